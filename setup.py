@@ -1,0 +1,113 @@
+"""Builds torch_patterns/libtorch_patterns.so, which registers every op and knows no Python, and torch_patterns/_C beside it.
+
+What is constant stands in pyproject.toml. USE_CUDA=0 leaves CUDA out, MAX_JOBS and TORCH_CUDA_ARCH_LIST mean what they
+mean to torch.utils.cpp_extension. csrc/CMakeLists.txt builds the same library from the same files for C++ programs.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.errors import CompileError
+
+try:
+    import torch
+    from torch.utils import cpp_extension
+except ImportError as missing:
+    raise SystemExit(
+        f"setup.py builds against an installed torch ({missing}): pip install --no-build-isolation ."
+    ) from missing
+
+ROOT = Path(__file__).parent.resolve()
+os.chdir(ROOT)
+CSRC = Path("csrc")
+BINDINGS = CSRC / "torch/python.cpp"
+LIBRARY = "torch_patterns.libtorch_patterns"
+
+
+def find_nvcc() -> bool:
+    home = cpp_extension.CUDA_HOME
+    return home is not None and Path(home, "bin", "nvcc").exists()
+
+
+WITH_CUDA = os.environ.get("USE_CUDA", "1") != "0" and torch.version.cuda is not None and find_nvcc()
+
+
+def library_sources() -> list[str]:
+    """Every .cpp and .cu of csrc but the bindings. Without CUDA a .cu is C++: a one-line .cpp includes it."""
+    sources = {path for path in CSRC.rglob("*.cpp") if path != BINDINGS}
+    for path in CSRC.rglob("*.cu"):
+        sources.add(path if WITH_CUDA else included_as_cpp(path))
+    return sorted(map(str, sources))
+
+
+def included_as_cpp(path: Path) -> Path:
+    wrapper, line = Path("build/cpp", path.relative_to(CSRC)).with_suffix(".cu.cpp"), f'#include "{ROOT / path}"\n'
+    if not wrapper.exists() or wrapper.read_text() != line:  # ninja looks at its age
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        wrapper.write_text(line)
+    return wrapper
+
+
+def extension(name: str, sources: list[str], **options):
+    """No -std: each torch asks for its own. -g0: the debug information that Python's flags ask for doubles the time."""
+    kind = cpp_extension.CUDAExtension if WITH_CUDA else cpp_extension.CppExtension
+    # torch takes the half operators away from nvcc; csrc means the same with and without torch.
+    half_operators = [f"-U__CUDA_NO_{what}__" for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS")]
+    half_operators.append("-U__CUDA_NO_BFLOAT16_CONVERSIONS__")
+    return kind(
+        name,
+        sources,
+        include_dirs=[str(ROOT / CSRC)],
+        define_macros=[("TP_WITH_CUDA", None)] if WITH_CUDA else [],
+        extra_compile_args={
+            "cxx": ["-O3", "-g0"],
+            "nvcc": ["-O3", "--expt-relaxed-constexpr", "-lineinfo", *half_operators],
+        },
+        **options,
+    )
+
+
+class Build(cpp_extension.BuildExtension):
+    """The library under its plain name, then the bindings linked to it."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.force = True  # what to compile is for ninja to say, which knows the headers
+
+    def get_ext_filename(self, fullname):
+        if fullname.endswith(LIBRARY.split(".")[-1]):
+            return str(Path(*fullname.split(".")).with_suffix(".so"))
+        return super().get_ext_filename(fullname)
+
+    def build_extension(self, ext):
+        if ext.name != LIBRARY:
+            ext.library_dirs.append(str(Path(self.get_ext_fullpath(LIBRARY)).parent))
+        shared, self.build_temp = self.build_temp, str(Path(self.build_temp, ext.name))  # one build.ninja each
+        try:
+            super().build_extension(ext)
+        except RuntimeError as failed:  # the compiler has said what is wrong: no traceback
+            raise CompileError(f"{ext.name}: {failed}") from failed
+        finally:
+            self.build_temp = shared
+
+
+library = extension(LIBRARY, library_sources(), extra_link_args=["-Wl,-soname,libtorch_patterns.so"])
+library.libraries.remove("torch_python")
+bindings = extension(
+    "torch_patterns._C",
+    [str(BINDINGS)],
+    libraries=["torch_patterns"],
+    extra_link_args=["-Wl,-rpath,$ORIGIN"],
+)
+
+setup(
+    packages=[*find_packages(include=["torch_patterns", "torch_patterns.*"]), "torch_patterns.include"],
+    package_dir={"torch_patterns.include": "csrc"},
+    package_data={
+        "torch_patterns": ["py.typed", "share/cmake/TorchPatterns/*.cmake"],
+        "torch_patterns.include": ["**/*.h", "**/*.cuh", "**/*.inc", "**/*.def"],
+    },
+    ext_modules=[library, bindings],
+    cmdclass={"build_ext": Build},
+)
