@@ -1,4 +1,4 @@
-"""Builds torch_patterns/libtorch_patterns.so, which registers every op and knows no Python, and torch_patterns/_C beside it.
+"""Builds torch_patterns/libtorch_patterns.so, which registers every op and knows no Python, and its bindings, _C.
 
 What is constant stands in pyproject.toml. USE_CUDA=0 leaves CUDA out, MAX_JOBS and TORCH_CUDA_ARCH_LIST mean what they
 mean to torch.utils.cpp_extension. csrc/CMakeLists.txt builds the same library from the same files for C++ programs.
@@ -14,9 +14,7 @@ try:
     import torch
     from torch.utils import cpp_extension
 except ImportError as missing:
-    raise SystemExit(
-        f"setup.py builds against an installed torch ({missing}): pip install --no-build-isolation ."
-    ) from missing
+    raise SystemExit(f"Building takes an installed torch: pip install --no-build-isolation . ({missing})") from missing
 
 ROOT = Path(__file__).parent.resolve()
 os.chdir(ROOT)
@@ -50,7 +48,7 @@ def included_as_cpp(path: Path) -> Path:
 
 
 def extension(name: str, sources: list[str], **options):
-    """No -std: each torch asks for its own. -g0: the debug information that Python's flags ask for doubles the time."""
+    """No -std: each torch asks for its own. -g0: Python's own flags ask for debug information, which takes time."""
     kind = cpp_extension.CUDAExtension if WITH_CUDA else cpp_extension.CppExtension
     # torch takes the half operators away from nvcc; csrc means the same with and without torch.
     half_operators = [f"-U__CUDA_NO_{what}__" for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS")]
@@ -59,9 +57,9 @@ def extension(name: str, sources: list[str], **options):
         name,
         sources,
         include_dirs=[str(ROOT / CSRC)],
-        define_macros=[("TP_WITH_CUDA", None)] if WITH_CUDA else [],
+        define_macros=[("TP_WITH_CUDA", None), ("TP_CUDA_VERSION", f'"{torch.version.cuda}"')] if WITH_CUDA else [],
         extra_compile_args={
-            "cxx": ["-O3", "-g0"],
+            "cxx": ["-O3", "-g0", "-fopenmp"],  # at::parallel_for is serial without; the runtime is the one torch loads
             "nvcc": ["-O3", "--expt-relaxed-constexpr", "-lineinfo", *half_operators],
         },
         **options,
