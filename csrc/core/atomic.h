@@ -1,0 +1,46 @@
+// atomic_combine<Op>(p, v): *p = Op::combine(*p, v) in one indivisible step; returns the old value. Native where CUDA has the
+// instruction, else by compare-and-swap on the 4 or 8 bytes that hold the value. On the host, lanes run one after another.
+#pragma once
+#include "core/op.h"
+
+namespace tp {
+
+#ifdef __CUDACC__
+namespace detail {
+
+template <class T, class Word, class Op>
+__device__ T atomic_by_cas(T* p, T v) {
+  static_assert(sizeof(T) == sizeof(Word), "an atomic covers 4 or 8 bytes");
+  Word* word = reinterpret_cast<Word*>(p);
+  Word expected, old = *word;
+  do {
+    expected = old;
+    T current;
+    memcpy(&current, &expected, sizeof(T));
+    const T next = Op::combine(current, v);
+    Word desired;
+    memcpy(&desired, &next, sizeof(T));
+    old = atomicCAS(word, expected, desired);
+  } while (old != expected);
+  T value;
+  memcpy(&value, &old, sizeof(T));
+  return value;
+}
+
+}  // namespace detail
+
+template <class Op, class T>
+__device__ T atomic_combine(T* p, T v) {
+  if constexpr (std::is_same<Op, Sum<T>>::value && (std::is_same<T, int>::value || std::is_floating_point<T>::value)) {
+    return atomicAdd(p, v);
+  } else if constexpr (std::is_same<Op, Sum<T>>::value && std::is_same<T, int64_t>::value) {
+    return T(atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v)));
+  } else if constexpr (sizeof(T) == 4) {
+    return detail::atomic_by_cas<T, unsigned, Op>(p, v);
+  } else {
+    return detail::atomic_by_cas<T, unsigned long long, Op>(p, v);
+  }
+}
+#endif
+
+}  // namespace tp

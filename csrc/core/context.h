@@ -1,0 +1,50 @@
+// All that a rung may ask of its caller: where to run, scratch memory, host threads, a matrix product. A rung asks for these
+// here and never of the system, so that it works on torch's stream, with torch's allocator and torch's threads.
+#pragma once
+#include <functional>
+
+#include "core/dtype.h"
+
+namespace tp {
+
+// C[i] = A[i] B[i] for i in 0..batch, each operand row-major with its own strides, in elements; a stride of 0 repeats.
+// Products accumulate in float32 for half types; float32 is computed in float32, never in TF32.
+struct Matrix {
+  const void* data;
+  int64_t row_stride, col_stride, batch_stride;
+};
+
+struct Gemm {
+  DType dtype;
+  int64_t batch, rows, cols, inner;  // A is rows x inner, B is inner x cols, C is rows x cols, packed
+  Matrix a, b;
+  void* c;
+  int64_t c_batch_stride;
+};
+
+struct Device {
+  bool cuda = false;
+  int multiprocessors = 0;  // CUDA
+  int threads = 1;          // CPU: torch's intra-op threads
+};
+
+class Context {
+ public:
+  Device device;
+  void* stream = nullptr;  // cudaStream_t of the caller; every launch goes there
+
+  virtual ~Context() = default;
+  // Scratch memory of the device, 512-byte aligned or better, uninitialised, alive until the call ends.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void clear(void* data, int64_t bytes) = 0;  // to zero bytes, in stream order
+  // f(begin, end) over disjoint pieces that cover 0..n, each at least `grain` long but for the last, on torch's threads.
+  virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& f) = 0;
+  virtual void gemm(const Gemm& problem) = 0;
+
+  template <class T>
+  T* workspace(int64_t n) {
+    return static_cast<T*>(allocate(n * int64_t(sizeof(T))));
+  }
+};
+
+}  // namespace tp

@@ -1,0 +1,91 @@
+// The dtypes of the library, and the one place where a run-time dtype becomes a C++ type.
+#pragma once
+#include <type_traits>
+
+#include "core/half.h"
+
+namespace tp {
+
+enum class DType : int8_t { boolean, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64 };
+
+template <class T>
+struct Type {
+  using type = T;
+};
+
+template <class... Ts>
+struct Types {};
+
+template <class T>
+struct dtype_of;
+
+#define TP_DTYPE(T, d)                      \
+  template <>                               \
+  struct dtype_of<T> {                      \
+    static constexpr DType value = DType::d; \
+    static constexpr const char* name = #d; \
+  };
+TP_DTYPE(boolean, boolean)
+TP_DTYPE(uint8_t, uint8)
+TP_DTYPE(int8_t, int8)
+TP_DTYPE(int16_t, int16)
+TP_DTYPE(int32_t, int32)
+TP_DTYPE(int64_t, int64)
+TP_DTYPE(half, float16)
+TP_DTYPE(bfloat16, bfloat16)
+TP_DTYPE(float, float32)
+TP_DTYPE(double, float64)
+#undef TP_DTYPE
+
+using FloatTypes = Types<half, bfloat16, float, double>;
+using AllTypes = Types<boolean, uint8_t, int8_t, int16_t, int32_t, int64_t, half, bfloat16, float, double>;
+
+template <class... Ts>
+std::string names(Types<Ts...>) {
+  std::string list;
+  ((list += std::string(list.empty() ? "" : ", ") + dtype_of<Ts>::name), ...);
+  return list;
+}
+
+inline const char* name(DType dtype) {
+  static const char* const names[] = {"bool",  "uint8",   "int8",     "int16",   "int32",
+                                      "int64", "float16", "bfloat16", "float32", "float64"};
+  return names[int(dtype)];
+}
+
+// Calls f(Type<T>{}) for the T of the list that `dtype` names; `what` opens the message when there is none.
+template <class... Ts, class F>
+void dispatch(Types<Ts...>, DType dtype, const char* what, F&& f) {
+  const bool found = ((dtype == dtype_of<Ts>::value ? (f(Type<Ts>{}), true) : false) || ...);
+  if (!found) fail(ErrorKind::type, what, ": dtype ", name(dtype), " is not supported; supported: ", names(Types<Ts...>{}));
+}
+
+// What values of a type are combined in: half types in float.
+template <class T>
+struct accumulator {
+  using type = T;
+};
+template <>
+struct accumulator<half> {
+  using type = float;
+};
+template <>
+struct accumulator<bfloat16> {
+  using type = float;
+};
+template <>
+struct accumulator<boolean> {
+  using type = bool;
+};
+template <class T>
+using acc_t = typename accumulator<T>::type;
+
+// What a sum or a product of values of a type is, as in torch: int64 for every integer.
+template <class T>
+using sum_t = typename std::conditional<std::is_integral<T>::value || std::is_same<T, boolean>::value, int64_t, T>::type;
+
+template <class T>
+constexpr bool is_floating = std::is_floating_point<T>::value || std::is_same<T, half>::value ||
+                             std::is_same<T, bfloat16>::value;
+
+}  // namespace tp

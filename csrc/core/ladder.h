@@ -1,0 +1,46 @@
+// The ladder of a pattern: its rungs in textbook order. rungs.def is the only list; ladder.inc turns it into declarations and
+// into this table, which csrc/torch looks names up in and Python reads.
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "core/context.h"
+
+namespace tp {
+
+struct RungInfo {
+  const char* name;
+  const char* source;   // section or figure of the book, number of another seed text, or "beyond"
+  const char* figures;
+  const char* work;     // operations, as a function of n
+  const char* steps;    // length of the longest chain
+  const char* traits;   // facts that tests and documentation read: commutative float_atomics host_sync quadratic
+  const char* summary;
+  bool cpu, cuda;       // where this build offers it
+};
+
+template <class Args>
+struct Rung : RungInfo {
+  void (*run)(const Args&, Context&);
+};
+
+#ifdef TP_WITH_CUDA
+constexpr bool with_cuda = true;
+#else
+constexpr bool with_cuda = false;
+#endif
+
+// The rung that `algorithm` names; an unknown or unavailable name is an error that lists what this device offers.
+template <class Ladder>
+const auto& find(const Ladder& ladder, const char* pattern, std::string_view algorithm, bool cuda) {
+  std::string offered;
+  for (const auto& rung : ladder) {
+    if (!(cuda ? rung.cuda : rung.cpu)) continue;
+    if (algorithm == rung.name) return rung;
+    offered += std::string(", ") + rung.name;
+  }
+  fail(ErrorKind::value, pattern, ": algorithm '", algorithm, "' is not available on ", cuda ? "cuda" : "cpu",
+       "; choose from: auto", offered);
+}
+
+}  // namespace tp

@@ -1,0 +1,140 @@
+// The textbook kernels' programming model, written once for both devices.
+//
+// A kernel is a plain struct with a templated operator()(Block&). It alternates between *phases*, which every lane of the
+// block runs, and barriers, which stand between any two phases:
+//
+//   template <class Block> TP_HD void operator()(Block& block) const {
+//     auto x = block.global("x", x_, n);                    // arrays are named: errors and traces speak of them
+//     auto s = block.template shared<float>("s", 256);
+//     auto left = block.template per_lane<float>("left");   // a register that lives from phase to phase
+//     block.phase("load", [&](int t) { s[t] = x[block.index().x * 256 + t]; });
+//     block.phase("read", [&](int t) { if (t > 0) left[t] = s[t - 1]; });
+//     ...
+//
+// Under nvcc a phase is its body for threadIdx.x, followed by __syncthreads(); on the host (simt_host.h) it is a loop over the
+// lanes, and blocks run one after another. Hence the rules: between phases stands only code that is the same for the whole
+// block and touches no array (a bound that depends on data comes through block.uniform); no lane returns from the kernel; an
+// element is read into a value (`const float v = s[t];`, never `auto`).
+//
+// The host's checked mode (simt_check.h) holds a kernel to these rules and finds races, in any order of lanes and blocks.
+#pragma once
+#include "core/atomic.h"
+#include "core/context.h"
+#include "core/simt_host.h"
+
+#ifdef __CUDACC__
+#pragma nv_diag_suppress 20011, 20012, 20013, 20014, 20015  // host-only calls in the host's instantiation of a kernel
+
+namespace tp::simt {
+
+template <class T>
+class DeviceArray {
+ public:
+  TP_DEVICE explicit DeviceArray(T* data) : data_(data) {}
+  template <class I>
+  TP_DEVICE T& operator[](I i) const {
+    return data_[i];
+  }
+  // element = Op::combine(element, v) in one step; returns the element before.
+  template <class Op, class I>
+  TP_DEVICE T atomic(I i, T v) const {
+    return atomic_combine<Op>(data_ + i, v);
+  }
+
+ private:
+  T* data_;
+};
+
+template <class T>
+class DevicePerLane {
+ public:
+  TP_DEVICE T& operator[](int) { return value_; }
+
+ private:
+  T value_;
+};
+
+class DeviceBlock {
+ public:
+  TP_DEVICE Dim index() const { return {int64_t(blockIdx.x), int64_t(blockIdx.y), int64_t(blockIdx.z)}; }
+  TP_DEVICE Dim grid() const { return {int64_t(gridDim.x), int64_t(gridDim.y), int64_t(gridDim.z)}; }
+  TP_DEVICE int threads() const { return int(blockDim.x); }
+
+  template <class T>
+  TP_DEVICE DeviceArray<T> shared(const char*, int n) {
+    extern __shared__ __align__(16) unsigned char pool[];
+    const int begin = (used_ + int(alignof(T)) - 1) / int(alignof(T)) * int(alignof(T));
+    used_ = begin + n * int(sizeof(T));
+    return DeviceArray<T>(reinterpret_cast<T*>(pool + begin));
+  }
+  template <class T>
+  TP_DEVICE DeviceArray<T> global(const char*, T* data, int64_t, Sharing = Sharing::exclusive) {
+    return DeviceArray<T>(data);
+  }
+  template <class T>
+  TP_DEVICE DevicePerLane<T> per_lane(const char*) {
+    return {};
+  }
+
+  template <class F>
+  TP_DEVICE void phase(const char*, F f) {
+    f(int(threadIdx.x));
+    __syncthreads();
+  }
+  // f() reads arrays and gives every lane the same value; barriers before and after.
+  template <class F>
+  TP_DEVICE auto uniform(const char*, F f) {
+    __syncthreads();
+    const auto value = f();
+    __syncthreads();
+    return value;
+  }
+  // The order in which blocks started, from a counter that the caller cleared: a block may wait for smaller tickets only.
+  TP_DEVICE int64_t ticket(DeviceArray<int64_t> counter) {
+    auto mine = shared<int64_t>("ticket", 1);
+    phase("ticket", [&](int t) {
+      if (t == 0) mine[0] = counter.template atomic<Sum<int64_t>>(0, 1);
+    });
+    return mine[0];
+  }
+
+  // In a phase, by one lane: what other blocks wrote before signal(flags, i) is visible after wait(flags, i).
+  TP_DEVICE void wait(DeviceArray<int> flags, int64_t i) {
+    int set = 0;
+    while (set == 0) asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(set) : "l"(&flags[i]) : "memory");
+  }
+  TP_DEVICE void signal(DeviceArray<int> flags, int64_t i) {
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(&flags[i]), "r"(1) : "memory");
+  }
+
+ private:
+  int used_ = 0;
+};
+
+template <class Kernel>
+__global__ void kernel_entry(const Kernel kernel) {
+  DeviceBlock block;
+  kernel(block);
+}
+
+}  // namespace tp::simt
+#endif
+
+namespace tp::simt {
+
+// Runs kernel(block) for every block of the grid on the context's device. `shared_bytes` is what the kernel's shared arrays
+// take, at most 48 KB.
+template <class Kernel>
+void launch(Context& context, const char* name, Dim grid, int threads, int64_t shared_bytes, const Kernel& kernel) {
+  check_limits(name, grid, threads, shared_bytes);
+  if (grid.x * grid.y * grid.z == 0) return;
+  if (!context.device.cuda) return run_on_host(name, grid, threads, shared_bytes, kernel);
+#ifdef __CUDACC__
+  const dim3 blocks{unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)};
+  kernel_entry<<<blocks, threads, size_t(shared_bytes), cudaStream_t(context.stream)>>>(kernel);
+  const cudaError_t status = cudaGetLastError();
+  require(status == cudaSuccess, name, ": ", cudaGetErrorString(status));
+#endif
+}
+
+}  // namespace tp::simt

@@ -1,0 +1,165 @@
+// The checked mode of the host's simt: what a block algorithm must not do is an error that names the array, the element, the
+// lanes and the phase. It keeps, for every element, who wrote and who read it, and orders accesses by happens-before: a later
+// phase of the same block follows an earlier one, and a wait() follows its signal(). Two unordered accesses to one element, one
+// of them a write and not both atomic, are a race, in whatever order the lanes ran. Shared memory starts unwritten; indices,
+// and CUDA's limits on blocks, hold.
+//
+// A Session switches the mode on for this host thread, chooses the order of lanes and blocks, and may observe every phase.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/op.h"
+
+namespace tp::simt {
+
+struct Dim {
+  int64_t x = 1, y = 1, z = 1;
+};
+
+enum class Sharing { exclusive, idempotent };  // idempotent: writes of one same value may meet each other and any read
+enum class Order { forward, reverse, shuffle };
+
+constexpr int64_t max_shared_bytes = 48 * 1024;
+void check_limits(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
+
+// The values of an array after a phase, as numbers: components of an element one after another.
+struct Snapshot {
+  std::string array;
+  int components;
+  std::vector<double> values;
+  std::vector<bool> written;
+};
+
+struct Phase {
+  std::string kernel, name;
+  int64_t block;
+  int number;
+  std::vector<Snapshot> shared;
+};
+
+struct Session {
+  Order order = Order::forward;
+  uint64_t seed = 0;
+  std::function<void(const Phase&)> observer;
+};
+
+// The session of this host thread, or null: unchecked.
+Session*& session();
+
+class LaunchCheck;
+
+// One array under check.
+class Tracked {
+ public:
+  const std::string name;
+  const Sharing sharing;
+
+  Tracked(LaunchCheck& launch, std::string name, int64_t n, bool shared, Sharing sharing);
+  void bound(int64_t i) const;
+  void read(int64_t i);
+  void write(int64_t i, bool same_value);
+  void atomic(int64_t i);
+  bool written(int64_t i) const { return !cells_[size_t(i)].writers.empty(); }
+
+  std::function<void(Snapshot&)> values;  // how an observer sees it
+
+ private:
+  enum class Kind { read, write, atomic };
+  struct Access {
+    int64_t block;
+    int phase, lane, other_lane;  // other_lane: a second lane of that phase, or -1
+    Kind kind;
+  };
+  struct Cell {
+    std::vector<Access> writers, readers;  // at most one of a block: its latest phase, which subsumes the earlier ones
+  };
+  void against(const std::vector<Access>& earlier, int64_t i, Kind kind) const;
+  void note(std::vector<Access>& accesses, Kind kind);
+  Cell& cell(int64_t i);
+
+  LaunchCheck& launch_;
+  const bool shared_;
+  std::vector<Cell> cells_;
+};
+
+// One launch under check: which block, phase and lane runs, and what each block is ordered after.
+class LaunchCheck {
+ public:
+  // Null when no session is active.
+  static std::unique_ptr<LaunchCheck> make(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
+
+  int64_t begin_block(int64_t i);  // -> which block runs i-th
+  void end_block();
+  void begin_phase(const char* name);
+  void end_phase();
+  int enter_lane(int i);  // -> which lane runs i-th
+  void same(bool equal) const;
+
+  template <class T>
+  Tracked* shared(const char* name, T* data, int64_t n, int64_t used) {
+    require(used <= shared_bytes_, kernel_, ": shared arrays up to '", name, "' take ", used, " bytes, the launch asked for ",
+            shared_bytes_);
+    shared_.push_back(std::make_unique<Tracked>(*this, name, n, true, Sharing::exclusive));
+    describe(*shared_.back(), data, n);
+    return shared_.back().get();
+  }
+  template <class T>
+  Tracked* global(const char* name, T* data, int64_t n, Sharing sharing) {
+    return find_global(name, static_cast<const void*>(data), n, sharing);
+  }
+  void acquire(Tracked* flags, int64_t i);
+  void release(Tracked* flags, int64_t i);
+
+ private:
+  friend class Tracked;
+  struct Moment {
+    int phase = -1, lane = -1;  // everything up to here: earlier phases whole, this phase by this lane only
+  };
+  using Clock = std::map<int64_t, Moment>;  // block -> how much of it happened before
+
+  LaunchCheck(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
+  Tracked* find_global(const char* name, const void* data, int64_t n, Sharing sharing);
+  std::string where() const;
+  void observe();
+  static void merge(Clock& into, const Clock& from);
+
+  template <class T>
+  static void describe(Tracked& tracked, T* data, int64_t n) {
+    tracked.values = [data, n](Snapshot& out) {
+      for (int64_t i = 0; i < n; ++i) append(out, data[i]);
+    };
+  }
+  template <class A>
+  static void append(Snapshot& out, const AffineMap<A>& v) {
+    out.components = 2;
+    out.values.insert(out.values.end(), {double(v.a), double(v.b)});
+  }
+  template <class T>
+  static void append(Snapshot& out, const T& v) {
+    out.components = 1;
+    out.values.push_back(double(v));
+  }
+
+  std::string kernel_;
+  int threads_;
+  int64_t blocks_, shared_bytes_;
+  Session& session_;
+  std::vector<int64_t> block_order_;
+  std::vector<int> lane_order_;
+  std::vector<std::unique_ptr<Tracked>> shared_;
+  std::map<const void*, std::unique_ptr<Tracked>> globals_;
+  std::map<std::pair<Tracked*, int64_t>, Clock> flags_;
+
+  int64_t block_ = -1;
+  int phase_ = -1, lane_ = -1;  // lane -1: between phases
+  bool in_phase_ = false;
+  std::string phase_name_;
+  Clock clock_;                       // of the running block: what its whole lanes are ordered after
+  std::map<int, Clock> acquired_;     // in this phase, by lane: the whole block's from the next phase on
+};
+
+}  // namespace tp::simt

@@ -1,0 +1,162 @@
+// The host half of simt.h: a block is a loop over its lanes, a grid a loop over its blocks. In the checked mode every access
+// goes through simt_check.h first; outside it an array is a bare pointer with one untaken branch.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "core/op.h"
+#include "core/simt_check.h"
+
+namespace tp::simt {
+
+template <class T>
+class HostRef {
+  using Value = typename std::remove_const<T>::type;
+
+ public:
+  HostRef(T* p, Tracked* tracked, int64_t i) : p_(p), tracked_(tracked), i_(i) {}
+  HostRef(const HostRef&) = delete;
+  operator Value() const&& {  // rvalues only: `auto v = s[t]` would read later than it is written
+    if (tracked_) tracked_->read(i_);
+    return *p_;
+  }
+  void operator=(Value v) const&& {
+    if (tracked_) tracked_->write(i_, tracked_->sharing == Sharing::idempotent && same(*p_, v));
+    *p_ = v;
+  }
+  void operator=(HostRef&& other) && { std::move(*this) = Value(std::move(other)); }
+  void operator+=(Value v) const&& {
+    if (tracked_) tracked_->read(i_), tracked_->write(i_, false);
+    *p_ = Value(*p_ + v);
+  }
+
+ private:
+  static bool same(const Value& a, const Value& b) { return memcmp(&a, &b, sizeof(Value)) == 0; }
+  T* p_;
+  Tracked* tracked_;
+  int64_t i_;
+};
+
+template <class T>
+class HostArray {
+ public:
+  HostArray(T* data, Tracked* tracked) : data_(data), tracked_(tracked) {}
+  HostRef<T> operator[](int64_t i) const {
+    if (tracked_) tracked_->bound(i);
+    return HostRef<T>(data_ + i, tracked_, i);
+  }
+  template <class Op>
+  T atomic(int64_t i, T v) const {
+    if (tracked_) tracked_->bound(i), tracked_->atomic(i);
+    const T before = data_[i];
+    data_[i] = Op::combine(before, v);
+    return before;
+  }
+  T* data() const { return data_; }
+  Tracked* tracked() const { return tracked_; }
+
+ private:
+  T* data_;
+  Tracked* tracked_;
+};
+
+// One value a lane, zero at first. A lane reaches only its own, so there is nothing to check.
+template <class T>
+class HostPerLane {
+ public:
+  explicit HostPerLane(int threads) : values_(new T[unsigned(threads)]()) {}
+  T& operator[](int lane) { return values_[size_t(lane)]; }
+
+ private:
+  std::unique_ptr<T[]> values_;
+};
+
+class HostBlock {
+ public:
+  HostBlock(LaunchCheck* check, Dim index, Dim grid, int threads, char* pool)
+      : check_(check), index_(index), grid_(grid), threads_(threads), pool_(pool) {}
+
+  Dim index() const { return index_; }
+  Dim grid() const { return grid_; }
+  int threads() const { return threads_; }
+
+  template <class T>
+  HostArray<T> shared(const char* name, int n) {
+    const int64_t begin = ceil_div(used_, int64_t(alignof(T))) * int64_t(alignof(T));
+    used_ = begin + int64_t(n) * int64_t(sizeof(T));
+    T* data = reinterpret_cast<T*>(pool_ + begin);
+    return {data, check_ ? check_->shared(name, data, n, used_) : nullptr};
+  }
+  template <class T>
+  HostArray<T> global(const char* name, T* data, int64_t n, Sharing sharing = Sharing::exclusive) {
+    return {data, check_ ? check_->global(name, data, n, sharing) : nullptr};
+  }
+  template <class T>
+  HostPerLane<T> per_lane(const char*) {
+    return HostPerLane<T>(threads_);
+  }
+
+  template <class F>
+  void phase(const char* name, F f) {
+    if (!check_) {
+      for (int lane = 0; lane < threads_; ++lane) f(lane);
+      return;
+    }
+    check_->begin_phase(name);
+    for (int i = 0; i < threads_; ++i) f(check_->enter_lane(i));
+    check_->end_phase();
+  }
+  template <class F>
+  auto uniform(const char* name, F f) {
+    if (!check_) return f();
+    check_->begin_phase(name);
+    check_->enter_lane(0);
+    const auto value = f();
+    for (int i = 1; i < threads_; ++i) check_->enter_lane(i), check_->same(memcmp_equal(value, f()));
+    check_->end_phase();
+    return value;
+  }
+  int64_t ticket(HostArray<int64_t> counter) {
+    auto mine = shared<int64_t>("ticket", 1);
+    phase("ticket", [&](int t) {
+      if (t == 0) mine[0] = counter.template atomic<Sum<int64_t>>(0, 1);
+    });
+    return uniform("ticket", [&] { return int64_t(mine[0]); });
+  }
+  void wait(HostArray<int> flags, int64_t i) {
+    if (check_) check_->acquire(flags.tracked(), i);
+    require(flags.data()[i] != 0, "simt: a block waits for flag ", i, ", which no block has set: deadlock");
+  }
+  void signal(HostArray<int> flags, int64_t i) {
+    if (check_) check_->release(flags.tracked(), i);
+    flags.data()[i] = 1;
+  }
+
+ private:
+  template <class T>
+  static bool memcmp_equal(const T& a, const T& b) {
+    return memcmp(&a, &b, sizeof(T)) == 0;
+  }
+
+  LaunchCheck* check_;
+  Dim index_, grid_;
+  int threads_;
+  char* pool_;
+  int64_t used_ = 0;
+};
+
+template <class Kernel>
+void run_on_host(const char* name, Dim grid, int threads, int64_t shared_bytes, const Kernel& kernel) {
+  const std::unique_ptr<LaunchCheck> check = LaunchCheck::make(name, grid, threads, shared_bytes);
+  const std::unique_ptr<double[]> pool(new double[size_t(shared_bytes / 8 + 3)]);
+  char* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(pool.get()) + 15) / 16 * 16);
+  const int64_t blocks = grid.x * grid.y * grid.z;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t id = check ? check->begin_block(i) : i;
+    HostBlock block(check.get(), {id % grid.x, id / grid.x % grid.y, id / (grid.x * grid.y)}, grid, threads, aligned);
+    kernel(block);
+    if (check) check->end_block();
+  }
+}
+
+}  // namespace tp::simt
