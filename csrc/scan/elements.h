@@ -1,0 +1,150 @@
+// The elements of a scan: how a rung loads operand k of a row and stores result k, whatever the dtype, operator, direction and
+// memory layout. One switch from run-time Args to a type per (dtype, operator).
+#pragma once
+#include "core/simt.h"
+#include "scan/scan.h"
+
+namespace tp::scan {
+
+// As a block, hands out bare pointers: for rungs that are plain host code.
+struct Pointers {
+  template <class T>
+  T* global(const char*, T* data, int64_t) const {
+    return data;
+  }
+};
+
+// Bound to a block's arrays by Elements::bind.
+template <class E, class In, class Out, class Kept>
+struct BoundElements {
+  using Acc = typename E::Acc;
+  using M = typename E::Monoid;
+  E e;
+  In in, a, initial;
+  Out out;
+  Kept partial;
+
+  TP_HD int64_t at(int64_t row, int64_t k) const {
+    if (e.reverse) k = e.n - 1 - k;
+    return e.inner == 1 ? row * e.n + k : (row / e.inner * e.n + k) * e.inner + row % e.inner;
+  }
+  // x[k] as an operand.
+  TP_HD Acc element(int64_t row, int64_t k) const {
+    const typename E::Input x = in[at(row, k)];
+    if constexpr (M::id == OpId::affine) {
+      using A = decltype(Acc::a);
+      if (k > 0) {
+        const typename E::Input factor = a[at(row, k)];
+        return {A(factor), A(x)};
+      }
+      if (!e.initial) return {A(0), A(x)};
+      const typename E::Input factor = a[at(row, k)], h = initial[row];
+      return {A(0), A(factor) * A(h) + A(x)};
+    } else {
+      return Acc(x);
+    }
+  }
+  // The operand that an inclusive scan needs at k to give the result asked for (Fig. 11.4: exclusive shifts by one).
+  TP_HD Acc load(int64_t row, int64_t k) const {
+    if (e.exclusive && k-- == 0) return M::identity();
+    return element(row, k);
+  }
+  TP_HD void store(int64_t row, int64_t k, Acc value) const {
+    using Output = typename E::Output;
+    if constexpr (M::id == OpId::affine) {
+      out[at(row, k)] = Output(value.b);
+    } else {
+      out[at(row, k)] = Output(value);
+    }
+  }
+  // Results that are not final yet: in the output itself where it holds accumulators, else in a workspace.
+  TP_HD void keep(int64_t row, int64_t k, Acc value) const {
+    if constexpr (E::in_place) {
+      store(row, k, value);
+    } else {
+      partial[at(row, k)] = value;
+    }
+  }
+  TP_HD Acc kept(int64_t row, int64_t k) const {
+    if constexpr (E::in_place) {
+      return out[at(row, k)];
+    } else {
+      return partial[at(row, k)];
+    }
+  }
+};
+
+template <class In, class Out, class M>
+struct Elements {
+  using Input = In;
+  using Output = Out;
+  using Monoid = M;
+  using Acc = typename M::Acc;
+  static constexpr bool in_place = std::is_same<Acc, Out>::value;
+  const In *in, *a, *initial;
+  Out* out;
+  Acc* partial = nullptr;
+  int64_t rows, n, inner;
+  bool exclusive, reverse;
+
+  explicit Elements(const Args& x)
+      : in(static_cast<const In*>(x.in)),
+        a(static_cast<const In*>(x.a)),
+        initial(static_cast<const In*>(x.initial)),
+        out(static_cast<Out*>(x.out)),
+        rows(x.rows()),
+        n(x.n),
+        inner(x.inner),
+        exclusive(x.exclusive),
+        reverse(x.reverse) {}
+
+  // Before the first keep().
+  void allocate(Context& context) {
+    if (!in_place) partial = context.workspace<Acc>(rows * n);
+  }
+
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = block.global(M::id == OpId::affine ? "b" : "x", in, rows * n);
+    const auto factor = block.global("a", a, rows * n);
+    const auto start = block.global("initial", initial, rows);
+    const auto y = block.global("y", out, rows * n);
+    const auto kept = block.global("partial", partial, rows * n);
+    return BoundElements<Elements, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>, std::decay_t<decltype(kept)>>{
+        *this, x, factor, start, y, kept};
+  }
+};
+
+// f(Elements<...>) for the dtype and operator of `args`, combining in AccOf<T>.
+template <template <class> class AccOf = acc_t, class F>
+void with_elements(const Args& args, F f) {
+  const auto same = [&](auto op) {
+    dispatch(AllTypes{}, args.dtype, "scan", [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Elements<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
+    });
+  };
+  const auto widened = [&](auto op) {
+    dispatch(AllTypes{}, args.dtype, "scan", [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Elements<T, sum_t<T>, typename decltype(op)::template of<AccOf<sum_t<T>>>>(args));
+    });
+  };
+  switch (args.op) {
+    case OpId::sum:
+      return widened(MonoidOf<Sum>{});
+    case OpId::prod:
+      return widened(MonoidOf<Prod>{});
+    case OpId::max:
+      return same(MonoidOf<Max>{});
+    case OpId::min:
+      return same(MonoidOf<Min>{});
+    case OpId::affine:
+      return dispatch(FloatTypes{}, args.dtype, "linear_recurrence", [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Elements<T, T, Affine<AccOf<T>>>(args));
+      });
+  }
+}
+
+}  // namespace tp::scan

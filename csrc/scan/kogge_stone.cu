@@ -1,0 +1,9 @@
+#include "scan/kogge_stone.h"
+
+#include "scan/hierarchical.h"
+
+namespace tp::scan {
+
+void kogge_stone(const Args& args, Context& context) { scan_hierarchically<KoggeStone<256>>("kogge_stone", args, context); }
+
+}  // namespace tp::scan

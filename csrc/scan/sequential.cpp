@@ -1,0 +1,21 @@
+// The sequential scan (Fig. 11.1): one running value a row. It is the oracle that every other rung is held to, so it is
+// written for plainness alone.
+#include "scan/elements.h"
+
+namespace tp::scan {
+
+void sequential(const Args& args, Context&) {
+  with_elements(args, [](auto elements) {
+    using M = typename decltype(elements)::Monoid;
+    const auto x = elements.bind(Pointers{});
+    for (int64_t row = 0; row < elements.rows; ++row) {
+      auto running = M::identity();
+      for (int64_t k = 0; k < elements.n; ++k) {
+        running = M::combine(running, x.load(row, k));
+        x.store(row, k, running);
+      }
+    }
+  });
+}
+
+}  // namespace tp::scan
