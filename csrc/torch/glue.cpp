@@ -1,0 +1,151 @@
+#include "torch/glue.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/library.h>
+
+#include <cstring>
+#ifdef TP_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+TORCH_LIBRARY(torch_patterns, m) {}  // opens the namespace; each pattern adds its operators in a fragment
+
+namespace tp {
+namespace {
+
+at::ScalarType scalar_type(DType dtype) {
+  static constexpr at::ScalarType types[] = {at::kBool, at::kByte, at::kChar,     at::kShort, at::kInt,
+                                             at::kLong, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
+  return types[int(dtype)];
+}
+
+}  // namespace
+
+DType dtype_of_tensor(const char* pattern, const Tensor& x) {
+  for (int i = 0; i <= int(DType::float64); ++i) {
+    if (scalar_type(DType(i)) == x.scalar_type()) return DType(i);
+  }
+  TORCH_CHECK_TYPE(false, pattern, ": dtype ", x.scalar_type(), " is not supported");
+}
+
+OpId op_of(const char* pattern, Str name) {
+  if (name == "sum") return OpId::sum;
+  if (name == "prod") return OpId::prod;
+  if (name == "max") return OpId::max;
+  if (name == "min") return OpId::min;
+  TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name), "'; choose from: sum, prod, max, min");
+}
+
+void check_same_device(const char* pattern, std::initializer_list<std::pair<const char*, const Tensor*>> tensors) {
+  const auto& first = *tensors.begin();
+  for (const auto& t : tensors) {
+    if (!t.second->defined()) continue;
+    TORCH_CHECK(t.second->device() == first.second->device(), pattern, ": ", first.first, " is on ", first.second->device(),
+                ", ", t.first, " on ", t.second->device());
+  }
+}
+
+void refuse_capture(const char* what, const Tensor& x) {
+#ifdef TP_WITH_CUDA
+  TORCH_CHECK(!x.is_cuda() || c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None, what,
+              " reads back to the host and cannot be captured in a CUDA graph");
+#else
+  (void)what, (void)x;
+#endif
+}
+
+void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x) {
+  if (!x.is_cuda()) return;
+  const std::string what = std::string(pattern) + ": algorithm '" + rung.name + "'";
+  if (std::strstr(rung.traits, "host_sync")) refuse_capture(what.c_str(), x);
+  if (std::strstr(rung.traits, "float_atomics") && x.is_floating_point()) at::globalContext().alertNotDeterministic(what);
+}
+
+std::map<std::string, std::vector<RungInfo>>& patterns() {
+  static std::map<std::string, std::vector<RungInfo>> all;
+  return all;
+}
+
+void translate_errors(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    switch (e.kind) {
+      case ErrorKind::value:
+        TORCH_CHECK_VALUE(false, e.what());
+      case ErrorKind::index:
+        TORCH_CHECK_INDEX(false, e.what());
+      case ErrorKind::type:
+        TORCH_CHECK_TYPE(false, e.what());
+      case ErrorKind::runtime:
+        TORCH_CHECK(false, e.what());
+    }
+  }
+}
+
+#ifdef TP_WITH_CUDA
+struct TorchContext::Guard {
+  c10::cuda::OptionalCUDAGuard device;
+};
+#else
+struct TorchContext::Guard {};
+#endif
+
+TorchContext::TorchContext(const Tensor& x) : like_(x), guard_(std::make_unique<Guard>()) {
+  device.cuda = x.is_cuda();
+  if (!device.cuda) {
+    device.threads = at::get_num_threads();
+    return;
+  }
+#ifdef TP_WITH_CUDA
+  guard_->device.set_device(x.device());
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, x.device().index()));
+  stream = c10::cuda::getCurrentCUDAStream().stream();
+#else
+  TORCH_CHECK(false, "torch_patterns was built without CUDA");
+#endif
+}
+
+TorchContext::~TorchContext() = default;
+
+void* TorchContext::allocate(int64_t bytes) {
+  workspaces_.push_back(at::empty({max(bytes, int64_t(1))}, like_.options().dtype(at::kByte)));
+  return workspaces_.back().data_ptr();
+}
+
+void TorchContext::clear(void* data, int64_t bytes) {
+#ifdef TP_WITH_CUDA
+  if (device.cuda) {
+    C10_CUDA_CHECK(cudaMemsetAsync(data, 0, size_t(bytes), cudaStream_t(stream)));
+    return;
+  }
+#endif
+  std::memset(data, 0, size_t(bytes));
+}
+
+void TorchContext::parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& f) {
+  at::parallel_for(0, n, grain, f);
+}
+
+void TorchContext::gemm(const Gemm& p) {
+  // Below autograd and autocast, and in full float32: the operator above decides about precision.
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  at::NoTF32Guard no_tf32;
+  const auto options = like_.options().dtype(scalar_type(p.dtype));
+  const auto view = [&](const Matrix& m, int64_t rows, int64_t cols) {
+    return at::from_blob(const_cast<void*>(m.data), {p.batch, rows, cols}, {m.batch_stride, m.row_stride, m.col_stride}, options);
+  };
+  const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
+  Tensor c = at::from_blob(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1}, options);
+  at::bmm_out(c, a, b);
+}
+
+}  // namespace tp

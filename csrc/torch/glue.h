@@ -1,0 +1,97 @@
+// What every operator of csrc/torch needs: from tensors to Args, from an algorithm's name to its rung, from the core's errors
+// to torch's, and a Context over torch's stream, allocator, threads and BLAS.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ladder.h"
+#include "core/op.h"
+
+namespace tp {
+
+using at::Tensor;
+using Str = std::string_view;
+
+// op<Signature>("scan") calls torch_patterns::scan through the dispatcher: every layer re-enters there.
+template <class Signature>
+auto op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow((std::string("torch_patterns::") + name).c_str(), "").typed<Signature>();
+}
+
+DType dtype_of_tensor(const char* pattern, const Tensor& x);
+OpId op_of(const char* pattern, Str name);  // sum prod max min
+
+// All tensors on the device of the first, else an error that names both.
+void check_same_device(const char* pattern, std::initializer_list<std::pair<const char*, const Tensor*>> tensors);
+
+// Refuses a stream under capture: for what must read back to the host (validate=True, host_sync rungs).
+void refuse_capture(const char* what, const Tensor& x);
+
+// The ladders by the names users know them under; several operators may share one list.
+std::map<std::string, std::vector<RungInfo>>& patterns();
+
+struct Pattern {
+  template <class Ladder>
+  Pattern(const char* name, const Ladder& ladder) {
+    patterns().emplace(name, std::vector<RungInfo>(std::begin(ladder), std::end(ladder)));
+  }
+};
+
+// For Meta kernels, which do not know the device: the name must be on the ladder.
+template <class Ladder>
+void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm);
+
+// Calls f and turns the core's errors into torch's, which become RuntimeError, ValueError, IndexError, TypeError in Python.
+void translate_errors(const std::function<void()>& f);
+
+// A Context for the device of `x`: current stream, caching allocator, intra-op threads, at::bmm. Selects the device while it
+// lives.
+class TorchContext final : public Context {
+ public:
+  explicit TorchContext(const Tensor& x);
+  ~TorchContext() override;
+  void* allocate(int64_t bytes) override;
+  void clear(void* data, int64_t bytes) override;
+  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& f) override;
+  void gemm(const Gemm& problem) override;
+
+ private:
+  Tensor like_;
+  std::vector<Tensor> workspaces_;
+  struct Guard;
+  std::unique_ptr<Guard> guard_;
+};
+
+void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x);
+
+// Runs the rung that `algorithm` names, or that `choose` picks for "auto", on the device of `x`.
+template <class Ladder, class Choose, class Args>
+void run(const Ladder& ladder, Choose choose, const char* pattern, Str algorithm, const Tensor& x, const Args& args) {
+  translate_errors([&] {
+    TorchContext context(x);
+    const bool cuda = context.device.cuda;
+    const auto& rung = find(ladder, pattern, algorithm == "auto" ? Str(choose(args, context.device)) : algorithm, cuda);
+    check_traits(pattern, rung, x);
+    rung.run(args, context);
+  });
+}
+
+template <class Ladder>
+void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm) {
+  if (algorithm == "auto") return;
+  for (const auto& rung : ladder) {
+    if (algorithm == rung.name) return;
+  }
+  translate_errors([&] {
+    std::string names;
+    for (const auto& rung : ladder) names += std::string(", ") + rung.name;
+    fail(ErrorKind::value, pattern, ": unknown algorithm '", algorithm, "'; choose from: auto", names);
+  });
+}
+
+}  // namespace tp
