@@ -1,0 +1,21 @@
+"""torch_patterns: the parallel patterns as PyTorch operators.
+
+Every pattern is an operator on CPU and CUDA tensors with gradients, and every algorithm of the textbook that computes it
+is selectable by ``algorithm=``. The operators are ``torch.ops.torch_patterns.*``; the functions here are their typed and
+documented wrappers.
+"""
+
+from pathlib import Path
+
+import torch
+
+_library = Path(__file__).with_name("libtorch_patterns.so")
+if not _library.exists():
+    raise ImportError(f"{_library} is missing: build it with `make build` or `pip install --no-build-isolation .`")
+torch.ops.load_library(str(_library))
+
+from torch_patterns import registry, simt  # noqa: E402
+from torch_patterns.registry import algorithms  # noqa: E402
+from torch_patterns.scan import linear_recurrence, scan  # noqa: E402
+
+__all__ = ["algorithms", "linear_recurrence", "registry", "scan", "simt"]

@@ -1,0 +1,75 @@
+"""The ladders: which algorithms each pattern offers, in textbook order. Read from the library; nothing lists them twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from torch_patterns import _C
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One algorithm of a pattern.
+
+    ``section`` is a section (§) or figure of *Programming Massively Parallel Processors*, the number of another source
+    text, or ``"beyond"``; ``work`` and ``steps`` are functions of the size n; ``traits`` are facts such as
+    ``"quadratic"`` or ``"float_atomics"``; ``devices`` says where this build offers it.
+    """
+
+    name: str
+    section: str
+    figures: str
+    work: str
+    steps: str
+    traits: tuple[str, ...]
+    devices: tuple[str, ...]
+    summary: str
+
+
+def _rung(row: dict) -> Rung:
+    devices = tuple(device for device in ("cpu", "cuda") if row[device])
+    fields = (row[key] for key in ("name", "source", "figures", "work", "steps"))
+    return Rung(*fields, tuple(row["traits"].split()), devices, row["summary"])
+
+
+_ladders = {pattern: [_rung(row) for row in rows] for pattern, rows in _C.ladders().items()}
+
+
+def patterns() -> list[str]:
+    """The names of all patterns."""
+    return sorted(_ladders)
+
+
+def ladder(pattern: str) -> list[Rung]:
+    """The rungs of a pattern, in textbook order. ``ValueError`` names the patterns if there is none of this name."""
+    if pattern not in _ladders:
+        raise ValueError(f"unknown pattern {pattern!r}; choose from: {', '.join(patterns())}")
+    return list(_ladders[pattern])
+
+
+def algorithms(pattern: str, device: str | torch.device | None = None) -> list[str]:
+    """What ``algorithm=`` may name for a pattern on a device (default: on any), besides ``"auto"``."""
+    kind = torch.device(device).type if device is not None else None
+    return [rung.name for rung in ladder(pattern) if kind is None or kind in rung.devices]
+
+
+def table(pattern: str) -> str:
+    """The ladder of a pattern as a Markdown table. A rung for CUDA alone shows as such in builds without CUDA, too."""
+    lines = ["| algorithm | source | figures | work | steps | CPU | what |", "|---|---|---|---|---|---|---|"]
+    for r in ladder(pattern):
+        cpu = "yes" if "cpu" in r.devices else "-"
+        lines.append(f"| `{r.name}` | {r.section} | {r.figures} | {r.work} | {r.steps} | {cpu} | {r.summary} |")
+    return "\n".join(lines) + "\n"
+
+
+def documented(pattern: str):
+    """Decorator: appends the pattern's algorithms to the docstring."""
+
+    def append(function):
+        names = ", ".join(f'``"{rung.name}"``' for rung in ladder(pattern))
+        function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Algorithms: {names}.\n"
+        return function
+
+    return append

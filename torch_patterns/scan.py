@@ -1,0 +1,157 @@
+"""Scans and linear recurrences (PMPP chapter 11; seed texts 000, 002, 003)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_patterns.functional import differentiable
+from torch_patterns.registry import documented
+
+_ops = torch.ops.torch_patterns
+
+
+@documented("scan")
+def scan(
+    x: Tensor, dim: int = -1, *, op: str = "sum", exclusive: bool = False, reverse: bool = False, algorithm: str = "auto"
+) -> Tensor:
+    """Every prefix of ``x`` along ``dim``, combined.
+
+    ``y[k] = x[0] . x[1] . ... . x[k]``, without ``x[k]`` where ``exclusive`` (then ``y[0]`` is the identity), counted from
+    the far end where ``reverse``. Differentiable to every order in time O(n): products with zeros are exact, and the
+    gradients of max and min go to the first of equal values in scan order. NaN propagates. The default is deterministic.
+
+    Args:
+        x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
+        dim: the dimension to scan; negative counts from the end.
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        exclusive: leave out the element itself.
+        reverse: scan from the last element to the first.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        A new contiguous tensor like ``x``; int64 for sums and products of integers and bool. Half types combine in
+        float32; under autocast, scans run in and return float32.
+
+    Raises:
+        IndexError: ``dim`` is out of range.
+        ValueError: ``op`` or ``algorithm`` is unknown, or the device does not offer the algorithm.
+        TypeError: the dtype is not supported.
+    """
+    return _scan(x, dim, op, exclusive, reverse, algorithm)
+
+
+@documented("linear_recurrence")
+def linear_recurrence(
+    a: Tensor, b: Tensor, dim: int = -1, *, initial: Tensor | None = None, reverse: bool = False, algorithm: str = "auto"
+) -> Tensor:
+    """Solves ``h[t] = a[t] h[t-1] + b[t]`` along ``dim`` (003, "solving recurrences").
+
+    It is the scan of the maps ``h -> a h + b`` under composition, so it takes any scan algorithm. Differentiable to every
+    order in ``a``, ``b`` and ``initial``.
+
+    Args:
+        a: multipliers, broadcast with ``b``; floating point.
+        b: terms.
+        dim: the dimension to run along, of the broadcast shape.
+        initial: ``h`` before the first element, broadcast to the shape without ``dim``: ``h[0] = a[0] initial + b[0]``.
+            Without it ``h[0] = b[0]``, and ``a[0]`` is not used (its gradient is 0).
+        reverse: run from the last element to the first.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        A new contiguous tensor of the broadcast shape and promoted dtype.
+
+    Raises:
+        IndexError: ``dim`` is out of range.
+        ValueError: ``algorithm`` is unknown or not offered by the device.
+        TypeError: a dtype is not floating point.
+        RuntimeError: shapes do not broadcast, or devices differ.
+    """
+    return _linear_recurrence(a, b, dim, initial, reverse, algorithm)
+
+
+# ---- gradient formulas for torch.func; csrc/torch/scan.cpp explains them and has the same in C++
+
+
+def _next(x: Tensor, dim: int, reverse: bool) -> Tensor:
+    """x[k + 1] in scan order, and 0 at the end of it."""
+    n = x.shape[dim]
+    end = torch.zeros_like(x.narrow(dim, 0, 1))
+    parts = (end, x.narrow(dim, 0, n - 1)) if reverse else (x.narrow(dim, 1, n - 1), end)
+    return torch.cat(parts, dim)
+
+
+def _previous(x: Tensor, dim: int, reverse: bool) -> Tensor:
+    return _next(x, dim, not reverse)
+
+
+def _scan_backward(inputs, y, g):
+    x, dim, op, exclusive, reverse, algorithm = inputs
+    rest = (None,) * 5
+    if op == "sum":
+        return _scan(g, dim, "sum", exclusive, not reverse, algorithm), *rest
+    if g.dim() == 0 or g.numel() == 0:
+        return (torch.zeros_like(g) if exclusive else g.clone()), *rest
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    start = _next(g.to(wide), dim, reverse) if exclusive else g.to(wide)
+    if op == "prod":
+        factors = x.to(wide)
+        after = _linear_recurrence(_next(factors, dim, reverse), start, dim, None, not reverse, algorithm)
+        before = _scan(factors, dim, "prod", True, reverse, algorithm)
+        return (before * after).to(x.dtype), *rest
+    held = y if exclusive else _previous(y, dim, reverse)
+    keeps = ((held >= x if op == "max" else held <= x) | held.isnan()).to(wide)
+    carries = _next(keeps, dim, reverse)
+    led = _linear_recurrence(carries, start, dim, None, not reverse, algorithm)
+    leads = _previous(carries, dim, reverse) == 0
+    return torch.where(leads, led, torch.zeros_like(led)).to(x.dtype), *rest
+
+
+def _linear_recurrence_backward(inputs, h, g):
+    a, b, dim, initial, reverse, algorithm = inputs
+    if h.numel() == 0:
+        return torch.zeros_like(a), torch.zeros_like(b), None, None if initial is None else torch.zeros_like(initial), None, None
+    dim = dim % h.dim()
+    factors = a.to(h.dtype).broadcast_to(h.shape)
+    adjoint = _linear_recurrence(_next(factors, dim, reverse), g, dim, None, not reverse, algorithm)
+    held, from_start = _previous(h, dim, reverse), None
+    if initial is not None:
+        first = h.shape[dim] - 1 if reverse else 0
+        start = initial.to(h.dtype).broadcast_to(h.select(dim, first).shape)
+        before = h.narrow(dim, 1, h.shape[dim] - 1) if reverse else h.narrow(dim, 0, h.shape[dim] - 1)
+        pair = (before, start.unsqueeze(dim)) if reverse else (start.unsqueeze(dim), before)
+        held = torch.cat(pair, dim)
+        from_start = (factors.select(dim, first) * adjoint.select(dim, first)).sum_to_size(initial.shape).to(initial.dtype)
+    grad_a = (adjoint * held).sum_to_size(a.shape).to(a.dtype)
+    return grad_a, adjoint.sum_to_size(b.shape).to(b.dtype), None, from_start, None, None
+
+
+_scan = differentiable(_ops.scan, _scan_backward)
+_linear_recurrence = differentiable(_ops.linear_recurrence, _linear_recurrence_backward)
+
+
+# ---- vmap: a batch dimension is one more dimension of the array
+
+
+def _front(x: Tensor, batch_dim: int | None, size: int) -> Tensor:
+    return x.expand(size, *x.shape) if batch_dim is None else x.movedim(batch_dim, 0)
+
+
+@torch.library.register_vmap("torch_patterns::scan")
+def _(info, in_dims, x, dim=-1, op="sum", exclusive=False, reverse=False, algorithm="auto"):
+    x = x.movedim(in_dims[0], 0)
+    if x.dim() == 1:
+        return _ops.scan(x.unsqueeze(1), 1, op, exclusive, reverse, algorithm).squeeze(1), 0
+    return _ops.scan(x, dim + 1 if dim >= 0 else dim, op, exclusive, reverse, algorithm), 0
+
+
+@torch.library.register_vmap("torch_patterns::linear_recurrence")
+def _(info, in_dims, a, b, dim=-1, initial=None, reverse=False, algorithm="auto"):
+    a, b = (_front(t, d, info.batch_size) for t, d in zip((a, b), in_dims, strict=False))
+    rank = max(a.dim(), b.dim())
+    a, b = (t.reshape(t.shape[0], *(1,) * (rank - t.dim()), *t.shape[1:]) for t in (a, b))
+    if initial is not None:
+        initial = _front(initial, in_dims[3], info.batch_size)
+        initial = initial.reshape(initial.shape[0], *(1,) * (rank - 1 - initial.dim()), *initial.shape[1:])
+    return _ops.linear_recurrence(a, b, dim + 1 if dim >= 0 else dim, initial, reverse, algorithm), 0

@@ -1,0 +1,51 @@
+"""The checked mode of the textbook kernels: races found, and figures drawn, on a machine without a GPU.
+
+On the CPU the textbook algorithms run lane by lane through the same source that CUDA compiles. Inside :func:`checked`
+every access of theirs to shared and global memory is checked: two lanes that touch one element with no barrier between
+them, two blocks with no flag between them, a read of unwritten shared memory, an index out of bounds or a barrier in
+divergent code raise a ``RuntimeError`` that names the array, the element, the lanes and the phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch_patterns import _C
+
+
+@contextmanager
+def checked(order: str = "forward", seed: int = 0, observer: Callable[[dict], None] | None = None) -> Iterator[None]:
+    """Checks the textbook kernels that this thread runs on CPU tensors.
+
+    Args:
+        order: in which order lanes and blocks run: ``"forward"``, ``"reverse"`` or ``"shuffle"`` (by ``seed``).
+        observer: called after each phase of each block with a dict: kernel, name, block, number, and arrays, which maps
+            each shared array to its values (``None`` where nothing was written, pairs for affine maps).
+    """
+    session = _C.Checked(order, seed, observer)
+    session.enter()
+    try:
+        yield
+    finally:
+        session.exit()
+
+
+def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, list[dict]]:
+    """Runs ``function`` checked, and returns its result and every phase of its textbook kernels (see :func:`checked`)."""
+    phases: list[dict] = []
+    with checked(observer=phases.append):
+        result = function(*args, **kwargs)
+    return result, phases
+
+
+def faults() -> list[str]:
+    """Small kernels, each of which breaks one rule: see :func:`fault`."""
+    return _C.faults()
+
+
+def fault(name: str, order: str = "forward", seed: int = 0) -> None:
+    """Runs one of :func:`faults` checked: raises the ``RuntimeError`` that says what is wrong with it."""
+    with checked(order, seed):
+        _C.run_fault(name)
