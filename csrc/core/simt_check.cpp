@@ -23,7 +23,7 @@ Tracked::Tracked(LaunchCheck& launch, std::string name, int64_t n, bool shared, 
 
 void Tracked::bound(int64_t i) const {
   if (i >= 0 && i < int64_t(cells_.size())) return;
-  fail(ErrorKind::index, launch_.where(), ": index ", i, " is outside ", shared_ ? "shared" : "global", " array '", name,
+  fail(ErrorKind::runtime, launch_.where(), ": index ", i, " is outside ", shared_ ? "shared" : "global", " array '", name,
        "' of ", cells_.size(), " elements");
 }
 
@@ -34,7 +34,7 @@ Tracked::Cell& Tracked::cell(int64_t i) {
 
 void Tracked::read(int64_t i) {
   Cell& c = cell(i);
-  require(!shared_ || !c.writers.empty(), launch_.where(), ": reads ", name, "[", i, "], which nothing has written");
+  require(!shared_ || !c.writers.empty(), launch_.where(), ": lane ", launch_.lane_, " reads shared array '", name, "' at [", i, "], which nothing has written");
   if (sharing == Sharing::idempotent) return;
   against(c.writers, i, Kind::read);
   note(c.readers, Kind::read);
@@ -59,6 +59,7 @@ void Tracked::atomic(int64_t i) {
 
 void Tracked::against(const std::vector<Access>& earlier, int64_t i, Kind kind) const {
   static const char* const verbs[] = {"reads", "writes", "atomically updates"};
+  static const char* const past[] = {"read", "wrote", "atomically updated"};
   const LaunchCheck& now = launch_;
   for (const Access& a : earlier) {
     if (a.kind == Kind::atomic && kind == Kind::atomic) continue;
@@ -66,7 +67,7 @@ void Tracked::against(const std::vector<Access>& earlier, int64_t i, Kind kind) 
     if (a.block == now.block_) {
       if (a.phase < now.phase_ || lane < 0) continue;
       fail(ErrorKind::runtime, now.where(), ": race on ", shared_ ? "shared" : "global", " array '", name, "' at [", i,
-           "]: lane ", now.lane_, " ", verbs[int(kind)], " what lane ", lane, " ", verbs[int(a.kind)],
+           "]: lane ", now.lane_, " ", verbs[int(kind)], " what lane ", lane, " ", past[int(a.kind)],
            " in the same phase, with no barrier between");
     }
     auto ordered = [&](const LaunchCheck::Clock& clock) {
@@ -77,7 +78,7 @@ void Tracked::against(const std::vector<Access>& earlier, int64_t i, Kind kind) 
     const auto mine = now.acquired_.find(now.lane_);
     if (ordered(now.clock_) || (mine != now.acquired_.end() && ordered(mine->second))) continue;
     fail(ErrorKind::runtime, now.where(), ": race on global array '", name, "' at [", i, "]: block ", now.block_, " (lane ",
-         now.lane_, ") ", verbs[int(kind)], " what block ", a.block, " (lane ", a.lane, ") ", verbs[int(a.kind)],
+         now.lane_, ") ", verbs[int(kind)], " what block ", a.block, " (lane ", a.lane, ") ", past[int(a.kind)],
          ", and no flag or launch orders the two");
   }
 }

@@ -6,14 +6,6 @@
 
 namespace tp::scan {
 
-// As a block, hands out bare pointers: for rungs that are plain host code.
-struct Pointers {
-  template <class T>
-  T* global(const char*, T* data, int64_t) const {
-    return data;
-  }
-};
-
 // Bound to a block's arrays by Elements::bind.
 template <class E, class In, class Out, class Kept>
 struct BoundElements {

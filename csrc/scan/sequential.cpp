@@ -7,7 +7,7 @@ namespace tp::scan {
 void sequential(const Args& args, Context&) {
   with_elements(args, [](auto elements) {
     using M = typename decltype(elements)::Monoid;
-    const auto x = elements.bind(Pointers{});
+    const auto x = elements.bind(simt::Pointers{});
     for (int64_t row = 0; row < elements.rows; ++row) {
       auto running = M::identity();
       for (int64_t k = 0; k < elements.n; ++k) {

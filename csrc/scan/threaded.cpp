@@ -21,12 +21,12 @@ template <class Elements>
 class Threaded {
   using M = typename Elements::Monoid;
   using Acc = typename M::Acc;
-  using Bound = decltype(std::declval<Elements>().bind(Pointers{}));
+  using Bound = decltype(std::declval<Elements>().bind(simt::Pointers{}));
 
  public:
   Threaded(const Elements& e, Context& context)
       : context_(context),
-        x_(e.bind(Pointers{})),
+        x_(e.bind(simt::Pointers{})),
         lanes_(tp::min(e.inner, width)),
         strips_(e.rows / e.inner * ceil_div(e.inner, width)),
         chunks_(ceil_div(e.n, chunk)) {}
