@@ -1,0 +1,121 @@
+"""Handwritten digits for LeNet-5: MNIST from its IDX files, and the smaller set that comes with scikit-learn.
+
+Images stay uint8 [N, 1, 32, 32], 0 for background and 255 for ink, until a minibatch goes through `normalize`.
+"""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+CLASSES = 10
+SIZE = 32
+
+
+class Digits(NamedTuple):
+    """A data set: images uint8 [N, 1, 32, 32], labels int64 [N] of 0 to 9, for training and held out for the test."""
+
+    train_images: torch.Tensor
+    train_labels: torch.Tensor
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+
+
+def normalize(images: torch.Tensor) -> torch.Tensor:
+    """Images of the scale 0 to 255 -> float32 from -0.1 (background) to 1.175 (ink): the scale that LeNet-5 was
+    published with, on which MNIST has a mean near 0."""
+    return images.float() * (1.275 / 255) - 0.1
+
+
+def distort(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Images moved by up to 2 pixels, turned by up to 10 degrees and scaled by up to a tenth, each by its own chance
+    from `generator` (of the CPU: the same on every device). uint8 -> float32 of the same scale, still to be normalized.
+    """
+    turn, zoom, right, down = torch.rand(4, len(images), generator=generator) * 2 - 1
+    turn, zoom = turn * math.radians(10), 1 + zoom / 10
+    cos, sin, pixel = zoom * turn.cos(), zoom * turn.sin(), 2 / SIZE  # affine_grid counts from -1 to 1 across an image
+    rows = (cos, -sin, right * 2 * pixel, sin, cos, down * 2 * pixel)
+    theta = torch.stack(rows, 1).view(-1, 2, 3).to(images.device)
+    grid = torch.nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
+    return torch.nn.functional.grid_sample(images.float(), grid, align_corners=False)
+
+
+def read_idx(path: str | Path) -> torch.Tensor:
+    """The uint8 tensor of an IDX file (two zero bytes, type code 0x08, number of dimensions, big-endian uint32 sizes,
+    data), gzip or not, whatever its name. Raises ValueError naming the file and the fault, OSError if it is no file."""
+    data = _unpack(path)
+    if len(data) < 4 or data[:2] != b"\0\0" or data[3] == 0:
+        raise ValueError(f"{path}: not an IDX file: it begins with {data[:4].hex(' ') or 'nothing'}, not 00 00 08 0N")
+    if data[2] != 0x08:
+        raise ValueError(f"{path}: type code 0x{data[2]:02X} is not supported, only 0x08 (uint8)")
+    header = 4 + 4 * data[3]
+    if len(data) < header:
+        raise ValueError(f"{path}: truncated: {len(data)} bytes, where the header alone has {header}")
+    shape = [int(size) for size in np.frombuffer(data, ">u4", count=data[3], offset=4)]
+    expected = header + math.prod(shape)
+    if len(data) != expected:
+        fault = "truncated" if len(data) < expected else "trailing bytes"
+        raise ValueError(f"{path}: {fault}: {len(data)} bytes, where shape {shape} needs {expected}")
+    return torch.from_numpy(np.frombuffer(data, np.uint8, offset=header).reshape(shape))
+
+
+def _unpack(path: str | Path) -> bytearray:
+    """The bytes of a file, unpacked if they begin as gzip does: writable, so that a tensor may share them."""
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        try:
+            return bytearray(gzip.GzipFile(fileobj=file).read() if packed else file.read())
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: damaged or truncated gzip data: {error}") from error
+
+
+def mnist(folder: str | Path) -> Digits:
+    """MNIST, or a set of its form, from the four files of the standard names in `folder`, each with or without ".gz".
+
+    The images of 28x28 are padded to 32x32 with background. Raises FileNotFoundError for a missing file, ValueError for
+    a bad one: another shape, no images, not as many labels as images, or a label that is no digit.
+    """
+    return Digits(*_mnist_part(Path(folder), "train"), *_mnist_part(Path(folder), "t10k"))
+
+
+def _mnist_part(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+    images_path, labels_path = _find(folder, f"{part}-images-idx3-ubyte"), _find(folder, f"{part}-labels-idx1-ubyte")
+    images, labels = read_idx(images_path), read_idx(labels_path)
+    if images.dim() != 3 or tuple(images.shape[1:]) != (28, 28) or len(images) == 0:
+        raise ValueError(f"{images_path}: images must be of shape [N, 28, 28], N > 0; they are {list(images.shape)}")
+    if labels.dim() != 1 or len(labels) != len(images):
+        raise ValueError(f"{labels_path}: {len(images)} images need as many labels; they are {list(labels.shape)}")
+    bad = (labels >= CLASSES).nonzero()
+    if len(bad):
+        first = int(bad[0])
+        raise ValueError(f"{labels_path}: label {first} is {int(labels[first])}, not a digit of 0 to {CLASSES - 1}")
+    padding = [(SIZE - 28) // 2] * 4
+    return torch.nn.functional.pad(images, padding).unsqueeze(1), labels.long()
+
+
+def _find(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.exists():
+            return path
+    raise FileNotFoundError(f"{folder}: neither {name} nor {name}.gz is there")
+
+
+def digits() -> Digits:
+    """The 1,797 handwritten digits of scikit-learn (UCI, 8x8 pixels of 17 greys), bilinearly upsampled to 32x32.
+
+    A fixed fifth, the same share of each digit, is held out: 1,437 for training, 360 for the test.
+    """
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    ink = torch.from_numpy(images).float().view(-1, 1, 8, 8) * (255 / 16)
+    ink = torch.nn.functional.interpolate(ink, (SIZE, SIZE), mode="bilinear").round().byte()
+    train, test = train_test_split(np.arange(len(labels)), test_size=0.2, random_state=0, stratify=labels)
+    labels = torch.from_numpy(labels).long()
+    return Digits(ink[train], labels[train], ink[test], labels[test])
