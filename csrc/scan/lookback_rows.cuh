@@ -31,27 +31,61 @@ struct LaneItems {
   block::Vector<typename E::Input, Tile::vector> x[Tile::chunks];
   block::Vector<typename E::Input, M::id == OpId::affine ? Tile::vector : 1> a[M::id == OpId::affine ? Tile::chunks : 1];
 
+  // Beyond the end stands the identity.
   TP_DEVICE void load(const E& e, int64_t first, bool aligned) {
 #pragma unroll
     for (int j = 0; j < Tile::chunks; ++j) {
       const int64_t p = first + j * Tile::chunk, count = e.rows * e.n;
       x[j] = block::load<Tile::vector>(e.in, p, count, e.reverse, aligned);
       if constexpr (M::id == OpId::affine) a[j] = block::load<Tile::vector>(e.a, p, count, e.reverse, aligned);
+      if (p + Tile::vector <= count) continue;
+#pragma unroll
+      for (int i = 0; i < Tile::vector; ++i) {
+        if (p + i < count) continue;
+        if constexpr (M::id == OpId::affine) {
+          x[j].v[i] = typename E::Input(M::identity().b);
+          a[j].v[i] = typename E::Input(M::identity().a);
+        } else {
+          x[j].v[i] = typename E::Input(M::identity());
+        }
+      }
     }
   }
 
-  // The operand at place k of its row, at position p.
-  TP_DEVICE Acc operand(const E& e, int j, int i, int64_t p, int64_t k) const {
-    if (p >= e.rows * e.n) return M::identity();
+  TP_DEVICE Acc operand(int j, int i) const {
     if constexpr (M::id == OpId::affine) {
       using A = decltype(Acc::a);
-      const A b = A(x[j].v[i]), factor = A(a[j].v[i]);
-      if (k > 0) return {factor, b};
-      if (!e.initial) return {A(0), b};
-      const int64_t row = p / e.n;
-      return {A(0), factor * A(e.initial[e.reverse ? e.rows - 1 - row : row]) + b};
+      return {A(a[j].v[i]), A(x[j].v[i])};
     } else {
       return Acc(x[j].v[i]);
+    }
+  }
+
+  // The operand at the head of its row, at position p: nothing precedes it.
+  TP_DEVICE Acc head(const E& e, int j, int i, int64_t p) const {
+    const Acc x = operand(j, i);
+    if constexpr (M::id == OpId::affine) {
+      using A = decltype(Acc::a);
+      if (!e.initial || p >= e.rows * e.n) return {A(0), x.b};
+      const int64_t row = p / e.n;
+      return {A(0), x.a * A(e.initial[e.reverse ? e.rows - 1 - row : row]) + x.b};
+    } else {
+      return x;
+    }
+  }
+
+  // f(i, operand, at the head of a row) for the elements of chunk j, whose first is at place k of its row and position p.
+  template <class F>
+  TP_DEVICE void each(const E& e, int j, int64_t p, int64_t k, F f) const {
+    if (k > 0 && k + Tile::vector <= e.n) {
+#pragma unroll
+      for (int i = 0; i < Tile::vector; ++i) f(i, operand(j, i), false);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Tile::vector; ++i) {
+        f(i, k == 0 ? head(e, j, i, p + i) : operand(j, i), k == 0);
+        if (++k == e.n) k = 0;
+      }
     }
   }
 };
@@ -103,25 +137,19 @@ __global__ __launch_bounds__(threads) void rows_kernel(const E e, const Chain<ty
 #pragma unroll
   for (int j = 0; j < chunks; ++j) {
     Acc sum = M::identity();
-    const int64_t first_k = k;
-#pragma unroll
-    for (int i = 0; i < vector; ++i) {
-      const Acc x = items.operand(e, j, i, lane_first + j * chunk + i, k);
-      sum = k == 0 ? x : M::combine(sum, x);
-      if (++k == n) k = 0;
-    }
-    const int64_t last_k = k == 0 ? n - 1 : k - 1;
+    items.each(e, j, lane_first + j * chunk, k, [&](int, Acc x, bool head) { sum = head ? x : M::combine(sum, x); });
+    const int last_k = int(tp::min(advance(k, vector - 1, n), int64_t(Tile::warp_items)));
 #pragma unroll
     for (int stride = 1; stride < block::warp_size; stride *= 2) {
       const Acc left = block::shuffle_up(sum, stride);
       if (lane >= stride && last_k >= stride * vector) sum = M::combine(left, sum);
     }
     const Acc left = block::shuffle_up(sum, 1);
-    before[j] = lane == 0 ? carry : first_k > lane * vector ? M::combine(carry, left) : left;
-    reach = block::broadcast(int(tp::min(last_k, int64_t(Tile::warp_items))), block::warp_size - 1);
+    before[j] = lane == 0 ? carry : k > lane * vector ? M::combine(carry, left) : left;
+    reach = block::broadcast(last_k, block::warp_size - 1);
     const Acc total = block::broadcast(sum, block::warp_size - 1);
     carry = reach >= chunk ? M::combine(carry, total) : total;
-    k = advance(k, chunk - vector, n);
+    k = advance(k, chunk, n);
   }
   if (lane == 0) {
     warp_total[warp] = carry;
@@ -163,21 +191,18 @@ __global__ __launch_bounds__(threads) void rows_kernel(const E e, const Chain<ty
     const int64_t p = lane_first + j * chunk;
     Acc running = k > p - warp_first ? M::combine(before_warp, before[j]) : before[j];
     block::Vector<typename E::Output, vector> y;
-#pragma unroll
-    for (int i = 0; i < vector; ++i) {
-      const Acc x = items.operand(e, j, i, p + i, k);
-      const Acc next = k == 0 ? x : M::combine(running, x);
-      const Acc result = !e.exclusive ? next : k == 0 ? M::identity() : running;
+    items.each(e, j, p, k, [&](int i, Acc x, bool head) {
+      const Acc next = head ? x : M::combine(running, x);
+      const Acc result = !e.exclusive ? next : head ? M::identity() : running;
       if constexpr (M::id == OpId::affine) {
         y.v[i] = typename E::Output(result.b);
       } else {
         y.v[i] = typename E::Output(result);
       }
       running = next;
-      if (++k == n) k = 0;
-    }
+    });
     block::store<vector>(e.out, p, count, e.reverse, out_aligned, y);
-    k = advance(k, chunk - vector, n);
+    k = advance(k, chunk, n);
   }
 }
 
