@@ -1,8 +1,8 @@
 """torch.func over the operators.
 
 ``torch.func`` transforms refuse the operators' C++ autograd functions, so while a transform is active the wrappers go
-through Python ones, made here from the forward operator and a gradient formula that itself uses wrappers only. That gives
-``grad``, ``vjp``, ``jacrev`` and ``vmap`` of them, to every order; forward mode has no formula and says so. Under
+through Python ones, made here from the forward operator and a gradient formula that itself uses wrappers only. That
+gives ``grad``, ``vjp``, ``jacrev`` and ``vmap`` of them, to every order; forward mode has no formula and says so. Under
 ``torch.compile`` the operators are called as they are.
 """
 
@@ -27,8 +27,8 @@ def differentiable(op: Callable[..., Any], backward: Callable[..., tuple]) -> Ca
 
     Args:
         op: the operator, called with positional arguments only.
-        backward: ``backward(inputs, outputs, *grads)`` -> one gradient (or None) an input; uses wrappers and torch alone.
-            Where ``op`` gives one tensor, ``outputs`` is it; a gradient is None for an output that got none.
+        backward: ``backward(inputs, outputs, *grads)`` -> a gradient or None for each input; uses wrappers and torch
+            alone. Where ``op`` gives one tensor, ``outputs`` is it; a gradient is None for an output that got none.
     """
 
     class Function(torch.autograd.Function):
@@ -53,7 +53,9 @@ def differentiable(op: Callable[..., Any], backward: Callable[..., tuple]) -> Ca
         @staticmethod
         def backward(ctx, *grads):
             saved = list(ctx.saved_tensors)
-            inputs = [saved.pop(0) if is_tensor else other for is_tensor, other in zip(ctx.tensor_at, ctx.others, strict=True)]
+            inputs = [
+                saved.pop(0) if is_tensor else other for is_tensor, other in zip(ctx.tensor_at, ctx.others, strict=True)
+            ]
             if all(g is None for g in grads):
                 return (None,) * len(inputs)
             return backward(inputs, saved[0] if ctx.single else tuple(saved), *grads)

@@ -1,4 +1,4 @@
-"""The ladders: which algorithms each pattern offers, in textbook order. Read from the library; nothing lists them twice."""
+"""The ladders: which algorithms each pattern offers, in textbook order, as the library tells it."""
 
 from __future__ import annotations
 

@@ -13,13 +13,20 @@ _ops = torch.ops.torch_patterns
 
 @documented("scan")
 def scan(
-    x: Tensor, dim: int = -1, *, op: str = "sum", exclusive: bool = False, reverse: bool = False, algorithm: str = "auto"
+    x: Tensor,
+    dim: int = -1,
+    *,
+    op: str = "sum",
+    exclusive: bool = False,
+    reverse: bool = False,
+    algorithm: str = "auto",
 ) -> Tensor:
     """Every prefix of ``x`` along ``dim``, combined.
 
-    ``y[k] = x[0] . x[1] . ... . x[k]``, without ``x[k]`` where ``exclusive`` (then ``y[0]`` is the identity), counted from
-    the far end where ``reverse``. Differentiable to every order in time O(n): products with zeros are exact, and the
-    gradients of max and min go to the first of equal values in scan order. NaN propagates. The default is deterministic.
+    ``y[k] = x[0] . x[1] . ... . x[k]``, without ``x[k]`` where ``exclusive`` (then ``y[0]`` is the identity), counted
+    from the far end where ``reverse``. Differentiable to every order in time O(n): products with zeros are exact, and
+    the gradients of max and min go to the first of equal values in scan order. NaN propagates. The default is
+    deterministic.
 
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
@@ -43,12 +50,18 @@ def scan(
 
 @documented("linear_recurrence")
 def linear_recurrence(
-    a: Tensor, b: Tensor, dim: int = -1, *, initial: Tensor | None = None, reverse: bool = False, algorithm: str = "auto"
+    a: Tensor,
+    b: Tensor,
+    dim: int = -1,
+    *,
+    initial: Tensor | None = None,
+    reverse: bool = False,
+    algorithm: str = "auto",
 ) -> Tensor:
     """Solves ``h[t] = a[t] h[t-1] + b[t]`` along ``dim`` (003, "solving recurrences").
 
-    It is the scan of the maps ``h -> a h + b`` under composition, so it takes any scan algorithm. Differentiable to every
-    order in ``a``, ``b`` and ``initial``.
+    It is the scan of the maps ``h -> a h + b`` under composition, so it takes any scan algorithm. Differentiable to
+    every order in ``a``, ``b`` and ``initial``.
 
     Args:
         a: multipliers, broadcast with ``b``; floating point.
@@ -111,7 +124,14 @@ def _scan_backward(inputs, y, g):
 def _linear_recurrence_backward(inputs, h, g):
     a, b, dim, initial, reverse, algorithm = inputs
     if h.numel() == 0:
-        return torch.zeros_like(a), torch.zeros_like(b), None, None if initial is None else torch.zeros_like(initial), None, None
+        return (
+            torch.zeros_like(a),
+            torch.zeros_like(b),
+            None,
+            None if initial is None else torch.zeros_like(initial),
+            None,
+            None,
+        )
     dim = dim % h.dim()
     factors = a.to(h.dtype).broadcast_to(h.shape)
     adjoint = _linear_recurrence(_next(factors, dim, reverse), g, dim, None, not reverse, algorithm)
@@ -122,7 +142,9 @@ def _linear_recurrence_backward(inputs, h, g):
         before = h.narrow(dim, 1, h.shape[dim] - 1) if reverse else h.narrow(dim, 0, h.shape[dim] - 1)
         pair = (before, start.unsqueeze(dim)) if reverse else (start.unsqueeze(dim), before)
         held = torch.cat(pair, dim)
-        from_start = (factors.select(dim, first) * adjoint.select(dim, first)).sum_to_size(initial.shape).to(initial.dtype)
+        from_start = (
+            (factors.select(dim, first) * adjoint.select(dim, first)).sum_to_size(initial.shape).to(initial.dtype)
+        )
     grad_a = (adjoint * held).sum_to_size(a.shape).to(a.dtype)
     return grad_a, adjoint.sum_to_size(b.shape).to(b.dtype), None, from_start, None, None
 

@@ -33,7 +33,7 @@ def checked(order: str = "forward", seed: int = 0, observer: Callable[[dict], No
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, list[dict]]:
-    """Runs ``function`` checked, and returns its result and every phase of its textbook kernels (see :func:`checked`)."""
+    """Runs ``function`` checked; returns its result and the phases of its textbook kernels (see :func:`checked`)."""
     phases: list[dict] = []
     with checked(observer=phases.append):
         result = function(*args, **kwargs)

@@ -9,8 +9,8 @@ struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
   T v[width];
 };
 
-// Elements p to p + width - 1 of the `count` elements at `data`, counted from the far end where `reverse`. Beyond the end
-// nothing is touched. `aligned`: every full vector lies on its own alignment.
+// Elements p to p + width - 1 of the `count` elements at `data`, counted from the far end where `reverse`. Beyond the
+// end nothing is touched. `aligned`: every full vector lies on its own alignment.
 template <int width, class T>
 TP_DEVICE Vector<T, width> load(const T* data, int64_t p, int64_t count, bool reverse, bool aligned) {
   Vector<T, width> x;

@@ -1,11 +1,11 @@
 // Look-back between blocks: each publishes a value once, others wait for it.
 //
-// A value travels as 8-byte words, each of 4 bytes of it and a flag. One such word is written and read whole, so a reader that
-// sees the flag has the data, and no fence is needed. All cells are zero before the launch.
+// A value travels as 8-byte words, each of 4 bytes of it and a flag. One such word is written and read whole, so a
+// reader that sees the flag has the data, and no fence is needed. All cells are zero before the launch.
 //
-// A chain over `n` positions is looked up in two fixed levels, so that the order of combination depends on nothing but n and
-// the bits are the same in every run: position i combines the values of its group's earlier members by a fixed tree and adds
-// the prefix of all groups before, which the last member of each group hands on.
+// A chain over `n` positions is looked up in two fixed levels, so that the order of combination depends on nothing but
+// n and the bits are the same in every run: position i combines the values of its group's earlier members by a fixed
+// tree and adds the prefix of all groups before, which the last member of each group hands on.
 #pragma once
 #include <cstring>
 

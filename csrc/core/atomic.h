@@ -1,5 +1,6 @@
-// atomic_combine<Op>(p, v): *p = Op::combine(*p, v) in one indivisible step; returns the old value. Native where CUDA has the
-// instruction, else by compare-and-swap on the 4 or 8 bytes that hold the value. On the host, lanes run one after another.
+// atomic_combine<Op>(p, v): *p = Op::combine(*p, v) in one indivisible step; returns the old value. Native where CUDA
+// has the instruction, else by compare-and-swap on the 4 or 8 bytes that hold the value. On the host, lanes run one
+// after another.
 #pragma once
 #include "core/op.h"
 

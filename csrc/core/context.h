@@ -1,5 +1,5 @@
-// All that a rung may ask of its caller: where to run, scratch memory, host threads, a matrix product. A rung asks for these
-// here and never of the system, so that it works on torch's stream, with torch's allocator and torch's threads.
+// All that a rung may ask of its caller: where to run, scratch memory, host threads, a matrix product. A rung asks for
+// these here and never of the system, so that it works on torch's stream, with torch's allocator and torch's threads.
 #pragma once
 #include <functional>
 
@@ -37,7 +37,8 @@ class Context {
   // Scratch memory of the device, 512-byte aligned or better, uninitialised, alive until the call ends.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void clear(void* data, int64_t bytes) = 0;  // to zero bytes, in stream order
-  // f(begin, end) over disjoint pieces that cover 0..n, each at least `grain` long but for the last, on torch's threads.
+  // f(begin, end) over disjoint pieces that cover 0..n, each at least `grain` long but for the last, on torch's
+  // threads.
   virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& f) = 0;
   virtual void gemm(const Gemm& problem) = 0;
 

@@ -19,11 +19,11 @@ struct Types {};
 template <class T>
 struct dtype_of;
 
-#define TP_DTYPE(T, d)                      \
-  template <>                               \
-  struct dtype_of<T> {                      \
+#define TP_DTYPE(T, d)                       \
+  template <>                                \
+  struct dtype_of<T> {                       \
     static constexpr DType value = DType::d; \
-    static constexpr const char* name = #d; \
+    static constexpr const char* name = #d;  \
   };
 TP_DTYPE(boolean, boolean)
 TP_DTYPE(uint8_t, uint8)
@@ -37,8 +37,14 @@ TP_DTYPE(float, float32)
 TP_DTYPE(double, float64)
 #undef TP_DTYPE
 
+// The dtypes that every rung is instantiated for. TP_FEW_TYPES shortens the lists where only the code is to be checked.
+#ifdef TP_FEW_TYPES
+using FloatTypes = Types<half, float>;
+using AllTypes = Types<boolean, int64_t, half, float>;
+#else
 using FloatTypes = Types<half, bfloat16, float, double>;
 using AllTypes = Types<boolean, uint8_t, int8_t, int16_t, int32_t, int64_t, half, bfloat16, float, double>;
+#endif
 
 template <class... Ts>
 std::string names(Types<Ts...>) {
@@ -57,7 +63,8 @@ inline const char* name(DType dtype) {
 template <class... Ts, class F>
 void dispatch(Types<Ts...>, DType dtype, const char* what, F&& f) {
   const bool found = ((dtype == dtype_of<Ts>::value ? (f(Type<Ts>{}), true) : false) || ...);
-  if (!found) fail(ErrorKind::type, what, ": dtype ", name(dtype), " is not supported; supported: ", names(Types<Ts...>{}));
+  if (!found)
+    fail(ErrorKind::type, what, ": dtype ", name(dtype), " is not supported; supported: ", names(Types<Ts...>{}));
 }
 
 // What values of a type are combined in: half types in float.
@@ -82,10 +89,11 @@ using acc_t = typename accumulator<T>::type;
 
 // What a sum or a product of values of a type is, as in torch: int64 for every integer.
 template <class T>
-using sum_t = typename std::conditional<std::is_integral<T>::value || std::is_same<T, boolean>::value, int64_t, T>::type;
+using sum_t =
+    typename std::conditional<std::is_integral<T>::value || std::is_same<T, boolean>::value, int64_t, T>::type;
 
 template <class T>
-constexpr bool is_floating = std::is_floating_point<T>::value || std::is_same<T, half>::value ||
-                             std::is_same<T, bfloat16>::value;
+constexpr bool is_floating =
+    std::is_floating_point<T>::value || std::is_same<T, half>::value || std::is_same<T, bfloat16>::value;
 
 }  // namespace tp

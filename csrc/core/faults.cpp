@@ -43,8 +43,7 @@ const Fault all_faults[] = {
          });
        }
      }},
-    {"plain_add", 1,
-     [](HostBlock& block, X x, Flags, X) { block.phase("count", [&](int) { x[0] += 1.0f; }); }},
+    {"plain_add", 1, [](HostBlock& block, X x, Flags, X) { block.phase("count", [&](int) { x[0] += 1.0f; }); }},
     {"plain_add_across_blocks", 2,
      [](HostBlock& block, X x, Flags, X) {
        block.phase("count", [&](int t) {

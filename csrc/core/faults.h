@@ -1,4 +1,5 @@
-// Small kernels that each break one rule of the simt model, to show what the checked mode says of it, and to test that it does.
+// Small kernels that each break one rule of the simt model, to show what the checked mode says of it, and to test that
+// it does.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// Storage types whose arithmetic happens elsewhere: half and bfloat16 (computed in float) and boolean (any nonzero byte is
-// true). The bits are those of torch's types; the conversions round to nearest even, on the host as on the device.
+// Storage types whose arithmetic happens elsewhere: half and bfloat16 (computed in float) and boolean (any nonzero byte
+// is true). The bits are those of torch's types; the conversions round to nearest even, on the host as on the device.
 #pragma once
 #include <cstring>
 

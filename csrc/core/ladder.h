@@ -1,5 +1,5 @@
-// The ladder of a pattern: its rungs in textbook order. rungs.def is the only list; ladder.inc turns it into declarations and
-// into this table, which csrc/torch looks names up in and Python reads.
+// The ladder of a pattern: its rungs in textbook order. rungs.def is the only list; ladder.inc turns it into
+// declarations and into this table, which csrc/torch looks names up in and Python reads.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -10,13 +10,13 @@ namespace tp {
 
 struct RungInfo {
   const char* name;
-  const char* source;   // section or figure of the book, number of another seed text, or "beyond"
+  const char* source;  // section or figure of the book, number of another seed text, or "beyond"
   const char* figures;
-  const char* work;     // operations, as a function of n
-  const char* steps;    // length of the longest chain
-  const char* traits;   // facts that tests and documentation read: commutative float_atomics host_sync quadratic
+  const char* work;    // operations, as a function of n
+  const char* steps;   // length of the longest chain
+  const char* traits;  // facts that tests and documentation read: commutative float_atomics host_sync quadratic
   const char* summary;
-  bool cpu, cuda;       // where this build offers it
+  bool cpu, cuda;  // where this build offers it
 };
 
 template <class Args>

@@ -1,5 +1,5 @@
-// Monoids: an associative combine and its identity. Operands always arrive in sequence order, combine(earlier, later): the
-// affine maps below do not commute, and whoever swaps the two is found out by them.
+// Monoids: an associative combine and its identity. Operands always arrive in sequence order, combine(earlier, later):
+// the affine maps below do not commute, and whoever swaps the two is found out by them.
 #pragma once
 #include <limits>
 
@@ -53,8 +53,8 @@ struct Min {
   TP_HD static A combine(A earlier, A later) { return earlier <= later || earlier != earlier ? earlier : later; }
 };
 
-// The map h -> a h + b; combine composes: first the earlier map, then the later one. It is the monoid of linear recurrences
-// (003, "solving recurrences") and, as 2x2 matrices do, it does not commute.
+// The map h -> a h + b; combine composes: first the earlier map, then the later one. It is the monoid of linear
+// recurrences (003, "solving recurrences") and, as 2x2 matrices do, it does not commute.
 template <class A>
 struct AffineMap {
   A a, b;

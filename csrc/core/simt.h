@@ -1,7 +1,7 @@
 // The textbook kernels' programming model, written once for both devices.
 //
-// A kernel is a plain struct with a templated operator()(Block&). It alternates between *phases*, which every lane of the
-// block runs, and barriers, which stand between any two phases:
+// A kernel is a plain struct with a templated operator()(Block&). It alternates between *phases*, which every lane of
+// the block runs, and barriers, which stand between any two phases:
 //
 //   template <class Block> TP_HD void operator()(Block& block) const {
 //     auto x = block.global("x", x_, n);                    // arrays are named: errors and traces speak of them
@@ -11,12 +11,13 @@
 //     block.phase("read", [&](int t) { if (t > 0) left[t] = s[t - 1]; });
 //     ...
 //
-// Under nvcc a phase is its body for threadIdx.x, followed by __syncthreads(); on the host (simt_host.h) it is a loop over the
-// lanes, and blocks run one after another. Hence the rules: between phases stands only code that is the same for the whole
-// block and touches no array (a bound that depends on data comes through block.uniform); no lane returns from the kernel; an
-// element is read into a value (`const float v = s[t];`, never `auto`).
+// Under nvcc a phase is its body for threadIdx.x, followed by __syncthreads(); on the host (simt_host.h) it is a loop
+// over the lanes, and blocks run one after another. Hence the rules: between phases stands only code that is the same
+// for the whole block and touches no array (a bound that depends on data comes through block.uniform); no lane returns
+// from the kernel; an element is read into a value (`const float v = s[t];`, never `auto`).
 //
-// The host's checked mode (simt_check.h) holds a kernel to these rules and finds races, in any order of lanes and blocks.
+// The host's checked mode (simt_check.h) holds a kernel to these rules and finds races, in any order of lanes and
+// blocks.
 #pragma once
 #include "core/atomic.h"
 #include "core/context.h"
@@ -89,7 +90,8 @@ class DeviceBlock {
     __syncthreads();
     return value;
   }
-  // The order in which blocks started, from a counter that the caller cleared: a block may wait for smaller tickets only.
+  // The order in which blocks started, from a counter that the caller cleared: a block may wait for smaller tickets
+  // only.
   TP_DEVICE int64_t ticket(DeviceArray<int64_t> counter) {
     auto mine = shared<int64_t>("ticket", 1);
     phase("ticket", [&](int t) {
@@ -130,8 +132,8 @@ struct Pointers {
   }
 };
 
-// Runs kernel(block) for every block of the grid on the context's device. `shared_bytes` is what the kernel's shared arrays
-// take, at most 48 KB.
+// Runs kernel(block) for every block of the grid on the context's device. `shared_bytes` is what the kernel's shared
+// arrays take, at most 48 KB.
 template <class Kernel>
 void launch(Context& context, const char* name, Dim grid, int threads, int64_t shared_bytes, const Kernel& kernel) {
   check_limits(name, grid, threads, shared_bytes);

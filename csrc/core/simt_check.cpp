@@ -13,9 +13,10 @@ Session*& session() {
 
 void check_limits(const char* kernel, Dim grid, int threads, int64_t shared_bytes) {
   require(threads >= 1 && threads <= 1024, kernel, ": ", threads, " threads a block; CUDA takes 1 to 1024");
-  require(shared_bytes <= max_shared_bytes, kernel, ": ", shared_bytes, " bytes of shared memory a block; 49152 at most");
-  require(grid.x <= 2147483647 && grid.y <= 65535 && grid.z <= 65535, kernel, ": a grid of ", grid.x, " x ", grid.y, " x ",
-          grid.z, " blocks; CUDA takes 2147483647 x 65535 x 65535 at most");
+  require(shared_bytes <= max_shared_bytes, kernel, ": ", shared_bytes,
+          " bytes of shared memory a block; 49152 at most");
+  require(grid.x <= 2147483647 && grid.y <= 65535 && grid.z <= 65535, kernel, ": a grid of ", grid.x, " x ", grid.y,
+          " x ", grid.z, " blocks; CUDA takes 2147483647 x 65535 x 65535 at most");
 }
 
 Tracked::Tracked(LaunchCheck& launch, std::string name, int64_t n, bool shared, Sharing sharing)
@@ -23,8 +24,8 @@ Tracked::Tracked(LaunchCheck& launch, std::string name, int64_t n, bool shared, 
 
 void Tracked::bound(int64_t i) const {
   if (i >= 0 && i < int64_t(cells_.size())) return;
-  fail(ErrorKind::runtime, launch_.where(), ": index ", i, " is outside ", shared_ ? "shared" : "global", " array '", name,
-       "' of ", cells_.size(), " elements");
+  fail(ErrorKind::runtime, launch_.where(), ": index ", i, " is outside ", shared_ ? "shared" : "global", " array '",
+       name, "' of ", cells_.size(), " elements");
 }
 
 Tracked::Cell& Tracked::cell(int64_t i) {
@@ -34,7 +35,8 @@ Tracked::Cell& Tracked::cell(int64_t i) {
 
 void Tracked::read(int64_t i) {
   Cell& c = cell(i);
-  require(!shared_ || !c.writers.empty(), launch_.where(), ": lane ", launch_.lane_, " reads shared array '", name, "' at [", i, "], which nothing has written");
+  require(!shared_ || !c.writers.empty(), launch_.where(), ": lane ", launch_.lane_, " reads shared array '", name,
+          "' at [", i, "], which nothing has written");
   if (sharing == Sharing::idempotent) return;
   against(c.writers, i, Kind::read);
   note(c.readers, Kind::read);
@@ -77,9 +79,9 @@ void Tracked::against(const std::vector<Access>& earlier, int64_t i, Kind kind) 
     };
     const auto mine = now.acquired_.find(now.lane_);
     if (ordered(now.clock_) || (mine != now.acquired_.end() && ordered(mine->second))) continue;
-    fail(ErrorKind::runtime, now.where(), ": race on global array '", name, "' at [", i, "]: block ", now.block_, " (lane ",
-         now.lane_, ") ", verbs[int(kind)], " what block ", a.block, " (lane ", a.lane, ") ", past[int(a.kind)],
-         ", and no flag or launch orders the two");
+    fail(ErrorKind::runtime, now.where(), ": race on global array '", name, "' at [", i, "]: block ", now.block_,
+         " (lane ", now.lane_, ") ", verbs[int(kind)], " what block ", a.block, " (lane ", a.lane, ") ",
+         past[int(a.kind)], ", and no flag or launch orders the two");
   }
 }
 

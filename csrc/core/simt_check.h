@@ -1,10 +1,11 @@
-// The checked mode of the host's simt: what a block algorithm must not do is an error that names the array, the element, the
-// lanes and the phase. It keeps, for every element, who wrote and who read it, and orders accesses by happens-before: a later
-// phase of the same block follows an earlier one, and a wait() follows its signal(). Two unordered accesses to one element, one
-// of them a write and not both atomic, are a race, in whatever order the lanes ran. Shared memory starts unwritten; indices,
-// and CUDA's limits on blocks, hold.
+// The checked mode of the host's simt: what a block algorithm must not do is an error that names the array, the
+// element, the lanes and the phase. It keeps, for every element, who wrote and who read it, and orders accesses by
+// happens-before: a later phase of the same block follows an earlier one, and a wait() follows its signal(). Two
+// unordered accesses to one element, one of them a write and not both atomic, are a race, in whatever order the lanes
+// ran. Shared memory starts unwritten; indices, and CUDA's limits on blocks, hold.
 //
-// A Session switches the mode on for this host thread, chooses the order of lanes and blocks, and may observe every phase.
+// A Session switches the mode on for this host thread, chooses the order of lanes and blocks, and may observe every
+// phase.
 #pragma once
 #include <functional>
 #include <map>
@@ -101,8 +102,8 @@ class LaunchCheck {
 
   template <class T>
   Tracked* shared(const char* name, T* data, int64_t n, int64_t used) {
-    require(used <= shared_bytes_, kernel_, ": shared arrays up to '", name, "' take ", used, " bytes, the launch asked for ",
-            shared_bytes_);
+    require(used <= shared_bytes_, kernel_, ": shared arrays up to '", name, "' take ", used,
+            " bytes, the launch asked for ", shared_bytes_);
     shared_.push_back(std::make_unique<Tracked>(*this, name, n, true, Sharing::exclusive));
     describe(*shared_.back(), data, n);
     return shared_.back().get();
@@ -158,8 +159,8 @@ class LaunchCheck {
   int phase_ = -1, lane_ = -1;  // lane -1: between phases
   bool in_phase_ = false;
   std::string phase_name_;
-  Clock clock_;                       // of the running block: what its whole lanes are ordered after
-  std::map<int, Clock> acquired_;     // in this phase, by lane: the whole block's from the next phase on
+  Clock clock_;                    // of the running block: what its whole lanes are ordered after
+  std::map<int, Clock> acquired_;  // in this phase, by lane: the whole block's from the next phase on
 };
 
 }  // namespace tp::simt

@@ -1,5 +1,5 @@
-// The host half of simt.h: a block is a loop over its lanes, a grid a loop over its blocks. In the checked mode every access
-// goes through simt_check.h first; outside it an array is a bare pointer with one untaken branch.
+// The host half of simt.h: a block is a loop over its lanes, a grid a loop over its blocks. In the checked mode every
+// access goes through simt_check.h first; outside it an array is a bare pointer with one untaken branch.
 #pragma once
 #include <memory>
 #include <vector>

@@ -1,10 +1,10 @@
 // Blelloch scan of a block (000: up-sweep and down-sweep), exclusive by nature.
 //
-// Up-sweep: as in any reduction tree, the last element of every 2d-element subtree comes to hold the subtree's combination.
-// Then the root is set to the identity. Down-sweep invariant: before stride d, the last element of every 2d-subtree holds the
-// combination of all that precedes the subtree. The step hands it to the left child as it is, and to the right child combined
-// with what the left child had gathered. At the leaves each element holds what precedes it: the exclusive scan. An inclusive
-// one combines each result with its own element.
+// Up-sweep: as in any reduction tree, the last element of every 2d-element subtree comes to hold the subtree's
+// combination. Then the root is set to the identity. Down-sweep invariant: before stride d, the last element of every
+// 2d-subtree holds the combination of all that precedes the subtree. The step hands it to the left child as it is, and
+// to the right child combined with what the left child had gathered. At the leaves each element holds what precedes it:
+// the exclusive scan. An inclusive one combines each result with its own element.
 #include "scan/hierarchical.h"
 
 namespace tp::scan {

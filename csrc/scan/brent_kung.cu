@@ -1,10 +1,10 @@
 // Brent-Kung scan of a block (§11.4, Figs. 11.5 to 11.7; 002).
 //
-// Reduction tree: after stride d every index of the form 2d m - 1 holds the combination of the 2d elements that end there.
-// Distribution tree, strides downwards: s[2d m - 1] is a finished prefix, and pushing it d places to the right finishes the
-// element there. A barrier parts the strides, because each reads what the last one wrote. Consecutive lanes do the work of a
-// stride, so warps stay whole until fewer than a warp of additions is left; half a section of lanes is enough. Fig. 11.7
-// combines (later, earlier); here the earlier operand comes first.
+// Reduction tree: after stride d every index of the form 2d m - 1 holds the combination of the 2d elements that end
+// there. Distribution tree, strides downwards: s[2d m - 1] is a finished prefix, and pushing it d places to the right
+// finishes the element there. A barrier parts the strides, because each reads what the last one wrote. Consecutive
+// lanes do the work of a stride, so warps stay whole until fewer than a warp of additions is left; half a section of
+// lanes is enough. Fig. 11.7 combines (later, earlier); here the earlier operand comes first.
 #include "scan/hierarchical.h"
 
 namespace tp::scan {

@@ -1,7 +1,8 @@
 // Brent-Kung scan of a block with the lanes picked by a remainder (§11.4, the text's first form).
 //
-// The same two trees as brent_kung, but the lane that owns element i does its work: at stride d only every 2d-th lane is
-// active, so the active lanes lie ever farther apart and nearly every warp diverges. That cost is what brent_kung removes.
+// The same two trees as brent_kung, but the lane that owns element i does its work: at stride d only every 2d-th lane
+// is active, so the active lanes lie ever farther apart and nearly every warp diverges. That cost is what brent_kung
+// removes.
 #include "scan/hierarchical.h"
 
 namespace tp::scan {

@@ -1,6 +1,5 @@
 // Thread coarsening (§11.5) at its plainest: the book's example of 64 threads, each with a stretch of 16 elements.
 #include "scan/coarsened.h"
-
 #include "scan/hierarchical.h"
 #include "scan/kogge_stone.h"
 

@@ -1,8 +1,9 @@
 // The three-phase scan of a block (§11.5, Fig. 11.8).
 //
-// Phase 1: each lane scans its own stretch of `items` consecutive elements, one after another. Phase 2: the lanes' totals are
-// scanned by `Inner`, for whose use they are copied out. Phase 3: each lane combines its stretch with the total of all
-// stretches before it. Work n - t + t log t + n - t: with t far below n, hardly more than twice the sequential scan.
+// Phase 1: each lane scans its own stretch of `items` consecutive elements, one after another. Phase 2: the lanes'
+// totals are scanned by `Inner`, for whose use they are copied out. Phase 3: each lane combines its stretch with the
+// total of all stretches before it. Work n - t + t log t + n - t: with t far below n, hardly more than twice the
+// sequential scan.
 #pragma once
 #include "core/simt.h"
 

@@ -1,5 +1,5 @@
-// The elements of a scan: how a rung loads operand k of a row and stores result k, whatever the dtype, operator, direction and
-// memory layout. One switch from run-time Args to a type per (dtype, operator).
+// The elements of a scan: how a rung loads operand k of a row and stores result k, whatever the dtype, operator,
+// direction and memory layout. One switch from run-time Args to a type per (dtype, operator).
 #pragma once
 #include "core/simt.h"
 #include "scan/scan.h"

@@ -1,8 +1,8 @@
-// The three-kernel scan of an input of any length (§11.6, Figs. 11.9 and 11.10; 002, 003): the driver of hierarchical.h with
-// large coarsened sections. Nine elements a stretch: an odd stride spreads the lanes of a warp over all shared memory banks.
-#include "scan/hierarchical.h"
-
+// The three-kernel scan of an input of any length (§11.6, Figs. 11.9 and 11.10; 002, 003): the driver of hierarchical.h
+// with large coarsened sections. Nine elements a stretch: an odd stride spreads the lanes of a warp over all shared
+// memory banks.
 #include "scan/coarsened.h"
+#include "scan/hierarchical.h"
 #include "scan/kogge_stone.h"
 
 namespace tp::scan {

@@ -1,12 +1,12 @@
-// The driver that makes a whole scan of a block algorithm (§11.6, Fig. 11.9): split every row into sections that one block can
-// scan, scan the sections' totals in the same way, and combine each section with all that comes before it.
+// The driver that makes a whole scan of a block algorithm (§11.6, Fig. 11.9): split every row into sections that one
+// block can scan, scan the sections' totals in the same way, and combine each section with all that comes before it.
 //
-// An Algorithm says how many elements a block scans (`section`), with how many `threads`, how much shared memory it wants
-// beside the section itself, and scans the shared array in place, in phases. It is inclusive unless it says that it is
-// `exclusive` by nature.
+// An Algorithm says how many elements a block scans (`section`), with how many `threads`, how much shared memory it
+// wants beside the section itself, and scans the shared array in place, in phases. It is inclusive unless it says that
+// it is `exclusive` by nature.
 //
-// Between the first and the last launch the results of the sections are kept as accumulators, so that half types are rounded
-// once and affine maps stay whole (Elements::keep).
+// Between the first and the last launch the results of the sections are kept as accumulators, so that half types are
+// rounded once and affine maps stay whole (Elements::keep).
 #pragma once
 #include "core/simt.h"
 #include "scan/elements.h"

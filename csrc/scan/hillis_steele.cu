@@ -1,8 +1,9 @@
 // Hillis-Steele scan of a block, double buffered (000; exercise 11.2 asks for it).
 //
-// Invariant: after the step of stride d, the buffer just written holds at i the combination of the 2d elements that end at i.
-// A step reads one buffer and writes the other, so no lane can overwrite what another still reads, and one barrier a step is
-// enough. 000's listing says `+=` into the new buffer, which would add what that buffer held two steps ago: it must assign.
+// Invariant: after the step of stride d, the buffer just written holds at i the combination of the 2d elements that end
+// at i. A step reads one buffer and writes the other, so no lane can overwrite what another still reads, and one
+// barrier a step is enough. 000's listing says `+=` into the new buffer, which would add what that buffer held two
+// steps ago: it must assign.
 #include "scan/hierarchical.h"
 
 namespace tp::scan {

@@ -1,8 +1,9 @@
 // Kogge-Stone scan of a block (§11.2, Figs. 11.2 and 11.3).
 //
-// Invariant: after the step of stride d, s[i] combines the 2d elements that end at i (fewer near the start). Each step reads
-// its left neighbour at distance d and, only when every lane has read, overwrites: the barrier between is what keeps a lane
-// from reading a neighbour's new value. The figure adds (own, left); here the left one comes first, for it is the earlier.
+// Invariant: after the step of stride d, s[i] combines the 2d elements that end at i (fewer near the start). Each step
+// reads its left neighbour at distance d and, only when every lane has read, overwrites: the barrier between is what
+// keeps a lane from reading a neighbour's new value. The figure adds (own, left); here the left one comes first, for it
+// is the earlier.
 #pragma once
 #include "core/simt.h"
 

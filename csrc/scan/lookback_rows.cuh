@@ -1,9 +1,9 @@
-// decoupled_lookback over contiguous rows. Position p of the rows laid end to end is element p % n of row p / n; in a reverse
-// scan p counts from the far end of everything, and so does each row.
+// decoupled_lookback over contiguous rows. Position p of the rows laid end to end is element p % n of row p / n; in a
+// reverse scan p counts from the far end of everything, and so does each row.
 //
-// A value that covers the elements up to p starts at the head of p's row or at the start of its lane, warp, tile or group,
-// whichever is later. So it combines with what precedes that span exactly if the row reaches beyond it: `k`, the element's
-// place in its row, is all there is to ask, and no flags travel.
+// A value that covers the elements up to p starts at the head of p's row or at the start of its lane, warp, tile or
+// group, whichever is later. So it combines with what precedes that span exactly if the row reaches beyond it: `k`, the
+// element's place in its row, is all there is to ask, and no flags travel.
 #pragma once
 #include "block/load_store.cuh"
 #include "scan/lookback_chain.cuh"
@@ -14,11 +14,11 @@ constexpr int tiles_a_group = 256;
 
 template <class E>
 struct RowTile {
-  static constexpr int largest = int(sizeof(typename E::Input) > sizeof(typename E::Output) ? sizeof(typename E::Input)
-                                                                                           : sizeof(typename E::Output));
-  static constexpr int vector = largest == 8 ? 2 : largest == 4 ? 4 : 8;              // elements a load
+  static constexpr int largest = int(
+      sizeof(typename E::Input) > sizeof(typename E::Output) ? sizeof(typename E::Input) : sizeof(typename E::Output));
+  static constexpr int vector = largest == 8 ? 2 : largest == 4 ? 4 : 8;               // elements a load
   static constexpr int chunks = E::Monoid::id == OpId::affine || largest < 4 ? 4 : 8;  // loads a thread
-  static constexpr int chunk = block::warp_size * vector;                             // elements a warp loads at once
+  static constexpr int chunk = block::warp_size * vector;                              // elements a warp loads at once
   static constexpr int warp_items = chunk * chunks, items = warp_items * warps;
 };
 
@@ -29,7 +29,8 @@ struct LaneItems {
   using Acc = typename M::Acc;
   using Tile = RowTile<E>;
   block::Vector<typename E::Input, Tile::vector> x[Tile::chunks];
-  block::Vector<typename E::Input, M::id == OpId::affine ? Tile::vector : 1> a[M::id == OpId::affine ? Tile::chunks : 1];
+  block::Vector<typename E::Input, M::id == OpId::affine ? Tile::vector : 1>
+      a[M::id == OpId::affine ? Tile::chunks : 1];
 
   // Beyond the end stands the identity.
   TP_DEVICE void load(const E& e, int64_t first, bool aligned) {
@@ -74,7 +75,8 @@ struct LaneItems {
     }
   }
 
-  // f(i, operand, at the head of a row) for the elements of chunk j, whose first is at place k of its row and position p.
+  // f(i, operand, at the head of a row) for the elements of chunk j, whose first is at place k of its row and position
+  // p.
   template <class F>
   TP_DEVICE void each(const E& e, int j, int64_t p, int64_t k, F f) const {
     if (k > 0 && k + Tile::vector <= e.n) {
@@ -96,8 +98,8 @@ TP_DEVICE inline int64_t advance(int64_t k, int d, int64_t n) {
   return k < n ? k : d <= n ? k - n : k % n;
 }
 
-// What precedes a tile in its row: the totals of its group's earlier tiles by a fixed tree, after the running total of the
-// groups before. By one warp; lane 0 gets it. `start`: the first tile that the row touches.
+// What precedes a tile in its row: the totals of its group's earlier tiles by a fixed tree, after the running total of
+// the groups before. By one warp; lane 0 gets it. `start`: the first tile that the row touches.
 template <class M, class Acc>
 TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
   constexpr int run = tiles_a_group / block::warp_size;
@@ -114,8 +116,8 @@ TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
 }
 
 template <class E>
-__global__ __launch_bounds__(threads) void rows_kernel(const E e, const Chain<typename E::Acc> chain, int64_t tiles, bool in_aligned,
-                                                       bool out_aligned) {
+__global__ __launch_bounds__(threads) void rows_kernel(const E e, const Chain<typename E::Acc> chain, int64_t tiles,
+                                                       bool in_aligned, bool out_aligned) {
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
   using Tile = RowTile<E>;

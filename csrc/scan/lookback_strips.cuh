@@ -1,6 +1,6 @@
 // decoupled_lookback over interleaved rows (inner > 1): element k of neighbouring rows lies side by side. A strip is
-// `warp_size` neighbouring rows, one a lane; a tile is `places` places of a strip, split over the warps of a block in order.
-// Loads and stores of a warp are one line of memory, and all exchange is between warps, lane by lane.
+// `warp_size` neighbouring rows, one a lane; a tile is `places` places of a strip, split over the warps of a block in
+// order. Loads and stores of a warp are one line of memory, and all exchange is between warps, lane by lane.
 #pragma once
 #include "scan/lookback_chain.cuh"
 
@@ -15,15 +15,16 @@ struct StripTile {
 };
 
 template <class E>
-__global__ __launch_bounds__(threads) void strips_kernel(const E e, const Chain<typename E::Acc> chain, int64_t strips, int64_t tiles,
-                                                         int64_t across) {
+__global__ __launch_bounds__(threads) void strips_kernel(const E e, const Chain<typename E::Acc> chain, int64_t strips,
+                                                         int64_t tiles, int64_t across) {
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
   constexpr int items = StripTile<E>::items, run = strip_tiles_a_group / warps;
   __shared__ Acc sums[warps][block::warp_size];
   const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
   const auto x = e.bind(simt::Pointers{});
-  for (int64_t ticket = take_ticket(chain); ticket < strips * tiles; ticket += chain.tickets ? strips * tiles : gridDim.x) {
+  for (int64_t ticket = take_ticket(chain); ticket < strips * tiles;
+       ticket += chain.tickets ? strips * tiles : gridDim.x) {
     const int64_t strip = ticket % strips, tile = ticket / strips;  // a strip's earlier tiles have smaller tickets
     const int64_t column = strip % across * block::warp_size + lane, row = strip / across * e.inner + column;
     const int64_t first = tile * StripTile<E>::places + warp * items;

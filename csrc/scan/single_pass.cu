@@ -1,9 +1,9 @@
-// The single-pass, domino-style scan (§11.7): one kernel, in which block i waits for the running total of block i - 1, adds
-// its own, passes the sum on, and only then completes its section. Each element is read once and written once.
+// The single-pass, domino-style scan (§11.7): one kernel, in which block i waits for the running total of block i - 1,
+// adds its own, passes the sum on, and only then completes its section. Each element is read once and written once.
 //
-// The wait is safe because a block takes its section by ticket: whoever holds ticket i - 1 has started, whatever order the
-// hardware chose, so it will signal. The signal releases the total that was written before it, and the wait acquires it. Flags
-// and ticket counter are cleared before every launch.
+// The wait is safe because a block takes its section by ticket: whoever holds ticket i - 1 has started, whatever order
+// the hardware chose, so it will signal. The signal releases the total that was written before it, and the wait
+// acquires it. Flags and ticket counter are cleared before every launch.
 #include "scan/coarsened.h"
 #include "scan/hierarchical.h"
 #include "scan/kogge_stone.h"
@@ -69,7 +69,8 @@ void single_pass(const Args& args, Context& context) {
   with_elements(args, [&](auto elements) {
     using Kernel = Domino<decltype(elements)>;
     using Acc = typename Kernel::Acc;
-    const int64_t sections = ceil_div(elements.n, int64_t(section)), rows_a_launch = tp::max(int64_t(1), (max_grid - 1) / sections);
+    const int64_t sections = ceil_div(elements.n, int64_t(section)),
+                  rows_a_launch = tp::max(int64_t(1), (max_grid - 1) / sections);
     const int64_t most = tp::min(elements.rows, rows_a_launch) * sections;
     Acc* passed = context.workspace<Acc>(most + 1);
     const int64_t clear_bytes = int64_t(sizeof(int64_t)) + (most + 1) * int64_t(sizeof(int));

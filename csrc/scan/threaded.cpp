@@ -1,9 +1,10 @@
 // The production scan of the CPU: fixed chunks on all threads.
 //
-// A row is cut into chunks, and where the rows are not contiguous, `width` neighbouring rows form a strip whose elements k lie
-// side by side. Pass 1 combines each chunk to a total, the totals are scanned, pass 2 scans each chunk from what precedes it. A
-// strip of a single chunk needs pass 2 only. The cut depends on the shape alone, so the bits do not depend on the number of
-// threads. Sums and products of floats run in double: no chain of roundings grows with n.
+// A row is cut into chunks, and where the rows are not contiguous, `width` neighbouring rows form a strip whose
+// elements k lie side by side. Pass 1 combines each chunk to a total, the totals are scanned, pass 2 scans each chunk
+// from what precedes it. A strip of a single chunk needs pass 2 only. The cut depends on the shape alone, so the bits
+// do not depend on the number of threads. Sums and products of floats run in double: no chain of roundings grows with
+// n.
 #include <algorithm>
 #include <utility>
 
@@ -32,11 +33,14 @@ class Threaded {
         chunks_(ceil_div(e.n, chunk)) {}
 
   void run() {
-    if (chunks_ == 1) return each_chunk(chunks_, [&](int64_t strip, int64_t, Acc* running) { scan_chunk(strip, 0, running); });
+    if (chunks_ == 1)
+      return each_chunk(chunks_, [&](int64_t strip, int64_t, Acc* running) { scan_chunk(strip, 0, running); });
     Acc* totals = context_.workspace<Acc>(strips_ * chunks_ * lanes_);
     const auto total = [&](int64_t strip, int64_t c) { return totals + (strip * chunks_ + c) * lanes_; };
     each_chunk(chunks_ - 1, [&](int64_t strip, int64_t c, Acc* running) {
-      each_element(strip, c, [&](int64_t lane, int64_t row, int64_t k) { running[lane] = M::combine(running[lane], x_.load(row, k)); });
+      each_element(strip, c, [&](int64_t lane, int64_t row, int64_t k) {
+        running[lane] = M::combine(running[lane], x_.load(row, k));
+      });
       std::copy(running, running + lanes_, total(strip, c));
     });
     context_.parallel_for(strips_, 1, [&](int64_t begin, int64_t end) {
@@ -98,7 +102,8 @@ class Threaded {
 }  // namespace
 
 void threaded(const Args& args, Context& context) {
-  with_elements<wide_t>(args, [&](const auto& elements) { Threaded<std::decay_t<decltype(elements)>>(elements, context).run(); });
+  with_elements<wide_t>(
+      args, [&](const auto& elements) { Threaded<std::decay_t<decltype(elements)>>(elements, context).run(); });
 }
 
 }  // namespace tp::scan

@@ -1,6 +1,6 @@
-// Kogge-Stone by warp shuffles (§11.3 and §11.8 point to it): the lanes of a warp exchange registers, so the steps within a
-// warp need neither shared memory nor barriers. The last lane of each warp leaves the warp's total, the first warp scans the
-// totals, and every lane combines its own with what the warps before it hold.
+// Kogge-Stone by warp shuffles (§11.3 and §11.8 point to it): the lanes of a warp exchange registers, so the steps
+// within a warp need neither shared memory nor barriers. The last lane of each warp leaves the warp's total, the first
+// warp scans the totals, and every lane combines its own with what the warps before it hold.
 #include "scan/hierarchical.h"
 #ifdef __CUDACC__
 #include "block/warp.cuh"
@@ -34,7 +34,9 @@ struct WarpShuffle {
 
 }  // namespace
 
-void warp_shuffle(const Args& args, Context& context) { scan_hierarchically<WarpShuffle>("warp_shuffle", args, context); }
+void warp_shuffle(const Args& args, Context& context) {
+  scan_hierarchically<WarpShuffle>("warp_shuffle", args, context);
+}
 
 }  // namespace tp::scan
 #endif

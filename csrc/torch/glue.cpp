@@ -10,8 +10,8 @@
 #include <cstring>
 #ifdef TP_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -47,8 +47,8 @@ void check_same_device(const char* pattern, std::initializer_list<std::pair<cons
   const auto& first = *tensors.begin();
   for (const auto& t : tensors) {
     if (!t.second->defined()) continue;
-    TORCH_CHECK(t.second->device() == first.second->device(), pattern, ": ", first.first, " is on ", first.second->device(),
-                ", ", t.first, " on ", t.second->device());
+    TORCH_CHECK(t.second->device() == first.second->device(), pattern, ": ", first.first, " is on ",
+                first.second->device(), ", ", t.first, " on ", t.second->device());
   }
 }
 
@@ -65,7 +65,8 @@ void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x) {
   if (!x.is_cuda()) return;
   const std::string what = std::string(pattern) + ": algorithm '" + rung.name + "'";
   if (std::strstr(rung.traits, "host_sync")) refuse_capture(what.c_str(), x);
-  if (std::strstr(rung.traits, "float_atomics") && x.is_floating_point()) at::globalContext().alertNotDeterministic(what);
+  if (std::strstr(rung.traits, "float_atomics") && x.is_floating_point())
+    at::globalContext().alertNotDeterministic(what);
 }
 
 std::map<std::string, std::vector<RungInfo>>& patterns() {
@@ -141,7 +142,8 @@ void TorchContext::gemm(const Gemm& p) {
   at::NoTF32Guard no_tf32;
   const auto options = like_.options().dtype(scalar_type(p.dtype));
   const auto view = [&](const Matrix& m, int64_t rows, int64_t cols) {
-    return at::from_blob(const_cast<void*>(m.data), {p.batch, rows, cols}, {m.batch_stride, m.row_stride, m.col_stride}, options);
+    return at::from_blob(const_cast<void*>(m.data), {p.batch, rows, cols}, {m.batch_stride, m.row_stride, m.col_stride},
+                         options);
   };
   const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
   Tensor c = at::from_blob(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1}, options);

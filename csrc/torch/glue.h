@@ -1,5 +1,5 @@
-// What every operator of csrc/torch needs: from tensors to Args, from an algorithm's name to its rung, from the core's errors
-// to torch's, and a Context over torch's stream, allocator, threads and BLAS.
+// What every operator of csrc/torch needs: from tensors to Args, from an algorithm's name to its rung, from the core's
+// errors to torch's, and a Context over torch's stream, allocator, threads and BLAS.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -20,7 +20,9 @@ using Str = std::string_view;
 // op<Signature>("scan") calls torch_patterns::scan through the dispatcher: every layer re-enters there.
 template <class Signature>
 auto op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow((std::string("torch_patterns::") + name).c_str(), "").typed<Signature>();
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow((std::string("torch_patterns::") + name).c_str(), "")
+      .typed<Signature>();
 }
 
 DType dtype_of_tensor(const char* pattern, const Tensor& x);
@@ -46,11 +48,12 @@ struct Pattern {
 template <class Ladder>
 void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm);
 
-// Calls f and turns the core's errors into torch's, which become RuntimeError, ValueError, IndexError, TypeError in Python.
+// Calls f and turns the core's errors into torch's, which become RuntimeError, ValueError, IndexError, TypeError in
+// Python.
 void translate_errors(const std::function<void()>& f);
 
-// A Context for the device of `x`: current stream, caching allocator, intra-op threads, at::bmm. Selects the device while it
-// lives.
+// A Context for the device of `x`: current stream, caching allocator, intra-op threads, at::bmm. Selects the device
+// while it lives.
 class TorchContext final : public Context {
  public:
   explicit TorchContext(const Tensor& x);

@@ -29,8 +29,8 @@ py::dict ladders() {
 }
 
 py::dict build_info() {
-  py::dict info(py::arg("cuda") = tp::with_cuda, py::arg("torch_version") = TORCH_VERSION, py::arg("compiler") = __VERSION__,
-                py::arg("cuda_version") = py::none());
+  py::dict info(py::arg("cuda") = tp::with_cuda, py::arg("torch_version") = TORCH_VERSION,
+                py::arg("compiler") = __VERSION__, py::arg("cuda_version") = py::none());
 #ifdef TP_CUDA_VERSION
   info["cuda_version"] = TP_CUDA_VERSION;
 #endif
@@ -60,8 +60,9 @@ py::dict describe(const tp::simt::Phase& phase) {
 class Checked {
  public:
   Checked(const std::string& order, uint64_t seed, py::object observer) {
-    static const std::map<std::string, tp::simt::Order> orders = {
-        {"forward", tp::simt::Order::forward}, {"reverse", tp::simt::Order::reverse}, {"shuffle", tp::simt::Order::shuffle}};
+    static const std::map<std::string, tp::simt::Order> orders = {{"forward", tp::simt::Order::forward},
+                                                                  {"reverse", tp::simt::Order::reverse},
+                                                                  {"shuffle", tp::simt::Order::shuffle}};
     const auto found = orders.find(order);
     if (found == orders.end()) throw py::value_error("order must be forward, reverse or shuffle, got '" + order + "'");
     session_.order = found->second;

@@ -3,7 +3,8 @@
 // The gradients are scans again, so that every order of derivative exists and costs O(n):
 //   sum        the transpose of a running sum is a running sum from the other end;
 //   prod       grad x[j] = (product before j) * R[j], R[j] = g[j] + x[j+1] R[j+1]: a recurrence, so zeros need no care;
-//   max, min   an element that takes the lead collects the gradients of the outputs that it leads: R[j] = g[j] + k[j+1] R[j+1]
+//   max, min   an element that takes the lead collects the gradients of the outputs that it leads: R[j] = g[j] + k[j+1]
+//   R[j+1]
 //              with k = 0 where the lead changes;
 //   recurrence grad b = R, R[t] = g[t] + a[t+1] R[t+1]; grad a[t] = R[t] h[t-1].
 #include "scan/scan.h"
@@ -32,7 +33,8 @@ Tensor call_scan(const Tensor& x, int64_t dim, Str name, bool exclusive, bool re
   return handle.call(x, dim, name, exclusive, reverse, algorithm);
 }
 
-Tensor call_recurrence(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse, Str algorithm) {
+Tensor call_recurrence(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse,
+                       Str algorithm) {
   static const auto handle =
       op<Tensor(const Tensor&, const Tensor&, int64_t, const OptionalTensor&, bool, Str)>("linear_recurrence");
   return handle.call(a, b, dim, initial, reverse, algorithm);
@@ -41,7 +43,8 @@ Tensor call_recurrence(const Tensor& a, const Tensor& b, int64_t dim, const Opti
 // ---- kernels: CPU and CUDA alike
 
 at::ScalarType scan_result(const Tensor& x, OpId op) {
-  const bool widens = (op == OpId::sum || op == OpId::prod) && at::isIntegralType(x.scalar_type(), /*includeBool=*/true);
+  const bool widens =
+      (op == OpId::sum || op == OpId::prod) && at::isIntegralType(x.scalar_type(), /*includeBool=*/true);
   return widens ? at::kLong : x.scalar_type();
 }
 
@@ -86,7 +89,8 @@ Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const Option
   if (initial) check_same_device("linear_recurrence", {{"a", &a}, {"initial", &*initial}});
   auto dtype = at::result_type(a, b);
   if (initial) dtype = at::promote_types(dtype, initial->scalar_type());
-  TORCH_CHECK_TYPE(at::isFloatingType(dtype), "linear_recurrence: dtype ", dtype, " is not supported; supported: floating point");
+  TORCH_CHECK_TYPE(at::isFloatingType(dtype), "linear_recurrence: dtype ", dtype,
+                   " is not supported; supported: floating point");
   const auto both = at::broadcast_tensors({a.to(dtype), b.to(dtype)});
   Recurrence r{both[0], both[1], {}, at::maybe_wrap_dim(dim, both[0].dim())};
   TORCH_CHECK(r.b.dim() > 0, "linear_recurrence: a and b need a dimension to run along, got scalars");
@@ -98,7 +102,8 @@ Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const Option
   return r;
 }
 
-Tensor recurrence_kernel(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse, Str algorithm) {
+Tensor recurrence_kernel(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse,
+                         Str algorithm) {
   const Recurrence r = broadcast(a, b, dim, initial);
   const Tensor factor = r.a.contiguous(), in = r.b.contiguous();
   const Tensor start = r.initial ? r.initial->contiguous() : Tensor();
@@ -130,7 +135,8 @@ Tensor scan_meta(const Tensor& x, int64_t dim, Str name, bool, bool, Str algorit
   return at::empty_symint(x.sym_sizes(), x.options().dtype(scan_result(x, op)));
 }
 
-Tensor recurrence_meta(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool, Str algorithm) {
+Tensor recurrence_meta(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool,
+                       Str algorithm) {
   const Recurrence r = broadcast(a, b, dim, initial);
   check_algorithm(scan::ladder, "linear_recurrence", algorithm);
   return at::empty_symint(r.b.sym_sizes(), r.b.options());
@@ -142,7 +148,8 @@ Tensor recurrence_meta(const Tensor& a, const Tensor& b, int64_t dim, const Opti
 Tensor next(const Tensor& x, int64_t dim, bool reverse) {
   const SymInt n = x.sym_size(dim);
   const Tensor end = at::zeros_like(x.narrow_symint(dim, 0, 1));
-  return reverse ? at::cat({end, x.narrow_symint(dim, 0, n - 1)}, dim) : at::cat({x.narrow_symint(dim, 1, n - 1), end}, dim);
+  return reverse ? at::cat({end, x.narrow_symint(dim, 0, n - 1)}, dim)
+                 : at::cat({x.narrow_symint(dim, 1, n - 1), end}, dim);
 }
 
 // y[k] = x[k - 1] in scan order, and 0 at the start of it.
@@ -155,8 +162,8 @@ Tensor prod_backward(const Tensor& g, const Tensor& x, int64_t dim, bool exclusi
   return (call_scan(wide, dim, "prod", true, reverse, algorithm) * after).to(x.scalar_type());
 }
 
-Tensor extremum_backward(const Tensor& g, const Tensor& x, const Tensor& y, int64_t dim, Str name, bool exclusive, bool reverse,
-                         Str algorithm) {
+Tensor extremum_backward(const Tensor& g, const Tensor& x, const Tensor& y, int64_t dim, Str name, bool exclusive,
+                         bool reverse, Str algorithm) {
   const auto acc = at::toOpMathType(x.scalar_type());
   const Tensor held = exclusive ? y : previous(y, dim, reverse);
   const Tensor keeps = ((name == "max" ? held >= x : held <= x) | held.isnan()).to(acc);
@@ -168,8 +175,8 @@ Tensor extremum_backward(const Tensor& g, const Tensor& x, const Tensor& y, int6
 }
 
 struct ScanFunction : torch::autograd::Function<ScanFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, int64_t dim, std::string name, bool exclusive, bool reverse,
-                        std::string algorithm) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, int64_t dim, std::string name, bool exclusive,
+                        bool reverse, std::string algorithm) {
     ctx->set_materialize_grads(false);
     at::AutoDispatchBelowADInplaceOrView below;
     const Tensor y = call_scan(x, dim, name, exclusive, reverse, algorithm);
@@ -211,8 +218,8 @@ Tensor scan_autograd(const Tensor& x, int64_t dim, Str name, bool exclusive, boo
 
 // a, b and initial at one shape already.
 struct RecurrenceFunction : torch::autograd::Function<RecurrenceFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial,
-                        bool reverse, std::string algorithm) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b, int64_t dim,
+                        const OptionalTensor& initial, bool reverse, std::string algorithm) {
     ctx->set_materialize_grads(false);
     at::AutoDispatchBelowADInplaceOrView below;
     const Tensor h = call_recurrence(a, b, dim, initial, reverse, algorithm);
@@ -231,8 +238,9 @@ struct RecurrenceFunction : torch::autograd::Function<RecurrenceFunction> {
     variable_list result(6);
     const Tensor& g = grads[0];
     if (!g.defined()) return result;
-    if (g.sym_numel() == 0) return {at::zeros_like(a), g.clone(), Tensor(), initial.defined() ? at::zeros_like(initial) : Tensor(),
-                                    Tensor(), Tensor()};
+    if (g.sym_numel() == 0)
+      return {at::zeros_like(a), g.clone(), Tensor(), initial.defined() ? at::zeros_like(initial) : Tensor(),
+              Tensor(),          Tensor()};
     const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
     const Tensor adjoint = call_recurrence(next(a, dim, reverse), g, dim, {}, !reverse, algorithm);
     result[1] = adjoint;
@@ -241,7 +249,8 @@ struct RecurrenceFunction : torch::autograd::Function<RecurrenceFunction> {
       if (initial.defined()) {
         const Tensor start = initial.unsqueeze(dim);
         const SymInt n = h.sym_size(dim);
-        held = reverse ? at::cat({h.narrow_symint(dim, 1, n - 1), start}, dim) : at::cat({start, h.narrow_symint(dim, 0, n - 1)}, dim);
+        held = reverse ? at::cat({h.narrow_symint(dim, 1, n - 1), start}, dim)
+                       : at::cat({start, h.narrow_symint(dim, 0, n - 1)}, dim);
       }
       result[0] = adjoint * held;
     }
@@ -253,7 +262,8 @@ struct RecurrenceFunction : torch::autograd::Function<RecurrenceFunction> {
   }
 };
 
-Tensor recurrence_autograd(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse, Str algorithm) {
+Tensor recurrence_autograd(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse,
+                           Str algorithm) {
   const Recurrence r = broadcast(a, b, dim, initial);  // differentiable: it sums the gradients back
   return RecurrenceFunction::apply(r.a, r.b, r.dim, r.initial, reverse, std::string(algorithm));
 }
@@ -267,7 +277,8 @@ Tensor scan_autocast(const Tensor& x, int64_t dim, Str name, bool exclusive, boo
 }
 
 template <c10::DeviceType device, c10::DispatchKey key>
-Tensor recurrence_autocast(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse, Str algorithm) {
+Tensor recurrence_autocast(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse,
+                           Str algorithm) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
   const auto cast = [](const Tensor& t) { return at::autocast::cached_cast(at::kFloat, t, device); };
   return call_recurrence(cast(a), cast(b), dim, initial ? OptionalTensor(cast(*initial)) : initial, reverse, algorithm);
@@ -285,10 +296,14 @@ void register_kernels(torch::Library& m) {
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  m.def("scan(Tensor x, int dim=-1, str op=\"sum\", bool exclusive=False, bool reverse=False, str algorithm=\"auto\") -> Tensor",
-        {at::Tag::pt2_compliant_tag});
-  m.def("linear_recurrence(Tensor a, Tensor b, int dim=-1, Tensor? initial=None, bool reverse=False, str algorithm=\"auto\") -> Tensor",
-        {at::Tag::pt2_compliant_tag});
+  m.def(
+      "scan(Tensor x, int dim=-1, str op=\"sum\", bool exclusive=False, bool reverse=False, str algorithm=\"auto\") -> "
+      "Tensor",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "linear_recurrence(Tensor a, Tensor b, int dim=-1, Tensor? initial=None, bool reverse=False, str "
+      "algorithm=\"auto\") -> Tensor",
+      {at::Tag::pt2_compliant_tag});
 }
 TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
 TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
