@@ -1,0 +1,109 @@
+// The activation functions of chapter 16, and their derivatives as functions of their own values.
+#pragma once
+#include <cmath>
+
+#include "block/per_output.h"
+
+namespace tp {
+
+enum class Activation : int8_t { identity, bipolar_sigmoid, tanh, relu, sign };
+
+constexpr const char* activation_names[] = {"identity", "bipolar_sigmoid", "tanh", "relu", "sign"};
+
+namespace detail {
+
+TP_HD inline double tanh(double x) { return ::tanh(x); }
+
+// By e = exp(2|x|) - 1, tanh |x| = e / (e + 2). There is no branch in it, so that a loop over it runs on vectors, and e
+// keeps its relative precision near 0: with 2|x| = n ln 2 + r, e = 2^n (exp(r) - 1) + (2^n - 1), where exp(r) - 1 is
+// its series.
+TP_HD inline float tanh(float x) {
+  const uint32_t magnitude = float_bits(2 * x) & 0x7fffffffu, nan = 0u - uint32_t(magnitude > 0x7f800000u);
+  const float z = bits_float(tp::min(magnitude, 0x41a00000u) | nan);  // |2x|, but not above 20, where tanh is 1 already
+  const float rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits
+  const float shifted = z * 1.44269504f + rounder, n = shifted - rounder;
+  const float r = z - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts: the first product is exact
+  const float series =
+      r * (1 + r * (1 / 2.f + r * (1 / 6.f + r * (1 / 24.f + r * (1 / 120.f + r * (1 / 720.f + r * (1 / 5040.f)))))));
+  const float power = bits_float((float_bits(shifted) + 127) << 23);
+  const float e = power * series + (power - 1);
+  return copysignf(e / (e + 2), x);
+}
+
+}  // namespace detail
+
+// y = f(x); NaN stays NaN.
+template <Activation f, class A>
+TP_HD A activate(A x) {
+  if constexpr (f == Activation::bipolar_sigmoid) return detail::tanh(x / 2);  // (1 - e^-x) / (1 + e^-x)
+  if constexpr (f == Activation::tanh) return detail::tanh(x);
+  if constexpr (f == Activation::relu) return x < 0 ? A(0) : x;
+  if constexpr (f == Activation::sign) return x > 0 ? A(1) : x < 0 ? A(-1) : x;
+  return x;
+}
+
+// grad * f'(x), where f(x) is y. The derivative is 0 for sign, and at the corner of relu.
+template <Activation f, class A>
+TP_HD A activate_backward(A grad, A y) {
+  if constexpr (f == Activation::bipolar_sigmoid) return grad * (1 - y * y) / 2;
+  if constexpr (f == Activation::tanh) return grad * (1 - y * y);
+  if constexpr (f == Activation::relu) return y <= 0 ? A(0) : grad;
+  if constexpr (f == Activation::sign) return A(0);
+  return grad;
+}
+
+template <Activation f>
+using ActivationConstant = std::integral_constant<Activation, f>;
+
+// call(ActivationConstant<f>{})
+template <class Call>
+void with_activation(Activation f, Call call) {
+  switch (f) {
+    case Activation::identity:
+      return call(ActivationConstant<Activation::identity>{});
+    case Activation::bipolar_sigmoid:
+      return call(ActivationConstant<Activation::bipolar_sigmoid>{});
+    case Activation::tanh:
+      return call(ActivationConstant<Activation::tanh>{});
+    case Activation::relu:
+      return call(ActivationConstant<Activation::relu>{});
+    case Activation::sign:
+      return call(ActivationConstant<Activation::sign>{});
+  }
+}
+
+// Element by element.
+template <Activation f, class T>
+struct Activate {
+  static constexpr const char* name = "activation";
+  const T* x;
+  T* y;
+  int64_t n;
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto from = block.global("x", x, n);
+    const auto to = block.global("y", y, n);
+    return [=](int64_t) { return [=](int64_t i) { to[i] = T(activate<f>(load<T>(from, i))); }; };
+  }
+};
+
+template <Activation f, class T, class Out>
+struct ActivateBackward {
+  static constexpr const char* name = "activation_backward";
+  const T *grad, *y;
+  Out* out;
+  int64_t n;
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto from = block.global("grad", grad, n);
+    const auto value = block.global("y", y, n);
+    const auto to = block.global("out", out, n);
+    return [=](int64_t) {
+      return [=](int64_t i) { to[i] = Out(activate_backward<f>(load<T>(from, i), load<T>(value, i))); };
+    };
+  }
+};
+
+}  // namespace tp

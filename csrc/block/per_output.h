@@ -1,0 +1,168 @@
+// Patterns in which every output is a computation of its own: no output needs another, so nothing is shared and no
+// barrier is needed. Outputs stand in rows, and a computation is a functor that is told the arrays, then the row, then
+// the column:
+//
+//   struct Scale {
+//     static constexpr const char* name = "scale";                    // what errors call it
+//     template <class Block> TP_HD auto bind(Block& block) const {    // names the arrays it touches
+//       const auto x = block.global("x", x_, n);
+//       const auto y = block.global("y", y_, n);
+//       return [=](int64_t row) {                                     // what is the same for a row
+//         const int64_t first = row * columns;
+//         return [=](int64_t column) { y[first + column] = 2 * x[first + column]; };
+//       };
+//     }
+//   };
+//
+// An output is written by its own computation only: gradients are gathered, never scattered, and so they are
+// deterministic and need no atomics. The first three classes below are the ways to run a functor: the rungs of these
+// patterns.
+#pragma once
+#include "core/simt.h"
+
+namespace tp {
+
+struct Outputs {
+  int64_t rows, columns;
+  int64_t cost = 1;  // about how many operations an output takes
+};
+
+// As a block, hands out bare pointers: for rungs that are plain host code.
+struct Pointers {
+  template <class T>
+  T* global(const char*, T* data, int64_t) const {
+    return data;
+  }
+};
+
+// floor(n / d) for 0 <= n < 2^50 and 0 < d.
+TP_HD inline int64_t floor_div(int64_t n, int64_t d) {
+#ifdef __CUDA_ARCH__  // where 64-bit division is a long subroutine
+  return (n | d) >> 32 == 0 ? int64_t(uint32_t(n) / uint32_t(d)) : n / d;
+#else  // a loop computes 1 / d once; (n + 1/2) / d lies further from any integer than the two roundings can take it
+  return int64_t((double(n) + 0.5) * (1.0 / double(d)));
+#endif
+}
+
+// An element in the type it is computed in.
+template <class T, class Array>
+TP_HD acc_t<T> load(const Array& array, int64_t i) {
+  const T value = array[i];
+  return acc_t<T>(value);
+}
+
+// f(0) + ... + f(n - 1), in stretches of 256 whose sums are added: the rounding error grows that much slower.
+template <class A, class F>
+TP_HD A sum_of(int64_t n, F f) {
+  A sum = 0;
+  for (int64_t begin = 0; begin < n; begin += 256) {
+    A stretch = 0;
+    for (int64_t k = begin; k < tp::min(n, begin + 256); ++k) stretch += f(k);
+    sum += stretch;
+  }
+  return sum;
+}
+
+struct Sequential {
+  Context& context;
+
+  template <class Functor>
+  void operator()(Outputs n, const Functor& functor) const {
+    Pointers pointers;
+    const auto compute = functor.bind(pointers);
+    for (int64_t row = 0; row < n.rows; ++row) {
+      const auto compute_row = compute(row);
+      for (int64_t column = 0; column < n.columns; ++column) compute_row(column);
+    }
+  }
+};
+
+struct Threaded {
+  Context& context;
+
+  template <class Functor>
+  void operator()(Outputs n, const Functor& functor) const {
+    Pointers pointers;
+    const auto compute = functor.bind(pointers);
+    const int64_t grain = tp::max(int64_t(16384) / tp::max(n.cost, int64_t(1)), int64_t(1));
+    context.parallel_for(n.rows * n.columns, grain, [&](int64_t begin, int64_t end) {
+      while (begin < end) {
+        const int64_t row = begin / n.columns, first = begin % n.columns;
+        const int64_t last = tp::min(n.columns, first + end - begin);
+        const auto compute_row = compute(row);
+        for (int64_t column = first; column < last; ++column) compute_row(column);
+        begin += last - first;
+      }
+    });
+  }
+};
+
+struct ThreadPerOutput {
+  static constexpr int threads = 256;
+  Context& context;
+
+  template <class Functor>
+  struct Kernel {
+    Functor functor;
+    int64_t rows, columns;
+
+    template <class Block>
+    TP_HD void operator()(Block& block) const {
+      const auto compute = functor.bind(block);
+      const int64_t count = rows * columns;
+      for (int64_t first = block.index().x * threads; first < count; first += block.grid().x * threads) {
+        block.phase("compute", [&](int t) {
+          if (first + t >= count) return;
+          const int64_t row = floor_div(first + t, columns);
+          compute(row)(first + t - row * columns);
+        });
+      }
+    }
+  };
+
+  template <class Functor>
+  void operator()(Outputs n, const Functor& functor) const {
+    const int64_t blocks = tp::min(ceil_div(n.rows * n.columns, int64_t(threads)), int64_t(2147483647));
+    simt::launch(context, Functor::name, {blocks}, threads, 0, Kernel<Functor>{functor, n.rows, n.columns});
+  }
+};
+
+// out[row, column] = sum of in[row, k] over every width-th k from `column` on, divided by `divisor`.
+template <class In, class Out>
+struct StridedSum {
+  static constexpr const char* name = "sum";
+  const In* in;
+  Out* out;
+  int64_t rows, length, width;
+  acc_t<In> divisor;
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto from = block.global("in", in, rows * length);
+    const auto to = block.global("out", out, rows * width);
+    return [=, *this](int64_t row) {
+      return [=, *this](int64_t column) {
+        acc_t<In> sum = 0;
+        for (int64_t k = column; k < length; k += width) sum += load<In>(from, row * length + k);
+        to[row * width + column] = Out(sum / divisor);
+      };
+    };
+  }
+};
+
+// out[o, i] = sum over k of in[o, k, i], divided by `divisor`; in is [outer, n, inner]. No sum is longer than 256
+// terms: longer ones are sums of sums, so that the rounding error grows with their logarithm. The tree depends on the
+// shape alone.
+template <class Run, class In, class Out>
+void sum_middle(const Run& run, const In* in, int64_t outer, int64_t n, int64_t inner, Out* out,
+                acc_t<In> divisor = 1) {
+  using Acc = acc_t<In>;
+  const int64_t parts = tp::max(ceil_div(n, int64_t(256)), int64_t(1)), width = parts * inner;
+  const Outputs outputs{outer, width, tp::min(n, int64_t(256))};
+  if (parts == 1) return run(outputs, StridedSum<In, Out>{in, out, outer, n * inner, width, divisor});
+  Acc* partial = run.context.template workspace<Acc>(outer * width);
+  run(outputs, StridedSum<In, Acc>{in, partial, outer, n * inner, width, Acc(1)});
+  sum_middle(run, partial, outer, parts, inner, out, divisor);
+}
+
+}  // namespace tp

@@ -1,0 +1,75 @@
+// Average pooling and the subsampling layer (Fig. 16.7).
+#pragma once
+#include "pooling/windows.h"
+
+namespace tp::pooling {
+
+// y = f(mean of the window + bias of the map)
+template <Activation f, class T, class Axis>
+struct Average {
+  static constexpr const char* name = "average_pooling";
+  const T *x, *bias;
+  T* y;
+  Maps in, out;
+  Axis h, w;
+  int64_t maps;
+  bool count_include_pad;
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto from = block.global("x", x, in.size());
+    const auto biases = block.global("bias", bias, maps);
+    const auto to = block.global("y", y, out.size());
+    return [=, *this](int64_t row) {
+      const Row o_row = row_of(out, row);
+      const Range rows = window(h, o_row.first.h);
+      const int64_t count = counted(h, o_row.first.h, count_include_pad);
+      return [=, *this](int64_t column) {
+        const Pixel o = o_row.pixel(column);
+        const Range cols = window(w, o.w);
+        acc_t<T> sum = 0;
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          for (int64_t j = cols.begin; j < cols.end; ++j) sum += load<T>(from, place(in, o, i, j));
+        }
+        sum /= acc_t<T>(count * counted(w, o.w, count_include_pad));
+        if (bias) sum += load<T>(biases, in.inner == 1 ? o.outer % maps : o.inner);
+        to[place(out, o)] = T(activate<f>(sum));
+      };
+    };
+  }
+};
+
+// grad_x = sum of grad / (what the window counts) over the windows that cover the pixel
+template <class In, class T, class Axis>
+struct AverageBackward {
+  static constexpr const char* name = "average_pooling_backward";
+  const In* grad;
+  T* grad_x;
+  Maps in, out;
+  Axis h, w;
+  bool count_include_pad;
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto from = block.global("grad", grad, out.size());
+    const auto to = block.global("grad_x", grad_x, in.size());
+    return [=, *this](int64_t row) {
+      const Row p_row = row_of(in, row);
+      const Range rows = windows_over(h, p_row.first.h);
+      return [=, *this](int64_t column) {
+        const Pixel p = p_row.pixel(column);
+        const Range cols = windows_over(w, p.w);
+        acc_t<In> sum = 0;
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          for (int64_t j = cols.begin; j < cols.end; ++j) {
+            const auto count = counted(h, i, count_include_pad) * counted(w, j, count_include_pad);
+            sum += load<In>(from, place(out, p, i, j)) / acc_t<In>(count);
+          }
+        }
+        to[place(in, p)] = T(sum);
+      };
+    };
+  }
+};
+
+}  // namespace tp::pooling

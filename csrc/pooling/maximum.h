@@ -1,0 +1,109 @@
+// Maximum pooling. NaN is greater than any number; of equal values, and of NaNs, the first in row-major order is taken.
+#pragma once
+#include "pooling/windows.h"
+
+namespace tp::pooling {
+
+template <class T, class Axis>
+struct Maximum {
+  static constexpr const char* name = "max_pooling";
+  const T* x;
+  T* y;
+  int64_t* indices;
+  Maps in, out;
+  Axis h, w;
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto from = block.global("x", x, in.size());
+    const auto to = block.global("y", y, out.size());
+    const auto places = block.global("indices", indices, out.size());
+    return [=, *this](int64_t row) {
+      const Row o_row = row_of(out, row);
+      const Range rows = window(h, o_row.first.h);
+      return [=, *this](int64_t column) {
+        const Pixel o = o_row.pixel(column);
+        const Range cols = window(w, o.w);
+        int64_t index = rows.begin * w.size + cols.begin;  // of the first tap, so that -inf everywhere has a place
+        acc_t<T> best = load<T>(from, place(in, o, rows.begin, cols.begin));
+        for (int64_t i = rows.begin; i < rows.end; i += dilation(h)) {
+          for (int64_t j = cols.begin; j < cols.end; j += dilation(w)) {
+            const acc_t<T> value = load<T>(from, place(in, o, i, j));
+            if (value <= best || best != best) continue;
+            best = value;
+            index = i * w.size + j;
+          }
+        }
+        to[place(out, o)] = T(best);
+        places[place(out, o)] = index;
+      };
+    };
+  }
+};
+
+// grad_x = sum of grad over the windows that took this pixel. An index outside its window is of no pixel.
+template <class T, class Axis>
+struct MaximumBackward {
+  static constexpr const char* name = "max_pooling_backward";
+  const T* grad;
+  const int64_t* indices;
+  T* grad_x;
+  Maps in, out;
+  Axis h, w;
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto from = block.global("grad", grad, out.size());
+    const auto places = block.global("indices", indices, out.size());
+    const auto to = block.global("grad_x", grad_x, in.size());
+    return [=, *this](int64_t row) {
+      const Row p_row = row_of(in, row);
+      const Range rows = windows_over(h, p_row.first.h);
+      return [=, *this](int64_t column) {
+        const Pixel p = p_row.pixel(column);
+        const Range cols = windows_over(w, p.w);
+        acc_t<T> sum = 0;
+        for (int64_t i = rows.begin; i < rows.end; ++i) {
+          for (int64_t j = cols.begin; j < cols.end; ++j) {
+            const int64_t o = place(out, p, i, j), taken = places[o];
+            const acc_t<T> value = load<T>(from, o);
+            sum += taken == p.h * w.size + p.w ? value : acc_t<T>(0);
+          }
+        }
+        to[place(in, p)] = T(sum);
+      };
+    };
+  }
+};
+
+// y = x at the window's index; 0 where the index lies outside its window, as it then passes no gradient on either.
+template <class T, class Axis>
+struct MaximumTangent {
+  static constexpr const char* name = "max_pooling_tangent";
+  const T* x;
+  const int64_t* indices;
+  T* y;
+  Maps in, out;
+  Axis h, w;
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto from = block.global("x", x, in.size());
+    const auto places = block.global("indices", indices, out.size());
+    const auto to = block.global("y", y, out.size());
+    return [=, *this](int64_t row) {
+      const Row o_row = row_of(out, row);
+      return [=, *this](int64_t column) {
+        const Pixel o = o_row.pixel(column);
+        const int64_t taken = places[place(out, o)], i = taken / w.size, j = taken % w.size;
+        T value(0);
+        if (taken >= 0 && inside(window(h, o.h), i) && inside(window(w, o.w), j)) value = from[place(in, o, i, j)];
+        to[place(out, o)] = value;
+      };
+    };
+  }
+
+  TP_HD static bool inside(Range range, int64_t i) { return i >= range.begin && i < range.end; }
+};
+
+}  // namespace tp::pooling
