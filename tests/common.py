@@ -1,0 +1,56 @@
+"""What several test files use."""
+
+import pytest
+import torch
+
+from torch_patterns.testing import Case, Sample, Spec, tensors_of
+
+NO_GPU = "needs a CUDA device"
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)
+DEVICES = ("cpu", "cuda")
+EACH_DEVICE = ["cpu", pytest.param("cuda", marks=needs_cuda)]
+
+
+def described(spec: Spec, *more) -> str:
+    return " ".join(map(str, (spec.name, *more)))
+
+
+def float_outputs(out) -> tuple[torch.Tensor, ...]:
+    return tuple(y for y in tensors_of(out) if y.is_floating_point())
+
+
+def loss(out) -> torch.Tensor:
+    """A scalar in which every element of every floating-point output has a weight of its own."""
+
+    def weighed(y: torch.Tensor) -> torch.Tensor:
+        return (y.double() * torch.arange(1, y.numel() + 1, device=y.device).view_as(y).cos()).sum()
+
+    return sum(weighed(y) for y in float_outputs(out))
+
+
+def gradients(function, sample: Sample) -> list[torch.Tensor]:
+    """Of the loss, by the sample's floating-point tensors."""
+    leaves = sample.requires_grad()
+    return list(torch.autograd.grad(loss(leaves(function)), leaves.floats))
+
+
+def results(spec: Spec, sample: Sample) -> list[torch.Tensor]:
+    """Outputs and gradients."""
+    return [*tensors_of(sample(spec.op)), *(gradients(spec.op, sample) if spec.differentiable else [])]
+
+
+def problem(spec: Spec, n: int, dtype: torch.dtype, device: str) -> Sample:
+    """About n elements, enough for several threads or blocks."""
+    case = spec.sized(n) if spec.sized else max(spec.edges or spec.samples, key=lambda c: c.size * (c.size <= n))
+    return spec.sample(case, dtype, device, kind="float")
+
+
+class Call(torch.nn.Module):
+    """The operator as a module over the tensors of a case."""
+
+    def __init__(self, spec: Spec, case: Case):
+        super().__init__()
+        self.op, self.sample = spec.op, spec.sample(case, spec.dtype).map(lambda _: torch.empty(0))
+
+    def forward(self, *tensors):
+        return self.sample.replace(tensors)(self.op)

@@ -1,0 +1,70 @@
+"""Parametrises the generated tests: `spec` and `device` over the Specs and the devices, `rung` over the ladder.
+
+Where there is no GPU, one skipped test stands for all of its device, and the summary names what was not tested.
+"""
+
+import collections
+
+import pytest
+import torch
+from common import DEVICES, NO_GPU, needs_cuda
+
+from torch_patterns import testing
+
+SPECS = testing.specs()
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "sanitizer: every kernel at small sizes, for compute-sanitizer")
+    config.addinivalue_line("markers", "large: more than 2^31 elements, on CUDA")
+    config.addinivalue_line("markers", "devices(*names): the devices that a generated test is for; default: all")
+
+
+def params(spec, device: str, by_rung: bool) -> list:
+    rungs = [(r.name,) for r in spec.rungs(device)] or [("none",)] if by_rung else [()]
+    marks = [needs_cuda] if device == "cuda" else []
+    return [pytest.param(spec, device, *rung, id="-".join((spec.name, device, *rung)), marks=marks) for rung in rungs]
+
+
+def pytest_generate_tests(metafunc):
+    names = [name for name in ("spec", "device", "rung") if name in metafunc.fixturenames]
+    if "spec" not in names:
+        return
+    marker = metafunc.definition.get_closest_marker("devices")
+    devices = marker.args if marker else DEVICES
+    chosen = [p for spec in SPECS.values() for d in devices for p in params(spec, d, "rung" in names)]
+    metafunc.parametrize("spec, device" + (", rung" if "rung" in names else ""), chosen)
+
+
+@pytest.fixture(autouse=True)
+def torch_state():
+    """Every test starts from, and is given back, the same threads, generators and modes."""
+    threads = torch.get_num_threads()
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+def pytest_report_teststatus(report, config):
+    if report.skipped and NO_GPU in str(report.longrepr):
+        return NO_GPU, "s", NO_GPU.upper()
+    return None
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get(NO_GPU, [])
+    if not skipped:
+        return
+    counts = collections.Counter(r.nodeid.split("[")[0].removeprefix("tests/") for r in skipped)
+    terminalreporter.section(f"{len(skipped)} tests skipped: each {NO_GPU}")
+    for file, names in sorted(by_file(counts).items()):
+        terminalreporter.write_line(f"{file}: {', '.join(names)}")
+
+
+def by_file(counts: dict[str, int]) -> dict[str, list[str]]:
+    files = collections.defaultdict(list)
+    for test, count in sorted(counts.items()):
+        file, name = test.split("::", 1)
+        files[file].append(f"{name.removeprefix('test_')} {count}")
+    return files

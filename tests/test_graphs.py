@@ -1,0 +1,123 @@
+"""Every operator in a graph: compiled, exported, scripted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from common import EACH_DEVICE, Call, described, float_outputs, loss
+
+import torch_patterns
+from torch_patterns import testing
+from torch_patterns.testing import assert_same_bits, tensors_of
+
+
+def leaves_of(spec, case, device) -> list[torch.Tensor]:
+    sample = spec.sample(case, spec.dtype, device, kind="float")
+    return sample.requires_grad().tensors if spec.differentiable else sample.tensors
+
+
+def same_results(got, want, tensors, where: str) -> None:
+    """The same bits, and the same gradients of the tensors."""
+    assert_same_bits(got, want, where)
+    leaves = [x for x in tensors if x.requires_grad]
+    if leaves:
+        got, want = (torch.autograd.grad(loss(out), leaves) for out in (got, want))
+        assert_same_bits(got, want, f"{where}: gradient")
+
+
+def test_compile(spec, device):
+    """One graph without a break, forward and backward; the bits of eager mode; other sizes compile nothing anew."""
+    torch._dynamo.reset()
+    compiled = torch.compile(Call(spec, spec.grown[0]), backend="aot_eager", fullgraph=True, dynamic=True)
+    for case, first in zip(spec.grown, (True, False), strict=True):
+        tensors = leaves_of(spec, case, device)
+        with torch._dynamo.config.patch(error_on_recompile=not first):
+            out = compiled(*tensors)
+        same_results(out, Call(spec, case)(*tensors), tensors, described(spec, case))
+
+
+@pytest.mark.parametrize("device", EACH_DEVICE)
+def test_inductor(device):
+    """All operators in one graph: compiling it is what takes the time."""
+    torch._dynamo.reset()
+    specs = list(testing.specs().values())
+    calls = [Call(spec, spec.grown[0]) for spec in specs]
+    inputs = [leaves_of(spec, spec.grown[0], device) for spec in specs]
+
+    def every(inputs):
+        return tuple(y for call, x in zip(calls, inputs, strict=True) for y in tensors_of(call(*x)))
+
+    got, want = torch.compile(every, fullgraph=True, dynamic=True)(inputs), every(inputs)
+    same_results(got, want, [x for tensors in inputs for x in tensors], " ".join(spec.name for spec in specs))
+
+
+def dynamic_dimensions(small, big) -> tuple[dict[int, object], ...]:
+    return tuple(
+        {i: torch.export.Dim.DYNAMIC for i, (n, m) in enumerate(zip(x.shape, y.shape, strict=True)) if n != m}
+        for x, y in zip(small.tensors, big.tensors, strict=True)
+    )
+
+
+def test_export(spec, device):
+    """The operator stays one node of the exported program, which takes any size of its dynamic dimensions."""
+    small, big = (spec.sample(case, spec.dtype, device, kind="float") for case in spec.grown)
+    dimensions = (dynamic_dimensions(small, big),)
+    program = torch.export.export(Call(spec, spec.grown[0]), tuple(small.tensors), dynamic_shapes=dimensions)
+    assert spec.op in [node.target for node in program.graph.nodes]
+    module = program.module()
+    for sample in (small, big):
+        assert_same_bits(module(*sample.tensors), sample(spec.op), spec.name)
+
+
+def script_of(name: str, spec, sample) -> str:
+    """The source of a method that calls the operator with the sample's tensors as parameters."""
+    names = (f"x{i}" for i in range(len(sample.tensors)))
+
+    def literal(value) -> str:
+        if isinstance(value, torch.Tensor):
+            return next(names)
+        return repr(list(value) if isinstance(value, tuple) else value)
+
+    args = [literal(v) for v in sample.args] + [f"{key}={literal(v)}" for key, v in sample.kwargs.items()]
+    parameters = ", ".join(f"x{i}: Tensor" for i in range(len(sample.tensors)))
+    return f"def {name}(self, {parameters}):\n    return torch.ops.torch_patterns.{spec.name}({', '.join(args)})\n"
+
+
+CHILD = """
+import sys, torch
+library, folder = sys.argv[1:]
+torch.ops.load_library(library)
+module = torch.jit.load(folder + "/module.pt")
+for name, (inputs, outputs, grads) in torch.load(folder + "/data.pt").items():
+    inputs = [x.requires_grad_(x.is_floating_point() and bool(grads)) for x in inputs]
+    got = getattr(module, name)(*inputs)
+    got = got if isinstance(got, tuple) else (got,)
+    assert all(map(torch.equal, got, outputs)), name
+    if grads:
+        total = sum(y.sum() for y in got if y.is_floating_point())
+        assert all(map(torch.equal, torch.autograd.grad(total, [x for x in inputs if x.requires_grad]), grads)), name
+assert "torch_patterns" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("device", EACH_DEVICE)
+def test_script_in_a_new_process(device, tmp_path):
+    """Scripted, saved, and loaded by a process that knows the shared library alone: values and gradients."""
+    module, data = torch.jit.ScriptModule(), {}
+    for spec in testing.specs().values():
+        for i, case in enumerate(spec.samples):
+            name, sample = f"{spec.name}_{i}", spec.sample(case, spec.dtype, device)
+            module.define(script_of(name, spec, sample))
+            leaves = sample.requires_grad()
+            outputs, grads = leaves(spec.op), ()
+            if spec.differentiable and leaves.floats:
+                grads = torch.autograd.grad(sum(y.sum() for y in float_outputs(outputs)), leaves.floats)
+            data[name] = (sample.tensors, [y.detach() for y in tensors_of(outputs)], grads)
+    module.save(str(tmp_path / "module.pt"))
+    torch.save(data, tmp_path / "data.pt")
+    library = Path(torch_patterns.__file__).with_name("libtorch_patterns.so")
+    command = [sys.executable, "-c", CHILD, library, tmp_path]
+    child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr

@@ -1,0 +1,238 @@
+"""Spec, Case, Sample and Maker: an operator, its problems, and the tensors that they are made of."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import torch_patterns
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+ALL = (torch.bool, *INTEGERS, *FLOATS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem: the shapes of its tensors and the arguments beside them; in `dtypes` only, if given."""
+
+    shapes: tuple
+    kwargs: dict[str, Any]
+    dtypes: tuple[torch.dtype, ...] | None = None
+
+    def __str__(self) -> str:
+        shapes = ", ".join("x".join(map(str, s)) or "scalar" if isinstance(s, tuple) else str(s) for s in self.shapes)
+        return ", ".join((shapes, *(f"{key}={value!r}" for key, value in self.kwargs.items())))
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @property
+    def size(self) -> int:
+        """Elements of the largest tensor."""
+        return max((torch.Size(s).numel() for s in self.shapes if isinstance(s, tuple)), default=0)
+
+
+def case(*shapes, dtypes: tuple[torch.dtype, ...] | None = None, **kwargs) -> Case:
+    return Case(shapes, kwargs, dtypes)
+
+
+def around(*edges: int) -> tuple[int, ...]:
+    """Each edge and its neighbours."""
+    return tuple(sorted({n for edge in edges for n in (edge - 1, edge, edge + 1)}))
+
+
+class Maker:
+    """Makes a sample's tensors: the same values for the same case, dtype and kind, on every device.
+
+    kind "exact": small integers; "float": normally distributed, or near 1 for factors.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: str | torch.device, kind: str, seed: int):
+        if kind not in ("exact", "float"):
+            raise ValueError(f"kind must be exact or float, got {kind!r}")
+        self.dtype, self.device, self.kind = dtype, device, kind
+        self.random = torch.Generator().manual_seed(seed)
+
+    def __call__(self, shape, low: int = -8, high: int = 8) -> torch.Tensor:
+        """Integers in [low, high], wider for integer types as far as they go, or normally distributed numbers."""
+        if self.kind == "float" and self.dtype.is_floating_point:
+            return self._give(torch.randn(shape, generator=self.random, dtype=torch.float64))
+        if self.dtype == torch.bool:
+            return self._give(torch.randint(0, 2, shape, generator=self.random))
+        if not self.dtype.is_floating_point:
+            info = torch.iinfo(self.dtype)
+            low, high = max(info.min, low * 1000), min(info.max, high * 1000)
+        return self._give(torch.randint(low, high + 1, shape, generator=self.random))
+
+    def factors(self, shape, zeros: float = 0.0) -> torch.Tensor:
+        """What may be multiplied by the thousand and stay exact: 1 and -1, a few twos, and zeros at this rate."""
+        count = torch.Size(shape).numel()
+        if self.kind == "float" and self.dtype.is_floating_point:
+            exponent = torch.randn(count, generator=self.random, dtype=torch.float64) / 8
+            values = torch.exp2(exponent) * self._signs(count)
+        else:
+            values = self._signs(count)
+            twos = torch.randint(0, max(count, 1), (min(count, 8),), generator=self.random)
+            values[twos] *= 2
+        values[torch.rand(count, generator=self.random) < zeros] = 0
+        if self.dtype in (torch.bool, torch.uint8):
+            values = values.abs()
+        return self._give(values.reshape(shape))
+
+    def indices(self, shape, high: int) -> torch.Tensor:
+        """int64 in [0, high), whatever the dtype of the sample."""
+        return torch.randint(0, high, shape, generator=self.random).to(self.device)
+
+    def _signs(self, count: int) -> torch.Tensor:
+        return torch.randint(0, 2, (count,), generator=self.random).double() * 2 - 1
+
+    def _give(self, values: torch.Tensor) -> torch.Tensor:
+        return values.to(self.dtype).to(self.device)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The arguments of one call, `algorithm` left out; the same for the operator and for its wrapper."""
+
+    args: tuple
+    kwargs: dict[str, Any]
+
+    def __call__(self, function: Callable, **more):
+        return function(*self.args, **self.kwargs, **more)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.Tensor)]
+
+    @property
+    def floats(self) -> list[torch.Tensor]:
+        """The tensors that can have a gradient."""
+        return [x for x in self.tensors if x.is_floating_point()]
+
+    def map(self, f: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
+        """The sample with f applied to each of its tensors."""
+
+        def apply(value):
+            return f(value) if isinstance(value, torch.Tensor) else value
+
+        return Sample(tuple(map(apply, self.args)), {key: apply(value) for key, value in self.kwargs.items()})
+
+    def map_floats(self, f: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
+        return self.map(lambda x: f(x) if x.is_floating_point() else x)
+
+    def replace(self, tensors) -> Sample:
+        """The sample with its tensors replaced in order."""
+        rest = iter(tensors)
+        return self.map(lambda _: next(rest))
+
+    def replace_floats(self, tensors) -> Sample:
+        rest = iter(tensors)
+        return self.map_floats(lambda _: next(rest))
+
+    def bind(self, function: Callable, **more) -> tuple[Callable, list[torch.Tensor]]:
+        """`function` as a function of the sample's floating-point tensors alone, and these, requiring gradients."""
+        return (lambda *floats: self.replace_floats(floats)(function, **more)), self.requires_grad().floats
+
+    def to(self, device) -> Sample:
+        return self.map(lambda x: x.to(device))
+
+    def requires_grad(self) -> Sample:
+        """A copy whose floating-point tensors are leaves that require gradients."""
+        return self.map(lambda x: x.detach().clone().requires_grad_(x.is_floating_point()))
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A call that must be refused before memory is touched, by an error that says what is wrong with which argument."""
+
+    name: str
+    make: Callable[[str], Sample]  # device -> the sample; it may set `algorithm`
+    error: type[Exception]
+    message: str  # regular expression
+
+
+def bad(name: str, make: Callable[[str], tuple], error: type[Exception], message: str, **kwargs) -> Bad:
+    return Bad(name, lambda device: Sample(make(device), kwargs), error, message)
+
+
+@dataclass(frozen=True)
+class Large:
+    """A problem of more than 2^31 elements or 4 GiB: made and checked on CUDA, within `gigabytes` of memory."""
+
+    name: str
+    gigabytes: float
+    make: Callable[[], Sample]
+    check: Callable[[Sample, Any], None]
+
+
+def plain_inputs(case: Case, make: Maker) -> Sample:
+    return Sample(tuple(make(shape) for shape in case.shapes), dict(case.kwargs))
+
+
+def moved_bytes(sample: Sample, out) -> int:
+    """Every input read once, every output written once."""
+    outputs = out if isinstance(out, tuple) else (out,)
+    return sum(x.numel() * x.element_size() for x in (*sample.tensors, *outputs))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One operator. All callables take a sample's arguments as the operator does, `algorithm` left out."""
+
+    name: str  # of the operator: torch.ops.torch_patterns.<name>
+    reference: Callable  # CPU tensors -> the result of exact arithmetic, float64 or integers, not rounded to the dtype
+    samples: tuple[Case, ...]  # small ones, some ten elements, that differ in their arguments
+    grown: tuple[Case, Case]  # one problem at two sizes: dimensions that differ are dynamic; no two sizes are the same
+    dtypes: tuple[torch.dtype, ...]
+    pattern: str = ""  # whose ladder it climbs: its own name if empty
+    edges: tuple[Case, ...] = ()  # for the ladder alone: sizes around sections, tiles and levels
+    empty: tuple[Case, ...] = ()  # without elements in some tensor
+    inputs: Callable[[Case, Maker], Sample] = plain_inputs
+    wrapper: Callable | None = None  # public function; torch_patterns.<name> if that exists
+    # (unit roundoff of the arithmetic, *sample) -> how far from the exact result any order of the operations may end,
+    # before the rounding to the dtype. Without it, floats must be exact too.
+    bound: Callable | None = None
+    exact: bool = True  # samples of kind "exact" come out exactly; if not (exp, tanh), within the bound
+    # Values whose result is the same in every order of the operations, for floats.
+    special: tuple[float, ...] = (float("-inf"), float("inf"), float("nan"))
+    differentiable: bool = True
+    twice: bool = True  # twice differentiable; if not, double backward must raise
+    autocast: str | None = None  # under autocast: "float32", "lower" (the autocast dtype), or None: as without
+    bad: tuple[Bad, ...] = ()
+    large: tuple[Large, ...] = ()
+    sized: Callable[[int], Case] | None = None  # benchmark: a problem of about so many elements
+    named: dict[str, Case] = field(default_factory=dict)  # benchmark: problems of note
+    peers: dict[str, Callable] = field(default_factory=dict)  # what users have today; NotImplemented where it cannot
+    bytes: Callable[[Sample, Any], int] = moved_bytes
+    flops: Callable[[Sample, Any], int] = lambda sample, out: 0
+
+    def __post_init__(self):
+        object.__setattr__(self, "pattern", self.pattern or self.name)
+        object.__setattr__(self, "wrapper", self.wrapper or getattr(torch_patterns, self.name, None))
+
+    @property
+    def op(self) -> torch._ops.OpOverload:
+        return getattr(torch.ops.torch_patterns, self.name).default
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The one to take where one is enough."""
+        return torch.float32 if torch.float32 in self.dtypes else self.dtypes[0]
+
+    def sample(self, case: Case, dtype: torch.dtype, device="cpu", kind: str = "exact", variant: int = 0) -> Sample:
+        """The tensors of a case: made on the CPU, the same for every device, others for each variant."""
+        seed = zlib.crc32(f"{self.name} {case}".encode()) + variant
+        return self.inputs(case, Maker(dtype, "cpu", kind, seed)).to(device)
+
+    def cases(self, dtype: torch.dtype, most: int | None = None, edges: bool = True) -> list[Case]:
+        """Samples, edges and empty cases that this dtype has, none with more elements than `most`."""
+        all_cases = (*self.samples, *(self.edges if edges else ()), *self.empty)
+        return [c for c in all_cases if (not c.dtypes or dtype in c.dtypes) and (most is None or c.size <= most)]
+
+    def rungs(self, device: str) -> list[torch_patterns.registry.Rung]:
+        return [rung for rung in torch_patterns.registry.ladder(self.pattern) if device in rung.devices]
