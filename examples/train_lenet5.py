@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""Train LeNet-5 on handwritten digits with the operators of torch_patterns, and export it.
+
+    train_lenet5.py                      the 1,797 digits of scikit-learn: 98-99 % of the held-out fifth
+    train_lenet5.py --data DIR           MNIST from its four IDX files, gzip or not: 99 %
+    train_lenet5.py --activation bipolar_sigmoid --output rbf     the book's own network (chapter 16)
+    train_lenet5.py --epochs 80 --resume runs/lenet5/checkpoint.pt     go on, to 80 epochs in all
+
+Written to --out: metrics.json (a row an epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
+(TorchScript) and lenet5.pt2 (torch.export); both exports are loaded again and must give what the network gives.
+
+A run is a function of its options: what an epoch draws (order, distortion) depends on --seed and its number alone. A
+resumed run is therefore bit for bit the uninterrupted one, on the same device with the same number of threads.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import sys
+import time
+import warnings
+import zlib
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+import torch_patterns
+from torch_patterns import data
+from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5
+
+# Each takes parameters, learning rate, momentum (where it has one) and weight decay.
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+WITH_MOMENTUM = ("sgd", "rmsprop")
+
+# What a resumed run must share with the run before it.
+SHARED = ("algorithm", "batch", "lr", "lr_decay", "optimizer", "momentum", "weight_decay", "seed")
+SHARED += ("activation", "pooling", "output", "data")
+
+EVALUATION_BATCH = 1000
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    cuda = torch.cuda.is_available() and torch_patterns.algorithms("conv2d", "cuda")
+
+    def add(name: str, text: str, **how) -> None:
+        known = f" (default: {how['default']})" if "default" in how else ""
+        parser.add_argument(name, help=text + known, **how)
+
+    add("--data", "folder of MNIST's files (default: scikit-learn's digits)", metavar="DIR")
+    add("--device", "cpu, cuda, cuda:1, ...", type=device, default="cuda" if cuda else "cpu")
+    add("--algorithm", "of the convolutions: auto or a rung of conv2d", default="auto")
+    add("--batch", "images a step", type=number(int, 1), default=64)
+    add("--epochs", "in all, with those before --resume (default: 60, MNIST: 10)", type=number(int, 1))
+    add("--lr", "learning rate (default: by optimizer and output)", type=number(float))
+    add("--lr-decay", "factor on it after each epoch (default: 0.95, MNIST: 0.75)", type=number(float))
+    add("--optimizer", "how the weights follow the gradients", choices=OPTIMIZERS, default="sgd")
+    add("--momentum", f"of {' and '.join(WITH_MOMENTUM)} (default: 0.9, rmsprop: 0)", type=number(float))
+    add("--weight-decay", "pull of the weights towards 0", type=number(float), default=0.0)
+    add("--seed", "of the weights, the order and the distortions", type=number(int), default=0)
+    add("--out", "folder for what is written", type=Path, metavar="DIR", default=Path("runs/lenet5"))
+    add("--resume", "go on from this checkpoint.pt", type=Path, metavar="FILE")
+    add("--activation", "of all layers", choices=ACTIVATIONS, default="tanh")
+    add("--pooling", "the layers S2 and S4", choices=POOLINGS, default="subsample")
+    add("--output", "the last layer, and with it the loss", choices=OUTPUTS, default="linear")
+    add("--threads", "of the CPU", type=number(int, 1), default=torch.get_num_threads())
+    options = parser.parse_args(arguments)
+    if options.momentum is not None and options.optimizer not in WITH_MOMENTUM:
+        parser.error(f"--momentum: {options.optimizer} has none")
+    complete(options)
+    rungs = torch_patterns.algorithms("conv2d", options.device)
+    if not rungs:
+        parser.error(f"--device: torch_patterns was built without {options.device}")
+    if options.algorithm not in ("auto", *rungs):
+        parser.error(f"--algorithm: {options.algorithm} is not auto or, on {options.device}, one of {', '.join(rungs)}")
+    return options
+
+
+def number(kind: type, least: int = 0):
+    def convert(text: str):
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"must be {least} or more, not {text}")
+        return value
+
+    convert.__name__ = kind.__name__
+    return convert
+
+
+def device(text: str) -> torch.device:
+    if not text.startswith(("cpu", "cuda")):
+        raise argparse.ArgumentTypeError(f"must be cpu, cuda, cuda:0, ..., not {text}")
+    try:
+        return torch.empty(0, device=text).device
+    except (RuntimeError, AssertionError) as error:
+        raise argparse.ArgumentTypeError(str(error).splitlines()[0]) from error
+
+
+def complete(options: argparse.Namespace) -> None:
+    """Fill in the defaults that depend on other options. A Gaussian's squared error has the smaller gradients."""
+    rates = {"sgd": 0.5 if options.output == "rbf" else 0.05, "rmsprop": 0.001, "adam": 0.003, "adamw": 0.003}
+    defaults = {
+        "epochs": 10 if options.data else 60,
+        "lr": rates[options.optimizer],
+        "lr_decay": 0.75 if options.data else 0.95,
+        "momentum": 0.9 if options.optimizer == "sgd" else 0.0,
+    }
+    for name, value in defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+
+
+def make_optimizer(options: argparse.Namespace, model: LeNet5) -> torch.optim.Optimizer:
+    rates = {"lr": options.lr, "weight_decay": options.weight_decay}
+    if options.optimizer in WITH_MOMENTUM:
+        rates["momentum"] = options.momentum
+    return OPTIMIZERS[options.optimizer](model.parameters(), **rates)
+
+
+class Run:
+    """A network in training: what a checkpoint holds, and what was measured after each epoch."""
+
+    def __init__(self, options: argparse.Namespace, digits: data.Digits):
+        torch.manual_seed(options.seed)
+        self.options = options
+        self.digits = data.Digits(*(tensor.to(options.device) for tensor in digits))
+        self.model = LeNet5(options.activation, options.pooling, options.output, options.algorithm).to(options.device)
+        self.optimizer = make_optimizer(options, self.model)
+        self.history: list[dict] = []
+        # Not the path but the digits themselves: they may have moved, or have others in their place.
+        self.shared = {name: getattr(options, name) for name in SHARED}
+        self.shared["data"] = f"{len(digits.train_labels)} digits, crc32 {zlib.crc32(digits.train_images.numpy()):08x}"
+
+    def save(self, path: Path) -> None:
+        state = {
+            "options": self.shared,
+            "history": self.history,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
+        torch.save(state, partial)
+        os.replace(partial, path)
+
+    def load(self, path: Path) -> None:
+        try:
+            state = torch.load(path, map_location=self.options.device, weights_only=True)
+            options, history = state["options"], state["history"]
+        except OSError as error:
+            sys.exit(f"--resume: {error}")
+        except (EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError):
+            sys.exit(f"--resume: {path} is no checkpoint of this program")
+        for name, value in self.shared.items():
+            if options.get(name) != value:
+                flag = f"--{name.replace('_', '-')}"
+                sys.exit(f"--resume: {path} was trained with {flag} {options.get(name)}; this run has {value}")
+        if len(history) > self.options.epochs:
+            sys.exit(
+                f"--resume: {path} has {len(history)} epochs behind it, and --epochs {self.options.epochs} is in all"
+            )
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.history = history
+
+    def train_epoch(self, bar: tqdm) -> dict:
+        """One pass over the training digits. Its loss and accuracy are those of the distorted digits as they came."""
+        options, started, epoch = self.options, time.perf_counter(), len(self.history)
+        for group in self.optimizer.param_groups:
+            group["lr"] = options.lr * options.lr_decay**epoch
+        generator = torch.Generator().manual_seed((options.seed * 1_000_003 + epoch) % 2**63)
+        images, labels = self.digits.train_images, self.digits.train_labels
+        order = torch.randperm(len(labels), generator=generator).to(options.device)
+        sums = torch.zeros(2, device=options.device, dtype=torch.float64)  # of loss and hits; read now and then only
+        seen = 0
+        for step, batch in enumerate(order.split(options.batch)):
+            target = labels[batch]
+            output = self.model(data.normalize(data.distort(images[batch], generator)))
+            loss = self.model.loss(output, target)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            hits = (output.detach().argmax(1) == target).sum()
+            sums += torch.stack((loss.detach().double() * len(batch), hits))
+            seen += len(batch)
+            bar.update()
+            if step % 50 == 49 or seen == len(order):
+                mean_loss, accuracy = (sums / seen).tolist()
+                if not abs(mean_loss) < float("inf"):  # NaN too
+                    sys.exit(f"the loss is {mean_loss} in epoch {epoch + 1}: try a smaller --lr than {options.lr}")
+                bar.set_postfix(epoch=epoch + 1, loss=f"{mean_loss:.4f}")
+        row = {"epoch": epoch + 1, "loss": mean_loss, "train_accuracy": accuracy, "test_accuracy": self.accuracy()}
+        self.history.append(row | {"seconds": time.perf_counter() - started})
+        return self.history[-1]
+
+    def outputs(self, network=None) -> torch.Tensor:
+        """What a network, by default the one in training, makes of the test digits."""
+        network = network or self.model
+        with torch.no_grad():
+            batches = self.digits.test_images.split(EVALUATION_BATCH)
+            return torch.cat([network(data.normalize(images)) for images in batches])
+
+    def accuracy(self) -> float:
+        return (self.outputs().argmax(1) == self.digits.test_labels).double().mean().item()
+
+
+def export(run: Run, out: Path) -> None:
+    """Write lenet5.ts and lenet5.pt2, load both again, and insist on the very outputs of the network."""
+    model, script_path, export_path = run.model.eval(), out / "lenet5.ts", out / "lenet5.pt2"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        torch.jit.script(model).save(script_path)
+        scripted = torch.jit.load(script_path, map_location=run.options.device)
+    example = data.normalize(run.digits.test_images[:2])  # of two: a batch of one would be taken for a constant
+    program = torch.export.export(model, (example,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
+    torch.export.save(program, export_path)
+    exported = torch.export.load(export_path).module()
+    expected = run.outputs()
+    for path, network in ((script_path, scripted), (export_path, exported)):
+        if not torch.equal(run.outputs(network), expected):
+            sys.exit(f"{path}: loaded again, it does not give the outputs of the network it was made from")
+
+
+def record(run: Run, out: Path) -> None:
+    run.save(out / "checkpoint.pt")
+    rows = ",\n    ".join(json.dumps(row) for row in run.history)
+    text = f'{{\n  "options": {json.dumps(run.shared)},\n  "epochs": [\n    {rows}\n  ]\n}}\n'
+    (out / "metrics.json").write_text(text)
+
+
+def plot_curve(history: list[dict], path: Path) -> None:
+    epochs = [row["epoch"] for row in history]
+    style = {"marker": "o" if len(epochs) < 20 else None, "markersize": 4}
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    loss, error = figure.subplots(1, 2)
+    loss.plot(epochs, [row["loss"] for row in history], **style)
+    loss.set(title="loss", ylabel="mean of the training digits")
+    for name, label in (("train", "training digits, distorted"), ("test", "test digits")):
+        error.plot(epochs, [100 * (1 - row[f"{name}_accuracy"]) for row in history], label=label, **style)
+    error.set(title=f"error: {100 * (1 - history[-1]['test_accuracy']):.2f} % on the test digits", ylabel="%")
+    error.legend()
+    for axes in (loss, error):
+        axes.set(xlabel="epoch", yscale="log")
+        axes.grid(alpha=0.3, which="both")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.yaxis.set_major_formatter("{x:g}")
+    figure.savefig(path, dpi=120)
+
+
+def plot_errors(run: Run, path: Path, most: int = 60) -> None:
+    guesses, labels = run.outputs().argmax(1), run.digits.test_labels
+    wrong = (guesses != labels).nonzero().flatten().tolist()
+    shown = wrong[:most]
+    columns = min(10, max(6, len(shown)))
+    rows = max(1, -(-len(shown) // columns))
+    figure = Figure(figsize=(columns, 0.5 + 1.2 * rows), layout="constrained")
+    first = f", the first {most}" if len(wrong) > most else ""
+    figure.suptitle(f"{len(wrong)} of {len(labels)} test digits taken for another{first}", fontsize=12)
+    for axes in figure.subplots(rows, columns, squeeze=False).flat:
+        axes.axis("off")
+    for axes, index in zip(figure.axes, shown, strict=False):
+        axes.imshow(run.digits.test_images[index, 0].numpy(force=True), cmap="gray_r", vmin=0, vmax=255)
+        axes.set_title(f"{labels[index]} \N{RIGHTWARDS ARROW} {guesses[index]}", fontsize=10)
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    torch.set_num_threads(options.threads)
+    try:
+        digits = data.mnist(options.data) if options.data else data.digits()
+    except (OSError, ValueError) as error:
+        sys.exit(f"--data: {error}")
+    run = Run(options, digits)
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.resume:
+        run.load(options.resume)
+        record(run, options.out)
+    steps, done = -(-len(digits.train_labels) // options.batch), len(run.history)
+    with tqdm(total=options.epochs * steps, initial=done * steps, unit="step", disable=None) as bar:
+        for _ in range(done, options.epochs):
+            row = run.train_epoch(bar)
+            record(run, options.out)
+            accuracies = f"train {100 * row['train_accuracy']:.2f} %   test {100 * row['test_accuracy']:.2f} %"
+            counted = f"epoch {row['epoch']:2d} of {options.epochs}"
+            bar.write(f"{counted}   loss {row['loss']:.4f}   {accuracies}   {row['seconds']:.1f} s")
+    plot_curve(run.history, options.out / "curve.png")
+    plot_errors(run, options.out / "errors.png")
+    export(run, options.out)
+    print(f"written to {options.out}: " + ", ".join(sorted(path.name for path in options.out.iterdir())))
+    print(f"test accuracy {100 * run.history[-1]['test_accuracy']:.2f} %")
+
+
+if __name__ == "__main__":
+    main()
