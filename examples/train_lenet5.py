@@ -261,13 +261,14 @@ def plot_errors(run: Run, path: Path, most: int = 60) -> None:
     columns = min(10, max(6, len(shown)))
     rows = max(1, -(-len(shown) // columns))
     figure = Figure(figsize=(columns, 0.5 + 1.2 * rows), layout="constrained")
+    arrow = "\N{RIGHTWARDS ARROW}"
     first = f", the first {most}" if len(wrong) > most else ""
-    figure.suptitle(f"{len(wrong)} of {len(labels)} test digits taken for another{first}", fontsize=12)
+    figure.suptitle(f"{len(wrong)} of {len(labels)} test digits misclassified (true {arrow} predicted){first}", fontsize=12)
     for axes in figure.subplots(rows, columns, squeeze=False).flat:
         axes.axis("off")
     for axes, index in zip(figure.axes, shown, strict=False):
         axes.imshow(run.digits.test_images[index, 0].numpy(force=True), cmap="gray_r", vmin=0, vmax=255)
-        axes.set_title(f"{labels[index]} \N{RIGHTWARDS ARROW} {guesses[index]}", fontsize=10)
+        axes.set_title(f"{labels[index]} {arrow} {guesses[index]}", fontsize=10)
     figure.savefig(path, dpi=120)
 
 
