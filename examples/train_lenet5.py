@@ -263,7 +263,9 @@ def plot_errors(run: Run, path: Path, most: int = 60) -> None:
     figure = Figure(figsize=(columns, 0.5 + 1.2 * rows), layout="constrained")
     arrow = "\N{RIGHTWARDS ARROW}"
     first = f", the first {most}" if len(wrong) > most else ""
-    figure.suptitle(f"{len(wrong)} of {len(labels)} test digits misclassified (true {arrow} predicted){first}", fontsize=12)
+    figure.suptitle(
+        f"{len(wrong)} of {len(labels)} test digits misclassified (true {arrow} predicted){first}", fontsize=12
+    )
     for axes in figure.subplots(rows, columns, squeeze=False).flat:
         axes.axis("off")
     for axes, index in zip(figure.axes, shown, strict=False):
