@@ -1,0 +1,137 @@
+"""The house rules: who includes whom, one list of rungs, every file with its essay, fresh tables."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torch_patterns import registry
+from torch_patterns.__main__ import MARKED, with_fresh_tables
+
+ROOT = Path(__file__).parent.parent
+CSRC = ROOT / "csrc"
+SOURCES = sorted(p for p in CSRC.rglob("*") if p.suffix in (".h", ".cuh", ".inc", ".cpp", ".cu"))
+FOLDERS = sorted(p for p in CSRC.iterdir() if any(p.glob("rungs*.def")))  # one a pattern
+# What a pattern may use of others, through their <pattern>.h only.
+USES = {
+    "sort": {"reduction", "scan", "merge"},
+    "segmented": {"reduction", "scan", "merge"},
+    "sparse": {"reduction", "scan", "merge", "sort", "segmented"},
+    "graph": {"reduction", "scan", "merge", "sort", "segmented", "sparse"},
+    "lenet": {"conv", "pooling"},
+}
+TRAITS = {"commutative", "float_atomics", "host_sync", "quadratic"}
+LINE = re.compile(r'^(RUNG|RUNG_CPU|RUNG_CUDA)\((\w+), "(.+?)", "(.+?)", "(.+?)", "(.+?)", "(.*?)", "(.+)"\)$')
+SOURCE = re.compile(r"(§[\d.]+(-[\d.]+)?( text)?|Fig\. [\d.]+(-[\d.]+)?|exercises? [\d.]+(-[\d.]+)?|00\d|beyond)")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def rungs(folder: Path) -> list[tuple[str, ...]]:
+    """(macro, name, source, figures, work, steps, traits, summary) of every line of the folder's lists."""
+    lines = [line for path in sorted(folder.glob("rungs*.def")) for line in path.read_text().splitlines()]
+    matches = {line: LINE.match(line) for line in lines if line and not line.startswith("//")}
+    assert all(matches.values()), [line for line, match in matches.items() if not match]
+    return [match.groups() for match in matches.values()]
+
+
+def included(path: Path, opening: str, closing: str) -> list[str]:
+    return re.findall(rf"#\s*include {opening}(.+?){closing}", path.read_text())
+
+
+def wrong_include(folder: str, target: str) -> str | None:
+    """What is wrong with a file of `folder` that includes the file `target` of csrc."""
+    other = target.split("/")[0]
+    if not (CSRC / target).exists():
+        return "is not a path from csrc"
+    if folder == "torch" or other in ("core", folder) or (other == "block" and folder != "core"):
+        return None
+    if other not in USES.get(folder, ()):
+        return f"{folder} may not use {other}"
+    return None if target == f"{other}/{other}.h" else f"use {other} through {other}/{other}.h"
+
+
+def wrong_library(path: Path, folder: str, target: str) -> str | None:
+    if target.startswith(("pybind11/", "Python.h", "torch/csrc/autograd/python")):
+        return None if path.name == "python.cpp" else "only python.cpp knows Python"
+    if target.startswith(("ATen/", "c10/", "torch/")):
+        return None if folder == "torch" else "only csrc/torch knows torch"
+    return "kernels are our own" if target.startswith(("cub/", "thrust/")) else None
+
+
+def test_includes_run_one_way():
+    problems = []
+    for path in SOURCES:
+        folder = path.relative_to(CSRC).parts[0]
+        found = [(t, wrong_include(folder, t)) for t in included(path, '"', '"')]
+        found += [(t, wrong_library(path, folder, t)) for t in included(path, "<", ">")]
+        problems += [f"{name(path)} includes {target}: {problem}" for target, problem in found if problem]
+    assert not problems
+
+
+def test_headers_open_with_what_they_are():
+    texts = {name(path): path.read_text() for path in SOURCES if path.suffix in (".h", ".cuh", ".inc")}
+    assert not [path for path, text in texts.items() if not text.startswith("// ")]
+    assert not [path for path, text in texts.items() if "#pragma once\n" not in text and not path.endswith(".inc")]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name)
+def test_every_rung_has_its_file_and_every_file_its_line(folder):
+    names = {rung[1] for rung in rungs(folder)}
+    files = {path.stem: path for path in folder.iterdir() if path.suffix in (".cu", ".cpp") and path.stem != "choose"}
+    assert set(files) == names
+    assert (folder / "choose.cpp").exists() and (folder / f"{folder.name}.h").exists()
+    for macro, rung, *_ in rungs(folder):
+        text = files[rung].read_text()
+        assert re.search(rf"\b{rung}\(", text), f"{name(files[rung])} defines no {rung}"
+        essay = ("// ", f'#include "{folder.name}/')
+        assert text.startswith(essay), f"{name(files[rung])} opens with its essay, or with the header that has it"
+        if macro == "RUNG":
+            cuda = re.findall(r"threadIdx|blockIdx|__sync\w+|__shfl\w+|__shared__|__global__", text)
+            assert not cuda, f"{name(files[rung])} is for both devices and names {cuda}"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name)
+def test_every_rung_says_where_it_comes_from(folder):
+    for macro, rung, source, figures, work, steps, traits, summary in rungs(folder):
+        assert all(SOURCE.fullmatch(part) for part in source.split(", ")), f"{rung}: {source!r}"
+        assert re.fullmatch(r"-|\d+\.\d+(-\d+\.\d+)?(, \d+\.\d+(-\d+\.\d+)?)*", figures), f"{rung}: {figures!r}"
+        assert work and steps and set(traits.split()) <= TRAITS, f"{rung}: {traits!r}"
+        assert not summary.endswith("."), f"{rung}: a phrase, not a sentence"
+        assert macro == "RUNG_CPU" or rung not in ("sequential", "threaded")
+
+
+def test_a_ladder_starts_with_its_oracle():
+    for pattern in registry.patterns():
+        ladder = registry.ladder(pattern)
+        assert ladder[0].name == "sequential" and "cpu" in ladder[0].devices
+        assert len({rung.name for rung in ladder}) == len(ladder)
+
+
+def test_rungs_are_listed_nowhere_else():
+    """Three names of one ladder in a file are a list that somebody would have to keep; csrc/torch names not one."""
+    ladders = [{r.name for r in registry.ladder(p) if len(r.name) >= 6} for p in registry.patterns()]
+    for folder in ("torch_patterns", "benchmarks", "examples"):
+        for path in (ROOT / folder).rglob("*.py"):
+            quoted = set(re.findall(r"""["'](\w+)["']""", path.read_text()))
+            assert all(len(quoted & names) < 3 for names in ladders), name(path)
+    for path in (CSRC / "torch").iterdir():
+        quoted = set(re.findall(r'"(\w+)"', path.read_text()))
+        assert not any(quoted & names for names in ladders), name(path)
+
+
+def test_tables_of_the_readme_are_fresh():
+    text = (ROOT / "README.md").read_text()
+    assert with_fresh_tables(text) == text, "run: python -m torch_patterns readme"
+    shown = {registry.table(match[2]) for match in MARKED.finditer(text)}
+    missing = [pattern for pattern in registry.patterns() if registry.table(pattern) not in shown]
+    assert not missing, f"README.md shows no ladder of {missing}"
+
+
+def test_files_stay_short():
+    folders = (ROOT / folder for folder in ("csrc", "torch_patterns", "tests", "benchmarks", "examples"))
+    paths = [p for folder in folders for p in folder.rglob("*") if p.suffix in (".py", ".h", ".cuh", ".cpp", ".cu")]
+    lengths = {name(p): len(p.read_text().splitlines()) for p in [*paths, ROOT / "setup.py"]}
+    assert not {path: n for path, n in lengths.items() if n > 450}
