@@ -1,5 +1,10 @@
 // A thread's `width` consecutive elements of an array, by accesses of up to 16 bytes where the addresses allow it.
+//
+// Positions may count from the far end of the array: then an access covers the same elements, whose order in memory is
+// the opposite one, and flip() puts them right.
 #pragma once
+#include <type_traits>
+
 #include "core/macros.h"
 
 namespace tp::block {
@@ -7,55 +12,50 @@ namespace tp::block {
 template <class T, int width>
 struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
   T v[width];
+
+  TP_DEVICE void flip() {
+#pragma unroll
+    for (int i = 0; i < width / 2; ++i) {
+      const T held = v[i];
+      v[i] = v[width - 1 - i];
+      v[width - 1 - i] = held;
+    }
+  }
 };
 
-// Elements p to p + width - 1 of the `count` elements at `data`, counted from the far end where `reverse`. Beyond the
-// end nothing is touched. `aligned`: every full vector lies on its own alignment.
-template <int width, class T>
-TP_DEVICE Vector<T, width> load(const T* data, int64_t p, int64_t count, bool reverse, bool aligned) {
-  Vector<T, width> x;
-  if (aligned && p + width <= count) {
-    x = *reinterpret_cast<const Vector<T, width>*>(data + (reverse ? count - width - p : p));
-    if (reverse) {
+// An array of `count` elements, counted from the far end where `reverse`. `aligned`: every full vector lies on its own
+// alignment.
+template <class T, int width>
+struct Vectors {
+  T* data;
+  int64_t count;
+  bool reverse, aligned;
+  using V = Vector<typename std::remove_const<T>::type, width>;
+
+  Vectors(T* data, int64_t count, bool reverse)
+      : data(data),
+        count(count),
+        reverse(reverse),
+        aligned(reinterpret_cast<uintptr_t>(data) % alignof(V) == 0 && (!reverse || count % width == 0)) {}
+
+  // The full, aligned vector at position p, in the order of memory.
+  TP_DEVICE auto& at(int64_t p) const {
+    using Access = typename std::conditional<std::is_const<T>::value, const V, V>::type;
+    return *reinterpret_cast<Access*>(data + (reverse ? count - width - p : p));
+  }
+  // The elements from position p on, in order; beyond the end stands `filler`.
+  TP_DEVICE V load(int64_t p, T filler) const {
+    V x;
 #pragma unroll
-      for (int i = 0; i < width / 2; ++i) {
-        const T held = x.v[i];
-        x.v[i] = x.v[width - 1 - i];
-        x.v[width - 1 - i] = held;
-      }
-    }
+    for (int i = 0; i < width; ++i) x.v[i] = p + i < count ? data[reverse ? count - 1 - p - i : p + i] : filler;
     return x;
   }
+  TP_DEVICE void store(int64_t p, const V& x) const {
 #pragma unroll
-  for (int i = 0; i < width; ++i) {
-    if (p + i < count) x.v[i] = data[reverse ? count - 1 - p - i : p + i];
-  }
-  return x;
-}
-
-template <int width, class T>
-TP_DEVICE void store(T* data, int64_t p, int64_t count, bool reverse, bool aligned, Vector<T, width> x) {
-  if (aligned && p + width <= count) {
-    if (reverse) {
-#pragma unroll
-      for (int i = 0; i < width / 2; ++i) {
-        const T held = x.v[i];
-        x.v[i] = x.v[width - 1 - i];
-        x.v[width - 1 - i] = held;
-      }
+    for (int i = 0; i < width; ++i) {
+      if (p + i < count) data[reverse ? count - 1 - p - i : p + i] = x.v[i];
     }
-    *reinterpret_cast<Vector<T, width>*>(data + (reverse ? count - width - p : p)) = x;
-    return;
   }
-#pragma unroll
-  for (int i = 0; i < width; ++i) {
-    if (p + i < count) data[reverse ? count - 1 - p - i : p + i] = x.v[i];
-  }
-}
-
-template <int width, class T>
-bool is_aligned(const T* data, int64_t count, bool reverse) {
-  return reinterpret_cast<uintptr_t>(data) % alignof(Vector<T, width>) == 0 && (!reverse || count % width == 0);
-}
+};
 
 }  // namespace tp::block

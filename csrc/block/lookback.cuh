@@ -28,20 +28,44 @@ struct Cell {
     }
   }
 
-  TP_DEVICE T wait() const {
+  // What is there now, by words; `flagged` turns false where one is missing.
+  TP_DEVICE T peek(bool& flagged) const {
     unsigned data[words];
 #pragma unroll
     for (int i = 0; i < words; ++i) {
       uint64_t seen;
-      do {
-        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word + i) : "memory");
-      } while (seen >> 32 == 0);
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word + i) : "memory");
+      flagged = flagged && seen >> 32 != 0;
       data[i] = unsigned(seen);
     }
     T value;
     memcpy(&value, data, sizeof(T));
     return value;
   }
+
+  TP_DEVICE T wait() const {
+    for (;;) {
+      bool flagged = true;
+      const T value = peek(flagged);
+      if (flagged) return value;
+    }
+  }
 };
+
+// Combines cells[0] to cells[n - 1], in order, n at most `most`: all are asked for at once, until all have been
+// published.
+template <class M, int most>
+TP_DEVICE typename M::Acc wait_all(const Cell<typename M::Acc>* cells, int n) {
+  for (;;) {
+    typename M::Acc value[most], sum = M::identity();
+    bool flagged = true;
+#pragma unroll
+    for (int i = 0; i < most; ++i) value[i] = i < n ? cells[i].peek(flagged) : M::identity();
+    if (!flagged) continue;
+#pragma unroll
+    for (int i = 0; i < most; ++i) sum = M::combine(sum, value[i]);
+    return sum;
+  }
+}
 
 }  // namespace tp::block

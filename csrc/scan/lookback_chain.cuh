@@ -6,8 +6,6 @@
 
 namespace tp::scan::lookback {
 
-constexpr int threads = 256, warps = threads / block::warp_size;
-
 // The published values of one launch: a total a tile, and the running total at the end of every group of tiles.
 template <class Acc>
 struct Chain {

@@ -6,7 +6,7 @@
 
 namespace tp::scan::lookback {
 
-constexpr int strip_tiles_a_group = 64;
+constexpr int strip_tiles_a_group = 64, threads = 256, warps = threads / block::warp_size;
 
 template <class E>
 struct StripTile {
