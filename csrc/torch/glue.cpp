@@ -43,6 +43,13 @@ OpId op_of(const char* pattern, Str name) {
   TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name), "'; choose from: sum, prod, max, min");
 }
 
+int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims) {
+  dims = max(dims, int64_t(1));
+  TORCH_CHECK_INDEX(-dims <= dim && dim < dims, pattern, ": dim ", dim, " is out of range; expected ", -dims, " to ",
+                    dims - 1);
+  return dim < 0 ? dim + dims : dim;
+}
+
 void check_same_device(const char* pattern, std::initializer_list<std::pair<const char*, const Tensor*>> tensors) {
   const auto& first = *tensors.begin();
   for (const auto& t : tensors) {

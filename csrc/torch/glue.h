@@ -28,6 +28,9 @@ auto op(const char* name) {
 DType dtype_of_tensor(const char* pattern, const Tensor& x);
 OpId op_of(const char* pattern, Str name);  // sum prod max min
 
+// `dim` counted from the front; a tensor without dimensions has one to speak of.
+int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims);
+
 // All tensors on the device of the first, else an error that names both.
 void check_same_device(const char* pattern, std::initializer_list<std::pair<const char*, const Tensor*>> tensors);
 

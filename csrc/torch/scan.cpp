@@ -11,7 +11,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
-#include <ATen/WrapDimUtils.h>
 #include <ATen/autocast_mode.h>
 #include <torch/autograd.h>
 #include <torch/library.h>
@@ -58,7 +57,7 @@ void set_lines(scan::Args& args, const Tensor& x, int64_t dim) {
 
 Tensor scan_kernel(const Tensor& x, int64_t dim, Str name, bool exclusive, bool reverse, Str algorithm) {
   const OpId op = op_of("scan", name);
-  dim = at::maybe_wrap_dim(dim, x.dim());
+  dim = wrap_dim("scan", dim, x.dim());
   const Tensor in = x.contiguous();
   Tensor out = at::empty(in.sizes(), in.options().dtype(scan_result(in, op)));
   scan::Args args{};
@@ -92,7 +91,7 @@ Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const Option
   TORCH_CHECK_TYPE(at::isFloatingType(dtype), "linear_recurrence: dtype ", dtype,
                    " is not supported; supported: floating point");
   const auto both = at::broadcast_tensors({a.to(dtype), b.to(dtype)});
-  Recurrence r{both[0], both[1], {}, at::maybe_wrap_dim(dim, both[0].dim())};
+  Recurrence r{both[0], both[1], {}, wrap_dim("linear_recurrence", dim, both[0].dim())};
   TORCH_CHECK(r.b.dim() > 0, "linear_recurrence: a and b need a dimension to run along, got scalars");
   if (initial) {
     auto shape = r.b.sym_sizes().vec();
@@ -130,7 +129,7 @@ Tensor recurrence_kernel(const Tensor& a, const Tensor& b, int64_t dim, const Op
 Tensor scan_meta(const Tensor& x, int64_t dim, Str name, bool, bool, Str algorithm) {
   const OpId op = op_of("scan", name);
   dtype_of_tensor("scan", x);
-  at::maybe_wrap_dim(dim, x.dim());
+  wrap_dim("scan", dim, x.dim());
   check_algorithm(scan::ladder, "scan", algorithm);
   return at::empty_symint(x.sym_sizes(), x.options().dtype(scan_result(x, op)));
 }
@@ -180,7 +179,7 @@ struct ScanFunction : torch::autograd::Function<ScanFunction> {
     ctx->set_materialize_grads(false);
     at::AutoDispatchBelowADInplaceOrView below;
     const Tensor y = call_scan(x, dim, name, exclusive, reverse, algorithm);
-    ctx->saved_data["dim"] = at::maybe_wrap_dim(dim, x.dim());
+    ctx->saved_data["dim"] = wrap_dim("scan", dim, x.dim());
     ctx->saved_data["op"] = name;
     ctx->saved_data["exclusive"] = exclusive;
     ctx->saved_data["reverse"] = reverse;
