@@ -4,6 +4,7 @@ Where there is no GPU, one skipped test stands for all of its device, and the su
 """
 
 import collections
+import os
 
 import pytest
 import torch
@@ -39,7 +40,8 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def torch_state():
     """Every test starts from, and is given back, the same threads, generators and modes."""
-    threads = torch.get_num_threads()
+    threads = 1 if "PYTEST_XDIST_WORKER" in os.environ else torch.get_num_threads()  # the workers share the cores
+    torch.set_num_threads(threads)
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)

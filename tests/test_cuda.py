@@ -1,0 +1,190 @@
+"""What only CUDA can get wrong: graphs, streams, synchronisation, several devices, errors, sizes beyond 2^31."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from common import described, gradients, needs_cuda, problem, results
+
+from torch_patterns import registry, testing
+from torch_patterns.testing import assert_same_bits, tensors_of
+
+pytestmark = [pytest.mark.devices("cuda"), needs_cuda]
+
+N = 2**16
+DELAY = 20_000_000  # clock ticks, some ten milliseconds: longer than any launch here
+
+
+def refuses_capture(spec, rung: str) -> bool:
+    return any("host_sync" in r.traits for r in registry.ladder(spec.pattern) if r.name == rung)
+
+
+def size(spec, rung: str) -> int:
+    quadratic = any("quadratic" in r.traits for r in registry.ladder(spec.pattern) if r.name == rung)
+    return 2000 if quadratic else N
+
+
+def captured(function, sample):
+    """The graph of a call, and the outputs that its replay fills."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        sample(function)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = sample(function)
+    return graph, outputs
+
+
+def test_graphs(spec, device, rung):
+    """A captured call, replayed on changed inputs, gives what an eager one gives; or the rung refuses, and says so."""
+
+    def call(*args, **kwargs):
+        return spec.op(*args, **kwargs, algorithm=rung)
+
+    sample = problem(spec, size(spec, rung), spec.dtype, device)
+    if refuses_capture(spec, rung):
+        with pytest.raises(RuntimeError, match=f"{rung}.*cannot be captured"):
+            captured(call, sample)
+        return
+    graph, outputs = captured(call, sample)
+    for scale in (1, 2, -1):
+        for x in sample.floats:
+            x.mul_(scale)
+        graph.replay()
+        assert_same_bits(outputs, sample(call), described(spec, rung, scale))
+
+
+def test_training_graph(spec, device):
+    """Forward and backward in one graph."""
+    if not spec.differentiable:
+        pytest.skip("not differentiable")
+    sample = problem(spec, N, spec.dtype, device)
+    graph, grads = captured(lambda *args, **kwargs: gradients(spec.op, testing.Sample(args, kwargs)), sample)
+    for x in sample.floats:
+        x.mul_(-2)
+    graph.replay()
+    assert_same_bits(grads, gradients(spec.op, sample), spec.name)
+
+
+def test_side_streams(spec, device, rung):
+    """All work is on the current stream: behind a producer that is late, ahead of a consumer on the same stream."""
+    sample = problem(spec, size(spec, rung), spec.dtype, device)
+    want = sample(spec.op, algorithm=rung)
+    late = sample.map(torch.zeros_like)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(DELAY)
+        for x, value in zip(late.tensors, sample.tensors, strict=True):
+            x.copy_(value)
+        outputs = tensors_of(late(spec.op, algorithm=rung))
+        copies = [y.clone() for y in outputs]
+        del outputs
+    side.synchronize()
+    assert_same_bits(copies, want, described(spec, rung))
+
+
+def test_no_synchronisation(spec, device, rung):
+    """The host never waits for the device."""
+    if refuses_capture(spec, rung):
+        return
+    sample = problem(spec, size(spec, rung), spec.dtype, device)
+    sample(spec.op, algorithm=rung)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sample(spec.op, algorithm=rung)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_no_workspace_is_leaked(spec, device, rung):
+    sample = problem(spec, size(spec, rung), spec.dtype, device)
+    sample(spec.op, algorithm=rung)
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        sample(spec.op, algorithm=rung)
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_mixed_devices_are_refused(spec, device):
+    """By an error that names both, and the device is none the worse for it."""
+    sample = spec.sample(spec.samples[0], spec.dtype, device)
+    for i in range(len(sample.tensors) if len(sample.tensors) > 1 else 0):
+        mixed = sample.replace([x.cpu() if i == j else x for j, x in enumerate(sample.tensors)])
+        for function in filter(None, (spec.op, spec.wrapper)):
+            with pytest.raises(RuntimeError, match="(?s)(cpu.*cuda|cuda.*cpu)"):
+                mixed(function)
+    assert_same_bits(sample(spec.op), sample(spec.op))
+    torch.cuda.synchronize()
+
+
+def test_other_device(spec, device, rung):
+    """Tensors on a device that is not the current one: results there, and nothing is allocated here."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU only")
+    sample = problem(spec, size(spec, rung), spec.dtype, "cpu")
+    here, there = (tensors_of(sample.to(d)(spec.op, algorithm=rung)) for d in ("cuda:0", "cuda:1"))
+    assert all(y.device == torch.device("cuda:1") for y in there) and torch.cuda.current_device() == 0
+    assert_same_bits([y.cpu() for y in there], [y.cpu() for y in here], described(spec, rung))
+    moved, before = sample.to("cuda:1"), torch.cuda.memory_allocated(0)
+    moved(spec.op, algorithm=rung)
+    assert torch.cuda.memory_allocated(0) == before
+
+
+def test_threads_on_their_own_streams(spec, device):
+    """Python threads that call at once, each on its own stream, do not disturb each other."""
+    sample = problem(spec, N, spec.dtype, device)
+    want = results(spec, sample)
+    torch.cuda.synchronize()
+
+    def work(_):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found = [results(spec, sample) for _ in range(20)]
+            torch.cuda.current_stream().synchronize()
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(work, range(4)):
+            for got in found:
+                assert_same_bits(got, want, spec.name)
+
+
+@pytest.mark.large
+def test_large(spec, device):
+    """More than 2^31 elements and more than 4 GiB, for real."""
+    for large in spec.large:
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0] / 2**30
+        if free < large.gigabytes:
+            pytest.skip(f"{large.name}: {large.gigabytes:.0f} GiB needed, {free:.0f} free")
+        sample = large.make()
+        large.check(sample, sample(spec.op))
+        del sample
+
+
+@contextlib.contextmanager
+def busy_device(stream: torch.cuda.Stream):
+    """Other work keeps the device busy, so that blocks start late and out of step."""
+    x = torch.ones(2**22, device="cuda")
+    with torch.cuda.stream(stream):
+        for _ in range(200):
+            x.mul_(1.0001)
+    yield
+    stream.synchronize()
+
+
+def test_deterministic_under_contention(spec, device, rung):
+    """The same bits while other kernels fight for the multiprocessors; but for rungs that say they are not."""
+    traits = next(r.traits for r in spec.rungs(device) if r.name == rung)
+    sample = problem(spec, size(spec, rung), spec.dtype, device)
+    if "float_atomics" in traits:
+        return
+    want = sample(spec.op, algorithm=rung)
+    with busy_device(torch.cuda.Stream()):
+        found = [sample(spec.op, algorithm=rung) for _ in range(50)]
+    for got in found:
+        assert_same_bits(got, want, described(spec, rung))

@@ -1,0 +1,258 @@
+"""Checks the rungs of an operator, then times them beside what users have today. Rows go to a CSV file.
+
+    python -m torch_patterns.bench scan --device cuda --dtype float32 --sizes 2^10:2^28 --op sum --csv FILE
+    python -m torch_patterns.bench scan --sizes 2^16:2^24:16 --algorithms auto,kogge_stone --op max --reverse True
+    python -m torch_patterns.bench scan --named
+
+Options that are not the command's are the operator's arguments. On CUDA the time is the device's: events around the
+call, behind a read of a buffer larger than the L2 cache, which empties it and hides the host's work of launching. On the
+CPU it is the wall clock's. Medians after a warm-up. GB/s counts the bytes that any algorithm must move; the share is that
+of a copy measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import datetime
+import math
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from torch_patterns import registry, testing
+
+QUADRATIC_LIMIT = {"cpu": 2**12, "cuda": 2**16}  # elements
+REFERENCE_LIMIT = 2**20  # elements; beyond, the ladder's first rung is the reference, which the tests hold to it
+FIELDS = (
+    "device torch cuda commit date operator problem elements dtype algorithm milliseconds gigabytes_per_second "
+    "percent_of_copy gigaflops"
+).split()
+
+
+# ---- time
+
+
+class Clock:
+    """Seconds of a call on a device: the median of as many calls as fit in `budget` seconds, 5 at least."""
+
+    def __init__(self, device: str, budget: float = 0.3):
+        self.cuda, self.budget = torch.device(device).type == "cuda", budget
+        if self.cuda:
+            self.flush = torch.zeros(2**28, device=device)
+            self.read_seconds = min(self._events(lambda: None)[1] for _ in range(3))
+        self.copy_rate = self._copy_rate(device)
+
+    def __call__(self, call: Callable[[], object]) -> float:
+        begin = time.perf_counter()
+        call()
+        self._wait()
+        call()
+        self._wait()
+        count = min(max(int(self.budget / (time.perf_counter() - begin)), 5), 100)
+        if not self.cuda:
+            return statistics.median(self._wall(call) for _ in range(count))
+        reads = 1 + math.ceil(self._launch_seconds(call) / self.read_seconds)
+        return statistics.median(self._events(call, reads)[0] for _ in range(count))
+
+    def _wait(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def _wall(self, call) -> float:
+        begin = time.perf_counter()
+        call()
+        return time.perf_counter() - begin
+
+    def _launch_seconds(self, call) -> float:
+        """What the host takes to launch a call."""
+        seconds = self._wall(call)
+        self._wait()
+        return seconds
+
+    def _events(self, call, reads: int = 1) -> tuple[float, float]:
+        """Seconds of the call, and of the reads before it, each of which empties the L2 cache."""
+        before, begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        before.record()
+        for _ in range(reads):
+            torch.sum(self.flush)
+        begin.record()
+        call()
+        end.record()
+        self._wait()
+        return begin.elapsed_time(end) / 1e3, before.elapsed_time(begin) / 1e3
+
+    def _copy_rate(self, device: str) -> float:
+        """Bytes a second of a large copy, read and written ones."""
+        x = torch.zeros(2**28 if self.cuda else 2**25, device=device)
+        y = torch.empty_like(x)
+        return 2 * x.numel() * x.element_size() / self(lambda: y.copy_(x))
+
+
+def environment(device: str) -> dict[str, str]:
+    """Where and of what a row was measured."""
+    if torch.device(device).type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = f"{cpu_name()}, {torch.get_num_threads()} threads"
+    command = ["git", "describe", "--always", "--dirty"]
+    git = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "commit": git.stdout.strip() or os.environ.get("COMMIT", "unknown"),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+# ---- what is measured
+
+
+def contestants(spec: testing.Spec, sample: testing.Sample, names: list[str] | None) -> Iterator[tuple[str, Callable]]:
+    """(name, call) of "auto", the rungs and the peers that can take the sample; of `names` only, if given."""
+    device = sample.tensors[0].device.type
+    large = max(x.numel() for x in sample.tensors) > QUADRATIC_LIMIT[device]
+    rungs = [r.name for r in spec.rungs(device) if not (large and "quadratic" in r.traits)]
+    for name in ("auto", *rungs):
+        if names is None or name in names:
+            yield name, lambda name=name: sample(spec.op, algorithm=name)
+    for name, peer in spec.peers.items():
+        if sample(peer) is not NotImplemented and (names is None or name in names):
+            yield name, lambda peer=peer: sample(peer)
+
+
+def expected(spec: testing.Spec, sample: testing.Sample, size: int):
+    """What every contestant must return: data of kind "exact" is of integers, so there is no tolerance."""
+    if size <= REFERENCE_LIMIT:
+        return sample(spec.reference)
+    return sample(spec.op, algorithm=registry.ladder(spec.pattern)[0].name)
+
+
+def check(out, want, bound, where: str) -> None:
+    if bound is None:
+        testing.assert_equal(out, want, where)
+    else:
+        testing.assert_within(out, want, bound, where)
+
+
+def measure(spec, label: str, case, dtype, device: str, clock: Clock, names: list[str] | None) -> Iterator[dict]:
+    """A row for each contestant, whose result is checked before it is timed."""
+    sample = spec.sample(case, dtype)
+    want = expected(spec, sample, case.size)
+    bound = None if spec.exact else sample(lambda *a, **k: spec.bound(testing.unit_roundoff(dtype), *a, **k))
+    sample = sample.to(device)
+    for name, call in contestants(spec, sample, names):
+        out = call()
+        check(out, want, bound, f"{spec.name} {name} {label}")
+        bytes_, flops = spec.bytes(sample, out), spec.flops(sample, out)
+        del out
+        seconds = clock(call)
+        yield {
+            "operator": spec.name,
+            "problem": label,
+            "elements": case.size,
+            "dtype": str(dtype).removeprefix("torch."),
+            "algorithm": name,
+            "milliseconds": f"{seconds * 1e3:.4g}",
+            "gigabytes_per_second": f"{bytes_ / seconds / 1e9:.4g}",
+            "percent_of_copy": f"{100 * bytes_ / seconds / clock.copy_rate:.3g}",
+            "gigaflops": f"{flops / seconds / 1e9:.4g}",
+        }
+
+
+# ---- the command
+
+
+def number(text: str) -> int:
+    base, _, exponent = text.partition("^")
+    return int(base) ** int(exponent or 1)
+
+
+def sizes(text: str) -> list[int]:
+    """ "1000,2^20" lists, "2^10:2^28" goes in steps of 4, "2^10:2^28:16" in steps of 16."""
+    if ":" not in text:
+        return [number(n) for n in text.split(",")]
+    first, last, *step = map(number, text.split(":"))
+    found = [first]
+    while found[-1] * (step or [4])[0] <= last:
+        found.append(found[-1] * (step or [4])[0])
+    return found
+
+
+def operator_arguments(words: list[str]) -> dict[str, object]:
+    """--op max --dim 1 -> {"op": "max", "dim": 1}"""
+    found = {}
+    for key, value in zip(words[::2], words[1::2], strict=True):
+        if not key.startswith("--"):
+            raise SystemExit(f"expected an option, got {key!r}")
+        try:
+            found[key[2:]] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[key[2:]] = value
+    return found
+
+
+def problems(spec: testing.Spec, options, more: dict[str, object]) -> Iterator[tuple[str, testing.Case]]:
+    if options.named or not spec.sized:
+        chosen = spec.named.items()
+    else:
+        chosen = ((str(n), spec.sized(n)) for n in sizes(options.sizes))
+    for label, case in chosen:
+        yield (
+            " ".join((label, *(f"{k}={v}" for k, v in more.items()))),
+            testing.case(*case.shapes, **case.kwargs, **more),
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    specs = testing.specs()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("operator", choices=sorted(specs))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--sizes", default="2^10:2^22")
+    parser.add_argument("--named", action="store_true", help="the Spec's problems of note")
+    parser.add_argument("--algorithms", help="of these only, peers too; default: all")
+    parser.add_argument("--csv", type=Path, help="append rows to this file")
+    options, rest = parser.parse_known_args(arguments)
+    spec, names = specs[options.operator], options.algorithms and options.algorithms.split(",")
+    clock, fixed = Clock(options.device), environment(options.device)
+    print(
+        f"{fixed['device']}, torch {fixed['torch']}, {fixed['commit']}: a copy runs at {clock.copy_rate / 1e9:.4g} GB/s"
+    )
+    rows = []
+    for label, case in problems(spec, options, operator_arguments(rest)):
+        for row in measure(spec, label, case, getattr(torch, options.dtype), options.device, clock, names):
+            rows.append(fixed | row)
+            keys = ("problem", "algorithm", "milliseconds", "gigabytes_per_second", "percent_of_copy")
+            print("{:>24} {:<20} {:>9} ms {:>7} GB/s {:>5} %".format(*(row[key] for key in keys)), flush=True)
+    if options.csv:
+        write(options.csv, rows)
+
+
+def write(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
