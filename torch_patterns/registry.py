@@ -15,7 +15,8 @@ class Rung:
 
     ``section`` is a section (§) or figure of *Programming Massively Parallel Processors*, the number of another source
     text, or ``"beyond"``; ``work`` and ``steps`` are functions of the size n; ``traits`` are facts such as
-    ``"quadratic"`` or ``"float_atomics"``; ``devices`` says where this build offers it.
+    ``"quadratic"`` or ``"float_atomics"``; ``written_for`` says for which devices it is written, ``devices`` on which of
+    them this build offers it.
     """
 
     name: str
@@ -26,12 +27,13 @@ class Rung:
     traits: tuple[str, ...]
     devices: tuple[str, ...]
     summary: str
+    written_for: tuple[str, ...]
 
 
 def _rung(row: dict) -> Rung:
     devices = tuple(device for device in ("cpu", "cuda") if row[device])
     fields = (row[key] for key in ("name", "source", "figures", "work", "steps"))
-    return Rung(*fields, tuple(row["traits"].split()), devices, row["summary"])
+    return Rung(*fields, tuple(row["traits"].split()), devices, row["summary"], tuple(row["written_for"].split()))
 
 
 _ladders = {pattern: [_rung(row) for row in rows] for pattern, rows in _C.ladders().items()}
@@ -56,11 +58,11 @@ def algorithms(pattern: str, device: str | torch.device | None = None) -> list[s
 
 
 def table(pattern: str) -> str:
-    """The ladder of a pattern as a Markdown table. A rung for CUDA alone shows as such in builds without CUDA, too."""
-    lines = ["| algorithm | source | figures | work | steps | CPU | what |", "|---|---|---|---|---|---|---|"]
+    """The ladder of a pattern as a Markdown table, the same in every build."""
+    lines = ["| algorithm | source | figures | work | steps | devices | what |", "|---|---|---|---|---|---|---|"]
     for r in ladder(pattern):
-        cpu = "yes" if "cpu" in r.devices else "-"
-        lines.append(f"| `{r.name}` | {r.section} | {r.figures} | {r.work} | {r.steps} | {cpu} | {r.summary} |")
+        devices = ", ".join(r.written_for)
+        lines.append(f"| `{r.name}` | {r.section} | {r.figures} | {r.work} | {r.steps} | {devices} | {r.summary} |")
     return "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,8 @@ struct RungInfo {
   const char* steps;   // length of the longest chain
   const char* traits;  // facts that tests and documentation read: commutative float_atomics host_sync quadratic
   const char* summary;
-  bool cpu, cuda;  // where this build offers it
+  const char* written_for;  // "cpu", "cuda" or both, "cpu cuda"
+  bool cpu, cuda;           // where this build offers it
 };
 
 template <class Args>
