@@ -18,7 +18,6 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= 2.13.0
 WORKERS ?= 2
-export CXX
 export MAX_JOBS ?= $(shell nproc)
 
 help:
@@ -33,9 +32,11 @@ environment := $(VENV)/.torch-$(TORCH)
 endif
 
 # $(call need,test,what is missing,packages)
-need = @{ $(1); } >/dev/null 2>&1 || { echo "make: $(2): sudo apt install $(3)" >&2; exit 1; }
+need = @{ $(1); } >/dev/null 2>&1 || { echo "make: $(strip $(2)): sudo apt install $(3)" >&2; exit 1; }
 headers = $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 package = $(notdir $(PYTHON))
+# as torch chooses it
+compiler = $(if $(filter default,$(origin CXX)),c++,$(CXX))
 
 machine:
 	$(call need,command -v $(PYTHON),no $(PYTHON) here,python3 python3-venv python3-dev g++)
@@ -45,7 +46,7 @@ ifneq ($(VENV),)
 	$(call need,$(PYTHON) -c 'import venv; import ensurepip',$(PYTHON) cannot make environments,$(package)-venv)
 endif
 	$(call need,test -e $(headers)/Python.h,$(PYTHON) has no C headers,$(package)-dev)
-	$(call need,$(CXX) -std=c++20 -fsyntax-only -x c++ /dev/null,no C++20 compiler ($(CXX)),g++)
+	$(call need,$(compiler) -std=c++20 -fsyntax-only -x c++ /dev/null,$(compiler) is no C++20 compiler,g++)
 
 # Where pip finds torch's wheel for this machine: a GPU needs one of its nvcc's major version.
 nvcc_major = $(shell nvidia-smi >/dev/null 2>&1 && nvcc --version | sed -n 's/.*release \([0-9]*\).*/\1/p')
@@ -62,7 +63,7 @@ $(VENV)/.torch-$(TORCH): requirements.txt | machine
 # ---- the build
 
 # One stamp for one way of building, so that another interpreter or option builds again; ninja then finds the little to do.
-options := $(py) $(TORCH) $(CXX) $(CFLAGS) $(CXXFLAGS) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
+options := $(py) $(TORCH) $(compiler) $(CFLAGS) $(CXXFLAGS) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
 built := build/built-$(firstword $(shell md5sum <<< '$(options)'))
 short := s|^(\[[0-9]+/[0-9]+\]) .* -c (-c )?($(CURDIR)/)?([^ ]+) .*|\1 \4|
 
@@ -70,7 +71,7 @@ build: $(built)
 
 $(built): setup.py $(shell find csrc) $(environment) | machine
 	mkdir -p build
-	PATH="$(if $(VENV),$(abspath $(VENV))/bin:)$$PATH" flock build/lock $(py) setup.py -q build_ext --inplace | sed -uE '$(short)'
+	flock build/lock $(py) setup.py -q build_ext --inplace | sed -uE '$(short)'
 	rm -f build/built-*
 	touch $@
 
