@@ -1,0 +1,80 @@
+#include "conv/accumulate.h"
+
+#include <cstring>
+
+#include "core/macros.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define TP_X86 1
+#endif
+
+namespace tp::conv {
+namespace {
+
+#define TP_INLINE __attribute__((always_inline)) inline
+
+// Six rows by one vector, or two of the narrow baseline: twelve sums at most, so that 16 registers hold them and the
+// operands.
+constexpr int tile = 6;
+
+// `vectors` registers of `bytes` bytes make the lanes.
+template <class A, int bytes, int vectors>
+TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b,
+                          A* c, const int64_t* to) {
+  typedef A Vector __attribute__((vector_size(bytes)));
+  constexpr int one = bytes / int(sizeof(A)), lanes = vectors * one;
+  A spare[lanes] = {};  // what the rows of the last tile that do not exist write to
+  for (int64_t i = 0; i < rows; i += tile) {
+    const A* source[tile];
+    A* target[tile];
+    Vector sum[tile][vectors];
+    for (int r = 0; r < tile; ++r) {
+      const bool exists = i + r < rows;
+      source[r] = a + from[exists ? i + r : i];
+      target[r] = exists ? c + to[i + r] : spare;
+      for (int v = 0; v < vectors; ++v) std::memcpy(&sum[r][v], target[r] + v * one, bytes);
+    }
+    for (int64_t k = 0; k < depth; ++k) {
+      Vector right[vectors];
+      for (int v = 0; v < vectors; ++v) std::memcpy(&right[v], b + k * lanes + v * one, bytes);
+      const int64_t at = off[k];
+      for (int r = 0; r < tile; ++r) {
+        for (int v = 0; v < vectors; ++v) sum[r][v] += source[r][at] * right[v];
+      }
+    }
+    for (int r = 0; r < tile; ++r) {
+      for (int v = 0; v < vectors; ++v) std::memcpy(target[r] + v * one, &sum[r][v], bytes);
+    }
+  }
+}
+
+#define TP_ACCUMULATE(name, attribute, bytes, vectors)                                                              \
+  template <class A>                                                                                                \
+  attribute void name(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b, \
+                      A* c, const int64_t* to) {                                                                    \
+    accumulate<A, bytes, vectors>(rows, a, from, depth, off, b, c, to);                                             \
+  }
+TP_ACCUMULATE(baseline, , 16, 2)
+#ifdef TP_X86
+TP_ACCUMULATE(avx2, __attribute__((target("avx2,fma"))), 32, 1)
+TP_ACCUMULATE(avx512, __attribute__((target("avx512f,avx2,fma"))), 64, 1)
+#endif
+
+}  // namespace
+
+template <class A>
+Accumulate<A> accumulate_for(int64_t columns) {
+  constexpr int64_t narrow = 32 / int64_t(sizeof(A)), wide = 2 * narrow;
+#ifdef TP_X86
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f"),
+                    has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (has_avx512 && columns > narrow) return {wide, &avx512<A>};
+  if (has_avx2) return {narrow, &avx2<A>};
+#endif
+  return {narrow, &baseline<A>};
+}
+
+template Accumulate<float> accumulate_for(int64_t);
+template Accumulate<double> accumulate_for(int64_t);
+
+}  // namespace tp::conv

@@ -1,0 +1,21 @@
+// The inner loop of the threaded rung: a matrix product whose left factor is addressed through two tables, so that an
+// unrolled image, or a transposed one, need not exist.
+#pragma once
+#include <cstdint>
+
+namespace tp::conv {
+
+// For every i in 0..rows:  c[to[i] + lane] += sum over k in 0..depth of a[from[i] + off[k]] * b[k * lanes + lane]
+// The sum runs in the order of k on every machine. The rows of c are distinct.
+template <class A>
+struct Accumulate {
+  int64_t lanes;
+  void (*run)(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b, A* c,
+              const int64_t* to);
+};
+
+// The widest kernel of this processor that `columns` columns of b can fill.
+template <class A>
+Accumulate<A> accumulate_for(int64_t columns);
+
+}  // namespace tp::conv

@@ -1,0 +1,131 @@
+// One output of each pass: the innermost loops of Figs. 16.6, 16.10, 16.11 and 16.15, which sequential and direct run
+// for every output, each in its own order.
+#pragma once
+#include "conv/conv.h"
+#include "core/simt.h"
+
+namespace tp::conv {
+
+// As a block, hands out bare pointers: for host code.
+struct Pointers {
+  template <class T>
+  T* global(const char*, T* data, int64_t) const {
+    return data;
+  }
+};
+
+template <class T, class Array, class ConstArray>
+struct BoundElements;
+
+template <class T>
+struct Elements {
+  using A = acc_t<T>;
+  T *x, *weight, *y;
+  const T* bias;
+  int64_t n, c, m, groups, channels, maps;  // channels and maps of one group
+  Axis rows, cols;
+
+  explicit Elements(const Args& a)
+      : x(static_cast<T*>(a.x)),
+        weight(static_cast<T*>(a.weight)),
+        y(static_cast<T*>(a.y)),
+        bias(static_cast<const T*>(a.bias)),
+        n(a.n),
+        c(a.c),
+        m(a.m),
+        groups(a.groups),
+        channels(a.c / a.groups),
+        maps(a.m / a.groups),
+        rows(a.rows),
+        cols(a.cols) {}
+
+  TP_HD int64_t taps() const { return rows.kernel * cols.kernel; }
+  TP_HD int64_t weights() const { return m * channels * taps(); }
+  TP_HD int64_t x_at(int64_t image, int64_t channel, int64_t i, int64_t j) const {
+    return ((image * c + channel) * rows.in + i) * cols.in + j;
+  }
+  TP_HD int64_t y_at(int64_t image, int64_t map, int64_t h, int64_t w) const {
+    return ((image * m + map) * rows.out + h) * cols.out + w;
+  }
+  // Tap (p, q) of the filter from `channel` of the group to `map`.
+  TP_HD int64_t weight_at(int64_t map, int64_t channel, int64_t p, int64_t q) const {
+    return ((map * channels + channel) * rows.kernel + p) * cols.kernel + q;
+  }
+
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto in = block.global("x", x, n * c * rows.in * cols.in);
+    const auto filters = block.global("weight", weight, weights());
+    const auto out = block.global("y", y, n * m * rows.out * cols.out);
+    const auto shift = block.global("bias", bias, bias ? m : 0);
+    return BoundElements<T, std::decay_t<decltype(in)>, std::decay_t<decltype(shift)>>{*this, in, filters, out, shift};
+  }
+};
+
+// Elements over a block's arrays.
+template <class T, class Array, class ConstArray>
+struct BoundElements {
+  using A = acc_t<T>;
+  Elements<T> e;
+  Array x, weight, y;
+  ConstArray bias;
+
+  // x under tap (p, q) of output (h, w), with padding as zeros.
+  TP_HD A padded(int64_t image, int64_t channel, int64_t i, int64_t j) const {
+    if (i < 0 || i >= e.rows.in || j < 0 || j >= e.cols.in) return A(0);
+    const T value = x[e.x_at(image, channel, i, j)];
+    return A(value);
+  }
+
+  TP_HD void fprop(int64_t image, int64_t map, int64_t h, int64_t w) const {
+    const int64_t first = map / e.maps * e.channels;  // the group's first channel
+    A sum = 0;
+    for (int64_t channel = 0; channel < e.channels; ++channel) {
+      for (int64_t p = 0; p < e.rows.kernel; ++p) {
+        for (int64_t q = 0; q < e.cols.kernel; ++q) {
+          const T factor = weight[e.weight_at(map, channel, p, q)];
+          sum += padded(image, first + channel, e.rows.source(h, p), e.cols.source(w, q)) * A(factor);
+        }
+      }
+    }
+    if (e.bias) {
+      const T shift = bias[map];
+      sum += A(shift);
+    }
+    y[e.y_at(image, map, h, w)] = T(sum);
+  }
+
+  TP_HD void dgrad(int64_t image, int64_t channel, int64_t i, int64_t j) const {
+    const int64_t first = channel / e.channels * e.maps;  // the group's first map
+    A sum = 0;
+    for (int64_t map = first; map < first + e.maps; ++map) {
+      for (int64_t p = 0; p < e.rows.kernel; ++p) {
+        const int64_t h = e.rows.reader(i, p);
+        if (h < 0) continue;
+        for (int64_t q = 0; q < e.cols.kernel; ++q) {
+          const int64_t w = e.cols.reader(j, q);
+          if (w < 0) continue;
+          const T gradient = y[e.y_at(image, map, h, w)], factor = weight[e.weight_at(map, channel % e.channels, p, q)];
+          sum += A(gradient) * A(factor);
+        }
+      }
+    }
+    x[e.x_at(image, channel, i, j)] = T(sum);
+  }
+
+  TP_HD void wgrad(int64_t map, int64_t channel, int64_t p, int64_t q) const {
+    const int64_t from = map / e.maps * e.channels + channel;
+    A sum = 0;
+    for (int64_t image = 0; image < e.n; ++image) {
+      for (int64_t h = 0; h < e.rows.out; ++h) {
+        for (int64_t w = 0; w < e.cols.out; ++w) {
+          const T gradient = y[e.y_at(image, map, h, w)];
+          sum += A(gradient) * padded(image, from, e.rows.source(h, p), e.cols.source(w, q));
+        }
+      }
+    }
+    weight[e.weight_at(map, channel, p, q)] = T(sum);
+  }
+};
+
+}  // namespace tp::conv

@@ -1,0 +1,409 @@
+// The production rung of the CPU: every pass is one matrix product, and none of its matrices is stored (accumulate.h).
+//
+// A weight w[m, c, p, q] and an output pixel (n, h, w) meet at the input element pixel + tap, where `pixel` depends on
+// n, h, w alone and `tap` on c, p, q alone. So the unrolled matrix of Fig. 16.16 is two tables of offsets, and the
+// passes differ in which table counts rows and which is summed over:
+//
+//   fprop   sums[pixel, m] += x[pixel + tap] * w[tap, m]            over the taps
+//   wgrad   sums[tap, m]   += x[tap + pixel] * dy[pixel, m]         over the pixels
+//   dgrad   sums[pixel + tap, c] += dy[pixel + map] * w[map, c]     over the maps, once for each (p, q)
+//
+// The last index runs along the lanes of a vector. A tile of pixels is worked off by one thread, so that its sums stay
+// in cache and the order of each sum depends on the shape alone. Where the input cannot be read as it lies, because it
+// is padded or of a half type, the tile first copies what it reads; taps further apart than they are many are copied
+// side by side.
+#include <algorithm>
+#include <atomic>
+
+#include "conv/accumulate.h"
+#include "conv/elements.h"
+#include "conv/tiles.h"
+
+namespace tp::conv {
+namespace {
+
+constexpr int64_t pixels_a_tile = 256, depth_a_panel = 256;  // a panel of the right factor stays in the first cache
+constexpr int64_t tasks_a_thread = 4;
+
+// Elements of scratch of one thread, a whole number of cache lines.
+constexpr int64_t lines(int64_t n) { return ceil_div(n, int64_t(16)) * 16; }
+
+// task(i, slot) for every i, each slot of at most context.device.threads by one thread at a time.
+template <class Task>
+void run_tasks(Context& context, int64_t tasks, const Task& task) {
+  std::atomic<int64_t> next{0};
+  context.parallel_for(min(tasks, int64_t(context.device.threads)), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t slot = begin; slot < end; ++slot) {
+      for (int64_t i = next++; i < tasks; i = next++) task(i, slot);
+    }
+  });
+}
+
+// `lanes` columns of the right factor, element(k, lane) where lane < columns, else zero.
+template <class A, class Element>
+void pack(A* out, int64_t depth, int64_t columns, int64_t lanes, const Element& element) {
+  for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t lane = 0; lane < lanes; ++lane) out[k * lanes + lane] = lane < columns ? A(element(k, lane)) : A(0);
+  }
+}
+
+// A tile of images [n, maps, height, width] as it lies in memory: f(first pixel of the tile, its offset in map 0, how many).
+template <class F>
+void for_runs(const Tile& t, const Tiling& whole, int64_t maps, const F& f) {
+  const bool full = t.width == whole.width;  // whole rows follow each other
+  const int64_t length = full ? t.height * t.width : t.width, runs = full ? 1 : t.height;
+  for (int64_t n = 0; n < t.images; ++n) {
+    for (int64_t r = 0; r < runs; ++r) {
+      f((n * runs + r) * length, ((t.image + n) * maps * whole.height + t.h + r) * whole.width + t.w, length);
+    }
+  }
+}
+
+// sums[pixel, lane] become map `lane` of the images, whose first map of these is at `out`.
+template <class T, class A>
+void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out, const T* bias, const Tiling& whole,
+           int64_t maps) {
+  for_runs(t, whole, maps, [&](int64_t pixel, int64_t at, int64_t length) {
+    for (int64_t lane = 0; lane < columns; ++lane) {
+      const A shift = bias ? A(bias[lane]) : A(0);
+      const A* from = sums + pixel * lanes + lane;
+      T* to = out + at + lane * whole.height * whole.width;
+      for (int64_t i = 0; i < length; ++i) to[i] = T(from[i * lanes] + shift);
+    }
+  });
+}
+
+// The other way round: panel[pixel, lane] = map `lane` of the images, zero beyond `columns`.
+template <class T, class A>
+void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, const Tiling& whole, int64_t maps) {
+  for_runs(t, whole, maps, [&](int64_t pixel, int64_t at, int64_t length) {
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      A* to = panel + pixel * lanes + lane;
+      const T* from = in + at + lane * whole.height * whole.width;
+      for (int64_t i = 0; i < length; ++i) to[i * lanes] = lane < columns ? A(from[i]) : A(0);
+    }
+  });
+}
+
+// Where output o of a tile finds its tap k along one axis: o * step + k * tap.
+struct Layout {
+  int64_t step, tap, extent;
+  bool dense;  // as in the image
+
+  Layout(const Axis& axis, int64_t outputs) {
+    const int64_t apart = (outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
+    dense = apart <= outputs * axis.kernel;
+    step = dense ? axis.stride : axis.kernel;
+    tap = dense ? axis.dilation : 1;
+    extent = dense ? apart : outputs * axis.kernel;
+  }
+};
+
+// What tiles of output pixels read of x: the image itself, or a copy with its padding.
+template <class T>
+struct Input {
+  using A = acc_t<T>;
+  const Elements<T>& e;
+  Layout rows, cols;
+  bool copied;
+  int64_t pitch, channel, image;  // strides
+  int64_t copy_size, table_size;
+
+  Input(const Elements<T>& e, const Tile& size)
+      : e(e),
+        rows(e.rows, size.height),
+        cols(e.cols, size.width),
+        copied(!std::is_same<T, A>::value || !rows.dense || !cols.dense || e.rows.pad > 0 || e.cols.pad > 0),
+        pitch(copied ? cols.extent : e.cols.in),
+        channel(copied ? rows.extent * pitch : e.rows.in * e.cols.in),
+        image(copied ? e.channels * channel : e.c * channel),
+        copy_size(copied ? lines(size.images * image) : 0),
+        table_size(copied ? rows.extent + cols.extent : 0) {}
+
+  // off[(c * kernel + p) * kernel + q] for the channels of a group.
+  void taps(int64_t* off) const {
+    for (int64_t c = 0; c < e.channels; ++c) {
+      for (int64_t p = 0; p < e.rows.kernel; ++p) {
+        for (int64_t q = 0; q < e.cols.kernel; ++q) *off++ = c * channel + p * rows.tap * pitch + q * cols.tap;
+      }
+    }
+  }
+  void pixels(const Tile& t, int64_t* off) const {
+    for (int64_t n = 0; n < t.images; ++n) {
+      for (int64_t h = 0; h < t.height; ++h) {
+        for (int64_t w = 0; w < t.width; ++w) *off++ = n * image + h * rows.step * pitch + w * cols.step;
+      }
+    }
+  }
+  // The array that the two tables address, for one group.
+  const A* read(const Tile& t, int64_t group, A* copy, int64_t* table) const {
+    const T* x = e.x + e.x_at(t.image, group * e.channels, 0, 0);
+    if constexpr (std::is_same<T, A>::value) {
+      if (!copied) return x + t.h * e.rows.stride * pitch + t.w * e.cols.stride;
+    }
+    int64_t *from_row = table, *from_col = table + rows.extent;
+    sources(e.rows, rows, t.h, t.height, from_row);
+    sources(e.cols, cols, t.w, t.width, from_col);
+    for (int64_t n = 0; n < t.images; ++n) {
+      for (int64_t c = 0; c < e.channels; ++c) {
+        for (int64_t r = 0; r < rows.extent; ++r) {
+          A* to = copy + n * image + c * channel + r * pitch;
+          const T* from = x + e.x_at(n, c, max(from_row[r], int64_t(0)), 0);
+          for (int64_t j = 0; j < pitch; ++j) to[j] = from_row[r] < 0 || from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
+        }
+      }
+    }
+    return copy;
+  }
+
+ private:
+  // The input element at each place of the copy; -1 for padding, and for what no tap reads.
+  static void sources(const Axis& axis, const Layout& layout, int64_t first, int64_t outputs, int64_t* from) {
+    std::fill(from, from + layout.extent, -1);
+    for (int64_t o = 0; o < outputs; ++o) {
+      for (int64_t k = 0; k < axis.kernel; ++k) {
+        const int64_t i = axis.source(first + o, k);
+        if (i >= 0 && i < axis.in) from[o * layout.step + k * layout.tap] = i;
+      }
+    }
+  }
+};
+
+// Tiles small enough to keep all threads busy.
+int64_t pixels_for(const Context& context, int64_t pixels) {
+  return min(pixels_a_tile, max(int64_t(48), ceil_div(pixels, tasks_a_thread * context.device.threads)));
+}
+
+// Tasks are tiles by groups by `parts` of the blocks of lanes: more parts where there are few tiles.
+struct Tasks {
+  int64_t tiles, groups, blocks, parts;
+
+  Tasks(const Context& context, int64_t tiles, int64_t groups, int64_t blocks)
+      : tiles(tiles), groups(groups), blocks(blocks), parts(1) {
+    if (tiles * groups > 0) parts = min(blocks, ceil_div(tasks_a_thread * context.device.threads, tiles * groups));
+  }
+  int64_t count() const { return tiles * groups * parts; }
+
+  // f(tile, group, first block, last block, slot)
+  template <class F>
+  void run(Context& context, const F& f) const {
+    run_tasks(context, count(), [&](int64_t i, int64_t slot) {
+      const int64_t part = i % parts, group = i / parts % groups;
+      f(i / parts / groups, group, part * blocks / parts, (part + 1) * blocks / parts, slot);
+    });
+  }
+};
+
+template <class T>
+void fprop(const Elements<T>& e, Context& context) {
+  using A = acc_t<T>;
+  const auto kernel = accumulate_for<A>(e.maps);
+  const int64_t lanes = kernel.lanes, blocks = ceil_div(e.maps, lanes), depth = e.channels * e.taps();
+  A* filters = context.workspace<A>(e.groups * blocks * depth * lanes);
+  run_tasks(context, e.groups * blocks, [&](int64_t i, int64_t) {
+    const int64_t lane0 = i % blocks * lanes;
+    const T* from = e.weight + (i / blocks * e.maps + lane0) * depth;
+    pack(filters + i * depth * lanes, depth, e.maps - lane0, lanes,
+         [&](int64_t k, int64_t lane) { return A(from[lane * depth + k]); });
+  });
+
+  const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_for(context, e.n * e.rows.out * e.cols.out));
+  const Tasks tasks(context, tiling.count(), e.groups, blocks);
+  const Input<T> input(e, tiling.size);
+  const int64_t pixels = tiling.size.pixels(), threads = min(tasks.count(), int64_t(context.device.threads));
+  int64_t* taps = context.workspace<int64_t>(depth);
+  int64_t* to = context.workspace<int64_t>(pixels);
+  input.taps(taps);
+  for (int64_t i = 0; i < pixels; ++i) to[i] = i * lanes;
+  const int64_t sums_size = lines(pixels * lanes), values = input.copy_size + sums_size,
+                offsets = pixels + input.table_size;
+  A* scratch = context.workspace<A>(threads * values);
+  int64_t* tables = context.workspace<int64_t>(threads * offsets);
+
+  tasks.run(context, [&](int64_t i, int64_t group, int64_t first, int64_t last, int64_t slot) {
+    const Tile t = tiling[i];
+    A *sums = scratch + slot * values, *copy = sums + sums_size;
+    int64_t* from = tables + slot * offsets;
+    input.pixels(t, from);
+    const A* x = input.read(t, group, copy, from + pixels);
+    for (int64_t block = first; block < last; ++block) {
+      const A* right = filters + (group * blocks + block) * depth * lanes;
+      std::fill(sums, sums + t.pixels() * lanes, A(0));
+      for (int64_t k = 0; k < depth; k += depth_a_panel) {
+        kernel.run(t.pixels(), x, from, min(depth_a_panel, depth - k), taps + k, right + k * lanes, sums, to);
+      }
+      const int64_t map = group * e.maps + block * lanes;
+      store(t, sums, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out,
+            e.bias ? e.bias + map : nullptr, tiling, e.m);
+    }
+  });
+}
+
+// The gradient in accumulators: itself, or a copy.
+template <class T>
+const acc_t<T>* widened(const Elements<T>& e, Context& context) {
+  using A = acc_t<T>;
+  if constexpr (std::is_same<T, A>::value) {
+    return e.y;
+  } else {
+    const int64_t n = e.n * e.m * e.rows.out * e.cols.out;
+    A* wide = context.workspace<A>(n);
+    context.parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) wide[i] = A(e.y[i]);
+    });
+    return wide;
+  }
+}
+
+// Adds to sums[pixel of a tile of dx, lane] what all output pixels send through one tap.
+template <class T>
+struct Sender {
+  using A = acc_t<T>;
+  const Elements<T>& e;
+  const Accumulate<A>& kernel;
+  const int64_t* maps;     // their offsets in the gradient
+  int64_t *from, *to;      // the outputs that send, counted from the first, and their targets
+  int64_t rows = -1, cols = -1, count = 0;  // what the tables are for
+
+  void send(const Tile& t, int64_t p, int64_t q, const A* gradient, const A* right, A* sums) {
+    const int64_t h = e.rows.first_reader(t.h, p), w = e.cols.first_reader(t.w, q);
+    fill_tables(t, e.rows.first_reader(t.h + t.height, p) - h, e.cols.first_reader(t.w + t.width, q) - w);
+    if (count == 0) return;
+    A* target = sums + ((e.rows.source(h, p) - t.h) * t.width + e.cols.source(w, q) - t.w) * kernel.lanes;
+    gradient += h * e.cols.out + w;
+    for (int64_t k = 0; k < e.maps; k += depth_a_panel) {
+      kernel.run(count, gradient, from, min(depth_a_panel, e.maps - k), maps + k, right + k * kernel.lanes, target, to);
+    }
+  }
+
+ private:
+  void fill_tables(const Tile& t, int64_t new_rows, int64_t new_cols) {
+    if (new_rows == rows && new_cols == cols) return;
+    rows = new_rows;
+    cols = new_cols;
+    count = 0;
+    for (int64_t n = 0; n < t.images; ++n) {
+      for (int64_t h = 0; h < rows; ++h) {
+        const int64_t source = e.y_at(n, 0, h, 0), target = (n * t.height + h * e.rows.stride) * t.width;
+        for (int64_t w = 0; w < cols; ++w, ++count) {
+          from[count] = source + w;
+          to[count] = (target + w * e.cols.stride) * kernel.lanes;
+        }
+      }
+    }
+  }
+};
+
+template <class T>
+void dgrad(const Elements<T>& e, Context& context) {
+  using A = acc_t<T>;
+  const auto kernel = accumulate_for<A>(e.channels);
+  const int64_t lanes = kernel.lanes, blocks = ceil_div(e.channels, lanes), panel = e.maps * lanes;
+  A* filters = context.workspace<A>(e.groups * blocks * e.taps() * panel);
+  run_tasks(context, e.groups * blocks * e.taps(), [&](int64_t i, int64_t) {
+    const int64_t tap = i % e.taps(), channel = i / e.taps() % blocks * lanes, map = i / e.taps() / blocks * e.maps;
+    const T* from = e.weight + (map * e.channels + channel) * e.taps() + tap;
+    pack(filters + i * panel, e.maps, e.channels - channel, lanes,
+         [&](int64_t k, int64_t lane) { return A(from[(k * e.channels + lane) * e.taps()]); });
+  });
+  const A* gradient = widened(e, context);
+
+  const Tiling tiling(e.n, e.rows.in, e.cols.in, pixels_for(context, e.n * e.rows.in * e.cols.in));
+  const Tasks tasks(context, tiling.count(), e.groups, blocks);
+  const int64_t pixels = tiling.size.pixels(), threads = min(tasks.count(), int64_t(context.device.threads));
+  const int64_t plane = e.rows.out * e.cols.out, sums_size = lines(pixels * lanes);
+  int64_t* maps = context.workspace<int64_t>(e.maps);
+  for (int64_t i = 0; i < e.maps; ++i) maps[i] = i * plane;
+  A* scratch = context.workspace<A>(threads * sums_size);
+  int64_t* tables = context.workspace<int64_t>(threads * 2 * pixels);
+
+  tasks.run(context, [&](int64_t i, int64_t group, int64_t first, int64_t last, int64_t slot) {
+    const Tile t = tiling[i];
+    A* sums = scratch + slot * sums_size;
+    Sender<T> sender{e, kernel, maps, tables + slot * 2 * pixels, tables + (slot * 2 + 1) * pixels};
+    const A* source = gradient + e.y_at(t.image, group * e.maps, 0, 0);
+    for (int64_t block = first; block < last; ++block) {
+      const A* right = filters + (group * blocks + block) * e.taps() * panel;
+      std::fill(sums, sums + t.pixels() * lanes, A(0));
+      for (int64_t tap = 0; tap < e.taps(); ++tap) {
+        sender.send(t, tap / e.cols.kernel, tap % e.cols.kernel, source, right + tap * panel, sums);
+      }
+      const int64_t channel = group * e.channels + block * lanes;
+      store(t, sums, min(lanes, e.channels - block * lanes), lanes, e.x + channel * e.rows.in * e.cols.in,
+            static_cast<const T*>(nullptr), tiling, e.c);
+    }
+  });
+}
+
+// wgrad sums chunks of tiles apart and then the chunks: as many as keep threads busy, but a number that the shape alone
+// gives.
+int64_t chunks_for(int64_t tiles, int64_t others, int64_t bytes) {
+  constexpr int64_t tasks = 64, most_bytes = 64 << 20;
+  return max(int64_t(1), min(tiles, min(tasks / others, most_bytes / bytes)));
+}
+
+template <class T>
+void wgrad(const Elements<T>& e, Context& context) {
+  using A = acc_t<T>;
+  const auto kernel = accumulate_for<A>(e.maps);
+  const int64_t lanes = kernel.lanes, blocks = ceil_div(e.maps, lanes), taps = e.channels * e.taps();
+  const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_a_tile);
+  const int64_t filters = e.groups * blocks,
+                chunks = chunks_for(tiling.count(), filters, filters * taps * lanes * int64_t(sizeof(A)));
+  const int64_t tasks = filters * chunks, threads = min(tasks, int64_t(context.device.threads));
+  const Input<T> input(e, tiling.size);
+  const int64_t pixels = tiling.size.pixels();
+  int64_t* from = context.workspace<int64_t>(taps);
+  int64_t* to = context.workspace<int64_t>(taps);
+  input.taps(from);
+  for (int64_t k = 0; k < taps; ++k) to[k] = k * lanes;
+  const int64_t panel_size = lines(pixels * lanes), values = input.copy_size + panel_size,
+                offsets = pixels + input.table_size;
+  A* scratch = context.workspace<A>(threads * values);
+  int64_t* tables = context.workspace<int64_t>(threads * offsets);
+  A* sums = context.workspace<A>(tasks * taps * lanes);
+
+  run_tasks(context, tasks, [&](int64_t i, int64_t slot) {
+    const int64_t chunk = i % chunks, block = i / chunks % blocks, group = i / chunks / blocks,
+                  map = group * e.maps + block * lanes;
+    A *panel = scratch + slot * values, *copy = panel + panel_size, *mine = sums + i * taps * lanes;
+    int64_t* off = tables + slot * offsets;
+    std::fill(mine, mine + taps * lanes, A(0));
+    for (int64_t tile = chunk * tiling.count() / chunks; tile < (chunk + 1) * tiling.count() / chunks; ++tile) {
+      const Tile t = tiling[tile];
+      input.pixels(t, off);
+      const A* x = input.read(t, group, copy, off + pixels);
+      load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out, tiling, e.m);
+      kernel.run(taps, x, from, t.pixels(), off, panel, mine, to);
+    }
+  });
+  run_tasks(context, filters, [&](int64_t i, int64_t) {
+    const A* first = sums + i * chunks * taps * lanes;
+    const int64_t lane0 = i % blocks * lanes, map = i / blocks * e.maps + lane0;
+    for (int64_t lane = 0; lane < min(lanes, e.maps - lane0); ++lane) {
+      for (int64_t k = 0; k < taps; ++k) {
+        A sum = 0;
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += first[(chunk * taps + k) * lanes + lane];
+        e.weight[(map + lane) * taps + k] = T(sum);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void threaded(const Args& args, Context& context) {
+  dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
+    const Elements<typename decltype(type)::type> e(args);
+    switch (args.pass) {
+      case Pass::fprop:
+        return fprop(e, context);
+      case Pass::dgrad:
+        return dgrad(e, context);
+      case Pass::wgrad:
+        return wgrad(e, context);
+    }
+  });
+}
+
+}  // namespace tp::conv

@@ -1,0 +1,250 @@
+// The kernels around the matrix product of im2col_gemm: they bring a tile of the problem into matrix form and back. A
+// column of every matrix is an output pixel of the tile.
+//
+// Each is one body, run by a thread an item through simt on CUDA, and on all threads of the CPU otherwise; a checked
+// session runs the simt form on the CPU too.
+#pragma once
+#include "conv/elements.h"
+#include "conv/tiles.h"
+
+namespace tp::conv {
+
+constexpr int unroll_threads = 256;
+
+template <class Body>
+struct Each {
+  Body body;
+  int64_t count;
+  const char* name;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto bound = body.bind(block);
+    for (int64_t first = block.index().x * unroll_threads; first < count; first += block.grid().x * unroll_threads) {
+      block.phase(name, [&](int t) {
+        if (first + t < count) bound(first + t);
+      });
+    }
+  }
+};
+
+// body.bind(block)(i) for every i in 0..count.
+template <class Body>
+void each(Context& context, const char* name, int64_t count, const Body& body) {
+  if (context.device.cuda || simt::session()) {
+    const int64_t blocks = min(ceil_div(count, int64_t(unroll_threads)), int64_t(2147483647));
+    return simt::launch(context, name, {blocks}, unroll_threads, 0, Each<Body>{body, count, name});
+  }
+  const auto bound = body.bind(Pointers{});
+  context.parallel_for(count, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) bound(i);
+  });
+}
+
+// The pixel of column `i` of a tile.
+struct Pixel {
+  int64_t image, h, w;
+  TP_HD Pixel(const Tile& t, int64_t i)
+      : image(t.image + i / (t.height * t.width)), h(t.h + i / t.width % t.height), w(t.w + i % t.width) {}
+};
+
+// Fig. 16.18: item (c, column) collects what output pixel `column` reads of channel c, one element a row. A group has
+// `depth` rows: its taps and, for the bias, one row of ones.
+template <class T, class Out>
+struct Unroll {
+  Elements<T> e;
+  Tile tile;
+  int64_t depth;
+  Out* matrix;  // [groups, depth, columns]
+
+  template <class X, class U>
+  struct Bound {
+    Unroll k;
+    X x;
+    U u;
+    TP_HD void operator()(int64_t item) const {
+      const Elements<T>& e = k.e;
+      const int64_t columns = k.tile.pixels(), c = item / columns, column = item % columns, inside = c % e.channels;
+      const Pixel pixel(k.tile, column);
+      const int64_t row = c / e.channels * k.depth + inside * e.taps();
+      for (int64_t p = 0; p < e.rows.kernel; ++p) {
+        for (int64_t q = 0; q < e.cols.kernel; ++q) {
+          u[(row + p * e.cols.kernel + q) * columns + column] =
+              Out(x.padded(pixel.image, c, e.rows.source(pixel.h, p), e.cols.source(pixel.w, q)));
+        }
+      }
+      if (inside == 0 && k.depth > e.channels * e.taps()) {
+        u[(row + k.depth - 1) * columns + column] = Out(1.0f);
+      }
+    }
+  };
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = e.bind(block);
+    const auto u = block.global("x_unroll", matrix, e.groups * depth * tile.pixels());
+    return Bound<std::decay_t<decltype(x)>, std::decay_t<decltype(u)>>{*this, x, u};
+  }
+};
+
+// The same matrix row by row (Fig. 16.17): on the CPU each row is written as it lies.
+template <class T, class Out>
+void unroll_on_host(Context& context, const Unroll<T, Out>& k) {
+  const Elements<T>& e = k.e;
+  const auto x = e.bind(Pointers{});
+  const int64_t columns = k.tile.pixels(), used = e.channels * e.taps();
+  context.parallel_for(e.groups * k.depth, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      Out* to = k.matrix + row * columns;
+      const int64_t inside = row % k.depth, tap = inside % e.taps(), c = row / k.depth * e.channels + inside / e.taps();
+      for (int64_t n = k.tile.image; n < k.tile.image + k.tile.images; ++n) {
+        for (int64_t h = k.tile.h; h < k.tile.h + k.tile.height; ++h) {
+          const int64_t i = e.rows.source(h, tap / e.cols.kernel);
+          for (int64_t w = k.tile.w; w < k.tile.w + k.tile.width; ++w) {
+            *to++ = Out(inside == used ? 1 : x.padded(n, c, i, e.cols.source(w, tap % e.cols.kernel)));
+          }
+        }
+      }
+    }
+  });
+}
+
+template <class T, class Out>
+void unroll(Context& context, const Elements<T>& e, const Tile& tile, int64_t depth, Out* matrix) {
+  const Unroll<T, Out> k{e, tile, depth, matrix};
+  if (context.device.cuda || simt::session()) return each(context, "unroll", e.c * tile.pixels(), k);
+  unroll_on_host(context, k);
+}
+
+// The output maps of a tile as the matrix [m, columns], to or from y.
+template <class T, class A, bool to_matrix>
+struct Maps {
+  Elements<T> e;
+  Tile tile;
+  A* matrix;
+
+  template <class X, class M>
+  struct Bound {
+    Maps k;
+    X x;
+    M matrix;
+    TP_HD void operator()(int64_t item) const {
+      const Pixel pixel(k.tile, item % k.tile.pixels());
+      const int64_t at = k.e.y_at(pixel.image, item / k.tile.pixels(), pixel.h, pixel.w);
+      if constexpr (to_matrix) {
+        const T value = x.y[at];
+        matrix[item] = A(value);
+      } else {
+        const A value = matrix[item];
+        x.y[at] = T(value);
+      }
+    }
+  };
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = e.bind(block);
+    const auto m = block.global("maps", matrix, e.m * tile.pixels());
+    return Bound<std::decay_t<decltype(x)>, std::decay_t<decltype(m)>>{*this, x, m};
+  }
+};
+
+// The transpose of unroll, by its targets: item (n, c, i, j) of the tile `target` of dx adds up what the taps that read
+// it left in `matrix` [c, taps, columns], whose columns are the pixels of `from`.
+template <class T>
+struct Fold {
+  using A = acc_t<T>;
+  Elements<T> e;
+  Tile target, from;
+  A* matrix;
+
+  template <class X, class U>
+  struct Bound {
+    Fold k;
+    X x;
+    U u;
+    TP_HD void operator()(int64_t item) const {
+      const Elements<T>& e = k.e;
+      const Tile &t = k.target, &from = k.from;
+      const int64_t j = t.w + item % t.width, i = t.h + item / t.width % t.height;
+      const int64_t c = item / (t.width * t.height) % e.c, n = item / (t.width * t.height) / e.c;
+      A sum = 0;
+      for (int64_t p = 0; p < e.rows.kernel; ++p) {
+        const int64_t h = e.rows.reader(i, p);
+        if (h < 0) continue;
+        for (int64_t q = 0; q < e.cols.kernel; ++q) {
+          const int64_t w = e.cols.reader(j, q);
+          if (w < 0) continue;
+          const int64_t column = (n * from.height + h - from.h) * from.width + w - from.w;
+          const A value = u[(c * e.taps() + p * e.cols.kernel + q) * from.pixels() + column];
+          sum += value;
+        }
+      }
+      x.x[e.x_at(t.image + n, c, i, j)] = T(sum);
+    }
+  };
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = e.bind(block);
+    const auto u = block.global("x_unroll", matrix, e.c * e.taps() * from.pixels());
+    return Bound<std::decay_t<decltype(x)>, std::decay_t<decltype(u)>>{*this, x, u};
+  }
+};
+
+// to[i] = from[i], plus to[i] where `add`.
+template <class From, class To>
+struct Copy {
+  const From* from;
+  To* to;
+  int64_t n;
+  bool add;
+
+  template <class F, class D>
+  struct Bound {
+    F from;
+    D to;
+    bool add;
+    TP_HD void operator()(int64_t i) const {
+      const From value = from[i];
+      const To before = add ? To(to[i]) : To(0.0f);
+      to[i] = add ? To(before + To(value)) : To(value);
+    }
+  };
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto source = block.global("from", from, n);
+    const auto target = block.global("to", to, n);
+    return Bound<std::decay_t<decltype(source)>, std::decay_t<decltype(target)>>{source, target, add};
+  }
+};
+
+// The filters as a matrix [m, taps + 1] whose last column is the bias: a weight on an input that is always one.
+template <class T>
+struct WithBias {
+  Elements<T> e;
+  T* matrix;
+
+  template <class X, class M>
+  struct Bound {
+    int64_t taps;
+    X x;
+    M matrix;
+    TP_HD void operator()(int64_t i) const {
+      const int64_t map = i / (taps + 1), tap = i % (taps + 1);
+      if (tap < taps) {
+        const T value = x.weight[map * taps + tap];
+        matrix[i] = value;
+      } else {
+        const T value = x.bias[map];
+        matrix[i] = value;
+      }
+    }
+  };
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = e.bind(block);
+    const int64_t taps = e.channels * e.taps();
+    const auto m = block.global("filters", matrix, e.m * (taps + 1));
+    return Bound<std::decay_t<decltype(x)>, std::decay_t<decltype(m)>>{taps, x, m};
+  }
+};
+
+}  // namespace tp::conv
