@@ -5,9 +5,9 @@
     python -m torch_patterns.bench scan --named
 
 Options that are not the command's are the operator's arguments. On CUDA the time is the device's: events around the
-call, behind a read of a buffer larger than the L2 cache, which empties it and hides the host's work of launching. On the
-CPU it is the wall clock's. Medians after a warm-up. GB/s counts the bytes that any algorithm must move; the share is that
-of a copy measured in the same run.
+call, behind a read of a buffer larger than the L2 cache, which empties it and hides the host's work of launching. On
+the CPU it is the wall clock's. Medians after a warm-up. GB/s counts the bytes that any algorithm must move; the share
+is that of a copy measured in the same run.
 """
 
 from __future__ import annotations

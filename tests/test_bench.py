@@ -1,0 +1,66 @@
+"""The benchmarks: every contestant of every Spec, peers too, gives the reference's result; rows become tables."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_patterns import bench, registry, testing
+
+REPORT = Path(__file__).parent.parent / "benchmarks/report.py"
+
+
+class FakeClock:
+    copy_rate = 1e12
+
+    def __call__(self, call) -> float:
+        call()
+        return 1e-3
+
+
+def test_every_contestant_is_checked(spec, device):
+    cases = [("sized", spec.sized(100))] if spec.sized else [("sample", c) for c in spec.samples]
+    for label, case in cases:
+        rows = list(bench.measure(spec, label, case, spec.dtype, device, FakeClock(), None))
+        measured = [row["algorithm"] for row in rows]
+        assert measured[: len(rows) - len(spec.peers)] == ["auto", *registry.algorithms(spec.pattern, device)]
+        assert all(row["milliseconds"] == "1" and float(row["gigabytes_per_second"]) > 0 for row in rows)
+
+
+def test_a_wrong_result_is_not_timed():
+    spec = replace(testing.specs()["scan"], peers={"wrong": torch.cumprod})
+    with pytest.raises(AssertionError, match="scan wrong here: element"):
+        list(bench.measure(spec, "here", testing.case((50,), dim=0), torch.float32, "cpu", FakeClock(), ["wrong"]))
+
+
+def test_the_clock_of_the_cpu():
+    clock = bench.Clock("cpu", budget=0.01)
+    assert clock.copy_rate > 1e8
+    assert 1e-3 < clock(lambda: torch.randn(300_000).sort()) < 10
+
+
+def test_sizes_and_arguments():
+    assert bench.sizes("2^4:2^9") == [16, 64, 256]
+    assert bench.sizes("2^4:2^8:16") == [16, 256]
+    assert bench.sizes("1000,2^20") == [1000, 2**20]
+    assert bench.operator_arguments(["--op", "max", "--dim", "1"]) == {"op": "max", "dim": 1}
+    with pytest.raises(SystemExit, match="expected an option"):
+        bench.operator_arguments(["op", "max"])
+
+
+def test_rows_become_a_table(tmp_path):
+    path = tmp_path / "scan.csv"
+    bench.main(
+        ["scan", "--device", "cpu", "--sizes", "64", "--algorithms", "auto,sequential,torch", "--csv", str(path)]
+    )
+    module = importlib.util.spec_from_file_location("report", REPORT)
+    report = importlib.util.module_from_spec(module)
+    module.loader.exec_module(report)
+    report.RESULTS = tmp_path
+    text = report.with_fresh_tables("before\n<!-- bench:scan -->\nold\n<!-- /bench -->\nafter\n")
+    assert "| algorithm | scan float32 2^6 |" in text and "| `auto` | " in text and "old" not in text
+    assert report.with_fresh_tables(text) == text
+    report.plot("scan", tmp_path)
+    assert (tmp_path / "scan.png").stat().st_size > 1000

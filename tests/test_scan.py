@@ -1,0 +1,141 @@
+"""What is special to scans and recurrences: identities, NaN, zeros, ties, wrap-around, long chains, many rows."""
+
+import itertools
+
+import pytest
+import torch
+from common import EACH_DEVICE
+
+from torch_patterns import linear_recurrence, registry, scan
+from torch_patterns.testing import ALL, FLOATS, assert_equal, assert_same_bits, assert_within, gamma, unit_roundoff
+from torch_patterns.testing.scan import OPS, identity, scan_reference
+
+pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
+INF, NAN = float("inf"), float("nan")
+
+
+def algorithms(device: str) -> list[str]:
+    return ["auto", *registry.algorithms("scan", device)]
+
+
+def grad(y: torch.Tensor, x: torch.Tensor, weights=None) -> list[float]:
+    weights = torch.ones_like(y) if weights is None else torch.as_tensor(weights).to(y)
+    return torch.autograd.grad(y, x, weights)[0].tolist()
+
+
+def test_the_exclusive_scan_of_one_element_is_the_identity(device):
+    for algorithm, op, dtype in itertools.product(algorithms(device), OPS, ALL):
+        y = scan(torch.ones(1, dtype=dtype, device=device), op=op, exclusive=True, algorithm=algorithm)
+        assert y.tolist() == [identity(op, dtype)], (algorithm, op, dtype)
+
+
+def test_small_integers_sum_to_int64_and_large_ones_wrap(device):
+    for algorithm in algorithms(device):
+        ones = torch.ones(300, dtype=torch.uint8, device=device)
+        assert scan(ones, algorithm=algorithm)[-1].item() == 300
+        x = torch.full((5,), 2**62, device=device)
+        assert scan(x, algorithm=algorithm).tolist() == [2**62, -(2**63), -(2**62), 0, 2**62]
+
+
+def test_nan_and_infinities_spread_to_the_end(device):
+    x = torch.tensor([1.0, 2.0, NAN, 3.0, 5.0], device=device)
+    mixed = torch.tensor([1.0, INF, 2.0, -INF, 3.0], device=device)
+    for algorithm, op, dtype in itertools.product(algorithms(device), OPS, FLOATS):
+        y = scan(x.to(dtype), op=op, algorithm=algorithm)
+        assert y.isnan().tolist() == [False, False, True, True, True], (algorithm, op, dtype)
+        y = scan(x.to(dtype), op=op, reverse=True, exclusive=True, algorithm=algorithm)
+        assert y.isnan().tolist() == [True, True, False, False, False], (algorithm, op, dtype)
+    for algorithm in algorithms(device):
+        assert_equal(scan(mixed, algorithm=algorithm), torch.tensor([1.0, INF, INF, NAN, NAN]), algorithm)
+
+
+def test_subnormals_are_kept(device):
+    x = torch.tensor([1e-40, 0.0], device=device)
+    for algorithm, op in itertools.product(algorithms(device), ("sum", "max")):
+        assert_same_bits(scan(x, op=op, algorithm=algorithm), x[:1].expand(2).clone(), algorithm)
+
+
+def test_gradients_of_extrema_go_to_the_first_of_equals(device):
+    x = torch.tensor([1.0, 3.0, 3.0, 2.0, 4.0, 4.0], device=device, requires_grad=True)
+    for algorithm in algorithms(device):
+        take = {"algorithm": algorithm, "op": "max"}
+        assert grad(scan(x, **take), x) == [1, 3, 0, 0, 2, 0]
+        assert grad(scan(x, reverse=True, **take), x) == [0, 0, 0, 0, 0, 6]
+        assert grad(scan(x, exclusive=True, **take), x) == [1, 3, 0, 0, 1, 0]
+        assert grad(scan(-x, op="min", algorithm=algorithm), x) == [-1, -3, 0, 0, -2, 0]
+    with_nan = torch.tensor([1.0, NAN, 2.0, NAN], device=device, requires_grad=True)
+    assert grad(scan(with_nan, op="max"), with_nan) == [1, 3, 0, 0]
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_gradients_of_products_with_zeros(zeros, device):
+    """Against the product rule, term by term."""
+    x = torch.tensor([2.0, 3.0, 5.0, -1.0, 4.0], dtype=torch.float64, device=device)
+    x[torch.arange(1, 1 + 2 * zeros, 2)] = 0
+    for exclusive, reverse in itertools.product((False, True), repeat=2):
+        leaf = x.clone().requires_grad_()
+        got = grad(scan(leaf, op="prod", exclusive=exclusive, reverse=reverse), leaf, [1, 10, 100, 1000, 10000])
+        order = list(range(5))[:: -1 if reverse else 1]
+        want = [0.0] * 5
+        for place, k in enumerate(order):
+            factors = order[: place + (not exclusive)]
+            for j in factors:
+                others = [x[i].item() for i in factors if i != j]
+                want[j] += 10.0**k * torch.tensor(others, dtype=torch.float64).prod().item()
+        assert got == want, (exclusive, reverse)
+
+
+def test_gradients_of_sums_are_sums_from_the_other_end(device):
+    x = torch.randn(2, 300, device=device, requires_grad=True)
+    g = torch.randint(-9, 10, (2, 300), device=device).float()
+    for exclusive, reverse in itertools.product((False, True), repeat=2):
+        got = torch.autograd.grad(scan(x, exclusive=exclusive, reverse=reverse), x, g)[0]
+        assert_equal(got, scan_reference(g.cpu(), exclusive=exclusive, reverse=not reverse))
+
+
+def test_gradients_of_a_recurrence(device):
+    """h = b0, then a1 b0 + b1: a0 is not used without `initial`."""
+    a = torch.tensor([7.0, 2.0], device=device, requires_grad=True)
+    b = torch.tensor([3.0, 5.0], device=device, requires_grad=True)
+    start = torch.tensor(4.0, device=device, requires_grad=True)
+    h = linear_recurrence(a, b)
+    assert h.tolist() == [3, 11]
+    assert [g.tolist() for g in torch.autograd.grad(h.sum(), (a, b))] == [[0, 3], [3, 1]]
+    h = linear_recurrence(a, b, initial=start)
+    assert h.tolist() == [31, 67]
+    da, db, ds = torch.autograd.grad(h.sum(), (a, b, start))
+    assert (da.tolist(), db.tolist(), ds.item()) == ([12, 31], [3, 1], 21)
+
+
+def test_a_recurrence_promotes_and_broadcasts(device):
+    a = torch.full((3, 1), 2.0, dtype=torch.float16, device=device)
+    b = torch.ones(4, dtype=torch.float64, device=device)
+    h = linear_recurrence(a, b, initial=torch.ones((), device=device))
+    assert h.dtype == torch.float64
+    assert h.tolist() == [[3, 7, 15, 31]] * 3
+
+
+# Under "auto" no operand goes through more roundings than this, however long the input: chains and trees of fixed size.
+AUTO_DEPTH = 256
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:3], ids=str)
+def test_errors_of_auto_do_not_grow_with_n(dtype, device):
+    """A serial sum of equal terms in the dtype drifts by many times this bound, for all of its roundings go one way."""
+    n, u = 2**20, unit_roundoff(dtype)
+    x = torch.full((n,), 1 / 3).to(dtype).mul_(2**-5 if dtype == torch.float16 else 1)  # half types end at 65504
+    exact = x[0].double() * torch.arange(1, n + 1, dtype=torch.float64)
+    bound = gamma(AUTO_DEPTH, u) * exact
+    assert_within(scan(x.to(device)), exact, bound, "scan")
+    assert_within(linear_recurrence(torch.ones_like(x).to(device), x.to(device)), exact, bound, "recurrence")
+    noise = torch.randn(500_000, generator=torch.Generator().manual_seed(5)).to(dtype)
+    bound = gamma(AUTO_DEPTH, u) * scan_reference(noise.double().abs())
+    assert_within(scan(noise.to(device)), scan_reference(noise), bound, "noise")
+
+
+@pytest.mark.parametrize("shape", [(70_000, 3), (3, 70_000), (2, 65_537, 3), (65_537, 2, 2)], ids=str)
+def test_many_rows(shape, device):
+    """More rows or columns than a grid's y and z hold; every dimension, from either end."""
+    x = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(3)).float()
+    for dim in range(-len(shape), len(shape)):
+        assert_equal(scan(x.to(device), dim), scan_reference(x, dim), f"{shape} {dim}")
