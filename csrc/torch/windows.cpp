@@ -1,0 +1,146 @@
+#include "torch/windows.h"
+
+namespace tp {
+
+using c10::SymInt;
+using c10::SymIntArrayRef;
+
+void Windows::save(SavedData& data) const {
+  data["kernel"] = SymIntArrayRef(kernel);
+  data["stride"] = SymIntArrayRef(stride);
+  data["padding"] = SymIntArrayRef(padding);
+  data["dilation"] = SymIntArrayRef(dilation);
+  data["ceil_mode"] = ceil_mode;
+  data["count_include_pad"] = count_include_pad;
+}
+
+Windows Windows::load(const SavedData& data) {
+  const auto two = [&](const char* name) {
+    const auto values = data.at(name).toSymIntVector();
+    return SymPair{values[0], values[1]};
+  };
+  return {two("kernel"),
+          two("stride"),
+          two("padding"),
+          two("dilation"),
+          data.at("ceil_mode").toBool(),
+          data.at("count_include_pad").toBool()};
+}
+
+SymPair pair(const char* op, const char* name, SymIntArrayRef values, SymIntArrayRef otherwise) {
+  if (values.empty() && !otherwise.empty()) return pair(op, name, otherwise);
+  TORCH_CHECK(values.size() == 1 || values.size() == 2, op, ": ", name, " must be one number or two, got ",
+              values.size());
+  return {values.front(), values.back()};
+}
+
+void check_maps(const char* op, const char* name, const Tensor& x) {
+  TORCH_CHECK(x.dim() == 3 || x.dim() == 4, op, ": ", name, " must be [N, C, H, W] or [C, H, W], got shape ",
+              x.sym_sizes());
+  for (int64_t d = x.dim() - 3; d < x.dim(); ++d) {
+    TORCH_CHECK(x.sym_size(d) > 0, op, ": only the batch of ", name, " may be empty, got shape ", x.sym_sizes());
+  }
+}
+
+void check_float(const char* op, const char* name, const Tensor& x) {
+  TORCH_CHECK_TYPE(x.is_floating_point(), op, ": ", name, " must be floating point, got ", x.scalar_type());
+  dtype_of_tensor(op, x);
+}
+
+void check_beside(const char* op, const char* first_name, const Tensor& first, const char* name, const Tensor& second,
+                  at::ScalarType dtype) {
+  check_same_device(op, {{first_name, &first}, {name, &second}});
+  TORCH_CHECK(second.sym_sizes() == first.sym_sizes(), op, ": ", first_name, " has shape ", first.sym_sizes(), ", ",
+              name, " has ", second.sym_sizes());
+  TORCH_CHECK_TYPE(second.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ", second.scalar_type());
+}
+
+// With ceil_mode the last window may hang over the far edge, but it begins in the map or in the padding before it.
+static SymInt count_along(const char* op, const Windows& windows, size_t d, const SymInt& size) {
+  const SymInt &kernel = windows.kernel[d], &stride = windows.stride[d], &padding = windows.padding[d],
+               &dilation = windows.dilation[d];
+  constexpr int64_t most = 2147483647;
+  const auto check = [&](const char* name, const SymInt& value, int64_t least) {
+    TORCH_CHECK(value >= least && value <= most, op, ": ", name, " must be from ", least, " to ", most, ", got ",
+                value);
+  };
+  check("kernel_size", kernel, 1);
+  check("stride", stride, 1);
+  check("padding", padding, 0);
+  check("dilation", dilation, 1);
+  const SymInt reach = (kernel - 1) * dilation + 1;
+  TORCH_CHECK(padding * 2 <= reach, op, ": padding must be at most half of the window, got padding ", padding,
+              " for kernel_size ", kernel, " and dilation ", dilation);
+  const SymInt room = size + padding * 2 - reach + (windows.ceil_mode ? stride - 1 : SymInt(0));
+  TORCH_CHECK(room >= 0, op, ": a window of ", reach, " pixels (kernel_size ", kernel, ", dilation ", dilation,
+              ") does not fit into ", size, " pixels with padding ", padding);
+  const SymInt count = room / stride + 1;
+  return windows.ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
+}
+
+SymPair count_windows(const char* op, const Windows& windows, const SymPair& size) {
+  return {count_along(op, windows, 0, size[0]), count_along(op, windows, 1, size[1])};
+}
+
+// It takes padding, and taps further apart than the map is wide.
+void check_taps(const char* op, const pooling::Args& args) {
+  for (const pooling::Axis& axis : {args.h, args.w}) {
+    if (axis.size >= axis.dilation) continue;
+    for (int64_t o = 0; o < axis.outputs && o * axis.stride < axis.padding; ++o) {
+      const int64_t begin = o * axis.stride - axis.padding;
+      TORCH_CHECK(begin + ceil_div(-begin, axis.dilation) * axis.dilation < axis.size, op, ": no tap of window ", o,
+                  " (kernel_size ", axis.kernel, ", dilation ", axis.dilation, ", padding ", axis.padding,
+                  ") lies in the ", axis.size, " pixels of x");
+    }
+  }
+}
+
+SymPair maps_of(const Tensor& x) { return {x.sym_size(-2), x.sym_size(-1)}; }
+
+std::vector<SymInt> with_maps(const Tensor& x, const SymPair& size) {
+  auto shape = x.sym_sizes().vec();
+  shape[shape.size() - 2] = size[0];
+  shape[shape.size() - 1] = size[1];
+  return shape;
+}
+
+void check_shape(const char* op, const char* name, const Tensor& x, const SymPair& maps) {
+  TORCH_CHECK(maps_of(x) == maps, op, ": ", name, " must have maps of ", maps[0], " x ", maps[1], ", got shape ",
+              x.sym_sizes());
+}
+
+at::MemoryFormat format_of(const Tensor& x) {
+  return x.dim() == 4 ? x.suggest_memory_format() : at::MemoryFormat::Contiguous;
+}
+
+Tensor empty_maps(const Tensor& like, const SymPair& maps, at::ScalarType dtype) {
+  return at::empty_symint(with_maps(like, maps), like.options().dtype(dtype), format_of(like));
+}
+
+pooling::Args pooling_args(const char* op, const Tensor& any, at::MemoryFormat format, const Windows& windows,
+                           const SymPair& in, const SymPair& out) {
+  const auto number = [](const SymInt& value) { return value.expect_int(); };
+  const int64_t batch = any.dim() == 4 ? any.size(0) : 1, maps = any.size(-3);
+  const bool last = format == at::MemoryFormat::ChannelsLast;
+  const auto side = [&](const SymPair& size) {
+    return pooling::Maps{last ? batch : batch * maps, number(size[0]), number(size[1]), last ? maps : 1};
+  };
+  const auto axis = [&](size_t d) {
+    return pooling::Axis{number(in[d]),
+                         number(out[d]),
+                         number(windows.kernel[d]),
+                         number(windows.stride[d]),
+                         number(windows.padding[d]),
+                         number(windows.dilation[d])};
+  };
+  pooling::Args args{};
+  args.dtype = dtype_of_tensor(op, any);
+  args.in = side(in);
+  args.out = side(out);
+  args.h = axis(0);
+  args.w = axis(1);
+  args.count_include_pad = windows.count_include_pad;
+  return args;
+}
+
+}  // namespace tp
