@@ -8,7 +8,7 @@ import torch
 from common import described, gradients, needs_cuda, problem, results
 
 from torch_patterns import registry, testing
-from torch_patterns.testing import assert_same_bits, tensors_of
+from torch_patterns.testing import assert_equal, assert_same_bits, tensors_of
 
 pytestmark = [pytest.mark.devices("cuda"), needs_cuda]
 
@@ -16,13 +16,24 @@ N = 2**16
 DELAY = 20_000_000  # clock ticks, some ten milliseconds: longer than any launch here
 
 
-def refuses_capture(spec, rung: str) -> bool:
-    return any("host_sync" in r.traits for r in registry.ladder(spec.pattern) if r.name == rung)
+def has_trait(spec, rung: str, trait: str) -> bool:
+    return any(trait in r.traits for r in registry.ladder(spec.pattern) if r.name == rung)
 
 
 def size(spec, rung: str) -> int:
-    quadratic = any("quadratic" in r.traits for r in registry.ladder(spec.pattern) if r.name == rung)
-    return 2000 if quadratic else N
+    return 2000 if has_trait(spec, rung, "quadratic") else N
+
+
+@pytest.mark.sanitizer
+def test_each_kernel(spec, device, rung):
+    """Every dtype and every combination of arguments once, at sizes that compute-sanitizer can follow."""
+    for dtype in spec.dtypes:
+        cases = {str(c.kwargs): c for c in sorted(spec.cases(dtype, most=3100), key=lambda c: c.size)}
+        for case in cases.values():
+            sample = spec.sample(case, dtype)
+            out, want = sample.to(device)(spec.op, algorithm=rung), sample(spec.op, algorithm="sequential")
+            if spec.exact:
+                assert_equal(out, want, described(spec, rung, dtype, case))
 
 
 def captured(function, sample):
@@ -45,7 +56,7 @@ def test_graphs(spec, device, rung):
         return spec.op(*args, **kwargs, algorithm=rung)
 
     sample = problem(spec, size(spec, rung), spec.dtype, device)
-    if refuses_capture(spec, rung):
+    if has_trait(spec, rung, "host_sync"):
         with pytest.raises(RuntimeError, match=f"{rung}.*cannot be captured"):
             captured(call, sample)
         return
@@ -89,7 +100,7 @@ def test_side_streams(spec, device, rung):
 
 def test_no_synchronisation(spec, device, rung):
     """The host never waits for the device."""
-    if refuses_capture(spec, rung):
+    if has_trait(spec, rung, "host_sync"):
         return
     sample = problem(spec, size(spec, rung), spec.dtype, device)
     sample(spec.op, algorithm=rung)
@@ -179,10 +190,9 @@ def busy_device(stream: torch.cuda.Stream):
 
 def test_deterministic_under_contention(spec, device, rung):
     """The same bits while other kernels fight for the multiprocessors; but for rungs that say they are not."""
-    traits = next(r.traits for r in spec.rungs(device) if r.name == rung)
-    sample = problem(spec, size(spec, rung), spec.dtype, device)
-    if "float_atomics" in traits:
+    if has_trait(spec, rung, "float_atomics"):
         return
+    sample = problem(spec, size(spec, rung), spec.dtype, device)
     want = sample(spec.op, algorithm=rung)
     with busy_device(torch.cuda.Stream()):
         found = [sample(spec.op, algorithm=rung) for _ in range(50)]

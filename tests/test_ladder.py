@@ -41,7 +41,6 @@ def check(spec, rung: str, case: testing.Case, dtype: torch.dtype, device: str, 
         assert_within(out, want, bound, where)
 
 
-@pytest.mark.sanitizer
 def test_exact(spec, device, rung):
     """Integers, however they are combined, give the reference's result: tolerance 0, all dtypes and cases."""
     for dtype in spec.dtypes:
