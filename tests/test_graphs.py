@@ -38,19 +38,40 @@ def test_compile(spec, device):
         same_results(out, Call(spec, case)(*tensors), tensors, described(spec, case))
 
 
+class Every(torch.nn.Module):
+    """All operators in one graph, for compilers that take their time with each."""
+
+    def __init__(self):
+        super().__init__()
+        self.specs = list(testing.specs().values())
+        self.calls = [Call(spec, spec.grown[0]) for spec in self.specs]
+
+    def inputs(self, device) -> list[list[torch.Tensor]]:
+        return [leaves_of(spec, spec.grown[0], device) for spec in self.specs]
+
+    def forward(self, inputs):
+        return tuple(y for call, x in zip(self.calls, inputs, strict=True) for y in tensors_of(call(*x)))
+
+
 @pytest.mark.parametrize("device", EACH_DEVICE)
 def test_inductor(device):
-    """All operators in one graph: compiling it is what takes the time."""
     torch._dynamo.reset()
-    specs = list(testing.specs().values())
-    calls = [Call(spec, spec.grown[0]) for spec in specs]
-    inputs = [leaves_of(spec, spec.grown[0], device) for spec in specs]
-
-    def every(inputs):
-        return tuple(y for call, x in zip(calls, inputs, strict=True) for y in tensors_of(call(*x)))
-
+    every = Every()
+    inputs = every.inputs(device)
     got, want = torch.compile(every, fullgraph=True, dynamic=True)(inputs), every(inputs)
-    same_results(got, want, [x for tensors in inputs for x in tensors], " ".join(spec.name for spec in specs))
+    same_results(got, want, [x for tensors in inputs for x in tensors], "inductor")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="AOTInductor packages of torch 2.11 crash, with any model")
+def test_aot_inductor(tmp_path):
+    """A package that holds all operators, loaded again."""
+    every = Every()
+    inputs = [[x.detach() for x in tensors] for tensors in every.inputs("cpu")]
+    program = torch.export.export(every, (inputs,))
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "every.pt2"))
+    assert_same_bits(torch._inductor.aoti_load_package(package)(inputs), every(inputs), "AOTInductor")
 
 
 def dynamic_dimensions(small, big) -> tuple[dict[int, object], ...]:
