@@ -15,7 +15,8 @@ if not _library.exists():
 torch.ops.load_library(str(_library))
 
 from torch_patterns import registry, simt  # noqa: E402
+from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
 from torch_patterns.scan import linear_recurrence, scan  # noqa: E402
 
-__all__ = ["algorithms", "linear_recurrence", "registry", "scan", "simt"]
+__all__ = ["algorithms", "conv2d", "conv2d_dgrad", "conv2d_wgrad", "linear_recurrence", "registry", "scan", "simt"]

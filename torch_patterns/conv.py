@@ -1,0 +1,192 @@
+"""Convolutional layers and their two transposes (PMPP chapter 16)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_patterns.functional import differentiable
+from torch_patterns.registry import documented
+
+_ops = torch.ops.torch_patterns
+Pair = int | tuple[int, int]
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+@documented("conv2d")
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    *,
+    algorithm: str = "auto",
+) -> Tensor:
+    """The forward pass of a convolutional layer (Fig. 16.6, over a minibatch Fig. 16.12).
+
+    ``y[n, m, h, w] = bias[m] + sum over c, p, q of x[n, c, h s - pad + p d, w s - pad + q d] weight[m, c, p, q]``, zero
+    where that lies outside ``x``. Differentiable to every order; deterministic.
+
+    Args:
+        x: input maps [n, c, rows, columns]; float16, bfloat16, float32 or float64.
+        weight: filter banks [m, c / groups, kernel rows, kernel columns], of the same dtype.
+        bias: [m], or None.
+        stride, padding, dilation: for rows and columns, one number or two.
+        groups: input and output maps are split into so many groups, each seeing its own only.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        Output maps [n, m, (rows + 2 pad - d (kernel - 1) - 1) // s + 1, ...], channels_last if ``x`` is. Half types
+        accumulate in float32; float32 is never computed in TF32. Under autocast it runs in the lower precision.
+
+    Raises:
+        RuntimeError: sizes, dtypes or devices do not fit; the message names them.
+        ValueError: the algorithm is unknown or not offered by the device.
+        TypeError: the dtype is not supported.
+    """
+    return _conv2d(x, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups, algorithm)
+
+
+@documented("conv2d")
+def conv2d_dgrad(
+    grad: Tensor,
+    weight: Tensor,
+    input_size: tuple[int, int, int, int],
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    *,
+    algorithm: str = "auto",
+) -> Tensor:
+    """The gradient of :func:`conv2d` for its input (Fig. 16.10): the transposed convolution.
+
+    Args:
+        grad: gradient of the output maps [n, m, rows out, columns out].
+        weight: filter banks [m, c / groups, kernel rows, kernel columns].
+        input_size: sizes [n, c, rows, columns] of the input.
+        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`; errors, too.
+
+    Returns:
+        A tensor of ``input_size``; exactly 0 where no filter reads.
+    """
+    window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
+    return _dgrad(grad, weight, tuple(input_size), *window)
+
+
+@documented("conv2d")
+def conv2d_wgrad(
+    grad: Tensor,
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+    *,
+    algorithm: str = "auto",
+) -> Tensor:
+    """The gradient of :func:`conv2d` for its filters (Fig. 16.11).
+
+    Args:
+        grad: gradient of the output maps [n, m, rows out, columns out].
+        x: input maps [n, c, rows, columns].
+        kernel_size: rows and columns of a filter, one number or two.
+        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`; errors, too.
+
+    Returns:
+        [m, c / groups, kernel rows, kernel columns].
+    """
+    window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
+    return _wgrad(grad, x, _pair(kernel_size), *window)
+
+
+# ---- gradient formulas for torch.func: each of the three is made of the other two (csrc/torch/conv.cpp)
+
+
+def _conv2d_backward(inputs, y, g):
+    x, weight, bias, *window = inputs
+    from_x = _dgrad(g, weight, tuple(x.shape), *window)
+    from_weight = _wgrad(g, x, tuple(weight.shape[2:]), *window)
+    return from_x, from_weight, None if bias is None else g.sum((0, 2, 3)), *(None,) * 5
+
+
+def _dgrad_backward(inputs, dx, g):
+    grad, weight, _, *window = inputs
+    return _conv2d(g, weight, None, *window), _wgrad(grad, g, tuple(weight.shape[2:]), *window), *(None,) * 6
+
+
+def _wgrad_backward(inputs, dw, g):
+    grad, x, _, *window = inputs
+    return _conv2d(x, g, None, *window), _dgrad(grad, g, tuple(x.shape), *window), *(None,) * 6
+
+
+_conv2d = differentiable(_ops.conv2d, _conv2d_backward)
+_dgrad = differentiable(_ops.conv2d_dgrad, _dgrad_backward)
+_wgrad = differentiable(_ops.conv2d_wgrad, _wgrad_backward)
+
+
+# ---- vmap: a batch of inputs is more images; where the filters are batched, each of the batch is a group of its own
+
+
+def _fold(t: Tensor, batch_dim: int, into: int) -> Tensor:
+    """Merges the batch dimension into the front of dimension ``into`` of the unbatched tensor."""
+    t = t.movedim(batch_dim, into)
+    return t.reshape(*t.shape[:into], t.shape[into] * t.shape[into + 1], *t.shape[into + 2 :])
+
+
+def _batched(t: Tensor, batch_dim: int | None, size: int, into: int) -> Tensor:
+    if batch_dim is None:
+        t, batch_dim = t.expand(size, *t.shape), 0
+    return _fold(t, batch_dim, into)
+
+
+def _unfold(t: Tensor, dim: int, size: int) -> Tensor:
+    return t.unflatten(dim, (size, t.shape[dim] // size))
+
+
+_window = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "algorithm": "auto"}
+
+
+def _completed(window: tuple) -> tuple:
+    return (*window, *list(_window.values())[len(window) :])
+
+
+@torch.library.register_vmap("torch_patterns::conv2d")
+def _(info, in_dims, x, weight, bias=None, *window):
+    size = info.batch_size
+    *shape, groups, algorithm = _completed(window)
+    if in_dims[1] is None and (bias is None or in_dims[2] is None):
+        return _unfold(_ops.conv2d(_fold(x, in_dims[0], 0), weight, bias, *shape, groups, algorithm), 0, size), 0
+    x, weight = _batched(x, in_dims[0], size, 1), _batched(weight, in_dims[1], size, 0)
+    bias = None if bias is None else _batched(bias, in_dims[2], size, 0)
+    return _unfold(_ops.conv2d(x, weight, bias, *shape, groups * size, algorithm), 1, size), 1
+
+
+@torch.library.register_vmap("torch_patterns::conv2d_dgrad")
+def _(info, in_dims, grad, weight, input_size, *window):
+    size = info.batch_size
+    *shape, groups, algorithm = _completed(window)
+    n, c, *image = input_size
+    if in_dims[1] is None:
+        sizes = (n * size, c, *image)
+        return _unfold(
+            _ops.conv2d_dgrad(_fold(grad, in_dims[0], 0), weight, sizes, *shape, groups, algorithm), 0, size
+        ), 0
+    grad, weight = _batched(grad, in_dims[0], size, 1), _batched(weight, in_dims[1], size, 0)
+    sizes = (n, c * size, *image)
+    return _unfold(_ops.conv2d_dgrad(grad, weight, sizes, *shape, groups * size, algorithm), 1, size), 1
+
+
+@torch.library.register_vmap("torch_patterns::conv2d_wgrad")
+def _(info, in_dims, grad, x, kernel_size, *window):
+    size = info.batch_size
+    *shape, groups, algorithm = _completed(window)
+    grad, x = _batched(grad, in_dims[0], size, 1), _batched(x, in_dims[1], size, 1)
+    return _unfold(_ops.conv2d_wgrad(grad, x, kernel_size, *shape, groups * size, algorithm), 0, size), 0
