@@ -104,12 +104,13 @@ format: $(environment)
 	$(py) -m ruff format .
 	$(bin)clang-format -i $(c_files)
 
-# Kernels know no torch: nvcc alone compiles them. The objects serve as stamps.
+# Kernels know no torch: nvcc alone compiles them, for a few dtypes. The objects serve as stamps.
 nvcc: $(patsubst csrc/%.cu,build/nvcc/%.o,$(shell find csrc -name '*.cu'))
 
 build/nvcc/%.o: csrc/%.cu
 	@mkdir -p $(@D)
 	@echo nvcc $<
-	@nvcc -std=c++17 -arch=sm_90 --expt-relaxed-constexpr -DTP_WITH_CUDA -Icsrc -MD -MP -MT $@ -MF $(@:.o=.d) -c $< -o $@
+	@nvcc -std=c++17 -arch=sm_90 --expt-relaxed-constexpr -DTP_WITH_CUDA -DTP_FEW_TYPES -Icsrc \
+	  -MD -MP -MT $@ -MF $(@:.o=.d) -c $< -o $@
 
 -include $(shell find build/nvcc -name '*.d' 2>/dev/null)
