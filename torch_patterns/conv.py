@@ -114,7 +114,7 @@ def _conv2d_backward(inputs, y, g):
     x, weight, bias, *window = inputs
     from_x = _dgrad(g, weight, tuple(x.shape), *window)
     from_weight = _wgrad(g, x, tuple(weight.shape[2:]), *window)
-    return from_x, from_weight, None if bias is None else g.sum((0, 2, 3)), *(None,) * 5
+    return from_x, from_weight, None if bias is None else g.contiguous().sum((0, 2, 3)), *(None,) * 5
 
 
 def _dgrad_backward(inputs, dx, g):

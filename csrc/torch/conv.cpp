@@ -283,7 +283,7 @@ struct ConvFunction : torch::autograd::Function<ConvFunction> {
     const Window w = saved_window(ctx);
     if (ctx->needs_input_grad(0)) result[0] = conv2d_dgrad(g, weight, x.sym_sizes(), w);
     if (ctx->needs_input_grad(1)) result[1] = conv2d_wgrad(g, x, kernel_size(weight), w);
-    if (ctx->saved_data.at("bias").toBool() && ctx->needs_input_grad(2)) result[2] = g.sum({0, 2, 3});
+    if (ctx->saved_data.at("bias").toBool() && ctx->needs_input_grad(2)) result[2] = g.contiguous().sum({0, 2, 3});
     return result;
   }
 };

@@ -97,7 +97,9 @@ EDGES = (
     problem((70, 1, 4, 4), (2, 1, 4, 4)),
 )
 EMPTY = (problem((0, 2, 5, 5), (3, 2, 3, 3), bias=True),)
-GROWN = (problem((3, 2, 8, 9), (4, 2, 3, 3), padding=1), problem((6, 2, 11, 12), (4, 2, 3, 3), padding=1))
+GROWN = (problem((15, 2, 10, 9), (4, 2, 3, 5), padding=1), problem((17, 2, 13, 12), (4, 2, 3, 5), padding=1))
+# Of dgrad, input_size fixes all sizes but the number of maps.
+MORE_MAPS = (problem((3, 2, 10, 9), (4, 2, 3, 5), padding=1), problem((3, 2, 10, 9), (6, 2, 3, 5), padding=1))
 
 
 def sizes_of(case):
@@ -151,7 +153,6 @@ common = {
     "samples": SAMPLES,
     "edges": EDGES,
     "empty": EMPTY,
-    "grown": GROWN,
     "special": (float("nan"),),
     "autocast": "lower",
 }
@@ -166,6 +167,7 @@ SPECS = [
         "conv2d",
         reference=fprop,
         inputs=fprop_inputs,
+        grown=GROWN,
         bound=bounded(fprop),
         bad=BAD,
         sized=lambda n: problem((max(1, n // 784 // 6), 1, 32, 32), (6, 1, 5, 5)),
@@ -182,6 +184,7 @@ SPECS = [
         "conv2d_dgrad",
         reference=dgrad,
         inputs=dgrad_inputs,
+        grown=MORE_MAPS,
         bound=bounded(dgrad),
         bad=(
             bad("sizes", tensors((2, 6, 4, 5), W, list(X)), RuntimeError, "conv2d_dgrad: grad must have.*4, 4.*4, 5"),
@@ -194,6 +197,7 @@ SPECS = [
         "conv2d_wgrad",
         reference=wgrad,
         inputs=wgrad_inputs,
+        grown=GROWN,
         bound=bounded(wgrad),
         bad=(
             bad("sizes", tensors((2, 6, 4, 5), X, [3, 3]), RuntimeError, "conv2d_wgrad: grad must have.*4, 4.*4, 5"),
