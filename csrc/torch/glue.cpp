@@ -154,7 +154,11 @@ void TorchContext::gemm(const Gemm& p) {
   };
   const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
   Tensor c = at::from_blob(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1}, options);
-  at::bmm_out(c, a, b);
+  if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
+    c.copy_(at::bmm(a, b, at::kFloat));  // torch lets cuBLAS add partial sums of half types as such; this does not
+  } else {
+    at::bmm_out(c, a, b);
+  }
 }
 
 }  // namespace tp
