@@ -28,10 +28,21 @@ def loss(out) -> torch.Tensor:
     return sum(weighed(y) for y in float_outputs(out))
 
 
+def grad(y: torch.Tensor, inputs, weights: torch.Tensor | None = None, **options) -> list[torch.Tensor]:
+    """torch.autograd.grad; zeros by an input that plays no part."""
+    options |= {"allow_unused": True, "materialize_grads": True}
+    return list(torch.autograd.grad(y, inputs, weights, **options))
+
+
+def defined(out) -> bool:
+    """No NaN: unlike the mean of no elements, say."""
+    return not any(y.isnan().any() for y in float_outputs(out))
+
+
 def gradients(function, sample: Sample) -> list[torch.Tensor]:
     """Of the loss, by the sample's floating-point tensors."""
     leaves = sample.requires_grad()
-    return list(torch.autograd.grad(loss(leaves(function)), leaves.floats))
+    return grad(loss(leaves(function)), leaves.floats)
 
 
 def results(spec: Spec, sample: Sample) -> list[torch.Tensor]:
@@ -43,6 +54,13 @@ def problem(spec: Spec, n: int, dtype: torch.dtype, device: str) -> Sample:
     """About n elements, enough for several threads or blocks."""
     case = spec.sized(n) if spec.sized else max(spec.edges or spec.samples, key=lambda c: c.size * (c.size <= n))
     return spec.sample(case, dtype, device, kind="float")
+
+
+def assert_nearly(got, want, where: str) -> None:
+    """The same formula compiled or written twice: the same but for a few roundings."""
+    for g, w in zip(got, want, strict=True):
+        limit = 16 * torch.finfo(w.dtype).eps * max(1.0, w.abs().max().item() if w.numel() else 1.0)
+        torch.testing.assert_close(g, w, rtol=0, atol=limit, msg=lambda m: f"{where}: {m}")
 
 
 class Call(torch.nn.Module):

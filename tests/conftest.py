@@ -13,6 +13,7 @@ from common import DEVICES, NO_GPU, needs_cuda
 from torch_patterns import registry, testing
 
 SPECS = testing.specs()
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch's deterministic mode refuses cuBLAS
 
 
 def pytest_configure(config):

@@ -49,6 +49,7 @@ def captured(function, sample):
     return graph, outputs
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # when a rung refuses
 def test_graphs(spec, device, rung):
     """A captured call, replayed on changed inputs, gives what an eager one gives; or the rung refuses, and says so."""
 
@@ -98,6 +99,7 @@ def test_side_streams(spec, device, rung):
     assert_same_bits(copies, want, described(spec, rung))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_no_synchronisation(spec, device, rung):
     """The host never waits for the device."""
     if has_trait(spec, rung, "host_sync"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import EACH_DEVICE, Call, described, float_outputs, loss
+from common import EACH_DEVICE, Call, assert_nearly, described, float_outputs, grad, loss
 
 import torch_patterns
 from torch_patterns import testing
@@ -18,13 +18,13 @@ def leaves_of(spec, case, device) -> list[torch.Tensor]:
     return sample.requires_grad().tensors if spec.differentiable else sample.tensors
 
 
-def same_results(got, want, tensors, where: str) -> None:
+def same_results(got, want, tensors, where: str, same_gradients=assert_same_bits) -> None:
     """The same bits, and the same gradients of the tensors."""
     assert_same_bits(got, want, where)
     leaves = [x for x in tensors if x.requires_grad]
     if leaves:
-        got, want = (torch.autograd.grad(loss(out), leaves) for out in (got, want))
-        assert_same_bits(got, want, f"{where}: gradient")
+        got, want = (grad(loss(out), leaves) for out in (got, want))
+        same_gradients(got, want, f"{where}: gradient")
 
 
 def test_compile(spec, device):
@@ -59,7 +59,8 @@ def test_inductor(device):
     every = Every()
     inputs = every.inputs(device)
     got, want = torch.compile(every, fullgraph=True, dynamic=True)(inputs), every(inputs)
-    same_results(got, want, [x for tensors in inputs for x in tensors], "inductor")
+    # Around the backward operators the compiler fuses arithmetic of its own.
+    same_results(got, want, [x for tensors in inputs for x in tensors], "inductor", assert_nearly)
 
 
 @pytest.mark.slow
@@ -118,7 +119,9 @@ for name, (inputs, outputs, grads) in torch.load(folder + "/data.pt").items():
     assert all(map(torch.equal, got, outputs)), name
     if grads:
         total = sum(y.sum() for y in got if y.is_floating_point())
-        assert all(map(torch.equal, torch.autograd.grad(total, [x for x in inputs if x.requires_grad]), grads)), name
+        leaves = [x for x in inputs if x.requires_grad]
+        got = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+        assert all(map(torch.equal, got, grads)), name
 assert "torch_patterns" not in sys.modules
 """
 
@@ -134,7 +137,7 @@ def test_script_in_a_new_process(device, tmp_path):
             leaves = sample.requires_grad()
             outputs, grads = leaves(spec.op), ()
             if spec.differentiable and leaves.floats:
-                grads = torch.autograd.grad(sum(y.sum() for y in float_outputs(outputs)), leaves.floats)
+                grads = grad(sum(y.sum() for y in float_outputs(outputs)), leaves.floats)
             data[name] = (sample.tensors, [y.detach() for y in tensors_of(outputs)], grads)
     module.save(str(tmp_path / "module.pt"))
     torch.save(data, tmp_path / "data.pt")

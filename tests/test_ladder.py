@@ -65,8 +65,10 @@ def test_special_values(spec, device, rung):
                 if x.numel() > len(spec.special):
                     for i, value in enumerate(spec.special, 1):
                         x.view(-1)[i * x.numel() // (len(spec.special) + 1)] = value
-            out = sample.to(device)(spec.op, algorithm=rung)
-            assert_equal(out, sample(spec.op, algorithm=oracle), f"{spec.name} {rung} {dtype} ({case})")
+            out, want = sample.to(device)(spec.op, algorithm=rung), sample(spec.op, algorithm=oracle)
+            if not spec.exact:
+                out, want = ([y.masked_fill(y.isfinite(), 0) for y in tensors_of(ys)] for ys in (out, want))
+            assert_equal(out, want, f"{spec.name} {rung} {dtype} ({case})")
 
 
 def test_manners(spec, device, rung):

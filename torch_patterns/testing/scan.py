@@ -94,20 +94,22 @@ def bytes_of_ones(n: int) -> Large:
     return Large(f"{n} bytes", n * 9.5 / 2**30 + 5, make, check)
 
 
-def many_rows(rows: int, n: int) -> Large:
-    """Row r is r mod 7 throughout, so its sums are known; rows * n is more than 2^32."""
+def many_rows(rows: int, n: int, dim: int) -> Large:
+    """Row r is r mod 7 throughout, so all sums are known, and exact."""
 
     def make():
         column = torch.arange(rows, device="cuda").remainder_(7).float()
-        return Sample((column[:, None].expand(rows, n).contiguous(),), {"dim": 1})
+        return Sample((column[:, None].expand(rows, n).contiguous(),), {"dim": dim})
 
     def check(sample, y):
-        steps = torch.arange(1, n + 1, device="cuda", dtype=torch.float32)
+        values = torch.arange(rows, device="cuda").remainder_(7)
+        steps = torch.arange(1, n + 1, device="cuda")
         for begin in range(0, rows, 2**16):
-            part = y[begin : begin + 2**16]
-            assert_equal(part, sample.args[0][begin : begin + 2**16, :1] * steps, f"rows from {begin}")
+            part = slice(begin, begin + 2**16)
+            want = values[part, None] * steps if dim == 1 else values.cumsum(0)[part, None].expand(-1, n)
+            assert_equal(y[part], want, f"rows from {begin}")
 
-    return Large(f"{rows} rows of {n}", rows * n * 8 / 2**30 + 4, make, check)
+    return Large(f"{rows} rows of {n} along {dim}", rows * n * 8 / 2**30 + 8, make, check)
 
 
 SCAN = Spec(
@@ -141,7 +143,13 @@ SCAN = Spec(
         bad("algorithm", ones(3), ValueError, "scan: .*'no_such'.*auto", algorithm="no_such"),
         bad("sparse", lambda device: (torch.eye(3, device=device).to_sparse(),), NotImplementedError, "scan"),
     ),
-    large=(bytes_of_ones(2**31 - 1), bytes_of_ones(2**31 + 5), bytes_of_ones(2**32 + 17), many_rows(2**20 + 1, 4096)),
+    large=(
+        bytes_of_ones(2**31 - 1),
+        bytes_of_ones(2**31 + 5),
+        bytes_of_ones(2**32 + 17),
+        many_rows(2**20 + 1, 4096, 1),
+        many_rows(2**20 + 1, 4096, 0),
+    ),
     sized=lambda n: case((n,)),
     named={
         "rows 4096 x 16384": case((4096, 16384), dim=1),

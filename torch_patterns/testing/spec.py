@@ -86,7 +86,7 @@ class Maker:
 
     def indices(self, shape, high: int) -> torch.Tensor:
         """int64 in [0, high), whatever the dtype of the sample."""
-        return torch.randint(0, high, shape, generator=self.random).to(self.device)
+        return torch.randint(0, max(high, 1), shape, generator=self.random).to(self.device)
 
     def _signs(self, count: int) -> torch.Tensor:
         return torch.randint(0, 2, (count,), generator=self.random).double() * 2 - 1
