@@ -201,7 +201,6 @@ class Spec:
     # Values whose result is the same in every order of the operations, for floats.
     special: tuple[float, ...] = (float("-inf"), float("inf"), float("nan"))
     differentiable: bool = True
-    twice: bool = True  # twice differentiable; if not, double backward must raise
     autocast: str | None = None  # under autocast: "float32", "lower" (the autocast dtype), or None: as without
     bad: tuple[Bad, ...] = ()
     large: tuple[Large, ...] = ()
