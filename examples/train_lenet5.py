@@ -23,6 +23,9 @@ import warnings
 import zlib
 from pathlib import Path
 
+# Read when torch loads OpenMP: threads that spin while they wait would hold up all others of a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import torch
 from matplotlib.figure import Figure
 from tqdm import tqdm

@@ -68,6 +68,7 @@ def test_everything_is_written_and_the_last_line_is_the_accuracy(program, few, t
 
 IN_A_NEW_PROCESS = """
 import sys, warnings, torch
+torch.set_num_threads(1)  # as in the training: the order of sums in a matrix product may depend on it
 torch.ops.load_library(sys.argv[1])
 images, expected = torch.load(sys.argv[2])
 warnings.filterwarnings("ignore", r"`torch\\.jit\\.load` is deprecated")
