@@ -16,7 +16,40 @@ torch.ops.load_library(str(_library))
 
 from torch_patterns import registry, simt  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
+from torch_patterns.layers import (  # noqa: E402
+    absolute_error,
+    bipolar_sigmoid,
+    cross_entropy,
+    linear,
+    rbf,
+    relu,
+    sign,
+    squared_error,
+    tanh,
+)
+from torch_patterns.pooling import avg_pool2d, max_pool2d, subsample2d  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
 from torch_patterns.scan import linear_recurrence, scan  # noqa: E402
 
-__all__ = ["algorithms", "conv2d", "conv2d_dgrad", "conv2d_wgrad", "linear_recurrence", "registry", "scan", "simt"]
+__all__ = [
+    "absolute_error",
+    "algorithms",
+    "avg_pool2d",
+    "bipolar_sigmoid",
+    "conv2d",
+    "conv2d_dgrad",
+    "conv2d_wgrad",
+    "cross_entropy",
+    "linear",
+    "linear_recurrence",
+    "max_pool2d",
+    "rbf",
+    "registry",
+    "relu",
+    "scan",
+    "sign",
+    "simt",
+    "squared_error",
+    "subsample2d",
+    "tanh",
+]

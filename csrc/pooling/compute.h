@@ -35,7 +35,7 @@ void average_backward(const Args& a, const Run& run, const Axis& h, const Axis& 
     using In = std::decay_t<decltype(*grad)>;
     run(gathered(a), AverageBackward<In, T, Axis>{grad, as<T>(a.grad_x), a.in, a.out, h, w, a.count_include_pad});
   };
-  if (!a.y) return spread(as<T>(a.grad));
+  if (a.maps == 0) return spread(as<T>(a.grad));
   // Subsampling: back through the activation first; the rest of the chain, and of the sums, is in the accumulator's
   // type.
   using Acc = acc_t<T>;

@@ -37,15 +37,15 @@ struct Args {
   Axis h, w;
   bool count_include_pad;
   Activation activation;
-  int64_t maps;  // subsampling only: of a sample, how many biases there are
+  int64_t maps;  // subsampling: how many biases there are; else 0
 
   const void* x;     // like `in`: average, maximum, maximum_tangent
   const void* bias;  // [maps] or null: average
-  void* y;           // like `out`: result of average, maximum, maximum_tangent; argument of average_backward, or null
+  void* y;  // like `out`: result of average, maximum, maximum_tangent; subsampling: argument of average_backward
   int64_t* indices;  // like `out`, h * W + w: result of maximum, argument of maximum_backward and maximum_tangent
   const void* grad;  // like `out`: average_backward, maximum_backward
   void* grad_x;      // like `in`
-  void* grad_bias;   // [maps], where y is given
+  void* grad_bias;   // [maps]
 };
 
 #define TP_RUNGS "pooling/rungs.def"

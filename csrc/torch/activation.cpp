@@ -36,7 +36,7 @@ std::pair<Tensor, Tensor> activation_double_backward(const Tensor& into, const T
     case Activation::tanh:
       return {for_grad, into * grad * y * -2};
     default:
-      return {for_grad, Tensor()};
+      return {for_grad, at::zeros_like(y)};
   }
 }
 

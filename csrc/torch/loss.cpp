@@ -186,12 +186,19 @@ Tensor each_grad(const Tensor& grad, const Tensor& x, Reduction reduction) {
   return grad / at::Scalar(n);
 }
 
+// The sum of all elements, in a tree that does not depend on the number of threads.
+Tensor sum_all(const Tensor& x) {
+  const c10::SymInt n = x.sym_numel(), parts = (n + 255) / 256;
+  const Tensor padded = at::constant_pad_nd_symint(x.reshape(-1), {0, parts * 256 - n});
+  return padded.view_symint({parts, 256}).sum(1).sum();
+}
+
 // What is `each` for every loss as a gradient of the reduced loss.
 template <class Loss>
 Tensor reduced(const Tensor& each, const Tensor& x, Reduction reduction) {
   const Tensor losses = Loss::classifies ? each.sum(1) : each;
   if (reduction == Reduction::none) return losses;
-  return reduction == Reduction::sum ? losses.sum() : losses.mean();
+  return each_grad<Loss>(sum_all(losses), x, reduction);
 }
 
 // The gradients of <into, name_backward(grad, x, second)> for grad, x and second.
@@ -209,8 +216,10 @@ variable_list double_backward(const Tensor& into, const Tensor& grad, const Tens
     const Tensor for_x = g * (weighed - p * weighed.sum(1, /*keepdim=*/true));
     return {reduced<Loss>(for_grad.to(x.scalar_type()), x, reduction), for_x.to(x.scalar_type()), Tensor()};
   }
-  if (Loss::step == Step::absolute_error)
-    return {reduced<Loss>(into * (x - second).sign(), x, reduction), Tensor(), Tensor()};
+  if (Loss::step == Step::absolute_error) {
+    const Tensor zero = at::zeros_like(x);
+    return {reduced<Loss>(into * (x - second).sign(), x, reduction), zero, zero};
+  }
   const Tensor pull = into * g;
   return {reduced<Loss>(into * (x - second), x, reduction), pull, -pull};
 }

@@ -139,7 +139,7 @@ struct RbfBackwardFunction : torch::autograd::Function<RbfBackwardFunction> {
     const Tensor p = u.mm(c.t()) + x.mm(v.t()) - (u * x).sum(1, true) - (v * c).sum(1).unsqueeze(0);
     const auto [pulled_x, pulled_c] = call_rbf_backward(g * p * scale, x, c, sigma, algorithm);
     const Tensor for_x = pulled_x + e.mm(v) - e.sum(1, true) * u;
-    const Tensor for_c = pulled_c + e.t().mm(u) - e.sum(0).unsqueeze(1) * v;
+    const Tensor for_c = pulled_c + (e.unsqueeze(2) * u.unsqueeze(1)).sum(0) - e.sum(0).unsqueeze(1) * v;
     return {weight * p, for_x, for_c, Tensor(), Tensor()};
   }
 };

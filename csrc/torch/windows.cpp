@@ -69,8 +69,8 @@ static SymInt count_along(const char* op, const Windows& windows, size_t d, cons
   check("padding", padding, 0);
   check("dilation", dilation, 1);
   const SymInt reach = (kernel - 1) * dilation + 1;
-  TORCH_CHECK(padding * 2 <= reach, op, ": padding must be at most half of the window, got padding ", padding,
-              " for kernel_size ", kernel, " and dilation ", dilation);
+  TORCH_CHECK(padding * 2 <= kernel, op, ": padding must be at most half of kernel_size, got padding ", padding,
+              " for kernel_size ", kernel);
   const SymInt room = size + padding * 2 - reach + (windows.ceil_mode ? stride - 1 : SymInt(0));
   TORCH_CHECK(room >= 0, op, ": a window of ", reach, " pixels (kernel_size ", kernel, ", dilation ", dilation,
               ") does not fit into ", size, " pixels with padding ", padding);

@@ -1,0 +1,27 @@
+"""What vmap rules share: moving a batch dimension to where an operator takes it, or looping where none does."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def front(x: Tensor, batch_dim: int | None, size: int) -> Tensor:
+    """``x`` with its batch dimension first, of stride 0 if ``x`` has none."""
+    return x.expand(size, *x.shape) if batch_dim is None else x.movedim(batch_dim, 0)
+
+
+def fold(x: Tensor, batch_dim: int | None, size: int, into: int) -> Tensor:
+    """``x`` with its batch dimension merged into the front of dimension ``into < 0`` of a single sample."""
+    x = front(x, batch_dim, size).movedim(0, into - 1)
+    return x.flatten(into - 1, into)
+
+
+def loop(op, info, in_dims, *args):
+    """One call of ``op`` a sample, whatever is batched, and the results stacked."""
+    samples = []
+    for i in range(info.batch_size):
+        samples.append(op(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))))
+    if isinstance(samples[0], tuple):
+        return tuple(torch.stack(outputs) for outputs in zip(*samples, strict=True)), (0,) * len(samples[0])
+    return torch.stack(samples), 0
