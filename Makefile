@@ -83,8 +83,10 @@ clean:
 train: $(built)
 	PYTHONPATH=. $(py) examples/train_lenet5.py $(if $(DATA),--data $(DATA)) $(ARGS)
 
+has_xdist = $(shell $(py) -c 'import xdist' 2>/dev/null && echo yes)
+
 test: $(built)
-	$(py) -m pytest -q $(if $(WORKERS),-n $(WORKERS)) $(ARGS)
+	$(py) -m pytest -q $(if $(has_xdist),-n $(WORKERS)) $(ARGS)
 
 bench: $(built)
 	$(py) -m torch_patterns.bench $(ARGS)
