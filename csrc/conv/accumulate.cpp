@@ -1,7 +1,5 @@
 #include "conv/accumulate.h"
 
-#include <cstring>
-
 #include "core/macros.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -12,6 +10,7 @@ namespace tp::conv {
 namespace {
 
 #define TP_INLINE __attribute__((always_inline)) inline
+#define TP_UNROLL _Pragma("GCC unroll 16")  // what is indexed by a constant lives in registers
 
 // Six rows by one vector, or two of the narrow baseline: twelve sums at most, so that 16 registers hold them and the
 // operands.
@@ -21,30 +20,27 @@ constexpr int tile = 6;
 template <class A, int bytes, int vectors>
 TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b,
                           A* c, const int64_t* to) {
-  typedef A Vector __attribute__((vector_size(bytes)));
+  typedef A Vector __attribute__((vector_size(bytes), aligned(sizeof(A)), may_alias));
   constexpr int one = bytes / int(sizeof(A)), lanes = vectors * one;
   A spare[lanes] = {};  // what the rows of the last tile that do not exist write to
   for (int64_t i = 0; i < rows; i += tile) {
     const A* source[tile];
-    A* target[tile];
+    Vector* target[tile];
     Vector sum[tile][vectors];
-    for (int r = 0; r < tile; ++r) {
+    TP_UNROLL for (int r = 0; r < tile; ++r) {
       const bool exists = i + r < rows;
       source[r] = a + from[exists ? i + r : i];
-      target[r] = exists ? c + to[i + r] : spare;
-      for (int v = 0; v < vectors; ++v) std::memcpy(&sum[r][v], target[r] + v * one, bytes);
+      target[r] = reinterpret_cast<Vector*>(exists ? c + to[i + r] : spare);
+      TP_UNROLL for (int v = 0; v < vectors; ++v) sum[r][v] = target[r][v];
     }
-    for (int64_t k = 0; k < depth; ++k) {
-      Vector right[vectors];
-      for (int v = 0; v < vectors; ++v) std::memcpy(&right[v], b + k * lanes + v * one, bytes);
+    const Vector* right = reinterpret_cast<const Vector*>(b);
+    for (int64_t k = 0; k < depth; ++k, right += vectors) {
       const int64_t at = off[k];
-      for (int r = 0; r < tile; ++r) {
-        for (int v = 0; v < vectors; ++v) sum[r][v] += source[r][at] * right[v];
+      TP_UNROLL for (int r = 0; r < tile; ++r) {
+        TP_UNROLL for (int v = 0; v < vectors; ++v) sum[r][v] += source[r][at] * right[v];
       }
     }
-    for (int r = 0; r < tile; ++r) {
-      for (int v = 0; v < vectors; ++v) std::memcpy(target[r] + v * one, &sum[r][v], bytes);
-    }
+    TP_UNROLL for (int r = 0; r < tile; ++r) { TP_UNROLL for (int v = 0; v < vectors; ++v) target[r][v] = sum[r][v]; }
   }
 }
 

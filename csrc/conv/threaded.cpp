@@ -12,187 +12,12 @@
 // in cache and the order of each sum depends on the shape alone. Where the input cannot be read as it lies, because it
 // is padded or of a half type, the tile first copies what it reads; taps further apart than they are many are copied
 // side by side.
-#include <algorithm>
-#include <atomic>
+#include "conv/threaded.h"
 
 #include "conv/accumulate.h"
-#include "conv/elements.h"
-#include "conv/tiles.h"
 
 namespace tp::conv {
 namespace {
-
-constexpr int64_t pixels_a_tile = 256, depth_a_panel = 256;  // a panel of the right factor stays in the first cache
-constexpr int64_t tasks_a_thread = 4;
-
-// Elements of scratch of one thread, a whole number of cache lines.
-constexpr int64_t lines(int64_t n) { return ceil_div(n, int64_t(16)) * 16; }
-
-// task(i, slot) for every i, each slot of at most context.device.threads by one thread at a time.
-template <class Task>
-void run_tasks(Context& context, int64_t tasks, const Task& task) {
-  std::atomic<int64_t> next{0};
-  context.parallel_for(min(tasks, int64_t(context.device.threads)), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot) {
-      for (int64_t i = next++; i < tasks; i = next++) task(i, slot);
-    }
-  });
-}
-
-// `lanes` columns of the right factor, element(k, lane) where lane < columns, else zero.
-template <class A, class Element>
-void pack(A* out, int64_t depth, int64_t columns, int64_t lanes, const Element& element) {
-  for (int64_t k = 0; k < depth; ++k) {
-    for (int64_t lane = 0; lane < lanes; ++lane) out[k * lanes + lane] = lane < columns ? A(element(k, lane)) : A(0);
-  }
-}
-
-// A tile of images [n, maps, height, width] as it lies in memory: f(first pixel of the tile, its offset in map 0, how many).
-template <class F>
-void for_runs(const Tile& t, const Tiling& whole, int64_t maps, const F& f) {
-  const bool full = t.width == whole.width;  // whole rows follow each other
-  const int64_t length = full ? t.height * t.width : t.width, runs = full ? 1 : t.height;
-  for (int64_t n = 0; n < t.images; ++n) {
-    for (int64_t r = 0; r < runs; ++r) {
-      f((n * runs + r) * length, ((t.image + n) * maps * whole.height + t.h + r) * whole.width + t.w, length);
-    }
-  }
-}
-
-// sums[pixel, lane] become map `lane` of the images, whose first map of these is at `out`.
-template <class T, class A>
-void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out, const T* bias, const Tiling& whole,
-           int64_t maps) {
-  for_runs(t, whole, maps, [&](int64_t pixel, int64_t at, int64_t length) {
-    for (int64_t lane = 0; lane < columns; ++lane) {
-      const A shift = bias ? A(bias[lane]) : A(0);
-      const A* from = sums + pixel * lanes + lane;
-      T* to = out + at + lane * whole.height * whole.width;
-      for (int64_t i = 0; i < length; ++i) to[i] = T(from[i * lanes] + shift);
-    }
-  });
-}
-
-// The other way round: panel[pixel, lane] = map `lane` of the images, zero beyond `columns`.
-template <class T, class A>
-void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, const Tiling& whole, int64_t maps) {
-  for_runs(t, whole, maps, [&](int64_t pixel, int64_t at, int64_t length) {
-    for (int64_t lane = 0; lane < lanes; ++lane) {
-      A* to = panel + pixel * lanes + lane;
-      const T* from = in + at + lane * whole.height * whole.width;
-      for (int64_t i = 0; i < length; ++i) to[i * lanes] = lane < columns ? A(from[i]) : A(0);
-    }
-  });
-}
-
-// Where output o of a tile finds its tap k along one axis: o * step + k * tap.
-struct Layout {
-  int64_t step, tap, extent;
-  bool dense;  // as in the image
-
-  Layout(const Axis& axis, int64_t outputs) {
-    const int64_t apart = (outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
-    dense = apart <= outputs * axis.kernel;
-    step = dense ? axis.stride : axis.kernel;
-    tap = dense ? axis.dilation : 1;
-    extent = dense ? apart : outputs * axis.kernel;
-  }
-};
-
-// What tiles of output pixels read of x: the image itself, or a copy with its padding.
-template <class T>
-struct Input {
-  using A = acc_t<T>;
-  const Elements<T>& e;
-  Layout rows, cols;
-  bool copied;
-  int64_t pitch, channel, image;  // strides
-  int64_t copy_size, table_size;
-
-  Input(const Elements<T>& e, const Tile& size)
-      : e(e),
-        rows(e.rows, size.height),
-        cols(e.cols, size.width),
-        copied(!std::is_same<T, A>::value || !rows.dense || !cols.dense || e.rows.pad > 0 || e.cols.pad > 0),
-        pitch(copied ? cols.extent : e.cols.in),
-        channel(copied ? rows.extent * pitch : e.rows.in * e.cols.in),
-        image(copied ? e.channels * channel : e.c * channel),
-        copy_size(copied ? lines(size.images * image) : 0),
-        table_size(copied ? rows.extent + cols.extent : 0) {}
-
-  // off[(c * kernel + p) * kernel + q] for the channels of a group.
-  void taps(int64_t* off) const {
-    for (int64_t c = 0; c < e.channels; ++c) {
-      for (int64_t p = 0; p < e.rows.kernel; ++p) {
-        for (int64_t q = 0; q < e.cols.kernel; ++q) *off++ = c * channel + p * rows.tap * pitch + q * cols.tap;
-      }
-    }
-  }
-  void pixels(const Tile& t, int64_t* off) const {
-    for (int64_t n = 0; n < t.images; ++n) {
-      for (int64_t h = 0; h < t.height; ++h) {
-        for (int64_t w = 0; w < t.width; ++w) *off++ = n * image + h * rows.step * pitch + w * cols.step;
-      }
-    }
-  }
-  // The array that the two tables address, for one group.
-  const A* read(const Tile& t, int64_t group, A* copy, int64_t* table) const {
-    const T* x = e.x + e.x_at(t.image, group * e.channels, 0, 0);
-    if constexpr (std::is_same<T, A>::value) {
-      if (!copied) return x + t.h * e.rows.stride * pitch + t.w * e.cols.stride;
-    }
-    int64_t *from_row = table, *from_col = table + rows.extent;
-    sources(e.rows, rows, t.h, t.height, from_row);
-    sources(e.cols, cols, t.w, t.width, from_col);
-    for (int64_t n = 0; n < t.images; ++n) {
-      for (int64_t c = 0; c < e.channels; ++c) {
-        for (int64_t r = 0; r < rows.extent; ++r) {
-          A* to = copy + n * image + c * channel + r * pitch;
-          const T* from = x + e.x_at(n, c, max(from_row[r], int64_t(0)), 0);
-          for (int64_t j = 0; j < pitch; ++j) to[j] = from_row[r] < 0 || from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
-        }
-      }
-    }
-    return copy;
-  }
-
- private:
-  // The input element at each place of the copy; -1 for padding, and for what no tap reads.
-  static void sources(const Axis& axis, const Layout& layout, int64_t first, int64_t outputs, int64_t* from) {
-    std::fill(from, from + layout.extent, -1);
-    for (int64_t o = 0; o < outputs; ++o) {
-      for (int64_t k = 0; k < axis.kernel; ++k) {
-        const int64_t i = axis.source(first + o, k);
-        if (i >= 0 && i < axis.in) from[o * layout.step + k * layout.tap] = i;
-      }
-    }
-  }
-};
-
-// Tiles small enough to keep all threads busy.
-int64_t pixels_for(const Context& context, int64_t pixels) {
-  return min(pixels_a_tile, max(int64_t(48), ceil_div(pixels, tasks_a_thread * context.device.threads)));
-}
-
-// Tasks are tiles by groups by `parts` of the blocks of lanes: more parts where there are few tiles.
-struct Tasks {
-  int64_t tiles, groups, blocks, parts;
-
-  Tasks(const Context& context, int64_t tiles, int64_t groups, int64_t blocks)
-      : tiles(tiles), groups(groups), blocks(blocks), parts(1) {
-    if (tiles * groups > 0) parts = min(blocks, ceil_div(tasks_a_thread * context.device.threads, tiles * groups));
-  }
-  int64_t count() const { return tiles * groups * parts; }
-
-  // f(tile, group, first block, last block, slot)
-  template <class F>
-  void run(Context& context, const F& f) const {
-    run_tasks(context, count(), [&](int64_t i, int64_t slot) {
-      const int64_t part = i % parts, group = i / parts % groups;
-      f(i / parts / groups, group, part * blocks / parts, (part + 1) * blocks / parts, slot);
-    });
-  }
-};
 
 template <class T>
 void fprop(const Elements<T>& e, Context& context) {
@@ -261,8 +86,8 @@ struct Sender {
   using A = acc_t<T>;
   const Elements<T>& e;
   const Accumulate<A>& kernel;
-  const int64_t* maps;     // their offsets in the gradient
-  int64_t *from, *to;      // the outputs that send, counted from the first, and their targets
+  const int64_t* maps;                      // their offsets in the gradient
+  int64_t *from, *to;                       // the outputs that send, counted from the first, and their targets
   int64_t rows = -1, cols = -1, count = 0;  // what the tables are for
 
   void send(const Tile& t, int64_t p, int64_t q, const A* gradient, const A* right, A* sums) {
@@ -369,6 +194,7 @@ void wgrad(const Elements<T>& e, Context& context) {
     A *panel = scratch + slot * values, *copy = panel + panel_size, *mine = sums + i * taps * lanes;
     int64_t* off = tables + slot * offsets;
     std::fill(mine, mine + taps * lanes, A(0));
+    std::fill(panel, panel + pixels * lanes, A(0));  // the lanes that no map fills
     for (int64_t tile = chunk * tiling.count() / chunks; tile < (chunk + 1) * tiling.count() / chunks; ++tile) {
       const Tile t = tiling[tile];
       input.pixels(t, off);

@@ -4,6 +4,8 @@
 // Each is one body, run by a thread an item through simt on CUDA, and on all threads of the CPU otherwise; a checked
 // session runs the simt form on the CPU too.
 #pragma once
+#include <algorithm>
+
 #include "conv/elements.h"
 #include "conv/tiles.h"
 
@@ -90,18 +92,23 @@ struct Unroll {
 template <class T, class Out>
 void unroll_on_host(Context& context, const Unroll<T, Out>& k) {
   const Elements<T>& e = k.e;
-  const auto x = e.bind(Pointers{});
-  const int64_t columns = k.tile.pixels(), used = e.channels * e.taps();
+  const Tile& t = k.tile;
+  const int64_t columns = t.pixels(), used = e.channels * e.taps();
   context.parallel_for(e.groups * k.depth, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       Out* to = k.matrix + row * columns;
       const int64_t inside = row % k.depth, tap = inside % e.taps(), c = row / k.depth * e.channels + inside / e.taps();
-      for (int64_t n = k.tile.image; n < k.tile.image + k.tile.images; ++n) {
-        for (int64_t h = k.tile.h; h < k.tile.h + k.tile.height; ++h) {
-          const int64_t i = e.rows.source(h, tap / e.cols.kernel);
-          for (int64_t w = k.tile.w; w < k.tile.w + k.tile.width; ++w) {
-            *to++ = Out(inside == used ? 1 : x.padded(n, c, i, e.cols.source(w, tap % e.cols.kernel)));
-          }
+      if (inside == used) {
+        std::fill(to, to + columns, Out(1.0f));
+        continue;
+      }
+      for (int64_t line = 0; line < t.images * t.height; ++line) {
+        const int64_t n = t.image + line / t.height, i = e.rows.source(t.h + line % t.height, tap / e.cols.kernel);
+        const bool padding = i < 0 || i >= e.rows.in;
+        const T* from = padding ? nullptr : e.x + e.x_at(n, c, i, 0);
+        int64_t j = e.cols.source(t.w, tap % e.cols.kernel);
+        for (int64_t w = 0; w < t.width; ++w, j += e.cols.stride) {
+          *to++ = padding || j < 0 || j >= e.cols.in ? Out(0.0f) : Out(from[j]);
         }
       }
     }
