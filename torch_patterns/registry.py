@@ -15,8 +15,8 @@ class Rung:
 
     ``section`` is a section (§) or figure of *Programming Massively Parallel Processors*, the number of another source
     text, or ``"beyond"``; ``work`` and ``steps`` are functions of the size n; ``traits`` are facts such as
-    ``"quadratic"`` or ``"float_atomics"``; ``written_for`` says for which devices it is written, ``devices`` on which of
-    them this build offers it.
+    ``"quadratic"`` or ``"float_atomics"``; ``written_for`` says for which devices it is written, ``devices`` on which
+    of them this build offers it.
     """
 
     name: str

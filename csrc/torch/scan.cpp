@@ -83,6 +83,16 @@ struct Recurrence {
   int64_t dim;
 };
 
+template <class F>
+auto broadcast_or_fail(F f, const Tensor& a, const Tensor& other, const char* name) {
+  try {
+    return f();
+  } catch (const c10::Error&) {
+    TORCH_CHECK(false, "linear_recurrence: the sizes ", a.sym_sizes(), " of a and b and ", other.sym_sizes(), " of ",
+                name, " do not fit together");
+  }
+}
+
 Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial) {
   check_same_device("linear_recurrence", {{"a", &a}, {"b", &b}});
   if (initial) check_same_device("linear_recurrence", {{"a", &a}, {"initial", &*initial}});
@@ -90,13 +100,13 @@ Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const Option
   if (initial) dtype = at::promote_types(dtype, initial->scalar_type());
   TORCH_CHECK_TYPE(at::isFloatingType(dtype), "linear_recurrence: dtype ", dtype,
                    " is not supported; supported: floating point");
-  const auto both = at::broadcast_tensors({a.to(dtype), b.to(dtype)});
+  const auto both = broadcast_or_fail([&] { return at::broadcast_tensors({a.to(dtype), b.to(dtype)}); }, a, b, "b");
   Recurrence r{both[0], both[1], {}, wrap_dim("linear_recurrence", dim, both[0].dim())};
   TORCH_CHECK(r.b.dim() > 0, "linear_recurrence: a and b need a dimension to run along, got scalars");
   if (initial) {
     auto shape = r.b.sym_sizes().vec();
     shape.erase(shape.begin() + r.dim);
-    r.initial = initial->to(dtype).expand_symint(shape);
+    r.initial = broadcast_or_fail([&] { return initial->to(dtype).expand_symint(shape); }, r.b, *initial, "initial");
   }
   return r;
 }

@@ -24,9 +24,10 @@ int main(int argc, char** argv) {
   y.sum().backward();
   print("gradient", x.grad());
 
-  const auto scan = c10::Dispatcher::singleton()
-                        .findSchemaOrThrow("torch_patterns::scan", "")
-                        .typed<at::Tensor(const at::Tensor&, int64_t, std::string_view, bool, bool, std::string_view)>();
+  const auto scan =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("torch_patterns::scan", "")
+          .typed<at::Tensor(const at::Tensor&, int64_t, std::string_view, bool, bool, std::string_view)>();
   x.mutable_grad().reset();
   const at::Tensor z = scan.call(x, 0, "prod", false, true, "auto");
   print("dispatched", z);

@@ -120,7 +120,11 @@ CROSS_ENTROPY_BACKWARD = Spec(
 )
 
 ERRORS = {
-    "squared_error": (lambda d: d * d / 2, lambda d: d, F.mse_loss),
+    "squared_error": (
+        lambda d: d * d / 2,
+        lambda d: d,
+        lambda y, t, reduction="mean": F.mse_loss(y, t, reduction=reduction) / 2,
+    ),
     "absolute_error": (torch.abs, torch.sign, F.l1_loss),
 }
 
