@@ -28,6 +28,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm import tqdm
 
 import torch_patterns
@@ -253,7 +254,9 @@ def plot_curve(history: list[dict], path: Path) -> None:
         axes.set(xlabel="epoch", yscale="log")
         axes.grid(alpha=0.3, which="both")
         axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     figure.savefig(path, dpi=120)
 
 

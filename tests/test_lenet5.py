@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from common import EACH_DEVICE
 from torch import nn as reference_nn
 
 import torch_patterns
@@ -17,6 +18,7 @@ from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5
 
 FORMS = list(itertools.product(ACTIVATIONS, POOLINGS, OUTPUTS))
 forms = pytest.mark.parametrize("form", FORMS, ids="-".join)
+devices = pytest.mark.parametrize("device", EACH_DEVICE)
 
 
 class Reference(reference_nn.Module):
@@ -58,15 +60,16 @@ class Reference(reference_nn.Module):
         return ((output - wanted) ** 2 / 2).sum(1).mean()
 
 
-def batch(count=5, dtype=torch.float32):
-    return torch.randn(count, 1, 32, 32, dtype=dtype), torch.randint(0, 10, (count,))
+def batch(count=5, dtype=torch.float32, device="cpu"):
+    return torch.randn(count, 1, 32, 32, dtype=dtype, device=device), torch.randint(0, 10, (count,), device=device)
 
 
+@devices
 @forms
-def test_gradients_and_one_step_of_sgd_agree_with_torch_nn(form):
-    model = LeNet5(*form).double()
+def test_gradients_and_one_step_of_sgd_agree_with_torch_nn(form, device):
+    model = LeNet5(*form).to(device, torch.float64)
     expected = Reference(model, *form)
-    x, target = batch(5, torch.float64)
+    x, target = batch(5, torch.float64, device)
     steps = []
     for network in (model, expected):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
@@ -148,9 +151,10 @@ def assert_same(ours, theirs):
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@devices
 @forms
-def test_scripted_saved_and_loaded_gives_the_same_bits(form):
-    model, (x, target) = LeNet5(*form), batch()
+def test_scripted_saved_and_loaded_gives_the_same_bits(form, device):
+    model, (x, target) = LeNet5(*form).to(device), batch(device=device)
     network = scripted(model)
     expected = outputs_and_gradients(model, model, x, target)
     for _ in range(3):  # the profiling executor rewrites the graph after its first runs
@@ -160,16 +164,17 @@ def test_scripted_saved_and_loaded_gives_the_same_bits(form):
         assert_same([output.detach(), *(p.grad for p in network.parameters())], expected)
 
 
+@devices
 @forms
-def test_exported_with_a_dynamic_batch_gives_the_same_bits(form):
-    model = LeNet5(*form).eval()
+def test_exported_with_a_dynamic_batch_gives_the_same_bits(form, device):
+    model = LeNet5(*form).to(device).eval()
     file = io.BytesIO()
     shapes = {"x": {0: torch.export.Dim("batch")}}
-    torch.export.save(torch.export.export(model, (batch(2)[0],), dynamic_shapes=shapes), file)
+    torch.export.save(torch.export.export(model, (batch(2, device=device)[0],), dynamic_shapes=shapes), file)
     file.seek(0)
     network = torch.export.load(file).module()
     for count in (1, 2, 7):
-        x, _ = batch(count)
+        x, _ = batch(count, device=device)
         assert torch.equal(network(x), model(x))
 
 
@@ -182,12 +187,13 @@ def test_compiled_whole_gives_the_same_network(form):
         assert_same(outputs_and_gradients(network, model, x, target), outputs_and_gradients(model, model, x, target))
 
 
-def test_every_algorithm_of_the_convolution_trains_the_same_network():
-    x, target = batch(2, torch.float64)
-    model = LeNet5().double()
+@devices
+def test_every_algorithm_of_the_convolution_trains_the_same_network(device):
+    x, target = batch(2, torch.float64, device)
+    model = LeNet5().to(device, torch.float64)
     expected = outputs_and_gradients(model, model, x, target)
-    for name in torch_patterns.algorithms("conv2d", "cpu"):
-        other = LeNet5(algorithm=name).double()
+    for name in torch_patterns.algorithms("conv2d", device):
+        other = LeNet5(algorithm=name).to(device, torch.float64)
         other.load_state_dict(model.state_dict())
         for ours, theirs in zip(outputs_and_gradients(other, other, x, target), expected, strict=True):
             assert (ours - theirs).abs().max() <= 1e-12 * theirs.abs().max(), name
@@ -214,13 +220,14 @@ def test_overfits_64_samples(form):
     pytest.fail(f"the loss is still {loss.item():.4f} after 300 steps")
 
 
-def test_training_is_deterministic():
+@devices
+def test_training_is_deterministic(device):
     def train():
         torch.manual_seed(3)
-        model = LeNet5()
+        model = LeNet5().to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         for _ in range(20):
-            x, target = batch(16)
+            x, target = batch(16, device=device)
             optimizer.zero_grad()
             model.loss(model(x), target).backward()
             optimizer.step()
@@ -262,9 +269,10 @@ def test_loss_of_uniform_logits_is_the_logarithm_of_ten():
     )
 
 
+@devices
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_nan_in_the_images_is_nan_in_the_loss(output):
-    model, (x, target) = LeNet5(output=output), batch()
+def test_nan_in_the_images_is_nan_in_the_loss(output, device):
+    model, (x, target) = LeNet5(output=output).to(device), batch(device=device)
     x[2, 0, 16, 16] = math.nan
     assert model.loss(model(x), target).isnan()
 
@@ -277,9 +285,10 @@ def test_runs_in_other_dtypes(dtype):
     assert all(p.grad.dtype == dtype and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_autocast_trains_in_bfloat16_with_gradients_in_float32():
-    model, (x, target) = LeNet5(), batch()
-    with torch.autocast("cpu", torch.bfloat16):
+@devices
+def test_autocast_trains_in_bfloat16_with_gradients_in_float32(device):
+    model, (x, target) = LeNet5().to(device), batch(device=device)
+    with torch.autocast(device, torch.bfloat16):
         output = model(x)
         loss = model.loss(output, target)
     loss.backward()

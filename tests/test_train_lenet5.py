@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from common import EACH_DEVICE
 from data_files import data_folder
 
 import torch_patterns
@@ -35,8 +36,8 @@ def few(monkeypatch):
     return digits
 
 
-def train(program, out, *arguments):
-    program.main(["--device", "cpu", "--threads", "1", "--out", str(out), *map(str, arguments)])
+def train(program, out, *arguments, device="cpu"):
+    program.main(["--device", device, "--threads", "1", "--out", str(out), *map(str, arguments)])
     return torch.load(out / "checkpoint.pt", weights_only=True)
 
 
@@ -98,19 +99,18 @@ def assert_same_training(ours, theirs):
         assert {**a, "seconds": 0} == {**b, "seconds": 0}
 
 
-@pytest.mark.parametrize("arguments", [(), ("--optimizer", "adamw", "--weight-decay", "0.01", "--seed", "7")], ids=str)
-def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(program, few, tmp_path, arguments):
-    whole = train(program, tmp_path / "whole", "--epochs", 4, *arguments)
-    train(program, tmp_path / "part", "--epochs", 1, *arguments)
-    checkpoint = tmp_path / "part" / "checkpoint.pt"
-    train(program, tmp_path / "part", "--epochs", 3, "--resume", checkpoint, *arguments)
-    resumed = train(program, tmp_path / "resumed", "--epochs", 4, "--resume", checkpoint, *arguments)
-    assert_same_training(resumed, whole)
-    again = train(
-        program, tmp_path / "again", "--epochs", 4, "--resume", tmp_path / "whole" / "checkpoint.pt", *arguments
-    )
-    assert_same_training(again, whole)
-    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == WRITTEN
+@pytest.mark.parametrize("device", EACH_DEVICE)
+@pytest.mark.parametrize("options", ["", "--optimizer adamw --weight-decay 0.01 --seed 7"])
+def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(program, few, tmp_path, options, device):
+    def run(name, *arguments):
+        return train(program, tmp_path / name, *arguments, *options.split(), device=device)
+
+    whole = run("whole", "--epochs", 4)
+    run("part", "--epochs", 1)
+    run("part", "--epochs", 3, "--resume", tmp_path / "part" / "checkpoint.pt")
+    assert_same_training(run("resumed", "--epochs", 4, "--resume", tmp_path / "part" / "checkpoint.pt"), whole)
+    assert_same_training(run("done", "--epochs", 4, "--resume", tmp_path / "whole" / "checkpoint.pt"), whole)
+    assert sorted(path.name for path in (tmp_path / "done").iterdir()) == WRITTEN
 
 
 def test_another_seed_is_another_training(program, few, tmp_path):
@@ -189,8 +189,9 @@ def test_bad_data_is_refused_with_the_file_named(program, tmp_path):
     assert said == f"--data: {tmp_path}: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is there"
 
 
-def test_a_short_run_on_all_digits_learns_them(program, tmp_path):
-    state = train(program, tmp_path, "--epochs", 12, "--lr-decay", 0.85)
+@pytest.mark.parametrize("device", EACH_DEVICE)
+def test_a_short_run_on_all_digits_learns_them(program, tmp_path, device):
+    state = train(program, tmp_path, "--epochs", 12, "--lr-decay", 0.85, device=device)
     assert state["history"][-1]["test_accuracy"] >= 0.95
     assert state["history"][-1]["loss"] < 0.3 < 0.8 < state["history"][0]["loss"]
 
