@@ -98,7 +98,8 @@ c_files = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cuh' -o -name '*.c
 lint: $(environment)
 	$(py) -m ruff check .
 	$(py) -m ruff format --check .
-	$(bin)clang-format --dry-run -Werror $(c_files)
+	@echo clang-format csrc tests/cpp
+	@$(bin)clang-format --dry-run -Werror $(c_files)
 	$(if $(shell command -v nvcc),$(MAKE) --no-print-directory -j$(MAX_JOBS) nvcc)
 
 format: $(environment)
