@@ -68,7 +68,13 @@ class Call(torch.nn.Module):
 
     def __init__(self, spec: Spec, case: Case):
         super().__init__()
-        self.op, self.sample = spec.op, spec.sample(case, spec.dtype).map(lambda _: torch.empty(0))
+        sample = spec.sample(case, spec.dtype)
+        values = [*sample.args, *sample.kwargs.values()]
+        self.op, self.positional, self.names = spec.op, len(sample.args), list(sample.kwargs)
+        self.is_tensor = [isinstance(value, torch.Tensor) for value in values]
+        self.values = [None if isinstance(value, torch.Tensor) else value for value in values]
 
     def forward(self, *tensors):
-        return self.sample.replace(tensors)(self.op)
+        rest = list(tensors)
+        values = [rest.pop(0) if is_tensor else v for is_tensor, v in zip(self.is_tensor, self.values, strict=True)]
+        return self.op(*values[: self.positional], **dict(zip(self.names, values[self.positional :], strict=True)))

@@ -148,12 +148,19 @@ void TorchContext::gemm(const Gemm& p) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::NoTF32Guard no_tf32;
   const auto options = like_.options().dtype(scalar_type(p.dtype));
+  // The device is told, for an empty matrix has no address to tell it by.
+  const auto wrap = [&](const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) {
+    return at::for_blob(const_cast<void*>(data), sizes)
+        .strides(strides)
+        .options(options)
+        .target_device(like_.device())
+        .make_tensor();
+  };
   const auto view = [&](const Matrix& m, int64_t rows, int64_t cols) {
-    return at::from_blob(const_cast<void*>(m.data), {p.batch, rows, cols}, {m.batch_stride, m.row_stride, m.col_stride},
-                         options);
+    return wrap(m.data, {p.batch, rows, cols}, {m.batch_stride, m.row_stride, m.col_stride});
   };
   const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
-  Tensor c = at::from_blob(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1}, options);
+  Tensor c = wrap(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1});
   if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
     c.copy_(at::bmm(a, b, at::kFloat));  // torch lets cuBLAS add partial sums of half types as such; this does not
   } else {

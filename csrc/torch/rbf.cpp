@@ -131,8 +131,10 @@ struct RbfBackwardFunction : torch::autograd::Function<RbfBackwardFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);  // in the dtype of x throughout
     const auto tensors = ctx->get_saved_variables();
-    const Tensor &g = tensors[0], &x = tensors[1], &c = tensors[2], &u = grads[0], &v = grads[1];
+    const Tensor &g = tensors[0], &x = tensors[1], &c = tensors[2];
+    const Tensor u = grads[0].contiguous(), v = grads[1].contiguous();  // their strides do not change the bits
     const double sigma = ctx->saved_data.at("sigma").toDouble(), scale = 1 / (sigma * sigma);
     const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
     const Tensor weight = call_rbf(x, c, sigma, algorithm) * scale, e = g * weight;
