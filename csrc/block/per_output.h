@@ -86,12 +86,11 @@ struct Threaded {
     const auto compute = functor.bind(pointers);
     const int64_t grain = tp::max(int64_t(16384) / tp::max(n.cost, int64_t(1)), int64_t(1));
     context.parallel_for(n.rows * n.columns, grain, [&](int64_t begin, int64_t end) {
-      while (begin < end) {
-        const int64_t row = begin / n.columns, first = begin % n.columns;
-        const int64_t last = tp::min(n.columns, first + end - begin);
+      for (int64_t row = begin / n.columns, column = begin % n.columns; begin < end; ++row, column = 0) {
+        const int64_t stop = tp::min(n.columns, column + end - begin);
+        begin += stop - column;
         const auto compute_row = compute(row);
-        for (int64_t column = first; column < last; ++column) compute_row(column);
-        begin += last - first;
+        for (; column < stop; ++column) compute_row(column);
       }
     });
   }

@@ -28,8 +28,8 @@ struct Average {
         const Pixel o = o_row.pixel(column);
         const Range cols = window(w, o.w);
         acc_t<T> sum = 0;
-        for (int64_t i = rows.begin; i < rows.end; ++i) {
-          for (int64_t j = cols.begin; j < cols.end; ++j) sum += load<T>(from, place(in, o, i, j));
+        for (int64_t i = 0; i < rows.count; ++i) {
+          for (int64_t j = 0; j < cols.count; ++j) sum += load<T>(from, place(in, o, rows.begin + i, cols.begin + j));
         }
         sum /= acc_t<T>(count * counted(w, o.w, count_include_pad));
         if (bias) sum += load<T>(biases, in.inner == 1 ? o.outer % maps : o.inner);
@@ -60,10 +60,11 @@ struct AverageBackward {
         const Pixel p = p_row.pixel(column);
         const Range cols = windows_over(w, p.w);
         acc_t<In> sum = 0;
-        for (int64_t i = rows.begin; i < rows.end; ++i) {
-          for (int64_t j = cols.begin; j < cols.end; ++j) {
-            const auto count = counted(h, i, count_include_pad) * counted(w, j, count_include_pad);
-            sum += load<In>(from, place(out, p, i, j)) / acc_t<In>(count);
+        for (int64_t i = 0; i < rows.count; ++i) {
+          for (int64_t j = 0; j < cols.count; ++j) {
+            const int64_t oh = rows.begin + i, ow = cols.begin + j;
+            const int64_t count = counted(h, oh, count_include_pad) * counted(w, ow, count_include_pad);
+            sum += load<In>(from, place(out, p, oh, ow)) / acc_t<In>(count);
           }
         }
         to[place(in, p)] = T(sum);

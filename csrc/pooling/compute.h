@@ -5,8 +5,6 @@
 
 namespace tp::pooling {
 
-using MaximumTypes = Types<uint8_t, int8_t, int16_t, int32_t, int64_t, half, bfloat16, float, double>;
-
 template <class T>
 const T* as(const void* data) {
   return static_cast<const T*>(data);
@@ -74,7 +72,7 @@ void compute(const Args& args, const Run& run) {
         args.step == Step::average ? average<T>(args, run, h, w) : average_backward<T>(args, run, h, w);
       });
     }
-    dispatch(MaximumTypes{}, args.dtype, "max_pool2d",
+    dispatch(AllTypes{}, args.dtype, "max_pool2d",
              [&](auto type) { maximum<typename decltype(type)::type>(args, run, h, w); });
   });
 }

@@ -4,6 +4,18 @@
 
 namespace tp::pooling {
 
+// first ? a : b without a branch: which pixel is the greatest is more than a processor can guess.
+template <class A>
+TP_HD A pick(bool first, A a, A b) {
+  using Bits = std::conditional_t<sizeof(A) == 4, uint32_t, std::conditional_t<sizeof(A) == 8, uint64_t, A>>;
+  Bits bits_a, bits_b;
+  memcpy(&bits_a, &a, sizeof(A));
+  memcpy(&bits_b, &b, sizeof(A));
+  const Bits mask = Bits(-int64_t(first)), bits = Bits((bits_a & mask) | (bits_b & ~mask));
+  memcpy(&a, &bits, sizeof(A));
+  return a;
+}
+
 template <class T, class Axis>
 struct Maximum {
   static constexpr const char* name = "max_pooling";
@@ -26,12 +38,13 @@ struct Maximum {
         const Range cols = window(w, o.w);
         int64_t index = rows.begin * w.size + cols.begin;  // of the first tap, so that -inf everywhere has a place
         acc_t<T> best = load<T>(from, place(in, o, rows.begin, cols.begin));
-        for (int64_t i = rows.begin; i < rows.end; i += dilation(h)) {
-          for (int64_t j = cols.begin; j < cols.end; j += dilation(w)) {
-            const acc_t<T> value = load<T>(from, place(in, o, i, j));
-            if (value <= best || best != best) continue;
-            best = value;
-            index = i * w.size + j;
+        for (int64_t i = 0; i < rows.count; ++i) {
+          for (int64_t j = 0; j < cols.count; ++j) {
+            const int64_t ih = rows.begin + i * dilation(h), iw = cols.begin + j * dilation(w);
+            const acc_t<T> value = load<T>(from, place(in, o, ih, iw));
+            const bool greater = !(value <= best) & (best == best);
+            best = pick(greater, value, best);
+            index = pick(greater, ih * w.size + iw, index);
           }
         }
         to[place(out, o)] = T(best);
@@ -63,11 +76,10 @@ struct MaximumBackward {
         const Pixel p = p_row.pixel(column);
         const Range cols = windows_over(w, p.w);
         acc_t<T> sum = 0;
-        for (int64_t i = rows.begin; i < rows.end; ++i) {
-          for (int64_t j = cols.begin; j < cols.end; ++j) {
-            const int64_t o = place(out, p, i, j), taken = places[o];
-            const acc_t<T> value = load<T>(from, o);
-            sum += taken == p.h * w.size + p.w ? value : acc_t<T>(0);
+        for (int64_t i = 0; i < rows.count; ++i) {
+          for (int64_t j = 0; j < cols.count; ++j) {
+            const int64_t o = place(out, p, rows.begin + i, cols.begin + j), taken = places[o];
+            sum += pick(taken == p.h * w.size + p.w, load<T>(from, o), acc_t<T>(0));
           }
         }
         to[place(in, p)] = T(sum);
@@ -97,13 +109,15 @@ struct MaximumTangent {
         const Pixel o = o_row.pixel(column);
         const int64_t taken = places[place(out, o)], i = taken / w.size, j = taken % w.size;
         T value(0);
-        if (taken >= 0 && inside(window(h, o.h), i) && inside(window(w, o.w), j)) value = from[place(in, o, i, j)];
+        if (taken >= 0 && i < h.size && within(windows_over(h, i), o.h) && within(windows_over(w, j), o.w)) {
+          value = from[place(in, o, i, j)];
+        }
         to[place(out, o)] = value;
       };
     };
   }
 
-  TP_HD static bool inside(Range range, int64_t i) { return i >= range.begin && i < range.end; }
+  TP_HD static bool within(Range range, int64_t o) { return o >= range.begin && o - range.begin < range.count; }
 };
 
 }  // namespace tp::pooling

@@ -6,24 +6,24 @@
 namespace tp::pooling {
 
 struct Range {
-  int64_t begin, end;
+  int64_t begin, count;
 };
 
-// The part of window `o` that lies inside the map; it begins at a tap.
+// The taps of window `o` that lie inside the map.
 TP_HD inline Range window(const Axis& axis, int64_t o) {
-  const int64_t begin = o * axis.stride - axis.padding;
-  const int64_t inside = begin < 0 ? begin + ceil_div(-begin, axis.dilation) * axis.dilation : begin;
-  return {inside, tp::min(begin + axis.reach(), axis.size)};
+  const int64_t begin = o * axis.stride - axis.padding, d = axis.dilation;
+  const int64_t inside = begin < 0 ? begin + ceil_div(-begin, d) * d : begin;
+  const int64_t room = tp::min(begin + axis.reach(), axis.size) - inside;
+  return {inside, d == 1 ? room : floor_div(room + d - 1, d)};
 }
 
 TP_HD inline int64_t dilation(const Axis& axis) { return axis.dilation; }
 
 // The windows that reach over position i.
 TP_HD inline Range windows_over(const Axis& axis, int64_t i) {
-  const int64_t before =
-      i + axis.padding - axis.reach();  // the last window that begins here or earlier is over too soon
-  return {before < 0 ? 0 : floor_div(before, axis.stride) + 1,
-          tp::min(axis.outputs, floor_div(i + axis.padding, axis.stride) + 1)};
+  const int64_t before = i + axis.padding - axis.reach();  // a window that begins here is over too soon
+  const int64_t begin = before < 0 ? 0 : floor_div(before, axis.stride) + 1;
+  return {begin, tp::min(axis.outputs, floor_div(i + axis.padding, axis.stride) + 1) - begin};
 }
 
 // What window `o` counts along an axis: its pixels, with or without those of the border on either side.
@@ -42,9 +42,9 @@ inline bool halves(const Axis& a) {
   return a.kernel == 2 && a.stride == 2 && a.padding == 0 && a.dilation == 1 && 2 * a.outputs <= a.size;
 }
 
-TP_HD inline Range window(const Halves&, int64_t o) { return {2 * o, 2 * o + 2}; }
+TP_HD inline Range window(const Halves&, int64_t o) { return {2 * o, 2}; }
 TP_HD inline int64_t dilation(const Halves&) { return 1; }
-TP_HD inline Range windows_over(const Halves& axis, int64_t i) { return {i >> 1, (i >> 1) + (i >> 1 < axis.outputs)}; }
+TP_HD inline Range windows_over(const Halves& axis, int64_t i) { return {i >> 1, i >> 1 < axis.outputs}; }
 TP_HD inline int64_t counted(const Halves&, int64_t, bool) { return 2; }
 
 // call(h, w) with the axes as what they are.

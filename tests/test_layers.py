@@ -1,0 +1,231 @@
+"""What is special to the small layers: labels that are no class, huge logits, roundings, long sums, corners."""
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from common import EACH_DEVICE
+
+import torch_patterns as tp
+from torch_patterns import cross_entropy, linear, rbf, registry
+from torch_patterns.testing import FLOATS, assert_equal, assert_same_bits
+
+pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
+INF, NAN = float("inf"), float("nan")
+ACTIVATIONS = ("bipolar_sigmoid", "tanh", "relu", "sign")
+ERRORS = ("squared_error", "absolute_error")
+
+
+def algorithms(pattern: str, device: str) -> list[str]:
+    return ["auto", *registry.algorithms(pattern, device)]
+
+
+# ---- the fully connected layer
+
+
+def test_a_perceptron(device):
+    """Fig. 16.1: w = (2, 3), b = -6; and the two-layer one of Fig. 16.2, which classifies (0.55, 0.65) right."""
+    x = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 0.0]], device=device)
+    for algorithm in algorithms("linear", device):
+        k = linear(
+            x, torch.tensor([[2.0, 3.0]], device=device), torch.tensor([-6.0], device=device), algorithm=algorithm
+        )
+        assert tp.sign(k).flatten().tolist() == [-1, 1, 0]
+
+
+def test_half_types_round_once(device):
+    """The product alone would round to 2048, and the sum of two roundings would be another number."""
+    x, weight = torch.tensor([[1.0, 1.0]], device=device), torch.tensor([[2048.0, 1.0]], device=device)
+    bias = torch.tensor([1.0], device=device)
+    for algorithm in algorithms("linear", device):
+        y = linear(x.half(), weight.half(), bias.half(), algorithm=algorithm)
+        assert y.item() == 2050.0, algorithm
+        y = linear(x.bfloat16(), weight.bfloat16() / 8, bias.bfloat16(), algorithm=algorithm)
+        assert y.item() == 258.0, algorithm
+
+
+def test_float32_is_not_computed_in_tf32(device):
+    x = torch.full((64, 64), 1 + 2.0**-12, device=device)
+    eye = torch.eye(64, device=device)
+    for algorithm in algorithms("linear", device):
+        assert_same_bits(linear(x, eye, algorithm=algorithm), x, algorithm)
+
+
+def test_long_sums_do_not_lose_small_terms(device):
+    """2^24 and then 2^16 ones: one running float32 sum would stop at 2^24."""
+    x = torch.ones(1, 2**16 + 1, device=device)
+    x[0, 0] = 2.0**24
+    for algorithm in algorithms("linear", device):
+        error = linear(x, torch.ones_like(x), algorithm=algorithm).item() - (2**24 + 2**16)
+        assert abs(error) <= 2**14, algorithm
+    for name, algorithm in itertools.product(ERRORS, algorithms("loss", device)):
+        y = x.flatten() if name == "absolute_error" else (2 * x.flatten()).sqrt()
+        error = getattr(tp, name)(y, torch.zeros_like(y), "sum", algorithm=algorithm).item() - (2**24 + 2**16)
+        assert abs(error) <= 2**10, (name, algorithm)
+
+
+def test_views_and_many_dimensions(device):
+    x = torch.randint(-9, 10, (3, 4, 5, 6), device=device).float()
+    weight = torch.randint(-9, 10, (6, 7), device=device).float().T
+    for algorithm in algorithms("linear", device):
+        assert_equal(linear(x.transpose(0, 2), weight, algorithm=algorithm), x.transpose(0, 2) @ weight.T)
+
+
+# ---- activations
+
+
+def test_activations_at_their_ends_and_corners(device):
+    x = torch.tensor([-INF, -100.0, -0.0, 0.0, 100.0, INF, NAN], device=device)
+    want = {
+        "bipolar_sigmoid": [-1, -1, -0.0, 0, 1, 1, NAN],
+        "tanh": [-1, -1, -0.0, 0, 1, 1, NAN],
+        "relu": [0, 0, -0.0, 0, 100, INF, NAN],
+        "sign": [-1, -1, -0.0, 0, 1, 1, NAN],
+    }
+    for name, algorithm, dtype in itertools.product(ACTIVATIONS, algorithms("activation", device), FLOATS):
+        y = getattr(tp, name)(x.to(dtype), algorithm=algorithm)
+        assert_equal(y, torch.tensor(want[name]), f"{name} {algorithm} {dtype}")
+
+
+def test_activations_are_accurate_everywhere(device):
+    """Within three units in the last place of float32, from the smallest subnormal on; odd."""
+    x = torch.logspace(-45, 2, 100_000, dtype=torch.float64).float().to(device)
+    for name, algorithm in itertools.product(("bipolar_sigmoid", "tanh"), algorithms("activation", device)):
+        y, wide = getattr(tp, name)(x, algorithm=algorithm), x.double() / (2 if name == "bipolar_sigmoid" else 1)
+        exact = torch.tanh(wide)
+        ulp = torch.exp2(torch.floor(torch.log2(exact.clamp(min=2.0**-126))) - 23)
+        assert ((y.double() - exact).abs() / ulp).max() <= 3, (name, algorithm)
+        assert_same_bits(getattr(tp, name)(-x, algorithm=algorithm), -y)
+
+
+def test_gradients_at_corners(device):
+    x = torch.tensor([-1.0, 0.0, 2.0, NAN], device=device, requires_grad=True)
+    for algorithm in algorithms("activation", device):
+        g = torch.tensor([INF, INF, 5.0, 7.0], device=device)
+        assert torch.autograd.grad(tp.relu(x, algorithm=algorithm), x, g)[0].tolist() == [0, 0, 5, 7]
+        assert torch.autograd.grad(tp.sign(x, algorithm=algorithm), x, g)[0].tolist() == [0, 0, 0, 0]
+
+
+def test_bipolar_sigmoid_and_its_slope_are_those_of_the_book(device):
+    """(1 - e^-k) / (1 + e^-k) and 2 e^-k / (1 + e^-k)^2, §16.1."""
+    k = torch.linspace(-20, 20, 101, dtype=torch.float64, device=device, requires_grad=True)
+    e = torch.exp(-k.detach())
+    y = tp.bipolar_sigmoid(k)
+    torch.testing.assert_close(y, (1 - e) / (1 + e), rtol=0, atol=1e-15)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), k)[0], 2 * e / (1 + e) ** 2, rtol=0, atol=1e-15)
+
+
+# ---- losses
+
+
+@pytest.mark.parametrize("label", [10, -1, -100, 2**40])
+def test_labels_that_are_no_class(label, device):
+    """The CPU names the position and the value; CUDA makes that loss NaN, its gradient 0, and reads nothing outside."""
+    logits = torch.randn(4, 10, device=device, requires_grad=True)
+    target = torch.tensor([3, 9, label, 0], device=device)
+    for algorithm in algorithms("loss", device):
+        if device == "cpu":
+            with pytest.raises(IndexError, match=rf"cross_entropy: target\[2\] is {label}; .*10 classes.*0 to 9"):
+                cross_entropy(logits, target, algorithm=algorithm)
+            continue
+        losses = cross_entropy(logits, target, "none", algorithm=algorithm)
+        assert losses.isnan().tolist() == [False, False, True, False]
+        grads = torch.autograd.grad(losses, logits, torch.ones_like(losses))[0]
+        assert grads[2].eq(0).all() and grads[0].ne(0).any()
+        assert cross_entropy(logits, target, algorithm=algorithm).isnan()
+
+
+def test_uniform_logits(device):
+    for algorithm, value, dtype in itertools.product(algorithms("loss", device), (0.0, 1000.0, -1000.0), FLOATS):
+        logits = torch.full((5, 10), value, dtype=dtype, device=device)
+        loss = cross_entropy(logits, torch.arange(5, device=device), algorithm=algorithm)
+        assert_equal(loss, torch.tensor(math.log(10), dtype=torch.float64).to(dtype), f"{algorithm} {value}")
+
+
+def test_large_and_infinite_logits(device):
+    logits = torch.tensor([[1e38, -1e38, 0.0], [-INF, 0.0, 0.0], [5000.0, 5001.0, 4000.0]], device=device)
+    logits.requires_grad_()
+    target = torch.tensor([0, 1, 1], device=device)
+    for algorithm in algorithms("loss", device):
+        losses = cross_entropy(logits, target, "none", algorithm=algorithm)
+        want = F.cross_entropy(logits.double(), target, reduction="none")
+        torch.testing.assert_close(losses.double(), want, rtol=1e-6, atol=0)
+        grads = torch.autograd.grad(losses.sum(), logits)[0]
+        assert grads.isfinite().all() and grads.sum(1).abs().max() <= 1e-6
+
+
+def test_nan_is_not_hidden(device):
+    logits = torch.zeros(3, 4, device=device)
+    logits[1, 2] = NAN
+    target = torch.zeros(3, dtype=torch.int64, device=device)
+    for algorithm in algorithms("loss", device):
+        assert cross_entropy(logits, target, "none", algorithm=algorithm).isnan().tolist() == [False, True, False]
+        assert cross_entropy(logits, target, algorithm=algorithm).isnan()
+        for name in ERRORS:
+            assert getattr(tp, name)(logits, torch.zeros_like(logits), algorithm=algorithm).isnan()
+
+
+def test_the_mean_of_nothing_is_nan_and_its_gradient_empty(device):
+    for algorithm in algorithms("loss", device):
+        logits = torch.empty(0, 4, device=device, requires_grad=True)
+        loss = cross_entropy(logits, torch.empty(0, dtype=torch.int64, device=device), algorithm=algorithm)
+        assert loss.isnan() and torch.autograd.grad(loss, logits)[0].shape == (0, 4)
+        for name in ERRORS:
+            y = torch.empty(0, device=device, requires_grad=True)
+            loss = getattr(tp, name)(y, y.detach(), algorithm=algorithm)
+            assert loss.isnan() and torch.autograd.grad(loss, y)[0].shape == (0,)
+
+
+def test_half_losses_are_summed_before_they_are_rounded(device):
+    """4,096 losses of 1 + 2^-10: their float16 sum is beyond what float16 additions reach, their mean is exact."""
+    y = torch.full((4096,), 1 + 2.0**-10, dtype=torch.float16, device=device)
+    for algorithm in algorithms("loss", device):
+        mean = tp.absolute_error(y, torch.zeros_like(y), algorithm=algorithm)
+        assert mean.item() == 1 + 2.0**-10 and mean.dtype == torch.float16
+        assert tp.absolute_error(y, torch.zeros_like(y), "sum", algorithm=algorithm).item() == 4100
+
+
+def test_gradients_of_errors(device):
+    """dE/dy = y - t (§16.1), and the opposite for t; the absolute error has none where they are equal."""
+    y = torch.tensor([1.0, 2.0, 5.0], device=device, requires_grad=True)
+    t = torch.tensor([3.0, 2.0, 1.0], device=device, requires_grad=True)
+    for algorithm in algorithms("loss", device):
+        grads = torch.autograd.grad(tp.squared_error(y, t, "sum", algorithm=algorithm), (y, t))
+        assert [g.tolist() for g in grads] == [[-2, 0, 4], [2, 0, -4]]
+        grads = torch.autograd.grad(tp.absolute_error(y, t, "sum", algorithm=algorithm), (y, t))
+        assert [g.tolist() for g in grads] == [[-1, 0, 1], [1, 0, -1]]
+
+
+# ---- Gaussian outputs
+
+
+def test_rbf_at_its_centre_and_far_away(device):
+    centres = torch.tensor([[1.0, -1.0], [1e30, 0.0]], device=device)
+    for algorithm in algorithms("activation", device):
+        y = rbf(centres[:1], centres, 0.5, algorithm=algorithm)
+        assert y.tolist() == [[1, 0]]
+        x = centres[:1].clone().requires_grad_()
+        grads = torch.autograd.grad(rbf(x, centres[:1], 0.5, algorithm=algorithm).sum(), x)[0]
+        assert grads.eq(0).all()
+
+
+# ---- LeNet-5's dense part against torch.nn, in float64
+
+
+def test_gradients_are_those_of_torch(device):
+    torch.manual_seed(1)
+    x = torch.randn(32, 120, dtype=torch.float64, device=device)
+    shapes = ((84, 120), (84,), (10, 84), (10,))
+    params = [torch.randn(s, dtype=torch.float64, device=device).mul_(0.1).requires_grad_() for s in shapes]
+    target = torch.randint(0, 10, (32,), device=device)
+    w1, b1, w2, b2 = params
+    want = F.cross_entropy(F.linear(torch.tanh(F.linear(x, w1, b1)), w2, b2), target)
+    want_grads = torch.autograd.grad(want, params)
+    for algorithm in registry.algorithms("activation", device):
+        hidden = tp.tanh(linear(x, w1, b1, algorithm=algorithm), algorithm=algorithm)
+        loss = cross_entropy(linear(hidden, w2, b2, algorithm=algorithm), target, algorithm=algorithm)
+        torch.testing.assert_close(loss, want, rtol=1e-14, atol=0)
+        for got, wanted in zip(torch.autograd.grad(loss, params), want_grads, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-14)
