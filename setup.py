@@ -96,13 +96,17 @@ class Build(cpp_extension.BuildExtension):
             self.build_temp = shared
 
 
-library = extension(LIBRARY, library_sources(), extra_link_args=["-Wl,-soname,libtorch_patterns.so"])
+# Torch's own C++ runtime. A machine may offer the linker a static one, whose second copy in the process crashes as soon as
+# a message holds a number: the two do not share their locales.
+RUNTIME = "-l:libstdc++.so.6"
+
+library = extension(LIBRARY, library_sources(), extra_link_args=["-Wl,-soname,libtorch_patterns.so", RUNTIME])
 library.libraries.remove("torch_python")
 bindings = extension(
     "torch_patterns._C",
     [str(BINDINGS)],
     libraries=["torch_patterns"],
-    extra_link_args=["-Wl,-rpath,$ORIGIN"],
+    extra_link_args=["-Wl,-rpath,$ORIGIN", RUNTIME],
 )
 
 setup(
