@@ -161,12 +161,16 @@ Problem check_wgrad(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_s
 // ---- kernels: CPU and CUDA alike; Meta
 
 // Images come back in the memory format of the images that went in. Undecidable strides count as contiguous.
-Tensor empty_images(SymIntArrayRef sizes, const Tensor& like) {
-  const auto lies = [&](at::MemoryFormat format) {
-    return like.sym_is_contiguous(format).guard_or_false(__FILE__, __LINE__);
+at::MemoryFormat format_of(const Tensor& images) {
+  const auto lie_in = [&](at::MemoryFormat f) {
+    return images.sym_is_contiguous(f).guard_or_false(__FILE__, __LINE__);
   };
-  const bool last = !lies(at::MemoryFormat::Contiguous) && lies(at::MemoryFormat::ChannelsLast);
-  return at::empty_symint(sizes, like.options(), last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
+  const bool last = !lie_in(at::MemoryFormat::Contiguous) && lie_in(at::MemoryFormat::ChannelsLast);
+  return last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
+Tensor empty_images(SymIntArrayRef sizes, const Tensor& like) {
+  return at::empty_symint(sizes, like.options(), format_of(like));
 }
 
 conv::Axis axis(const Problem& p, const Window& w, size_t i) {
@@ -206,10 +210,8 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
 
 // `result`, contiguous, in the memory format that Meta promised.
 Tensor as_images(const Tensor& result, const Tensor& like) {
-  Tensor images = empty_images(result.sym_sizes(), like);
-  if (images.is_contiguous()) return result;
-  images.copy_(result);
-  return images;
+  if (format_of(like) == at::MemoryFormat::Contiguous) return result;
+  return empty_images(result.sym_sizes(), like).copy_(result);
 }
 
 #define TP_WINDOW SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Str algorithm
