@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from torch_patterns.testing.compare import gamma
-from torch_patterns.testing.spec import FLOATS, Sample, Spec, bad, case
+from torch_patterns.testing.compare import assert_equal, gamma
+from torch_patterns.testing.spec import FLOATS, Large, Sample, Spec, bad, case
 
 # ---- references: the unrolled matrix of Fig. 16.16 in float64, padding being an operand
 
@@ -158,6 +158,24 @@ common = {
 }
 
 
+def ones_of_half(channels: int, side: int) -> Large:
+    """More than 2^31 pixels in, more than 2^34 elements unrolled; 9 * channels is rounded to float16 once."""
+
+    def make():
+        shapes = (1, channels, side, side), (1, channels, 3, 3)
+        x, weight = (torch.ones(shape, dtype=torch.float16, device="cuda") for shape in shapes)
+        return Sample((x, weight), {"padding": (1, 1)})
+
+    def check(sample, y):
+        inside, edge, corner = (torch.tensor(taps * channels, dtype=torch.float16) for taps in (9, 6, 4))
+        want = torch.full((side, side), inside.item(), dtype=torch.float16)
+        want[[0, -1]] = want[:, [0, -1]] = edge
+        want[0, 0] = want[0, -1] = want[-1, 0] = want[-1, -1] = corner
+        assert_equal(y[0, 0], want, "ones")
+
+    return Large(f"{channels} x {side} x {side} ones", channels * side**2 * 2 / 2**30 + 2, make, check)
+
+
 def peer(x, weight, bias=None, **window):
     return F.conv2d(x, weight, bias, **window)
 
@@ -170,6 +188,7 @@ SPECS = [
         grown=GROWN,
         bound=bounded(fprop),
         bad=BAD,
+        large=(ones_of_half(514, 2048),),
         sized=lambda n: problem((max(1, n // 784 // 6), 1, 32, 32), (6, 1, 5, 5)),
         named={
             "C1 b128": problem((128, 1, 32, 32), (6, 1, 5, 5), bias=True),
