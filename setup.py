@@ -96,8 +96,8 @@ class Build(cpp_extension.BuildExtension):
             self.build_temp = shared
 
 
-# Torch's own C++ runtime. A machine may offer the linker a static one, whose second copy in the process crashes as soon as
-# a message holds a number: the two do not share their locales.
+# The C++ runtime that torch uses. A static one would be a second copy in the process, and the two do not share their
+# locales: a message that holds a number would crash.
 RUNTIME = "-l:libstdc++.so.6"
 
 library = extension(LIBRARY, library_sources(), extra_link_args=["-Wl,-soname,libtorch_patterns.so", RUNTIME])

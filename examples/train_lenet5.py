@@ -156,7 +156,7 @@ class Run:
 
     def load(self, path: Path) -> None:
         try:
-            state = torch.load(path, map_location=self.options.device, weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
             options, history = state["options"], state["history"]
         except OSError as error:
             sys.exit(f"--resume: {error}")
@@ -221,7 +221,7 @@ def export(run: Run, out: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         torch.jit.script(model).save(script_path)
-        scripted = torch.jit.load(script_path, map_location=run.options.device)
+        scripted = torch.jit.load(script_path, map_location="cpu")
     example = data.normalize(run.digits.test_images[:2])  # of two: a batch of one would be taken for a constant
     program = torch.export.export(model, (example,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
     torch.export.save(program, export_path)

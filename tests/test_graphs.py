@@ -53,6 +53,8 @@ class Every(torch.nn.Module):
         return tuple(y for call, x in zip(self.calls, inputs, strict=True) for y in tensors_of(call(*x)))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch._inductor")  # advice on speed
+@pytest.mark.filterwarnings("ignore:\\nOnline softmax:UserWarning")
 @pytest.mark.parametrize("device", EACH_DEVICE)
 def test_inductor(device):
     torch._dynamo.reset()
