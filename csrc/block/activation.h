@@ -73,18 +73,18 @@ void with_activation(Activation f, Call call) {
 }
 
 // Element by element.
-template <Activation f, class T>
+template <Activation f, class T, class Out>
 struct Activate {
   static constexpr const char* name = "activation";
   const T* x;
-  T* y;
+  Out* y;
   int64_t n;
 
   template <class Block>
   TP_HD auto bind(Block& block) const {
     const auto from = block.global("x", x, n);
     const auto to = block.global("y", y, n);
-    return [=](int64_t) { return [=](int64_t i) { to[i] = T(activate<f>(load<T>(from, i))); }; };
+    return [=](int64_t) { return [=](int64_t i) { to[i] = Out(activate<f>(load<T>(from, i))); }; };
   }
 };
 

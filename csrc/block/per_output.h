@@ -16,7 +16,8 @@
 //
 // An output is written by its own computation only: gradients are gathered, never scattered, and so they are
 // deterministic and need no atomics. The first three classes below are the ways to run a functor: the rungs of these
-// patterns.
+// patterns. `fuses`: a launch is what costs, so two steps had better be one; on the host, a loop that does one simple
+// thing runs on vectors.
 #pragma once
 #include "core/simt.h"
 
@@ -64,6 +65,7 @@ TP_HD A sum_of(int64_t n, F f) {
 }
 
 struct Sequential {
+  static constexpr bool fuses = false;
   Context& context;
 
   template <class Functor>
@@ -78,6 +80,7 @@ struct Sequential {
 };
 
 struct Threaded {
+  static constexpr bool fuses = false;
   Context& context;
 
   template <class Functor>
@@ -97,6 +100,7 @@ struct Threaded {
 };
 
 struct ThreadPerOutput {
+  static constexpr bool fuses = true;
   static constexpr int threads = 256;
   Context& context;
 

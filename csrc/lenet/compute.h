@@ -18,7 +18,7 @@ template <class T, class Run>
 void activation(const Args& a, const Run& run) {
   const int64_t n = a.rows * a.columns;
   with_activation(a.activation, [&](auto f) {
-    if (a.step == Step::activation) return run({1, n, 4}, Activate<f.value, T>{as<T>(a.x), as<T>(a.out), n});
+    if (a.step == Step::activation) return run({1, n, 4}, Activate<f.value, T, T>{as<T>(a.x), as<T>(a.out), n});
     run({1, n}, ActivateBackward<f.value, T, T>{as<T>(a.grad), as<T>(a.y), as<T>(a.out), n});
   });
 }

@@ -5,11 +5,11 @@
 namespace tp::pooling {
 
 // y = f(mean of the window + bias of the map)
-template <Activation f, class T, class Axis>
+template <Activation f, class T, class Out, class Axis>
 struct Average {
   static constexpr const char* name = "average_pooling";
   const T *x, *bias;
-  T* y;
+  Out* y;
   Maps in, out;
   Axis h, w;
   int64_t maps;
@@ -33,7 +33,7 @@ struct Average {
         }
         sum /= acc_t<T>(count * counted(w, o.w, count_include_pad));
         if (bias) sum += load<T>(biases, in.inner == 1 ? o.outer % maps : o.inner);
-        to[place(out, o)] = T(activate<f>(sum));
+        to[place(out, o)] = Out(activate<f>(sum));
       };
     };
   }

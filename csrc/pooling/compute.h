@@ -16,10 +16,25 @@ T* as(void* data) {
 
 template <class T, class Run, class Axis>
 void average(const Args& a, const Run& run, const Axis& h, const Axis& w) {
-  with_activation(a.activation, [&](auto f) {
-    run(outputs(a.out, a.h.kernel * a.w.kernel), Average<f.value, T, Axis>{as<T>(a.x), as<T>(a.bias), as<T>(a.y), a.in,
-                                                                           a.out, h, w, a.maps, a.count_include_pad});
-  });
+  const auto pool = [&](auto f, auto* y) {
+    using Out = std::decay_t<decltype(*y)>;
+    run(outputs(a.out, a.h.kernel * a.w.kernel),
+        Average<f.value, T, Out, Axis>{as<T>(a.x), as<T>(a.bias), y, a.in, a.out, h, w, a.maps, a.count_include_pad});
+  };
+  T* y = as<T>(a.y);
+  if (Run::fuses || a.activation == Activation::identity) {
+    return with_activation(a.activation, [&](auto f) { pool(f, y); });
+  }
+  using Acc = acc_t<T>;
+  const int64_t n = a.out.size();
+  Acc* argument;
+  if constexpr (std::is_same<Acc, T>::value) {
+    argument = y;
+  } else {
+    argument = run.context.template workspace<Acc>(n);
+  }
+  pool(ActivationConstant<Activation::identity>{}, argument);
+  with_activation(a.activation, [&](auto f) { run({1, n, 4}, Activate<f.value, Acc, T>{argument, y, n}); });
 }
 
 // What `pixels` need: about how many windows lie over each.
