@@ -221,7 +221,7 @@ def export(run: Run, out: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         torch.jit.script(model).save(script_path)
-        scripted = torch.jit.load(script_path, map_location="cpu")
+        scripted = torch.jit.load(script_path, map_location=run.options.device)
     example = data.normalize(run.digits.test_images[:2])  # of two: a batch of one would be taken for a constant
     program = torch.export.export(model, (example,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
     torch.export.save(program, export_path)
