@@ -30,8 +30,10 @@ from torch_patterns.layers import (  # noqa: E402
 from torch_patterns.pooling import avg_pool2d, max_pool2d, subsample2d  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
 from torch_patterns.scan import linear_recurrence, scan  # noqa: E402
+from torch_patterns.version import __version__  # noqa: E402
 
 __all__ = [
+    "__version__",
     "absolute_error",
     "algorithms",
     "avg_pool2d",
