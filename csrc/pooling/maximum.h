@@ -7,7 +7,8 @@ namespace tp::pooling {
 // first ? a : b without a branch: which pixel is the greatest is more than a processor can guess.
 template <class A>
 TP_HD A pick(bool first, A a, A b) {
-  using Bits = std::conditional_t<sizeof(A) == 4, uint32_t, std::conditional_t<sizeof(A) == 8, uint64_t, A>>;
+  using Small = std::conditional_t<sizeof(A) == 2, uint16_t, uint8_t>;
+  using Bits = std::conditional_t<sizeof(A) == 4, uint32_t, std::conditional_t<sizeof(A) == 8, uint64_t, Small>>;
   Bits bits_a, bits_b;
   memcpy(&bits_a, &a, sizeof(A));
   memcpy(&bits_b, &b, sizeof(A));
