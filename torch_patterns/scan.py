@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_patterns.batching import front
 from torch_patterns.functional import differentiable
 from torch_patterns.registry import documented
 
@@ -156,10 +157,6 @@ _linear_recurrence = differentiable(_ops.linear_recurrence, _linear_recurrence_b
 # ---- vmap: a batch dimension is one more dimension of the array
 
 
-def _front(x: Tensor, batch_dim: int | None, size: int) -> Tensor:
-    return x.expand(size, *x.shape) if batch_dim is None else x.movedim(batch_dim, 0)
-
-
 @torch.library.register_vmap("torch_patterns::scan")
 def _(info, in_dims, x, dim=-1, op="sum", exclusive=False, reverse=False, algorithm="auto"):
     x = x.movedim(in_dims[0], 0)
@@ -170,10 +167,10 @@ def _(info, in_dims, x, dim=-1, op="sum", exclusive=False, reverse=False, algori
 
 @torch.library.register_vmap("torch_patterns::linear_recurrence")
 def _(info, in_dims, a, b, dim=-1, initial=None, reverse=False, algorithm="auto"):
-    a, b = (_front(t, d, info.batch_size) for t, d in zip((a, b), in_dims, strict=False))
+    a, b = (front(t, d, info.batch_size) for t, d in zip((a, b), in_dims, strict=False))
     rank = max(a.dim(), b.dim())
     a, b = (t.reshape(t.shape[0], *(1,) * (rank - t.dim()), *t.shape[1:]) for t in (a, b))
     if initial is not None:
-        initial = _front(initial, in_dims[3], info.batch_size)
+        initial = front(initial, in_dims[3], info.batch_size)
         initial = initial.reshape(initial.shape[0], *(1,) * (rank - 1 - initial.dim()), *initial.shape[1:])
     return _ops.linear_recurrence(a, b, dim + 1 if dim >= 0 else dim, initial, reverse, algorithm), 0
