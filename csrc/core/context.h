@@ -24,8 +24,7 @@ struct Gemm {
 
 struct Device {
   bool cuda = false;
-  int multiprocessors = 0;  // CUDA
-  int threads = 1;          // CPU: torch's intra-op threads
+  int threads = 1;  // CPU: torch's intra-op threads
 };
 
 class Context {

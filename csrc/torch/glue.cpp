@@ -114,7 +114,6 @@ TorchContext::TorchContext(const Tensor& x) : like_(x), guard_(std::make_unique<
   }
 #ifdef TP_WITH_CUDA
   guard_->device.set_device(x.device());
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, x.device().index()));
   stream = c10::cuda::getCurrentCUDAStream().stream();
 #else
   TORCH_CHECK(false, "torch_patterns was built without CUDA");
