@@ -1,7 +1,7 @@
 """torch_patterns: the parallel patterns as PyTorch operators.
 
-Every pattern is an operator on CPU and CUDA tensors with gradients, and every algorithm of the textbook that computes
-it is selectable by ``algorithm=``. The operators are ``torch.ops.torch_patterns.*``; the functions here are their typed
+Every pattern is an operator on CPU and CUDA tensors with gradients, and the textbook's algorithms for it are selectable
+by ``algorithm=``. The operators are ``torch.ops.torch_patterns.*``; the functions here are their typed
 and documented wrappers.
 """
 

@@ -1,4 +1,4 @@
-// The scan at the speed of memory: one launch, each element read once and written once (after Merrill and Garland,
+// The scan that moves no byte twice: one launch, each element read once and written once (after Merrill and Garland,
 // 2016, with the look-back in a fixed order, so that floats give the same bits in every run).
 //
 // Contiguous rows are laid end to end and cut into tiles, whatever the length of a row: an element at the start of its
