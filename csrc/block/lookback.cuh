@@ -9,7 +9,8 @@
 #pragma once
 #include <cstring>
 
-#include "core/macros.h"
+#include "block/warp.cuh"
+#include "core/context.h"
 
 namespace tp::block {
 
@@ -66,6 +67,47 @@ TP_DEVICE typename M::Acc wait_all(const Cell<typename M::Acc>* cells, int n) {
     for (int i = 0; i < most; ++i) sum = M::combine(sum, value[i]);
     return sum;
   }
+}
+
+// The published values of one launch: a total a tile, and the running total at the end of every group of tiles.
+template <class Acc>
+struct Chain {
+  Cell<Acc>*tiles, *groups;
+  unsigned long long* tickets;  // null where no tile has one before it: then blocks need no order
+};
+
+// Cleared state for `tiles` tiles in `groups` groups.
+template <class Acc>
+Chain<Acc> make_chain(Context& context, int64_t tiles, int64_t groups) {
+  const int64_t bytes = (tiles + groups) * int64_t(sizeof(Cell<Acc>)) + int64_t(sizeof(unsigned long long));
+  auto* cells = static_cast<Cell<Acc>*>(context.allocate(bytes));
+  context.clear(cells, bytes);
+  return {cells, cells + tiles, reinterpret_cast<unsigned long long*>(cells + tiles + groups)};
+}
+
+// The tile of this block: whoever holds a smaller one has started, whatever order the hardware chose.
+template <class Acc>
+TP_DEVICE int64_t take_ticket(const Chain<Acc>& chain) {
+  if (!chain.tickets) return blockIdx.x;
+  __shared__ unsigned long long ticket;
+  if (threadIdx.x == 0) ticket = atomicAdd(chain.tickets, 1ull);
+  __syncthreads();
+  return int64_t(ticket);
+}
+
+// What precedes a tile, from tile `start` on: the totals of its group's earlier tiles by a fixed tree, after the
+// running total of the groups before. By warp 0; lane 0 gets it.
+template <class M, int tiles_a_group, class Acc>
+TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
+  constexpr int run = tiles_a_group / warp_size;
+  const int64_t group = tile / tiles_a_group, first = group * tiles_a_group;
+  const int64_t mine = first + int64_t(threadIdx.x) % warp_size * run;
+  const int64_t from = tp::max(mine, start), to = tp::min(mine + run, tile);
+  Acc sum = M::identity();
+  if (from < to) sum = wait_all<M, run>(chain.tiles + from, int(to - from));
+  sum = reduce<M>(sum);
+  if (start < first && threadIdx.x == 0) sum = M::combine(chain.groups[group - 1].wait(), sum);
+  return sum;
 }
 
 }  // namespace tp::block

@@ -1,4 +1,4 @@
-// Warp shuffles of values of any size that is a multiple of 4 bytes, or less than 4.
+// Warp shuffles of values of any size, by words of 4 bytes, and what is built of them.
 #pragma once
 #include <cstring>
 

@@ -1,6 +1,6 @@
 // atomic_combine<Op>(p, v): *p = Op::combine(*p, v) in one indivisible step; returns the old value. Native where CUDA
-// has the instruction, else by compare-and-swap on the 4 or 8 bytes that hold the value. On the host, lanes run one
-// after another.
+// has the instruction, else by compare-and-swap on the 4 or 8 bytes that hold the value, and beyond 8 bytes under a
+// lock. On the host, lanes run one after another.
 #pragma once
 #include "core/op.h"
 
@@ -28,6 +28,33 @@ __device__ T atomic_by_cas(T* p, T v) {
   return value;
 }
 
+// One lock for every few addresses; all who reach a value by atomics reach it under the same one.
+constexpr unsigned lock_count = 1024;
+static __device__ int locks[lock_count];
+
+template <class T, class Op>
+__device__ T atomic_by_lock(T* p, T v) {
+  static_assert(sizeof(T) % 8 == 0, "a locked value is whole words");
+  constexpr int words = int(sizeof(T) / 8);
+  int* lock = locks + (reinterpret_cast<uintptr_t>(p) / sizeof(T)) % lock_count;
+  auto* memory = reinterpret_cast<volatile unsigned long long*>(p);
+  unsigned long long w[words];
+  T before;
+  for (bool done = false; !done;) {  // within a warp, who holds the lock must not wait for who does not
+    if (atomicCAS(lock, 0, 1) != 0) continue;
+    __threadfence();
+    for (int i = 0; i < words; ++i) w[i] = memory[i];
+    memcpy(&before, w, sizeof(T));
+    const T next = Op::combine(before, v);
+    memcpy(w, &next, sizeof(T));
+    for (int i = 0; i < words; ++i) memory[i] = w[i];
+    __threadfence();
+    atomicExch(lock, 0);
+    done = true;
+  }
+  return before;
+}
+
 }  // namespace detail
 
 template <class Op, class T>
@@ -38,8 +65,10 @@ __device__ T atomic_combine(T* p, T v) {
     return T(atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v)));
   } else if constexpr (sizeof(T) == 4) {
     return detail::atomic_by_cas<T, unsigned, Op>(p, v);
-  } else {
+  } else if constexpr (sizeof(T) == 8) {
     return detail::atomic_by_cas<T, unsigned long long, Op>(p, v);
+  } else {
+    return detail::atomic_by_lock<T, Op>(p, v);
   }
 }
 #endif

@@ -47,4 +47,12 @@ class Context {
   }
 };
 
+#ifdef __CUDACC__
+// After a launch of one's own: what the driver refused becomes an error that names the rung.
+inline void check_launch(const char* rung) {
+  const cudaError_t status = cudaGetLastError();
+  require(status == cudaSuccess, rung, ": ", cudaGetErrorString(status));
+}
+#endif
+
 }  // namespace tp

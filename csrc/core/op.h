@@ -1,13 +1,14 @@
 // Monoids: an associative combine and its identity. Operands always arrive in sequence order, combine(earlier, later):
 // the affine maps below do not commute, and whoever swaps the two is found out by them.
 #pragma once
+#include <cmath>
 #include <limits>
 
 #include "core/dtype.h"
 
 namespace tp {
 
-enum class OpId : int8_t { sum, prod, max, min, affine };
+enum class OpId : int8_t { sum, prod, max, min, affine, mean, argmax, argmin, logsumexp };
 
 namespace detail {
 template <class A>
@@ -51,6 +52,53 @@ struct Min {
   using Acc = A;
   TP_HD static A identity() { return detail::highest<A>(); }
   TP_HD static A combine(A earlier, A later) { return earlier <= later || earlier != earlier ? earlier : later; }
+};
+
+// A value and where it stands. The lower index wins among equals, so operands may come in any order; the identity's
+// index loses against every other.
+template <class A>
+struct Indexed {
+  A value;
+  int64_t index;
+};
+
+template <class Extremum, OpId id_>
+struct ArgExtremum {
+  static constexpr OpId id = id_;
+  using A = typename Extremum::Acc;
+  using Acc = Indexed<A>;
+  TP_HD static Acc identity() { return {Extremum::identity(), std::numeric_limits<int64_t>::max()}; }
+  TP_HD static Acc combine(Acc earlier, Acc later) {
+    const bool both_nan = earlier.value != earlier.value && later.value != later.value;
+    if (both_nan || earlier.value == later.value) return earlier.index <= later.index ? earlier : later;
+    const A won = Extremum::combine(earlier.value, later.value);
+    return won == earlier.value || earlier.value != earlier.value ? earlier : later;
+  }
+};
+template <class A>
+using ArgMax = ArgExtremum<Max<A>, OpId::argmax>;
+template <class A>
+using ArgMin = ArgExtremum<Min<A>, OpId::argmin>;
+
+// log(exp(x) + exp(y) + ...) as a maximum and the sum of exp(x - maximum), so that nothing overflows (the online
+// softmax). What is not finite decides alone: NaN, else +inf; over nothing but -inf the sum counts them.
+template <class A>
+struct Exponentials {
+  A max, sum;
+};
+
+template <class A>
+struct LogSumExp {
+  static constexpr OpId id = OpId::logsumexp;
+  using Acc = Exponentials<A>;
+  TP_HD static Acc identity() { return {detail::lowest<A>(), A(0)}; }
+  TP_HD static Acc combine(Acc earlier, Acc later) {
+    const A most = Max<A>::combine(earlier.max, later.max);
+    return {most, scaled(earlier, most) + scaled(later, most)};
+  }
+
+ private:
+  TP_HD static A scaled(Acc x, A most) { return x.max == most ? x.sum : x.sum * A(std::exp(x.max - most)); }
 };
 
 // The map h -> a h + b; combine composes: first the earlier map, then the later one. It is the monoid of linear

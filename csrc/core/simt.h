@@ -142,8 +142,7 @@ void launch(Context& context, const char* name, Dim grid, int threads, int64_t s
 #ifdef __CUDACC__
   const dim3 blocks{unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)};
   kernel_entry<<<blocks, threads, size_t(shared_bytes), cudaStream_t(context.stream)>>>(kernel);
-  const cudaError_t status = cudaGetLastError();
-  require(status == cudaSuccess, name, ": ", cudaGetErrorString(status));
+  check_launch(name);
 #endif
 }
 

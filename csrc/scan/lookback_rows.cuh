@@ -6,7 +6,8 @@
 // element's place in its row, is all there is to ask, and no flags travel. With a single row there is nothing to ask.
 #pragma once
 #include "block/load_store.cuh"
-#include "scan/lookback_chain.cuh"
+#include "block/lookback.cuh"
+#include "scan/elements.h"
 
 namespace tp::scan::lookback {
 
@@ -134,25 +135,10 @@ struct LaneItems {
   }
 };
 
-// What precedes a tile in its row: the totals of its group's earlier tiles by a fixed tree, after the running total of
-// the groups before. By one warp; lane 0 gets it. `start`: the first tile that the row touches.
-template <class M, class Acc>
-TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
-  constexpr int run = tiles_a_group / block::warp_size;
-  const int64_t group = tile / tiles_a_group, first = group * tiles_a_group;
-  const int64_t mine = first + int64_t(threadIdx.x) % block::warp_size * run;
-  const int64_t from = tp::max(mine, start), to = tp::min(mine + run, tile);
-  Acc sum = M::identity();
-  if (from < to) sum = block::wait_all<M, run>(chain.tiles + from, int(to - from));
-  sum = block::reduce<M>(sum);
-  if (start < first && threadIdx.x == 0) sum = M::combine(chain.groups[group - 1].wait(), sum);
-  return sum;
-}
-
 template <class Tile>
 __global__ __launch_bounds__(Tile::threads,
                              Tile::blocks) void rows_kernel(const RowArrays<Tile> e,
-                                                            const Chain<typename Tile::Elements::Acc> chain,
+                                                            const block::Chain<typename Tile::Elements::Acc> chain,
                                                             int64_t tiles) {
   using E = typename Tile::Elements;
   using M = typename E::Monoid;
@@ -161,7 +147,7 @@ __global__ __launch_bounds__(Tile::threads,
   __shared__ Acc warp_total[warps], before_tile;
   __shared__ int warp_reach[warps];  // how many elements of its row precede a warp's last one, at most warp_items
   const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
-  const int64_t tile = take_ticket(chain), n = e.n;
+  const int64_t tile = block::take_ticket(chain), n = e.n;
   const int64_t tile_first = tile * Tile::items, warp_first = tile_first + warp * Tile::warp_items;
   const int64_t lane_first = warp_first + lane * vector, lane_k = Tile::one_row ? lane_first : lane_first % n;
 
@@ -213,7 +199,7 @@ __global__ __launch_bounds__(Tile::threads,
     if (threadIdx.x == 0) chain.tiles[tile].publish(total);
     if (warp == 0) {
       const int64_t tile_k = block::broadcast(lane_k, 0), start = (tile_first - tile_k) / Tile::items;
-      const Acc previous = tile_k > 0 ? look_back<M>(chain, tile, start) : M::identity();
+      const Acc previous = tile_k > 0 ? block::look_back<M, tiles_a_group>(chain, tile, start) : M::identity();
       if (lane == 0) {
         before_tile = previous;
         if (tile % tiles_a_group == tiles_a_group - 1 && tile + 1 < tiles) {
@@ -258,12 +244,12 @@ void launch_rows(const typename Tile::Elements& e, Context& context) {
   using Acc = typename Tile::Elements::Acc;
   const int64_t count = e.rows * e.n, tiles = ceil_div(count, int64_t(Tile::items));
   require(tiles <= 2147483647, "decoupled_lookback: ", count, " elements are too many for one launch");
-  Chain<Acc> chain{};
+  block::Chain<Acc> chain{};
   const bool independent = tiles == 1 || Tile::items % e.n == 0;  // no row crosses from a tile into the next
-  if (!independent) chain = make_chain<Acc>(context, tiles, ceil_div(tiles, int64_t(tiles_a_group)));
+  if (!independent) chain = block::make_chain<Acc>(context, tiles, ceil_div(tiles, int64_t(tiles_a_group)));
   rows_kernel<Tile>
       <<<unsigned(tiles), Tile::threads, 0, cudaStream_t(context.stream)>>>(RowArrays<Tile>(e), chain, tiles);
-  check_launch();
+  check_launch("decoupled_lookback");
 }
 
 // Threads, loads a thread and blocks a multiprocessor: the quickest of those tried on an H200.

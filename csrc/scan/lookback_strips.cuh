@@ -2,7 +2,8 @@
 // `warp_size` neighbouring rows, one a lane; a tile is `places` places of a strip, split over the warps of a block in
 // order. Loads and stores of a warp are one line of memory, and all exchange is between warps, lane by lane.
 #pragma once
-#include "scan/lookback_chain.cuh"
+#include "block/lookback.cuh"
+#include "scan/elements.h"
 
 namespace tp::scan::lookback {
 
@@ -15,15 +16,15 @@ struct StripTile {
 };
 
 template <class E>
-__global__ __launch_bounds__(threads) void strips_kernel(const E e, const Chain<typename E::Acc> chain, int64_t strips,
-                                                         int64_t tiles, int64_t across) {
+__global__ __launch_bounds__(threads) void strips_kernel(const E e, const block::Chain<typename E::Acc> chain,
+                                                         int64_t strips, int64_t tiles, int64_t across) {
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
   constexpr int items = StripTile<E>::items, run = strip_tiles_a_group / warps;
   __shared__ Acc sums[warps][block::warp_size];
   const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
   const auto x = e.bind(simt::Pointers{});
-  for (int64_t ticket = take_ticket(chain); ticket < strips * tiles;
+  for (int64_t ticket = block::take_ticket(chain); ticket < strips * tiles;
        ticket += chain.tickets ? strips * tiles : gridDim.x) {
     const int64_t strip = ticket % strips, tile = ticket / strips;  // a strip's earlier tiles have smaller tickets
     const int64_t column = strip % across * block::warp_size + lane, row = strip / across * e.inner + column;
@@ -74,15 +75,16 @@ template <class E>
 void scan_strips(const E& e, Context& context) {
   const int64_t across = ceil_div(e.inner, int64_t(block::warp_size)), strips = e.rows / e.inner * across;
   const int64_t tiles = ceil_div(e.n, int64_t(StripTile<E>::places));
-  Chain<typename E::Acc> chain{};
+  block::Chain<typename E::Acc> chain{};
   if (tiles > 1) {
     require(strips * tiles <= 2147483647, "decoupled_lookback: too many tiles for one launch");
     const int64_t groups = ceil_div(tiles, int64_t(strip_tiles_a_group));
-    chain = make_chain<typename E::Acc>(context, tiles * strips * block::warp_size, groups * strips * block::warp_size);
+    chain = block::make_chain<typename E::Acc>(context, tiles * strips * block::warp_size,
+                                               groups * strips * block::warp_size);
   }
   const int64_t grid = tp::min(strips * tiles, int64_t(2147483647));
   strips_kernel<<<unsigned(grid), threads, 0, cudaStream_t(context.stream)>>>(e, chain, strips, tiles, across);
-  check_launch();
+  check_launch("decoupled_lookback");
 }
 
 }  // namespace tp::scan::lookback

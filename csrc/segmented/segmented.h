@@ -1,0 +1,54 @@
+// Segmented reduction and scan: many sequences of different lengths, laid end to end.
+//
+// values is [n, width]; segment s is the rows offsets[s] to offsets[s + 1] - 1 of it. What is hard here is balance: a
+// thread a segment waits for the longest of them, a block a segment wastes its lanes on the short ones. The rungs of
+// segment_reduce walk through these choices and end with a split that does not look at segments at all: every tile gets
+// the same share of rows and segment ends (merge_path). segment_scan keeps its element-wise split and lets the head of
+// a segment cut the sum (Schwartz's operator on (head, value) pairs).
+//
+// A reduction has a way back: `expand` gives every row its segment's value, which is the gradient of a sum.
+#pragma once
+#include "core/ladder.h"
+#include "core/op.h"
+
+namespace tp::segmented {
+
+enum class Step : int8_t { reduce, expand, scan };
+
+struct Args {
+  Step step;
+  const void* in;       // reduce, scan: [n, width]; expand: [segments, width]
+  const void* offsets;  // [segments + 1], int64 or int32
+  bool long_offsets;    // int64
+  void* out;            // reduce: [segments, width]; expand, scan: [n, width]
+  int64_t n, width, segments;
+  DType dtype;  // of in
+  OpId op;      // reduce: sum mean prod max min argmax argmin (out: int64 rows); expand: sum mean; scan: a monoid
+  bool exclusive, reverse;  // scan
+};
+
+}  // namespace tp::segmented
+
+namespace tp::segment_reduce {
+
+using segmented::Args;
+
+#define TP_RUNGS "segmented/rungs_reduce.def"
+#include "core/ladder.inc"
+
+// The rung that "auto" means.
+const char* choose(const Args&, const Device&);
+
+}  // namespace tp::segment_reduce
+
+namespace tp::segment_scan {
+
+using segmented::Args;
+
+#define TP_RUNGS "segmented/rungs_scan.def"
+#include "core/ladder.inc"
+
+// The rung that "auto" means.
+const char* choose(const Args&, const Device&);
+
+}  // namespace tp::segment_scan
