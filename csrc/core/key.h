@@ -1,0 +1,71 @@
+// The order of keys, whatever their dtype. A key is a raw word of 1, 2, 4 or 8 bytes, and its *image* is an unsigned
+// word of the same width that compares as the key does: unsigned integers as they are, signed ones with the sign bit
+// flipped, floats with the sign bit set, or all bits complemented where they were negative. -0.0 has the image of
+// +0.0, every NaN, of either sign, that of all ones: the greatest. Descending complements the image. Since the image
+// of two different keys may be the same, algorithms move raw words and take the image where they compare.
+//
+// A window of bits [begin, end) of the image, bit 0 the least, may stand for the whole: keys equal in it are equal.
+#pragma once
+#include "core/dtype.h"
+
+namespace tp {
+
+enum class KeyKind : int8_t { unsigned_integer, signed_integer, floating };
+
+struct KeyType {
+  KeyKind kind;
+  int8_t bytes;       // 1, 2, 4 or 8
+  int8_t bits;        // of the image: 8 * bytes, and 1 for bool, whose bytes are 0 and 1 here
+  uint64_t infinity;  // floating: the bits of +infinity, beyond which NaN begins
+};
+
+// How keys compare: ascending images are the order.
+template <class Word>
+struct KeyOrder {
+  static_assert(Word(-1) > Word(0), "a raw key is an unsigned word");
+  static constexpr Word sign = Word(Word(1) << (8 * sizeof(Word) - 1));
+  Word flip_positive, flip_negative, infinity, at_sign, complement, mask;
+  int begin;
+
+  explicit KeyOrder(const KeyType& type, bool descending = false) : KeyOrder(type, descending, 0, type.bits) {}
+  KeyOrder(const KeyType& type, bool descending, int begin_bit, int end_bit)
+      : flip_positive(type.kind == KeyKind::unsigned_integer ? Word(0) : sign),
+        flip_negative(type.kind == KeyKind::floating ? Word(-1) : flip_positive),
+        infinity(type.kind == KeyKind::floating ? Word(type.infinity) : Word(-1)),
+        at_sign(type.kind == KeyKind::signed_integer ? Word(0) : sign),
+        complement(descending ? ones(type.bits) : Word(0)),
+        mask(ones(end_bit - begin_bit)),
+        begin(end_bit > begin_bit ? begin_bit : 0) {}
+
+  TP_HD Word image(Word raw) const {
+    Word x = Word(raw ^ (raw & sign ? flip_negative : flip_positive));
+    if (Word(raw & ~sign) > infinity) x = Word(-1);
+    if (raw == sign) x = at_sign;
+    return Word(x ^ complement);
+  }
+  // The bits of the window, at the low end.
+  TP_HD Word window(Word raw) const { return Word(Word(image(raw) >> begin) & mask); }
+  TP_HD bool less(Word a, Word b) const { return window(a) < window(b); }
+
+ private:
+  static Word ones(int bits) { return bits == 0 ? Word(0) : Word(Word(-1) >> (8 * int(sizeof(Word)) - bits)); }
+};
+
+// f(Type<W>{}), W being uint8_t, uint16_t, uint32_t or uint64_t, for the raw word of a key.
+template <class F>
+void with_key_word(const KeyType& type, F&& f) {
+  switch (type.bytes) {
+    case 1:
+      return f(Type<uint8_t>{});
+    case 2:
+      return f(Type<uint16_t>{});
+    case 4:
+      return f(Type<uint32_t>{});
+    case 8:
+      return f(Type<uint64_t>{});
+    default:
+      fail(ErrorKind::type, "a key has 1, 2, 4 or 8 bytes, got ", int(type.bytes));
+  }
+}
+
+}  // namespace tp
