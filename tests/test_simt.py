@@ -118,9 +118,9 @@ LOOP = r"(for \(int stride[^\n]*\) \{)\s*(block\.phase\(\"%s\", \[&\]\(int t\) \
 FUSED = r"\2 \1 [&] { \3 }(); } });"
 
 MUTANTS = {  # what is broken: file, what stands there, what takes its place, rung, what the message must say
-    "nothing": ("scan/kogge_stone.h", "", "", "kogge_stone", "right"),
+    "nothing": ("block/kogge_stone.h", "", "", "kogge_stone", "right"),
     "kogge_stone without the barrier between read and write": (
-        "scan/kogge_stone.h",
+        "block/kogge_stone.h",
         r"\}\);\s*block\.phase\(\"combine\", \[&\]\(int t\) \{",
         "",
         "kogge_stone",
@@ -169,7 +169,7 @@ MUTANTS = {  # what is broken: file, what stands there, what takes its place, ru
         r"\(distribute\): index 512 is outside shared array 's' of 512 elements",
     ),
     "pads left unwritten": (
-        "scan/hierarchical.h",
+        "block/scan_sections.h",
         r"s\[i\] = M::identity\(\);",
         "",
         "kogge_stone",

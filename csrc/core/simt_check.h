@@ -131,18 +131,22 @@ class LaunchCheck {
   template <class T>
   static void describe(Tracked& tracked, T* data, int64_t n) {
     tracked.values = [data, n](Snapshot& out) {
-      for (int64_t i = 0; i < n; ++i) append(out, data[i]);
+      for (int64_t i = 0; i < n; ++i) {
+        out.components = 0;
+        append(out, data[i]);
+      }
     };
-  }
-  template <class A>
-  static void append(Snapshot& out, const AffineMap<A>& v) {
-    out.components = 2;
-    out.values.insert(out.values.end(), {double(v.a), double(v.b)});
   }
   template <class T>
   static void append(Snapshot& out, const T& v) {
-    out.components = 1;
-    out.values.push_back(double(v));
+    if constexpr (std::is_convertible<T, double>::value) {
+      ++out.components;
+      out.values.push_back(double(v));
+    } else {
+      const auto& [first, second] = v;
+      append(out, first);
+      append(out, second);
+    }
   }
 
   std::string kernel_;

@@ -1,10 +1,10 @@
+#include "block/kogge_stone.h"
 #include "scan/hierarchical.h"
-#include "scan/kogge_stone.h"
 
 namespace tp::scan {
 
 void kogge_stone(const Args& args, Context& context) {
-  scan_hierarchically<KoggeStone<256>>("kogge_stone", args, context);
+  scan_hierarchically<block::KoggeStone<256>>("kogge_stone", args, context);
 }
 
 }  // namespace tp::scan

@@ -4,14 +4,14 @@
 // The wait is safe because a block takes its section by ticket: whoever holds ticket i - 1 has started, whatever order
 // the hardware chose, so it will signal. The signal releases the total that was written before it, and the wait
 // acquires it. Flags and ticket counter are cleared before every launch.
-#include "scan/coarsened.h"
+#include "block/coarsened.h"
+#include "block/kogge_stone.h"
 #include "scan/hierarchical.h"
-#include "scan/kogge_stone.h"
 
 namespace tp::scan {
 namespace {
 
-using Algorithm = Coarsened<KoggeStone<256>, 9>;
+using Algorithm = block::Coarsened<block::KoggeStone<256>, 9>;
 constexpr int section = Algorithm::section, threads = Algorithm::threads;
 
 template <class Elements>
@@ -70,7 +70,7 @@ void single_pass(const Args& args, Context& context) {
     using Kernel = Domino<decltype(elements)>;
     using Acc = typename Kernel::Acc;
     const int64_t sections = ceil_div(elements.n, int64_t(section)),
-                  rows_a_launch = tp::max(int64_t(1), (max_grid - 1) / sections);
+                  rows_a_launch = tp::max(int64_t(1), (block::max_grid - 1) / sections);
     const int64_t most = tp::min(elements.rows, rows_a_launch) * sections;
     Acc* passed = context.workspace<Acc>(most + 1);
     const int64_t clear_bytes = int64_t(sizeof(int64_t)) + (most + 1) * int64_t(sizeof(int));

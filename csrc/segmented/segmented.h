@@ -7,6 +7,12 @@
 // a segment cut the sum (Schwartz's operator on (head, value) pairs).
 //
 // A reduction has a way back: `expand` gives every row its segment's value, which is the gradient of a sum.
+//
+// The affine scan is the recurrence h[k] = a[k] h[k-1] + b[k], which starts anew, with h[k] = b[k], at the head of a
+// segment and wherever a[k] is 0: there nothing of what came before is used, be it NaN.
+//
+// Offsets may hold anything. They are clamped to 0..n, a pair that decreases is an empty segment, and a row in no
+// segment gets zero from expand and the identity from a scan.
 #pragma once
 #include "core/ladder.h"
 #include "core/op.h"
@@ -17,13 +23,14 @@ enum class Step : int8_t { reduce, expand, scan };
 
 struct Args {
   Step step;
-  const void* in;       // reduce, scan: [n, width]; expand: [segments, width]
+  const void* in;       // reduce, scan: [n, width]; expand: [segments, width]; affine: b
+  const void* a;        // affine only: the multipliers, like in
   const void* offsets;  // [segments + 1], int64 or int32
   bool long_offsets;    // int64
   void* out;            // reduce: [segments, width]; expand, scan: [n, width]
   int64_t n, width, segments;
   DType dtype;  // of in
-  OpId op;      // reduce: sum mean prod max min argmax argmin (out: int64 rows); expand: sum mean; scan: a monoid
+  OpId op;      // reduce: sum prod max min mean argmax argmin (out: int64 rows); scan: sum prod max min affine
   bool exclusive, reverse;  // scan
 };
 

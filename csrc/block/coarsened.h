@@ -7,7 +7,7 @@
 #pragma once
 #include "core/simt.h"
 
-namespace tp::scan {
+namespace tp::block {
 
 template <class Inner, int items>
 struct Coarsened {
@@ -34,4 +34,4 @@ struct Coarsened {
   }
 };
 
-}  // namespace tp::scan
+}  // namespace tp::block

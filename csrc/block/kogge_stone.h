@@ -7,7 +7,7 @@
 #pragma once
 #include "core/simt.h"
 
-namespace tp::scan {
+namespace tp::block {
 
 template <int n>
 struct KoggeStone {
@@ -28,4 +28,4 @@ struct KoggeStone {
   }
 };
 
-}  // namespace tp::scan
+}  // namespace tp::block

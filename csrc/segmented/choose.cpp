@@ -1,0 +1,13 @@
+#include "segmented/segmented.h"
+
+namespace tp::segment_reduce {
+
+const char* choose(const Args&, const Device& device) { return device.cuda ? "merge_path" : "threaded"; }
+
+}  // namespace tp::segment_reduce
+
+namespace tp::segment_scan {
+
+const char* choose(const Args&, const Device& device) { return device.cuda ? "decoupled_lookback" : "threaded"; }
+
+}  // namespace tp::segment_scan

@@ -1,0 +1,243 @@
+// The elements of segments: where a segment begins and ends, which one a row lies in, and how a rung loads an operand
+// and stores a result, whatever the dtype and operator. One switch from run-time Args to a type per (dtype, operator).
+#pragma once
+#include "core/simt.h"
+#include "segmented/segmented.h"
+
+namespace tp::segmented {
+
+// What a kernel sees of the offsets, and all that it may trust. Segments -1 and `segments` are the rows before the
+// first offset and after the last: rows that lie in no segment. Whatever the offsets hold, every row lies in a segment
+// from -1 to `segments`.
+template <class Long, class Short>
+struct BoundOffsets {
+  Long longs;
+  Short shorts;
+  bool are_long, mirrored;
+  int64_t segments, n;
+
+  // Where segment i begins, in 0..n; a mirrored sequence counts rows and segments from the far end.
+  TP_HD int64_t begin(int64_t i) const {
+    if (i < 0) return 0;
+    if (i > segments) return n;
+    if (mirrored) i = segments - i;
+    int64_t value;
+    if (are_long) {
+      const int64_t offset = longs[i];
+      value = offset;
+    } else {
+      const int32_t offset = shorts[i];
+      value = offset;
+    }
+    value = tp::max(int64_t(0), tp::min(n, value));
+    return mirrored ? n - value : value;
+  }
+  TP_HD int64_t end(int64_t i) const { return tp::max(begin(i), begin(i + 1)); }
+  TP_HD bool exists(int64_t i) const { return i >= 0 && i < segments; }
+  // A segment from -1 to `segments` with begin(i) <= row < end(i); the only one where offsets do not decrease.
+  TP_HD int64_t find(int64_t row) const {
+    int64_t low = 0, high = segments + 1;  // begin(low - 1) <= row < begin(high)
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (begin(middle) <= row) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low - 1;
+  }
+};
+
+struct Offsets {
+  const int64_t* longs;
+  const int32_t* shorts;
+  bool are_long, mirrored;
+  int64_t segments, n;
+
+  explicit Offsets(const Args& x, bool mirrored = false)
+      : longs(static_cast<const int64_t*>(x.offsets)),
+        shorts(static_cast<const int32_t*>(x.offsets)),
+        are_long(x.long_offsets),
+        mirrored(mirrored),
+        segments(x.segments),
+        n(x.n) {}
+
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto as_long = block.global("offsets", are_long ? longs : nullptr, segments + 1);
+    const auto as_short = block.global("short offsets", are_long ? nullptr : shorts, segments + 1);
+    return BoundOffsets<std::decay_t<decltype(as_long)>, std::decay_t<decltype(as_short)>>{as_long,  as_short, are_long,
+                                                                                           mirrored, segments, n};
+  }
+};
+
+// ---- reduction
+
+template <class E, class In, class Out, class O>
+struct BoundReduction {
+  using Acc = typename E::Acc;
+  using M = typename E::Monoid;
+  E e;
+  In in;
+  Out out;
+  O offsets;
+
+  TP_HD Acc load(int64_t row, int64_t column) const {
+    const typename E::Input x = in[row * e.width + column];
+    if constexpr (E::finds_index) {
+      return {decltype(Acc::value)(x), row};
+    } else {
+      return Acc(x);
+    }
+  }
+  // The combined rows of a segment; of none, the identity, a mean of 0 or the index -1.
+  TP_HD void store(int64_t segment, int64_t column, Acc value) const {
+    out[segment * e.width + column] = result(segment, value);
+  }
+
+ private:
+  TP_HD typename E::Output result(int64_t segment, Acc value) const {
+    using Output = typename E::Output;
+    if constexpr (E::finds_index) {
+      return value.index < e.n ? value.index : Output(-1);
+    } else if constexpr (E::mean) {
+      const int64_t length = offsets.end(segment) - offsets.begin(segment);
+      return Output(length > 0 ? value / Acc(length) : Acc(0));
+    } else {
+      return Output(value);
+    }
+  }
+};
+
+template <class In, class Out, class M, bool mean_ = false>
+struct Reduction {
+  using Input = In;
+  using Output = Out;
+  using Monoid = M;
+  using Acc = typename M::Acc;
+  static constexpr bool mean = mean_, finds_index = M::id == OpId::argmax || M::id == OpId::argmin;
+  static constexpr bool in_place = std::is_same<Acc, Out>::value && !mean;  // `out` can hold what is not final
+  const In* in;
+  Out* out;
+  Offsets offsets;
+  int64_t n, width, segments;
+
+  explicit Reduction(const Args& x)
+      : in(static_cast<const In*>(x.in)),
+        out(static_cast<Out*>(x.out)),
+        offsets(x),
+        n(x.n),
+        width(x.width),
+        segments(x.segments) {}
+
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = block.global("values", in, n * width);
+    const auto y = block.global("y", out, segments * width);
+    const auto o = offsets.bind(block);
+    return BoundReduction<Reduction, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>, std::decay_t<decltype(o)>>{
+        *this, x, y, o};
+  }
+};
+
+// f(Reduction<...>) for the dtype and operator of `args`, sums and products in SumOf<T>.
+template <template <class> class SumOf = acc_t, class F>
+void with_reduction(const Args& args, F f) {
+  const auto each = [&](auto types, auto g) { dispatch(types, args.dtype, "segment_reduce", g); };
+  const auto widened = [&](auto op) {
+    each(AllTypes{}, [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Reduction<T, sum_t<T>, typename decltype(op)::template of<SumOf<sum_t<T>>>>(args));
+    });
+  };
+  const auto same = [&](auto op) {
+    each(AllTypes{}, [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Reduction<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
+    });
+  };
+  const auto index = [&](auto op) {
+    each(AllTypes{}, [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Reduction<T, int64_t, typename decltype(op)::template of<acc_t<T>>>(args));
+    });
+  };
+  switch (args.op) {
+    case OpId::sum:
+      return widened(MonoidOf<Sum>{});
+    case OpId::prod:
+      return widened(MonoidOf<Prod>{});
+    case OpId::max:
+      return same(MonoidOf<Max>{});
+    case OpId::min:
+      return same(MonoidOf<Min>{});
+    case OpId::argmax:
+      return index(MonoidOf<ArgMax>{});
+    case OpId::argmin:
+      return index(MonoidOf<ArgMin>{});
+    case OpId::mean:
+      return each(FloatTypes{}, [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Reduction<T, T, Sum<SumOf<T>>, true>(args));
+      });
+    default:
+      fail(ErrorKind::value, "segment_reduce: no such operator");
+  }
+}
+
+// ---- expansion: values are copied, so their type does not matter, only its size
+
+template <class T, class In, class Out, class O>
+struct BoundExpansion {
+  In in;
+  Out out;
+  O offsets;
+  int64_t width;
+
+  // What the rows of a segment from -1 to `segments` get.
+  TP_HD T value(int64_t segment, int64_t column) const {
+    if (!offsets.exists(segment)) return T(0);
+    const T v = in[segment * width + column];
+    return v;
+  }
+  TP_HD void store(int64_t row, int64_t column, T value) const { out[row * width + column] = value; }
+};
+
+template <class T>
+struct Expansion {
+  using Value = T;
+  const T* in;
+  T* out;
+  Offsets offsets;
+  int64_t n, width, segments;
+
+  explicit Expansion(const Args& x)
+      : in(static_cast<const T*>(x.in)),
+        out(static_cast<T*>(x.out)),
+        offsets(x),
+        n(x.n),
+        width(x.width),
+        segments(x.segments) {}
+
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = block.global("x", in, segments * width);
+    const auto y = block.global("y", out, n * width);
+    const auto o = offsets.bind(block);
+    return BoundExpansion<T, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>, std::decay_t<decltype(o)>>{x, y, o,
+                                                                                                              width};
+  }
+};
+
+// f(Expansion<T>) for a T of the size of args.dtype.
+template <class F>
+void with_expansion(const Args& args, F f) {
+  dispatch(AllTypes{}, args.dtype, "segment_expand", [&](auto type) {
+    constexpr size_t size = sizeof(typename decltype(type)::type);
+    using Word = std::conditional_t<size == 8, int64_t, std::conditional_t<size == 4, int32_t, int16_t>>;
+    f(Expansion<std::conditional_t<size == 1, uint8_t, Word>>(args));
+  });
+}
+
+}  // namespace tp::segmented

@@ -1,0 +1,63 @@
+// A thread a segment: the first thing that comes to mind, and right where all segments are short and of one length.
+//
+// Thread i takes column i % width of segment i / width, so that neighbours read side by side where rows are wide. Where
+// they are one element, neighbours read a segment apart, and all wait for the longest.
+#include "segmented/elements.h"
+
+namespace tp::segment_reduce {
+namespace {
+
+using namespace segmented;
+constexpr int threads = 256;
+
+template <class E>
+struct Reduce {
+  E e;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    using M = typename E::Monoid;
+    const auto x = e.bind(block);
+    block.phase("reduce", [&](int t) {
+      const int64_t i = block.index().x * threads + t;
+      if (i >= e.segments * e.width) return;
+      const int64_t segment = i / e.width, column = i % e.width, end = x.offsets.end(segment);
+      auto running = M::identity();
+      for (int64_t row = x.offsets.begin(segment); row < end; ++row) running = M::combine(running, x.load(row, column));
+      x.store(segment, column, running);
+    });
+  }
+};
+
+// Two threads more fill the rows that lie in no segment.
+template <class E>
+struct Expand {
+  E e;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = e.bind(block);
+    block.phase("expand", [&](int t) {
+      const int64_t i = block.index().x * threads + t;
+      if (i >= (e.segments + 2) * e.width) return;
+      const int64_t segment = i / e.width - 1, column = i % e.width, end = x.offsets.end(segment);
+      const auto value = x.value(segment, column);
+      for (int64_t row = x.offsets.begin(segment); row < end; ++row) x.store(row, column, value);
+    });
+  }
+};
+
+}  // namespace
+
+void thread_per_segment(const Args& args, Context& context) {
+  const auto launch = [&](int64_t lanes, const auto& kernel) {
+    simt::launch(context, "thread_per_segment", {ceil_div(lanes, int64_t(threads))}, threads, 0, kernel);
+  };
+  if (args.step == Step::reduce) {
+    with_reduction(args, [&](auto e) { launch(e.segments * e.width, Reduce<decltype(e)>{e}); });
+  } else {
+    with_expansion(args, [&](auto e) { launch((e.segments + 2) * e.width, Expand<decltype(e)>{e}); });
+  }
+}
+
+}  // namespace tp::segment_reduce
