@@ -85,6 +85,10 @@ struct BoundReduction {
 
   TP_HD Acc load(int64_t row, int64_t column) const {
     const typename E::Input x = in[row * e.width + column];
+    return operand(x, row);
+  }
+  // The value x of a row.
+  TP_HD static Acc operand(typename E::Input x, int64_t row) {
     if constexpr (E::finds_index) {
       return {decltype(Acc::value)(x), row};
     } else {
@@ -95,8 +99,6 @@ struct BoundReduction {
   TP_HD void store(int64_t segment, int64_t column, Acc value) const {
     out[segment * e.width + column] = result(segment, value);
   }
-
- private:
   TP_HD typename E::Output result(int64_t segment, Acc value) const {
     using Output = typename E::Output;
     if constexpr (E::finds_index) {
