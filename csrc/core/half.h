@@ -24,18 +24,22 @@ TP_HD inline float bits_float(uint32_t u) {
   return x;
 }
 
+// Without a branch, so that loops of conversions become vectors.
+TP_HD inline uint32_t select(bool condition, uint32_t yes, uint32_t no) {
+  return no ^ ((yes ^ no) & (0u - uint32_t(condition)));
+}
+
 TP_HD inline uint16_t float_to_half(float x) {
 #ifdef __CUDA_ARCH__
   return __half_as_ushort(__float2half_rn(x));
 #else
   const uint32_t u = float_bits(x), sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return uint16_t(sign | 0x7e00u);   // NaN stays quiet
-  if (magnitude >= 0x477ff000u) return uint16_t(sign | 0x7c00u);  // rounds to infinity
-  if (magnitude < 0x38800000u) {                                  // subnormal: let the float adder round at bit 2^-24
-    const float aligned = bits_float(magnitude) + 0.5f;
-    return uint16_t(sign | (float_bits(aligned) - 0x3f000000u));
-  }
-  return uint16_t(sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+  // Subnormal: let the float adder round at bit 2^-24.
+  const uint32_t subnormal = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const uint32_t finite = select(magnitude < 0x38800000u, subnormal, normal);
+  const uint32_t other = select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);  // NaN stays quiet, the rest is infinite
+  return uint16_t(sign | select(magnitude >= 0x477ff000u, other, finite));
 #endif
 }
 
@@ -44,10 +48,9 @@ TP_HD inline float half_to_float(uint16_t h) {
   return __half2float(__ushort_as_half(h));
 #else
   const uint32_t sign = uint32_t(h & 0x8000u) << 16, magnitude = h & 0x7fffu;
-  if (magnitude >= 0x7c00u) return bits_float(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  if (magnitude >= 0x400u) return bits_float(sign | ((magnitude << 13) + 0x38000000u));
-  const float scaled = float(magnitude) * (1.0f / 16777216.0f);  // subnormal: multiples of 2^-24
-  return bits_float(sign | float_bits(scaled));
+  const uint32_t subnormal = float_bits(float(int32_t(magnitude)) * (1.0f / 16777216.0f));  // multiples of 2^-24
+  const uint32_t normal = (magnitude << 13) + select(magnitude >= 0x7c00u, 0x70000000u, 0x38000000u);
+  return bits_float(sign | select(magnitude < 0x400u, subnormal, normal));
 #endif
 }
 
