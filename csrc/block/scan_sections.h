@@ -57,13 +57,14 @@ struct ScanSections {
     auto scratch = block.template shared<Acc>("scratch", Algorithm::scratch);
     for (int64_t id = block.index().x; id < source.rows * sections; id += block.grid().x) {
       const int64_t row = id / sections, first = id % sections * section, n = source.n;
-      const bool native = Algorithm::exclusive;
       block.phase("load", [&](int t) {
         for (int i = t; i < section; i += threads) {
           if (first + i >= n) {
             s[i] = M::identity();
+          } else if constexpr (Algorithm::exclusive) {
+            s[i] = x.element(row, first + i);
           } else {
-            s[i] = native ? x.element(row, first + i) : x.load(row, first + i);
+            s[i] = x.load(row, first + i);
           }
         }
       });
@@ -71,14 +72,12 @@ struct ScanSections {
       block.phase("store", [&](int t) {
         for (int i = t; i < section; i += threads) {
           if (first + i >= n) continue;
-          Acc value = s[i];
-          if (native && (!source.exclusive || i == section - 1)) {
-            const Acc inclusive = M::combine(value, x.element(row, first + i));
-            if (i == section - 1 && sections > 1) total[id] = inclusive;
-            if (!source.exclusive) value = inclusive;
-          } else if (i == section - 1 && sections > 1) {
-            total[id] = value;
+          Acc value = s[i], through = value;  // with all of the section up to here
+          if constexpr (Algorithm::exclusive) {
+            through = M::combine(value, x.element(row, first + i));
+            if (!source.exclusive) value = through;
           }
+          if (i == section - 1 && sections > 1) total[id] = through;
           if (sections > 1) {
             x.keep(row, first + i, value);
           } else {

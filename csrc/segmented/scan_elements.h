@@ -76,7 +76,7 @@ struct Scan {
   Out* out;
   Acc* partial = nullptr;
   Offsets offsets;
-  int64_t n, width, segments;
+  int64_t n, width, segments, rows;  // rows: the columns, as the scan drivers speak of them
   bool exclusive, reverse;
 
   explicit Scan(const Args& x)
@@ -87,6 +87,7 @@ struct Scan {
         n(x.n),
         width(x.width),
         segments(x.segments),
+        rows(x.width),
         exclusive(x.exclusive),
         reverse(x.reverse) {}
 

@@ -1,0 +1,124 @@
+// A thread an element: it finds the segment of its row by bisection of the offsets and combines into that segment's
+// accumulator by an atomic. Balanced whatever the lengths, but the atomics of a long segment queue up at one address,
+// and floats are added in the order in which they arrive.
+//
+// Three launches: identities, atomics, results. Where `out` holds accumulators, they stand there and the last launch is
+// not needed. Atomics cover 4 bytes at least, so smaller accumulators stand in an int each.
+#include "segmented/elements.h"
+
+namespace tp::segment_reduce {
+namespace {
+
+using namespace segmented;
+constexpr int threads = 256;
+
+// M on ints, all of which hold values of M.
+template <class M>
+struct InInt {
+  using Acc = int;
+  TP_HD static int identity() { return int(M::identity()); }
+  TP_HD static int combine(int earlier, int later) {
+    using A = typename M::Acc;
+    return int(M::combine(A(earlier), A(later)));
+  }
+};
+
+template <class M>
+using Atomic = typename std::conditional<(sizeof(typename M::Acc) < 4), InInt<M>, M>::type;
+
+template <class E>
+struct Identities {
+  E e;
+  typename Atomic<typename E::Monoid>::Acc* accumulators;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto acc = block.global("accumulators", accumulators, e.segments * e.width);
+    block.phase("identities", [&](int t) {
+      const int64_t i = block.index().x * threads + t;
+      if (i < e.segments * e.width) acc[i] = Atomic<typename E::Monoid>::identity();
+    });
+  }
+};
+
+template <class E>
+struct Combine {
+  using M = Atomic<typename E::Monoid>;
+  E e;
+  typename M::Acc* accumulators;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = e.bind(block);
+    const auto acc = block.global("accumulators", accumulators, e.segments * e.width);
+    block.phase("combine", [&](int t) {
+      const int64_t i = block.index().x * threads + t;
+      if (i >= e.n * e.width) return;
+      const int64_t row = i / e.width, column = i % e.width, segment = x.offsets.find(row);
+      if (!x.offsets.exists(segment)) return;
+      acc.template atomic<M>(segment * e.width + column, typename M::Acc(x.load(row, column)));
+    });
+  }
+};
+
+template <class E>
+struct Results {
+  E e;
+  typename Atomic<typename E::Monoid>::Acc* accumulators;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    using Acc = typename Atomic<typename E::Monoid>::Acc;
+    const auto x = e.bind(block);
+    const auto acc = block.global("accumulators", accumulators, e.segments * e.width);
+    block.phase("results", [&](int t) {
+      const int64_t i = block.index().x * threads + t;
+      if (i >= e.segments * e.width) return;
+      const Acc value = acc[i];
+      x.store(i / e.width, i % e.width, typename E::Acc(value));
+    });
+  }
+};
+
+template <class E>
+struct Expand {
+  E e;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = e.bind(block);
+    block.phase("expand", [&](int t) {
+      const int64_t i = block.index().x * threads + t;
+      if (i >= e.n * e.width) return;
+      const int64_t row = i / e.width, column = i % e.width;
+      x.store(row, column, x.value(x.offsets.find(row), column));
+    });
+  }
+};
+
+}  // namespace
+
+void atomic(const Args& args, Context& context) {
+  const auto launch = [&](int64_t lanes, const auto& kernel) {
+    simt::launch(context, "atomic", {ceil_div(lanes, int64_t(threads))}, threads, 0, kernel);
+  };
+  if (args.step == Step::expand)
+    return with_expansion(args, [&](auto e) { launch(e.n * e.width, Expand<decltype(e)>{e}); });
+  with_reduction(args, [&](auto e) {
+    using E = decltype(e);
+    using Acc = typename Atomic<typename E::Monoid>::Acc;
+    const int64_t outputs = e.segments * e.width;
+    constexpr bool in_place = E::in_place && std::is_same<Acc, typename E::Output>::value;
+    Acc* accumulators;
+    if constexpr (in_place) {
+      accumulators = e.out;
+    } else {
+      accumulators = context.workspace<Acc>(outputs);
+    }
+    launch(outputs, Identities<E>{e, accumulators});
+    launch(e.n * e.width, Combine<E>{e, accumulators});
+    if (!in_place) launch(outputs, Results<E>{e, accumulators});
+  });
+}
+
+}  // namespace tp::segment_reduce

@@ -1,0 +1,22 @@
+// Equal shares for all, whatever the lengths of the segments: a tile is so many rows and segment ends together, so one
+// huge segment among millions of tiny or empty ones costs what any other input of the size costs. Three launches:
+// where the tiles start, the tiles, and what they leave open. No tile waits for another, and all is combined in order,
+// by a tree that depends on the offsets alone.
+#include "segmented/elements.h"
+#ifdef __CUDACC__
+#include "segmented/merge_path_expand.cuh"
+#include "segmented/merge_path_reduce.cuh"
+
+namespace tp::segment_reduce {
+
+void merge_path(const Args& args, Context& context) {
+  using namespace segmented;
+  if (args.step == Step::reduce) {
+    with_reduction(args, [&](const auto& e) { reduce_by_path(e, context); });
+  } else {
+    with_expansion(args, [&](const auto& e) { expand_by_path(e, context); });
+  }
+}
+
+}  // namespace tp::segment_reduce
+#endif

@@ -1,0 +1,45 @@
+// Equal shares of rows and segment ends for host threads. Lay the end of each segment behind its last row, as one more
+// item: n + segments items, cut every `size`. Neither one huge segment nor a million empty ones makes a share longer,
+// and the cut depends on nothing but the offsets, so neither do the bits of what is joined in the order of the shares.
+// For offsets that are valid.
+#pragma once
+#include "segmented/elements.h"
+
+namespace tp::segmented {
+
+template <class O>
+struct Shares {
+  O offsets;
+  int64_t size;
+
+  int64_t items() const { return offsets.n + offsets.segments; }
+  int64_t count() const { return ceil_div(items(), size); }
+  // The segment that is open where share i begins: as many end before.
+  int64_t first(int64_t i) const {
+    const int64_t item = tp::min(i * size, items());
+    int64_t low = 0, high = offsets.segments;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (offsets.begin(middle + 1) + middle < item) {  // the end of `middle` is this item
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+  // f(segment, begin, end) for the rows of each segment that ends in share i, and last for those of the one left open.
+  template <class F>
+  void each(int64_t i, F f) const {
+    const int64_t last = first(i + 1), stop = tp::min((i + 1) * size, items()) - last;
+    int64_t segment = first(i), row = i * size - segment;
+    for (; segment < last; ++segment) {
+      const int64_t end = offsets.begin(segment + 1);
+      f(segment, row, end);
+      row = end;
+    }
+    f(last, row, stop);
+  }
+};
+
+}  // namespace tp::segmented

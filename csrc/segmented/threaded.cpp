@@ -1,0 +1,271 @@
+// The production rungs of the CPU: equal shares of rows and segment ends for all threads (segmented/shares.h).
+//
+// A share reduces or scans its segments; what it has of the first that ends in it, and of the one that it leaves open,
+// is joined with other shares afterwards, in order. Wide rows are cut into strips of columns. Sums and products of
+// floats run in double: no chain of roundings grows with n.
+#include <algorithm>
+#include <cstring>
+
+#include "segmented/scan_elements.h"
+#include "segmented/shares.h"
+
+namespace tp::segmented {
+namespace {
+
+constexpr int64_t elements_a_share = 1 << 14, columns_a_strip = 256;
+
+template <class T>
+using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
+
+template <class O>
+Shares<O> shares_of(const O& offsets, int64_t width) {
+  return {offsets, tp::max(elements_a_share / tp::min(width, columns_a_strip), int64_t(64))};
+}
+
+// Columns first to first + count of the rows.
+struct Strip {
+  int64_t index, first, count;
+  Strip(int64_t index, int64_t width)
+      : index(index), first(index * columns_a_strip), count(tp::min(width - first, columns_a_strip)) {}
+};
+
+// x[0] to x[n - 1], combined in vectors: lane j takes every element whose index is j modulo their number.
+template <class M, class T>
+typename M::Acc combine_run(const T* x, int64_t n) {
+  using Acc = typename M::Acc;
+  constexpr int lanes = 8;
+  Acc running[lanes];
+  std::fill(running, running + lanes, M::identity());
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    for (int j = 0; j < lanes; ++j) running[j] = M::combine(running[j], Acc(x[i + j]));
+  }
+  for (int j = 0; i + j < n; ++j) running[j] = M::combine(running[j], Acc(x[i + j]));
+  for (int stride = lanes / 2; stride > 0; stride /= 2) {
+    for (int j = 0; j < stride; ++j) running[j] = M::combine(running[j], running[j + stride]);
+  }
+  return running[0];
+}
+
+// The extremum of rows begin to end - 1, found as above, and then the first row that has it.
+template <class M, class T>
+typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end) {
+  using A = decltype(M::Acc::value);
+  using Extremum = std::conditional_t<M::id == OpId::argmax, Max<A>, Min<A>>;
+  if (begin == end) return M::identity();
+  const A most = combine_run<Extremum>(x + begin, end - begin);
+  int64_t row = begin;
+  while (!(A(x[row]) == most || (most != most && A(x[row]) != A(x[row])))) ++row;
+  return {most, row};
+}
+
+template <class E>
+class Reduce {
+  using M = typename E::Monoid;
+  using Acc = typename M::Acc;
+  using Bound = decltype(std::declval<E>().bind(simt::Pointers{}));
+
+ public:
+  Reduce(const E& e, Context& context)
+      : context_(context),
+        x_(e.bind(simt::Pointers{})),
+        shares_(shares_of(x_.offsets, e.width)),
+        strips_(ceil_div(e.width, columns_a_strip)),
+        partial_(context.workspace<Acc>(2 * shares_.count() * e.width)) {}
+
+  void run() {
+    context_.parallel_for(shares_.count() * strips_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) reduce_share(i / strips_, Strip(i % strips_, x_.e.width));
+    });
+    context_.parallel_for(strips_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) join(Strip(i, x_.e.width));
+    });
+  }
+
+ private:
+  // What share i has of the first segment that ends in it, and of the one left open.
+  Acc* ended(int64_t i, const Strip& strip) { return partial_ + 2 * i * x_.e.width + strip.first; }
+  Acc* open(int64_t i, const Strip& strip) { return ended(i, strip) + x_.e.width; }
+
+  void reduce_share(int64_t i, const Strip& strip) {
+    const int64_t first = shares_.first(i), last = shares_.first(i + 1);
+    shares_.each(i, [&](int64_t segment, int64_t begin, int64_t end) {
+      Acc running[columns_a_strip];
+      reduce_rows(begin, end, strip, running);
+      if (segment == last) {
+        std::copy(running, running + strip.count, open(i, strip));
+      } else if (segment == first) {
+        std::copy(running, running + strip.count, ended(i, strip));
+      } else {
+        store(segment, strip, running);
+      }
+    });
+  }
+
+  void reduce_rows(int64_t begin, int64_t end, const Strip& strip, Acc* running) {
+    if (x_.e.width == 1) {
+      if constexpr (E::finds_index) {
+        running[0] = find_in_run<M>(x_.in, begin, end);
+      } else {
+        running[0] = combine_run<M>(x_.in + begin, end - begin);
+      }
+      return;
+    }
+    std::fill(running, running + strip.count, M::identity());
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t j = 0; j < strip.count; ++j) running[j] = M::combine(running[j], x_.load(row, strip.first + j));
+    }
+  }
+
+  void join(const Strip& strip) {
+    Acc running[columns_a_strip];
+    std::fill(running, running + strip.count, M::identity());
+    for (int64_t i = 0, first = 0, last; i < shares_.count(); ++i, first = last) {
+      last = shares_.first(i + 1);
+      const Acc *ended = this->ended(i, strip), *open = this->open(i, strip);
+      if (first < last) {
+        for (int64_t j = 0; j < strip.count; ++j) running[j] = M::combine(running[j], ended[j]);
+        store(first, strip, running);
+        std::copy(open, open + strip.count, running);
+      } else {
+        for (int64_t j = 0; j < strip.count; ++j) running[j] = M::combine(running[j], open[j]);
+      }
+    }
+  }
+
+  void store(int64_t segment, const Strip& strip, const Acc* result) {
+    for (int64_t j = 0; j < strip.count; ++j) x_.store(segment, strip.first + j, result[j]);
+  }
+
+  Context& context_;
+  Bound x_;
+  Shares<decltype(Bound::offsets)> shares_;
+  int64_t strips_;
+  Acc* partial_;
+};
+
+template <class E>
+void expand(const E& e, Context& context) {
+  const auto x = e.bind(simt::Pointers{});
+  const auto shares = shares_of(x.offsets, e.width);
+  context.parallel_for(shares.count(), 1, [&](int64_t begin, int64_t end) {
+    const auto fill = [&](int64_t segment, int64_t row, int64_t stop) {
+      if (row == stop) return;
+      if (e.width == 1) return std::fill(e.out + row, e.out + stop, e.in[segment]);
+      for (; row < stop; ++row) {
+        std::memcpy(e.out + row * e.width, e.in + segment * e.width, size_t(e.width) * sizeof(*e.out));
+      }
+    };
+    for (int64_t i = begin; i < end; ++i) shares.each(i, fill);
+  });
+}
+
+template <class E>
+class ScanShares {
+  using M = typename E::Monoid;
+  using Base = typename E::Base;
+  using Acc = typename M::Acc;
+  using Bound = decltype(std::declval<E>().bind(simt::Pointers{}));
+
+ public:
+  ScanShares(const E& e, Context& context)
+      : context_(context),
+        x_(e.bind(simt::Pointers{})),
+        shares_(shares_of(x_.offsets, e.width)),
+        strips_(ceil_div(e.width, columns_a_strip)),
+        totals_(context.workspace<Acc>(shares_.count() * e.width)) {}
+
+  void run() { return x_.e.width == 1 ? run<1>() : run<columns_a_strip>(); }
+
+ private:
+  // `most` columns a strip: a single one stays in a register.
+  template <int64_t most>
+  void run() {
+    each_share(shares_.count() - 1, [&](int64_t i, const Strip& strip) { leave_total<most>(i, strip); });
+    context_.parallel_for(strips_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s) {
+        const Strip strip(s, x_.e.width);
+        for (int64_t i = 1; i < shares_.count() - 1; ++i) {
+          for (int64_t j = 0; j < strip.count; ++j)
+            total(i, strip)[j] = M::combine(total(i - 1, strip)[j], total(i, strip)[j]);
+        }
+      }
+    });
+    each_share(shares_.count(), [&](int64_t i, const Strip& strip) { scan_share<most>(i, strip); });
+  }
+
+  Acc* total(int64_t i, const Strip& strip) { return totals_ + i * x_.e.width + strip.first; }
+
+  template <class F>
+  void each_share(int64_t count, F f) {
+    context_.parallel_for(count * strips_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) f(i / strips_, Strip(i % strips_, x_.e.width));
+    });
+  }
+
+  // Of the rows of share i since its last head, the one after its last row included.
+  template <int64_t most>
+  void leave_total(int64_t i, const Strip& strip) {
+    const int64_t first = shares_.first(i), last = shares_.first(i + 1), stop = (i + 1) * shares_.size - last;
+    Acc running[most];
+    std::fill(running, running + (most == 1 ? 1 : strip.count), Acc{Base::identity(), first < last});
+    const int64_t row = first < last ? x_.offsets.begin(last) : i * shares_.size - first;
+    walk<most>(strip, last, row, stop, running, [](int64_t, int64_t, const Acc&, const Acc&) {});
+    std::copy(running, running + (most == 1 ? 1 : strip.count), total(i, strip));
+  }
+
+  template <int64_t most>
+  void scan_share(int64_t i, const Strip& strip) {
+    Acc running[most];
+    const int64_t count = most == 1 ? 1 : strip.count;
+    if (i == 0) {
+      std::fill(running, running + count, M::identity());
+    } else {
+      std::copy(total(i - 1, strip), total(i - 1, strip) + count, running);
+    }
+    shares_.each(i, [&](int64_t segment, int64_t begin, int64_t end) {
+      if (begin == x_.offsets.begin(segment)) std::fill(running, running + count, M::identity());
+      walk<most>(strip, segment, begin, end, running, [&](int64_t j, int64_t k, const Acc& before, const Acc& through) {
+        x_.store(strip.first + j, k, x_.e.exclusive ? before : through);
+      });
+    });
+  }
+
+  // Combines rows begin to end - 1 of a segment into `running`; f(j, k, before, through) for column j of row k.
+  template <int64_t most, class F>
+  void walk(const Strip& strip, int64_t segment, int64_t begin, int64_t end, Acc* running, F f) {
+    const int64_t head = Base::id == OpId::affine ? x_.offsets.begin(segment) : -1;  // others start with the identity
+    const int64_t count = most == 1 ? 1 : strip.count;
+    for (int64_t k = begin; k < end; ++k) {
+      for (int64_t j = 0; j < count; ++j) {
+        const Acc before = running[j], through = M::combine(before, x_.operand(strip.first + j, k, k == head));
+        f(j, k, before, through);
+        running[j] = through;
+      }
+    }
+  }
+
+  Context& context_;
+  Bound x_;
+  Shares<decltype(Bound::offsets)> shares_;
+  int64_t strips_;
+  Acc* totals_;
+};
+
+}  // namespace
+}  // namespace tp::segmented
+
+namespace tp {
+
+using namespace segmented;
+
+void segment_reduce::threaded(const Args& args, Context& context) {
+  if (args.step == Step::expand) return with_expansion(args, [&](const auto& e) { expand(e, context); });
+  with_reduction<wide_t>(args, [&](const auto& e) { Reduce<std::decay_t<decltype(e)>>(e, context).run(); });
+}
+
+void segment_scan::threaded(const Args& args, Context& context) {
+  with_scan<wide_t>(args, [&](const auto& e) { ScanShares<std::decay_t<decltype(e)>>(e, context).run(); });
+}
+
+}  // namespace tp
