@@ -8,6 +8,9 @@
 #include <torch/library.h>
 
 #include <cstring>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 #ifdef TP_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -57,6 +60,19 @@ void check_same_device(const char* pattern, std::initializer_list<std::pair<cons
     TORCH_CHECK(t.second->device() == first.second->device(), pattern, ": ", first.first, " is on ",
                 first.second->device(), ", ", t.first, " on ", t.second->device());
   }
+}
+
+Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  Tensor x = at::empty(sizes, options);
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t huge_page = 1 << 21;
+  if (x.is_cpu() && x.nbytes() >= 2 * huge_page) {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(x.mutable_data_ptr()), end = begin + x.nbytes();
+    const uintptr_t first = (begin + huge_page - 1) / huge_page * huge_page;
+    madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // a hint: it may fail
+  }
+#endif
+  return x;
 }
 
 void refuse_capture(const char* what, const Tensor& x) {

@@ -37,6 +37,10 @@ void check_same_device(const char* pattern, std::initializer_list<std::pair<cons
 // Refuses a stream under capture: for what must read back to the host (validate=True, host_sync rungs).
 void refuse_capture(const char* what, const Tensor& x);
 
+// at::empty for results. On the CPU a large one asks for huge pages, as numpy's arrays do: new memory comes page by
+// page, and for pages of 4 KiB that takes longer than the operator.
+Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options);
+
 // The ladders by the names users know them under; several operators may share one list.
 std::map<std::string, std::vector<RungInfo>>& patterns();
 

@@ -59,7 +59,7 @@ Tensor scan_kernel(const Tensor& x, int64_t dim, Str name, bool exclusive, bool 
   const OpId op = op_of("scan", name);
   dim = wrap_dim("scan", dim, x.dim());
   const Tensor in = x.contiguous();
-  Tensor out = at::empty(in.sizes(), in.options().dtype(scan_result(in, op)));
+  Tensor out = empty_result(in.sizes(), in.options().dtype(scan_result(in, op)));
   scan::Args args{};
   set_lines(args, in, dim);
   args.in = in.const_data_ptr();
@@ -116,7 +116,7 @@ Tensor recurrence_kernel(const Tensor& a, const Tensor& b, int64_t dim, const Op
   const Recurrence r = broadcast(a, b, dim, initial);
   const Tensor factor = r.a.contiguous(), in = r.b.contiguous();
   const Tensor start = r.initial ? r.initial->contiguous() : Tensor();
-  Tensor out = at::empty(in.sizes(), in.options());
+  Tensor out = empty_result(in.sizes(), in.options());
   scan::Args args{};
   set_lines(args, in, r.dim);
   args.in = in.const_data_ptr();
