@@ -16,7 +16,7 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   using In = typename E::Input;
   using Out = typename E::Output;
   static constexpr bool affine = E::Base::id == OpId::affine, in_place = sizeof(In) == sizeof(Out);
-  // The factor 0 of a recurrence cuts like a head, in one column: there the values carry flags.
+  // The factor 0 of a recurrence cuts as a head does, but in one column: there the values carry flags.
   using Monoid = typename std::conditional<affine, typename E::Monoid, typename E::Base>::type;
   using Acc = typename Monoid::Acc;
   using Mark = uint8_t;
@@ -29,10 +29,11 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   TP_HD static int run(int across) { return across == 1 ? 1 : across < 4 ? 2 : 8; }
   TP_HD static int group(int across) { return ScanShape::warps * (block::warp_size / across) * run(across); }
 
-  TP_DEVICE static Acc operand(In x, In factor) {
+  TP_DEVICE static Acc operand(In x, In factor, bool head) {
     if constexpr (affine) {
       using A = decltype(E::Base::Acc::a);
-      return {{A(factor), A(x)}, A(factor) == A(0)};
+      head = head || A(factor) == A(0);
+      return {{head ? A(0) : A(factor), A(x)}, head};
     } else {
       return Acc(x);
     }
@@ -63,7 +64,8 @@ TP_DEVICE typename Shape::Acc look_back(Joint& joint, const block::Chain<typenam
   using Acc = typename M::Acc;
   const int run = Shape::run(full_across), members = Shape::group(full_across);
   const int64_t group = tile / members, first = group * members;
-  const int64_t from = tp::max(start, first + place.stretch * run), to = tp::min(first + (place.stretch + 1) * run, tile);
+  const int64_t from = tp::max(start, first + place.stretch * run),
+                to = tp::min(first + (place.stretch + 1) * run, tile);
   Acc sum = M::identity();
   if (place.active) {
     if (place.stretch == 0 && start < first) sum = chain.groups[(group - 1) * width + column].wait();
@@ -124,12 +126,15 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   const int count = place.active ? tp::max(0, tp::min(Shape::places, share.rows - start)) : 0;
   const int step = e.reverse ? -across : across;
   const int first = (e.reverse ? share.rows - 1 - start : start) * across + place.column;
+  // Whether the first place of the stretch is the head of a segment; only a recurrence asks.
+  const bool starts = Shape::affine && count > 0 && (start > 0 ? marks[start - 1] != 0 : !share.open);
   Acc running = M::identity();
-  bool closed = false;
+  bool closed = false, head = starts;
 #pragma unroll 4
   for (int i = 0; i < count; ++i) {
-    running = M::combine(running, Shape::operand(values[first + i * step], factors[first + i * step]));
-    if (marks[start + i]) {
+    running = M::combine(running, Shape::operand(values[first + i * step], factors[first + i * step], head));
+    head = marks[start + i] != 0;
+    if (head) {
       closed = true;
       running = M::identity();
     }
@@ -156,11 +161,13 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   }
 
   running = before.value;
+  head = starts;
 #pragma unroll 4
   for (int i = 0; i < count; ++i) {
-    const Acc next = M::combine(running, Shape::operand(values[first + i * step], factors[first + i * step]));
+    const Acc next = M::combine(running, Shape::operand(values[first + i * step], factors[first + i * step], head));
     results[skip + first + i * step] = Shape::result(e.exclusive ? running : next);
-    running = marks[start + i] ? M::identity() : next;
+    head = marks[start + i] != 0;
+    running = head ? M::identity() : next;
   }
   __syncthreads();
   block::unstage(e.out + memory_first, results, skip, share.rows, across, e.width);
@@ -182,7 +189,9 @@ __global__ void scan_segments(const E e, const unsigned* bad) {
     Acc before = M::identity();
     for (int64_t first = x.offsets.begin(segment); first < end; first += block::warp_size) {
       const int64_t k = first + lane, at = x.at(column, tp::min(k, end - 1));
-      const Acc mine = k < end ? Shape::operand(e.in[at], Shape::affine ? e.a[at] : e.in[at]) : M::identity();
+      const Acc mine = k < end
+                           ? Shape::operand(e.in[at], Shape::affine ? e.a[at] : e.in[at], k == x.offsets.begin(segment))
+                           : M::identity();
       const Acc with_mine = M::combine(before, block::inclusive_scan<M>(mine));
       Acc without = block::shuffle_up(with_mine, 1);
       if (lane == 0) without = before;
@@ -211,13 +220,15 @@ void scan_by_path(const E& e, Context& context) {
   auto* cleared = context.workspace<uint64_t>(words);
   auto* cells = reinterpret_cast<Cell*>(cleared + 2);
   auto* bad = reinterpret_cast<unsigned*>(cleared);
-  const block::Chain<Acc> chain{cells, cells + path.tiles * e.width, reinterpret_cast<unsigned long long*>(cleared + 1)};
+  const block::Chain<Acc> chain{cells, cells + path.tiles * e.width,
+                                reinterpret_cast<unsigned long long*>(cleared + 1)};
   block::find_splits(e.offsets.bind(simt::Pointers{}), path, splits, cleared, words, context.stream);
 
   const ScanTiles<Acc> tiles{splits, bad, chain, Shape::mark_bytes(path),
                              Shape::rows_bytes(path, strips, sizeof(typename E::Input))};
-  const int more = Shape::affine ? tiles.rows
-                   : Shape::in_place ? 0 : Shape::rows_bytes(path, strips, sizeof(typename E::Output));
+  const int more = Shape::affine     ? tiles.rows
+                   : Shape::in_place ? 0
+                                     : Shape::rows_bytes(path, strips, sizeof(typename E::Output));
   launch_tiles("decoupled_lookback", scan_tiles<E>, path.tiles * strips.count, Shape::threads,
                tiles.marks + tiles.rows + more, context, e, path, strips, tiles);
   launch_tiles("decoupled_lookback", scan_segments<E>, tp::min(ceil_div(e.n, int64_t(256)), int64_t(1024)), 256, 0,

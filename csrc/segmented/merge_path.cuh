@@ -14,8 +14,7 @@ struct Strips {
   int64_t width;
   int across, count;
 
-  explicit Strips(int64_t width)
-      : width(width), count(int(ceil_div(width, int64_t(block::warp_size)))) {
+  explicit Strips(int64_t width) : width(width), count(int(ceil_div(width, int64_t(block::warp_size)))) {
     across = int(ceil_div(width, int64_t(tp::max(count, 1))));
   }
   TP_DEVICE int columns(int64_t first) const { return int(tp::min(int64_t(across), width - first)); }

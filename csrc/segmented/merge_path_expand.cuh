@@ -37,8 +37,8 @@ TP_DEVICE void spread_marks(Mark* marks, int rows) {
 
 template <class E>
 __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E e, const block::Path path,
-                                                                        const Strips strips,
-                                                                        const block::Split* splits, unsigned* bad) {
+                                                                        const Strips strips, const block::Split* splits,
+                                                                        unsigned* bad) {
   using Shape = ExpandShape<E>;
   using T = typename E::Value;
   constexpr int vector = int(16 / sizeof(T));
