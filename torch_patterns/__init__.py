@@ -28,6 +28,7 @@ from torch_patterns.layers import (  # noqa: E402
     tanh,
 )
 from torch_patterns.pooling import avg_pool2d, max_pool2d, subsample2d  # noqa: E402
+from torch_patterns.reduction import reduce  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
 from torch_patterns.scan import linear_recurrence, scan  # noqa: E402
 from torch_patterns.version import __version__  # noqa: E402
@@ -46,6 +47,7 @@ __all__ = [
     "linear_recurrence",
     "max_pool2d",
     "rbf",
+    "reduce",
     "registry",
     "relu",
     "scan",

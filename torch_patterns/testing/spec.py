@@ -201,7 +201,8 @@ class Spec:
     # Values whose result is the same in every order of the operations, for floats.
     special: tuple[float, ...] = (float("-inf"), float("inf"), float("nan"))
     differentiable: bool = True
-    autocast: str | None = None  # under autocast: "float32", "lower" (the autocast dtype), or None: as without
+    # Under autocast: "float32", "lower" (the autocast dtype), or None: as without; or case -> one of these.
+    autocast: str | None | Callable[[Case], str | None] = None
     bad: tuple[Bad, ...] = ()
     large: tuple[Large, ...] = ()
     sized: Callable[[int], Case] | None = None  # benchmark: a problem of about so many elements
@@ -227,6 +228,9 @@ class Spec:
         """The tensors of a case: made on the CPU, the same for every device, others for each variant."""
         seed = zlib.crc32(f"{self.name} {case}".encode()) + variant
         return self.inputs(case, Maker(dtype, "cpu", kind, seed)).to(device)
+
+    def autocast_of(self, case: Case) -> str | None:
+        return self.autocast(case) if callable(self.autocast) else self.autocast
 
     def cases(self, dtype: torch.dtype, most: int | None = None, edges: bool = True) -> list[Case]:
         """Samples, edges and empty cases that this dtype has, none with more elements than `most`."""

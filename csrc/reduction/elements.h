@@ -1,0 +1,158 @@
+// The elements of a reduction: how a rung loads operand k of a row and stores the row's result, whatever the dtype,
+// operator and memory layout. One switch from run-time Args to a type per (dtype, operator).
+//
+// A mean is a sum that is divided when it is stored. A minimum is a maximum of mirrored values (-x, or ~x for integers,
+// which swaps lowest and highest), mirrored back when it is stored: so six operators take four kernels.
+#pragma once
+#include "core/simt.h"
+#include "reduction/reduction.h"
+
+namespace tp::reduction {
+
+// What a maximum is kept in: at least the four bytes that an atomic covers.
+template <class T>
+using word_t = typename std::conditional<(sizeof(acc_t<T>) < 4), int, acc_t<T>>::type;
+
+// The maximum of values that came from T, whose lowest value is the identity.
+template <class T>
+struct MaxOf : Max<word_t<T>> {
+  TP_HD static word_t<T> identity() { return word_t<T>(detail::lowest<acc_t<T>>()); }
+};
+template <class T>
+struct ArgMaxOf : ArgMax<word_t<T>> {};
+
+// Reverses the order of T's values; its own inverse.
+template <class T>
+TP_HD T mirror(T x) {
+  if constexpr (std::is_same<T, boolean>::value) {
+    return boolean(!bool(x));
+  } else if constexpr (is_floating<T>) {
+    return T(-acc_t<T>(x));
+  } else {
+    return T(~x);
+  }
+}
+
+// Element x at place k as an operand.
+template <class M, class In>
+TP_HD typename M::Acc operand(In x, int64_t k, bool mirrored) {
+  using Acc = typename M::Acc;
+  if constexpr (M::id == OpId::argmax) {
+    return {decltype(Acc::value)(acc_t<In>(mirrored ? mirror(x) : x)), k};
+  } else if constexpr (M::id == OpId::logsumexp) {
+    return {decltype(Acc::max)(x), 1};
+  } else if constexpr (M::id == OpId::max) {
+    return Acc(acc_t<In>(mirrored ? mirror(x) : x));
+  } else {
+    return Acc(acc_t<In>(x));
+  }
+}
+
+// The result of a row of n operands.
+template <class M, class Out>
+TP_HD Out result(typename M::Acc value, int64_t n, bool mirrored, bool mean) {
+  using Acc = typename M::Acc;
+  if constexpr (M::id == OpId::argmax) {
+    return value.index;
+  } else if constexpr (M::id == OpId::logsumexp) {
+    return Out(value.max + std::log(value.sum));
+  } else if constexpr (M::id == OpId::max) {
+    const Out most = Out(value);
+    return mirrored ? mirror(most) : most;
+  } else {
+    return is_floating<Out> && mean ? Out(value / Acc(n)) : Out(value);
+  }
+}
+
+// Bound to a block's arrays by Elements::bind.
+template <class E, class In, class Out>
+struct BoundElements {
+  using M = typename E::Monoid;
+  using Acc = typename M::Acc;
+  E e;
+  In in;
+  Out out;
+
+  TP_HD Acc load(int64_t row, int64_t k) const {
+    const int64_t at = e.inner == 1 ? row * e.n + k : (row / e.inner * e.n + k) * e.inner + row % e.inner;
+    const typename E::Input x = in[at];
+    return operand<M>(x, k, e.mirrored);
+  }
+  TP_HD void store(int64_t row, Acc value) const { out[row] = e.result(value); }
+};
+
+template <class In, class Out, class M>
+struct Elements {
+  using Input = In;
+  using Output = Out;
+  using Monoid = M;
+  using Acc = typename M::Acc;
+  const In* in;
+  Out* out;
+  int64_t rows, n, inner;
+  bool mirrored, mean;
+
+  explicit Elements(const Args& x)
+      : in(static_cast<const In*>(x.in)),
+        out(static_cast<Out*>(x.out)),
+        rows(x.rows()),
+        n(x.n),
+        inner(x.inner),
+        mirrored(x.op == OpId::min || x.op == OpId::argmin),
+        mean(x.op == OpId::mean) {}
+
+  TP_HD Out result(Acc value) const { return reduction::result<M, Out>(value, n, mirrored, mean); }
+
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = block.global("x", in, rows * n);
+    const auto y = block.global("y", out, rows);
+    return BoundElements<Elements, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>>{*this, x, y};
+  }
+};
+
+// f(Elements<...>) for the dtype and operator of `args`, sums and exponentials combining in AccOf<T>.
+template <template <class> class AccOf = acc_t, class F>
+void with_elements(const Args& args, F f) {
+  const auto over = [&](auto types, auto call) {
+    dispatch(types, args.dtype, "reduce", [&](auto type) { call(type); });
+  };
+  switch (args.op) {
+    case OpId::sum:
+      return over(AllTypes{}, [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Elements<T, sum_t<T>, Sum<AccOf<sum_t<T>>>>(args));
+      });
+    case OpId::mean:
+      return over(FloatTypes{}, [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Elements<T, T, Sum<AccOf<T>>>(args));
+      });
+    case OpId::prod:
+      return over(AllTypes{}, [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Elements<T, sum_t<T>, Prod<AccOf<sum_t<T>>>>(args));
+      });
+    case OpId::max:
+    case OpId::min:
+      return over(AllTypes{}, [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Elements<T, T, MaxOf<T>>(args));
+      });
+    case OpId::argmax:
+    case OpId::argmin:
+      return over(AllTypes{}, [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Elements<T, int64_t, ArgMaxOf<T>>(args));
+      });
+    case OpId::logsumexp:
+      return over(FloatTypes{}, [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Elements<T, T, LogSumExp<AccOf<T>>>(args));
+      });
+    case OpId::affine:
+      fail(ErrorKind::value, "reduce: affine maps are for scans");
+  }
+}
+
+}  // namespace tp::reduction
