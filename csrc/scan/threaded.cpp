@@ -1,19 +1,28 @@
-// The production scan of the CPU: fixed chunks on all threads.
+// The production scan of the CPU: fixed chunks, taken by the threads in order; memory is read once.
 //
-// A row is cut into chunks, and where the rows are not contiguous, `width` neighbouring rows form a strip whose
-// elements k lie side by side. Pass 1 combines each chunk to a total, the totals are scanned, pass 2 scans each chunk
-// from what precedes it. A strip of a single chunk needs pass 2 only. The cut depends on the shape alone, so the bits
-// do not depend on the number of threads. Sums and products of floats run in double: no chain of roundings grows with
-// n.
-#include <algorithm>
-#include <utility>
+// A row is cut into chunks, and where the rows are not contiguous, neighbouring rows form a strip whose elements k lie
+// side by side. A thread that takes a chunk first reduces it, which brings it into the thread's cache, waits for its
+// turn to add the total to the running value of the strip, passes the turn on, and only then scans the chunk. So the
+// threads follow each other like the blocks of §11.7, one addition apart, and a thread waits for earlier chunks alone,
+// which others have taken: somebody always goes on. The cut depends on the shape alone, and with it the bits, whatever
+// the number of threads.
+//
+// Operands are widened into a buffer and scanned there (buffer.h): along a row by vectors, across neighbouring rows
+// lane by lane, short rows many at a time. Sums and products of floats run in double: no chain of roundings grows
+// with n.
+#include <atomic>
+#include <thread>
 
+#include "scan/buffer.h"
 #include "scan/elements.h"
 
 namespace tp::scan {
 namespace {
 
-constexpr int64_t chunk = 1 << 14, width = 64;
+constexpr int64_t chunk_size = 1 << 15;     // elements of a chunk: what it reads and writes stays in a core's cache
+constexpr int64_t most_rows = buffer_size;  // of a strip
+constexpr int64_t narrow = 16;              // strips of fewer rows are scanned row by row,
+constexpr int64_t short_row = 32;           // or many strips at a time where the rows are no longer than this
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
@@ -22,88 +31,140 @@ template <class Elements>
 class Threaded {
   using M = typename Elements::Monoid;
   using Acc = typename M::Acc;
+  using Lane = typename Operands<M>::Lane;
   using Bound = decltype(std::declval<Elements>().bind(simt::Pointers{}));
 
  public:
-  Threaded(const Elements& e, Context& context)
-      : context_(context),
+  explicit Threaded(const Elements& e)
+      : e_(e),
         x_(e.bind(simt::Pointers{})),
-        lanes_(tp::min(e.inner, width)),
-        strips_(e.rows / e.inner * ceil_div(e.inner, width)),
-        chunks_(ceil_div(e.n, chunk)) {}
+        across_(ceil_div(e.inner, most_rows)),
+        strips_(e.rows / e.inner * across_),
+        length_(max(int64_t(1), chunk_size / min(e.inner, most_rows))),
+        chunks_(ceil_div(e.n, length_)) {}
 
-  void run() {
-    if (chunks_ == 1)
-      return each_chunk(chunks_, [&](int64_t strip, int64_t, Acc* running) { scan_chunk(strip, 0, running); });
-    Acc* totals = context_.workspace<Acc>(strips_ * chunks_ * lanes_);
-    const auto total = [&](int64_t strip, int64_t c) { return totals + (strip * chunks_ + c) * lanes_; };
-    each_chunk(chunks_ - 1, [&](int64_t strip, int64_t c, Acc* running) {
-      each_element(strip, c, [&](int64_t lane, int64_t row, int64_t k) {
-        running[lane] = M::combine(running[lane], x_.load(row, k));
-      });
-      std::copy(running, running + lanes_, total(strip, c));
-    });
-    context_.parallel_for(strips_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t strip = begin; strip < end; ++strip) {
-        for (int64_t c = 1; c < chunks_ - 1; ++c) {
-          for (int64_t lane = 0; lane < lanes_; ++lane) {
-            total(strip, c)[lane] = M::combine(total(strip, c - 1)[lane], total(strip, c)[lane]);
-          }
+  void run(Context& context) {
+    const int64_t together = max(int64_t(1), length_ / e_.n);  // strips of a single chunk
+    const int64_t tasks = ceil_div(strips_, together) * chunks_;
+    std::atomic<int64_t> next{0}, turn{0};
+    Buffer<M> running;  // of the strip whose turn it is
+    context.parallel_for(min(tasks, int64_t(context.device.threads)), 1, [&](int64_t, int64_t) {
+      for (int64_t task; (task = next++) < tasks;) {
+        const int64_t first = task * together, last = min(strips_, first + together);
+        if (chunks_ > 1) {
+          scan_chunk(task, turn, running);
+        } else if (e_.inner < narrow && e_.n <= short_row) {
+          scan_short(first, last);
+        } else {
+          for (int64_t strip = first; strip < last; ++strip) scan_strip(strip);
         }
       }
-    });
-    each_chunk(chunks_, [&](int64_t strip, int64_t c, Acc* running) {
-      if (c > 0) std::copy(total(strip, c - 1), total(strip, c - 1) + lanes_, running);
-      scan_chunk(strip, c, running);
     });
   }
 
  private:
-  void scan_chunk(int64_t strip, int64_t c, Acc* running) {
-    each_element(strip, c, [&](int64_t lane, int64_t row, int64_t k) {
-      running[lane] = M::combine(running[lane], x_.load(row, k));
-      x_.store(row, k, running[lane]);
-    });
+  struct Strip {
+    int64_t row, lanes;
+  };
+  Strip strip(int64_t i) const {
+    const int64_t column = i % across_ * most_rows;
+    return {i / across_ * e_.inner + column, min(most_rows, e_.inner - column)};
   }
 
-  // f(strip, chunk, running), running being one identity a lane.
-  template <class F>
-  void each_chunk(int64_t chunks, F f) {
-    const int64_t grain = ceil_div(int64_t(4096), tp::min(chunk, x_.e.n) * lanes_);
-    context_.parallel_for(strips_ * chunks, grain, [&](int64_t begin, int64_t end) {
-      Acc running[width];
-      for (int64_t i = begin; i < end; ++i) {
-        std::fill(running, running + lanes_, M::identity());
-        f(i / chunks, i % chunks, running);
+  void scan_strip(int64_t i) const {
+    const Strip s = strip(i);
+    Buffer<M> running;
+    running.clear(0, s.lanes);
+    pass<true>(s, 0, e_.n, running);
+  }
+
+  void scan_chunk(int64_t task, std::atomic<int64_t>& turn, Buffer<M>& running) const {
+    const Strip s = strip(task / chunks_);
+    const int64_t begin = task % chunks_ * length_, end = min(e_.n, begin + length_);
+    Buffer<M> mine;
+    mine.clear(0, s.lanes);
+    if (end < e_.n) pass<false>(s, begin, end, mine);
+    for (int tries = 0; turn.load(std::memory_order_acquire) != task;) {
+      if (++tries > 1000) std::this_thread::yield();
+    }
+    if (begin == 0) running.clear(0, s.lanes);
+    for (int64_t i = 0; i < s.lanes; ++i) {
+      const Acc before = running.get(i);
+      running.put(i, M::combine(before, mine.get(i)));
+      mine.put(i, before);
+    }
+    turn.store(task + 1, std::memory_order_release);
+    pass<true>(s, begin, end, mine);
+  }
+
+  // Elements begin..end of a strip, after `running`, which ends as their total: scans them, or only reduces them.
+  template <bool scan>
+  void pass(const Strip& s, int64_t begin, int64_t end, Buffer<M>& running) const {
+    Buffer<M> x;
+    if (e_.inner >= narrow) {
+      for (int64_t k = begin; k < end; ++k) {
+        load(x, s.row, k, 1, s.lanes, s.lanes, s.lanes);
+        fast<Across<M>>(&x, s.lanes, &running);
+        if (scan) store(running, s.row, k, 1, s.lanes);
       }
-    });
-  }
-
-  // f(lane, row, k) for the elements of a chunk of a strip, k ascending for every lane.
-  template <class F>
-  void each_element(int64_t strip, int64_t c, F f) {
-    const int64_t inner = x_.e.inner, last = tp::min(x_.e.n, (c + 1) * chunk);
-    if (inner == 1) {
-      for (int64_t k = c * chunk; k < last; ++k) f(0, strip, k);
       return;
     }
-    const int64_t across = ceil_div(inner, width), column = strip % across * width;
-    const int64_t row = strip / across * inner + column, lanes = tp::min(width, inner - column);
-    for (int64_t k = c * chunk; k < last; ++k) {
-      for (int64_t lane = 0; lane < lanes; ++lane) f(lane, row + lane, k);
+    const int64_t step = e_.reverse ? -e_.inner : e_.inner;
+    for (int64_t k = begin; k < end; k += buffer_size) {
+      const int64_t n = min(buffer_size, end - k);
+      for (int64_t lane = 0; lane < s.lanes; ++lane) {
+        Acc before = running.get(lane);
+        load(x, s.row + lane, k, step, n, 1, n);
+        fast<typename std::conditional<scan, Scan<M>, Reduce<M>>::type>(&x, n, &before);
+        running.put(lane, before);
+        if (scan) store(x, s.row + lane, k, step, n);
+      }
     }
   }
 
-  Context& context_;
+  // Strips begin..end lie next to each other: as many at a time as fill a buffer, from the last if in reverse.
+  void scan_short(int64_t begin, int64_t end) const {
+    const int64_t rows = e_.inner, size = e_.n * rows, most = buffer_size / size, step = e_.reverse ? -1 : 1;
+    Buffer<M> x;
+    for (int64_t i = begin; i < end; i += most) {
+      const int64_t strips = min(most, end - i), row = e_.reverse ? (i + strips) * rows - 1 : i * rows;
+      load(x, row, 0, step, strips * size, rows, size);
+      fast<ScanShort<M>>(&x, strips, e_.n, rows);
+      store(x, row, 0, step, strips * size);
+    }
+  }
+
+  // n operands from (row, k) on, `step` elements apart. If k is 0, the first `starts` of every `size` begin their rows,
+  // and may not be what lies in memory.
+  void load(Buffer<M>& to, int64_t row, int64_t k, int64_t step, int64_t n, int64_t starts, int64_t size) const {
+    using In = typename Elements::Input;
+    constexpr bool affine = M::id == OpId::affine;
+    const int64_t skip = k == 0 && (affine || e_.exclusive) ? starts : 0;
+    const int64_t from = x_.at(row, k - e_.exclusive) + skip * step;
+    if (n > skip) {
+      if (affine) fast<Load<In, Lane>>(e_.a + from, step, n - skip, to.x + skip);
+      fast<Load<In, Lane>>(e_.in + from, step, n - skip, to.values() + skip);
+    }
+    for (int64_t i = 0; i < n && skip > 0; i += size, row += starts * step) {
+      for (int64_t j = 0; j < starts; ++j) to.put(i + j, x_.load(row + j * step, 0));
+    }
+  }
+
+  void store(Buffer<M>& x, int64_t row, int64_t k, int64_t step, int64_t n) const {
+    using Out = typename Elements::Output;
+    fast<Store<Lane, Out>>(x.values(), n, e_.out + x_.at(row, k), step);
+  }
+
+  const Elements& e_;
   Bound x_;
-  int64_t lanes_, strips_, chunks_;
+  const int64_t across_, strips_, length_, chunks_;
 };
 
 }  // namespace
 
 void threaded(const Args& args, Context& context) {
   with_elements<wide_t>(
-      args, [&](const auto& elements) { Threaded<std::decay_t<decltype(elements)>>(elements, context).run(); });
+      args, [&](const auto& elements) { Threaded<std::decay_t<decltype(elements)>>(elements).run(context); });
 }
 
 }  // namespace tp::scan
