@@ -27,6 +27,7 @@ from torch_patterns.layers import (  # noqa: E402
     squared_error,
     tanh,
 )
+from torch_patterns.merge import co_rank, merge, merge_pairs  # noqa: E402
 from torch_patterns.pooling import avg_pool2d, max_pool2d, subsample2d  # noqa: E402
 from torch_patterns.reduction import reduce  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
@@ -39,6 +40,7 @@ __all__ = [
     "algorithms",
     "avg_pool2d",
     "bipolar_sigmoid",
+    "co_rank",
     "conv2d",
     "conv2d_dgrad",
     "conv2d_wgrad",
@@ -46,6 +48,8 @@ __all__ = [
     "linear",
     "linear_recurrence",
     "max_pool2d",
+    "merge",
+    "merge_pairs",
     "rbf",
     "reduce",
     "registry",

@@ -1,0 +1,162 @@
+"""Merging sorted sequences (PMPP chapter 12)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torch_patterns.batching import front
+from torch_patterns.functional import differentiable
+from torch_patterns.registry import documented
+
+_ops = torch.ops.torch_patterns
+
+
+@documented("merge")
+def merge(a: Tensor, b: Tensor, *, descending: bool = False, validate: bool = False, algorithm: str = "auto") -> Tensor:
+    """The sorted sequence of all elements of two sorted ones (§12.1).
+
+    Stable: among equals those of ``a`` come first, each side in its order. NaN of either sign is the greatest value,
+    last ascending and first descending, and -0.0 equals +0.0, as in ``torch.sort``. Differentiable to every order:
+    gradients go back through the permutation. Deterministic.
+
+    Args:
+        a: [..., m], sorted along its last dimension; bool, any integer, float16, bfloat16, float32 or float64.
+        b: [..., n], sorted too, with equal leading dimensions, of the same dtype.
+        descending: both are, and the result is to be, in descending order.
+        validate: check that both are sorted, at the price of one synchronisation on CUDA. Without it, unsorted input
+            gives some of its elements in some order.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        A new contiguous tensor [..., m + n] of the same dtype.
+
+    Raises:
+        ValueError: with ``validate``, an element stands before its predecessor; the message names the first. Or the
+            algorithm is unknown, or not offered by the device.
+        TypeError: the dtypes differ, or are not supported.
+        RuntimeError: leading dimensions or devices differ, or an argument is a scalar.
+    """
+    return _merge(a, b, descending, validate, algorithm)
+
+
+@documented("merge")
+def merge_pairs(
+    keys_a: Tensor,
+    values_a: Tensor,
+    keys_b: Tensor,
+    values_b: Tensor,
+    *,
+    descending: bool = False,
+    validate: bool = False,
+    algorithm: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """:func:`merge` of keys, whose values go with them.
+
+    Args:
+        keys_a: [..., m], sorted, of a dtype that :func:`merge` takes.
+        values_a: [..., m], of any dtype.
+        keys_b: [..., n], sorted, of the dtype of ``keys_a``, with equal leading dimensions.
+        values_b: [..., n], of the dtype of ``values_a``.
+        descending: both are, and the result is to be, in descending order.
+        validate: check that the keys are sorted.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        Keys and values, new contiguous tensors [..., m + n]. Both are differentiable, as in :func:`merge`.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: as :func:`merge`; also where values differ in shape from their keys.
+    """
+    return _merge_pairs(keys_a, values_a, keys_b, values_b, descending, validate, algorithm)
+
+
+@documented("co_rank")
+def co_rank(k: int | Tensor, a: Tensor, b: Tensor, *, descending: bool = False, algorithm: str = "auto") -> Tensor:
+    """How many of the first ``k`` elements of ``merge(a, b)`` come from ``a`` (§12.3, Fig. 12.5).
+
+    The others, ``k - co_rank(k, a, b)``, come from ``b``. What lies between two co-ranks can be merged on its own.
+
+    Args:
+        k: from 0 to m + n; a number, or a tensor of integers. Beside rows of ``a`` and ``b``, a number or a tensor
+            broadcast with their leading dimensions is a rank for each row; one more dimension, at the end, holds
+            several for each.
+        a: [..., m], sorted, of a dtype that :func:`merge` takes.
+        b: [..., n], sorted, with equal leading dimensions, of the same dtype.
+        descending: both are in descending order.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        int64, of the shape of ``k``; of the leading dimensions, and those of ``k`` at the end, beside rows.
+
+    Raises:
+        IndexError: a rank is out of range. On CUDA, ranks in a tensor are not looked at: they count as the nearer end.
+        ValueError: the algorithm is unknown, or not offered by the device.
+        TypeError: ``k`` is not an integer, or the dtypes differ or are not supported.
+        RuntimeError: shapes or devices do not fit, or ``a`` or ``b`` is a scalar.
+    """
+    if not isinstance(k, Tensor):
+        if isinstance(k, bool | float):
+            raise TypeError(f"co_rank: k must be an integer, got {k!r}")
+        total = a.shape[-1] + b.shape[-1] if a.dim() and b.dim() else k
+        if not 0 <= k <= total:
+            raise IndexError(f"co_rank: k is {k}, expected 0 to {total}")
+        k = torch.full((), k, dtype=torch.int64, device=a.device)
+    return _ops.co_rank(k, a, b, descending, algorithm)
+
+
+# ---- gradient formulas for torch.func; csrc/torch/merge.cpp explains them and has the same in C++
+
+
+def _backward(inputs, outputs, g):
+    a, b, descending, _, _ = inputs
+    return *_unmerge(g, a, b, descending, "auto"), None, None, None
+
+
+def _pairs_backward(inputs, outputs, *grads):
+    keys_a, _, keys_b, _, descending, *_ = inputs
+    of_keys, of_values = ((None, None) if g is None else _unmerge(g, keys_a, keys_b, descending, "auto") for g in grads)
+    return of_keys[0], of_values[0], of_keys[1], of_values[1], None, None, None
+
+
+def _unmerge_backward(inputs, outputs, of_a, of_b):
+    g, a, b, descending, _ = inputs
+    of_a, of_b = (g.new_zeros(x.shape) if grad is None else grad for grad, x in ((of_a, a), (of_b, b)))
+    return _merge_pairs(a, of_a, b, of_b, descending, False, "auto")[1], None, None, None, None
+
+
+_merge = differentiable(_ops.merge, _backward)
+_merge_pairs = differentiable(_ops.merge_pairs, _pairs_backward)
+_unmerge = differentiable(_ops.merge_backward, _unmerge_backward)
+
+
+# ---- vmap: a batch dimension is one more leading dimension
+
+
+def _register_vmap(name: str, tensors: int) -> None:
+    op = getattr(_ops, name)
+
+    def rule(info, in_dims, *args, **kwargs):
+        rows = [front(x, d, info.batch_size) for x, d in zip(args[:tensors], in_dims, strict=False)]
+        out = op(*rows, *args[tensors:], **kwargs)
+        return out, (0,) * len(out) if isinstance(out, tuple) else 0
+
+    torch.library.register_vmap(f"torch_patterns::{name}", rule)
+
+
+_register_vmap("merge", 2)
+_register_vmap("merge_pairs", 4)
+_register_vmap("merge_backward", 3)
+
+
+@torch.library.register_vmap("torch_patterns::co_rank")
+def _(info, in_dims, k, a, b, *rest, **kwargs):
+    k, a, b = (front(x, d, info.batch_size) for x, d in zip((k, a, b), in_dims, strict=False))
+    shape = k.shape
+    if a.dim() == 2:  # beside single sequences, k has any shape
+        queries = k.reshape(info.batch_size, math.prod(shape[1:]))
+        return _ops.co_rank(queries, a, b, *rest, **kwargs).reshape(shape), 0
+    missing = max(a.dim() - 1 - k.dim(), 0)
+    return _ops.co_rank(k.reshape(shape[0], *(1,) * missing, *shape[1:]), a, b, *rest, **kwargs), 0
