@@ -2,6 +2,6 @@
 
 namespace tp::reduction {
 
-const char* choose(const Args&, const Device& device) { return device.cuda ? "warp_shuffle" : "threaded"; }
+const char* choose(const Args&, const Device& device) { return device.cuda ? "single_pass" : "threaded"; }
 
 }  // namespace tp::reduction

@@ -1,0 +1,111 @@
+// single_pass over interleaved rows (inner > 1): element k of neighbouring rows lies side by side. A thread takes
+// `width` neighbouring rows, by one load an element of each; the lanes of a warp stand side by side, and where there
+// are fewer rows than that, over several k. The threads of a block that share rows take every so many-th k; a block's
+// threads are `across` times `down`.
+#include "reduction/columns.h"
+#ifdef __CUDACC__
+#include "reduction/running.cuh"
+
+namespace tp::reduction {
+namespace {
+
+constexpr int threads = 256, loads = 8;
+
+struct Tiling {
+  int across, down;  // threads side by side and along n
+  int64_t tiles;     // of `across` threads
+  int splits;        // of n
+  int64_t share;     // elements of a split
+};
+
+template <class E, int width>
+__global__ __launch_bounds__(threads) void columns_kernel(const E e, const Tiling tiling, typename E::Acc* totals) {
+  using In = typename E::Input;
+  using M = typename E::Monoid;
+  using Acc = typename M::Acc;
+  using V = block::Vector<In, width>;
+  __shared__ Acc sums[threads * width];
+  const int down = tiling.down, x = int(threadIdx.x) % tiling.across, y = int(threadIdx.x) / tiling.across;
+  const int64_t row = (blockIdx.x * int64_t(tiling.across) + x) * width, split = blockIdx.y;
+  const bool active = row < e.rows;
+  const int64_t end = active ? tp::min(e.n, (split + 1) * tiling.share) : 0;
+  const In* first = e.in + row / e.inner * e.n * e.inner + row % e.inner;
+  let_next_start();
+
+  Running<E> run[width];
+  const In filler = Running<E>::filler(e.mirrored);
+  for (int64_t k = split * tiling.share + y; k < end; k += loads * down) {
+    V v[loads];
+#pragma unroll
+    for (int u = 0; u < loads; ++u) {
+      if (k + u * down < end) {
+        v[u] = *reinterpret_cast<const V*>(first + (k + u * down) * e.inner);
+      } else {
+#pragma unroll
+        for (int i = 0; i < width; ++i) v[u].v[i] = filler;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      In column[loads];
+#pragma unroll
+      for (int u = 0; u < loads; ++u) column[u] = v[u].v[i];
+      run[i].add(column, e.mirrored, [&](int u) { return k + u * down; });
+    }
+  }
+
+  // The tree over y, for all columns at once: sums is [down][across * width].
+  const int columns = tiling.across * width;
+#pragma unroll
+  for (int i = 0; i < width; ++i) sums[y * columns + x * width + i] = run[i].value;
+  for (int h = down / 2; h > 0; h /= 2) {
+    __syncthreads();
+    for (int i = int(threadIdx.x); i < h * columns; i += threads) sums[i] = M::combine(sums[i], sums[i + h * columns]);
+  }
+  __syncthreads();
+  const int64_t start = blockIdx.x * int64_t(columns);
+  for (int i = int(threadIdx.x); i < columns && start + i < e.rows; i += threads) {
+    if (totals) {
+      totals[(start + i) * tiling.splits + split] = sums[i];
+    } else {
+      e.out[start + i] = e.result(sums[i]);
+    }
+  }
+}
+
+template <int width, class E>
+void reduce_columns(const E& e, Context& context) {
+  Tiling t{1, 1, 0, 1, e.n};
+  while (t.across < block::warp_size && t.across * width < e.inner) t.across *= 2;
+  t.down = threads / t.across;
+  while (t.down > 1 && t.down / 2 >= e.n) t.down /= 2;
+  t.across = threads / t.down;
+  t.tiles = ceil_div(e.rows, int64_t(t.across) * width);
+  require(t.tiles <= 2147483647, "single_pass: ", e.rows, " rows are too many for one launch");
+  const int64_t most = ceil_div(e.n, int64_t(t.down * loads));
+  t.splits = int(tp::max(int64_t(1), tp::min(tp::min(most, ceil_div(enough_blocks, t.tiles)), int64_t(65535))));
+  t.share = ceil_div(e.n, int64_t(t.splits));
+  auto* totals = t.splits > 1 ? context.workspace<typename E::Acc>(e.rows * t.splits) : nullptr;
+  const dim3 grid(unsigned(t.tiles), unsigned(t.splits));
+  columns_kernel<E, width><<<grid, threads, 0, cudaStream_t(context.stream)>>>(e, t, totals);
+  check_launch("single_pass");
+  if (t.splits > 1) finish(e, totals, t.splits, context);
+}
+
+}  // namespace
+
+void single_pass_columns(const Args& args, Context& context) {
+  with_elements<wide_t>(args, [&](const auto& elements) {
+    using E = std::decay_t<decltype(elements)>;
+    constexpr int width = tp::min(16 / int(sizeof(typename E::Input)), 8),
+                  bytes = width * int(sizeof(typename E::Input));
+    if (elements.inner % width == 0 && reinterpret_cast<uintptr_t>(elements.in) % bytes == 0) {
+      reduce_columns<width>(elements, context);
+    } else {
+      reduce_columns<1>(elements, context);
+    }
+  });
+}
+
+}  // namespace tp::reduction
+#endif
