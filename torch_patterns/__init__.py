@@ -32,6 +32,7 @@ from torch_patterns.pooling import avg_pool2d, max_pool2d, subsample2d  # noqa: 
 from torch_patterns.reduction import reduce  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
 from torch_patterns.scan import linear_recurrence, scan  # noqa: E402
+from torch_patterns.segmented import segment_expand, segment_reduce, segment_scan  # noqa: E402
 from torch_patterns.version import __version__  # noqa: E402
 
 __all__ = [
@@ -55,6 +56,9 @@ __all__ = [
     "registry",
     "relu",
     "scan",
+    "segment_expand",
+    "segment_reduce",
+    "segment_scan",
     "sign",
     "simt",
     "squared_error",

@@ -1,3 +1,4 @@
+// A section is a block of 256 lanes that scan as block/kogge_stone.h tells.
 #include "block/kogge_stone.h"
 #include "scan/hierarchical.h"
 
