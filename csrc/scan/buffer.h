@@ -104,15 +104,19 @@ struct alignas(64) Buffer {
 
 // ---- loops: fast<Loop>(arguments) runs one on the vectors of this processor
 
+// Splitting comparisons is slow, and extrema are the same in every order: without vectors they are taken one by one.
+template <class M, bool wide>
+constexpr bool one_by_one = !wide && (M::id == OpId::max || M::id == OpId::min);
+
 template <class Loop, class... Args>
 __attribute__((noinline, flatten)) void on_any(Args... args) {
-  Loop::run(args...);
+  Loop::template run<false>(args...);
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
 template <class Loop, class... Args>
 __attribute__((target("avx2"), flatten)) void on_avx2(Args... args) {
-  Loop::run(args...);
+  Loop::template run<true>(args...);
 }
 
 template <class Loop, class... Args>
@@ -137,6 +141,7 @@ void with_step(int64_t step, F f) {
 
 template <class In, class Lane>
 struct Load {
+  template <bool wide>
   static void run(const In* from, int64_t step, int64_t n, Lane* to) {
     with_step(step, [=](auto by) {
       for (int64_t i = 0; i < n; ++i) to[i] = Lane(acc_t<In>(from[i * by]));
@@ -146,6 +151,7 @@ struct Load {
 
 template <class Lane, class Out>
 struct Store {
+  template <bool wide>
   static void run(const Lane* from, int64_t n, Out* to, int64_t step) {
     with_step(step, [=](auto by) {
       for (int64_t i = 0; i < n; ++i) to[i * by] = Out(acc_t<Out>(from[i]));
@@ -161,7 +167,12 @@ struct Scan {
   using V = typename O::V;
   using Op = typename O::Monoid;
 
+  template <bool wide>
   static void run(Buffer<M>* x, int64_t n, typename M::Acc* running) {
+    if constexpr (one_by_one<M, wide>) {
+      for (int64_t i = 0; i < n; ++i) x->put(i, *running = M::combine(*running, x->get(i)));
+      return;
+    }
     x->clear(n, ceil_div(n, int64_t(O::lanes)) * O::lanes);
     V before = O::splat(*running);
     for (int64_t i = 0; i < n; i += O::lanes) {
@@ -191,7 +202,12 @@ struct Reduce {
   static constexpr bool by_lanes = M::id == OpId::sum || M::id == OpId::prod;
   static constexpr int64_t vectors = by_lanes ? 4 : 1, together = vectors * O::lanes;
 
+  template <bool wide>
   static void run(Buffer<M>* x, int64_t n, typename M::Acc* running) {
+    if constexpr (one_by_one<M, wide>) {
+      for (int64_t i = 0; i < n; ++i) *running = M::combine(*running, x->get(i));
+      return;
+    }
     x->clear(n, ceil_div(n, together) * together);
     V total = O::splat(*running), part[vectors];
     std::fill(part, part + vectors, O::splat(M::identity()));
@@ -213,6 +229,7 @@ struct Reduce {
 // Scans the short rows of `groups` groups: `rows` rows of n, element k of all of them side by side.
 template <class M>
 struct ScanShort {
+  template <bool wide>
   static void run(Buffer<M>* x, int64_t groups, int64_t n, int64_t rows) {
     with_step(rows, [=](auto step) {
       for (int64_t group = 0; group < groups; ++group) {
@@ -233,7 +250,12 @@ struct ScanShort {
 template <class M>
 struct Across {
   using O = Operands<M>;
+  template <bool wide>
   static void run(const Buffer<M>* x, int64_t n, Buffer<M>* running) {
+    if constexpr (one_by_one<M, wide>) {
+      for (int64_t i = 0; i < n; ++i) running->put(i, M::combine(running->get(i), x->get(i)));
+      return;
+    }
     for (int64_t i = 0; i < n; i += O::lanes) {
       O::store(running->x + i, O::Monoid::combine(O::load(running->x + i), O::load(x->x + i)));
     }
