@@ -72,9 +72,13 @@ class Call(torch.nn.Module):
         values = [*sample.args, *sample.kwargs.values()]
         self.op, self.positional, self.names = spec.op, len(sample.args), list(sample.kwargs)
         self.is_tensor = [isinstance(value, torch.Tensor) for value in values]
-        self.values = [None if isinstance(value, torch.Tensor) else value for value in values]
+        self.values = [None if isinstance(v, torch.Tensor | list) else v for v in values]
+        self.lengths = [len(v) if isinstance(v, list) else None for v in values]
 
     def forward(self, *tensors):
-        rest = list(tensors)
-        values = [rest.pop(0) if is_tensor else v for is_tensor, v in zip(self.is_tensor, self.values, strict=True)]
+        rest, values = list(tensors), []
+        for is_tensor, value, length in zip(self.is_tensor, self.values, self.lengths, strict=True):
+            if length is not None:
+                value = [rest.pop(0) for _ in range(length)]
+            values.append(rest.pop(0) if is_tensor else value)
         return self.op(*values[: self.positional], **dict(zip(self.names, values[self.positional :], strict=True)))

@@ -102,6 +102,8 @@ def script_of(name: str, spec, sample) -> str:
     def literal(value) -> str:
         if isinstance(value, torch.Tensor):
             return next(names)
+        if isinstance(value, list):
+            return f"[{', '.join(map(literal, value))}]"
         return repr(list(value) if isinstance(value, tuple) else value)
 
     args = [literal(v) for v in sample.args] + [f"{key}={literal(v)}" for key, v in sample.kwargs.items()]

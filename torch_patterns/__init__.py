@@ -33,12 +33,22 @@ from torch_patterns.reduction import reduce  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
 from torch_patterns.scan import linear_recurrence, scan  # noqa: E402
 from torch_patterns.segmented import segment_expand, segment_reduce, segment_scan  # noqa: E402
+from torch_patterns.sorting import (  # noqa: E402
+    argsort,
+    lexsort,
+    segment_sort,
+    segment_sort_pairs,
+    sort,
+    sort_keys,
+    sort_pairs,
+)
 from torch_patterns.version import __version__  # noqa: E402
 
 __all__ = [
     "__version__",
     "absolute_error",
     "algorithms",
+    "argsort",
     "avg_pool2d",
     "bipolar_sigmoid",
     "co_rank",
@@ -46,6 +56,7 @@ __all__ = [
     "conv2d_dgrad",
     "conv2d_wgrad",
     "cross_entropy",
+    "lexsort",
     "linear",
     "linear_recurrence",
     "max_pool2d",
@@ -59,8 +70,13 @@ __all__ = [
     "segment_expand",
     "segment_reduce",
     "segment_scan",
+    "segment_sort",
+    "segment_sort_pairs",
     "sign",
     "simt",
+    "sort",
+    "sort_keys",
+    "sort_pairs",
     "squared_error",
     "subsample2d",
     "tanh",

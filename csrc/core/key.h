@@ -43,6 +43,14 @@ struct KeyOrder {
     if (raw == sign) x = at_sign;
     return Word(x ^ complement);
   }
+  // The way back from an image, but for what `lossy` says: -0.0 and NaN share theirs with other keys.
+  TP_HD Word raw(Word image) const {
+    const Word x = Word(image ^ complement);
+    return Word(x ^ (Word(x ^ flip_positive) & sign ? flip_negative : flip_positive));
+  }
+  TP_HD bool lossy(Word raw) const {
+    return Word(raw & ~sign) > infinity || (raw == sign && flip_negative != flip_positive);
+  }
   // The bits of the window, at the low end.
   TP_HD Word window(Word raw) const { return Word(Word(image(raw) >> begin) & mask); }
   TP_HD bool less(Word a, Word b) const { return window(a) < window(b); }

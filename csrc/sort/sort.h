@@ -33,6 +33,10 @@ struct Args {
   int begin_bit, end_bit;  // of the image: 0 <= begin_bit <= end_bit <= type.bits
 
   int64_t size() const { return offsets ? n : rows * n; }
+  int64_t begin(int64_t row) const {  // on the host, row <= rows
+    if (!offsets) return row * n;
+    return long_offsets ? static_cast<const int64_t*>(offsets)[row] : static_cast<const int32_t*>(offsets)[row];
+  }
   bool positions() const { return values_out && !values; }
   template <class W>
   KeyOrder<W> order() const {

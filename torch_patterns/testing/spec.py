@@ -97,7 +97,10 @@ class Maker:
 
 @dataclass(frozen=True)
 class Sample:
-    """The arguments of one call, `algorithm` left out; the same for the operator and for its wrapper."""
+    """The arguments of one call, `algorithm` left out; the same for the operator and for its wrapper.
+
+    Tensors stand by themselves or in lists.
+    """
 
     args: tuple
     kwargs: dict[str, Any]
@@ -107,7 +110,8 @@ class Sample:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, torch.Tensor)]
+        values = (*self.args, *self.kwargs.values())
+        return [x for v in values for x in (v if isinstance(v, list) else [v]) if isinstance(x, torch.Tensor)]
 
     @property
     def floats(self) -> list[torch.Tensor]:
@@ -118,6 +122,8 @@ class Sample:
         """The sample with f applied to each of its tensors."""
 
         def apply(value):
+            if isinstance(value, list):
+                return list(map(apply, value))
             return f(value) if isinstance(value, torch.Tensor) else value
 
         return Sample(tuple(map(apply, self.args)), {key: apply(value) for key, value in self.kwargs.items()})
@@ -203,6 +209,7 @@ class Spec:
     differentiable: bool = True
     # Under autocast: "float32", "lower" (the autocast dtype), or None: as without; or case -> one of these.
     autocast: str | None | Callable[[Case], str | None] = None
+    dynamic: bool = False  # the values decide on the shape of the result: only the device knows it
     bad: tuple[Bad, ...] = ()
     large: tuple[Large, ...] = ()
     sized: Callable[[int], Case] | None = None  # benchmark: a problem of about so many elements

@@ -1,0 +1,111 @@
+#include "sort/items.h"
+
+namespace tp::sort {
+namespace {
+
+template <class W>
+struct Load {
+  const W* keys;
+  Items<W> items;
+  int64_t size, n;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto in = block.global("keys", keys, size);
+    const auto out = items.bind(block, "items", "places", size);
+    for_each(block, "load", size, [&](int64_t i) { out.set(i, {W(in[i]), i % n}); });
+  }
+};
+
+template <class From, class To>
+struct Copy {
+  const From* from;
+  To* to;
+  int64_t size;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto in = block.global("sorted", from, size);
+    const auto out = block.global("out", to, size);
+    for_each(block, "store", size, [&](int64_t i) { out[i] = To(From(in[i])); });
+  }
+};
+
+// Values follow their keys: the one gather of a sort.
+template <class V>
+struct Gather {
+  const V* values;
+  const int64_t* places;
+  V* out;
+  int64_t size, n;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto from = block.global("values", values, size);
+    const auto place = block.global("places", places, size);
+    const auto to = block.global("values out", out, size);
+    for_each(block, "gather", size, [&](int64_t i) {
+      const int64_t p = place[i];
+      to[i] = V(from[i / n * n + p]);
+    });
+  }
+};
+
+template <class From, class To>
+void copy(const char* rung, Context& context, const From* from, To* to, int64_t size) {
+  launch_for_each(context, rung, size, Copy<From, To>{from, to, size});
+}
+
+struct alignas(16) Word16 {
+  uint64_t low, high;
+};
+
+template <class V>
+void gather(const char* rung, const Args& args, Context& context, const int64_t* places) {
+  const Gather<V> kernel{static_cast<const V*>(args.values), places, static_cast<V*>(args.values_out), args.size(),
+                         args.n};
+  launch_for_each(context, rung, args.size(), kernel);
+}
+
+void store_values(const char* rung, const Args& args, Context& context, const int64_t* places) {
+  if (args.positions()) {
+    return args.value_bytes == 8 ? copy(rung, context, places, static_cast<int64_t*>(args.values_out), args.size())
+                                 : copy(rung, context, places, static_cast<int32_t*>(args.values_out), args.size());
+  }
+  switch (args.value_bytes) {
+    case 1:
+      return gather<uint8_t>(rung, args, context, places);
+    case 2:
+      return gather<uint16_t>(rung, args, context, places);
+    case 4:
+      return gather<uint32_t>(rung, args, context, places);
+    case 8:
+      return gather<uint64_t>(rung, args, context, places);
+    default:
+      return gather<Word16>(rung, args, context, places);
+  }
+}
+
+}  // namespace
+
+template <class W>
+void load_items(const char* rung, const Args& args, Context& context, const Items<W>& items) {
+  launch_for_each(context, rung, args.size(), Load<W>{static_cast<const W*>(args.keys), items, args.size(), args.n});
+}
+
+template <class W>
+void store_items(const char* rung, const Args& args, Context& context, const Items<W>& items) {
+  if (args.keys_out) copy(rung, context, items.keys, static_cast<W*>(args.keys_out), args.size());
+  if (args.values_out) store_values(rung, args, context, items.places);
+}
+
+#define TP_ITEMS(W)                                                              \
+  template void load_items(const char*, const Args&, Context&, const Items<W>&); \
+  template void store_items(const char*, const Args&, Context&, const Items<W>&);
+TP_ITEMS(uint8_t)
+TP_ITEMS(uint16_t)
+TP_ITEMS(uint32_t)
+TP_ITEMS(uint64_t)
+#undef TP_ITEMS
+
+}  // namespace tp::sort

@@ -1,0 +1,229 @@
+// A stable partition of every row by a digit (Figs. 13.5 to 13.10): the pass of a radix sort, and the split of a sample
+// sort.
+//
+// Keys with equal digits that lie apart would be written apart. So each block first sorts its tile by the digit, bit by
+// bit, in shared memory, and lays the sizes of its buckets in a table, digits down, tiles across. An exclusive scan of
+// the linearised table gives every local bucket its place in the row, and a second launch copies whole buckets there:
+// neighbouring threads write to neighbouring addresses as far as the bucket goes. More bits at a time mean fewer passes
+// and shorter buckets (§13.5); more keys a thread mean longer ones, and a smaller table (§13.6).
+//
+// A Digit is bound to a block's arrays, digit.bind(block, rows), and then gives an item of a row its digit, below
+// 1 << digit.bits.
+#pragma once
+#include "sort/items.h"
+#include "sort/scan_counts.h"
+
+namespace tp::sort {
+
+template <class W>
+struct Tiles {
+  Rows<W> rows;
+  int64_t tiles;  // a row
+  int digits;
+  Items<W> items, spare;
+  int32_t* sizes;   // the table: [rows, digits, tiles]
+  int64_t* begins;  // the table, scanned
+  TP_HD int64_t entries() const { return rows.rows * digits * tiles; }
+};
+
+// s becomes the inclusive sums of itself: Kogge-Stone (Fig. 11.3).
+template <class Block, class Array>
+TP_HD void scan_lanes(Block& block, Array s) {
+  auto left = block.template per_lane<int>("left");
+  for (int stride = 1; stride < threads; stride *= 2) {
+    block.phase("read", [&](int t) { left[t] = t >= stride ? int(s[t - stride]) : 0; });
+    block.phase("add", [&](int t) { s[t] += left[t]; });
+  }
+}
+
+// First launch: sorts every tile of `items` by the digit, into `spare`, and fills in the table.
+template <class W, class Digit, int each>
+struct SortTiles {
+  static constexpr int tile = threads * each;
+  Tiles<W> p;
+  Digit digit;
+
+  struct Stretch {  // what a lane holds from phase to phase: each consecutive places of the tile
+    Item<W> items[each];
+    uint16_t digits[each];
+    int ones;
+  };
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const int64_t n = p.rows.n;
+    const auto in = p.items.bind(block, "items", "places", p.rows.size());
+    const auto out = p.spare.bind(block, "items out", "places out", p.rows.size());
+    const auto table = block.global("sizes", p.sizes, p.entries());
+    const auto digit_of = digit.bind(block, p.rows);
+    const auto s = shared_items<W>(block, tile, in.placed);
+    const auto d = block.template shared<uint16_t>("digits", tile);
+    const auto ones = block.template shared<int>("ones", threads);
+    for (int64_t id = block.index().x; id < p.rows.rows * p.tiles; id += block.grid().x) {
+      const int64_t row = id / p.tiles, column = id % p.tiles, first = column * tile;
+      const int count = int(tp::min(int64_t(tile), n - first));
+      block.phase("load", [&](int t) {  // what lies beyond the row has every bit set, and stays behind
+        for (int i = t; i < tile; i += threads) {
+          const bool real = i < count;
+          const Item<W> x = real ? in.get(row * n + first + i) : Item<W>{W(0), 0};
+          s.set(i, x);
+          d[i] = real ? uint16_t(digit_of(row, x)) : uint16_t(0xffff);
+        }
+      });
+      for (int bit = 0; bit < digit.bits; ++bit) sort_bit(block, s, d, ones, bit);
+      block.phase("store", [&](int t) {
+        for (int i = t; i < count; i += threads) out.set(row * n + first + i, s.get(i));
+        for (int i = t; i < p.digits; i += threads) table[(row * p.digits + i) * p.tiles + column] = 0;
+      });
+      block.phase("sizes", [&](int t) {  // a bucket ends where the digit changes, and begins where a search finds it
+        for (int i = t; i < count; i += threads) {
+          const int mine = d[i];
+          if (i + 1 < count && int(d[i + 1]) == mine) continue;
+          table[(row * p.digits + mine) * p.tiles + column] = i + 1 - lower_bound(d, i, mine);
+        }
+      });
+    }
+  }
+
+ private:
+  template <class Array>
+  TP_HD static int lower_bound(const Array& d, int n, int value) {
+    int low = 0;
+    while (low < n) {
+      const int middle = (low + n) / 2;
+      if (int(d[middle]) < value) {
+        low = middle + 1;
+      } else {
+        n = middle;
+      }
+    }
+    return low;
+  }
+
+  template <class Block, class Tile, class Digits, class Ones>
+  TP_HD void sort_bit(Block& block, const Tile& s, const Digits& d, const Ones& ones, int bit) const {
+    auto mine = block.template per_lane<Stretch>("stretch");
+    block.phase("take", [&](int t) {
+      int sum = 0;
+      for (int i = 0; i < each; ++i) {
+        mine[t].items[i] = s.get(t * each + i);
+        mine[t].digits[i] = d[t * each + i];
+        sum += mine[t].digits[i] >> bit & 1;
+      }
+      ones[t] = mine[t].ones = sum;
+    });
+    scan_lanes(block, ones);
+    const int zeros = tile - block.uniform("ones", [&] { return int(ones[threads - 1]); });
+    block.phase("put", [&](int t) {
+      int before = ones[t] - mine[t].ones;
+      for (int i = 0; i < each; ++i) {
+        const int one = mine[t].digits[i] >> bit & 1;
+        const int to = one ? zeros + before : t * each + i - before;
+        s.set(to, mine[t].items[i]);
+        d[to] = mine[t].digits[i];
+        before += one;
+      }
+    });
+  }
+};
+
+// Last launch: every local bucket goes from `spare` to its place in `items`.
+template <class W, class Digit, int each>
+struct PlaceBuckets {
+  static constexpr int tile = threads * each;
+  Tiles<W> p;
+  Digit digit;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const int64_t n = p.rows.n;
+    const auto in = p.spare.bind(block, "items", "places", p.rows.size());
+    const auto out = p.items.bind(block, "items out", "places out", p.rows.size());
+    const auto table = block.global("begins", p.begins, p.entries());
+    const auto digit_of = digit.bind(block, p.rows);
+    const auto d = block.template shared<uint16_t>("digits", tile);
+    const auto begin = block.template shared<int>("begin", p.digits);
+    for (int64_t id = block.index().x; id < p.rows.rows * p.tiles; id += block.grid().x) {
+      const int64_t row = id / p.tiles, column = id % p.tiles, first = column * tile;
+      const int count = int(tp::min(int64_t(tile), n - first));
+      block.phase("digits", [&](int t) {
+        for (int i = t; i < count; i += threads) d[i] = uint16_t(digit_of(row, in.get(row * n + first + i)));
+      });
+      block.phase("begins", [&](int t) {
+        for (int i = t; i < count; i += threads) {
+          const int mine = d[i];
+          if (i == 0 || int(d[i - 1]) != mine) begin[mine] = i;
+        }
+      });
+      block.phase("place", [&](int t) {
+        for (int i = t; i < count; i += threads) {
+          const int mine = d[i];
+          const int64_t bucket = table[(row * p.digits + mine) * p.tiles + column];
+          out.set(row * n + bucket + i - int(begin[mine]), in.get(row * n + first + i));
+        }
+      });
+    }
+  }
+};
+
+// Partitions the items of every row, `each` a thread, with spare memory as large.
+template <int each, class W>
+class Partition {
+  static constexpr int tile = threads * each;
+
+ public:
+  Partition(Context& context, const Rows<W>& rows, const Items<W>& items, const Items<W>& spare, int most_bits)
+      : context_(context), p_{rows, ceil_div(rows.n, int64_t(tile)), 1 << most_bits, items, spare, nullptr, nullptr} {
+    p_.sizes = context.workspace<int32_t>(p_.entries());
+    p_.begins = context.workspace<int64_t>(p_.entries());
+  }
+
+  template <class Digit>
+  void run(const Digit& digit) {
+    p_.digits = 1 << digit.bits;
+    const simt::Dim grid{tp::min(p_.rows.rows * p_.tiles, max_grid)};
+    const int64_t items = shared_bytes<W>(tile), digits = tile * int64_t(sizeof(uint16_t));
+    simt::launch(context_, p_.rows.rung, grid, threads, items + digits + threads * 4,
+                 SortTiles<W, Digit, each>{p_, digit});
+    scan_counts(context_, p_.sizes, p_.begins, p_.rows.rows, p_.digits * p_.tiles);
+    simt::launch(context_, p_.rows.rung, grid, threads, digits + p_.digits * 4,
+                 PlaceBuckets<W, Digit, each>{p_, digit});
+  }
+  // After run(): bucket d of row r begins at begins[(r * digits + d) * tiles] of its row.
+  const Tiles<W>& tiles() const { return p_; }
+
+ private:
+  Context& context_;
+  Tiles<W> p_;
+};
+
+// Bits of the key's window.
+template <class W>
+struct KeyDigit {
+  int shift, bits;
+
+  template <class Keys>
+  struct Bound {
+    Keys keys;
+    int shift, mask;
+    TP_HD int operator()(int64_t, const Item<W>& x) const { return int(keys.window(x.key) >> shift) & mask; }
+  };
+  template <class Block>
+  TP_HD auto bind(Block&, const Rows<W>& rows) const {
+    return Bound<KeyOrder<W>>{rows.order.keys, shift, (1 << bits) - 1};
+  }
+};
+
+// A rung: a partition for every `bits` bits of the window, from the least on.
+template <int bits, int each>
+void sort_by_digits(const char* rung, const Args& args, Context& context) {
+  sort_items(rung, args, context, false, [&](const auto& rows, auto items, auto spare) {
+    using W = typename std::decay_t<decltype(rows)>::Word;
+    Partition<each, W> partition(context, rows, items, spare, bits);
+    const int width = args.end_bit - args.begin_bit;
+    for (int shift = 0; shift < width; shift += bits) partition.run(KeyDigit<W>{shift, tp::min(bits, width - shift)});
+    return items;
+  });
+}
+
+}  // namespace tp::sort

@@ -1,0 +1,129 @@
+// Sample sort (§13.8): most of the work goes into one partition, after which putting the buckets together is nothing.
+//
+// A row's sample is sorted, and every few items of it make a splitter; bucket b holds what comes after splitter b - 1
+// and not after splitter b. Splitters are told apart by their places as well as by their keys, so that a row of equal
+// keys splits as evenly as any other. The sample holds four times as many items as there are buckets: buckets are
+// balanced with high probability, and right in any case, for a block merge-sorts a bucket of any size.
+#include "sort/merging.h"
+#include "sort/partition.h"
+
+namespace tp::sort {
+namespace {
+
+constexpr int bucket_bits = 8, sample_size = merge_tile;
+
+// Item j of the sample: one of the j-th of sample_size equal parts of the row, which one by a hash.
+TP_HD inline int64_t sampled(int64_t j, int64_t n) {
+  const int64_t begin = j * (n / sample_size), length = n / sample_size;
+  const uint64_t hash = (uint64_t(j) + 1) * 0x9e3779b97f4a7c15u;
+  return begin + int64_t((hash >> 32) % uint64_t(length));
+}
+
+template <class W>
+struct Sample {
+  Rows<W> rows;
+  Items<W> items, samples;  // [rows, sample_size], sorted
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto in = items.bind(block, "items", "places", rows.size());
+    const auto out = samples.bind(block, "samples", "sampled places", rows.rows * sample_size);
+    const auto s = shared_items<W>(block, sample_size, true);
+    for (int64_t row = block.index().x; row < rows.rows; row += block.grid().x) {
+      block.phase("sample", [&](int t) {
+        for (int j = t; j < sample_size; j += threads) s.set(j, in.get(row * rows.n + sampled(j, rows.n)));
+      });
+      sort_tile<W>(block, s, sample_size, rows.order);
+      block.phase("store", [&](int t) {
+        for (int j = t; j < sample_size; j += threads) out.set(row * sample_size + j, s.get(j));
+      });
+    }
+  }
+};
+
+// An item's bucket, as the digit of a partition: how many splitters are not after it.
+template <class W>
+struct Bucket {
+  Items<W> samples;
+  int bits;
+
+  template <class Array>
+  struct Bound {
+    Array samples;
+    ItemOrder<W> order;
+    int buckets;
+    TP_HD int operator()(int64_t row, const Item<W>& x) const {
+      int low = 0, high = buckets - 1;
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if (order.before(x, samples.get(row * sample_size + (middle + 1) * (sample_size / buckets)))) {
+          high = middle;
+        } else {
+          low = middle + 1;
+        }
+      }
+      return low;
+    }
+  };
+  template <class Block>
+  TP_HD auto bind(Block& block, const Rows<W>& rows) const {
+    const auto array = samples.bind(block, "samples", "sampled places", rows.rows * sample_size);
+    return Bound<decltype(array)>{array, rows.order, 1 << bits};
+  }
+};
+
+// A block merge-sorts a bucket, to and fro between the two arrays, and leaves it in `items`.
+template <class W>
+struct SortBuckets {
+  Tiles<W> p;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const Rows<W>& rows = p.rows;
+    const auto items = p.items.bind(block, "items", "places", rows.size());
+    const auto spare = p.spare.bind(block, "spare", "spare places", rows.size());
+    const auto begins = block.global("begins", p.begins, p.entries());
+    const auto s = shared_items<W>(block, merge_tile, items.placed);
+    for (int64_t id = block.index().x; id < rows.rows * p.digits; id += block.grid().x) {
+      const int64_t row = id / p.digits, base = row * rows.n;
+      const int64_t begin = block.uniform("begin", [&] { return int64_t(begins[id * p.tiles]); });
+      const int64_t end =
+          block.uniform("end", [&] { return (id + 1) % p.digits == 0 ? rows.n : int64_t(begins[(id + 1) * p.tiles]); });
+      const int64_t n = end - begin;
+      for (int64_t first = 0; first < n; first += merge_tile)
+        sort_to_tile<W>(block, items, items, s, base + begin, n, first, rows.order);
+      bool in_spare = false;
+      for (int64_t run = merge_tile; run < n; run *= 2) {
+        for (int64_t first = 0; first < n; first += merge_tile)
+          merge_to_tile<W>(block, in_spare ? spare : items, in_spare ? items : spare, s, base + begin, n, run, first,
+                           rows.order);
+        in_spare = !in_spare;
+      }
+      if (!in_spare) continue;
+      block.phase("return", [&](int t) {
+        for (int64_t i = t; i < n; i += threads) items.set(base + begin + i, spare.get(base + begin + i));
+      });
+    }
+  }
+};
+
+}  // namespace
+
+void sample_sort(const Args& args, Context& context) {
+  sort_items("sample_sort", args, context, true, [&](const auto& rows, auto items, auto spare) {
+    using W = typename std::decay_t<decltype(rows)>::Word;
+    int bits = 0;
+    while (bits < bucket_bits && (int64_t(merge_tile) << bits) < rows.n) ++bits;
+    Partition<stretch, W> partition(context, rows, items, spare, bits);
+    const auto samples = Items<W>::allocate(context, rows.rows * sample_size, true);
+    if (bits > 0)
+      simt::launch(context, rows.rung, {tp::min(rows.rows, max_grid)}, threads, shared_bytes<W>(sample_size),
+                   Sample<W>{rows, items, samples});
+    partition.run(Bucket<W>{samples, bits});
+    simt::launch(context, rows.rung, {tp::min(rows.rows << bits, max_grid)}, threads, shared_bytes<W>(merge_tile),
+                 SortBuckets<W>{partition.tiles()});
+    return items;
+  });
+}
+
+}  // namespace tp::sort
