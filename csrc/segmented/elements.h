@@ -21,16 +21,17 @@ struct BoundOffsets {
     if (i < 0) return 0;
     if (i > segments) return n;
     if (mirrored) i = segments - i;
-    int64_t value;
+    const int64_t value = tp::max(int64_t(0), tp::min(n, given(i)));
+    return mirrored ? n - value : value;
+  }
+  // Offset i as it was given.
+  TP_HD int64_t given(int64_t i) const {
     if (are_long) {
       const int64_t offset = longs[i];
-      value = offset;
-    } else {
-      const int32_t offset = shorts[i];
-      value = offset;
+      return offset;
     }
-    value = tp::max(int64_t(0), tp::min(n, value));
-    return mirrored ? n - value : value;
+    const int32_t offset = shorts[i];
+    return offset;
   }
   TP_HD int64_t end(int64_t i) const { return tp::max(begin(i), begin(i + 1)); }
   TP_HD bool exists(int64_t i) const { return i >= 0 && i < segments; }

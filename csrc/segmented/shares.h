@@ -12,6 +12,10 @@ struct Shares {
   O offsets;
   int64_t size;
 
+  // Where segment i begins.
+  int64_t border(int64_t i) const {
+    return offsets.mirrored ? offsets.n - offsets.given(offsets.segments - i) : offsets.given(i);
+  }
   int64_t items() const { return offsets.n + offsets.segments; }
   int64_t count() const { return ceil_div(items(), size); }
   // The segment that is open where share i begins: as many end before.
@@ -20,7 +24,7 @@ struct Shares {
     int64_t low = 0, high = offsets.segments;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      if (offsets.begin(middle + 1) + middle < item) {  // the end of `middle` is this item
+      if (border(middle + 1) + middle < item) {  // the end of `middle` is this item
         low = middle + 1;
       } else {
         high = middle;
@@ -34,7 +38,7 @@ struct Shares {
     const int64_t last = first(i + 1), stop = tp::min((i + 1) * size, items()) - last;
     int64_t segment = first(i), row = i * size - segment;
     for (; segment < last; ++segment) {
-      const int64_t end = offsets.begin(segment + 1);
+      const int64_t end = border(segment + 1);
       f(segment, row, end);
       row = end;
     }

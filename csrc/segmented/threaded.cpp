@@ -29,20 +29,38 @@ struct Strip {
       : index(index), first(index * columns_a_strip), count(tp::min(width - first, columns_a_strip)) {}
 };
 
-// x[0] to x[n - 1], combined in vectors: lane j takes every element whose index is j modulo their number.
+// M::combine, of extrema without branches, so that a loop of it becomes vectors.
+template <class M, class A>
+A combine(A earlier, A later) {
+  if constexpr (M::id == OpId::max) {
+    return (earlier >= later) | (earlier != earlier) ? earlier : later;
+  } else if constexpr (M::id == OpId::min) {
+    return (earlier <= later) | (earlier != earlier) ? earlier : later;
+  } else {
+    return M::combine(earlier, later);
+  }
+}
+
+constexpr int lanes = 8, short_run = 2 * lanes;
+
+// x[0] to x[n - 1], combined; in a long run, lane j takes every element whose index is j modulo their number.
 template <class M, class T>
 typename M::Acc combine_run(const T* x, int64_t n) {
   using Acc = typename M::Acc;
-  constexpr int lanes = 8;
-  Acc running[lanes];
-  std::fill(running, running + lanes, M::identity());
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    for (int j = 0; j < lanes; ++j) running[j] = M::combine(running[j], Acc(x[i + j]));
+  if (n < short_run) {
+    Acc running = M::identity();
+    for (int64_t i = 0; i < n; ++i) running = combine<M>(running, Acc(x[i]));
+    return running;
   }
-  for (int j = 0; i + j < n; ++j) running[j] = M::combine(running[j], Acc(x[i + j]));
+  Acc running[lanes];
+  for (int j = 0; j < lanes; ++j) running[j] = Acc(x[j]);
+  int64_t i = lanes;
+  for (; i + lanes <= n; i += lanes) {
+    for (int j = 0; j < lanes; ++j) running[j] = combine<M>(running[j], Acc(x[i + j]));
+  }
+  for (int j = 0; i + j < n; ++j) running[j] = combine<M>(running[j], Acc(x[i + j]));
   for (int stride = lanes / 2; stride > 0; stride /= 2) {
-    for (int j = 0; j < stride; ++j) running[j] = M::combine(running[j], running[j + stride]);
+    for (int j = 0; j < stride; ++j) running[j] = combine<M>(running[j], running[j + stride]);
   }
   return running[0];
 }
@@ -88,32 +106,42 @@ class Reduce {
   Acc* open(int64_t i, const Strip& strip) { return ended(i, strip) + x_.e.width; }
 
   void reduce_share(int64_t i, const Strip& strip) {
+    if (x_.e.width == 1) {
+      place(
+          i, strip, [&](int64_t begin, int64_t end, Acc* running) { *running = reduce_run(begin, end); },
+          [&](int64_t segment, const Acc* running) { x_.store(segment, 0, *running); });
+    } else {
+      place(
+          i, strip, [&](int64_t begin, int64_t end, Acc* running) { reduce_rows(begin, end, strip, running); },
+          [&](int64_t segment, const Acc* running) { store(segment, strip, running); });
+    }
+  }
+
+  // reduce(begin, end, running) for each segment of share i, and store(segment, running) for those that lie in it.
+  template <class Reducer, class Store>
+  void place(int64_t i, const Strip& strip, Reducer reduce, Store store) {
     const int64_t first = shares_.first(i), last = shares_.first(i + 1);
+    Acc running[columns_a_strip];
     shares_.each(i, [&](int64_t segment, int64_t begin, int64_t end) {
-      Acc running[columns_a_strip];
-      reduce_rows(begin, end, strip, running);
-      if (segment == last) {
-        std::copy(running, running + strip.count, open(i, strip));
-      } else if (segment == first) {
-        std::copy(running, running + strip.count, ended(i, strip));
-      } else {
-        store(segment, strip, running);
-      }
+      if (segment == last) return reduce(begin, end, open(i, strip));
+      if (segment == first) return reduce(begin, end, ended(i, strip));
+      reduce(begin, end, running);
+      store(segment, running);
     });
   }
 
-  void reduce_rows(int64_t begin, int64_t end, const Strip& strip, Acc* running) {
-    if (x_.e.width == 1) {
-      if constexpr (E::finds_index) {
-        running[0] = find_in_run<M>(x_.in, begin, end);
-      } else {
-        running[0] = combine_run<M>(x_.in + begin, end - begin);
-      }
-      return;
+  Acc reduce_run(int64_t begin, int64_t end) const {
+    if constexpr (E::finds_index) {
+      return find_in_run<M>(x_.in, begin, end);
+    } else {
+      return combine_run<M>(x_.in + begin, end - begin);
     }
+  }
+
+  void reduce_rows(int64_t begin, int64_t end, const Strip& strip, Acc* running) const {
     std::fill(running, running + strip.count, M::identity());
     for (int64_t row = begin; row < end; ++row) {
-      for (int64_t j = 0; j < strip.count; ++j) running[j] = M::combine(running[j], x_.load(row, strip.first + j));
+      for (int64_t j = 0; j < strip.count; ++j) running[j] = combine<M>(running[j], x_.load(row, strip.first + j));
     }
   }
 
@@ -209,7 +237,7 @@ class ScanShares {
     const int64_t first = shares_.first(i), last = shares_.first(i + 1), stop = (i + 1) * shares_.size - last;
     Acc running[most];
     std::fill(running, running + (most == 1 ? 1 : strip.count), Acc{Base::identity(), first < last});
-    const int64_t row = first < last ? x_.offsets.begin(last) : i * shares_.size - first;
+    const int64_t row = first < last ? shares_.border(last) : i * shares_.size - first;
     walk<most>(strip, last, row, stop, running, [](int64_t, int64_t, const Acc&, const Acc&) {});
     std::copy(running, running + (most == 1 ? 1 : strip.count), total(i, strip));
   }
@@ -224,20 +252,34 @@ class ScanShares {
       std::copy(total(i - 1, strip), total(i - 1, strip) + count, running);
     }
     shares_.each(i, [&](int64_t segment, int64_t begin, int64_t end) {
-      if (begin == x_.offsets.begin(segment)) std::fill(running, running + count, M::identity());
-      walk<most>(strip, segment, begin, end, running, [&](int64_t j, int64_t k, const Acc& before, const Acc& through) {
-        x_.store(strip.first + j, k, x_.e.exclusive ? before : through);
-      });
+      if (begin == shares_.border(segment)) std::fill(running, running + count, M::identity());
+      if (x_.e.exclusive) {
+        walk<most>(strip, segment, begin, end, running,
+                   [&](int64_t j, int64_t k, const Acc& before, const Acc&) { x_.store(strip.first + j, k, before); });
+      } else {
+        walk<most>(strip, segment, begin, end, running, [&](int64_t j, int64_t k, const Acc&, const Acc& through) {
+          x_.store(strip.first + j, k, through);
+        });
+      }
     });
   }
 
   // Combines rows begin to end - 1 of a segment into `running`; f(j, k, before, through) for column j of row k.
   template <int64_t most, class F>
-  void walk(const Strip& strip, int64_t segment, int64_t begin, int64_t end, Acc* running, F f) {
-    const int64_t head = Base::id == OpId::affine ? x_.offsets.begin(segment) : -1;  // others start with the identity
-    const int64_t count = most == 1 ? 1 : strip.count;
+  void walk(const Strip& strip, int64_t segment, int64_t begin, int64_t end, Acc* running, F f) const {
+    const int64_t head = Base::id == OpId::affine ? shares_.border(segment) : -1;  // others start with the identity
+    if (most == 1) {
+      Acc before = running[0];
+      for (int64_t k = begin; k < end; ++k) {
+        const Acc through = M::combine(before, x_.operand(0, k, Base::id == OpId::affine && k == head));
+        f(0, k, before, through);
+        before = through;
+      }
+      running[0] = before;
+      return;
+    }
     for (int64_t k = begin; k < end; ++k) {
-      for (int64_t j = 0; j < count; ++j) {
+      for (int64_t j = 0; j < strip.count; ++j) {
         const Acc before = running[j], through = M::combine(before, x_.operand(strip.first + j, k, k == head));
         f(j, k, before, through);
         running[j] = through;
