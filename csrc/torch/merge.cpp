@@ -101,6 +101,12 @@ Tensor raw(const Tensor& x) {
   return x.scalar_type() == at::kBool ? x.contiguous().view(at::kByte).ne(0) : x.contiguous();
 }
 
+std::vector<int64_t> merged_sizes(const Tensor& a, const Tensor& b) {
+  auto sizes = a.sizes().vec();
+  sizes.back() += b.size(-1);
+  return sizes;
+}
+
 merge::Sequences sequences(const char* op, const Tensor& a, const Tensor& b, bool descending) {
   const int64_t m = a.size(-1), n = b.size(-1);
   int64_t rows = 1;
@@ -141,9 +147,9 @@ void check_sorted(const char* op, const merge::Sequences& in,
 }
 
 Tensor merge_kernel(const Tensor& a, const Tensor& b, bool descending, bool validate, Str algorithm) {
-  const auto shape = check_keys(name, "a", a, "b", b);
+  check_keys(name, "a", a, "b", b);
   const Tensor x = raw(a), y = raw(b);
-  Tensor out = at::empty_symint(shape, x.options());
+  Tensor out = empty_result(merged_sizes(x, y), x.options());
   merge::Args args{};
   args.in = sequences(name, x, y, descending);
   args.keys = out.mutable_data_ptr();
@@ -158,9 +164,10 @@ Tensor merge_kernel(const Tensor& a, const Tensor& b, bool descending, bool vali
 
 Two pairs_kernel(const Tensor& keys_a, const Tensor& values_a, const Tensor& keys_b, const Tensor& values_b,
                  bool descending, bool validate, Str algorithm) {
-  const auto shape = check_pairs(keys_a, values_a, keys_b, values_b);
+  check_pairs(keys_a, values_a, keys_b, values_b);
   const Tensor x = raw(keys_a), y = raw(keys_b), u = raw(values_a), v = raw(values_b);
-  Tensor keys = at::empty_symint(shape, x.options()), values = at::empty_symint(shape, u.options());
+  const auto sizes = merged_sizes(x, y);
+  Tensor keys = empty_result(sizes, x.options()), values = empty_result(sizes, u.options());
   merge::Args args{};
   args.in = sequences(pairs_name, x, y, descending);
   args.keys = keys.mutable_data_ptr();
@@ -180,7 +187,7 @@ Two pairs_kernel(const Tensor& keys_a, const Tensor& values_a, const Tensor& key
 Two backward_kernel(const Tensor& grad, const Tensor& a, const Tensor& b, bool descending, Str algorithm) {
   check_backward(grad, a, b);
   const Tensor g = raw(grad), x = raw(a), y = raw(b);
-  Tensor grad_a = at::empty(a.sizes(), g.options()), grad_b = at::empty(b.sizes(), g.options());
+  Tensor grad_a = empty_result(a.sizes(), g.options()), grad_b = empty_result(b.sizes(), g.options());
   co_rank_ladder::Args args{};
   args.step = co_rank_ladder::Step::unmerge;
   args.in = sequences(backward_name, x, y, descending);
