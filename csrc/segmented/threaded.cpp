@@ -41,37 +41,64 @@ A combine(A earlier, A later) {
   }
 }
 
-constexpr int lanes = 8, short_run = 2 * lanes;
+constexpr int lanes = 8;
 
-// x[0] to x[n - 1], combined; in a long run, lane j takes every element whose index is j modulo their number.
+// x[0] to x[n - 1], combined: lane j takes every element whose index is j modulo the lanes. The last few are read with
+// what follows them, of which `readable` says how much there is: most runs are short, and a loop that ends after an
+// unforeseen number of steps costs more than they do.
 template <class M, class T>
-typename M::Acc combine_run(const T* x, int64_t n) {
+typename M::Acc combine_lanes(const T* x, int64_t n, int64_t readable) {
   using Acc = typename M::Acc;
-  if (n < short_run) {
-    Acc running = M::identity();
-    for (int64_t i = 0; i < n; ++i) running = combine<M>(running, Acc(x[i]));
-    return running;
-  }
   Acc running[lanes];
-  for (int j = 0; j < lanes; ++j) running[j] = Acc(x[j]);
+  if (readable < ceil_div(tp::max(n, int64_t(1)), int64_t(lanes)) * lanes) {
+    running[0] = M::identity();
+    for (int64_t i = 0; i < n; ++i) running[0] = combine<M>(running[0], Acc(x[i]));
+    return running[0];
+  }
+  const int first = int(tp::min(n, int64_t(lanes)));
+  for (int j = 0; j < lanes; ++j) {
+    const Acc value = Acc(x[j]);
+    running[j] = j < first ? value : M::identity();
+  }
   int64_t i = lanes;
   for (; i + lanes <= n; i += lanes) {
     for (int j = 0; j < lanes; ++j) running[j] = combine<M>(running[j], Acc(x[i + j]));
   }
-  for (int j = 0; i + j < n; ++j) running[j] = combine<M>(running[j], Acc(x[i + j]));
+  if (i < n) {
+    const int rest = int(n - i);
+    for (int j = 0; j < lanes; ++j) {
+      const Acc value = Acc(x[i + j]);
+      running[j] = combine<M>(running[j], j < rest ? value : M::identity());
+    }
+  }
   for (int stride = lanes / 2; stride > 0; stride /= 2) {
     for (int j = 0; j < stride; ++j) running[j] = combine<M>(running[j], running[j + stride]);
   }
   return running[0];
 }
 
+// The same of any length. Floats are added in float32 in stretches whose lanes are short, and the stretches in double.
+template <class M, class T>
+typename M::Acc combine_run(const T* x, int64_t n, int64_t readable) {
+  using Acc = typename M::Acc;
+  if constexpr (M::id == OpId::sum && is_floating<T>) {
+    constexpr int64_t stretch = 64 * lanes;
+    Acc sum = Acc(combine_lanes<Sum<acc_t<T>>>(x, tp::min(n, stretch), readable));
+    for (int64_t i = stretch; i < n; i += stretch)
+      sum += Acc(combine_lanes<Sum<acc_t<T>>>(x + i, tp::min(n - i, stretch), readable - i));
+    return sum;
+  } else {
+    return combine_lanes<M>(x, n, readable);
+  }
+}
+
 // The extremum of rows begin to end - 1, found as above, and then the first row that has it.
 template <class M, class T>
-typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end) {
+typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end, int64_t n) {
   using A = decltype(M::Acc::value);
   using Extremum = std::conditional_t<M::id == OpId::argmax, Max<A>, Min<A>>;
   if (begin == end) return M::identity();
-  const A most = combine_run<Extremum>(x + begin, end - begin);
+  const A most = combine_run<Extremum>(x + begin, end - begin, n - begin);
   int64_t row = begin;
   while (!(A(x[row]) == most || (most != most && A(x[row]) != A(x[row])))) ++row;
   return {most, row};
@@ -132,9 +159,9 @@ class Reduce {
 
   Acc reduce_run(int64_t begin, int64_t end) const {
     if constexpr (E::finds_index) {
-      return find_in_run<M>(x_.in, begin, end);
+      return find_in_run<M>(x_.in, begin, end, x_.e.n);
     } else {
-      return combine_run<M>(x_.in + begin, end - begin);
+      return combine_run<M>(x_.in + begin, end - begin, x_.e.n - begin);
     }
   }
 
