@@ -178,6 +178,8 @@ def lexsort(
         TypeError: a dtype is not supported.
         RuntimeError: shapes or devices differ.
     """
+    if len(keys) == 0:
+        raise ValueError("lexsort: keys must hold one tensor at least")
     return _ops.lexsort(list(keys), dim, descending, index_dtype, algorithm)
 
 

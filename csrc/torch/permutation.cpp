@@ -72,7 +72,8 @@ struct Permute : torch::autograd::Function<Permute<takes>> {
     ctx->save_for_backward({indices});
     ctx->saved_data["dim"] = dim;
     at::AutoDispatchBelowADInplaceOrView below;
-    return takes ? at::gather(x, dim, indices.to(at::kLong)) : at::scatter(x, dim, indices.to(at::kLong), x);
+    const Tensor places = indices.scalar_type() == at::kLong ? indices : indices.to(at::kLong);
+    return takes ? at::gather(x, dim, places) : at::scatter(x, dim, places, x);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     if (!grads[0].defined()) return variable_list(3);

@@ -50,7 +50,9 @@ void check_index_dtype(const char* name, const Tensor& x, int64_t dim, at::Scala
 
 // `x` with `dim` last, contiguous; and the way back.
 Tensor to_rows(const Tensor& x, int64_t dim) { return raw_keys(x.dim() ? x.movedim(dim, -1) : x); }
-Tensor from_rows(const Tensor& x, int64_t dim) { return x.dim() ? x.movedim(-1, dim).contiguous() : x; }
+Tensor from_rows(const Tensor& x, int64_t dim) {
+  return dim + 1 >= x.dim() ? x : x.movedim(-1, dim).clone(at::MemoryFormat::Contiguous);
+}
 
 // Runs the rung on rows of keys, with rows of values or of positions, or neither.
 void run_rows(const char* name, sort::Args& args, const Tensor& keys, Str algorithm) {
@@ -112,7 +114,6 @@ Tensor argsort_kernel(const Tensor& x, int64_t dim, bool descending, int64_t beg
 }
 
 int64_t check_lexsort(at::TensorList keys, int64_t dim, at::ScalarType index_dtype) {
-  TORCH_CHECK_VALUE(!keys.empty(), lex_name, ": keys must hold one tensor at least");
   for (const Tensor& key : keys) {
     key_type(lex_name, key);
     check_same_device(lex_name, {{"keys[0]", &keys[0]}, {"another key", &key}});

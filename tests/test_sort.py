@@ -1,0 +1,220 @@
+"""What is special to sorts: stability, NaN of both signs, signed zeros, bits, unsigned dtypes, values of every size."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from common import EACH_DEVICE
+
+from torch_patterns import (
+    argsort,
+    lexsort,
+    registry,
+    segment_sort,
+    segment_sort_pairs,
+    sort,
+    sort_keys,
+    sort_pairs,
+)
+from torch_patterns.testing import FLOATS, assert_equal, assert_same_bits
+from torch_patterns.testing.sort import stable_order
+
+pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
+INTEGER_OF = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def algorithms(device: str, pattern: str = "sort") -> list[str]:
+    return ["auto", *registry.algorithms(pattern, device)]
+
+
+def of_bits(dtype: torch.dtype, *bits: int) -> torch.Tensor:
+    integer = INTEGER_OF[dtype.itemsize]
+    wrapped = [b - (1 << 8 * dtype.itemsize) if b >> (8 * dtype.itemsize - 1) else b for b in bits]
+    return torch.tensor(wrapped, dtype=integer).view(dtype)
+
+
+def nans(dtype: torch.dtype) -> list[int]:
+    """NaN of both signs, quiet and signalling, with several payloads."""
+    infinity = int(torch.tensor(float("inf"), dtype=dtype).view(INTEGER_OF[dtype.itemsize]))
+    sign = 1 << (8 * dtype.itemsize - 1)
+    return [s | infinity | payload for payload in (1, 2, 3, 5) for s in (sign, 0)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_nan_of_either_sign_is_the_greatest_and_keeps_its_bits(dtype, device):
+    numbers = torch.tensor([float("inf"), 1.5, 0.0, -2.0, float("-inf")], dtype=dtype)
+    x = torch.cat([of_bits(dtype, *nans(dtype)), numbers, of_bits(dtype, *nans(dtype)[::-1])])
+    for repeats in (1, 30):  # a few keys, and more than a tile of the smallest
+        keys = x.repeat(repeats)
+        n = len(keys)
+        position = torch.arange(n)
+        is_nan = keys.isnan()
+        values = torch.where(is_nan, torch.full((), 100.0), keys.float().nan_to_num(0, 50, -50))
+        for descending, algorithm in itertools.product((False, True), algorithms(device)):
+            want = torch.tensor(sorted(range(n), key=lambda i: -values[i] if descending else values[i]))  # noqa: B023
+            got, order = sort(keys.to(device), descending=descending, algorithm=algorithm)
+            assert_equal(order, want, algorithm)
+            assert_same_bits(got.cpu(), keys[want], algorithm)
+            alone = sort_keys(keys.to(device), descending=descending, algorithm=algorithm)
+            assert_same_bits(alone.cpu(), keys[want], algorithm)
+            moved = sort_pairs(keys.to(device), position.to(device), descending=descending, algorithm=algorithm)
+            assert_equal(moved[1], want, algorithm)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_signed_zeros_are_equal_and_keep_their_order(dtype, device):
+    x = torch.tensor([0.0, -0.0, 1.0, -0.0, 0.0, -1.0, -0.0], dtype=dtype)
+    for algorithm in algorithms(device):
+        assert sort(x.to(device), algorithm=algorithm)[1].tolist() == [5, 0, 1, 3, 4, 6, 2]
+        got = sort_keys(x.to(device), algorithm=algorithm)
+        assert_same_bits(got.cpu(), x[[5, 0, 1, 3, 4, 6, 2]], algorithm)
+        assert sort(x.to(device), descending=True, algorithm=algorithm)[1].tolist() == [2, 0, 1, 3, 4, 6, 5]
+
+
+@pytest.mark.parametrize("n", [3, 129, 2048, 4999])
+def test_stable_in_both_directions(n, device):
+    x = torch.arange(n) % 2
+    want = torch.cat([torch.arange(0, n, 2), torch.arange(1, n, 2)])
+    swapped = torch.cat([torch.arange(1, n, 2), torch.arange(0, n, 2)])
+    for algorithm, dtype in itertools.product(algorithms(device), (torch.bool, torch.uint8, torch.float32)):
+        keys = x.to(dtype).to(device)
+        assert_equal(argsort(keys, algorithm=algorithm), want, f"{algorithm} {dtype}")
+        assert_equal(argsort(keys, descending=True, algorithm=algorithm), swapped, f"{algorithm} {dtype}")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_the_whole_range_of_integers(dtype, device):
+    info = torch.iinfo(dtype)
+    x = torch.tensor([0, info.max, -1, info.min, 1, info.max - 1, info.min + 1], dtype=dtype)
+    for algorithm in algorithms(device):
+        assert sort_keys(x.to(device), algorithm=algorithm).tolist() == sorted(x.tolist()), algorithm
+        got = sort_keys(x.to(device), descending=True, algorithm=algorithm)
+        assert got.tolist() == sorted(x.tolist(), reverse=True), algorithm
+
+
+@pytest.mark.parametrize("dtype", UNSIGNED, ids=str)
+def test_unsigned_integers(dtype, device):
+    signed = torch.tensor([0, -1, 5, 1, -2, 5], dtype=UNSIGNED[dtype])  # the sign bit is the highest of all
+    x = signed.view(dtype).to(device)
+    for algorithm in algorithms(device):
+        values, order = sort(x, algorithm=algorithm)
+        assert values.dtype == dtype and order.tolist() == [0, 3, 2, 5, 4, 1], algorithm
+        assert_same_bits(values.cpu(), signed[[0, 3, 2, 5, 4, 1]].view(dtype), algorithm)
+        assert_same_bits(sort_keys(x, algorithm=algorithm), values, algorithm)
+        assert argsort(x, descending=True, algorithm=algorithm).tolist() == [1, 4, 2, 5, 3, 0], algorithm
+    assert lexsort([x, x]).tolist() == [0, 3, 2, 5, 4, 1]
+
+
+VALUES = [torch.bool, torch.uint8, torch.bfloat16, torch.uint16, torch.int32, torch.complex64, torch.complex128]
+
+
+@pytest.mark.parametrize("dtype", VALUES, ids=str)
+def test_values_of_any_dtype(dtype, device):
+    random = torch.Generator().manual_seed(2)
+    for keys in (torch.randint(0, 9, (700,), generator=random), torch.rand(700, generator=random)):
+        bytes_ = torch.randint(0, 256, (700 * dtype.itemsize,), generator=random).to(torch.uint8)
+        values = (bytes_ % 2).bool() if dtype == torch.bool else bytes_.view(dtype)
+        rows = np.frombuffer(values.contiguous().view(torch.uint8).numpy().tobytes(), np.uint8).reshape(700, -1)
+        want = torch.from_numpy(rows[stable_order(keys).numpy()].copy())
+        for algorithm in algorithms(device):
+            got = sort_pairs(keys.to(device), values.to(device), algorithm=algorithm)[1]
+            assert got.dtype == dtype
+            assert_equal(got.cpu().view(torch.uint8).reshape(700, -1), want, f"{algorithm} {dtype}")
+
+
+def test_bits_of_the_image(device):
+    """Bit 0 is the least, the sign is flipped, descending complements; outside the window input order holds."""
+    x = torch.tensor([5, 2, -3, 7, -8, 2], dtype=torch.int8, device=device)
+    for algorithm in algorithms(device):
+        by = lambda **bits: argsort(x, algorithm=algorithm, **bits).tolist()  # noqa: B023, E731
+        assert by(end_bit=1) == [1, 4, 5, 0, 2, 3], algorithm
+        assert by(begin_bit=7) == [2, 4, 0, 1, 3, 5], algorithm
+        assert by(begin_bit=7, descending=True) == [0, 1, 3, 5, 2, 4], algorithm
+        assert by(begin_bit=3, end_bit=3) == list(range(6)), algorithm
+        assert by(begin_bit=8) == list(range(6)), algorithm
+        assert by(begin_bit=0, end_bit=8) == [4, 2, 1, 5, 0, 3], algorithm
+
+
+def test_two_windows_make_a_sort(device):
+    x = torch.randn(3000, generator=torch.Generator().manual_seed(1)).to(device)
+    for algorithm in registry.algorithms("sort", device)[1:8]:
+        halves = sort_keys(sort_keys(x, end_bit=13, algorithm=algorithm), begin_bit=13, algorithm=algorithm)
+        assert_same_bits(halves, sort_keys(x), algorithm)
+
+
+def test_argsort_of_argsort_is_the_inverse(device):
+    x = torch.randint(0, 50, (4, 999), generator=torch.Generator().manual_seed(4)).to(device)
+    order = argsort(x)
+    assert_equal(argsort(order).gather(-1, order), torch.arange(999).expand(4, 999))
+
+
+def test_gradients_go_back_to_where_values_came_from(device):
+    x = torch.tensor([3.0, 1.0, 2.0, 1.0], device=device, requires_grad=True)
+    weights = torch.tensor([1.0, 10.0, 100.0, 1000.0], device=device)
+    for y in (sort(x)[0], sort_keys(x), sort_pairs(x, x.detach())[0], segment_sort(x, torch.tensor([0, 4]).to(device))):
+        assert torch.autograd.grad(y, x, weights)[0].tolist() == [1000, 1, 100, 10]
+    keys = torch.tensor([3, 1, 2, 1], device=device)
+    y = sort_pairs(keys, x, descending=True)[1]
+    assert torch.autograd.grad(y, x, weights)[0].tolist() == [1, 100, 10, 1000]
+    low = sort(x, index_dtype=torch.int32)[0]
+    assert torch.autograd.grad(low, x, weights)[0].tolist() == [1000, 1, 100, 10]
+    z = torch.tensor([1j, 2j, 3j, 4j], device=device, requires_grad=True)
+    y = sort_pairs(keys, z)[1]
+    assert torch.autograd.grad(y, z, torch.complex(weights, weights * 0))[0].real.tolist() == [1000, 1, 100, 10]
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 2049), (7, 2049, 5), (2049, 5, 7)], ids=str)
+def test_every_dimension(shape, device):
+    x = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(3)).to(torch.int16)
+    for view in (x, x.permute(2, 0, 1)):
+        for dim in range(-3, 3):
+            values, order = sort(view.to(device), dim)
+            want = stable_order(view, dim)
+            assert_equal(order, want)
+            assert_equal(values, view.gather(dim, want))
+
+
+@pytest.mark.parametrize("shape", [(70_000, 3), (3, 70_000)], ids=str)
+def test_many_rows(shape, device):
+    x = torch.randint(0, 9, shape, generator=torch.Generator().manual_seed(3)).float()
+    for dim in (0, 1):
+        assert_equal(sort(x.to(device), dim)[1], stable_order(x, dim))
+
+
+def test_lexsort_as_numpy(device):
+    random = torch.Generator().manual_seed(5)
+    last, middle = (torch.randint(0, 4, (6, 500), generator=random) for _ in range(2))
+    first = torch.rand(6, 500, generator=random)
+    for dim in (0, 1):
+        want = torch.from_numpy(np.lexsort([first.numpy(), middle.numpy(), last.numpy()], axis=dim))
+        assert_equal(lexsort([k.to(device) for k in (first, middle, last)], dim), want)
+    stacked = torch.stack([middle, last]).to(device)
+    assert_equal(lexsort(stacked, index_dtype=torch.int32), torch.from_numpy(np.lexsort(stacked.cpu().numpy())))
+    with pytest.raises(ValueError, match="lexsort: .*one"):
+        lexsort([])
+
+
+def test_segments_never_mix(device):
+    """Every length from 0 to 65, then one long segment and a thousand of one key."""
+    lengths = torch.cat([torch.arange(66), torch.tensor([40_000]), torch.ones(1000).long()])
+    offsets = torch.cat([torch.zeros(1).long(), lengths.cumsum(0)])
+    n = int(offsets[-1])
+    segment = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    keys = torch.randint(-100, 100, (n,), generator=torch.Generator().manual_seed(7))
+    want = torch.from_numpy(np.lexsort([keys.numpy(), segment.numpy()]))
+    for algorithm, dtype in itertools.product(algorithms(device, "segment_sort"), (torch.int32, torch.int64)):
+        where = offsets.to(dtype).to(device)
+        got, moved = segment_sort_pairs(keys.to(device), torch.arange(n, device=device), where, algorithm=algorithm)
+        assert_equal(got, keys[want], algorithm)
+        assert_equal(moved, want, algorithm)
+        assert_equal(segment_sort(keys.to(device), where, algorithm=algorithm), keys[want], algorithm)
+
+
+def test_bad_offsets(device):
+    keys = torch.ones(5, device=device)
+    for values, error in (((0, 3, 2, 5), ValueError), ((0, 9, 5), IndexError), ((-1, 5), IndexError)):
+        with pytest.raises(error, match=r"segment_sort: offsets\["):
+            segment_sort(keys, torch.tensor(values, device=device), validate=True)
+    assert segment_sort(keys, torch.tensor([0, 5], device=device)).tolist() == [1] * 5
