@@ -14,6 +14,25 @@
 
 namespace tp::block {
 
+// `width` values of a monoid, combined one by one.
+template <class M, int width>
+struct Pack {
+  typename M::Acc v[width];
+
+  TP_HD static Pack identity() {
+    Pack x;
+#pragma unroll
+    for (int i = 0; i < width; ++i) x.v[i] = M::identity();
+    return x;
+  }
+  TP_HD static Pack combine(const Pack& earlier, const Pack& later) {
+    Pack x;
+#pragma unroll
+    for (int i = 0; i < width; ++i) x.v[i] = M::combine(earlier.v[i], later.v[i]);
+    return x;
+  }
+};
+
 template <class T>
 struct Cell {
   static constexpr int words = int(sizeof(T) + 3) / 4;

@@ -2,25 +2,30 @@
 // 2016, with the look-back in a fixed order, so that floats give the same bits in every run).
 //
 // Contiguous rows are laid end to end and cut into tiles, whatever the length of a row: an element at the start of its
-// row does not combine with what precedes it. Where rows interleave (inner > 1), a tile is a strip of `warp_size`
-// neighbouring rows. A block takes a tile by ticket, loads it into registers, scans it by warp shuffles, publishes its
-// total at once, looks up the totals before it (block/lookback.cuh) and completes its elements. Whoever holds a smaller
-// ticket has started and publishes without waiting for a larger one, so every wait ends.
-#include "scan/elements.h"
+// row does not combine with what precedes it (lookback/rows.cuh). Where rows interleave (inner > 1), a tile is a
+// stretch of neighbouring rows (lookback/strips.cuh), unless they are short or many (lookback/columns.cuh). Blocks take
+// tiles by ticket through a pipeline (lookback/pipeline.cuh): a tile's total is published as soon as it is known, what
+// precedes the tile is looked up while others are on their way, and completing its elements comes last.
 #ifdef __CUDACC__
-#include "scan/lookback_rows.cuh"
-#include "scan/lookback_strips.cuh"
+#include "scan/lookback/scan.h"
 
 namespace tp::scan {
 
 void decoupled_lookback(const Args& args, Context& context) {
-  with_elements(args, [&](const auto& elements) {
-    if (elements.inner == 1) {
-      lookback::scan_rows(elements, context);
-    } else {
-      lookback::scan_strips(elements, context);
-    }
-  });
+  switch (args.op) {
+    case OpId::sum:
+      return lookback::scan_sum(args, context);
+    case OpId::prod:
+      return lookback::scan_prod(args, context);
+    case OpId::max:
+      return lookback::scan_max(args, context);
+    case OpId::min:
+      return lookback::scan_min(args, context);
+    case OpId::affine:
+      return lookback::scan_affine(args, context);
+    default:
+      fail(ErrorKind::value, "scan: this operator has no scan");
+  }
 }
 
 }  // namespace tp::scan

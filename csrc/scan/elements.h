@@ -26,7 +26,7 @@ struct BoundElements {
     if constexpr (M::id == OpId::affine) {
       using A = decltype(Acc::a);
       if (k > 0) {
-        const typename E::Input factor = a[at(row, k)];
+        const typename E::Input factor = a[at(row, e.previous ? k - 1 : k)];
         return {A(factor), A(x)};
       }
       if (!e.initial) return {A(0), A(x)};
@@ -77,7 +77,7 @@ struct Elements {
   Out* out;
   Acc* partial = nullptr;
   int64_t rows, n, inner;
-  bool exclusive, reverse;
+  bool exclusive, reverse, previous;
 
   explicit Elements(const Args& x)
       : in(static_cast<const In*>(x.in)),
@@ -88,7 +88,14 @@ struct Elements {
         n(x.n),
         inner(x.inner),
         exclusive(x.exclusive),
-        reverse(x.reverse) {}
+        reverse(x.reverse),
+        previous(x.previous) {}
+
+  // Where the multiplier of the first element of a block of memory would lie, if it has one: a row's first needs none.
+  TP_HD const In* factors() const {
+    return reinterpret_cast<const In*>(reinterpret_cast<uintptr_t>(a) +
+                                       uintptr_t(previous ? reverse ? inner : -inner : 0) * sizeof(In));
+  }
 
   // Before the first keep().
   void allocate(Context& context) {
@@ -107,35 +114,44 @@ struct Elements {
   }
 };
 
-// f(Elements<...>) for the dtype and operator of `args`, combining in AccOf<T>.
+// f(Elements<...>) for the dtype of `args` and one operator, combining in AccOf<T>.
+template <OpId op, template <class> class AccOf = acc_t, class F>
+void with_elements_of(const Args& args, F f) {
+  if constexpr (op == OpId::affine) {
+    dispatch(FloatTypes{}, args.dtype, "linear_recurrence", [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Elements<T, T, Affine<AccOf<T>>>(args));
+    });
+  } else {
+    dispatch(AllTypes{}, args.dtype, "scan", [&](auto type) {
+      using T = typename decltype(type)::type;
+      if constexpr (op == OpId::sum) {
+        f(Elements<T, sum_t<T>, Sum<AccOf<sum_t<T>>>>(args));
+      } else if constexpr (op == OpId::prod) {
+        f(Elements<T, sum_t<T>, Prod<AccOf<sum_t<T>>>>(args));
+      } else if constexpr (op == OpId::max) {
+        f(Elements<T, T, Max<acc_t<T>>>(args));
+      } else {
+        f(Elements<T, T, Min<acc_t<T>>>(args));
+      }
+    });
+  }
+}
+
+// The same for the operator of `args`.
 template <template <class> class AccOf = acc_t, class F>
 void with_elements(const Args& args, F f) {
-  const auto same = [&](auto op) {
-    dispatch(AllTypes{}, args.dtype, "scan", [&](auto type) {
-      using T = typename decltype(type)::type;
-      f(Elements<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
-    });
-  };
-  const auto widened = [&](auto op) {
-    dispatch(AllTypes{}, args.dtype, "scan", [&](auto type) {
-      using T = typename decltype(type)::type;
-      f(Elements<T, sum_t<T>, typename decltype(op)::template of<AccOf<sum_t<T>>>>(args));
-    });
-  };
   switch (args.op) {
     case OpId::sum:
-      return widened(MonoidOf<Sum>{});
+      return with_elements_of<OpId::sum, AccOf>(args, f);
     case OpId::prod:
-      return widened(MonoidOf<Prod>{});
+      return with_elements_of<OpId::prod, AccOf>(args, f);
     case OpId::max:
-      return same(MonoidOf<Max>{});
+      return with_elements_of<OpId::max, AccOf>(args, f);
     case OpId::min:
-      return same(MonoidOf<Min>{});
+      return with_elements_of<OpId::min, AccOf>(args, f);
     case OpId::affine:
-      return dispatch(FloatTypes{}, args.dtype, "linear_recurrence", [&](auto type) {
-        using T = typename decltype(type)::type;
-        f(Elements<T, T, Affine<AccOf<T>>>(args));
-      });
+      return with_elements_of<OpId::affine, AccOf>(args, f);
   }
 }
 

@@ -29,6 +29,7 @@ struct Args {
   DType dtype;
   OpId op;
   bool exclusive, reverse;
+  bool previous;  // affine only, without initial: element k takes the multiplier of the element before it, a[k - 1]
 
   int64_t rows() const { return outer * inner; }
 };

@@ -142,7 +142,7 @@ class Threaded {
     const int64_t skip = k == 0 && (affine || e_.exclusive) ? starts : 0;
     const int64_t from = x_.at(row, k - e_.exclusive) + skip * step;
     if (n > skip) {
-      if (affine) fast<Load<In, Lane>>(e_.a + from, step, n - skip, to.x + skip);
+      if (affine) fast<Load<In, Lane>>(e_.factors() + from, step, n - skip, to.x + skip);
       fast<Load<In, Lane>>(e_.in + from, step, n - skip, to.values() + skip);
     }
     for (int64_t i = 0; i < n && skip > 0; i += size, row += starts * step) {

@@ -1,0 +1,116 @@
+// Interleaved rows that are short, or so many that they fill the machine by themselves: nothing is to be cut, and each
+// thread walks down `vector` neighbouring columns.
+#pragma once
+#include "block/load_store.cuh"
+#include "block/lookback.cuh"
+#include "scan/elements.h"
+
+namespace tp::scan::lookback {
+
+// Neighbouring columns that a lane holds.
+template <class E>
+constexpr int vector_columns = tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 8 ? 2 : 4;
+
+// Where a thread's columns start in memory, as vectors (`aligned`) or element by element, `left` of them.
+template <class T, int vector>
+struct Columns {
+  using Vec = block::Vector<typename std::remove_const<T>::type, vector>;
+  T* first;
+  int64_t pitch;
+  bool aligned;
+  int left;
+
+  TP_DEVICE Vec load(int64_t k) const {
+    if (aligned) return *reinterpret_cast<const Vec*>(first + k * pitch);
+    Vec x;
+#pragma unroll
+    for (int v = 0; v < vector; ++v) x.v[v] = v < left ? first[k * pitch + v] : T(0);
+    return x;
+  }
+  TP_DEVICE void store(int64_t k, const Vec& x) const {
+    if (aligned) {
+      *reinterpret_cast<Vec*>(first + k * pitch) = x;
+      return;
+    }
+#pragma unroll
+    for (int v = 0; v < vector; ++v) {
+      if (v < left) first[k * pitch + v] = x.v[v];
+    }
+  }
+};
+
+constexpr int column_threads = 128;
+
+template <class E>
+__global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int64_t across, int64_t all) {
+  using M = typename E::Monoid;
+  using Acc = typename E::Acc;
+  using In = const typename E::Input;
+  using Out = typename E::Output;
+  constexpr bool affine = M::id == OpId::affine;
+  constexpr int vector = vector_columns<E>, batch = affine ? 4 : 8;  // places asked for at once
+  const int64_t id = int64_t(blockIdx.x) * column_threads + threadIdx.x;
+  if (id >= all) return;
+  const int64_t outer = id / across, column = id % across * vector, row = outer * e.inner + column;
+  const int64_t first = (outer * e.n + (e.reverse ? e.n - 1 : 0)) * e.inner + column;
+  const int64_t pitch = e.reverse ? -e.inner : e.inner;
+  const int left = int(tp::min(int64_t(vector), e.inner - column));
+  const auto columns = [&](auto* data) {
+    using T = typename std::remove_pointer<decltype(data)>::type;
+    using C = Columns<T, vector>;
+    const bool aligned = e.inner % vector == 0 && reinterpret_cast<uintptr_t>(data) % alignof(typename C::Vec) == 0;
+    return C{data + first, pitch, aligned, left};
+  };
+  const auto in = columns(e.in), a = columns(e.factors());
+  const auto out = columns(e.out);
+
+  Acc running[vector];
+#pragma unroll
+  for (int v = 0; v < vector; ++v) {
+    running[v] = M::identity();
+    if constexpr (affine) {
+      if (e.initial && v < left) running[v] = {0, decltype(Acc::a)(e.initial[row + v])};
+    }
+  }
+  for (int64_t k = 0; k < e.n; k += batch) {
+    typename Columns<In, vector>::Vec x[batch], factor[affine ? batch : 1];
+#pragma unroll
+    for (int j = 0; j < batch; ++j) {
+      if (k + j >= e.n) break;
+      x[j] = in.load(k + j);
+      if constexpr (affine) {
+        if (k + j > 0 || !e.previous) factor[j] = a.load(k + j);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < batch; ++j) {
+      if (k + j >= e.n) break;
+      typename Columns<Out, vector>::Vec y;
+#pragma unroll
+      for (int v = 0; v < vector; ++v) {
+        if constexpr (affine) {
+          using A = decltype(Acc::a);
+          const bool unused = k + j == 0 && !e.initial;
+          running[v] = M::combine(running[v], Acc{unused ? A(0) : A(factor[j].v[v]), A(x[j].v[v])});
+          y.v[v] = Out(running[v].b);
+        } else {
+          const Acc next = M::combine(running[v], Acc(x[j].v[v]));
+          y.v[v] = Out(e.exclusive ? running[v] : next);
+          running[v] = next;
+        }
+      }
+      out.store(k + j, y);
+    }
+  }
+}
+
+template <class E>
+void scan_columns(const E& e, Context& context) {
+  const int64_t across = ceil_div(e.inner, int64_t(vector_columns<E>)), all = e.rows / e.inner * across;
+  const int64_t blocks = ceil_div(all, int64_t(column_threads));
+  require(blocks <= 2147483647, "decoupled_lookback: ", e.rows, " rows are too many for one launch");
+  columns_kernel<<<unsigned(blocks), column_threads, 0, cudaStream_t(context.stream)>>>(e, across, all);
+  check_launch("decoupled_lookback");
+}
+
+}  // namespace tp::scan::lookback

@@ -1,0 +1,289 @@
+// decoupled_lookback over contiguous rows. Position p of the rows laid end to end is element p % n of row p / n; in a
+// reverse scan p counts from the far end of everything, and so does each row. A tile is a stretch of positions.
+//
+// A value that covers the elements up to p starts at the head of p's row or at the start of its lane, part, tile or
+// section, whichever is later. So it combines with what precedes that span exactly if the row reaches beyond it: where
+// the rows' heads are is all there is to ask, and follows from n; no flags travel. Long rows are a chain of tiles each,
+// `headless`: no tile holds a head but as its first element, and there is nothing to ask.
+#pragma once
+#include "block/load_store.cuh"
+#include "scan/lookback/pipeline.cuh"
+
+namespace tp::scan::lookback {
+
+template <class E>
+constexpr int vector_of = tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 8   ? 2
+                          : tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 4 ? 4
+                                                                                                : 8;  // elements a load
+
+template <class E_, bool headless_>
+struct Rows {
+  using E = E_;
+  using M = typename E::Monoid;
+  using Acc = typename M::Acc;
+  using Value = block::Pack<M, 1>;
+  using Input = typename E::Input;
+  static constexpr bool headless = headless_, affine = M::id == OpId::affine;
+  static constexpr int width = 1, max_lanes = 1;
+  static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
+  static constexpr int vector = vector_of<E>, chunks = affine ? 4 : 8, chunk = block::warp_size * vector;
+  static constexpr int part_items = chunk * chunks, items = part_items * parts, cap = 1 << 30;
+  static constexpr int near = 128, far = 1;
+  static constexpr int array_bytes = items * int(sizeof(Input)) + 128;  // whatever the alignment of the first element
+  using Vec = block::Vector<Input, vector>;
+
+  E e;
+  int64_t count, tiles, a_chain;  // a_chain: tiles of a chain, which is a row if headless, else everything
+  int n, step;                    // n is capped; step is how far a head moves from chunk to chunk
+  block::Vectors<typename E::Output, vector> out;
+
+  explicit Rows(const E& e)
+      : e(e),
+        count(e.rows * e.n),
+        a_chain(ceil_div(headless ? e.n : count, int64_t(items))),
+        n(int(tp::min(e.n, int64_t(cap)))),
+        step(chunk % n),
+        out(e.out, count, e.reverse) {
+    tiles = a_chain * chains();
+  }
+
+  // Whether tiles that end with their row, and never hold two, waste next to nothing.
+  static bool suits(const E& e) {
+    return e.rows == 1 || (e.n % vector == 0 && ceil_div(e.n, int64_t(items)) * items <= e.n + e.n / 8);
+  }
+
+  TP_HD int64_t chains() const { return headless ? e.rows : 1; }
+  TP_HD int lanes() const { return 1; }
+  TP_HD int64_t sections() const { return ceil_div(a_chain, int64_t(near)); }
+  // No row crosses from a tile into the next.
+  TP_HD bool independent() const { return a_chain == 1 || (!headless && items % e.n == 0); }
+  TP_HD int stage_bytes() const { return array_bytes * (affine ? 2 : 1); }
+
+  TP_DEVICE Spot spot(int64_t tile) const {
+    if (headless) {
+      const int64_t row = quotient(tile, a_chain), place = tile - row * a_chain;
+      return {tile, row, place, 0, row * e.n + place * items, cap, 0, 0};
+    }
+    const int64_t first = tile * items, row = quotient(first, e.n), k = first - row * e.n;
+    return {tile, 0, tile, quotient(first - k, items), first, k == 0 ? 0 : int(tp::min(e.n - k, int64_t(cap))), 0, 0};
+  }
+  TP_DEVICE int64_t row_in_memory(int64_t row) const { return e.reverse ? e.rows - 1 - row : row; }
+  TP_DEVICE Value origin(const Spot& spot, int) const {
+    Value x = Value::identity();
+    if constexpr (affine && headless) {
+      if (e.initial) x.v[0] = {0, decltype(Acc::a)(e.initial[row_in_memory(spot.chain)])};
+    }
+    return x;
+  }
+
+  // ---- from memory to the stage: 16 bytes at a time, what lies outside the array left out
+
+  // Where the first byte of a tile's memory stands, or would stand.
+  TP_DEVICE const unsigned char* tile_memory(const Input* data, const Spot& spot) const {
+    const int64_t first = e.reverse ? count - items - spot.first : spot.first;
+    return reinterpret_cast<const unsigned char*>(data) + first * int64_t(sizeof(Input));
+  }
+  TP_DEVICE static int shift(const unsigned char* memory) { return int(reinterpret_cast<uintptr_t>(memory) % 16); }
+
+  TP_DEVICE void load(const Spot& spot, block::Barrier& full, unsigned char* stage, int warp, int lane) const {
+    if (warp == 0) load_array(e.in, e.in, spot, full, stage, lane);
+    if constexpr (affine) {
+      if (warp == load_warps - 1) load_array(e.factors(), e.a, spot, full, stage + array_bytes, lane);
+    }
+  }
+  // `data` is where element 0 would lie, `real` where the array begins.
+  TP_DEVICE void load_array(const Input* data, const Input* real, const Spot& spot, block::Barrier& full,
+                            unsigned char* stage, int lane) const {
+    const unsigned char* first = tile_memory(data, spot);
+    const auto* array = reinterpret_cast<const unsigned char*>(real);
+    const auto* begin = tp::max(first, array);
+    const auto* end = tp::min(first + items * sizeof(Input), array + count * int64_t(sizeof(Input)));
+    block::copy_bulk(full, stage + shift(first) + (begin - first), begin, end, lane);
+  }
+
+  // ---- a lane's elements of a part: chunk j holds `vector` of them from offset j * chunk + lane * vector on
+
+  struct Items {
+    Vec x[chunks];
+    block::Vector<Input, affine ? vector : 1> a[affine ? chunks : 1];
+
+    TP_DEVICE Acc operator()(int j, int i) const {
+      if constexpr (affine) {
+        using A = decltype(Acc::a);
+        return {A(a[j].v[i]), A(x[j].v[i])};
+      } else {
+        return Acc(x[j].v[i]);
+      }
+    }
+  };
+  TP_DEVICE Items read(const Spot& spot, const unsigned char* stage, int part, int lane) const {
+    Items y;
+    read_array(e.in, y.x, spot, stage, part, lane);
+    if constexpr (affine) {
+      read_array(e.factors(), y.a, spot, stage + array_bytes, part, lane);
+      if (headless && spot.place == 0 && part == 0 && lane == 0 && !e.initial) y.a[0].v[0] = Input(0);  // unused there
+    }
+    return y;
+  }
+  TP_DEVICE void read_array(const Input* data, Vec (&y)[chunks], const Spot& spot, const unsigned char* stage, int part,
+                            int lane) const {
+    const int shifted = shift(tile_memory(data, spot));
+    const int offset = part * part_items + lane * vector;
+    const Input* first =
+        reinterpret_cast<const Input*>(stage + shifted) + (e.reverse ? items - vector - offset : offset);
+    const int step = e.reverse ? -chunk : chunk;
+    if (shifted % int(alignof(Vec)) == 0) {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) y[j] = *reinterpret_cast<const Vec*>(first + j * step);
+    } else {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) {
+#pragma unroll
+        for (int i = 0; i < vector; ++i) y[j].v[i] = first[j * step + i];
+      }
+    }
+    if (e.reverse) {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) y[j].flip();
+    }
+  }
+
+  // ---- heads: where rows start
+
+  // How far the next head is, `offset` elements on from the first of a tile.
+  TP_DEVICE int to_head(const Spot& spot, int offset) const {
+    if (headless || offset <= spot.to_head) return spot.to_head - (headless ? 0 : offset);
+    const int k = (offset - spot.to_head) % n;
+    return k == 0 ? 0 : n - k;
+  }
+  TP_DEVICE int next_chunk(int head) const {
+    if (headless) return head;
+    return head < step ? head - step + n : head - step;
+  }
+  // The operand at the head of its row, at position p: nothing precedes it but `initial`.
+  TP_DEVICE Acc at_head(Acc x, int64_t p) const {
+    if constexpr (affine) {
+      using A = decltype(Acc::a);
+      if (!e.initial || p >= count) return {A(0), x.b};
+      const int64_t row = p / e.n;
+      return {A(0), x.a * A(e.initial[row_in_memory(row)]) + x.b};
+    } else {
+      return x;
+    }
+  }
+
+  // ---- phase one: the total of a part, from its last head on
+
+  TP_DEVICE Value sum(const Spot& spot, const unsigned char* stage, int part, int lane, bool& whole) const {
+    const Items x = read(spot, stage, part, lane);
+    const int64_t first = spot.first + part * part_items;
+    const int head = to_head(spot, part * part_items);
+    whole = headless || head >= part_items;
+    const int begin = whole ? 0 : head + (part_items - 1 - head) / n * n;  // the last head
+    Value total = Value::identity();
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      if (!whole && begin >= (j + 1) * chunk) continue;
+      Acc sum = M::identity();
+      if (whole || begin < j * chunk) {
+#pragma unroll
+        for (int i = 0; i < vector; ++i) sum = M::combine(sum, x(j, i));
+      } else {
+#pragma unroll
+        for (int i = 0; i < vector; ++i) {
+          const int offset = j * chunk + lane * vector + i;
+          if (offset >= begin) sum = offset == begin ? at_head(x(j, i), first + offset) : M::combine(sum, x(j, i));
+        }
+      }
+      total.v[0] = M::combine(total.v[0], block::reduce<M>(sum));
+    }
+    return total;
+  }
+
+  // ---- phase two: every element
+
+  // f(i, operand, at the head of a row) for the elements of chunk j, whose first is at position p, `head` before a
+  // head.
+  template <class F>
+  TP_DEVICE void each(const Items& x, int j, int64_t p, int head, F f) const {
+    if (headless || head >= vector) {
+#pragma unroll
+      for (int i = 0; i < vector; ++i) f(i, x(j, i), false);
+    } else {
+#pragma unroll
+      for (int i = 0; i < vector; ++i) {
+        const bool starts = i == head;
+        if (starts) head += n;
+        f(i, starts ? at_head(x(j, i), p + i) : x(j, i), starts);
+      }
+    }
+  }
+
+  template <class Before>
+  TP_DEVICE void scan(const Spot& spot, const unsigned char* stage, int part, int lane, Before wait_before) const {
+    const Items x = read(spot, stage, part, lane);
+    const int offset = part * part_items + lane * vector, first_head = to_head(spot, offset);
+    const int64_t first = spot.first + offset;
+
+    // before[j] is what precedes the lane's chunk j within the part and the row.
+    Acc before[chunks], carry = M::identity();
+    unsigned heads = 0, joined = 0;  // joined: bit j tells whether the row of before[j] began before the part
+    int head = first_head;
+#pragma unroll
+    for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
+      Acc sum = M::identity();
+      each(x, j, first + j * chunk, head, [&](int, Acc v, bool starts) { sum = starts ? v : M::combine(sum, v); });
+      const unsigned starts = headless ? 0 : __ballot_sync(~0u, head < vector), here = starts << (31 - lane);
+      const int free = __clz(here);  // lanes from mine down without a head
+#pragma unroll
+      for (int stride = 1; stride < block::warp_size; stride *= 2) {
+        const Acc left = block::shuffle_up(sum, stride);
+        if (lane >= stride && (headless || free >= stride)) sum = M::combine(left, sum);
+      }
+      const Acc left = block::shuffle_up(sum, 1);
+      const bool open = (here << 1) == 0;  // no head in the lanes before
+      before[j] = lane == 0 ? carry : open ? M::combine(carry, left) : left;
+      if (heads == 0 && open) joined |= 1u << j;
+      const Acc total = block::broadcast(sum, block::warp_size - 1);
+      carry = starts == 0 ? M::combine(carry, total) : total;
+      heads |= starts;
+    }
+
+    const Acc before_part = wait_before().v[0];
+    const int64_t end = headless ? (spot.chain + 1) * e.n : count;
+    head = first_head;
+#pragma unroll
+    for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
+      const int64_t p = first + j * chunk;
+      Acc running = headless || (joined >> j & 1) ? M::combine(before_part, before[j]) : before[j];
+      block::Vector<typename E::Output, vector> y;
+      each(x, j, p, head, [&](int i, Acc v, bool starts) {
+        const Acc next = starts ? v : M::combine(running, v);
+        const Acc result = !e.exclusive ? next : starts ? M::identity() : running;
+        if constexpr (affine) {
+          y.v[i] = typename E::Output(result.b);
+        } else {
+          y.v[i] = typename E::Output(result);
+        }
+        running = next;
+      });
+      if (out.aligned && p + vector <= end) {
+        if (e.reverse) y.flip();
+        out.at(p) = y;
+      } else if (p < end) {  // a vector that leaves its row leaves the array too
+        out.store(p, y);
+      }
+    }
+  }
+};
+
+template <class E>
+void scan_rows(const E& e, Context& context) {
+  if (Rows<E, true>::suits(e)) {
+    launch_pipeline(Rows<E, true>(e), context);
+  } else {
+    launch_pipeline(Rows<E, false>(e), context);
+  }
+}
+
+}  // namespace tp::scan::lookback

@@ -1,0 +1,291 @@
+// decoupled_lookback over interleaved rows (inner > 1): element k of neighbouring rows, the columns, lies side by side.
+// A strip is a line of memory wide, `lanes` lanes of `vector` columns each, and a tile is a stretch of places of a
+// strip. A part's places are dealt to the lanes of a column in stretches of `chunks`, so that most of the work is a
+// lane's own. `chunks` is odd: so stretches in shared memory start in different banks.
+//
+// Where all columns fit into one narrow strip, a tile is one piece of memory: it is copied as it is, and its results go
+// back into the stage first, to leave it in whole lines.
+#pragma once
+#include "block/load_store.cuh"
+#include "scan/lookback/columns.cuh"
+#include "scan/lookback/pipeline.cuh"
+
+namespace tp::scan::lookback {
+
+template <class E_>
+struct Strips {
+  using E = E_;
+  using M = typename E::Monoid;
+  using Acc = typename M::Acc;
+  using Input = typename E::Input;
+  using Output = typename E::Output;
+  static constexpr bool headless = true, affine = M::id == OpId::affine, same_size = sizeof(Input) == sizeof(Output);
+  static constexpr int largest = int(tp::max(sizeof(Input), sizeof(Output))), vector = vector_columns<E>;
+  static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
+  static constexpr int width = vector, max_lanes = tp::min(16, 128 / (vector * largest));
+  static constexpr int chunks = affine ? 5 : sizeof(Input) < 4 ? 15 : 7, near = 16, far = 16;
+  using Value = block::Pack<M, width>;
+  using Vec = block::Vector<Input, vector>;
+  using OutVec = block::Vector<Output, vector>;
+
+  E e;
+  int64_t across, strips, tiles;
+  int log_lanes, piece;  // piece: bytes a copy, all addresses being multiples of it
+  bool narrow, out_aligned;
+
+  explicit Strips(const E& e) : e(e), log_lanes(0) {
+    while ((1 << log_lanes) < max_lanes && (vector << log_lanes) < e.inner) ++log_lanes;
+    narrow = (1 << log_lanes) < max_lanes;
+    across = ceil_div(e.inner, int64_t(columns()));
+    strips = e.rows / e.inner * across;
+    tiles = strips * ceil_div(e.n, int64_t(places()));
+    const uint64_t addresses = reinterpret_cast<uintptr_t>(e.in) | (affine ? reinterpret_cast<uintptr_t>(e.a) : 0) |
+                               uint64_t(e.inner) * sizeof(Input) | uint64_t(columns()) * sizeof(Input) | 16;
+    piece = int(addresses & (~addresses + 1));
+    out_aligned = reinterpret_cast<uintptr_t>(e.out) % alignof(OutVec) == 0 && e.inner % vector == 0;
+  }
+
+  TP_HD int lanes() const { return 1 << log_lanes; }
+  TP_HD int columns() const { return vector << log_lanes; }
+  TP_HD int part_places() const { return (block::warp_size >> log_lanes) * chunks; }
+  TP_HD int places() const { return part_places() * parts; }
+  TP_HD int64_t chains() const { return strips; }
+  TP_HD int64_t sections() const { return ceil_div(tiles / strips, int64_t(near)); }
+  TP_HD bool independent() const { return tiles == strips; }
+  // From place to place in the stage.
+  TP_HD int pitch() const { return narrow ? int(e.inner) : columns(); }
+  TP_HD int array_bytes() const { return (places() * pitch() * int(sizeof(Input)) / 128 + 2) * 128; }
+  TP_HD int stage_bytes() const { return array_bytes() * (affine ? 2 : 1); }
+
+  TP_DEVICE Spot spot(int64_t tile) const {
+    const int64_t place = quotient(tile, strips), strip = tile - place * strips, outer = quotient(strip, across);
+    return {tile, strip, place, 0, 0, 0, outer, (strip - outer * across) * columns()};
+  }
+  // The element at place k of a strip's first column, in memory.
+  TP_DEVICE int64_t at(const Spot& spot, int64_t k) const {
+    return (spot.outer * e.n + (e.reverse ? e.n - 1 - k : k)) * e.inner + spot.column;
+  }
+  TP_DEVICE Value origin(const Spot& spot, int lane) const {
+    Value x = Value::identity();
+    if constexpr (affine) {
+      const int64_t column = spot.column + lane * vector, row = spot.outer * e.inner + column;
+      for (int v = 0; v < vector && e.initial && column + v < e.inner; ++v) {
+        x.v[v] = {0, decltype(Acc::a)(e.initial[row + v])};
+      }
+    }
+    return x;
+  }
+
+  // ---- from memory to the stage
+
+  TP_DEVICE void load(const Spot& spot, block::Barrier& full, unsigned char* stage, int warp, int lane) const {
+    if (narrow) {
+      if (warp == 0) load_piece(e.in, e.in, spot, full, stage, lane);
+      if (affine && warp == load_warps - 1) load_piece(e.factors(), e.a, spot, full, stage + array_bytes(), lane);
+      return;
+    }
+    const auto all = [&](auto bytes) {
+      constexpr int size = decltype(bytes)::value;
+      const int thread = warp * block::warp_size + lane;
+      load_lines<size>(e.in, 0, spot, stage, thread);
+      if constexpr (affine) load_lines<size>(e.factors(), e.previous ? 1 : 0, spot, stage + array_bytes(), thread);
+    };
+    if (piece == 16) {
+      all(std::integral_constant<int, 16>{});
+    } else if (piece >= 4) {
+      all(std::integral_constant<int, 4>{});
+    } else {
+      all(std::integral_constant<int, int(sizeof(Input))>{});
+    }
+  }
+  // A narrow tile's memory, or where it would begin: outside its rows nothing is read.
+  TP_DEVICE const unsigned char* tile_memory(const Input* data, const Spot& spot) const {
+    const int64_t first = spot.place * places();
+    return reinterpret_cast<const unsigned char*>(data + at(spot, e.reverse ? first + places() - 1 : first));
+  }
+  TP_DEVICE static int shift(const unsigned char* memory) { return int(reinterpret_cast<uintptr_t>(memory) % 16); }
+  // `data` is where element 0 would lie, `real` where the array begins.
+  TP_DEVICE void load_piece(const Input* data, const Input* real, const Spot& spot, block::Barrier& full,
+                            unsigned char* stage, int lane) const {
+    const unsigned char* first = tile_memory(data, spot);
+    const auto* rows = reinterpret_cast<const unsigned char*>(real + spot.outer * e.n * e.inner);
+    const auto* begin = tp::max(first, rows);
+    const auto* end = tp::min(first + places() * e.inner * sizeof(Input), rows + e.n * e.inner * sizeof(Input));
+    block::copy_bulk(full, stage + shift(first) + (begin - first), begin, end, lane);
+  }
+  // A wide tile's, by `bytes` bytes, but for places of the row before `absent`: a thread copies the same columns of
+  // every so many places.
+  template <int bytes>
+  TP_DEVICE void load_lines(const Input* data, int absent, const Spot& spot, unsigned char* stage, int thread) const {
+    const int line = columns() * int(sizeof(Input)), pieces = line / bytes,
+              step = load_warps * block::warp_size / pieces;
+    const int column = thread % pieces * bytes;
+    int place = thread / pieces;
+    if (spot.place == 0 && place < absent) place += step;
+    if (column >= (e.inner - spot.column) * int64_t(sizeof(Input))) return;
+    const int most = int(tp::min(int64_t(places()), e.n - spot.place * places()));
+    const char* from = reinterpret_cast<const char*>(data + at(spot, spot.place * places() + place)) + column;
+    unsigned char* to = stage + place * line + column;
+    const int64_t pitch = (e.reverse ? -e.inner : e.inner) * int64_t(sizeof(Input)) * step;
+#pragma unroll 4
+    for (; place < most; place += step, to += step * line, from += pitch) {
+      if constexpr (bytes >= 4) {
+        block::copy_async<bytes>(to, from);
+      } else {
+        *reinterpret_cast<Input*>(to) = *reinterpret_cast<const Input*>(from);
+      }
+    }
+  }
+
+  // ---- a lane's elements: `vector` columns of `chunks` consecutive places
+
+  struct Items {
+    Vec x[chunks];
+    block::Vector<Input, affine ? vector : 1> a[affine ? chunks : 1];
+
+    TP_DEVICE Acc operator()(int j, int v) const {
+      if constexpr (affine) {
+        using A = decltype(Acc::a);
+        return {A(a[j].v[v]), A(x[j].v[v])};
+      } else {
+        return Acc(x[j].v[v]);
+      }
+    }
+    TP_DEVICE Value sum() const {
+      Value sum = Value::identity();
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) {
+#pragma unroll
+        for (int v = 0; v < vector; ++v) sum.v[v] = M::combine(sum.v[v], (*this)(j, v));
+      }
+      return sum;
+    }
+  };
+  // The first place of a lane's, in the tile; its first column, in the strip.
+  TP_DEVICE int lane_place(int part, int lane) const { return part * part_places() + (lane >> log_lanes) * chunks; }
+  TP_DEVICE int lane_column(int lane) const { return (lane & (lanes() - 1)) * vector; }
+  // Where they lie in the stage, and from place to place there.
+  TP_DEVICE Input* in_stage(const Input* data, const Spot& spot, unsigned char* stage, int part, int lane) const {
+    const int place = lane_place(part, lane), shifted = narrow ? shift(tile_memory(data, spot)) : 0;
+    return reinterpret_cast<Input*>(stage + shifted) + (narrow && e.reverse ? places() - 1 - place : place) * pitch() +
+           lane_column(lane);
+  }
+  TP_DEVICE int stage_step() const { return narrow && e.reverse ? -pitch() : pitch(); }
+
+  TP_DEVICE void read_array(const Input* from, Vec (&y)[chunks], int column) const {
+    const int step = stage_step();
+    if (!narrow || (e.inner % vector == 0 && reinterpret_cast<uintptr_t>(from) % alignof(Vec) == 0)) {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) y[j] = *reinterpret_cast<const Vec*>(from + j * step);
+    } else {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) {
+#pragma unroll
+        for (int v = 0; v < vector; ++v) y[j].v[v] = column + v < e.inner ? from[j * step + v] : Input(0);
+      }
+    }
+  }
+  TP_DEVICE Items read(const Spot& spot, unsigned char* stage, int part, int lane) const {
+    Items y;
+    read_array(in_stage(e.in, spot, stage, part, lane), y.x, lane_column(lane));
+    if constexpr (affine) {
+      read_array(in_stage(e.factors(), spot, stage + array_bytes(), part, lane), y.a, lane_column(lane));
+      if (spot.place == 0 && lane_place(part, lane) == 0 && !e.initial) {
+#pragma unroll
+        for (int v = 0; v < vector; ++v) y.a[0].v[v] = Input(0);  // unused there
+      }
+    }
+    return y;
+  }
+
+  TP_DEVICE Value sum(const Spot& spot, unsigned char* stage, int part, int lane, bool&) const {
+    Value sum = read(spot, stage, part, lane).sum();
+    for (int stride = lanes(); stride < block::warp_size; stride *= 2) {
+      sum = Value::combine(sum, block::shuffle_down(sum, stride));
+    }
+    return sum;
+  }
+
+  template <class Before>
+  TP_DEVICE void scan(const Spot& spot, unsigned char* stage, int part, int lane, Before wait_before) const {
+    const Items x = read(spot, stage, part, lane);
+    Value sum = x.sum();
+    for (int stride = lanes(); stride < block::warp_size; stride *= 2) {
+      const Value left = block::shuffle_up(sum, stride);
+      if (lane >= stride) sum = Value::combine(left, sum);
+    }
+    sum = block::shuffle_up(sum, lanes());
+    Value running = wait_before();
+    if (lane >= lanes()) running = Value::combine(running, sum);
+
+    const bool through_stage = narrow && same_size;
+    const int64_t k = spot.place * places() + lane_place(part, lane);
+    const int64_t left = e.inner - spot.column - lane_column(lane);
+    const int most = through_stage ? chunks : int(tp::min(int64_t(chunks), e.n - k));
+    Output* to = through_stage ? reinterpret_cast<Output*>(in_stage(e.in, spot, stage, part, lane))
+                               : e.out + at(spot, k) + lane_column(lane);
+    const int64_t step = through_stage ? stage_step() : e.reverse ? -e.inner : e.inner;
+    const bool vectors =
+        through_stage ? e.inner % vector == 0 && reinterpret_cast<uintptr_t>(to) % alignof(OutVec) == 0 : out_aligned;
+    if (left > 0) {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j, to += step) {
+        if (j >= most) break;
+        OutVec y;
+#pragma unroll
+        for (int v = 0; v < vector; ++v) {
+          const Acc next = M::combine(running.v[v], x(j, v)), result = e.exclusive ? running.v[v] : next;
+          if constexpr (affine) {
+            y.v[v] = Output(result.b);
+          } else {
+            y.v[v] = Output(result);
+          }
+          running.v[v] = next;
+        }
+        if (vectors) {
+          *reinterpret_cast<OutVec*>(to) = y;
+        } else {
+#pragma unroll
+          for (int v = 0; v < vector; ++v) {
+            if (v < left) to[v] = y.v[v];
+          }
+        }
+      }
+    }
+    if (through_stage) store_part(spot, stage, part, lane);
+  }
+
+  // The results of a narrow tile's part, from the stage to memory.
+  TP_DEVICE void store_part(const Spot& spot, const unsigned char* stage, int part, int lane) const {
+    __syncwarp();
+    const int64_t first = spot.place * places() + part * part_places();
+    const int most = int(tp::min(int64_t(part_places()), e.n - first));
+    if (most <= 0) return;
+    const int begin = e.reverse ? places() - part * part_places() - most : part * part_places();
+    const int bytes = most * pitch() * int(sizeof(Output));
+    const unsigned char* from = stage + shift(tile_memory(e.in, spot)) + begin * pitch() * int(sizeof(Output));
+    auto* to = reinterpret_cast<unsigned char*>(e.out + at(spot, e.reverse ? first + most - 1 : first));
+    int done = 0;
+    if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % 16 == 0) {
+      done = bytes / 16 * 16;
+#pragma unroll 4
+      for (int i = lane * 16; i < done; i += block::warp_size * 16) {
+        *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(from + i);
+      }
+    }
+    for (int i = done + lane * int(sizeof(Output)); i < bytes; i += block::warp_size * int(sizeof(Output))) {
+      *reinterpret_cast<Output*>(to + i) = *reinterpret_cast<const Output*>(from + i);
+    }
+  }
+};
+
+template <class E>
+void scan_strips(const E& e, Context& context) {
+  if (e.n <= 64 || e.rows / vector_columns<E> >= 1 << 17) {
+    scan_columns(e, context);
+  } else {
+    launch_pipeline(Strips<E>(e), context);
+  }
+}
+
+}  // namespace tp::scan::lookback
