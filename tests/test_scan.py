@@ -139,3 +139,31 @@ def test_many_rows(shape, device):
     x = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(3)).float()
     for dim in range(-len(shape), len(shape)):
         assert_equal(scan(x.to(device), dim), scan_reference(x, dim), f"{shape} {dim}")
+
+
+@pytest.mark.parametrize(
+    "shape, dim",
+    [((100_001,), 0), ((3, 40_000), 1), ((40_000, 3), 0), ((5_000, 17), 0), ((300, 700), 0), ((700, 5, 3), 1)],
+    ids=str,
+)
+def test_results_do_not_depend_on_the_threads(shape, dim, device):
+    """Chunks of one row, of a few rows and of many; short rows; more threads than there are cores."""
+    x = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(4))
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(5))
+    a, b = noise.to(device), x.to(device).float()
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            results.append([scan(a, dim), linear_recurrence(a, b, dim)])
+            for op, exclusive, reverse in itertools.product(("sum", "max"), (False, True), (False, True)):
+                how = {"op": op, "exclusive": exclusive, "reverse": reverse}
+                for values in (x, x.double(), x.to(torch.int8)):
+                    got = scan(values.to(device), dim, **how)
+                    assert_equal(got, scan_reference(values, dim, **how), f"{count} threads {how}")
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        for first, again in zip(results[0], other, strict=True):
+            assert_same_bits(first, again, f"{shape}")
