@@ -194,6 +194,19 @@ def test_cuda_bounds_what_offsets_hold():
     torch.cuda.synchronize()
 
 
+@needs_cuda
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_validation_refuses_capture():
+    x, o = torch.ones(7, device="cuda"), torch.tensor([0, 7], device="cuda")
+    for call in (segment_reduce, segment_scan, lambda x, o, validate: segment_expand(x[:1], o, 7, validate=validate)):
+        with (
+            pytest.raises(RuntimeError, match="validate=True.*cannot be captured"),
+            torch.cuda.graph(torch.cuda.CUDAGraph()),
+        ):
+            call(x, o, validate=True)
+    torch.cuda.synchronize()
+
+
 @each_device
 @pytest.mark.parametrize("width", [1, 3, 32, 33, 128, 1000])
 def test_widths_and_strides(width, device):
