@@ -11,6 +11,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/autocast_mode.h>
 #include <torch/autograd.h>
 #include <torch/library.h>
@@ -111,8 +112,9 @@ Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const Option
   return r;
 }
 
-Tensor recurrence_kernel(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse,
-                         Str algorithm) {
+// `previous`: element k takes the multiplier of the element before it.
+Tensor solve(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse, bool previous,
+             Str algorithm) {
   const Recurrence r = broadcast(a, b, dim, initial);
   const Tensor factor = r.a.contiguous(), in = r.b.contiguous();
   const Tensor start = r.initial ? r.initial->contiguous() : Tensor();
@@ -126,12 +128,18 @@ Tensor recurrence_kernel(const Tensor& a, const Tensor& b, int64_t dim, const Op
   args.dtype = dtype_of_tensor("linear_recurrence", in);
   args.op = OpId::affine;
   args.reverse = reverse;
+  args.previous = previous;
   if (out.numel() == 0) {
     check_algorithm(scan::ladder, "linear_recurrence", algorithm);
   } else {
     run(scan::ladder, scan::choose, "linear_recurrence", algorithm, in, args);
   }
   return out;
+}
+
+Tensor recurrence_kernel(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse,
+                         Str algorithm) {
+  return solve(a, b, dim, initial, reverse, false, algorithm);
 }
 
 // ---- Meta
@@ -164,10 +172,36 @@ Tensor next(const Tensor& x, int64_t dim, bool reverse) {
 // y[k] = x[k - 1] in scan order, and 0 at the start of it.
 Tensor previous(const Tensor& x, int64_t dim, bool reverse) { return next(x, dim, !reverse); }
 
+// Whether the formulas below may take a short way, which nobody can differentiate, trace or batch.
+bool plain(const Tensor& x, const Tensor& y) {
+  return !at::GradMode::is_enabled() && !x.is_meta() && !at::areAnyTensorSubclassLike({x, y});
+}
+
+// R[k] = g[k] + a[k + 1] R[k + 1] in scan order: the short way needs no shifted copy of a.
+Tensor adjoint_of(const Tensor& a, const Tensor& g, int64_t dim, bool reverse, Str algorithm) {
+  if (plain(a, g)) return solve(a, g, dim, {}, !reverse, true, algorithm);
+  return call_recurrence(next(a, dim, reverse), g, dim, {}, !reverse, algorithm);
+}
+
+// y[k] = x[k] h[k - 1] in scan order, where h starts with `initial` or 0: the short way needs no shifted copy of h.
+Tensor times_previous(const Tensor& x, const Tensor& h, const Tensor& initial, int64_t dim, bool reverse) {
+  const SymInt n = h.sym_size(dim), first = reverse ? n - 1 : SymInt(0);
+  const Tensor held = h.narrow_symint(dim, reverse ? 1 : 0, n - 1);
+  if (plain(x, h)) {
+    Tensor y = at::empty_like(x);
+    Tensor others = y.narrow_symint(dim, reverse ? 0 : 1, n - 1), start = y.select_symint(dim, first);
+    at::mul_out(others, x.narrow_symint(dim, reverse ? 0 : 1, n - 1), held);
+    initial.defined() ? start.copy_(x.select_symint(dim, first) * initial) : start.zero_();
+    return y;
+  }
+  const Tensor start = initial.defined() ? initial.unsqueeze(dim) : at::zeros_like(h.narrow_symint(dim, 0, 1));
+  return x * (reverse ? at::cat({held, start}, dim) : at::cat({start, held}, dim));
+}
+
 Tensor prod_backward(const Tensor& g, const Tensor& x, int64_t dim, bool exclusive, bool reverse, Str algorithm) {
   const auto acc = at::toOpMathType(x.scalar_type());
   const Tensor wide = x.to(acc), from = exclusive ? next(g.to(acc), dim, reverse) : g.to(acc);
-  const Tensor after = call_recurrence(next(wide, dim, reverse), from, dim, {}, !reverse, algorithm);
+  const Tensor after = adjoint_of(wide, from, dim, reverse, algorithm);
   return (call_scan(wide, dim, "prod", true, reverse, algorithm) * after).to(x.scalar_type());
 }
 
@@ -251,18 +285,9 @@ struct RecurrenceFunction : torch::autograd::Function<RecurrenceFunction> {
       return {at::zeros_like(a), g.clone(), Tensor(), initial.defined() ? at::zeros_like(initial) : Tensor(),
               Tensor(),          Tensor()};
     const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
-    const Tensor adjoint = call_recurrence(next(a, dim, reverse), g, dim, {}, !reverse, algorithm);
+    const Tensor adjoint = adjoint_of(a, g, dim, reverse, algorithm);
     result[1] = adjoint;
-    if (ctx->needs_input_grad(0)) {
-      Tensor held = previous(h, dim, reverse);
-      if (initial.defined()) {
-        const Tensor start = initial.unsqueeze(dim);
-        const SymInt n = h.sym_size(dim);
-        held = reverse ? at::cat({h.narrow_symint(dim, 1, n - 1), start}, dim)
-                       : at::cat({start, h.narrow_symint(dim, 0, n - 1)}, dim);
-      }
-      result[0] = adjoint * held;
-    }
+    if (ctx->needs_input_grad(0)) result[0] = times_previous(adjoint, h, initial, dim, reverse);
     if (initial.defined()) {
       const SymInt first = reverse ? h.sym_size(dim) - 1 : SymInt(0);
       result[3] = a.select_symint(dim, first) * adjoint.select_symint(dim, first);
