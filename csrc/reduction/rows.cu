@@ -68,75 +68,69 @@ void reduce_short_rows(const E& e, Context& context) {
 
 // ---- long rows
 
-constexpr int loads = 4;  // in flight a thread
+constexpr int loads = 8;  // in flight a thread
 
-// Elements first to last - 1 of the row at x, by thread t of `group`.
+// A row of n elements at x, by thread t of `group`.
 template <class E>
-TP_DEVICE typename E::Acc reduce_stretch(const E& e, const typename E::Input* x, int64_t first, int64_t last, int t,
-                                         int group) {
+TP_DEVICE typename E::Acc reduce_row(const E& e, const typename E::Input* row, int64_t t, int64_t group) {
   using In = typename E::Input;
   constexpr int width = vector<E>;
   using V = block::Vector<In, width>;
   const In filler = Running<E>::filler(e.mirrored);
-  const int64_t offset = int64_t(reinterpret_cast<uintptr_t>(x + first) % 16 / sizeof(In));
-  const int64_t head = tp::min((width - offset) % width, last - first);  // elements before the first whole vector
-  const int64_t body = first + head, vectors = (last - body) / width, tail = body + vectors * width;
-  const V* whole = reinterpret_cast<const V*>(x + body);
+  const int64_t offset = int64_t(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(In));
+  const int64_t head = tp::min((width - offset) % width, e.n);  // elements before the first whole vector
+  const int64_t vectors = (e.n - head) / width, tail = head + vectors * width;
+  const V* whole = reinterpret_cast<const V*>(row + head);
   Running<E> run;
   const auto single = [&](int64_t k) {
-    const In element[1] = {x[k]};
+    const In element[1] = {row[k]};
     run.add(element, e.mirrored, [&](int) { return k; });
   };
-  if (t < head) single(first + t);
+  if (t < head) single(t);
   for (int64_t j = t; j < vectors; j += loads * group) {
-    V v[loads];
+    In x[loads * width];
 #pragma unroll
     for (int u = 0; u < loads; ++u) {
       if (j + u * group < vectors) {
-        v[u] = whole[j + u * group];
+        const V v = whole[j + u * group];
+#pragma unroll
+        for (int i = 0; i < width; ++i) x[u * width + i] = v.v[i];
       } else {
 #pragma unroll
-        for (int i = 0; i < width; ++i) v[u].v[i] = filler;
+        for (int i = 0; i < width; ++i) x[u * width + i] = filler;
       }
     }
-    const auto place = [&](int u, int i) { return body + (j + u * group) * width + i; };
-    if constexpr (E::Monoid::id == OpId::logsumexp) {  // whose exponentials share one maximum
-      In all[loads * width];
-#pragma unroll
-      for (int i = 0; i < loads * width; ++i) all[i] = v[i / width].v[i % width];
-      run.add(all, e.mirrored, [&](int i) { return place(i / width, i % width); });
-    } else {
-#pragma unroll
-      for (int u = 0; u < loads; ++u) run.add(v[u].v, e.mirrored, [&](int i) { return place(u, i); });
-    }
+    run.add(x, e.mirrored, [&](int i) { return head + (j + i / width * group) * width + i % width; });
   }
-  if (tail + t < last) single(tail + t);
+  if (tail + t < e.n) single(tail + t);
   return run.value;
 }
 
-// Block (row, split), or a row a warp. totals: [rows, splits], or null where the row's total is final.
+// A block a row and split, or a warp a row. Where a row is split, its blocks are a cluster, or leave their sums in
+// `totals`, [rows, splits], for another launch.
+struct Split {
+  int splits;
+  bool by_warp;
+};
+
 template <class E>
-__global__ __launch_bounds__(threads) void long_rows_kernel(const E e, int64_t share, int splits, bool by_warp,
-                                                            typename E::Acc* totals) {
+__global__ __launch_bounds__(threads) void long_rows_kernel(const E e, const Split s, typename E::Acc* totals) {
   using M = typename E::Monoid;
-  const int group = by_warp ? block::warp_size : threads, t = int(threadIdx.x) % group;
-  const int64_t id =
-      by_warp ? blockIdx.x * int64_t(threads / block::warp_size) + threadIdx.x / block::warp_size : int64_t(blockIdx.x);
-  const int64_t row = id / splits, split = id % splits;
-  let_next_start();
+  constexpr int warps = threads / block::warp_size;
+  const int group = s.by_warp ? block::warp_size : threads, t = int(threadIdx.x) % group;
+  const int64_t id = s.by_warp ? blockIdx.x * int64_t(warps) + threadIdx.x / block::warp_size : int64_t(blockIdx.x);
+  const int64_t row = id / s.splits, split = id % s.splits;
+  const bool clustered = s.splits > 1 && !totals;
+  if (clustered) start_cluster();
+  if (totals) let_next_start();
   auto sum = M::identity();
-  if (row < e.rows) {
-    // Splits begin on a vector's alignment, whatever the row's.
-    const auto* x = e.in + row * e.n;
-    const int64_t offset = int64_t(reinterpret_cast<uintptr_t>(x) % 16 / sizeof(typename E::Input));
-    const int64_t first = tp::max(int64_t(0), split * share - offset);
-    sum = reduce_stretch(e, x, first, tp::min(e.n, (split + 1) * share - offset), t, group);
-  }
-  sum = by_warp ? block::reduce<M>(sum) : reduce_block<M>(sum);
+  if (row < e.rows) sum = reduce_row(e, e.in + row * e.n, split * int64_t(group) + t, s.splits * int64_t(group));
+  sum = s.by_warp ? block::reduce<M>(sum) : reduce_block<M>(sum);
+  if (clustered) sum = reduce_cluster<M>(sum);
   if (t != 0 || row >= e.rows) return;
   if (totals) {
     totals[id] = sum;
-  } else {
+  } else if (!clustered || split == 0) {
     e.out[row] = e.result(sum);
   }
 }
@@ -144,17 +138,15 @@ __global__ __launch_bounds__(threads) void long_rows_kernel(const E e, int64_t s
 template <class E>
 void reduce_long_rows(const E& e, Context& context) {
   constexpr int64_t tile = threads * loads * vector<E>;
-  const bool by_warp = e.n < 2 * tile && e.rows > enough_blocks;
-  const int64_t most = ceil_div(e.n + vector<E> - 1, tile);  // splits of at least a tile
-  const int splits = by_warp ? 1 : int(tp::max(int64_t(1), tp::min(most, enough_blocks / e.rows)));
-  const int64_t share = ceil_div(ceil_div(e.n + vector<E> - 1, int64_t(splits)), int64_t(vector<E>)) * vector<E>;
-  const int64_t blocks = by_warp ? ceil_div(e.rows, int64_t(threads / block::warp_size)) : e.rows * splits;
+  Split s{1, e.n < 2 * tile && e.rows > enough_blocks};
+  if (!s.by_warp) s.splits = int(tp::max(int64_t(1), tp::min(ceil_div(e.n, tile), enough_blocks / e.rows)));
+  const int64_t blocks = s.by_warp ? ceil_div(e.rows, int64_t(threads / block::warp_size)) : e.rows * s.splits;
   require(blocks <= 2147483647, "single_pass: ", e.rows, " rows are too many for one launch");
-  auto* totals = splits > 1 ? context.workspace<typename E::Acc>(blocks) : nullptr;
-  long_rows_kernel<E>
-      <<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(e, share, splits, by_warp, totals);
-  check_launch("single_pass");
-  if (splits > 1) finish(e, totals, splits, context);
+  const bool clustered = s.splits > 1 && s.splits <= largest_cluster && is_hopper();
+  typename E::Acc* totals = s.splits > 1 && !clustered ? context.workspace<typename E::Acc>(blocks) : nullptr;
+  launch(long_rows_kernel<E>, blocks, threads, clustered ? cluster_of(s.splits) : cudaLaunchAttribute{}, context, e, s,
+         totals);
+  if (totals) finish(e, totals, s.splits, context);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 // A thread takes its elements in batches that stand in registers, each reduced by a tree, so that all loads of a batch
 // are in flight at once. Floats are summed in double: no chain of float32 roundings grows with n.
 #pragma once
+#include <cooperative_groups.h>
+
 #include "block/load_store.cuh"
 #include "block/warp.cuh"
 #include "reduction/elements.h"
@@ -15,15 +17,22 @@ using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
 // Blocks that keep any device busy. The same number everywhere: the shape alone decides the order of combination.
 constexpr int64_t enough_blocks = 8 * 132;
 
+// What a batch of T's is combined in before it joins the running value: float32 for a few float32, int for small
+// integers.
+template <class T, class M>
+using leaf_t =
+    typename std::conditional<M::id != OpId::sum, M,
+                              Sum<typename std::conditional<std::is_same<sum_t<T>, int64_t>::value && sizeof(T) < 4,
+                                                            int, acc_t<sum_t<T>>>::type>>::type;
+
 // Combines x[0] to x[count - 1], a power of two of them, pairwise.
 template <class M, int count>
-TP_DEVICE typename M::Acc tree(typename M::Acc (&x)[count]) {
-#pragma unroll
-  for (int h = count / 2; h > 0; h /= 2) {
-#pragma unroll
-    for (int i = 0; i < h; ++i) x[i] = M::combine(x[i], x[i + h]);
+TP_DEVICE typename M::Acc tree(const typename M::Acc* x) {
+  if constexpr (count == 1) {
+    return x[0];
+  } else {
+    return M::combine(tree<M, count / 2>(x), tree<M, count / 2>(x + count / 2));
   }
-  return x[0];
 }
 
 template <class E>
@@ -66,10 +75,11 @@ struct Running {
         value = M::combine(value, {top, tree<Sum<typename Most::Acc>, count>(exponential)});
       }
     } else {
-      Acc each[count];
+      using Leaf = leaf_t<In, M>;
+      typename Leaf::Acc each[count];
 #pragma unroll
-      for (int i = 0; i < count; ++i) each[i] = operand<M>(x[i], 0, mirrored);
-      value = M::combine(value, tree<M, count>(each));
+      for (int i = 0; i < count; ++i) each[i] = operand<Leaf>(x[i], 0, mirrored);
+      value = M::combine(value, Acc(tree<Leaf, count>(each)));
     }
   }
 };
@@ -92,6 +102,31 @@ TP_DEVICE typename M::Acc reduce_block(typename M::Acc v) {
   if (warp > 0) return v;
   v = lane < int(blockDim.x) / block::warp_size ? totals[lane] : M::identity();
   return block::reduce<M>(v);
+}
+
+// Thread 0 of the first block of a cluster gets the combination of its blocks, in order. All call start_cluster first.
+constexpr int largest_cluster = 8;
+
+TP_DEVICE inline void start_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;");
+#endif
+}
+
+template <class M>
+TP_DEVICE typename M::Acc reduce_cluster(typename M::Acc v) {
+#if __CUDA_ARCH__ >= 900
+  namespace cg = cooperative_groups;
+  __shared__ typename M::Acc totals[largest_cluster];
+  const auto cluster = cg::this_cluster();
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // every block has started: its memory can be written to
+  if (threadIdx.x == 0) *cluster.map_shared_rank(totals + cluster.block_rank(), 0) = v;
+  cluster.sync();
+  if (threadIdx.x == 0 && cluster.block_rank() == 0) {
+    for (unsigned i = 1; i < cluster.num_blocks(); ++i) v = M::combine(v, totals[i]);
+  }
+#endif
+  return v;
 }
 
 // The next launch on the stream may start its blocks while this one runs; it waits before it reads.
@@ -125,28 +160,47 @@ __global__ __launch_bounds__(finish_threads) void finish_kernel(const E e, const
   if (t == 0 && row < e.rows) e.out[row] = e.result(sum);
 }
 
-// Whether this device overlaps launches.
-inline bool overlaps_launches() {
+// Whether this device has clusters, and overlaps launches.
+inline bool is_hopper() {
   int device = 0, major = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   return major >= 9;
 }
 
-template <class E>
-void finish(const E& e, const typename E::Acc* totals, int splits, Context& context) {
-  const bool by_warp = splits <= 128;
+inline cudaLaunchAttribute cluster_of(int blocks) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {unsigned(blocks), 1, 1};
+  return attribute;
+}
+
+inline cudaLaunchAttribute overlapped() {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
+template <class Kernel, class... Arguments>
+void launch(Kernel kernel, int64_t blocks, int threads, cudaLaunchAttribute attribute, Context& context,
+            Arguments... arguments) {
   cudaLaunchConfig_t config{};
-  config.gridDim = unsigned(by_warp ? ceil_div(e.rows, int64_t(finish_threads / block::warp_size)) : e.rows);
-  config.blockDim = finish_threads;
+  config.gridDim = unsigned(blocks);
+  config.blockDim = unsigned(threads);
   config.stream = cudaStream_t(context.stream);
   config.attrs = &attribute;
-  config.numAttrs = overlaps_launches();
-  cudaLaunchKernelEx(&config, finish_kernel<E>, e, totals, splits, by_warp);
+  config.numAttrs = attribute.id != cudaLaunchAttributeIgnore;
+  cudaLaunchKernelEx(&config, kernel, arguments...);
   check_launch("single_pass");
+}
+
+template <class E>
+void finish(const E& e, const typename E::Acc* totals, int splits, Context& context) {
+  const bool by_warp = splits <= 128;
+  const int64_t blocks = by_warp ? ceil_div(e.rows, int64_t(finish_threads / block::warp_size)) : e.rows;
+  launch(finish_kernel<E>, blocks, finish_threads, is_hopper() ? overlapped() : cudaLaunchAttribute{}, context, e,
+         totals, splits, by_warp);
 }
 
 }  // namespace tp::reduction
