@@ -25,11 +25,13 @@ def loss(out) -> torch.Tensor:
     def weighed(y: torch.Tensor) -> torch.Tensor:
         return (y.double() * torch.arange(1, y.numel() + 1, device=y.device).view_as(y).cos()).sum()
 
-    return sum(weighed(y) for y in float_outputs(out))
+    return sum(map(weighed, float_outputs(out)), torch.zeros((), dtype=torch.float64))
 
 
 def grad(y: torch.Tensor, inputs, weights: torch.Tensor | None = None, **options) -> list[torch.Tensor]:
     """torch.autograd.grad; zeros by an input that plays no part."""
+    if not y.requires_grad:
+        return [torch.zeros_like(x) for x in inputs]
     options |= {"allow_unused": True, "materialize_grads": True}
     return list(torch.autograd.grad(y, inputs, weights, **options))
 

@@ -92,7 +92,7 @@ def test_gradgradcheck(spec, device):
     differentiable(spec)
     for case in (*spec.samples, *spec.empty):
         f, inputs = spec.sample(case, torch.float64, device, kind="float").bind(spec.op)
-        if defined(f(*inputs)):
+        if float_outputs(f(*inputs)) and defined(f(*inputs)):
             assert torch.autograd.gradgradcheck(lambda *x: float_outputs(f(*x)), inputs), described(spec, case)  # noqa: B023
 
 

@@ -28,7 +28,7 @@ def round_to(expected: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
-    return x.detach().contiguous().reshape(-1).view(torch.uint8)
+    return x.detach().contiguous().unsqueeze(-1).view(torch.uint8).reshape(-1)  # a size of 1 may have any stride
 
 
 def _report(where: str, wrong: torch.Tensor, got: torch.Tensor, expected: torch.Tensor, limit=None) -> None:
