@@ -1,17 +1,16 @@
 // The production scan of the CPU: fixed chunks, taken by the threads in order; memory is read once.
 //
 // A row is cut into chunks, and where the rows are not contiguous, neighbouring rows form a strip whose elements k lie
-// side by side. A thread that takes a chunk first reduces it, which brings it into the thread's cache, waits for its
-// turn to add the total to the running value of the strip, passes the turn on, and only then scans the chunk. So the
-// threads follow each other like the blocks of §11.7, one addition apart, and a thread waits for earlier chunks alone,
-// which others have taken: somebody always goes on. The cut depends on the shape alone, and with it the bits, whatever
-// the number of threads.
+// side by side. A thread that takes a chunk first reduces it, which brings it into the thread's cache, leaves its total
+// for the others, adds up the totals before it and then scans the chunk. Totals of chunks that others have taken are
+// mostly there; one that does not come in time, because its thread is not running, is computed here as well. So nobody
+// waits for anybody. The cut depends on the shape alone, and with it the bits, whatever the number of threads.
 //
 // Operands are widened into a buffer and scanned there (buffer.h): along a row by vectors, across neighbouring rows
 // lane by lane, short rows many at a time. Sums and products of floats run in double: no chain of roundings grows
 // with n.
 #include <atomic>
-#include <thread>
+#include <vector>
 
 #include "scan/buffer.h"
 #include "scan/elements.h"
@@ -20,6 +19,8 @@ namespace tp::scan {
 namespace {
 
 constexpr int64_t chunk_size = 1 << 15;     // elements of a chunk: what it reads and writes stays in a core's cache
+constexpr int64_t tasks_a_thread = 4;       // at least, or it is not worth waking
+constexpr int64_t patience = 1 << 14;       // looks for a total before it is computed: about as long as that takes
 constexpr int64_t most_rows = buffer_size;  // of a strip
 constexpr int64_t narrow = 16;              // strips of fewer rows are scanned row by row,
 constexpr int64_t short_row = 32;           // or many strips at a time where the rows are no longer than this
@@ -38,21 +39,28 @@ class Threaded {
   explicit Threaded(const Elements& e)
       : e_(e),
         x_(e.bind(simt::Pointers{})),
+        rows_(min(e.inner, most_rows)),
         across_(ceil_div(e.inner, most_rows)),
         strips_(e.rows / e.inner * across_),
-        length_(max(int64_t(1), chunk_size / min(e.inner, most_rows))),
+        length_(max(int64_t(1), chunk_size / rows_)),
         chunks_(ceil_div(e.n, length_)) {}
 
   void run(Context& context) {
     const int64_t together = max(int64_t(1), length_ / e_.n);  // strips of a single chunk
     const int64_t tasks = ceil_div(strips_, together) * chunks_;
-    std::atomic<int64_t> next{0}, turn{0};
-    Buffer<M> running;  // of the strip whose turn it is
-    context.parallel_for(min(tasks, int64_t(context.device.threads)), 1, [&](int64_t, int64_t) {
+    const int64_t threads = min(int64_t(context.device.threads), ceil_div(tasks, tasks_a_thread));
+    std::atomic<int64_t> next{0};
+    Totals totals;
+    if (chunks_ > 1) {
+      totals.values = context.workspace<Acc>(tasks * rows_);
+      totals.ready = std::vector<std::atomic<bool>>(tasks);
+    }
+    context.parallel_for(threads, 1, [&](int64_t, int64_t) {
+      Before before;
       for (int64_t task; (task = next++) < tasks;) {
         const int64_t first = task * together, last = min(strips_, first + together);
         if (chunks_ > 1) {
-          scan_chunk(task, turn, running);
+          scan_chunk(task, totals, before);
         } else if (e_.inner < narrow && e_.n <= short_row) {
           scan_short(first, last);
         } else {
@@ -78,23 +86,50 @@ class Threaded {
     pass<true>(s, 0, e_.n, running);
   }
 
-  void scan_chunk(int64_t task, std::atomic<int64_t>& turn, Buffer<M>& running) const {
-    const Strip s = strip(task / chunks_);
-    const int64_t begin = task % chunks_ * length_, end = min(e_.n, begin + length_);
+  // Of all chunks but the last of each strip: one value a row.
+  struct Totals {
+    Acc* values;
+    std::vector<std::atomic<bool>> ready;
+  };
+  // What a thread has combined so far: the chunks of a strip before this one.
+  struct Before {
+    int64_t chunk = -1;
+    Buffer<M> running;
+  };
+
+  // Chunks are counted through the strips.
+  void scan_chunk(int64_t chunk, Totals& totals, Before& before) const {
+    const Strip s = strip(chunk / chunks_);
+    const int64_t first = chunk / chunks_ * chunks_, begin = (chunk - first) * length_;
     Buffer<M> mine;
-    mine.clear(0, s.lanes);
-    if (end < e_.n) pass<false>(s, begin, end, mine);
-    for (int tries = 0; turn.load(std::memory_order_acquire) != task;) {
-      if (++tries > 1000) std::this_thread::yield();
+    if (begin + length_ < e_.n) {
+      reduce_chunk(s, chunk, mine);
+      for (int64_t lane = 0; lane < s.lanes; ++lane) totals.values[chunk * rows_ + lane] = mine.get(lane);
+      totals.ready[chunk].store(true, std::memory_order_release);
     }
-    if (begin == 0) running.clear(0, s.lanes);
-    for (int64_t i = 0; i < s.lanes; ++i) {
-      const Acc before = running.get(i);
-      running.put(i, M::combine(before, mine.get(i)));
-      mine.put(i, before);
+    if (before.chunk < first) {
+      before.chunk = first;
+      before.running.clear(0, s.lanes);
     }
-    turn.store(task + 1, std::memory_order_release);
-    pass<true>(s, begin, end, mine);
+    for (; before.chunk < chunk; ++before.chunk) {
+      bool ready = false;
+      for (int64_t tries = 0; tries < patience && !ready; ++tries) {
+        ready = totals.ready[before.chunk].load(std::memory_order_acquire);
+      }
+      if (!ready) reduce_chunk(s, before.chunk, mine);
+      for (int64_t lane = 0; lane < s.lanes; ++lane) {
+        const Acc total = ready ? totals.values[before.chunk * rows_ + lane] : mine.get(lane);
+        before.running.put(lane, M::combine(before.running.get(lane), total));
+      }
+    }
+    mine = before.running;
+    pass<true>(s, begin, min(e_.n, begin + length_), mine);
+  }
+
+  void reduce_chunk(const Strip& s, int64_t chunk, Buffer<M>& total) const {
+    const int64_t begin = chunk % chunks_ * length_;
+    total.clear(0, s.lanes);
+    pass<false>(s, begin, begin + length_, total);
   }
 
   // Elements begin..end of a strip, after `running`, which ends as their total: scans them, or only reduces them.
@@ -157,7 +192,7 @@ class Threaded {
 
   const Elements& e_;
   Bound x_;
-  const int64_t across_, strips_, length_, chunks_;
+  const int64_t rows_, across_, strips_, length_, chunks_;
 };
 
 }  // namespace
