@@ -10,8 +10,8 @@ namespace tp::merge {
 void merge_path(const Args& args, Context& context) {
   with_order(args.in, [&](const auto& order) {
     constexpr int bytes = int(sizeof(typename std::decay_t<decltype(order)>::Word));
-    using Shape = TileShape<256, bytes == 8 ? 11 : 15>;
-    merge_by_tiles<Shape, 8>(args, order, context);
+    if (args.value_bytes) return merge_by_tiles<TileShape<256, 11>, true>(args, order, context);
+    merge_by_tiles<TileShape<256, bytes == 8 ? 15 : 23>, false>(args, order, context);
   });
 }
 

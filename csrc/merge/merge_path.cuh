@@ -6,12 +6,13 @@
 // stretch lies in shared memory as far from a 16-byte boundary as in global memory, so both ends of every copy are
 // aligned. `items` is odd: lanes that write their elements side by side then hit different banks.
 //
+// Rows that are shorter than a tile share one, as many whole rows as fit, and nothing has to be searched beforehand.
+//
 // Values follow from global memory, by the places that the lanes have left in shared memory: those of a tile come from
 // two stretches again, in ascending order, so that neighbours read neighbours.
 #pragma once
-#include <cuda_pipeline.h>
-
 #include "merge/order.h"
+#include "merge/staging.cuh"
 
 namespace tp::merge {
 
@@ -32,52 +33,39 @@ TP_DEVICE inline void wait_for_last_kernel() {
 #endif
 }
 
-// The first launch: lanes of a group search for the co-rank at a tile's beginning, `lanes` probes at a time, so that a
-// search waits for memory less often.
+// The first launch: where each tile of a row begins in A. A block finds the splits of `search_threads / lanes`
+// neighbouring tiles, each between the first and the last of them, which two whole warps search for beforehand.
+constexpr int search_threads = 128;
+
 template <int lanes, class Order>
-__global__ __launch_bounds__(128) void find_splits(Order order, Sequences in, int64_t section, int64_t tiles,
-                                                   int64_t* splits) {
+__global__ __launch_bounds__(search_threads) void find_splits(Order order, Sequences in, int64_t section, int64_t tiles,
+                                                              int64_t* splits) {
   using Word = typename Order::Word;
+  constexpr int together = search_threads / lanes;
+  __shared__ int64_t ends[2];
   allow_next_kernel();
-  const int lane = int(threadIdx.x) % lanes, shift = int(threadIdx.x) % 32 / lanes * lanes;
-  const unsigned group = (lanes == 32 ? ~0u : (1u << lanes % 32) - 1u) << shift;
-  const int64_t count = in.rows * (tiles + 1), step = int64_t(gridDim.x) * (128 / lanes);
-  for (int64_t id = int64_t(blockIdx.x) * (128 / lanes) + threadIdx.x / lanes; id < count; id += step) {
-    const int64_t row = id / (tiles + 1), k = tp::min(id % (tiles + 1) * section, in.m + in.n);
+  const int64_t total = in.m + in.n, groups = ceil_div(tiles + 1, int64_t(together));
+  for (int64_t id = blockIdx.x; id < in.rows * groups; id += gridDim.x) {
+    const int64_t row = id / groups, first = id % groups * together, tile = first + threadIdx.x / lanes;
     const Word *a = static_cast<const Word*>(in.a) + row * in.m, *b = static_cast<const Word*>(in.b) + row * in.n;
+    const auto among_first = [&](int64_t k) {
+      return [=](int64_t i) { return order.image(a[i]) <= order.image(b[k - 1 - i]); };
+    };
+    const int64_t k = tp::min(tile * section, total);
     int64_t lo = tp::max(int64_t(0), k - in.n), hi = tp::min(k, in.m);
-    while (lo < hi) {
-      const int64_t span = hi - lo;
-      const auto probe = [&](int l) { return lo + span * (l + 1) / (lanes + 1); };
-      const int64_t i = probe(lane);
-      const bool later = order.image(a[i]) > order.image(b[k - 1 - i]);
-      const unsigned found = __ballot_sync(group, later) >> shift;
-      const int first = found ? __ffs(int(found)) - 1 : lanes;  // the first lane whose element is not among the k
-      const int64_t begin = first == 0 ? lo : probe(first - 1) + 1;
-      hi = first == lanes ? hi : probe(first);
-      lo = begin;
+    if (lanes < 32) {
+      const int64_t k_first = first * section, k_last = tp::min((first + together - 1) * section, total);
+      if (threadIdx.x < 64) {
+        const int64_t end = threadIdx.x < 32 ? k_first : k_last;
+        ends[threadIdx.x / 32] = search<32>(tp::max(int64_t(0), end - in.n), tp::min(end, in.m), among_first(end));
+      }
+      __syncthreads();
+      lo = tp::max(ends[0], k - (k_last - ends[1]));
+      hi = tp::min(ends[1], k - (k_first - ends[0]));
     }
-    if (lane == 0) splits[id] = lo;
-  }
-}
-
-// How many elements after a 16-byte boundary p lies.
-template <class Word>
-TP_DEVICE int phase_of(const Word* p) {
-  return int(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(Word));
-}
-
-// copy16 for the whole vectors of to[0..count) = from[0..count), copy1 for the elements before and after them. Both
-// have the same phase.
-template <int threads, class Word, class Copy16, class Copy1>
-TP_DEVICE void copy_by_16(Word* to, const Word* from, int count, Copy16 copy16, Copy1 copy1) {
-  constexpr int width = int(16 / sizeof(Word));
-  const int head = tp::min((width - phase_of(from)) % width, count), vectors = (count - head) / width;
-  const int tail = count - head - vectors * width, t = int(threadIdx.x);
-  for (int v = t; v < vectors; v += threads) copy16(to + head + v * width, from + head + v * width);
-  if (t < head + tail) {
-    const int e = t < head ? t : count - tail + t - head;
-    copy1(to + e, from + e);
+    const int64_t split = search<lanes>(lo, hi, among_first(k));
+    if (int(threadIdx.x) % lanes == 0 && tile <= tiles) splits[row * (tiles + 1) + tile] = split;
+    __syncthreads();
   }
 }
 
@@ -111,51 +99,74 @@ TP_DEVICE void follow(int bytes, const uint16_t* from, int count, int of_a, cons
   }
 }
 
-template <class Shape, bool pairs, class Order>
-__global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args args, int64_t tiles,
+// Where a tile's inputs and outputs begin, and how many there are. `whole`: the tile is as many whole rows as fit,
+// which lie end to end; else it is a part of one row, between two splits.
+struct Tile {
+  int64_t a, b, out;  // elements
+  int count, of_a;
+
+  template <bool whole>
+  static TP_DEVICE Tile at(int64_t id, const Sequences& in, int section, int64_t tiles, const int64_t* splits) {
+    const int64_t total = in.m + in.n;
+    if (whole) {
+      const int64_t rows = section / total, first = id * rows, here = tp::min(rows, in.rows - first);
+      return {first * in.m, first * in.n, first * total, int(here * total), int(here * in.m)};
+    }
+    const int64_t row = id / tiles, begin = id % tiles * section, i = splits[id + row], next = splits[id + row + 1];
+    const int count = int(tp::min(int64_t(section), total - begin));
+    const int of_a = int(tp::max(int64_t(0), tp::min(next - i, int64_t(count))));  // unsorted: splits may be anywhere
+    return {row * in.m + i, row * in.n + begin - i, row * total + begin, count, of_a};
+  }
+};
+
+// Merges `items` elements from output c of the tile on into registers. What is beyond the tile is never stored.
+template <bool whole, int items, bool pairs, class Order, class Word>
+TP_DEVICE void merge_items(const Order& order, const Sequences& in, const Tile& tile, const Word* a, const Word* b,
+                           int c, Word* key, uint16_t* from) {
+  const int m = whole ? int(in.m) : tile.of_a, n = whole ? int(in.n) : tile.count - tile.of_a;
+  const int row = whole ? c / (m + n) : 0, k = whole ? c % (m + n) : c;
+  const auto later = [&](int i, int j) { return order.image(a[row * m + i]) > order.image(b[row * n + j]); };
+  const int i = co_rank(k, m, n, later);
+  int p = row * m + i, q = row * n + k - i, a_end = row * m + m, b_end = row * n + n;
+  Word x = a[p], y = b[q];
+#pragma unroll
+  for (int r = 0; r < items; ++r) {
+    const bool take_b = q < b_end && (p >= a_end || order.image(x) > order.image(y));
+    key[r] = take_b ? y : x;
+    if (pairs) from[r] = uint16_t(take_b ? tile.of_a + q : p);
+    if (take_b) {
+      y = b[++q];
+    } else {
+      x = a[++p];
+    }
+    if (whole && p == a_end && q == b_end) a_end += m, b_end += n;
+  }
+}
+
+template <class Shape, bool whole, bool pairs, class Order>
+__global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args args, int64_t tiles, int64_t count,
                                                               const int64_t* splits) {
   using Word = typename Order::Word;
   constexpr int threads = Shape::threads, items = Shape::items, section = Shape::section;
   constexpr int width = int(16 / sizeof(Word));
   __shared__ alignas(16) Word s[section + 3 * width];
   __shared__ uint16_t places[pairs ? section : 1];
-  const int64_t m = args.in.m, n = args.in.n, total = m + n;
-  wait_for_last_kernel();
-  for (int64_t id = blockIdx.x; id < args.in.rows * tiles; id += gridDim.x) {
-    const int64_t row = id / tiles, tile = id % tiles, begin = tile * section;
-    const int count = int(tp::min(int64_t(section), total - begin));
-    const int64_t i = splits[id + row], next = splits[id + row + 1], j = begin - i;
-    const int of_a = int(tp::max(int64_t(0), tp::min(next - i, int64_t(count)))), of_b = count - of_a;
-    const Word *a = static_cast<const Word*>(args.in.a) + row * m + i,
-               *b = static_cast<const Word*>(args.in.b) + row * n + j;
+  if (!whole) wait_for_last_kernel();
+  for (int64_t id = blockIdx.x; id < count; id += gridDim.x) {
+    const Tile tile = Tile::at<whole>(id, args.in, section, tiles, splits);
+    const Word *a = static_cast<const Word*>(args.in.a) + tile.a, *b = static_cast<const Word*>(args.in.b) + tile.b;
+    Word* const out = static_cast<Word*>(args.keys) + tile.out;
     Word* const s_a = s + phase_of(a);
-    Word* const s_b = s + (phase_of(a) + of_a + width - 1) / width * width + phase_of(b);
-    const auto load16 = [](Word* to, const Word* from) { __pipeline_memcpy_async(to, from, 16); };
-    const auto load1 = [](Word* to, const Word* from) { *to = *from; };
-    copy_by_16<threads>(s_a, a, of_a, load16, load1);
-    copy_by_16<threads>(s_b, b, of_b, load16, load1);
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-    __syncthreads();
+    Word* const s_b = s + (phase_of(a) + tile.of_a + width - 1) / width * width + phase_of(b);
+    load<threads>(s_a, a, tile.of_a);
+    load<threads>(s_b, b, tile.count - tile.of_a);
+    wait_for_loads();
 
-    const int c = tp::min(int(threadIdx.x) * items, count);
-    int p = co_rank(c, of_a, of_b, [&](int u, int v) { return order.image(s_a[u]) > order.image(s_b[v]); }), q = c - p;
     Word key[items];
     uint16_t from[pairs ? items : 1];
-    Word x = s_a[p], y = s_b[q];
-#pragma unroll
-    for (int r = 0; r < items; ++r) {  // what is beyond `count` is never stored
-      const bool of_b_next = q < of_b && (p >= of_a || order.image(x) > order.image(y));
-      key[r] = of_b_next ? y : x;
-      if (pairs) from[r] = uint16_t(of_b_next ? of_a + q : p);
-      if (of_b_next) {
-        y = s_b[++q];
-      } else {
-        x = s_a[++p];
-      }
-    }
+    const int c = tp::min(int(threadIdx.x) * items, tile.count);
+    merge_items<whole, items, pairs>(order, args.in, tile, s_a, s_b, c, key, from);
     __syncthreads();
-    Word* const out = static_cast<Word*>(args.keys) + row * total + begin;
     Word* const s_out = s + phase_of(out);
 #pragma unroll
     for (int r = 0; r < items; ++r) {
@@ -164,53 +175,66 @@ __global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args 
       if (pairs) places[k] = from[r];
     }
     __syncthreads();
-    copy_by_16<threads>(
-        s_out, out, count,
-        [&](Word* at, const Word* to) {
-          __stcs(reinterpret_cast<uint4*>(const_cast<Word*>(to)), *reinterpret_cast<const uint4*>(at));
-        },
-        [](Word* at, const Word* to) { *const_cast<Word*>(to) = *at; });
+    store<threads>(out, s_out, tile.count);
     if (pairs) {
       const int bytes = args.value_bytes;
-      const auto at = [&](const void* values, int64_t place) {
-        return static_cast<const char*>(values) + place * bytes;
-      };
-      follow<threads>(bytes, places, count, of_a, at(args.a_values, row * m + i), at(args.b_values, row * n + j),
-                      static_cast<char*>(args.values) + (row * total + begin) * bytes);
+      follow<threads>(bytes, places, tile.count, tile.of_a, static_cast<const char*>(args.a_values) + tile.a * bytes,
+                      static_cast<const char*>(args.b_values) + tile.b * bytes,
+                      static_cast<char*>(args.values) + tile.out * bytes);
     }
-    if (id + gridDim.x < args.in.rows * tiles) __syncthreads();  // shared memory is free again
+    if (id + gridDim.x < count) __syncthreads();  // shared memory is free again
   }
 }
 
-// Launches a kernel that calls wait_for_last_kernel().
+constexpr int64_t max_blocks = 2147483647;
+
+// Launches a kernel; `early`: one that calls wait_for_last_kernel().
 template <class... Parameters, class... Arguments>
-void launch_behind(Context& context, int64_t blocks, int threads, void (*kernel)(Parameters...),
+void launch_behind(Context& context, bool early, int64_t blocks, int threads, void (*kernel)(Parameters...),
                    Arguments... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(unsigned(blocks));
   config.blockDim = dim3(unsigned(threads));
   config.stream = cudaStream_t(context.stream);
-  config.attrs = &early;
-  config.numAttrs = 1;
+  config.attrs = &overlap;
+  config.numAttrs = early;
   cudaLaunchKernelEx(&config, kernel, arguments...);
   check_launch("merge_path");
 }
 
-template <class Shape, int lanes, class Order>
-void merge_by_tiles(const Args& args, const Order& order, Context& context) {
-  const int64_t tiles = ceil_div(args.in.m + args.in.n, int64_t(Shape::section)), splits = args.in.rows * (tiles + 1);
-  constexpr int64_t max_grid = 2147483647;
-  int64_t* split = context.workspace<int64_t>(splits);
-  const int64_t blocks = tp::min(ceil_div(splits, int64_t(128 / lanes)), max_grid);
-  find_splits<lanes><<<unsigned(blocks), 128, 0, cudaStream_t(context.stream)>>>(order, args.in,
-                                                                                 int64_t(Shape::section), tiles, split);
+template <int lanes, class Order>
+void launch_search(const Order& order, const Sequences& in, int section, int64_t tiles, int64_t* splits,
+                   Context& context) {
+  const int64_t blocks = in.rows * ceil_div(tiles + 1, int64_t(search_threads / lanes));
+  find_splits<lanes><<<unsigned(tp::min(blocks, max_blocks)), search_threads, 0, cudaStream_t(context.stream)>>>(
+      order, in, section, tiles, splits);
   check_launch("merge_path");
-  const auto kernel = args.value_bytes ? merge_tiles<Shape, true, Order> : merge_tiles<Shape, false, Order>;
-  launch_behind(context, tp::min(args.in.rows * tiles, max_grid), Shape::threads, kernel, order, args, tiles,
-                static_cast<const int64_t*>(split));
+}
+
+// With few tiles, a search may take many lanes to finish sooner; with many, each lane is needed.
+template <class Order>
+int64_t* launch_search(const Order& order, const Sequences& in, int section, int64_t tiles, Context& context) {
+  const int64_t count = in.rows * (tiles + 1);
+  int64_t* const splits = context.workspace<int64_t>(count);
+  const auto launch = count <= 1024   ? launch_search<32, Order>
+                      : count <= 8192 ? launch_search<8, Order>
+                                      : launch_search<2, Order>;
+  launch(order, in, section, tiles, splits, context);
+  return splits;
+}
+
+template <class Shape, bool pairs, class Order>
+void merge_by_tiles(const Args& args, const Order& order, Context& context) {
+  constexpr int section = Shape::section;
+  const int64_t total = args.in.m + args.in.n, rows = args.in.rows, tiles = ceil_div(total, int64_t(section));
+  const bool whole = total <= section;
+  const int64_t count = whole ? ceil_div(rows, section / total) : rows * tiles;
+  const int64_t* splits = whole ? nullptr : launch_search(order, args.in, section, tiles, context);
+  const auto kernel = whole ? merge_tiles<Shape, true, pairs, Order> : merge_tiles<Shape, false, pairs, Order>;
+  launch_behind(context, !whole, tp::min(count, max_blocks), Shape::threads, kernel, order, args, tiles, count, splits);
 }
 
 }  // namespace tp::merge

@@ -87,18 +87,20 @@ struct Wide {
   uint64_t low, high;
 };
 
-auto follow_by(int bytes) {
+// f(Type<V>{}) for values of so many bytes.
+template <class F>
+auto by_width(int bytes, F f) {
   switch (bytes) {
     case 1:
-      return follow<uint8_t>;
+      return f(Type<uint8_t>{});
     case 2:
-      return follow<uint16_t>;
+      return f(Type<uint16_t>{});
     case 4:
-      return follow<uint32_t>;
+      return f(Type<uint32_t>{});
     case 8:
-      return follow<uint64_t>;
+      return f(Type<uint64_t>{});
     default:
-      return follow<Wide>;
+      return f(Type<Wide>{});
   }
 }
 
@@ -106,7 +108,11 @@ template <class Word, class Order>
 class Threaded {
  public:
   Threaded(const merge::Args& args, const Order& order)
-      : args_(args), order_(order), m_(args.in.m), n_(args.in.n), follow_(follow_by(args.value_bytes)) {}
+      : args_(args),
+        order_(order),
+        m_(args.in.m),
+        n_(args.in.n),
+        follow_(by_width(args.value_bytes, [](auto type) { return &follow<typename decltype(type)::type>; })) {}
 
   void run(Context& context) {
     const int64_t total = m_ + n_, chunks = ceil_div(total, chunk);
@@ -154,25 +160,72 @@ class Threaded {
   decltype(&follow<Wide>) follow_;
 };
 
-// Unmerges elements begin to end of one side: before(e, f) says whether element f of the other side, which has `most`,
-// comes before e. Ranks ascend where the input is sorted, so the search gallops on from the last one.
-template <class Before, class Give>
-void unmerge_side(int64_t begin, int64_t end, int64_t most, Before before, Give give) {
-  for (int64_t e = begin, rank = 0; e < end; ++e) {
-    int64_t hi = most;
-    for (int64_t step = 1; rank < hi; step *= 2) {
-      const int64_t probe = std::min(rank + step, hi) - 1;
-      if (before(e, probe)) {
-        rank = probe + 1;
-      } else {
-        hi = probe;
+// unmerge, a chunk of one side at a time: the ranks of its elements among the other side's, between those of the first
+// and the last, by a merge that writes nothing but ranks; then the values, at index plus rank.
+template <class Order>
+class Unmerger {
+  using Word = typename Order::Word;
+  static constexpr int64_t elements = 1 << 13, sparse = 16;  // a chunk; where searches cost less than a walk
+
+ public:
+  Unmerger(const co_rank_ladder::Args& args, const Order& order) : args_(args), order_(order) {}
+
+  void run(Context& context) {
+    const merge::Sequences& in = args_.in;
+    const int64_t chunks_a = ceil_div(in.m, elements), chunks = chunks_a + ceil_div(in.n, elements);
+    context.parallel_for(in.rows * chunks, ceil_div(elements, in.m + in.n), [&](int64_t begin, int64_t end) {
+      const std::unique_ptr<int64_t[]> ranks(new int64_t[elements]);
+      for (int64_t id = begin; id < end; ++id) {
+        const int64_t row = id / chunks, c = id % chunks;
+        const Word *a = static_cast<const Word*>(in.a) + row * in.m, *b = static_cast<const Word*>(in.b) + row * in.n;
+        if (c < chunks_a) {
+          const auto before = [&](Word other, Word own) { return order_.image(other) < order_.image(own); };
+          unmerge(row, c * elements, a, in.m, b, in.n, before, args_.a_out, ranks.get());
+        } else {
+          const auto before = [&](Word other, Word own) { return order_.image(other) <= order_.image(own); };
+          unmerge(row, (c - chunks_a) * elements, b, in.n, a, in.m, before, args_.b_out, ranks.get());
+        }
       }
-      if (hi == probe) break;
-    }
-    rank = partition_point(rank, hi, [&](int64_t f) { return before(e, f); });
-    give(e, e + rank);
+    });
   }
-}
+
+ private:
+  template <class Before>
+  void unmerge(int64_t row, int64_t first, const Word* own, int64_t own_count, const Word* other, int64_t other_count,
+               Before before, void* out, int64_t* ranks) const {
+    const int64_t count = std::min(elements, own_count - first);
+    own += first;
+    const auto rank = [&](Word key, int64_t lo, int64_t hi) {
+      return partition_point(lo, hi, [&](int64_t f) { return before(other[f], key); });
+    };
+    int64_t e = 0, f = rank(own[0], 0, other_count);
+    const int64_t f_end = std::max(f, rank(own[count - 1], 0, other_count));
+    if (f_end - f > sparse * count) {
+      for (; e < count; ++e) ranks[e] = rank(own[e], f, f_end);
+    }
+    while (e < count && f < f_end) {
+      const bool passed = before(other[f], own[e]);
+      ranks[e] = f;
+      f += passed;
+      e += !passed;
+    }
+    for (; e < count; ++e) ranks[e] = f;
+    const int64_t bytes = args_.value_bytes, merged = row * (own_count + other_count) + first;
+    gather_by(int(bytes))(static_cast<const char*>(args_.merged) + merged * bytes, ranks, count,
+                          static_cast<char*>(out) + (row * own_count + first) * bytes);
+  }
+
+  template <class V>
+  static void gather(const void* merged, const int64_t* ranks, int64_t count, void* out) {
+    for (int64_t e = 0; e < count; ++e) static_cast<V*>(out)[e] = static_cast<const V*>(merged)[e + ranks[e]];
+  }
+  static auto gather_by(int bytes) {
+    return by_width(bytes, [](auto type) { return &gather<typename decltype(type)::type>; });
+  }
+
+  const co_rank_ladder::Args& args_;
+  const Order order_;
+};
 
 }  // namespace
 
@@ -182,31 +235,13 @@ void merge::threaded(const Args& args, Context& context) {
 }
 
 void co_rank_ladder::threaded(const Args& args, Context& context) {
+  if (args.step == Step::unmerge) {
+    return merge::with_order(args.in, [&](auto order) { Unmerger<decltype(order)>(args, order).run(context); });
+  }
   with_key_word(args.in.type, [&](auto type) {
-    const merge::Keys<typename decltype(type)::type> keys(args.in);
-    const auto x = keys.bind(simt::Pointers{});
-    const auto v = merge::Unmerge(args).bind(simt::Pointers{});
-    if (args.step == Step::co_rank) {
-      context.parallel_for(keys.rows * args.queries, 256, [&](int64_t begin, int64_t end) {
-        for (int64_t q = begin; q < end; ++q) args.ranks[q] = x.co_rank(q / args.queries, args.k[q]);
-      });
-      return;
-    }
-    const int64_t chunks_a = ceil_div(x.m, chunk), chunks = chunks_a + ceil_div(x.n, chunk);
-    context.parallel_for(keys.rows * chunks, ceil_div(chunk, x.m + x.n), [&](int64_t begin, int64_t end) {
-      for (int64_t id = begin; id < end; ++id) {
-        const int64_t row = id / chunks, c = id % chunks;
-        if (c < chunks_a) {
-          unmerge_side(
-              c * chunk, std::min((c + 1) * chunk, x.m), x.n, [&](int64_t i, int64_t j) { return x.later(row, i, j); },
-              [&](int64_t i, int64_t k) { v.give_a(row, i, k); });
-        } else {
-          const int64_t first = (c - chunks_a) * chunk;
-          unmerge_side(
-              first, std::min(first + chunk, x.n), x.m, [&](int64_t j, int64_t i) { return !x.later(row, i, j); },
-              [&](int64_t j, int64_t k) { v.give_b(row, j, k); });
-        }
-      }
+    const auto x = merge::Keys<typename decltype(type)::type>(args.in).bind(simt::Pointers{});
+    context.parallel_for(args.in.rows * args.queries, 256, [&](int64_t begin, int64_t end) {
+      for (int64_t q = begin; q < end; ++q) args.ranks[q] = x.co_rank(q / args.queries, args.k[q]);
     });
   });
 }

@@ -9,8 +9,8 @@ from torch_patterns.testing.spec import ALL, Large, Sample, Spec, around, bad, c
 
 # (m, n): around a thread's stretch, a block of lanes, a tile, a block's section and a thread's chunk; skewed and empty.
 SIZES = (
-    *((total // 3, total - total // 3) for total in around(8, 32, 128, 256, 1024, 2048, 3840, 4096)),
-    *((total - total // 3, total // 3) for total in around(1024, 5120, 7680)),
+    *((total // 3, total - total // 3) for total in around(8, 32, 128, 256, 1024, 2048, 2816, 4096, 5888)),
+    *((total - total // 3, total // 3) for total in around(1024, 3840, 11776)),
     *((1, 5000), (5000, 1), (0, 777), (777, 0), (1023, 1), (1, 1024), (3, 40), (600, 600)),
 )
 LONG = ((20_000, 12_769), (30_000, 36_000), (1, 40_000))  # several chunks of a thread, blocks and sections
