@@ -14,10 +14,11 @@ SOURCES = sorted(p for p in CSRC.rglob("*") if p.suffix in (".h", ".cuh", ".inc"
 FOLDERS = sorted(p for p in CSRC.iterdir() if any(p.glob("rungs*.def")))  # one a pattern
 # What a pattern may use of others, through their <pattern>.h only.
 USES = {
-    "sort": {"reduction", "scan", "merge"},
-    "segmented": {"reduction", "scan", "merge"},
-    "sparse": {"reduction", "scan", "merge", "sort", "segmented"},
-    "graph": {"reduction", "scan", "merge", "sort", "segmented", "sparse"},
+    "compact": {"scan"},
+    "sort": {"reduction", "scan", "histogram", "compact", "merge"},
+    "segmented": {"reduction", "scan", "histogram", "compact", "merge"},
+    "sparse": {"reduction", "scan", "histogram", "compact", "merge", "sort", "segmented"},
+    "graph": {"reduction", "scan", "histogram", "compact", "merge", "sort", "segmented", "sparse"},
     "lenet": {"conv", "pooling"},
 }
 TRAITS = {"commutative", "float_atomics", "host_sync", "quadratic"}

@@ -51,6 +51,8 @@ def test_opcheck(spec, device):
 
 def test_meta(spec, device):
     """Shapes, dtypes and strides of meta tensors are those of real ones; an unknown algorithm is refused there too."""
+    if spec.dynamic:
+        pytest.skip("no size without data")
     for dtype in spec.dtypes:
         for case in spec.cases(dtype, edges=False):
             sample = spec.sample(case, dtype, device)

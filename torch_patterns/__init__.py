@@ -15,7 +15,9 @@ if not _library.exists():
 torch.ops.load_library(str(_library))
 
 from torch_patterns import registry, simt  # noqa: E402
+from torch_patterns.compact import compact, compact_padded  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
+from torch_patterns.histogram import histogram  # noqa: E402
 from torch_patterns.layers import (  # noqa: E402
     absolute_error,
     bipolar_sigmoid,
@@ -31,7 +33,7 @@ from torch_patterns.merge import co_rank, merge, merge_pairs  # noqa: E402
 from torch_patterns.pooling import avg_pool2d, max_pool2d, subsample2d  # noqa: E402
 from torch_patterns.reduction import reduce  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
-from torch_patterns.scan import linear_recurrence, scan  # noqa: E402
+from torch_patterns.scan import linear_recurrence, scan, scan_with_indices  # noqa: E402
 from torch_patterns.segmented import segment_expand, segment_reduce, segment_scan  # noqa: E402
 from torch_patterns.sorting import (  # noqa: E402
     argsort,
@@ -52,10 +54,13 @@ __all__ = [
     "avg_pool2d",
     "bipolar_sigmoid",
     "co_rank",
+    "compact",
+    "compact_padded",
     "conv2d",
     "conv2d_dgrad",
     "conv2d_wgrad",
     "cross_entropy",
+    "histogram",
     "lexsort",
     "linear",
     "linear_recurrence",
@@ -67,6 +72,7 @@ __all__ = [
     "registry",
     "relu",
     "scan",
+    "scan_with_indices",
     "segment_expand",
     "segment_reduce",
     "segment_scan",

@@ -1,4 +1,4 @@
-"""Scans and linear recurrences (PMPP chapter 11; seed texts 000, 002, 003)."""
+"""Scans, linear recurrences and scans with indices (PMPP chapter 11; seed texts 000, 002, 003)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import front
+from torch_patterns.compact import compact_padded, unpack
 from torch_patterns.functional import differentiable
 from torch_patterns.registry import documented
+from torch_patterns.segmented import segment_reduce
 
 _ops = torch.ops.torch_patterns
 
@@ -85,7 +87,36 @@ def linear_recurrence(
     return _linear_recurrence(a, b, dim, initial, reverse, algorithm)
 
 
-# ---- gradient formulas for torch.func; csrc/torch/scan.cpp explains them and has the same in C++
+@documented("scan")
+def scan_with_indices(
+    x: Tensor, dim: int = -1, *, op: str = "max", reverse: bool = False, algorithm: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """The running maximum or minimum of ``x`` along ``dim``, and where it was first reached (chapter 11).
+
+    Of equal values, and of NaNs, the first in scan order counts: from the far end where ``reverse``.
+    ``torch.cummax`` takes the last. NaN is beyond every number, in either direction. Differentiable to every order: the
+    gradient of an element is the sum over the run that it leads, in which NaN stays. Deterministic.
+
+    Args:
+        x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
+        dim: the dimension to scan; negative counts from the end.
+        op: ``"max"`` or ``"min"``.
+        reverse: scan from the last element to the first.
+        algorithm: ``"auto"`` or one of the ladder below, for the scans that it takes.
+
+    Returns:
+        (values, indices): values like ``x`` (float32 under autocast), as :func:`scan` gives them; indices of the same
+        shape, int64, along ``dim``.
+
+    Raises:
+        IndexError: ``dim`` is out of range.
+        ValueError: ``op`` or ``algorithm`` is unknown, or the device does not offer the algorithm.
+        TypeError: the dtype is not supported.
+    """
+    return _scan_with_indices(x, dim, op, reverse, algorithm)
+
+
+# ---- gradient formulas for torch.func; csrc/torch/scan.cpp and scan_with_indices.cpp explain them
 
 
 def _next(x: Tensor, dim: int, reverse: bool) -> Tensor:
@@ -150,8 +181,24 @@ def _linear_recurrence_backward(inputs, h, g):
     return grad_a, adjoint.sum_to_size(b.shape).to(b.dtype), None, from_start, None, None
 
 
+def _indices_backward(inputs, outputs, g, _):
+    x, dim, op, reverse, algorithm = inputs
+    rest = (None,) * 4
+    if g.dim() == 0 or g.numel() == 0:
+        return g.clone(), *rest
+    dim = dim % g.dim()
+    places = torch.arange(g.shape[dim], device=g.device)
+    g, leads = g.movedim(dim, -1), outputs[1].movedim(dim, -1) == places
+    lines, leads = (g.flip(-1), leads.flip(-1).flatten()) if reverse else (g, leads.flatten())
+    starts, _ = compact_padded(torch.arange(leads.numel(), device=g.device), leads, leads.numel())
+    offsets = torch.cat([starts, starts.new_full((1,), leads.numel())])
+    sums = unpack(segment_reduce(lines.flatten(), offsets), leads).reshape(g.shape)
+    return (sums.flip(-1) if reverse else sums).movedim(-1, dim), *rest
+
+
 _scan = differentiable(_ops.scan, _scan_backward)
 _linear_recurrence = differentiable(_ops.linear_recurrence, _linear_recurrence_backward)
+_scan_with_indices = differentiable(_ops.scan_with_indices, _indices_backward)
 
 
 # ---- vmap: a batch dimension is one more dimension of the array
@@ -174,3 +221,12 @@ def _(info, in_dims, a, b, dim=-1, initial=None, reverse=False, algorithm="auto"
         initial = front(initial, in_dims[3], info.batch_size)
         initial = initial.reshape(initial.shape[0], *(1,) * (rank - 1 - initial.dim()), *initial.shape[1:])
     return _ops.linear_recurrence(a, b, dim + 1 if dim >= 0 else dim, initial, reverse, algorithm), 0
+
+
+@torch.library.register_vmap("torch_patterns::scan_with_indices")
+def _(info, in_dims, x, dim=-1, op="max", reverse=False, algorithm="auto"):
+    x = x.movedim(in_dims[0], 0)
+    if x.dim() == 1:
+        values, indices = _ops.scan_with_indices(x.unsqueeze(1), 1, op, reverse, algorithm)
+        return (values.squeeze(1), indices.squeeze(1)), (0, 0)
+    return _ops.scan_with_indices(x, dim + 1 if dim >= 0 else dim, op, reverse, algorithm), (0, 0)

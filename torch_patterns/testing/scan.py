@@ -1,4 +1,4 @@
-"""Scan and linear recurrence."""
+"""Scan, linear recurrence, and scan with indices."""
 
 from __future__ import annotations
 
@@ -232,4 +232,58 @@ RECURRENCE = Spec(
     flops=lambda sample, h: 2 * h.numel(),
 )
 
-SPECS = [SCAN, RECURRENCE]
+# ---- scan with indices
+
+
+def indices_reference(x, dim=-1, op="max", reverse=False):
+    """Step by step: who beats all before it leads."""
+    values = scan_reference(x, dim, op, reverse=reverse)
+    array = x.double().numpy() if x.dtype.is_floating_point else x.numpy()
+    lines = np.moveaxis(array.reshape(array.shape or (1,)), dim if array.ndim else 0, 0)
+    indices = np.zeros(lines.shape, np.int64)
+    for k in range(len(lines))[:: -1 if reverse else 1]:
+        if k == (len(lines) - 1 if reverse else 0):
+            held, leader = lines[k], np.full(lines[k].shape, k)
+        wins = (lines[k] > held if op == "max" else lines[k] < held) | ((lines[k] != lines[k]) & (held == held))
+        held, leader = np.where(wins, lines[k], held), np.where(wins, k, leader)
+        indices[k] = leader
+    indices = np.moveaxis(indices, 0, dim if array.ndim else 0)
+    return values, torch.from_numpy(np.ascontiguousarray(indices)).reshape(x.shape)
+
+
+def cummax(x, dim=-1, op="max", reverse=False):
+    return NotImplemented if reverse else {"max": torch.cummax, "min": torch.cummin}[op](x, dim)
+
+
+WITH_INDICES = Spec(
+    "scan_with_indices",
+    pattern="scan",
+    reference=indices_reference,
+    dtypes=ALL,
+    samples=(
+        case((9,)),
+        case((3, 7, 2), dim=1, op="min"),
+        case((4, 6), dim=0, reverse=True),
+        case((2, 9), op="min", reverse=True),
+        case((), dim=0),
+    ),
+    edges=(
+        *(case((n,), op=OPS[2 + n % 2], reverse=bool(n // 2 % 2)) for n in EDGES),
+        *(case((3, 515, 2), dim=1, op=op, reverse=reverse) for op in ("max", "min") for reverse in (False, True)),
+        case((70, 33), dim=0),
+    ),
+    empty=(case((0,)), case((3, 0), dim=1), case((0, 4), dim=1, op="min", reverse=True)),
+    grown=(case((3, 8), dim=1), case((5, 21), dim=1)),
+    autocast="float32",
+    bad=(
+        bad("op", ones(3), ValueError, "scan_with_indices: unknown op 'sum'.*max, min", op="sum"),
+        bad("dim", ones(3), IndexError, "scan_with_indices: .*dim.*1", dim=1),
+        bad(
+            "dtype", lambda device: (torch.ones(3, device=device).cfloat(),), TypeError, "scan_with_indices: .*Complex"
+        ),
+        bad("algorithm", ones(3), ValueError, "scan.*'no_such'.*auto", algorithm="no_such"),
+    ),
+    sized=lambda n: case((n,)),
+)
+
+SPECS = [SCAN, RECURRENCE, WITH_INDICES]

@@ -1,0 +1,210 @@
+// Compaction in one launch that reads the mask once and of the rows only what is kept.
+//
+// A block takes a tile by ticket. It ranks the tile's kept rows and publishes their number, and looks back upon the
+// tiles before for the address of the first one (block/lookback.cuh). The kept rows' numbers stand in shared memory
+// side by side, so that consecutive threads move consecutive words of the result. A tile has the more rows the shorter
+// they are: what it costs to be the next in the chain does not depend on its size.
+#include "block/per_output.h"
+#include "compact/rows.h"
+#ifdef __CUDACC__
+#include "block/load_store.cuh"
+#include "block/lookback.cuh"
+
+namespace tp::compact {
+namespace {
+
+constexpr int threads = 512, warps = threads / block::warp_size, tiles_a_group = 128;
+constexpr int batch = 8;  // words that a thread has in flight
+constexpr uint16_t dropped = 0xffff;
+
+struct Tile {
+  int rows, kept;
+};
+
+// Of four rows of the mask, from `row` on, the high bit of each byte; `whole`: all four are there, and aligned.
+TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool whole) {
+  unsigned bytes = 0;
+  if (whole) {
+    bytes = *reinterpret_cast<const unsigned*>(mask + row);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (row + k < rows) bytes |= unsigned(mask[row + k].byte) << 8 * k;
+    }
+  }
+  return (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
+}
+
+// Ranks the kept rows of the tile at row `first`: a lane has four neighbouring rows of each of `rounds` stretches of
+// its warp. The counts of all rounds travel in the bytes of one word, none of them above 128. Ends with a barrier.
+template <bool packs, int items>
+TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t* list, int* warp_kept) {
+  constexpr int tile_rows = threads * items, rounds = items / 4, stretch = 4 * block::warp_size;
+  static_assert(rounds <= 8, "the counts of a round take a byte");
+  const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
+  const int mine = warp * rounds * stretch + 4 * lane, rows = int(tp::min(n - first, int64_t(tile_rows)));
+  const bool whole = rows == tile_rows && reinterpret_cast<uintptr_t>(mask) % 4 == 0;
+  unsigned kept[rounds];
+  uint64_t counts = 0;
+#pragma unroll
+  for (int j = 0; j < rounds; ++j) kept[j] = kept_of_four(mask + first, mine + j * stretch, rows, whole);
+#pragma unroll
+  for (int j = 0; j < rounds; ++j) counts |= uint64_t(__popc(kept[j])) << 8 * j;
+  const uint64_t upto = block::inclusive_scan<Sum<uint64_t>>(counts), before = upto - counts;
+  const uint64_t totals = block::broadcast(upto, block::warp_size - 1);
+  if (lane == 0) {
+    warp_kept[warp] = int(__dp4a(unsigned(totals >> 32), 0x01010101u, __dp4a(unsigned(totals), 0x01010101u, 0u)));
+  }
+  __syncthreads();
+  int rank = 0, total = 0;
+#pragma unroll
+  for (int w = 0; w < warps; ++w) {
+    if (w == warp) rank = total;
+    total += warp_kept[w];
+  }
+#pragma unroll
+  for (int j = 0; j < rounds; ++j) {
+    int at = rank + int(before >> 8 * j & 0xff);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const bool keep = kept[j] >> (8 * k + 7) & 1;
+      const int row = mine + j * stretch + k;
+      if (packs && keep) list[at] = uint16_t(row);
+      if (!packs) list[row] = keep ? uint16_t(at) : dropped;
+      at += keep;
+    }
+    rank += int(totals >> 8 * j & 0xff);
+  }
+  __syncthreads();
+  return {rows, total};
+}
+
+// Moves n words, word i by load(i) and store(i, word), with `batch` loads of a thread in flight.
+template <class Word, class Load, class Store>
+TP_DEVICE void move_words(int64_t n, Load load, Store store) {
+  for (int64_t first = threadIdx.x; first < n; first += threads * batch) {
+    Word words[batch];
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      if (first + b * threads < n) words[b] = load(first + b * threads);
+    }
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      if (first + b * threads < n) store(first + b * threads, words[b]);
+    }
+  }
+}
+
+// `items`: rows a thread; `single`: a row is one word.
+template <bool packs, bool single, int items, class Rows>
+__global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, const block::Chain<int64_t> chain,
+                                                                 int64_t tiles) {
+  using Word = typename Rows::Word;
+  __shared__ uint16_t list[threads * items];  // pack: the kept rows; unpack: each row's rank among them, or `dropped`
+  __shared__ int warp_kept[warps];
+  __shared__ int64_t before_tile;
+  const int64_t id = block::take_ticket(chain), first = id * threads * items, width = single ? 1 : r.width;
+  const Tile tile = rank_rows<packs, items>(r.mask, first, r.n, list, warp_kept);
+  if (threadIdx.x == 0 && chain.tickets) chain.tiles[id].publish(tile.kept);
+  if (threadIdx.x < block::warp_size) {
+    const int64_t before = chain.tickets ? block::look_back<Sum<int64_t>, tiles_a_group>(chain, id, 0) : 0;
+    if (threadIdx.x == 0) {
+      before_tile = before;
+      const int64_t upto = before + tile.kept;
+      if (id % tiles_a_group == tiles_a_group - 1 && id + 1 < tiles) chain.groups[id / tiles_a_group].publish(upto);
+      if (id + 1 == tiles && r.count) *r.count = upto;
+    }
+  }
+  __syncthreads();
+  const int64_t before = before_tile;
+
+  if constexpr (packs) {
+    Word* to = r.out + before * width;
+    const int64_t room = r.packed - before;  // no more than this is written, should the mask have changed meanwhile
+    const auto load = [&](int64_t i) {
+      const int64_t row = single ? i : floor_div(i, width);
+      return r.in[(first + list[row]) * width + i - row * width];
+    };
+    move_words<Word>(tp::min(int64_t(tile.kept), room) * width, load,
+                     [&](int64_t i, const Word& word) { to[i] = word; });
+    if (r.packed < r.n) return;
+    Word* end = r.out + (r.n - (first - before)) * width;  // what is dropped takes the places from the far end
+    for (int64_t i = threadIdx.x; i < (tile.rows - tile.kept) * width; i += threads) end[-1 - i] = r.fill;
+  } else {
+    Word* to = r.out + first * width;
+    const auto load = [&](int64_t i) {
+      const int64_t row = single ? i : floor_div(i, width), from = before + list[row];
+      return list[row] == dropped || from >= r.packed ? Word{} : r.in[from * width + i - row * width];
+    };
+    move_words<Word>(tile.rows * width, load, [&](int64_t i, const Word& word) { to[i] = word; });
+  }
+}
+
+template <bool packs, bool single, int items, class Rows>
+void launch(const Rows& rows, Context& context) {
+  const int64_t tiles = ceil_div(rows.n, int64_t(threads * items));
+  require(tiles <= 2147483647, "single_pass: ", rows.n, " rows are too many for one launch");
+  block::Chain<int64_t> chain{};
+  if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, ceil_div(tiles, int64_t(tiles_a_group)));
+  single_pass_kernel<packs, single, items>
+      <<<unsigned(tiles), threads, 0, cudaStream_t(context.stream)>>>(rows, chain, tiles);
+  check_launch("single_pass");
+}
+
+template <bool packs>
+void move(const Args& args, Context& context) {
+  with_rows(args, [&](const auto& rows) {
+    if (rows.width == 1) return launch<packs, true, 32>(rows, context);
+    if (args.row_bytes <= 64) return launch<packs, false, 32>(rows, context);
+    launch<packs, false, 16>(rows, context);
+  });
+}
+
+// Kept rows, `bytes` of the mask at a time.
+template <int bytes>
+__global__ __launch_bounds__(threads) void count_kernel(const uint8_t* mask, int64_t n, unsigned long long* count) {
+  using Bytes = block::Vector<uint8_t, bytes>;
+  __shared__ unsigned total;
+  if (threadIdx.x == 0) total = 0;
+  __syncthreads();
+  unsigned kept = 0;
+  const int64_t id = int64_t(blockIdx.x) * threads + threadIdx.x, step = int64_t(gridDim.x) * threads;
+#pragma unroll 4
+  for (int64_t i = id; i < n / bytes; i += step) {
+    const Bytes x = reinterpret_cast<const Bytes*>(mask)[i];
+#pragma unroll
+    for (int b = 0; b < bytes; ++b) kept += x.v[b] != 0;
+  }
+  for (int64_t i = n / bytes * bytes + id; i < n; i += step) kept += mask[i] != 0;
+  kept = __reduce_add_sync(~0u, kept);
+  if (threadIdx.x % block::warp_size == 0) atomicAdd(&total, kept);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(count, static_cast<unsigned long long>(total));
+}
+
+void count(const Args& args, Context& context) {
+  context.clear(args.count, int64_t(sizeof(int64_t)));
+  const auto* mask = static_cast<const uint8_t*>(args.mask);
+  const bool aligned = reinterpret_cast<uintptr_t>(mask) % 16 == 0;
+  const int64_t blocks = tp::min(ceil_div(args.n, int64_t(threads * (aligned ? 64 : 4))), int64_t(1056));
+  if (blocks == 0) return;
+  const auto kernel = aligned ? count_kernel<16> : count_kernel<1>;
+  kernel<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(
+      mask, args.n, reinterpret_cast<unsigned long long*>(args.count));
+  check_launch("single_pass");
+}
+
+}  // namespace
+
+void single_pass(const Args& args, Context& context) {
+  if (args.step == Step::count || args.n == 0) {
+    if (args.count) count(args, context);
+  } else if (args.step == Step::pack) {
+    move<true>(args, context);
+  } else {
+    move<false>(args, context);
+  }
+}
+
+}  // namespace tp::compact
+#endif

@@ -1,0 +1,103 @@
+// The production compaction of the CPU: fixed chunks on all threads. Pass 1 counts the kept rows of each chunk, the
+// counts are summed up, and pass 2 moves the rows.
+//
+// A random mask is a branch that no processor predicts. So each stretch of a chunk is first listed, every row writing
+// its number to the next free place of the list and a kept one taking the place; then the list is followed.
+#include <algorithm>
+
+#include "compact/rows.h"
+
+namespace tp::compact {
+namespace {
+
+constexpr int64_t chunk = 1 << 14, stretch = 256;
+
+template <class Rows>
+class Threaded {
+ public:
+  Threaded(const Rows& rows, Step step, Context& context)
+      : r_(rows),
+        step_(step),
+        context_(context),
+        chunks_(ceil_div(rows.n, chunk)),
+        before_(context.workspace<int64_t>(chunks_ + 1)) {}
+
+  void run() {
+    before_[0] = 0;
+    each_chunk([&](int64_t c, int64_t begin, int64_t end) {
+      int64_t kept = 0;
+      for (int64_t i = begin; i < end; ++i) kept += r_.mask[i];
+      before_[c + 1] = kept;
+    });
+    for (int64_t c = 0; c < chunks_; ++c) before_[c + 1] += before_[c];
+    if (r_.count) *r_.count = before_[chunks_];
+    if (step_ == Step::pack) {
+      each_chunk([&](int64_t c, int64_t begin, int64_t end) { pack(begin, end, before_[c]); });
+    } else if (step_ == Step::unpack) {
+      each_chunk([&](int64_t c, int64_t begin, int64_t end) { unpack(begin, end, before_[c]); });
+    }
+  }
+
+ private:
+  void pack(int64_t begin, int64_t end, int64_t place) const {
+    // What is dropped before `begin` has its places at the far end.
+    if (r_.packed == r_.n) {
+      const int64_t last = r_.n - (begin - place), first = last - (end - begin) + kept(begin, end);
+      std::fill(r_.out + first * r_.width, r_.out + last * r_.width, r_.fill);
+    }
+    each_kept(begin, end, [&](int64_t i) { copy(r_.in + i * r_.width, r_.out + place++ * r_.width); });
+  }
+
+  void unpack(int64_t begin, int64_t end, int64_t place) const {
+    std::fill(r_.out + begin * r_.width, r_.out + end * r_.width, typename Rows::Word{});
+    each_kept(begin, end, [&](int64_t i) {
+      if (place < r_.packed) copy(r_.in + place * r_.width, r_.out + i * r_.width);
+      ++place;
+    });
+  }
+
+  void copy(const typename Rows::Word* from, typename Rows::Word* to) const {
+    if (r_.width == 1) {
+      *to = *from;
+    } else {
+      std::copy(from, from + r_.width, to);
+    }
+  }
+
+  int64_t kept(int64_t begin, int64_t end) const { return before_[begin / chunk + 1] - before_[begin / chunk]; }
+
+  template <class F>
+  void each_kept(int64_t begin, int64_t end, F f) const {
+    uint8_t list[stretch];
+    for (int64_t first = begin; first < end; first += stretch) {
+      const int64_t rows = tp::min(stretch, end - first);
+      int64_t kept = 0;
+      for (int64_t i = 0; i < rows; ++i) {
+        list[kept] = uint8_t(i);
+        kept += r_.mask[first + i];
+      }
+      for (int64_t k = 0; k < kept; ++k) f(first + list[k]);
+    }
+  }
+
+  // f(chunk, begin, end)
+  template <class F>
+  void each_chunk(F f) const {
+    context_.parallel_for(chunks_, 1, [&](int64_t first, int64_t last) {
+      for (int64_t c = first; c < last; ++c) f(c, c * chunk, tp::min(r_.n, (c + 1) * chunk));
+    });
+  }
+
+  const Rows& r_;
+  Step step_;
+  Context& context_;
+  int64_t chunks_, *before_;
+};
+
+}  // namespace
+
+void threaded(const Args& args, Context& context) {
+  with_rows(args, [&](const auto& rows) { Threaded<std::decay_t<decltype(rows)>>(rows, args.step, context).run(); });
+}
+
+}  // namespace tp::compact

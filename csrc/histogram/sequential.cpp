@@ -1,0 +1,24 @@
+// The sequential histogram: one element after another. It is the oracle that every other rung is held to, so it is
+// written for plainness alone.
+#include <algorithm>
+
+#include "histogram/bins.h"
+
+namespace tp::histogram {
+
+void sequential(const Args& args, Context&) {
+  with_problem(args, [](const auto& problem) {
+    Extent extent;
+    if (problem.needs_extent) {
+      for (int64_t i = 0; i < problem.n; ++i) extent.include(problem.in[i]);
+    }
+    const auto bins = problem.bins_over(extent);
+    std::fill(problem.counts, problem.counts + problem.bins, 0);
+    for (int64_t i = 0; i < problem.n; ++i) {
+      int64_t bin;
+      if (bins.locate(problem.in[i], bin)) ++problem.counts[bin];
+    }
+  });
+}
+
+}  // namespace tp::histogram

@@ -1,0 +1,140 @@
+"""Compaction: what a mask keeps, packed in order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_patterns.batching import loop
+from torch_patterns.functional import differentiable
+from torch_patterns.registry import algorithms, documented
+
+_ops = torch.ops.torch_patterns
+
+
+@documented("compact")
+def compact(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> Tensor:
+    """What ``mask`` keeps of ``x``, in order: ``x[mask]`` (stream compaction: a scan and a scatter; beyond the book).
+
+    How much is kept, only the device knows: on CUDA the host waits for it, and a call cannot be captured in a CUDA
+    graph (see :func:`compact_padded`). Differentiable to every order; deterministic.
+
+    Args:
+        x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
+        mask: bool; of the shape of ``x``, or of its leading dimensions, which then choose rows.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        [kept, ...], where ... are the dimensions of ``x`` behind those of ``mask``; a new contiguous tensor. ``vmap``
+        over ``mask`` takes masks that keep equally many.
+
+    Raises:
+        RuntimeError: the shape of ``mask`` does not fit, devices differ, or the call is being captured.
+        ValueError: ``algorithm`` is unknown or not offered by the device.
+        TypeError: the dtype is not supported, or ``mask`` is not bool.
+    """
+    return _compact(x, mask, algorithm)
+
+
+@documented("compact")
+def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str = "auto") -> tuple[Tensor, Tensor]:
+    """What ``mask`` keeps of ``x``, in order, then ``fill``: of the size of ``x``, so that the host need not wait.
+
+    ``values.flatten(0, mask.dim() - 1)[:count]`` is ``x[mask]``. Can be captured in a CUDA graph. Differentiable to
+    every order; deterministic (beyond the book).
+
+    Args:
+        x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
+        mask: bool; of the shape of ``x``, or of its leading dimensions, which then choose rows.
+        fill: what stands behind the kept elements; a number that the dtype of ``x`` can hold.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        (values, count): values like ``x``, kept elements or rows first, in row-major order of the mask's dimensions;
+        count, a scalar int64 tensor, says how many.
+
+    Raises:
+        RuntimeError: the shape of ``mask`` does not fit, devices differ, or the dtype cannot hold ``fill``.
+        ValueError: ``algorithm`` is unknown or not offered by the device.
+        TypeError: the dtype is not supported, or ``mask`` is not bool.
+    """
+    return _compact_padded(x, mask, fill, algorithm)
+
+
+# ---- gradient formulas for torch.func; csrc/torch/compact.cpp explains them and has the same in C++
+
+
+def unpack(rows: Tensor, mask: Tensor, algorithm: str = "auto") -> Tensor:
+    """The rows where ``mask`` is true, one after another, and zero elsewhere: the transpose of both compactions."""
+    return _compact_backward(rows, mask, algorithm)
+
+
+def _compact_gradient(inputs, y, g):
+    x, mask, algorithm = inputs
+    return unpack(g, mask, algorithm), None, None
+
+
+def _padded_gradient(inputs, outputs, g, g_count):
+    x, mask, fill, algorithm = inputs
+    return unpack(g.reshape(mask.numel(), *x.shape[mask.dim() :]), mask, algorithm), None, None, None
+
+
+def _backward_gradient(inputs, y, g):
+    grad, mask, algorithm = inputs
+    packed = _compact_padded(g, mask, 0, algorithm)[0].reshape(mask.numel(), *grad.shape[1:])
+    missing = grad.shape[0] - packed.shape[0]
+    if missing > 0:
+        packed = torch.cat([packed, packed.new_zeros(missing, *grad.shape[1:])])
+    return packed[: grad.shape[0]], None, None
+
+
+_compact = differentiable(_ops.compact, _compact_gradient)
+_compact_padded = differentiable(_ops.compact_padded, _padded_gradient)
+_compact_backward = differentiable(_ops.compact_backward, _backward_gradient)
+
+
+# ---- the size that nobody knows, for compilers
+
+
+@torch.library.register_fake("torch_patterns::compact")
+def _(x, mask, algorithm="auto"):
+    if mask.dtype != torch.bool:
+        raise TypeError(f"compact: mask must be bool, got {mask.dtype}")
+    if x.device != mask.device:
+        raise RuntimeError(f"compact: x is on {x.device}, mask on {mask.device}")
+    if mask.dim() > x.dim() or tuple(mask.shape) != tuple(x.shape[: mask.dim()]):
+        raise RuntimeError(f"compact: mask must have the shape of x or of its leading dimensions, got {mask.shape}")
+    if algorithm != "auto" and algorithm not in algorithms("compact"):
+        raise ValueError(f"compact: unknown algorithm {algorithm!r}")
+    kept = torch.library.get_ctx().new_dynamic_size()
+    return x.new_empty(kept, *x.shape[mask.dim() :])
+
+
+# ---- vmap: with one mask for all samples, a batch dimension is one more dimension of a row
+
+
+@torch.library.register_vmap("torch_patterns::compact")
+def _(info, in_dims, x, mask, algorithm="auto"):
+    if in_dims[1] is None:
+        return _ops.compact(x.movedim(in_dims[0], mask.dim()), mask, algorithm), 1
+    try:
+        return loop(_ops.compact, info, (*in_dims[:2], None), x, mask, algorithm)
+    except RuntimeError as error:
+        if "stack expects" not in str(error):
+            raise
+        raise RuntimeError("compact: under vmap every mask must keep equally many; see compact_padded") from None
+
+
+@torch.library.register_vmap("torch_patterns::compact_padded")
+def _(info, in_dims, x, mask, fill=0, algorithm="auto"):
+    if in_dims[1] is None:
+        outputs = _ops.compact_padded(x.movedim(in_dims[0], mask.dim()), mask, fill, algorithm)
+        return outputs, (mask.dim(), None)
+    return loop(_ops.compact_padded, info, (*in_dims[:2], None, None), x, mask, fill, algorithm)
+
+
+@torch.library.register_vmap("torch_patterns::compact_backward")
+def _(info, in_dims, grad, mask, algorithm="auto"):
+    if in_dims[1] is None:
+        return _ops.compact_backward(grad.movedim(in_dims[0], 1), mask, algorithm), mask.dim()
+    return loop(_ops.compact_backward, info, (*in_dims[:2], None), grad, mask, algorithm)

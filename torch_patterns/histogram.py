@@ -1,0 +1,51 @@
+"""Histograms."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_patterns.batching import loop
+from torch_patterns.registry import documented
+
+_ops = torch.ops.torch_patterns
+
+
+@documented("histogram")
+def histogram(
+    x: Tensor, bins: int, *, min: float | None = None, max: float | None = None, algorithm: str = "auto"
+) -> Tensor:
+    """How many elements of ``x`` fall in each bin (beyond the book's chapters 10 to 16).
+
+    Integers and bools fall in the bin of their own number, from 0 on, as in ``torch.bincount``. Floats, and integers if
+    ``min`` or ``max`` is given, fall in uniform bins of [min, max], as in ``torch.histc``: bin i reaches from edge i up
+    to, but not including, edge i + 1, and the last bin includes ``max``. Edge i is ``min + i * (max - min) / bins``,
+    each operation rounded to float64, and an element is compared with it exactly (int64 beyond 2^53 as its nearest
+    float64). What lies outside, and NaN, is not counted.
+
+    An absent end of the range is the least or the greatest of the finite elements (infinities lie outside), found on
+    the device: the host does not wait. Where ``min`` equals ``max``, the range is [min - 1, max + 1].
+
+    The result is the same on every device, by every algorithm, and in every run. It has no gradient.
+
+    Args:
+        x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
+        bins: how many; positive.
+        min: the first edge; finite.
+        max: the last edge; finite, not less than ``min``.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        [bins], int64.
+
+    Raises:
+        ValueError: ``bins`` is not positive, ``min`` is greater than ``max``, one of them is NaN or infinite, or
+            ``algorithm`` is unknown or not offered by the device.
+        TypeError: the dtype is not supported.
+    """
+    return _ops.histogram(x, bins, min, max, algorithm)
+
+
+@torch.library.register_vmap("torch_patterns::histogram")
+def _(info, in_dims, x, bins, min=None, max=None, algorithm="auto"):
+    return loop(_ops.histogram, info, (*in_dims[:1], *(None,) * 4), x, bins, min, max, algorithm)
