@@ -32,6 +32,7 @@ struct Lane {
 };
 
 constexpr int digit_bits = 8, radix = 1 << digit_bits;
+constexpr int wide_bits = 12;             // of a digit in the cache, where there are keys enough to fill its counters
 constexpr int64_t cache_bytes = 1 << 18;  // of keys and loads: twice that, with the spare, stays in a core's cache
 
 template <class W>
@@ -106,15 +107,17 @@ void insertion_sort(const Lane<W, Load>& x, int64_t n, W window) {
 // From `from` to `to`, which end up where `in_to` says; `differ` are the bits to sort by.
 template <class W, class Load>
 void sort_lsd(Lane<W, Load> from, Lane<W, Load> to, int64_t n, W differ, bool in_to) {
-  constexpr int most = int(sizeof(W));
-  const int low = lowest(differ), top = width(differ), bits = top - low, widest = n < 1024 ? 5 : digit_bits;
+  const int low = lowest(differ), top = width(differ), bits = top - low,
+            widest = n < 1024   ? 5
+                     : n < 8192 ? digit_bits
+                                : wide_bits;
   const int passes = ceil_div(bits, widest), each = ceil_div(bits, passes);
   const auto digit_of = [&](int pass) {
     const int shift = low + pass * each;
     return Digit<W>(shift, tp::min(each, top - shift));
   };
-  std::array<uint32_t, size_t(radix) * most> counts;  // of all digits at once: one pass over the keys
-  const int together = tp::min(passes, most);
+  std::array<uint32_t, size_t(2) << wide_bits> counts;  // of all digits at once: one pass over the keys
+  const int together = tp::min(passes, 2 << (wide_bits - each));
   for (int first = 0; first < passes; first += together) {
     const int last = tp::min(first + together, passes);
     std::fill(counts.begin(), counts.begin() + ((last - first) << each), 0u);

@@ -76,7 +76,7 @@ def lexsort_reference(keys, dim=-1, descending=False, index_dtype=torch.int64):
     return torch.from_numpy(np.lexsort(ranks, axis=dim)) if keys[0].dim() else torch.zeros((), dtype=torch.int64)
 
 
-def segment_order(keys, offsets, **order):
+def segment_order(keys, offsets, validate=False, **order):
     bounds = offsets.tolist()
     parts = [stable_order(keys[a:b], **order) + a for a, b in zip(bounds, bounds[1:], strict=False)]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
