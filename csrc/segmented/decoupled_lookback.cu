@@ -12,7 +12,14 @@
 namespace tp::segment_scan {
 
 void decoupled_lookback(const Args& args, Context& context) {
-  segmented::with_scan(args, [&](const auto& e) { segmented::scan_by_path(e, context); });
+  using namespace segmented;
+  with_scan(args, [&](const auto& e) {
+    if constexpr (is_extremum<std::decay_t<decltype(e)>>) {
+      extrema_by_lookback(args, context);
+    } else {
+      scan_by_path(e, context);
+    }
+  });
 }
 
 }  // namespace tp::segment_scan

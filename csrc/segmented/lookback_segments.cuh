@@ -2,8 +2,9 @@
 // strip of at most 32 columns.
 //
 // A tile publishes its rows since its last end at once. If its first segment began in an earlier tile, it combines what
-// the tiles from there on have published: of its own group of tiles by a fixed tree, after the running value that the
-// last tile of each group hands on. So a look-back never goes beyond the segment's first tile, nor beyond the group.
+// has been published from there on, in three fixed levels: the tiles of its group, the groups of its group of groups,
+// and the running value before that. No look-back goes beyond the segment's first tile, none takes more than 65 values,
+// and only one tile in 1,024 hands on a value that it had to wait for in a chain.
 #pragma once
 #include "block/lookback.cuh"
 #include "segmented/merge_path.cuh"
@@ -20,15 +21,18 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   using Monoid = typename std::conditional<affine, typename E::Monoid, typename E::Base>::type;
   using Acc = typename Monoid::Acc;
   using Mark = uint8_t;
+  static constexpr int max_stretches = ScanShape::threads;
 
-  static int mark_bytes(const block::Path& path) { return ceil_div(path.items, 16) * 16; }
-  static int rows_bytes(const block::Path& path, const Strips& strips, int size) {
-    return ceil_div(path.items * strips.across * size + 16, 16) * 16;
+  // Shared memory: marks of rows and stretches; the rows; the factors, or results that are wider than the rows.
+  TP_HD static int row_marks(int items) { return align16(items); }
+  TP_HD static int marks(int items) { return row_marks(items) + align16(max_stretches); }
+  TP_HD static int rows(int items, int across, int size) { return align16(items * across * size + 16); }
+  static int shared_bytes(int items, int across) {
+    return marks(items) + rows(items, across, sizeof(In)) +
+           (affine     ? rows(items, across, sizeof(In))
+            : in_place ? 0
+                       : rows(items, across, sizeof(Out)));
   }
-  // Tiles of a group, for `across` columns: as many as the block's stretches look up in at most 8 steps.
-  TP_HD static int run(int across) { return across == 1 ? 1 : across < 4 ? 2 : 8; }
-  TP_HD static int group(int across) { return ScanShape::warps * (block::warp_size / across) * run(across); }
-
   TP_DEVICE static Acc operand(In x, In factor, bool head) {
     if constexpr (affine) {
       using A = decltype(E::Base::Acc::a);
@@ -47,38 +51,75 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   }
 };
 
+// What tiles, groups of tiles and groups of groups publish: a tile and a group their own value since their last
+// closing, a group of groups the running value at its end, since the last closing of all. In each, columns one after
+// another.
+constexpr int members = 32;  // of a group, and of a group of groups: a run
+
+template <class Acc>
+struct ScanChain {
+  block::Cell<Acc>*tiles, *groups, *runs;
+  int64_t tile_count, group_count, run_count;
+  unsigned long long* tickets;
+};
+
 template <class Acc>
 struct ScanTiles {
   const block::Split* splits;
   unsigned* bad;
-  block::Chain<Acc> chain;  // of each column
-  int marks, rows;          // bytes of shared memory
+  ScanChain<Acc> chain;
 };
 
-// What precedes a tile, from tile `start` on; in the lanes of the block's last stretch.
-template <class Shape, class Joint>
-TP_DEVICE typename Shape::Acc look_back(Joint& joint, const block::Chain<typename Shape::Acc>& chain, int64_t tile,
-                                        int64_t start, const block::Place& place, int across, int full_across,
-                                        int64_t column, int64_t width) {
-  using M = typename Shape::Monoid;
+// What precedes a tile that is open, from tile `start` on, to before[column]; each warp looks for some of the columns.
+// A tile that is all one segment's (`through`) publishes for its group and its run if it is their last.
+template <class M, int warps, bool single>
+TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, int64_t start, bool through,
+                         const block::Strips<single>& strips, int64_t first_column, const typename M::Acc* tails,
+                         typename M::Acc* before) {
   using Acc = typename M::Acc;
-  const int run = Shape::run(full_across), members = Shape::group(full_across);
-  const int64_t group = tile / members, first = group * members;
-  const int64_t from = tp::max(start, first + place.stretch * run),
-                to = tp::min(first + (place.stretch + 1) * run, tile);
-  Acc sum = M::identity();
-  if (place.active) {
-    if (place.stretch == 0 && start < first) sum = chain.groups[(group - 1) * width + column].wait();
-    for (int64_t t = from; t < to; ++t) sum = M::combine(sum, chain.tiles[t * width + column].wait());
+  constexpr int most = single ? 1 : ceil_div(members * ceil_div(block::warp_size, warps), block::warp_size);
+  const int lane = int(threadIdx.x) % block::warp_size, columns = ceil_div(strips.across(), warps);
+  const int mine = int(threadIdx.x) / block::warp_size * columns + lane % columns,
+            stretches = block::warp_size / columns;
+  const int each = ceil_div(members, stretches), lanes = stretches * columns;
+  const bool active = lane < lanes && mine < strips.columns(first_column);
+  const int64_t column = first_column + mine, group = tile / members, run = group / members;
+  // The published values of a group's members from `from` to `end` - 1.
+  const auto combined = [&](const block::Cell<Acc>* cells, int64_t from, int64_t end) {
+    const int64_t first = end / members * members + lane / columns * each;
+    const int64_t low = tp::max(from, first), high = tp::min(first + each, end);
+    Acc sum = M::identity();
+    if (active && low < high) sum = block::wait_all<M, most>(cells + low, int(high - low));
+    for (int distance = columns; distance < lanes; distance *= 2) {
+      const Acc right = block::shuffle_down(sum, distance);
+      if (lane + distance < lanes) sum = M::combine(sum, right);
+    }
+    return sum;
+  };
+  if (mine - lane % columns >= strips.across()) return;  // a warp with no columns
+  const bool speaks = active && lane < columns;
+  Acc sum = combined(chain.tiles + column * chain.tile_count, start, tile);
+  if (speaks && through && tile % members == members - 1) {
+    chain.groups[column * chain.group_count + group].publish(M::combine(sum, tails[mine]));
   }
-  Acc whole;
-  block::join<M>(joint, sum, false, across, whole);
-  return whole;
+  if (start < group * members) {
+    Acc far = combined(chain.groups + column * chain.group_count, start / members, group);
+    if (speaks && start < run * members * members) {
+      far = M::combine(chain.runs[column * chain.run_count + run - 1].wait(), far);
+    }
+    sum = M::combine(far, sum);
+  }
+  if (!speaks) return;
+  if (through && group % members == members - 1 && tile % members == members - 1) {
+    chain.runs[column * chain.run_count + run].publish(M::combine(sum, tails[mine]));
+  }
+  before[mine] = sum;
 }
 
-template <class E>
-__global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, const block::Path path,
-                                                                    const Strips strips,
+template <class E, bool single>
+__global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, const block::Bounds<true> bounds,
+                                                                    const block::Path path,
+                                                                    const block::Strips<single> strips,
                                                                     const ScanTiles<typename ScanShape<E>::Acc> tiles) {
   using Shape = ScanShape<E>;
   using M = typename Shape::Monoid;
@@ -86,91 +127,106 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   using Out = typename E::Output;
   using Acc = typename Shape::Acc;
   extern __shared__ uint4 memory[];
-  __shared__ block::Joint<Acc, Shape::warps> joint, other_joint;
-  __shared__ Acc before_tile[block::warp_size];
-  auto* marks = reinterpret_cast<typename Shape::Mark*>(memory);
-  clear_marks(marks, tiles.marks);
-  const auto x = e.bind(simt::Pointers{});
-  const int64_t ticket = block::take_ticket(tiles.chain), tile = ticket / strips.count;
-  const int64_t first_column = (ticket - tile * strips.count) * strips.across;
-  const int across = strips.columns(first_column);
-  const block::Share share(x.offsets, path, tiles.splits, tile, tiles.bad);
+  __shared__ block::Joint<Acc, Shape::warps> joint;
+  __shared__ Acc tails[block::warp_size], before_tile[block::warp_size];
+  __shared__ block::Arrivals arrivals;
+  char* const bytes = reinterpret_cast<char*>(memory);
+  const int items = Shape::items(strips), tile_marks = Shape::marks(items);
+  start_tile<Shape::threads>(memory, tile_marks, arrivals, Shape::affine ? 2 : 1);
+  const int64_t ticket = block::take_ticket(block::Chain<Acc>{nullptr, nullptr, tiles.chain.tickets});
+  const int64_t tile = strips.line(ticket), first_column = strips.first_column(ticket);
+  const int across = strips.across(), columns = strips.columns(first_column);
+  const block::Share share(bounds, items, typename Shape::EndItems{}, tiles.splits, tile, tiles.bad);
 
-  // Rows to shared memory, in the order of memory; place i of the tile is row `at(i)` there.
-  const int64_t memory_row = e.reverse ? e.n - share.row - share.rows : share.row;
-  const int64_t memory_first = memory_row * e.width + first_column;
-  char* free_memory = reinterpret_cast<char*>(memory) + tiles.marks;
-  auto* staged = reinterpret_cast<In*>(free_memory);
-  block::stage(staged, e.in + memory_first, share.rows, across, e.width);
-  const In *values = staged + block::phase(e.in + memory_first), *factors = values;
+  // Rows to shared memory, in the order of memory.
+  const int64_t memory_first = (e.reverse ? e.n - share.row - share.rows : share.row) * e.width + first_column;
+  const auto lines = [&](auto* array) {
+    return block::Lines<std::remove_reference_t<decltype(*array)>>(array, e.n * e.width, memory_first, share.rows,
+                                                                   columns);
+  };
+  auto* staged = reinterpret_cast<In*>(bytes + tile_marks);
+  block::stage<Shape::threads>(arrivals, staged, lines(e.in), strips);
   int skip = block::phase(e.in + memory_first);
+  const In *values = staged + skip, *factors = values;
   auto* results = reinterpret_cast<Out*>(staged);
+  char* const more = bytes + tile_marks + Shape::rows(items, across, sizeof(In));
   if constexpr (Shape::affine) {
-    auto* staged_factors = reinterpret_cast<In*>(free_memory + tiles.rows);
-    block::stage(staged_factors, e.a + memory_first, share.rows, across, e.width);
-    factors = staged_factors + block::phase(e.a + memory_first);
+    block::stage<Shape::threads>(arrivals, reinterpret_cast<In*>(more), lines(e.a), strips);
+    factors = reinterpret_cast<In*>(more) + block::phase(e.a + memory_first);
   } else if constexpr (!Shape::in_place) {
-    results = reinterpret_cast<Out*>(free_memory + tiles.rows);
+    results = reinterpret_cast<Out*>(more);
     skip = block::phase(e.out + memory_first);
   }
-  // A mark stands at the last place of a segment.
-  block::each_segment(x.offsets, share, share.ends, tiles.bad, [&](int k, int64_t begin, int64_t end) {
-    const int64_t last = end - 1 - share.row;
-    if (begin < end && last >= 0 && last < share.rows) marks[last] = 1;
+  // A mark stands at the last place of a segment, and beside the stretch that it is in.
+  auto *marks = reinterpret_cast<typename Shape::Mark*>(bytes), *closed = marks + Shape::row_marks(items);
+  block::each_segment<Shape::threads>(bounds, share, share.ends, tiles.bad, [&](int, int begin, int end) {
+    if (tp::max(begin, 0) >= end) return;
+    marks[end - 1] = 1;
+    closed[(end - 1) / Shape::places] = 1;
   });
-  block::wait_staged();
   __syncthreads();
+  arrivals.wait();
 
-  const block::Place place(across);
+  const block::Place<single> place(strips, first_column);
   const int start = place.stretch * Shape::places;
   const int count = place.active ? tp::max(0, tp::min(Shape::places, share.rows - start)) : 0;
   const int step = e.reverse ? -across : across;
   const int first = (e.reverse ? share.rows - 1 - start : start) * across + place.column;
+  const int64_t begin = bounds.begin(share.segment);
+  const bool open = begin < share.row;
   // Whether the first place of the stretch is the head of a segment; only a recurrence asks.
-  const bool starts = Shape::affine && count > 0 && (start > 0 ? marks[start - 1] != 0 : !share.open);
+  const bool starts = Shape::affine && count > 0 && (start > 0 ? marks[start - 1] != 0 : !open);
+  struct Row {
+    In value, factor;
+    bool last;
+  };
+  const auto row = [&](int i) {
+    return Row{values[first + i * step], factors[first + i * step], marks[start + i] != 0};
+  };
+  bool head = starts;
   Acc running = M::identity();
-  bool closed = false, head = starts;
-#pragma unroll 4
-  for (int i = 0; i < count; ++i) {
-    running = M::combine(running, Shape::operand(values[first + i * step], factors[first + i * step], head));
-    head = marks[start + i] != 0;
-    if (head) {
-      closed = true;
-      running = M::identity();
+  block::walk<Shape::places>(count, row, [&](int, const Row& r) {
+    running = M::combine(running, Shape::operand(r.value, r.factor, head));
+    head = r.last;
+    if (r.last) running = M::identity();
+  });
+  Acc tail;
+  const bool closes = place.exists && closed[place.stretch] != 0;
+  auto before = block::join<M>(joint, strips, running, closes, tail);
+
+  // Publish, look back, complete what precedes.
+  const auto& chain = tiles.chain;
+  const int64_t column = first_column + place.column, group = tile / members;
+  const bool last = place.active && place.stretch == Shape::stretches(strips) - 1;
+  bool through = open;
+  for (int w = 0; w < Shape::warps; ++w) through = through && !joint.closed[w];
+  if (last) {
+    chain.tiles[column * chain.tile_count + tile].publish(tail);
+    tails[place.column] = tail;
+    if (!through && tile % members == members - 1) {
+      chain.groups[column * chain.group_count + group].publish(tail);
+      if (group % members == members - 1) chain.runs[column * chain.run_count + group / members].publish(tail);
     }
   }
-  Acc tail;
-  auto before = block::join<M>(joint, running, closed, across, tail);
-
-  const int64_t column = first_column + place.column;
-  const bool last = place.active && place.stretch == Shape::warps * (block::warp_size / across) - 1;
-  if (last) tiles.chain.tiles[tile * e.width + column].publish(tail);
-  const int members = Shape::group(strips.across);
-  if (share.open) {
-    const Acc previous = look_back<Shape>(other_joint, tiles.chain, tile, path.tile_of(share.segment, share.begin),
-                                          place, across, strips.across, column, e.width);
-    if (last) before_tile[place.column] = previous;
+  if (open) {
     __syncthreads();
-    if (before.open) before.value = M::combine(before_tile[place.column], before.value);
-  }
-  if (last && tile % members == members - 1) {
-    bool tile_open = share.open;
-    for (int w = 0; w < Shape::warps; ++w) tile_open = tile_open && !joint.closed[w];
-    if (tile_open) tail = M::combine(before_tile[place.column], tail);
-    tiles.chain.groups[tile / members * e.width + column].publish(tail);
+    look_back<M, Shape::warps>(chain, tile, path.item(share.segment, begin) / items, through, strips, first_column,
+                               tails, before_tile);
+    __syncthreads();
+    if (before.open && place.active) before.value = M::combine(before_tile[place.column], before.value);
   }
 
   running = before.value;
   head = starts;
-#pragma unroll 4
-  for (int i = 0; i < count; ++i) {
-    const Acc next = M::combine(running, Shape::operand(values[first + i * step], factors[first + i * step], head));
+  block::walk<Shape::places>(count, row, [&](int i, const Row& r) {
+    const Acc next = M::combine(running, Shape::operand(r.value, r.factor, head));
     results[skip + first + i * step] = Shape::result(e.exclusive ? running : next);
-    head = marks[start + i] != 0;
-    running = head ? M::identity() : next;
-  }
+    head = r.last;
+    running = r.last ? M::identity() : next;
+  });
+  block::staged_is_written();
   __syncthreads();
-  block::unstage(e.out + memory_first, results, skip, share.rows, across, e.width);
+  block::unstage<Shape::threads>(lines(e.out), results, skip, strips);
 }
 
 // If the offsets were bad: a warp scans a segment, and stores at the rows that find it.
@@ -211,28 +267,31 @@ void scan_by_path(const E& e, Context& context) {
   using Acc = typename Shape::Acc;
   using Cell = block::Cell<Acc>;
   if (e.n == 0 || e.width == 0) return;
-  const Strips strips(e.width);
-  const block::Path path = Shape::path(e.n, e.segments, strips);
-  const int64_t groups = ceil_div(path.tiles, int64_t(Shape::group(strips.across)));
-  auto* splits = context.workspace<block::Split>(path.tiles + 1);
-  // To be cleared: the flag, the tickets, the cells.
-  const int64_t words = 2 + (path.tiles + groups) * e.width * Cell::words;
-  auto* cleared = context.workspace<uint64_t>(words);
-  auto* cells = reinterpret_cast<Cell*>(cleared + 2);
-  auto* bad = reinterpret_cast<unsigned*>(cleared);
-  const block::Chain<Acc> chain{cells, cells + path.tiles * e.width,
-                                reinterpret_cast<unsigned long long*>(cleared + 1)};
-  block::find_splits(e.offsets.bind(simt::Pointers{}), path, splits, cleared, words, context.stream);
-
-  const ScanTiles<Acc> tiles{splits, bad, chain, Shape::mark_bytes(path),
-                             Shape::rows_bytes(path, strips, sizeof(typename E::Input))};
-  const int more = Shape::affine     ? tiles.rows
-                   : Shape::in_place ? 0
-                                     : Shape::rows_bytes(path, strips, sizeof(typename E::Output));
-  launch_tiles("decoupled_lookback", scan_tiles<E>, path.tiles * strips.count, Shape::threads,
-               tiles.marks + tiles.rows + more, context, e, path, strips, tiles);
-  launch_tiles("decoupled_lookback", scan_segments<E>, tp::min(ceil_div(e.n, int64_t(256)), int64_t(1024)), 256, 0,
-               context, e, bad);
+  with_strips(e.width, [&](auto strips) {
+    constexpr bool single = std::is_same<decltype(strips), block::Strips<true>>::value;
+    const block::Path path = Shape::path(e.n, e.segments, strips);
+    const int64_t groups = ceil_div(path.tiles, int64_t(members)), runs = ceil_div(groups, int64_t(members));
+    auto* splits = context.workspace<block::Split>(path.tiles + 1);
+    // To be cleared: the flag, the tickets, the cells.
+    const int64_t words = 2 + (path.tiles + groups + runs) * e.width * Cell::words;
+    auto* cleared = context.workspace<uint64_t>(words);
+    auto* bad = reinterpret_cast<unsigned*>(cleared);
+    auto* cells = reinterpret_cast<Cell*>(cleared + 2);
+    const ScanChain<Acc> chain{cells,
+                               cells + path.tiles * e.width,
+                               cells + (path.tiles + groups) * e.width,
+                               path.tiles,
+                               groups,
+                               runs,
+                               reinterpret_cast<unsigned long long*>(cleared + 1)};
+    const ScanTiles<Acc> tiles{splits, bad, chain};
+    const block::Bounds<true> bounds = bounds_of<true>(e.offsets);
+    block::find_splits(bounds, path, splits, cleared, words, context.stream);
+    launch_tiles("decoupled_lookback", scan_tiles<E, single>, path.tiles * strips.count(), Shape::threads,
+                 Shape::shared_bytes(path.items, strips.across()), context, e, bounds, path, strips, tiles);
+    launch_tiles("decoupled_lookback", scan_segments<E>, tp::min(ceil_div(e.n, int64_t(256)), int64_t(1024)), 256, 0,
+                 context, e, bad);
+  });
 }
 
 }  // namespace tp::segmented

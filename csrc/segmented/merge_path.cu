@@ -11,11 +11,14 @@ namespace tp::segment_reduce {
 
 void merge_path(const Args& args, Context& context) {
   using namespace segmented;
-  if (args.step == Step::reduce) {
-    with_reduction(args, [&](const auto& e) { reduce_by_path(e, context); });
-  } else {
-    with_expansion(args, [&](const auto& e) { expand_by_path(e, context); });
-  }
+  if (args.step == Step::expand) return with_expansion(args, [&](const auto& e) { expand_by_path(e, context); });
+  with_reduction(args, [&](const auto& e) {
+    if constexpr (is_extremum<std::decay_t<decltype(e)>>) {
+      extrema_by_path(args, context);
+    } else {
+      reduce_by_path(e, context);
+    }
+  });
 }
 
 }  // namespace tp::segment_reduce

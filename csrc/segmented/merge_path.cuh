@@ -9,43 +9,59 @@
 
 namespace tp::segmented {
 
-// The columns, in strips of equal width.
-struct Strips {
-  int64_t width;
-  int across, count;
-
-  explicit Strips(int64_t width) : width(width), count(int(ceil_div(width, int64_t(block::warp_size)))) {
-    across = int(ceil_div(width, int64_t(tp::max(count, 1))));
-  }
-  TP_DEVICE int columns(int64_t first) const { return int(tp::min(int64_t(across), width - first)); }
-};
-
-// `In` is what the rows hold, `Out` what a segment takes.
+// `In` is what a row holds, `Out` what a segment takes in shared memory.
 template <class In, class Out>
 struct TileShape {
-  static constexpr int warps = 8, threads = warps * block::warp_size;
-  static constexpr int places = sizeof(In) < 4 ? 33 : 17;  // rows a stretch; odd: lanes meet in no bank
+  static constexpr int warps = 4, threads = warps * block::warp_size;
+  static constexpr int places = sizeof(In) < 4 ? 65 : sizeof(In) == 4 ? 33 : 17;  // odd: lanes meet in no bank
   static constexpr int end_items = int(tp::max(sizeof(In), sizeof(Out)) / sizeof(In));
-  using Mark = uint16_t;
+  using EndItems = std::integral_constant<int, end_items>;
 
-  static int rows(const Strips& strips) { return warps * (block::warp_size / strips.across) * places; }
-  static block::Path path(int64_t n, int64_t segments, const Strips& strips) {
-    return {n, segments, rows(strips), end_items};
+  template <bool single>
+  TP_HD static int stretches(const block::Strips<single>& strips) {
+    return warps * strips.together();
   }
-  TP_HD static int mark_bytes(const block::Path& path) { return ceil_div(path.items * int(sizeof(Mark)), 16) * 16; }
+  template <bool single>
+  TP_HD static int items(const block::Strips<single>& strips) {
+    return stretches(strips) * places;
+  }
+  template <bool single>
+  static block::Path path(int64_t n, int64_t segments, const block::Strips<single>& strips) {
+    return {n, segments, items(strips), end_items};
+  }
 };
 
-// The marks of a tile's rows, none set.
-template <class Mark>
-TP_DEVICE void clear_marks(Mark* marks, int bytes) {
-  for (int i = int(threadIdx.x); i < bytes / 16; i += int(blockDim.x)) reinterpret_cast<uint4*>(marks)[i] = uint4{};
+template <bool may_mirror>
+block::Bounds<may_mirror> bounds_of(const Offsets& o) {
+  return {o.are_long ? o.longs : nullptr, o.shorts, o.mirrored, o.segments, o.n};
+}
+
+// First thing in a tile: clears the first `bytes` bytes of shared memory, a multiple of 16.
+template <int threads>
+TP_DEVICE void start_tile(uint4* memory, int bytes, block::Arrivals& arrivals, int arrays) {
+#pragma unroll
+  for (int i = int(threadIdx.x); i < bytes / 16; i += threads) memory[i] = uint4{};
+  if (threadIdx.x == 0) arrivals.start(arrays);
   __syncthreads();
 }
 
-template <class T>
-TP_DEVICE T* align16(T* p) {
-  return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(p) + 15) / 16 * 16);
+TP_HD constexpr int align16(int bytes) { return (bytes + 15) / 16 * 16; }
+
+// f(Strips<...>) for a width.
+template <class F>
+void with_strips(int64_t width, F f) {
+  if (width == 1) {
+    f(block::Strips<true>(width));
+  } else {
+    f(block::Strips<false>(width));
+  }
 }
+
+// Elements whose rungs are compiled in a file of their own: merge_path_extrema.cu, lookback_extrema.cu.
+template <class E>
+constexpr bool is_extremum = E::Monoid::id != OpId::sum && E::Monoid::id != OpId::prod && E::Monoid::id != OpId::affine;
+void extrema_by_path(const Args&, Context&);
+void extrema_by_lookback(const Args&, Context&);
 
 // Lets a kernel have `bytes` of shared memory and launches it.
 template <class Kernel, class... Params>

@@ -1,5 +1,5 @@
-// merge_path, step expand: every row of a tile learns its segment, from a mark at the first row of each; then the
-// tile's rows are written side by side.
+// merge_path, step expand: the rows of a tile take the values of its segments in shared memory, a stretch each thread,
+// and are written side by side.
 #pragma once
 #include "segmented/merge_path.cuh"
 
@@ -8,89 +8,83 @@ namespace tp::segmented {
 template <class E>
 struct ExpandShape : TileShape<typename E::Value, typename E::Value> {
   using T = typename E::Value;
-  // Marks; then the values of the segments, the one that goes on beyond the tile included.
-  static int shared_bytes(const block::Path& path, const Strips& strips) {
-    return ExpandShape::mark_bytes(path) + strips.across * (path.most_ends(0) + 1) * int(sizeof(T)) + 32;
-  }
+  using Mark = uint16_t;
+  static constexpr int max_stretches = ExpandShape::threads;
+  // Shared memory: marks of rows and stretches; the rows; the values of the segments, the one that goes on beyond the
+  // tile included.
+  TP_HD static int row_marks(int items) { return align16(items * int(sizeof(Mark))); }
+  TP_HD static int marks(int items) { return row_marks(items) + align16(max_stretches * int(sizeof(Mark))); }
+  static int shared_bytes(int items, int across) { return marks(items) + across * (items + 3) * int(sizeof(T)) + 64; }
 };
 
-// A row that no mark precedes belongs to segment 0 of the tile; each other mark stands for itself minus 1.
-template <int places, int warps, class Mark>
-TP_DEVICE void spread_marks(Mark* marks, int rows) {
-  __shared__ int newest[warps];
-  const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
-  const int start = int(threadIdx.x) * places, end = tp::min(start + places, rows);
-  int mark = 1;
-  for (int i = start; i < end; ++i) mark = tp::max(mark, int(marks[i]));
-  const int with_mine = block::inclusive_scan<Max<int>>(mark);
-  mark = block::shuffle_up(with_mine, 1);
-  if (lane == 0) mark = 1;
-  if (lane == block::warp_size - 1) newest[warp] = with_mine;
-  __syncthreads();
-  for (int w = 0; w < warp; ++w) mark = tp::max(mark, newest[w]);
-#pragma unroll 4
-  for (int i = start; i < end; ++i) {
-    mark = tp::max(mark, int(marks[i]));
-    marks[i] = Mark(mark - 1);
-  }
-}
-
-template <class E>
-__global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E e, const block::Path path,
-                                                                        const Strips strips, const block::Split* splits,
-                                                                        unsigned* bad) {
+template <class E, bool single>
+__global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E e, const block::Bounds<false> bounds,
+                                                                        const block::Path path,
+                                                                        const block::Strips<single> strips,
+                                                                        const block::Split* splits, unsigned* bad) {
   using Shape = ExpandShape<E>;
   using T = typename E::Value;
-  constexpr int vector = int(16 / sizeof(T));
+  using Mark = typename Shape::Mark;
+  using Newest = Max<int>;
+  struct Item {
+    T value;
+    bool head;
+  };
   extern __shared__ uint4 memory[];
-  auto* marks = reinterpret_cast<typename Shape::Mark*>(memory);
-  clear_marks(marks, Shape::mark_bytes(path));
+  __shared__ block::Joint<int, Shape::warps> joint;
+  __shared__ block::Arrivals arrivals;
+  char* const bytes = reinterpret_cast<char*>(memory);
+  const int items = Shape::items(strips), marks = Shape::marks(items);
+  start_tile<Shape::threads>(memory, marks, arrivals, 1);
 
-  const auto x = e.bind(simt::Pointers{});
-  const int64_t tile = blockIdx.x / unsigned(strips.count);
-  const int64_t first_column = int64_t(blockIdx.x % unsigned(strips.count)) * strips.across;
-  const int across = strips.columns(first_column);
-  const block::Share share(x.offsets, path, splits, tile, bad);
+  const int64_t tile = strips.line(blockIdx.x), first_column = strips.first_column(blockIdx.x);
+  const int across = strips.across(), columns = strips.columns(first_column);
+  const block::Share share(bounds, items, typename Shape::EndItems{}, splits, tile, bad);
   const int segments = share.ends + (share.segment + share.ends < e.segments);
+  const block::Lines<const T> from(e.in, e.segments * e.width, share.segment * e.width + first_column, segments,
+                                   columns);
+  const block::Lines<T> to(e.out, e.n * e.width, share.row * e.width + first_column, share.rows, columns);
+  const int skip = block::phase(to.first);
+  auto* rows = reinterpret_cast<T*>(bytes + marks);
+  auto* values = rows + align16((skip + share.rows * across) * int(sizeof(T))) / int(sizeof(T));
+  block::stage<Shape::threads>(arrivals, values, from, strips);
+  values += block::phase(from.first);
 
-  auto* staged = reinterpret_cast<T*>(memory) + Shape::mark_bytes(path) / sizeof(T);
-  const T* from = e.in + share.segment * e.width + first_column;
-  block::stage(staged, from, segments, across, e.width);
-  const T* values = staged + block::phase(from);
-  block::each_segment(x.offsets, share, segments, bad, [&](int k, int64_t begin, int64_t end) {
-    const int64_t first = begin - share.row;
-    if (begin < end && first >= 0 && first < share.rows) marks[first] = typename Shape::Mark(k + 1);
+  // The mark of a segment is the place of its value, counted from before the first. It stands at the segment's first
+  // row, and beside the stretch in which no segment begins later.
+  auto *row_marks = reinterpret_cast<Mark*>(bytes),
+       *last_marks = reinterpret_cast<Mark*>(bytes + Shape::row_marks(items));
+  block::each_segment<Shape::threads>(bounds, share, segments, bad, [&](int k, int begin, int end) {
+    if (begin >= end || begin < 0) return;
+    const int stretch = begin / Shape::places;
+    row_marks[begin] = Mark((k + 1) * across);
+    if (end >= tp::min((stretch + 1) * Shape::places, share.rows)) last_marks[stretch] = Mark((k + 1) * across);
   });
-  block::wait_staged();
   __syncthreads();
-  spread_marks<Shape::places, Shape::warps>(marks, share.rows);
-  __syncthreads();
+  arrivals.wait();
 
-  T* to = e.out + share.row * e.width + first_column;
-  if (across == e.width) {
-    const int skip = block::phase(to), last = skip + share.rows * across;
-    const unsigned reciprocal = across > 1 ? ~0u / unsigned(across) + 1 : 0;
-    const auto value = [&](int i) {
-      const int row = across > 1 ? int(__umulhi(unsigned(i), reciprocal)) : i;
-      return values[int(marks[row]) * across + i - row * across];
-    };
-    for (int i = int(threadIdx.x) * vector; i < last; i += Shape::threads * vector) {
-      if (i >= skip && i + vector <= last) {
-        alignas(16) T v[vector];
-#pragma unroll
-        for (int k = 0; k < vector; ++k) v[k] = value(i - skip + k);
-        *reinterpret_cast<uint4*>(to - skip + i) = *reinterpret_cast<const uint4*>(v);
-      } else {
-        for (int k = tp::max(i, skip); k < tp::min(i + vector, last); ++k) to[k - skip] = value(k - skip);
-      }
-    }
-  } else {
-    const block::Place place(across);
-    const int together = Shape::warps * (block::warp_size / across);
-    for (int row = place.active ? place.stretch : share.rows; row < share.rows; row += together) {
-      to[row * e.width + place.column] = values[int(marks[row]) * across + place.column];
-    }
-  }
+  const block::Place<single> place(strips, first_column);
+  const int start = place.stretch * Shape::places;
+  const int count = place.active ? tp::max(0, tp::min(Shape::places, share.rows - start)) : 0;
+  const int last = place.exists ? last_marks[place.stretch] : 0;
+  int whole;
+  const auto before = block::join<Newest>(joint, strips, last, false, whole);
+  const T* value = values - across + place.column;
+  T* row = rows + skip + start * across + place.column;
+  T running = count > 0 ? value[tp::max(before.value, across)] : T(0);
+  block::walk<Shape::places>(
+      count,
+      [&](int i) {
+        const Mark mark = row_marks[start + i];
+        return mark != 0 ? Item{value[mark], true} : Item{T(0), false};
+      },
+      [&](int i, const Item& item) {
+        if (item.head) running = item.value;
+        row[i * across] = running;
+      });
+  block::staged_is_written();
+  __syncthreads();
+  block::unstage<Shape::threads>(to, rows, skip, strips);
 }
 
 // If the offsets were bad: a thread a row.
@@ -109,16 +103,18 @@ template <class E>
 void expand_by_path(const E& e, Context& context) {
   using Shape = ExpandShape<E>;
   if (e.n == 0 || e.width == 0) return;
-  const Strips strips(e.width);
-  const block::Path path = Shape::path(e.n, e.segments, strips);
-  auto* splits = context.workspace<block::Split>(path.tiles + 2);
-  auto* bad = reinterpret_cast<unsigned*>(splits + path.tiles + 1);
-  block::find_splits(e.offsets.bind(simt::Pointers{}), path, splits, reinterpret_cast<uint64_t*>(bad), 1,
-                     context.stream);
-  launch_tiles("merge_path", expand_tiles<E>, path.tiles * strips.count, Shape::threads,
-               Shape::shared_bytes(path, strips), context, e, path, strips, splits, bad);
-  launch_tiles("merge_path", expand_rows<E>, tp::min(ceil_div(e.n, int64_t(256)), int64_t(1024)), 256, 0, context, e,
-               bad);
+  with_strips(e.width, [&](auto strips) {
+    constexpr bool single = std::is_same<decltype(strips), block::Strips<true>>::value;
+    const block::Path path = Shape::path(e.n, e.segments, strips);
+    auto* splits = context.workspace<block::Split>(path.tiles + 2);
+    auto* bad = reinterpret_cast<unsigned*>(splits + path.tiles + 1);
+    const block::Bounds<false> bounds = bounds_of<false>(e.offsets);
+    block::find_splits(bounds, path, splits, reinterpret_cast<uint64_t*>(bad), 1, context.stream);
+    launch_tiles("merge_path", expand_tiles<E, single>, path.tiles * strips.count(), Shape::threads,
+                 Shape::shared_bytes(path.items, strips.across()), context, e, bounds, path, strips, splits, bad);
+    launch_tiles("merge_path", expand_rows<E>, tp::min(ceil_div(e.n, int64_t(256)), int64_t(1024)), 256, 0, context, e,
+                 bad);
+  });
 }
 
 }  // namespace tp::segmented

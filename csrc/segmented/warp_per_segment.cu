@@ -13,17 +13,17 @@ constexpr int threads = 256, warps = threads / block::warp_size;
 
 // f(segment, first column, columns) for all segments from `first` on and all strips of columns, a warp each.
 template <class F>
-TP_DEVICE void each_strip(int64_t first, int64_t segments, const Strips& strips, F f) {
+TP_DEVICE void each_strip(int64_t first, int64_t segments, const block::Strips<false>& strips, F f) {
   const int64_t all = int64_t(gridDim.x) * warps;
-  for (int64_t i = int64_t(blockIdx.x) * warps + threadIdx.x / block::warp_size; i < segments * strips.count;
+  for (int64_t i = int64_t(blockIdx.x) * warps + threadIdx.x / block::warp_size; i < segments * strips.count();
        i += all) {
-    const int64_t column = i % strips.count * strips.across;
-    f(first + i / strips.count, column, strips.columns(column));
+    const int64_t column = i % strips.count() * strips.across();
+    f(first + i / strips.count(), column, strips.columns(column));
   }
 }
 
 template <class E>
-__global__ __launch_bounds__(threads) void reduce(const E e, const Strips strips) {
+__global__ __launch_bounds__(threads) void reduce(const E e, const block::Strips<false> strips) {
   const auto x = e.bind(simt::Pointers{});
   each_strip(0, e.segments, strips,
              [&](int64_t segment, int64_t column, int columns) { reduce_segment(x, segment, column, columns); });
@@ -31,7 +31,7 @@ __global__ __launch_bounds__(threads) void reduce(const E e, const Strips strips
 
 // The rows outside all segments are two more.
 template <class E>
-__global__ __launch_bounds__(threads) void expand(const E e, const Strips strips) {
+__global__ __launch_bounds__(threads) void expand(const E e, const block::Strips<false> strips) {
   const auto x = e.bind(simt::Pointers{});
   each_strip(-1, e.segments + 2, strips, [&](int64_t segment, int64_t column, int columns) {
     const int lane = int(threadIdx.x) % block::warp_size, together = block::warp_size / columns;
@@ -47,10 +47,10 @@ __global__ __launch_bounds__(threads) void expand(const E e, const Strips strips
 }  // namespace
 
 void warp_per_segment(const Args& args, Context& context) {
-  const Strips strips(args.width);
+  const block::Strips<false> strips(args.width);
   const auto launch = [&](auto kernel, int64_t segments, const auto& e) {
-    if (segments * strips.count == 0) return;
-    const int64_t blocks = tp::min(ceil_div(segments * strips.count, int64_t(warps)), int64_t(2147483647));
+    if (segments * strips.count() == 0) return;
+    const int64_t blocks = tp::min(ceil_div(segments * strips.count(), int64_t(warps)), int64_t(2147483647));
     launch_tiles("warp_per_segment", kernel, blocks, threads, 0, context, e, strips);
   };
   if (args.step == Step::reduce) {

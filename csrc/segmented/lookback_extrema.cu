@@ -1,0 +1,15 @@
+// decoupled_lookback for max and min: a file of their own, since compilers take their time.
+#include "segmented/scan_elements.h"
+#ifdef __CUDACC__
+#include "segmented/lookback_segments.cuh"
+
+namespace tp::segmented {
+
+void extrema_by_lookback(const Args& args, Context& context) {
+  with_scan(args, [&](const auto& e) {
+    if constexpr (is_extremum<std::decay_t<decltype(e)>>) scan_by_path(e, context);
+  });
+}
+
+}  // namespace tp::segmented
+#endif
