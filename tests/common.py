@@ -74,8 +74,11 @@ class Call(torch.nn.Module):
         values = [*sample.args, *sample.kwargs.values()]
         self.op, self.positional, self.names = spec.op, len(sample.args), list(sample.kwargs)
         self.is_tensor = [isinstance(value, torch.Tensor) for value in values]
-        self.values = [None if isinstance(v, torch.Tensor | list) else v for v in values]
-        self.lengths = [len(v) if isinstance(v, list) else None for v in values]
+        # Of a list of tensors; no other holds any.
+        self.lengths = [
+            len(v) if isinstance(v, list) and v and isinstance(v[0], torch.Tensor) else None for v in values
+        ]
+        self.values = [None if t or n else v for t, n, v in zip(self.is_tensor, self.lengths, values, strict=True)]
 
     def forward(self, *tensors):
         rest, values = list(tensors), []
