@@ -30,8 +30,7 @@ struct Extent {
 template <class T>
 class Identity {
  public:
-  TP_HD Identity(double, double, int64_t bins)
-      : bins_(Index(tp::min(bins, int64_t(std::numeric_limits<Index>::max())))) {}
+  TP_HD Identity(double, double, int64_t bins) : bins_(Index(tp::min(uint64_t(bins), most))) {}
 
   // Whether `value` falls in a bin, and in which.
   TP_HD bool locate(T value, int64_t& bin) const {
@@ -41,7 +40,8 @@ class Identity {
   }
 
  private:
-  using Index = typename std::conditional<sizeof(T) == 8, uint64_t, uint32_t>::type;  // what is negative is beyond
+  using Index = typename std::conditional<sizeof(T) == 8, uint64_t, uint32_t>::type;
+  static constexpr uint64_t most = uint64_t(1) << (8 * sizeof(Index) - 1);  // numbers; negative ones come after them
   Index bins_;
 };
 
