@@ -13,13 +13,14 @@ namespace {
 
 using Two = std::tuple<Tensor, Tensor>;
 using End = std::optional<int64_t>;
+using IndexType = std::optional<at::ScalarType>;  // int64 if not given
 
 constexpr const char *sort_name = "sort", *keys_name = "sort_keys", *pairs_name = "sort_pairs", *arg_name = "argsort",
                      *lex_name = "lexsort";
 Pattern pattern("sort", sort::ladder);
 
-Two call_sort(const Tensor& x, int64_t dim, bool descending, at::ScalarType index_dtype, Str algorithm) {
-  static const auto handle = op<Two(const Tensor&, int64_t, bool, at::ScalarType, Str)>(sort_name);
+Two call_sort(const Tensor& x, int64_t dim, bool descending, IndexType index_dtype, Str algorithm) {
+  static const auto handle = op<Two(const Tensor&, int64_t, bool, IndexType, Str)>(sort_name);
   return handle.call(x, dim, descending, index_dtype, algorithm);
 }
 
@@ -35,17 +36,19 @@ Two call_pairs(const Tensor& keys, const Tensor& values, int64_t dim, bool desce
 }
 
 Tensor call_argsort(const Tensor& x, int64_t dim, bool descending, int64_t begin_bit, End end_bit,
-                    at::ScalarType index_dtype, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, int64_t, bool, int64_t, End, at::ScalarType, Str)>(arg_name);
+                    IndexType index_dtype, Str algorithm) {
+  static const auto handle = op<Tensor(const Tensor&, int64_t, bool, int64_t, End, IndexType, Str)>(arg_name);
   return handle.call(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm);
 }
 
 // ---- kernels: CPU and CUDA alike
 
-void check_index_dtype(const char* name, const Tensor& x, int64_t dim, at::ScalarType dtype) {
+at::ScalarType index_type(const char* name, const Tensor& x, int64_t dim, IndexType given) {
+  const at::ScalarType dtype = given.value_or(at::kLong);
   TORCH_CHECK_TYPE(dtype == at::kLong || dtype == at::kInt, name, ": index_dtype must be int32 or int64, got ", dtype);
   TORCH_CHECK_VALUE(dtype == at::kLong || x.dim() == 0 || x.sym_size(dim) <= std::numeric_limits<int32_t>::max(), name,
                     ": index_dtype int32 does not hold the ", x.sym_sizes()[size_t(dim)], " positions of dim ", dim);
+  return dtype;
 }
 
 // `x` with `dim` last, contiguous; and the way back.
@@ -62,13 +65,13 @@ void run_rows(const char* name, sort::Args& args, const Tensor& keys, Str algori
   run(sort::ladder, sort::choose, name, algorithm, keys, args);
 }
 
-Two sort_kernel(const Tensor& x, int64_t dim, bool descending, at::ScalarType index_dtype, Str algorithm) {
+Two sort_kernel(const Tensor& x, int64_t dim, bool descending, IndexType index_dtype, Str algorithm) {
   auto args = sort_args(sort_name, x, descending, 0, {});
   dim = wrap_dim(sort_name, dim, x.dim());
-  check_index_dtype(sort_name, x, dim, index_dtype);
+  const auto type = index_type(sort_name, x, dim, index_dtype);
   const Tensor keys = to_rows(x, dim);
   Tensor sorted = empty_result(keys.sizes(), keys.options());
-  Tensor indices = empty_result(keys.sizes(), keys.options().dtype(index_dtype));
+  Tensor indices = empty_result(keys.sizes(), keys.options().dtype(type));
   give_keys(args, keys, sorted);
   args.values_out = indices.mutable_data_ptr();
   args.value_bytes = int(indices.element_size());
@@ -100,12 +103,12 @@ Two pairs_kernel(const Tensor& keys, const Tensor& values, int64_t dim, bool des
 }
 
 Tensor argsort_kernel(const Tensor& x, int64_t dim, bool descending, int64_t begin_bit, End end_bit,
-                      at::ScalarType index_dtype, Str algorithm) {
+                      IndexType index_dtype, Str algorithm) {
   auto args = sort_args(arg_name, x, descending, begin_bit, end_bit);
   dim = wrap_dim(arg_name, dim, x.dim());
-  check_index_dtype(arg_name, x, dim, index_dtype);
+  const auto type = index_type(arg_name, x, dim, index_dtype);
   const Tensor keys = to_rows(x, dim);
-  Tensor indices = empty_result(keys.sizes(), keys.options().dtype(index_dtype));
+  Tensor indices = empty_result(keys.sizes(), keys.options().dtype(type));
   args.keys = keys.const_data_ptr();
   args.values_out = indices.mutable_data_ptr();
   args.value_bytes = int(indices.element_size());
@@ -113,7 +116,7 @@ Tensor argsort_kernel(const Tensor& x, int64_t dim, bool descending, int64_t beg
   return from_rows(indices, dim);
 }
 
-int64_t check_lexsort(at::TensorList keys, int64_t dim, at::ScalarType index_dtype) {
+std::pair<int64_t, at::ScalarType> check_lexsort(at::TensorList keys, int64_t dim, IndexType index_dtype) {
   for (const Tensor& key : keys) {
     key_type(lex_name, key);
     check_same_device(lex_name, {{"keys[0]", &keys[0]}, {"another key", &key}});
@@ -121,29 +124,27 @@ int64_t check_lexsort(at::TensorList keys, int64_t dim, at::ScalarType index_dty
                 ", another key ", key.sym_sizes());
   }
   dim = wrap_dim(lex_name, dim, keys[0].dim());
-  check_index_dtype(lex_name, keys[0], dim, index_dtype);
-  return dim;
+  return {dim, index_type(lex_name, keys[0], dim, index_dtype)};
 }
 
 // By one key after another, the primary one last: what an earlier one put in order stays so among equals of a later.
-Tensor lexsort_kernel(at::TensorList keys, int64_t dim, bool descending, at::ScalarType index_dtype, Str algorithm) {
-  dim = check_lexsort(keys, dim, index_dtype);
+Tensor lexsort_kernel(at::TensorList keys, int64_t given, bool descending, IndexType index_dtype, Str algorithm) {
+  const auto [dim, type] = check_lexsort(keys, given, index_dtype);
   Tensor order = argsort_kernel(keys[0], dim, descending, 0, {}, at::kLong, algorithm);
   for (const Tensor& key : keys.slice(1)) {
     const Tensor ranked = take_raw(key, order, dim);
     order = take_raw(order, argsort_kernel(ranked, dim, descending, 0, {}, at::kLong, algorithm), dim);
   }
-  return order.to(index_dtype);
+  return order.to(type);
 }
 
 // ---- Meta
 
-Two sort_meta(const Tensor& x, int64_t dim, bool, at::ScalarType index_dtype, Str algorithm) {
+Two sort_meta(const Tensor& x, int64_t dim, bool, IndexType index_dtype, Str algorithm) {
   sort_args(sort_name, x, false, 0, {});
-  check_index_dtype(sort_name, x, wrap_dim(sort_name, dim, x.dim()), index_dtype);
+  const auto type = index_type(sort_name, x, wrap_dim(sort_name, dim, x.dim()), index_dtype);
   check_algorithm(sort::ladder, sort_name, algorithm);
-  return {at::empty_symint(x.sym_sizes(), x.options()),
-          at::empty_symint(x.sym_sizes(), x.options().dtype(index_dtype))};
+  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(x.sym_sizes(), x.options().dtype(type))};
 }
 
 Tensor keys_meta(const Tensor& x, int64_t dim, bool, int64_t begin_bit, End end_bit, Str algorithm) {
@@ -162,18 +163,18 @@ Two pairs_meta(const Tensor& keys, const Tensor& values, int64_t dim, bool, int6
   return {at::empty_symint(keys.sym_sizes(), keys.options()), at::empty_symint(values.sym_sizes(), values.options())};
 }
 
-Tensor argsort_meta(const Tensor& x, int64_t dim, bool, int64_t begin_bit, End end_bit, at::ScalarType index_dtype,
+Tensor argsort_meta(const Tensor& x, int64_t dim, bool, int64_t begin_bit, End end_bit, IndexType index_dtype,
                     Str algorithm) {
   sort_args(arg_name, x, false, begin_bit, end_bit);
-  check_index_dtype(arg_name, x, wrap_dim(arg_name, dim, x.dim()), index_dtype);
+  const auto type = index_type(arg_name, x, wrap_dim(arg_name, dim, x.dim()), index_dtype);
   check_algorithm(sort::ladder, arg_name, algorithm);
-  return at::empty_symint(x.sym_sizes(), x.options().dtype(index_dtype));
+  return at::empty_symint(x.sym_sizes(), x.options().dtype(type));
 }
 
-Tensor lexsort_meta(at::TensorList keys, int64_t dim, bool, at::ScalarType index_dtype, Str algorithm) {
-  check_lexsort(keys, dim, index_dtype);
+Tensor lexsort_meta(at::TensorList keys, int64_t dim, bool, IndexType index_dtype, Str algorithm) {
+  const auto type = check_lexsort(keys, dim, index_dtype).second;
   check_algorithm(sort::ladder, lex_name, algorithm);
-  return at::empty_symint(keys[0].sym_sizes(), keys[0].options().dtype(index_dtype));
+  return at::empty_symint(keys[0].sym_sizes(), keys[0].options().dtype(type));
 }
 
 // ---- Autograd
@@ -196,9 +197,9 @@ struct SortFunction : torch::autograd::Function<SortFunction> {
   }
 };
 
-Two sort_autograd(const Tensor& x, int64_t dim, bool descending, at::ScalarType index_dtype, Str algorithm) {
+Two sort_autograd(const Tensor& x, int64_t dim, bool descending, IndexType index_dtype, Str algorithm) {
   if (needs_gradient(x)) {
-    const auto out = SortFunction::apply(x, dim, descending, index_dtype, std::string(algorithm));
+    const auto out = SortFunction::apply(x, dim, descending, index_dtype.value_or(at::kLong), std::string(algorithm));
     return {out[0], out[1]};
   }
   at::AutoDispatchBelowADInplaceOrView below;
@@ -227,13 +228,13 @@ Two pairs_autograd(const Tensor& keys, const Tensor& values, int64_t dim, bool d
 }
 
 Tensor argsort_autograd(const Tensor& x, int64_t dim, bool descending, int64_t begin_bit, End end_bit,
-                        at::ScalarType index_dtype, Str algorithm) {
+                        IndexType index_dtype, Str algorithm) {
   at::AutoDispatchBelowADInplaceOrView below;
   return call_argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm);
 }
 
-Tensor lexsort_autograd(at::TensorList keys, int64_t dim, bool descending, at::ScalarType index_dtype, Str algorithm) {
-  static const auto handle = op<Tensor(at::TensorList, int64_t, bool, at::ScalarType, Str)>(lex_name);
+Tensor lexsort_autograd(at::TensorList keys, int64_t dim, bool descending, IndexType index_dtype, Str algorithm) {
+  static const auto handle = op<Tensor(at::TensorList, int64_t, bool, IndexType, Str)>(lex_name);
   at::AutoDispatchBelowADInplaceOrView below;
   return handle.call(keys, dim, descending, index_dtype, algorithm);
 }
@@ -250,7 +251,7 @@ void register_kernels(torch::Library& m) {
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
   const std::string bits = "bool descending=False, int begin_bit=0, int? end_bit=None, ";
-  const std::string last = "str algorithm=\"auto\") -> ", index = "ScalarType index_dtype=long, ";
+  const std::string last = "str algorithm=\"auto\") -> ", index = "ScalarType? index_dtype=None, ";
   const auto define = [&](const std::string& schema) { m.def(schema.c_str(), {at::Tag::pt2_compliant_tag}); };
   define("sort(Tensor x, int dim=-1, bool descending=False, " + index + last + "(Tensor values, Tensor indices)");
   define("sort_keys(Tensor x, int dim=-1, " + bits + last + "Tensor");
