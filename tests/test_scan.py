@@ -6,7 +6,7 @@ import pytest
 import torch
 from common import EACH_DEVICE
 
-from torch_patterns import linear_recurrence, registry, scan
+from torch_patterns import linear_recurrence, registry, scan, scan_with_indices
 from torch_patterns.testing import ALL, FLOATS, assert_equal, assert_same_bits, assert_within, gamma, unit_roundoff
 from torch_patterns.testing.scan import OPS, identity, scan_reference
 
@@ -167,3 +167,27 @@ def test_results_do_not_depend_on_the_threads(shape, dim, device):
     for other in results[1:]:
         for first, again in zip(results[0], other, strict=True):
             assert_same_bits(first, again, f"{shape}")
+
+
+def test_indices_are_those_of_the_first_of_equals(device):
+    x = torch.tensor([2.0, 1.0, 2.0, 3.0, 3.0, NAN, 1.0, NAN], device=device)
+    for algorithm, dtype in itertools.product(algorithms(device), FLOATS):
+        y = x.to(dtype)
+        values, indices = scan_with_indices(y, algorithm=algorithm)
+        assert indices.tolist() == [0, 0, 0, 3, 3, 5, 5, 5]
+        assert_same_bits(values, scan(y, op="max", algorithm=algorithm))
+        assert scan_with_indices(y, op="min", algorithm=algorithm)[1].tolist() == [0, 1, 1, 1, 1, 5, 5, 5]
+        assert scan_with_indices(y[:5], reverse=True, algorithm=algorithm)[1].tolist() == [4, 4, 4, 4, 4]
+        assert scan_with_indices(y[:3], op="min", reverse=True, algorithm=algorithm)[1].tolist() == [1, 1, 2]
+    lowest = torch.full((3,), -INF, device=device)
+    assert scan_with_indices(lowest)[1].tolist() == [0, 0, 0]
+
+
+def test_gradients_stay_in_their_runs(device):
+    """What is not finite in one run leaves the others alone."""
+    x = torch.tensor([[1.0, 0.0, 4.0, 2.0, 9.0], [5.0, 5.0, 6.0, 6.0, 7.0]], device=device, requires_grad=True)
+    weights = [[1.0, 2.0, INF, -INF, 3.0], [NAN, 1.0, 2.0, 3.0, 4.0]]
+    got = torch.tensor(grad(scan_with_indices(x)[0], x, weights))
+    assert_equal(got, torch.tensor([[3, 0, NAN, 0, 3], [NAN, 0, 5, 0, 4]]))
+    got = torch.tensor(grad(scan_with_indices(x, 0, op="min", reverse=True)[0], x, weights))
+    assert_equal(got, torch.tensor([[1, 2, INF, -INF, 0], [NAN, 1, 2, 3, 7]]))
