@@ -7,6 +7,7 @@
 // far end.
 #include "segmented/scan_elements.h"
 #ifdef __CUDACC__
+#include "segmented/lookback_extrema.h"
 #include "segmented/lookback_segments.cuh"
 
 namespace tp::segment_scan {

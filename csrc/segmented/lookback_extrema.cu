@@ -1,4 +1,4 @@
-// decoupled_lookback for max and min: a file of their own, since compilers take their time.
+#include "segmented/lookback_extrema.h"
 #include "segmented/scan_elements.h"
 #ifdef __CUDACC__
 #include "segmented/lookback_segments.cuh"

@@ -5,6 +5,7 @@
 #include "segmented/elements.h"
 #ifdef __CUDACC__
 #include "segmented/merge_path_expand.cuh"
+#include "segmented/merge_path_extrema.h"
 #include "segmented/merge_path_reduce.cuh"
 
 namespace tp::segment_reduce {

@@ -57,11 +57,9 @@ void with_strips(int64_t width, F f) {
   }
 }
 
-// Elements whose rungs are compiled in a file of their own: merge_path_extrema.cu, lookback_extrema.cu.
+// Elements whose kernels are compiled in a file of their own: merge_path_extrema.cu, lookback_extrema.cu.
 template <class E>
 constexpr bool is_extremum = E::Monoid::id != OpId::sum && E::Monoid::id != OpId::prod && E::Monoid::id != OpId::affine;
-void extrema_by_path(const Args&, Context&);
-void extrema_by_lookback(const Args&, Context&);
 
 // Lets a kernel have `bytes` of shared memory and launches it.
 template <class Kernel, class... Params>

@@ -1,5 +1,5 @@
-// merge_path for max, min, argmax and argmin: a file of their own, since compilers take their time.
 #include "segmented/elements.h"
+#include "segmented/merge_path_extrema.h"
 #ifdef __CUDACC__
 #include "segmented/merge_path_reduce.cuh"
 
