@@ -18,12 +18,32 @@ struct Tiling {
   int64_t share;     // elements of a split
 };
 
+// Places k, k + step, ... of `width` rows, as many as `batch` and short of `end`, all in flight at once.
+template <int batch, class E, int width>
+TP_DEVICE void add_places(const E& e, const typename E::Input* first, int64_t k, int64_t end, int step,
+                          Running<E> (&run)[width]) {
+  using In = typename E::Input;
+  using V = block::Vector<In, width>;
+  const In filler = Running<E>::filler(e.mirrored);
+  In x[width][batch];
+#pragma unroll
+  for (int u = 0; u < batch; ++u) {
+#pragma unroll
+    for (int i = 0; i < width; ++i) x[i][u] = filler;
+    if (k + u * step >= end) continue;
+    const V v = *reinterpret_cast<const V*>(first + (k + u * step) * e.inner);
+#pragma unroll
+    for (int i = 0; i < width; ++i) x[i][u] = v.v[i];
+  }
+#pragma unroll
+  for (int i = 0; i < width; ++i) run[i].add(x[i], e.mirrored, [&](int u) { return k + u * step; });
+}
+
 template <class E, int width>
-__global__ __launch_bounds__(threads) void columns_kernel(const E e, const Tiling tiling, typename E::Acc* totals) {
+__global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Tiling tiling, typename E::Acc* totals) {
   using In = typename E::Input;
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
-  using V = block::Vector<In, width>;
   __shared__ Acc sums[threads * width];
   const int down = tiling.down, x = int(threadIdx.x) % tiling.across, y = int(threadIdx.x) / tiling.across;
   const int64_t row = (blockIdx.x * int64_t(tiling.across) + x) * width, split = blockIdx.y;
@@ -33,24 +53,11 @@ __global__ __launch_bounds__(threads) void columns_kernel(const E e, const Tilin
   let_next_start();
 
   Running<E> run[width];
-  const In filler = Running<E>::filler(e.mirrored);
   for (int64_t k = split * tiling.share + y; k < end; k += loads * down) {
-    V v[loads];
-#pragma unroll
-    for (int u = 0; u < loads; ++u) {
-      if (k + u * down < end) {
-        v[u] = *reinterpret_cast<const V*>(first + (k + u * down) * e.inner);
-      } else {
-#pragma unroll
-        for (int i = 0; i < width; ++i) v[u].v[i] = filler;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < width; ++i) {
-      In column[loads];
-#pragma unroll
-      for (int u = 0; u < loads; ++u) column[u] = v[u].v[i];
-      run[i].add(column, e.mirrored, [&](int u) { return k + u * down; });
+    if (end - k > 2 * down) {
+      add_places<loads>(e, first, k, end, down, run);
+    } else {
+      add_places<2>(e, first, k, end, down, run);
     }
   }
 
@@ -77,8 +84,7 @@ template <int width, class E>
 void reduce_columns(const E& e, Context& context) {
   Tiling t{1, 1, 0, 1, e.n};
   while (t.across < block::warp_size && t.across * width < e.inner) t.across *= 2;
-  t.down = threads / t.across;
-  while (t.down > 1 && t.down / 2 >= e.n) t.down /= 2;
+  while (t.down * 2 * t.across <= threads && t.down * loads < e.n) t.down *= 2;
   t.across = threads / t.down;
   t.tiles = ceil_div(e.rows, int64_t(t.across) * width);
   require(t.tiles <= 2147483647, "single_pass: ", e.rows, " rows are too many for one launch");
