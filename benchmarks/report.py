@@ -32,20 +32,26 @@ def heading(row: dict[str, str]) -> str:
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Markdown: the fastest of each column in bold."""
+    """Markdown, the longer of problems and algorithms downwards: the fastest of each problem in bold."""
     problems = list(dict.fromkeys(map(heading, rows)))
+    algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
     cells = {(row["algorithm"], heading(row)): row for row in rows}
     fastest = {p: min(float(r["milliseconds"]) for r in rows if heading(r) == p) for p in problems}
-    lines = ["| algorithm | " + " | ".join(problems) + " |", "|---" * (len(problems) + 1) + "|"]
-    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
-        line = [f"`{algorithm}`"]
-        for problem in problems:
-            row = cells.get((algorithm, problem))
-            text = f"{row['milliseconds']} ms, {row['percent_of_copy']} %" if row else "-"
-            line.append(f"**{text}**" if row and float(row["milliseconds"]) == fastest[problem] else text)
-        lines.append("| " + " | ".join(line) + " |")
+
+    def cell(algorithm: str, problem: str) -> str:
+        row = cells.get((algorithm, problem))
+        text = f"{row['milliseconds']} ms, {row['percent_of_copy']} %" if row else "-"
+        return f"**{text}**" if row and float(row["milliseconds"]) == fastest[problem] else text
+
+    if len(problems) > len(algorithms):
+        lines = [["problem", *algorithms], *([p, *(cell(a, p) for a in algorithms)] for p in problems)]
+    else:
+        lines = [["algorithm", *problems], *([f"`{a}`", *(cell(a, p) for p in problems)] for a in algorithms)]
+    lines.insert(1, ["---"] * len(lines[0]))
     sources = sorted({f"{r['device']}, torch {r['torch']}, commit {r['commit']}, {r['date']}" for r in rows})
-    return "\n".join([*lines, "", f"Measured on: {'; '.join(sources)}.", ""])
+    return "\n".join(
+        [*("| " + " | ".join(line) + " |" for line in lines), "", f"Measured on: {'; '.join(sources)}.", ""]
+    )
 
 
 def with_fresh_tables(text: str) -> str:

@@ -1,6 +1,7 @@
 """The benchmarks: every contestant of every Spec, peers too, gives the reference's result; rows become tables."""
 
 import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,16 @@ import torch
 
 from torch_patterns import bench, registry, testing
 
-REPORT = Path(__file__).parent.parent / "benchmarks/report.py"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def module(name: str):
+    """benchmarks/NAME.py"""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[name] = found  # where dataclasses look their module up
+    spec.loader.exec_module(found)
+    return found
 
 
 class FakeClock:
@@ -55,12 +65,37 @@ def test_rows_become_a_table(tmp_path):
     bench.main(
         ["scan", "--device", "cpu", "--sizes", "64", "--algorithms", "auto,sequential,torch", "--csv", str(path)]
     )
-    module = importlib.util.spec_from_file_location("report", REPORT)
-    report = importlib.util.module_from_spec(module)
-    module.loader.exec_module(report)
+    report = module("report")
     report.RESULTS = tmp_path
     text = report.with_fresh_tables("before\n<!-- bench:scan -->\nold\n<!-- /bench -->\nafter\n")
     assert "| algorithm | scan float32 2^6 |" in text and "| `auto` | " in text and "old" not in text
     assert report.with_fresh_tables(text) == text
     report.plot("scan", tmp_path)
     assert (tmp_path / "scan.png").stat().st_size > 1000
+
+
+def test_figures():
+    """Each figure at a small size: ours and the peers give what int64 arithmetic gives."""
+    figures = module("figures")
+    small = [
+        *figures.reductions([1000], [(20, 30, 0), (20, 30, 1)], ("sum", "max", "argmax")),
+        *figures.scans([5000], [(40, 32, 0), (20, 30, 1)], 600, (torch.bfloat16,)),
+        *figures.segments(4096, 1024),
+        *figures.linear_recurrences(3000),
+    ]
+    rows = [figures.measure(figure, "cpu", FakeClock()) for figure in small]
+    assert {figure.name.split(" ")[0] for figure in small} == {
+        "reduce",
+        "scan",
+        "segment_reduce",
+        "segment_scan",
+        "linear_recurrence",
+    }
+    assert all(row[0]["algorithm"] == "torch_patterns" for row in rows) and any(len(row) > 1 for row in rows)
+
+
+def test_a_wrong_figure_is_not_timed():
+    figures = module("figures")
+    (figure, *_) = figures.reductions([100], [], ())
+    with pytest.raises(AssertionError, match="reduce sum 100 torch_patterns"):
+        figures.measure(replace(figure, ours=lambda x: x.sum() + 1), "cpu", FakeClock())

@@ -1,0 +1,70 @@
+// CUB's device-wide algorithms, to be timed beside ours: built by figures.py into a library of its own. All have one
+// signature; a call without `temp` says how much of it there must be.
+#include <cuda_bf16.h>
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+#include <thrust/iterator/transform_output_iterator.h>
+
+#include <cstdint>
+#include <cub/cub.cuh>
+
+#define PEER(name)                                                                                              \
+  extern "C" int name(void* temp, size_t* bytes, const void* a, const void* b, void* out, int64_t n, int64_t m, \
+                      cudaStream_t stream)
+
+namespace {
+template <class T>
+const T* in(const void* p) {
+  return static_cast<const T*>(p);
+}
+template <class T>
+T* to(void* p) {
+  return static_cast<T*>(p);
+}
+
+struct Map {
+  float a, b;
+};
+struct Compose {
+  __device__ Map operator()(const Map& earlier, const Map& later) const {
+    return {later.a * earlier.a, later.a * earlier.b + later.b};
+  }
+};
+struct ToMap {
+  const float *a, *b;
+  __device__ Map operator()(int64_t i) const { return {a[i], b[i]}; }
+};
+struct Value {
+  __device__ float operator()(const Map& map) const { return map.b; }
+};
+struct Larger {
+  template <class T>
+  __device__ T operator()(T x, T y) const {
+    return x < y ? y : x;
+  }
+};
+}  // namespace
+
+PEER(scan_sum_float32) { return cub::DeviceScan::InclusiveSum(temp, *bytes, in<float>(a), to<float>(out), n, stream); }
+PEER(scan_max_float32) {
+  return cub::DeviceScan::InclusiveScan(temp, *bytes, in<float>(a), to<float>(out), Larger{}, n, stream);
+}
+PEER(scan_sum_bfloat16) {
+  return cub::DeviceScan::InclusiveSum(temp, *bytes, in<__nv_bfloat16>(a), to<__nv_bfloat16>(out), n, stream);
+}
+PEER(reduce_sum_float32) { return cub::DeviceReduce::Sum(temp, *bytes, in<float>(a), to<float>(out), n, stream); }
+PEER(segment_sum_float32) {
+  const int64_t* offsets = in<int64_t>(b);
+  return cub::DeviceSegmentedReduce::Sum(temp, *bytes, in<float>(a), to<float>(out), m, offsets, offsets + 1, stream);
+}
+// b: the segment of each element.
+PEER(segment_scan_sum_float32) {
+  return cub::DeviceScan::InclusiveSumByKey(temp, *bytes, in<int>(b), in<float>(a), to<float>(out), n,
+                                            ::cuda::std::equal_to<>{}, stream);
+}
+PEER(linear_recurrence_float32) {
+  const auto maps =
+      thrust::make_transform_iterator(thrust::make_counting_iterator(int64_t(0)), ToMap{in<float>(a), in<float>(b)});
+  const auto values = thrust::make_transform_output_iterator(to<float>(out), Value{});
+  return cub::DeviceScan::InclusiveScan(temp, *bytes, maps, values, Compose{}, n, stream);
+}
