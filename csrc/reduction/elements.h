@@ -13,13 +13,39 @@ namespace tp::reduction {
 template <class T>
 using word_t = typename std::conditional<(sizeof(acc_t<T>) < 4), int, acc_t<T>>::type;
 
-// The maximum of values that came from T, whose lowest value is the identity.
+template <class A>
+TP_HD bool is_nan(A x) {
+  if constexpr (std::is_floating_point<A>::value) {
+    return x != x;
+  } else {
+    return false;
+  }
+}
+
+// The maximum of values that came from T, whose lowest value is the identity; without a branch, so that loops of it
+// become vectors.
 template <class T>
 struct MaxOf : Max<word_t<T>> {
-  TP_HD static word_t<T> identity() { return word_t<T>(detail::lowest<acc_t<T>>()); }
+  using A = word_t<T>;
+  TP_HD static A identity() { return A(detail::lowest<acc_t<T>>()); }
+  TP_HD static A combine(A earlier, A later) {
+    const bool keep = (earlier >= later) | is_nan(earlier);
+    return keep ? earlier : later;
+  }
 };
 template <class T>
 struct ArgMaxOf : ArgMax<word_t<T>> {};
+
+template <class T>
+using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
+
+// What a few values of T are combined in before they join a wide running value: float32 for sums of float32 and half
+// types, int for small integers.
+template <class T, class M>
+using leaf_t =
+    typename std::conditional<M::id != OpId::sum, M,
+                              Sum<typename std::conditional<std::is_same<sum_t<T>, int64_t>::value && sizeof(T) < 4,
+                                                            int, acc_t<sum_t<T>>>::type>>::type;
 
 // Reverses the order of T's values; its own inverse.
 template <class T>

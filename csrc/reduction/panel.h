@@ -1,8 +1,9 @@
-// The inner loop of the threaded rung: the rows of a panel, combined lane by lane.
+// The inner loops of the threaded rung: the rows of a panel, combined lane by lane.
 //
-// A panel is `rows` rows of `lanes` neighbouring elements, row r starting r * pitch after the first, and a last row of
-// `tail` elements. Lane l becomes the combination of its column, in order. The loops over the lanes carry nothing from
-// one to the next, so the compiler makes vectors of them, of the widest kind that the processor has.
+// Element (r, l) of a panel stands at r * pitch + l * step; there are `rows` rows of `lanes` elements, and a last one
+// of `tail`. Lane l becomes the combination of its column. The loops over the lanes carry nothing from one to the next,
+// so the compiler makes vectors of them. A few rows at a time are combined by a tree before they join the lane: as many
+// as leave the order of the accesses to memory nearly that of the addresses, which is what counts most.
 #pragma once
 #include "reduction/elements.h"
 
@@ -10,60 +11,79 @@
 
 namespace tp::reduction {
 
-constexpr int64_t max_lanes = 512;
+constexpr int64_t max_lanes = 1024;
 
-template <class In>
+// step_ and lanes_ are 0 where only `step` and `lanes` know.
+template <class In, int step_, int lanes_>
 struct Panel {
   const In* x;
-  int64_t rows, pitch, lanes, tail;  // rows and lanes at least 1
+  int64_t rows, pitch, lanes, tail, step;  // rows and lanes at least 1
+  static constexpr bool narrow = lanes_ > 0;
+
+  TP_INLINE In at(int64_t r, int64_t l) const { return x[r * pitch + l * (step_ > 0 ? step_ : step)]; }
+  // Of a narrow panel the compiler knows that no remainder is left, but not that it could unroll the loop whole, which
+  // it would do before it made vectors.
+  TP_INLINE int64_t width() const {
+    if (narrow && lanes % tp::max(lanes_, 1) != 0) __builtin_unreachable();
+    return lanes;
+  }
 };
 
-namespace panel {
+template <int n>
+using Count = std::integral_constant<int, n>;
 
-template <class T>
-TP_INLINE bool is_nan(T x) {
-  return std::is_floating_point<T>::value && !(x == x);
+// f(lane, first row, how many: `most` or less).
+template <int most, class P, class F>
+TP_INLINE void each_step(const P& p, F f) {
+  int64_t r = 0;
+  const auto step = [&](int64_t lanes, auto count) __attribute__((always_inline)) {
+    for (int64_t l = 0; l < lanes; ++l) f(l, r, count);
+    r += count;
+  };
+  while (r + most <= p.rows) step(p.width(), Count<most>{});
+  if (most > 4 && r + 4 <= p.rows) step(p.width(), Count<tp::min(most, 4)>{});
+  while (r < p.rows) step(p.width(), Count<1>{});
+  step(p.tail, Count<1>{});
 }
 
-constexpr int unrolled = 8;  // rows between two accesses to a lane's accumulator
-
-// For the rows from the second on, `unrolled` at a time: step(lane, first row, how many).
-template <class In, class F>
-TP_INLINE void each(const Panel<In>& p, F step) {
-  int64_t r = 1;
-  for (; r + unrolled <= p.rows; r += unrolled) {
-    for (int64_t l = 0; l < p.lanes; ++l) step(l, r, std::integral_constant<int, unrolled>{});
+// Rows r to r + count - 1 of lane l.
+template <class M, int count, bool mirrored, class P>
+TP_INLINE typename M::Acc tree(const P& p, int64_t r, int64_t l) {
+  if constexpr (count == 1) {
+    return operand<M>(p.at(r, l), 0, mirrored);
+  } else {
+    return M::combine(tree<M, count / 2, mirrored>(p, r, l), tree<M, count / 2, mirrored>(p, r + count / 2, l));
   }
-  for (; r < p.rows; ++r) {
-    for (int64_t l = 0; l < p.lanes; ++l) step(l, r, std::integral_constant<int, 1>{});
-  }
-  for (int64_t l = 0; l < p.tail; ++l) step(l, r, std::integral_constant<int, 1>{});
 }
 
-template <class M, bool mirrored, class In>
-TP_INLINE void combine(const Panel<In>& p, typename M::Acc* __restrict acc) {
-  for (int64_t l = 0; l < p.lanes; ++l) acc[l] = operand<M>(p.x[l], 0, mirrored);
-  each(p, [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
-    auto running = acc[l];
-    for (int i = 0; i < count; ++i) running = M::combine(running, operand<M>(p.x[(r + i) * p.pitch + l], 0, mirrored));
-    acc[l] = running;
-  });
+template <class M, bool mirrored, class In, int step, int lanes>
+TP_INLINE void combine(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
+  using Acc = typename M::Acc;
+  const auto add = [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
+    acc[l] = M::combine(acc[l], Acc(tree<leaf_t<In, M>, count.value, mirrored>(p, r, l)));
+  };
+  for (int64_t l = 0; l < p.width(); ++l) acc[l] = M::identity();
+  if (!p.narrow && p.pitch == p.lanes) {  // contiguous: eight rows at a time would be too far apart
+    each_step<(M::id == OpId::max ? 1 : 4)>(p, add);
+  } else {
+    each_step<8>(p, add);
+  }
 }
 
 // Values, and the rows they stand in, as two arrays of elements of one size.
-template <class M, bool mirrored, class In>
-TP_INLINE void locate(const Panel<In>& p, typename M::Acc* __restrict acc) {
+template <class M, bool mirrored, class In, int step, int lanes>
+TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using Most = MaxOf<In>;
   using Value = typename Most::Acc;
   using Row = typename std::conditional<sizeof(Value) == 8, int64_t, int>::type;
   Value value[max_lanes];
   Row row[max_lanes];
-  for (int64_t l = 0; l < p.lanes; ++l) value[l] = operand<Most>(p.x[l], 0, mirrored), row[l] = 0;
-  each(p, [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
+  for (int64_t l = 0; l < p.lanes; ++l) value[l] = Most::identity(), row[l] = 0;
+  each_step<4>(p, [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
     Value most = value[l];
     Row at = row[l];
     for (int i = 0; i < count; ++i) {
-      const Value x = operand<Most>(p.x[(r + i) * p.pitch + l], 0, mirrored);
+      const Value x = operand<Most>(p.at(r + i, l), 0, mirrored);
       const bool keep = (most >= x) | is_nan(most);
       most = keep ? most : x;
       at = keep ? at : Row(r + i);
@@ -75,50 +95,68 @@ TP_INLINE void locate(const Panel<In>& p, typename M::Acc* __restrict acc) {
 }
 
 // The maxima first, then the exponentials of the distances from them.
-template <class M, class In>
-TP_INLINE void exponentiate(const Panel<In>& p, typename M::Acc* __restrict acc) {
+template <class M, class In, int step, int lanes>
+TP_INLINE void exponentiate(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using A = acc_t<In>;
   A most[max_lanes];
   combine<MaxOf<In>, false>(p, most);
   for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {most[l], 0};
   for (int64_t r = 0; r <= p.rows; ++r) {
     for (int64_t l = 0; l < (r < p.rows ? p.lanes : p.tail); ++l) {
-      const A x = A(p.x[r * p.pitch + l]);
+      const A x = A(p.at(r, l));
       acc[l].sum += x == most[l] ? A(1) : std::exp(x - most[l]);
     }
   }
 }
 
-template <class M, class In>
-TP_INLINE void reduce(const Panel<In>& p, bool mirrored, typename M::Acc* acc) {
+// acc[l] = the combination of lane l; what argmax counts are rows of the panel.
+template <class M, bool mirrored, class P>
+TP_INLINE void reduce_panel(const P& p, typename M::Acc* acc) {
   if constexpr (M::id == OpId::argmax) {
-    mirrored ? locate<M, true>(p, acc) : locate<M, false>(p, acc);
-  } else if constexpr (M::id == OpId::max) {
-    mirrored ? combine<M, true>(p, acc) : combine<M, false>(p, acc);
+    locate<M, mirrored>(p, acc);
   } else if constexpr (M::id == OpId::logsumexp) {
     exponentiate<M>(p, acc);
   } else {
-    combine<M, false>(p, acc);
+    combine<M, mirrored>(p, acc);
   }
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
-template <class M, class In>
-__attribute__((target("avx2"))) void reduce_avx2(const Panel<In>& p, bool mirrored, typename M::Acc* acc) {
-  reduce<M>(p, mirrored, acc);
+// Lanes l, l + columns, l + 2 columns, ... become one, for l below `columns`. Of maxima, NaN is looked for apart: what
+// is left is the one instruction for the greater of two.
+template <class M>
+TP_INLINE void fold(typename M::Acc* acc, int64_t groups, int64_t columns) {
+  if (groups == 1) return;
+  const auto halve = [&](auto combine) __attribute__((always_inline)) {
+    for (int64_t left = groups; left > 1;) {
+      const int64_t kept = (left + 1) / 2, other = kept * columns, pairs = (left - kept) * columns;
+      for (int64_t l = 0; l < pairs; ++l) acc[l] = combine(acc[l], acc[l + other]);
+      left = kept;
+    }
+  };
+  if constexpr (M::id == OpId::max) {
+    int nan = 0;
+    for (int64_t l = 0; l < groups * columns; ++l) nan |= is_nan(acc[l]);
+    if (!nan) return halve([](auto a, auto b) __attribute__((always_inline)) { return b > a ? b : a; });
+  }
+  halve([](auto a, auto b) __attribute__((always_inline)) { return M::combine(a, b); });
 }
-#endif
 
-}  // namespace panel
-
-// acc[l] = the combination of lane l; what argmax counts are rows of the panel.
-template <class M, class In>
-void reduce_panel(const Panel<In>& p, bool mirrored, typename M::Acc* acc) {
-#if defined(__x86_64__) && defined(__GNUC__)
-  static const bool has_avx2 = __builtin_cpu_supports("avx2");
-  if (has_avx2) return panel::reduce_avx2<M>(p, mirrored, acc);
-#endif
-  panel::reduce<M>(p, mirrored, acc);
+// The first of n elements whose operand is `value`, or is NaN if that is.
+template <class M, bool mirrored, class In>
+TP_INLINE int64_t find(const In* x, int64_t n, typename M::Acc value) {
+  constexpr int64_t stretch = 64;
+  const auto is = [&](int64_t i) __attribute__((always_inline)) {
+    const auto y = operand<M>(x[i], 0, mirrored);
+    return int(y == value) | (int(is_nan(y)) & int(is_nan(value)));
+  };
+  int64_t first = 0;
+  for (; first + stretch < n; first += stretch) {
+    int found = 0;
+    for (int64_t i = 0; i < stretch; ++i) found |= is(first + i);
+    if (found) break;
+  }
+  while (!is(first)) ++first;
+  return first;
 }
 
 }  // namespace tp::reduction

@@ -11,19 +11,8 @@
 
 namespace tp::reduction {
 
-template <class T>
-using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
-
 // Blocks that keep any device busy. The same number everywhere: the shape alone decides the order of combination.
 constexpr int64_t enough_blocks = 8 * 132;
-
-// What a batch of T's is combined in before it joins the running value: float32 for a few float32, int for small
-// integers.
-template <class T, class M>
-using leaf_t =
-    typename std::conditional<M::id != OpId::sum, M,
-                              Sum<typename std::conditional<std::is_same<sum_t<T>, int64_t>::value && sizeof(T) < 4,
-                                                            int, acc_t<sum_t<T>>>::type>>::type;
 
 // Combines x[0] to x[count - 1], a power of two of them, pairwise.
 template <class M, int count>
@@ -62,11 +51,11 @@ struct Running {
       for (int i = 0; i < count; ++i) most[i] = each[i] = operand<Most>(x[i], 0, mirrored);
       const auto top = tree<Most, count>(most);
       if constexpr (M::id == OpId::argmax) {
-        const bool keep = value.value >= top || value.value != value.value;
+        const bool keep = value.value >= top || is_nan(value.value);
         if (keep && value.index != M::identity().index) return;
 #pragma unroll
         for (int i = count - 1; i >= 0; --i) {
-          if (each[i] == top || each[i] != each[i]) value = {each[i], place(i)};
+          if (each[i] == top || is_nan(each[i])) value = {each[i], place(i)};
         }
       } else {
         typename Most::Acc exponential[count];

@@ -1,10 +1,14 @@
 // The production reduction of the CPU: fixed chunks on all threads.
 //
 // Each [n, inner] slab is read as panels (panel.h). Where rows are narrow, several of them make a panel row of about
-// `narrow` lanes, which are folded to `inner` at the end; where they are wide, they are cut into strips. A strip is cut
-// into chunks along n, and the chunks' totals are combined in order. The cut depends on the shape alone, so the bits do
-// not depend on the number of threads. Sums, products and exponentials of floats combine in double: no chain of float32
-// roundings grows with n.
+// 64 bytes, whose lanes are folded to `inner` at the end; where they are wide, they are cut into strips. A strip is cut
+// into chunks along n, and the chunks' totals are combined in order. Rows of a few contiguous elements lie side by side
+// as the lanes of a panel. The cut depends on the shape alone, so the bits do not depend on the number of threads.
+// Sums, products and exponentials of floats combine in double: no chain of float32 roundings grows with n.
+#ifdef __GNUC__
+#pragma GCC optimize("no-tree-pre")  // which makes branches of comparisons, and then no vectors
+#endif
+
 #include <algorithm>
 
 #include "reduction/panel.h"
@@ -12,96 +16,168 @@
 namespace tp::reduction {
 namespace {
 
-constexpr int64_t chunk = 1 << 15;  // elements
-constexpr int64_t narrow = 64;      // lanes
-constexpr int64_t few = 8;          // elements of a row that are not worth a panel
+constexpr int64_t chunk = 1 << 16;  // elements
+constexpr int64_t few = 16;         // elements of a contiguous row that are not worth a panel
+constexpr int64_t side_by_side = 128;
 
-template <class T>
-using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
+template <class In>
+constexpr int narrow = 64 / int(sizeof(In));  // lanes of a panel of narrow rows, about
 
 template <class E>
-class Threaded {
+struct Threaded {
+  using In = typename E::Input;
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
+  const E& e;
+  // A panel row is `groups` rows of the slab; `rows` such rows, in chunks of `chunk_rows`.
+  int64_t slabs, groups, lanes, strips, rows, chunk_rows, chunks;
+  Acc* totals = nullptr;
 
- public:
-  Threaded(const E& e, Context& context)
-      : e_(e),
-        context_(context),
-        slabs_(e.rows / e.inner),
-        fold_(tp::max(int64_t(1), tp::min(e.n, narrow / e.inner))),
-        lanes_(tp::min(fold_ * e.inner, max_lanes)),
-        strips_(ceil_div(fold_ * e.inner, lanes_)),
-        rows_(e.n / fold_),
-        chunk_rows_(chunk / lanes_),
-        chunks_(ceil_div(rows_, chunk_rows_)) {}
+  explicit Threaded(const E& e)
+      : e(e),
+        slabs(e.rows / e.inner),
+        groups(tp::max(int64_t(1), tp::min(e.n, narrow<In> / e.inner))),
+        lanes(tp::min(groups * e.inner, max_lanes)),
+        strips(ceil_div(groups * e.inner, lanes)),
+        rows(e.n / groups),
+        chunk_rows(chunk / lanes),
+        chunks(ceil_div(rows, chunk_rows)) {}
 
-  void run() {
-    if (e_.n * e_.inner <= few || e_.n == 0) return run_short();
-    totals_ = chunks_ == 1 ? nullptr : context_.workspace<Acc>(slabs_ * chunks_ * e_.inner);
-    const int64_t units = slabs_ * strips_ * chunks_, size = tp::min(e_.n * e_.inner, chunk);
-    context_.parallel_for(units, ceil_div(int64_t(1 << 13), size), [&](int64_t begin, int64_t end) {
-      Acc acc[max_lanes];
-      for (int64_t i = begin; i < end; ++i)
-        reduce_chunk(i / chunks_ / strips_, i / chunks_ % strips_, i % chunks_, acc);
-    });
-    if (chunks_ == 1) return;
-    context_.parallel_for(e_.rows, ceil_div(int64_t(4096), chunks_), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const Acc* total = totals_ + row / e_.inner * chunks_ * e_.inner + row % e_.inner;
-        Acc sum = total[0];
-        for (int64_t c = 1; c < chunks_; ++c) sum = M::combine(sum, total[c * e_.inner]);
-        e_.out[row] = e_.result(sum);
-      }
-    });
+  bool short_rows() const { return e.inner == 1 && e.n <= few; }
+
+  // Rows begin to end - 1 of a few elements.
+  template <bool mirrored>
+  void reduce_short(int64_t begin, int64_t end) const {
+    Acc acc[side_by_side];
+    for (int64_t row = begin; row < end; row += side_by_side) {
+      const int64_t count = tp::min(side_by_side, end - row);
+      reduce_panel<M, mirrored>(Panel<In, 0, 0>{e.in + row * e.n, e.n, 1, count, 0, e.n}, acc);
+      for (int64_t l = 0; l < count; ++l) e.out[row + l] = e.result(acc[l]);
+    }
   }
 
- private:
-  void run_short() {
-    const auto x = e_.bind(simt::Pointers{});
-    context_.parallel_for(e_.rows, 2048, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        Acc sum = M::identity();
-        for (int64_t k = 0; k < e_.n; ++k) sum = M::combine(sum, x.load(row, k));
-        x.store(row, sum);
-      }
-    });
-  }
-
-  void reduce_chunk(int64_t slab, int64_t strip, int64_t c, Acc* acc) {
-    const int64_t first = c * chunk_rows_, column = strip * lanes_, pitch = fold_ * e_.inner;
-    const int64_t rows = tp::min(chunk_rows_, rows_ - first), lanes = tp::min(lanes_, pitch - column);
-    const int64_t tail = c == chunks_ - 1 ? (e_.n - rows_ * fold_) * e_.inner : 0;  // not where there are strips
-    const auto* x = e_.in + slab * e_.n * e_.inner + first * pitch + column;
-    reduce_panel<M>(Panel<typename E::Input>{x, rows, pitch, lanes, tail}, e_.mirrored, acc);
+  // Contiguous elements: a maximum is found first, then its place.
+  template <bool mirrored, class P>
+  TP_INLINE void reduce_narrow(const P& panel, int64_t first, Acc* acc) const {
     if constexpr (M::id == OpId::argmax) {
-      for (int64_t l = 0; l < lanes; ++l) acc[l].index = (first + acc[l].index) * fold_ + l / e_.inner;
-    }
-    for (int64_t fold = fold_; fold > 1;) {
-      const int64_t kept = (fold + 1) / 2, other = kept * e_.inner, pairs = (fold - kept) * e_.inner;
-      for (int64_t l = 0; l < pairs; ++l) acc[l] = M::combine(acc[l], acc[l + other]);
-      fold = kept;
-    }
-    const int64_t columns = fold_ > 1 ? e_.inner : lanes;
-    if (chunks_ > 1) {
-      std::copy(acc, acc + columns, totals_ + (slab * chunks_ + c) * e_.inner + column);
+      using Most = MaxOf<In>;
+      typename Most::Acc most[narrow<In>];
+      reduce_panel<Most, mirrored>(panel, most);
+      fold<Most>(most, narrow<In>, 1);
+      const int64_t count = panel.rows * panel.pitch + panel.tail;
+      acc[0] = {most[0], first * narrow<In> + find<Most, mirrored>(panel.x, count, most[0])};
     } else {
-      for (int64_t l = 0; l < columns; ++l) e_.out[slab * e_.inner + column + l] = e_.result(acc[l]);
+      reduce_panel<M, mirrored>(panel, acc);
+      fold<M>(acc, narrow<In>, 1);
     }
   }
 
-  const E& e_;
-  Context& context_;
-  // A panel row is `fold_` rows of the slab; `rows_` such rows, in chunks of `chunk_rows_`.
-  int64_t slabs_, fold_, lanes_, strips_, rows_, chunk_rows_, chunks_;
-  Acc* totals_ = nullptr;
+  template <bool mirrored>
+  TP_INLINE void reduce_chunk(int64_t slab, int64_t strip, int64_t c, Acc* acc) const {
+    const int64_t first = c * chunk_rows, column = strip * lanes, pitch = groups * e.inner;
+    const int64_t count = tp::min(chunk_rows, rows - first), width = tp::min(lanes, pitch - column);
+    const int64_t tail = c == chunks - 1 ? (e.n - rows * groups) * e.inner : 0;  // none where there are strips
+    const In* x = e.in + slab * e.n * e.inner + first * pitch + column;
+    if (e.inner == 1 && width == narrow<In>) {
+      reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, pitch, width, tail, 1}, first, acc);
+    } else {
+      reduce_panel<M, mirrored>(Panel<In, 1, 0>{x, count, pitch, width, tail, 1}, acc);
+      if constexpr (M::id == OpId::argmax) {
+        for (int64_t l = 0; l < width; ++l) acc[l].index = (first + acc[l].index) * groups + l / e.inner;
+      }
+      fold<M>(acc, groups, e.inner);
+    }
+    const int64_t columns = groups > 1 ? e.inner : width;
+    if (chunks > 1) {
+      std::copy(acc, acc + columns, totals + (slab * chunks + c) * e.inner + column);
+    } else {
+      for (int64_t l = 0; l < columns; ++l) e.out[slab * e.inner + column + l] = e.result(acc[l]);
+    }
+  }
+
+  template <bool mirrored>
+  TP_INLINE void reduce_chunks(int64_t begin, int64_t end) const {
+    Acc acc[max_lanes];
+    for (int64_t i = begin; i < end; ++i)
+      reduce_chunk<mirrored>(i / chunks / strips, i / chunks % strips, i % chunks, acc);
+  }
+
+  static constexpr bool may_mirror = M::id == OpId::argmax || M::id == OpId::max;
 };
+
+template <class E>
+void reduce_short(const Threaded<E>& t, int64_t begin, int64_t end) {
+  if (Threaded<E>::may_mirror && t.e.mirrored) {
+    t.template reduce_short<Threaded<E>::may_mirror>(begin, end);
+  } else {
+    t.template reduce_short<false>(begin, end);
+  }
+}
+
+// Chunks begin to end - 1.
+template <class E>
+TP_INLINE void reduce_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
+  if (Threaded<E>::may_mirror && t.e.mirrored) {
+    t.template reduce_chunks<Threaded<E>::may_mirror>(begin, end);
+  } else {
+    t.template reduce_chunks<false>(begin, end);
+  }
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+template <class E>
+__attribute__((target("avx2"))) void reduce_chunks_avx2(const Threaded<E>& t, int64_t begin, int64_t end) {
+  reduce_chunks(t, begin, end);
+}
+// For the few processors without AVX2: half the time to compile this file is not worth their vectors.
+template <class E>
+__attribute__((optimize("O1"))) void reduce_chunks_plain(const Threaded<E>& t, int64_t begin, int64_t end) {
+  reduce_chunks(t, begin, end);
+}
+template <class E>
+auto reducer() {
+  return __builtin_cpu_supports("avx2") ? &reduce_chunks_avx2<E> : &reduce_chunks_plain<E>;
+}
+#else
+template <class E>
+auto reducer() {
+  return &reduce_chunks<E>;
+}
+#endif
+
+template <class E>
+void combine_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
+  const E& e = t.e;
+  for (int64_t row = begin; row < end; ++row) {
+    const auto* total = t.totals + row / e.inner * t.chunks * e.inner + row % e.inner;
+    auto sum = total[0];
+    for (int64_t c = 1; c < t.chunks; ++c) sum = E::Monoid::combine(sum, total[c * e.inner]);
+    e.out[row] = e.result(sum);
+  }
+}
+
+template <class E>
+void reduce(const E& e, Context& context) {
+  if (e.n == 0) {
+    std::fill(e.out, e.out + e.rows, e.result(E::Monoid::identity()));
+    return;
+  }
+  Threaded<E> t(e);
+  if (t.chunks > 1) t.totals = context.workspace<typename E::Acc>(t.slabs * t.chunks * e.inner);
+  const bool is_short = t.short_rows();
+  const auto run = is_short ? &reduce_short<E> : reducer<E>();
+  const int64_t units = is_short ? e.rows : t.slabs * t.strips * t.chunks;
+  const int64_t grain = ceil_div(int64_t(1 << 14), is_short ? e.n : tp::min(e.n * e.inner, chunk));
+  context.parallel_for(units, grain, [&](int64_t begin, int64_t end) { run(t, begin, end); });
+  if (t.chunks == 1) return;
+  context.parallel_for(e.rows, ceil_div(int64_t(4096), t.chunks),
+                       [&](int64_t begin, int64_t end) { combine_chunks(t, begin, end); });
+}
 
 }  // namespace
 
 void threaded(const Args& args, Context& context) {
-  with_elements<wide_t>(
-      args, [&](const auto& elements) { Threaded<std::decay_t<decltype(elements)>>(elements, context).run(); });
+  with_elements<wide_t>(args, [&](const auto& elements) { reduce(elements, context); });
 }
 
 }  // namespace tp::reduction
