@@ -56,12 +56,41 @@ TP_INLINE typename M::Acc tree(const P& p, int64_t r, int64_t l) {
   }
 }
 
+// Lane by lane the greatest number, NaN aside: that takes one instruction an element, and the search for NaN takes two
+// at a time. Returns whether there is one.
+template <class M, bool mirrored, class In, int step, int lanes>
+TP_INLINE bool take_greatest(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
+  using A = typename M::Acc;
+  using Flag = typename std::conditional<sizeof(A) == 8, int64_t, int>::type;
+  Flag nan[tp::max(lanes, 1)];
+  for (int64_t l = 0; l < p.width(); ++l) acc[l] = M::identity(), nan[l] = 0;
+  each_step<8>(p, [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
+    A most = acc[l];
+    Flag found = nan[l];
+    for (int i = 0; i < count; i += 2) {
+      const A x = operand<M>(p.at(r + i, l), 0, mirrored);
+      const A y = i + 1 < count ? operand<M>(p.at(r + i + 1, l), 0, mirrored) : x;
+      const A greater = y > x ? y : x;
+      most = greater > most ? greater : most;
+      found |= Flag(__builtin_isunordered(x, y));
+    }
+    acc[l] = most;
+    nan[l] = found;
+  });
+  Flag any = 0;
+  for (int64_t l = 0; l < p.width(); ++l) any |= nan[l];
+  return any != 0;
+}
+
 template <class M, bool mirrored, class In, int step, int lanes>
 TP_INLINE void combine(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using Acc = typename M::Acc;
   const auto add = [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
     acc[l] = M::combine(acc[l], Acc(tree<leaf_t<In, M>, count.value, mirrored>(p, r, l)));
   };
+  if constexpr (M::id == OpId::max && lanes > 0 && std::is_floating_point<Acc>::value) {
+    if (!take_greatest<M, mirrored>(p, acc)) return;
+  }
   for (int64_t l = 0; l < p.width(); ++l) acc[l] = M::identity();
   if (!p.narrow && p.pitch == p.lanes) {  // contiguous: eight rows at a time would be too far apart
     each_step<(M::id == OpId::max ? 1 : 4)>(p, add);
