@@ -191,3 +191,18 @@ def test_gradients_stay_in_their_runs(device):
     assert_equal(got, torch.tensor([[3, 0, NAN, 0, 3], [NAN, 0, 5, 0, 4]]))
     got = torch.tensor(grad(scan_with_indices(x, 0, op="min", reverse=True)[0], x, weights))
     assert_equal(got, torch.tensor([[1, 2, INF, -INF, 0], [NAN, 1, 2, 3, 7]]))
+
+
+@pytest.mark.parametrize("op, exclusive, reverse", [*itertools.product(("max", "min"), (False, True), (False, True))])
+def test_gradients_of_extrema_stay_in_their_run(device, op, exclusive, reverse):
+    """A gradient that is NaN or infinite reaches the leader of its run, and no other element."""
+    x = torch.randint(-9, 9, (3, 40, 2), device=device).double().requires_grad_()
+    _, index = scan_with_indices(x.detach(), 1, op=op, reverse=reverse)
+    for value, place in itertools.product((NAN, INF), (5, 20, 33)):
+        g = torch.zeros_like(x)
+        g[1, place, 1] = value
+        (found,) = torch.autograd.grad(scan(x, 1, op=op, exclusive=exclusive, reverse=reverse), x, g)
+        before = place + (1 if reverse else -1) if exclusive else place
+        want = torch.zeros_like(x)
+        want[1, index[1, before, 1], 1] = value
+        torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)

@@ -9,7 +9,7 @@ from torch_patterns.batching import front
 from torch_patterns.compact import compact_padded, unpack
 from torch_patterns.functional import differentiable
 from torch_patterns.registry import documented
-from torch_patterns.segmented import segment_reduce
+from torch_patterns.segmented import segment_recurrence, segment_reduce
 
 _ops = torch.ops.torch_patterns
 
@@ -131,6 +131,14 @@ def _previous(x: Tensor, dim: int, reverse: bool) -> Tensor:
     return _next(x, dim, not reverse)
 
 
+def _recurrence_over_runs(a: Tensor, b: Tensor, dim: int, reverse: bool) -> Tensor:
+    """h[k] = a[k] h[k - 1] + b[k] along dim, which starts anew wherever a is 0, and so at the start of every row."""
+    rows = b.shape[: dim % b.dim() + 1].numel()
+    whole = torch.arange(2, device=b.device) * rows
+    lines = (x.reshape(rows, b.numel() // rows) for x in (a, b))
+    return segment_recurrence(*lines, whole, reverse, "auto").reshape(b.shape)
+
+
 def _scan_backward(inputs, y, g):
     x, dim, op, exclusive, reverse, algorithm = inputs
     rest = (None,) * 5
@@ -148,7 +156,7 @@ def _scan_backward(inputs, y, g):
     held = y if exclusive else _previous(y, dim, reverse)
     keeps = ((held >= x if op == "max" else held <= x) | held.isnan()).to(wide)
     carries = _next(keeps, dim, reverse)
-    led = _linear_recurrence(carries, start, dim, None, not reverse, algorithm)
+    led = _recurrence_over_runs(carries, start, dim, not reverse)
     leads = _previous(carries, dim, reverse) == 0
     return torch.where(leads, led, torch.zeros_like(led)).to(x.dtype), *rest
 

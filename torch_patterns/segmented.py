@@ -166,18 +166,18 @@ def _scan_backward(inputs, y, g):
         start = _next(start, reverse).masked_fill(_heads(offsets, g, not reverse), 0)
     if op == "prod":
         factors = x.to(wide)
-        after = _recurrence(_next(factors, reverse), start, offsets, not reverse, algorithm)
+        after = segment_recurrence(_next(factors, reverse), start, offsets, not reverse, algorithm)
         before = _scan(factors, offsets, "prod", True, reverse, False, algorithm)
         return (before * after).to(x.dtype), *rest
     held = y if exclusive else _next(y, not reverse)
     keeps = ((held >= x if op == "max" else held <= x) | held.isnan()) & ~_heads(offsets, x, reverse)
-    led = _recurrence(_next(keeps, reverse).to(wide), start, offsets, not reverse, algorithm)
+    led = segment_recurrence(_next(keeps, reverse).to(wide), start, offsets, not reverse, algorithm)
     return led.masked_fill(keeps, 0).to(x.dtype), *rest
 
 
 def _recurrence_backward(inputs, h, g):
     a, _, offsets, reverse, algorithm = inputs
-    adjoint = _recurrence(_next(a, reverse), g, offsets, not reverse, algorithm)
+    adjoint = segment_recurrence(_next(a, reverse), g, offsets, not reverse, algorithm)
     grad_a = (adjoint * _next(h, not reverse)).masked_fill(_heads(offsets, h, reverse), 0)
     return grad_a, adjoint, None, None, None
 
@@ -185,7 +185,7 @@ def _recurrence_backward(inputs, h, g):
 _reduce = differentiable(_ops.segment_reduce, _reduce_backward)
 _expand = differentiable(_ops.segment_expand, _expand_backward)
 _scan = differentiable(_ops.segment_scan, _scan_backward)
-_recurrence = differentiable(_ops.segment_recurrence, _recurrence_backward)
+segment_recurrence = differentiable(_ops.segment_recurrence, _recurrence_backward)
 
 
 # ---- vmap: a batch of values is one more dimension of each row; batched offsets take turns

@@ -3,9 +3,8 @@
 // The gradients are scans again, so that every order of derivative exists and costs O(n):
 //   sum        the transpose of a running sum is a running sum from the other end;
 //   prod       grad x[j] = (product before j) * R[j], R[j] = g[j] + x[j+1] R[j+1]: a recurrence, so zeros need no care;
-//   max, min   an element that takes the lead collects the gradients of the outputs that it leads: R[j] = g[j] + k[j+1]
-//   R[j+1]
-//              with k = 0 where the lead changes;
+//   max, min   an element that takes the lead collects the gradients of the outputs that it leads:
+//              R[j] = g[j] + k[j+1] R[j+1], where k = 0 ends a run: NaN stays in its run;
 //   recurrence grad b = R, R[t] = g[t] + a[t+1] R[t+1]; grad a[t] = R[t] h[t-1].
 #include "scan/scan.h"
 
@@ -205,14 +204,24 @@ Tensor prod_backward(const Tensor& g, const Tensor& x, int64_t dim, bool exclusi
   return (call_scan(wide, dim, "prod", true, reverse, algorithm) * after).to(x.scalar_type());
 }
 
+// h[k] = a[k] h[k - 1] + b[k] along `dim`, which starts anew wherever a is 0, and so at the start of every row.
+Tensor recurrence_over_runs(const Tensor& a, const Tensor& b, int64_t dim, bool reverse) {
+  static const auto handle = op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, Str)>("segment_recurrence");
+  SymInt rows = 1, inner = 1;
+  for (int64_t d = 0; d < b.dim(); ++d) (d <= dim ? rows : inner) *= b.sym_size(d);
+  const auto lines = [&](const Tensor& x) { return x.reshape_symint({rows, inner}); };
+  const Tensor all = at::mul(at::arange(2, b.options().dtype(at::kLong)), c10::Scalar(rows));
+  return handle.call(lines(a), lines(b), all, reverse, "auto").view_symint(b.sym_sizes());
+}
+
 Tensor extremum_backward(const Tensor& g, const Tensor& x, const Tensor& y, int64_t dim, Str name, bool exclusive,
-                         bool reverse, Str algorithm) {
+                         bool reverse) {
   const auto acc = at::toOpMathType(x.scalar_type());
   const Tensor held = exclusive ? y : previous(y, dim, reverse);
   const Tensor keeps = ((name == "max" ? held >= x : held <= x) | held.isnan()).to(acc);
   const Tensor carries = next(keeps, dim, reverse);
   const Tensor from = exclusive ? next(g.to(acc), dim, reverse) : g.to(acc);
-  const Tensor led = call_recurrence(carries, from, dim, {}, !reverse, algorithm);
+  const Tensor led = recurrence_over_runs(carries, from, dim, !reverse);
   const Tensor leads = previous(carries, dim, reverse) == 0;  // the first element always does
   return at::where(leads, led, at::zeros_like(led)).to(x.scalar_type());
 }
@@ -249,7 +258,7 @@ struct ScanFunction : torch::autograd::Function<ScanFunction> {
     } else if (name == "prod") {
       result[0] = prod_backward(g, tensors[0], dim, exclusive, reverse, algorithm);
     } else {
-      result[0] = extremum_backward(g, tensors[0], tensors[1], dim, name, exclusive, reverse, algorithm);
+      result[0] = extremum_backward(g, tensors[0], tensors[1], dim, name, exclusive, reverse);
     }
     return result;
   }
