@@ -59,10 +59,15 @@ struct KeyOrder {
   static Word ones(int bits) { return bits == 0 ? Word(0) : Word(Word(-1) >> (8 * int(sizeof(Word)) - bits)); }
 };
 
-// f(Type<W>{}), W being uint8_t, uint16_t, uint32_t or uint64_t, for the raw word of a key.
+struct Word16 {
+  uint64_t low, high;
+};
+
+// f(Type<W>{}), W being a word of so many bytes: uint8_t, uint16_t, uint32_t, uint64_t, or Word16 for values that are
+// only moved.
 template <class F>
-void with_key_word(const KeyType& type, F&& f) {
-  switch (type.bytes) {
+auto with_word(int bytes, F&& f) {
+  switch (bytes) {
     case 1:
       return f(Type<uint8_t>{});
     case 2:
@@ -72,8 +77,20 @@ void with_key_word(const KeyType& type, F&& f) {
     case 8:
       return f(Type<uint64_t>{});
     default:
-      fail(ErrorKind::type, "a key has 1, 2, 4 or 8 bytes, got ", int(type.bytes));
+      return f(Type<Word16>{});
   }
+}
+
+// The same for the raw word of a key, which has no more than 8.
+template <class F>
+void with_key_word(const KeyType& type, F&& f) {
+  with_word(type.bytes, [&](auto word) {
+    if constexpr (sizeof(typename decltype(word)::type) <= 8) {
+      f(word);
+    } else {
+      fail(ErrorKind::type, "a key has 1, 2, 4 or 8 bytes, got ", int(type.bytes));
+    }
+  });
 }
 
 }  // namespace tp

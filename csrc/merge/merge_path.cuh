@@ -69,10 +69,6 @@ __global__ __launch_bounds__(search_threads) void find_splits(Order order, Seque
   }
 }
 
-struct Wide {
-  uint64_t low, high;
-};
-
 template <int threads, class V>
 TP_DEVICE void follow(const uint16_t* from, int count, int of_a, const void* a_values, const void* b_values,
                       void* values) {
@@ -95,7 +91,7 @@ TP_DEVICE void follow(int bytes, const uint16_t* from, int count, int of_a, cons
   } else if (bytes == 8) {
     follow<threads, uint64_t>(from, count, of_a, a, b, out);
   } else {
-    follow<threads, Wide>(from, count, of_a, a, b, out);
+    follow<threads, Word16>(from, count, of_a, a, b, out);
   }
 }
 

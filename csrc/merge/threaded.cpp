@@ -83,27 +83,6 @@ void follow(const int32_t* from, int64_t count, const void* a_values, const void
   }
 }
 
-struct Wide {
-  uint64_t low, high;
-};
-
-// f(Type<V>{}) for values of so many bytes.
-template <class F>
-auto by_width(int bytes, F f) {
-  switch (bytes) {
-    case 1:
-      return f(Type<uint8_t>{});
-    case 2:
-      return f(Type<uint16_t>{});
-    case 4:
-      return f(Type<uint32_t>{});
-    case 8:
-      return f(Type<uint64_t>{});
-    default:
-      return f(Type<Wide>{});
-  }
-}
-
 template <class Word, class Order>
 class Threaded {
  public:
@@ -112,7 +91,7 @@ class Threaded {
         order_(order),
         m_(args.in.m),
         n_(args.in.n),
-        follow_(by_width(args.value_bytes, [](auto type) { return &follow<typename decltype(type)::type>; })) {}
+        follow_(with_word(args.value_bytes, [](auto type) { return &follow<typename decltype(type)::type>; })) {}
 
   void run(Context& context) {
     const int64_t total = m_ + n_, chunks = ceil_div(total, chunk);
@@ -157,7 +136,7 @@ class Threaded {
   const merge::Args& args_;
   const Order order_;
   const int64_t m_, n_;
-  decltype(&follow<Wide>) follow_;
+  decltype(&follow<Word16>) follow_;
 };
 
 // unmerge, a chunk of one side at a time: the ranks of its elements among the other side's, between those of the first
@@ -220,7 +199,7 @@ class Unmerger {
     for (int64_t e = 0; e < count; ++e) static_cast<V*>(out)[e] = static_cast<const V*>(merged)[e + ranks[e]];
   }
   static auto gather_by(int bytes) {
-    return by_width(bytes, [](auto type) { return &gather<typename decltype(type)::type>; });
+    return with_word(bytes, [](auto type) { return &gather<typename decltype(type)::type>; });
   }
 
   const co_rank_ladder::Args& args_;

@@ -56,10 +56,6 @@ void copy(const char* rung, Context& context, const From* from, To* to, int64_t 
   launch_for_each(context, rung, size, Copy<From, To>{from, to, size});
 }
 
-struct alignas(16) Word16 {
-  uint64_t low, high;
-};
-
 template <class V>
 void gather(const char* rung, const Args& args, Context& context, const int64_t* places) {
   const Gather<V> kernel{static_cast<const V*>(args.values), places, static_cast<V*>(args.values_out), args.size(),
@@ -72,18 +68,7 @@ void store_values(const char* rung, const Args& args, Context& context, const in
     return args.value_bytes == 8 ? copy(rung, context, places, static_cast<int64_t*>(args.values_out), args.size())
                                  : copy(rung, context, places, static_cast<int32_t*>(args.values_out), args.size());
   }
-  switch (args.value_bytes) {
-    case 1:
-      return gather<uint8_t>(rung, args, context, places);
-    case 2:
-      return gather<uint16_t>(rung, args, context, places);
-    case 4:
-      return gather<uint32_t>(rung, args, context, places);
-    case 8:
-      return gather<uint64_t>(rung, args, context, places);
-    default:
-      return gather<Word16>(rung, args, context, places);
-  }
+  with_word(args.value_bytes, [&](auto word) { gather<typename decltype(word)::type>(rung, args, context, places); });
 }
 
 }  // namespace

@@ -17,26 +17,6 @@ namespace tp {
 namespace sort::host {
 namespace {
 
-struct Word16 {
-  uint64_t halves[2];
-};
-
-template <class F>
-void with_value_word(int bytes, F&& f) {
-  switch (bytes) {
-    case 1:
-      return f(Type<uint8_t>{});
-    case 2:
-      return f(Type<uint16_t>{});
-    case 4:
-      return f(Type<uint32_t>{});
-    case 8:
-      return f(Type<uint64_t>{});
-    default:
-      return f(Type<Word16>{});
-  }
-}
-
 // f(begin, end) over 0 .. n in pieces of `grain`, taken by whoever is free.
 template <class F>
 void share(Context& context, int64_t n, int64_t grain, F f) {
@@ -181,7 +161,7 @@ class Sorter {
         for (int64_t i = begin; i < end; ++i) keys[i] = keys_[origin + int64_t(out_.loads[i])];
       }
       if (!converts_) return;
-      with_value_word(args_.value_bytes, [&](auto type) {
+      with_word(args_.value_bytes, [&](auto type) {
         using V = typename decltype(type)::type;
         auto* to = static_cast<V*>(args_.values_out);
         if (args_.values) {
