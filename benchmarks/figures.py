@@ -4,7 +4,8 @@
     python benchmarks/figures.py --device cpu --only "segment"
 
 On CUDA the CUB rows need nvcc: peers.cu is compiled beside the first call. Data are integers so small that every order
-of summation is exact, so results are compared bit for bit with int64 arithmetic.
+of summation is exact, so results are compared bit for bit with int64 arithmetic; but for peers that promise less: sums
+of half types that round on the way, and the place of a maximum that is there twice.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Figure:
     want: Callable[..., Tensor | tuple[Tensor, ...]]  # exact
     peers: dict[str, Callable]
     unread: int = 0  # how many tensors, the first ones, the work does not need
-    exact_peers: bool = True
+    exact_peers: bool = True  # else they are timed unchecked
 
 
 # ---- data and exact results
@@ -312,7 +313,7 @@ def figures(device: str) -> list[Figure]:
 
 
 def measure(figure: Figure, device: str, clock: Clock) -> list[dict]:
-    """A row a contestant, ours first, whose result is checked before it is timed."""
+    """A row a contestant, ours first; results are checked before they are timed."""
     tensors = figure.make()
     want = testing.tensors_of(figure.want(*tensors))
     out_bytes = sum(y.numel() * tensors[0].element_size() for y in want)
