@@ -52,10 +52,10 @@ def results(spec: Spec, sample: Sample) -> list[torch.Tensor]:
     return [*tensors_of(sample(spec.op)), *(gradients(spec.op, sample) if spec.differentiable else [])]
 
 
-def problem(spec: Spec, n: int, dtype: torch.dtype, device: str) -> Sample:
+def problem(spec: Spec, n: int, dtype: torch.dtype, device: str, kind: str = "float") -> Sample:
     """About n elements, enough for several threads or blocks."""
     case = spec.sized(n) if spec.sized else max(spec.edges or spec.samples, key=lambda c: c.size * (c.size <= n))
-    return spec.sample(case, dtype, device, kind="float")
+    return spec.sample(case, dtype, device, kind=kind)
 
 
 def assert_nearly(got, want, where: str) -> None:

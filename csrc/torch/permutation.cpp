@@ -72,6 +72,7 @@ struct Permute : torch::autograd::Function<Permute<takes>> {
     ctx->save_for_backward({indices});
     ctx->saved_data["dim"] = dim;
     at::AutoDispatchBelowADInplaceOrView below;
+    if (x.dim() == 0) return x.clone();  // torch's deterministic scatter on CUDA takes no scalar
     const Tensor places = indices.scalar_type() == at::kLong ? indices : indices.to(at::kLong);
     return takes ? at::gather(x, dim, places) : at::scatter(x, dim, places, x);
   }
