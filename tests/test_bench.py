@@ -1,25 +1,14 @@
 """The benchmarks: every contestant of every Spec, peers too, gives the reference's result; rows become tables."""
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
 
+import figures
 import pytest
+import report
 import torch
+from problems import reduction, scan, segmented
 
 from torch_patterns import bench, registry, testing
-
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-
-
-def module(name: str):
-    """benchmarks/NAME.py"""
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[name] = found  # where dataclasses look their module up
-    spec.loader.exec_module(found)
-    return found
 
 
 class FakeClock:
@@ -60,13 +49,12 @@ def test_sizes_and_arguments():
         bench.operator_arguments(["op", "max"])
 
 
-def test_rows_become_a_table(tmp_path):
+def test_rows_become_a_table(tmp_path, monkeypatch):
     path = tmp_path / "scan.csv"
     bench.main(
         ["scan", "--device", "cpu", "--sizes", "64", "--algorithms", "auto,sequential,torch", "--csv", str(path)]
     )
-    report = module("report")
-    report.RESULTS = tmp_path
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
     text = report.with_fresh_tables("before\n<!-- bench:scan -->\nold\n<!-- /bench -->\nafter\n")
     assert "| algorithm | scan float32 2^6 |" in text and "| `auto` | " in text and "old" not in text
     assert report.with_fresh_tables(text) == text
@@ -76,12 +64,11 @@ def test_rows_become_a_table(tmp_path):
 
 def test_figures():
     """Each figure at a small size: ours and the peers give what int64 arithmetic gives."""
-    figures = module("figures")
     small = [
-        *figures.reductions([1000], [(20, 30, 0), (20, 30, 1)], ("sum", "max", "argmax")),
-        *figures.scans([5000], [(40, 32, 0), (20, 30, 1)], 600, (torch.bfloat16,)),
-        *figures.segments(4096, 1024),
-        *figures.linear_recurrences(3000),
+        *reduction.reductions([1000], [(20, 30, 0), (20, 30, 1)], ("sum", "max", "argmax")),
+        *scan.scans([5000], [(40, 32, 0), (20, 30, 1)], 600, (torch.bfloat16,)),
+        *segmented.segments(4096, 1024),
+        *segmented.linear_recurrences(3000),
     ]
     rows = [figures.measure(figure, "cpu", FakeClock()) for figure in small]
     assert {figure.name.split(" ")[0] for figure in small} == {
@@ -95,7 +82,6 @@ def test_figures():
 
 
 def test_a_wrong_figure_is_not_timed():
-    figures = module("figures")
-    (figure, *_) = figures.reductions([100], [], ())
+    (figure, *_) = reduction.reductions([100], [], ())
     with pytest.raises(AssertionError, match="reduce sum 100 torch_patterns"):
         figures.measure(replace(figure, ours=lambda x: x.sum() + 1), "cpu", FakeClock())

@@ -1,0 +1,103 @@
+"""The problems of figures.py, a module a pattern: `figures(device)` gives its list. Here is what they share."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+BENCHMARKS = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`make` gives the tensors; everything else takes them."""
+
+    name: str  # the operator's, then the problem's
+    make: Callable[[], tuple[Tensor, ...]]
+    ours: Callable[..., Tensor | tuple[Tensor, ...]]
+    want: Callable[..., Tensor | tuple[Tensor, ...]]  # exact
+    peers: dict[str, Callable]
+    unread: int = 0  # how many tensors, the first ones, the work does not need
+    exact_peers: bool = True  # else they are timed unchecked
+
+
+# ---- data
+
+
+def integers(*shape: int, low: int = -8, high: int = 8, dtype=torch.float32) -> Tensor:
+    return torch.randint(low, high + 1, shape, dtype=torch.int8).to(dtype)
+
+
+LENGTHS = {
+    "of 16": lambda n: torch.full((n // 16,), 16),
+    "of 256": lambda n: torch.full((n // 256,), 256),
+    "power law": lambda n: (1 - torch.rand(n // 4, dtype=torch.float64)).pow(-0.875).long(),  # 7.5 on average
+    "one half, rest of 8": lambda n: torch.cat([torch.tensor([n // 2]), torch.full((n // 16,), 8)]),
+}
+
+
+def offsets(kind: str, n: int) -> Tensor:
+    ends = LENGTHS[kind](n).cumsum(0)
+    ends = ends[: int((ends < n).sum())]
+    return torch.cat([torch.tensor([0]), ends, torch.tensor([n])])
+
+
+def gradient(f: Callable[..., Tensor]) -> Callable:
+    """The gradients of f for its floating-point tensors, of which the last is the incoming gradient: the backward pass
+    alone, over a graph that is built once."""
+
+    @functools.lru_cache(maxsize=1)
+    def graph(*tensors):
+        leaves = [t.detach().requires_grad_() if t.is_floating_point() else t for t in tensors]
+        return f(*leaves), [t for t in leaves if t.requires_grad]
+
+    def backward(*tensors):
+        *inputs, g = tensors
+        y, leaves = graph(*inputs)
+        found = torch.autograd.grad(y, leaves, g, retain_graph=True)
+        return found if len(found) > 1 else found[0]
+
+    return backward
+
+
+# ---- CUB
+
+
+@functools.cache
+def cub_library() -> ctypes.CDLL:
+    source, target = BENCHMARKS / "peers.cu", BENCHMARKS.parent / "build/peers.so"
+    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        target.parent.mkdir(exist_ok=True)
+        flags = ["-std=c++17", "-O3", "-arch=native", "-shared", "-Xcompiler", "-fPIC"]
+        subprocess.run(["nvcc", *flags, "-o", str(target), str(source)], check=True)
+    return ctypes.CDLL(str(target))
+
+
+def cub(name: str, out: Callable[..., Tensor] = lambda *tensors: torch.empty_like(tensors[0])) -> Callable:
+    """A function of peers.cu as one of the tensors a and b; its temporary memory is allocated once."""
+    workspaces: dict[int, Tensor] = {}
+
+    def call(a, b=None):
+        y = out(a, b)
+        size, stream = ctypes.c_size_t(0), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        pointers = [ctypes.c_void_p(t.data_ptr() if t is not None else None) for t in (a, b, y)]
+        counts = [ctypes.c_int64(a.numel()), ctypes.c_int64(y.numel())]
+        function = getattr(cub_library(), name)
+        if a.numel() not in workspaces:
+            function(None, ctypes.byref(size), *pointers, *counts, stream)
+            workspaces[a.numel()] = torch.empty(max(size.value, 1), dtype=torch.uint8, device=a.device)
+        temp = workspaces[a.numel()]
+        size.value = temp.numel()
+        status = function(ctypes.c_void_p(temp.data_ptr()), ctypes.byref(size), *pointers, *counts, stream)
+        if status:
+            raise RuntimeError(f"{name}: CUDA error {status}")
+        return y
+
+    return call

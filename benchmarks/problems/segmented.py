@@ -1,0 +1,108 @@
+"""Segmented reductions and scans whatever the lengths of the segments, and linear recurrences."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+import torch_patterns as tp
+from problems import LENGTHS, Figure, cub, gradient, integers, offsets
+
+
+def segment_sums(x: Tensor, offsets: Tensor) -> Tensor:
+    totals = torch.cat([x.new_zeros(1, dtype=torch.int64), x.long().cumsum(0)])[offsets]
+    return totals.diff()
+
+
+def segment_scans(x: Tensor, offsets: Tensor) -> Tensor:
+    sums = x.long().cumsum(0)
+    before = torch.cat([sums.new_zeros(1), sums])[offsets[:-1]]
+    return sums - before.repeat_interleave(offsets.diff())
+
+
+def recurrences(a: Tensor, b: Tensor) -> Tensor:
+    """Where a is 0 the past is forgotten, elsewhere it is 1: sums since the last 0."""
+    heads = (a == 0).nonzero().flatten()
+    heads = torch.cat([heads.new_zeros(1), heads[heads > 0], heads.new_tensor([len(a)])])
+    return segment_scans(b, heads)
+
+
+@functools.lru_cache(maxsize=1)
+def keys(offsets: Tensor) -> Tensor:
+    """The segment of each element: what CUB asks for instead of offsets."""
+    count = torch.arange(offsets.numel() - 1, device=offsets.device, dtype=torch.int32)
+    return count.repeat_interleave(offsets.diff())
+
+
+def segments(n: int, backward: int) -> list[Figure]:
+    figures = []
+    for kind in LENGTHS:
+        data = lambda kind=kind: (integers(n), offsets(kind, n))  # noqa: E731
+        figures.append(
+            Figure(
+                f"segment_reduce sum {n} {kind}",
+                data,
+                tp.segment_reduce,
+                segment_sums,
+                {
+                    "torch": lambda x, o: torch.segment_reduce(x, "sum", offsets=o),
+                    "cub": cub("segment_sum_float32", lambda x, o: x.new_empty(o.numel() - 1)),
+                },
+            )
+        )
+        figures.append(
+            Figure(
+                f"segment_scan sum {n} {kind}",
+                data,
+                tp.segment_scan,
+                segment_scans,
+                {"cub": lambda x, o: cub("segment_scan_sum_float32")(x, keys(o))},
+            )
+        )
+    for kind in LENGTHS:
+        figures.append(
+            Figure(
+                f"segment_reduce sum backward {backward} {kind}",
+                lambda kind=kind: (integers(backward), o := offsets(kind, backward), integers(o.numel() - 1)),
+                gradient(tp.segment_reduce),
+                lambda x, o, g: g.repeat_interleave(o.diff()),
+                {"torch": gradient(lambda x, o: torch.segment_reduce(x, "sum", offsets=o))},
+                unread=1,
+            )
+        )
+    return figures
+
+
+def linear_recurrences(n: int) -> list[Figure]:
+    def data():
+        return integers(n, low=0, high=1), integers(n)
+
+    def gradients(a, b, g):
+        adjoint = recurrences(torch.cat([a[1:], a.new_zeros(1)]).flip(0), g.flip(0)).flip(0)
+        h = recurrences(a, b)
+        return adjoint * torch.cat([h.new_zeros(1), h[:-1]]), adjoint
+
+    return [
+        Figure(
+            f"linear_recurrence {n}",
+            data,
+            tp.linear_recurrence,
+            recurrences,
+            {"cub": cub("linear_recurrence_float32")},
+        ),
+        Figure(
+            f"linear_recurrence backward {n}",
+            lambda: (*data(), integers(n)),
+            gradient(tp.linear_recurrence),
+            gradients,
+            {},
+        ),
+    ]
+
+
+def figures(device: str) -> list[Figure]:
+    if device == "cpu":
+        return [*segments(2**24, 2**22), *linear_recurrences(2**24)]
+    return [*segments(2**26, 2**24), *linear_recurrences(2**26)]
