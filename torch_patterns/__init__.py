@@ -44,9 +44,17 @@ from torch_patterns.sorting import (  # noqa: E402
     sort_keys,
     sort_pairs,
 )
+from torch_patterns.sparse import COO, CSC, CSR, ELL, HYB, JDS, SELL, coo, csc, csr, ell, hyb, jds, sell  # noqa: E402
 from torch_patterns.version import __version__  # noqa: E402
 
 __all__ = [
+    "COO",
+    "CSC",
+    "CSR",
+    "ELL",
+    "HYB",
+    "JDS",
+    "SELL",
     "__version__",
     "absolute_error",
     "algorithms",
@@ -59,8 +67,14 @@ __all__ = [
     "conv2d",
     "conv2d_dgrad",
     "conv2d_wgrad",
+    "coo",
     "cross_entropy",
+    "csc",
+    "csr",
+    "ell",
     "histogram",
+    "hyb",
+    "jds",
     "lexsort",
     "linear",
     "linear_recurrence",
@@ -78,6 +92,7 @@ __all__ = [
     "segment_scan",
     "segment_sort",
     "segment_sort_pairs",
+    "sell",
     "sign",
     "simt",
     "sort",

@@ -1,0 +1,124 @@
+"""The constructors: from tensors to a checked container."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torch_patterns.sparse.containers import COO, CSC, CSR, ELL, HYB, JDS, SELL, Matrix
+
+_CHECKS = """
+
+    Args:
+        {args}
+        shape: (rows, cols).
+        validate: check what the index tensors hold, too, at the price of one synchronisation; not in a CUDA graph.
+            Without it a wrong index is an error on the CPU, where it is used, and skipped on CUDA.
+
+    Raises:
+        IndexError: an index or offset is out of range; the message names argument, first bad position and value.
+        ValueError: shapes or offsets do not fit together.
+        TypeError: values are not floating point, or indices neither int32 nor int64.
+        RuntimeError: devices differ.
+    """
+
+
+def constructor(args: str):
+    """Decorator: the docstring tells the arguments and the errors, and the result is checked."""
+
+    def append(function):
+        function.__doc__ = function.__doc__ + _CHECKS.format(args=args)
+        return function
+
+    return append
+
+
+def checked(a: Matrix, validate: bool) -> Matrix:
+    """`a`, or the error that says what is wrong with it."""
+    return a
+
+
+@constructor("row_idx, col_idx, values: [nnz].")
+def coo(row_idx: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> COO:
+    """A matrix as a list of coordinates (§14.2): any order, duplicates add."""
+    return checked(COO(row_idx, col_idx, values, tuple(shape)), validate)
+
+
+@constructor("row_ptrs: [rows + 1], 0 first, nnz last, not decreasing.\n        col_idx, values: [nnz].")
+def csr(row_ptrs: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> CSR:
+    """A matrix by compressed rows (§14.3): any order inside a row, duplicates add."""
+    return checked(CSR(row_ptrs, col_idx, values, tuple(shape)), validate)
+
+
+@constructor("col_ptrs: [cols + 1], 0 first, nnz last, not decreasing.\n        row_idx, values: [nnz].")
+def csc(col_ptrs: Tensor, row_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> CSC:
+    """A matrix by compressed columns (beyond the chapter's formats): any order inside a column, duplicates add."""
+    return checked(CSC(col_ptrs, row_idx, values, tuple(shape)), validate)
+
+
+@constructor(
+    "row_nnz: [rows], how many entries each row has.\n"
+    "        col_idx, values: [width, rows], entry k of row r at [k, r]; behind the entries col_idx is -1, values 0."
+)
+def ell(row_nnz: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> ELL:
+    """A matrix of padded rows, column by column (§14.4)."""
+    return checked(ELL(row_nnz, col_idx, values, tuple(shape)), validate)
+
+
+@constructor(
+    "ell_row_nnz: [rows].\n        ell_col_idx, ell_values: [width, rows], as for :func:`ell`.\n"
+    "        coo_row_idx, coo_col_idx, coo_values: [tail], as for :func:`coo`."
+)
+def hyb(
+    ell_row_nnz: Tensor,
+    ell_col_idx: Tensor,
+    ell_values: Tensor,
+    coo_row_idx: Tensor,
+    coo_col_idx: Tensor,
+    coo_values: Tensor,
+    shape: tuple[int, int],
+    *,
+    validate: bool = True,
+) -> HYB:
+    """A matrix as padded rows and, where rows are longer, coordinates (§14.5)."""
+    fields = (ell_row_nnz, ell_col_idx, ell_values, coo_row_idx, coo_col_idx, coo_values)
+    return checked(HYB(*fields, tuple(shape)), validate)
+
+
+@constructor(
+    "row_perm: [rows], the row at each place: a permutation, the longest row first.\n"
+    "        diag_ptrs: [longest row + 1], 0 first, nnz last; no diagonal is longer than the one before.\n"
+    "        col_idx, values: [nnz], entry k of the row at place i at diag_ptrs[k] + i."
+)
+def jds(
+    row_perm: Tensor,
+    diag_ptrs: Tensor,
+    col_idx: Tensor,
+    values: Tensor,
+    shape: tuple[int, int],
+    *,
+    validate: bool = True,
+) -> JDS:
+    """A matrix by jagged diagonals (§14.6)."""
+    return checked(JDS(row_perm, diag_ptrs, col_idx, values, tuple(shape)), validate)
+
+
+@constructor(
+    "row_perm: [rows], the row at each place: a permutation.\n"
+    "        row_nnz: [rows], how many entries the row at each place has.\n"
+    "        section_ptrs: [sections + 1], 0 first, not decreasing; a section of h rows and width w has h * w places.\n"
+    "        col_idx, values: [section_ptrs[-1]]; padding: col_idx -1, values 0.\n"
+    "        section_rows: rows of each section but the last."
+)
+def sell(
+    row_perm: Tensor,
+    row_nnz: Tensor,
+    section_ptrs: Tensor,
+    col_idx: Tensor,
+    values: Tensor,
+    section_rows: int,
+    shape: tuple[int, int],
+    *,
+    validate: bool = True,
+) -> SELL:
+    """A matrix in sections of rows, each padded to its own width (§14.6)."""
+    return checked(SELL(row_perm, row_nnz, section_ptrs, col_idx, values, section_rows, tuple(shape)), validate)

@@ -1,0 +1,172 @@
+"""The seven storage formats of chapter 14, as NamedTuples of tensors: pytrees, which compile and export take."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+
+class COO(NamedTuple):
+    """Coordinate list (§14.2, Fig. 14.3): any order, duplicates add.
+
+    Fields: row_idx, col_idx, values, each [nnz]; shape (rows, cols). Index tensors of all formats are int32 or int64,
+    values float16, bfloat16, float32 or float64.
+    """
+
+    row_idx: Tensor
+    col_idx: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+
+class CSR(NamedTuple):
+    """Compressed sparse rows (§14.3, Fig. 14.7): any order inside a row, duplicates add.
+
+    Fields: row_ptrs [rows + 1]; col_idx, values [nnz]; shape (rows, cols). Row r holds the entries row_ptrs[r] to
+    row_ptrs[r + 1] - 1.
+    """
+
+    row_ptrs: Tensor
+    col_idx: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+
+class CSC(NamedTuple):
+    """Compressed sparse columns (exercise 14.4's sibling of CSR): any order inside a column, duplicates add.
+
+    Fields: col_ptrs [cols + 1]; row_idx, values [nnz]; shape (rows, cols).
+    """
+
+    col_ptrs: Tensor
+    row_idx: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+
+class ELL(NamedTuple):
+    """Rows padded to one width, stored column by column (§14.4, Fig. 14.10).
+
+    Fields: row_nnz [rows]; col_idx, values [width, rows], contiguous: entry k of row r at [k, r]; shape (rows, cols).
+    Behind row_nnz[r] entries a row is padding: col_idx -1, value 0, never read.
+    """
+
+    row_nnz: Tensor
+    col_idx: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+
+class HYB(NamedTuple):
+    """ELL for the first entries of each row, COO for the rest of the long rows (§14.5, Fig. 14.13).
+
+    Fields: ell_row_nnz [rows]; ell_col_idx, ell_values [width, rows]; coo_row_idx, coo_col_idx, coo_values [tail];
+    shape (rows, cols).
+    """
+
+    ell_row_nnz: Tensor
+    ell_col_idx: Tensor
+    ell_values: Tensor
+    coo_row_idx: Tensor
+    coo_col_idx: Tensor
+    coo_values: Tensor
+    shape: tuple[int, int]
+
+
+class JDS(NamedTuple):
+    """Jagged diagonals: rows sorted by length, descending and stable, stored column by column (§14.6, Fig. 14.14).
+
+    Fields: row_perm [rows], the row at each place; diag_ptrs [longest row + 1]; col_idx, values [nnz]: entry k of the
+    row at place i stands at diag_ptrs[k] + i; shape (rows, cols).
+    """
+
+    row_perm: Tensor
+    diag_ptrs: Tensor
+    col_idx: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+
+class SELL(NamedTuple):
+    """The sectioned JDS of §14.6: sections of rows sorted by length, each an ELL of its own width.
+
+    Fields: row_perm [rows], the row at each place; row_nnz [rows], of the row at each place; section_ptrs
+    [sections + 1]; col_idx, values [section_ptrs[-1]]; section_rows; shape (rows, cols).
+    Section s holds the places from s * section_rows on, h of them, and is section_ptrs[s + 1] - section_ptrs[s] = h *
+    width entries long: entry k of its row i at section_ptrs[s] + k * h + i. Padding: col_idx -1, value 0, never read.
+    """
+
+    row_perm: Tensor
+    row_nnz: Tensor
+    section_ptrs: Tensor
+    col_idx: Tensor
+    values: Tensor
+    section_rows: int
+    shape: tuple[int, int]
+
+
+Matrix = COO | CSR | CSC | ELL | HYB | JDS | SELL
+FORMATS = {cls.__name__.lower(): cls for cls in (COO, CSR, CSC, ELL, HYB, JDS, SELL)}
+
+for _name, _cls in FORMATS.items():
+    _pytree._register_namedtuple(_cls, serialized_type_name=f"torch_patterns.{_name.upper()}")
+
+
+def format_of(a: Matrix) -> str:
+    """The name of a container's format."""
+    return type(a).__name__.lower()
+
+
+def index_fields(a: Matrix) -> list[str]:
+    """The names of the tensors that say where the entries are."""
+    return [f for f in a._fields if f not in ("values", "ell_values", "coo_values", "section_rows", "shape")]
+
+
+def value_fields(a: Matrix) -> list[str]:
+    return ["ell_values", "coo_values"] if isinstance(a, HYB) else ["values"]
+
+
+def tensors_of(a: Matrix) -> list[Tensor]:
+    return [x for x in a if isinstance(x, torch.Tensor)]
+
+
+def to(a: Matrix, target: torch.device | str | int | torch.dtype | None = None, *, device=None, dtype=None) -> Matrix:
+    """The same matrix on another device, or with values of another dtype, or both; differentiable in the values.
+
+    Args:
+        target: a device or a dtype; ``device=`` and ``dtype=`` name them where both are meant.
+    """
+    if isinstance(target, torch.dtype):
+        dtype = target
+    elif target is not None:
+        device = target
+    moved = {name: getattr(a, name).to(device=device) for name in index_fields(a)}
+    moved |= {name: getattr(a, name).to(device=device, dtype=dtype) for name in value_fields(a)}
+    return a._replace(**moved)
+
+
+def nbytes(a: Matrix) -> int:
+    """Bytes of all tensors, padding included."""
+    return sum(x.numel() * x.element_size() for x in tensors_of(a))
+
+
+def stored(a: Matrix) -> int:
+    """How many places for entries there are, padding included."""
+    return sum(getattr(a, name).numel() for name in value_fields(a))
+
+
+def nnz(a: Matrix) -> int:
+    """How many entries there are: duplicates and explicit zeros count, padding does not (waits for the device)."""
+    if isinstance(a, ELL | SELL):
+        return int(a.row_nnz.sum())
+    if isinstance(a, HYB):
+        return int(a.ell_row_nnz.sum()) + a.coo_values.numel()
+    return a.values.numel()
+
+
+def padding(a: Matrix) -> int:
+    """How many places hold no entry (waits for the device where the format has padding)."""
+    return stored(a) - nnz(a)
