@@ -14,7 +14,7 @@ if not _library.exists():
     raise ImportError(f"{_library} is missing: build it with `make build` or `pip install --no-build-isolation .`")
 torch.ops.load_library(str(_library))
 
-from torch_patterns import registry, simt  # noqa: E402
+from torch_patterns import graph, registry, simt  # noqa: E402
 from torch_patterns.compact import compact, compact_padded  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
 from torch_patterns.histogram import histogram  # noqa: E402
@@ -72,6 +72,7 @@ __all__ = [
     "csc",
     "csr",
     "ell",
+    "graph",
     "histogram",
     "hyb",
     "jds",

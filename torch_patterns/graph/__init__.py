@@ -1,0 +1,20 @@
+"""Graphs: the container, its constructors, generators, and breadth-first search (PMPP chapter 15)."""
+
+from torch_patterns.graph.build import from_csr, from_edges, from_networkx, from_scipy, from_torch, read
+from torch_patterns.graph.container import Graph
+from torch_patterns.graph.generate import grid, maze, random_words, rmat, uniform
+
+__all__ = [
+    "Graph",
+    "from_csr",
+    "from_edges",
+    "from_networkx",
+    "from_scipy",
+    "from_torch",
+    "grid",
+    "maze",
+    "random_words",
+    "read",
+    "rmat",
+    "uniform",
+]

@@ -1,0 +1,260 @@
+"""Graphs from edges, matrices, other libraries and files: packed edges are sorted, and rows found by bisection."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_patterns.graph.container import INDEX_DTYPES, Graph, check_index_dtype
+
+_ops = torch.ops.torch_patterns
+Ids = Tensor | np.ndarray | Sequence[int]
+MAX_VERTICES = 2**31  # two ids in the 62 bits of a packed edge
+
+
+def from_edges(
+    src: Ids,
+    dst: Ids,
+    num_vertices: int | None = None,
+    *,
+    directed: bool | None = True,
+    dedup: bool = False,
+    index_dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    validate: bool = True,
+) -> Graph:
+    """The graph with an edge from ``src[i]`` to ``dst[i]`` for every i (the COO form of Fig. 15.3).
+
+    Every row comes out sorted, whatever the order of the edges, so that equal sets of edges give equal graphs. Self
+    loops and multiple edges are kept.
+
+    Args:
+        src, dst: [edges] vertex ids of an integer dtype: tensors, numpy arrays or sequences.
+        num_vertices: V; one more than the greatest id if not given.
+        directed: True for edges of one direction, with in-edges stored beside them; False for edges of both directions
+            (a self loop is one edge still); None to store them as they are, and find out whether they are symmetric.
+        dedup: keep only one of several edges between the same vertices.
+        index_dtype: ``torch.int32`` or ``torch.int64``; that of ``src`` and ``dst`` if not given, int64 for other ids.
+        device: where to build the graph; that of ``src`` if not given.
+        validate: check that all ids are in range, at the price of one synchronisation on CUDA. Without it, ids out of
+            range make some other graph.
+
+    Returns:
+        A :class:`Graph`, with in-edges unless it is symmetric.
+
+    Raises:
+        IndexError: an id is negative, or not below ``num_vertices``; the message tells the first.
+        ValueError: ``src`` and ``dst`` are not one-dimensional and of one length; ``num_vertices`` is negative or
+            beyond 2^31; ``index_dtype`` cannot count the vertices or edges.
+        TypeError: ids are no integers, or ``index_dtype`` is none of the two.
+        RuntimeError: devices differ.
+    """
+    src, dst = _ids("src", src, device), _ids("dst", dst, device)
+    if src.dim() != 1 or src.shape != dst.shape:
+        raise ValueError(
+            f"from_edges: src and dst must be one-dimensional and of one length, got {[*src.shape]} and {[*dst.shape]}"
+        )
+    if src.device != dst.device:
+        raise RuntimeError(f"from_edges: src is on {src.device}, dst on {dst.device}")
+    if index_dtype is None:
+        index_dtype = torch.promote_types(src.dtype, dst.dtype)
+        index_dtype = index_dtype if index_dtype in INDEX_DTYPES else torch.int64
+    if num_vertices is None:
+        num_vertices = int(torch.maximum(src.amax(), dst.amax())) + 1 if len(src) else 0
+        num_vertices = max(num_vertices, 0)
+    if not 0 <= num_vertices <= MAX_VERTICES:
+        raise ValueError(f"from_edges: num_vertices must be in 0 ... 2^31, got {num_vertices}")
+    if validate:
+        _check_ids(src, dst, num_vertices)
+    check_index_dtype("from_edges", index_dtype, num_vertices, len(src) * (1 if directed is not False else 2))
+    return _from_packed(_packed(src, dst, num_vertices, directed is False), num_vertices, directed, dedup, index_dtype)
+
+
+def _ids(name: str, values: Ids, device: torch.device | str | None) -> Tensor:
+    ids = torch.as_tensor(values, device=device)
+    if ids.numel() == 0 and not isinstance(values, Tensor | np.ndarray):
+        ids = ids.long()
+    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+        raise TypeError(f"from_edges: {name} must hold integers, got {ids.dtype}")
+    return ids if ids.dtype in INDEX_DTYPES else ids.long()
+
+
+def _check_ids(src: Tensor, dst: Tensor, num_vertices: int) -> None:
+    bad = torch.stack([((ids < 0) | (ids >= num_vertices)).any() for ids in (src, dst)]).tolist()
+    for name, ids, any_bad in zip(("src", "dst"), (src, dst), bad, strict=True):
+        if any_bad:
+            first = int(((ids < 0) | (ids >= num_vertices)).nonzero()[0])
+            raise IndexError(f"from_edges: {name}[{first}] is {int(ids[first])}, not in 0 ... {num_vertices - 1}")
+
+
+def _bits(num_vertices: int) -> int:
+    return max(num_vertices - 1, 1).bit_length()
+
+
+def _packed(src: Tensor, dst: Tensor, num_vertices: int, both: bool) -> Tensor:
+    """An integer an edge, src above dst: in the order of rows, and of columns in a row. `both`: and its reverse."""
+    bits, src, dst = _bits(num_vertices), src.long(), dst.long()
+    edges = src << bits | dst
+    if not both:
+        return edges
+    back = _ops.compact(dst << bits | src, src != dst)
+    return torch.cat([edges, back])
+
+
+def _from_packed(
+    edges: Tensor, num_vertices: int, directed: bool | None, dedup: bool, index_dtype: torch.dtype
+) -> Graph:
+    bits = _bits(num_vertices)
+    mask = (1 << bits) - 1
+    edges = _ops.sort_keys(edges, 0, False, 0, 2 * bits)
+    if dedup and len(edges):
+        first = torch.ones_like(edges, dtype=torch.bool)
+        first[1:] = edges[1:] != edges[:-1]
+        edges = _ops.compact(edges, first)
+    firsts = torch.arange(num_vertices + 1, device=edges.device) << bits
+
+    def rows(edges: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.searchsorted(edges, firsts).to(index_dtype), (edges & mask).to(index_dtype)
+
+    out = rows(edges)
+    if directed is False:
+        return Graph(*out, None, None, True)
+    # Stable by destination, so that the sources stay in order: half the bits of a full sort.
+    reverse = rows(_ops.sort_keys((edges & mask) << bits | edges >> bits, 0, False, bits, 2 * bits))
+    if directed is None and all(map(torch.equal, out, reverse)):
+        return Graph(*out, None, None, True)
+    return Graph(*out, *reverse, False)
+
+
+def from_csr(row_ptrs: Tensor, col_idx: Tensor, *, directed: bool | None = None, **options) -> Graph:
+    """The graph whose adjacency matrix has these rows: rows get sorted, in-edges built.
+
+    Args:
+        row_ptrs: [V + 1], int32 or int64: 0 first, E last, not decreasing.
+        col_idx: [E], the vertices that the edges lead to.
+        directed: None to find out whether every edge has its reverse; False adds the reverse of every edge.
+        options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+
+    Raises:
+        IndexError: a pointer or vertex is out of range; the message tells the first.
+        ValueError, TypeError, RuntimeError: ``row_ptrs`` decrease, or begin or end wrong; or as :func:`from_edges`.
+    """
+    validate, n = options.get("validate", True), max(row_ptrs.numel() - 1, 0)
+    vertices = torch.arange(n, dtype=col_idx.dtype, device=row_ptrs.device)
+    src = _ops.segment_expand(vertices, row_ptrs, col_idx.numel(), validate)
+    return from_edges(src, col_idx, n, directed=directed, **options)
+
+
+def from_torch(matrix: Tensor, *, directed: bool | None = None, **options) -> Graph:
+    """The graph of a square matrix: an edge from i to j for every entry [i, j] that is stored, or not 0 if it is dense.
+
+    Stored entries are edges whatever their value, zeros too.
+
+    Args:
+        matrix: [V, V], dense or ``torch.sparse`` (COO, also with duplicates, CSR, CSC, BSR or BSC), of any dtype.
+        directed: None to find out whether every edge has its reverse; False adds the reverse of every edge.
+        options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+
+    Raises:
+        ValueError: the matrix is not square, or batched; or as :func:`from_edges`.
+    """
+    if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"from_torch: the matrix must be square, got {[*matrix.shape]}")
+    n = matrix.shape[0]
+    if matrix.layout == torch.sparse_csr:
+        return from_csr(matrix.crow_indices(), matrix.col_indices(), directed=directed, **options)
+    if matrix.layout == torch.strided:
+        src, dst = matrix.nonzero().unbind(1)
+    else:
+        coo = matrix if matrix.layout == torch.sparse_coo else matrix.to_sparse()
+        src, dst = coo._indices()  # indices() refuses a matrix whose duplicates have not been added up
+    return from_edges(src, dst, n, directed=directed, **options)
+
+
+def from_scipy(matrix: Any, *, directed: bool | None = None, **options) -> Graph:
+    """The graph of a scipy sparse matrix or array: an edge from i to j for every stored entry [i, j], zeros too.
+
+    Args:
+        matrix: [V, V], of any format and dtype.
+        directed: None to find out whether every edge has its reverse; False adds the reverse of every edge.
+        options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+
+    Raises:
+        ValueError: the matrix is not square; or as :func:`from_edges`.
+    """
+    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"from_scipy: the matrix must be square, got {[*matrix.shape]}")
+    coo = matrix.tocoo()
+    options.setdefault("index_dtype", torch.int64)
+    return from_edges(
+        np.ascontiguousarray(coo.row), np.ascontiguousarray(coo.col), matrix.shape[0], directed=directed, **options
+    )
+
+
+def from_networkx(graph: Any, *, directed: bool | None = None, **options) -> Graph:
+    """The graph of a networkx graph. Vertex i is the i-th of ``graph.nodes``; weights and attributes stay behind.
+
+    Args:
+        graph: a ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``.
+        directed: what the graph says of itself if None; False adds the reverse of every edge.
+        options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+    """
+    ids = {node: i for i, node in enumerate(graph.nodes)}
+    src, dst = [ids[u] for u, _ in graph.edges()], [ids[v] for _, v in graph.edges()]
+    directed = graph.is_directed() if directed is None else directed
+    return from_edges(src, dst, len(ids), directed=directed, **options)
+
+
+def read(
+    path: str | Path, num_vertices: int | None = None, *, directed: bool | None = None, base: int = 0, **options
+) -> Graph:
+    """The graph in a file: a Matrix Market file if its name ends so (``.mtx``, ``.mtx.gz``), else a list of edges.
+
+    A list of edges has one a line: two vertex ids between spaces, tabs or commas, and what follows them (a weight) is
+    left out. Lines that begin with ``#`` or ``%`` are comments. ``.gz`` files are unpacked.
+
+    Args:
+        path: of the file.
+        num_vertices: of a list of edges; one more than its greatest id if not given.
+        directed: None to find out whether every edge has its reverse (a Matrix Market file that says ``symmetric``
+            gives both); False adds the reverse of every edge.
+        base: what a list of edges calls its first vertex.
+        options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+
+    Raises:
+        ValueError: the file is malformed, which its name and the place go with, or its matrix is not square.
+        IndexError: an id is out of range.
+        OSError: there is no such file.
+    """
+    path = Path(path)
+    if path.name.removesuffix(".gz").endswith(".mtx"):
+        from torch_patterns.io import read_matrix_market
+
+        matrix = read_matrix_market(path)
+        rows, columns = matrix.shape
+        if rows != columns or num_vertices not in (None, rows):
+            raise ValueError(f"read: {path}: the matrix is {rows} x {columns}, which is no graph of that many vertices")
+        return from_edges(matrix.row_idx, matrix.col_idx, rows, directed=directed, **options)
+    edges = torch.from_numpy(_read_edges(path)) - base
+    options.setdefault("index_dtype", torch.int64)
+    return from_edges(edges[:, 0], edges[:, 1], num_vertices, directed=directed, **options)
+
+
+def _read_edges(path: Path) -> np.ndarray:
+    """int64 [edges, 2] of a text file."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="ascii") as file:
+            lines = (line.replace(",", " ") for line in file)
+            lines = [line for line in lines if line.strip() and line.lstrip()[0] not in "#%"]
+        if not lines:
+            return np.zeros((0, 2), np.int64)
+        return np.loadtxt(lines, np.int64, usecols=(0, 1), ndmin=2)
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:  # a wrong character is a ValueError, too
+        raise ValueError(f"read: {path}: {error}") from error

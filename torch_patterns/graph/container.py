@@ -1,0 +1,101 @@
+"""The container of a graph: its edges by source and, where they differ, by destination."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+class Graph(NamedTuple):
+    """A graph of V vertices and E edges as tensors (Fig. 15.3): its adjacency matrix by rows (CSR) and columns (CSC).
+
+    Vertices are 0 ... V - 1. The edges from u lead to ``col_idx[row_ptrs[u] : row_ptrs[u + 1]]``; those to v come from
+    ``in_col_idx[in_row_ptrs[v] : in_row_ptrs[v + 1]]``. Make one by :func:`from_edges` and its relatives, which check
+    what they are given, sort every row and build the edges in both directions. It is a pytree: compiled and exported
+    programs take it as an argument.
+
+    Fields:
+        row_ptrs: [V + 1], int32 or int64: 0 first, E last, not decreasing.
+        col_idx: [E], of the same dtype.
+        in_row_ptrs, in_col_idx: the same of the reversed edges; None where ``symmetric``, or not known.
+        symmetric: every edge is there in both directions, so that the edges by source are those by destination.
+    """
+
+    row_ptrs: Tensor
+    col_idx: Tensor
+    in_row_ptrs: Tensor | None = None
+    in_col_idx: Tensor | None = None
+    symmetric: bool = False
+
+    @property
+    def num_vertices(self) -> int:
+        return self.row_ptrs.shape[0] - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Of the directed edges that are stored: an undirected edge counts twice, but for a self loop."""
+        return self.col_idx.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the vertex ids."""
+        return self.col_idx.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.col_idx.device
+
+    def coo(self) -> tuple[Tensor, Tensor]:
+        """(src, dst) of every edge, [E] each, ordered by src, then by dst (Fig. 15.3)."""
+        vertices = torch.arange(self.num_vertices, dtype=self.dtype, device=self.device)
+        src = torch.ops.torch_patterns.segment_expand(vertices, self.row_ptrs, self.num_edges)
+        return src, self.col_idx.clone()
+
+    def out_degrees(self) -> Tensor:
+        """How many edges leave each vertex, [V]."""
+        return self.row_ptrs.diff()
+
+    def in_degrees(self) -> Tensor:
+        """How many edges come to each vertex, [V]. ValueError if the graph was made without its in-edges."""
+        return self.reverse().row_ptrs.diff()
+
+    def reverse(self) -> Graph:
+        """The graph with every edge turned round, sharing this one's tensors.
+
+        ValueError if the graph was made without its in-edges.
+        """
+        if self.symmetric:
+            return self
+        if self.in_row_ptrs is None or self.in_col_idx is None:
+            raise ValueError("Graph.reverse: in_row_ptrs and in_col_idx are not given; graph.from_csr builds them")
+        return Graph(self.in_row_ptrs, self.in_col_idx, self.row_ptrs, self.col_idx, False)
+
+    def to(self, *args, **kwargs) -> Graph:
+        """The graph on another device, or with another index dtype; the arguments are those of ``Tensor.to``.
+
+        TypeError if the dtype is none of int32 and int64, ValueError if it cannot count the vertices or edges.
+        """
+        target = self.col_idx[:0].to(*args, **kwargs).dtype
+        check_index_dtype("Graph.to", target, self.num_vertices, self.num_edges)
+        return Graph(*(x.to(*args, **kwargs) if isinstance(x, Tensor) else x for x in self[:4]), self.symmetric)
+
+    def __repr__(self) -> str:
+        counts = f"num_vertices={self.num_vertices}, num_edges={self.num_edges}"
+        return f"Graph({counts}, symmetric={self.symmetric}, dtype={self.dtype}, device={str(self.device)!r})"
+
+
+def check_index_dtype(where: str, dtype: torch.dtype, num_vertices: int, num_edges: int) -> None:
+    if dtype not in INDEX_DTYPES:
+        raise TypeError(f"{where}: the index dtype must be torch.int32 or torch.int64, got {dtype}")
+    most = torch.iinfo(dtype).max
+    if max(num_vertices, num_edges) > most:
+        raise ValueError(f"{where}: {num_vertices} vertices and {num_edges} edges are too many for {dtype}: use int64")
+
+
+# Without a name that can be stored, torch.export cannot save a program that takes a graph.
+_pytree._register_namedtuple(Graph, serialized_type_name="torch_patterns.graph.Graph")

@@ -1,0 +1,212 @@
+"""Graphs made on the device: RMAT, uniform, grids and mazes.
+
+Random numbers are a function of the seed and the number of the edge, in integer arithmetic alone: the same call gives
+the same graph, bit for bit, on every device, and any part of the edges can be made without the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from torch_patterns.graph.build import MAX_VERTICES, from_edges
+from torch_patterns.graph.container import Graph, check_index_dtype
+
+_ops = torch.ops.torch_patterns
+LEVELS = 3  # of an RMAT matrix, that 16 random bits decide on: the rarest choice, 0.05^3, still has 8 of their values
+CHOICES = 1 << 16
+
+# ---- random numbers
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 64-bit words without visible order (the finalizer of Steele, Lea and Flood's SplitMix64)."""
+    x = (x ^ (x >> 30 & (1 << 34) - 1)) * -0x40A7B892E31B1A47
+    x = (x ^ (x >> 27 & (1 << 37) - 1)) * -0x6B2FB644ECCEEE15
+    return x ^ (x >> 31 & (1 << 33) - 1)
+
+
+def random_words(begin: int, end: int, seed: int, stream: int = 0, device: torch.device | str = "cpu") -> Tensor:
+    """Words begin ... end - 1 of a sequence of random 64-bit words, one for every (seed, stream): int64."""
+    key = int(_mix(_mix(torch.tensor(seed)) + stream))
+    return _mix(torch.arange(begin, end, device=device) * -0x61C8864680B583EB + key)
+
+
+def _shuffled(ids: Tensor, bits: int, seed: int) -> Tensor:
+    """A permutation of the numbers of so many bits: rounds of an odd multiple, an offset and a shift."""
+    mask, half = (1 << bits) - 1, (bits + 1) // 2
+    for multiple, offset in random_words(0, 6, seed, stream=-1).view(3, 2).tolist():
+        ids = (ids * (multiple & mask | 1) + (offset & mask)) & mask
+        ids = ids ^ ids >> half
+    return ids
+
+
+def _chunks(count: int, device: torch.device):
+    """(begin, end) of pieces that fit a core's cache, or leave a GPU's memory free."""
+    step = 1 << (17 if device.type == "cpu" else 25)
+    return ((begin, min(begin + step, count)) for begin in range(0, count, step))
+
+
+# ---- random graphs
+
+
+def rmat(
+    scale: int,
+    edge_factor: int = 16,
+    seed: int = 0,
+    *,
+    a: float = 0.57,
+    b: float = 0.19,
+    c: float = 0.19,
+    directed: bool = False,
+    dedup: bool = False,
+    index_dtype: torch.dtype = torch.int64,
+    device: torch.device | str = "cpu",
+) -> Graph:
+    """A graph of few hubs and many leaves, as social networks are: Graph500's Kronecker generator, RMAT.
+
+    Each edge falls into one quarter of the adjacency matrix, then into one quarter of that, and so on; vertices are
+    then renumbered at random. Self loops and multiple edges occur and are kept. (Chakrabarti, Zhan and Faloutsos 2004.)
+
+    Args:
+        scale: 2^scale vertices; at most 31.
+        edge_factor: generated edges a vertex. Undirected ones are stored in both directions.
+        seed: which graph; the same one on every device.
+        a, b, c: chances of the top left, top right and bottom left quarter, in units of 2^-16 for three levels
+            together; the rest is that of the bottom right one.
+        directed, dedup, index_dtype: as :func:`from_edges`.
+        device: where to make it.
+
+    Raises:
+        ValueError: a negative size or chance, chances above 1, too large a ``scale`` or too narrow an ``index_dtype``.
+        TypeError: ``index_dtype`` is neither int32 nor int64.
+    """
+    if not 0 <= scale <= 31:
+        raise ValueError(f"rmat: scale must be in 0 ... 31, got {scale}")
+    if min(a, b, c, 1 - a - b - c) < -1e-9:
+        raise ValueError(f"rmat: a, b, c must be chances whose sum is 1 at most, got {a}, {b}, {c}")
+    device = torch.device(device)
+    table = _quarters(a, b, c).to(device)
+    groups = -(-scale // LEVELS)
+    surplus = groups * LEVELS - scale
+
+    def edges(begin: int, end: int) -> tuple[Tensor, Tensor]:
+        both = torch.zeros(end - begin, dtype=torch.int64, device=device)  # row above column, 32 bits each
+        for group in range(groups):
+            if group % 4 == 0:
+                word = random_words(begin, end, seed, group // 4, device)
+            both = both << LEVELS | table.take(word >> 16 * (group % 4) & CHOICES - 1)
+        row, column = both >> 32 + surplus, (both & (1 << 32) - 1) >> surplus
+        return _shuffled(row, scale, seed), _shuffled(column, scale, seed)
+
+    return _random_graph("rmat", edges, 1 << scale, edge_factor, directed, dedup, index_dtype, device)
+
+
+def _quarters(a: float, b: float, c: float) -> Tensor:
+    """[2^16] Row above column of the choice, of LEVELS levels, that each value of 16 random bits makes."""
+    table, begin, chance = torch.zeros(CHOICES, dtype=torch.int64), 0, 0.0
+    quarters = ((a, 0, 0), (b, 0, 1), (c, 1, 0), (1 - a - b - c, 1, 1))
+    for levels in itertools.product(quarters, repeat=LEVELS):
+        product, row, column = 1.0, 0, 0
+        for p, down, right in levels:
+            product, row, column = product * p, row * 2 + down, column * 2 + right
+        chance += product
+        end = min(max(round(chance * CHOICES), begin), CHOICES)
+        table[begin:end] = row << 32 | column
+        begin = end
+    return table
+
+
+def uniform(
+    num_vertices: int,
+    edge_factor: int = 16,
+    seed: int = 0,
+    *,
+    directed: bool = False,
+    dedup: bool = False,
+    index_dtype: torch.dtype = torch.int64,
+    device: torch.device | str = "cpu",
+) -> Graph:
+    """A graph whose edges join vertices drawn at random, all equally likely (Erdős and Rényi's, with repetition).
+
+    Args:
+        num_vertices: V, at most 2^31.
+        edge_factor: generated edges a vertex. Undirected ones are stored in both directions.
+        seed: which graph; the same one on every device.
+        directed, dedup, index_dtype: as :func:`from_edges`.
+        device: where to make it.
+
+    Raises:
+        ValueError: a negative size, or too many vertices or too narrow an ``index_dtype``.
+        TypeError: ``index_dtype`` is neither int32 nor int64.
+    """
+    device = torch.device(device)
+
+    def edges(begin: int, end: int) -> tuple[Tensor, Tensor]:
+        word = random_words(begin, end, seed, 0, device)
+        low, high = word & (1 << 31) - 1, word >> 32 & (1 << 31) - 1
+        return high * num_vertices >> 31, low * num_vertices >> 31
+
+    return _random_graph("uniform", edges, num_vertices, edge_factor, directed, dedup, index_dtype, device)
+
+
+def _random_graph(where, edges, num_vertices, edge_factor, directed, dedup, index_dtype, device) -> Graph:
+    if not 0 <= num_vertices <= MAX_VERTICES or edge_factor < 0:
+        raise ValueError(f"{where}: {num_vertices} vertices and {edge_factor} edges a vertex are out of range")
+    count = num_vertices * edge_factor
+    check_index_dtype(where, index_dtype, num_vertices, count if directed else 2 * count)
+    src, dst = (torch.empty(count, dtype=index_dtype, device=device) for _ in range(2))
+    for begin, end in _chunks(count, device):
+        src[begin:end], dst[begin:end] = edges(begin, end)
+    return from_edges(src, dst, num_vertices, directed=directed, dedup=dedup, validate=False)
+
+
+# ---- grids
+
+
+def grid(
+    rows: int, columns: int, *, index_dtype: torch.dtype = torch.int64, device: torch.device | str = "cpu"
+) -> Graph:
+    """The vertices of a grid, each joined to its neighbours above, below, left and right; vertex [i, j] is
+    ``i * columns + j``. A search from a corner has rows + columns - 1 levels.
+
+    Raises:
+        ValueError: a negative size, or an ``index_dtype`` too narrow for the vertices or edges.
+        TypeError: ``index_dtype`` is neither int32 nor int64.
+    """
+    if rows < 0 or columns < 0:
+        raise ValueError(f"grid: sizes must not be negative, got {rows} x {columns}")
+    return maze(torch.ones(rows, columns, dtype=torch.bool, device=device), index_dtype=index_dtype)
+
+
+def maze(passable: Tensor, *, index_dtype: torch.dtype = torch.int64) -> Graph:
+    """The grid of the cells of one maze, or of many: neighbours above, below, left and right that are both passable
+    are joined (the routing blocks of Fig. 15.5). Cells that are not passable are vertices without edges.
+
+    Args:
+        passable: [..., rows, columns], bool; cell [..., i, j] is the vertex of its place in memory. Mazes of a batch
+            are not joined, so that one search from a source in each labels all of them.
+        index_dtype: ``torch.int32`` or ``torch.int64``.
+
+    Raises:
+        ValueError: fewer than two dimensions, or an ``index_dtype`` too narrow for the vertices or edges.
+        TypeError: ``passable`` is not bool, or ``index_dtype`` is neither int32 nor int64.
+    """
+    if passable.dim() < 2:
+        raise ValueError(f"maze: passable must be [..., rows, columns], got {[*passable.shape]}")
+    if passable.dtype != torch.bool:
+        raise TypeError(f"maze: passable must be bool, got {passable.dtype}")
+    check_index_dtype("maze", index_dtype, passable.numel(), 4 * passable.numel())
+    joined = torch.zeros(*passable.shape, 4, dtype=torch.bool, device=passable.device)  # above, left, right, below
+    below, right = passable[..., 1:, :] & passable[..., :-1, :], passable[..., 1:] & passable[..., :-1]
+    joined[..., 1:, :, 0], joined[..., 1:, 1], joined[..., :-1, 2], joined[..., :-1, :, 3] = below, right, right, below
+    joined = joined.view(-1, 4)
+    columns = passable.shape[-1]
+    steps = torch.tensor([-columns, -1, 1, columns], dtype=index_dtype, device=passable.device)
+    vertices = torch.arange(len(joined), dtype=index_dtype, device=passable.device)
+    col_idx = _ops.compact((vertices[:, None] + steps).view(-1), joined.view(-1))
+    row_ptrs = torch.zeros(len(joined) + 1, dtype=index_dtype, device=passable.device)
+    row_ptrs[1:] = _ops.scan(joined.sum(1), 0)
+    return Graph(row_ptrs, col_idx, None, None, True)
