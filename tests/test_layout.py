@@ -11,7 +11,7 @@ from torch_patterns.__main__ import MARKED, with_fresh_tables
 ROOT = Path(__file__).parent.parent
 CSRC = ROOT / "csrc"
 SOURCES = sorted(p for p in CSRC.rglob("*") if p.suffix in (".h", ".cuh", ".inc", ".cpp", ".cu"))
-FOLDERS = sorted(p for p in CSRC.iterdir() if any(p.glob("rungs*.def")))  # one a pattern
+FOLDERS = sorted({p.parent for p in CSRC.rglob("rungs*.def")})  # one a ladder, or a few that share rungs
 # What a pattern may use of others, through their <pattern>.h only.
 USES = {
     "compact": {"scan"},
@@ -84,11 +84,12 @@ def test_every_rung_has_its_file_and_every_file_its_line(folder):
     files = {path.stem: path for path in folder.iterdir() if path.suffix in (".cu", ".cpp") and path.stem != "choose"}
     shared = {stem for stem in files.keys() - names if (folder / f"{stem}.h").exists()}
     assert files.keys() - shared == names
-    assert (folder / "choose.cpp").exists() and (folder / f"{folder.name}.h").exists()
+    pattern = CSRC / folder.relative_to(CSRC).parts[0]
+    assert (pattern / "choose.cpp").exists() and (pattern / f"{pattern.name}.h").exists()
     for macro, rung, *_ in rungs(folder):
         text = files[rung].read_text()
         assert re.search(rf"\b{rung}\(", text), f"{name(files[rung])} defines no {rung}"
-        essay = ("// ", f'#include "{folder.name}/')
+        essay = ("// ", f'#include "{pattern.name}/')
         assert text.startswith(essay), f"{name(files[rung])} opens with its essay, or with the header that has it"
         if macro == "RUNG":
             cuda = re.findall(r"threadIdx|blockIdx|__sync\w+|__shfl\w+|__shared__|__global__", text)

@@ -1,0 +1,143 @@
+// What a kernel sees of a matrix: arrays by their names, every position clamped and every index looked at before use.
+#pragma once
+#include "core/simt.h"
+#include "sparse/sparse.h"
+
+namespace tp::sparse {
+
+#ifdef TP_FEW_TYPES
+using ValueTypes = Types<int64_t, half, float>;
+#else
+using ValueTypes = Types<int32_t, int64_t, half, bfloat16, float, double>;
+#endif
+
+TP_HD inline bool inside(int64_t i, int64_t n) { return uint64_t(i) < uint64_t(n); }
+
+// Whether array[at], which is i, may index n things. Where it may not, the host raises and the device skips.
+TP_HD inline bool usable(int64_t i, int64_t n, const char* op, const char* array, int64_t at) {
+  if (inside(i, n)) return true;
+#ifndef __CUDA_ARCH__
+  fail(ErrorKind::index, op, ": ", array, "[", at, "] is ", i, ", which is out of range: expected 0 to ", n - 1);
+#endif
+  return false;
+}
+
+// The arrays of Args as `block` hands them out.
+template <class T, class In, class Index, class Out>
+struct Bound {
+  using Acc = acc_t<T>;
+  Args a;
+  In values, x, y0;
+  Index row_idx, col_idx, ptrs, row_nnz, row_perm, perm;
+  Out y;
+
+  // Pointer i, in 0..entries.
+  TP_HD int64_t pointer(int64_t i) const {
+    const int64_t p = ptrs[i];
+    return tp::max(int64_t(0), tp::min(p, a.entries));
+  }
+  // How long the row at a place is, if it has room for `most` entries.
+  TP_HD int64_t length(int64_t place, int64_t most) const {
+    const int64_t n = row_nnz[place];
+    return usable(n, most + 1, a.op, "row_nnz", place) ? n : tp::max(int64_t(0), tp::min(n, most));
+  }
+  TP_HD bool row_usable(int64_t row, int64_t at) const { return usable(row, a.rows, a.op, "row_idx", at); }
+  // Whether x may be read at the column of entry `at`.
+  template <bool padded>
+  TP_HD bool column_usable(int64_t column, int64_t at) const {
+    if (padded && column == -1) return false;
+    return usable(column, a.cols, a.op, "col_idx", at);
+  }
+  // Entry `at` of the walk times its element of column c of X; 0 where there is none.
+  template <bool padded = false>
+  TP_HD Acc term(int64_t at, int64_t c) const {
+    const int64_t column = col_idx[at];
+    if (!column_usable<padded>(column, at)) return Acc(0);
+    return product(at, column, c);
+  }
+  TP_HD Acc product(int64_t at, int64_t column, int64_t c) const {
+    if (a.perm != nullptr) {
+      const int64_t through = perm[at];
+      if (!usable(through, a.entries, a.op, "plan_perm", at)) return Acc(0);
+      at = through;
+    }
+    const T value = values[at], factor = x[column * a.k + c];
+    return Acc(value) * Acc(factor);
+  }
+  // y of a row and column of Y, from its sum.
+  TP_HD void store(int64_t row, int64_t c, Acc sum) const {
+    const int64_t i = row * a.k + c;
+    if (a.before != nullptr) sum += static_cast<const Acc*>(a.before)[i];
+    if (a.y0 != nullptr) {
+      const T start = y0[i];
+      sum += Acc(start);
+    }
+    y[i] = T(sum);
+  }
+};
+
+template <class T_, class I_>
+struct Matrix {
+  using T = T_;
+  using I = I_;
+  using Acc = acc_t<T>;
+  Args a;
+  int64_t pointers;  // how many `ptrs` has
+
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto index = [&](const char* name, const void* data, int64_t n) {
+      return block.global(name, static_cast<const I*>(data), n);
+    };
+    const auto values = block.global("values", static_cast<const T*>(a.values), a.entries);
+    const auto x = block.global("x", static_cast<const T*>(a.x), a.cols * a.k);
+    const auto y0 = block.global("y0", static_cast<const T*>(a.y0), a.rows * a.k);
+    const auto y = block.global("y", static_cast<T*>(a.y), a.rows * a.k);
+    const auto row_idx = index("row_idx", a.row_idx, a.entries);
+    return Bound<T, std::decay_t<decltype(x)>, std::decay_t<decltype(row_idx)>, std::decay_t<decltype(y)>>{
+        a,
+        values,
+        x,
+        y0,
+        row_idx,
+        index("col_idx", a.col_idx, a.entries),
+        index("ptrs", a.ptrs, pointers),
+        index("row_nnz", a.row_nnz, a.rows),
+        index("row_perm", a.row_perm, a.rows),
+        index("plan_perm", a.perm, a.entries),
+        y};
+  }
+};
+
+// f(Type<T>, Type<I>) for the dtype and the indices of some Args.
+template <class AnyArgs, class F>
+void with_types(const AnyArgs& args, F f) {
+  dispatch(ValueTypes{}, args.dtype, args.op, [&](auto type) {
+    if (args.long_index) {
+      f(type, Type<int64_t>{});
+    } else {
+      f(type, Type<int32_t>{});
+    }
+  });
+}
+
+// f(Matrix) for Args whose `ptrs` has so many elements.
+template <class F>
+void with_matrix(const Args& args, int64_t pointers, F f) {
+  with_types(args, [&](auto type, auto index) {
+    f(Matrix<typename decltype(type)::type, typename decltype(index)::type>{args, pointers});
+  });
+}
+
+// The tail of a HYB matrix as a COO matrix of the same shape, that adds to `before`.
+inline Args tail_of(Args args, const void* before) {
+  args.values = args.tail_values;
+  args.row_idx = args.tail_row_idx;
+  args.col_idx = args.tail_col_idx;
+  args.entries = args.tail_entries;
+  args.row_nnz = nullptr;
+  args.before = before;
+  return args;
+}
+
+}  // namespace tp::sparse

@@ -1,0 +1,46 @@
+// The oracles, written for plainness alone.
+#pragma once
+#include <algorithm>
+
+#include "sparse/rows.h"
+
+namespace tp::sparse {
+
+template <class Format>
+void multiply_rows_in_order(const Args& args, Context& context) {
+  with_rows<Format>(args, context, [](const auto& matrix) {
+    const auto b = matrix.bind(simt::Pointers{});
+    for (int64_t place = 0; place < b.a.rows; ++place) {
+      const int64_t row = row_at<Format>(b, place);
+      for (int64_t c = 0; c < b.a.k; ++c) b.store(row, c, dot<Format>(b, place, c));
+    }
+  });
+}
+
+// each(b, add) calls add(entry, row, column) for all entries; their products are added up in that order.
+template <class Each>
+void multiply_entries_in_order(const Args& args, int64_t pointers, Context& context, Each each) {
+  with_matrix(args, pointers, [&](const auto& matrix) {
+    using Acc = typename std::decay_t<decltype(matrix)>::Acc;
+    const auto b = matrix.bind(simt::Pointers{});
+    Acc* sums = context.workspace<Acc>(b.a.rows * b.a.k);
+    std::fill(sums, sums + b.a.rows * b.a.k, Acc(0));
+    each(b, [&](int64_t entry, int64_t row, int64_t column) {
+      if (!b.row_usable(row, entry) || !b.template column_usable<false>(column, entry)) return;
+      for (int64_t c = 0; c < b.a.k; ++c) sums[row * b.a.k + c] += b.product(entry, column, c);
+    });
+    for (int64_t row = 0; row < b.a.rows; ++row) {
+      for (int64_t c = 0; c < b.a.k; ++c) b.store(row, c, sums[row * b.a.k + c]);
+    }
+  });
+}
+
+// The order of storage is as good as any, so a plan is not needed.
+inline void multiply_coo_in_order(Args args, Context& context) {
+  args.perm = nullptr;
+  multiply_entries_in_order(args, 0, context, [](const auto& b, auto add) {
+    for (int64_t i = 0; i < b.a.entries; ++i) add(i, b.row_idx[i], b.col_idx[i]);
+  });
+}
+
+}  // namespace tp::sparse
