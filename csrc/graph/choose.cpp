@@ -1,0 +1,7 @@
+#include "graph/graph.h"
+
+namespace tp::graph {
+
+const char* choose(const Args&, const Device& device) { return device.cuda ? "sequential" : "sequential"; }
+
+}  // namespace tp::graph

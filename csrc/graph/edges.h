@@ -1,0 +1,52 @@
+// What a rung sees of a graph: every pointer clamped, every neighbour looked at before use.
+#pragma once
+#include "graph/graph.h"
+
+namespace tp::graph {
+
+constexpr int32_t unreached = -1;
+
+// Calls f(Row{}, Id{}) with the types of the row pointers and of the column indices.
+template <class F>
+void with_types(const Args& args, F f) {
+  if (args.long_ids) return f(int64_t(), int64_t());
+  if (args.long_rows) return f(int64_t(), int32_t());
+  f(int32_t(), int32_t());
+}
+
+// Whether the column index of an edge is a vertex. Where it is not, the host raises and the device skips.
+TP_HD inline bool is_vertex(int64_t id, const Args& args, int64_t edge) {
+  if (uint64_t(id) < uint64_t(args.vertices)) return true;
+#ifndef __CUDA_ARCH__
+  fail(ErrorKind::index, args.op, ": col_idx[", edge, "] is ", id, ", which is out of range: expected 0 to ",
+       args.vertices - 1);
+#endif
+  return false;
+}
+
+// The edges of one direction, as arrays that a block handed out or as bare pointers.
+template <class Rows, class Ids>
+struct Adjacency {
+  Rows rows;
+  Ids ids;
+  int64_t edges;
+
+  TP_HD int64_t pointer(int64_t i) const {
+    const int64_t p = rows[i];
+    return tp::max(int64_t(0), tp::min(p, edges));
+  }
+  TP_HD int64_t begin(int64_t vertex) const { return pointer(vertex); }
+  TP_HD int64_t end(int64_t vertex) const { return tp::max(pointer(vertex), pointer(vertex + 1)); }
+  TP_HD int64_t degree(int64_t vertex) const { return end(vertex) - begin(vertex); }
+  TP_HD int64_t operator[](int64_t edge) const {
+    const int64_t id = ids[edge];
+    return id;
+  }
+};
+
+template <class Row, class Id>
+Adjacency<const Row*, const Id*> adjacency(const Edges& edges, const Args& args) {
+  return {static_cast<const Row*>(edges.row_ptrs), static_cast<const Id*>(edges.col_idx), args.edges};
+}
+
+}  // namespace tp::graph

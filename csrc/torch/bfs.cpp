@@ -1,0 +1,225 @@
+// torch_patterns::bfs_csr and bfs_batched: schema, checks, Meta. Levels and parents are integers: nothing here has a
+// gradient.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "graph/graph.h"
+#include "torch/index.h"
+
+namespace tp {
+namespace {
+
+using c10::SymInt;
+using Results = std::tuple<Tensor, Tensor>;
+
+constexpr const char *single_name = "bfs_csr", *batched_name = "bfs_batched";
+Pattern pattern("bfs", graph::ladder);
+
+struct Search {
+  Tensor row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx;
+  bool symmetric;
+  int64_t max_level;
+};
+
+Search search_of(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
+                 const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx, bool symmetric,
+                 int64_t max_level) {
+  return {row_ptrs,  col_idx,  sources, in_row_ptrs.value_or(Tensor()), in_col_idx.value_or(Tensor()),
+          symmetric, max_level};
+}
+
+// ---- checks: shapes, dtypes and devices, whatever the device
+
+bool is_index(const Tensor& x) { return x.scalar_type() == at::kInt || x.scalar_type() == at::kLong; }
+
+void check_edges(const char* op, const Named& rows, const Named& ids) {
+  check_offsets(op, rows, ids);
+  TORCH_CHECK_TYPE(is_index(ids.tensor), op, ": ", ids.name, " must be int32 or int64, got ", ids.tensor.scalar_type());
+  TORCH_CHECK_VALUE(ids.tensor.dim() == 1, op, ": ", ids.name, " must have one dimension, got shape ",
+                    ids.tensor.sym_sizes());
+}
+
+void check_in_edges(const char* op, const Search& s) {
+  TORCH_CHECK_VALUE(s.in_row_ptrs.defined() == s.in_col_idx.defined(), op,
+                    ": in_row_ptrs and in_col_idx must be given together");
+  if (!s.in_row_ptrs.defined()) return;
+  TORCH_CHECK_VALUE(!s.symmetric, op, ": symmetric=True means that the in-edges are the out-edges; give none");
+  check_edges(op, {"in_row_ptrs", s.in_row_ptrs}, {"in_col_idx", s.in_col_idx});
+  check_same_device(op, {{"col_idx", &s.col_idx}, {"in_col_idx", &s.in_col_idx}});
+  TORCH_CHECK_VALUE(s.in_row_ptrs.sym_sizes() == s.row_ptrs.sym_sizes(), op, ": in_row_ptrs has shape ",
+                    s.in_row_ptrs.sym_sizes(), ", row_ptrs ", s.row_ptrs.sym_sizes());
+  TORCH_CHECK_VALUE(s.in_col_idx.sym_sizes() == s.col_idx.sym_sizes(), op, ": in_col_idx has shape ",
+                    s.in_col_idx.sym_sizes(), ", col_idx ", s.col_idx.sym_sizes());
+  TORCH_CHECK_TYPE(s.in_col_idx.scalar_type() == s.col_idx.scalar_type(), op, ": in_col_idx is ",
+                   s.in_col_idx.scalar_type(), ", col_idx ", s.col_idx.scalar_type());
+}
+
+void check_search(const char* op, const Search& s) {
+  check_edges(op, {"row_ptrs", s.row_ptrs}, {"col_idx", s.col_idx});
+  check_in_edges(op, s);
+  TORCH_CHECK_TYPE(at::isIntegralType(s.sources.scalar_type(), false), op, ": sources must be integers, got ",
+                   s.sources.scalar_type());
+  check_same_device(op, {{"col_idx", &s.col_idx}, {"sources", &s.sources}});
+  TORCH_CHECK_VALUE(s.max_level >= -1, op, ": max_level must be -1 (any) or more, got ", s.max_level);
+}
+
+void check_single(const Search& s) {
+  check_search(single_name, s);
+  TORCH_CHECK_VALUE(s.sources.dim() <= 1, single_name, ": sources must be a scalar or have one dimension, got shape ",
+                    s.sources.sym_sizes());
+  TORCH_CHECK_VALUE(s.sources.sym_numel() > 0, single_name, ": sources is empty; a search needs one source at least");
+}
+
+void check_batched(const Search& s) {
+  check_search(batched_name, s);
+  TORCH_CHECK_VALUE(s.sources.dim() == 1, batched_name, ": sources must have one dimension, got shape ",
+                    s.sources.sym_sizes());
+}
+
+// ---- checks of values
+
+void check_vertices(const char* op, const Named& ids, int64_t vertices) {
+  const Tensor flat = ids.tensor.reshape(-1).to(at::kLong);
+  const Tensor wrong = at::logical_or(flat.lt(0), flat.ge(vertices));
+  if (!wrong.any().item<bool>()) return;
+  const int64_t first = wrong.to(at::kByte).argmax().item<int64_t>();
+  TORCH_CHECK_INDEX(false, op, ": ", ids.name, "[", first, "] is ", flat[first].item<int64_t>(),
+                    ", which is out of range: expected 0 to ", vertices - 1);
+}
+
+// The vertex whose row an edge stands in, for pointers that are valid.
+Tensor row_of_edges(const Tensor& row_ptrs) { return at::repeat_interleave(row_ptrs.to(at::kLong).diff()); }
+
+// Whether the in-edges are the out-edges turned around, as often as they occur.
+void check_transpose(const char* op, const Search& s) {
+  const int64_t vertices = s.row_ptrs.size(0) - 1;
+  const Tensor from = row_of_edges(s.row_ptrs), to = s.col_idx.to(at::kLong);
+  const Tensor in_to = s.symmetric ? from : row_of_edges(s.in_row_ptrs);
+  const Tensor in_from = s.symmetric ? to : s.in_col_idx.to(at::kLong);
+  const Tensor edges = std::get<0>(at::sort(from * vertices + to));
+  const Tensor in_edges = std::get<0>(at::sort(in_from * vertices + in_to));
+  if (at::equal(edges, in_edges)) return;
+  const Tensor place = edges.ne(in_edges).to(at::kByte).argmax();
+  const int64_t ours = edges[place].item<int64_t>(), theirs = in_edges[place].item<int64_t>();
+  const int64_t edge = std::min(ours, theirs);  // the other side lacks it
+  TORCH_CHECK_VALUE(false, op, ": ",
+                    s.symmetric ? "symmetric=True, but" : "in_row_ptrs and in_col_idx do not fit:", " the edge from ",
+                    edge / vertices, " to ", edge % vertices, " stands ",
+                    ours < theirs ? "only among the out-edges" : "only among the in-edges");
+}
+
+// The CPU looks at pointers and sources always, and at what an edge leads to where it is used; CUDA only if it is to
+// `validate`.
+void check_values(const char* op, const Search& s, bool validate) {
+  const int64_t edges = s.col_idx.size(0), vertices = s.row_ptrs.size(0) - 1;
+  if (validate) refuse_capture((std::string(op) + ": validate=True").c_str(), s.col_idx);
+  check_offset_values(op, {"row_ptrs", s.row_ptrs}, edges, validate);
+  if (s.in_row_ptrs.defined()) check_offset_values(op, {"in_row_ptrs", s.in_row_ptrs}, edges, validate);
+  if (validate || s.sources.is_cpu()) check_vertices(op, {"sources", s.sources}, vertices);
+  if (!validate) return;
+  check_vertices(op, {"col_idx", s.col_idx}, vertices);
+  if (s.in_col_idx.defined()) check_vertices(op, {"in_col_idx", s.in_col_idx}, vertices);
+  if (s.symmetric || s.in_col_idx.defined()) check_transpose(op, s);
+}
+
+// ---- kernels: CPU and CUDA alike
+
+graph::Edges edges_of(const Tensor& row_ptrs, const Tensor& col_idx) {
+  return {row_ptrs.const_data_ptr(), col_idx.const_data_ptr()};
+}
+
+// `searches` of them, one after another, from as many equal parts of the sources.
+Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRef shape, Str algorithm) {
+  const Tensor ids = s.col_idx.contiguous(), in_ids = s.in_col_idx.defined() ? s.in_col_idx.contiguous() : Tensor();
+  const auto rows_of = [&](const Tensor& row_ptrs) {
+    const bool widens = ids.scalar_type() == at::kLong || s.row_ptrs.scalar_type() == at::kLong;
+    return row_ptrs.to(widens ? at::kLong : at::kInt).contiguous();
+  };
+  const Tensor rows = rows_of(s.row_ptrs), in_rows = s.in_row_ptrs.defined() ? rows_of(s.in_row_ptrs) : Tensor();
+  const Tensor sources = s.sources.to(at::kLong).contiguous();
+  Tensor levels = empty_result(shape, ids.options().dtype(at::kInt)), parents = empty_result(shape, ids.options());
+
+  graph::Args args{};
+  args.op = op;
+  args.out = edges_of(rows, ids);
+  if (s.symmetric) args.in = args.out;
+  if (in_rows.defined()) args.in = edges_of(in_rows, in_ids);
+  args.long_rows = rows.scalar_type() == at::kLong;
+  args.long_ids = ids.scalar_type() == at::kLong;
+  args.vertices = rows.size(0) - 1;
+  args.edges = ids.size(0);
+  args.max_level = s.max_level < 0 ? std::numeric_limits<int32_t>::max() : s.max_level;
+  args.num_sources = searches > 0 ? sources.numel() / searches : 0;
+  for (int64_t i = 0; i < searches; ++i) {
+    args.sources = sources.const_data_ptr<int64_t>() + i * args.num_sources;
+    args.levels = levels.mutable_data_ptr<int32_t>() + i * args.vertices;
+    args.parents = static_cast<char*>(parents.mutable_data_ptr()) + i * args.vertices * parents.element_size();
+    run(graph::ladder, graph::choose, op, algorithm, ids, args);
+  }
+  return {levels, parents};
+}
+
+Results single_kernel(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
+                      const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx, bool symmetric,
+                      int64_t max_level, bool validate, Str algorithm) {
+  const Search s = search_of(row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx, symmetric, max_level);
+  check_single(s);
+  check_values(single_name, s, validate);
+  return search(single_name, s, 1, {row_ptrs.size(0) - 1}, algorithm);
+}
+
+Results batched_kernel(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
+                       const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx,
+                       bool symmetric, int64_t max_level, bool validate, Str algorithm) {
+  const Search s = search_of(row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx, symmetric, max_level);
+  check_batched(s);
+  check_values(batched_name, s, validate);
+  const int64_t searches = sources.size(0);
+  return search(batched_name, s, searches, {searches, row_ptrs.size(0) - 1}, algorithm);
+}
+
+// ---- Meta
+
+Results empty_results(const Tensor& col_idx, c10::SymIntArrayRef shape) {
+  return {at::empty_symint(shape, col_idx.options().dtype(at::kInt)), at::empty_symint(shape, col_idx.options())};
+}
+
+Results single_meta(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
+                    const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx, bool symmetric,
+                    int64_t max_level, bool, Str algorithm) {
+  check_single(search_of(row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx, symmetric, max_level));
+  check_algorithm(graph::ladder, single_name, algorithm);
+  return empty_results(col_idx, {row_ptrs.sym_size(0) - 1});
+}
+
+Results batched_meta(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
+                     const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx, bool symmetric,
+                     int64_t max_level, bool, Str algorithm) {
+  check_batched(search_of(row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx, symmetric, max_level));
+  check_algorithm(graph::ladder, batched_name, algorithm);
+  return empty_results(col_idx, {sources.sym_size(0), row_ptrs.sym_size(0) - 1});
+}
+
+void register_kernels(torch::Library& m) {
+  m.impl(single_name, &single_kernel);
+  m.impl(batched_name, &batched_kernel);
+}
+
+#define TP_SCHEMA                                                                                              \
+  "(Tensor row_ptrs, Tensor col_idx, Tensor sources, Tensor? in_row_ptrs=None, Tensor? in_col_idx=None, bool " \
+  "symmetric=False, int max_level=-1, bool validate=False, str algorithm=\"auto\") -> (Tensor levels, Tensor parents)"
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  m.def("bfs_csr" TP_SCHEMA, tags);
+  m.def("bfs_batched" TP_SCHEMA, tags);
+}
+#undef TP_SCHEMA
+TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
+TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
+  m.impl(single_name, &single_meta);
+  m.impl(batched_name, &batched_meta);
+}
+
+}  // namespace
+}  // namespace tp
