@@ -4,8 +4,10 @@
 //   load   takes a ticket and begins to copy the tile into the stage       then the stage is `full`
 //   sum    combines each part of the tile, publishes the tile's total      `summed`
 //   look   looks up what precedes the tile                                 `ready`
-//   scan   one part a warp: completes the elements and writes them         `empty`
+//   scan   one part a warp: completes the elements and writes them
 //
+// and when the last three have left it, it is `empty`. What a Stage holds besides the tile is read and written by the
+// first `lanes` lanes of a warp, and those arrive, each for itself, and wait for all that it needs.
 // So a tile's total is out as soon as its data is in, and while a tile waits for those before it, the memory is busy
 // with those behind it. Tickets rise along the ring, and whoever holds a smaller one publishes without waiting for a
 // larger one: every wait ends.
@@ -71,15 +73,13 @@ struct Pipe {
     int ends = 0;
     for (block::Cursor at(depth); ends < look_warps; at.next()) {  // every looking warp meets an end
       Stage<Plan>& stage = stages[at.stage];
-      if (warp == 0) {
-        stage.empty.wait(at.parity ^ 1);
-        if (lane == 0) {
-          if (ticket < plan.tiles) {
-            stage.spot = plan.spot(ticket);
-            ticket = take_ticket(ticket + gridDim.x);
-          } else {
-            stage.spot.tile = -1;
-          }
+      stage.empty.wait(at.parity ^ 1);
+      if (warp == 0 && lane == 0) {
+        if (ticket < plan.tiles) {
+          stage.spot = plan.spot(ticket);
+          ticket = take_ticket(ticket + gridDim.x);
+        } else {
+          stage.spot.tile = -1;
         }
       }
       block::sync_warps(1, load_warps);
@@ -98,7 +98,7 @@ struct Pipe {
     for (block::Cursor at(depth);; at.next()) {
       Stage<Plan>& stage = stages[at.stage];
       stage.full.wait(at.parity);
-      const Spot spot = stage.spot;
+      const Spot spot = spot_of(stage);
       if (spot.tile < 0) return;
 #pragma unroll 1
       for (int part = warp; part < parts; part += sum_warps) {
@@ -107,15 +107,13 @@ struct Pipe {
         if (lane < plan.lanes()) stage.total[part][lane] = total;
         if (lane == 0) stage.whole[part] = whole;
       }
+      arrive(stage.summed);
       block::sync_warps(2, sum_warps);
-      if (warp == 0) {
-        bool whole;
-        if (lane < plan.lanes() && chain.tickets) {
-          publish(chain.tiles, spot.chain, spot.place, join_parts(stage, parts, Value::identity(), lane, whole));
-        }
-        __syncwarp();
-        if (lane == 0) stage.summed.arrive();
+      bool whole;
+      if (warp == 0 && lane < plan.lanes() && chain.tickets) {
+        publish(chain.tiles, spot.chain, spot.place, join_parts(stage, parts, Value::identity(), lane, whole));
       }
+      arrive(stage.empty);
     }
   }
 
@@ -125,11 +123,12 @@ struct Pipe {
     for (;;) {
       Stage<Plan>& stage = stages[at.stage];
       stage.full.wait(at.parity);
-      if (stage.spot.tile < 0) return;
-      const Value before = look_back(stage, at.parity);
+      const Spot spot = spot_of(stage);
+      if (spot.tile < 0) return;
+      const Value before = look_back(stage, spot, at.parity);
       if (lane < plan.lanes()) stage.before[lane] = before;
-      __syncwarp();
-      if (lane == 0) stage.ready.arrive();
+      arrive(stage.ready);
+      arrive(stage.empty);
       for (int i = 0; i < look_warps; ++i) at.next();
     }
   }
@@ -138,20 +137,30 @@ struct Pipe {
     for (block::Cursor at(depth);; at.next()) {
       Stage<Plan>& stage = stages[at.stage];
       stage.full.wait(at.parity);
-      const Spot spot = stage.spot;
+      const Spot spot = spot_of(stage);
       if (spot.tile < 0) return;
       plan.scan(spot, bytes(at.stage), part, lane, [&] {
+        stage.summed.wait(at.parity);
         stage.ready.wait(at.parity);
-        const int mine = lane % plan.lanes();
+        Value before = Value::identity();
         bool whole;
-        return join_parts(stage, part, stage.before[mine], mine, whole);
+        if (lane < plan.lanes()) before = join_parts(stage, part, stage.before[lane], lane, whole);
+        return block::broadcast(before, lane % plan.lanes());
       });
-      __syncwarp();
-      if (lane == 0) stage.empty.arrive();
+      arrive(stage.empty);
     }
   }
 
  private:
+  TP_DEVICE Spot spot_of(const Stage<Plan>& stage) const {
+    Spot spot{};
+    if (lane == 0) spot = stage.spot;
+    return block::broadcast(spot, 0);
+  }
+  TP_DEVICE void arrive(block::Barrier& barrier) const {
+    __syncwarp();
+    if (lane < plan.lanes()) barrier.arrive();
+  }
   // Where no tile has one before it, blocks need no order and take turns.
   TP_DEVICE int64_t take_ticket(int64_t turn) const {
     return chain.tickets ? int64_t(atomicAdd(chain.tickets, 1ull)) : turn;
@@ -209,8 +218,7 @@ struct Pipe {
   }
 
   // What precedes the tile of a stage; lane l < lanes gets it.
-  TP_DEVICE Value look_back(Stage<Plan>& stage, unsigned parity) const {
-    const Spot spot = stage.spot;
+  TP_DEVICE Value look_back(Stage<Plan>& stage, const Spot& spot, unsigned parity) const {
     if (!chain.tickets) {
       stage.summed.wait(parity);
       return plan.origin(spot, lane);
@@ -257,9 +265,9 @@ __global__ __launch_bounds__(pipeline_threads<Plan>,
   if (threadIdx.x < depth) {
     Stage<Plan>& stage = stages[threadIdx.x];
     stage.full.init(2 * load_warps * block::warp_size);
-    stage.summed.init(1);
-    stage.ready.init(1);
-    stage.empty.init(parts);
+    stage.summed.init(sum_warps * plan.lanes());
+    stage.ready.init(plan.lanes());
+    stage.empty.init((parts + sum_warps + 1) * plan.lanes());
   }
   __syncthreads();
   const int warp = int(threadIdx.x) / block::warp_size;
