@@ -17,6 +17,7 @@ torch.ops.load_library(str(_library))
 from torch_patterns import graph, registry, simt  # noqa: E402
 from torch_patterns.compact import compact, compact_padded  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
+from torch_patterns.graph import Graph, bfs, bfs_batched, connected_components, reachable, shortest_path  # noqa: E402
 from torch_patterns.histogram import histogram  # noqa: E402
 from torch_patterns.layers import (  # noqa: E402
     absolute_error,
@@ -55,15 +56,19 @@ __all__ = [
     "HYB",
     "JDS",
     "SELL",
+    "Graph",
     "__version__",
     "absolute_error",
     "algorithms",
     "argsort",
     "avg_pool2d",
+    "bfs",
+    "bfs_batched",
     "bipolar_sigmoid",
     "co_rank",
     "compact",
     "compact_padded",
+    "connected_components",
     "conv2d",
     "conv2d_dgrad",
     "conv2d_wgrad",
@@ -83,6 +88,7 @@ __all__ = [
     "merge",
     "merge_pairs",
     "rbf",
+    "reachable",
     "reduce",
     "registry",
     "relu",
@@ -94,6 +100,7 @@ __all__ = [
     "segment_sort",
     "segment_sort_pairs",
     "sell",
+    "shortest_path",
     "sign",
     "simt",
     "sort",

@@ -3,9 +3,13 @@
 from torch_patterns.graph.build import from_csr, from_edges, from_networkx, from_scipy, from_torch, read
 from torch_patterns.graph.container import Graph
 from torch_patterns.graph.generate import grid, maze, random_words, rmat, uniform
+from torch_patterns.graph.search import bfs, bfs_batched, connected_components, reachable, shortest_path
 
 __all__ = [
     "Graph",
+    "bfs",
+    "bfs_batched",
+    "connected_components",
     "from_csr",
     "from_edges",
     "from_networkx",
@@ -14,7 +18,9 @@ __all__ = [
     "grid",
     "maze",
     "random_words",
+    "reachable",
     "read",
     "rmat",
+    "shortest_path",
     "uniform",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_patterns.graph.container import INDEX_DTYPES, Graph, check_index_dtype
+from torch_patterns.graph.container import INDEX_DTYPES, Graph, check_index_dtype, pointer_dtype
 
 _ops = torch.ops.torch_patterns
 Ids = Tensor | np.ndarray | Sequence[int]
@@ -51,7 +51,7 @@ def from_edges(
     Raises:
         IndexError: an id is negative, or not below ``num_vertices``; the message tells the first.
         ValueError: ``src`` and ``dst`` are not one-dimensional and of one length; ``num_vertices`` is negative or
-            beyond 2^31; ``index_dtype`` cannot count the vertices or edges.
+            beyond 2^31; ``index_dtype`` cannot count the vertices.
         TypeError: ids are no integers, or ``index_dtype`` is none of the two.
         RuntimeError: devices differ.
     """
@@ -72,7 +72,7 @@ def from_edges(
         raise ValueError(f"from_edges: num_vertices must be in 0 ... 2^31, got {num_vertices}")
     if validate:
         _check_ids(src, dst, num_vertices)
-    check_index_dtype("from_edges", index_dtype, num_vertices, len(src) * (1 if directed is not False else 2))
+    check_index_dtype("from_edges", index_dtype, num_vertices)
     return _from_packed(_packed(src, dst, num_vertices, directed is False), num_vertices, directed, dedup, index_dtype)
 
 
@@ -120,7 +120,8 @@ def _from_packed(
     firsts = torch.arange(num_vertices + 1, device=edges.device) << bits
 
     def rows(edges: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.searchsorted(edges, firsts).to(index_dtype), (edges & mask).to(index_dtype)
+        pointers = torch.searchsorted(edges, firsts).to(pointer_dtype(index_dtype, len(edges)))
+        return pointers, (edges & mask).to(index_dtype)
 
     out = rows(edges)
     if directed is False:
@@ -236,7 +237,7 @@ def read(
     if path.name.removesuffix(".gz").endswith(".mtx"):
         from torch_patterns.io import read_matrix_market
 
-        matrix = read_matrix_market(path)
+        matrix = read_matrix_market(path, duplicates="keep")
         rows, columns = matrix.shape
         if rows != columns or num_vertices not in (None, rows):
             raise ValueError(f"read: {path}: the matrix is {rows} x {columns}, which is no graph of that many vertices")

@@ -21,7 +21,7 @@ class Graph(NamedTuple):
 
     Fields:
         row_ptrs: [V + 1], int32 or int64: 0 first, E last, not decreasing.
-        col_idx: [E], of the same dtype.
+        col_idx: [E], of the same dtype; int32 beside int64 pointers where there are more than 2^31 - 1 edges.
         in_row_ptrs, in_col_idx: the same of the reversed edges; None where ``symmetric``, or not known.
         symmetric: every edge is there in both directions, so that the edges by source are those by destination.
     """
@@ -78,23 +78,34 @@ class Graph(NamedTuple):
     def to(self, *args, **kwargs) -> Graph:
         """The graph on another device, or with another index dtype; the arguments are those of ``Tensor.to``.
 
-        TypeError if the dtype is none of int32 and int64, ValueError if it cannot count the vertices or edges.
+        TypeError if the dtype is none of int32 and int64, ValueError if it cannot count the vertices.
         """
-        target = self.col_idx[:0].to(*args, **kwargs).dtype
-        check_index_dtype("Graph.to", target, self.num_vertices, self.num_edges)
-        return Graph(*(x.to(*args, **kwargs) if isinstance(x, Tensor) else x for x in self[:4]), self.symmetric)
+        dtype = self.col_idx[:0].to(*args, **kwargs).dtype
+        check_index_dtype("Graph.to", dtype, self.num_vertices)
+        pointers = pointer_dtype(dtype, self.num_edges)
+
+        def moved(ptrs: Tensor | None, idx: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+            if ptrs is None or idx is None:
+                return None, None
+            idx = idx.to(*args, **kwargs)
+            return ptrs.to(idx.device, pointers), idx
+
+        return Graph(*moved(*self[:2]), *moved(*self[2:4]), self.symmetric)
 
     def __repr__(self) -> str:
         counts = f"num_vertices={self.num_vertices}, num_edges={self.num_edges}"
         return f"Graph({counts}, symmetric={self.symmetric}, dtype={self.dtype}, device={str(self.device)!r})"
 
 
-def check_index_dtype(where: str, dtype: torch.dtype, num_vertices: int, num_edges: int) -> None:
+def check_index_dtype(where: str, dtype: torch.dtype, num_vertices: int) -> None:
     if dtype not in INDEX_DTYPES:
         raise TypeError(f"{where}: the index dtype must be torch.int32 or torch.int64, got {dtype}")
-    most = torch.iinfo(dtype).max
-    if max(num_vertices, num_edges) > most:
-        raise ValueError(f"{where}: {num_vertices} vertices and {num_edges} edges are too many for {dtype}: use int64")
+    if num_vertices > torch.iinfo(dtype).max:
+        raise ValueError(f"{where}: {num_vertices} vertices are too many for {dtype}: use torch.int64")
+
+
+def pointer_dtype(index_dtype: torch.dtype, num_edges: int) -> torch.dtype:
+    return index_dtype if num_edges <= torch.iinfo(index_dtype).max else torch.int64
 
 
 # Without a name that can be stored, torch.export cannot save a program that takes a graph.

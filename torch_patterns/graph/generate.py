@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.graph.build import MAX_VERTICES, from_edges
-from torch_patterns.graph.container import Graph, check_index_dtype
+from torch_patterns.graph.container import Graph, check_index_dtype, pointer_dtype
 
 _ops = torch.ops.torch_patterns
 LEVELS = 3  # of an RMAT matrix, that 16 random bits decide on: the rarest choice, 0.05^3, still has 8 of their values
@@ -156,7 +156,7 @@ def _random_graph(where, edges, num_vertices, edge_factor, directed, dedup, inde
     if not 0 <= num_vertices <= MAX_VERTICES or edge_factor < 0:
         raise ValueError(f"{where}: {num_vertices} vertices and {edge_factor} edges a vertex are out of range")
     count = num_vertices * edge_factor
-    check_index_dtype(where, index_dtype, num_vertices, count if directed else 2 * count)
+    check_index_dtype(where, index_dtype, num_vertices)
     src, dst = (torch.empty(count, dtype=index_dtype, device=device) for _ in range(2))
     for begin, end in _chunks(count, device):
         src[begin:end], dst[begin:end] = edges(begin, end)
@@ -173,7 +173,7 @@ def grid(
     ``i * columns + j``. A search from a corner has rows + columns - 1 levels.
 
     Raises:
-        ValueError: a negative size, or an ``index_dtype`` too narrow for the vertices or edges.
+        ValueError: a negative size, or an ``index_dtype`` too narrow for the vertices.
         TypeError: ``index_dtype`` is neither int32 nor int64.
     """
     if rows < 0 or columns < 0:
@@ -191,14 +191,14 @@ def maze(passable: Tensor, *, index_dtype: torch.dtype = torch.int64) -> Graph:
         index_dtype: ``torch.int32`` or ``torch.int64``.
 
     Raises:
-        ValueError: fewer than two dimensions, or an ``index_dtype`` too narrow for the vertices or edges.
+        ValueError: fewer than two dimensions, or an ``index_dtype`` too narrow for the vertices.
         TypeError: ``passable`` is not bool, or ``index_dtype`` is neither int32 nor int64.
     """
     if passable.dim() < 2:
         raise ValueError(f"maze: passable must be [..., rows, columns], got {[*passable.shape]}")
     if passable.dtype != torch.bool:
         raise TypeError(f"maze: passable must be bool, got {passable.dtype}")
-    check_index_dtype("maze", index_dtype, passable.numel(), 4 * passable.numel())
+    check_index_dtype("maze", index_dtype, passable.numel())
     joined = torch.zeros(*passable.shape, 4, dtype=torch.bool, device=passable.device)  # above, left, right, below
     below, right = passable[..., 1:, :] & passable[..., :-1, :], passable[..., 1:] & passable[..., :-1]
     joined[..., 1:, :, 0], joined[..., 1:, 1], joined[..., :-1, 2], joined[..., :-1, :, 3] = below, right, right, below
@@ -207,6 +207,6 @@ def maze(passable: Tensor, *, index_dtype: torch.dtype = torch.int64) -> Graph:
     steps = torch.tensor([-columns, -1, 1, columns], dtype=index_dtype, device=passable.device)
     vertices = torch.arange(len(joined), dtype=index_dtype, device=passable.device)
     col_idx = _ops.compact((vertices[:, None] + steps).view(-1), joined.view(-1))
-    row_ptrs = torch.zeros(len(joined) + 1, dtype=index_dtype, device=passable.device)
+    row_ptrs = col_idx.new_zeros(len(joined) + 1, dtype=pointer_dtype(index_dtype, len(col_idx)))
     row_ptrs[1:] = _ops.scan(joined.sum(1), 0)
     return Graph(row_ptrs, col_idx, None, None, True)

@@ -1,0 +1,183 @@
+"""Breadth-first search, and what it is for: paths, reachable vertices, connected components (PMPP chapter 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torch_patterns.batching import loop
+from torch_patterns.graph.container import Graph
+from torch_patterns.registry import documented
+
+_ops = torch.ops.torch_patterns
+
+
+@documented("bfs")
+def bfs(
+    graph: Graph,
+    sources: int | Sequence[int] | Tensor,
+    max_level: int | None = None,
+    *,
+    validate: bool = False,
+    algorithm: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """How many edges lead from the nearest source to each vertex, and the last vertex on such a way (§15.2).
+
+    Several sources make one search from that set. Where rows are sorted, as the constructors leave them, the parent is
+    the smallest of all possible ones: every algorithm gives the same result on every device. Not differentiable.
+
+    Args:
+        graph: with V vertices; an algorithm that pulls builds the in-edges if they are not given.
+        sources: an int, ints, or a 0-D or 1-D integer tensor on the graph's device.
+        max_level: go no farther than so many edges; to the end without it.
+        validate: check all tensors on CUDA, too, at the price of one synchronisation; not in a CUDA graph. Without it
+            CUDA skips edges and sources that are out of range.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        levels: int32 [V], 0 at sources, -1 where none of them leads.
+        parents: [V] of the graph's dtype: a source's is itself, -1 where the level is.
+
+    Raises:
+        IndexError: a source, or a vertex that an edge leads to, is out of range.
+        ValueError: there are no sources, ``max_level`` is negative, or ``algorithm`` is unknown or not offered by the
+            device.
+        TypeError: sources are no integers.
+        RuntimeError: devices differ.
+    """
+    sources, level = _sources("bfs", graph, sources), _max_level("bfs", max_level)
+    return _ops.bfs_csr(*graph[:2], sources, *graph[2:], level, validate, algorithm)
+
+
+@documented("bfs")
+def bfs_batched(
+    graph: Graph,
+    sources: Sequence[int] | Tensor,
+    max_level: int | None = None,
+    *,
+    validate: bool = False,
+    algorithm: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """A search from each source by itself, all at once: row i is ``bfs(graph, sources[i])``.
+
+    Args:
+        graph: with V vertices.
+        sources: [batch] ints, or an integer tensor on the graph's device; none gives results without rows.
+        max_level, validate, algorithm: as :func:`bfs`.
+
+    Returns:
+        levels: int32 [batch, V].
+        parents: [batch, V], of the graph's dtype.
+
+    Raises:
+        IndexError, ValueError, TypeError, RuntimeError: as :func:`bfs`, or ``sources`` is not one-dimensional.
+    """
+    sources, level = _sources("bfs_batched", graph, sources), _max_level("bfs_batched", max_level)
+    return _ops.bfs_batched(*graph[:2], sources, *graph[2:], level, validate, algorithm)
+
+
+def _sources(where: str, graph: Graph, sources: int | Sequence[int] | Tensor) -> Tensor:
+    if isinstance(sources, Tensor):
+        return sources
+    if isinstance(sources, int):
+        _check_vertex(where, "sources", sources, graph)
+        return torch.full((), sources, dtype=torch.int64, device=graph.device)
+    for source in sources:
+        _check_vertex(where, "sources", source, graph)
+    return torch.tensor(sources, dtype=torch.int64, device=graph.device)
+
+
+def _check_vertex(where: str, name: str, vertex: int, graph: Graph) -> None:
+    if not 0 <= vertex < graph.num_vertices:
+        raise IndexError(f"{where}: {name}: {vertex} is no vertex of a graph of {graph.num_vertices}")
+
+
+def _max_level(where: str, max_level: int | None) -> int:
+    if max_level is not None and max_level < 0:
+        raise ValueError(f"{where}: max_level must not be negative, got {max_level}")
+    return -1 if max_level is None else max_level
+
+
+def shortest_path(
+    graph: Graph, source: int | Sequence[int] | Tensor, target: int, *, algorithm: str = "auto"
+) -> Tensor:
+    """A way of fewest edges from ``source`` to ``target``, traced back by the parents of a search (§15.2).
+
+    Waits for the device: the length of the result is not known before.
+
+    Args:
+        graph: the graph.
+        source: where to begin; of several vertices, the nearest.
+        target: where to end.
+        algorithm: of :func:`bfs`.
+
+    Returns:
+        The vertices on the way, source and target included, of the graph's dtype; empty if there is none.
+
+    Raises:
+        IndexError: ``target`` is out of range; or as :func:`bfs`.
+    """
+    target = int(target)
+    _check_vertex("shortest_path", "target", target, graph)
+    parents = bfs(graph, source, algorithm=algorithm)[1].cpu()
+    way = [target] if parents[target] >= 0 else []
+    while way and (parent := int(parents[way[-1]])) != way[-1]:
+        way.append(parent)
+    return torch.tensor(way[::-1], dtype=graph.dtype, device=graph.device)
+
+
+def reachable(
+    graph: Graph,
+    sources: int | Sequence[int] | Tensor,
+    max_level: int | None = None,
+    *,
+    validate: bool = False,
+    algorithm: str = "auto",
+) -> Tensor:
+    """Which vertices any of the sources leads to, by ``max_level`` edges at most: bool [V], true at the sources.
+
+    Arguments and errors are those of :func:`bfs`.
+    """
+    return bfs(graph, sources, max_level, validate=validate, algorithm=algorithm)[0] >= 0
+
+
+def connected_components(graph: Graph) -> Tensor:
+    """Which component each vertex belongs to; whichever way an edge leads, it connects (weak components).
+
+    Every vertex points at a vertex of its component, itself at first. In each round it looks for the smallest that its
+    neighbours point at, hands it to the one it points at, and all point where theirs does: FastSV (Zhang, Azad and
+    Buluç 2020), of some ten rounds whatever the diameter. Each round waits for the device.
+
+    Returns:
+        [V] of the graph's dtype: components count from 0 in the order of their smallest vertices. One more than the
+        greatest is their number.
+    """
+    vertices = torch.arange(graph.num_vertices, dtype=graph.dtype, device=graph.device)
+    # What nobody validated must not lead indices astray.
+    dst, root = graph.col_idx.clamp(0, max(graph.num_vertices - 1, 0)).long(), vertices
+    while True:
+        ahead = root[root]
+        best = torch.minimum(root, _ops.segment_reduce(ahead[dst], graph.row_ptrs, "min"))
+        if not graph.symmetric:
+            best = best.scatter_reduce(0, dst, _ops.segment_expand(ahead, graph.row_ptrs, graph.num_edges), "amin")
+        joined = torch.minimum(root.scatter_reduce(0, root.long(), best, "amin"), best)
+        joined = torch.minimum(joined, joined[joined])
+        if torch.equal(joined, root):
+            return (_ops.scan(root == vertices, 0).to(graph.dtype) - 1)[root]
+        root = joined
+
+
+# ---- vmap: searches take turns, as graphs may differ
+
+
+def _register_vmap(op) -> None:
+    def rule(info, in_dims, *args, **kwargs):
+        return loop(lambda *sample: op(*sample, **kwargs), info, in_dims, *args)
+
+    torch.library.register_vmap(f"torch_patterns::{op.__name__}", rule)
+
+
+_register_vmap(_ops.bfs_csr)
+_register_vmap(_ops.bfs_batched)
