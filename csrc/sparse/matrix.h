@@ -48,19 +48,12 @@ struct Bound {
     if (padded && column == -1) return false;
     return usable(column, a.cols, a.op, "col_idx", at);
   }
-  // Entry `at` of the walk times its element of column c of X; 0 where there is none.
-  template <bool padded = false>
-  TP_HD Acc term(int64_t at, int64_t c) const {
-    const int64_t column = col_idx[at];
-    if (!column_usable<padded>(column, at)) return Acc(0);
-    return product(at, column, c);
+  // Where the value of entry `at` of a plan stands, or -1.
+  TP_HD int64_t through_plan(int64_t at) const {
+    const int64_t entry = perm[at];
+    return usable(entry, a.entries, a.op, "plan_perm", at) ? entry : -1;
   }
   TP_HD Acc product(int64_t at, int64_t column, int64_t c) const {
-    if (a.perm != nullptr) {
-      const int64_t through = perm[at];
-      if (!usable(through, a.entries, a.op, "plan_perm", at)) return Acc(0);
-      at = through;
-    }
     const T value = values[at], factor = x[column * a.k + c];
     return Acc(value) * Acc(factor);
   }

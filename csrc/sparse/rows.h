@@ -15,7 +15,7 @@ struct Walk {
 };
 
 struct Csr {
-  static constexpr bool padded = false, permuted = false;
+  static constexpr bool padded = false, permuted = false, planned = true;
   static int64_t pointers(const Args& a) { return a.rows + 1; }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
@@ -25,7 +25,7 @@ struct Csr {
 };
 
 struct Ell {
-  static constexpr bool padded = true, permuted = false;
+  static constexpr bool padded = true, permuted = false, planned = false;
   static int64_t pointers(const Args&) { return 0; }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
@@ -35,7 +35,7 @@ struct Ell {
 
 // Entry j of a place lies in diagonal j.
 struct Jds {
-  static constexpr bool padded = false, permuted = true;
+  static constexpr bool padded = false, permuted = true, planned = false;
   static int64_t pointers(const Args& a) { return a.width + 1; }
   struct Diagonals {
     int64_t count, place;
@@ -61,7 +61,7 @@ struct Jds {
 };
 
 struct Sell {
-  static constexpr bool padded = true, permuted = true;
+  static constexpr bool padded = true, permuted = true, planned = false;
   static int64_t pointers(const Args& a) { return ceil_div(a.rows, a.section_rows) + 1; }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
@@ -90,16 +90,59 @@ TP_HD int64_t row_at(const B& b, int64_t place) {
   return usable(row, b.a.rows, b.a.op, "row_perm", place) ? row : -1;
 }
 
-// The product of the row at a place with column c of X.
+// Entry `at` of a row times its element of column c of X; 0 where there is none.
+template <class Format, class B>
+TP_HD typename B::Acc term(const B& b, int64_t at, int64_t c) {
+  using Acc = typename B::Acc;
+  if (Format::permuted && !inside(at, b.a.entries)) return Acc(0);
+  const int64_t column = b.col_idx[at];
+  if (!b.template column_usable<Format::padded>(column, at)) return Acc(0);
+  if (Format::planned && b.a.perm != nullptr) at = b.through_plan(at);
+  return at < 0 ? Acc(0) : b.product(at, column, c);
+}
+
+// The product of the row at a place with column c of X. Four terms at a time, so that their loads overlap.
 template <class Format, class B>
 TP_HD typename B::Acc dot(const B& b, int64_t place, int64_t c) {
+  using Acc = typename B::Acc;
   const auto walk = Format::walk(b, place);
-  typename B::Acc sum(0);
-  for (int64_t j = 0; j < walk.count; ++j) {
-    const int64_t at = walk.at(b, j);
-    if (!Format::permuted || inside(at, b.a.entries)) sum += b.template term<Format::padded>(at, c);
+  Acc sum(0);
+  int64_t j = 0;
+  for (; j + 4 <= walk.count; j += 4) {
+    const Acc first = term<Format>(b, walk.at(b, j), c), second = term<Format>(b, walk.at(b, j + 1), c);
+    const Acc third = term<Format>(b, walk.at(b, j + 2), c), fourth = term<Format>(b, walk.at(b, j + 3), c);
+    sum += (first + second) + (third + fourth);
   }
+  for (; j < walk.count; ++j) sum += term<Format>(b, walk.at(b, j), c);
   return sum;
+}
+
+// A thread a row and column of Y: Figs. 14.9, 14.12 and 14.15 are this kernel, and differ in where the entries lie.
+// Threads side by side take the columns of one row, which for k = 1 are the rows of neighbouring places.
+template <class Format, class M>
+struct MultiplyRows {
+  static constexpr int threads = 256;
+  M matrix;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto b = matrix.bind(block);
+    block.phase("row", [&](int t) {
+      const int64_t i = block.index().x * threads + t, place = b.a.k == 1 ? i : i / b.a.k;
+      if (place >= b.a.rows) return;
+      const int64_t row = row_at<Format>(b, place), c = i - place * b.a.k;
+      if (row >= 0) b.store(row, c, dot<Format>(b, place, c));
+    });
+  }
+};
+
+template <class Format>
+void multiply_rows(const Args& args, Context& context) {
+  with_rows<Format>(args, context, [&](const auto& matrix) {
+    using Kernel = MultiplyRows<Format, std::decay_t<decltype(matrix)>>;
+    const int64_t blocks = ceil_div(args.rows * args.k, int64_t(Kernel::threads));
+    simt::launch(context, "thread_per_row", {blocks}, Kernel::threads, 0, Kernel{matrix});
+  });
 }
 
 }  // namespace tp::sparse

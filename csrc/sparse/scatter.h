@@ -1,0 +1,70 @@
+// Sums that many threads add to: an accumulator for each element of Y, by atomics. Where y holds accumulators they
+// stand there. Three launches: clear, add, finish; the last only where there is something to do.
+#pragma once
+#include "sparse/rows.h"
+
+namespace tp::sparse {
+
+constexpr int scatter_threads = 256;
+
+template <class M>
+struct FinishSums {
+  M matrix;
+  typename M::Acc* sums;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    using Acc = typename M::Acc;
+    const auto b = matrix.bind(block);
+    const auto acc = block.global("sums", sums, b.a.rows * b.a.k);
+    block.phase("finish", [&](int t) {
+      const int64_t i = block.index().x * scatter_threads + t;
+      if (i >= b.a.rows * b.a.k) return;
+      const Acc sum = acc[i];
+      b.store(i / b.a.k, i % b.a.k, sum);
+    });
+  }
+};
+
+// add(sums) launches what adds to the accumulators [rows, k], which are 0 before.
+template <class M, class Add>
+void scatter(const char* rung, const M& matrix, Context& context, Add add) {
+  using Acc = typename M::Acc;
+  const int64_t outputs = matrix.a.rows * matrix.a.k;
+  constexpr bool in_place = std::is_same<Acc, typename M::T>::value;
+  Acc* sums = in_place ? static_cast<Acc*>(matrix.a.y) : context.workspace<Acc>(outputs);
+  context.clear(sums, outputs * int64_t(sizeof(Acc)));
+  add(sums);
+  if (in_place && matrix.a.y0 == nullptr && matrix.a.before == nullptr) return;
+  simt::launch(context, rung, {ceil_div(outputs, int64_t(scatter_threads))}, scatter_threads, 0,
+               FinishSums<M>{matrix, sums});
+}
+
+// A thread an entry and column of Y.
+template <class M>
+struct ScatterEntries {
+  M matrix;
+  typename M::Acc* sums;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    using Acc = typename M::Acc;
+    const auto b = matrix.bind(block);
+    const auto acc = block.global("sums", sums, b.a.rows * b.a.k);
+    block.phase("scatter", [&](int t) {
+      const int64_t i = block.index().x * scatter_threads + t, entry = b.a.k == 1 ? i : i / b.a.k;
+      if (entry >= b.a.entries) return;
+      const int64_t row = b.row_idx[entry], column = b.col_idx[entry], c = i - entry * b.a.k;
+      if (!b.row_usable(row, entry) || !b.template column_usable<false>(column, entry)) return;
+      acc.template atomic<Sum<Acc>>(row * b.a.k + c, b.product(entry, column, c));
+    });
+  }
+};
+
+template <class M>
+void scatter_entries(const char* rung, const M& matrix, Context& context, typename M::Acc* sums) {
+  simt::launch(context, rung, {ceil_div(matrix.a.entries * matrix.a.k, int64_t(scatter_threads))}, scatter_threads, 0,
+               ScatterEntries<M>{matrix, sums});
+}
+
+}  // namespace tp::sparse
