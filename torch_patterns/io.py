@@ -1,0 +1,92 @@
+"""Files: matrices in the Matrix Market format (math.nist.gov/MatrixMarket/formats.html)."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from torch_patterns.matrix_market import Reader
+from torch_patterns.sparse import COO, Matrix, coo
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DUPLICATES = ("error", "sum", "keep")
+
+
+def read_matrix_market(
+    path: str | os.PathLike,
+    *,
+    dtype: torch.dtype = torch.float64,
+    index_dtype: torch.dtype = torch.int64,
+    duplicates: str = "error",
+    device: torch.device | str | None = None,
+) -> COO:
+    """The matrix of a Matrix Market file, plain or gzip (told by its content, not by its name).
+
+    Coordinate and array files with real, integer or pattern entries, general, symmetric or skew-symmetric. Entries keep
+    the order of the file, those mirrored at the diagonal follow; explicit zeros stay entries, and so does every place
+    of an array file. Pattern entries are 1. Blank lines and comments may stand anywhere. A line ``%%GraphBLAS type T``
+    is honoured: every value must be one of T, and those of type float are rounded to it.
+
+    Args:
+        path: the file.
+        dtype: of the values, floating point; decimals are rounded to the nearest float64, then to ``dtype``.
+        index_dtype: of the indices, ``torch.int64`` or ``torch.int32``.
+        duplicates: what to do about two entries at one place: ``"error"``, ``"sum"``, or ``"keep"`` both.
+        device: where the tensors shall be.
+
+    Returns:
+        :class:`COO`: row_idx, col_idx and values [nnz].
+
+    Raises:
+        ValueError: the file is malformed, truncated or has complex entries; the message names file, line and cause.
+            Or ``duplicates`` is unknown, or ``index_dtype`` too narrow.
+        TypeError: a dtype is not supported.
+        OSError: the file cannot be read.
+    """
+    if duplicates not in DUPLICATES:
+        raise ValueError(f"read_matrix_market: duplicates={duplicates!r} is none of {', '.join(DUPLICATES)}")
+    if index_dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"read_matrix_market: index_dtype is {index_dtype}, not torch.int64 or torch.int32")
+    if dtype not in DTYPES:
+        raise TypeError(f"read_matrix_market: dtype is {dtype}, none of {', '.join(map(str, DTYPES))}")
+    with Reader(path) as file:
+        header = file.header()
+        if index_dtype == torch.int32 and max(header.shape) >= 2**31:
+            file.fail(f"{header.shape[0]} x {header.shape[1]} needs index_dtype=torch.int64", header.line)
+        place, values, lines = file.entries(header, duplicates)
+    if header.symmetry != "general":
+        off = place[0] != place[1]
+        place = np.concatenate((place, place[::-1, off]), 1)
+        mirrored = values[off] if header.symmetry == "symmetric" else -values[off]
+        values = np.concatenate((values, mirrored))
+    row_idx, col_idx = (torch.from_numpy(indices).to(device, index_dtype) for indices in place)
+    return coo(row_idx, col_idx, torch.from_numpy(values).to(device, dtype), header.shape, validate=False)
+
+
+def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = "") -> None:
+    """Writes a matrix as a Matrix Market file of real coordinates, in gzip where the name ends in ".gz".
+
+    Args:
+        path: the file, written anew.
+        A: a matrix in any format, on any device; duplicates and explicit zeros are written as they are.
+        comment: lines for the head of the file.
+
+    Every value is written with the digits that give it back exactly.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    A = A if isinstance(A, COO) else A.convert("coo")
+    places = (indices.cpu().add(1).tolist() for indices in (A.row_idx.long(), A.col_idx.long()))
+    values = A.values.detach().cpu().double().tolist()
+    lines = map("{} {} {!r}\n".format, *places, values)
+    make = gzip.open if Path(path).suffix == ".gz" else open
+    with make(path, "wt", encoding="utf-8") as file:
+        file.write("%%MatrixMarket matrix coordinate real general\n")
+        file.writelines(f"% {line}\n" for line in comment.splitlines())
+        file.write(f"{A.shape[0]} {A.shape[1]} {len(values)}\n")
+        file.writelines(lines)
