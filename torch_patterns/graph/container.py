@@ -108,5 +108,6 @@ def pointer_dtype(index_dtype: torch.dtype, num_edges: int) -> torch.dtype:
     return index_dtype if num_edges <= torch.iinfo(index_dtype).max else torch.int64
 
 
-# Without a name that can be stored, torch.export cannot save a program that takes a graph.
+# Without these torch.export cannot save a program that takes a graph, and torch.load refuses a graph.
 _pytree._register_namedtuple(Graph, serialized_type_name="torch_patterns.graph.Graph")
+torch.serialization.add_safe_globals([Graph])
