@@ -1,0 +1,69 @@
+// Push while few edges leave the last level, pull once they are many (§15.3, exercise 15.2).
+//
+// The rule is that of Beamer, Asanović and Patterson (2012): pull once the edges that leave the frontier are more than
+// 1 / 15 of those that leave what is not reached; push again once the frontier shrinks and is less than 1 / 18 of the
+// vertices. A third kernel counts what the rule asks for.
+#include "graph/dense.h"
+#include "graph/in_edges.h"
+
+namespace tp::graph {
+namespace {
+
+constexpr int64_t alpha = 15, beta = 18;
+
+struct Counts {
+  int64_t vertices, edges;
+};
+
+// How many vertices a level has, and how many edges leave them.
+template <class G>
+struct Count {
+  G g;
+  uint32_t level;
+  int64_t* counts;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto out = g.out(block);
+    const auto levels = g.levels(block);
+    const auto sums = block.global("counts", counts, 2);
+    for_each(block, "count", g.args.vertices, [&](int64_t vertex) {
+      const uint32_t mine = levels[vertex];
+      if (mine != level) return;
+      sums.template atomic<Sum<int64_t>>(0, 1);
+      sums.template atomic<Sum<int64_t>>(1, out.degree(vertex));
+    });
+  }
+};
+
+template <class G>
+Counts count(const G& g, uint32_t level, Context& context) {
+  int64_t* counts = context.workspace<int64_t>(2);
+  context.clear(counts, int64_t(sizeof(Counts)));
+  launch(context, "direction_optimized", g.args.vertices, Count<G>{g, level, counts});
+  return read_back(reinterpret_cast<const Counts*>(counts), context);
+}
+
+}  // namespace
+
+void direction_optimized(const Args& args, Context& context) {
+  with_graph(with_in_edges(args, context), [&](const auto& g) {
+    using G = std::decay_t<decltype(g)>;
+    int64_t edges_left = args.edges, before = 0;
+    bool pulls = false;
+    search_dense("direction_optimized", g, context, [&](uint32_t level, int* found) {
+      const Counts frontier = count(g, level - 1, context);
+      pulls = pulls ? frontier.vertices >= before || frontier.vertices > args.vertices / beta
+                    : frontier.edges > edges_left / alpha;
+      edges_left -= frontier.edges;
+      before = frontier.vertices;
+      if (pulls) {
+        launch(context, "direction_optimized", args.vertices, Pull<G>{g, level, found});
+      } else {
+        launch(context, "direction_optimized", args.vertices, Push<G>{g, level, found});
+      }
+    });
+  });
+}
+
+}  // namespace tp::graph
