@@ -23,13 +23,16 @@ TP_HD inline bool usable(int64_t i, int64_t n, const char* op, const char* array
 }
 
 // The arrays of Args as `block` hands them out.
-template <class T, class In, class Index, class Out>
+template <class T, class I, class In, class Index, class Out, class Sums>
 struct Bound {
+  using Value = T;
+  using Position = I;
   using Acc = acc_t<T>;
   Args a;
   In values, x, y0;
   Index row_idx, col_idx, ptrs, row_nnz, row_perm, perm;
   Out y;
+  Sums sums;
 
   // Pointer i, in 0..entries.
   TP_HD int64_t pointer(int64_t i) const {
@@ -60,6 +63,10 @@ struct Bound {
   // y of a row and column of Y, from its sum.
   TP_HD void store(int64_t row, int64_t c, Acc sum) const {
     const int64_t i = row * a.k + c;
+    if (a.sums != nullptr) {
+      sums[i] = sum;
+      return;
+    }
     if (a.before != nullptr) sum += static_cast<const Acc*>(a.before)[i];
     if (a.y0 != nullptr) {
       const T start = y0[i];
@@ -86,19 +93,21 @@ struct Matrix {
     const auto x = block.global("x", static_cast<const T*>(a.x), a.cols * a.k);
     const auto y0 = block.global("y0", static_cast<const T*>(a.y0), a.rows * a.k);
     const auto y = block.global("y", static_cast<T*>(a.y), a.rows * a.k);
+    const auto sums = block.global("sums", static_cast<Acc*>(a.sums), a.rows * a.k);
     const auto row_idx = index("row_idx", a.row_idx, a.entries);
-    return Bound<T, std::decay_t<decltype(x)>, std::decay_t<decltype(row_idx)>, std::decay_t<decltype(y)>>{
-        a,
-        values,
-        x,
-        y0,
-        row_idx,
-        index("col_idx", a.col_idx, a.entries),
-        index("ptrs", a.ptrs, pointers),
-        index("row_nnz", a.row_nnz, a.rows),
-        index("row_perm", a.row_perm, a.rows),
-        index("plan_perm", a.perm, a.entries),
-        y};
+    return Bound<T, I, std::decay_t<decltype(x)>, std::decay_t<decltype(row_idx)>, std::decay_t<decltype(y)>,
+                 std::decay_t<decltype(sums)>>{a,
+                                               values,
+                                               x,
+                                               y0,
+                                               row_idx,
+                                               index("col_idx", a.col_idx, a.entries),
+                                               index("ptrs", a.ptrs, pointers),
+                                               index("row_nnz", a.row_nnz, a.rows),
+                                               index("row_perm", a.row_perm, a.rows),
+                                               index("plan_perm", a.perm, a.entries),
+                                               y,
+                                               sums};
   }
 };
 
@@ -122,15 +131,20 @@ void with_matrix(const Args& args, int64_t pointers, F f) {
   });
 }
 
-// The tail of a HYB matrix as a COO matrix of the same shape, that adds to `before`.
-inline Args tail_of(Args args, const void* before) {
+// HYB as two products: of the padded rows, whose accumulators are kept, and of the tail, which goes on from them.
+template <class Padded, class Tail>
+void multiply_hybrid(Args args, Context& context, Padded padded, Tail tail) {
+  if (args.tail_entries == 0) return padded(args, context);
+  Args rows = args;
+  dispatch(ValueTypes{}, args.dtype, args.op,
+           [&](auto type) { rows.sums = context.workspace<acc_t<typename decltype(type)::type>>(args.rows * args.k); });
+  padded(rows, context);
+  args.before = rows.sums;
   args.values = args.tail_values;
   args.row_idx = args.tail_row_idx;
   args.col_idx = args.tail_col_idx;
   args.entries = args.tail_entries;
-  args.row_nnz = nullptr;
-  args.before = before;
-  return args;
+  tail(args, context);
 }
 
 }  // namespace tp::sparse

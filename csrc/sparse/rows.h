@@ -15,7 +15,7 @@ struct Walk {
 };
 
 struct Csr {
-  static constexpr bool padded = false, permuted = false, planned = true;
+  static constexpr bool padded = false, permuted = false, planned = true, sectioned = false;
   static int64_t pointers(const Args& a) { return a.rows + 1; }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
@@ -25,7 +25,7 @@ struct Csr {
 };
 
 struct Ell {
-  static constexpr bool padded = true, permuted = false, planned = false;
+  static constexpr bool padded = true, permuted = false, planned = false, sectioned = false;
   static int64_t pointers(const Args&) { return 0; }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
@@ -35,7 +35,7 @@ struct Ell {
 
 // Entry j of a place lies in diagonal j.
 struct Jds {
-  static constexpr bool padded = false, permuted = true, planned = false;
+  static constexpr bool padded = false, permuted = true, planned = false, sectioned = false;
   static int64_t pointers(const Args& a) { return a.width + 1; }
   struct Diagonals {
     int64_t count, place;
@@ -61,7 +61,7 @@ struct Jds {
 };
 
 struct Sell {
-  static constexpr bool padded = true, permuted = true, planned = false;
+  static constexpr bool padded = true, permuted = true, planned = false, sectioned = true;
   static int64_t pointers(const Args& a) { return ceil_div(a.rows, a.section_rows) + 1; }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {

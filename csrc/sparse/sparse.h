@@ -47,6 +47,7 @@ struct Args {
   int64_t k;             // columns of X and Y
   const void* x;         // [cols, k]
   const void* y0;        // [rows, k] or null
+  void* sums;            // [rows, k] or null: accumulators that get the product, and nothing else, in place of y
   const void* before;    // [rows, k] or null: accumulators to which the product is added before y0 is
   void* y;               // [rows, k]; written whole
   DType dtype;           // of values, x, y0, y

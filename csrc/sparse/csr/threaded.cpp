@@ -1,0 +1,157 @@
+// Rows of any lengths, on threads: lay the end of each row behind its last entry, as one more item, and cut the items
+// into equal shares. What a share has of the first row that ends in it, and of the one that it leaves open, is joined
+// with other shares afterwards, in order.
+#include "sparse/threaded.h"
+
+namespace tp {
+namespace {
+
+using namespace sparse;
+
+template <class M>
+class CsrShares {
+  using T = typename M::T;
+  using I = typename M::I;
+  using Acc = typename M::Acc;
+  using Wide = wide_t<T>;
+  using Bound = decltype(std::declval<M>().bind(simt::Pointers{}));
+
+ public:
+  CsrShares(const M& matrix, Context& context)
+      : context_(context), b_(matrix.bind(simt::Pointers{})), items_(b_.a.entries + b_.a.rows) {
+    const int64_t work = tp::max(items_a_share / tp::min(b_.a.k, columns_a_strip), int64_t(256));
+    size_ = tp::max(work, ceil_div(items_, int64_t(512)));
+    count_ = tp::max(int64_t(1), ceil_div(items_, size_));
+  }
+
+  void run() {
+    const int64_t k = b_.a.k;
+    Wide alone[2];
+    partial_ = count_ == 1 && k == 1 ? alone : context_.workspace<Wide>(2 * count_ * k);
+    parallel(context_, count_, [this](int64_t i) { sum_share(i); });
+    join();
+  }
+
+ private:
+  struct Stop {
+    int64_t row, entry;
+  };
+  // Where item d lies: its row is the first whose end is not before it.
+  Stop stop(int64_t d) const {
+    int64_t low = 0, high = b_.a.rows;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (b_.pointer(middle + 1) + middle < d) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return {low, d - low};
+  }
+  Stop start_of(int64_t share) const { return stop(tp::min(share * size_, items_)); }
+  // What a share has of the first row that ends in it, and of the one left open.
+  Wide* ended(int64_t share) { return partial_ + 2 * share * b_.a.k; }
+  Wide* open(int64_t share) { return ended(share) + b_.a.k; }
+
+  void sum_share(int64_t share) {
+    const Stop from = start_of(share), to = start_of(share + 1);
+    int64_t entry = from.entry;
+    const auto each = [&](auto sum) {
+      for (int64_t row = from.row; row < to.row; ++row) {
+        const int64_t end = b_.pointer(row + 1);
+        sum(row, entry, end);
+        entry = tp::max(entry, end);
+      }
+      sum(to.row, entry, to.entry);
+    };
+    if (b_.a.k == 1) {
+      int64_t checked = entry;
+      each([&](int64_t row, int64_t begin, int64_t end) {
+        if (checked < end) {
+          const int64_t stop = tp::max(end, tp::min(checked + 2 * stretch, b_.a.entries));
+          check(checked, stop);
+          checked = stop;
+        }
+        const Wide sum = row_sum(begin, end);
+        if (row == to.row) {
+          *open(share) = sum;
+        } else if (row == from.row) {
+          *ended(share) = sum;
+        } else {
+          b_.store(row, 0, Acc(sum));
+        }
+      });
+    } else {
+      std::vector<Wide> sums(size_t(b_.a.k));
+      each([&](int64_t row, int64_t begin, int64_t end) {
+        check(begin, end);
+        Wide* const sum = row == to.row ? open(share) : row == from.row ? ended(share) : sums.data();
+        row_sums(begin, end, sum);
+        if (sum == sums.data()) store(row, sum);
+      });
+    }
+  }
+
+  void check(int64_t begin, int64_t end) const {
+    if (b_.a.perm != nullptr) check_indices(b_.perm, begin, end, b_.a.entries, b_.a.op, "plan_perm");
+    check_indices(b_.col_idx, begin, end, b_.a.cols, b_.a.op, "col_idx");
+  }
+  Wide row_sum(int64_t begin, int64_t end) const {
+    const I* perm = b_.perm;
+    if (b_.a.perm != nullptr)
+      return dot_run(b_.values, b_.col_idx, b_.x, begin, end, [=](int64_t i) { return int64_t(perm[i]); });
+    return dot_run(b_.values, b_.col_idx, b_.x, begin, end, [](int64_t i) { return i; });
+  }
+  void row_sums(int64_t begin, int64_t end, Wide* sums) const {
+    const int64_t k = b_.a.k;
+    Acc partial[columns_a_strip];
+    for (int64_t first = 0; first < k; first += columns_a_strip) {
+      const int64_t n = tp::min(columns_a_strip, k - first);
+      std::fill(sums + first, sums + first + n, Wide(0));
+      for (int64_t i = begin; i < end;) {
+        std::fill(partial, partial + n, Acc(0));
+        for (const int64_t last = tp::min(end, i + stretch); i < last; ++i) {
+          const int64_t at = b_.a.perm != nullptr ? int64_t(b_.perm[i]) : i;
+          add_scaled(partial, Acc(b_.values[at]), b_.x + int64_t(b_.col_idx[i]) * k + first, n);
+        }
+        for (int64_t c = 0; c < n; ++c) sums[first + c] += Wide(partial[c]);
+      }
+    }
+  }
+  void store(int64_t row, const Wide* sums) const {
+    for (int64_t c = 0; c < b_.a.k; ++c) b_.store(row, c, Acc(sums[c]));
+  }
+
+  void join() {
+    const int64_t k = b_.a.k;
+    Wide alone(0);
+    std::vector<Wide> many(size_t(k == 1 ? 0 : k), Wide(0));
+    Wide* running = k == 1 ? &alone : many.data();
+    int64_t first = 0;
+    for (int64_t i = 0; i < count_; ++i) {
+      const int64_t last = start_of(i + 1).row;
+      const Wide *before = first < last ? ended(i) : open(i), *after = open(i);
+      for (int64_t c = 0; c < k; ++c) running[c] += before[c];
+      if (first < last) {
+        store(first, running);
+        std::copy(after, after + k, running);
+      }
+      first = last;
+    }
+  }
+
+  Context& context_;
+  Bound b_;
+  int64_t items_, size_, count_;
+  Wide* partial_;
+};
+
+}  // namespace
+
+void spmv_csr::threaded(const Args& args, Context& context) {
+  with_rows<Csr>(args, context,
+                 [&](const auto& matrix) { CsrShares<std::decay_t<decltype(matrix)>>(matrix, context).run(); });
+}
+
+}  // namespace tp

@@ -1,0 +1,10 @@
+// The padded rows, then the tail: ELL and COO by their production rungs.
+#include "sparse/matrix.h"
+
+namespace tp {
+
+void spmv_hyb::threaded(const Args& args, Context& context) {
+  sparse::multiply_hybrid(args, context, spmv_ell::threaded, spmv_coo::threaded);
+}
+
+}  // namespace tp

@@ -1,0 +1,10 @@
+// Runs of places for all threads, and in each the j-th entries of all places together (sparse/threaded_columns.h).
+#include "sparse/threaded_columns.h"
+
+namespace tp {
+
+void spmv_jds::threaded(const Args& args, Context& context) {
+  sparse::multiply_columns_on_threads<sparse::Jds>(args, context);
+}
+
+}  // namespace tp
