@@ -14,7 +14,7 @@ if not _library.exists():
     raise ImportError(f"{_library} is missing: build it with `make build` or `pip install --no-build-isolation .`")
 torch.ops.load_library(str(_library))
 
-from torch_patterns import graph, registry, simt  # noqa: E402
+from torch_patterns import graph, io, registry, simt, solvers  # noqa: E402
 from torch_patterns.compact import compact, compact_padded  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
 from torch_patterns.graph import Graph, bfs, bfs_batched, connected_components, reachable, shortest_path  # noqa: E402
@@ -79,6 +79,7 @@ __all__ = [
     "ell",
     "graph",
     "histogram",
+    "io",
     "hyb",
     "jds",
     "lexsort",
@@ -103,6 +104,7 @@ __all__ = [
     "shortest_path",
     "sign",
     "simt",
+    "solvers",
     "sort",
     "sort_keys",
     "sort_pairs",
