@@ -133,7 +133,7 @@ def test_max_level(device, rung):
 @pytest.mark.parametrize("device, rung", EVERY_RUNG)
 def test_long_paths(device, rung):
     """As many levels as vertices, as far as the rung goes in reasonable time."""
-    n = 1000 if is_dense(rung) else 100_000
+    n = 5000 if is_dense(rung) else 100_000
     places = torch.arange(n)
     g = graph.from_edges(places[:-1], places[1:], n, device=device)
     levels, parents = tp.bfs(g, 0, algorithm=rung)
@@ -198,18 +198,17 @@ def golden() -> dict:
     return json.loads((data_folder("matrices").parent / "GOLDEN.json").read_text())
 
 
-def searches_of(device: str, rung: str):
-    """(name, graph, [(source, facts)]) of every square matrix; a CPU that plays GPU leaves out the largest."""
+def searches_of(device: str):
+    """(name, graph, facts of its searches) of every square matrix."""
     for name, facts in golden().items():
-        slow = device == "cpu" and rung not in PRODUCTION and facts["nnz"] > 70_000
-        if "bfs" in facts and not slow:
+        if "bfs" in facts:
             yield name, graph.read(data_folder("matrices").parent / name, device=device), facts["bfs"]
 
 
 @pytest.mark.parametrize("device, rung", EVERY_RUNG)
 def test_golden_levels(device, rung):
     count = 0
-    for name, g, searches in searches_of(device, rung):
+    for name, g, searches in searches_of(device):
         for want in searches:
             levels, parents = tp.bfs(g, want["src"], algorithm=rung)
             reached = levels[levels >= 0]
@@ -220,16 +219,22 @@ def test_golden_levels(device, rung):
     assert count > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", EACH_DEVICE)
 def test_random_roots_of_real_graphs(device):
-    for path in sorted(data_folder("matrices").glob("*.mtx")):
-        g = graph.read(path) if "bfs" in golden()[f"matrices/{path.name}"] else None
-        if g is None:
-            continue
-        matrix, (src, dst), n = mmread(path).tocoo(), edges_of(g), g.num_vertices  # a reader of its own
-        assert np.array_equal(src * n + dst, np.sort(matrix.row.astype(np.int64) * n + matrix.col)), path.name
-        for root in random_roots(g, 8):
-            check(g, [root], tp.bfs(g.to(device), root))
+    """Read twice, searched from 64 roots; by rungs that play GPU on the CPU from two."""
+    for name, g, _ in searches_of("cpu"):
+        matrix, (src, dst), n = mmread(data_folder("matrices").parent / name).tocoo(), edges_of(g), g.num_vertices
+        assert np.array_equal(src * n + dst, np.sort(matrix.row.astype(np.int64) * n + matrix.col)), name
+        moved, roots = g.to(device), random_roots(g)
+        for i, root in enumerate(roots):
+            levels = scipy_levels(g, [root])
+            parents = smallest_parents(g, levels)
+            for rung in ["auto", *tp.algorithms("bfs", device)]:
+                if i < 2 or device == "cuda" or rung in PRODUCTION:
+                    out = tp.bfs(moved, root, algorithm=rung)
+                    assert (out[0].cpu().numpy() == levels).all(), f"{name} {rung}: levels from {root}"
+                    assert (out[1].cpu().numpy() == parents).all(), f"{name} {rung}: parents from {root}"
 
 
 def test_quirks():
