@@ -25,6 +25,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 CSRC = Path("csrc")
 BINDINGS = CSRC / "torch/python.cpp"
 LIBRARY = "torch_patterns.libtorch_patterns"
+PRECOMPILED = Path("build/precompiled/torch.h")  # torch's headers: half the time of each file of csrc/torch
 
 
 def find_nvcc() -> bool:
@@ -37,20 +38,31 @@ WITH_CUDA = os.environ.get("USE_CUDA", "1") != "0" and torch.version.cuda is not
 
 def library_sources() -> list[str]:
     """Every .cpp and .cu of csrc but the bindings. Without CUDA a .cu is C++: a .cpp includes it."""
-    sources = {path for path in CSRC.rglob("*.cpp") if path != BINDINGS}
-    for path in CSRC.rglob("*.cu"):
-        sources.add(path if WITH_CUDA else included_as_cpp(path))
-    return sorted(map(str, sources))
+    sources = set()
+    for path in (*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")):
+        if path.suffix == ".cu" and not WITH_CUDA:  # a simulation: -O1 halves the time to compile it
+            path = generated(path, '#pragma GCC optimize("O1")')
+        elif path.parent == CSRC / "torch":  # calls of what others compiled
+            path = generated(path, f'#include "{ROOT / PRECOMPILED}"', '#pragma GCC optimize("O1")')
+        sources.add(path)
+    return sorted(map(str, sources - {generated_path(BINDINGS)}))
 
 
-def included_as_cpp(path: Path) -> Path:
-    """On a CPU a kernel is a simulation: -O1 halves the time to compile it."""
-    wrapper = Path("build/cpp", path.relative_to(CSRC)).with_suffix(".cu.cpp")
-    text = f'#pragma GCC optimize("O1")\n#include "{ROOT / path}"\n'
-    if not wrapper.exists() or wrapper.read_text() != text:  # ninja looks at its age
-        wrapper.parent.mkdir(parents=True, exist_ok=True)
-        wrapper.write_text(text)
-    return wrapper
+def generated_path(path: Path) -> Path:
+    return Path("build/cpp", path.relative_to(CSRC).with_suffix(path.suffix.removesuffix(".cpp") + ".cpp"))
+
+
+def generated(path: Path, *lines: str) -> Path:
+    """A source with some lines before it."""
+    return write(generated_path(path), *lines, f'#include "{ROOT / path}"')
+
+
+def write(path: Path, *lines: str) -> Path:
+    text = "\n".join(lines) + "\n"
+    if not path.exists() or path.read_text() != text:  # ninja looks at its age
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return path
 
 
 def extension(name: str, sources: list[str], **options):
@@ -89,11 +101,29 @@ class Build(cpp_extension.BuildExtension):
             ext.library_dirs.append(str(Path(self.get_ext_fullpath(LIBRARY)).parent))
         shared, self.build_temp = self.build_temp, str(Path(self.build_temp, ext.name))  # one build.ninja each
         try:
+            if ext.name == LIBRARY:
+                self.precompile(ext)
             super().build_extension(ext)
         except RuntimeError as failed:  # the compiler has said what is wrong: no traceback
             raise CompileError(f"{ext.name}: {failed}") from failed
         finally:
             self.build_temp = shared
+
+    def precompile(self, ext):
+        """torch.h.gch, which GCC takes for torch.h if it was made with the same flags: hence as one of the sources."""
+        write(PRECOMPILED, *(f"#include <{header}>" for header in ("torch/autograd.h", "torch/library.h")))
+        self.compiler.src_extensions.append(".h")
+        (header,) = self.compiler.compile(
+            [str(PRECOMPILED)],
+            output_dir=str(PRECOMPILED.parent),
+            macros=ext.define_macros,
+            include_dirs=ext.include_dirs,
+            extra_postargs=ext.extra_compile_args,
+        )
+        target = PRECOMPILED.with_suffix(".h.gch")
+        if not target.exists() or not target.samefile(header):
+            target.unlink(missing_ok=True)
+            target.hardlink_to(header)
 
 
 # The C++ runtime that torch uses. A static one would be a second copy in the process, and the two do not share their
