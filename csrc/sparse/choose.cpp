@@ -1,14 +1,21 @@
+// What "auto" means: on the device, what gives the same bits in every run whatever the rows look like.
 #include "sparse/sparse.h"
 
 namespace tp {
+namespace {
 
-const char* spmv_coo::choose(const Args&, const Device&) { return "threaded"; }
-const char* spmv_csr::choose(const Args&, const Device&) { return "threaded"; }
-const char* spmv_csc::choose(const Args&, const Device&) { return "threaded"; }
-const char* spmv_ell::choose(const Args&, const Device&) { return "threaded"; }
-const char* spmv_hyb::choose(const Args&, const Device&) { return "threaded"; }
-const char* spmv_jds::choose(const Args&, const Device&) { return "threaded"; }
-const char* spmv_sell::choose(const Args&, const Device&) { return "threaded"; }
-const char* sampled_product::choose(const Args&, const Device&) { return "threaded"; }
+const char* on(const Device& device, const char* cuda) { return device.cuda ? cuda : "threaded"; }
+
+}  // namespace
+
+const char* spmv_coo::choose(const Args&, const Device& device) { return on(device, "segmented"); }
+const char* spmv_csr::choose(const Args&, const Device& device) { return on(device, "merge_path"); }
+// csrc/torch sends what must be deterministic through a plan, and so to the ladder of CSR.
+const char* spmv_csc::choose(const Args&, const Device& device) { return on(device, "thread_per_column"); }
+const char* spmv_ell::choose(const Args&, const Device& device) { return on(device, "thread_per_row"); }
+const char* spmv_hyb::choose(const Args&, const Device& device) { return on(device, "ell_plus_segments"); }
+const char* spmv_jds::choose(const Args&, const Device& device) { return on(device, "thread_per_row"); }
+const char* spmv_sell::choose(const Args&, const Device& device) { return on(device, "thread_per_row"); }
+const char* sampled_product::choose(const Args&, const Device& device) { return on(device, "lanes_per_entry"); }
 
 }  // namespace tp

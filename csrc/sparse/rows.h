@@ -95,10 +95,11 @@ template <class Format, class B>
 TP_HD typename B::Acc term(const B& b, int64_t at, int64_t c) {
   using Acc = typename B::Acc;
   if (Format::permuted && !inside(at, b.a.entries)) return Acc(0);
+  const int64_t entry = Format::planned && b.a.perm != nullptr ? b.through_plan(at) : at;
+  if (entry < 0) return Acc(0);
+  if (Format::planned && b.a.perm_indexes) at = entry;
   const int64_t column = b.col_idx[at];
-  if (!b.template column_usable<Format::padded>(column, at)) return Acc(0);
-  if (Format::planned && b.a.perm != nullptr) at = b.through_plan(at);
-  return at < 0 ? Acc(0) : b.product(at, column, c);
+  return b.template column_usable<Format::padded>(column, at) ? b.product(entry, column, c) : Acc(0);
 }
 
 // The product of the row at a place with column c of X. Four terms at a time, so that their loads overlap.

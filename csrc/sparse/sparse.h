@@ -25,8 +25,9 @@
 //          is p + j * h + (i - s)
 // A plan lets a product go through a permutation of the entries: entry p of the walk is entry perm[p] of `values`, and
 // its index is col_idx[p]. So the transposed product of any format is the CSR of a plan: ptrs over columns, perm the
-// entries in a stable order of columns, col_idx their rows in that order. coo takes a plan of rows alone (perm of the
-// entries by row, row_idx and col_idx in the order of `values`) where rows are not sorted.
+// entries in a stable order of columns, col_idx their rows in that order. On the device the rungs of coo without
+// atomics need sorted rows, or perm, the entries in a stable order of rows; row_idx and col_idx stay in the order of
+// `values` (perm_indexes). On the host no rung of coo needs either.
 //
 // Everything may hold anything. Positions are clamped. An index outside the matrix is an error (ErrorKind::index) that
 // names the array and the place where it is met on the host, and is skipped on the device. Padding, that is what lies
@@ -53,6 +54,7 @@ struct Args {
   DType dtype;           // of values, x, y0, y
   bool long_index;       // all indices and pointers are int64, else int32
   bool row_sorted;       // coo, hyb
+  bool perm_indexes;     // the index of entry p of the walk is col_idx[perm[p]]
   int64_t longest;       // csr: the length of the longest row if the host knows it, else -1
 };
 

@@ -1,0 +1,95 @@
+// A group of lanes an entry, each some columns, so that a row of x and one of gy are read side by side. A block takes a
+// tile of entries: their rows and columns come to shared memory first, and the search for a row covers only those rows
+// that the tile has.
+#include "sparse/sampled.h"
+#ifdef __CUDACC__
+#include "sparse/csr/lanes.cuh"
+
+namespace tp {
+namespace {
+
+using namespace sparse;
+constexpr int threads = 128, tile_entries = 4 * threads;
+
+// Rows and columns of the entries of a tile; -1 for both where there is nothing to do.
+template <class S>
+TP_DEVICE void find_entries(const S& s, int64_t first, int count, int64_t* rows, int64_t* columns) {
+  __shared__ int64_t ends[2];
+  const bool by_pointers = s.a.row_idx == nullptr && s.a.ptrs != nullptr;
+  if (by_pointers && threadIdx.x < 2) ends[threadIdx.x] = s.row(threadIdx.x == 0 ? first : first + count - 1);
+  __syncthreads();
+  for (int i = int(threadIdx.x); i < count; i += threads) {
+    int64_t row;
+    if (by_pointers && ends[0] >= 0 && ends[1] >= ends[0]) {
+      row = s.last_not_after(first + i, ends[0] + 1, ends[1] + 1);
+    } else {
+      row = s.row(first + i);
+    }
+    const int64_t column = s.column(first + i);
+    rows[i] = column < 0 ? -1 : row;
+    columns[i] = row < 0 ? -1 : column;
+  }
+  __syncthreads();
+}
+
+template <class S, class C>
+__global__ __launch_bounds__(threads) void multiply(const S sample, const C split) {
+  using T = typename S::T;
+  using Acc = acc_t<T>;
+  using V = block::Vector<T, C::width>;
+  constexpr int bunch = 4;
+  __shared__ int64_t rows[tile_entries], columns[tile_entries];
+  const auto s = sample.bind(simt::Pointers{});
+  const int64_t first = int64_t(blockIdx.x) * tile_entries;
+  const int count = int(tp::min(int64_t(tile_entries), s.a.entries - first));
+  find_entries(s, first, count, rows, columns);
+
+  const int groups = threads / split.lanes, lane = int(threadIdx.x) % split.lanes;
+  // All lanes go round alike: the shuffles want them all.
+  for (int start = 0; start < count; start += bunch * groups) {
+    const int mine = start + int(threadIdx.x) / split.lanes;
+    Acc sum[bunch];
+#pragma unroll
+    for (int j = 0; j < bunch; ++j) sum[j] = Acc(0);
+    for (int64_t c = lane * C::width; c < s.a.k; c += split.lanes * C::width) {
+      V g[bunch], x[bunch];
+      bool is_entry[bunch];
+#pragma unroll
+      for (int j = 0; j < bunch; ++j) {
+        const int i = mine + j * groups;
+        is_entry[j] = i < count && rows[i] >= 0;
+        if (!is_entry[j]) continue;
+        g[j] = *reinterpret_cast<const V*>(s.gy + rows[i] * s.a.k + c);
+        x[j] = *reinterpret_cast<const V*>(s.x + columns[i] * s.a.k + c);
+      }
+#pragma unroll
+      for (int j = 0; j < bunch; ++j) {
+#pragma unroll
+        for (int i = 0; i < C::width; ++i) {
+          if (is_entry[j]) sum[j] += Acc(g[j].v[i]) * Acc(x[j].v[i]);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < bunch; ++j) {
+      const Acc dot = sum_lanes(sum[j], split.lanes);
+      if (lane == 0 && mine + j * groups < count) s.out[first + mine + j * groups] = T(dot);
+    }
+  }
+}
+
+}  // namespace
+
+void sampled_product::lanes_per_entry(const Args& args, Context& context) {
+  if (args.entries == 0) return;
+  with_sample(args, [&](const auto& sample) {
+    with_columns(sample, {args.gy, args.x}, [&](auto split) {
+      const int64_t blocks = ceil_div(args.entries, int64_t(tile_entries));
+      multiply<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(sample, split);
+    });
+    check_launch("lanes_per_entry");
+  });
+}
+
+}  // namespace tp
+#endif
