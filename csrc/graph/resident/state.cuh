@@ -1,0 +1,130 @@
+// What the whole grid of the persistent search shares: the graph, the queue, the bitmaps, the counters of a phase and
+// the barrier that ends it.
+//
+// Each phase adds up what it finds in a tally of its own. There are three in turn: one is written, the one before may
+// still be read by a block that is late, and the one after is cleared.
+#pragma once
+#include "block/warp.cuh"
+#include "core/op.h"
+#include "graph/edges.h"
+
+namespace tp::graph::resident {
+
+constexpr int threads = 1024, warps = threads / block::warp_size;
+constexpr int piece = 256;  // a vertex of more edges stands in the queue in several pieces
+
+struct Tally {
+  unsigned long long vertices, edges, pieces;  // found; out-edges that leave them; what they took in the queue
+};
+
+// What the block that goes on alone leaves behind.
+struct Solo {
+  int64_t level, edges;  // the next level to find; out-edges of all levels found
+  Tally last;
+};
+
+struct Control {
+  unsigned arrived;
+  Tally tallies[3];
+  Solo solo;
+};
+
+// When to change the way. A frontier goes to one block where it is small, is pulled where its out-edges, times alpha,
+// are more than those of what is not reached, and is pushed otherwise.
+struct Policy {
+  int64_t alpha;
+  int solo_pieces, solo_edges;  // at most; solo_edges is a power of two
+};
+
+// Bit v of `visited`: vertex v was reached, and what it leads to is known or the next to be looked at. A vertex that a
+// phase pushes to has its bit set when it is expanded itself, so a bit tells of earlier levels only.
+template <class Row_, class Id_>
+struct Problem {
+  using Row = Row_;
+  using Id = Id_;
+  using Vertex = typename std::make_unsigned<Id>::type;
+  using Word = typename std::conditional<sizeof(Id) == 8, unsigned long long, unsigned>::type;  // what atomics take
+  static constexpr Word no_parent = ~Word(0);
+
+  Adjacency<const Row*, const Id*> out, in;  // in: without arrays where nothing can be pulled
+  int64_t vertices, num_sources, max_level;
+  const int64_t* sources;
+  int* levels;
+  Word* parents;
+  unsigned *visited, *front, *next;  // bitmaps of whole tasks
+  Word* queue_vertices;              // the queue: a vertex, where its piece of edges begins, and how many there are
+  Row* queue_begins;
+  unsigned* queue_lengths;
+  int64_t capacity;
+  Control* control;
+  Policy policy;
+
+  TP_DEVICE bool pulls() const { return in.rows != nullptr; }
+  // The vertex that an edge leads to, or `vertices` where it is none.
+  TP_DEVICE Vertex neighbor(const Id* ids, int64_t edge) const {
+    const Vertex v = Vertex(ids[edge]);
+    return v < Vertex(vertices) ? v : Vertex(vertices);
+  }
+};
+
+TP_DEVICE inline int lane_id() { return int(threadIdx.x) % block::warp_size; }
+TP_DEVICE inline int warp_id() { return int(threadIdx.x) / block::warp_size; }
+TP_DEVICE inline int64_t grid_warp() { return int64_t(blockIdx.x) * warps + warp_id(); }
+TP_DEVICE inline int64_t grid_warps() { return int64_t(gridDim.x) * warps; }
+
+template <class T>
+TP_DEVICE T warp_sum(T v) {
+#pragma unroll
+  for (int stride = block::warp_size / 2; stride > 0; stride /= 2) v += __shfl_xor_sync(~0u, v, stride);
+  return v;
+}
+
+// The phases of a block, each with its tally; `found` collects what a lane finds.
+class Phases {
+ public:
+  TP_DEVICE explicit Phases(Control* control) : control_(control) {
+    if (threadIdx.x == 0) totals() = {};
+    __syncthreads();
+  }
+  TP_DEVICE Tally& tally() const { return control_->tallies[phase_ % 3]; }
+  // All blocks end the phase; what they wrote is visible to all, and what was found is known. The counter of arrivals
+  // only grows, and may wrap.
+  TP_DEVICE Tally end(unsigned long long vertices, unsigned long long edges) {
+    vertices = warp_sum(vertices);
+    edges = warp_sum(edges);
+    if (lane_id() == 0 && (vertices | edges) != 0) {
+      atomicAdd(&totals().vertices, vertices);
+      atomicAdd(&totals().edges, edges);
+    }
+    __syncthreads();
+    Tally& mine = tally();
+    expected_ += gridDim.x;
+    if (threadIdx.x == 0) {
+      if (totals().vertices != 0) atomicAdd(&mine.vertices, totals().vertices);
+      if (totals().edges != 0) atomicAdd(&mine.edges, totals().edges);
+      totals() = {};
+      if (blockIdx.x == 0) control_->tallies[(phase_ + 1) % 3] = {};
+      __threadfence();
+      atomicAdd(&control_->arrived, 1u);
+      unsigned now = 0;
+      do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(&control_->arrived) : "memory");
+      } while (int(now - expected_) < 0);
+      __threadfence();
+    }
+    __syncthreads();
+    ++phase_;
+    return {__ldcg(&mine.vertices), __ldcg(&mine.edges), __ldcg(&mine.pieces)};
+  }
+
+ private:
+  TP_DEVICE static Tally& totals() {
+    __shared__ Tally totals;
+    return totals;
+  }
+  Control* control_;
+  unsigned expected_ = 0;
+  int phase_ = 0;
+};
+
+}  // namespace tp::graph::resident
