@@ -45,7 +45,7 @@ from torch_patterns.sorting import (  # noqa: E402
     sort_keys,
     sort_pairs,
 )
-from torch_patterns.sparse import COO, CSC, CSR, ELL, HYB, JDS, SELL, coo, csc, csr, ell, hyb, jds, sell  # noqa: E402
+from torch_patterns.sparse import COO, CSC, CSR, ELL, HYB, JDS, SELL, coo, csc, csr, ell, hyb, jds, sell, spmm, spmv  # noqa: E402
 from torch_patterns.version import __version__  # noqa: E402
 
 __all__ = [
@@ -108,6 +108,8 @@ __all__ = [
     "sort",
     "sort_keys",
     "sort_pairs",
+    "spmm",
+    "spmv",
     "squared_error",
     "subsample2d",
     "tanh",

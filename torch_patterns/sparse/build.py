@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from torch_patterns.sparse.containers import COO, CSC, CSR, ELL, HYB, JDS, SELL, Matrix
+from torch_patterns.sparse.containers import COO, CSC, CSR, ELL, HYB, JDS, SELL, Matrix, format_of, value_fields
+from torch_patterns.sparse.product import arguments
+
+_ops = torch.ops.torch_patterns
 
 _CHECKS = """
 
@@ -33,7 +37,19 @@ def constructor(args: str):
 
 
 def checked(a: Matrix, validate: bool) -> Matrix:
-    """`a`, or the error that says what is wrong with it."""
+    """`a`, or the error that says what is wrong with it: from the operator, multiplied by no columns."""
+    form, (rows, cols), name = format_of(a), a.shape, value_fields(a)[0]
+    values = getattr(a, name)
+    try:
+        y = getattr(_ops, f"spmm_{form}")(*arguments(a, values.new_empty(cols, 0), validate=validate))
+    except (IndexError, ValueError, TypeError, RuntimeError) as error:
+        raise type(error)(str(error).replace("spmm_", "", 1)) from None
+    if y.shape[0] != rows:
+        raise ValueError(f"{form}: {a._fields[0]} is of {y.shape[0]} rows, shape is {tuple(a.shape)}")
+    if validate and torch.compiler.is_compiling():  # compilers drop what nobody uses: a product of zeros is used
+        zeros = a._replace(**{f: torch.zeros_like(getattr(a, f)) for f in value_fields(a)})
+        y = getattr(_ops, f"spmv_{form}")(*arguments(zeros, values.new_zeros(cols), validate=True))
+        a = a._replace(**{name: values + y.sum()})
     return a
 
 

@@ -1,0 +1,191 @@
+// torch_patterns::sparse_plan: schema, checks, Meta, Autograd; and where the entries of a matrix are, in every format.
+//
+// A plan is a stable sort of the entries by row or by column (exercise 14.3): the order by argsort over as many bits as
+// the keys have, the pointers by the histogram of the keys and its exclusive scan. It is the conversion to CSR or CSC,
+// and by it any format can be multiplied from either side without atomics.
+#include <torch/library.h>
+
+#include "sort/sort.h"
+#include "torch/sparse.h"
+
+namespace tp {
+namespace {
+
+constexpr const char* plan_name = "sparse_plan";
+
+Tensor places(const Tensor& like, int64_t n) { return at::arange(n, like.options()); }
+
+// The number of the segment that each of n places lies in.
+Tensor segments(const Tensor& ptrs, int64_t n) {
+  static const auto expand = op<Tensor(const Tensor&, const Tensor&, SymInt, bool, Str)>("segment_expand");
+  return expand.call(places(ptrs, ptrs.size(0) - 1), ptrs, n, false, "auto");
+}
+
+// How many keys are less than 0, 1, ..., n.
+Tensor pointers(const Tensor& keys, int64_t n) {
+  using Number = std::optional<at::Scalar>;
+  static const auto count = op<Tensor(const Tensor&, SymInt, const Number&, const Number&, Str)>("histogram");
+  static const auto scan = op<Tensor(const Tensor&, int64_t, Str, bool, bool, Str)>("scan");
+  return scan.call(count.call(keys, n + 1, {}, {}, "auto"), 0, "sum", true, false, "auto").to(keys.scalar_type());
+}
+
+std::pair<Tensor, Tensor> where_valid(const Tensor& valid, const Tensor& rows, const Tensor& cols) {
+  const Tensor no = at::full({}, -1, cols.options());
+  return {at::where(valid, rows, no).flatten(), at::where(valid, cols, no).flatten()};
+}
+
+std::pair<Tensor, Tensor> padded_coordinates(const Tensor& lengths, const Tensor& cols) {
+  const Tensor valid = at::logical_and(places(lengths, cols.size(0)).unsqueeze(1).lt(lengths), cols.ge(0));
+  return where_valid(valid, places(lengths, lengths.size(0)).unsqueeze(0), cols);
+}
+
+std::pair<Tensor, Tensor> diagonal_coordinates(const Tensor& perm, const Tensor& ptrs, const Tensor& cols) {
+  const int64_t n = cols.size(0), rows = perm.size(0);
+  if (n == 0 || rows == 0 || ptrs.size(0) == 1) return {at::full_like(cols, -1), at::full_like(cols, -1)};
+  const Tensor place = places(ptrs, n) - ptrs.index_select(0, segments(ptrs, n));
+  return where_valid(at::logical_and(place.ge(0), place.lt(rows)), perm.index_select(0, place.clamp(0, rows - 1)),
+                     cols);
+}
+
+std::pair<Tensor, Tensor> section_coordinates(const Structure& s) {
+  const Tensor &perm = s[0], &lengths = s[1], &ptrs = s[2], &cols = s[3];
+  const int64_t n = cols.size(0), rows = perm.size(0), step = s.section_rows.expect_int();
+  if (n == 0 || rows == 0) return {at::full_like(cols, -1), at::full_like(cols, -1)};
+  const Tensor section = segments(ptrs, n), start = section * step;
+  const Tensor heights = (rows - start).clamp_max(step), local = places(ptrs, n) - ptrs.index_select(0, section);
+  const Tensor place = (start + local.remainder(heights)).clamp(0, rows - 1);
+  const Tensor valid = at::logical_and(at::div(local, heights, "floor").lt(lengths.index_select(0, place)), cols.ge(0));
+  return where_valid(valid, perm.index_select(0, place), cols);
+}
+
+// JDS has no padding, but may hold entries that lie in no row.
+bool may_lack_entries(Format format) { return int(format) >= int(Format::ell); }
+
+// The other coordinate in the order of perm. Behind the last entry comes padding, which is of no row, but is looked at.
+Tensor beside(const Structure& s, const Tensor& other, const Tensor& perm) {
+  const Tensor ordered = other.index_select(0, perm);
+  return may_lack_entries(s.format) ? ordered.clamp_min(0) : ordered;
+}
+
+Plan build(const Structure& s, bool by_rows, Str algorithm) {
+  const int64_t n = (by_rows ? s.rows : s.cols).expect_int();
+  const auto [rows, cols] = coordinates(s);
+  Tensor keys = by_rows ? rows : cols;
+  if (may_lack_entries(s.format)) keys = keys.masked_fill(keys.lt(0), n);
+  const Tensor perm = order_by(keys, n, algorithm);
+  return {pointers(keys, n), perm, beside(s, by_rows ? cols : rows, perm)};
+}
+
+// Whether the format is the order that is asked for.
+bool in_order(const Structure& s, bool by_rows) { return s.format == (by_rows ? Format::csr : Format::csc); }
+
+}  // namespace
+
+std::pair<Tensor, Tensor> coordinates(const Structure& s) {
+  switch (s.format) {
+    case Format::coo:
+      return {s[0], s[1]};
+    case Format::csr:
+      return {segments(s[0], s[1].size(0)), s[1]};
+    case Format::csc:
+      return {s[1], segments(s[0], s[1].size(0))};
+    case Format::ell:
+      return padded_coordinates(s[0], s[1]);
+    case Format::hyb: {
+      const auto padded = padded_coordinates(s[0], s[1]);
+      return {at::cat({padded.first, s[2]}), at::cat({padded.second, s[3]})};
+    }
+    case Format::jds:
+      return diagonal_coordinates(s[0], s[1], s[2]);
+    case Format::sell:
+      return section_coordinates(s);
+  }
+  return {};
+}
+
+Tensor order_by(const Tensor& keys, const SymInt& n, Str algorithm) {
+  using End = std::optional<int64_t>;
+  static const auto argsort =
+      op<Tensor(const Tensor&, int64_t, bool, int64_t, End, std::optional<at::ScalarType>, Str)>("argsort");
+  int64_t bits = 0;
+  while (bits < 8 * keys.element_size() && (n.expect_int() >> bits) > 0) ++bits;
+  return argsort.call(keys, 0, false, 0, bits, keys.scalar_type(), algorithm);
+}
+
+void check_plan(const char* op, const Structure& s, bool by_rows, const Tensor& ptrs, const Tensor& perm) {
+  const SymInt n = by_rows ? s.rows : s.cols;
+  TORCH_CHECK_TYPE(ptrs.scalar_type() == s[0].scalar_type() && perm.scalar_type() == s[0].scalar_type(), op,
+                   ": plan_ptrs is ", ptrs.scalar_type(), " and plan_perm ", perm.scalar_type(), ", the indices are ",
+                   s[0].scalar_type());
+  check_same_device(op, {{"the matrix", &s[0]}, {"plan_ptrs", &ptrs}, {"plan_perm", &perm}});
+  TORCH_CHECK_VALUE(ptrs.dim() == 1 && ptrs.sym_size(0) == n + 1, op, ": plan_ptrs has shape ", ptrs.sym_sizes(),
+                    ", expected [", n + 1, "]");
+  const bool fits = perm.dim() == 1 || (perm.dim() == 2 && perm.sym_size(0) == 2);
+  TORCH_CHECK_VALUE(fits && perm.sym_size(-1) == s.entries(), op, ": plan_perm has shape ", perm.sym_sizes(),
+                    ", expected [2, ", s.entries(), "] or [", s.entries(), "]");
+}
+
+Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTensor& ptrs, const OptionalTensor& perm) {
+  TORCH_CHECK_VALUE(ptrs.has_value() == perm.has_value(), op, ": plan_ptrs and plan_perm go together");
+  if (in_order(s, by_rows)) return {s[0], {}, s[1]};
+  if (!ptrs) return build(s, by_rows, "auto");
+  check_plan(op, s, by_rows, *ptrs, *perm);
+  if (perm->dim() == 2) return {ptrs->contiguous(), perm->select(0, 0).contiguous(), perm->select(0, 1).contiguous()};
+  const auto [rows, cols] = coordinates(s);
+  const Tensor& other = by_rows ? cols : rows;
+  if (other.size(0) == 0) return {ptrs->contiguous(), perm->contiguous(), other};
+  return {ptrs->contiguous(), perm->contiguous(), beside(s, other, perm->clamp(0, other.size(0) - 1))};
+}
+
+namespace {
+
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+Structure structure_of(Str format, at::TensorList index, const SymInt& rows, const SymInt& cols,
+                       const SymInt& section_rows) {
+  const Structure s{format_of(plan_name, format), index.vec(), rows, cols, section_rows};
+  check_structure(plan_name, s);
+  return s;
+}
+
+Three plan_kernel(Str format, at::TensorList index, SymInt rows, SymInt cols, SymInt section_rows, bool by_rows,
+                  Str algorithm) {
+  const Structure s = structure_of(format, index, rows, cols, section_rows).contiguous();
+  if (!in_order(s, by_rows)) {
+    const Plan plan = build(s, by_rows, algorithm);
+    return {plan.ptrs, plan.perm, plan.other};
+  }
+  check_algorithm(sort::ladder, plan_name, algorithm);
+  return {s[0].clone(), places(s[1], s[1].size(0)), s[1].clone()};
+}
+
+Three plan_meta(Str format, at::TensorList index, SymInt rows, SymInt cols, SymInt section_rows, bool by_rows,
+                Str algorithm) {
+  const Structure s = structure_of(format, index, rows, cols, section_rows);
+  check_algorithm(sort::ladder, plan_name, algorithm);
+  const auto options = s[0].options();
+  return {at::empty_symint({(by_rows ? rows : cols) + 1}, options), at::empty_symint({s.entries()}, options),
+          at::empty_symint({s.entries()}, options)};
+}
+
+// Indices alone go in and come out: there is nothing to differentiate.
+Three plan_autograd(Str format, at::TensorList index, SymInt rows, SymInt cols, SymInt section_rows, bool by_rows,
+                    Str algorithm) {
+  static const auto handle = op<Three(Str, at::TensorList, SymInt, SymInt, SymInt, bool, Str)>(plan_name);
+  at::AutoDispatchBelowADInplaceOrView below;
+  return handle.call(format, index, rows, cols, section_rows, by_rows, algorithm);
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  m.def(
+      "sparse_plan(str format, Tensor[] structure, SymInt rows, SymInt cols, SymInt section_rows=0, bool "
+      "by_rows=False, str algorithm=\"auto\") -> (Tensor ptrs, Tensor perm, Tensor other)",
+      {at::Tag::pt2_compliant_tag});
+}
+TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { m.impl(plan_name, &plan_kernel); }
+TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { m.impl(plan_name, &plan_kernel); }
+TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) { m.impl(plan_name, &plan_meta); }
+TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) { m.impl(plan_name, &plan_autograd); }
+
+}  // namespace
+}  // namespace tp

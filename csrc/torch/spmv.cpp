@@ -1,0 +1,280 @@
+// torch_patterns::spmv_<format> and spmm_<format> for all formats: schema, checks, kernels, Meta.
+//
+// The operators differ in the tensors that they begin with alone, so they share boxed kernels, which find their
+// arguments on the stack by the table of formats:
+//   the fields of the container, x, rows where the fields do not tell them, cols, y, plan_ptrs, plan_perm, validate,
+//   row_sorted where there are coordinates, algorithm.
+// The product is bilinear. Its gradients are the sampled product (of the values) and the transposed product (of x);
+// the three are closed under differentiation (spmv_autograd.cpp, sparse_gradients.cpp).
+#include "torch/spmv.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tp {
+namespace {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+Pattern patterns_of_products[] = {{"spmv_coo", spmv_coo::ladder},  {"spmv_csr", spmv_csr::ladder},
+                                  {"spmv_csc", spmv_csc::ladder},  {"spmv_ell", spmv_ell::ladder},
+                                  {"spmv_hyb", spmv_hyb::ladder},  {"spmv_jds", spmv_jds::ladder},
+                                  {"spmv_sell", spmv_sell::ladder}};
+
+// f(ladder, choose, name) of a format.
+template <class F>
+void with_ladder(Format format, F f) {
+  switch (format) {
+    case Format::coo:
+      return f(spmv_coo::ladder, spmv_coo::choose, "spmv_coo");
+    case Format::csr:
+      return f(spmv_csr::ladder, spmv_csr::choose, "spmv_csr");
+    case Format::csc:
+      return f(spmv_csc::ladder, spmv_csc::choose, "spmv_csc");
+    case Format::ell:
+      return f(spmv_ell::ladder, spmv_ell::choose, "spmv_ell");
+    case Format::hyb:
+      return f(spmv_hyb::ladder, spmv_hyb::choose, "spmv_hyb");
+    case Format::jds:
+      return f(spmv_jds::ladder, spmv_jds::choose, "spmv_jds");
+    case Format::sell:
+      return f(spmv_sell::ladder, spmv_sell::choose, "spmv_sell");
+  }
+}
+
+// ---- arguments
+
+OptionalTensor optional_tensor(const IValue& v) {
+  return v.isNone() || !v.toTensor().defined() ? OptionalTensor() : OptionalTensor(v.toTensor());
+}
+
+}  // namespace
+
+Product::Product(const c10::OperatorHandle& handle, at::ArrayRef<IValue> args) {
+  op = std::strchr(handle.schema().name().c_str(), ':') + 2;
+  matrix = op[3] == 'm';
+  Structure& s = structure;
+  s.format = format_of(op, op + std::strlen("spmv_"));
+  const auto& info = info_of(s.format);
+  const Places at(s.format);
+  for (size_t i = 0; i < info.fields.size(); ++i) {
+    (info.is_value(i) ? values : s.index).push_back(args[i].toTensor());
+  }
+  x = args[at.x].toTensor();
+  TORCH_CHECK_VALUE(x.dim() == (matrix ? 2 : 1), op, ": x must have ", matrix ? "the shape [cols, k]" : "one dimension",
+                    ", got shape ", x.sym_sizes());
+  s.cols = x.sym_size(0);
+  if (s.format == Format::sell) s.section_rows = args[at.section_rows].toSymInt();
+  if (takes_rows(s.format)) {
+    s.rows = args[at.rows].toSymInt();
+  } else {
+    const bool pointers = s.format == Format::csr;
+    TORCH_CHECK_VALUE(s[0].dim() == 1 && (!pointers || s[0].sym_size(0) > 0), op, ": ", info.fields[0],
+                      " must have one dimension", pointers ? " and one element at least" : "", ", got shape ",
+                      s[0].sym_sizes());
+    s.rows = s[0].sym_size(0) - (pointers ? 1 : 0);
+  }
+  if (!args[at.cols].isNone()) {
+    const SymInt cols = args[at.cols].toSymInt();
+    TORCH_CHECK_VALUE(cols == s.cols, op, ": x has ", s.cols, " rows, the matrix ", cols, " columns");
+  }
+  y = optional_tensor(args[at.y]);
+  plan_ptrs = optional_tensor(args[at.plan]);
+  plan_perm = optional_tensor(args[at.plan + 1]);
+  validate = args[at.validate].toBool();
+  sorted = takes_sorted(s.format) && args[at.sorted].toBool();
+  algorithm = args[at.algorithm].toStringRef();
+}
+
+at::ScalarType Product::dtype() const {
+  auto type = c10::promoteTypes(values[0].scalar_type(), x.scalar_type());
+  if (values.size() > 1) type = c10::promoteTypes(type, values[1].scalar_type());
+  return y ? c10::promoteTypes(type, y->scalar_type()) : type;
+}
+
+at::ScalarType Product::check() const {
+  check_structure(op, structure);
+  const auto& info = info_of(structure.format);
+  const Tensor& columns = structure.columns();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Tensor& beside = i == 0 ? columns : structure[2];
+    const char* name = info.fields[info.values[i]];
+    TORCH_CHECK_VALUE(values[i].sym_sizes() == beside.sym_sizes(), op, ": ", name, " has shape ", values[i].sym_sizes(),
+                      ", its indices ", beside.sym_sizes());
+    check_same_device(op, {{info.fields[0], &structure[0]}, {name, &values[i]}});
+  }
+  check_same_device(op, {{info.fields[0], &structure[0]}, {"x", &x}});
+  if (y) {
+    check_same_device(op, {{info.fields[0], &structure[0]}, {"y", &*y}});
+    TORCH_CHECK_VALUE(y->sym_sizes() == c10::SymIntArrayRef(shape()), op, ": y has shape ", y->sym_sizes(),
+                      ", the product ", c10::SymIntArrayRef(shape()));
+  }
+  TORCH_CHECK_VALUE(plan_ptrs.has_value() == plan_perm.has_value(), op, ": plan_ptrs and plan_perm go together");
+  if (plan_ptrs) check_plan(op, structure, plan_by_rows(), *plan_ptrs, *plan_perm);
+  const auto type = dtype();
+  TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong || type == at::kHalf || type == at::kBFloat16 ||
+                       type == at::kFloat || type == at::kDouble,
+                   op, ": values of ", values[0].scalar_type(), " times x of ", x.scalar_type(),
+                   " is not supported; int32, int64, float16, bfloat16, float32 and float64 are");
+  return type;
+}
+
+namespace {
+
+// ---- kernels: CPU and CUDA alike
+
+Tensor cast(const Tensor& x, at::ScalarType type) { return x.to(type).contiguous(); }
+const void* pointer(const Tensor& x) { return x.const_data_ptr(); }
+
+bool never_decreases(const Tensor& x) {
+  const auto check = [&](const auto* first) { return std::is_sorted(first, first + x.size(0)); };
+  return x.scalar_type() == at::kLong ? check(x.const_data_ptr<int64_t>()) : check(x.const_data_ptr<int32_t>());
+}
+
+// A device cannot tell in time, so only the caller's word counts there.
+bool rows_sorted(const Tensor& rows, bool told) { return rows.is_cpu() ? never_decreases(rows) : told; }
+
+// Where the fields of a format stand in Args.
+void give_structure(sparse::Args& args, const Structure& s) {
+  args.col_idx = pointer(s.columns());
+  switch (s.format) {
+    case Format::coo:
+      args.row_idx = pointer(s[0]);
+      break;
+    case Format::csr:
+      args.ptrs = pointer(s[0]);
+      break;
+    case Format::csc:
+      args.ptrs = pointer(s[0]);
+      args.row_idx = args.col_idx;
+      break;
+    case Format::hyb:
+      args.tail_row_idx = pointer(s[2]);
+      args.tail_col_idx = pointer(s[3]);
+      args.tail_entries = s[2].size(0);
+      [[fallthrough]];
+    case Format::ell:
+      args.row_nnz = pointer(s[0]);
+      args.width = s[1].size(0);
+      break;
+    case Format::jds:
+      args.row_perm = pointer(s[0]);
+      args.ptrs = pointer(s[1]);
+      args.width = s[1].size(0) - 1;
+      break;
+    case Format::sell:
+      args.row_perm = pointer(s[0]);
+      args.row_nnz = pointer(s[1]);
+      args.ptrs = pointer(s[2]);
+      args.section_rows = s.section_rows.expect_int();
+      break;
+  }
+}
+
+// Whether the rung adds where it finds, in any order.
+template <class Ladder>
+bool scatters(const Ladder& ladder, const char* name, const std::string& algorithm, const Tensor& x) {
+  bool found = false;
+  if (algorithm == "auto") return false;
+  translate_errors([&] { found = std::strstr(find(ladder, name, algorithm, x.is_cuda()).traits, "float_atomics"); });
+  return found;
+}
+
+// The coordinates in the order of rows, as all deterministic rungs need them.
+Tensor sort_coordinates(const Product& p, Structure& s, std::vector<Tensor>& values, sparse::Args& args) {
+  const bool tail = s.format == Format::hyb;
+  const size_t first = tail ? 2 : 0;
+  args.row_sorted = rows_sorted(s[first], p.sorted);
+  bool any_order = args.row_sorted;
+  with_ladder(s.format, [&](const auto& ladder, auto, const char* name) {
+    any_order = any_order || scatters(ladder, name, p.algorithm, p.x);
+  });
+  if (any_order || s[first].size(0) == 0) return {};
+  const Tensor perm = order_by(s[first], s.rows);
+  if (!tail) return perm;
+  for (Tensor* t : {&s.index[2], &s.index[3], &values[1]}) *t = t->index_select(0, perm);
+  args.row_sorted = true;
+  return perm;
+}
+
+Tensor run_product(const Product& p) {
+  const auto type = p.check();
+  if (p.validate) check_index_values(p.op, p.structure);
+  Structure s = p.structure.contiguous();
+  std::vector<Tensor> values;
+  for (const Tensor& v : p.values) values.push_back(cast(v, type));
+  const Tensor x = cast(p.x, type), y0 = p.y ? cast(*p.y, type) : Tensor();
+  const int64_t rows = s.rows.expect_int(), k = p.k().expect_int();
+  Tensor y = p.matrix ? empty_result({rows, k}, x.options()) : empty_result({rows}, x.options());
+  if (y.numel() == 0) {
+    with_ladder(s.format,
+                [&](const auto& ladder, auto, const char* name) { check_algorithm(ladder, name, p.algorithm); });
+    return y;
+  }
+  if (s.format == Format::csc && p.algorithm == "auto" && (x.is_cuda() || p.plan_ptrs)) {
+    const Plan plan = plan_of(p.op, s, true, p.plan_ptrs, p.plan_perm);
+    run_plan(p.op, plan, values[0], x, y0, y, "auto");
+    return y;
+  }
+  sparse::Args args{};
+  args.op = p.op;
+  Tensor perm;
+  if (takes_sorted(s.format)) perm = sort_coordinates(p, s, values, args);
+  give_structure(args, s);
+  if (perm.defined() && s.format == Format::coo) args.perm = pointer(perm);
+  args.values = pointer(values[0]);
+  if (s.format == Format::hyb) args.tail_values = pointer(values[1]);
+  args.entries = values[0].numel();
+  args.rows = rows;
+  args.cols = x.size(0);
+  args.k = k;
+  args.x = pointer(x);
+  args.y0 = y0.defined() ? pointer(y0) : nullptr;
+  args.y = y.mutable_data_ptr();
+  args.dtype = dtype_of_tensor(p.op, x);
+  args.long_index = s.long_index();
+  args.longest = -1;
+  with_ladder(s.format, [&](const auto& ladder, auto choose, const char* name) {
+    run(ladder, choose, name, p.algorithm, x, args);
+  });
+  return y;
+}
+
+void product_kernel(const c10::OperatorHandle& op, Stack* stack) {
+  on_stack(op, stack, [&](at::ArrayRef<IValue> args) { return run_product(Product(op, args)); });
+}
+
+void product_meta(const c10::OperatorHandle& op, Stack* stack) {
+  on_stack(op, stack, [&](at::ArrayRef<IValue> args) {
+    const Product p(op, args);
+    const auto type = p.check();
+    with_ladder(p.structure.format,
+                [&](const auto& ladder, auto, const char* name) { check_algorithm(ladder, name, p.algorithm); });
+    return at::empty_symint(p.shape(), p.x.options().dtype(type));
+  });
+}
+
+// ---- registration
+
+std::string schema_of(const FormatInfo& info, Format format, const char* operation) {
+  std::string schema = std::string(operation) + "_" + info.name + "(";
+  for (const char* field : info.fields) schema += std::string("Tensor ") + field + ", ";
+  if (format == Format::sell) schema += "SymInt section_rows, ";
+  schema += "Tensor x, ";
+  if (takes_rows(format)) schema += "SymInt rows, ";
+  schema += "SymInt? cols=None, Tensor? y=None, Tensor? plan_ptrs=None, Tensor? plan_perm=None, bool validate=False, ";
+  if (takes_sorted(format)) schema += "bool row_sorted=False, ";
+  return schema + "str algorithm=\"auto\") -> Tensor";
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  each_operator([&](Format format, const std::string&, const char* operation) {
+    m.def(schema_of(info_of(format), format, operation).c_str(), {at::Tag::pt2_compliant_tag});
+  });
+}
+TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_all<boxed<product_kernel>>(m); }
+TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_all<boxed<product_kernel>>(m); }
+TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) { register_all<boxed<product_meta>>(m); }
+}  // namespace
+}  // namespace tp

@@ -1,0 +1,98 @@
+// The three products of a sparse matrix A of values v, each the derivative of the others: A x, its transpose A^T g, and
+// the sampled product, which is g x^T where A has entries.
+#pragma once
+#include <torch/library.h>
+
+#include "torch/sparse.h"
+
+namespace tp {
+
+// What they have in common but for the values, x and g. Values are flat, one an entry; x is [cols, k], g [rows, k].
+struct Bilinear {
+  std::string format;
+  std::vector<Tensor> index;
+  SymInt rows, cols, section_rows;
+  OptionalTensor plan_ptrs, plan_perm;
+
+  Tensor product(const Tensor& values, const Tensor& x) const;     // [rows, k]
+  Tensor transposed(const Tensor& values, const Tensor& g) const;  // [cols, k]
+  Tensor sampled(const Tensor& g, const Tensor& x) const;          // [entries]
+};
+
+// y = the matrix of a plan, times x, plus y0 if there is any; by the ladder of CSR.
+void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tensor& x, const Tensor& y0, Tensor& y,
+              Str algorithm);
+
+inline bool takes_sorted(Format format) { return format == Format::coo || format == Format::hyb; }
+inline bool takes_rows(Format format) { return !info_of(format).gives_rows; }
+
+// Where the arguments of spmv_<format> and spmm_<format> stand.
+struct Places {
+  size_t section_rows, x, rows, cols, y, plan, validate, sorted, algorithm;
+  explicit Places(Format format) {
+    size_t next = info_of(format).fields.size();
+    section_rows = format == Format::sell ? next++ : 0;
+    x = next++;
+    rows = takes_rows(format) ? next++ : 0;
+    cols = next++;
+    y = next++;
+    plan = next, next += 2;
+    validate = next++;
+    sorted = takes_sorted(format) ? next++ : 0;
+    algorithm = next;
+  }
+};
+
+// The arguments of a call.
+struct Product {
+  const char* op;  // lives as long as the operator
+  bool matrix;     // spmm
+  Structure structure;
+  std::vector<Tensor> values;
+  Tensor x;
+  OptionalTensor y, plan_ptrs, plan_perm;
+  bool validate, sorted;
+  std::string algorithm;
+
+  Product(const c10::OperatorHandle& handle, at::ArrayRef<c10::IValue> args);
+
+  // CSC holds the plan of the transposed product; what it lacks is that of its rows.
+  bool plan_by_rows() const { return structure.format == Format::csc; }
+  SymInt k() const { return matrix ? x.sym_size(1) : SymInt(1); }
+  std::vector<SymInt> shape() const {
+    return matrix ? std::vector<SymInt>{structure.rows, x.sym_size(1)} : std::vector<SymInt>{structure.rows};
+  }
+  at::ScalarType dtype() const;
+  // What can be seen without looking at what the tensors hold; the dtype of the result.
+  at::ScalarType check() const;
+};
+
+// Calls f(arguments) and puts what it gives in their place.
+template <class F>
+void on_stack(const c10::OperatorHandle& op, torch::jit::Stack* stack, F f) {
+  const size_t n = op.schema().arguments().size();
+  Tensor result = f(torch::jit::last(*stack, n));
+  torch::jit::drop(*stack, n);
+  stack->push_back(std::move(result));
+}
+
+// f(format, name) of every operator.
+template <class F>
+void each_operator(F f) {
+  for (int i = 0; i < 7; ++i) {
+    for (const char* operation : {"spmv", "spmm"})
+      f(Format(i), std::string(operation) + "_" + info_of(Format(i)).name, operation);
+  }
+}
+
+template <torch::CppFunction (*kernel)()>
+void register_all(torch::Library& m) {
+  each_operator([&](Format, const std::string& name, const char*) { m.impl(name.c_str(), kernel()); });
+}
+
+template <c10::KernelFunction::BoxedKernelFunction* f>
+torch::CppFunction boxed() {
+  return torch::CppFunction::makeFromBoxedFunction<f>();
+}
+
+}  // namespace tp

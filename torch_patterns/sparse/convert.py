@@ -1,0 +1,309 @@
+"""Conversions between the formats, on the device: from the library's histogram, scan and sort (exercise 14.3).
+
+Every format becomes CSR by a stable sort of its entries by row, and CSR becomes every other by the row and the place in
+the row of each entry. Values follow along by gathers and scatters, so that their gradients come back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_patterns.sparse.containers import (
+    COO,
+    CSC,
+    CSR,
+    ELL,
+    FORMATS,
+    HYB,
+    JDS,
+    SELL,
+    Matrix,
+    format_of,
+    index_fields,
+    nbytes,
+    value_fields,
+)
+
+_ops = torch.ops.torch_patterns
+
+
+def convert(a: Matrix, format: str, **options) -> Matrix:
+    """The same matrix in another format.
+
+    Duplicates stay, in their order; so does the dtype of the indices, and gradients of the values come back. The host
+    waits for the device where a size depends on the data: not between COO, CSR and CSC. What the index tensors hold is
+    not checked; whatever it is, nothing is read or written out of bounds.
+
+    Args:
+        format: ``"coo"``, ``"csr"``, ``"csc"``, ``"ell"``, ``"hyb"``, ``"jds"``, ``"sell"``, or ``"auto"``: ELL where
+            at most a tenth of it is padding, else SELL where that holds for it and no row is 32 times as long as the
+            mean, else CSR.
+        width: ELL: of the padded rows, at least the longest (default: that). HYB: how many entries of a row go into
+            the padded part (default: the most that a third of the rows have).
+        max_bytes: ELL: refuse to allocate more (default: 16 times the bytes of the CSR, at least 64 MiB).
+        section_rows: SELL: rows of a section (default 32).
+        window: SELL: sort rows by length inside windows of so many rows only (default: all rows at once).
+
+    Raises:
+        ValueError: the format or an option is unknown, or rows are longer than ``width``.
+        RuntimeError: ELL would take more than ``max_bytes``; the message says how many, and what to use instead.
+    """
+    if format == "auto":
+        format = choose(a)
+    if format not in FORMATS:
+        raise ValueError(f"convert: unknown format {format!r}; choose from: auto, {', '.join(FORMATS)}")
+    unknown = options.keys() - _OPTIONS.get(format, set())
+    if unknown:
+        raise ValueError(f"convert: {format} has no option {sorted(unknown)[0]!r}")
+    if format_of(a) == format and not options:
+        return a
+    if format == "csc":
+        return _to_csc(a)
+    if format == "coo" and isinstance(a, CSC):
+        cols = _ops.segment_expand(_arange(a.row_idx, a.shape[1]), a.col_ptrs, a.row_idx.shape[0])
+        return COO(a.row_idx, cols, a.values, a.shape)
+    csr = _to_csr(a)
+    return csr if format == "csr" else _FROM_CSR[format](csr, **options)
+
+
+_OPTIONS = {"ell": {"width", "max_bytes"}, "hyb": {"width"}, "sell": {"section_rows", "window"}}
+
+
+def row_lengths(a: Matrix) -> Tensor:
+    """How many entries each row has, [rows]."""
+    return _to_csr(a).row_ptrs.diff()
+
+
+def choose(a: Matrix) -> str:
+    """The format that ``convert("auto")`` means (waits for the device)."""
+    lengths = row_lengths(a)
+    rows = lengths.shape[0]
+    if rows == 0 or not lengths.any():
+        return "csr"
+    ordered = lengths.sort(descending=True)[0]
+    of_sections = int(ordered[::_SECTION_ROWS].sum()) * _SECTION_ROWS
+    longest, total = int(ordered[0]), int(lengths.sum())
+    if longest * rows <= 1.1 * total:
+        return "ell"
+    return "sell" if of_sections <= 1.1 * total and longest * rows <= 32 * total else "csr"
+
+
+# ---- to CSR and CSC
+
+
+def flat_values(a: Matrix) -> Tensor:
+    """One value an entry: of HYB, those of the tail behind those of the padded rows."""
+    parts = [getattr(a, name).reshape(-1) for name in value_fields(a)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _sorted(a: Matrix, by_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """(pointers, the other coordinate, values) of the entries in a stable order by row or column."""
+    sections = a.section_rows if isinstance(a, SELL) else 0
+    structure = [getattr(a, name) for name in index_fields(a)]
+    ptrs, perm, other = _ops.sparse_plan(format_of(a), structure, *a.shape, sections, by_rows)
+    if isinstance(a, ELL | HYB | SELL):  # padding comes last
+        entries = ptrs[-1].item()
+        torch._check(entries >= 0)
+        torch._check(entries <= perm.shape[0])
+        perm, other = perm.narrow(0, 0, entries), other.narrow(0, 0, entries).clone()
+    return ptrs, other, flat_values(a).index_select(0, perm)
+
+
+def _to_csr(a: Matrix) -> CSR:
+    return a if isinstance(a, CSR) else CSR(*_sorted(a, True), a.shape)
+
+
+def _to_csc(a: Matrix) -> CSC:
+    return CSC(*_sorted(a, False), a.shape)
+
+
+# ---- from CSR
+
+
+def _arange(like: Tensor, n: int) -> Tensor:
+    return torch.arange(n, dtype=like.dtype, device=like.device)
+
+
+def _entries(a: CSR) -> tuple[Tensor, Tensor]:
+    """The row of each entry, and its place in the row."""
+    n = a.col_idx.shape[0]
+    rows = _ops.segment_expand(_arange(a.row_ptrs, a.shape[0]), a.row_ptrs, n)
+    if a.shape[0] == 0:
+        return rows, rows
+    return rows, _arange(rows, n) - a.row_ptrs.index_select(0, rows)
+
+
+def _place(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None = None) -> Tensor:
+    """[size] with x[i] at at[i], and `fill` elsewhere; what is not valid, or out of bounds, goes nowhere."""
+    fits = (at >= 0) & (at < size)
+    if valid is not None:
+        fits = fits & valid
+    slots = torch.where(fits, at, size).long()
+    return torch.full((size + 1,), fill, dtype=x.dtype, device=x.device).scatter(0, slots, x).narrow(0, 0, size)
+
+
+def _exclusive(counts: Tensor) -> Tensor:
+    """[0, counts[0], counts[0] + counts[1], ...], one longer, of the dtype of `counts`."""
+    padded = torch.nn.functional.pad(counts.long(), (0, 1))
+    return _ops.scan(padded, 0, "sum", True).to(counts.dtype)
+
+
+def _to_coo(a: CSR) -> COO:
+    return COO(_entries(a)[0], a.col_idx, a.values, a.shape)
+
+
+def _ell_bytes(a: CSR, width: int) -> int:
+    rows = a.shape[0]
+    return rows * (width * (a.col_idx.element_size() + a.values.element_size()) + a.row_ptrs.element_size())
+
+
+def _padded_rows(a: CSR, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The first `width` entries of each row as the fields of an ELL, and the place in its row of each entry."""
+    rows, place = _entries(a)
+    n = a.shape[0]
+    at = place.long() * n + rows
+    fields = (_place(x, at, width * n, fill, place < width) for x, fill in ((a.col_idx, -1), (a.values, 0)))
+    return a.row_ptrs.diff().clamp(0, width), *(x.view(width, n) for x in fields), place
+
+
+def _longest(a: CSR) -> int:
+    return int(a.row_ptrs.diff().max()) if a.shape[0] else 0
+
+
+def _to_ell(a: CSR, width: int | None = None, max_bytes: int | None = None) -> ELL:
+    longest = _longest(a)
+    width = longest if width is None else width
+    if longest > width:
+        row = int((a.row_ptrs.diff() > width).nonzero()[0])
+        raise ValueError(f"convert: row {row} is longer than width {width}, the longest has {longest}; 'hyb' cuts them")
+    limit = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes
+    if _ell_bytes(a, width) > limit:
+        raise RuntimeError(
+            f"convert: ELL of {a.shape[0]} rows, {width} wide, takes {_ell_bytes(a, width)} bytes, more than max_bytes "
+            f"{limit}; use 'hyb', 'sell' or 'csr', which pad less"
+        )
+    return ELL(*_padded_rows(a, width)[:3], a.shape)
+
+
+def _to_hyb(a: CSR, width: int | None = None) -> HYB:
+    lengths = a.row_ptrs.diff()
+    if width is None:
+        third = _ops.sort_keys(lengths, 0, True)[a.shape[0] // 3 :]
+        width = int(third[0]) if a.shape[0] else 0
+    row_nnz, col_idx, values, place = _padded_rows(a, width)
+    tail = _ops.compact(_arange(place, place.shape[0]), place >= width)
+    rows = _entries(a)[0]
+    rest = (x.index_select(0, tail) for x in (rows, a.col_idx, a.values))
+    return HYB(row_nnz, col_idx, values, *rest, a.shape)
+
+
+def _to_jds(a: CSR) -> JDS:
+    lengths = a.row_ptrs.diff()
+    perm, longest = _by_length(lengths), _longest(a)
+    # Diagonal k is as long as there are rows of more than k entries.
+    counts = _ops.histogram(lengths, longest + 1) if a.shape[0] else lengths.new_zeros(1, dtype=torch.long)
+    diagonals = a.shape[0] - _ops.scan(counts, 0, "sum").narrow(0, 0, longest)
+    ptrs = _exclusive(diagonals.to(lengths.dtype))
+    rows, place = _entries(a)
+    n = a.col_idx.shape[0]
+    at = rows
+    if n and longest:
+        at = ptrs.index_select(0, place.clamp(0, longest - 1)).long() + _inverse(perm).index_select(0, rows)
+    return JDS(perm, ptrs, _place(a.col_idx, at, n, -1), _place(a.values, at, n, 0), a.shape)
+
+
+def _by_length(lengths: Tensor) -> Tensor:
+    """The rows, the longest first, those of one length in their order."""
+    return _ops.argsort(lengths, 0, True, index_dtype=lengths.dtype)
+
+
+def _inverse(perm: Tensor) -> Tensor:
+    return torch.empty_like(perm).scatter_(0, perm.long(), _arange(perm, perm.shape[0]))
+
+
+_SECTION_ROWS = 32
+
+
+def _to_sell(a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = None) -> SELL:
+    n, lengths = a.shape[0], a.row_ptrs.diff()
+    if section_rows < 1 or (window is not None and window < 1):
+        raise ValueError(f"convert: section_rows and window must be positive, got {section_rows} and {window}")
+    perm = _by_length(lengths)
+    if window is not None:
+        perm = perm.index_select(0, _ops.argsort(perm.div(window, rounding_mode="floor"), index_dtype=perm.dtype))
+    row_nnz = lengths.index_select(0, perm)
+    sections = -(-n // section_rows)
+    by_section = torch.nn.functional.pad(row_nnz, (0, sections * section_rows - n)).view(sections, section_rows)
+    heights = (n - _arange(lengths, sections) * section_rows).clamp(max=section_rows)
+    widths = by_section.amax(1) if sections else heights
+    ptrs = _exclusive(heights * widths)
+    total = ptrs[-1].item()
+    torch._check(total >= 0)
+    rows, place = _entries(a)
+    at = rows
+    if n:
+        there = _inverse(perm).index_select(0, rows)
+        section = there.div(section_rows, rounding_mode="floor")
+        at = ptrs.index_select(0, section).long() + place.long() * heights.index_select(0, section)
+        at = at + there.remainder(section_rows)
+    fields = (_place(x, at, total, fill) for x, fill in ((a.col_idx, -1), (a.values, 0)))
+    return SELL(perm, row_nnz, ptrs, *fields, section_rows, a.shape)
+
+
+_FROM_CSR = {"coo": _to_coo, "ell": _to_ell, "hyb": _to_hyb, "jds": _to_jds, "sell": _to_sell}
+
+
+# ---- of the same format
+
+
+def transpose(a: Matrix) -> Matrix:
+    """The transpose, in the same format. Of COO it shares the tensors; of CSR and CSC it is one sort by column."""
+    shape = (a.shape[1], a.shape[0])
+    if isinstance(a, COO):
+        return COO(a.col_idx, a.row_idx, a.values, shape)
+    if isinstance(a, CSC):
+        return CSC(*_to_csr(a)[:3], shape)
+    turned = CSR(*_to_csc(a)[:3], shape)
+    return _again(turned, a)
+
+
+def _again(csr: CSR, like: Matrix) -> Matrix:
+    """`csr` in the format of `like`."""
+    options = {"section_rows": like.section_rows} if isinstance(like, SELL) else {}
+    return convert(csr, format_of(like), **options)
+
+
+def coalesce(a: Matrix) -> Matrix:
+    """The same matrix with each place once, in the order of rows and then columns: duplicates are added up.
+
+    Explicit zeros stay entries. Differentiable in the values; waits for the device.
+    """
+    coo = a if isinstance(a, COO) else convert(_to_csr(a), "coo")
+    dtype, n = coo.row_idx.dtype, coo.values.shape[0]
+    order = _ops.argsort(coo.col_idx, index_dtype=dtype)
+    order = order.index_select(0, _ops.argsort(coo.row_idx.index_select(0, order), index_dtype=dtype))
+    rows, cols = (x.index_select(0, order) for x in (coo.row_idx, coo.col_idx))
+    first = torch.ones(n, dtype=torch.bool, device=rows.device)
+    if n > 1:
+        first[1:] = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
+    starts = _ops.compact(_arange(rows, n), first)
+    offsets = torch.cat([starts, starts.new_full((1,), n)])
+    values = _segment_sums(coo.values.index_select(0, order), offsets)
+    result = COO(rows.index_select(0, starts), cols.index_select(0, starts), values, coo.shape)
+    return result if isinstance(a, COO) else _again(_to_csr(result), a)
+
+
+def _segment_sums(values: Tensor, offsets: Tensor) -> Tensor:
+    from torch_patterns.segmented import segment_reduce
+
+    return segment_reduce(values, offsets).to(values.dtype)
+
+
+def to_dense(a: Matrix) -> Tensor:
+    """[rows, cols], duplicates added up; differentiable, and the same bits in every run (waits for the device)."""
+    rows, cols = a.shape
+    once = coalesce(a if isinstance(a, COO) else convert(a, "coo"))
+    at = once.row_idx.long() * cols + once.col_idx
+    return once.values.new_zeros(rows * cols).scatter(0, at, once.values).view(rows, cols)

@@ -1,0 +1,69 @@
+"""To and from torch.sparse and scipy.sparse."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_patterns.sparse.containers import COO, CSC, CSR, Matrix, to
+from torch_patterns.sparse.convert import convert
+
+
+def from_torch(x: Tensor) -> Matrix:
+    """A ``torch.sparse`` matrix: COO, CSR or CSC as they are, others, and dense ones, as COO.
+
+    Uncoalesced COO keeps its duplicates; gradients come back to a coalesced one.
+
+    Raises:
+        ValueError: the tensor has not two dimensions, or dense ones.
+    """
+    if x.dim() != 2 or (x.layout == torch.sparse_coo and x.dense_dim() != 0):
+        raise ValueError(f"from_torch: expected a matrix of numbers, got shape {tuple(x.shape)}")
+    shape = tuple(x.shape)
+    if x.layout == torch.sparse_csr:
+        return CSR(x.crow_indices(), x.col_indices(), x.values(), shape)
+    if x.layout == torch.sparse_csc:
+        return CSC(x.ccol_indices(), x.row_indices(), x.values(), shape)
+    if x.layout != torch.sparse_coo:
+        x = x.to_sparse()
+    indices, values = (x.indices(), x.values()) if x.is_coalesced() else (x._indices(), x._values())
+    return COO(indices[0].contiguous(), indices[1].contiguous(), values, shape)
+
+
+def to_torch(a: Matrix) -> Tensor:
+    """As a ``torch.sparse`` tensor: COO, CSR and CSC in their layout, the other formats as CSR; differentiable."""
+    if isinstance(a, COO):
+        indices = torch.stack([a.row_idx, a.col_idx]).long()
+        return torch.sparse_coo_tensor(indices, a.values, a.shape, check_invariants=False)
+    if isinstance(a, CSC):
+        return torch.sparse_csc_tensor(a.col_ptrs, a.row_idx, a.values, a.shape, check_invariants=False)
+    csr = convert(a, "csr")
+    return torch.sparse_csr_tensor(csr.row_ptrs, csr.col_idx, csr.values, csr.shape, check_invariants=False)
+
+
+def from_scipy(matrix, *, device=None, dtype: torch.dtype | None = None) -> Matrix:
+    """A copy of a ``scipy.sparse`` matrix or array: COO, CSR and CSC as they are, others as COO.
+
+    Args:
+        device: where the tensors are to be.
+        dtype: of the values, where it shall not be that of ``matrix``.
+    """
+    form = matrix.format if matrix.format in ("coo", "csr", "csc") else "coo"
+    matrix = matrix.asformat(form)
+    arrays = (matrix.row, matrix.col) if form == "coo" else (matrix.indptr, matrix.indices)
+    tensors = [torch.from_numpy(np.array(x)) for x in (*arrays, matrix.data)]
+    cls = {"coo": COO, "csr": CSR, "csc": CSC}[form]
+    return to(cls(*tensors, tuple(map(int, matrix.shape))), device=device, dtype=dtype)
+
+
+def to_scipy(a: Matrix):
+    """As a ``scipy.sparse`` array on the CPU: COO, CSR and CSC as they are, the other formats as CSR."""
+    import scipy.sparse
+
+    a = a if isinstance(a, COO | CSR | CSC) else convert(a, "csr")
+    first, second, values = (x.detach().cpu().numpy() for x in a[:3])
+    if isinstance(a, COO):
+        return scipy.sparse.coo_array((values, (first, second)), shape=a.shape)
+    cls = scipy.sparse.csr_array if isinstance(a, CSR) else scipy.sparse.csc_array
+    return cls((values, second, first), shape=a.shape)
