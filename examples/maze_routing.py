@@ -10,8 +10,6 @@ back becomes wire. Wires, components and terminals of other nets block the way. 
 next attempt. Written to --out: maze_routing.png, with the wavefronts of the longest search, and all wires.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
