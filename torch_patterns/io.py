@@ -80,7 +80,7 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
     Raises:
         OSError: the file cannot be written.
     """
-    A = A if isinstance(A, COO) else A.convert("coo")
+    A = A.convert("coo")
     places = (indices.cpu().add(1).tolist() for indices in (A.row_idx.long(), A.col_idx.long()))
     values = A.values.detach().cpu().double().tolist()
     lines = map("{} {} {!r}\n".format, *places, values)
