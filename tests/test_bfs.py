@@ -312,10 +312,21 @@ def test_reachable(device):
 def test_sources_and_levels(device):
     g = generated("rmat")[0].to(device)
     want = tp.bfs(g, 5)
-    for sources in ([5], (5,), torch.tensor(5), torch.tensor([5, 5]), torch.tensor([5], dtype=torch.uint8)):
+    for sources in (
+        [5],
+        (5,),
+        np.int64(5),
+        np.array([5]),
+        torch.tensor(5),
+        torch.tensor([5, 5]),
+        torch.tensor([5], dtype=torch.uint8),
+    ):
         sources = sources.to(device) if isinstance(sources, torch.Tensor) else sources
         assert_same_bits(tp.bfs(g, sources), want)
     assert_same_bits(tp.bfs(g, 5, None), want)
+    many = torch.tensor([5, 9, 3], device=device)
+    for got in (tp.bfs_batched(g, many), torch.vmap(lambda source: tp.bfs(g, source))(many)):
+        assert_same_bits(got, [torch.stack(pair) for pair in zip(*(tp.bfs(g, s) for s in many), strict=True)])
     assert_same_bits(tp.bfs(g, 5, max_level=g.num_vertices), want)
     assert_same_bits(tp.bfs(g, torch.tensor(5, device=device), validate=True), want)
     for bad in (-1, g.num_vertices, 2**40, [0, -1]):
@@ -342,6 +353,8 @@ def test_graphs_are_arguments_of_programs(device, name, tmp_path):
     g, model = generated(name)[0].to(device), Distances()
     first, second = torch.tensor([3], device=device), torch.tensor([70, 8], device=device)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    by_number = torch.compile(lambda i: tp.bfs(g, i)[0], backend="aot_eager", fullgraph=True, dynamic=True)
+    assert all(torch.equal(by_number(i), tp.bfs(g, i)[0]) for i in (3, 70, 9))
     program = torch.export.export(model, (g, first), dynamic_shapes=None)
     torch.export.save(program, tmp_path / "program.pt2")
     loaded = torch.export.load(tmp_path / "program.pt2").module()

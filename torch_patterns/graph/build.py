@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import warnings
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -218,7 +220,7 @@ def read(
     """The graph in a file: a Matrix Market file if its name ends so (``.mtx``, ``.mtx.gz``), else a list of edges.
 
     A list of edges has one a line: two vertex ids between spaces, tabs or commas, and what follows them (a weight) is
-    left out. Lines that begin with ``#`` or ``%`` are comments. ``.gz`` files are unpacked.
+    left out. What follows ``#`` or ``%`` is a comment. ``.gz`` files are unpacked.
 
     Args:
         path: of the file.
@@ -251,11 +253,9 @@ def _read_edges(path: Path) -> np.ndarray:
     """int64 [edges, 2] of a text file."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="ascii") as file:
+        with opened(path, "rt", encoding="ascii") as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
             lines = (line.replace(",", " ") for line in file)
-            lines = [line for line in lines if line.strip() and line.lstrip()[0] not in "#%"]
-        if not lines:
-            return np.zeros((0, 2), np.int64)
-        return np.loadtxt(lines, np.int64, usecols=(0, 1), ndmin=2)
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:  # a wrong character is a ValueError, too
+            return np.loadtxt(lines, np.int64, comments=("#", "%"), usecols=(0, 1), ndmin=2).reshape(-1, 2)
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:  # a wrong character is a ValueError, too
         raise ValueError(f"read: {path}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -81,9 +82,9 @@ def bfs_batched(
 def _sources(where: str, graph: Graph, sources: int | Sequence[int] | Tensor) -> Tensor:
     if isinstance(sources, Tensor):
         return sources
-    if isinstance(sources, int):
+    if isinstance(sources, Integral):
         _check_vertex(where, "sources", sources, graph)
-        return torch.full((), sources, dtype=torch.int64, device=graph.device)
+        return torch.full((), int(sources), dtype=torch.int64, device=graph.device)
     for source in sources:
         _check_vertex(where, "sources", source, graph)
     return torch.tensor(sources, dtype=torch.int64, device=graph.device)
