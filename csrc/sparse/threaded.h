@@ -11,6 +11,7 @@ namespace tp::sparse {
 
 constexpr int64_t stretch = 512, items_a_share = 1 << 14;
 constexpr int64_t columns_a_strip = 64;
+constexpr int64_t most_shares = 8;  // of sums, whatever the threads: the result does not depend on them
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
@@ -68,7 +69,7 @@ template <class B, class F>
 void scatter_shares(const B& b, int64_t entries, Context& context, F f) {
   using Acc = typename B::Acc;
   const int64_t outputs = b.a.rows * b.a.k;
-  const int64_t shares = entries < items_a_share || entries < 2 * b.a.rows ? 1 : context.device.threads;
+  const int64_t shares = entries < items_a_share || entries < 2 * b.a.rows ? 1 : most_shares;
   Acc* sums = context.workspace<Acc>(outputs * shares);
   parallel(context, shares, [&](int64_t i) {
     std::fill(sums + i * outputs, sums + (i + 1) * outputs, Acc(0));
