@@ -174,6 +174,36 @@ def test_known_graphs(device, rung):
 
 
 @pytest.mark.parametrize("device, rung", EVERY_RUNG)
+def test_full_and_bare_graphs(device, rung):
+    n = 300 if device == "cpu" and rung not in PRODUCTION else 2000
+    levels, parents = tp.bfs(graph.from_torch(torch.ones(n, n, device=device)), 7, algorithm=rung)
+    assert levels.sum() == n - 1 and levels[7] == 0 and (parents == 7).all()
+    child = torch.arange(1, 2**14 - 1 if device == "cpu" and rung not in PRODUCTION else 2**20 - 1)
+    levels, parents = tp.bfs(graph.from_edges((child - 1) // 2, child, device=device), 0, algorithm=rung)
+    assert torch.equal(levels[1:].cpu(), (child + 1).double().log2().int()) and levels[0] == 0
+    assert torch.equal(parents[1:].cpu(), (child - 1) // 2) and parents[0] == 0
+    levels, parents = tp.bfs(graph.from_edges([], [], 100_000, device=device), 99_999, algorithm=rung)
+    assert levels.sum() == 1 - 100_000 and levels[-1] == 0 and parents[-1] == 99_999 and parents.sum() == 0
+
+
+@pytest.mark.parametrize("device, rung", EVERY_RUNG)
+def test_garbage(device, rung):
+    """Edges to nowhere: the CPU says so, CUDA has no such edge; neither leaves its tensors."""
+    ptrs, columns = torch.tensor([0, 3, 4, 4], device=device), torch.tensor([1, 2**40, -3, 2], device=device)
+    wild = torch.tensor([0, 2**40, -5, 4], device=device)
+    if device == "cpu":
+        with pytest.raises(IndexError, match=r"col_idx|-3|1099511627776"):
+            tp.bfs(tp.Graph(ptrs, columns), 0, algorithm=rung)
+        with pytest.raises((IndexError, ValueError), match="row_ptrs"):
+            tp.bfs(tp.Graph(wild, columns), 0, algorithm=rung)
+    else:
+        assert tp.bfs(tp.Graph(ptrs, columns), 0, algorithm=rung)[0].tolist() == [0, 1, 2]
+        tp.bfs(tp.Graph(wild, columns), 0, algorithm=rung)
+    good = graph.from_edges([0, 1], [1, 2], 3, device=device)
+    assert tp.bfs(good, 0, algorithm=rung)[0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("device, rung", EVERY_RUNG)
 def test_unsorted_rows_give_a_valid_tree(device, rung):
     """And the same one in every run."""
     g = generated("rmat directed")[0]
