@@ -2,6 +2,6 @@
 
 namespace tp::graph {
 
-const char* choose(const Args&, const Device& device) { return device.cuda ? "persistent" : "sequential"; }
+const char* choose(const Args&, const Device& device) { return device.cuda ? "persistent" : "threaded"; }
 
 }  // namespace tp::graph

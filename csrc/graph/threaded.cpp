@@ -1,0 +1,208 @@
+// The search on host threads, that changes its direction: push from a queue while few edges leave the frontier, pull
+// from a bitmap while they are many. When to change is the rule of Beamer, Asanović and Patterson (2012) as the GAP
+// benchmarks have it: pull once the edges that leave the frontier are more than 1 / 15 of those not looked at, push
+// once the frontier shrinks and is less than 1 / 18 of the vertices. Without in-edges it only pushes.
+//
+// A vertex belongs to who first gives it a parent; later offers from the same level may bring the parent down. So the
+// threads share a queue and race for its places, and levels and parents come out the same.
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "graph/edges.h"
+
+namespace tp::graph {
+namespace {
+
+constexpr int64_t alpha = 15, beta = 18;
+constexpr int64_t serial = 1 << 14;  // vertices and edges, below which threads do not pay
+
+template <class T>
+T load(const T& x) {
+  return __atomic_load_n(&x, __ATOMIC_RELAXED);
+}
+
+template <class Row, class Id>
+class Search {
+ public:
+  using Word = uint64_t;
+  static constexpr int64_t bits = 64;
+
+  Search(const Args& args, Context& context)
+      : args_(args),
+        context_(context),
+        out_(adjacency<Row, Id>(args.out, args)),
+        in_(adjacency<Row, Id>(args.in, args)),
+        levels_(args.levels),
+        parents_(static_cast<Id*>(args.parents)),
+        words_(ceil_div(args.vertices, bits)),
+        queue_(context.workspace<Id>(args.vertices)) {}
+
+  void run() {
+    int64_t edges = start(), edges_left = args_.edges;
+    while (begin_ < end_ && level_ <= args_.max_level) {
+      if (in_.ids != nullptr && edges > edges_left / alpha) {
+        pull_while_it_pays();
+        edges = 1;  // one push, at least, before the next change
+      } else {
+        edges_left -= edges;
+        edges = push();
+      }
+    }
+  }
+
+ private:
+  // f(begin, end) over pieces of 0..n, the next to whoever is free; the sum of what it returns.
+  template <class F>
+  int64_t share(int64_t n, int64_t piece, F f) {
+    std::atomic<int64_t> next{0}, sum{0};
+    const int64_t pieces = ceil_div(n, piece), workers = tp::min(pieces, int64_t(context_.device.threads));
+    context_.parallel_for(workers, 1, [&](int64_t first, int64_t last) {
+      for (; first < last; ++first) {
+        int64_t mine = 0;
+        for (int64_t i; (i = next.fetch_add(piece)) < n;) mine += f(i, tp::min(n, i + piece));
+        sum += mine;
+      }
+    });
+    return sum;
+  }
+
+  int64_t start() {
+    context_.parallel_for(args_.vertices, 1 << 16, [&](int64_t begin, int64_t end) {
+      std::fill(levels_ + begin, levels_ + end, unreached);
+      std::fill(parents_ + begin, parents_ + end, Id(-1));
+    });
+    int64_t edges = 0;
+    for (int64_t i = 0; i < args_.num_sources; ++i) {
+      const int64_t source = args_.sources[i];
+      if (uint64_t(source) >= uint64_t(args_.vertices) || levels_[source] == 0) continue;
+      levels_[source] = 0;
+      parents_[source] = Id(source);
+      queue_[end_++] = Id(source);
+      edges += out_.degree(source);
+    }
+    return edges;
+  }
+
+  // Offers `from` as a parent of `to`; whether it is the first at all.
+  bool offer(Id from, int64_t to, int32_t level) {
+    Id parent = load(parents_[to]);
+    while (parent < 0 || parent > from) {
+      if (parent >= 0) {
+        const int32_t theirs = load(levels_[to]);
+        if (theirs != level && theirs != unreached) return false;  // not written yet: it is this level
+      }
+      constexpr auto relaxed = __ATOMIC_RELAXED;
+      if (__atomic_compare_exchange_n(&parents_[to], &parent, from, false, relaxed, relaxed)) return parent < 0;
+    }
+    return false;
+  }
+
+  void append(std::vector<Id>& gathered) {
+    std::copy(gathered.begin(), gathered.end(), queue_ + tail_.fetch_add(int64_t(gathered.size())));
+    gathered.clear();
+  }
+
+  // The next level from the queue; how many edges leave it.
+  int64_t push() {
+    const int32_t level = int32_t(level_++);
+    tail_ = end_;
+    const int64_t edges = share(end_ - begin_, 64, [&](int64_t first, int64_t last) {
+      std::vector<Id> gathered;
+      int64_t leave = 0;
+      for (int64_t i = begin_ + first; i < begin_ + last; ++i) {
+        const Id vertex = queue_[i];
+        const int64_t end = out_.end(vertex);
+        for (int64_t edge = out_.begin(vertex); edge < end; ++edge) {
+          const int64_t neighbor = out_[edge];
+          if (!is_vertex(neighbor, args_, edge) || !offer(vertex, neighbor, level)) continue;
+          __atomic_store_n(&levels_[neighbor], level, __ATOMIC_RELAXED);
+          gathered.push_back(Id(neighbor));
+          leave += out_.degree(neighbor);
+        }
+      }
+      append(gathered);
+      return leave;
+    });
+    begin_ = end_;
+    end_ = tail_;
+    return edges;
+  }
+
+  void pull_while_it_pays() {
+    std::vector<Word> front(size_t(words_), 0), next(size_t(words_), 0), open(size_t(words_), 0);
+    for (int64_t i = begin_; i < end_; ++i) front[size_t(queue_[i] / bits)] |= Word(1) << queue_[i] % bits;
+    share(words_, 256, [&](int64_t first, int64_t last) {
+      for (int64_t v = first * bits; v < tp::min(last * bits, args_.vertices); ++v)
+        open[size_t(v / bits)] |= Word(parents_[v] < 0 && in_.rows[v] != in_.rows[v + 1]) << v % bits;
+      return 0;
+    });
+    int64_t found = end_ - begin_, before = 0;
+    do {
+      before = found;
+      found = pull(front, next, open);
+      front.swap(next);
+    } while ((found >= before || found > args_.vertices / beta) && found > 0 && level_ <= args_.max_level);
+    tail_ = begin_ = end_;
+    share(words_, 256, [&](int64_t first, int64_t last) {
+      std::vector<Id> gathered;
+      for (int64_t w = first; w < last; ++w) {
+        for (Word word = front[size_t(w)]; word != 0; word &= word - 1)
+          gathered.push_back(Id(w * bits + __builtin_ctzll(word)));
+      }
+      append(gathered);
+      return 0;
+    });
+    end_ = tail_;
+  }
+
+  // The next level from a bitmap of the last to one of its own; how many vertices it has. `open` are those to ask.
+  int64_t pull(const std::vector<Word>& front, std::vector<Word>& next, std::vector<Word>& open) {
+    const int32_t level = int32_t(level_++);
+    return share(words_, 64, [&](int64_t first, int64_t last) {
+      int64_t count = 0;
+      for (int64_t w = first; w < last; ++w) {
+        Word found = 0;
+        for (Word word = open[size_t(w)]; word != 0; word &= word - 1) {
+          const int bit = __builtin_ctzll(word);
+          if (find_parent(w * bits + bit, front.data(), level)) found |= Word(1) << bit;
+        }
+        next[size_t(w)] = found;
+        open[size_t(w)] &= ~found;
+        count += __builtin_popcountll(found);
+      }
+      return count;
+    });
+  }
+
+  bool find_parent(int64_t vertex, const Word* front, int32_t level) {
+    const int64_t end = in_.end(vertex);
+    for (int64_t edge = in_.begin(vertex); edge < end; ++edge) {
+      const int64_t neighbor = in_[edge];
+      if (!is_vertex(neighbor, args_, edge) || !(front[neighbor / bits] >> neighbor % bits & 1)) continue;
+      levels_[vertex] = level;
+      parents_[vertex] = Id(neighbor);
+      return true;
+    }
+    return false;
+  }
+
+  const Args& args_;
+  Context& context_;
+  const Adjacency<const Row*, const Id*> out_, in_;
+  int32_t* levels_;
+  Id* parents_;
+  int64_t words_;
+  Id* queue_;  // levels one after another; the last is [begin_, end_)
+  int64_t begin_ = 0, end_ = 0, level_ = 1;
+  std::atomic<int64_t> tail_{0};
+};
+
+}  // namespace
+
+void threaded(const Args& args, Context& context) {
+  if (args.vertices + args.edges < serial) return sequential(args, context);
+  with_types(args, [&](auto row, auto id) { Search<decltype(row), decltype(id)>(args, context).run(); });
+}
+
+}  // namespace tp::graph
