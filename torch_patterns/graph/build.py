@@ -45,7 +45,7 @@ def from_edges(
         index_dtype: ``torch.int32`` or ``torch.int64``; that of ``src`` and ``dst`` if not given, int64 for other ids.
         device: where to build the graph; that of ``src`` if not given.
         validate: check that all ids are in range, at the price of one synchronisation on CUDA. Without it, ids out of
-            range make some other graph.
+            range make some graph that the operators may refuse.
 
     Returns:
         A :class:`Graph`, with in-edges unless it is symmetric.
@@ -66,10 +66,8 @@ def from_edges(
         raise RuntimeError(f"from_edges: src is on {src.device}, dst on {dst.device}")
     if index_dtype is None:
         index_dtype = torch.promote_types(src.dtype, dst.dtype)
-        index_dtype = index_dtype if index_dtype in INDEX_DTYPES else torch.int64
     if num_vertices is None:
-        num_vertices = int(torch.maximum(src.amax(), dst.amax())) + 1 if len(src) else 0
-        num_vertices = max(num_vertices, 0)
+        num_vertices = max(int(torch.maximum(src.amax(), dst.amax())) + 1, 0) if len(src) else 0
     if not 0 <= num_vertices <= MAX_VERTICES:
         raise ValueError(f"from_edges: num_vertices must be in 0 ... 2^31, got {num_vertices}")
     if validate:
@@ -150,7 +148,10 @@ def from_csr(row_ptrs: Tensor, col_idx: Tensor, *, directed: bool | None = None,
     """
     validate, n = options.get("validate", True), max(row_ptrs.numel() - 1, 0)
     vertices = torch.arange(n, dtype=col_idx.dtype, device=row_ptrs.device)
-    src = _ops.segment_expand(vertices, row_ptrs, col_idx.numel(), validate)
+    try:
+        src = _ops.segment_expand(vertices, row_ptrs, col_idx.numel(), validate)
+    except (IndexError, ValueError) as error:
+        raise type(error)(str(error).replace("segment_expand: offsets", "from_csr: row_ptrs")) from None
     return from_edges(src, col_idx, n, directed=directed, **options)
 
 
