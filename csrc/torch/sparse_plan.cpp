@@ -156,7 +156,8 @@ Three plan_kernel(Str format, at::TensorList index, SymInt rows, SymInt cols, Sy
     return {plan.ptrs, plan.perm, plan.other};
   }
   check_algorithm(sort::ladder, plan_name, algorithm);
-  return {s[0].clone(), places(s[1], s[1].size(0)), s[1].clone()};
+  const auto fresh = [](const Tensor& t) { return t.clone(at::MemoryFormat::Contiguous); };
+  return {fresh(s[0]), places(s[1], s[1].size(0)), fresh(s[1])};
 }
 
 Three plan_meta(Str format, at::TensorList index, SymInt rows, SymInt cols, SymInt section_rows, bool by_rows,

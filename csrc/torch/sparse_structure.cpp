@@ -246,8 +246,9 @@ void check_index_values(const char* op, const Structure& given) {
     case Format::sell:
       check_sections(all, s);
       all.report();  // where the padding is makes sense only then
-      const Tensor valid = coordinates(s).first.ge(0);
-      all.padded("col_idx", s[3], cols, valid);
+      Structure anywhere = s;
+      anywhere.index[3] = at::zeros_like(s[3]);  // so that columns do not matter
+      all.padded("col_idx", s[3], cols, coordinates(anywhere).first.ge(0));
       break;
   }
   all.report();
