@@ -123,22 +123,23 @@ def _iterate(
     norm_b, norm = torch.stack((b.norm(), residual.norm())).tolist()
     goal = max(tolerances[0] * norm_b, tolerances[1])
     _finite(norm_b + norm, 0)
-    iteration, direction, energy = 0, None, None
+    iteration, direction, before = 0, None, None
     while norm > goal and iteration < limit:
         iteration += 1
-        z = residual if precondition is None else precondition(residual)
-        before, energy = energy, residual.dot(z)
-        direction = z if direction is None else z + energy / before * direction
+        z = residual if precondition is None else precondition(residual).to(x.dtype)
+        energy = residual.dot(z)
+        direction = z.clone() if direction is None else direction.mul_(energy / before).add_(z)
         image = multiply(direction)
         curvature = direction.dot(image)
-        step = energy / curvature
-        x += step * direction
-        residual = residual - step * image
-        norm, energy_, curvature = torch.stack((residual.norm(), energy, curvature)).tolist()
+        step, before = energy / curvature, energy
+        x.addcmul_(direction, step)
+        residual.addcmul_(image, step, value=-1)
+        square, energy_, curvature = torch.stack((residual.dot(residual), energy, curvature)).tolist()
         _finite(energy_ + curvature, iteration)
         _positive("the preconditioner is", "r.Mr", energy_, iteration)
         _positive("A is", "p.Ap", curvature, iteration)
-        _finite(norm, iteration)
+        _finite(square, iteration)
+        norm = math.sqrt(square)
         if norm <= goal or iteration == limit:  # the recurrence drifts: see what x gives, and go on from there
             residual, direction = b - multiply(x), None
             norm = residual.norm().item()
