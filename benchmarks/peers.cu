@@ -43,6 +43,9 @@ struct Larger {
     return x < y ? y : x;
   }
 };
+struct Less {
+  __device__ bool operator()(int32_t x, int32_t y) const { return x < y; }
+};
 }  // namespace
 
 PEER(scan_sum_float32) { return cub::DeviceScan::InclusiveSum(temp, *bytes, in<float>(a), to<float>(out), n, stream); }
@@ -67,4 +70,32 @@ PEER(linear_recurrence_float32) {
       thrust::make_transform_iterator(thrust::make_counting_iterator(int64_t(0)), ToMap{in<float>(a), in<float>(b)});
   const auto values = thrust::make_transform_output_iterator(to<float>(out), Value{});
   return cub::DeviceScan::InclusiveScan(temp, *bytes, maps, values, Compose{}, n, stream);
+}
+PEER(sort_keys_int32) {
+  return cub::DeviceRadixSort::SortKeys(temp, *bytes, in<int32_t>(a), to<int32_t>(out), n, 0, 32, stream);
+}
+PEER(sort_keys_int64) {
+  return cub::DeviceRadixSort::SortKeys(temp, *bytes, in<int64_t>(a), to<int64_t>(out), n, 0, 64, stream);
+}
+// out: the keys, then the values.
+PEER(sort_pairs_int32) {
+  int32_t* keys = to<int32_t>(out);
+  return cub::DeviceRadixSort::SortPairs(temp, *bytes, in<int32_t>(a), keys, in<int32_t>(b), keys + n, n, 0, 32,
+                                         stream);
+}
+// b: positions, which CUB reads from memory. out: where each key was, then the keys.
+PEER(sort_float32) {
+  int64_t* order = to<int64_t>(out);
+  float* keys = reinterpret_cast<float*>(order + n);
+  return cub::DeviceRadixSort::SortPairs(temp, *bytes, in<float>(a), keys, in<int64_t>(b), order, n, 0, 32, stream);
+}
+// a: the n offsets; b: the m keys.
+PEER(segment_sort_int32) {
+  const int64_t* offsets = in<int64_t>(a);
+  return cub::DeviceSegmentedSort::SortKeys(temp, *bytes, in<int32_t>(b), to<int32_t>(out), m, n - 1, offsets,
+                                            offsets + 1, stream);
+}
+PEER(merge_int32) {
+  return cub::DeviceMerge::MergeKeys(temp, *bytes, in<int32_t>(a), n, in<int32_t>(b), m - n, to<int32_t>(out), Less{},
+                                     stream);
 }

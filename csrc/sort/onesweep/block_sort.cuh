@@ -1,0 +1,159 @@
+// Stretches that fit in a multiprocessor: a block sorts one at a time in shared memory, from the least digit up,
+// ranking keys as onesweep does. Only the bits that differ are sorted by.
+#pragma once
+#include "sort/onesweep/digits.cuh"
+#include "sort/onesweep/stretches.cuh"
+
+namespace tp::sort::device {
+
+constexpr int block_items = 16, block_threads = 512;
+constexpr int block_most = block_items * block_threads;  // places fit in 16 bits
+
+template <class W>
+struct BlockSort {
+  Moves<W> moves;
+  Stretches stretches;
+};
+
+// In shared memory: the counters of each warp, the windows of the keys, and their places if they are `placed`.
+template <class W, bool placed>
+int block_sort_bytes(int threads, int64_t most) {
+  const int64_t items = ceil_div(most, int64_t(threads)) * threads;
+  return int(threads / 32 * radix * 4 + items * int64_t(sizeof(W) + (placed ? 2 : 0)));
+}
+
+template <class W, bool placed>
+class StretchSorter {
+  unsigned* bins_;  // [warps, radix]
+  W* keys_;         // [items]
+  uint16_t* places_;
+  const int n_, per_warp_, warps_;
+  const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
+
+ public:
+  TP_DEVICE StretchSorter(char* pool, int n)
+      : bins_(reinterpret_cast<unsigned*>(pool)),
+        n_(n),
+        per_warp_(ceil_div(n, int(blockDim.x)) * block::warp_size),
+        warps_(int(blockDim.x) / block::warp_size) {
+    keys_ = reinterpret_cast<W*>(bins_ + warps_ * radix);
+    places_ = reinterpret_cast<uint16_t*>(keys_ + per_warp_ * warps_);
+  }
+
+  TP_DEVICE void run(const Moves<W>& moves, int64_t begin) {
+    const W differ = load(moves, begin);
+    if (differ) {
+      const int low = lowest(differ), top = highest(differ) + 1;
+      for (int shift = low; shift < top; shift += digit_bits) pass(shift, (1u << tp::min(digit_bits, top - shift)) - 1);
+    }
+    for (int i = thread; i < n_; i += int(blockDim.x)) {
+      moves.put(begin + i, begin, placed ? int(places_[i]) : i, keys_[i]);
+    }
+    __syncthreads();
+  }
+
+ private:
+  TP_DEVICE static int lowest(W bits) { return __ffsll(static_cast<long long>(uint64_t(bits))) - 1; }
+  TP_DEVICE static int highest(W bits) { return 63 - __clzll(static_cast<long long>(uint64_t(bits))); }
+
+  // Returns the bits in which keys differ.
+  TP_DEVICE W load(const Moves<W>& moves, int64_t begin) {
+    __shared__ unsigned differ_low, differ_high;
+    if (thread == 0) differ_low = differ_high = 0;
+    const W first = moves.window(begin);
+    uint64_t differ = 0;
+    __syncthreads();
+#pragma unroll 4
+    for (int i = thread; i < n_; i += int(blockDim.x)) {
+      const W window = moves.window(begin + i);
+      keys_[i] = window;
+      if constexpr (placed) places_[i] = uint16_t(i);
+      differ |= W(window ^ first);
+    }
+    const unsigned low = __reduce_or_sync(~0u, unsigned(differ)), high = __reduce_or_sync(~0u, unsigned(differ >> 32));
+    if (lane == 0 && low) atomicOr(&differ_low, low);
+    if (lane == 0 && high) atomicOr(&differ_high, high);
+    __syncthreads();
+    return W(uint64_t(differ_high) << 32 | differ_low);
+  }
+
+  TP_DEVICE unsigned digit(W key, int i, int shift, unsigned mask) const {
+    return i < n_ ? unsigned(key >> shift) & mask : unsigned(radix - 1);  // what is not there comes last
+  }
+
+  TP_DEVICE void pass(int shift, unsigned mask) {
+    const int mine = warp * per_warp_ + lane;
+    unsigned* const bins = bins_ + warp * radix;
+    W key[block_items];
+    unsigned place[block_items];
+#pragma unroll
+    for (int i = 0; i < radix / block::warp_size; ++i) bins[i * block::warp_size + lane] = 0;
+    __syncwarp();
+#pragma unroll
+    for (int u = 0; u < block_items; ++u) {
+      const int i = mine + u * block::warp_size;
+      if (u * block::warp_size >= per_warp_) break;
+      key[u] = keys_[i];
+      count_shared(shared_address(bins + digit(key[u], i, shift, mask)));
+    }
+    __syncthreads();
+    share_counts();
+#pragma unroll
+    for (int u = 0; u < block_items; ++u) {
+      const int i = mine + u * block::warp_size;
+      if (u * block::warp_size >= per_warp_) break;
+      const unsigned d = digit(key[u], i, shift, mask);
+      place[u] = rank(lane, match(d), shared_address(bins + d));
+    }
+#pragma unroll
+    for (int u = 0; u < block_items; ++u) {
+      if (u * block::warp_size >= per_warp_) break;
+      keys_[place[u]] = key[u];
+    }
+    if constexpr (placed) {
+      uint16_t from[block_items];
+#pragma unroll
+      for (int u = 0; u < block_items; ++u) {
+        if (u * block::warp_size >= per_warp_) break;
+        from[u] = places_[mine + u * block::warp_size];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int u = 0; u < block_items; ++u) {
+        if (u * block::warp_size >= per_warp_) break;
+        places_[place[u]] = from[u];
+      }
+    }
+    __syncthreads();
+  }
+
+  // From counts to where each warp's keys of each digit begin. The block has at least `radix` threads.
+  TP_DEVICE void share_counts() {
+    __shared__ unsigned warp_sums[radix / block::warp_size];
+    unsigned total = 0;
+    if (thread < radix) {
+      for (int w = 0; w < warps_; ++w) total += bins_[w * radix + thread];
+    }
+    unsigned sum = sum_before(total, warp_sums);
+    if (thread < radix) {
+      for (int w = 0; w < warps_; ++w) {
+        const unsigned count = bins_[w * radix + thread];
+        bins_[w * radix + thread] = sum;
+        sum += count;
+      }
+    }
+    __syncthreads();
+  }
+};
+
+template <class W, bool placed>
+__global__ __launch_bounds__(block_threads, 2) void block_sort_kernel(const __grid_constant__ BlockSort<W> a) {
+  extern __shared__ __align__(16) char block_sort_pool[];
+  const int64_t count = a.stretches.size();
+  for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
+    const auto range = a.stretches.at(i);
+    StretchSorter<W, placed>(block_sort_pool, range.n).run(a.moves, range.begin);
+  }
+}
+
+}  // namespace tp::sort::device

@@ -1,0 +1,158 @@
+// Digits of a key's image, by the shortest way for its kind, and lanes that have the same.
+#pragma once
+#include "block/warp.cuh"
+#include "sort/onesweep/problems.h"
+#include "sort/sort.h"
+
+namespace tp::sort::device {
+
+// The image of a key, but for what a whole sort can leave to the end: `flip` is to be added without carry.
+template <class W, bool floating>
+struct Images {
+  KeyOrder<W> order;
+
+  TP_DEVICE W flip() const {
+    if constexpr (!floating) return W(order.flip_positive ^ order.complement);
+    return sizeof(W) == 4 ? order.complement : W(0);
+  }
+  TP_DEVICE W operator()(W raw) const {
+    if constexpr (!floating) {
+      return raw;
+    } else if constexpr (sizeof(W) == 4) {
+      // Adding +0.0 turns -0.0 into +0.0 and any NaN into the one of all ones but the sign.
+      const unsigned x = __float_as_uint(__fadd_rn(__uint_as_float(raw), 0.0f));
+      return x ^ (unsigned(int(x) >> 31) | 0x80000000u);
+    } else {
+      return order.image(raw);
+    }
+  }
+};
+
+// A digit as an address in shared memory: that of a table's entry of 1 << log_bytes bytes. The table lies on a multiple
+// of its size, so that no sum is needed.
+template <int log_bytes, class W, bool floating>
+class Entry {
+  Images<W, floating> image_;
+  int shift_;
+  unsigned mask_, base_;
+
+ public:
+  TP_DEVICE Entry(const KeyOrder<W>& order, int shift, unsigned mask, unsigned table)
+      : image_{order}, shift_(shift), mask_(mask << log_bytes) {
+    base_ = table ^ ((unsigned(image_.flip() >> shift) << log_bytes) & mask_);
+    if (sizeof(W) < 8) shift_ = (shift - log_bytes) & 31;
+  }
+  TP_DEVICE unsigned operator()(W raw) const {
+    const W x = image_(raw);
+    if constexpr (sizeof(W) == 8) return ((unsigned(x >> shift_) << log_bytes) & mask_) ^ base_;
+    return (__funnelshift_r(unsigned(x), unsigned(x), unsigned(shift_)) & mask_) ^ base_;
+  }
+};
+
+TP_DEVICE inline unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+
+TP_DEVICE inline unsigned add_shared(unsigned address, unsigned n) {  // returns the number before
+  unsigned before;
+  asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(address), "r"(n) : "memory");
+  return before;
+}
+TP_DEVICE inline void count_shared(unsigned address) {
+  asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
+}
+TP_DEVICE inline unsigned load_shared(unsigned address) {
+  unsigned n;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(n) : "r"(address) : "memory");
+  return n;
+}
+TP_DEVICE inline int64_t load_shared_long(unsigned address) {
+  int64_t n;
+  asm volatile("ld.shared.s64 %0, [%1];" : "=l"(n) : "r"(address));  // in order with the barriers
+  return n;
+}
+
+// The next launch may start as soon as there is room, and then waits until all that this one writes is there.
+TP_DEVICE inline void let_next_launch_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+TP_DEVICE inline void wait_for_last_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// By an address in global memory.
+template <class W>
+TP_DEVICE void store_global(int64_t address, W x) {
+  if constexpr (sizeof(W) == 8) {
+    asm volatile("st.global.u64 [%0], %1;" ::"l"(address), "l"(x));
+  } else if constexpr (sizeof(W) == 4) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(x));
+  } else if constexpr (sizeof(W) == 2) {
+    asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(x));
+  } else {
+    asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(unsigned(x)));
+  }
+}
+
+// Keeps the compiler from holding what it has computed of x: registers are dearer than digits.
+template <class W>
+TP_DEVICE void forget(W& x) {
+  if constexpr (sizeof(W) == 8) {
+    asm volatile("" : "+l"(x));
+  } else {
+    unsigned word = x;
+    asm volatile("" : "+r"(word));
+    x = W(word);
+  }
+}
+
+// The lanes of the warp whose digit, the low 8 bits, is the same.
+TP_DEVICE inline unsigned match(unsigned digit) {
+  unsigned same;
+#define TP_VOTE(bit, votes)      \
+  "and.b32 set, %1, " #bit       \
+  "; setp.ne.u32 p, set, 0;\n"   \
+  "vote.sync.ballot.b32 " #votes \
+  ", p, 0xffffffff;\n"           \
+  "@!p not.b32 " #votes ", " #votes ";\n"
+#define TP_ALL "lop3.b32 all, all, a, b, 0x80;\n"
+  asm volatile("{ .reg .pred p; .reg .b32 set, all, a, b;\n"  //
+               TP_VOTE(1, all) TP_VOTE(2, a) TP_VOTE(4, b) TP_ALL TP_VOTE(8, a) TP_VOTE(16, b) TP_ALL TP_VOTE(32, a)
+                   TP_VOTE(64, b) TP_ALL TP_VOTE(128, a) "and.b32 %0, all, a; }"
+               : "=r"(same)
+               : "r"(digit));
+#undef TP_ALL
+#undef TP_VOTE
+  return same;
+}
+
+// What the counter at an address held for this lane's digit, in lane order. The highest lane of each digit adds to its
+// counter.
+TP_DEVICE inline unsigned rank(int lane, unsigned same, unsigned counter) {
+  const unsigned before = __popc(same & ((1u << lane) - 1));
+  const int highest = 31 - __clz(int(same));
+  unsigned begin = 0;
+  if (lane == highest) begin = add_shared(counter, before + 1);
+  return __shfl_sync(~0u, begin, highest) + before;
+}
+
+// Exclusive sums over the first `radix` threads. A barrier of the block.
+TP_DEVICE inline unsigned sum_before(unsigned mine, unsigned* warp_sums) {
+  const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
+  unsigned upto = mine;
+#pragma unroll
+  for (int stride = 1; stride < block::warp_size; stride *= 2) {
+    const unsigned left = __shfl_up_sync(~0u, upto, unsigned(stride));
+    if (lane >= stride) upto += left;
+  }
+  if (lane == block::warp_size - 1 && warp < radix / block::warp_size) warp_sums[warp] = upto;
+  __syncthreads();
+  unsigned before = upto - mine;
+#pragma unroll
+  for (int w = 0; w < radix / block::warp_size; ++w) before += w < warp ? warp_sums[w] : 0;
+  return before;
+}
+
+}  // namespace tp::sort::device

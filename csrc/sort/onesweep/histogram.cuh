@@ -1,0 +1,154 @@
+// The histograms of all digits of all stretches, from one pass over the keys. Blocks share the tiles in equal runs. Who
+// counts a stretch's last tile turns its counts into starts, and finds which passes have anything to move.
+#pragma once
+#include "sort/onesweep/digits.cuh"
+
+namespace tp::sort::device {
+
+template <class W>
+struct Histogram {
+  Problems problems;
+  State state;
+  int passes;
+  KeyOrder<W> order;
+  int begin_bit, end_bit;
+  const W* keys;
+};
+
+// Every counter stands `1 << log_copies` times, side by side, and lanes count in their own column: so the lanes of a
+// warp meet in no bank. Where there is little to count, one column is sooner cleared and summed up.
+template <class W, int threads_, int log_copies_>
+struct HistogramShape {
+  static constexpr int threads = threads_, log_copies = log_copies_, copies = 1 << log_copies;
+  static constexpr int passes = int(sizeof(W)), table_bytes = radix * copies * 4;
+  static constexpr int shared_bytes = passes * table_bytes;
+  static_assert(threads >= radix, "a thread a digit");
+};
+
+template <class Shape, class W, bool floating>
+class HistogramBlock {
+  static constexpr int warps = radix / block::warp_size;
+  const Histogram<W>& a;
+  const Images<W, floating> image;
+  unsigned* bins;  // [passes, radix, copies]
+  unsigned long long* sums;
+  const int thread = int(threadIdx.x);
+
+ public:
+  TP_DEVICE HistogramBlock(const Histogram<W>& a, char* pool, unsigned long long* sums)
+      : a(a), image{a.order}, bins(reinterpret_cast<unsigned*>(pool)), sums(sums) {
+    for (int i = thread; i < a.passes * radix * Shape::copies; i += Shape::threads) bins[i] = 0;
+    __syncthreads();
+  }
+
+  TP_DEVICE void count(const Tile& t) {
+    constexpr int bunch = 8;
+    const W* from = a.keys + t.begin;
+    int first = thread;
+    for (; first + (bunch - 1) * Shape::threads < t.count; first += bunch * Shape::threads) {
+      W key[bunch];
+#pragma unroll
+      for (int u = 0; u < bunch; ++u) key[u] = from[first + u * Shape::threads];
+      count_keys(key);
+    }
+    for (; first < t.count; first += Shape::threads) {
+      const W key[] = {from[first]};
+      count_keys(key);
+    }
+  }
+
+  // Adds what was counted in `tiles` tiles to the stretch of `t`, one of them.
+  TP_DEVICE void flush(const Tile& t, unsigned tiles) {
+    __shared__ bool complete;
+    __syncthreads();
+    for (int i = thread; i < a.passes * radix; i += Shape::threads) {
+      unsigned n = 0;
+      for (int c = 0; c < Shape::copies; ++c) {
+        unsigned& bin = bins[i * Shape::copies + (c + thread) % Shape::copies];
+        n += bin;
+        bin = 0;
+      }
+      if (n) atomicAdd(counts(t) + i, static_cast<unsigned long long>(n));
+    }
+    __threadfence();
+    __syncthreads();
+    if (thread == 0) complete = atomicAdd(a.state.done + t.stretch, tiles) + tiles == unsigned(a.problems.tiles_of(t));
+    __syncthreads();
+    if (!complete) return;
+    __threadfence();
+    for (int p = 0; p < a.passes; ++p) finish(t, p);
+  }
+
+ private:
+  TP_DEVICE unsigned long long* counts(const Tile& t) const { return a.state.starts + t.stretch * a.passes * radix; }
+
+  template <int n>
+  TP_DEVICE void count_keys(const W (&key)[n]) {
+    constexpr int log_bytes = Shape::log_copies + 2;
+    const unsigned column = shared_address(bins) + unsigned(thread) % Shape::copies * 4;
+    const W flip = image.flip();
+#pragma unroll
+    for (int p = 0; p < Shape::passes; ++p) {
+      const int begin = a.begin_bit + p * digit_bits;
+      if (p >= a.passes) break;
+      const unsigned mask = ((1u << tp::min(digit_bits, a.end_bit - begin)) - 1) << log_bytes;
+#pragma unroll
+      for (int u = 0; u < n; ++u) {
+        const W x = W(image(key[u]) ^ flip);
+        unsigned offset;
+        if constexpr (sizeof(W) == 8) {
+          offset = unsigned(x >> (begin & 63)) << log_bytes;
+        } else {
+          offset = __funnelshift_r(unsigned(x), unsigned(x), unsigned(begin - log_bytes) & 31);
+        }
+        count_shared(column + p * Shape::table_bytes + (offset & mask));
+      }
+    }
+  }
+
+  // From counts to starts, by the first `radix` threads.
+  TP_DEVICE void finish(const Tile& t, int p) {
+    const int warp = thread / block::warp_size, lane = thread % block::warp_size;
+    unsigned long long* const at = counts(t) + p * radix + thread;
+    const unsigned long long own = thread < radix ? __ldcg(at) : 0;
+    unsigned long long upto = own;
+#pragma unroll
+    for (int stride = 1; stride < block::warp_size; stride *= 2) {
+      const unsigned long long left = __shfl_up_sync(~0u, upto, unsigned(stride));
+      if (lane >= stride) upto += left;
+    }
+    if (lane == block::warp_size - 1 && warp < warps) sums[warp] = upto;
+    __syncthreads();
+    if (thread < radix) {
+      for (int w = 0; w < warp; ++w) upto += sums[w];
+      *at = upto - own;
+      if (own && own != static_cast<unsigned long long>(t.n)) atomicOr(a.state.active, 1u << p);
+    }
+    __syncthreads();
+  }
+};
+
+template <class Shape, class W, bool floating>
+__global__ __launch_bounds__(Shape::threads) void histogram_kernel(const __grid_constant__ Histogram<W> a) {
+  extern __shared__ __align__(16) char histogram_pool[];
+  __shared__ unsigned long long sums[radix / block::warp_size];
+  let_next_launch_start();
+  HistogramBlock<Shape, W, floating> block(a, histogram_pool, sums);
+  const int64_t tiles = a.problems.tiles(), blocks = int64_t(gridDim.x);
+  const int64_t end = tiles * (int64_t(blockIdx.x) + 1) / blocks;
+  Tile last{};
+  unsigned counted = 0;
+  for (int64_t i = tiles * int64_t(blockIdx.x) / blocks; i < end; ++i) {
+    const Tile t = a.problems.find(i);
+    if (counted && t.stretch != last.stretch) {
+      block.flush(last, counted);
+      counted = 0;
+    }
+    block.count(t);
+    last = t;
+    ++counted;
+  }
+  if (counted) block.flush(last, counted);
+}
+
+}  // namespace tp::sort::device

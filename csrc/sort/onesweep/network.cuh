@@ -1,0 +1,162 @@
+// Short stretches: each is sorted by a group of lanes in registers, by Batcher's networks. A key travels with the place
+// that it came from, in one word where both fit, so that no two are equal and the order is stable.
+//
+// A lane sorts its own items first (odd-even merges). Then runs of twice the length are merged: the first step compares
+// an item with its mirror image in the merged run, so that all comparisons point the same way; strides within a lane
+// need no shuffle.
+#pragma once
+#include "block/warp.cuh"
+#include "sort/onesweep/stretches.cuh"
+
+namespace tp::sort::device {
+
+// A window and a place in one word of 16 more bits, or in two.
+template <class W, class Word, int shift>
+struct Packed {
+  Word word;
+  TP_DEVICE static Packed of(W window, int place) { return {Word(Word(window) << shift | Word(place))}; }
+  TP_DEVICE static Packed none() { return {Word(-1)}; }
+  TP_DEVICE W window() const { return W(word >> shift); }
+  TP_DEVICE int place() const { return int(word & ((Word(1) << shift) - 1)); }
+  TP_DEVICE bool operator<(const Packed& other) const { return word < other.word; }
+};
+struct Pair {
+  uint64_t key;
+  unsigned at;
+  TP_DEVICE static Pair of(uint64_t window, int place) { return {window, unsigned(place)}; }
+  TP_DEVICE static Pair none() { return {~uint64_t(0), ~0u}; }
+  TP_DEVICE uint64_t window() const { return key; }
+  TP_DEVICE int place() const { return int(at); }
+  TP_DEVICE bool operator<(const Pair& other) const { return key < other.key || (key == other.key && at < other.at); }
+};
+template <class W>
+struct Placed {
+  using type = Packed<W, uint32_t, 16>;
+};
+template <>
+struct Placed<uint32_t> {
+  using type = Packed<uint32_t, uint64_t, 32>;
+};
+template <>
+struct Placed<uint64_t> {
+  using type = Pair;
+};
+
+template <class T>
+TP_DEVICE void exchange(T& a, T& b) {
+  const bool swaps = b < a;
+  const T low = swaps ? b : a;
+  b = swaps ? a : b;
+  a = low;
+}
+
+// One step of the odd-even merges of runs, and all that follow.
+template <int run, int stride, class T, int items>
+TP_DEVICE void sort_own(T (&x)[items]) {
+#pragma unroll
+  for (int i = 0; i + stride < items; ++i) {
+    const int j = i - stride % run;
+    if (j >= 0 && j / stride % 2 == 0 && i / (2 * run) == (i + stride) / (2 * run)) exchange(x[i], x[i + stride]);
+  }
+  if constexpr (stride > 1) {
+    sort_own<run, stride / 2>(x);
+  } else if constexpr (2 * run < items) {
+    sort_own<2 * run, 2 * run>(x);
+  }
+}
+// The last steps of a merge: strides within a lane.
+template <int stride, class T, int items>
+TP_DEVICE void merge_own(T (&x)[items]) {
+#pragma unroll
+  for (int v = 0; v < items; ++v) {
+    if ((v & stride) == 0) exchange(x[v], x[v + stride]);
+  }
+  if constexpr (stride > 1) merge_own<stride / 2>(x);
+}
+
+template <class T>
+TP_DEVICE T keep(const T& mine, const T& other, bool lower) {
+  return (other < mine) == lower ? other : mine;
+}
+template <class T>
+TP_DEVICE T from_lane(const T& x, int lane) {
+  return block::detail::by_words(x, [=](unsigned w) { return __shfl_sync(~0u, w, lane); });
+}
+
+// Sorts the items of each `lanes` neighbouring lanes, lane by lane.
+template <class T, int items>
+TP_DEVICE void sort_lanes(T (&x)[items], int lane, int lanes) {
+  sort_own<1, 1>(x);
+#pragma unroll 1
+  for (int merged = 2; merged <= lanes; merged *= 2) {
+    const int mirror = lane ^ (merged - 1);
+    const bool low_half = (lane & (merged / 2)) == 0;
+#pragma unroll
+    for (int v = 0; v < items / 2; ++v) {
+      const T a = from_lane(x[items - 1 - v], mirror), b = from_lane(x[v], mirror);
+      x[v] = keep(x[v], a, low_half);
+      x[items - 1 - v] = keep(x[items - 1 - v], b, low_half);
+    }
+#pragma unroll 1
+    for (int stride = merged / 4; stride >= 1; stride /= 2) {
+      const bool lower = (lane & stride) == 0;
+#pragma unroll
+      for (int v = 0; v < items; ++v) x[v] = keep(x[v], from_lane(x[v], lane ^ stride), lower);
+    }
+    merge_own<items / 2>(x);
+  }
+}
+
+constexpr int network_threads = 128;
+constexpr int most_classes = 4;
+
+template <class W>
+struct Network {
+  Moves<W> moves;
+  Stretches stretches[most_classes];  // of up to items << class keys, the first class being first_class
+  int first_class, classes;
+};
+
+template <class W, int items>
+__global__ __launch_bounds__(network_threads) void network_kernel(const __grid_constant__ Network<W> a) {
+  using T = typename Placed<W>::type;
+  constexpr int warps = network_threads / block::warp_size, pitch = items + 1;  // lanes meet in no bank
+  __shared__ T sorted[warps][block::warp_size * pitch];
+  const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
+  T* const mine = sorted[warp];
+#pragma unroll 1
+  for (int c = 0; c < a.classes; ++c) {
+    const Stretches& stretches = a.stretches[c];
+    const int lanes = 1 << (a.first_class + c), groups = block::warp_size / lanes;
+    const int group = lane / lanes, in_group = lane % lanes;
+    const int64_t count = stretches.size(), step = int64_t(gridDim.x) * warps * groups;
+    for (int64_t i = (int64_t(blockIdx.x) * warps + warp) * groups; i < count; i += step) {
+      Stretches::Range range{0, 0};
+      if (i + group < count) range = stretches.at(i + group);
+      T x[items];
+#pragma unroll
+      for (int v = 0; v < items; ++v) {
+        const int place = v * lanes + in_group;
+        x[v] = place < range.n ? T::of(a.moves.window(range.begin + place), place) : T::none();
+      }
+      sort_lanes(x, lane, lanes);
+#pragma unroll
+      for (int v = 0; v < items; ++v) mine[lane * pitch + v] = x[v];
+      __syncwarp();
+#pragma unroll
+      for (int v = 0; v < items; ++v) {
+        const int to = v * lanes + in_group;
+        if (to >= range.n) break;
+        const T& y = mine[group * lanes * pitch + to / items * pitch + to % items];
+        a.moves.put(range.begin + to, range.begin, y.place(), y.window());
+      }
+      __syncwarp();
+    }
+  }
+}
+
+// The longest stretch that is sorted so, and how many items a lane holds for it.
+template <class W>
+constexpr int network_most = sizeof(W) == 8 ? 512 : 1024;
+
+}  // namespace tp::sort::device

@@ -1,0 +1,10 @@
+#ifdef __CUDACC__
+#include "sort/onesweep/short.cuh"
+
+namespace tp::sort::device {
+
+template void sort_rows_on_chip<uint16_t>(const Args&, Context&);
+template Listed sort_segments_on_chip<uint16_t>(const Args&, Context&);
+
+}  // namespace tp::sort::device
+#endif

@@ -1,0 +1,103 @@
+// Stretches of keys that are sorted on chip: where they are, and how their keys and values come and go.
+#pragma once
+#include "block/offsets.h"
+#include "sort/sort.h"
+
+namespace tp::sort::device {
+
+// The stretches of one class of segments, or all rows.
+struct Stretches {
+  block::Offsets offsets;
+  int64_t rows, n;       // equal rows, where there is no list
+  const unsigned* list;  // the numbers of `count` segments, but no more than `most`
+  const unsigned long long* count;
+  int64_t most;
+
+  static Stretches of_rows(const Args& args) {
+    return {block::Offsets(nullptr, false, 0, 0), args.rows, args.n, nullptr, nullptr, 0};
+  }
+  struct Range {
+    int64_t begin;
+    int n;
+  };
+#ifdef __CUDACC__
+  TP_DEVICE int64_t size() const { return list ? tp::min(int64_t(*count), most) : rows; }
+  TP_DEVICE Range at(int64_t i) const {
+    if (!list) return {i * n, int(n)};
+    const auto bound = offsets.bind(simt::Pointers{});
+    const int64_t segment = list[i], begin = bound.begin(segment);
+    return {begin, int(bound.end(segment) - begin)};
+  }
+#endif
+};
+
+// Keys by their windows on the way in, and raw on the way out.
+template <class W>
+struct Moves {
+  const W* keys;
+  W* keys_out;
+  const void* values;
+  void* values_out;
+  int value_bytes;
+  KeyOrder<W> order;
+  bool partial, floating;  // the window is not all of the image; a key may not be its image's only one
+
+  explicit Moves(const Args& args)
+      : keys(static_cast<const W*>(args.keys)),
+        keys_out(static_cast<W*>(args.keys_out)),
+        values(args.values),
+        values_out(args.values_out),
+        value_bytes(args.values_out ? args.value_bytes : 0),
+        order(args.order<W>()),
+        partial(args.begin_bit > 0 || args.end_bit < args.type.bits),
+        floating(args.type.kind == KeyKind::floating) {}
+
+  // Whether the window alone says what the key is, and nothing goes with it.
+  bool windows_suffice() const { return !partial && !floating && !value_bytes; }
+
+#ifdef __CUDACC__
+  TP_DEVICE W window(int64_t i) const { return order.window(keys[i]); }
+
+  // Puts the key at from + place, whose window this is, to position `to`, and what goes with it.
+  TP_DEVICE void put(int64_t to, int64_t from, int place, W window) const {
+    if (keys_out) keys_out[to] = raw(from + place, window);
+    if (value_bytes) put_value(to, from, place);
+  }
+  TP_DEVICE void copy(int64_t i) const {
+    if (keys_out) keys_out[i] = keys[i];
+    if (value_bytes) put_value(i, i, 0);
+  }
+  TP_DEVICE W raw(int64_t i, W window) const {
+    const W image = W(window ^ order.complement);
+    if (partial || (floating && (image == W(-1) || image == KeyOrder<W>::sign))) return keys[i];
+    return order.raw(window);
+  }
+
+ private:
+  template <class V>
+  TP_DEVICE void move(int64_t to, int64_t from) const {
+    static_cast<V*>(values_out)[to] = static_cast<const V*>(values)[from];
+  }
+  TP_DEVICE void put_value(int64_t to, int64_t from, int place) const {
+    if (!values) {
+      if (value_bytes == 8) {
+        static_cast<int64_t*>(values_out)[to] = place;
+      } else {
+        static_cast<int32_t*>(values_out)[to] = place;
+      }
+    } else if (value_bytes == 4) {
+      move<uint32_t>(to, from + place);
+    } else if (value_bytes == 8) {
+      move<uint64_t>(to, from + place);
+    } else if (value_bytes == 1) {
+      move<uint8_t>(to, from + place);
+    } else if (value_bytes == 2) {
+      move<uint16_t>(to, from + place);
+    } else {
+      move<Word16>(to, from + place);
+    }
+  }
+#endif
+};
+
+}  // namespace tp::sort::device

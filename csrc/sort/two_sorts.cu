@@ -1,0 +1,88 @@
+// A sort of segments as two stable sorts of everything, as if the segment were the most significant digit of a key: all
+// keys by themselves, then by the segment that each came from. Segments of any lengths take the same time.
+#include "block/offsets.h"
+#include "sort/items.h"
+
+namespace tp::segment_sort {
+namespace {
+
+using namespace sort;
+constexpr const char* rung = "two_sorts";
+
+// digits[i]: one more than the segment that the i-th key in order came from.
+struct FindSegments {
+  const int64_t* places;
+  int64_t* digits;
+  block::Offsets offsets;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto place = block.global("places", places, offsets.n);
+    const auto digit = block.global("digits", digits, offsets.n);
+    const auto segments = offsets.bind(block);
+    for_each(block, "find", offsets.n, [&](int64_t i) { digit[i] = segments.find(place[i]) + 1; });
+  }
+};
+
+// Keys follow their places; what lies in no segment stays where it is.
+template <class W>
+struct Gather {
+  const W* keys;
+  Items<W> items;
+  block::Offsets offsets;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto from = block.global("keys", keys, offsets.n);
+    const auto to = items.bind(block, "items", "places", offsets.n);
+    const auto segments = offsets.bind(block);
+    for_each(block, "gather", offsets.n, [&](int64_t i) {
+      int64_t place = to.places[i];
+      if (i < segments.begin(0) || i >= segments.begin(offsets.segments)) place = i;
+      to.set(i, {W(from[place]), place});
+    });
+  }
+};
+
+int bits_of(int64_t digits) {
+  int bits = 0;
+  for (; bits < 63 && digits >> bits > 0; ++bits) continue;
+  return bits;
+}
+
+}  // namespace
+
+void two_sorts(const Args& args, Context& context) {
+  const block::Offsets offsets(args.offsets, args.long_offsets, args.rows, args.n);
+  int64_t *by_key = context.workspace<int64_t>(args.n), *digits = context.workspace<int64_t>(args.n);
+  int64_t* places = context.workspace<int64_t>(args.n);
+
+  Args keys = args;
+  keys.rows = 1;
+  keys.offsets = nullptr;
+  keys.keys_out = nullptr;
+  keys.values = nullptr;
+  keys.values_out = by_key;
+  keys.value_bytes = 8;
+  radix_coarsened(keys, context);
+  launch_for_each(context, rung, args.n, FindSegments{by_key, digits, offsets});
+
+  Args segments = keys;
+  segments.keys = digits;
+  segments.values = by_key;
+  segments.values_out = places;
+  segments.type = {KeyKind::unsigned_integer, 8, 64, 0};
+  segments.descending = false;
+  segments.begin_bit = 0;
+  segments.end_bit = bits_of(args.rows + 1);
+  radix_coarsened(segments, context);
+
+  with_key_word(args.type, [&](auto type) {
+    using W = typename decltype(type)::type;
+    const Items<W> items{context.workspace<W>(args.n), places};
+    launch_for_each(context, rung, args.n, Gather<W>{static_cast<const W*>(args.keys), items, offsets});
+    store_items(rung, args, context, items);
+  });
+}
+
+}  // namespace tp::segment_sort
