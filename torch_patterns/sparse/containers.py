@@ -113,6 +113,7 @@ FORMATS = {cls.__name__.lower(): cls for cls in (COO, CSR, CSC, ELL, HYB, JDS, S
 
 for _name, _cls in FORMATS.items():
     _pytree._register_namedtuple(_cls, serialized_type_name=f"torch_patterns.{_name.upper()}")
+torch.serialization.add_safe_globals(list(FORMATS.values()))  # tuples of tensors and numbers: nothing runs
 
 
 def format_of(a: Matrix) -> str:

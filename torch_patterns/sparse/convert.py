@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_patterns.scan import scan
+from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sparse.containers import (
     COO,
     CSC,
@@ -61,7 +63,7 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
     if format == "csc":
         return _to_csc(a)
     if format == "coo" and isinstance(a, CSC):
-        cols = _ops.segment_expand(_arange(a.row_idx, a.shape[1]), a.col_ptrs, a.row_idx.shape[0])
+        cols = segment_expand(_arange(a.row_idx, a.shape[1]), a.col_ptrs, a.row_idx.shape[0])
         return COO(a.row_idx, cols, a.values, a.shape)
     csr = _to_csr(a)
     return csr if format == "csr" else _FROM_CSR[format](csr, **options)
@@ -104,8 +106,7 @@ def _sorted(a: Matrix, by_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
     structure = [getattr(a, name) for name in index_fields(a)]
     ptrs, perm, other = _ops.sparse_plan(format_of(a), structure, *a.shape, sections, by_rows)
     if isinstance(a, ELL | HYB | SELL):  # padding comes last
-        entries = ptrs[-1].item()
-        torch._check(entries >= 0)
+        entries = _size(ptrs[-1])
         torch._check(entries <= perm.shape[0])
         perm, other = perm.narrow(0, 0, entries), other.narrow(0, 0, entries).clone()
     return ptrs, other, flat_values(a).index_select(0, perm)
@@ -129,7 +130,7 @@ def _arange(like: Tensor, n: int) -> Tensor:
 def _entries(a: CSR) -> tuple[Tensor, Tensor]:
     """The row of each entry, and its place in the row."""
     n = a.col_idx.shape[0]
-    rows = _ops.segment_expand(_arange(a.row_ptrs, a.shape[0]), a.row_ptrs, n)
+    rows = segment_expand(_arange(a.row_ptrs, a.shape[0]), a.row_ptrs, n)
     if a.shape[0] == 0:
         return rows, rows
     return rows, _arange(rows, n) - a.row_ptrs.index_select(0, rows)
@@ -147,7 +148,7 @@ def _place(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None = N
 def _exclusive(counts: Tensor) -> Tensor:
     """[0, counts[0], counts[0] + counts[1], ...], one longer, of the dtype of `counts`."""
     padded = torch.nn.functional.pad(counts.long(), (0, 1))
-    return _ops.scan(padded, 0, "sum", True).to(counts.dtype)
+    return scan(padded, exclusive=True).to(counts.dtype)
 
 
 def _to_coo(a: CSR) -> COO:
@@ -168,21 +169,31 @@ def _padded_rows(a: CSR, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return a.row_ptrs.diff().clamp(0, width), *(x.view(width, n) for x in fields), place
 
 
+def _size(x: Tensor) -> int:
+    """A size that the device knows."""
+    n = x.item()
+    torch._check(n >= 0)
+    return n
+
+
 def _longest(a: CSR) -> int:
-    return int(a.row_ptrs.diff().max()) if a.shape[0] else 0
+    return _size(a.row_ptrs.diff().max().clamp(min=0)) if a.shape[0] else 0
 
 
 def _to_ell(a: CSR, width: int | None = None, max_bytes: int | None = None) -> ELL:
     longest = _longest(a)
-    width = longest if width is None else width
-    if longest > width:
+    if width is None:
+        width = longest
+    elif longest > width:
         row = int((a.row_ptrs.diff() > width).nonzero()[0])
         raise ValueError(f"convert: row {row} is longer than width {width}, the longest has {longest}; 'hyb' cuts them")
-    limit = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes
-    if _ell_bytes(a, width) > limit:
+    limit, needed = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes, _ell_bytes(a, width)
+    if torch.compiler.is_compiling():
+        torch._check(needed <= limit, lambda: "convert: the ELL would be larger than max_bytes; use 'hyb' or 'sell'")
+    elif needed > limit:
         raise RuntimeError(
-            f"convert: ELL of {a.shape[0]} rows, {width} wide, takes {_ell_bytes(a, width)} bytes, more than max_bytes "
-            f"{limit}; use 'hyb', 'sell' or 'csr', which pad less"
+            f"convert: ELL of {a.shape[0]} rows, {width} wide, takes {needed} bytes, more than max_bytes {limit}; use "
+            "'hyb', 'sell' or 'csr', which pad less"
         )
     return ELL(*_padded_rows(a, width)[:3], a.shape)
 
@@ -204,13 +215,13 @@ def _to_jds(a: CSR) -> JDS:
     perm, longest = _by_length(lengths), _longest(a)
     # Diagonal k is as long as there are rows of more than k entries.
     counts = _ops.histogram(lengths, longest + 1) if a.shape[0] else lengths.new_zeros(1, dtype=torch.long)
-    diagonals = a.shape[0] - _ops.scan(counts, 0, "sum").narrow(0, 0, longest)
+    diagonals = a.shape[0] - scan(counts).narrow(0, 0, longest)
     ptrs = _exclusive(diagonals.to(lengths.dtype))
     rows, place = _entries(a)
     n = a.col_idx.shape[0]
     at = rows
-    if n and longest:
-        at = ptrs.index_select(0, place.clamp(0, longest - 1)).long() + _inverse(perm).index_select(0, rows)
+    if a.shape[0]:
+        at = ptrs.index_select(0, place.clamp(min=0).clamp(max=longest)).long() + _inverse(perm).index_select(0, rows)
     return JDS(perm, ptrs, _place(a.col_idx, at, n, -1), _place(a.values, at, n, 0), a.shape)
 
 
@@ -239,8 +250,7 @@ def _to_sell(a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = Non
     heights = (n - _arange(lengths, sections) * section_rows).clamp(max=section_rows)
     widths = by_section.amax(1) if sections else heights
     ptrs = _exclusive(heights * widths)
-    total = ptrs[-1].item()
-    torch._check(total >= 0)
+    total = _size(ptrs[-1])
     rows, place = _entries(a)
     at = rows
     if n:
@@ -290,15 +300,9 @@ def coalesce(a: Matrix) -> Matrix:
         first[1:] = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
     starts = _ops.compact(_arange(rows, n), first)
     offsets = torch.cat([starts, starts.new_full((1,), n)])
-    values = _segment_sums(coo.values.index_select(0, order), offsets)
+    values = segment_reduce(coo.values.index_select(0, order), offsets).to(coo.values.dtype)
     result = COO(rows.index_select(0, starts), cols.index_select(0, starts), values, coo.shape)
     return result if isinstance(a, COO) else _again(_to_csr(result), a)
-
-
-def _segment_sums(values: Tensor, offsets: Tensor) -> Tensor:
-    from torch_patterns.segmented import segment_reduce
-
-    return segment_reduce(values, offsets).to(values.dtype)
 
 
 def to_dense(a: Matrix) -> Tensor:
