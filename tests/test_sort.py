@@ -196,9 +196,30 @@ def test_lexsort_as_numpy(device):
         lexsort([])
 
 
+# On CUDA: what a few lanes, a warp, and blocks hold, and what takes two tiles.
+ON_CHIP = (4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192, 8448)
+
+
+@pytest.mark.parametrize("rows", [1, 700], ids=str)
+def test_rows_of_every_class(rows, device):
+    random = torch.Generator().manual_seed(8)
+    for n in (m + more for m in ON_CHIP for more in (0, 1) if m * rows < 2**20):
+        x = torch.randint(-(2**31), 2**31, (rows, n), generator=random).int()
+        for keys in (x, x.view(torch.float32), (x % 7).long()):
+            for descending in (False, True):
+                want = stable_order(keys, descending=descending)
+                got, order = sort(keys.to(device), descending=descending)
+                assert_equal(order, want, f"{n} {keys.dtype}")
+                assert_same_bits(got.cpu(), keys.gather(1, want), f"{n} {keys.dtype}")
+                alone = sort_keys(keys.to(device), descending=descending)
+                assert_same_bits(alone.cpu(), got.cpu(), f"{n} {keys.dtype}")
+
+
 def test_segments_never_mix(device):
-    """Every length from 0 to 65, then one long segment and a thousand of one key."""
-    lengths = torch.cat([torch.arange(66), torch.tensor([40_000]), torch.ones(1000).long()])
+    """Every length from 0 to 65, those around the classes, then one long segment and a thousand of one key."""
+    edges = torch.tensor([m + more for m in ON_CHIP if m > 65 for more in (-1, 0, 1)])
+    lengths = torch.cat([torch.arange(66), edges, torch.tensor([40_000]), torch.ones(1000).long()])
+    lengths = lengths[torch.randperm(len(lengths), generator=torch.Generator().manual_seed(6))]
     offsets = torch.cat([torch.zeros(1).long(), lengths.cumsum(0)])
     n = int(offsets[-1])
     segment = torch.repeat_interleave(torch.arange(len(lengths)), lengths)

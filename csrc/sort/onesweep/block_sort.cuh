@@ -7,7 +7,9 @@
 namespace tp::sort::device {
 
 constexpr int block_items = 16, block_threads = 512;
+constexpr int least_block_threads = 128;
 constexpr int block_most = block_items * block_threads;  // places fit in 16 bits
+constexpr int small_block_most = block_items * least_block_threads;
 
 template <class W>
 struct BlockSort {
@@ -127,18 +129,19 @@ class StretchSorter {
     __syncthreads();
   }
 
-  // From counts to where each warp's keys of each digit begin. The block has at least `radix` threads.
+  // From counts to where each warp's keys of each digit begin. A thread sees to one digit, or to two side by side.
   TP_DEVICE void share_counts() {
     __shared__ unsigned warp_sums[radix / block::warp_size];
+    const int each = int(blockDim.x) < radix ? 2 : 1, first = thread * each, last = tp::min(first + each, radix);
     unsigned total = 0;
-    if (thread < radix) {
-      for (int w = 0; w < warps_; ++w) total += bins_[w * radix + thread];
+    for (int d = first; d < last; ++d) {
+      for (int w = 0; w < warps_; ++w) total += bins_[w * radix + d];
     }
     unsigned sum = sum_before(total, warp_sums);
-    if (thread < radix) {
+    for (int d = first; d < last; ++d) {
       for (int w = 0; w < warps_; ++w) {
-        const unsigned count = bins_[w * radix + thread];
-        bins_[w * radix + thread] = sum;
+        const unsigned count = bins_[w * radix + d];
+        bins_[w * radix + d] = sum;
         sum += count;
       }
     }

@@ -1,14 +1,20 @@
 // Segments by length: each is noted on the list of its class, for the kernel that sorts such lengths.
 #pragma once
+#include "sort/onesweep/block_sort.cuh"
 #include "sort/onesweep/network.cuh"
 #include "sort/onesweep/onesweep.h"
 
 namespace tp::sort::device {
 
-// Classes 0 to 8 are of up to 4, 8, ... 1024 keys, class 9 is what a block holds, class 10 the rest. Segments of one
-// key are only copied.
-constexpr int classes = 11, block_class = 9, long_class = 10;
-constexpr int64_t least_of(int c) { return c == 0 ? 2 : c == long_class ? short_most + 1 : (int64_t(2) << c) + 1; }
+// Classes 0 to 7 are of up to 4, 8, ... 512 keys, 8 and 9 of what a small and a large block hold, and 10 the rest.
+// Segments of one key are only copied.
+constexpr int classes = 11, small_block_class = 8, block_class = 9, long_class = 10;
+constexpr int64_t least_of(int c) {
+  return c == 0             ? 2
+         : c == block_class ? small_block_most + 1
+         : c == long_class  ? short_most + 1
+                            : (int64_t(2) << c) + 1;
+}
 
 struct Lists {
   unsigned* segments[classes];
@@ -23,51 +29,57 @@ struct Classify {
   Lists lists;
 };
 
-template <class W>
-TP_DEVICE int class_of(int64_t n) {
+TP_DEVICE inline int class_of(int64_t n) {
   if (n <= 4) return 0;
-  if (n > short_most) return long_class;
-  if (n > network_most<W>) return block_class;
+  if (n > network_most) return n > short_most ? long_class : n > small_block_most ? block_class : small_block_class;
   return 30 - __clz(int(n) - 1);
 }
 
-constexpr int classify_threads = 256;
+constexpr int classify_threads = 256, classify_items = 4;
 
 template <class W>
 __global__ __launch_bounds__(classify_threads) void classify_kernel(const __grid_constant__ Classify<W> a) {
+  constexpr int share = classify_threads * classify_items;
   __shared__ unsigned counts[classes];
   __shared__ unsigned long long begins[classes];
   const int thread = int(threadIdx.x);
-  const int64_t first = int64_t(blockIdx.x) * classify_threads + thread, step = int64_t(gridDim.x) * classify_threads;
   const auto bound = a.offsets.bind(simt::Pointers{});
-  for (int64_t base = first - thread; base < a.offsets.segments; base += step) {
-    const int64_t segment = base + thread;
+  const int64_t segments = a.offsets.segments, step = int64_t(gridDim.x) * share;
+  for (int64_t base = int64_t(blockIdx.x) * share; base < segments; base += step) {
     if (thread < classes) counts[thread] = 0;
     __syncthreads();
-    int mine = -1;
-    unsigned slot = 0;
-    if (segment < a.offsets.segments) {
+    int mine[classify_items];
+    unsigned slot[classify_items];
+#pragma unroll
+    for (int k = 0; k < classify_items; ++k) {
+      const int64_t segment = base + k * classify_threads + thread;
+      mine[k] = -1;
+      if (segment >= segments) continue;
       const int64_t begin = bound.begin(segment), n = bound.end(segment) - begin;
       if (n == 1) a.moves.copy(begin);
-      if (n > 1) {
-        mine = class_of<W>(n);
-        slot = atomicAdd(counts + mine, 1u);
-      }
+      if (n > 1) mine[k] = class_of(n);
+    }
+#pragma unroll
+    for (int k = 0; k < classify_items; ++k) {
+      if (mine[k] >= 0) slot[k] = atomicAdd(counts + mine[k], 1u);
     }
     __syncthreads();
     if (thread < classes && counts[thread]) {
       begins[thread] = atomicAdd(a.lists.counts + thread, static_cast<unsigned long long>(counts[thread]));
     }
     __syncthreads();
-    if (mine >= 0) {
-      const int64_t at = int64_t(begins[mine] + slot);
-      if (at < a.lists.most[mine]) a.lists.segments[mine][at] = unsigned(segment);
+#pragma unroll
+    for (int k = 0; k < classify_items; ++k) {
+      if (mine[k] < 0) continue;
+      const int64_t at = int64_t(begins[mine[k]] + slot[k]);
+      if (at < a.lists.most[mine[k]]) a.lists.segments[mine[k]][at] = unsigned(base + k * classify_threads + thread);
     }
     __syncthreads();
   }
-  const int64_t before = bound.begin(0), after = bound.begin(a.offsets.segments);
-  for (int64_t i = first; i < before; i += step) a.moves.copy(i);
-  for (int64_t i = after + first; i < a.offsets.n; i += step) a.moves.copy(i);
+  const int64_t first = int64_t(blockIdx.x) * classify_threads + thread, stride = int64_t(gridDim.x) * classify_threads;
+  const int64_t before = bound.begin(0), after = bound.begin(segments);
+  for (int64_t i = first; i < before; i += stride) a.moves.copy(i);
+  for (int64_t i = after + first; i < a.offsets.n; i += stride) a.moves.copy(i);
 }
 
 }  // namespace tp::sort::device

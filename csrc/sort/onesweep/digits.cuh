@@ -9,19 +9,26 @@ namespace tp::sort::device {
 // The image of a key, but for what a whole sort can leave to the end: `flip` is to be added without carry.
 template <class W, bool floating>
 struct Images {
+  using Wide = typename std::conditional<sizeof(W) == 8, uint64_t, unsigned>::type;  // bits above W's mean nothing
   KeyOrder<W> order;
 
   TP_DEVICE W flip() const {
     if constexpr (!floating) return W(order.flip_positive ^ order.complement);
     return sizeof(W) == 4 ? order.complement : W(0);
   }
-  TP_DEVICE W operator()(W raw) const {
+  TP_DEVICE Wide operator()(W raw) const {
     if constexpr (!floating) {
       return raw;
     } else if constexpr (sizeof(W) == 4) {
       // Adding +0.0 turns -0.0 into +0.0 and any NaN into the one of all ones but the sign.
       const unsigned x = __float_as_uint(__fadd_rn(__uint_as_float(raw), 0.0f));
       return x ^ (unsigned(int(x) >> 31) | 0x80000000u);
+    } else if constexpr (sizeof(W) == 2) {
+      const unsigned x = raw, magnitude = x & 0x7fff;
+      unsigned image = x ^ (0u - (x >> 15) | 0x8000u);
+      if (magnitude > order.infinity) image = 0xffff;
+      if (magnitude == 0) image = 0x8000;
+      return image ^ order.complement;
     } else {
       return order.image(raw);
     }
@@ -43,9 +50,12 @@ class Entry {
     if (sizeof(W) < 8) shift_ = (shift - log_bytes) & 31;
   }
   TP_DEVICE unsigned operator()(W raw) const {
-    const W x = image_(raw);
-    if constexpr (sizeof(W) == 8) return ((unsigned(x >> shift_) << log_bytes) & mask_) ^ base_;
-    return (__funnelshift_r(unsigned(x), unsigned(x), unsigned(shift_)) & mask_) ^ base_;
+    const auto x = image_(raw);
+    if constexpr (sizeof(W) == 8) {
+      return ((unsigned(x >> shift_) << log_bytes) & mask_) ^ base_;
+    } else {
+      return (__funnelshift_r(x, x, unsigned(shift_)) & mask_) ^ base_;
+    }
   }
 };
 

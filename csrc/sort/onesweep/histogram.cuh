@@ -21,7 +21,6 @@ template <class W, int threads_, int log_copies_>
 struct HistogramShape {
   static constexpr int threads = threads_, log_copies = log_copies_, copies = 1 << log_copies;
   static constexpr int passes = int(sizeof(W)), table_bytes = radix * copies * 4;
-  static constexpr int shared_bytes = passes * table_bytes;
   static_assert(threads >= radix, "a thread a digit");
 };
 
@@ -29,29 +28,27 @@ template <class Shape, class W, bool floating>
 class HistogramBlock {
   static constexpr int warps = radix / block::warp_size;
   const Histogram<W>& a;
-  const Images<W, floating> image;
   unsigned* bins;  // [passes, radix, copies]
   unsigned long long* sums;
   const int thread = int(threadIdx.x);
 
  public:
   TP_DEVICE HistogramBlock(const Histogram<W>& a, char* pool, unsigned long long* sums)
-      : a(a), image{a.order}, bins(reinterpret_cast<unsigned*>(pool)), sums(sums) {
+      : a(a), bins(reinterpret_cast<unsigned*>(pool)), sums(sums) {
     for (int i = thread; i < a.passes * radix * Shape::copies; i += Shape::threads) bins[i] = 0;
     __syncthreads();
   }
 
-  TP_DEVICE void count(const Tile& t) {
+  TP_DEVICE void count(const W* from, int64_t n) {
     constexpr int bunch = 8;
-    const W* from = a.keys + t.begin;
-    int first = thread;
-    for (; first + (bunch - 1) * Shape::threads < t.count; first += bunch * Shape::threads) {
+    int64_t first = thread;
+    for (; first + (bunch - 1) * Shape::threads < n; first += bunch * Shape::threads) {
       W key[bunch];
 #pragma unroll
       for (int u = 0; u < bunch; ++u) key[u] = from[first + u * Shape::threads];
       count_keys(key);
     }
-    for (; first < t.count; first += Shape::threads) {
+    for (; first < n; first += Shape::threads) {
       const W key[] = {from[first]};
       count_keys(key);
     }
@@ -84,25 +81,15 @@ class HistogramBlock {
 
   template <int n>
   TP_DEVICE void count_keys(const W (&key)[n]) {
-    constexpr int log_bytes = Shape::log_copies + 2;
     const unsigned column = shared_address(bins) + unsigned(thread) % Shape::copies * 4;
-    const W flip = image.flip();
 #pragma unroll
     for (int p = 0; p < Shape::passes; ++p) {
-      const int begin = a.begin_bit + p * digit_bits;
       if (p >= a.passes) break;
-      const unsigned mask = ((1u << tp::min(digit_bits, a.end_bit - begin)) - 1) << log_bytes;
+      const int begin = a.begin_bit + p * digit_bits;
+      const unsigned mask = (1u << tp::min(digit_bits, a.end_bit - begin)) - 1;
+      const Entry<Shape::log_copies + 2, W, floating> entry(a.order, begin & int(8 * sizeof(W) - 1), mask, column);
 #pragma unroll
-      for (int u = 0; u < n; ++u) {
-        const W x = W(image(key[u]) ^ flip);
-        unsigned offset;
-        if constexpr (sizeof(W) == 8) {
-          offset = unsigned(x >> (begin & 63)) << log_bytes;
-        } else {
-          offset = __funnelshift_r(unsigned(x), unsigned(x), unsigned(begin - log_bytes) & 31);
-        }
-        count_shared(column + p * Shape::table_bytes + (offset & mask));
-      }
+      for (int u = 0; u < n; ++u) count_shared(entry(key[u]) + p * Shape::table_bytes);
     }
   }
 
@@ -130,25 +117,20 @@ class HistogramBlock {
 
 template <class Shape, class W, bool floating>
 __global__ __launch_bounds__(Shape::threads) void histogram_kernel(const __grid_constant__ Histogram<W> a) {
-  extern __shared__ __align__(16) char histogram_pool[];
+  extern __shared__ char unaligned_tables[];
   __shared__ unsigned long long sums[radix / block::warp_size];
+  char* const pool = unaligned_tables + (0u - shared_address(unaligned_tables)) % Shape::table_bytes;
   let_next_launch_start();
-  HistogramBlock<Shape, W, floating> block(a, histogram_pool, sums);
+  HistogramBlock<Shape, W, floating> block(a, pool, sums);
   const int64_t tiles = a.problems.tiles(), blocks = int64_t(gridDim.x);
   const int64_t end = tiles * (int64_t(blockIdx.x) + 1) / blocks;
-  Tile last{};
-  unsigned counted = 0;
-  for (int64_t i = tiles * int64_t(blockIdx.x) / blocks; i < end; ++i) {
+  for (int64_t i = tiles * int64_t(blockIdx.x) / blocks; i < end;) {
     const Tile t = a.problems.find(i);
-    if (counted && t.stretch != last.stretch) {
-      block.flush(last, counted);
-      counted = 0;
-    }
-    block.count(t);
-    last = t;
-    ++counted;
+    const int64_t last = tp::min(end, t.first + a.problems.tiles_of(t));  // no tile of this stretch, or none of mine
+    block.count(a.keys + t.begin, tp::min((last - i) * a.problems.tile_items, t.row_begin + t.n - t.begin));
+    block.flush(t, unsigned(last - i));
+    i = last;
   }
-  if (counted) block.flush(last, counted);
 }
 
 }  // namespace tp::sort::device

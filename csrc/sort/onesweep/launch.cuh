@@ -16,11 +16,14 @@ inline int64_t resident(int64_t most, int blocks_a_multiprocessor) {
   return tp::min(most, int64_t(blocks_a_multiprocessor) * device_attribute(cudaDevAttrMultiProcessorCount));
 }
 
-// `overlaps`: the kernel may be set up while the one before it still runs, and waits by itself.
+// `overlaps`: the kernel may be set up while the one before it still runs, and waits by itself, where it is compiled
+// for a machine that knows how to.
 template <class Kernel, class Params>
 void launch(Kernel kernel, int64_t blocks, int threads, int64_t bytes, bool overlaps, const Params& params,
             Context& context) {
   if (bytes > 32 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+  cudaFuncAttributes compiled{};
+  cudaFuncGetAttributes(&compiled, kernel);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -30,7 +33,7 @@ void launch(Kernel kernel, int64_t blocks, int threads, int64_t bytes, bool over
   config.dynamicSmemBytes = size_t(bytes);
   config.stream = cudaStream_t(context.stream);
   config.attrs = &attribute;
-  config.numAttrs = overlaps && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
+  config.numAttrs = overlaps && compiled.ptxVersion >= 90 ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, params);
   check_launch("onesweep");
 }

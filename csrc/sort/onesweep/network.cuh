@@ -10,11 +10,11 @@
 
 namespace tp::sort::device {
 
-// A window and a place in one word of 16 more bits, or in two.
+// A window and a place in one word of 16 more bits, or, if nothing follows its key, a window alone: no bits more.
 template <class W, class Word, int shift>
 struct Packed {
   Word word;
-  TP_DEVICE static Packed of(W window, int place) { return {Word(Word(window) << shift | Word(place))}; }
+  TP_DEVICE static Packed of(W window, int place) { return {Word(Word(window) << shift | Word(shift ? place : 0))}; }
   TP_DEVICE static Packed none() { return {Word(-1)}; }
   TP_DEVICE W window() const { return W(word >> shift); }
   TP_DEVICE int place() const { return int(word & ((Word(1) << shift) - 1)); }
@@ -29,17 +29,21 @@ struct Pair {
   TP_DEVICE int place() const { return int(at); }
   TP_DEVICE bool operator<(const Pair& other) const { return key < other.key || (key == other.key && at < other.at); }
 };
-template <class W>
-struct Placed {
+template <class W, bool placed>
+struct Item {
   using type = Packed<W, uint32_t, 16>;
 };
 template <>
-struct Placed<uint32_t> {
+struct Item<uint32_t, true> {
   using type = Packed<uint32_t, uint64_t, 32>;
 };
 template <>
-struct Placed<uint64_t> {
+struct Item<uint64_t, true> {
   using type = Pair;
+};
+template <class W>
+struct Item<W, false> {
+  using type = Packed<W, typename std::conditional<sizeof(W) == 8, uint64_t, uint32_t>::type, 0>;
 };
 
 template <class T>
@@ -48,6 +52,12 @@ TP_DEVICE void exchange(T& a, T& b) {
   const T low = swaps ? b : a;
   b = swaps ? a : b;
   a = low;
+}
+template <class W, int shift>
+TP_DEVICE void exchange(Packed<W, uint32_t, shift>& a, Packed<W, uint32_t, shift>& b) {
+  const uint32_t low = ::min(a.word, b.word);
+  b.word = ::max(a.word, b.word);
+  a.word = low;
 }
 
 // One step of the odd-even merges of runs, and all that follow.
@@ -117,9 +127,9 @@ struct Network {
   int first_class, classes;
 };
 
-template <class W, int items>
+template <class W, int items, bool placed>
 __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_constant__ Network<W> a) {
-  using T = typename Placed<W>::type;
+  using T = typename Item<W, placed>::type;
   constexpr int warps = network_threads / block::warp_size, pitch = items + 1;  // lanes meet in no bank
   __shared__ T sorted[warps][block::warp_size * pitch];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
@@ -155,8 +165,6 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
   }
 }
 
-// The longest stretch that is sorted so, and how many items a lane holds for it.
-template <class W>
-constexpr int network_most = sizeof(W) == 8 ? 512 : 1024;
+constexpr int64_t network_most = 512;
 
 }  // namespace tp::sort::device

@@ -169,23 +169,20 @@ class PassBlock {
     loads = reinterpret_cast<Stored*>(items_at + (loads_first ? 0 : Shape::tile_items * int(sizeof(W))));
   }
 
-  // Takes tiles until there are no more. The keys of the next one are on their way while this one's are written: there
-  // are places for the tile before, which a slow warp may still write, for this one, and for the next.
-  TP_DEVICE void run(Tile (&tiles)[3]) {
-    W key[items];
+  // Takes tiles until there are no more. The next is chosen while this one is written, no sooner: a tile that has been
+  // taken but not counted keeps all later ones waiting.
+  TP_DEVICE void run(Tile (&tiles)[2]) {
     if (thread == 0) take(tiles[0]);
     clear_bins();
-    __syncthreads();
-    load_keys(tiles[0], key);
-    for (int now = 0; tiles[now].count;) {
-      const int next = now == 2 ? 0 : now + 1;
-      if (thread == 0) take(tiles[next]);
-      if (tiles[now].count == Shape::tile_items) {
-        run_tile<true>(tiles[now], tiles[next], key);
+    for (int now = 0;; now = 1 - now) {
+      __syncthreads();
+      const Tile& t = tiles[now];
+      if (t.count == 0) return;
+      if (t.count == Shape::tile_items) {
+        run_tile<true>(t, tiles[1 - now]);
       } else {
-        run_tile<false>(tiles[now], tiles[next], key);
+        run_tile<false>(t, tiles[1 - now]);
       }
-      now = next;
     }
   }
 
@@ -206,19 +203,13 @@ class PassBlock {
   }
   TP_DEVICE int first_item() const { return warp * items * block::warp_size + lane; }
 
-  TP_DEVICE void load_keys(const Tile& t, W (&key)[items]) const {
-    const W* from = (route.first ? a.keys : route.to_near ? a.far_keys : a.near_keys) + t.begin + first_item();
-    if (t.count == Shape::tile_items) {
-      load_items<true>(from, 0, key);
-    } else {
-      load_items<false>(from, t.count - first_item(), key);
-    }
-  }
-
   template <bool full>
-  TP_DEVICE void run_tile(const Tile& t, const Tile& next, W (&key)[items]) {
+  TP_DEVICE void run_tile(const Tile& t, Tile& next) {
     const int left = t.count - first_item();
+    const W* const from = route.first ? a.keys : route.to_near ? a.far_keys : a.near_keys;
+    W key[items];
     unsigned place[items];
+    load_items<full>(from + t.begin + first_item(), left, key);
 #pragma unroll
     for (int u = 0; u < items; ++u) {
       if (stable) {
@@ -246,15 +237,14 @@ class PassBlock {
     if constexpr (loaded) {
       Stored load[items];
       read_loads<full>(t, left, load);
-      load_keys(next, key);
       if (thread < radix) find_starts(t, totals);
 #pragma unroll
       for (int u = 0; u < items; ++u) loads[place[u]] = load[u];
     } else {
-      load_keys(next, key);
       if (thread < radix) find_starts(t, totals);
     }
     __syncthreads();
+    if (thread == 0) take(next);
     write<full>(t);
   }
 
@@ -386,7 +376,7 @@ class PassBlock {
 template <class Shape, class W, bool floating, class Load, bool stable>
 __global__ __launch_bounds__(Shape::threads, Shape::blocks) void pass_kernel(const __grid_constant__ Pass<W> a) {
   extern __shared__ char unaligned[];
-  __shared__ Tile tiles[3];
+  __shared__ Tile tiles[2];
   __shared__ unsigned warp_sums[radix / block::warp_size];
   char* pool = unaligned + (shared_alignment - shared_address(unaligned) % shared_alignment) % shared_alignment;
   wait_for_last_launch();
