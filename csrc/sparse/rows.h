@@ -60,12 +60,17 @@ struct Jds {
   }
 };
 
+// a / b, by 32 bits where these hold both: a division of 64 bits takes longer than a short row.
+TP_HD inline int64_t quotient(int64_t a, int64_t b) {
+  return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b;
+}
+
 struct Sell {
   static constexpr bool padded = true, permuted = true, planned = false, sectioned = true;
   static int64_t pointers(const Args& a) { return ceil_div(a.rows, a.section_rows) + 1; }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
-    const int64_t section = place / b.a.section_rows, start = section * b.a.section_rows;
+    const int64_t section = quotient(place, b.a.section_rows), start = section * b.a.section_rows;
     const int64_t height = tp::min(b.a.section_rows, b.a.rows - start), begin = b.pointer(section);
     const int64_t width = tp::max(int64_t(0), b.pointer(section + 1) - begin) / height;
     return {b.length(place, width), begin + place - start, height};
@@ -102,19 +107,44 @@ TP_HD typename B::Acc term(const B& b, int64_t at, int64_t c) {
   return b.template column_usable<Format::padded>(column, at) ? b.product(entry, column, c) : Acc(0);
 }
 
-// The product of the row at a place with column c of X. Four terms at a time, so that their loads overlap.
+// The same for `size` entries of a walk from the j-th on, of which those before `count` exist. What is loaded from one
+// array is loaded for all of them at once, so that a thread does not wait for each in turn.
+template <class Format, int size, class B, class Walk>
+TP_HD typename B::Acc terms(const B& b, const Walk& walk, int64_t j, int64_t c) {
+  using T = typename B::Value;
+  using I = typename B::Position;
+  using Acc = typename B::Acc;
+  I column[size];
+  T value[size], x[size];
+  for (int i = 0; i < size; ++i) {
+    const int64_t at = j + i < walk.count ? walk.at(b, j + i) : -1;
+    const bool exists = Format::permuted ? inside(at, b.a.entries) : at >= 0;
+    column[i] = exists ? I(b.col_idx[at]) : I(-1);
+    value[i] = exists ? T(b.values[at]) : T(0);
+#ifndef __CUDA_ARCH__
+    if (exists) b.template column_usable<Format::padded>(column[i], at);
+#endif
+  }
+  for (int i = 0; i < size; ++i) {
+    if (!inside(column[i], b.a.cols)) column[i] = I(-1);
+    x[i] = column[i] >= 0 ? T(b.x[column[i] * b.a.k + c]) : T(0);
+  }
+  Acc sum(0);
+  for (int i = 0; i < size; ++i) sum += column[i] >= 0 ? Acc(value[i]) * Acc(x[i]) : Acc(0);
+  return sum;
+}
+
+// The product of the row at a place with column c of X.
 template <class Format, class B>
 TP_HD typename B::Acc dot(const B& b, int64_t place, int64_t c) {
-  using Acc = typename B::Acc;
   const auto walk = Format::walk(b, place);
-  Acc sum(0);
-  int64_t j = 0;
-  for (; j + 4 <= walk.count; j += 4) {
-    const Acc first = term<Format>(b, walk.at(b, j), c), second = term<Format>(b, walk.at(b, j + 1), c);
-    const Acc third = term<Format>(b, walk.at(b, j + 2), c), fourth = term<Format>(b, walk.at(b, j + 3), c);
-    sum += (first + second) + (third + fourth);
+  typename B::Acc sum(0);
+  if constexpr (Format::planned) {
+    for (int64_t j = 0; j < walk.count; ++j) sum += term<Format>(b, walk.at(b, j), c);
+  } else {
+    constexpr int size = 4;
+    for (int64_t j = 0; j < walk.count; j += size) sum += terms<Format, size>(b, walk, j, c);
   }
-  for (; j < walk.count; ++j) sum += term<Format>(b, walk.at(b, j), c);
   return sum;
 }
 
@@ -129,7 +159,7 @@ struct MultiplyRows {
   TP_HD void operator()(Block& block) const {
     const auto b = matrix.bind(block);
     block.phase("row", [&](int t) {
-      const int64_t i = block.index().x * threads + t, place = b.a.k == 1 ? i : i / b.a.k;
+      const int64_t i = block.index().x * threads + t, place = b.a.k == 1 ? i : quotient(i, b.a.k);
       if (place >= b.a.rows) return;
       const int64_t row = row_at<Format>(b, place), c = i - place * b.a.k;
       if (row >= 0) b.store(row, c, dot<Format>(b, place, c));
