@@ -74,7 +74,7 @@ _OPTIONS = {"ell": {"width", "max_bytes"}, "hyb": {"width"}, "sell": {"section_r
 
 def row_lengths(a: Matrix) -> Tensor:
     """How many entries each row has, [rows]."""
-    return _to_csr(a).row_ptrs.diff()
+    return _lengths(_to_csr(a))
 
 
 def choose(a: Matrix) -> str:
@@ -136,6 +136,11 @@ def _entries(a: CSR) -> tuple[Tensor, Tensor]:
     return rows, _arange(rows, n) - a.row_ptrs.index_select(0, rows)
 
 
+def _lengths(a: CSR) -> Tensor:
+    """The lengths of the rows, none longer than there are entries, whatever the pointers hold."""
+    return a.row_ptrs.clamp(0, a.col_idx.shape[0]).diff().clamp(min=0)
+
+
 def _place(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None = None) -> Tensor:
     """[size] with x[i] at at[i], and `fill` elsewhere; what is not valid, or out of bounds, goes nowhere."""
     fits = (at >= 0) & (at < size)
@@ -162,11 +167,10 @@ def _ell_bytes(a: CSR, width: int) -> int:
 
 def _padded_rows(a: CSR, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The first `width` entries of each row as the fields of an ELL, and the place in its row of each entry."""
-    rows, place = _entries(a)
-    n = a.shape[0]
+    (rows, place), n = _entries(a), a.shape[0]
     at = place.long() * n + rows
     fields = (_place(x, at, width * n, fill, place < width) for x, fill in ((a.col_idx, -1), (a.values, 0)))
-    return a.row_ptrs.diff().clamp(0, width), *(x.view(width, n) for x in fields), place
+    return _lengths(a).clamp(max=width), *(x.view(width, n) for x in fields), place
 
 
 def _size(x: Tensor) -> int:
@@ -177,7 +181,7 @@ def _size(x: Tensor) -> int:
 
 
 def _longest(a: CSR) -> int:
-    return _size(a.row_ptrs.diff().max().clamp(min=0)) if a.shape[0] else 0
+    return _size(_lengths(a).max()) if a.shape[0] else 0
 
 
 def _to_ell(a: CSR, width: int | None = None, max_bytes: int | None = None) -> ELL:
@@ -185,7 +189,7 @@ def _to_ell(a: CSR, width: int | None = None, max_bytes: int | None = None) -> E
     if width is None:
         width = longest
     elif longest > width:
-        row = int((a.row_ptrs.diff() > width).nonzero()[0])
+        row = int((_lengths(a) > width).nonzero()[0])
         raise ValueError(f"convert: row {row} is longer than width {width}, the longest has {longest}; 'hyb' cuts them")
     limit, needed = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes, _ell_bytes(a, width)
     if torch.compiler.is_compiling():
@@ -199,25 +203,23 @@ def _to_ell(a: CSR, width: int | None = None, max_bytes: int | None = None) -> E
 
 
 def _to_hyb(a: CSR, width: int | None = None) -> HYB:
-    lengths = a.row_ptrs.diff()
+    (rows, _), lengths = _entries(a), _lengths(a)
     if width is None:
         third = _ops.sort_keys(lengths, 0, True)[a.shape[0] // 3 :]
         width = int(third[0]) if a.shape[0] else 0
     row_nnz, col_idx, values, place = _padded_rows(a, width)
     tail = _ops.compact(_arange(place, place.shape[0]), place >= width)
-    rows = _entries(a)[0]
     rest = (x.index_select(0, tail) for x in (rows, a.col_idx, a.values))
     return HYB(row_nnz, col_idx, values, *rest, a.shape)
 
 
 def _to_jds(a: CSR) -> JDS:
-    lengths = a.row_ptrs.diff()
+    (rows, place), lengths = _entries(a), _lengths(a)  # refuses wrong pointers on the CPU
     perm, longest = _by_length(lengths), _longest(a)
     # Diagonal k is as long as there are rows of more than k entries.
     counts = _ops.histogram(lengths, longest + 1) if a.shape[0] else lengths.new_zeros(1, dtype=torch.long)
     diagonals = a.shape[0] - scan(counts).narrow(0, 0, longest)
     ptrs = _exclusive(diagonals.to(lengths.dtype))
-    rows, place = _entries(a)
     n = a.col_idx.shape[0]
     at = rows
     if a.shape[0]:
@@ -238,7 +240,7 @@ _SECTION_ROWS = 32
 
 
 def _to_sell(a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = None) -> SELL:
-    n, lengths = a.shape[0], a.row_ptrs.diff()
+    (rows, place), lengths, n = _entries(a), _lengths(a), a.shape[0]
     if section_rows < 1 or (window is not None and window < 1):
         raise ValueError(f"convert: section_rows and window must be positive, got {section_rows} and {window}")
     perm = _by_length(lengths)
@@ -251,7 +253,6 @@ def _to_sell(a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = Non
     widths = by_section.amax(1) if sections else heights
     ptrs = _exclusive(heights * widths)
     total = _size(ptrs[-1])
-    rows, place = _entries(a)
     at = rows
     if n:
         there = _inverse(perm).index_select(0, rows)
@@ -309,5 +310,5 @@ def to_dense(a: Matrix) -> Tensor:
     """[rows, cols], duplicates added up; differentiable, and the same bits in every run (waits for the device)."""
     rows, cols = a.shape
     once = coalesce(a if isinstance(a, COO) else convert(a, "coo"))
-    at = once.row_idx.long() * cols + once.col_idx
-    return once.values.new_zeros(rows * cols).scatter(0, at, once.values).view(rows, cols)
+    inside = (once.row_idx >= 0) & (once.row_idx < rows) & (once.col_idx >= 0) & (once.col_idx < cols)
+    return _place(once.values, once.row_idx.long() * cols + once.col_idx, rows * cols, 0, inside).view(rows, cols)

@@ -1,0 +1,273 @@
+"""What is special to sparse matrices: products, plans, errors of structure, real matrices."""
+
+import io
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from common import EACH_DEVICE
+from data_files import data_folder
+from sparse_matrices import BOOK, each_format, flat, random_matrix, valid_entries, with_values
+
+import torch_patterns as tp
+from torch_patterns import sparse
+from torch_patterns.io import read_matrix_market
+from torch_patterns.sparse import FORMATS, spmm, spmv
+from torch_patterns.testing import assert_equal, assert_same_bits, assert_within, gamma, unit_roundoff
+
+NAN = float("nan")
+each_device = pytest.mark.parametrize("device", EACH_DEVICE)
+
+
+# ---- products
+
+
+@each_format
+@each_device
+def test_padding_is_never_read(form, device):
+    """x may hold NaN where no entry points; 0 times NaN is NaN where one does, be it an explicit zero."""
+    a = tp.coo(*(torch.tensor(t) for t in ([0, 0, 2, 3], [1, 3, 1, 4], [1.0, 2, 3, 0])), (5, 6)).to(device)
+    x = torch.tensor([NAN, 1, NAN, 2, 5, NAN], device=device)
+    holes = a.convert(form)
+    poisoned = with_values(holes, torch.where(valid_entries(holes), flat(holes), NAN))
+    for b, algorithm in itertools.product((holes, poisoned), ["auto", *tp.algorithms(f"spmv_{form}", device)]):
+        assert spmv(b, x, algorithm=algorithm).tolist() == [5, 0, 3, 0, 0], algorithm
+        x4 = torch.where(torch.arange(6, device=device) == 4, NAN, x)
+        assert_equal(spmv(b, x4, algorithm=algorithm), torch.tensor([5, 0, 3, NAN, 0]), algorithm)
+
+
+@each_format
+@each_device
+def test_gradients(form, device):
+    """Of a matrix with duplicates, empty rows and explicit zeros: by finite differences, and as long as the values."""
+    a = random_matrix(8, 6, 25, device=device).convert(form)
+    v, valid = flat(a), valid_entries(a)
+    x = torch.randn(6, 3, dtype=torch.float64, device=device, generator=torch.Generator(device).manual_seed(1))
+    inputs = [t.clone().requires_grad_() for t in (v, x, torch.ones(8, 3, dtype=torch.float64, device=device))]
+    for f in (lambda v, x, y: spmm(with_values(a, v), x, y), lambda v, x, y: spmv(with_values(a, v), x[:, 0], y[:, 0])):
+        assert torch.autograd.gradcheck(f, inputs) and torch.autograd.gradgradcheck(f, inputs)
+    got = torch.autograd.grad(spmm(with_values(a, inputs[0]), x).sum(), inputs[0])[0]
+    assert got.shape == v.shape and not got[~valid].any()
+    scalar = lambda v, x: spmm(with_values(a, v), x).sin().sum()  # noqa: E731
+    want = torch.autograd.grad(scalar(*inputs[:2]), inputs[:2])
+    for g, w in zip(torch.func.grad(scalar, (0, 1))(v, x), want, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-12, atol=1e-12)
+    hessian = torch.func.jacrev(torch.func.jacrev(scalar))(v, x)
+    torch.testing.assert_close(hessian, torch.autograd.functional.hessian(lambda v: scalar(v, x), v))
+
+
+def test_dtypes_promote():
+    a = BOOK.convert("csr")
+    x = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    half = a.to(torch.float16)._replace(values=a.values.half().requires_grad_())
+    y = spmv(half, x)
+    assert y.dtype == torch.float64
+    grads = torch.autograd.grad(y.sum(), (half.values, x))
+    assert [g.dtype for g in grads] == [torch.float16, torch.float64]
+    with pytest.raises(TypeError, match="spmv_csr: .*Complex"):
+        spmv(a, x.detach().to(torch.complex64))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert spmv(a.to(torch.bfloat16), torch.ones(4, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def test_transposed_product_is_the_product_of_the_transpose():
+    for form in FORMATS:
+        a = random_matrix(60, 40, 500).convert(form)
+        x, g = torch.arange(40.0).double() % 5, torch.arange(60.0).double() % 3
+        x.requires_grad_()
+        got = torch.autograd.grad(spmv(a, x), x, g)[0]
+        assert_equal(got, spmv(a.transpose(), g), form)
+        assert (spmv(a, x) @ g).item() == (x @ got).item()
+
+
+# ---- plans
+
+
+@each_format
+@each_device
+def test_plans(form, device, monkeypatch):
+    a = random_matrix(50, 30, 300, device=device).convert(form)
+    x = (torch.arange(30.0, device=device).double() % 4).requires_grad_()
+    plan = a.plan()
+    want = torch.autograd.grad(spmv(a, x).sum(), x)[0]
+    for given in (plan, sparse.Plan(plan.ptrs, plan.perm[0].contiguous())):
+        assert_same_bits(torch.autograd.grad(spmv(a, x, plan=given).sum(), x)[0], want, form)
+    outer = getattr(a, sparse.containers.index_fields(a)[0])
+    made = []
+    monkeypatch.setattr(sparse.product, "make_plan", lambda a: made.append(a) or plan)
+    fresh = a._replace(**{name: getattr(a, name).clone() for name in sparse.containers.index_fields(a)})
+    for _ in range(3):
+        spmv(fresh, x)
+        spmm(fresh._replace(**{n: getattr(a, n) * 2 for n in sparse.containers.value_fields(a)}), x[:, None])
+    assert len(made) == (form != "csc" or device == "cuda")  # one for all, whatever the values
+    if made:
+        getattr(fresh, sparse.containers.index_fields(a)[-1]).add_(0)  # written to
+        spmv(fresh, x)
+        assert len(made) == 2
+    with torch.inference_mode():
+        spmv(fresh._replace(**{sparse.containers.index_fields(a)[0]: outer.clone()}), x)
+    with torch.no_grad():
+        spmv(a, x.detach())
+    assert len(made) <= 2
+
+
+def test_plans_die_with_their_matrix():
+    before = len(sparse.product._memory)
+    a = random_matrix(5, 5, 9).convert("csr")
+    spmv(a, torch.ones(5, dtype=torch.float64, requires_grad=True))
+    assert len(sparse.product._memory) == before + 1
+    del a
+    assert len(sparse.product._memory) == before
+
+
+def test_bad_plans():
+    a, x = BOOK.convert("csr"), torch.ones(4, requires_grad=True)
+    ptrs, perm = a.plan()
+    for plan, error, message in (
+        ((ptrs[:-1], perm), ValueError, "plan_ptrs has shape"),
+        ((ptrs, perm[:, :-1]), ValueError, "plan_perm has shape"),
+        ((ptrs, perm.int()), TypeError, "plan_perm Int"),
+    ):
+        with pytest.raises(error, match=message):
+            spmv(a, x, plan=plan)
+    with pytest.raises(IndexError, match="plan_perm"):
+        torch.autograd.grad(spmv(a, x, plan=(ptrs, perm + 100)).sum(), x)
+
+
+# ---- errors of structure, and memory safety without validation
+
+
+def test_constructors_tell_what_is_wrong():
+    """That indices are wrong is told by the Specs' cases; here, what only shapes of containers can be."""
+    csr = BOOK.convert("csr")
+    for fields, error, message in (
+        ((csr.row_ptrs, csr.col_idx, csr.values, (5, 4)), ValueError, r"csr: .*4 rows.*\(5, 4\)"),
+        ((csr.row_ptrs, csr.col_idx, csr.values[:-1], (4, 4)), ValueError, "csr: values has shape .*7.*8"),
+        ((csr.row_ptrs.flip(0), csr.col_idx, csr.values, (4, 4)), ValueError, r"csr: row_ptrs\[0\] is 8, must be 0"),
+        ((csr.row_ptrs[:0], csr.col_idx, csr.values, (0, 4)), ValueError, "csr: row_ptrs"),
+        ((torch.tensor([0]), csr.col_idx[:3], csr.values[:3], (0, 4)), ValueError, r"row_ptrs\[0\] is 0, .*must be 3"),
+        ((csr.row_ptrs.int(), csr.col_idx, csr.values, (4, 4)), TypeError, "csr: row_ptrs is Int, col_idx is Long"),
+    ):
+        with pytest.raises(error, match=message):
+            tp.csr(*fields)
+    with pytest.raises(ValueError, match="int32.*4294967296"):
+        tp.coo(BOOK.row_idx.int(), BOOK.col_idx.int(), BOOK.values, (4, 2**32))
+    with pytest.raises(ValueError, match=r"csr: row_ptrs\[2\] is 1, less than the one before"):
+        tp.csr(torch.tensor([0, 2, 1, 7, 8]), csr.col_idx, csr.values, (4, 4))
+    ell, jds, sell = BOOK.convert("ell"), BOOK.convert("jds"), BOOK.convert("sell", section_rows=2)
+    filled = ell.col_idx.clone()
+    filled[2, 0] = 1
+    with pytest.raises(ValueError, match=r"ell: col_idx\[2, 0\] is 1, must be -1 where there is padding"):
+        tp.ell(*ell._replace(col_idx=filled))
+    with pytest.raises(ValueError, match=r"jds: diag_ptrs\[2\] is 8, .*longer"):
+        tp.jds(*jds._replace(diag_ptrs=torch.tensor([0, 3, 8, 8])))
+    with pytest.raises(ValueError, match=r"sell: section_ptrs\[1\] is 5, .*rectangle"):
+        tp.sell(*sell._replace(section_ptrs=torch.tensor([0, 5, 10])))
+    with pytest.raises(ValueError, match="sell: section_rows must be positive"):
+        tp.sell(*sell._replace(section_rows=0))
+
+
+@each_format
+@each_device
+def test_garbage_is_safe(form, device):
+    """Whatever index tensors hold: no crash, and on the CPU an error or a result, never a write elsewhere."""
+    good = random_matrix(30, 20, 120, device=device).convert(form)
+    x = torch.ones(20, dtype=torch.float64, device=device)
+    names = sparse.containers.index_fields(good)
+    random = torch.Generator().manual_seed(3)
+    for _, index, name in itertools.product(range(3), (torch.int32, torch.int64), names):
+        top = torch.iinfo(index).max
+        a = good._replace(**{n: getattr(good, n).to(index) for n in names})
+        junk = torch.tensor([-top - 1, -1, 0, 3, 25, 119, 10**6, top])
+        t = getattr(a, name).clone().cpu()
+        for at in torch.randint(0, t.numel(), (3,), generator=random).tolist():
+            t.view(-1)[at] = junk[torch.randint(0, len(junk), (), generator=random)].to(index)
+        a = a._replace(**{name: t.to(device)})
+        calls = [lambda r=rung: spmv(a, x, algorithm=r) for rung in tp.algorithms(f"spmv_{form}", device)]  # noqa: B023
+        calls += [lambda f=f: a.convert(f) for f in FORMATS if f != "ell"] + [a.transpose]  # noqa: B023
+        v = x.clone().requires_grad_()
+        calls += [lambda: spmv(a, v).sum().backward()]  # noqa: B023
+        for call in calls:
+            try:
+                call()
+            except (IndexError, ValueError, RuntimeError) as error:
+                assert "CUDA error" not in str(error), error
+        assert torch.isfinite(spmv(good, x)).all()
+
+
+# ---- graphs
+
+
+class Converted(torch.nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def forward(self, a, x):
+        return spmv(a if self.form is None else a.convert(self.form), x)
+
+
+@each_format
+@each_device
+def test_containers_in_graphs(form, device):
+    """A container is an input of compiled and exported code, and an exported program is saved and loaded."""
+    a, x = random_matrix(9, 7, 30, device=device).convert(form), torch.arange(7.0, device=device).double()
+    torch._dynamo.reset()
+    module = Converted(None)
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    leaf = x.clone().requires_grad_()
+    assert_same_bits(compiled(a, x), spmv(a, x))
+    got, want = (torch.autograd.grad(f(a, leaf).sum(), leaf)[0] for f in (compiled, spmv))
+    assert_same_bits(got, want)
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(module, (a, x)), file)
+    file.seek(0)
+    assert_same_bits(torch.export.load(file).module()(a, x), spmv(a, x))
+
+
+@pytest.mark.parametrize("form", [f for f in FORMATS if f != "coo"])
+def test_conversions_in_graphs(form):
+    a, x = random_matrix(9, 7, 30), torch.arange(7.0).double()
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(Converted(form), backend="aot_eager", fullgraph=True)
+        assert_equal(compiled(a, x), spmv(a, x), form)
+
+
+def test_constructors_check_in_compiled_code():
+    a, x = random_matrix(9, 7, 30).convert("csr"), torch.ones(7, dtype=torch.float64)
+    compiled = torch.compile(lambda p, c, v: spmv(tp.csr(p, c, v, (9, 7)), x), backend="aot_eager", fullgraph=True)
+    assert_equal(compiled(*a[:3]), spmv(a, x))
+    with pytest.raises(IndexError, match=r"csr: col_idx\[0\] is 70"):
+        compiled(a.row_ptrs, torch.full_like(a.col_idx, 70), a.values)
+
+
+# ---- real matrices
+
+
+@pytest.mark.parametrize("form", ["auto", *FORMATS])
+@each_device
+def test_golden(form, device):
+    """Sums of y = A x that an independent program found by exact arithmetic, within the bound of any order."""
+    folder = data_folder("matrices")
+    golden = json.loads((folder.parent / "GOLDEN.json").read_text())
+    for path in sorted(folder.glob("*.mtx")):
+        want = golden[f"matrices/{path.name}"]
+        a = read_matrix_market(path, dtype=torch.float64, device=device)
+        x = ((7 * torch.arange(a.shape[1], device=device)) % 13 - 6).double()
+        try:
+            b = a.convert(form)
+        except RuntimeError as refused:
+            assert form == "ell" and "max_bytes" in str(refused)
+            continue
+        assert (b.nnz, b.shape) == (want["nnz"], (want["rows"], want["cols"])), path.name
+        y, u = spmv(b, x), unit_roundoff(torch.float64)
+        scale = torch.tensor(want["sum_abs_a_x"], dtype=torch.float64)
+        bound = gamma(want["max_row"] + want["rows"] + 1, u) * scale
+        exact = np.float64(bound).item() < 0.5 and float(want["sum_y"]).is_integer()
+        assert_within(y.sum(), torch.tensor(want["sum_y"], dtype=torch.float64), bound, path.name)
+        assert_within(y.abs().sum(), torch.tensor(want["sum_abs_y"], dtype=torch.float64), bound, path.name)
+        if exact:
+            assert y.sum().item() == want["sum_y"] and y.abs().sum().item() == want["sum_abs_y"], path.name

@@ -1,0 +1,192 @@
+"""The formats of sparse matrices, and the ways between them and to other libraries."""
+
+import copy
+import io
+import itertools
+import pickle
+
+import pytest
+import scipy.sparse
+import torch
+from common import EACH_DEVICE
+from sparse_matrices import BOOK, dense, each_format, flat, random_matrix
+
+import torch_patterns as tp
+from torch_patterns import sparse
+from torch_patterns.sparse import FORMATS, spmv
+from torch_patterns.testing import assert_equal, assert_same_bits
+
+each_device = pytest.mark.parametrize("device", EACH_DEVICE)
+
+
+SHAPES = [
+    (0, 0, 0),
+    (0, 5, 0),
+    (5, 0, 0),
+    (1, 1, 1),
+    (1, 400, 90),
+    (400, 1, 90),
+    (6, 7, 0),
+    (70, 50, 400),
+    (45, 90, 700),
+]
+
+
+# ---- the formats
+
+
+def test_figures_of_the_book():
+    csr, ell, jds = (BOOK.convert(form) for form in ("csr", "ell", "jds"))
+    assert csr.row_ptrs.tolist() == [0, 2, 5, 7, 8]  # Fig. 14.7
+    assert ell.values.tolist() == [[1, 5, 2, 6], [7, 3, 8, 0], [0, 9, 0, 0]]  # Fig. 14.10
+    assert ell.col_idx.tolist() == [[0, 0, 1, 3], [1, 2, 2, -1], [-1, 3, -1, -1]]
+    assert ell.row_nnz.tolist() == [2, 3, 2, 1] and ell.padding == 4 and csr.padding == 0
+    assert jds.row_perm.tolist() == [1, 0, 2, 3] and jds.diag_ptrs.tolist() == [0, 4, 7, 8]  # Fig. 14.14
+    assert jds.values.tolist() == [5, 1, 2, 6, 3, 7, 8, 9]
+    hyb = BOOK.convert("hyb", width=2)  # Fig. 14.13
+    assert (hyb.ell_row_nnz.tolist(), hyb.coo_row_idx.tolist(), hyb.coo_values.tolist()) == ([2, 2, 2, 1], [1], [9])
+    sell = BOOK.convert("sell", section_rows=2)  # §14.6
+    assert sell.section_ptrs.tolist() == [0, 6, 10] and sell.padding == 2
+    assert sell.values.tolist() == [5, 1, 3, 7, 9, 0, 2, 6, 8, 0]
+    assert BOOK.nbytes == 8 * (8 + 8 + 4) and csr.nbytes == 8 * (5 + 8) + 4 * 8
+
+
+@each_format
+def test_pytrees(form):
+    a = BOOK.convert(form)
+    assert type(pickle.loads(pickle.dumps(a))) is type(copy.deepcopy(a)) is FORMATS[form]
+    leaves, spec = torch.utils._pytree.tree_flatten(a)
+    assert_same_bits(
+        spmv(torch.utils._pytree.tree_unflatten(leaves, spec), torch.ones(4)), torch.tensor([8.0, 17, 10, 6])
+    )
+    file = io.BytesIO()
+    torch.save(a, file)
+    file.seek(0)
+    assert type(torch.load(file, weights_only=True)) is FORMATS[form]
+
+
+@each_device
+@pytest.mark.parametrize("index", (torch.int32, torch.int64))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_all_conversions(shape, index, device):
+    """From every format to every other: the same matrix, as many entries, the dtype of the indices."""
+    a = random_matrix(*shape, index=index, device=device)
+    want, (_, cols, n) = dense(a), shape
+    x = torch.arange(cols, dtype=torch.float64, device=device) % 7 - 3
+    y = (want @ x.cpu()).to(device)
+    for first, second in itertools.product(FORMATS, FORMATS):
+        b = a.convert(first).convert(second)
+        assert type(b) is FORMATS[second] and b.shape == a.shape and b.nnz == n
+        assert all(getattr(b, name).dtype == index for name in sparse.containers.index_fields(b))
+        getattr(tp, second)(*b)  # valid
+        assert_equal(b.to_dense(), want, f"{first} {second}")
+        assert_equal(spmv(b, x), y, f"{first} {second}")
+    for form in FORMATS:
+        b = a.convert(form)
+        assert type(b.transpose()) is type(b.coalesce()) is FORMATS[form]
+        assert_equal(b.transpose().to_dense(), want.T, form)
+        once = b.coalesce()
+        assert_equal(once.to_dense(), want, form)
+        assert once.nnz == len({*zip(a.row_idx.tolist(), a.col_idx.tolist(), strict=True)})
+
+
+@each_format
+def test_conversions_are_stable(form):
+    """Duplicates stay in their order, through every format; a matrix in order comes back bit for bit."""
+    a = tp.coo(torch.tensor([2, 0, 2, 2, 0, 1]), torch.tensor([1, 3, 1, 0, 3, 2]), torch.arange(6.0), (3, 4))
+    csr = a.convert(form).convert("csr")
+    if form == "csc":  # in the order of columns
+        assert csr.values.tolist() == [1, 4, 5, 3, 0, 2]
+    else:
+        assert csr.values.tolist() == [1, 4, 5, 0, 2, 3] and csr.col_idx.tolist() == [3, 3, 2, 1, 1, 0]
+        for back, want in zip(csr.convert(form).convert("csr"), csr, strict=True):
+            assert back == want if isinstance(want, tuple) else torch.equal(back, want)
+
+
+@each_device
+def test_gradients_of_conversions(device):
+    """Every value's gradient comes back to it; coalesced ones to all duplicates; explicit zeros have one."""
+    a = random_matrix(9, 7, 30, device=device)
+    weights = torch.arange(63.0, dtype=torch.float64, device=device).view(9, 7).sin()
+    want = weights[a.row_idx, a.col_idx]
+    for first, second in itertools.product(FORMATS, FORMATS):
+        v = a.values.clone().requires_grad_()
+        b = a._replace(values=v).convert(first).convert(second)
+        got = torch.autograd.grad((b.to_dense() * weights).sum(), v)[0]
+        assert_equal(got, want.cpu(), f"{first} {second}")
+    for form in FORMATS:
+        f = lambda v: flat(a._replace(values=v).convert(form).coalesce()).sin()  # noqa: B023, E731
+        assert torch.autograd.gradcheck(f, a.values.clone().requires_grad_())
+        assert torch.autograd.gradgradcheck(f, a.values.clone().requires_grad_())
+
+
+def test_options_of_conversions():
+    a = random_matrix(40, 30, 300)
+    want = dense(a)
+    for width in (0, 1, 3, 100):
+        assert_equal(a.convert("hyb", width=width).to_dense(), want)
+    for section_rows, window in itertools.product((1, 2, 31, 32, 33, 100), (None, 1, 8, 1000)):
+        b = a.convert("sell", section_rows=section_rows, window=window)
+        assert b.section_rows == section_rows
+        assert_equal(b.to_dense(), want)
+        assert_equal(tp.sell(*b).to_dense(), want)
+    longest = int(a.row_lengths().max())
+    assert a.convert("ell", width=longest + 2).values.shape == (longest + 2, 40)
+    with pytest.raises(ValueError, match=f"row .* is longer than width 2.*{longest}.*hyb"):
+        a.convert("ell", width=2)
+    with pytest.raises(ValueError, match="unknown format 'bsr'.*coo.*sell"):
+        a.convert("bsr")
+    with pytest.raises(ValueError, match="csr has no option 'width'"):
+        a.convert("csr", width=2)
+    even = tp.csr(torch.arange(0, 33, 4), torch.arange(32) % 9, torch.ones(32), (8, 9))
+    assert type(even.convert("auto")) is tp.ELL
+
+
+@each_device
+def test_a_dense_row_is_too_wide_for_ell(device):
+    n = 10**6
+    rows = torch.cat([torch.zeros(n, dtype=torch.int32), torch.arange(n, dtype=torch.int32)]).to(device)
+    a = tp.coo(
+        rows, torch.arange(2 * n, dtype=torch.int32, device=device) % n, torch.ones(2 * n, device=device), (n, n)
+    )
+    with pytest.raises(RuntimeError, match=r"ELL of 1000000 rows, 1000001 wide, takes 8000012000000 bytes.*'hyb'"):
+        a.convert("ell")
+    x = torch.ones(n, device=device)
+    want = torch.ones(n)
+    want[0] += n
+    for form in ("csr", "hyb", "jds", "sell", "auto"):
+        assert_equal(spmv(a.convert(form), x), want, form)
+
+
+# ---- other libraries
+
+
+def test_scipy():
+    a = random_matrix(20, 30, 90)
+    for form in ("coo", "csr", "csc"):
+        theirs = a.convert(form).to_scipy()
+        assert theirs.format == form
+        assert_equal(torch.from_numpy(theirs.toarray()), dense(a))
+        ours = sparse.from_scipy(theirs)
+        assert type(ours) is FORMATS[form]
+        assert_equal(ours.to_dense(), dense(a))
+    assert a.convert("jds").to_scipy().format == "csr"
+    assert type(tp.ELL.from_scipy(scipy.sparse.eye_array(4, format="dia"))) is tp.ELL
+    assert sparse.from_scipy(theirs, dtype=torch.float32).values.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta", "ignore:Sparse invariant checks")
+def test_torch_sparse():
+    a = random_matrix(20, 30, 90)
+    for form, layout in (("coo", torch.sparse_coo), ("csr", torch.sparse_csr), ("csc", torch.sparse_csc)):
+        theirs = a.convert(form).to_torch()
+        assert theirs.layout == layout
+        assert_equal(theirs.to_dense(), dense(a))
+        ours = sparse.from_torch(theirs)
+        assert type(ours) is FORMATS[form]
+        assert_equal(ours.to_dense(), dense(a))
+    assert a.convert("sell").to_torch().layout == torch.sparse_csr
+    assert_equal(sparse.from_torch(dense(a)).to_dense(), dense(a))
+    x = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2)).coalesce().requires_grad_()
+    got = torch.autograd.grad(spmv(sparse.from_torch(x), torch.tensor([1.0, 2])).sum(), x)[0]
+    assert got.coalesce().values().tolist() == [2, 1]
