@@ -1,0 +1,181 @@
+"""Sparse products: three shapes of rows, transposed, of many columns; their gradients; conversions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import torch_patterns as tp
+from problems import Figure, integers
+
+# How long the rows are, and what they point to.
+LENGTHS: dict[str, Callable[[int], Tensor]] = {
+    "random": lambda rows: torch.full((rows,), 32),
+    "power law": lambda rows: (8.3 * (1 - torch.rand(rows, dtype=torch.float64)).pow(-0.65)).clamp(max=100000).long(),
+    "banded": lambda rows: torch.full((rows,), 27),
+}
+
+
+def matrix(kind: str, rows: int, index_dtype=torch.int32, lengths: Tensor | None = None) -> tuple[Tensor, ...]:
+    """(values, row_ptrs, col_idx) of a square matrix."""
+    lengths = LENGTHS[kind](rows) if lengths is None else lengths
+    ptrs = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    nnz = int(ptrs[-1])
+    if kind == "banded":
+        row = torch.arange(rows).repeat_interleave(lengths)
+        cols = (row - 13 + torch.arange(nnz) - ptrs[row]).clamp(0, rows - 1)
+    else:
+        cols = torch.randint(0, rows, (nnz,))
+    return integers(nnz, low=-3, high=3), ptrs.to(index_dtype), cols.to(index_dtype)
+
+
+def csr(values: Tensor, ptrs: Tensor, cols: Tensor) -> tp.CSR:
+    return tp.CSR(ptrs, cols, values, (ptrs.numel() - 1,) * 2)
+
+
+@functools.lru_cache(maxsize=1)
+def rows_of(ptrs: Tensor) -> Tensor:
+    return torch.arange(ptrs.numel() - 1, device=ptrs.device).repeat_interleave(ptrs.diff())
+
+
+@functools.lru_cache(maxsize=1)
+def torch_csr(values: Tensor, ptrs: Tensor, cols: Tensor) -> Tensor:
+    return torch.sparse_csr_tensor(ptrs, cols, values, (ptrs.numel() - 1,) * 2, check_invariants=False)
+
+
+@functools.lru_cache(maxsize=1)
+def scipy_csr(values: Tensor, ptrs: Tensor, cols: Tensor):
+    import scipy.sparse
+
+    return scipy.sparse.csr_array((values.numpy(), cols.numpy(), ptrs.numpy()), shape=(ptrs.numel() - 1,) * 2)
+
+
+@functools.lru_cache(maxsize=1)
+def converted(format: str, *tensors: Tensor):
+    return csr(*tensors).convert(format)
+
+
+@functools.lru_cache(maxsize=1)
+def plan(*tensors: Tensor):
+    return csr(*tensors).plan()
+
+
+@functools.lru_cache(maxsize=1)
+def transpose(*tensors: Tensor) -> tp.CSR:
+    return csr(*tensors).transpose().convert("csr")
+
+
+def exact(values: Tensor, to: Tensor, at: Tensor, x: Tensor, size: int) -> Tensor:
+    """y[to[i]] += values[i] x[at[i]], in int64, a column at a time."""
+    columns = x.long().reshape(x.shape[0], -1).unbind(1)
+    sums = [torch.zeros_like(c).new_zeros(size).index_add_(0, to, values.long() * c[at]) for c in columns]
+    return torch.stack(sums, 1).reshape(size, *x.shape[1:])
+
+
+def product(v: Tensor, p: Tensor, c: Tensor, x: Tensor) -> Tensor:
+    return exact(v, rows_of(p), c.long(), x, p.numel() - 1)
+
+
+def transposed_product(v: Tensor, p: Tensor, c: Tensor, g: Tensor) -> Tensor:
+    return exact(v, c.long(), rows_of(p), g, p.numel() - 1)
+
+
+def sampled(v: Tensor, p: Tensor, c: Tensor, g: Tensor, x: Tensor) -> Tensor:
+    pairs = zip(g.long().unbind(1), x.long().unbind(1), strict=True)
+    return sum(a[rows_of(p)] * b[c.long()] for a, b in pairs)
+
+
+def vectors(device: str, rows: int) -> list[Figure]:
+    figures = []
+    peers = {"torch": lambda v, p, c, x: torch_csr(v, p, c) @ x}
+    if device == "cpu":
+        peers["scipy"] = lambda v, p, c, x: torch.from_numpy(scipy_csr(v, p, c) @ x.numpy())
+    for kind in LENGTHS:
+        data = lambda kind=kind: (*matrix(kind, rows), integers(rows))  # noqa: E731
+        figures += [
+            Figure(f"spmv csr {kind}", data, lambda v, p, c, x: tp.spmv(csr(v, p, c), x), product, peers),
+            Figure(
+                f"spmv best format {kind}",
+                data,
+                lambda v, p, c, x: tp.spmv(converted("auto", v, p, c), x),
+                product,
+                peers,
+            ),
+            Figure(
+                f"spmv transposed copy {kind}",
+                data,
+                lambda v, p, c, g: tp.spmv(transpose(v, p, c), g),
+                transposed_product,
+                {"torch": lambda v, p, c, g: torch_csr(v, p, c).t() @ g},
+            ),
+            Figure(
+                f"spmv transposed through a plan {kind}",
+                data,
+                lambda v, p, c, g: transposed(v, p, c, g[:, None])[:, 0],
+                transposed_product,
+                {"torch": lambda v, p, c, g: torch_csr(v, p, c).t() @ g},
+            ),
+        ]
+    return figures
+
+
+def transposed(v: Tensor, p: Tensor, c: Tensor, g: Tensor) -> Tensor:
+    rows = p.numel() - 1
+    return torch.ops.torch_patterns.spmm_transposed("csr", [p, c], v, g, rows, rows, 0, *plan(v, p, c), "auto")
+
+
+def columns(rows: int, widths: tuple[int, ...]) -> list[Figure]:
+    def data(k: int, sides: int) -> tuple[Tensor, ...]:
+        square = matrix("random", rows, torch.int64, torch.full((rows,), 16))
+        return *square, *(integers(rows, k, low=-3, high=3) for _ in range(sides))
+
+    figures = []
+    for k in widths:
+        one, both = functools.partial(data, k, 1), functools.partial(data, k, 2)
+        figures += [
+            Figure(
+                f"spmm {rows} x 16 k={k}",
+                one,
+                lambda v, p, c, x: tp.spmm(csr(v, p, c), x),
+                product,
+                {"torch": lambda v, p, c, x: torch_csr(v, p, c) @ x},
+            ),
+            Figure(f"spmm gradient of x {rows} x 16 k={k}", one, transposed, transposed_product, {}),
+            Figure(
+                f"sampled_product {rows} x 16 k={k}",
+                both,
+                lambda v, p, c, g, x: torch.ops.torch_patterns.sampled_product("csr", [p, c], g, x, rows, rows),
+                sampled,
+                {},
+                unread=1,
+            ),
+        ]
+    return figures
+
+
+def conversions(entries: int) -> list[Figure]:
+    rows = entries // 32
+
+    def make() -> tuple[Tensor, ...]:
+        values, _, cols = matrix("random", rows)
+        return values, torch.randint(0, rows, (values.numel(),), dtype=torch.int32), cols
+
+    def ours(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        a = tp.COO(r, c, v, (rows, rows)).convert("csr")
+        return a.values, a.row_ptrs, a.col_idx
+
+    def want(v: Tensor, r: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        order = r.sort(stable=True)[1]
+        ends = r.bincount(minlength=rows).cumsum(0)
+        return v[order], torch.cat([ends.new_zeros(1), ends]).to(r.dtype), c[order]
+
+    return [Figure(f"convert coo to csr {entries}", make, ours, want, {})]
+
+
+def figures(device: str) -> list[Figure]:
+    if device == "cuda":
+        return vectors(device, 2**21) + columns(2**20, (32, 128)) + conversions(2**26)
+    return vectors(device, 2**17) + columns(2**15, (32,)) + conversions(2**20)
