@@ -149,8 +149,12 @@ def test_a_dense_row_is_too_wide_for_ell(device):
     a = tp.coo(
         rows, torch.arange(2 * n, dtype=torch.int32, device=device) % n, torch.ones(2 * n, device=device), (n, n)
     )
-    with pytest.raises(RuntimeError, match=r"ELL of 1000000 rows, 1000001 wide, takes 8000012000000 bytes.*'hyb'"):
+    with pytest.raises(
+        RuntimeError, match=r"ELL of 1000000 rows, 1000001000000 places, takes 8000012000000 bytes.*'hyb'"
+    ):
         a.convert("ell")
+    with pytest.raises(RuntimeError, match=r"SELL .*bytes, more than max_bytes.*'hyb'"):
+        a.convert("sell", section_rows=10**5)
     x = torch.ones(n, device=device)
     want = torch.ones(n)
     want[0] += n

@@ -127,14 +127,6 @@ namespace {
 Tensor cast(const Tensor& x, at::ScalarType type) { return x.to(type).contiguous(); }
 const void* pointer(const Tensor& x) { return x.const_data_ptr(); }
 
-bool never_decreases(const Tensor& x) {
-  const auto check = [&](const auto* first) { return std::is_sorted(first, first + x.size(0)); };
-  return x.scalar_type() == at::kLong ? check(x.const_data_ptr<int64_t>()) : check(x.const_data_ptr<int32_t>());
-}
-
-// A device cannot tell in time, so only the caller's word counts there.
-bool rows_sorted(const Tensor& rows, bool told) { return rows.is_cpu() ? never_decreases(rows) : told; }
-
 // Where the fields of a format stand in Args.
 void give_structure(sparse::Args& args, const Structure& s) {
   args.col_idx = pointer(s.columns());
@@ -181,17 +173,18 @@ bool scatters(const Ladder& ladder, const char* name, const std::string& algorit
   return found;
 }
 
-// The coordinates in the order of rows, as all deterministic rungs need them.
+// The coordinates in the order of rows, as all deterministic rungs of a device need them. Whether they have it cannot
+// be told there in time, so only the caller's word counts; on the host the rungs look for themselves.
 Tensor sort_coordinates(const Product& p, Structure& s, std::vector<Tensor>& values, sparse::Args& args) {
   const bool tail = s.format == Format::hyb;
-  const size_t first = tail ? 2 : 0;
-  args.row_sorted = rows_sorted(s[first], p.sorted);
-  bool any_order = args.row_sorted;
+  const Tensor rows = s[tail ? 2 : 0];
+  args.row_sorted = p.sorted;
+  bool any_order = p.sorted || !rows.is_cuda() || rows.size(0) == 0;
   with_ladder(s.format, [&](const auto& ladder, auto, const char* name) {
     any_order = any_order || scatters(ladder, name, p.algorithm, p.x);
   });
-  if (any_order || s[first].size(0) == 0) return {};
-  const Tensor perm = order_by(s[first], s.rows);
+  if (any_order) return {};
+  const Tensor perm = order_by(rows, s.rows);
   if (!tail) return perm;
   for (Tensor* t : {&s.index[2], &s.index[3], &values[1]}) *t = t->index_select(0, perm);
   args.row_sorted = true;

@@ -43,13 +43,13 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
             mean, else CSR.
         width: ELL: of the padded rows, at least the longest (default: that). HYB: how many entries of a row go into
             the padded part (default: the most that a third of the rows have).
-        max_bytes: ELL: refuse to allocate more (default: 16 times the bytes of the CSR, at least 64 MiB).
+        max_bytes: ELL, SELL: refuse to allocate more (default: 16 times the bytes of the CSR, at least 64 MiB).
         section_rows: SELL: rows of a section (default 32).
         window: SELL: sort rows by length inside windows of so many rows only (default: all rows at once).
 
     Raises:
         ValueError: the format or an option is unknown, or rows are longer than ``width``.
-        RuntimeError: ELL would take more than ``max_bytes``; the message says how many, and what to use instead.
+        RuntimeError: ELL or SELL would take more than ``max_bytes``; the message says how many, and what to use.
     """
     if format == "auto":
         format = choose(a)
@@ -69,7 +69,7 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
     return csr if format == "csr" else _FROM_CSR[format](csr, **options)
 
 
-_OPTIONS = {"ell": {"width", "max_bytes"}, "hyb": {"width"}, "sell": {"section_rows", "window"}}
+_OPTIONS = {"ell": {"width", "max_bytes"}, "hyb": {"width"}, "sell": {"section_rows", "window", "max_bytes"}}
 
 
 def row_lengths(a: Matrix) -> Tensor:
@@ -160,9 +160,17 @@ def _to_coo(a: CSR) -> COO:
     return COO(_entries(a)[0], a.col_idx, a.values, a.shape)
 
 
-def _ell_bytes(a: CSR, width: int) -> int:
-    rows = a.shape[0]
-    return rows * (width * (a.col_idx.element_size() + a.values.element_size()) + a.row_ptrs.element_size())
+def _refuse(a: CSR, name: str, places: int, max_bytes: int | None) -> None:
+    """Raises if a format of so many places for entries would take too much."""
+    limit = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes
+    needed = places * (a.col_idx.element_size() + a.values.element_size()) + a.shape[0] * a.row_ptrs.element_size()
+    if torch.compiler.is_compiling():
+        torch._check(needed <= limit, lambda: f"convert: {name} would take more than max_bytes; use 'hyb' or 'csr'")
+    elif needed > limit:
+        raise RuntimeError(
+            f"convert: {name} of {a.shape[0]} rows, {places} places, takes {needed} bytes, more than max_bytes {limit};"
+            " use 'hyb', 'jds' or 'csr', which pad less"
+        )
 
 
 def _padded_rows(a: CSR, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -191,14 +199,7 @@ def _to_ell(a: CSR, width: int | None = None, max_bytes: int | None = None) -> E
     elif longest > width:
         row = int((_lengths(a) > width).nonzero()[0])
         raise ValueError(f"convert: row {row} is longer than width {width}, the longest has {longest}; 'hyb' cuts them")
-    limit, needed = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes, _ell_bytes(a, width)
-    if torch.compiler.is_compiling():
-        torch._check(needed <= limit, lambda: "convert: the ELL would be larger than max_bytes; use 'hyb' or 'sell'")
-    elif needed > limit:
-        raise RuntimeError(
-            f"convert: ELL of {a.shape[0]} rows, {width} wide, takes {needed} bytes, more than max_bytes {limit}; use "
-            "'hyb', 'sell' or 'csr', which pad less"
-        )
+    _refuse(a, "ELL", width * a.shape[0], max_bytes)
     return ELL(*_padded_rows(a, width)[:3], a.shape)
 
 
@@ -239,7 +240,9 @@ def _inverse(perm: Tensor) -> Tensor:
 _SECTION_ROWS = 32
 
 
-def _to_sell(a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = None) -> SELL:
+def _to_sell(
+    a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = None, max_bytes: int | None = None
+) -> SELL:
     (rows, place), lengths, n = _entries(a), _lengths(a), a.shape[0]
     if section_rows < 1 or (window is not None and window < 1):
         raise ValueError(f"convert: section_rows and window must be positive, got {section_rows} and {window}")
@@ -253,6 +256,7 @@ def _to_sell(a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = Non
     widths = by_section.amax(1) if sections else heights
     ptrs = _exclusive(heights * widths)
     total = _size(ptrs[-1])
+    _refuse(a, "SELL", total, max_bytes)
     at = rows
     if n:
         there = _inverse(perm).index_select(0, rows)
