@@ -29,10 +29,14 @@ void parallel(Context& context, int64_t n, const F& f) {
 template <bool padded = false, class I>
 void check_indices(const I* index, int64_t begin, int64_t end, int64_t n, const char* op, const char* array) {
   using U = typename std::make_unsigned<I>::type;
-  const U limit = U(tp::min(n, int64_t(std::numeric_limits<I>::max()))) + padded;
+  // i is in 0..last if neither i nor last - i has its highest bit set.
+  const U last = U(tp::min(n, int64_t(std::numeric_limits<I>::max()))) + U(padded) - 1;
   U bad = 0;
-  for (int64_t i = begin; i < end; ++i) bad |= U(U(index[i]) + U(padded) >= limit);
-  if (bad == 0) return;
+  for (int64_t i = begin; i < end; ++i) {
+    const U at = U(index[i]) + U(padded);
+    bad |= at | (last - at);
+  }
+  if (bad >> (8 * sizeof(U) - 1) == 0) return;
   for (int64_t i = begin; i < end; ++i) {
     if (!padded || index[i] != -1) usable(index[i], n, op, array, i);
   }
