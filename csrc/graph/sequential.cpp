@@ -28,7 +28,8 @@ void search(const Args& args) {
     const Id vertex = queue[head];
     const int32_t next = levels[vertex] + 1;
     if (next > args.max_level) break;
-    for (int64_t edge = out.begin(vertex); edge < out.end(vertex); ++edge) {
+    const int64_t end = out.end(vertex);
+    for (int64_t edge = out.begin(vertex); edge < end; ++edge) {
       const int64_t neighbor = out[edge];
       if (!is_vertex(neighbor, args, edge)) continue;
       if (levels[neighbor] == unreached) {

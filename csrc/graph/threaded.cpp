@@ -1,7 +1,8 @@
 // The search on host threads, that changes its direction: push from a queue while few edges leave the frontier, pull
 // from a bitmap while they are many. When to change is the rule of Beamer, Asanović and Patterson (2012) as the GAP
 // benchmarks have it: pull once the edges that leave the frontier are more than 1 / 15 of those not looked at, push
-// once the frontier shrinks and is less than 1 / 18 of the vertices. Without in-edges it only pushes.
+// once the frontier shrinks and is less than 1 / 18 of the vertices. A pull looks at every vertex at least, so few
+// edges are pushed even if not many are left; and so are all, without in-edges.
 //
 // A vertex belongs to who first gives it a parent; later offers from the same level may bring the parent down. So the
 // threads share a queue and race for its places, and levels and parents come out the same.
@@ -15,7 +16,7 @@ namespace tp::graph {
 namespace {
 
 constexpr int64_t alpha = 15, beta = 18;
-constexpr int64_t serial = 1 << 14;  // vertices and edges, below which threads do not pay
+constexpr int64_t serial = 1 << 14;  // vertices or edges of a level, below which other threads do not pay
 
 template <class T>
 T load(const T& x) {
@@ -41,20 +42,22 @@ class Search {
   void run() {
     int64_t edges = start(), edges_left = args_.edges;
     while (begin_ < end_ && level_ <= args_.max_level) {
-      if (in_.ids != nullptr && edges > edges_left / alpha) {
+      if (in_.ids != nullptr && edges > tp::max(edges_left, args_.vertices) / alpha) {
         pull_while_it_pays();
         edges = 1;  // one push, at least, before the next change
       } else {
         edges_left -= edges;
-        edges = push();
+        edges = push(tp::max(edges, end_ - begin_));
       }
     }
   }
 
  private:
-  // f(begin, end) over pieces of 0..n, the next to whoever is free; the sum of what it returns.
+  // f(begin, end) over pieces of 0..n, the next to whoever is free, or at once if there is little work; the sum of what
+  // it returns.
   template <class F>
-  int64_t share(int64_t n, int64_t piece, F f) {
+  int64_t share(int64_t n, int64_t piece, int64_t work, F f) {
+    if (work < serial) return f(0, n);
     std::atomic<int64_t> next{0}, sum{0};
     const int64_t pieces = ceil_div(n, piece), workers = tp::min(pieces, int64_t(context_.device.threads));
     context_.parallel_for(workers, 1, [&](int64_t first, int64_t last) {
@@ -103,11 +106,11 @@ class Search {
     gathered.clear();
   }
 
-  // The next level from the queue; how many edges leave it.
-  int64_t push() {
+  // The next level from the queue, from which so many edges leave; how many leave it.
+  int64_t push(int64_t work) {
     const int32_t level = int32_t(level_++);
     tail_ = end_;
-    const int64_t edges = share(end_ - begin_, 64, [&](int64_t first, int64_t last) {
+    const int64_t edges = share(end_ - begin_, 64, work, [&](int64_t first, int64_t last) {
       std::vector<Id> gathered;
       int64_t leave = 0;
       for (int64_t i = begin_ + first; i < begin_ + last; ++i) {
@@ -132,7 +135,7 @@ class Search {
   void pull_while_it_pays() {
     std::vector<Word> front(size_t(words_), 0), next(size_t(words_), 0), open(size_t(words_), 0);
     for (int64_t i = begin_; i < end_; ++i) front[size_t(queue_[i] / bits)] |= Word(1) << queue_[i] % bits;
-    share(words_, 256, [&](int64_t first, int64_t last) {
+    share(words_, 256, args_.vertices, [&](int64_t first, int64_t last) {
       for (int64_t v = first * bits; v < tp::min(last * bits, args_.vertices); ++v)
         open[size_t(v / bits)] |= Word(parents_[v] < 0 && in_.rows[v] != in_.rows[v + 1]) << v % bits;
       return 0;
@@ -144,7 +147,7 @@ class Search {
       front.swap(next);
     } while ((found >= before || found > args_.vertices / beta) && found > 0 && level_ <= args_.max_level);
     tail_ = begin_ = end_;
-    share(words_, 256, [&](int64_t first, int64_t last) {
+    share(words_, 256, args_.vertices, [&](int64_t first, int64_t last) {
       std::vector<Id> gathered;
       for (int64_t w = first; w < last; ++w) {
         for (Word word = front[size_t(w)]; word != 0; word &= word - 1)
@@ -159,7 +162,7 @@ class Search {
   // The next level from a bitmap of the last to one of its own; how many vertices it has. `open` are those to ask.
   int64_t pull(const std::vector<Word>& front, std::vector<Word>& next, std::vector<Word>& open) {
     const int32_t level = int32_t(level_++);
-    return share(words_, 64, [&](int64_t first, int64_t last) {
+    return share(words_, 64, args_.vertices, [&](int64_t first, int64_t last) {
       int64_t count = 0;
       for (int64_t w = first; w < last; ++w) {
         Word found = 0;
