@@ -110,6 +110,7 @@ class SELL(NamedTuple):
 
 Matrix = COO | CSR | CSC | ELL | HYB | JDS | SELL
 FORMATS = {cls.__name__.lower(): cls for cls in (COO, CSR, CSC, ELL, HYB, JDS, SELL)}
+_NAMES = {cls: name for name, cls in FORMATS.items()}
 
 for _name, _cls in FORMATS.items():
     _pytree._register_namedtuple(_cls, serialized_type_name=f"torch_patterns.{_name.upper()}")
@@ -118,7 +119,7 @@ torch.serialization.add_safe_globals(list(FORMATS.values()))  # tuples of tensor
 
 def format_of(a: Matrix) -> str:
     """The name of a container's format."""
-    return type(a).__name__.lower()
+    return _NAMES[type(a)]
 
 
 def index_fields(a: Matrix) -> list[str]:

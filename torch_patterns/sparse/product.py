@@ -102,14 +102,15 @@ def arguments(
 
 
 def _multiply(kind: str, a: Matrix, x: Tensor, y: Tensor | None, plan: Plan | None, algorithm: str) -> Tensor:
-    keeps = not (torch.compiler.is_compiling() or transforms_active())
+    form, transformed = format_of(a), transforms_active()
+    keeps = not (transformed or torch.compiler.is_compiling())
     if plan is None and keeps and _wants_plan(a, x):
         plan = _kept(a, "plan", make_plan)
-    is_sorted = keeps and x.is_cuda and format_of(a) in _HAS_COORDINATES and _kept(a, "sorted", _rows_sorted)
+    is_sorted = keeps and x.is_cuda and form in _HAS_COORDINATES and _kept(a, "sorted", _rows_sorted)
     args = arguments(a, x, y, plan, row_sorted=bool(is_sorted), algorithm=algorithm)
-    if transforms_active():
-        args = _promoted(a, args)
-    return _products[f"{kind}_{format_of(a)}"](*args)
+    if not transformed:
+        return _operators[f"{kind}_{form}"](*args)
+    return _products[f"{kind}_{form}"](*_promoted(a, args))
 
 
 def _wants_plan(a: Matrix, x: Tensor) -> bool:
@@ -221,11 +222,8 @@ def _promoted(a: Matrix, args: list) -> list:
 
 _transposed = differentiable(_bilinear(_ops.spmm_transposed), _transposed_backward)
 _sampled = differentiable(_bilinear(_ops.sampled_product), _sampled_backward)
-_products = {
-    f"{kind}_{form}": differentiable(getattr(_ops, f"{kind}_{form}"), _product_backward(kind, form))
-    for form in FORMATS
-    for kind in ("spmv", "spmm")
-}
+_operators = {f"{kind}_{form}": getattr(_ops, f"{kind}_{form}") for form in FORMATS for kind in ("spmv", "spmm")}
+_products = {name: differentiable(op, _product_backward(*name.split("_"))) for name, op in _operators.items()}
 
 
 # ---- vmap: a batch of vectors is a matrix of more columns; batched matrices take turns
