@@ -87,13 +87,18 @@ class Search {
     return edges;
   }
 
-  // Offers `from` as a parent of `to`; whether it is the first at all.
-  bool offer(Id from, int64_t to, int32_t level) {
+  // Offers `from` as a parent of `to`; whether it is the first at all. A thread `alone` needs no atomic, which would
+  // wait for all its stores.
+  bool offer(Id from, int64_t to, int32_t level, bool alone) {
     Id parent = load(parents_[to]);
     while (parent < 0 || parent > from) {
       if (parent >= 0) {
         const int32_t theirs = load(levels_[to]);
         if (theirs != level && theirs != unreached) return false;  // not written yet: it is this level
+      }
+      if (alone) {
+        parents_[to] = from;
+        return parent < 0;
       }
       constexpr auto relaxed = __ATOMIC_RELAXED;
       if (__atomic_compare_exchange_n(&parents_[to], &parent, from, false, relaxed, relaxed)) return parent < 0;
@@ -109,6 +114,7 @@ class Search {
   // The next level from the queue, from which so many edges leave; how many leave it.
   int64_t push(int64_t work) {
     const int32_t level = int32_t(level_++);
+    const bool alone = work < serial;
     tail_ = end_;
     const int64_t edges = share(end_ - begin_, 64, work, [&](int64_t first, int64_t last) {
       std::vector<Id> gathered;
@@ -118,7 +124,7 @@ class Search {
         const int64_t end = out_.end(vertex);
         for (int64_t edge = out_.begin(vertex); edge < end; ++edge) {
           const int64_t neighbor = out_[edge];
-          if (!is_vertex(neighbor, args_, edge) || !offer(vertex, neighbor, level)) continue;
+          if (!is_vertex(neighbor, args_, edge) || !offer(vertex, neighbor, level, alone)) continue;
           __atomic_store_n(&levels_[neighbor], level, __ATOMIC_RELAXED);
           gathered.push_back(Id(neighbor));
           leave += out_.degree(neighbor);
