@@ -17,7 +17,7 @@ struct SoloRoom {
   typename P::Row* begins;  // two frontiers: [2 * entries]
   unsigned *vertices, *lengths;
   unsigned *keys, *parents;  // the table: [slots]
-  unsigned* reached;         // the cache: [slots], a vertex at its own slot or another
+  unsigned* reached;         // the cache: [slots], the last vertex reached of each slot
   Count* counts;             // of two levels
   int entries, slots;
 
