@@ -36,7 +36,7 @@ class CSR(NamedTuple):
 
 
 class CSC(NamedTuple):
-    """Compressed sparse columns, the CSR of the transpose (beyond the chapter): any order inside a column, duplicates add.
+    """The CSR of the transpose (beyond the chapter): any order inside a column, duplicates add.
 
     Fields: col_ptrs [cols + 1]; row_idx, values [nnz]; shape (rows, cols).
     """
