@@ -96,24 +96,24 @@ class HostBlock {
     return HostPerLane<T>(threads_);
   }
 
+  // A body stands in one place each: there are many, each compiled for every dtype and operator.
   template <class F>
   void phase(const char* name, F f) {
-    if (!check_) {
-      for (int lane = 0; lane < threads_; ++lane) f(lane);
-      return;
-    }
-    check_->begin_phase(name);
-    for (int i = 0; i < threads_; ++i) f(check_->enter_lane(i));
-    check_->end_phase();
+    if (check_) check_->begin_phase(name);
+    for (int i = 0; i < threads_; ++i) f(check_ ? check_->enter_lane(i) : i);
+    if (check_) check_->end_phase();
   }
   template <class F>
   auto uniform(const char* name, F f) {
-    if (!check_) return f();
-    check_->begin_phase(name);
-    check_->enter_lane(0);
-    const auto value = f();
-    for (int i = 1; i < threads_; ++i) check_->enter_lane(i), check_->same(memcmp_equal(value, f()));
-    check_->end_phase();
+    if (check_) check_->begin_phase(name);
+    decltype(f()) value{};
+    for (int i = 0; i < (check_ ? threads_ : 1); ++i) {
+      if (check_) check_->enter_lane(i);
+      const auto found = f();
+      if (i == 0) value = found;
+      if (check_) check_->same(memcmp_equal(value, found));
+    }
+    if (check_) check_->end_phase();
     return value;
   }
   int64_t ticket(HostArray<int64_t> counter) {

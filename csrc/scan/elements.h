@@ -152,6 +152,8 @@ void with_elements(const Args& args, F f) {
       return with_elements_of<OpId::min, AccOf>(args, f);
     case OpId::affine:
       return with_elements_of<OpId::affine, AccOf>(args, f);
+    default:
+      fail(ErrorKind::value, "scan: no such operator");
   }
 }
 

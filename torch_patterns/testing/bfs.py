@@ -138,17 +138,6 @@ def wrapper(function):
     return call
 
 
-def scipy_bfs(row_ptrs, col_idx, sources, *others):
-    """Order and predecessors, from one source: levels and smallest parents would come on top."""
-    if row_ptrs.is_cuda or sources.numel() != 1:
-        return NotImplemented
-    from scipy.sparse import csgraph, csr_array
-
-    n = len(row_ptrs) - 1
-    matrix = csr_array((np.ones(len(col_idx), np.int8), col_idx.numpy(), row_ptrs.numpy()), shape=(n, n))
-    return csgraph.breadth_first_order(matrix, int(sources))
-
-
 # ---- calls that must be refused
 
 
@@ -292,7 +281,7 @@ SINGLE = Spec(
     ),
     large=(many_edges(),),
     sized=lambda n: case((n // 16 + 1,), (n,), (1,), given="symmetric"),
-    peers={"scipy": scipy_bfs},
+    peers={},
     flops=lambda sample, out: sample.args[1].numel(),
 )
 
