@@ -20,7 +20,7 @@ namespace resident {
 template <class P>
 TP_DEVICE void clear(const P& p) {
   const int64_t padded = (p.vertices + task - 1) / task * task;
-  constexpr int items = 8;
+  constexpr int items = 4;
   static_assert(task % (items * block::warp_size) == 0, "a warp takes whole words of a task");
   for (int64_t first = grid_warp() * items * block::warp_size; first < padded;
        first += grid_warps() * items * block::warp_size) {
@@ -43,44 +43,55 @@ TP_DEVICE void clear(const P& p) {
 }
 
 template <class P>
-__global__ __launch_bounds__(threads, 1) void persistent_kernel(const __grid_constant__ P p) {
+__global__ __launch_bounds__(threads, 1) void persistent_kernel(const P p) {
   extern __shared__ __align__(16) char room[];
   Phases phases(p.control);
   unsigned *front = p.front, *next = p.next;
   clear(p);
-  phases.end();
+  phases.end(0, 0);
 
   Frontier frontier{0, 0};
   Tally found;  // of the frontier
-  // The frontier is what a phase appended; of rows that overlap, what there was room for.
-  const auto advance = [&](Found mine) {
-    found = phases.end(mine);
-    frontier = {frontier.end(), tp::min(int64_t(found.pieces), p.capacity - frontier.end())};
+  const auto append = [&](auto phase) {
+    Appender<P> appender(p, reinterpret_cast<typename P::Word*>(room), frontier.begin + frontier.pieces,
+                         phases.tally());
+    phase(appender);
+    const Tally total = phases.end(appender.vertices, appender.edges);
+    frontier = {frontier.begin + frontier.pieces,
+                tp::min(int64_t(total.pieces), p.capacity - frontier.begin - frontier.pieces)};
+    return total;
   };
-  advance(start(p, room, phases.tally()));
+  found = append([&](Appender<P>& a) { start(p, a); });
   int64_t open_edges = p.out.edges - int64_t(found.edges);
   bool queued = true;
   for (int64_t level = 1; level <= p.max_level && found.edges > 0;) {
     const bool heavy = p.pulls() && int64_t(found.edges) * p.policy.alpha > open_edges;
-    if (!queued && (fits_solo(p, found.vertices, found.edges) || !heavy)) {
-      advance(gather(p, front, frontier, room, phases.tally()));
+    if (!queued && (fits_solo(p, {found.vertices, found.edges, found.vertices}) || !heavy)) {
+      found = append([&](Appender<P>& a) { gather(p, front, a); });
       queued = true;
     }
-    if (queued && fits_solo(p, found.pieces, found.edges)) {
-      advance(blockIdx.x == 0 ? solo(p, frontier, level, room, phases.tally()) : Found());
-      level = __ldcg(&p.control->solo.level);
-      open_edges -= __ldcg(&p.control->solo.edges) + int64_t(found.edges);
+    if (queued && fits_solo(p, found)) {
+      if (blockIdx.x == 0) solo(p, frontier, level, room);
+      phases.end(0, 0);
+      const Solo& after = p.control->solo;
+      level = __ldcg(&after.level);
+      open_edges -= __ldcg(&after.edges);
+      found = {__ldcg(&after.last.vertices), __ldcg(&after.last.edges), __ldcg(&after.last.pieces)};
+      frontier = {frontier.begin + frontier.pieces,
+                  tp::min(int64_t(found.pieces), p.capacity - frontier.begin - frontier.pieces)};
       continue;
     }
     if (queued && heavy) {
       mark(p, frontier, front);
-      phases.end();
+      phases.end(0, 0);
       queued = false;
     }
     if (queued) {
-      advance(push(p, frontier, int(level), room, phases.tally()));
+      found = append([&](Appender<P>& a) { push(p, frontier, int(level), a); });
     } else {
-      found = phases.end(pull(p, front, next, int(level), room));
+      unsigned long long vertices = 0, edges = 0;
+      pull(p, front, next, int(level), reinterpret_cast<PullRoom*>(room), vertices, edges);
+      found = phases.end(vertices, edges);
       unsigned* const last = front;
       front = next;
       next = last;

@@ -5,34 +5,29 @@
 
 namespace tp::graph::resident {
 
-// Each phase is a function of its own, not inlined: registers are dealt anew.
-
 // A part of the queue that is a frontier.
 struct Frontier {
   int64_t begin, pieces;
-
-  TP_DEVICE int64_t end() const { return begin + pieces; }
 };
 
 // f(vertex, begin, length) for all pieces of a frontier, one a lane and as many a warp as it takes to keep all warps
-// busy. Lanes without one get an empty piece that continues.
+// busy. Lanes without one get P's number of vertices and length 0.
 template <class P, class F>
-TP_DEVICE void for_each_piece(const P& p, Frontier frontier, F f) {
-  const int64_t share = tp::max(int64_t(1), tp::min(int64_t(32), (frontier.pieces + grid_warps() - 1) / grid_warps()));
-  for (int64_t first = grid_warp() * share; first < frontier.pieces; first += grid_warps() * share) {
+TP_DEVICE void for_each_piece(const P& p, Frontier frontier, int64_t warp, int64_t all_warps, F f) {
+  const int64_t share = tp::max(int64_t(1), tp::min(int64_t(32), (frontier.pieces + all_warps - 1) / all_warps));
+  for (int64_t first = warp * share; first < frontier.pieces; first += all_warps * share) {
     const int64_t i = first + lane_id(), at = frontier.begin + i;
     if (lane_id() < share && i < frontier.pieces) {
       f(typename P::Vertex(p.queue_vertices[at]), p.queue_begins[at], p.queue_lengths[at]);
     } else {
-      f(typename P::Vertex(p.vertices), typename P::Row(0), continues);
+      f(typename P::Vertex(p.vertices), typename P::Row(0), 0u);
     }
   }
 }
 
 // Whoever brings down the parent of a source from none queues it.
 template <class P>
-__noinline__ TP_DEVICE Found start(const P& p, char* room, Tally& tally) {
-  Appender<P> appender(p, room, 0, tally);
+TP_DEVICE void start(const P& p, Appender<P>& appender) {
   for (int64_t first = grid_warp() * block::warp_size; first < p.num_sources;
        first += grid_warps() * block::warp_size) {
     const int64_t i = first + lane_id();
@@ -43,7 +38,7 @@ __noinline__ TP_DEVICE Found start(const P& p, char* room, Tally& tally) {
     appender.add(wins, typename P::Vertex(source));
     appender.make_room();
   }
-  return appender.finish();
+  appender.flush();
 }
 
 // Every edge offers its source as a parent, and who is the first to do so queues the target. A parent that stands is
@@ -59,13 +54,12 @@ TP_DEVICE bool offer(const P& p, typename P::Vertex from, typename P::Vertex to,
 }
 
 template <class P>
-__noinline__ TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* room, Tally& tally) {
-  Appender<P> appender(p, room, frontier.end(), tally);
+TP_DEVICE void push(const P& p, Frontier frontier, int level, Appender<P>& appender) {
   using Vertex = typename P::Vertex;
   constexpr int items = at_once / block::warp_size;
-  for_each_piece(p, frontier, [&](Vertex vertex, typename P::Row begin, unsigned length) {
-    if ((length & continues) == 0) atomicOr(p.visited + vertex / 32, 1u << vertex % 32);
-    expand<items>(p, vertex, begin, length & ~continues, [&](const Vertex(&from)[items], const Vertex(&to)[items]) {
+  for_each_piece(p, frontier, grid_warp(), grid_warps(), [&](Vertex vertex, typename P::Row begin, unsigned length) {
+    if (vertex < Vertex(p.vertices)) atomicOr(p.visited + vertex / 32, 1u << vertex % 32);
+    expand<items>(p, vertex, begin, length, [&](const Vertex(&from)[items], const Vertex(&to)[items]) {
       bool open[items];
       typename P::Word parent[items];
 #pragma unroll
@@ -82,25 +76,23 @@ __noinline__ TP_DEVICE Found push(const P& p, Frontier frontier, int level, char
       appender.make_room();
     });
   });
-  return appender.finish();
+  appender.flush();
 }
 
 // From the queue to the bitmap `front`, which is empty.
 template <class P>
-__noinline__ TP_DEVICE void mark(const P& p, Frontier frontier, unsigned* front) {
+TP_DEVICE void mark(const P& p, Frontier frontier, unsigned* front) {
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < frontier.pieces;
        i += int64_t(gridDim.x) * threads) {
-    if ((p.queue_lengths[frontier.begin + i] & continues) != 0) continue;
     const typename P::Vertex vertex = p.queue_vertices[frontier.begin + i];
     atomicOr(front + vertex / 32, 1u << vertex % 32);
     atomicOr(p.visited + vertex / 32, 1u << vertex % 32);
   }
 }
 
-// From the bitmap `front`, which is left empty, to the queue behind the last frontier that stood there.
+// From the bitmap `front`, which is left empty, to the queue.
 template <class P>
-__noinline__ TP_DEVICE Found gather(const P& p, unsigned* front, Frontier last, char* room, Tally& tally) {
-  Appender<P> appender(p, room, last.end(), tally);
+TP_DEVICE void gather(const P& p, unsigned* front, Appender<P>& appender) {
   const int64_t words = (p.vertices + 31) / 32;
   for (int64_t first = grid_warp() * block::warp_size; first < words; first += grid_warps() * block::warp_size) {
     const int64_t i = first + lane_id();
@@ -112,7 +104,7 @@ __noinline__ TP_DEVICE Found gather(const P& p, unsigned* front, Frontier last, 
       appender.make_room();
     }
   }
-  return appender.finish();
+  appender.flush();
 }
 
 }  // namespace tp::graph::resident

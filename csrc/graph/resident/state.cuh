@@ -11,21 +11,16 @@
 namespace tp::graph::resident {
 
 constexpr int threads = 1024, warps = threads / block::warp_size;
-constexpr int piece = 128;  // a vertex of more edges stands in the queue in several pieces
+constexpr int piece = 256;  // a vertex of more edges stands in the queue in several pieces
 
 struct Tally {
   unsigned long long vertices, edges, pieces;  // found; out-edges that leave them; what they took in the queue
 };
 
-// What a lane found in a phase.
-struct Found {
-  unsigned long long vertices = 0, edges = 0;
-};
-
-// What the block that goes on alone leaves behind: the next level to find, and the out-edges of those it found but for
-// the last, which is in the tally if it has any.
+// What the block that goes on alone leaves behind.
 struct Solo {
-  int64_t level, edges;
+  int64_t level, edges;  // the next level to find; out-edges of all levels found
+  Tally last;
 };
 
 struct Control {
@@ -94,8 +89,9 @@ class Phases {
   TP_DEVICE Tally& tally() const { return control_->tallies[phase_ % 3]; }
   // All blocks end the phase; what they wrote is visible to all, and what was found is known. The counter of arrivals
   // only grows, and may wrap.
-  TP_DEVICE Tally end(Found found = {}) {
-    const unsigned long long vertices = warp_sum(found.vertices), edges = warp_sum(found.edges);
+  TP_DEVICE Tally end(unsigned long long vertices, unsigned long long edges) {
+    vertices = warp_sum(vertices);
+    edges = warp_sum(edges);
     if (lane_id() == 0 && (vertices | edges) != 0) {
       atomicAdd(&totals().vertices, vertices);
       atomicAdd(&totals().edges, edges);
