@@ -78,8 +78,8 @@ def test_setup_and_cmake_build_the_same_files(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     of_setup = set()
     for path in runpy.run_path(str(ROOT / "setup.py"))["library"].sources:
-        if path.startswith("build/cpp/"):  # a kernel, built as C++
-            path = path.removeprefix("build/cpp/").removesuffix(".cpp")
+        if path.startswith("build/cpp/"):  # with lines before it; a kernel, built as C++, by another name
+            path = path.removeprefix("build/cpp/").replace(".cu.cpp", ".cu")
         of_setup.add(path.removeprefix("csrc/"))
     assert of_setup == of_cmake
 
