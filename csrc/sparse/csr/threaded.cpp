@@ -8,17 +8,31 @@ namespace {
 
 using namespace sparse;
 
+constexpr int64_t rows_a_step = 32, short_row = 12;
+
 // y of rows first to last - 1, whose entries, begin to end - 1, have been checked. Every entry takes a load from x, so
-// nothing is gained by vectors, and putting them together would take longer than the sum.
+// nothing is gained by vectors, and putting them together would take longer than the sum. Of short rows one running sum
+// each: what they take is the end of the loop, which the processor cannot foresee.
 template <class Add, class B>
 void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
   using T = typename B::Value;
   using Acc = typename B::Acc;
+  static_assert(short_row * rows_a_step <= stretch, "a long row among short ones is no longer than a stretch");
   const T *const values = b.values, *const x = b.x;
   const auto *const columns = b.col_idx, *const ptrs = b.ptrs;
   T* const y = b.y;
+  const auto stop_of = [&](int64_t row) { return tp::max(begin, tp::min(int64_t(ptrs[row + 1]), end)); };
+  if (end - begin <= short_row * (last - first)) {
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t stop = stop_of(row);
+      Acc sum(0);
+      for (; begin < stop; ++begin) sum = Add::product(Acc(values[begin]), Acc(x[columns[begin]]), sum);
+      y[row] = T(sum);
+    }
+    return;
+  }
   for (int64_t row = first; row < last; ++row) {
-    const int64_t stop = tp::max(begin, tp::min(int64_t(ptrs[row + 1]), end));
+    const int64_t stop = stop_of(row);
     wide_t<T> total(0);
     do {
       const int64_t pause = tp::min(stop, begin + stretch);
@@ -77,8 +91,11 @@ class CsrShares {
  public:
   CsrShares(const M& matrix, Context& context)
       : context_(context), b_(matrix.bind(simt::Pointers{})), items_(b_.a.entries + b_.a.rows) {
-    const int64_t work = tp::max(items_a_share / tp::min(b_.a.k, columns_a_strip), int64_t(256));
-    size_ = tp::max(work, ceil_div(items_, int64_t(512)));
+    // As many shares whatever the threads, which take about the same each: multiples of 8, unless there is little.
+    const int64_t k = tp::min(b_.a.k, columns_a_strip);
+    const int64_t least = ceil_div(int64_t(1 << 13), k), most = ceil_div(items_a_share, k), eights = 8;
+    const int64_t rounds = tp::min(ceil_div(items_, most * eights), int64_t(64));
+    size_ = tp::max(least, ceil_div(items_, tp::max(int64_t(1), rounds) * eights));
     count_ = tp::max(int64_t(1), ceil_div(items_, size_));
   }
 
@@ -169,7 +186,7 @@ class CsrShares {
     for (int64_t row = from.row + 1, last; row < to.row;
          row = last) {  // some rows at a time, so that they stay in cache
       entry = next;
-      last = tp::min(row + 32, to.row);
+      last = tp::min(row + rows_a_step, to.row);
       next = tp::max(entry, b_.pointer(last));
       check(entry, next);
       sum_checked_rows(b_, row, last, entry, next);
