@@ -92,6 +92,7 @@ def test_tolerances():
     A, _ = definite(50, 0.1)
     b = right_side(50)
     assert conjugate_gradient(A, b, rtol=0, atol=1e-3).residual_norm <= 1e-3
+    # What is under test is rtol itself: the solver stops sooner where less is asked for.
     assert conjugate_gradient(A, b, rtol=0.5).iterations < conjugate_gradient(A, b, rtol=1e-3).iterations
     hard = conjugate_gradient(A.to(torch.float32), b.float(), rtol=1e-12, max_iterations=300)
     assert not hard.converged and hard.iterations == 300 and hard.residual_norm < 1e-4

@@ -9,11 +9,8 @@ const char* on(const Device& device, const char* cuda) { return device.cuda ? cu
 }  // namespace
 
 const char* spmv_coo::choose(const Args&, const Device& device) { return on(device, "segmented"); }
-// Equal shares cost little, but where no row is known to be long, columns gain by rows of their own.
-const char* spmv_csr::choose(const Args& a, const Device& device) {
-  const bool even = a.longest >= 0 && a.longest * a.rows <= 4 * a.entries;
-  return on(device, even && a.k > 1 ? "warp_per_row" : "merge_path");
-}
+// warp_per_row is faster with several columns, but waits for the longest row, whose length the host does not know.
+const char* spmv_csr::choose(const Args&, const Device& device) { return on(device, "merge_path"); }
 // csrc/torch sends what must be deterministic through a plan, and so to the ladder of CSR.
 const char* spmv_csc::choose(const Args&, const Device& device) { return on(device, "thread_per_column"); }
 const char* spmv_ell::choose(const Args&, const Device& device) { return on(device, "thread_per_row"); }

@@ -55,7 +55,6 @@ struct Args {
   bool long_index;       // all indices and pointers are int64, else int32
   bool row_sorted;       // coo, hyb
   bool perm_indexes;     // the index of entry p of the walk is col_idx[perm[p]]
-  int64_t longest;       // csr: the length of the longest row if the host knows it, else -1
 };
 
 // The gradient of the values: out[i] = dot(gy[row of i, :], x[column of i, :]), 0 for padding, which is a row or column

@@ -58,6 +58,8 @@ void check_plan(const char* op, const Structure& s, bool by_rows, const Tensor& 
 Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTensor& ptrs, const OptionalTensor& perm);
 // The row and the column of each entry, -1 for padding.
 std::pair<Tensor, Tensor> coordinates(const Structure& s);
+// 0 to n - 1, like indices.
+inline Tensor places(const Tensor& like, int64_t n) { return at::arange(n, like.options()); }
 // A stable order by keys of 0 to n, of which no other bits count.
 Tensor order_by(const Tensor& keys, const SymInt& n, Str algorithm = "auto");
 

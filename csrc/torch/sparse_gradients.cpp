@@ -287,7 +287,6 @@ void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tens
   args.y = y.mutable_data_ptr();
   args.dtype = dtype_of_tensor(op, x);
   args.long_index = plan.ptrs.scalar_type() == at::kLong;
-  args.longest = -1;
   run(spmv_csr::ladder, spmv_csr::choose, "spmv_csr", algorithm, x, args);
 }
 

@@ -13,8 +13,6 @@ namespace {
 
 constexpr const char* plan_name = "sparse_plan";
 
-Tensor places(const Tensor& like, int64_t n) { return at::arange(n, like.options()); }
-
 // The number of the segment that each of n places lies in.
 Tensor segments(const Tensor& ptrs, int64_t n) {
   static const auto expand = op<Tensor(const Tensor&, const Tensor&, SymInt, bool, Str)>("segment_expand");

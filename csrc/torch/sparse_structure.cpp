@@ -173,8 +173,6 @@ class Findings {
   std::vector<One> all_;
 };
 
-Tensor places(const Tensor& like, int64_t n) { return at::arange(n, like.options()); }
-
 void check_padded_rows(Findings& all, const Structure& s, const std::string& prefix) {
   const Tensor &lengths = s[0], &columns = s[1];
   const int64_t width = columns.size(0);

@@ -227,7 +227,6 @@ Tensor run_product(const Product& p) {
   args.y = y.mutable_data_ptr();
   args.dtype = dtype_of_tensor(p.op, x);
   args.long_index = s.long_index();
-  args.longest = -1;
   with_ladder(s.format, [&](const auto& ladder, auto choose, const char* name) {
     run(ladder, choose, name, p.algorithm, x, args);
   });

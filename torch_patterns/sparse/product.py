@@ -33,7 +33,8 @@ def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
 
     While gradients of x are wanted, the plan is made at the first call and kept as long as the index tensors live and
     their versions stay; writes that torch does not track (``.data``, numpy, DLPack) go unnoticed. Inference tensors,
-    compiled code, torch.func and the capture of a CUDA graph keep none: give ``a.plan()`` where time matters.
+    compiled code, torch.func and the capture of a CUDA graph keep none: give ``a.plan()`` where time matters. Of
+    coordinates (COO, HYB) on CUDA it is kept whether their rows are sorted: the first call waits for the device.
 
     Args:
         a: [rows, cols], in any format.

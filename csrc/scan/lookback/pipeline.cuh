@@ -7,7 +7,9 @@
 //   scan   one part a warp: completes the elements and writes them
 //
 // and when the last three have left it, it is `empty`. What a Stage holds besides the tile is read and written by the
-// first `lanes` lanes of a warp, and those arrive, each for itself, and wait for all that it needs.
+// first `lanes` lanes of a warp, and those arrive, each for itself, and wait for all that it needs; the loading warps
+// meet at a barrier of their own.
+//
 // So a tile's total is out as soon as its data is in, and while a tile waits for those before it, the memory is busy
 // with those behind it. Tickets rise along the ring, and whoever holds a smaller one publishes without waiting for a
 // larger one: every wait ends.
