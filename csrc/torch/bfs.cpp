@@ -91,18 +91,22 @@ void check_vertices(const char* op, const Named& ids, int64_t vertices) {
 Tensor row_of_edges(const Tensor& row_ptrs) { return at::repeat_interleave(row_ptrs.to(at::kLong).diff()); }
 
 // Whether the in-edges are the out-edges turned around, as often as they occur.
-void check_transpose(const char* op, const Search& s) {
+void check_transpose(const char* name, const Search& s) {
   const int64_t vertices = s.row_ptrs.size(0) - 1;
   const Tensor from = row_of_edges(s.row_ptrs), to = s.col_idx.to(at::kLong);
   const Tensor in_to = s.symmetric ? from : row_of_edges(s.in_row_ptrs);
   const Tensor in_from = s.symmetric ? to : s.in_col_idx.to(at::kLong);
-  const Tensor edges = std::get<0>(at::sort(from * vertices + to));
-  const Tensor in_edges = std::get<0>(at::sort(in_from * vertices + in_to));
+  const auto sorted = [](const Tensor& keys) {
+    static const auto sort =
+        op<Tensor(const Tensor&, int64_t, bool, int64_t, std::optional<int64_t>, Str)>("sort_keys");
+    return sort.call(keys, 0, false, 0, {}, "auto");
+  };
+  const Tensor edges = sorted(from * vertices + to), in_edges = sorted(in_from * vertices + in_to);
   if (at::equal(edges, in_edges)) return;
   const Tensor place = edges.ne(in_edges).to(at::kByte).argmax();
   const int64_t ours = edges[place].item<int64_t>(), theirs = in_edges[place].item<int64_t>();
   const int64_t edge = std::min(ours, theirs);  // the other side lacks it
-  TORCH_CHECK_VALUE(false, op, ": ",
+  TORCH_CHECK_VALUE(false, name, ": ",
                     s.symmetric ? "symmetric=True, but" : "in_row_ptrs and in_col_idx do not fit:", " the edge from ",
                     edge / vertices, " to ", edge % vertices, " stands ",
                     ours < theirs ? "only among the out-edges" : "only among the in-edges");

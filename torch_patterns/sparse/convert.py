@@ -83,7 +83,7 @@ def choose(a: Matrix) -> str:
     rows = lengths.shape[0]
     if rows == 0 or not lengths.any():
         return "csr"
-    ordered = lengths.sort(descending=True)[0]
+    ordered = _ops.sort_keys(lengths, descending=True)
     of_sections = int(ordered[::_SECTION_ROWS].sum()) * _SECTION_ROWS
     longest, total = int(ordered[0]), int(lengths.sum())
     if longest * rows <= 1.1 * total:
@@ -297,8 +297,7 @@ def coalesce(a: Matrix) -> Matrix:
     """
     coo = a if isinstance(a, COO) else convert(_to_csr(a), "coo")
     dtype, n = coo.row_idx.dtype, coo.values.shape[0]
-    order = _ops.argsort(coo.col_idx, index_dtype=dtype)
-    order = order.index_select(0, _ops.argsort(coo.row_idx.index_select(0, order), index_dtype=dtype))
+    order = _ops.lexsort([coo.col_idx, coo.row_idx], index_dtype=dtype)
     rows, cols = (x.index_select(0, order) for x in (coo.row_idx, coo.col_idx))
     first = torch.ones(n, dtype=torch.bool, device=rows.device)
     if n > 1:
