@@ -13,6 +13,7 @@ from torch_patterns.testing import ALL, FLOATS, assert_equal, assert_same_bits, 
 from torch_patterns.testing.reduction import OPS, identity, reduce_reference
 
 pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
+FLOAT_ATOMICS = {r.name for r in registry.ladder("reduce") if "float_atomics" in r.traits}
 INF, NAN = float("inf"), float("nan")
 
 
@@ -105,6 +106,8 @@ def test_signed_zeros_and_subnormals(device):
         assert math.copysign(1, reduce(torch.tensor([-0.0], device=device), op="max", algorithm=algorithm).item()) < 0
         x = torch.tensor([1e-40, 0.0], device=device)
         for op in ("sum", "max"):
+            if op == "sum" and device == "cuda" and algorithm in FLOAT_ATOMICS:
+                continue  # the GPU's atomic addition of float32 in global memory takes subnormals for zeros
             assert_same_bits(reduce(x, op=op, algorithm=algorithm), x[0].clone(), algorithm)
 
 

@@ -7,10 +7,10 @@ namespace tp::sparse {
 
 constexpr int column_threads = 128;
 
-template <class M, class C>
-__global__ __launch_bounds__(column_threads) void multiply_column_tiles(const M matrix, const block::Path path,
-                                                                        const C columns,
-                                                                        const OpenEnds<typename M::Acc> ends) {
+template <bool planned, class M, class C>
+__global__ __launch_bounds__(column_threads, 8) void multiply_column_tiles(const M matrix, const block::Path path,
+                                                                           const C columns,
+                                                                           const OpenEnds<typename M::Acc> ends) {
   using Acc = typename M::Acc;
   const auto b = matrix.bind(simt::Pointers{});
   const int64_t tile = (int64_t(blockIdx.x) * column_threads + threadIdx.x) / columns.lanes;
@@ -34,7 +34,7 @@ __global__ __launch_bounds__(column_threads) void multiply_column_tiles(const M 
     if (row + 1 < last_row) next = b.ptrs[row + 2];  // early, so that its load overlaps the row
     const int64_t end = tp::max(entry, tp::min(given, last_entry));
     bad |= end != given;
-    sums.add(b, entry, end, c);
+    sums.template add<planned>(b, entry, end, c);
     if (row == from.segment && b.pointer(row) < from.row) {
       keep(ends.heads);
     } else {
@@ -44,7 +44,7 @@ __global__ __launch_bounds__(column_threads) void multiply_column_tiles(const M 
     sums.clear();
     entry = end;
   }
-  sums.add(b, entry, last_entry, c);
+  sums.template add<planned>(b, entry, last_entry, c);
   keep(ends.tails);
   if (bad) *ends.bad = 1;
 }
@@ -55,12 +55,15 @@ void multiply_columns_by_path(const M& matrix, Context& context) {
     const Args& a = matrix.a;
     // Long tiles leave few open ends, short ones keep more of the chip busy.
     const int64_t groups = int64_t(1 << 18) / columns.lanes;
-    const int items = int(tp::max(int64_t(16), tp::min(int64_t(128), (a.entries + a.rows) / groups)));
+    const int items = int(tp::max(int64_t(16), tp::min(int64_t(256), (a.entries + a.rows) / groups)));
     const block::Path path(a.entries, a.rows, items, 1);
     by_path(matrix, path, context, [&](const auto& ends) {
       const dim3 blocks(unsigned(ceil_div(path.tiles * columns.lanes, int64_t(column_threads))),
                         unsigned(columns.strips));
-      multiply_column_tiles<<<blocks, column_threads, 0, cudaStream_t(context.stream)>>>(matrix, path, columns, ends);
+      with_plan(a, [&](auto planned) {
+        multiply_column_tiles<planned.value>
+            <<<blocks, column_threads, 0, cudaStream_t(context.stream)>>>(matrix, path, columns, ends);
+      });
       check_launch("merge_path");
     });
   });

@@ -9,39 +9,73 @@ namespace tp::sparse {
 
 using block::warp_size;
 
-// Entry `at` of a row as far as it is known before x is read; no entry if `at` is not before `end`.
-template <class B>
-struct Entry {
+// `size` entries of a row, `step` apart from `at` on: their loads go out together, before x is read. `planned`: the
+// matrix has a perm. A column of -1 stands for no entry: what is not before `end`, or may not be used.
+template <class B, int size, bool planned>
+struct Bunch {
   using T = typename B::Value;
-  int64_t column;  // or -1
-  T value;
+  using I = typename B::Position;
+  using U = typename std::make_unsigned<I>::type;
+  using Acc = typename B::Acc;
+  I column[size];
+  T value[size];
 
-  TP_DEVICE Entry(const B& b, int64_t at, int64_t end) : column(-1), value(T(0)) {
-    if (at >= end) return;
-    const int64_t entry = b.a.perm != nullptr ? b.through_plan(at) : at;
-    if (entry < 0) return;
-    const int64_t read = b.col_idx[b.a.perm_indexes ? entry : at];
-    value = b.values[entry];
-    column = inside(read, b.a.cols) ? read : -1;
+  TP_DEVICE Bunch(const B& b, int64_t at, int64_t end, int step) {
+    const int left = int(tp::min(tp::max(end - at, int64_t(0)), int64_t(1 << 30)));
+    const I* const columns = b.col_idx + at;
+    const T* const values = b.values + at;
+    if constexpr (planned) {
+      const I* const perm = b.perm + at;
+      I entry[size];
+#pragma unroll
+      for (int j = 0; j < size; ++j) entry[j] = j * step < left ? perm[j * step] : I(-1);
+#pragma unroll
+      for (int j = 0; j < size; ++j) {
+        const bool is_entry = inside(entry[j], b.a.entries);
+        value[j] = is_entry ? b.values[entry[j]] : T(0);
+        column[j] = is_entry ? *(b.a.perm_indexes ? b.col_idx + entry[j] : columns + j * step) : I(-1);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < size; ++j) {
+        column[j] = j * step < left ? columns[j * step] : I(-1);
+        value[j] = j * step < left ? values[j * step] : T(0);
+      }
+    }
+    const U cols = U(tp::min(b.a.cols, int64_t(std::numeric_limits<I>::max())));
+#pragma unroll
+    for (int j = 0; j < size; ++j) column[j] = U(column[j]) < cols ? column[j] : I(-1);
+  }
+  TP_DEVICE bool exists(int j) const { return column[j] >= 0; }
+  // Each entry times its element of x, for k = 1.
+  TP_DEVICE void multiply(const B& b, Acc (&product)[size]) const {
+    T x[size];
+#pragma unroll
+    for (int j = 0; j < size; ++j) x[j] = exists(j) ? b.x[column[j]] : T(0);
+#pragma unroll
+    for (int j = 0; j < size; ++j) product[j] = exists(j) ? Acc(value[j]) * Acc(x[j]) : Acc(0);
   }
 };
 
+// f(true) or f(false), as constants: whether the matrix has a perm.
+template <class F>
+void with_plan(const Args& args, F f) {
+  if (args.perm != nullptr) {
+    f(std::true_type{});
+  } else {
+    f(std::false_type{});
+  }
+}
+
 // Entries begin, begin + step, ... before `end`, times x.
-template <class B>
+template <bool planned, class B>
 TP_DEVICE typename B::Acc sum_entries(const B& b, int64_t begin, int64_t end, int step) {
   using Acc = typename B::Acc;
-  using T = typename B::Value;
-  constexpr int bunch = 4;
+  constexpr int size = 4;
   Acc sum(0);
-  for (; begin < end; begin += bunch * step) {
-    Acc product[bunch];
-    Entry<B> entry[bunch] = {
-        {b, begin, end}, {b, begin + step, end}, {b, begin + 2 * step, end}, {b, begin + 3 * step, end}};
-#pragma unroll
-    for (int j = 0; j < bunch; ++j) {
-      const T x = entry[j].column >= 0 ? b.x[entry[j].column] : T(0);
-      product[j] = entry[j].column >= 0 ? Acc(entry[j].value) * Acc(x) : Acc(0);
-    }
+  for (; begin < end; begin += size * step) {
+    Acc product[size];
+    Bunch<B, size, planned>(b, begin, end, step).multiply(b, product);
     sum += (product[0] + product[1]) + (product[2] + product[3]);
   }
   return sum;
@@ -94,21 +128,22 @@ struct RowSums {
     for (int i = 0; i < width; ++i) sum[i] = Acc(0);
   }
   // Adds entries begin to end - 1, for columns c to c + width - 1 of X, c + width <= k.
+  template <bool planned>
   TP_DEVICE void add(const B& b, int64_t begin, int64_t end, int64_t c) {
     using V = block::Vector<T, width>;
-    constexpr int bunch = 4;
-    for (; begin < end; begin += bunch) {
-      Entry<B> entry[bunch] = {{b, begin, end}, {b, begin + 1, end}, {b, begin + 2, end}, {b, begin + 3, end}};
-      V x[bunch];
+    constexpr int size = 4;
+    for (; begin < end; begin += size) {
+      const Bunch<B, size, planned> bunch(b, begin, end, 1);
+      V x[size];
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
-        if (entry[j].column >= 0) x[j] = *reinterpret_cast<const V*>(b.x + entry[j].column * b.a.k + c);
+      for (int j = 0; j < size; ++j) {
+        if (bunch.exists(j)) x[j] = *reinterpret_cast<const V*>(b.x + int64_t(bunch.column[j]) * b.a.k + c);
       }
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
-        if (entry[j].column < 0) continue;
+      for (int j = 0; j < size; ++j) {
+        if (!bunch.exists(j)) continue;
 #pragma unroll
-        for (int i = 0; i < width; ++i) sum[i] += Acc(entry[j].value) * Acc(x[j].v[i]);
+        for (int i = 0; i < width; ++i) sum[i] += Acc(bunch.value[j]) * Acc(x[j].v[i]);
       }
     }
   }

@@ -7,23 +7,22 @@ namespace tp::sparse {
 
 template <class Acc>
 struct VectorTile {
-  static constexpr int warps = 4, threads = warps * warp_size;
-  static constexpr int places = sizeof(Acc) == 4 ? 33 : 17;  // odd: lanes meet in no bank
-  static constexpr int items = threads * places;
+  static constexpr int warps = 8, threads = warps * warp_size;
+  static constexpr int places = 9;                            // odd: lanes meet in no bank
+  static constexpr int items = threads * places - warp_size;  // a thread's entries begin where a warp's read is aligned
   using Mark = uint16_t;
   // One mark an entry, one a stretch, then the products, then the sums of rows, which take the rest of the items.
   static constexpr int mark_bytes = (items + threads) * int(sizeof(Mark)), clear_bytes = (mark_bytes + 15) / 16 * 16;
   static constexpr int bytes = clear_bytes + (items + 2) * int(sizeof(Acc));
 };
 
-template <class M>
+template <bool planned, class M>
 __global__ __launch_bounds__(VectorTile<typename M::Acc>::threads) void multiply_tiles(
     const M matrix, const block::Bounds<false> bounds, const OpenEnds<typename M::Acc> ends,
     const block::Strips<true> column) {
   using Acc = typename M::Acc;
   using Shape = VectorTile<Acc>;
   using Mark = typename Shape::Mark;
-  using T = typename M::T;
   constexpr int threads = Shape::threads;
   __shared__ uint4 memory[(Shape::bytes + 15) / 16];
   __shared__ block::Joint<Acc, Shape::warps> joint;
@@ -38,6 +37,11 @@ __global__ __launch_bounds__(VectorTile<typename M::Acc>::threads) void multiply
   Acc* const results = products + share.rows;
   __syncthreads();
 
+  // All entries of the tile are on their way before anything else is read. A warp's 32 are aligned, so that it reads no
+  // more sectors than it has to; a few before the tile come along.
+  const int mine = thread - int(share.row % warp_size);
+  const Bunch<std::decay_t<decltype(b)>, Shape::places, planned> bunch(b, share.row + mine, share.row + share.rows,
+                                                                       threads);
   // The mark of a row is the place of its sum, counted from 1. It stands at the row's last entry, and beside the
   // stretch in which no row ends earlier.
   block::each_segment<threads>(bounds, share, share.ends, ends.bad, [&](int r, int begin, int end) {
@@ -50,24 +54,11 @@ __global__ __launch_bounds__(VectorTile<typename M::Acc>::threads) void multiply
       results[r] = Acc(0);
     }
   });
-  constexpr int bunch = 8;
-  for (int first = thread; first < share.rows; first += bunch * threads) {
-    Entry<std::decay_t<decltype(b)>> entry[bunch] = {{b, share.row + first, share.row + share.rows},
-                                                     {b, share.row + first + threads, share.row + share.rows},
-                                                     {b, share.row + first + 2 * threads, share.row + share.rows},
-                                                     {b, share.row + first + 3 * threads, share.row + share.rows},
-                                                     {b, share.row + first + 4 * threads, share.row + share.rows},
-                                                     {b, share.row + first + 5 * threads, share.row + share.rows},
-                                                     {b, share.row + first + 6 * threads, share.row + share.rows},
-                                                     {b, share.row + first + 7 * threads, share.row + share.rows}};
-    T x[bunch];
+  Acc product[Shape::places];
+  bunch.multiply(b, product);
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) x[j] = entry[j].column >= 0 ? b.x[entry[j].column] : T(0);
-#pragma unroll
-    for (int j = 0; j < bunch; ++j) {
-      if (first + j * threads < share.rows)
-        products[first + j * threads] = entry[j].column >= 0 ? Acc(entry[j].value) * Acc(x[j]) : Acc(0);
-    }
+  for (int j = 0; j < Shape::places; ++j) {
+    if (unsigned(mine + j * threads) < unsigned(share.rows)) products[mine + j * threads] = product[j];
   }
   __syncthreads();
 
@@ -105,8 +96,10 @@ void multiply_vector_by_path(const M& matrix, Context& context) {
   using Shape = VectorTile<typename M::Acc>;
   const block::Path path(matrix.a.entries, matrix.a.rows, Shape::items, 1);
   by_path(matrix, path, context, [&](const auto& ends) {
-    multiply_tiles<<<unsigned(path.tiles), Shape::threads, 0, cudaStream_t(context.stream)>>>(
-        matrix, bounds_of(matrix), ends, block::Strips<true>(1));
+    with_plan(matrix.a, [&](auto planned) {
+      multiply_tiles<planned.value><<<unsigned(path.tiles), Shape::threads, 0, cudaStream_t(context.stream)>>>(
+          matrix, bounds_of(matrix), ends, block::Strips<true>(1));
+    });
     check_launch("merge_path");
   });
 }

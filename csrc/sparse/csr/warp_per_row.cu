@@ -11,18 +11,18 @@ namespace {
 using namespace sparse;
 constexpr int threads = 256;
 
-template <class M>
+template <bool planned, class M>
 __global__ __launch_bounds__(threads) void multiply_vector(const M matrix, int lanes) {
   const auto b = matrix.bind(simt::Pointers{});
   const int64_t row = (int64_t(blockIdx.x) * threads + threadIdx.x) / lanes;
   const int lane = int(threadIdx.x) % lanes;
   const bool exists = row < b.a.rows;
   const int64_t begin = exists ? b.pointer(row) : 0, end = exists ? b.pointer(row + 1) : 0;
-  const auto sum = sum_lanes(sum_entries(b, begin + lane, end, lanes), lanes);
+  const auto sum = sum_lanes(sum_entries<planned>(b, begin + lane, end, lanes), lanes);
   if (exists && lane == 0) b.store(row, 0, sum);
 }
 
-template <class M, class C>
+template <bool planned, class M, class C>
 __global__ __launch_bounds__(threads) void multiply_columns(const M matrix, const C columns) {
   const auto b = matrix.bind(simt::Pointers{});
   const int64_t row = (int64_t(blockIdx.x) * threads + threadIdx.x) / columns.lanes;
@@ -30,7 +30,7 @@ __global__ __launch_bounds__(threads) void multiply_columns(const M matrix, cons
   if (row >= b.a.rows || c >= b.a.k) return;
   RowSums<std::decay_t<decltype(b)>, C::width> row_sums;
   row_sums.clear();
-  row_sums.add(b, b.pointer(row), b.pointer(row + 1), c);
+  row_sums.template add<planned>(b, b.pointer(row), b.pointer(row + 1), c);
 #pragma unroll
   for (int i = 0; i < C::width; ++i) b.store(row, c + i, row_sums.sum[i]);
 }
@@ -42,16 +42,18 @@ void spmv_csr::warp_per_row(const Args& args, Context& context) {
   const auto stream = cudaStream_t(context.stream);
   with_rows<Csr>(args, context, [&](const auto& matrix) {
     const auto blocks = [&](int lanes) { return unsigned(ceil_div(args.rows * lanes, int64_t(threads))); };
-    if (args.k == 1) {
-      int lanes = 1;
-      while (lanes < warp_size && lanes * 4 * args.rows < args.entries) lanes *= 2;
-      multiply_vector<<<blocks(lanes), threads, 0, stream>>>(matrix, lanes);
-    } else {
-      with_columns(matrix, {matrix.a.x}, [&](auto columns) {
-        multiply_columns<<<dim3(blocks(columns.lanes), unsigned(columns.strips)), threads, 0, stream>>>(matrix,
-                                                                                                        columns);
-      });
-    }
+    with_plan(args, [&](auto planned) {
+      if (args.k == 1) {
+        int lanes = 1;
+        while (lanes < warp_size && lanes * 4 * args.rows < args.entries) lanes *= 2;
+        multiply_vector<planned.value><<<blocks(lanes), threads, 0, stream>>>(matrix, lanes);
+      } else {
+        with_columns(matrix, {args.x}, [&](auto columns) {
+          const dim3 grid(blocks(columns.lanes), unsigned(columns.strips));
+          multiply_columns<planned.value><<<grid, threads, 0, stream>>>(matrix, columns);
+        });
+      }
+    });
     check_launch("warp_per_row");
   });
 }
