@@ -7,8 +7,9 @@
 //   scan   one part a warp: completes the elements and writes them
 //
 // and when the last three have left it, it is `empty`. What a Stage holds besides the tile is read and written by the
-// first `lanes` lanes of a warp, and those arrive, each for itself, and wait for all that it needs; the loading warps
-// meet at a barrier of their own.
+// first `lanes` lanes of a warp, and those arrive, each for itself, and wait for all that it needs; when a tile is
+// summed, all that read a stage which the scan will overwrite (`summing_lanes`). The loading warps meet at a barrier of
+// their own.
 //
 // So a tile's total is out as soon as its data is in, and while a tile waits for those before it, the memory is busy
 // with those behind it. Tickets rise along the ring, and whoever holds a smaller one publishes without waiting for a
@@ -109,13 +110,13 @@ struct Pipe {
         if (lane < plan.lanes()) stage.total[part][lane] = total;
         if (lane == 0) stage.whole[part] = whole;
       }
-      arrive(stage.summed);
+      arrive(stage.summed, plan.summing_lanes());
       block::sync_warps(2, sum_warps);
       bool whole;
       if (warp == 0 && lane < plan.lanes() && chain.tickets) {
         publish(chain.tiles, spot.chain, spot.place, join_parts(stage, parts, Value::identity(), lane, whole));
       }
-      arrive(stage.empty);
+      arrive(stage.empty, plan.lanes());
     }
   }
 
@@ -129,8 +130,8 @@ struct Pipe {
       if (spot.tile < 0) return;
       const Value before = look_back(stage, spot, at.parity);
       if (lane < plan.lanes()) stage.before[lane] = before;
-      arrive(stage.ready);
-      arrive(stage.empty);
+      arrive(stage.ready, plan.lanes());
+      arrive(stage.empty, plan.lanes());
       for (int i = 0; i < look_warps; ++i) at.next();
     }
   }
@@ -149,7 +150,7 @@ struct Pipe {
         if (lane < plan.lanes()) before = join_parts(stage, part, stage.before[lane], lane, whole);
         return block::broadcast(before, lane % plan.lanes());
       });
-      arrive(stage.empty);
+      arrive(stage.empty, plan.lanes());
     }
   }
 
@@ -159,9 +160,9 @@ struct Pipe {
     if (lane == 0) spot = stage.spot;
     return block::broadcast(spot, 0);
   }
-  TP_DEVICE void arrive(block::Barrier& barrier) const {
+  TP_DEVICE void arrive(block::Barrier& barrier, int lanes) const {
     __syncwarp();
-    if (lane < plan.lanes()) barrier.arrive();
+    if (lane < lanes) barrier.arrive();
   }
   // Where no tile has one before it, blocks need no order and take turns.
   TP_DEVICE int64_t take_ticket(int64_t turn) const {
@@ -267,7 +268,7 @@ __global__ __launch_bounds__(pipeline_threads<Plan>,
   if (threadIdx.x < depth) {
     Stage<Plan>& stage = stages[threadIdx.x];
     stage.full.init(2 * load_warps * block::warp_size);
-    stage.summed.init(sum_warps * plan.lanes());
+    stage.summed.init(sum_warps * plan.summing_lanes());
     stage.ready.init(plan.lanes());
     stage.empty.init((parts + sum_warps + 1) * plan.lanes());
   }

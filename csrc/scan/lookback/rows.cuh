@@ -54,6 +54,7 @@ struct Rows {
 
   TP_HD int64_t chains() const { return headless ? e.rows : 1; }
   TP_HD int lanes() const { return 1; }
+  TP_HD int summing_lanes() const { return 1; }
   TP_HD int64_t sections() const { return ceil_div(a_chain, int64_t(near)); }
   // No row crosses from a tile into the next.
   TP_HD bool independent() const { return a_chain == 1 || (!headless && items % e.n == 0); }

@@ -46,6 +46,8 @@ struct Strips {
   }
 
   TP_HD int lanes() const { return 1 << log_lanes; }
+  TP_HD bool through_stage() const { return narrow && same_size; }
+  TP_HD int summing_lanes() const { return through_stage() ? block::warp_size : lanes(); }
   TP_HD int columns() const { return vector << log_lanes; }
   TP_HD int part_places() const { return (block::warp_size >> log_lanes) * chunks; }
   TP_HD int places() const { return part_places() * parts; }
@@ -218,15 +220,14 @@ struct Strips {
     Value running = wait_before();
     if (lane >= lanes()) running = Value::combine(running, sum);
 
-    const bool through_stage = narrow && same_size;
     const int64_t k = spot.place * places() + lane_place(part, lane);
     const int64_t left = e.inner - spot.column - lane_column(lane);
-    const int most = through_stage ? chunks : int(tp::min(int64_t(chunks), e.n - k));
-    Output* to = through_stage ? reinterpret_cast<Output*>(in_stage(e.in, spot, stage, part, lane))
-                               : e.out + at(spot, k) + lane_column(lane);
-    const int64_t step = through_stage ? stage_step() : e.reverse ? -e.inner : e.inner;
+    const int most = through_stage() ? chunks : int(tp::min(int64_t(chunks), e.n - k));
+    Output* to = through_stage() ? reinterpret_cast<Output*>(in_stage(e.in, spot, stage, part, lane))
+                                 : e.out + at(spot, k) + lane_column(lane);
+    const int64_t step = through_stage() ? stage_step() : e.reverse ? -e.inner : e.inner;
     const bool vectors =
-        through_stage ? e.inner % vector == 0 && reinterpret_cast<uintptr_t>(to) % alignof(OutVec) == 0 : out_aligned;
+        through_stage() ? e.inner % vector == 0 && reinterpret_cast<uintptr_t>(to) % alignof(OutVec) == 0 : out_aligned;
     if (left > 0) {
 #pragma unroll
       for (int j = 0; j < chunks; ++j, to += step) {
@@ -252,7 +253,7 @@ struct Strips {
         }
       }
     }
-    if (through_stage) store_part(spot, stage, part, lane);
+    if (through_stage()) store_part(spot, stage, part, lane);
   }
 
   // The results of a narrow tile's part, from the stage to memory.
