@@ -26,6 +26,7 @@ CSRC = Path("csrc")
 BINDINGS = CSRC / "torch/python.cpp"
 LIBRARY = "torch_patterns.libtorch_patterns"
 PRECOMPILED = Path("build/precompiled/torch.h")  # torch's headers: half the time of each file of csrc/torch
+GLUE = '#pragma GCC optimize("O1")'  # for calls of what others compiled, and for the templates of those headers
 
 
 def find_nvcc() -> bool:
@@ -42,8 +43,8 @@ def library_sources() -> list[str]:
     for path in (*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")):
         if path.suffix == ".cu" and not WITH_CUDA:  # a simulation: -Og takes a third of -O3's time to compile it
             path = generated(path, '#pragma GCC optimize("Og")')
-        elif path.parent == CSRC / "torch":  # calls of what others compiled
-            path = generated(path, f'#include "{ROOT / PRECOMPILED}"', '#pragma GCC optimize("O1")')
+        elif path.parent == CSRC / "torch":
+            path = generated(path, f'#include "{ROOT / PRECOMPILED}"', GLUE)
         sources.add(path)
     return sorted(map(str, sources - {generated_path(BINDINGS)}))
 
@@ -113,7 +114,7 @@ class Build(cpp_extension.BuildExtension):
 
     def precompile(self, ext):
         """torch.h.gch, which GCC takes for torch.h if it was made with the same flags: hence as one of the sources."""
-        write(PRECOMPILED, *(f"#include <{header}>" for header in ("torch/autograd.h", "torch/library.h")))
+        write(PRECOMPILED, GLUE, *(f"#include <{header}>" for header in ("torch/autograd.h", "torch/library.h")))
         self.compiler.src_extensions.append(".h")
         (header,) = self.compiler.compile(
             [str(PRECOMPILED)],
