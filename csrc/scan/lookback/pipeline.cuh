@@ -13,7 +13,8 @@
 //
 // So a tile's total is out as soon as its data is in, and while a tile waits for those before it, the memory is busy
 // with those behind it. Tickets rise along the ring, and whoever holds a smaller one publishes without waiting for a
-// larger one: every wait ends.
+// larger one: every wait ends. The launch begins while the chain is still being cleared, and copies meanwhile: whoever
+// looks at the chain waits for that first.
 //
 // Tiles form chains, and a tile's place in its chain has three digits: the first `near` tiles make a section, `far`
 // sections a group. What precedes a tile is the running total of the groups before, then the totals of its group's
@@ -72,6 +73,7 @@ struct Pipe {
   TP_DEVICE unsigned char* bytes(int stage) const { return data + stage * plan.stage_bytes(); }
 
   TP_DEVICE void load(int warp) const {
+    if (ordered()) block::wait_for_launch_before();
     int64_t ticket = warp == 0 && lane == 0 ? take_ticket(int64_t(blockIdx.x)) : 0;
     int ends = 0;
     for (block::Cursor at(depth); ends < look_warps; at.next()) {  // every looking warp meets an end
@@ -98,6 +100,7 @@ struct Pipe {
   }
 
   TP_DEVICE void sum(int warp) const {
+    block::wait_for_launch_before();
     for (block::Cursor at(depth);; at.next()) {
       Stage<Plan>& stage = stages[at.stage];
       stage.full.wait(at.parity);
@@ -121,6 +124,7 @@ struct Pipe {
   }
 
   TP_DEVICE void look(int warp) const {
+    block::wait_for_launch_before();
     block::Cursor at(depth);
     for (int i = 0; i < warp; ++i) at.next();
     for (;;) {
@@ -164,9 +168,10 @@ struct Pipe {
     __syncwarp();
     if (lane < lanes) barrier.arrive();
   }
-  // Where no tile has one before it, blocks need no order and take turns.
+  // Where no tile has one before it, or every block takes one tile and so all run at once, blocks need no order.
+  TP_DEVICE bool ordered() const { return chain.tickets && plan.tiles > gridDim.x; }
   TP_DEVICE int64_t take_ticket(int64_t turn) const {
-    return chain.tickets ? int64_t(atomicAdd(chain.tickets, 1ull)) : turn;
+    return ordered() ? int64_t(atomicAdd(chain.tickets, 1ull)) : turn;
   }
 
   // `before`, then the first `n` parts, from the last head on; `whole`: no row starts in them.
@@ -286,32 +291,28 @@ __global__ __launch_bounds__(pipeline_threads<Plan>,
   }
 }
 
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
-}
-
 template <class Plan>
 void launch_pipeline(const Plan& plan, Context& context) {
   using Acc = typename Plan::M::Acc;
   constexpr int look_warps = Plan::look_warps;
   const int stage_bytes = plan.stage_bytes() + int(sizeof(Stage<Plan>));
-  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) / stage_bytes;
+  const int most = block::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) / stage_bytes;
   require(most >= look_warps, "decoupled_lookback: this device has too little shared memory");
-  const int64_t grid = tp::min(plan.tiles, int64_t(device_attribute(cudaDevAttrMultiProcessorCount)));
+  const int64_t grid = tp::min(plan.tiles, int64_t(block::device_attribute(cudaDevAttrMultiProcessorCount)));
   const int depth = int(tp::min(int64_t(most), tp::max(ceil_div(plan.tiles, grid), int64_t(look_warps))));
   const int64_t sections = plan.sections(), groups = ceil_div(sections, int64_t(plan.far));
   const int64_t columns = plan.chains() * plan.lanes() * Plan::width;
   block::Chain<Acc> chain{};
   cudaFuncSetAttribute(pipeline_kernel<Plan>, cudaFuncAttributeMaxDynamicSharedMemorySize, most * stage_bytes);
-  if (!plan.independent()) {
+  if (plan.independent()) {
+    pipeline_kernel<Plan>
+        <<<unsigned(grid), pipeline_threads<Plan>, size_t(depth * stage_bytes), cudaStream_t(context.stream)>>>(
+            plan, chain, depth);
+  } else {
     chain = block::make_chain<Acc>(context, plan.tiles / plan.chains() * columns, (sections + groups) * columns);
+    block::launch_early(pipeline_kernel<Plan>, grid, pipeline_threads<Plan>, depth * stage_bytes, context, plan, chain,
+                        depth);
   }
-  pipeline_kernel<Plan>
-      <<<unsigned(grid), pipeline_threads<Plan>, size_t(depth * stage_bytes), cudaStream_t(context.stream)>>>(
-          plan, chain, depth);
   check_launch("decoupled_lookback");
 }
 
