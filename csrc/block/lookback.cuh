@@ -9,8 +9,8 @@
 #pragma once
 #include <cstring>
 
+#include "block/launch.cuh"
 #include "block/warp.cuh"
-#include "core/context.h"
 
 namespace tp::block {
 
@@ -95,26 +95,10 @@ struct Chain {
   unsigned long long* tickets;  // null where no tile has one before it: then blocks need no order
 };
 
-// A launch may begin before the one ahead of it has ended, if that allows it. What that writes is there after the wait.
-#if __CUDA_ARCH__ >= 900
-TP_DEVICE inline void allow_next_launch() { asm volatile("griddepcontrol.launch_dependents;"); }
-TP_DEVICE inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-#else
-TP_DEVICE inline void allow_next_launch() {}
-TP_DEVICE inline void wait_for_launch_before() {}
-#endif
-
 static __global__ void clear_words(uint64_t* words, int64_t n) {
   allow_next_launch();
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) words[i] = 0;
-}
-
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
 }
 
 // Cleared state for `tiles` tiles in `groups` groups. The next launch may begin while it is being cleared.
@@ -125,23 +109,6 @@ Chain<Acc> make_chain(Context& context, int64_t tiles, int64_t groups) {
   const int64_t blocks = tp::min(ceil_div(words, int64_t(512)), int64_t(1024));
   clear_words<<<unsigned(blocks), 512, 0, cudaStream_t(context.stream)>>>(reinterpret_cast<uint64_t*>(cells), words);
   return {cells, cells + tiles, reinterpret_cast<unsigned long long*>(cells + tiles + groups)};
-}
-
-// Launches a kernel that waits for the launch before it by itself.
-template <class... Parameters>
-void launch_early(void (*kernel)(Parameters...), int64_t blocks, int threads, int shared_bytes, Context& context,
-                  Parameters... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(blocks));
-  config.blockDim = dim3(unsigned(threads));
-  config.dynamicSmemBytes = size_t(shared_bytes);
-  config.stream = cudaStream_t(context.stream);
-  config.attrs = &early;
-  config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
-  cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
 // The tile of this block: whoever holds a smaller one has started, whatever order the hardware chose.

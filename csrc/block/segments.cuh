@@ -11,6 +11,7 @@
 //
 // Bounds may be anything: they and all counts are clamped, and a tile notices bounds that decrease or leave it.
 #pragma once
+#include "block/launch.cuh"
 #include "block/staging.cuh"
 
 namespace tp::block {
@@ -67,12 +68,13 @@ TP_DEVICE Split find_split(const Bounds<may_mirror>& bounds, const Path& path, i
   return {row, low};
 }
 
-// First launch: all splits; and zeros in `words`, for the next launch.
+// First launch: all splits; and zeros in `words`. The next launch may begin meanwhile.
 constexpr int split_threads = 128, split_lanes = 16;
 
 template <bool may_mirror>
 __global__ __launch_bounds__(split_threads) void split_kernel(const Bounds<may_mirror> bounds, const Path path,
                                                               Split* splits, uint64_t* words, int64_t count) {
+  allow_next_launch();
   const int64_t thread = int64_t(blockIdx.x) * split_threads + threadIdx.x;
   if (thread < count) words[thread] = 0;
   const int64_t tile = thread / split_lanes;

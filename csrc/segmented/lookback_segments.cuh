@@ -232,6 +232,7 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
 // If the offsets were bad: a warp scans a segment, and stores at the rows that find it.
 template <class E>
 __global__ void scan_segments(const E e, const unsigned* bad) {
+  block::wait_for_launch_before();
   if (!*bad) return;
   using Shape = ScanShape<E>;
   using M = typename Shape::Monoid;

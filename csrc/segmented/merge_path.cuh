@@ -36,12 +36,14 @@ block::Bounds<may_mirror> bounds_of(const Offsets& o) {
   return {o.are_long ? o.longs : nullptr, o.shorts, o.mirrored, o.segments, o.n};
 }
 
-// First thing in a tile: clears the first `bytes` bytes of shared memory, a multiple of 16.
+// First thing in a tile: clears the first `bytes` bytes of shared memory, a multiple of 16, and waits for the splits.
 template <int threads>
 TP_DEVICE void start_tile(uint4* memory, int bytes, block::Arrivals& arrivals, int arrays) {
+  block::allow_next_launch();
 #pragma unroll
   for (int i = int(threadIdx.x); i < bytes / 16; i += threads) memory[i] = uint4{};
   if (threadIdx.x == 0) arrivals.start(arrays);
+  block::wait_for_launch_before();
   __syncthreads();
 }
 
@@ -61,14 +63,14 @@ void with_strips(int64_t width, F f) {
 template <class E>
 constexpr bool is_extremum = E::Monoid::id != OpId::sum && E::Monoid::id != OpId::prod && E::Monoid::id != OpId::affine;
 
-// Lets a kernel have `bytes` of shared memory beyond what it declares, and launches it. Without leave it gets 48 KB in
-// all, and no tile declares a third of that.
+// Lets a kernel have `bytes` of shared memory beyond what it declares, and launches it early. Without leave it gets 48
+// KB in all, and no tile declares a third of that.
 template <class Kernel, class... Params>
 void launch_tiles(const char* rung, Kernel kernel, int64_t blocks, int threads, int bytes, Context& context,
                   const Params&... params) {
   require(blocks <= 2147483647, rung, ": too many tiles for one launch");
   if (bytes > 32 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  kernel<<<unsigned(blocks), threads, bytes, cudaStream_t(context.stream)>>>(params...);
+  block::launch_early(kernel, blocks, threads, bytes, context, params...);
   check_launch(rung);
 }
 

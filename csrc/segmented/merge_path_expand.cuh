@@ -90,6 +90,7 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
 // If the offsets were bad: a thread a row.
 template <class E>
 __global__ void expand_rows(const E e, const unsigned* bad) {
+  block::wait_for_launch_before();
   if (!*bad) return;
   const auto x = e.bind(simt::Pointers{});
   const int64_t all = int64_t(gridDim.x) * blockDim.x;

@@ -126,6 +126,7 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
   constexpr int warps = 512 / block::warp_size, near = 8;
   __shared__ block::Joint<Acc, warps> joint;
   __shared__ int far[512], far_count;
+  block::wait_for_launch_before();
   const auto x = e.bind(simt::Pointers{});
   const int64_t group = strips.line(blockIdx.x), first_column = strips.first_column(blockIdx.x);
   if (*ends.bad) {

@@ -51,7 +51,8 @@ void warp_per_segment(const Args& args, Context& context) {
   const auto launch = [&](auto kernel, int64_t segments, const auto& e) {
     if (segments * strips.count() == 0) return;
     const int64_t blocks = tp::min(ceil_div(segments * strips.count(), int64_t(warps)), int64_t(2147483647));
-    launch_tiles("warp_per_segment", kernel, blocks, threads, 0, context, e, strips);
+    kernel<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(e, strips);
+    check_launch("warp_per_segment");
   };
   if (args.step == Step::reduce) {
     with_reduction(args, [&](const auto& e) { launch(reduce<std::decay_t<decltype(e)>>, e.segments, e); });
