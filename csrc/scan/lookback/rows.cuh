@@ -7,6 +7,7 @@
 // `headless`: no tile holds a head but as its first element, and there is nothing to ask.
 #pragma once
 #include "block/load_store.cuh"
+#include "scan/lookback/one_wave.cuh"
 #include "scan/lookback/pipeline.cuh"
 
 namespace tp::scan::lookback {
@@ -280,6 +281,9 @@ struct Rows {
 
 template <class E>
 void scan_rows(const E& e, Context& context) {
+  if constexpr (E::Monoid::id != OpId::affine) {
+    if (OneWave<E>::suits(e)) return scan_in_one_wave(e, context);
+  }
   if (Rows<E, true>::suits(e)) {
     launch_pipeline(Rows<E, true>(e), context);
   } else {

@@ -23,7 +23,7 @@ struct Strips {
   static constexpr int largest = int(tp::max(sizeof(Input), sizeof(Output))), vector = vector_columns<E>;
   static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
   static constexpr int width = vector, max_lanes = tp::min(16, 128 / (vector * largest));
-  static constexpr int chunks = affine ? 5 : sizeof(Input) < 4 ? 15 : 7, near = 16, far = 16;
+  static constexpr int chunks = affine ? 5 : sizeof(Input) < 4 ? 15 : 11, near = 16, far = 16;
   using Value = block::Pack<M, width>;
   using Vec = block::Vector<Input, vector>;
   using OutVec = block::Vector<Output, vector>;
