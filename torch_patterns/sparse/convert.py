@@ -9,8 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_patterns.functional import transforms_active
 from torch_patterns.scan import scan
 from torch_patterns.segmented import segment_expand, segment_reduce
+from torch_patterns.sorting import sort_pairs
 from torch_patterns.sparse.containers import (
     COO,
     CSC,
@@ -63,8 +65,7 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
     if format == "csc":
         return _to_csc(a)
     if format == "coo" and isinstance(a, CSC):
-        cols = segment_expand(_arange(a.row_idx, a.shape[1]), a.col_ptrs, a.row_idx.shape[0])
-        return COO(a.row_idx, cols, a.values, a.shape)
+        return COO(*_coordinates(a), a.values, a.shape)
     csr = _to_csr(a)
     return csr if format == "csr" else _FROM_CSR[format](csr, **options)
 
@@ -100,8 +101,23 @@ def flat_values(a: Matrix) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def _coordinates(a: COO | CSR | CSC) -> tuple[Tensor, Tensor]:
+    """The row and the column of each entry."""
+    if isinstance(a, COO):
+        return a.row_idx, a.col_idx
+    ptrs, idx = a[:2]
+    expanded = segment_expand(_arange(idx, ptrs.shape[0] - 1), ptrs, idx.shape[0])
+    return (expanded, idx) if isinstance(a, CSR) else (idx, expanded)
+
+
 def _sorted(a: Matrix, by_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(pointers, the other coordinate, values) of the entries in a stable order by row or column."""
+    if isinstance(a, COO | CSR | CSC) and a.values.is_cuda and not (a.values.requires_grad or transforms_active()):
+        # A gather of single words costs a device as much as a sort, so what has no way back is sorted along.
+        keys, other = _coordinates(a) if by_rows else reversed(_coordinates(a))
+        ordered, other = sort_pairs(keys, other)
+        counts = _ops.histogram(ordered, a.shape[0 if by_rows else 1] + 1)
+        return scan(counts, exclusive=True).to(keys.dtype), other, sort_pairs(keys, a.values)[1]
     sections = a.section_rows if isinstance(a, SELL) else 0
     structure = [getattr(a, name) for name in index_fields(a)]
     ptrs, perm, other = _ops.sparse_plan(format_of(a), structure, *a.shape, sections, by_rows)
@@ -129,11 +145,10 @@ def _arange(like: Tensor, n: int) -> Tensor:
 
 def _entries(a: CSR) -> tuple[Tensor, Tensor]:
     """The row of each entry, and its place in the row."""
-    n = a.col_idx.shape[0]
-    rows = segment_expand(_arange(a.row_ptrs, a.shape[0]), a.row_ptrs, n)
+    rows = _coordinates(a)[0]
     if a.shape[0] == 0:
         return rows, rows
-    return rows, _arange(rows, n) - a.row_ptrs.index_select(0, rows)
+    return rows, _arange(rows, rows.shape[0]) - a.row_ptrs.index_select(0, rows)
 
 
 def _lengths(a: CSR) -> Tensor:
