@@ -1,8 +1,9 @@
-// The search on host threads, that changes its direction: push from a queue while few edges leave the frontier, pull
-// from a bitmap while they are many. When to change is the rule of Beamer, Asanović and Patterson (2012) as the GAP
-// benchmarks have it: pull once the edges that leave the frontier are more than 1 / 15 of those not looked at, push
-// once the frontier shrinks and is less than 1 / 18 of the vertices. A pull looks at every vertex at least, so few
-// edges are pushed even if not many are left; and so are all, without in-edges.
+// The search on host threads, that changes its direction (Beamer, Asanović and Patterson 2012): push from a queue while
+// few edges leave the frontier, pull from a bitmap while they are many. A push looks at those edges. A pull looks, for
+// each vertex not reached, at one edge after another until one comes from the frontier: at as many as one such edge has
+// on average among all edges, or at all that are left. Whichever is less is done, a pushed edge counting for several,
+// since it writes; and all is pushed where there are no in-edges. Pushing resumes once the frontier shrinks and is less
+// than 1 / 18 of the vertices.
 //
 // A vertex belongs to who first gives it a parent; later offers from the same level may bring the parent down. So the
 // threads share a queue and race for its places, and levels and parents come out the same.
@@ -15,8 +16,8 @@
 namespace tp::graph {
 namespace {
 
-constexpr int64_t alpha = 15, beta = 18;
-constexpr int64_t serial = 1 << 14;  // vertices or edges of a level, below which other threads do not pay
+constexpr int64_t pushed = 4, beta = 18;  // pushed: what an edge costs there, in edges of a pull
+constexpr int64_t serial = 1 << 14;       // vertices or edges of a level, below which other threads do not pay
 
 template <class T>
 T load(const T& x) {
@@ -37,22 +38,28 @@ class Search {
         levels_(args.levels),
         parents_(static_cast<Id*>(args.parents)),
         words_(ceil_div(args.vertices, bits)),
-        queue_(context.workspace<Id>(args.vertices)) {}
+        queue_(context.workspace<Id>(args.vertices + 1)) {}
 
   void run() {
     int64_t edges = start(), edges_left = args_.edges;
     while (begin_ < end_ && level_ <= args_.max_level) {
-      if (in_.ids != nullptr && edges > tp::max(edges_left, args_.vertices) / alpha) {
+      if (in_.ids != nullptr && pull_cost(edges, edges_left) < double(pushed) * double(edges)) {
         pull_while_it_pays();
         edges = 1;  // one push, at least, before the next change
       } else {
         edges_left -= edges;
-        edges = push(tp::max(edges, end_ - begin_));
+        edges = tp::max(edges, end_ - begin_) < serial ? push_alone() : push();
       }
     }
   }
 
  private:
+  // How many edges a pull is expected to look at, and vertices at least, where so many leave the frontier.
+  double pull_cost(int64_t edges, int64_t edges_left) const {
+    const double each = double(args_.edges) / double(tp::max(edges, int64_t(1)));
+    return tp::max(double(args_.vertices), tp::min(double(edges_left), double(args_.vertices - end_) * each));
+  }
+
   // f(begin, end) over pieces of 0..n, the next to whoever is free, or at once if there is little work; the sum of what
   // it returns.
   template <class F>
@@ -87,18 +94,13 @@ class Search {
     return edges;
   }
 
-  // Offers `from` as a parent of `to`; whether it is the first at all. A thread `alone` needs no atomic, which would
-  // wait for all its stores.
-  bool offer(Id from, int64_t to, int32_t level, bool alone) {
+  // Offers `from` as a parent of `to`; whether it is the first at all.
+  bool offer(Id from, int64_t to, int32_t level) {
     Id parent = load(parents_[to]);
     while (parent < 0 || parent > from) {
       if (parent >= 0) {
         const int32_t theirs = load(levels_[to]);
         if (theirs != level && theirs != unreached) return false;  // not written yet: it is this level
-      }
-      if (alone) {
-        parents_[to] = from;
-        return parent < 0;
       }
       constexpr auto relaxed = __ATOMIC_RELAXED;
       if (__atomic_compare_exchange_n(&parents_[to], &parent, from, false, relaxed, relaxed)) return parent < 0;
@@ -111,12 +113,38 @@ class Search {
     gathered.clear();
   }
 
-  // The next level from the queue, from which so many edges leave; how many leave it.
-  int64_t push(int64_t work) {
+  // The next level from the queue; how many edges leave it. One thread needs no atomics, and no branch that nobody can
+  // foretell: each neighbour is written to the end of the queue, which moves on if it was not reached.
+  int64_t push_alone() {
     const int32_t level = int32_t(level_++);
-    const bool alone = work < serial;
+    int64_t tail = end_, leave = 0;
+    for (int64_t i = begin_; i < end_; ++i) {
+      const Id vertex = queue_[i];
+      const int64_t end = out_.end(vertex);
+      for (int64_t edge = out_.begin(vertex); edge < end; ++edge) {
+        const int64_t neighbor = out_[edge];
+        if (!is_vertex(neighbor, args_, edge)) continue;
+        const int32_t theirs = levels_[neighbor];
+        const Id parent = parents_[neighbor];
+        const bool fresh = theirs == unreached, better = fresh | ((theirs == level) & (parent > vertex));
+        if (!better) continue;
+        levels_[neighbor] = level;
+        parents_[neighbor] = vertex;
+        queue_[tail] = Id(neighbor);
+        tail += fresh;
+      }
+    }
+    begin_ = end_;
+    end_ = tail;
+    for (int64_t i = begin_; i < end_; ++i) leave += out_.degree(queue_[i]);
+    return leave;
+  }
+
+  // The same by all threads.
+  int64_t push() {
+    const int32_t level = int32_t(level_++);
     tail_ = end_;
-    const int64_t edges = share(end_ - begin_, 64, work, [&](int64_t first, int64_t last) {
+    const int64_t edges = share(end_ - begin_, 64, serial, [&](int64_t first, int64_t last) {
       std::vector<Id> gathered;
       int64_t leave = 0;
       for (int64_t i = begin_ + first; i < begin_ + last; ++i) {
@@ -124,7 +152,7 @@ class Search {
         const int64_t end = out_.end(vertex);
         for (int64_t edge = out_.begin(vertex); edge < end; ++edge) {
           const int64_t neighbor = out_[edge];
-          if (!is_vertex(neighbor, args_, edge) || !offer(vertex, neighbor, level, alone)) continue;
+          if (!is_vertex(neighbor, args_, edge) || !offer(vertex, neighbor, level)) continue;
           __atomic_store_n(&levels_[neighbor], level, __ATOMIC_RELAXED);
           gathered.push_back(Id(neighbor));
           leave += out_.degree(neighbor);
