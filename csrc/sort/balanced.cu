@@ -1,5 +1,5 @@
 // The sort of segments of production on CUDA. Segments are noted on lists by their length, and each list is worked off
-// by what sorts such lengths best: a few lanes and a network, a block in shared memory, or, beyond 8192 keys, the whole
+// by what sorts such lengths best: lanes and a network, a block in shared memory, or, beyond 8192 keys, the whole
 // machine, by the passes of sort's onesweep over all long segments at once. How many there are of which, nobody but the
 // device ever knows: blocks take from a list until it is done.
 #include "sort/sort.h"

@@ -49,7 +49,11 @@ class StretchSorter {
       for (int shift = low; shift < top; shift += digit_bits) pass(shift, (1u << tp::min(digit_bits, top - shift)) - 1);
     }
     for (int i = thread; i < n_; i += int(blockDim.x)) {
-      moves.put(begin + i, begin, placed ? int(places_[i]) : i, keys_[i]);
+      if constexpr (placed) {
+        moves.put(begin + i, begin, int(places_[i]), keys_[i]);
+      } else {
+        moves.keys_out[begin + i] = moves.template raw_of<true>(keys_[i]);
+      }
     }
     __syncthreads();
   }
@@ -62,12 +66,12 @@ class StretchSorter {
   TP_DEVICE W load(const Moves<W>& moves, int64_t begin) {
     __shared__ unsigned differ_low, differ_high;
     if (thread == 0) differ_low = differ_high = 0;
-    const W first = moves.window(begin);
+    const W first = moves.template window_of<!placed>(moves.keys[begin]);
     uint64_t differ = 0;
     __syncthreads();
 #pragma unroll 4
     for (int i = thread; i < n_; i += int(blockDim.x)) {
-      const W window = moves.window(begin + i);
+      const W window = moves.template window_of<!placed>(moves.keys[begin + i]);
       keys_[i] = window;
       if constexpr (placed) places_[i] = uint16_t(i);
       differ |= W(window ^ first);
@@ -152,6 +156,8 @@ class StretchSorter {
 template <class W, bool placed>
 __global__ __launch_bounds__(block_threads, 2) void block_sort_kernel(const __grid_constant__ BlockSort<W> a) {
   extern __shared__ __align__(16) char block_sort_pool[];
+  wait_for_last_launch();
+  let_next_launch_start();
   const int64_t count = a.stretches.size();
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
     const auto range = a.stretches.at(i);

@@ -1,19 +1,16 @@
-// Segments by length: each is noted on the list of its class, for the kernel that sorts such lengths.
+// Segments by length. The launch that reads the offsets sorts those of up to 16 keys right away, and notes longer ones
+// on the list of their class, for the kernel that sorts such lengths.
 #pragma once
 #include "sort/onesweep/block_sort.cuh"
-#include "sort/onesweep/network.cuh"
+#include "sort/onesweep/lane_sort.cuh"
 #include "sort/onesweep/onesweep.h"
 
 namespace tp::sort::device {
 
-// Classes 0 to 7 are of up to 4, 8, ... 512 keys, 8 and 9 of what a small and a large block hold, and 10 the rest.
-// Segments of one key are only copied.
-constexpr int classes = 11, small_block_class = 8, block_class = 9, long_class = 10;
+// Classes 0 to 5 are of up to 32, 64, ... 1024 keys, 6 and 7 of what a small and a large block hold, and 8 the rest.
+constexpr int classes = 9, small_block_class = 6, block_class = 7, long_class = 8;
 constexpr int64_t least_of(int c) {
-  return c == 0             ? 2
-         : c == block_class ? small_block_most + 1
-         : c == long_class  ? short_most + 1
-                            : (int64_t(2) << c) + 1;
+  return c == block_class ? small_block_most + 1 : c == long_class ? short_most + 1 : (int64_t(lane_most) << c) + 1;
 }
 
 struct Lists {
@@ -30,56 +27,69 @@ struct Classify {
 };
 
 TP_DEVICE inline int class_of(int64_t n) {
-  if (n <= 4) return 0;
-  if (n > network_most) return n > short_most ? long_class : n > small_block_most ? block_class : small_block_class;
-  return 30 - __clz(int(n) - 1);
+  if (n > warp_most) return n > short_most ? long_class : n > small_block_most ? block_class : small_block_class;
+  return 27 - __clz(int(n) - 1);
 }
 
-constexpr int classify_threads = 256, classify_items = 4;
+constexpr int classify_threads = 128, classify_items = 8;
 
+// What lies before the first segment and after the last.
 template <class W>
-__global__ __launch_bounds__(classify_threads) void classify_kernel(const __grid_constant__ Classify<W> a) {
+TP_DEVICE void copy_outside(const Classify<W>& a, int64_t before, int64_t after) {
+  const int64_t first = int64_t(blockIdx.x) * classify_threads + int(threadIdx.x);
+  const int64_t stride = int64_t(gridDim.x) * classify_threads;
+  for (int64_t i = first; i < before; i += stride) a.moves.copy(i);
+  for (int64_t i = after + first; i < a.offsets.n; i += stride) a.moves.copy(i);
+}
+
+template <class W, bool placed>
+__global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __grid_constant__ Classify<W> a) {
   constexpr int share = classify_threads * classify_items;
   __shared__ unsigned counts[classes];
-  __shared__ unsigned long long begins[classes];
-  const int thread = int(threadIdx.x);
+  __shared__ unsigned long long list_begins[classes];
+  __shared__ int64_t begins[classify_items][classify_threads];
+  __shared__ int lengths[classify_items][classify_threads];  // no more than one that is too long
+  using Sorter = LaneSorter<W, placed>;
+  __shared__ typename Sorter::Shared pool[classify_threads / block::warp_size];
+  const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
+  let_next_launch_start();
   const auto bound = a.offsets.bind(simt::Pointers{});
   const int64_t segments = a.offsets.segments, step = int64_t(gridDim.x) * share;
   for (int64_t base = int64_t(blockIdx.x) * share; base < segments; base += step) {
     if (thread < classes) counts[thread] = 0;
     __syncthreads();
-    int mine[classify_items];
+    int64_t length[classify_items];
     unsigned slot[classify_items];
 #pragma unroll
     for (int k = 0; k < classify_items; ++k) {
-      const int64_t segment = base + k * classify_threads + thread;
-      mine[k] = -1;
-      if (segment >= segments) continue;
-      const int64_t begin = bound.begin(segment), n = bound.end(segment) - begin;
-      if (n == 1) a.moves.copy(begin);
-      if (n > 1) mine[k] = class_of(n);
+      const int64_t segment = base + k * classify_threads + thread, begin = bound.begin(segment);
+      length[k] = segment < segments ? bound.end(segment) - begin : 0;
+      begins[k][thread] = begin;
+      lengths[k][thread] = int(tp::min(length[k], int64_t(lane_most + 1)));
     }
 #pragma unroll
     for (int k = 0; k < classify_items; ++k) {
-      if (mine[k] >= 0) slot[k] = atomicAdd(counts + mine[k], 1u);
+      if (length[k] > lane_most) slot[k] = atomicAdd(counts + class_of(length[k]), 1u);
     }
     __syncthreads();
     if (thread < classes && counts[thread]) {
-      begins[thread] = atomicAdd(a.lists.counts + thread, static_cast<unsigned long long>(counts[thread]));
+      list_begins[thread] = atomicAdd(a.lists.counts + thread, static_cast<unsigned long long>(counts[thread]));
     }
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < classify_items; ++k) {
-      if (mine[k] < 0) continue;
-      const int64_t at = int64_t(begins[mine[k]] + slot[k]);
-      if (at < a.lists.most[mine[k]]) a.lists.segments[mine[k]][at] = unsigned(base + k * classify_threads + thread);
+      if (length[k] <= lane_most) continue;
+      const int c = class_of(length[k]);
+      const int64_t at = int64_t(list_begins[c] + slot[k]);
+      if (at < a.lists.most[c]) a.lists.segments[c][at] = unsigned(base + k * classify_threads + thread);
+    }
+#pragma unroll 1
+    for (int k = 0; k < classify_items; ++k) {
+      Sorter(a.moves, pool[warp], lane, begins[k][thread], lengths[k][thread]).run();
     }
     __syncthreads();
   }
-  const int64_t first = int64_t(blockIdx.x) * classify_threads + thread, stride = int64_t(gridDim.x) * classify_threads;
-  const int64_t before = bound.begin(0), after = bound.begin(segments);
-  for (int64_t i = first; i < before; i += stride) a.moves.copy(i);
-  for (int64_t i = after + first; i < a.offsets.n; i += stride) a.moves.copy(i);
+  copy_outside(a, bound.begin(0), bound.begin(segments));
 }
 
 }  // namespace tp::sort::device

@@ -6,6 +6,7 @@
 // need no shuffle.
 #pragma once
 #include "block/warp.cuh"
+#include "sort/onesweep/digits.cuh"
 #include "sort/onesweep/stretches.cuh"
 
 namespace tp::sort::device {
@@ -118,7 +119,7 @@ TP_DEVICE void sort_lanes(T (&x)[items], int lane, int lanes) {
 }
 
 constexpr int network_threads = 128;
-constexpr int most_classes = 4;
+constexpr int most_classes = 3;
 
 template <class W>
 struct Network {
@@ -134,6 +135,8 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
   __shared__ T sorted[warps][block::warp_size * pitch];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   T* const mine = sorted[warp];
+  wait_for_last_launch();
+  let_next_launch_start();
 #pragma unroll 1
   for (int c = 0; c < a.classes; ++c) {
     const Stretches& stretches = a.stretches[c];
@@ -147,7 +150,8 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
 #pragma unroll
       for (int v = 0; v < items; ++v) {
         const int place = v * lanes + in_group;
-        x[v] = place < range.n ? T::of(a.moves.window(range.begin + place), place) : T::none();
+        x[v] = place < range.n ? T::of(a.moves.template window_of<!placed>(a.moves.keys[range.begin + place]), place)
+                               : T::none();
       }
       sort_lanes(x, lane, lanes);
 #pragma unroll
@@ -158,13 +162,18 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
         const int to = v * lanes + in_group;
         if (to >= range.n) break;
         const T& y = mine[group * lanes * pitch + to / items * pitch + to % items];
-        a.moves.put(range.begin + to, range.begin, y.place(), y.window());
+        if constexpr (placed) {
+          a.moves.put(range.begin + to, range.begin, y.place(), y.window());
+        } else {
+          a.moves.keys_out[range.begin + to] = a.moves.template raw_of<true>(y.window());
+        }
       }
       __syncwarp();
     }
   }
 }
 
-constexpr int64_t network_most = 512;
+// What a group of lanes sorts with what goes with its keys, and what a warp does.
+constexpr int64_t group_most = 128, warp_most = 1024;
 
 }  // namespace tp::sort::device

@@ -21,7 +21,7 @@ void run_histogram(const Args& args, const Plan& plan, Context& context) {
     using Shape = decltype(shape);
     const int bytes = Shape::table_bytes * (plan.passes + 1);  // one to align them
     const auto kernel = histogram_kernel<Shape, W, floating>;
-    launch(kernel, resident(plan.most_tiles, blocks), Shape::threads, bytes, false, a, context);
+    launch(kernel, resident(plan.most_tiles, blocks), Shape::threads, bytes, plan.problems.list != nullptr, a, context);
   };
   if (args.size() < 1 << 22) return run(HistogramShape<W, 512, 0>{}, 2);
   run(HistogramShape<W, 1024, sizeof(W) == 8 ? 4 : 5>{}, 1);
@@ -72,7 +72,7 @@ void run_passes(const Args& args, const Plan& plan, Context& context) {
 template <class W, class Load>
 struct Shapes {
   static constexpr int bytes = int(sizeof(W) + (std::is_empty<Load>::value ? 0 : sizeof(Load)));
-  using Large = PassShape<384, bytes <= 4 ? 22 : bytes <= 8 ? 16 : 10, 2>;
+  using Large = PassShape<384, bytes <= 4 ? 24 : bytes <= 8 ? 16 : 10, 2>;
   using Small = PassShape<512, 8, 2>;
 };
 constexpr int64_t small_sizes = int64_t(1) << 21;

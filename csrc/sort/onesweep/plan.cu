@@ -1,6 +1,7 @@
 #ifdef __CUDACC__
 #include "block/warp.cuh"
 #include "core/op.h"
+#include "sort/onesweep/digits.cuh"
 #include "sort/onesweep/launch.cuh"
 #include "sort/onesweep/onesweep.h"
 
@@ -18,16 +19,21 @@ struct Layout {
   int tile_items;
   int64_t most_tiles;
   Stretch* stretches;
-  unsigned long long* counts;  // of stretches, and of tiles
+  unsigned long long* counts;   // of stretches, and of tiles
+  unsigned long long* cleared;  // [passes + 1]: tickets and active
+  int passes;
 };
 
 __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
   __shared__ int64_t warp_tiles[threads / block::warp_size];
-  __shared__ unsigned long long fit;
+  __shared__ unsigned long long fit, tiles_in_all;
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
+  wait_for_last_launch();
+  let_next_launch_start();
   const auto bound = a.listed.offsets.bind(simt::Pointers{});
   const int64_t count = tp::min(int64_t(*a.listed.count), a.listed.most);
-  if (thread == 0) fit = 0;
+  if (thread == 0) fit = tiles_in_all = 0;
+  if (thread <= a.passes) a.cleared[thread] = 0;
   int64_t before = 0, end = 0;
   for (int64_t first = 0; first < count; first += threads) {
     const int64_t i = first + thread;
@@ -55,8 +61,9 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
     before += all;
     __syncthreads();
   }
-  if (end) atomicMax(a.counts + 1, static_cast<unsigned long long>(end));
-  if (thread == 0) a.counts[0] = fit;
+  if (end) atomicMax(&tiles_in_all, static_cast<unsigned long long>(end));
+  __syncthreads();
+  if (thread == 0) a.counts[0] = fit, a.counts[1] = tiles_in_all;
 }
 
 // Clears the state of what there is, and notes each tile's stretch.
@@ -68,6 +75,8 @@ struct Clear {
 };
 
 __global__ __launch_bounds__(threads) void clear_kernel(const Clear a) {
+  wait_for_last_launch();
+  let_next_launch_start();
   const int64_t stretches = int64_t(a.problems.counts[0]), tiles = int64_t(a.problems.counts[1]);
   const int64_t thread = threadIdx.x, first = int64_t(blockIdx.x) * threads + thread;
   const int64_t step = int64_t(gridDim.x) * threads;
@@ -117,15 +126,14 @@ Plan plan_listed(const Args& args, const Listed& listed, int tile_items, Context
   const int64_t tiles = args.n / tile_items + listed.most;
   int64_t bytes = 0;
   const State state = allocate_state(listed.most, tiles, passes, args.n >= int64_t(1) << 30, bytes, context);
-  context.clear(state.tickets, (passes + 1) * 8);
   auto* stretches = context.workspace<Stretch>(listed.most);
   auto* stretch_of = context.workspace<unsigned>(tiles);
   auto* counts = context.workspace<unsigned long long>(2);
-  context.clear(counts, 16);
-  launch(layout_kernel, 1, threads, 0, false, Layout{listed, tile_items, tiles, stretches, counts}, context);
+  const Layout layout{listed, tile_items, tiles, stretches, counts, state.tickets, passes};
+  launch(layout_kernel, 1, threads, 0, true, layout, context);
   const Problems problems{tile_items, 0, 0, 0, stretches, stretch_of, counts};
   const int64_t blocks = resident(tiles, 2);
-  launch(clear_kernel, blocks, threads, 0, false, Clear{problems, state, passes, stretch_of}, context);
+  launch(clear_kernel, blocks, threads, 0, true, Clear{problems, state, passes, stretch_of}, context);
   return {problems, state, passes, tiles};
 }
 

@@ -4,27 +4,46 @@
 #include "sort/onesweep/classes.cuh"
 #include "sort/onesweep/launch.cuh"
 #include "sort/onesweep/onesweep.h"
+#include "sort/onesweep/warp_sort.cuh"
 
 namespace tp::sort::device {
 
 static_assert(block_most == short_most, "what a block holds is short");
 
 // Stretches of up to `items` keys a lane, of classes lanes << first_class and on.
-template <class W, int items>
+template <class W, int items, bool placed>
 void run_network(const Network<W>& network, int64_t most_stretches, Context& context) {
   constexpr int warps = network_threads / block::warp_size;
   const int groups = warps * (block::warp_size >> network.first_class);
   const int64_t blocks = resident(ceil_div(most_stretches, int64_t(groups)), 16);
-  const bool placed = !network.moves.windows_suffice();
-  const auto kernel = placed ? network_kernel<W, items, true> : network_kernel<W, items, false>;
-  launch(kernel, blocks, network_threads, 0, false, network, context);
+  const bool overlaps = network.stretches[0].list != nullptr;
+  launch(network_kernel<W, items, placed>, blocks, network_threads, 0, overlaps, network, context);
+}
+
+template <class W>
+Network<W> of_class(const BlockSort<W>& sort, int c) {
+  return {sort.moves, {sort.stretches, sort.stretches, sort.stretches}, c, 1};
+}
+
+// Stretches that a warp sorts by `items` keys a lane.
+template <class W, int items>
+void run_warps(const BlockSort<W>& sort, int64_t most_stretches, Context& context) {
+  if constexpr (sizeof(W) <= 4) {
+    if (sort.moves.windows_suffice()) {
+      return run_network<W, items, false>(of_class(sort, 5), most_stretches, context);
+    }
+  }
+  const int64_t blocks = resident(ceil_div(most_stretches, int64_t(warp_sort_threads / block::warp_size)), 16);
+  const bool overlaps = sort.stretches.list != nullptr;
+  launch(warp_sort_kernel<W, items>, blocks, warp_sort_threads, 0, overlaps, sort, context);
 }
 
 template <class W>
 void run_blocks(const BlockSort<W>& sort, int threads, int64_t most_stretches, int64_t longest, Context& context) {
   const auto run = [&](auto kernel, int64_t bytes) {
     const int together = int(tp::min((int64_t(227) << 10) / (bytes + 2048), int64_t(1024 / threads)));
-    launch(kernel, resident(most_stretches, tp::max(1, together)), threads, bytes, false, sort, context);
+    launch(kernel, resident(most_stretches, tp::max(1, together)), threads, bytes, sort.stretches.list != nullptr, sort,
+           context);
   };
   if (sort.moves.windows_suffice()) {
     run(block_sort_kernel<W, false>, block_sort_bytes<W, false>(threads, longest));
@@ -33,28 +52,31 @@ void run_blocks(const BlockSort<W>& sort, int threads, int64_t most_stretches, i
   }
 }
 
+// Stretches that a few lanes sort.
+template <class W>
+void run_groups(const Network<W>& network, int64_t most_stretches, Context& context) {
+  if (network.moves.windows_suffice()) return run_network<W, 8, false>(network, most_stretches, context);
+  run_network<W, 8, true>(network, most_stretches, context);
+}
+
 template <class W>
 void sort_rows_on_chip(const Args& args, Context& context) {
-  const Moves<W> moves(args);
-  const auto stretches = Stretches::of_rows(args);
+  const BlockSort<W> sort{Moves<W>(args), Stretches::of_rows(args)};
   const int64_t n = args.n;
   // Where there are few rows, a large block is done with one sooner than a small one, and that sooner than a warp; but
   // where there are enough, the small have more done.
   const bool few = args.rows < 2 * device_attribute(cudaDevAttrMultiProcessorCount);
-  if (n > (few ? 64 : network_most)) {
+  if (n > (few ? 64 : warp_most)) {
     int threads = least_block_threads;
     while (threads < block_threads && threads * (few ? 4 : block_items) < n) threads *= 2;
-    return run_blocks(BlockSort<W>{moves, stretches}, threads, args.rows, n, context);
+    return run_blocks(sort, threads, args.rows, n, context);
   }
-  const auto run = [&](auto items) {
-    constexpr int each = decltype(items)::value;
-    int c = 0;
-    while ((each << c) < n) ++c;
-    run_network<W, each>(Network<W>{moves, {stretches, stretches, stretches, stretches}, c, 1}, args.rows, context);
-  };
-  if (n <= 32) return run(std::integral_constant<int, 4>{});
-  if (n <= 256) return run(std::integral_constant<int, 8>{});
-  run(std::integral_constant<int, 16>{});
+  if (n > 512) return run_warps<W, 32>(sort, args.rows, context);
+  if (n > 256) return run_warps<W, 16>(sort, args.rows, context);
+  if (n > group_most) return run_warps<W, 8>(sort, args.rows, context);
+  int c = 0;
+  while ((8 << c) < n) ++c;
+  run_groups<W>(of_class(sort, c), args.rows, context);
 }
 
 inline Lists make_lists(const Args& args, Context& context) {
@@ -75,19 +97,15 @@ Listed sort_segments_on_chip(const Args& args, Context& context) {
   const Lists lists = make_lists(args, context);
   const auto list = [&](int c) { return Stretches{offsets, 0, 0, lists.segments[c], lists.counts + c, lists.most[c]}; };
   const int64_t share = classify_threads * classify_items;
-  const int64_t blocks = resident(ceil_div(tp::max(args.rows, int64_t(1)), share), 8);
-  launch(classify_kernel<W>, blocks, classify_threads, 0, false, Classify<W>{moves, offsets, lists}, context);
+  const int64_t blocks = resident(ceil_div(tp::max(args.rows, int64_t(1)), share), 16);
+  constexpr bool wide = sizeof(W) == 8;  // sooner sorted by words of 4 bytes
+  const auto classify = moves.windows_suffice() ? classify_kernel<W, wide> : classify_kernel<W, true>;
+  launch(classify, blocks, classify_threads, 0, false, Classify<W>{moves, offsets, lists}, context);
 
-  const auto run = [&](auto items, int first, int last, int first_class) {
-    if (lists.most[first] == 0) return;
-    const int n = last - first + 1;
-    Network<W> network{moves, {list(first), list(first), list(first), list(first)}, first_class, n};
-    for (int c = 0; c < n; ++c) network.stretches[c] = list(first + c);
-    run_network<W, decltype(items)::value>(network, lists.most[first], context);
-  };
-  run(std::integral_constant<int, 4>{}, 0, 3, 0);
-  run(std::integral_constant<int, 8>{}, 4, 6, 3);
-  run(std::integral_constant<int, 16>{}, 7, 7, 5);
+  if (lists.most[0]) run_groups<W>({moves, {list(0), list(1), list(2)}, 2, 3}, lists.most[0], context);
+  if (lists.most[3]) run_warps<W, 8>({moves, list(3)}, lists.most[3], context);
+  if (lists.most[4]) run_warps<W, 16>({moves, list(4)}, lists.most[4], context);
+  if (lists.most[5]) run_warps<W, 32>({moves, list(5)}, lists.most[5], context);
   const auto run_class = [&](int c, int threads, int64_t most) {
     if (lists.most[c] > 0) run_blocks(BlockSort<W>{moves, list(c)}, threads, lists.most[c], most, context);
   };

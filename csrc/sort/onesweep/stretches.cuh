@@ -40,6 +40,7 @@ struct Moves {
   void* values_out;
   int value_bytes;
   KeyOrder<W> order;
+  W flip;                  // where windows suffice, a key is its window but for these bits
   bool partial, floating;  // the window is not all of the image; a key may not be its image's only one
 
   explicit Moves(const Args& args)
@@ -49,6 +50,7 @@ struct Moves {
         values_out(args.values_out),
         value_bytes(args.values_out ? args.value_bytes : 0),
         order(args.order<W>()),
+        flip(W(order.flip_positive ^ order.complement)),
         partial(args.begin_bit > 0 || args.end_bit < args.type.bits),
         floating(args.type.kind == KeyKind::floating) {}
 
@@ -57,6 +59,16 @@ struct Moves {
 
 #ifdef __CUDACC__
   TP_DEVICE W window(int64_t i) const { return order.window(keys[i]); }
+
+  // The same, the shorter way where windows suffice.
+  template <bool suffice>
+  TP_DEVICE W window_of(W raw) const {
+    return suffice ? W(raw ^ flip) : order.window(raw);
+  }
+  template <bool suffice>
+  TP_DEVICE W raw_of(W window) const {
+    return suffice ? W(window ^ flip) : order.raw(window);
+  }
 
   // Puts the key at from + place, whose window this is, to position `to`, and what goes with it.
   TP_DEVICE void put(int64_t to, int64_t from, int place, W window) const {

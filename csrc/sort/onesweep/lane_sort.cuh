@@ -1,0 +1,161 @@
+// The shortest segments: each is sorted by one lane, in registers. A warp has 32 neighbouring segments; the short ones
+// among them lie end to end in runs, between long ones, and so their keys come and go by whole rows of the warp,
+// through shared memory.
+#pragma once
+#include "core/op.h"
+#include "sort/onesweep/warp_sort.cuh"
+
+namespace tp::sort::device {
+
+constexpr int lane_most = 16;
+
+// Lanes that read side by side, or 16 keys apart, meet in no bank.
+TP_HD constexpr int lane_slot(int i) { return i + i / lane_most; }
+
+// The short ones of 32 neighbouring segments.
+template <class W, bool placed>
+class LaneSorter {
+  static constexpr int most = lane_most * block::warp_size, pitch = lane_slot(block::warp_size);
+
+ public:
+  struct Shared {
+    W keys[lane_slot(most + lane_most)];
+    uint16_t places[placed ? lane_slot(most + lane_most) : 1];
+  };
+
+ private:
+  const Moves<W>& moves;
+  Shared& s;
+  const int lane;
+  int64_t begin;
+  int n, first;    // keys of this lane's segment, 0 if it is long, and how many of them lie before it
+  unsigned heads;  // the lanes whose segments begin a run
+  unsigned ends;   // those whose segments do not belong to the run before them
+
+ public:
+  TP_DEVICE LaneSorter(const Moves<W>& moves, Shared& s, int lane, int64_t begin, int length)
+      : moves(moves), s(s), lane(lane), begin(begin), n(length > lane_most ? 0 : length) {
+    const int64_t end_before = block::shuffle_up(begin + n, 1);
+    const unsigned shorts = __ballot_sync(~0u, length <= lane_most);
+    heads = shorts & ~(shorts << 1 & __ballot_sync(~0u, lane > 0 && begin == end_before));
+    ends = heads | ~shorts;
+    first = block::inclusive_scan<Sum<int>>(n) - n;
+  }
+
+  TP_DEVICE void run() {
+    each_run([&](int64_t from, int to, int count) {
+      const W* const source = moves.keys + from + lane;
+      W* const target = s.keys + lane_slot(to + lane);
+      W key[lane_most];
+#pragma unroll
+      for (int u = 0; u < lane_most; ++u) {
+        if (u % 4 == 0 && u * block::warp_size >= count) break;
+        if (u * block::warp_size < count - lane) key[u] = source[u * block::warp_size];
+      }
+#pragma unroll
+      for (int u = 0; u < lane_most; ++u) {
+        if (u % 4 == 0 && u * block::warp_size >= count) break;
+        if (u * block::warp_size < count - lane) target[u * pitch] = moves.template window_of<!placed>(key[u]);
+      }
+    });
+    __syncwarp();
+    if (__any_sync(~0u, n > lane_most / 2)) {
+      sort<lane_most>();
+    } else {
+      sort<lane_most / 2>();
+    }
+    __syncwarp();
+    each_run([&](int64_t from, int to, int count) {
+      if constexpr (placed) {
+#pragma unroll 4
+        for (int i = lane; i < count; i += block::warp_size) {
+          const int place = s.places[lane_slot(to + i)];
+          moves.put(from + i, from - to, place, s.keys[lane_slot(place)]);
+        }
+      } else {
+        const W* const source = s.keys + lane_slot(to + lane);
+        W* const target = moves.keys_out + from + lane;
+#pragma unroll
+        for (int u = 0; u < lane_most; ++u) {
+          if (u % 4 == 0 && u * block::warp_size >= count) break;
+          if (u * block::warp_size < count - lane) {
+            target[u * block::warp_size] = moves.template raw_of<true>(source[u * pitch]);
+          }
+        }
+      }
+    });
+    __syncwarp();
+  }
+
+ private:
+  // f(where in memory, where in shared memory, how many keys).
+  template <class F>
+  TP_DEVICE void each_run(F f) {
+    for (unsigned left = heads; left; left &= left - 1) {
+      const int head = __ffs(int(left)) - 1;
+      const unsigned after = ends & (~1u << head);
+      const int last = after ? __ffs(int(after)) - 2 : block::warp_size - 1;
+      const int to = block::broadcast(first, head);
+      f(block::broadcast(begin, head), to, block::broadcast(first + n, last) - to);
+    }
+  }
+
+  template <int items>
+  TP_DEVICE void sort() {
+    if constexpr (placed) {
+      sort_places<items>();
+    } else {
+      sort_keys<items>();
+    }
+  }
+
+  template <int items>
+  TP_DEVICE void sort_keys() {
+    using T = typename Item<W, false>::type;
+    T x[items];
+#pragma unroll
+    for (int v = 0; v < items; ++v) {
+      const W window = s.keys[lane_slot(first + v)];
+      x[v] = v < n ? T::of(window, 0) : T::none();
+    }
+    sort_own<1, 1>(x);
+#pragma unroll
+    for (int v = 0; v < items; ++v) {
+      if (v < n) s.keys[lane_slot(first + v)] = x[v].window();
+    }
+  }
+
+  // By words as WarpSorter does.
+  template <int items>
+  TP_DEVICE void sort_places() {
+    constexpr int place_bits = 4;
+    static_assert(1 << place_bits == lane_most, "places fit");
+    using T = Packed<uint32_t, uint32_t, place_bits>;
+    const W head = s.keys[lane_slot(first)];
+    W differ = 0;
+#pragma unroll
+    for (int v = 1; v < items; ++v) {
+      const W window = s.keys[lane_slot(first + v)];
+      if (v < n) differ |= W(window ^ head);
+    }
+    const int shift = tp::max(0, 32 + place_bits - __clzll(static_cast<long long>(uint64_t(differ))));
+    T x[items];
+#pragma unroll
+    for (int v = 0; v < items; ++v) {
+      const W window = s.keys[lane_slot(first + v)];
+      x[v] = v < n ? T::of(uint32_t(window >> shift), v) : T::none();
+    }
+    sort_own<1, 1>(x);
+    bool ties = false;
+#pragma unroll
+    for (int v = 0; v < items; ++v) {
+      if (v < n) s.places[lane_slot(first + v)] = uint16_t(first + x[v].place());
+      if (v > 0 && v < n) ties |= (x[v].word ^ x[v - 1].word) >> place_bits == 0;
+    }
+    if (shift > 0 && ties) {
+      insert_places(s.places, first, first + n, lane_slot, [&](int place) { return s.keys[lane_slot(place)]; });
+    }
+  }
+};
+
+}  // namespace tp::sort::device
