@@ -7,14 +7,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from common import EACH_DEVICE
+from common import EACH_DEVICE, needs_cuda
 from data_files import data_folder
-from sparse_matrices import BOOK, each_format, flat, random_matrix, valid_entries, with_values
+from sparse_matrices import BOOK, dense, each_format, flat, random_matrix, valid_entries, with_values
 
 import torch_patterns as tp
 from torch_patterns import sparse
 from torch_patterns.io import read_matrix_market
-from torch_patterns.sparse import FORMATS, spmm, spmv
+from torch_patterns.sparse import FORMATS, spmm, spmv, stages
 from torch_patterns.testing import assert_equal, assert_same_bits, assert_within, gamma, unit_roundoff
 
 NAN = float("nan")
@@ -113,6 +113,50 @@ def test_plans(form, device, monkeypatch):
     assert len(made) <= 2
 
 
+@pytest.mark.parametrize("index", (torch.int32, torch.int64))
+def test_stages(index):
+    """To tiles, from tiles to bins, and inside the bins is the way of the plan; who does not go it takes the plan."""
+    n = 3 * stages.SIZE + 5
+    coo = random_matrix(700, 300, n, index=index)
+    a = coo.convert("csr")
+    ptrs, perm = a.plan()
+    more = stages.stages(*perm)
+    words = more[:-1].contiguous().view(torch.uint8).flatten()
+    local, source = words[: 4 * n].view(torch.int16).view(2, n)
+    place = words[4 * n :].view(torch.int32)
+    each = torch.arange(n)
+    by_tile = (each // stages.SIZE * stages.SIZE + source)[place]
+    assert_equal(by_tile[each // stages.SIZE * stages.SIZE + local].to(index), perm[0], "the order")
+    assert_equal(more[-1][perm[0].long()], perm[1], "the columns")
+    g = torch.ones(700, 1, dtype=torch.float64)
+    for rows in (perm, torch.cat([perm, more])):
+        args = ("csr", list(a[:2]), a.values, g, *a.shape, 0, ptrs, rows)
+        assert_equal(torch.ops.torch_patterns.spmm_transposed(*args)[:, 0], dense(coo).sum(0), f"{len(rows)} rows")
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", (torch.float16, torch.float32, torch.float64))
+@pytest.mark.parametrize("index", (torch.int32, torch.int64))
+@each_format
+def test_products_in_stages(form, index, dtype, monkeypatch):
+    """Many columns, few long ones and empty ones, with padding; the same bits in every run."""
+    monkeypatch.setattr(sparse.product, "pay", lambda perm: True)
+    for rows, cols, n in ((900, 4000, 70_000), (4000, 3, 2 * stages.SIZE), (900, 100_000, 50_000)):
+        coo = random_matrix(rows, cols, n, dtype, index, device="cuda")
+        a = (coo.transpose() if form == "csc" else coo).convert(form)
+        plan = a.plan()
+        assert plan.perm.shape[0] > 2
+        g = (torch.arange(rows, device="cuda") % 3 - 1).to(dtype)
+        want = dense(coo.to(torch.float64)).T @ g.double().cpu()
+        for _ in range(2):
+            if form == "csc":
+                got = spmv(a, g, plan=plan)
+            else:
+                x = torch.zeros(cols, dtype=dtype, device="cuda", requires_grad=True)
+                got = torch.autograd.grad(spmv(a, x, plan=plan), x, g)[0]
+            assert_equal(got.cpu(), want.to(dtype), f"{form} {cols}")
+
+
 def test_plans_die_with_their_matrix():
     before = len(sparse.product._memory)
     a = random_matrix(5, 5, 9).convert("csr")
@@ -128,6 +172,7 @@ def test_bad_plans():
     for plan, error, message in (
         ((ptrs[:-1], perm), ValueError, "plan_ptrs has shape"),
         ((ptrs, perm[:, :-1]), ValueError, "plan_perm has shape"),
+        ((ptrs, torch.cat([perm, perm[:1]])), ValueError, r"plan_perm has shape \[3, 8\].*\[2, 8\].*\[4, 8\]"),
         ((ptrs, perm.int()), TypeError, "plan_perm Int"),
     ):
         with pytest.raises(error, match=message):

@@ -29,6 +29,10 @@
 // atomics need sorted rows, or perm, the entries in a stable order of rows; row_idx and col_idx stay in the order of
 // `values` (perm_indexes). On the host no rung of coo needs either.
 //
+// Where the values do not fit the cache, every step through perm is an access to memory of its own. So a plan may come
+// with `stages`, which lead the same way without random access: from tiles of the entries in the order of storage to
+// bins in the order of the plan, and inside them (csr/staged_tiles.cuh).
+//
 // Everything may hold anything. Positions are clamped. An index outside the matrix is an error (ErrorKind::index) that
 // names the array and the place where it is met on the host, and is skipped on the device. Padding, that is what lies
 // beyond row_nnz and an index of -1 in a padded format, is never read as data: x may hold NaN where no entry points.
@@ -41,7 +45,8 @@ struct Args {
   const char* op;  // the operator, for messages
   const void* values;
   const void *row_idx, *col_idx, *ptrs, *row_nnz, *row_perm, *perm;  // null where the format has none
-  const void *tail_row_idx, *tail_col_idx, *tail_values;             // hyb
+  const void *stages, *origin;  // csr with perm, or null: 8 bytes an entry; and the columns in the order of `values`
+  const void *tail_row_idx, *tail_col_idx, *tail_values;  // hyb
   int64_t entries, tail_entries, rows, cols;
   int64_t width;         // ell, hyb: of the padded rows; jds: number of diagonals
   int64_t section_rows;  // sell

@@ -47,12 +47,14 @@ void check_structure(const char* op, const Structure& s);
 void check_index_values(const char* op, const Structure& s);
 
 // A product through a permutation of the entries: those of row (or column) i of the matrix are, in the order of the
-// entries, perm[ptrs[i]] to perm[ptrs[i + 1] - 1], and `other` are the columns (or rows) beside perm. All contiguous.
+// entries, perm[ptrs[i]] to perm[ptrs[i + 1] - 1], and `other` are the columns (or rows) beside perm. Where there are
+// stages, `origin` is `other` in the order of the entries (sparse/sparse.h). All contiguous.
 struct Plan {
-  Tensor ptrs, perm, other;
+  Tensor ptrs, perm, other, stages, origin;
 };
 
-// As given: ptrs [n + 1] and perm, [entries], or [2, entries] with `other` in the second row.
+// As given: ptrs [n + 1] and perm, [entries], or [2, entries] with `other` in the second row. Stages, 8 bytes an entry,
+// and `origin` may stand in further rows.
 void check_plan(const char* op, const Structure& s, bool by_rows, const Tensor& ptrs, const Tensor& perm);
 // From a plan that was given, or built on the device.
 Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTensor& ptrs, const OptionalTensor& perm);

@@ -65,6 +65,8 @@ Structure check_sampled(const Bilinear& b, const Tensor& g, const Tensor& x) {
 
 // ---- kernels: CPU and CUDA alike
 
+const void* pointer(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
+
 Tensor transposed_kernel(Str format, at::TensorList index, const Tensor& values, const Tensor& g, SymInt rows,
                          SymInt cols, SymInt section_rows, const OptionalTensor& plan_ptrs,
                          const OptionalTensor& plan_perm, Str algorithm) {
@@ -87,7 +89,6 @@ struct Part {
 
 void run_sampled(const Part& part, const Tensor& g, const Tensor& x, Tensor out, Str algorithm) {
   if (out.numel() == 0) return check_algorithm(sampled_product::ladder, sampled_name, algorithm);
-  const auto pointer = [](const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; };
   sparse::SampledArgs args{};
   args.op = sampled_name;
   args.row_idx = pointer(part.row_idx);
@@ -277,7 +278,9 @@ void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tens
   args.values = values.const_data_ptr();
   args.ptrs = plan.ptrs.const_data_ptr();
   args.col_idx = plan.other.const_data_ptr();
-  args.perm = plan.perm.defined() ? plan.perm.const_data_ptr() : nullptr;
+  args.perm = pointer(plan.perm);
+  args.stages = pointer(plan.stages);
+  args.origin = pointer(plan.origin);
   args.entries = values.numel();
   args.rows = y.size(0);
   args.cols = x.size(0);

@@ -118,9 +118,12 @@ void check_plan(const char* op, const Structure& s, bool by_rows, const Tensor& 
   check_same_device(op, {{"the matrix", &s[0]}, {"plan_ptrs", &ptrs}, {"plan_perm", &perm}});
   TORCH_CHECK_VALUE(ptrs.dim() == 1 && ptrs.sym_size(0) == n + 1, op, ": plan_ptrs has shape ", ptrs.sym_sizes(),
                     ", expected [", n + 1, "]");
-  const bool fits = perm.dim() == 1 || (perm.dim() == 2 && perm.sym_size(0) == 2);
+  const auto stages = int64_t(8 / perm.element_size());
+  const bool fits =
+      perm.dim() == 1 || (perm.dim() == 2 && (perm.sym_size(0) == 2 || perm.sym_size(0) == 2 + stages + 1));
   TORCH_CHECK_VALUE(fits && perm.sym_size(-1) == s.entries(), op, ": plan_perm has shape ", perm.sym_sizes(),
-                    ", expected [2, ", s.entries(), "] or [", s.entries(), "]");
+                    ", expected [2, ", s.entries(), "], [", 2 + stages + 1, ", ", s.entries(), "] or [", s.entries(),
+                    "]");
 }
 
 Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTensor& ptrs, const OptionalTensor& perm) {
@@ -128,7 +131,15 @@ Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTen
   if (in_order(s, by_rows)) return {s[0], {}, s[1]};
   if (!ptrs) return build(s, by_rows, "auto");
   check_plan(op, s, by_rows, *ptrs, *perm);
-  if (perm->dim() == 2) return {ptrs->contiguous(), perm->select(0, 0).contiguous(), perm->select(0, 1).contiguous()};
+  if (perm->dim() == 2) {
+    const Tensor all = perm->contiguous();
+    Plan plan{ptrs->contiguous(), all.select(0, 0), all.select(0, 1)};
+    if (all.size(0) > 2) {
+      plan.stages = all.slice(0, 2, -1);
+      plan.origin = all.select(0, -1);
+    }
+    return plan;
+  }
   const auto [rows, cols] = coordinates(s);
   const Tensor& other = by_rows ? cols : rows;
   if (other.size(0) == 0) return {ptrs->contiguous(), perm->contiguous(), other};

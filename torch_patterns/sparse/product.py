@@ -11,6 +11,7 @@ from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 from torch_patterns.batching import front
 from torch_patterns.functional import differentiable, transforms_active
 from torch_patterns.sparse.containers import FORMATS, HYB, SELL, Matrix, format_of, index_fields
+from torch_patterns.sparse.stages import pay, stages
 
 _ops = torch.ops.torch_patterns
 _GIVES_NO_ROWS, _HAS_COORDINATES = ("coo", "csc"), ("coo", "hyb")  # the formats
@@ -18,7 +19,8 @@ _GIVES_NO_ROWS, _HAS_COORDINATES = ("coo", "csc"), ("coo", "hyb")  # the formats
 
 class Plan(NamedTuple):
     """How the entries lie from the other side, by columns (for CSC, by rows): of row i of the transpose, entries
-    perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1], whose columns are beside them in perm[1]."""
+    perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1], whose columns are beside them in perm[1]. Further rows of perm, if
+    there are any, lead CUDA the same way by another route."""
 
     ptrs: Tensor
     perm: Tensor
@@ -34,7 +36,8 @@ def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
     While gradients of x are wanted, the plan is made at the first call and kept as long as the index tensors live and
     their versions stay; writes that torch does not track (``.data``, numpy, DLPack) go unnoticed. Inference tensors,
     compiled code, torch.func and the capture of a CUDA graph keep none: give ``a.plan()`` where time matters. Of
-    coordinates (COO, HYB) on CUDA it is kept whether their rows are sorted: the first call waits for the device.
+    coordinates (COO, HYB) on CUDA it is kept whether their rows are sorted: the first call waits for the device, as
+    ``a.plan()`` may.
 
     Args:
         a: [rows, cols], in any format.
@@ -76,13 +79,16 @@ def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
 def make_plan(a: Matrix) -> Plan:
     """The plan of the transposed product of a matrix, and so of the gradient of x; of CSC, that of its rows.
 
-    It is a stable sort of the entries by column, and holds for every matrix with the same index tensors.
+    It is a stable sort of the entries by column, and holds for every matrix with the same index tensors. On CUDA, from
+    2^24 entries on, the host waits for the device, unless code is compiled or a graph captured, and the plan may take
+    20 bytes an entry with int32 indices, 32 with int64.
     """
     sections = a.section_rows if isinstance(a, SELL) else 0
     by_rows = format_of(a) == "csc"
     structure = [getattr(a, name) for name in index_fields(a)]
     ptrs, perm, other = _ops.sparse_plan(format_of(a), structure, *a.shape, sections, by_rows)
-    return Plan(ptrs, torch.stack([perm, other]))
+    both = torch.stack([perm, other])
+    return Plan(ptrs, torch.cat([both, stages(perm, other)]) if pay(perm) else both)
 
 
 def arguments(

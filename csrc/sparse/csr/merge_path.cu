@@ -1,10 +1,10 @@
-// Equal shares for all, whatever the lengths of the rows: a tile is so many entries and row ends together, found by a
-// search along a diagonal (merge path). Three launches: where the tiles start, the tiles, and what they leave open
-// (sparse/csr/shares.cuh). No tile waits for another and no sum takes an atomic, so the same bits come out in every
-// run.
+// Equal shares for all, whatever the lengths of the rows: a tile is so many entries and row ends together (merge path).
+// Three launches: where the tiles start, the tiles, and what they leave open (sparse/csr/shares.cuh). No tile waits for
+// another and no sum takes an atomic, so the same bits come out in every run.
 #include "sparse/rows.h"
 #ifdef __CUDACC__
 #include "sparse/csr/column_tiles.cuh"
+#include "sparse/csr/staged_tiles.cuh"
 #include "sparse/csr/vector_tiles.cuh"
 
 namespace tp {
@@ -12,7 +12,9 @@ namespace tp {
 void spmv_csr::merge_path(const Args& args, Context& context) {
   if (args.rows == 0 || args.k == 0) return;
   sparse::with_rows<sparse::Csr>(args, context, [&](const auto& matrix) {
-    if (args.k == 1) {
+    if (sparse::goes_in_stages<typename std::decay_t<decltype(matrix)>::Acc>(args)) {
+      sparse::multiply_vector_in_stages(matrix, context);
+    } else if (args.k == 1) {
       sparse::multiply_vector_by_path(matrix, context);
     } else {
       sparse::multiply_columns_by_path(matrix, context);
