@@ -113,6 +113,31 @@ def test_random_roots(device, rung, name):
 
 
 @pytest.mark.parametrize("device, rung", EVERY_RUNG)
+def test_batches(device, rung):
+    """Row i is what a search from source i finds by itself, whatever stands in the other rows: also the same."""
+    for name in ("rmat", "rmat directed", "grid"):
+        g, roots, wanted = generated(name)
+        chosen = torch.randint(len(roots), (150 if rung in (*PRODUCTION, "bit_parallel") else 9,)).tolist()
+        sources = torch.tensor([roots[i] for i in chosen], device=device)
+        for given in (g, tp.Graph(*g[:2])):  # without in-edges, too
+            levels, parents = tp.bfs_batched(given.to(device), sources, algorithm=rung)
+            for row, i in enumerate(chosen):
+                check(g, [roots[i]], (levels[row], parents[row]), wanted[i])
+
+
+@needs_cuda
+def test_a_batch_in_a_cuda_graph():
+    """The default waits for the device where it may, and takes one search after another where it may not."""
+    g, sources = generated("rmat")[0].to("cuda"), torch.arange(40, device="cuda")
+    tp.bfs(g, 0)
+    want, cuda_graph = tp.bfs_batched(g, sources), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(cuda_graph):
+        out = tp.bfs_batched(g, sources)
+    cuda_graph.replay()
+    assert all(map(torch.equal, out, want))
+
+
+@pytest.mark.parametrize("device, rung", EVERY_RUNG)
 def test_sets_of_sources(device, rung):
     g = generated("rmat directed")[0]
     for count in (2, 2, 40, 400):

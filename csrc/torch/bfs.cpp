@@ -1,7 +1,13 @@
 // torch_patterns::bfs_csr and bfs_batched: schema, checks, Meta. Levels and parents are integers: nothing here has a
 // gradient.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/library.h>
+
+#include <cstring>
+#ifdef TP_WITH_CUDA
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#endif
 
 #include "graph/graph.h"
 #include "torch/index.h"
@@ -132,7 +138,37 @@ graph::Edges edges_of(const Tensor& row_ptrs, const Tensor& col_idx) {
   return {row_ptrs.const_data_ptr(), col_idx.const_data_ptr()};
 }
 
-// `searches` of them, one after another, from as many equal parts of the sources.
+bool capturing(const Tensor& x) {
+#ifdef TP_WITH_CUDA
+  return x.is_cuda() && c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+#else
+  (void)x;
+  return false;
+#endif
+}
+
+// args.searches of them, all by one call of the rung if it can, else one after another. A stream under capture takes
+// what a single search does, which reads nothing back.
+void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor& ids) {
+  const int64_t searches = args.searches;
+  bool batched = false;
+  translate_errors([&] {
+    const bool cuda = ids.is_cuda();
+    if (capturing(ids)) args.searches = 1;
+    if (algorithm == "auto") algorithm = graph::choose(args, {cuda, at::get_num_threads()});
+    batched = std::strstr(find(graph::ladder, op, algorithm, cuda).traits, "batched") != nullptr;
+  });
+  const int64_t id_bytes = args.long_ids ? 8 : 4;
+  args.searches = batched ? searches : 1;
+  for (int64_t i = 0; i < searches; i += args.searches) {
+    run(graph::ladder, graph::choose, op, algorithm, ids, args);
+    args.sources += args.searches * args.num_sources;
+    args.levels += args.searches * args.vertices;
+    args.parents = static_cast<char*>(args.parents) + args.searches * args.vertices * id_bytes;
+  }
+}
+
+// `searches` of them, from as many equal parts of the sources.
 Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRef shape, Str algorithm) {
   const Tensor ids = s.col_idx.contiguous(), in_ids = s.in_col_idx.defined() ? s.in_col_idx.contiguous() : Tensor();
   const auto rows_of = [&](const Tensor& row_ptrs) {
@@ -154,12 +190,11 @@ Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRe
   args.edges = ids.size(0);
   args.max_level = s.max_level < 0 ? std::numeric_limits<int32_t>::max() : s.max_level;
   args.num_sources = searches > 0 ? sources.numel() / searches : 0;
-  for (int64_t i = 0; i < searches; ++i) {
-    args.sources = sources.const_data_ptr<int64_t>() + i * args.num_sources;
-    args.levels = levels.mutable_data_ptr<int32_t>() + i * args.vertices;
-    args.parents = static_cast<char*>(parents.mutable_data_ptr()) + i * args.vertices * parents.element_size();
-    run(graph::ladder, graph::choose, op, algorithm, ids, args);
-  }
+  args.searches = searches;
+  args.sources = sources.const_data_ptr<int64_t>();
+  args.levels = levels.mutable_data_ptr<int32_t>();
+  args.parents = parents.mutable_data_ptr();
+  run_searches(op, args, algorithm, ids);
   return {levels, parents};
 }
 

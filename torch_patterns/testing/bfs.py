@@ -1,4 +1,4 @@
-"""Breadth-first search: from a set of sources, and from many sources one by one."""
+"""Breadth-first search: from a set of sources, and from each of many."""
 
 from __future__ import annotations
 
@@ -295,7 +295,10 @@ BATCHED = Spec(
     samples=SAMPLES,
     edges=(
         *(c for i, c in enumerate(hard_cases((2,))) if i % 4 == 0),
-        *(case((100,), (300,), (searches,)) for searches in (31, 32, 33, 65)),
+        *(case((100,), (300,), (searches,)) for searches in (1, 63, 64, 65, 130)),
+        *(case((200,), (900,), (66,), given=given, max_level=3) for given in ("in-edges", "symmetric")),
+        *(case((2601,), (5200,), (3,), graph=name, given="symmetric") for name in ("star", "tree")),
+        *(case((v,), (v * v,), (70,), graph="complete", given="in-edges") for v in (9, 71)),
         *(case((v + 1,), (4 * v,), (5,), given="symmetric") for v in (32, 65)),
     ),
     empty=(case((4,), (6,), (0,)), case((3,), (0,), (2,)), case((1,), (0,), (0,), graph="no edge")),

@@ -1,0 +1,146 @@
+// What the kernels of bit_parallel share: masks of searches, the arrays of a batch and of a level, and how a block's
+// vertices come into queues.
+#pragma once
+#include "graph/in_edges.h"
+
+namespace tp::graph {
+
+using Mask = uint64_t;
+constexpr int most_searches = 64, buckets = 3;
+
+TP_HD constexpr int lanes_of(int bucket) { return bucket == 0 ? 8 : bucket == 1 ? 32 : threads; }
+TP_HD constexpr int bucket_of(int64_t degree) { return degree < 64 ? 0 : degree < 8 * threads ? 1 : 2; }
+
+TP_HD inline int lowest_bit(Mask mask) {
+#ifdef __CUDA_ARCH__
+  return __ffsll(static_cast<long long>(mask)) - 1;
+#else
+  return __builtin_ctzll(mask);
+#endif
+}
+
+struct Or {
+  TP_HD static Mask combine(Mask a, Mask b) { return a | b; }
+};
+
+// Of a level: how many vertices its queues have, how many edges leave them, and how many candidates it was made from.
+struct Sizes {
+  int64_t frontier[buckets], edges, candidates[buckets], candidates_edges;
+};
+enum Counter { of_frontier = 0, of_candidates = buckets + 1, counters = 2 * (buckets + 1) };
+
+template <class Id>
+struct Level {
+  Mask* visit;     // [vertices]
+  Id* frontier;    // bucket b from b * vertices on
+  int64_t* sizes;  // as Sizes
+
+  template <class Block>
+  TP_HD auto bind_sizes(Block& block) const {
+    return block.global("sizes", sizes, counters);
+  }
+};
+
+// Up to most_searches, which g.args holds.
+template <class G_>
+struct Batch {
+  using G = G_;
+  using Id = typename G::Id;
+  using Parent = typename G::Parent;
+  G g;
+  Mask* seen;
+  Id* candidates;           // bucket b from b * vertices on
+  int* claims;              // who raises it from 0 makes the vertex a candidate
+  const int64_t* descents;  // 0: all rows of in-edges are in order
+
+  TP_HD int64_t vertices() const { return g.args.vertices; }
+  TP_HD Mask all() const { return ~Mask(0) >> (most_searches - g.args.searches); }
+  template <class Block, class T>
+  TP_HD auto of_vertices(Block& block, const char* name, T* data) const {
+    return block.global(name, data, vertices());
+  }
+  template <class Block>
+  TP_HD auto queue(Block& block, const char* name, Id* data) const {
+    return block.global(name, data, buckets * vertices());
+  }
+  template <class Block>
+  TP_HD auto levels(Block& block) const {
+    return block.global("levels", g.args.levels, g.args.searches * vertices());
+  }
+  template <class Block>
+  TP_HD auto parents(Block& block) const {
+    return block.global("parents", static_cast<Parent*>(g.args.parents), g.args.searches * vertices());
+  }
+};
+
+// What a block puts into the three queues: it gathers in shared memory, and takes places for all at the end. What finds
+// no room goes there at once.
+template <class Block, class Id>
+class Gathered {
+  template <class T>
+  using Shared = decltype(std::declval<Block&>().template shared<T>("", 0));
+  template <class T>
+  using Global = decltype(std::declval<Block&>().global("", static_cast<T*>(nullptr), 0));
+
+ public:
+  static constexpr int room = 512;
+  static constexpr int64_t shared_bytes = buckets * room * int64_t(sizeof(Id)) + (2 * buckets + 2) * 8;
+
+  // `counts`: of the queues, followed by their edges, from `first` on.
+  TP_HD Gathered(Block& block, const Global<Id>& queue, int64_t capacity, const Global<int64_t>& counts, Counter first)
+      : queue_(queue),
+        counts_(counts),
+        capacity_(capacity),
+        first_(first),
+        begins_(block.template shared<int64_t>("begins", buckets)),
+        edges_(block.template shared<int64_t>("edges", 1)),
+        sizes_(block.template shared<int>("gathered", buckets)),
+        vertices_(block.template shared<Id>("vertices", buckets * room)) {
+    block.phase("clear", [&](int t) {
+      if (t < buckets) sizes_[t] = 0;
+      if (t == 0) edges_[0] = 0;
+    });
+  }
+  TP_HD void add(int64_t vertex, int64_t degree) {
+    const int bucket = bucket_of(degree), place = sizes_.template atomic<Sum<int>>(bucket, 1);
+    edges_.template atomic<Sum<int64_t>>(0, degree);
+    if (place < room) {
+      vertices_[bucket * room + place] = Id(vertex);
+    } else {
+      const int64_t far = counts_.template atomic<Sum<int64_t>>(first_ + bucket, 1);
+      queue_[bucket * capacity_ + far] = Id(vertex);
+    }
+  }
+  TP_HD void store(Block& block) {
+    block.phase("reserve", [&](int t) {
+      if (t < buckets) {
+        const int size = sizes_[t];
+        if (size > 0) begins_[t] = counts_.template atomic<Sum<int64_t>>(first_ + t, tp::min(size, room));
+      } else if (t == buckets) {
+        const int64_t sum = edges_[0];
+        if (sum > 0) counts_.template atomic<Sum<int64_t>>(first_ + buckets, sum);
+      }
+    });
+    block.phase("commit", [&](int t) {
+      for (int bucket = 0; bucket < buckets; ++bucket) {
+        const int size = sizes_[bucket];
+        for (int i = t; i < tp::min(size, room); i += threads) {
+          const Id vertex = vertices_[bucket * room + i];
+          const int64_t begin = begins_[bucket];
+          queue_[bucket * capacity_ + begin + i] = vertex;
+        }
+      }
+    });
+  }
+
+ private:
+  Global<Id> queue_;
+  Global<int64_t> counts_;
+  int64_t capacity_;
+  int first_;
+  Shared<int64_t> begins_, edges_;
+  Shared<int> sizes_;
+  Shared<Id> vertices_;
+};
+
+}  // namespace tp::graph
