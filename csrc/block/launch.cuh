@@ -24,13 +24,13 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 // For a kernel each thread of which waits before it touches what another launch may have written, or may still read;
 // right after a launch of the same operator.
 template <class... Parameters>
-void launch_early(void (*kernel)(Parameters...), int64_t blocks, int threads, int shared_bytes, Context& context,
+void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes, Context& context,
                   std::common_type_t<Parameters>... arguments) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(blocks));
+  config.gridDim = blocks;
   config.blockDim = dim3(unsigned(threads));
   config.dynamicSmemBytes = size_t(shared_bytes);
   config.stream = cudaStream_t(context.stream);

@@ -9,7 +9,6 @@ const char* on(const Device& device, const char* cuda) { return device.cuda ? cu
 }  // namespace
 
 const char* spmv_coo::choose(const Args&, const Device& device) { return on(device, "segmented"); }
-// warp_per_row is faster with several columns, but waits for the longest row, whose length the host does not know.
 const char* spmv_csr::choose(const Args&, const Device& device) { return on(device, "merge_path"); }
 // csrc/torch sends what must be deterministic through a plan, and so to the ladder of CSR.
 const char* spmv_csc::choose(const Args&, const Device& device) { return on(device, "thread_per_column"); }

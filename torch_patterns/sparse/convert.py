@@ -41,8 +41,7 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
 
     Args:
         format: ``"coo"``, ``"csr"``, ``"csc"``, ``"ell"``, ``"hyb"``, ``"jds"``, ``"sell"``, or ``"auto"``: ELL where
-            at most a tenth of it is padding, else SELL where that holds for it and no row is 32 times as long as the
-            mean, else CSR.
+            at most a tenth of it is padding, else CSR.
         width: ELL: of the padded rows, at least the longest (default: that). HYB: how many entries of a row go into
             the padded part (default: the most that a third of the rows have).
         max_bytes: ELL, SELL: refuse to allocate more (default: 16 times the bytes of the CSR, at least 64 MiB).
@@ -84,12 +83,7 @@ def choose(a: Matrix) -> str:
     rows = lengths.shape[0]
     if rows == 0 or not lengths.any():
         return "csr"
-    ordered = _ops.sort_keys(lengths, descending=True)
-    of_sections = int(ordered[::_SECTION_ROWS].sum()) * _SECTION_ROWS
-    longest, total = int(ordered[0]), int(lengths.sum())
-    if longest * rows <= 1.1 * total:
-        return "ell"
-    return "sell" if of_sections <= 1.1 * total and longest * rows <= 32 * total else "csr"
+    return "ell" if int(lengths.max()) * rows <= 1.1 * int(lengths.sum()) else "csr"
 
 
 # ---- to CSR and CSC

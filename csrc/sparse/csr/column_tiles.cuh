@@ -1,5 +1,6 @@
 // merge_path for several columns: a group of lanes a tile, each lane some columns of Y. It walks its share of entries
-// and row ends and keeps the sums of the row at hand in registers.
+// and row ends and keeps the sums of the row at hand in registers. The next entries are on their way while the rows of
+// X of these are.
 #pragma once
 #include "sparse/csr/shares.cuh"
 
@@ -8,45 +9,65 @@ namespace tp::sparse {
 constexpr int column_threads = 128;
 
 template <bool planned, class M, class C>
-__global__ __launch_bounds__(column_threads, 8) void multiply_column_tiles(const M matrix, const block::Path path,
+__global__ __launch_bounds__(column_threads, 7) void multiply_column_tiles(const M matrix, const block::Path path,
                                                                            const C columns,
                                                                            const OpenEnds<typename M::Acc> ends) {
+  using T = typename M::T;
   using Acc = typename M::Acc;
+  using X = block::Vector<T, C::width>;
+  constexpr int size = 4;
   const auto b = matrix.bind(simt::Pointers{});
-  const int64_t tile = (int64_t(blockIdx.x) * column_threads + threadIdx.x) / columns.lanes;
+  const int64_t number = (int64_t(blockIdx.x) * column_threads + threadIdx.x) / columns.lanes;
   const int64_t c = (int64_t(blockIdx.y) * columns.lanes + int(threadIdx.x) % columns.lanes) * C::width;
-  if (tile >= path.tiles || c >= b.a.k) return;
-  const block::Split from = ends.splits[tile], to = ends.splits[tile + 1];
-  const int64_t last_entry = tp::max(from.row, tp::min(to.row, from.row + path.items));
-  const int64_t last_row = tp::max(from.segment, tp::min(to.segment, from.segment + path.items + 2));
-  bool bad = last_entry != to.row || last_row != to.segment;
-  bad |= tile == 0 && (int64_t(b.ptrs[0]) != 0 || int64_t(b.ptrs[b.a.rows]) != b.a.entries);
-
-  RowSums<std::decay_t<decltype(b)>, C::width> sums;
+  if (number >= path.tiles || c >= b.a.k) return;
+  Tile tile(b, path, ends.splits, number);
+  Acc sum[C::width];
+  const auto clear = [&] {
+#pragma unroll
+    for (int i = 0; i < C::width; ++i) sum[i] = Acc(0);
+  };
   const auto keep = [&](Acc* to) {
 #pragma unroll
-    for (int i = 0; i < C::width; ++i) to[tile * b.a.k + c + i] = sums.sum[i];
+    for (int i = 0; i < C::width; ++i) to[number * b.a.k + c + i] = sum[i];
   };
-  sums.clear();
-  int64_t entry = from.row, next = from.segment < last_row ? int64_t(b.ptrs[from.segment + 1]) : 0;
-  for (int64_t row = from.segment; row < last_row; ++row) {
-    const int64_t given = next;
-    if (row + 1 < last_row) next = b.ptrs[row + 2];  // early, so that its load overlaps the row
-    const int64_t end = tp::max(entry, tp::min(given, last_entry));
-    bad |= end != given;
-    sums.template add<planned>(b, entry, end, c);
-    if (row == from.segment && b.pointer(row) < from.row) {
+  int row = 0, end = tile.end(b, 0), next_end = tile.end(b, 1);
+  tile.bad |= end < 0;
+  const auto close_row = [&] {
+    if (row == 0 && tile.cut) {
       keep(ends.heads);
     } else {
 #pragma unroll
-      for (int i = 0; i < C::width; ++i) b.store(row, c + i, sums.sum[i]);
+      for (int i = 0; i < C::width; ++i) b.store(tile.row + row, c + i, sum[i]);
     }
-    sums.clear();
-    entry = end;
+    clear();
+    tile.bad |= next_end < end;
+    end = next_end;
+    next_end = tile.end(b, ++row + 1);  // early, so that its load overlaps the row
+  };
+  clear();
+  using Entries = Bunch<std::decay_t<decltype(b)>, size, planned>;
+  Entries next(b, tile.entry, tile.entry + tile.entries, 1);
+  for (int at = 0; at < tile.entries; at += size) {
+    const Entries entries = next;
+    X x[size];
+#pragma unroll
+    for (int j = 0; j < size; ++j) {
+      if (entries.exists(j)) x[j] = *reinterpret_cast<const X*>(b.x + int64_t(entries.column[j]) * b.a.k + c);
+    }
+    next = Entries(b, tile.entry + at + size, tile.entry + tile.entries, 1);
+#pragma unroll
+    for (int j = 0; j < size; ++j) {
+#pragma unroll 1
+      while (end <= at + j) close_row();
+      if (!entries.exists(j)) continue;
+#pragma unroll
+      for (int i = 0; i < C::width; ++i) sum[i] += Acc(entries.value[j]) * Acc(x[j].v[i]);
+    }
   }
-  sums.template add<planned>(b, entry, last_entry, c);
+#pragma unroll 1
+  while (end <= tile.entries) close_row();
   keep(ends.tails);
-  if (bad) *ends.bad = 1;
+  if (tile.bad || row != tile.rows) *ends.bad = 1;
 }
 
 template <class M>

@@ -9,6 +9,18 @@ namespace tp::sparse {
 
 using block::warp_size;
 
+// What is read once leaves the caches to x.
+template <class E, int width>
+TP_DEVICE block::Vector<E, width> read_once(const block::Vector<E, width>* p) {
+  constexpr int bytes = int(sizeof(E)) * width;
+  using Word = std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
+  static_assert(sizeof(Word) == bytes, "one access");
+  const Word word = __ldcs(reinterpret_cast<const Word*>(p));
+  block::Vector<E, width> v;
+  memcpy(&v, &word, sizeof(v));
+  return v;
+}
+
 // `size` entries of a row, `step` apart from `at` on: their loads go out together, before x is read. `planned`: the
 // matrix has a perm. A column of -1 stands for no entry: what is not before `end`, or may not be used.
 template <class B, int size, bool planned>

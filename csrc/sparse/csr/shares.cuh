@@ -2,7 +2,7 @@
 // tile stores the rows that end in it, and leaves two sums of each column: `head`, what it holds of a row that began in
 // an earlier tile and ends here, and `tail`, its entries after its last row end. A last launch adds to a head the tails
 // before it, back to the tile where the row began; and, should any tile have noticed pointers that decrease or do not
-// cover all entries, does everything once more, row by row.
+// cover all entries, does everything once more, row by row. Each launch begins while the one before it runs out.
 #pragma once
 #include "block/segments.cuh"
 #include "sparse/csr/lanes.cuh"
@@ -11,16 +11,87 @@ namespace tp::sparse {
 
 template <class Acc>
 struct OpenEnds {
-  block::Split* splits;  // [tiles + 1]
+  block::Split* splits;  // [tiles + 1]: entries and rows before each tile
   unsigned* bad;
   Acc *heads, *tails;  // [tiles, k]
 };
 
+// A tile's share, clamped, whatever the splits hold. Rows and entries are counted from the tile's first.
+struct Tile {
+  int64_t entry, row;
+  int entries, rows;
+  bool cut;  // row 0 began in an earlier tile
+  bool bad;
+
+  template <class B>
+  TP_DEVICE Tile(const B& b, const block::Path& path, const block::Split* splits, int64_t tile) {
+    const block::Split from = splits[tile], to = splits[tile + 1];
+    entry = tp::max(int64_t(0), tp::min(from.row, b.a.entries));
+    row = tp::max(int64_t(0), tp::min(from.segment, b.a.rows));
+    const int64_t most_entries = tp::min(b.a.entries - entry, int64_t(2 * path.items));
+    const int64_t most_rows = tp::min(b.a.rows - row, int64_t(path.items + 2));
+    entries = int(tp::max(int64_t(0), tp::min(to.row - entry, most_entries)));
+    rows = int(tp::max(int64_t(0), tp::min(to.segment - row, most_rows)));
+    cut = rows > 0 && b.pointer(row) < entry;
+    bad = entry != from.row || row != from.segment || entry + entries != to.row || row + rows != to.segment;
+    bad |= tile == 0 && (int64_t(b.ptrs[0]) != 0 || int64_t(b.ptrs[b.a.rows]) != b.a.entries);
+  }
+  // Where row r ends: -1 if before the tile, and beyond every place if after it or if the tile has no such row.
+  template <class B>
+  TP_DEVICE int end(const B& b, int r) const {
+    constexpr int beyond = 1 << 30;
+    if (r >= rows) return beyond;
+    const int64_t end = int64_t(b.ptrs[row + r + 1]) - entry;
+    return end < 0 ? -1 : end > entries ? beyond : int(end);
+  }
+};
+
+// First launch: where tiles begin, found by threads of `find_rows` rows each. Where ends count as items, a row no
+// longer than a tile is not cut: all of it lies in the tile where it ends. Pointers that decrease may leave a split
+// unwritten.
+constexpr int find_threads = 256, find_rows = 8;
+
+// Of a tile whose first item is one of the rows from `row` on, before `past`.
+template <class B>
+TP_DEVICE block::Split split_among(const B& b, const block::Path& path, int64_t tile, int64_t row, int64_t past) {
+  const int64_t item = tile * path.items;
+  while (row + 1 < past && path.item(row + 1, b.ptrs[row + 1]) <= item) ++row;
+  const int64_t begin = b.ptrs[row], end = b.ptrs[row + 1], entry = item - path.item(row, 0);
+  if (entry == end && begin < end) return {end, row + 1};
+  return {end - begin > path.items * path.end_items ? entry : begin, row};
+}
+
 template <class M>
-block::Bounds<false> bounds_of(const M& matrix) {
-  const Args& a = matrix.a;
-  return {a.long_index ? static_cast<const int64_t*>(a.ptrs) : nullptr, static_cast<const int32_t*>(a.ptrs), false,
-          a.rows, a.entries};
+__global__ __launch_bounds__(find_threads) void find_tiles(const M matrix, const block::Path path, block::Split* splits,
+                                                           unsigned* bad) {
+  block::allow_next_launch();
+  const auto b = matrix.bind(simt::Pointers{});
+  const int64_t thread = int64_t(blockIdx.x) * find_threads + threadIdx.x;
+  if (thread == 0) {
+    splits[0] = {0, 0};
+    splits[path.tiles] = {b.a.entries, b.a.rows};
+    *bad = 0;
+  }
+  const int64_t row = tp::min(thread * find_rows, b.a.rows), past_row = tp::min(row + find_rows, b.a.rows);
+  // The first tile that begins with an item of `row` or later.
+  const auto tile_from = [&](int64_t row) {
+    const int64_t item = path.item(row, b.pointer(row));
+    return tp::max(int64_t(1), tp::min(quotient(item + path.items - 1, path.items), path.tiles));
+  };
+  const int64_t first = tile_from(row), past = tile_from(past_row);
+  // Of many tiles in a few rows each lane takes some.
+  constexpr int few = 2;
+  for (int64_t tile = first; tile < tp::min(past, first + few); ++tile) {
+    splits[tile] = split_among(b, path, tile, row, past_row);
+  }
+  for (unsigned todo = __ballot_sync(~0u, past - first > few); todo != 0; todo &= todo - 1) {
+    const int lane = __ffs(todo) - 1;
+    const int64_t low = block::broadcast(row, lane), high = block::broadcast(past_row, lane);
+    const int64_t stop = block::broadcast(past, lane);
+    for (int64_t tile = block::broadcast(first, lane) + few + threadIdx.x % warp_size; tile < stop; tile += warp_size) {
+      splits[tile] = split_among(b, path, tile, low, high);
+    }
+  }
 }
 
 constexpr int complete_threads = 256, complete_warps = complete_threads / warp_size;
@@ -64,30 +135,32 @@ __global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix
   const int together = warp_size / across;
   const int64_t k = b.a.k, c = int64_t(blockIdx.y) * across + lane % across;
   const bool active = c < k;
-  if (*ends.bad) {
-    return multiply_all_rows(b, int64_t(blockIdx.x) * complete_warps + warp, int64_t(gridDim.x) * complete_warps,
-                             across, c);
-  }
-  if (thread == 0) found_count = 0;
-  __syncthreads();
   // How many tiles before `tile` hold entries of the row that is the first to end there.
   const auto look = [&](int64_t tile, int64_t& row) -> int64_t {
     if (tile >= path.tiles) return 0;
     row = ends.splits[tile].segment;
-    if (row >= ends.splits[tile + 1].segment || row >= b.a.rows) return 0;
+    if (row < 0 || row >= ends.splits[tile + 1].segment || row >= b.a.rows) return 0;
     const int64_t begin = b.pointer(row);
     return begin >= ends.splits[tile].row ? 0 : tile - path.item(row, begin) / path.items;
   };
+  if (thread == 0) found_count = 0;
+  block::wait_for_launch_before();
+  const bool bad = *ends.bad;  // loaded together with the splits
+  const int tiles = tiles_to_complete(k);
+  const int64_t first = int64_t(blockIdx.x) * tiles;
+  int64_t row;
+  const int64_t length = thread < tiles ? look(first + thread, row) : 0;
+  if (bad) {
+    return multiply_all_rows(b, int64_t(blockIdx.x) * complete_warps + warp, int64_t(gridDim.x) * complete_warps,
+                             across, c);
+  }
+  __syncthreads();
   const auto tails = [&](int64_t from, int64_t to, int64_t step) {
     Acc sum(0);
 #pragma unroll 4
     for (int64_t t = from; active && t < to; t += step) sum += ends.tails[t * k + c];
     return sum;
   };
-  const int tiles = tiles_to_complete(k);
-  const int64_t first = int64_t(blockIdx.x) * tiles;
-  int64_t row;
-  const int64_t length = thread < tiles ? look(first + thread, row) : 0;
   if (k == 1 && length > 0 && length <= few) {
     b.store(row, 0, tails(first + thread - length, first + thread, 1) + ends.heads[first + thread]);
   } else if (length > 0) {
@@ -113,22 +186,22 @@ __global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix
   }
 }
 
-// launch(splits and ends) runs the tiles, between the search for the splits and the completion.
+// launch(ends) runs the tiles, between the search for them and the completion.
 template <class M, class Launch>
 void by_path(const M& matrix, const block::Path& path, Context& context, Launch launch) {
   using Acc = typename M::Acc;
   const int64_t k = matrix.a.k;
   auto* splits = context.workspace<block::Split>(path.tiles + 2);
-  auto* bad = reinterpret_cast<uint64_t*>(splits + path.tiles + 1);
-  const OpenEnds<Acc> ends{splits, reinterpret_cast<unsigned*>(bad), context.workspace<Acc>(path.tiles * k),
-                           context.workspace<Acc>(path.tiles * k)};
-  block::find_splits(bounds_of(matrix), path, splits, bad, 1, context.stream);
+  const OpenEnds<Acc> ends{splits, reinterpret_cast<unsigned*>(splits + path.tiles + 1),
+                           context.workspace<Acc>(path.tiles * k), context.workspace<Acc>(path.tiles * k)};
+  const int64_t find_blocks = ceil_div(matrix.a.rows, int64_t(find_threads * find_rows));
+  find_tiles<<<unsigned(find_blocks), find_threads, 0, cudaStream_t(context.stream)>>>(matrix, path, splits, ends.bad);
   launch(ends);
   int across = 1;
   while (across < warp_size && across < k) across *= 2;
   const dim3 blocks(unsigned(ceil_div(path.tiles, int64_t(tiles_to_complete(k)))),
                     unsigned(ceil_div(k, int64_t(across))));
-  complete_rows<<<blocks, complete_threads, 0, cudaStream_t(context.stream)>>>(matrix, path, ends, across);
+  block::launch_early(complete_rows<M>, blocks, complete_threads, 0, context, matrix, path, ends, across);
   check_launch("merge_path");
 }
 

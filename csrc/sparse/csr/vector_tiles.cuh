@@ -1,104 +1,231 @@
-// merge_path for one column: a block a tile. It multiplies all its entries, side by side and many loads at once, into
-// shared memory; then every thread sums a stretch of them, cut at the marks that stand at the last entries of rows.
+// merge_path for one column: a warp a tile, in steps of a few hundred entries. It multiplies the entries of a step,
+// side by side and many loads at once, into its own shared memory; then every lane sums a stretch of them, cut at the
+// marks that stand at the last entries of rows. While it sums, the entries of the next step are on their way. No warp
+// waits for another.
 #pragma once
 #include "sparse/csr/shares.cuh"
 
 namespace tp::sparse {
 
-template <class Acc>
-struct VectorTile {
-  static constexpr int warps = 8, threads = warps * warp_size;
-  static constexpr int places = 9;                            // odd: lanes meet in no bank
-  static constexpr int items = threads * places - warp_size;  // a thread's entries begin where a warp's read is aligned
-  using Mark = uint16_t;
-  // One mark an entry, one a stretch, then the products, then the sums of rows, which take the rest of the items.
-  static constexpr int mark_bytes = (items + threads) * int(sizeof(Mark)), clear_bytes = (mark_bytes + 15) / 16 * 16;
-  static constexpr int bytes = clear_bytes + (items + 2) * int(sizeof(Acc));
+// How a step lies over the lanes of a warp: `size` entries a lane, loaded by 16 bytes, which `width` neighbours fill.
+template <class T, class I>
+struct Steps {
+  static constexpr int width = 16 / int(sizeof(T) > sizeof(I) ? sizeof(T) : sizeof(I)), vectors = 4;
+  static constexpr int size = width * vectors, entries = size * warp_size;
+  static constexpr int warps = 2, blocks = 10, items = 2048;
 };
 
-template <bool planned, class M>
-__global__ __launch_bounds__(VectorTile<typename M::Acc>::threads) void multiply_tiles(
-    const M matrix, const block::Bounds<false> bounds, const OpenEnds<typename M::Acc> ends,
-    const block::Strips<true> column) {
-  using Acc = typename M::Acc;
-  using Shape = VectorTile<Acc>;
-  using Mark = typename Shape::Mark;
-  constexpr int threads = Shape::threads;
-  __shared__ uint4 memory[(Shape::bytes + 15) / 16];
-  __shared__ block::Joint<Acc, Shape::warps> joint;
-  __shared__ bool open;  // the first row that ends here began in an earlier tile
-  const int thread = int(threadIdx.x);
-  for (int i = thread; i < Shape::clear_bytes / 16; i += threads) memory[i] = uint4{};
-  auto *row_marks = reinterpret_cast<Mark*>(memory), *first_marks = row_marks + Shape::items;
-  auto* products = reinterpret_cast<Acc*>(memory + Shape::clear_bytes / 16);
-  const auto b = matrix.bind(simt::Pointers{});
-  const int64_t tile = blockIdx.x;
-  const block::Share share(bounds, Shape::items, std::integral_constant<int, 1>{}, ends.splits, tile, ends.bad);
-  Acc* const results = products + share.rows;
-  __syncthreads();
+// A lane's entries of a step of S.
+template <class B, class S, bool planned>
+struct StepEntries {
+  using T = typename B::Value;
+  using I = typename B::Position;
+  static constexpr int size = S::size, width = S::width;
+  I column[size];
+  T value[size];
 
-  // All entries of the tile are on their way before anything else is read. A warp's 32 are aligned, so that it reads no
-  // more sectors than it has to; a few before the tile come along.
-  const int mine = thread - int(share.row % warp_size);
-  const Bunch<std::decay_t<decltype(b)>, Shape::places, planned> bunch(b, share.row + mine, share.row + share.rows,
-                                                                       threads);
-  // The mark of a row is the place of its sum, counted from 1. It stands at the row's last entry, and beside the
-  // stretch in which no row ends earlier.
-  block::each_segment<threads>(bounds, share, share.ends, ends.bad, [&](int r, int begin, int end) {
-    if (r == 0) open = begin < 0;
-    if (tp::max(begin, 0) < end) {
-      const int stretch = (end - 1) / Shape::places;
-      row_marks[end - 1] = Mark(r + 1);
-      if (begin <= stretch * Shape::places) first_marks[stretch] = Mark(r + 1);
-    } else {
-      results[r] = Acc(0);
-    }
-  });
-  Acc product[Shape::places];
-  bunch.multiply(b, product);
+  // to[j] = array[place of the lane's entry j] where that place is one of low to high - 1, else filler.
+  template <class E>
+  TP_DEVICE static void fetch(const E* array, bool aligned, int low, int high, E filler, E (&to)[size]) {
+    using V = block::Vector<E, width>;
 #pragma unroll
-  for (int j = 0; j < Shape::places; ++j) {
-    if (unsigned(mine + j * threads) < unsigned(share.rows)) products[mine + j * threads] = product[j];
+    for (int j = 0; j < size; j += width) {
+      const int at = j * warp_size + int(threadIdx.x) % warp_size * width;
+      V v;
+      if (aligned && at >= low && at + width <= high) {
+        v = read_once(reinterpret_cast<const V*>(array + at));
+      } else {
+#pragma unroll
+        for (int l = 0; l < width; ++l) v.v[l] = at + l >= low && at + l < high ? array[at + l] : filler;
+      }
+#pragma unroll
+      for (int l = 0; l < width; ++l) to[j + l] = v.v[l];
+    }
   }
-  __syncthreads();
+  // Places `low` to `high` - 1 of the step that begins at entry `at`. A column of -1 stands for no entry.
+  TP_DEVICE void load(const B& b, bool aligned, int64_t at, int low, int high) {
+    if constexpr (planned) {
+      I entry[size];
+      fetch(b.perm + at, aligned, low, high, I(-1), entry);
+      if (!b.a.perm_indexes) fetch(b.col_idx + at, aligned, low, high, I(-1), column);
+#pragma unroll
+      for (int j = 0; j < size; ++j) {
+        const bool is_entry = inside(entry[j], b.a.entries);
+        value[j] = is_entry ? b.values[entry[j]] : T(0);
+        if (b.a.perm_indexes && is_entry) column[j] = b.col_idx[entry[j]];
+        if (!is_entry) column[j] = I(-1);
+      }
+    } else {
+      fetch(b.col_idx + at, aligned, low, high, I(-1), column);
+      fetch(b.values + at, aligned, low, high, T(0), value);
+    }
+  }
+  // Each entry times its element of x; 0 where there is none.
+  TP_DEVICE void multiply(const B& b, typename B::Acc (&product)[size]) const {
+    using Acc = typename B::Acc;
+    using U = typename std::make_unsigned<I>::type;
+    const U cols = U(tp::min(b.a.cols, int64_t(std::numeric_limits<I>::max())));
+    T x[size];
+#pragma unroll
+    for (int j = 0; j < size; ++j) x[j] = U(column[j]) < cols ? b.x[column[j]] : T(0);
+#pragma unroll
+    for (int j = 0; j < size; ++j) product[j] = U(column[j]) < cols ? Acc(value[j]) * Acc(x[j]) : Acc(0);
+  }
+};
 
-  const int start = thread * Shape::places, count = tp::max(0, tp::min(Shape::places, share.rows - start));
-  Acc running(0);
-  struct Item {
-    Acc product;
-    Mark mark;
-  };
-  block::walk<Shape::places>(
-      count, [&](int i) { return Item{products[start + i], row_marks[start + i]}; },
-      [&](int, const Item& item) {
-        running += item.product;
-        if (item.mark != 0) results[item.mark - 1] = running;
-        running = item.mark != 0 ? Acc(0) : running;
-      });
-  // What the first sum of a stretch lacks.
-  const int first = first_marks[thread];
-  Acc tail;
-  const auto before = block::join<Sum<Acc>>(joint, column, running, first != 0, tail);
-  if (first != 0) {
-    const Acc head = before.value + results[first - 1];
-    results[first - 1] = head;
-    if (before.open && open) ends.heads[tile] = head;
+// The products of a step in shared memory, where a lane's stretch is `size` neighbours, and a bit for each that is the
+// last of its row.
+template <class Acc, class S>
+struct StepProducts {
+  static constexpr int size = S::size, width = S::width, vectors = S::vectors;
+  using V = block::Vector<Acc, width>;
+  V vector[(vectors + 1) * warp_size];  // a stretch is followed by a gap, so that lanes meet in no bank
+  unsigned marks[size];
+
+  TP_DEVICE static int lane() { return int(threadIdx.x) % warp_size; }
+  TP_DEVICE void clear_marks() {
+    if (lane() < size) marks[lane()] = 0;
   }
-  if (thread == threads - 1) ends.tails[tile] = tail;
-  __syncthreads();
-  for (int r = thread; r < share.ends; r += threads) {
-    if (r > 0 || !open) b.store(share.segment + r, 0, results[r]);
+  TP_DEVICE void mark(int place) { atomicOr(marks + place / warp_size, 1u << place % warp_size); }
+  TP_DEVICE Acc& at(int place) { return reinterpret_cast<Acc*>(vector)[place + place / size * width]; }
+  TP_DEVICE void put(const Acc (&product)[size]) {
+#pragma unroll
+    for (int i = 0; i < vectors; ++i) {
+      const int place = i * warp_size + lane();
+      V v;
+#pragma unroll
+      for (int l = 0; l < width; ++l) v.v[l] = product[i * width + l];
+      vector[place + place / vectors] = v;
+    }
   }
+  // Replaces the last product of each row by the row's sum; of the first row, `open` comes before. `open` becomes the
+  // sum after the last mark.
+  TP_DEVICE void sum(Acc& open) {
+    const unsigned mine = marks[lane() * size / warp_size] >> lane() * size % warp_size & ~0u >> (warp_size - size);
+    V* const stretch = vector + lane() * (vectors + 1);
+    Acc running(0);
+#pragma unroll
+    for (int i = 0; i < vectors; ++i) {
+      V v = stretch[i];
+#pragma unroll
+      for (int l = 0; l < width; ++l) {
+        running += v.v[l];
+        v.v[l] = running;
+        running = mine >> (i * width + l) & 1 ? Acc(0) : running;
+      }
+      stretch[i] = v;
+    }
+    if (lane() == 0 && mine == 0) running += open;
+    const int newest = warp_size - 1 - __clz(__ballot_sync(~0u, mine != 0) & ~0u >> (warp_size - 1 - lane()));
+#pragma unroll
+    for (int distance = 1; distance < warp_size; distance *= 2) {
+      const Acc left = block::shuffle_up(running, distance);
+      if (lane() - distance >= tp::max(newest, 0)) running += left;
+    }
+    const Acc left = block::shuffle_up(running, 1);
+    if (mine != 0) at(lane() * size + __ffs(mine) - 1) += lane() == 0 ? open : left;
+    open = block::broadcast(running, warp_size - 1);
+  }
+};
+
+// The rows of a tile that have not ended before the step at hand. Places are counted from `first` before the tile on.
+template <class B>
+struct RowsToCome {
+  const B& b;
+  const Tile& tile;
+  int first, row, begin, end;  // the first such row and where it begins; where the lane-th ends
+
+  TP_DEVICE RowsToCome(const B& b, const Tile& tile, int first) : b(b), tile(tile), first(first), row(0), begin(first) {
+    end = end_of(lane());
+  }
+  TP_DEVICE static int lane() { return int(threadIdx.x) % warp_size; }
+  TP_DEVICE int end_of(int r) const { return tile.end(b, r) + first; }
+  // f(r, begin, end) for each that ends at `limit` or before. Returns how many rows have ended then.
+  template <class F>
+  TP_DEVICE int each(int limit, F f) const {
+    int r = row, start = begin, stop = end;
+    while (true) {
+      const unsigned ended = __ballot_sync(~0u, stop <= limit);
+      const int left = __shfl_up_sync(~0u, stop, 1);
+      if (stop <= limit) f(r + lane(), lane() == 0 ? start : left, stop);
+      if (ended != ~0u) return r + __popc(ended);
+      r += warp_size;
+      start = __shfl_sync(~0u, stop, warp_size - 1);
+      stop = end_of(r + lane());
+    }
+  }
+  TP_DEVICE void go_on_from(int r) {
+    if (r > row) begin = end_of(r - 1);
+    if (r > row) end = end_of(r + lane());
+    row = r;
+  }
+};
+
+template <class S, bool planned, class M>
+__global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles(const M matrix, const block::Path path,
+                                                                                 const OpenEnds<typename M::Acc> ends,
+                                                                                 bool aligned) {
+  using Acc = typename M::Acc;
+  __shared__ StepProducts<Acc, S> memory[S::warps];
+  block::allow_next_launch();
+  const auto b = matrix.bind(simt::Pointers{});
+  using B = std::decay_t<decltype(b)>;
+  const int lane = int(threadIdx.x) % warp_size, warp = int(threadIdx.x) / warp_size;
+  const int64_t number = int64_t(blockIdx.x) * S::warps + warp;
+  if (number >= path.tiles) return;
+  auto& products = memory[warp];
+  products.clear_marks();
+  block::wait_for_launch_before();
+  Tile tile(b, path, ends.splits, number);
+  const int64_t origin = tile.entry / warp_size * warp_size;  // where a warp's read is aligned
+  const int first = int(tile.entry - origin), last = first + tile.entries;
+  RowsToCome<B> rows(b, tile, first);
+  StepEntries<B, S, planned> entries;
+  entries.load(b, aligned, origin, first, last);
+  Acc open(0);
+  int at = 0;
+  do {
+    Acc product[S::size];
+    entries.multiply(b, product);
+    products.put(product);
+    entries.load(b, aligned, origin + at + S::entries, 0, last - at - S::entries);
+    __syncwarp();
+    const int limit = tp::min(at + S::entries, last);
+    const int ended = rows.each(limit, [&](int, int begin, int end) {
+      tile.bad |= end < begin;
+      if (begin < end && at < end) products.mark(end - 1 - at);
+    });
+    __syncwarp();
+    products.sum(open);
+    __syncwarp();
+    products.clear_marks();
+    rows.each(limit, [&](int r, int begin, int end) {
+      const Acc sum = begin < end ? products.at(tp::max(0, end - 1 - at)) : Acc(0);
+      if (r == 0 && tile.cut) {
+        ends.heads[number] = sum;
+      } else {
+        b.store(tile.row + r, 0, sum);
+      }
+    });
+    rows.go_on_from(ended);
+    __syncwarp();
+    at += S::entries;
+  } while (at < last);
+  if (lane == 0) ends.tails[number] = open;
+  if (tile.bad || rows.row != tile.rows) *ends.bad = 1;
 }
 
 template <class M>
 void multiply_vector_by_path(const M& matrix, Context& context) {
-  using Shape = VectorTile<typename M::Acc>;
-  const block::Path path(matrix.a.entries, matrix.a.rows, Shape::items, 1);
+  using S = Steps<typename M::T, typename M::I>;
+  const Args& a = matrix.a;
+  const auto is_aligned = [](const void* array) { return reinterpret_cast<uintptr_t>(array) % 16 == 0; };
+  const bool aligned = is_aligned(a.values) && is_aligned(a.col_idx) && is_aligned(a.perm);
+  const block::Path path(a.entries, a.rows, S::items, 1);
   by_path(matrix, path, context, [&](const auto& ends) {
-    with_plan(matrix.a, [&](auto planned) {
-      multiply_tiles<planned.value><<<unsigned(path.tiles), Shape::threads, 0, cudaStream_t(context.stream)>>>(
-          matrix, bounds_of(matrix), ends, block::Strips<true>(1));
+    with_plan(a, [&](auto planned) {
+      block::launch_early(multiply_tiles<S, decltype(planned)::value, M>, ceil_div(path.tiles, int64_t(S::warps)),
+                          S::warps * warp_size, 0, context, matrix, path, ends, aligned);
     });
     check_launch("merge_path");
   });
