@@ -68,14 +68,19 @@ void run_passes(const Args& args, const Plan& plan, Context& context) {
   }
 }
 
-// Tiles for a machine that is full, and for one that is not.
+// Tiles for rows of many, for a machine that is full of shorter ones, and for one that is not. Where something is moved
+// beside the keys, few of them fit in a tile and runs of writes are short: one large tile a multiprocessor makes up for
+// the block that would work while it waits.
 template <class W, class Load>
 struct Shapes {
-  static constexpr int bytes = int(sizeof(W) + (std::is_empty<Load>::value ? 0 : sizeof(Load)));
-  using Large = PassShape<384, bytes <= 4 ? 24 : bytes <= 8 ? 16 : 10, 2>;
+  static constexpr bool loaded = !std::is_empty<Load>::value;
+  static constexpr int bytes = int(sizeof(W) + (loaded ? sizeof(Load) : 0));
+  using Medium = PassShape<384, bytes <= 4 ? 24 : bytes <= 8 ? 16 : 10, 2>;
+  using Wide = PassShape<640, bytes <= 8 ? 20 : bytes <= 12 ? 16 : 12, 1>;
+  using Large = typename std::conditional<loaded, Wide, Medium>::type;
   using Small = PassShape<512, 8, 2>;
 };
-constexpr int64_t small_sizes = int64_t(1) << 21;
+constexpr int64_t small_sizes = int64_t(1) << 21, large_rows = int64_t(1) << 19;
 
 template <class W, bool floating, class Load>
 void sort_with(const Args& args, const Listed* listed, Context& context) {
@@ -85,8 +90,10 @@ void sort_with(const Args& args, const Listed* listed, Context& context) {
     const Plan plan = listed ? plan_listed(args, *listed, items, context) : plan_rows(args, items, context);
     run_passes<Shape, W, floating, Load>(args, plan, context);
   };
-  if (!listed && args.size() <= small_sizes) return run(typename Shapes<W, Load>::Small{});
-  run(typename Shapes<W, Load>::Large{});
+  using Tiles = Shapes<W, Load>;
+  if (!listed && args.size() <= small_sizes) return run(typename Tiles::Small{});
+  if (!listed && args.n >= large_rows) return run(typename Tiles::Large{});
+  run(typename Tiles::Medium{});
 }
 
 template <class W, bool floating>
