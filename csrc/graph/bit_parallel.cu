@@ -75,7 +75,7 @@ struct StartBits {
       visit.template atomic<Or>(source, bit);
       levels[search * a.vertices + source] = 0;
       parents[search * a.vertices + source] = typename B::Parent(source);
-      if (before == 0) gathered.add(source, out.degree(source));
+      if (before == 0) gathered.add(int(i % threads), source, out.degree(source));
     });
     gathered.store(block);
   }
@@ -111,7 +111,7 @@ struct PushBits {
           if (!is_vertex(neighbor, b.g.args, edge)) continue;
           const Mask theirs = seen[neighbor];
           if ((mine & ~theirs) == 0 || claims.template atomic<Sum<int>>(neighbor, 1) != 0) continue;
-          gathered.add(neighbor, in.degree(neighbor));
+          gathered.add(int(i % threads), neighbor, in.degree(neighbor));
         }
       });
     }
@@ -136,7 +136,7 @@ struct AllCandidates {
     for_each(block, "choose", b.vertices(), [&](int64_t vertex) {
       const Mask mine = seen[vertex];
       const int64_t degree = in.degree(vertex);
-      if (mine != b.all() && degree > 0) gathered.add(vertex, degree);
+      if (mine != b.all() && degree > 0) gathered.add(int(vertex % threads), vertex, degree);
     });
     gathered.store(block);
   }

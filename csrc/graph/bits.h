@@ -25,9 +25,9 @@ struct Or {
 
 // Of a level: how many vertices its queues have, how many edges leave them, and how many candidates it was made from.
 struct Sizes {
-  int64_t frontier[buckets], edges, candidates[buckets], candidates_edges;
+  int64_t frontier[buckets], edges, candidates[buckets];
 };
-enum Counter { of_frontier = 0, of_candidates = buckets + 1, counters = 2 * (buckets + 1) };
+enum Counter { of_frontier = 0, of_edges = buckets, of_candidates = buckets + 1, counters = 2 * buckets + 1 };
 
 template <class Id>
 struct Level {
@@ -84,26 +84,27 @@ class Gathered {
 
  public:
   static constexpr int room = 512;
-  static constexpr int64_t shared_bytes = buckets * room * int64_t(sizeof(Id)) + (2 * buckets + 2) * 8;
+  static constexpr int64_t shared_bytes = buckets * room * int64_t(sizeof(Id)) + (threads + 2 * buckets) * 8;
 
-  // `counts`: of the queues, followed by their edges, from `first` on.
+  // The queues' sizes are in `counts` from `first` on; those of a frontier have their edges counted, too.
   TP_HD Gathered(Block& block, const Global<Id>& queue, int64_t capacity, const Global<int64_t>& counts, Counter first)
       : queue_(queue),
         counts_(counts),
         capacity_(capacity),
         first_(first),
         begins_(block.template shared<int64_t>("begins", buckets)),
-        edges_(block.template shared<int64_t>("edges", 1)),
+        sums_(block.template shared<int64_t>("sums", threads)),
         sizes_(block.template shared<int>("gathered", buckets)),
-        vertices_(block.template shared<Id>("vertices", buckets * room)) {
+        vertices_(block.template shared<Id>("gathered vertices", buckets * room)),
+        edges_(block.template per_lane<int64_t>("edges")) {
     block.phase("clear", [&](int t) {
       if (t < buckets) sizes_[t] = 0;
-      if (t == 0) edges_[0] = 0;
+      edges_[t] = 0;
     });
   }
-  TP_HD void add(int64_t vertex, int64_t degree) {
+  TP_HD void add(int t, int64_t vertex, int64_t degree) {
     const int bucket = bucket_of(degree), place = sizes_.template atomic<Sum<int>>(bucket, 1);
-    edges_.template atomic<Sum<int64_t>>(0, degree);
+    edges_[t] += degree;
     if (place < room) {
       vertices_[bucket * room + place] = Id(vertex);
     } else {
@@ -112,13 +113,18 @@ class Gathered {
     }
   }
   TP_HD void store(Block& block) {
+    block.phase("sum", [&](int t) { sums_[t] = edges_[t]; });
     block.phase("reserve", [&](int t) {
       if (t < buckets) {
         const int size = sizes_[t];
         if (size > 0) begins_[t] = counts_.template atomic<Sum<int64_t>>(first_ + t, tp::min(size, room));
-      } else if (t == buckets) {
-        const int64_t sum = edges_[0];
-        if (sum > 0) counts_.template atomic<Sum<int64_t>>(first_ + buckets, sum);
+      } else if (t == buckets && first_ == of_frontier) {
+        int64_t edges = 0;
+        for (int i = 0; i < threads; ++i) {
+          const int64_t theirs = sums_[i];
+          edges += theirs;
+        }
+        if (edges > 0) counts_.template atomic<Sum<int64_t>>(of_edges, edges);
       }
     });
     block.phase("commit", [&](int t) {
@@ -138,9 +144,10 @@ class Gathered {
   Global<int64_t> counts_;
   int64_t capacity_;
   int first_;
-  Shared<int64_t> begins_, edges_;
+  Shared<int64_t> begins_, sums_;
   Shared<int> sizes_;
   Shared<Id> vertices_;
+  decltype(std::declval<Block&>().template per_lane<int64_t>("")) edges_;
 };
 
 }  // namespace tp::graph

@@ -105,20 +105,24 @@ struct PullBits {
       if (which >= count) return;
       const Id vertex = arrays.vertices[which];
       Mask left = open[t] & searches_of(t % lanes, bucket), all = 0;
-      for (int i = 0; i < lanes; ++i) {
+      for (int i = 0; i < lanes && left != 0; ++i) {
         const Mask theirs = arrays.masks[which * lanes + i];
         if ((theirs & left) != 0)
           find(in, visit, piece_of(in, vertex, i, lanes), theirs & left, all, ordered, arrays.parents, which, most);
         all |= theirs;
         if (ordered) left &= ~theirs;
       }
-      if (t % lanes != 0) return;
+      if (t % lanes != lanes - 1) return;  // of a block, a lane that looks for nothing
+      for (int i = 0; i < lanes; ++i) {
+        const Mask theirs = arrays.masks[which * lanes + i];
+        all |= theirs;
+      }
       arrays.fresh[which] = all;
       claims[vertex] = 0;
       if (all == 0) return;
       seen[vertex] = b.all() & ~(open[t] & ~all);
       next[vertex] = all;
-      gathered.add(vertex, out.degree(vertex));
+      gathered.add(t, vertex, out.degree(vertex));
     });
     block.phase("write", [&](int t) {
       const int which = t % most;
@@ -134,17 +138,16 @@ struct PullBits {
     });
   }
 
-  // Calls f(neighbor, mask) for the edges of a piece while it returns true, loading some masks ahead; an edge may come
-  // again after the last.
+  // Calls f(neighbor, mask) for the edges of a piece while it returns true, and maybe f(none, 0).
   template <class In, class Visit, class F>
   TP_HD void for_each_mask(const In& in, const Visit& visit, Piece piece, F f) const {
     for (int64_t edge = piece.begin; edge < piece.end; edge += ahead) {
       int64_t neighbors[ahead];
       Mask masks[ahead];
-      for (int k = 0; k < ahead; ++k) neighbors[k] = in[tp::min(edge + k, piece.end - 1)];
+      for (int k = 0; k < ahead; ++k) neighbors[k] = edge + k < piece.end ? in[edge + k] : int64_t(0);
       for (int k = 0; k < ahead; ++k) {
         masks[k] = 0;
-        if (is_vertex(neighbors[k], b.g.args, tp::min(edge + k, piece.end - 1))) masks[k] = visit[neighbors[k]];
+        if (edge + k < piece.end && is_vertex(neighbors[k], b.g.args, edge + k)) masks[k] = visit[neighbors[k]];
       }
       bool more = true;
       for (int k = 0; k < ahead; ++k) more = more && f(neighbors[k], masks[k]);
