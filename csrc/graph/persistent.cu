@@ -2,12 +2,12 @@
 //
 // The blocks stay, one to a multiprocessor, and a barrier of the grid stands between levels. Every block reads the same
 // counts behind it and so comes to the same decision about the next level:
-//   - a small frontier is left to one block, which goes on alone for as many levels as it stays small (solo.cuh);
+//   - a small frontier is left to one cluster, which goes on alone for as many levels as it stays small (solo.cuh);
 //   - a frontier whose edges are few beside those still open is pushed, from a queue of pieces of edges that warps deal
 //     evenly to their lanes (push.cuh);
 //   - any other is pulled, from a bitmap (pull.cuh), where in-edges are given.
-// Beamer, Asanović and Patterson (2012) found when to change the direction. Parents come with the levels: a push takes
-// the minimum of all who offer themselves, a pull the first in the row, and the lone block the minimum in its table.
+// Beamer, Asanović and Patterson (2012) found when to change the direction. Parents come with the levels: a push, by
+// the grid or the lone cluster, takes the minimum of all who offer themselves, a pull the first in the row.
 #include "graph/edges.h"
 #ifdef __CUDACC__
 #include "graph/resident/pull.cuh"
@@ -43,55 +43,46 @@ TP_DEVICE void clear(const P& p) {
 }
 
 template <class P>
-__global__ __launch_bounds__(threads, 1) void persistent_kernel(const P p) {
+__global__ __launch_bounds__(threads, 1) void persistent_kernel(const __grid_constant__ P p) {
   extern __shared__ __align__(16) char room[];
   Phases phases(p.control);
   unsigned *front = p.front, *next = p.next;
   clear(p);
-  phases.end(0, 0);
+  phases.end();
 
   Frontier frontier{0, 0};
   Tally found;  // of the frontier
-  const auto append = [&](auto phase) {
-    Appender<P> appender(p, reinterpret_cast<typename P::Word*>(room), frontier.begin + frontier.pieces,
-                         phases.tally());
-    phase(appender);
-    const Tally total = phases.end(appender.vertices, appender.edges);
-    frontier = {frontier.begin + frontier.pieces,
-                tp::min(int64_t(total.pieces), p.capacity - frontier.begin - frontier.pieces)};
-    return total;
+  // The frontier is what a phase appended; of rows that overlap, what there was room for.
+  const auto advance = [&](Found mine) {
+    found = phases.end(mine);
+    frontier = {frontier.end(), tp::min(int64_t(found.pieces), p.capacity - frontier.end())};
   };
-  found = append([&](Appender<P>& a) { start(p, a); });
+  advance(start(p, room, phases.tally()));
   int64_t open_edges = p.out.edges - int64_t(found.edges);
   bool queued = true;
+  int small = 0;  // frontiers that would have fitted while there was a bitmap
   for (int64_t level = 1; level <= p.max_level && found.edges > 0;) {
     const bool heavy = p.pulls() && int64_t(found.edges) * p.policy.alpha > open_edges;
-    if (!queued && (fits_solo(p, {found.vertices, found.edges, found.vertices}) || !heavy)) {
-      found = append([&](Appender<P>& a) { gather(p, front, a); });
+    const bool fits = fits_solo(p, {found.vertices, found.edges, found.vertices});
+    if (!queued && (fits ? ++small > 1 : !heavy)) {  // the first small one is often the last, and so soon pulled
+      advance(gather(p, front, frontier, room, phases.tally()));
       queued = true;
     }
     if (queued && fits_solo(p, found)) {
-      if (blockIdx.x == 0) solo(p, frontier, level, room);
-      phases.end(0, 0);
-      const Solo& after = p.control->solo;
-      level = __ldcg(&after.level);
-      open_edges -= __ldcg(&after.edges);
-      found = {__ldcg(&after.last.vertices), __ldcg(&after.last.edges), __ldcg(&after.last.pieces)};
-      frontier = {frontier.begin + frontier.pieces,
-                  tp::min(int64_t(found.pieces), p.capacity - frontier.begin - frontier.pieces)};
+      advance(blockIdx.x < cluster_blocks() ? solo(p, frontier, level, room, phases.tally()) : Found());
+      level = __ldcg(&p.control->solo.level);
+      open_edges -= __ldcg(&p.control->solo.edges) + int64_t(found.edges);
       continue;
     }
     if (queued && heavy) {
       mark(p, frontier, front);
-      phases.end(0, 0);
+      phases.end();
       queued = false;
     }
     if (queued) {
-      found = append([&](Appender<P>& a) { push(p, frontier, int(level), a); });
+      advance(push(p, frontier, int(level), room, phases.tally()));
     } else {
-      unsigned long long vertices = 0, edges = 0;
-      pull(p, front, next, int(level), reinterpret_cast<PullRoom*>(room), vertices, edges);
-      found = phases.end(vertices, edges);
+      found = phases.end(pull(p, front, next, int(level), reinterpret_cast<PullRoom*>(room)));
       unsigned* const last = front;
       front = next;
       next = last;
@@ -101,7 +92,6 @@ __global__ __launch_bounds__(threads, 1) void persistent_kernel(const P p) {
   }
 }
 
-// One block a multiprocessor: fewer meet at a barrier, and there is shared memory for the lone one.
 template <class Row, class Id>
 Problem<Row, Id> problem_of(const Args& args, Context& context) {
   using P = Problem<Row, Id>;
@@ -127,33 +117,64 @@ Problem<Row, Id> problem_of(const Args& args, Context& context) {
   return p;
 }
 
+// The largest cluster that the device holds, of at most `wanted` blocks; `blocks`: how many it holds of such.
+template <class Kernel>
+int cluster_size(Kernel kernel, cudaLaunchConfig_t config, int wanted, int& blocks) {
+  for (int size = wanted; size > 1; size /= 2) {
+    config.gridDim = dim3(unsigned(size));
+    config.attrs[0].val.clusterDim.x = unsigned(size);
+    if (size > 8) cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    int clusters = 0;
+    const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
+    cudaGetLastError();
+    if (known && clusters > 0) return blocks = clusters * size, size;
+  }
+  return 1;
+}
+
+// Few edges a vertex make many levels of few vertices: then a cluster of many blocks pays, though not all
+// multiprocessors may be left in such. One block a multiprocessor: fewer meet at a barrier.
 template <class P>
-void launch(P p, Policy policy, Context& context) {
-  int device = 0, blocks = 0, most = 0;
+void launch(P p, Policy policy, int wanted, Context& context) {
+  int device = 0, blocks = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
-  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  const auto bytes = [&] {
-    const int64_t phases = warps * tp::max(int64_t(gathered * sizeof(typename P::Word)), int64_t(sizeof(PullRoom)));
-    return tp::max(phases, SoloRoom<P>::bytes(policy));
-  };
-  while (bytes() > most - 1024 && policy.solo_edges > 256) policy.solo_pieces /= 2, policy.solo_edges /= 2;
-  p.policy = policy;
+  const int64_t bytes =
+      tp::max(warps * int64_t(sizeof(PullRoom)), Appender<P>::room_bytes + int64_t(sizeof(SoloRoom<P>)));
   const auto kernel = persistent_kernel<P>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes()));
-  void* arguments[] = {&p};
-  cudaLaunchCooperativeKernel(kernel, dim3(unsigned(blocks)), dim3(threads), arguments, size_t(bytes()),
-                              cudaStream_t(context.stream));
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = size_t(bytes);
+  config.stream = cudaStream_t(context.stream);
+  config.attrs = attributes;
+  config.numAttrs = 1;
+  const int cluster = cluster_size(kernel, config, wanted, blocks);
+  attributes[0].val.clusterDim.x = unsigned(cluster);
+  config.numAttrs = 2;
+  if (cluster == 1) config.attrs = attributes + 1, config.numAttrs = 1;
+  config.gridDim = dim3(unsigned(blocks));
+  policy.solo_pieces = tp::min(policy.solo_pieces, cluster * int(places - unsigned(cluster)));
+  policy.solo_edges = tp::min(policy.solo_edges, cluster * 2 * int(places));
+  p.policy = policy;
+  cudaLaunchKernelEx(&config, kernel, p);
   check_launch("persistent");
 }
 
-constexpr Policy policy{15, 2048, 8192};
+constexpr Policy policy{15, 1 << 14, 1 << 15};
 
 }  // namespace resident
 
 void persistent(const Args& args, Context& context) {
+  const int cluster = args.edges < 8 * args.vertices ? 16 : 2;
   with_types(args, [&](auto row, auto id) {
-    resident::launch(resident::problem_of<decltype(row), decltype(id)>(args, context), resident::policy, context);
+    resident::launch(resident::problem_of<decltype(row), decltype(id)>(args, context), resident::policy, cluster,
+                     context);
   });
 }
 

@@ -77,7 +77,7 @@ TP_DEVICE inline int list_open(unsigned open, PullRoom& room) {
 
 template <class P>
 TP_DEVICE void pull_task(const P& p, const unsigned* front, int level, int64_t first, int count, PullRoom& room,
-                         unsigned long long& vertices, unsigned long long& edges) {
+                         Found& all) {
   for (int i = 0; i < count; i += block::warp_size) {
     const bool has = i + lane_id() < count;
     const int place = has ? room.list[i + lane_id()] : 0;
@@ -97,23 +97,23 @@ TP_DEVICE void pull_task(const P& p, const unsigned* front, int level, int64_t f
     p.levels[vertex] = level;
     p.parents[vertex] = typename P::Word(p.in.ids[hit]);
     atomicOr(&room.found[place / 32], 1u << place % 32);
-    ++vertices;
-    edges += p.in.rows == p.out.rows ? end - begin : p.out.degree(vertex);
+    ++all.vertices;
+    all.edges += p.in.rows == p.out.rows ? end - begin : p.out.degree(vertex);
   }
   __syncwarp();
 }
 
 // Writes every word of `next`.
 template <class P>
-TP_DEVICE void pull(const P& p, const unsigned* front, unsigned* next, int level, PullRoom* rooms,
-                    unsigned long long& vertices, unsigned long long& edges) {
+TP_DEVICE Found pull(const P& p, const unsigned* front, unsigned* next, int level, PullRoom* rooms) {
+  Found all;
   PullRoom& room = rooms[warp_id()];
   const int64_t tasks = (p.vertices + task - 1) / task;
   for (int64_t t = grid_warp(); t < tasks; t += grid_warps()) {
     const int64_t word = t * task_words + lane_id();
     const unsigned seen = lane_id() < task_words ? p.visited[word] : ~0u;
     const int count = list_open(~seen, room);
-    pull_task(p, front, level, t * task, count, room, vertices, edges);
+    pull_task(p, front, level, t * task, count, room, all);
     if (lane_id() < task_words) {
       const unsigned found = room.found[lane_id()];
       next[word] = found;
@@ -121,6 +121,7 @@ TP_DEVICE void pull(const P& p, const unsigned* front, unsigned* next, int level
     }
     __syncwarp();
   }
+  return all;
 }
 
 }  // namespace tp::graph::resident

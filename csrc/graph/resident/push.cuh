@@ -8,17 +8,26 @@ namespace tp::graph::resident {
 // A part of the queue that is a frontier.
 struct Frontier {
   int64_t begin, pieces;
+
+  TP_DEVICE int64_t end() const { return begin + pieces; }
 };
 
 // f(vertex, begin, length) for all pieces of a frontier, one a lane and as many a warp as it takes to keep all warps
-// busy. Lanes without one get P's number of vertices and length 0.
+// busy; where they are few, each is cut. Lanes without one get P's number of vertices and length 0.
 template <class P, class F>
 TP_DEVICE void for_each_piece(const P& p, Frontier frontier, int64_t warp, int64_t all_warps, F f) {
-  const int64_t share = tp::max(int64_t(1), tp::min(int64_t(32), (frontier.pieces + all_warps - 1) / all_warps));
-  for (int64_t first = warp * share; first < frontier.pieces; first += all_warps * share) {
-    const int64_t i = first + lane_id(), at = frontier.begin + i;
-    if (lane_id() < share && i < frontier.pieces) {
-      f(typename P::Vertex(p.queue_vertices[at]), p.queue_begins[at], p.queue_lengths[at]);
+  constexpr int most_cuts = 3;
+  int cuts = 0;  // into 2^cuts parts
+  while (cuts < most_cuts && frontier.pieces << (cuts + 1) <= all_warps) ++cuts;
+  const int64_t parts = frontier.pieces << cuts;
+  const unsigned part = unsigned(piece) >> cuts;
+  const int64_t share = tp::max(int64_t(1), tp::min(int64_t(32), (parts + all_warps - 1) / all_warps));
+  for (int64_t first = warp * share; first < parts; first += all_warps * share) {
+    const int64_t i = first + lane_id(), at = frontier.begin + (i >> cuts);
+    if (lane_id() < share && i < parts) {
+      const unsigned begin = (unsigned(i) & ((1u << cuts) - 1)) * part, length = p.queue_lengths[at];
+      f(typename P::Vertex(p.queue_vertices[at]), typename P::Row(p.queue_begins[at] + typename P::Row(begin)),
+        tp::min(tp::max(length, begin) - begin, part));
     } else {
       f(typename P::Vertex(p.vertices), typename P::Row(0), 0u);
     }
@@ -27,7 +36,8 @@ TP_DEVICE void for_each_piece(const P& p, Frontier frontier, int64_t warp, int64
 
 // Whoever brings down the parent of a source from none queues it.
 template <class P>
-TP_DEVICE void start(const P& p, Appender<P>& appender) {
+TP_DEVICE Found start(const P& p, char* room, Tally& tally) {
+  Appender<P> appender(p, room, 0, tally);
   for (int64_t first = grid_warp() * block::warp_size; first < p.num_sources;
        first += grid_warps() * block::warp_size) {
     const int64_t i = first + lane_id();
@@ -38,7 +48,7 @@ TP_DEVICE void start(const P& p, Appender<P>& appender) {
     appender.add(wins, typename P::Vertex(source));
     appender.make_room();
   }
-  appender.flush();
+  return appender.finish();
 }
 
 // Every edge offers its source as a parent, and who is the first to do so queues the target. A parent that stands is
@@ -54,7 +64,8 @@ TP_DEVICE bool offer(const P& p, typename P::Vertex from, typename P::Vertex to,
 }
 
 template <class P>
-TP_DEVICE void push(const P& p, Frontier frontier, int level, Appender<P>& appender) {
+TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* room, Tally& tally) {
+  Appender<P> appender(p, room, frontier.end(), tally);
   using Vertex = typename P::Vertex;
   constexpr int items = at_once / block::warp_size;
   for_each_piece(p, frontier, grid_warp(), grid_warps(), [&](Vertex vertex, typename P::Row begin, unsigned length) {
@@ -76,7 +87,7 @@ TP_DEVICE void push(const P& p, Frontier frontier, int level, Appender<P>& appen
       appender.make_room();
     });
   });
-  appender.flush();
+  return appender.finish();
 }
 
 // From the queue to the bitmap `front`, which is empty.
@@ -90,9 +101,10 @@ TP_DEVICE void mark(const P& p, Frontier frontier, unsigned* front) {
   }
 }
 
-// From the bitmap `front`, which is left empty, to the queue.
+// From the bitmap `front`, which is left empty, to the queue behind the last frontier that stood there.
 template <class P>
-TP_DEVICE void gather(const P& p, unsigned* front, Appender<P>& appender) {
+TP_DEVICE Found gather(const P& p, unsigned* front, Frontier last, char* room, Tally& tally) {
+  Appender<P> appender(p, room, last.end(), tally);
   const int64_t words = (p.vertices + 31) / 32;
   for (int64_t first = grid_warp() * block::warp_size; first < words; first += grid_warps() * block::warp_size) {
     const int64_t i = first + lane_id();
@@ -104,7 +116,7 @@ TP_DEVICE void gather(const P& p, unsigned* front, Appender<P>& appender) {
       appender.make_room();
     }
   }
-  appender.flush();
+  return appender.finish();
 }
 
 }  // namespace tp::graph::resident

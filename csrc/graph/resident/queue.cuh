@@ -7,33 +7,79 @@ namespace tp::graph::resident {
 
 constexpr int gathered = 256, at_once = 128;  // vertices that a warp has room for, and that one step may add
 
+TP_DEVICE inline int64_t pieces_of(int64_t length) { return tp::max((length + piece - 1) / piece, int64_t(1)); }
+
+// Piece i of a vertex whose first is at place `at`; one is there even if it is empty.
 template <class P>
-TP_DEVICE void store_pieces(const P& p, int64_t at, typename P::Vertex vertex, typename P::Row begin, int64_t length) {
-  do {                      // one even if it is empty
-    if (at < p.capacity) {  // rows that overlap may make more
-      p.queue_vertices[at] = vertex;
-      p.queue_begins[at] = begin;
-      p.queue_lengths[at] = unsigned(tp::min(length, int64_t(piece)));
-    }
-    ++at;
-    begin += typename P::Row(piece);
-    length -= piece;
-  } while (length > 0);
+TP_DEVICE void store_piece(const P& p, int64_t at, int64_t i, typename P::Vertex vertex, typename P::Row begin,
+                           int64_t length) {
+  if (at + i >= p.capacity) return;  // rows that overlap may make more
+  p.queue_vertices[at + i] = vertex;
+  p.queue_begins[at + i] = begin + typename P::Row(i * piece);
+  p.queue_lengths[at + i] = unsigned(tp::min(length - i * piece, int64_t(piece)));
 }
 
-TP_DEVICE inline int64_t pieces_of(int64_t length) { return tp::max((length + piece - 1) / piece, int64_t(1)); }
+// Each lane's vertex, if it has one. Of one that has many pieces, they are dealt to the warp.
+template <class P>
+TP_DEVICE void store_pieces(const P& p, bool has, int64_t at, typename P::Vertex vertex, typename P::Row begin,
+                            typename P::Row length) {
+  if (has) store_piece(p, at, 0, vertex, begin, int64_t(length));
+  for (unsigned rest = __ballot_sync(~0u, has && length > typename P::Row(piece)); rest != 0; rest &= rest - 1) {
+    const int owner = __ffs(int(rest)) - 1;
+    const int64_t first = block::broadcast(at, owner), long_length = int64_t(block::broadcast(length, owner));
+    const typename P::Vertex long_vertex = block::broadcast(vertex, owner);
+    const typename P::Row long_begin = block::broadcast(begin, owner);
+    for (int64_t i = 1 + lane_id(); i * piece < long_length; i += block::warp_size)
+      store_piece(p, first, i, long_vertex, long_begin, long_length);
+  }
+}
+
+// Appends the `count` vertices that a warp gathered, behind what is there from place `base` on; how many edges leave
+// those of this lane.
+template <class P>
+__noinline__ TP_DEVICE unsigned long long append(const P& p, const typename P::Word* gathered_vertices, int count,
+                                                 int64_t base, Tally& tally) {
+  using Row = typename P::Row;
+  using Vertex = typename P::Vertex;
+  constexpr int items = 4;
+  unsigned long long edges = 0;
+  for (int first = lane_id(); first - lane_id() < count; first += items * block::warp_size) {
+    Row begins[items], lengths[items];
+    int64_t pieces = 0;
+#pragma unroll
+    for (int k = 0; k < items; ++k) {
+      const int i = first + k * block::warp_size;
+      const int64_t vertex = i < count ? int64_t(gathered_vertices[i]) : 0;
+      begins[k] = i < count ? Row(p.out.begin(vertex)) : Row(0);
+      lengths[k] = i < count ? Row(p.out.end(vertex)) - begins[k] : Row(0);
+      pieces += i < count ? pieces_of(int64_t(lengths[k])) : 0;
+      edges += lengths[k];
+    }
+    const int64_t upto = block::inclusive_scan<Sum<int64_t>>(pieces);
+    unsigned long long before = 0;
+    if (lane_id() == block::warp_size - 1) before = atomicAdd(&tally.pieces, static_cast<unsigned long long>(upto));
+    int64_t at = base + int64_t(block::broadcast(before, block::warp_size - 1)) + upto - pieces;
+#pragma unroll
+    for (int k = 0; k < items; ++k) {
+      const int i = first + k * block::warp_size;
+      store_pieces(p, i < count, at, i < count ? Vertex(gathered_vertices[i]) : Vertex(0), begins[k], lengths[k]);
+      if (i < count) at += pieces_of(int64_t(lengths[k]));
+    }
+  }
+  return edges;
+}
 
 template <class P>
 class Appender {
  public:
   using Vertex = typename P::Vertex;
-  unsigned long long vertices = 0, edges = 0;  // appended by this lane
+  static constexpr int64_t room_bytes = warps * gathered * int64_t(sizeof(typename P::Word));
 
-  // `room` is shared memory for `gathered` vertices of each warp; appends from place `base` on.
-  TP_DEVICE Appender(const P& p, typename P::Word* room, int64_t base, Tally& tally)
-      : p_(p), mine_(room + warp_id() * gathered), base_(base), tally_(tally) {}
+  // `room` is shared memory; appends from place `base` on.
+  TP_DEVICE Appender(const P& p, char* room, int64_t base, Tally& tally)
+      : p_(p), mine_(reinterpret_cast<typename P::Word*>(room) + warp_id() * gathered), base_(base), tally_(tally) {}
 
-  // Of all lanes, those that `wins` give a vertex. Flush before more than `at_once` may come.
+  // Of all lanes, those that `wins` give a vertex. Make room before more than `at_once` may come.
   TP_DEVICE void add(bool wins, Vertex vertex) {
     const unsigned winners = __ballot_sync(~0u, wins);
     if (wins) mine_[count_ + __popc(winners & ((1u << lane_id()) - 1))] = vertex;
@@ -42,41 +88,20 @@ class Appender {
   TP_DEVICE void make_room() {
     if (count_ > gathered - at_once) flush();
   }
-  TP_DEVICE void flush() {
-    for (int first = 0; first < count_; first += at_once) flush_from(first);
-    count_ = 0;
-    __syncwarp();
+  // What this lane counts of all that was appended.
+  TP_DEVICE Found finish() {
+    flush();
+    return found_;
   }
 
  private:
-  TP_DEVICE void flush_from(int first) {
-    using Row = typename P::Row;
-    constexpr int items = at_once / block::warp_size;
-    Row begins[items], lengths[items];
-    int64_t pieces = 0;
+  TP_DEVICE void flush() {
+    if (count_ == 0) return;
     __syncwarp();
-#pragma unroll
-    for (int k = 0; k < items; ++k) {
-      const int i = first + k * block::warp_size + lane_id();
-      if (i >= count_) continue;
-      const int64_t vertex = int64_t(mine_[i]);
-      begins[k] = Row(p_.out.begin(vertex));
-      lengths[k] = Row(p_.out.end(vertex)) - begins[k];
-      pieces += pieces_of(lengths[k]);
-      edges += lengths[k];
-      ++vertices;
-    }
-    const int64_t upto = block::inclusive_scan<Sum<int64_t>>(pieces);
-    unsigned long long before = 0;
-    if (lane_id() == block::warp_size - 1) before = atomicAdd(&tally_.pieces, static_cast<unsigned long long>(upto));
-    int64_t at = base_ + int64_t(block::broadcast(before, block::warp_size - 1)) + upto - pieces;
-#pragma unroll
-    for (int k = 0; k < items; ++k) {
-      const int i = first + k * block::warp_size + lane_id();
-      if (i >= count_) continue;
-      store_pieces(p_, at, Vertex(mine_[i]), begins[k], int64_t(lengths[k]));
-      at += pieces_of(lengths[k]);
-    }
+    found_.edges += append(p_, mine_, count_, base_, tally_);
+    if (lane_id() == 0) found_.vertices += unsigned(count_);
+    count_ = 0;
+    __syncwarp();
   }
 
   const P& p_;
@@ -84,6 +109,7 @@ class Appender {
   int64_t base_;
   Tally& tally_;
   int count_ = 0;  // the same in all lanes
+  Found found_;
 };
 
 // The edges of up to 32 pieces, one a lane, dealt evenly to the lanes of the warp: visit(from, to) gets `items` edges a

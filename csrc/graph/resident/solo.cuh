@@ -1,163 +1,210 @@
-// Level after level by one block alone, while the others wait: a small frontier costs two barriers of the block a level
-// and none of the grid. The frontier is in shared memory, and so is what a level finds: a hash table keeps each vertex
-// once, with its smallest parent, until the level ends and all are written. So nothing waits for an atomic in memory.
+// Level after level by one cluster of blocks alone, while the others wait: a small frontier costs one barrier of the
+// cluster a level and none of the grid.
+//
+// Each block has its share of the frontier in shared memory. Who claims a vertex labels it and deals it out at once:
+// the vertices that a block finds go to the blocks of the cluster in turn, each to a place that no other writes.
 #pragma once
+#include "graph/resident/cluster.cuh"
 #include "graph/resident/push.cuh"
 
 namespace tp::graph::resident {
 
-// Shared memory of the block, for vertices below 2^32 - 1.
+constexpr unsigned places = 1024, most_blocks = 16;  // vertices that a block has room for; blocks of a cluster
+constexpr unsigned row_lanes = 4, alone_steps = 4;   // lanes that a row has, and how often before it has the warp
+
+// Shared memory of each block of the cluster, for vertices below 2^32 - 1. Of the vertices dealt to it, number i of
+// block b is at place i * blocks + b.
 template <class P>
 struct SoloRoom {
-  static constexpr unsigned empty = ~0u;
-  unsigned *keys, *parents;  // the table: [solo_edges], as many as a level may find
-  typename P::Row* begins;   // two frontiers: [2 * solo_pieces]
-  unsigned *vertices, *lengths;
-  struct Count {
-    unsigned vertices, edges, pieces;
-  }* counts;  // of two levels
-  int entries, slots;
-
-  TP_DEVICE SoloRoom(char* room, const Policy& policy) : entries(policy.solo_pieces), slots(policy.solo_edges) {
-    begins = reinterpret_cast<typename P::Row*>(room);
-    vertices = reinterpret_cast<unsigned*>(begins + 2 * entries);
-    lengths = vertices + 2 * entries;
-    keys = lengths + 2 * entries;
-    parents = keys + slots;
-    counts = reinterpret_cast<Count*>(parents + slots);
-  }
-  static int64_t bytes(const Policy& policy) {
-    return 2 * policy.solo_pieces * int64_t(sizeof(typename P::Row) + 8) + policy.solo_edges * int64_t(8) +
-           2 * int64_t(sizeof(Count));
-  }
-  // Whether the table did not hold v; `from` is a parent of it.
-  TP_DEVICE bool insert(unsigned v, unsigned from) const {
-    const unsigned mask = unsigned(slots) - 1;
-    for (unsigned slot = (v * 2654435761u) >> 12 & mask;; slot = (slot + 1) & mask) {
-      const unsigned before = atomicCAS(keys + slot, empty, v);
-      if (before != empty && before != v) continue;
-      atomicMin(parents + slot, from);
-      return before == empty;
-    }
-  }
+  struct List {
+    typename P::Row begins[places];
+    unsigned vertices[places], lengths[places];
+    unsigned found[most_blocks], edges[most_blocks];  // by each block: vertices, and the edges that leave them
+  };
+  List lists[2];          // the frontier and the next
+  unsigned found, edges;  // by this block
 };
 
+// Every level that is found from what fits can be counted in 32 bits.
 template <class P>
 TP_DEVICE bool fits_solo(const P& p, const Tally& t) {
-  return t.pieces <= unsigned(p.policy.solo_pieces) && t.edges <= unsigned(p.policy.solo_edges) &&
-         p.vertices < int64_t(SoloRoom<P>::empty);
+  return t.edges <= unsigned(p.policy.solo_edges) && t.pieces <= unsigned(p.policy.solo_pieces) &&
+         p.vertices < int64_t(~0u);
 }
 
-// Of all lanes, those that `wins` append vertex v and its pieces to frontier `to`, as far as there is room.
+// How many of `found` vertices that block `from` deals out in turn, from itself on, come to block `to`.
+TP_DEVICE inline unsigned dealt(unsigned found, unsigned from, unsigned to, unsigned blocks) {
+  const unsigned turn = (to - from) & (blocks - 1);
+  return (found + blocks - 1 - turn) >> (__ffs(int(blocks)) - 1);
+}
+
+// The places of the vertices that block `from` dealt to this one end here.
+template <class List>
+TP_DEVICE unsigned places_of(const List& list, unsigned from) {
+  const unsigned blocks = cluster_blocks();
+  return dealt(list.found[from], from, cluster_rank(), blocks) * blocks;
+}
+
+// The edges of a level, and how many rounds it takes to go through the block's share.
+struct Extent {
+  unsigned edges, rounds;
+};
+template <class List>
+TP_DEVICE Extent extent(const List& list) {
+  const unsigned blocks = cluster_blocks(), from = unsigned(lane_id());
+  const unsigned found = from < blocks ? list.found[from] : 0, edges = from < blocks ? list.edges[from] : 0;
+  const unsigned mine = from < blocks ? dealt(found, from, cluster_rank(), blocks) : 0;
+  return {__reduce_add_sync(~0u, edges), __reduce_max_sync(~0u, mine)};
+}
+
+// One edge a lane, or none: claims `to` if no level has it. The winners are dealt out; one that finds no room goes to
+// the queue, and counts as too many.
 template <class P>
-TP_DEVICE void append_solo(const SoloRoom<P>& room, int to, typename SoloRoom<P>::Count& count, bool wins, unsigned v,
-                           typename P::Row begin, int64_t length) {
+TP_DEVICE void claim(const P& p, SoloRoom<P>& room, int next, int level, bool has, unsigned from, int64_t edge,
+                     Appender<P>& appender) {
+  using Row = typename P::Row;
+  using Word = typename P::Word;
+  const auto to = has ? p.neighbor(p.out.ids, edge) : typename P::Vertex(p.vertices);
+  bool wins = false;
+  Row begin = 0, length = 0;
+  if (to < typename P::Vertex(p.vertices)) {
+    const int theirs = __ldcg(p.levels + to);
+    if (theirs == unreached || theirs == level) {
+      begin = Row(p.out.begin(int64_t(to)));
+      length = Row(p.out.end(int64_t(to))) - begin;
+      wins = atomicMin(p.parents + to, Word(from)) == P::no_parent;
+    }
+  }
   if (!__any_sync(~0u, wins)) return;
-  const unsigned pieces = wins ? unsigned(tp::min(pieces_of(length), int64_t(room.entries) + 1)) : 0;
-  const unsigned upto = block::inclusive_scan<Sum<unsigned>>(pieces);
-  // What is counted too low is more than fits anyway.
-  const unsigned edges = __reduce_add_sync(~0u, wins ? unsigned(tp::min(length, int64_t(room.slots) + 1)) : 0);
-  const unsigned found = unsigned(__popc(__ballot_sync(~0u, wins)));
-  unsigned at = 0;
-  if (lane_id() == block::warp_size - 1) {
-    at = atomicAdd(&count.pieces, upto);
-    atomicAdd(&count.edges, edges);
-    atomicAdd(&count.vertices, found);
+  if (wins) {
+    p.levels[to] = level;
+    if (length == 0) atomicOr(p.visited + to / 32, 1u << to % 32);
   }
-  at = __shfl_sync(~0u, at, block::warp_size - 1) + upto - pieces;
-  for (unsigned i = 0; i < pieces && at + i < unsigned(room.entries); ++i) {
-    const unsigned place = unsigned(to * room.entries) + at + i;
-    room.vertices[place] = v;
-    room.begins[place] = begin + typename P::Row(i) * piece;
-    room.lengths[place] = unsigned(tp::min(length - int64_t(i) * piece, int64_t(piece)));
+  const bool goes_on = wins && length != 0;
+  const unsigned winners = __ballot_sync(~0u, goes_on);
+  const unsigned leaving = length > Row(piece) ? unsigned(p.policy.solo_edges) + 1 : unsigned(length);
+  const unsigned edges = __reduce_add_sync(~0u, goes_on ? leaving : 0);
+  unsigned number = 0;
+  if (lane_id() == 0 && winners != 0) {
+    number = atomicAdd(&room.found, unsigned(__popc(winners)));
+    atomicAdd(&room.edges, edges);
   }
+  number = __shfl_sync(~0u, number, 0) + unsigned(__popc(winners & ((1u << lane_id()) - 1)));
+  const unsigned blocks = cluster_blocks(), place = (number & ~(blocks - 1)) + cluster_rank();
+  if (goes_on && place < places) {
+    const unsigned block = (number + cluster_rank()) & (blocks - 1);
+    auto& list = room.lists[next];
+    cluster_store(list.vertices + place, block, unsigned(to));
+    cluster_store(list.lengths + place, block, unsigned(tp::min(int64_t(length), int64_t(piece) + 1)));
+    cluster_store(list.begins + place, block, begin);
+  }
+  const bool too_many = goes_on && place >= places;
+  if (!__any_sync(~0u, too_many)) return;
+  if (too_many) atomicAdd(&room.edges, unsigned(p.policy.solo_edges) + 1);
+  appender.add(too_many, to);
+  appender.make_room();
 }
 
-// Collects the neighbours of frontier `here` that no level has.
+// Claims the neighbours of the block's share of the frontier: a few lanes take a row, and the warp what is left of it.
 template <class P>
-TP_DEVICE void expand_solo(const P& p, const SoloRoom<P>& room, int here, int pieces,
-                           typename SoloRoom<P>::Count& count) {
-  using Vertex = typename P::Vertex;
-  constexpr int items = 4;
-  const int share = tp::max(1, tp::min(32, (pieces + warps - 1) / warps));
-  for (int first = warp_id() * share; first < pieces; first += warps * share) {
-    const int i = here * room.entries + first + lane_id();
-    const bool has = lane_id() < share && first + lane_id() < pieces;
-    const unsigned vertex = has ? room.vertices[i] : 0, length = has ? room.lengths[i] : 0;
-    const typename P::Row begin = has ? room.begins[i] : typename P::Row(0);
-    expand<items>(p, Vertex(vertex), begin, length, [&](const Vertex(&from)[items], const Vertex(&to)[items]) {
-      bool open[items];
-      typename P::Row begins[items];
-      int64_t lengths[items];
-#pragma unroll
-      for (int k = 0; k < items; ++k) {
-        open[k] = to[k] < Vertex(p.vertices);
-        if (!open[k]) continue;
-        begins[k] = typename P::Row(p.out.begin(int64_t(to[k])));  // wanted only if it is open, but then at once
-        lengths[k] = p.out.end(int64_t(to[k])) - begins[k];
-        open[k] = p.levels[to[k]] == unreached;
+TP_DEVICE void expand_solo(const P& p, SoloRoom<P>& room, int here, unsigned rounds, int level, Appender<P>& appender) {
+  using Row = typename P::Row;
+  constexpr unsigned rows = block::warp_size / row_lanes, alone = row_lanes * alone_steps;
+  const auto& list = room.lists[here];
+  const unsigned blocks = cluster_blocks();
+#pragma unroll 1
+  for (unsigned first = unsigned(warp_id()) * rows; first < rounds * blocks; first += warps * rows) {
+    const unsigned i = first + unsigned(lane_id()) / row_lanes, lane = unsigned(lane_id()) % row_lanes;
+    const bool has = i < rounds * blocks && i < places_of(list, i & (blocks - 1));
+    const unsigned vertex = has ? list.vertices[i] : 0, length = has ? list.lengths[i] : 0;
+    const Row begin = has ? list.begins[i] : Row(0);
+    if (has && lane == 0) atomicOr(p.visited + vertex / 32, 1u << vertex % 32);
+    const unsigned most = __reduce_max_sync(~0u, tp::min(length, alone));
+#pragma unroll 1
+    for (unsigned j = lane; j - lane < most; j += row_lanes)
+      claim(p, room, 1 - here, level, j < tp::min(length, alone), vertex, int64_t(begin + Row(j)), appender);
+    for (unsigned rest = __ballot_sync(~0u, lane == 0 && length > alone); rest != 0; rest &= rest - 1) {
+      const int owner = __ffs(int(rest)) - 1;
+      const unsigned source = __shfl_sync(~0u, vertex, owner), all = __shfl_sync(~0u, length, owner);
+      const Row its_begin = block::broadcast(begin, owner);
+#pragma unroll 1
+      for (unsigned j = alone; j < all; j += block::warp_size) {
+        const unsigned mine = j + unsigned(lane_id());
+        claim(p, room, 1 - here, level, mine < all, source, int64_t(its_begin + Row(mine)), appender);
       }
-#pragma unroll
-      for (int k = 0; k < items; ++k) {
-        const bool wins = open[k] && room.insert(unsigned(to[k]), unsigned(from[k]));
-        append_solo<P>(room, 1 - here, count, wins, unsigned(to[k]), begins[k], lengths[k]);
-      }
-    });
+    }
   }
 }
 
-// Writes what the table holds and empties it; `leaves`: into the queue, too, from place `base` on.
+// Tells all blocks what this one found; then all start afresh.
 template <class P>
-TP_DEVICE void settle(const P& p, const SoloRoom<P>& room, int level, bool leaves, int64_t base, Tally& left) {
-  for (int slot = int(threadIdx.x); slot < room.slots; slot += threads) {
-    const unsigned v = room.keys[slot];
-    if (v == SoloRoom<P>::empty) continue;
-    p.levels[v] = level;
-    p.parents[v] = room.parents[slot];
-    atomicOr(p.visited + v / 32, 1u << v % 32);
-    room.keys[slot] = room.parents[slot] = SoloRoom<P>::empty;
-    if (!leaves) continue;
-    const int64_t begin = p.out.begin(v), length = p.out.end(v) - begin;
-    const auto pieces = static_cast<unsigned long long>(pieces_of(length));
-    store_pieces(p, base + int64_t(atomicAdd(&left.pieces, pieces)), v, typename P::Row(begin), length);
-    atomicAdd(&left.edges, static_cast<unsigned long long>(length));
-    atomicAdd(&left.vertices, 1ull);
-  }
-}
-
-// One block: from the frontier of `level` - 1, which fits, until one does not or there is none. What does not fit is
-// appended to the queue behind the frontier.
-template <class P>
-TP_DEVICE void solo(const P& p, Frontier frontier, int64_t level, char* shared) {
-  __shared__ Tally left;
-  const SoloRoom<P> room(shared, p.policy);
-  for (int i = int(threadIdx.x); i < room.slots; i += threads) room.keys[i] = room.parents[i] = SoloRoom<P>::empty;
-  for (int i = int(threadIdx.x); i < frontier.pieces; i += threads) {
-    room.vertices[i] = unsigned(p.queue_vertices[frontier.begin + i]);
-    room.begins[i] = p.queue_begins[frontier.begin + i];
-    room.lengths[i] = p.queue_lengths[frontier.begin + i];
-    atomicOr(p.visited + room.vertices[i] / 32, 1u << room.vertices[i] % 32);
-  }
-  if (threadIdx.x == 0) room.counts[0] = room.counts[1] = {}, left = {};
+TP_DEVICE void tell(SoloRoom<P>& room, int next) {
   __syncthreads();
-  int here = 0, pieces = int(frontier.pieces);
-  int64_t edges = 0;
-  bool goes_on = true;
-  for (; goes_on && level <= p.max_level; ++level) {
-    auto& count = room.counts[level & 1];
-    expand_solo(p, room, here, pieces, count);
-    __syncthreads();
-    const auto now = count;
-    const bool leaves = now.pieces > unsigned(room.entries) || now.edges > unsigned(room.slots);
-    if (threadIdx.x == 0) room.counts[(level + 1) & 1] = {};
-    settle(p, room, int(level), leaves, frontier.begin + frontier.pieces, left);
-    __syncthreads();
-    if (!leaves) edges += now.edges;
-    goes_on = !leaves && now.edges > 0;
-    pieces = int(now.pieces);
-    here = 1 - here;
+  if (warp_id() == 0) {
+    const unsigned to = unsigned(lane_id()), found = room.found, edges = room.edges;
+    if (to < cluster_blocks()) {
+      cluster_store(room.lists[next].found + cluster_rank(), to, found);
+      cluster_store(room.lists[next].edges + cluster_rank(), to, edges);
+    }
+    __syncwarp();
+    if (to == 0) room.found = room.edges = 0;
   }
-  if (threadIdx.x == 0) p.control->solo = {level, edges + int64_t(left.edges), left};
+  cluster_barrier();
+}
+
+// The frontier comes from the queue, piece n as if block n % blocks had found it.
+template <class P>
+TP_DEVICE void enter(const P& p, SoloRoom<P>& room, Frontier frontier) {
+  static_assert(places == threads, "a thread has a place");
+  const unsigned blocks = cluster_blocks(), rank = cluster_rank(), place = threadIdx.x;
+  const unsigned from = place & (blocks - 1), turn = (rank - from) & (blocks - 1);
+  auto& list = room.lists[0];
+  const int64_t n = int64_t((place & ~(blocks - 1)) + turn) * blocks + from;
+  if (n < frontier.pieces) {
+    const int64_t at = frontier.begin + n;
+    list.vertices[place] = unsigned(p.queue_vertices[at]);
+    list.begins[place] = p.queue_begins[at];
+    list.lengths[place] = p.queue_lengths[at];
+  }
+  if (place < blocks) list.found[place] = dealt(unsigned(frontier.pieces), 0, place, blocks), list.edges[place] = 0;
+  if (place == 0) room.found = room.edges = 0;
+  cluster_barrier();
+}
+
+// The frontier goes to the queue.
+template <class P>
+TP_DEVICE void leave(const SoloRoom<P>& room, int here, unsigned rounds, Appender<P>& appender) {
+  const auto& list = room.lists[here];
+  const unsigned blocks = cluster_blocks(), end = tp::min(rounds * blocks, places);
+  for (unsigned first = unsigned(warp_id()) * block::warp_size; first < end; first += threads) {
+    const unsigned i = first + unsigned(lane_id());
+    const bool has = i < end && i < places_of(list, i & (blocks - 1));
+    appender.add(has, typename P::Vertex(has ? list.vertices[i] : 0));
+    appender.make_room();
+  }
+}
+
+// From the frontier of `level` - 1, which fits, until one does not or there is none. What does not fit is appended.
+template <class P>
+TP_DEVICE Found solo(const P& p, Frontier frontier, int64_t level, char* shared, Tally& tally) {
+  SoloRoom<P>& room = *reinterpret_cast<SoloRoom<P>*>(shared + Appender<P>::room_bytes);
+  Appender<P> appender(p, shared, frontier.end(), tally);
+  enter(p, room, frontier);
+  const unsigned limit = unsigned(p.policy.solo_edges);
+  int64_t edges = 0;
+  int here = 0;
+  Extent now = extent(room.lists[0]);
+  do {
+    expand_solo(p, room, here, now.rounds, int(level), appender);
+    here = 1 - here;
+    tell(room, here);
+    now = extent(room.lists[here]);
+    if (now.edges <= limit) edges += now.edges;
+    ++level;
+  } while (now.edges > 0 && now.edges <= limit && level <= p.max_level);
+  if (now.edges > limit) leave(room, here, now.rounds, appender);
+  if (cluster_rank() == 0 && threadIdx.x == 0) p.control->solo = {level, edges};
+  return appender.finish();
 }
 
 }  // namespace tp::graph::resident

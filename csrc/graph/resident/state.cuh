@@ -17,10 +17,14 @@ struct Tally {
   unsigned long long vertices, edges, pieces;  // found; out-edges that leave them; what they took in the queue
 };
 
-// What the block that goes on alone leaves behind.
+// What a lane found in a phase.
+struct Found {
+  unsigned long long vertices = 0, edges = 0;
+};
+
+// What the cluster that goes on alone leaves behind.
 struct Solo {
-  int64_t level, edges;  // the next level to find; out-edges of all levels found
-  Tally last;
+  int64_t level, edges;  // the next level to find; out-edges of all levels found that it went on from
 };
 
 struct Control {
@@ -29,11 +33,11 @@ struct Control {
   Solo solo;
 };
 
-// When to change the way. A frontier goes to one block where it is small, is pulled where its out-edges, times alpha,
+// When to change the way. A frontier goes to one cluster where it is small, is pulled where its out-edges, times alpha,
 // are more than those of what is not reached, and is pushed otherwise.
 struct Policy {
   int64_t alpha;
-  int solo_pieces, solo_edges;  // at most; solo_edges is a power of two
+  int solo_pieces, solo_edges;  // at most
 };
 
 // Bit v of `visited`: vertex v was reached, and what it leads to is known or the next to be looked at. A vertex that a
@@ -89,9 +93,8 @@ class Phases {
   TP_DEVICE Tally& tally() const { return control_->tallies[phase_ % 3]; }
   // All blocks end the phase; what they wrote is visible to all, and what was found is known. The counter of arrivals
   // only grows, and may wrap.
-  TP_DEVICE Tally end(unsigned long long vertices, unsigned long long edges) {
-    vertices = warp_sum(vertices);
-    edges = warp_sum(edges);
+  TP_DEVICE Tally end(Found found = {}) {
+    const unsigned long long vertices = warp_sum(found.vertices), edges = warp_sum(found.edges);
     if (lane_id() == 0 && (vertices | edges) != 0) {
       atomicAdd(&totals().vertices, vertices);
       atomicAdd(&totals().edges, edges);

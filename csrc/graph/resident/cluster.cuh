@@ -1,0 +1,51 @@
+// Blocks of a cluster: each may write to the shared memory of the others, and a barrier joins them. Where the
+// architecture has none, a block is a cluster by itself.
+#pragma once
+#include <cstdint>
+
+#include "core/macros.h"
+
+namespace tp::graph::resident {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+TP_DEVICE inline unsigned cluster_rank() {
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+TP_DEVICE inline unsigned cluster_blocks() {
+  unsigned blocks;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks;
+}
+
+// Block `rank` gets `value` where this one has *mine.
+template <class T>
+TP_DEVICE void cluster_store(T* mine, unsigned rank, T value) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  unsigned theirs;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(unsigned(__cvta_generic_to_shared(mine))), "r"(rank));
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(theirs), "r"(unsigned(value)) : "memory");
+  } else {
+    asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(theirs), "l"(uint64_t(value)) : "memory");
+  }
+}
+
+// All threads of the cluster: what one did before, all see behind it.
+TP_DEVICE inline void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+#else
+TP_DEVICE inline unsigned cluster_rank() { return 0; }
+TP_DEVICE inline unsigned cluster_blocks() { return 1; }
+template <class T>
+TP_DEVICE void cluster_store(T* mine, unsigned, T value) {
+  *mine = value;
+}
+TP_DEVICE inline void cluster_barrier() { __syncthreads(); }
+#endif
+
+}  // namespace tp::graph::resident
