@@ -1,6 +1,7 @@
 // The segmented reduction of many blocks (Figs. 10.12 to 10.15): each block reduces its own segment in shared memory
 // and combines the total into the row's accumulator by an atomic. One launch does all sections, where the driver of
-// sections.h takes several; in return the order of the blocks, and so the rounding of floats, differs from run to run.
+// sections.h takes several; in return the order of the blocks, and so the rounding of floats, differs from run to run,
+// and a GPU's atomic addition of float32 takes subnormals for zeros.
 //
 // A lane first combines 2 * `coarse` elements, `threads` apart, on its own: with `coarse` 1 that is Fig. 10.13, beyond
 // it Fig. 10.15. The figures add straight into the output; here it is an accumulator in a workspace, which a first

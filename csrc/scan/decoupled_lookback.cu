@@ -5,7 +5,8 @@
 // row does not combine with what precedes it (lookback/rows.cuh). Where rows interleave (inner > 1), a tile is a
 // stretch of neighbouring rows (lookback/strips.cuh), unless they are short or many (lookback/columns.cuh). Blocks take
 // tiles by ticket through a pipeline (lookback/pipeline.cuh): a tile's total is published as soon as it is known, what
-// precedes the tile is looked up while others are on their way, and completing its elements comes last.
+// precedes the tile is looked up while others are on their way, and completing its elements comes last. One row that
+// fits the chip at once needs no pipeline (lookback/one_wave.cuh).
 #ifdef __CUDACC__
 #include "scan/lookback/scan.h"
 

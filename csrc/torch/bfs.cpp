@@ -5,9 +5,6 @@
 #include <torch/library.h>
 
 #include <cstring>
-#ifdef TP_WITH_CUDA
-#include <c10/cuda/CUDAGraphsC10Utils.h>
-#endif
 
 #include "graph/graph.h"
 #include "torch/index.h"
@@ -138,15 +135,6 @@ graph::Edges edges_of(const Tensor& row_ptrs, const Tensor& col_idx) {
   return {row_ptrs.const_data_ptr(), col_idx.const_data_ptr()};
 }
 
-bool capturing(const Tensor& x) {
-#ifdef TP_WITH_CUDA
-  return x.is_cuda() && c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-#else
-  (void)x;
-  return false;
-#endif
-}
-
 // args.searches of them, all by one call of the rung if it can, else one after another. A stream under capture takes
 // what a single search does, which reads nothing back.
 void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor& ids) {
@@ -154,7 +142,7 @@ void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor&
   bool batched = false;
   translate_errors([&] {
     const bool cuda = ids.is_cuda();
-    if (capturing(ids)) args.searches = 1;
+    if (is_capturing(ids)) args.searches = 1;
     if (algorithm == "auto") algorithm = graph::choose(args, {cuda, at::get_num_threads()});
     batched = std::strstr(find(graph::ladder, op, algorithm, cuda).traits, "batched") != nullptr;
   });

@@ -75,13 +75,17 @@ Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return x;
 }
 
-void refuse_capture(const char* what, const Tensor& x) {
+bool is_capturing(const Tensor& x) {
 #ifdef TP_WITH_CUDA
-  TORCH_CHECK(!x.is_cuda() || c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None, what,
-              " reads back to the host and cannot be captured in a CUDA graph");
+  return x.is_cuda() && c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
 #else
-  (void)what, (void)x;
+  (void)x;
+  return false;
 #endif
+}
+
+void refuse_capture(const char* what, const Tensor& x) {
+  TORCH_CHECK(!is_capturing(x), what, " reads back to the host and cannot be captured in a CUDA graph");
 }
 
 void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x) {

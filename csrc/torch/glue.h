@@ -34,6 +34,9 @@ int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims);
 // All tensors on the device of the first, else an error that names both.
 void check_same_device(const char* pattern, std::initializer_list<std::pair<const char*, const Tensor*>> tensors);
 
+// Whether what is launched for a tensor goes into a CUDA graph.
+bool is_capturing(const Tensor& x);
+
 // Refuses a stream under capture: for what must read back to the host (validate=True, host_sync rungs).
 void refuse_capture(const char* what, const Tensor& x);
 

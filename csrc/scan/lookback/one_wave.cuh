@@ -110,9 +110,14 @@ template <class E>
 void scan_in_one_wave(const E& e, Context& context) {
   using Wave = OneWave<E>;
   const int64_t tiles = ceil_div(e.n, int64_t(Wave::items));
-  const auto chain = block::make_chain<typename E::Acc>(context, tiles, 0);
-  block::launch_early(one_wave_kernel<E>, tiles, Wave::threads, 0, context, {e.in, e.n, e.reverse},
-                      {e.out, e.n, e.reverse}, e.exclusive, chain);
+  const block::Vectors<const typename E::Input, Wave::vector> in(e.in, e.n, e.reverse);
+  const block::Vectors<typename E::Output, Wave::vector> out(e.out, e.n, e.reverse);
+  if (tiles == 1) {
+    one_wave_kernel<E><<<1, Wave::threads, 0, cudaStream_t(context.stream)>>>(in, out, e.exclusive, {});
+  } else {
+    const auto chain = block::make_chain<typename E::Acc>(context, tiles, 0);
+    block::launch_early(one_wave_kernel<E>, unsigned(tiles), Wave::threads, 0, context, in, out, e.exclusive, chain);
+  }
   check_launch("decoupled_lookback");
 }
 
