@@ -7,7 +7,7 @@
 namespace tp::block {
 
 #if __CUDA_ARCH__ >= 900
-TP_DEVICE inline void allow_next_launch() { asm volatile("griddepcontrol.launch_dependents;"); }
+TP_DEVICE inline void allow_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 TP_DEVICE inline void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 #else
 TP_DEVICE inline void allow_next_launch() {}
@@ -22,10 +22,12 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 }
 
 // For a kernel each thread of which waits before it touches what another launch may have written, or may still read;
-// right after a launch of the same operator.
+// right after a launch of the same operator. Early only where the kernel is compiled for a machine on which it waits.
 template <class... Parameters>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes, Context& context,
                   std::common_type_t<Parameters>... arguments) {
+  cudaFuncAttributes compiled{};
+  cudaFuncGetAttributes(&compiled, kernel);
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -35,7 +37,7 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int s
   config.dynamicSmemBytes = size_t(shared_bytes);
   config.stream = cudaStream_t(context.stream);
   config.attrs = &early;
-  config.numAttrs = device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+  config.numAttrs = compiled.ptxVersion >= 90;
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

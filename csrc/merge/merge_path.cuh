@@ -11,6 +11,7 @@
 // Values follow from global memory, by the places that the lanes have left in shared memory: those of a tile come from
 // two stretches again, in ascending order, so that neighbours read neighbours.
 #pragma once
+#include "block/launch.cuh"
 #include "merge/order.h"
 #include "merge/staging.cuh"
 
@@ -20,18 +21,6 @@ template <int threads_, int items_>
 struct TileShape {
   static constexpr int threads = threads_, items = items_, section = threads * items;
 };
-
-// Two launches overlap: the blocks of the second may come up while the first still runs, and wait for it there.
-TP_DEVICE inline void allow_next_kernel() {
-#if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-#endif
-}
-TP_DEVICE inline void wait_for_last_kernel() {
-#if __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
-}
 
 // The first launch: where each tile of a row begins in A. A block finds the splits of `search_threads / lanes`
 // neighbouring tiles, each between the first and the last of them, which two whole warps search for beforehand.
@@ -43,7 +32,7 @@ __global__ __launch_bounds__(search_threads) void find_splits(Order order, Seque
   using Word = typename Order::Word;
   constexpr int together = search_threads / lanes;
   __shared__ int64_t ends[2];
-  allow_next_kernel();
+  block::allow_next_launch();
   const int64_t total = in.m + in.n, groups = ceil_div(tiles + 1, int64_t(together));
   for (int64_t id = blockIdx.x; id < in.rows * groups; id += gridDim.x) {
     const int64_t row = id / groups, first = id % groups * together, tile = first + threadIdx.x / lanes;
@@ -147,7 +136,7 @@ __global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args 
   constexpr int width = int(16 / sizeof(Word));
   __shared__ alignas(16) Word s[section + 3 * width];
   __shared__ uint16_t places[pairs ? section : 1];
-  if (!whole) wait_for_last_kernel();
+  if (!whole) block::wait_for_launch_before();
   for (int64_t id = blockIdx.x; id < count; id += gridDim.x) {
     const Tile tile = Tile::at<whole>(id, args.in, section, tiles, splits);
     const Word *a = static_cast<const Word*>(args.in.a) + tile.a, *b = static_cast<const Word*>(args.in.b) + tile.b;
@@ -184,23 +173,6 @@ __global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args 
 
 constexpr int64_t max_blocks = 2147483647;
 
-// Launches a kernel; `early`: one that calls wait_for_last_kernel().
-template <class... Parameters, class... Arguments>
-void launch_behind(Context& context, bool early, int64_t blocks, int threads, void (*kernel)(Parameters...),
-                   Arguments... arguments) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(blocks));
-  config.blockDim = dim3(unsigned(threads));
-  config.stream = cudaStream_t(context.stream);
-  config.attrs = &overlap;
-  config.numAttrs = early;
-  cudaLaunchKernelEx(&config, kernel, arguments...);
-  check_launch("merge_path");
-}
-
 template <int lanes, class Order>
 void launch_search(const Order& order, const Sequences& in, int section, int64_t tiles, int64_t* splits,
                    Context& context) {
@@ -230,7 +202,13 @@ void merge_by_tiles(const Args& args, const Order& order, Context& context) {
   const int64_t count = whole ? ceil_div(rows, section / total) : rows * tiles;
   const int64_t* splits = whole ? nullptr : launch_search(order, args.in, section, tiles, context);
   const auto kernel = whole ? merge_tiles<Shape, true, pairs, Order> : merge_tiles<Shape, false, pairs, Order>;
-  launch_behind(context, !whole, tp::min(count, max_blocks), Shape::threads, kernel, order, args, tiles, count, splits);
+  const auto blocks = unsigned(tp::min(count, max_blocks));
+  if (whole) {
+    kernel<<<blocks, Shape::threads, 0, cudaStream_t(context.stream)>>>(order, args, tiles, count, splits);
+  } else {
+    block::launch_early(kernel, blocks, Shape::threads, 0, context, order, args, tiles, count, splits);
+  }
+  check_launch("merge_path");
 }
 
 }  // namespace tp::merge

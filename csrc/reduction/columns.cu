@@ -50,7 +50,7 @@ __global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Ti
   const bool active = row < e.rows;
   const int64_t end = active ? tp::min(e.n, (split + 1) * tiling.share) : 0;
   const In* first = e.in + row / e.inner * e.n * e.inner + row % e.inner;
-  let_next_start();
+  block::allow_next_launch();
 
   Running<E> run[width];
   for (int64_t k = split * tiling.share + y; k < end; k += loads * down) {

@@ -120,7 +120,7 @@ __global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, int sp
                 split = id % splits;
   const bool clustered = splits > 1 && !totals;
   if (clustered) start_cluster();
-  if (totals) let_next_start();
+  if (totals) block::allow_next_launch();
   auto sum = M::identity();
   if (row < e.rows) {
     sum = reduce_row<by_warp ? 4 : loads<E>>(e, e.in + row * e.n, split * group + t, int64_t(splits) * group);

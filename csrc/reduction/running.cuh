@@ -5,6 +5,7 @@
 #pragma once
 #include <cooperative_groups.h>
 
+#include "block/launch.cuh"
 #include "block/load_store.cuh"
 #include "block/warp.cuh"
 #include "reduction/elements.h"
@@ -118,18 +119,6 @@ TP_DEVICE typename M::Acc reduce_cluster(typename M::Acc v) {
   return v;
 }
 
-// The next launch on the stream may start its blocks while this one runs; it waits before it reads.
-TP_DEVICE inline void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-TP_DEVICE inline void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // The totals of a row's splits, [rows, splits], to the row's result: by a block a row, or a warp.
 constexpr int finish_threads = 256;
 
@@ -141,7 +130,7 @@ __global__ __launch_bounds__(finish_threads) void finish_kernel(const E e, const
   const int64_t row = by_warp ? blockIdx.x * int64_t(finish_threads / block::warp_size) + threadIdx.x / block::warp_size
                               : int64_t(blockIdx.x);
   auto sum = M::identity();
-  wait_for_previous();
+  block::wait_for_launch_before();
   if (row < e.rows) {
     for (int i = t; i < splits; i += threads) sum = M::combine(sum, totals[row * splits + i]);
   }
@@ -149,25 +138,13 @@ __global__ __launch_bounds__(finish_threads) void finish_kernel(const E e, const
   if (t == 0 && row < e.rows) e.out[row] = e.result(sum);
 }
 
-// Whether this device has clusters, and overlaps launches.
-inline bool is_hopper() {
-  int device = 0, major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major >= 9;
-}
+// Whether this device has clusters.
+inline bool is_hopper() { return block::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
 
 inline cudaLaunchAttribute cluster_of(int blocks) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {unsigned(blocks), 1, 1};
-  return attribute;
-}
-
-inline cudaLaunchAttribute overlapped() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
   return attribute;
 }
 
@@ -188,8 +165,8 @@ template <class E>
 void finish(const E& e, const typename E::Acc* totals, int splits, Context& context) {
   const bool by_warp = splits <= 128;
   const int64_t blocks = by_warp ? ceil_div(e.rows, int64_t(finish_threads / block::warp_size)) : e.rows;
-  launch(finish_kernel<E>, blocks, finish_threads, is_hopper() ? overlapped() : cudaLaunchAttribute{}, context, e,
-         totals, splits, by_warp);
+  block::launch_early(finish_kernel<E>, unsigned(blocks), finish_threads, 0, context, e, totals, splits, by_warp);
+  check_launch("single_pass");
 }
 
 }  // namespace tp::reduction

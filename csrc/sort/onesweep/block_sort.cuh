@@ -156,8 +156,8 @@ class StretchSorter {
 template <class W, bool placed>
 __global__ __launch_bounds__(block_threads, 2) void block_sort_kernel(const __grid_constant__ BlockSort<W> a) {
   extern __shared__ __align__(16) char block_sort_pool[];
-  wait_for_last_launch();
-  let_next_launch_start();
+  block::wait_for_launch_before();
+  block::allow_next_launch();
   const int64_t count = a.stretches.size();
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
     const auto range = a.stretches.at(i);

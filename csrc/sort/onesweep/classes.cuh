@@ -52,7 +52,7 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
   using Sorter = LaneSorter<W, placed>;
   __shared__ typename Sorter::Shared pool[classify_threads / block::warp_size];
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
-  let_next_launch_start();
+  block::allow_next_launch();
   const auto bound = a.offsets.bind(simt::Pointers{});
   const int64_t segments = a.offsets.segments, step = int64_t(gridDim.x) * share;
   for (int64_t base = int64_t(blockIdx.x) * share; base < segments; base += step) {

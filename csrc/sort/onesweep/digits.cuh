@@ -1,5 +1,6 @@
 // Digits of a key's image, by the shortest way for its kind, and lanes that have the same.
 #pragma once
+#include "block/launch.cuh"
 #include "block/warp.cuh"
 #include "sort/onesweep/problems.h"
 #include "sort/sort.h"
@@ -78,18 +79,6 @@ TP_DEVICE inline int64_t load_shared_long(unsigned address) {
   int64_t n;
   asm volatile("ld.shared.s64 %0, [%1];" : "=l"(n) : "r"(address));  // in order with the barriers
   return n;
-}
-
-// The next launch may start as soon as there is room, and then waits until all that this one writes is there.
-TP_DEVICE inline void let_next_launch_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-TP_DEVICE inline void wait_for_last_launch() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 // By an address in global memory.

@@ -120,8 +120,8 @@ __global__ __launch_bounds__(Shape::threads) void histogram_kernel(const __grid_
   extern __shared__ char unaligned_tables[];
   __shared__ unsigned long long sums[radix / block::warp_size];
   char* const pool = unaligned_tables + (0u - shared_address(unaligned_tables)) % Shape::table_bytes;
-  wait_for_last_launch();
-  let_next_launch_start();
+  block::wait_for_launch_before();
+  block::allow_next_launch();
   HistogramBlock<Shape, W, floating> block(a, pool, sums);
   const int64_t tiles = a.problems.tiles(), blocks = int64_t(gridDim.x);
   const int64_t end = tiles * (int64_t(blockIdx.x) + 1) / blocks;

@@ -135,8 +135,8 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
   __shared__ T sorted[warps][block::warp_size * pitch];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   T* const mine = sorted[warp];
-  wait_for_last_launch();
-  let_next_launch_start();
+  block::wait_for_launch_before();
+  block::allow_next_launch();
 #pragma unroll 1
   for (int c = 0; c < a.classes; ++c) {
     const Stretches& stretches = a.stretches[c];

@@ -379,8 +379,8 @@ __global__ __launch_bounds__(Shape::threads, Shape::blocks) void pass_kernel(con
   __shared__ Tile tiles[2];
   __shared__ unsigned warp_sums[radix / block::warp_size];
   char* pool = unaligned + (shared_alignment - shared_address(unaligned) % shared_alignment) % shared_alignment;
-  wait_for_last_launch();
-  let_next_launch_start();
+  block::wait_for_launch_before();
+  block::allow_next_launch();
   const Route route(*a.state.active, a.index);
   if (route.moves) PassBlock<Shape, W, floating, Load, stable>(a, route, pool, warp_sums).run(tiles);
 }

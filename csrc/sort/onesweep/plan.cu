@@ -28,8 +28,8 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
   __shared__ int64_t warp_tiles[threads / block::warp_size];
   __shared__ unsigned long long fit, tiles_in_all;
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
-  wait_for_last_launch();
-  let_next_launch_start();
+  block::wait_for_launch_before();
+  block::allow_next_launch();
   const auto bound = a.listed.offsets.bind(simt::Pointers{});
   const int64_t count = tp::min(int64_t(*a.listed.count), a.listed.most);
   if (thread == 0) fit = tiles_in_all = 0;
@@ -75,8 +75,8 @@ struct Clear {
 };
 
 __global__ __launch_bounds__(threads) void clear_kernel(const Clear a) {
-  wait_for_last_launch();
-  let_next_launch_start();
+  block::wait_for_launch_before();
+  block::allow_next_launch();
   const int64_t stretches = int64_t(a.problems.counts[0]), tiles = int64_t(a.problems.counts[1]);
   const int64_t thread = threadIdx.x, first = int64_t(blockIdx.x) * threads + thread;
   const int64_t step = int64_t(gridDim.x) * threads;

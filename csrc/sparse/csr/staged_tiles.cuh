@@ -199,10 +199,7 @@ __global__ __launch_bounds__(StageShape<typename M::Acc>::threads,
 template <class Acc>
 bool goes_in_stages(const Args& args) {
   if (args.stages == nullptr || args.k != 1 || reinterpret_cast<uintptr_t>(args.stages) % 8 != 0) return false;
-  int device = 0, most = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return most >= StageShape<Acc>::bytes + (12 << 10);
+  return block::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= StageShape<Acc>::bytes + (12 << 10);
 }
 
 template <class M>
