@@ -21,13 +21,19 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
+// Whether a kernel is compiled for a machine with clusters and early launches: else it does not meet or wait there.
+template <class... Parameters>
+bool is_for_hopper(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes compiled{};
+  cudaFuncGetAttributes(&compiled, kernel);
+  return compiled.ptxVersion >= 90;
+}
+
 // For a kernel each thread of which waits before it touches what another launch may have written, or may still read;
-// right after a launch of the same operator. Early only where the kernel is compiled for a machine on which it waits.
+// right after a launch of the same operator.
 template <class... Parameters>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes, Context& context,
                   std::common_type_t<Parameters>... arguments) {
-  cudaFuncAttributes compiled{};
-  cudaFuncGetAttributes(&compiled, kernel);
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -37,7 +43,7 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int s
   config.dynamicSmemBytes = size_t(shared_bytes);
   config.stream = cudaStream_t(context.stream);
   config.attrs = &early;
-  config.numAttrs = compiled.ptxVersion >= 90;
+  config.numAttrs = is_for_hopper(kernel);
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

@@ -10,6 +10,7 @@
 // the grid or the lone cluster, takes the minimum of all who offer themselves, a pull the first in the row.
 #include "graph/edges.h"
 #ifdef __CUDACC__
+#include "block/launch.cuh"
 #include "graph/resident/pull.cuh"
 #include "graph/resident/solo.cuh"
 
@@ -136,9 +137,7 @@ int cluster_size(Kernel kernel, cudaLaunchConfig_t config, int wanted, int& bloc
 // multiprocessors may be left in such. One block a multiprocessor: fewer meet at a barrier.
 template <class P>
 void launch(P p, Policy policy, int wanted, Context& context) {
-  int device = 0, blocks = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+  int blocks = block::device_attribute(cudaDevAttrMultiProcessorCount);
   const int64_t bytes =
       tp::max(warps * int64_t(sizeof(PullRoom)), Appender<P>::room_bytes + int64_t(sizeof(SoloRoom<P>)));
   const auto kernel = persistent_kernel<P>;
@@ -154,7 +153,7 @@ void launch(P p, Policy policy, int wanted, Context& context) {
   config.stream = cudaStream_t(context.stream);
   config.attrs = attributes;
   config.numAttrs = 1;
-  const int cluster = cluster_size(kernel, config, wanted, blocks);
+  const int cluster = cluster_size(kernel, config, block::is_for_hopper(kernel) ? wanted : 1, blocks);
   attributes[0].val.clusterDim.x = unsigned(cluster);
   config.numAttrs = 2;
   if (cluster == 1) config.attrs = attributes + 1, config.numAttrs = 1;

@@ -143,7 +143,7 @@ void reduce_long_rows(const E& e, Context& context) {
     return launch(long_rows_kernel<E, true>, ceil_div(e.rows, warps), threads, {}, context, e, 1, nullptr);
   }
   const int splits = int(tp::max(int64_t(1), tp::min(ceil_div(e.n, tile), enough_blocks / e.rows)));
-  const bool clustered = splits > 1 && splits <= largest_cluster && is_hopper();
+  const bool clustered = splits > 1 && splits <= largest_cluster && block::is_for_hopper(long_rows_kernel<E, false>);
   typename E::Acc* totals = splits > 1 && !clustered ? context.workspace<typename E::Acc>(e.rows * splits) : nullptr;
   launch(long_rows_kernel<E, false>, e.rows * splits, threads, clustered ? cluster_of(splits) : cudaLaunchAttribute{},
          context, e, splits, totals);

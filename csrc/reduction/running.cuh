@@ -138,9 +138,6 @@ __global__ __launch_bounds__(finish_threads) void finish_kernel(const E e, const
   if (t == 0 && row < e.rows) e.out[row] = e.result(sum);
 }
 
-// Whether this device has clusters.
-inline bool is_hopper() { return block::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
-
 inline cudaLaunchAttribute cluster_of(int blocks) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
