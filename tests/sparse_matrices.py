@@ -7,6 +7,7 @@ import torch
 import torch_patterns as tp
 from torch_patterns import sparse
 from torch_patterns.sparse import FORMATS
+from torch_patterns.testing.sparse_formats import index_dtype
 
 each_format = pytest.mark.parametrize("form", FORMATS)
 BOOK = tp.coo(  # Fig. 14.1 to 14.3
@@ -40,6 +41,12 @@ def with_values(a, values):
         fields[name] = values[start : start + like.numel()].view(like.shape)
         start += like.numel()
     return a._replace(**fields)
+
+
+def with_indices(a, index):
+    """`a` with indices of this dtype."""
+    form, names = sparse.containers.format_of(a), sparse.containers.index_fields(a)
+    return a._replace(**{name: getattr(a, name).to(index_dtype(form, name, index)) for name in names})
 
 
 def flat(a) -> torch.Tensor:

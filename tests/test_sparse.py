@@ -9,7 +9,7 @@ import pytest
 import torch
 from common import EACH_DEVICE, needs_cuda
 from data_files import data_folder
-from sparse_matrices import BOOK, dense, each_format, flat, random_matrix, valid_entries, with_values
+from sparse_matrices import BOOK, dense, each_format, flat, random_matrix, valid_entries, with_indices, with_values
 
 import torch_patterns as tp
 from torch_patterns import sparse
@@ -125,8 +125,8 @@ def test_stages(index):
     local, source = words[: 4 * n].view(torch.int16).view(2, n)
     place = words[4 * n :].view(torch.int32)
     each = torch.arange(n)
-    by_tile = (each // stages.SIZE * stages.SIZE + source)[place]
-    assert_equal(by_tile[each // stages.SIZE * stages.SIZE + local].to(index), perm[0], "the order")
+    by_tile, by_bin = (each // stages.SIZE * stages.SIZE + x for x in (source, local))
+    assert_equal(by_tile[place].to(index), perm[0][by_bin], "the order")
     assert_equal(more[-1][perm[0].long()], perm[1], "the columns")
     g = torch.ones(700, 1, dtype=torch.float64)
     for rows in (perm, torch.cat([perm, more])):
@@ -214,6 +214,39 @@ def test_constructors_tell_what_is_wrong():
         tp.sell(*sell._replace(section_rows=0))
 
 
+def test_constructor_of_blocks_tells_what_is_wrong():
+    row, col = torch.tensor([0, 0, 1, 1]), torch.tensor([2**14 + 1, 0, 5, 2**14])
+    a = tp.coo(row, col, torch.ones(4), (2, 2**14 + 2)).convert("blocked")
+    assert tp.blocked(*a)[:-1] == a[:-1]
+
+    def poked(name, at, value):
+        t = getattr(a, name).clone()
+        t[at] = value
+        return {name: t}
+
+    for fields, error, message in (
+        ({"col_idx": a.col_idx.int()}, TypeError, "col_idx must be int16, got Int"),
+        ({"entry_idx": a.entry_idx.long()}, TypeError, "entry_idx must be int16, got Long"),
+        ({"octet_idx": a.octet_idx.int()}, TypeError, "row_ptrs is Long, octet_idx is Int"),
+        ({"octet_idx": a.octet_idx[:1]}, ValueError, "col_idx has 16 elements, expected 8, 8 times as many as octet"),
+        ({"entry_idx": a.entry_idx[:8]}, ValueError, "entry_idx has 8 elements, expected 16, as col_idx"),
+        ({"block_ptrs": a.block_ptrs[1:]}, ValueError, "block_ptrs has 2 elements, expected 3, .*blocks of columns"),
+        (poked("octet_idx", 1, 0), ValueError, r"octet_idx\[0\] is 0, and so is another; it must be a permutation"),
+        (poked("entry_idx", 3, 20_000), IndexError, r"entry_idx\[3\] is 20000, .*: expected -1 to 16383"),
+        (poked("col_idx", 1, -2), IndexError, r"col_idx\[1\] is -2, .*: expected -1 to 16383"),
+        (poked("col_idx", 8, 2), IndexError, r"col_idx\[8\] is 2, .*16386 columns"),
+        (poked("block_ptrs", 1, 4), ValueError, r"block_ptrs\[1\] is 4, not a multiple of 8"),
+        (poked("bin_ptrs", 1, 12), ValueError, r"bin_ptrs\[1\] is 12, "),
+        (poked("entry_idx", 2, 3), ValueError, r"entry_idx\[2\] is 3, must be -1 where there is padding"),
+        (poked("entry_idx", 1, -1), ValueError, r"entry_idx\[1\] is -1, "),
+        (poked("entry_idx", 1, 4), IndexError, r"entry_idx\[1\] is 4, .*out of range"),
+        (poked("entry_idx", 1, 1), ValueError, r"entry_idx\[0\] is 1, and so is another of its bin"),
+        (poked("col_idx", 3, 5), ValueError, r"row_ptrs\[2\] is 4, the last, must be 5"),
+    ):
+        with pytest.raises(error, match=f"blocked: {message}"):
+            tp.blocked(*a._replace(**fields))
+
+
 @each_format
 @each_device
 def test_garbage_is_safe(form, device):
@@ -223,12 +256,12 @@ def test_garbage_is_safe(form, device):
     names = sparse.containers.index_fields(good)
     random = torch.Generator().manual_seed(3)
     for _, index, name in itertools.product(range(3), (torch.int32, torch.int64), names):
-        top = torch.iinfo(index).max
-        a = good._replace(**{n: getattr(good, n).to(index) for n in names})
-        junk = torch.tensor([-top - 1, -1, 0, 3, 25, 119, 10**6, top])
+        a = with_indices(good, index)
         t = getattr(a, name).clone().cpu()
+        top = torch.iinfo(t.dtype).max
+        junk = torch.tensor([-top - 1, -1, 0, 3, 25, 119, min(10**6, top), top])
         for at in torch.randint(0, t.numel(), (3,), generator=random).tolist():
-            t.view(-1)[at] = junk[torch.randint(0, len(junk), (), generator=random)].to(index)
+            t.view(-1)[at] = junk[torch.randint(0, len(junk), (), generator=random)].to(t.dtype)
         a = a._replace(**{name: t.to(device)})
         calls = [lambda r=rung: spmv(a, x, algorithm=r) for rung in tp.algorithms(f"spmv_{form}", device)]  # noqa: B023
         calls += [lambda f=f: a.convert(f) for f in FORMATS if f != "ell"] + [a.transpose]  # noqa: B023

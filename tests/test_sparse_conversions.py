@@ -5,16 +5,18 @@ import io
 import itertools
 import pickle
 
+import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from common import EACH_DEVICE
+from common import EACH_DEVICE, needs_cuda
 from sparse_matrices import BOOK, dense, each_format, flat, random_matrix
 
 import torch_patterns as tp
 from torch_patterns import sparse
 from torch_patterns.sparse import FORMATS, spmv
 from torch_patterns.testing import assert_equal, assert_same_bits
+from torch_patterns.testing.sparse_formats import coordinates, index_dtype, lengths_of, stored
 
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
 
@@ -51,6 +53,25 @@ def test_figures_of_the_book():
     assert BOOK.nbytes == 8 * (8 + 8 + 4) and csr.nbytes == 8 * (5 + 8) + 4 * 8
 
 
+def test_blocks_of_columns():
+    """Two blocks, and a bin and the first entry of another: of one run there is none."""
+    n, block = sparse.containers.BIN_ENTRIES, sparse.containers.BLOCK_COLUMNS
+    col = torch.zeros(n + 1, dtype=torch.int32)
+    col[[0, 1, n]] = torch.tensor([block + 1, 5, 3], dtype=torch.int32)
+    ptrs = torch.tensor([0, 0, 2, n + 1], dtype=torch.int32)
+    a = tp.csr(ptrs, col, torch.arange(1.0, n + 2), (3, block + 2)).convert("blocked")
+    assert a.row_ptrs.tolist() == [0, 0, 2, n + 1]
+    assert a.block_ptrs.tolist() == [0, n + 8, n + 16] == a.bin_ptrs.tolist()
+    assert a.octet_idx.tolist() == [*range(n // 8), n // 8 + 1, n // 8]
+    padding = [-1] * 7
+    assert a.col_idx.tolist() == [5, *[0] * (n - 2), -1, 3, *padding, 1, *padding]
+    assert a.entry_idx.tolist() == [*range(1, n), -1, 0, *padding, 0, *padding]
+    assert a.values.tolist() == [*range(2, n + 1), 0, n + 1, *[0] * 7, 1, *[0] * 7]
+    assert a.nnz == n + 1 and a.padding == 15
+    assert a.nbytes == 4 * (4 + 3 + 3 + (n + 16) // 8) + (2 + 2 + 4) * (n + 16)
+    assert BOOK.convert("blocked").col_idx.tolist() == BOOK.col_idx.tolist()
+
+
 @each_format
 def test_pytrees(form):
     a = BOOK.convert(form)
@@ -77,7 +98,8 @@ def test_all_conversions(shape, index, device):
     for first, second in itertools.product(FORMATS, FORMATS):
         b = a.convert(first).convert(second)
         assert type(b) is FORMATS[second] and b.shape == a.shape and b.nnz == n
-        assert all(getattr(b, name).dtype == index for name in sparse.containers.index_fields(b))
+        names = sparse.containers.index_fields(b)
+        assert all(getattr(b, name).dtype == index_dtype(second, name, index) for name in names)
         getattr(tp, second)(*b)  # valid
         assert_equal(b.to_dense(), want, f"{first} {second}")
         assert_equal(spmv(b, x), y, f"{first} {second}")
@@ -101,6 +123,51 @@ def test_conversions_are_stable(form):
         assert csr.values.tolist() == [1, 4, 5, 0, 2, 3] and csr.col_idx.tolist() == [3, 3, 2, 1, 1, 0]
         for back, want in zip(csr.convert(form).convert("csr"), csr, strict=True):
             assert back == want if isinstance(want, tuple) else torch.equal(back, want)
+
+
+@each_device
+@pytest.mark.parametrize("index", (torch.int32, torch.int64))
+@pytest.mark.parametrize("lengths", ("ragged", "one long", "hypersparse"))
+def test_several_blocks_and_bins(lengths, index, device):
+    """There, as the definition says; and back, in the order of rows, blocks, and then as it was."""
+    rows, cols, n = 40_000, 50_000, 60_000
+    counts, col = lengths_of(lengths, n, rows), np.random.default_rng(1).integers(0, cols, n) // 4 * 4
+    fields = stored("blocked", counts, col, np.arange(1.0, n + 1), cols)
+    row, column, at = coordinates("blocked", fields[:-1], rows)
+    ptrs, v = np.cumsum([0, *counts]), torch.arange(1.0, n + 1, device=device, requires_grad=True)
+    a = tp.csr(*(torch.from_numpy(x).to(device, index) for x in (ptrs, col)), v, (rows, cols))
+    b = a.convert("blocked")
+    for got, want in zip(b, fields, strict=False):
+        assert_equal(got.detach(), torch.from_numpy(want).to(got.dtype))
+    assert b.nnz == n and 0 < b.padding <= 7 * 4 * 4
+    order = np.lexsort((at, column // 2**14, row))
+    for got, want in zip(b.convert("csr"), (ptrs, column[order], fields[-1][at[order]]), strict=False):
+        assert_equal(got.detach(), torch.from_numpy(want).to(got.dtype))
+    got = torch.autograd.grad(b.values, v, torch.arange(float(len(b.values)), device=device))[0]
+    assert_equal(got, torch.from_numpy(at[np.argsort(fields[-1][at])]).float())
+    once = a.coalesce().values.detach()
+    for form in FORMATS:
+        if form != "ell":
+            assert_equal(a.convert(form).convert("blocked").convert("csr").coalesce().values.detach(), once.cpu(), form)
+
+
+def test_scattered_columns():
+    """Not if entries that are near each other have near columns, in whatever order."""
+    n = 2**16 + 5
+    near = torch.arange(n) // 30 + torch.randint(0, 900, (n,))
+    assert not sparse.convert._scattered(near)
+    assert sparse.convert._scattered(torch.randint(0, 2**17, (n,)))
+    assert type(tp.csr(torch.tensor([0, n]), near, torch.ones(n), (1, n)).convert("auto")) is tp.ELL
+
+
+@needs_cuda
+def test_auto_takes_blocks_of_columns():
+    n = 2**24
+    ptrs = torch.arange(0, n + 1, 16, dtype=torch.int32, device="cuda")
+    for cols, form in ((2**20, tp.BLOCKED), (2**16, tp.ELL)):
+        col = torch.randint(0, cols, (n,), dtype=torch.int32, device="cuda")
+        a = tp.csr(ptrs, col, torch.ones(n, device="cuda"), (n // 16, cols))
+        assert type(a.convert("auto")) is form
 
 
 @each_device
@@ -138,6 +205,10 @@ def test_options_of_conversions():
         a.convert("bsr")
     with pytest.raises(ValueError, match="csr has no option 'width'"):
         a.convert("csr", width=2)
+    with pytest.raises(RuntimeError, match="BLOCKED of 3 rows.*more than max_bytes.*'csr'"):
+        tp.coo(*torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (3, 2**40)).convert("blocked")
+    with pytest.raises(RuntimeError, match="BLOCKED of 40 rows.*more than max_bytes 1000;"):
+        a.convert("blocked", max_bytes=1000)
     even = tp.csr(torch.arange(0, 33, 4), torch.arange(32) % 9, torch.ones(32), (8, 9))
     assert type(even.convert("auto")) is tp.ELL
 

@@ -40,7 +40,7 @@ def test_heat_settles_at_the_mean_of_the_neighbours(tmp_path, capsys, device):
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[0] for line in lines[2:-1]]
     assert names == list(tp.sparse.FORMATS)
-    assert lines[-1].endswith(f"all 7 formats agree: it is {t[20, 20]:.2f} degrees in the middle")
+    assert lines[-1].endswith(f"all 8 formats agree: it is {t[20, 20]:.2f} degrees in the middle")
 
 
 @pytest.mark.parametrize("device", EACH_DEVICE)
@@ -121,7 +121,7 @@ def test_formats_are_checked_and_compared(device):
     assert all(row["milliseconds"] == "1" and row["bytes"] >= 8 * row["entries"] for row in rows)
     rows = [dict.fromkeys(formats.FIELDS, "") | {k: str(v) for k, v in row.items()} for row in rows]
     lines = formats.table(rows).splitlines()
-    assert lines[0].startswith("| matrix | entries | coo | csr | csc | ell | hyb | jds | sell | torch |")
+    assert lines[0].startswith("| matrix | entries | coo | csr | csc | ell | hyb | jds | sell | blocked | torch |")
     assert lines[5].startswith("| one full row, others 4 | 14,996 | **1 ms**, 12 B | **1 ms**, 8.8 B | ")
 
 

@@ -45,10 +45,30 @@ from torch_patterns.sorting import (  # noqa: E402
     sort_keys,
     sort_pairs,
 )
-from torch_patterns.sparse import COO, CSC, CSR, ELL, HYB, JDS, SELL, coo, csc, csr, ell, hyb, jds, sell, spmm, spmv  # noqa: E402
+from torch_patterns.sparse import (  # noqa: E402
+    BLOCKED,
+    COO,
+    CSC,
+    CSR,
+    ELL,
+    HYB,
+    JDS,
+    SELL,
+    blocked,
+    coo,
+    csc,
+    csr,
+    ell,
+    hyb,
+    jds,
+    sell,
+    spmm,
+    spmv,
+)
 from torch_patterns.version import __version__  # noqa: E402
 
 __all__ = [
+    "BLOCKED",
     "COO",
     "CSC",
     "CSR",
@@ -65,6 +85,7 @@ __all__ = [
     "bfs",
     "bfs_batched",
     "bipolar_sigmoid",
+    "blocked",
     "co_rank",
     "compact",
     "compact_padded",

@@ -16,6 +16,7 @@ const char* spmv_ell::choose(const Args&, const Device& device) { return on(devi
 const char* spmv_hyb::choose(const Args&, const Device& device) { return on(device, "ell_plus_segments"); }
 const char* spmv_jds::choose(const Args&, const Device& device) { return on(device, "thread_per_row"); }
 const char* spmv_sell::choose(const Args&, const Device& device) { return on(device, "thread_per_row"); }
+const char* spmv_blocked::choose(const Args&, const Device& device) { return on(device, "two_stages"); }
 const char* sampled_product::choose(const Args&, const Device& device) { return on(device, "lanes_per_entry"); }
 
 }  // namespace tp

@@ -1,4 +1,5 @@
-// Sparse matrix times dense: y = A x (SpMV) and, with k columns, Y = A X (SpMM), in seven formats (chapter 14).
+// Sparse matrix times dense: y = A x (SpMV) and, with k columns, Y = A X (SpMM), in eight formats (chapter 14, and two
+// beyond).
 //
 // A format is a compromise. COO is three lists in any order: every entry knows its row, so a thread can take any entry,
 // but two threads may meet in one element of y, and so it takes atomics. CSR groups the entries of a row: a thread a
@@ -7,7 +8,8 @@
 // rows off into a COO tail; JDS sorts the rows by their length and so needs no padding at all; SELL (the chapter's
 // sectioned JDS) cuts the sorted rows into sections, each an ELL of its own width. CSC is the CSR of the transpose:
 // good where x is known and y is sought by scattering, hence atomics again. `merge_path` gives every tile of a CSR the
-// same share of entries and row ends, whatever the rows look like.
+// same share of entries and row ends, whatever the rows look like. BLOCKED sorts the entries of a CSR by blocks of
+// columns, so that x is read in blocks that lie near the processor, and takes a second pass to sum the rows.
 //
 // One ladder a format, for all of dtype, index type and k. An output is summed in the accumulator of the dtype (float
 // for half types); y0 is added last.
@@ -23,6 +25,11 @@
 //   sell   ptrs [sections + 1], row_perm [rows], row_nnz [rows] (of the row at each place), section_rows; entry j of
 //          place i of a section of h rows (all have section_rows, but for the last) that begins at place s and entry p
 //          is p + j * h + (i - s)
+//   blocked  ptrs [rows + 1], of entries in the order of rows, as of a csr. A bin is bin_entries of them, a block is
+//          block_columns columns; those of one block and one bin are a run, padded to whole octets of places. values
+//          and local_col [entries] (the column in its block) hold the runs by blocks (block_ptrs [blocks + 1]) and in a
+//          block by bins; entry_idx [entries] (which entry of its bin) holds them by bins (bin_ptrs [bins + 1]) and in
+//          a bin by blocks. Octet i of the first order is octet octet_idx[i] of the second. Padding is -1 in both.
 // A plan lets a product go through a permutation of the entries: entry p of the walk is entry perm[p] of `values`, and
 // its index is col_idx[p]. So the transposed product of any format is the CSR of a plan: ptrs over columns, perm the
 // entries in a stable order of columns, col_idx their rows in that order. On the device the rungs of coo without
@@ -41,12 +48,17 @@
 
 namespace tp::sparse {
 
+constexpr int bin_entries = 1 << 14, block_columns = 1 << 14, octet = 8;  // blocked
+
 struct Args {
   const char* op;  // the operator, for messages
   const void* values;
   const void *row_idx, *col_idx, *ptrs, *row_nnz, *row_perm, *perm;  // null where the format has none
   const void *stages, *origin;  // csr with perm, or null: 8 bytes an entry; and the columns in the order of `values`
   const void *tail_row_idx, *tail_col_idx, *tail_values;  // hyb
+  const void *block_ptrs, *bin_ptrs, *octet_idx;          // blocked
+  const int16_t *local_col, *entry_idx;
+  int64_t blocks, bins;
   int64_t entries, tail_entries, rows, cols;
   int64_t width;         // ell, hyb: of the padded rows; jds: number of diagonals
   int64_t section_rows;  // sell
@@ -128,6 +140,13 @@ using sparse::Args;
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END
 }  // namespace tp::spmv_sell
+
+namespace tp::spmv_blocked {
+using sparse::Args;
+#define TP_RUNGS "sparse/blocked/rungs.def"
+#include "core/ladder.inc"
+TP_SPARSE_LADDER_END
+}  // namespace tp::spmv_blocked
 
 namespace tp::sampled_product {
 using Args = sparse::SampledArgs;

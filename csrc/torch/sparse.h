@@ -10,7 +10,8 @@ namespace tp {
 using c10::SymInt;
 using OptionalTensor = std::optional<Tensor>;
 
-enum class Format { coo, csr, csc, ell, hyb, jds, sell };
+enum class Format { coo, csr, csc, ell, hyb, jds, sell, blocked };
+constexpr int format_count = 8;
 
 // The tensors of a container in order. Values are among them: `values` is the place of the first.
 struct FormatInfo {
@@ -60,6 +61,10 @@ void check_plan(const char* op, const Structure& s, bool by_rows, const Tensor& 
 Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTensor& ptrs, const OptionalTensor& perm);
 // The row and the column of each entry, -1 for padding.
 std::pair<Tensor, Tensor> coordinates(const Structure& s);
+// The number of the segment that each of n places lies in.
+Tensor segments(const Tensor& ptrs, int64_t n);
+// Of a blocked matrix: where each place stands in the order of bins.
+Tensor places_by_bins(const Tensor& octet_idx);
 // 0 to n - 1, like indices.
 inline Tensor places(const Tensor& like, int64_t n) { return at::arange(n, like.options()); }
 // A stable order by keys of 0 to n, of which no other bits count.

@@ -132,7 +132,8 @@ Tensor sampled_kernel(Str format, at::TensorList index, const Tensor& given_g, c
       run_sampled({{}, s[1], {}, s[0]}, g, x, out.narrow(0, 0, padded), algorithm);
       break;
     case Format::jds:
-    case Format::sell: {
+    case Format::sell:
+    case Format::blocked: {
       const auto [row_idx, col_idx] = coordinates(s);
       run_sampled({row_idx, col_idx, {}, {}}, g, x, out, algorithm);
       break;

@@ -13,12 +13,6 @@ namespace {
 
 constexpr const char* plan_name = "sparse_plan";
 
-// The number of the segment that each of n places lies in.
-Tensor segments(const Tensor& ptrs, int64_t n) {
-  static const auto expand = op<Tensor(const Tensor&, const Tensor&, SymInt, bool, Str)>("segment_expand");
-  return expand.call(places(ptrs, ptrs.size(0) - 1), ptrs, n, false, "auto");
-}
-
 // How many keys are less than 0, 1, ..., n.
 Tensor pointers(const Tensor& keys, int64_t n) {
   using Number = std::optional<at::Scalar>;
@@ -56,6 +50,21 @@ std::pair<Tensor, Tensor> section_coordinates(const Structure& s) {
   return where_valid(valid, perm.index_select(0, place), cols);
 }
 
+std::pair<Tensor, Tensor> run_coordinates(const Structure& s) {
+  const Tensor& ptrs = s[0];
+  const int64_t n = s[4].size(0), rows = ptrs.size(0) - 1, most = (s[2].size(0) - 1) * sparse::bin_entries;
+  const auto index = ptrs.options();
+  if (n == 0 || most == 0) return {at::full({n}, -1, index), at::full({n}, -1, index)};
+  const Tensor at = places_by_bins(s[3]).clamp(0, n - 1);
+  const Tensor entry = s[5].index_select(0, at).to(index.dtype()), bin = segments(s[2], n).index_select(0, at);
+  const Tensor col = s[4].to(index.dtype()), block = segments(s[1], n);
+  // Behind the entries that rows have comes a segment of no row.
+  const Tensor row_of = segments(at::cat({ptrs, at::full({1}, most, index)}), most);
+  const Tensor row = row_of.index_select(0, (bin * sparse::bin_entries + entry).clamp(0, most - 1));
+  const Tensor valid = at::logical_and(at::logical_and(entry.ge(0), col.ge(0)), row.lt(rows));
+  return where_valid(valid, row, block * sparse::block_columns + col);
+}
+
 // JDS has no padding, but may hold entries that lie in no row.
 bool may_lack_entries(Format format) { return int(format) >= int(Format::ell); }
 
@@ -79,6 +88,15 @@ bool in_order(const Structure& s, bool by_rows) { return s.format == (by_rows ? 
 
 }  // namespace
 
+Tensor segments(const Tensor& ptrs, int64_t n) {
+  static const auto expand = op<Tensor(const Tensor&, const Tensor&, SymInt, bool, Str)>("segment_expand");
+  return expand.call(places(ptrs, ptrs.size(0) - 1), ptrs, n, false, "auto");
+}
+
+Tensor places_by_bins(const Tensor& octet_idx) {
+  return (octet_idx.unsqueeze(1) * sparse::octet + places(octet_idx, sparse::octet)).flatten();
+}
+
 std::pair<Tensor, Tensor> coordinates(const Structure& s) {
   switch (s.format) {
     case Format::coo:
@@ -97,6 +115,8 @@ std::pair<Tensor, Tensor> coordinates(const Structure& s) {
       return diagonal_coordinates(s[0], s[1], s[2]);
     case Format::sell:
       return section_coordinates(s);
+    case Format::blocked:
+      return run_coordinates(s);
   }
   return {};
 }

@@ -14,6 +14,7 @@ const FormatInfo formats[] = {
     {"hyb", {"ell_row_nnz", "ell_col_idx", "ell_values", "coo_row_idx", "coo_col_idx", "coo_values"}, {2, 5}, true},
     {"jds", {"row_perm", "diag_ptrs", "col_idx", "values"}, {3}, true},
     {"sell", {"row_perm", "row_nnz", "section_ptrs", "col_idx", "values"}, {4}, true},
+    {"blocked", {"row_ptrs", "block_ptrs", "bin_ptrs", "octet_idx", "col_idx", "entry_idx", "values"}, {6}, true},
 };
 
 const char* index_name(Format format, size_t i) {
@@ -32,14 +33,17 @@ void check_size(const char* op, const char* name, const SymInt& size, const SymI
 const FormatInfo& info_of(Format format) { return formats[int(format)]; }
 
 Format format_of(const char* op, Str name) {
-  for (int i = 0; i < 7; ++i) {
+  for (int i = 0; i < format_count; ++i) {
     if (name == formats[i].name) return Format(i);
   }
   TORCH_CHECK_VALUE(false, op, ": unknown format '", std::string(name),
-                    "'; choose from: coo, csr, csc, ell, hyb, jds, sell");
+                    "'; choose from: coo, csr, csc, ell, hyb, jds, sell, blocked");
 }
 
-const Tensor& Structure::columns() const { return index[format == Format::jds ? 2 : format == Format::sell ? 3 : 1]; }
+const Tensor& Structure::columns() const {
+  constexpr size_t field[format_count] = {1, 1, 1, 1, 1, 2, 3, 4};
+  return index[field[int(format)]];
+}
 
 SymInt Structure::entries() const {
   const SymInt n = columns().sym_numel();
@@ -59,6 +63,12 @@ void check_structure(const char* op, const Structure& s) {
   const auto dtype = s[0].scalar_type();
   for (size_t i = 0; i < s.index.size(); ++i) {
     const bool padded = i == 1 && (s.format == Format::ell || s.format == Format::hyb);
+    if (s.format == Format::blocked && i >= 4) {
+      TORCH_CHECK_TYPE(s[i].scalar_type() == at::kShort, op, ": ", name(i), " must be int16, got ", s[i].scalar_type());
+      TORCH_CHECK_VALUE(s[i].dim() == 1, op, ": ", name(i), " must have one dimension, got shape ", s[i].sym_sizes());
+      check_same_device(op, {{name(0), &s[0]}, {name(i), &s[i]}});
+      continue;
+    }
     TORCH_CHECK_TYPE(s[i].scalar_type() == at::kInt || s[i].scalar_type() == at::kLong, op, ": ", name(i),
                      " must be int32 or int64, got ", s[i].scalar_type());
     TORCH_CHECK_TYPE(s[i].scalar_type() == dtype, op, ": ", name(0), " is ", dtype, ", ", name(i), " is ",
@@ -96,6 +106,13 @@ void check_structure(const char* op, const Structure& s) {
       check_size(op, name(1), s[1].sym_size(0), s.rows, "as there are rows");
       return check_size(op, name(2), s[2].sym_size(0), (s.rows + s.section_rows - 1) / s.section_rows + 1,
                         "one more than sections");
+    case Format::blocked:
+      check_size(op, name(0), s[0].sym_size(0), s.rows + 1, "one more than rows");
+      check_size(op, name(1), s[1].sym_size(0), (s.cols + sparse::block_columns - 1) / sparse::block_columns + 1,
+                 "one more than blocks of columns");
+      TORCH_CHECK_VALUE(s[2].sym_size(0) > 0, op, ": bin_ptrs has no element");
+      check_size(op, name(4), s[4].sym_size(0), s[3].sym_size(0) * sparse::octet, "8 times as many as octet_idx");
+      return check_size(op, name(5), s[5].sym_size(0), s[4].sym_size(0), "as col_idx");
   }
 }
 
@@ -109,10 +126,15 @@ class Findings {
   void add(const std::string& name, const Tensor& x, const Tensor& bad, bool out_of_range, const std::string& why) {
     if (x.numel() > 0) all_.push_back({name, x, bad, out_of_range, why});
   }
-  void range(const std::string& name, const Tensor& x, int64_t n, const Tensor& where = {}) {
-    const Tensor outside = at::logical_or(x.lt(0), x.ge(n));
+  void range(const std::string& name, const Tensor& x, int64_t n, const Tensor& where = {}, int64_t least = 0) {
+    const Tensor outside = at::logical_or(x.lt(least), x.ge(n));
     add(name, x, where.defined() ? at::logical_and(outside, where) : outside, true,
-        "which is out of range: expected 0 to " + std::to_string(n - 1));
+        "which is out of range: expected " + std::to_string(least) + " to " + std::to_string(n - 1));
+  }
+  // Pointers to whole octets.
+  void octets(const std::string& name, const Tensor& x, int64_t places) {
+    pointers(name, x, places);
+    add(name, x, x.remainder(sparse::octet).ne(0), false, "not a multiple of 8");
   }
   // Pointers into so many entries.
   void pointers(const std::string& name, const Tensor& x, int64_t entries) {
@@ -211,6 +233,34 @@ void check_sections(Findings& all, const Structure& s) {
           "which is out of range: expected 0 to the width of its section");
 }
 
+void check_runs(Findings& all, const Structure& s) {
+  const Tensor &local = s[4], &entry_idx = s[5];
+  const int64_t n = local.size(0), cols = s.cols.expect_int();
+  all.octets("block_ptrs", s[1], n);
+  all.octets("bin_ptrs", s[2], n);
+  all.permutation("octet_idx", s[3], s[3].size(0));
+  all.range("col_idx", local, sparse::block_columns, {}, -1);
+  all.range("entry_idx", entry_idx, sparse::bin_entries, {}, -1);
+  all.report();  // the rest makes sense only then
+  const Tensor valid = local.ge(0), stored = entry_idx.ge(0);
+  const auto nnz = valid.sum().item<int64_t>();
+  all.pointers("row_ptrs", s[0], nnz);
+  if (n == 0) return;
+  all.add("col_idx", local, at::logical_and(valid, (local + segments(s[1], n) * sparse::block_columns).ge(cols)), true,
+          "which is out of range: the matrix has " + std::to_string(cols) + " columns");
+  const Tensor wanted = at::zeros_like(stored).index_copy(0, places_by_bins(s[3]).to(at::kLong), valid);
+  all.add("entry_idx", entry_idx, at::logical_and(stored, wanted.logical_not()), false,
+          "must be -1 where there is padding");
+  all.add("entry_idx", entry_idx, at::logical_and(wanted, stored.logical_not()), false, "but there is no padding");
+  const Tensor entry = (segments(s[2], n) * sparse::bin_entries + entry_idx.clamp_min(0)).to(at::kLong);
+  all.add("entry_idx", entry_idx, at::logical_and(stored, entry.ge(nnz)), true,
+          "which is out of range: the last bin has fewer entries");
+  const Tensor safe = entry.clamp(0, std::max(nnz - 1, int64_t(0)));
+  const Tensor counts = at::zeros({nnz + 1}, safe.options()).scatter_add(0, safe, stored.to(at::kLong));
+  all.add("entry_idx", entry_idx, at::logical_and(stored, counts.index_select(0, safe).gt(1)), false,
+          "and so is another of its bin");
+}
+
 }  // namespace
 
 void check_index_values(const char* op, const Structure& given) {
@@ -241,12 +291,16 @@ void check_index_values(const char* op, const Structure& given) {
       check_diagonals(all, s);
       all.range("col_idx", s[2], cols);
       break;
-    case Format::sell:
+    case Format::sell: {
       check_sections(all, s);
       all.report();  // where the padding is makes sense only then
       Structure anywhere = s;
       anywhere.index[3] = at::zeros_like(s[3]);  // so that columns do not matter
       all.padded("col_idx", s[3], cols, coordinates(anywhere).first.ge(0));
+      break;
+    }
+    case Format::blocked:
+      check_runs(all, s);
       break;
   }
   all.report();

@@ -17,10 +17,10 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-Pattern patterns_of_products[] = {{"spmv_coo", spmv_coo::ladder},  {"spmv_csr", spmv_csr::ladder},
-                                  {"spmv_csc", spmv_csc::ladder},  {"spmv_ell", spmv_ell::ladder},
-                                  {"spmv_hyb", spmv_hyb::ladder},  {"spmv_jds", spmv_jds::ladder},
-                                  {"spmv_sell", spmv_sell::ladder}};
+Pattern patterns_of_products[] = {{"spmv_coo", spmv_coo::ladder},   {"spmv_csr", spmv_csr::ladder},
+                                  {"spmv_csc", spmv_csc::ladder},   {"spmv_ell", spmv_ell::ladder},
+                                  {"spmv_hyb", spmv_hyb::ladder},   {"spmv_jds", spmv_jds::ladder},
+                                  {"spmv_sell", spmv_sell::ladder}, {"spmv_blocked", spmv_blocked::ladder}};
 
 // f(ladder, choose, name) of a format.
 template <class F>
@@ -40,6 +40,8 @@ void with_ladder(Format format, F f) {
       return f(spmv_jds::ladder, spmv_jds::choose, "spmv_jds");
     case Format::sell:
       return f(spmv_sell::ladder, spmv_sell::choose, "spmv_sell");
+    case Format::blocked:
+      return f(spmv_blocked::ladder, spmv_blocked::choose, "spmv_blocked");
   }
 }
 
@@ -69,7 +71,7 @@ Product::Product(const c10::OperatorHandle& handle, at::ArrayRef<IValue> args) {
   if (takes_rows(s.format)) {
     s.rows = args[at.rows].toSymInt();
   } else {
-    const bool pointers = s.format == Format::csr;
+    const bool pointers = s.format == Format::csr || s.format == Format::blocked;
     TORCH_CHECK_VALUE(s[0].dim() == 1 && (!pointers || s[0].sym_size(0) > 0), op, ": ", info.fields[0],
                       " must have one dimension", pointers ? " and one element at least" : "", ", got shape ",
                       s[0].sym_sizes());
@@ -160,6 +162,17 @@ void give_structure(sparse::Args& args, const Structure& s) {
       args.row_nnz = pointer(s[1]);
       args.ptrs = pointer(s[2]);
       args.section_rows = s.section_rows.expect_int();
+      break;
+    case Format::blocked:
+      args.ptrs = pointer(s[0]);
+      args.block_ptrs = pointer(s[1]);
+      args.bin_ptrs = pointer(s[2]);
+      args.octet_idx = pointer(s[3]);
+      args.local_col = s[4].const_data_ptr<int16_t>();
+      args.entry_idx = s[5].const_data_ptr<int16_t>();
+      args.blocks = s[1].size(0) - 1;
+      args.bins = s[2].size(0) - 1;
+      args.col_idx = nullptr;
       break;
   }
 }

@@ -79,7 +79,7 @@ void on_stack(const c10::OperatorHandle& op, torch::jit::Stack* stack, F f) {
 // f(format, name) of every operator.
 template <class F>
 void each_operator(F f) {
-  for (int i = 0; i < 7; ++i) {
+  for (int i = 0; i < format_count; ++i) {
     for (const char* operation : {"spmv", "spmm"})
       f(Format(i), std::string(operation) + "_" + info_of(Format(i)).name, operation);
   }

@@ -1,12 +1,13 @@
-"""Sparse matrices in seven formats (chapter 14): containers, conversions, products with gradients."""
+"""Sparse matrices in eight formats (chapter 14): containers, conversions, products with gradients."""
 
 from torch_patterns.sparse import containers, convert, interop, product
-from torch_patterns.sparse.build import coo, csc, csr, ell, hyb, jds, sell
-from torch_patterns.sparse.containers import COO, CSC, CSR, ELL, FORMATS, HYB, JDS, SELL, Matrix
+from torch_patterns.sparse.build import blocked, coo, csc, csr, ell, hyb, jds, sell
+from torch_patterns.sparse.containers import BLOCKED, COO, CSC, CSR, ELL, FORMATS, HYB, JDS, SELL, Matrix
 from torch_patterns.sparse.interop import from_scipy, from_torch
 from torch_patterns.sparse.product import Plan, spmm, spmv
 
 __all__ = [
+    "BLOCKED",
     "COO",
     "CSC",
     "CSR",
@@ -17,6 +18,7 @@ __all__ = [
     "SELL",
     "Matrix",
     "Plan",
+    "blocked",
     "coo",
     "csc",
     "csr",

@@ -5,7 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_patterns.sparse.containers import COO, CSC, CSR, ELL, HYB, JDS, SELL, Matrix, format_of, value_fields
+from torch_patterns.sparse.containers import (
+    BLOCKED,
+    COO,
+    CSC,
+    CSR,
+    ELL,
+    HYB,
+    JDS,
+    SELL,
+    Matrix,
+    format_of,
+    value_fields,
+)
 from torch_patterns.sparse.product import arguments
 
 _ops = torch.ops.torch_patterns
@@ -138,3 +150,29 @@ def sell(
 ) -> SELL:
     """A matrix in sections of rows, each padded to its own width (§14.6)."""
     return checked(SELL(row_perm, row_nnz, section_ptrs, col_idx, values, section_rows, tuple(shape)), validate)
+
+
+@constructor(
+    "row_ptrs: [rows + 1], 0 first, nnz last, not decreasing.\n"
+    "        block_ptrs: [blocks + 1], of each 2^14 columns; 0 first, places last, not decreasing, multiples of 8.\n"
+    "        bin_ptrs: [bins + 1], of each 2^14 entries in the order of rows; the same holds.\n"
+    "        octet_idx: [places / 8], where octets of the order by blocks stand in the order by bins: a permutation.\n"
+    "        col_idx: [places], int16, by blocks, the columns in their blocks; padding: -1.\n"
+    "        entry_idx: [places], int16, by bins, which entry of its bin each is; padding: -1.\n"
+    "        values: [places], by blocks; padding: 0."
+)
+def blocked(
+    row_ptrs: Tensor,
+    block_ptrs: Tensor,
+    bin_ptrs: Tensor,
+    octet_idx: Tensor,
+    col_idx: Tensor,
+    entry_idx: Tensor,
+    values: Tensor,
+    shape: tuple[int, int],
+    *,
+    validate: bool = True,
+) -> BLOCKED:
+    """A matrix by compressed rows, stored by blocks of columns (beyond the chapter's formats)."""
+    fields = (row_ptrs, block_ptrs, bin_ptrs, octet_idx, col_idx, entry_idx, values)
+    return checked(BLOCKED(*fields, tuple(shape)), validate)

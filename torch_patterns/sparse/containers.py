@@ -1,4 +1,4 @@
-"""The seven storage formats of chapter 14, as NamedTuples of tensors: pytrees, which compile and export take."""
+"""The storage formats of chapter 14, and two beyond: NamedTuples of tensors, pytrees, which compile and export take."""
 
 from __future__ import annotations
 
@@ -108,8 +108,38 @@ class SELL(NamedTuple):
     shape: tuple[int, int]
 
 
-Matrix = COO | CSR | CSC | ELL | HYB | JDS | SELL
-FORMATS = {cls.__name__.lower(): cls for cls in (COO, CSR, CSC, ELL, HYB, JDS, SELL)}
+BIN_ENTRIES = 1 << 14  # of BLOCKED: entries of a bin,
+BLOCK_COLUMNS = 1 << 14  # columns of a block,
+OCTET = 8  # and places that runs are whole multiples of
+
+
+class BLOCKED(NamedTuple):
+    """A CSR stored by blocks of columns, for products with a vector longer than caches are (beyond the chapter).
+
+    The entries in the order of rows, as a CSR has them, are cut into bins of 2^14, and the columns into blocks of 2^14.
+    The entries of one block and one bin, in that order, are a run, padded to whole octets of places. Runs stand in two
+    orders: by blocks, and in a block by bins, where a product reads x a block at a time; and by bins, and in a bin by
+    blocks, where it sums the rows of a bin.
+
+    Fields: row_ptrs [rows + 1], into the entries in the order of rows; block_ptrs [blocks + 1], bin_ptrs [bins + 1],
+    the places of each block in the order by blocks, and of each bin in the order by bins; octet_idx [places / 8], where
+    each octet of the first order stands in the second; shape (rows, cols). By blocks: col_idx (int16), values [places],
+    the column, counted from the first of its block. By bins: entry_idx (int16) [places], which entry of its bin it is.
+    Padding: col_idx -1, entry_idx -1, value 0, never read.
+    """
+
+    row_ptrs: Tensor
+    block_ptrs: Tensor
+    bin_ptrs: Tensor
+    octet_idx: Tensor
+    col_idx: Tensor
+    entry_idx: Tensor
+    values: Tensor
+    shape: tuple[int, int]
+
+
+Matrix = COO | CSR | CSC | ELL | HYB | JDS | SELL | BLOCKED
+FORMATS = {cls.__name__.lower(): cls for cls in (COO, CSR, CSC, ELL, HYB, JDS, SELL, BLOCKED)}
 _NAMES = {cls: name for name, cls in FORMATS.items()}
 
 for _name, _cls in FORMATS.items():
@@ -166,6 +196,8 @@ def nnz(a: Matrix) -> int:
         return int(a.row_nnz.sum())
     if isinstance(a, HYB):
         return int(a.ell_row_nnz.sum()) + a.coo_values.numel()
+    if isinstance(a, BLOCKED):
+        return int(a.row_ptrs[-1])
     return a.values.numel()
 
 

@@ -14,6 +14,9 @@ from torch_patterns.scan import scan
 from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sorting import sort_pairs
 from torch_patterns.sparse.containers import (
+    BIN_ENTRIES,
+    BLOCK_COLUMNS,
+    BLOCKED,
     COO,
     CSC,
     CSR,
@@ -21,6 +24,7 @@ from torch_patterns.sparse.containers import (
     FORMATS,
     HYB,
     JDS,
+    OCTET,
     SELL,
     Matrix,
     format_of,
@@ -28,6 +32,7 @@ from torch_patterns.sparse.containers import (
     nbytes,
     value_fields,
 )
+from torch_patterns.sparse.stages import MANY
 
 _ops = torch.ops.torch_patterns
 
@@ -40,20 +45,24 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
     not checked; whatever it is, nothing is read or written out of bounds.
 
     Args:
-        format: ``"coo"``, ``"csr"``, ``"csc"``, ``"ell"``, ``"hyb"``, ``"jds"``, ``"sell"``, or ``"auto"``: ELL where
-            at most a tenth of it is padding, else CSR.
+        format: ``"coo"``, ``"csr"``, ``"csc"``, ``"ell"``, ``"hyb"``, ``"jds"``, ``"sell"``, ``"blocked"``, or
+            ``"auto"``, for products with a vector: on CUDA, BLOCKED where 2^24 entries or more are scattered over 2^17
+            to 2^23 columns; else ELL where at most a tenth of it is padding; else CSR.
         width: ELL: of the padded rows, at least the longest (default: that). HYB: how many entries of a row go into
             the padded part (default: the most that a third of the rows have).
-        max_bytes: ELL, SELL: refuse to allocate more (default: 16 times the bytes of the CSR, at least 64 MiB).
+        max_bytes: ELL, SELL, BLOCKED: refuse to take more (default: 16 times the bytes of the CSR, at least 64 MiB).
         section_rows: SELL: rows of a section (default 32).
         window: SELL: sort rows by length inside windows of so many rows only (default: all rows at once).
 
     Raises:
         ValueError: the format or an option is unknown, or rows are longer than ``width``.
-        RuntimeError: ELL or SELL would take more than ``max_bytes``; the message says how many, and what to use.
+        RuntimeError: ELL, SELL or BLOCKED would take more than ``max_bytes``; the message says how many, and what to
+            use instead.
     """
     if format == "auto":
-        format = choose(a)
+        csr = _to_csr(a)
+        format = choose(csr)
+        a = a if format_of(a) == format else csr
     if format not in FORMATS:
         raise ValueError(f"convert: unknown format {format!r}; choose from: auto, {', '.join(FORMATS)}")
     unknown = options.keys() - _OPTIONS.get(format, set())
@@ -69,7 +78,12 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
     return csr if format == "csr" else _FROM_CSR[format](csr, **options)
 
 
-_OPTIONS = {"ell": {"width", "max_bytes"}, "hyb": {"width"}, "sell": {"section_rows", "window", "max_bytes"}}
+_OPTIONS = {
+    "ell": {"width", "max_bytes"},
+    "hyb": {"width"},
+    "sell": {"section_rows", "window", "max_bytes"},
+    "blocked": {"max_bytes"},
+}
 
 
 def row_lengths(a: Matrix) -> Tensor:
@@ -79,11 +93,25 @@ def row_lengths(a: Matrix) -> Tensor:
 
 def choose(a: Matrix) -> str:
     """The format that ``convert("auto")`` means (waits for the device)."""
-    lengths = row_lengths(a)
+    csr = _to_csr(a)
+    many = csr.values.is_cuda and csr.values.shape[0] >= MANY and 1 << 17 <= csr.shape[1] <= 1 << 23
+    if many and _scattered(csr.col_idx):
+        return "blocked"
+    lengths = _lengths(csr)
     rows = lengths.shape[0]
     if rows == 0 or not lengths.any():
         return "csr"
     return "ell" if int(lengths.max()) * rows <= 1.1 * int(lengths.sum()) else "csr"
+
+
+_GROUP, _SECTOR = 4096, 8  # consecutive entries, whose gathers share a cache; elements of x that a gather brings
+
+
+def _scattered(col_idx: Tensor) -> bool:
+    """Whether the entries of a group touch, on average, more sectors of x than half as many (of one group at least)."""
+    groups = col_idx.narrow(0, 0, col_idx.shape[0] // _GROUP * _GROUP).view(-1, _GROUP)
+    sectors = _ops.sort_keys(groups // _SECTOR, 1)
+    return bool((sectors.diff(dim=1) != 0).float().mean() > 0.5)
 
 
 # ---- to CSR and CSC
@@ -115,7 +143,7 @@ def _sorted(a: Matrix, by_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
     sections = a.section_rows if isinstance(a, SELL) else 0
     structure = [getattr(a, name) for name in index_fields(a)]
     ptrs, perm, other = _ops.sparse_plan(format_of(a), structure, *a.shape, sections, by_rows)
-    if isinstance(a, ELL | HYB | SELL):  # padding comes last
+    if isinstance(a, ELL | HYB | SELL | BLOCKED):  # padding comes last
         entries = _size(ptrs[-1])
         torch._check(entries <= perm.shape[0])
         perm, other = perm.narrow(0, 0, entries), other.narrow(0, 0, entries).clone()
@@ -169,10 +197,11 @@ def _to_coo(a: CSR) -> COO:
     return COO(_entries(a)[0], a.col_idx, a.values, a.shape)
 
 
-def _refuse(a: CSR, name: str, places: int, max_bytes: int | None) -> None:
-    """Raises if a format of so many places for entries would take too much."""
+def _refuse(a: CSR, name: str, places: int, max_bytes: int | None, runs: int = 0) -> None:
+    """Raises if a format of so many places for entries, and so many runs of them, would take too much."""
     limit = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes
-    needed = places * (a.col_idx.element_size() + a.values.element_size()) + a.shape[0] * a.row_ptrs.element_size()
+    pointers = (a.shape[0] + runs) * a.row_ptrs.element_size()
+    needed = places * (a.col_idx.element_size() + a.values.element_size()) + pointers
     if torch.compiler.is_compiling():
         torch._check(needed <= limit, lambda: f"convert: {name} would take more than max_bytes; use 'hyb' or 'csr'")
     elif needed > limit:
@@ -276,7 +305,41 @@ def _to_sell(
     return SELL(perm, row_nnz, ptrs, *fields, section_rows, a.shape)
 
 
-_FROM_CSR = {"coo": _to_coo, "ell": _to_ell, "hyb": _to_hyb, "jds": _to_jds, "sell": _to_sell}
+def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
+    cols, n, index = a.shape[1], a.col_idx.shape[0], a.col_idx.dtype
+    blocks, bins = (cols + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS, (n + BIN_ENTRIES - 1) // BIN_ENTRIES
+    runs = blocks * bins
+    torch._check(runs >= 0)  # compilers do not find it out
+    most = n + (OCTET - 1) * torch.sym_min(runs, n)  # places
+    _refuse(a, "BLOCKED", most, max_bytes, runs + blocks)
+    entry, col = _arange(a.col_idx, n).long(), a.col_idx.clamp(min=0).clamp(max=max(cols - 1, 0))
+    counts = _ops.histogram(col.long() // BLOCK_COLUMNS * bins + entry // BIN_ENTRIES, runs + 1).narrow(0, 0, runs)
+    octets = (counts + OCTET - 1) // OCTET
+    # Where runs begin, by blocks: among the entries, in octets; and by bins, in octets.
+    starts, by_blocks, by_bins = map(_exclusive, (counts, octets, octets.view(blocks, bins).T.flatten()))
+    # How many octets further on in the order of bins each run, by blocks, begins.
+    moved = by_bins.narrow(0, 0, runs).view(bins, blocks).T.flatten() - by_blocks.narrow(0, 0, runs)
+    total = _size(by_blocks[-1])
+    places = OCTET * total
+    torch._check(places <= torch.iinfo(index).max, lambda: "convert: BLOCKED takes int64 indices here; use 'csr'")
+    low = BLOCK_COLUMNS.bit_length() - 1
+    order = _ops.argsort(col, 0, False, low, low + max(1, (blocks - 1).bit_length()), index_dtype=index)
+    at = entry + segment_expand(OCTET * by_blocks.narrow(0, 0, runs) - starts.narrow(0, 0, runs), starts, n)
+    there = at + OCTET * segment_expand(moved, starts, n)
+    local = torch.where(col == a.col_idx, col % BLOCK_COLUMNS, -1).to(torch.int16)  # none where it is out of range
+    return BLOCKED(
+        a.row_ptrs,
+        (OCTET * by_blocks.index_select(0, _arange(starts, blocks + 1) * bins)).to(index),
+        (OCTET * by_bins.index_select(0, _arange(starts, bins + 1) * blocks)).to(index),
+        (_arange(starts, total) + segment_expand(moved, by_blocks, total)).to(index),
+        _place(local.index_select(0, order), at, places, -1),
+        _place((order % BIN_ENTRIES).to(torch.int16), there, places, -1),
+        _place(a.values.index_select(0, order), at, places, 0),
+        a.shape,
+    )
+
+
+_FROM_CSR = {"coo": _to_coo, "ell": _to_ell, "hyb": _to_hyb, "jds": _to_jds, "sell": _to_sell, "blocked": _to_blocked}
 
 
 # ---- of the same format

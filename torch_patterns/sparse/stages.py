@@ -30,7 +30,7 @@ def pay(perm: Tensor) -> bool:
 def stages(perm: Tensor, other: Tensor) -> Tensor:
     """What a plan (perm, other) has behind these two rows, [3 or more, entries]: as raw words,
 
-    - local (uint16, in the order of the plan): the place of each entry among those of its bin in the order of storage,
+    - local (uint16, by bins, and in them by storage): the place of each entry in its bin, in the order of the plan,
     - source (uint16, in the order between the stages): the place of each entry in its tile,
     - place (uint32, by bins, and in them by storage): the place of each entry between the stages;
 
@@ -38,9 +38,7 @@ def stages(perm: Tensor, other: Tensor) -> Tensor:
     """
     n, kind = perm.shape[0], perm.dtype
     padded = torch.nn.functional.pad(perm, (0, -n % SIZE), value=n).view(-1, SIZE)
-    by_bin, at = sort(padded, 1, index_dtype=kind)
-    local = argsort(at, 1, index_dtype=kind).flatten()[:n]
-    by_bin = by_bin.flatten()[:n]
+    by_bin, local = (x.flatten()[:n] for x in sort(padded, 1, index_dtype=kind))
     tiles = by_bin // SIZE
     source = sort_pairs(tiles, by_bin)[1] % SIZE
     place = argsort(argsort(tiles, index_dtype=kind), index_dtype=kind)

@@ -40,7 +40,7 @@ def taken_apart(form: str, args) -> tuple[list, torch.Tensor, int, torch.Tensor 
     if form in GIVES_NO_ROWS:
         rows = rest.pop(0)
     else:
-        rows = fields[0].shape[0] - (form == "csr")
+        rows = fields[0].shape[0] - (form in ("csr", "blocked"))
     rest += [None] * (4 - len(rest))
     return fields, x, rows, rest[1], tuple(rest[2:4]) if rest[2] is not None else None
 
@@ -132,7 +132,7 @@ def bad_products(form: str, kind: str):
     yield bad("index dtype", changed(at_idx, lambda t: t.to(torch.int16)), TypeError, short)
     yield bad("values", changed(at_values, lambda t: t[..., :-1]), ValueError, name + f"{fields[at_values]}.*shape")
     yield bad("algorithm", changed(0, lambda t: t), ValueError, "'no_such'.*auto", algorithm="no_such")
-    limit = 3 if fields[at_idx].startswith("row") else 4
+    limit = {"row": 3, "oct": 1}.get(fields[at_idx][:3], 4)
     for value in (-2, limit, 2**31 - 1):
         message = name + rf"{fields[at_idx]}\[.*0\] is {value}, .*0 to {limit - 1}"
         yield bad(f"index {value}", changed(at_idx, poke(0, value)), IndexError, message, validate=True)
@@ -147,6 +147,14 @@ def bad_products(form: str, kind: str):
         yield bad("perm", changed(0, poke(1, 3)), IndexError, rf"{name}row_perm\[1\] is 3", validate=True)
         twice = changed(0, lambda t: torch.zeros_like(t))
         yield bad("no permutation", twice, ValueError, rf"{name}row_perm\[0\] is 0", validate=True)
+
+
+def several_blocks(c):
+    """Cases of more than one block of columns, or bin of entries, or both."""
+    some = {"dtypes": (torch.float32, torch.int64)}
+    yield c(300, 40, 50_000, 2, **some)
+    yield c(40_000, 900, 2**14 + 1, 1, index=torch.int32, lengths="one long", **some)
+    yield c(2**15, 5000, 40_000, 3, lengths="hypersparse", y=True, **some)
 
 
 def product_spec(form: str, kind: str) -> Spec:
@@ -165,7 +173,7 @@ def product_spec(form: str, kind: str) -> Spec:
         samples=(
             c(11, 6, 5, cols=True),
             c(9, 5, 7, y=form != "hyb", index=torch.int32, **long),
-            *((c(8, 4, 5, plan=True),) if form != "hyb" else ()),
+            *((c(8, 4, 5, plan=True),) if form not in ("hyb", "blocked") else ()),
         ),
         edges=(
             *(c(n, n // 7 + 1, n // 5 + 2, 1 + i % 4) for i, n in enumerate(around(32, 256, 1024))),
@@ -176,6 +184,7 @@ def product_spec(form: str, kind: str) -> Spec:
             c(3000, 700, 500, 2, lengths="one long"),
             c(70_000, 5000, 3000, 1, dtypes=(torch.float32, torch.int64)),
             c(40_000, 3, 3000, 2, dtypes=(torch.float32, torch.int64)),
+            *(several_blocks(c) if form == "blocked" else ()),
             *((c(30, 5, 6, k) for k in (1, 2, 7, 8, 31, 32, 128)) if kind == "spmm" else ()),
         ),
         empty=(c(0, 0, 0), c(0, 0, 5), c(0, 5, 0, y=True), c(0, 3, 4), *((c(4, 3, 2, 0),) if kind == "spmm" else ())),

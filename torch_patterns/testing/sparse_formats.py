@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from torch_patterns.sparse import FORMATS
+from torch_patterns.sparse.containers import BIN_ENTRIES, BLOCK_COLUMNS, OCTET
 
 SECTION_ROWS = 4
 
@@ -68,6 +69,8 @@ def stored(form: str, lengths: np.ndarray, cols: np.ndarray, values: np.ndarray,
         diagonals = [(lengths > j).sum() for j in range(width)]
         flat = [rectangle(lengths, width, order, x, 0) for x in (cols, values)]
         return [order, np.cumsum([0, *diagonals]), *(cut(x, diagonals) for x in flat)]
+    if form == "blocked":
+        return [ptrs, *by_blocks(cols, values, columns)]
     starts = range(0, rows, SECTION_ROWS)
     sections = [order[i : i + SECTION_ROWS] for i in starts]
     widths = [lengths[s].max() for s in sections]
@@ -78,6 +81,26 @@ def stored(form: str, lengths: np.ndarray, cols: np.ndarray, values: np.ndarray,
     flat = [np.concatenate(p) if p else x[:0] for p, x in zip(parts, (cols, values), strict=True)]
     section_ptrs = np.cumsum([0, *(w * len(s) for w, s in zip(widths, sections, strict=True))])
     return [order, lengths[order], section_ptrs, *flat]
+
+
+def by_blocks(cols: np.ndarray, values: np.ndarray, columns: int) -> list[np.ndarray]:
+    """The tensors of a blocked matrix but for row_ptrs."""
+    n, blocks = len(cols), range(-(-columns // BLOCK_COLUMNS))
+    bins = [np.arange(first, min(first + BIN_ENTRIES, n)) for first in range(0, n, BIN_ENTRIES)]
+    runs = [[some[cols[some] // BLOCK_COLUMNS == block] for block in blocks] for some in bins]
+    runs = [[np.pad(run, (0, -len(run) % OCTET), constant_values=-1) for run in some] for some in runs]
+    numbers = iter(range(n * OCTET))  # of octets, in the order of bins
+    octets = [[[next(numbers) for _ in run[::OCTET]] for run in some] for some in runs]
+    first = np.array([entry for block in blocks for some in runs for entry in some[block]], np.int64)
+    second = np.array([entry for some in runs for run in some for entry in run], np.int64)
+    return [
+        np.cumsum([0, *(sum(len(some[block]) for some in runs) for block in blocks)]),
+        np.cumsum([0, *(sum(map(len, some)) for some in runs)]),
+        np.array([octet for block in blocks for some in octets for octet in some[block]], np.int64),
+        np.where(first < 0, -1, cols[first] % BLOCK_COLUMNS),
+        np.where(second < 0, -1, second % BIN_ENTRIES),
+        np.where(first < 0, 0, values[first]),
+    ]
 
 
 def cut(rows: np.ndarray, sizes) -> np.ndarray:
@@ -103,6 +126,13 @@ def coordinates(form: str, fields: list[np.ndarray], rows: int) -> tuple[np.ndar
         lengths = np.diff(fields[1])
         place = np.concatenate([np.arange(n) for n in lengths]) if len(lengths) else np.zeros(0, np.int64)
         return fields[0][place], fields[2], np.arange(len(fields[2]))
+    if form == "blocked":
+        ptrs, block_ptrs, bin_ptrs, octet_idx, cols, entry_idx = fields
+        at = np.flatnonzero(cols >= 0)
+        there = octet_idx[at // OCTET] * OCTET + at % OCTET
+        entry = (np.searchsorted(bin_ptrs, there, "right") - 1) * BIN_ENTRIES + entry_idx[there]
+        first = (np.searchsorted(block_ptrs, at, "right") - 1) * BLOCK_COLUMNS
+        return np.searchsorted(ptrs, entry, "right") - 1, first + cols[at], at
     perm, row_nnz, ptrs, cols = fields
     found = [
         (perm[place], int(ptrs[s]) + k * h + place - s * SECTION_ROWS)
@@ -115,6 +145,11 @@ def coordinates(form: str, fields: list[np.ndarray], rows: int) -> tuple[np.ndar
     return r, cols[at], at
 
 
+def index_dtype(form: str, name: str, index: torch.dtype) -> torch.dtype:
+    """Of this index tensor, in a matrix with indices of dtype `index`."""
+    return torch.int16 if form == "blocked" and name in ("col_idx", "entry_idx") else index
+
+
 def matrix(form: str, c, make) -> tuple[list[torch.Tensor], int, int]:
     """The tensors of the container of a case of shapes (entries,), (rows,), (columns, ...); rows and columns."""
     (n,), (rows,), (columns, *_) = c.shapes
@@ -125,7 +160,9 @@ def matrix(form: str, c, make) -> tuple[list[torch.Tensor], int, int]:
     padded = torch.cat([values.new_zeros(1), values])
     names = FORMATS[form]._fields
     tensors = [
-        padded[torch.from_numpy(x)] if "values" in name else torch.from_numpy(x.astype(np.int64)).to(index)
+        padded[torch.from_numpy(x)]
+        if "values" in name
+        else torch.from_numpy(x.astype(np.int64)).to(index_dtype(form, name, index))
         for name, x in zip(names, places, strict=False)
     ]
     return tensors, rows, columns

@@ -1,4 +1,4 @@
-// What the two forms of merge_path share: the path over entries and row ends is cut into tiles (block/segments.cuh), a
+// What the forms of merge_path share: the path over entries and row ends is cut into tiles (block/segments.cuh), a
 // tile stores the rows that end in it, and leaves two sums of each column: `head`, what it holds of a row that began in
 // an earlier tile and ends here, and `tail`, its entries after its last row end. A last launch adds to a head the tails
 // before it, back to the tile where the row began; and, should any tile have noticed pointers that decrease or do not
@@ -107,13 +107,13 @@ TP_DEVICE Acc join_lanes(Acc sum, int across) {
   return sum;
 }
 
-// Column c of all rows, a warp each.
+// Column c of all rows, a warp each. Of a blocked matrix, whose entries nothing but the pointers finds, no row has any.
 template <class B>
 TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int across, int64_t c) {
   const int lane = int(threadIdx.x) % warp_size;
   for (int64_t row = warp; row < b.a.rows; row += warps) {
     typename B::Acc sum(0);
-    const int64_t end = b.pointer(row + 1);
+    const int64_t end = b.a.bins > 0 ? 0 : b.pointer(row + 1);
     for (int64_t at = b.pointer(row) + lane / across; c < b.a.k && at < end; at += warp_size / across)
       sum += term<Csr>(b, at, c);
     sum = join_lanes(sum, across);
@@ -186,6 +186,16 @@ __global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix
   }
 }
 
+template <class M>
+void complete_path(const M& matrix, const block::Path& path, const OpenEnds<typename M::Acc>& ends, Context& context) {
+  int across = 1;
+  while (across < warp_size && across < matrix.a.k) across *= 2;
+  const dim3 blocks(unsigned(ceil_div(path.tiles, int64_t(tiles_to_complete(matrix.a.k)))),
+                    unsigned(ceil_div(matrix.a.k, int64_t(across))));
+  block::launch_early(complete_rows<M>, blocks, complete_threads, 0, context, matrix, path, ends, across);
+  check_launch("merge_path");
+}
+
 // launch(ends) runs the tiles, between the search for them and the completion.
 template <class M, class Launch>
 void by_path(const M& matrix, const block::Path& path, Context& context, Launch launch) {
@@ -197,12 +207,7 @@ void by_path(const M& matrix, const block::Path& path, Context& context, Launch 
   const int64_t find_blocks = ceil_div(matrix.a.rows, int64_t(find_threads * find_rows));
   find_tiles<<<unsigned(find_blocks), find_threads, 0, cudaStream_t(context.stream)>>>(matrix, path, splits, ends.bad);
   launch(ends);
-  int across = 1;
-  while (across < warp_size && across < k) across *= 2;
-  const dim3 blocks(unsigned(ceil_div(path.tiles, int64_t(tiles_to_complete(k)))),
-                    unsigned(ceil_div(k, int64_t(across))));
-  block::launch_early(complete_rows<M>, blocks, complete_threads, 0, context, matrix, path, ends, across);
-  check_launch("merge_path");
+  complete_path(matrix, path, ends, context);
 }
 
 }  // namespace tp::sparse

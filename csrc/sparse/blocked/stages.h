@@ -1,0 +1,68 @@
+// On the host: the products of all entries, put in the order of rows, and then their sums. Every index is looked at
+// where it is used.
+#pragma once
+#include <algorithm>
+
+#include "sparse/matrix.h"
+
+namespace tp::sparse {
+
+template <class M>
+class BlockedStages {
+  using T = typename M::T;
+  using I = typename M::I;
+  using Acc = typename M::Acc;
+  using Bound = decltype(std::declval<M>().bind(simt::Pointers{}));
+
+ public:
+  BlockedStages(const M& matrix, Context& context)
+      : b_(matrix.bind(simt::Pointers{})),
+        places_(context.workspace<Acc>(b_.a.entries)),
+        entries_(context.workspace<Acc>(b_.a.bins * bin_entries)) {
+    std::fill(places_, places_ + b_.a.entries, Acc(0));  // in case that block_ptrs leave some out
+  }
+
+  // Multiplies the places of a block, for column c of X, into the order of bins.
+  void multiply_block(int64_t block, int64_t c) {
+    const Args& a = b_.a;
+    const int64_t first = block * block_columns, octets = a.entries / octet;
+    const int64_t columns = tp::min(a.cols - first, int64_t(block_columns));
+    const auto* const to = static_cast<const I*>(a.octet_idx);
+    const int64_t end = bound(a.block_ptrs, block + 1, a.entries);
+    for (int64_t at = bound(a.block_ptrs, block, a.entries); at < end; ++at) {
+      const int64_t column = a.local_col[at], octet_to = to[at / octet];
+      if (!usable(octet_to, octets, a.op, "octet_idx", at / octet)) continue;
+      Acc& product = places_[octet_to * octet + at % octet];
+      product = Acc(0);
+      if (column == -1 || !usable(column, columns, a.op, "col_idx", at)) continue;
+      product = b_.product(at, first + column, c);
+    }
+  }
+  // Puts the products of a bin in the order of rows.
+  void order_bin(int64_t bin) {
+    const Args& a = b_.a;
+    Acc* const entries = entries_ + bin * bin_entries;
+    std::fill(entries, entries + bin_entries, Acc(0));
+    const int64_t end = bound(a.bin_ptrs, bin + 1, a.entries);
+    for (int64_t at = bound(a.bin_ptrs, bin, a.entries); at < end; ++at) {
+      const int64_t entry = a.entry_idx[at];
+      if (entry != -1 && usable(entry, bin_entries, a.op, "entry_idx", at)) entries[entry] = places_[at];
+    }
+  }
+  void sum_row(int64_t row, int64_t c) {
+    const int64_t most = b_.a.bins * bin_entries, end = bound(b_.a.ptrs, row + 1, most);
+    Acc sum(0);
+    for (int64_t at = bound(b_.a.ptrs, row, most); at < end; ++at) sum += entries_[at];
+    b_.store(row, c, sum);
+  }
+
+ private:
+  static int64_t bound(const void* pointers, int64_t i, int64_t most) {
+    return tp::max(int64_t(0), tp::min(int64_t(static_cast<const I*>(pointers)[i]), most));
+  }
+
+  Bound b_;
+  Acc *places_, *entries_;
+};
+
+}  // namespace tp::sparse
