@@ -175,11 +175,10 @@ struct CollectBin {
       }
 #pragma unroll
       for (int j = 0; j < bunch; ++j) {
-        const unsigned low = item_places(entry[j].x), high = item_places(entry[j].y);
-        items[low & 0xffff] = product[j].v[0];
-        items[low >> 16] = product[j].v[1];
-        items[high & 0xffff] = product[j].v[2];
-        items[high >> 16] = product[j].v[3];
+        put_item(items, entry[j].x & 0xffff, product[j].v[0]);
+        put_item(items, entry[j].x >> 16, product[j].v[1]);
+        put_item(items, entry[j].y & 0xffff, product[j].v[2]);
+        put_item(items, entry[j].y >> 16, product[j].v[3]);
       }
     }
   }

@@ -10,17 +10,16 @@ template <class Acc>
 struct BinShape {
   static constexpr int items = bin_entries, threads = 1024, places = items / threads;
   static constexpr int blocks = sizeof(Acc) <= 4 ? 2 : 1;
-  static constexpr int bytes = (items + 4) * int(sizeof(Acc));  // one item more takes what has no place
+  static constexpr int bytes = items * int(sizeof(Acc));
   using Four = block::Vector<Acc, 4>;
 };
 
 // Where item i of a bin lies: lanes that go through stretches of 16 side by side, by fours, meet in no bank.
 TP_DEVICE inline int item_place(int i) { return i ^ (i >> 3 & 28); }
-// Of two at once, 16 bits each; whatever is no item gets the place behind all.
-TP_DEVICE inline unsigned item_places(unsigned two) {
-  constexpr unsigned past = unsigned(bin_entries) << 16 | bin_entries, bits = 28u << 16 | 28u;
-  const unsigned i = __vminu2(two, past);
-  return i ^ (i >> 3 & bits);
+// Puts a product where it belongs; what is no item of the bin belongs nowhere.
+template <class Acc>
+TP_DEVICE void put_item(Acc* items, unsigned i, Acc product) {
+  if (i < unsigned(bin_entries)) items[item_place(int(i))] = product;
 }
 
 // `collect.entries` entries; collect(bin, items) puts the products of a bin at their places.

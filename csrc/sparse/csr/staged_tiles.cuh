@@ -100,7 +100,7 @@ struct CollectStaged {
 #pragma unroll
       for (int j = 0; j < bunch; ++j) product[j] = int64_t(from[j]) < entries ? sorted[from[j]] : Acc(0);
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) items[item_places(to[j]) & 0xffff] = product[j];
+      for (int j = 0; j < bunch; ++j) put_item(items, to[j], product[j]);
     }
   }
 };
