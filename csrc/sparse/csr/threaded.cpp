@@ -1,7 +1,7 @@
 // Rows of any lengths, on threads: lay the end of each row behind its last entry, as one more item, and cut the items
 // into equal shares. What a share has of the first row that ends in it, and of the one that it leaves open, is joined
 // with other shares afterwards, in order.
-#include "sparse/threaded.h"
+#include "sparse/csr/float_rows.h"
 
 namespace tp {
 namespace {
@@ -10,9 +10,8 @@ using namespace sparse;
 
 constexpr int64_t rows_a_step = 32, short_row = 12;
 
-// y of rows first to last - 1, whose entries, begin to end - 1, have been checked. Every entry takes a load from x, so
-// nothing is gained by vectors, and putting them together would take longer than the sum. Of short rows one running sum
-// each: what they take is the end of the loop, which the processor cannot foresee.
+// y of rows first to last - 1, whose entries, begin to end - 1, have been checked; float32 has float_rows.h. Of short
+// rows one running sum each: what they take is the end of the loop, which the processor cannot foresee.
 template <class Add, class B>
 void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
   using T = typename B::Value;
@@ -56,7 +55,6 @@ struct Plain {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 struct Fused {
-  static float product(float a, float b, float sum) { return __builtin_fmaf(a, b, sum); }
   static double product(double a, double b, double sum) { return __builtin_fma(a, b, sum); }
   template <class A>
   static A product(A a, A b, A sum) {
@@ -68,12 +66,16 @@ __attribute__((target("avx2,fma"), optimize("no-tree-slp-vectorize"), flatten)) 
     const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
   sum_rows<Fused>(b, first, last, begin, end);
 }
+bool has_avx2() {
+  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return has;
+}
 template <class B>
 void sum_checked_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
-  static const bool fused = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  fused ? sum_rows_fused(b, first, last, begin, end) : sum_rows<Plain>(b, first, last, begin, end);
+  has_avx2() ? sum_rows_fused(b, first, last, begin, end) : sum_rows<Plain>(b, first, last, begin, end);
 }
 #else
+bool has_avx2() { return false; }
 template <class B>
 void sum_checked_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
   sum_rows<Plain>(b, first, last, begin, end);
@@ -93,7 +95,7 @@ class CsrShares {
       : context_(context), b_(matrix.bind(simt::Pointers{})), items_(b_.a.entries + b_.a.rows) {
     // As many shares whatever the threads, which take about the same each: multiples of 8, unless there is little.
     const int64_t k = tp::min(b_.a.k, columns_a_strip);
-    const int64_t least = ceil_div(int64_t(1 << 13), k), most = ceil_div(items_a_share, k), eights = 8;
+    const int64_t least = ceil_div(int64_t(1 << 14), k), most = ceil_div(items_a_share, k), eights = 8;
     const int64_t rounds = tp::min(ceil_div(items_, most * eights), int64_t(64));
     size_ = tp::max(least, ceil_div(items_, tp::max(int64_t(1), rounds) * eights));
     count_ = tp::max(int64_t(1), ceil_div(items_, size_));
@@ -176,23 +178,38 @@ class CsrShares {
     return a.k == 1 && !a.perm && !a.sums && !a.before && !a.y0;
   }
   void sum_plain_rows(int64_t share, const Stop& from, const Stop& to) {
-    const auto one = [](int64_t i) { return i; };
-    int64_t entry = from.entry, next = entry;
+    int64_t entry = from.entry;
     if (from.row < to.row) {
-      next = tp::max(entry, b_.pointer(from.row + 1));
-      check(entry, next);
-      *ended(share) = dot_run(b_.values, b_.col_idx, b_.x, entry, next, one);
+      const int64_t next = tp::max(entry, b_.pointer(from.row + 1));
+      *ended(share) = sum_run(entry, next);
+      sum_rows(from.row + 1, to.row, next);
+      entry = tp::max(next, b_.pointer(to.row));
     }
-    for (int64_t row = from.row + 1, last; row < to.row;
-         row = last) {  // some rows at a time, so that they stay in cache
+    *open(share) = sum_run(entry, to.entry);
+  }
+  Wide sum_run(int64_t begin, int64_t end) const {
+#ifdef TP_FLOAT_ROWS
+    if constexpr (std::is_same<T, float>::value) {
+      if (has_avx2()) return float_rows::sum_run(b_, begin, end);
+    }
+#endif
+    check(begin, end);
+    return dot_run(b_.values, b_.col_idx, b_.x, begin, end, [](int64_t i) { return i; });
+  }
+  // Rows first to last - 1, whose entries begin with `entry`: some at a time, so that they stay in cache.
+  void sum_rows(int64_t first, int64_t last, int64_t entry) const {
+#ifdef TP_FLOAT_ROWS
+    if constexpr (std::is_same<T, float>::value) {
+      if (has_avx2()) return float_rows::sum_rows(b_, first, last);
+    }
+#endif
+    for (int64_t row = first, stop; row < last; row = stop) {
+      stop = tp::min(row + rows_a_step, last);
+      const int64_t next = tp::max(entry, b_.pointer(stop));
+      check(entry, next);
+      sum_checked_rows(b_, row, stop, entry, next);
       entry = next;
-      last = tp::min(row + rows_a_step, to.row);
-      next = tp::max(entry, b_.pointer(last));
-      check(entry, next);
-      sum_checked_rows(b_, row, last, entry, next);
     }
-    check(next, to.entry);
-    *open(share) = dot_run(b_.values, b_.col_idx, b_.x, next, to.entry, one);
   }
 
   void check(int64_t begin, int64_t end) const {
