@@ -16,6 +16,7 @@ struct BinShape {
 
 // Where item i of a bin lies: lanes that go through stretches of 16 side by side, by fours, meet in no bank.
 TP_DEVICE inline int item_place(int i) { return i ^ (i >> 3 & 28); }
+
 // Puts a product where it belongs; what is no item of the bin belongs nowhere.
 template <class Acc>
 TP_DEVICE void put_item(Acc* items, unsigned i, Acc product) {
