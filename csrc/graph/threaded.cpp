@@ -1,12 +1,14 @@
 // The search on host threads, that changes its direction (Beamer, Asanović and Patterson 2012): push from a queue while
 // few edges leave the frontier, pull from a bitmap while they are many. A push looks at those edges. A pull looks, for
 // each vertex not reached, at one edge after another until one comes from the frontier: at as many as one such edge has
-// on average among all edges, or at all that are left. Whichever is less is done, a pushed edge counting for several,
-// since it writes; and all is pushed where there are no in-edges. Pushing resumes once the frontier shrinks and is less
+// on average among all edges, or at all that are left. Whichever is less is done, and all is pushed where there are no
+// in-edges. An edge of a push counts for several of a pull where it waits for memory, and for a fraction where it does
+// not, since what costs time then is the branches of the pull. Pushing resumes once the frontier shrinks and is less
 // than 1 / 18 of the vertices.
 //
 // A vertex belongs to who first gives it a parent; later offers from the same level may bring the parent down. So the
-// threads share a queue and race for its places, and levels and parents come out the same.
+// threads share a queue and race for its places, and levels and parents come out the same. One thread alone pushes
+// small levels, and all of a graph that its cache holds, by a loop over a list of edges, without atomics or branches.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -16,8 +18,9 @@
 namespace tp::graph {
 namespace {
 
-constexpr int64_t pushed = 4, beta = 18;  // pushed: what an edge costs there, in edges of a pull
-constexpr int64_t serial = 1 << 14;       // vertices or edges of a level, below which other threads do not pay
+constexpr int64_t beta = 18;
+constexpr int64_t serial = 1 << 14;  // vertices or edges of a level, below which other threads do not pay
+constexpr int64_t cached = 1 << 18;  // vertices, below which what is known of each lies in a core's cache
 
 template <class T>
 T load(const T& x) {
@@ -30,6 +33,17 @@ class Search {
   using Word = uint64_t;
   static constexpr int64_t bits = 64;
 
+  // What parents_ holds while one thread pushes: the least stays. A parent of this level bears the highest bit, so that
+  // those of earlier levels are less, and none is the greatest.
+  using Claim = typename std::make_unsigned<Id>::type;
+  static constexpr Claim none = Claim(-1), offered = Claim(1) << (8 * sizeof(Id) - 1);
+
+  static constexpr int64_t piece = 256, row = 8;  // vertices that are listed at once, and the most edges of such a one
+  struct Offers {
+    Id to[piece * row];
+    Claim from[piece * row];
+  };
+
   Search(const Args& args, Context& context)
       : args_(args),
         context_(context),
@@ -37,23 +51,29 @@ class Search {
         in_(adjacency<Row, Id>(args.in, args)),
         levels_(args.levels),
         parents_(static_cast<Id*>(args.parents)),
+        pushed_(args.vertices < cached ? 0.1 : 4),
+        counts_(args.vertices >= cached ||
+                (in_.ids != nullptr && double(args.vertices) < pushed_ * double(args.edges))),
         words_(ceil_div(args.vertices, bits)),
         queue_(context.workspace<Id>(args.vertices + 1)) {}
 
   void run() {
     int64_t edges = start(), edges_left = args_.edges;
     while (begin_ < end_ && level_ <= args_.max_level) {
-      if (in_.ids != nullptr && pull_cost(edges, edges_left) < double(pushed) * double(edges)) {
+      if (in_.ids != nullptr && pull_cost(edges, edges_left) < pushed_ * double(edges)) {
         pull_while_it_pays();
         edges = 1;  // one push, at least, before the next change
       } else {
         edges_left -= edges;
-        edges = tp::max(edges, end_ - begin_) < serial ? push_alone() : push();
+        const bool alone = args_.vertices < cached || tp::max(edges, end_ - begin_) < serial;
+        edges = alone ? push_alone() : push();
       }
     }
   }
 
  private:
+  Claim* claims() { return reinterpret_cast<Claim*>(parents_); }
+
   // How many edges a pull is expected to look at, and vertices at least, where so many leave the frontier.
   double pull_cost(int64_t edges, int64_t edges_left) const {
     const double each = double(args_.edges) / double(tp::max(edges, int64_t(1)));
@@ -113,31 +133,91 @@ class Search {
     gathered.clear();
   }
 
-  // The next level from the queue; how many edges leave it. One thread needs no atomics, and no branch that nobody can
-  // foretell: each neighbour is written to the end of the queue, which moves on if it was not reached.
+  // Takes `from` as the parent of `to` if it is the first or the smallest of this level, without a branch: `to` is
+  // written to the end of the queue, which moves on if nobody had reached it.
+  void take(Id to, Claim from, int64_t& tail) {
+    Claim& claim = claims()[to];
+    const Claim old = claim;
+    claim = tp::min(old, from);
+    queue_[tail] = to;
+    Claim next;
+    tail += __builtin_add_overflow(old, Claim(1), &next);  // if it was none
+  }
+
+  // Offers all edges of a long row. Where most is reached, eight neighbours at a time are seen to take no offer.
+  __attribute__((noinline)) int64_t push_row(Id vertex, int64_t tail) {
+    const Claim from = offered | Claim(vertex);
+    const uint64_t vertices = uint64_t(args_.vertices);
+    const int64_t end = out_.end(vertex);
+    int64_t edge = out_.begin(vertex);
+    for (; edge + 8 <= end; edge += 8) {
+      bool takes = false;
+      for (int64_t i = edge; i < edge + 8; ++i) {
+        if (uint64_t(out_[i]) >= vertices) return refuse();
+        takes |= claims()[out_[i]] > from;
+      }
+      for (int64_t i = edge; takes && i < edge + 8; ++i) take(out_.ids[i], from, tail);
+    }
+    for (; edge < end; ++edge) {
+      if (uint64_t(out_[edge]) >= vertices) return refuse();
+      take(out_.ids[edge], from, tail);
+    }
+    return tail;
+  }
+
+  // Lists what the edges of short rows offer, `row` of them at a time whatever the length, so that no loop ends where
+  // nobody can foretell it; the next row overwrites the excess. How many there are.
+  int64_t list(int64_t first, int64_t last, Offers& offers, int64_t& tail) {
+    const int64_t whole = args_.edges - row;
+    int64_t count = 0;
+    for (int64_t i = first; i < last; ++i) {
+      const Id vertex = queue_[i];
+      const int64_t begin = out_.rows[vertex];
+      const uint64_t degree = uint64_t(out_.rows[vertex + 1]) - uint64_t(begin);
+      if (degree > uint64_t(row) || begin < 0 || begin > whole) {
+        tail = push_row(vertex, tail);
+        continue;
+      }
+      std::copy_n(out_.ids + begin, row, offers.to + count);
+      std::fill_n(offers.from + count, row, offered | Claim(vertex));
+      count += int64_t(degree);
+    }
+    return count;
+  }
+
+  // The next level from the queue by one thread, which needs no atomics; how many edges leave it, if that matters.
   int64_t push_alone() {
     const int32_t level = int32_t(level_++);
-    int64_t tail = end_, leave = 0;
-    for (int64_t i = begin_; i < end_; ++i) {
-      const Id vertex = queue_[i];
-      const int64_t end = out_.end(vertex);
-      for (int64_t edge = out_.begin(vertex); edge < end; ++edge) {
-        const int64_t neighbor = out_[edge];
-        if (!is_vertex(neighbor, args_, edge)) continue;
-        const int32_t theirs = levels_[neighbor];
-        const Id parent = parents_[neighbor];
-        const bool fresh = theirs == unreached, better = fresh | ((theirs == level) & (parent > vertex));
-        if (!better) continue;
-        levels_[neighbor] = level;
-        parents_[neighbor] = vertex;
-        queue_[tail] = Id(neighbor);
-        tail += fresh;
+    const uint64_t vertices = uint64_t(args_.vertices);
+    Offers offers;
+    int64_t tail = end_;
+    for (int64_t first = begin_; first < end_; first += piece) {
+      const int64_t count = list(first, tp::min(first + piece, end_), offers, tail);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < count; ++i) {
+        if (uint64_t(offers.to[i]) >= vertices) return refuse();
+        take(offers.to[i], offers.from[i], tail);
       }
     }
     begin_ = end_;
     end_ = tail;
-    for (int64_t i = begin_; i < end_; ++i) leave += out_.degree(queue_[i]);
+    for (int64_t i = begin_; i < end_; ++i) {
+      const Id vertex = queue_[i];
+      claims()[vertex] &= ~offered;
+      levels_[vertex] = level;
+    }
+    int64_t leave = 0;
+    for (int64_t i = begin_; counts_ && i < end_; ++i) leave += out_.degree(queue_[i]);
     return leave;
+  }
+
+  // Raises for the first edge of the frontier that leads to no vertex.
+  __attribute__((noinline, cold)) int64_t refuse() {
+    for (int64_t i = begin_; i < end_; ++i) {
+      const int64_t end = out_.end(queue_[i]);
+      for (int64_t edge = out_.begin(queue_[i]); edge < end; ++edge) is_vertex(out_[edge], args_, edge);
+    }
+    return 0;
   }
 
   // The same by all threads.
@@ -229,6 +309,8 @@ class Search {
   const Adjacency<const Row*, const Id*> out_, in_;
   int32_t* levels_;
   Id* parents_;
+  double pushed_;  // what an edge of a push costs, in edges of a pull
+  bool counts_;    // whether all edges from one level may be enough for a pull, or for other threads
   int64_t words_;
   Id* queue_;  // levels one after another; the last is [begin_, end_)
   int64_t begin_ = 0, end_ = 0, level_ = 1;
@@ -238,7 +320,6 @@ class Search {
 }  // namespace
 
 void threaded(const Args& args, Context& context) {
-  if (args.vertices + args.edges < serial) return sequential(args, context);
   with_types(args, [&](auto row, auto id) { Search<decltype(row), decltype(id)>(args, context).run(); });
 }
 
