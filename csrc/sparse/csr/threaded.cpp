@@ -93,11 +93,13 @@ class CsrShares {
  public:
   CsrShares(const M& matrix, Context& context)
       : context_(context), b_(matrix.bind(simt::Pointers{})), items_(b_.a.entries + b_.a.rows) {
-    // As many shares whatever the threads, which take about the same each: multiples of 8, unless there is little.
-    const int64_t k = tp::min(b_.a.k, columns_a_strip);
-    const int64_t least = ceil_div(int64_t(1 << 14), k), most = ceil_div(items_a_share, k), eights = 8;
-    const int64_t rounds = tp::min(ceil_div(items_, most * eights), int64_t(64));
-    size_ = tp::max(least, ceil_div(items_, tp::max(int64_t(1), rounds) * eights));
+    // As many shares whatever the threads, which take about the same each: 1, 2, 4 or a multiple of 8.
+    const int64_t most = ceil_div(items_a_share, tp::min(b_.a.k, columns_a_strip));
+    const int64_t eights = tp::min(items_ / (8 * most) + 1, int64_t(64));
+    int64_t shares = 1;
+    while (shares < 8 && shares * most < items_) shares *= 2;
+    if (shares == 8) shares *= eights;
+    size_ = tp::max(int64_t(1), ceil_div(items_, shares));
     count_ = tp::max(int64_t(1), ceil_div(items_, size_));
   }
 
