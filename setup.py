@@ -6,6 +6,7 @@ mean to torch.utils.cpp_extension. csrc/CMakeLists.txt builds the same library f
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -25,8 +26,12 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 CSRC = Path("csrc")
 BINDINGS = CSRC / "torch/python.cpp"
 LIBRARY = "torch_patterns.libtorch_patterns"
-PRECOMPILED = Path("build/precompiled/torch.h")  # torch's headers: half the time of each file of csrc/torch
-GLUE = '#pragma GCC optimize("O1")'  # for calls of what others compiled, and for the templates of those headers
+# How each group of C++ files is optimized, and the headers that are precompiled for it: half the time of most files.
+GROUPS = {
+    "kernels": ("-O3", "core/simt.h", "algorithm"),
+    "simulations": ("-Og", "core/simt.h", "algorithm"),  # .cu without CUDA, in a third of -O3's time
+    "glue": ("-O1", "torch/autograd.h", "torch/library.h"),  # csrc/torch: calls of what others compiled
+}
 
 
 def find_nvcc() -> bool:
@@ -37,25 +42,16 @@ def find_nvcc() -> bool:
 WITH_CUDA = os.environ.get("USE_CUDA", "1") != "0" and torch.version.cuda is not None and find_nvcc()
 
 
-def library_sources() -> list[str]:
-    """Every .cpp and .cu of csrc but the bindings. Without CUDA a .cu is C++: a .cpp includes it."""
-    sources = set()
-    for path in (*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")):
-        if path.suffix == ".cu" and not WITH_CUDA:  # a simulation: -Og takes a third of -O3's time to compile it
-            path = generated(path, '#pragma GCC optimize("Og")')
-        elif path.parent == CSRC / "torch":
-            path = generated(path, f'#include "{ROOT / PRECOMPILED}"', GLUE)
-        sources.add(path)
-    return sorted(map(str, sources - {generated_path(BINDINGS)}))
-
-
-def generated_path(path: Path) -> Path:
-    return Path("build/cpp", path.relative_to(CSRC).with_suffix(path.suffix.removesuffix(".cpp") + ".cpp"))
-
-
-def generated(path: Path, *lines: str) -> Path:
-    """A source with some lines before it."""
-    return write(generated_path(path), *lines, f'#include "{ROOT / path}"')
+def library_sources() -> dict[str, list[str]]:
+    """Every .cpp and .cu of csrc but the bindings, by group. Without CUDA a .cu is C++: a .cpp includes it."""
+    sources = {group: [] for group in GROUPS}
+    for path in sorted({*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")} - {BINDINGS}):
+        if path.suffix == ".cu" and not WITH_CUDA:
+            simulation = Path("build/cpp", path.relative_to(CSRC).with_suffix(".cu.cpp"))
+            sources["simulations"].append(str(write(simulation, f'#include "{ROOT / path}"')))
+        else:
+            sources["glue" if path.parent == CSRC / "torch" else "kernels"].append(str(path))
+    return sources
 
 
 def write(path: Path, *lines: str) -> Path:
@@ -78,9 +74,9 @@ def extension(name: str, sources: list[str], **options):
         include_dirs=[str(ROOT / CSRC)],
         define_macros=[("TP_WITH_CUDA", None), ("TP_CUDA_VERSION", f'"{torch.version.cuda}"')] if WITH_CUDA else [],
         extra_compile_args={
-            # at::parallel_for is serial without -fopenmp; the runtime is the one torch loads. torch's headers silence
-            # what they compare for themselves, but not once they are precompiled.
-            "cxx": ["-O3", "-g0", "-fopenmp", "-Wno-sign-compare"],
+            # at::parallel_for is serial without -fopenmp; the runtime is the one torch loads. What headers silence for
+            # themselves they do not once they are precompiled: torch's comparisons, vectors of inlined functions.
+            "cxx": ["-O1", "-g0", "-fopenmp", "-Wno-sign-compare", "-Wno-psabi"],
             "nvcc": ["-O3", "--expt-relaxed-constexpr", "-lineinfo", *half_operators],
         },
         **options,
@@ -100,40 +96,58 @@ class Build(cpp_extension.BuildExtension):
         return super().get_ext_filename(fullname)
 
     def build_extension(self, ext):
-        if ext.name != LIBRARY:
-            ext.library_dirs.append(str(Path(self.get_ext_fullpath(LIBRARY)).parent))
-        shared, self.build_temp = self.build_temp, str(Path(self.build_temp, ext.name))  # one build.ninja each
+        shared = self.build_temp
         try:
-            if ext.name == LIBRARY:
-                self.precompile(ext)
+            if ext is library:
+                self.compile_groups()
+            else:
+                ext.library_dirs.append(str(Path(self.get_ext_fullpath(LIBRARY)).parent))
+            self.build_temp = str(Path(shared, ext.name))  # one build.ninja each
             super().build_extension(ext)
         except RuntimeError as failed:  # the compiler has said what is wrong: no traceback
             raise CompileError(f"{ext.name}: {failed}") from failed
         finally:
             self.build_temp = shared
 
-    def precompile(self, ext):
-        """torch.h.gch, which GCC takes for torch.h if it was made with the same flags: hence as one of the sources."""
-        write(PRECOMPILED, GLUE, *(f"#include <{header}>" for header in ("torch/autograd.h", "torch/library.h")))
+    def compile_groups(self):
+        """All but the kernels. Torch's headers keep one core busy: what can do without them is compiled meanwhile."""
         self.compiler.src_extensions.append(".h")
-        (header,) = self.compiler.compile(
-            [str(PRECOMPILED)],
-            output_dir=str(PRECOMPILED.parent),
+        with ThreadPoolExecutor() as pool:
+            pool.submit(self.compile, bindings, bindings.sources, bindings.name)  # if it fails, it will again
+            flags = {group: pool.submit(self.precompile, group) for group in GROUPS if sources[group]}
+            for group in ("simulations", "glue"):
+                if sources[group]:
+                    library.extra_objects += self.compile(library, sources[group], group, flags[group].result())
+        library.extra_compile_args["cxx"] += flags["kernels"].result()
+
+    def precompile(self, group):
+        """The flags of a group. GCC takes NAME.h.gch for NAME.h if it was made with the same other flags."""
+        optimization, *headers = GROUPS[group]
+        header = write(Path("build/precompiled", f"{group}.h"), *(f"#include <{name}>" for name in headers))
+        (made,) = self.compile(library, [str(header)], f"{group}.h", [optimization])
+        target = header.with_suffix(".h.gch")
+        if not target.exists() or not target.samefile(made):
+            target.unlink(missing_ok=True)
+            target.hardlink_to(made)
+        return [optimization, "-include", str(ROOT / header)]
+
+    def compile(self, ext, sources, folder, flags=()):
+        return self.compiler.compile(
+            sources,
+            output_dir=str(Path(self.build_temp, folder)),
             macros=ext.define_macros,
             include_dirs=ext.include_dirs,
-            extra_postargs=ext.extra_compile_args,
+            debug=self.debug,
+            extra_postargs={**ext.extra_compile_args, "cxx": [*ext.extra_compile_args["cxx"], *flags]},
         )
-        target = PRECOMPILED.with_suffix(".h.gch")
-        if not target.exists() or not target.samefile(header):
-            target.unlink(missing_ok=True)
-            target.hardlink_to(header)
 
 
 # The C++ runtime that torch uses. A static one would be a second copy in the process, and the two do not share their
 # locales: a message that holds a number would crash.
 RUNTIME = "-l:libstdc++.so.6"
 
-library = extension(LIBRARY, library_sources(), extra_link_args=["-Wl,-soname,libtorch_patterns.so", RUNTIME])
+sources = library_sources()
+library = extension(LIBRARY, sources["kernels"], extra_link_args=["-Wl,-soname,libtorch_patterns.so", RUNTIME])
 library.libraries.remove("torch_python")
 bindings = extension(
     "torch_patterns._C",

@@ -76,11 +76,10 @@ def test_setup_and_cmake_build_the_same_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr("setuptools.setup", lambda **_: None)
     monkeypatch.chdir(ROOT)
-    of_setup = set()
-    for path in runpy.run_path(str(ROOT / "setup.py"))["library"].sources:
-        if path.startswith("build/cpp/"):  # with lines before it; a kernel, built as C++, by another name
-            path = path.removeprefix("build/cpp/").replace(".cu.cpp", ".cu")
-        of_setup.add(path.removeprefix("csrc/"))
+    groups = runpy.run_path(str(ROOT / "setup.py"))["sources"].values()
+    # A kernel that is built as C++ has another name.
+    names = {path.removeprefix("build/cpp/").replace(".cu.cpp", ".cu") for paths in groups for path in paths}
+    of_setup = {name.removeprefix("csrc/") for name in names}
     assert of_setup == of_cmake
 
 
