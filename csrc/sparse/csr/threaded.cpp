@@ -105,8 +105,8 @@ class CsrShares {
 
   void run() {
     const int64_t k = b_.a.k;
-    Wide alone[2];
-    partial_ = count_ == 1 && k == 1 ? alone : context_.workspace<Wide>(2 * count_ * k);
+    Wide few[64];  // memory of the caller's takes as long as some thousand entries
+    partial_ = 2 * count_ * k <= 64 ? few : context_.workspace<Wide>(2 * count_ * k);
     parallel(context_, count_, [this](int64_t i) { sum_share(i); });
     join();
   }
