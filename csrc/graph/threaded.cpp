@@ -38,9 +38,9 @@ class Search {
   using Claim = typename std::make_unsigned<Id>::type;
   static constexpr Claim none = Claim(-1), offered = Claim(1) << (8 * sizeof(Id) - 1);
 
-  static constexpr int64_t piece = 256, row = 8;  // vertices that are listed at once, and the most edges of such a one
+  static constexpr int64_t piece = 256, row = 12;  // vertices that are listed at once, and the most edges of such a one
   struct Offers {
-    Id to[piece * row];
+    Id to[(piece + 2) * row];  // more than it takes: what is written together shall not lie a multiple of pages apart
     Claim from[piece * row];
   };
 
