@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "graph/graph.h"
@@ -82,10 +83,18 @@ void check_batched(const Search& s) {
 // ---- checks of values
 
 void check_vertices(const char* op, const Named& ids, int64_t vertices) {
-  const Tensor flat = ids.tensor.reshape(-1).to(at::kLong);
-  const Tensor wrong = at::logical_or(flat.lt(0), flat.ge(vertices));
-  if (!wrong.any().item<bool>()) return;
-  const int64_t first = wrong.to(at::kByte).argmax().item<int64_t>();
+  const Tensor flat = ids.tensor.reshape(-1).to(at::kLong).contiguous();
+  int64_t first = 0;
+  if (flat.is_cpu()) {  // for a few sources tensor operators would take as long as a search
+    const int64_t *const id = flat.const_data_ptr<int64_t>(), *const end = id + flat.numel();
+    const auto* const wrong = std::find_if(id, end, [&](int64_t i) { return i < 0 || i >= vertices; });
+    if (wrong == end) return;
+    first = wrong - id;
+  } else {
+    const Tensor wrong = at::logical_or(flat.lt(0), flat.ge(vertices));
+    if (!wrong.any().item<bool>()) return;
+    first = wrong.to(at::kByte).argmax().item<int64_t>();
+  }
   TORCH_CHECK_INDEX(false, op, ": ", ids.name, "[", first, "] is ", flat[first].item<int64_t>(),
                     ", which is out of range: expected 0 to ", vertices - 1);
 }
