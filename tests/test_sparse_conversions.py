@@ -157,7 +157,6 @@ def test_scattered_columns():
     near = torch.arange(n) // 30 + torch.randint(0, 900, (n,))
     assert not sparse.convert._scattered(near)
     assert sparse.convert._scattered(torch.randint(0, 2**17, (n,)))
-    assert type(tp.csr(torch.tensor([0, n]), near, torch.ones(n), (1, n)).convert("auto")) is tp.ELL
 
 
 @needs_cuda
@@ -209,8 +208,13 @@ def test_options_of_conversions():
         tp.coo(*torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (3, 2**40)).convert("blocked")
     with pytest.raises(RuntimeError, match="BLOCKED of 40 rows.*more than max_bytes 1000;"):
         a.convert("blocked", max_bytes=1000)
-    even = tp.csr(torch.arange(0, 33, 4), torch.arange(32) % 9, torch.ones(32), (8, 9))
-    assert type(even.convert("auto")) is tp.ELL
+
+
+@each_device
+def test_auto(device):
+    even = tp.csr(torch.arange(0, 33, 4), torch.arange(32) % 9, torch.ones(32), (8, 9)).to(device)
+    assert type(even.convert("auto")) is (tp.ELL if device == "cuda" else tp.CSR)
+    assert type(random_matrix(40, 30, 300, device=device).convert("auto")) is tp.CSR
 
 
 @each_device

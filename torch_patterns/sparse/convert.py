@@ -46,8 +46,8 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
 
     Args:
         format: ``"coo"``, ``"csr"``, ``"csc"``, ``"ell"``, ``"hyb"``, ``"jds"``, ``"sell"``, ``"blocked"``, or
-            ``"auto"``, for products with a vector: on CUDA, BLOCKED where 2^24 entries or more are scattered over 2^17
-            to 2^23 columns; else ELL where at most a tenth of it is padding; else CSR.
+            ``"auto"``, for products with a vector: CSR; but on CUDA BLOCKED where 2^24 entries or more are scattered
+            over 2^17 to 2^23 columns, or else ELL where at most a tenth of it is padding.
         width: ELL: of the padded rows, at least the longest (default: that). HYB: how many entries of a row go into
             the padded part (default: the most that a third of the rows have).
         max_bytes: ELL, SELL, BLOCKED: refuse to take more (default: 16 times the bytes of the CSR, at least 64 MiB).
@@ -93,9 +93,10 @@ def row_lengths(a: Matrix) -> Tensor:
 
 def choose(a: Matrix) -> str:
     """The format that ``convert("auto")`` means (waits for the device)."""
+    if not getattr(a, value_fields(a)[0]).is_cuda:
+        return "csr"
     csr = _to_csr(a)
-    many = csr.values.is_cuda and csr.values.shape[0] >= MANY and 1 << 17 <= csr.shape[1] <= 1 << 23
-    if many and _scattered(csr.col_idx):
+    if csr.values.shape[0] >= MANY and 1 << 17 <= csr.shape[1] <= 1 << 23 and _scattered(csr.col_idx):
         return "blocked"
     lengths = _lengths(csr)
     rows = lengths.shape[0]
