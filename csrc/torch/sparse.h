@@ -43,8 +43,8 @@ struct Structure {
 // Dtypes, devices, dimensions and lengths, which is all that can be seen without looking at what the tensors hold. The
 // number of columns of a CSC matrix is told by its pointers.
 void check_structure(const char* op, const Structure& s);
-// Every index and pointer, at the price of one synchronisation: an IndexError or a ValueError tells the first that is
-// wrong.
+// Every index and pointer; waits for the device, once or a few times. An IndexError or a ValueError tells the first
+// that is wrong.
 void check_index_values(const char* op, const Structure& s);
 
 // A product through a permutation of the entries: those of row (or column) i of the matrix are, in the order of the

@@ -63,16 +63,13 @@ void check_structure(const char* op, const Structure& s) {
   const auto dtype = s[0].scalar_type();
   for (size_t i = 0; i < s.index.size(); ++i) {
     const bool padded = i == 1 && (s.format == Format::ell || s.format == Format::hyb);
+    const auto type = s[i].scalar_type();
     if (s.format == Format::blocked && i >= 4) {
-      TORCH_CHECK_TYPE(s[i].scalar_type() == at::kShort, op, ": ", name(i), " must be int16, got ", s[i].scalar_type());
-      TORCH_CHECK_VALUE(s[i].dim() == 1, op, ": ", name(i), " must have one dimension, got shape ", s[i].sym_sizes());
-      check_same_device(op, {{name(0), &s[0]}, {name(i), &s[i]}});
-      continue;
+      TORCH_CHECK_TYPE(type == at::kShort, op, ": ", name(i), " must be int16, got ", type);
+    } else {
+      TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong, op, ": ", name(i), " must be int32 or int64, got ", type);
+      TORCH_CHECK_TYPE(type == dtype, op, ": ", name(0), " is ", dtype, ", ", name(i), " is ", type);
     }
-    TORCH_CHECK_TYPE(s[i].scalar_type() == at::kInt || s[i].scalar_type() == at::kLong, op, ": ", name(i),
-                     " must be int32 or int64, got ", s[i].scalar_type());
-    TORCH_CHECK_TYPE(s[i].scalar_type() == dtype, op, ": ", name(0), " is ", dtype, ", ", name(i), " is ",
-                     s[i].scalar_type());
     TORCH_CHECK_VALUE(s[i].dim() == (padded ? 2 : 1), op, ": ", name(i), " must have ",
                       padded ? "the shape [width, rows]" : "one dimension", ", got shape ", s[i].sym_sizes());
     check_same_device(op, {{name(0), &s[0]}, {name(i), &s[i]}});

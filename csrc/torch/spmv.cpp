@@ -131,7 +131,7 @@ const void* pointer(const Tensor& x) { return x.const_data_ptr(); }
 
 // Where the fields of a format stand in Args.
 void give_structure(sparse::Args& args, const Structure& s) {
-  args.col_idx = pointer(s.columns());
+  if (s.format != Format::blocked) args.col_idx = pointer(s.columns());
   switch (s.format) {
     case Format::coo:
       args.row_idx = pointer(s[0]);
@@ -172,7 +172,6 @@ void give_structure(sparse::Args& args, const Structure& s) {
       args.entry_idx = s[5].const_data_ptr<int16_t>();
       args.blocks = s[1].size(0) - 1;
       args.bins = s[2].size(0) - 1;
-      args.col_idx = nullptr;
       break;
   }
 }

@@ -27,8 +27,8 @@ _CHECKS = """
     Args:
         {args}
         shape: (rows, cols).
-        validate: check what the index tensors hold, too, at the price of one synchronisation; not in a CUDA graph.
-            Without it a wrong index is an error on the CPU, where it is used, and skipped on CUDA.
+        validate: check what the index tensors hold, too, for which the host waits; not in a CUDA graph. Without
+            it a wrong index is an error on the CPU, where it is used, and skipped on CUDA.
 
     Raises:
         IndexError: an index or offset is out of range; the message names argument, first bad position and value.

@@ -108,7 +108,8 @@ class SELL(NamedTuple):
     shape: tuple[int, int]
 
 
-BIN_ENTRIES = 1 << 14  # of BLOCKED: entries of a bin,
+# Of BLOCKED, as csrc/sparse/sparse.h has them.
+BIN_ENTRIES = 1 << 14  # entries of a bin,
 BLOCK_COLUMNS = 1 << 14  # columns of a block,
 OCTET = 8  # and places that runs are whole multiples of
 

@@ -91,11 +91,10 @@ def row_lengths(a: Matrix) -> Tensor:
     return _lengths(_to_csr(a))
 
 
-def choose(a: Matrix) -> str:
+def choose(csr: CSR) -> str:
     """The format that ``convert("auto")`` means (waits for the device)."""
-    if not getattr(a, value_fields(a)[0]).is_cuda:
+    if not csr.values.is_cuda:
         return "csr"
-    csr = _to_csr(a)
     if csr.values.shape[0] >= MANY and 1 << 17 <= csr.shape[1] <= 1 << 23 and _scattered(csr.col_idx):
         return "blocked"
     lengths = _lengths(csr)
@@ -311,8 +310,7 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
     blocks, bins = (cols + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS, (n + BIN_ENTRIES - 1) // BIN_ENTRIES
     runs = blocks * bins
     torch._check(runs >= 0)  # compilers do not find it out
-    most = n + (OCTET - 1) * torch.sym_min(runs, n)  # places
-    _refuse(a, "BLOCKED", most, max_bytes, runs + blocks)
+    _refuse(a, "BLOCKED", n, max_bytes, runs)  # at least
     entry, col = _arange(a.col_idx, n).long(), a.col_idx.clamp(min=0).clamp(max=max(cols - 1, 0))
     counts = _ops.histogram(col.long() // BLOCK_COLUMNS * bins + entry // BIN_ENTRIES, runs + 1).narrow(0, 0, runs)
     octets = (counts + OCTET - 1) // OCTET
@@ -322,6 +320,7 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
     moved = by_bins.narrow(0, 0, runs).view(bins, blocks).T.flatten() - by_blocks.narrow(0, 0, runs)
     total = _size(by_blocks[-1])
     places = OCTET * total
+    _refuse(a, "BLOCKED", places, max_bytes, runs)
     torch._check(places <= torch.iinfo(index).max, lambda: "convert: BLOCKED takes int64 indices here; use 'csr'")
     low = BLOCK_COLUMNS.bit_length() - 1
     order = _ops.argsort(col, 0, False, low, low + max(1, (blocks - 1).bit_length()), index_dtype=index)

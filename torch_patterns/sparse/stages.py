@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from torch_patterns.sorting import argsort, sort, sort_pairs
+from torch_patterns.sparse.containers import BIN_ENTRIES
 
-SIZE = 1 << 14  # entries of a tile, and of a bin
+SIZE = BIN_ENTRIES  # of a tile, too
 MANY = 1 << 24  # so many values of 4 bytes are more than caches hold
 
 

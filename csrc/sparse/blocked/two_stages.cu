@@ -1,7 +1,6 @@
 // Products by blocks of columns, then sums by bins of entries, so that no access to memory is random.
 //   1. Where the entries of a block of columns are multiplied, the block's part of x lies in shared memory. Products
-//   go,
-//      an octet at a time, to the bins of the rows.
+//      go to the bins of their rows, an octet at a time.
 //   2. A bin of products is summed in shared memory (sparse/csr/bins.cuh).
 #include "sparse/matrix.h"
 #ifdef __CUDACC__
@@ -219,6 +218,7 @@ void multiply(M matrix, Context& context) {
   const CollectBin<I, Acc> collect{
       static_cast<const I*>(a.bin_ptrs), a.entry_idx, products, a.entries, a.bins, entries};
   multiply_by_bins(matrix, entries, context, first_stage, collect);
+  check_launch("two_stages");
 }
 
 }  // namespace

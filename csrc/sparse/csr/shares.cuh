@@ -193,7 +193,6 @@ void complete_path(const M& matrix, const block::Path& path, const OpenEnds<type
   const dim3 blocks(unsigned(ceil_div(path.tiles, int64_t(tiles_to_complete(matrix.a.k)))),
                     unsigned(ceil_div(matrix.a.k, int64_t(across))));
   block::launch_early(complete_rows<M>, blocks, complete_threads, 0, context, matrix, path, ends, across);
-  check_launch("merge_path");
 }
 
 // launch(ends) runs the tiles, between the search for them and the completion.
@@ -208,6 +207,7 @@ void by_path(const M& matrix, const block::Path& path, Context& context, Launch 
   find_tiles<<<unsigned(find_blocks), find_threads, 0, cudaStream_t(context.stream)>>>(matrix, path, splits, ends.bad);
   launch(ends);
   complete_path(matrix, path, ends, context);
+  check_launch("merge_path");
 }
 
 }  // namespace tp::sparse

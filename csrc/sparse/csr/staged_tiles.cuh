@@ -125,6 +125,7 @@ void multiply_vector_in_stages(const M& matrix, Context& context) {
                         Stages(a), sorted);
   };
   multiply_by_bins(matrix, a.entries, context, first_stage, CollectStaged<Acc>{Stages(a), sorted, a.entries});
+  check_launch("merge_path");
 }
 
 }  // namespace tp::sparse

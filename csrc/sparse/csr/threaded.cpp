@@ -75,7 +75,6 @@ void sum_checked_rows(const B& b, int64_t first, int64_t last, int64_t begin, in
   has_avx2() ? sum_rows_fused(b, first, last, begin, end) : sum_rows<Plain>(b, first, last, begin, end);
 }
 #else
-bool has_avx2() { return false; }
 template <class B>
 void sum_checked_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
   sum_rows<Plain>(b, first, last, begin, end);
