@@ -72,6 +72,29 @@ def test_dtypes_promote():
         assert spmv(a.to(torch.bfloat16), torch.ones(4, dtype=torch.bfloat16)).dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32))
+def test_numbers_of_columns(dtype):
+    """Vectors on a CPU take columns by 8, 4, 2 and 1, and what is left over with what they took before."""
+    row, col, values, _ = random_matrix(60, 40, 900)
+    long = torch.randint(0, 40, (1300,), generator=torch.Generator().manual_seed(1))  # a row of more than two stretches
+    row, col = torch.cat([row, torch.full_like(long, 7)]), torch.cat([col, long])
+    values = torch.cat([values.clamp(-1, 1), (long % 3 - 1).double()])
+    a = sparse.COO(row, col, values.to(dtype), (60, 40))  # in no order
+    full = dense(a.to(torch.float64))
+    for form, k in itertools.product(("coo", "csr", "csc", "ell"), (*range(1, 36), 40, 63, 64, 65, 72, 127, 130)):
+        b = a if form == "coo" else a.convert(form)
+        x, y, g = (((torch.arange(n * k) * 7 % 11) % 3 - 1).view(n, k).double() for n in (40, 60, 60))
+        assert_equal(spmm(b, x.to(dtype)), (full @ x).to(dtype), f"{form} {k}")
+        assert_equal(spmm(b, x.to(dtype), y.to(dtype)), (full @ x + y).to(dtype), f"{form} {k}, and y")
+        if dtype.is_floating_point:
+            leaves = [t.to(dtype).requires_grad_() for t in (flat(b), x)]
+            of_values, of_x = torch.autograd.grad(spmm(with_values(b, leaves[0]), leaves[1]), leaves, g.to(dtype))
+            assert_equal(of_x, (full.T @ g).to(dtype), f"{form} {k}, gradient of x")
+            if form in ("coo", "csr"):
+                rows, cols = (t.long() for t in b.convert("coo")[:2])
+                assert_equal(of_values, (g[rows] * x[cols]).sum(1).to(dtype), f"{form} {k}, gradient of the values")
+
+
 def test_transposed_product_is_the_product_of_the_transpose():
     for form in FORMATS:
         a = random_matrix(60, 40, 500).convert(form)

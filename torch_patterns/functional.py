@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)  # a private name
+
 
 def transforms_active() -> bool:
     """Whether a torch.func transform surrounds this eager call."""
     if torch.compiler.is_compiling() or torch.jit.is_scripting():
         return False
-    active = getattr(torch._C, "_are_functorch_transforms_active", None)  # a private name: absent means never
-    return active is not None and active()
+    return _transforms_active()
 
 
 def differentiable(op: Callable[..., Any], backward: Callable[..., tuple]) -> Callable[..., Any]:

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "sparse/dense_rows.h"
 #include "sparse/rows.h"
 
 namespace tp::sparse {
 
 constexpr int64_t stretch = 512, items_a_share = 1 << 14;
 constexpr int64_t columns_a_strip = 64;
-constexpr int64_t most_shares = 8;  // of sums, whatever the threads: the result does not depend on them
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
@@ -65,27 +65,49 @@ wide_t<T> dot_run(const T* values, const I* columns, const T* x, int64_t begin, 
 // to[c] += value * x[c].
 template <class Acc, class T>
 void add_scaled(Acc* to, Acc value, const T* x, int64_t n) {
+#ifdef TP_WITH_AVX2
+  if constexpr (is_floating<T>) {
+    if (n >= 8 && has_avx2()) return dense_rows::add_scaled(to, value, x, n);
+  }
+#endif
   for (int64_t c = 0; c < n; ++c) to[c] += value * Acc(x[c]);
 }
 
-// Sums that several shares add to in any place: each has its own, and they are added up in order. f(share, sums).
+// What a share of the entries adds to columns first to first + n - 1 of Y: sums [rows, n].
+template <class Acc>
+struct Strip {
+  int64_t share, shares, first, n;
+  Acc* sums;
+};
+
+// Sums to which entries add in any place: f(strip) for all strips, each of which has sums of its own. Strips of columns
+// do not meet; where there are few of them the entries are shared out too, and what the shares sum is added in order.
 template <class B, class F>
-void scatter_shares(const B& b, int64_t entries, Context& context, F f) {
+void scatter_strips(const B& b, int64_t entries, Context& context, F f) {
   using Acc = typename B::Acc;
-  const int64_t outputs = b.a.rows * b.a.k;
-  const int64_t shares = entries < items_a_share || entries < 2 * b.a.rows ? 1 : most_shares;
+  constexpr int64_t most_shares = 8;  // whatever the threads: the result does not depend on them
+  const int64_t rows = b.a.rows, k = b.a.k, outputs = rows * k;
+  const int64_t width = entries * k < items_a_share ? k : 16, strips = ceil_div(k, width);
+  const bool few = entries < items_a_share || entries < 2 * rows;
+  const int64_t shares = few ? 1 : tp::max(int64_t(1), most_shares / (strips * strips));
   Acc* sums = context.workspace<Acc>(outputs * shares);
-  parallel(context, shares, [&](int64_t i) {
-    std::fill(sums + i * outputs, sums + (i + 1) * outputs, Acc(0));
-    f(i, shares, sums + i * outputs);
+  // Strips of a share lie one behind the other.
+  parallel(context, shares * strips, [&](int64_t i) {
+    const int64_t share = i / strips, first = i % strips * width, n = tp::min(width, k - first);
+    Acc* const own = sums + share * outputs + first * rows;
+    std::fill(own, own + rows * n, Acc(0));
+    f(Strip<Acc>{share, shares, first, n, own});
   });
-  parallel(context, ceil_div(b.a.rows, items_a_share), [&](int64_t piece) {
-    const int64_t end = tp::min(b.a.rows, (piece + 1) * items_a_share);
-    for (int64_t row = piece * items_a_share; row < end; ++row) {
-      for (int64_t c = 0; c < b.a.k; ++c) {
-        Acc sum = sums[row * b.a.k + c];
-        for (int64_t i = 1; i < shares; ++i) sum += sums[i * outputs + row * b.a.k + c];
-        b.store(row, c, sum);
+  const int64_t piece = tp::max(int64_t(1), items_a_share / k);
+  parallel(context, ceil_div(rows, piece), [&](int64_t i) {
+    for (int64_t row = i * piece; row < tp::min(rows, (i + 1) * piece); ++row) {
+      for (int64_t first = 0; first < k; first += width) {
+        const int64_t n = tp::min(width, k - first);
+        Acc* const of_row = sums + first * rows + row * n;
+        for (int64_t j = 1; j < shares; ++j) {
+          for (int64_t c = 0; c < n; ++c) of_row[c] += of_row[j * outputs + c];
+        }
+        for (int64_t c = 0; c < n; ++c) b.store(row, first + c, of_row[c]);
       }
     }
   });

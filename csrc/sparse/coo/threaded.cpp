@@ -49,13 +49,14 @@ void spmv_coo::threaded(const Args& args, Context& context) {
       csr.perm = nullptr;
       return spmv_csr::threaded(csr, context);
     }
-    scatter_shares(b, n, context, [&](int64_t share, int64_t shares, auto* sums) {
-      const int64_t begin = n * share / shares, end = n * (share + 1) / shares, k = args.k;
+    scatter_strips(b, n, context, [&](const auto& strip) {
+      const int64_t begin = n * strip.share / strip.shares, end = n * (strip.share + 1) / strip.shares;
       check_indices(b.row_idx, begin, end, args.rows, args.op, "row_idx");
       check_indices(b.col_idx, begin, end, args.cols, args.op, "col_idx");
       using Acc = typename M::Acc;
       for (int64_t i = begin; i < end; ++i) {
-        add_scaled(sums + int64_t(b.row_idx[i]) * k, Acc(b.values[i]), b.x + int64_t(b.col_idx[i]) * k, k);
+        add_scaled(strip.sums + int64_t(b.row_idx[i]) * strip.n, Acc(b.values[i]),
+                   b.x + int64_t(b.col_idx[i]) * args.k + strip.first, strip.n);
       }
     });
   });

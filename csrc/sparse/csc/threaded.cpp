@@ -8,22 +8,23 @@ void spmv_csc::threaded(const Args& args, Context& context) {
   with_matrix(args, args.cols + 1, [&](const auto& matrix) {
     using Acc = typename std::decay_t<decltype(matrix)>::Acc;
     const auto b = matrix.bind(simt::Pointers{});
-    scatter_shares(b, args.entries, context, [&](int64_t share, int64_t shares, Acc* sums) {
+    scatter_strips(b, args.entries, context, [&](const auto& strip) {
       // The columns that begin in this share of the entries.
       const auto start = [&](int64_t i) {
         int64_t low = 0, high = args.cols;
         while (low < high) {
           const int64_t middle = low + (high - low) / 2;
-          (b.pointer(middle) < args.entries * i / shares ? low : high) =
-              middle + (b.pointer(middle) < args.entries * i / shares);
+          (b.pointer(middle) < args.entries * i / strip.shares ? low : high) =
+              middle + (b.pointer(middle) < args.entries * i / strip.shares);
         }
-        return i == shares ? args.cols : low;
+        return i == strip.shares ? args.cols : low;
       };
-      for (int64_t column = start(share), last = start(share + 1); column < last; ++column) {
+      for (int64_t column = start(strip.share), last = start(strip.share + 1); column < last; ++column) {
         const int64_t begin = b.pointer(column), end = b.pointer(column + 1);
         check_indices(b.row_idx, begin, end, args.rows, args.op, "row_idx");
         for (int64_t i = begin; i < end; ++i) {
-          add_scaled(sums + int64_t(b.row_idx[i]) * args.k, Acc(b.values[i]), b.x + column * args.k, args.k);
+          add_scaled(strip.sums + int64_t(b.row_idx[i]) * strip.n, Acc(b.values[i]),
+                     b.x + column * args.k + strip.first, strip.n);
         }
       }
     });

@@ -7,13 +7,7 @@
 #pragma once
 #include "sparse/threaded.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
-
-#define TP_FLOAT_ROWS  // they exist
-
-#define TP_AVX2 __attribute__((target("avx2,fma")))
-#define TP_AVX2_INLINE TP_AVX2 __attribute__((always_inline)) inline
+#ifdef TP_WITH_AVX2
 
 namespace tp::sparse::float_rows {
 
@@ -128,6 +122,4 @@ TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
 
 }  // namespace tp::sparse::float_rows
 
-#undef TP_AVX2
-#undef TP_AVX2_INLINE
 #endif

@@ -53,7 +53,7 @@ struct Plain {
   }
 };
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef TP_WITH_AVX2
 struct Fused {
   static double product(double a, double b, double sum) { return __builtin_fma(a, b, sum); }
   template <class A>
@@ -62,13 +62,10 @@ struct Fused {
   }
 };
 template <class B>
-__attribute__((target("avx2,fma"), optimize("no-tree-slp-vectorize"), flatten)) void sum_rows_fused(
-    const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
+TP_AVX2 __attribute__((optimize("no-tree-slp-vectorize"), flatten)) void sum_rows_fused(const B& b, int64_t first,
+                                                                                        int64_t last, int64_t begin,
+                                                                                        int64_t end) {
   sum_rows<Fused>(b, first, last, begin, end);
-}
-bool has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return has;
 }
 template <class B>
 void sum_checked_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
@@ -145,7 +142,8 @@ class CsrShares {
     };
     if (plain()) {
       sum_plain_rows(share, from, to);
-    } else if (b_.a.k == 1) {
+    } else {
+      std::vector<Acc> sums(size_t(b_.a.k));
       int64_t checked = entry;
       each([&](int64_t row, int64_t begin, int64_t end) {
         if (checked < end) {
@@ -153,30 +151,23 @@ class CsrShares {
           check(checked, stop);
           checked = stop;
         }
-        const Wide sum = row_sum(begin, end);
         if (row == to.row) {
-          *open(share) = sum;
+          row_sums(begin, end, open(share), sums.data());
         } else if (row == from.row) {
-          *ended(share) = sum;
+          row_sums(begin, end, ended(share), sums.data());
         } else {
-          b_.store(row, 0, Acc(sum));
+          sum_row(row, begin, end, sums);
         }
-      });
-    } else {
-      std::vector<Wide> sums(size_t(b_.a.k));
-      each([&](int64_t row, int64_t begin, int64_t end) {
-        check(begin, end);
-        Wide* const sum = row == to.row ? open(share) : row == from.row ? ended(share) : sums.data();
-        row_sums(begin, end, sum);
-        if (sum == sums.data()) store(row, sum);
       });
     }
   }
 
-  // y = A x and nothing else, of which most products are.
+  // y is the product and nothing else, as in most cases.
+  bool alone() const { return !b_.a.sums && !b_.a.before && !b_.a.y0; }
+  // For a vector, and nothing but y0 is added, which loses nothing if that is done afterwards.
   bool plain() const {
-    const Args& a = b_.a;
-    return a.k == 1 && !a.perm && !a.sums && !a.before && !a.y0;
+    const bool later = std::is_same<T, Acc>::value && !b_.a.sums && !b_.a.before;
+    return b_.a.k == 1 && !b_.a.perm && (alone() || later);
   }
   void sum_plain_rows(int64_t share, const Stop& from, const Stop& to) {
     int64_t entry = from.entry;
@@ -184,12 +175,15 @@ class CsrShares {
       const int64_t next = tp::max(entry, b_.pointer(from.row + 1));
       *ended(share) = sum_run(entry, next);
       sum_rows(from.row + 1, to.row, next);
+      if (b_.a.y0 != nullptr) {
+        for (int64_t row = from.row + 1; row < to.row; ++row) b_.store(row, 0, Acc(b_.y[row]));
+      }
       entry = tp::max(next, b_.pointer(to.row));
     }
     *open(share) = sum_run(entry, to.entry);
   }
   Wide sum_run(int64_t begin, int64_t end) const {
-#ifdef TP_FLOAT_ROWS
+#ifdef TP_WITH_AVX2
     if constexpr (std::is_same<T, float>::value) {
       if (has_avx2()) return float_rows::sum_run(b_, begin, end);
     }
@@ -199,7 +193,7 @@ class CsrShares {
   }
   // Rows first to last - 1, whose entries begin with `entry`: some at a time, so that they stay in cache.
   void sum_rows(int64_t first, int64_t last, int64_t entry) const {
-#ifdef TP_FLOAT_ROWS
+#ifdef TP_WITH_AVX2
     if constexpr (std::is_same<T, float>::value) {
       if (has_avx2()) return float_rows::sum_rows(b_, first, last);
     }
@@ -217,29 +211,58 @@ class CsrShares {
     if (b_.a.perm != nullptr) check_indices(b_.perm, begin, end, b_.a.entries, b_.a.op, "plan_perm");
     check_indices(b_.col_idx, begin, end, b_.a.cols, b_.a.op, "col_idx");
   }
-  Wide row_sum(int64_t begin, int64_t end) const {
-    const I* perm = b_.perm;
-    if (b_.a.perm != nullptr)
-      return dot_run(b_.values, b_.col_idx, b_.x, begin, end, [=](int64_t i) { return int64_t(perm[i]); });
-    return dot_run(b_.values, b_.col_idx, b_.x, begin, end, [](int64_t i) { return i; });
+  // A row that lies in one share; `sums` has room for k of them.
+  void sum_row(int64_t row, int64_t begin, int64_t end, std::vector<Acc>& sums) const {
+    if (end - begin > stretch) {
+      std::vector<Wide> totals(sums.size());
+      row_sums(begin, end, totals.data(), sums.data());
+      store(row, totals.data());
+      return;
+    }
+    if constexpr (std::is_same<T, Acc>::value) {
+      if (alone()) return sum_stretch(begin, end, b_.y + row * b_.a.k);
+    }
+    sum_stretch(begin, end, sums.data());
+#ifdef TP_WITH_AVX2
+    if constexpr (std::is_same<T, half>::value) {
+      if (alone() && has_avx2()) return dense_rows::convert(sums.data(), b_.a.k, b_.y + row * b_.a.k);
+    }
+#endif
+    store(row, sums.data());
   }
-  void row_sums(int64_t begin, int64_t end, Wide* sums) const {
+  void row_sums(int64_t begin, int64_t end, Wide* totals, Acc* sums) const {
     const int64_t k = b_.a.k;
-    Acc partial[columns_a_strip];
+    std::fill(totals, totals + k, Wide(0));
+    for (int64_t stop; begin < end; begin = stop) {
+      stop = tp::min(end, begin + stretch);
+      sum_stretch(begin, stop, sums);
+      for (int64_t c = 0; c < k; ++c) totals[c] += Wide(sums[c]);
+    }
+  }
+  // The sums of a stretch at most.
+  void sum_stretch(int64_t begin, int64_t end, Acc* sums) const {
+    const int64_t k = b_.a.k;
+    const I* const perm = b_.a.perm != nullptr ? b_.perm : nullptr;
+    const auto at = [=](int64_t i) { return perm != nullptr ? int64_t(perm[i]) : i; };
+    if (k == 1) {
+      sums[0] = Acc(dot_run(b_.values, b_.col_idx, b_.x, begin, end, at));
+      return;
+    }
+#ifdef TP_WITH_AVX2
+    if constexpr (is_floating<T>) {
+      if (has_avx2()) return dense_rows::sum(b_, begin, end, sums);
+    }
+#endif
     for (int64_t first = 0; first < k; first += columns_a_strip) {
       const int64_t n = tp::min(columns_a_strip, k - first);
-      std::fill(sums + first, sums + first + n, Wide(0));
-      for (int64_t i = begin; i < end;) {
-        std::fill(partial, partial + n, Acc(0));
-        for (const int64_t last = tp::min(end, i + stretch); i < last; ++i) {
-          const int64_t at = b_.a.perm != nullptr ? int64_t(b_.perm[i]) : i;
-          add_scaled(partial, Acc(b_.values[at]), b_.x + int64_t(b_.col_idx[i]) * k + first, n);
-        }
-        for (int64_t c = 0; c < n; ++c) sums[first + c] += Wide(partial[c]);
+      std::fill(sums + first, sums + first + n, Acc(0));
+      for (int64_t i = begin; i < end; ++i) {
+        add_scaled(sums + first, Acc(b_.values[at(i)]), b_.x + int64_t(b_.col_idx[i]) * k + first, n);
       }
     }
   }
-  void store(int64_t row, const Wide* sums) const {
+  template <class Sum>
+  void store(int64_t row, const Sum* sums) const {
     for (int64_t c = 0; c < b_.a.k; ++c) b_.store(row, c, Acc(sums[c]));
   }
 

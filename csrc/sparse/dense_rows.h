@@ -1,0 +1,165 @@
+// Rows of a dense matrix in vectors, for x86: their weighted sums, which are products with several columns, and dot
+// products of two of them, which are a sampled product.
+#pragma once
+#include "sparse/avx2.h"
+#include "sparse/matrix.h"
+
+#ifdef TP_WITH_AVX2
+#define TP_UNROLL _Pragma("GCC unroll 8")  // what is indexed by a constant lives in registers
+
+namespace tp::sparse::dense_rows {
+
+template <class A, int n>
+struct VectorOf {
+  typedef A type __attribute__((vector_size(n * sizeof(A))));
+};
+template <class A, int n>
+using Vector = typename VectorOf<A, n>::type;
+
+template <int n, class T>
+TP_AVX2_INLINE Vector<acc_t<T>, n> load(const T* from) {
+  using V = Vector<acc_t<T>, n>;
+  if constexpr (std::is_same<T, acc_t<T>>::value) {
+    V to;
+    memcpy(&to, from, sizeof(to));
+    return to;
+  } else if constexpr (std::is_same<T, half>::value) {
+    __m128i bits = _mm_setzero_si128();
+    memcpy(&bits, from, n * sizeof(T));
+    const __m256 floats = _mm256_cvtph_ps(bits);
+    V to;
+    memcpy(&to, &floats, sizeof(to));
+    return to;
+  } else {
+    Vector<uint16_t, n> bits;
+    memcpy(&bits, from, sizeof(bits));
+    return V(__builtin_convertvector(bits, Vector<uint32_t, n>) << 16);
+  }
+}
+
+// to[c] = from[c], rounded.
+TP_AVX2 inline void convert(const float* from, int64_t n, half* to) {
+  for (; n >= 8; n -= 8, from += 8, to += 8) {
+    const __m128i bits = _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
+    memcpy(to, &bits, sizeof(bits));
+  }
+  for (; n > 0; --n) *to++ = half(*from++);
+}
+
+template <class V, class A>
+TP_AVX2_INLINE void store(A* to, V from) {
+  memcpy(to, &from, sizeof(from));
+}
+
+// to[c] = the sum of value times x[column, c] over entries begin to end - 1, for `count` vectors of columns: the first
+// ones side by side from `first` on, one at `last`.
+template <int lanes, int count, class B, class Acc>
+TP_AVX2_INLINE void sum_vectors(const B& b, int64_t begin, int64_t end, int64_t first, int64_t last, Acc* to) {
+  using V = Vector<Acc, lanes>;
+  constexpr int chains = tp::max(1, 4 / count);  // of additions, which take four cycles each
+  const auto* const x = b.x;
+  const auto* const values = b.values;
+  const auto *const columns = b.col_idx, *const perm = b.a.perm != nullptr ? b.perm : nullptr;
+  const int64_t k = b.a.k;
+  V sum[chains][count] = {};
+  const auto add = [&](V* to, int64_t i) TP_AVX2 __attribute__((always_inline)) {
+    const Acc value = load<1>(values + (perm != nullptr ? int64_t(perm[i]) : i))[0];
+    const auto* const row = x + int64_t(columns[i]) * k;
+    TP_UNROLL for (int v = 0; v + 1 < count; ++v) to[v] += value * load<lanes>(row + first + v * lanes);
+    to[count - 1] += value * load<lanes>(row + last);
+  };
+  int64_t i = begin;
+  for (; i + chains <= end; i += chains) {
+    TP_UNROLL for (int j = 0; j < chains; ++j) add(sum[j], i + j);
+  }
+  for (; i < end; ++i) add(sum[0], i);
+  TP_UNROLL for (int v = 0; v < count; ++v) {
+    TP_UNROLL for (int j = 1; j < chains; ++j) sum[0][v] += sum[j][v];
+    store(to + (v + 1 < count ? first + v * lanes : last), sum[0][v]);
+  }
+}
+
+// The same for all columns, of which there are `lanes` or more: the last vector overlaps the one before it.
+template <int lanes, int most, class B, class Acc>
+TP_AVX2_INLINE void sum_all(const B& b, int64_t begin, int64_t end, Acc* to) {
+  const int64_t k = b.a.k, last = k - lanes;
+  int64_t c = 0;
+  if constexpr (most > 2) {
+    for (; k - c > 7 * lanes; c += 8 * lanes) {
+      sum_vectors<lanes, 8>(b, begin, end, c, tp::min(c + 7 * lanes, last), to);
+    }
+    if (k - c > 3 * lanes) {
+      sum_vectors<lanes, 4>(b, begin, end, c, tp::min(c + 3 * lanes, last), to);
+      c += 4 * lanes;
+    }
+  }
+  if (k - c > lanes) {
+    sum_vectors<lanes, 2>(b, begin, end, c, tp::min(c + lanes, last), to);
+    c += 2 * lanes;
+  }
+  if (k > c) sum_vectors<lanes, 1>(b, begin, end, c, last, to);
+}
+
+// to[c] for all c, where the indices have been checked and k is 2 at least.
+template <class B, class Acc>
+TP_AVX2 void sum(const B& b, int64_t begin, int64_t end, Acc* to) {
+  constexpr int lanes = 32 / sizeof(Acc);
+  if (b.a.k >= lanes) {
+    sum_all<lanes, 8>(b, begin, end, to);
+  } else if (lanes > 4 && b.a.k >= 4) {
+    sum_all<4, 2>(b, begin, end, to);
+  } else {
+    sum_all<2, 2>(b, begin, end, to);
+  }
+}
+
+// to[c] += value * x[c].
+template <class T>
+TP_AVX2 void add_scaled(acc_t<T>* to, acc_t<T> value, const T* x, int64_t n) {
+  constexpr int lanes = 32 / sizeof(value);
+  for (; n >= lanes; n -= lanes, to += lanes, x += lanes) store(to, load<lanes>(to) + value * load<lanes>(x));
+  for (; n > 0; --n) *to++ += value * load<1>(x++)[0];
+}
+
+// The sum of the lanes.
+template <class V>
+TP_AVX2_INLINE auto total_of(V v) {
+  constexpr int lanes = sizeof(v) / sizeof(v[0]);
+  if constexpr (lanes == 1) {
+    return v[0];
+  } else {
+    using A = std::decay_t<decltype(v[0])>;
+    Vector<A, lanes / 2> half[2];
+    memcpy(half, &v, sizeof(v));
+    return total_of(half[0] + half[1]);
+  }
+}
+
+// The sum of a[i] times b[i] for i from 0 to n - 1.
+template <class T>
+TP_AVX2_INLINE acc_t<T> dot(const T* a, const T* b, int64_t n) {
+  using Acc = acc_t<T>;
+  constexpr int lanes = 32 / sizeof(Acc);
+  using V = Vector<Acc, lanes>;
+  V sum[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    TP_UNROLL for (int v = 0; v < 4; ++v) sum[v] += load<lanes>(a + i + v * lanes) * load<lanes>(b + i + v * lanes);
+  }
+  for (; i + lanes <= n; i += lanes) sum[0] += load<lanes>(a + i) * load<lanes>(b + i);
+  Acc total = total_of((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  const auto few = [&](auto size) TP_AVX2 __attribute__((always_inline)) {
+    if (n - i < size) return;
+    total += total_of(load<size>(a + i) * load<size>(b + i));
+    i += size;
+  };
+  if constexpr (lanes > 4) few(std::integral_constant<int, 4>{});
+  few(std::integral_constant<int, 2>{});
+  few(std::integral_constant<int, 1>{});
+  return total;
+}
+
+}  // namespace tp::sparse::dense_rows
+
+#undef TP_UNROLL
+#endif
