@@ -86,12 +86,14 @@ class CsrShares {
   using Wide = wide_t<T>;
   using Bound = decltype(std::declval<M>().bind(simt::Pointers{}));
 
+  static constexpr int64_t most_shares = 512;
+
  public:
   CsrShares(const M& matrix, Context& context)
       : context_(context), b_(matrix.bind(simt::Pointers{})), items_(b_.a.entries + b_.a.rows) {
     // As many shares whatever the threads, which take about the same each: 1, 2, 4 or a multiple of 8.
     const int64_t most = ceil_div(items_a_share, tp::min(b_.a.k, columns_a_strip));
-    const int64_t eights = tp::min(items_ / (8 * most) + 1, int64_t(64));
+    const int64_t eights = tp::min(items_ / (8 * most) + 1, most_shares / 8);
     int64_t shares = 1;
     while (shares < 8 && shares * most < items_) shares *= 2;
     if (shares == 8) shares *= eights;
@@ -111,26 +113,25 @@ class CsrShares {
   struct Stop {
     int64_t row, entry;
   };
-  // Where item d lies: its row is the first whose end is not before it.
-  Stop stop(int64_t d) const {
-    int64_t low = 0, high = b_.a.rows;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      if (b_.pointer(middle + 1) + middle < d) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
+  // Where a share begins, at item d: its row is the first whose end is not before it.
+  Stop start_of(int64_t share) const {
+    const int64_t d = tp::min(share * size_, items_);
+    int64_t row = 0;
+    for (int64_t n = b_.a.rows; n > 0;) {  // without a branch, which would be wrong every other time
+      const int64_t half = n / 2, middle = row + half;
+      const bool before = b_.pointer(middle + 1) + middle < d;
+      row = before ? middle + 1 : row;
+      n = before ? n - half - 1 : half;
     }
-    return {low, d - low};
+    return {row, d - row};
   }
-  Stop start_of(int64_t share) const { return stop(tp::min(share * size_, items_)); }
   // What a share has of the first row that ends in it, and of the one left open.
   Wide* ended(int64_t share) { return partial_ + 2 * share * b_.a.k; }
   Wide* open(int64_t share) { return ended(share) + b_.a.k; }
 
   void sum_share(int64_t share) {
     const Stop from = start_of(share), to = start_of(share + 1);
+    left_open_[share] = to.row;
     int64_t entry = from.entry;
     const auto each = [&](auto sum) {
       for (int64_t row = from.row; row < to.row; ++row) {
@@ -273,7 +274,7 @@ class CsrShares {
     Wide* running = k == 1 ? &alone : many.data();
     int64_t first = 0;
     for (int64_t i = 0; i < count_; ++i) {
-      const int64_t last = start_of(i + 1).row;
+      const int64_t last = left_open_[i];
       const Wide *before = first < last ? ended(i) : open(i), *after = open(i);
       for (int64_t c = 0; c < k; ++c) running[c] += before[c];
       if (first < last) {
@@ -287,6 +288,7 @@ class CsrShares {
   Context& context_;
   Bound b_;
   int64_t items_, size_, count_;
+  int64_t left_open_[most_shares];  // the row that a share leaves open
   Wide* partial_;
 };
 
