@@ -16,34 +16,40 @@ struct VectorOf {
 template <class A, int n>
 using Vector = typename VectorOf<A, n>::type;
 
+// n values of a half type, from the low bits.
+template <int n, class T>
+TP_AVX2_INLINE Vector<float, n> widen(__m128i bits) {
+  const __m256 all = std::is_same<T, half>::value
+                         ? _mm256_cvtph_ps(bits)
+                         : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  Vector<float, n> to;
+  memcpy(&to, &all, sizeof(to));
+  return to;
+}
+
 template <int n, class T>
 TP_AVX2_INLINE Vector<acc_t<T>, n> load(const T* from) {
-  using V = Vector<acc_t<T>, n>;
   if constexpr (std::is_same<T, acc_t<T>>::value) {
-    V to;
+    Vector<T, n> to;
     memcpy(&to, from, sizeof(to));
     return to;
-  } else if constexpr (std::is_same<T, half>::value) {
+  } else {
     __m128i bits = _mm_setzero_si128();
     memcpy(&bits, from, n * sizeof(T));
-    const __m256 floats = _mm256_cvtph_ps(bits);
-    V to;
-    memcpy(&to, &floats, sizeof(to));
-    return to;
-  } else {
-    Vector<uint16_t, n> bits;
-    memcpy(&bits, from, sizeof(bits));
-    return V(__builtin_convertvector(bits, Vector<uint32_t, n>) << 16);
+    return widen<n, T>(bits);
   }
 }
 
 // to[c] = from[c], rounded.
-TP_AVX2 inline void convert(const float* from, int64_t n, half* to) {
-  for (; n >= 8; n -= 8, from += 8, to += 8) {
-    const __m128i bits = _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
-    memcpy(to, &bits, sizeof(bits));
+template <class T>
+TP_AVX2 void convert(const acc_t<T>* from, int64_t n, T* to) {
+  if constexpr (std::is_same<T, half>::value) {
+    for (; n >= 8; n -= 8, from += 8, to += 8) {
+      const __m128i bits = _mm256_cvtps_ph(_mm256_loadu_ps(from), _MM_FROUND_TO_NEAREST_INT);
+      memcpy(to, &bits, sizeof(bits));
+    }
   }
-  for (; n > 0; --n) *to++ = half(*from++);
+  for (; n > 0; --n) *to++ = T(*from++);
 }
 
 template <class V, class A>

@@ -1,7 +1,7 @@
 // Rows of any lengths, on threads: lay the end of each row behind its last entry, as one more item, and cut the items
 // into equal shares. What a share has of the first row that ends in it, and of the one that it leaves open, is joined
 // with other shares afterwards, in order.
-#include "sparse/csr/float_rows.h"
+#include "sparse/csr/row_sums.h"
 
 namespace tp {
 namespace {
@@ -10,9 +10,9 @@ using namespace sparse;
 
 constexpr int64_t rows_a_step = 32, short_row = 12;
 
-// y of rows first to last - 1, whose entries, begin to end - 1, have been checked; float32 has float_rows.h. Of short
-// rows one running sum each: what they take is the end of the loop, which the processor cannot foresee.
-template <class Add, class B>
+// y of rows first to last - 1, whose entries, begin to end - 1, have been checked, where row_sums.h does not serve. Of
+// short rows one running sum each: what they take is the end of the loop, which the processor cannot foresee.
+template <class B>
 void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
   using T = typename B::Value;
   using Acc = typename B::Acc;
@@ -25,7 +25,7 @@ void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t en
     for (int64_t row = first; row < last; ++row) {
       const int64_t stop = stop_of(row);
       Acc sum(0);
-      for (; begin < stop; ++begin) sum = Add::product(Acc(values[begin]), Acc(x[columns[begin]]), sum);
+      for (; begin < stop; ++begin) sum += Acc(values[begin]) * Acc(x[columns[begin]]);
       y[row] = T(sum);
     }
     return;
@@ -37,46 +37,14 @@ void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t en
       const int64_t pause = tp::min(stop, begin + stretch);
       Acc sum[4] = {Acc(0), Acc(0), Acc(0), Acc(0)};
       for (; begin + 4 <= pause; begin += 4) {
-        for (int i = 0; i < 4; ++i) sum[i] = Add::product(Acc(values[begin + i]), Acc(x[columns[begin + i]]), sum[i]);
+        for (int i = 0; i < 4; ++i) sum[i] += Acc(values[begin + i]) * Acc(x[columns[begin + i]]);
       }
-      for (; begin < pause; ++begin) sum[0] = Add::product(Acc(values[begin]), Acc(x[columns[begin]]), sum[0]);
+      for (; begin < pause; ++begin) sum[0] += Acc(values[begin]) * Acc(x[columns[begin]]);
       total += wide_t<T>((sum[0] + sum[1]) + (sum[2] + sum[3]));
     } while (begin < stop);
     y[row] = T(Acc(total));
   }
 }
-
-struct Plain {
-  template <class A>
-  static A product(A a, A b, A sum) {
-    return sum + a * b;
-  }
-};
-
-#ifdef TP_WITH_AVX2
-struct Fused {
-  static double product(double a, double b, double sum) { return __builtin_fma(a, b, sum); }
-  template <class A>
-  static A product(A a, A b, A sum) {
-    return sum + a * b;
-  }
-};
-template <class B>
-TP_AVX2 __attribute__((optimize("no-tree-slp-vectorize"), flatten)) void sum_rows_fused(const B& b, int64_t first,
-                                                                                        int64_t last, int64_t begin,
-                                                                                        int64_t end) {
-  sum_rows<Fused>(b, first, last, begin, end);
-}
-template <class B>
-void sum_checked_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
-  has_avx2() ? sum_rows_fused(b, first, last, begin, end) : sum_rows<Plain>(b, first, last, begin, end);
-}
-#else
-template <class B>
-void sum_checked_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
-  sum_rows<Plain>(b, first, last, begin, end);
-}
-#endif
 
 template <class M>
 class CsrShares {
@@ -95,7 +63,7 @@ class CsrShares {
     const int64_t most = ceil_div(items_a_share, tp::min(b_.a.k, columns_a_strip));
     const int64_t eights = tp::min(items_ / (8 * most) + 1, most_shares / 8);
     int64_t shares = 1;
-    while (shares < 8 && shares * most < items_) shares *= 2;
+    while (shares < 8 && shares * most < 2 * items_) shares *= 2;
     if (shares == 8) shares *= eights;
     size_ = tp::max(int64_t(1), ceil_div(items_, shares));
     count_ = tp::max(int64_t(1), ceil_div(items_, size_));
@@ -118,10 +86,10 @@ class CsrShares {
     const int64_t d = tp::min(share * size_, items_);
     int64_t row = 0;
     for (int64_t n = b_.a.rows; n > 0;) {  // without a branch, which would be wrong every other time
-      const int64_t half = n / 2, middle = row + half;
+      const int64_t skip = n / 2, middle = row + skip;
       const bool before = b_.pointer(middle + 1) + middle < d;
       row = before ? middle + 1 : row;
-      n = before ? n - half - 1 : half;
+      n = before ? n - skip - 1 : skip;
     }
     return {row, d - row};
   }
@@ -185,8 +153,8 @@ class CsrShares {
   }
   Wide sum_run(int64_t begin, int64_t end) const {
 #ifdef TP_WITH_AVX2
-    if constexpr (std::is_same<T, float>::value) {
-      if (has_avx2()) return float_rows::sum_run(b_, begin, end);
+    if constexpr (is_floating<T>) {
+      if (has_avx2()) return row_sums::sum_run(b_, begin, end);
     }
 #endif
     check(begin, end);
@@ -195,15 +163,15 @@ class CsrShares {
   // Rows first to last - 1, whose entries begin with `entry`: some at a time, so that they stay in cache.
   void sum_rows(int64_t first, int64_t last, int64_t entry) const {
 #ifdef TP_WITH_AVX2
-    if constexpr (std::is_same<T, float>::value) {
-      if (has_avx2()) return float_rows::sum_rows(b_, first, last);
+    if constexpr (is_floating<T>) {
+      if (has_avx2()) return row_sums::sum_rows(b_, first, last);
     }
 #endif
     for (int64_t row = first, stop; row < last; row = stop) {
       stop = tp::min(row + rows_a_step, last);
       const int64_t next = tp::max(entry, b_.pointer(stop));
       check(entry, next);
-      sum_checked_rows(b_, row, stop, entry, next);
+      tp::sum_rows(b_, row, stop, entry, next);
       entry = next;
     }
   }
@@ -225,7 +193,7 @@ class CsrShares {
     }
     sum_stretch(begin, end, sums.data());
 #ifdef TP_WITH_AVX2
-    if constexpr (std::is_same<T, half>::value) {
+    if constexpr (is_floating<T>) {
       if (alone() && has_avx2()) return dense_rows::convert(sums.data(), b_.a.k, b_.y + row * b_.a.k);
     }
 #endif
