@@ -15,7 +15,7 @@ namespace tp::sparse::row_sums {
 using dense_rows::load;
 using dense_rows::Vector;
 
-constexpr int64_t most_products = 1024, most_checked = 2048, rows_together = 128;
+constexpr int64_t most_together = 1024, rows_together = 128;
 constexpr int64_t ahead = 1024;   // entries; asked for early, since each sum of rows stops the reading of the arrays
 constexpr int64_t long_row = 10;  // entries, in the mean of the rows that are taken together
 
@@ -180,7 +180,7 @@ TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
   using Acc = typename B::Acc;
   using I = typename B::Position;
   constexpr int some = lanes<Acc>;
-  Acc products[most_products + some], sums[some];
+  Acc products[most_together + some], sums[some];
   int32_t at[rows_together + 1];
   const I* const ptrs = b.ptrs;
   T* const y = b.y;
@@ -189,12 +189,11 @@ TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
     const int64_t begin = b.pointer(row);
     const auto end_of = [&](int64_t stop) { return tp::max(begin, b.pointer(stop)); };
     int64_t end = end_of(next), rows = next - row;
-    const auto most = [&] { return end - begin < long_row * rows ? most_products : most_checked; };
-    for (; rows > 1 && end - begin > most(); rows = next - row) {
+    for (; rows > 1 && end - begin > most_together; rows = next - row) {
       next = row + rows / 2;
       end = end_of(next);
     }
-    if (end - begin > most()) {
+    if (end - begin > most_together) {
       y[row] = T(Acc(sum_run(b, begin, end)));
       continue;
     }

@@ -73,6 +73,7 @@ class CsrShares {
     const int64_t k = b_.a.k;
     Wide few[64];  // memory of the caller's takes as long as some thousand entries
     partial_ = 2 * count_ * k <= 64 ? few : context_.workspace<Wide>(2 * count_ * k);
+    find_starts();
     parallel(context_, count_, [this](int64_t i) { sum_share(i); });
     join();
   }
@@ -81,25 +82,27 @@ class CsrShares {
   struct Stop {
     int64_t row, entry;
   };
-  // Where a share begins, at item d: its row is the first whose end is not before it.
-  Stop start_of(int64_t share) const {
-    const int64_t d = tp::min(share * size_, items_);
-    int64_t row = 0;
-    for (int64_t n = b_.a.rows; n > 0;) {  // without a branch, which would be wrong every other time
-      const int64_t skip = n / 2, middle = row + skip;
-      const bool before = b_.pointer(middle + 1) + middle < d;
-      row = before ? middle + 1 : row;
-      n = before ? n - skip - 1 : skip;
+  // Share i begins at item i * size_, in the first row whose end is not before it. All are sought at once, so that what
+  // they wait for comes together.
+  void find_starts() {
+    for (int64_t i = 0; i <= count_; ++i) starts_[i].row = 0;
+    for (int64_t n = b_.a.rows; n > 0;) {
+      const int64_t skip = ceil_div(n, int64_t(2));
+      for (int64_t i = 0; i <= count_; ++i) {
+        const int64_t last = starts_[i].row + skip - 1;
+        starts_[i].row += b_.pointer(last + 1) + last < item(i) ? skip : 0;
+      }
+      n -= skip;
     }
-    return {row, d - row};
+    for (int64_t i = 0; i <= count_; ++i) starts_[i].entry = item(i) - starts_[i].row;
   }
+  int64_t item(int64_t share) const { return tp::min(share * size_, items_); }
   // What a share has of the first row that ends in it, and of the one left open.
   Wide* ended(int64_t share) { return partial_ + 2 * share * b_.a.k; }
   Wide* open(int64_t share) { return ended(share) + b_.a.k; }
 
   void sum_share(int64_t share) {
-    const Stop from = start_of(share), to = start_of(share + 1);
-    left_open_[share] = to.row;
+    const Stop from = starts_[share], to = starts_[share + 1];
     int64_t entry = from.entry;
     const auto each = [&](auto sum) {
       for (int64_t row = from.row; row < to.row; ++row) {
@@ -242,7 +245,7 @@ class CsrShares {
     Wide* running = k == 1 ? &alone : many.data();
     int64_t first = 0;
     for (int64_t i = 0; i < count_; ++i) {
-      const int64_t last = left_open_[i];
+      const int64_t last = starts_[i + 1].row;
       const Wide *before = first < last ? ended(i) : open(i), *after = open(i);
       for (int64_t c = 0; c < k; ++c) running[c] += before[c];
       if (first < last) {
@@ -256,7 +259,7 @@ class CsrShares {
   Context& context_;
   Bound b_;
   int64_t items_, size_, count_;
-  int64_t left_open_[most_shares];  // the row that a share leaves open
+  Stop starts_[most_shares + 1];
   Wide* partial_;
 };
 
