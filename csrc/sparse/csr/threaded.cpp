@@ -124,9 +124,9 @@ class CsrShares {
           checked = stop;
         }
         if (row == to.row) {
-          row_sums(begin, end, open(share), sums.data());
+          sum_stretches(begin, end, open(share), sums.data());
         } else if (row == from.row) {
-          row_sums(begin, end, ended(share), sums.data());
+          sum_stretches(begin, end, ended(share), sums.data());
         } else {
           sum_row(row, begin, end, sums);
         }
@@ -187,7 +187,7 @@ class CsrShares {
   void sum_row(int64_t row, int64_t begin, int64_t end, std::vector<Acc>& sums) const {
     if (end - begin > stretch) {
       std::vector<Wide> totals(sums.size());
-      row_sums(begin, end, totals.data(), sums.data());
+      sum_stretches(begin, end, totals.data(), sums.data());
       store(row, totals.data());
       return;
     }
@@ -202,7 +202,7 @@ class CsrShares {
 #endif
     store(row, sums.data());
   }
-  void row_sums(int64_t begin, int64_t end, Wide* totals, Acc* sums) const {
+  void sum_stretches(int64_t begin, int64_t end, Wide* totals, Acc* sums) const {
     const int64_t k = b_.a.k;
     std::fill(totals, totals + k, Wide(0));
     for (int64_t stop; begin < end; begin = stop) {
