@@ -203,7 +203,8 @@ def _refuse(a: CSR, name: str, places: int, max_bytes: int | None, runs: int = 0
     pointers = (a.shape[0] + runs) * a.row_ptrs.element_size()
     needed = places * (a.col_idx.element_size() + a.values.element_size()) + pointers
     if torch.compiler.is_compiling():
-        torch._check(needed <= limit, lambda: f"convert: {name} would take more than max_bytes; use 'hyb' or 'csr'")
+        # The message may not use a variable: torch 2.11 does not compile that.
+        torch._check(needed <= limit, lambda: "convert: the format would take more than max_bytes; use 'hyb' or 'csr'")
     elif needed > limit:
         raise RuntimeError(
             f"convert: {name} of {a.shape[0]} rows, {places} places, takes {needed} bytes, more than max_bytes {limit};"
