@@ -73,19 +73,20 @@ def test_dtypes_promote():
 
 
 @pytest.mark.parametrize("index", (torch.int32, torch.int64))
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float32, torch.float64))
 @pytest.mark.parametrize("mean", (0.5, 3, 9, 11, 40, 700, 2000, 5000))
-def test_lengths_of_rows(mean, index):
+def test_lengths_of_rows(mean, dtype, index):
     """Of any lengths, near each other and far apart; a NaN stays in the row that it belongs to."""
     random = torch.Generator().manual_seed(1)
     for spread in (0, 0.3, 2):
         lengths = (mean * (spread * torch.randn(max(5, min(3000, int(30_000 / mean))), generator=random)).exp()).int()
         rows, n = len(lengths), int(lengths.sum())
         row, col = torch.arange(rows).repeat_interleave(lengths), torch.randint(0, 500, (n,), generator=random)
-        values, x, y = (torch.randint(-3, 4, (k,), generator=random).float() for k in (n, 500, rows))
+        values, x, y = (torch.randint(-3, 4, (k,), generator=random).to(dtype) for k in (n, 500, rows))
         a = sparse.COO(row.to(index), col.to(index), values, (rows, 500)).convert("csr")
         want = dense(a.convert("coo").to(torch.float64)) @ x.double()
-        assert_equal(spmv(a, x), want.float(), f"{spread}")
-        assert_equal(spmv(a, x, y), (want + y).float(), f"{spread}, and y")
+        assert_equal(spmv(a, x), want.to(dtype), f"{spread}")
+        assert_equal(spmv(a, x, y), (want + y).to(dtype), f"{spread}, and y")
         x[col[n // 2] if n else 0] = NAN
         struck = torch.zeros(rows, dtype=torch.bool).index_put_((row[x[col].isnan()],), torch.tensor(True))
         assert torch.equal(spmv(a, x).isnan(), struck)

@@ -60,6 +60,8 @@ struct Bound {
     const T value = values[at], factor = x[column * a.k + c];
     return Acc(value) * Acc(factor);
   }
+  // Whether y is the sums and nothing else, as in most cases.
+  TP_HD bool alone() const { return a.sums == nullptr && a.before == nullptr && a.y0 == nullptr; }
   // y of a row and column of Y, from its sum.
   TP_HD void store(int64_t row, int64_t c, Acc sum) const {
     const int64_t i = row * a.k + c;

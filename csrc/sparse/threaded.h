@@ -82,6 +82,7 @@ struct Strip {
 
 // Sums to which entries add in any place: f(strip) for all strips, each of which has sums of its own. Strips of columns
 // do not meet; where there are few of them the entries are shared out too, and what the shares sum is added in order.
+// Each share clears and adds up all of Y: hence the fewer, the more strips there are.
 template <class B, class F>
 void scatter_strips(const B& b, int64_t entries, Context& context, F f) {
   using Acc = typename B::Acc;

@@ -139,6 +139,7 @@ TP_AVX2_INLINE void sum_long_rows(const B& b, int64_t first, int64_t last, int64
   const auto *const columns = b.col_idx, *const ptrs = b.ptrs;
   const auto four = [=](int64_t i) TP_AVX2
       __attribute__((always_inline)) { return load<4>(values + i) * gather(x, columns + i); };
+  const bool alone = b.alone();
   for (int64_t row = first; row < last; ++row) {
     const int64_t stop = tp::max(i, tp::min(int64_t(ptrs[row + 1]), end));
     Vector<Acc, 4> even = {}, odd = {};
@@ -150,7 +151,12 @@ TP_AVX2_INLINE void sum_long_rows(const B& b, int64_t first, int64_t last, int64
       for (; i < stop; ++i) odd[0] += Acc(values[i]) * Acc(x[columns[i]]);
     }
     i = stop;
-    b.y[row] = T(dense_rows::total_of(even + odd));
+    const Acc sum = dense_rows::total_of(even + odd);
+    if (alone) {
+      b.y[row] = T(sum);
+    } else {
+      b.store(row, 0, sum);
+    }
   }
 }
 
@@ -184,6 +190,7 @@ TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
   int32_t at[rows_together + 1];
   const I* const ptrs = b.ptrs;
   T* const y = b.y;
+  const bool alone = b.alone();
   for (int64_t row = first, next; row < last; row = next) {
     next = tp::min(row + rows_together, last);
     const int64_t begin = b.pointer(row);
@@ -194,7 +201,7 @@ TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
       end = end_of(next);
     }
     if (end - begin > most_together) {
-      y[row] = T(Acc(sum_run(b, begin, end)));
+      b.store(row, 0, Acc(sum_run(b, begin, end)));
       continue;
     }
     check_columns(b, begin, end);
@@ -207,13 +214,18 @@ TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
     for (int64_t i = rows; i % some != 0; ++i) at[i + 1] = at[i];
     for (int64_t i = 0; i < rows; i += some) {
       if constexpr (std::is_same<T, Acc>::value) {
-        if (i + some <= rows) {
+        if (alone && i + some <= rows) {
           sum_some(products, at + i, y + row + i);
           continue;
         }
       }
       sum_some(products, at + i, sums);
-      dense_rows::convert(sums, tp::min(int64_t(some), rows - i), y + row + i);
+      const int64_t n = tp::min(int64_t(some), rows - i);
+      if (alone) {
+        dense_rows::convert(sums, n, y + row + i);
+      } else {
+        for (int64_t r = 0; r < n; ++r) b.store(row + i + r, 0, sums[r]);
+      }
     }
   }
 }

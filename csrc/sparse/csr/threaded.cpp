@@ -19,14 +19,13 @@ void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t en
   static_assert(short_row * rows_a_step <= stretch, "a long row among short ones is no longer than a stretch");
   const T *const values = b.values, *const x = b.x;
   const auto *const columns = b.col_idx, *const ptrs = b.ptrs;
-  T* const y = b.y;
   const auto stop_of = [&](int64_t row) { return tp::max(begin, tp::min(int64_t(ptrs[row + 1]), end)); };
   if (end - begin <= short_row * (last - first)) {
     for (int64_t row = first; row < last; ++row) {
       const int64_t stop = stop_of(row);
       Acc sum(0);
       for (; begin < stop; ++begin) sum += Acc(values[begin]) * Acc(x[columns[begin]]);
-      y[row] = T(sum);
+      b.store(row, 0, sum);
     }
     return;
   }
@@ -42,7 +41,7 @@ void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t en
       for (; begin < pause; ++begin) sum[0] += Acc(values[begin]) * Acc(x[columns[begin]]);
       total += wide_t<T>((sum[0] + sum[1]) + (sum[2] + sum[3]));
     } while (begin < stop);
-    y[row] = T(Acc(total));
+    b.store(row, 0, Acc(total));
   }
 }
 
@@ -60,10 +59,10 @@ class CsrShares {
   CsrShares(const M& matrix, Context& context)
       : context_(context), b_(matrix.bind(simt::Pointers{})), items_(b_.a.entries + b_.a.rows) {
     // As many shares whatever the threads, which take about the same each: 1, 2, 4 or a multiple of 8.
-    const int64_t most = ceil_div(items_a_share, tp::min(b_.a.k, columns_a_strip));
-    const int64_t eights = tp::min(items_ / (8 * most) + 1, most_shares / 8);
+    const int64_t enough = ceil_div(items_a_share / 2, tp::min(b_.a.k, columns_a_strip));
+    const int64_t eights = tp::min(items_ / (16 * enough) + 1, most_shares / 8);
     int64_t shares = 1;
-    while (shares < 8 && shares * most < 2 * items_) shares *= 2;
+    while (shares < 8 && shares * enough < items_) shares *= 2;
     if (shares == 8) shares *= eights;
     size_ = tp::max(int64_t(1), ceil_div(items_, shares));
     count_ = tp::max(int64_t(1), ceil_div(items_, size_));
@@ -112,7 +111,7 @@ class CsrShares {
       }
       sum(to.row, entry, to.entry);
     };
-    if (plain()) {
+    if (b_.a.k == 1 && b_.a.perm == nullptr) {
       sum_plain_rows(share, from, to);
     } else {
       std::vector<Acc> sums(size_t(b_.a.k));
@@ -134,22 +133,12 @@ class CsrShares {
     }
   }
 
-  // y is the product and nothing else, as in most cases.
-  bool alone() const { return !b_.a.sums && !b_.a.before && !b_.a.y0; }
-  // For a vector, and nothing but y0 is added, which loses nothing if that is done afterwards.
-  bool plain() const {
-    const bool later = std::is_same<T, Acc>::value && !b_.a.sums && !b_.a.before;
-    return b_.a.k == 1 && !b_.a.perm && (alone() || later);
-  }
   void sum_plain_rows(int64_t share, const Stop& from, const Stop& to) {
     int64_t entry = from.entry;
     if (from.row < to.row) {
       const int64_t next = tp::max(entry, b_.pointer(from.row + 1));
       *ended(share) = sum_run(entry, next);
       sum_rows(from.row + 1, to.row, next);
-      if (b_.a.y0 != nullptr) {
-        for (int64_t row = from.row + 1; row < to.row; ++row) b_.store(row, 0, Acc(b_.y[row]));
-      }
       entry = tp::max(next, b_.pointer(to.row));
     }
     *open(share) = sum_run(entry, to.entry);
@@ -192,12 +181,12 @@ class CsrShares {
       return;
     }
     if constexpr (std::is_same<T, Acc>::value) {
-      if (alone()) return sum_stretch(begin, end, b_.y + row * b_.a.k);
+      if (b_.alone()) return sum_stretch(begin, end, b_.y + row * b_.a.k);
     }
     sum_stretch(begin, end, sums.data());
 #ifdef TP_WITH_AVX2
     if constexpr (is_floating<T>) {
-      if (alone() && has_avx2()) return dense_rows::convert(sums.data(), b_.a.k, b_.y + row * b_.a.k);
+      if (b_.alone() && has_avx2()) return dense_rows::convert(sums.data(), b_.a.k, b_.y + row * b_.a.k);
     }
 #endif
     store(row, sums.data());
@@ -240,9 +229,9 @@ class CsrShares {
 
   void join() {
     const int64_t k = b_.a.k;
-    Wide alone(0);
+    Wide one(0);
     std::vector<Wide> many(size_t(k == 1 ? 0 : k), Wide(0));
-    Wide* running = k == 1 ? &alone : many.data();
+    Wide* running = k == 1 ? &one : many.data();
     int64_t first = 0;
     for (int64_t i = 0; i < count_; ++i) {
       const int64_t last = starts_[i + 1].row;
