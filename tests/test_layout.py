@@ -19,7 +19,7 @@ USES = {
     "segmented": {"reduction", "scan", "histogram", "compact", "merge"},
     "sparse": {"reduction", "scan", "histogram", "compact", "merge", "sort", "segmented"},
     "graph": {"reduction", "scan", "histogram", "compact", "merge", "sort", "segmented", "sparse"},
-    "lenet": {"conv", "pooling"},
+    "lenet": {"conv", "pooling", "layers"},
 }
 TRAITS = {"batched", "commutative", "float_atomics", "host_sync", "quadratic"}
 LINE = re.compile(r'^(RUNG|RUNG_CPU|RUNG_CUDA)\((\w+), "(.+?)", "(.+?)", "(.+?)", "(.+?)", "(.*?)", "(.+)"\)$')

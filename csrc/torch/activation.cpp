@@ -6,7 +6,7 @@
 #include <torch/autograd.h>
 #include <torch/library.h>
 
-#include "lenet/lenet.h"
+#include "layers/layers.h"
 
 namespace tp {
 
@@ -42,7 +42,7 @@ std::pair<Tensor, Tensor> activation_double_backward(const Tensor& into, const T
 
 namespace {
 
-Pattern pattern("activation", lenet::ladder);
+Pattern pattern("activation", layers::ladder);
 
 void check_float(const char* name, const Tensor& x) {
   TORCH_CHECK_TYPE(x.is_floating_point(), name, ": x must be floating point, got ", x.scalar_type());
@@ -65,15 +65,15 @@ Tensor activate_kernel(const char* name, const Tensor& x, Str algorithm) {
   check_float(name, x);
   const Tensor in = x.contiguous();
   Tensor out = at::empty(in.sizes(), in.options());
-  lenet::Args args{};
-  args.step = lenet::Step::activation;
+  layers::Args args{};
+  args.step = layers::Step::activation;
   args.activation = activation_of(name, name);
   args.dtype = dtype_of_tensor(name, in);
   args.rows = 1;
   args.columns = in.numel();
   args.x = in.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(lenet::ladder, lenet::choose, name, algorithm, in, args);
+  run(layers::ladder, layers::choose, name, algorithm, in, args);
   return out;
 }
 
@@ -81,8 +81,8 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& y, Str activation, Str 
   check_pair(grad, y);
   const Tensor g = grad.contiguous(), value = y.contiguous();
   Tensor out = at::empty(g.sizes(), g.options());
-  lenet::Args args{};
-  args.step = lenet::Step::activation_backward;
+  layers::Args args{};
+  args.step = layers::Step::activation_backward;
   args.activation = activation_of("activation_backward", activation);
   args.dtype = dtype_of_tensor("activation_backward", g);
   args.rows = 1;
@@ -90,7 +90,7 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& y, Str activation, Str 
   args.grad = g.const_data_ptr();
   args.y = value.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(lenet::ladder, lenet::choose, "activation_backward", algorithm, g, args);
+  run(layers::ladder, layers::choose, "activation_backward", algorithm, g, args);
   return out;
 }
 
@@ -98,14 +98,14 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& y, Str activation, Str 
 
 Tensor activate_meta(const char* name, const Tensor& x, Str algorithm) {
   check_float(name, x);
-  check_algorithm(lenet::ladder, name, algorithm);
+  check_algorithm(layers::ladder, name, algorithm);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 
 Tensor backward_meta(const Tensor& grad, const Tensor& y, Str activation, Str algorithm) {
   check_pair(grad, y);
   activation_of("activation_backward", activation);
-  check_algorithm(lenet::ladder, "activation_backward", algorithm);
+  check_algorithm(layers::ladder, "activation_backward", algorithm);
   return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 

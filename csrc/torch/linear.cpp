@@ -2,7 +2,7 @@
 //
 // The three matrix products of a fully connected layer are each other's derivatives: linear in x and weight, dgrad in
 // grad and weight, wgrad in grad and x. So every order of derivative is one of them again.
-#include "lenet/linear.h"
+#include "layers/linear.h"
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>

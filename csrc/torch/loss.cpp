@@ -6,18 +6,18 @@
 #include <torch/autograd.h>
 #include <torch/library.h>
 
-#include "lenet/lenet.h"
+#include "layers/layers.h"
 #include "torch/glue.h"
 
 namespace tp {
 namespace {
 
-using lenet::Reduction;
-using lenet::Step;
+using layers::Reduction;
+using layers::Step;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-Pattern pattern("loss", lenet::ladder);
+Pattern pattern("loss", layers::ladder);
 
 // A loss of x [..] and a second tensor; all three have these operators:
 //   name(x, second, reduction, algorithm) -> losses             name_backward(grad, x, second, reduction, algorithm) ->
@@ -112,8 +112,8 @@ void check_labels(const char* name, const Tensor& target, int64_t classes) {
 // ---- kernels: CPU and CUDA alike
 
 template <class Loss>
-lenet::Args common_args(const char* name, const Tensor& x, const Tensor& second, Reduction reduction) {
-  lenet::Args args{};
+layers::Args common_args(const char* name, const Tensor& x, const Tensor& second, Reduction reduction) {
+  layers::Args args{};
   args.reduction = reduction;
   args.dtype = dtype_of_tensor(name, x);
   args.rows = Loss::classifies ? x.size(0) : 1;
@@ -134,10 +134,10 @@ Tensor forward_kernel(const Tensor& x, const Tensor& second, Str reduction, Str 
   check_inputs<Loss>(Loss::name, x, second);
   const Tensor in = x.contiguous(), other = second.contiguous();
   Tensor out = at::empty_symint(loss_shape<Loss>(in, how), in.options());
-  lenet::Args args = common_args<Loss>(Loss::name, in, other, how);
+  layers::Args args = common_args<Loss>(Loss::name, in, other, how);
   args.step = Loss::step;
   args.out = out.mutable_data_ptr();
-  run(lenet::ladder, lenet::choose, Loss::name, algorithm, in, args);
+  run(layers::ladder, layers::choose, Loss::name, algorithm, in, args);
   return out;
 }
 
@@ -148,11 +148,11 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& x, const Tensor& second
   check_grad<Loss>(grad, x, how);
   const Tensor g = grad.contiguous(), in = x.contiguous(), other = second.contiguous();
   Tensor out = at::empty(in.sizes(), in.options());
-  lenet::Args args = common_args<Loss>(Loss::backward, in, other, how);
+  layers::Args args = common_args<Loss>(Loss::backward, in, other, how);
   args.step = Loss::backward_step;
   args.grad = g.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(lenet::ladder, lenet::choose, Loss::backward, algorithm, in, args);
+  run(layers::ladder, layers::choose, Loss::backward, algorithm, in, args);
   return out;
 }
 
@@ -162,7 +162,7 @@ template <class Loss>
 Tensor forward_meta(const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
   const Reduction how = reduction_of(Loss::name, reduction);
   check_inputs<Loss>(Loss::name, x, second);
-  check_algorithm(lenet::ladder, Loss::name, algorithm);
+  check_algorithm(layers::ladder, Loss::name, algorithm);
   return at::empty_symint(loss_shape<Loss>(x, how), x.options());
 }
 
@@ -171,7 +171,7 @@ Tensor backward_meta(const Tensor& grad, const Tensor& x, const Tensor& second, 
   const Reduction how = reduction_of(Loss::backward, reduction);
   check_inputs<Loss>(Loss::backward, x, second);
   check_grad<Loss>(grad, x, how);
-  check_algorithm(lenet::ladder, Loss::backward, algorithm);
+  check_algorithm(layers::ladder, Loss::backward, algorithm);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 

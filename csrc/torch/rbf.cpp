@@ -4,7 +4,7 @@
 #include <torch/autograd.h>
 #include <torch/library.h>
 
-#include "lenet/lenet.h"
+#include "layers/layers.h"
 #include "torch/checks.h"
 
 namespace tp {
@@ -42,8 +42,8 @@ void check_rbf_backward(const Tensor& grad, const Tensor& x, const Tensor& centr
 
 // ---- kernels: CPU and CUDA alike
 
-lenet::Args rbf_args(const Tensor& x, const Tensor& centres, double sigma) {
-  lenet::Args args{};
+layers::Args rbf_args(const Tensor& x, const Tensor& centres, double sigma) {
+  layers::Args args{};
   args.dtype = dtype_of_tensor("rbf", x);
   args.sigma = sigma;
   args.rows = x.size(0);
@@ -58,10 +58,10 @@ Tensor rbf_kernel(const Tensor& x, const Tensor& centres, double sigma, Str algo
   check_rbf("rbf", x, centres, sigma);
   const Tensor points = x.contiguous(), middles = centres.contiguous();
   Tensor out = at::empty({x.size(0), centres.size(0)}, x.options());
-  lenet::Args args = rbf_args(points, middles, sigma);
-  args.step = lenet::Step::rbf;
+  layers::Args args = rbf_args(points, middles, sigma);
+  args.step = layers::Step::rbf;
   args.out = out.mutable_data_ptr();
-  run(lenet::ladder, lenet::choose, "rbf", algorithm, points, args);
+  run(layers::ladder, layers::choose, "rbf", algorithm, points, args);
   return out;
 }
 
@@ -70,12 +70,12 @@ std::tuple<Tensor, Tensor> rbf_backward_kernel(const Tensor& grad, const Tensor&
   check_rbf_backward(grad, x, centres, sigma);
   const Tensor g = grad.contiguous(), points = x.contiguous(), middles = centres.contiguous();
   Tensor grad_x = at::empty(points.sizes(), x.options()), grad_centres = at::empty(middles.sizes(), x.options());
-  lenet::Args args = rbf_args(points, middles, sigma);
-  args.step = lenet::Step::rbf_backward;
+  layers::Args args = rbf_args(points, middles, sigma);
+  args.step = layers::Step::rbf_backward;
   args.grad = g.const_data_ptr();
   args.out = grad_x.mutable_data_ptr();
   args.out_y = grad_centres.mutable_data_ptr();
-  run(lenet::ladder, lenet::choose, "rbf_backward", algorithm, points, args);
+  run(layers::ladder, layers::choose, "rbf_backward", algorithm, points, args);
   return {grad_x, grad_centres};
 }
 
@@ -83,13 +83,13 @@ std::tuple<Tensor, Tensor> rbf_backward_kernel(const Tensor& grad, const Tensor&
 
 Tensor rbf_meta(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
   check_rbf("rbf", x, centres, sigma);
-  check_algorithm(lenet::ladder, "rbf", algorithm);
+  check_algorithm(layers::ladder, "rbf", algorithm);
   return at::empty_symint({x.sym_size(0), centres.sym_size(0)}, x.options());
 }
 std::tuple<Tensor, Tensor> rbf_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& centres, double sigma,
                                              Str algorithm) {
   check_rbf_backward(grad, x, centres, sigma);
-  check_algorithm(lenet::ladder, "rbf_backward", algorithm);
+  check_algorithm(layers::ladder, "rbf_backward", algorithm);
   return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(centres.sym_sizes(), x.options())};
 }
 

@@ -11,7 +11,7 @@ struct Args {
   const void* bias;  // [cols], added to every row, or null
 };
 
-#define TP_RUNGS "lenet/rungs_linear.def"
+#define TP_RUNGS "layers/rungs_linear.def"
 #include "core/ladder.inc"
 
 // The rung that "auto" means.

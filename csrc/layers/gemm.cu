@@ -4,7 +4,7 @@
 // there the bias takes part in the product: [A | 1 0 ...] [B ; bias ; 0 ...] with the inner dimension padded to a
 // multiple of 8, which tensor cores want.
 #include "block/per_output.h"
-#include "lenet/linear.h"
+#include "layers/linear.h"
 
 namespace tp::linear {
 namespace {

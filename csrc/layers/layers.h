@@ -8,7 +8,7 @@
 #include "block/activation.h"
 #include "core/ladder.h"
 
-namespace tp::lenet {
+namespace tp::layers {
 
 enum class Step : int8_t {
   activation,               // out = f(x)
@@ -41,10 +41,10 @@ struct Args {
   void *out, *out_y;
 };
 
-#define TP_RUNGS "lenet/rungs.def"
+#define TP_RUNGS "layers/rungs.def"
 #include "core/ladder.inc"
 
 // The rung that "auto" means.
 const char* choose(const Args&, const Device&);
 
-}  // namespace tp::lenet
+}  // namespace tp::layers

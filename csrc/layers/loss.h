@@ -1,9 +1,9 @@
 // Losses per element or sample, and their gradients.
 #pragma once
 #include "block/per_output.h"
-#include "lenet/lenet.h"
+#include "layers/layers.h"
 
-namespace tp::lenet {
+namespace tp::layers {
 
 // The gradient of each of n reduced losses.
 template <class T, class Array>
@@ -155,4 +155,4 @@ struct CrossEntropyBackward {
   }
 };
 
-}  // namespace tp::lenet
+}  // namespace tp::layers

@@ -1,9 +1,9 @@
 // From Args to the functors of a step, run in one of the ways of block/per_output.h.
 #pragma once
-#include "lenet/loss.h"
-#include "lenet/rbf.h"
+#include "layers/loss.h"
+#include "layers/rbf.h"
 
-namespace tp::lenet {
+namespace tp::layers {
 
 template <class T>
 const T* as(const void* data) {
@@ -100,4 +100,4 @@ void compute(const Args& args, const Run& run) {
   dispatch(FloatTypes{}, args.dtype, "layer", [&](auto type) { compute_as<typename decltype(type)::type>(args, run); });
 }
 
-}  // namespace tp::lenet
+}  // namespace tp::layers

@@ -1,7 +1,7 @@
 // The fully connected layer, an output at a time.
 #pragma once
 #include "block/per_output.h"
-#include "lenet/linear.h"
+#include "layers/linear.h"
 
 namespace tp::linear {
 

@@ -1,9 +1,9 @@
 // Gaussian outputs (§16.2): how near a sample is to the centre of each class.
 #pragma once
 #include "block/per_output.h"
-#include "lenet/lenet.h"
+#include "layers/layers.h"
 
-namespace tp::lenet {
+namespace tp::layers {
 
 // y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)); with `grad`, grad * y / sigma^2: by how much to pull them
 // together.
@@ -64,4 +64,4 @@ struct Pull {
   }
 };
 
-}  // namespace tp::lenet
+}  // namespace tp::layers
