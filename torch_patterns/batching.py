@@ -25,3 +25,14 @@ def loop(op, info, in_dims, *args):
     if isinstance(samples[0], tuple):
         return tuple(torch.stack(outputs) for outputs in zip(*samples, strict=True)), (0,) * len(samples[0])
     return torch.stack(samples), 0
+
+
+def behind_batch(op: str, dim: int, rank: int) -> int:
+    """``dim`` of a sample of ``rank`` dimensions, counted from the front, once a batch dimension stands before them.
+
+    ``IndexError`` as the operator itself gives it, so that ``dim`` never reaches the batch.
+    """
+    size = max(rank, 1)
+    if not -size <= dim < size:
+        raise IndexError(f"{op}: dim {dim} is out of range; expected {-size} to {size - 1}")
+    return dim % size + 1
