@@ -18,13 +18,33 @@ def fold(x: Tensor, batch_dim: int | None, size: int, into: int) -> Tensor:
 
 
 def loop(op, info, in_dims, *args):
-    """One call of ``op`` a sample, whatever is batched, and the results stacked."""
+    """One call of ``op`` per sample, whatever is batched, and the results stacked."""
+    if info.batch_size == 0:
+        return _no_samples(op, in_dims, args)
     samples = []
     for i in range(info.batch_size):
         samples.append(op(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))))
     if isinstance(samples[0], tuple):
         return tuple(torch.stack(outputs) for outputs in zip(*samples, strict=True)), (0,) * len(samples[0])
     return torch.stack(samples), 0
+
+
+def _no_samples(op, in_dims, args):
+    """The results of no calls: of the sizes and dtypes that the operator's Meta kernel tells for a sample."""
+
+    def sample(x, d):
+        if not isinstance(x, Tensor):
+            return x
+        shape = list(x.shape)
+        if d is not None:
+            del shape[d]
+        return x.new_empty(shape, device="meta")
+
+    device = next(x.device for x in args if isinstance(x, Tensor))
+    results = op(*map(sample, args, in_dims))
+    single = not isinstance(results, tuple)
+    stacked = [torch.empty(0, *y.shape, dtype=y.dtype, device=device) for y in ((results,) if single else results)]
+    return (stacked[0], 0) if single else (tuple(stacked), (0,) * len(stacked))
 
 
 def behind_batch(op: str, dim: int, rank: int) -> int:
