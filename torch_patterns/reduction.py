@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import behind_batch
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
-
-_ops = torch.ops.torch_patterns
 
 
 @documented("reduce")
@@ -53,7 +52,7 @@ def reduce(
             over several dimensions.
         TypeError: the dtype is not supported, or mean or logsumexp of integers.
     """
-    return _ops.reduce(x, [dim] if isinstance(dim, int) else dim, op, keepdim, algorithm)
+    return ops.reduce(x, [dim] if isinstance(dim, int) else dim, op, keepdim, algorithm)
 
 
 # ---- vmap: a batch dimension is one more that is kept
@@ -65,6 +64,6 @@ def _(info, in_dims, x, dim=None, op="sum", keepdim=False, algorithm="auto"):
     rank = x.dim() - 1
     dim = [behind_batch("reduce", d, rank) for d in dim or ()]
     if dim and rank:
-        return _ops.reduce(x, dim, op, keepdim, algorithm), 0
-    y = _ops.reduce(x.reshape(x.shape[0], math.prod(x.shape[1:])), [1], op, False, algorithm)
+        return ops.reduce(x, dim, op, keepdim, algorithm), 0
+    y = ops.reduce(x.reshape(x.shape[0], math.prod(x.shape[1:])), [1], op, False, algorithm)
     return (y.reshape(x.shape[0], *(1,) * rank) if keepdim else y), 0

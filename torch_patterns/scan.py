@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import behind_batch, front
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
-
-_ops = torch.ops.torch_patterns
 
 
 @documented("scan")
@@ -45,7 +44,7 @@ def scan(
         ValueError: ``op`` or ``algorithm`` is unknown, or the device does not offer the algorithm.
         TypeError: the dtype is not supported.
     """
-    return _ops.scan(x, dim, op, exclusive, reverse, algorithm)
+    return ops.scan(x, dim, op, exclusive, reverse, algorithm)
 
 
 @documented("linear_recurrence")
@@ -81,7 +80,7 @@ def linear_recurrence(
         TypeError: a dtype is not floating point.
         RuntimeError: shapes do not broadcast, or devices differ.
     """
-    return _ops.linear_recurrence(a, b, dim, initial, reverse, algorithm)
+    return ops.linear_recurrence(a, b, dim, initial, reverse, algorithm)
 
 
 @documented("scan")
@@ -110,7 +109,7 @@ def scan_with_indices(
         ValueError: ``op`` or ``algorithm`` is unknown, or the device does not offer the algorithm.
         TypeError: the dtype is not supported.
     """
-    return _ops.scan_with_indices(x, dim, op, reverse, algorithm)
+    return ops.scan_with_indices(x, dim, op, reverse, algorithm)
 
 
 # ---- vmap: a batch dimension is one more dimension of the array
@@ -121,8 +120,8 @@ def _(info, in_dims, x, dim=-1, op="sum", exclusive=False, reverse=False, algori
     x = x.movedim(in_dims[0], 0)
     dim = behind_batch("scan", dim, x.dim() - 1)
     if x.dim() == 1:
-        return _ops.scan(x.unsqueeze(1), 1, op, exclusive, reverse, algorithm).squeeze(1), 0
-    return _ops.scan(x, dim, op, exclusive, reverse, algorithm), 0
+        return ops.scan(x.unsqueeze(1), 1, op, exclusive, reverse, algorithm).squeeze(1), 0
+    return ops.scan(x, dim, op, exclusive, reverse, algorithm), 0
 
 
 @torch.library.register_vmap("torch_patterns::linear_recurrence")
@@ -133,7 +132,7 @@ def _(info, in_dims, a, b, dim=-1, initial=None, reverse=False, algorithm="auto"
     if initial is not None:
         initial = front(initial, in_dims[3], info.batch_size)
         initial = initial.reshape(initial.shape[0], *(1,) * (rank - initial.dim()), *initial.shape[1:])
-    return _ops.linear_recurrence(a, b, behind_batch("linear_recurrence", dim, rank), initial, reverse, algorithm), 0
+    return ops.linear_recurrence(a, b, behind_batch("linear_recurrence", dim, rank), initial, reverse, algorithm), 0
 
 
 @torch.library.register_vmap("torch_patterns::scan_with_indices")
@@ -141,6 +140,6 @@ def _(info, in_dims, x, dim=-1, op="max", reverse=False, algorithm="auto"):
     x = x.movedim(in_dims[0], 0)
     dim = behind_batch("scan_with_indices", dim, x.dim() - 1)
     if x.dim() == 1:
-        values, indices = _ops.scan_with_indices(x.unsqueeze(1), 1, op, reverse, algorithm)
+        values, indices = ops.scan_with_indices(x.unsqueeze(1), 1, op, reverse, algorithm)
         return (values.squeeze(1), indices.squeeze(1)), (0, 0)
-    return _ops.scan_with_indices(x, dim, op, reverse, algorithm), (0, 0)
+    return ops.scan_with_indices(x, dim, op, reverse, algorithm), (0, 0)

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import front, loop
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
-
-_ops = torch.ops.torch_patterns
 
 
 @documented("segment_reduce")
@@ -42,7 +41,7 @@ def segment_reduce(
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
     """
-    return _ops.segment_reduce(values, offsets, op, validate, algorithm)
+    return ops.segment_reduce(values, offsets, op, validate, algorithm)
 
 
 @documented("segment_reduce")
@@ -66,7 +65,7 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
         ValueError: as ``segment_reduce``, or ``x`` has not one row a segment, or ``n`` is negative.
     """
-    return _ops.segment_expand(x, offsets, n, validate, algorithm)
+    return ops.segment_expand(x, offsets, n, validate, algorithm)
 
 
 @documented("segment_scan")
@@ -103,7 +102,7 @@ def segment_scan(
     Raises:
         IndexError, ValueError, TypeError, RuntimeError: as ``segment_reduce``.
     """
-    return _ops.segment_scan(values, offsets, op, exclusive, reverse, validate, algorithm)
+    return ops.segment_scan(values, offsets, op, exclusive, reverse, validate, algorithm)
 
 
 # ---- vmap: a batch of values is one more dimension of each row; batched offsets take turns
@@ -111,7 +110,7 @@ def segment_scan(
 
 def _register_vmap(name: str, tensors: int) -> None:
     """The rule for an operator whose first ``tensors`` arguments are rows, the next offsets, and the others plain."""
-    op = getattr(_ops, name)
+    op = getattr(torch.ops.torch_patterns, name)
 
     def rule(info, in_dims, *args, **kwargs):
         if in_dims[tensors] is not None:

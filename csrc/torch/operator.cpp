@@ -23,7 +23,9 @@ struct Make {
 };
 template <class T>
 struct Make<T, std::shared_ptr<Node>> {
-  static auto make() { return std::shared_ptr<T>(new T(), [](auto* node) { deleteNode(node); }); }
+  static auto make() {
+    return std::shared_ptr<T>(new T(), [](auto* node) { deleteNode(node); });
+  }
 };
 
 // f(tensor) for every tensor among the arguments, an undefined one where an optional tensor is absent.
@@ -148,11 +150,18 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   const bool grad_mode = at::GradMode::is_enabled();
   bool reverse = false, forward = false;
   const auto given = torch::jit::last(*stack, schema.arguments().size());
-  each_tensor(schema, given, [&](const Tensor& t) {
+  const auto look = [&](const Tensor& t) {
     if (!t.defined()) return;
     reverse = reverse || (grad_mode && t.requires_grad());
     forward = forward || t._fw_grad(0).defined();
-  });
+  };
+  for (const IValue& v : given) {
+    if (v.isTensor()) {
+      look(v.toTensor());
+    } else if (v.isTensorList()) {
+      for (const Tensor& t : v.toTensorVector()) look(t);
+    }
+  }
   if (!reverse && !forward) return call_below(op, keys, stack);
 
   const std::vector<IValue> args(given.begin(), given.end());

@@ -36,7 +36,9 @@ OpId reduction_of(Str name) {
 }
 
 using Dims = std::optional<std::vector<int64_t>>;
-using Mask = std::vector<bool>;  // which dimensions are reduced
+template <class T>
+using PerDim = c10::SmallVector<T, 8>;  // on the stack up to 8 dimensions
+using Mask = PerDim<bool>;              // which dimensions are reduced
 
 // No dimensions, or none named: all of them.
 Mask reduced_dims(int64_t dims, const Dims& dim) {
@@ -81,8 +83,8 @@ Problem check(const Tensor& x, const Dims& dim, Str name) {
 }
 
 template <class Int, class Sizes>
-std::vector<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keepdim) {
-  std::vector<Int> result;
+PerDim<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keepdim) {
+  PerDim<Int> result;
   for (size_t d = 0; d < reduced.size(); ++d) {
     if (!reduced[d]) {
       result.push_back(sizes[d]);
@@ -97,8 +99,8 @@ std::vector<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keep
 
 // The order of the dimensions that makes the reduced ones neighbours: as they are, or, where others stand between them,
 // the kept ones first. `skip`: dimensions that do not matter, for their size is 1.
-std::vector<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
-  std::vector<int64_t> order, last;
+PerDim<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
+  PerDim<int64_t> order, last;
   int changes = 0;
   bool previous = false;
   for (size_t d = 0; d < reduced.size(); ++d) {
@@ -107,7 +109,7 @@ std::vector<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
     changes += reduced[d] && !previous;
     previous = reduced[d];
   }
-  order.insert(order.end(), last.begin(), last.end());
+  order.append(last.begin(), last.end());
   if (changes < 2) std::sort(order.begin(), order.end());
   return order;
 }
@@ -115,8 +117,8 @@ std::vector<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
 // x with its dimensions in that order, and the product of the sizes before, among and after the reduced ones.
 template <class Int>
 struct Lines {
-  std::vector<int64_t> order;
-  std::vector<Int> sizes;
+  PerDim<int64_t> order;
+  PerDim<Int> sizes;
   Int outer = 1, n = 1, inner = 1;
 
   template <class Sizes>
