@@ -65,12 +65,17 @@ std::vector<IValue> with_tensors(const c10::FunctionSchema& schema, at::ArrayRef
 
 bool differentiable(const Tensor& t) { return t.defined() && torch::autograd::isDifferentiableType(t.scalar_type()); }
 
+// Whether the modes look at what becomes of a tensor.
+bool in_reverse(const Tensor& t) { return t.defined() && at::GradMode::is_enabled() && t.requires_grad(); }
+bool in_forward(const Tensor& t) { return t.defined() && t._fw_grad(0).defined(); }
+
 // One call that reverse mode will come back to.
 struct Call : torch::autograd::TraceableFunction {
   const Rules* rules = nullptr;
   std::optional<c10::OperatorHandle> op;
   std::vector<IValue> args;  // without their tensors
   std::vector<SavedVariable> inputs, outputs;
+  SavedVariable recorded;
   std::vector<std::vector<SymInt>> sizes;
   bool released = false;
 
@@ -80,6 +85,7 @@ struct Call : torch::autograd::TraceableFunction {
     for (auto* list : {&inputs, &outputs}) {
       for (SavedVariable& saved : *list) saved.reset_data();
     }
+    recorded.reset_data();
     released = true;
   }
 
@@ -102,7 +108,7 @@ struct Call : torch::autograd::TraceableFunction {
     for (const SavedVariable& saved : inputs) tensors.push_back(saved.unpack());
     for (const SavedVariable& saved : outputs) results.push_back(saved.unpack(getptr()));
     const auto wanted = [&](size_t i) { return task_should_compute_output(i); };
-    const Backward backward(grads, results, sizes, wanted);
+    const Backward backward(grads, results, recorded.unpack(), sizes, wanted);
     variable_list found = rules->vjp(*op, with_tensors(op->schema(), args, tensors), backward);
     found.resize(n);
     for (size_t i = 0; i < n; ++i) {
@@ -117,17 +123,17 @@ void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
 }
 
-Tensor primal_of(const Tensor& t) { return t.defined() && t._fw_grad(0).defined() ? t._fw_primal(0) : t; }
+Tensor primal_of(const Tensor& t) { return in_forward(t) ? t._fw_primal(0) : t; }
 
 void set_tangents(const c10::OperatorHandle& op, at::ArrayRef<IValue> args, const Rules& rules, const Tensors& inputs,
-                  const Tensors& results) {
+                  const Tensors& results, const Tensor& recorded) {
   Tensors primals, tangents;
   for (const Tensor& t : inputs) {
     primals.push_back(primal_of(t));
     tangents.push_back(t.defined() ? t._fw_grad(0) : Tensor());
   }
   const auto primal_args = with_tensors(op.schema(), args, primals);
-  const Tensors found = rules.jvp(op, primal_args, Forward(primals, std::move(tangents), results));
+  const Tensors found = rules.jvp(op, primal_args, Forward(primals, std::move(tangents), results, recorded));
   for (size_t i = 0; i < results.size() && i < found.size(); ++i) {
     if (found[i].defined() && differentiable(results[i])) results[i]._set_fw_grad(found[i], 0, false);
   }
@@ -147,13 +153,11 @@ void pass_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
 
 void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const Rules& rules) {
   const auto& schema = op.schema();
-  const bool grad_mode = at::GradMode::is_enabled();
   bool reverse = false, forward = false;
   const auto given = torch::jit::last(*stack, schema.arguments().size());
   const auto look = [&](const Tensor& t) {
-    if (!t.defined()) return;
-    reverse = reverse || (grad_mode && t.requires_grad());
-    forward = forward || t._fw_grad(0).defined();
+    reverse = reverse || in_reverse(t);
+    forward = forward || in_forward(t);
   };
   for (const IValue& v : given) {
     if (v.isTensor()) {
@@ -167,7 +171,13 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   const std::vector<IValue> args(given.begin(), given.end());
   Tensors inputs, results;
   each_tensor(schema, args, [&](const Tensor& t) { inputs.push_back(t); });
-  call_below(op, keys, stack);
+  Tensor recorded;
+  if (rules.record) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    rules.record(stack, recorded);
+  } else {
+    call_below(op, keys, stack);
+  }
   for (const IValue& v : torch::jit::last(*stack, schema.returns().size())) results.push_back(v.toTensor());
   if (std::none_of(results.begin(), results.end(), differentiable)) return;
 
@@ -178,9 +188,16 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     node->args = args;
     node->set_next_edges(torch::autograd::collect_next_edges(inputs));
     node->keep(inputs);
-    for (const Tensor& y : results) torch::autograd::set_history(differentiable(y) ? y : Tensor(), node);
+    node->recorded = SavedVariable(recorded, false);
+    for (size_t i = 0; i < results.size(); ++i) {
+      bool recorded = false;
+      for (size_t j = 0; differentiable(results[i]) && j < inputs.size(); ++j) {
+        recorded = recorded || (in_reverse(inputs[j]) && rules.depends(op, args, i, j));
+      }
+      torch::autograd::set_history(recorded ? results[i] : Tensor(), node);
+    }
   }
-  if (forward) set_tangents(op, args, rules, inputs, results);
+  if (forward) set_tangents(op, args, rules, inputs, results, recorded);
   if (reverse) {  // after the tangents are set: a vjp that is differentiated forward reads them from the saved results
     for (size_t i = 0; i < results.size(); ++i) {
       node->outputs.emplace_back(rules.keeps_output(op, args, i) ? results[i] : Tensor(), true);

@@ -13,9 +13,13 @@
 //     Tensors jvp(const Forward& f) const;       // forward mode: the tangent of each result
 //     bool keeps(size_t input) const;            // whether vjp reads this tensor argument (if absent: it does)
 //     bool keeps_output(size_t output) const;    // whether vjp reads this result (if absent: it does not)
+//     bool depends(size_t output, size_t input) const;  // on this argument, in the sense of vjp (if absent: it does)
 //     Autocast autocast() const;                 // what runs in which precision under autocast (if absent: as given)
 //   };
 //   TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan>(m); }
+//
+// One whose derivatives need what its kernel does not give has a method `record(Tensor& recorded) const`: where a
+// derivative is asked for, it gives by other operators what the kernel would, and leaves a tensor for vjp and jvp.
 //
 // define() registers everything from it; call(Scan{x, 0, true}) calls it through the dispatcher, as Python does. vjp
 // and jvp are written with calls and torch's own operators, which dispatch again. So one formula serves reverse and
@@ -46,14 +50,16 @@ enum class Autocast { none, float32, lower };
 // What a vjp is given. Tensor arguments are numbered in the order of the schema, those of a Tensor[] one by one.
 class Backward {
  public:
-  Backward(const Tensors& grads, const Tensors& outputs, const std::vector<std::vector<SymInt>>& sizes,
+  Backward(const Tensors& grads, const Tensors& outputs, Tensor recorded, const std::vector<std::vector<SymInt>>& sizes,
            std::function<bool(size_t)> wanted)
-      : grads_(grads), outputs_(outputs), sizes_(sizes), wanted_(std::move(wanted)) {}
+      : grads_(grads), outputs_(outputs), recorded_(std::move(recorded)), sizes_(sizes), wanted_(std::move(wanted)) {}
 
   // The gradient of a result; undefined if none flows. At least one of all results is defined.
   const Tensor& grad(size_t output = 0) const { return grads_[output]; }
   // A result that keeps_output named.
   const Tensor& output(size_t output = 0) const { return outputs_[output]; }
+  // What `record` left.
+  const Tensor& recorded() const { return recorded_; }
   // Whether the gradient of a tensor argument is needed.
   bool wants(size_t input) const { return wanted_(input); }
   // The sizes of a tensor argument, kept or not.
@@ -61,6 +67,7 @@ class Backward {
 
  private:
   const Tensors &grads_, &outputs_;
+  Tensor recorded_;
   const std::vector<std::vector<SymInt>>& sizes_;
   std::function<bool(size_t)> wanted_;
 };
@@ -68,16 +75,21 @@ class Backward {
 // What a jvp is given. The struct's own tensors are the primals.
 class Forward {
  public:
-  Forward(Tensors primals, Tensors tangents, Tensors outputs)
-      : primals_(std::move(primals)), tangents_(std::move(tangents)), outputs_(std::move(outputs)) {}
+  Forward(Tensors primals, Tensors tangents, Tensors outputs, Tensor recorded)
+      : primals_(std::move(primals)),
+        tangents_(std::move(tangents)),
+        outputs_(std::move(outputs)),
+        recorded_(std::move(recorded)) {}
 
   // The tangent of a tensor argument; undefined stands for zero. At least one is defined.
   const Tensor& tangent(size_t input = 0) const { return tangents_[input]; }
   Tensor tangent_or_zero(size_t input) const;
   const Tensor& output(size_t output = 0) const { return outputs_[output]; }
+  const Tensor& recorded() const { return recorded_; }
 
  private:
   Tensors primals_, tangents_, outputs_;
+  Tensor recorded_;
 };
 
 // The sum of two terms of a tangent or gradient, either of which may be undefined, which stands for zero.
@@ -98,6 +110,7 @@ inline void unbox(double& to, const IValue& v) { to = v.toDouble(); }
 inline void unbox(Str& to, const IValue& v) { to = v.toStringView(); }
 inline void unbox(SymInt& to, const IValue& v) { to = v.toSymInt(); }
 inline void unbox(at::Scalar& to, const IValue& v) { to = v.toScalar(); }
+inline void unbox(at::ScalarType& to, const IValue& v) { to = v.toScalarType(); }
 inline void unbox(std::vector<int64_t>& to, const IValue& v) { to = v.toIntVector(); }
 inline void unbox(std::vector<SymInt>& to, const IValue& v) { to = v.toSymIntVector(); }
 template <class T>
@@ -209,6 +222,8 @@ struct Rules {
   Tensors (*jvp)(const c10::OperatorHandle&, Args, const Forward&);
   bool (*keeps)(const c10::OperatorHandle&, Args, size_t input);
   bool (*keeps_output)(const c10::OperatorHandle&, Args, size_t output);
+  bool (*depends)(const c10::OperatorHandle&, Args, size_t output, size_t input);
+  void (*record)(Stack* stack, Tensor& recorded);  // null if absent
 };
 
 // The Autograd kernel: calls what lies below, then records the call for reverse mode and gives the results tangents,
@@ -247,9 +262,22 @@ TP_HAS(meta)
 TP_HAS(vjp)
 TP_HAS(keeps)
 TP_HAS(keeps_output)
+TP_HAS(depends)
+TP_HAS(record)
 TP_HAS(autocast)
 TP_HAS(tags)
 #undef TP_HAS
+
+template <class Op>
+constexpr auto recorder_of() -> decltype(Rules::record) {
+  if constexpr (has_record<Op>::value) {
+    return [](Stack* stack, Tensor& recorded) {
+      on_stack(stack, count_arguments(Op::schema),
+               [&](Rules::Args args) { return unboxed<Op>(args).record(recorded); });
+    };
+  }
+  return nullptr;
+}
 
 template <class Op>
 constexpr Rules rules_of = {
@@ -262,7 +290,12 @@ constexpr Rules rules_of = {
     [](const c10::OperatorHandle&, Rules::Args args, size_t output) {
       if constexpr (has_keeps_output<Op>::value) return unboxed<Op>(args).keeps_output(output);
       return false;
-    }};
+    },
+    [](const c10::OperatorHandle&, Rules::Args args, size_t output, size_t input) {
+      if constexpr (has_depends<Op>::value) return unboxed<Op>(args).depends(output, input);
+      return true;
+    },
+    recorder_of<Op>()};
 
 template <class Op>
 void run_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {

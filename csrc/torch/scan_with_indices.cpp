@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "scan/scan.h"
+#include "torch/compact.h"
 #include "torch/gradient.h"
 #include "torch/scan.h"
 #include "torch/segmented.h"
@@ -56,9 +57,6 @@ TwoTensors ScanWithIndices::meta() const {
 namespace {
 
 Tensor sum_over_runs(const Tensor& grad, const Tensor& indices, int64_t dim, bool reverse) {
-  static const auto compact_padded =
-      op<TwoTensors(const Tensor&, const Tensor&, const at::Scalar&, Str)>("compact_padded");
-  static const auto unpack = op<Tensor(const Tensor&, const Tensor&, Str)>("compact_backward");
   const auto in_scan_order = [&](const Tensor& x) {
     const Tensor lines = x.movedim(dim, -1);
     return (reverse ? lines.flip(-1) : lines).contiguous();
@@ -66,10 +64,10 @@ Tensor sum_over_runs(const Tensor& grad, const Tensor& indices, int64_t dim, boo
   const Tensor g = in_scan_order(grad), leads = in_scan_order(indices == positions_of(indices, dim)).flatten();
   const SymInt n = leads.sym_size(0);
   const Tensor all = at::arange(n, indices.options());
-  const Tensor starts = std::get<0>(compact_padded.call(all, leads, n, "auto"));
+  const Tensor starts = std::get<0>(call(CompactPadded{all, leads, n, "auto"}));
   const Tensor offsets = at::cat({starts, at::full_symint({1}, n, indices.options())});
   const Tensor sums = call(SegmentReduce{g.flatten(), offsets, "sum", false, "auto"});
-  const Tensor result = unpack.call(sums, leads, "auto").view_symint(g.sym_sizes());
+  const Tensor result = call(CompactBackward{sums, leads, "auto"}).view_symint(g.sym_sizes());
   return (reverse ? result.flip(-1) : result).movedim(-1, dim).contiguous();
 }
 
