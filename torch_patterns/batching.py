@@ -56,3 +56,17 @@ def behind_batch(op: str, dim: int, rank: int) -> int:
     if not -size <= dim < size:
         raise IndexError(f"{op}: dim {dim} is out of range; expected {-size} to {size - 1}")
     return dim % size + 1
+
+
+def vmap_rule(name: str):
+    """Registers the decorated function as the vmap rule of ``torch_patterns::name``, for all but empty batches."""
+    op = getattr(torch.ops.torch_patterns, name)
+
+    def register(rule):
+        def whole(info, in_dims, *args):
+            return rule(info, in_dims, *args) if info.batch_size else _no_samples(op, in_dims, args)
+
+        torch.library.register_vmap(f"torch_patterns::{name}", whole)
+        return rule
+
+    return register
