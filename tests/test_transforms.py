@@ -263,7 +263,7 @@ def test_sparse_constructors_and_solvers():
         a = dense(v)
         spd = a @ a.T + torch.eye(n, dtype=v.dtype)
         matrix = tp.csr(torch.arange(0, n * n + 1, n), torch.arange(n).repeat(n), spd.flatten(), (n, n))
-        return tp.solvers.conjugate_gradient(matrix, b, tol=1e-14)[0]
+        return tp.solvers.conjugate_gradient(matrix, b, rtol=1e-14)[0]
 
     for transform in (jacrev, jacfwd):
         for got, want in zip(transform(by_cg, (0, 1))(values, x), jacrev(solved, (0, 1))(values, x), strict=True):
