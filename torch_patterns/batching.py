@@ -69,7 +69,7 @@ def vmap_rule(name: str):
 
     def register(rule):
         def whole(info, in_dims, *args):
-            return rule(info, in_dims, *args) if info.batch_size else _no_samples(op, in_dims, args)
+            return rule(info, in_dims, *args) if info.batch_size else loop(op, info, in_dims, *args)
 
         torch.library.register_vmap(f"torch_patterns::{name}", whole)
         return rule

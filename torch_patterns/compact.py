@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import front, loop
+from torch_patterns.calls import ops
 from torch_patterns.registry import algorithms, documented
 
 _ops = torch.ops.torch_patterns
@@ -32,7 +33,7 @@ def compact(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> Tensor:
         ValueError: ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported, or ``mask`` is not bool.
     """
-    return _ops.compact(x, mask, algorithm)
+    return ops.compact(x, mask, algorithm)
 
 
 @documented("compact")
@@ -45,8 +46,8 @@ def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str =
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         mask: bool; of the shape of ``x``, or of its leading dimensions, which then choose rows.
-        fill: what stands behind the kept elements; a number that the dtype of ``x`` can hold: whole for integers, of any
-            truth for bool, rounded to a float.
+        fill: what stands behind the kept elements; a number that the dtype of ``x`` can hold: whole for integers,
+            rounded for floats.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -58,7 +59,7 @@ def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str =
         ValueError: ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported, or ``mask`` is not bool.
     """
-    return _ops.compact_padded(x, mask, fill, algorithm)
+    return ops.compact_padded(x, mask, fill, algorithm)
 
 
 # ---- the size that nobody knows, for compilers

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.modules.utils import _pair
 
 from torch_patterns.batching import vmap_rule
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -47,7 +48,7 @@ def conv2d(
         ValueError: the algorithm is unknown or not offered by the device.
         TypeError: the dtype is not supported.
     """
-    return _ops.conv2d(x, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups, algorithm)
+    return ops.conv2d(x, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups, algorithm)
 
 
 @documented("conv2d")
@@ -74,7 +75,7 @@ def conv2d_dgrad(
         A tensor of ``input_size``; exactly 0 where no filter reads.
     """
     window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
-    return _ops.conv2d_dgrad(grad, weight, tuple(input_size), *window)
+    return ops.conv2d_dgrad(grad, weight, tuple(input_size), *window)
 
 
 @documented("conv2d")
@@ -101,7 +102,7 @@ def conv2d_wgrad(
         [m, c / groups, kernel rows, kernel columns].
     """
     window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
-    return _ops.conv2d_wgrad(grad, x, _pair(kernel_size), *window)
+    return ops.conv2d_wgrad(grad, x, _pair(kernel_size), *window)
 
 
 # ---- vmap: a batch of inputs is more images; where the filters are batched, each of the batch is a group of its own

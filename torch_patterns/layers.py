@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import front, loop, vmap_rule
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -32,7 +33,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, algorithm: 
         TypeError: a dtype is not supported, or they differ.
         ValueError: the algorithm is unknown or not offered by the device.
     """
-    return _ops.linear(x, weight, bias, algorithm)
+    return ops.linear(x, weight, bias, algorithm)
 
 
 _ACTIVATION = """
@@ -58,25 +59,25 @@ def _activation(function):
 @_activation
 def bipolar_sigmoid(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     """The sigmoid of the book (§16.1): ``(1 - e^-x) / (1 + e^-x)``, computed as ``tanh(x / 2)``."""
-    return _ops.bipolar_sigmoid(x, algorithm)
+    return ops.bipolar_sigmoid(x, algorithm)
 
 
 @_activation
 def tanh(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     """The hyperbolic tangent."""
-    return _ops.tanh(x, algorithm)
+    return ops.tanh(x, algorithm)
 
 
 @_activation
 def relu(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     """``x`` where it is positive, else 0 (§16.2); its gradient at 0 is 0."""
-    return _ops.relu(x, algorithm)
+    return ops.relu(x, algorithm)
 
 
 @_activation
 def sign(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     """The perceptron's activation (§16.1): -1, 0 or 1. Its gradient is 0 everywhere."""
-    return _ops.sign(x, algorithm)
+    return ops.sign(x, algorithm)
 
 
 @documented("activation")
@@ -99,7 +100,7 @@ def rbf(x: Tensor, centres: Tensor, sigma: float, *, algorithm: str = "auto") ->
         TypeError: a dtype is not supported, or they differ.
         ValueError: ``sigma`` is not positive, or the algorithm is unknown or not offered by the device.
     """
-    return _ops.rbf(x, centres, float(sigma), algorithm)
+    return ops.rbf(x, centres, float(sigma), algorithm)
 
 
 @documented("loss")
@@ -125,7 +126,7 @@ def cross_entropy(logits: Tensor, target: Tensor, reduction: str = "mean", *, al
         TypeError: a dtype is not supported.
         ValueError: the reduction or the algorithm is unknown, or the device does not offer the algorithm.
     """
-    return _ops.cross_entropy(logits, target, reduction, algorithm)
+    return ops.cross_entropy(logits, target, reduction, algorithm)
 
 
 _ERROR = """
@@ -157,13 +158,13 @@ def _error(function):
 @_error
 def squared_error(y: Tensor, t: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
     """The error function of the book (§16.1): ``(y - t)^2 / 2``."""
-    return _ops.squared_error(y, t, reduction, algorithm)
+    return ops.squared_error(y, t, reduction, algorithm)
 
 
 @_error
 def absolute_error(y: Tensor, t: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
     """The other error function of the book (§16.1): ``|y - t|``; its gradient where they are equal is 0."""
-    return _ops.absolute_error(y, t, reduction, algorithm)
+    return ops.absolute_error(y, t, reduction, algorithm)
 
 
 # ---- vmap: a batch of samples is more samples; where it is parameters or reduced losses that are batched, a loop

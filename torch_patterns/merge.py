@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import front
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -38,7 +39,7 @@ def merge(a: Tensor, b: Tensor, *, descending: bool = False, validate: bool = Fa
         TypeError: the dtypes differ, or are not supported.
         RuntimeError: leading dimensions or devices differ, or an argument is a scalar.
     """
-    return _ops.merge(a, b, descending, validate, algorithm)
+    return ops.merge(a, b, descending, validate, algorithm)
 
 
 @documented("merge")
@@ -69,7 +70,7 @@ def merge_pairs(
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`merge`; also where values differ in shape from their keys.
     """
-    return _ops.merge_pairs(keys_a, values_a, keys_b, values_b, descending, validate, algorithm)
+    return ops.merge_pairs(keys_a, values_a, keys_b, values_b, descending, validate, algorithm)
 
 
 @documented("co_rank")
@@ -103,7 +104,7 @@ def co_rank(k: int | Tensor, a: Tensor, b: Tensor, *, descending: bool = False, 
         if not 0 <= k <= total:
             raise IndexError(f"co_rank: k is {k}, expected 0 to {total}")
         k = torch.full((), k, dtype=torch.int64, device=a.device)
-    return _ops.co_rank(k, a, b, descending, algorithm)
+    return ops.co_rank(k, a, b, descending, algorithm)
 
 
 # ---- vmap: a batch dimension is one more leading dimension

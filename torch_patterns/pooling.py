@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.modules.utils import _pair
 
 from torch_patterns.batching import fold, vmap_rule
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -37,7 +38,7 @@ def subsample2d(
         TypeError: a dtype is not supported, or they differ.
         ValueError: the activation or the algorithm is unknown, or the device does not offer the algorithm.
     """
-    return _ops.subsample2d(x, bias, _pair(size), activation, algorithm)
+    return ops.subsample2d(x, bias, _pair(size), activation, algorithm)
 
 
 @documented("avg_pool2d")
@@ -72,9 +73,7 @@ def avg_pool2d(
         ValueError: the algorithm is unknown or not offered by the device.
     """
     stride = kernel_size if stride is None else stride
-    return _ops.avg_pool2d(
-        x, _pair(kernel_size), _pair(stride), _pair(padding), ceil_mode, count_include_pad, algorithm
-    )
+    return ops.avg_pool2d(x, _pair(kernel_size), _pair(stride), _pair(padding), ceil_mode, count_include_pad, algorithm)
 
 
 @documented("max_pool2d")
@@ -115,7 +114,7 @@ def max_pool2d(
     """
     stride = kernel_size if stride is None else stride
     windows = _pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation), ceil_mode, algorithm
-    values, indices = _ops.max_pool2d(x, *windows)
+    values, indices = ops.max_pool2d(x, *windows)
     return (values, indices) if return_indices else values
 
 

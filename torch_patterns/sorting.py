@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import behind_batch, front, loop
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -43,7 +44,7 @@ def sort(
         ValueError: ``algorithm`` is unknown or not offered by the device, or ``index_dtype`` too narrow.
         TypeError: the dtype, or ``index_dtype``, is not supported.
     """
-    return _ops.sort(x, dim, descending, index_dtype, algorithm)
+    return ops.sort(x, dim, descending, index_dtype, algorithm)
 
 
 @documented("sort")
@@ -80,7 +81,7 @@ def sort_keys(
         ValueError: not 0 <= begin_bit <= end_bit <= width of the key, or ``algorithm`` is unknown or not offered.
         TypeError: the dtype is not supported.
     """
-    return _ops.sort_keys(x, dim, descending, begin_bit, end_bit, algorithm)
+    return ops.sort_keys(x, dim, descending, begin_bit, end_bit, algorithm)
 
 
 @documented("sort")
@@ -114,7 +115,7 @@ def sort_pairs(
         TypeError: a dtype is not supported.
         RuntimeError: shapes or devices differ.
     """
-    return _ops.sort_pairs(keys, values, dim, descending, begin_bit, end_bit, algorithm)
+    return ops.sort_pairs(keys, values, dim, descending, begin_bit, end_bit, algorithm)
 
 
 @documented("sort")
@@ -147,7 +148,7 @@ def argsort(
         ValueError: the bits are out of range, ``algorithm`` is unknown or not offered, or ``index_dtype`` too narrow.
         TypeError: the dtype, or ``index_dtype``, is not supported.
     """
-    return _ops.argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm)
+    return ops.argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm)
 
 
 @documented("sort")
@@ -179,7 +180,7 @@ def lexsort(
     """
     if len(keys) == 0:
         raise ValueError("lexsort: keys must hold one tensor at least")
-    return _ops.lexsort(list(keys), dim, descending, index_dtype, algorithm)
+    return ops.lexsort(list(keys), dim, descending, index_dtype, algorithm)
 
 
 @documented("segment_sort")
@@ -217,7 +218,7 @@ def segment_sort(
             not one-dimensional; ``algorithm`` is unknown or not offered by the device.
         TypeError: a dtype is not supported.
     """
-    return _ops.segment_sort(keys, offsets, descending, begin_bit, end_bit, validate, algorithm)
+    return ops.segment_sort(keys, offsets, descending, begin_bit, end_bit, validate, algorithm)
 
 
 @documented("segment_sort")
@@ -251,7 +252,7 @@ def segment_sort_pairs(
         IndexError, ValueError, TypeError: as :func:`segment_sort`.
         RuntimeError: the shapes or devices of keys and values differ.
     """
-    return _ops.segment_sort_pairs(keys, values, offsets, descending, begin_bit, end_bit, validate, algorithm)
+    return ops.segment_sort_pairs(keys, values, offsets, descending, begin_bit, end_bit, validate, algorithm)
 
 
 # ---- vmap: a batch dimension is one more dimension of rows, and one more call for segments

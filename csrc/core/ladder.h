@@ -34,11 +34,12 @@ constexpr bool with_cuda = false;
 // The rung that `algorithm` names; an unknown or unavailable name is an error that lists what this device offers.
 template <class Ladder>
 const auto& find(const Ladder& ladder, const char* pattern, std::string_view algorithm, bool cuda) {
+  for (const auto& rung : ladder) {
+    if ((cuda ? rung.cuda : rung.cpu) && algorithm == rung.name) return rung;
+  }
   std::string offered;
   for (const auto& rung : ladder) {
-    if (!(cuda ? rung.cuda : rung.cpu)) continue;
-    if (algorithm == rung.name) return rung;
-    offered += std::string(", ") + rung.name;
+    if (cuda ? rung.cuda : rung.cpu) offered += std::string(", ") + rung.name;
   }
   fail(ErrorKind::value, pattern, ": algorithm '", algorithm, "' is not available on ", cuda ? "cuda" : "cpu",
        "; choose from: auto", offered);

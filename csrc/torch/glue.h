@@ -18,14 +18,6 @@ namespace tp {
 using at::Tensor;
 using Str = std::string_view;
 
-// op<Signature>("scan") calls torch_patterns::scan through the dispatcher: every layer re-enters there.
-template <class Signature>
-auto op(const char* name) {
-  return c10::Dispatcher::singleton()
-      .findSchemaOrThrow((std::string("torch_patterns::") + name).c_str(), "")
-      .typed<Signature>();
-}
-
 DType dtype_of_tensor(const char* pattern, const Tensor& x);
 OpId op_of(const char* pattern, Str name);  // sum prod max min
 

@@ -4,9 +4,11 @@
 // the keys have, the pointers by the histogram of the keys and its exclusive scan. It is the conversion to CSR or CSC,
 // and by it any format can be multiplied from either side without atomics.
 #include "sort/sort.h"
+#include "torch/histogram.h"
 #include "torch/operator.h"
 #include "torch/scan.h"
 #include "torch/segmented.h"
+#include "torch/sort.h"
 #include "torch/sparse.h"
 
 namespace tp {
@@ -16,9 +18,7 @@ constexpr const char* plan_name = "sparse_plan";
 
 // How many keys are less than 0, 1, ..., n.
 Tensor pointers(const Tensor& keys, int64_t n) {
-  using Number = std::optional<at::Scalar>;
-  static const auto count = op<Tensor(const Tensor&, SymInt, const Number&, const Number&, Str)>("histogram");
-  const Tensor counts = count.call(keys, n + 1, {}, {}, "auto");
+  const Tensor counts = call(Histogram{keys, n + 1, {}, {}, "auto"});
   return call(Scan{counts, 0, "sum", /*exclusive=*/true, /*reverse=*/false, "auto"}).to(keys.scalar_type());
 }
 
@@ -122,12 +122,9 @@ std::pair<Tensor, Tensor> coordinates(const Structure& s) {
 }
 
 Tensor order_by(const Tensor& keys, const SymInt& n, Str algorithm) {
-  using End = std::optional<int64_t>;
-  static const auto argsort =
-      op<Tensor(const Tensor&, int64_t, bool, int64_t, End, std::optional<at::ScalarType>, Str)>("argsort");
   int64_t bits = 0;
   while (bits < 8 * keys.element_size() && (n.expect_int() >> bits) > 0) ++bits;
-  return argsort.call(keys, 0, false, 0, bits, keys.scalar_type(), algorithm);
+  return call(ArgSort{keys, 0, false, 0, bits, keys.scalar_type(), algorithm});
 }
 
 void check_plan(const char* op, const Structure& s, bool by_rows, const Tensor& ptrs, const Tensor& perm) {
