@@ -7,10 +7,13 @@
 #include "compact/compact.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
 #include <torch/autograd.h>
 #include <torch/library.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "torch/glue.h"
 
@@ -67,6 +70,29 @@ std::vector<Size> shape_of(std::vector<Size> first, c10::ArrayRef<Size> sizes, i
   return first;
 }
 
+// Integers hold whole numbers of their range, float dtypes every real number that does not round to infinity; as bool,
+// every number but 0 is true.
+void check_fill(const at::Scalar& fill, at::ScalarType dtype) {
+  bool fits = !fill.isComplex();
+  if (fits && at::isIntegralType(dtype, /*includeBool=*/false)) {
+    const bool whole = !fill.isFloatingPoint() || (std::trunc(fill.toDouble()) == fill.toDouble() &&
+                                                   std::abs(fill.toDouble()) < 9223372036854775808.0);
+    fits = whole;
+    if (whole) {
+      const int64_t value = fill.isFloatingPoint() ? int64_t(fill.toDouble()) : fill.toLong();
+      AT_DISPATCH_INTEGRAL_TYPES(dtype, "compact_padded", [&] {
+        fits = value >= int64_t(std::numeric_limits<scalar_t>::lowest()) &&
+               value <= int64_t(std::numeric_limits<scalar_t>::max());
+      });
+    }
+  } else if (fits && dtype != at::kBool) {
+    const double value = fill.toDouble();
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "compact_padded",
+                                    [&] { fits = !std::isfinite(value) || std::isfinite(double(scalar_t(value))); });
+  }
+  TORCH_CHECK(fits, padded_name, ": fill ", fill, " is no value of ", dtype, ", the dtype of x");
+}
+
 // ---- kernels: CPU and CUDA alike
 
 // The element, repeated to 8 bytes.
@@ -97,6 +123,7 @@ compact::Args compact_args(Step step, const Tensor& mask, const Tensor& x, int64
 
 std::tuple<Tensor, Tensor> padded_kernel(const Tensor& x, const Tensor& mask, const at::Scalar& fill, Str algorithm) {
   check_pack(padded_name, x, mask);
+  check_fill(fill, x.scalar_type());
   const Tensor in = contiguous(x), keeps = mask.contiguous();
   Tensor out = empty_result(in.sizes(), in.options()), count = at::empty({}, in.options().dtype(at::kLong));
   compact::Args args = compact_args(Step::pack, keeps, in, mask.dim());
@@ -137,8 +164,9 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& mask, Str algorithm) {
 
 // ---- Meta
 
-std::tuple<Tensor, Tensor> padded_meta(const Tensor& x, const Tensor& mask, const at::Scalar&, Str algorithm) {
+std::tuple<Tensor, Tensor> padded_meta(const Tensor& x, const Tensor& mask, const at::Scalar& fill, Str algorithm) {
   check_pack(padded_name, x, mask);
+  check_fill(fill, x.scalar_type());
   check_algorithm(compact::ladder, padded_name, algorithm);
   return {at::empty_symint(x.sym_sizes(), x.options()), at::empty({}, x.options().dtype(at::kLong))};
 }
