@@ -8,6 +8,7 @@ from torch_patterns import compact, compact_padded, registry, scan
 from torch_patterns.testing import ALL, assert_equal, assert_same_bits
 
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
+INF, NAN = float("inf"), float("nan")
 
 
 def algorithms(device: str) -> list[str]:
@@ -174,3 +175,27 @@ def test_capture_is_refused_by_the_one_and_taken_by_the_other():
     mask.logical_not_()
     graph.replay()
     assert (values.tolist(), count.item()) == ([1, 3, 4, 0, 0], 3)
+
+
+@each_device
+def test_fills_that_the_dtype_cannot_hold_are_refused(device):
+    """By the CPU, CUDA and Meta alike, and by nothing else than they."""
+    mask = torch.tensor([True, False])
+    for dtype, good, bad in (
+        (torch.bool, (0, 1, True, 0.5, 7), ()),
+        (torch.uint8, (0, 255, 255.0, True), (256, -1, 1.5, INF, NAN)),
+        (torch.int8, (-128, 127), (128, -129, 1e300)),
+        (torch.int64, (2**63 - 1, -(2**63), -5.0), (2.0**63, 0.5, NAN)),
+        (torch.float16, (65504, -65519, INF, NAN, 0.1), (65520, 1e5, 2**40)),
+        (torch.float32, (1e38, -INF, 2**40), (1e39, -1e300)),
+        (torch.float64, (1e308, NAN), ()),
+    ):
+        x = torch.ones(2).to(dtype)
+        for where in (device, "meta"):
+            for fill in good:
+                values, _ = compact_padded(x.to(where), mask.to(where), fill)
+                if where != "meta":
+                    assert_equal(values, torch.stack([x[0], torch.full((), fill, dtype=dtype)]))
+            for fill in bad:
+                with pytest.raises(RuntimeError, match="fill .* cannot be converted|without overflow"):
+                    compact_padded(x.to(where), mask.to(where), fill)

@@ -62,9 +62,17 @@ def linear_recurrence(
     It is the scan of the maps ``h -> a h + b`` under composition, so it takes any scan algorithm. Differentiable to
     every order in ``a``, ``b`` and ``initial``.
 
+    Composing maps multiplies factors of distant steps with each other, and such a product may overflow where no state
+    does. A state of exactly 0 stays what the definition says, and so does all that follows from it; a NaN among the
+    factors makes every later state NaN. But where a product of consecutive factors overflows (float32 and half types:
+    beyond 3.4e38; underflow to 0 is the same) and the state before them is not 0, or where a factor is itself infinite,
+    the result may be infinite or NaN although the definition is finite; only ``"sequential"`` and ``"naive"`` follow
+    the definition there step by step. Factors of magnitude 1 at most, as in stable recurrences, never overflow.
+
     Args:
-        a: multipliers, broadcast with ``b``; floating point.
-        b: terms.
+        a: multipliers, broadcast with ``b``.
+        b: terms. ``a``, ``b`` and ``initial`` may have different dtypes, which are promoted as in torch, to float16,
+            bfloat16, float32 or float64.
         dim: the dimension to run along, of the broadcast shape.
         initial: ``h`` before the first element, broadcast to the shape without ``dim``: ``h[0] = a[0] initial + b[0]``.
             Without it ``h[0] = b[0]``, and ``a[0]`` is not used (its gradient is 0).
@@ -72,12 +80,12 @@ def linear_recurrence(
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor of the broadcast shape and promoted dtype.
+        A new contiguous tensor of the broadcast shape and promoted dtype; half types combine in float32.
 
     Raises:
         IndexError: ``dim`` is out of range.
         ValueError: ``algorithm`` is unknown or not offered by the device.
-        TypeError: a dtype is not floating point.
+        TypeError: the promoted dtype is not floating point.
         RuntimeError: shapes do not broadcast, or devices differ.
     """
     return ops.linear_recurrence(a, b, dim, initial, reverse, algorithm)

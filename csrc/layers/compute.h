@@ -65,13 +65,14 @@ void rbf(const Args& a, const Run& run) {
   const int64_t n = a.rows, classes = a.columns, features = a.features;
   const T *x = as<T>(a.x), *centres = as<T>(a.y);
   const Outputs distances{n, classes, features};
+  const BySigma<acc_t<T>> by_sigma(a.sigma);
   if (a.step == Step::rbf) {
-    return run(distances, Gaussian<T, T>{x, centres, nullptr, as<T>(a.out), n, classes, features, a.sigma});
+    return run(distances, Gaussian<T, T>{x, centres, nullptr, as<T>(a.out), n, classes, features, by_sigma});
   }
   acc_t<T>* pull = run.context.template workspace<acc_t<T>>(n * classes);
-  run(distances, Gaussian<T, acc_t<T>>{x, centres, as<T>(a.grad), pull, n, classes, features, a.sigma});
-  run({n, features, classes}, Pull<T>{pull, classes, 1, x, centres, as<T>(a.out), n, classes, features});
-  run({classes, features, n}, Pull<T>{pull, 1, classes, centres, x, as<T>(a.out_y), classes, n, features});
+  run(distances, Gaussian<T, acc_t<T>>{x, centres, as<T>(a.grad), pull, n, classes, features, by_sigma});
+  run({n, features, classes}, Pull<T>{pull, classes, 1, x, centres, as<T>(a.out), n, classes, features, by_sigma});
+  run({classes, features, n}, Pull<T>{pull, 1, classes, centres, x, as<T>(a.out_y), classes, n, features, by_sigma});
 }
 
 template <class T, class Run>
