@@ -1,0 +1,122 @@
+"""One rank of a process group that runs the cases of a module, and what these use.
+
+    python tests/distributed_world.py RANK RANKS PORT FOLDER MODULE
+
+The group is NCCL where there is a GPU for each rank, else gloo. What happened goes to FOLDER/RANK.json: a traceback or
+"" for each case. A rank stops at its first failure; the others learn of it from the library, and stop as well.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT = timedelta(seconds=60)
+
+
+class World:
+    def __init__(self, rank: int, size: int, port: int):
+        self.rank, self.size = rank, size
+        cuda = torch.cuda.device_count() >= size
+        self.device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+        if cuda:
+            torch.cuda.set_device(rank)
+        self.store = dist.TCPStore("127.0.0.1", port, is_master=False)  # the test holds it: it outlives every rank
+        dist.init_process_group(
+            "nccl" if cuda else "gloo", store=self.store, rank=rank, world_size=size, timeout=TIMEOUT
+        )
+        torch.set_num_threads(1)
+
+    def layouts(self, n: int) -> list[list[int]]:
+        """Ways to shard n elements: evenly, unevenly, all on the first or last rank, empty ranks in between."""
+        size = self.size
+        even = [n * (r + 1) // size - n * r // size for r in range(size)]
+        uneven = [n * (r + 1) ** 2 // size**2 - n * r**2 // size**2 for r in range(size)]
+        gaps = [0] * size
+        gaps[size // 2] = n // 3
+        gaps[-1] = n - n // 3
+        return [even, uneven, [n] + [0] * (size - 1), [0] * (size - 1) + [n], gaps]
+
+    def layout(self, n: int, which: int) -> list[int]:
+        return self.layouts(n)[which % 5]
+
+    def part(self, whole: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+        """This rank's shard, on its device, of a tensor that all ranks have on the CPU."""
+        begins = [0, *itertools.accumulate(lengths)]
+        return whole[begins[self.rank] : begins[self.rank + 1]].to(self.device)
+
+    def gathered(self, part: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        """The concatenated shards on the CPU, and their lengths."""
+        parts = [None] * self.size
+        dist.all_gather_object(parts, part.detach().cpu())
+        return torch.cat(parts), [len(x) for x in parts]
+
+    def assert_parts(self, part: torch.Tensor, whole: torch.Tensor, where: str, lengths: list[int] | None = None) -> None:
+        """The shards, concatenated, are `whole`, bit for bit; of these lengths."""
+        got, got_lengths = self.gathered(part)
+        assert got.dtype == whole.dtype and got.shape == whole.shape, f"{where}: {got.dtype}{[*got.shape]}"
+        same = torch.equal(as_integers(got), as_integers(whole.detach().cpu()))
+        assert same, f"{where}: {got.flatten()[:20]} is not {whole.flatten()[:20]}"
+        assert lengths is None or got_lengths == lengths, f"{where}: shards of {got_lengths}, not {lengths}"
+
+
+def as_integers(x: torch.Tensor) -> torch.Tensor:
+    """Something that torch.equal compares: NaN equals NaN, -0.0 equals 0.0."""
+    if x.is_floating_point():
+        return torch.nan_to_num(x.double(), nan=1.5e300) + 0.0
+    return x.view({torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(x.dtype, x.dtype))
+
+
+def start(world: int, folder: Path, module: str) -> tuple[list, dist.TCPStore]:
+    """The processes of a world that run the cases of a module, and the store that they meet in."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths()))}
+    command = [sys.executable, __file__]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(world), str(store.port), str(folder), module],
+            env=environment,
+            stdout=open(folder / f"{rank}.log", "w"),  # noqa: SIM115
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(world)
+    ]
+    return ranks, store
+
+
+def paths() -> list[Path]:
+    here = Path(__file__).parent
+    return [here, here.parent, here.parent / "examples"]
+
+
+def main(rank: int, size: int, port: int, folder: str, module: str) -> None:
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", module="torch")
+    cases = {name[5:]: f for name, f in vars(__import__(module)).items() if name.startswith("case_")}
+    told, report = {}, Path(folder, f"{rank}.json")
+    world = World(rank, size, port)
+    for name, case in cases.items():
+        torch.manual_seed(0)
+        try:
+            case(world)
+            told[name] = ""
+        except Exception:
+            told[name] = traceback.format_exc()
+        report.write_text(json.dumps(told))
+        if told[name]:
+            break
+    sys.stdout.flush()
+    os._exit(0)  # a group whose ranks have been killed cannot be destroyed
+
+
+if __name__ == "__main__":
+    rank, size, port, folder, module = sys.argv[1:]
+    main(int(rank), int(size), int(port), folder, module)

@@ -1,0 +1,28 @@
+"""The patterns over ``torch.distributed``: every function is local operators plus collectives.
+
+Data is sharded along dimension 0: rank r of a process group holds the r-th contiguous part, of any length, 0 too. The
+functions are called on every rank with its shard, and return this rank's part of what the operator of the same name
+gives for the concatenated shards.
+
+    import torch.distributed as dist
+    from torch_patterns import distributed
+    dist.init_process_group()                      # torchrun sets rank and address
+    y = distributed.scan(x)                        # instead of torch_patterns.scan(x)
+"""
+
+from torch_patterns.distributed.reduction import reduce
+from torch_patterns.distributed.scan import linear_recurrence, scan
+from torch_patterns.distributed.segmented import segment_reduce, segment_scan
+from torch_patterns.distributed.sorting import merge, sort, sort_keys, sort_pairs
+
+__all__ = [
+    "linear_recurrence",
+    "merge",
+    "reduce",
+    "scan",
+    "segment_reduce",
+    "segment_scan",
+    "sort",
+    "sort_keys",
+    "sort_pairs",
+]
