@@ -27,7 +27,7 @@ def gather_rows(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     if flat.numel():
         sent, received = flat.view(torch.uint8).view(-1), every.view(torch.uint8).view(-1)
         finish(dist.all_gather_into_tensor(received, sent, group=group, async_op=True), "all_gather", group)
-    return every.view(-1, *x.shape)
+    return every.view(len(every), *x.shape)
 
 
 def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -124,7 +124,7 @@ class _Anchored(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         (anchor,) = ctx.saved_tensors
-        return grad, torch.zeros_like(anchor)
+        return grad, _Anchored.apply(torch.zeros_like(anchor), grad)  # in the graph of a second derivative, too
 
 
 def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -42,11 +42,18 @@ def ranks_before(lengths: Sequence[int], rank: int, reverse: bool) -> list[int]:
     return [r for r in order if lengths[r]]
 
 
-def end_of(y: Tensor, x: Tensor, op: str, exclusive: bool, reverse: bool) -> Tensor:
+def identity(x: Tensor, op: str) -> Tensor:
+    """What no rows combine to; ``x``, which has none, stays in the graph."""
+    return anchored(tp.reduce(x[:0].detach(), 0, op=op), x)
+
+
+def _end_of(y: Tensor, x: Tensor, op: str, exclusive: bool, reverse: bool) -> Tensor:
     """What all elements ``x`` combine to, given their scan ``y``: its last value, or the identity if there are none."""
     if len(x) == 0:
-        return tp.reduce(x, 0, op=op)
+        return identity(x, op)
     last = 0 if reverse else -1
+    if len(x) == 1:
+        return x[last].to(y.dtype)
     return combined(op, y[last], x[last].to(y.dtype)) if exclusive else y[last]
 
 
@@ -85,7 +92,7 @@ def scan(
     call = Call("scan", group, prepare, op=op, exclusive=exclusive, reverse=reverse)
     wide = widened(x, op)
     y = tp.scan(wide, 0, op=op, exclusive=exclusive, reverse=reverse)
-    total = end_of(y, wide, op, exclusive, reverse)
+    total = _end_of(y, wide, op, exclusive, reverse)
     before = ranks_before(call.lengths(), call.rank, reverse)
     totals = all_gather(total, call.group)
     if before:
@@ -151,7 +158,8 @@ def linear_recurrence(
 def _composed(a: Tensor, b: Tensor, first: bool, reverse: bool) -> tuple[Tensor, Tensor]:
     """(h of a start at 0, the map of the whole shard as [2, ...]: h -> pair[0] h + pair[1])."""
     if len(b) == 0:
-        return b.clone(), torch.stack([b.new_ones(b.shape[1:]), b.new_zeros(b.shape[1:])])
+        h = a * b
+        return h, torch.stack([identity(h, "prod"), identity(h, "sum")])
     start = None if first else b.new_zeros(())
     h = tp.linear_recurrence(a, b, 0, initial=start, reverse=reverse)
     end = h[0 if reverse else -1]

@@ -11,7 +11,7 @@ from torch import Tensor
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather, anchored, gather_rows
 from torch_patterns.distributed.group import Call, Group
-from torch_patterns.distributed.scan import combined, end_of, widened
+from torch_patterns.distributed.scan import combined, identity, widened
 
 
 def segment_scan(
@@ -59,18 +59,31 @@ def segment_scan(
     lengths = call.lengths()
     begins = _begins("segment_scan", offsets, lengths, validate)
     begin, end = begins[call.rank], begins[call.rank + 1]
-    wide = widened(values, op)
-    y = tp.segment_scan(wide, (offsets - begin).clamp(0, len(values)), **flags)
-    totals = all_gather(end_of(y, wide, op, exclusive, reverse), call.group)
+    wide, here = widened(values, op), (offsets - begin).clamp(0, len(values))
+    y = tp.segment_scan(wide, here, **flags)
+    totals = all_gather(_end_of(y, wide, here, flags), call.group)
     if reverse:
         carry, first, last = _carry_from_right(totals, offsets, begins, call.rank, op)
     else:
         carry, first, last = _carry_from_left(totals, offsets, begins, call.rank, op)
     rows = torch.arange(begin, end, device=values.device)
     continues = ((rows >= first) & (rows < last)).view(-1, *(1,) * (y.dim() - 1))
-    identity = tp.reduce(totals[:0].detach(), 0, op=op)
-    y = torch.where(continues, combined(op, torch.where(continues, carry, identity), y), y)
+    nothing = tp.reduce(totals[:0].detach(), 0, op=op)
+    y = torch.where(continues, combined(op, torch.where(continues, carry, nothing), y), y)
     return y.to(tp.segment_scan(values[:0], offsets.new_zeros(2), op=op).dtype)
+
+
+def _end_of(y: Tensor, x: Tensor, offsets: Tensor, flags: dict) -> Tensor:
+    """The total of the last segment in scan order, as far as its rows are here: the last value of an inclusive scan."""
+    if len(x) == 0:
+        return identity(x, flags["op"])
+    last = 0 if flags["reverse"] else -1
+    if not flags["exclusive"]:
+        return y[last]
+    if flags["op"] in ("sum", "prod"):
+        return combined(flags["op"], y[last], x[last].to(y.dtype))
+    # Of a segment's first row y is the identity, which must not win a tie, and the gradient with it.
+    return tp.segment_scan(x, offsets, **{**flags, "exclusive": False})[last]
 
 
 def _carry_from_left(totals: Tensor, offsets: Tensor, begins: list[int], rank: int, op: str):
