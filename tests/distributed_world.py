@@ -1,11 +1,12 @@
-"""One rank of a process group that runs the cases of a module, and what these use.
+"""One rank of a process group that runs the cases of some modules, and what these use.
 
-    python tests/distributed_world.py RANK RANKS PORT FOLDER MODULE
+    python tests/distributed_world.py RANK RANKS PORT FOLDER MODULE,MODULE
 
 The group is NCCL where there is a GPU for each rank, else gloo. What happened goes to FOLDER/RANK.json: a traceback or
 "" for each case.
 """
 
+import importlib
 import itertools
 import json
 import os
@@ -82,14 +83,14 @@ def as_integers(x: torch.Tensor) -> torch.Tensor:
     return x.view(SIGNED.get(x.dtype, x.dtype))
 
 
-def start(world: int, folder: Path, module: str) -> tuple[list, dist.TCPStore]:
-    """The processes of a world that run the cases of a module, and the store that they meet in."""
+def start(world: int, folder: Path, modules: str) -> tuple[list, dist.TCPStore]:
+    """The processes of a world that run the cases of some modules, and the store that they meet in."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths()))}
     command = [sys.executable, __file__]
     ranks = []
     for rank in range(world):
-        arguments = [str(rank), str(world), str(store.port), str(folder), module]
+        arguments = [str(rank), str(world), str(store.port), str(folder), modules]
         with open(folder / f"{rank}.log", "w") as log:
             ranks.append(subprocess.Popen([*command, *arguments], env=environment, stdout=log, stderr=subprocess.STDOUT))
     return ranks, store
@@ -100,10 +101,16 @@ def paths() -> list[Path]:
     return [here, here.parent, here.parent / "examples"]
 
 
-def main(rank: int, size: int, port: int, folder: str, module: str) -> None:
+def cases_of(module: str) -> dict:
+    """The cases that a module defines, in order."""
+    found = vars(importlib.import_module(module)).items()
+    return {name[5:]: f for name, f in found if name.startswith("case_") and f.__module__ == module}
+
+
+def main(rank: int, size: int, port: int, folder: str, modules: str) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", module="torch")
-    cases = {name[5:]: f for name, f in vars(__import__(module)).items() if name.startswith("case_")}
+    cases = {name: case for one in modules.split(",") for name, case in cases_of(one).items()}
     told, report = {}, Path(folder, f"{rank}.json")
     world = World(rank, size, port)
     for name, case in cases.items():
@@ -123,5 +130,5 @@ def main(rank: int, size: int, port: int, folder: str, module: str) -> None:
 
 
 if __name__ == "__main__":
-    rank, size, port, folder, module = sys.argv[1:]
-    main(int(rank), int(size), int(port), folder, module)
+    rank, size, port, folder, modules = sys.argv[1:]
+    main(int(rank), int(size), int(port), folder, modules)

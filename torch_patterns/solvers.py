@@ -66,15 +66,29 @@ def conjugate_gradient(
     if x0 is not None and x0.shape != b.shape:
         raise ValueError(f"conjugate_gradient: x0 is {list(x0.shape)}, and b {list(b.shape)}")
     limit = 10 * len(b) if max_iterations is None else max_iterations
+    return solve(multiply, b, x0, (rtol, atol), limit, precondition, callback, lambda partial: partial)
+
+
+def solve(
+    multiply: Product,
+    b: Tensor,
+    x0: Tensor | None,
+    tolerances: tuple[float, float],
+    limit: int,
+    precondition: Product | None,
+    callback: Callable[[int, float], object] | None,
+    total: Product,
+) -> Solution:
+    """:func:`conjugate_gradient` on checked arguments. ``total`` makes dot products of parts those of whole vectors."""
     with torch.no_grad():
         dtype = torch.promote_types(multiply(b.detach()).dtype, torch.float32)
-        x0 = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.detach().to(b.device, dtype, copy=True)
-        x, iterations, norm, goal = _iterate(multiply, b, x0, (rtol, atol), limit, precondition, callback)
+        x = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.detach().to(b.device, dtype, copy=True)
+        x, iterations, norm, goal = _iterate(multiply, b, x, tolerances, limit, precondition, callback, total)
     if torch.is_grad_enabled():
         residual = b - multiply(x)
         if residual.requires_grad:
-            options = {"rtol": rtol, "atol": atol, "max_iterations": max_iterations, "preconditioner": preconditioner}
-            x = x + _Inverse.apply(residual, lambda grad: conjugate_gradient(A, grad, **options).x)
+            rest = (None, tolerances, limit, precondition, None, total)
+            x = x + _Inverse.apply(residual, lambda grad: solve(multiply, grad, *rest).x)
     return Solution(x, iterations, norm, norm <= goal)
 
 
@@ -116,25 +130,26 @@ def _iterate(
     limit: int,
     precondition: Product | None,
     callback: Callable[[int, float], object] | None,
+    total: Product,
 ) -> tuple[Tensor, int, float, float]:
     """(`x` after all steps in place, how many, the norm of its residual, what that should be at most)."""
     b = b.to(x.dtype)
     residual = b - multiply(x)
-    norm_b, norm = torch.stack((b.norm(), residual.norm())).tolist()
+    norm_b, norm = total(torch.stack((b.dot(b), residual.dot(residual)))).sqrt().tolist()
     goal = max(tolerances[0] * norm_b, tolerances[1])
     _finite(norm_b + norm, 0)
     iteration, direction, before = 0, None, None
     while norm > goal and iteration < limit:
         iteration += 1
         z = residual if precondition is None else precondition(residual).to(x.dtype)
-        energy = residual.dot(z)
+        energy = total(residual.dot(z))
         direction = z.clone() if direction is None else direction.mul_(energy / before).add_(z)
         image = multiply(direction)
-        curvature = direction.dot(image)
+        curvature = total(direction.dot(image))
         step, before = energy / curvature, energy
         x.addcmul_(direction, step)
         residual.addcmul_(image, step, value=-1)
-        square, energy_, curvature = torch.stack((residual.dot(residual), energy, curvature)).tolist()
+        square, energy_, curvature = torch.stack((total(residual.dot(residual)), energy, curvature)).tolist()
         _finite(energy_ + curvature, iteration)
         _positive("the preconditioner is", "r.Mr", energy_, iteration)
         _positive("A is", "p.Ap", curvature, iteration)
@@ -142,7 +157,7 @@ def _iterate(
         norm = math.sqrt(square)
         if norm <= goal or iteration == limit:  # the recurrence drifts: see what x gives, and go on from there
             residual, direction = b - multiply(x), None
-            norm = residual.norm().item()
+            norm = total(residual.dot(residual)).sqrt().item()
         if callback is not None:
             callback(iteration, norm)
     return x, iteration, norm, goal

@@ -10,19 +10,32 @@ gives for the concatenated shards.
     y = distributed.scan(x)                        # instead of torch_patterns.scan(x)
 """
 
+from torch_patterns.distributed.graph import ShardedGraph, bfs, rmat
+from torch_patterns.distributed.matrix import ShardedMatrix, even_lengths, from_local, shard, spmm, spmv
 from torch_patterns.distributed.reduction import reduce
 from torch_patterns.distributed.scan import linear_recurrence, scan
 from torch_patterns.distributed.segmented import segment_reduce, segment_scan
 from torch_patterns.distributed.sorting import merge, sort, sort_keys, sort_pairs
+from torch_patterns.distributed.solvers import conjugate_gradient
 
 __all__ = [
+    "ShardedGraph",
+    "ShardedMatrix",
+    "bfs",
+    "conjugate_gradient",
+    "even_lengths",
+    "from_local",
     "linear_recurrence",
     "merge",
     "reduce",
+    "rmat",
     "scan",
     "segment_reduce",
     "segment_scan",
+    "shard",
     "sort",
     "sort_keys",
     "sort_pairs",
+    "spmm",
+    "spmv",
 ]

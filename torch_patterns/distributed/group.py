@@ -54,6 +54,14 @@ def describe(x: Tensor) -> str:
     return f"{str(x.dtype).removeprefix('torch.')}[{shape}] on {x.device.type}{gradient}"
 
 
+def shards(name: str, **tensors: Tensor) -> dict[str, Tensor]:
+    """The tensors by name; ValueError if one has no dimension to be sharded along."""
+    for what, x in tensors.items():
+        if x.dim() == 0:
+            raise ValueError(f"{name}: {what} is a scalar; a shard has a dimension to be sharded along")
+    return tensors
+
+
 def _header_device(group: dist.ProcessGroup) -> torch.device:
     """Where headers are gathered: on the CPU if the group serves it, where nobody waits for a GPU."""
     kinds = {device.type for device in group._device_types}
@@ -94,7 +102,7 @@ class Call:
         self._error: Exception | None = None
         try:
             self.shards = prepare()
-            self._check_shards()
+            self._check_devices()
             text = self._text(options)
             numbers = [len(x) for x in self.shards.values()] if numbers is None else numbers
         except Exception as error:  # every other rank is to learn of it, whatever it is
@@ -103,11 +111,9 @@ class Call:
         if self._error is not None:
             self.numbers()
 
-    def _check_shards(self) -> None:
+    def _check_devices(self) -> None:
         served = {device.type for device in self.group._device_types}
         for name, x in self.shards.items():
-            if x.dim() == 0:
-                raise ValueError(f"{self.name}: {name} is a scalar; a shard has a dimension to be sharded along")
             if x.device.type not in served:
                 raise RuntimeError(
                     f"{self.name}: {name} is on {x.device}, and the group serves {', '.join(sorted(served))}"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather, gather_rows
-from torch_patterns.distributed.group import Call, Group
+from torch_patterns.distributed.group import Call, Group, shards
 from torch_patterns.distributed.scan import widened
 
 
@@ -33,9 +33,10 @@ def reduce(x: Tensor, *, op: str = "sum", group: Group = None) -> Tensor:
     """
 
     def prepare() -> dict[str, Tensor]:
+        checked = shards("reduce", x=x)
         probe = x[:1] if len(x) else torch.zeros(1, *x.shape[1:], dtype=x.dtype, device=x.device)
         tp.reduce(probe, 0, op=op)
-        return {"x": x}
+        return checked
 
     call = Call("reduce", group, prepare, op=op)
     if op in ("argmax", "argmin"):

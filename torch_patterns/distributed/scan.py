@@ -9,7 +9,7 @@ from torch import Tensor
 
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather, anchored, replicate
-from torch_patterns.distributed.group import Call, Group
+from torch_patterns.distributed.group import Call, Group, shards
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -86,8 +86,9 @@ def scan(
     """
 
     def prepare() -> dict[str, Tensor]:
+        checked = shards("scan", x=x)
         tp.scan(x[:0], 0, op=op, exclusive=exclusive, reverse=reverse)
-        return {"x": x}
+        return checked
 
     call = Call("scan", group, prepare, op=op, exclusive=exclusive, reverse=reverse)
     wide = widened(x, op)
@@ -128,11 +129,9 @@ def linear_recurrence(
     """
 
     def prepare() -> dict[str, Tensor]:
-        if max(a.dim(), b.dim()) == 0:
-            raise ValueError("linear_recurrence: a and b are scalars; a shard has a dimension to be sharded along")
-        both = torch.broadcast_tensors(a, b)
-        tp.linear_recurrence(both[0][:0], both[1][:0], 0, initial=initial, reverse=reverse)
-        return dict(zip("ab", both, strict=True))
+        both = shards("linear_recurrence", **dict(zip("ab", torch.broadcast_tensors(a, b), strict=True)))
+        tp.linear_recurrence(both["a"][:0], both["b"][:0], 0, initial=initial, reverse=reverse)
+        return both
 
     start = None if initial is None else f"{initial.dtype}{list(initial.shape)} {initial.requires_grad}"
     call = Call("linear_recurrence", group, prepare, initial=start, reverse=reverse)

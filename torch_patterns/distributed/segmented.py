@@ -10,7 +10,7 @@ from torch import Tensor
 
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather, anchored, gather_rows
-from torch_patterns.distributed.group import Call, Group
+from torch_patterns.distributed.group import Call, Group, shards
 from torch_patterns.distributed.scan import combined, identity, widened
 
 
@@ -50,9 +50,10 @@ def segment_scan(
     """
 
     def prepare() -> dict[str, Tensor]:
+        checked = shards("segment_scan", values=values)
         _check_offsets("segment_scan", offsets, validate)
         tp.segment_scan(values[:0], offsets.new_zeros(2), op=op, exclusive=exclusive, reverse=reverse)
-        return {"values": values}
+        return checked
 
     flags = {"op": op, "exclusive": exclusive, "reverse": reverse}
     call = Call("segment_scan", group, prepare, **flags, offsets=_fingerprint(offsets, validate))
@@ -139,9 +140,10 @@ def segment_reduce(
     """
 
     def prepare() -> dict[str, Tensor]:
+        checked = shards("segment_reduce", values=values)
         _check_offsets("segment_reduce", offsets, validate)
         tp.segment_reduce(values[:0], offsets.new_zeros(2), op=op)
-        return {"values": values}
+        return checked
 
     call = Call("segment_reduce", group, prepare, op=op, offsets=_fingerprint(offsets, validate))
     begins = _begins("segment_reduce", offsets, call.lengths(), validate)
