@@ -10,6 +10,7 @@ gives for the concatenated shards.
     y = distributed.scan(x)                        # instead of torch_patterns.scan(x)
 """
 
+from torch_patterns.distributed import dtensor  # noqa: F401 - registers its rules
 from torch_patterns.distributed.graph import ShardedGraph, bfs, rmat
 from torch_patterns.distributed.matrix import ShardedMatrix, even_lengths, from_local, shard, spmm, spmv
 from torch_patterns.distributed.reduction import reduce
