@@ -1,8 +1,8 @@
 """Training on several processes, for train_lenet5.py --ddp: who does which part of a batch, and where checkpoints go.
 
 torchrun starts a process per GPU, or several on CPUs. Every rank has the whole data set and draws the same random
-numbers; of each batch it takes its part, and DistributedDataParallel averages the gradients. So the network, and the loss
-of an epoch, are those of one process with the same batch but for the order in which gradients are summed.
+numbers; of each batch it takes its part, and DistributedDataParallel averages the gradients. So the network, and the
+loss of an epoch, are those of one process with the same batch but for the order in which gradients are summed.
 """
 
 import json
@@ -34,7 +34,9 @@ class Ranks:
         """Joins the processes that torchrun started; each of those with CUDA takes a GPU of its own."""
         if not dist.is_initialized():
             if "RANK" not in os.environ:
-                sys.exit("--ddp: torchrun starts the processes: torchrun --nproc-per-node 2 examples/train_lenet5.py --ddp")
+                sys.exit(
+                    "--ddp: torchrun starts the processes: torchrun --nproc-per-node 2 examples/train_lenet5.py --ddp"
+                )
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", dist.get_rank())))
@@ -67,7 +69,7 @@ class Ranks:
 
 
 def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, more: dict, ranks: Ranks) -> None:
-    """A checkpoint in a folder, by torch.distributed.checkpoint; any number of ranks can load it. `more` goes by JSON."""
+    """A checkpoint in a folder, by torch.distributed.checkpoint: any number of ranks can load it. `more` is JSON's."""
     weights, moments = get_state_dict(model, optimizer)
     partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
     if ranks.is_chief:

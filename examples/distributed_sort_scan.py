@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 4 examples/distributed_sort_scan.py                      # on CPUs
     torchrun --nproc-per-node 4 examples/distributed_sort_scan.py --device cuda --sales 268435456
 
-Every rank makes its own --sales (customer, amount); together they are as many times more as there are ranks. Three calls
-do the work, each the operator's own name with `distributed.` before it:
+Every rank makes its own --sales (customer, amount), and none ever holds those of all. Three calls do the work, each the
+operator's own name with `distributed.` before it:
 
     sort_pairs      all sales by customer, in time within a customer; each rank gets an equal part
     segment_scan    the running total of every customer, who may begin on one rank and end on another
@@ -60,7 +60,9 @@ def main(arguments: list[str] | None = None) -> None:
     check(customer, spent, offsets, first, paid)
     lines = [None] * dist.get_world_size()
     sample = f"customer {customer[-1]} had spent {spent[-1] / 100:,.2f}" if len(customer) else "no sales"
-    dist.all_gather_object(lines, f"rank {dist.get_rank()}: sales {first:,} to {first + len(customer):,}; last: {sample}")
+    dist.all_gather_object(
+        lines, f"rank {dist.get_rank()}: sales {first:,} to {first + len(customer):,}; last: {sample}"
+    )
     if dist.get_rank() == 0:
         print(*lines, sep="\n")
         print(f"sorted and scanned {offsets[-1]:,} sales on {dist.get_world_size()} ranks in {seconds:.3f} s")

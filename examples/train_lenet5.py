@@ -313,7 +313,9 @@ def main(arguments: list[str] | None = None) -> None:
         run.load(options.resume)
         record(run, options.out)
     steps, done = -(-len(digits.train_labels) // options.batch), len(run.history)
-    with tqdm(total=options.epochs * steps, initial=done * steps, unit="step", disable=None if ranks.is_chief else True) as bar:
+    with tqdm(
+        total=options.epochs * steps, initial=done * steps, unit="step", disable=None if ranks.is_chief else True
+    ) as bar:
         for _ in range(done, options.epochs):
             row = run.train_epoch(bar)
             record(run, options.out)

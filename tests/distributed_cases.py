@@ -11,7 +11,7 @@ from torch_patterns.distributed import selection
 
 SPECS = testing.specs()
 MOST = 600  # elements of a case
-COUNT = 50  # about so many problems of a Spec, spread over all that it has
+COUNT = 100  # about so many problems of a Spec, spread over all that it has
 DTYPES = (torch.float32, torch.int32, torch.float16, torch.bool)
 
 
@@ -159,7 +159,14 @@ def check_reduce_gradient(world: World, x: torch.Tensor, lengths, kwargs, where:
     (got,) = torch.autograd.grad(distributed.reduce(leaf, **kwargs).sum() * (world.rank + 1), leaf)
     weight = world.size * (world.size + 1) // 2
     (expected,) = torch.autograd.grad(tp.reduce(whole_leaf, 0, **kwargs).sum() * weight, whole_leaf)
-    torch.testing.assert_close(got.cpu(), world.part(expected, lengths).cpu(), rtol=1e-5, atol=1e-6, equal_nan=True, msg=lambda m: f"{where}: {m}")
+    torch.testing.assert_close(
+        got.cpu(),
+        world.part(expected, lengths).cpu(),
+        rtol=1e-5,
+        atol=1e-6,
+        equal_nan=True,
+        msg=lambda m: f"{where}: {m}",
+    )
 
 
 def raises(kind: type[Exception], message: str, call, *args, **kwargs) -> str:
@@ -265,7 +272,9 @@ def case_sort_keys_of_unsigned_and_special(world: World) -> None:
             whole = tp.sort_keys(x, descending=descending)
             world.assert_part(y, whole, balanced(world, 301), f"{x.dtype} {descending}")
             if x.dtype == torch.float32:  # to the bit: the order of equal keys that differ
-                world.assert_part(y.view(torch.int32), whole.view(torch.int32), balanced(world, 301), f"bits, {descending}")
+                world.assert_part(
+                    y.view(torch.int32), whole.view(torch.int32), balanced(world, 301), f"bits, {descending}"
+                )
 
 
 def case_equal_keys_stay_balanced(world: World) -> None:

@@ -34,7 +34,10 @@ def case_mismatches_are_named(world: World) -> None:
         (lambda: distributed.scan(x.requires_grad_(odd)), "requires_grad"),
         (lambda: distributed.reduce(x) if odd else distributed.scan(x), "reduce("),
         (lambda: distributed.sort_keys(x, descending=odd), "descending=True"),
-        (lambda: distributed.segment_scan(x, offsets(world, 0, 3, world.size * 3) if odd else whole(world)), "offsets="),
+        (
+            lambda: distributed.segment_scan(x, offsets(world, 0, 3, world.size * 3) if odd else whole(world)),
+            "offsets=",
+        ),
     ]
     for call, told in calls:
         message = raises(RuntimeError, "different arguments", call)
@@ -100,7 +103,9 @@ def case_groups(world: World) -> None:
 def case_a_rank_that_lags_is_named(world: World) -> None:
     group_module.ANSWER_WITHIN = 2.0
     last, began = world.size - 1, time.monotonic()
-    group = dist.new_group(list(range(world.size)), timeout=timedelta(seconds=3))
+    # Headers go by gloo, which can wait no longer than it should; NCCL would end the process.
+    backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
+    group = dist.new_group(list(range(world.size)), timeout=timedelta(seconds=3), backend=backend)
     x = torch.ones(3, device=world.device)
     distributed.scan(x, group=group)
     if world.rank == last:

@@ -85,7 +85,9 @@ def case_conjugate_gradient(world: World) -> None:
     whole_b, whole_values = b.clone().requires_grad_(), whole.values.clone().requires_grad_()
     expected = solvers.conjugate_gradient(whole._replace(values=whole_values), whole_b, rtol=1e-12)
     assert found.converged and found.iterations == len(steps) and abs(found.iterations - expected.iterations) <= 1
-    torch.testing.assert_close(found.x.detach().cpu(), world.part(expected.x.detach(), lengths).cpu(), rtol=0, atol=1e-11)
+    torch.testing.assert_close(
+        found.x.detach().cpu(), world.part(expected.x.detach(), lengths).cpu(), rtol=0, atol=1e-11
+    )
     weights = torch.arange(n) % 5 - 2.0
     got = torch.autograd.grad((found.x * world.part(weights, lengths)).sum(), [right, values])
     whole_grads = torch.autograd.grad((expected.x * weights).sum(), [whole_b, whole_values])

@@ -92,7 +92,9 @@ def start(world: int, folder: Path, modules: str) -> tuple[list, dist.TCPStore]:
     for rank in range(world):
         arguments = [str(rank), str(world), str(store.port), str(folder), modules]
         with open(folder / f"{rank}.log", "w") as log:
-            ranks.append(subprocess.Popen([*command, *arguments], env=environment, stdout=log, stderr=subprocess.STDOUT))
+            ranks.append(
+                subprocess.Popen([*command, *arguments], env=environment, stdout=log, stderr=subprocess.STDOUT)
+            )
     return ranks, store
 
 

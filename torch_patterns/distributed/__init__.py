@@ -16,8 +16,8 @@ from torch_patterns.distributed.matrix import ShardedMatrix, even_lengths, from_
 from torch_patterns.distributed.reduction import reduce
 from torch_patterns.distributed.scan import linear_recurrence, scan
 from torch_patterns.distributed.segmented import segment_reduce, segment_scan
-from torch_patterns.distributed.sorting import merge, sort, sort_keys, sort_pairs
 from torch_patterns.distributed.solvers import conjugate_gradient
+from torch_patterns.distributed.sorting import merge, sort, sort_keys, sort_pairs
 
 __all__ = [
     "ShardedGraph",

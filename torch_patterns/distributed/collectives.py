@@ -1,7 +1,7 @@
 """The collectives of this package as differentiable functions of tensors: each one's gradient is its transpose.
 
-The loss that is differentiated is the sum of the losses of all ranks. Every rank must therefore run backward, and all of
-them in the same order. Data travels as bytes, so that every dtype does, whatever the backend knows.
+The loss that is differentiated is the sum of the losses of all ranks. Every rank must therefore run backward, and all
+of them in the same order. Data travels as bytes, so that every dtype does, whatever the backend knows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_patterns.distributed.group import finish
+from torch_patterns.distributed.group import all_gather_single, finish
 
 
 def _as_bytes(x: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ def gather_rows(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     every = flat.new_empty(dist.get_world_size(group), flat.shape[1])
     if flat.numel():
         sent, received = flat.view(torch.uint8).view(-1), every.view(torch.uint8).view(-1)
-        finish(dist.all_gather_into_tensor(received, sent, group=group, async_op=True), "all_gather", group)
+        finish(all_gather_single(received, sent, group=group, async_op=True), "all_gather", group)
     return every.view(len(every), *x.shape)
 
 
@@ -95,7 +95,9 @@ class Exchange:
         out = x.new_empty(sum(self.receive), *x.shape[1:])
         if x.shape[1:].numel():
             sent, received = _as_bytes(x.detach().contiguous()), _as_bytes(out)
-            self._work = dist.all_to_all_single(received, sent, self.receive, self.send, group=self.group, async_op=True)
+            self._work = dist.all_to_all_single(
+                received, sent, self.receive, self.send, group=self.group, async_op=True
+            )
         return out
 
     def wait(self) -> None:
@@ -138,14 +140,15 @@ def all_to_all(x: Tensor, send: Sequence[int], receive: Sequence[int], group: di
     Gradient: every row goes back to where it came from.
     """
     exchange = Exchange(send, receive, group)
-    out = _AllToAll.apply(x, exchange)
+    out = start_all_to_all(x, exchange)
     exchange.wait()
     return out
 
 
 def start_all_to_all(x: Tensor, exchange: Exchange) -> Tensor:
     """As :func:`all_to_all`, but the caller goes on and calls ``exchange.wait()`` before it uses the result."""
-    return _AllToAll.apply(x, exchange)
+    differentiable = x.requires_grad and torch.is_grad_enabled()
+    return _AllToAll.apply(x, exchange) if differentiable else exchange.start(x)
 
 
 def replicate(x: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -20,7 +20,7 @@ ALPHA = 14
 
 @dataclass(frozen=True)
 class ShardedGraph:
-    """A graph of which each rank holds the edges to its vertices; made by :func:`shard`, :func:`from_local` or ``rmat``.
+    """A graph of which each rank holds the edges to its vertices; :func:`shard`, :func:`from_local`, ``rmat`` make it.
 
     Rank r owns the vertices r * block ... (r + 1) * block - 1, as far as there are any. Its ``local`` graph has all
     vertices, and of the edges those that lead to vertices of the rank.
@@ -65,7 +65,7 @@ def _block(num_vertices: int, size: int) -> int:
 
 
 def shard_graph(graph: tp.Graph, group: Group = None, *, partial: bool = False) -> ShardedGraph:
-    """The part of this rank of a graph that all have; or, ``partial``, of the graph of which each rank has some edges."""
+    """This rank's part of a graph that all have; or, ``partial``, of the graph of which each rank has some edges."""
     vertices = {"num_vertices": graph.num_vertices}
     call = Call("shard", group, lambda: {"col_idx": graph.col_idx}, numbers=[graph.num_edges], **vertices)
     edges = call.lengths()
@@ -164,8 +164,8 @@ def bfs(
         max_level: go no farther than so many edges; to the end without it.
 
     Returns:
-        (levels, parents) of this rank's vertices, [graph.lengths[rank]]: what ``torch_patterns.bfs`` gives for the whole
-        graph, parents (the smallest ones) included.
+        (levels, parents) of this rank's vertices, [graph.lengths[rank]]: what ``torch_patterns.bfs`` gives for the
+        whole graph, with the smallest parents.
 
     Raises:
         IndexError: a source is out of range.

@@ -20,6 +20,8 @@ from torch.distributed import distributed_c10d
 
 Group = dist.ProcessGroup | None
 
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name until torch 2.12
+
 NUMBERS = 4  # int64 words of a header that a function may use; then the length and checksum of the text, then the text
 TEXT_BYTES = 368
 HEADER_WORDS = NUMBERS + 2 + TEXT_BYTES // 8
@@ -132,7 +134,7 @@ class Call:
         mine = torch.tensor(words, dtype=torch.int64, device=device)
         every = torch.empty(self.size * HEADER_WORDS, dtype=torch.int64, device=device)
         with failures_named(self.name, self.group):
-            return dist.all_gather_into_tensor(every, mine, group=self.group, async_op=True), every
+            return all_gather_single(every, mine, group=self.group, async_op=True), every
 
     def numbers(self) -> list[list[int]]:
         """The numbers of every rank, [rank][which]; waits for all ranks.

@@ -220,4 +220,6 @@ def _multiply(name: str, A: ShardedMatrix, x: Tensor, validate: bool) -> Tensor:
     received = start_all_to_all(x[A.wanted], exchange)
     y = multiply(A.own, x)
     exchange.wait()
-    return y.index_add(0, A.other_rows, multiply(A.others, received).to(y.dtype))
+    rest = multiply(A.others, received).to(y.dtype)
+    in_graph = torch.is_grad_enabled() and (y.requires_grad or rest.requires_grad)
+    return (y.index_add if in_graph else y.index_add_)(0, A.other_rows, rest)

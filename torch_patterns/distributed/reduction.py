@@ -14,8 +14,8 @@ from torch_patterns.distributed.scan import widened
 def reduce(x: Tensor, *, op: str = "sum", group: Group = None) -> Tensor:
     """The concatenated shards, combined along dimension 0.
 
-    Each rank reduces its shard, and one all_gather brings all partial results, which every rank combines in the order of
-    ranks: the result is the same, bit for bit, on every rank. Differentiable to every order where
+    Each rank reduces its shard, and one all_gather brings all partial results, which every rank combines in the order
+    of ranks: the result is the same, bit for bit, on every rank. Differentiable to every order where
     ``torch_patterns.reduce`` is; all ranks must run backward.
 
     Args:

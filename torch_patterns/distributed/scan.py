@@ -57,9 +57,7 @@ def _end_of(y: Tensor, x: Tensor, op: str, exclusive: bool, reverse: bool) -> Te
     return combined(op, y[last], x[last].to(y.dtype)) if exclusive else y[last]
 
 
-def scan(
-    x: Tensor, *, op: str = "sum", exclusive: bool = False, reverse: bool = False, group: Group = None
-) -> Tensor:
+def scan(x: Tensor, *, op: str = "sum", exclusive: bool = False, reverse: bool = False, group: Group = None) -> Tensor:
     """Every prefix of the concatenated shards along dimension 0, combined (§11.6, one level up).
 
     Each rank scans its shard; one all_gather brings the total of every rank; each rank combines what comes before it

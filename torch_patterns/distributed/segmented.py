@@ -132,8 +132,8 @@ def segment_reduce(
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
     Returns:
-        [segments that begin in this shard, ...]: the concatenation over ranks is the result of the whole. Empty segments
-        behind the last row belong to the last rank.
+        [segments that begin in this shard, ...]: the concatenation over ranks is the result of the whole. Empty
+        segments behind the last row belong to the last rank.
 
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`segment_scan`.

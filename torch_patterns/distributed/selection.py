@@ -66,7 +66,7 @@ def co_ranks(
 
 
 def _rounds(width: int, runs: int) -> Iterator[int]:
-    """How many samples of each run to take in each round. Of ``width`` undecided elements, (runs + 2) strides remain."""
+    """How many samples of each run to take in each round. Of ``width`` undecided elements (runs + 2) strides remain."""
     most = max(SAMPLES // runs, 4 * (runs + 2))
     while width > most:
         yield most

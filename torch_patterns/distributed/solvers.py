@@ -34,7 +34,8 @@ def conjugate_gradient(
         b: this rank's part [A.row_lengths[rank]], floating point.
         x0: this rank's part of where to start; 0 if it is not given.
         rtol, atol, max_iterations, callback: as for the local solver; the same on every rank.
-        preconditioner: a function of this rank's part of a vector that gives its part of the result; it may communicate.
+        preconditioner: a function of this rank's part of a vector, which gives its part of the result and may
+            communicate.
 
     Returns:
         ``Solution``: x is this rank's part, all else is the same on every rank.

@@ -12,14 +12,16 @@ from torch_patterns.distributed.collectives import all_to_all, anchored
 from torch_patterns.distributed.group import Call, Group
 from torch_patterns.distributed.selection import balanced_targets, co_ranks
 
-MERGED = 8  # runs that are merged pair by pair, in three passes; more of them are sorted again, in the passes of one sort
+MERGED = (
+    8  # runs that are merged pair by pair, in three passes; more of them are sorted again, in the passes of one sort
+)
 
 
 def sort_keys(keys: Tensor, *, descending: bool = False, balanced: bool = True, group: Group = None) -> Tensor:
     """The elements of all shards in order, so that each rank holds a contiguous part.
 
-    Each rank sorts its shard, the ranks agree on exact cuts of the whole (:mod:`.selection`), one all_to_all moves every
-    element at most once, and each rank merges the runs that it received. Stable, with the order of
+    Each rank sorts its shard, the ranks agree on exact cuts of the whole (:mod:`.selection`), one all_to_all moves
+    every element at most once, and each rank merges the runs that it received. Stable, with the order of
     ``torch_patterns.sort_keys``; equal keys are cut by rank and position, so that equal keys only are no special case.
     Differentiable to every order; all ranks must run backward.
 
@@ -75,9 +77,7 @@ def sort_pairs(
     return _sort_pairs("sort_pairs", keys, values, descending, balanced, group)
 
 
-def sort(
-    x: Tensor, *, descending: bool = False, balanced: bool = True, group: Group = None
-) -> tuple[Tensor, Tensor]:
+def sort(x: Tensor, *, descending: bool = False, balanced: bool = True, group: Group = None) -> tuple[Tensor, Tensor]:
     """The elements of all shards in order, and where each one stood in the concatenation; stable.
 
     Args:
@@ -128,8 +128,8 @@ def merge(a: Tensor, b: Tensor, *, descending: bool = False, balanced: bool = Tr
     must run backward.
 
     Args:
-        a, b: this rank's shards [m] and [n] of the two sequences, any lengths, 0 too. The concatenation of each over the
-            ranks must be sorted: otherwise some elements come out in some order.
+        a, b: this rank's shards [m] and [n] of the two sequences, any lengths, 0 too. The concatenation of each over
+            the ranks must be sorted: otherwise some elements come out in some order.
         descending: both are, and the result is to be, in descending order.
         balanced: return shards that differ by at most one element; without it, of m + n elements.
         group: a process group or one-dimensional DeviceMesh; the world if None.
