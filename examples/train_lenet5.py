@@ -5,12 +5,14 @@
     train_lenet5.py --data DIR           MNIST from its four IDX files, gzip or not: 99 %
     train_lenet5.py --activation bipolar_sigmoid --output rbf     the book's own network (chapter 16)
     train_lenet5.py --epochs 80 --resume runs/lenet5/checkpoint.pt     go on, to 80 epochs in all
+    torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of every batch
 
 Written to --out: metrics.json (a row an epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
 (TorchScript) and lenet5.pt2 (torch.export); both exports are loaded again and must give what the network gives.
 
 A run is a function of its options: what an epoch draws (order, distortion) depends on --seed and its number alone. A
-resumed run is therefore bit for bit the uninterrupted one, on the same device with the same number of threads.
+resumed run is therefore bit for bit the uninterrupted one, on the same device with the same number of threads. With
+--ddp the checkpoint is a folder, checkpoint/, which any number of processes can resume.
 """
 
 import argparse
@@ -27,6 +29,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
+from data_parallel import Ranks
+from data_parallel import load as load_folder
+from data_parallel import save as save_folder
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm import tqdm
@@ -62,6 +67,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--data", "folder of MNIST's files (default: scikit-learn's digits)", metavar="DIR")
     add("--device", "cpu, cuda, cuda:1, ...", type=device, default="cuda" if cuda else "cpu")
     add("--algorithm", "of the convolutions: auto or a rung of conv2d", default="auto")
+    add("--ddp", "on all processes that torchrun started, each with a part of every batch", action="store_true")
     add("--batch", "images a step", type=number(int, 1), default=64)
     add("--epochs", "in all, with those before --resume (default: 60, MNIST: 10)", type=number(int, 1))
     add("--lr", "learning rate (default: by optimizer and output)", type=number(float))
@@ -132,11 +138,13 @@ def make_optimizer(options: argparse.Namespace, model: LeNet5) -> torch.optim.Op
 class Run:
     """A network in training: what a checkpoint holds, and what was measured after each epoch."""
 
-    def __init__(self, options: argparse.Namespace, digits: data.Digits):
+    def __init__(self, options: argparse.Namespace, digits: data.Digits, ranks: Ranks | None = None):
         torch.manual_seed(options.seed)
+        self.ranks = ranks or Ranks()
         self.options = options
         self.digits = data.Digits(*(tensor.to(options.device) for tensor in digits))
         self.model = LeNet5(options.activation, options.pooling, options.output, options.algorithm).to(options.device)
+        self.network = self.ranks.wrapped(self.model)
         self.optimizer = make_optimizer(options, self.model)
         self.history: list[dict] = []
         # Not the path but the digits themselves: they may have moved, or have others in their place.
@@ -144,6 +152,10 @@ class Run:
         self.shared["data"] = f"{len(digits.train_labels)} digits, crc32 {zlib.crc32(digits.train_images.numpy()):08x}"
 
     def save(self, path: Path) -> None:
+        if self.ranks.grouped:
+            more = {"options": self.shared, "history": self.history}
+            save_folder(path.with_suffix(""), self.model, self.optimizer, more, self.ranks)
+            return
         state = {
             "options": self.shared,
             "history": self.history,
@@ -156,7 +168,10 @@ class Run:
 
     def load(self, path: Path) -> None:
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            if path.is_dir():
+                state = load_folder(path, self.model, self.optimizer)
+            else:
+                state = torch.load(path, map_location="cpu", weights_only=True)
             options, history = state["options"], state["history"]
         except OSError as error:
             sys.exit(f"--resume: {error}")
@@ -170,8 +185,9 @@ class Run:
             sys.exit(
                 f"--resume: {path} has {len(history)} epochs behind it, and --epochs {self.options.epochs} is in all"
             )
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if not path.is_dir():
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
         self.history = history
 
     def train_epoch(self, bar: tqdm) -> dict:
@@ -185,18 +201,19 @@ class Run:
         sums = torch.zeros(2, device=options.device, dtype=torch.float64)  # of loss and hits; read now and then only
         seen = 0
         for step, batch in enumerate(order.split(options.batch)):
-            target = labels[batch]
-            output = self.model(data.normalize(data.distort(images[batch], generator)))
-            loss = self.model.loss(output, target)
+            part = self.ranks.part(len(batch))
+            target = labels[batch[part]]
+            output = self.network(data.normalize(data.distort(images[batch], generator, part)))
+            loss = self.model.loss(output, target) if len(target) else output.sum()
             self.optimizer.zero_grad()
-            loss.backward()
+            self.ranks.weighed(loss, len(target), len(batch)).backward()
             self.optimizer.step()
             hits = (output.detach().argmax(1) == target).sum()
-            sums += torch.stack((loss.detach().double() * len(batch), hits))
+            sums += torch.stack((loss.detach().double() * len(target), hits))
             seen += len(batch)
             bar.update()
             if step % 50 == 49 or seen == len(order):
-                mean_loss, accuracy = (sums / seen).tolist()
+                mean_loss, accuracy = (self.ranks.total(sums) / seen).tolist()
                 if not abs(mean_loss) < float("inf"):  # NaN too
                     sys.exit(f"the loss is {mean_loss} in epoch {epoch + 1}: try a smaller --lr than {options.lr}")
                 bar.set_postfix(epoch=epoch + 1, loss=f"{mean_loss:.4f}")
@@ -234,6 +251,8 @@ def export(run: Run, out: Path) -> None:
 
 def record(run: Run, out: Path) -> None:
     run.save(out / "checkpoint.pt")
+    if not run.ranks.is_chief:
+        return
     rows = ",\n    ".join(json.dumps(row) for row in run.history)
     text = f'{{\n  "options": {json.dumps(run.shared)},\n  "epochs": [\n    {rows}\n  ]\n}}\n'
     (out / "metrics.json").write_text(text)
@@ -283,23 +302,30 @@ def plot_errors(run: Run, path: Path, most: int = 60) -> None:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     torch.set_num_threads(options.threads)
+    ranks, options.device = Ranks.of_torchrun(options.device) if options.ddp else (Ranks(), options.device)
     try:
         digits = data.mnist(options.data) if options.data else data.digits()
     except (OSError, ValueError) as error:
         sys.exit(f"--data: {error}")
-    run = Run(options, digits)
+    run = Run(options, digits, ranks)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.resume:
         run.load(options.resume)
         record(run, options.out)
     steps, done = -(-len(digits.train_labels) // options.batch), len(run.history)
-    with tqdm(total=options.epochs * steps, initial=done * steps, unit="step", disable=None) as bar:
+    with tqdm(
+        total=options.epochs * steps, initial=done * steps, unit="step", disable=None if ranks.is_chief else True
+    ) as bar:
         for _ in range(done, options.epochs):
             row = run.train_epoch(bar)
             record(run, options.out)
+            if not ranks.is_chief:
+                continue
             accuracies = f"train {100 * row['train_accuracy']:.2f} %   test {100 * row['test_accuracy']:.2f} %"
             counted = f"epoch {row['epoch']:2d} of {options.epochs}"
             bar.write(f"{counted}   loss {row['loss']:.4f}   {accuracies}   {row['seconds']:.1f} s")
+    if not ranks.is_chief:
+        return
     plot_curve(run.history, options.out / "curve.png")
     plot_errors(run, options.out / "errors.png")
     export(run, options.out)

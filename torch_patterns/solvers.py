@@ -100,7 +100,9 @@ class _Run:
         dtype = torch.promote_types(multiply(b).dtype, torch.float32)
         x0 = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.to(b.device, dtype, copy=True)
         tolerances = self.options["rtol"], self.options["atol"]
-        x, iterations, norm, goal = _iterate(multiply, b, x0, tolerances, limit, precondition, self.callback)
+        x, iterations, norm, goal = _iterate(
+            multiply, b, x0, tolerances, limit, precondition, self.callback, lambda partial: partial
+        )
         self.iterations, self.norm = max(self.iterations, iterations), max(self.norm, norm)
         self.converged = self.converged and norm <= goal
         return x
@@ -177,6 +179,29 @@ def _with_values(A: Matrix, values: Iterable[Tensor]) -> Matrix:
     return A._replace(**dict(zip(value_fields(A), values, strict=True)))
 
 
+def solve(
+    multiply: Product,
+    b: Tensor,
+    x0: Tensor | None,
+    tolerances: tuple[float, float],
+    limit: int,
+    precondition: Product | None,
+    callback: Callable[[int, float], object] | None,
+    total: Product,
+) -> Solution:
+    """:func:`conjugate_gradient` on checked arguments. ``total`` makes dot products of parts those of whole vectors."""
+    with torch.no_grad():
+        dtype = torch.promote_types(multiply(b.detach()).dtype, torch.float32)
+        x = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.detach().to(b.device, dtype, copy=True)
+        x, iterations, norm, goal = _iterate(multiply, b, x, tolerances, limit, precondition, callback, total)
+    if torch.is_grad_enabled():
+        residual = b - multiply(x)
+        if residual.requires_grad:
+            rest = (None, tolerances, limit, precondition, None, total)
+            x = x + _Inverse.apply(residual, lambda grad: solve(multiply, grad, *rest).x)
+    return Solution(x, iterations, norm, norm <= goal)
+
+
 class _Inverse(torch.autograd.Function):
     """0 for a residual that is nearly 0; its derivative is the inverse of A, which is symmetric.
 
@@ -245,25 +270,26 @@ def _iterate(
     limit: int,
     precondition: Product | None,
     callback: Callable[[int, float], object] | None,
+    total: Product,
 ) -> tuple[Tensor, int, float, float]:
     """(`x` after all steps in place, how many, the norm of its residual, what that should be at most)."""
     b = b.to(x.dtype)
     residual = b - multiply(x)
-    norm_b, norm = torch.stack((b.norm(), residual.norm())).tolist()
+    norm_b, norm = total(torch.stack((b.dot(b), residual.dot(residual)))).sqrt().tolist()
     goal = max(tolerances[0] * norm_b, tolerances[1])
     _finite(norm_b + norm, 0)
     iteration, direction, before = 0, None, None
     while norm > goal and iteration < limit:
         iteration += 1
         z = residual if precondition is None else precondition(residual).to(x.dtype)
-        energy = residual.dot(z)
+        energy = total(residual.dot(z))
         direction = z.clone() if direction is None else direction.mul_(energy / before).add_(z)
         image = multiply(direction)
-        curvature = direction.dot(image)
+        curvature = total(direction.dot(image))
         step, before = energy / curvature, energy
         x.addcmul_(direction, step)
         residual.addcmul_(image, step, value=-1)
-        square, energy_, curvature = torch.stack((residual.dot(residual), energy, curvature)).tolist()
+        square, energy_, curvature = torch.stack((total(residual.dot(residual)), energy, curvature)).tolist()
         _finite(energy_ + curvature, iteration)
         _positive("the preconditioner is", "r.Mr", energy_, iteration)
         _positive("A is", "p.Ap", curvature, iteration)
@@ -271,7 +297,7 @@ def _iterate(
         norm = math.sqrt(square)
         if norm <= goal or iteration == limit:  # the recurrence drifts: see what x gives, and go on from there
             residual, direction = b - multiply(x), None
-            norm = residual.norm().item()
+            norm = total(residual.dot(residual)).sqrt().item()
         if callback is not None:
             callback(iteration, norm)
     return x, iteration, norm, goal
