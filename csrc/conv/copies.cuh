@@ -4,8 +4,8 @@
 
 namespace tp::conv {
 
-// Begins to copy `bytes` bytes, 4, 8 or 16, or writes zeros where there is nothing to copy. Both addresses are multiples
-// of `bytes`, `from` is a valid address in either case.
+// Begins to copy `bytes` bytes, 4, 8 or 16, or writes zeros where there is nothing to copy. Both addresses are
+// multiples of `bytes`, `from` is a valid address in either case.
 template <int bytes>
 TP_DEVICE void copy_or_zero(void* to, const void* from, bool exists) {
 #if __CUDA_ARCH__ >= 800
@@ -31,6 +31,13 @@ template <int groups>
 TP_DEVICE void wait_for_groups() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+#endif
+}
+
+// Waits for all copies that this thread has begun, in groups or not.
+TP_DEVICE inline void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 

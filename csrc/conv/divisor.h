@@ -5,8 +5,8 @@
 
 namespace tp::conv {
 
-// For dividends below 2^31. With p = 31 + ceil(log2 d) and m = ceil(2^p / d), floor(n / d) = floor(n m / 2^p): m exceeds
-// 2^p / d by less than 1, so that n m / 2^p exceeds n / d by less than n / 2^p < 1 / d.
+// For dividends below 2^31. With p = 31 + ceil(log2 d) and m = ceil(2^p / d), floor(n / d) = floor(n m / 2^p): m
+// exceeds 2^p / d by less than 1, so that n m / 2^p exceeds n / d by less than n / 2^p < 1 / d.
 constexpr int64_t most_quotient = int64_t(1) << 30;  // dividends and divisors stay below
 
 struct Divisor {

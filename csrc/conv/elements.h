@@ -61,9 +61,7 @@ struct Elements {
   TP_HD int64_t x_at(int64_t image, int64_t channel, int64_t i, int64_t j) const {
     return x_strides.at(image, channel, i, j);
   }
-  TP_HD int64_t y_at(int64_t image, int64_t map, int64_t h, int64_t w) const {
-    return y_strides.at(image, map, h, w);
-  }
+  TP_HD int64_t y_at(int64_t image, int64_t map, int64_t h, int64_t w) const { return y_strides.at(image, map, h, w); }
   // Tap (p, q) of the filter from `channel` of the group to `map`.
   TP_HD int64_t weight_at(int64_t map, int64_t channel, int64_t p, int64_t q) const {
     return ((map * channels + channel) * rows.kernel + p) * cols.kernel + q;

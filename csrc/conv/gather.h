@@ -5,12 +5,12 @@
 //
 // With a stride of 1 a pixel of dx meets every tap, as a pixel of y does. With a stride s it meets only the taps p for
 // which i + pad - p * dilation is a multiple of s. Which taps those are depends on i modulo s alone. So dgrad falls
-// apart into phases, one per remainder, and inside a phase both the pixels and the taps are evenly spaced: each phase is
-// a gather of its own, without a product that does not exist but for those beyond the edges of dy.
+// apart into phases, one per remainder, and inside a phase both the pixels and the taps are evenly spaced: each phase
+// is a gather of its own, without a product that does not exist but for those beyond the edges of dy.
 //
-// Beyond the edges stand zeros. In fprop that is the meaning of padding. In dgrad such products do not exist, and adding
-// them is right as long as the weights are finite; whoever relies on that checks the weights, and where one is infinite
-// or NaN takes Gather::plain_sum.
+// Beyond the edges stand zeros. In fprop that is the meaning of padding. In dgrad such products do not exist, and
+// adding them is right as long as the weights are finite; whoever relies on that checks the weights, and where one is
+// infinite or NaN takes Gather::plain_sum.
 #pragma once
 #include "conv/elements.h"
 
@@ -50,8 +50,16 @@ TP_HD inline GatherAxis gather_axis(const Axis& a, Pass pass, int64_t phase) {
   int64_t p = 0;
   while (p < min(a.kernel, period) && (phase + a.pad - p * a.dilation) % a.stride != 0) ++p;
   const int64_t taps = p < min(a.kernel, period) ? (a.kernel - 1 - p) / period + 1 : 0;
-  return {ceil_div(a.in - phase, a.stride),          phase, a.stride, taps, p, period,
-          (phase + a.pad - p * a.dilation) / a.stride, 1,     -(a.dilation / divisor), a.out};
+  return {ceil_div(a.in - phase, a.stride),
+          phase,
+          a.stride,
+          taps,
+          p,
+          period,
+          (phase + a.pad - p * a.dilation) / a.stride,
+          1,
+          -(a.dilation / divisor),
+          a.out};
 }
 
 // i / d, and i becomes i % d, without a division where the numbers are small.

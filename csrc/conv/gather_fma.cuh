@@ -1,16 +1,14 @@
 // The implicit matrix product of fprop and dgrad on the CUDA cores, in true float32 or double.
 //
 // The source lies map by map, so that neighbouring pixels of one channel are neighbours in memory: column k of the left
-// tile is read by consecutive threads from consecutive addresses. A slab of `slab` channels of both factors is copied to
-// shared memory while the products of the slab before are computed from there. A thread keeps `side` x `side` sums in
-// registers and reads 2 * side values for side * side products.
+// tile is read by consecutive threads from consecutive addresses. A slab of `slab` channels of both factors is copied
+// to shared memory while the products of the slab before are computed from there. A thread keeps `side` x `side` sums
+// in registers and reads 2 * side values for side * side products.
 #pragma once
 #include "conv/gather_gemm.cuh"
 #include "conv/strips.cuh"
 
 namespace tp::conv {
-
-#ifdef __CUDACC__
 
 // How the product of accumulators A is cut: tiles of `pixels` x `maps`, for blocks of `threads`.
 template <class A, int maps_>
@@ -24,44 +22,59 @@ struct FmaTile {
 
 template <class T, class Tile>
 class FmaLoader {
+  static constexpr int vector = 16 / int(sizeof(T)), across = Tile::maps / vector;  // of the filters
+  static constexpr int lines = Tile::threads / Tile::pixels, filter_lines = Tile::threads / across;
+
  public:
   TP_DEVICE FmaLoader(const GatherGemm<T>& work, const GatherShare& share)
-      : work_(work), share_(share), row_(gather_row(work, share, share.first_pixel + int(threadIdx.x) % Tile::pixels)) {}
+      : work_(work),
+        row_(gather_row(work, share, share.first_pixel + pixel())),
+        tap_(work, share),
+        filters_(work.filters + share.group * work.g.rows.kernel * work.g.cols.kernel * work.g.depth * work.width +
+                 share.map + filter_map()),
+        has_map_(share.map + filter_map() < work.width) {
+    begin_tap();
+  }
 
   // Begins to copy the next slab of both factors.
   TP_DEVICE void load(T* stage) {
-    const Gather<T>& g = work_.g;
-    const int t = int(threadIdx.x), depth = int(g.depth);
-    const int64_t dh = at_.p * share_.rows.source_tap, dw = at_.q * share_.cols.source_tap;
-    const int64_t h = row_.h + dh, w = row_.w + dw;
-    const bool inside = share_.rows.inside(h) && share_.cols.inside(w);
-    const T* from = inside ? row_.origin + dh * work_.row + dw * work_.col : work_.source;
-    constexpr int lines = Tile::threads / Tile::pixels;
+    const int depth = int(work_.g.depth) - channel_;
+    const T* from = source_;
 #pragma unroll
-    for (int k = t / Tile::pixels; k < Tile::slab; k += lines) {
-      const bool exists = inside && at_.channel + k < depth;
-      copy_or_zero<sizeof(T)>(stage + k * Tile::pixels + t % Tile::pixels,
-                              from + (exists ? (at_.channel + k) * work_.channel : 0), exists);
+    for (int i = 0; i < Tile::slab / lines; ++i) {
+      copy_or_zero<sizeof(T)>(stage + (line() + i * lines) * Tile::pixels + pixel(), from,
+                              inside_ && line() + i * lines < depth);
+      from += lines * work_.channel;
     }
-    T* const filters = stage + Tile::slab * Tile::pixels;
-    const int64_t tap = share_.rows.tap(at_.p) * g.cols.kernel + share_.cols.tap(at_.q);
-    const T* const first = work_.filters + (share_.group * g.rows.kernel * g.cols.kernel + tap) * g.depth * work_.width;
-    constexpr int vector = 16 / int(sizeof(T)), across = Tile::maps / vector;
+    T* const to = stage + Tile::slab * Tile::pixels + filter_line() * Tile::maps + filter_map();
 #pragma unroll
-    for (int i = t; i < Tile::slab * across; i += Tile::threads) {
-      const int k = i / across, map = i % across * vector;
-      const bool exists = at_.channel + k < depth && share_.map + map < work_.width;
-      copy_or_zero<16>(filters + k * Tile::maps + map,
-                       exists ? first + (at_.channel + k) * work_.width + share_.map + map : first, exists);
+    for (int i = 0; i < Tile::slab / filter_lines; ++i) {
+      copy_or_zero<16>(to + i * filter_lines * Tile::maps, filter_ + i * filter_lines * work_.width,
+                       has_map_ && filter_line() + i * filter_lines < depth);
     }
-    at_.next(Tile::slab, depth, int(share_.cols.taps));
+    if (tap_.next()) channel_ += Tile::slab;
+    begin_tap();
   }
 
  private:
+  TP_DEVICE static int pixel() { return int(threadIdx.x) % Tile::pixels; }
+  TP_DEVICE static int line() { return int(threadIdx.x) / Tile::pixels; }
+  TP_DEVICE static int filter_map() { return int(threadIdx.x) % across * vector; }
+  TP_DEVICE static int filter_line() { return int(threadIdx.x) / across; }
+  TP_DEVICE void begin_tap() {
+    inside_ = tap_.inside(row_.h, row_.w);
+    source_ = row_.origin + tap_.offset(work_) + (channel_ + line()) * work_.channel;
+    filter_ = filters_ + (int64_t(tap_.filter()) * work_.g.depth + channel_ + filter_line()) * work_.width;
+  }
+
   const GatherGemm<T>& work_;
-  const GatherShare& share_;
   const GatherRow<T> row_;
-  SlabCursor at_;
+  TapWalk<T> tap_;
+  const T* filters_;
+  const bool has_map_;
+  const T *source_, *filter_;  // of this thread, for the next slab
+  int channel_ = 0;
+  bool inside_;
 };
 
 template <class Tile, class T>
@@ -97,7 +110,7 @@ __global__ void __launch_bounds__(Tile::threads, 512 / Tile::threads)
   const int slabs = int(share.rows.taps * share.cols.taps * ceil_div(work.g.depth, int64_t(Tile::slab)));
   FmaLoader<T, Tile> loader(work, share);
   T sum[Tile::side][Tile::side] = {};
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < Tile::stages - 1; ++i) {
     if (i < slabs) loader.load(stages + i * Tile::stage_values);
     commit_copies();
@@ -123,7 +136,8 @@ __global__ void __launch_bounds__(Tile::threads, 512 / Tile::threads)
     const int64_t full = share.group * work.g.maps + share.map + map;
     const T shift = work.g.bias && share.map + map < work.g.maps ? work.g.bias[full] : T(0);
 #pragma unroll
-    for (int i = 0; i < Tile::side; ++i) image.at(i / 4 * Tile::pixel_lanes * 4 + lane * 4 + i % 4, map) = sum[i][j] + shift;
+    for (int i = 0; i < Tile::side; ++i)
+      image.at(i / 4 * Tile::pixel_lanes * 4 + lane * 4 + i % 4, map) = sum[i][j] + shift;
   }
   __syncthreads();
   image.store(work.g, share);
@@ -132,8 +146,8 @@ __global__ void __launch_bounds__(Tile::threads, 512 / Tile::threads)
 template <class T, class Tile>
 void launch_gather_fma(GatherGemm<T>& work, Context& context) {
   cut_into_tiles(work, Tile::pixels, Tile::maps);
-  constexpr int bytes = max(int(Tile::stages * Tile::stage_values * sizeof(T)),
-                            TileImage<T, Tile::pixels, Tile::maps>::bytes);
+  constexpr int bytes =
+      max(int(Tile::stages * Tile::stage_values * sizeof(T)), TileImage<T, Tile::pixels, Tile::maps>::bytes);
   cudaFuncSetAttribute(gather_fma<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   gather_fma<T, Tile><<<unsigned(work.blocks()), Tile::threads, bytes, cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");
@@ -150,13 +164,12 @@ void run_gather_fma(const Gather<T>& g, Context& context) {
   work.channel = plane;
   work.row = cols.sources;
   work.col = 1;
-  cut_into_tiles(work, FmaTile<T, 64>::pixels, 64);
-  if (sizeof(T) == 4 && tile_maps_for(work.tiles * work.row_phases * work.col_phases * g.groups, g.maps, 64, 128) == 128) {
-    return launch_gather_fma<T, FmaTile<T, 128>>(work, context);
-  }
+  const auto turns = [&](int tile_maps) {
+    cut_into_tiles(work, FmaTile<T, 64>::pixels, tile_maps);
+    return turns_of(work) * tile_maps;
+  };
+  if (sizeof(T) == 4 && turns(128) <= turns(64)) return launch_gather_fma<T, FmaTile<T, 128>>(work, context);
   launch_gather_fma<T, FmaTile<T, 64>>(work, context);
 }
-
-#endif
 
 }  // namespace tp::conv

@@ -1,11 +1,12 @@
-// fprop and dgrad as one matrix product whose left factor is never stored: what its two kernels share, gather_fma.cuh on
-// the CUDA cores and gather_mma.cuh on the tensor cores.
+// fprop and dgrad as one matrix product whose left factor is never stored: what its two kernels share, gather_fma.cuh
+// on the CUDA cores and gather_mma.cuh on the tensor cores.
 //
 //   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
 //
-// A row of the left factor is a pixel of the target, and its columns run over the channels of one tap after another. So
-// for as long as a tap lasts a row is a stretch of memory, or evenly spaced, and found by one addition. The filters are
-// packed in that order first, which costs little: they are small.
+// A row of the left factor is a pixel of the target. Its columns come in slabs: some channels of one tap, the same ones
+// of the next tap, and so on, then the next channels. What neighbouring taps of a tile of pixels read is mostly the
+// same, so that the first cache serves all taps but the first. The filters are packed in slabs, which costs little:
+// they are small.
 #pragma once
 #include "block/launch.cuh"
 #include "block/load_store.cuh"
@@ -15,19 +16,17 @@
 
 namespace tp::conv {
 
-#ifdef __CUDACC__
-
-constexpr int pack_threads = 256, pack_blocks = 128;
+constexpr int pack_threads = 256, pack_blocks = 512;
 
 // The arguments of both kernels.
 template <class T>
 struct GatherGemm {
   Gather<T> g;
-  const T* source;  // g.source, or a copy in the layout that the kernel reads
+  const T* source;                          // g.source, or a copy in the layout that the kernel reads
   int64_t image, channel, row, col, group;  // its strides
   const T* filters;                         // packed
-  int64_t width;     // how many elements a row of the packed filters has: maps or channels, padded
-  const int* odd;    // dgrad: for each of pack_blocks blocks, whether it saw a weight that is not finite
+  int64_t width;   // how many elements a row of the packed filters has: maps or channels, padded
+  const int* odd;  // dgrad: for each of pack_blocks blocks, whether it saw a weight that is not finite
   int64_t row_phases, col_phases, tiles, map_blocks;
   TP_HD int64_t blocks() const { return row_phases * col_phases * tiles * map_blocks * g.groups; }
 };
@@ -63,8 +62,12 @@ TP_DEVICE GatherShare gather_share(const GatherGemm<T>& work, int64_t block, int
   int64_t map_block = block, group = divide(map_block, work.map_blocks), tile = divide(group, work.g.groups),
           col_phase = divide(tile, work.tiles), row_phase = divide(col_phase, work.col_phases);
   const Gather<T>& g = work.g;
-  GatherShare share{gather_axis(g.rows, g.pass, row_phase), gather_axis(g.cols, g.pass, col_phase), group,
-                    map_block * tile_maps, tile * tile_pixels, 0};
+  GatherShare share{gather_axis(g.rows, g.pass, row_phase),
+                    gather_axis(g.cols, g.pass, col_phase),
+                    group,
+                    map_block * tile_maps,
+                    tile * tile_pixels,
+                    0};
   share.pixels = g.n * share.rows.outputs * share.cols.outputs;
   return share;
 }
@@ -84,23 +87,57 @@ TP_DEVICE GatherRow<T> gather_row(const GatherGemm<T>& work, const GatherShare& 
   return {work.source + at.image * work.image + share.group * work.group + h * work.row + w * work.col, int(h), int(w)};
 }
 
-// The sequence of slabs: the channels of the first tap, of the second, ...
-struct SlabCursor {
-  int p = 0, q = 0, channel = 0;
-  TP_DEVICE void next(int slab, int depth, int taps_across) {
-    channel += slab;
-    if (channel < depth) return;
-    channel = 0;
-    if (++q < taps_across) return;
-    q = 0;
-    ++p;
+// Where a gather stands: at a tap, and at a slab of the channels. What is the same for all threads of a block lies in
+// shared memory, from where the innermost loops should not read it again and again.
+template <class T>
+class TapWalk {
+ public:
+  TP_DEVICE TapWalk(const GatherGemm<T>& work, const GatherShare& share)
+      : rows_(int(share.rows.sources)),
+        cols_(int(share.cols.sources)),
+        step_down_(int(share.rows.source_tap)),
+        step_across_(int(share.cols.source_tap)),
+        taps_down_(int(share.rows.taps)),
+        taps_across_(int(share.cols.taps)),
+        filter_down_(int(share.rows.tap_step)),
+        filter_across_(int(share.cols.tap_step)),
+        filter_(int(share.rows.first_tap * work.g.cols.kernel + share.cols.first_tap)),
+        kernel_cols_(int(work.g.cols.kernel)) {}
+
+  // Whether the tap of a pixel whose window begins at (h, w) lies inside the source.
+  TP_DEVICE bool inside(int h, int w) const {
+    return unsigned(h + down_) < unsigned(rows_) && unsigned(w + across_) < unsigned(cols_);
   }
+  // How far the tap lies from the first one, in the source.
+  TP_DEVICE int64_t offset(const GatherGemm<T>& work) const { return down_ * work.row + across_ * work.col; }
+  // The tap's index among the packed filters.
+  TP_DEVICE int filter() const { return filter_ + p_ * filter_down_ * kernel_cols_ + q_ * filter_across_; }
+  // Goes on to the next tap; after the last one, to the first, with true.
+  TP_DEVICE bool next() {
+    ++q_;
+    across_ += step_across_;
+    if (q_ < taps_across_) return false;
+    q_ = across_ = 0;
+    ++p_;
+    down_ += step_down_;
+    if (p_ < taps_down_) return false;
+    p_ = down_ = 0;
+    return true;
+  }
+
+ private:
+  int rows_, cols_, step_down_, step_across_, taps_down_, taps_across_, filter_down_, filter_across_, filter_,
+      kernel_cols_;
+  int p_ = 0, q_ = 0, down_ = 0, across_ = 0;
 };
 
 // Whether a weight of this dgrad is infinite or NaN; for all threads of a block together.
 template <class T>
 TP_DEVICE bool has_odd_weights(const GatherGemm<T>& work) {
-  return work.g.pass == Pass::dgrad && __syncthreads_or(int(threadIdx.x) < pack_blocks && work.odd[threadIdx.x]);
+  if (work.g.pass == Pass::fprop) return false;
+  int odd = 0;
+  for (int i = int(threadIdx.x); i < pack_blocks; i += int(blockDim.x)) odd |= work.odd[i];
+  return __syncthreads_or(odd);
 }
 
 // Then the block computes its share product by product.
@@ -132,7 +169,8 @@ struct TileImage {
   static constexpr int vector = 16 / int(sizeof(T));
   static constexpr int pixel_pitch = tile_maps + vector, map_pitch = tile_pixels + vector;
   static constexpr int bytes =
-      int(sizeof(T)) * (tile_pixels * pixel_pitch > tile_maps * map_pitch ? tile_pixels * pixel_pitch : tile_maps * map_pitch);
+      int(sizeof(T)) *
+      (tile_pixels * pixel_pitch > tile_maps * map_pitch ? tile_pixels * pixel_pitch : tile_maps * map_pitch);
 
   T* data;
   bool by_pixel;  // [pixel][map], else [map][pixel]
@@ -147,10 +185,10 @@ struct TileImage {
     const int64_t plane = share.rows.outputs * share.cols.outputs;
     const bool aligned = reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
     if (by_pixel) {
-      aligned && g.maps % vector == 0 ? store_pixels<vector>(g, share, pixels, maps)
-                                      : store_pixels<1>(g, share, pixels, maps);
+      aligned&& g.maps % vector == 0 ? store_pixels<vector>(g, share, pixels, maps)
+                                     : store_pixels<1>(g, share, pixels, maps);
     } else {
-      aligned && plane % vector == 0 && share.rows.step == 1 && share.cols.step == 1
+      aligned&& plane % vector == 0 && share.rows.step == 1 && share.cols.step == 1
           ? store_maps<vector>(g, share, pixels, maps)
           : store_maps<1>(g, share, pixels, maps);
     }
@@ -183,11 +221,11 @@ struct TileImage {
   }
 };
 
-// Which of two widths of a tile's maps keeps the multiprocessors busier: each works off its share of the blocks in turn.
-inline int tile_maps_for(int64_t tiles, int64_t maps, int narrow, int wide) {
-  const int64_t multiprocessors = block::device_attribute(cudaDevAttrMultiProcessorCount);
-  const auto turns = [&](int width) { return ceil_div(tiles * ceil_div(maps, int64_t(width)), multiprocessors) * width; };
-  return turns(wide) <= turns(narrow) ? wide : narrow;
+// How many blocks the busiest multiprocessor works off.
+template <class T>
+int64_t turns_of(const GatherGemm<T>& work) {
+  static const int64_t multiprocessors = block::device_attribute(cudaDevAttrMultiProcessorCount);
+  return ceil_div(work.blocks(), multiprocessors);
 }
 
 // Fills in all but the source and the shape of the tiles.
@@ -213,7 +251,5 @@ void cut_into_tiles(GatherGemm<T>& work, int tile_pixels, int tile_maps) {
   work.tiles = ceil_div(g.n * phase_outputs(g.rows, g.pass) * phase_outputs(g.cols, g.pass), int64_t(tile_pixels));
   work.map_blocks = ceil_div(g.maps, int64_t(tile_maps));
 }
-
-#endif
 
 }  // namespace tp::conv

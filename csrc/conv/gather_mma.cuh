@@ -9,15 +9,13 @@
 
 namespace tp::conv {
 
-#ifdef __CUDACC__
-
-// A warp computes 64 x 32 sums; a block has two warps along the pixels.
+// A warp computes 64 x 32 sums; a block has 8 warps, two blocks fill a multiprocessor. Narrow tiles take more pixels,
+// so that the filters are read less often.
 template <int maps_>
 struct MmaTile {
-  static constexpr int pixels = 128, maps = maps_, slab = 32, stages = 4;
-  static constexpr int threads = 2 * maps, quarters = slab / 8;
+  static constexpr int maps = maps_, pixels = maps == 64 ? 256 : 128, slab = 32, stages = 3;
+  static constexpr int warps_down = pixels / 64, threads = warps_down * (maps / 32) * 32, quarters = slab / 8;
   static constexpr int stage_values = slab * (pixels + maps);
-  static constexpr int blocks_per_multiprocessor = maps == 64 ? 3 : 2;
 };
 
 // Element 8 * quarter of row `row` in a tile of rows of 32 elements.
@@ -25,66 +23,80 @@ TP_DEVICE inline int swizzled(int row, int quarter) { return row * 32 + (quarter
 
 template <class T, class Tile>
 class MmaLoader {
-  static constexpr int lines = Tile::threads / Tile::quarters, rows = Tile::pixels / lines;
+  static constexpr int lines = Tile::threads / Tile::quarters, rows = Tile::pixels / lines, maps = Tile::maps / lines;
+  static_assert(lines % 8 == 0, "the rows of a thread are swizzled alike");
 
  public:
-  TP_DEVICE MmaLoader(const GatherGemm<T>& work, const GatherShare& share) : work_(work), share_(share) {
+  TP_DEVICE MmaLoader(const GatherGemm<T>& work, const GatherShare& share)
+      : work_(work),
+        tap_(work, share),
+        filters_(work.filters +
+                 (share.group * work.g.rows.kernel * work.g.cols.kernel * work.g.maps + share.map + line()) *
+                     work.width +
+                 quarter() * 8),
+        maps_left_(int(min(work.g.maps - share.map, int64_t(Tile::maps))) - line()) {
 #pragma unroll
-    for (int i = 0; i < rows; ++i) row_[i] = gather_row(work, share, share.first_pixel + line() + i * lines);
+    for (int i = 0; i < rows; ++i) {
+      row_[i] = gather_row(work, share, share.first_pixel + line() + i * lines);
+      row_[i].origin += quarter() * 8;
+    }
+    begin_tap();
   }
 
   // Begins to copy the next slab of both factors.
   TP_DEVICE void load(T* stage) {
-    const Gather<T>& g = work_.g;
-    const int channel = at_.channel + quarter() * 8, depth = int(work_.width);
-    const int64_t dh = at_.p * share_.rows.source_tap, dw = at_.q * share_.cols.source_tap;
-    const int64_t offset = dh * work_.row + dw * work_.col + channel;
+    T* const to = stage + swizzled(line(), quarter());
+    const bool more = channel_ + quarter() * 8 < int(work_.width);
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
-      const bool exists = channel < depth && unsigned(row_[i].h + int(dh)) < unsigned(share_.rows.sources) &&
-                          unsigned(row_[i].w + int(dw)) < unsigned(share_.cols.sources);
-      copy_or_zero<16>(stage + swizzled(line() + i * lines, quarter()), exists ? row_[i].origin + offset : work_.source,
-                       exists);
+      copy_or_zero<16>(to + i * lines * Tile::slab, row_[i].origin + offset_, more && (inside_ >> i & 1));
     }
-    const int64_t tap = share_.rows.tap(at_.p) * g.cols.kernel + share_.cols.tap(at_.q);
-    const T* const first =
-        work_.filters + ((share_.group * g.rows.kernel * g.cols.kernel + tap) * g.maps + share_.map) * work_.width;
-    T* const filters = stage + Tile::pixels * Tile::slab;
 #pragma unroll
-    for (int map = line(); map < Tile::maps; map += lines) {
-      const bool exists = channel < depth && share_.map + map < g.maps;
-      copy_or_zero<16>(filters + swizzled(map, quarter()),
-                       exists ? first + map * work_.width + channel : work_.filters, exists);
+    for (int i = 0; i < maps; ++i) {
+      copy_or_zero<16>(to + (Tile::pixels + i * lines) * Tile::slab, filter_ + i * lines * work_.width,
+                       more && i * lines < maps_left_);
     }
-    at_.next(Tile::slab, depth, int(share_.cols.taps));
+    if (tap_.next()) channel_ += Tile::slab;
+    begin_tap();
   }
 
  private:
   TP_DEVICE static int quarter() { return int(threadIdx.x) % Tile::quarters; }
   TP_DEVICE static int line() { return int(threadIdx.x) / Tile::quarters; }
+  TP_DEVICE void begin_tap() {
+    offset_ = tap_.offset(work_) + channel_;
+    filter_ = filters_ + int64_t(tap_.filter()) * work_.g.maps * work_.width + channel_;
+    inside_ = 0;
+#pragma unroll
+    for (int i = 0; i < rows; ++i) inside_ |= unsigned(tap_.inside(row_[i].h, row_[i].w)) << i;
+  }
 
   const GatherGemm<T>& work_;
-  const GatherShare& share_;
+  TapWalk<T> tap_;
+  const T* filters_;
+  const int maps_left_;
   GatherRow<T> row_[rows];
-  SlabCursor at_;
+  int64_t offset_;   // of the next slab from each row's origin
+  const T* filter_;  // of this thread, for the next slab
+  unsigned inside_;  // one bit per row
+  int channel_ = 0;
 };
 
 // Adds one slab's products to the sums of a warp, [64 / 16][32 / 8] products of the tensor cores.
 template <class T, class Tile>
 TP_DEVICE void multiply_slab(const T* stage, int warp_row, int warp_col, float (&sum)[4][4][4]) {
   const int lane = int(threadIdx.x) % 32;
-  const T* const filters = stage + Tile::pixels * Tile::slab;
+  // The second half of a row of 32 is two quarters further: its bit is exclusive to that, so that ^ goes there.
+  const int left = swizzled(lane % 16, lane / 16), right = swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const T *const pixels = stage + warp_row * Tile::slab, *const filters =
+                                                             stage + (Tile::pixels + warp_col) * Tile::slab;
 #pragma unroll
-  for (int k = 0; k < Tile::slab / 16; ++k) {
+  for (int k = 0; k < Tile::slab; k += 16) {
     unsigned a[4][4], b[2][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      load_matrices<false>(a[i], stage + swizzled(warp_row + i * 16 + lane % 16, k * 2 + lane / 16));
-    }
+    for (int i = 0; i < 4; ++i) load_matrices<false>(a[i], pixels + (left ^ k) + i * 16 * Tile::slab);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      load_matrices<false>(b[j], filters + swizzled(warp_col + j * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
-    }
+    for (int j = 0; j < 2; ++j) load_matrices<false>(b[j], filters + (right ^ k) + j * 16 * Tile::slab);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -94,8 +106,7 @@ TP_DEVICE void multiply_slab(const T* stage, int warp_row, int warp_col, float (
 }
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::blocks_per_multiprocessor)
-    gather_mma(const __grid_constant__ GatherGemm<T> work) {
+__global__ void __launch_bounds__(Tile::threads, 2) gather_mma(const __grid_constant__ GatherGemm<T> work) {
   extern __shared__ __align__(16) unsigned char pool[];
   T* const stages = reinterpret_cast<T*>(pool);
   __shared__ GatherShare share;
@@ -103,10 +114,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks_per_multiprocessor
   __syncthreads();
   if (has_odd_weights(work)) return store_plain_share(work, share, Tile::pixels, Tile::maps);
   const int slabs = int(share.rows.taps * share.cols.taps) * ceil_div(int(work.width), Tile::slab);
-  const int warp = int(threadIdx.x) / 32, warp_row = warp % 2 * 64, warp_col = warp / 2 * 32;
+  const int warp = int(threadIdx.x) / 32, warp_row = warp % Tile::warps_down * 64,
+            warp_col = warp / Tile::warps_down * 32;
   MmaLoader<T, Tile> loader(work, share);
   float sum[4][4][4] = {};
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < Tile::stages - 1; ++i) {
     if (i < slabs) loader.load(stages + i * Tile::stage_values);
     commit_copies();
@@ -147,8 +159,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks_per_multiprocessor
 template <class T, class Tile>
 void launch_gather_mma(GatherGemm<T>& work, Context& context) {
   cut_into_tiles(work, Tile::pixels, Tile::maps);
-  constexpr int bytes = max(int(Tile::stages * Tile::stage_values * sizeof(T)),
-                            TileImage<T, Tile::pixels, Tile::maps>::bytes);
+  constexpr int bytes =
+      max(int(Tile::stages * Tile::stage_values * sizeof(T)), TileImage<T, Tile::pixels, Tile::maps>::bytes);
   cudaFuncSetAttribute(gather_mma<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   gather_mma<T, Tile><<<unsigned(work.blocks()), Tile::threads, bytes, cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");
@@ -166,13 +178,14 @@ void run_gather_mma(const Gather<T>& g, Context& context) {
   work.col = source.col;
   work.group = source.group;
   work.channel = 1;
-  cut_into_tiles(work, 128, 64);
-  if (tile_maps_for(work.tiles * work.row_phases * work.col_phases * g.groups, g.maps, 64, 128) == 128) {
+  const auto turns = [&](int tile_pixels, int tile_maps) {
+    cut_into_tiles(work, tile_pixels, tile_maps);
+    return turns_of(work) * tile_pixels * tile_maps;
+  };
+  if (turns(MmaTile<128>::pixels, 128) <= turns(MmaTile<64>::pixels, 64)) {
     return launch_gather_mma<T, MmaTile<128>>(work, context);
   }
   launch_gather_mma<T, MmaTile<64>>(work, context);
 }
-
-#endif
 
 }  // namespace tp::conv

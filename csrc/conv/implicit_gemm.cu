@@ -1,6 +1,6 @@
-// Convolution as a matrix product whose unrolled matrix exists nowhere (§16.5 on cuDNN; Chetlur et al., 2014): each tile
-// of it is gathered from the images when the product needs it, straight into shared memory, while the tile before is
-// being multiplied. That saves im2col_gemm's memory and the traffic to fill and read it.
+// Convolution as a matrix product whose unrolled matrix exists nowhere (§16.5 on cuDNN; Chetlur et al., 2014): each
+// tile of it is gathered from the images when the product needs it, straight into shared memory, while the tile before
+// is being multiplied. That saves im2col_gemm's memory and the traffic to fill and read it.
 //
 //   fprop, dgrad   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
 //   wgrad          dw[maps, (tap, channel)] = dy^T[maps, pixels] x x[pixels, (tap, channel)], slice by slice of the
@@ -8,15 +8,14 @@
 //
 // dgrad with a stride is one product per phase (gather.h), which has only the taps that the phase meets. Half types are
 // multiplied on the tensor cores and summed in float; float32 and double are multiplied as they are, never in TF32.
+#include "conv/conv.h"
+#ifdef __CUDACC__
 #include "conv/gather_fma.cuh"
 #include "conv/gather_mma.cuh"
 #include "conv/pixel_tiles.cuh"
 #include "conv/wgrad_gemm.cuh"
 
 namespace tp::conv {
-
-#ifdef __CUDACC__
-
 namespace {
 
 // The kernels count pixels of an image, and places in it, in int. Shapes beyond that, whose windows lie further apart
@@ -66,6 +65,5 @@ void implicit_gemm(const Args& args, Context& context) {
   });
 }
 
-#endif
-
 }  // namespace tp::conv
+#endif

@@ -1,5 +1,5 @@
-// The kernels of register_tiled for any stride, dilation, padding and filter size: tiles of pixels by maps in registers,
-// everything else through the caches.
+// The kernels of register_tiled for any stride, dilation, padding and filter size: tiles of pixels by maps in
+// registers, everything else through the caches.
 #pragma once
 #include "block/warp.cuh"
 #include "conv/divisor.h"
@@ -7,8 +7,6 @@
 #include "conv/slices.cuh"
 
 namespace tp::conv {
-
-#ifdef __CUDACC__
 
 constexpr int pixel_threads = 128, pixels_per_thread = 4, maps_per_thread = 4, taps_per_thread = 4;
 
@@ -82,8 +80,8 @@ TP_DEVICE void gather_tile(const Gather<T>& g, const GatherAxis& rows, const Gat
 #pragma unroll
     for (int j = 0; j < pixels_per_thread; ++j) {
       if (at[j].image < 0) continue;
-      g.target[g.target_strides.at(at[j].image, group * g.maps + map + m, rows.target(at[j].h),
-                                   cols.target(at[j].w))] = T(sum[j][m] + shift);
+      g.target[g.target_strides.at(at[j].image, group * g.maps + map + m, rows.target(at[j].h), cols.target(at[j].w))] =
+          T(sum[j][m] + shift);
     }
   }
 }
@@ -196,7 +194,5 @@ void launch_wgrad_tiles(const Elements<T>& e, Context& context) {
   check_launch("register_tiled");
   sum_slices(work.sums, work.slices, e.weights(), e.weight, context);
 }
-
-#endif
 
 }  // namespace tp::conv

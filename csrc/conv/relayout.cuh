@@ -1,39 +1,47 @@
 // Images from one layout to the other. A kernel whose reads want the channels of a pixel side by side, or the pixels of
 // a channel, gets them so in a workspace where the caller has them otherwise: one pass over the memory.
 #pragma once
-#include "conv/elements.h"
+#include "block/load_store.cuh"
+#include "conv/gather.h"
 
 namespace tp::conv {
 
-#ifdef __CUDACC__
-
 constexpr int relayout_tile = 64, relayout_threads = 256;
 
-// from[n, groups * channels, pixels], any strides, to packed to[n, pixels, groups, padded]: zeros behind the channels of
-// each group.
-template <class T>
+// from[n, groups * channels, pixels], any strides, to packed to[n, pixels, groups, padded]: zeros behind the channels
+// of each group. A thread reads `width` pixels of a channel and writes `width` channels of a pixel at a time; in
+// between they lie pixel by pixel in shared memory, where a warp writes neighbouring channels.
+template <class T, int width>
 __global__ void __launch_bounds__(relayout_threads)
     to_channels_last(const T* from, Strides strides, int64_t pixels, int channels, int groups, int padded, T* to) {
-  __shared__ T tile[relayout_tile][relayout_tile + 2];
-  const int t = int(threadIdx.x), lane = t % relayout_tile, line = t / relayout_tile;
-  constexpr int lines = relayout_threads / relayout_tile;
-  const int64_t blocks_down = ceil_div(pixels, int64_t(relayout_tile)), first = blockIdx.x % blocks_down * relayout_tile;
-  const int64_t image = blockIdx.x / blocks_down;
-  const int blocks_across = ceil_div(padded, relayout_tile);
+  constexpr int tile = relayout_tile, vectors = tile / width, lines = relayout_threads / tile;
+  constexpr int pitch = tile + (width > 1 ? 16 / int(sizeof(T)) : 1);
+  using V = block::Vector<T, width>;
+  __shared__ __align__(16) T values[tile * pitch];
+  const int t = int(threadIdx.x), blocks_across = ceil_div(padded, tile);
+  int64_t first = blockIdx.x, image = divide(first, ceil_div(pixels, int64_t(tile)));
+  first *= tile;
   for (int block = int(blockIdx.y); block < groups * blocks_across; block += int(gridDim.y)) {
-    const int group = block / blocks_across, channel = block % blocks_across * relayout_tile;
-    const T* const source = from + image * strides.image + group * channels * strides.channel;
-    const int64_t pixel = first + lane;
+    const int group = block / blocks_across, channel = block % blocks_across * tile;
+    const T* const source =
+        from + image * strides.image + (int64_t(group) * channels + channel + t % tile) * strides.channel + first;
+    const bool has_channel = channel + t % tile < channels;
 #pragma unroll
-    for (int i = line; i < relayout_tile; i += lines) {
-      const bool exists = pixel < pixels && channel + i < channels;
-      tile[i][lane] = exists ? source[(channel + i) * strides.channel + pixel] : T(0.0f);
+    for (int k = 0; k < vectors / lines; ++k) {
+      const int pixel = (t / tile + k * lines) * width;
+      V v{};
+      if (has_channel && first + pixel < pixels) v = *reinterpret_cast<const V*>(source + pixel);
+#pragma unroll
+      for (int i = 0; i < width; ++i) values[(pixel + i) * pitch + t % tile] = v.v[i];
     }
     __syncthreads();
-    T* const target = to + ((image * pixels + first) * groups + group) * padded + channel;
+    T* const target = to + ((image * pixels + first) * groups + group) * padded + channel + t % vectors * width;
 #pragma unroll
-    for (int i = line; i < relayout_tile; i += lines) {
-      if (first + i < pixels && channel + lane < padded) target[int64_t(i) * groups * padded + lane] = tile[lane][i];
+    for (int k = 0; k < tile * vectors / relayout_threads; ++k) {
+      const int pixel = t / vectors + k * (relayout_threads / vectors);
+      if (first + pixel >= pixels || channel + t % vectors * width >= padded) continue;
+      *reinterpret_cast<V*>(target + int64_t(pixel) * groups * padded) =
+          *reinterpret_cast<const V*>(values + pixel * pitch + t % vectors * width);
     }
     __syncthreads();
   }
@@ -46,17 +54,20 @@ __global__ void __launch_bounds__(relayout_threads)
   __shared__ T tile[relayout_tile][relayout_tile + 2];
   const int t = int(threadIdx.x), lane = t % relayout_tile, line = t / relayout_tile;
   constexpr int lines = relayout_threads / relayout_tile;
-  const int64_t blocks_down = ceil_div(pixels, int64_t(relayout_tile)), first = blockIdx.x % blocks_down * relayout_tile;
+  const int64_t blocks_down = ceil_div(pixels, int64_t(relayout_tile)),
+                first = blockIdx.x % blocks_down * relayout_tile;
   const int64_t image = blockIdx.x / blocks_down;
   for (int channel = int(blockIdx.y) * relayout_tile; channel < channels; channel += int(gridDim.y) * relayout_tile) {
 #pragma unroll
-    for (int i = line; i < relayout_tile; i += lines) {
+    for (int k = 0; k < relayout_tile / lines; ++k) {
+      const int i = line + k * lines;
       const bool exists = first + i < pixels && channel + lane < channels;
       tile[i][lane] = exists ? from[(image * pixels + first + i) * channels + channel + lane] : T(0.0f);
     }
     __syncthreads();
 #pragma unroll
-    for (int i = line; i < relayout_tile; i += lines) {
+    for (int k = 0; k < relayout_tile / lines; ++k) {
+      const int i = line + k * lines;
       if (channel + i < channels && first + lane < pixels) {
         to[(image * channels + channel + i) * pixels + first + lane] = tile[lane][i];
       }
@@ -100,11 +111,16 @@ struct ChannelsLast {
     if (strides.channel == 1) {
       const int64_t count = n * rows * cols * groups;
       pad_channels<<<unsigned(min(count, int64_t(1) << 20)), relayout_threads, 0, stream>>>(from, count, int(channels),
-                                                                                           int(group), to);
+                                                                                            int(group), to);
     } else {
       const dim3 grid = relayout_grid(n, rows * cols, groups * ceil_div(group, int64_t(relayout_tile)));
-      to_channels_last<<<grid, relayout_threads, 0, stream>>>(from, strides, rows * cols, int(channels), int(groups),
-                                                              int(group), to);
+      // A thread's vectors of pixels fill 16 bytes where the pixels of a channel begin at such an address.
+      constexpr int width = 16 / int(sizeof(T));
+      const bool aligned =
+          rows * cols % width == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0 && group % width == 0;
+      const auto kernel = aligned ? to_channels_last<T, width> : to_channels_last<T, 1>;
+      kernel<<<grid, relayout_threads, 0, stream>>>(from, strides, rows * cols, int(channels), int(groups), int(group),
+                                                    to);
     }
     check_launch("relayout");
     data = to;
@@ -122,7 +138,5 @@ const T* channels_first(const T* from, const Strides& strides, int64_t n, int64_
   check_launch("relayout");
   return to;
 }
-
-#endif
 
 }  // namespace tp::conv

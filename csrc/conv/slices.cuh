@@ -6,8 +6,6 @@
 
 namespace tp::conv {
 
-#ifdef __CUDACC__
-
 // Thread (i, j) of a block adds up the slices j, j + slice_lanes, ... of one sum; then the lanes' sums are halved.
 constexpr int slice_lanes = 16, slice_sums = 32;
 
@@ -41,10 +39,8 @@ template <class A, class T, class Place = SamePlace>
 void sum_slices(const A* sums, int64_t slices, int64_t n, T* out, Context& context, const Place& place = {}) {
   const int64_t blocks = ceil_div(n, int64_t(slice_sums));  // filters are never so many that an int does not count them
   add_slices<<<unsigned(blocks), slice_lanes * slice_sums, 0, cudaStream_t(context.stream)>>>(sums, slices, n, out,
-                                                                                             place);
+                                                                                              place);
   check_launch("sum_slices");
 }
-
-#endif
 
 }  // namespace tp::conv

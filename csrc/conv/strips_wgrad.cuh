@@ -8,7 +8,6 @@
 #include "block/warp.cuh"
 #include "conv/slices.cuh"
 #include "conv/strips.cuh"
-#include "core/op.h"
 
 namespace tp::conv {
 
@@ -30,23 +29,20 @@ struct TapPlan {
   Window<T> x, dy;
   int images, rows, channels, map_groups, slots, strips;  // channels and map_groups of a block; strips of a row
   int64_t units, slices;
-  A* sums;  // [slices][filters as they lie]
+  A* sums;    // [slices][filters as they lie]
+  int lanes;  // that share one sum in the end
   Divisor map_blocks, channel_blocks, groups, row_tiles;
   Divisor per_pairs, per_map_groups, per_strips, per_rows;
 
   TP_HD int pairs() const { return channels * map_groups; }
   TP_HD int threads() const { return ceil_div(pairs() * slots, 32) * 32; }
   TP_HD int stage_values() const { return x.values() + dy.values(); }
-  int64_t shared_values() const { return max(2 * stage_values(), Tile::K * Tile::maps * threads()); }
-  int64_t filter_blocks() const {
-    return int64_t(map_blocks.value) * channel_blocks.value * groups.value;
-  }
+  int64_t shared_values() const { return max(2 * stage_values(), Tile::K * Tile::K * (threads() + 1)); }
+  int64_t filter_blocks() const { return int64_t(map_blocks.value) * channel_blocks.value * groups.value; }
 };
 
-#ifdef __CUDACC__
-
 struct TapPlace {
-  int map_group, channel, slot;        // of the thread
+  int map_group, channel, slot;         // of the thread
   int group, first_channel, first_map;  // of the block, inside the group
 };
 
@@ -124,16 +120,17 @@ TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, const 
   const Elements<T>& e = plan.e;
   int row_tile = int(unit);
   const int64_t image = int64_t(plan.row_tiles.divide(row_tile)) * plan.images;
-  const int images = int(min(int64_t(plan.images), e.n - image)), rows = min(plan.rows, int(e.rows.out) - row_tile * plan.rows);
+  const int images = int(min(int64_t(plan.images), e.n - image)),
+            rows = min(plan.rows, int(e.rows.out) - row_tile * plan.rows);
   const acc_t<T>* const dy = stage + plan.x.values();
 #pragma unroll 1
   for (int i = at.slot; i < images * plan.rows * plan.strips; i += plan.slots) {
     int strip = i, row = plan.per_strips.divide(strip);
     const int n = plan.per_rows.divide(row), col = strip * Tile::columns, present = int(e.cols.out) - col;
     if (row >= rows) continue;
-    const auto* from = stage + ((n * plan.channels + at.channel) * plan.x.rows + row) * plan.x.pitch + col;
+    const auto* from = stage + n * plan.x.image_values + (at.channel * plan.x.rows + row) * plan.x.pitch + col;
     const auto* gradient =
-        dy + ((n * plan.map_groups + at.map_group) * Tile::maps * plan.rows + row) * plan.dy.pitch + col;
+        dy + n * plan.dy.image_values + (at.map_group * Tile::maps * plan.rows + row) * plan.dy.pitch + col;
     if (present >= Tile::columns) {
       add_strip<Tile>(from, plan.x.pitch, gradient, plan.rows * plan.dy.pitch, sum);
     } else {
@@ -142,36 +139,35 @@ TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, const 
   }
 }
 
-// Adds up the slots' sums, a row of the taps at a time, and writes the block's slice. Where many slots share few taps, a
-// warp adds up one tap's.
+// Adds up the slots' sums, one map of each thread at a time, and writes the block's slice. Some lanes share the slots
+// of one sum where there are more threads than sums.
 template <class T, class Tile>
 TP_DEVICE void write_slice(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* pool,
                            const acc_t<T> (&sum)[Tile::maps][Tile::K][Tile::K]) {
   using A = acc_t<T>;
   constexpr int K = Tile::K, M = Tile::maps;
   const Elements<T>& e = plan.e;
-  const int threads = int(blockDim.x), t = int(threadIdx.x), pairs = plan.pairs();
-  const int lanes = plan.slots >= 16 ? 32 : 1, lane = t % lanes;
+  const int threads = int(blockDim.x), t = int(threadIdx.x), pairs = plan.pairs(), pitch = threads + 1;
+  const int lanes = plan.lanes, lane = t % lanes;
   A* const slice = plan.sums + int64_t(blockIdx.y) * e.weights();
 #pragma unroll
-  for (int p = 0; p < K; ++p) {
+  for (int m = 0; m < M; ++m) {
     __syncthreads();
 #pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int q = 0; q < K; ++q) pool[(m * K + q) * threads + t] = sum[m][p][q];
-    }
+    for (int tap = 0; tap < K * K; ++tap) pool[tap * pitch + t] = sum[m][tap / K][tap % K];
     __syncthreads();
-    for (int i = t / lanes; i < M * K * pairs; i += threads / lanes) {
+    for (int i = t / lanes; i < ceil_div(K * K * pairs, threads / lanes) * (threads / lanes); i += threads / lanes) {
       int pair = i;
       const int tap = plan.per_pairs.divide(pair);
       A total = 0;
-      for (int slot = lane; slot < plan.slots; slot += lanes) total += pool[tap * threads + slot * pairs + pair];
-      if (lanes > 1) total = block::reduce<Sum<A>>(total);
-      const int channel = at.first_channel + plan.per_map_groups.divide(pair);
-      const int map = at.first_map + pair * M + tap / K;
-      if (lane > 0 || channel >= e.channels || map >= e.maps) continue;
-      slice[e.weight_at(at.group * e.maps + map, channel, p, tap % K)] = total;
+      if (tap < K * K) {
+#pragma unroll 4
+        for (int slot = lane; slot < plan.slots; slot += lanes) total += pool[tap * pitch + slot * pairs + pair];
+      }
+      for (int half = lanes / 2; half > 0; half /= 2) total += block::shuffle_down(total, half);
+      const int channel = at.first_channel + plan.per_map_groups.divide(pair), map = at.first_map + pair * M + m;
+      if (lane > 0 || tap >= K * K || channel >= e.channels || map >= e.maps) continue;
+      slice[e.weight_at(at.group * e.maps + map, channel, tap / K, tap % K)] = total;
     }
   }
 }
@@ -205,7 +201,7 @@ __global__ void __launch_bounds__(tap_threads, 2) strips_wgrad(const __grid_cons
 
 // ---- the host's part
 
-constexpr int64_t tap_blocks = 528;  // four for each multiprocessor of an H200: two at a time
+constexpr int64_t tap_blocks = 264;  // what an H200 runs at once
 
 // Whether the windows fit into shared memory; else the plan is of no use.
 template <class T, class Tile>
@@ -217,7 +213,8 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   int channels = least(e.channels, 8), map_groups = least(ceil_div(e.maps, int64_t(Tile::maps)), 8),
       rows = least(e.rows.out, 32), images = 1;
   const auto bytes = [&] {
-    return 2 * int64_t(images) * (int64_t(channels) * (rows + Tile::K - 1) * pitch + map_groups * Tile::maps * rows * dy_pitch) *
+    return 2 * int64_t(images) *
+           (int64_t(channels) * (rows + Tile::K - 1) * pitch + map_groups * Tile::maps * rows * dy_pitch) *
            int64_t(sizeof(A));
   };
   while (bytes() > tap_bytes) {
@@ -242,6 +239,9 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   }
   int slots = max(1, min(tap_threads / pairs, images * rows * strips));
   slots = ceil_div(images * rows * strips, ceil_div(images * rows * strips, slots));  // the same work for each
+  const int threads = ceil_div(pairs * slots, 32) * 32;
+  int lanes = 1;
+  while (lanes < 32 && 2 * lanes <= slots && Tile::K * Tile::K * pairs * 2 * lanes <= threads) lanes *= 2;
   const int64_t row_tiles = ceil_div(e.rows.out, int64_t(rows)), units = ceil_div(e.n, int64_t(images)) * row_tiles;
   const int64_t map_blocks = ceil_div(e.maps, int64_t(map_groups * Tile::maps)),
                 channel_blocks = ceil_div(e.channels, int64_t(channels));
@@ -251,9 +251,9 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   A* const sums = context.workspace<A>(slices * e.weights());
   const TapPlan<T, Tile> plan{e,
                               Window<T>(e.x, e.x_strides, e.rows.in, e.cols.in, images, channels, rows + Tile::K - 1,
-                                        pitch, -int(e.cols.pad)),
+                                        pitch, Tile::width, -int(e.cols.pad)),
                               Window<T>(e.y, e.y_strides, e.rows.out, e.cols.out, images, map_groups * Tile::maps, rows,
-                                        dy_pitch, 0),
+                                        dy_pitch, Tile::width, 0),
                               images,
                               rows,
                               channels,
@@ -263,6 +263,7 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
                               units,
                               slices,
                               sums,
+                              lanes,
                               Divisor(map_blocks),
                               Divisor(channel_blocks),
                               Divisor(e.groups),
@@ -271,13 +272,13 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
                               Divisor(map_groups),
                               Divisor(strips),
                               Divisor(rows)};
-  strips_wgrad<T, Tile><<<dim3(unsigned(filter_blocks), unsigned(slices)), unsigned(plan.threads()),
-                          size_t(plan.shared_values()) * sizeof(A), cudaStream_t(context.stream)>>>(plan);
+  const int shared_bytes = int(plan.shared_values() * int64_t(sizeof(A)));  // beyond 48 KB for the sums of double
+  cudaFuncSetAttribute(strips_wgrad<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  strips_wgrad<T, Tile><<<dim3(unsigned(filter_blocks), unsigned(slices)), unsigned(threads), size_t(shared_bytes),
+                          cudaStream_t(context.stream)>>>(plan);
   check_launch("register_tiled");
   sum_slices(sums, slices, e.weights(), e.weight, context);
   return true;
 }
-
-#endif
 
 }  // namespace tp::conv

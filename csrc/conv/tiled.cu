@@ -7,8 +7,9 @@
 // global memory once per tile instead of once per tap.
 //
 // Where the book has a stride and a dilation of 1 the tile is dense: neighbours share what they read. With a large
-// stride or dilation most of what lies between is read by nobody, so an axis of the tile is staged tap by tap where that
-// takes less room. Filters larger than 8 x 8 are staged in parts, and what still does not fit makes the tile smaller.
+// stride or dilation most of what lies between is read by nobody, so an axis of the tile is staged tap by tap where
+// that takes less room. Filters larger than 8 x 8 are staged in parts, and what still does not fit makes the tile
+// smaller.
 //
 // dgrad is the same kernel over the pixels of dx, phase by phase (gather.h); beyond the edges of dy it has no products.
 // wgrad has a block per filter: it stages tiles of dy and what they meet in x, a lane per tap and share of the pixels.
@@ -80,26 +81,26 @@ struct Tiles {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
+    auto image_s = block.template shared<T>("image", rows.extent * cols.extent);
+    auto filter_s = block.template shared<T>("filter", most_taps * most_taps);
+    auto sum = block.template per_lane<A>("sum");
     for (int64_t i = block.index().x; i < blocks(); i += block.grid().x) {
       int64_t across = i, down = divide(across, tiles_across), col_phase = divide(down, tiles_down),
               row_phase = divide(col_phase, col_phases), map = divide(row_phase, row_phases),
               image = divide(map, g.groups * g.maps);
-      tile(block, gather_axis(g.rows, g.pass, row_phase), gather_axis(g.cols, g.pass, col_phase), image, map,
-           down * width, across * width);
+      tile(block, image_s, filter_s, sum, gather_axis(g.rows, g.pass, row_phase),
+           gather_axis(g.cols, g.pass, col_phase), image, map, down * width, across * width);
     }
   }
 
   // The tile of one map whose first pixel is (h, w).
-  template <class Block>
-  TP_HD void tile(Block& block, const GatherAxis& r, const GatherAxis& c, int64_t image, int64_t map, int64_t h,
-                  int64_t w) const {
+  template <class Block, class Shared, class PerLane>
+  TP_HD void tile(Block& block, Shared& image_s, Shared& filter_s, PerLane& sum, const GatherAxis& r,
+                  const GatherAxis& c, int64_t image, int64_t map, int64_t h, int64_t w) const {
     const auto source = block.global("source", g.source, g.n * g.groups * g.depth * r.sources * c.sources);
     const auto weight = block.global("weight", g.weight, g.groups * g.group_stride);
     const auto target = block.global("target", g.target, g.n * g.groups * g.maps * targets(g.rows) * targets(g.cols));
     const auto bias = block.global("bias", g.bias, g.bias ? g.groups * g.maps : 0);
-    auto image_s = block.template shared<T>("image", rows.extent * cols.extent);
-    auto filter_s = block.template shared<T>("filter", most_taps * most_taps);
-    auto sum = block.template per_lane<A>("sum");
     const int64_t group = map / g.maps;
     block.phase("begin", [&](int t) { sum[t] = 0; });
     for (int64_t channel = 0; channel < g.depth; ++channel) {
@@ -180,21 +181,22 @@ struct Filters {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    for (int64_t i = block.index().x; i < blocks(); i += block.grid().x) {
-      int64_t across = i, down = divide(across, parts_across), channel = divide(down, parts_down),
-              map = divide(channel, e.channels);
-      filter(block, map, channel, down * rows.taps, across * cols.taps);
-    }
-  }
-
-  // The taps from (p, q) on of the filter from `channel` of the group to `map`.
-  template <class Block>
-  TP_HD void filter(Block& block, int64_t map, int64_t channel, int64_t p, int64_t q) const {
-    const auto conv = e.bind(block);
     auto x_s = block.template shared<T>("x", rows.extent * cols.extent);
     auto dy_s = block.template shared<T>("dy", width * width);
     auto sums = block.template shared<A>("sums", threads);
     auto sum = block.template per_lane<A>("sum");
+    for (int64_t i = block.index().x; i < blocks(); i += block.grid().x) {
+      int64_t across = i, down = divide(across, parts_across), channel = divide(down, parts_down),
+              map = divide(channel, e.channels);
+      filter(block, x_s, dy_s, sums, sum, map, channel, down * rows.taps, across * cols.taps);
+    }
+  }
+
+  // The taps from (p, q) on of the filter from `channel` of the group to `map`.
+  template <class Block, class Shared, class Sums, class PerLane>
+  TP_HD void filter(Block& block, Shared& x_s, Shared& dy_s, Sums& sums, PerLane& sum, int64_t map, int64_t channel,
+                    int64_t p, int64_t q) const {
+    const auto conv = e.bind(block);
     const GatherAxis r = gather_axis(e.rows, Pass::fprop, 0), c = gather_axis(e.cols, Pass::fprop, 0);
     const int down = int(min(r.taps - p, int64_t(rows.taps))), across = int(min(c.taps - q, int64_t(cols.taps)));
     const int taps = down * across, shares = threads / taps;
@@ -204,8 +206,9 @@ struct Filters {
         for (int64_t w = 0; w < e.cols.out; w += width) {
           block.phase("stage", [&](int t) {
             for (int i = t; i < rows.extent * cols.extent; i += threads) {
-              x_s[i] = T(conv.padded(image, map / e.maps * e.channels + channel, rows.source(r, h, p, down, i / cols.extent),
-                                     cols.source(c, w, q, across, i % cols.extent)));
+              x_s[i] =
+                  T(conv.padded(image, map / e.maps * e.channels + channel, rows.source(r, h, p, down, i / cols.extent),
+                                cols.source(c, w, q, across, i % cols.extent)));
             }
             for (int i = t; i < width * width; i += threads) {
               const int64_t row = h + i / width, col = w + i % width;
@@ -241,7 +244,8 @@ struct Filters {
   }
 
   void launch(Context& context) const {
-    const int64_t bytes = ceil_div(int64_t(staged()) * int64_t(sizeof(T)), int64_t(16)) * 16 + threads * int64_t(sizeof(A));
+    const int64_t bytes =
+        ceil_div(int64_t(staged()) * int64_t(sizeof(T)), int64_t(16)) * 16 + threads * int64_t(sizeof(A));
     simt::launch(context, "tiled", {min(blocks(), max_grid)}, threads, bytes, *this);
   }
 };

@@ -6,7 +6,8 @@
 // in such vectors. The inner dimension, all pixels of the batch, is long and both others are short. So it is cut into
 // slices of whole slabs, each for other blocks, whose sums are added up afterwards in the order of the slices.
 //
-// The taps of a few channels are neighbouring columns: what they read overlaps, and a block finds it in the first cache.
+// The taps of a few channels are neighbouring columns: what they read overlaps, and a block finds it in the first
+// cache.
 #pragma once
 #include "conv/copies.cuh"
 #include "conv/gather_fma.cuh"
@@ -15,8 +16,6 @@
 #include "conv/tensor_cores.cuh"
 
 namespace tp::conv {
-
-#ifdef __CUDACC__
 
 // The order of the columns: blocks of `together` vectors of channels; in each, all taps; in each, the vectors.
 struct Columns {
@@ -66,7 +65,11 @@ template <class T>
 TP_DEVICE WgradShare wgrad_share(const WgradGemm<T>& work, int tile_maps, int tile_vectors) {
   int64_t column = blockIdx.x, map = divide(column, work.column_blocks), group = divide(map, work.map_blocks),
           slice = divide(group, work.e.groups);
-  return {group, map * tile_maps, column * tile_vectors, slice, slice * work.slabs / work.slices,
+  return {group,
+          map * tile_maps,
+          column * tile_vectors,
+          slice,
+          slice * work.slabs / work.slices,
           (slice + 1) * work.slabs / work.slices};
 }
 
@@ -78,7 +81,8 @@ class WindowWalk {
       : work_(work), exists_(column < work.columns.count()) {
     const Elements<T>& e = work.e;
     const auto place = work.columns[exists_ ? column : 0];
-    int64_t q = place.tap, p = divide(q, e.cols.kernel), w = pixel, h = divide(w, e.cols.out), n = divide(h, e.rows.out);
+    int64_t q = place.tap, p = divide(q, e.cols.kernel), w = pixel, h = divide(w, e.cols.out),
+            n = divide(h, e.rows.out);
     origin_ = work.x.data + share.group * work.x.group + place.vector * WgradGemm<T>::vector;
     top_ = int(p * e.rows.dilation - e.rows.pad);
     left_ = int(q * e.cols.dilation - e.cols.pad);
@@ -93,9 +97,9 @@ class WindowWalk {
   TP_DEVICE void copy(T* to) {
     const Elements<T>& e = work_.e;
     const int i = h_ * int(e.rows.stride) + top_, j = w_ * int(e.cols.stride) + left_;
-    const bool inside = exists_ && image_ < e.n && unsigned(i) < unsigned(e.rows.in) && unsigned(j) < unsigned(e.cols.in);
-    copy_or_zero<16>(to, inside ? origin_ + image_ * work_.x.image + i * work_.x.row + j * work_.x.col : work_.x.data,
-                     inside);
+    const bool inside =
+        exists_ && image_ < e.n && unsigned(i) < unsigned(e.rows.in) && unsigned(j) < unsigned(e.cols.in);
+    copy_or_zero<16>(to, origin_ + image_ * work_.x.image + i * work_.x.row + j * work_.x.col, inside);
     w_ += step_w_;
     h_ += step_h_;
     image_ += step_n_;
@@ -118,46 +122,52 @@ class WindowWalk {
 };
 
 // Copies slabs of both factors: [slab][maps] of dy, then [slab][columns] of x. Tile::place says where vector `v` of row
-// `row` lies among `vectors`.
+// `row` lies among `vectors`, and repeats itself every 8 rows.
 template <class T, class Tile>
 class WgradLoader {
   static constexpr int vector = WgradGemm<T>::vector, map_vectors = Tile::pixels / vector,
-                       column_vectors = Tile::maps / vector, lines = Tile::threads / column_vectors;
-  static_assert(Tile::threads % column_vectors == 0 && Tile::slab % lines == 0, "a thread copies one column of x");
+                       column_vectors = Tile::maps / vector;
+  static constexpr int map_lines = Tile::threads / map_vectors, lines = Tile::threads / column_vectors;
+  static_assert(map_lines * map_vectors == Tile::threads && lines * column_vectors == Tile::threads &&
+                    Tile::slab % lines == 0,
+                "a thread copies one column of each factor");
 
  public:
   TP_DEVICE WgradLoader(const WgradGemm<T>& work, const WgradShare& share)
-      : work_(work),
-        share_(share),
-        pixel_(share.first_slab * Tile::slab),
-        pixels_(work.e.n * work.e.rows.out * work.e.cols.out),
+      : dy_col_(work.dy.col),
         walk_(work, share, share.column + int(threadIdx.x) % column_vectors,
-              pixel_ + int(threadIdx.x) / column_vectors, lines) {}
+              share.first_slab * Tile::slab + int(threadIdx.x) / column_vectors, lines) {
+    const int64_t pixel = share.first_slab * Tile::slab + map_line(), map = share.map + map_vector() * vector;
+    dy_ = work.dy.data + pixel * dy_col_ + share.group * work.dy.group + map;
+    pixels_left_ = map < work.dy.group ? work.e.n * work.e.rows.out * work.e.cols.out - pixel : 0;
+  }
 
   TP_DEVICE void load(T* stage) {
-    const int t = int(threadIdx.x);
+    constexpr int turns = ceil_div(Tile::slab, map_lines);
 #pragma unroll
-    for (int i = t; i < Tile::slab * map_vectors; i += Tile::threads) {
-      const int row = i / map_vectors, v = i % map_vectors;
-      const int64_t map = share_.map + v * vector;
-      const bool exists = pixel_ + row < pixels_ && map < work_.dy.group;
-      copy_or_zero<16>(
-          stage + Tile::place(row, v, map_vectors),
-          exists ? work_.dy.data + (pixel_ + row) * work_.dy.col + share_.group * work_.dy.group + map : work_.dy.data,
-          exists);
+    for (int i = 0; i < turns; ++i) {
+      const int row = map_line() + i * map_lines;
+      if (Tile::slab % map_lines != 0 && row >= Tile::slab) break;
+      copy_or_zero<16>(stage + Tile::place(row, map_vector(), map_vectors), dy_ + i * map_lines * dy_col_,
+                       i * map_lines < pixels_left_);
     }
     T* const right = stage + Tile::slab * Tile::pixels;
 #pragma unroll
-    for (int row = t / column_vectors; row < Tile::slab; row += lines) {
-      walk_.copy(right + Tile::place(row, t % column_vectors, column_vectors));
+    for (int i = 0; i < Tile::slab / lines; ++i) {
+      const int row = int(threadIdx.x) / column_vectors + i * lines;
+      walk_.copy(right + Tile::place(row, int(threadIdx.x) % column_vectors, column_vectors));
     }
-    pixel_ += Tile::slab;
+    dy_ += Tile::slab * dy_col_;
+    pixels_left_ -= Tile::slab;
   }
 
  private:
-  const WgradGemm<T>& work_;
-  const WgradShare& share_;
-  int64_t pixel_, pixels_;
+  TP_DEVICE static int map_vector() { return int(threadIdx.x) % map_vectors; }
+  TP_DEVICE static int map_line() { return int(threadIdx.x) / map_vectors; }
+
+  const int64_t dy_col_;
+  const T* dy_;
+  int64_t pixels_left_;  // from this thread's pixel on
   WindowWalk<T> walk_;
 };
 
@@ -166,7 +176,7 @@ template <class T, class Tile, class Multiply>
 TP_DEVICE void for_slabs(const WgradGemm<T>& work, const WgradShare& share, T* stages, const Multiply& multiply) {
   WgradLoader<T, Tile> loader(work, share);
   const int slabs = int(share.last_slab - share.first_slab);
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < Tile::stages - 1; ++i) {
     if (i < slabs) loader.load(stages + i * Tile::stage_values);
     commit_copies();
@@ -301,9 +311,15 @@ WgradGemm<T> wgrad_gemm(const Elements<T>& e, Context& context) {
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, vector, context);
   Columns columns{e.taps(), x.group / vector, min(x.group / vector, int64_t(64 / vector))};
   while (columns.vectors % columns.together != 0) --columns.together;
-  WgradGemm<T> work{e, x, dy, columns, ceil_div(e.maps, int64_t(Tile::pixels)),
+  WgradGemm<T> work{e,
+                    x,
+                    dy,
+                    columns,
+                    ceil_div(e.maps, int64_t(Tile::pixels)),
                     ceil_div(columns.count() * vector, int64_t(Tile::maps)),
-                    ceil_div(e.n * e.rows.out * e.cols.out, int64_t(Tile::slab)), 1, nullptr};
+                    ceil_div(e.n * e.rows.out * e.cols.out, int64_t(Tile::slab)),
+                    1,
+                    nullptr};
   constexpr int64_t blocks = 132 * (Tile::threads == 192 ? 2 : 4);  // what an H200 runs at once
   const int64_t tiles = work.map_blocks * work.column_blocks * e.groups;
   work.slices = max(int64_t(1), min(blocks / tiles, work.slabs / 4));
@@ -331,7 +347,5 @@ template <class T>
 void run_wgrad_mma(const Elements<T>& e, Context& context) {
   launch_wgrad_gemm<T, WgradMmaTile>(wgrad_mma<T>, e, context);
 }
-
-#endif
 
 }  // namespace tp::conv

@@ -178,16 +178,21 @@ conv::Axis axis(const Problem& p, const Window& w, size_t i) {
           w.stride[i].expect_int(), w.padding[i].expect_int(), w.dilation[i].expect_int()};
 }
 
-// Runs a pass; the one of x, weight and y that it writes is undefined and comes back contiguous.
+// Runs a pass; the one of x, weight and y that it writes is undefined and comes back, an image in the memory format of
+// the one that was read, filters contiguous.
 Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, Tensor x, Tensor weight, Tensor y,
                 Tensor bias) {
   Tensor& written = pass == Pass::fprop ? y : pass == Pass::dgrad ? x : weight;
   const Tensor& read = pass == Pass::fprop ? x : y;
-  written = at::empty_symint(pass == Pass::fprop ? p.y : pass == Pass::dgrad ? p.x : p.weight, read.options());
+  const at::MemoryFormat format =
+      pass == Pass::wgrad && format_of(x) != format_of(y) ? at::MemoryFormat::Contiguous : format_of(read);
+  written = pass == Pass::wgrad ? at::empty_symint(p.weight, read.options())
+                                : empty_images(pass == Pass::fprop ? p.y : p.x, read);
   if (written.numel() == 0 || read.numel() == 0) check_algorithm(conv::ladder, name, w.algorithm);
   if (written.numel() == 0) return written;
   if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // no gradient flows
-  for (Tensor* t : {&x, &weight, &y, &bias}) {
+  for (Tensor* images : {&x, &y}) *images = images->contiguous(format);
+  for (Tensor* t : {&weight, &bias}) {
     if (t->defined()) *t = t->contiguous();
   }
   // The rung writes only what its pass writes.
@@ -203,15 +208,10 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                         p.y[1].expect_int(),
                         w.groups.expect_int(),
                         axis(p, w, 0),
-                        axis(p, w, 1)};
+                        axis(p, w, 1),
+                        format == at::MemoryFormat::Contiguous ? conv::Layout::nchw : conv::Layout::nhwc};
   run(conv::ladder, conv::choose, name, w.algorithm, read, args);
   return written;
-}
-
-// `result`, contiguous, in the memory format that Meta promised.
-Tensor as_images(const Tensor& result, const Tensor& like) {
-  if (format_of(like) == at::MemoryFormat::Contiguous) return result;
-  return empty_images(result.sym_sizes(), like).copy_(result);
 }
 
 #define TP_WINDOW SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Str algorithm
@@ -219,13 +219,13 @@ Tensor as_images(const Tensor& result, const Tensor& like) {
 Tensor conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, TP_WINDOW) {
   const Window w(stride, padding, dilation, groups, algorithm);
   const Problem p = check_conv2d(x, weight, bias, w);
-  return as_images(run_pass("conv2d", Pass::fprop, p, w, x, weight, {}, bias.value_or(Tensor())), x);
+  return run_pass("conv2d", Pass::fprop, p, w, x, weight, {}, bias.value_or(Tensor()));
 }
 
 Tensor dgrad_kernel(const Tensor& grad, const Tensor& weight, SymIntArrayRef input_size, TP_WINDOW) {
   const Window w(stride, padding, dilation, groups, algorithm);
   const Problem p = check_dgrad(grad, weight, input_size, w);
-  return as_images(run_pass("conv2d_dgrad", Pass::dgrad, p, w, {}, weight, grad, {}), grad);
+  return run_pass("conv2d_dgrad", Pass::dgrad, p, w, {}, weight, grad, {});
 }
 
 Tensor wgrad_kernel(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_size, TP_WINDOW) {
