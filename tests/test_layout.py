@@ -21,7 +21,7 @@ USES = {
     "graph": {"reduction", "scan", "histogram", "compact", "merge", "sort", "segmented", "sparse"},
     "lenet": {"conv", "pooling", "layers"},
 }
-TRAITS = {"batched", "commutative", "float_atomics", "host_sync", "quadratic"}
+TRAITS = {"batched", "commutative", "float_atomics", "host_sync", "mixes_neighbours", "norm_wise", "quadratic"}
 LINE = re.compile(r'^(RUNG|RUNG_CPU|RUNG_CUDA)\((\w+), "(.+?)", "(.+?)", "(.+?)", "(.+?)", "(.*?)", "(.+)"\)$')
 SOURCE = re.compile(r"(§[\d.]+(-[\d.]+)?( text)?|Fig\. [\d.]+(-[\d.]+)?|exercises? [\d.]+(-[\d.]+)?|00\d|beyond)")
 

@@ -197,16 +197,21 @@ conv::Axis axis(const Problem& p, const Window& w, size_t i) {
           w.stride[i].expect_int(), w.padding[i].expect_int(), w.dilation[i].expect_int()};
 }
 
-// Runs a pass; the one of x, weight and y that it writes is undefined and comes back contiguous.
+// Runs a pass; the one of x, weight and y that it writes is undefined and comes back, an image in the memory format of
+// the one that was read, filters contiguous.
 Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, Tensor x, Tensor weight, Tensor y,
                 Tensor bias) {
   Tensor& written = pass == Pass::fprop ? y : pass == Pass::dgrad ? x : weight;
   const Tensor& read = pass == Pass::fprop ? x : y;
-  written = at::empty_symint(pass == Pass::fprop ? p.y : pass == Pass::dgrad ? p.x : p.weight, read.options());
+  const at::MemoryFormat format =
+      pass == Pass::wgrad && format_of(x) != format_of(y) ? at::MemoryFormat::Contiguous : format_of(read);
+  written = pass == Pass::wgrad ? at::empty_symint(p.weight, read.options())
+                                : empty_images(pass == Pass::fprop ? p.y : p.x, read);
   if (written.numel() == 0 || read.numel() == 0) check_algorithm(conv::ladder, name, w.algorithm);
   if (written.numel() == 0) return written;
   if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // no gradient flows
-  for (Tensor* t : {&x, &weight, &y, &bias}) {
+  for (Tensor* images : {&x, &y}) *images = images->contiguous(format);
+  for (Tensor* t : {&weight, &bias}) {
     if (t->defined()) *t = t->contiguous();
   }
   // The rung writes only what its pass writes.
@@ -222,27 +227,22 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                         p.y[1].expect_int(),
                         w.groups.expect_int(),
                         axis(p, w, 0),
-                        axis(p, w, 1)};
+                        axis(p, w, 1),
+                        format == at::MemoryFormat::Contiguous ? conv::Layout::nchw : conv::Layout::nhwc};
   run(conv::ladder, conv::choose, name, w.algorithm, read, args);
   return written;
-}
-
-// `result`, contiguous, in the memory format that Meta promised.
-Tensor as_images(const Tensor& result, const Tensor& like) {
-  if (format_of(like) == at::MemoryFormat::Contiguous) return result;
-  return empty_images(result.sym_sizes(), like).copy_(result);
 }
 
 }  // namespace
 
 Tensor Conv2d::kernel() const {
   const Problem p = check_conv2d(x, weight, bias, window());
-  return as_images(run_pass("conv2d", Pass::fprop, p, window(), x, weight, {}, bias.value_or(Tensor())), x);
+  return run_pass("conv2d", Pass::fprop, p, window(), x, weight, {}, bias.value_or(Tensor()));
 }
 
 Tensor Conv2dDgrad::kernel() const {
   const Problem p = check_dgrad(grad, weight, input_size, window());
-  return as_images(run_pass("conv2d_dgrad", Pass::dgrad, p, window(), {}, weight, grad, {}), grad);
+  return run_pass("conv2d_dgrad", Pass::dgrad, p, window(), {}, weight, grad, {});
 }
 
 Tensor Conv2dWgrad::kernel() const {
