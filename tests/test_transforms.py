@@ -79,7 +79,7 @@ def test_func(spec, device):
             directions = [torch.ones_like(x) for x in inputs]
             _, pushed = jvp(f, tuple(inputs), tuple(directions))
             for tangent, row in zip(pushed, rows, strict=True):
-                total = sum(j.flatten(tangent.dim()).sum(-1) for j in row)
+                total = sum(j.unsqueeze(-1).flatten(tangent.dim()).sum(-1) for j in row)
                 torch.testing.assert_close(tangent, total, rtol=1e-11, atol=1e-11, msg=lambda m, w=where: f"{w}: {m}")
             squares = lambda *x, f=f: sum((y * y).sum() for y in f(*x))  # noqa: E731
             twice = jacrev(jacrev(squares, every), every)(*inputs)
@@ -191,7 +191,7 @@ def test_complex_payloads(name):
     values = torch.randn(7, dtype=torch.complex128)
     leaf = values.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda v: f(keys, v), leaf, check_forward_ad=True)
-    weights = torch.arange(1, f(keys, values).numel() + 1, dtype=torch.complex128) * (1 + 2j)
+    weights = torch.arange(1, f(keys, values).numel() + 1).to(torch.complex128) * (1 + 2j)
     scalar = lambda v: (f(keys, v) * weights).sum().real  # noqa: E731
     (want,) = torch.autograd.grad(scalar(leaf), leaf)
     assert want.abs().min() > 0
