@@ -79,7 +79,7 @@ def test_func(spec, device):
             directions = [torch.ones_like(x) for x in inputs]
             _, pushed = jvp(f, tuple(inputs), tuple(directions))
             for tangent, row in zip(pushed, rows, strict=True):
-                total = sum(j.flatten(tangent.dim()).sum(-1) for j in row)
+                total = sum(j.unsqueeze(-1).flatten(tangent.dim()).sum(-1) for j in row)
                 torch.testing.assert_close(tangent, total, rtol=1e-11, atol=1e-11, msg=lambda m, w=where: f"{w}: {m}")
             squares = lambda *x, f=f: sum((y * y).sum() for y in f(*x))  # noqa: E731
             twice = jacrev(jacrev(squares, every), every)(*inputs)
