@@ -175,7 +175,7 @@ Saved allocate_saved(int64_t images, int blocks, Context& context) {
           floats(images * f6_outputs),
           floats(images * c5_outputs),
           floats(images * f6_outputs),
-          floats(images * classes),
+          floats(images * padded_classes),
           floats(images),
           context.workspace<int>(images),
           floats(int64_t(blocks) * conv_parameters)};

@@ -126,7 +126,7 @@ TP_DEVICE void save(const Team<images>& t, const StepParams& p, int first) {
     copy(p.saved.c5 + n * c5_outputs, image.c5, c5_outputs);
     copy(p.saved.f6 + n * f6_outputs, image.f6, f6_outputs);
     copy(p.saved.f6_grad + n * f6_outputs, image.f6_grad, f6_outputs);
-    copy(p.saved.out_grad + n * classes, image.out_grad, classes);
+    copy(p.saved.out_grad + n * padded_classes, image.out_grad, padded_classes);
   }
 #pragma unroll
   for (int slot = 0; slot < images; ++slot) {

@@ -4,21 +4,12 @@
 
 namespace tp::lenet::network {
 
-// Begins to bring the dense layers' weights by bulk copies, and copies the others, transposed for the phases that read
-// them. `weights_arrived` completes its first round when the bulk copies are there.
+// Copies the weights of the convolutions, transposed for the phases that read them, then begins to bring those of the
+// dense layers by bulk copies: last, because they keep the memory busy, and the convolutions come first.
+// `weights_arrived` completes its first round when the bulk copies are there.
 template <int images>
 TP_DEVICE void load_weights(const Team<images>& t, const StepParams& p) {
   auto& room = t.room;
-  if (t.warp == 0) {
-    const auto bring = [&](float* to, const float* from, int count) {
-      const auto* begin = reinterpret_cast<const unsigned char*>(from);
-      block::copy_bulk(room.weights_arrived, reinterpret_cast<unsigned char*>(to), begin, begin + count * 4, t.lane);
-    };
-    bring(room.c5_weight, p.parameters[c5_weight] + t.rank * c5_half * s4_values, c5_half * s4_values);
-    bring(room.f6_weight, p.parameters[f6_weight], f6_outputs * c5_outputs);
-    bring(room.output_weight, p.parameters[output_weight], classes * f6_outputs);
-    if (t.lane == 0) room.weights_arrived.arrive();
-  }
   constexpr int rounds = ceil_div(c3_weights, threads);
   float c3_part[rounds];  // all loads are under way before the first is stored
 #pragma unroll
@@ -42,19 +33,31 @@ TP_DEVICE void load_weights(const Team<images>& t, const StepParams& p) {
     const int i = k * threads + t.thread, m = i / (c1_maps * taps), rest = i % (c1_maps * taps);
     if (i < c3_weights) room.c3_weight[rest / taps * c3_stride + rest % taps * maps_stride + m] = c3_part[k];
   }
+  if (t.warp == 0) {
+    const auto bring = [&](float* to, const float* from, int count) {
+      const auto* begin = reinterpret_cast<const unsigned char*>(from);
+      block::copy_bulk(room.weights_arrived, reinterpret_cast<unsigned char*>(to), begin, begin + count * 4, t.lane);
+    };
+    bring(room.c5_weight, p.parameters[c5_weight] + t.rank * c5_half * s4_values, c5_half * s4_values);
+    bring(room.f6_weight, p.parameters[f6_weight], f6_outputs * c5_outputs);
+    bring(room.output_weight, p.parameters[output_weight], classes * f6_outputs);
+    if (t.lane == 0) room.weights_arrived.arrive();
+  }
 }
 
 // The images that this block owns, in registers until their shared memory is free: warp w has the rows 2w to 2w + 2, one
-// column per lane, and the label of image w. Images beyond the minibatch are blank and have no label.
+// column per lane, and the label of image w. Images beyond the minibatch are blank and have no label. Bytes stay bytes
+// here: to convert them would be to wait for them.
 template <int images>
 struct Pixels {
   static constexpr int rows = 3;
-  float pixel[Team<images>::own][rows];
+  unsigned pixel[Team<images>::own][rows];
   int64_t label;
 
   TP_DEVICE void load(const Team<images>& t, const StepParams& p, int first) {
     const int labelled = first + t.slot(tp::min(t.warp, t.own - 1));
-    label = p.target != nullptr && labelled < p.count ? p.target[p.first + labelled] : -1;
+    label = -1;
+    if (p.target != nullptr && labelled < p.count) label = p.target[p.first + labelled];
 #pragma unroll
     for (int i = 0; i < t.own; ++i) {
       const int image = first + t.slot(i);
@@ -64,7 +67,7 @@ struct Pixels {
         const int64_t at = (p.first + image) * image_pixels + row * image_size + t.lane;
         pixel[i][r] = 0;
         if (image >= p.count) continue;
-        pixel[i][r] = p.x_is_bytes ? float(static_cast<const uint8_t*>(p.x)[at]) : static_cast<const float*>(p.x)[at];
+        pixel[i][r] = p.x_is_bytes ? static_cast<const uint8_t*>(p.x)[at] : static_cast<const unsigned*>(p.x)[at];
       }
     }
   }
@@ -72,12 +75,13 @@ struct Pixels {
   // Means over 2x2 pixels, 31x31 per image.
   TP_DEVICE void store_boxes(const Team<images>& t, const StepParams& p) const {
     const float scale = p.x_is_bytes ? float(pixel_scale / 4) : 0.25f, offset = p.x_is_bytes ? float(pixel_offset) : 0;
+    const auto value = [&](unsigned bits) { return p.x_is_bytes ? float(bits) : __uint_as_float(bits); };
 #pragma unroll
     for (int i = 0; i < t.own; ++i) {
 #pragma unroll
       for (int r = 0; r < rows - 1; ++r) {
         const int row = 2 * t.warp + r;
-        const float column_sum = pixel[i][r] + pixel[i][r + 1];
+        const float column_sum = value(pixel[i][r]) + value(pixel[i][r + 1]);
         const float sum = column_sum + __shfl_down_sync(~0u, column_sum, 1);
         if (row < image_boxes && t.lane < image_boxes) {
           t.room.image[i].boxes[image_box(row, t.lane)] = sum * scale + offset;
@@ -87,45 +91,34 @@ struct Pixels {
   }
 };
 
-// C1 and S2: a thread computes half a row of S2, of one map (of two maps, where there are two images).
+// C1 and S2: a thread computes half a row of a map of S2.
 template <int images>
 TP_DEVICE void c1_s2(const Team<images>& t, const StepParams& p) {
-  constexpr int maps = Team<images>::own, groups = c1_maps / maps, columns = s2_size / 2;
-  constexpr int tasks = Team<images>::own * groups * 2 * s2_size;
+  constexpr int columns = s2_size / 2, tasks = Team<images>::own * c1_maps * 2 * s2_size;
   static_assert(tasks <= threads, "one task per thread");
   if (t.thread >= tasks) return;
-  const int row = t.thread % s2_size, half = t.thread / s2_size % 2, group = t.thread / (2 * s2_size) % groups;
-  auto& image = t.room.image[t.thread / (2 * s2_size * groups)];
+  const int row = t.thread % s2_size, half = t.thread / s2_size % 2, map = t.thread / (2 * s2_size) % c1_maps;
+  auto& image = t.room.image[t.thread / (2 * s2_size * c1_maps)];
   const float* boxes = image.boxes + image_box(2 * row, 2 * columns * half);
-  const float* weights = t.room.c1_weight + group * maps;
-  float sum[maps][columns];
+  const float* weights = t.room.c1_weight + map;
+  float sum[columns];
 #pragma unroll
-  for (int m = 0; m < maps; ++m) {
+  for (int b = 0; b < columns; ++b) sum[b] = t.room.s2_bias[map];
 #pragma unroll
-    for (int b = 0; b < columns; ++b) sum[m][b] = t.room.s2_bias[group * maps + m];
-  }
-#pragma unroll 1
   for (int i = 0; i < kernel; ++i) {
     float x[2 * columns + kernel - 2];
 #pragma unroll
     for (int k = 0; k < 2 * columns + kernel - 2; ++k) x[k] = boxes[image_box(i, k)];
 #pragma unroll
     for (int j = 0; j < kernel; ++j) {
-      float w[maps];
-      load_words(w, weights + (i * kernel + j) * 8);
+      const float w = weights[(i * kernel + j) * 8];
 #pragma unroll
-      for (int b = 0; b < columns; ++b) {
-#pragma unroll
-        for (int m = 0; m < maps; ++m) sum[m][b] += w[m] * x[2 * b + j];
-      }
+      for (int b = 0; b < columns; ++b) sum[b] += w * x[2 * b + j];
     }
   }
+  float* to = image.s2 + map * s2_pixels + row * s2_size + half * columns;
 #pragma unroll
-  for (int m = 0; m < maps; ++m) {
-    float* to = image.s2 + (group * maps + m) * s2_pixels + row * s2_size + half * columns;
-#pragma unroll
-    for (int b = 0; b < columns; ++b) to[b] = p.activation.value(sum[m][b]);
-  }
+  for (int b = 0; b < columns; ++b) to[b] = p.activation.value(sum[b]);
 }
 
 // Means over 2x2 pixels of S2, 13x13 per map: a thread goes down part of a column.
@@ -365,10 +358,7 @@ TP_DEVICE void loss(const Team<images>& t, const StepParams& p, int first, int64
     total = valid ? log_sum - (of_label - greatest) : NAN;
     grad = valid ? expf(y - greatest - log_sum) - float(is_label) : 0;
   }
-  if (is_class) {
-    grad = counts ? grad / float(p.count) : 0;
-    image.out_grad[t.lane] = grad;
-  }
+  if (t.lane < padded_classes) image.out_grad[t.lane] = counts && is_class ? grad / float(p.count) : 0;
   if (t.lane == 0 && counts && t.writes()) {
     p.saved.loss[n] = total;
     p.saved.hit[n] = valid && __ffs(int(best)) - 1 == int(label);

@@ -41,6 +41,7 @@ TP_HD constexpr int image_box(int row, int column) {
 }
 
 constexpr int scratch_words = 8192;
+constexpr int padded_classes = 12;  // rows of 16-byte words; the gradients of the last two are 0
 
 // What an image has in its owner's shared memory. What is read by 16 bytes is aligned.
 struct alignas(16) ImageRoom {
@@ -50,7 +51,7 @@ struct alignas(16) ImageRoom {
   float s2[c1_maps * s2_pixels];  // values; backward, the gradients at the activation's argument
   float s2_boxes[c1_maps * s2_stride];
   float boxes[image_boxes * image_stride];
-  float f6_grad[f6_outputs], out[classes], out_grad[classes];
+  float f6_grad[f6_outputs], out[classes], out_grad[padded_classes];
 };
 
 constexpr int image_words = sizeof(ImageRoom) / sizeof(float);  // from an image's word to that of the next
@@ -122,11 +123,11 @@ struct Activator {
 // outputs, from which the update computes the dense layers' gradients; and the convolutions' gradients, summed over the
 // images of each block (or cluster, where its blocks share an image).
 struct Saved {
-  float *s4, *c5, *f6;                    // [images of a step, values]
-  float *c5_grad, *f6_grad, *out_grad;    // likewise, at the activations' arguments
-  float* loss;                            // [images of a step]
-  int* hit;                               // [images of a step]
-  float* conv_grad;                       // [partial sums, conv_parameters]
+  float *s4, *c5, *f6;                  // [images of a step, values]
+  float *c5_grad, *f6_grad, *out_grad;  // likewise, at the activations' arguments; out_grad in padded rows
+  float* loss;                          // [images of a step]
+  int* hit;                             // [images of a step]
+  float* conv_grad;                     // [partial sums, conv_parameters]
 };
 
 struct StepParams {
