@@ -250,10 +250,24 @@ def spmv(bench: Bench) -> None:
             local = bench.alone(lambda alone=alone: tp.spmv(alone, x), 50)
             seconds = bench.clock(lambda A=A: A @ x, 50)
             bench.row("spmv", f"banded 27, {form}, 2^{bench.log2(21)} rows per GPU", seconds, local)
+            if bench.cuda:  # without what the host takes to launch
+                local = bench.alone(captured(lambda alone=alone: tp.spmv(alone, x)), 50)
+                seconds = bench.clock(captured(lambda A=A: A @ x), 50)
+                bench.row("spmv in a CUDA graph", f"banded 27, {form}, 2^{bench.log2(21)} rows per GPU", seconds, local)
             own = bench.clock(lambda A=A: tp.spmv(A.own, x), 50)
             bench.row("spmv: own columns", f"banded 27, {form}, 2^{bench.log2(21)} rows per GPU", own, local)
         except Exception as error:
             bench.row("spmv", f"banded 27, {form}", None, note=f"{type(error).__name__}: {error}"[:300])
+
+
+def captured(call: Callable[[], object]) -> Callable[[], None]:
+    """The call as a CUDA graph; all ranks capture at the same time, or one alone without collectives."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        call()
+    return graph.replay
 
 
 def bfs(bench: Bench) -> None:
