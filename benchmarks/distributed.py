@@ -225,35 +225,52 @@ def scan(bench: Bench) -> None:
     )
 
 
+def band(bench: Bench, begin: int, rows: int, columns: int, width: int = 27) -> tp.CSR:
+    """Rows begin ... of a matrix of diagonals next to each other; those at the rim wrap round."""
+    row, near = (
+        torch.arange(*ends, device=bench.device, dtype=torch.int32) for ends in ((begin, begin + rows), (width,))
+    )
+    col = (row[:, None] + near - width // 2) % columns
+    ptrs = torch.arange(rows + 1, device=bench.device, dtype=torch.int32) * width
+    values = torch.randint(-3, 4, (rows * width,), generator=bench.generator, device=bench.device).float()
+    return tp.CSR(ptrs, col.flatten(), values, (rows, columns))
+
+
 def spmv(bench: Bench) -> None:
-    rows, width = 1 << bench.log2(21), 27
-    total = rows * bench.size
-
-    def band(begin: int, columns: int) -> tp.CSR:
-        """Rows begin ... of a matrix with 27 diagonals next to each other; those at the rim wrap round."""
-        row = torch.arange(begin, begin + rows, device=bench.device, dtype=torch.int32)
-        col = (
-            row[:, None] + torch.arange(-(width // 2), width // 2 + 1, device=bench.device, dtype=torch.int32)
-        ) % columns
-        ptrs = torch.arange(rows + 1, device=bench.device, dtype=torch.int32) * width
-        values = torch.randint(-3, 4, (rows * width,), generator=bench.generator, device=bench.device).float()
-        return tp.CSR(ptrs, col.flatten(), values, (rows, columns))
-
+    rows = 1 << bench.log2(21)
     x = torch.randint(-3, 4, (rows,), generator=bench.generator, device=bench.device).float()
     whole = gather_rows(x, dist.group.WORLD).flatten()
+    mine = band(bench, bench.rank * rows, rows, rows * bench.size)
     for form in ("csr", "ell", "sell"):
-        try:
-            mine = band(bench.rank * rows, total)
-            A = distributed.from_local(mine, format=form)
-            assert torch.equal(A @ x, tp.spmv(mine, whole)), "spmv is wrong"
-            alone = band(0, rows).convert(form)
-            local = bench.alone(lambda alone=alone: tp.spmv(alone, x), 50)
-            seconds = bench.clock(lambda A=A: A @ x, 50)
-            bench.row("spmv", f"banded 27, {form}, 2^{bench.log2(21)} rows per GPU", seconds, local)
-            own = bench.clock(lambda A=A: tp.spmv(A.own, x), 50)
-            bench.row("spmv: own columns", f"banded 27, {form}, 2^{bench.log2(21)} rows per GPU", own, local)
-        except Exception as error:
-            bench.row("spmv", f"banded 27, {form}", None, note=f"{type(error).__name__}: {error}"[:300])
+        A = distributed.from_local(mine, format=form)
+        assert torch.equal(A @ x, tp.spmv(mine, whole)), "spmv is wrong"
+        alone, problem = band(bench, 0, rows, rows).convert(form), f"banded 27, {form}, 2^{bench.log2(21)} rows per GPU"
+        local = bench.alone(lambda alone=alone: tp.spmv(alone, x), 50)
+        bench.row("spmv", problem, bench.clock(lambda A=A: A @ x, 50), local)
+        bench.row("spmv: own columns", problem, bench.clock(lambda A=A: tp.spmv(A.own, x), 50), local)
+
+
+def spmv_graph(bench: Bench) -> None:
+    """The same in a CUDA graph, without what the host takes to launch."""
+    if not bench.cuda:
+        return
+    rows = 1 << bench.log2(21)
+    x = torch.randint(-3, 4, (rows,), generator=bench.generator, device=bench.device).float()
+    A = distributed.from_local(band(bench, bench.rank * rows, rows, rows * bench.size), format="ell")
+    alone = band(bench, 0, rows, rows).convert("ell")
+    local = bench.alone(captured(lambda: tp.spmv(alone, x)), 50)
+    seconds = bench.clock(captured(lambda: A @ x), 50)
+    bench.row("spmv in a CUDA graph", f"banded 27, ell, 2^{bench.log2(21)} rows per GPU", seconds, local)
+
+
+def captured(call: Callable[[], object]) -> Callable[[], None]:
+    """The call as a CUDA graph; all ranks capture at the same time, or one alone without collectives."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        call()
+    return graph.replay
 
 
 def bfs(bench: Bench) -> None:
@@ -332,7 +349,7 @@ def lenet(bench: Bench) -> None:
     bench.row("lenet5 epoch", f"{count} images, batch {batch} per GPU", seconds, one)
 
 
-WORKS = {f.__name__: f for f in (collectives, sort, scan, spmv, lenet, bfs)}
+WORKS = {f.__name__: f for f in (collectives, sort, scan, spmv, lenet, bfs, spmv_graph)}
 
 
 def main() -> None:

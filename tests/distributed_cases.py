@@ -11,7 +11,7 @@ from torch_patterns.distributed import selection
 
 SPECS = testing.specs()
 MOST = 600  # elements of a case
-COUNT = 100  # about so many problems of a Spec, spread over all that it has
+COUNT = 60  # about so many problems of a Spec, spread over all that it has
 DTYPES = (torch.float32, torch.int32, torch.float16, torch.bool)
 
 
@@ -181,8 +181,8 @@ def raises(kind: type[Exception], message: str, call, *args, **kwargs) -> str:
 def case_segments(world: World) -> None:
     generator = torch.Generator().manual_seed(1)
     shapes = [(0, 0), (0, 3), (1, 1), (5, 1), (13, 4), (40, 7), (64, 200), (7, 30)]
-    for number, (n, segments) in enumerate(shapes * 2):
-        for dtype in (torch.int32, torch.float32, torch.float16):
+    for number, (n, segments) in enumerate(shapes):
+        for dtype in (torch.int32, torch.float32):
             cuts = torch.randint(0, n + 1, (max(segments - 1, 0),), generator=generator).sort().values
             ends = [torch.tensor([0]), cuts, torch.tensor([n])] if segments else [torch.tensor([0])]
             offsets = torch.cat(ends)
@@ -201,8 +201,8 @@ def segments_of_ranks(offsets: list[int], lengths: list[int]) -> list[int]:
 def check_segments(world: World, values: torch.Tensor, offsets: torch.Tensor, lengths: list[int], number: int) -> None:
     part, where = world.part(values, lengths), f"{values.dtype}{[*values.shape]} {offsets.tolist()}"
     here = offsets.to(world.device)
-    for op in ("sum", "prod", "max", "min"):
-        kwargs = {"op": op, "exclusive": number % 3 == 0, "reverse": number % 4 < 2}
+    for i, op in enumerate(("sum", "prod", "max", "min")):
+        kwargs = {"op": op, "exclusive": (number + i) % 3 == 0, "reverse": (number + i) % 2 == 0}
         whole = tp.segment_scan(values, offsets, **kwargs)
         y = distributed.segment_scan(part, here, **kwargs)
         world.assert_part(y, whole, lengths, f"segment_scan {kwargs} {where}")

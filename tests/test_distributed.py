@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from distributed_world import cases_of, paths, start
 
-SECONDS = 240  # until a world counts as hung
+SECONDS = 400  # until a world counts as hung
 
 
 def run(world: int, folder: Path, modules: str) -> dict[int, dict[str, str]]:

@@ -26,14 +26,14 @@ def gather_rows(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     every = flat.new_empty(dist.get_world_size(group), flat.shape[1])
     if flat.numel():
         sent, received = flat.view(torch.uint8).view(-1), every.view(torch.uint8).view(-1)
-        finish(all_gather_single(received, sent, group=group, async_op=True), "all_gather", group)
+        finish(all_gather_single(received, sent, group=group, async_op=True), received, "all_gather", group)
     return every.view(len(every), *x.shape)
 
 
 def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The sum of ``x`` over the ranks, on every rank; not differentiable."""
     total = x.detach().clone(memory_format=torch.contiguous_format)
-    finish(dist.all_reduce(total, group=group, async_op=True), "all_reduce", group)
+    finish(dist.all_reduce(total, group=group, async_op=True), total, "all_reduce", group)
     return total
 
 
@@ -88,22 +88,21 @@ class Exchange:
 
     def __init__(self, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup):
         self.send, self.receive, self.group = list(send), list(receive), group
-        self._work: dist.Work | None = None
+        self._under_way: tuple[dist.Work, Tensor] | None = None
 
     def start(self, x: Tensor) -> Tensor:
         """The rows to come, which may be read after :meth:`wait`."""
         out = x.new_empty(sum(self.receive), *x.shape[1:])
         if x.shape[1:].numel():
             sent, received = _as_bytes(x.detach().contiguous()), _as_bytes(out)
-            self._work = dist.all_to_all_single(
-                received, sent, self.receive, self.send, group=self.group, async_op=True
-            )
+            counts = (self.receive, self.send)
+            self._under_way = dist.all_to_all_single(received, sent, *counts, group=self.group, async_op=True), out
         return out
 
     def wait(self) -> None:
-        if self._work is not None:
-            finish(self._work, "all_to_all", self.group)
-            self._work = None
+        if self._under_way is not None:
+            finish(*self._under_way, "all_to_all", self.group)
+            self._under_way = None
 
 
 class _AllToAll(torch.autograd.Function):

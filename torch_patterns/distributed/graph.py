@@ -152,11 +152,10 @@ def bfs(
 ) -> tuple[Tensor, Tensor]:
     """How many edges lead from the nearest source to each vertex, and the last vertex on such a way (§15.2).
 
-    Level by level: each rank finds which of its vertices the frontier leads to, by a search of one level in its local
-    graph, and an all_gather of bitmaps makes the next frontier known to all. While the frontier is small that search
-    starts from it (top-down). When it is large, it starts from all visited vertices, which gives the same: an unvisited
-    vertex has no visited neighbour but in the frontier. Then only the unvisited are looked at (bottom-up, §15.3); each
-    rank decides for itself. One collective of num_vertices / 8 bytes, and one wait for the device, per level.
+    Level by level: each rank finds which of its vertices the frontier leads to, and an all_gather of bitmaps makes the
+    next frontier known to all. A rank follows the edges of the frontier while they are few (top-down), and else looks
+    back from its unvisited vertices (bottom-up, §15.3); each rank decides for itself. One collective of
+    num_vertices / 8 bytes per level, and two waits for the device.
 
     Args:
         graph: the graph.
@@ -173,7 +172,6 @@ def bfs(
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
     """
     local, begin, end = graph.local, graph.begin, graph.end
-
     ids = torch.as_tensor(sources, device=graph.device).flatten()
 
     def prepare() -> dict[str, Tensor]:
@@ -182,28 +180,59 @@ def bfs(
 
     known = {"sources": ids.tolist(), "max_level": max_level, "num_vertices": local.num_vertices}
     Call("bfs", graph.group, prepare, **known).numbers()
-    vertices = torch.arange(local.num_vertices, dtype=torch.int32, device=graph.device)
+    vertices = torch.arange(local.num_vertices, dtype=local.dtype, device=graph.device)
     visited = torch.zeros(local.num_vertices, dtype=torch.bool, device=graph.device)
     visited[ids.long()] = True
     levels = torch.where(visited[begin:end], 0, -1).to(torch.int32)
-    parents = torch.where(visited[begin:end], vertices[begin:end], -1).to(local.dtype)
-    degrees, in_degrees = local.out_degrees(), local.in_degrees()[begin:end]
-    frontier, level = visited, 0
+    parents = torch.where(visited[begin:end], vertices[begin:end], -1)
+    in_degrees = local.in_degrees()[begin:end]
+    bitmap, level = visited, 0
     while max_level is None or level < max_level:
-        unvisited = ~visited[begin:end]
-        edges = torch.stack([degrees.masked_fill(~frontier, 0).sum(), in_degrees.masked_fill(~unvisited, 0).sum()])
-        size, of_frontier, of_unvisited = torch.cat([frontier.sum().view(1), edges]).tolist()
-        if size == 0:
+        frontier = tp.compact(vertices, bitmap)
+        if len(frontier) == 0:
             break
         level += 1
-        bottom_up = of_frontier * ALPHA > of_unvisited
-        reached, above = tp.bfs(local, tp.compact(vertices, visited if bottom_up else frontier), 1)
-        found = (reached[begin:end] == 1) & unvisited
+        unvisited = ~visited[begin:end]
+        ptrs = local.row_ptrs
+        degrees = ptrs[frontier + 1] - ptrs[frontier]
+        edges, open_edges = torch.stack([degrees.sum(), in_degrees.masked_fill(~unvisited, 0).sum()]).tolist()
+        if edges * ALPHA > open_edges:
+            above = bottom_up_step(graph, tp.compact(vertices, visited))
+        else:
+            above = top_down_step(graph, frontier, degrees, edges)
+        found = (above >= 0) & unvisited
         levels.masked_fill_(found, level)
-        parents = torch.where(found, above[begin:end], parents)
-        frontier = _gathered_bitmap(found, graph)
-        visited = visited | frontier
+        parents = torch.where(found, above, parents)
+        bitmap = _gathered_bitmap(found, graph)
+        visited = visited | bitmap
     return levels, parents
+
+
+def top_down_step(graph: ShardedGraph, frontier: Tensor, degrees: Tensor, edges: int) -> Tensor:
+    """For each vertex of this rank the smallest vertex of the frontier that leads to it, or -1.
+
+    ``edges`` is the sum of ``degrees``, which is known beforehand as it says how much memory the edges take.
+    """
+    local, limit = graph.local, torch.iinfo(graph.local.dtype).max
+    offsets = torch.cat([degrees.new_zeros(1, dtype=torch.int64), tp.scan(degrees.long())])
+    shifts = local.row_ptrs[frontier] - offsets[:-1]
+    at = torch.arange(edges, device=graph.device) + tp.segment_expand(shifts, offsets, edges)
+    smallest = torch.full((graph.end - graph.begin,), limit, dtype=local.dtype, device=graph.device)
+    dst, src = local.col_idx[at].long() - graph.begin, tp.segment_expand(frontier, offsets, edges)
+    smallest.scatter_reduce_(0, dst, src, "amin")
+    return smallest.masked_fill_(smallest == limit, -1)
+
+
+def bottom_up_step(graph: ShardedGraph, visited: Tensor) -> Tensor:
+    """For each unvisited vertex of this rank the smallest vertex of the frontier that leads to it, or -1.
+
+    It is the local search of one level from all that is visited: an unvisited vertex has no visited neighbour but in
+    the frontier, or it would have been visited before. With so many sources the local search looks at the vertices that
+    are left, each as far as to its first neighbour that is visited.
+    """
+    levels, parents = tp.bfs(graph.local, visited, 1)
+    reached = levels[graph.begin : graph.end] == 1
+    return parents[graph.begin : graph.end].masked_fill(~reached, -1)
 
 
 def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> None:

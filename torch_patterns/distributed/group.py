@@ -176,7 +176,7 @@ class Call:
 def _read(work: dist.Work, headers: Tensor, name: str, group: dist.ProcessGroup) -> list[int]:
     """The gathered words on the host. On CUDA the copy runs beside the current stream, which has work to do."""
     if not headers.is_cuda:
-        finish(work, name, group)
+        finish(work, headers, name, group)
         return headers.tolist()
     give_up = time.monotonic() + 0.8 * _timeout(group)  # at its time-out NCCL would end the process
     look = time.monotonic() + LOOK_AROUND.total_seconds()
@@ -191,17 +191,19 @@ def _read(work: dist.Work, headers: Tensor, name: str, group: dist.ProcessGroup)
         return headers.tolist()
 
 
-def finish(work: dist.Work, name: str, group: dist.ProcessGroup) -> None:
+def finish(work: dist.Work, result: Tensor, name: str, group: dist.ProcessGroup) -> None:
     """Waits for a collective: on CUDA the current stream does; on the CPU the host, looking round for failures."""
     with failures_named(name, group):
-        if "gloo" not in dist.get_backend(group):
+        if result.is_cuda:
             work.wait()
             return
         while not work.is_completed():
             try:
                 work.wait(LOOK_AROUND)
             except RuntimeError as error:
-                if work.is_completed() or "timed out" not in str(error).lower():
+                if work.is_completed():
+                    break  # by now, or by its own error, which the last wait raises
+                if "timed out" not in str(error).lower():
                     raise
                 if _given_up(group):
                     raise RuntimeError("another rank gave up") from None
