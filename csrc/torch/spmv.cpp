@@ -115,7 +115,8 @@ at::ScalarType Product::check() const {
   TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong || type == at::kHalf || type == at::kBFloat16 ||
                        type == at::kFloat || type == at::kDouble,
                    op, ": values of ", values[0].scalar_type(), " times x of ", x.scalar_type(),
-                   y ? std::string(" plus y of ") + c10::toString(y->scalar_type()) : "", " is not supported; int32, int64, float16, bfloat16, float32 and float64 are");
+                   y ? std::string(" plus y of ") + c10::toString(y->scalar_type()) : "",
+                   " is not supported; int32, int64, float16, bfloat16, float32 and float64 are");
   return type;
 }
 
