@@ -32,20 +32,24 @@ struct GatherGemm {
 };
 
 // Packs the filters: packed[group][tap][channel][map], or packed[group][tap][map][channel] if `by_map`, whose last
-// dimension is padded to `width` with zeros.
+// dimension is padded to `width` with zeros. A thread takes all taps of one channel and map, which lie together.
 template <class T>
 __global__ void __launch_bounds__(pack_threads)
     pack_filters(const Gather<T> g, bool by_map, int64_t width, T* packed, int* odd) {
   const int64_t lines = by_map ? g.maps : g.depth, taps = g.rows.kernel * g.cols.kernel;
   bool found = false;
-  for (int64_t i = int64_t(blockIdx.x) * pack_threads + threadIdx.x; i < g.groups * taps * lines * width;
+  for (int64_t i = int64_t(blockIdx.x) * pack_threads + threadIdx.x; i < g.groups * lines * width;
        i += int64_t(gridDim.x) * pack_threads) {
-    int64_t place = i, line = divide(place, width), tap = divide(line, lines), group = divide(tap, taps);
+    int64_t place = i, line = divide(place, width), group = divide(line, lines);
     const int64_t map = by_map ? line : place, c = by_map ? place : line;
-    T value(0.0f);
-    if (map < g.maps && c < g.depth) value = g.weight[g.weight_at(group, map, c, 0, tap)];
-    found = found || !is_finite(acc_t<T>(value));
-    packed[i] = value;
+    const bool exists = map < g.maps && c < g.depth;
+    const T* const from = g.weight + (exists ? g.weight_at(group, map, c, 0, 0) : 0);
+    T* const to = packed + (group * taps * lines + line) * width + place;
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const T value = exists ? from[tap] : T(0.0f);
+      found = found || !is_finite(acc_t<T>(value));
+      to[tap * lines * width] = value;
+    }
   }
   found = __syncthreads_or(found);
   if (threadIdx.x == 0) odd[blockIdx.x] = found;

@@ -271,8 +271,10 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   const auto least = [](int64_t a, int64_t b) { return int(min(a, b)); };
   const int64_t filter_bytes = g.depth * Tile::K * Tile::weights * int64_t(sizeof(A));  // of one group of maps
   const int strips = least(ceil_div(cols.outputs, int64_t(Tile::columns)), max(1, 64 / Tile::columns));
-  const int map_groups = least(ceil_div(g.maps, int64_t(Tile::maps)), min(int64_t(8), strip_bytes / 2 / filter_bytes));
-  if (map_groups == 0) return false;
+  const int64_t all_groups = ceil_div(g.maps, int64_t(Tile::maps)),
+                most_groups = min(int64_t(8), strip_bytes / 2 / filter_bytes);
+  if (most_groups == 0) return false;
+  const int map_groups = int(ceil_div(all_groups, ceil_div(all_groups, most_groups)));  // the same number in each block
   int row_tiles =
       least(ceil_div(rows.outputs, int64_t(Tile::tile_rows)), max(1, strip_threads / (strips * map_groups)));
   const int pitch = pitch_for(strips * Tile::columns + Tile::K - 1, Tile::width);
@@ -297,7 +299,10 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   while (chunk > 1 && !fits(images, chunk)) --chunk;
   const int threads = ceil_div(items * images, 32) * 32;
   const int64_t image_tiles = ceil_div(g.n, int64_t(images));
-  const int64_t slots = min(image_tiles, max(int64_t(1), strip_threads_in_all / threads / tiles));
+  // A block takes so many images that staging its filters does not count for much.
+  const int64_t least_tiles = ceil_div(map_groups * filter_bytes, int64_t(threads * 4 * sizeof(A)));
+  const int64_t slots =
+      min(ceil_div(image_tiles, least_tiles), max(int64_t(1), strip_threads_in_all / threads / tiles));
   if (image_tiles >= most_quotient || tiles * slots >= most_quotient) return false;
   int vector = 1;
   for (int width = 2; width <= 4 && g.target_strides.col == 1; width *= 2) {
