@@ -299,10 +299,10 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   while (chunk > 1 && !fits(images, chunk)) --chunk;
   const int threads = ceil_div(items * images, 32) * 32;
   const int64_t image_tiles = ceil_div(g.n, int64_t(images));
-  // A block takes so many images that staging its filters does not count for much.
+  // Where there are enough blocks, each takes so many images that staging its filters does not count for much.
   const int64_t least_tiles = ceil_div(map_groups * filter_bytes, int64_t(threads * 4 * sizeof(A)));
-  const int64_t slots =
-      min(ceil_div(image_tiles, least_tiles), max(int64_t(1), strip_threads_in_all / threads / tiles));
+  const int64_t many = min(ceil_div(image_tiles, least_tiles), strip_threads_in_all / threads / tiles);
+  const int64_t slots = min(image_tiles, max(max(int64_t(1), 2 * enough_strip_blocks / tiles), many));
   if (image_tiles >= most_quotient || tiles * slots >= most_quotient) return false;
   int vector = 1;
   for (int width = 2; width <= 4 && g.target_strides.col == 1; width *= 2) {
