@@ -31,7 +31,7 @@ double time_of(const Gather<T>& g) {
   const double products = K * K * Tile::tile_rows * Tile::columns * Tile::maps;
   const double reads =
       (Tile::tile_rows + K - 1) * ceil_div(Tile::source_columns, Tile::width) + K * Tile::weights / 4.0;
-  return max(1.0, threads / concurrent_threads) * (products + 4 * reads);
+  return max(1.0, threads / concurrent_threads) * (products + 5 * reads);
 }
 
 template <class T, class... Tiles>
@@ -55,27 +55,19 @@ bool fits_strips(const Elements<T>& e) {
          small(e.cols) && e.channels <= most && e.maps <= most && e.groups <= most;
 }
 
-// The second convolution of LeNet-5 backward: whole rows of 14 from 10, without products with the padding.
-template <class T>
-bool is_full(const Gather<T>& g) {
-  return g.pass == Pass::dgrad && g.cols.in == 14 && g.cols.pad == 0 && g.maps % 3 == 0 && g.n * g.groups >= 1024;
-}
-
 template <class T>
 void gather(const Elements<T>& e, Pass pass, Context& context) {
   const Gather<T> g(e, pass);
+  const bool few_maps = g.maps <= 2;  // reuse comes from rows of pixels, not from maps
   bool done = false;
   if (fits_strips(e) && e.rows.kernel == 5) {
-    done =
-        is_full(g)
-            ? launch_strips<T, StripTile<5, 1, 14, 3, true>>(g, context)
-            : launch_best(
-                  g, context,
-                  Types<StripTile<5, 1, 4, 6>, StripTile<5, 1, 10, 4>, StripTile<5, 4, 8, 1>, StripTile<5, 1, 2, 4>>{});
+    done = few_maps
+               ? launch_best(g, context, Types<StripTile<5, 4, 8, 1>, StripTile<5, 1, 4, 4>>{})
+               : launch_best(g, context, Types<StripTile<5, 1, 4, 6>, StripTile<5, 1, 4, 4>, StripTile<5, 1, 2, 4>>{});
   } else if (fits_strips(e) && e.rows.kernel == 3) {
-    done = launch_best(
-        g, context,
-        Types<StripTile<3, 1, 4, 6>, StripTile<3, 1, 8, 4>, StripTile<3, 4, 8, 1>, StripTile<3, 1, 2, 4>>{});
+    done = few_maps
+               ? launch_best(g, context, Types<StripTile<3, 4, 8, 1>, StripTile<3, 1, 4, 4>>{})
+               : launch_best(g, context, Types<StripTile<3, 1, 4, 6>, StripTile<3, 1, 8, 4>, StripTile<3, 1, 2, 4>>{});
   } else if (fits_strips(e) && e.rows.kernel == 1) {
     done = launch_best(g, context, Types<StripTile<1, 1, 4, 8>, StripTile<1, 1, 4, 2>>{});
   }
