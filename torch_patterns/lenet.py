@@ -103,9 +103,9 @@ class Trainer:
 
     The data set stays on the model's device as bytes. An epoch is one replay of a CUDA graph: the images are shuffled
     and, with `distort`, moved by up to 2 pixels, turned by up to 10 degrees and scaled by up to a tenth, by random
-    numbers that depend on the seed, the epoch and the image alone, and are the same on every device; then come the steps
-    of `torch.ops.torch_patterns.lenet5_train_epoch`. The host waits for nothing. On the CPU the same steps run layer by
-    layer.
+    numbers that depend on the seed, the epoch and the image alone, and are the same on every device; then come the
+    steps of `torch.ops.torch_patterns.lenet5_train_epoch`. The host waits for nothing. On the CPU the same steps run
+    layer by layer.
 
     model: a LeNet5 with `algorithm="auto"`; its parameters are updated in place and need no optimizer.
     images: uint8 [N, 1, 32, 32], 0 for background and 255 for ink; targets: int64 [N], 0 to 9.
@@ -181,6 +181,15 @@ class Trainer:
             self._lr.copy_(value, non_blocking=True)
         else:
             self._lr.fill_(value)
+
+    @property
+    def seed(self) -> int:
+        """Of the order and the distortions; it may be set before any epoch. Reading it waits for the device."""
+        return int(self._seed)
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        self._seed.fill_(value)
 
     @property
     def epochs(self) -> int:
