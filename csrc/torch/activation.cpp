@@ -42,7 +42,7 @@ std::pair<Tensor, Tensor> activation_double_backward(const Tensor& into, const T
 
 namespace {
 
-Pattern pattern("activation", layers::ladder);
+Pattern pattern("activation", layers::activations::ladder);
 
 void check_float(const char* name, const Tensor& x) {
   TORCH_CHECK_TYPE(x.is_floating_point(), name, ": x must be floating point, got ", x.scalar_type());
@@ -73,7 +73,7 @@ Tensor activate_kernel(const char* name, const Tensor& x, Str algorithm) {
   args.columns = in.numel();
   args.x = in.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, name, algorithm, in, args);
+  run(layers::activations::ladder, layers::activations::choose, name, algorithm, in, args);
   return out;
 }
 
@@ -90,7 +90,7 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& y, Str activation, Str 
   args.grad = g.const_data_ptr();
   args.y = value.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, "activation_backward", algorithm, g, args);
+  run(layers::activations::ladder, layers::activations::choose, "activation_backward", algorithm, g, args);
   return out;
 }
 
@@ -98,14 +98,14 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& y, Str activation, Str 
 
 Tensor activate_meta(const char* name, const Tensor& x, Str algorithm) {
   check_float(name, x);
-  check_algorithm(layers::ladder, name, algorithm);
+  check_algorithm(layers::activations::ladder, name, algorithm);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 
 Tensor backward_meta(const Tensor& grad, const Tensor& y, Str activation, Str algorithm) {
   check_pair(grad, y);
   activation_of("activation_backward", activation);
-  check_algorithm(layers::ladder, "activation_backward", algorithm);
+  check_algorithm(layers::activations::ladder, "activation_backward", algorithm);
   return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 

@@ -17,7 +17,7 @@ using layers::Step;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-Pattern pattern("loss", layers::ladder);
+Pattern pattern("loss", layers::losses::ladder);
 
 // A loss of x [..] and a second tensor; all three have these operators:
 //   name(x, second, reduction, algorithm) -> losses             name_backward(grad, x, second, reduction, algorithm) ->
@@ -137,7 +137,7 @@ Tensor forward_kernel(const Tensor& x, const Tensor& second, Str reduction, Str 
   layers::Args args = common_args<Loss>(Loss::name, in, other, how);
   args.step = Loss::step;
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, Loss::name, algorithm, in, args);
+  run(layers::losses::ladder, layers::losses::choose, Loss::name, algorithm, in, args);
   return out;
 }
 
@@ -152,7 +152,7 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& x, const Tensor& second
   args.step = Loss::backward_step;
   args.grad = g.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, Loss::backward, algorithm, in, args);
+  run(layers::losses::ladder, layers::losses::choose, Loss::backward, algorithm, in, args);
   return out;
 }
 
@@ -162,7 +162,7 @@ template <class Loss>
 Tensor forward_meta(const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
   const Reduction how = reduction_of(Loss::name, reduction);
   check_inputs<Loss>(Loss::name, x, second);
-  check_algorithm(layers::ladder, Loss::name, algorithm);
+  check_algorithm(layers::losses::ladder, Loss::name, algorithm);
   return at::empty_symint(loss_shape<Loss>(x, how), x.options());
 }
 
@@ -171,7 +171,7 @@ Tensor backward_meta(const Tensor& grad, const Tensor& x, const Tensor& second, 
   const Reduction how = reduction_of(Loss::backward, reduction);
   check_inputs<Loss>(Loss::backward, x, second);
   check_grad<Loss>(grad, x, how);
-  check_algorithm(layers::ladder, Loss::backward, algorithm);
+  check_algorithm(layers::losses::ladder, Loss::backward, algorithm);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 

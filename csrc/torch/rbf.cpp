@@ -13,6 +13,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+Pattern pattern("rbf", layers::gaussians::ladder);
+
 Tensor call_rbf(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
   static const auto handle = op<Tensor(const Tensor&, const Tensor&, double, Str)>("rbf");
   return handle.call(x, centres, sigma, algorithm);
@@ -61,7 +63,7 @@ Tensor rbf_kernel(const Tensor& x, const Tensor& centres, double sigma, Str algo
   layers::Args args = rbf_args(points, middles, sigma);
   args.step = layers::Step::rbf;
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, "rbf", algorithm, points, args);
+  run(layers::gaussians::ladder, layers::gaussians::choose, "rbf", algorithm, points, args);
   return out;
 }
 
@@ -75,7 +77,7 @@ std::tuple<Tensor, Tensor> rbf_backward_kernel(const Tensor& grad, const Tensor&
   args.grad = g.const_data_ptr();
   args.out = grad_x.mutable_data_ptr();
   args.out_y = grad_centres.mutable_data_ptr();
-  run(layers::ladder, layers::choose, "rbf_backward", algorithm, points, args);
+  run(layers::gaussians::ladder, layers::gaussians::choose, "rbf_backward", algorithm, points, args);
   return {grad_x, grad_centres};
 }
 
@@ -83,13 +85,13 @@ std::tuple<Tensor, Tensor> rbf_backward_kernel(const Tensor& grad, const Tensor&
 
 Tensor rbf_meta(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
   check_rbf("rbf", x, centres, sigma);
-  check_algorithm(layers::ladder, "rbf", algorithm);
+  check_algorithm(layers::gaussians::ladder, "rbf", algorithm);
   return at::empty_symint({x.sym_size(0), centres.sym_size(0)}, x.options());
 }
 std::tuple<Tensor, Tensor> rbf_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& centres, double sigma,
                                              Str algorithm) {
   check_rbf_backward(grad, x, centres, sigma);
-  check_algorithm(layers::ladder, "rbf_backward", algorithm);
+  check_algorithm(layers::gaussians::ladder, "rbf_backward", algorithm);
   return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(centres.sym_sizes(), x.options())};
 }
 
