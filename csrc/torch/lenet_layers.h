@@ -2,6 +2,7 @@
 #pragma once
 #include "lenet/lenet.h"
 #include "torch/activation.h"
+#include "torch/checks.h"
 #include "torch/operator.h"
 
 namespace tp {
@@ -10,20 +11,20 @@ namespace tp {
 struct Form {
   Str activation;
   Activation function;
-  Pooling pooling;
-  Output output;
+  lenet::Pooling pooling;
+  lenet::Output output;
 
   Form(const char* op, Str activation, Str pooling, Str output)
       : activation(activation),
         function(activation_of(op, activation)),
-        pooling(Pooling(choice(op, "pooling", pooling, lenet::pooling_names))),
-        output(Output(choice(op, "output", output, lenet::output_names))) {
+        pooling(lenet::Pooling(choice(op, "pooling", pooling, lenet::pooling_names))),
+        output(lenet::Output(choice(op, "output", output, lenet::output_names))) {
     TORCH_CHECK_VALUE(
         function == Activation::tanh || function == Activation::bipolar_sigmoid || function == Activation::relu, op,
         ": activation must be tanh, bipolar_sigmoid or relu, got '", std::string(activation), "'");
   }
 
-  size_t parameters() const { return output == Output::rbf ? lenet::output_bias : lenet::most_parameters; }
+  size_t parameters() const { return output == lenet::Output::rbf ? lenet::output_bias : lenet::most_parameters; }
 
  private:
   template <size_t n>
