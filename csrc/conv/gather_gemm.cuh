@@ -253,7 +253,7 @@ struct TileImage {
 // How many blocks the busiest multiprocessor works off.
 template <class T>
 int64_t turns_of(const GatherGemm<T>& work) {
-  static const int64_t multiprocessors = block::device_attribute(cudaDevAttrMultiProcessorCount);
+  static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   return ceil_div(work.blocks(), multiprocessors);
 }
 
