@@ -3,8 +3,9 @@
 namespace tp::conv {
 namespace {
 
-// Up to so many channels or maps of a group, strips of registers beat the matrix product, whose tiles would be mostly
-// empty. Set on an H200: at 32 -> 32 channels, 3 x 3, 56 x 56, batch 32, float32, both take about 0.1 ms forward.
+// Up to so many channels or maps of a group, strips of registers are taken. On an H200 they compute 16 TFLOP/s in
+// float32 at 32 -> 32 channels of 56 x 56 by 3 x 3; the matrix product computes 36 with full tiles, of which 32 maps
+// fill half.
 constexpr int64_t few_channels = 32;
 // Where strips do not apply, a matrix product pays from so many channels and maps on.
 constexpr int64_t some_channels = 8;
