@@ -302,7 +302,7 @@ class Calls(TorchDispatchMode):
 
 
 def test_only_requested_gradients_are_computed(device):
-    passes = {"x": ["conv2d_dgrad"], "weight": ["conv2d_wgrad"], "bias": []}
+    passes = {"x": ["conv2d_dgrad"], "weight": ["conv2d_wgrad"], "bias": ["reduce", "reduce"]}
     for wanted in itertools.product((False, True), repeat=3):
         if not any(wanted):
             continue
@@ -375,3 +375,15 @@ def test_sizes_that_overflow(device):
     with pytest.raises(RuntimeError):  # 2^62 pixels
         conv2d(x, weight, padding=2**30)
     assert conv2d(x, weight).sum() == 9
+
+
+def test_bias_gradient_does_not_depend_on_the_threads(device):
+    """A single output map is one long sum."""
+    g = torch.randn(4, 1, 120, 150, generator=torch.Generator().manual_seed(3))
+    x, weight = torch.zeros(4, 1, 120, 150, device=device), torch.zeros(1, 1, 1, 1, device=device)
+    bias, found = torch.zeros(1, requires_grad=True, device=device), []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        found += torch.autograd.grad(conv2d(x, weight, bias), bias, g.to(device))
+    assert found[0].tolist() == found[1].tolist() == found[2].tolist()
+    assert abs(found[0].item() - g.double().sum().item()) <= 64 * 2.0**-24 * g.abs().double().sum().item()  # a tree

@@ -11,7 +11,7 @@ import torch
 from data_files import data_folder
 
 from torch_patterns import io, matrix_market
-from torch_patterns.sparse import coo
+from torch_patterns.sparse import COO, coo
 
 GENERAL = "%%MatrixMarket matrix coordinate real general\n"
 
@@ -286,6 +286,21 @@ def test_what_is_written_is_read_back_bit_for_bit(tmp_path, name, dtype):
     assert B.shape == A.shape
     assert torch.equal(B.row_idx, A.row_idx) and torch.equal(B.col_idx, A.col_idx)
     assert list(map(repr, B.values.tolist())) == list(map(repr, A.values.tolist()))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.bool])
+def test_integers_are_written_as_integers(tmp_path, dtype):
+    """To the last digit: 2^53 + 1 is no float."""
+    numbers = {torch.int64: [2**53 + 1, -(2**63), 2**63 - 1], torch.int32: [-(2**31), 2**31 - 1, 7]}
+    values = torch.tensor(numbers.get(dtype, [1, 0, 1]), dtype=dtype)
+    A = COO(torch.tensor([1, 0, 1]), torch.tensor([2, 0, 0]), values, (2, 3))
+    io.write_matrix_market(tmp_path / "a.mtx", A)
+    head, _, *lines = (tmp_path / "a.mtx").read_text().splitlines()
+    assert head == "%%MatrixMarket matrix coordinate integer general"
+    assert [int(line.split()[2]) for line in lines] == [int(v) for v in values]
+    if dtype != torch.uint8:
+        theirs = scipy.io.mmread(tmp_path / "a.mtx")
+        assert theirs.data.tolist() == [int(v) for v in values]
 
 
 def test_an_empty_matrix_is_written(tmp_path):

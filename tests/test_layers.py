@@ -203,7 +203,7 @@ def test_gradients_of_errors(device):
 
 def test_rbf_at_its_centre_and_far_away(device):
     centres = torch.tensor([[1.0, -1.0], [1e30, 0.0]], device=device)
-    for algorithm in algorithms("activation", device):
+    for algorithm in algorithms("rbf", device):
         y = rbf(centres[:1], centres, 0.5, algorithm=algorithm)
         assert y.tolist() == [[1, 0]]
         x = centres[:1].clone().requires_grad_()
@@ -229,3 +229,22 @@ def test_gradients_are_those_of_torch(device):
         torch.testing.assert_close(loss, want, rtol=1e-14, atol=0)
         for got, wanted in zip(torch.autograd.grad(loss, params), want_grads, strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("exponent", [-300, -60, -23, 23, 60, 300])
+def test_rbf_of_any_sigma(device, dtype, exponent):
+    """sigma squared leaves the range of the dtype where no output does: 1 at the centre, 0 far away, and no NaN."""
+    sigma, far = 10.0**exponent, 1.0 if exponent < 0 else 0.0
+    centres = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=dtype, device=device)
+    x = centres.clone().requires_grad_()
+    for algorithm in ("auto", *registry.algorithms("activation", device)):
+        y = rbf(x, centres, sigma, algorithm=algorithm)
+        assert y.tolist() == [[1, 1 - far], [1 - far, 1]]
+        assert torch.autograd.grad(y.sum(), x)[0].abs().max() < 1e-40  # 0, or what sigma^2 leaves of a distance of 2
+    if dtype == torch.float64 and abs(exponent) < 100:  # as far as sigma itself
+        x = (centres[:1] + sigma).requires_grad_()
+        y = rbf(x, centres[:1], sigma)
+        assert y.item() == pytest.approx(math.exp(-1), rel=1e-12)
+        (g,) = torch.autograd.grad(y, x)
+        assert g[0].tolist() == pytest.approx([-math.exp(-1) / sigma] * 2, rel=1e-12)

@@ -206,3 +206,60 @@ def test_gradients_of_extrema_stay_in_their_run(device, op, exclusive, reverse):
         want = torch.zeros_like(x)
         want[1, index[1, before, 1], 1] = value
         torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)
+
+
+def padded_recurrence(shape, dim, device, dtype=torch.float32):
+    """Terms that are 0 but for the last places, factors whose product overflows, among them a 0, and their solution."""
+    random = torch.Generator().manual_seed(6)
+    a = torch.where(torch.rand(shape, generator=random) < 0.5, 2.0, -2.0).double()
+    b, n = torch.zeros(shape, dtype=torch.float64), shape[dim]
+    b.narrow(dim, n - 9, 9).copy_(torch.randint(-3, 4, b.narrow(dim, n - 9, 9).shape, generator=random))
+    a.narrow(dim, n // 2, 1).zero_()
+    h = torch.zeros_like(b)
+    for k in range(n - 9, n):
+        h.select(dim, k).copy_(a.select(dim, k) * h.select(dim, k - 1) + b.select(dim, k))
+    return a.to(device, dtype), b.to(device, dtype), h
+
+
+def linear(device: str) -> list[str]:
+    """The algorithms that can take thousands of elements."""
+    quadratic = {rung.name for rung in registry.ladder("scan") if "quadratic" in rung.traits}
+    return [name for name in algorithms(device) if name not in quadratic]
+
+
+@pytest.mark.parametrize("shape, dim", [((9_001,), 0), ((2, 3_000), 1), ((3_000, 3), 0), ((2, 700, 17), 1)], ids=str)
+def test_a_state_of_zero_outlives_products_that_overflow(shape, dim, device):
+    """Composed maps multiply factors that no state is ever multiplied by: 0 stays 0, whatever comes of them."""
+    initial = torch.zeros([n for d, n in enumerate(shape) if d != dim], device=device)
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        a, b, want = padded_recurrence(shape, dim, device, dtype)
+        for i, algorithm in enumerate(linear(device)):
+            start = initial.to(dtype) if i % 2 else None
+            h = linear_recurrence(a, b, dim, initial=start, algorithm=algorithm)
+            assert_equal(h, want, f"{algorithm} {dtype}")
+            h = linear_recurrence(a.flip(dim), b.flip(dim), dim, initial=start, reverse=True, algorithm=algorithm)
+            assert_equal(h.flip(dim), want, f"{algorithm} {dtype} reverse")
+
+
+def test_gradients_outlive_products_that_overflow(device):
+    n = 5_000
+    a = torch.full((n,), 2.0, dtype=torch.float64, device=device, requires_grad=True)
+    b = torch.zeros(n, dtype=torch.float64, device=device)
+    b[-1] = 1
+    b.requires_grad_()
+    for algorithm in linear(device):
+        h = linear_recurrence(a, b, algorithm=algorithm)
+        assert h[-1].item() == 1
+        weights = torch.zeros_like(h)
+        weights[5] = 1  # only the first few steps count
+        da, db = torch.autograd.grad(h, (a, b), weights)
+        assert db[:7].tolist() == [32, 16, 8, 4, 2, 1, 0] and not db[6:].any() and not da.any(), algorithm
+
+
+def test_a_factor_of_nan_or_infinity_is_no_overflow(device):
+    """A NaN among the factors makes every later state NaN, also where the state before it is 0."""
+    for algorithm, place in itertools.product(algorithms(device), (1, 2, 700)):
+        a, b = torch.full((2, 1_500), 2.0, device=device), torch.zeros(2, 1_500, device=device)
+        a[1, place] = NAN
+        h = linear_recurrence(a, b, algorithm=algorithm)
+        assert not h[0].any() and not h[1, :place].any() and h[1, place:].isnan().all(), (algorithm, place)

@@ -315,3 +315,37 @@ def test_one_segment_is_a_scan(device):
     for algorithm, reverse in itertools.product(scans(device), (False, True)):
         y = segment_scan(x.to(device), offsets_of(3000, device=device), reverse=reverse, algorithm=algorithm)
         assert_equal(y, scan_reference(x, reverse=reverse), algorithm)
+
+
+@each_device
+def test_a_recurrence_over_segments_outlives_products_that_overflow(device):
+    """A state of 0 stays 0, whatever comes of the factors; a NaN among them does not."""
+    n, offsets = 5_000, offsets_of(10, 2_490, 0, 2_500, device=device)
+    for width in (1, 3):
+        a, b = torch.full((n, width), 2.0), torch.zeros(n, width)
+        a[600, 0] = NAN
+        a[1_000, 0] = 0  # what begins anew forgets the NaN
+        b[9] = b[2_499] = b[-1] = 1  # the last rows of the segments
+        want = b.clone()
+        want[600:1_000, 0] = NAN
+        for reverse in (False, True):
+            x, y, ends = (a.flip(0), b.flip(0), n - offsets.flip(0)) if reverse else (a, b, offsets)
+            for algorithm in scans(device):
+                call = torch.ops.torch_patterns.segment_recurrence
+                got = call(x.to(device), y.to(device), ends, reverse, algorithm)
+                assert_equal(got.flip(0) if reverse else got, want, f"{algorithm} {width} {reverse}")
+
+
+@needs_cuda
+def test_overlapping_segments():
+    """Offsets that decrease make a pair an empty segment and the others overlap: every rung reduces each by itself."""
+    values = torch.arange(7.0, device="cuda")
+    for algorithm, op in itertools.product(reductions("cuda"), ("sum", "max", "mean", "argmax", "prod")):
+        for offsets in ([0, 5, 3, 7], [0, 7, 2, 7, 1, 7], [-4, 9, 2, 99], [7, 0]):
+            got = segment_reduce(values, torch.tensor(offsets, device="cuda"), op=op, algorithm=algorithm)
+            ends = [min(max(o, 0), 7) for o in offsets]
+            parts = [values[begin : max(begin, end)].cpu() for begin, end in itertools.pairwise(ends)]
+            for i, (part, begin) in enumerate(zip(parts, ends, strict=False)):
+                want = reduce_reference(part, torch.tensor([0, len(part)]), op=op)[0].item()
+                want = want + begin if op == "argmax" and len(part) else want
+                assert got[i].item() == want, (algorithm, op, offsets, i)

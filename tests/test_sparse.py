@@ -290,6 +290,54 @@ def test_constructor_of_blocks_tells_what_is_wrong():
             tp.blocked(*a._replace(**fields))
 
 
+WRONG_POINTERS = (  # format, field, {place: value}, error, message
+    ("csr", "row_ptrs", {1: 2**62}, IndexError, r"row_ptrs\[1\] is 4611686018427387904, .*: expected 0 to 8"),
+    ("csr", "row_ptrs", {2: -1}, IndexError, r"row_ptrs\[2\] is -1, which is out of range: expected 0 to 8"),
+    ("csr", "row_ptrs", {0: 1}, ValueError, r"row_ptrs\[0\] is 1, must be 0"),
+    ("csr", "row_ptrs", {2: 1}, ValueError, r"row_ptrs\[2\] is 1, less than the one before"),
+    ("csr", "row_ptrs", {4: 7}, ValueError, r"row_ptrs\[4\] is 7, the last, must be 8"),
+    ("csc", "col_ptrs", {1: 9}, IndexError, r"col_ptrs\[1\] is 9, which is out of range: expected 0 to 8"),
+    ("csc", "col_ptrs", {4: 6}, ValueError, r"col_ptrs\[4\] is 6, the last, must be 8"),
+    ("jds", "diag_ptrs", {1: 99}, IndexError, r"diag_ptrs\[1\] is 99, which is out of range"),
+    ("jds", "diag_ptrs", {1: 3}, ValueError, r"diag_ptrs\[2\] is 7, which makes this diagonal longer"),
+    ("sell", "section_ptrs", {1: 11}, IndexError, r"section_ptrs\[1\] is 11, which is out of range"),
+    ("sell", "section_ptrs", {1: 5}, ValueError, r"section_ptrs\[1\] is 5, which leaves no rectangle"),
+    ("blocked", "block_ptrs", {0: 8}, ValueError, r"block_ptrs\[0\] is 8, must be 0"),
+    ("blocked", "bin_ptrs", {1: 5}, ValueError, r"bin_ptrs\[1\] is 5, the last, must be 8"),
+    ("blocked", "row_ptrs", {1: -5}, IndexError, r"row_ptrs\[1\] is -5, which is out of range"),
+)
+
+
+@pytest.mark.parametrize("form, field, places, error, message", WRONG_POINTERS, ids=str)
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_wrong_pointers_are_an_error_on_the_cpu(form, field, places, error, message, index):
+    """Of every rung, by the operator's own name and argument, without validation."""
+    options = {"section_rows": 2} if form == "sell" else {}
+    good = with_indices(BOOK.convert(form, **options), index)
+    pointers = getattr(good, field).clone()
+    for place, value in places.items():
+        if value > torch.iinfo(index).max:
+            pytest.skip("no int32")
+        pointers[place] = value
+    wrong, x = good._replace(**{field: pointers}), torch.ones(4)
+    for rung in ("auto", *tp.algorithms(f"spmv_{form}", "cpu")):
+        for product, operand in ((spmv, x), (spmm, x[:, None].expand(4, 3))):
+            with pytest.raises(error, match=f"^{product.__name__}_{form}: {message}"):
+                product(wrong, operand, algorithm=rung)
+            product(good, operand, algorithm=rung)
+
+
+def test_wrong_plans_are_an_error_on_the_cpu():
+    a, x = BOOK.convert("csr"), torch.ones(4, requires_grad=True)
+    plan = a.plan()
+    for ptrs, error, message in (
+        (plan.ptrs + 3, ValueError, r"plan_ptrs\[0\] is 3, must be 0"),
+        (plan.ptrs * 2, IndexError, r"plan_ptrs\[3\] is 12, which is out of range: expected 0 to 8"),
+    ):
+        with pytest.raises(error, match=message):
+            spmv(a, x, plan=plan._replace(ptrs=ptrs)).sum().backward()
+
+
 @each_format
 @each_device
 def test_garbage_is_safe(form, device):

@@ -68,7 +68,9 @@ def read_matrix_market(
 
 
 def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = "") -> None:
-    """Writes a matrix as a Matrix Market file of real coordinates, in gzip where the name ends in ".gz".
+    """Writes a matrix as a Matrix Market file of coordinates, in gzip where the name ends in ".gz".
+
+    Floating-point values make a file of the field ``real``, integers and bool one of the field ``integer``.
 
     Args:
         path: the file, written anew.
@@ -82,11 +84,13 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
     """
     A = A.convert("coo")
     places = (indices.cpu().add(1).tolist() for indices in (A.row_idx.long(), A.col_idx.long()))
-    values = A.values.detach().cpu().double().tolist()
+    values = A.values.detach().cpu()
+    field = "real" if values.is_floating_point() else "integer"
+    values = (values.double() if field == "real" else values.long()).tolist()
     lines = map("{} {} {!r}\n".format, *places, values)
     make = gzip.open if Path(path).suffix == ".gz" else open
     with make(path, "wt", encoding="utf-8") as file:
-        file.write("%%MatrixMarket matrix coordinate real general\n")
+        file.write(f"%%MatrixMarket matrix coordinate {field} general\n")
         file.writelines(f"% {line}\n" for line in comment.splitlines())
         file.write(f"{A.shape[0]} {A.shape[1]} {len(values)}\n")
         file.writelines(lines)

@@ -32,22 +32,35 @@ __device__ T atomic_by_cas(T* p, T v) {
 constexpr unsigned lock_count = 1024;
 static __device__ int locks[lock_count];
 
+// The values that are longer than 8 bytes, member by member: what lies between the members is never read.
+template <class A>
+__device__ Indexed<A> read_members(const volatile Indexed<A>* p) {
+  return {p->value, p->index};
+}
+template <class A>
+__device__ void write_members(volatile Indexed<A>* p, Indexed<A> v) {
+  p->value = v.value;
+  p->index = v.index;
+}
+template <class A>
+__device__ Exponentials<A> read_members(const volatile Exponentials<A>* p) {
+  return {p->max, p->sum};
+}
+template <class A>
+__device__ void write_members(volatile Exponentials<A>* p, Exponentials<A> v) {
+  p->max = v.max;
+  p->sum = v.sum;
+}
+
 template <class T, class Op>
 __device__ T atomic_by_lock(T* p, T v) {
-  static_assert(sizeof(T) % 8 == 0, "a locked value is whole words");
-  constexpr int words = int(sizeof(T) / 8);
   int* lock = locks + (reinterpret_cast<uintptr_t>(p) / sizeof(T)) % lock_count;
-  auto* memory = reinterpret_cast<volatile unsigned long long*>(p);
-  unsigned long long w[words];
   T before;
   for (bool done = false; !done;) {  // within a warp, who holds the lock must not wait for who does not
     if (atomicCAS(lock, 0, 1) != 0) continue;
     __threadfence();
-    for (int i = 0; i < words; ++i) w[i] = memory[i];
-    memcpy(&before, w, sizeof(T));
-    const T next = Op::combine(before, v);
-    memcpy(w, &next, sizeof(T));
-    for (int i = 0; i < words; ++i) memory[i] = w[i];
+    before = read_members(static_cast<const volatile T*>(p));
+    write_members(static_cast<volatile T*>(p), Op::combine(before, v));
     __threadfence();
     atomicExch(lock, 0);
     done = true;

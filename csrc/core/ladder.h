@@ -34,14 +34,23 @@ constexpr bool with_cuda = false;
 // The rung that `algorithm` names; an unknown or unavailable name is an error that lists what this device offers.
 template <class Ladder>
 const auto& find(const Ladder& ladder, const char* pattern, std::string_view algorithm, bool cuda) {
-  std::string offered;
+  const auto offers = [&](const RungInfo& rung) { return cuda ? rung.cuda : rung.cpu; };
   for (const auto& rung : ladder) {
-    if (!(cuda ? rung.cuda : rung.cpu)) continue;
-    if (algorithm == rung.name) return rung;
-    offered += std::string(", ") + rung.name;
+    if (offers(rung) && algorithm == rung.name) return rung;
   }
-  fail(ErrorKind::value, pattern, ": algorithm '", algorithm, "' is not available on ", cuda ? "cuda" : "cpu",
-       "; choose from: auto", offered);
+  std::string offered;
+  bool known = false;
+  for (const auto& rung : ladder) {
+    known = known || algorithm == rung.name;
+    if (offers(rung)) offered += std::string(", ") + rung.name;
+  }
+  const char* device = cuda ? "cuda" : "cpu";
+  if (!known) {
+    fail(ErrorKind::value, pattern, ": unknown algorithm '", algorithm, "'; choose on ", device, " from: auto",
+         offered);
+  }
+  fail(ErrorKind::value, pattern, ": algorithm '", algorithm, "' is not available on ", device, "; choose from: auto",
+       offered);
 }
 
 }  // namespace tp

@@ -108,13 +108,35 @@ struct AffineMap {
   A a, b;
 };
 
+//
+// A product of factors may overflow although no state does: 0 stays 0 whatever it is multiplied by. So in a composed
+// map an infinite factor leaves a state of 0 alone, and NaN as a factor stands for 0, for it can only be an overflow
+// times 0: a NaN among the factors themselves is kept in `b` (element), which makes every state after it NaN.
 template <class A>
 struct Affine {
   static constexpr OpId id = OpId::affine;
   using Acc = AffineMap<A>;
   TP_HD static Acc identity() { return {A(1), A(0)}; }
-  TP_HD static Acc combine(Acc earlier, Acc later) { return {later.a * earlier.a, later.a * earlier.b + later.b}; }
+  TP_HD static Acc combine(Acc earlier, Acc later) {
+    const A factor = later.a == later.a ? later.a : A{};
+    return {factor * earlier.a, earlier.b == A{} ? later.b : factor * earlier.b + later.b};
+  }
+  // The same where `later` is one step and not a composition of several, so that nothing of this can arise. `earlier`
+  // is the identity, or composed of elements.
+  TP_HD static Acc append(Acc earlier, Acc later) { return {later.a * earlier.a, later.a * earlier.b + later.b}; }
+  // One step as what may come first of two.
+  TP_HD static Acc element(A a, A b) { return {a, a == a ? b : a}; }
 };
+
+// M::combine(earlier, later) where `later` is a single element of the sequence.
+template <class M>
+TP_HD typename M::Acc append(const typename M::Acc& earlier, const typename M::Acc& later) {
+  if constexpr (M::id == OpId::affine) {
+    return M::append(earlier, later);
+  } else {
+    return M::combine(earlier, later);
+  }
+}
 
 // A monoid template as a value, to hand it to a generic lambda.
 template <template <class> class M>

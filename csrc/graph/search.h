@@ -136,7 +136,7 @@ struct Parents {
     for_each(block, "parents", g.args.vertices * lanes, [&](int64_t i) {
       const int64_t vertex = i / lanes;
       const uint32_t level = levels[vertex];
-      if (level >= uint32_t(g.args.max_level)) return;  // its neighbors are not reached from here, or nor is it
+      if (level == no_level || level >= g.args.max_level) return;  // nobody is reached from here
       const int64_t end = out.end(vertex);
       for (int64_t edge = out.begin(vertex) + i % lanes; edge < end; edge += lanes) {
         const int64_t neighbor = out[edge];

@@ -5,15 +5,35 @@
 
 namespace tp::layers {
 
-// y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)); with `grad`, grad * y / sigma^2: by how much to pull them
-// together.
+// Division by sigma = mantissa * 2^exponent: by the power of two, which is exact, in two steps, so that no factor
+// leaves the range of A whatever sigma is, and by the mantissa at the end. Neither sigma^2 nor 1 / sigma is ever
+// formed: they overflow where no result does. Powers that are greater still take every number of A to 0 or to infinity
+// anyway.
+template <class A>
+struct BySigma {
+  A half, rest, square;  // 2^-exponent = half * rest; mantissa^2
+
+  explicit BySigma(double sigma) {
+    constexpr int most = 2 * (std::numeric_limits<A>::max_exponent - 2);
+    int exponent = most;
+    double mantissa = 1;
+    if (std::isfinite(sigma)) mantissa = std::frexp(sigma, &exponent);
+    exponent = tp::max(-most, tp::min(exponent, most));
+    half = A(std::ldexp(1.0, -exponent / 2));
+    rest = A(std::ldexp(1.0, -exponent + exponent / 2));
+    square = A(mantissa * mantissa);
+  }
+  TP_HD A scaled(A x) const { return x * half * rest; }  // by the power of two
+};
+
+// y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)); with `grad`, grad * y: how strongly they pull at each other.
 template <class T, class Out>
 struct Gaussian {
   static constexpr const char* name = "rbf";
   const T *x, *centres, *grad;
   Out* out;
   int64_t samples, classes, features;
-  double sigma;
+  BySigma<acc_t<T>> by_sigma;
 
   template <class Block>
   TP_HD auto bind(Block& block) const {
@@ -26,16 +46,18 @@ struct Gaussian {
         using A = acc_t<T>;
         const A squares = sum_of<A>(features, [&](int64_t d) {
           const A difference = load<T>(points, n * features + d) - load<T>(middles, c * features + d);
-          return difference * difference;
+          const A scaled = by_sigma.scaled(difference);
+          return scaled * scaled;
         });
-        const A variance(sigma * sigma), y = std::exp(-squares / (2 * variance));
-        to[n * classes + c] = Out(grad ? load<T>(g, n * classes + c) * y / variance : y);
+        const A y = std::exp(-squares / (2 * by_sigma.square));
+        to[n * classes + c] = Out(grad ? load<T>(g, n * classes + c) * y : y);
       };
     };
   }
 };
 
-// grad[i, d] = sum over j of pull[i, j] * (other[j, d] - self[i, d]), where pull has the given strides.
+// grad[i, d] = sum over j of pull[i, j] * (other[j, d] - self[i, d]) / sigma^2, where pull has the given strides. What
+// is too far away for any pull adds nothing, whatever the distance.
 template <class T>
 struct Pull {
   static constexpr const char* name = "rbf_backward";
@@ -44,6 +66,7 @@ struct Pull {
   const T *self, *other;
   T* out;
   int64_t n, others, features;
+  BySigma<acc_t<T>> by_sigma;
 
   template <class Block>
   TP_HD auto bind(Block& block) const {
@@ -55,10 +78,11 @@ struct Pull {
       return [=, *this](int64_t d) {
         using A = acc_t<T>;
         const A here = load<T>(mine, i * features + d);
-        to[i * features + d] = T(sum_of<A>(others, [&](int64_t j) {
+        const A sum = sum_of<A>(others, [&](int64_t j) {
           const A weight = pulls[i * i_stride + j * j_stride];
-          return weight * (load<T>(theirs, j * features + d) - here);
-        }));
+          return weight == 0 ? A(0) : weight * by_sigma.scaled(load<T>(theirs, j * features + d) - here);
+        });
+        to[i * features + d] = T(by_sigma.scaled(sum) / by_sigma.square);
       };
     };
   }

@@ -186,7 +186,12 @@ struct Scan {
   template <int d = 1>
   static V prefixes(V v) {
     if constexpr (d < O::lanes) {
-      return prefixes<2 * d>(Op::combine(O::template shift<d>(O::splat(M::identity()), v), v));
+      const V left = O::template shift<d>(O::splat(M::identity()), v);
+      if constexpr (M::id == OpId::affine && d == 1) {
+        return prefixes<2 * d>(append<Op>(Op::element(left.a, left.b), v));
+      } else {
+        return prefixes<2 * d>(Op::combine(left, v));
+      }
     } else {
       return v;
     }
@@ -237,7 +242,7 @@ struct ScanShort {
           auto running = x->get(i);
 #pragma GCC unroll 4
           for (int64_t k = 1; k < n; ++k) {
-            running = M::combine(running, x->get(i + k * step));
+            running = append<M>(running, x->get(i + k * step));
             x->put(i + k * step, running);
           }
         }
@@ -257,7 +262,7 @@ struct Across {
       return;
     }
     for (int64_t i = 0; i < n; i += O::lanes) {
-      O::store(running->x + i, O::Monoid::combine(O::load(running->x + i), O::load(x->x + i)));
+      O::store(running->x + i, append<typename O::Monoid>(O::load(running->x + i), O::load(x->x + i)));
     }
   }
 };

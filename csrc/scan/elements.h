@@ -27,7 +27,7 @@ struct BoundElements {
       using A = decltype(Acc::a);
       if (k > 0) {
         const typename E::Input factor = a[at(row, e.previous ? k - 1 : k)];
-        return {A(factor), A(x)};
+        return M::element(A(factor), A(x));
       }
       if (!e.initial) return {A(0), A(x)};
       const typename E::Input factor = a[at(row, k)], h = initial[row];

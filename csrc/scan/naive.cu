@@ -22,7 +22,7 @@ struct Naive {
         if (first + t >= count) return;
         const int64_t row = (first + t) / n, k = (first + t) % n;
         auto sum = M::identity();
-        for (int64_t i = 0; i <= k; ++i) sum = M::combine(sum, x.load(row, i));
+        for (int64_t i = 0; i <= k; ++i) sum = append<M>(sum, x.load(row, i));
         x.store(row, k, sum);
       });
     }

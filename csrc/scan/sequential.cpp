@@ -11,7 +11,7 @@ void sequential(const Args& args, Context&) {
     for (int64_t row = 0; row < elements.rows; ++row) {
       auto running = M::identity();
       for (int64_t k = 0; k < elements.n; ++k) {
-        running = M::combine(running, x.load(row, k));
+        running = append<M>(running, x.load(row, k));
         x.store(row, k, running);
       }
     }

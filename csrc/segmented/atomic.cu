@@ -4,6 +4,9 @@
 //
 // Three launches: identities, atomics, results. Where `out` holds accumulators, they stand there and the last launch is
 // not needed. Atomics cover 4 bytes at least, so smaller accumulators stand in an int each.
+//
+// Where offsets decrease, which only CUDA lets pass, segments overlap, and a row has no one segment to find. The first
+// launch notes that, and the second then takes one lane per output, which walks its segment.
 #include "segmented/elements.h"
 
 namespace tp::segment_reduce {
@@ -30,13 +33,21 @@ template <class E>
 struct Identities {
   E e;
   typename Atomic<typename E::Monoid>::Acc* accumulators;
+  int* overlap;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
+    const auto x = e.bind(block);
     const auto acc = block.global("accumulators", accumulators, e.segments * e.width);
+    const auto segments_overlap = block.global("overlap", overlap, 1);
     block.phase("identities", [&](int t) {
       const int64_t i = block.index().x * threads + t;
-      if (i < e.segments * e.width) acc[i] = Atomic<typename E::Monoid>::identity();
+      if (i >= e.segments * e.width) return;
+      acc[i] = Atomic<typename E::Monoid>::identity();
+      const int64_t segment = i / e.width;
+      if (i % e.width == 0 && x.offsets.begin(segment + 1) < x.offsets.begin(segment)) {
+        segments_overlap.template atomic<Max<int>>(0, 1);
+      }
     });
   }
 };
@@ -46,13 +57,27 @@ struct Combine {
   using M = Atomic<typename E::Monoid>;
   E e;
   typename M::Acc* accumulators;
+  int* overlap;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto x = e.bind(block);
     const auto acc = block.global("accumulators", accumulators, e.segments * e.width);
+    const auto segments_overlap = block.global("overlap", overlap, 1);
     block.phase("combine", [&](int t) {
       const int64_t i = block.index().x * threads + t;
+      const int overlapping = segments_overlap[0];
+      if (overlapping != 0) {
+        for (int64_t out = i; out < e.segments * e.width; out += block.grid().x * threads) {
+          const int64_t segment = out / e.width, end = x.offsets.end(segment);
+          typename M::Acc sum = M::identity();
+          for (int64_t row = x.offsets.begin(segment); row < end; ++row) {
+            sum = M::combine(sum, typename M::Acc(x.load(row, out % e.width)));
+          }
+          acc[out] = sum;
+        }
+        return;
+      }
       if (i >= e.n * e.width) return;
       const int64_t row = i / e.width, column = i % e.width, segment = x.offsets.find(row);
       if (!x.offsets.exists(segment)) return;
@@ -115,8 +140,10 @@ void atomic(const Args& args, Context& context) {
     } else {
       accumulators = context.workspace<Acc>(outputs);
     }
-    launch(outputs, Identities<E>{e, accumulators});
-    launch(e.n * e.width, Combine<E>{e, accumulators});
+    int* overlap = context.workspace<int>(1);
+    context.clear(overlap, int64_t(sizeof(int)));
+    launch(outputs, Identities<E>{e, accumulators, overlap});
+    launch(e.n * e.width, Combine<E>{e, accumulators, overlap});
     if (!in_place) launch(outputs, Results<E>{e, accumulators});
   });
 }

@@ -186,7 +186,7 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   bool head = starts;
   Acc running = M::identity();
   block::walk<Shape::places>(count, row, [&](int, const Row& r) {
-    running = M::combine(running, Shape::operand(r.value, r.factor, head));
+    running = append<M>(running, Shape::operand(r.value, r.factor, head));
     head = r.last;
     if (r.last) running = M::identity();
   });
@@ -219,7 +219,7 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   running = before.value;
   head = starts;
   block::walk<Shape::places>(count, row, [&](int i, const Row& r) {
-    const Acc next = M::combine(running, Shape::operand(r.value, r.factor, head));
+    const Acc next = append<M>(running, Shape::operand(r.value, r.factor, head));
     results[skip + first + i * step] = Shape::result(e.exclusive ? running : next);
     head = r.last;
     running = r.last ? M::identity() : next;
@@ -246,9 +246,9 @@ __global__ void scan_segments(const E e, const unsigned* bad) {
     Acc before = M::identity();
     for (int64_t first = x.offsets.begin(segment); first < end; first += block::warp_size) {
       const int64_t k = first + lane, at = x.at(column, tp::min(k, end - 1));
-      const Acc mine = k < end
-                           ? Shape::operand(e.in[at], Shape::affine ? e.a[at] : e.in[at], k == x.offsets.begin(segment))
-                           : M::identity();
+      const bool head = k == x.offsets.begin(segment);
+      Acc mine = M::identity();
+      if (k < end) mine = append<M>(mine, Shape::operand(e.in[at], Shape::affine ? e.a[at] : e.in[at], head));
       const Acc with_mine = M::combine(before, block::inclusive_scan<M>(mine));
       Acc without = block::shuffle_up(with_mine, 1);
       if (lane == 0) without = before;

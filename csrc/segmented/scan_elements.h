@@ -18,6 +18,9 @@ struct Segmented {
   TP_HD static Acc combine(Acc earlier, Acc later) {
     return {later.head ? later.value : M::combine(earlier.value, later.value), earlier.head || later.head};
   }
+  TP_HD static Acc append(Acc earlier, Acc later) {
+    return {later.head ? later.value : tp::append<M>(earlier.value, later.value), earlier.head || later.head};
+  }
 };
 
 // Rows are counted in scan order: k = 0 is the last row of a reverse scan, and the offsets are mirrored.
@@ -39,7 +42,7 @@ struct BoundScan {
       using A = decltype(M::Acc::a);
       const typename E::Input factor = a[at(column, k)];
       head = head || A(factor) == A(0);
-      return {{head ? A(0) : A(factor), A(x)}, head};
+      return {M::element(head ? A(0) : A(factor), A(x)), head};
     } else {
       return {typename M::Acc(x), head};
     }

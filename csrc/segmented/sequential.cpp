@@ -41,7 +41,7 @@ void segment_scan::sequential(const Args& args, Context&) {
       for (int64_t column = 0; column < e.width; ++column) {
         auto running = M::identity();
         for (int64_t k = begin; k < end; ++k) {
-          const auto inclusive = M::combine(running, x.operand(column, k, k == begin));
+          const auto inclusive = append<M>(running, x.operand(column, k, k == begin));
           x.store(column, k, e.exclusive ? running : inclusive);
           running = inclusive;
         }

@@ -298,7 +298,7 @@ class ScanShares {
     if (most == 1) {
       Acc before = running[0];
       for (int64_t k = begin; k < end; ++k) {
-        const Acc through = M::combine(before, x_.operand(0, k, Base::id == OpId::affine && k == head));
+        const Acc through = append<M>(before, x_.operand(0, k, Base::id == OpId::affine && k == head));
         f(0, k, before, through);
         before = through;
       }
@@ -307,7 +307,7 @@ class ScanShares {
     }
     for (int64_t k = begin; k < end; ++k) {
       for (int64_t j = 0; j < strip.count; ++j) {
-        const Acc before = running[j], through = M::combine(before, x_.operand(strip.first + j, k, k == head));
+        const Acc before = running[j], through = append<M>(before, x_.operand(strip.first + j, k, k == head));
         f(j, k, before, through);
         running[j] = through;
       }

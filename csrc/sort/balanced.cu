@@ -10,11 +10,18 @@ namespace tp::segment_sort {
 
 void balanced(const Args& args, Context& context) {
   using namespace sort::device;
-  if (args.rows >= int64_t(1) << 32) return two_sorts(args, context);  // a list holds numbers of 4 bytes
-  Listed longer{block::Offsets(nullptr, false, 0, 0), nullptr, nullptr, 0};
-  with_key_word(args.type,
-                [&](auto type) { longer = sort_segments_on_chip<typename decltype(type)::type>(args, context); });
-  if (longer.most) sort_long(args, &longer, context);
+  constexpr int64_t most = int64_t(1) << 31;  // segments at a time: a list holds numbers of 4 bytes
+  for (int64_t first = 0; first == 0 || first < args.rows; first += most) {
+    Args part = args;
+    part.rows = tp::min(args.rows - first, most);
+    part.offsets = static_cast<const char*>(args.offsets) + first * (args.long_offsets ? 8 : 4);
+    const Ends ends{first == 0, first + part.rows == args.rows};
+    Listed longer{block::Offsets(nullptr, false, 0, 0), nullptr, nullptr, 0};
+    with_key_word(args.type, [&](auto type) {
+      longer = sort_segments_on_chip<typename decltype(type)::type>(part, ends, context);
+    });
+    if (longer.most) sort_long(part, &longer, context);
+  }
 }
 
 }  // namespace tp::segment_sort

@@ -2,6 +2,7 @@
 // a row in the order of storage; JDS and SELL say by row_perm which row that is.
 #pragma once
 #include "sparse/matrix.h"
+#include "sparse/pointers.h"
 
 namespace tp::sparse {
 
@@ -18,6 +19,12 @@ struct Csr {
   static constexpr int bunch = 1;
   static constexpr bool padded = false, permuted = false, planned = true, sectioned = false;
   static int64_t pointers(const Args& a) { return a.rows + 1; }
+  // Those of a plan leave out padding, which comes last.
+  template <class I>
+  static void check(const Args& a, const I* p, Context& context) {
+    const bool plan = a.perm != nullptr;
+    check_pointers(a.op, plan ? "plan_ptrs" : "row_ptrs", p, a.rows + 1, a.entries, plan, context);
+  }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
     const int64_t begin = b.pointer(place);
@@ -29,6 +36,8 @@ struct Ell {
   static constexpr int bunch = 8;
   static constexpr bool padded = true, permuted = false, planned = false, sectioned = false;
   static int64_t pointers(const Args&) { return 0; }
+  template <class I>
+  static void check(const Args&, const I*, Context&) {}
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
     return {b.length(place, b.a.width), place, b.a.rows};
@@ -40,6 +49,11 @@ struct Jds {
   static constexpr int bunch = 4;
   static constexpr bool padded = false, permuted = true, planned = false, sectioned = false;
   static int64_t pointers(const Args& a) { return a.width + 1; }
+  template <class I>
+  static void check(const Args& a, const I* p, Context& context) {
+    check_pointers(a.op, "diag_ptrs", p, a.width + 1, a.entries, false, context);
+    check_diagonals<I>(a);
+  }
   struct Diagonals {
     int64_t count, place;
     template <class B>
@@ -72,6 +86,11 @@ struct Sell {
   static constexpr int bunch = 4;
   static constexpr bool padded = true, permuted = true, planned = false, sectioned = true;
   static int64_t pointers(const Args& a) { return ceil_div(a.rows, a.section_rows) + 1; }
+  template <class I>
+  static void check(const Args& a, const I* p, Context& context) {
+    check_pointers(a.op, "section_ptrs", p, pointers(a), a.entries, false, context);
+    check_sections<I>(a);
+  }
   template <class B>
   TP_HD static Walk walk(const B& b, int64_t place) {
     const int64_t section = quotient(place, b.a.section_rows), start = section * b.a.section_rows;
@@ -84,6 +103,7 @@ struct Sell {
 // f(Matrix) of the format's Args. Where rows are permuted, y is cleared first: row_perm may miss some.
 template <class Format, class F>
 void with_rows(const Args& args, Context& context, F f) {
+  with_pointers(args, args.ptrs, context, [&](const auto* pointers) { Format::check(args, pointers, context); });
   with_matrix(args, Format::pointers(args), [&](const auto& matrix) {
     using T = typename std::decay_t<decltype(matrix)>::T;
     if (Format::permuted) context.clear(args.y, args.rows * args.k * int64_t(sizeof(T)));

@@ -1,6 +1,7 @@
 // The entries of a sampled product: which row and column each stands for, and the dot product between them.
 #pragma once
 #include "sparse/matrix.h"
+#include "sparse/pointers.h"
 
 namespace tp::sparse {
 
@@ -88,7 +89,13 @@ struct Sample {
 };
 
 template <class F>
-void with_sample(const SampledArgs& args, F f) {
+void with_sample(const SampledArgs& args, Context& context, F f) {
+  if (!context.device.cuda && args.ptrs != nullptr) {
+    with_types(args, [&](auto, auto index) {
+      const auto* const p = static_cast<const typename decltype(index)::type*>(args.ptrs);
+      check_pointers(args.op, "ptrs", p, args.rows + 1, args.entries, false, context);
+    });
+  }
   with_types(args, [&](auto type, auto index) {
     f(Sample<typename decltype(type)::type, typename decltype(index)::type>{args});
   });

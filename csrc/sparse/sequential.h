@@ -20,6 +20,7 @@ void multiply_rows_in_order(const Args& args, Context& context) {
 // each(b, add) calls add(entry, row, column) for all entries; their products are added up in that order.
 template <class Each>
 void multiply_entries_in_order(const Args& args, int64_t pointers, Context& context, Each each) {
+  if (pointers > 0) check_columns(args, context);
   with_matrix(args, pointers, [&](const auto& matrix) {
     using Acc = typename std::decay_t<decltype(matrix)>::Acc;
     const auto b = matrix.bind(simt::Pointers{});

@@ -91,7 +91,7 @@ __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int6
         if constexpr (affine) {
           using A = decltype(Acc::a);
           const bool unused = k + j == 0 && !e.initial;
-          running[v] = M::combine(running[v], Acc{unused ? A(0) : A(factor[j].v[v]), A(x[j].v[v])});
+          running[v] = append<M>(running[v], Acc{unused ? A(0) : A(factor[j].v[v]), A(x[j].v[v])});
           y.v[v] = Out(running[v].b);
         } else {
           const Acc next = M::combine(running[v], Acc(x[j].v[v]));

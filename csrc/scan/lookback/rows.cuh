@@ -189,12 +189,12 @@ struct Rows {
       Acc sum = M::identity();
       if (whole || begin < j * chunk) {
 #pragma unroll
-        for (int i = 0; i < vector; ++i) sum = M::combine(sum, x(j, i));
+        for (int i = 0; i < vector; ++i) sum = append<M>(sum, x(j, i));
       } else {
 #pragma unroll
         for (int i = 0; i < vector; ++i) {
           const int offset = j * chunk + lane * vector + i;
-          if (offset >= begin) sum = offset == begin ? at_head(x(j, i), first + offset) : M::combine(sum, x(j, i));
+          if (offset >= begin) sum = offset == begin ? at_head(x(j, i), first + offset) : append<M>(sum, x(j, i));
         }
       }
       total.v[0] = M::combine(total.v[0], block::reduce<M>(sum));
@@ -234,7 +234,7 @@ struct Rows {
 #pragma unroll
     for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
       Acc sum = M::identity();
-      each(x, j, first + j * chunk, head, [&](int, Acc v, bool starts) { sum = starts ? v : M::combine(sum, v); });
+      each(x, j, first + j * chunk, head, [&](int, Acc v, bool starts) { sum = starts ? v : append<M>(sum, v); });
       const unsigned starts = headless ? 0 : __ballot_sync(~0u, head < vector), here = starts << (31 - lane);
       const int free = __clz(here);  // lanes from mine down without a head
 #pragma unroll
@@ -260,7 +260,7 @@ struct Rows {
       Acc running = headless || (joined >> j & 1) ? M::combine(before_part, before[j]) : before[j];
       block::Vector<typename E::Output, vector> y;
       each(x, j, p, head, [&](int i, Acc v, bool starts) {
-        const Acc next = starts ? v : M::combine(running, v);
+        const Acc next = starts ? v : append<M>(running, v);
         const Acc result = !e.exclusive ? next : starts ? M::identity() : running;
         if constexpr (affine) {
           y.v[i] = typename E::Output(result.b);

@@ -158,7 +158,7 @@ struct Strips {
 #pragma unroll
       for (int j = 0; j < chunks; ++j) {
 #pragma unroll
-        for (int v = 0; v < vector; ++v) sum.v[v] = M::combine(sum.v[v], (*this)(j, v));
+        for (int v = 0; v < vector; ++v) sum.v[v] = append<M>(sum.v[v], (*this)(j, v));
       }
       return sum;
     }
@@ -235,7 +235,7 @@ struct Strips {
         OutVec y;
 #pragma unroll
         for (int v = 0; v < vector; ++v) {
-          const Acc next = M::combine(running.v[v], x(j, v)), result = e.exclusive ? running.v[v] : next;
+          const Acc next = append<M>(running.v[v], x(j, v)), result = e.exclusive ? running.v[v] : next;
           if constexpr (affine) {
             y.v[v] = Output(result.b);
           } else {

@@ -24,6 +24,7 @@ struct Classify {
   Moves<W> moves;
   block::Offsets offsets;
   Lists lists;
+  Ends ends;
 };
 
 TP_DEVICE inline int class_of(int64_t n) {
@@ -89,7 +90,7 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
     }
     __syncthreads();
   }
-  copy_outside(a, bound.begin(0), bound.begin(segments));
+  copy_outside(a, a.ends.first ? bound.begin(0) : 0, a.ends.last ? bound.begin(segments) : a.offsets.n);
 }
 
 }  // namespace tp::sort::device

@@ -14,6 +14,11 @@ struct Listed {
   int64_t most;
 };
 
+// Whether the segments of a call are the first or the last of all: who has them copies what lies before or after them.
+struct Ends {
+  bool first, last;
+};
+
 // A sort's tiles and its cleared state.
 struct Plan {
   Problems problems;
@@ -34,7 +39,7 @@ void sort_long(const Args&, const Listed*, Context&);
 template <class W>
 void sort_rows_on_chip(const Args&, Context&);
 template <class W>
-Listed sort_segments_on_chip(const Args&, Context&);
+Listed sort_segments_on_chip(const Args&, Ends, Context&);
 
 // What fits on chip.
 constexpr int64_t short_most = 8192;

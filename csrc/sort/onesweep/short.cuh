@@ -65,7 +65,7 @@ void sort_rows_on_chip(const Args& args, Context& context) {
   const int64_t n = args.n;
   // Where there are few rows, a large block is done with one sooner than a small one, and that sooner than a warp; but
   // where there are enough, the small have more done.
-  const bool few = args.rows < 2 * block::device_attribute(cudaDevAttrMultiProcessorCount);
+  const bool few = args.rows < 2 * block::device_attribute<cudaDevAttrMultiProcessorCount>();
   if (n > (few ? 64 : warp_most)) {
     int threads = least_block_threads;
     while (threads < block_threads && threads * (few ? 4 : block_items) < n) threads *= 2;
@@ -91,7 +91,7 @@ inline Lists make_lists(const Args& args, Context& context) {
 }
 
 template <class W>
-Listed sort_segments_on_chip(const Args& args, Context& context) {
+Listed sort_segments_on_chip(const Args& args, Ends ends, Context& context) {
   const block::Offsets offsets(args.offsets, args.long_offsets, args.rows, args.n);
   const Moves<W> moves(args);
   const Lists lists = make_lists(args, context);
@@ -100,7 +100,7 @@ Listed sort_segments_on_chip(const Args& args, Context& context) {
   const int64_t blocks = resident(ceil_div(tp::max(args.rows, int64_t(1)), share), 16);
   constexpr bool wide = sizeof(W) == 8;  // sooner sorted by words of 4 bytes
   const auto classify = moves.windows_suffice() ? classify_kernel<W, wide> : classify_kernel<W, true>;
-  launch(classify, blocks, classify_threads, 0, false, Classify<W>{moves, offsets, lists}, context);
+  launch(classify, blocks, classify_threads, 0, false, Classify<W>{moves, offsets, lists, ends}, context);
 
   if (lists.most[0]) run_groups<W>({moves, {list(0), list(1), list(2)}, 2, 3}, lists.most[0], context);
   if (lists.most[3]) run_warps<W, 8>({moves, list(3)}, lists.most[3], context);

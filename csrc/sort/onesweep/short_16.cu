@@ -4,7 +4,7 @@
 namespace tp::sort::device {
 
 template void sort_rows_on_chip<uint16_t>(const Args&, Context&);
-template Listed sort_segments_on_chip<uint16_t>(const Args&, Context&);
+template Listed sort_segments_on_chip<uint16_t>(const Args&, Ends, Context&);
 
 }  // namespace tp::sort::device
 #endif

@@ -4,6 +4,7 @@
 namespace tp {
 
 void spmv_blocked::sequential(const Args& args, Context& context) {
+  sparse::check_runs(args, context);
   sparse::with_matrix(args, args.rows + 1, [&](const auto& matrix) {
     sparse::BlockedStages stages(matrix, context);
     for (int64_t c = 0; c < args.k; ++c) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "sparse/matrix.h"
+#include "sparse/pointers.h"
 
 namespace tp::sparse {
 

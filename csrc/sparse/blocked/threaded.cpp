@@ -6,6 +6,7 @@
 namespace tp {
 
 void spmv_blocked::threaded(const Args& args, Context& context) {
+  sparse::check_runs(args, context);
   sparse::with_matrix(args, args.rows + 1, [&](const auto& matrix) {
     sparse::BlockedStages stages(matrix, context);
     constexpr int64_t run = 1 << 12;

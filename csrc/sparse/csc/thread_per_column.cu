@@ -32,6 +32,7 @@ struct ScatterColumns {
 }  // namespace
 
 void spmv_csc::thread_per_column(const Args& args, Context& context) {
+  check_columns(args, context);
   with_matrix(args, args.cols + 1, [&](const auto& matrix) {
     scatter("thread_per_column", matrix, context, [&](auto* sums) {
       simt::launch(context, "thread_per_column", {ceil_div(args.cols * args.k, int64_t(scatter_threads))},

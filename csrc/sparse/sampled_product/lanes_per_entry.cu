@@ -82,7 +82,7 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
 
 void sampled_product::lanes_per_entry(const Args& args, Context& context) {
   if (args.entries == 0) return;
-  with_sample(args, [&](const auto& sample) {
+  with_sample(args, context, [&](const auto& sample) {
     with_columns(sample, {args.gy, args.x}, [&](auto split) {
       const int64_t blocks = ceil_div(args.entries, int64_t(tile_entries));
       multiply<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(sample, split);

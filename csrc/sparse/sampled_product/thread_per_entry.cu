@@ -26,7 +26,7 @@ struct PerEntry {
 }  // namespace
 
 void sampled_product::thread_per_entry(const Args& args, Context& context) {
-  with_sample(args, [&](const auto& sample) {
+  with_sample(args, context, [&](const auto& sample) {
     using Kernel = PerEntry<std::decay_t<decltype(sample)>>;
     simt::launch(context, "thread_per_entry", {ceil_div(args.entries, int64_t(Kernel::threads))}, Kernel::threads, 0,
                  Kernel{sample});

@@ -57,7 +57,7 @@ void sample(const S& s, int64_t begin, int64_t end) {
 }  // namespace
 
 void sampled_product::threaded(const Args& args, Context& context) {
-  with_sample(args, [&](const auto& sample_of) {
+  with_sample(args, context, [&](const auto& sample_of) {
     const auto s = sample_of.bind(simt::Pointers{});
     const int64_t size = tp::max(int64_t(256), items_a_share / tp::max(int64_t(1), args.k));
     parallel(context, ceil_div(args.entries, size),
