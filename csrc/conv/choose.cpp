@@ -3,17 +3,23 @@
 namespace tp::conv {
 namespace {
 
-// Up to so many channels or maps of a group, strips of registers beat the matrix product, whose tiles would be mostly
-// empty. Set on an H200: at 32 -> 32 channels, 3 x 3, 56 x 56, batch 32, float32, both take about 0.1 ms forward.
+// Up to so many channels or maps of a group, strips of registers are taken. On an H200 they compute 16 TFLOP/s in
+// float32 at 32 -> 32 channels of 56 x 56 by 3 x 3; the matrix product computes 36 with full tiles, of which 32 maps
+// fill half.
 constexpr int64_t few_channels = 32;
 // Where strips do not apply, a matrix product pays from so many channels and maps on.
 constexpr int64_t some_channels = 8;
 
-// Whether register_tiled has strips for these filters (strips_gather.cuh, strips_wgrad.cuh).
+// Whether register_tiled has strips for these filters (strips_gather.cuh, strips_wgrad.cuh): a block keeps those of
+// some maps in shared memory, for all channels that are summed over.
 bool has_strips(const Args& args) {
   const Axis &rows = args.rows, &cols = args.cols;
-  return rows.kernel == cols.kernel && (rows.kernel == 1 || rows.kernel == 3 || rows.kernel == 5) && rows.stride == 1 &&
-         cols.stride == 1 && rows.dilation == 1 && cols.dilation == 1;
+  const bool moves_by_one = rows.stride == 1 && cols.stride == 1 && rows.dilation == 1 && cols.dilation == 1;
+  if (rows.kernel != cols.kernel || !moves_by_one) return false;
+  constexpr int64_t most_rows = 192;  // of filters, in float
+  const int64_t depth = args.pass == Pass::wgrad ? 1 : (args.pass == Pass::fprop ? args.c : args.m) / args.groups;
+  const int64_t words = args.dtype == DType::float64 ? 2 : 1;
+  return (rows.kernel == 1 || rows.kernel == 3 || rows.kernel == 5) && depth * rows.kernel * words <= most_rows;
 }
 
 }  // namespace

@@ -311,25 +311,6 @@ struct AddTaps {
   }
 };
 
-// dw = sums, rounded.
-template <class T>
-struct Round {
-  using A = acc_t<T>;
-  const A* sums;
-  T* out;
-  int64_t n;
-
-  template <class Block>
-  TP_HD auto bind(Block&& block) const {
-    const auto from = block.global("sums", sums, n);
-    const auto to = block.global("weight", out, n);
-    return [=](int64_t i) {
-      const A value = from[i];
-      to[i] = T(value);
-    };
-  }
-};
-
 // ---- the passes
 
 // One class of outputs: the size of its planes, and how many images a box takes.
@@ -444,7 +425,7 @@ void wgrad(const Elements<T>& e, Context& context) {
       each(context, "fft_taps", add.items(), add);
     });
   });
-  each(context, "fft_round", e.weights(), Round<T>{sums, e.weight, e.weights()});
+  each(context, "fft_round", e.weights(), Copy<A, T>{sums, e.weight, e.weights(), false});
 }
 
 }  // namespace

@@ -16,11 +16,11 @@
 namespace tp::conv {
 namespace {
 
-// Threads that an H200 runs at once: 132 multiprocessors, three blocks of 128 threads on each scheduler pair.
+// Threads that keep an H200 busy: 512 on each of its 132 multiprocessors, as far as the registers go.
 constexpr double concurrent_threads = 132 * 512;
 
-// The time of one channel with this tile, in products of one thread: products and reads, by as many turns as the
-// threads need.
+// The time of one channel with this tile: products of one thread, and reads at the price of five products, in as many
+// turns as the threads take. It orders the tiles as an H200 does for both layers of LeNet-5 at batches of 128 and 4096.
 template <class Tile, class T>
 double time_of(const Gather<T>& g) {
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
