@@ -221,7 +221,7 @@ const char* fused_refuses(const Args& args) {
 void fused(const Args& args, Context& context) {
   const char* refusal = fused_refuses(args);
   if (refusal != nullptr) fail(ErrorKind::value, "lenet5: algorithm 'fused' cannot serve this call: ", refusal);
-  const int most_clusters = block::device_attribute(cudaDevAttrMultiProcessorCount) / network::ranks;
+  const int most_clusters = block::device_attribute<cudaDevAttrMultiProcessorCount>() / network::ranks;
   args.train ? network::run_training(args, most_clusters, context) : network::run_forward(args, most_clusters, context);
 }
 
