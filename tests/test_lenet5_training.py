@@ -159,7 +159,7 @@ def test_opcheck():
         ({"activation": "gauss"}, "activation"),
         ({"pooling": "gauss"}, "pooling must be one of subsample, avg, max, got 'gauss'"),
         ({"output": "gauss"}, "output must be one of linear, rbf, got 'gauss'"),
-        ({"algorithm": "gauss"}, "algorithm 'gauss' is not available on cpu; choose from: auto, layers"),
+        ({"algorithm": "gauss"}, "unknown algorithm 'gauss'; choose on cpu from: auto, layers"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

@@ -60,7 +60,7 @@ lenet::Args args_of(const char* op, const Tensor& x, TensorList params, const Fo
   return args;
 }
 
-// ---- kernels: CPU and CUDA alike
+// ---- kernels: CPU and CUDA alike, in the parameters' dtype whatever autocast says
 
 constexpr const char *name = "lenet5", *step_name = "lenet5_train_step", *epoch_name = "lenet5_train_epoch";
 
@@ -75,6 +75,7 @@ Tensor lenet5_kernel(const Tensor& x, TensorList params, Str activation, Str poo
   auto args = args_of(name, images, weights, form);
   args.out = out.mutable_data_ptr();
   args.layers = [&] {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     LayeredNetwork network{form, weights};
     out = network.forward(normalized(images, weights[0].scalar_type()));
   };
@@ -133,6 +134,7 @@ std::tuple<Tensor, Tensor> train(const char* op, const Tensor& x, const Tensor& 
   args.losses = losses.mutable_data_ptr();
   args.hits = hits.mutable_data_ptr<int64_t>();
   args.layers = [&] {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     for (int64_t step = 0; step < steps; ++step) {
       const int64_t first = step * batch, count = min(batch, images.size(0) - first);
       const Tensor minibatch = normalized(images.narrow(0, first, count), params[0].scalar_type());
@@ -276,7 +278,9 @@ struct Mutating {
                                  weight_decay, last...);
     }();
     for (const TensorList list : {params, momenta}) {
-      for (const Tensor& t : list) torch::autograd::impl::bump_version(t);
+      for (const Tensor& t : list) {
+        if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+      }
     }
     return result;
   }

@@ -3,7 +3,6 @@
 #include "lenet/lenet.h"
 #include "torch/activation.h"
 #include "torch/checks.h"
-#include "torch/operator.h"
 
 namespace tp {
 

@@ -182,7 +182,7 @@ TP_DEVICE void c3_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
       is_bias ? t.room.ones : image.s2_boxes + t.lane / kernel * s2_stride + t.lane % kernel * s2_boxes;
   const int row_stride = is_bias ? 0 : 2 * s2_boxes;
   const float* grads = image.s4_grad + first_map;
-#pragma unroll 1
+#pragma unroll(Team<images>::own == 1 ? s4_size : 1)
   for (int a = 0; a < s4_size; ++a) {
     float x[s2_boxes];
 #pragma unroll
@@ -234,7 +234,7 @@ TP_DEVICE void c3_dgrad(const Team<images>& t) {
   float* to = t.room.scratch + (i * S::partials + partial) * S::per_partial + map * S::per_map;
   uint64_t pairs = row_pairs(set);
   float sum[s2_boxes] = {};
-#pragma unroll 1
+#pragma unroll(Team<images>::own == 1 ? s4_size : 1)
   for (int step = 0; step < s4_size; ++step, pairs >>= 8) {
     const int a = int(pairs) & 7, row = int(pairs) >> 3 & 7;
     const bool last = int(pairs) & 64;
