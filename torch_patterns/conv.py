@@ -5,15 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import pair as _pair
 from torch_patterns.functional import differentiable
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
 Pair = int | tuple[int, int]
-
-
-def _pair(value: Pair) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)
 
 
 @documented("conv2d")
