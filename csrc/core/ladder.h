@@ -35,13 +35,21 @@ constexpr bool with_cuda = false;
 template <class Ladder>
 const auto& find(const Ladder& ladder, const char* pattern, std::string_view algorithm, bool cuda) {
   std::string offered;
+  bool known = false;
   for (const auto& rung : ladder) {
+    const bool named = algorithm == rung.name;
+    known = known || named;
     if (!(cuda ? rung.cuda : rung.cpu)) continue;
-    if (algorithm == rung.name) return rung;
+    if (named) return rung;
     offered += std::string(", ") + rung.name;
   }
-  fail(ErrorKind::value, pattern, ": algorithm '", algorithm, "' is not available on ", cuda ? "cuda" : "cpu",
-       "; choose from: auto", offered);
+  const char* device = cuda ? "cuda" : "cpu";
+  if (!known) {
+    fail(ErrorKind::value, pattern, ": unknown algorithm '", algorithm, "'; choose on ", device, " from: auto",
+         offered);
+  }
+  fail(ErrorKind::value, pattern, ": algorithm '", algorithm, "' is not available on ", device, "; choose from: auto",
+       offered);
 }
 
 }  // namespace tp
