@@ -99,7 +99,8 @@ def sort_pairs(
 
     Args:
         keys: any shape; bool, any integer, float16, bfloat16, float32 or float64.
-        values: of the shape of ``keys``; any dtype of 1, 2, 4, 8 or 16 bytes.
+        values: of the shape of ``keys``; any dtype of 1, 2, 4, 8 or 16 bytes; complex32 and float8 types have no
+            gradients.
         dim: the dimension to sort; negative counts from the end.
         descending: the greatest key first.
         begin_bit: the least bit of the key to sort by, as for :func:`sort_keys`.
@@ -237,7 +238,8 @@ def segment_sort_pairs(
 
     Args:
         keys: [n]; bool, any integer, float16, bfloat16, float32 or float64.
-        values: [n]; any dtype of 1, 2, 4, 8 or 16 bytes.
+        values: [n]; any dtype of 1, 2, 4, 8 or 16 bytes; complex32 and the eight-bit floats have no
+            gradients.
         offsets: [segments + 1], int32 or int64.
         descending: the greatest key first.
         begin_bit: the least bit of the key to sort by, as for :func:`sort_keys`.
