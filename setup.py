@@ -24,7 +24,7 @@ os.chdir(ROOT)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 CSRC = Path("csrc")
-BINDINGS = CSRC / "torch/python.cpp"
+BINDINGS = sorted(CSRC.glob("torch/python*.cpp"))
 LIBRARY = "torch_patterns.libtorch_patterns"
 # How each group of C++ files is optimized, and the headers that are precompiled for it: half the time of most files.
 GROUPS = {
@@ -45,7 +45,7 @@ WITH_CUDA = os.environ.get("USE_CUDA", "1") != "0" and torch.version.cuda is not
 def library_sources() -> dict[str, list[str]]:
     """Every .cpp and .cu of csrc but the bindings, by group. Without CUDA a .cu is C++: a .cpp includes it."""
     sources = {group: [] for group in GROUPS}
-    for path in sorted({*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")} - {BINDINGS}):
+    for path in sorted({*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")} - {*BINDINGS}):
         if path.suffix == ".cu" and not WITH_CUDA:
             simulation = Path("build/cpp", path.relative_to(CSRC).with_suffix(".cu.cpp"))
             sources["simulations"].append(str(write(simulation, f'#include "{ROOT / path}"')))
@@ -151,7 +151,7 @@ library = extension(LIBRARY, sources["kernels"], extra_link_args=["-Wl,-soname,l
 library.libraries.remove("torch_python")
 bindings = extension(
     "torch_patterns._C",
-    [str(BINDINGS)],
+    list(map(str, BINDINGS)),
     libraries=["torch_patterns"],
     extra_link_args=["-Wl,-rpath,$ORIGIN", RUNTIME],
 )

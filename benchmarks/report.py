@@ -1,7 +1,7 @@
 """Tables and plots from the rows that torch_patterns.bench wrote.
 
-    python benchmarks/report.py README.md                 tables at <!-- bench:NAME --> ... <!-- /bench -->
-    python benchmarks/report.py README.md --plots FOLDER  and draws FOLDER/NAME.png
+    python benchmarks/report.py docs/figures.md                 tables at <!-- bench:NAME --> ... <!-- /bench -->
+    python benchmarks/report.py docs/figures.md --plots FOLDER  and draws FOLDER/NAME.png
 
 NAME is a file of benchmarks/results without its .csv. A row of a table is an algorithm, a column a problem; a cell is
 the time in milliseconds and the share of a copy's bandwidth.

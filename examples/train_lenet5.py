@@ -5,12 +5,18 @@
     train_lenet5.py --data DIR           MNIST from its four IDX files, gzip or not: 99 %
     train_lenet5.py --activation bipolar_sigmoid --output rbf     the book's own network (chapter 16)
     train_lenet5.py --epochs 80 --resume runs/lenet5/checkpoint.pt     go on, to 80 epochs in all
+    train_lenet5.py --no-fused                layer by layer through autograd and torch.optim
+    torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of every batch
 
 Written to --out: metrics.json (a row an epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
 (TorchScript) and lenet5.pt2 (torch.export); both exports are loaded again and must give what the network gives.
 
+With SGD, an epoch is one call of lenet.Trainer: on a GPU that is one CUDA graph of fused kernels (--fused, the default
+where it applies).
+
 A run is a function of its options: what an epoch draws (order, distortion) depends on --seed and its number alone. A
-resumed run is therefore bit for bit the uninterrupted one, on the same device with the same number of threads.
+resumed run is therefore bit for bit the uninterrupted one, on the same device with the same number of threads. With
+--ddp the checkpoint is a folder, checkpoint/, which any number of processes can resume.
 """
 
 import argparse
@@ -27,13 +33,16 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
+from data_parallel import Ranks
+from data_parallel import load as load_folder
+from data_parallel import save as save_folder
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm import tqdm
 
 import torch_patterns
 from torch_patterns import data
-from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5
+from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5, Trainer
 
 # Each takes parameters, learning rate, momentum (where it has one) and weight decay.
 OPTIMIZERS = {
@@ -46,7 +55,7 @@ WITH_MOMENTUM = ("sgd", "rmsprop")
 
 # What a resumed run must share with the run before it.
 SHARED = ("algorithm", "batch", "lr", "lr_decay", "optimizer", "momentum", "weight_decay", "seed")
-SHARED += ("activation", "pooling", "output", "data")
+SHARED += ("activation", "pooling", "output", "fused", "data")
 
 EVALUATION_BATCH = 1000
 
@@ -56,12 +65,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     cuda = torch.cuda.is_available() and torch_patterns.algorithms("conv2d", "cuda")
 
     def add(name: str, text: str, **how) -> None:
-        known = f" (default: {how['default']})" if "default" in how else ""
+        known = f" (default: {how['default']})" if how.get("default") is not None else ""
         parser.add_argument(name, help=text + known, **how)
 
     add("--data", "folder of MNIST's files (default: scikit-learn's digits)", metavar="DIR")
     add("--device", "cpu, cuda, cuda:1, ...", type=device, default="cuda" if cuda else "cpu")
     add("--algorithm", "of the convolutions: auto or a rung of conv2d", default="auto")
+    fused = "whole epochs by lenet.Trainer (default: with --optimizer sgd, --algorithm auto and without --ddp)"
+    add("--fused", fused, action=argparse.BooleanOptionalAction, default=None)
+    add("--ddp", "on all processes that torchrun started, each with a part of every batch", action="store_true")
     add("--batch", "images a step", type=number(int, 1), default=64)
     add("--epochs", "in all, with those before --resume (default: 60, MNIST: 10)", type=number(int, 1))
     add("--lr", "learning rate (default: by optimizer and output)", type=number(float))
@@ -79,6 +91,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.momentum is not None and options.optimizer not in WITH_MOMENTUM:
         parser.error(f"--momentum: {options.optimizer} has none")
+    can_fuse = options.optimizer == "sgd" and options.algorithm == "auto" and not options.ddp
+    if options.fused and not can_fuse:
+        parser.error("--fused: it takes --optimizer sgd and --algorithm auto, and does without --ddp")
+    options.fused = can_fuse if options.fused is None else options.fused
     complete(options)
     rungs = torch_patterns.algorithms("conv2d", options.device)
     if not rungs:
@@ -132,23 +148,35 @@ def make_optimizer(options: argparse.Namespace, model: LeNet5) -> torch.optim.Op
 class Run:
     """A network in training: what a checkpoint holds, and what was measured after each epoch."""
 
-    def __init__(self, options: argparse.Namespace, digits: data.Digits):
+    def __init__(self, options: argparse.Namespace, digits: data.Digits, ranks: Ranks | None = None):
         torch.manual_seed(options.seed)
+        self.ranks = ranks or Ranks()
         self.options = options
         self.digits = data.Digits(*(tensor.to(options.device) for tensor in digits))
         self.model = LeNet5(options.activation, options.pooling, options.output, options.algorithm).to(options.device)
-        self.optimizer = make_optimizer(options, self.model)
+        self.network = self.ranks.wrapped(self.model)
+        self.optimizer = None if options.fused else make_optimizer(options, self.model)
+        self.trainer = self.make_trainer() if options.fused else None
         self.history: list[dict] = []
         # Not the path but the digits themselves: they may have moved, or have others in their place.
         self.shared = {name: getattr(options, name) for name in SHARED}
         self.shared["data"] = f"{len(digits.train_labels)} digits, crc32 {zlib.crc32(digits.train_images.numpy()):08x}"
 
+    def make_trainer(self) -> Trainer:
+        options, rates = self.options, {"momentum": self.options.momentum, "weight_decay": self.options.weight_decay}
+        images, labels = self.digits.train_images, self.digits.train_labels
+        return Trainer(self.model, images, labels, options.batch, seed=options.seed, **rates)
+
     def save(self, path: Path) -> None:
+        if self.ranks.grouped:
+            more = {"options": self.shared, "history": self.history}
+            save_folder(path.with_suffix(""), self.model, self.optimizer, more, self.ranks)
+            return
         state = {
             "options": self.shared,
             "history": self.history,
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": (self.trainer or self.optimizer).state_dict(),
         }
         partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
         torch.save(state, partial)
@@ -156,7 +184,10 @@ class Run:
 
     def load(self, path: Path) -> None:
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            if path.is_dir():
+                state = load_folder(path, self.model, self.optimizer)
+            else:
+                state = torch.load(path, map_location="cpu", weights_only=True)
             options, history = state["options"], state["history"]
         except OSError as error:
             sys.exit(f"--resume: {error}")
@@ -170,39 +201,64 @@ class Run:
             sys.exit(
                 f"--resume: {path} has {len(history)} epochs behind it, and --epochs {self.options.epochs} is in all"
             )
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if not path.is_dir():
+            self.model.load_state_dict(state["model"])
+            (self.trainer or self.optimizer).load_state_dict(state["optimizer"])
         self.history = history
 
     def train_epoch(self, bar: tqdm) -> dict:
         """One pass over the training digits. Its loss and accuracy are those of the distorted digits as they came."""
-        options, started, epoch = self.options, time.perf_counter(), len(self.history)
-        for group in self.optimizer.param_groups:
-            group["lr"] = options.lr * options.lr_decay**epoch
-        generator = torch.Generator().manual_seed((options.seed * 1_000_003 + epoch) % 2**63)
-        images, labels = self.digits.train_images, self.digits.train_labels
-        order = torch.randperm(len(labels), generator=generator).to(options.device)
-        sums = torch.zeros(2, device=options.device, dtype=torch.float64)  # of loss and hits; read now and then only
-        seen = 0
-        for step, batch in enumerate(order.split(options.batch)):
-            target = labels[batch]
-            output = self.model(data.normalize(data.distort(images[batch], generator)))
-            loss = self.model.loss(output, target)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            hits = (output.detach().argmax(1) == target).sum()
-            sums += torch.stack((loss.detach().double() * len(batch), hits))
-            seen += len(batch)
-            bar.update()
-            if step % 50 == 49 or seen == len(order):
-                mean_loss, accuracy = (sums / seen).tolist()
-                if not abs(mean_loss) < float("inf"):  # NaN too
-                    sys.exit(f"the loss is {mean_loss} in epoch {epoch + 1}: try a smaller --lr than {options.lr}")
-                bar.set_postfix(epoch=epoch + 1, loss=f"{mean_loss:.4f}")
-        row = {"epoch": epoch + 1, "loss": mean_loss, "train_accuracy": accuracy, "test_accuracy": self.accuracy()}
+        started, epoch = time.perf_counter(), len(self.history)
+        lr = self.options.lr * self.options.lr_decay**epoch
+        loss, accuracy = self.fused_steps(bar, lr) if self.trainer else self.steps(bar, epoch, lr)
+        row = {"epoch": epoch + 1, "loss": loss, "train_accuracy": accuracy, "test_accuracy": self.accuracy()}
         self.history.append(row | {"seconds": time.perf_counter() - started})
         return self.history[-1]
+
+    def fused_steps(self, bar: tqdm, lr: float) -> tuple[float, float]:
+        self.trainer.lr = lr
+        loss = self.trainer.epoch().item()
+        self.insist_on_a_number(loss)
+        bar.update(self.trainer.steps)
+        bar.set_postfix(epoch=len(self.history) + 1, loss=f"{loss:.4f}")
+        return loss, self.trainer.hits.item() / len(self.digits.train_labels)
+
+    def steps(self, bar: tqdm, epoch: int, lr: float) -> tuple[float, float]:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        images, labels = self.minibatches(epoch)
+        sums = torch.zeros(2, device=images.device, dtype=torch.float64)  # of loss and hits; read now and then only
+        seen = 0
+        for step, (batch, classes) in enumerate(
+            zip(images.split(self.options.batch), labels.split(self.options.batch), strict=True)
+        ):
+            part = self.ranks.part(len(batch))
+            target = classes[part]
+            output = self.network(batch[part])
+            loss = self.model.loss(output, target) if len(target) else output.sum()
+            self.optimizer.zero_grad()
+            self.ranks.weighed(loss, len(target), len(batch)).backward()
+            self.optimizer.step()
+            hits = (output.detach().argmax(1) == target).sum()
+            sums += torch.stack((loss.detach().double() * len(target), hits))
+            seen += len(batch)
+            bar.update()
+            if step % 50 == 49 or seen == len(labels):
+                mean_loss, accuracy = (self.ranks.total(sums) / seen).tolist()
+                self.insist_on_a_number(mean_loss)
+                bar.set_postfix(epoch=epoch + 1, loss=f"{mean_loss:.4f}")
+        return mean_loss, accuracy
+
+    def minibatches(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The digits of an epoch in their order, distorted and normalized: those that the Trainer takes."""
+        images, labels = self.digits.train_images, self.digits.train_labels
+        seed, number = (torch.tensor(value, device=images.device) for value in (self.options.seed, epoch))
+        return torch.ops.torch_patterns.lenet5_minibatches(images, labels, seed, number)
+
+    def insist_on_a_number(self, loss: float) -> None:
+        if not abs(loss) < float("inf"):  # NaN too
+            epoch = len(self.history) + 1
+            sys.exit(f"the loss is {loss} in epoch {epoch}: try a smaller --lr than {self.options.lr}")
 
     def outputs(self, network=None) -> torch.Tensor:
         """What a network, by default the one in training, makes of the test digits."""
@@ -212,6 +268,8 @@ class Run:
             return torch.cat([network(data.normalize(images)) for images in batches])
 
     def accuracy(self) -> float:
+        if self.trainer:
+            return self.trainer.evaluate(self.digits.test_images, self.digits.test_labels).item()
         return (self.outputs().argmax(1) == self.digits.test_labels).double().mean().item()
 
 
@@ -234,6 +292,8 @@ def export(run: Run, out: Path) -> None:
 
 def record(run: Run, out: Path) -> None:
     run.save(out / "checkpoint.pt")
+    if not run.ranks.is_chief:
+        return
     rows = ",\n    ".join(json.dumps(row) for row in run.history)
     text = f'{{\n  "options": {json.dumps(run.shared)},\n  "epochs": [\n    {rows}\n  ]\n}}\n'
     (out / "metrics.json").write_text(text)
@@ -283,23 +343,30 @@ def plot_errors(run: Run, path: Path, most: int = 60) -> None:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     torch.set_num_threads(options.threads)
+    ranks, options.device = Ranks.of_torchrun(options.device) if options.ddp else (Ranks(), options.device)
     try:
         digits = data.mnist(options.data) if options.data else data.digits()
     except (OSError, ValueError) as error:
         sys.exit(f"--data: {error}")
-    run = Run(options, digits)
+    run = Run(options, digits, ranks)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.resume:
         run.load(options.resume)
         record(run, options.out)
     steps, done = -(-len(digits.train_labels) // options.batch), len(run.history)
-    with tqdm(total=options.epochs * steps, initial=done * steps, unit="step", disable=None) as bar:
+    with tqdm(
+        total=options.epochs * steps, initial=done * steps, unit="step", disable=None if ranks.is_chief else True
+    ) as bar:
         for _ in range(done, options.epochs):
             row = run.train_epoch(bar)
             record(run, options.out)
+            if not ranks.is_chief:
+                continue
             accuracies = f"train {100 * row['train_accuracy']:.2f} %   test {100 * row['test_accuracy']:.2f} %"
             counted = f"epoch {row['epoch']:2d} of {options.epochs}"
             bar.write(f"{counted}   loss {row['loss']:.4f}   {accuracies}   {row['seconds']:.1f} s")
+    if not ranks.is_chief:
+        return
     plot_curve(run.history, options.out / "curve.png")
     plot_errors(run, options.out / "errors.png")
     export(run, options.out)

@@ -6,7 +6,9 @@ Where there is no GPU, the tests on CUDA are skipped, and the summary names them
 import collections
 import os
 import secrets
+from pathlib import Path
 
+import integrations
 import pytest
 import torch
 from common import DEVICES, NO_GPU, needs_cuda
@@ -16,6 +18,10 @@ from torch_patterns import registry, testing
 SPECS = testing.specs()
 os.environ.setdefault("FUZZ_SEED", str(secrets.randbelow(2**32)))  # of tests/test_fuzz.py, for all workers of this run
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch's deterministic mode refuses cuBLAS
+
+
+def pytest_addoption(parser):
+    parser.addoption("--integrations", metavar="FILE", help="write which operator works with what of torch")
 
 
 def pytest_configure(config):
@@ -62,7 +68,9 @@ def pytest_report_teststatus(report, config):
     return None
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter, config):
+    if config.getoption("--integrations"):
+        integrations.write(Path(config.getoption("--integrations")), terminalreporter.stats)
     skipped = terminalreporter.stats.get(NO_GPU, [])
     if not skipped:
         return

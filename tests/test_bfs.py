@@ -421,6 +421,14 @@ def test_graphs_are_arguments_of_programs(device, name, tmp_path):
     assert torch.equal(loaded(g, first), model(g, first)) and torch.equal(loaded(g, other), model(g, other))
 
 
+@pytest.mark.parametrize("device, rung", EVERY_RUNG)
+def test_levels_beyond_any_graph(device, rung):
+    g = graph.from_edges([0, 1, 2], [1, 2, 3], 4, device=device)
+    for max_level in (2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**63 - 1):
+        levels, parents = tp.bfs(g, 0, max_level, algorithm=rung)
+        assert levels.tolist() == [0, 1, 2, 3] and parents.tolist() == [0, 0, 1, 2]
+
+
 # ---- again and again
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from common import EACH_DEVICE, needs_cuda
 
-from torch_patterns import compact, compact_padded, registry
+from torch_patterns import compact, compact_padded, registry, scan
 from torch_patterns.testing import ALL, assert_equal, assert_same_bits
 
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
@@ -83,6 +83,53 @@ def test_fill_is_of_the_dtype(device):
 
 
 @each_device
+def test_fill_that_the_dtype_cannot_hold(device):
+    """Refused, by tensors without data as well."""
+    cases = [
+        (torch.int8, 128),
+        (torch.uint8, -1),
+        (torch.uint8, 256),
+        (torch.int64, 2.5),
+        (torch.int64, 1e30),
+        (torch.int32, float("nan")),
+        (torch.float16, 1e6),
+        (torch.float32, 1j),
+    ]
+    for place in (device, "meta"):
+        mask = torch.ones(3, dtype=torch.bool, device=place)
+        for dtype, fill in cases:
+            with pytest.raises(RuntimeError, match="cannot be converted"):
+                compact_padded(torch.ones(3, device=place).to(dtype), mask, fill)
+        for dtype, fill in [(torch.int8, -128), (torch.uint8, 255.0), (torch.bool, 1), (torch.float16, float("inf"))]:
+            assert compact_padded(torch.ones(3, device=place).to(dtype), mask, fill)[0].dtype == dtype
+
+
+@each_device
+def test_tangents(device):
+    x = torch.arange(6.0, device=device).view(3, 2)
+    mask = torch.tensor([[True, False], [False, True], [True, True]], device=device)
+    for algorithm in algorithms(device):
+        jvp = lambda f: torch.func.jvp(lambda x: f(x, mask, algorithm=algorithm), (x,), (-x,))  # noqa: B023, E731
+        assert [y.tolist() for y in jvp(compact)] == [[0, 3, 4, 5], [0, -3, -4, -5]]
+        _, (tangent, _) = jvp(lambda x, mask, **options: compact_padded(x, mask, 9, **options))
+        assert tangent.flatten().tolist() == [0, -3, -4, -5, 0, 0]
+
+
+@each_device
+def test_gradients_of_a_size_that_only_the_data_knows(device):
+    @torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
+    def f(x, mask):
+        return scan(compact(x, mask).exp()).sum()
+
+    for n in (5, 9):
+        x = torch.linspace(0, 1, n, device=device).requires_grad_()
+        mask = torch.arange(n, device=device) % 2 == 0
+        (got,) = torch.autograd.grad(f(x, mask), x)
+        (want,) = torch.autograd.grad(x[mask].exp().cumsum(0).sum(), x)
+        torch.testing.assert_close(got, want)
+
+
+@each_device
 def test_long_masks(device):
     """More rows than one group of tiles, and than two, with counts that do not repeat."""
     for n in (8192 * 256 - 3, 8192 * 512 + 77):
@@ -91,6 +138,13 @@ def test_long_masks(device):
         for algorithm in algorithms(device):
             got = compact(x.to(device), mask.to(device), algorithm=algorithm)
             assert torch.equal(got.cpu(), x[mask]), algorithm
+
+
+def test_vmap_over_no_masks():
+    x, masks = torch.ones(5, 2), torch.ones(0, 5, dtype=torch.bool)
+    assert torch.vmap(compact, (None, 0))(x, masks).shape == (0, 0, 2)
+    values, counts = torch.vmap(compact_padded, (None, 0))(x, masks)
+    assert values.shape == (0, 5, 2) and counts.shape == (0,) and counts.dtype == torch.int64
 
 
 def test_vmap_over_masks():
@@ -143,5 +197,5 @@ def test_fills_that_the_dtype_cannot_hold_are_refused(device):
                 if where != "meta":
                     assert_equal(values, torch.stack([x[0], torch.full((), fill, dtype=dtype)]))
             for fill in bad:
-                with pytest.raises(RuntimeError, match="compact_padded: fill .* is no value of .*, the dtype of x"):
+                with pytest.raises(RuntimeError, match="fill .* cannot be converted|without overflow"):
                     compact_padded(x.to(where), mask.to(where), fill)

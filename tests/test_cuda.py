@@ -40,7 +40,7 @@ def test_each_kernel(spec, device, rung):
         for case in cases if dtype == spec.dtype else cases[number % len(cases) :: 5]:
             sample = spec.sample(case, dtype)
             out, want = sample.to(device)(spec.op, algorithm=rung), sample(spec.op, algorithm="sequential")
-            if spec.exact:
+            if spec.exact and not has_trait(spec, rung, "norm_wise"):
                 assert_equal(out, want, described(spec, rung, dtype, case))
 
 

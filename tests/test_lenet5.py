@@ -263,6 +263,42 @@ def test_labels_out_of_range_are_refused(output, bad):
         model.loss(model(x), target)
 
 
+@devices
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_gradients_per_sample(output, device):
+    """vmap(grad) of the loss through functional_call is a loop over the samples."""
+    model, (x, target) = LeNet5(output=output).to(device, torch.float64), batch(3, torch.float64, device)
+    params = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(params, image, digit):
+        return model.loss(torch.func.functional_call(model, params, (image[None],)), digit[None])
+
+    got = torch.vmap(torch.func.grad(loss), (None, 0, 0))(params, x, target)
+    for i in range(len(x)):
+        want = torch.autograd.grad(model.loss(model(x[i : i + 1]), target[i : i + 1]), list(model.parameters()))
+        for name, w in zip(got, want, strict=True):
+            torch.testing.assert_close(got[name][i], w, rtol=1e-11, atol=1e-12)
+    if device == "cpu":
+        with pytest.raises(IndexError, match=r"target\[\d\] is 10"):
+            torch.vmap(loss, (None, 0, 0))(params, x, torch.tensor([3, 10, 2]))
+
+
+@pytest.mark.parametrize("form", [("tanh", "subsample", "rbf"), ("relu", "max", "linear")], ids="-".join)
+def test_a_batch_whose_size_only_the_data_knows_compiles_with_gradients(form):
+    model, (x, target) = LeNet5(*form).double(), batch(6, torch.float64)
+
+    def loss(x, target, kept):
+        return model.loss(model(x[kept]), target[kept])
+
+    inputs = x, target, torch.tensor([True, False, True, True, False, True])
+    compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        got = torch.autograd.grad(compiled(*inputs), list(model.parameters()))
+    want = torch.autograd.grad(loss(*inputs), list(model.parameters()))
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-12, atol=1e-13)
+
+
 def test_loss_of_uniform_logits_is_the_logarithm_of_ten():
     assert LeNet5().loss(torch.full((4, 10), 7.0), torch.tensor([0, 3, 9, 9])).item() == pytest.approx(
         math.log(10), abs=1e-6

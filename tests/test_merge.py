@@ -1,5 +1,6 @@
 """What is special to merges: ties, NaN, signed zeros, extremes, skew, input that is not sorted, widths of values."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -195,3 +196,19 @@ def test_gradients_follow_the_permutation(device):
     complex_values = torch.ones(3, dtype=torch.complex64, device=device, requires_grad=True)
     merge_pairs(a, complex_values, b, complex_values[:2])[1].abs().sum().backward()
     assert complex_values.grad.real.tolist() == [2, 2, 1]
+
+
+def test_tangents_follow_the_permutation(device):
+    a, b = torch.tensor([1.0, 3.0, 3.0], device=device), torch.tensor([2.0, 3.0], device=device)
+    ta, tb = torch.tensor([1.0, 2.0, 3.0], device=device), torch.tensor([4.0, 5.0], device=device)
+    za, zb = torch.complex(ta, -ta), torch.complex(tb, tb)
+    for algorithm in algorithms(device):
+        f = functools.partial(merge, algorithm=algorithm)
+        assert torch.func.jvp(f, (a, b), (ta, tb))[1].tolist() == [1, 4, 2, 3, 5]
+        assert torch.func.jvp(lambda a: f(a, b), (a,), (ta,))[1].tolist() == [1, 0, 2, 3, 0]  # noqa: B023
+        values = lambda x, y: merge_pairs(a, x, b, y, algorithm=algorithm)[1]  # noqa: B023, E731
+        assert_same_bits(
+            torch.func.jvp(values, (za, zb), (zb[:1].expand(3), za[:2]))[1], values(zb[:1].expand(3), za[:2])
+        )
+        got = torch.func.grad(lambda z: (values(z, zb).real * torch.arange(5, device=device)).sum())(za)  # noqa: B023
+        assert got.tolist() == [0, 2, 3]

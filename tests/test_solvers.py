@@ -1,5 +1,6 @@
 """Conjugate gradients: against numpy's solution in every format, gradients, and every way to fail."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from common import EACH_DEVICE
 
 from torch_patterns.solvers import conjugate_gradient
-from torch_patterns.sparse import FORMATS, coo
+from torch_patterns.sparse import FORMATS, coo, spmv
 
 
 def definite(n: int, density: float, dtype=torch.float64, device: str = "cpu", seed: int = 0):
@@ -121,9 +122,69 @@ def test_gradients(name):
     place = {p: k for k, p in enumerate(zip(A.row_idx.tolist(), A.col_idx.tolist(), strict=True))}
     mirror = torch.tensor([place[c, r] for r, c in place])
     inputs = A.values.clone().requires_grad_(), right_side(12).requires_grad_()
-    assert torch.autograd.gradcheck(solve, inputs, atol=1e-6)
-    with pytest.raises(RuntimeError, match="create_graph=True is not supported"):
-        torch.autograd.grad(solve(*inputs).sum(), inputs, create_graph=True)
+    assert torch.autograd.gradcheck(solve, inputs, atol=1e-6, check_forward_ad=True)
+
+
+def symmetric_system(how: str):
+    """(the solution as a function of the values and the right side, the same by torch, values, right side)."""
+    A, _ = definite(6, 0.2)
+    place = {p: k for k, p in enumerate(zip(A.row_idx.tolist(), A.col_idx.tolist(), strict=True))}
+    mirror = torch.tensor([place[c, r] for r, c in place])
+
+    def solve(values, b):
+        matrix = A._replace(values=(values + values[mirror]) / 2).convert("csr")
+        return conjugate_gradient(matrix if how == "matrix" else lambda x: spmv(matrix, x), b, rtol=1e-13).x
+
+    def by_torch(values, b):
+        dense = torch.zeros(6, 6, dtype=torch.float64).index_put((A.row_idx, A.col_idx), (values + values[mirror]) / 2)
+        return torch.linalg.solve(dense, b)
+
+    return solve, by_torch, A.values, right_side(6)
+
+
+def assert_close(got, want):
+    torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("how", ["matrix", "function"])
+def test_transforms(how):
+    solve, by_torch, *inputs = symmetric_system(how)
+    tangents = [torch.cos(x) for x in inputs]
+    scalar, wanted = (lambda *x, f=f: f(*x).sin().sum() for f in (solve, by_torch))
+    assert_close(torch.func.grad(scalar, (0, 1))(*inputs), torch.func.grad(wanted, (0, 1))(*inputs))
+    assert_close(*(torch.func.jvp(f, tuple(inputs), tuple(tangents)) for f in (solve, by_torch)))
+    assert_close(*(torch.func.vjp(f, *inputs)[1](inputs[1]) for f in (solve, by_torch)))
+
+
+def test_transforms_of_matrices():
+    """To second order in every order of the modes, and under vmap, for no samples too."""
+    solve, by_torch, *inputs = symmetric_system("matrix")
+    scalar, wanted = (lambda *x, f=f: f(*x).sin().sum() for f in (solve, by_torch))
+    want = torch.func.hessian(wanted, (0, 1))(*inputs)
+    for outer, inner in itertools.product((torch.func.jacfwd, torch.func.jacrev), repeat=2):
+        assert_close(outer(inner(scalar, (0, 1)), (0, 1))(*inputs), want)
+    for jacobian in (torch.func.jacfwd, torch.func.jacrev):
+        assert_close(jacobian(solve, (0, 1))(*inputs), jacobian(by_torch, (0, 1))(*inputs))
+    batch = [torch.stack([x, 2 * x, 3 * x]) for x in inputs]
+    assert_close(torch.vmap(solve)(*batch), torch.vmap(by_torch)(*batch))
+    grads = (torch.vmap(torch.func.grad(f, (0, 1)))(*batch) for f in (scalar, wanted))
+    assert_close(*grads)
+    assert torch.vmap(solve)(*(x[:0] for x in batch)).shape == (0, 6)
+
+
+def test_functions_are_differentiated_once():
+    solve, _, *inputs = symmetric_system("function")
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    first = torch.autograd.grad(solve(*leaves).sum(), leaves, create_graph=True)
+    along = lambda f: lambda x: torch.func.jvp(f, (x,), (x,))[1]  # noqa: E731
+    for again in (
+        lambda: torch.autograd.grad(first[0].sum(), leaves[0]),
+        lambda: along(torch.func.grad(lambda v: solve(v, inputs[1]).sum()))(inputs[0]),
+        lambda: along(along(lambda v: solve(v, inputs[1])))(inputs[0]),
+        lambda: torch.func.grad(lambda v: along(lambda w: solve(w, inputs[1]))(v).sum())(inputs[0]),
+    ):
+        with pytest.raises(RuntimeError, match="can be differentiated once only|escaped"):  # of an inner transform
+            again()
 
 
 def test_the_gradient_of_b_is_a_solution():

@@ -165,6 +165,53 @@ def test_gradients_go_back_to_where_values_came_from(device):
     assert torch.autograd.grad(y, z, torch.complex(weights, weights * 0))[0].real.tolist() == [1000, 1, 100, 10]
 
 
+def test_complex_values_are_differentiable_in_both_modes(device):
+    keys = torch.tensor([3, 1, 2, 1], device=device)
+    z = torch.tensor([1j, 2, 3j, 4], device=device)
+    weights = torch.tensor([1.0, 10.0, 100.0, 1000.0], device=device)
+    offsets = torch.tensor([0, 4], device=device)
+    for f in (lambda z: sort_pairs(keys, z)[1], lambda z: segment_sort_pairs(keys, z, offsets)[1]):
+        got = torch.func.grad(lambda z: (f(z).imag * weights).sum())(z)  # noqa: B023
+        assert got.imag.tolist() == [1000, 1, 100, 10] and not got.real.any()
+        assert torch.func.jvp(f, (z,), (1j * z,))[1].tolist() == f(1j * z).tolist()
+
+
+def test_keys_may_change_before_the_backward_pass(device):
+    """As those of torch.sort: the gradient needs the indices alone."""
+    offsets = torch.tensor([0, 4], device=device)
+    sorts = (
+        lambda x: sort(x)[0],
+        sort_keys,
+        lambda x: sort_pairs(x, x)[1],
+        lambda x: segment_sort(x, offsets),
+        lambda x: segment_sort_pairs(x, x, offsets)[1],
+    )
+    for f in sorts:
+        x = torch.tensor([3.0, 1.0, 2.0, 1.0], device=device, requires_grad=True)
+        changing = x * 1
+        y = f(changing)
+        changing.zero_()
+        assert torch.autograd.grad(y, x, torch.arange(4.0, device=device))[0].tolist() == [3, 0, 2, 1]
+
+
+def test_narrow_indices_of_sizes_that_only_the_data_knows(device):
+    """int32 is refused where a dimension is known to be too long, not where its size is unknown."""
+
+    @torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
+    def f(x):
+        kept = x[x > 0]
+        return *sort(kept, index_dtype=torch.int32), argsort(kept, index_dtype=torch.int32), sort_pairs(kept, kept)[1]
+
+    x = torch.tensor([3.0, -1.0, 1.0, 2.0], device=device, requires_grad=True)
+    values, indices, order, moved = f(x)
+    assert values.tolist() == moved.tolist() == [1, 2, 3] and indices.tolist() == order.tolist() == [1, 2, 0]
+    (values * moved).sum().backward()
+    assert x.grad.tolist() == [6, 0, 2, 4]
+    for op in (sort, argsort):
+        with pytest.raises(ValueError, match="index_dtype int32 does not hold the 4294967296 positions"):
+            op(torch.empty(2**32, device="meta"), index_dtype=torch.int32)
+
+
 @pytest.mark.parametrize("shape", [(5, 7, 2049), (7, 2049, 5), (2049, 5, 7)], ids=str)
 def test_every_dimension(shape, device):
     x = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(3)).to(torch.int16)

@@ -3,7 +3,7 @@
 ladders [PATTERN ...]   the algorithms of the patterns
 race [FAULT ...]        run kernels that break a rule, and show what the checked mode says of each
 figure [ALGORITHM]      what each phase changes in an 8-element scan, as in the book's figures
-readme [FILE]           rewrite the generated tables of README.md
+readme [FILE]           rewrite the generated tables of docs/ladders.md
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def run(command: str, names: list[str]) -> None:
         for algorithm in names or ["kogge_stone"]:
             show_figure(algorithm)
     else:
-        for path in map(Path, names or ["README.md"]):
+        for path in map(Path, names or ["docs/ladders.md"]):
             path.write_text(with_fresh_tables(path.read_text()))
 
 

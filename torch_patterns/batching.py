@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 
 def front(x: Tensor, batch_dim: int | None, size: int) -> Tensor:
@@ -17,11 +18,60 @@ def fold(x: Tensor, batch_dim: int | None, size: int, into: int) -> Tensor:
     return x.flatten(into - 1, into)
 
 
-def loop(op, info, in_dims, *args):
-    """One call of ``op`` a sample, whatever is batched, and the results stacked."""
-    samples = []
-    for i in range(info.batch_size):
-        samples.append(op(*(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))))
-    if isinstance(samples[0], tuple):
-        return tuple(torch.stack(outputs) for outputs in zip(*samples, strict=True)), (0,) * len(samples[0])
-    return torch.stack(samples), 0
+def loop(op, info, in_dims, *args, **kwargs):
+    """One call of ``op`` per sample, whatever is batched, lists of tensors too, and the results stacked.
+
+    Where there are no samples, the Meta kernel tells what the result of one would be.
+    """
+    dims = (*in_dims, *(None,) * (len(args) - len(in_dims)))
+
+    def sample(pick, a, dim):
+        if isinstance(a, list | tuple) and isinstance(dim, list | tuple):
+            return [sample(pick, *pair) for pair in zip(a, dim, strict=True)]
+        return pick(a, dim)
+
+    def call(pick):
+        outputs = op(*(sample(pick, a, dim) for a, dim in zip(args, dims, strict=True)), **kwargs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    if info.batch_size:
+        turns = [call(lambda a, dim: a if dim is None else a.select(dim, i)) for i in range(info.batch_size)]  # noqa: B023
+        outputs = tuple(torch.stack(turn) for turn in zip(*turns, strict=True))
+    else:
+        device = next(x for x in tree_leaves(args) if isinstance(x, Tensor)).device
+
+        def on_meta(a, dim):
+            if not isinstance(a, Tensor):
+                return a
+            shape = list(a.shape)
+            if dim is not None:
+                del shape[dim]
+            return a.new_empty(shape, device="meta")
+
+        outputs = tuple(torch.empty(0, *y.shape, dtype=y.dtype, device=device) for y in call(on_meta))
+    return (outputs, (0,) * len(outputs)) if len(outputs) > 1 else (outputs[0], 0)
+
+
+def behind_batch(op: str, dim: int, rank: int) -> int:
+    """``dim`` of a sample of ``rank`` dimensions, counted from the front, once a batch dimension stands before them.
+
+    ``IndexError`` as the operator itself gives it, so that ``dim`` never reaches the batch.
+    """
+    size = max(rank, 1)
+    if not -size <= dim < size:
+        raise IndexError(f"{op}: dim {dim} is out of range; expected {-size} to {size - 1}")
+    return dim % size + 1
+
+
+def vmap_rule(name: str):
+    """Registers the decorated function as the vmap rule of ``torch_patterns::name``, for all but empty batches."""
+    op = getattr(torch.ops.torch_patterns, name)
+
+    def register(rule):
+        def whole(info, in_dims, *args):
+            return rule(info, in_dims, *args) if info.batch_size else loop(op, info, in_dims, *args)
+
+        torch.library.register_vmap(f"torch_patterns::{name}", whole)
+        return rule
+
+    return register

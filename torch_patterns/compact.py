@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_patterns.batching import loop
-from torch_patterns.functional import differentiable
+from torch_patterns.batching import front, loop
+from torch_patterns.calls import ops
 from torch_patterns.registry import algorithms, documented
 
 _ops = torch.ops.torch_patterns
@@ -33,7 +33,7 @@ def compact(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> Tensor:
         ValueError: ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported, or ``mask`` is not bool.
     """
-    return _compact(x, mask, algorithm)
+    return ops.compact(x, mask, algorithm)
 
 
 @documented("compact")
@@ -46,7 +46,8 @@ def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str =
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         mask: bool; of the shape of ``x``, or of its leading dimensions, which then choose rows.
-        fill: what stands behind the kept elements; a number that the dtype of ``x`` can hold.
+        fill: what stands behind the kept elements; a number that the dtype of ``x`` can hold: whole for integers,
+            rounded for floats.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -58,39 +59,7 @@ def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str =
         ValueError: ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported, or ``mask`` is not bool.
     """
-    return _compact_padded(x, mask, fill, algorithm)
-
-
-# ---- gradient formulas for torch.func; csrc/torch/compact.cpp explains them and has the same in C++
-
-
-def unpack(rows: Tensor, mask: Tensor, algorithm: str = "auto") -> Tensor:
-    """The rows where ``mask`` is true, one after another, and zero elsewhere: the transpose of both compactions."""
-    return _compact_backward(rows, mask, algorithm)
-
-
-def _compact_gradient(inputs, y, g):
-    x, mask, algorithm = inputs
-    return unpack(g, mask, algorithm), None, None
-
-
-def _padded_gradient(inputs, outputs, g, g_count):
-    x, mask, fill, algorithm = inputs
-    return unpack(g.reshape(mask.numel(), *x.shape[mask.dim() :]), mask, algorithm), None, None, None
-
-
-def _backward_gradient(inputs, y, g):
-    grad, mask, algorithm = inputs
-    packed = _compact_padded(g, mask, 0, algorithm)[0].reshape(mask.numel(), *grad.shape[1:])
-    missing = grad.shape[0] - packed.shape[0]
-    if missing > 0:
-        packed = torch.cat([packed, packed.new_zeros(missing, *grad.shape[1:])])
-    return packed[: grad.shape[0]], None, None
-
-
-_compact = differentiable(_ops.compact, _compact_gradient)
-_compact_padded = differentiable(_ops.compact_padded, _padded_gradient)
-_compact_backward = differentiable(_ops.compact_backward, _backward_gradient)
+    return ops.compact_padded(x, mask, fill, algorithm)
 
 
 # ---- the size that nobody knows, for compilers
@@ -107,6 +76,7 @@ def _(x, mask, algorithm="auto"):
     if algorithm != "auto" and algorithm not in algorithms("compact"):
         raise ValueError(f"compact: unknown algorithm {algorithm!r}")
     kept = torch.library.get_ctx().new_dynamic_size()
+    torch._check(kept <= mask.numel())
     return x.new_empty(kept, *x.shape[mask.dim() :])
 
 
@@ -117,6 +87,9 @@ def _(x, mask, algorithm="auto"):
 def _(info, in_dims, x, mask, algorithm="auto"):
     if in_dims[1] is None:
         return _ops.compact(x.movedim(in_dims[0], mask.dim()), mask, algorithm), 1
+    if info.batch_size == 0:  # masks that keep equally many: nobody knows how many
+        rows = front(x, in_dims[0], 0)
+        return rows.new_empty(0, 0, *rows.shape[mask.dim() :]), 0
     try:
         return loop(_ops.compact, info, (*in_dims[:2], None), x, mask, algorithm)
     except RuntimeError as error:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import pair as _pair
-from torch_patterns.functional import differentiable
+from torch_patterns.batching import vmap_rule
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -36,7 +37,9 @@ def conv2d(
         bias: [m], or None.
         stride, padding, dilation: for rows and columns, one number or two.
         groups: input and output maps are split into so many groups, each seeing its own only.
-        algorithm: ``"auto"`` or one of the ladder below.
+        algorithm: ``"auto"`` or one of the ladder below. ``winograd`` and ``fft`` compute with sums of neighbouring
+            pixels: a NaN spreads to those, and rounding errors are relative to the neighbourhood, or the image, instead
+            of to the products of one output. ``"auto"`` chooses neither, nor what stores the unrolled matrix.
 
     Returns:
         Output maps [n, m, (rows + 2 pad - d (kernel - 1) - 1) // s + 1, ...], channels_last if ``x`` is. Half types
@@ -47,7 +50,7 @@ def conv2d(
         ValueError: the algorithm is unknown or not offered by the device.
         TypeError: the dtype is not supported.
     """
-    return _conv2d(x, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups, algorithm)
+    return ops.conv2d(x, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups, algorithm)
 
 
 @documented("conv2d")
@@ -74,7 +77,7 @@ def conv2d_dgrad(
         A tensor of ``input_size``; exactly 0 where no filter reads.
     """
     window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
-    return _dgrad(grad, weight, tuple(input_size), *window)
+    return ops.conv2d_dgrad(grad, weight, tuple(input_size), *window)
 
 
 @documented("conv2d")
@@ -101,32 +104,7 @@ def conv2d_wgrad(
         [m, c / groups, kernel rows, kernel columns].
     """
     window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
-    return _wgrad(grad, x, _pair(kernel_size), *window)
-
-
-# ---- gradient formulas for torch.func: each of the three is made of the other two (csrc/torch/conv.cpp)
-
-
-def _conv2d_backward(inputs, y, g):
-    x, weight, bias, *window = inputs
-    from_x = _dgrad(g, weight, tuple(x.shape), *window)
-    from_weight = _wgrad(g, x, tuple(weight.shape[2:]), *window)
-    return from_x, from_weight, None if bias is None else g.contiguous().sum((0, 2, 3)), *(None,) * 5
-
-
-def _dgrad_backward(inputs, dx, g):
-    grad, weight, _, *window = inputs
-    return _conv2d(g, weight, None, *window), _wgrad(grad, g, tuple(weight.shape[2:]), *window), *(None,) * 6
-
-
-def _wgrad_backward(inputs, dw, g):
-    grad, x, _, *window = inputs
-    return _conv2d(x, g, None, *window), _dgrad(grad, g, tuple(x.shape), *window), *(None,) * 6
-
-
-_conv2d = differentiable(_ops.conv2d, _conv2d_backward)
-_dgrad = differentiable(_ops.conv2d_dgrad, _dgrad_backward)
-_wgrad = differentiable(_ops.conv2d_wgrad, _wgrad_backward)
+    return ops.conv2d_wgrad(grad, x, _pair(kernel_size), *window)
 
 
 # ---- vmap: a batch of inputs is more images; where the filters are batched, each of the batch is a group of its own
@@ -155,7 +133,7 @@ def _completed(window: tuple) -> tuple:
     return (*window, *list(_window.values())[len(window) :])
 
 
-@torch.library.register_vmap("torch_patterns::conv2d")
+@vmap_rule("conv2d")
 def _(info, in_dims, x, weight, bias=None, *window):
     size = info.batch_size
     *shape, groups, algorithm = _completed(window)
@@ -166,7 +144,7 @@ def _(info, in_dims, x, weight, bias=None, *window):
     return _unfold(_ops.conv2d(x, weight, bias, *shape, groups * size, algorithm), 1, size), 1
 
 
-@torch.library.register_vmap("torch_patterns::conv2d_dgrad")
+@vmap_rule("conv2d_dgrad")
 def _(info, in_dims, grad, weight, input_size, *window):
     size = info.batch_size
     *shape, groups, algorithm = _completed(window)
@@ -181,7 +159,7 @@ def _(info, in_dims, grad, weight, input_size, *window):
     return _unfold(_ops.conv2d_dgrad(grad, weight, sizes, *shape, groups * size, algorithm), 1, size), 1
 
 
-@torch.library.register_vmap("torch_patterns::conv2d_wgrad")
+@vmap_rule("conv2d_wgrad")
 def _(info, in_dims, grad, x, kernel_size, *window):
     size = info.batch_size
     *shape, groups, algorithm = _completed(window)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import loop
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -43,7 +44,7 @@ def histogram(
             ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported.
     """
-    return _ops.histogram(x, bins, min, max, algorithm)
+    return ops.histogram(x, bins, min, max, algorithm)
 
 
 @torch.library.register_vmap("torch_patterns::histogram")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_patterns.batching import front, loop
-from torch_patterns.functional import differentiable
+from torch_patterns.batching import front, loop, vmap_rule
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -33,7 +33,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, algorithm: 
         TypeError: a dtype is not supported, or they differ.
         ValueError: the algorithm is unknown or not offered by the device.
     """
-    return _linear(x, weight, bias, algorithm)
+    return ops.linear(x, weight, bias, algorithm)
 
 
 _ACTIVATION = """
@@ -59,25 +59,25 @@ def _activation(function):
 @_activation
 def bipolar_sigmoid(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     """The sigmoid of the book (§16.1): ``(1 - e^-x) / (1 + e^-x)``, computed as ``tanh(x / 2)``."""
-    return _bipolar_sigmoid(x, algorithm)
+    return ops.bipolar_sigmoid(x, algorithm)
 
 
 @_activation
 def tanh(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     """The hyperbolic tangent."""
-    return _tanh(x, algorithm)
+    return ops.tanh(x, algorithm)
 
 
 @_activation
 def relu(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     """``x`` where it is positive, else 0 (§16.2); its gradient at 0 is 0."""
-    return _relu(x, algorithm)
+    return ops.relu(x, algorithm)
 
 
 @_activation
 def sign(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     """The perceptron's activation (§16.1): -1, 0 or 1. Its gradient is 0 everywhere."""
-    return _sign(x, algorithm)
+    return ops.sign(x, algorithm)
 
 
 @documented("activation")
@@ -100,7 +100,7 @@ def rbf(x: Tensor, centres: Tensor, sigma: float, *, algorithm: str = "auto") ->
         TypeError: a dtype is not supported, or they differ.
         ValueError: ``sigma`` is not positive, or the algorithm is unknown or not offered by the device.
     """
-    return _rbf(x, centres, float(sigma), algorithm)
+    return ops.rbf(x, centres, float(sigma), algorithm)
 
 
 @documented("loss")
@@ -126,7 +126,7 @@ def cross_entropy(logits: Tensor, target: Tensor, reduction: str = "mean", *, al
         TypeError: a dtype is not supported.
         ValueError: the reduction or the algorithm is unknown, or the device does not offer the algorithm.
     """
-    return _cross_entropy(logits, target, reduction, algorithm)
+    return ops.cross_entropy(logits, target, reduction, algorithm)
 
 
 _ERROR = """
@@ -158,138 +158,19 @@ def _error(function):
 @_error
 def squared_error(y: Tensor, t: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
     """The error function of the book (§16.1): ``(y - t)^2 / 2``."""
-    return _squared_error(y, t, reduction, algorithm)
+    return ops.squared_error(y, t, reduction, algorithm)
 
 
 @_error
 def absolute_error(y: Tensor, t: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
     """The other error function of the book (§16.1): ``|y - t|``; its gradient where they are equal is 0."""
-    return _absolute_error(y, t, reduction, algorithm)
-
-
-# ---- gradient formulas for torch.func; csrc/torch has the same in C++
-
-
-def _linear_backward(inputs, y, g):
-    x, weight, bias, algorithm = inputs
-    from_bias = None if bias is None else g.sum(tuple(range(g.dim() - 1))) if g.dim() > 1 else g.clone()
-    return _dgrad(g, weight, algorithm), _wgrad(g, x, algorithm), from_bias, None
-
-
-def _dgrad_backward(inputs, grad_x, g):
-    grad, weight, algorithm = inputs
-    return _linear(g, weight, None, algorithm), _wgrad(grad, g, algorithm), None
-
-
-def _wgrad_backward(inputs, grad_weight, g):
-    grad, x, algorithm = inputs
-    return _linear(x, g, None, algorithm), _dgrad(grad, g, algorithm), None
-
-
-_linear = differentiable(_ops.linear, _linear_backward)
-_dgrad = differentiable(_ops.linear_dgrad, _dgrad_backward)
-_wgrad = differentiable(_ops.linear_wgrad, _wgrad_backward)
-
-
-def activation_double_backward(into: Tensor, grad: Tensor, y: Tensor, activation: str, algorithm: str):
-    """The gradients of ``<into, activation_backward(grad, y)>`` for ``grad`` and ``y``."""
-    for_grad = _activation_grad(into, y, activation, algorithm)
-    if activation == "bipolar_sigmoid":
-        return for_grad, -(into * grad * y)
-    if activation == "tanh":
-        return for_grad, into * grad * y * -2
-    return for_grad, torch.zeros_like(y)
-
-
-def _activation_grad_backward(inputs, out, g):
-    return *activation_double_backward(g, *inputs), None, None
-
-
-def _activation_of(name: str):
-    def backward(inputs, y, g):
-        return _activation_grad(g, y, name, inputs[1]), None
-
-    return differentiable(getattr(_ops, name), backward)
-
-
-_activation_grad = differentiable(_ops.activation_backward, _activation_grad_backward)
-_bipolar_sigmoid, _tanh, _relu, _sign = map(_activation_of, ("bipolar_sigmoid", "tanh", "relu", "sign"))
-
-
-def _rbf_backward(inputs, y, g):
-    return *_rbf_grad(g, *inputs), None, None
-
-
-def _rbf_grad_backward(inputs, outputs, u, v):
-    grad, x, c, sigma, algorithm = inputs
-    u, v = torch.zeros_like(x) if u is None else u, torch.zeros_like(c) if v is None else v
-    scale = 1 / (sigma * sigma)
-    weight = _rbf(x, c, sigma, algorithm) * scale
-    e = grad * weight
-    p = u @ c.T + x @ v.T - (u * x).sum(1, keepdim=True) - (v * c).sum(1)
-    pulled_x, pulled_c = _rbf_grad(grad * p * scale, x, c, sigma, algorithm)
-    for_x = pulled_x + e @ v - e.sum(1, keepdim=True) * u
-    for_c = pulled_c + e.T @ u - e.sum(0)[:, None] * v
-    return weight * p, for_x, for_c, None, None
-
-
-_rbf = differentiable(_ops.rbf, _rbf_backward)
-_rbf_grad = differentiable(_ops.rbf_backward, _rbf_grad_backward)
-
-
-def _each(grad: Tensor, reduction: str, count: int) -> Tensor:
-    """The gradient of each of ``count`` reduced losses."""
-    return grad / count if reduction == "mean" else grad
-
-
-def _reduced(losses: Tensor, reduction: str) -> Tensor:
-    return losses if reduction == "none" else getattr(losses, reduction)()
-
-
-def _cross_entropy_grad_backward(inputs, grad_logits, into):
-    grad, logits, target, reduction, _ = inputs
-    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    p, labels = logits.to(wide).softmax(1), target[:, None]
-    classes = torch.arange(logits.shape[1], device=target.device)
-    weighed = torch.where((labels >= 0) & (labels < logits.shape[1]), p * into, 0)
-    for_grad = (weighed - torch.where(labels == classes, into, 0)).sum(1)
-    g = _each(grad, reduction, logits.shape[0])
-    g = g[:, None] if reduction == "none" else g
-    for_logits = g * (weighed - p * weighed.sum(1, keepdim=True))
-    return _reduced(for_grad, reduction).to(grad.dtype), for_logits.to(logits.dtype), None, None, None
-
-
-def _squared_error_grad_backward(inputs, grad_y, into):
-    grad, y, t, reduction, _ = inputs
-    pull = into * _each(grad, reduction, y.numel())
-    return _reduced(into * (y - t), reduction), pull, -pull, None, None
-
-
-def _absolute_error_grad_backward(inputs, grad_y, into):
-    _, y, t, reduction, _ = inputs
-    zero = torch.zeros_like(y)
-    return _reduced(into * (y - t).sign(), reduction), zero, zero, None, None
-
-
-def _error_of(name: str, double_backward):
-    grad = differentiable(getattr(_ops, f"{name}_backward"), double_backward)
-
-    def backward(inputs, loss, g):
-        from_y = grad(g, *inputs)
-        return from_y, -from_y if inputs[1].is_floating_point() else None, None, None
-
-    return differentiable(getattr(_ops, name), backward)
-
-
-_cross_entropy = _error_of("cross_entropy", _cross_entropy_grad_backward)
-_squared_error = _error_of("squared_error", _squared_error_grad_backward)
-_absolute_error = _error_of("absolute_error", _absolute_error_grad_backward)
+    return ops.absolute_error(y, t, reduction, algorithm)
 
 
 # ---- vmap: a batch of samples is more samples; where it is parameters or reduced losses that are batched, a loop
 
 
-@torch.library.register_vmap("torch_patterns::linear")
+@vmap_rule("linear")
 def _(info, in_dims, x, weight, bias=None, algorithm="auto"):
     if in_dims[0] is not None and in_dims[1] is None and (bias is None or in_dims[2] is None):
         return _ops.linear(x.movedim(in_dims[0], 0), weight, bias, algorithm), 0
@@ -297,37 +178,34 @@ def _(info, in_dims, x, weight, bias=None, algorithm="auto"):
     return loop(_ops.linear, info, dims, x, weight, bias, algorithm)
 
 
-@torch.library.register_vmap("torch_patterns::linear_dgrad")
+@vmap_rule("linear_dgrad")
 def _(info, in_dims, grad, weight, algorithm="auto"):
     if in_dims[1] is None:
         return _ops.linear_dgrad(grad.movedim(in_dims[0], 0), weight, algorithm), 0
     return loop(_ops.linear_dgrad, info, (*in_dims[:2], None), grad, weight, algorithm)
 
 
-@torch.library.register_vmap("torch_patterns::linear_wgrad")
+@vmap_rule("linear_wgrad")
 def _(info, in_dims, grad, x, algorithm="auto"):
     return loop(_ops.linear_wgrad, info, (*in_dims[:2], None), grad, x, algorithm)
 
 
 def _register_elementwise(name: str) -> None:
     op = getattr(_ops, name)
-    torch.library.register_vmap(
-        f"torch_patterns::{name}",
-        lambda info, in_dims, x, algorithm="auto": (op(x.movedim(in_dims[0], 0), algorithm), 0),
-    )
+    vmap_rule(name)(lambda info, in_dims, x, algorithm="auto": (op(x.movedim(in_dims[0], 0), algorithm), 0))
 
 
 for _name in ("bipolar_sigmoid", "tanh", "relu", "sign"):
     _register_elementwise(_name)
 
 
-@torch.library.register_vmap("torch_patterns::activation_backward")
+@vmap_rule("activation_backward")
 def _(info, in_dims, grad, y, activation, algorithm="auto"):
     grad, y = (front(x, d, info.batch_size) for x, d in zip((grad, y), in_dims, strict=False))
     return _ops.activation_backward(grad, y, activation, algorithm), 0
 
 
-@torch.library.register_vmap("torch_patterns::rbf")
+@vmap_rule("rbf")
 def _(info, in_dims, x, centres, sigma, algorithm="auto"):
     if in_dims[1] is not None:
         return loop(_ops.rbf, info, (*in_dims[:2], None, None), x, centres, sigma, algorithm)
@@ -335,7 +213,7 @@ def _(info, in_dims, x, centres, sigma, algorithm="auto"):
     return _ops.rbf(x.flatten(0, 1), centres, sigma, algorithm).unflatten(0, x.shape[:2]), 0
 
 
-@torch.library.register_vmap("torch_patterns::rbf_backward")
+@vmap_rule("rbf_backward")
 def _(info, in_dims, grad, x, centres, sigma, algorithm="auto"):
     return loop(_ops.rbf_backward, info, (*in_dims[:3], None, None), grad, x, centres, sigma, algorithm)
 
@@ -358,8 +236,8 @@ def _register_loss(name: str, flatten: bool) -> None:
     def backward(info, in_dims, grad, x, second, reduction="mean", algorithm="auto"):
         return merged(getattr(_ops, f"{name}_backward"), info, in_dims, (grad, x, second), reduction, algorithm)
 
-    torch.library.register_vmap(f"torch_patterns::{name}", forward)
-    torch.library.register_vmap(f"torch_patterns::{name}_backward", backward)
+    vmap_rule(name)(forward)
+    vmap_rule(f"{name}_backward")(backward)
 
 
 _register_loss("cross_entropy", flatten=True)

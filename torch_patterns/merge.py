@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import front
-from torch_patterns.functional import differentiable
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -41,7 +41,7 @@ def merge(a: Tensor, b: Tensor, *, descending: bool = False, validate: bool = Fa
         TypeError: the dtypes differ, or are not supported.
         RuntimeError: leading dimensions or devices differ, or an argument is a scalar.
     """
-    return _merge(a, b, descending, validate, algorithm)
+    return ops.merge(a, b, descending, validate, algorithm)
 
 
 @documented("merge")
@@ -72,7 +72,7 @@ def merge_pairs(
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`merge`; also where values differ in shape from their keys.
     """
-    return _merge_pairs(keys_a, values_a, keys_b, values_b, descending, validate, algorithm)
+    return ops.merge_pairs(keys_a, values_a, keys_b, values_b, descending, validate, algorithm)
 
 
 @documented("co_rank")
@@ -107,32 +107,7 @@ def co_rank(k: int | Tensor, a: Tensor, b: Tensor, *, descending: bool = False, 
         if not 0 <= k <= total:
             raise IndexError(f"co_rank: k is {k}, expected 0 to {total}")
         k = torch.full((), k, dtype=torch.int64, device=a.device)
-    return _ops.co_rank(k, a, b, descending, algorithm)
-
-
-# ---- gradient formulas for torch.func; csrc/torch/merge.cpp explains them and has the same in C++
-
-
-def _backward(inputs, outputs, g):
-    a, b, descending, _, _ = inputs
-    return *_unmerge(g, a, b, descending, "auto"), None, None, None
-
-
-def _pairs_backward(inputs, outputs, *grads):
-    keys_a, _, keys_b, _, descending, *_ = inputs
-    of_keys, of_values = ((None, None) if g is None else _unmerge(g, keys_a, keys_b, descending, "auto") for g in grads)
-    return of_keys[0], of_values[0], of_keys[1], of_values[1], None, None, None
-
-
-def _unmerge_backward(inputs, outputs, of_a, of_b):
-    g, a, b, descending, _ = inputs
-    of_a, of_b = (g.new_zeros(x.shape) if grad is None else grad for grad, x in ((of_a, a), (of_b, b)))
-    return _merge_pairs(a, of_a, b, of_b, descending, False, "auto")[1], None, None, None, None
-
-
-_merge = differentiable(_ops.merge, _backward)
-_merge_pairs = differentiable(_ops.merge_pairs, _pairs_backward)
-_unmerge = differentiable(_ops.merge_backward, _unmerge_backward)
+    return ops.co_rank(k, a, b, descending, algorithm)
 
 
 # ---- vmap: a batch dimension is one more leading dimension

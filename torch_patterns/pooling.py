@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import pair as _pair
-from torch_patterns.batching import fold
-from torch_patterns.functional import differentiable
-from torch_patterns.layers import activation_double_backward
+from torch_patterns.batching import fold, vmap_rule
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -39,7 +38,7 @@ def subsample2d(
         TypeError: a dtype is not supported, or they differ.
         ValueError: the activation or the algorithm is unknown, or the device does not offer the algorithm.
     """
-    return _subsample(x, bias, _pair(size), activation, algorithm)
+    return ops.subsample2d(x, bias, _pair(size), activation, algorithm)
 
 
 @documented("avg_pool2d")
@@ -74,7 +73,7 @@ def avg_pool2d(
         ValueError: the algorithm is unknown or not offered by the device.
     """
     stride = kernel_size if stride is None else stride
-    return _avg(x, _pair(kernel_size), _pair(stride), _pair(padding), ceil_mode, count_include_pad, algorithm)
+    return ops.avg_pool2d(x, _pair(kernel_size), _pair(stride), _pair(padding), ceil_mode, count_include_pad, algorithm)
 
 
 @documented("max_pool2d")
@@ -116,57 +115,8 @@ def max_pool2d(
     """
     stride = kernel_size if stride is None else stride
     windows = _pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation), ceil_mode, algorithm
-    values, indices = _max(x, *windows)
+    values, indices = ops.max_pool2d(x, *windows)
     return (values, indices) if return_indices else values
-
-
-# ---- gradient formulas for torch.func; csrc/torch has the same in C++
-
-
-def _subsample_backward(inputs, y, g):
-    return *_subsample_grad(g, y, *inputs[2:]), None, None, None
-
-
-def _subsample_grad_backward(inputs, outputs, into_x, into_bias):
-    grad, y, size, activation, algorithm = inputs
-    into = 0 if into_x is None else _avg(into_x, size, size, (0, 0), False, True, algorithm)
-    if into_bias is not None:
-        into = (into + into_bias[:, None, None]).expand(grad.shape)
-    return *activation_double_backward(into, grad, y, activation, algorithm), None, None, None
-
-
-def _avg_backward(inputs, y, g):
-    x, *windows = inputs
-    return _avg_grad(g, tuple(x.shape[-2:]), *windows), *(None,) * 6
-
-
-def _avg_grad_backward(inputs, grad_x, g):
-    _, _, *windows = inputs
-    return _avg(g, *windows), *(None,) * 7
-
-
-def _max_backward(inputs, outputs, g, _):
-    x, *windows = inputs
-    return _max_grad(g, outputs[1], tuple(x.shape[-2:]), *windows), *(None,) * 6
-
-
-def _max_grad_backward(inputs, grad_x, g):
-    _, indices, _, *windows = inputs
-    return _max_tangent(g, indices, *windows), *(None,) * 8
-
-
-def _max_tangent_backward(inputs, y, g):
-    x, indices, *windows = inputs
-    return _max_grad(g, indices, tuple(x.shape[-2:]), *windows), *(None,) * 7
-
-
-_subsample = differentiable(_ops.subsample2d, _subsample_backward)
-_subsample_grad = differentiable(_ops.subsample2d_backward, _subsample_grad_backward)
-_avg = differentiable(_ops.avg_pool2d, _avg_backward)
-_avg_grad = differentiable(_ops.avg_pool2d_backward, _avg_grad_backward)
-_max = differentiable(_ops.max_pool2d, _max_backward)
-_max_grad = differentiable(_ops.max_pool2d_backward, _max_grad_backward)
-_max_tangent = differentiable(_ops.max_pool2d_tangent, _max_tangent_backward)
 
 
 # ---- vmap: a batch of maps is more maps
@@ -176,15 +126,15 @@ def _register_vmap(name: str, tensors: int) -> None:
     """The rule for an operator whose first arguments are maps, and the others numbers."""
     op = getattr(_ops, name)
 
-    def rule(info, in_dims, *args, **kwargs):
+    def rule(info, in_dims, *args):
         size = info.batch_size
         maps = [fold(x, d, size, -3) for x, d in zip(args[:tensors], in_dims, strict=False)]
-        out = op(*maps, *args[tensors:], **kwargs)
+        out = op(*maps, *args[tensors:])
         if isinstance(out, tuple):
             return tuple(y.unflatten(-3, (size, -1)) for y in out), tuple(y.dim() - 3 for y in out)
         return out.unflatten(-3, (size, -1)), out.dim() - 3
 
-    torch.library.register_vmap(f"torch_patterns::{name}", rule)
+    vmap_rule(name)(rule)
 
 
 _register_vmap("avg_pool2d", 1)
@@ -194,16 +144,16 @@ _register_vmap("max_pool2d_backward", 2)
 _register_vmap("max_pool2d_tangent", 2)
 
 
-@torch.library.register_vmap("torch_patterns::subsample2d")
-def _(info, in_dims, x, bias, *rest, **kwargs):
+@vmap_rule("subsample2d")
+def _(info, in_dims, x, bias, *rest):
     size = info.batch_size
-    out = _ops.subsample2d(fold(x, in_dims[0], size, -3), fold(bias, in_dims[1], size, -1), *rest, **kwargs)
+    out = _ops.subsample2d(fold(x, in_dims[0], size, -3), fold(bias, in_dims[1], size, -1), *rest)
     return out.unflatten(-3, (size, -1)), out.dim() - 3
 
 
-@torch.library.register_vmap("torch_patterns::subsample2d_backward")
-def _(info, in_dims, grad, y, *rest, **kwargs):
+@vmap_rule("subsample2d_backward")
+def _(info, in_dims, grad, y, *rest):
     size = info.batch_size
     maps = fold(grad, in_dims[0], size, -3), fold(y, in_dims[1], size, -3)
-    grad_x, grad_bias = _ops.subsample2d_backward(*maps, *rest, **kwargs)
+    grad_x, grad_bias = _ops.subsample2d_backward(*maps, *rest)
     return (grad_x.unflatten(-3, (size, -1)), grad_bias.unflatten(0, (size, -1))), (grad_x.dim() - 3, 0)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_patterns.batching import front
-from torch_patterns.compact import compact_padded, unpack
-from torch_patterns.functional import differentiable
+from torch_patterns.batching import behind_batch, front
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
-from torch_patterns.segmented import segment_recurrence, segment_reduce
-
-_ops = torch.ops.torch_patterns
 
 
 @documented("scan")
@@ -48,7 +44,7 @@ def scan(
         ValueError: ``op`` or ``algorithm`` is unknown, or the device does not offer the algorithm.
         TypeError: the dtype is not supported.
     """
-    return _scan(x, dim, op, exclusive, reverse, algorithm)
+    return ops.scan(x, dim, op, exclusive, reverse, algorithm)
 
 
 @documented("linear_recurrence")
@@ -92,7 +88,7 @@ def linear_recurrence(
         TypeError: the promoted dtype is not floating point.
         RuntimeError: shapes do not broadcast, or devices differ.
     """
-    return _linear_recurrence(a, b, dim, initial, reverse, algorithm)
+    return ops.linear_recurrence(a, b, dim, initial, reverse, algorithm)
 
 
 @documented("scan")
@@ -121,100 +117,7 @@ def scan_with_indices(
         ValueError: ``op`` or ``algorithm`` is unknown, or the device does not offer the algorithm.
         TypeError: the dtype is not supported.
     """
-    return _scan_with_indices(x, dim, op, reverse, algorithm)
-
-
-# ---- gradient formulas for torch.func; csrc/torch/scan.cpp and scan_with_indices.cpp explain them
-
-
-def _next(x: Tensor, dim: int, reverse: bool) -> Tensor:
-    """x[k + 1] in scan order, and 0 at the end of it."""
-    n = x.shape[dim]
-    end = torch.zeros_like(x.narrow(dim, 0, 1))
-    parts = (end, x.narrow(dim, 0, n - 1)) if reverse else (x.narrow(dim, 1, n - 1), end)
-    return torch.cat(parts, dim)
-
-
-def _previous(x: Tensor, dim: int, reverse: bool) -> Tensor:
-    return _next(x, dim, not reverse)
-
-
-def _recurrence_over_runs(a: Tensor, b: Tensor, dim: int, reverse: bool) -> Tensor:
-    """h[k] = a[k] h[k - 1] + b[k] along dim, which starts anew wherever a is 0, and so at the start of every row."""
-    rows = b.shape[: dim % b.dim() + 1].numel()
-    whole = torch.arange(2, device=b.device) * rows
-    lines = (x.reshape(rows, b.numel() // rows) for x in (a, b))
-    return segment_recurrence(*lines, whole, reverse, "auto").reshape(b.shape)
-
-
-def _scan_backward(inputs, y, g):
-    x, dim, op, exclusive, reverse, algorithm = inputs
-    rest = (None,) * 5
-    if op == "sum":
-        return _scan(g, dim, "sum", exclusive, not reverse, algorithm), *rest
-    if g.dim() == 0 or g.numel() == 0:
-        return (torch.zeros_like(g) if exclusive else g.clone()), *rest
-    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-    start = _next(g.to(wide), dim, reverse) if exclusive else g.to(wide)
-    if op == "prod":
-        factors = x.to(wide)
-        after = _linear_recurrence(_next(factors, dim, reverse), start, dim, None, not reverse, algorithm)
-        before = _scan(factors, dim, "prod", True, reverse, algorithm)
-        return (before * after).to(x.dtype), *rest
-    held = y if exclusive else _previous(y, dim, reverse)
-    keeps = ((held >= x if op == "max" else held <= x) | held.isnan()).to(wide)
-    carries = _next(keeps, dim, reverse)
-    led = _recurrence_over_runs(carries, start, dim, not reverse)
-    leads = _previous(carries, dim, reverse) == 0
-    return torch.where(leads, led, torch.zeros_like(led)).to(x.dtype), *rest
-
-
-def _linear_recurrence_backward(inputs, h, g):
-    a, b, dim, initial, reverse, algorithm = inputs
-    if h.numel() == 0:
-        return (
-            torch.zeros_like(a),
-            torch.zeros_like(b),
-            None,
-            None if initial is None else torch.zeros_like(initial),
-            None,
-            None,
-        )
-    dim = dim % h.dim()
-    factors = a.to(h.dtype).broadcast_to(h.shape)
-    adjoint = _linear_recurrence(_next(factors, dim, reverse), g, dim, None, not reverse, algorithm)
-    held, from_start = _previous(h, dim, reverse), None
-    if initial is not None:
-        first = h.shape[dim] - 1 if reverse else 0
-        start = initial.to(h.dtype).broadcast_to(h.select(dim, first).shape)
-        before = h.narrow(dim, 1, h.shape[dim] - 1) if reverse else h.narrow(dim, 0, h.shape[dim] - 1)
-        pair = (before, start.unsqueeze(dim)) if reverse else (start.unsqueeze(dim), before)
-        held = torch.cat(pair, dim)
-        from_start = (
-            (factors.select(dim, first) * adjoint.select(dim, first)).sum_to_size(initial.shape).to(initial.dtype)
-        )
-    grad_a = (adjoint * held).sum_to_size(a.shape).to(a.dtype)
-    return grad_a, adjoint.sum_to_size(b.shape).to(b.dtype), None, from_start, None, None
-
-
-def _indices_backward(inputs, outputs, g, _):
-    x, dim, op, reverse, algorithm = inputs
-    rest = (None,) * 4
-    if g.dim() == 0 or g.numel() == 0:
-        return g.clone(), *rest
-    dim = dim % g.dim()
-    places = torch.arange(g.shape[dim], device=g.device)
-    g, leads = g.movedim(dim, -1), outputs[1].movedim(dim, -1) == places
-    lines, leads = (g.flip(-1), leads.flip(-1).flatten()) if reverse else (g, leads.flatten())
-    starts, _ = compact_padded(torch.arange(leads.numel(), device=g.device), leads, leads.numel())
-    offsets = torch.cat([starts, starts.new_full((1,), leads.numel())])
-    sums = unpack(segment_reduce(lines.flatten(), offsets), leads).reshape(g.shape)
-    return (sums.flip(-1) if reverse else sums).movedim(-1, dim), *rest
-
-
-_scan = differentiable(_ops.scan, _scan_backward)
-_linear_recurrence = differentiable(_ops.linear_recurrence, _linear_recurrence_backward)
-_scan_with_indices = differentiable(_ops.scan_with_indices, _indices_backward)
+    return ops.scan_with_indices(x, dim, op, reverse, algorithm)
 
 
 # ---- vmap: a batch dimension is one more dimension of the array
@@ -223,26 +126,28 @@ _scan_with_indices = differentiable(_ops.scan_with_indices, _indices_backward)
 @torch.library.register_vmap("torch_patterns::scan")
 def _(info, in_dims, x, dim=-1, op="sum", exclusive=False, reverse=False, algorithm="auto"):
     x = x.movedim(in_dims[0], 0)
+    dim = behind_batch("scan", dim, x.dim() - 1)
     if x.dim() == 1:
-        return _ops.scan(x.unsqueeze(1), 1, op, exclusive, reverse, algorithm).squeeze(1), 0
-    return _ops.scan(x, dim + 1 if dim >= 0 else dim, op, exclusive, reverse, algorithm), 0
+        return ops.scan(x.unsqueeze(1), 1, op, exclusive, reverse, algorithm).squeeze(1), 0
+    return ops.scan(x, dim, op, exclusive, reverse, algorithm), 0
 
 
 @torch.library.register_vmap("torch_patterns::linear_recurrence")
 def _(info, in_dims, a, b, dim=-1, initial=None, reverse=False, algorithm="auto"):
     a, b = (front(t, d, info.batch_size) for t, d in zip((a, b), in_dims, strict=False))
-    rank = max(a.dim(), b.dim())
-    a, b = (t.reshape(t.shape[0], *(1,) * (rank - t.dim()), *t.shape[1:]) for t in (a, b))
+    rank = max(a.dim(), b.dim()) - 1
+    a, b = (t.reshape(t.shape[0], *(1,) * (rank + 1 - t.dim()), *t.shape[1:]) for t in (a, b))
     if initial is not None:
         initial = front(initial, in_dims[3], info.batch_size)
-        initial = initial.reshape(initial.shape[0], *(1,) * (rank - 1 - initial.dim()), *initial.shape[1:])
-    return _ops.linear_recurrence(a, b, dim + 1 if dim >= 0 else dim, initial, reverse, algorithm), 0
+        initial = initial.reshape(initial.shape[0], *(1,) * (rank - initial.dim()), *initial.shape[1:])
+    return ops.linear_recurrence(a, b, behind_batch("linear_recurrence", dim, rank), initial, reverse, algorithm), 0
 
 
 @torch.library.register_vmap("torch_patterns::scan_with_indices")
 def _(info, in_dims, x, dim=-1, op="max", reverse=False, algorithm="auto"):
     x = x.movedim(in_dims[0], 0)
+    dim = behind_batch("scan_with_indices", dim, x.dim() - 1)
     if x.dim() == 1:
-        values, indices = _ops.scan_with_indices(x.unsqueeze(1), 1, op, reverse, algorithm)
+        values, indices = ops.scan_with_indices(x.unsqueeze(1), 1, op, reverse, algorithm)
         return (values.squeeze(1), indices.squeeze(1)), (0, 0)
-    return _ops.scan_with_indices(x, dim + 1 if dim >= 0 else dim, op, reverse, algorithm), (0, 0)
+    return ops.scan_with_indices(x, dim, op, reverse, algorithm), (0, 0)

@@ -6,11 +6,8 @@ import torch
 from torch import Tensor
 
 from torch_patterns.batching import front, loop
-from torch_patterns.functional import differentiable
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
-
-_ops = torch.ops.torch_patterns
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @documented("segment_reduce")
@@ -44,7 +41,7 @@ def segment_reduce(
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
     """
-    return _reduce(values, offsets, op, validate, algorithm)
+    return ops.segment_reduce(values, offsets, op, validate, algorithm)
 
 
 @documented("segment_reduce")
@@ -68,7 +65,7 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
         ValueError: as ``segment_reduce``, or ``x`` has not one row a segment, or ``n`` is negative.
     """
-    return _expand(x, offsets, n, validate, algorithm)
+    return ops.segment_expand(x, offsets, n, validate, algorithm)
 
 
 @documented("segment_scan")
@@ -105,87 +102,7 @@ def segment_scan(
     Raises:
         IndexError, ValueError, TypeError, RuntimeError: as ``segment_reduce``.
     """
-    return _scan(values, offsets, op, exclusive, reverse, validate, algorithm)
-
-
-# ---- gradient formulas for torch.func; csrc/torch/segment_reduce.cpp and segment_scan.cpp explain them
-
-
-def _beside(numbers: Tensor, x: Tensor) -> Tensor:
-    """One number a row, shaped to go with rows x."""
-    return numbers.reshape(-1, *(1,) * (x.dim() - 1))
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.dtype in _HALF else x.dtype
-
-
-def _reduce_backward(inputs, y, g):
-    values, offsets, op, _, algorithm = inputs
-    n, rest = values.shape[0], (None,) * 4
-    if op == "sum":
-        return _expand(g, offsets, n, False, algorithm), *rest
-    wide = _wide(values)
-    if op == "mean":
-        lengths = offsets.clamp(0, n).diff().clamp(min=1).to(wide)
-        return _expand((g.to(wide) / _beside(lengths, g)).to(g.dtype), offsets, n, False, algorithm), *rest
-    if op == "prod":
-        factors = values.to(wide)
-        before, after = (_scan(factors, offsets, "prod", True, reverse, False, "auto") for reverse in (False, True))
-        others = before * after
-        return (_expand(g.to(wide), offsets, n, False, algorithm) * others).to(values.dtype), *rest
-    found = _reduce(values, offsets, f"arg{op}", False, algorithm)
-    zeros = torch.zeros(n + 1, *values.shape[1:], dtype=g.dtype, device=g.device)
-    return zeros.scatter(0, found.masked_fill(found < 0, n), g).narrow(0, 0, n), *rest
-
-
-def _expand_backward(inputs, y, g):
-    return _reduce(g, inputs[1], "sum", False, inputs[4]), *(None,) * 4
-
-
-def _next(x: Tensor, reverse: bool) -> Tensor:
-    """x[k + 1] in scan order; what comes round from elsewhere is not used."""
-    return x.roll(1 if reverse else -1, 0)
-
-
-def _heads(offsets: Tensor, x: Tensor, reverse: bool) -> Tensor:
-    """Where, in scan order, a segment begins, beside rows x."""
-    n = x.shape[0]
-    borders = torch.zeros(n + 1, dtype=torch.bool, device=x.device)
-    return _beside(borders.index_fill(0, offsets.long().clamp(0, n), 1).narrow(0, int(reverse), n), x)
-
-
-def _scan_backward(inputs, y, g):
-    x, offsets, op, exclusive, reverse, _, algorithm = inputs
-    rest = (None,) * 6
-    if op == "sum":
-        return _scan(g, offsets, "sum", exclusive, not reverse, False, algorithm), *rest
-    wide = _wide(x)
-    start = g.to(wide)
-    if exclusive:
-        start = _next(start, reverse).masked_fill(_heads(offsets, g, not reverse), 0)
-    if op == "prod":
-        factors = x.to(wide)
-        after = segment_recurrence(_next(factors, reverse), start, offsets, not reverse, algorithm)
-        before = _scan(factors, offsets, "prod", True, reverse, False, algorithm)
-        return (before * after).to(x.dtype), *rest
-    held = y if exclusive else _next(y, not reverse)
-    keeps = ((held >= x if op == "max" else held <= x) | held.isnan()) & ~_heads(offsets, x, reverse)
-    led = segment_recurrence(_next(keeps, reverse).to(wide), start, offsets, not reverse, algorithm)
-    return led.masked_fill(keeps, 0).to(x.dtype), *rest
-
-
-def _recurrence_backward(inputs, h, g):
-    a, _, offsets, reverse, algorithm = inputs
-    adjoint = segment_recurrence(_next(a, reverse), g, offsets, not reverse, algorithm)
-    grad_a = (adjoint * _next(h, not reverse)).masked_fill(_heads(offsets, h, reverse), 0)
-    return grad_a, adjoint, None, None, None
-
-
-_reduce = differentiable(_ops.segment_reduce, _reduce_backward)
-_expand = differentiable(_ops.segment_expand, _expand_backward)
-_scan = differentiable(_ops.segment_scan, _scan_backward)
-segment_recurrence = differentiable(_ops.segment_recurrence, _recurrence_backward)
+    return ops.segment_scan(values, offsets, op, exclusive, reverse, validate, algorithm)
 
 
 # ---- vmap: a batch of values is one more dimension of each row; batched offsets take turns
@@ -193,7 +110,7 @@ segment_recurrence = differentiable(_ops.segment_recurrence, _recurrence_backwar
 
 def _register_vmap(name: str, tensors: int) -> None:
     """The rule for an operator whose first ``tensors`` arguments are rows, the next offsets, and the others plain."""
-    op = getattr(_ops, name)
+    op = getattr(torch.ops.torch_patterns, name)
 
     def rule(info, in_dims, *args, **kwargs):
         if in_dims[tensors] is not None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_patterns.batching import front, loop
-from torch_patterns.functional import differentiable
+from torch_patterns.batching import behind_batch, front, loop
+from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -44,7 +44,7 @@ def sort(
         ValueError: ``algorithm`` is unknown or not offered by the device, or ``index_dtype`` too narrow.
         TypeError: the dtype, or ``index_dtype``, is not supported.
     """
-    return _sort(x, dim, descending, index_dtype, algorithm)
+    return ops.sort(x, dim, descending, index_dtype, algorithm)
 
 
 @documented("sort")
@@ -81,7 +81,7 @@ def sort_keys(
         ValueError: not 0 <= begin_bit <= end_bit <= width of the key, or ``algorithm`` is unknown or not offered.
         TypeError: the dtype is not supported.
     """
-    return _sort_keys(x, dim, descending, begin_bit, end_bit, algorithm)
+    return ops.sort_keys(x, dim, descending, begin_bit, end_bit, algorithm)
 
 
 @documented("sort")
@@ -99,8 +99,7 @@ def sort_pairs(
 
     Args:
         keys: any shape; bool, any integer, float16, bfloat16, float32 or float64.
-        values: of the shape of ``keys``; any dtype of 1, 2, 4, 8 or 16 bytes; complex32 and float8 types have no
-            gradients.
+        values: of the shape of ``keys``; any dtype of 1, 2, 4, 8 or 16 bytes (complex32 and float8 without gradients).
         dim: the dimension to sort; negative counts from the end.
         descending: the greatest key first.
         begin_bit: the least bit of the key to sort by, as for :func:`sort_keys`.
@@ -116,7 +115,7 @@ def sort_pairs(
         TypeError: a dtype is not supported.
         RuntimeError: shapes or devices differ.
     """
-    return _sort_pairs(keys, values, dim, descending, begin_bit, end_bit, algorithm)
+    return ops.sort_pairs(keys, values, dim, descending, begin_bit, end_bit, algorithm)
 
 
 @documented("sort")
@@ -149,7 +148,7 @@ def argsort(
         ValueError: the bits are out of range, ``algorithm`` is unknown or not offered, or ``index_dtype`` too narrow.
         TypeError: the dtype, or ``index_dtype``, is not supported.
     """
-    return _ops.argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm)
+    return ops.argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm)
 
 
 @documented("sort")
@@ -181,7 +180,7 @@ def lexsort(
     """
     if len(keys) == 0:
         raise ValueError("lexsort: keys must hold one tensor at least")
-    return _ops.lexsort(list(keys), dim, descending, index_dtype, algorithm)
+    return ops.lexsort(list(keys), dim, descending, index_dtype, algorithm)
 
 
 @documented("segment_sort")
@@ -219,7 +218,7 @@ def segment_sort(
             not one-dimensional; ``algorithm`` is unknown or not offered by the device.
         TypeError: a dtype is not supported.
     """
-    return _segment_sort(keys, offsets, descending, begin_bit, end_bit, validate, algorithm)
+    return ops.segment_sort(keys, offsets, descending, begin_bit, end_bit, validate, algorithm)
 
 
 @documented("segment_sort")
@@ -238,8 +237,7 @@ def segment_sort_pairs(
 
     Args:
         keys: [n]; bool, any integer, float16, bfloat16, float32 or float64.
-        values: [n]; any dtype of 1, 2, 4, 8 or 16 bytes; complex32 and the eight-bit floats have no
-            gradients.
+        values: [n]; any dtype of 1, 2, 4, 8 or 16 bytes (complex32 and float8 without gradients).
         offsets: [segments + 1], int32 or int64.
         descending: the greatest key first.
         begin_bit: the least bit of the key to sort by, as for :func:`sort_keys`.
@@ -254,51 +252,7 @@ def segment_sort_pairs(
         IndexError, ValueError, TypeError: as :func:`segment_sort`.
         RuntimeError: the shapes or devices of keys and values differ.
     """
-    return _segment_sort_pairs(keys, values, offsets, descending, begin_bit, end_bit, validate, algorithm)
-
-
-# ---- gradient formulas for torch.func: values go back to where they came from
-
-
-def _put(grad: Tensor | None, order: Tensor, dim: int) -> Tensor | None:
-    return None if grad is None else grad.scatter(dim, order.long(), grad)
-
-
-def _sort_backward(inputs, outputs, grad, _):
-    return _put(grad, outputs[1], inputs[1]), *(None,) * 4
-
-
-def _sort_keys_backward(inputs, _, grad):
-    x, dim, descending, begin_bit, end_bit, algorithm = inputs
-    order = _ops.argsort(x.detach(), dim, descending, begin_bit, end_bit, torch.int64, algorithm)
-    return _put(grad, order, dim), *(None,) * 5
-
-
-def _sort_pairs_backward(inputs, _, grad_keys, grad_values):
-    keys, _, dim, descending, begin_bit, end_bit, algorithm = inputs
-    order = _ops.argsort(keys.detach(), dim, descending, begin_bit, end_bit, torch.int64, algorithm)
-    return _put(grad_keys, order, dim), _put(grad_values, order, dim), *(None,) * 5
-
-
-def _segment_order(keys, *rest):
-    places = torch.arange(keys.shape[0], device=keys.device)
-    return _ops.segment_sort_pairs(keys.detach(), places, *rest)[1]
-
-
-def _segment_sort_backward(inputs, _, grad):
-    return _put(grad, _segment_order(*inputs), 0), *(None,) * 6
-
-
-def _segment_sort_pairs_backward(inputs, _, grad_keys, grad_values):
-    order = _segment_order(inputs[0], *inputs[2:])
-    return _put(grad_keys, order, 0), _put(grad_values, order, 0), *(None,) * 6
-
-
-_sort = differentiable(_ops.sort, _sort_backward)
-_sort_keys = differentiable(_ops.sort_keys, _sort_keys_backward)
-_sort_pairs = differentiable(_ops.sort_pairs, _sort_pairs_backward)
-_segment_sort = differentiable(_ops.segment_sort, _segment_sort_backward)
-_segment_sort_pairs = differentiable(_ops.segment_sort_pairs, _segment_sort_pairs_backward)
+    return ops.segment_sort_pairs(keys, values, offsets, descending, begin_bit, end_bit, validate, algorithm)
 
 
 # ---- vmap: a batch dimension is one more dimension of rows, and one more call for segments
@@ -306,12 +260,12 @@ _segment_sort_pairs = differentiable(_ops.segment_sort_pairs, _segment_sort_pair
 
 def _batched(op, tensors, dim, *rest):
     """op on tensors whose first dimension is the batch; of scalars, on rows of one."""
-    if tensors[0].dim() == 1:
-        out = op(*(x.unsqueeze(1) for x in tensors), -1, *rest)
-        out = tuple(y.squeeze(1) for y in out) if isinstance(out, tuple) else out.squeeze(1)
-    else:
-        out = op(*tensors, dim + 1 if dim >= 0 else dim, *rest)
-    return out, (0,) * len(out) if isinstance(out, tuple) else 0
+    scalars = tensors[0].dim() == 1
+    dim = behind_batch(op.__name__, dim, tensors[0].dim() - 1)
+    out = op(*(x.unsqueeze(1) for x in tensors) if scalars else tensors, dim, *rest)
+    if isinstance(out, tuple):
+        return tuple(y.squeeze(1) for y in out) if scalars else out, (0,) * len(out)
+    return out.squeeze(1) if scalars else out, 0
 
 
 @torch.library.register_vmap("torch_patterns::sort")
@@ -338,7 +292,10 @@ def _(info, in_dims, keys, values, dim=-1, *rest):
 @torch.library.register_vmap("torch_patterns::lexsort")
 def _(info, in_dims, keys, dim=-1, *rest):
     every = [front(x, d, info.batch_size) for x, d in zip(keys, in_dims[0], strict=True)]
-    return _batched(lambda *args: _ops.lexsort(list(args[: len(every)]), *args[len(every) :]), every, dim, *rest)
+    scalars = every[0].dim() == 1
+    dim = behind_batch("lexsort", dim, every[0].dim() - 1)
+    order = _ops.lexsort([x.unsqueeze(1) for x in every] if scalars else every, dim, *rest)
+    return order.squeeze(1) if scalars else order, 0
 
 
 @torch.library.register_vmap("torch_patterns::segment_sort")

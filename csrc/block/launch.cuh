@@ -1,6 +1,8 @@
 // Launches that follow each other closely: one may begin while the launch before it, which allows that, still runs. It
 // prepares what it can by itself, then waits, and finds all that the other wrote.
 #pragma once
+#include <atomic>
+
 #include "core/context.h"
 #include "core/simt.h"
 
@@ -14,19 +16,46 @@ TP_DEVICE inline void allow_next_launch() {}
 TP_DEVICE inline void wait_for_launch_before() {}
 #endif
 
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
+// A number per device that is asked of the driver once. Devices beyond the table are asked again each time.
+class PerDevice {
+ public:
+  template <class F>
+  int get(F ask) {
+    int device = 0;
+    cudaGetDevice(&device);
+    if (device >= devices) return ask(device);
+    const int known = values_[device].load(std::memory_order_relaxed);
+    if (known) return known - 1;
+    const int value = ask(device);
+    values_[device].store(value + 1, std::memory_order_relaxed);  // 0 stands for unknown
+    return value;
+  }
+
+ private:
+  static constexpr int devices = 64;
+  std::atomic<int> values_[devices] = {};
+};
+
+template <cudaDeviceAttr attribute>
+int device_attribute() {
+  static PerDevice values;
+  return values.get([](int device) {
+    int value = 0;
+    cudaDeviceGetAttribute(&value, attribute, device);
+    return value;
+  });
 }
 
-// Whether a kernel is compiled for a machine with clusters and early launches: else it does not meet or wait there.
+// Whether a kernel is compiled for a machine with clusters and early launches: else it does not meet or wait there. The
+// same holds for all kernels of a signature, since all files are compiled for the same machines.
 template <class... Parameters>
 bool is_for_hopper(void (*kernel)(Parameters...)) {
-  cudaFuncAttributes compiled{};
-  cudaFuncGetAttributes(&compiled, kernel);
-  return compiled.ptxVersion >= 90;
+  static PerDevice values;
+  return values.get([&](int) {
+    cudaFuncAttributes compiled{};
+    cudaFuncGetAttributes(&compiled, kernel);
+    return int(compiled.ptxVersion >= 90);
+  });
 }
 
 // For a kernel each thread of which waits before it touches what another launch may have written, or may still read;

@@ -42,15 +42,20 @@ struct Axis {
 
 enum class Pass : int8_t { fprop, dgrad, wgrad };
 
+// How x and y lie in memory: map by map, or with the channels of a pixel side by side (PyTorch's channels_last). The
+// filters are [m, c / groups, p, q] in either case.
+enum class Layout : int8_t { nchw, nhwc };
+
 struct Args {
   Pass pass;
   DType dtype;
-  void* x;           // [n, c, rows.in, cols.in]; dgrad writes it
+  void* x;           // [n, c, rows.in, cols.in] in `layout`; dgrad writes it
   void* weight;      // [m, c / groups, rows.kernel, cols.kernel]; wgrad writes it
-  void* y;           // [n, m, rows.out, cols.out]; fprop writes it, to the others it is the gradient
+  void* y;           // [n, m, rows.out, cols.out] in `layout`; fprop writes it, to the others it is the gradient
   const void* bias;  // fprop: [m], or null
   int64_t n, c, m, groups;
   Axis rows, cols;
+  Layout layout = Layout::nchw;
 };
 
 #define TP_RUNGS "conv/rungs.def"

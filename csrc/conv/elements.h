@@ -14,6 +14,20 @@ struct Pointers {
   }
 };
 
+// How far apart neighbours are in memory, along each dimension of a batch of images.
+struct Strides {
+  int64_t image, channel, row, col;
+
+  Strides(Layout layout, int64_t channels, int64_t rows, int64_t cols)
+      : image(channels * rows * cols),
+        channel(layout == Layout::nchw ? rows * cols : 1),
+        row(layout == Layout::nchw ? cols : cols * channels),
+        col(layout == Layout::nchw ? 1 : channels) {}
+  TP_HD int64_t at(int64_t n, int64_t c, int64_t i, int64_t j) const {
+    return n * image + c * channel + i * row + j * col;
+  }
+};
+
 template <class T, class Array, class ConstArray>
 struct BoundElements;
 
@@ -24,6 +38,7 @@ struct Elements {
   const T* bias;
   int64_t n, c, m, groups, channels, maps;  // channels and maps of one group
   Axis rows, cols;
+  Strides x_strides, y_strides;
 
   explicit Elements(const Args& a)
       : x(static_cast<T*>(a.x)),
@@ -37,16 +52,16 @@ struct Elements {
         channels(a.c / a.groups),
         maps(a.m / a.groups),
         rows(a.rows),
-        cols(a.cols) {}
+        cols(a.cols),
+        x_strides(a.layout, a.c, a.rows.in, a.cols.in),
+        y_strides(a.layout, a.m, a.rows.out, a.cols.out) {}
 
   TP_HD int64_t taps() const { return rows.kernel * cols.kernel; }
   TP_HD int64_t weights() const { return m * channels * taps(); }
   TP_HD int64_t x_at(int64_t image, int64_t channel, int64_t i, int64_t j) const {
-    return ((image * c + channel) * rows.in + i) * cols.in + j;
+    return x_strides.at(image, channel, i, j);
   }
-  TP_HD int64_t y_at(int64_t image, int64_t map, int64_t h, int64_t w) const {
-    return ((image * m + map) * rows.out + h) * cols.out + w;
-  }
+  TP_HD int64_t y_at(int64_t image, int64_t map, int64_t h, int64_t w) const { return y_strides.at(image, map, h, w); }
   // Tap (p, q) of the filter from `channel` of the group to `map`.
   TP_HD int64_t weight_at(int64_t map, int64_t channel, int64_t p, int64_t q) const {
     return ((map * channels + channel) * rows.kernel + p) * cols.kernel + q;

@@ -10,6 +10,7 @@
 // batch. dgrad cuts dx into tiles and recomputes what neighbouring tiles share, so that every pixel of dx is finished
 // in one piece. The gradients of half types are products in float: their sums go on after the product, and are rounded
 // once.
+#include "conv/packed.h"
 #include "conv/unroll.h"
 
 namespace tp::conv {
@@ -128,15 +129,19 @@ void dgrad(const Elements<T>& e, Context& context) {
 
 void im2col_gemm(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
-    const Elements<typename decltype(type)::type> e(args);
-    switch (args.pass) {
-      case Pass::fprop:
-        return fprop(e, context);
-      case Pass::dgrad:
-        return dgrad(e, context);
-      case Pass::wgrad:
-        return wgrad(e, context);
-    }
+    using T = typename decltype(type)::type;
+    const auto run = [&](const Args& images) {
+      const Elements<T> e(images);
+      switch (args.pass) {
+        case Pass::fprop:
+          return fprop(e, context);
+        case Pass::dgrad:
+          return dgrad(e, context);
+        case Pass::wgrad:
+          return wgrad(e, context);
+      }
+    };
+    context.device.cuda ? run(args) : in_nchw<T>(args, context, run);
   });
 }
 

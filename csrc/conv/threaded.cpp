@@ -15,6 +15,7 @@
 #include "conv/threaded.h"
 
 #include "conv/accumulate.h"
+#include "conv/packed.h"
 
 namespace tp::conv {
 namespace {
@@ -220,15 +221,18 @@ void wgrad(const Elements<T>& e, Context& context) {
 
 void threaded(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
-    const Elements<typename decltype(type)::type> e(args);
-    switch (args.pass) {
-      case Pass::fprop:
-        return fprop(e, context);
-      case Pass::dgrad:
-        return dgrad(e, context);
-      case Pass::wgrad:
-        return wgrad(e, context);
-    }
+    using T = typename decltype(type)::type;
+    in_nchw<T>(args, context, [&](const Args& packed) {
+      const Elements<T> e(packed);
+      switch (args.pass) {
+        case Pass::fprop:
+          return fprop(e, context);
+        case Pass::dgrad:
+          return dgrad(e, context);
+        case Pass::wgrad:
+          return wgrad(e, context);
+      }
+    });
   });
 }
 

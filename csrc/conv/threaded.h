@@ -84,11 +84,11 @@ void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, 
 }
 
 // Where output o of a tile finds its tap k along one axis: o * step + k * tap.
-struct Layout {
+struct AxisLayout {
   int64_t step, tap, extent;
   bool dense;  // as in the image
 
-  Layout(const Axis& axis, int64_t outputs) {
+  AxisLayout(const Axis& axis, int64_t outputs) {
     const int64_t apart = (outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
     dense = apart <= outputs * axis.kernel;
     step = dense ? axis.stride : axis.kernel;
@@ -102,7 +102,7 @@ template <class T>
 struct Input {
   using A = acc_t<T>;
   const Elements<T>& e;
-  Layout rows, cols;
+  AxisLayout rows, cols;
   bool copied;
   int64_t pitch, channel, image;  // strides
   int64_t copy_size, table_size;
@@ -156,7 +156,7 @@ struct Input {
 
  private:
   // The input element at each place of the copy; -1 for padding, and for what no tap reads.
-  static void sources(const Axis& axis, const Layout& layout, int64_t first, int64_t outputs, int64_t* from) {
+  static void sources(const Axis& axis, const AxisLayout& layout, int64_t first, int64_t outputs, int64_t* from) {
     std::fill(from, from + layout.extent, -1);
     for (int64_t o = 0; o < outputs; ++o) {
       for (int64_t k = 0; k < axis.kernel; ++k) {

@@ -1,47 +1,13 @@
 // The kernels around the matrix product of im2col_gemm: they bring a tile of the problem into matrix form and back. A
 // column of every matrix is an output pixel of the tile.
-//
-// Each is one body, run by a thread an item through simt on CUDA, and on all threads of the CPU otherwise; a checked
-// session runs the simt form on the CPU too.
 #pragma once
 #include <algorithm>
 
+#include "conv/each.h"
 #include "conv/elements.h"
 #include "conv/tiles.h"
 
 namespace tp::conv {
-
-constexpr int unroll_threads = 256;
-
-template <class Body>
-struct Each {
-  Body body;
-  int64_t count;
-  const char* name;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto bound = body.bind(block);
-    for (int64_t first = block.index().x * unroll_threads; first < count; first += block.grid().x * unroll_threads) {
-      block.phase(name, [&](int t) {
-        if (first + t < count) bound(first + t);
-      });
-    }
-  }
-};
-
-// body.bind(block)(i) for every i in 0..count.
-template <class Body>
-void each(Context& context, const char* name, int64_t count, const Body& body) {
-  if (context.device.cuda || simt::session()) {
-    const int64_t blocks = min(ceil_div(count, int64_t(unroll_threads)), int64_t(2147483647));
-    return simt::launch(context, name, {blocks}, unroll_threads, 0, Each<Body>{body, count, name});
-  }
-  const auto bound = body.bind(Pointers{});
-  context.parallel_for(count, 1024, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) bound(i);
-  });
-}
 
 // The pixel of column `i` of a tile.
 struct Pixel {

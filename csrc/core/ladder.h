@@ -34,14 +34,15 @@ constexpr bool with_cuda = false;
 // The rung that `algorithm` names; an unknown or unavailable name is an error that lists what this device offers.
 template <class Ladder>
 const auto& find(const Ladder& ladder, const char* pattern, std::string_view algorithm, bool cuda) {
+  const auto offers = [&](const RungInfo& rung) { return cuda ? rung.cuda : rung.cpu; };
+  for (const auto& rung : ladder) {
+    if (offers(rung) && algorithm == rung.name) return rung;
+  }
   std::string offered;
   bool known = false;
   for (const auto& rung : ladder) {
-    const bool named = algorithm == rung.name;
-    known = known || named;
-    if (!(cuda ? rung.cuda : rung.cpu)) continue;
-    if (named) return rung;
-    offered += std::string(", ") + rung.name;
+    known = known || algorithm == rung.name;
+    if (offers(rung)) offered += std::string(", ") + rung.name;
   }
   const char* device = cuda ? "cuda" : "cpu";
   if (!known) {

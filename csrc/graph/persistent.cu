@@ -137,7 +137,7 @@ int cluster_size(Kernel kernel, cudaLaunchConfig_t config, int wanted, int& bloc
 // multiprocessors may be left in such. One block a multiprocessor: fewer meet at a barrier.
 template <class P>
 void launch(P p, Policy policy, int wanted, Context& context) {
-  int blocks = block::device_attribute(cudaDevAttrMultiProcessorCount);
+  int blocks = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const int64_t bytes =
       tp::max(warps * int64_t(sizeof(PullRoom)), Appender<P>::room_bytes + int64_t(sizeof(SoloRoom<P>)));
   const auto kernel = persistent_kernel<P>;

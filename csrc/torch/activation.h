@@ -1,17 +1,29 @@
 // What the operators share that apply an activation function.
 #pragma once
 #include "block/activation.h"
-#include "torch/glue.h"
+#include "torch/operator.h"
 
 namespace tp {
 
 Activation activation_of(const char* pattern, Str name);
 
-// torch_patterns::activation_backward
-Tensor call_activation_backward(const Tensor& grad, const Tensor& y, Str activation, Str algorithm);
+struct ActivationBackward {
+  static constexpr auto schema =
+      "activation_backward(Tensor grad, Tensor y, str activation, str algorithm=\"auto\") -> Tensor";
+  Tensor grad, y;
+  Str activation, algorithm;
 
-// The gradients of <into, activation_backward(grad, y)> for grad and for y.
-std::pair<Tensor, Tensor> activation_double_backward(const Tensor& into, const Tensor& grad, const Tensor& y,
-                                                     Str activation, Str algorithm);
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const { return pull(b.grad(), b); }
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 1 || curvature() != 0; }
+
+  // The gradients of <into, activation_backward(grad, y)> for grad and for y, as far as `b` wants its first two.
+  Tensors pull(const Tensor& into, const Backward& b) const;
+
+ private:
+  int curvature() const;
+};
 
 }  // namespace tp

@@ -1,46 +1,45 @@
-// avg_pool2d and its backward, which are transposes of each other: so every order of derivative is one of them.
-#include <torch/library.h>
-
-#include "torch/windows.h"
+// torch_patterns::avg_pool2d and its backward: checks, kernels, Meta, derivatives. They are linear, and transposes of
+// each other: a gradient is a call of the other one, a tangent of the same one.
+#include "torch/avg_pool2d.h"
 
 namespace tp {
 namespace {
 
-using c10::SymIntArrayRef;
 using pooling::Step;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
-constexpr const char *name = "avg_pool2d", *backward_name = "avg_pool2d_backward";
-Pattern pattern(name, pooling::ladder);
+constexpr const char *op_name = "avg_pool2d", *backward_name = "avg_pool2d_backward";
+Pattern pattern(op_name, pooling::ladder);
 
-Tensor call_forward(const Tensor& x, const Windows& w, Str algorithm) {
-  static const auto handle =
-      op<Tensor(const Tensor&, SymIntArrayRef, SymIntArrayRef, SymIntArrayRef, bool, bool, Str)>(name);
-  return handle.call(x, w.kernel, w.stride, w.padding, w.ceil_mode, w.count_include_pad, algorithm);
-}
+struct AvgPool2dBackward {
+  static constexpr auto schema =
+      "avg_pool2d_backward(Tensor grad, SymInt[2] input_size, SymInt[2] kernel_size, SymInt[2] stride=[], SymInt[2] "
+      "padding=0, bool ceil_mode=False, bool count_include_pad=True, str algorithm=\"auto\") -> Tensor";
+  Tensor grad;
+  Sizes input_size, kernel_size, stride, padding;
+  bool ceil_mode, count_include_pad;
+  Str algorithm;
 
-Tensor call_backward(const Tensor& grad, const SymPair& size, const Windows& w, Str algorithm) {
-  static const auto handle =
-      op<Tensor(const Tensor&, SymIntArrayRef, SymIntArrayRef, SymIntArrayRef, SymIntArrayRef, bool, bool, Str)>(
-          backward_name);
-  return handle.call(grad, size, w.kernel, w.stride, w.padding, w.ceil_mode, w.count_include_pad, algorithm);
-}
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t) const { return false; }
+};
 
-Windows windows_of(const char* op, SymIntArrayRef kernel, SymIntArrayRef stride, SymIntArrayRef padding, bool ceil_mode,
-                   bool count_include_pad) {
-  return {pair(op, "kernel_size", kernel),
-          pair(op, "stride", stride, kernel),
-          pair(op, "padding", padding),
+template <class Op>
+Windows windows_of(const char* name, const Op& op) {
+  return {pair(name, "kernel_size", op.kernel_size),
+          pair(name, "stride", op.stride, op.kernel_size),
+          pair(name, "padding", op.padding),
           {1, 1},
-          ceil_mode,
-          count_include_pad};
+          op.ceil_mode,
+          op.count_include_pad};
 }
 
 SymPair check_forward(const Tensor& x, const Windows& windows) {
-  check_maps(name, "x", x);
-  check_float(name, "x", x);
-  return count_windows(name, windows, maps_of(x));
+  check_maps(op_name, "x", x);
+  check_float(op_name, "x", x);
+  return count_windows(op_name, windows, maps_of(x));
 }
 
 void check_backward(const Tensor& grad, const SymPair& size, const Windows& windows) {
@@ -49,26 +48,24 @@ void check_backward(const Tensor& grad, const SymPair& size, const Windows& wind
   check_shape(backward_name, "grad", grad, count_windows(backward_name, windows, size));
 }
 
-// ---- kernels: CPU and CUDA alike
+}  // namespace
 
-Tensor forward_kernel(const Tensor& x, SymIntArrayRef kernel, SymIntArrayRef stride, SymIntArrayRef padding,
-                      bool ceil_mode, bool count_include_pad, Str algorithm) {
-  const Windows windows = windows_of(name, kernel, stride, padding, ceil_mode, count_include_pad);
+Tensor AvgPool2d::kernel() const {
+  const Windows windows = windows_of(op_name, *this);
   const SymPair outputs = check_forward(x, windows);
   const auto format = format_of(x);
   const Tensor in = x.contiguous(format);
   Tensor out = empty_maps(x, outputs, x.scalar_type());
-  auto args = pooling_args(name, in, format, windows, maps_of(x), outputs);
+  auto args = pooling_args(op_name, in, format, windows, maps_of(x), outputs);
   args.step = Step::average;
   args.x = in.const_data_ptr();
   args.y = out.mutable_data_ptr();
-  run(pooling::ladder, pooling::choose, name, algorithm, in, args);
+  run(pooling::ladder, pooling::choose, op_name, algorithm, in, args);
   return out;
 }
 
-Tensor backward_kernel(const Tensor& grad, SymIntArrayRef input_size, SymIntArrayRef kernel, SymIntArrayRef stride,
-                       SymIntArrayRef padding, bool ceil_mode, bool count_include_pad, Str algorithm) {
-  const Windows windows = windows_of(backward_name, kernel, stride, padding, ceil_mode, count_include_pad);
+Tensor AvgPool2dBackward::kernel() const {
+  const Windows windows = windows_of(backward_name, *this);
   const SymPair size = pair(backward_name, "input_size", input_size);
   check_backward(grad, size, windows);
   const auto format = format_of(grad);
@@ -82,102 +79,46 @@ Tensor backward_kernel(const Tensor& grad, SymIntArrayRef input_size, SymIntArra
   return out;
 }
 
-// ---- Meta
-
-Tensor forward_meta(const Tensor& x, SymIntArrayRef kernel, SymIntArrayRef stride, SymIntArrayRef padding,
-                    bool ceil_mode, bool count_include_pad, Str algorithm) {
-  const Windows windows = windows_of(name, kernel, stride, padding, ceil_mode, count_include_pad);
-  check_algorithm(pooling::ladder, name, algorithm);
+Tensor AvgPool2d::meta() const {
+  const Windows windows = windows_of(op_name, *this);
+  check_algorithm(pooling::ladder, op_name, algorithm);
   return empty_maps(x, check_forward(x, windows), x.scalar_type());
 }
 
-Tensor backward_meta(const Tensor& grad, SymIntArrayRef input_size, SymIntArrayRef kernel, SymIntArrayRef stride,
-                     SymIntArrayRef padding, bool ceil_mode, bool count_include_pad, Str algorithm) {
-  const Windows windows = windows_of(backward_name, kernel, stride, padding, ceil_mode, count_include_pad);
+Tensor AvgPool2dBackward::meta() const {
   const SymPair size = pair(backward_name, "input_size", input_size);
-  check_backward(grad, size, windows);
+  check_backward(grad, size, windows_of(backward_name, *this));
   check_algorithm(pooling::ladder, backward_name, algorithm);
   return empty_maps(grad, size, grad.scalar_type());
 }
 
-// ---- Autograd
+// ---- derivatives
 
-struct ForwardFunction : torch::autograd::Function<ForwardFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Windows& windows, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    check_maps(name, "x", x);
-    ctx->saved_data["size"] = SymIntArrayRef(maps_of(x));
-    ctx->saved_data["algorithm"] = algorithm;
-    windows.save(ctx->saved_data);
-    return call_forward(x, windows, algorithm);
-  }
+namespace {
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (!grads[0].defined()) return variable_list(3);
-    const auto& saved = ctx->saved_data;
-    const auto size = saved.at("size").toSymIntVector();
-    return {call_backward(grads[0], {size[0], size[1]}, Windows::load(saved), saved.at("algorithm").toStringRef()),
-            Tensor(), Tensor()};
-  }
-};
-
-struct BackwardFunction : torch::autograd::Function<BackwardFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& grad, const SymPair& size, const Windows& windows,
-                        std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->saved_data["algorithm"] = algorithm;
-    windows.save(ctx->saved_data);
-    return call_backward(grad, size, windows, algorithm);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (!grads[0].defined()) return variable_list(4);
-    const auto& saved = ctx->saved_data;
-    return {call_forward(grads[0], Windows::load(saved), saved.at("algorithm").toStringRef()), Tensor(), Tensor(),
-            Tensor()};
-  }
-};
-
-Tensor forward_autograd(const Tensor& x, SymIntArrayRef kernel, SymIntArrayRef stride, SymIntArrayRef padding,
-                        bool ceil_mode, bool count_include_pad, Str algorithm) {
-  const Windows windows = windows_of(name, kernel, stride, padding, ceil_mode, count_include_pad);
-  return ForwardFunction::apply(x, windows, std::string(algorithm));
+// Each with the windows of the other, or of its own kind.
+template <class Op>
+Tensor average(const Tensor& x, const Op& op) {
+  return call(AvgPool2d{x, op.kernel_size, op.stride, op.padding, op.ceil_mode, op.count_include_pad, op.algorithm});
 }
 
-Tensor backward_autograd(const Tensor& grad, SymIntArrayRef input_size, SymIntArrayRef kernel, SymIntArrayRef stride,
-                         SymIntArrayRef padding, bool ceil_mode, bool count_include_pad, Str algorithm) {
-  const Windows windows = windows_of(backward_name, kernel, stride, padding, ceil_mode, count_include_pad);
-  return BackwardFunction::apply(grad, pair(backward_name, "input_size", input_size), windows, std::string(algorithm));
-}
-
-void register_kernels(torch::Library& m) {
-  m.impl(name, &forward_kernel);
-  m.impl(backward_name, &backward_kernel);
-}
-
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def(
-      "avg_pool2d(Tensor x, SymInt[2] kernel_size, SymInt[2] stride=[], SymInt[2] padding=0, bool ceil_mode=False, "
-      "bool count_include_pad=True, str algorithm=\"auto\") -> Tensor",
-      tags);
-  m.def(
-      "avg_pool2d_backward(Tensor grad, SymInt[2] input_size, SymInt[2] kernel_size, SymInt[2] stride=[], "
-      "SymInt[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, str algorithm=\"auto\") -> Tensor",
-      tags);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl(name, &forward_meta);
-  m.impl(backward_name, &backward_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl(name, &forward_autograd);
-  m.impl(backward_name, &backward_autograd);
+template <class Op>
+Tensor spread(const Tensor& grad, const Sizes& size, const Op& op) {
+  return call(AvgPool2dBackward{grad, size, op.kernel_size, op.stride, op.padding, op.ceil_mode, op.count_include_pad,
+                                op.algorithm});
 }
 
 }  // namespace
+
+Tensors AvgPool2d::vjp(const Backward& b) const { return {spread(b.grad(), maps_of(b.sizes(0)), *this)}; }
+Tensors AvgPool2d::jvp(const Forward& f) const { return {average(f.tangent(), *this)}; }
+
+Tensors AvgPool2dBackward::vjp(const Backward& b) const { return {average(b.grad(), *this)}; }
+Tensors AvgPool2dBackward::jvp(const Forward& f) const { return {spread(f.tangent(), input_size, *this)}; }
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  define<AvgPool2d>(m);
+  define<AvgPool2dBackward>(m);
+}
+
 }  // namespace tp

@@ -1,19 +1,18 @@
-// torch_patterns::bfs_csr and bfs_batched: schema, checks, Meta. Levels and parents are integers: nothing here has a
-// gradient.
+// torch_patterns::bfs_csr and bfs_batched: checks, kernels, Meta. Levels and parents are integers: nothing here has a
+// derivative.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "graph/graph.h"
 #include "torch/index.h"
+#include "torch/sort.h"
 
 namespace tp {
 namespace {
 
-using c10::SymInt;
 using Results = std::tuple<Tensor, Tensor>;
 
 constexpr const char *single_name = "bfs_csr", *batched_name = "bfs_batched";
@@ -22,15 +21,27 @@ Pattern pattern("bfs", graph::ladder);
 struct Search {
   Tensor row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx;
   bool symmetric;
-  int64_t max_level;
+  SymInt max_level;
+  bool validate;
+  Str algorithm;
 };
 
-Search search_of(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
-                 const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx, bool symmetric,
-                 int64_t max_level) {
-  return {row_ptrs,  col_idx,  sources, in_row_ptrs.value_or(Tensor()), in_col_idx.value_or(Tensor()),
-          symmetric, max_level};
-}
+#define TP_SCHEMA                                                                                                 \
+  "(Tensor row_ptrs, Tensor col_idx, Tensor sources, Tensor? in_row_ptrs=None, Tensor? in_col_idx=None, bool "    \
+  "symmetric=False, SymInt max_level=-1, bool validate=False, str algorithm=\"auto\") -> (Tensor levels, Tensor " \
+  "parents)"
+struct Bfs : Search {
+  static constexpr auto schema = "bfs_csr" TP_SCHEMA;
+  Results kernel() const;
+  Results meta() const;
+};
+
+struct BfsBatched : Search {
+  static constexpr auto schema = "bfs_batched" TP_SCHEMA;
+  Results kernel() const;
+  Results meta() const;
+};
+#undef TP_SCHEMA
 
 // ---- checks: shapes, dtypes and devices, whatever the device
 
@@ -64,17 +75,19 @@ void check_search(const char* op, const Search& s) {
   TORCH_CHECK_TYPE(at::isIntegralType(s.sources.scalar_type(), false), op, ": sources must be integers, got ",
                    s.sources.scalar_type());
   check_same_device(op, {{"col_idx", &s.col_idx}, {"sources", &s.sources}});
-  TORCH_CHECK_VALUE(s.max_level >= -1, op, ": max_level must be -1 (any) or more, got ", s.max_level);
+  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(s.max_level.sym_ge(-1)), op, ": max_level must be -1 (any) or more, got ",
+                    s.max_level);
 }
 
-void check_single(const Search& s) {
+void check(const Bfs& s) {
   check_search(single_name, s);
   TORCH_CHECK_VALUE(s.sources.dim() <= 1, single_name, ": sources must be a scalar or have one dimension, got shape ",
                     s.sources.sym_sizes());
-  TORCH_CHECK_VALUE(s.sources.sym_numel() > 0, single_name, ": sources is empty; a search needs one source at least");
+  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(s.sources.sym_numel().sym_gt(0)), single_name,
+                    ": sources is empty; a search needs one source at least");
 }
 
-void check_batched(const Search& s) {
+void check(const BfsBatched& s) {
   check_search(batched_name, s);
   TORCH_CHECK_VALUE(s.sources.dim() == 1, batched_name, ": sources must have one dimension, got shape ",
                     s.sources.sym_sizes());
@@ -108,11 +121,7 @@ void check_transpose(const char* name, const Search& s) {
   const Tensor from = row_of_edges(s.row_ptrs), to = s.col_idx.to(at::kLong);
   const Tensor in_to = s.symmetric ? from : row_of_edges(s.in_row_ptrs);
   const Tensor in_from = s.symmetric ? to : s.in_col_idx.to(at::kLong);
-  const auto sorted = [](const Tensor& keys) {
-    static const auto sort =
-        op<Tensor(const Tensor&, int64_t, bool, int64_t, std::optional<int64_t>, Str)>("sort_keys");
-    return sort.call(keys, 0, false, 0, {}, "auto");
-  };
+  const auto sorted = [](const Tensor& keys) { return call(SortKeys{keys, 0, false, 0, {}, "auto"}); };
   const Tensor edges = sorted(from * vertices + to), in_edges = sorted(in_from * vertices + in_to);
   if (at::equal(edges, in_edges)) return;
   const Tensor place = edges.ne(in_edges).to(at::kByte).argmax();
@@ -126,13 +135,13 @@ void check_transpose(const char* name, const Search& s) {
 
 // The CPU looks at pointers and sources always, and at what an edge leads to where it is used; CUDA only if it is to
 // `validate`.
-void check_values(const char* op, const Search& s, bool validate) {
+void check_values(const char* op, const Search& s) {
   const int64_t edges = s.col_idx.size(0), vertices = s.row_ptrs.size(0) - 1;
-  if (validate) refuse_capture((std::string(op) + ": validate=True").c_str(), s.col_idx);
-  check_offset_values(op, {"row_ptrs", s.row_ptrs}, edges, validate);
-  if (s.in_row_ptrs.defined()) check_offset_values(op, {"in_row_ptrs", s.in_row_ptrs}, edges, validate);
-  if (validate || s.sources.is_cpu()) check_vertices(op, {"sources", s.sources}, vertices);
-  if (!validate) return;
+  if (s.validate) refuse_capture((std::string(op) + ": validate=True").c_str(), s.col_idx);
+  check_offset_values(op, {"row_ptrs", s.row_ptrs}, edges, s.validate);
+  if (s.in_row_ptrs.defined()) check_offset_values(op, {"in_row_ptrs", s.in_row_ptrs}, edges, s.validate);
+  if (s.validate || s.sources.is_cpu()) check_vertices(op, {"sources", s.sources}, vertices);
+  if (!s.validate) return;
   check_vertices(op, {"col_idx", s.col_idx}, vertices);
   if (s.in_col_idx.defined()) check_vertices(op, {"in_col_idx", s.in_col_idx}, vertices);
   if (s.symmetric || s.in_col_idx.defined()) check_transpose(op, s);
@@ -166,7 +175,7 @@ void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor&
 }
 
 // `searches` of them, from as many equal parts of the sources.
-Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRef shape, Str algorithm) {
+Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRef shape) {
   const Tensor ids = s.col_idx.contiguous(), in_ids = s.in_col_idx.defined() ? s.in_col_idx.contiguous() : Tensor();
   const auto rows_of = [&](const Tensor& row_ptrs) {
     const bool widens = ids.scalar_type() == at::kLong || s.row_ptrs.scalar_type() == at::kLong;
@@ -185,76 +194,50 @@ Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRe
   args.long_ids = ids.scalar_type() == at::kLong;
   args.vertices = rows.size(0) - 1;
   args.edges = ids.size(0);
-  args.max_level = s.max_level < 0 ? std::numeric_limits<int32_t>::max() : s.max_level;
+  const int64_t max_level = s.max_level.expect_int();
+  constexpr int64_t highest = std::numeric_limits<int32_t>::max();  // of levels that the results can hold
+  args.max_level = max_level < 0 ? highest : std::min(max_level, highest);
   args.num_sources = searches > 0 ? sources.numel() / searches : 0;
   args.searches = searches;
   args.sources = sources.const_data_ptr<int64_t>();
   args.levels = levels.mutable_data_ptr<int32_t>();
   args.parents = parents.mutable_data_ptr();
-  run_searches(op, args, algorithm, ids);
+  run_searches(op, args, s.algorithm, ids);
   return {levels, parents};
 }
 
-Results single_kernel(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
-                      const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx, bool symmetric,
-                      int64_t max_level, bool validate, Str algorithm) {
-  const Search s = search_of(row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx, symmetric, max_level);
-  check_single(s);
-  check_values(single_name, s, validate);
-  return search(single_name, s, 1, {row_ptrs.size(0) - 1}, algorithm);
-}
-
-Results batched_kernel(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
-                       const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx,
-                       bool symmetric, int64_t max_level, bool validate, Str algorithm) {
-  const Search s = search_of(row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx, symmetric, max_level);
-  check_batched(s);
-  check_values(batched_name, s, validate);
-  const int64_t searches = sources.size(0);
-  return search(batched_name, s, searches, {searches, row_ptrs.size(0) - 1}, algorithm);
-}
-
-// ---- Meta
-
-Results empty_results(const Tensor& col_idx, c10::SymIntArrayRef shape) {
+Results empty_results(const Tensor& col_idx, SymIntArrayRef shape) {
   return {at::empty_symint(shape, col_idx.options().dtype(at::kInt)), at::empty_symint(shape, col_idx.options())};
 }
 
-Results single_meta(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
-                    const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx, bool symmetric,
-                    int64_t max_level, bool, Str algorithm) {
-  check_single(search_of(row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx, symmetric, max_level));
+Results Bfs::kernel() const {
+  check(*this);
+  check_values(single_name, *this);
+  return search(single_name, *this, 1, {row_ptrs.size(0) - 1});
+}
+
+Results Bfs::meta() const {
+  check(*this);
   check_algorithm(graph::ladder, single_name, algorithm);
   return empty_results(col_idx, {row_ptrs.sym_size(0) - 1});
 }
 
-Results batched_meta(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& sources,
-                     const std::optional<Tensor>& in_row_ptrs, const std::optional<Tensor>& in_col_idx, bool symmetric,
-                     int64_t max_level, bool, Str algorithm) {
-  check_batched(search_of(row_ptrs, col_idx, sources, in_row_ptrs, in_col_idx, symmetric, max_level));
+Results BfsBatched::kernel() const {
+  check(*this);
+  check_values(batched_name, *this);
+  const int64_t searches = sources.size(0);
+  return search(batched_name, *this, searches, {searches, row_ptrs.size(0) - 1});
+}
+
+Results BfsBatched::meta() const {
+  check(*this);
   check_algorithm(graph::ladder, batched_name, algorithm);
   return empty_results(col_idx, {sources.sym_size(0), row_ptrs.sym_size(0) - 1});
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl(single_name, &single_kernel);
-  m.impl(batched_name, &batched_kernel);
-}
-
-#define TP_SCHEMA                                                                                              \
-  "(Tensor row_ptrs, Tensor col_idx, Tensor sources, Tensor? in_row_ptrs=None, Tensor? in_col_idx=None, bool " \
-  "symmetric=False, int max_level=-1, bool validate=False, str algorithm=\"auto\") -> (Tensor levels, Tensor parents)"
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("bfs_csr" TP_SCHEMA, tags);
-  m.def("bfs_batched" TP_SCHEMA, tags);
-}
-#undef TP_SCHEMA
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl(single_name, &single_meta);
-  m.impl(batched_name, &batched_meta);
+  define<Bfs>(m);
+  define<BfsBatched>(m);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // Checks that several operators need.
 #pragma once
-#include "torch/glue.h"
+#include "torch/operator.h"
 
 namespace tp {
+
+using Sizes = std::vector<SymInt>;
 
 struct Named {
   const char* name;
@@ -20,6 +22,18 @@ inline void check_floats(const char* op, std::initializer_list<Named> tensors) {
     TORCH_CHECK_TYPE(t.tensor.scalar_type() == first.tensor.scalar_type(), op, ": ", first.name, " is ",
                      first.tensor.scalar_type(), ", ", t.name, " is ", t.tensor.scalar_type());
   }
+}
+
+inline void check_float(const char* op, const char* name, const Tensor& x) {
+  TORCH_CHECK_TYPE(x.is_floating_point(), op, ": ", name, " must be floating point, got ", x.scalar_type());
+  dtype_of_tensor(op, x);
+}
+
+// Whether two shapes are the same, as something that TORCH_SYM_CHECK can put off until sizes are known.
+inline c10::SymBool same_sizes(SymIntArrayRef a, SymIntArrayRef b) {
+  c10::SymBool same(a.size() == b.size());
+  for (size_t d = 0; d < a.size() && d < b.size(); ++d) same = same.sym_and(a[d].sym_eq(b[d]));
+  return same;
 }
 
 }  // namespace tp

@@ -1,48 +1,25 @@
-// torch_patterns::compact, compact_padded and compact_backward: schema, checks, Meta, Autograd.
+// torch_patterns::compact, compact_padded and compact_backward: checks, kernels, Meta, derivatives.
 //
-// At a given mask both are linear, and compact_backward, which puts packed rows back where the mask is true, is the
-// transpose of either; its own transpose is compact_padded, cut to the rows that there are. So every order of
-// derivative is one of the three. Only compact waits for the device, which alone knows how many rows are kept: its
-// Meta kernel, with a size that nobody knows, is in Python.
-#include "compact/compact.h"
+// At a given mask all three are linear, so that forward mode applies them to the tangents. compact_backward, which puts
+// packed rows back where the mask is true, is the transpose of either compaction; its own transpose is compact_padded,
+// cut to the rows that there are. So every order of derivative is one of these. Only compact waits for the device,
+// which alone knows how many rows are kept: its Meta kernel, with a size that nobody knows, is in Python.
+#include "torch/compact.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
 
-#include <cmath>
 #include <cstring>
-#include <limits>
 
-#include "torch/glue.h"
+#include "compact/compact.h"
 
 namespace tp {
 namespace {
 
-using c10::SymInt;
 using compact::Step;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
-constexpr const char *name = "compact", *padded_name = "compact_padded", *backward_name = "compact_backward";
-Pattern pattern(name, compact::ladder);
-
-Tensor call_compact(const Tensor& x, const Tensor& mask, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, Str)>(name);
-  return handle.call(x, mask, algorithm);
-}
-
-std::tuple<Tensor, Tensor> call_padded(const Tensor& x, const Tensor& mask, const at::Scalar& fill, Str algorithm) {
-  static const auto handle =
-      op<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const at::Scalar&, Str)>(padded_name);
-  return handle.call(x, mask, fill, algorithm);
-}
-
-Tensor call_backward(const Tensor& grad, const Tensor& mask, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, Str)>(backward_name);
-  return handle.call(grad, mask, algorithm);
-}
+constexpr const char *compact_name = "compact", *padded_name = "compact_padded", *backward_name = "compact_backward";
+Pattern pattern(compact_name, compact::ladder);
 
 void check_mask(const char* op, const char* other_name, const Tensor& other, const Tensor& mask) {
   dtype_of_tensor(op, other);
@@ -52,9 +29,10 @@ void check_mask(const char* op, const char* other_name, const Tensor& other, con
 
 void check_pack(const char* op, const Tensor& x, const Tensor& mask) {
   check_mask(op, "x", x, mask);
-  TORCH_CHECK(mask.dim() <= x.dim() && mask.sym_sizes() == x.sym_sizes().slice(0, size_t(mask.dim())), op,
-              ": mask must have the shape of x or of its leading dimensions, got ", mask.sym_sizes(), " for x ",
-              x.sym_sizes());
+  const size_t led = size_t(std::min(mask.dim(), x.dim()));
+  TORCH_SYM_CHECK(sym_equals(mask.sym_sizes(), x.sym_sizes().slice(0, led)), op,
+                  ": mask must have the shape of x or of its leading dimensions, got ", mask.sym_sizes(), " for x ",
+                  x.sym_sizes());
 }
 
 void check_unpack(const Tensor& grad, const Tensor& mask) {
@@ -70,37 +48,18 @@ std::vector<Size> shape_of(std::vector<Size> first, c10::ArrayRef<Size> sizes, i
   return first;
 }
 
-// Integers hold whole numbers of their range, float dtypes every real number that does not round to infinity; as bool,
-// every number but 0 is true.
-void check_fill(const at::Scalar& fill, at::ScalarType dtype) {
-  bool fits = !fill.isComplex();
-  if (fits && at::isIntegralType(dtype, /*includeBool=*/false)) {
-    const bool whole = !fill.isFloatingPoint() || (std::trunc(fill.toDouble()) == fill.toDouble() &&
-                                                   std::abs(fill.toDouble()) < 9223372036854775808.0);
-    fits = whole;
-    if (whole) {
-      const int64_t value = fill.isFloatingPoint() ? int64_t(fill.toDouble()) : fill.toLong();
-      AT_DISPATCH_INTEGRAL_TYPES(dtype, "compact_padded", [&] {
-        fits = value >= int64_t(std::numeric_limits<scalar_t>::lowest()) &&
-               value <= int64_t(std::numeric_limits<scalar_t>::max());
-      });
-    }
-  } else if (fits && dtype != at::kBool) {
-    const double value = fill.toDouble();
-    AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "compact_padded",
-                                    [&] { fits = !std::isfinite(value) || std::isfinite(double(scalar_t(value))); });
-  }
-  TORCH_CHECK(fits, padded_name, ": fill ", fill, " is no value of ", dtype, ", the dtype of x");
-}
-
 // ---- kernels: CPU and CUDA alike
 
-// The element, repeated to 8 bytes.
+// The element, repeated to 8 bytes; an error if the dtype cannot hold it, floats but for rounding, bool but for truth.
 uint64_t fill_bits(const at::Scalar& fill, at::ScalarType dtype) {
-  const Tensor one = at::full({}, fill, at::TensorOptions().dtype(dtype));
-  const auto size = size_t(one.element_size());
   uint64_t bits = 0;
-  for (size_t i = 0; i < 8; i += size) std::memcpy(reinterpret_cast<char*>(&bits) + i, one.const_data_ptr(), size);
+  AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, dtype, padded_name, [&] {
+    const auto value = fill.to<scalar_t>();
+    constexpr bool is_exact = std::is_integral_v<scalar_t> && !std::is_same_v<scalar_t, bool>;
+    TORCH_CHECK(!is_exact || double(value) == fill.toDouble(), padded_name, ": fill ", fill, " cannot be converted to ",
+                dtype, " without a change");
+    for (size_t i = 0; i < 8; i += sizeof value) std::memcpy(reinterpret_cast<char*>(&bits) + i, &value, sizeof value);
+  });
   return bits;
 }
 
@@ -121,9 +80,26 @@ compact::Args compact_args(Step step, const Tensor& mask, const Tensor& x, int64
   return args;
 }
 
-std::tuple<Tensor, Tensor> padded_kernel(const Tensor& x, const Tensor& mask, const at::Scalar& fill, Str algorithm) {
+}  // namespace
+
+Tensor Compact::kernel() const {
+  check_pack(compact_name, x, mask);
+  refuse_capture((std::string(compact_name) + ": algorithm '" + std::string(algorithm) + "'").c_str(), x);
+  const Tensor in = contiguous(x), keeps = mask.contiguous(), count = at::empty({}, in.options().dtype(at::kLong));
+  compact::Args args = compact_args(Step::count, keeps, in, mask.dim());
+  args.count = count.mutable_data_ptr<int64_t>();
+  run(compact::ladder, compact::choose, compact_name, algorithm, in, args);
+  args.step = Step::pack;
+  args.count = nullptr;
+  args.packed = count.item<int64_t>();
+  Tensor out = empty_result(shape_of({args.packed}, in.sizes(), mask.dim()), in.options());
+  args.out = out.mutable_data_ptr();
+  if (out.numel() > 0) run(compact::ladder, compact::choose, compact_name, algorithm, in, args);
+  return out;
+}
+
+std::tuple<Tensor, Tensor> CompactPadded::kernel() const {
   check_pack(padded_name, x, mask);
-  check_fill(fill, x.scalar_type());
   const Tensor in = contiguous(x), keeps = mask.contiguous();
   Tensor out = empty_result(in.sizes(), in.options()), count = at::empty({}, in.options().dtype(at::kLong));
   compact::Args args = compact_args(Step::pack, keeps, in, mask.dim());
@@ -135,23 +111,14 @@ std::tuple<Tensor, Tensor> padded_kernel(const Tensor& x, const Tensor& mask, co
   return {out, count};
 }
 
-Tensor compact_kernel(const Tensor& x, const Tensor& mask, Str algorithm) {
-  check_pack(name, x, mask);
-  refuse_capture((std::string(name) + ": algorithm '" + std::string(algorithm) + "'").c_str(), x);
-  const Tensor in = contiguous(x), keeps = mask.contiguous(), count = at::empty({}, in.options().dtype(at::kLong));
-  compact::Args args = compact_args(Step::count, keeps, in, mask.dim());
-  args.count = count.mutable_data_ptr<int64_t>();
-  run(compact::ladder, compact::choose, name, algorithm, in, args);
-  args.step = Step::pack;
-  args.count = nullptr;
-  args.packed = count.item<int64_t>();
-  Tensor out = empty_result(shape_of({args.packed}, in.sizes(), mask.dim()), in.options());
-  args.out = out.mutable_data_ptr();
-  if (out.numel() > 0) run(compact::ladder, compact::choose, name, algorithm, in, args);
-  return out;
+std::tuple<Tensor, Tensor> CompactPadded::meta() const {
+  check_pack(padded_name, x, mask);
+  check_algorithm(compact::ladder, padded_name, algorithm);
+  if (!fill.isSymbolic()) fill_bits(fill, x.scalar_type());
+  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty({}, x.options().dtype(at::kLong))};
 }
 
-Tensor backward_kernel(const Tensor& grad, const Tensor& mask, Str algorithm) {
+Tensor CompactBackward::kernel() const {
   check_unpack(grad, mask);
   const Tensor in = grad.contiguous(), keeps = mask.contiguous();
   Tensor out = empty_result(shape_of(mask.sizes().vec(), in.sizes(), 1), in.options());
@@ -162,126 +129,52 @@ Tensor backward_kernel(const Tensor& grad, const Tensor& mask, Str algorithm) {
   return out;
 }
 
-// ---- Meta
-
-std::tuple<Tensor, Tensor> padded_meta(const Tensor& x, const Tensor& mask, const at::Scalar& fill, Str algorithm) {
-  check_pack(padded_name, x, mask);
-  check_fill(fill, x.scalar_type());
-  check_algorithm(compact::ladder, padded_name, algorithm);
-  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty({}, x.options().dtype(at::kLong))};
-}
-
-Tensor backward_meta(const Tensor& grad, const Tensor& mask, Str algorithm) {
+Tensor CompactBackward::meta() const {
   check_unpack(grad, mask);
   check_algorithm(compact::ladder, backward_name, algorithm);
   return at::empty_symint(shape_of(mask.sym_sizes().vec(), grad.sym_sizes(), 1), grad.options());
 }
 
-// ---- Autograd
+// ---- derivatives
 
-struct CompactFunction : torch::autograd::Function<CompactFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& mask, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({mask});
-    ctx->saved_data["algorithm"] = algorithm;
-    return call_compact(x, mask, algorithm);
-  }
+namespace {
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    variable_list result(3);
-    const Tensor mask = ctx->get_saved_variables()[0];
-    if (grads[0].defined()) {
-      result[0] = call_backward(grads[0], mask, ctx->saved_data.at("algorithm").toStringRef());
-    }
-    return result;
-  }
-};
-
-struct PaddedFunction : torch::autograd::Function<PaddedFunction> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& x, const Tensor& mask, const at::Scalar& fill,
-                               std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    const auto [values, count] = call_padded(x, mask, fill, algorithm);
-    ctx->mark_non_differentiable({count});
-    ctx->save_for_backward({mask});
-    ctx->saved_data["algorithm"] = algorithm;
-    return {values, count};
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    variable_list result(4);
-    const Tensor mask = ctx->get_saved_variables()[0], &g = grads[0];
-    if (g.defined()) {
-      const Tensor rows = g.reshape_symint(shape_of({mask.sym_numel()}, g.sym_sizes(), mask.dim()));
-      result[0] = call_backward(rows, mask, ctx->saved_data.at("algorithm").toStringRef());
-    }
-    return result;
-  }
-};
-
-struct BackwardFunction : torch::autograd::Function<BackwardFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& mask, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({mask});
-    ctx->saved_data["algorithm"] = algorithm;
-    ctx->saved_data["rows"] = grad.sym_size(0);
-    return call_backward(grad, mask, algorithm);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    variable_list result(3);
-    if (!grads[0].defined()) return result;
-    const Tensor mask = ctx->get_saved_variables()[0];
-    const Tensor packed = std::get<0>(call_padded(grads[0], mask, 0, ctx->saved_data.at("algorithm").toStringRef()));
-    const Tensor rows = packed.reshape_symint(shape_of({mask.sym_numel()}, packed.sym_sizes(), mask.dim()));
-    const SymInt given = ctx->saved_data.at("rows").toSymInt(), most = rows.sym_size(0);
-    result[0] = given <= most ? rows.narrow_symint(0, 0, given)
-                              : at::cat({rows, rows.new_zeros_symint(shape_of({given - most}, rows.sym_sizes(), 1))});
-    return result;
-  }
-};
-
-Tensor compact_autograd(const Tensor& x, const Tensor& mask, Str algorithm) {
-  return CompactFunction::apply(x, mask, std::string(algorithm));
+// x as rows, one per element of the mask.
+Tensor rows_of(const Tensor& x, const Tensor& mask) {
+  return x.reshape_symint(shape_of({mask.sym_numel()}, x.sym_sizes(), mask.dim()));
 }
 
-std::tuple<Tensor, Tensor> padded_autograd(const Tensor& x, const Tensor& mask, const at::Scalar& fill, Str algorithm) {
-  const auto result = PaddedFunction::apply(x, mask, fill, std::string(algorithm));
-  return {result[0], result[1]};
-}
-
-Tensor backward_autograd(const Tensor& grad, const Tensor& mask, Str algorithm) {
-  check_unpack(grad, mask);
-  return BackwardFunction::apply(grad, mask, std::string(algorithm));
-}
-
-void register_kernels(torch::Library& m) {
-  m.impl(name, &compact_kernel);
-  m.impl(padded_name, &padded_kernel);
-  m.impl(backward_name, &backward_kernel);
-}
-
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("compact(Tensor x, Tensor mask, str algorithm=\"auto\") -> Tensor",
-        {at::Tag::pt2_compliant_tag, at::Tag::dynamic_output_shape});
-  m.def("compact_padded(Tensor x, Tensor mask, Scalar fill=0, str algorithm=\"auto\") -> (Tensor, Tensor)", tags);
-  m.def("compact_backward(Tensor grad, Tensor mask, str algorithm=\"auto\") -> Tensor", tags);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl(padded_name, &padded_meta);
-  m.impl(backward_name, &backward_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl(name, &compact_autograd);
-  m.impl(padded_name, &padded_autograd);
-  m.impl(backward_name, &backward_autograd);
+// The rows of x that the mask keeps, then zeros: `count` rows in all.
+Tensor pack(const Tensor& x, const Tensor& mask, const SymInt& count, Str algorithm) {
+  const Tensor rows = rows_of(std::get<0>(call(CompactPadded{x, mask, 0, algorithm})), mask);
+  const SymInt most = rows.sym_size(0);
+  if (!TORCH_GUARD_OR_FALSE(count.sym_gt(most))) return rows.narrow_symint(0, 0, count);
+  return at::cat({rows, at::zeros_symint(shape_of({count - most}, rows.sym_sizes(), 1), rows.options())});
 }
 
 }  // namespace
+
+Tensors Compact::vjp(const Backward& b) const { return {call(CompactBackward{b.grad(), mask, algorithm})}; }
+
+// Not by compact: the number of rows is known, and must not become another unknown one.
+Tensors Compact::jvp(const Forward& f) const { return {pack(f.tangent(), mask, f.output().sym_size(0), algorithm)}; }
+
+Tensors CompactPadded::vjp(const Backward& b) const {
+  return {call(CompactBackward{rows_of(b.grad(), mask), mask, algorithm})};
+}
+
+Tensors CompactPadded::jvp(const Forward& f) const {
+  return {std::get<0>(call(CompactPadded{f.tangent(), mask, 0, algorithm}))};
+}
+
+Tensors CompactBackward::vjp(const Backward& b) const { return {pack(b.grad(), mask, b.sizes(0)[0], algorithm)}; }
+
+Tensors CompactBackward::jvp(const Forward& f) const { return {call(CompactBackward{f.tangent(), mask, algorithm})}; }
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  define<Compact>(m);
+  define<CompactPadded>(m);
+  define<CompactBackward>(m);
+}
+
 }  // namespace tp

@@ -1,63 +1,82 @@
-// torch_patterns::conv2d, conv2d_dgrad, conv2d_wgrad: schema, checks, Meta, Autograd, Autocast.
+// torch_patterns::conv2d, conv2d_dgrad, conv2d_wgrad: checks, kernels, Meta, derivatives.
 //
-// The convolution is linear in the input and in the filters, and dgrad and wgrad are its transposes. So each operator's
-// gradients are calls of the other two, and every order of derivative exists. The gradient of the bias is a plain sum.
+// The convolution is linear in the input and in the filters, and dgrad and wgrad are its transposes. So the gradients
+// of each operator are calls of the other two, its tangent is a call of itself for each argument that has one, and
+// every order of derivative exists in both modes. The gradient of the bias is a plain sum.
 #include "conv/conv.h"
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
 
-#include "torch/glue.h"
+#include "torch/checks.h"
+#include "torch/gradient.h"
+#include "torch/reduce.h"
 
 namespace tp {
 namespace {
 
-using c10::SymInt;
-using c10::SymIntArrayRef;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using OptionalTensor = std::optional<Tensor>;
-using Sizes = std::vector<SymInt>;
 using conv::Pass;
 
 Pattern conv_pattern("conv2d", conv::ladder);
 
-// How the filters move over the input, and who computes it.
+// How the filters move over the input, and who computes it: what the arguments of all three operators end with.
 struct Window {
-  Sizes stride, padding, dilation;
-  SymInt groups;
-  std::string algorithm;
-
-  Window(SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Str algorithm)
-      : stride(stride.vec()),
-        padding(padding.vec()),
-        dilation(dilation.vec()),
-        groups(std::move(groups)),
-        algorithm(algorithm) {}
+  const Sizes &stride, &padding, &dilation;
+  const SymInt& groups;
+  Str algorithm;
 };
 
-// ---- calls through the dispatcher
+#define TP_WINDOW                                                                                               \
+  "SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1, str algorithm=\"auto\") -> " \
+  "Tensor"
 
-Tensor conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const Window& w) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, const OptionalTensor&, SymIntArrayRef,
-                                       SymIntArrayRef, SymIntArrayRef, SymInt, Str)>("conv2d");
-  return handle.call(x, weight, bias, w.stride, w.padding, w.dilation, w.groups, w.algorithm);
-}
+struct Conv2d {
+  static constexpr auto schema = "conv2d(Tensor x, Tensor weight, Tensor? bias=None, " TP_WINDOW;
+  Tensor x, weight;
+  OptionalTensor bias;
+  Sizes stride, padding, dilation;
+  SymInt groups;
+  Str algorithm;
 
-using Gradient = Tensor(const Tensor&, const Tensor&, SymIntArrayRef, SymIntArrayRef, SymIntArrayRef, SymIntArrayRef,
-                        SymInt, Str);
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input != 2; }
+  Autocast autocast() const { return Autocast::lower; }
+  Window window() const { return {stride, padding, dilation, groups, algorithm}; }
+};
 
-Tensor conv2d_dgrad(const Tensor& grad, const Tensor& weight, SymIntArrayRef input_size, const Window& w) {
-  static const auto handle = op<Gradient>("conv2d_dgrad");
-  return handle.call(grad, weight, input_size, w.stride, w.padding, w.dilation, w.groups, w.algorithm);
-}
+struct Conv2dDgrad {
+  static constexpr auto schema = "conv2d_dgrad(Tensor grad, Tensor weight, SymInt[] input_size, " TP_WINDOW;
+  Tensor grad, weight;
+  Sizes input_size, stride, padding, dilation;
+  SymInt groups;
+  Str algorithm;
 
-Tensor conv2d_wgrad(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_size, const Window& w) {
-  static const auto handle = op<Gradient>("conv2d_wgrad");
-  return handle.call(grad, x, kernel_size, w.stride, w.padding, w.dilation, w.groups, w.algorithm);
-}
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  Autocast autocast() const { return Autocast::lower; }
+  Window window() const { return {stride, padding, dilation, groups, algorithm}; }
+};
+
+struct Conv2dWgrad {
+  static constexpr auto schema = "conv2d_wgrad(Tensor grad, Tensor x, SymInt[2] kernel_size, " TP_WINDOW;
+  Tensor grad, x;
+  Sizes kernel_size, stride, padding, dilation;
+  SymInt groups;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  Autocast autocast() const { return Autocast::lower; }
+  Window window() const { return {stride, padding, dilation, groups, algorithm}; }
+};
+
+#undef TP_WINDOW
 
 // ---- checks: the same for kernels and Meta
 
@@ -178,16 +197,21 @@ conv::Axis axis(const Problem& p, const Window& w, size_t i) {
           w.stride[i].expect_int(), w.padding[i].expect_int(), w.dilation[i].expect_int()};
 }
 
-// Runs a pass; the one of x, weight and y that it writes is undefined and comes back contiguous.
+// Runs a pass; the one of x, weight and y that it writes is undefined and comes back, an image in the memory format of
+// the one that was read, filters contiguous.
 Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, Tensor x, Tensor weight, Tensor y,
                 Tensor bias) {
   Tensor& written = pass == Pass::fprop ? y : pass == Pass::dgrad ? x : weight;
   const Tensor& read = pass == Pass::fprop ? x : y;
-  written = at::empty_symint(pass == Pass::fprop ? p.y : pass == Pass::dgrad ? p.x : p.weight, read.options());
+  const at::MemoryFormat format =
+      pass == Pass::wgrad && format_of(x) != format_of(y) ? at::MemoryFormat::Contiguous : format_of(read);
+  written = pass == Pass::wgrad ? at::empty_symint(p.weight, read.options())
+                                : empty_images(pass == Pass::fprop ? p.y : p.x, read);
   if (written.numel() == 0 || read.numel() == 0) check_algorithm(conv::ladder, name, w.algorithm);
   if (written.numel() == 0) return written;
   if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // no gradient flows
-  for (Tensor* t : {&x, &weight, &y, &bias}) {
+  for (Tensor* images : {&x, &y}) *images = images->contiguous(format);
+  for (Tensor* t : {&weight, &bias}) {
     if (t->defined()) *t = t->contiguous();
   }
   // The rung writes only what its pass writes.
@@ -203,211 +227,118 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                         p.y[1].expect_int(),
                         w.groups.expect_int(),
                         axis(p, w, 0),
-                        axis(p, w, 1)};
+                        axis(p, w, 1),
+                        format == at::MemoryFormat::Contiguous ? conv::Layout::nchw : conv::Layout::nhwc};
   run(conv::ladder, conv::choose, name, w.algorithm, read, args);
   return written;
 }
 
-// `result`, contiguous, in the memory format that Meta promised.
-Tensor as_images(const Tensor& result, const Tensor& like) {
-  if (format_of(like) == at::MemoryFormat::Contiguous) return result;
-  return empty_images(result.sym_sizes(), like).copy_(result);
+}  // namespace
+
+Tensor Conv2d::kernel() const {
+  const Problem p = check_conv2d(x, weight, bias, window());
+  return run_pass("conv2d", Pass::fprop, p, window(), x, weight, {}, bias.value_or(Tensor()));
 }
 
-#define TP_WINDOW SymIntArrayRef stride, SymIntArrayRef padding, SymIntArrayRef dilation, SymInt groups, Str algorithm
-
-Tensor conv2d_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, TP_WINDOW) {
-  const Window w(stride, padding, dilation, groups, algorithm);
-  const Problem p = check_conv2d(x, weight, bias, w);
-  return as_images(run_pass("conv2d", Pass::fprop, p, w, x, weight, {}, bias.value_or(Tensor())), x);
+Tensor Conv2dDgrad::kernel() const {
+  const Problem p = check_dgrad(grad, weight, input_size, window());
+  return run_pass("conv2d_dgrad", Pass::dgrad, p, window(), {}, weight, grad, {});
 }
 
-Tensor dgrad_kernel(const Tensor& grad, const Tensor& weight, SymIntArrayRef input_size, TP_WINDOW) {
-  const Window w(stride, padding, dilation, groups, algorithm);
-  const Problem p = check_dgrad(grad, weight, input_size, w);
-  return as_images(run_pass("conv2d_dgrad", Pass::dgrad, p, w, {}, weight, grad, {}), grad);
+Tensor Conv2dWgrad::kernel() const {
+  const Problem p = check_wgrad(grad, x, kernel_size, window());
+  return run_pass("conv2d_wgrad", Pass::wgrad, p, window(), x, {}, grad, {});
 }
 
-Tensor wgrad_kernel(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_size, TP_WINDOW) {
-  const Window w(stride, padding, dilation, groups, algorithm);
-  return run_pass("conv2d_wgrad", Pass::wgrad, check_wgrad(grad, x, kernel_size, w), w, x, {}, grad, {});
-}
-
-Tensor conv2d_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, TP_WINDOW) {
+Tensor Conv2d::meta() const {
   check_algorithm(conv::ladder, "conv2d", algorithm);
-  return empty_images(check_conv2d(x, weight, bias, {stride, padding, dilation, groups, algorithm}).y, x);
+  return empty_images(check_conv2d(x, weight, bias, window()).y, x);
 }
 
-Tensor dgrad_meta(const Tensor& grad, const Tensor& weight, SymIntArrayRef input_size, TP_WINDOW) {
+Tensor Conv2dDgrad::meta() const {
   check_algorithm(conv::ladder, "conv2d_dgrad", algorithm);
-  return empty_images(check_dgrad(grad, weight, input_size, {stride, padding, dilation, groups, algorithm}).x, grad);
+  return empty_images(check_dgrad(grad, weight, input_size, window()).x, grad);
 }
 
-Tensor wgrad_meta(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_size, TP_WINDOW) {
+Tensor Conv2dWgrad::meta() const {
   check_algorithm(conv::ladder, "conv2d_wgrad", algorithm);
-  return at::empty_symint(check_wgrad(grad, x, kernel_size, {stride, padding, dilation, groups, algorithm}).weight,
-                          grad.options());
+  return at::empty_symint(check_wgrad(grad, x, kernel_size, window()).weight, grad.options());
 }
 
-// ---- Autograd
+// ---- derivatives
 
-Sizes kernel_size(const Tensor& weight) { return {weight.sym_size(2), weight.sym_size(3)}; }
+namespace {
 
-void save(AutogradContext* ctx, const Window& w, const Tensor& first, const Tensor& second) {
-  ctx->set_materialize_grads(false);
-  ctx->save_for_backward({first, second});
-  ctx->saved_data["stride"] = SymIntArrayRef(w.stride);
-  ctx->saved_data["padding"] = SymIntArrayRef(w.padding);
-  ctx->saved_data["dilation"] = SymIntArrayRef(w.dilation);
-  ctx->saved_data["groups"] = w.groups;
-  ctx->saved_data["algorithm"] = w.algorithm;
+// A call with the same window.
+template <class Op, class... Head>
+Tensor with(const Window& w, const Head&... head) {
+  return call(Op{head..., w.stride, w.padding, w.dilation, w.groups, w.algorithm});
 }
 
-Window saved_window(AutogradContext* ctx) {
-  const auto sizes = [&](const char* name) { return ctx->saved_data.at(name).toSymIntVector(); };
-  return {sizes("stride"), sizes("padding"), sizes("dilation"), ctx->saved_data.at("groups").toSymInt(),
-          ctx->saved_data.at("algorithm").toStringRef()};
+const OptionalTensor no_bias;
+
+Sizes kernel_size_of(SymIntArrayRef weight) { return {weight[2], weight[3]}; }
+
+// The sum over images, rows and columns; map by map first, for those elements are neighbours.
+Tensor sum_of_maps(const Tensor& g) {
+  const auto sum = [](const Tensor& x, std::vector<int64_t> dims) {
+    return call(Reduce{x, std::move(dims), "sum", false, "auto"});
+  };
+  return sum(sum(g.to(wide_dtype(g)), {2, 3}), {0}).to(g.scalar_type());
 }
 
-struct ConvFunction : torch::autograd::Function<ConvFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-                        const Window& w) {
-    save(ctx, w, x, weight);
-    ctx->saved_data["bias"] = bias.has_value() && bias->defined();
-    at::AutoDispatchBelowADInplaceOrView below;
-    return conv2d(x, weight, bias, w);
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    const Tensor &g = grads[0], &x = saved[0], &weight = saved[1];
-    variable_list result(4);
-    if (!g.defined()) return result;
-    const Window w = saved_window(ctx);
-    if (ctx->needs_input_grad(0)) result[0] = conv2d_dgrad(g, weight, x.sym_sizes(), w);
-    if (ctx->needs_input_grad(1)) result[1] = conv2d_wgrad(g, x, kernel_size(weight), w);
-    if (ctx->saved_data.at("bias").toBool() && ctx->needs_input_grad(2)) result[2] = g.contiguous().sum({0, 2, 3});
-    return result;
-  }
-};
+}  // namespace
 
-struct DgradFunction : torch::autograd::Function<DgradFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& weight, const Sizes& input_size,
-                        const Window& w) {
-    save(ctx, w, grad, weight);
-    at::AutoDispatchBelowADInplaceOrView below;
-    return conv2d_dgrad(grad, weight, input_size, w);
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    const Tensor &g = grads[0], &grad = saved[0], &weight = saved[1];
-    variable_list result(4);
-    if (!g.defined()) return result;
-    const Window w = saved_window(ctx);
-    if (ctx->needs_input_grad(0)) result[0] = conv2d(g, weight, {}, w);
-    if (ctx->needs_input_grad(1)) result[1] = conv2d_wgrad(grad, g, kernel_size(weight), w);
-    return result;
-  }
-};
-
-struct WgradFunction : torch::autograd::Function<WgradFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& x, const Sizes& kernel_size,
-                        const Window& w) {
-    save(ctx, w, grad, x);
-    at::AutoDispatchBelowADInplaceOrView below;
-    return conv2d_wgrad(grad, x, kernel_size, w);
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    const Tensor &g = grads[0], &grad = saved[0], &x = saved[1];
-    variable_list result(4);
-    if (!g.defined()) return result;
-    const Window w = saved_window(ctx);
-    if (ctx->needs_input_grad(0)) result[0] = conv2d(x, g, {}, w);
-    if (ctx->needs_input_grad(1)) result[1] = conv2d_dgrad(grad, g, x.sym_sizes(), w);
-    return result;
-  }
-};
-
-Tensor conv2d_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, TP_WINDOW) {
-  return ConvFunction::apply(x, weight, bias, Window(stride, padding, dilation, groups, algorithm));
+Tensors Conv2d::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  Tensors grads(3);
+  if (b.wants(0)) grads[0] = with<Conv2dDgrad>(window(), g, weight, b.sizes(0).vec());
+  if (b.wants(1)) grads[1] = with<Conv2dWgrad>(window(), g, x, kernel_size_of(b.sizes(1)));
+  if (b.wants(2)) grads[2] = sum_of_maps(g);
+  return grads;
 }
 
-Tensor dgrad_autograd(const Tensor& grad, const Tensor& weight, SymIntArrayRef input_size, TP_WINDOW) {
-  return DgradFunction::apply(grad, weight, input_size.vec(), Window(stride, padding, dilation, groups, algorithm));
+Tensors Conv2dDgrad::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  Tensors grads(2);
+  if (b.wants(0)) grads[0] = with<Conv2d>(window(), g, weight, no_bias);
+  if (b.wants(1)) grads[1] = with<Conv2dWgrad>(window(), grad, g, kernel_size_of(b.sizes(1)));
+  return grads;
 }
 
-Tensor wgrad_autograd(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_size, TP_WINDOW) {
-  return WgradFunction::apply(grad, x, kernel_size.vec(), Window(stride, padding, dilation, groups, algorithm));
+Tensors Conv2dWgrad::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  Tensors grads(2);
+  if (b.wants(0)) grads[0] = with<Conv2d>(window(), x, g, no_bias);
+  if (b.wants(1)) grads[1] = with<Conv2dDgrad>(window(), grad, g, b.sizes(1).vec());
+  return grads;
 }
 
-// ---- Autocast: convolutions run in the lower precision, as torch's do
-
-template <c10::DeviceType device>
-Tensor lower(const Tensor& t) {
-  return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
+Tensors Conv2d::jvp(const Forward& f) const {
+  const Tensor t = product_rule(f, x, weight, [&](const Tensor& images, const Tensor& filters) {
+    return with<Conv2d>(window(), images, filters, no_bias);
+  });
+  const Tensor& shift = f.tangent(2);
+  if (!shift.defined()) return {t};
+  return {plus(t, shift.unsqueeze(1).unsqueeze(2).expand_symint(f.output().sym_sizes()))};
 }
 
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor conv2d_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, TP_WINDOW) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const OptionalTensor shift = bias && bias->defined() ? OptionalTensor(lower<device>(*bias)) : std::nullopt;
-  return conv2d(lower<device>(x), lower<device>(weight), shift, {stride, padding, dilation, groups, algorithm});
+Tensors Conv2dDgrad::jvp(const Forward& f) const {
+  return {product_rule(f, grad, weight, [&](const Tensor& maps, const Tensor& filters) {
+    return with<Conv2dDgrad>(window(), maps, filters, input_size);
+  })};
 }
 
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor dgrad_autocast(const Tensor& grad, const Tensor& weight, SymIntArrayRef input_size, TP_WINDOW) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  return conv2d_dgrad(lower<device>(grad), lower<device>(weight), input_size,
-                      {stride, padding, dilation, groups, algorithm});
-}
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor wgrad_autocast(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_size, TP_WINDOW) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  return conv2d_wgrad(lower<device>(grad), lower<device>(x), kernel_size,
-                      {stride, padding, dilation, groups, algorithm});
-}
-
-#undef TP_WINDOW
-
-template <c10::DeviceType device, c10::DispatchKey key>
-void register_autocast(torch::Library& m) {
-  m.impl("conv2d", &conv2d_autocast<device, key>);
-  m.impl("conv2d_dgrad", &dgrad_autocast<device, key>);
-  m.impl("conv2d_wgrad", &wgrad_autocast<device, key>);
-}
-
-void register_kernels(torch::Library& m) {
-  m.impl("conv2d", &conv2d_kernel);
-  m.impl("conv2d_dgrad", &dgrad_kernel);
-  m.impl("conv2d_wgrad", &wgrad_kernel);
+Tensors Conv2dWgrad::jvp(const Forward& f) const {
+  return {product_rule(f, grad, x, [&](const Tensor& maps, const Tensor& images) {
+    return with<Conv2dWgrad>(window(), maps, images, kernel_size);
+  })};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::string window =
-      "SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1, str algorithm=\"auto\") -> "
-      "Tensor";
-  const auto def = [&](const std::string& head) {
-    m.def(torch::schema((head + window).c_str()), {at::Tag::pt2_compliant_tag});
-  };
-  def("conv2d(Tensor x, Tensor weight, Tensor? bias=None, ");
-  def("conv2d_dgrad(Tensor grad, Tensor weight, SymInt[] input_size, ");
-  def("conv2d_wgrad(Tensor grad, Tensor x, SymInt[2] kernel_size, ");
+  define<Conv2d>(m);
+  define<Conv2dDgrad>(m);
+  define<Conv2dWgrad>(m);
 }
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl("conv2d", &conv2d_meta);
-  m.impl("conv2d_dgrad", &dgrad_meta);
-  m.impl("conv2d_wgrad", &wgrad_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl("conv2d", &conv2d_autograd);
-  m.impl("conv2d_dgrad", &dgrad_autograd);
-  m.impl("conv2d_wgrad", &wgrad_autograd);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) { register_autocast<at::kCPU, c10::DispatchKey::AutocastCPU>(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) { register_autocast<at::kCUDA, c10::DispatchKey::AutocastCUDA>(m); }
 
-}  // namespace
 }  // namespace tp

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_cpu_dispatch.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/library.h>
 
@@ -14,7 +15,6 @@
 #ifdef TP_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -63,7 +63,7 @@ void check_same_device(const char* pattern, std::initializer_list<std::pair<cons
 }
 
 Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  Tensor x = at::empty(sizes, options);
+  Tensor x = options.device().is_cpu() ? at::cpu::empty(sizes, options) : at::empty(sizes, options);
 #ifdef MADV_HUGEPAGE
   constexpr uintptr_t huge_page = 1 << 21;
   if (x.is_cpu() && x.nbytes() >= 2 * huge_page) {
@@ -89,7 +89,7 @@ void refuse_capture(const char* what, const Tensor& x) {
 }
 
 void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x) {
-  if (!x.is_cuda()) return;
+  if (!x.is_cuda() || !*rung.traits) return;
   const std::string what = std::string(pattern) + ": algorithm '" + rung.name + "'";
   if (std::strstr(rung.traits, "host_sync")) refuse_capture(what.c_str(), x);
   if (std::strstr(rung.traits, "float_atomics") && x.is_floating_point())
@@ -101,46 +101,33 @@ std::map<std::string, std::vector<RungInfo>>& patterns() {
   return all;
 }
 
-void translate_errors(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    switch (e.kind) {
-      case ErrorKind::value:
-        TORCH_CHECK_VALUE(false, e.what());
-      case ErrorKind::index:
-        TORCH_CHECK_INDEX(false, e.what());
-      case ErrorKind::type:
-        TORCH_CHECK_TYPE(false, e.what());
-      case ErrorKind::runtime:
-        TORCH_CHECK(false, e.what());
-    }
+void throw_as_torch_error(const Error& e) {
+  switch (e.kind) {
+    case ErrorKind::value:
+      TORCH_CHECK_VALUE(false, e.what());
+    case ErrorKind::index:
+      TORCH_CHECK_INDEX(false, e.what());
+    case ErrorKind::type:
+      TORCH_CHECK_TYPE(false, e.what());
+    case ErrorKind::runtime:
+      break;
   }
+  TORCH_CHECK(false, e.what());
 }
 
-#ifdef TP_WITH_CUDA
-struct TorchContext::Guard {
-  c10::cuda::OptionalCUDAGuard device;
-};
-#else
-struct TorchContext::Guard {};
-#endif
-
-TorchContext::TorchContext(const Tensor& x) : like_(x), guard_(std::make_unique<Guard>()) {
+TorchContext::TorchContext(const Tensor& x) : like_(x) {
   device.cuda = x.is_cuda();
   if (!device.cuda) {
     device.threads = at::get_num_threads();
     return;
   }
 #ifdef TP_WITH_CUDA
-  guard_->device.set_device(x.device());
+  guard_.reset_device(x.device());
   stream = c10::cuda::getCurrentCUDAStream().stream();
 #else
   TORCH_CHECK(false, "torch_patterns was built without CUDA");
 #endif
 }
-
-TorchContext::~TorchContext() = default;
 
 void* TorchContext::allocate(int64_t bytes) {
   workspaces_.push_back(at::empty({max(bytes, int64_t(1))}, like_.options().dtype(at::kByte)));

@@ -3,6 +3,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <map>
 #include <string>
@@ -16,14 +17,6 @@ namespace tp {
 
 using at::Tensor;
 using Str = std::string_view;
-
-// op<Signature>("scan") calls torch_patterns::scan through the dispatcher: every layer re-enters there.
-template <class Signature>
-auto op(const char* name) {
-  return c10::Dispatcher::singleton()
-      .findSchemaOrThrow((std::string("torch_patterns::") + name).c_str(), "")
-      .typed<Signature>();
-}
 
 DType dtype_of_tensor(const char* pattern, const Tensor& x);
 OpId op_of(const char* pattern, Str name);  // sum prod max min
@@ -58,26 +51,33 @@ struct Pattern {
 template <class Ladder>
 void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm);
 
-// Calls f and turns the core's errors into torch's, which become RuntimeError, ValueError, IndexError, TypeError in
-// Python.
-void translate_errors(const std::function<void()>& f);
+// Throws an error of the core as torch's, which becomes RuntimeError, ValueError, IndexError or TypeError in Python.
+[[noreturn]] void throw_as_torch_error(const Error& e);
 
-// A Context for the device of `x`: current stream, caching allocator, intra-op threads, at::bmm. Selects the device
-// while it lives.
+// Calls f with the core's errors turned into torch's.
+template <class F>
+void translate_errors(const F& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    throw_as_torch_error(e);
+  }
+}
+
+// A Context for the device of `x`, which outlives it: current stream, caching allocator, intra-op threads, at::bmm.
+// Selects the device while it lives.
 class TorchContext final : public Context {
  public:
   explicit TorchContext(const Tensor& x);
-  ~TorchContext() override;
   void* allocate(int64_t bytes) override;
   void clear(void* data, int64_t bytes) override;
   void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& f) override;
   void gemm(const Gemm& problem) override;
 
  private:
-  Tensor like_;
+  const Tensor& like_;
   std::vector<Tensor> workspaces_;
-  struct Guard;
-  std::unique_ptr<Guard> guard_;
+  c10::OptionalDeviceGuard guard_;
 };
 
 void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x);

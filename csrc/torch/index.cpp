@@ -40,7 +40,7 @@ void check_offsets(const char* op, const Named& offsets, const Named& beside) {
 }
 
 void check_offset_values(const char* op, const Named& offsets, int64_t rows, bool validate) {
-  Tensor o = offsets.tensor.detach().contiguous();
+  Tensor o = offsets.tensor.contiguous();
   const int64_t parts = o.size(0) - 1;
   if (o.is_cuda()) {
     if (!validate) return;

@@ -1,42 +1,60 @@
-// linear with its two gradients.
+// torch_patterns::linear, linear_dgrad, linear_wgrad: checks, kernels, Meta, derivatives.
 //
 // The three matrix products of a fully connected layer are each other's derivatives: linear in x and weight, dgrad in
-// grad and weight, wgrad in grad and x. So every order of derivative is one of them again.
+// grad and weight, wgrad in grad and x. So a gradient is a call of the other two, a tangent a call of the same one for
+// each argument that has a tangent, and every order exists in both modes.
 #include "layers/linear.h"
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
 
 #include "torch/checks.h"
+#include "torch/gradient.h"
 
 namespace tp {
 namespace {
 
-using c10::SymInt;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using OptionalTensor = std::optional<Tensor>;
-
 Pattern linear_pattern("linear", linear::ladder);
 
-Tensor call_linear(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, const OptionalTensor&, Str)>("linear");
-  return handle.call(x, weight, bias, algorithm);
-}
-Tensor call_dgrad(const Tensor& grad, const Tensor& weight, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, Str)>("linear_dgrad");
-  return handle.call(grad, weight, algorithm);
-}
-Tensor call_wgrad(const Tensor& grad, const Tensor& x, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, Str)>("linear_wgrad");
-  return handle.call(grad, x, algorithm);
-}
+struct Linear {
+  static constexpr auto schema = "linear(Tensor x, Tensor weight, Tensor? bias=None, str algorithm=\"auto\") -> Tensor";
+  Tensor x, weight;
+  OptionalTensor bias;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input != 2; }
+  Autocast autocast() const { return Autocast::lower; }
+};
+
+struct LinearDgrad {
+  static constexpr auto schema = "linear_dgrad(Tensor grad, Tensor weight, str algorithm=\"auto\") -> Tensor";
+  Tensor grad, weight;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+};
+
+struct LinearWgrad {
+  static constexpr auto schema = "linear_wgrad(Tensor grad, Tensor x, str algorithm=\"auto\") -> Tensor";
+  Tensor grad, x;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+};
+
 // ---- checks, which give the shape of the result
 
-std::vector<SymInt> with_last(const Tensor& x, const SymInt& last) {
-  auto shape = x.sym_sizes().vec();
+Sizes with_last(const Tensor& x, const SymInt& last) {
+  Sizes shape = x.sym_sizes().vec();
   shape.back() = last;
   return shape;
 }
@@ -45,39 +63,40 @@ std::vector<SymInt> with_last(const Tensor& x, const SymInt& last) {
 void check_product(const char* op, const Named& x, const Tensor& weight, int64_t dim) {
   check_floats(op, {x, {"weight", weight}});
   TORCH_CHECK(weight.dim() == 2, op, ": weight must be [out, in], got shape ", weight.sym_sizes());
-  TORCH_CHECK(x.tensor.dim() >= 1 && x.tensor.sym_size(-1) == weight.sym_size(dim), op, ": the last dimension of ",
-              x.name, " must be ", weight.sym_size(dim), " for weight ", weight.sym_sizes(), ", got shape ",
-              x.tensor.sym_sizes());
+  const c10::SymBool fits = x.tensor.dim() >= 1 ? x.tensor.sym_size(-1).sym_eq(weight.sym_size(dim)) : false;
+  TORCH_SYM_CHECK(fits, op, ": the last dimension of ", x.name, " must be ", weight.sym_size(dim), " for weight ",
+                  weight.sym_sizes(), ", got shape ", x.tensor.sym_sizes());
 }
 
-std::vector<SymInt> linear_shape(const Tensor& x, const Tensor& weight, const OptionalTensor& bias) {
-  check_product("linear", {"x", x}, weight, 1);
-  if (bias) {
-    check_floats("linear", {{"x", x}, {"bias", *bias}});
-    TORCH_CHECK(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(0), "linear: bias must have shape [",
-                weight.sym_size(0), "] for weight ", weight.sym_sizes(), ", got ", bias->sym_sizes());
+Sizes linear_shape(const Linear& p) {
+  check_product("linear", {"x", p.x}, p.weight, 1);
+  if (p.bias) {
+    check_floats("linear", {{"x", p.x}, {"bias", *p.bias}});
+    TORCH_SYM_CHECK(same_sizes(p.bias->sym_sizes(), p.weight.sym_sizes().slice(0, 1)), "linear: bias must have shape [",
+                    p.weight.sym_size(0), "] for weight ", p.weight.sym_sizes(), ", got ", p.bias->sym_sizes());
   }
-  return with_last(x, weight.sym_size(0));
+  return with_last(p.x, p.weight.sym_size(0));
 }
 
-std::vector<SymInt> dgrad_shape(const Tensor& grad, const Tensor& weight) {
-  check_product("linear_dgrad", {"grad", grad}, weight, 0);
-  return with_last(grad, weight.sym_size(1));
+Sizes dgrad_shape(const LinearDgrad& p) {
+  check_product("linear_dgrad", {"grad", p.grad}, p.weight, 0);
+  return with_last(p.grad, p.weight.sym_size(1));
 }
 
-std::vector<SymInt> wgrad_shape(const Tensor& grad, const Tensor& x) {
-  check_floats("linear_wgrad", {{"grad", grad}, {"x", x}});
-  TORCH_CHECK(grad.dim() >= 1 && grad.dim() == x.dim() && with_last(grad, 0) == with_last(x, 0),
-              "linear_wgrad: grad and x must agree in all dimensions but the last, got shapes ", grad.sym_sizes(),
-              " and ", x.sym_sizes());
-  return {grad.sym_size(-1), x.sym_size(-1)};
+Sizes wgrad_shape(const LinearWgrad& p) {
+  check_floats("linear_wgrad", {{"grad", p.grad}, {"x", p.x}});
+  const auto rows = [](const Tensor& t) { return t.sym_sizes().slice(0, t.dim() > 0 ? size_t(t.dim() - 1) : 0); };
+  TORCH_SYM_CHECK(p.grad.dim() >= 1 && p.x.dim() >= 1 ? same_sizes(rows(p.grad), rows(p.x)) : c10::SymBool(false),
+                  "linear_wgrad: grad and x must agree in all dimensions but the last, got shapes ", p.grad.sym_sizes(),
+                  " and ", p.x.sym_sizes());
+  return {p.grad.sym_size(-1), p.x.sym_size(-1)};
 }
 
 // ---- kernels: CPU and CUDA alike
 
 // out = A B (+ bias), where A and B are contiguous tensors or their transposes.
-Tensor product(const char* op, const std::vector<SymInt>& shape, const Tensor& a, bool transpose_a, const Tensor& b,
-               bool transpose_b, const OptionalTensor& bias, Str algorithm) {
+Tensor product(const char* op, const Sizes& shape, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+               const OptionalTensor& bias, Str algorithm) {
   const Tensor left = a.contiguous(), right = b.contiguous(), offset = bias ? bias->contiguous() : Tensor();
   Tensor out = at::empty_symint(shape, a.options());
   const auto columns = [](const Tensor& t) { return t.size(-1); };
@@ -104,150 +123,82 @@ Tensor product(const char* op, const std::vector<SymInt>& shape, const Tensor& a
   return out;
 }
 
-Tensor linear_kernel(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Str algorithm) {
-  return product("linear", linear_shape(x, weight, bias), x, false, weight, true, bias, algorithm);
+}  // namespace
+
+Tensor Linear::kernel() const {
+  return product("linear", linear_shape(*this), x, false, weight, true, bias, algorithm);
 }
 
-Tensor dgrad_kernel(const Tensor& grad, const Tensor& weight, Str algorithm) {
-  return product("linear_dgrad", dgrad_shape(grad, weight), grad, false, weight, false, {}, algorithm);
+Tensor LinearDgrad::kernel() const {
+  return product("linear_dgrad", dgrad_shape(*this), grad, false, weight, false, {}, algorithm);
 }
 
-Tensor wgrad_kernel(const Tensor& grad, const Tensor& x, Str algorithm) {
-  return product("linear_wgrad", wgrad_shape(grad, x), grad, true, x, false, {}, algorithm);
+Tensor LinearWgrad::kernel() const {
+  return product("linear_wgrad", wgrad_shape(*this), grad, true, x, false, {}, algorithm);
 }
 
-// ---- Meta
-
-Tensor linear_meta(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Str algorithm) {
+Tensor Linear::meta() const {
   check_algorithm(linear::ladder, "linear", algorithm);
-  return at::empty_symint(linear_shape(x, weight, bias), x.options());
+  return at::empty_symint(linear_shape(*this), x.options());
 }
-Tensor dgrad_meta(const Tensor& grad, const Tensor& weight, Str algorithm) {
+
+Tensor LinearDgrad::meta() const {
   check_algorithm(linear::ladder, "linear_dgrad", algorithm);
-  return at::empty_symint(dgrad_shape(grad, weight), grad.options());
+  return at::empty_symint(dgrad_shape(*this), grad.options());
 }
-Tensor wgrad_meta(const Tensor& grad, const Tensor& x, Str algorithm) {
+
+Tensor LinearWgrad::meta() const {
   check_algorithm(linear::ladder, "linear_wgrad", algorithm);
-  return at::empty_symint(wgrad_shape(grad, x), grad.options());
-}
-// ---- Autograd
-
-// The sum over all dimensions but the last.
-Tensor sum_rows(const Tensor& g) {
-  if (g.dim() == 1) return g.clone();
-  std::vector<int64_t> dims(size_t(g.dim() - 1));
-  for (size_t d = 0; d < dims.size(); ++d) dims[d] = int64_t(d);
-  return g.sum(dims);
+  return at::empty_symint(wgrad_shape(*this), grad.options());
 }
 
-struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const OptionalTensor& bias,
-                        std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({x, weight});
-    ctx->saved_data["algorithm"] = algorithm;
-    ctx->saved_data["bias"] = bias.has_value();
-    return call_linear(x, weight, bias, algorithm);
-  }
+// ---- derivatives
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    variable_list result(4);
-    const Tensor& g = grads[0];
-    if (!g.defined()) return result;
-    const auto tensors = ctx->get_saved_variables();
-    const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
-    if (ctx->needs_input_grad(0)) result[0] = call_dgrad(g, tensors[1], algorithm);
-    if (ctx->needs_input_grad(1)) result[1] = call_wgrad(g, tensors[0], algorithm);
-    if (ctx->saved_data.at("bias").toBool() && ctx->needs_input_grad(2)) result[2] = sum_rows(g);
-    return result;
-  }
-};
-
-struct DgradFunction : torch::autograd::Function<DgradFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& weight, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({grad, weight});
-    ctx->saved_data["algorithm"] = algorithm;
-    return call_dgrad(grad, weight, algorithm);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (!grads[0].defined()) return variable_list(3);
-    const auto tensors = ctx->get_saved_variables();
-    const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
-    return {call_linear(grads[0], tensors[1], {}, algorithm), call_wgrad(tensors[0], grads[0], algorithm), Tensor()};
-  }
-};
-
-struct WgradFunction : torch::autograd::Function<WgradFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& x, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({grad, x});
-    ctx->saved_data["algorithm"] = algorithm;
-    return call_wgrad(grad, x, algorithm);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (!grads[0].defined()) return variable_list(3);
-    const auto tensors = ctx->get_saved_variables();
-    const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
-    return {call_linear(tensors[1], grads[0], {}, algorithm), call_dgrad(tensors[0], grads[0], algorithm), Tensor()};
-  }
-};
-
-Tensor linear_autograd(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Str algorithm) {
-  return LinearFunction::apply(x, weight, bias, std::string(algorithm));
-}
-Tensor dgrad_autograd(const Tensor& grad, const Tensor& weight, Str algorithm) {
-  return DgradFunction::apply(grad, weight, std::string(algorithm));
-}
-Tensor wgrad_autograd(const Tensor& grad, const Tensor& x, Str algorithm) {
-  return WgradFunction::apply(grad, x, std::string(algorithm));
-}
-// ---- Autocast: in the autocast dtype
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor linear_autocast(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, Str algorithm) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const auto dtype = at::autocast::get_autocast_dtype(device);
-  const auto cast = [&](const Tensor& t) { return at::autocast::cached_cast(dtype, t, device); };
-  return call_linear(cast(x), cast(weight), bias ? OptionalTensor(cast(*bias)) : bias, algorithm);
+Tensors Linear::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  Tensors grads(3);
+  if (b.wants(0)) grads[0] = call(LinearDgrad{g, weight, algorithm});
+  if (b.wants(1)) grads[1] = call(LinearWgrad{g, x, algorithm});
+  if (b.wants(2)) grads[2] = reduce_to(g, b.sizes(2));
+  return grads;
 }
 
-template <c10::DeviceType device, c10::DispatchKey key>
-void register_autocast(torch::Library& m) {
-  m.impl("linear", &linear_autocast<device, key>);
+Tensors LinearDgrad::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  Tensors grads(2);
+  if (b.wants(0)) grads[0] = call(Linear{g, weight, {}, algorithm});
+  if (b.wants(1)) grads[1] = call(LinearWgrad{grad, g, algorithm});
+  return grads;
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl("linear", &linear_kernel);
-  m.impl("linear_dgrad", &dgrad_kernel);
-  m.impl("linear_wgrad", &wgrad_kernel);
+Tensors LinearWgrad::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  Tensors grads(2);
+  if (b.wants(0)) grads[0] = call(Linear{x, g, {}, algorithm});
+  if (b.wants(1)) grads[1] = call(LinearDgrad{grad, g, algorithm});
+  return grads;
+}
+
+Tensors Linear::jvp(const Forward& f) const {
+  const Tensor t =
+      product_rule(f, x, weight, [&](const Tensor& a, const Tensor& b) { return call(Linear{a, b, {}, algorithm}); });
+  return {f.tangent(2).defined() ? plus(t, f.tangent(2).expand_symint(f.output().sym_sizes())) : t};
+}
+
+Tensors LinearDgrad::jvp(const Forward& f) const {
+  return {product_rule(f, grad, weight,
+                       [&](const Tensor& a, const Tensor& b) { return call(LinearDgrad{a, b, algorithm}); })};
+}
+
+Tensors LinearWgrad::jvp(const Forward& f) const {
+  return {
+      product_rule(f, grad, x, [&](const Tensor& a, const Tensor& b) { return call(LinearWgrad{a, b, algorithm}); })};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("linear(Tensor x, Tensor weight, Tensor? bias=None, str algorithm=\"auto\") -> Tensor", tags);
-  m.def("linear_dgrad(Tensor grad, Tensor weight, str algorithm=\"auto\") -> Tensor", tags);
-  m.def("linear_wgrad(Tensor grad, Tensor x, str algorithm=\"auto\") -> Tensor", tags);
+  define<Linear>(m);
+  define<LinearDgrad>(m);
+  define<LinearWgrad>(m);
 }
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl("linear", &linear_meta);
-  m.impl("linear_dgrad", &dgrad_meta);
-  m.impl("linear_wgrad", &wgrad_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl("linear", &linear_autograd);
-  m.impl("linear_dgrad", &dgrad_autograd);
-  m.impl("linear_wgrad", &wgrad_autograd);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) { register_autocast<at::kCPU, c10::DispatchKey::AutocastCPU>(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) { register_autocast<at::kCUDA, c10::DispatchKey::AutocastCUDA>(m); }
 
-}  // namespace
 }  // namespace tp

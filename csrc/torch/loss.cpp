@@ -1,110 +1,171 @@
-// cross_entropy, squared_error and absolute_error, each with its backward operator. The second derivatives are written
-// in torch's operators: nobody trains by them, and so they exist to every order.
+// torch_patterns::cross_entropy, squared_error and absolute_error, each with its backward: checks, kernels, Meta,
+// derivatives.
+//
+// For each loss there are two formulas, in torch's operators and the library's sums: the slope, which is how the losses
+// change along a direction d of x, and the bend, which is how their gradient does. The slope, reduced, is the tangent
+// of the loss, and also what reaches grad when the gradient d reaches the result of the backward; the bend times grad
+// is, because second derivatives are symmetric, both the tangent and the gradient of the backward. Errors depend on x
+// minus the second tensor alone. Where a label is out of range, on CUDA, both are 0.
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
-#include <ATen/autocast_mode.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
 
 #include "layers/layers.h"
-#include "torch/glue.h"
+#include "torch/checks.h"
+#include "torch/gradient.h"
+#include "torch/reduce.h"
 
 namespace tp {
 namespace {
 
 using layers::Reduction;
 using layers::Step;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
-Pattern pattern("loss", layers::ladder);
+Pattern pattern("loss", layers::losses::ladder);
 
-// A loss of x [..] and a second tensor; all three have these operators:
-//   name(x, second, reduction, algorithm) -> losses             name_backward(grad, x, second, reduction, algorithm) ->
-//   grad_x
-using Forward = Tensor(const Tensor&, const Tensor&, Str, Str);
-using Backward = Tensor(const Tensor&, const Tensor&, const Tensor&, Str, Str);
+#define TP_REST ", str reduction=\"mean\", str algorithm=\"auto\") -> Tensor"
 
 struct CrossEntropy {
-  static constexpr const char *name = "cross_entropy", *backward = "cross_entropy_backward";
-  static constexpr const char *x = "logits", *second = "target";
+  static constexpr auto schema = "cross_entropy(Tensor logits, Tensor target" TP_REST,
+                        backward_schema = "cross_entropy_backward(Tensor grad, Tensor logits, Tensor target" TP_REST;
+  static constexpr const char *op_name = "cross_entropy", *backward_name = "cross_entropy_backward", *x = "logits",
+                              *second = "target";
   static constexpr Step step = Step::cross_entropy, backward_step = Step::cross_entropy_backward;
-  static constexpr bool classifies = true;
+  static constexpr bool classifies = true;  // samples are rows of x, and the second tensor holds their labels
+
+  CrossEntropy(const Tensor& logits, const Tensor& target)
+      : p(logits.softmax(1)), labels(target.unsqueeze(1)), classes(at::arange(logits.sym_size(1), target.options())) {}
+  Tensor slope(const Tensor& d) const {
+    return sum(weighed(d) - at::where(labels == classes, d, at::zeros_like(d)), /*keepdim=*/false);
+  }
+  Tensor bend(const Tensor& d) const { return weighed(d) - p * sum(weighed(d), /*keepdim=*/true); }
+
+ private:
+  Tensor weighed(const Tensor& d) const {
+    return at::where((labels >= 0) & (labels < classes.sym_size(0)), p * d, at::zeros_like(p));
+  }
+  static Tensor sum(const Tensor& t, bool keepdim) {
+    return call(Reduce{t, std::vector<int64_t>{1}, "sum", keepdim, "auto"});
+  }
+  Tensor p, labels, classes;
 };
+
 struct SquaredError {
-  static constexpr const char *name = "squared_error", *backward = "squared_error_backward";
-  static constexpr const char *x = "y", *second = "t";
+  static constexpr auto schema = "squared_error(Tensor y, Tensor t" TP_REST,
+                        backward_schema = "squared_error_backward(Tensor grad, Tensor y, Tensor t" TP_REST;
+  static constexpr const char *op_name = "squared_error", *backward_name = "squared_error_backward", *x = "y",
+                              *second = "t";
   static constexpr Step step = Step::squared_error, backward_step = Step::squared_error_backward;
   static constexpr bool classifies = false;
+
+  SquaredError(const Tensor& y, const Tensor& t) : difference(y - t) {}
+  Tensor slope(const Tensor& d) const { return d * difference; }
+  Tensor bend(const Tensor& d) const { return d; }
+
+  Tensor difference;
 };
+
 struct AbsoluteError {
-  static constexpr const char *name = "absolute_error", *backward = "absolute_error_backward";
-  static constexpr const char *x = "y", *second = "t";
+  static constexpr auto schema = "absolute_error(Tensor y, Tensor t" TP_REST,
+                        backward_schema = "absolute_error_backward(Tensor grad, Tensor y, Tensor t" TP_REST;
+  static constexpr const char *op_name = "absolute_error", *backward_name = "absolute_error_backward", *x = "y",
+                              *second = "t";
   static constexpr Step step = Step::absolute_error, backward_step = Step::absolute_error_backward;
   static constexpr bool classifies = false;
+
+  AbsoluteError(const Tensor& y, const Tensor& t) : sign((y - t).sign()) {}
+  Tensor slope(const Tensor& d) const { return d * sign; }
+  Tensor bend(const Tensor& d) const { return at::zeros_like(d); }
+
+  Tensor sign;
+};
+
+#undef TP_REST
+
+template <class Loss>
+struct Apply {
+  static constexpr auto schema = Loss::schema;
+  Tensor x, second;
+  Str reduction, algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  Autocast autocast() const { return Autocast::float32; }
 };
 
 template <class Loss>
-const auto& forward_op() {
-  static const auto handle = op<Forward>(Loss::name);
-  return handle;
-}
-template <class Loss>
-const auto& backward_op() {
-  static const auto handle = op<Backward>(Loss::backward);
-  return handle;
-}
+struct ApplyBackward {
+  static constexpr auto schema = Loss::backward_schema;
+  Tensor grad, x, second;
+  Str reduction, algorithm;
 
-Reduction reduction_of(const char* name, Str reduction) {
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  Tensor times_grad(const Tensor& each) const;
+};
+
+Reduction reduction_of(const char* op, Str reduction) {
   if (reduction == "none") return Reduction::none;
   if (reduction == "sum") return Reduction::sum;
   if (reduction == "mean") return Reduction::mean;
-  TORCH_CHECK_VALUE(false, name, ": unknown reduction '", std::string(reduction), "'; choose from: mean, sum, none");
+  TORCH_CHECK_VALUE(false, op, ": unknown reduction '", std::string(reduction), "'; choose from: mean, sum, none");
 }
 
 // ---- checks
 
 template <class Loss>
-void check_inputs(const char* name, const Tensor& x, const Tensor& second) {
-  TORCH_CHECK_TYPE(x.is_floating_point(), name, ": ", Loss::x, " must be floating point, got ", x.scalar_type());
-  dtype_of_tensor(name, x);
-  check_same_device(name, {{Loss::x, &x}, {Loss::second, &second}});
+void check_inputs(const char* op, const Tensor& x, const Tensor& second) {
+  check_float(op, Loss::x, x);
+  check_same_device(op, {{Loss::x, &x}, {Loss::second, &second}});
   if (Loss::classifies) {
-    TORCH_CHECK(x.dim() == 2, name, ": logits must be [samples, classes], got shape ", x.sym_sizes());
-    TORCH_CHECK_TYPE(second.scalar_type() == at::kLong, name, ": target must be int64, got ", second.scalar_type());
-    TORCH_CHECK(second.dim() == 1 && second.sym_size(0) == x.sym_size(0), name, ": target must have shape [",
-                x.sym_size(0), "] for logits ", x.sym_sizes(), ", got ", second.sym_sizes());
+    TORCH_CHECK(x.dim() == 2, op, ": logits must be [samples, classes], got shape ", x.sym_sizes());
+    TORCH_CHECK_TYPE(second.scalar_type() == at::kLong, op, ": target must be int64, got ", second.scalar_type());
+    TORCH_SYM_CHECK(same_sizes(second.sym_sizes(), {x.sym_size(0)}), op, ": target must have shape [", x.sym_size(0),
+                    "] for logits ", x.sym_sizes(), ", got ", second.sym_sizes());
   } else {
-    TORCH_CHECK_TYPE(second.scalar_type() == x.scalar_type(), name, ": y is ", x.scalar_type(), ", t is ",
+    TORCH_CHECK_TYPE(second.scalar_type() == x.scalar_type(), op, ": y is ", x.scalar_type(), ", t is ",
                      second.scalar_type());
-    TORCH_CHECK(second.sym_sizes() == x.sym_sizes(), name, ": y has shape ", x.sym_sizes(), ", t has ",
-                second.sym_sizes());
+    TORCH_SYM_CHECK(same_sizes(second.sym_sizes(), x.sym_sizes()), op, ": y has shape ", x.sym_sizes(), ", t has ",
+                    second.sym_sizes());
   }
 }
 
 template <class Loss>
-std::vector<c10::SymInt> loss_shape(const Tensor& x, Reduction reduction) {
+Sizes loss_shape(const Tensor& x, Reduction reduction) {
   if (reduction != Reduction::none) return {};
   if (Loss::classifies) return {x.sym_size(0)};
   return x.sym_sizes().vec();
 }
 
 template <class Loss>
-void check_grad(const Tensor& grad, const Tensor& x, Reduction reduction) {
-  check_same_device(Loss::backward, {{Loss::x, &x}, {"grad", &grad}});
-  TORCH_CHECK_TYPE(grad.scalar_type() == x.scalar_type(), Loss::backward, ": grad is ", grad.scalar_type(), ", ",
-                   Loss::x, " is ", x.scalar_type());
-  const auto shape = loss_shape<Loss>(x, reduction);
-  TORCH_CHECK(grad.sym_sizes() == c10::SymIntArrayRef(shape), Loss::backward, ": grad must have shape ",
-              c10::SymIntArrayRef(shape), ", got ", grad.sym_sizes());
+Reduction check_forward(const Apply<Loss>& p) {
+  const Reduction how = reduction_of(Loss::op_name, p.reduction);
+  check_inputs<Loss>(Loss::op_name, p.x, p.second);
+  return how;
+}
+
+template <class Loss>
+Reduction check_backward(const ApplyBackward<Loss>& p) {
+  const char* const op = Loss::backward_name;
+  const Reduction how = reduction_of(op, p.reduction);
+  check_inputs<Loss>(op, p.x, p.second);
+  check_same_device(op, {{Loss::x, &p.x}, {"grad", &p.grad}});
+  TORCH_CHECK_TYPE(p.grad.scalar_type() == p.x.scalar_type(), op, ": grad is ", p.grad.scalar_type(), ", ", Loss::x,
+                   " is ", p.x.scalar_type());
+  const Sizes shape = loss_shape<Loss>(p.x, how);
+  TORCH_SYM_CHECK(same_sizes(p.grad.sym_sizes(), shape), op, ": grad must have shape ", SymIntArrayRef(shape), ", got ",
+                  p.grad.sym_sizes());
+  return how;
 }
 
 // The CPU raises; CUDA, where that would take a synchronisation, makes the sample's loss NaN and its gradient zero.
-void check_labels(const char* name, const Tensor& target, int64_t classes) {
+void check_labels(const char* op, const Tensor& target, int64_t classes) {
   if (!target.is_cpu()) return;
   const int64_t* labels = target.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < target.numel(); ++i) {
-    TORCH_CHECK_INDEX(labels[i] >= 0 && labels[i] < classes, name, ": target[", i, "] is ", labels[i], "; labels of ",
+    TORCH_CHECK_INDEX(labels[i] >= 0 && labels[i] < classes, op, ": target[", i, "] is ", labels[i], "; labels of ",
                       classes, " classes are from 0 to ", classes - 1);
   }
 }
@@ -112,15 +173,15 @@ void check_labels(const char* name, const Tensor& target, int64_t classes) {
 // ---- kernels: CPU and CUDA alike
 
 template <class Loss>
-layers::Args common_args(const char* name, const Tensor& x, const Tensor& second, Reduction reduction) {
+layers::Args common_args(const char* op, const Tensor& x, const Tensor& second, Reduction reduction) {
   layers::Args args{};
   args.reduction = reduction;
-  args.dtype = dtype_of_tensor(name, x);
+  args.dtype = dtype_of_tensor(op, x);
   args.rows = Loss::classifies ? x.size(0) : 1;
   args.columns = Loss::classifies ? x.size(1) : x.numel();
   args.x = x.const_data_ptr();
   if (Loss::classifies) {
-    check_labels(name, second, x.size(1));
+    check_labels(op, second, x.size(1));
     args.target = second.const_data_ptr<int64_t>();
   } else {
     args.y = second.const_data_ptr();
@@ -129,206 +190,112 @@ layers::Args common_args(const char* name, const Tensor& x, const Tensor& second
 }
 
 template <class Loss>
-Tensor forward_kernel(const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
-  const Reduction how = reduction_of(Loss::name, reduction);
-  check_inputs<Loss>(Loss::name, x, second);
+Tensor Apply<Loss>::kernel() const {
+  const Reduction how = check_forward(*this);
   const Tensor in = x.contiguous(), other = second.contiguous();
   Tensor out = at::empty_symint(loss_shape<Loss>(in, how), in.options());
-  layers::Args args = common_args<Loss>(Loss::name, in, other, how);
+  layers::Args args = common_args<Loss>(Loss::op_name, in, other, how);
   args.step = Loss::step;
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, Loss::name, algorithm, in, args);
+  run(layers::losses::ladder, layers::losses::choose, Loss::op_name, algorithm, in, args);
   return out;
 }
 
 template <class Loss>
-Tensor backward_kernel(const Tensor& grad, const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
-  const Reduction how = reduction_of(Loss::backward, reduction);
-  check_inputs<Loss>(Loss::backward, x, second);
-  check_grad<Loss>(grad, x, how);
+Tensor ApplyBackward<Loss>::kernel() const {
+  const Reduction how = check_backward(*this);
   const Tensor g = grad.contiguous(), in = x.contiguous(), other = second.contiguous();
   Tensor out = at::empty(in.sizes(), in.options());
-  layers::Args args = common_args<Loss>(Loss::backward, in, other, how);
+  layers::Args args = common_args<Loss>(Loss::backward_name, in, other, how);
   args.step = Loss::backward_step;
   args.grad = g.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, Loss::backward, algorithm, in, args);
+  run(layers::losses::ladder, layers::losses::choose, Loss::backward_name, algorithm, in, args);
   return out;
 }
 
-// ---- Meta
-
 template <class Loss>
-Tensor forward_meta(const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
-  const Reduction how = reduction_of(Loss::name, reduction);
-  check_inputs<Loss>(Loss::name, x, second);
-  check_algorithm(layers::ladder, Loss::name, algorithm);
+Tensor Apply<Loss>::meta() const {
+  const Reduction how = check_forward(*this);
+  check_algorithm(layers::losses::ladder, Loss::op_name, algorithm);
   return at::empty_symint(loss_shape<Loss>(x, how), x.options());
 }
 
 template <class Loss>
-Tensor backward_meta(const Tensor& grad, const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
-  const Reduction how = reduction_of(Loss::backward, reduction);
-  check_inputs<Loss>(Loss::backward, x, second);
-  check_grad<Loss>(grad, x, how);
-  check_algorithm(layers::ladder, Loss::backward, algorithm);
+Tensor ApplyBackward<Loss>::meta() const {
+  check_backward(*this);
+  check_algorithm(layers::losses::ladder, Loss::backward_name, algorithm);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 
-// ---- Autograd
+// ---- derivatives
 
-// `grad` of the losses as a gradient of each: of the shape of x, or a column beside it.
+// A loss at x; half types are computed in float32.
 template <class Loss>
-Tensor each_grad(const Tensor& grad, const Tensor& x, Reduction reduction) {
-  if (reduction == Reduction::none) return Loss::classifies ? grad.unsqueeze(1) : grad;
-  if (reduction == Reduction::sum) return grad;
-  const c10::SymInt n = Loss::classifies ? x.sym_size(0) : x.sym_numel();
-  return grad / at::Scalar(n);
+Loss loss_at(const Tensor& x, const Tensor& second) {
+  return Loss::classifies ? Loss(x.to(wide_dtype(x)), second) : Loss(x.to(wide_dtype(x)), second.to(wide_dtype(x)));
 }
 
-// The sum of all elements, in a tree that does not depend on the number of threads.
-Tensor sum_all(const Tensor& x) {
-  const c10::SymInt n = x.sym_numel(), parts = (n + 255) / 256;
-  const Tensor padded = at::constant_pad_nd_symint(x.reshape(-1), {0, parts * 256 - n});
-  return padded.view_symint({parts, 256}).sum(1).sum();
+// How the reduced loss changes along d.
+template <class Loss>
+Tensor slope_along(const Tensor& d, const Tensor& x, const Tensor& second, Str reduction) {
+  const Tensor each = loss_at<Loss>(x, second).slope(d.to(wide_dtype(x)));
+  return (reduction == "none" ? each : call(Reduce{each, {}, reduction, false, "auto"})).to(x.scalar_type());
 }
 
-// What is `each` for every loss as a gradient of the reduced loss.
+// What is `each` for every loss, times the gradient of it.
 template <class Loss>
-Tensor reduced(const Tensor& each, const Tensor& x, Reduction reduction) {
-  const Tensor losses = Loss::classifies ? each.sum(1) : each;
-  if (reduction == Reduction::none) return losses;
-  return each_grad<Loss>(sum_all(losses), x, reduction);
-}
-
-// The gradients of <into, name_backward(grad, x, second)> for grad, x and second.
-template <class Loss>
-variable_list double_backward(const Tensor& into, const Tensor& grad, const Tensor& x, const Tensor& second,
-                              Reduction reduction) {
-  const Tensor g = each_grad<Loss>(grad, x, reduction);
-  if (Loss::classifies) {
-    const c10::SymInt classes = x.sym_size(1);
-    const Tensor wide = x.to(at::toOpMathType(x.scalar_type())), p = wide.softmax(1);
-    const Tensor labels = second.unsqueeze(1), valid = (labels >= 0) & (labels < classes);
-    const Tensor hit = labels == at::arange(classes, second.options());
-    const Tensor weighed = at::where(valid, p * into, at::zeros_like(p));
-    const Tensor for_grad = weighed - at::where(hit, into.to(p.scalar_type()), at::zeros_like(p));
-    const Tensor for_x = g * (weighed - p * weighed.sum(1, /*keepdim=*/true));
-    return {reduced<Loss>(for_grad.to(x.scalar_type()), x, reduction), for_x.to(x.scalar_type()), Tensor()};
-  }
-  if (Loss::step == Step::absolute_error) {
-    const Tensor zero = at::zeros_like(x);
-    return {reduced<Loss>(into * (x - second).sign(), x, reduction), zero, zero};
-  }
-  const Tensor pull = into * g;
-  return {reduced<Loss>(into * (x - second), x, reduction), pull, -pull};
+Tensor ApplyBackward<Loss>::times_grad(const Tensor& each) const {
+  Tensor g = grad.to(each.scalar_type());
+  while (g.dim() < each.dim()) g = g.unsqueeze(-1);
+  if (reduction == "mean") g = g / at::Scalar(Loss::classifies ? x.sym_size(0) : x.sym_numel());
+  return (each * g).to(x.scalar_type());
 }
 
 template <class Loss>
-struct ForwardFunction : torch::autograd::Function<ForwardFunction<Loss>> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& second, std::string reduction,
-                        std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({x, second});
-    ctx->saved_data["reduction"] = reduction;
-    ctx->saved_data["algorithm"] = algorithm;
-    return forward_op<Loss>().call(x, second, reduction, algorithm);
-  }
+Tensors Apply<Loss>::vjp(const Backward& b) const {
+  const Tensor g = call(ApplyBackward<Loss>{b.grad(), x, second, reduction, algorithm});
+  return {g, b.wants(1) ? -g : Tensor()};
+}
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    variable_list result(4);
-    if (!grads[0].defined()) return result;
-    const auto tensors = ctx->get_saved_variables();
-    const auto& saved = ctx->saved_data;
-    result[0] = backward_op<Loss>().call(grads[0], tensors[0], tensors[1], saved.at("reduction").toStringRef(),
-                                         saved.at("algorithm").toStringRef());
-    if (!Loss::classifies && ctx->needs_input_grad(1)) result[1] = -result[0];
-    return result;
-  }
-};
+// The tangent of x minus that of the second tensor.
+Tensor difference(const Tensor& x, const Tensor& second) { return second.defined() ? plus(x, -second) : x; }
 
 template <class Loss>
-struct BackwardFunction : torch::autograd::Function<BackwardFunction<Loss>> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& x, const Tensor& second,
-                        std::string reduction, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({grad, x, second});
-    ctx->saved_data["reduction"] = reduction;
-    return backward_op<Loss>().call(grad, x, second, reduction, algorithm);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (!grads[0].defined()) return variable_list(5);
-    const auto tensors = ctx->get_saved_variables();
-    const Reduction how = reduction_of(Loss::backward, ctx->saved_data.at("reduction").toStringRef());
-    variable_list result = double_backward<Loss>(grads[0], tensors[0], tensors[1], tensors[2], how);
-    result.resize(5);
-    return result;
-  }
-};
-
-template <class Loss>
-Tensor forward_autograd(const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
-  return ForwardFunction<Loss>::apply(x, second, std::string(reduction), std::string(algorithm));
+Tensors Apply<Loss>::jvp(const Forward& f) const {
+  return {slope_along<Loss>(difference(f.tangent(0), f.tangent(1)), x, second, reduction)};
 }
 
 template <class Loss>
-Tensor backward_autograd(const Tensor& grad, const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
-  return BackwardFunction<Loss>::apply(grad, x, second, std::string(reduction), std::string(algorithm));
-}
-
-// ---- Autocast: losses run in and return float32
-
-template <class Loss, c10::DeviceType device, c10::DispatchKey key>
-Tensor forward_autocast(const Tensor& x, const Tensor& second, Str reduction, Str algorithm) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const auto cast = [](const Tensor& t) { return at::autocast::cached_cast(at::kFloat, t, device); };
-  return forward_op<Loss>().call(cast(x), cast(second), reduction, algorithm);
-}
-
-// ---- registration
-
-template <class Loss>
-void define(torch::Library& m) {
-  const std::string tensors = std::string("Tensor ") + Loss::x + ", Tensor " + Loss::second;
-  const std::string rest = ", str reduction=\"mean\", str algorithm=\"auto\") -> Tensor";
-  m.def((Loss::name + ("(" + tensors) + rest).c_str(), {at::Tag::pt2_compliant_tag});
-  m.def((Loss::backward + ("(Tensor grad, " + tensors) + rest).c_str(), {at::Tag::pt2_compliant_tag});
+Tensors ApplyBackward<Loss>::vjp(const Backward& b) const {
+  const Tensor& d = b.grad();
+  Tensors grads(3);
+  if (b.wants(0)) grads[0] = slope_along<Loss>(d, x, second, reduction);
+  if (b.wants(1) || b.wants(2)) grads[1] = times_grad(loss_at<Loss>(x, second).bend(d.to(wide_dtype(x))));
+  if (b.wants(2)) grads[2] = -grads[1];
+  return grads;
 }
 
 template <class Loss>
-void register_kernels(torch::Library& m) {
-  m.impl(Loss::name, &forward_kernel<Loss>);
-  m.impl(Loss::backward, &backward_kernel<Loss>);
-}
-template <class Loss>
-void register_meta(torch::Library& m) {
-  m.impl(Loss::name, &forward_meta<Loss>);
-  m.impl(Loss::backward, &backward_meta<Loss>);
-}
-template <class Loss>
-void register_autograd(torch::Library& m) {
-  m.impl(Loss::name, &forward_autograd<Loss>);
-  m.impl(Loss::backward, &backward_autograd<Loss>);
-}
-template <c10::DeviceType device, c10::DispatchKey key>
-void register_autocast(torch::Library& m) {
-  m.impl(CrossEntropy::name, &forward_autocast<CrossEntropy, device, key>);
-  m.impl(SquaredError::name, &forward_autocast<SquaredError, device, key>);
-  m.impl(AbsoluteError::name, &forward_autocast<AbsoluteError, device, key>);
+Tensors ApplyBackward<Loss>::jvp(const Forward& f) const {
+  const Tensor d = difference(f.tangent(1), f.tangent(2));
+  Tensor t;
+  if (f.tangent(0).defined()) t = call(ApplyBackward{f.tangent(0), x, second, reduction, algorithm});
+  if (d.defined()) t = plus(t, times_grad(loss_at<Loss>(x, second).bend(d.to(wide_dtype(x)))));
+  return {t};
 }
 
-#define TP_EACH_LOSS(f) f<CrossEntropy>(m), f<SquaredError>(m), f<AbsoluteError>(m)
+template <class Loss>
+void define_loss(torch::Library& m) {
+  define<Apply<Loss>>(m);
+  define<ApplyBackward<Loss>>(m);
+}
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { TP_EACH_LOSS(define); }
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { TP_EACH_LOSS(register_kernels); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { TP_EACH_LOSS(register_kernels); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) { TP_EACH_LOSS(register_meta); }
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) { TP_EACH_LOSS(register_autograd); }
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) { register_autocast<at::kCPU, c10::DispatchKey::AutocastCPU>(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) { register_autocast<at::kCUDA, c10::DispatchKey::AutocastCUDA>(m); }
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  define_loss<CrossEntropy>(m);
+  define_loss<SquaredError>(m);
+  define_loss<AbsoluteError>(m);
+}
 
 }  // namespace
 }  // namespace tp

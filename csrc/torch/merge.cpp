@@ -1,47 +1,82 @@
-// torch_patterns::merge, merge_pairs, co_rank and merge_backward: schema, checks, Meta, Autograd.
+// torch_patterns::merge, merge_pairs, merge_backward and co_rank: checks, kernels, Meta, derivatives.
 //
-// A merge is a permutation, and its gradient the inverse one: merge_backward takes merged values apart again, by the
-// keys alone. Its own derivative is merge_pairs, with the gradients as values, so every order of derivative is one of
-// the two.
+// A merge is a permutation that the keys determine: in forward mode merge_pairs does to the tangents what it does to
+// values. The gradient is the inverse permutation: merge_backward takes merged values apart again, by the keys alone.
+// Its own derivative is merge_pairs, with the gradients as values, so every order of derivative is one of the two.
 #include "merge/merge.h"
 
 #include <ATen/ATen.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
 
 #include <limits>
 
 #include "merge/validate.h"
 #include "torch/keys.h"
+#include "torch/operator.h"
 
 namespace tp {
 namespace {
 
-using c10::SymInt;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 using Two = std::tuple<Tensor, Tensor>;
 
-constexpr const char *name = "merge", *pairs_name = "merge_pairs", *backward_name = "merge_backward",
+constexpr const char *merge_name = "merge", *pairs_name = "merge_pairs", *backward_name = "merge_backward",
                      *rank_name = "co_rank";
-Pattern merge_pattern(name, merge::ladder), rank_pattern(rank_name, co_rank_ladder::ladder);
+Pattern merge_pattern(merge_name, merge::ladder), rank_pattern(rank_name, co_rank_ladder::ladder);
 
-Tensor call_merge(const Tensor& a, const Tensor& b, bool descending, bool validate, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, bool, bool, Str)>(name);
-  return handle.call(a, b, descending, validate, algorithm);
-}
+struct Merge {
+  static constexpr auto schema =
+      "merge(Tensor a, Tensor b, bool descending=False, bool validate=False, str algorithm=\"auto\") -> Tensor";
+  Tensor a, b;
+  bool descending, validate;
+  Str algorithm;
 
-Two call_pairs(const Tensor& keys_a, const Tensor& values_a, const Tensor& keys_b, const Tensor& values_b,
-               bool descending, bool validate, Str algorithm) {
-  static const auto handle =
-      op<Two(const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool, bool, Str)>(pairs_name);
-  return handle.call(keys_a, values_a, keys_b, values_b, descending, validate, algorithm);
-}
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& back) const;
+  Tensors jvp(const Forward& f) const;
+};
 
-Two call_backward(const Tensor& grad, const Tensor& a, const Tensor& b, bool descending, Str algorithm) {
-  static const auto handle = op<Two(const Tensor&, const Tensor&, const Tensor&, bool, Str)>(backward_name);
-  return handle.call(grad, a, b, descending, algorithm);
-}
+struct MergePairs {
+  static constexpr auto schema =
+      "merge_pairs(Tensor keys_a, Tensor values_a, Tensor keys_b, Tensor values_b, bool descending=False, bool "
+      "validate=False, str algorithm=\"auto\") -> (Tensor, Tensor)";
+  Tensor keys_a, values_a, keys_b, values_b;
+  bool descending, validate;
+  Str algorithm;
+
+  Two kernel() const;
+  Two meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input % 2 == 0; }
+  bool depends(size_t output, size_t input) const { return input % 2 == output; }
+};
+
+struct MergeBackward {
+  static constexpr auto schema =
+      "merge_backward(Tensor grad, Tensor a, Tensor b, bool descending=False, str algorithm=\"auto\") -> (Tensor, "
+      "Tensor)";
+  Tensor grad, a, b;
+  bool descending;
+  Str algorithm;
+
+  Two kernel() const;
+  Two meta() const;
+  Tensors vjp(const Backward& back) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input != 0; }
+  bool depends(size_t, size_t input) const { return input == 0; }
+};
+
+struct CoRank {
+  static constexpr auto schema =
+      "co_rank(Tensor k, Tensor a, Tensor b, bool descending=False, str algorithm=\"auto\") -> Tensor";
+  Tensor k, a, b;
+  bool descending;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+};
 
 // ---- checks
 
@@ -60,10 +95,11 @@ std::vector<SymInt> check_keys(const char* op, const char* a_name, const Tensor&
   TORCH_CHECK(a.dim() > 0 && b.dim() > 0, op, ": ", a_name, " and ", b_name, " need a dimension, got scalars");
   auto shape = a.sym_sizes().vec();
   const auto others = b.sym_sizes();
-  const bool fit =
-      a.dim() == b.dim() && others.slice(0, shape.size() - 1).equals(a.sym_sizes().slice(0, shape.size() - 1));
-  TORCH_CHECK(fit, op, ": all but the last sizes must be equal; ", a_name, " has shape ", a.sym_sizes(), ", ", b_name,
-              " has ", b.sym_sizes());
+  const size_t rows = shape.size() - 1;
+  const bool ranks_fit = a.dim() == b.dim();
+  TORCH_SYM_CHECK(ranks_fit ? sym_equals(others.slice(0, rows), a.sym_sizes().slice(0, rows)) : c10::SymBool(false), op,
+                  ": all but the last sizes must be equal; ", a_name, " has shape ", a.sym_sizes(), ", ", b_name,
+                  " has ", b.sym_sizes());
   shape.back() = shape.back() + others.back();
   return shape;
 }
@@ -71,27 +107,26 @@ std::vector<SymInt> check_keys(const char* op, const char* a_name, const Tensor&
 void check_values(const char* op, const char* keys_name, const Tensor& keys, const char* values_name,
                   const Tensor& values) {
   check_same_device(op, {{keys_name, &keys}, {values_name, &values}});
-  TORCH_CHECK(values.sym_sizes() == keys.sym_sizes(), op, ": ", keys_name, " has shape ", keys.sym_sizes(), ", ",
-              values_name, " has ", values.sym_sizes());
+  TORCH_SYM_CHECK(sym_equals(values.sym_sizes(), keys.sym_sizes()), op, ": ", keys_name, " has shape ",
+                  keys.sym_sizes(), ", ", values_name, " has ", values.sym_sizes());
   const auto bytes = values.element_size();
   TORCH_CHECK_TYPE(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, op, ": ", values_name, " of ",
                    values.scalar_type(), " are not supported");
 }
 
-std::vector<SymInt> check_pairs(const Tensor& keys_a, const Tensor& values_a, const Tensor& keys_b,
-                                const Tensor& values_b) {
-  auto shape = check_keys(pairs_name, "keys_a", keys_a, "keys_b", keys_b);
-  check_values(pairs_name, "keys_a", keys_a, "values_a", values_a);
-  check_values(pairs_name, "keys_b", keys_b, "values_b", values_b);
-  check_alike(pairs_name, "values_a", values_a, "values_b", values_b);
+std::vector<SymInt> check(const MergePairs& m) {
+  auto shape = check_keys(pairs_name, "keys_a", m.keys_a, "keys_b", m.keys_b);
+  check_values(pairs_name, "keys_a", m.keys_a, "values_a", m.values_a);
+  check_values(pairs_name, "keys_b", m.keys_b, "values_b", m.values_b);
+  check_alike(pairs_name, "values_a", m.values_a, "values_b", m.values_b);
   return shape;
 }
 
-void check_backward(const Tensor& grad, const Tensor& a, const Tensor& b) {
-  const auto shape = check_keys(backward_name, "a", a, "b", b);
-  check_same_device(backward_name, {{"a", &a}, {"grad", &grad}});
-  TORCH_CHECK(grad.sym_sizes().equals(shape), backward_name, ": the merge has shape ", c10::SymIntArrayRef(shape),
-              ", grad has ", grad.sym_sizes());
+void check(const MergeBackward& m) {
+  const auto shape = check_keys(backward_name, "a", m.a, "b", m.b);
+  check_same_device(backward_name, {{"a", &m.a}, {"grad", &m.grad}});
+  TORCH_SYM_CHECK(sym_equals(m.grad.sym_sizes(), shape), backward_name, ": the merge has shape ", SymIntArrayRef(shape),
+                  ", grad has ", m.grad.sym_sizes());
 }
 
 // ---- kernels: CPU and CUDA alike
@@ -146,25 +181,24 @@ void check_sorted(const char* op, const merge::Sequences& in,
   }
 }
 
-Tensor merge_kernel(const Tensor& a, const Tensor& b, bool descending, bool validate, Str algorithm) {
-  check_keys(name, "a", a, "b", b);
+Tensor Merge::kernel() const {
+  check_keys(merge_name, "a", a, "b", b);
   const Tensor x = raw(a), y = raw(b);
   Tensor out = empty_result(merged_sizes(x, y), x.options());
   merge::Args args{};
-  args.in = sequences(name, x, y, descending);
+  args.in = sequences(merge_name, x, y, descending);
   args.keys = out.mutable_data_ptr();
-  if (validate) check_sorted(name, args.in, {{"a", x}, {"b", y}});
+  if (validate) check_sorted(merge_name, args.in, {{"a", x}, {"b", y}});
   if (out.numel() == 0) {
-    check_algorithm(merge::ladder, name, algorithm);
+    check_algorithm(merge::ladder, merge_name, algorithm);
   } else {
-    run(merge::ladder, merge::choose, name, algorithm, x, args);
+    run(merge::ladder, merge::choose, merge_name, algorithm, x, args);
   }
   return out;
 }
 
-Two pairs_kernel(const Tensor& keys_a, const Tensor& values_a, const Tensor& keys_b, const Tensor& values_b,
-                 bool descending, bool validate, Str algorithm) {
-  check_pairs(keys_a, values_a, keys_b, values_b);
+Two MergePairs::kernel() const {
+  check(*this);
   const Tensor x = raw(keys_a), y = raw(keys_b), u = raw(values_a), v = raw(values_b);
   const auto sizes = merged_sizes(x, y);
   Tensor keys = empty_result(sizes, x.options()), values = empty_result(sizes, u.options());
@@ -184,8 +218,8 @@ Two pairs_kernel(const Tensor& keys_a, const Tensor& values_a, const Tensor& key
   return {keys, values};
 }
 
-Two backward_kernel(const Tensor& grad, const Tensor& a, const Tensor& b, bool descending, Str algorithm) {
-  check_backward(grad, a, b);
+Two MergeBackward::kernel() const {
+  check(*this);
   const Tensor g = raw(grad), x = raw(a), y = raw(b);
   Tensor grad_a = empty_result(a.sizes(), g.options()), grad_b = empty_result(b.sizes(), g.options());
   co_rank_ladder::Args args{};
@@ -211,7 +245,8 @@ struct Queries {
   std::vector<SymInt> expanded, result;
 };
 
-Queries check_ranks(const Tensor& k, const Tensor& a, const Tensor& b) {
+Queries check(const CoRank& c) {
+  const Tensor &k = c.k, &a = c.a, &b = c.b;
   check_keys(rank_name, "a", a, "b", b);
   check_same_device(rank_name, {{"a", &a}, {"k", &k}});
   TORCH_CHECK_TYPE(at::isIntegralType(k.scalar_type(), /*includeBool=*/false), rank_name,
@@ -224,15 +259,15 @@ Queries check_ranks(const Tensor& k, const Tensor& a, const Tensor& b) {
   bool fit = k.dim() <= a.dim();
   for (size_t d = 1; fit && d + several <= given.size(); ++d) {
     const SymInt& size = given[given.size() - several - d];
-    fit = size == 1 || size == rows[rows.size() - d];
+    fit = TORCH_GUARD_OR_FALSE(size.sym_eq(1)) || TORCH_GUARD_OR_TRUE(size.sym_eq(rows[rows.size() - d]));
   }
   TORCH_CHECK(fit, rank_name, ": k of shape ", given, " does not fit to a of shape ", a.sym_sizes());
   if (several) expanded.push_back(given.back());
   return {expanded, expanded};
 }
 
-Tensor rank_kernel(const Tensor& k, const Tensor& a, const Tensor& b, bool descending, Str algorithm) {
-  const Queries queries = check_ranks(k, a, b);
+Tensor CoRank::kernel() const {
+  const Queries queries = check(*this);
   const Tensor x = raw(a), y = raw(b);
   const Tensor wide = k.to(at::kLong);
   const Tensor ranks = (a.dim() == 1 ? wide : wide.expand_symint(queries.expanded)).contiguous();
@@ -257,154 +292,79 @@ Tensor rank_kernel(const Tensor& k, const Tensor& a, const Tensor& b, bool desce
 
 // ---- Meta
 
-Tensor merge_meta(const Tensor& a, const Tensor& b, bool, bool, Str algorithm) {
-  const auto shape = check_keys(name, "a", a, "b", b);
-  check_algorithm(merge::ladder, name, algorithm);
+Tensor Merge::meta() const {
+  const auto shape = check_keys(merge_name, "a", a, "b", b);
+  check_algorithm(merge::ladder, merge_name, algorithm);
   return at::empty_symint(shape, a.options());
 }
 
-Two pairs_meta(const Tensor& keys_a, const Tensor& values_a, const Tensor& keys_b, const Tensor& values_b, bool, bool,
-               Str algorithm) {
-  const auto shape = check_pairs(keys_a, values_a, keys_b, values_b);
+Two MergePairs::meta() const {
+  const auto shape = check(*this);
   check_algorithm(merge::ladder, pairs_name, algorithm);
   return {at::empty_symint(shape, keys_a.options()), at::empty_symint(shape, values_a.options())};
 }
 
-Two backward_meta(const Tensor& grad, const Tensor& a, const Tensor& b, bool, Str algorithm) {
-  check_backward(grad, a, b);
+Two MergeBackward::meta() const {
+  check(*this);
   check_algorithm(co_rank_ladder::ladder, backward_name, algorithm);
   return {at::empty_symint(a.sym_sizes(), grad.options()), at::empty_symint(b.sym_sizes(), grad.options())};
 }
 
-Tensor rank_meta(const Tensor& k, const Tensor& a, const Tensor& b, bool, Str algorithm) {
-  const Queries queries = check_ranks(k, a, b);
+Tensor CoRank::meta() const {
+  const Queries queries = check(*this);
   check_algorithm(co_rank_ladder::ladder, rank_name, algorithm);
   return at::empty_symint(queries.result, k.options().dtype(at::kLong));
 }
 
-// ---- Autograd
+// ---- derivatives
 
-struct MergeFunction : torch::autograd::Function<MergeFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b, bool descending, bool validate,
-                        std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({a, b});
-    ctx->saved_data["descending"] = descending;
-    return call_merge(a, b, descending, validate, algorithm);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    variable_list result(5);
-    if (!grads[0].defined()) return result;
-    const auto keys = ctx->get_saved_variables();
-    std::tie(result[0], result[1]) =
-        call_backward(grads[0], keys[0], keys[1], ctx->saved_data.at("descending").toBool(), "auto");
-    return result;
-  }
-};
-
-struct PairsFunction : torch::autograd::Function<PairsFunction> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& keys_a, const Tensor& values_a, const Tensor& keys_b,
-                               const Tensor& values_b, bool descending, bool validate, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({keys_a, keys_b});
-    ctx->saved_data["descending"] = descending;
-    const auto [keys, values] = call_pairs(keys_a, values_a, keys_b, values_b, descending, validate, algorithm);
-    variable_list fixed;
-    if (!keys_a.requires_grad() && !keys_b.requires_grad()) fixed.push_back(keys);
-    if (!values_a.requires_grad() && !values_b.requires_grad()) fixed.push_back(values);
-    ctx->mark_non_differentiable(fixed);
-    return {keys, values};
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto keys = ctx->get_saved_variables();
-    variable_list result(7);
-    for (size_t i = 0; i < 2; ++i) {  // of the keys, of the values
-      if (!grads[i].defined() || !(ctx->needs_input_grad(i) || ctx->needs_input_grad(i + 2))) continue;
-      std::tie(result[i], result[i + 2]) =
-          call_backward(grads[i], keys[0], keys[1], ctx->saved_data.at("descending").toBool(), "auto");
-    }
-    return result;
-  }
-};
-
-struct BackwardFunction : torch::autograd::Function<BackwardFunction> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& grad, const Tensor& a, const Tensor& b,
-                               bool descending, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({a, b});
-    ctx->saved_data["descending"] = descending;
-    const auto [grad_a, grad_b] = call_backward(grad, a, b, descending, algorithm);
-    return {grad_a, grad_b};
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    variable_list result(5);
-    if (!grads[0].defined() && !grads[1].defined()) return result;
-    const auto keys = ctx->get_saved_variables();
-    const auto& options = (grads[0].defined() ? grads[0] : grads[1]).options();
-    for (size_t i = 0; i < 2; ++i) {
-      if (!grads[i].defined()) grads[i] = at::zeros_symint(keys[i].sym_sizes(), options);
-    }
-    const bool descending = ctx->saved_data.at("descending").toBool();
-    result[0] = std::get<1>(call_pairs(keys[0], grads[0], keys[1], grads[1], descending, false, "auto"));
-    return result;
-  }
-};
-
-Tensor merge_autograd(const Tensor& a, const Tensor& b, bool descending, bool validate, Str algorithm) {
-  return MergeFunction::apply(a, b, descending, validate, std::string(algorithm));
+// What is merged from x beside a and y beside b, where one of x and y may be undefined and stands for zeros.
+Tensor merged(const Tensor& a, Tensor x, const Tensor& b, Tensor y, bool descending, Str algorithm) {
+  if (!x.defined()) x = at::zeros_symint(a.sym_sizes(), y.options());
+  if (!y.defined()) y = at::zeros_symint(b.sym_sizes(), x.options());
+  return std::get<1>(call(MergePairs{a, x, b, y, descending, false, algorithm}));
 }
 
-Two pairs_autograd(const Tensor& keys_a, const Tensor& values_a, const Tensor& keys_b, const Tensor& values_b,
-                   bool descending, bool validate, Str algorithm) {
-  const auto result =
-      PairsFunction::apply(keys_a, values_a, keys_b, values_b, descending, validate, std::string(algorithm));
-  return {result[0], result[1]};
+Tensors Merge::vjp(const Backward& back) const {
+  const auto [grad_a, grad_b] = call(MergeBackward{back.grad(), a, b, descending, "auto"});
+  return {grad_a, grad_b};
 }
 
-Two backward_autograd(const Tensor& grad, const Tensor& a, const Tensor& b, bool descending, Str algorithm) {
-  const auto result = BackwardFunction::apply(grad, a, b, descending, std::string(algorithm));
-  return {result[0], result[1]};
+Tensors Merge::jvp(const Forward& f) const { return {merged(a, f.tangent(0), b, f.tangent(1), descending, algorithm)}; }
+
+Tensors MergePairs::vjp(const Backward& b) const {
+  Tensors result(4);
+  for (size_t i = 0; i < 2; ++i) {  // of the keys, of the values
+    if (!b.grad(i).defined() || !(b.wants(i) || b.wants(i + 2))) continue;
+    std::tie(result[i], result[i + 2]) = call(MergeBackward{b.grad(i), keys_a, keys_b, descending, "auto"});
+  }
+  return result;
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl(name, &merge_kernel);
-  m.impl(pairs_name, &pairs_kernel);
-  m.impl(backward_name, &backward_kernel);
-  m.impl(rank_name, &rank_kernel);
+Tensors MergePairs::jvp(const Forward& f) const {
+  Tensors result(2);
+  for (size_t i = 0; i < 2; ++i) {
+    const Tensor &of_a = f.tangent(i), &of_b = f.tangent(i + 2);
+    if (of_a.defined() || of_b.defined()) result[i] = merged(keys_a, of_a, keys_b, of_b, descending, algorithm);
+  }
+  return result;
+}
+
+Tensors MergeBackward::vjp(const Backward& back) const {
+  return {merged(a, back.grad(0), b, back.grad(1), descending, "auto")};
+}
+
+Tensors MergeBackward::jvp(const Forward& f) const {
+  if (!f.tangent().defined()) return {};  // only the keys have one
+  const auto [of_a, of_b] = call(MergeBackward{f.tangent(), a, b, descending, algorithm});
+  return {of_a, of_b};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("merge(Tensor a, Tensor b, bool descending=False, bool validate=False, str algorithm=\"auto\") -> Tensor",
-        tags);
-  m.def(
-      "merge_pairs(Tensor keys_a, Tensor values_a, Tensor keys_b, Tensor values_b, bool descending=False, bool "
-      "validate=False, str algorithm=\"auto\") -> (Tensor, Tensor)",
-      tags);
-  m.def(
-      "merge_backward(Tensor grad, Tensor a, Tensor b, bool descending=False, str algorithm=\"auto\") -> (Tensor, "
-      "Tensor)",
-      tags);
-  m.def("co_rank(Tensor k, Tensor a, Tensor b, bool descending=False, str algorithm=\"auto\") -> Tensor", tags);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl(name, &merge_meta);
-  m.impl(pairs_name, &pairs_meta);
-  m.impl(backward_name, &backward_meta);
-  m.impl(rank_name, &rank_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl(name, &merge_autograd);
-  m.impl(pairs_name, &pairs_autograd);
-  m.impl(backward_name, &backward_autograd);
+  define<Merge>(m);
+  define<MergePairs>(m);
+  define<MergeBackward>(m);
+  define<CoRank>(m);
 }
 
 }  // namespace

@@ -1,14 +1,9 @@
-// What sort and segment_sort share: from tensors to Args, and values along a permutation, with gradients.
+// What sort and segment_sort share: from tensors to Args, and values along a permutation.
 #pragma once
-#include <torch/autograd.h>
-
 #include "sort/sort.h"
 #include "torch/keys.h"
 
 namespace tp {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // The order that is asked for, checked.
 sort::Args sort_args(const char* op, const Tensor& keys, bool descending, int64_t begin_bit,
@@ -21,12 +16,9 @@ Tensor raw_keys(const Tensor& x);
 void give_keys(sort::Args& args, const Tensor& keys, Tensor& out);
 void give_values(sort::Args& args, const Tensor& values, Tensor& out);
 
-// Whether autograd, in reverse or forward mode, looks at what becomes of x.
-bool needs_gradient(const Tensor& x);
-
 // take(x, indices)[i] = x[indices[i]] along `dim`, indices being a permutation, and its inverse,
-// put(x, indices)[indices[i]] = x[i]. Each is the derivative of the other. take_raw has none, and takes any dtype.
-Tensor take_raw(const Tensor& x, const Tensor& indices, int64_t dim);
+// put(x, indices)[indices[i]] = x[i]. Each is the derivative of the other. Both give new tensors; an undefined one of
+// an undefined one.
 Tensor take(const Tensor& x, const Tensor& indices, int64_t dim);
 Tensor put(const Tensor& x, const Tensor& indices, int64_t dim);
 

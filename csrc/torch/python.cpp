@@ -1,4 +1,6 @@
 // torch_patterns._C: what is not a tensor operator. The ladders, the build, and the checked mode of the simt model.
+#include "torch/python.h"
+
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -90,6 +92,7 @@ class Checked {
 PYBIND11_MODULE(_C, m) {
   m.def("ladders", &ladders, "pattern -> its rungs, in textbook order");
   m.def("build_info", &build_info);
+  tp::bind_operator_call(m);
   m.def("faults", &tp::simt::faults, "names of the kernels that break a rule of the simt model");
   m.def("run_fault", [](const std::string& name) {
     py::gil_scoped_release no_gil;

@@ -1,49 +1,68 @@
-// rbf, the Gaussian output layer, and its backward operator.
+// torch_patterns::rbf, the Gaussian output layer, and its backward: checks, kernels, Meta, derivatives.
+//
+// y[n, c] = exp(-|x[n] - c[c]|^2 / (2 sigma^2)). In a direction (u, v) of x and the centres, y changes by W P, where
+// W = y / sigma^2 and P[n, c] = (u[n] - v[c]) . (c[c] - x[n]): that is the tangent of y, and also what reaches grad
+// when the gradients u and v reach the results of rbf_backward. With E = grad W, the second derivative of <grad, y>,
+// which is symmetric, takes (u, v) to what rbf_backward gives for grad P / sigma^2, plus
+//   for x: the sum over c of E (v[c] - u[n]), for the centres: the sum over n of E (u[n] - v[c]).
+// Both modes of rbf_backward need it.
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
 
 #include "layers/layers.h"
 #include "torch/checks.h"
+#include "torch/reduce.h"
 
 namespace tp {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+struct Rbf {
+  static constexpr auto schema = "rbf(Tensor x, Tensor centres, float sigma, str algorithm=\"auto\") -> Tensor";
+  Tensor x, centres;
+  double sigma;
+  Str algorithm;
 
-Tensor call_rbf(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, double, Str)>("rbf");
-  return handle.call(x, centres, sigma, algorithm);
-}
-std::tuple<Tensor, Tensor> call_rbf_backward(const Tensor& grad, const Tensor& x, const Tensor& centres, double sigma,
-                                             Str algorithm) {
-  static const auto handle =
-      op<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double, Str)>("rbf_backward");
-  return handle.call(grad, x, centres, sigma, algorithm);
-}
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  Autocast autocast() const { return Autocast::float32; }
+};
+
+Pattern pattern("rbf", layers::gaussians::ladder);
+
+struct RbfBackward {
+  static constexpr auto schema =
+      "rbf_backward(Tensor grad, Tensor x, Tensor centres, float sigma, str algorithm=\"auto\") -> (Tensor, Tensor)";
+  Tensor grad, x, centres;
+  double sigma;
+  Str algorithm;
+
+  std::tuple<Tensor, Tensor> kernel() const;
+  std::tuple<Tensor, Tensor> meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+};
 
 void check_rbf(const char* op, const Tensor& x, const Tensor& centres, double sigma) {
   check_floats(op, {{"x", x}, {"centres", centres}});
-  TORCH_CHECK(x.dim() == 2 && centres.dim() == 2 && x.sym_size(1) == centres.sym_size(1), op,
-              ": x must be [samples, features] and centres [classes, features], got ", x.sym_sizes(), " and ",
-              centres.sym_sizes());
+  const bool matrices = x.dim() == 2 && centres.dim() == 2;
+  TORCH_SYM_CHECK(matrices ? x.sym_size(1).sym_eq(centres.sym_size(1)) : c10::SymBool(false), op,
+                  ": x must be [samples, features] and centres [classes, features], got ", x.sym_sizes(), " and ",
+                  centres.sym_sizes());
   TORCH_CHECK_VALUE(sigma > 0, op, ": sigma must be positive, got ", sigma);
 }
 
-void check_rbf_backward(const Tensor& grad, const Tensor& x, const Tensor& centres, double sigma) {
-  check_rbf("rbf_backward", x, centres, sigma);
-  check_floats("rbf_backward", {{"x", x}, {"grad", grad}});
-  TORCH_CHECK(grad.dim() == 2 && grad.sym_size(0) == x.sym_size(0) && grad.sym_size(1) == centres.sym_size(0),
-              "rbf_backward: grad must have shape [", x.sym_size(0), ", ", centres.sym_size(0), "], got ",
-              grad.sym_sizes());
+void check_backward(const RbfBackward& p) {
+  check_rbf("rbf_backward", p.x, p.centres, p.sigma);
+  check_floats("rbf_backward", {{"x", p.x}, {"grad", p.grad}});
+  TORCH_SYM_CHECK(same_sizes(p.grad.sym_sizes(), {p.x.sym_size(0), p.centres.sym_size(0)}),
+                  "rbf_backward: grad must have shape [", p.x.sym_size(0), ", ", p.centres.sym_size(0), "], got ",
+                  p.grad.sym_sizes());
 }
 
-// ---- kernels: CPU and CUDA alike
-
-layers::Args rbf_args(const Tensor& x, const Tensor& centres, double sigma) {
+layers::Args rbf_args(layers::Step step, const Tensor& x, const Tensor& centres, double sigma) {
   layers::Args args{};
+  args.step = step;
   args.dtype = dtype_of_tensor("rbf", x);
   args.sigma = sigma;
   args.rows = x.size(0);
@@ -54,143 +73,120 @@ layers::Args rbf_args(const Tensor& x, const Tensor& centres, double sigma) {
   return args;
 }
 
-Tensor rbf_kernel(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
+}  // namespace
+
+Tensor Rbf::kernel() const {
   check_rbf("rbf", x, centres, sigma);
   const Tensor points = x.contiguous(), middles = centres.contiguous();
   Tensor out = at::empty({x.size(0), centres.size(0)}, x.options());
-  layers::Args args = rbf_args(points, middles, sigma);
-  args.step = layers::Step::rbf;
+  layers::Args args = rbf_args(layers::Step::rbf, points, middles, sigma);
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, "rbf", algorithm, points, args);
+  run(layers::gaussians::ladder, layers::gaussians::choose, "rbf", algorithm, points, args);
   return out;
 }
 
-std::tuple<Tensor, Tensor> rbf_backward_kernel(const Tensor& grad, const Tensor& x, const Tensor& centres, double sigma,
-                                               Str algorithm) {
-  check_rbf_backward(grad, x, centres, sigma);
+std::tuple<Tensor, Tensor> RbfBackward::kernel() const {
+  check_backward(*this);
   const Tensor g = grad.contiguous(), points = x.contiguous(), middles = centres.contiguous();
   Tensor grad_x = at::empty(points.sizes(), x.options()), grad_centres = at::empty(middles.sizes(), x.options());
-  layers::Args args = rbf_args(points, middles, sigma);
-  args.step = layers::Step::rbf_backward;
+  layers::Args args = rbf_args(layers::Step::rbf_backward, points, middles, sigma);
   args.grad = g.const_data_ptr();
   args.out = grad_x.mutable_data_ptr();
   args.out_y = grad_centres.mutable_data_ptr();
-  run(layers::ladder, layers::choose, "rbf_backward", algorithm, points, args);
+  run(layers::gaussians::ladder, layers::gaussians::choose, "rbf_backward", algorithm, points, args);
   return {grad_x, grad_centres};
 }
 
-// ---- Meta
-
-Tensor rbf_meta(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
+Tensor Rbf::meta() const {
   check_rbf("rbf", x, centres, sigma);
-  check_algorithm(layers::ladder, "rbf", algorithm);
+  check_algorithm(layers::gaussians::ladder, "rbf", algorithm);
   return at::empty_symint({x.sym_size(0), centres.sym_size(0)}, x.options());
 }
-std::tuple<Tensor, Tensor> rbf_backward_meta(const Tensor& grad, const Tensor& x, const Tensor& centres, double sigma,
-                                             Str algorithm) {
-  check_rbf_backward(grad, x, centres, sigma);
-  check_algorithm(layers::ladder, "rbf_backward", algorithm);
+
+std::tuple<Tensor, Tensor> RbfBackward::meta() const {
+  check_backward(*this);
+  check_algorithm(layers::gaussians::ladder, "rbf_backward", algorithm);
   return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(centres.sym_sizes(), x.options())};
 }
 
-// ---- Autograd
+// ---- derivatives: in the dtype of x throughout, also under autocast
 
-struct RbfFunction : torch::autograd::Function<RbfFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& centres, double sigma,
-                        std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({x, centres});
-    ctx->saved_data["sigma"] = sigma;
-    ctx->saved_data["algorithm"] = algorithm;
-    return call_rbf(x, centres, sigma, algorithm);
+namespace {
+
+using NoAutocast = c10::impl::ExcludeDispatchKeyGuard;
+
+Tensor sum(const Tensor& x, int64_t dim, bool keepdim = false) {
+  return call(Reduce{x, std::vector<int64_t>{dim}, "sum", keepdim, "auto"});
+}
+
+// W.
+Tensor weight_of(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
+  return call(Rbf{x, centres, sigma, algorithm}) / (sigma * sigma);
+}
+
+// P; u or v may be undefined.
+Tensor slope_along(const Tensor& u, const Tensor& v, const Tensor& x, const Tensor& centres) {
+  const Tensor from_x = u.defined() ? u.mm(centres.t()) - sum(u * x, 1, true) : Tensor();
+  return v.defined() ? plus(from_x, x.mm(v.t()) - sum(v * centres, 1)) : from_x;
+}
+
+// The second derivative of <grad, rbf(x, centres)> along (u, v), either of which may be undefined.
+std::pair<Tensor, Tensor> second_derivative(const RbfBackward& p, const Tensor& weight, const Tensor& slope,
+                                            const Tensor& u, const Tensor& v) {
+  const Tensor e = p.grad * weight, pulled = p.grad * slope / (p.sigma * p.sigma);
+  auto [for_x, for_centres] = call(RbfBackward{pulled, p.x, p.centres, p.sigma, p.algorithm});
+  if (u.defined()) {
+    for_x = for_x - sum(e, 1, true) * u;
+    for_centres = for_centres + sum(e.unsqueeze(2) * u.unsqueeze(1), 0);
   }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    if (!grads[0].defined()) return variable_list(4);
-    const auto tensors = ctx->get_saved_variables();
-    const auto& saved = ctx->saved_data;
-    const auto [grad_x, grad_centres] = call_rbf_backward(
-        grads[0], tensors[0], tensors[1], saved.at("sigma").toDouble(), saved.at("algorithm").toStringRef());
-    return {grad_x, grad_centres, Tensor(), Tensor()};
+  if (v.defined()) {
+    for_x = for_x + e.mm(v);
+    for_centres = for_centres - sum(e, 0).unsqueeze(1) * v;
   }
-};
-
-// With y = rbf(x, c), E = grad y / sigma^2 and P[n, c] = (u[n] - v[c]) . (c[c] - x[n]), the gradients u and v into the
-// two results make <u, grad_x> + <v, grad_c> = sum of E P. Its derivative by grad is y P / sigma^2; those by x and c
-// are what grad P / sigma^2 would pull, and what E pulls of u and v.
-struct RbfBackwardFunction : torch::autograd::Function<RbfBackwardFunction> {
-  static variable_list forward(AutogradContext* ctx, const Tensor& grad, const Tensor& x, const Tensor& centres,
-                               double sigma, std::string algorithm) {
-    at::AutoDispatchBelowADInplaceOrView below;
-    ctx->save_for_backward({grad, x, centres});
-    ctx->saved_data["sigma"] = sigma;
-    ctx->saved_data["algorithm"] = algorithm;
-    const auto [grad_x, grad_centres] = call_rbf_backward(grad, x, centres, sigma, algorithm);
-    return {grad_x, grad_centres};
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);  // in the dtype of x throughout
-    const auto tensors = ctx->get_saved_variables();
-    const Tensor &g = tensors[0], &x = tensors[1], &c = tensors[2];
-    const Tensor u = grads[0].contiguous(), v = grads[1].contiguous();  // their strides do not change the bits
-    const double sigma = ctx->saved_data.at("sigma").toDouble(), scale = 1 / (sigma * sigma);
-    const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
-    const Tensor weight = call_rbf(x, c, sigma, algorithm) * scale, e = g * weight;
-    const Tensor p = u.mm(c.t()) + x.mm(v.t()) - (u * x).sum(1, true) - (v * c).sum(1).unsqueeze(0);
-    const auto [pulled_x, pulled_c] = call_rbf_backward(g * p * scale, x, c, sigma, algorithm);
-    const Tensor for_x = pulled_x + e.mm(v) - e.sum(1, true) * u;
-    const Tensor for_c = pulled_c + (e.unsqueeze(2) * u.unsqueeze(1)).sum(0) - e.sum(0).unsqueeze(1) * v;
-    return {weight * p, for_x, for_c, Tensor(), Tensor()};
-  }
-};
-
-Tensor rbf_autograd(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
-  return RbfFunction::apply(x, centres, sigma, std::string(algorithm));
-}
-std::tuple<Tensor, Tensor> rbf_backward_autograd(const Tensor& grad, const Tensor& x, const Tensor& centres,
-                                                 double sigma, Str algorithm) {
-  const auto result = RbfBackwardFunction::apply(grad, x, centres, sigma, std::string(algorithm));
-  return {result[0], result[1]};
-}
-
-// ---- Autocast: in float32
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor rbf_autocast(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const auto cast = [](const Tensor& t) { return at::autocast::cached_cast(at::kFloat, t, device); };
-  return call_rbf(cast(x), cast(centres), sigma, algorithm);
-}
-
-void register_kernels(torch::Library& m) {
-  m.impl("rbf", &rbf_kernel);
-  m.impl("rbf_backward", &rbf_backward_kernel);
-}
-
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("rbf(Tensor x, Tensor centres, float sigma, str algorithm=\"auto\") -> Tensor", tags);
-  m.def("rbf_backward(Tensor grad, Tensor x, Tensor centres, float sigma, str algorithm=\"auto\") -> (Tensor, Tensor)",
-        tags);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl("rbf", &rbf_meta);
-  m.impl("rbf_backward", &rbf_backward_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl("rbf", &rbf_autograd);
-  m.impl("rbf_backward", &rbf_backward_autograd);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) {
-  m.impl("rbf", &rbf_autocast<at::kCPU, c10::DispatchKey::AutocastCPU>);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) {
-  m.impl("rbf", &rbf_autocast<at::kCUDA, c10::DispatchKey::AutocastCUDA>);
+  return {for_x, for_centres};
 }
 
 }  // namespace
+
+Tensors Rbf::vjp(const Backward& b) const {
+  const auto [grad_x, grad_centres] = call(RbfBackward{b.grad(), x, centres, sigma, algorithm});
+  return {grad_x, grad_centres};
+}
+
+Tensors Rbf::jvp(const Forward& f) const {
+  const NoAutocast guard(c10::autocast_dispatch_keyset);
+  return {slope_along(f.tangent(0), f.tangent(1), x, centres) * weight_of(x, centres, sigma, algorithm)};
+}
+
+Tensors RbfBackward::vjp(const Backward& b) const {
+  const NoAutocast guard(c10::autocast_dispatch_keyset);
+  const auto contiguous = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
+  const Tensor u = contiguous(b.grad(0)), v = contiguous(b.grad(1));  // their strides do not change the bits
+  const Tensor weight = weight_of(x, centres, sigma, algorithm), slope = slope_along(u, v, x, centres);
+  Tensors grads(3);
+  if (b.wants(0)) grads[0] = weight * slope;
+  if (b.wants(1) || b.wants(2)) std::tie(grads[1], grads[2]) = second_derivative(*this, weight, slope, u, v);
+  return grads;
+}
+
+Tensors RbfBackward::jvp(const Forward& f) const {
+  const NoAutocast guard(c10::autocast_dispatch_keyset);
+  const Tensor &u = f.tangent(1), &v = f.tangent(2);
+  Tensor for_x, for_centres;
+  if (u.defined() || v.defined()) {
+    const Tensor weight = weight_of(x, centres, sigma, algorithm);
+    std::tie(for_x, for_centres) = second_derivative(*this, weight, slope_along(u, v, x, centres), u, v);
+  }
+  if (f.tangent(0).defined()) {
+    const auto [linear_x, linear_centres] = call(RbfBackward{f.tangent(0), x, centres, sigma, algorithm});
+    for_x = plus(for_x, linear_x), for_centres = plus(for_centres, linear_centres);
+  }
+  return {for_x, for_centres};
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  define<Rbf>(m);
+  define<RbfBackward>(m);
+}
+
 }  // namespace tp

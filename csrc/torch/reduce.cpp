@@ -1,40 +1,25 @@
-// torch_patterns::reduce: schema, checks, Meta, Autograd, Autocast.
+// torch_patterns::reduce: checks, kernel, Meta, derivatives.
 //
-// The gradients are compositions of operators, so that every order of derivative exists and costs O(n):
-//   sum, mean  the gradient, expanded;
+// The derivatives are compositions of operators, so that every order of derivative exists and costs O(n):
+//   sum, mean  the gradient, expanded; forward, the same reduction of the tangent;
 //   prod       grad x[j] = g * (product before j) * (product after j): two exclusive scans, so zeros need no care;
 //   max, min   the gradient goes to the first of equal values, which argmax or argmin finds again;
 //   logsumexp  grad x = g exp(x - y), and 0 where y is -inf.
+// Forward mode of the last three is the sum of the tangent times the same factors.
+#include "torch/reduce.h"
+
 #include <ATen/ATen.h>
-#include <ATen/OpMathType.h>
-#include <ATen/autocast_mode.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
 
 #include <algorithm>
 
 #include "reduction/reduction.h"
-#include "torch/glue.h"
+#include "torch/gradient.h"
+#include "torch/scan.h"
 
 namespace tp {
 namespace {
 
-using at::OptionalIntArrayRef;
-using c10::SymInt;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 Pattern pattern("reduce", reduction::ladder);
-
-Tensor call_reduce(const Tensor& x, OptionalIntArrayRef dim, Str name, bool keepdim, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, OptionalIntArrayRef, Str, bool, Str)>("reduce");
-  return handle.call(x, dim, name, keepdim, algorithm);
-}
-
-Tensor call_prod_scan(const Tensor& x, bool reverse) {
-  static const auto handle = op<Tensor(const Tensor&, int64_t, Str, bool, bool, Str)>("scan");
-  return handle.call(x, 1, "prod", /*exclusive=*/true, reverse, "auto");
-}
 
 // ---- checks
 
@@ -50,19 +35,22 @@ OpId reduction_of(Str name) {
                     "'; choose from: sum, prod, max, min, mean, argmax, argmin, logsumexp");
 }
 
-using Mask = std::vector<bool>;  // which dimensions are reduced
+using Dims = std::optional<std::vector<int64_t>>;
+template <class T>
+using PerDim = c10::SmallVector<T, 8>;  // on the stack up to 8 dimensions
+using Mask = PerDim<bool>;              // which dimensions are reduced
 
 // No dimensions, or none named: all of them.
-Mask reduced_dims(const Tensor& x, OptionalIntArrayRef dim) {
+Mask reduced_dims(int64_t dims, const Dims& dim) {
   const bool all = !dim || dim->empty();
-  Mask reduced(size_t(x.dim()), all);
+  Mask reduced(size_t(dims), all);
   if (all) return reduced;
-  Mask seen(size_t(max(x.dim(), int64_t(1))), false);
+  Mask seen(size_t(max(dims, int64_t(1))), false);
   for (const int64_t d : *dim) {
-    const auto at = size_t(wrap_dim("reduce", d, x.dim()));
+    const auto at = size_t(wrap_dim("reduce", d, dims));
     TORCH_CHECK(!seen[at], "reduce: dim ", at, " appears more than once in the list of dims");
     seen[at] = true;
-    if (x.dim() > 0) reduced[at] = true;
+    if (dims > 0) reduced[at] = true;
   }
   return reduced;
 }
@@ -73,8 +61,8 @@ struct Problem {
   at::ScalarType result;
 };
 
-Problem check(const Tensor& x, OptionalIntArrayRef dim, Str name) {
-  Problem p{reduction_of(name), reduced_dims(x, dim), x.scalar_type()};
+Problem check(const Tensor& x, const Dims& dim, Str name) {
+  Problem p{reduction_of(name), reduced_dims(x.dim(), dim), x.scalar_type()};
   dtype_of_tensor("reduce", x);
   if (p.op == OpId::mean || p.op == OpId::logsumexp) {
     TORCH_CHECK_TYPE(x.is_floating_point(), "reduce: op '", std::string(name), "' needs floating point, got ",
@@ -95,8 +83,8 @@ Problem check(const Tensor& x, OptionalIntArrayRef dim, Str name) {
 }
 
 template <class Int, class Sizes>
-std::vector<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keepdim) {
-  std::vector<Int> result;
+PerDim<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keepdim) {
+  PerDim<Int> result;
   for (size_t d = 0; d < reduced.size(); ++d) {
     if (!reduced[d]) {
       result.push_back(sizes[d]);
@@ -111,8 +99,8 @@ std::vector<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keep
 
 // The order of the dimensions that makes the reduced ones neighbours: as they are, or, where others stand between them,
 // the kept ones first. `skip`: dimensions that do not matter, for their size is 1.
-std::vector<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
-  std::vector<int64_t> order, last;
+PerDim<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
+  PerDim<int64_t> order, last;
   int changes = 0;
   bool previous = false;
   for (size_t d = 0; d < reduced.size(); ++d) {
@@ -121,7 +109,7 @@ std::vector<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
     changes += reduced[d] && !previous;
     previous = reduced[d];
   }
-  order.insert(order.end(), last.begin(), last.end());
+  order.append(last.begin(), last.end());
   if (changes < 2) std::sort(order.begin(), order.end());
   return order;
 }
@@ -129,8 +117,8 @@ std::vector<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
 // x with its dimensions in that order, and the product of the sizes before, among and after the reduced ones.
 template <class Int>
 struct Lines {
-  std::vector<int64_t> order;
-  std::vector<Int> sizes;
+  PerDim<int64_t> order;
+  PerDim<Int> sizes;
   Int outer = 1, n = 1, inner = 1;
 
   template <class Sizes>
@@ -146,12 +134,15 @@ struct Lines {
   }
 };
 
-Tensor reduce_kernel(const Tensor& x, OptionalIntArrayRef dim, Str name, bool keepdim, Str algorithm) {
-  const Problem p = check(x, dim, name);
+}  // namespace
+
+Tensor Reduce::kernel() const {
+  const Problem p = check(x, dim, op);
   Mask ones;
   for (const int64_t size : x.sizes()) ones.push_back(size == 1);
   const Lines<int64_t> lines(x.sizes(), p.reduced, ones);
-  const Tensor in = x.permute(lines.order).contiguous();
+  const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
+  const Tensor in = (in_order ? x : x.permute(lines.order)).contiguous();
   Tensor out = at::empty(result_sizes<int64_t>(x.sizes(), p.reduced, keepdim), x.options().dtype(p.result));
   const reduction::Args args{in.const_data_ptr(), out.mutable_data_ptr(),       lines.outer, lines.n,
                              lines.inner,         dtype_of_tensor("reduce", x), p.op};
@@ -163,17 +154,24 @@ Tensor reduce_kernel(const Tensor& x, OptionalIntArrayRef dim, Str name, bool ke
   return out;
 }
 
-Tensor reduce_meta(const Tensor& x, OptionalIntArrayRef dim, Str name, bool keepdim, Str algorithm) {
-  const Problem p = check(x, dim, name);
+Tensor Reduce::meta() const {
+  const Problem p = check(x, dim, op);
   check_algorithm(reduction::ladder, "reduce", algorithm);
   return at::empty_symint(result_sizes<SymInt>(x.sym_sizes(), p.reduced, keepdim), x.options().dtype(p.result));
 }
 
-// ---- Autograd
+Autocast Reduce::autocast() const {
+  const OpId id = reduction_of(op);
+  const bool rounds = id == OpId::sum || id == OpId::prod || id == OpId::mean || id == OpId::logsumexp;
+  return rounds ? Autocast::float32 : Autocast::none;
+}
 
-// The same elements as [outer, n, inner], differentiably, and back.
+namespace {
+
+// The same elements as [outer, n, inner], and back, by operators that can be differentiated.
 struct SymLines : Lines<SymInt> {
-  using Lines::Lines;
+  Mask reduced;
+  SymLines(SymIntArrayRef sizes, const Mask& mask) : Lines(sizes, mask, Mask(mask.size(), false)), reduced(mask) {}
 
   Tensor to(const Tensor& x, const SymInt& length) const {
     return x.permute(order).reshape_symint({outer, length, inner});
@@ -185,108 +183,75 @@ struct SymLines : Lines<SymInt> {
   }
 };
 
-// g: the gradient of y, both with the reduced dimensions kept.
-Tensor gradient(const Tensor& g, const Tensor& x, const Tensor& y, const Mask& reduced, Str name, Str algorithm) {
-  if (x.sym_numel() == 0) return at::zeros_like(x);
-  const SymLines lines(x.sym_sizes(), reduced, Mask(reduced.size(), false));
-  if (name == "max" || name == "min") {
-    const Tensor values = lines.to(x, lines.n);
-    const Tensor first = call_reduce(values.detach(), at::IntArrayRef{1}, name == "max" ? "argmax" : "argmin",
-                                     /*keepdim=*/true, algorithm);
-    return lines.from(at::zeros_like(values).scatter(1, first, lines.to(g, 1)));
+// `y`, a result or its gradient, with the reduced dimensions kept.
+Tensor with_kept(Tensor y, const Mask& reduced, bool keepdim) {
+  for (size_t d = 0; d < reduced.size(); ++d) {
+    if (reduced[d] && !keepdim) y = y.unsqueeze(int64_t(d));
   }
-  const auto acc = at::toOpMathType(x.scalar_type());
-  const Tensor wide = x.to(acc);
-  if (name == "prod") {
-    const Tensor factors = lines.to(wide, lines.n);
-    return (lines.from(call_prod_scan(factors, false) * call_prod_scan(factors, true)) * g.to(acc)).to(x.scalar_type());
-  }
-  const Tensor most = y.to(acc);
-  const double lowest = -std::numeric_limits<double>::infinity();
-  return (g.to(acc) * (wide - most.masked_fill(most == lowest, 0)).exp()).to(x.scalar_type());
+  return y;
 }
 
-struct ReduceFunction : torch::autograd::Function<ReduceFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, OptionalIntArrayRef dim, std::string name, bool keepdim,
-                        std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    const Tensor y = call_reduce(x, dim, name, keepdim, algorithm);
-    if (!y.is_floating_point()) ctx->mark_non_differentiable({y});
-    std::vector<int64_t> reduced;
-    const Mask mask = reduced_dims(x, dim);
-    for (size_t d = 0; d < mask.size(); ++d) {
-      if (mask[d]) reduced.push_back(int64_t(d));
-    }
-    ctx->saved_data["reduced"] = reduced;
-    ctx->saved_data["sizes"] = x.sym_sizes();
-    ctx->saved_data["op"] = name;
-    ctx->saved_data["keepdim"] = keepdim;
-    ctx->saved_data["algorithm"] = algorithm;
-    if (name != "sum" && name != "mean") ctx->save_for_backward({x, name == "logsumexp" ? y : Tensor()});
-    return y;
+// The number of elements that each result combines.
+SymInt count_of(SymIntArrayRef sizes, const Mask& reduced) {
+  SymInt count = 1;
+  for (size_t d = 0; d < reduced.size(); ++d) {
+    if (reduced[d]) count = count * sizes[d];
   }
+  return count;
+}
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& saved = ctx->saved_data;
-    variable_list result(5);
-    if (!grads[0].defined()) return result;
-    const auto sizes = saved.at("sizes").toSymIntVector();
-    const std::string name = saved.at("op").toStringRef(), algorithm = saved.at("algorithm").toStringRef();
-    Mask mask(sizes.size(), false);
-    SymInt count = 1;
-    const auto reduced = saved.at("reduced").toIntVector();
-    for (const int64_t d : reduced) {
-      mask[size_t(d)] = true;
-      count = count * sizes[size_t(d)];
-    }
-    const auto kept = [&](Tensor t) {
-      if (saved.at("keepdim").toBool()) return t;
-      for (const int64_t d : reduced) t = t.unsqueeze(d);
-      return t;
+// d y / d x of a product or a logsumexp, elementwise, in the wide dtype; y with the reduced dimensions kept.
+Tensor factors_of(const Reduce& r, const SymLines& lines, const Tensor& y) {
+  const Tensor wide = r.x.to(wide_dtype(r.x));
+  if (r.op == "prod") {
+    const Tensor values = lines.to(wide, lines.n);
+    const auto products = [&](bool reverse) {
+      return call(Scan{values, 1, "prod", /*exclusive=*/true, reverse, "auto"});
     };
-    const Tensor g = kept(grads[0]);
-    if (name == "sum") {
-      result[0] = g.expand_symint(sizes);
-    } else if (name == "mean") {
-      result[0] = (g / at::Scalar(count)).expand_symint(sizes);
-    } else {
-      const auto tensors = ctx->get_saved_variables();
-      const Tensor y = tensors[1].defined() ? kept(tensors[1]) : Tensor();
-      result[0] = gradient(g, tensors[0], y, mask, name, algorithm);
-    }
-    return result;
+    return lines.from(products(false) * products(true));
   }
-};
-
-Tensor reduce_autograd(const Tensor& x, OptionalIntArrayRef dim, Str name, bool keepdim, Str algorithm) {
-  return ReduceFunction::apply(x, dim, std::string(name), keepdim, std::string(algorithm));
+  const Tensor most = y.to(wide.scalar_type());
+  return (wide - most.masked_fill(most == -std::numeric_limits<double>::infinity(), 0)).exp();
 }
 
-// ---- Autocast: what adds or multiplies runs in and returns float32
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor reduce_autocast(const Tensor& x, OptionalIntArrayRef dim, Str name, bool keepdim, Str algorithm) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const OpId op = reduction_of(name);
-  const bool widens = op == OpId::sum || op == OpId::prod || op == OpId::mean || op == OpId::logsumexp;
-  return call_reduce(widens ? at::autocast::cached_cast(at::kFloat, x, device) : x, dim, name, keepdim, algorithm);
-}
-
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  m.def("reduce(Tensor x, int[1]? dim=None, str op=\"sum\", bool keepdim=False, str algorithm=\"auto\") -> Tensor",
-        {at::Tag::pt2_compliant_tag});
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { m.impl("reduce", &reduce_kernel); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { m.impl("reduce", &reduce_kernel); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) { m.impl("reduce", &reduce_meta); }
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) { m.impl("reduce", &reduce_autograd); }
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) {
-  m.impl("reduce", &reduce_autocast<at::kCPU, c10::DispatchKey::AutocastCPU>);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) {
-  m.impl("reduce", &reduce_autocast<at::kCUDA, c10::DispatchKey::AutocastCUDA>);
+// Where the extremum of each line [outer, n, inner] stands: [outer, 1, inner].
+Tensor first_extremum(const Reduce& r, const Tensor& values) {
+  return call(Reduce{values.detach(), std::vector<int64_t>{1}, r.op == "max" ? "argmax" : "argmin", true, r.algorithm});
 }
 
 }  // namespace
+
+Tensors Reduce::vjp(const Backward& b) const {
+  const auto sizes = b.sizes(0);
+  const Mask reduced = reduced_dims(int64_t(sizes.size()), dim);
+  const Tensor g = with_kept(b.grad(), reduced, keepdim);
+  if (op == "sum") return {g.expand_symint(sizes)};
+  if (op == "mean") return {(g / at::Scalar(count_of(sizes, reduced))).expand_symint(sizes)};
+  if (TORCH_GUARD_OR_FALSE(x.sym_numel().sym_eq(0))) return {at::zeros_like(x)};
+  const SymLines lines(sizes, reduced);
+  if (op == "max" || op == "min") {
+    const Tensor values = lines.to(x, lines.n);
+    return {lines.from(at::zeros_like(values).scatter(1, first_extremum(*this, values), lines.to(g, 1)))};
+  }
+  const Tensor y = op == "logsumexp" ? with_kept(b.output(), reduced, keepdim) : Tensor();
+  return {(factors_of(*this, lines, y) * g).to(x.scalar_type())};
+}
+
+Tensors Reduce::jvp(const Forward& f) const {
+  const Tensor& t = f.tangent();
+  if (op == "sum" || op == "mean") return {call(Reduce{t, dim, op, keepdim, algorithm})};
+  if (TORCH_GUARD_OR_FALSE(x.sym_numel().sym_eq(0))) return {at::zeros_like(f.output())};
+  const Mask reduced = reduced_dims(x.dim(), dim);
+  const SymLines lines(x.sym_sizes(), reduced);
+  if (op == "max" || op == "min") {
+    const Tensor first = first_extremum(*this, lines.to(x, lines.n));
+    return {lines.to(t, lines.n).gather(1, first).view_symint(f.output().sym_sizes())};
+  }
+  const Tensor y = op == "logsumexp" ? with_kept(f.output(), reduced, keepdim) : Tensor();
+  const Tensor product = factors_of(*this, lines, y) * t;
+  return {call(Reduce{product, dim, "sum", keepdim, algorithm}).to(x.scalar_type())};
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Reduce>(m); }
+
 }  // namespace tp

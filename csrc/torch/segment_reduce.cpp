@@ -1,42 +1,23 @@
-// torch_patterns::segment_reduce and torch_patterns::segment_expand: schema, checks, Meta, Autograd, Autocast.
+// torch_patterns::segment_reduce and torch_patterns::segment_expand: checks, kernels, Meta, derivatives.
 //
 // Expansion is the transpose of the sum, and the sum that of expansion, so that every order of derivative exists:
 //   sum        every row gets the gradient of its segment;
 //   mean       so divided by the length;
 //   prod       times the product of all other rows, as the one before times the one after: zeros need no care;
 //   max, min   the first of the extreme rows gets the gradient. Of an empty segment, nobody.
-#include <ATen/OpMathType.h>
-#include <ATen/autocast_mode.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
-
+// Forward mode: the same reduction of the tangents of sum and mean, the sum of the tangents times those products, and
+// the tangent of the first of the extreme rows.
+#include "torch/gradient.h"
+#include "torch/segmented.h"
 #include "torch/segments.h"
 
 namespace tp {
 namespace {
 
-using c10::SymInt;
 using segmented::Step;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char *reduce_name = "segment_reduce", *expand_name = "segment_expand";
 Pattern pattern(reduce_name, segment_reduce::ladder);
-
-Tensor call_reduce(const Tensor& values, const Tensor& offsets, Str name, bool validate, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, Str, bool, Str)>(reduce_name);
-  return handle.call(values, offsets, name, validate, algorithm);
-}
-
-Tensor call_expand(const Tensor& x, const Tensor& offsets, const SymInt& n, bool validate, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, SymInt, bool, Str)>(expand_name);
-  return handle.call(x, offsets, n, validate, algorithm);
-}
-
-Tensor call_scan(const Tensor& values, const Tensor& offsets, bool reverse) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, Str, bool, bool, bool, Str)>("segment_scan");
-  return handle.call(values, offsets, "prod", true, reverse, false, "auto");
-}
 
 OpId reduction_of(Str name) {
   if (name == "mean") return OpId::mean;
@@ -70,18 +51,18 @@ void check_expand(const Tensor& x, const Tensor& offsets, const SymInt& n) {
   TORCH_CHECK_VALUE(n >= 0, expand_name, ": n must not be negative, got ", n);
 }
 
-// ---- kernels: CPU and CUDA alike
+}  // namespace
 
-Tensor reduce_kernel(const Tensor& values, const Tensor& offsets, Str name, bool validate, Str algorithm) {
-  const OpId op = check_reduce(values, offsets, name);
+Tensor SegmentReduce::kernel() const {
+  const OpId id = check_reduce(values, offsets, op);
   const Tensor in = values.contiguous(), o = offsets.contiguous();
   check_offset_values(reduce_name, {"offsets", o}, in.size(0), validate);
   auto shape = in.sizes().vec();
   shape[0] = o.size(0) - 1;
-  Tensor out = empty_result(shape, in.options().dtype(result_of(in, op)));
+  Tensor out = empty_result(shape, in.options().dtype(result_of(in, id)));
   auto args = segmented_args(reduce_name, in, o, in.size(0));
   args.step = Step::reduce;
-  args.op = op;
+  args.op = id;
   args.out = out.mutable_data_ptr();
   if (out.numel() == 0) {
     check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
@@ -91,16 +72,26 @@ Tensor reduce_kernel(const Tensor& values, const Tensor& offsets, Str name, bool
   return out;
 }
 
-Tensor expand_kernel(const Tensor& x, const Tensor& offsets, SymInt rows, bool validate, Str algorithm) {
-  check_expand(x, offsets, rows);
-  const int64_t n = rows.expect_int();
+Tensor SegmentReduce::meta() const {
+  const OpId id = check_reduce(values, offsets, op);
+  check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
+  return at::empty_symint(with_rows(values, offsets.sym_size(0) - 1), values.options().dtype(result_of(values, id)));
+}
+
+Autocast SegmentReduce::autocast() const {
+  return op == "sum" || op == "prod" || op == "mean" ? Autocast::float32 : Autocast::none;
+}
+
+Tensor SegmentExpand::kernel() const {
+  check_expand(x, offsets, n);
+  const int64_t rows = n.expect_int();
   // Values are copied as bytes, but any byte other than 0 is true.
   const Tensor in = (x.scalar_type() == at::kBool ? x.view(at::kByte).ne(0) : x).contiguous(), o = offsets.contiguous();
-  check_offset_values(expand_name, {"offsets", o}, n, validate);
+  check_offset_values(expand_name, {"offsets", o}, rows, validate);
   auto shape = in.sizes().vec();
-  shape[0] = n;
+  shape[0] = rows;
   Tensor out = empty_result(shape, in.options());
-  auto args = segmented_args(expand_name, in, o, n);
+  auto args = segmented_args(expand_name, in, o, rows);
   args.step = Step::expand;
   args.out = out.mutable_data_ptr();
   if (out.numel() == 0) {
@@ -111,148 +102,80 @@ Tensor expand_kernel(const Tensor& x, const Tensor& offsets, SymInt rows, bool v
   return out;
 }
 
-// ---- Meta
-
-Tensor reduce_meta(const Tensor& values, const Tensor& offsets, Str name, bool, Str algorithm) {
-  const OpId op = check_reduce(values, offsets, name);
-  check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
-  const auto options = values.options().dtype(result_of(values, op));
-  return at::empty_symint(with_rows(values, offsets.sym_size(0) - 1), options);
-}
-
-Tensor expand_meta(const Tensor& x, const Tensor& offsets, SymInt n, bool, Str algorithm) {
+Tensor SegmentExpand::meta() const {
   check_expand(x, offsets, n);
   check_algorithm(segment_reduce::ladder, expand_name, algorithm);
   return at::empty_symint(with_rows(x, n), x.options());
 }
 
-// ---- Autograd
+// ---- derivatives
 
-Tensor mean_backward(const Tensor& g, const Tensor& offsets, const SymInt& n, Str algorithm) {
-  const auto acc = at::toOpMathType(g.scalar_type());
+namespace {
+
+// The number of rows of each segment, 1 for an empty one, beside rows g.
+Tensor lengths_of(const Tensor& offsets, const SymInt& n, const Tensor& g) {
   const SymInt segments = offsets.sym_size(0) - 1;
   const Tensor o = at::clamp(offsets, 0, c10::Scalar(n));
   const Tensor lengths = at::sub(o.narrow_symint(0, 1, segments), o.narrow_symint(0, 0, segments)).clamp_min(1);
-  const Tensor share = at::div(g.to(acc), beside_rows(lengths.to(acc), g)).to(g.scalar_type());
-  return call_expand(share, offsets, n, false, algorithm);
+  return beside_rows(lengths.to(wide_dtype(g)), g);
 }
 
-Tensor prod_backward(const Tensor& g, const Tensor& values, const Tensor& offsets, Str algorithm) {
-  const auto acc = at::toOpMathType(values.scalar_type());
-  const Tensor wide = values.to(acc);
-  const Tensor others = call_scan(wide, offsets, false) * call_scan(wide, offsets, true);
-  return (call_expand(g.to(acc), offsets, values.sym_size(0), false, algorithm) * others).to(values.scalar_type());
+// Of each row, the product of the others of its segment, in the wide dtype.
+Tensor product_of_others(const Tensor& values, const Tensor& offsets) {
+  const Tensor wide = values.to(wide_dtype(values));
+  const auto product = [&](bool reverse) {
+    return call(SegmentScan{wide, offsets, "prod", /*exclusive=*/true, reverse, false, "auto"});
+  };
+  return product(false) * product(true);
 }
 
-// Empty segments give to a row beyond the last, which is cut off.
-Tensor extremum_backward(const Tensor& g, const Tensor& values, const Tensor& offsets, const std::string& name,
-                         Str algorithm) {
-  const SymInt n = values.sym_size(0);
-  const Tensor found = call_reduce(values, offsets, "arg" + name, false, algorithm);
-  const Tensor rows = found.masked_fill(found.lt(0), c10::Scalar(n));
-  return at::zeros_symint(with_rows(values, n + 1), g.options()).scatter(0, rows, g).narrow_symint(0, 0, n);
-}
-
-struct ReduceFunction : torch::autograd::Function<ReduceFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& values, const Tensor& offsets, std::string name,
-                        bool validate, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    const Tensor y = call_reduce(values, offsets, name, validate, algorithm);
-    ctx->saved_data["op"] = name;
-    ctx->saved_data["n"] = values.sym_size(0);
-    ctx->saved_data["algorithm"] = algorithm;
-    ctx->save_for_backward({offsets, name == "sum" || name == "mean" ? Tensor() : values});
-    return y;
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto tensors = ctx->get_saved_variables();
-    const Tensor &g = grads[0], &offsets = tensors[0], &values = tensors[1];
-    const std::string name = ctx->saved_data.at("op").toStringRef();
-    const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
-    const SymInt n = ctx->saved_data.at("n").toSymInt();
-    variable_list result(5);
-    if (!g.defined()) return result;
-    if (name == "sum") result[0] = call_expand(g, offsets, n, false, algorithm);
-    if (name == "mean") result[0] = mean_backward(g, offsets, n, algorithm);
-    if (name == "prod") result[0] = prod_backward(g, values, offsets, algorithm);
-    if (name == "max" || name == "min") result[0] = extremum_backward(g, values, offsets, name, algorithm);
-    return result;
-  }
-};
-
-Tensor reduce_autograd(const Tensor& values, const Tensor& offsets, Str name, bool validate, Str algorithm) {
-  if (name == "argmax" || name == "argmin") {
-    at::AutoDispatchBelowADInplaceOrView below;
-    return call_reduce(values, offsets, name, validate, algorithm);
-  }
-  return ReduceFunction::apply(values, offsets, std::string(name), validate, std::string(algorithm));
-}
-
-struct ExpandFunction : torch::autograd::Function<ExpandFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& offsets, SymInt n, bool validate,
-                        std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    const Tensor y = call_expand(x, offsets, n, validate, algorithm);
-    ctx->saved_data["algorithm"] = algorithm;
-    ctx->save_for_backward({offsets});
-    return y;
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto tensors = ctx->get_saved_variables();
-    const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
-    variable_list result(5);
-    if (grads[0].defined()) result[0] = call_reduce(grads[0], tensors[0], "sum", false, algorithm);
-    return result;
-  }
-};
-
-Tensor expand_autograd(const Tensor& x, const Tensor& offsets, SymInt n, bool validate, Str algorithm) {
-  return ExpandFunction::apply(x, offsets, n, validate, std::string(algorithm));
-}
-
-// ---- Autocast: sums and products run in and return float32; the others round nothing
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor reduce_autocast(const Tensor& values, const Tensor& offsets, Str name, bool validate, Str algorithm) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const bool rounds = name == "sum" || name == "prod" || name == "mean";
-  const Tensor in = rounds ? at::autocast::cached_cast(at::kFloat, values, device) : values;
-  return call_reduce(in, offsets, name, validate, algorithm);
-}
-
-void register_kernels(torch::Library& m) {
-  m.impl(reduce_name, &reduce_kernel);
-  m.impl(expand_name, &expand_kernel);
-}
-
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  m.def(
-      "segment_reduce(Tensor values, Tensor offsets, str op=\"sum\", bool validate=False, str algorithm=\"auto\") -> "
-      "Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def("segment_expand(Tensor x, Tensor offsets, SymInt n, bool validate=False, str algorithm=\"auto\") -> Tensor",
-        {at::Tag::pt2_compliant_tag});
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl(reduce_name, &reduce_meta);
-  m.impl(expand_name, &expand_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl(reduce_name, &reduce_autograd);
-  m.impl(expand_name, &expand_autograd);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) {
-  m.impl(reduce_name, &reduce_autocast<at::kCPU, c10::DispatchKey::AutocastCPU>);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) {
-  m.impl(reduce_name, &reduce_autocast<at::kCUDA, c10::DispatchKey::AutocastCUDA>);
+// The row of each segment's extremum, and n for an empty segment.
+Tensor extreme_rows(const SegmentReduce& r) {
+  const Str arg = r.op == "max" ? "argmax" : "argmin";
+  const Tensor found = call(SegmentReduce{r.values.detach(), r.offsets, arg, false, r.algorithm});
+  return found.masked_fill(found.lt(0), c10::Scalar(r.values.sym_size(0)));
 }
 
 }  // namespace
+
+Tensors SegmentReduce::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  const SymInt n = b.sizes(0)[0];
+  const auto expand = [&](const Tensor& x) { return call(SegmentExpand{x, offsets, n, false, algorithm}); };
+  if (op == "sum") return {expand(g)};
+  if (op == "mean") return {expand(at::div(g.to(wide_dtype(g)), lengths_of(offsets, n, g)).to(g.scalar_type()))};
+  if (op == "prod") {
+    return {(expand(g.to(wide_dtype(g))) * product_of_others(values, offsets)).to(values.scalar_type())};
+  }
+  // Empty segments give to a row beyond the last, which is cut off.
+  const Tensor grads = at::zeros_symint(with_rows(values, n + 1), g.options()).scatter(0, extreme_rows(*this), g);
+  return {grads.narrow_symint(0, 0, n)};
+}
+
+Tensors SegmentReduce::jvp(const Forward& f) const {
+  const Tensor& t = f.tangent();
+  const auto reduced = [&](const Tensor& x, Str how) { return call(SegmentReduce{x, offsets, how, false, algorithm}); };
+  if (op == "sum" || op == "mean") return {reduced(t, op)};
+  if (op == "prod") {
+    const auto acc = wide_dtype(t);
+    return {reduced(t.to(acc) * product_of_others(values, offsets), "sum").to(t.scalar_type())};
+  }
+  // Empty segments take from a row beyond the last, which is 0.
+  const Tensor beyond = at::zeros_symint(with_rows(t, 1), t.options());
+  return {at::cat({t, beyond}).gather(0, extreme_rows(*this))};
+}
+
+Tensors SegmentExpand::vjp(const Backward& b) const {
+  return {call(SegmentReduce{b.grad(), offsets, "sum", false, algorithm})};
+}
+
+Tensors SegmentExpand::jvp(const Forward& f) const {
+  return {call(SegmentExpand{f.tangent(), offsets, n, false, algorithm})};
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  define<SegmentReduce>(m);
+  define<SegmentExpand>(m);
+}
+
 }  // namespace tp

@@ -1,40 +1,29 @@
-// torch_patterns::segment_scan and torch_patterns::segment_recurrence: schema, checks, Meta, Autograd, Autocast.
+// torch_patterns::segment_scan and torch_patterns::segment_recurrence: checks, kernels, Meta, derivatives.
 //
 // The recurrence h[k] = a[k] h[k-1] + b[k] starts anew, with h[k] = b[k], at the head of every segment and wherever
-// a[k] is 0. It is what gradients need, and nothing that a segment or a factor of 0 cuts off reaches what follows:
+// a[k] is 0. It is what derivatives need, and nothing that a segment or a factor of 0 cuts off reaches what follows.
+// Reverse mode, with R the gradient that reaches a row from all outputs after it:
 //   sum         the transpose of a running sum is a running sum from the other end;
 //   prod        grad x[j] = (product before j) * R[j], R[j] = g[j] + x[j+1] R[j+1];
 //   max, min    an element that takes the lead collects the gradients of the outputs that it leads:
 //               R[j] = g[j] + k[j+1] R[j+1], k being 0 where the lead changes and else 1;
 //   recurrence  grad b = R, R[j] = g[j] + a[j+1] R[j+1]; grad a[j] = R[j] h[j-1].
-#include <ATen/OpMathType.h>
-#include <ATen/autocast_mode.h>
-#include <torch/autograd.h>
-#include <torch/library.h>
-
+// Forward mode, with x' the tangent of x:
+//   sum         the running sum of x';
+//   prod        y'[j] = x[j] y'[j-1] + x'[j] (product before j);
+//   max, min    y'[j] = x'[j] where the lead changes and else y'[j-1];
+//   recurrence  h'[j] = a[j] h'[j-1] + (b'[j] + a'[j] h[j-1]).
+#include "torch/gradient.h"
+#include "torch/segmented.h"
 #include "torch/segments.h"
 
 namespace tp {
 namespace {
 
-using c10::SymInt;
 using segmented::Step;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr const char *scan_name = "segment_scan", *recurrence_name = "segment_recurrence";
 Pattern pattern(scan_name, segment_scan::ladder);
-
-Tensor call_scan(const Tensor& values, const Tensor& offsets, Str name, bool exclusive, bool reverse, bool validate,
-                 Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, Str, bool, bool, bool, Str)>(scan_name);
-  return handle.call(values, offsets, name, exclusive, reverse, validate, algorithm);
-}
-
-Tensor call_recurrence(const Tensor& a, const Tensor& b, const Tensor& offsets, bool reverse, Str algorithm) {
-  static const auto handle = op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, Str)>(recurrence_name);
-  return handle.call(a, b, offsets, reverse, algorithm);
-}
 
 at::ScalarType result_of(const Tensor& values, OpId op) {
   const bool widens = op == OpId::sum || op == OpId::prod;
@@ -54,8 +43,6 @@ void check_recurrence(const Tensor& a, const Tensor& b, const Tensor& offsets) {
                     b.sym_sizes());
 }
 
-// ---- kernels: CPU and CUDA alike
-
 Tensor run_scan(const char* name, segmented::Args args, const Tensor& in, at::ScalarType dtype, Str algorithm) {
   Tensor out = empty_result(in.sizes(), in.options().dtype(dtype));
   args.step = Step::scan;
@@ -68,19 +55,26 @@ Tensor run_scan(const char* name, segmented::Args args, const Tensor& in, at::Sc
   return out;
 }
 
-Tensor scan_kernel(const Tensor& values, const Tensor& offsets, Str name, bool exclusive, bool reverse, bool validate,
-                   Str algorithm) {
-  const OpId op = check_scan(values, offsets, name);
+}  // namespace
+
+Tensor SegmentScan::kernel() const {
+  const OpId id = check_scan(values, offsets, op);
   const Tensor in = values.contiguous(), o = offsets.contiguous();
   check_offset_values(scan_name, {"offsets", o}, in.size(0), validate);
   auto args = segmented_args(scan_name, in, o, in.size(0));
-  args.op = op;
+  args.op = id;
   args.exclusive = exclusive;
   args.reverse = reverse;
-  return run_scan(scan_name, args, in, result_of(in, op), algorithm);
+  return run_scan(scan_name, args, in, result_of(in, id), algorithm);
 }
 
-Tensor recurrence_kernel(const Tensor& a, const Tensor& b, const Tensor& offsets, bool reverse, Str algorithm) {
+Tensor SegmentScan::meta() const {
+  const OpId id = check_scan(values, offsets, op);
+  check_algorithm(segment_scan::ladder, scan_name, algorithm);
+  return at::empty_symint(values.sym_sizes(), values.options().dtype(result_of(values, id)));
+}
+
+Tensor SegmentRecurrence::kernel() const {
   check_recurrence(a, b, offsets);
   const Tensor factors = a.contiguous(), in = b.contiguous(), o = offsets.contiguous();
   check_offset_values(recurrence_name, {"offsets", o}, in.size(0), false);
@@ -91,21 +85,15 @@ Tensor recurrence_kernel(const Tensor& a, const Tensor& b, const Tensor& offsets
   return run_scan(recurrence_name, args, in, in.scalar_type(), algorithm);
 }
 
-// ---- Meta
-
-Tensor scan_meta(const Tensor& values, const Tensor& offsets, Str name, bool, bool, bool, Str algorithm) {
-  const OpId op = check_scan(values, offsets, name);
-  check_algorithm(segment_scan::ladder, scan_name, algorithm);
-  return at::empty_symint(values.sym_sizes(), values.options().dtype(result_of(values, op)));
-}
-
-Tensor recurrence_meta(const Tensor& a, const Tensor& b, const Tensor& offsets, bool, Str algorithm) {
+Tensor SegmentRecurrence::meta() const {
   check_recurrence(a, b, offsets);
   check_algorithm(segment_scan::ladder, recurrence_name, algorithm);
   return at::empty_symint(b.sym_sizes(), b.options());
 }
 
-// ---- Autograd
+// ---- derivatives
+
+namespace {
 
 // y[k] = x[k + 1] in scan order. What comes round at the end of the rows, or from another segment, is not used.
 Tensor next(const Tensor& x, bool reverse) { return at::roll(x, reverse ? 1 : -1, 0); }
@@ -119,146 +107,71 @@ Tensor heads(const Tensor& offsets, const Tensor& x, bool reverse) {
   return beside_rows(borders.narrow_symint(0, reverse ? 1 : 0, n), x);
 }
 
-// The gradients of an inclusive scan, from those of an exclusive one too.
-Tensor from_inclusive(const Tensor& g, const Tensor& offsets, at::ScalarType acc, bool exclusive, bool reverse) {
-  const Tensor wide = g.to(acc);
-  return exclusive ? next(wide, reverse).masked_fill(heads(offsets, g, !reverse), 0) : wide;
+// x[k - 1] in scan order, and 0 at the head of a segment.
+Tensor previous_in_segment(const Tensor& x, const Tensor& offsets, bool reverse) {
+  return previous(x, reverse).masked_fill(heads(offsets, x, reverse), 0);
 }
 
-Tensor prod_backward(const Tensor& g, const Tensor& x, const Tensor& offsets, bool exclusive, bool reverse,
-                     Str algorithm) {
-  const auto acc = at::toOpMathType(x.scalar_type());
-  const Tensor wide = x.to(acc), from = from_inclusive(g, offsets, acc, exclusive, reverse);
-  const Tensor after = call_recurrence(next(wide, reverse), from, offsets, !reverse, algorithm);
-  return (call_scan(wide, offsets, "prod", true, reverse, false, algorithm) * after).to(x.scalar_type());
+// Where the lead of a running extremum y does not change: element k is led by the leader of k - 1.
+Tensor keeps_leader(const SegmentScan& s, const Tensor& y) {
+  const Tensor held = s.exclusive ? y : previous(y, s.reverse);
+  const Tensor led = (s.op == "max" ? held >= s.values : held <= s.values) | held.isnan();
+  return led & ~heads(s.offsets, s.values, s.reverse);
 }
 
-Tensor extremum_backward(const Tensor& g, const Tensor& x, const Tensor& y, const Tensor& offsets, Str name,
-                         bool exclusive, bool reverse, Str algorithm) {
-  const auto acc = at::toOpMathType(x.scalar_type());
-  const Tensor held = exclusive ? y : previous(y, reverse);
-  const Tensor keeps = ((name == "max" ? held >= x : held <= x) | held.isnan()) & ~heads(offsets, x, reverse);
-  const Tensor from = from_inclusive(g, offsets, acc, exclusive, reverse);
-  const Tensor led = call_recurrence(next(keeps, reverse).to(acc), from, offsets, !reverse, algorithm);
-  return led.masked_fill(keeps, 0).to(x.scalar_type());
-}
+}  // namespace
 
-struct ScanFunction : torch::autograd::Function<ScanFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& offsets, std::string name, bool exclusive,
-                        bool reverse, bool validate, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    const Tensor y = call_scan(x, offsets, name, exclusive, reverse, validate, algorithm);
-    ctx->saved_data["op"] = name;
-    ctx->saved_data["exclusive"] = exclusive;
-    ctx->saved_data["reverse"] = reverse;
-    ctx->saved_data["algorithm"] = algorithm;
-    ctx->save_for_backward({offsets, name == "sum" ? Tensor() : x, name == "sum" || name == "prod" ? Tensor() : y});
-    return y;
+Tensors SegmentScan::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  if (op == "sum") return {call(SegmentScan{g, offsets, op, exclusive, !reverse, false, algorithm})};
+  const auto acc = wide_dtype(values);
+  const Tensor from = exclusive ? previous_in_segment(g.to(acc), offsets, !reverse) : g.to(acc);
+  const auto collect = [&](const Tensor& factors) {
+    return call(SegmentRecurrence{next(factors, reverse), from, offsets, !reverse, algorithm});
+  };
+  if (op != "prod") {
+    const Tensor keeps = keeps_leader(*this, b.output());
+    return {collect(keeps.to(acc)).masked_fill(keeps, 0).to(values.scalar_type())};
   }
+  const Tensor wide = values.to(acc);
+  const Tensor before = call(SegmentScan{wide, offsets, op, true, reverse, false, algorithm});
+  return {(before * collect(wide)).to(values.scalar_type())};
+}
 
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto& saved = ctx->saved_data;
-    const auto tensors = ctx->get_saved_variables();
-    const Tensor &g = grads[0], &offsets = tensors[0], &x = tensors[1], &y = tensors[2];
-    const std::string name = saved.at("op").toStringRef(), algorithm = saved.at("algorithm").toStringRef();
-    const bool exclusive = saved.at("exclusive").toBool(), reverse = saved.at("reverse").toBool();
-    variable_list result(7);
-    if (!g.defined()) return result;
-    if (name == "sum") {
-      result[0] = call_scan(g, offsets, "sum", exclusive, !reverse, false, algorithm);
-    } else if (name == "prod") {
-      result[0] = prod_backward(g, x, offsets, exclusive, reverse, algorithm);
-    } else {
-      result[0] = extremum_backward(g, x, y, offsets, name, exclusive, reverse, algorithm);
-    }
-    return result;
+Tensors SegmentScan::jvp(const Forward& f) const {
+  const Tensor& t = f.tangent();
+  if (op == "sum") return {call(SegmentScan{t, offsets, op, exclusive, reverse, false, algorithm})};
+  const auto acc = wide_dtype(values);
+  Tensor factors, terms;
+  if (op == "prod") {
+    factors = values.to(acc);
+    terms = t.to(acc) * call(SegmentScan{factors, offsets, op, true, reverse, false, algorithm});
+  } else {
+    const Tensor keeps = keeps_leader(*this, f.output());
+    factors = keeps.to(acc);
+    terms = t.to(acc).masked_fill(keeps, 0);
   }
-};
-
-Tensor scan_autograd(const Tensor& x, const Tensor& offsets, Str name, bool exclusive, bool reverse, bool validate,
-                     Str algorithm) {
-  return ScanFunction::apply(x, offsets, std::string(name), exclusive, reverse, validate, std::string(algorithm));
+  const Tensor inclusive = call(SegmentRecurrence{factors, terms, offsets, reverse, algorithm}).to(t.scalar_type());
+  return {exclusive ? previous_in_segment(inclusive, offsets, reverse) : inclusive};
 }
 
-struct RecurrenceFunction : torch::autograd::Function<RecurrenceFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& a, const Tensor& b, const Tensor& offsets, bool reverse,
-                        std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    at::AutoDispatchBelowADInplaceOrView below;
-    const Tensor h = call_recurrence(a, b, offsets, reverse, algorithm);
-    ctx->saved_data["reverse"] = reverse;
-    ctx->saved_data["algorithm"] = algorithm;
-    ctx->save_for_backward({a, h, offsets});
-    return h;
+Tensors SegmentRecurrence::vjp(const Backward& back) const {
+  const Tensor& h = back.output();
+  const Tensor grad_b = call(SegmentRecurrence{next(a, reverse), back.grad(), offsets, !reverse, algorithm});
+  return {back.wants(0) ? grad_b * previous_in_segment(h, offsets, reverse) : Tensor(), grad_b};
+}
+
+Tensors SegmentRecurrence::jvp(const Forward& f) const {
+  Tensor terms = f.tangent(1);
+  if (f.tangent(0).defined()) {
+    terms = plus(terms, f.tangent(0) * previous_in_segment(f.output(), offsets, reverse));
   }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const auto tensors = ctx->get_saved_variables();
-    const Tensor &g = grads[0], &a = tensors[0], &h = tensors[1], &offsets = tensors[2];
-    const bool reverse = ctx->saved_data.at("reverse").toBool();
-    const std::string algorithm = ctx->saved_data.at("algorithm").toStringRef();
-    variable_list result(5);
-    if (!g.defined()) return result;
-    result[1] = call_recurrence(next(a, reverse), g, offsets, !reverse, algorithm);
-    if (ctx->needs_input_grad(0))
-      result[0] = (result[1] * previous(h, reverse)).masked_fill(heads(offsets, h, reverse), 0);
-    return result;
-  }
-};
-
-Tensor recurrence_autograd(const Tensor& a, const Tensor& b, const Tensor& offsets, bool reverse, Str algorithm) {
-  return RecurrenceFunction::apply(a, b, offsets, reverse, std::string(algorithm));
-}
-
-// ---- Autocast: scans run in and return float32
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor scan_autocast(const Tensor& x, const Tensor& offsets, Str name, bool exclusive, bool reverse, bool validate,
-                     Str algorithm) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const Tensor wide = at::autocast::cached_cast(at::kFloat, x, device);
-  return call_scan(wide, offsets, name, exclusive, reverse, validate, algorithm);
-}
-
-template <c10::DeviceType device, c10::DispatchKey key>
-Tensor recurrence_autocast(const Tensor& a, const Tensor& b, const Tensor& offsets, bool reverse, Str algorithm) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
-  const auto cast = [](const Tensor& t) { return at::autocast::cached_cast(at::kFloat, t, device); };
-  return call_recurrence(cast(a), cast(b), offsets, reverse, algorithm);
-}
-
-template <c10::DeviceType device, c10::DispatchKey key>
-void register_autocast(torch::Library& m) {
-  m.impl(scan_name, &scan_autocast<device, key>);
-  m.impl(recurrence_name, &recurrence_autocast<device, key>);
-}
-
-void register_kernels(torch::Library& m) {
-  m.impl(scan_name, &scan_kernel);
-  m.impl(recurrence_name, &recurrence_kernel);
+  return {call(SegmentRecurrence{a, terms, offsets, reverse, algorithm})};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  m.def(
-      "segment_scan(Tensor values, Tensor offsets, str op=\"sum\", bool exclusive=False, bool reverse=False, bool "
-      "validate=False, str algorithm=\"auto\") -> Tensor",
-      {at::Tag::pt2_compliant_tag});
-  m.def("segment_recurrence(Tensor a, Tensor b, Tensor offsets, bool reverse=False, str algorithm=\"auto\") -> Tensor",
-        {at::Tag::pt2_compliant_tag});
+  define<SegmentScan>(m);
+  define<SegmentRecurrence>(m);
 }
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl(scan_name, &scan_meta);
-  m.impl(recurrence_name, &recurrence_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl(scan_name, &scan_autograd);
-  m.impl(recurrence_name, &recurrence_autograd);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) { register_autocast<at::kCPU, c10::DispatchKey::AutocastCPU>(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) { register_autocast<at::kCUDA, c10::DispatchKey::AutocastCUDA>(m); }
 
-}  // namespace
 }  // namespace tp

@@ -1,33 +1,68 @@
-// torch_patterns::spmm_transposed and sampled_product: schema, checks, Meta, Autograd.
+// torch_patterns::spmm_transposed and sampled_product: checks, kernels, Meta, derivatives.
 //
 // With A(v) the matrix of the values v: A(v) x, A(v)^T g, and the sampled product g x^T at the entries, are bilinear,
-// and the derivatives of each are the two others. So no order of derivative needs anything else, or more than O(nnz k).
-#include <torch/autograd.h>
-#include <torch/library.h>
+// and the gradients of each are the two others; its tangent is the sum of itself at either tangent. So no order of
+// derivative needs anything else, or more than O(nnz k).
+#include <ATen/LegacyVmapTransforms.h>
 
 #include "torch/spmv.h"
 
 namespace tp {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 constexpr const char *transposed_name = "spmm_transposed", *sampled_name = "sampled_product";
 Pattern pattern(sampled_name, sampled_product::ladder);
 
-using Operator = Tensor(Str, at::TensorList, const Tensor&, const Tensor&, SymInt, SymInt, SymInt,
-                        const OptionalTensor&, const OptionalTensor&, Str);
-
-Tensor call(const char* name, const Bilinear& b, const Tensor& first, const Tensor& second, Str algorithm) {
-  static const auto transposed = op<Operator>(transposed_name), sampled = op<Operator>(sampled_name);
-  const auto& handle = name == transposed_name ? transposed : sampled;
-  return handle.call(b.format, b.index, first, second, b.rows, b.cols, b.section_rows, b.plan_ptrs, b.plan_perm,
-                     algorithm);
+// What both do not keep: each operand is read by the gradient of the other alone.
+bool keeps_operand(const Tensors& structure, const Tensor& first, const Tensor& second, size_t input) {
+  const size_t at = structure.size();
+  return input == at ? second.requires_grad() : input != at + 1 || first.requires_grad();
 }
 
+struct SpmmTransposed {
+  static constexpr auto schema =
+      "spmm_transposed(str format, Tensor[] structure, Tensor values, Tensor g, SymInt rows, SymInt cols, SymInt "
+      "section_rows=0, Tensor? plan_ptrs=None, Tensor? plan_perm=None, str algorithm=\"auto\") -> Tensor";
+  Str format;
+  Tensors structure;
+  Tensor values, g;
+  SymInt rows, cols, section_rows;
+  OptionalTensor plan_ptrs, plan_perm;
+  Str algorithm;
+
+  Bilinear matrix() const { return {format, structure, rows, cols, section_rows, plan_ptrs, plan_perm}; }
+  Structure check() const;
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return keeps_operand(structure, values, g, input); }
+  std::array<Tensor*, 2> operands() { return {&values, &g}; }
+};
+
+struct SampledProduct {
+  static constexpr auto schema =
+      "sampled_product(str format, Tensor[] structure, Tensor g, Tensor x, SymInt rows, SymInt cols, SymInt "
+      "section_rows=0, Tensor? plan_ptrs=None, Tensor? plan_perm=None, str algorithm=\"auto\") -> Tensor";
+  Str format;
+  Tensors structure;
+  Tensor g, x;
+  SymInt rows, cols, section_rows;
+  OptionalTensor plan_ptrs, plan_perm;
+  Str algorithm;
+
+  Bilinear matrix() const { return {format, structure, rows, cols, section_rows, plan_ptrs, plan_perm}; }
+  Structure check() const;
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return keeps_operand(structure, g, x, input); }
+  std::array<Tensor*, 2> operands() { return {&g, &x}; }
+};
+
 // The structure, checked along with the operands: a [n] or [m, k], b [l, k].
-Structure check(const char* op, const Bilinear& b, const Named& first, const Named& second) {
+Structure checked(const char* op, const Bilinear& b, const Named& first, const Named& second) {
   const Structure s{format_of(op, b.format), b.index, b.rows, b.cols, b.section_rows};
   check_structure(op, s);
   check_floats(op, {first, second});
@@ -48,15 +83,15 @@ SymInt columns_of(const char* op, const Named& x) {
   return x.tensor.sym_size(1);
 }
 
-Structure check_transposed(const Bilinear& b, const Tensor& values, const Tensor& g) {
-  const Structure s = check(transposed_name, b, {"values", values}, {"g", g});
+Structure SpmmTransposed::check() const {
+  const Structure s = checked(transposed_name, matrix(), {"values", values}, {"g", g});
   check_shape(transposed_name, {"values", values}, {s.entries()});
   check_shape(transposed_name, {"g", g}, {s.rows, columns_of(transposed_name, {"g", g})});
   return s;
 }
 
-Structure check_sampled(const Bilinear& b, const Tensor& g, const Tensor& x) {
-  const Structure s = check(sampled_name, b, {"g", g}, {"x", x});
+Structure SampledProduct::check() const {
+  const Structure s = checked(sampled_name, matrix(), {"g", g}, {"x", x});
   const SymInt k = columns_of(sampled_name, {"g", g});
   check_shape(sampled_name, {"g", g}, {s.rows, k});
   check_shape(sampled_name, {"x", x}, {s.cols, k});
@@ -67,11 +102,8 @@ Structure check_sampled(const Bilinear& b, const Tensor& g, const Tensor& x) {
 
 const void* pointer(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
-Tensor transposed_kernel(Str format, at::TensorList index, const Tensor& values, const Tensor& g, SymInt rows,
-                         SymInt cols, SymInt section_rows, const OptionalTensor& plan_ptrs,
-                         const OptionalTensor& plan_perm, Str algorithm) {
-  const Bilinear b{std::string(format), index.vec(), rows, cols, section_rows, plan_ptrs, plan_perm};
-  const Structure s = check_transposed(b, values, g).contiguous();
+Tensor SpmmTransposed::kernel() const {
+  const Structure s = check().contiguous();
   Tensor y = empty_result({cols.expect_int(), g.size(1)}, g.options());
   if (y.numel() == 0) {
     check_algorithm(spmv_csr::ladder, transposed_name, algorithm);
@@ -107,145 +139,133 @@ void run_sampled(const Part& part, const Tensor& g, const Tensor& x, Tensor out,
   run(sampled_product::ladder, sampled_product::choose, sampled_name, algorithm, x, args);
 }
 
-Tensor sampled_kernel(Str format, at::TensorList index, const Tensor& given_g, const Tensor& given_x, SymInt rows,
-                      SymInt cols, SymInt section_rows, const OptionalTensor& plan_ptrs,
-                      const OptionalTensor& plan_perm, Str algorithm) {
-  const Bilinear b{std::string(format), index.vec(), rows, cols, section_rows, plan_ptrs, plan_perm};
-  const Structure s = check_sampled(b, given_g, given_x).contiguous();
-  const Tensor g = given_g.contiguous(), x = given_x.contiguous();
+Tensor SampledProduct::kernel() const {
+  const Structure s = check().contiguous();
+  const Tensor gy = g.contiguous(), in = x.contiguous();
   const int64_t n = s.entries().expect_int(), padded = s.columns().numel();
-  Tensor out = empty_result({n}, x.options());
+  Tensor out = empty_result({n}, in.options());
   switch (s.format) {
     case Format::coo:
-      run_sampled({s[0], s[1], {}, {}}, g, x, out, algorithm);
+      run_sampled({s[0], s[1], {}, {}}, gy, in, out, algorithm);
       break;
     case Format::csr:
-      run_sampled({{}, s[1], s[0], {}}, g, x, out, algorithm);
+      run_sampled({{}, s[1], s[0], {}}, gy, in, out, algorithm);
       break;
     case Format::csc:  // of the transpose, rows are columns
-      run_sampled({{}, s[1], s[0], {}}, x, g, out, algorithm);
+      run_sampled({{}, s[1], s[0], {}}, in, gy, out, algorithm);
       break;
     case Format::hyb:
-      run_sampled({s[2], s[3], {}, {}}, g, x, out.narrow(0, padded, n - padded), algorithm);
+      run_sampled({s[2], s[3], {}, {}}, gy, in, out.narrow(0, padded, n - padded), algorithm);
       [[fallthrough]];
     case Format::ell:
-      run_sampled({{}, s[1], {}, s[0]}, g, x, out.narrow(0, 0, padded), algorithm);
+      run_sampled({{}, s[1], {}, s[0]}, gy, in, out.narrow(0, 0, padded), algorithm);
       break;
     case Format::jds:
     case Format::sell:
     case Format::blocked: {
       const auto [row_idx, col_idx] = coordinates(s);
-      run_sampled({row_idx, col_idx, {}, {}}, g, x, out, algorithm);
+      run_sampled({row_idx, col_idx, {}, {}}, gy, in, out, algorithm);
       break;
     }
   }
   return out;
 }
 
-// ---- Meta
-
-Tensor transposed_meta(Str format, at::TensorList index, const Tensor& values, const Tensor& g, SymInt rows,
-                       SymInt cols, SymInt section_rows, const OptionalTensor& plan_ptrs,
-                       const OptionalTensor& plan_perm, Str algorithm) {
-  check_transposed({std::string(format), index.vec(), rows, cols, section_rows, plan_ptrs, plan_perm}, values, g);
+Tensor SpmmTransposed::meta() const {
+  check();
   check_algorithm(spmv_csr::ladder, transposed_name, algorithm);
   return at::empty_symint({cols, g.sym_size(1)}, g.options());
 }
 
-Tensor sampled_meta(Str format, at::TensorList index, const Tensor& g, const Tensor& x, SymInt rows, SymInt cols,
-                    SymInt section_rows, const OptionalTensor& plan_ptrs, const OptionalTensor& plan_perm,
-                    Str algorithm) {
-  const Bilinear b{std::string(format), index.vec(), rows, cols, section_rows, plan_ptrs, plan_perm};
-  const Structure s = check_sampled(b, g, x);
+Tensor SampledProduct::meta() const {
+  const Structure s = check();
   check_algorithm(sampled_product::ladder, sampled_name, algorithm);
   return at::empty_symint({s.entries()}, x.options());
 }
 
-// ---- Autograd
+// ---- derivatives
 
-// Both operators: of (values, g), or of (g, x).
-struct BilinearFunction : torch::autograd::Function<BilinearFunction> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& first, const Tensor& second, const Bilinear& b,
-                        bool transposed, std::string algorithm) {
-    ctx->set_materialize_grads(false);
-    ctx->saved_data["transposed"] = transposed;
-    ctx->saved_data["format"] = b.format;
-    ctx->saved_data["rows"] = b.rows;
-    ctx->saved_data["cols"] = b.cols;
-    ctx->saved_data["section_rows"] = b.section_rows;
-    variable_list saved{first, second, b.plan_ptrs.value_or(Tensor()), b.plan_perm.value_or(Tensor())};
-    saved.insert(saved.end(), b.index.begin(), b.index.end());
-    ctx->save_for_backward(saved);
-    at::AutoDispatchBelowADInplaceOrView below;
-    return call(transposed ? transposed_name : sampled_name, b, first, second, algorithm);
-  }
-
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    variable_list result(5);
-    const Tensor& h = grads[0];
-    if (!h.defined()) return result;
-    const auto saved = ctx->get_saved_variables();
-    const auto optional = [](const Tensor& t) { return t.defined() ? OptionalTensor(t) : OptionalTensor(); };
-    const Bilinear b{ctx->saved_data.at("format").toStringRef(),
-                     {saved.begin() + 4, saved.end()},
-                     ctx->saved_data.at("rows").toSymInt(),
-                     ctx->saved_data.at("cols").toSymInt(),
-                     ctx->saved_data.at("section_rows").toSymInt(),
-                     optional(saved[2]),
-                     optional(saved[3])};
-    const Tensor &first = saved[0], &second = saved[1];
-    const bool transposed = ctx->saved_data.at("transposed").toBool();
-    if (ctx->needs_input_grad(0)) result[0] = transposed ? b.sampled(second, h) : b.product(h, second);
-    if (ctx->needs_input_grad(1)) result[1] = transposed ? b.product(first, h) : b.transposed(h, first);
-    return result;
-  }
-};
-
-template <bool transposed>
-Tensor autograd(Str format, at::TensorList index, const Tensor& first, const Tensor& second, SymInt rows, SymInt cols,
-                SymInt section_rows, const OptionalTensor& plan_ptrs, const OptionalTensor& plan_perm, Str algorithm) {
-  const Bilinear b{std::string(format), index.vec(), rows, cols, section_rows, plan_ptrs, plan_perm};
-  return BilinearFunction::apply(first, second, b, transposed, std::string(algorithm));
+Tensors SpmmTransposed::vjp(const Backward& b) const {
+  const size_t at = structure.size();
+  const Bilinear a = matrix();
+  Tensors found(at + 2);
+  if (b.wants(at)) found[at] = a.sampled(g, b.grad());
+  if (b.wants(at + 1)) found[at + 1] = a.product(values, b.grad());
+  return found;
 }
 
-void register_kernels(torch::Library& m) {
-  m.impl(transposed_name, &transposed_kernel);
-  m.impl(sampled_name, &sampled_kernel);
+Tensors SpmmTransposed::jvp(const Forward& f) const {
+  const Tensor &dv = f.tangent(structure.size()), &dg = f.tangent(structure.size() + 1);
+  const Bilinear a = matrix();
+  return {plus(dv.defined() ? a.transposed(dv, g) : dv, dg.defined() ? a.transposed(values, dg) : dg)};
+}
+
+Tensors SampledProduct::vjp(const Backward& b) const {
+  const size_t at = structure.size();
+  const Bilinear a = matrix();
+  Tensors found(at + 2);
+  if (b.wants(at)) found[at] = a.product(b.grad(), x);
+  if (b.wants(at + 1)) found[at + 1] = a.transposed(b.grad(), g);
+  return found;
+}
+
+Tensors SampledProduct::jvp(const Forward& f) const {
+  const Tensor &dg = f.tangent(structure.size()), &dx = f.tangent(structure.size() + 1);
+  const Bilinear a = matrix();
+  return {plus(dg.defined() ? a.sampled(dg, x) : dg, dx.defined() ? a.sampled(g, dx) : dx)};
+}
+
+// ---- batched gradients
+
+// autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) batch by a key of their own, where torch loops over
+// the samples of any operator, but of one that takes lists of tensors.
+template <class Op>
+void loop_over_batch(const c10::OperatorHandle&, Stack* stack) {
+  on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) {
+    Op op = unboxed<Op>(args);
+    const auto [first, second] = op.operands();
+    const auto views = at::MultiBatchVmapTransform::logicalToPhysical(Tensors{*first, *second});
+    const int64_t dims = views[0].numBatchDims();
+    const auto batch = views[0].tensor().sizes().slice(0, size_t(dims)).vec();
+    const Tensor a = views[0].tensor().flatten(0, dims - 1), b = views[1].tensor().flatten(0, dims - 1);
+    TORCH_CHECK(a.size(0) > 0, name_of(Op::schema), ": batched gradients of no samples are not supported");
+    Tensors samples;
+    for (int64_t i = 0; i < a.size(0); ++i) {
+      *first = a.select(0, i), *second = b.select(0, i);
+      samples.push_back(call(op));
+    }
+    return views[0].getPhysicalToLogicalMap().apply(at::stack(samples).unflatten(0, batch));
+  });
+}
+
+template <class Op>
+void define_with_batches(torch::Library& m) {
+  define<Op>(m);
+  implement<&loop_over_batch<Op>>(m, name_of(Op::schema), c10::DispatchKey::Batched);
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::string rest =
-      "SymInt rows, SymInt cols, SymInt section_rows=0, Tensor? plan_ptrs=None, Tensor? plan_perm=None, str "
-      "algorithm=\"auto\") -> Tensor";
-  const auto define = [&](const std::string& begin) { m.def((begin + rest).c_str(), {at::Tag::pt2_compliant_tag}); };
-  define("spmm_transposed(str format, Tensor[] structure, Tensor values, Tensor g, ");
-  define("sampled_product(str format, Tensor[] structure, Tensor g, Tensor x, ");
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl(transposed_name, &transposed_meta);
-  m.impl(sampled_name, &sampled_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl(transposed_name, &autograd<true>);
-  m.impl(sampled_name, &autograd<false>);
+  define_with_batches<SpmmTransposed>(m);
+  define_with_batches<SampledProduct>(m);
 }
 
 }  // namespace
 
 Tensor Bilinear::transposed(const Tensor& values, const Tensor& g) const {
-  return call(transposed_name, *this, values, g, "auto");
+  return call(SpmmTransposed{format, index, values, g, rows, cols, section_rows, plan_ptrs, plan_perm, "auto"});
 }
 
-Tensor Bilinear::sampled(const Tensor& g, const Tensor& x) const { return call(sampled_name, *this, g, x, "auto"); }
+Tensor Bilinear::sampled(const Tensor& g, const Tensor& x) const {
+  return call(SampledProduct{format, index, g, x, rows, cols, section_rows, plan_ptrs, plan_perm, "auto"});
+}
 
 // By the operator of the format: its fields with the values among them, and so on.
 Tensor Bilinear::product(const Tensor& values, const Tensor& x) const {
   const Format f = format_of(sampled_name, format);
   const auto& info = info_of(f);
-  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(("torch_patterns::spmm_" + format).c_str(), "");
-  torch::jit::Stack stack;
+  const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow(("torch_patterns::spmm_" + std::string(format)).c_str(), "");
+  Stack stack;
   const SymInt n = f == Format::hyb ? index[1].sym_numel() : values.sym_numel();
   for (size_t field = 0, next = 0; field < info.fields.size(); ++field) {
     if (!info.is_value(field)) {
@@ -263,8 +283,8 @@ Tensor Bilinear::product(const Tensor& values, const Tensor& x) const {
   stack.emplace_back(cols);
   stack.emplace_back();  // y
   const bool plan = plan_ptrs && f != Format::csc;
-  stack.push_back(plan ? c10::IValue(*plan_ptrs) : c10::IValue());
-  stack.push_back(plan ? c10::IValue(*plan_perm) : c10::IValue());
+  stack.push_back(plan ? box(plan_ptrs) : IValue());
+  stack.push_back(plan ? box(plan_perm) : IValue());
   stack.emplace_back(false);
   if (f == Format::coo || f == Format::hyb) stack.emplace_back(false);
   stack.emplace_back("auto");

@@ -1,11 +1,14 @@
-// torch_patterns::sparse_plan: schema, checks, Meta, Autograd; and where the entries of a matrix are, in every format.
+// torch_patterns::sparse_plan: checks, kernel, Meta; and where the entries of a matrix are, in every format.
 //
 // A plan is a stable sort of the entries by row or by column (exercise 14.3): the order by argsort over as many bits as
 // the keys have, the pointers by the histogram of the keys and its exclusive scan. It is the conversion to CSR or CSC,
 // and by it any format can be multiplied from either side without atomics.
-#include <torch/library.h>
-
 #include "sort/sort.h"
+#include "torch/histogram.h"
+#include "torch/operator.h"
+#include "torch/scan.h"
+#include "torch/segmented.h"
+#include "torch/sort.h"
 #include "torch/sparse.h"
 
 namespace tp {
@@ -15,10 +18,8 @@ constexpr const char* plan_name = "sparse_plan";
 
 // How many keys are less than 0, 1, ..., n.
 Tensor pointers(const Tensor& keys, int64_t n) {
-  using Number = std::optional<at::Scalar>;
-  static const auto count = op<Tensor(const Tensor&, SymInt, const Number&, const Number&, Str)>("histogram");
-  static const auto scan = op<Tensor(const Tensor&, int64_t, Str, bool, bool, Str)>("scan");
-  return scan.call(count.call(keys, n + 1, {}, {}, "auto"), 0, "sum", true, false, "auto").to(keys.scalar_type());
+  const Tensor counts = call(Histogram{keys, n + 1, {}, {}, "auto"});
+  return call(Scan{counts, 0, "sum", /*exclusive=*/true, /*reverse=*/false, "auto"}).to(keys.scalar_type());
 }
 
 std::pair<Tensor, Tensor> where_valid(const Tensor& valid, const Tensor& rows, const Tensor& cols) {
@@ -89,8 +90,7 @@ bool in_order(const Structure& s, bool by_rows) { return s.format == (by_rows ? 
 }  // namespace
 
 Tensor segments(const Tensor& ptrs, int64_t n) {
-  static const auto expand = op<Tensor(const Tensor&, const Tensor&, SymInt, bool, Str)>("segment_expand");
-  return expand.call(places(ptrs, ptrs.size(0) - 1), ptrs, n, false, "auto");
+  return call(SegmentExpand{places(ptrs, ptrs.size(0) - 1), ptrs, n, /*validate=*/false, "auto"});
 }
 
 Tensor places_by_bins(const Tensor& octet_idx) {
@@ -122,12 +122,9 @@ std::pair<Tensor, Tensor> coordinates(const Structure& s) {
 }
 
 Tensor order_by(const Tensor& keys, const SymInt& n, Str algorithm) {
-  using End = std::optional<int64_t>;
-  static const auto argsort =
-      op<Tensor(const Tensor&, int64_t, bool, int64_t, End, std::optional<at::ScalarType>, Str)>("argsort");
   int64_t bits = 0;
   while (bits < 8 * keys.element_size() && (n.expect_int() >> bits) > 0) ++bits;
-  return argsort.call(keys, 0, false, 0, bits, keys.scalar_type(), algorithm);
+  return call(ArgSort{keys, 0, false, 0, bits, keys.scalar_type(), algorithm});
 }
 
 void check_plan(const char* op, const Structure& s, bool by_rows, const Tensor& ptrs, const Tensor& perm) {
@@ -168,18 +165,31 @@ Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTen
 
 namespace {
 
-using Three = std::tuple<Tensor, Tensor, Tensor>;
+// Indices alone go in and come out: there is nothing to differentiate.
+struct SparsePlan {
+  static constexpr auto schema =
+      "sparse_plan(str format, Tensor[] structure, SymInt rows, SymInt cols, SymInt section_rows=0, bool "
+      "by_rows=False, str algorithm=\"auto\") -> (Tensor ptrs, Tensor perm, Tensor other)";
+  Str format;
+  Tensors structure;
+  SymInt rows, cols, section_rows;
+  bool by_rows;
+  Str algorithm;
 
-Structure structure_of(Str format, at::TensorList index, const SymInt& rows, const SymInt& cols,
-                       const SymInt& section_rows) {
-  const Structure s{format_of(plan_name, format), index.vec(), rows, cols, section_rows};
+  using Three = std::tuple<Tensor, Tensor, Tensor>;
+  Structure check() const;
+  Three kernel() const;
+  Three meta() const;
+};
+
+Structure SparsePlan::check() const {
+  const Structure s{format_of(plan_name, format), structure, rows, cols, section_rows};
   check_structure(plan_name, s);
   return s;
 }
 
-Three plan_kernel(Str format, at::TensorList index, SymInt rows, SymInt cols, SymInt section_rows, bool by_rows,
-                  Str algorithm) {
-  const Structure s = structure_of(format, index, rows, cols, section_rows).contiguous();
+SparsePlan::Three SparsePlan::kernel() const {
+  const Structure s = check().contiguous();
   if (!in_order(s, by_rows)) {
     const Plan plan = build(s, by_rows, algorithm);
     return {plan.ptrs, plan.perm, plan.other};
@@ -189,33 +199,15 @@ Three plan_kernel(Str format, at::TensorList index, SymInt rows, SymInt cols, Sy
   return {fresh(s[0]), places(s[1], s[1].size(0)), fresh(s[1])};
 }
 
-Three plan_meta(Str format, at::TensorList index, SymInt rows, SymInt cols, SymInt section_rows, bool by_rows,
-                Str algorithm) {
-  const Structure s = structure_of(format, index, rows, cols, section_rows);
+SparsePlan::Three SparsePlan::meta() const {
+  const Structure s = check();
   check_algorithm(sort::ladder, plan_name, algorithm);
   const auto options = s[0].options();
   return {at::empty_symint({(by_rows ? rows : cols) + 1}, options), at::empty_symint({s.entries()}, options),
           at::empty_symint({s.entries()}, options)};
 }
 
-// Indices alone go in and come out: there is nothing to differentiate.
-Three plan_autograd(Str format, at::TensorList index, SymInt rows, SymInt cols, SymInt section_rows, bool by_rows,
-                    Str algorithm) {
-  static const auto handle = op<Three(Str, at::TensorList, SymInt, SymInt, SymInt, bool, Str)>(plan_name);
-  at::AutoDispatchBelowADInplaceOrView below;
-  return handle.call(format, index, rows, cols, section_rows, by_rows, algorithm);
-}
-
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  m.def(
-      "sparse_plan(str format, Tensor[] structure, SymInt rows, SymInt cols, SymInt section_rows=0, bool "
-      "by_rows=False, str algorithm=\"auto\") -> (Tensor ptrs, Tensor perm, Tensor other)",
-      {at::Tag::pt2_compliant_tag});
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { m.impl(plan_name, &plan_kernel); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { m.impl(plan_name, &plan_kernel); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) { m.impl(plan_name, &plan_meta); }
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) { m.impl(plan_name, &plan_autograd); }
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SparsePlan>(m); }
 
 }  // namespace
 }  // namespace tp

@@ -4,8 +4,7 @@
 // arguments on the stack by the table of formats:
 //   the fields of the container, x, rows where the fields do not tell them, cols, y, plan_ptrs, plan_perm, validate,
 //   row_sorted where there are coordinates, algorithm.
-// The product is bilinear. Its gradients are the sampled product (of the values) and the transposed product (of x);
-// the three are closed under differentiation (spmv_autograd.cpp, sparse_gradients.cpp).
+// spmv_autograd.cpp has their derivatives.
 #include "torch/spmv.h"
 
 #include <algorithm>
@@ -13,9 +12,6 @@
 
 namespace tp {
 namespace {
-
-using c10::IValue;
-using torch::jit::Stack;
 
 Pattern patterns_of_products[] = {{"spmv_coo", spmv_coo::ladder},   {"spmv_csr", spmv_csr::ladder},
                                   {"spmv_csc", spmv_csc::ladder},   {"spmv_ell", spmv_ell::ladder},
@@ -53,7 +49,7 @@ OptionalTensor optional_tensor(const IValue& v) {
 
 }  // namespace
 
-Product::Product(const c10::OperatorHandle& handle, at::ArrayRef<IValue> args) {
+Product::Product(const c10::OperatorHandle& handle, Rules::Args args, const Backward* b) {
   op = std::strchr(handle.schema().name().c_str(), ':') + 2;
   matrix = op[3] == 'm';
   Structure& s = structure;
@@ -64,9 +60,10 @@ Product::Product(const c10::OperatorHandle& handle, at::ArrayRef<IValue> args) {
     (info.is_value(i) ? values : s.index).push_back(args[i].toTensor());
   }
   x = args[at.x].toTensor();
-  TORCH_CHECK_VALUE(x.dim() == (matrix ? 2 : 1), op, ": x must have ", matrix ? "the shape [cols, k]" : "one dimension",
-                    ", got shape ", x.sym_sizes());
-  s.cols = x.sym_size(0);
+  const auto x_sizes = b ? b->sizes(info.fields.size()) : x.sym_sizes();
+  TORCH_CHECK_VALUE(x_sizes.size() == (matrix ? 2 : 1), op, ": x must have ",
+                    matrix ? "the shape [cols, k]" : "one dimension", ", got shape ", x_sizes);
+  s.cols = x_sizes[0];
   if (s.format == Format::sell) s.section_rows = args[at.section_rows].toSymInt();
   if (takes_rows(s.format)) {
     s.rows = args[at.rows].toSymInt();
@@ -86,7 +83,7 @@ Product::Product(const c10::OperatorHandle& handle, at::ArrayRef<IValue> args) {
   plan_perm = optional_tensor(args[at.plan + 1]);
   validate = args[at.validate].toBool();
   sorted = takes_sorted(s.format) && args[at.sorted].toBool();
-  algorithm = args[at.algorithm].toStringRef();
+  algorithm = args[at.algorithm].toStringView();
 }
 
 at::ScalarType Product::dtype() const {
@@ -118,7 +115,8 @@ at::ScalarType Product::check() const {
   TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong || type == at::kHalf || type == at::kBFloat16 ||
                        type == at::kFloat || type == at::kDouble,
                    op, ": values of ", values[0].scalar_type(), " times x of ", x.scalar_type(),
-                   y ? std::string(" plus y of ") + c10::toString(y->scalar_type()) : "", " is not supported; int32, int64, float16, bfloat16, float32 and float64 are");
+                   y ? std::string(" plus y of ") + c10::toString(y->scalar_type()) : "",
+                   " is not supported; int32, int64, float16, bfloat16, float32 and float64 are");
   return type;
 }
 
@@ -178,7 +176,7 @@ void give_structure(sparse::Args& args, const Structure& s) {
 
 // Whether the rung adds where it finds, in any order.
 template <class Ladder>
-bool scatters(const Ladder& ladder, const char* name, const std::string& algorithm, const Tensor& x) {
+bool scatters(const Ladder& ladder, const char* name, Str algorithm, const Tensor& x) {
   bool found = false;
   if (algorithm == "auto") return false;
   translate_errors([&] { found = std::strstr(find(ladder, name, algorithm, x.is_cuda()).traits, "float_atomics"); });
@@ -246,17 +244,26 @@ Tensor run_product(const Product& p) {
 }
 
 void product_kernel(const c10::OperatorHandle& op, Stack* stack) {
-  on_stack(op, stack, [&](at::ArrayRef<IValue> args) { return run_product(Product(op, args)); });
+  on_stack(stack, op.schema().arguments().size(), [&](Rules::Args args) { return run_product(Product(op, args)); });
 }
 
 void product_meta(const c10::OperatorHandle& op, Stack* stack) {
-  on_stack(op, stack, [&](at::ArrayRef<IValue> args) {
+  on_stack(stack, op.schema().arguments().size(), [&](Rules::Args args) {
     const Product p(op, args);
     const auto type = p.check();
     with_ladder(p.structure.format,
                 [&](const auto& ladder, auto, const char* name) { check_algorithm(ladder, name, p.algorithm); });
     return at::empty_symint(p.shape(), p.x.options().dtype(type));
   });
+}
+
+void product_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  differentiate(op, keys, stack, product_rules);
+}
+
+template <c10::DispatchKey key>
+void product_autocast(const c10::OperatorHandle& op, Stack* stack) {
+  cast_and_call(op, stack, Autocast::float32, key);
 }
 
 // ---- registration
@@ -273,12 +280,19 @@ std::string schema_of(const FormatInfo& info, Format format, const char* operati
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  each_operator([&](Format format, const std::string&, const char* operation) {
-    m.def(schema_of(info_of(format), format, operation).c_str(), {at::Tag::pt2_compliant_tag});
-  });
+  for (int i = 0; i < format_count; ++i) {
+    for (const char* operation : {"spmv", "spmm"}) {
+      const std::string schema = schema_of(info_of(Format(i)), Format(i), operation), op = name_of(schema.c_str());
+      m.def(torch::schema(schema.c_str()), {at::Tag::pt2_compliant_tag});
+      implement<&product_kernel>(m, op, c10::DispatchKey::CPU);
+      implement<&product_kernel>(m, op, c10::DispatchKey::CUDA);
+      implement<&product_meta>(m, op, c10::DispatchKey::Meta);
+      implement<&product_autograd>(m, op, c10::DispatchKey::Autograd);
+      implement<&product_autocast<c10::DispatchKey::AutocastCPU>>(m, op, c10::DispatchKey::AutocastCPU);
+      implement<&product_autocast<c10::DispatchKey::AutocastCUDA>>(m, op, c10::DispatchKey::AutocastCUDA);
+    }
+  }
 }
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_all<boxed<product_kernel>>(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_all<boxed<product_kernel>>(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) { register_all<boxed<product_meta>>(m); }
+
 }  // namespace
 }  // namespace tp

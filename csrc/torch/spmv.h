@@ -1,16 +1,15 @@
 // The three products of a sparse matrix A of values v, each the derivative of the others: A x, its transpose A^T g, and
 // the sampled product, which is g x^T where A has entries.
 #pragma once
-#include <torch/library.h>
-
+#include "torch/operator.h"
 #include "torch/sparse.h"
 
 namespace tp {
 
 // What they have in common but for the values, x and g. Values are flat, one an entry; x is [cols, k], g [rows, k].
 struct Bilinear {
-  std::string format;
-  std::vector<Tensor> index;
+  Str format;
+  Tensors index;
   SymInt rows, cols, section_rows;
   OptionalTensor plan_ptrs, plan_perm;
 
@@ -43,18 +42,18 @@ struct Places {
   }
 };
 
-// The arguments of a call.
+// The arguments of a call. A Backward knows the sizes of x where x itself, or the values, were not kept.
 struct Product {
   const char* op;  // lives as long as the operator
   bool matrix;     // spmm
   Structure structure;
-  std::vector<Tensor> values;
+  Tensors values;
   Tensor x;
   OptionalTensor y, plan_ptrs, plan_perm;
   bool validate, sorted;
-  std::string algorithm;
+  Str algorithm;
 
-  Product(const c10::OperatorHandle& handle, at::ArrayRef<c10::IValue> args);
+  Product(const c10::OperatorHandle& handle, Rules::Args args, const Backward* b = nullptr);
 
   // CSC holds the plan of the transposed product; what it lacks is that of its rows.
   bool plan_by_rows() const { return structure.format == Format::csc; }
@@ -67,32 +66,7 @@ struct Product {
   at::ScalarType check() const;
 };
 
-// Calls f(arguments) and puts what it gives in their place.
-template <class F>
-void on_stack(const c10::OperatorHandle& op, torch::jit::Stack* stack, F f) {
-  const size_t n = op.schema().arguments().size();
-  Tensor result = f(torch::jit::last(*stack, n));
-  torch::jit::drop(*stack, n);
-  stack->push_back(std::move(result));
-}
-
-// f(format, name) of every operator.
-template <class F>
-void each_operator(F f) {
-  for (int i = 0; i < format_count; ++i) {
-    for (const char* operation : {"spmv", "spmm"})
-      f(Format(i), std::string(operation) + "_" + info_of(Format(i)).name, operation);
-  }
-}
-
-template <torch::CppFunction (*kernel)()>
-void register_all(torch::Library& m) {
-  each_operator([&](Format, const std::string& name, const char*) { m.impl(name.c_str(), kernel()); });
-}
-
-template <c10::KernelFunction::BoxedKernelFunction* f>
-torch::CppFunction boxed() {
-  return torch::CppFunction::makeFromBoxedFunction<f>();
-}
+// Their derivatives.
+extern const Rules product_rules;
 
 }  // namespace tp

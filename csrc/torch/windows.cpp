@@ -2,31 +2,6 @@
 
 namespace tp {
 
-using c10::SymInt;
-using c10::SymIntArrayRef;
-
-void Windows::save(SavedData& data) const {
-  data["kernel"] = SymIntArrayRef(kernel);
-  data["stride"] = SymIntArrayRef(stride);
-  data["padding"] = SymIntArrayRef(padding);
-  data["dilation"] = SymIntArrayRef(dilation);
-  data["ceil_mode"] = ceil_mode;
-  data["count_include_pad"] = count_include_pad;
-}
-
-Windows Windows::load(const SavedData& data) {
-  const auto two = [&](const char* name) {
-    const auto values = data.at(name).toSymIntVector();
-    return SymPair{values[0], values[1]};
-  };
-  return {two("kernel"),
-          two("stride"),
-          two("padding"),
-          two("dilation"),
-          data.at("ceil_mode").toBool(),
-          data.at("count_include_pad").toBool()};
-}
-
 SymPair pair(const char* op, const char* name, SymIntArrayRef values, SymIntArrayRef otherwise) {
   if (values.empty() && !otherwise.empty()) return pair(op, name, otherwise);
   TORCH_CHECK(values.size() == 1 || values.size() == 2, op, ": ", name, " must be one number or two, got ",
@@ -38,20 +13,16 @@ void check_maps(const char* op, const char* name, const Tensor& x) {
   TORCH_CHECK(x.dim() == 3 || x.dim() == 4, op, ": ", name, " must be [N, C, H, W] or [C, H, W], got shape ",
               x.sym_sizes());
   for (int64_t d = x.dim() - 3; d < x.dim(); ++d) {
-    TORCH_CHECK(x.sym_size(d) > 0, op, ": only the batch of ", name, " may be empty, got shape ", x.sym_sizes());
+    TORCH_SYM_CHECK(x.sym_size(d).sym_gt(0), op, ": only the batch of ", name, " may be empty, got shape ",
+                    x.sym_sizes());
   }
-}
-
-void check_float(const char* op, const char* name, const Tensor& x) {
-  TORCH_CHECK_TYPE(x.is_floating_point(), op, ": ", name, " must be floating point, got ", x.scalar_type());
-  dtype_of_tensor(op, x);
 }
 
 void check_beside(const char* op, const char* first_name, const Tensor& first, const char* name, const Tensor& second,
                   at::ScalarType dtype) {
   check_same_device(op, {{first_name, &first}, {name, &second}});
-  TORCH_CHECK(second.sym_sizes() == first.sym_sizes(), op, ": ", first_name, " has shape ", first.sym_sizes(), ", ",
-              name, " has ", second.sym_sizes());
+  TORCH_SYM_CHECK(same_sizes(second.sym_sizes(), first.sym_sizes()), op, ": ", first_name, " has shape ",
+                  first.sym_sizes(), ", ", name, " has ", second.sym_sizes());
   TORCH_CHECK_TYPE(second.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ", second.scalar_type());
 }
 
@@ -61,19 +32,19 @@ static SymInt count_along(const char* op, const Windows& windows, size_t d, cons
                &dilation = windows.dilation[d];
   constexpr int64_t most = 2147483647;
   const auto check = [&](const char* name, const SymInt& value, int64_t least) {
-    TORCH_CHECK(value >= least && value <= most, op, ": ", name, " must be from ", least, " to ", most, ", got ",
-                value);
+    TORCH_SYM_CHECK(value.sym_ge(least).sym_and(value.sym_le(most)), op, ": ", name, " must be from ", least, " to ",
+                    most, ", got ", value);
   };
   check("kernel_size", kernel, 1);
   check("stride", stride, 1);
   check("padding", padding, 0);
   check("dilation", dilation, 1);
   const SymInt reach = (kernel - 1) * dilation + 1;
-  TORCH_CHECK(padding * 2 <= kernel, op, ": padding must be at most half of kernel_size, got padding ", padding,
-              " for kernel_size ", kernel);
+  TORCH_SYM_CHECK((padding * 2).sym_le(kernel), op, ": padding must be at most half of kernel_size, got padding ",
+                  padding, " for kernel_size ", kernel);
   const SymInt room = size + padding * 2 - reach + (windows.ceil_mode ? stride - 1 : SymInt(0));
-  TORCH_CHECK(room >= 0, op, ": a window of ", reach, " pixels (kernel_size ", kernel, ", dilation ", dilation,
-              ") does not fit into ", size, " pixels with padding ", padding);
+  TORCH_SYM_CHECK(room.sym_ge(0), op, ": a window of ", reach, " pixels (kernel_size ", kernel, ", dilation ", dilation,
+                  ") does not fit into ", size, " pixels with padding ", padding);
   const SymInt count = room / stride + 1;
   return windows.ceil_mode && (count - 1) * stride >= size + padding ? count - 1 : count;
 }
@@ -96,8 +67,9 @@ void check_taps(const char* op, const pooling::Args& args) {
 }
 
 SymPair maps_of(const Tensor& x) { return {x.sym_size(-2), x.sym_size(-1)}; }
+Sizes maps_of(SymIntArrayRef sizes) { return sizes.slice(sizes.size() - 2).vec(); }
 
-std::vector<SymInt> with_maps(const Tensor& x, const SymPair& size) {
+Sizes with_maps(const Tensor& x, const SymPair& size) {
   auto shape = x.sym_sizes().vec();
   shape[shape.size() - 2] = size[0];
   shape[shape.size() - 1] = size[1];
@@ -105,8 +77,8 @@ std::vector<SymInt> with_maps(const Tensor& x, const SymPair& size) {
 }
 
 void check_shape(const char* op, const char* name, const Tensor& x, const SymPair& maps) {
-  TORCH_CHECK(maps_of(x) == maps, op, ": ", name, " must have maps of ", maps[0], " x ", maps[1], ", got shape ",
-              x.sym_sizes());
+  TORCH_SYM_CHECK(same_sizes(maps_of(x), maps), op, ": ", name, " must have maps of ", maps[0], " x ", maps[1],
+                  ", got shape ", x.sym_sizes());
 }
 
 at::MemoryFormat format_of(const Tensor& x) {

@@ -2,7 +2,7 @@
 
 from torch_patterns.graph.build import from_csr, from_edges, from_networkx, from_scipy, from_torch, read
 from torch_patterns.graph.container import Graph
-from torch_patterns.graph.generate import grid, maze, random_words, rmat, uniform
+from torch_patterns.graph.generate import grid, maze, random_words, rmat, rmat_edges, uniform
 from torch_patterns.graph.search import bfs, bfs_batched, connected_components, reachable, shortest_path
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "reachable",
     "read",
     "rmat",
+    "rmat_edges",
     "shortest_path",
     "uniform",
 ]

@@ -83,25 +83,61 @@ def rmat(
         ValueError: a negative size or chance, chances above 1, too large a ``scale`` or too narrow an ``index_dtype``.
         TypeError: ``index_dtype`` is neither int32 nor int64.
     """
+    device = torch.device(device)
+    rmat_edges(scale, 0, 0, seed, a=a, b=b, c=c)  # refuses what is out of range
+
+    def edges(begin: int, end: int) -> tuple[Tensor, Tensor]:
+        return _rmat_edges(scale, begin, end, seed, table)
+
+    table = _quarters(a, b, c).to(device)
+    return _random_graph("rmat", edges, 1 << scale, edge_factor, directed, dedup, index_dtype, device)
+
+
+def rmat_edges(
+    scale: int,
+    begin: int,
+    end: int,
+    seed: int = 0,
+    *,
+    a: float = 0.57,
+    b: float = 0.19,
+    c: float = 0.19,
+    index_dtype: torch.dtype = torch.int64,
+    device: torch.device | str = "cpu",
+) -> tuple[Tensor, Tensor]:
+    """Edges begin ... end - 1 of those that :func:`rmat` draws, without the others: (src, dst), [end - begin] each.
+
+    Args:
+        scale, seed, a, b, c: as for :func:`rmat`.
+        index_dtype: of the vertex ids.
+        device: where to make them.
+
+    Raises:
+        ValueError, TypeError: as :func:`rmat`.
+    """
     if not 0 <= scale <= 31:
         raise ValueError(f"rmat: scale must be in 0 ... 31, got {scale}")
     if min(a, b, c, 1 - a - b - c) < -1e-9:
         raise ValueError(f"rmat: a, b, c must be chances whose sum is 1 at most, got {a}, {b}, {c}")
+    check_index_dtype("rmat", index_dtype, 1 << scale)
     device = torch.device(device)
     table = _quarters(a, b, c).to(device)
+    src, dst = (torch.empty(end - begin, dtype=index_dtype, device=device) for _ in range(2))
+    for first, last in _chunks(end - begin, device):
+        src[first:last], dst[first:last] = _rmat_edges(scale, begin + first, begin + last, seed, table)
+    return src, dst
+
+
+def _rmat_edges(scale: int, begin: int, end: int, seed: int, table: Tensor) -> tuple[Tensor, Tensor]:
     groups = -(-scale // LEVELS)
     surplus = groups * LEVELS - scale
-
-    def edges(begin: int, end: int) -> tuple[Tensor, Tensor]:
-        both = torch.zeros(end - begin, dtype=torch.int64, device=device)  # row above column, 32 bits each
-        for group in range(groups):
-            if group % 4 == 0:
-                word = random_words(begin, end, seed, group // 4, device)
-            both = both << LEVELS | table.take(word >> 16 * (group % 4) & CHOICES - 1)
-        row, column = both >> 32 + surplus, (both & (1 << 32) - 1) >> surplus
-        return _shuffled(row, scale, seed), _shuffled(column, scale, seed)
-
-    return _random_graph("rmat", edges, 1 << scale, edge_factor, directed, dedup, index_dtype, device)
+    both = torch.zeros(end - begin, dtype=torch.int64, device=table.device)  # row above column, 32 bits each
+    for group in range(groups):
+        if group % 4 == 0:
+            word = random_words(begin, end, seed, group // 4, table.device)
+        both = both << LEVELS | table.take(word >> 16 * (group % 4) & CHOICES - 1)
+    row, column = both >> 32 + surplus, (both & (1 << 32) - 1) >> surplus
+    return _shuffled(row, scale, seed), _shuffled(column, scale, seed)
 
 
 def _quarters(a: float, b: float, c: float) -> Tensor:

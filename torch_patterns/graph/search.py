@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_patterns.arguments import integer, typed
 from torch_patterns.batching import loop
+from torch_patterns.calls import ops
 from torch_patterns.graph.container import Graph
 from torch_patterns.registry import documented
 
@@ -52,7 +53,7 @@ def bfs(
         RuntimeError: devices differ.
     """
     sources, level = _sources("bfs", graph, sources), _max_level("bfs", max_level)
-    return _ops.bfs_csr(*graph[:2], sources, *graph[2:], level, validate, algorithm)
+    return ops.bfs_csr(*graph[:2], sources, *graph[2:], level, validate, algorithm)
 
 
 @documented("bfs")
@@ -83,7 +84,7 @@ def bfs_batched(
         IndexError, ValueError, TypeError, RuntimeError: as :func:`bfs`, or ``sources`` is not one-dimensional.
     """
     sources, level = _sources("bfs_batched", graph, sources), _max_level("bfs_batched", max_level)
-    return _ops.bfs_batched(*graph[:2], sources, *graph[2:], level, validate, algorithm)
+    return ops.bfs_batched(*graph[:2], sources, *graph[2:], level, validate, algorithm)
 
 
 def _sources(where: str, graph: Graph, sources: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:

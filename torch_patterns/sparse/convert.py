@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import integer
-from torch_patterns.functional import transforms_active
 from torch_patterns.scan import scan
 from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sorting import sort_pairs
@@ -133,7 +132,7 @@ def _scattered(col_idx: Tensor) -> bool:
 
 def flat_values(a: Matrix) -> Tensor:
     """One value an entry: of HYB, those of the tail behind those of the padded rows."""
-    parts = [getattr(a, name).reshape(-1) for name in value_fields(a)]
+    parts = [getattr(a, name).flatten() for name in value_fields(a)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -148,7 +147,7 @@ def _coordinates(a: COO | CSR | CSC) -> tuple[Tensor, Tensor]:
 
 def _sorted(a: Matrix, by_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
     """(pointers, the other coordinate, values) of the entries in a stable order by row or column."""
-    if isinstance(a, COO | CSR | CSC) and a.values.is_cuda and not (a.values.requires_grad or transforms_active()):
+    if isinstance(a, COO | CSR | CSC) and a.values.is_cuda and not a.values.requires_grad:
         # A gather of single words costs a device as much as a sort, so what has no way back is sorted along.
         keys, other = _coordinates(a) if by_rows else reversed(_coordinates(a))
         ordered, other = sort_pairs(keys, other)

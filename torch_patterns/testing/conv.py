@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -67,6 +69,55 @@ def bounded(reference):
         return gamma(reference(*ones, **kwargs) + 1, u) * reference(*sizes, **kwargs)
 
     return bound
+
+
+# ---- what a transform of the whole image may be off by, in terms of Euclidean norms: those of an image's channels and
+# of the filters between one channel and one map. A transform of n elements has an error of at most 6 u log2(n) times
+# the norm (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 24.1); three of them follow each
+# other, and the sum over channels, maps or images comes on top. Winograd's transforms of 4 x 4 stay below that.
+
+
+def transform_error(u, image, kernel, terms):
+    # Boxes of up to 64 outputs and their taps, padded to a power of two.
+    elements = 1.0
+    for i, k in zip(image, pair(kernel), strict=True):
+        elements *= 2 * (min(i + 2 * k, 64) + k)
+    return u * (3 * 6 * math.log2(elements) + terms + 4)
+
+
+def norms(images):
+    """[n, c, h, w] -> [n, c]"""
+    return images.double().flatten(2).norm(dim=2)
+
+
+def filters_by_group(weight, groups):
+    """The norms of filters, [groups, maps of a group, channels of a group]."""
+    n = norms(weight)
+    return n.view(groups, n.shape[0] // groups, n.shape[1])
+
+
+def fprop_norms(u, x, weight, bias=None, groups=1, **window):
+    w = filters_by_group(weight, groups)
+    sums = torch.einsum("ngc,gmc->ngm", norms(x).unflatten(1, (groups, -1)), w).flatten(1)
+    error = transform_error(u, x.shape[2:], weight.shape[2:], w.shape[2])
+    y = fprop(x.abs(), weight.abs(), bias if bias is None else bias.abs(), groups=groups, **window)
+    return error * sums[:, :, None, None] + 4 * u * y
+
+
+def dgrad_norms(u, grad, weight, input_size, groups=1, **window):
+    w = filters_by_group(weight, groups)
+    sums = torch.einsum("ngm,gmc->ngc", norms(grad).unflatten(1, (groups, -1)), w).flatten(1)
+    error = transform_error(u, input_size[2:], weight.shape[2:], w.shape[1])
+    return (error * sums[:, :, None, None]).expand(tuple(input_size))
+
+
+def wgrad_norms(u, grad, x, kernel_size, groups=1, **window):
+    # Boxes and images are added one after another.
+    terms = x.shape[0] * (1 + grad.shape[2] // 64) * (1 + grad.shape[3] // 64)
+    g, c = norms(grad).unflatten(1, (groups, -1)), norms(x).unflatten(1, (groups, -1))
+    sums = torch.einsum("ngm,ngc->gmc", g, c).flatten(0, 1)
+    error = transform_error(u, x.shape[2:], kernel_size, terms)
+    return (error * sums[:, :, None, None]).expand(*sums.shape, *pair(kernel_size))
 
 
 # ---- the three operators over one list of problems: x, weight, and whether there is a bias
@@ -187,6 +238,7 @@ SPECS = [
         inputs=fprop_inputs,
         grown=GROWN,
         bound=bounded(fprop),
+        norm_bound=fprop_norms,
         bad=BAD,
         large=(ones_of_half(514, 2048),),
         sized=lambda n: problem((max(1, n // 784 // 6), 1, 32, 32), (6, 1, 5, 5)),
@@ -205,6 +257,7 @@ SPECS = [
         inputs=dgrad_inputs,
         grown=MORE_MAPS,
         bound=bounded(dgrad),
+        norm_bound=dgrad_norms,
         bad=(
             bad("sizes", tensors((2, 6, 4, 5), W, list(X)), RuntimeError, "conv2d_dgrad: grad must have.*4, 4.*4, 5"),
             bad("rank", tensors((2, 6, 4, 4), W, list(X[1:])), RuntimeError, "conv2d_dgrad: .*4 dimensions"),
@@ -218,6 +271,7 @@ SPECS = [
         inputs=wgrad_inputs,
         grown=GROWN,
         bound=bounded(wgrad),
+        norm_bound=wgrad_norms,
         bad=(
             bad("sizes", tensors((2, 6, 4, 5), X, [3, 3]), RuntimeError, "conv2d_wgrad: grad must have.*4, 4.*4, 5"),
             bad("kernel", tensors((2, 6, 4, 4), X, [0, 3]), RuntimeError, "conv2d_wgrad: kernel size.*at least 1.*0"),

@@ -168,7 +168,6 @@ def rbf_bound(u, x, centres, sigma):
 
 RBF = Spec(
     "rbf",
-    pattern="activation",
     reference=rbf_reference,
     bound=rbf_bound,
     exact=False,
@@ -206,7 +205,7 @@ def rbf_backward_bound(u, grad, x, centres, sigma):
 
 RBF_BACKWARD = Spec(
     "rbf_backward",
-    pattern="activation",
+    pattern="rbf",
     reference=rbf_backward_reference,
     bound=rbf_backward_bound,
     exact=False,

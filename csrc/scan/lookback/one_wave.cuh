@@ -21,7 +21,7 @@ struct OneWave {
 
   static bool suits(const E& e) {
     return e.rows == 1 && e.n <= int64_t(most_tiles) * items &&
-           ceil_div(e.n, int64_t(items)) <= block::device_attribute(cudaDevAttrMultiProcessorCount);
+           ceil_div(e.n, int64_t(items)) <= block::device_attribute<cudaDevAttrMultiProcessorCount>();
   }
 };
 

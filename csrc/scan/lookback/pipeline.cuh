@@ -296,9 +296,9 @@ void launch_pipeline(const Plan& plan, Context& context) {
   using Acc = typename Plan::M::Acc;
   constexpr int look_warps = Plan::look_warps;
   const int stage_bytes = plan.stage_bytes() + int(sizeof(Stage<Plan>));
-  const int most = block::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) / stage_bytes;
+  const int most = block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>() / stage_bytes;
   require(most >= look_warps, "decoupled_lookback: this device has too little shared memory");
-  const int64_t grid = tp::min(plan.tiles, int64_t(block::device_attribute(cudaDevAttrMultiProcessorCount)));
+  const int64_t grid = tp::min(plan.tiles, int64_t(block::device_attribute<cudaDevAttrMultiProcessorCount>()));
   const int depth = int(tp::min(int64_t(most), tp::max(ceil_div(plan.tiles, grid), int64_t(look_warps))));
   const int64_t sections = plan.sections(), groups = ceil_div(sections, int64_t(plan.far));
   const int64_t columns = plan.chains() * plan.lanes() * Plan::width;

@@ -6,7 +6,7 @@ namespace tp::sort::device {
 
 // As many blocks as stay on the machine together and take work until there is no more, but no more than `most`.
 inline int64_t resident(int64_t most, int blocks_a_multiprocessor) {
-  return tp::min(most, int64_t(blocks_a_multiprocessor) * block::device_attribute(cudaDevAttrMultiProcessorCount));
+  return tp::min(most, int64_t(blocks_a_multiprocessor) * block::device_attribute<cudaDevAttrMultiProcessorCount>());
 }
 
 // `overlaps`: the kernel waits for the launch before it by itself.

@@ -65,7 +65,7 @@ void sort_rows_on_chip(const Args& args, Context& context) {
   const int64_t n = args.n;
   // Where there are few rows, a large block is done with one sooner than a small one, and that sooner than a warp; but
   // where there are enough, the small have more done.
-  const bool few = args.rows < 2 * block::device_attribute(cudaDevAttrMultiProcessorCount);
+  const bool few = args.rows < 2 * block::device_attribute<cudaDevAttrMultiProcessorCount>();
   if (n > (few ? 64 : warp_most)) {
     int threads = least_block_threads;
     while (threads < block_threads && threads * (few ? 4 : block_items) < n) threads *= 2;

@@ -200,7 +200,7 @@ void multiply(M matrix, Context& context) {
   Args& a = matrix.a;
   constexpr int near = block_columns * int(sizeof(T));
   const int needed = tp::max(near, BinShape<Acc>::bytes) + (8 << 10);
-  const int there = block::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int there = block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>();
   require(needed <= there, a.op, ": takes ", needed, " bytes of shared memory, this device has ", there,
           "; use another format, 'csr' say");
   a.values = aligned(static_cast<const T*>(a.values), a.entries, context);

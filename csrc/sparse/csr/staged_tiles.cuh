@@ -109,7 +109,7 @@ struct CollectStaged {
 template <class Acc>
 bool goes_in_stages(const Args& args) {
   if (args.stages == nullptr || args.k != 1 || reinterpret_cast<uintptr_t>(args.stages) % 8 != 0) return false;
-  return block::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= BinShape<Acc>::bytes + (12 << 10);
+  return block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>() >= BinShape<Acc>::bytes + (12 << 10);
 }
 
 template <class M>

@@ -1,0 +1,32 @@
+// Division by a number that is known when a kernel is launched: a multiplication and a shift where the hardware has no
+// division of integers.
+#pragma once
+#include "core/macros.h"
+
+namespace tp::conv {
+
+// For dividends below 2^31. With p = 31 + ceil(log2 d) and m = ceil(2^p / d), floor(n / d) = floor(n m / 2^p): m
+// exceeds 2^p / d by less than 1, so that n m / 2^p exceeds n / d by less than n / 2^p < 1 / d.
+constexpr int64_t most_quotient = int64_t(1) << 30;  // dividends and divisors stay below
+
+struct Divisor {
+  unsigned value, multiplier = 0, shift = 0;
+
+  explicit Divisor(int64_t d) : value(unsigned(d)) {
+    if (d == 1) return;
+    unsigned log = 0;
+    while ((int64_t(1) << log) < d) ++log;
+    multiplier = unsigned(((uint64_t(1) << (31 + log)) + uint64_t(d) - 1) / uint64_t(d));
+    shift = log - 1;
+  }
+#ifdef __CUDACC__
+  // n / d, and n becomes n % d.
+  TP_DEVICE int divide(int& n) const {
+    const int quotient = value == 1 ? n : int(__umulhi(unsigned(n), multiplier) >> shift);
+    n -= quotient * int(value);
+    return quotient;
+  }
+#endif
+};
+
+}  // namespace tp::conv

@@ -1,0 +1,40 @@
+// Steps in which every item is a computation of its own: one body, run by one thread per item through simt on CUDA, and
+// on all threads of the CPU otherwise; a checked session runs the simt form on the CPU too.
+#pragma once
+#include "conv/elements.h"
+
+namespace tp::conv {
+
+constexpr int each_threads = 256;
+
+template <class Body>
+struct Each {
+  Body body;
+  int64_t count;
+  const char* name;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto bound = body.bind(block);
+    for (int64_t first = block.index().x * each_threads; first < count; first += block.grid().x * each_threads) {
+      block.phase(name, [&](int t) {
+        if (first + t < count) bound(first + t);
+      });
+    }
+  }
+};
+
+// body.bind(block)(i) for every i in 0..count.
+template <class Body>
+void each(Context& context, const char* name, int64_t count, const Body& body) {
+  if (context.device.cuda || simt::session()) {
+    const int64_t blocks = min(ceil_div(count, int64_t(each_threads)), int64_t(2147483647));
+    return simt::launch(context, name, {blocks}, each_threads, 0, Each<Body>{body, count, name});
+  }
+  const auto bound = body.bind(Pointers{});
+  context.parallel_for(count, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) bound(i);
+  });
+}
+
+}  // namespace tp::conv

@@ -1,0 +1,151 @@
+// fprop and dgrad as one computation: every element of the target gathers products from the source.
+//
+// fprop   y[n, m, h, w]  gathers x  through the taps of map m,    summed over the channels of its group
+// dgrad   dx[n, c, i, j] gathers dy through the taps of channel c, summed over the maps of its group
+//
+// With a stride of 1 a pixel of dx meets every tap, as a pixel of y does. With a stride s it meets only the taps p for
+// which i + pad - p * dilation is a multiple of s. Which taps those are depends on i modulo s alone. So dgrad falls
+// apart into phases, one per remainder, and inside a phase both the pixels and the taps are evenly spaced: each phase
+// is a gather of its own, without a product that does not exist but for those beyond the edges of dy.
+//
+// Beyond the edges stand zeros. In fprop that is the meaning of padding. In dgrad such products do not exist, and
+// adding them is right as long as the weights are finite; whoever relies on that checks the weights, and where one is
+// infinite or NaN takes Gather::plain_sum.
+#pragma once
+#include "conv/elements.h"
+
+namespace tp::conv {
+
+// One axis of one phase: output o of the phase is element first + o * step of the target; its tap k is tap
+// first_tap + k * tap_step of the filter and reads source element origin + o * source_step + k * source_tap.
+struct GatherAxis {
+  int64_t outputs, first, step;
+  int64_t taps, first_tap, tap_step;
+  int64_t origin, source_step, source_tap, sources;
+
+  TP_HD int64_t target(int64_t o) const { return first + o * step; }
+  TP_HD int64_t tap(int64_t k) const { return first_tap + k * tap_step; }
+  TP_HD int64_t source(int64_t o, int64_t k) const { return origin + o * source_step + k * source_tap; }
+  TP_HD bool inside(int64_t source) const { return source >= 0 && source < sources; }
+};
+
+TP_HD inline int64_t phases(const Axis& a, Pass pass) { return pass == Pass::dgrad ? min(a.stride, a.in) : 1; }
+// Outputs of the longest phase, which is the first one.
+TP_HD inline int64_t phase_outputs(const Axis& a, Pass pass) {
+  return pass == Pass::dgrad ? ceil_div(a.in, a.stride) : a.out;
+}
+
+TP_HD inline int64_t common_divisor(int64_t a, int64_t b) {
+  while (b > 0) {
+    const int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+TP_HD inline GatherAxis gather_axis(const Axis& a, Pass pass, int64_t phase) {
+  if (pass == Pass::fprop) return {a.out, 0, 1, a.kernel, 0, 1, -a.pad, a.stride, a.dilation, a.in};
+  const int64_t divisor = common_divisor(a.dilation, a.stride), period = a.stride / divisor;
+  int64_t p = 0;
+  while (p < min(a.kernel, period) && (phase + a.pad - p * a.dilation) % a.stride != 0) ++p;
+  const int64_t taps = p < min(a.kernel, period) ? (a.kernel - 1 - p) / period + 1 : 0;
+  return {ceil_div(a.in - phase, a.stride),
+          phase,
+          a.stride,
+          taps,
+          p,
+          period,
+          (phase + a.pad - p * a.dilation) / a.stride,
+          1,
+          -(a.dilation / divisor),
+          a.out};
+}
+
+// i / d, and i becomes i % d, without a division where the numbers are small.
+TP_HD inline int64_t divide(int64_t& i, int64_t d) {
+  int64_t quotient;
+  if ((i | d) >> 32) {
+    quotient = i / d;
+  } else {
+    quotient = unsigned(i) / unsigned(d);
+  }
+  i -= quotient * d;
+  return quotient;
+}
+
+// Where a pixel lies: image and place inside one phase.
+struct PhasePixel {
+  int64_t image, h, w;
+};
+
+TP_HD inline PhasePixel phase_pixel(int64_t i, const GatherAxis& rows, const GatherAxis& cols) {
+  PhasePixel at{};
+  at.w = i;
+  at.h = divide(at.w, cols.outputs);
+  at.image = divide(at.h, rows.outputs);
+  return at;
+}
+
+// The arrays of a gather, and which of its sums a target element is. `depth` channels are summed for each of the `maps`
+// that a group writes.
+template <class T>
+struct Gather {
+  using A = acc_t<T>;
+  Pass pass;
+  const T *source, *weight, *bias;
+  T* target;
+  Strides source_strides, target_strides;
+  int64_t n, groups, depth, maps;
+  int64_t group_stride, depth_stride, map_stride;  // of the filters, in elements
+  Axis rows, cols;
+
+  explicit Gather(const Elements<T>& e, Pass pass)
+      : pass(pass),
+        source(pass == Pass::fprop ? e.x : e.y),
+        weight(e.weight),
+        bias(pass == Pass::fprop ? e.bias : nullptr),
+        target(pass == Pass::fprop ? e.y : e.x),
+        source_strides(pass == Pass::fprop ? e.x_strides : e.y_strides),
+        target_strides(pass == Pass::fprop ? e.y_strides : e.x_strides),
+        n(e.n),
+        groups(e.groups),
+        depth(pass == Pass::fprop ? e.channels : e.maps),
+        maps(pass == Pass::fprop ? e.maps : e.channels),
+        group_stride(e.maps * e.channels * e.taps()),
+        depth_stride(pass == Pass::fprop ? e.taps() : e.channels * e.taps()),
+        map_stride(pass == Pass::fprop ? e.channels * e.taps() : e.taps()),
+        rows(e.rows),
+        cols(e.cols) {}
+
+  TP_HD int64_t weight_at(int64_t group, int64_t map, int64_t channel, int64_t p, int64_t q) const {
+    return group * group_stride + map * map_stride + channel * depth_stride + p * cols.kernel + q;
+  }
+
+  // One target element, without the bias, from the products that exist alone.
+  TP_HD A plain_sum(const GatherAxis& r, const GatherAxis& c, int64_t image, int64_t group, int64_t map, int64_t h,
+                    int64_t w) const {
+    A sum = 0;
+    for (int64_t channel = 0; channel < depth; ++channel) {
+      for (int64_t p = 0; p < r.taps; ++p) {
+        const int64_t i = r.source(h, p);
+        if (!r.inside(i)) continue;
+        for (int64_t q = 0; q < c.taps; ++q) {
+          const int64_t j = c.source(w, q);
+          if (!c.inside(j)) continue;
+          sum += A(source[source_strides.at(image, group * depth + channel, i, j)]) *
+                 A(weight[weight_at(group, map, channel, r.tap(p), c.tap(q))]);
+        }
+      }
+    }
+    return sum;
+  }
+};
+
+// Neither infinite nor NaN.
+template <class A>
+TP_HD bool is_finite(A value) {
+  return value - value == A(0);
+}
+
+}  // namespace tp::conv

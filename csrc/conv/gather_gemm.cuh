@@ -1,0 +1,284 @@
+// fprop and dgrad as one matrix product whose left factor is never stored: what its two kernels share, gather_fma.cuh
+// on the CUDA cores and gather_mma.cuh on the tensor cores.
+//
+//   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
+//
+// A row of the left factor is a pixel of the target. Its columns come in slabs: some channels of one tap, the same ones
+// of the next tap, and so on, then the next channels. What neighbouring taps of a tile of pixels read is mostly the
+// same, so that the first cache serves all taps but the first. The filters are packed in slabs, which costs little:
+// they are small.
+#pragma once
+#include "block/launch.cuh"
+#include "block/load_store.cuh"
+#include "conv/copies.cuh"
+#include "conv/gather.h"
+#include "conv/relayout.cuh"
+
+namespace tp::conv {
+
+constexpr int pack_threads = 256, pack_blocks = 512;
+
+// The arguments of both kernels.
+template <class T>
+struct GatherGemm {
+  Gather<T> g;
+  const T* source;                          // g.source, or a copy in the layout that the kernel reads
+  int64_t image, channel, row, col, group;  // its strides
+  const T* filters;                         // packed
+  int64_t width;   // how many elements a row of the packed filters has: maps or channels, padded
+  const int* odd;  // dgrad: for each of pack_blocks blocks, whether it saw a weight that is not finite
+  int64_t row_phases, col_phases, tiles, map_blocks;
+  TP_HD int64_t blocks() const { return row_phases * col_phases * tiles * map_blocks * g.groups; }
+};
+
+// Packs the filters: packed[group][tap][channel][map], or packed[group][tap][map][channel] if `by_map`, whose last
+// dimension is padded to `width` with zeros. A thread takes all taps of one channel and map, which lie together.
+template <class T>
+__global__ void __launch_bounds__(pack_threads)
+    pack_filters(const Gather<T> g, bool by_map, int64_t width, T* packed, int* odd) {
+  const int64_t lines = by_map ? g.maps : g.depth, taps = g.rows.kernel * g.cols.kernel;
+  bool found = false;
+  for (int64_t i = int64_t(blockIdx.x) * pack_threads + threadIdx.x; i < g.groups * lines * width;
+       i += int64_t(gridDim.x) * pack_threads) {
+    int64_t place = i, line = divide(place, width), group = divide(line, lines);
+    const int64_t map = by_map ? line : place, c = by_map ? place : line;
+    const bool exists = map < g.maps && c < g.depth;
+    const T* const from = g.weight + (exists ? g.weight_at(group, map, c, 0, 0) : 0);
+    T* const to = packed + (group * taps * lines + line) * width + place;
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const T value = exists ? from[tap] : T(0.0f);
+      found = found || !is_finite(acc_t<T>(value));
+      to[tap * lines * width] = value;
+    }
+  }
+  found = __syncthreads_or(found);
+  if (threadIdx.x == 0) odd[blockIdx.x] = found;
+}
+
+// A block's share: one tile of the pixels of one phase, for one block of maps of one group.
+struct GatherShare {
+  GatherAxis rows, cols;
+  int64_t group, map, first_pixel, pixels;
+};
+
+template <class T>
+TP_DEVICE GatherShare gather_share(const GatherGemm<T>& work, int64_t block, int tile_pixels, int tile_maps) {
+  int64_t map_block = block, group = divide(map_block, work.map_blocks), tile = divide(group, work.g.groups),
+          col_phase = divide(tile, work.tiles), row_phase = divide(col_phase, work.col_phases);
+  const Gather<T>& g = work.g;
+  GatherShare share{gather_axis(g.rows, g.pass, row_phase),
+                    gather_axis(g.cols, g.pass, col_phase),
+                    group,
+                    map_block * tile_maps,
+                    tile * tile_pixels,
+                    0};
+  share.pixels = g.n * share.rows.outputs * share.cols.outputs;
+  return share;
+}
+
+// A pixel of a block's tile, in shared memory: where its window begins in the source, as an offset and as coordinates,
+// and where it lies in the target, at the block's first map. A pixel that does not exist lies outside for every tap.
+struct GatherPixel {
+  int64_t source, target;
+  int h, w;
+};
+
+template <class T>
+TP_DEVICE GatherPixel gather_pixel(const GatherGemm<T>& work, const GatherShare& share, int64_t pixel) {
+  if (pixel >= share.pixels) return {0, 0, -(1 << 30), -(1 << 30)};
+  const PhasePixel at = phase_pixel(pixel, share.rows, share.cols);
+  const int64_t h = share.rows.source(at.h, 0), w = share.cols.source(at.w, 0);
+  return {at.image * work.image + share.group * work.group + h * work.row + w * work.col,
+          work.g.target_strides.at(at.image, share.group * work.g.maps + share.map, share.rows.target(at.h),
+                                   share.cols.target(at.w)),
+          int(h), int(w)};
+}
+
+// Fills in the pixels of a block's tile.
+template <class T>
+TP_DEVICE void find_pixels(const GatherGemm<T>& work, const GatherShare& share, int count, GatherPixel* pixels) {
+  for (int i = int(threadIdx.x); i < count; i += int(blockDim.x)) {
+    pixels[i] = gather_pixel(work, share, share.first_pixel + i);
+  }
+  __syncthreads();
+}
+
+// One row of the left factor.
+template <class T>
+struct GatherRow {
+  const T* origin;
+  int h, w;
+
+  GatherRow() = default;
+  TP_DEVICE GatherRow(const T* source, const GatherPixel& pixel)
+      : origin(source + pixel.source), h(pixel.h), w(pixel.w) {}
+};
+
+// Where a gather stands: at a tap, and at a slab of the channels. What is the same for all threads of a block lies in
+// shared memory, from where the innermost loops should not read it again and again.
+template <class T>
+class TapWalk {
+ public:
+  TP_DEVICE TapWalk(const GatherGemm<T>& work, const GatherShare& share)
+      : rows_(int(share.rows.sources)),
+        cols_(int(share.cols.sources)),
+        step_down_(int(share.rows.source_tap)),
+        step_across_(int(share.cols.source_tap)),
+        taps_down_(int(share.rows.taps)),
+        taps_across_(int(share.cols.taps)),
+        filter_down_(int(share.rows.tap_step)),
+        filter_across_(int(share.cols.tap_step)),
+        filter_(int(share.rows.first_tap * work.g.cols.kernel + share.cols.first_tap)),
+        kernel_cols_(int(work.g.cols.kernel)) {}
+
+  // Whether the tap of a pixel whose window begins at (h, w) lies inside the source.
+  TP_DEVICE bool inside(int h, int w) const {
+    return unsigned(h + down_) < unsigned(rows_) && unsigned(w + across_) < unsigned(cols_);
+  }
+  // How far the tap lies from the first one, in the source.
+  TP_DEVICE int64_t offset(const GatherGemm<T>& work) const { return down_ * work.row + across_ * work.col; }
+  // The tap's index among the packed filters.
+  TP_DEVICE int filter() const { return filter_ + p_ * filter_down_ * kernel_cols_ + q_ * filter_across_; }
+  // Goes on to the next tap; after the last one, to the first, with true.
+  TP_DEVICE bool next() {
+    ++q_;
+    across_ += step_across_;
+    if (q_ < taps_across_) return false;
+    q_ = across_ = 0;
+    ++p_;
+    down_ += step_down_;
+    if (p_ < taps_down_) return false;
+    p_ = down_ = 0;
+    return true;
+  }
+
+ private:
+  int rows_, cols_, step_down_, step_across_, taps_down_, taps_across_, filter_down_, filter_across_, filter_,
+      kernel_cols_;
+  int p_ = 0, q_ = 0, down_ = 0, across_ = 0;
+};
+
+// Whether a weight of this dgrad is infinite or NaN; for all threads of a block together.
+template <class T>
+TP_DEVICE bool has_odd_weights(const GatherGemm<T>& work) {
+  if (work.g.pass == Pass::fprop) return false;
+  int odd = 0;
+  for (int i = int(threadIdx.x); i < pack_blocks; i += int(blockDim.x)) odd |= work.odd[i];
+  return __syncthreads_or(odd);
+}
+
+// Then the block computes its share product by product.
+template <class T>
+TP_DEVICE void store_plain_share(const GatherGemm<T>& work, const GatherShare& share, int tile_pixels, int tile_maps) {
+  const Gather<T>& g = work.g;
+#pragma unroll 1
+  for (int i = int(threadIdx.x); i < tile_pixels * tile_maps; i += int(blockDim.x)) {
+    const int64_t pixel = share.first_pixel + i % tile_pixels, map = share.map + i / tile_pixels;
+    if (pixel >= share.pixels || map >= g.maps) continue;
+    const PhasePixel at = phase_pixel(pixel, share.rows, share.cols);
+    const auto sum = g.plain_sum(share.rows, share.cols, at.image, share.group, map, at.h, at.w);
+    g.target[g.target_strides.at(at.image, share.group * g.maps + map, share.rows.target(at.h),
+                                 share.cols.target(at.w))] = T(sum);
+  }
+}
+
+// How the tile of the product lies in shared memory before it goes to the target: in the target's order, padded against
+// bank conflicts.
+template <class T, int tile_pixels, int tile_maps>
+struct TileImage {
+  static constexpr int vector = 16 / int(sizeof(T));
+  static constexpr int pixel_pitch = tile_maps + vector, map_pitch = tile_pixels + vector;
+  static constexpr int bytes =
+      int(sizeof(T)) *
+      (tile_pixels * pixel_pitch > tile_maps * map_pitch ? tile_pixels * pixel_pitch : tile_maps * map_pitch);
+
+  T* data;
+  const GatherPixel* places;
+  bool by_pixel;  // [pixel][map], else [map][pixel]
+
+  TP_DEVICE T& at(int pixel, int map) const {
+    return data[by_pixel ? pixel * pixel_pitch + map : map * map_pitch + pixel];
+  }
+  // Two neighbouring maps, the first of which is even.
+  TP_DEVICE void set_pair(int pixel, int map, T first, T second) const {
+    if (by_pixel) {
+      *reinterpret_cast<block::Vector<T, 2>*>(data + pixel * pixel_pitch + map) = {{first, second}};
+    } else {
+      data[map * map_pitch + pixel] = first;
+      data[(map + 1) * map_pitch + pixel] = second;
+    }
+  }
+  // Writes the tile, after a barrier: 16 bytes at a time where they lie together.
+  TP_DEVICE void store(const Gather<T>& g, const GatherShare& share) const {
+    const int maps = int(min(g.maps - share.map, int64_t(tile_maps)));
+    const int pixels = int(min(share.pixels - share.first_pixel, int64_t(tile_pixels)));
+    const int64_t plane = share.rows.outputs * share.cols.outputs;
+    const bool aligned = reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
+    if (by_pixel) {
+      aligned&& g.maps % vector == 0 ? store_pixels<vector>(g, pixels, maps) : store_pixels<1>(g, pixels, maps);
+    } else {
+      aligned&& plane % vector == 0 && share.rows.step == 1 && share.cols.step == 1
+          ? store_maps<vector>(g, pixels, maps)
+          : store_maps<1>(g, pixels, maps);
+    }
+  }
+
+ private:
+  template <int width>
+  TP_DEVICE void store_pixels(const Gather<T>& g, int pixels, int maps) const {
+    constexpr int across = tile_maps / width;
+    using V = block::Vector<T, width>;
+    for (int i = int(threadIdx.x); i < pixels * across; i += int(blockDim.x)) {
+      const int pixel = i / across, map = i % across * width;
+      if (map >= maps) continue;
+      *reinterpret_cast<V*>(g.target + places[pixel].target + map) =
+          *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
+    }
+  }
+  // blockDim.x is a multiple of the number of vectors in a tile's pixels: a thread stays with its pixels.
+  template <int width>
+  TP_DEVICE void store_maps(const Gather<T>& g, int pixels, int maps) const {
+    constexpr int across = tile_pixels / width;
+    using V = block::Vector<T, width>;
+    const int pixel = int(threadIdx.x) % across * width;
+    if (pixel >= pixels) return;
+    T* const to = g.target + places[pixel].target;
+    for (int map = int(threadIdx.x) / across; map < maps; map += int(blockDim.x) / across) {
+      *reinterpret_cast<V*>(to + map * g.target_strides.channel) =
+          *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
+    }
+  }
+};
+
+// How many blocks the busiest multiprocessor works off.
+template <class T>
+int64_t turns_of(const GatherGemm<T>& work) {
+  static const int64_t multiprocessors = block::device_attribute(cudaDevAttrMultiProcessorCount);
+  return ceil_div(work.blocks(), multiprocessors);
+}
+
+// Fills in all but the source and the shape of the tiles.
+template <class T>
+GatherGemm<T> gather_gemm(const Gather<T>& g, bool by_map, int64_t multiple, Context& context) {
+  GatherGemm<T> work{g};
+  work.width = ceil_div(by_map ? g.depth : g.maps, multiple) * multiple;
+  const int64_t size = g.groups * g.rows.kernel * g.cols.kernel * (by_map ? g.maps : g.depth) * work.width;
+  T* const packed = context.workspace<T>(size);
+  int* const odd = context.workspace<int>(pack_blocks);
+  pack_filters<<<pack_blocks, pack_threads, 0, cudaStream_t(context.stream)>>>(g, by_map, work.width, packed, odd);
+  check_launch("pack_filters");
+  work.filters = packed;
+  work.odd = odd;
+  work.row_phases = phases(g.rows, g.pass);
+  work.col_phases = phases(g.cols, g.pass);
+  return work;
+}
+
+template <class T>
+void cut_into_tiles(GatherGemm<T>& work, int tile_pixels, int tile_maps) {
+  const Gather<T>& g = work.g;
+  work.tiles = ceil_div(g.n * phase_outputs(g.rows, g.pass) * phase_outputs(g.cols, g.pass), int64_t(tile_pixels));
+  work.map_blocks = ceil_div(g.maps, int64_t(tile_maps));
+}
+
+}  // namespace tp::conv

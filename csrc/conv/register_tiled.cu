@@ -1,0 +1,101 @@
+// Convolution for few channels: every thread keeps a tile of sums in registers, so that a value which it reads takes
+// part in many products. There is no matrix in it, whose sides would be too short to be worth a matrix product.
+//
+// Filters of 1 x 1, 3 x 3 and 5 x 5 that move by one pixel at a time go through shared memory, in strips of pixels
+// (strips_gather.cuh, strips_wgrad.cuh). All others read through the caches (pixel_tiles.cuh). Both sum in float for
+// half types and round once; wgrad adds up slices of the batch in a fixed order.
+//
+// The tile that pays depends on the shape: a long strip reads less per product, but leaves pixels over in a narrow
+// image and threads idle in a small batch. time_of() weighs that.
+#include "conv/conv.h"
+#ifdef __CUDACC__
+#include "conv/pixel_tiles.cuh"
+#include "conv/strips_gather.cuh"
+#include "conv/strips_wgrad.cuh"
+
+namespace tp::conv {
+namespace {
+
+// Threads that an H200 runs at once: 132 multiprocessors, three blocks of 128 threads on each scheduler pair.
+constexpr double concurrent_threads = 132 * 512;
+
+// The time of one channel with this tile, in products of one thread: products and reads, by as many turns as the
+// threads need.
+template <class Tile, class T>
+double time_of(const Gather<T>& g) {
+  const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
+  const auto across = [](int64_t n, int part) { return double(ceil_div(n, int64_t(part))); };
+  const double threads = across(rows.outputs, Tile::tile_rows) * across(cols.outputs, Tile::columns) *
+                         across(g.maps, Tile::maps) * double(g.n * g.groups);
+  constexpr int K = Tile::K;
+  const double products = K * K * Tile::tile_rows * Tile::columns * Tile::maps;
+  const double reads =
+      (Tile::tile_rows + K - 1) * ceil_div(Tile::source_columns, Tile::width) + K * Tile::weights / 4.0;
+  return max(1.0, threads / concurrent_threads) * (products + 5 * reads);
+}
+
+template <class T, class... Tiles>
+bool launch_best(const Gather<T>& g, Context& context, Types<Tiles...>) {
+  const double times[] = {time_of<Tiles>(g)...};
+  int best = 0, i = 0;
+  bool done = false;
+  for (int k = 1; k < int(sizeof...(Tiles)); ++k) best = times[k] < times[best] ? k : best;
+  ((i++ == best ? void(done = launch_strips<T, Tiles>(g, context)) : void()), ...);
+  return done;
+}
+
+bool moves_by_one(const Axis& a) { return a.stride == 1 && a.dilation == 1; }
+
+// Whether strips apply: their windows count in int.
+template <class T>
+bool fits_strips(const Elements<T>& e) {
+  constexpr int64_t most = 1 << 24;  // rows, columns, channels, maps
+  const auto small = [](const Axis& a) { return a.in <= most && a.out <= most && a.pad <= most; };
+  return e.rows.kernel == e.cols.kernel && moves_by_one(e.rows) && moves_by_one(e.cols) && small(e.rows) &&
+         small(e.cols) && e.channels <= most && e.maps <= most && e.groups <= most;
+}
+
+template <class T>
+void gather(const Elements<T>& e, Pass pass, Context& context) {
+  const Gather<T> g(e, pass);
+  const bool few_maps = g.maps <= 2;  // reuse comes from rows of pixels, not from maps
+  bool done = false;
+  if (fits_strips(e) && e.rows.kernel == 5) {
+    done = few_maps
+               ? launch_best(g, context, Types<StripTile<5, 4, 8, 1>, StripTile<5, 1, 4, 4>>{})
+               : launch_best(g, context, Types<StripTile<5, 1, 4, 6>, StripTile<5, 1, 4, 4>, StripTile<5, 1, 2, 4>>{});
+  } else if (fits_strips(e) && e.rows.kernel == 3) {
+    done = few_maps
+               ? launch_best(g, context, Types<StripTile<3, 4, 8, 1>, StripTile<3, 1, 4, 4>>{})
+               : launch_best(g, context, Types<StripTile<3, 1, 4, 6>, StripTile<3, 1, 8, 4>, StripTile<3, 1, 2, 4>>{});
+  } else if (fits_strips(e) && e.rows.kernel == 1) {
+    done = launch_best(g, context, Types<StripTile<1, 1, 4, 8>, StripTile<1, 1, 4, 2>>{});
+  }
+  if (!done) launch_gather_tiles(g, context);
+}
+
+template <class T>
+void wgrad(const Elements<T>& e, Context& context) {
+  bool done = false;
+  if (fits_strips(e) && e.rows.kernel == 5) {
+    done = e.maps == 1                              ? launch_strips_wgrad<T, TapTile<5, 4, 1>>(e, context)
+           : e.maps % 3 == 0 && e.cols.out % 4 == 0 ? launch_strips_wgrad<T, TapTile<5, 4, 3>>(e, context)
+                                                    : launch_strips_wgrad<T, TapTile<5, 10, 2>>(e, context);
+  } else if (fits_strips(e) && e.rows.kernel == 3) {
+    done = e.maps == 1 ? launch_strips_wgrad<T, TapTile<3, 4, 1>>(e, context)
+                       : launch_strips_wgrad<T, TapTile<3, 8, 4>>(e, context);
+  }
+  if (!done) launch_wgrad_tiles(e, context);
+}
+
+}  // namespace
+
+void register_tiled(const Args& args, Context& context) {
+  dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
+    const Elements<typename decltype(type)::type> e(args);
+    args.pass == Pass::wgrad ? wgrad(e, context) : gather(e, args.pass, context);
+  });
+}
+
+}  // namespace tp::conv
+#endif

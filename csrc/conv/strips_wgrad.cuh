@@ -1,0 +1,284 @@
+// wgrad of filters that move by one pixel at a time, in strips of registers.
+//
+// A thread owns K x K taps of `maps` filters that read one channel, all in registers, and goes over strips of `columns`
+// pixels of dy: each value of dy meets K x K values of x, each value of x up to K * maps values of dy. Several threads,
+// the slots, share the strips of one set of taps. Their sums are added up inside the block, those of the blocks by a
+// second kernel, both in an order that the shape alone gives: the result has the same bits in every run.
+#pragma once
+#include "block/warp.cuh"
+#include "conv/slices.cuh"
+#include "conv/strips.cuh"
+
+namespace tp::conv {
+
+template <int kernel, int columns_, int maps_>
+struct TapTile {
+  static constexpr int K = kernel, columns = columns_, maps = maps_;
+  static constexpr int width = columns % 4 == 0 ? 4 : 2;  // of vectors
+  static constexpr int source_columns = columns + K - 1;
+};
+
+constexpr int tap_threads = 256, tap_bytes = 48 * 1024;
+
+// How the filters and the batch are shared among blocks. A unit is `rows` rows of `images` images: what a block stages
+// at a time. Block `slice` of each set of filters takes the units slice, slice + slices, ...
+template <class T, class Tile>
+struct TapPlan {
+  using A = acc_t<T>;
+  Elements<T> e;
+  Window<T> x, dy;
+  int images, rows, channels, map_groups, slots, strips;  // channels and map_groups of a block; strips of a row
+  int64_t units, slices;
+  A* sums;    // [slices][filters as they lie]
+  int lanes;  // that share one sum in the end
+  Divisor map_blocks, channel_blocks, groups, row_tiles;
+  Divisor per_pairs, per_map_groups, per_strips, per_rows;
+
+  TP_HD int pairs() const { return channels * map_groups; }
+  TP_HD int threads() const { return ceil_div(pairs() * slots, 32) * 32; }
+  TP_HD int stage_values() const { return x.values() + dy.values(); }
+  int64_t shared_values() const { return max(2 * stage_values(), Tile::K * Tile::K * (threads() + 1)); }
+  int64_t filter_blocks() const { return int64_t(map_blocks.value) * channel_blocks.value * groups.value; }
+};
+
+struct TapPlace {
+  int map_group, channel, slot;         // of the thread
+  int group, first_channel, first_map;  // of the block, inside the group
+};
+
+template <class T, class Tile>
+TP_DEVICE TapPlace tap_place(const TapPlan<T, Tile>& plan) {
+  TapPlace at{};
+  int item = int(threadIdx.x);
+  at.slot = plan.per_pairs.divide(item);
+  at.channel = plan.per_map_groups.divide(item);
+  at.map_group = item;
+  int block = int(blockIdx.x), rest = plan.map_blocks.divide(block);
+  at.first_map = block * plan.map_groups * Tile::maps;
+  at.group = plan.channel_blocks.divide(rest);
+  at.first_channel = rest * plan.channels;
+  return at;
+}
+
+// One strip whose `columns` pixels all exist.
+template <class Tile, class A>
+TP_DEVICE void add_strip(const A* x, int pitch, const A* dy, int map_stride, A (&sum)[Tile::maps][Tile::K][Tile::K]) {
+  A gradient[Tile::maps][Tile::columns];
+#pragma unroll
+  for (int m = 0; m < Tile::maps; ++m) load_strip<Tile::width>(dy + m * map_stride, gradient[m]);
+#pragma unroll
+  for (int p = 0; p < Tile::K; ++p) {
+    A values[Tile::source_columns];
+    load_strip<Tile::width>(x + p * pitch, values);
+#pragma unroll
+    for (int j = 0; j < Tile::columns; ++j) {
+#pragma unroll
+      for (int m = 0; m < Tile::maps; ++m) {
+#pragma unroll
+        for (int q = 0; q < Tile::K; ++q) sum[m][p][q] += gradient[m][j] * values[j + q];
+      }
+    }
+  }
+}
+
+// The last strip of a row, of which `present` pixels exist: no value of x meets a pixel that does not.
+template <class Tile, class A>
+TP_DEVICE void add_short_strip(const A* x, int pitch, const A* dy, int map_stride, int present,
+                               A (&sum)[Tile::maps][Tile::K][Tile::K]) {
+#pragma unroll 1
+  for (int j = 0; j < present; ++j) {
+#pragma unroll
+    for (int p = 0; p < Tile::K; ++p) {
+#pragma unroll
+      for (int q = 0; q < Tile::K; ++q) {
+        const A value = x[p * pitch + j + q];
+#pragma unroll
+        for (int m = 0; m < Tile::maps; ++m) sum[m][p][q] += dy[m * map_stride + j] * value;
+      }
+    }
+  }
+}
+
+// Begins to bring unit `unit` into shared memory.
+template <class T, class Tile>
+TP_DEVICE void stage_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* stage, int64_t unit) {
+  const Elements<T>& e = plan.e;
+  int row_tile = int(unit);
+  const int64_t image = int64_t(plan.row_tiles.divide(row_tile)) * plan.images;
+  const int row = row_tile * plan.rows, t = int(threadIdx.x), threads = int(blockDim.x);
+  plan.x.fill(stage, image, e.n, at.group * e.channels + at.first_channel,
+              min(plan.channels, int(e.channels) - at.first_channel), row - int(e.rows.pad), -int(e.cols.pad), t,
+              threads);
+  plan.dy.fill(stage + plan.x.values(), image, e.n, at.group * e.maps + at.first_map,
+               min(plan.map_groups * Tile::maps, int(e.maps) - at.first_map), row, 0, t, threads);
+}
+
+// The products of one staged unit.
+template <class T, class Tile>
+TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, const acc_t<T>* stage, int64_t unit,
+                        acc_t<T> (&sum)[Tile::maps][Tile::K][Tile::K]) {
+  const Elements<T>& e = plan.e;
+  int row_tile = int(unit);
+  const int64_t image = int64_t(plan.row_tiles.divide(row_tile)) * plan.images;
+  const int images = int(min(int64_t(plan.images), e.n - image)),
+            rows = min(plan.rows, int(e.rows.out) - row_tile * plan.rows);
+  const acc_t<T>* const dy = stage + plan.x.values();
+#pragma unroll 1
+  for (int i = at.slot; i < images * plan.rows * plan.strips; i += plan.slots) {
+    int strip = i, row = plan.per_strips.divide(strip);
+    const int n = plan.per_rows.divide(row), col = strip * Tile::columns, present = int(e.cols.out) - col;
+    if (row >= rows) continue;
+    const auto* from = stage + n * plan.x.image_values + (at.channel * plan.x.rows + row) * plan.x.pitch + col;
+    const auto* gradient =
+        dy + n * plan.dy.image_values + (at.map_group * Tile::maps * plan.rows + row) * plan.dy.pitch + col;
+    if (present >= Tile::columns) {
+      add_strip<Tile>(from, plan.x.pitch, gradient, plan.rows * plan.dy.pitch, sum);
+    } else {
+      add_short_strip<Tile>(from, plan.x.pitch, gradient, plan.rows * plan.dy.pitch, present, sum);
+    }
+  }
+}
+
+// Adds up the slots' sums, one map of each thread at a time, and writes the block's slice. Some lanes share the slots
+// of one sum where there are more threads than sums.
+template <class T, class Tile>
+TP_DEVICE void write_slice(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* pool,
+                           const acc_t<T> (&sum)[Tile::maps][Tile::K][Tile::K]) {
+  using A = acc_t<T>;
+  constexpr int K = Tile::K, M = Tile::maps;
+  const Elements<T>& e = plan.e;
+  const int threads = int(blockDim.x), t = int(threadIdx.x), pairs = plan.pairs(), pitch = threads + 1;
+  const int lanes = plan.lanes, lane = t % lanes;
+  A* const slice = plan.sums + int64_t(blockIdx.y) * e.weights();
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    __syncthreads();
+#pragma unroll
+    for (int tap = 0; tap < K * K; ++tap) pool[tap * pitch + t] = sum[m][tap / K][tap % K];
+    __syncthreads();
+    for (int i = t / lanes; i < ceil_div(K * K * pairs, threads / lanes) * (threads / lanes); i += threads / lanes) {
+      int pair = i;
+      const int tap = plan.per_pairs.divide(pair);
+      A total = 0;
+      if (tap < K * K) {
+#pragma unroll 4
+        for (int slot = lane; slot < plan.slots; slot += lanes) total += pool[tap * pitch + slot * pairs + pair];
+      }
+      for (int half = lanes / 2; half > 0; half /= 2) total += block::shuffle_down(total, half);
+      const int channel = at.first_channel + plan.per_map_groups.divide(pair), map = at.first_map + pair * M + m;
+      if (lane > 0 || tap >= K * K || channel >= e.channels || map >= e.maps) continue;
+      slice[e.weight_at(at.group * e.maps + map, channel, tap / K, tap % K)] = total;
+    }
+  }
+}
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(tap_threads, 2) strips_wgrad(const __grid_constant__ TapPlan<T, Tile> plan) {
+  using A = acc_t<T>;
+  extern __shared__ __align__(16) unsigned char pool[];
+  A* const stages = reinterpret_cast<A*>(pool);
+  const TapPlace at = tap_place(plan);
+  const bool works = at.slot < plan.slots;
+  A sum[Tile::maps][Tile::K][Tile::K] = {};
+  for (int i = 0; i < 2; ++i) {
+    plan.x.clear(stages + i * plan.stage_values(), int(threadIdx.x), int(blockDim.x));
+    plan.dy.clear(stages + i * plan.stage_values() + plan.x.values(), int(threadIdx.x), int(blockDim.x));
+  }
+  __syncthreads();
+  int current = 0;
+  if (int64_t(blockIdx.y) < plan.units) stage_unit(plan, at, stages, blockIdx.y);
+  for (int64_t unit = blockIdx.y; unit < plan.units; unit += plan.slices) {
+    wait_for_copies();
+    __syncthreads();
+    const int64_t next = unit + plan.slices;
+    if (next < plan.units) stage_unit(plan, at, stages + (1 - current) * plan.stage_values(), next);
+    if (works) add_unit(plan, at, stages + current * plan.stage_values(), unit, sum);
+    current = 1 - current;
+    __syncthreads();
+  }
+  write_slice(plan, at, stages, sum);
+}
+
+// ---- the host's part
+
+constexpr int64_t tap_blocks = 528;  // for an H200, which runs two on each of its 132 multiprocessors at once
+
+// Whether the windows fit into shared memory; else the plan is of no use.
+template <class T, class Tile>
+bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
+  using A = acc_t<T>;
+  const int pitch = pitch_for(int(e.cols.out) + Tile::K - 1 + Tile::columns - 1, Tile::width),
+            dy_pitch = pitch_for(int(e.cols.out) + Tile::columns - 1, Tile::width);
+  const auto least = [](int64_t a, int64_t b) { return int(min(a, b)); };
+  int channels = least(e.channels, 8), map_groups = least(ceil_div(e.maps, int64_t(Tile::maps)), 8),
+      rows = least(e.rows.out, 32), images = 1;
+  const auto bytes = [&] {
+    return 2 * int64_t(images) *
+           (int64_t(channels) * (rows + Tile::K - 1) * pitch + map_groups * Tile::maps * rows * dy_pitch) *
+           int64_t(sizeof(A));
+  };
+  while (bytes() > tap_bytes) {
+    if (rows > 4) {
+      rows = (rows + 1) / 2;
+    } else if (map_groups > 1 && map_groups * Tile::maps >= channels) {
+      map_groups = (map_groups + 1) / 2;
+    } else if (channels > 1) {
+      channels = (channels + 1) / 2;
+    } else if (rows > 1) {
+      rows = (rows + 1) / 2;
+    } else {
+      return false;
+    }
+  }
+  const int strips = int(ceil_div(e.cols.out, int64_t(Tile::columns))), pairs = channels * map_groups;
+  if (rows == e.rows.out) {
+    while (images < 4 && images < e.n && bytes() * (images + 1) / images <= tap_bytes &&
+           images * rows * strips * pairs < 2 * tap_threads) {
+      ++images;
+    }
+  }
+  int slots = max(1, min(tap_threads / pairs, images * rows * strips));
+  slots = ceil_div(images * rows * strips, ceil_div(images * rows * strips, slots));  // the same work for each
+  const int threads = ceil_div(pairs * slots, 32) * 32;
+  int lanes = 1;
+  while (lanes < 32 && 2 * lanes <= slots && Tile::K * Tile::K * pairs * 2 * lanes <= threads) lanes *= 2;
+  const int64_t row_tiles = ceil_div(e.rows.out, int64_t(rows)), units = ceil_div(e.n, int64_t(images)) * row_tiles;
+  const int64_t map_blocks = ceil_div(e.maps, int64_t(map_groups * Tile::maps)),
+                channel_blocks = ceil_div(e.channels, int64_t(channels));
+  const int64_t filter_blocks = map_blocks * channel_blocks * e.groups;
+  const int64_t slices = max(int64_t(1), min(units, tap_blocks / filter_blocks));
+  if (units >= most_quotient || filter_blocks >= most_quotient) return false;
+  A* const sums = context.workspace<A>(slices * e.weights());
+  const TapPlan<T, Tile> plan{e,
+                              Window<T>(e.x, e.x_strides, e.rows.in, e.cols.in, images, channels, rows + Tile::K - 1,
+                                        pitch, Tile::width, -int(e.cols.pad)),
+                              Window<T>(e.y, e.y_strides, e.rows.out, e.cols.out, images, map_groups * Tile::maps, rows,
+                                        dy_pitch, Tile::width, 0),
+                              images,
+                              rows,
+                              channels,
+                              map_groups,
+                              slots,
+                              strips,
+                              units,
+                              slices,
+                              sums,
+                              lanes,
+                              Divisor(map_blocks),
+                              Divisor(channel_blocks),
+                              Divisor(e.groups),
+                              Divisor(row_tiles),
+                              Divisor(pairs),
+                              Divisor(map_groups),
+                              Divisor(strips),
+                              Divisor(rows)};
+  const int shared_bytes = int(plan.shared_values() * int64_t(sizeof(A)));  // beyond 48 KB for the sums of double
+  cudaFuncSetAttribute(strips_wgrad<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  strips_wgrad<T, Tile><<<dim3(unsigned(filter_blocks), unsigned(slices)), unsigned(threads), size_t(shared_bytes),
+                          cudaStream_t(context.stream)>>>(plan);
+  check_launch("register_tiled");
+  sum_slices(sums, slices, e.weights(), e.weight, context);
+  return true;
+}
+
+}  // namespace tp::conv

@@ -1,0 +1,223 @@
+#include "torch/operator.h"
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace tp {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+// Nodes are counted by std::shared_ptr up to torch 2.11 or so, and by c10::intrusive_ptr after.
+using NodePointer = std::decay_t<decltype(std::declval<torch::autograd::Edge>().function)>;
+
+template <class T, class Pointer>
+struct Make {
+  static auto make() { return c10::make_intrusive<T>(); }
+};
+template <class T>
+struct Make<T, std::shared_ptr<Node>> {
+  static auto make() {
+    return std::shared_ptr<T>(new T(), [](auto* node) { deleteNode(node); });
+  }
+};
+
+// f(tensor) for every tensor among the arguments, an undefined one where an optional tensor is absent.
+template <class F>
+void each_tensor(const c10::FunctionSchema& schema, at::ArrayRef<IValue> args, F f) {
+  static const Tensor absent;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const IValue& v = args[i];
+    if (v.isTensor()) {
+      f(v.toTensor());
+    } else if (v.isTensorList()) {
+      for (const Tensor& t : v.toTensorVector()) f(t);
+    } else if (v.isNone() && schema.arguments()[i].type()->isSubtypeOf(*c10::OptionalType::ofTensor())) {
+      f(absent);
+    }
+  }
+}
+
+// The arguments with their tensors replaced, in order.
+std::vector<IValue> with_tensors(const c10::FunctionSchema& schema, at::ArrayRef<IValue> args, const Tensors& tensors) {
+  std::vector<IValue> result(args.begin(), args.end());
+  size_t next = 0;
+  for (size_t i = 0; i < args.size(); ++i) {
+    IValue& v = result[i];
+    if (v.isTensor()) {
+      v = tensors[next++];
+    } else if (v.isTensorList()) {
+      const size_t n = v.toTensorList().size();
+      v = box(Tensors(tensors.begin() + int64_t(next), tensors.begin() + int64_t(next + n)));
+      next += n;
+    } else if (v.isNone() && schema.arguments()[i].type()->isSubtypeOf(*c10::OptionalType::ofTensor())) {
+      ++next;
+    }
+  }
+  return result;
+}
+
+bool differentiable(const Tensor& t) { return t.defined() && torch::autograd::isDifferentiableType(t.scalar_type()); }
+
+// Whether the modes look at what becomes of a tensor.
+bool in_reverse(const Tensor& t) { return t.defined() && at::GradMode::is_enabled() && t.requires_grad(); }
+bool in_forward(const Tensor& t) { return t.defined() && t._fw_grad(0).defined(); }
+
+// One call that reverse mode will come back to.
+struct Call : torch::autograd::TraceableFunction {
+  const Rules* rules = nullptr;
+  std::optional<c10::OperatorHandle> op;
+  std::vector<IValue> args;  // without their tensors
+  std::vector<SavedVariable> inputs, outputs;
+  SavedVariable recorded;
+  std::vector<std::vector<SymInt>> sizes;
+  bool released = false;
+
+  std::string name() const override { return op->schema().name() + "Backward"; }
+
+  void release_variables() override {
+    for (auto* list : {&inputs, &outputs}) {
+      for (SavedVariable& saved : *list) saved.reset_data();
+    }
+    recorded.reset_data();
+    released = true;
+  }
+
+  void keep(Tensors tensors) {
+    Tensors blanks(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const Tensor& t = tensors[i];
+      const bool kept = t.defined() && rules->keeps(*op, args, i);
+      inputs.emplace_back(kept ? t : Tensor(), false);
+      sizes.push_back(t.defined() ? t.sym_sizes().vec() : std::vector<SymInt>());
+    }
+    args = with_tensors(op->schema(), args, blanks);
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    const size_t n = inputs.size();
+    TORCH_CHECK(!released, torch::autograd::ERR_BACKWARD_TWICE);
+    if (std::none_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); })) return variable_list(n);
+    Tensors tensors, results;
+    for (const SavedVariable& saved : inputs) tensors.push_back(saved.unpack());
+    for (const SavedVariable& saved : outputs) results.push_back(saved.unpack(getptr()));
+    const auto wanted = [&](size_t i) { return task_should_compute_output(i); };
+    const Backward backward(grads, results, recorded.unpack(), sizes, wanted);
+    variable_list found = rules->vjp(*op, with_tensors(op->schema(), args, tensors), backward);
+    found.resize(n);
+    for (size_t i = 0; i < n; ++i) {
+      if (!wanted(i)) found[i] = Tensor();
+    }
+    return found;
+  }
+};
+
+void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+}
+
+Tensor primal_of(const Tensor& t) { return in_forward(t) ? t._fw_primal(0) : t; }
+
+void set_tangents(const c10::OperatorHandle& op, at::ArrayRef<IValue> args, const Rules& rules, const Tensors& inputs,
+                  const Tensors& results, const Tensor& recorded) {
+  Tensors primals, tangents;
+  for (const Tensor& t : inputs) {
+    primals.push_back(primal_of(t));
+    tangents.push_back(t.defined() ? t._fw_grad(0) : Tensor());
+  }
+  const auto primal_args = with_tensors(op.schema(), args, primals);
+  const Tensors found = rules.jvp(op, primal_args, Forward(primals, std::move(tangents), results, recorded));
+  for (size_t i = 0; i < results.size() && i < found.size(); ++i) {
+    if (found[i].defined() && differentiable(results[i])) results[i]._set_fw_grad(found[i], 0, false);
+  }
+}
+
+}  // namespace
+
+Tensor Forward::tangent_or_zero(size_t input) const {
+  return tangents_[input].defined() ? tangents_[input] : at::zeros_like(primals_[input]);
+}
+
+Tensor plus(const Tensor& a, const Tensor& b) { return !a.defined() ? b : !b.defined() ? a : at::add(a, b); }
+
+void pass_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  call_below(op, keys, stack);
+}
+
+void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const Rules& rules) {
+  const auto& schema = op.schema();
+  bool reverse = false, forward = false;
+  const auto given = torch::jit::last(*stack, schema.arguments().size());
+  const auto look = [&](const Tensor& t) {
+    reverse = reverse || in_reverse(t);
+    forward = forward || in_forward(t);
+  };
+  for (const IValue& v : given) {
+    if (v.isTensor()) {
+      look(v.toTensor());
+    } else if (v.isTensorList()) {
+      for (const Tensor& t : v.toTensorVector()) look(t);
+    }
+  }
+  if (!reverse && !forward) return call_below(op, keys, stack);
+
+  const std::vector<IValue> args(given.begin(), given.end());
+  Tensors inputs, results;
+  each_tensor(schema, args, [&](const Tensor& t) { inputs.push_back(t); });
+  Tensor recorded;
+  if (rules.record) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    rules.record(stack, recorded);
+  } else {
+    call_below(op, keys, stack);
+  }
+  for (const IValue& v : torch::jit::last(*stack, schema.returns().size())) results.push_back(v.toTensor());
+  if (std::none_of(results.begin(), results.end(), differentiable)) return;
+
+  const auto node = reverse ? Make<Call, NodePointer>::make() : decltype(Make<Call, NodePointer>::make())();
+  if (reverse) {
+    node->rules = &rules;
+    node->op = op;
+    node->args = args;
+    node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+    node->keep(inputs);
+    node->recorded = SavedVariable(recorded, false);
+    for (size_t i = 0; i < results.size(); ++i) {
+      bool recorded = false;
+      for (size_t j = 0; differentiable(results[i]) && j < inputs.size(); ++j) {
+        recorded = recorded || (in_reverse(inputs[j]) && (!rules.depends || rules.depends(op, args, i, j)));
+      }
+      torch::autograd::set_history(recorded ? results[i] : Tensor(), node);
+    }
+  }
+  if (forward) set_tangents(op, args, rules, inputs, results, recorded);
+  if (reverse) {  // after the tangents are set: a vjp that is differentiated forward reads them from the saved results
+    for (size_t i = 0; i < results.size(); ++i) {
+      node->outputs.emplace_back(rules.keeps_output(op, args, i) ? results[i] : Tensor(), true);
+    }
+  }
+}
+
+void cast_and_call(const c10::OperatorHandle& op, Stack* stack, Autocast policy, c10::DispatchKey key) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
+  const auto device = key == c10::DispatchKey::AutocastCPU ? at::kCPU : at::kCUDA;
+  const size_t n = op.schema().arguments().size();
+  if (policy != Autocast::none) {
+    const auto dtype = policy == Autocast::float32 ? at::kFloat : at::autocast::get_autocast_dtype(device);
+    for (size_t i = stack->size() - n; i < stack->size(); ++i) {
+      IValue& v = (*stack)[i];
+      if (v.isTensor() && v.toTensor().defined() && v.toTensor().is_floating_point())
+        v = at::autocast::cached_cast(dtype, v.toTensor(), device);
+    }
+  }
+  op.callBoxed(stack);
+}
+
+}  // namespace tp

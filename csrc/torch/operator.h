@@ -1,0 +1,338 @@
+// An operator, described once. A struct holds the arguments of one call, in the order of the schema; its methods are
+// what can be done with them:
+//
+//   struct Scan {
+//     static constexpr auto schema = "scan(Tensor x, int dim=-1, bool reverse=False) -> Tensor";
+//     Tensor x;
+//     int64_t dim;
+//     bool reverse;
+//
+//     Tensor kernel() const;                     // CPU and CUDA
+//     Tensor meta() const;                       // sizes and dtype of the result, and every check that needs no data
+//     Tensors vjp(const Backward& b) const;      // reverse mode: the gradient of each tensor argument
+//     Tensors jvp(const Forward& f) const;       // forward mode: the tangent of each result
+//     bool keeps(size_t input) const;            // whether vjp reads this tensor argument (if absent: it does)
+//     bool keeps_output(size_t output) const;    // whether vjp reads this result (if absent: it does not)
+//     bool depends(size_t output, size_t input) const;  // on this argument, in the sense of vjp (if absent: it does)
+//     Autocast autocast() const;                 // what runs in which precision under autocast (if absent: as given)
+//   };
+//   TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan>(m); }
+//
+// One whose derivatives need what its kernel does not give has a method `record(Tensor& recorded) const`: where a
+// derivative is asked for, it gives by other operators what the kernel would, and leaves a tensor for vjp and jvp.
+//
+// define() registers everything from it; call(Scan{x, 0, true}) calls it through the dispatcher, as Python does. vjp
+// and jvp are written with calls and torch's own operators, which dispatch again. So one formula serves reverse and
+// forward mode of every order, torch.func, vmap of them, tracing, TorchScript and C++.
+//
+// The graph is built as torch's generated code does it: a Node per call keeps what vjp reads, and the results carry
+// their tangents. (torch::autograd::Function knows neither forward mode nor torch.func.)
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "torch/glue.h"
+
+namespace tp {
+
+using c10::IValue;
+using c10::SymInt;
+using c10::SymIntArrayRef;
+using OptionalTensor = std::optional<Tensor>;
+using Tensors = std::vector<Tensor>;
+using torch::jit::Stack;
+
+// The dtype that floating-point arguments are cast to under autocast: as they are, float32, or that of autocast.
+enum class Autocast { none, float32, lower };
+
+// What a vjp is given. Tensor arguments are numbered in the order of the schema, those of a Tensor[] one by one.
+class Backward {
+ public:
+  Backward(const Tensors& grads, const Tensors& outputs, Tensor recorded, const std::vector<std::vector<SymInt>>& sizes,
+           std::function<bool(size_t)> wanted)
+      : grads_(grads), outputs_(outputs), recorded_(std::move(recorded)), sizes_(sizes), wanted_(std::move(wanted)) {}
+
+  // The gradient of a result; undefined if none flows. At least one of all results is defined.
+  const Tensor& grad(size_t output = 0) const { return grads_[output]; }
+  // A result that keeps_output named.
+  const Tensor& output(size_t output = 0) const { return outputs_[output]; }
+  // What `record` left.
+  const Tensor& recorded() const { return recorded_; }
+  // Whether the gradient of a tensor argument is needed.
+  bool wants(size_t input) const { return wanted_(input); }
+  // The sizes of a tensor argument, kept or not.
+  SymIntArrayRef sizes(size_t input) const { return sizes_[input]; }
+
+ private:
+  const Tensors &grads_, &outputs_;
+  Tensor recorded_;
+  const std::vector<std::vector<SymInt>>& sizes_;
+  std::function<bool(size_t)> wanted_;
+};
+
+// What a jvp is given. The struct's own tensors are the primals.
+class Forward {
+ public:
+  Forward(Tensors primals, Tensors tangents, Tensors outputs, Tensor recorded)
+      : primals_(std::move(primals)),
+        tangents_(std::move(tangents)),
+        outputs_(std::move(outputs)),
+        recorded_(std::move(recorded)) {}
+
+  // The tangent of a tensor argument; undefined stands for zero. At least one is defined.
+  const Tensor& tangent(size_t input = 0) const { return tangents_[input]; }
+  Tensor tangent_or_zero(size_t input) const;
+  const Tensor& output(size_t output = 0) const { return outputs_[output]; }
+  const Tensor& recorded() const { return recorded_; }
+
+ private:
+  Tensors primals_, tangents_, outputs_;
+  Tensor recorded_;
+};
+
+// The sum of two terms of a tangent or gradient, either of which may be undefined, which stands for zero.
+Tensor plus(const Tensor& a, const Tensor& b);
+
+// ---- between an operator's struct and the arguments on the interpreter's stack
+
+inline void unbox(Tensor& to, const IValue& v) {
+  if (!v.isNone()) to = v.toTensor();
+}
+inline void unbox(OptionalTensor& to, const IValue& v) {
+  if (!v.isNone() && v.toTensor().defined()) to = v.toTensor();
+}
+inline void unbox(Tensors& to, const IValue& v) { to = v.toTensorVector(); }
+inline void unbox(int64_t& to, const IValue& v) { to = v.toInt(); }
+inline void unbox(bool& to, const IValue& v) { to = v.toBool(); }
+inline void unbox(double& to, const IValue& v) { to = v.toDouble(); }
+inline void unbox(Str& to, const IValue& v) { to = v.toStringView(); }
+inline void unbox(SymInt& to, const IValue& v) { to = v.toSymInt(); }
+inline void unbox(at::Scalar& to, const IValue& v) { to = v.toScalar(); }
+inline void unbox(at::ScalarType& to, const IValue& v) { to = v.toScalarType(); }
+inline void unbox(std::vector<int64_t>& to, const IValue& v) { to = v.toIntVector(); }
+inline void unbox(std::vector<SymInt>& to, const IValue& v) { to = v.toSymIntVector(); }
+template <class T>
+void unbox(std::optional<T>& to, const IValue& v) {
+  if (!v.isNone()) unbox(to.emplace(), v);
+}
+
+inline IValue box(Str s) { return IValue(std::string(s)); }
+inline IValue box(const Tensors& list) { return IValue(at::List<Tensor>(at::ArrayRef<Tensor>(list))); }
+inline IValue box(const std::vector<SymInt>& list) { return IValue(SymIntArrayRef(list)); }
+template <class T>
+IValue box(const T& value) {
+  return IValue(value);
+}
+template <class T>
+IValue box(const std::optional<T>& value) {
+  return value ? box(*value) : IValue();
+}
+
+inline void push(Stack& stack, Tensor result) { stack.emplace_back(std::move(result)); }
+template <class... T>
+void push(Stack& stack, std::tuple<T...> results) {
+  std::apply([&](auto&... result) { (push(stack, std::move(result)), ...); }, results);
+}
+
+inline void pop(Stack& stack, Tensor& result) { result = std::move(stack[0]).toTensor(); }
+template <class... T>
+void pop(Stack& stack, std::tuple<T...>& results) {
+  size_t i = 0;
+  std::apply([&](auto&... result) { ((result = std::move(stack[i++]).toTensor()), ...); }, results);
+}
+
+// How many arguments a schema has.
+constexpr size_t count_arguments(const char* schema) {
+  while (*schema != '(') ++schema;
+  size_t count = schema[1] != ')';
+  bool quoted = false;
+  for (int depth = 1; depth > 0;) {
+    const char c = *++schema;
+    if (c == '"') quoted = !quoted;
+    if (quoted) continue;
+    if (c == '(' || c == '[') ++depth;
+    if (c == ')' || c == ']') --depth;
+    count += depth == 1 && c == ',';
+  }
+  return count;
+}
+
+// The fields of an operator's struct, as many as its schema has arguments.
+template <class Op>
+auto fields(Op& op) {
+  constexpr size_t n = count_arguments(Op::schema);
+#define TP_FIELDS(count, ...)     \
+  if constexpr (n == count) {     \
+    auto& [__VA_ARGS__] = op;     \
+    return std::tie(__VA_ARGS__); \
+  } else
+  TP_FIELDS(1, a)
+  TP_FIELDS(2, a, b)
+  TP_FIELDS(3, a, b, c)
+  TP_FIELDS(4, a, b, c, d)
+  TP_FIELDS(5, a, b, c, d, e)
+  TP_FIELDS(6, a, b, c, d, e, f)
+  TP_FIELDS(7, a, b, c, d, e, f, g)
+  TP_FIELDS(8, a, b, c, d, e, f, g, h)
+  TP_FIELDS(9, a, b, c, d, e, f, g, h, i)
+  TP_FIELDS(10, a, b, c, d, e, f, g, h, i, j)
+  TP_FIELDS(11, a, b, c, d, e, f, g, h, i, j, k)
+  TP_FIELDS(12, a, b, c, d, e, f, g, h, i, j, k, l)
+  TP_FIELDS(13, a, b, c, d, e, f, g, h, i, j, k, l, m)
+  TP_FIELDS(14, a, b, c, d, e, f, g, h, i, j, k, l, m, o)
+  TP_FIELDS(15, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p)
+  TP_FIELDS(16, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q)
+  static_assert(n <= 16, "add a line for operators of more arguments");
+#undef TP_FIELDS
+}
+
+template <class Op>
+Op unboxed(at::ArrayRef<IValue> args) {
+  Op op{};
+  size_t i = 0;
+  std::apply([&](auto&... field) { (unbox(field, args[i++]), ...); }, fields(op));
+  return op;
+}
+
+// "scan" of the schema "scan(Tensor x, ...".
+inline std::string name_of(const char* schema) { return std::string(schema, std::strchr(schema, '(')); }
+
+// The operator, through the dispatcher.
+template <class Op>
+auto call(const Op& op) {
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow(("torch_patterns::" + name_of(Op::schema)).c_str(), "");
+  Stack stack;
+  stack.reserve(count_arguments(Op::schema));
+  std::apply([&](const auto&... field) { (stack.push_back(box(field)), ...); }, fields(op));
+  handle.callBoxed(stack);
+  decltype(op.kernel()) result;
+  pop(stack, result);
+  return result;
+}
+
+// ---- registration
+
+// An operator's rules for autograd, as functions of arguments on the stack.
+struct Rules {
+  using Args = at::ArrayRef<IValue>;
+  Tensors (*vjp)(const c10::OperatorHandle&, Args, const Backward&);
+  Tensors (*jvp)(const c10::OperatorHandle&, Args, const Forward&);
+  bool (*keeps)(const c10::OperatorHandle&, Args, size_t input);
+  bool (*keeps_output)(const c10::OperatorHandle&, Args, size_t output);
+  bool (*depends)(const c10::OperatorHandle&, Args, size_t output, size_t input) = nullptr;  // null: it always does
+  void (*record)(Stack* stack, Tensor& recorded) = nullptr;                                  // null if absent
+};
+
+// The Autograd kernel: calls what lies below, then records the call for reverse mode and gives the results tangents,
+// where an argument asks for either.
+void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const Rules& rules);
+// The Autograd kernel of what has no derivative.
+void pass_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
+// The Autocast kernel: casts, then calls what lies below.
+void cast_and_call(const c10::OperatorHandle& op, Stack* stack, Autocast policy, c10::DispatchKey key);
+
+// `f` puts its result in the place of the n arguments that it is given.
+template <class F>
+void on_stack(Stack* stack, size_t n, F f) {
+  auto result = f(torch::jit::last(*stack, n));
+  torch::jit::drop(*stack, n);
+  push(*stack, std::move(result));
+}
+
+template <class Op>
+void run_kernel(const c10::OperatorHandle&, Stack* stack) {
+  on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) { return unboxed<Op>(args).kernel(); });
+}
+
+template <class Op>
+void run_meta(const c10::OperatorHandle&, Stack* stack) {
+  on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) { return unboxed<Op>(args).meta(); });
+}
+
+// Whether a struct has a method.
+#define TP_HAS(method)                      \
+  template <class Op, class = void>         \
+  struct has_##method : std::false_type {}; \
+  template <class Op>                       \
+  struct has_##method<Op, std::void_t<decltype(&Op::method)>> : std::true_type {};
+TP_HAS(meta)
+TP_HAS(vjp)
+TP_HAS(keeps)
+TP_HAS(keeps_output)
+TP_HAS(depends)
+TP_HAS(record)
+TP_HAS(autocast)
+TP_HAS(tags)
+#undef TP_HAS
+
+template <class Op>
+constexpr auto recorder_of() -> decltype(Rules::record) {
+  if constexpr (has_record<Op>::value) {
+    return [](Stack* stack, Tensor& recorded) {
+      on_stack(stack, count_arguments(Op::schema),
+               [&](Rules::Args args) { return unboxed<Op>(args).record(recorded); });
+    };
+  }
+  return nullptr;
+}
+
+template <class Op>
+constexpr Rules rules_of = {
+    [](const c10::OperatorHandle&, Rules::Args args, const Backward& b) { return unboxed<Op>(args).vjp(b); },
+    [](const c10::OperatorHandle&, Rules::Args args, const Forward& f) { return unboxed<Op>(args).jvp(f); },
+    [](const c10::OperatorHandle&, Rules::Args args, size_t input) {
+      if constexpr (has_keeps<Op>::value) return unboxed<Op>(args).keeps(input);
+      return true;
+    },
+    [](const c10::OperatorHandle&, Rules::Args args, size_t output) {
+      if constexpr (has_keeps_output<Op>::value) return unboxed<Op>(args).keeps_output(output);
+      return false;
+    },
+    [](const c10::OperatorHandle&, Rules::Args args, size_t output, size_t input) {
+      if constexpr (has_depends<Op>::value) return unboxed<Op>(args).depends(output, input);
+      return true;
+    },
+    recorder_of<Op>()};
+
+template <class Op>
+void run_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  differentiate(op, keys, stack, rules_of<Op>);
+}
+
+template <class Op, c10::DispatchKey key>
+void run_autocast(const c10::OperatorHandle& op, Stack* stack) {
+  const auto args = torch::jit::last(*stack, count_arguments(Op::schema));
+  cast_and_call(op, stack, unboxed<Op>(args).autocast(), key);
+}
+
+template <auto* kernel>
+void implement(torch::Library& m, const std::string& name, c10::DispatchKey key) {
+  m.impl(name.c_str(), torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<kernel>()));
+}
+
+// Registers an operator: schema, kernels, Meta, Autograd and Autocast. One with tags says what its results depend on
+// (a size that only the data knows has no Meta kernel, but a fake one in Python).
+template <class Op>
+void define(torch::Library& m) {
+  const std::string name = name_of(Op::schema);
+  std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  if constexpr (has_tags<Op>::value) tags.insert(tags.end(), Op::tags.begin(), Op::tags.end());
+  m.def(torch::schema(Op::schema), {tags});  // in braces, or a vector counts as a kernel
+  implement<&run_kernel<Op>>(m, name, c10::DispatchKey::CPU);
+  implement<&run_kernel<Op>>(m, name, c10::DispatchKey::CUDA);
+  if constexpr (has_meta<Op>::value) implement<&run_meta<Op>>(m, name, c10::DispatchKey::Meta);
+  if constexpr (has_vjp<Op>::value) {
+    implement<&run_autograd<Op>>(m, name, c10::DispatchKey::Autograd);
+  } else {
+    implement<&pass_autograd>(m, name, c10::DispatchKey::Autograd);
+  }
+  if constexpr (has_autocast<Op>::value) {
+    implement<&run_autocast<Op, c10::DispatchKey::AutocastCPU>>(m, name, c10::DispatchKey::AutocastCPU);
+    implement<&run_autocast<Op, c10::DispatchKey::AutocastCUDA>>(m, name, c10::DispatchKey::AutocastCUDA);
+  }
+}
+
+}  // namespace tp

@@ -1,0 +1,196 @@
+// torch_patterns._C.operator_call: an operator as a Python function that goes straight to the dispatcher.
+//
+// torch.ops parses every call by its schema, names and defaults. For a small tensor that takes longer than the
+// operator. This function takes what the wrappers give: positional arguments of the exact types that the schema names,
+// all tensors being plain ones. It leaves everything else (subclasses, symbolic integers, modes that override
+// functions, tracing, a wrong type) to the operator of torch.ops, which handles it or raises the error that users know.
+// Below, nothing differs: the dispatcher is the same, so torch.func, autograd, autocast and fake tensors work.
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+
+#include "torch/operator.h"
+#include "torch/python.h"
+
+namespace py = pybind11;
+
+namespace tp {
+namespace {
+
+enum class Kind { tensor, tensors, integer, boolean, real, string, integers, scalar, other };
+
+Kind kind_of(const c10::Type& type) {
+  switch (type.kind()) {
+    case c10::TypeKind::TensorType:
+      return Kind::tensor;
+    case c10::TypeKind::IntType:
+      return Kind::integer;
+    case c10::TypeKind::BoolType:
+      return Kind::boolean;
+    case c10::TypeKind::FloatType:
+      return Kind::real;
+    case c10::TypeKind::StringType:
+      return Kind::string;
+    case c10::TypeKind::NumberType:
+      return Kind::scalar;
+    case c10::TypeKind::OptionalType:
+      return kind_of(*type.expectRef<c10::OptionalType>().getElementType());
+    case c10::TypeKind::ListType: {
+      const Kind element = kind_of(*type.expectRef<c10::ListType>().getElementType());
+      return element == Kind::tensor ? Kind::tensors : element == Kind::integer ? Kind::integers : Kind::other;
+    }
+    default:
+      return Kind::other;
+  }
+}
+
+struct Parameter {
+  Kind kind;
+  bool optional;
+  // The last string that was passed and its value: wrappers pass the same few objects again and again.
+  py::object last;
+  IValue value;
+};
+
+struct Operator {
+  c10::OperatorHandle handle;
+  std::vector<Parameter> parameters;
+  py::object general;  // torch.ops.torch_patterns.<name>.default
+};
+
+bool is_integer(PyObject* x) { return PyLong_CheckExact(x); }
+
+// The items of a list or tuple, if f(item) takes all of them.
+template <class F>
+bool each_item(PyObject* list, F f) {
+  if (!PyList_CheckExact(list) && !PyTuple_CheckExact(list)) return false;
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(list);
+  PyObject** items = PySequence_Fast_ITEMS(list);
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    if (!f(items[i])) return false;
+  }
+  return true;
+}
+
+bool push_integer(PyObject* x, std::vector<int64_t>& list) {
+  int overflow = 0;
+  list.push_back(is_integer(x) ? PyLong_AsLongLongAndOverflow(x, &overflow) : 0);
+  return is_integer(x) && !overflow;
+}
+
+// Puts an argument on the stack, if it is of the type that the schema names.
+bool push_argument(Stack& stack, Parameter& p, PyObject* x) {
+  if (x == Py_None) {
+    stack.emplace_back();
+    return p.optional;
+  }
+  switch (p.kind) {
+    case Kind::tensor:
+      if (!THPVariable_CheckExact(x)) return false;
+      stack.emplace_back(THPVariable_Unpack(x));
+      return true;
+    case Kind::tensors: {
+      Tensors list;
+      const bool all = each_item(x, [&](PyObject* item) {
+        if (THPVariable_CheckExact(item)) list.push_back(THPVariable_Unpack(item));
+        return THPVariable_CheckExact(item);
+      });
+      stack.push_back(box(list));
+      return all;
+    }
+    case Kind::integer: {
+      int overflow = 0;
+      if (!is_integer(x)) return false;
+      stack.emplace_back(int64_t(PyLong_AsLongLongAndOverflow(x, &overflow)));
+      return !overflow;
+    }
+    case Kind::boolean:
+      stack.emplace_back(x == Py_True);
+      return PyBool_Check(x);
+    case Kind::real:
+      if (!PyFloat_CheckExact(x)) return false;
+      stack.emplace_back(PyFloat_AS_DOUBLE(x));
+      return true;
+    case Kind::string:
+      if (p.last.ptr() != x) {
+        if (!PyUnicode_CheckExact(x)) return false;
+        Py_ssize_t size;
+        const char* text = PyUnicode_AsUTF8AndSize(x, &size);
+        if (!text) throw py::error_already_set();
+        p.value = IValue(std::string(text, size_t(size)));
+        p.last = py::reinterpret_borrow<py::object>(x);
+      }
+      stack.push_back(p.value);
+      return true;
+    case Kind::integers: {
+      std::vector<int64_t> list;
+      const bool all = each_item(x, [&](PyObject* item) { return push_integer(item, list); });
+      stack.emplace_back(std::move(list));
+      return all;
+    }
+    case Kind::scalar:
+      if (PyFloat_CheckExact(x)) {
+        stack.emplace_back(PyFloat_AS_DOUBLE(x));
+        return true;
+      } else {
+        int overflow = 0;
+        if (!is_integer(x)) return false;
+        stack.emplace_back(int64_t(PyLong_AsLongLongAndOverflow(x, &overflow)));
+        return !overflow;
+      }
+    case Kind::other:
+      return false;
+  }
+  return false;
+}
+
+PyObject* wrap(Stack& results) {
+  if (results.size() == 1) return THPVariable_Wrap(std::move(results[0]).toTensor());
+  py::tuple all(results.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    all[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(results[i]).toTensor()));
+  }
+  return all.release().ptr();
+}
+
+PyObject* call_operator(PyObject* self, PyObject* const* args, Py_ssize_t n) {
+  HANDLE_TH_ERRORS
+  auto& op = *static_cast<Operator*>(PyCapsule_GetPointer(self, nullptr));
+  Stack stack;
+  bool simple =
+      size_t(n) == op.parameters.size() && !at::impl::torch_function_mode_enabled() && !torch::jit::tracer::isTracing();
+  if (simple) stack.reserve(size_t(n));
+  for (Py_ssize_t i = 0; simple && i < n; ++i) simple = push_argument(stack, op.parameters[size_t(i)], args[i]);
+  if (!simple) return PyObject_Vectorcall(op.general.ptr(), args, size_t(n), nullptr);
+  {
+    py::gil_scoped_release no_gil;
+    op.handle.callBoxed(stack);
+  }
+  return wrap(stack);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef method = {"operator", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_operator)),
+                      METH_FASTCALL, nullptr};
+
+py::object operator_call(const std::string& name, py::object general) {
+  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(("torch_patterns::" + name).c_str(), "");
+  auto op = std::make_unique<Operator>(Operator{handle, {}, std::move(general)});
+  for (const auto& argument : handle.schema().arguments()) {
+    const bool optional = argument.type()->kind() == c10::TypeKind::OptionalType;
+    op->parameters.push_back({kind_of(*argument.type()), optional, {}, {}});
+  }
+  // It lives as long as the process: the function is a global of a module.
+  py::capsule self(static_cast<const void*>(op.release()));
+  return py::reinterpret_steal<py::object>(PyCFunction_NewEx(&method, self.ptr(), nullptr));
+}
+
+}  // namespace
+
+void bind_operator_call(py::module_& m) {
+  m.def("operator_call", &operator_call, "the operator of a name as a function of all its arguments, by position");
+}
+
+}  // namespace tp

@@ -1,0 +1,64 @@
+// torch_patterns::scan, linear_recurrence and scan_with_indices (PMPP chapter 11).
+#pragma once
+#include "torch/operator.h"
+
+namespace tp {
+
+struct Scan {
+  static constexpr auto schema =
+      "scan(Tensor x, int dim=-1, str op=\"sum\", bool exclusive=False, bool reverse=False, str algorithm=\"auto\") -> "
+      "Tensor";
+  Tensor x;
+  int64_t dim;
+  Str op;
+  bool exclusive, reverse;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t) const { return op != "sum"; }
+  bool keeps_output(size_t) const { return op == "max" || op == "min"; }
+  Autocast autocast() const { return Autocast::float32; }
+};
+
+struct LinearRecurrence {
+  static constexpr auto schema =
+      "linear_recurrence(Tensor a, Tensor b, int dim=-1, Tensor? initial=None, bool reverse=False, str "
+      "algorithm=\"auto\") -> Tensor";
+  Tensor a, b;
+  int64_t dim;
+  OptionalTensor initial;
+  bool reverse;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input != 1; }
+  bool keeps_output(size_t) const { return true; }
+  Autocast autocast() const { return Autocast::float32; }
+};
+
+struct ScanWithIndices {
+  static constexpr auto schema =
+      "scan_with_indices(Tensor x, int dim=-1, str op=\"max\", bool reverse=False, str algorithm=\"auto\") -> (Tensor, "
+      "Tensor)";
+  Tensor x;
+  int64_t dim;
+  Str op;
+  bool reverse;
+  Str algorithm;
+
+  std::tuple<Tensor, Tensor> kernel() const;
+  std::tuple<Tensor, Tensor> meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t) const { return false; }
+  bool keeps_output(size_t output) const { return output == 1; }
+  Autocast autocast() const { return Autocast::float32; }
+};
+
+}  // namespace tp

@@ -1,0 +1,74 @@
+// torch_patterns::segment_reduce, segment_expand, segment_scan and segment_recurrence.
+#pragma once
+#include "torch/operator.h"
+
+namespace tp {
+
+struct SegmentReduce {
+  static constexpr auto schema =
+      "segment_reduce(Tensor values, Tensor offsets, str op=\"sum\", bool validate=False, str algorithm=\"auto\") -> "
+      "Tensor";
+  Tensor values, offsets;
+  Str op;
+  bool validate;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 1 || (op != "sum" && op != "mean"); }
+  Autocast autocast() const;
+};
+
+struct SegmentExpand {
+  static constexpr auto schema =
+      "segment_expand(Tensor x, Tensor offsets, SymInt n, bool validate=False, str algorithm=\"auto\") -> Tensor";
+  Tensor x, offsets;
+  SymInt n;
+  bool validate;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 1; }
+};
+
+struct SegmentScan {
+  static constexpr auto schema =
+      "segment_scan(Tensor values, Tensor offsets, str op=\"sum\", bool exclusive=False, bool reverse=False, bool "
+      "validate=False, str algorithm=\"auto\") -> Tensor";
+  Tensor values, offsets;
+  Str op;
+  bool exclusive, reverse, validate;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 1 || op != "sum"; }
+  bool keeps_output(size_t) const { return op == "max" || op == "min"; }
+  Autocast autocast() const { return Autocast::float32; }
+};
+
+// h[k] = a[k] h[k-1] + b[k] within each segment; anew at the head of a segment and wherever a[k] is 0.
+struct SegmentRecurrence {
+  static constexpr auto schema =
+      "segment_recurrence(Tensor a, Tensor b, Tensor offsets, bool reverse=False, str algorithm=\"auto\") -> Tensor";
+  Tensor a, b, offsets;
+  bool reverse;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input != 1; }
+  bool keeps_output(size_t) const { return true; }
+  Autocast autocast() const { return Autocast::float32; }
+};
+
+}  // namespace tp

@@ -1,0 +1,93 @@
+"""Training on several processes, for train_lenet5.py --ddp: who does which part of a batch, and where checkpoints go.
+
+torchrun starts a process per GPU, or several on CPUs. Every rank has the whole data set and draws the same random
+numbers; of each batch it takes its part, and DistributedDataParallel averages the gradients. So the network, and the
+loss of an epoch, are those of one process with the same batch but for the order in which gradients are summed.
+"""
+
+import json
+import os
+import shutil
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+TIMEOUT = timedelta(minutes=10)
+
+
+class Ranks:
+    """The processes of a run; without a process group, the one there is."""
+
+    def __init__(self):
+        grouped = dist.is_initialized()
+        self.rank, self.size = (dist.get_rank(), dist.get_world_size()) if grouped else (0, 1)
+        self.grouped = grouped
+
+    @classmethod
+    def of_torchrun(cls, device: torch.device) -> tuple["Ranks", torch.device]:
+        """Joins the processes that torchrun started; each of those with CUDA takes a GPU of its own."""
+        if not dist.is_initialized():
+            if "RANK" not in os.environ:
+                sys.exit(
+                    "--ddp: torchrun starts the processes: torchrun --nproc-per-node 2 examples/train_lenet5.py --ddp"
+                )
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+        if device.type == "cuda":
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", dist.get_rank())))
+            torch.cuda.set_device(device)
+        return cls(), device
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this rank writes what is written once."""
+        return self.rank == 0
+
+    def part(self, count: int) -> slice:
+        """Which of `count` things are this rank's."""
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def wrapped(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The network for training: backward leaves the average of all ranks' gradients in its parameters."""
+        return DistributedDataParallel(model) if self.grouped else model
+
+    def weighed(self, loss: torch.Tensor, part: int, count: int) -> torch.Tensor:
+        """The mean loss of a part of a batch, so weighed that the average over ranks is the mean of the batch."""
+        return loss * (self.size * part / count)
+
+    def total(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over the ranks."""
+        if self.grouped:
+            x = x.clone()
+            dist.all_reduce(x)
+        return x
+
+
+def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, more: dict, ranks: Ranks) -> None:
+    """A checkpoint in a folder, by torch.distributed.checkpoint: any number of ranks can load it. `more` is JSON's."""
+    weights, moments = get_state_dict(model, optimizer)
+    partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
+    if ranks.is_chief:
+        shutil.rmtree(partial, ignore_errors=True)
+    dcp.save({"model": weights, "optimizer": moments, "more": json.dumps(more)}, checkpoint_id=partial)
+    if ranks.is_chief:
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+    if ranks.grouped:
+        dist.barrier()
+
+
+def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+    """Puts a checkpoint of :func:`save` into the model and the optimizer, and returns what else it holds."""
+    more = {"more": ""}
+    dcp.load(more, checkpoint_id=path)
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments}
+    dcp.load(state, checkpoint_id=path)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return json.loads(more["more"])

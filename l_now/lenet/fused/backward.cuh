@@ -1,0 +1,391 @@
+// The phases of the backward pass. Each is called by all threads of a block; the caller puts the barriers between them.
+//
+// Gradients of the dense layers' weights are left to the update, which sees all images at once. Those of the
+// convolutions' weights are summed in registers over the images of a block (ConvGradients), each by the same thread for
+// every image and so in the same order in every run.
+#pragma once
+#include "lenet/fused/network.cuh"
+
+namespace tp::lenet::network {
+
+// Through OUTPUT: gradients at F6.
+template <int images>
+TP_DEVICE void f6_gradient(const Team<images>& t, const StepParams& p) {
+  if (t.thread >= t.own * f6_outputs) return;
+  auto& image = t.room.image[t.thread / f6_outputs];
+  const int k = t.thread % f6_outputs;
+  const float y = image.f6[k];
+  float sum = 0;
+#pragma unroll
+  for (int c = 0; c < classes; ++c) {
+    const float w = t.room.output_weight[c * f6_outputs + k];
+    sum += image.out_grad[c] * (p.rbf ? w - y : w);
+  }
+  image.f6_grad[k] = p.activation.gradient(sum, y);
+}
+
+// A product with the transposed weights of a dense layer: `parts` threads share the sum over the outputs of four inputs,
+// for n images whose gradients lie `stride` words apart. to[part][image][input].
+template <int parts, int n, int inputs, int outputs>
+TP_DEVICE void dense_transposed(int thread, const float* weights, const float* grads, int stride, float* to) {
+  constexpr int quads = inputs / 4, rows = outputs / parts;
+  static_assert(quads * parts <= threads && rows * parts == outputs, "one task per thread");
+  if (thread >= quads * parts) return;
+  const int quad = thread % quads, part = thread / quads;
+  float4 sum[n] = {};
+#pragma unroll 3
+  for (int r = 0; r < rows; ++r) {
+    const float4 w = load4(weights + (part * rows + r) * inputs + 4 * quad);
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      const float g = grads[i * stride + part * rows + r];
+      sum[i].x += w.x * g, sum[i].y += w.y * g, sum[i].z += w.z * g, sum[i].w += w.w * g;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < n; ++i) *reinterpret_cast<float4*>(to + (part * n + i) * inputs + 4 * quad) = sum[i];
+}
+
+constexpr int f6_parts = 14, c5_parts = 4;
+
+// Through F6: parts of the sums for C5's gradients.
+template <int images>
+TP_DEVICE void c5_gradient_parts(const Team<images>& t) {
+  dense_transposed<f6_parts, Team<images>::own, c5_outputs, f6_outputs>(
+      t.thread, t.room.f6_weight, t.room.image[0].f6_grad, image_words, t.room.scratch);
+}
+
+// C5's gradients go to the block that has the output's weights.
+template <int images>
+TP_DEVICE void c5_gradient(const Team<images>& t, const StepParams& p) {
+  if (t.thread >= t.own * c5_outputs) return;
+  const int i = t.thread / c5_outputs, k = t.thread % c5_outputs, half = k / c5_half;
+  float sum = 0;
+#pragma unroll
+  for (int part = 0; part < f6_parts; ++part) sum += t.room.scratch[(part * t.own + i) * c5_outputs + k];
+  if (t.shared_image && half != t.rank) return;
+  t.room_of(half).c5_grad[t.slot(i)][k % c5_half] = p.activation.gradient(sum, t.room.image[i].c5[k]);
+}
+
+// Through this block's half of C5: parts of its share of the gradients at S4, for all images of the cluster.
+template <int images>
+TP_DEVICE void s4_gradient_parts(const Team<images>& t) {
+  dense_transposed<c5_parts, images, s4_values, c5_half>(t.thread, t.room.c5_weight, t.room.c5_grad[0], c5_half,
+                                                         t.room.scratch);
+}
+
+// Adds the parts up. The shares go to the images' owners: shares[rank][image][value], behind the parts.
+template <int images>
+TP_DEVICE void s4_gradient_shares(const Team<images>& t) {
+  constexpr int own = Team<images>::own, shares = c5_parts * images * s4_values;
+  static_assert(shares + ranks * own * s4_values <= scratch_words, "the shares must fit the scratch memory");
+  if (t.thread >= s4_values) return;
+#pragma unroll
+  for (int n = 0; n < images; ++n) {
+    float sum = 0;
+#pragma unroll
+    for (int part = 0; part < c5_parts; ++part) sum += t.room.scratch[(part * images + n) * s4_values + t.thread];
+    const int at = shares + (t.rank * own + n % own) * s4_values + t.thread;
+    if (t.shared_image) {
+      t.room.scratch[at] = sum;
+      t.partner.scratch[at] = sum;
+    } else {
+      t.room_of(n / own).scratch[at] = sum;
+    }
+  }
+}
+
+// Gradients at the arguments of S4's activation, the same for both blocks of a shared image.
+template <int images>
+TP_DEVICE void s4_gradient(const Team<images>& t, const StepParams& p) {
+  constexpr int own = Team<images>::own;
+  const float* shares = t.room.scratch + c5_parts * images * s4_values;
+  const int k = t.thread;
+  if (k >= s4_values) return;
+#pragma unroll
+  for (int i = 0; i < own; ++i) {
+    const float sum = shares[i * s4_values + k] + shares[(own + i) * s4_values + k];
+    t.room.image[i].s4_grad[k % s4_pixels * maps_stride + k / s4_pixels] =
+        p.activation.gradient(sum, t.room.s4[t.slot(i)][k]);
+  }
+}
+
+// What the update needs of the dense layers goes to global memory. No barrier of the cluster follows within the group of
+// images: it would wait for these writes.
+template <int images>
+TP_DEVICE void save(const Team<images>& t, const StepParams& p, int first) {
+  const auto copy = [&](float* to, const float* from, int count) {
+    if (t.thread < count) to[t.thread] = from[t.thread];
+  };
+#pragma unroll
+  for (int i = 0; i < t.own; ++i) {
+    const int64_t n = first + t.slot(i);
+    const auto& image = t.room.image[i];
+    if (n >= p.count || !t.writes()) continue;
+    copy(p.saved.s4 + n * s4_values, t.room.s4[t.slot(i)], s4_values);
+    copy(p.saved.c5 + n * c5_outputs, image.c5, c5_outputs);
+    copy(p.saved.f6 + n * f6_outputs, image.f6, f6_outputs);
+    copy(p.saved.f6_grad + n * f6_outputs, image.f6_grad, f6_outputs);
+    copy(p.saved.out_grad + n * classes, image.out_grad, classes);
+  }
+#pragma unroll
+  for (int slot = 0; slot < images; ++slot) {
+    const int64_t n = first + slot;
+    if (n < p.count) copy(p.saved.c5_grad + n * c5_outputs + t.rank * c5_half, t.room.c5_grad[slot], c5_half);
+  }
+}
+
+// How the gradients of the convolutions are shared out. Of a shared image, a block has half of the maps: of C3's for
+// their weights, of S2's for the gradients there.
+template <int images>
+struct Shares {
+  static constexpr int own = Team<images>::own;
+  static constexpr int s2_maps = images == 1 ? c1_maps / ranks : c1_maps;
+  static constexpr int s4_maps = images == 1 ? c3_maps / ranks : c3_maps;
+  static constexpr int half_warps = warps / 2;  // C3's weights and S2's gradients are computed at the same time
+
+  // C3's weights: maps of S4 per warp.
+  static constexpr int wgrad_maps = s4_maps * own / half_warps, wgrad_groups = s4_maps / wgrad_maps;
+  static_assert(wgrad_groups * own == half_warps, "one group of maps per warp");
+
+  // S2's gradients: maps of S4 per lane, and how many partial sums that makes.
+  static constexpr int dgrad_maps = own == 1 ? 2 : 4, partials = c3_maps / dgrad_maps;
+  static constexpr int groups_per_warp = c1_maps / s2_maps;
+  static constexpr int per_map = s2_boxes * s2_boxes, per_partial = s2_maps * per_map;
+  static_assert(own * partials * per_partial <= scratch_words, "partial sums must fit the scratch memory");
+
+  // C1's weights: maps of S2 per thread, and the threads: (image, group of maps, row of the kernel or bias, row of S2).
+  static constexpr int c1_group = images == 1 ? 1 : 3, c1_groups = s2_maps / c1_group, c1_rows = kernel + 1;
+  static constexpr int c1_tasks = own * c1_groups * c1_rows * s2_size;
+  static_assert(c1_tasks <= threads, "one task per thread");
+};
+
+// A thread's sums for weights of C3 and C1, over all images so far.
+template <int images>
+struct ConvGradients {
+  float c3[Shares<images>::wgrad_maps][kernel] = {};
+  float c1[Shares<images>::c1_group][kernel] = {};
+};
+
+// C3's weights, by the first half of the warps: a lane has one map of S2 and one row of the kernel, a warp a few maps of
+// C3. Lane 30 reads ones instead of S2, which makes its first sum the gradient of the bias.
+template <int images>
+TP_DEVICE void c3_wgrad(const Team<images>& t, ConvGradients<images>& gradients) {
+  using S = Shares<images>;
+  constexpr int maps = S::wgrad_maps;
+  constexpr int bias_lane = c1_maps * kernel;
+  if (t.warp >= S::half_warps || t.lane > bias_lane) return;
+  const auto& image = t.room.image[t.warp / S::wgrad_groups];
+  const int first_map = (t.shared_image ? t.rank * S::s4_maps : 0) + t.warp % S::wgrad_groups * maps;
+  const bool is_bias = t.lane == bias_lane;
+  const float* boxes = is_bias ? t.room.ones : image.s2_boxes + t.lane / kernel * s2_stride + t.lane % kernel * s2_boxes;
+  const int row_stride = is_bias ? 0 : 2 * s2_boxes;
+  const float* grads = image.s4_grad + first_map;
+#pragma unroll 1
+  for (int a = 0; a < s4_size; ++a) {
+    float x[s2_boxes];
+#pragma unroll
+    for (int k = 0; k < s2_boxes; ++k) x[k] = boxes[a * row_stride + k];
+#pragma unroll
+    for (int b = 0; b < s4_size; ++b) {
+      float g[maps];
+      load_words(g, grads + (a * s4_size + b) * maps_stride);
+#pragma unroll
+      for (int m = 0; m < maps; ++m) {
+#pragma unroll
+        for (int j = 0; j < kernel; ++j) gradients.c3[m][j] += g[m] * x[2 * b + j];
+      }
+    }
+  }
+}
+
+// The rows of S2's boxes (0 to 12) in five sets of equal work. Row y gets products of rows a of S4 and i of the kernel
+// with 2a + i = y: five such pairs per set. A pair is a + 8 i, and + 64 where it is its row's last.
+TP_DEVICE inline uint64_t row_pairs(int set) {
+  constexpr auto pack = [](int a0, int i0, bool last0, int a1, int i1, bool last1, int a2, int i2, bool last2, int a3,
+                           int i3, bool last3, int a4, int i4) {
+    const auto pair = [](int a, int i, bool last) { return uint64_t(a + 8 * i + 64 * last); };
+    return pair(a0, i0, last0) | pair(a1, i1, last1) << 8 | pair(a2, i2, last2) << 16 | pair(a3, i3, last3) << 24 |
+           pair(a4, i4, true) << 32;
+  };
+  constexpr uint64_t rows_4_2 = pack(0, 4, false, 1, 2, false, 2, 0, true, 0, 2, false, 1, 0);
+  constexpr uint64_t rows_6_3 = pack(1, 4, false, 2, 2, false, 3, 0, true, 0, 3, false, 1, 1);
+  constexpr uint64_t rows_8_5 = pack(2, 4, false, 3, 2, false, 4, 0, true, 1, 3, false, 2, 1);
+  constexpr uint64_t rows_0_1_7_11 = pack(0, 0, true, 0, 1, true, 2, 3, false, 3, 1, true, 4, 3);
+  constexpr uint64_t rows_9_10_12 = pack(3, 3, false, 4, 1, true, 3, 4, false, 4, 2, true, 4, 4);
+  return set == 0 ? rows_4_2 : set == 1 ? rows_6_3 : set == 2 ? rows_8_5 : set == 3 ? rows_0_1_7_11 : rows_9_10_12;
+}
+
+// Through C3, by the second half of the warps: a lane computes a set of rows of one map's boxes, summed over a few maps
+// of C3. No product with padding is computed.
+template <int images>
+TP_DEVICE void c3_dgrad(const Team<images>& t) {
+  using S = Shares<images>;
+  constexpr int maps = S::dgrad_maps, lanes = S::s2_maps * kernel;
+  const int task = t.warp - S::half_warps, group_in_warp = t.lane / lanes;
+  constexpr int warps_per_image = S::partials / S::groups_per_warp;
+  if (task < 0 || task >= S::own * warps_per_image || group_in_warp >= S::groups_per_warp) return;
+  const int i = task / warps_per_image, partial = task % warps_per_image * S::groups_per_warp + group_in_warp;
+  const int map = t.lane % lanes / kernel, set = t.lane % kernel;
+  const int s2_map = map + (t.shared_image ? t.rank * S::s2_maps : 0);
+  const float* grads = t.room.image[i].s4_grad + partial * maps;
+  const float* weights = t.room.c3_weight + s2_map * c3_stride + partial * maps;
+  float* to = t.room.scratch + (i * S::partials + partial) * S::per_partial + map * S::per_map;
+  uint64_t pairs = row_pairs(set);
+  float sum[s2_boxes] = {};
+#pragma unroll 1
+  for (int step = 0; step < s4_size; ++step, pairs >>= 8) {
+    const int a = int(pairs) & 7, row = int(pairs) >> 3 & 7;
+    const bool last = int(pairs) & 64;
+    float g[s4_size][maps], w[kernel][maps];
+#pragma unroll
+    for (int k = 0; k < kernel; ++k) {
+      load_words(g[k], grads + (a * s4_size + k) * maps_stride);
+      load_words(w[k], weights + (row * kernel + k) * maps_stride);
+    }
+#pragma unroll
+    for (int b = 0; b < s4_size; ++b) {
+#pragma unroll
+      for (int j = 0; j < kernel; ++j) {
+#pragma unroll
+        for (int m = 0; m < maps; ++m) sum[2 * b + j] += g[b][m] * w[j][m];
+      }
+    }
+    if (last) {
+      const int y = 2 * a + row;
+#pragma unroll
+      for (int x = 0; x < s2_boxes; ++x) {
+        to[y * s2_boxes + x] = sum[x];
+        sum[x] = 0;
+      }
+    }
+  }
+}
+
+// Through the means over 2x2 pixels: gradients at the arguments of S2's activation, in the place of its values. A thread
+// goes down a column of pixels.
+template <int images>
+TP_DEVICE void s2_gradient(const Team<images>& t, const StepParams& p) {
+  using S = Shares<images>;
+  constexpr int rows = S::own == 1 && S::s2_maps < c1_maps ? 2 : 7, parts = s2_size / rows;
+  constexpr int tasks = S::own * S::s2_maps * parts * s2_size;
+  static_assert(tasks <= threads, "one task per thread");
+  if (t.thread >= tasks) return;
+  const int v = t.thread % s2_size, part = t.thread / s2_size % parts, map = t.thread / (s2_size * parts) % S::s2_maps;
+  const int i = t.thread / (s2_size * parts * S::s2_maps);
+  const float* from = t.room.scratch + i * S::partials * S::per_partial + map * S::per_map;
+  // The sum of the boxes (y, v - 1) and (y, v), as far as there are such. All loads are unconditional.
+  const int left = tp::max(v - 1, 0), right = tp::min(v, s2_boxes - 1);
+  const float has_left = v > 0 ? 0.25f : 0, has_right = v < s2_boxes ? 0.25f : 0;
+  const auto row_sum = [&](int y) {
+    const bool has_row = y >= 0 && y < s2_boxes;
+    float left_sum = 0, right_sum = 0;
+#pragma unroll
+    for (int q = 0; q < S::partials; ++q) {
+      const float* row = from + q * S::per_partial + (has_row ? y : 0) * s2_boxes;
+      left_sum += row[left];
+      right_sum += row[right];
+    }
+    return has_row ? has_left * left_sum + has_right * right_sum : 0;
+  };
+  float* s2 = t.room.image[i].s2 + (map + (t.shared_image ? t.rank * S::s2_maps : 0)) * s2_pixels + v;
+  float above = row_sum(part * rows - 1);
+#pragma unroll 2
+  for (int r = 0; r < rows; ++r) {
+    const int u = part * rows + r;
+    const float below = row_sum(u);
+    s2[u * s2_size] = p.activation.gradient(above + below, s2[u * s2_size]);
+    above = below;
+  }
+}
+
+// C1's weights: a thread has one row of S2, one row of the kernel and a few maps. A sixth row of the kernel stands for
+// the bias: it reads ones instead of the image, which makes its first sum the bias's gradient.
+template <int images>
+TP_DEVICE void c1_wgrad(const Team<images>& t, ConvGradients<images>& gradients) {
+  using S = Shares<images>;
+  constexpr int maps = S::c1_group;
+  if (t.thread >= S::c1_tasks) return;
+  const int u = t.thread % s2_size, row = t.thread / s2_size % S::c1_rows;
+  const int group = t.thread / (s2_size * S::c1_rows) % S::c1_groups;
+  const auto& image = t.room.image[t.thread / (s2_size * S::c1_rows * S::c1_groups)];
+  const int first_map = (t.shared_image ? t.rank * S::s2_maps : 0) + group * maps;
+  const float* boxes = row == kernel ? t.room.ones : image.boxes + (2 * u + row) * image_stride;
+  const float* grads = image.s2 + first_map * s2_pixels + u * s2_size;
+#pragma unroll
+  for (int v = 0; v < s2_size; ++v) {
+#pragma unroll
+    for (int m = 0; m < maps; ++m) {
+      const float g = grads[m * s2_pixels + v];
+#pragma unroll
+      for (int j = 0; j < kernel; ++j) gradients.c1[m][j] += g * boxes[image_box(0, 2 * v + j)];
+    }
+  }
+}
+
+// Adds up what the threads of a block have and writes it to its partial sums, in the order of the parameters. Of a
+// shared image each block writes its maps.
+template <int images>
+TP_DEVICE void store_conv_gradients(const Team<images>& t, const StepParams& p, const ConvGradients<images>& gradients) {
+  using S = Shares<images>;
+  const int block = int(blockIdx.x), set = t.shared_image ? block / ranks : block;
+  float* out = p.saved.conv_grad + int64_t(set) * conv_parameters;
+  // C3: lanes as in c3_wgrad; the sums of further images, then those of S2's rows for C1, lie in the scratch memory.
+  constexpr int per_map = c1_maps * taps + 1, c3_sums = S::s4_maps * per_map;
+  constexpr int per_c1_map = S::c1_rows * kernel, c1_rows = S::own * s2_size;
+  static_assert((S::own - 1) * c3_sums + c1_rows * S::s2_maps * per_c1_map <= scratch_words, "sums must fit the scratch memory");
+  float* c1_sums = t.room.scratch + (S::own - 1) * c3_sums;
+  const int image = t.warp / S::wgrad_groups, map = t.warp % S::wgrad_groups * S::wgrad_maps;
+  const bool has_c3 = t.warp < S::half_warps && t.lane <= c1_maps * kernel;
+  if (has_c3 && image > 0) {
+#pragma unroll
+    for (int m = 0; m < S::wgrad_maps; ++m) {
+#pragma unroll
+      for (int j = 0; j < kernel; ++j) {
+        if (t.lane == c1_maps * kernel && j > 0) continue;
+        t.room.scratch[(image - 1) * c3_sums + (map + m) * per_map + t.lane * kernel + j] = gradients.c3[m][j];
+      }
+    }
+  }
+  if (t.thread < S::c1_tasks) {
+    const int u = t.thread % s2_size, row = t.thread / s2_size % S::c1_rows;
+    const int group = t.thread / (s2_size * S::c1_rows) % S::c1_groups;
+    const int of_image = t.thread / (s2_size * S::c1_rows * S::c1_groups);
+#pragma unroll
+    for (int m = 0; m < S::c1_group; ++m) {
+#pragma unroll
+      for (int j = 0; j < kernel; ++j) {
+        c1_sums[((of_image * s2_size + u) * S::s2_maps + group * S::c1_group + m) * per_c1_map + row * kernel + j] =
+            gradients.c1[m][j];
+      }
+    }
+  }
+  t.sync();
+  if (has_c3 && image == 0) {
+    const int s4_map = (t.shared_image ? t.rank * S::s4_maps : 0) + map;
+#pragma unroll
+    for (int m = 0; m < S::wgrad_maps; ++m) {
+#pragma unroll
+      for (int j = 0; j < kernel; ++j) {
+        const bool is_bias = t.lane == c1_maps * kernel;
+        if (is_bias && j > 0) continue;
+        float sum = gradients.c3[m][j];
+        for (int k = 1; k < S::own; ++k) {
+          sum += t.room.scratch[(k - 1) * c3_sums + (map + m) * per_map + t.lane * kernel + j];
+        }
+        out[is_bias ? s4_bias_at + s4_map + m : c3_weight_at + (s4_map + m) * c1_maps * taps + t.lane * kernel + j] =
+            sum;
+      }
+    }
+  }
+  for (int e = t.thread - threads / 2; e >= 0 && e < S::s2_maps * per_c1_map; e += threads / 2) {
+    const int s2_map = (t.shared_image ? t.rank * S::s2_maps : 0) + e / per_c1_map, tap = e % per_c1_map;
+    if (tap > taps) continue;
+    float sum = 0;
+#pragma unroll 14
+    for (int r = 0; r < c1_rows; ++r) sum += c1_sums[r * S::s2_maps * per_c1_map + e];
+    out[tap == taps ? s2_bias_at + s2_map : s2_map * taps + tap] = sum;
+  }
+}
+
+}  // namespace tp::lenet::network

@@ -1,0 +1,361 @@
+"""What every world runs: the operators' own Specs, sharded in several ways, against the operator on the whole."""
+
+import itertools
+
+import torch
+from distributed_world import World
+
+import torch_patterns as tp
+from torch_patterns import distributed, testing
+from torch_patterns.distributed import selection
+
+SPECS = testing.specs()
+MOST = 600  # elements of a case
+COUNT = 60  # about so many problems of a Spec, spread over all that it has
+DTYPES = (torch.float32, torch.int32, torch.float16, torch.bool)
+
+
+def problems(name: str, dtypes=DTYPES):
+    """(case, sample, number) of small problems of a Spec, in the dtypes that it has."""
+    spec = SPECS[name]
+    found = [(case, dtype) for dtype in dtypes if dtype in spec.dtypes for case in spec.cases(dtype, MOST)]
+    step = max(len(found) // COUNT, 1) | 1  # odd: all layouts and flags take part
+    for number, (case, dtype) in enumerate(found[::step]):
+        yield case, spec.sample(case, dtype), number
+
+
+def first(x: torch.Tensor, dim: int) -> torch.Tensor | None:
+    """With dimension `dim` first; None for a scalar."""
+    return x.movedim(dim, 0).contiguous() if x.dim() else None
+
+
+def gradients(y: torch.Tensor, leaves, weights: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad((y.double() * weights).sum(), leaves, allow_unused=True, materialize_grads=True))
+
+
+def check_gradients(world: World, call, local, wholes, lengths, where: str, result_lengths=None) -> None:
+    """The gradient of a weighed sum over all ranks is that of the whole: exactly, on small integers."""
+    leaves = [world.part(x, lengths).requires_grad_() for x in wholes]
+    whole_leaves = [x.clone().requires_grad_() for x in wholes]
+    y, whole = call(*leaves), local(*whole_leaves)
+    weights = torch.arange(whole.numel()).view(whole.shape) % 5 - 2.0
+    got = gradients(y, leaves, world.part(weights, result_lengths or lengths))
+    expected = gradients(whole, whole_leaves, weights)
+    for g, e, leaf in zip(got, expected, wholes, strict=True):
+        world.assert_part(g, e.to(leaf.dtype), lengths, f"gradient of {where}")
+
+
+def case_scan(world: World) -> None:
+    for case, sample, number in problems("scan"):
+        kwargs = dict(sample.kwargs)
+        x = first(sample.args[0], kwargs.pop("dim", -1))
+        if x is None:
+            continue
+        lengths = world.layout(len(x), number)
+        y = distributed.scan(world.part(x, lengths), **kwargs)
+        world.assert_part(y, tp.scan(x, 0, **kwargs), lengths, f"scan {case}")
+        if x.dtype == torch.float32 and number % 3 == 0:
+            check_gradients(
+                world,
+                lambda part, kwargs=kwargs: distributed.scan(part, **kwargs),
+                lambda whole, kwargs=kwargs: tp.scan(whole, 0, **kwargs),
+                [x],
+                lengths,
+                f"scan {case}",
+            )
+
+
+def case_scan_of_special_values(world: World) -> None:
+    inf, nan = float("inf"), float("nan")
+    for op in ("sum", "prod", "max", "min"):
+        for exclusive in (False, True):
+            for reverse in (False, True):
+                kwargs = {"op": op, "exclusive": exclusive, "reverse": reverse}
+                for values in ([-inf] * 6, [1, nan, 2, -inf, 5, 3], [inf, 0, 0, 1, 0, 2], [3, 3, 3, 1, 3, 3]):
+                    x = torch.tensor(values, dtype=torch.float32)
+                    for lengths in world.layouts(6)[exclusive::2]:
+                        y = distributed.scan(world.part(x, lengths), **kwargs)
+                        world.assert_part(y, tp.scan(x, 0, **kwargs), lengths, f"scan {kwargs} {values}")
+                        if op in ("max", "min") and nan not in values:
+                            check_gradients(
+                                world,
+                                lambda part, kwargs=kwargs: distributed.scan(part, **kwargs),
+                                lambda whole, kwargs=kwargs: tp.scan(whole, 0, **kwargs),
+                                [x],
+                                lengths,
+                                f"scan {kwargs} {values}",
+                            )
+
+
+def case_linear_recurrence(world: World) -> None:
+    for case, sample, number in problems("linear_recurrence", (torch.float32, torch.float64, torch.float16)):
+        kwargs = dict(sample.kwargs)
+        dim, initial = kwargs.pop("dim", -1), kwargs.pop("initial", None)
+        a, b = (first(x, dim) for x in torch.broadcast_tensors(*sample.args))
+        start = None if initial is None else initial.to(world.device)
+        lengths = world.layout(len(b), number)
+        h = distributed.linear_recurrence(world.part(a, lengths), world.part(b, lengths), initial=start, **kwargs)
+        whole = tp.linear_recurrence(a, b, 0, initial=initial, **kwargs)
+        world.assert_part(h, whole, lengths, f"linear_recurrence {case}")
+        if b.dtype == torch.float64:
+            check_gradients(
+                world,
+                lambda a, b, start=start, kwargs=kwargs: distributed.linear_recurrence(a, b, initial=start, **kwargs),
+                lambda a, b, initial=initial, kwargs=kwargs: tp.linear_recurrence(a, b, 0, initial=initial, **kwargs),
+                [a, b],
+                lengths,
+                f"linear_recurrence {case}",
+            )
+
+
+def case_gradient_of_initial(world: World) -> None:
+    a, b = torch.tensor([2.0, -1, 1, 2, 1, -2, 1]), torch.arange(7.0)
+    for reverse in (False, True):
+        for lengths in world.layouts(7):
+            start = torch.tensor(3.0, device=world.device, requires_grad=True)
+            parts = world.part(a, lengths), world.part(b, lengths)
+            h = distributed.linear_recurrence(*parts, initial=start, reverse=reverse)
+            (got,) = torch.autograd.grad(h.sum(), start)
+            whole_start = torch.tensor(3.0, requires_grad=True)
+            whole = tp.linear_recurrence(a, b, initial=whole_start, reverse=reverse)
+            (expected,) = torch.autograd.grad(whole.sum(), whole_start)
+            assert got.item() == expected.item(), f"{reverse} {lengths}: {got} is not {expected}"
+
+
+def case_unused_first_multiplier(world: World) -> None:
+    a, b = torch.tensor([float("nan"), 2, 3, 0.5]), torch.tensor([1.0, 2, 3, 4])
+    for lengths in world.layouts(4):
+        h = distributed.linear_recurrence(world.part(a, lengths), world.part(b, lengths))
+        world.assert_part(h, tp.linear_recurrence(a, b), lengths, "the whole")
+
+
+def case_reduce(world: World) -> None:
+    for case, sample, number in problems("reduce"):
+        kwargs = dict(sample.kwargs)
+        dims = kwargs.pop("dim", None)
+        kwargs.pop("keepdim", None)
+        x = sample.args[0].flatten() if dims is None or len(dims) != 1 else first(sample.args[0], dims[0])
+        if x is None:
+            continue
+        lengths = world.layout(len(x), number)
+        try:
+            whole = tp.reduce(x, 0, **kwargs)
+        except IndexError:
+            raises(IndexError, "of no elements", distributed.reduce, world.part(x, lengths), **kwargs)
+            continue
+        y = distributed.reduce(world.part(x, lengths), **kwargs)
+        if kwargs.get("op") == "logsumexp":
+            assert torch.allclose(y.cpu().double(), whole.double(), rtol=2e-3, equal_nan=True), f"{case} {y} {whole}"
+        else:
+            every = y.expand(1, *y.shape)
+            world.assert_part(every, whole.expand(world.size, *whole.shape), [1] * world.size, f"reduce {case}")
+        if x.dtype == torch.float32 and not kwargs.get("op", "sum").startswith("arg") and len(x) < 100:
+            check_reduce_gradient(world, x, lengths, kwargs, f"reduce {case}")
+
+
+def check_reduce_gradient(world: World, x: torch.Tensor, lengths, kwargs, where: str) -> None:
+    leaf, whole_leaf = world.part(x, lengths).requires_grad_(), x.clone().requires_grad_()
+    # Each rank has a loss of its own: the gradient is that of their sum.
+    (got,) = torch.autograd.grad(distributed.reduce(leaf, **kwargs).sum() * (world.rank + 1), leaf)
+    weight = world.size * (world.size + 1) // 2
+    (expected,) = torch.autograd.grad(tp.reduce(whole_leaf, 0, **kwargs).sum() * weight, whole_leaf)
+    torch.testing.assert_close(
+        got.cpu(),
+        world.part(expected, lengths).cpu(),
+        rtol=1e-5,
+        atol=1e-6,
+        equal_nan=True,
+        msg=lambda m: f"{where}: {m}",
+    )
+
+
+def raises(kind: type[Exception], message: str, call, *args, **kwargs) -> str:
+    try:
+        call(*args, **kwargs)
+    except kind as error:
+        assert message in str(error), f"{message!r} is not in {str(error)!r}"
+        return str(error)
+    raise AssertionError(f"no {kind.__name__} with {message!r}")
+
+
+def case_segments(world: World) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(0, 0), (0, 3), (1, 1), (5, 1), (13, 4), (40, 7), (64, 200), (7, 30)]
+    for number, (n, segments) in enumerate(shapes):
+        for dtype in (torch.int32, torch.float32):
+            cuts = torch.randint(0, n + 1, (max(segments - 1, 0),), generator=generator).sort().values
+            ends = [torch.tensor([0]), cuts, torch.tensor([n])] if segments else [torch.tensor([0])]
+            offsets = torch.cat(ends)
+            values = torch.randint(-3, 4, (n, 2) if number % 2 else (n,), generator=generator).to(dtype)
+            lengths = world.layout(n, number // 2)
+            check_segments(world, values, offsets, lengths, number)
+
+
+def segments_of_ranks(offsets: list[int], lengths: list[int]) -> list[int]:
+    """How many segments begin on each rank; the last rank has those behind all rows."""
+    begins = [0, *itertools.accumulate(lengths)]
+    firsts = [sum(o < begin for o in offsets[:-1]) for begin in begins[:-1]] + [len(offsets) - 1]
+    return [b - a for a, b in itertools.pairwise(firsts)]
+
+
+def check_segments(world: World, values: torch.Tensor, offsets: torch.Tensor, lengths: list[int], number: int) -> None:
+    part, where = world.part(values, lengths), f"{values.dtype}{[*values.shape]} {offsets.tolist()}"
+    here = offsets.to(world.device)
+    for i, op in enumerate(("sum", "prod", "max", "min")):
+        kwargs = {"op": op, "exclusive": (number + i) % 3 == 0, "reverse": (number + i) % 2 == 0}
+        whole = tp.segment_scan(values, offsets, **kwargs)
+        y = distributed.segment_scan(part, here, **kwargs)
+        world.assert_part(y, whole, lengths, f"segment_scan {kwargs} {where}")
+        if values.dtype == torch.float32:
+            check_gradients(
+                world,
+                lambda x, kwargs=kwargs: distributed.segment_scan(x, here, **kwargs),
+                lambda x, kwargs=kwargs: tp.segment_scan(x, offsets, **kwargs),
+                [values],
+                lengths,
+                f"segment_scan {kwargs} {where}",
+            )
+    starts = segments_of_ranks(offsets.tolist(), lengths)
+    ops = ("sum", "prod", "max", "min", "argmax", "argmin") + (("mean",) if values.is_floating_point() else ())
+    for op in ops:
+        whole = tp.segment_reduce(values, offsets, op=op)
+        y = distributed.segment_reduce(part, here, op=op)
+        world.assert_part(y, whole, starts, f"segment_reduce {op} {where}")
+        if values.dtype == torch.float32 and op in ("sum", "prod", "max", "min"):
+            check_gradients(
+                world,
+                lambda x, op=op: distributed.segment_reduce(x, here, op=op),
+                lambda x, op=op: tp.segment_reduce(x, offsets, op=op),
+                [values],
+                lengths,
+                f"segment_reduce {op} {where}",
+                starts,
+            )
+
+
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+def sort_problems(name: str):
+    for case, sample, number in problems(name, (*DTYPES, torch.int64, torch.uint8)):
+        kwargs = {"descending": sample.kwargs.get("descending", False)}
+        yield case, [x.flatten() for x in sample.args], kwargs, number
+
+
+def balanced(world: World, n: int) -> list[int]:
+    return [n * (r + 1) // world.size - n * r // world.size for r in range(world.size)]
+
+
+def case_sort_keys(world: World) -> None:
+    for case, (x, *_), kwargs, number in sort_problems("sort_keys"):
+        lengths = world.layout(len(x), number)
+        y = distributed.sort_keys(world.part(x, lengths), **kwargs)
+        world.assert_part(y, tp.sort_keys(x, **kwargs), balanced(world, len(x)), f"sort_keys {case}")
+
+
+def case_sort_keeps_lengths(world: World) -> None:
+    x = torch.randint(-9, 9, (103,))
+    for lengths in world.layouts(103):
+        y = distributed.sort_keys(world.part(x, lengths), balanced=False)
+        world.assert_part(y, tp.sort_keys(x), lengths, "the whole")
+
+
+def case_sort_keys_of_unsigned_and_special(world: World) -> None:
+    keys = [torch.randint(0, 2**16, (301,)).to(dtype) for dtype in UNSIGNED]
+    keys.append(torch.randint(-(2**62), 2**62, (301,)).view(torch.uint64))
+    special = torch.tensor([float("nan"), -0.0, 0.0, float("inf"), -float("inf"), 1.5, -2.0])
+    keys.append(special[torch.randint(0, 7, (301,))])
+    for x in keys:
+        for descending in (False, True):
+            lengths = world.layout(301, 1 + descending)
+            y = distributed.sort_keys(world.part(x, lengths), descending=descending)
+            whole = tp.sort_keys(x, descending=descending)
+            world.assert_part(y, whole, balanced(world, 301), f"{x.dtype} {descending}")
+            if x.dtype == torch.float32:  # to the bit: the order of equal keys that differ
+                world.assert_part(
+                    y.view(torch.int32), whole.view(torch.int32), balanced(world, 301), f"bits, {descending}"
+                )
+
+
+def case_equal_keys_stay_balanced(world: World) -> None:
+    for lengths in world.layouts(1000):
+        x = torch.full((1000,), 7, dtype=torch.int32)
+        keys, indices = distributed.sort(world.part(x, lengths))
+        world.assert_part(keys, x, balanced(world, 1000), "equal keys")
+        world.assert_part(indices, torch.arange(1000), balanced(world, 1000), "equal keys keep their order")
+
+
+def case_sort_in_many_rounds(world: World) -> None:
+    """Few samples a round, so that cuts take several."""
+    before, selection.SAMPLES = selection.SAMPLES, 1
+    try:
+        for high in (3, 1000, 2**30):
+            x = torch.randint(0, high, (5000 * world.size,), dtype=torch.int32)
+            assert len(list(selection._rounds(len(x) // world.size, world.size))) >= 2
+            for lengths in world.layouts(len(x))[:3]:
+                values, indices = distributed.sort(world.part(x, lengths), descending=high == 1000)
+                whole = tp.sort(x, descending=high == 1000)
+                world.assert_part(values, whole[0], balanced(world, len(x)), f"{high}")
+                world.assert_part(indices, whole[1], balanced(world, len(x)), f"{high}")
+    finally:
+        selection.SAMPLES = before
+
+
+def case_sort_pairs(world: World) -> None:
+    for case, (keys, values), kwargs, number in sort_problems("sort_pairs"):
+        lengths = world.layout(len(keys), number)
+        got = distributed.sort_pairs(world.part(keys, lengths), world.part(values, lengths), **kwargs)
+        whole = tp.sort_pairs(keys, values, **kwargs)
+        for y, expected in zip(got, whole, strict=True):
+            world.assert_part(y, expected, balanced(world, len(keys)), f"sort_pairs {case}")
+
+
+def case_sort_gradients(world: World) -> None:
+    keys, values = torch.randint(0, 9, (57,)).float(), torch.arange(57.0)
+    for lengths in world.layouts(57):
+        for which in (0, 1):
+            check_gradients(
+                world,
+                lambda k, v, which=which: distributed.sort_pairs(k, v)[which],
+                lambda k, v, which=which: tp.sort_pairs(k, v)[which],
+                [keys, values],
+                lengths,
+                f"sort_pairs {which}",
+                balanced(world, 57),
+            )
+        check_gradients(world, distributed.sort_keys, tp.sort_keys, [keys], lengths, "sort_keys", balanced(world, 57))
+
+
+def case_merge(world: World) -> None:
+    for case, sample, number in problems("merge", (*DTYPES, torch.int64)):
+        a, b = sample.args
+        if a.dim() != 1:
+            continue
+        lengths_a, lengths_b = world.layout(len(a), number), world.layout(len(b), number // 2)
+        y = distributed.merge(world.part(a, lengths_a), world.part(b, lengths_b), **sample.kwargs)
+        whole = tp.merge(a, b, **sample.kwargs)
+        world.assert_part(y, whole, balanced(world, len(whole)), f"merge {case} {lengths_a} {lengths_b}")
+
+
+def case_merge_gradients(world: World) -> None:
+    a, b = torch.randint(0, 9, (40,)).sort().values.double(), torch.randint(0, 9, (40,)).sort().values.double()
+    for lengths in world.layouts(40):
+        check_gradients(world, distributed.merge, tp.merge, [a, b], lengths, "merge", balanced(world, 80))
+
+
+def case_second_derivative(world: World) -> None:
+    x = torch.tensor([1.0, 2, 0, -1, 3, 2, 1])
+    for lengths in world.layouts(7):
+        a, b = (world.part(x, lengths).double().requires_grad_() for _ in range(2))
+        (g,) = torch.autograd.grad(distributed.linear_recurrence(a, b).square().sum(), a, create_graph=True)
+        (got,) = torch.autograd.grad((g * world.part(x, lengths)).sum(), b)
+        a, b = (x.double().requires_grad_() for _ in range(2))
+        (g,) = torch.autograd.grad(tp.linear_recurrence(a, b).square().sum(), a, create_graph=True)
+        (expected,) = torch.autograd.grad((g * x).sum(), b)
+        world.assert_part(got, expected, lengths, "linear_recurrence")
+        leaf, whole = world.part(x, lengths).double().requires_grad_(), x.double().requires_grad_()
+        (g,) = torch.autograd.grad(distributed.scan(leaf, op="prod").square().sum(), leaf, create_graph=True)
+        (got,) = torch.autograd.grad((g * leaf.detach()).sum(), leaf)
+        (g,) = torch.autograd.grad(tp.scan(whole, op="prod").square().sum(), whole, create_graph=True)
+        (expected,) = torch.autograd.grad((g * whole.detach()).sum(), whole)
+        world.assert_part(got, expected, lengths, "the whole")

@@ -1,0 +1,146 @@
+"""What every world runs on sparse matrices and graphs: against the operators on the whole."""
+
+import torch
+from distributed_cases import check_gradients, raises
+from distributed_world import World
+
+import torch_patterns as tp
+from torch_patterns import distributed, solvers
+
+
+def matrix(rows: int, columns: int, per_row: int, dtype=torch.float32, index=torch.int64) -> tp.CSR:
+    """Rows of 0 to 2 * per_row entries, duplicates among them; small integers."""
+    lengths = torch.randint(0, 2 * per_row + 1, (rows,)) if columns else torch.zeros(rows, dtype=torch.int64)
+    ptrs = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    nnz = int(ptrs[-1])
+    col_idx = torch.randint(0, max(columns, 1), (nnz,))
+    values = torch.randint(-4, 5, (nnz,)).to(dtype)
+    return tp.csr(ptrs.to(index), col_idx.to(index), values, (rows, columns))
+
+
+def laplace(n: int, dtype=torch.float64) -> tp.CSR:
+    """The tridiagonal matrix of the one-dimensional Laplace equation, plus 1 on the diagonal: positive definite."""
+    i = torch.arange(n)
+    row = torch.cat([i, i[1:], i[:-1]])
+    col = torch.cat([i, i[:-1], i[1:]])
+    values = torch.cat([torch.full((n,), 3.0), torch.full((2 * n - 2,), -1.0)]).to(dtype)
+    return tp.coo(row, col, values, (n, n)).convert("csr")
+
+
+def case_products(world: World) -> None:
+    shapes = [(40, 40, 3), (37, 61, 4), (61, 37, 2), (3, 3, 1), (1, 50, 9), (50, 1, 1), (40, 0, 0), (0, 7, 0)]
+    for number, (rows, columns, per_row) in enumerate(shapes):
+        whole = matrix(rows, columns, per_row, index=(torch.int64, torch.int32)[number % 2])
+        A = distributed.shard(whole.to(world.device))
+        rows_of, columns_of = (distributed.even_lengths(n, world.size) for n in (rows, columns))
+        assert A.row_lengths == rows_of and A.column_lengths == columns_of and A.shape == (rows, columns)
+        x, X = torch.randint(-5, 6, (columns,)).float(), torch.randint(-5, 6, (columns, 3)).float()
+        world.assert_part(A @ world.part(x, columns_of), tp.spmv(whole, x), rows_of, f"spmv {rows} x {columns}")
+        Y = distributed.spmm(A, world.part(X, columns_of), validate=True)
+        world.assert_part(Y, tp.spmm(whole, X), rows_of, f"spmm {rows} x {columns}")
+
+
+def case_rows_of_each_rank(world: World) -> None:
+    """from_local, in every format and layout."""
+    whole = matrix(40, 40, 3)
+    x = torch.randint(-5, 6, (40,)).float()
+    for number, format in enumerate(("csr", "coo", "csc", "ell", "hyb", "jds", "sell", "csr")):
+        lengths = world.layout(40, number)
+        begin = sum(lengths[: world.rank])
+        ptrs = whole.row_ptrs[begin : begin + lengths[world.rank] + 1]
+        part = tp.csr(ptrs - ptrs[0], *(t[ptrs[0] : ptrs[-1]] for t in whole[1:3]), (lengths[world.rank], 40))
+        A = distributed.from_local(part.to(world.device).convert(format))
+        assert A.column_lengths == lengths
+        world.assert_part(A @ world.part(x, lengths), tp.spmv(whole, x), lengths, format)
+
+
+def case_gradients_of_products(world: World) -> None:
+    whole = matrix(30, 30, 3, torch.float64)
+    lengths = distributed.even_lengths(30, world.size)
+    x, X = torch.randint(-5, 6, (30,)).double(), torch.randint(-5, 6, (30, 2)).double()
+    A = distributed.shard(whole.to(world.device))
+    check_gradients(world, lambda v: distributed.spmv(A, v), lambda v: tp.spmv(whole, v), [x], lengths, "x")
+    check_gradients(world, lambda v: distributed.spmm(A, v), lambda v: tp.spmm(whole, v), [X], lengths, "X")
+    # Of the values: every rank has all of them, and the gradient of those whose rows it holds.
+    values, whole_values = (whole.values.to(d, copy=True).requires_grad_() for d in (world.device, "cpu"))
+    weights = torch.arange(30) % 5 - 2.0
+    A = distributed.shard(whole.to(world.device)._replace(values=values))
+    y = A @ world.part(x, lengths)
+    (got,) = torch.autograd.grad((y * world.part(weights, lengths)).sum(), values)
+    torch.distributed.all_reduce(got)
+    whole_y = tp.spmv(whole._replace(values=whole_values), x)
+    (expected,) = torch.autograd.grad((whole_y * weights).sum(), whole_values)
+    assert torch.equal(got.cpu(), expected)
+
+
+def case_conjugate_gradient(world: World) -> None:
+    whole, n = laplace(60), 60
+    lengths = distributed.even_lengths(n, world.size)
+    b = torch.randint(-5, 6, (n,)).double()
+    values = whole.values.to(world.device, copy=True).requires_grad_()
+    A = distributed.shard(whole.to(world.device)._replace(values=values))
+    right = world.part(b, lengths).requires_grad_()
+    steps = []
+    found = distributed.conjugate_gradient(A, right, rtol=1e-12, callback=lambda i, norm: steps.append(norm))
+    whole_b, whole_values = b.clone().requires_grad_(), whole.values.clone().requires_grad_()
+    expected = solvers.conjugate_gradient(whole._replace(values=whole_values), whole_b, rtol=1e-12)
+    assert found.converged and found.iterations == len(steps) and abs(found.iterations - expected.iterations) <= 1
+    torch.testing.assert_close(
+        found.x.detach().cpu(), world.part(expected.x.detach(), lengths).cpu(), rtol=0, atol=1e-11
+    )
+    weights = torch.arange(n) % 5 - 2.0
+    got = torch.autograd.grad((found.x * world.part(weights, lengths)).sum(), [right, values])
+    whole_grads = torch.autograd.grad((expected.x * weights).sum(), [whole_b, whole_values])
+    torch.distributed.all_reduce(got[1])
+    torch.testing.assert_close(got[0].cpu(), world.part(whole_grads[0], lengths).cpu(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(got[1].cpu(), whole_grads[1], rtol=0, atol=1e-10)
+    diagonal = distributed.conjugate_gradient(A, right.detach(), rtol=1e-12, preconditioner=lambda r: r / 3)
+    torch.testing.assert_close(diagonal.x.cpu(), world.part(expected.x.detach(), lengths).cpu(), rtol=0, atol=1e-11)
+    negative = distributed.shard(whole._replace(values=-whole.values).to(world.device))
+    raises(ValueError, "positive definite", distributed.conjugate_gradient, negative, right.detach())
+
+
+def edges(graph: tp.Graph) -> torch.Tensor:
+    src, dst = graph.coo()
+    return torch.stack([src, dst]).cpu()
+
+
+def assert_owned(world: World, graph: distributed.ShardedGraph, whole: tp.Graph) -> None:
+    """Each rank has just those edges of the whole that lead to its vertices."""
+    src, dst = edges(whole)
+    mine = (dst >= graph.begin) & (dst < graph.end)
+    assert torch.equal(edges(graph.local), torch.stack([src[mine], dst[mine]]))
+    assert sum(graph.lengths) == whole.num_vertices and graph.local.dtype == whole.dtype
+
+
+def case_rmat_at_any_number_of_ranks(world: World) -> None:
+    for scale, kwargs in ((0, {}), (3, {"dedup": True}), (7, {"directed": True}), (8, {"index_dtype": torch.int32})):
+        graph = distributed.rmat(scale, 6, 5, device=world.device, **kwargs)
+        assert_owned(world, graph, tp.graph.rmat(scale, 6, 5, **kwargs))
+
+
+def case_graphs_of_edges_anywhere(world: World) -> None:
+    src, dst = torch.randint(0, 50, (2, 300))
+    whole = tp.graph.from_edges(src, dst, 50)
+    assert_owned(world, distributed.shard(whole.to(world.device)), whole)
+    lengths = world.layout(300, 1)
+    part = tp.graph.from_edges(world.part(src, lengths), world.part(dst, lengths), 50)
+    assert_owned(world, distributed.from_local(part), whole)
+
+
+def case_bfs(world: World) -> None:
+    generator = torch.Generator().manual_seed(3)
+    path = tp.graph.from_edges(torch.arange(40), torch.arange(1, 41), 41)
+    graphs = [tp.graph.rmat(8, 8, 1), tp.graph.rmat(9, 2, 2, directed=True, index_dtype=torch.int32), path]
+    graphs += [tp.graph.grid(9, 13), tp.graph.from_edges([], [], 5), tp.graph.rmat(0)]
+    for number, whole in enumerate(graphs):
+        graph = distributed.shard(whole.to(world.device))
+        one = int(torch.randint(0, whole.num_vertices, (1,), generator=generator))
+        several = torch.randint(0, whole.num_vertices, (3,), generator=generator)
+        for sources, max_level in ((0, None), (one, None), (several, None), (several.tolist(), 2), (0, 0)):
+            expected = tp.bfs(whole, sources, max_level)
+            here = sources.to(world.device) if isinstance(sources, torch.Tensor) else sources
+            for got, want in zip(distributed.bfs(graph, here, max_level), expected, strict=True):
+                world.assert_part(got, want, graph.lengths, f"graph {number} from {sources}, {max_level}")
+    raises(IndexError, "41 is no vertex", distributed.bfs, distributed.shard(path.to(world.device)), 41)
+    raises(ValueError, "no sources", distributed.bfs, distributed.shard(path.to(world.device)), [])

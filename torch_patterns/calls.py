@@ -1,0 +1,31 @@
+"""The operators as the wrappers call them: straight to the dispatcher, all arguments by position.
+
+``torch.ops.torch_patterns.scan(x)`` parses its arguments by the schema, which for a small tensor takes longer than the
+scan. ``ops.scan(x, -1, "sum", False, False, "auto")`` does not. While ``torch.compile`` or a strict export reads the
+code it sees the operator of ``torch.ops``.
+"""
+
+from types import SimpleNamespace
+
+import torch
+
+from torch_patterns import _C
+
+
+def _call(name: str):
+    op = getattr(torch.ops.torch_patterns, name).default
+    direct, is_compiling = _C.operator_call(name, op), torch.compiler.is_compiling
+
+    def call(*args):
+        return op(*args) if is_compiling() else direct(*args)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def _names() -> list[str]:
+    every = torch._C._dispatch_get_all_op_names()
+    return sorted(name.split("::")[1] for name in every if name.startswith("torch_patterns::"))
+
+
+ops = SimpleNamespace(**{name: _call(name) for name in _names()})

@@ -1,0 +1,257 @@
+"""Graphs whose vertices are sharded: RMAT made in place, and direction-optimizing breadth-first search (§15.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import torch_patterns as tp
+from torch_patterns.distributed.collectives import all_to_all, gather_rows
+from torch_patterns.distributed.group import Call, Group
+
+WORD = 8  # vertices in a byte of a bitmap; every rank but the last holds whole bytes
+# Beamer's alpha: search from the unvisited vertices once the frontier has more than 1/14 as many edges as they have.
+ALPHA = 14
+
+
+@dataclass(frozen=True)
+class ShardedGraph:
+    """A graph of which each rank holds the edges to its vertices; :func:`shard`, :func:`from_local`, ``rmat`` make it.
+
+    Rank r owns the vertices r * block ... (r + 1) * block - 1, as far as there are any. Its ``local`` graph has all
+    vertices, and of the edges those that lead to vertices of the rank.
+
+    Fields:
+        local: :class:`torch_patterns.Graph`, with in-edges.
+        block: vertices per rank, a multiple of 8.
+        group: the ranks.
+    """
+
+    local: tp.Graph
+    block: int
+    group: dist.ProcessGroup
+
+    @property
+    def num_vertices(self) -> int:
+        return self.local.num_vertices
+
+    @property
+    def device(self) -> torch.device:
+        return self.local.device
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many vertices each rank owns: the shards of the results of :func:`bfs`."""
+        size = dist.get_world_size(self.group)
+        return [min(max(self.num_vertices - r * self.block, 0), self.block) for r in range(size)]
+
+    @property
+    def begin(self) -> int:
+        """The first vertex of this rank."""
+        return min(dist.get_rank(self.group) * self.block, self.num_vertices)
+
+    @property
+    def end(self) -> int:
+        return min(self.begin + self.block, self.num_vertices)
+
+
+def _block(num_vertices: int, size: int) -> int:
+    per_rank = -(-num_vertices // size)
+    return -(-per_rank // WORD) * WORD
+
+
+def shard_graph(graph: tp.Graph, group: Group = None, *, partial: bool = False) -> ShardedGraph:
+    """This rank's part of a graph that all have; or, ``partial``, of the graph of which each rank has some edges."""
+    vertices = {"num_vertices": graph.num_vertices}
+    call = Call("shard", group, lambda: {"col_idx": graph.col_idx}, numbers=[graph.num_edges], **vertices)
+    edges = call.lengths()
+    if not partial and len(set(edges)) > 1:
+        raise RuntimeError(f"shard: the graph must be the same on every rank, it has {edges} edges; see from_local")
+    src, dst = graph.coo()
+    block = _block(graph.num_vertices, call.size)
+    if partial:
+        src, dst = _to_owners(src, dst, graph.num_vertices, block, call)
+    else:
+        mine = dst // block == call.rank
+        src, dst = tp.compact(src, mine), tp.compact(dst, mine)
+    return _assembled(src, dst, graph.num_vertices, block, call, False, graph.dtype)
+
+
+def _assembled(src, dst, num_vertices, block, call, dedup, index_dtype) -> ShardedGraph:
+    options = {"dedup": dedup, "index_dtype": index_dtype, "validate": False}
+    local = tp.graph.from_edges(src, dst, num_vertices, directed=True, **options)
+    return ShardedGraph(local, block, call.group)
+
+
+def _to_owners(src: Tensor, dst: Tensor, num_vertices: int, block: int, call: Call) -> tuple[Tensor, Tensor]:
+    """All edges of the group that lead to vertices of this rank: one exchange of packed edges, ordered by owner."""
+    bits = max(num_vertices - 1, 1).bit_length()
+    packed = tp.sort_keys(dst.long() << bits | src.long(), begin_bit=bits, end_bit=2 * bits)
+    edges = torch.arange(call.size + 1, device=src.device) * block << bits
+    counts = gather_rows(torch.searchsorted(packed, edges).diff(), call.group).tolist()
+    packed = all_to_all(packed, counts[call.rank], [row[call.rank] for row in counts], call.group)
+    return packed & (1 << bits) - 1, packed >> bits
+
+
+def rmat(
+    scale: int,
+    edge_factor: int = 16,
+    seed: int = 0,
+    *,
+    a: float = 0.57,
+    b: float = 0.19,
+    c: float = 0.19,
+    directed: bool = False,
+    dedup: bool = False,
+    index_dtype: torch.dtype = torch.int64,
+    device: torch.device | str = "cpu",
+    group: Group = None,
+) -> ShardedGraph:
+    """Graph500's Kronecker graph, each rank making its part: ``torch_patterns.graph.rmat`` at any number of ranks.
+
+    Rank r draws the r-th part of the edges, and one all_to_all brings each to the rank that owns its end.
+
+    Args:
+        scale, edge_factor, seed, a, b, c, directed, dedup, index_dtype: as for ``torch_patterns.graph.rmat``; the same
+            on every rank.
+        device: of this rank.
+        group: a process group or one-dimensional DeviceMesh; the world if None.
+
+    Returns:
+        :class:`ShardedGraph`.
+
+    Raises:
+        ValueError, TypeError: as ``torch_patterns.graph.rmat``.
+        RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+    """
+    chances = {"a": a, "b": b, "c": c}
+
+    def prepare() -> dict[str, Tensor]:
+        return dict(zip(("src", "dst"), tp.graph.rmat_edges(scale, 0, 0, seed, **chances, device=device), strict=True))
+
+    flags = {"directed": directed, "dedup": dedup, "index_dtype": index_dtype}
+    call = Call("rmat", group, prepare, scale=scale, edge_factor=edge_factor, seed=seed, **chances, **flags)
+    call.numbers()
+    count, num_vertices = edge_factor << scale, 1 << scale
+    begin, end = count * call.rank // call.size, count * (call.rank + 1) // call.size
+    src, dst = tp.graph.rmat_edges(scale, begin, end, seed, **chances, index_dtype=index_dtype, device=device)
+    if not directed:
+        other = src != dst
+        src, dst = (torch.cat([x, tp.compact(y, other)]) for x, y in ((src, dst), (dst, src)))
+    block = _block(num_vertices, call.size)
+    src, dst = _to_owners(src, dst, num_vertices, block, call)
+    return _assembled(src, dst, num_vertices, block, call, dedup, index_dtype)
+
+
+def bfs(
+    graph: ShardedGraph, sources: int | Sequence[int] | Tensor, max_level: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """How many edges lead from the nearest source to each vertex, and the last vertex on such a way (§15.2).
+
+    Level by level: each rank finds which of its vertices the frontier leads to, and an all_gather of bitmaps makes the
+    next frontier known to all. A rank follows the edges of the frontier while they are few (top-down), and else looks
+    back from its unvisited vertices (bottom-up, §15.3); each rank decides for itself. One collective of
+    num_vertices / 8 bytes per level, and two waits for the device.
+
+    Args:
+        graph: the graph.
+        sources: an int, ints, or a 0-D or 1-D integer tensor; the same on every rank.
+        max_level: go no farther than so many edges; to the end without it.
+
+    Returns:
+        (levels, parents) of this rank's vertices, [graph.lengths[rank]]: what ``torch_patterns.bfs`` gives for the
+        whole graph, with the smallest parents.
+
+    Raises:
+        IndexError: a source is out of range.
+        ValueError: there are no sources, or ``max_level`` is negative.
+        RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+    """
+    local, begin, end = graph.local, graph.begin, graph.end
+    ids = torch.as_tensor(sources, device=graph.device).flatten()
+
+    def prepare() -> dict[str, Tensor]:
+        _check_search(ids, max_level, local.num_vertices)
+        return {"col_idx": local.col_idx}
+
+    known = {"sources": ids.tolist(), "max_level": max_level, "num_vertices": local.num_vertices}
+    Call("bfs", graph.group, prepare, **known).numbers()
+    vertices = torch.arange(local.num_vertices, dtype=local.dtype, device=graph.device)
+    visited = torch.zeros(local.num_vertices, dtype=torch.bool, device=graph.device)
+    visited[ids.long()] = True
+    levels = torch.where(visited[begin:end], 0, -1).to(torch.int32)
+    parents = torch.where(visited[begin:end], vertices[begin:end], -1)
+    in_degrees = local.in_degrees()[begin:end]
+    bitmap, level = visited, 0
+    while max_level is None or level < max_level:
+        frontier = tp.compact(vertices, bitmap)
+        if len(frontier) == 0:
+            break
+        level += 1
+        unvisited = ~visited[begin:end]
+        ptrs = local.row_ptrs
+        degrees = ptrs[frontier + 1] - ptrs[frontier]
+        edges, open_edges = torch.stack([degrees.sum(), in_degrees.masked_fill(~unvisited, 0).sum()]).tolist()
+        if edges * ALPHA > open_edges:
+            above = bottom_up_step(graph, tp.compact(vertices, visited))
+        else:
+            above = top_down_step(graph, frontier, degrees, edges)
+        found = (above >= 0) & unvisited
+        levels.masked_fill_(found, level)
+        parents = torch.where(found, above, parents)
+        bitmap = _gathered_bitmap(found, graph)
+        visited = visited | bitmap
+    return levels, parents
+
+
+def top_down_step(graph: ShardedGraph, frontier: Tensor, degrees: Tensor, edges: int) -> Tensor:
+    """For each vertex of this rank the smallest vertex of the frontier that leads to it, or -1.
+
+    ``edges`` is the sum of ``degrees``, which is known beforehand as it says how much memory the edges take.
+    """
+    local, limit = graph.local, torch.iinfo(graph.local.dtype).max
+    offsets = torch.cat([degrees.new_zeros(1, dtype=torch.int64), tp.scan(degrees.long())])
+    shifts = local.row_ptrs[frontier] - offsets[:-1]
+    at = torch.arange(edges, device=graph.device) + tp.segment_expand(shifts, offsets, edges)
+    smallest = torch.full((graph.end - graph.begin,), limit, dtype=local.dtype, device=graph.device)
+    dst, src = local.col_idx[at].long() - graph.begin, tp.segment_expand(frontier, offsets, edges)
+    smallest.scatter_reduce_(0, dst, src, "amin")
+    return smallest.masked_fill_(smallest == limit, -1)
+
+
+def bottom_up_step(graph: ShardedGraph, visited: Tensor) -> Tensor:
+    """For each unvisited vertex of this rank the smallest vertex of the frontier that leads to it, or -1.
+
+    It is the local search of one level from all that is visited: an unvisited vertex has no visited neighbour but in
+    the frontier, or it would have been visited before. With so many sources the local search looks at the vertices that
+    are left, each as far as to its first neighbour that is visited.
+    """
+    levels, parents = tp.bfs(graph.local, visited, 1)
+    reached = levels[graph.begin : graph.end] == 1
+    return parents[graph.begin : graph.end].masked_fill(~reached, -1)
+
+
+def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> None:
+    if max_level is not None and max_level < 0:
+        raise ValueError(f"bfs: max_level must not be negative, got {max_level}")
+    if len(sources) == 0:
+        raise ValueError("bfs: there are no sources")
+    if sources.dtype == torch.bool or sources.is_floating_point():
+        raise TypeError(f"bfs: sources must be integers, got {sources.dtype}")
+    for source in sources.tolist():
+        if not 0 <= source < num_vertices:
+            raise IndexError(f"bfs: {source} is no vertex of a graph of {num_vertices}")
+
+
+def _gathered_bitmap(found: Tensor, graph: ShardedGraph) -> Tensor:
+    """bool [num_vertices], of each rank's bool [its vertices]; a bit per vertex travels."""
+    bits = torch.arange(WORD, dtype=torch.uint8, device=found.device)
+    padded = torch.zeros(graph.block, dtype=torch.uint8, device=found.device)
+    padded[: len(found)] = found
+    packed = (padded.view(-1, WORD) << bits).sum(1, dtype=torch.uint8)
+    every = gather_rows(packed, graph.group).view(-1, 1)
+    return (every >> bits & 1).view(-1)[: graph.num_vertices].bool()

@@ -1,0 +1,225 @@
+"""Sparse matrices whose rows are sharded, and their products with sharded vectors and dense matrices.
+
+A plan made once says which entries of x each rank needs from each other one. A product sends those, multiplies the
+columns that the rank itself holds meanwhile, and adds the others when they have come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import torch_patterns as tp
+from torch_patterns.distributed.collectives import Exchange, all_to_all, gather_rows, start_all_to_all
+from torch_patterns.distributed.graph import ShardedGraph, shard_graph
+from torch_patterns.distributed.group import Call, Group, resolve
+from torch_patterns.sparse import CSR, Matrix
+from torch_patterns.sparse.containers import format_of
+
+
+@dataclass(frozen=True)
+class ShardedMatrix:
+    """A matrix of which each rank holds contiguous rows; made by :func:`shard` or :func:`from_local`.
+
+    ``A @ x`` multiplies. It is differentiable in the values of the matrix that it was made from.
+
+    Fields:
+        shape: (rows, columns) of the whole.
+        row_lengths, column_lengths: rows of each rank, and entries of x on each rank.
+        own: [rows of this rank, entries of x on this rank]: the columns that this rank holds, counted from its first.
+        others: [rows that need others, received entries]: all other columns, counted as they are received.
+        other_rows: [rows that need others], which rows those are; all different.
+        wanted: the entries of x on this rank that others need, those for rank 0 first.
+        send, receive: how many entries go to, and come from, each rank.
+        group: the ranks.
+    """
+
+    shape: tuple[int, int]
+    row_lengths: list[int]
+    column_lengths: list[int]
+    own: Matrix
+    others: CSR
+    other_rows: Tensor
+    wanted: Tensor
+    send: list[int]
+    receive: list[int]
+    group: dist.ProcessGroup
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.others.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.others.values.device
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        return spmv(self, x) if x.dim() == 1 else spmm(self, x)
+
+
+def shard(whole: Matrix | tp.Graph, group: Group = None) -> ShardedMatrix | ShardedGraph:
+    """This rank's part of a matrix or graph that every rank has: rows, or vertices, in shards of nearly equal length.
+
+    Args:
+        whole: the same on every rank; a matrix of any format, or a :class:`torch_patterns.Graph`.
+        group: a process group or one-dimensional DeviceMesh; the world if None.
+
+    Returns:
+        :class:`ShardedMatrix`, or :class:`ShardedGraph`. x of a product is sharded by :func:`even_lengths`.
+    """
+    if isinstance(whole, tp.Graph):
+        return shard_graph(whole, group)
+    process_group = resolve(group)
+    rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
+    csr = whole.convert("csr")
+    lengths = even_lengths(whole.shape[0], size)
+    begin = sum(lengths[:rank])
+    ptrs = csr.row_ptrs[begin : begin + lengths[rank] + 1]
+    first, last = ptrs[[0, -1]].tolist()
+    part = CSR(ptrs - first, csr.col_idx[first:last], csr.values[first:last], (lengths[rank], whole.shape[1]))
+    return from_local(part, group, format=format_of(whole))
+
+
+def even_lengths(total: int, size: int) -> list[int]:
+    """How ``total`` rows are sharded evenly: lengths that differ by at most one."""
+    return [total * (r + 1) // size - total * r // size for r in range(size)]
+
+
+def from_local(
+    part: Matrix | tp.Graph, group: Group = None, *, format: str | None = None
+) -> ShardedMatrix | ShardedGraph:
+    """The matrix of which each rank has some rows, or the graph of which each rank has some edges.
+
+    Args:
+        part: a matrix: this rank's rows [rows of this rank, all columns], in any format. A graph: of all vertices, with
+            the edges that this rank has, whichever they are; they go to the ranks that they belong to.
+        group: a process group or one-dimensional DeviceMesh; the world if None.
+        format: of the block of columns that this rank holds itself, as ``part.convert`` takes it; that of ``part`` if
+            None.
+
+    Returns:
+        :class:`ShardedMatrix` or :class:`ShardedGraph`. x of a product with a square matrix is sharded as the rows are,
+        else evenly.
+
+    Raises:
+        RuntimeError: another rank raised, has another dtype or number of columns, or did not take part; it is named.
+    """
+    if isinstance(part, tp.Graph):
+        return shard_graph(part, group, partial=True)
+
+    def prepare() -> dict[str, Tensor]:
+        return {"values": part.convert("csr").values}
+
+    rows, columns = part.shape
+    call = Call("from_local", group, prepare, numbers=[rows], columns=columns, format=format)
+    csr = part.convert("csr")
+    row_lengths = call.lengths()
+    square = sum(row_lengths) == columns
+    column_lengths = row_lengths if square else even_lengths(columns, call.size)
+    begin = sum(column_lengths[: call.rank])
+    end = begin + column_lengths[call.rank]
+    mine = (csr.col_idx >= begin) & (csr.col_idx < end)
+    own = _kept(csr, mine, csr.col_idx - begin, end - begin)
+    needed, places = torch.unique(csr.col_idx[~mine].long(), return_inverse=True)
+    column = torch.zeros_like(csr.col_idx).masked_scatter_(~mine, places.to(csr.col_idx.dtype))
+    others = _kept(csr, ~mine, column, len(needed))
+    other_rows = others.row_ptrs.diff().nonzero().flatten()
+    full = torch.cat([other_rows, other_rows.new_tensor([rows])])
+    others = CSR(others.row_ptrs[full], others.col_idx, others.values, (len(other_rows), len(needed)))
+    wanted, send, receive = _wanted(needed, column_lengths, call)
+    return ShardedMatrix(
+        (sum(row_lengths), columns),
+        row_lengths,
+        column_lengths,
+        own.convert(format or format_of(part)),
+        others,
+        other_rows,
+        wanted - begin,
+        send,
+        receive,
+        call.group,
+    )
+
+
+def _kept(csr: CSR, mask: Tensor, column: Tensor, columns: int) -> CSR:
+    """The entries where ``mask`` is true, at other columns."""
+    counts = torch.cat([csr.row_ptrs.new_zeros(1), tp.scan(mask.to(csr.row_ptrs.dtype)).to(csr.row_ptrs.dtype)])
+    return CSR(
+        counts[csr.row_ptrs.long()],
+        tp.compact(column, mask),
+        tp.compact(csr.values, mask),
+        (csr.shape[0], columns),
+    )
+
+
+def _wanted(needed: Tensor, column_lengths: list[int], call: Call) -> tuple[Tensor, list[int], list[int]]:
+    """(the columns that the others need of this rank, how many go to, and come from, each)."""
+    edges = needed.new_tensor([0, *accumulate(column_lengths)])
+    counts = gather_rows(torch.searchsorted(needed, edges).diff(), call.group).tolist()
+    receive, send = counts[call.rank], [row[call.rank] for row in counts]
+    return all_to_all(needed, receive, send, call.group), send, receive
+
+
+def spmv(A: ShardedMatrix, x: Tensor, *, validate: bool = False) -> Tensor:
+    """The product A x of a sharded matrix and a sharded vector.
+
+    The entries that other ranks need travel while the columns of this rank are multiplied. Differentiable in the values
+    and x; all ranks must run backward. The sum of a row goes over the rank's own columns first.
+
+    Args:
+        A: the matrix.
+        x: this rank's part [A.column_lengths[rank]].
+        validate: on CUDA, see first whether all ranks agree, for which the host waits; the CPU always does.
+
+    Returns:
+        This rank's part of the product, [A.row_lengths[rank]].
+
+    Raises:
+        ValueError: ``x`` has the wrong shape.
+        RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+    """
+    return _multiply("spmv", A, x, validate)
+
+
+def spmm(A: ShardedMatrix, x: Tensor, *, validate: bool = False) -> Tensor:
+    """The product A X of a sharded matrix and a dense one whose rows are sharded: :func:`spmv` of k columns at once.
+
+    Args:
+        A: the matrix.
+        x: this rank's part [A.column_lengths[rank], k].
+        validate: as for :func:`spmv`.
+
+    Returns:
+        This rank's part of the product, [A.row_lengths[rank], k].
+
+    Raises:
+        ValueError, RuntimeError: as :func:`spmv`.
+    """
+    return _multiply("spmm", A, x, validate)
+
+
+def _multiply(name: str, A: ShardedMatrix, x: Tensor, validate: bool) -> Tensor:
+    def prepare() -> dict[str, Tensor]:
+        rank = dist.get_rank(A.group)
+        dims, length = {"spmv": 1, "spmm": 2}[name], A.column_lengths[rank]
+        if x.dim() != dims or len(x) != length:
+            expected = f"[{length}]" if name == "spmv" else f"[{length}, k]"
+            raise ValueError(f"{name}: x on rank {rank} must be of shape {expected}, got {list(x.shape)}")
+        return {"x": x}
+
+    if validate or not x.is_cuda:
+        Call(name, A.group, prepare, shape=A.shape).numbers()
+    else:
+        prepare()
+    multiply = getattr(tp, name)
+    exchange = Exchange(A.send, A.receive, A.group)
+    received = start_all_to_all(x[A.wanted], exchange)
+    y = multiply(A.own, x)
+    exchange.wait()
+    rest = multiply(A.others, received).to(y.dtype)
+    in_graph = torch.is_grad_enabled() and (y.requires_grad or rest.requires_grad)
+    return (y.index_add if in_graph else y.index_add_)(0, A.other_rows, rest)

@@ -1,0 +1,68 @@
+"""Reductions over shards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import torch_patterns as tp
+from torch_patterns.distributed.collectives import all_gather, gather_rows
+from torch_patterns.distributed.group import Call, Group, shards
+from torch_patterns.distributed.scan import widened
+
+
+def reduce(x: Tensor, *, op: str = "sum", group: Group = None) -> Tensor:
+    """The concatenated shards, combined along dimension 0.
+
+    Each rank reduces its shard, and one all_gather brings all partial results, which every rank combines in the order
+    of ranks: the result is the same, bit for bit, on every rank. Differentiable to every order where
+    ``torch_patterns.reduce`` is; all ranks must run backward.
+
+    Args:
+        x: this rank's shard [n, ...], any length, 0 too. All but the length is the same on every rank.
+        op: as for ``torch_patterns.reduce``; argmax and argmin give the row in the concatenation.
+        group: a process group or one-dimensional DeviceMesh; the world if None.
+
+    Returns:
+        [...], the same on every rank; int64 for argmax, argmin, and sums and products of integers.
+
+    Raises:
+        IndexError: argmax or argmin of no elements at all.
+        ValueError, TypeError: as ``torch_patterns.reduce``, on the rank whose argument it is.
+        RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+    """
+
+    def prepare() -> dict[str, Tensor]:
+        checked = shards("reduce", x=x)
+        probe = x[:1] if len(x) else torch.zeros(1, *x.shape[1:], dtype=x.dtype, device=x.device)
+        tp.reduce(probe, 0, op=op)
+        return checked
+
+    call = Call("reduce", group, prepare, op=op)
+    if op in ("argmax", "argmin"):
+        return _arg_reduce(x, op, call)
+    wide, partial_op = widened(x, op), "sum" if op == "mean" else op
+    total = tp.reduce(wide, 0, op=partial_op)
+    lengths = call.lengths()
+    y = tp.reduce(_held(all_gather(total, call.group), lengths), 0, op=partial_op)
+    if op == "mean":
+        y = y / sum(lengths)
+    return y.to(tp.reduce(x[:0], 0, op=op).dtype)
+
+
+def _held(totals: Tensor, lengths: list[int]) -> Tensor:
+    """The rows of ranks that hold something: an identity must not win a tie, and the gradient with it."""
+    ranks = [r for r, n in enumerate(lengths) if n]
+    return totals[ranks] if len(ranks) < len(lengths) and ranks else totals
+
+
+def _arg_reduce(x: Tensor, op: str, call: Call) -> Tensor:
+    lengths = call.lengths()
+    if sum(lengths) == 0:
+        raise IndexError(f"reduce: {op} of no elements, on any rank")
+    best = tp.reduce(x.detach(), 0, op=op.removeprefix("arg"))
+    place = torch.zeros(best.shape, dtype=torch.int64, device=x.device)
+    if len(x):
+        place = tp.reduce(x.detach(), 0, op=op) + sum(lengths[: call.rank])
+    values, places = (_held(gather_rows(t, call.group), lengths) for t in (best, place))
+    return places.gather(0, tp.reduce(values, 0, op=op, keepdim=True)).squeeze(0)

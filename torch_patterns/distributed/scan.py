@@ -1,0 +1,164 @@
+"""Scans and linear recurrences over shards: the hierarchical scan of Fig. 11.9, one level up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+import torch_patterns as tp
+from torch_patterns.distributed.collectives import all_gather, anchored, replicate
+from torch_patterns.distributed.group import Call, Group, shards
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def widened(x: Tensor, op: str = "sum") -> Tensor:
+    """Half types as float32 where partial results are rounded, so that the result is rounded once, as a local one."""
+    return x.float() if x.dtype in _HALF and op in ("sum", "prod", "mean", "logsumexp") else x
+
+
+def combined(op: str, earlier: Tensor, later: Tensor) -> Tensor:
+    """``earlier . later``; of equal values the earlier one gets the gradient, and NaN propagates."""
+    if op in ("sum", "prod"):
+        return earlier + later if op == "sum" else earlier * later
+    wins = earlier >= later if op == "max" else earlier <= later
+    return torch.where(wins | (earlier != earlier), earlier, later)
+
+
+def combine_into(op: str, earlier: Tensor, later: Tensor) -> Tensor:
+    """:func:`combined`, in the memory of ``later`` unless a gradient is wanted."""
+    if torch.is_grad_enabled() and (earlier.requires_grad or later.requires_grad):
+        return combined(op, earlier, later)
+    if op in ("sum", "prod"):
+        return later.add_(earlier) if op == "sum" else later.mul_(earlier)
+    return (torch.maximum if op == "max" else torch.minimum)(later, earlier, out=later)
+
+
+def ranks_before(lengths: Sequence[int], rank: int, reverse: bool) -> list[int]:
+    """The ranks that hold something and come before ``rank`` in scan order, in that order."""
+    order = range(len(lengths) - 1, rank, -1) if reverse else range(rank)
+    return [r for r in order if lengths[r]]
+
+
+def identity(x: Tensor, op: str) -> Tensor:
+    """What no rows combine to; ``x``, which has none, stays in the graph."""
+    return anchored(tp.reduce(x[:0].detach(), 0, op=op), x)
+
+
+def _end_of(y: Tensor, x: Tensor, op: str, exclusive: bool, reverse: bool) -> Tensor:
+    """What all elements ``x`` combine to, given their scan ``y``: its last value, or the identity if there are none."""
+    if len(x) == 0:
+        return identity(x, op)
+    last = 0 if reverse else -1
+    if len(x) == 1:
+        return x[last].to(y.dtype)
+    return combined(op, y[last], x[last].to(y.dtype)) if exclusive else y[last]
+
+
+def scan(x: Tensor, *, op: str = "sum", exclusive: bool = False, reverse: bool = False, group: Group = None) -> Tensor:
+    """Every prefix of the concatenated shards along dimension 0, combined (§11.6, one level up).
+
+    Each rank scans its shard; one all_gather brings the total of every rank; each rank combines what comes before it
+    into its part. Integers come out exactly as ``torch_patterns.scan`` gives them for the whole; sums and products of
+    half types go through float32 and are rounded once. Differentiable to every order; all ranks must run backward.
+
+    Args:
+        x: this rank's shard [n, ...], any length, 0 too; dtypes as for ``torch_patterns.scan``. All but the length is
+            the same on every rank.
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        exclusive: leave out the element itself.
+        reverse: scan from the last element of the last rank to the first.
+        group: a process group or one-dimensional DeviceMesh; the world if None.
+
+    Returns:
+        This rank's part of the result, [n, ...]; int64 for sums and products of integers.
+
+    Raises:
+        ValueError, TypeError: as ``torch_patterns.scan``, on the rank whose argument it is.
+        RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> offsets = distributed.scan(counts, exclusive=True)  # where this rank's items go in the whole
+    """
+
+    def prepare() -> dict[str, Tensor]:
+        checked = shards("scan", x=x)
+        tp.scan(x[:0], 0, op=op, exclusive=exclusive, reverse=reverse)
+        return checked
+
+    call = Call("scan", group, prepare, op=op, exclusive=exclusive, reverse=reverse)
+    wide = widened(x, op)
+    y = tp.scan(wide, 0, op=op, exclusive=exclusive, reverse=reverse)
+    total = _end_of(y, wide, op, exclusive, reverse)
+    before = ranks_before(call.lengths(), call.rank, reverse)
+    totals = all_gather(total, call.group)
+    if before:
+        y = combine_into(op, tp.reduce(totals[before], 0, op=op), y)
+    else:
+        y = anchored(y, totals)
+    return y.to(tp.scan(x[:0], 0, op=op).dtype)
+
+
+def linear_recurrence(
+    a: Tensor, b: Tensor, *, initial: Tensor | None = None, reverse: bool = False, group: Group = None
+) -> Tensor:
+    """Solves ``h[t] = a[t] h[t-1] + b[t]`` along dimension 0 of the concatenated shards.
+
+    Each rank composes the maps ``h -> a h + b`` of its shard to one; one all_gather brings these pairs; each rank
+    applies those before it, in order, and runs its recurrence from there. Composition does not commute, and nothing is
+    reordered. Differentiable to every order in ``a``, ``b`` and ``initial``; all ranks must run backward.
+
+    Args:
+        a, b: this rank's shards, broadcast with each other to [n, ...]; floating point.
+        initial: ``h`` before the first element, broadcast to the shape without dimension 0; the same on every rank, as
+            is its gradient. Without it ``h[0] = b[0]``.
+        reverse: run from the last element of the last rank to the first.
+        group: a process group or one-dimensional DeviceMesh; the world if None.
+
+    Returns:
+        This rank's part of the result, [n, ...].
+
+    Raises:
+        ValueError, TypeError: as ``torch_patterns.linear_recurrence``, on the rank whose argument it is.
+        RuntimeError: shapes do not broadcast; or another rank raised, was called with other arguments, or did not take
+            part; the message names it.
+    """
+
+    def prepare() -> dict[str, Tensor]:
+        both = shards("linear_recurrence", **dict(zip("ab", torch.broadcast_tensors(a, b), strict=True)))
+        tp.linear_recurrence(both["a"][:0], both["b"][:0], 0, initial=initial, reverse=reverse)
+        return both
+
+    start = None if initial is None else f"{initial.dtype}{list(initial.shape)} {initial.requires_grad}"
+    call = Call("linear_recurrence", group, prepare, initial=start, reverse=reverse)
+    a, b = call.shards.values()
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    if initial is not None:
+        dtype = torch.promote_types(dtype, initial.dtype)
+        initial = replicate(widened(initial), call.group)
+    a, b = widened(a.to(dtype)), widened(b.to(dtype))
+    before = ranks_before(call.lengths(), call.rank, reverse)
+    first = not before and initial is None  # of all elements: its multiplier is not used
+    h, pair = _composed(a, b, first, reverse)
+    pairs = all_gather(pair, call.group)
+    if before:
+        seed = tp.linear_recurrence(pairs[before, 0], pairs[before, 1], 0, initial=initial)[-1]
+    else:
+        seed, h = initial, anchored(h, pairs)
+    if seed is not None:
+        h = anchored(tp.linear_recurrence(a, b, 0, initial=seed.to(a.dtype), reverse=reverse), pairs)
+    return h.to(dtype)
+
+
+def _composed(a: Tensor, b: Tensor, first: bool, reverse: bool) -> tuple[Tensor, Tensor]:
+    """(h of a start at 0, the map of the whole shard as [2, ...]: h -> pair[0] h + pair[1])."""
+    if len(b) == 0:
+        h = a * b
+        return h, torch.stack([identity(h, "prod"), identity(h, "sum")])
+    start = None if first else b.new_zeros(())
+    h = tp.linear_recurrence(a, b, 0, initial=start, reverse=reverse)
+    end = h[0 if reverse else -1]
+    factor = torch.ones_like(end) if first else tp.reduce(a, 0, op="prod")
+    return h, torch.stack([factor, end])

@@ -1,0 +1,106 @@
+"""The distributed co-rank: where to cut sorted runs on all ranks so that a given number of elements comes first.
+
+``co_rank`` of chapter 12 (Fig. 12.5) bisects two sequences. Here each round compares many samples of all runs at once:
+a sample with at least t elements surely before it lies right of the cut at t, one with surely fewer than t lies left of
+it. What remains between shrinks by a factor of some hundreds a round, until every element in question is a sample.
+Elements are ordered by key, then by run, rank and position: equal keys have an order, too, and the cut is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import torch_patterns as tp
+from torch_patterns.distributed.collectives import gather_rows
+
+SAMPLES = 1 << 14  # that are sorted for each cut in a round: some launches' worth of work
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}  # which torch can index
+
+
+def balanced_targets(total: int, size: int) -> list[int]:
+    """Cuts of ``total`` elements into shards that differ by at most one."""
+    return [total * r // size for r in range(1, size)]
+
+
+def co_ranks(
+    runs: Sequence[Tensor],
+    lengths: Sequence[Sequence[int]],
+    targets: Sequence[int],
+    *,
+    descending: bool,
+    group: dist.ProcessGroup,
+) -> list[list[list[int]]]:
+    """How many of the first ``targets[j]`` elements of everything merged come from each run of each rank.
+
+    Args:
+        runs: [n] each, sorted, of one dtype: what this rank holds.
+        lengths: of run k on rank r, [k][r].
+        targets: not decreasing, from 0 to the sum of all lengths.
+        descending: all runs are in descending order.
+        group: the ranks.
+
+    Returns:
+        [targets][runs][ranks], the same on every rank. Costs some three rounds of one all_gather of few keys, and the
+        host waits once, at the end. Of unsorted runs it gives some cuts that do not decrease.
+    """
+    device, size, rank = runs[0].device, dist.get_world_size(group), dist.get_rank(group)
+    ends = torch.tensor(lengths, device=device)
+    low = torch.zeros(len(targets), len(runs), size, dtype=torch.int64, device=device)
+    high = ends.expand_as(low).clone()
+    target = torch.tensor(targets, device=device).view(-1, 1)
+    for samples in _rounds(max(map(max, lengths)), len(runs) * size):
+        steps = torch.arange(samples, device=device)
+        places = low.unsqueeze(-1) + steps * (high - low).unsqueeze(-1) // samples
+        mine = torch.stack([_take(run, places[:, k, rank]) for k, run in enumerate(runs)], 1)
+        every = gather_rows(mine, group).permute(1, 2, 0, 3)  # [targets, runs, ranks, samples]
+        keys = every.reshape(len(targets), -1).view(runs[0].dtype)
+        order = tp.argsort(keys, 1, descending=descending)
+        left, right = _known_sides(order, low, high, places, target)
+        low = torch.maximum(low, (places + 1).masked_fill(~left, 0).amax(-1))
+        high = torch.minimum(high, places.masked_fill(~right, torch.iinfo(torch.int64).max).amin(-1))
+    return torch.minimum(low, ends).cummax(0).values.tolist()
+
+
+def _rounds(width: int, runs: int) -> Iterator[int]:
+    """How many samples of each run to take in each round. Of ``width`` undecided elements (runs + 2) strides remain."""
+    most = max(SAMPLES // runs, 4 * (runs + 2))
+    while width > most:
+        yield most
+        width = (runs + 2) * (width // most + 2)
+    if width:
+        yield width
+
+
+def _known_sides(order: Tensor, low: Tensor, high: Tensor, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Which samples surely lie left, and which right, of the cut.
+
+    A sample at place p has p elements of its own run before it. Of another run it has at least those up to that run's
+    last sample before it (or to ``low``), and at most those up to the run's next sample (or to ``high``). The sums of
+    both over the runs change from one sample to the next in sorted order by what that sample's own run contributes.
+    """
+    undecided = (high > low).unsqueeze(-1).expand_as(places)
+    previous = torch.cat([low.unsqueeze(-1), places[..., :-1] + 1], -1)
+    following = torch.cat([places[..., 1:], high.unsqueeze(-1)], -1)
+
+    def before(gain: Tensor) -> Tensor:
+        """The sums before each sample, of what the samples that sort before it add."""
+        gain = gain.masked_fill(~undecided, 0).flatten(1)
+        sums = tp.scan(gain.gather(1, order), 1, exclusive=True) + low.flatten(1).sum(1, keepdim=True)
+        return torch.empty_like(sums).scatter_(1, order, sums)
+
+    own = (places - previous).flatten(1)
+    at_least = before(places + 1 - previous) + own
+    at_most = before(following - places)
+    left = undecided & (at_most < target).view_as(places)
+    right = undecided & (at_least >= target).view_as(places)
+    return left, right
+
+
+def _take(run: Tensor, places: Tensor) -> Tensor:
+    """The bits of the keys at these places; 0 where the run is empty, and any key behind its end."""
+    bits = run.detach().view(SIGNED.get(run.dtype, run.dtype))
+    return bits[places.clamp(max=len(run) - 1)] if len(run) else bits.new_zeros(places.shape)
