@@ -12,6 +12,7 @@ import zlib
 
 import torch
 from common import described
+from test_ladder import has_trait
 
 from torch_patterns import testing
 from torch_patterns.testing import assert_equal, assert_same_bits, assert_within, case, tensors_of, unit_roundoff
@@ -361,7 +362,9 @@ def test_fuzz(spec, device):
             cpu = sample.to("cpu")
             want = cpu(spec.reference)
             bounded = spec.bound and dtype.is_floating_point and (kind == "float" or not spec.exact)
-            bound = cpu(bind(spec.bound, unit_roundoff(dtype))) if bounded else None
+            rough = has_trait(spec, rung, "norm_wise") or (bounded and has_trait(spec, rung, "mixes_neighbours"))
+            limit = spec.norm_bound if rough else spec.bound
+            bound = cpu(bind(limit, unit_roundoff(dtype))) if bounded or rough else None
             assert_equal(out, want, where) if bound is None else assert_within(out, want, bound, where)
             assert_same_bits(sample.map(lambda x: scattered(x, r))(spec.op, algorithm=rung), out, where)  # noqa: B023
             assert_same_bits(sample.tensors, before.tensors, where)

@@ -40,7 +40,7 @@ def test_every_rung_between_guard_pages(guard):
     "access, sign",
     [
         ("address + 4 * 32", "exit -11"),  # beyond the last line of 64 bytes
-        ("address - 8192", "exit -11"),
+        ("address - 4200", "exit -11"),
         ("address + 4 * 31", "behind a block of 124 bytes"),
         ("address - 1", "before a block of 124 bytes"),
     ],
