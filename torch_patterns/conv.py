@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.modules.utils import _pair
 
+from torch_patterns.arguments import pair as _pair
 from torch_patterns.batching import vmap_rule
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
