@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 Group = dist.ProcessGroup | dist.DeviceMesh | None
 
-all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.11 has the older name only
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.11 has the older name
 
 NUMBERS = 4  # int64 words of a header that a function may use; then the length and checksum of the text, then the text
 TEXT_BYTES = 368
