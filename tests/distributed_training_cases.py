@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from torch_patterns import data
 
-OPTIONS = ["--batch", "64", "--lr", "0.05", "--threads", "1"]
+OPTIONS = ["--no-fused", "--batch", "64", "--lr", "0.05", "--threads", "1"]
 
 
 def digits() -> data.Digits:
