@@ -74,7 +74,7 @@ Tensor ConvPool::backward(const Tensor& grad, bool wants_x, Tensor& grad_weight,
   }
   grad_weight = result_of("conv2d_wgrad", g, x, five, one, none, one, SymInt(1), automatic);
   if (!wants_x) return {};
-  return result_of("conv2d_dgrad", g, weight, Sizes{x.size(2), x.size(3)}, one, none, one, SymInt(1), automatic);
+  return result_of("conv2d_dgrad", g, weight, x.sym_sizes().vec(), one, none, one, SymInt(1), automatic);
 }
 
 Tensor LayeredNetwork::activate(const Tensor& x) const {
@@ -129,8 +129,8 @@ Tensors LayeredNetwork::backward(Tensor g) const {
   g = activate_backward(result_of("linear_dgrad", g, p[lenet::f6_weight], automatic).view_as(c5), c5);
   grads[lenet::c5_weight] = result_of("conv2d_wgrad", g, second.pooled, five, one, none, one, SymInt(1), automatic);
   grads[lenet::c5_bias] = sum_of_maps(g);
-  g = result_of("conv2d_dgrad", g, p[lenet::c5_weight], Sizes{lenet::s4_size, lenet::s4_size}, one, none, one,
-                SymInt(1), automatic);
+  g = result_of("conv2d_dgrad", g, p[lenet::c5_weight], second.pooled.sym_sizes().vec(), one, none, one, SymInt(1),
+                automatic);
   g = second.backward(g, true, grads[lenet::c3_weight], grads[lenet::s4_bias]);
   first.backward(g, false, grads[lenet::c1_weight], grads[lenet::s2_bias]);
   return grads;
