@@ -232,7 +232,7 @@ class Trainer:
                     t.copy_(value)
             torch.cuda.current_stream(self._lr.device).wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=stream):
+            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
                 self._results = self._run_epoch()
 
     def epoch(self) -> torch.Tensor:
