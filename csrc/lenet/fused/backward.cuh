@@ -74,11 +74,17 @@ TP_DEVICE void s4_gradient_parts(const Team<images>& t) {
                                                          t.room.scratch);
 }
 
-// Adds the parts up. The shares go to the images' owners: shares[rank][image][value], behind the parts.
+// Where the shares lie in the scratch memory, [rank][image][value]: at its end, where no phase since the last barrier
+// of the cluster has anything, for the other block may write them while this one is still behind.
+template <int images>
+constexpr int shares_at = scratch_words - ranks * Team<images>::own * s4_values;
+
+// Adds the parts up. The shares go to the images' owners.
 template <int images>
 TP_DEVICE void s4_gradient_shares(const Team<images>& t) {
-  constexpr int own = Team<images>::own, shares = c5_parts * images * s4_values;
-  static_assert(shares + ranks * own * s4_values <= scratch_words, "the shares must fit the scratch memory");
+  constexpr int own = Team<images>::own, shares = shares_at<images>;
+  static_assert(c5_parts * images * s4_values <= shares && f6_parts * own * c5_outputs <= shares,
+                "the shares lie behind the parts");
   if (t.thread >= s4_values) return;
 #pragma unroll
   for (int n = 0; n < images; ++n) {
@@ -99,7 +105,7 @@ TP_DEVICE void s4_gradient_shares(const Team<images>& t) {
 template <int images>
 TP_DEVICE void s4_gradient(const Team<images>& t, const StepParams& p) {
   constexpr int own = Team<images>::own;
-  const float* shares = t.room.scratch + c5_parts * images * s4_values;
+  const float* shares = t.room.scratch + shares_at<images>;
   const int k = t.thread;
   if (k >= s4_values) return;
 #pragma unroll
@@ -182,7 +188,7 @@ TP_DEVICE void c3_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
       is_bias ? t.room.ones : image.s2_boxes + t.lane / kernel * s2_stride + t.lane % kernel * s2_boxes;
   const int row_stride = is_bias ? 0 : 2 * s2_boxes;
   const float* grads = image.s4_grad + first_map;
-#pragma unroll(Team<images>::own == 1 ? s4_size : 1)
+#pragma unroll 1
   for (int a = 0; a < s4_size; ++a) {
     float x[s2_boxes];
 #pragma unroll
@@ -234,7 +240,7 @@ TP_DEVICE void c3_dgrad(const Team<images>& t) {
   float* to = t.room.scratch + (i * S::partials + partial) * S::per_partial + map * S::per_map;
   uint64_t pairs = row_pairs(set);
   float sum[s2_boxes] = {};
-#pragma unroll(Team<images>::own == 1 ? s4_size : 1)
+#pragma unroll 1
   for (int step = 0; step < s4_size; ++step, pairs >>= 8) {
     const int a = int(pairs) & 7, row = int(pairs) >> 3 & 7;
     const bool last = int(pairs) & 64;
