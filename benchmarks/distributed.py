@@ -29,7 +29,7 @@ from torch_patterns import distributed
 from torch_patterns.bench import environment
 from torch_patterns.distributed import lenet as distributed_lenet
 from torch_patterns.distributed import sorting
-from torch_patterns.distributed.collectives import all_to_all, gather_rows
+from torch_patterns.distributed.collectives import all_to_all_pieces, gather_rows
 from torch_patterns.distributed.group import Call, all_gather_single
 from torch_patterns.distributed.selection import balanced_targets, co_ranks
 from torch_patterns.lenet import LeNet5, Trainer
@@ -184,11 +184,11 @@ def sort_phases(bench: Bench, keys: torch.Tensor, log2: int) -> None:
     cuts = [[[0] * call.size], *cut(), lengths]
     send = [cuts[r + 1][0][call.rank] - cuts[r][0][call.rank] for r in range(call.size)]
     arrivals = sorting._arrivals(cuts, 0, call)
-    received = all_to_all(run, send, arrivals, call.group)
+    received = all_to_all_pieces(run, send, arrivals, call.group)
     bench.row("sort_keys: local sort", problem, bench.clock(lambda: tp.sort_keys(keys)))
     bench.row("sort_keys: cuts", problem, bench.clock(cut))
-    bench.row("sort_keys: exchange", problem, bench.clock(lambda: all_to_all(run, send, arrivals, call.group)))
-    bench.row("sort_keys: merges", problem, bench.clock(lambda: sorting._merged((received,), arrivals, False)))
+    bench.row("sort_keys: exchange", problem, bench.clock(lambda: all_to_all_pieces(run, send, arrivals, call.group)))
+    bench.row("sort_keys: merges", problem, bench.clock(lambda: sorting._merged((received,), False)))
 
 
 def check_sorted(keys: torch.Tensor, result: torch.Tensor) -> None:
