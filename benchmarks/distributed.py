@@ -27,11 +27,12 @@ import torch.distributed as dist
 import torch_patterns as tp
 from torch_patterns import distributed
 from torch_patterns.bench import environment
+from torch_patterns.distributed import lenet as distributed_lenet
 from torch_patterns.distributed import sorting
-from torch_patterns.distributed.collectives import all_to_all, gather_rows
+from torch_patterns.distributed.collectives import all_to_all_pieces, gather_rows
 from torch_patterns.distributed.group import Call, all_gather_single
 from torch_patterns.distributed.selection import balanced_targets, co_ranks
-from torch_patterns.lenet import LeNet5
+from torch_patterns.lenet import LeNet5, Trainer
 
 FIELDS = "device devices link nccl torch cuda commit date work problem milliseconds one_gpu ratio note".split()
 REPEATS = 7
@@ -183,11 +184,11 @@ def sort_phases(bench: Bench, keys: torch.Tensor, log2: int) -> None:
     cuts = [[[0] * call.size], *cut(), lengths]
     send = [cuts[r + 1][0][call.rank] - cuts[r][0][call.rank] for r in range(call.size)]
     arrivals = sorting._arrivals(cuts, 0, call)
-    received = all_to_all(run, send, arrivals, call.group)
+    received = all_to_all_pieces(run, send, arrivals, call.group)
     bench.row("sort_keys: local sort", problem, bench.clock(lambda: tp.sort_keys(keys)))
     bench.row("sort_keys: cuts", problem, bench.clock(cut))
-    bench.row("sort_keys: exchange", problem, bench.clock(lambda: all_to_all(run, send, arrivals, call.group)))
-    bench.row("sort_keys: merges", problem, bench.clock(lambda: sorting._merged((received,), arrivals, False)))
+    bench.row("sort_keys: exchange", problem, bench.clock(lambda: all_to_all_pieces(run, send, arrivals, call.group)))
+    bench.row("sort_keys: merges", problem, bench.clock(lambda: sorting._merged((received,), False)))
 
 
 def check_sorted(keys: torch.Tensor, result: torch.Tensor) -> None:
@@ -349,7 +350,23 @@ def lenet(bench: Bench) -> None:
     bench.row("lenet5 epoch", f"{count} images, batch {batch} per GPU", seconds, one)
 
 
-WORKS = {f.__name__: f for f in (collectives, sort, scan, spmv, lenet, bfs, spmv_graph)}
+def lenet_fused(bench: Bench) -> None:
+    """The same by the fused trainer, a CUDA graph per epoch."""
+    batch, count = 1024 >> min(bench.shrink, 5), 61440 >> min(bench.shrink, 8)
+    images = torch.randint(0, 256, (count, 1, 32, 32), dtype=torch.uint8).to(bench.device)
+    labels = torch.randint(0, 10, (count,)).to(bench.device)
+    for distort in (False, True):
+        alone = Trainer(LeNet5().to(bench.device), images, labels, batch, distort=distort)
+        one = bench.alone(alone.epoch, 5)
+        together = distributed_lenet.Trainer(
+            LeNet5().to(bench.device), images, labels, batch * bench.size, distort=distort
+        )
+        how = "distorted" if distort else "as they are"
+        problem = f"{count} images {how}, batch {batch} per GPU"
+        bench.row("lenet5 epoch, fused", problem, bench.clock(together.epoch, 5), one)
+
+
+WORKS = {f.__name__: f for f in (collectives, sort, scan, spmv, lenet, bfs, lenet_fused, spmv_graph)}
 
 
 def main() -> None:

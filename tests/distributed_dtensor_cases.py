@@ -30,7 +30,6 @@ def calls(size: int) -> list[tuple]:
     a, b = (integers(n, k).sort(1).values for k in (5, 6))
     digits = torch.randint(0, 8, (n,))
     sparse = tp.coo(torch.randint(0, 5, (12,)), torch.randint(0, 9, (12,)), integers(12), (5, 9)).convert("csr")
-    structure = list(sparse[:2])
     weight = integers(4 * size, 8)
     none, total = ("none",), ("sum",)
     found = [
@@ -110,8 +109,6 @@ def calls(size: int) -> list[tuple]:
         ("absolute_error_backward", ((x, s0), (x, s0), (y, s0), *none), [s0]),
         ("spmm_csr", (*((t, rep) for t in sparse[:3]), (integers(9, n), s1), 9), [s1]),
         ("spmm_csr", (*((t, rep) for t in sparse[:3]), (integers(9, n), s1), 9, (integers(5, n), s1)), [s1]),
-        ("spmm_transposed", ("csr", structure, (sparse.values, rep), (integers(5, n), s1), 5, 9), [s1]),
-        ("sampled_product", ("csr", structure, (integers(5, n), s1), (integers(9, n), s1), 5, 9), [Partial("sum")]),
     ]
     near = [
         ("cross_entropy", ((x, s0), (digits, s0), *none), [s0]),

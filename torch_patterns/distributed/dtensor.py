@@ -282,16 +282,6 @@ def _spmm(args):
     yield [Shard(1)], {"x": Shard(1), **({} if args["y"] is None else {"y": Shard(1)})}
 
 
-@rule("spmm_transposed")
-def _spmm_transposed(args):
-    yield [Shard(1)], {"g": Shard(1)}
-
-
-@rule("sampled_product")
-def _sampled_product(args):
-    yield [Partial()], {"g": Shard(1), "x": Shard(1)}
-
-
 # ---- registration
 
 
@@ -338,7 +328,8 @@ def register() -> None:
         if namespace == "torch_patterns":
             packet = getattr(ops, name.partition(".")[0])
             op = getattr(packet, name.partition(".")[2] or "default")
-            if any(_is_tensor(a.type) for a in op._schema.arguments) and not op._schema.is_mutable:
+            arguments = op._schema.arguments  # DTensor of torch 2.11 finds the mesh in the first
+            if arguments and _is_tensor(arguments[0].type) and not op._schema.is_mutable:
                 _register(op, RULES.get(packet.__name__, lambda args: ()))
     # The size that it is told is that of the whole; DTensor puts that of the shard in its place.
     DTensor._op_dispatcher.sharding_propagator.op_to_shape_and_stride_idx[ops.conv2d_dgrad.default] = 2

@@ -8,6 +8,7 @@ missing.
 
 from __future__ import annotations
 
+import functools
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -186,9 +187,14 @@ def _read(work: dist.Work, headers: Tensor, name: str, group: dist.ProcessGroup)
                 if _given_up(group) or time.monotonic() > give_up:
                     raise RuntimeError(f"no header within {0.8 * _timeout(group):g} s")
                 look = time.monotonic() + LOOK_AROUND.total_seconds()
-    with torch.cuda.stream(torch.cuda.Stream(headers.device)):
+    with torch.cuda.stream(_side_stream(headers.device)):
         work.wait()
         return headers.tolist()
+
+
+@functools.lru_cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def finish(work: dist.Work, result: Tensor, name: str, group: dist.ProcessGroup) -> None:

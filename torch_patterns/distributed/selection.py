@@ -17,7 +17,7 @@ from torch import Tensor
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import gather_rows
 
-SAMPLES = 1 << 14  # that are sorted for each cut in a round: some launches' worth of work
+SAMPLES = 1 << 20  # that are sorted in a round, of all cuts
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}  # which torch can index
 
 
@@ -52,7 +52,7 @@ def co_ranks(
     low = torch.zeros(len(targets), len(runs), size, dtype=torch.int64, device=device)
     high = ends.expand_as(low).clone()
     target = torch.tensor(targets, device=device).view(-1, 1)
-    for samples in _rounds(max(map(max, lengths)), len(runs) * size):
+    for samples in _rounds(max(map(max, lengths)), len(runs) * size, len(targets)):
         steps = torch.arange(samples, device=device)
         places = low.unsqueeze(-1) + steps * (high - low).unsqueeze(-1) // samples
         mine = torch.stack([_take(run, places[:, k, rank]) for k, run in enumerate(runs)], 1)
@@ -65,9 +65,9 @@ def co_ranks(
     return torch.minimum(low, ends).cummax(0).values.tolist()
 
 
-def _rounds(width: int, runs: int) -> Iterator[int]:
+def _rounds(width: int, runs: int, targets: int) -> Iterator[int]:
     """How many samples of each run to take in each round. Of ``width`` undecided elements (runs + 2) strides remain."""
-    most = max(SAMPLES // runs, 4 * (runs + 2))
+    most = max(SAMPLES // (runs * targets), 4 * (runs + 2))
     while width > most:
         yield most
         width = (runs + 2) * (width // most + 2)

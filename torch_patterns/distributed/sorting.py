@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from torch_patterns.distributed.collectives import all_to_all, anchored
+from torch_patterns.distributed.collectives import all_to_all_pieces, anchored
 from torch_patterns.distributed.group import Call, Group
 from torch_patterns.distributed.selection import balanced_targets, co_ranks
 
@@ -54,8 +55,7 @@ def sort_keys(keys: Tensor, *, descending: bool = False, balanced: bool = True, 
         call.numbers()
         return run
     cuts = _cuts([run], [call.lengths()], call, descending, balanced)
-    received = _moved(run, cuts, 0, call)
-    return _merged((received,), _arrivals(cuts, 0, call), descending)[0]
+    return _merged((_moved(run, cuts, 0, call),), descending)[0]
 
 
 def sort_pairs(
@@ -114,10 +114,12 @@ def _sort_pairs(name: str, keys: Tensor, values: Tensor | None, descending: bool
     if call.size == 1:
         return run, values
     cuts = _cuts([run], [lengths], call, descending, balanced)
-    received = _moved(run, cuts, 0, call), _moved(values, cuts, 0, call)
-    if all(x.requires_grad for x in received):  # a gradient of one runs both exchanges back, on every rank
-        received = anchored(received[0], received[1]), anchored(received[1], received[0])
-    return _merged(received, _arrivals(cuts, 0, call), descending)
+    if run.requires_grad and values.requires_grad:  # a gradient of one runs both exchanges back, on every rank
+        arrivals = _arrivals(cuts, 0, call)
+        joined = [torch.cat(list(_moved(x, cuts, 0, call))) for x in (run, values)]
+        joined = [anchored(joined[0], joined[1]), anchored(joined[1], joined[0])]
+        return _merged([x.split(arrivals) for x in joined], descending)
+    return _merged((_moved(run, cuts, 0, call), _moved(values, cuts, 0, call)), descending)
 
 
 def merge(a: Tensor, b: Tensor, *, descending: bool = False, balanced: bool = True, group: Group = None) -> Tensor:
@@ -153,7 +155,8 @@ def merge(a: Tensor, b: Tensor, *, descending: bool = False, balanced: bool = Tr
         call.numbers()
         return tp.merge(a, b, descending=descending)
     cuts = _cuts([a.contiguous(), b.contiguous()], [call.lengths(0), call.lengths(1)], call, descending, balanced)
-    return tp.merge(_moved(a, cuts, 0, call), _moved(b, cuts, 1, call), descending=descending)
+    parts = (torch.cat(list(_moved(x, cuts, run, call))) for run, x in enumerate((a, b)))
+    return tp.merge(*parts, descending=descending)
 
 
 def _check_vector(name: str, **tensors: Tensor) -> None:
@@ -170,10 +173,10 @@ def _cuts(runs: list[Tensor], lengths: list[list[int]], call: Call, descending: 
     return [[[0] * call.size for _ in runs], *inner, lengths]
 
 
-def _moved(x: Tensor, cuts, run: int, call: Call) -> Tensor:
-    """All parts of a run for this rank, in the order of the ranks that they come from."""
+def _moved(x: Tensor, cuts, run: int, call: Call) -> Sequence[Tensor]:
+    """The parts of a run for this rank, one from each rank."""
     send = [cuts[r + 1][run][call.rank] - cuts[r][run][call.rank] for r in range(call.size)]
-    return all_to_all(x, send, _arrivals(cuts, run, call), call.group)
+    return all_to_all_pieces(x, send, _arrivals(cuts, run, call), call.group)
 
 
 def _arrivals(cuts, run: int, call: Call) -> list[int]:
@@ -182,14 +185,18 @@ def _arrivals(cuts, run: int, call: Call) -> list[int]:
     return [e - b for b, e in zip(begin, end, strict=True)]
 
 
-def _merged(received: tuple[Tensor, ...], arrivals: list[int], descending: bool) -> tuple[Tensor, ...]:
-    """Sorted runs laid end to end, merged: neighbours first, so that equal keys keep the order of the ranks."""
-    arrivals = [n for n in arrivals if n]
-    if len(arrivals) > MERGED:
-        if len(received) == 1:
-            return (tp.sort_keys(received[0], 0, descending=descending),)
-        return tp.sort_pairs(*received, 0, descending=descending)
-    runs = list(zip(*(x.split(arrivals) for x in received), strict=True)) if arrivals else [received]
+def _merged(received: Sequence[Sequence[Tensor]], descending: bool) -> tuple[Tensor, ...]:
+    """Sorted runs merged: neighbours first, so that equal keys keep the order of the ranks.
+
+    ``received``: the runs of keys, and those of values, if there are any.
+    """
+    runs = list(zip(*received, strict=True))
+    runs = [run for run in runs if len(run[0])] or runs[:1]
+    if len(runs) > MERGED:
+        whole = [torch.cat(pieces) for pieces in zip(*runs, strict=True)]
+        if len(whole) == 1:
+            return (tp.sort_keys(whole[0], 0, descending=descending),)
+        return tp.sort_pairs(*whole, 0, descending=descending)
     while len(runs) > 1:
         pairs = zip(runs[::2], runs[1::2], strict=False)
         joined = [_merge_two(*pair, descending) for pair in pairs]
