@@ -52,6 +52,23 @@ TP_HD A activate_backward(A grad, A y) {
   return grad;
 }
 
+// The same for a function that is known at run time, where a branch per call costs less than a kernel per function.
+template <class A>
+TP_HD A activate(Activation f, A x) {
+  if (f == Activation::bipolar_sigmoid || f == Activation::tanh) {
+    return detail::tanh(f == Activation::tanh ? x : x / 2);
+  }
+  if (f == Activation::relu) return activate<Activation::relu>(x);
+  return f == Activation::sign ? activate<Activation::sign>(x) : x;
+}
+template <class A>
+TP_HD A activate_backward(Activation f, A grad, A y) {
+  if (f == Activation::bipolar_sigmoid) return activate_backward<Activation::bipolar_sigmoid>(grad, y);
+  if (f == Activation::tanh) return activate_backward<Activation::tanh>(grad, y);
+  if (f == Activation::relu) return activate_backward<Activation::relu>(grad, y);
+  return f == Activation::sign ? A(0) : grad;
+}
+
 template <Activation f>
 using ActivationConstant = std::integral_constant<Activation, f>;
 

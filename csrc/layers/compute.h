@@ -75,30 +75,34 @@ void rbf(const Args& a, const Run& run) {
   run({classes, features, n}, Pull<T>{pull, 1, classes, centres, x, as<T>(a.out_y), classes, n, features, by_sigma});
 }
 
-template <class T, class Run>
-void compute_as(const Args& args, const Run& run) {
-  switch (args.step) {
-    case Step::activation:
-    case Step::activation_backward:
-      return activation<T>(args, run);
-    case Step::cross_entropy:
-    case Step::cross_entropy_backward:
-      return cross_entropy<T>(args, run);
-    case Step::squared_error:
-    case Step::squared_error_backward:
-      return error<true, T>(args, run);
-    case Step::absolute_error:
-    case Step::absolute_error_backward:
-      return error<false, T>(args, run);
-    case Step::rbf:
-    case Step::rbf_backward:
-      return rbf<T>(args, run);
-  }
+// ---- the steps of each ladder
+
+template <class Run>
+void compute_activations(const Args& args, const Run& run) {
+  dispatch(FloatTypes{}, args.dtype, "activation",
+           [&](auto type) { activation<typename decltype(type)::type>(args, run); });
 }
 
 template <class Run>
-void compute(const Args& args, const Run& run) {
-  dispatch(FloatTypes{}, args.dtype, "layer", [&](auto type) { compute_as<typename decltype(type)::type>(args, run); });
+void compute_losses(const Args& args, const Run& run) {
+  dispatch(FloatTypes{}, args.dtype, "loss", [&](auto type) {
+    using T = typename decltype(type)::type;
+    switch (args.step) {
+      case Step::cross_entropy:
+      case Step::cross_entropy_backward:
+        return cross_entropy<T>(args, run);
+      case Step::squared_error:
+      case Step::squared_error_backward:
+        return error<true, T>(args, run);
+      default:
+        return error<false, T>(args, run);
+    }
+  });
+}
+
+template <class Run>
+void compute_gaussians(const Args& args, const Run& run) {
+  dispatch(FloatTypes{}, args.dtype, "rbf", [&](auto type) { rbf<typename decltype(type)::type>(args, run); });
 }
 
 }  // namespace tp::layers

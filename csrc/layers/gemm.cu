@@ -4,6 +4,7 @@
 // there the bias takes part in the product: [A | 1 0 ...] [B ; bias ; 0 ...] with the inner dimension padded to a
 // multiple of 8, which tensor cores want.
 #include "block/per_output.h"
+#include "layers/bias.h"
 #include "layers/linear.h"
 
 namespace tp::linear {
@@ -59,6 +60,7 @@ template <class T>
 void with_bias(const Gemm& p, const T* bias, Context& context) {
   if constexpr (std::is_same<acc_t<T>, T>::value) {
     context.gemm(p);
+    if (!context.device.cuda) return add_bias(p, bias, context);
     run_anywhere(context, {p.rows, p.cols}, AddBias<T>{bias, static_cast<T*>(p.c), p.rows, p.cols});
   } else {
     Gemm wide = p;

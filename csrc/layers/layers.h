@@ -2,8 +2,9 @@
 //
 // Each is a computation per output (block/per_output.h): an activation per element; a squared or absolute error (§16.1)
 // per element, a softmax cross-entropy per sample, and their sum or mean as a tree whose shape depends on nothing but
-// the number of losses; a Gaussian (§16.2, "the output layer uses Gaussian filters") per sample and class. The fully
-// connected layer, a matrix product, is in linear.h.
+// the number of losses; a Gaussian (§16.2, "the output layer uses Gaussian filters") per sample and class. They share
+// Args and differ in what makes them fast, so each kind has a ladder of its own. The fully connected layer, a matrix
+// product, is in linear.h.
 #pragma once
 #include "block/activation.h"
 #include "core/ladder.h"
@@ -41,10 +42,23 @@ struct Args {
   void *out, *out_y;
 };
 
-#define TP_RUNGS "layers/rungs.def"
+// Each ladder takes the steps of its kind; choose() gives the rung that "auto" means.
+namespace activations {
+#define TP_RUNGS "layers/rungs_activation.def"
 #include "core/ladder.inc"
-
-// The rung that "auto" means.
 const char* choose(const Args&, const Device&);
+}  // namespace activations
+
+namespace losses {
+#define TP_RUNGS "layers/rungs_loss.def"
+#include "core/ladder.inc"
+const char* choose(const Args&, const Device&);
+}  // namespace losses
+
+namespace gaussians {
+#define TP_RUNGS "layers/rungs_rbf.def"
+#include "core/ladder.inc"
+const char* choose(const Args&, const Device&);
+}  // namespace gaussians
 
 }  // namespace tp::layers

@@ -4,7 +4,13 @@
 
 namespace tp {
 
-void layers::sequential(const Args& args, Context& context) { compute(args, Sequential{context}); }
+void layers::activations::sequential(const Args& args, Context& context) {
+  compute_activations(args, Sequential{context});
+}
+
+void layers::losses::sequential(const Args& args, Context& context) { compute_losses(args, Sequential{context}); }
+
+void layers::gaussians::sequential(const Args& args, Context& context) { compute_gaussians(args, Sequential{context}); }
 
 void linear::sequential(const Args& args, Context& context) { compute(args, Sequential{context}); }
 

@@ -1,10 +1,20 @@
-// A thread an output: an element, a sample's loss, or a perceptron, whose inner product stays a loop.
+// One thread per output: an element, a sample's loss, or a perceptron, whose inner product stays a loop.
 #include "layers/compute.h"
 #include "layers/perceptron.h"
 
 namespace tp {
 
-void layers::thread_per_output(const Args& args, Context& context) { compute(args, ThreadPerOutput{context}); }
+void layers::activations::thread_per_output(const Args& args, Context& context) {
+  compute_activations(args, ThreadPerOutput{context});
+}
+
+void layers::losses::thread_per_output(const Args& args, Context& context) {
+  compute_losses(args, ThreadPerOutput{context});
+}
+
+void layers::gaussians::thread_per_output(const Args& args, Context& context) {
+  compute_gaussians(args, ThreadPerOutput{context});
+}
 
 void linear::thread_per_output(const Args& args, Context& context) { compute(args, ThreadPerOutput{context}); }
 

@@ -42,6 +42,16 @@ inline Outputs gathered(const Args& a) {
   return outputs(a.in, 4 * ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride));
 }
 
+// The gradient of the subsampling layer's biases, from the gradients at the arguments of the activation.
+template <class T, class Run>
+void sum_bias_gradient(const Args& a, const acc_t<T>* grad, const Run& run) {
+  using Acc = acc_t<T>;
+  if (a.out.inner > 1) return sum_middle(run, grad, 1, a.out.size() / a.maps, a.maps, as<T>(a.grad_bias));
+  Acc* sums = run.context.template workspace<Acc>(a.out.outer);
+  sum_middle(run, grad, a.out.outer, a.out.h * a.out.w, 1, sums);
+  sum_middle(run, static_cast<const Acc*>(sums), 1, a.out.outer / a.maps, a.maps, as<T>(a.grad_bias));
+}
+
 template <class T, class Run, class Axis>
 void average_backward(const Args& a, const Run& run, const Axis& h, const Axis& w) {
   const auto spread = [&](const auto* grad) {
@@ -57,10 +67,7 @@ void average_backward(const Args& a, const Run& run, const Axis& h, const Axis& 
   with_activation(a.activation,
                   [&](auto f) { run({1, n}, ActivateBackward<f.value, T, Acc>{as<T>(a.grad), as<T>(a.y), grad, n}); });
   spread(static_cast<const Acc*>(grad));
-  if (a.out.inner > 1) return sum_middle(run, grad, 1, n / a.maps, a.maps, as<T>(a.grad_bias));
-  Acc* sums = run.context.template workspace<Acc>(a.out.outer);
-  sum_middle(run, grad, a.out.outer, a.out.h * a.out.w, 1, sums);
-  sum_middle(run, sums, 1, a.out.outer / a.maps, a.maps, as<T>(a.grad_bias));
+  sum_bias_gradient<T>(a, static_cast<const Acc*>(grad), run);
 }
 
 template <class T, class Run, class Axis>

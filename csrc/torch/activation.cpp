@@ -25,7 +25,7 @@ Activation activation_of(const char* pattern, Str name) {
 
 namespace {
 
-Pattern pattern("activation", layers::ladder);
+Pattern pattern("activation", layers::activations::ladder);
 
 constexpr const char* schemas[] = {nullptr, "bipolar_sigmoid(Tensor x, str algorithm=\"auto\") -> Tensor",
                                    "tanh(Tensor x, str algorithm=\"auto\") -> Tensor",
@@ -67,14 +67,14 @@ Tensor Apply<which>::kernel() const {
   Tensor out = at::empty(in.sizes(), in.options());
   layers::Args args = args_of(layers::Step::activation, which, op_name, in, out);
   args.x = in.const_data_ptr();
-  run(layers::ladder, layers::choose, op_name, algorithm, in, args);
+  run(layers::activations::ladder, layers::activations::choose, op_name, algorithm, in, args);
   return out;
 }
 
 template <Activation which>
 Tensor Apply<which>::meta() const {
   check_float(op_name, "x", x);
-  check_algorithm(layers::ladder, op_name, algorithm);
+  check_algorithm(layers::activations::ladder, op_name, algorithm);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 
@@ -99,14 +99,14 @@ Tensor ActivationBackward::kernel() const {
   layers::Args args = args_of(layers::Step::activation_backward, f, backward_name, g, out);
   args.grad = g.const_data_ptr();
   args.y = value.const_data_ptr();
-  run(layers::ladder, layers::choose, backward_name, algorithm, g, args);
+  run(layers::activations::ladder, layers::activations::choose, backward_name, algorithm, g, args);
   return out;
 }
 
 Tensor ActivationBackward::meta() const {
   check_pair(grad, y);
   activation_of(backward_name, activation);
-  check_algorithm(layers::ladder, backward_name, algorithm);
+  check_algorithm(layers::activations::ladder, backward_name, algorithm);
   return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 

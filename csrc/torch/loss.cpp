@@ -19,7 +19,7 @@ namespace {
 using layers::Reduction;
 using layers::Step;
 
-Pattern pattern("loss", layers::ladder);
+Pattern pattern("loss", layers::losses::ladder);
 
 #define TP_REST ", str reduction=\"mean\", str algorithm=\"auto\") -> Tensor"
 
@@ -197,7 +197,7 @@ Tensor Apply<Loss>::kernel() const {
   layers::Args args = common_args<Loss>(Loss::op_name, in, other, how);
   args.step = Loss::step;
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, Loss::op_name, algorithm, in, args);
+  run(layers::losses::ladder, layers::losses::choose, Loss::op_name, algorithm, in, args);
   return out;
 }
 
@@ -210,21 +210,21 @@ Tensor ApplyBackward<Loss>::kernel() const {
   args.step = Loss::backward_step;
   args.grad = g.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, Loss::backward_name, algorithm, in, args);
+  run(layers::losses::ladder, layers::losses::choose, Loss::backward_name, algorithm, in, args);
   return out;
 }
 
 template <class Loss>
 Tensor Apply<Loss>::meta() const {
   const Reduction how = check_forward(*this);
-  check_algorithm(layers::ladder, Loss::op_name, algorithm);
+  check_algorithm(layers::losses::ladder, Loss::op_name, algorithm);
   return at::empty_symint(loss_shape<Loss>(x, how), x.options());
 }
 
 template <class Loss>
 Tensor ApplyBackward<Loss>::meta() const {
   check_backward(*this);
-  check_algorithm(layers::ladder, Loss::backward_name, algorithm);
+  check_algorithm(layers::losses::ladder, Loss::backward_name, algorithm);
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 

@@ -15,6 +15,8 @@
 namespace tp {
 namespace {
 
+Pattern pattern("rbf", layers::gaussians::ladder);
+
 struct Rbf {
   static constexpr auto schema = "rbf(Tensor x, Tensor centres, float sigma, str algorithm=\"auto\") -> Tensor";
   Tensor x, centres;
@@ -79,7 +81,7 @@ Tensor Rbf::kernel() const {
   Tensor out = at::empty({x.size(0), centres.size(0)}, x.options());
   layers::Args args = rbf_args(layers::Step::rbf, points, middles, sigma);
   args.out = out.mutable_data_ptr();
-  run(layers::ladder, layers::choose, "rbf", algorithm, points, args);
+  run(layers::gaussians::ladder, layers::gaussians::choose, "rbf", algorithm, points, args);
   return out;
 }
 
@@ -91,19 +93,19 @@ std::tuple<Tensor, Tensor> RbfBackward::kernel() const {
   args.grad = g.const_data_ptr();
   args.out = grad_x.mutable_data_ptr();
   args.out_y = grad_centres.mutable_data_ptr();
-  run(layers::ladder, layers::choose, "rbf_backward", algorithm, points, args);
+  run(layers::gaussians::ladder, layers::gaussians::choose, "rbf_backward", algorithm, points, args);
   return {grad_x, grad_centres};
 }
 
 Tensor Rbf::meta() const {
   check_rbf("rbf", x, centres, sigma);
-  check_algorithm(layers::ladder, "rbf", algorithm);
+  check_algorithm(layers::gaussians::ladder, "rbf", algorithm);
   return at::empty_symint({x.sym_size(0), centres.sym_size(0)}, x.options());
 }
 
 std::tuple<Tensor, Tensor> RbfBackward::meta() const {
   check_backward(*this);
-  check_algorithm(layers::ladder, "rbf_backward", algorithm);
+  check_algorithm(layers::gaussians::ladder, "rbf_backward", algorithm);
   return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(centres.sym_sizes(), x.options())};
 }
 

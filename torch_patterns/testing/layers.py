@@ -163,7 +163,6 @@ def rbf_bound(u, x, centres, sigma):
 
 RBF = Spec(
     "rbf",
-    pattern="activation",
     reference=rbf_reference,
     bound=rbf_bound,
     exact=False,
@@ -200,7 +199,7 @@ def rbf_backward_bound(u, grad, x, centres, sigma):
 
 RBF_BACKWARD = Spec(
     "rbf_backward",
-    pattern="activation",
+    pattern="rbf",
     reference=rbf_backward_reference,
     bound=rbf_backward_bound,
     exact=False,

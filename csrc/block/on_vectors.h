@@ -1,0 +1,37 @@
+// Host loops on the widest vectors that the processor has, chosen at run time: one binary serves them all.
+#pragma once
+
+namespace tp {
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define TP_INDEPENDENT _Pragma("GCC ivdep")  // the arrays of the loop below do not overlap
+
+namespace detail {
+template <class Loops>
+__attribute__((target("avx2,fma,f16c"), flatten)) void on_avx2(Loops loops) {
+  loops();
+}
+template <class Loops>
+__attribute__((noinline, flatten)) void on_any(Loops loops) {
+  loops();
+}
+}  // namespace detail
+
+// Runs loops(), compiled with everything that it calls for AVX2 and FMA where the processor has them, else for any
+// processor. It captures by value. A product and a sum may be rounded once, as FMA does.
+template <class Loops>
+void on_vectors(Loops loops) {
+  static const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  has_avx2 ? detail::on_avx2(loops) : detail::on_any(loops);
+}
+#else
+#define TP_INDEPENDENT
+
+template <class Loops>
+void on_vectors(Loops loops) {
+  loops();
+}
+#endif
+
+}  // namespace tp

@@ -1,0 +1,165 @@
+// The gradients of pooling: a thread takes a patch of input pixels, which share most of their windows, or a vector of
+// channels of one pixel, and gathers from the windows that cover them.
+#pragma once
+#include "pooling/tiles.cuh"
+
+namespace tp::pooling {
+
+// Where the gradient comes from. Subsampling: back through the activation, whose value is y; else y is null.
+template <class T>
+struct Incoming {
+  const T *grad, *y;
+  Activation activation;
+
+  template <int width, class I>
+  TP_DEVICE void load(I o, acc_t<T> (&g)[width]) const {
+    using A = acc_t<T>;
+    const auto from = load_vector<T, width>(grad + o);
+#pragma unroll
+    for (int v = 0; v < width; ++v) g[v] = A(from.v[v]);
+    if (!y) return;
+    const auto value = load_vector<T, width>(y + o);
+#pragma unroll
+    for (int v = 0; v < width; ++v) g[v] = activate_backward(activation, g[v], A(value.v[v]));
+  }
+};
+
+// A thread's pixels: `height` rows of `width` neighbours of one map, or (across) `width` channels of one pixel. Windows
+// of constant kernel overlap so much that two rows of pixels need few more of them than one.
+template <bool across, class H>
+constexpr int patch_height = !across && H::constant_kernel > 0 ? 2 : 1;
+
+// Whether a thread loads all windows first (for_windows): where no window is loaded in vain, or loads are small.
+template <bool across, class H>
+constexpr bool load_ahead = H::constant_kernel > 0 && (!across || H::never_overlaps);
+
+// Stores a thread's sums. Rows of a map lie on multiples of `unit` elements, which is 4, 2 or 1.
+template <bool across, int width, int height, class T, class I, class H, class W>
+TP_DEVICE void store_patch(const Grid<I, H, W>& g, T* grad_x, I n, I h, I w, I c, int unit,
+                           const acc_t<T> (&sum)[height][width]) {
+#pragma unroll
+  for (int r = 0; r < height; ++r) {
+    if (h + r >= g.h.size) return;
+    T* to = grad_x + g.in_place(n, h + r, w, c);
+    block::Vector<T, width> result;
+#pragma unroll
+    for (int v = 0; v < width; ++v) result.v[v] = T(sum[r][v]);
+    if constexpr (across || width == 1) {
+      store_vector<T, width>(to, result);
+    } else if (unit == 4) {
+      store_vector<T, width>(to, result);
+    } else {
+#pragma unroll
+      for (int v = 0; v < width; v += 2) {
+        if (unit == 2 && w + v < g.w.size) store_vector<T, 2>(to + v, {{result.v[v], result.v[v + 1]}});
+        if (unit == 1 && w + v < g.w.size) to[v] = result.v[v];
+        if (unit == 1 && w + v + 1 < g.w.size) to[v + 1] = result.v[v + 1];
+      }
+    }
+  }
+}
+
+template <class T, int width>
+struct Taken {
+  static constexpr int pair = width < 2 ? width : 2;
+  block::Vector<int64_t, pair> index[width / pair];
+  block::Vector<T, width> grad;
+};
+
+template <bool across, int width, class T, class I, class H, class W>
+__global__ void __launch_bounds__(vectorized_threads)
+    maximum_backward_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* grad, const int64_t* indices,
+                            T* grad_x, int unit) {
+  using A = acc_t<T>;
+  constexpr int height = patch_height<across, H>, channels = across ? width : 1;
+  const auto at = pixels.mine();
+  if (!at.exists) return;
+  const I c = at.inner * channels, h = at.row * height, w = across ? at.column : at.column * width;
+  const int64_t pixel = int64_t(h) * g.w.size + w;
+  A sum[height][width] = {};
+  const auto load = [&](I o) {
+    using Held = Taken<T, channels>;
+    Held held;
+    held.grad = load_vector<T, channels>(grad + o);
+#pragma unroll
+    for (int v = 0; v < channels; v += Held::pair) {
+      held.index[v / Held::pair] = load_vector<int64_t, Held::pair>(indices + o + v);
+    }
+    return held;
+  };
+  for_windows<load_ahead<across, H>, height, across ? 1 : width>(
+      g, at.n, h, w, c, load, [&](I oh, I ow, const Taken<T, channels>& held) {
+        if constexpr (across) {
+#pragma unroll
+          for (int v = 0; v < width; ++v) {
+            sum[0][v] += held.index[v / 2].v[v % 2] == pixel ? A(held.grad.v[v]) : A(0);
+          }
+        } else {
+          // The index counts if it is of a pixel of this window. Distances from the patch's first pixel: of the pixel
+          // that was taken, and of the window's first row and column. What is far away is nobody's.
+          constexpr I far = std::numeric_limits<I>::min() / 2;
+          const int64_t distance = held.index[0].v[0] - pixel;
+          const I taken = distance == int64_t(I(distance)) && distance > far ? I(distance) : far;
+          const I top = begin_of(g.h, oh) - h, left = begin_of(g.w, ow) - w;
+          using Unsigned = std::make_unsigned_t<I>;
+#pragma unroll
+          for (int r = 0; r < height; ++r) {
+            const I v_taken = taken - I(r) * g.w.size;
+            const bool covers = Unsigned(v_taken - left) < Unsigned(g.w.reach) &&
+                                (height == 1 || Unsigned(I(r) - top) < Unsigned(g.h.reach));
+#pragma unroll
+            for (int v = 0; v < width; ++v) {
+              if (covers && v_taken == v) sum[r][v] += A(held.grad.v[0]);
+            }
+          }
+        }
+      });
+  store_patch<across, width>(g, grad_x, at.n, h, w, c, unit, sum);
+}
+
+template <class A, int channels>
+struct Gradients {
+  A v[channels];
+};
+
+// `full_share` is 1 / (what a window counts that lies inside).
+template <bool across, int width, class T, class I, class H, class W>
+__global__ void __launch_bounds__(vectorized_threads)
+    average_backward_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const Incoming<T> grad, acc_t<T> full_share,
+                            T* grad_x, int unit) {
+  using A = acc_t<T>;
+  constexpr int height = patch_height<across, H>, channels = across ? width : 1;
+  const auto at = pixels.mine();
+  if (!at.exists) return;
+  const I c = at.inner * channels, h = at.row * height, w = across ? at.column : at.column * width;
+  A sum[height][width] = {};
+  const auto load = [&](I o) {
+    Gradients<A, channels> held;
+    grad.load(o, held.v);
+    return held;
+  };
+  for_windows<load_ahead<across, H>, height, across ? 1 : width>(
+      g, at.n, h, w, c, load, [&](I oh, I ow, const Gradients<A, channels>& held) {
+        const I count_h = counted_by(g.h, oh, g.count_include_pad), count_w = counted_by(g.w, ow, g.count_include_pad);
+        const bool full = count_h == g.h.kernel && count_w == g.w.kernel;
+        const A share = full ? full_share : A(1) / (A(count_h) * A(count_w));
+        if constexpr (across) {
+#pragma unroll
+          for (int v = 0; v < width; ++v) sum[0][v] += held.v[v] * share;
+        } else {
+          const I top = begin_of(g.h, oh) - h, left = begin_of(g.w, ow) - w;
+          const A each = held.v[0] * share;
+#pragma unroll
+          for (int r = 0; r < height; ++r) {
+            const bool covers_row = height == 1 || (r >= top && r < top + g.h.reach);
+#pragma unroll
+            for (int v = 0; v < width; ++v) {
+              if (covers_row && v >= left && v < left + g.w.reach) sum[r][v] += each;
+            }
+          }
+        }
+      });
+  store_patch<across, width>(g, grad_x, at.n, h, w, c, unit, sum);
+}
+
+}  // namespace tp::pooling

@@ -1,0 +1,185 @@
+// Pooling: a thread computes an output pixel or two below each other or, channels last, a vector of channels of one.
+#pragma once
+#include "pooling/tiles.cuh"
+
+namespace tp::pooling {
+
+// `a` is greater than `b` or the first NaN; of equal values the earlier stays.
+template <class A>
+TP_DEVICE bool replaces(A a, A b) {
+  return !(a <= b) & (b == b);
+}
+
+// The greatest values so far of some channels, and their pixels.
+template <int width, class A, class I>
+struct Greatest {
+  A value[width];
+  I pixel[width];
+
+  // `first` is where the greatest stands if there is nothing but -inf.
+  TP_DEVICE void clear(I first) {
+#pragma unroll
+    for (int v = 0; v < width; ++v) value[v] = detail::lowest<A>(), pixel[v] = first;
+  }
+  template <class T>
+  TP_DEVICE void take(I at, const block::Vector<T, width>& tap, bool exists) {
+#pragma unroll
+    for (int v = 0; v < width; ++v) {
+      const bool greater = exists & replaces(A(tap.v[v]), value[v]);
+      value[v] = greater ? A(tap.v[v]) : value[v];
+      pixel[v] = greater ? at : pixel[v];
+    }
+  }
+  TP_DEVICE void take(const Greatest& later, bool exists) {
+#pragma unroll
+    for (int v = 0; v < width; ++v) {
+      const bool greater = exists & replaces(later.value[v], value[v]);
+      value[v] = greater ? later.value[v] : value[v];
+      pixel[v] = greater ? later.pixel[v] : pixel[v];
+    }
+  }
+  template <class T>
+  TP_DEVICE void store(T* y, int64_t* indices) const {
+    constexpr int pair = width < 2 ? width : 2;
+    block::Vector<T, width> result;
+#pragma unroll
+    for (int v = 0; v < width; ++v) result.v[v] = T(value[v]);
+    store_vector<T, width>(y, result);
+#pragma unroll
+    for (int v = 0; v < width; v += pair) {
+      block::Vector<int64_t, pair> places;
+#pragma unroll
+      for (int k = 0; k < pair; ++k) places.v[k] = pixel[v + k];
+      store_vector<int64_t, pair>(indices + v, places);
+    }
+  }
+};
+
+// A thread computes so many outputs below each other: windows of constant kernel that overlap share taps, and the
+// maxima of their rows.
+template <int width, class H>
+constexpr int outputs_below = width == 1 && H::constant_kernel > 0 ? 2 : 1;
+
+template <int width, class T, class I, class H, class W>
+__global__ void __launch_bounds__(vectorized_threads)
+    maximum_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, int64_t* indices) {
+  constexpr int height = outputs_below<width, H>;
+  const auto at = pixels.mine();
+  if (!at.exists) return;
+  const I c = at.inner * width, oh = at.row * height, h0 = begin_of(g.h, oh), w0 = begin_of(g.w, at.column);
+  const T* map = x + g.in_place(at.n, 0, 0, c);
+  const I first_column = first_tap(g.w, w0);
+  using Found = Greatest<width, acc_t<T>, I>;
+  if constexpr (H::constant_kernel > 0) {
+    const Taps<height, width, T, I, H, W> taps(g, map, h0, w0);
+    Found of_row[taps.rows];
+#pragma unroll
+    for (int i = 0; i < taps.rows; ++i) {
+      of_row[i].clear(taps.row[i] + first_column);
+#pragma unroll
+      for (int j = 0; j < taps.columns; ++j) {
+        of_row[i].take(taps.row[i] + taps.column[j], taps.values[i][j], taps.column_exists[j]);
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < height; ++p) {
+      if (oh + p >= g.h.outputs) return;
+      Found found;
+      found.clear(first_tap(g.h, begin_of(g.h, oh + p)) * g.w.size + first_column);
+#pragma unroll
+      for (int i = 0; i < H::constant_kernel; ++i) {
+        found.take(of_row[p * H::stride + i], taps.row_exists[p * H::stride + i]);
+      }
+      const I o = g.out_place(at.n, oh + p, at.column, c);
+      found.store(y + o, indices + o);
+    }
+  } else {
+    Found found;
+    found.clear(first_tap(g.h, h0) * g.w.size + first_column);
+    for_taps<width>(g, map, h0, w0, [&](I pixel, const block::Vector<T, width>& tap) { found.take(pixel, tap, true); });
+    const I o = g.out_place(at.n, oh, at.column, c);
+    found.store(y + o, indices + o);
+  }
+}
+
+// The subsampling layer's bias and activation; average pooling has neither.
+template <class T, class I>
+struct Neuron {
+  const T* bias;
+  Activation activation;
+  int64_t maps, first;  // outer map 0 of the launch is map `first`
+  Divisor<I> by_maps;
+
+  TP_DEVICE acc_t<T> bias_of(I n) const {
+    const int64_t map = first + by_maps.take(n);
+    return acc_t<T>(bias[map < maps ? map : map - maps]);
+  }
+};
+
+template <int width, class T, class I, class H, class W>
+TP_DEVICE void store_mean(const Grid<I, H, W>& g, const Neuron<T, I>& neuron, I n, I oh, I ow, I c,
+                          const acc_t<T> (&sum)[width], T* y) {
+  using A = acc_t<T>;
+  const A count = A(counted_by(g.h, oh, g.count_include_pad)) * A(counted_by(g.w, ow, g.count_include_pad));
+  block::Vector<T, width> result;
+#pragma unroll
+  for (int v = 0; v < width; ++v) {
+    A mean = sum[v] / count;
+    if (neuron.bias) mean += g.inner == 1 ? neuron.bias_of(n) : A(neuron.bias[c + v]);
+    result.v[v] = T(activate(neuron.activation, mean));
+  }
+  store_vector<T, width>(y + g.out_place(n, oh, ow, c), result);
+}
+
+template <int width, class T, class I, class H, class W>
+__global__ void __launch_bounds__(vectorized_threads)
+    average_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const Neuron<T, I> neuron) {
+  using A = acc_t<T>;
+  constexpr int height = outputs_below<width, H>;
+  const auto at = pixels.mine();
+  if (!at.exists) return;
+  const I c = at.inner * width, oh = at.row * height, h0 = begin_of(g.h, oh), w0 = begin_of(g.w, at.column);
+  const T* map = x + g.in_place(at.n, 0, 0, c);
+  if constexpr (H::constant_kernel > 0) {
+    const Taps<height, width, T, I, H, W> taps(g, map, h0, w0);
+#pragma unroll
+    for (int p = 0; p < height; ++p) {
+      if (oh + p >= g.h.outputs) return;
+      A sum[width] = {};
+#pragma unroll
+      for (int k = 0; k < H::constant_kernel * W::constant_kernel; ++k) {
+        const int i = p * H::stride + k / W::constant_kernel, j = k % W::constant_kernel;
+        const bool exists = taps.row_exists[i] && taps.column_exists[j];
+#pragma unroll
+        for (int v = 0; v < width; ++v) sum[v] += exists ? A(taps.values[i][j].v[v]) : A(0);
+      }
+      store_mean(g, neuron, at.n, oh + p, at.column, c, sum, y);
+    }
+  } else {
+    A sum[width] = {};
+    for_taps<width>(g, map, h0, w0, [&](I, const block::Vector<T, width>& tap) {
+#pragma unroll
+      for (int v = 0; v < width; ++v) sum[v] += A(tap.v[v]);
+    });
+    store_mean(g, neuron, at.n, oh, at.column, c, sum, y);
+  }
+}
+
+// y = x at the window's index; 0 where the index lies outside its window.
+template <class T, class I, class H, class W>
+__global__ void __launch_bounds__(vectorized_threads)
+    tangent_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const int64_t* indices) {
+  const auto at = pixels.mine();
+  if (!at.exists) return;
+  const I o = g.out_place(at.n, at.row, at.column, at.inner);
+  const int64_t taken = indices[o];
+  T value(0);
+  if (taken >= 0 && taken < int64_t(g.h.size) * g.w.size) {
+    const I ih = I(taken) / g.w.size, iw = I(taken) - ih * g.w.size;
+    const I dh = ih - begin_of(g.h, at.row), dw = iw - begin_of(g.w, at.column);
+    if (dh >= 0 && dh < g.h.reach && dw >= 0 && dw < g.w.reach) value = x[g.in_place(at.n, ih, iw, at.inner)];
+  }
+  y[o] = value;
+}
+
+}  // namespace tp::pooling

@@ -1,0 +1,232 @@
+// What the kernels of the vectorized rung share: cheap divisions, windows with as much as possible known to the
+// compiler, and how a thread finds its pixels.
+//
+// Offsets inside a launch are of type I. With int32_t, which is several times as fast, a launch takes as many maps as
+// keep all offsets below 2^31, and a batch that is larger is split over several launches. int64_t serves maps which are
+// larger than that by themselves.
+#pragma once
+#include "block/load_store.cuh"
+#include "block/per_output.h"
+#include "pooling/pooling.h"
+
+namespace tp::pooling {
+
+constexpr int vectorized_threads = 256;
+
+// n / d for 0 <= n < 2^31, by a product (Granlund and Montgomery): the upper half of n m, plus n, shifted.
+template <class I>
+struct Divisor {
+  uint32_t d, multiplier;
+  int shift = 0;
+
+  Divisor(int64_t divisor) : d(uint32_t(divisor)) {
+    while ((int64_t(1) << shift) < divisor) ++shift;
+    multiplier = uint32_t(((uint64_t(1) << 32) * ((uint64_t(1) << shift) - d)) / d + 1);
+  }
+  TP_DEVICE I quotient(I n) const { return I((__umulhi(uint32_t(n), multiplier) + uint32_t(n)) >> shift); }
+  TP_DEVICE I take(I& n) const {  // replaces n by n / d and returns the remainder
+    const I q = quotient(n), r = n - q * I(d);
+    n = q;
+    return r;
+  }
+};
+
+template <>
+struct Divisor<int64_t> {
+  int64_t d;
+  Divisor(int64_t divisor) : d(divisor) {}
+  TP_DEVICE int64_t quotient(int64_t n) const { return floor_div(n, d); }
+  TP_DEVICE int64_t take(int64_t& n) const {
+    const int64_t q = quotient(n), r = n - q * d;
+    n = q;
+    return r;
+  }
+};
+
+// Windows along one dimension; `Windows` below are of constant kernel and stride.
+template <class I>
+struct AnyWindows {
+  static constexpr int constant_kernel = 0;
+  static constexpr bool never_overlaps = false;
+  I size, outputs, kernel, stride, padding, dilation, reach;
+
+  explicit AnyWindows(const Axis& a)
+      : size(I(a.size)),
+        outputs(I(a.outputs)),
+        kernel(I(a.kernel)),
+        stride(I(a.stride)),
+        padding(I(a.padding)),
+        dilation(I(a.dilation)),
+        reach(I(a.reach())) {}
+};
+
+template <int kernel_, int stride_>
+struct Windows {
+  static constexpr int constant_kernel = kernel_;
+  static constexpr bool never_overlaps = kernel_ <= stride_;
+  static constexpr int32_t kernel = kernel_, stride = stride_, dilation = 1, reach = kernel_;
+  int32_t size, outputs, padding;
+
+  explicit Windows(const Axis& a) : size(int32_t(a.size)), outputs(int32_t(a.outputs)), padding(int32_t(a.padding)) {}
+  static bool fits(const Axis& a) { return a.kernel == kernel && a.stride == stride && a.dilation == 1; }
+};
+
+// The first pixel of window o; negative where it lies in the padding.
+template <class W, class I>
+TP_DEVICE I begin_of(const W& axis, I o) {
+  return o * axis.stride - axis.padding;
+}
+
+// The first tap of a window that begins at `begin`, inside the map.
+template <class W, class I>
+TP_DEVICE I first_tap(const W& axis, I begin) {
+  if (begin >= 0) return begin;
+  return axis.dilation == 1 ? I(0) : begin + ceil_div(-begin, I(axis.dilation)) * axis.dilation;
+}
+
+// The windows which reach over any of the `count` pixels from i on: o with first <= o <= last.
+template <class I>
+struct Over {
+  I first, last;
+};
+template <int count, class W, class I>
+TP_DEVICE Over<I> windows_reaching(const W& axis, I i) {
+  const I before = i + axis.padding - axis.reach;  // a window that begins here ends before i
+  return {before < 0 ? I(0) : before / axis.stride + 1,
+          tp::min(I((i + count - 1 + axis.padding) / axis.stride), I(axis.outputs - 1))};
+}
+// How many windows of constant kernel that can be.
+template <int count, class W>
+constexpr int most_windows = (count + W::reach - 2) / W::stride + 1;
+
+// What window o counts: its pixels, with or without those of the border on either side.
+template <class W, class I>
+TP_DEVICE I counted_by(const W& axis, I o, bool include_padding) {
+  const I begin = begin_of(axis, o), end = begin + axis.kernel;
+  if (include_padding) return tp::min(end, I(axis.size + axis.padding)) - begin;
+  return tp::min(end, I(axis.size)) - tp::max(begin, I(0));
+}
+
+// The maps of a launch on both sides, [outer, h, w, inner].
+template <class I, class H, class W>
+struct Grid {
+  H h;
+  W w;
+  I inner, outer;
+  bool count_include_pad;
+
+  TP_DEVICE I in_place(I n, I ih, I iw, I c) const { return ((n * h.size + ih) * w.size + iw) * inner + c; }
+  TP_DEVICE I out_place(I n, I oh, I ow, I c) const { return ((n * h.outputs + oh) * w.outputs + ow) * inner + c; }
+};
+
+// Deals out `outer` maps of rows x columns vectors to threads, in the order of memory. A vector is of neighbours in a
+// row (`inner_vectors` = 1) or, channels last, of neighbouring channels of one pixel.
+template <class I>
+struct Pixels {
+  I count;
+  Divisor<I> inner_vectors, columns, rows;
+
+  Pixels(int64_t outer, int64_t rows, int64_t columns, int64_t inner_vectors)
+      : count(I(outer * rows * columns * inner_vectors)), inner_vectors(inner_vectors), columns(columns), rows(rows) {}
+
+  struct Place {
+    I n, row, column, inner;
+    bool exists;
+  };
+  TP_DEVICE Place mine() const {
+    I i = I(blockIdx.x) * vectorized_threads + I(threadIdx.x);
+    Place p;
+    p.exists = i < count;
+    p.inner = inner_vectors.take(i);
+    p.column = columns.take(i);
+    p.row = rows.take(i);
+    p.n = i;
+    return p;
+  }
+  unsigned blocks() const { return unsigned(ceil_div(int64_t(count), int64_t(vectorized_threads))); }
+};
+
+template <class T, int width>
+TP_DEVICE block::Vector<T, width> load_vector(const T* p) {
+  return *reinterpret_cast<const block::Vector<T, width>*>(p);
+}
+template <class T, int width>
+TP_DEVICE void store_vector(T* p, const block::Vector<T, width>& v) {
+  *reinterpret_cast<block::Vector<T, width>*>(p) = v;
+}
+
+// The taps of `height` windows below each other, the first of which begins at row h0 and column w0 of a map; the kernel
+// is constant. All are loaded before any is used, and so they are on their way together. A tap outside the map does not
+// exist, and has the values of some pixel inside.
+template <int height, int width, class T, class I, class H, class W>
+struct Taps {
+  static constexpr int rows = (height - 1) * H::stride + H::constant_kernel, columns = W::constant_kernel;
+  I row[rows], column[columns];
+  bool row_exists[rows], column_exists[columns];
+  block::Vector<T, width> values[rows][columns];
+
+  TP_DEVICE Taps(const Grid<I, H, W>& g, const T* map, I h0, I w0) {
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+      row_exists[i] = h0 + i >= 0 && h0 + i < g.h.size;
+      row[i] = tp::min(tp::max(h0 + i, I(0)), g.h.size - 1) * g.w.size;
+    }
+#pragma unroll
+    for (int j = 0; j < columns; ++j) {
+      column_exists[j] = w0 + j >= 0 && w0 + j < g.w.size;
+      column[j] = tp::min(tp::max(w0 + j, I(0)), g.w.size - 1);
+    }
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+#pragma unroll
+      for (int j = 0; j < columns; ++j) values[i][j] = load_vector<T, width>(map + (row[i] + column[j]) * g.inner);
+    }
+  }
+};
+
+// use(pixel, values) for every tap of the window that begins at row h0 and column w0, in row-major order.
+template <int width, class T, class I, class H, class W, class Use>
+TP_DEVICE void for_taps(const Grid<I, H, W>& g, const T* map, I h0, I w0, Use use) {
+  const I end_h = tp::min(I(h0 + g.h.reach), g.h.size), end_w = tp::min(I(w0 + g.w.reach), g.w.size);
+  const I first_w = first_tap(g.w, w0);
+  for (I ih = first_tap(g.h, h0); ih < end_h; ih += g.h.dilation) {
+    for (I iw = first_w; iw < end_w; iw += g.w.dilation) {
+      const I pixel = ih * g.w.size + iw;
+      use(pixel, load_vector<T, width>(map + pixel * g.inner));
+    }
+  }
+}
+
+// use(oh, ow, load(o)) for every window that covers any of `height` x `width` pixels from row h and column w on, in
+// row-major order; o is the window's place in arrays like the output. `ahead`: all are loaded before any is used, which
+// takes a constant kernel, and pays where most of the windows that could cover a pixel do.
+template <bool ahead, int height, int width, class I, class H, class W, class Load, class Use>
+TP_DEVICE void for_windows(const Grid<I, H, W>& g, I n, I h, I w, I c, Load load, Use use) {
+  const Over<I> rows = windows_reaching<height>(g.h, h), columns = windows_reaching<width>(g.w, w);
+  if constexpr (ahead) {
+    constexpr int most_h = most_windows<height, H>, most_w = most_windows<width, W>;
+    decltype(load(I(0))) held[most_h][most_w];
+#pragma unroll
+    for (int i = 0; i < most_h; ++i) {
+      const I first = g.out_place(n, tp::min(rows.first + i, g.h.outputs - 1), 0, c);
+#pragma unroll
+      for (int j = 0; j < most_w; ++j) {
+        held[i][j] = load(first + tp::min(columns.first + j, g.w.outputs - 1) * g.inner);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < most_h; ++i) {
+#pragma unroll
+      for (int j = 0; j < most_w; ++j) {
+        const bool exists = rows.first + i <= rows.last && columns.first + j <= columns.last;
+        if (exists) use(rows.first + i, columns.first + j, held[i][j]);
+      }
+    }
+  } else {
+    for (I oh = rows.first; oh <= rows.last; ++oh) {
+      for (I ow = columns.first; ow <= columns.last; ++ow) use(oh, ow, load(g.out_place(n, oh, ow, c)));
+    }
+  }
+}
+
+}  // namespace tp::pooling

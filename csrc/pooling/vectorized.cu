@@ -1,0 +1,228 @@
+// Pooling at the speed of memory: a thread writes 16 bytes at a time where it can, finds its pixels by 32-bit products
+// instead of 64-bit divisions, and unrolls the windows of 2 x 2 and 3 x 3 pixels with stride 2. Overlapping windows and
+// gradients meet in the L1 cache: neighbouring threads read the same lines.
+//
+// The oracle's sums run in the same order, window by window or pixel by pixel, so the results are the same bits.
+#include "pooling/pooling.h"
+#ifdef __CUDACC__
+#include "pooling/bias_sum.cuh"
+#include "pooling/forward.cuh"
+
+namespace tp::pooling {
+namespace {
+
+constexpr int64_t launch_elements = int64_t(1) << 30;  // per side, so that 32-bit offsets cannot overflow
+
+template <class T>
+const T* moved(const T* p, int64_t elements) {
+  return p ? p + elements : p;
+}
+template <class T>
+T* moved(T* p, int64_t elements) {
+  return p ? p + elements : p;
+}
+
+// One launch's part of the batch: outer maps from `first` on.
+template <class I, class H, class W>
+struct Part {
+  Grid<I, H, W> grid;
+  int64_t first, in_offset, out_offset;  // in outer maps, and in elements of either side
+};
+
+// call(part) for as many maps at a time as a launch takes.
+template <class I, class H, class W, class Call>
+void for_parts(const Args& a, Call call) {
+  const int64_t in_map = a.in.h * a.in.w * a.in.inner, out_map = a.out.h * a.out.w * a.in.inner;
+  const int64_t most = tp::max(launch_elements / tp::max(in_map, out_map), int64_t(1));
+  for (int64_t first = 0; first < a.in.outer; first += most) {
+    const Grid<I, H, W> grid{H(a.h), W(a.w), I(a.in.inner), I(tp::min(most, a.in.outer - first)), a.count_include_pad};
+    call(Part<I, H, W>{grid, first, first * in_map, first * out_map});
+  }
+}
+
+template <int height, int width, class I, class Part, class Kernel, class... Arguments>
+void launch_outputs(const Args& a, const Part& part, Context& context, Kernel kernel, const Arguments&... arguments) {
+  const Pixels<I> pixels(part.grid.outer, ceil_div(a.out.h, int64_t(height)), a.out.w, a.in.inner / width);
+  kernel<<<pixels.blocks(), vectorized_threads, 0, cudaStream_t(context.stream)>>>(part.grid, pixels, arguments...);
+  check_launch("vectorized");
+}
+
+template <bool across, int width, class I, class Part, class Kernel, class... Arguments>
+void launch_inputs(const Args& a, const Part& part, Context& context, Kernel kernel, const Arguments&... arguments) {
+  constexpr int64_t height = patch_height<across, decltype(part.grid.h)>, along = across ? 1 : width;
+  const Pixels<I> pixels(part.grid.outer, ceil_div(a.in.h, height), ceil_div(a.in.w, along),
+                         across ? a.in.inner / width : a.in.inner);
+  kernel<<<pixels.blocks(), vectorized_threads, 0, cudaStream_t(context.stream)>>>(part.grid, pixels, arguments...);
+  check_launch("vectorized");
+}
+
+bool multiple_of(const void* p, int64_t bytes) { return reinterpret_cast<uintptr_t>(p) % uintptr_t(bytes) == 0; }
+
+// On multiples of how many elements the rows of grad_x begin.
+template <class T>
+int store_unit(const Args& a) {
+  for (int unit : {4, 2}) {
+    if (a.in.w % unit == 0 && multiple_of(a.grad_x, tp::min(unit * int64_t(sizeof(T)), int64_t(16)))) return unit;
+  }
+  return 1;
+}
+
+// ---- the steps, for windows of a kind and vectors of `width`
+
+template <class T, int width, class I, class H, class W>
+void maximum(const Args& a, Context& context) {
+  for_parts<I, H, W>(a, [&](const auto& part) {
+    launch_outputs<outputs_below<width, H>, width, I>(
+        a, part, context, maximum_kernel<width, T, I, H, W>, static_cast<const T*>(a.x) + part.in_offset,
+        static_cast<T*>(a.y) + part.out_offset, a.indices + part.out_offset);
+  });
+}
+
+template <class T, int width, class I, class H, class W>
+void average(const Args& a, Context& context) {
+  for_parts<I, H, W>(a, [&](const auto& part) {
+    const int64_t maps = tp::max(a.maps, int64_t(1));
+    const Neuron<T, I> neuron{static_cast<const T*>(a.bias), a.activation, maps, part.first % maps,
+                              Divisor<I>(tp::min(maps, launch_elements))};
+    launch_outputs<outputs_below<width, H>, width, I>(a, part, context, average_kernel<width, T, I, H, W>,
+                                                      static_cast<const T*>(a.x) + part.in_offset,
+                                                      static_cast<T*>(a.y) + part.out_offset, neuron);
+  });
+}
+
+template <class T, bool across, int width, class I, class H, class W>
+void maximum_backward(const Args& a, Context& context) {
+  for_parts<I, H, W>(a, [&](const auto& part) {
+    launch_inputs<across, width, I>(a, part, context, maximum_backward_kernel<across, width, T, I, H, W>,
+                                    static_cast<const T*>(a.grad) + part.out_offset,
+                                    static_cast<const int64_t*>(a.indices) + part.out_offset,
+                                    static_cast<T*>(a.grad_x) + part.in_offset, store_unit<T>(a));
+  });
+}
+
+template <class T, bool across, int width, class I, class H, class W>
+void average_backward(const Args& a, Context& context) {
+  const acc_t<T> full_share = acc_t<T>(1) / (acc_t<T>(a.h.kernel) * acc_t<T>(a.w.kernel));
+  for_parts<I, H, W>(a, [&](const auto& part) {
+    const T* y = a.maps ? static_cast<const T*>(a.y) : nullptr;
+    const Incoming<T> incoming{moved(static_cast<const T*>(a.grad), part.out_offset), moved(y, part.out_offset),
+                               a.activation};
+    launch_inputs<across, width, I>(a, part, context, average_backward_kernel<across, width, T, I, H, W>, incoming,
+                                    full_share, static_cast<T*>(a.grad_x) + part.in_offset, store_unit<T>(a));
+  });
+}
+
+template <class T, class I, class H, class W>
+void tangent(const Args& a, Context& context) {
+  for_parts<I, H, W>(a, [&](const auto& part) {
+    launch_outputs<1, 1, I>(a, part, context, tangent_kernel<T, I, H, W>, static_cast<const T*>(a.x) + part.in_offset,
+                            static_cast<T*>(a.y) + part.out_offset,
+                            static_cast<const int64_t*>(a.indices) + part.out_offset);
+  });
+}
+
+// ---- which windows, which vectors
+
+bool short_offsets(const Args& a) {
+  const auto fits = [](const Axis& axis) { return axis.size + 4 * axis.padding + axis.reach() < launch_elements; };
+  return fits(a.h) && fits(a.w) && a.in.h * a.in.w * a.in.inner < launch_elements &&
+         a.out.h * a.out.w * a.out.inner < launch_elements;
+}
+
+// call(Type<I>, Type<H>, Type<W>)
+template <class Call>
+void with_windows(const Args& a, Call call) {
+  if (!short_offsets(a)) return call(Type<int64_t>{}, Type<AnyWindows<int64_t>>{});
+  const auto fits = [&](auto windows) {
+    using W = typename decltype(windows)::type;
+    return W::fits(a.h) && W::fits(a.w);
+  };
+  if (fits(Type<Windows<2, 2>>{})) return call(Type<int32_t>{}, Type<Windows<2, 2>>{});
+  if (fits(Type<Windows<3, 2>>{})) return call(Type<int32_t>{}, Type<Windows<3, 2>>{});
+  call(Type<int32_t>{}, Type<AnyWindows<int32_t>>{});
+}
+
+template <int width>
+using Width = std::integral_constant<int, width>;
+
+// Channels last, a thread takes up to 16 bytes of channels of each array; the indices are the widest and go in pairs.
+template <class T>
+constexpr int channel_width = sizeof(T) < 4 ? 4 : 16 / int(sizeof(T));
+
+template <class T>
+bool on_channel_vectors(const Args& a) {
+  constexpr int width = channel_width<T>;
+  const int64_t bytes = width * int64_t(sizeof(T));
+  for (const void* p : {a.x, static_cast<const void*>(a.y), a.grad, static_cast<const void*>(a.grad_x)}) {
+    if (!multiple_of(p, tp::min(bytes, int64_t(16)))) return false;
+  }
+  return a.in.inner % width == 0 && multiple_of(a.indices, 16);
+}
+
+// call(Width<n>) for the vectors of a forward step.
+template <class T, class I, class Call>
+void with_channels(const Args& a, Call call) {
+  if constexpr (sizeof(I) == 4 && is_floating<T>) {
+    if (on_channel_vectors<T>(a)) return call(Width<channel_width<T>>{});
+  }
+  call(Width<1>{});
+}
+
+// call(across, Width<n>) for the vectors of a backward step.
+template <class T, class I, class Call>
+void with_pixels(const Args& a, Call call) {
+  if constexpr (sizeof(I) == 4) {
+    if (on_channel_vectors<T>(a)) return call(std::true_type{}, Width<channel_width<T>>{});
+    if (a.in.inner == 1) return call(std::false_type{}, Width<4>{});
+  }
+  call(std::false_type{}, Width<1>{});
+}
+
+template <class T>
+void averages(const Args& a, Context& context) {
+  if (a.step == Step::average_backward && a.maps > 0) {
+    sum_bias<T>(a, {static_cast<const T*>(a.grad), static_cast<const T*>(a.y), a.activation}, context);
+  }
+  with_windows(a, [&](auto offsets, auto windows) {
+    using I = typename decltype(offsets)::type;
+    using W = typename decltype(windows)::type;
+    if (a.step == Step::average) {
+      return with_channels<T, I>(a, [&](auto width) { average<T, width.value, I, W, W>(a, context); });
+    }
+    with_pixels<T, I>(
+        a, [&](auto across, auto width) { average_backward<T, across.value, width.value, I, W, W>(a, context); });
+  });
+}
+
+template <class T>
+void maxima(const Args& a, Context& context) {
+  with_windows(a, [&](auto offsets, auto windows) {
+    using I = typename decltype(offsets)::type;
+    using W = typename decltype(windows)::type;
+    if constexpr (!is_floating<T>) {
+      using Any = AnyWindows<I>;  // integers are never differentiated, and so they are rare
+      maximum<T, 1, I, Any, Any>(a, context);
+    } else {
+      if (a.step == Step::maximum) {
+        return with_channels<T, I>(a, [&](auto width) { maximum<T, width.value, I, W, W>(a, context); });
+      }
+      if (a.step == Step::maximum_tangent) return tangent<T, I, AnyWindows<I>, AnyWindows<I>>(a, context);
+      with_pixels<T, I>(
+          a, [&](auto across, auto width) { maximum_backward<T, across.value, width.value, I, W, W>(a, context); });
+    }
+  });
+}
+
+}  // namespace
+
+void vectorized(const Args& args, Context& context) {
+  if (args.step == Step::average || args.step == Step::average_backward) {
+    return dispatch(FloatTypes{}, args.dtype, "avg_pool2d",
+                    [&](auto type) { averages<typename decltype(type)::type>(args, context); });
+  }
+  dispatch(AllTypes{}, args.dtype, "max_pool2d",
+           [&](auto type) { maxima<typename decltype(type)::type>(args, context); });
+}
+
+}  // namespace tp::pooling
+#endif
