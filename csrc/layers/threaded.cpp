@@ -45,6 +45,20 @@ A sum_of_lanes(int64_t n, Term term) {
   return lanes[0];
 }
 
+// The greatest of x; NaN is passed over.
+template <class A>
+A greatest_of_lanes(int64_t n, const A* x) {
+  A lanes[sum_lanes];
+  for (int l = 0; l < sum_lanes; ++l) lanes[l] = Max<A>::identity();
+  int64_t i = 0;
+  for (; i + sum_lanes <= n; i += sum_lanes) {
+    for (int l = 0; l < sum_lanes; ++l) lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+  }
+  for (; i < n; ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+  for (int l = 1; l < sum_lanes; ++l) lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0];
+  return lanes[0];
+}
+
 struct Itself {  // a lambda would be another type in every recursion of sum()
   template <class A>
   A operator()(A x) const {
@@ -86,6 +100,14 @@ void compute_activation(const Args& a, Context& context) {
   });
 }
 
+// 1 with the sign of d, or d itself where it is 0 or NaN; by a choice of bits, so that loops over it run on vectors.
+inline float sign_of(float d) {
+  const uint32_t bits = detail::float_bits(d), magnitude = bits & 0x7fffffffu;
+  const bool is_itself = (magnitude == 0) | (magnitude > 0x7f800000u);
+  return detail::bits_float(detail::select(is_itself, bits, (bits & 0x80000000u) | 0x3f800000u));
+}
+inline double sign_of(double d) { return activate<Activation::sign>(d); }
+
 template <bool squared, class T>
 void compute_error(const Args& a, Context& context) {
   using A = acc_t<T>;
@@ -93,7 +115,7 @@ void compute_error(const Args& a, Context& context) {
   const T *y = as<T>(a.x), *t = as<T>(a.y), *grad = as<T>(a.grad);
   T* out = as<T>(a.out);
   const A count(a.reduction == Reduction::mean ? n : 1);
-  const auto slope = [](A d) { return squared ? d : activate<Activation::sign>(d); };
+  const auto slope = [](A d) { return squared ? d : sign_of(d); };
   if (a.step == Step::squared_error || a.step == Step::absolute_error) {
     const auto loss = [](A value, A wanted) {
       const A d = value - wanted;
@@ -134,22 +156,9 @@ struct Logits {
   // buffer = exp(row - its maximum). The maximum passes over NaN, but not the sum; if it is infinite, the sum is NaN.
   void softmax(int64_t row, A* buffer, A& most, A& sum) const {
     const T* from = x + row * classes;
-    A lanes[side];
-    for (int l = 0; l < side; ++l) lanes[l] = Max<A>::identity();
-    int64_t c = 0;
-    for (; c + side <= classes; c += side) {
-      for (int l = 0; l < side; ++l) {
-        const A value = A(from[c + l]);
-        buffer[c + l] = value;
-        lanes[l] = value > lanes[l] ? value : lanes[l];
-      }
-    }
-    for (; c < classes; ++c) {
-      buffer[c] = A(from[c]);
-      lanes[0] = buffer[c] > lanes[0] ? buffer[c] : lanes[0];
-    }
-    A greatest = lanes[0];
-    for (int l = 1; l < side; ++l) greatest = lanes[l] > greatest ? lanes[l] : greatest;
+    TP_INDEPENDENT
+    for (int64_t c = 0; c < classes; ++c) buffer[c] = A(from[c]);
+    const A greatest = greatest_of_lanes(classes, buffer);
     TP_INDEPENDENT
     for (int64_t k = 0; k < classes; ++k) buffer[k] = exponential(buffer[k] - greatest);
     most = greatest;
