@@ -2,7 +2,8 @@
 
     python benchmarks/formats.py FOLDER --csv benchmarks/results/cpu_formats.csv
     python benchmarks/formats.py --size 2^20 --device cuda
-    python benchmarks/formats.py --readme docs/sparse_formats.md     tables at <!-- formats:NAME --> ... <!-- /formats -->
+    python benchmarks/formats.py --readme docs/sparse_formats.md
+        tables at <!-- formats:NAME --> ... <!-- /formats -->
 
 Some generated matrices come first, then the Matrix Market files of FOLDER. Values are float32, indices int32. Every
 product is checked against scipy's in float64, within the bound of any order of summation, and then timed beside torch's

@@ -5,10 +5,14 @@
     train_lenet5.py --data DIR           MNIST from its four IDX files, gzip or not: 99 %
     train_lenet5.py --activation bipolar_sigmoid --output rbf     the book's own network (chapter 16)
     train_lenet5.py --epochs 80 --resume runs/lenet5/checkpoint.pt     go on, to 80 epochs in all
+    train_lenet5.py --no-fused                layer by layer through autograd and torch.optim
     torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of every batch
 
 Written to --out: metrics.json (a row an epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
 (TorchScript) and lenet5.pt2 (torch.export); both exports are loaded again and must give what the network gives.
+
+With SGD, an epoch is one call of lenet.Trainer: on a GPU that is one CUDA graph of fused kernels (--fused, the default
+where it applies).
 
 A run is a function of its options: what an epoch draws (order, distortion) depends on --seed and its number alone. A
 resumed run is therefore bit for bit the uninterrupted one, on the same device with the same number of threads. With
@@ -38,7 +42,7 @@ from tqdm import tqdm
 
 import torch_patterns
 from torch_patterns import data
-from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5
+from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5, Trainer
 
 # Each takes parameters, learning rate, momentum (where it has one) and weight decay.
 OPTIMIZERS = {
@@ -51,7 +55,7 @@ WITH_MOMENTUM = ("sgd", "rmsprop")
 
 # What a resumed run must share with the run before it.
 SHARED = ("algorithm", "batch", "lr", "lr_decay", "optimizer", "momentum", "weight_decay", "seed")
-SHARED += ("activation", "pooling", "output", "data")
+SHARED += ("activation", "pooling", "output", "fused", "data")
 
 EVALUATION_BATCH = 1000
 
@@ -61,12 +65,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     cuda = torch.cuda.is_available() and torch_patterns.algorithms("conv2d", "cuda")
 
     def add(name: str, text: str, **how) -> None:
-        known = f" (default: {how['default']})" if "default" in how else ""
+        known = f" (default: {how['default']})" if how.get("default") is not None else ""
         parser.add_argument(name, help=text + known, **how)
 
     add("--data", "folder of MNIST's files (default: scikit-learn's digits)", metavar="DIR")
     add("--device", "cpu, cuda, cuda:1, ...", type=device, default="cuda" if cuda else "cpu")
     add("--algorithm", "of the convolutions: auto or a rung of conv2d", default="auto")
+    fused = "whole epochs by lenet.Trainer (default: with --optimizer sgd, --algorithm auto and without --ddp)"
+    add("--fused", fused, action=argparse.BooleanOptionalAction, default=None)
     add("--ddp", "on all processes that torchrun started, each with a part of every batch", action="store_true")
     add("--batch", "images a step", type=number(int, 1), default=64)
     add("--epochs", "in all, with those before --resume (default: 60, MNIST: 10)", type=number(int, 1))
@@ -85,6 +91,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.momentum is not None and options.optimizer not in WITH_MOMENTUM:
         parser.error(f"--momentum: {options.optimizer} has none")
+    can_fuse = options.optimizer == "sgd" and options.algorithm == "auto" and not options.ddp
+    if options.fused and not can_fuse:
+        parser.error("--fused: it takes --optimizer sgd and --algorithm auto, and does without --ddp")
+    options.fused = can_fuse if options.fused is None else options.fused
     complete(options)
     rungs = torch_patterns.algorithms("conv2d", options.device)
     if not rungs:
@@ -145,11 +155,17 @@ class Run:
         self.digits = data.Digits(*(tensor.to(options.device) for tensor in digits))
         self.model = LeNet5(options.activation, options.pooling, options.output, options.algorithm).to(options.device)
         self.network = self.ranks.wrapped(self.model)
-        self.optimizer = make_optimizer(options, self.model)
+        self.optimizer = None if options.fused else make_optimizer(options, self.model)
+        self.trainer = self.make_trainer() if options.fused else None
         self.history: list[dict] = []
         # Not the path but the digits themselves: they may have moved, or have others in their place.
         self.shared = {name: getattr(options, name) for name in SHARED}
         self.shared["data"] = f"{len(digits.train_labels)} digits, crc32 {zlib.crc32(digits.train_images.numpy()):08x}"
+
+    def make_trainer(self) -> Trainer:
+        options, rates = self.options, {"momentum": self.options.momentum, "weight_decay": self.options.weight_decay}
+        images, labels = self.digits.train_images, self.digits.train_labels
+        return Trainer(self.model, images, labels, options.batch, seed=options.seed, **rates)
 
     def save(self, path: Path) -> None:
         if self.ranks.grouped:
@@ -160,7 +176,7 @@ class Run:
             "options": self.shared,
             "history": self.history,
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": (self.trainer or self.optimizer).state_dict(),
         }
         partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
         torch.save(state, partial)
@@ -187,23 +203,38 @@ class Run:
             )
         if not path.is_dir():
             self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            (self.trainer or self.optimizer).load_state_dict(state["optimizer"])
         self.history = history
 
     def train_epoch(self, bar: tqdm) -> dict:
         """One pass over the training digits. Its loss and accuracy are those of the distorted digits as they came."""
-        options, started, epoch = self.options, time.perf_counter(), len(self.history)
+        started, epoch = time.perf_counter(), len(self.history)
+        lr = self.options.lr * self.options.lr_decay**epoch
+        loss, accuracy = self.fused_steps(bar, lr) if self.trainer else self.steps(bar, epoch, lr)
+        row = {"epoch": epoch + 1, "loss": loss, "train_accuracy": accuracy, "test_accuracy": self.accuracy()}
+        self.history.append(row | {"seconds": time.perf_counter() - started})
+        return self.history[-1]
+
+    def fused_steps(self, bar: tqdm, lr: float) -> tuple[float, float]:
+        self.trainer.lr = lr
+        loss = self.trainer.epoch().item()
+        self.insist_on_a_number(loss)
+        bar.update(self.trainer.steps)
+        bar.set_postfix(epoch=len(self.history) + 1, loss=f"{loss:.4f}")
+        return loss, self.trainer.hits.item() / len(self.digits.train_labels)
+
+    def steps(self, bar: tqdm, epoch: int, lr: float) -> tuple[float, float]:
         for group in self.optimizer.param_groups:
-            group["lr"] = options.lr * options.lr_decay**epoch
-        generator = torch.Generator().manual_seed((options.seed * 1_000_003 + epoch) % 2**63)
-        images, labels = self.digits.train_images, self.digits.train_labels
-        order = torch.randperm(len(labels), generator=generator).to(options.device)
-        sums = torch.zeros(2, device=options.device, dtype=torch.float64)  # of loss and hits; read now and then only
+            group["lr"] = lr
+        images, labels = self.minibatches(epoch)
+        sums = torch.zeros(2, device=images.device, dtype=torch.float64)  # of loss and hits; read now and then only
         seen = 0
-        for step, batch in enumerate(order.split(options.batch)):
+        for step, (batch, classes) in enumerate(
+            zip(images.split(self.options.batch), labels.split(self.options.batch), strict=True)
+        ):
             part = self.ranks.part(len(batch))
-            target = labels[batch[part]]
-            output = self.network(data.normalize(data.distort(images[batch], generator, part)))
+            target = classes[part]
+            output = self.network(batch[part])
             loss = self.model.loss(output, target) if len(target) else output.sum()
             self.optimizer.zero_grad()
             self.ranks.weighed(loss, len(target), len(batch)).backward()
@@ -212,14 +243,22 @@ class Run:
             sums += torch.stack((loss.detach().double() * len(target), hits))
             seen += len(batch)
             bar.update()
-            if step % 50 == 49 or seen == len(order):
+            if step % 50 == 49 or seen == len(labels):
                 mean_loss, accuracy = (self.ranks.total(sums) / seen).tolist()
-                if not abs(mean_loss) < float("inf"):  # NaN too
-                    sys.exit(f"the loss is {mean_loss} in epoch {epoch + 1}: try a smaller --lr than {options.lr}")
+                self.insist_on_a_number(mean_loss)
                 bar.set_postfix(epoch=epoch + 1, loss=f"{mean_loss:.4f}")
-        row = {"epoch": epoch + 1, "loss": mean_loss, "train_accuracy": accuracy, "test_accuracy": self.accuracy()}
-        self.history.append(row | {"seconds": time.perf_counter() - started})
-        return self.history[-1]
+        return mean_loss, accuracy
+
+    def minibatches(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The digits of an epoch in their order, distorted and normalized: those that the Trainer takes."""
+        images, labels = self.digits.train_images, self.digits.train_labels
+        seed, number = (torch.tensor(value, device=images.device) for value in (self.options.seed, epoch))
+        return torch.ops.torch_patterns.lenet5_minibatches(images, labels, seed, number)
+
+    def insist_on_a_number(self, loss: float) -> None:
+        if not abs(loss) < float("inf"):  # NaN too
+            epoch = len(self.history) + 1
+            sys.exit(f"the loss is {loss} in epoch {epoch}: try a smaller --lr than {self.options.lr}")
 
     def outputs(self, network=None) -> torch.Tensor:
         """What a network, by default the one in training, makes of the test digits."""
@@ -229,6 +268,8 @@ class Run:
             return torch.cat([network(data.normalize(images)) for images in batches])
 
     def accuracy(self) -> float:
+        if self.trainer:
+            return self.trainer.evaluate(self.digits.test_images, self.digits.test_labels).item()
         return (self.outputs().argmax(1) == self.digits.test_labels).double().mean().item()
 
 

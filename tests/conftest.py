@@ -5,6 +5,7 @@ Where there is no GPU, the tests on CUDA are skipped, and the summary names them
 
 import collections
 import os
+import secrets
 from pathlib import Path
 
 import integrations
@@ -15,6 +16,7 @@ from common import DEVICES, NO_GPU, needs_cuda
 from torch_patterns import registry, testing
 
 SPECS = testing.specs()
+os.environ.setdefault("FUZZ_SEED", str(secrets.randbelow(2**32)))  # of tests/test_fuzz.py, for all workers of this run
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch's deterministic mode refuses cuBLAS
 
 
@@ -26,6 +28,10 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "sanitizer: every kernel at small sizes, for compute-sanitizer")
     config.addinivalue_line("markers", "large: more than 2^31 elements, on CUDA")
     config.addinivalue_line("markers", "devices(*names): the devices that a generated test is for; default: all")
+
+
+def pytest_report_header(config):
+    return f"FUZZ_SEED={os.environ['FUZZ_SEED']}"
 
 
 def params(spec, device: str, by_rung: bool) -> list:

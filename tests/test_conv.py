@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_patterns import conv2d, conv2d_dgrad, conv2d_wgrad, registry
 from torch_patterns.testing import assert_equal
+from torch_patterns.testing.spec import FLOATS
 
 pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
 NAN = float("nan")
@@ -150,6 +151,37 @@ def test_far_apart(window, device):
             assert within_norms(got, (y, dx, dw), *(t.cpu() for t in (x, weight, grad))), algorithm
         else:
             assert_equal(got, (y, dx, dw), algorithm)
+
+
+# More channels and maps than a tile of a matrix product has, and no multiple of it.
+WIDE = (
+    ((2, 40, 9, 11), (70, 40, 3, 3), {"padding": 1}),
+    ((1, 33, 12, 12), (130, 33, 1, 1), {}),
+    ((2, 72, 8, 9), (80, 36, 3, 2), {"groups": 2, "stride": 2, "padding": 1}),
+    ((1, 36, 11, 10), (35, 36, 3, 3), {"dilation": 2, "stride": (1, 2)}),
+)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_wide_layers(dtype, layout, device):
+    """All passes of all exact algorithms, from either layout."""
+    for shape, filters, window in WIDE:
+        x, weight = integers(*shape, limit=2).double(), integers(*filters, limit=2).double()
+        leaves = [x.requires_grad_(), weight.requires_grad_()]
+        y = F.conv2d(*leaves, **window)
+        g = integers(*y.shape, limit=2).double()
+        want = [y.detach(), *torch.autograd.grad(y, leaves, g)]
+        images, maps = (t.detach().to(device, dtype).to(memory_format=layout) for t in (x, g))
+        weight = weight.detach().to(device, dtype)
+        for algorithm in ["auto", *algorithms(device, without="norm_wise")]:
+            got = (
+                conv2d(images, weight, **window, algorithm=algorithm),
+                conv2d_dgrad(maps, weight, shape, **window, algorithm=algorithm),
+                conv2d_wgrad(maps, images, filters[2:], **window, algorithm=algorithm),
+            )
+            assert_equal(got, want, f"{algorithm} {shape} {filters} {window}")
+            assert got[0].is_contiguous(memory_format=layout) and got[1].is_contiguous(memory_format=layout), algorithm
 
 
 # ---- large in one direction

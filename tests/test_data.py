@@ -163,13 +163,19 @@ def test_normalize_maps_background_and_ink():
     assert data.normalize(images).tolist() == pytest.approx([-0.1, 1.175], abs=1e-7)
 
 
-def test_distort_moves_digits_a_little_by_the_generator_alone():
+def test_minibatches_are_digits_moved_a_little_by_seed_and_epoch_alone():
     images = torch.zeros(64, 1, 32, 32, dtype=torch.uint8)
     images[:, :, 14:18, 14:18] = 255
-    moved = data.distort(images, torch.Generator().manual_seed(1))
-    assert torch.equal(moved, data.distort(images, torch.Generator().manual_seed(1)))
-    assert not torch.equal(moved, data.distort(images, torch.Generator().manual_seed(2)))
-    assert moved.amin() >= 0 and moved.amax() <= 255.001
+
+    def minibatches(seed, epoch):
+        numbers = torch.tensor(seed), torch.tensor(epoch)
+        return torch.ops.torch_patterns.lenet5_minibatches(images, torch.arange(64), *numbers)[0]
+
+    assert torch.equal(minibatches(1, 3), minibatches(1, 3))
+    assert not torch.equal(minibatches(1, 3), minibatches(2, 3))
+    assert not torch.equal(minibatches(1, 3), minibatches(1, 4))
+    moved = (minibatches(1, 3) + 0.1) * (255 / 1.275)
+    assert moved.amin() >= -1e-4 and moved.amax() <= 255.001
     weights = moved.flatten(1) / moved.flatten(1).sum(1, keepdim=True)
     grid = torch.cartesian_prod(torch.arange(32.0), torch.arange(32.0)) - 15.5
     centres = weights @ grid

@@ -45,7 +45,7 @@ LAST = "a_killed_rank_is_named"
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_every_function_gives_what_the_operator_gives_for_the_whole(world, tmp_path):
-    modules = ("distributed_training_cases",) * (world == 2) + MODULES
+    modules = ("distributed_training_cases", "distributed_lenet_cases") * (world == 2) + MODULES
     reports = run(world, tmp_path, ",".join(modules))
     failures = [
         f"rank {rank}, {name}: {text}" for rank, cases in reports.items() for name, text in cases.items() if text

@@ -120,7 +120,7 @@ def test_from_csr(device):
     for pointers, error in (([0, 3, 2, 4], ValueError), ([0, 2, 5, 4], IndexError), ([1, 2, 2, 4], ValueError)):
         with pytest.raises(error, match="from_csr: row_ptrs"):
             graph.from_csr(torch.tensor(pointers, device=device), cols)
-    with pytest.raises(IndexError, match=r"dst\[3\] is 3"):
+    with pytest.raises(IndexError, match=r"from_csr: col_idx\[3\] is 3"):
         graph.from_csr(ptrs, cols + cols.new_tensor([0, 0, 0, 3]))
 
 

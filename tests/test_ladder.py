@@ -39,7 +39,7 @@ def check(spec, rung: str, case: testing.Case, dtype: torch.dtype, device: str, 
     where = f"{spec.name} {rung} {dtype} ({case})"
     out = spec.sample(case, dtype, device, kind)(spec.op, algorithm=rung)
     want, bound = expected(spec.name, case, dtype, kind)
-    if has_trait(spec, rung, "norm_wise"):
+    if has_trait(spec, rung, "norm_wise") or bound is not None and has_trait(spec, rung, "mixes_neighbours"):
         bound = spec.sample(case, dtype, kind=kind)(functools.partial(spec.norm_bound, unit_roundoff(dtype)))
     if bound is None:
         assert_equal(out, want, where)

@@ -345,7 +345,7 @@ def modules():
     yield subsample, (x,), lambda m: torch.tanh(f.avg_pool2d(x, (2, 4)) + m.bias[:, None, None])
     yield nn.AvgPool2d(3, 2, 1, True, False), (x,), lambda m: f.avg_pool2d(x, 3, 2, 1, True, False)
     yield nn.AvgPool2d((2, 3)), (x,), lambda m: f.avg_pool2d(x, (2, 3))
-    yield nn.MaxPool2d(3, 2, 1, 1, True), (x,), lambda m: f.max_pool2d(x, 3, 2, 1, 1, True)
+    yield nn.MaxPool2d(3, 2, 1, 1, False, True), (x,), lambda m: f.max_pool2d(x, 3, 2, 1, 1, True)
     yield nn.MaxPool2d(2), (x,), lambda m: f.max_pool2d(x, 2)
     yield linear, (flat,), lambda m: f.linear(flat, m.weight, m.bias)
     yield rbf, (flat,), lambda m: torch.exp(-((flat[:, None] - m.centres) ** 2).sum(-1) / 4.5)

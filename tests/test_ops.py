@@ -17,9 +17,11 @@ OPERATORS = {name.split(".")[0] for namespace, name in REGISTERED if namespace =
 
 
 def test_every_operator_and_pattern_has_a_spec():
+    """But for those of whole networks, which test_lenet5_training.py tests."""
     specs = testing.specs()
-    assert set(specs) == OPERATORS
-    assert {spec.pattern for spec in specs.values()} == set(registry.patterns())
+    networks = {name for name in OPERATORS if name.startswith("lenet5")}
+    assert set(specs) == OPERATORS - networks
+    assert {spec.pattern for spec in specs.values()} == set(registry.patterns()) - networks
 
 
 def differentiable(spec) -> None:

@@ -100,7 +100,7 @@ def assert_same_training(ours, theirs):
 
 
 @pytest.mark.parametrize("device", EACH_DEVICE)
-@pytest.mark.parametrize("options", ["", "--optimizer adamw --weight-decay 0.01 --seed 7"])
+@pytest.mark.parametrize("options", ["", "--no-fused", "--optimizer adamw --weight-decay 0.01 --seed 7"])
 def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(program, few, tmp_path, options, device):
     def run(name, *arguments):
         return train(program, tmp_path / name, *arguments, *options.split(), device=device)
@@ -111,6 +111,17 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(program, few, tmp_pa
     assert_same_training(run("resumed", "--epochs", 4, "--resume", tmp_path / "part" / "checkpoint.pt"), whole)
     assert_same_training(run("done", "--epochs", 4, "--resume", tmp_path / "whole" / "checkpoint.pt"), whole)
     assert sorted(path.name for path in (tmp_path / "done").iterdir()) == WRITTEN
+
+
+def test_whole_epochs_and_single_steps_train_the_same_network(program, few, tmp_path):
+    options = ("--epochs", 3, "--weight-decay", 0.001)
+    fused, steps = (train(program, tmp_path / flag, *options, flag) for flag in ("--fused", "--no-fused"))
+    for ours, theirs in zip(fused["history"], steps["history"], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-6)
+        assert ours["train_accuracy"] == theirs["train_accuracy"] and ours["test_accuracy"] == theirs["test_accuracy"]
+    for name, ours in fused["model"].items():
+        theirs = steps["model"][name]
+        assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max(), name
 
 
 def test_another_seed_is_another_training(program, few, tmp_path):
@@ -130,6 +141,7 @@ OTHERS = {
     "--activation": ("tanh", "relu"),
     "--pooling": ("subsample", "avg"),
     "--output": ("linear", "rbf"),
+    "--no-fused": (True, False),
 }
 
 
@@ -139,8 +151,10 @@ def test_a_checkpoint_of_other_options_is_refused(program, few, tmp_path, monkey
     for option, (before, now) in OTHERS.items():
         rate = () if option == "--lr" else ("--lr", 0.05)
         momentum = () if option == "--momentum" else ("--momentum", 0.9)
-        said = refusal(program, tmp_path, "--resume", checkpoint, *rate, *momentum, option, now)
-        assert said == f"--resume: {checkpoint} was trained with {option} {before}; this run has {now}"
+        value = () if option == "--no-fused" else (now,)
+        said = refusal(program, tmp_path, "--resume", checkpoint, *rate, *momentum, option, *value)
+        name = option.replace("--no-", "--")
+        assert said == f"--resume: {checkpoint} was trained with {name} {before}; this run has {now}"
     said = refusal(program, tmp_path, "--resume", checkpoint, "--epochs", 1)
     assert said == f"--resume: {checkpoint} has 2 epochs behind it, and --epochs 1 is in all"
     monkeypatch.setattr(data, "digits", lambda: few._replace(train_images=255 - few.train_images))
@@ -175,7 +189,8 @@ def test_a_loss_that_is_no_number_stops_the_training(program, few, tmp_path):
         (("--optimizer", "adam", "--momentum", 0.5), "--momentum: adam has none"),
         (("--algorithm", "gauss"), "--algorithm: gauss is not auto or, on cpu, one of sequential, "),
         (("--device", "abacus"), "argument --device: must be cpu, cuda, cuda:0, ..., not abacus"),
-        (("--fused",), "unrecognized arguments: --fused"),
+        (("--fused", "--optimizer", "adam"), "--fused: it takes --optimizer sgd and --algorithm auto"),
+        (("--fused", "--algorithm", "threaded"), "--fused: it takes --optimizer sgd and --algorithm auto"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )

@@ -5,6 +5,7 @@ by ``algorithm=``. The operators are ``torch.ops.torch_patterns.*``; the functio
 and documented wrappers.
 """
 
+import importlib
 from pathlib import Path
 
 import torch
@@ -67,6 +68,19 @@ from torch_patterns.sparse import (  # noqa: E402
 )
 from torch_patterns.version import __version__  # noqa: E402
 
+_LAZY = ("bench", "data", "lenet", "nn", "testing")  # modules that are imported when they are first asked for
+
+
+def __getattr__(name: str):
+    if name in _LAZY:
+        return importlib.import_module(f"torch_patterns.{name}")
+    raise AttributeError(f"module 'torch_patterns' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
 __all__ = [
     "BLOCKED",
     "COO",
@@ -103,12 +117,14 @@ __all__ = [
     "io",
     "hyb",
     "jds",
+    "lenet",
     "lexsort",
     "linear",
     "linear_recurrence",
     "max_pool2d",
     "merge",
     "merge_pairs",
+    "nn",
     "rbf",
     "reachable",
     "reduce",

@@ -9,7 +9,9 @@ readme [FILE]           rewrite the generated tables of docs/ladders.md
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 from pathlib import Path
 
 import torch
@@ -33,6 +35,8 @@ def show_ladders(names: list[str]) -> None:
 
 def show_races(names: list[str]) -> None:
     for name in names or simt.faults():
+        if name not in simt.faults():
+            raise ValueError(f"unknown fault {name!r}; choose from: {', '.join(simt.faults())}")
         try:
             simt.fault(name)
             print(f"{name}: nothing found")
@@ -61,15 +65,25 @@ def main() -> None:
     parser.add_argument("command", nargs="?", default="ladders", choices=["ladders", "race", "figure", "readme"])
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
-    if arguments.command == "ladders":
-        show_ladders(arguments.names)
-    elif arguments.command == "race":
-        show_races(arguments.names)
-    elif arguments.command == "figure":
-        for algorithm in arguments.names or ["kogge_stone"]:
+    try:
+        run(arguments.command, arguments.names)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who read has read enough; nothing more is to be written, at the exit neither
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+
+
+def run(command: str, names: list[str]) -> None:
+    if command == "ladders":
+        show_ladders(names)
+    elif command == "race":
+        show_races(names)
+    elif command == "figure":
+        for algorithm in names or ["kogge_stone"]:
             show_figure(algorithm)
     else:
-        for path in map(Path, arguments.names or ["docs/ladders.md"]):
+        for path in map(Path, names or ["docs/ladders.md"]):
             path.write_text(with_fresh_tables(path.read_text()))
 
 

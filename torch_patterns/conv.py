@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.modules.utils import _pair
 
+from torch_patterns.arguments import pair as _pair
 from torch_patterns.batching import vmap_rule
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
@@ -37,7 +37,9 @@ def conv2d(
         bias: [m], or None.
         stride, padding, dilation: for rows and columns, one number or two.
         groups: input and output maps are split into so many groups, each seeing its own only.
-        algorithm: ``"auto"`` or one of the ladder below.
+        algorithm: ``"auto"`` or one of the ladder below. ``winograd`` and ``fft`` compute with sums of neighbouring
+            pixels: a NaN spreads to those, and rounding errors are relative to the neighbourhood, or the image, instead
+            of to the products of one output. ``"auto"`` chooses neither, nor what stores the unrolled matrix.
 
     Returns:
         Output maps [n, m, (rows + 2 pad - d (kernel - 1) - 1) // s + 1, ...], channels_last if ``x`` is. Half types

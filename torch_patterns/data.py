@@ -31,23 +31,6 @@ def normalize(images: torch.Tensor) -> torch.Tensor:
     return images.float() * (1.275 / 255) - 0.1
 
 
-def distort(images: torch.Tensor, generator: torch.Generator, part: slice = slice(None)) -> torch.Tensor:
-    """Images moved by up to 2 pixels, turned by up to 10 degrees and scaled by up to a tenth, each by its own chance
-    from `generator` (of the CPU: the same on every device). uint8 -> float32 of the same scale, still to be normalized.
-    Of a `part` of the images alone, it gives what these become among all.
-    """
-    turn, zoom, right, down = torch.rand(4, len(images), generator=generator)[:, part] * 2 - 1
-    images = images[part]
-    if len(images) == 0:
-        return images.float()
-    turn, zoom = turn * math.radians(10), 1 + zoom / 10
-    cos, sin, pixel = zoom * turn.cos(), zoom * turn.sin(), 2 / SIZE  # affine_grid counts from -1 to 1 across an image
-    rows = (cos, -sin, right * 2 * pixel, sin, cos, down * 2 * pixel)
-    theta = torch.stack(rows, 1).view(-1, 2, 3).to(images.device)
-    grid = torch.nn.functional.affine_grid(theta, list(images.shape), align_corners=False)
-    return torch.nn.functional.grid_sample(images.float(), grid, align_corners=False)
-
-
 def read_idx(path: str | Path) -> torch.Tensor:
     """The uint8 tensor of an IDX file (two zero bytes, type code 0x08, number of dimensions, big-endian uint32 sizes,
     data), gzip or not, whatever its name. Raises ValueError naming the file and the fault, OSError if it is no file."""

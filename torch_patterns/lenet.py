@@ -87,3 +87,187 @@ def _one_hot(target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if target.device.type == "cpu":
         torch.ops.torch_patterns.cross_entropy(torch.zeros(*target.shape, CLASSES, dtype=dtype), target, "none")
     return (target.unsqueeze(-1) == torch.arange(CLASSES, device=target.device)).to(dtype)
+
+
+def _words(model: LeNet5) -> tuple[str, str, str]:
+    """The activation, pooling and output that a network was made with."""
+    activation = next(word for word, kind in ACTIVATIONS.items() if type(model.activation) is kind)
+    pooling = "subsample"
+    if isinstance(model.s2, torch.nn.Sequential):
+        pooling = next(word for word, kind in POOLINGS.items() if isinstance(model.s2[1], kind))
+    return activation, pooling, "linear" if isinstance(model.output, nn.Linear) else "rbf"
+
+
+class Trainer:
+    """Trains a LeNet5 by stochastic gradient descent with momentum, with nothing between the steps but the device.
+
+    The data set stays on the model's device as bytes. An epoch is one replay of a CUDA graph: the images are shuffled
+    and, with `distort`, moved by up to 2 pixels, turned by up to 10 degrees and scaled by up to a tenth, by random
+    numbers that depend on the seed, the epoch and the image alone, and are the same on every device; then come the
+    steps of `torch.ops.torch_patterns.lenet5_train_epoch`. The host waits for nothing. On the CPU the same steps run
+    layer by layer.
+
+    model: a LeNet5 with `algorithm="auto"`; its parameters are updated in place and need no optimizer.
+    images: uint8 [N, 1, 32, 32], 0 for background and 255 for ink; targets: int64 [N], 0 to 9.
+    batch: images per step; the last step of an epoch takes what is left.
+    lr: the learning rate, one number or one per step; it may be set before any epoch (`trainer.lr = 0.01`).
+    momentum, weight_decay: as in torch.optim.SGD.
+    algorithm: a rung of the ladder "lenet5", or "auto": `fused` where it serves the network, else `layers`.
+
+        trainer = Trainer(LeNet5().cuda(), digits.train_images, digits.train_labels, 256, lr=0.1)
+        for _ in range(10):
+            loss = trainer.epoch()          # a 0-D tensor, the mean over the epoch; reading it waits
+        accuracy = trainer.evaluate(digits.test_images, digits.test_labels)
+
+    Raises ValueError for another model, for images or targets of another shape or dtype, and for an empty data set;
+    IndexError on the CPU for a target that is no class.
+    Source: §16.2; fused kernels in csrc/lenet.
+    """
+
+    def __init__(
+        self,
+        model: LeNet5,
+        images: torch.Tensor,
+        targets: torch.Tensor,
+        batch: int,
+        *,
+        lr: float | torch.Tensor = 0.05,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        seed: int = 0,
+        shuffle: bool = True,
+        distort: bool = True,
+        algorithm: str = "auto",
+    ):
+        if not isinstance(model, LeNet5):
+            raise ValueError(f"Trainer: the model must be a LeNet5, not {type(model).__name__}")
+        if model.c1.algorithm != "auto":
+            raise ValueError(f"Trainer: the model's algorithm must be 'auto', not {model.c1.algorithm!r}")
+        if images.dtype != torch.uint8 or images.dim() != 4 or tuple(images.shape[1:]) != (1, 32, 32):
+            raise ValueError(f"Trainer: images must be uint8 [N, 1, 32, 32], not {images.dtype} {list(images.shape)}")
+        if targets.dtype != torch.int64 or targets.shape != images.shape[:1] or len(targets) == 0:
+            raise ValueError(
+                f"Trainer: targets must be int64 [{len(images)}], at least one, not {targets.dtype} "
+                f"{list(targets.shape)}"
+            )
+        if batch < 1:
+            raise ValueError(f"Trainer: batch must be 1 or more, not {batch}")
+        self.model, self.batch, self.shuffle, self.distort, self.algorithm = model, batch, shuffle, distort, algorithm
+        self.params = list(model.parameters())
+        device, dtype = self.params[0].device, self.params[0].dtype
+        self.images, self.targets = images.to(device), targets.to(device)
+        self.momenta = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        self.steps = -(-len(images) // batch)
+        self._lr = torch.zeros(self.steps, device=device, dtype=dtype)
+        self._momentum = torch.tensor(momentum, device=device, dtype=dtype)
+        self._weight_decay = torch.tensor(weight_decay, device=device, dtype=dtype)
+        self._seed = torch.tensor(seed, device=device, dtype=torch.int64)
+        self._epoch = torch.zeros((), device=device, dtype=torch.int64)
+        self._weights = torch.full((self.steps,), batch / len(images), device=device, dtype=torch.float64)
+        self._weights[-1] = (len(images) - (self.steps - 1) * batch) / len(images)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._words = _words(model)
+        self.lr = lr
+        self.hits = torch.zeros((), device=device, dtype=torch.int64)  # recognized in the last epoch, as they came
+
+    @property
+    def lr(self) -> torch.Tensor:
+        """The learning rates of the next epoch, one per step."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float | torch.Tensor) -> None:
+        if isinstance(value, torch.Tensor):
+            self._lr.copy_(value, non_blocking=True)
+        else:
+            self._lr.fill_(value)
+
+    @property
+    def seed(self) -> int:
+        """Of the order and the distortions; it may be set before any epoch. Reading it waits for the device."""
+        return int(self._seed)
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        self._seed.fill_(value)
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs are behind the network. Reading it waits for the device."""
+        return int(self._epoch)
+
+    def _run_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        ops = torch.ops.torch_patterns
+        x, targets = ops.lenet5_minibatches(
+            self.images, self.targets, self._seed, self._epoch, self.shuffle, self.distort
+        )
+        if x.is_floating_point():
+            x = x.to(self.params[0].dtype)
+        losses, hits = ops.lenet5_train_epoch(
+            x,
+            targets,
+            self.params,
+            self.momenta,
+            self._lr,
+            self._momentum,
+            self._weight_decay,
+            self.batch,
+            *self._words,
+            self.algorithm,
+        )
+        self._epoch.add_(1)
+        return (losses.double() * self._weights).sum(), hits.sum()
+
+    def capture(self) -> None:
+        """Record the CUDA graph of an epoch, which `epoch` otherwise does at its first call. Nothing is trained."""
+        if self._graph is not None or not self._lr.is_cuda:
+            return
+        state = [t.clone() for t in (*self.params, *self.momenta, self._epoch)]
+        stream = torch.cuda.Stream(self._lr.device)
+        stream.wait_stream(torch.cuda.current_stream(self._lr.device))
+        with torch.no_grad():
+            with torch.cuda.stream(stream):
+                self._run_epoch()  # kernels are loaded, and the allocator is warm
+                for t, value in zip((*self.params, *self.momenta, self._epoch), state, strict=True):
+                    t.copy_(value)
+            torch.cuda.current_stream(self._lr.device).wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+                self._results = self._run_epoch()
+
+    def epoch(self) -> torch.Tensor:
+        """Train on every image once -> the mean loss, a 0-D float64 tensor on the device; `hits` counts the images that
+        were recognized as they came. On CUDA this returns at once."""
+        self.capture()
+        with torch.no_grad():
+            if self._graph is None:
+                loss, self.hits = self._run_epoch()
+                return loss
+            self._graph.replay()
+            self.hits = self._results[1].clone()
+            return self._results[0].clone()
+
+    def outputs(self, images: torch.Tensor) -> torch.Tensor:
+        """The network's outputs [N, 10] for images, bytes or normalized floats, by the operator lenet5."""
+        with torch.no_grad():
+            images = images.to(self._lr.device)
+            return torch.ops.torch_patterns.lenet5(images, self.params, *self._words, self.algorithm)
+
+    def evaluate(self, images: torch.Tensor | None = None, targets: torch.Tensor | None = None) -> torch.Tensor:
+        """The share of images (by default those of the training, undistorted) whose greatest output is at their target:
+        a 0-D float64 tensor on the device."""
+        images, targets = (self.images, self.targets) if images is None else (images, targets)
+        hits = self.outputs(images).argmax(1) == targets.to(self._lr.device)
+        return hits.double().mean()
+
+    def state_dict(self) -> dict:
+        """What `load_state_dict` needs to go on as if there had been no interruption."""
+        return {"model": self.model.state_dict(), "momenta": [m.clone() for m in self.momenta], "epochs": self.epochs}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Take up a `state_dict` of a trainer of the same network, data and options."""
+        self.model.load_state_dict(state["model"])
+        with torch.no_grad():
+            for ours, theirs in zip(self.momenta, state["momenta"], strict=True):
+                ours.copy_(theirs)
+        self._epoch.fill_(state["epochs"])

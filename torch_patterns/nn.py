@@ -2,17 +2,40 @@
 
 Each `forward` is one call of `torch.ops.torch_patterns`, so that `torch.jit.script`, `torch.compile` and `torch.export`
 take the modules as they are. Where torch.nn has a module of the same name, ours derives from it: the parameters, their
-names in the state_dict and their initialisation are the same; `algorithm` is all that is added.
+names in the state_dict and their initialisation are the same, and so are the arguments and their order; `algorithm` is
+all that is added. An argument that is not supported is a ValueError that names it.
 
 `algorithm` names a rung of the pattern's ladder (`torch_patterns.algorithms("conv2d")` lists them) or is "auto"; it may
 be assigned at any time. Shapes: N samples, C input maps, M output maps, H x W pixels. Float dtypes: float16, bfloat16,
 float32, float64.
 """
 
-import torch
-from torch.nn.modules.utils import _pair
+import operator
 
-IntPair = int | tuple[int, int]
+import torch
+
+from torch_patterns.arguments import pair
+
+IntPair = int | tuple[int, ...]
+
+
+def _pair(value: IntPair) -> tuple[int, ...]:
+    """Plain integers, whoever's they were."""
+    return tuple(map(operator.index, value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))))
+
+
+def _plain(value):
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def _refuse(module: torch.nn.Module, **arguments) -> None:
+    """ValueError about the first argument that is not what torch.nn has by default, the first of each pair."""
+    for name, (default, value) in arguments.items():
+        if value is not default and value != default:
+            raise ValueError(f"{type(module).__name__}: {name}={value!r} is not supported, only {default!r}")
 
 
 class _Operator(torch.nn.Module):
@@ -28,6 +51,8 @@ class Conv2d(_Operator, torch.nn.Conv2d):
     """Convolution layer (Fig. 16.6): [N, C, H, W] -> [N, M, H_out, W_out]; an output map sums over all input maps.
 
     Parameters: weight [M, C / groups, K_h, K_w] and, with `bias`, bias [M]. Without padding, H_out = H - K_h + 1.
+    `padding` may be "valid" or, where the stride is 1, "same"; `padding_mode` "zeros", "reflect", "replicate" or
+    "circular".
     """
 
     def __init__(
@@ -36,19 +61,32 @@ class Conv2d(_Operator, torch.nn.Conv2d):
         out_channels: int,
         kernel_size: IntPair,
         stride: IntPair = 1,
-        padding: IntPair = 0,
+        padding: IntPair | str = 0,
         dilation: IntPair = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
+        device=None,
+        dtype=None,
         *,
         algorithm: str = "auto",
     ):
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        window = _pair(kernel_size), _pair(stride), padding if isinstance(padding, str) else _pair(padding)
+        channels = operator.index(in_channels), operator.index(out_channels)
+        rest = _pair(dilation), operator.index(groups), bias, padding_mode, device, dtype
+        super().__init__(*channels, *window, *rest)
         self.algorithm = algorithm
+        # What the operator pads, with zeros and alike on both sides; or else all is padded before.
+        left, right, top, bottom = self._reversed_padding_repeated_twice
+        self.pads_before = padding_mode != "zeros" or left != right or top != bottom
+        self.pad_mode = "constant" if padding_mode == "zeros" else padding_mode
+        self.zeros_around = (0, 0) if self.pads_before else (top, left)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.pads_before:
+            x = torch.nn.functional.pad(x, self._reversed_padding_repeated_twice, self.pad_mode)
         return torch.ops.torch_patterns.conv2d(
-            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups, self.algorithm
+            x, self.weight, self.bias, self.stride, self.zeros_around, self.dilation, self.groups, self.algorithm
         )
 
 
@@ -60,13 +98,20 @@ class Subsample2d(_Operator):
     """
 
     def __init__(
-        self, channels: int, size: IntPair = 2, activation: str = "bipolar_sigmoid", *, algorithm: str = "auto"
+        self,
+        channels: int,
+        size: IntPair = 2,
+        activation: str = "bipolar_sigmoid",
+        *,
+        device=None,
+        dtype=None,
+        algorithm: str = "auto",
     ):
         super().__init__()
         self.size = _pair(size)
         self.activation = activation
         self.algorithm = algorithm
-        self.bias = torch.nn.Parameter(torch.zeros(channels))
+        self.bias = torch.nn.Parameter(torch.zeros(channels, device=device, dtype=dtype))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.subsample2d(x, self.bias, self.size, self.activation, self.algorithm)
@@ -85,10 +130,13 @@ class AvgPool2d(_Operator, torch.nn.AvgPool2d):
         padding: IntPair = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
+        divisor_override: int | None = None,
         *,
         algorithm: str = "auto",
     ):
-        super().__init__(_pair(kernel_size), _pair(stride or kernel_size), _pair(padding), ceil_mode, count_include_pad)
+        _refuse(self, divisor_override=(None, divisor_override))
+        stride = kernel_size if stride is None else stride
+        super().__init__(_pair(kernel_size), _pair(stride), _pair(padding), ceil_mode, count_include_pad)
         self.algorithm = algorithm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -98,7 +146,10 @@ class AvgPool2d(_Operator, torch.nn.AvgPool2d):
 
 
 class MaxPool2d(_Operator, torch.nn.MaxPool2d):
-    """Greatest value of each window: [N, C, H, W] -> [N, C, H_out, W_out]. `stride`: the window's if not given."""
+    """Greatest value of each window: [N, C, H, W] -> [N, C, H_out, W_out]. `stride`: the window's if not given.
+
+    With `return_indices` also the place of each in its map, row * W + column.
+    """
 
     def __init__(
         self,
@@ -106,19 +157,24 @@ class MaxPool2d(_Operator, torch.nn.MaxPool2d):
         stride: IntPair | None = None,
         padding: IntPair = 0,
         dilation: IntPair = 1,
+        return_indices: bool = False,
         ceil_mode: bool = False,
         *,
         algorithm: str = "auto",
     ):
-        super().__init__(
-            _pair(kernel_size), _pair(stride or kernel_size), _pair(padding), _pair(dilation), ceil_mode=ceil_mode
-        )
+        stride = kernel_size if stride is None else stride
+        windows = _pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation)
+        super().__init__(*windows, return_indices, ceil_mode)
         self.algorithm = algorithm
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.torch_patterns.max_pool2d(
+    def forward(self, x: torch.Tensor):  # scripts find out which of the two it gives
+        pooled = torch.ops.torch_patterns.max_pool2d(
             x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.algorithm
-        )[0]
+        )
+        if self.return_indices:
+            return pooled
+        else:  # noqa: RET505
+            return pooled[0]
 
 
 class Linear(_Operator, torch.nn.Linear):
@@ -127,8 +183,17 @@ class Linear(_Operator, torch.nn.Linear):
     Parameters: weight [out_features, in_features] and, with `bias`, bias [out_features].
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, algorithm: str = "auto"):
-        super().__init__(in_features, out_features, bias)
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device=None,
+        dtype=None,
+        *,
+        algorithm: str = "auto",
+    ):
+        super().__init__(operator.index(in_features), operator.index(out_features), bias, device, dtype)
         self.algorithm = algorithm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -142,11 +207,21 @@ class RBF(_Operator):
     sqrt(features) / 2: corners, on average sqrt(2 features) apart, then see each other at exp(-4).
     """
 
-    def __init__(self, features: int, classes: int, sigma: float | None = None, *, algorithm: str = "auto"):
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        sigma: float | None = None,
+        *,
+        device=None,
+        dtype=None,
+        algorithm: str = "auto",
+    ):
         super().__init__()
         self.sigma = features**0.5 / 2 if sigma is None else float(sigma)
         self.algorithm = algorithm
-        self.centres = torch.nn.Parameter(torch.randint(0, 2, (classes, features)) * 2.0 - 1.0)
+        corners = torch.randint(0, 2, (classes, features), device=device) * 2.0 - 1.0
+        self.centres = torch.nn.Parameter(corners.to(dtype or torch.get_default_dtype()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.rbf(x, self.centres, self.sigma, self.algorithm)
@@ -181,6 +256,10 @@ class Tanh(_Activation):
 class ReLU(_Activation):
     """max(x, 0) (§16.2)."""
 
+    def __init__(self, inplace: bool = False, *, algorithm: str = "auto"):
+        super().__init__(algorithm=algorithm)
+        _refuse(self, inplace=(False, inplace))
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.relu(x, self.algorithm)
 
@@ -206,6 +285,21 @@ class _Loss(_Operator):
 
 class CrossEntropyLoss(_Loss):
     """Softmax cross-entropy of logits [N, classes] and class indices [N] (int64)."""
+
+    def __init__(
+        self,
+        weight: torch.Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        algorithm: str = "auto",
+    ):
+        super().__init__(reduction, algorithm=algorithm)
+        _refuse(self, weight=(None, weight), size_average=(None, size_average), ignore_index=(-100, ignore_index))
+        _refuse(self, reduce=(None, reduce), label_smoothing=(0.0, label_smoothing))
 
     def forward(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.cross_entropy(logits, target, self.reduction, self.algorithm)

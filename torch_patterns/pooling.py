@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.modules.utils import _pair
 
+from torch_patterns.arguments import pair as _pair
 from torch_patterns.batching import fold, vmap_rule
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
@@ -94,7 +94,8 @@ def max_pool2d(
     gradient. Differentiable to every order; deterministic.
 
     Args:
-        x: maps [n, c, rows, columns] or [c, rows, columns]; any integer or floating-point dtype. Only n may be 0.
+        x: maps [n, c, rows, columns] or [c, rows, columns]; uint8, int8, int16, int32, int64, float16,
+            bfloat16, float32 or float64. Only n may be 0.
         kernel_size: rows and columns of a window, one number or two.
         stride: from window to window; that of side by side if not given.
         padding: around the maps, at most half of ``kernel_size``; never the greatest.

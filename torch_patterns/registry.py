@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from torch_patterns import _C
+from torch_patterns.arguments import typed
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,31 @@ def patterns() -> list[str]:
     return sorted(_ladders)
 
 
+_pattern_of: dict[str, str] = {}  # each documented function
+
+
 def ladder(pattern: str) -> list[Rung]:
-    """The rungs of a pattern, in textbook order. ``ValueError`` names the patterns if there is none of this name."""
-    if pattern not in _ladders:
+    """The rungs of a pattern, or of the one behind a function such as ``"sort_keys"``, in textbook order.
+
+    ``ValueError`` names the patterns if there is none of this name.
+    """
+    name = _pattern_of.get(pattern, pattern)
+    name = name.replace("spmm_", "spmv_", 1) if name.startswith("spmm_") else name
+    if name not in _ladders:
         raise ValueError(f"unknown pattern {pattern!r}; choose from: {', '.join(patterns())}")
-    return list(_ladders[pattern])
+    return list(_ladders[name])
 
 
 def algorithms(pattern: str, device: str | torch.device | None = None) -> list[str]:
-    """What ``algorithm=`` may name for a pattern on a device (default: on any), besides ``"auto"``."""
+    """What ``algorithm=`` may name for a pattern, or a function, on a device (default: on any), besides ``"auto"``.
+
+    Of ``"spmv"`` and ``"spmm"``, what any format offers; ``"spmv_csr"`` and so on tell it for one.
+    """
     kind = torch.device(device).type if device is not None else None
-    return [rung.name for rung in ladder(pattern) if kind is None or kind in rung.devices]
+    of_formats = [name for name in _ladders if name.startswith("spmv_")]
+    names = of_formats if pattern in ("spmv", "spmm") else [pattern]
+    rungs = [rung for name in names for rung in ladder(name) if kind is None or kind in rung.devices]
+    return list(dict.fromkeys(rung.name for rung in rungs))
 
 
 def table(pattern: str) -> str:
@@ -67,11 +82,12 @@ def table(pattern: str) -> str:
 
 
 def documented(pattern: str):
-    """Decorator: appends the pattern's algorithms to the docstring."""
+    """Decorator: appends the pattern's algorithms to the docstring; arguments of foreign types are named."""
 
     def append(function):
         names = ", ".join(f'``"{rung.name}"``' for rung in ladder(pattern))
         function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Algorithms: {names}.\n"
-        return function
+        _pattern_of[function.__name__] = pattern
+        return typed(function)
 
     return append

@@ -14,9 +14,11 @@
 // zero, and NaN times zero is NaN. There is no padding to meet in dgrad: it sums only the products that exist, so a NaN
 // reaches only the pixels that were read with it, and a pixel that no tap reads has the gradient zero.
 //
-// The rungs differ in who computes what. The direct ones give each output its own loop nest. The others see a matrix
-// product in it: filters [maps, taps] times unrolled input [taps, pixels], with the unrolled matrix stored (Fig. 16.16)
-// or only addressed. Half types accumulate in float and are rounded once.
+// The rungs differ in who computes what. sequential, direct, tiled and register_tiled give each output its own loop
+// nest, from ever nearer memory. The matrix forms see a product of filters [maps, taps] and unrolled input [taps,
+// pixels], with the unrolled matrix stored (im2col_gemm, Fig. 16.16) or only addressed (threaded, implicit_gemm).
+// winograd and fft multiply transforms of both; they mix what lies side by side, a NaN included. Half types accumulate
+// in float and are rounded once.
 #pragma once
 #include "core/ladder.h"
 

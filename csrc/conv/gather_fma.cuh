@@ -26,9 +26,9 @@ class FmaLoader {
   static constexpr int lines = Tile::threads / Tile::pixels, filter_lines = Tile::threads / across;
 
  public:
-  TP_DEVICE FmaLoader(const GatherGemm<T>& work, const GatherShare& share)
+  TP_DEVICE FmaLoader(const GatherGemm<T>& work, const GatherShare& share, const GatherPixel* pixels)
       : work_(work),
-        row_(gather_row(work, share, share.first_pixel + pixel())),
+        row_(work.source, pixels[pixel()]),
         tap_(work, share),
         filters_(work.filters + share.group * work.g.rows.kernel * work.g.cols.kernel * work.g.depth * work.width +
                  share.map + filter_map()),
@@ -108,7 +108,9 @@ __global__ void __launch_bounds__(Tile::threads, 512 / Tile::threads)
   __syncthreads();
   if (has_odd_weights(work)) return store_plain_share(work, share, Tile::pixels, Tile::maps);
   const int slabs = int(share.rows.taps * share.cols.taps * ceil_div(work.g.depth, int64_t(Tile::slab)));
-  FmaLoader<T, Tile> loader(work, share);
+  __shared__ GatherPixel pixels[Tile::pixels];
+  find_pixels(work, share, Tile::pixels, pixels);
+  FmaLoader<T, Tile> loader(work, share, pixels);
   T sum[Tile::side][Tile::side] = {};
 #pragma unroll 1
   for (int i = 0; i < Tile::stages - 1; ++i) {
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(Tile::threads, 512 / Tile::threads)
   }
   wait_for_groups<0>();
   __syncthreads();
-  const TileImage<T, Tile::pixels, Tile::maps> image{stages, work.g.target_strides.channel == 1};
+  const TileImage<T, Tile::pixels, Tile::maps> image{stages, pixels, work.g.target_strides.channel == 1};
   const int lane = int(threadIdx.x) % Tile::pixel_lanes, line = int(threadIdx.x) / Tile::pixel_lanes;
 #pragma unroll
   for (int j = 0; j < Tile::side; ++j) {

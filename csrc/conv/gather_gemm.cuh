@@ -32,20 +32,24 @@ struct GatherGemm {
 };
 
 // Packs the filters: packed[group][tap][channel][map], or packed[group][tap][map][channel] if `by_map`, whose last
-// dimension is padded to `width` with zeros.
+// dimension is padded to `width` with zeros. A thread takes all taps of one channel and map, which lie together.
 template <class T>
 __global__ void __launch_bounds__(pack_threads)
     pack_filters(const Gather<T> g, bool by_map, int64_t width, T* packed, int* odd) {
   const int64_t lines = by_map ? g.maps : g.depth, taps = g.rows.kernel * g.cols.kernel;
   bool found = false;
-  for (int64_t i = int64_t(blockIdx.x) * pack_threads + threadIdx.x; i < g.groups * taps * lines * width;
+  for (int64_t i = int64_t(blockIdx.x) * pack_threads + threadIdx.x; i < g.groups * lines * width;
        i += int64_t(gridDim.x) * pack_threads) {
-    int64_t place = i, line = divide(place, width), tap = divide(line, lines), group = divide(tap, taps);
+    int64_t place = i, line = divide(place, width), group = divide(line, lines);
     const int64_t map = by_map ? line : place, c = by_map ? place : line;
-    T value(0.0f);
-    if (map < g.maps && c < g.depth) value = g.weight[g.weight_at(group, map, c, 0, tap)];
-    found = found || !is_finite(acc_t<T>(value));
-    packed[i] = value;
+    const bool exists = map < g.maps && c < g.depth;
+    const T* const from = g.weight + (exists ? g.weight_at(group, map, c, 0, 0) : 0);
+    T* const to = packed + (group * taps * lines + line) * width + place;
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const T value = exists ? from[tap] : T(0.0f);
+      found = found || !is_finite(acc_t<T>(value));
+      to[tap * lines * width] = value;
+    }
   }
   found = __syncthreads_or(found);
   if (threadIdx.x == 0) odd[blockIdx.x] = found;
@@ -72,20 +76,43 @@ TP_DEVICE GatherShare gather_share(const GatherGemm<T>& work, int64_t block, int
   return share;
 }
 
-// One row of the left factor: where its pixel's window begins. A pixel that does not exist lies outside for every tap.
-template <class T>
-struct GatherRow {
-  const T* origin;
+// A pixel of a block's tile, in shared memory: where its window begins in the source, as an offset and as coordinates,
+// and where it lies in the target, at the block's first map. A pixel that does not exist lies outside for every tap.
+struct GatherPixel {
+  int64_t source, target;
   int h, w;
 };
 
 template <class T>
-TP_DEVICE GatherRow<T> gather_row(const GatherGemm<T>& work, const GatherShare& share, int64_t pixel) {
-  if (pixel >= share.pixels) return {work.source, -(1 << 30), -(1 << 30)};
+TP_DEVICE GatherPixel gather_pixel(const GatherGemm<T>& work, const GatherShare& share, int64_t pixel) {
+  if (pixel >= share.pixels) return {0, 0, -(1 << 30), -(1 << 30)};
   const PhasePixel at = phase_pixel(pixel, share.rows, share.cols);
   const int64_t h = share.rows.source(at.h, 0), w = share.cols.source(at.w, 0);
-  return {work.source + at.image * work.image + share.group * work.group + h * work.row + w * work.col, int(h), int(w)};
+  return {at.image * work.image + share.group * work.group + h * work.row + w * work.col,
+          work.g.target_strides.at(at.image, share.group * work.g.maps + share.map, share.rows.target(at.h),
+                                   share.cols.target(at.w)),
+          int(h), int(w)};
 }
+
+// Fills in the pixels of a block's tile.
+template <class T>
+TP_DEVICE void find_pixels(const GatherGemm<T>& work, const GatherShare& share, int count, GatherPixel* pixels) {
+  for (int i = int(threadIdx.x); i < count; i += int(blockDim.x)) {
+    pixels[i] = gather_pixel(work, share, share.first_pixel + i);
+  }
+  __syncthreads();
+}
+
+// One row of the left factor.
+template <class T>
+struct GatherRow {
+  const T* origin;
+  int h, w;
+
+  GatherRow() = default;
+  TP_DEVICE GatherRow(const T* source, const GatherPixel& pixel)
+      : origin(source + pixel.source), h(pixel.h), w(pixel.w) {}
+};
 
 // Where a gather stands: at a tap, and at a slab of the channels. What is the same for all threads of a block lies in
 // shared memory, from where the innermost loops should not read it again and again.
@@ -155,13 +182,6 @@ TP_DEVICE void store_plain_share(const GatherGemm<T>& work, const GatherShare& s
   }
 }
 
-template <class T>
-TP_DEVICE T* target_of(const Gather<T>& g, const GatherShare& share, int64_t pixel) {
-  const PhasePixel at = phase_pixel(pixel, share.rows, share.cols);
-  return g.target + g.target_strides.at(at.image, share.group * g.maps + share.map, share.rows.target(at.h),
-                                        share.cols.target(at.w));
-}
-
 // How the tile of the product lies in shared memory before it goes to the target: in the target's order, padded against
 // bank conflicts.
 template <class T, int tile_pixels, int tile_maps>
@@ -173,10 +193,20 @@ struct TileImage {
       (tile_pixels * pixel_pitch > tile_maps * map_pitch ? tile_pixels * pixel_pitch : tile_maps * map_pitch);
 
   T* data;
+  const GatherPixel* places;
   bool by_pixel;  // [pixel][map], else [map][pixel]
 
   TP_DEVICE T& at(int pixel, int map) const {
     return data[by_pixel ? pixel * pixel_pitch + map : map * map_pitch + pixel];
+  }
+  // Two neighbouring maps, the first of which is even.
+  TP_DEVICE void set_pair(int pixel, int map, T first, T second) const {
+    if (by_pixel) {
+      *reinterpret_cast<block::Vector<T, 2>*>(data + pixel * pixel_pitch + map) = {{first, second}};
+    } else {
+      data[map * map_pitch + pixel] = first;
+      data[(map + 1) * map_pitch + pixel] = second;
+    }
   }
   // Writes the tile, after a barrier: 16 bytes at a time where they lie together.
   TP_DEVICE void store(const Gather<T>& g, const GatherShare& share) const {
@@ -185,35 +215,34 @@ struct TileImage {
     const int64_t plane = share.rows.outputs * share.cols.outputs;
     const bool aligned = reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
     if (by_pixel) {
-      aligned&& g.maps % vector == 0 ? store_pixels<vector>(g, share, pixels, maps)
-                                     : store_pixels<1>(g, share, pixels, maps);
+      aligned&& g.maps % vector == 0 ? store_pixels<vector>(g, pixels, maps) : store_pixels<1>(g, pixels, maps);
     } else {
       aligned&& plane % vector == 0 && share.rows.step == 1 && share.cols.step == 1
-          ? store_maps<vector>(g, share, pixels, maps)
-          : store_maps<1>(g, share, pixels, maps);
+          ? store_maps<vector>(g, pixels, maps)
+          : store_maps<1>(g, pixels, maps);
     }
   }
 
  private:
   template <int width>
-  TP_DEVICE void store_pixels(const Gather<T>& g, const GatherShare& share, int pixels, int maps) const {
+  TP_DEVICE void store_pixels(const Gather<T>& g, int pixels, int maps) const {
     constexpr int across = tile_maps / width;
     using V = block::Vector<T, width>;
     for (int i = int(threadIdx.x); i < pixels * across; i += int(blockDim.x)) {
       const int pixel = i / across, map = i % across * width;
       if (map >= maps) continue;
-      *reinterpret_cast<V*>(target_of(g, share, share.first_pixel + pixel) + map) =
+      *reinterpret_cast<V*>(g.target + places[pixel].target + map) =
           *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
     }
   }
   // blockDim.x is a multiple of the number of vectors in a tile's pixels: a thread stays with its pixels.
   template <int width>
-  TP_DEVICE void store_maps(const Gather<T>& g, const GatherShare& share, int pixels, int maps) const {
+  TP_DEVICE void store_maps(const Gather<T>& g, int pixels, int maps) const {
     constexpr int across = tile_pixels / width;
     using V = block::Vector<T, width>;
     const int pixel = int(threadIdx.x) % across * width;
     if (pixel >= pixels) return;
-    T* const to = target_of(g, share, share.first_pixel + pixel);
+    T* const to = g.target + places[pixel].target;
     for (int map = int(threadIdx.x) / across; map < maps; map += int(blockDim.x) / across) {
       *reinterpret_cast<V*>(to + map * g.target_strides.channel) =
           *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
@@ -224,7 +253,7 @@ struct TileImage {
 // How many blocks the busiest multiprocessor works off.
 template <class T>
 int64_t turns_of(const GatherGemm<T>& work) {
-  static const int64_t multiprocessors = block::device_attribute(cudaDevAttrMultiProcessorCount);
+  static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   return ceil_div(work.blocks(), multiprocessors);
 }
 

@@ -9,11 +9,10 @@
 
 namespace tp::conv {
 
-// A warp computes 64 x 32 sums; a block has 8 warps, two blocks fill a multiprocessor. Narrow tiles take more pixels,
-// so that the filters are read less often.
-template <int maps_>
+// A warp computes 64 x 32 sums.
+template <int pixels_, int maps_>
 struct MmaTile {
-  static constexpr int maps = maps_, pixels = maps == 64 ? 256 : 128, slab = 32, stages = 3;
+  static constexpr int pixels = pixels_, maps = maps_, slab = 32, stages = 4;
   static constexpr int warps_down = pixels / 64, threads = warps_down * (maps / 32) * 32, quarters = slab / 8;
   static constexpr int stage_values = slab * (pixels + maps);
 };
@@ -27,7 +26,7 @@ class MmaLoader {
   static_assert(lines % 8 == 0, "the rows of a thread are swizzled alike");
 
  public:
-  TP_DEVICE MmaLoader(const GatherGemm<T>& work, const GatherShare& share)
+  TP_DEVICE MmaLoader(const GatherGemm<T>& work, const GatherShare& share, const GatherPixel* pixels)
       : work_(work),
         tap_(work, share),
         filters_(work.filters +
@@ -37,7 +36,7 @@ class MmaLoader {
         maps_left_(int(min(work.g.maps - share.map, int64_t(Tile::maps))) - line()) {
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
-      row_[i] = gather_row(work, share, share.first_pixel + line() + i * lines);
+      row_[i] = GatherRow<T>(work.source, pixels[line() + i * lines]);
       row_[i].origin += quarter() * 8;
     }
     begin_tap();
@@ -106,7 +105,8 @@ TP_DEVICE void multiply_slab(const T* stage, int warp_row, int warp_col, float (
 }
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::threads, 2) gather_mma(const __grid_constant__ GatherGemm<T> work) {
+__global__ void __launch_bounds__(Tile::threads, Tile::threads == 128 ? 3 : 2)
+    gather_mma(const __grid_constant__ GatherGemm<T> work) {
   extern __shared__ __align__(16) unsigned char pool[];
   T* const stages = reinterpret_cast<T*>(pool);
   __shared__ GatherShare share;
@@ -116,7 +116,9 @@ __global__ void __launch_bounds__(Tile::threads, 2) gather_mma(const __grid_cons
   const int slabs = int(share.rows.taps * share.cols.taps) * ceil_div(int(work.width), Tile::slab);
   const int warp = int(threadIdx.x) / 32, warp_row = warp % Tile::warps_down * 64,
             warp_col = warp / Tile::warps_down * 32;
-  MmaLoader<T, Tile> loader(work, share);
+  __shared__ GatherPixel pixels[Tile::pixels];
+  find_pixels(work, share, Tile::pixels, pixels);
+  MmaLoader<T, Tile> loader(work, share, pixels);
   float sum[4][4][4] = {};
 #pragma unroll 1
   for (int i = 0; i < Tile::stages - 1; ++i) {
@@ -136,20 +138,22 @@ __global__ void __launch_bounds__(Tile::threads, 2) gather_mma(const __grid_cons
   }
   wait_for_groups<0>();
   __syncthreads();
-  const TileImage<T, Tile::pixels, Tile::maps> image{stages, work.g.target_strides.channel == 1};
+  const TileImage<T, Tile::pixels, Tile::maps> image{stages, pixels, work.g.target_strides.channel == 1};
   const int lane = int(threadIdx.x) % 32;
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
+    const int map = warp_col + j * 8 + lane % 4 * 2;
+    float shift[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int map = warp_col + j * 8 + lane % 4 * 2 + e;
-      const bool shifts = work.g.bias && share.map + map < work.g.maps;
-      const float shift = shifts ? float(work.g.bias[share.group * work.g.maps + share.map + map]) : 0.0f;
+      const bool shifts = work.g.bias && share.map + map + e < work.g.maps;
+      shift[e] = shifts ? float(work.g.bias[share.group * work.g.maps + share.map + map + e]) : 0.0f;
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        image.at(warp_row + i * 16 + lane / 4, map) = T(sum[i][j][e] + shift);
-        image.at(warp_row + i * 16 + lane / 4 + 8, map) = T(sum[i][j][e + 2] + shift);
-      }
+    for (int i = 0; i < 4; ++i) {
+      const int pixel = warp_row + i * 16 + lane / 4;
+      image.set_pair(pixel, map, T(sum[i][j][0] + shift[0]), T(sum[i][j][1] + shift[1]));
+      image.set_pair(pixel + 8, map, T(sum[i][j][2] + shift[0]), T(sum[i][j][3] + shift[1]));
     }
   }
   __syncthreads();
@@ -178,14 +182,15 @@ void run_gather_mma(const Gather<T>& g, Context& context) {
   work.col = source.col;
   work.group = source.group;
   work.channel = 1;
+  // Of the tiles that read least per product, the one whose blocks fall most evenly to the multiprocessors.
   const auto turns = [&](int tile_pixels, int tile_maps) {
     cut_into_tiles(work, tile_pixels, tile_maps);
     return turns_of(work) * tile_pixels * tile_maps;
   };
-  if (turns(MmaTile<128>::pixels, 128) <= turns(MmaTile<64>::pixels, 64)) {
-    return launch_gather_mma<T, MmaTile<128>>(work, context);
-  }
-  launch_gather_mma<T, MmaTile<64>>(work, context);
+  const int64_t square = turns(128, 128), tall = turns(256, 64), small = turns(128, 64);
+  if (square <= min(tall, small)) return launch_gather_mma<T, MmaTile<128, 128>>(work, context);
+  if (tall <= small) return launch_gather_mma<T, MmaTile<256, 64>>(work, context);
+  launch_gather_mma<T, MmaTile<128, 64>>(work, context);
 }
 
 }  // namespace tp::conv

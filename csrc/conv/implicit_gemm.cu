@@ -33,7 +33,7 @@ template <class T>
 void gather(const Elements<T>& e, Pass pass, Context& context) {
   const Gather<T> g(e, pass);
   if constexpr (on_tensor_cores<T>) {
-    static const bool has_them = has_tensor_cores(gather_mma<T, MmaTile<64>>);
+    static const bool has_them = has_tensor_cores(gather_mma<T, MmaTile<128, 64>>);
     has_them ? run_gather_mma(g, context) : launch_gather_tiles(g, context);
   } else {
     run_gather_fma(g, context);

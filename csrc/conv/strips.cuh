@@ -93,7 +93,7 @@ struct Window {
  private:
   int vector_for(int first_col) const {
     const auto fits = [&](int v) {
-      return first_col % v == 0 && pitch % v == 0 && image_values % v == 0 && width % v == 0 && strides.row % v == 0 &&
+      return pitch % v == 0 && image_values % v == 0 && width % v == 0 && strides.row % v == 0 &&
              strides.channel % v == 0 && strides.image % v == 0 &&
              reinterpret_cast<uintptr_t>(data) % (v * sizeof(T)) == 0;
     };
@@ -139,16 +139,18 @@ struct Window {
     const T* const from = item.from + item.place * width;
     if constexpr (std::is_same<T, A>::value) {
       constexpr int bytes = min(16, width * int(sizeof(T)));
+      if (col % width == 0) {
 #pragma unroll
-      for (int k = 0; k < width; k += bytes / int(sizeof(T))) {
-        copy_or_zero<bytes>(to + k, item.from ? from + k : data, item.from != nullptr);
+        for (int k = 0; k < width; k += bytes / int(sizeof(T))) {
+          copy_or_zero<bytes>(to + k, item.from ? from + k : data, item.from != nullptr);
+        }
+        return;
       }
-    } else {
-      block::Vector<T, width> values{};
-      if (item.from) values = *reinterpret_cast<const block::Vector<T, width>*>(from);
-#pragma unroll
-      for (int k = 0; k < width; ++k) to[k] = A(values.v[k]);
     }
+    block::Vector<T, width> values{};
+    if (item.from) values = *reinterpret_cast<const block::Vector<T, width>*>(from);
+#pragma unroll
+    for (int k = 0; k < width; ++k) to[k] = A(values.v[k]);
   }
 };
 

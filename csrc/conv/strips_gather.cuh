@@ -13,15 +13,13 @@
 
 namespace tp::conv {
 
-// The shape of a thread's work. `full`: a strip is a whole row of the target and K - 1 columns of padding stand on both
-// sides of the source. Products with those are left out when the kernel is compiled.
-template <int kernel, int tile_rows_, int columns_, int maps_, bool full_ = false>
+// The shape of a thread's work.
+template <int kernel, int tile_rows_, int columns_, int maps_>
 struct StripTile {
   static constexpr int K = kernel, tile_rows = tile_rows_, columns = columns_, maps = maps_;
-  static constexpr bool full = full_;
   static constexpr int width = columns % 4 == 0 ? 4 : 2;     // of vectors of the source
   static constexpr int weights = ceil_div(K * maps, 4) * 4;  // of one row of the filters of a thread's maps
-  static constexpr int source_columns = full ? columns - (K - 1) : columns + K - 1;
+  static constexpr int source_columns = columns + K - 1;
 };
 
 constexpr int strip_threads = 256, strip_bytes = 48 * 1024;
@@ -121,10 +119,8 @@ TP_DEVICE void add_channel(const A* source, int pitch, const A* filters, bool sk
       for (int q = 0; q < K; ++q) {
 #pragma unroll
         for (int j = 0; j < Tile::columns; ++j) {
-          const int s = Tile::full ? j + q - (K - 1) : j + q;
-          if (s < 0 || s >= Tile::source_columns) continue;
 #pragma unroll
-          for (int m = 0; m < M; ++m) sum[r][j][m] += weights[all_rows ? p : 0][q * M + m] * values[s];
+          for (int m = 0; m < M; ++m) sum[r][j][m] += weights[all_rows ? p : 0][q * M + m] * values[j + q];
         }
       }
     }
@@ -260,9 +256,9 @@ __global__ void __launch_bounds__(strip_threads) strips_gather(const __grid_cons
 // Blocks that keep the 132 multiprocessors of an H200 busy: small batches are cut into smaller blocks.
 constexpr int64_t enough_strip_blocks = 528;
 
-// Threads of an H200 that run at once, with room for the registers of these kernels: blocks beyond those take more than
-// one image after another.
-constexpr int64_t strip_threads_at_once = 132 * 1024;
+// Threads for an H200, about four times as many as run at once: with fewer, blocks take several images one after
+// another, but the last ones leave multiprocessors idle.
+constexpr int64_t strip_threads_in_all = 132 * 4096;
 
 // Launches the kernel, if the filters of one group of maps and the window of one tile fit into shared memory.
 template <class T, class Tile>
@@ -271,15 +267,17 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   const bool backward = g.pass == Pass::dgrad;
   const int pad_rows = int(backward ? Tile::K - 1 - g.rows.pad : g.rows.pad),
-            pad_cols = Tile::full ? 0 : int(backward ? Tile::K - 1 - g.cols.pad : g.cols.pad);
+            pad_cols = int(backward ? Tile::K - 1 - g.cols.pad : g.cols.pad);
   const auto least = [](int64_t a, int64_t b) { return int(min(a, b)); };
   const int64_t filter_bytes = g.depth * Tile::K * Tile::weights * int64_t(sizeof(A));  // of one group of maps
   const int strips = least(ceil_div(cols.outputs, int64_t(Tile::columns)), max(1, 64 / Tile::columns));
-  const int map_groups = least(ceil_div(g.maps, int64_t(Tile::maps)), min(int64_t(8), strip_bytes / 2 / filter_bytes));
-  if (map_groups == 0) return false;
+  const int64_t all_groups = ceil_div(g.maps, int64_t(Tile::maps)),
+                most_groups = min(int64_t(8), strip_bytes / 2 / filter_bytes);
+  if (most_groups == 0) return false;
+  const int map_groups = int(ceil_div(all_groups, ceil_div(all_groups, most_groups)));  // the same number in each block
   int row_tiles =
       least(ceil_div(rows.outputs, int64_t(Tile::tile_rows)), max(1, strip_threads / (strips * map_groups)));
-  const int pitch = pitch_for(Tile::full ? Tile::source_columns : strips * Tile::columns + Tile::K - 1, Tile::width);
+  const int pitch = pitch_for(strips * Tile::columns + Tile::K - 1, Tile::width);
   const auto fits = [&](int images, int chunk) {
     const int64_t values =
         Window<T>::image_pitch(chunk * (row_tiles * Tile::tile_rows + Tile::K - 1) * pitch, Tile::width);
@@ -301,7 +299,10 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   while (chunk > 1 && !fits(images, chunk)) --chunk;
   const int threads = ceil_div(items * images, 32) * 32;
   const int64_t image_tiles = ceil_div(g.n, int64_t(images));
-  const int64_t slots = min(image_tiles, max(int64_t(1), strip_threads_at_once / threads / tiles));
+  // Where there are enough blocks, each takes so many images that staging its filters does not count for much.
+  const int64_t least_tiles = ceil_div(map_groups * filter_bytes, int64_t(threads * 4 * sizeof(A)));
+  const int64_t many = min(ceil_div(image_tiles, least_tiles), strip_threads_in_all / threads / tiles);
+  const int64_t slots = min(image_tiles, max(max(int64_t(1), 2 * enough_strip_blocks / tiles), many));
   if (image_tiles >= most_quotient || tiles * slots >= most_quotient) return false;
   int vector = 1;
   for (int width = 2; width <= 4 && g.target_strides.col == 1; width *= 2) {

@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(tap_threads, 2) strips_wgrad(const __grid_cons
 
 // ---- the host's part
 
-constexpr int64_t tap_blocks = 264;  // what an H200 runs at once
+constexpr int64_t tap_blocks = 528;  // for an H200, which runs two on each of its 132 multiprocessors at once
 
 // Whether the windows fit into shared memory; else the plan is of no use.
 template <class T, class Tile>

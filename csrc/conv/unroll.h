@@ -162,33 +162,6 @@ struct Fold {
   }
 };
 
-// to[i] = from[i], plus to[i] where `add`.
-template <class From, class To>
-struct Copy {
-  const From* from;
-  To* to;
-  int64_t n;
-  bool add;
-
-  template <class F, class D>
-  struct Bound {
-    F from;
-    D to;
-    bool add;
-    TP_HD void operator()(int64_t i) const {
-      const From value = from[i];
-      const To before = add ? To(to[i]) : To(0.0f);
-      to[i] = add ? To(before + To(value)) : To(value);
-    }
-  };
-  template <class Block>
-  TP_HD auto bind(Block&& block) const {
-    const auto source = block.global("from", from, n);
-    const auto target = block.global("to", to, n);
-    return Bound<std::decay_t<decltype(source)>, std::decay_t<decltype(target)>>{source, target, add};
-  }
-};
-
 // The filters as a matrix [m, taps + 1] whose last column is the bias: a weight on an input that is always one.
 template <class T>
 struct WithBias {

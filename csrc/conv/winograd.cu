@@ -304,25 +304,6 @@ struct AddFilters {
   }
 };
 
-// dw = sums, rounded.
-template <class T>
-struct Round {
-  using A = acc_t<T>;
-  A* sums;
-  T* out;
-  int64_t n;
-
-  template <class Block>
-  TP_HD auto bind(Block&& block) const {
-    const auto from = block.global("sums", sums, n);
-    const auto to = block.global("weight", out, n);
-    return [=](int64_t i) {
-      const A value = from[i];
-      to[i] = T(value);
-    };
-  }
-};
-
 // f(part) for parts of the tiles of one class whose matrices, of `rows` rows in all, fit into the workspace.
 template <class T, class F>
 void for_parts(const Gather<T>& g, const LatticeAxis& rows, const LatticeAxis& cols, int64_t matrix_rows, const F& f) {
@@ -396,7 +377,7 @@ void wgrad(const Elements<T>& e, Context& context) {
       each(context, "winograd_taps", g.groups * g.maps * depth, AddFilters<T>{part, products, sums});
     });
   });
-  each(context, "winograd_round", e.weights(), Round<T>{sums, e.weight, e.weights()});
+  each(context, "winograd_round", e.weights(), Copy<A, T>{sums, e.weight, e.weights(), false});
 }
 
 }  // namespace

@@ -211,7 +211,8 @@ const char* fused_refuses(const Args& args) {
   if (args.pooling != Pooling::subsample) return "its pooling is \"subsample\"";
   if (args.batch > network::most_images) return "a minibatch has at most 1048576 images";
   for (const Parameter weight : {c5_weight, f6_weight, output_weight}) {
-    if (reinterpret_cast<uintptr_t>(args.parameters[weight]) % 16 != 0) return "its weights lie at multiples of 16 bytes";
+    if (reinterpret_cast<uintptr_t>(args.parameters[weight]) % 16 != 0)
+      return "its weights lie at multiples of 16 bytes";
   }
   if (!block::is_for_hopper(network::step_kernel<4, false>)) return "it needs compute capability 9.0";
   return nullptr;
@@ -220,7 +221,7 @@ const char* fused_refuses(const Args& args) {
 void fused(const Args& args, Context& context) {
   const char* refusal = fused_refuses(args);
   if (refusal != nullptr) fail(ErrorKind::value, "lenet5: algorithm 'fused' cannot serve this call: ", refusal);
-  const int most_clusters = block::device_attribute(cudaDevAttrMultiProcessorCount) / network::ranks;
+  const int most_clusters = block::device_attribute<cudaDevAttrMultiProcessorCount>() / network::ranks;
   args.train ? network::run_training(args, most_clusters, context) : network::run_forward(args, most_clusters, context);
 }
 

@@ -53,10 +53,10 @@ struct Args {
   Pooling pooling;
   Output output;
 
-  int64_t images, batch;    // batch: images per step of the training
-  const void* x;            // [images, 1, 32, 32]: floats of `dtype`, or bytes
+  int64_t images, batch;  // batch: images per step of the training
+  const void* x;          // [images, 1, 32, 32]: floats of `dtype`, or bytes
   bool x_is_bytes;
-  const int64_t* target;    // [images]: the class of each image; only the training reads it
+  const int64_t* target;  // [images]: the class of each image; only the training reads it
   void* parameters[most_parameters];
   void* momenta[most_parameters];
   const void *lr, *momentum, *weight_decay;  // of `dtype`

@@ -192,7 +192,7 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     for (size_t i = 0; i < results.size(); ++i) {
       bool recorded = false;
       for (size_t j = 0; differentiable(results[i]) && j < inputs.size(); ++j) {
-        recorded = recorded || (in_reverse(inputs[j]) && rules.depends(op, args, i, j));
+        recorded = recorded || (in_reverse(inputs[j]) && (!rules.depends || rules.depends(op, args, i, j)));
       }
       torch::autograd::set_history(recorded ? results[i] : Tensor(), node);
     }

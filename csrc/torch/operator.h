@@ -222,8 +222,8 @@ struct Rules {
   Tensors (*jvp)(const c10::OperatorHandle&, Args, const Forward&);
   bool (*keeps)(const c10::OperatorHandle&, Args, size_t input);
   bool (*keeps_output)(const c10::OperatorHandle&, Args, size_t output);
-  bool (*depends)(const c10::OperatorHandle&, Args, size_t output, size_t input);
-  void (*record)(Stack* stack, Tensor& recorded);  // null if absent
+  bool (*depends)(const c10::OperatorHandle&, Args, size_t output, size_t input) = nullptr;  // null: it always does
+  void (*record)(Stack* stack, Tensor& recorded) = nullptr;                                  // null if absent
 };
 
 // The Autograd kernel: calls what lies below, then records the call for reverse mode and gives the results tangents,

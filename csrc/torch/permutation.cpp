@@ -42,10 +42,17 @@ void give_values(sort::Args& args, const Tensor& values, Tensor& out) {
   args.value_bytes = int(values.element_size());
 }
 
+namespace {
+
+// Not by `to` alone, which would hand back its input: below autograd, tools that check schemas object to that.
+Tensor as_long(const Tensor& indices) { return indices.scalar_type() == at::kLong ? indices : indices.to(at::kLong); }
+
+}  // namespace
+
 Tensor take(const Tensor& x, const Tensor& indices, int64_t dim) {
   if (!x.defined()) return x;
   if (x.dim() == 0) return x.clone();  // torch's deterministic gradient of gather on CUDA takes no scalar
-  const Tensor places = indices.to(at::kLong);
+  const Tensor places = as_long(indices);
   switch (x.scalar_type()) {  // torch gathers no unsigned integers of more than a byte: they go as signed ones
     case at::kUInt16:
       return at::gather(x.view(at::kShort), dim, places).view(at::kUInt16);
@@ -61,7 +68,7 @@ Tensor take(const Tensor& x, const Tensor& indices, int64_t dim) {
 Tensor put(const Tensor& x, const Tensor& indices, int64_t dim) {
   if (!x.defined()) return x;
   if (x.dim() == 0) return x.clone();
-  return at::scatter(at::empty_like(x), dim, indices.to(at::kLong), x);  // which writes every element
+  return at::scatter(at::empty_like(x), dim, as_long(indices), x);  // which writes every element
 }
 
 }  // namespace tp

@@ -30,6 +30,8 @@ struct Rbf {
   Autocast autocast() const { return Autocast::float32; }
 };
 
+Pattern pattern("rbf", layers::gaussians::ladder);
+
 struct RbfBackward {
   static constexpr auto schema =
       "rbf_backward(Tensor grad, Tensor x, Tensor centres, float sigma, str algorithm=\"auto\") -> (Tensor, Tensor)";

@@ -61,12 +61,13 @@ Tensor sum_over_runs(const Tensor& grad, const Tensor& indices, int64_t dim, boo
     const Tensor lines = x.movedim(dim, -1);
     return (reverse ? lines.flip(-1) : lines).contiguous();
   };
-  const Tensor g = in_scan_order(grad), leads = in_scan_order(indices == positions_of(indices, dim)).flatten();
-  const SymInt n = leads.sym_size(0);
+  const Tensor g = in_scan_order(grad), flags = in_scan_order(indices == positions_of(indices, dim));
+  const SymInt n = flags.sym_numel();
+  const Tensor leads = flags.reshape_symint({n});
   const Tensor all = at::arange(n, indices.options());
   const Tensor starts = std::get<0>(call(CompactPadded{all, leads, n, "auto"}));
   const Tensor offsets = at::cat({starts, at::full_symint({1}, n, indices.options())});
-  const Tensor sums = call(SegmentReduce{g.flatten(), offsets, "sum", false, "auto"});
+  const Tensor sums = call(SegmentReduce{g.reshape_symint({n}), offsets, "sum", false, "auto"});
   const Tensor result = call(CompactBackward{sums, leads, "auto"}).view_symint(g.sym_sizes());
   return (reverse ? result.flip(-1) : result).movedim(-1, dim).contiguous();
 }

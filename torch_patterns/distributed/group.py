@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-Group = dist.ProcessGroup | None
+Group = dist.ProcessGroup | dist.DeviceMesh | None
 
-all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name until torch 2.12
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.11 has the older name
 
 NUMBERS = 4  # int64 words of a header that a function may use; then the length and checksum of the text, then the text
 TEXT_BYTES = 368
@@ -30,7 +30,7 @@ LOOK_AROUND = timedelta(seconds=0.5)  # how often a waiting rank looks whether a
 ANSWER_WITHIN = 5.0  # seconds in which every living rank notices that another has given up: some ten times that long
 
 
-def resolve(group) -> dist.ProcessGroup:
+def resolve(group: Group) -> dist.ProcessGroup:
     """The process group meant by ``group``: None is the world, and a one-dimensional DeviceMesh has one.
 
     Raises:
@@ -91,7 +91,7 @@ class Call:
     def __init__(
         self,
         name: str,
-        group,
+        group: Group,
         prepare: Callable[[], dict[str, Tensor]],
         *,
         numbers: Sequence[int] | None = None,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import integer, type_name, typed
 from torch_patterns.graph.container import INDEX_DTYPES, Graph, check_index_dtype, pointer_dtype
 
 _ops = torch.ops.torch_patterns
@@ -43,7 +44,8 @@ def from_edges(
             (a self loop is one edge still); None to store them as they are, and find out whether they are symmetric.
         dedup: keep only one of several edges between the same vertices.
         index_dtype: ``torch.int32`` or ``torch.int64``; that of ``src`` and ``dst`` if not given, int64 for other ids.
-        device: where to build the graph; that of ``src`` if not given.
+        device: where to build the graph. If not given, tensors stay on theirs and numpy arrays on the CPU; sequences
+            go to torch's default device.
         validate: check that all ids are in range, at the price of one synchronisation on CUDA. Without it, ids out of
             range make some graph that the operators may refuse.
 
@@ -57,40 +59,70 @@ def from_edges(
         TypeError: ids are no integers, or ``index_dtype`` is none of the two.
         RuntimeError: devices differ.
     """
-    src, dst = _ids("src", src, device), _ids("dst", dst, device)
+    options = {"dedup": dedup, "index_dtype": index_dtype, "device": device, "validate": validate}
+    return _build("from_edges", ("src", "dst"), src, dst, num_vertices, directed, **options)
+
+
+def _build(
+    where: str,
+    names: tuple[str, str],
+    src: Ids,
+    dst: Ids,
+    num_vertices: int | None,
+    directed: bool | None,
+    *,
+    dedup: bool = False,
+    index_dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    validate: bool = True,
+) -> Graph:
+    """:func:`from_edges`, under the name of the function that was called, and of its arguments."""
+    src, dst = (_ids(where, name, ids, device) for name, ids in zip(names, (src, dst), strict=True))
     if src.dim() != 1 or src.shape != dst.shape:
         raise ValueError(
-            f"from_edges: src and dst must be one-dimensional and of one length, got {[*src.shape]} and {[*dst.shape]}"
+            f"{where}: {names[0]} and {names[1]} must be one-dimensional and of one length, got {[*src.shape]} and "
+            f"{[*dst.shape]}"
         )
     if src.device != dst.device:
-        raise RuntimeError(f"from_edges: src is on {src.device}, dst on {dst.device}")
+        raise RuntimeError(f"{where}: {names[0]} is on {src.device}, {names[1]} on {dst.device}")
     if index_dtype is None:
         index_dtype = torch.promote_types(src.dtype, dst.dtype)
     if num_vertices is None:
         num_vertices = max(int(torch.maximum(src.amax(), dst.amax())) + 1, 0) if len(src) else 0
+    num_vertices = integer(where, "num_vertices", num_vertices)
     if not 0 <= num_vertices <= MAX_VERTICES:
-        raise ValueError(f"from_edges: num_vertices must be in 0 ... 2^31, got {num_vertices}")
+        raise ValueError(f"{where}: num_vertices must be in 0 ... 2^31, got {num_vertices}")
     if validate:
-        _check_ids(src, dst, num_vertices)
-    check_index_dtype("from_edges", index_dtype, num_vertices)
+        _check_ids(where, names, src, dst, num_vertices)
+    check_index_dtype(where, index_dtype, num_vertices)
     return _from_packed(_packed(src, dst, num_vertices, directed is False), num_vertices, directed, dedup, index_dtype)
 
 
-def _ids(name: str, values: Ids, device: torch.device | str | None) -> Tensor:
-    ids = torch.as_tensor(values, device=device)
-    if ids.numel() == 0 and not isinstance(values, Tensor | np.ndarray):
-        ids = ids.long()
+def _ids(where: str, name: str, values: Ids, device: torch.device | str | None) -> Tensor:
+    """On `device`; without one, a tensor stays on its own, a numpy array on the CPU, and others go where torch's do."""
+    if isinstance(values, Tensor):
+        ids = values if device is None else values.to(device)
+    elif isinstance(values, np.ndarray):
+        ids = torch.as_tensor(values, device=device or "cpu")
+    elif isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
+        try:
+            ids = torch.tensor(values, device=device)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise TypeError(f"{where}: {name} must hold integers: {error}") from None
+        ids = ids if ids.numel() else ids.long()
+    else:
+        raise TypeError(f"{where}: {name} must be a tensor, a numpy array or a sequence, got {type_name(values)}")
     if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
-        raise TypeError(f"from_edges: {name} must hold integers, got {ids.dtype}")
+        raise TypeError(f"{where}: {name} must hold integers, got {ids.dtype}")
     return ids if ids.dtype in INDEX_DTYPES else ids.long()
 
 
-def _check_ids(src: Tensor, dst: Tensor, num_vertices: int) -> None:
+def _check_ids(where: str, names: tuple[str, str], src: Tensor, dst: Tensor, num_vertices: int) -> None:
     bad = torch.stack([((ids < 0) | (ids >= num_vertices)).any() for ids in (src, dst)]).tolist()
-    for name, ids, any_bad in zip(("src", "dst"), (src, dst), bad, strict=True):
+    for name, ids, any_bad in zip(names, (src, dst), bad, strict=True):
         if any_bad:
             first = int(((ids < 0) | (ids >= num_vertices)).nonzero()[0])
-            raise IndexError(f"from_edges: {name}[{first}] is {int(ids[first])}, not in 0 ... {num_vertices - 1}")
+            raise IndexError(f"{where}: {name}[{first}] is {int(ids[first])}, not in 0 ... {num_vertices - 1}")
 
 
 def _bits(num_vertices: int) -> int:
@@ -133,6 +165,7 @@ def _from_packed(
     return Graph(*out, *reverse, False)
 
 
+@typed
 def from_csr(row_ptrs: Tensor, col_idx: Tensor, *, directed: bool | None = None, **options) -> Graph:
     """The graph whose adjacency matrix has these rows: rows get sorted, in-edges built.
 
@@ -146,15 +179,27 @@ def from_csr(row_ptrs: Tensor, col_idx: Tensor, *, directed: bool | None = None,
         IndexError: a pointer or vertex is out of range; the message tells the first.
         ValueError, TypeError, RuntimeError: ``row_ptrs`` decrease, or begin or end wrong; or as :func:`from_edges`.
     """
+    return _from_rows("from_csr", row_ptrs, col_idx, directed, **options)
+
+
+def _from_rows(where: str, row_ptrs: Tensor, col_idx: Tensor, directed: bool | None, **options) -> Graph:
+    if col_idx.dtype not in INDEX_DTYPES or col_idx.dim() != 1:
+        raise (ValueError if col_idx.dtype in INDEX_DTYPES else TypeError)(
+            f"{where}: col_idx must be one-dimensional int32 or int64, got {col_idx.dtype} of shape {[*col_idx.shape]}"
+        )
+    if row_ptrs.device != col_idx.device:
+        raise RuntimeError(f"{where}: row_ptrs is on {row_ptrs.device}, col_idx on {col_idx.device}")
     validate, n = options.get("validate", True), max(row_ptrs.numel() - 1, 0)
     vertices = torch.arange(n, dtype=col_idx.dtype, device=row_ptrs.device)
     try:
         src = _ops.segment_expand(vertices, row_ptrs, col_idx.numel(), validate)
-    except (IndexError, ValueError) as error:
-        raise type(error)(str(error).replace("segment_expand: offsets", "from_csr: row_ptrs")) from None
-    return from_edges(src, col_idx, n, directed=directed, **options)
+    except (IndexError, ValueError, TypeError, RuntimeError) as error:
+        message = str(error).split("\n")[0].replace("offsets", "row_ptrs").replace("segment_expand", where)
+        raise type(error)(message) from None
+    return _build(where, ("row_ptrs", "col_idx"), src, col_idx, n, directed, **options)
 
 
+@typed
 def from_torch(matrix: Tensor, *, directed: bool | None = None, **options) -> Graph:
     """The graph of a square matrix: an edge from i to j for every entry [i, j] that is stored, or not 0 if it is dense.
 
@@ -172,13 +217,13 @@ def from_torch(matrix: Tensor, *, directed: bool | None = None, **options) -> Gr
         raise ValueError(f"from_torch: the matrix must be square, got {[*matrix.shape]}")
     n = matrix.shape[0]
     if matrix.layout == torch.sparse_csr:
-        return from_csr(matrix.crow_indices(), matrix.col_indices(), directed=directed, **options)
+        return _from_rows("from_torch", matrix.crow_indices(), matrix.col_indices(), directed, **options)
     if matrix.layout == torch.strided:
         src, dst = matrix.nonzero().unbind(1)
     else:
         coo = matrix if matrix.layout == torch.sparse_coo else matrix.to_sparse()
         src, dst = coo._indices()  # indices() refuses a matrix whose duplicates have not been added up
-    return from_edges(src, dst, n, directed=directed, **options)
+    return _build("from_torch", ("row indices", "column indices"), src, dst, n, directed, **options)
 
 
 def from_scipy(matrix: Any, *, directed: bool | None = None, **options) -> Graph:
@@ -192,13 +237,14 @@ def from_scipy(matrix: Any, *, directed: bool | None = None, **options) -> Graph
     Raises:
         ValueError: the matrix is not square; or as :func:`from_edges`.
     """
+    if not hasattr(matrix, "tocoo"):
+        raise TypeError(f"from_scipy: matrix must be a scipy sparse matrix or array, got {type_name(matrix)}")
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"from_scipy: the matrix must be square, got {[*matrix.shape]}")
-    coo = matrix.tocoo()
+    coo, n = matrix.tocoo(), int(matrix.shape[0])
     options.setdefault("index_dtype", torch.int64)
-    return from_edges(
-        np.ascontiguousarray(coo.row), np.ascontiguousarray(coo.col), matrix.shape[0], directed=directed, **options
-    )
+    src, dst = np.ascontiguousarray(coo.row), np.ascontiguousarray(coo.col)
+    return _build("from_scipy", ("row indices", "column indices"), src, dst, n, directed, **options)
 
 
 def from_networkx(graph: Any, *, directed: bool | None = None, **options) -> Graph:
@@ -209,10 +255,12 @@ def from_networkx(graph: Any, *, directed: bool | None = None, **options) -> Gra
         directed: what the graph says of itself if None; False adds the reverse of every edge.
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
     """
+    if not (hasattr(graph, "nodes") and hasattr(graph, "is_directed")):
+        raise TypeError(f"from_networkx: graph must be a networkx graph, got {type_name(graph)}")
     ids = {node: i for i, node in enumerate(graph.nodes)}
     src, dst = [ids[u] for u, _ in graph.edges()], [ids[v] for _, v in graph.edges()]
     directed = graph.is_directed() if directed is None else directed
-    return from_edges(src, dst, len(ids), directed=directed, **options)
+    return _build("from_networkx", ("src", "dst"), src, dst, len(ids), directed, **options)
 
 
 def read(
@@ -244,10 +292,10 @@ def read(
         rows, columns = matrix.shape
         if rows != columns or num_vertices not in (None, rows):
             raise ValueError(f"read: {path}: the matrix is {rows} x {columns}, which is no graph of that many vertices")
-        return from_edges(matrix.row_idx, matrix.col_idx, rows, directed=directed, **options)
+        return _build("read", ("row_idx", "col_idx"), matrix.row_idx, matrix.col_idx, rows, directed, **options)
     edges = torch.from_numpy(_read_edges(path)) - base
     options.setdefault("index_dtype", torch.int64)
-    return from_edges(edges[:, 0], edges[:, 1], num_vertices, directed=directed, **options)
+    return _build("read", ("src", "dst"), edges[:, 0], edges[:, 1], num_vertices, directed, **options)
 
 
 def _read_edges(path: Path) -> np.ndarray:

@@ -30,14 +30,14 @@ def _mix(x: Tensor) -> Tensor:
 
 def random_words(begin: int, end: int, seed: int, stream: int = 0, device: torch.device | str = "cpu") -> Tensor:
     """Words begin ... end - 1 of a sequence of random 64-bit words, one for every (seed, stream): int64."""
-    key = int(_mix(_mix(torch.tensor(seed)) + stream))
+    key = int(_mix(_mix(torch.tensor(seed, device="cpu")) + stream))
     return _mix(torch.arange(begin, end, device=device) * -0x61C8864680B583EB + key)
 
 
 def _shuffled(ids: Tensor, bits: int, seed: int) -> Tensor:
     """A permutation of the numbers of so many bits: rounds of an odd multiple, an offset and a shift."""
     mask, half = (1 << bits) - 1, (bits + 1) // 2
-    for multiple, offset in random_words(0, 6, seed, stream=-1).view(3, 2).tolist():
+    for multiple, offset in random_words(0, 6, seed, stream=-1, device="cpu").view(3, 2).tolist():
         ids = (ids * (multiple & mask | 1) + (offset & mask)) & mask
         ids = ids ^ ids >> half
     return ids
@@ -142,7 +142,7 @@ def _rmat_edges(scale: int, begin: int, end: int, seed: int, table: Tensor) -> t
 
 def _quarters(a: float, b: float, c: float) -> Tensor:
     """[2^16] Row above column of the choice, of LEVELS levels, that each value of 16 random bits makes."""
-    table, begin, chance = torch.zeros(CHOICES, dtype=torch.int64), 0, 0.0
+    table, begin, chance = torch.zeros(CHOICES, dtype=torch.int64, device="cpu"), 0, 0.0
     quarters = ((a, 0, 0), (b, 0, 1), (c, 1, 0), (1 - a - b - c, 1, 1))
     for levels in itertools.product(quarters, repeat=LEVELS):
         product, row, column = 1.0, 0, 0

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import integer, typed
 from torch_patterns.batching import loop
 from torch_patterns.calls import ops
 from torch_patterns.graph.container import Graph
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
+_FARTHEST = 2**31 - 1  # levels are int32
 
 
 @documented("bfs")
 def bfs(
     graph: Graph,
-    sources: int | Sequence[int] | Tensor,
+    sources: int | Sequence[int] | np.ndarray | Tensor,
     max_level: int | None = None,
     *,
     validate: bool = False,
@@ -32,7 +34,8 @@ def bfs(
 
     Args:
         graph: with V vertices; an algorithm that pulls builds the in-edges if they are not given.
-        sources: an int, ints, or a 0-D or 1-D integer tensor on the graph's device.
+        sources: an int, ints, a numpy array of ints, or a 0-D or 1-D integer tensor on the graph's device (a 0-D one
+            may be on the CPU).
         max_level: go no farther than so many edges; to the end without it.
         validate: check all tensors on CUDA, too, at the price of one synchronisation; not in a CUDA graph. Without it
             CUDA skips edges and sources that are out of range.
@@ -56,7 +59,7 @@ def bfs(
 @documented("bfs")
 def bfs_batched(
     graph: Graph,
-    sources: Sequence[int] | Tensor,
+    sources: Sequence[int] | np.ndarray | Tensor,
     max_level: int | None = None,
     *,
     validate: bool = False,
@@ -84,15 +87,25 @@ def bfs_batched(
     return ops.bfs_batched(*graph[:2], sources, *graph[2:], level, validate, algorithm)
 
 
-def _sources(where: str, graph: Graph, sources: int | Sequence[int] | Tensor) -> Tensor:
+def _sources(where: str, graph: Graph, sources: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
     if isinstance(sources, Tensor):
-        return sources
-    if isinstance(sources, Integral):
-        _check_vertex(where, "sources", sources, graph)
-        return torch.full((), int(sources), dtype=torch.int64, device=graph.device)
-    for source in sources:
-        _check_vertex(where, "sources", source, graph)
-    return torch.tensor(sources, dtype=torch.int64, device=graph.device)
+        # As torch does, a number on the CPU goes with tensors of any device.
+        return sources.to(graph.device) if sources.dim() == 0 and sources.is_cpu else sources
+    if isinstance(sources, np.ndarray):
+        if sources.dtype.kind not in "iu":
+            raise TypeError(f"{where}: sources must be integers, got a numpy array of {sources.dtype}")
+        ids = sources.astype(np.int64).ravel()
+        for i in ((ids < 0) | (ids >= graph.num_vertices)).nonzero()[0][:1]:
+            _check_vertex(where, f"sources[{i}]" if sources.ndim else "sources", int(ids[i]), graph)
+        return torch.from_numpy(sources.astype(np.int64)).to(graph.device)
+    if isinstance(sources, Sequence) and not isinstance(sources, (str, bytes)):
+        ids = [integer(where, f"sources[{i}]", source) for i, source in enumerate(sources)]
+        for i, source in enumerate(ids):
+            _check_vertex(where, f"sources[{i}]", source, graph)
+        return torch.tensor(ids, dtype=torch.int64, device=graph.device)
+    source = integer(where, "sources", sources)
+    _check_vertex(where, "sources", source, graph)
+    return torch.full((), source, dtype=torch.int64, device=graph.device)
 
 
 def _check_vertex(where: str, name: str, vertex: int, graph: Graph) -> None:
@@ -101,13 +114,17 @@ def _check_vertex(where: str, name: str, vertex: int, graph: Graph) -> None:
 
 
 def _max_level(where: str, max_level: int | None) -> int:
-    if max_level is not None and max_level < 0:
-        raise ValueError(f"{where}: max_level must not be negative, got {max_level}")
-    return -1 if max_level is None else max_level
+    if max_level is None:
+        return -1
+    level = integer(where, "max_level", max_level)
+    if level < 0:
+        raise ValueError(f"{where}: max_level must not be negative, got {level}")
+    return min(level, _FARTHEST)
 
 
+@typed
 def shortest_path(
-    graph: Graph, source: int | Sequence[int] | Tensor, target: int, *, algorithm: str = "auto"
+    graph: Graph, source: int | Sequence[int] | np.ndarray | Tensor, target: int, *, algorithm: str = "auto"
 ) -> Tensor:
     """A way of fewest edges from ``source`` to ``target``, traced back by the parents of a search (§15.2).
 
@@ -124,8 +141,9 @@ def shortest_path(
 
     Raises:
         IndexError: ``target`` is out of range; or as :func:`bfs`.
+        TypeError: ``source`` or ``target`` is no integer.
     """
-    target = int(target)
+    target = integer("shortest_path", "target", target)
     _check_vertex("shortest_path", "target", target, graph)
     parents = bfs(graph, source, algorithm=algorithm)[1].cpu()
     way = [target] if parents[target] >= 0 else []
@@ -134,9 +152,10 @@ def shortest_path(
     return torch.tensor(way[::-1], dtype=graph.dtype, device=graph.device)
 
 
+@typed
 def reachable(
     graph: Graph,
-    sources: int | Sequence[int] | Tensor,
+    sources: int | Sequence[int] | np.ndarray | Tensor,
     max_level: int | None = None,
     *,
     validate: bool = False,
@@ -149,6 +168,7 @@ def reachable(
     return bfs(graph, sources, max_level, validate=validate, algorithm=algorithm)[0] >= 0
 
 
+@typed
 def connected_components(graph: Graph) -> Tensor:
     """Which component each vertex belongs to; whichever way an edge leads, it connects (weak components).
 

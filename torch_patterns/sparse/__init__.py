@@ -1,10 +1,11 @@
 """Sparse matrices in eight formats (chapter 14): containers, conversions, products with gradients."""
 
-from torch_patterns.sparse import containers, convert, interop, product
+from torch_patterns.sparse import algebra, containers, convert, interop, product
 from torch_patterns.sparse.build import blocked, coo, csc, csr, ell, hyb, jds, sell
 from torch_patterns.sparse.containers import BLOCKED, COO, CSC, CSR, ELL, FORMATS, HYB, JDS, SELL, Matrix
 from torch_patterns.sparse.interop import from_scipy, from_torch
 from torch_patterns.sparse.product import Plan, spmm, spmv
+from torch_patterns.tuples import not_a_sequence
 
 __all__ = [
     "BLOCKED",
@@ -41,6 +42,18 @@ _METHODS = {
     "convert": convert.convert,
     "row_lengths": convert.row_lengths,
     "transpose": convert.transpose,
+    "T": property(convert.transpose),
+    "dtype": property(algebra.dtype_of),
+    "device": property(algebra.device_of),
+    "__matmul__": algebra.matmul,
+    "__rmatmul__": algebra.rmatmul,
+    "__mul__": algebra.multiply,
+    "__rmul__": algebra.multiply,
+    "__truediv__": algebra.divide,
+    "__neg__": algebra.negative,
+    "__add__": algebra.add,
+    "__radd__": algebra.add,
+    "__sub__": algebra.subtract,
     "coalesce": convert.coalesce,
     "to_dense": convert.to_dense,
     "to_torch": interop.to_torch,
@@ -52,3 +65,5 @@ _METHODS = {
 for _cls in FORMATS.values():
     for _name, _method in _METHODS.items():
         setattr(_cls, _name, _method)
+    not_a_sequence(_cls)
+not_a_sequence(Plan)

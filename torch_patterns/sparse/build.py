@@ -33,7 +33,8 @@ _CHECKS = """
     Raises:
         IndexError: an index or offset is out of range; the message names argument, first bad position and value.
         ValueError: shapes or offsets do not fit together.
-        TypeError: values are not floating point, or indices neither int32 nor int64.
+        TypeError: values are not int32, int64, float16, bfloat16, float32 or float64, or indices neither int32 nor
+            int64.
         RuntimeError: devices differ.
     """
 

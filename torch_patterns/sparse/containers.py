@@ -13,7 +13,7 @@ class COO(NamedTuple):
     """Coordinate list (§14.2, Fig. 14.3): any order, duplicates add.
 
     Fields: row_idx, col_idx, values, each [nnz]; shape (rows, cols). Index tensors of all formats are int32 or int64,
-    values float16, bfloat16, float32 or float64.
+    values int32, int64, float16, bfloat16, float32 or float64.
     """
 
     row_idx: Tensor

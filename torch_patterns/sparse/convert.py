@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import integer
 from torch_patterns.scan import scan
 from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sorting import sort_pairs
@@ -49,14 +50,16 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
             over 2^17 to 2^23 columns, or else ELL where at most a tenth of it is padding.
         width: ELL: of the padded rows, at least the longest (default: that). HYB: how many entries of a row go into
             the padded part (default: the most that a third of the rows have).
-        max_bytes: ELL, SELL, BLOCKED: refuse to take more (default: 16 times the bytes of the CSR, at least 64 MiB).
+        max_bytes: ELL, HYB, SELL, BLOCKED: refuse to take more (default: 16 times the bytes of the CSR, at least
+            64 MiB).
         section_rows: SELL: rows of a section (default 32).
         window: SELL: sort rows by length inside windows of so many rows only (default: all rows at once).
 
     Raises:
-        ValueError: the format or an option is unknown, or rows are longer than ``width``.
-        RuntimeError: ELL, SELL or BLOCKED would take more than ``max_bytes``; the message says how many, and what to
-            use instead.
+        ValueError: the format or an option is unknown, an option is out of range, or rows are longer than ``width``.
+        TypeError: an option is no integer.
+        RuntimeError: ELL, HYB, SELL or BLOCKED would take more than ``max_bytes``; the message says how many, and what
+            to use instead.
     """
     if format == "auto":
         csr = _to_csr(a)
@@ -67,6 +70,7 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
     unknown = options.keys() - _OPTIONS.get(format, set())
     if unknown:
         raise ValueError(f"convert: {format} has no option {sorted(unknown)[0]!r}")
+    options = {name: _checked_option(name, value) for name, value in options.items() if value is not None}
     if format_of(a) == format and not options:
         return a
     if format == "csc":
@@ -77,9 +81,19 @@ def convert(a: Matrix, format: str, **options) -> Matrix:
     return csr if format == "csr" else _FROM_CSR[format](csr, **options)
 
 
+_LEAST = {"width": 0, "max_bytes": 0, "section_rows": 1, "window": 1}
+
+
+def _checked_option(name: str, value) -> int:
+    number = integer("convert", name, value)
+    if not _LEAST[name] <= number < 2**63:
+        raise ValueError(f"convert: {name} must be in {_LEAST[name]} ... 2^63 - 1, got {number}")
+    return number
+
+
 _OPTIONS = {
     "ell": {"width", "max_bytes"},
-    "hyb": {"width"},
+    "hyb": {"width", "max_bytes"},
     "sell": {"section_rows", "window", "max_bytes"},
     "blocked": {"max_bytes"},
 }
@@ -205,9 +219,10 @@ def _refuse(a: CSR, name: str, places: int, max_bytes: int | None, runs: int = 0
         # The message may not use a variable: torch 2.11 does not compile that.
         torch._check(needed <= limit, lambda: "convert: the format would take more than max_bytes; use 'hyb' or 'csr'")
     elif needed > limit:
+        others = "'jds' or 'csr'" if name == "HYB" else "'hyb', 'jds' or 'csr'"
         raise RuntimeError(
             f"convert: {name} of {a.shape[0]} rows, {places} places, takes {needed} bytes, more than max_bytes {limit};"
-            " use 'hyb', 'jds' or 'csr', which pad less"
+            f" use {others}, which pad less"
         )
 
 
@@ -241,8 +256,10 @@ def _to_ell(a: CSR, width: int | None = None, max_bytes: int | None = None) -> E
     return ELL(*_padded_rows(a, width)[:3], a.shape)
 
 
-def _to_hyb(a: CSR, width: int | None = None) -> HYB:
+def _to_hyb(a: CSR, width: int | None = None, max_bytes: int | None = None) -> HYB:
     (rows, _), lengths = _entries(a), _lengths(a)
+    if width is not None or max_bytes is not None:
+        _refuse(a, "HYB", (width or 0) * a.shape[0] + a.values.shape[0], max_bytes)
     if width is None:
         third = _ops.sort_keys(lengths, 0, True)[a.shape[0] // 3 :]
         width = int(third[0]) if a.shape[0] else 0
@@ -282,11 +299,12 @@ def _to_sell(
     a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = None, max_bytes: int | None = None
 ) -> SELL:
     (rows, place), lengths, n = _entries(a), _lengths(a), a.shape[0]
-    if section_rows < 1 or (window is not None and window < 1):
-        raise ValueError(f"convert: section_rows and window must be positive, got {section_rows} and {window}")
+    given, section_rows = section_rows, min(section_rows, max(n, 1))  # a section of more rows is one of all
     perm = _by_length(lengths)
     if window is not None:
-        perm = perm.index_select(0, _ops.argsort(perm.div(window, rounding_mode="floor"), index_dtype=perm.dtype))
+        perm = perm.index_select(
+            0, _ops.argsort(perm.div(min(window, max(n, 1)), rounding_mode="floor"), index_dtype=perm.dtype)
+        )
     row_nnz = lengths.index_select(0, perm)
     sections = -(-n // section_rows)
     by_section = torch.nn.functional.pad(row_nnz, (0, sections * section_rows - n)).view(sections, section_rows)
@@ -302,7 +320,7 @@ def _to_sell(
         at = ptrs.index_select(0, section).long() + place.long() * heights.index_select(0, section)
         at = at + there.remainder(section_rows)
     fields = (_place(x, at, total, fill) for x, fill in ((a.col_idx, -1), (a.values, 0)))
-    return SELL(perm, row_nnz, ptrs, *fields, section_rows, a.shape)
+    return SELL(perm, row_nnz, ptrs, *fields, given, a.shape)
 
 
 def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_patterns.sparse.build import checked
 from torch_patterns.sparse.containers import COO, CSC, CSR, Matrix, to
-from torch_patterns.sparse.convert import convert
+from torch_patterns.sparse.convert import coalesce, convert
 
 
 def from_torch(x: Tensor) -> Matrix:
@@ -32,14 +33,34 @@ def from_torch(x: Tensor) -> Matrix:
 
 
 def to_torch(a: Matrix) -> Tensor:
-    """As a ``torch.sparse`` tensor: COO, CSR and CSC in their layout, the other formats as CSR; differentiable."""
+    """As a ``torch.sparse`` tensor: COO, CSR and CSC in their layout, the other formats as CSR; differentiable.
+
+    The result keeps torch's invariants. COO stays as it is, uncoalesced. torch's CSR and CSC hold every place once, in
+    order: where ours does not, entries are sorted, and duplicates added up. What the index tensors hold is checked
+    first, for which the host waits.
+
+    Raises:
+        IndexError, ValueError: an index or offset is out of range, as from the constructors.
+    """
+    a = checked(a, True)
     if isinstance(a, COO):
         indices = torch.stack([a.row_idx, a.col_idx]).long()
         return torch.sparse_coo_tensor(indices, a.values, a.shape, check_invariants=False)
     if isinstance(a, CSC):
-        return torch.sparse_csc_tensor(a.col_ptrs, a.row_idx, a.values, a.shape, check_invariants=False)
-    csr = convert(a, "csr")
-    return torch.sparse_csr_tensor(csr.row_ptrs, csr.col_idx, csr.values, csr.shape, check_invariants=False)
+        turned = _sorted_once(CSR(*a[:3], a.shape[::-1]))
+        return torch.sparse_csc_tensor(*turned[:3], a.shape, check_invariants=False)
+    csr = _sorted_once(convert(a, "csr"))
+    return torch.sparse_csr_tensor(*csr[:3], csr.shape, check_invariants=False)
+
+
+def _sorted_once(a: CSR) -> CSR:
+    """The matrix with the columns of each row in order, each once."""
+    n = a.col_idx.shape[0]
+    if n < 2:
+        return a
+    heads = torch.zeros(n + 1, dtype=torch.bool, device=a.col_idx.device).index_fill(0, a.row_ptrs.long(), True)
+    in_order = (a.col_idx.diff() > 0) | heads[1:n]
+    return a if bool(in_order.all()) else coalesce(a)
 
 
 def from_scipy(matrix, *, device=None, dtype: torch.dtype | None = None) -> Matrix:

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
+from torch_patterns.arguments import typed
 from torch_patterns.batching import front, loop
 from torch_patterns.calls import ops
 from torch_patterns.sparse.containers import CSC, FORMATS, HYB, SELL, Matrix, format_of, index_fields
@@ -28,6 +30,11 @@ class Plan(NamedTuple):
     perm: Tensor
 
 
+_pytree._register_namedtuple(Plan, serialized_type_name="torch_patterns.Plan")
+torch.serialization.add_safe_globals([Plan])
+
+
+@typed
 def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
     """The product A x, or A x + y, of a sparse matrix in any format and a vector (chapter 14, Fig. 14.2).
 
@@ -60,6 +67,7 @@ def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
     return _multiply(_spmv, a, x, y, plan, algorithm)
 
 
+@typed
 def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
     """The product A X, or A X + Y, of a sparse matrix and a dense one: :func:`spmv` of k columns at once.
 

@@ -155,10 +155,15 @@ def rbf_reference(x, centres, sigma):
     return torch.exp(-distances(x, centres) / (2 * sigma**2))
 
 
+def least(u) -> float:
+    """The smallest number of the type of this unit roundoff, and so what any result may be off by."""
+    return 2.0**-149 if u > 2**-50 else 2.0**-1074
+
+
 def rbf_bound(u, x, centres, sigma):
     """What the argument of the exponential is off by is its relative error."""
     argument = distances(x, centres) / (2 * sigma**2)
-    return (gamma(x.shape[1] + 6, u) * argument + 8 * u) * torch.exp(-argument)
+    return (gamma(x.shape[1] + 6, u) * argument + 8 * u) * torch.exp(-argument) + 2 * least(u)
 
 
 RBF = Spec(
@@ -193,6 +198,7 @@ def rbf_backward_bound(u, grad, x, centres, sigma):
     relative = gamma(x.shape[1] + 6, u) * distances(x, centres) / (2 * sigma**2)
     relative = relative + gamma(12 + x.shape[0] + centres.shape[0], u)
     pull = relative * grad.double().abs() * rbf_reference(x, centres, sigma) / sigma**2
+    pull = pull + least(u) * (2 * grad.double().abs() + 2) * (1 + 1 / sigma**2)
     apart = (centres.double()[None] - x.double()[:, None]).abs()
     return torch.einsum("nc,ncd->nd", pull, apart), torch.einsum("nc,ncd->cd", pull, apart)
 

@@ -203,8 +203,8 @@ class Spec:
     # (unit roundoff of the arithmetic, *sample) -> how far from the exact result any order of the operations may end,
     # before the rounding to the dtype. Without it, floats must be exact too.
     bound: Callable | None = None
-    # As bound, for rungs with the trait norm_wise: how far an output may end from the exact result on any data, integers
-    # included.
+    # As bound, for rungs that compute with sums of what lies side by side: for floats by those with the trait
+    # mixes_neighbours, for integers too by those with the trait norm_wise.
     norm_bound: Callable | None = None
     checked: tuple[torch.dtype, ...] = (torch.float32, torch.int32)  # those that go through the host's checked mode
     exact: bool = True  # samples of kind "exact" come out exactly; if not (exp, tanh), within the bound

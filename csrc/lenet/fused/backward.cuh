@@ -24,8 +24,8 @@ TP_DEVICE void f6_gradient(const Team<images>& t, const StepParams& p) {
   image.f6_grad[k] = p.activation.gradient(sum, y);
 }
 
-// A product with the transposed weights of a dense layer: `parts` threads share the sum over the outputs of four inputs,
-// for n images whose gradients lie `stride` words apart. to[part][image][input].
+// A product with the transposed weights of a dense layer: `parts` threads share the sum over the outputs of four
+// inputs, for n images whose gradients lie `stride` words apart. to[part][image][input].
 template <int parts, int n, int inputs, int outputs>
 TP_DEVICE void dense_transposed(int thread, const float* weights, const float* grads, int stride, float* to) {
   constexpr int quads = inputs / 4, rows = outputs / parts;
@@ -110,8 +110,8 @@ TP_DEVICE void s4_gradient(const Team<images>& t, const StepParams& p) {
   }
 }
 
-// What the update needs of the dense layers goes to global memory. No barrier of the cluster follows within the group of
-// images: it would wait for these writes.
+// What the update needs of the dense layers goes to global memory. No barrier of the cluster follows within the group
+// of images: it would wait for these writes.
 template <int images>
 TP_DEVICE void save(const Team<images>& t, const StepParams& p, int first) {
   const auto copy = [&](float* to, const float* from, int count) {
@@ -167,8 +167,8 @@ struct ConvGradients {
   float c1[Shares<images>::c1_group][kernel] = {};
 };
 
-// C3's weights, by the first half of the warps: a lane has one map of S2 and one row of the kernel, a warp a few maps of
-// C3. Lane 30 reads ones instead of S2, which makes its first sum the gradient of the bias.
+// C3's weights, by the first half of the warps: a lane has one map of S2 and one row of the kernel, a warp a few maps
+// of C3. Lane 30 reads ones instead of S2, which makes its first sum the gradient of the bias.
 template <int images>
 TP_DEVICE void c3_wgrad(const Team<images>& t, ConvGradients<images>& gradients) {
   using S = Shares<images>;
@@ -178,10 +178,11 @@ TP_DEVICE void c3_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
   const auto& image = t.room.image[t.warp / S::wgrad_groups];
   const int first_map = (t.shared_image ? t.rank * S::s4_maps : 0) + t.warp % S::wgrad_groups * maps;
   const bool is_bias = t.lane == bias_lane;
-  const float* boxes = is_bias ? t.room.ones : image.s2_boxes + t.lane / kernel * s2_stride + t.lane % kernel * s2_boxes;
+  const float* boxes =
+      is_bias ? t.room.ones : image.s2_boxes + t.lane / kernel * s2_stride + t.lane % kernel * s2_boxes;
   const int row_stride = is_bias ? 0 : 2 * s2_boxes;
   const float* grads = image.s4_grad + first_map;
-#pragma unroll 1
+#pragma unroll(Team<images>::own == 1 ? s4_size : 1)
   for (int a = 0; a < s4_size; ++a) {
     float x[s2_boxes];
 #pragma unroll
@@ -233,7 +234,7 @@ TP_DEVICE void c3_dgrad(const Team<images>& t) {
   float* to = t.room.scratch + (i * S::partials + partial) * S::per_partial + map * S::per_map;
   uint64_t pairs = row_pairs(set);
   float sum[s2_boxes] = {};
-#pragma unroll 1
+#pragma unroll(Team<images>::own == 1 ? s4_size : 1)
   for (int step = 0; step < s4_size; ++step, pairs >>= 8) {
     const int a = int(pairs) & 7, row = int(pairs) >> 3 & 7;
     const bool last = int(pairs) & 64;
@@ -262,8 +263,8 @@ TP_DEVICE void c3_dgrad(const Team<images>& t) {
   }
 }
 
-// Through the means over 2x2 pixels: gradients at the arguments of S2's activation, in the place of its values. A thread
-// goes down a column of pixels.
+// Through the means over 2x2 pixels: gradients at the arguments of S2's activation, in the place of its values. A
+// thread goes down a column of pixels.
 template <int images>
 TP_DEVICE void s2_gradient(const Team<images>& t, const StepParams& p) {
   using S = Shares<images>;
@@ -326,14 +327,16 @@ TP_DEVICE void c1_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
 // Adds up what the threads of a block have and writes it to its partial sums, in the order of the parameters. Of a
 // shared image each block writes its maps.
 template <int images>
-TP_DEVICE void store_conv_gradients(const Team<images>& t, const StepParams& p, const ConvGradients<images>& gradients) {
+TP_DEVICE void store_conv_gradients(const Team<images>& t, const StepParams& p,
+                                    const ConvGradients<images>& gradients) {
   using S = Shares<images>;
   const int block = int(blockIdx.x), set = t.shared_image ? block / ranks : block;
   float* out = p.saved.conv_grad + int64_t(set) * conv_parameters;
   // C3: lanes as in c3_wgrad; the sums of further images, then those of S2's rows for C1, lie in the scratch memory.
   constexpr int per_map = c1_maps * taps + 1, c3_sums = S::s4_maps * per_map;
   constexpr int per_c1_map = S::c1_rows * kernel, c1_rows = S::own * s2_size;
-  static_assert((S::own - 1) * c3_sums + c1_rows * S::s2_maps * per_c1_map <= scratch_words, "sums must fit the scratch memory");
+  static_assert((S::own - 1) * c3_sums + c1_rows * S::s2_maps * per_c1_map <= scratch_words,
+                "sums must fit the scratch memory");
   float* c1_sums = t.room.scratch + (S::own - 1) * c3_sums;
   const int image = t.warp / S::wgrad_groups, map = t.warp % S::wgrad_groups * S::wgrad_maps;
   const bool has_c3 = t.warp < S::half_warps && t.lane <= c1_maps * kernel;

@@ -45,9 +45,9 @@ TP_DEVICE void load_weights(const Team<images>& t, const StepParams& p) {
   }
 }
 
-// The images that this block owns, in registers until their shared memory is free: warp w has the rows 2w to 2w + 2, one
-// column per lane, and the label of image w. Images beyond the minibatch are blank and have no label. Bytes stay bytes
-// here: to convert them would be to wait for them.
+// The images that this block owns, in registers until their shared memory is free: warp w has the rows 2w to 2w + 2,
+// one column per lane, and the label of image w. Images beyond the minibatch are blank and have no label. Bytes stay
+// bytes here: to convert them would be to wait for them.
 template <int images>
 struct Pixels {
   static constexpr int rows = 3;
@@ -237,8 +237,8 @@ constexpr int power_of_two(int n) {
 }
 
 // A dense layer: a warp computes `rows` outputs at once, its lanes share the inputs out, four at a time, for `n` images
-// whose inputs lie `stride` words apart. One lane then calls finish(output, image, sum). `term` adds what a weight and an
-// input contribute.
+// whose inputs lie `stride` words apart. One lane then calls finish(output, image, sum). `term` adds what a weight and
+// an input contribute.
 template <int rows, int n, int inputs, class Term, class Finish>
 TP_DEVICE void dense(int warp, int lane, const float* weights, int outputs, const float* x, int stride, Term term,
                      Finish finish) {
@@ -298,11 +298,11 @@ template <int images>
 TP_DEVICE void f6(const Team<images>& t, const StepParams& p) {
   constexpr int rows = 6;
   static_assert(f6_outputs % rows == 0, "whole groups of outputs");
-  dense<rows, Team<images>::own, c5_outputs>(
-      t.warp, t.lane, t.room.f6_weight, f6_outputs, t.room.image[0].c5, image_words, Product{},
-      [&](int output, int image, float sum) {
-        t.room.image[image].f6[output] = p.activation.value(sum + t.room.f6_bias[output]);
-      });
+  dense<rows, Team<images>::own, c5_outputs>(t.warp, t.lane, t.room.f6_weight, f6_outputs, t.room.image[0].c5,
+                                             image_words, Product{}, [&](int output, int image, float sum) {
+                                               t.room.image[image].f6[output] =
+                                                   p.activation.value(sum + t.room.f6_bias[output]);
+                                             });
 }
 
 // OUTPUT: logits, or Gaussians of the distances from the centres. Where nothing is trained they are the result.

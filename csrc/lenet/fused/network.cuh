@@ -25,8 +25,8 @@ constexpr int c5_half = c5_outputs / ranks;
 // Boxes of the image, 31x31. Even columns lie before odd ones, so that windows of stride 2 read consecutive words; with
 // 39 words per row, a warp reads 32 different banks both across pooled pixels (14 per row) and down the rows.
 constexpr int image_boxes = 31, image_stride = 39, odd_columns = 16;
-// Boxes of a map of S2, 13x13. With 193 words per map, lanes that read the same column of six maps and of five rows, one
-// or two apart, meet different banks.
+// Boxes of a map of S2, 13x13. With 193 words per map, lanes that read the same column of six maps and of five rows,
+// one or two apart, meet different banks.
 constexpr int s2_boxes = 13, s2_stride = 193;
 // Weights of C3 as [map of S2][tap][map of C3], and gradients at S4 as [pixel][map of C3], 20 words per 16 maps.
 constexpr int maps_stride = 20, c3_stride = taps * maps_stride;
@@ -48,7 +48,7 @@ struct alignas(16) ImageRoom {
   alignas(16) float c5[c5_outputs];
   alignas(16) float f6[f6_outputs];
   alignas(16) float s4_grad[s4_pixels * maps_stride];  // at the activation's argument
-  float s2[c1_maps * s2_pixels];  // values; backward, the gradients at the activation's argument
+  float s2[c1_maps * s2_pixels];                       // values; backward, the gradients at the activation's argument
   float s2_boxes[c1_maps * s2_stride];
   float boxes[image_boxes * image_stride];
   float f6_grad[f6_outputs], out[classes], out_grad[padded_classes];
@@ -61,7 +61,8 @@ struct Room {
   static constexpr int own = images == 1 ? 1 : images / ranks;
 
   // What is read by 16 bytes, or arrives by bulk copies, is aligned.
-  alignas(16) float c5_weight[c5_half * s4_values], f6_weight[f6_outputs * c5_outputs], output_weight[classes * f6_outputs];
+  alignas(16) float c5_weight[c5_half * s4_values], f6_weight[f6_outputs * c5_outputs],
+      output_weight[classes * f6_outputs];
   alignas(16) float c1_weight[taps * 8], c3_weight[c1_maps * c3_stride];
   alignas(16) float s4[images][s4_values], c5_grad[images][c5_half];
   ImageRoom image[own];

@@ -32,9 +32,7 @@ constexpr int lane_outputs = 3, lane_inputs = 5, lanes_across = tile_inputs / la
 static_assert(tile_size + tile_outputs <= threads, "one thread per weight and bias of a tile");
 static_assert(tile_outputs / lane_outputs * lanes_across == block::warp_size, "a warp covers a tile");
 
-constexpr int tiles(int outputs, int inputs) {
-  return ceil_div(outputs, tile_outputs) * ceil_div(inputs, tile_inputs);
-}
+constexpr int tiles(int outputs, int inputs) { return ceil_div(outputs, tile_outputs) * ceil_div(inputs, tile_inputs); }
 constexpr int c5_tiles = tiles(c5_outputs, s4_values), f6_tiles = tiles(f6_outputs, c5_outputs);
 constexpr int output_tiles = tiles(classes, f6_outputs), conv_blocks = ceil_div(conv_parameters, block::warp_size);
 constexpr int update_blocks = c5_tiles + f6_tiles + output_tiles + conv_blocks + 1;  // the last one adds up the losses
@@ -77,7 +75,8 @@ TP_DEVICE inline void copy_chunk(const UpdateParams& p, UpdateRoom& room, const 
     const int i = e / quads, quad = e % quads, n = number * chunk + i;
     if (n >= p.count) break;
     if (quad < grad_quads) {
-      block::copy_async<16>(to.grad[i] + 4 * quad, layer.grad + int64_t(n) * layer.grad_stride + first_output + 4 * quad);
+      block::copy_async<16>(to.grad[i] + 4 * quad,
+                            layer.grad + int64_t(n) * layer.grad_stride + first_output + 4 * quad);
     } else {
       const int input = 4 * (quad - grad_quads);
       if (first_input + input >= layer.inputs) continue;
@@ -140,7 +139,8 @@ TP_DEVICE inline void sum_tile(const UpdateParams& p, UpdateRoom& room, const De
   __syncthreads();
 }
 
-// A tile of a dense layer's weights, one per thread; tiles that begin at input 0 update the biases of their outputs, too.
+// A tile of a dense layer's weights, one per thread; tiles that begin at input 0 update the biases of their outputs,
+// too.
 TP_DEVICE inline void update_dense(const UpdateParams& p, UpdateRoom& room, const DenseLayer& layer, int tile) {
   const int across = ceil_div(layer.inputs, tile_inputs);
   const int first_output = tile / across * tile_outputs, first_input = tile % across * tile_inputs;
@@ -218,7 +218,8 @@ __global__ void __launch_bounds__(threads) update_kernel(const __grid_constant__
   }
   part -= f6_tiles;
   if (part < output_tiles) {
-    return update_dense(p, room, {p.saved.out_grad, p.saved.f6, classes, padded_classes, f6_outputs, output_weight}, part);
+    return update_dense(p, room, {p.saved.out_grad, p.saved.f6, classes, padded_classes, f6_outputs, output_weight},
+                        part);
   }
   part -= output_tiles;
   if (part < conv_blocks) return update_conv(p, room, part);

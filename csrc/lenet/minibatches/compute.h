@@ -63,7 +63,8 @@ struct Draw {
       return [*this, i](int64_t) {
         const uint64_t key = epoch_key(*seed, *epoch);
         const int64_t image = shuffle ? shuffled(key, i, images) : i;
-        const float turn = most_turn * random_number(key, image, 0), zoom = 1 + most_zoom * random_number(key, image, 1);
+        const float turn = most_turn * random_number(key, image, 0),
+                    zoom = 1 + most_zoom * random_number(key, image, 1);
         motions[i] = {image, zoom * std::cos(turn), zoom * std::sin(turn), most_shift * random_number(key, image, 2),
                       most_shift * random_number(key, image, 3)};
         out_target[i] = target[image];

@@ -11,12 +11,12 @@ namespace tp::lenet {
 
 struct MinibatchArgs {
   int64_t images;
-  const uint8_t* x;        // [images, 1, 32, 32]
-  const int64_t* target;   // [images]
+  const uint8_t* x;             // [images, 1, 32, 32]
+  const int64_t* target;        // [images]
   const int64_t *seed, *epoch;  // on the device: a CUDA graph reads them at every replay
   bool shuffle, distort;
-  void* out;               // like x: normalized floats where `distort`, else bytes
-  int64_t* out_target;     // [images]
+  void* out;            // like x: normalized floats where `distort`, else bytes
+  int64_t* out_target;  // [images]
 };
 
 // Runs on the context's device.

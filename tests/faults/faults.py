@@ -1,0 +1,336 @@
+"""Fifty faults to seed, one at a time: each a small edit of a kernel, and the tests that must notice it.
+
+`tests` are arguments of pytest; `device` is where the fault can show. run.py applies them; tests/test_faults.py sees to
+it that every edit still fits the sources.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    name: str
+    file: str  # below csrc/
+    before: str  # stands there once
+    after: str
+    tests: str
+    device: str = "cpu"
+
+
+def ladder(spec: str, rung: str = "", device: str = "cpu") -> str:
+    chosen = " and ".join(filter(None, (f"{spec}-{device}", rung)))
+    return f'tests/test_ladder.py -k "{chosen}"'
+
+
+REDUCE, SCAN, MERGE, SORT, BFS = "reduce", "scan", "merge", "sort", "bfs_csr"
+FAULTS = (
+    # reduction
+    Fault(
+        "interleaved-index", "reduction/interleaved.cu", "s[t + stride]);", "s[t + 1]);", ladder(REDUCE, "interleaved")
+    ),
+    Fault("mirrored-bound", "reduction/mirrored.cu", "stride >= 1;", "stride > 1;", ladder(REDUCE, "mirrored")),
+    Fault("convergent-tail", "reduction/convergent.cu", "x(t + threads)", "x(t)", ladder(REDUCE, "convergent")),
+    Fault("coarsened-step", "reduction/atomics.h", "k += threads)", "k += threads + 1)", ladder(REDUCE, "multi_block")),
+    Fault(
+        "atomic-identity",
+        "reduction/atomics.h",
+        "sum[first + t] = M::identity();",
+        "sum[first + t] = Acc(0);",
+        ladder(REDUCE, "multi_block"),
+    ),
+    Fault(
+        "max-ties",
+        "core/op.h",
+        "return earlier >= later || earlier != earlier ? earlier : later;",
+        "return earlier > later || earlier != earlier ? earlier : later;",
+        "tests/test_reduce.py tests/test_scan.py",
+    ),
+    Fault(
+        "max-nan",
+        "core/op.h",
+        "return earlier >= later || earlier != earlier ? earlier : later;",
+        "return earlier >= later ? earlier : later;",
+        "tests/test_ladder.py -k 'special and scan-cpu'",
+    ),
+    Fault(
+        "min-identity",
+        "core/op.h",
+        "TP_HD static A identity() { return detail::highest<A>(); }",
+        "TP_HD static A identity() { return A(0); }",
+        ladder(REDUCE),
+    ),
+    Fault(
+        "warp-lane",
+        "reduction/warp_shuffle.cu",
+        "if (t == 0) s[0] = total;",
+        "if (t == 1) s[0] = total;",
+        ladder(REDUCE, "warp_shuffle", "cuda"),
+        "cuda",
+    ),
+    # scan
+    Fault(
+        "kogge-stone-barrier",
+        "block/kogge_stone.h",
+        "s[t] = M::combine(left[t], s[t]);",
+        "s[t] = M::combine(s[t - stride], s[t]);",
+        ladder(SCAN, "kogge_stone"),
+    ),
+    Fault(
+        "kogge-stone-reach",
+        "block/kogge_stone.h",
+        "if (t >= stride && t < n) left[t] = s[t - stride];",
+        "if (t > stride && t < n) left[t] = s[t - stride];",
+        ladder(SCAN, "kogge_stone"),
+    ),
+    Fault(
+        "operands-swapped",
+        "scan/hillis_steele.cu",
+        "M::combine(from[t - stride], own)",
+        "M::combine(own, from[t - stride])",
+        ladder("linear_recurrence", "hillis_steele"),
+    ),
+    Fault(
+        "brent-kung-down",
+        "scan/brent_kung.cu",
+        "stride = section / 4;",
+        "stride = section / 8;",
+        ladder(SCAN, "brent_kung"),
+    ),
+    Fault(
+        "blelloch-root",
+        "scan/blelloch.cu",
+        "if (t == 0) s[section - 1] = M::identity();",
+        "if (t == 1) s[section - 1] = M::identity();",
+        ladder(SCAN, "blelloch"),
+    ),
+    Fault("sklansky-index", "scan/sklansky.cu", "s[second - 1]", "s[second - stride]", ladder(SCAN, "sklansky")),
+    Fault(
+        "coarsened-complete",
+        "block/coarsened.h",
+        "if (t == 0) return;",
+        "if (t <= 1) return;",
+        ladder(SCAN, "coarsened"),
+    ),
+    Fault(
+        "sections-pad",
+        "block/scan_sections.h",
+        "s[i] = M::identity();",
+        "s[i] = Acc();",
+        ladder("linear_recurrence", "hierarchical"),
+    ),
+    Fault("domino-flag", "scan/single_pass.cu", "block.wait(flag, id);", "", ladder(SCAN, "single_pass")),
+    Fault(
+        "domino-previous",
+        "scan/single_pass.cu",
+        "sums[id + 1] = M::combine(previous, s[section - 1]);",
+        "sums[id + 1] = s[section - 1];",
+        ladder(SCAN, "single_pass"),
+    ),
+    Fault(
+        "scan-exclusive",
+        "scan/elements.h",
+        "if (e.exclusive && k-- == 0) return M::identity();",
+        "if (e.exclusive && k == 0) return M::identity();",
+        ladder(SCAN, "kogge_stone"),
+    ),
+    Fault(
+        "affine-overflow",
+        "core/op.h",
+        "earlier.b == A{} ? later.b : factor * earlier.b + later.b",
+        "factor * earlier.b + later.b",
+        'tests/test_scan.py -k "outlive"',
+    ),
+    Fault(
+        "affine-nan", "core/op.h", "return {a, a == a ? b : a};", "return {a, b};", 'tests/test_scan.py -k "infinity"'
+    ),
+    Fault(
+        "threaded-carry",
+        "scan/threaded.cpp",
+        "mine = before.running;",
+        "mine.clear(0, s.lanes);",
+        ladder(SCAN, "threaded"),
+    ),
+    Fault(
+        "lookback-flag",
+        "block/lookback.cuh",
+        "if (!flagged) continue;",
+        "",
+        ladder(SCAN, "decoupled_lookback", "cuda"),
+        "cuda",
+    ),
+    Fault(
+        "lookback-group",
+        "block/lookback.cuh",
+        "if (start < first && threadIdx.x == 0)",
+        "if (start < first && threadIdx.x == 1)",
+        ladder("segment_scan", "decoupled_lookback", "cuda"),
+        "cuda",
+    ),
+    # segments
+    Fault(
+        "offsets-search",
+        "block/offsets.h",
+        "if (begin(middle) <= row) {",
+        "if (begin(middle) < row) {",
+        ladder("segment_reduce", "atomic"),
+    ),
+    Fault(
+        "offsets-clamp",
+        "block/offsets.h",
+        "tp::max(int64_t(0), tp::min(n, given(i)))",
+        "given(i)",
+        "tests/test_segmented.py",
+        "cuda",
+    ),
+    Fault(
+        "segment-head",
+        "segmented/scan_elements.h",
+        "later.head ? later.value : M::combine(earlier.value, later.value)",
+        "M::combine(earlier.value, later.value)",
+        ladder("segment_scan", "hierarchical"),
+    ),
+    Fault(
+        "segment-mean",
+        "segmented/elements.h",
+        "Output(length > 0 ? value / Acc(length) : Acc(0))",
+        "Output(value / Acc(length))",
+        "tests/test_segmented.py",
+    ),
+    # merge
+    Fault("co-rank-bound", "merge/merge.h", "tp::min(k, m), [&]", "tp::min(k, m - 1), [&]", ladder(MERGE, "basic")),
+    Fault("merge-stability", "merge/merge.h", "if (later(i, j)) {", "if (!later(i, j)) {", ladder(MERGE, "sequential")),
+    Fault("merge-tail", "merge/merge.h", "for (; j < n; ++j) take_b(j, i + j);", "", ladder(MERGE, "basic")),
+    Fault("merge-end-of-b", "merge/uncoarsened.cu", "(j == x.in.n || ", "(", ladder(MERGE, "uncoarsened")),
+    # sort
+    Fault(
+        "radix-zeros",
+        "sort/radix_1bit.cu",
+        "int64_t(before[last]) + int64_t(bit[last])",
+        "int64_t(before[last])",
+        ladder(SORT, "radix_1bit"),
+    ),
+    Fault("radix-bit", "sort/radix_1bit.cu", ">> bit & 1)", ">> (bit + 1) & 1)", ladder(SORT, "radix_1bit")),
+    Fault(
+        "transposition-turns",
+        "sort/odd_even_transposition.cu",
+        "turn < rows.n;",
+        "turn < rows.n - 1;",
+        ladder(SORT, "odd_even_transposition"),
+    ),
+    Fault(
+        "bitonic-mirror", "sort/bitonic.cu", "group + size - 1 - i % stride", "low + stride", ladder(SORT, "bitonic")
+    ),
+    Fault(
+        "segments-outside",
+        "sort/onesweep/classes.cuh",
+        "for (int64_t i = first; i < before; i += stride)",
+        "for (int64_t i = first; i + 1 < before; i += stride)",
+        "tests/test_sort.py",
+        "cuda",
+    ),
+    # sparse
+    Fault(
+        "sparse-column",
+        "sparse/matrix.h",
+        "const T value = values[at], factor = x[column * a.k + c];",
+        "const T value = values[at], factor = x[column * a.k];",
+        ladder("spmm_csr", "sequential"),
+    ),
+    Fault(
+        "csr-row-end",
+        "sparse/rows.h",
+        "b.pointer(place + 1) - begin)",
+        "b.pointer(place + 1) - begin - 1)",
+        ladder("spmv_csr", "sequential"),
+    ),
+    Fault(
+        "padding-read",
+        "sparse/matrix.h",
+        "if (padded && column == -1) return false;",
+        "",
+        ladder("spmv_ell", "sequential"),
+    ),
+    Fault(
+        "sell-height",
+        "sparse/rows.h",
+        "tp::min(b.a.section_rows, b.a.rows - start), begin",
+        "b.a.section_rows, begin",
+        ladder("spmv_sell", "sequential"),
+    ),
+    Fault(
+        "pointers-unchecked",
+        "sparse/pointers.h",
+        "decreases |= p[i + 1] < p[i];",
+        "decreases |= false;",
+        'tests/test_sparse.py -k "wrong_pointers"',
+    ),
+    Fault("y-forgotten", "sparse/matrix.h", "sum += Acc(start);", "(void)start;", ladder("spmv_csr", "sequential")),
+    # graphs
+    Fault(
+        "bfs-frontier", "graph/frontier.cu", "!= no_level) continue;", "== no_level) continue;", ladder(BFS, "frontier")
+    ),
+    Fault(
+        "bfs-parents",
+        "graph/search.h",
+        "if (theirs == level + 1)",
+        "if (theirs >= level + 1)",
+        ladder(BFS, "vertex_push"),
+    ),
+    Fault(
+        "bfs-max-level",
+        "graph/search.h",
+        "level >= g.args.max_level) return;",
+        "level > g.args.max_level) return;",
+        ladder(BFS, "vertex_push"),
+    ),
+    Fault(
+        "bfs-level",
+        "graph/edge_centric.cu",
+        "if (mine != level - 1) return;",
+        "if (mine > level - 1) return;",
+        ladder(BFS, "edge_centric"),
+    ),
+    # convolution, pooling, losses
+    Fault(
+        "conv-tile-tail",
+        "conv/direct.cu",
+        "if (h >= height || w >= width) return;",
+        "if (h > height || w >= width) return;",
+        ladder("conv2d", "direct"),
+    ),
+    Fault(
+        "pool-nan", "pooling/maximum.h", "!(value <= best) & (best == best)", "value > best", "tests/test_pooling.py"
+    ),
+    Fault(
+        "pool-first",
+        "pooling/maximum.h",
+        "!(value <= best) & (best == best)",
+        "!(value < best) & (best == best)",
+        "tests/test_pooling.py",
+    ),
+    Fault(
+        "average-divisor",
+        "pooling/average.h",
+        "sum /= acc_t<T>(count * counted(w, o.w, count_include_pad));",
+        "sum /= acc_t<T>(count * cols.count);",
+        ladder("avg_pool2d", "sequential"),
+    ),
+    Fault(
+        "loss-scale", "layers/loss.h", "reduction == Reduction::mean ? n : 1);", "n);", ladder("squared_error_backward")
+    ),
+    Fault(
+        "softmax-overflow",
+        "layers/loss.h",
+        "std::exp(load<T>(x, first + c) - greatest)",
+        "std::exp(load<T>(x, first + c))",
+        "tests/test_layers.py -k logits",
+    ),
+    Fault(
+        "rbf-square",
+        "layers/rbf.h",
+        "half = A(std::ldexp(1.0, -exponent / 2));",
+        "half = A(1);",
+        "tests/test_layers.py -k rbf",
+    ),
+)

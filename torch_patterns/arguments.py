@@ -1,0 +1,164 @@
+"""Arguments of a type that a function does not take.
+
+The functions call their operators at once, without looking at types: torch does that, and its errors speak of the
+operator's schema. Only when a call has failed are its arguments compared with the annotations: a number of numpy's is
+made one of Python's, and the call repeated; an operand from another library is a TypeError that names the argument and
+the function that converts it; and whatever else it was is raised as it came.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+_OTHERS = ("Matrix", "Graph", "Sequence", "Ids", "Callable", "Product", "Any")  # what else an annotation may allow
+
+
+def typed(function: F) -> F:
+    """Decorator: calls that fail for the type of an argument say which."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            if torch.compiler.is_compiling():
+                raise
+            replaced = _plain(function, args, kwargs)
+            if replaced is None:
+                raise
+        return function(*replaced.args, **replaced.kwargs)
+
+    return call
+
+
+def _plain(function: Callable, args: tuple, kwargs: dict) -> inspect.BoundArguments | None:
+    """The arguments with plain numbers for numpy's; None if there are none. TypeError if one is of a foreign type."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return None
+    changed = False
+    for name, value in bound.arguments.items():
+        annotation = str(inspect.signature(function).parameters[name].annotation)
+        refuse(function.__name__, name, value, annotation)
+        plain = _number(value) if "Tensor" not in annotation or "int" in annotation else value
+        if plain is not value:
+            bound.arguments[name] = plain
+            changed = True
+    return bound if changed else None
+
+
+def _number(value):
+    """A number of numpy's, or a sequence with some, as Python has them."""
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, np.floating):
+        return float(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(v, np.generic) for v in value):
+        return type(value)(map(_number, value)) if type(value) in (list, tuple) else value
+    return value
+
+
+def refuse(function: str, name: str, value: Any, annotation: str) -> None:
+    """TypeError if an argument annotated as a tensor, a sparse matrix or a graph is something else."""
+    if "Matrix" in annotation and not _is(value, "Matrix"):
+        if not ("Product" in annotation and callable(value)):
+            raise TypeError(f"{function}: {name} must be a sparse matrix (COO, CSR, ...), got {_matrix_hint(value)}")
+    elif "Graph" in annotation and not _is(value, "Graph"):
+        raise TypeError(f"{function}: {name} must be a Graph, got {_graph_hint(value)}")
+    elif "Tensor" in annotation and not any(word in annotation for word in _OTHERS):
+        if isinstance(value, torch.Tensor) or (value is None and "None" in annotation):
+            return
+        if isinstance(value, (int, float, np.number)) and any(word in annotation for word in ("int", "float")):
+            return
+        if isinstance(value, (list, tuple)) and annotation.startswith(("list[", "tuple[")) and value:
+            for i, item in enumerate(value):
+                refuse(function, f"{name}[{i}]", item, "Tensor")
+            return
+        raise TypeError(f"{function}: {name} must be a tensor, got {_tensor_hint(value)}")
+
+
+def _is(value: Any, kind: str) -> bool:
+    from torch_patterns.graph.container import Graph
+    from torch_patterns.sparse.containers import FORMATS
+
+    return isinstance(value, Graph if kind == "Graph" else tuple(FORMATS.values()))
+
+
+def type_name(value: Any) -> str:
+    """The type as errors show it: with the module where it is not Python's own, and the layout of a sparse tensor."""
+    if isinstance(value, torch.Tensor):
+        return f"torch.Tensor ({value.layout})" if value.layout != torch.strided else "torch.Tensor"
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
+
+
+def _is_scipy(value: Any) -> bool:
+    return type(value).__module__.startswith("scipy.sparse")
+
+
+def _tensor_hint(value: Any) -> str:
+    if _is(value, "Matrix"):
+        return f"{type(value).__name__}; its to_dense() makes one"
+    if isinstance(value, np.ndarray):
+        return f"{type_name(value)}; torch.from_numpy() makes one"
+    if _is_scipy(value):
+        return f"{type_name(value)}; torch_patterns.sparse.from_scipy() makes a sparse matrix of it"
+    if isinstance(value, (list, tuple, int, float, complex, np.generic)):
+        return f"{type_name(value)}; torch.tensor() makes one"
+    return type_name(value)
+
+
+def _matrix_hint(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{type_name(value)}; torch_patterns.sparse.from_torch() makes one"
+    if _is_scipy(value):
+        return f"{type_name(value)}; torch_patterns.sparse.from_scipy() makes one"
+    if isinstance(value, np.ndarray):
+        return f"{type_name(value)}; torch_patterns.sparse.from_torch(torch.from_numpy()) makes one"
+    return type_name(value)
+
+
+def _graph_hint(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{type_name(value)}; torch_patterns.graph.from_torch() makes one"
+    if _is_scipy(value):
+        return f"{type_name(value)}; torch_patterns.graph.from_scipy() makes one"
+    if type(value).__module__.startswith("networkx"):
+        return f"{type_name(value)}; torch_patterns.graph.from_networkx() makes one"
+    if _is(value, "Matrix"):
+        return f"{type(value).__name__}; torch_patterns.graph.from_csr() makes one of the row_ptrs and col_idx of a CSR"
+    return type_name(value)
+
+
+def pair(value: int | Sequence[int]) -> tuple[int, ...]:
+    """One number for rows and columns, or one each; a sequence of one counts as that one, as in torch."""
+    if isinstance(value, int):
+        return value, value
+    values = tuple(value)
+    return values * 2 if len(values) == 1 else values
+
+
+def integer(function: str, name: str, value: Any) -> int:
+    """A Python int of whatever is one; bool is not."""
+    if isinstance(value, torch.SymInt) or type(value) is int:
+        return value
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and not value.is_floating_point():
+        if value.dtype != torch.bool and not value.is_complex():
+            return int(value)
+    try:
+        if isinstance(value, (bool, np.bool_, torch.Tensor)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{function}: {name} must be an integer, got {type_name(value)}") from None

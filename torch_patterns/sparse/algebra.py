@@ -1,0 +1,104 @@
+"""Operators between matrices, vectors and numbers: products by spmv and spmm, sums and multiples by their entries."""
+
+from __future__ import annotations
+
+from numbers import Number
+
+import torch
+from torch import Tensor
+
+from torch_patterns.sparse.containers import BLOCKED, COO, ELL, FORMATS, HYB, SELL, Matrix, format_of, value_fields
+from torch_patterns.sparse.convert import _again, _to_csr, coalesce, convert, transpose
+from torch_patterns.sparse.product import spmm, spmv
+
+_CONTAINERS = tuple(FORMATS.values())
+
+
+def dtype_of(a: Matrix) -> torch.dtype:
+    """The dtype of the values."""
+    return getattr(a, value_fields(a)[0]).dtype
+
+
+def device_of(a: Matrix) -> torch.device:
+    """The device of all tensors."""
+    return a[0].device
+
+
+def matmul(a: Matrix, x: Tensor) -> Tensor:
+    """``A @ x``: :func:`spmv` of a vector [cols], :func:`spmm` of a matrix [cols, k]."""
+    if not isinstance(x, Tensor) or x.layout != torch.strided:
+        _refuse("@", a, x)
+    if x.dim() not in (1, 2):
+        raise ValueError(f"A @ x: x must have one dimension or two, got shape {[*x.shape]}")
+    return (spmv if x.dim() == 1 else spmm)(a, x)
+
+
+def rmatmul(a: Matrix, x: Tensor) -> Tensor:
+    """``x @ A`` of a vector [rows] or a matrix [k, rows]: the product of the transpose."""
+    if not isinstance(x, Tensor) or x.layout != torch.strided:
+        _refuse("@", x, a)
+    turned = transpose(a)
+    return matmul(turned, x.T).T.contiguous() if x.dim() == 2 else matmul(turned, x)
+
+
+def multiply(a: Matrix, number) -> Matrix:
+    """``A * 2``, ``2 * A``: every entry times a number or a tensor of one element; padding stays 0."""
+    if not (isinstance(number, Number) or (isinstance(number, Tensor) and number.dim() == 0)):
+        _refuse("*", a, number)
+    return _each_value(a, lambda values: values * number)
+
+
+def divide(a: Matrix, number) -> Matrix:
+    """``A / 2``."""
+    if not (isinstance(number, Number) or (isinstance(number, Tensor) and number.dim() == 0)):
+        _refuse("/", a, number)
+    return _each_value(a, lambda values: values / number)
+
+
+def negative(a: Matrix) -> Matrix:
+    """``-A``."""
+    return _each_value(a, torch.neg)
+
+
+def add(a: Matrix, b: Matrix) -> Matrix:
+    """``A + B`` in the format of A: entries at one place are added up (waits for the device).
+
+    Values and indices get the dtype that torch promotes theirs to. Differentiable in the values of both.
+    """
+    if not isinstance(b, _CONTAINERS):
+        _refuse("+", a, b)
+    if tuple(a.shape) != tuple(b.shape):
+        raise ValueError(f"A + B: shapes {tuple(a.shape)} and {tuple(b.shape)} differ")
+    if device_of(a) != device_of(b):
+        raise RuntimeError(f"A + B: A is on {device_of(a)}, B on {device_of(b)}")
+    x, y = convert(a, "coo"), convert(b, "coo")
+    total = coalesce(COO(*(torch.cat(pair) for pair in zip(x[:3], y[:3], strict=True)), a.shape))
+    return total if isinstance(a, COO) else _again(_to_csr(total), a)
+
+
+def subtract(a: Matrix, b: Matrix) -> Matrix:
+    """``A - B``, as ``A + B``."""
+    if not isinstance(b, _CONTAINERS):
+        _refuse("-", a, b)
+    return add(a, negative(b))
+
+
+def _each_value(a: Matrix, f) -> Matrix:
+    changed = {name: f(getattr(a, name)) for name in value_fields(a)}
+    if isinstance(a, ELL | SELL | BLOCKED):
+        changed["values"] = changed["values"].masked_fill(a.col_idx < 0, 0)
+    if isinstance(a, HYB):
+        changed["ell_values"] = changed["ell_values"].masked_fill(a.ell_col_idx < 0, 0)
+    return a._replace(**changed)
+
+
+def _refuse(symbol: str, first, second) -> None:
+    def name(x) -> str:
+        if isinstance(x, _CONTAINERS):
+            return format_of(x).upper()
+        return f"{x.layout} Tensor" if isinstance(x, Tensor) and x.layout != torch.strided else type(x).__name__
+
+    raise TypeError(
+        f"{symbol} is not defined for {name(first)} and {name(second)}; A @ x takes dense tensors, A * c numbers, "
+        "A + B and A - B matrices of these formats, and to_dense() and to_torch() lead to torch's own"
+    )
