@@ -242,7 +242,8 @@ def test_rbf_of_any_sigma(device, dtype, exponent):
     for algorithm in algorithms("rbf", device):
         y = rbf(x, centres, sigma, algorithm=algorithm)
         assert y.tolist() == [[1, 1 - far], [1 - far, 1]]
-        assert torch.autograd.grad(y.sum(), x)[0].abs().max().item() < 1e-40  # 0, or what sigma^2 leaves of a distance of 2
+        (g,) = torch.autograd.grad(y.sum(), x)
+        assert g.abs().max().item() < 1e-40  # 0, or what sigma^2 leaves of a distance of 2; the limit is 0 in float16
     if dtype == torch.float64 and abs(exponent) < 100:  # as far as sigma itself
         x = (centres[:1] + sigma).requires_grad_()
         y = rbf(x, centres[:1], sigma)
