@@ -15,8 +15,6 @@
 namespace tp {
 namespace {
 
-Pattern pattern("rbf", layers::gaussians::ladder);
-
 struct Rbf {
   static constexpr auto schema = "rbf(Tensor x, Tensor centres, float sigma, str algorithm=\"auto\") -> Tensor";
   Tensor x, centres;
