@@ -44,11 +44,14 @@ def windows():
 
 # ---- as torch has it
 
+# Shape, and whether channels are last: 3 of them are taken one by one, 4 may be a vector.
+LAYOUTS = [((2, 3, 7, 8), False), ((2, 3, 7, 8), True), ((2, 4, 5, 6), True)]
+
 
 def test_every_window_is_as_in_torch(device):
     """Values, indices, gradients and strides, contiguous and channels_last; the first of equal values is taken."""
-    for algorithm, how, last in itertools.product(algorithms(device), windows(), (False, True)):
-        x = integers(2, 3, 7, 8, device=device)
+    for algorithm, how, (shape, last) in itertools.product(algorithms(device), windows(), LAYOUTS):
+        x = integers(*shape, device=device)
         x = (x.to(memory_format=torch.channels_last) if last else x).requires_grad_()
         want, want_indices = F.max_pool2d(x, return_indices=True, **how)
         got, indices = max_pool2d(x, return_indices=True, algorithm=algorithm, **how)
@@ -60,11 +63,11 @@ def test_every_window_is_as_in_torch(device):
 
 @pytest.mark.parametrize("count_include_pad", [False, True])
 def test_every_average_is_as_in_torch(count_include_pad, device):
-    for algorithm, how, last in itertools.product(algorithms(device), windows(), (False, True)):
+    for algorithm, how, (shape, last) in itertools.product(algorithms(device), windows(), LAYOUTS):
         if how["dilation"] == 2:
             continue
         how = {key: value for key, value in how.items() if key != "dilation"}
-        x = integers(2, 3, 7, 8, device=device, dtype=torch.float64)
+        x = integers(*shape, device=device, dtype=torch.float64)
         x = (x.to(memory_format=torch.channels_last) if last else x).requires_grad_()
         # torch's CPU: on CUDA torch 2.11 gives wrong gradients for overlapping windows of channels_last images.
         there = x.detach().cpu().requires_grad_()

@@ -80,7 +80,7 @@ def sign(x: Tensor, *, algorithm: str = "auto") -> Tensor:
     return ops.sign(x, algorithm)
 
 
-@documented("activation")
+@documented("rbf")
 def rbf(x: Tensor, centres: Tensor, sigma: float, *, algorithm: str = "auto") -> Tensor:
     """Gaussian outputs (§16.2): ``y[n, c] = exp(-|x[n] - centres[c]|^2 / (2 sigma^2))``, in [0, 1].
 

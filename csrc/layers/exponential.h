@@ -21,7 +21,10 @@ TP_HD inline float exponential(float x) {
   const float series =
       1 +
       r * (1 + r * (1 / 2.f + r * (1 / 6.f + r * (1 / 24.f + r * (1 / 120.f + r * (1 / 720.f + r * (1 / 5040.f)))))));
-  return x < -87.0f ? 0.0f : power * series;
+  // A choice of bits is no branch: between -87 and 0, or NaN.
+  const uint32_t magnitude = detail::float_bits(x) & 0x7fffffffu;
+  const bool keeps = (magnitude <= 0x42ae0000u) | (magnitude > 0x7f800000u);
+  return detail::bits_float(detail::float_bits(power * series) & (0u - uint32_t(keeps)));
 #endif
 }
 
@@ -50,7 +53,15 @@ TP_HD inline double exponential(double x) {
   series = series * r + 1 / 6.0;
   series = series * r + 1 / 2.0;
   series = (series * r + 1) * r + 1;
-  return x < -708.0 ? 0.0 : power * series;
+  double result = power * series;
+  uint64_t magnitude;  // a choice of bits is no branch: between -708 and 0, or NaN
+  memcpy(&magnitude, &x, 8);
+  magnitude &= 0x7fffffffffffffffu;
+  const bool keeps = (int64_t(magnitude) <= 0x4086200000000000) | (int64_t(magnitude) > 0x7ff0000000000000);
+  memcpy(&bits, &result, 8);
+  bits &= uint64_t(0) - uint64_t(keeps);
+  memcpy(&result, &bits, 8);
+  return result;
 #endif
 }
 

@@ -45,6 +45,20 @@ A sum_of_lanes(int64_t n, Term term) {
   return lanes[0];
 }
 
+// The greatest of x; NaN is passed over.
+template <class A>
+A greatest_of_lanes(int64_t n, const A* x) {
+  A lanes[sum_lanes];
+  for (int l = 0; l < sum_lanes; ++l) lanes[l] = Max<A>::identity();
+  int64_t i = 0;
+  for (; i + sum_lanes <= n; i += sum_lanes) {
+    for (int l = 0; l < sum_lanes; ++l) lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+  }
+  for (; i < n; ++i) lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+  for (int l = 1; l < sum_lanes; ++l) lanes[0] = lanes[l] > lanes[0] ? lanes[l] : lanes[0];
+  return lanes[0];
+}
+
 struct Itself {  // a lambda would be another type in every recursion of sum()
   template <class A>
   A operator()(A x) const {
@@ -86,6 +100,14 @@ void compute_activation(const Args& a, Context& context) {
   });
 }
 
+// 1 with the sign of d, or d itself where it is 0 or NaN; by a choice of bits, so that loops over it run on vectors.
+inline float sign_of(float d) {
+  const uint32_t bits = detail::float_bits(d), magnitude = bits & 0x7fffffffu;
+  const bool is_itself = (magnitude == 0) | (magnitude > 0x7f800000u);
+  return detail::bits_float(detail::select(is_itself, bits, (bits & 0x80000000u) | 0x3f800000u));
+}
+inline double sign_of(double d) { return activate<Activation::sign>(d); }
+
 template <bool squared, class T>
 void compute_error(const Args& a, Context& context) {
   using A = acc_t<T>;
@@ -93,7 +115,7 @@ void compute_error(const Args& a, Context& context) {
   const T *y = as<T>(a.x), *t = as<T>(a.y), *grad = as<T>(a.grad);
   T* out = as<T>(a.out);
   const A count(a.reduction == Reduction::mean ? n : 1);
-  const auto slope = [](A d) { return squared ? d : activate<Activation::sign>(d); };
+  const auto slope = [](A d) { return squared ? d : sign_of(d); };
   if (a.step == Step::squared_error || a.step == Step::absolute_error) {
     const auto loss = [](A value, A wanted) {
       const A d = value - wanted;
@@ -134,22 +156,9 @@ struct Logits {
   // buffer = exp(row - its maximum). The maximum passes over NaN, but not the sum; if it is infinite, the sum is NaN.
   void softmax(int64_t row, A* buffer, A& most, A& sum) const {
     const T* from = x + row * classes;
-    A lanes[side];
-    for (int l = 0; l < side; ++l) lanes[l] = Max<A>::identity();
-    int64_t c = 0;
-    for (; c + side <= classes; c += side) {
-      for (int l = 0; l < side; ++l) {
-        const A value = A(from[c + l]);
-        buffer[c + l] = value;
-        lanes[l] = value > lanes[l] ? value : lanes[l];
-      }
-    }
-    for (; c < classes; ++c) {
-      buffer[c] = A(from[c]);
-      lanes[0] = buffer[c] > lanes[0] ? buffer[c] : lanes[0];
-    }
-    A greatest = lanes[0];
-    for (int l = 1; l < side; ++l) greatest = lanes[l] > greatest ? lanes[l] : greatest;
+    TP_INDEPENDENT
+    for (int64_t c = 0; c < classes; ++c) buffer[c] = A(from[c]);
+    const A greatest = greatest_of_lanes(classes, buffer);
     TP_INDEPENDENT
     for (int64_t k = 0; k < classes; ++k) buffer[k] = exponential(buffer[k] - greatest);
     most = greatest;
@@ -249,68 +258,80 @@ void compute_cross_entropy(const Args& a, Context& context) {
 
 // ---- Gaussian outputs
 
-// y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)), or with `grad` that times grad / sigma^2.
+// As Gaussian of layers/rbf.h: y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)), or with `grad` that times grad.
 template <class T, class Out>
-void gaussian_values(const Args& a, const T* grad, Out* out, Context& context) {
+void gaussian_values(const Args& a, const BySigma<acc_t<T>>& by_sigma, const T* grad, Out* out, Context& context) {
   using A = acc_t<T>;
   const int64_t classes = a.columns, features = a.features;
   const T *x = as<T>(a.x), *centres = as<T>(a.y);
-  const A variance(a.sigma * a.sigma);
   const int64_t cost = tp::max(classes * features, int64_t(1));
   context.parallel_for(a.rows, tp::max(grain / cost, int64_t(1)), [=](int64_t begin, int64_t end) {
     on_vectors([=] {
       for (int64_t i = begin * classes; i < end * classes; ++i) {
         const T *point = x + i / classes * features, *centre = centres + i % classes * features;
         const A squares = sum_of_lanes<A>(features, [=](int64_t d) {
-          const A difference = A(point[d]) - A(centre[d]);
-          return difference * difference;
+          const A scaled = by_sigma.scaled(A(point[d]) - A(centre[d]));
+          return scaled * scaled;
         });
-        const A y = exponential(-squares / (2 * variance));
-        out[i] = Out(grad ? A(grad[i]) * y / variance : y);
+        const A y = exponential(-squares / (2 * by_sigma.square));
+        out[i] = Out(grad ? A(grad[i]) * y : y);
       }
     });
   });
 }
 
-// out[i] = the sum over j of pull[i, j] * (other[j] - self[i]), where pull has the given strides; in stretches of 256
-// terms, so that the rounding error grows that much slower.
+// One side of the pulls between n points and `others`.
 template <class T>
-void gaussian_pulls(const acc_t<T>* pull, int64_t i_stride, int64_t j_stride, const T* self, const T* other, int64_t n,
-                    int64_t others, int64_t features, T* out, Context& context) {
+struct Pulls {
   using A = acc_t<T>;
-  const int64_t cost = tp::max(others * features, int64_t(1));
-  context.parallel_for(n, tp::max(grain / cost, int64_t(1)), [=](int64_t begin, int64_t end) {
-    std::vector<A> space(static_cast<size_t>(2 * features));
-    on_vectors([=, part = space.data(), total = space.data() + features] {
-      for (int64_t i = begin; i < end; ++i) {
-        const T* mine = self + i * features;
-        for (int64_t d = 0; d < features; ++d) total[d] = 0;
-        for (int64_t first = 0; first < others; first += 256) {
-          for (int64_t d = 0; d < features; ++d) part[d] = 0;
-          for (int64_t j = first; j < tp::min(others, first + 256); ++j) {
-            const A weight = pull[i * i_stride + j * j_stride];
-            const T* theirs = other + j * features;
-            TP_INDEPENDENT
-            for (int64_t d = 0; d < features; ++d) part[d] += weight * (A(theirs[d]) - A(mine[d]));
-          }
-          for (int64_t d = 0; d < features; ++d) total[d] += part[d];
-        }
-        for (int64_t d = 0; d < features; ++d) out[i * features + d] = T(total[d]);
+  const A* pull;
+  int64_t i_stride, j_stride;
+  const T *self, *other;
+  int64_t n, others, features;
+  BySigma<A> by_sigma;
+  T* out;
+
+  // As Pull of layers/rbf.h, for all coordinates of point i: `part` and `total` hold the sums of up to 256 terms and
+  // the sum of those.
+  void compute(int64_t i, A* part, A* total) const {
+    const T* mine = self + i * features;
+    for (int64_t d = 0; d < features; ++d) total[d] = 0;
+    for (int64_t first = 0; first < others; first += 256) {
+      for (int64_t d = 0; d < features; ++d) part[d] = 0;
+      for (int64_t j = first; j < tp::min(others, first + 256); ++j) {
+        const A weight = pull[i * i_stride + j * j_stride];
+        if (weight == 0) continue;  // what is too far away adds nothing, whatever the distance
+        const T* theirs = other + j * features;
+        TP_INDEPENDENT
+        for (int64_t d = 0; d < features; ++d) part[d] += weight * by_sigma.scaled(A(theirs[d]) - A(mine[d]));
       }
+      for (int64_t d = 0; d < features; ++d) total[d] += part[d];
+    }
+    for (int64_t d = 0; d < features; ++d) out[i * features + d] = T(by_sigma.scaled(total[d]) / by_sigma.square);
+  }
+
+  void compute_all(Context& context) const {
+    const int64_t cost = tp::max(others * features, int64_t(1));
+    context.parallel_for(n, tp::max(grain / cost, int64_t(1)), [=, *this](int64_t begin, int64_t end) {
+      std::vector<A> space(static_cast<size_t>(2 * features));
+      on_vectors([=, *this, part = space.data(), total = space.data() + features] {
+        for (int64_t i = begin; i < end; ++i) compute(i, part, total);
+      });
     });
-  });
-}
+  }
+};
 
 template <class T>
 void compute_rbf(const Args& a, Context& context) {
   using A = acc_t<T>;
-  if (a.step == Step::rbf) return gaussian_values<T>(a, nullptr, as<T>(a.out), context);
+  const BySigma<A> by_sigma(a.sigma);
+  if (a.step == Step::rbf) return gaussian_values<T>(a, by_sigma, nullptr, as<T>(a.out), context);
   const int64_t n = a.rows, classes = a.columns, features = a.features;
   const T *x = as<T>(a.x), *centres = as<T>(a.y);
   A* pull = context.workspace<A>(n * classes);
-  gaussian_values<T>(a, as<T>(a.grad), pull, context);
-  gaussian_pulls<T>(pull, classes, 1, x, centres, n, classes, features, as<T>(a.out), context);
-  gaussian_pulls<T>(pull, 1, classes, centres, x, classes, n, features, as<T>(a.out_y), context);
+  gaussian_values<T>(a, by_sigma, as<T>(a.grad), pull, context);
+  Pulls<T>{pull, classes, 1, x, centres, n, classes, features, by_sigma, as<T>(a.out)}.compute_all(context);
+  Pulls<T>{pull, 1, classes, centres, x, classes, n, features, by_sigma, as<T>(a.out_y)}.compute_all(context);
 }
 
 }  // namespace

@@ -2,6 +2,6 @@
 
 namespace tp::pooling {
 
-const char* choose(const Args&, const Device& device) { return device.cuda ? "thread_per_output" : "threaded"; }
+const char* choose(const Args&, const Device& device) { return device.cuda ? "vectorized" : "threaded"; }
 
 }  // namespace tp::pooling

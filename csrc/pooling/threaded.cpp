@@ -171,44 +171,72 @@ void average_lines(const Args& a, Context& context) {
 
 // ---- backward
 
-// Where the gradients of maps [outer, h, w] go that one thread takes as a whole: in the order of the windows, which for
-// each pixel is that of the oracle. `plane` holds the sums of a map.
+// Maximum, one outer map at a time: every window adds its gradient to the pixel that it took, in the order of the
+// windows, which for each pixel is that of the oracle.
+//
+// First a loop that runs on vectors finds where the gradients of a row of windows go: an index outside its window is of
+// no pixel, and its gradient is replaced by 0, added to the first pixel. A row has `width` entries, the channels of a
+// window side by side.
 template <class T>
-void maximum_backward_map(const Args& a, int64_t outer, acc_t<T>* plane) {
-  const T* grad = as<T>(a.grad) + outer * a.out.h * a.out.w;
-  const int64_t* taken = a.indices + outer * a.out.h * a.out.w;
-  const int64_t pixels = a.in.h * a.in.w;
-  for (int64_t p = 0; p < pixels; ++p) plane[p] = 0;
-  for (int64_t oh = 0; oh < a.out.h; ++oh) {
-    const int64_t top = oh * a.h.stride - a.h.padding, reach_h = a.h.reach();
-    for (int64_t ow = 0; ow < a.out.w; ++ow) {
-      const int64_t i = oh * a.out.w + ow, pixel = taken[i];
-      if (pixel < 0 || pixel >= pixels) continue;  // an index outside its window is of no pixel
-      const int64_t h = floor_div(pixel, a.in.w), down = h - top;
-      const int64_t along = pixel - h * a.in.w - (ow * a.w.stride - a.w.padding);
-      if (down >= 0 && down < reach_h && along >= 0 && along < a.w.reach()) plane[pixel] += acc_t<T>(grad[i]);
+struct Scatter {
+  using A = acc_t<T>;
+  int64_t width, pixels;
+  int64_t *left, *channel, *target;  // [width]; of an entry: its window's first column, its channel, where it goes
+  A* value;                          // [width]
+
+  // Columns and reach so small that a few comparisons find the row of a pixel in its window.
+  static bool fits(const Args& a) { return a.h.reach() <= 4 && a.w.reach() <= a.in.w; }
+
+  void prepare(const Args& a) const {
+    for (int64_t e = 0; e < width; ++e) {
+      left[e] = e / a.in.inner * a.w.stride - a.w.padding;
+      channel[e] = e % a.in.inner;
     }
   }
-}
+  void add_row(const Args& a, int64_t oh, const T* grad, const int64_t* taken, A* plane) const {
+    const int64_t columns = a.in.w, inner = a.in.inner, reach = a.w.reach(), reach_h = a.h.reach();
+    const int64_t top = oh * a.h.stride - a.h.padding;
+    const int64_t first_row = tp::max(int64_t(0), -top), end_row = tp::min(reach_h, a.in.h - top);
+    TP_INDEPENDENT
+    for (int64_t e = 0; e < width; ++e) {
+      const int64_t distance = taken[e] - (top * columns + left[e]);
+      const int64_t down =
+          int64_t(distance >= columns) + int64_t(distance >= 2 * columns) + int64_t(distance >= 3 * columns);
+      const int64_t along = distance - down * columns, column = along + left[e];
+      const bool valid = (distance >= 0) & (down >= first_row) & (down < end_row) & (along < reach) & (column >= 0) &
+                         (column < columns);
+      target[e] = valid ? int64_t(uint64_t(taken[e]) * uint64_t(inner)) + channel[e] : 0;
+      value[e] = valid ? A(grad[e]) : A(0);
+    }
+    for (int64_t e = 0; e < width; ++e) plane[target[e]] += value[e];
+  }
+};
 
 template <class T>
 void maximum_backward_maps(const Args& a, Context& context) {
   using A = acc_t<T>;
-  const int64_t pixels = a.in.h * a.in.w;
-  context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)),
-                       [&a, pixels](int64_t begin, int64_t end) {
-                         constexpr bool direct = std::is_same<T, A>::value;
-                         const auto space = array<A>(direct ? 0 : pixels);
-                         for (int64_t outer = begin; outer < end; ++outer) {
-                           T* to = as<T>(a.grad_x) + outer * pixels;
-                           A* plane = direct ? reinterpret_cast<A*>(to) : space.get();
-                           maximum_backward_map<T>(a, outer, plane);
-                           if (direct) continue;
-                           on_vectors([=] {
-                             for (int64_t p = 0; p < pixels; ++p) to[p] = T(plane[p]);
-                           });
-                         }
-                       });
+  constexpr bool direct = std::is_same<T, A>::value;
+  const int64_t width = a.out.w * a.out.inner, pixels = a.in.h * a.in.w * a.in.inner;
+  const auto body = [&a, width, pixels](int64_t begin, int64_t end) {
+    const auto places = array<int64_t>(3 * width);
+    const auto values = array<A>(width), sums = array<A>(direct ? 0 : pixels);
+    const Scatter<T> scatter{width, pixels, places.get(), places.get() + width, places.get() + 2 * width, values.get()};
+    on_vectors([&a, scatter, begin, end, space = sums.get()] {
+      scatter.prepare(a);
+      for (int64_t outer = begin; outer < end; ++outer) {
+        T* to = as<T>(a.grad_x) + outer * scatter.pixels;
+        A* plane = direct ? reinterpret_cast<A*>(to) : space;
+        for (int64_t p = 0; p < scatter.pixels; ++p) plane[p] = 0;
+        for (int64_t oh = 0; oh < a.out.h; ++oh) {
+          const int64_t row = (outer * a.out.h + oh) * scatter.width;
+          scatter.add_row(a, oh, as<T>(a.grad) + row, a.indices + row, plane);
+        }
+        if (direct) continue;
+        for (int64_t p = 0; p < scatter.pixels; ++p) to[p] = T(plane[p]);
+      }
+    });
+  };
+  context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)), body);
 }
 
 // sums = what a pixel's channels get from the windows that took them (channels last).
@@ -308,7 +336,7 @@ void average_backward(const Args& a, Context& context) {
 template <class T>
 void maximum_backward(const Args& a, Context& context) {
   const Threaded run{context};
-  if (a.in.inner == 1 && a.in.outer >= context.device.threads) return maximum_backward_maps<T>(a, context);
+  if (Scatter<T>::fits(a) && a.in.outer >= context.device.threads) return maximum_backward_maps<T>(a, context);
   if (a.in.inner == 1) return with_axes(a, [&](const auto& h, const auto& w) { maximum<T>(a, run, h, w); });
   for_lines(context, a.in, 4 * ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride),
             [&a](int64_t begin, int64_t end) {

@@ -2,7 +2,7 @@
 // instead of 64-bit divisions, and unrolls the windows of 2 x 2 and 3 x 3 pixels with stride 2. Overlapping windows and
 // gradients meet in the L1 cache: neighbouring threads read the same lines.
 //
-// The oracle's sums run in the same order, window by window or pixel by pixel, so the results are the same bits.
+// Maxima, and the sums of their gradients, are taken in the order of the oracle, and so they are the same bits.
 #include "pooling/pooling.h"
 #ifdef __CUDACC__
 #include "pooling/bias_sum.cuh"

@@ -41,7 +41,7 @@ LINEAR = Spec(
         case((1, 1), (1, 1), (1,)),
     ),
     edges=(
-        *(case((5, n), (3, n), (3,)) for n in around(8, 256)),
+        *(case((5, n), (3, n), (3,)) for n in around(8, 64, 256)),
         case((65, 30), (84, 30), (84,)),
         case((3, 600), (2, 600)),
     ),
@@ -115,7 +115,7 @@ def activation(name: str, exact: bool) -> Spec:
         exact=exact,
         dtypes=FLOATS,
         samples=(case((9,)), case((2, 3, 4)), case(())),
-        edges=tuple(case((n,)) for n in around(256)),
+        edges=tuple(case((n,)) for n in around(256, 4096)),
         empty=(case((0,)), case((3, 0))),
         grown=(case((3, 4)), case((5, 7))),
         bad=(bad("dtype", as_integers(3), TypeError, f"{name}: x.*Int"), bad_algorithm(name, 3)),
