@@ -3,7 +3,8 @@
 The functions call their operators at once, without looking at types: torch does that, and its errors speak of the
 operator's schema. Only when a call has failed are its arguments compared with the annotations: a number of numpy's is
 made one of Python's, and the call repeated; an operand from another library is a TypeError that names the argument and
-the function that converts it; and whatever else it was is raised as it came.
+the function that converts it; and whatever else it was is raised as it came. That is done where all wrappers call their
+operators (calls.py), by the schema; functions that ask their arguments for more first are `typed` besides.
 """
 
 from __future__ import annotations
@@ -54,6 +55,19 @@ def _plain(function: Callable, args: tuple, kwargs: dict) -> inspect.BoundArgume
             bound.arguments[name] = plain
             changed = True
     return bound if changed else None
+
+
+def plain_arguments(name: str, op: torch._ops.OpOverload, args: tuple) -> list | None:
+    """The same for a call of an operator that has failed."""
+    plain = list(args)
+    for i, (value, argument) in enumerate(zip(args, op._schema.arguments, strict=False)):
+        kind = str(argument.type)
+        if kind == "Tensor" or (kind == "Optional[Tensor]" and value is not None):
+            refuse(name, argument.name, value, "Tensor")
+        elif "Tensor" not in kind:
+            plain[i] = _number(value)
+    changed = any(new is not old for new, old in zip(plain, args, strict=True))
+    return plain if changed else None
 
 
 def _number(value):
@@ -143,8 +157,8 @@ def _graph_hint(value: Any) -> str:
 
 def pair(value: int | Sequence[int]) -> tuple[int, ...]:
     """One number for rows and columns, or one each; a sequence of one counts as that one, as in torch."""
-    if isinstance(value, int):
-        return value, value
+    if isinstance(value, (int, np.integer)):
+        return int(value), int(value)
     values = tuple(value)
     return values * 2 if len(values) == 1 else values
 

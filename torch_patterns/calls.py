@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import torch
 
 from torch_patterns import _C
+from torch_patterns.arguments import plain_arguments
 
 
 def _call(name: str):
@@ -17,7 +18,12 @@ def _call(name: str):
     direct, is_compiling = _C.operator_call(name, op), torch.compiler.is_compiling
 
     def call(*args):
-        return op(*args) if is_compiling() else direct(*args)
+        try:
+            return op(*args) if is_compiling() else direct(*args)
+        except Exception:
+            if is_compiling() or (plain := plain_arguments(name, op, args)) is None:
+                raise
+        return direct(*plain)
 
     call.__name__ = call.__qualname__ = name
     return call

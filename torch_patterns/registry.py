@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from torch_patterns import _C
-from torch_patterns.arguments import typed
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,12 @@ def table(pattern: str) -> str:
 
 
 def documented(pattern: str):
-    """Decorator: appends the pattern's algorithms to the docstring; arguments of foreign types are named."""
+    """Decorator: appends the pattern's algorithms to the docstring."""
 
     def append(function):
         names = ", ".join(f'``"{rung.name}"``' for rung in ladder(pattern))
         function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Algorithms: {names}.\n"
         _pattern_of[function.__name__] = pattern
-        return typed(function)
+        return function
 
     return append

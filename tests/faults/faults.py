@@ -101,7 +101,7 @@ FAULTS = (
         "blelloch-root",
         "scan/blelloch.cu",
         "if (t == 0) s[section - 1] = M::identity();",
-        "if (t == 1) s[section - 1] = M::identity();",
+        "if (t == 0) s[0] = M::identity();",
         ladder(SCAN, "blelloch"),
     ),
     Fault("sklansky-index", "scan/sklansky.cu", "s[second - 1]", "s[second - stride]", ladder(SCAN, "sklansky")),

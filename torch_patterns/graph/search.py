@@ -18,6 +18,7 @@ _ops = torch.ops.torch_patterns
 _FARTHEST = 2**31 - 1  # levels are int32
 
 
+@typed
 @documented("bfs")
 def bfs(
     graph: Graph,
@@ -56,6 +57,7 @@ def bfs(
     return ops.bfs_csr(*graph[:2], sources, *graph[2:], level, validate, algorithm)
 
 
+@typed
 @documented("bfs")
 def bfs_batched(
     graph: Graph,
