@@ -14,7 +14,7 @@ struct RungInfo {
   const char* figures;
   const char* work;    // operations, as a function of n
   const char* steps;   // length of the longest chain
-  const char* traits;  // facts that others read: batched commutative float_atomics host_sync quadratic
+  const char* traits;  // facts that others read: batched commutative float_atomics host_sync mixes_neighbours norm_wise quadratic
   const char* summary;
   const char* written_for;  // "cpu", "cuda" or both, "cpu cuda"
   bool cpu, cuda;           // where this build offers it
