@@ -12,9 +12,10 @@ struct RungInfo {
   const char* name;
   const char* source;  // section or figure of the book, number of another seed text, or "beyond"
   const char* figures;
-  const char* work;    // operations, as a function of n
-  const char* steps;   // length of the longest chain
-  const char* traits;  // facts that others read: batched commutative float_atomics host_sync mixes_neighbours norm_wise quadratic
+  const char* work;   // operations, as a function of n
+  const char* steps;  // length of the longest chain
+  // Facts that others read: batched commutative float_atomics host_sync mixes_neighbours norm_wise quadratic.
+  const char* traits;
   const char* summary;
   const char* written_for;  // "cpu", "cuda" or both, "cpu cuda"
   bool cpu, cuda;           // where this build offers it
