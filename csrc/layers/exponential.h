@@ -9,7 +9,8 @@ namespace tp::layers {
 // With x = n ln 2 + r and |r| <= ln 2 / 2, exp(x) = 2^n exp(r). ln 2 is subtracted in two parts, of which n times the
 // first is exact; exp(r) is its series, cut off below half a unit in the last place. The result errs by less than two
 // units in the last place (on CUDA, in float, by 2 + 1.2 |x| of them, as much as rounding an argument of this size
-// does); it is 0 below the smallest normal number, and NaN stays NaN.
+// does); results below the smallest normal number are rounded once more (on CUDA, in float, they are 0), and NaN stays
+// NaN.
 TP_HD inline float exponential(float x) {
 #ifdef __CUDA_ARCH__
   return __expf(x);
@@ -17,14 +18,17 @@ TP_HD inline float exponential(float x) {
   const float rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits
   const float shifted = x * 1.44269504f + rounder, n = shifted - rounder;
   const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  const float power = detail::bits_float((detail::float_bits(shifted) + 127) << 23);
+  // 2^n in two factors, both normal: the second is 1 but where the result is subnormal.
+  const int exponent = int(detail::float_bits(shifted) - 0x4b400000u), normal = exponent < -126 ? -126 : exponent;
+  const float power = detail::bits_float(uint32_t(normal + 127) << 23);
+  const float rest = detail::bits_float(uint32_t(exponent - normal + 127) << 23);
   const float series =
       1 +
       r * (1 + r * (1 / 2.f + r * (1 / 6.f + r * (1 / 24.f + r * (1 / 120.f + r * (1 / 720.f + r * (1 / 5040.f)))))));
-  // A choice of bits is no branch: between -87 and 0, or NaN.
+  // A choice of bits is no branch: between -104 and 0, or NaN.
   const uint32_t magnitude = detail::float_bits(x) & 0x7fffffffu;
-  const bool keeps = (magnitude <= 0x42ae0000u) | (magnitude > 0x7f800000u);
-  return detail::bits_float(detail::float_bits(power * series) & (0u - uint32_t(keeps)));
+  const bool keeps = (magnitude <= 0x42d00000u) | (magnitude > 0x7f800000u);
+  return detail::bits_float(detail::float_bits(power * series * rest) & (0u - uint32_t(keeps)));
 #endif
 }
 
@@ -35,11 +39,15 @@ TP_HD inline double exponential(double x) {
   const double rounder = 6755399441055744.0;  // 1.5 * 2^52
   const double shifted = x * 1.4426950408889634 + rounder, n = shifted - rounder;
   const double r = x - n * 0.693147180369123816490 - n * 1.90821492927058770002e-10;
-  uint64_t bits;
-  memcpy(&bits, &shifted, 8);
-  bits = (bits + 1023) << 52;
-  double power;
+  int64_t exponent;
+  memcpy(&exponent, &shifted, 8);
+  exponent -= 0x4338000000000000;
+  const int64_t normal = exponent < -1022 ? -1022 : exponent;
+  uint64_t bits = uint64_t(normal + 1023) << 52;
+  double power, rest;
   memcpy(&power, &bits, 8);
+  bits = uint64_t(exponent - normal + 1023) << 52;
+  memcpy(&rest, &bits, 8);
   double series = r * (1 / 87178291200.0) + 1 / 6227020800.0;  // 1/14!, 1/13!
   series = series * r + 1 / 479001600.0;
   series = series * r + 1 / 39916800.0;
@@ -53,11 +61,11 @@ TP_HD inline double exponential(double x) {
   series = series * r + 1 / 6.0;
   series = series * r + 1 / 2.0;
   series = (series * r + 1) * r + 1;
-  double result = power * series;
-  uint64_t magnitude;  // a choice of bits is no branch: between -708 and 0, or NaN
+  double result = power * series * rest;
+  uint64_t magnitude;  // a choice of bits is no branch: between -746 and 0, or NaN
   memcpy(&magnitude, &x, 8);
   magnitude &= 0x7fffffffffffffffu;
-  const bool keeps = (int64_t(magnitude) <= 0x4086200000000000) | (int64_t(magnitude) > 0x7ff0000000000000);
+  const bool keeps = (int64_t(magnitude) <= 0x4087500000000000) | (int64_t(magnitude) > 0x7ff0000000000000);
   memcpy(&bits, &result, 8);
   bits &= uint64_t(0) - uint64_t(keeps);
   memcpy(&result, &bits, 8);
