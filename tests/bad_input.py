@@ -6,8 +6,10 @@ gives other bits. Each operator is announced before its calls, so that who died 
 """
 
 import random
+import resource
 import sys
 import zlib
+from pathlib import Path
 
 import torch
 
@@ -15,7 +17,8 @@ from torch_patterns import testing
 from torch_patterns.testing import Sample, assert_same_bits
 
 CALLS = 25
-REFUSALS = (ValueError, TypeError, RuntimeError, IndexError, NotImplementedError, OverflowError)
+REFUSALS = (ValueError, TypeError, RuntimeError, IndexError, NotImplementedError, OverflowError, MemoryError)
+MEMORY = 4 << 30  # what calls may take: a matrix of 2^31 rows is right, but not for this machine
 NUMBERS = (-1, -(2**31), 2**31, 2**40, -(2**62), 2**62, 2**63 - 1, 0, 3)
 OTHERS = (None, "no_such", 2.5, float("nan"), True, [], [1, 2], {}, 1 + 2j)
 DTYPES = (torch.complex64, torch.bool, torch.uint8, torch.int64, torch.float16, torch.float64, torch.uint16)
@@ -100,8 +103,16 @@ def torture(spec, device: str, seed: int) -> int:
     return refused
 
 
+def limit_memory() -> None:
+    """More is refused by the allocator, instead of ending the process."""
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, resource.RLIM_INFINITY))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if sys.argv[1] == "cpu":
+        limit_memory()
     for found in testing.specs().values():
         print(found.name, end=" ", flush=True)
         print(torture(found, sys.argv[1], int(sys.argv[2])), flush=True)

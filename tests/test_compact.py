@@ -186,7 +186,7 @@ def test_fills_that_the_dtype_cannot_hold_are_refused(device):
         (torch.uint8, (0, 255, 255.0, True), (256, -1, 1.5, INF, NAN)),
         (torch.int8, (-128, 127), (128, -129, 1e300)),
         (torch.int64, (2**63 - 1, -(2**63), -5.0), (2.0**63, 0.5, NAN)),
-        (torch.float16, (65504, -65519, INF, NAN, 0.1), (65520, 1e5, 2**40)),
+        (torch.float16, (65504, -65504, INF, NAN, 0.1), (65520, -65519, 1e5, 2**40)),
         (torch.float32, (1e38, -INF, 2**40), (1e39, -1e300)),
         (torch.float64, (1e308, NAN), ()),
     ):
