@@ -65,8 +65,7 @@ def test_the_example_runs_by_torchrun():
         "torch.distributed.run",
         "--nproc-per-node",
         "3",
-        "--master-port",
-        "0",
+        "--standalone",
         str(program),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths()))}

@@ -366,7 +366,11 @@ def test_fuzz(spec, device):
             limit = spec.norm_bound if rough else spec.bound
             bound = cpu(bind(limit, unit_roundoff(dtype))) if bounded or rough else None
             assert_equal(out, want, where) if bound is None else assert_within(out, want, bound, where)
-            assert_same_bits(sample.map(lambda x: scattered(x, r))(spec.op, algorithm=rung), out, where)  # noqa: B023
+            again = sample.map(lambda x: scattered(x, r))(spec.op, algorithm=rung)  # noqa: B023
+            if bound is not None and rung in ("auto", "gemm") and spec.pattern == "linear":
+                assert_within(again, want, bound, where)  # a BLAS may take sums in another order by where operands lie
+            else:
+                assert_same_bits(again, out, where)
             assert_same_bits(sample.tensors, before.tensors, where)
             if spec.name in PROPERTIES:
                 PROPERTIES[spec.name](spec, sample, rung, kind=kind)

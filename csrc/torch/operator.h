@@ -103,7 +103,10 @@ inline void unbox(Tensor& to, const IValue& v) {
 inline void unbox(OptionalTensor& to, const IValue& v) {
   if (!v.isNone() && v.toTensor().defined()) to = v.toTensor();
 }
-inline void unbox(Tensors& to, const IValue& v) { to = v.toTensorVector(); }
+// AOTInductor hands over an empty list as none.
+inline void unbox(Tensors& to, const IValue& v) {
+  if (!v.isNone()) to = v.toTensorVector();
+}
 inline void unbox(int64_t& to, const IValue& v) { to = v.toInt(); }
 inline void unbox(bool& to, const IValue& v) { to = v.toBool(); }
 inline void unbox(double& to, const IValue& v) { to = v.toDouble(); }
@@ -111,8 +114,12 @@ inline void unbox(Str& to, const IValue& v) { to = v.toStringView(); }
 inline void unbox(SymInt& to, const IValue& v) { to = v.toSymInt(); }
 inline void unbox(at::Scalar& to, const IValue& v) { to = v.toScalar(); }
 inline void unbox(at::ScalarType& to, const IValue& v) { to = v.toScalarType(); }
-inline void unbox(std::vector<int64_t>& to, const IValue& v) { to = v.toIntVector(); }
-inline void unbox(std::vector<SymInt>& to, const IValue& v) { to = v.toSymIntVector(); }
+inline void unbox(std::vector<int64_t>& to, const IValue& v) {
+  if (!v.isNone()) to = v.toIntVector();
+}
+inline void unbox(std::vector<SymInt>& to, const IValue& v) {
+  if (!v.isNone()) to = v.toSymIntVector();
+}
 template <class T>
 void unbox(std::optional<T>& to, const IValue& v) {
   if (!v.isNone()) unbox(to.emplace(), v);
