@@ -1,9 +1,9 @@
 """Training on several processes, for train_lenet5.py --ddp: who does which part of a batch, and where checkpoints go.
 
 torchrun starts a process per GPU, or several on CPUs. Every rank has the whole data set and draws the same random
-numbers; of each batch it takes its part, and DistributedDataParallel, or with --fused torch_patterns.distributed.lenet,
-averages the gradients. So the network, and the loss of an epoch, are those of one process with the same batch but for the
-order in which gradients are summed.
+numbers; of each batch it takes its part, and DistributedDataParallel (with --fused, torch_patterns.distributed.lenet)
+averages the gradients. So the network, and the loss of an epoch, are those of one process with the same batch but for
+the order in which gradients are summed.
 """
 
 import json
@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_patterns.lenet import Trainer
 
 TIMEOUT = timedelta(minutes=10)
+Learner = torch.optim.Optimizer | Trainer
 
 
 class Ranks:
@@ -71,7 +72,7 @@ class Ranks:
         return x
 
 
-def state_of(model: torch.nn.Module, learner: torch.optim.Optimizer | Trainer) -> dict:
+def state_of(model: torch.nn.Module, learner: Learner) -> dict:
     """What a checkpoint holds of a network and of what trains it."""
     if isinstance(learner, Trainer):
         return {"trainer": learner.state_dict()}
@@ -79,7 +80,7 @@ def state_of(model: torch.nn.Module, learner: torch.optim.Optimizer | Trainer) -
     return {"model": weights, "optimizer": moments}
 
 
-def save(path: Path, model: torch.nn.Module, learner: torch.optim.Optimizer | Trainer, more: dict, ranks: Ranks) -> None:
+def save(path: Path, model: torch.nn.Module, learner: Learner, more: dict, ranks: Ranks) -> None:
     """A checkpoint in a folder, by torch.distributed.checkpoint: any number of ranks can load it. `more` is JSON's."""
     partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
     if ranks.is_chief:
@@ -92,7 +93,7 @@ def save(path: Path, model: torch.nn.Module, learner: torch.optim.Optimizer | Tr
         dist.barrier()
 
 
-def load(path: Path, model: torch.nn.Module, learner: torch.optim.Optimizer | Trainer) -> dict:
+def load(path: Path, model: torch.nn.Module, learner: Learner) -> dict:
     """Puts a checkpoint of :func:`save` into the model and what trains it, and returns what else it holds."""
     more = {"more": ""}
     dcp.load(more, checkpoint_id=path)

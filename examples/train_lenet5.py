@@ -6,7 +6,7 @@
     train_lenet5.py --activation bipolar_sigmoid --output rbf     the book's own network (chapter 16)
     train_lenet5.py --epochs 80 --resume runs/lenet5/checkpoint.pt     go on, to 80 epochs in all
     train_lenet5.py --no-fused                layer by layer through autograd and torch.optim
-    torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of every batch; or --ddp --fused
+    torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of a batch; or --ddp --fused
 
 Written to --out: metrics.json (a row an epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
 (TorchScript) and lenet5.pt2 (torch.export); both exports are loaded again and must give what the network gives.
