@@ -63,7 +63,7 @@ $(VENV)/.torch-$(TORCH): requirements.txt | machine
 # ---- the build
 
 # One stamp for one way of building, so that another interpreter or option builds again; ninja then finds the little to do.
-options := $(py) $(TORCH) $(compiler) $(CFLAGS) $(CXXFLAGS) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
+options := $(py) $(TORCH) $(compiler) $(CFLAGS) $(CXXFLAGS) $(USE_CUDA) $(LINEINFO) $(TORCH_CUDA_ARCH_LIST)
 built := build/built-$(firstword $(shell md5sum <<< '$(options)'))
 short := s|^(\[[0-9]+/[0-9]+\]) .* -c (-c )?($(CURDIR)/)?([^ ]+) .*|\1 \4|
 
