@@ -1,9 +1,9 @@
-// Compaction in one launch that reads the mask once and of the rows only what is kept.
+// Compaction in one launch that reads the mask once, and only those rows that are kept.
 //
-// A block takes a tile by ticket. It ranks the tile's kept rows and publishes their number, and looks back upon the
-// tiles before for the address of the first one (block/lookback.cuh). The kept rows' numbers stand in shared memory
-// side by side, so that consecutive threads move consecutive words of the result. A tile has the more rows the shorter
-// they are: what it costs to be the next in the chain does not depend on its size.
+// A block takes a tile by ticket. It ranks the tile's kept rows, publishes their number, and looks back over the tiles
+// before for the position of its first kept row (block/lookback.cuh). The numbers of the kept rows are compacted in
+// shared memory, so that consecutive threads move consecutive words of the result. A tile has more rows if they are
+// shorter, because the time for a step of the look-back does not depend on the size of the tile.
 #include "block/per_output.h"
 #include "compact/rows.h"
 #ifdef __CUDACC__
@@ -21,7 +21,7 @@ struct Tile {
   int rows, kept;
 };
 
-// Of four rows of the mask, from `row` on, the high bit of each byte; `whole`: all four are there, and aligned.
+// The high bit of each byte of four rows of the mask, from `row` on; `whole`: all four exist, and are aligned.
 TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool whole) {
   unsigned bytes = 0;
   if (whole) {
@@ -35,12 +35,12 @@ TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool who
   return (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
 }
 
-// Ranks the kept rows of the tile at row `first`: a lane has four neighbouring rows of each of `rounds` stretches of
-// its warp. The counts of all rounds travel in the bytes of one word, none of them above 128. Ends with a barrier.
+// Ranks the kept rows of the tile at row `first`: in each of `rounds` rounds, a lane has four neighbouring rows of its
+// warp. The counts of all rounds share one word, one byte each, since none exceeds 128. Ends with a barrier.
 template <bool packs, int items>
 TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t* list, int* warp_kept) {
   constexpr int tile_rows = threads * items, rounds = items / 4, stretch = 4 * block::warp_size;
-  static_assert(rounds <= 8, "the counts of a round take a byte");
+  static_assert(rounds <= 8, "the counts of all rounds must fit in one word, a byte each");
   const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
   const int mine = warp * rounds * stretch + 4 * lane, rows = int(tp::min(n - first, int64_t(tile_rows)));
   const bool whole = rows == tile_rows && reinterpret_cast<uintptr_t>(mask) % 4 == 0;
@@ -79,7 +79,7 @@ TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t
   return {rows, total};
 }
 
-// Moves n words, word i by load(i) and store(i, word), with `batch` loads of a thread in flight.
+// Moves n words, word i by load(i) and store(i, word), with `batch` loads per thread in flight.
 template <class Word, class Load, class Store>
 TP_DEVICE void move_words(int64_t n, Load load, Store store) {
   for (int64_t first = threadIdx.x; first < n; first += threads * batch) {
@@ -95,12 +95,13 @@ TP_DEVICE void move_words(int64_t n, Load load, Store store) {
   }
 }
 
-// `items`: rows a thread; `single`: a row is one word.
+// `items`: rows per thread; `single`: a row is one word.
 template <bool packs, bool single, int items, class Rows>
 __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, const block::Chain<int64_t> chain,
                                                                  int64_t tiles) {
   using Word = typename Rows::Word;
-  __shared__ uint16_t list[threads * items];  // pack: the kept rows; unpack: each row's rank among them, or `dropped`
+  __shared__ uint16_t
+      list[threads * items];  // pack: the kept rows; unpack: the rank of each row among them, or `dropped`
   __shared__ int warp_kept[warps];
   __shared__ int64_t before_tile;
   const int64_t id = block::take_ticket(chain), first = id * threads * items, width = single ? 1 : r.width;
@@ -120,7 +121,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
 
   if constexpr (packs) {
     Word* to = r.out + before * width;
-    const int64_t room = r.packed - before;  // no more than this is written, should the mask have changed meanwhile
+    const int64_t room = r.packed - before;  // limits the writes in case the mask has changed meanwhile
     const auto load = [&](int64_t i) {
       const int64_t row = single ? i : floor_div(i, width);
       return r.in[(first + list[row]) * width + i - row * width];
@@ -128,7 +129,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     move_words<Word>(tp::min(int64_t(tile.kept), room) * width, load,
                      [&](int64_t i, const Word& word) { to[i] = word; });
     if (r.packed < r.n) return;
-    Word* end = r.out + (r.n - (first - before)) * width;  // what is dropped takes the places from the far end
+    Word* end = r.out + (r.n - (first - before)) * width;  // dropped rows fill the far end
     for (int64_t i = threadIdx.x; i < (tile.rows - tile.kept) * width; i += threads) end[-1 - i] = r.fill;
   } else {
     Word* to = r.out + first * width;
@@ -160,7 +161,7 @@ void move(const Args& args, Context& context) {
   });
 }
 
-// Kept rows, `bytes` of the mask at a time.
+// Counts kept rows, `bytes` bytes of the mask at a time.
 template <int bytes>
 __global__ __launch_bounds__(threads) void count_kernel(const uint8_t* mask, int64_t n, unsigned long long* count) {
   using Bytes = block::Vector<uint8_t, bytes>;

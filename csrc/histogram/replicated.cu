@@ -1,8 +1,8 @@
-// The histogram at the speed of memory: privatized, with several copies a block.
+// The histogram at the speed of memory: privatized, with several copies per block.
 //
-// A thread loads 16 bytes at a time, several such loads ahead. Each few warps have a copy of the counters in shared
-// memory, where the hardware adds up equal bins of a warp at once, so that one full bin makes warps wait for each other
-// only. Bins too many for shared memory are counted in global memory: the lanes of a warp that have the same bin find
+// A thread loads 16 bytes at a time, several such loads ahead. Every few warps have their own copy of the counters in
+// shared memory, where the hardware combines equal bins of a warp, so that one full bin only makes warps wait for each
+// other. Bins that do not fit in shared memory are counted in global memory: the lanes of a warp with the same bin find
 // each other first, and one of them adds for all.
 #include "histogram/extent.h"
 #ifdef __CUDACC__
@@ -15,7 +15,7 @@ namespace {
 constexpr int threads = 256, warps = threads / block::warp_size, loads = 4;
 constexpr int counters = 12288;  // of 4 bytes, in 48 KB
 
-// f(element, whether there is one) for this thread's share of the elements, by whole warps.
+// Calls f(element, whether there is one) for this thread's share of the elements; whole warps call it together.
 template <class T, class F>
 TP_DEVICE void each_element(const T* x, int64_t n, F f) {
   constexpr int width = int(16 / sizeof(T));
@@ -42,14 +42,14 @@ TP_DEVICE void each_element(const T* x, int64_t n, F f) {
 #pragma unroll
     for (int k = 0; k < width; ++k) f(v.v[k], some);
   }
-  const int64_t rest = n - vectors * width;  // before the first vector and behind the last
+  const int64_t rest = n - vectors * width;  // before the first vector and after the last
   for (int64_t i = id; i - lane < rest; i += step) {
     const bool some = i < rest;
     f(some ? x[i < head ? i : i + vectors * width] : T{}, some);
   }
 }
 
-// `copies` of the counters in shared memory, which the warps share out.
+// `copies` copies of the counters in shared memory, distributed over the warps.
 template <class Problem>
 __global__ __launch_bounds__(threads) void count_in_copies(const Problem problem, const Extent* extent, int copies) {
   extern __shared__ unsigned copy[];

@@ -1,5 +1,5 @@
-// The elements of segments: how a rung loads an operand and stores a result, whatever the dtype and operator. One
-// switch from run-time Args to a type per (dtype, operator).
+// The elements of segments: how a rung loads an operand and stores a result. This is the one switch from run-time Args
+// to a type per (dtype, operator).
 #pragma once
 #include "block/offsets.h"
 #include "segmented/segmented.h"
@@ -28,7 +28,7 @@ struct BoundReduction {
     const typename E::Input x = in[row * e.width + column];
     return operand(x, row);
   }
-  // The value x of a row.
+  // The value x of a row as an operand.
   TP_HD static Acc operand(typename E::Input x, int64_t row) {
     if constexpr (E::finds_index) {
       return {decltype(Acc::value)(x), row};
@@ -36,7 +36,7 @@ struct BoundReduction {
       return Acc(x);
     }
   }
-  // The combined rows of a segment; of none, the identity, a mean of 0 or the index -1.
+  // Stores the result of a segment; an empty one has the identity, a mean of 0 or the index -1.
   TP_HD void store(int64_t segment, int64_t column, Acc value) const {
     out[segment * e.width + column] = result(segment, value);
   }
@@ -60,7 +60,7 @@ struct Reduction {
   using Monoid = M;
   using Acc = typename M::Acc;
   static constexpr bool mean = mean_, finds_index = M::id == OpId::argmax || M::id == OpId::argmin;
-  static constexpr bool in_place = std::is_same<Acc, Out>::value && !mean;  // `out` can hold what is not final
+  static constexpr bool in_place = std::is_same<Acc, Out>::value && !mean;  // `out` can hold intermediate values
   const In* in;
   Out* out;
   Offsets offsets;
@@ -84,7 +84,7 @@ struct Reduction {
   }
 };
 
-// f(Reduction<...>) for the dtype and operator of `args`, sums and products in SumOf<T>.
+// Calls f(Reduction<...>) for the dtype and operator of `args`; sums and products accumulate in SumOf<T>.
 template <template <class> class SumOf = acc_t, class F>
 void with_reduction(const Args& args, F f) {
   const auto each = [&](auto types, auto g) { dispatch(types, args.dtype, "segment_reduce", g); };
@@ -129,7 +129,7 @@ void with_reduction(const Args& args, F f) {
   }
 }
 
-// ---- expansion: values are copied, so their type does not matter, only its size
+// ---- expansion: values are only copied, so only the size of their type matters
 
 template <class T, class In, class Out, class O>
 struct BoundExpansion {
@@ -138,7 +138,7 @@ struct BoundExpansion {
   O offsets;
   int64_t width;
 
-  // What the rows of a segment from -1 to `segments` get.
+  // The value for the rows of a segment from -1 to `segments`.
   TP_HD T value(int64_t segment, int64_t column) const {
     if (!offsets.exists(segment)) return T(0);
     const T v = in[segment * width + column];
@@ -173,7 +173,7 @@ struct Expansion {
   }
 };
 
-// f(Expansion<T>) for a T of the size of args.dtype.
+// Calls f(Expansion<T>) with a T of the size of args.dtype.
 template <class F>
 void with_expansion(const Args& args, F f) {
   dispatch(AllTypes{}, args.dtype, "segment_expand", [&](auto type) {

@@ -1,5 +1,5 @@
-// One running value a segment, one segment after another: the oracle that every other rung is held to, so it is written
-// for plainness alone. Offsets are valid on the CPU, so every row lies in a segment.
+// One running value per segment, one segment after another. Every other rung is tested against it, so it is written for
+// clarity only. Offsets are valid on the CPU, so every row lies in a segment.
 #include "segmented/scan_elements.h"
 
 namespace tp {

@@ -1,12 +1,14 @@
 // The production sort of the CPU.
 //
-// Keys become their images, so that the digits of an image are all that is looked at, and come back at the end of each
-// stretch, while it is in the cache. Where some image has two keys to it (-0.0 or NaN is among them) the places are
-// sorted along, and keys are gathered by them; so are values that are not 4 or 8 bytes, and positions are places.
+// Keys are replaced by their images, so that only the digits of an image are looked at, and are restored at the end of
+// each range while it is in the cache. If two different keys may share an image (there is a -0.0 or a NaN), original
+// indices are sorted as payloads and the keys are gathered by them. Values that are neither 4 nor 8 bytes are gathered
+// in the same way, and positions are the indices themselves.
 //
-// Rows, or segments, are shared out by the keys they hold. A row beyond its share is partitioned by its leading digit
-// by all threads at once, chunk by chunk, and its buckets are shared out instead: no chunk's keys pass those of an
-// earlier one with an equal digit, so this is stable, and no result depends on the number of threads.
+// Rows (or segments) are distributed over the threads by the number of keys that they hold. All threads together
+// partition a row that is longer than a fair share by its leading digit, chunk by chunk, and its buckets are
+// distributed instead. The keys of a chunk go behind those of earlier chunks with an equal digit, so this is stable,
+// and no result depends on the number of threads.
 #include "sort/threaded.h"
 
 #include <atomic>
@@ -17,7 +19,7 @@ namespace tp {
 namespace sort::host {
 namespace {
 
-// f(begin, end) over 0 .. n in pieces of `grain`, taken by whoever is free.
+// Calls f(begin, end) for 0 .. n in pieces of `grain` elements; each thread takes the next piece when it is free.
 template <class F>
 void share(Context& context, int64_t n, int64_t grain, F f) {
   std::atomic<int64_t> next{0};
@@ -29,33 +31,34 @@ void share(Context& context, int64_t n, int64_t grain, F f) {
   });
 }
 
-template <class W, class Load>
+template <class W, class Payload>
 class Sorter {
-  using L = Lane<W, Load>;
+  using L = Buffer<W, Payload>;
 
-  struct Stretch {
-    int64_t begin, n, origin;  // origin: where places count from
-    W window;                  // the bits that are left to sort by
+  struct Range {
+    int64_t begin, n, origin;  // origin: the key whose index is 0
+    W window;                  // the bits that remain to be sorted by
     bool in_spare;
   };
 
  public:
-  // With `places` the loads are places, else values. `lossy`: keys come back by their places.
-  Sorter(const Args& args, Context& context, bool lossy, bool places)
+  // `indices`: the payloads are original indices, not values. `lossy`: keys are gathered by their original indices.
+  Sorter(const Args& args, Context& context, bool lossy, bool indices)
       : args_(args),
         context_(context),
         order_(args.order<W>()),
         keys_(static_cast<const W*>(args.keys)),
         lossy_(lossy),
-        places_(places),
+        indices_(indices),
         fair_(tp::max(int64_t(1) << 15, args.size() / (4 * context.device.threads))) {
     const int64_t size = args.size();
     out_.keys = args.keys_out && !lossy ? static_cast<W*>(args.keys_out) : context.workspace<W>(size);
     spare_.keys = context.workspace<W>(size);
-    if constexpr (L::loaded) {
-      const bool direct = args.values_out && (!places || (args.positions() && args.value_bytes == int(sizeof(Load))));
-      out_.loads = direct ? static_cast<Load*>(args.values_out) : context.workspace<Load>(size);
-      spare_.loads = context.workspace<Load>(size);
+    if constexpr (L::has_payload) {
+      const bool direct =
+          args.values_out && (!indices || (args.positions() && args.value_bytes == int(sizeof(Payload))));
+      out_.payloads = direct ? static_cast<Payload*>(args.values_out) : context.workspace<Payload>(size);
+      spare_.payloads = context.workspace<Payload>(size);
       converts_ = args.values_out && !direct;
     }
   }
@@ -66,20 +69,20 @@ class Sorter {
     for (int64_t row = 0; row < args_.rows; ++row) {
       if (length(row) > fair_) split_row(row);
     }
-    std::sort(rest_.begin(), rest_.end(), [](const Stretch& a, const Stretch& b) { return a.n > b.n; });
+    std::sort(rest_.begin(), rest_.end(), [](const Range& a, const Range& b) { return a.n > b.n; });
     share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t) {
-      const Stretch& x = rest_[size_t(i)];
-      sort_stretch(lane(x.in_spare).at(x.begin), lane(!x.in_spare).at(x.begin), x.n, x.window, x.in_spare);
+      const Range& x = rest_[size_t(i)];
+      sort_range(buffer(x.in_spare).at(x.begin), buffer(!x.in_spare).at(x.begin), x.n, x.window, x.in_spare);
       store(x.begin, x.n, x.origin);
     });
-    for (const auto& gap : {std::pair{int64_t(0), first}, std::pair{last, size}}) {  // in no segment
+    for (const auto& gap : {std::pair{int64_t(0), first}, std::pair{last, size}}) {  // keys outside all segments
       load(gap.first, gap.second - gap.first, 0, out_);
       store(gap.first, gap.second - gap.first, 0);
     }
   }
 
  private:
-  const L& lane(bool spare) const { return spare ? spare_ : out_; }
+  const L& buffer(bool spare) const { return spare ? spare_ : out_; }
   int64_t length(int64_t row) const { return args_.begin(row + 1) - args_.begin(row); }
   int64_t origin(int64_t row) const { return args_.offsets ? 0 : args_.begin(row); }
   W window() const { return W(order_.mask << order_.begin); }
@@ -91,7 +94,7 @@ class Sorter {
         const int64_t begin = args_.begin(row), n = length(row);
         if (n > fair_) continue;
         load(begin, n, origin(row), spare_);
-        sort_stretch(spare_.at(begin), out_.at(begin), n, window(), true);
+        sort_range(spare_.at(begin), out_.at(begin), n, window(), true);
         store(begin, n, origin(row));
       }
     });
@@ -110,11 +113,12 @@ class Sorter {
     split({begin, n, origin(row), W(window() & bits), true});
   }
 
-  // Partitions what is more than a fair share by its leading digit, with all threads, until all parts are less.
-  void split(const Stretch& x) {
+  // Partitions a range that is longer than a fair share by its leading digit, with all threads, until no part is
+  // longer.
+  void split(const Range& x) {
     if (x.n <= fair_ || !x.window) return rest_.push_back(x);
     const Digit<W> digit = leading_digit(x.window);
-    const L from = lane(x.in_spare).at(x.begin), to = lane(!x.in_spare).at(x.begin);
+    const L from = buffer(x.in_spare).at(x.begin), to = buffer(!x.in_spare).at(x.begin);
     const int64_t chunk = chunk_of(x.n), chunks = ceil_div(x.n, chunk);
     std::vector<std::array<int64_t, radix>> next(size_t(chunks), std::array<int64_t, radix>{});
     share(context_, x.n, chunk, [&](int64_t i, int64_t end) {
@@ -140,25 +144,25 @@ class Sorter {
 
   void load(int64_t begin, int64_t n, int64_t origin, const L& to) const {
     for (int64_t i = begin; i < begin + n; ++i) to.keys[i] = order_.image(keys_[i]);
-    if constexpr (L::loaded) {
-      if (places_) {
-        for (int64_t i = begin; i < begin + n; ++i) to.loads[i] = Load(i - origin);
+    if constexpr (L::has_payload) {
+      if (indices_) {
+        for (int64_t i = begin; i < begin + n; ++i) to.payloads[i] = Payload(i - origin);
       } else {
-        std::copy_n(static_cast<const Load*>(args_.values) + begin, n, to.loads + begin);
+        std::copy_n(static_cast<const Payload*>(args_.values) + begin, n, to.payloads + begin);
       }
     }
   }
 
-  // The sorted stretch goes from `out_` to what the caller asked for.
+  // Copies a sorted range from `out_` to the requested outputs.
   void store(int64_t begin, int64_t n, int64_t origin) const {
     const int64_t end = begin + n;
     if (args_.keys_out && !lossy_) {
       for (int64_t i = begin; i < end; ++i) out_.keys[i] = order_.raw(out_.keys[i]);
     }
-    if constexpr (L::loaded) {
+    if constexpr (L::has_payload) {
       if (args_.keys_out && lossy_) {
         auto* keys = static_cast<W*>(args_.keys_out);
-        for (int64_t i = begin; i < end; ++i) keys[i] = keys_[origin + int64_t(out_.loads[i])];
+        for (int64_t i = begin; i < end; ++i) keys[i] = keys_[origin + int64_t(out_.payloads[i])];
       }
       if (!converts_) return;
       with_word(args_.value_bytes, [&](auto type) {
@@ -166,9 +170,9 @@ class Sorter {
         auto* to = static_cast<V*>(args_.values_out);
         if (args_.values) {
           const auto* from = static_cast<const V*>(args_.values) + origin;
-          for (int64_t i = begin; i < end; ++i) to[i] = from[out_.loads[i]];
+          for (int64_t i = begin; i < end; ++i) to[i] = from[out_.payloads[i]];
         } else if constexpr (std::is_integral<V>::value) {
-          for (int64_t i = begin; i < end; ++i) to[i] = V(out_.loads[i]);
+          for (int64_t i = begin; i < end; ++i) to[i] = V(out_.payloads[i]);
         }
       });
     }
@@ -179,10 +183,10 @@ class Sorter {
   const KeyOrder<W> order_;
   const W* keys_;
   L out_{}, spare_{};
-  const bool lossy_, places_;
-  bool converts_ = false;  // from places to positions of another width, or to values
+  const bool lossy_, indices_;
+  bool converts_ = false;  // from indices to positions of another width, or to values
   const int64_t fair_;
-  std::vector<Stretch> rest_;
+  std::vector<Range> rest_;
 };
 
 template <class W>
@@ -204,11 +208,11 @@ void sort_rows(const Args& args, Context& context) {
     using W = typename decltype(type)::type;
     const bool lossy = any_lossy<W>(args, context);
     const bool moves = args.values && (args.value_bytes == 4 || args.value_bytes == 8);
-    if (!args.values_out && !lossy) return Sorter<W, None>(args, context, false, false).run();
-    const bool places = lossy || !moves;
-    const bool narrow = places ? args.n <= int64_t(1) << 32 : args.value_bytes == 4;
-    if (narrow) return Sorter<W, uint32_t>(args, context, lossy, places).run();
-    Sorter<W, uint64_t>(args, context, lossy, places).run();
+    if (!args.values_out && !lossy) return Sorter<W, NoPayload>(args, context, false, false).run();
+    const bool indices = lossy || !moves;
+    const bool narrow = indices ? args.n <= int64_t(1) << 32 : args.value_bytes == 4;
+    if (narrow) return Sorter<W, uint32_t>(args, context, lossy, indices).run();
+    Sorter<W, uint64_t>(args, context, lossy, indices).run();
   });
 }
 

@@ -1,7 +1,8 @@
-// Radix sort of one host thread: images of keys, and a load that moves with each.
+// Radix sort by one host thread: images of keys, each with its payload.
 //
-// A long stretch is partitioned by its leading digit, bucket after bucket (MSD); what fits in the cache is sorted from
-// the least digit up (LSD), by as few digits as the bits that differ there need. A handful is sorted by insertion.
+// A long range is partitioned by its leading digit, and each bucket is then sorted by itself (MSD). A range that fits
+// in the cache is sorted from the least significant digit (LSD), with as few digits as its differing bits need. A range
+// of at most 20 keys is sorted by insertion.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -12,28 +13,29 @@
 
 namespace tp::sort::host {
 
-struct None {};  // the load of a key that travels alone
+struct NoPayload {};  // keys-only sort
 
-template <class W, class Load>
-struct Lane {
-  static constexpr bool loaded = !std::is_same<Load, None>::value;
+template <class W, class Payload>
+struct Buffer {
+  static constexpr bool has_payload = !std::is_same<Payload, NoPayload>::value;
   W* keys;
-  Load* loads;
+  Payload* payloads;
 
-  Lane at(int64_t i) const { return {keys + i, loaded ? loads + i : loads}; }
-  void put(int64_t i, const Lane& from, int64_t j) const {
+  Buffer at(int64_t i) const { return {keys + i, has_payload ? payloads + i : payloads}; }
+  void put(int64_t i, const Buffer& from, int64_t j) const {
     keys[i] = from.keys[j];
-    if constexpr (loaded) loads[i] = from.loads[j];
+    if constexpr (has_payload) payloads[i] = from.payloads[j];
   }
-  void copy(const Lane& from, int64_t n) const {
+  void copy(const Buffer& from, int64_t n) const {
     std::copy(from.keys, from.keys + n, keys);
-    if constexpr (loaded) std::copy(from.loads, from.loads + n, loads);
+    if constexpr (has_payload) std::copy(from.payloads, from.payloads + n, payloads);
   }
 };
 
 constexpr int digit_bits = 8, radix = 1 << digit_bits;
-constexpr int wide_bits = 12;             // of a digit in the cache, where there are keys enough to fill its counters
-constexpr int64_t cache_bytes = 1 << 18;  // of keys and loads: twice that, with the spare, stays in a core's cache
+constexpr int wide_bits = 12;  // bits per digit for ranges in the cache that are long enough to fill the counters
+constexpr int64_t cache_bytes =
+    1 << 18;  // of keys and payloads; twice that, with the alternate buffer, stays in the cache of a core
 
 template <class W>
 struct Digit {
@@ -43,19 +45,19 @@ struct Digit {
   size_t operator()(W key) const { return size_t(W(key >> shift) & mask); }
 };
 
-// Where every digit begins, from how many there are: exclusive sums, in place.
+// Replaces the count of every digit by the number of keys with a smaller digit (exclusive sums in place).
 template <class Count>
 void begins_of(Count* counts, size_t n) {
   Count sum = 0;
   for (size_t d = 0; d < n; ++d) sum += std::exchange(counts[d], sum);
 }
 
-template <class W, class Load, class Count>
-void scatter(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n, Digit<W> digit, Count* next) {
+template <class W, class Payload, class Count>
+void scatter(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, Digit<W> digit, Count* next) {
   for (int64_t i = 0; i < n; ++i) to.put(int64_t(next[digit(from.keys[i])]++), from, i);
 }
 
-// The bits in which the keys differ from `key`.
+// Returns the bits in which any of the keys differs from `key`.
 template <class W>
 W differing(const W* keys, int64_t n, W key) {
   W bits = 0;
@@ -64,7 +66,7 @@ W differing(const W* keys, int64_t n, W key) {
 }
 
 template <class W>
-int width(W bits) {  // one more than the highest
+int width(W bits) {  // one more than the index of the highest set bit
   int n = 0;
   for (; bits; bits = W(bits >> 1)) ++n;
   return n;
@@ -77,7 +79,7 @@ int lowest(W bits) {
   return n;
 }
 
-// The leading bits, as many as a digit has, and none below the lowest.
+// The highest bits of `bits`, at most digit_bits of them, and none below the lowest set bit.
 template <class W>
 Digit<W> leading_digit(W bits) {
   const int top = width(bits), shift = tp::max(lowest(bits), top - digit_bits);
@@ -88,15 +90,15 @@ W below(W bits, Digit<W> digit) {
   return W(bits & W((uint64_t(1) << digit.shift) - 1));
 }
 
-template <class W, class Load>
-void insertion_sort(const Lane<W, Load>& x, int64_t n, W window) {
+template <class W, class Payload>
+void insertion_sort(const Buffer<W, Payload>& x, int64_t n, W window) {
   for (int64_t i = 1; i < n; ++i) {
     const W key = x.keys[i], rank = W(key & window);
     int64_t j = i;
-    if constexpr (Lane<W, Load>::loaded) {
-      const Load load = x.loads[i];
+    if constexpr (Buffer<W, Payload>::has_payload) {
+      const Payload payload = x.payloads[i];
       for (; j > 0 && rank < W(x.keys[j - 1] & window); --j) x.put(j, x, j - 1);
-      x.loads[j] = load;
+      x.payloads[j] = payload;
     } else {
       for (; j > 0 && rank < W(x.keys[j - 1] & window); --j) x.put(j, x, j - 1);
     }
@@ -104,9 +106,10 @@ void insertion_sort(const Lane<W, Load>& x, int64_t n, W window) {
   }
 }
 
-// From `from` to `to`, which end up where `in_to` says; `differ` are the bits to sort by.
-template <class W, class Load>
-void sort_lsd(Lane<W, Load> from, Lane<W, Load> to, int64_t n, W differ, bool in_to) {
+// Sorts `from` by the bits of `differ`, with `to` as the alternate buffer. The result is in `to` if `in_to`, else in
+// `from`.
+template <class W, class Payload>
+void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W differ, bool in_to) {
   const int low = lowest(differ), top = width(differ), bits = top - low,
             widest = n < 1024   ? 5
                      : n < 8192 ? digit_bits
@@ -116,7 +119,7 @@ void sort_lsd(Lane<W, Load> from, Lane<W, Load> to, int64_t n, W differ, bool in
     const int shift = low + pass * each;
     return Digit<W>(shift, tp::min(each, top - shift));
   };
-  std::array<uint32_t, size_t(2) << wide_bits> counts;  // of all digits at once: one pass over the keys
+  std::array<uint32_t, size_t(2) << wide_bits> counts;  // of all digits, counted in one pass over the keys
   const int together = tp::min(passes, 2 << (wide_bits - each));
   for (int first = 0; first < passes; first += together) {
     const int last = tp::min(first + together, passes);
@@ -127,7 +130,8 @@ void sort_lsd(Lane<W, Load> from, Lane<W, Load> to, int64_t n, W differ, bool in
     for (int p = first; p < last; ++p) {
       uint32_t* next = counts.data() + (size_t(p - first) << each);
       const Digit<W> digit = digit_of(p);
-      if (next[digit(from.keys[0])] == uint32_t(n)) continue;  // one bucket: nothing would move
+      if (next[digit(from.keys[0])] == uint32_t(n))
+        continue;  // all keys are in one bucket, so the pass would move nothing
       begins_of(next, size_t(1) << each);
       scatter(from, to, n, digit, next);
       std::swap(from, to);
@@ -137,10 +141,11 @@ void sort_lsd(Lane<W, Load> from, Lane<W, Load> to, int64_t n, W differ, bool in
   if (in_to) to.copy(from, n);
 }
 
-// Sorts from[0 .. n) by the bits of `window`; the result lies in `to` if `in_to`, else where it was.
-template <class W, class Load>
-void sort_stretch(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n, W window, bool in_to) {
-  constexpr int64_t few = 20, cached = cache_bytes / int64_t(sizeof(W) + Lane<W, Load>::loaded * sizeof(Load));
+// Sorts from[0 .. n) by the bits of `window`. The result is in `to` if `in_to`, else in `from`.
+template <class W, class Payload>
+void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to) {
+  constexpr int64_t few = 20,
+                    cached = cache_bytes / int64_t(sizeof(W) + Buffer<W, Payload>::has_payload * sizeof(Payload));
   if (n <= few) {
     insertion_sort(from, n, window);
     if (in_to) to.copy(from, n);
@@ -158,8 +163,8 @@ void sort_stretch(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n,
   begins_of(next.data(), radix);
   scatter(from, to, n, digit, next.data());
   int64_t begin = 0;
-  for (const int64_t end : next) {  // each has moved on to where the next begins
-    if (end > begin) sort_stretch(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to);
+  for (const int64_t end : next) {  // scatter() has advanced each start to where the next digit begins
+    if (end > begin) sort_range(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to);
     begin = end;
   }
 }

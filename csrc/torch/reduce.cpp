@@ -40,7 +40,7 @@ template <class T>
 using PerDim = c10::SmallVector<T, 8>;  // on the stack up to 8 dimensions
 using Mask = PerDim<bool>;              // which dimensions are reduced
 
-// No dimensions, or none named: all of them.
+// No dimensions, or none given, means all of them.
 Mask reduced_dims(int64_t dims, const Dims& dim) {
   const bool all = !dim || dim->empty();
   Mask reduced(size_t(dims), all);
@@ -97,8 +97,8 @@ PerDim<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keepdim) 
 
 // ---- the array as [outer, n, inner]
 
-// The order of the dimensions that makes the reduced ones neighbours: as they are, or, where others stand between them,
-// the kept ones first. `skip`: dimensions that do not matter, for their size is 1.
+// The order of dimensions that makes the reduced ones neighbours: unchanged, or, if others are between them, with the
+// kept ones first. `skip`: dimensions of size 1, which do not matter.
 PerDim<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
   PerDim<int64_t> order, last;
   int changes = 0;
@@ -214,7 +214,7 @@ Tensor factors_of(const Reduce& r, const SymLines& lines, const Tensor& y) {
   return (wide - most.masked_fill(most == -std::numeric_limits<double>::infinity(), 0)).exp();
 }
 
-// Where the extremum of each line [outer, n, inner] stands: [outer, 1, inner].
+// The index of the extremum of each line [outer, n, inner]: [outer, 1, inner].
 Tensor first_extremum(const Reduce& r, const Tensor& values) {
   return call(Reduce{values.detach(), std::vector<int64_t>{1}, r.op == "max" ? "argmax" : "argmin", true, r.algorithm});
 }

@@ -112,7 +112,7 @@ Tensor SegmentExpand::meta() const {
 
 namespace {
 
-// The number of rows of each segment, 1 for an empty one, beside rows g.
+// The number of rows of each segment, 1 for an empty one, shaped to broadcast with rows g.
 Tensor lengths_of(const Tensor& offsets, const SymInt& n, const Tensor& g) {
   const SymInt segments = offsets.sym_size(0) - 1;
   const Tensor o = at::clamp(offsets, 0, c10::Scalar(n));
@@ -120,7 +120,7 @@ Tensor lengths_of(const Tensor& offsets, const SymInt& n, const Tensor& g) {
   return beside_rows(lengths.to(wide_dtype(g)), g);
 }
 
-// Of each row, the product of the others of its segment, in the wide dtype.
+// For each row, the product of the other rows of its segment, in the wide dtype.
 Tensor product_of_others(const Tensor& values, const Tensor& offsets) {
   const Tensor wide = values.to(wide_dtype(values));
   const auto product = [&](bool reverse) {
@@ -147,7 +147,7 @@ Tensors SegmentReduce::vjp(const Backward& b) const {
   if (op == "prod") {
     return {(expand(g.to(wide_dtype(g))) * product_of_others(values, offsets)).to(values.scalar_type())};
   }
-  // Empty segments give to a row beyond the last, which is cut off.
+  // Empty segments use an additional last row, which is cut off afterwards.
   const Tensor grads = at::zeros_symint(with_rows(values, n + 1), g.options()).scatter(0, extreme_rows(*this), g);
   return {grads.narrow_symint(0, 0, n)};
 }
@@ -160,7 +160,7 @@ Tensors SegmentReduce::jvp(const Forward& f) const {
     const auto acc = wide_dtype(t);
     return {reduced(t.to(acc) * product_of_others(values, offsets), "sum").to(t.scalar_type())};
   }
-  // Empty segments take from a row beyond the last, which is 0.
+  // Empty segments read an additional last row, which is 0.
   const Tensor beyond = at::zeros_symint(with_rows(t, 1), t.options());
   return {at::cat({t, beyond}).gather(0, extreme_rows(*this))};
 }

@@ -99,7 +99,7 @@ namespace {
 Tensor next(const Tensor& x, bool reverse) { return at::roll(x, reverse ? 1 : -1, 0); }
 Tensor previous(const Tensor& x, bool reverse) { return next(x, !reverse); }
 
-// Where, in scan order, a segment begins, beside rows x.
+// Whether a segment begins at each position in scan order, shaped to broadcast with rows x.
 Tensor heads(const Tensor& offsets, const Tensor& x, bool reverse) {
   const SymInt n = x.sym_size(0);
   const Tensor places = at::clamp(offsets.to(at::kLong), 0, c10::Scalar(n));

@@ -1,5 +1,5 @@
-// Section 14.6, the sectioned form of JDS: a thread a place, and each section of sorted rows an ELL of its own width,
-// so that its columns may be aligned and padding is little.
+// Section 14.6, the sectioned form of JDS: one thread per row, and each section of sorted rows is an ELL of its own
+// width, so that its columns can be aligned and there is little padding.
 #include "sparse/rows.h"
 
 namespace tp {
