@@ -4,17 +4,27 @@
 
 namespace tp::conv {
 
-// to[n, rows, cols] = from[n, cols, rows], element by element of `bytes` bytes.
+// to[n, rows, cols] = from[n, cols, rows], in squares whose lines of either side stay in the first cache.
 template <class T>
 void transpose_images(Context& context, const void* from, void* to, int64_t n, int64_t rows, int64_t cols) {
+  constexpr int64_t side = 16;
   const T* const source = static_cast<const T*>(from);
   T* const target = static_cast<T*>(to);
-  context.parallel_for(n * rows, max(int64_t(1), 4096 / max(cols, int64_t(1))), [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T* column = source + i / rows * rows * cols + i % rows;
-      for (int64_t j = 0; j < cols; ++j) target[i * cols + j] = column[j * rows];
-    }
-  });
+  const int64_t strips = ceil_div(rows, side);
+  context.parallel_for(n * strips, max(int64_t(1), 4096 / (side * max(cols, int64_t(1)))),
+                       [=](int64_t begin, int64_t end) {
+                         for (int64_t i = begin; i < end; ++i) {
+                           const int64_t first = i % strips * side, count = min(side, rows - first);
+                           const T* x = source + i / strips * rows * cols + first;
+                           T* y = target + (i / strips * rows + first) * cols;
+                           for (int64_t k = 0; k < cols; k += side) {
+                             const int64_t last = min(cols, k + side);
+                             for (int64_t r = 0; r < count; ++r) {
+                               for (int64_t j = k; j < last; ++j) y[r * cols + j] = x[j * rows + r];
+                             }
+                           }
+                         }
+                       });
 }
 
 // run(args) with x and y map by map, whatever their layout.

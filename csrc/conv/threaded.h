@@ -4,13 +4,30 @@
 #include <atomic>
 #include <cstring>
 
+#include "conv/accumulate.h"
 #include "conv/elements.h"
 #include "conv/tiles.h"
 
 namespace tp::conv {
 
-constexpr int64_t pixels_a_tile = 256, depth_a_panel = 256;  // a panel of the right factor stays in the first cache
+constexpr int64_t pixels_a_tile = 256;
 constexpr int64_t tasks_a_thread = 4;
+
+// How much of a depth makes a panel of the right factor that stays in the first cache.
+template <class A>
+constexpr int64_t panel_depth(const Accumulate<A>& kernel) {
+  return (16 << 10) / (kernel.lanes * int64_t(sizeof(A)));
+}
+
+// kernel.run panel by panel.
+template <class A>
+void accumulate(const Accumulate<A>& kernel, int64_t rows, const A* a, const int64_t* from, int64_t depth,
+                const int64_t* off, const A* b, A* c, const int64_t* to) {
+  const int64_t step = panel_depth(kernel);
+  for (int64_t k = 0; k < depth; k += step) {
+    kernel.run(rows, a, from, min(step, depth - k), off + k, b + k * kernel.lanes, c, to);
+  }
+}
 
 // Elements of scratch of one thread, a whole number of cache lines.
 constexpr int64_t lines(int64_t n) { return ceil_div(n, int64_t(16)) * 16; }
@@ -142,12 +159,19 @@ struct Input {
     int64_t *from_row = table, *from_col = table + rows.extent;
     sources(e.rows, rows, t.h, t.height, from_row);
     sources(e.cols, cols, t.w, t.width, from_col);
+    const Run run = neighbours(from_col);
     for (int64_t n = 0; n < t.images; ++n) {
       for (int64_t c = 0; c < e.channels; ++c) {
         for (int64_t r = 0; r < rows.extent; ++r) {
           A* to = copy + n * image + c * channel + r * pitch;
-          const T* from = x + e.x_at(n, c, max(from_row[r], int64_t(0)), 0);
-          for (int64_t j = 0; j < pitch; ++j) to[j] = from_row[r] < 0 || from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
+          if (from_row[r] < 0) {
+            std::fill(to, to + pitch, A(0));
+            continue;
+          }
+          const T* from = x + e.x_at(n, c, from_row[r], 0);
+          for (int64_t j = 0; j < run.begin; ++j) to[j] = from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
+          for (int64_t j = run.begin; j < run.end; ++j) to[j] = A(from[from_col[run.begin] + j - run.begin]);
+          for (int64_t j = run.end; j < pitch; ++j) to[j] = from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
         }
       }
     }
@@ -155,6 +179,17 @@ struct Input {
   }
 
  private:
+  struct Run {
+    int64_t begin, end;
+  };
+  // The places from the first that is not padding on that hold neighbours in the input.
+  Run neighbours(const int64_t* from) const {
+    int64_t begin = 0;
+    while (begin < pitch && from[begin] < 0) ++begin;
+    int64_t end = min(begin + 1, pitch);
+    while (end < pitch && from[end] == from[end - 1] + 1) ++end;
+    return {begin, end};
+  }
   // The input element at each place of the copy; -1 for padding, and for what no tap reads.
   static void sources(const Axis& axis, const AxisLayout& layout, int64_t first, int64_t outputs, int64_t* from) {
     std::fill(from, from + layout.extent, -1);
