@@ -173,7 +173,8 @@ void wgrad(const Elements<T>& e, Context& context) {
   const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_a_tile);
   const int64_t filters = e.groups * blocks,
                 chunks = chunks_for(tiling.count(), filters, filters * taps * lanes * int64_t(sizeof(A)));
-  const int64_t tasks = filters * chunks, threads = min(tasks, int64_t(context.device.threads));
+  const Tasks tasks(context, chunks, e.groups, blocks);
+  const int64_t threads = min(tasks.count(), int64_t(context.device.threads));
   const Input<T> input(e, tiling.size);
   const int64_t pixels = tiling.size.pixels();
   int64_t* from = context.workspace<int64_t>(taps);
@@ -184,21 +185,25 @@ void wgrad(const Elements<T>& e, Context& context) {
                 offsets = pixels + input.table_size;
   A* scratch = context.workspace<A>(threads * values);
   int64_t* tables = context.workspace<int64_t>(threads * offsets);
-  A* sums = context.workspace<A>(tasks * taps * lanes);
+  A* sums = context.workspace<A>(filters * chunks * taps * lanes);
 
-  run_tasks(context, tasks, [&](int64_t i, int64_t slot) {
-    const int64_t chunk = i % chunks, block = i / chunks % blocks, group = i / chunks / blocks,
-                  map = group * e.maps + block * lanes;
-    A *panel = scratch + slot * values, *copy = panel + panel_size, *mine = sums + i * taps * lanes;
+  tasks.run(context, [&](int64_t chunk, int64_t group, int64_t first, int64_t last, int64_t slot) {
+    A *panel = scratch + slot * values, *copy = panel + panel_size;
+    const auto sums_of = [&](int64_t block) {
+      return sums + ((group * blocks + block) * chunks + chunk) * taps * lanes;
+    };
     int64_t* off = tables + slot * offsets;
-    std::fill(mine, mine + taps * lanes, A(0));
+    for (int64_t block = first; block < last; ++block) std::fill(sums_of(block), sums_of(block) + taps * lanes, A(0));
     std::fill(panel, panel + pixels * lanes, A(0));  // the lanes that no map fills
     for (int64_t tile = chunk * tiling.count() / chunks; tile < (chunk + 1) * tiling.count() / chunks; ++tile) {
       const Tile t = tiling[tile];
       input.pixels(t, off);
       const A* x = input.read(t, group, copy, off + pixels);
-      load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out, tiling, e.m);
-      kernel.run(taps, x, from, t.pixels(), off, panel, mine, to);
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t map = group * e.maps + block * lanes;
+        load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out, tiling, e.m);
+        kernel.run(taps, x, from, t.pixels(), off, panel, sums_of(block), to);
+      }
     }
   });
   run_tasks(context, filters, [&](int64_t i, int64_t) {

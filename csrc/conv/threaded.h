@@ -6,6 +6,7 @@
 
 #include "conv/accumulate.h"
 #include "conv/elements.h"
+#include "conv/packed.h"
 #include "conv/tiles.h"
 
 namespace tp::conv {
@@ -78,25 +79,12 @@ void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out,
   });
 }
 
-// `count` maps become neighbouring lanes of a panel, which are written together.
-template <int count, class T, class A>
-void interleave(int64_t length, const T* from, int64_t plane, A* to, int64_t lanes) {
-  A values[count];
-  for (int64_t i = 0; i < length; ++i) {
-    for (int g = 0; g < count; ++g) values[g] = A(from[g * plane + i]);
-    std::memcpy(to + i * lanes, values, sizeof(values));
-  }
-}
-
 // panel[pixel, lane] = map `lane` of the images, for the lanes below `columns`.
 template <class T, class A>
 void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, const Tiling& whole, int64_t maps) {
   const int64_t plane = whole.height * whole.width;
   for_runs(t, whole, maps, [&](int64_t pixel, int64_t at, int64_t length) {
-    A* to = panel + pixel * lanes;
-    int64_t lane = 0;
-    for (; lane + 4 <= columns; lane += 4) interleave<4>(length, in + at + lane * plane, plane, to + lane, lanes);
-    for (; lane < columns; ++lane) interleave<1>(length, in + at + lane * plane, plane, to + lane, lanes);
+    transpose(columns, length, in + at, plane, panel + pixel * lanes, lanes);
   });
 }
 
