@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from torch_patterns.literals import Duplicates
 from torch_patterns.matrix_market import Reader
 from torch_patterns.sparse import COO, Matrix, coo
 
@@ -21,7 +22,7 @@ def read_matrix_market(
     *,
     dtype: torch.dtype = torch.float64,
     index_dtype: torch.dtype = torch.int64,
-    duplicates: str = "error",
+    duplicates: Duplicates = "error",
     device: torch.device | str | None = None,
 ) -> COO:
     """The matrix of a Matrix Market file, plain or gzip (told by its content, not by its name).
@@ -86,11 +87,11 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
     places = (indices.cpu().add(1).tolist() for indices in (A.row_idx.long(), A.col_idx.long()))
     values = A.values.detach().cpu()
     field = "real" if values.is_floating_point() else "integer"
-    values = (values.double() if field == "real" else values.long()).tolist()
-    lines = map("{} {} {!r}\n".format, *places, values)
+    numbers = (values.double() if field == "real" else values.long()).tolist()
+    lines = map("{} {} {!r}\n".format, *places, numbers)
     make = gzip.open if Path(path).suffix == ".gz" else open
     with make(path, "wt", encoding="utf-8") as file:
         file.write(f"%%MatrixMarket matrix coordinate {field} general\n")
         file.writelines(f"% {line}\n" for line in comment.splitlines())
-        file.write(f"{A.shape[0]} {A.shape[1]} {len(values)}\n")
+        file.write(f"{A.shape[0]} {A.shape[1]} {len(numbers)}\n")
         file.writelines(lines)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from torch_patterns.batching import front, loop, vmap_rule
 from torch_patterns.calls import ops
+from torch_patterns.literals import Reduction
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
+F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 @documented("linear")
@@ -51,8 +56,8 @@ _ACTIVATION = """
     """
 
 
-def _activation(function):
-    function.__doc__ += _ACTIVATION
+def _activation(function: F) -> F:
+    function.__doc__ = f"{function.__doc__}{_ACTIVATION}"
     return documented("activation")(function)
 
 
@@ -104,7 +109,7 @@ def rbf(x: Tensor, centres: Tensor, sigma: float, *, algorithm: str = "auto") ->
 
 
 @documented("loss")
-def cross_entropy(logits: Tensor, target: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
+def cross_entropy(logits: Tensor, target: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
     """Softmax cross-entropy: ``-log softmax(logits[n])[target[n]]``.
 
     Differentiable in ``logits`` to every order; deterministic. It does not overflow, whatever the logits.
@@ -150,19 +155,19 @@ _ERROR = """
     """
 
 
-def _error(function):
-    function.__doc__ += _ERROR
+def _error(function: F) -> F:
+    function.__doc__ = f"{function.__doc__}{_ERROR}"
     return documented("loss")(function)
 
 
 @_error
-def squared_error(y: Tensor, t: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
+def squared_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
     """The error function of the book (§16.1): ``(y - t)^2 / 2``."""
     return ops.squared_error(y, t, reduction, algorithm)
 
 
 @_error
-def absolute_error(y: Tensor, t: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
+def absolute_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
     """The other error function of the book (§16.1): ``|y - t|``; its gradient where they are equal is 0."""
     return ops.absolute_error(y, t, reduction, algorithm)
 

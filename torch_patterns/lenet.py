@@ -8,6 +8,7 @@ All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the 
 import torch
 
 from . import nn
+from .literals import LeNetActivation, LeNetOutput, LeNetPooling
 
 ACTIVATIONS = {"tanh": nn.Tanh, "bipolar_sigmoid": nn.BipolarSigmoid, "relu": nn.ReLU}
 POOLINGS = {"subsample": nn.Subsample2d, "avg": nn.AvgPool2d, "max": nn.MaxPool2d}
@@ -38,7 +39,11 @@ class LeNet5(torch.nn.Module):
     """
 
     def __init__(
-        self, activation: str = "tanh", pooling: str = "subsample", output: str = "linear", algorithm: str = "auto"
+        self,
+        activation: LeNetActivation = "tanh",
+        pooling: LeNetPooling = "subsample",
+        output: LeNetOutput = "linear",
+        algorithm: str = "auto",
     ):
         super().__init__()
         _choose("activation", activation, ACTIVATIONS)
@@ -76,7 +81,7 @@ class LeNet5(torch.nn.Module):
         return torch.ops.torch_patterns.squared_error(output, _one_hot(target, output.dtype)) * CLASSES
 
 
-def _pooling(pooling: str, activation: str, channels: int) -> torch.nn.Module:
+def _pooling(pooling: LeNetPooling, activation: LeNetActivation, channels: int) -> torch.nn.Module:
     if pooling == "subsample":
         return nn.Subsample2d(channels, 2, activation)
     return torch.nn.Sequential(ACTIVATIONS[activation](), POOLINGS[pooling](2))
@@ -256,7 +261,10 @@ class Trainer:
     def evaluate(self, images: torch.Tensor | None = None, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The share of images (by default those of the training, undistorted) whose greatest output is at their target:
         a 0-D float64 tensor on the device."""
-        images, targets = (self.images, self.targets) if images is None else (images, targets)
+        if images is None:
+            images, targets = self.images, self.targets
+        if targets is None:
+            raise ValueError("Trainer.evaluate: images need targets")
         hits = self.outputs(images).argmax(1) == targets.to(self._lr.device)
         return hits.double().mean()
 

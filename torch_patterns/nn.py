@@ -11,17 +11,20 @@ float32, float64.
 """
 
 import operator
+from typing import Literal, cast
 
 import torch
 
 from torch_patterns.arguments import pair
+from torch_patterns.literals import Activation, Reduction
 
 IntPair = int | tuple[int, ...]
 
 
-def _pair(value: IntPair) -> tuple[int, ...]:
-    """Plain integers, whoever's they were."""
-    return tuple(map(operator.index, value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))))
+def _pair(value: IntPair) -> tuple[int, int]:
+    """Plain integers, whoever's they were; torch.nn refuses what are not two."""
+    both = value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))
+    return cast(tuple[int, int], tuple(map(operator.index, both)))
 
 
 def _plain(value):
@@ -65,16 +68,25 @@ class Conv2d(_Operator, torch.nn.Conv2d):
         dilation: IntPair = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
         device=None,
         dtype=None,
         *,
         algorithm: str = "auto",
     ):
-        window = _pair(kernel_size), _pair(stride), padding if isinstance(padding, str) else _pair(padding)
-        channels = operator.index(in_channels), operator.index(out_channels)
-        rest = _pair(dilation), operator.index(groups), bias, padding_mode, device, dtype
-        super().__init__(*channels, *window, *rest)
+        super().__init__(
+            operator.index(in_channels),
+            operator.index(out_channels),
+            _pair(kernel_size),
+            _pair(stride),
+            padding if isinstance(padding, str) else _pair(padding),
+            _pair(dilation),
+            operator.index(groups),
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
         self.algorithm = algorithm
         # What the operator pads, with zeros and alike on both sides; or else all is padded before.
         left, right, top, bottom = self._reversed_padding_repeated_twice
@@ -101,7 +113,7 @@ class Subsample2d(_Operator):
         self,
         channels: int,
         size: IntPair = 2,
-        activation: str = "bipolar_sigmoid",
+        activation: Activation = "bipolar_sigmoid",
         *,
         device=None,
         dtype=None,
@@ -274,7 +286,7 @@ class Sign(_Activation):
 class _Loss(_Operator):
     """A loss. `reduction`: "mean" or "sum" (over all elements) gives a scalar, "none" one value an element."""
 
-    def __init__(self, reduction: str = "mean", *, algorithm: str = "auto"):
+    def __init__(self, reduction: Reduction = "mean", *, algorithm: str = "auto"):
         super().__init__()
         self.reduction = reduction
         self.algorithm = algorithm
@@ -292,7 +304,7 @@ class CrossEntropyLoss(_Loss):
         size_average: bool | None = None,
         ignore_index: int = -100,
         reduce: bool | None = None,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
         *,
         algorithm: str = "auto",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 import torch
 from torch import Tensor
 
 from torch_patterns.arguments import pair as _pair
 from torch_patterns.batching import fold, vmap_rule
 from torch_patterns.calls import ops
+from torch_patterns.literals import Activation
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -16,7 +19,7 @@ Pair = int | tuple[int, int]
 
 @documented("subsample2d")
 def subsample2d(
-    x: Tensor, bias: Tensor, size: Pair = 2, activation: str = "bipolar_sigmoid", *, algorithm: str = "auto"
+    x: Tensor, bias: Tensor, size: Pair = 2, activation: Activation = "bipolar_sigmoid", *, algorithm: str = "auto"
 ) -> Tensor:
     """The subsampling layer of LeNet-5 (Fig. 16.7): ``y = f(mean of the window + bias of the map)``.
 
@@ -76,6 +79,30 @@ def avg_pool2d(
     return ops.avg_pool2d(x, _pair(kernel_size), _pair(stride), _pair(padding), ceil_mode, count_include_pad, algorithm)
 
 
+@overload
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    return_indices: Literal[False] = False,
+    *,
+    algorithm: str = "auto",
+) -> Tensor: ...
+@overload
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    *,
+    return_indices: Literal[True],
+    algorithm: str = "auto",
+) -> tuple[Tensor, Tensor]: ...
 @documented("max_pool2d")
 def max_pool2d(
     x: Tensor,

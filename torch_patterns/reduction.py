@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_patterns.batching import behind_batch
 from torch_patterns.calls import ops
+from torch_patterns.literals import ReduceOp
 from torch_patterns.registry import documented
 
 
@@ -18,7 +19,7 @@ def reduce(
     x: Tensor,
     dim: int | Sequence[int] | None = None,
     *,
-    op: str = "sum",
+    op: ReduceOp = "sum",
     keepdim: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 
 from torch_patterns import _C
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,19 @@ class Rung:
     written_for: tuple[str, ...]
 
 
-def _rung(row: dict) -> Rung:
+def _rung(row: dict[str, Any]) -> Rung:
     devices = tuple(device for device in ("cpu", "cuda") if row[device])
-    fields = (row[key] for key in ("name", "source", "figures", "work", "steps"))
-    return Rung(*fields, tuple(row["traits"].split()), devices, row["summary"], tuple(row["written_for"].split()))
+    return Rung(
+        row["name"],
+        row["source"],
+        row["figures"],
+        row["work"],
+        row["steps"],
+        tuple(row["traits"].split()),
+        devices,
+        row["summary"],
+        tuple(row["written_for"].split()),
+    )
 
 
 _ladders = {pattern: [_rung(row) for row in rows] for pattern, rows in _C.ladders().items()}
@@ -80,10 +93,10 @@ def table(pattern: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def documented(pattern: str):
+def documented(pattern: str) -> Callable[[F], F]:
     """Decorator: appends the pattern's algorithms to the docstring."""
 
-    def append(function):
+    def append(function: F) -> F:
         names = ", ".join(f'``"{rung.name}"``' for rung in ladder(pattern))
         function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Algorithms: {names}.\n"
         _pattern_of[function.__name__] = pattern

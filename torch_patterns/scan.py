@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torch_patterns.batching import behind_batch, front
 from torch_patterns.calls import ops
+from torch_patterns.literals import ExtremumOp, ScanOp
 from torch_patterns.registry import documented
 
 
@@ -15,7 +16,7 @@ def scan(
     x: Tensor,
     dim: int = -1,
     *,
-    op: str = "sum",
+    op: ScanOp = "sum",
     exclusive: bool = False,
     reverse: bool = False,
     algorithm: str = "auto",
@@ -93,7 +94,7 @@ def linear_recurrence(
 
 @documented("scan")
 def scan_with_indices(
-    x: Tensor, dim: int = -1, *, op: str = "max", reverse: bool = False, algorithm: str = "auto"
+    x: Tensor, dim: int = -1, *, op: ExtremumOp = "max", reverse: bool = False, algorithm: str = "auto"
 ) -> tuple[Tensor, Tensor]:
     """The running maximum or minimum of ``x`` along ``dim``, and where it was first reached (chapter 11).
 

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from torch_patterns.batching import front, loop
 from torch_patterns.calls import ops
+from torch_patterns.literals import ScanOp, SegmentOp
 from torch_patterns.registry import documented
 
 
 @documented("segment_reduce")
 def segment_reduce(
-    values: Tensor, offsets: Tensor, *, op: str = "sum", validate: bool = False, algorithm: str = "auto"
+    values: Tensor, offsets: Tensor, *, op: SegmentOp = "sum", validate: bool = False, algorithm: str = "auto"
 ) -> Tensor:
     """Combines the rows of each segment: ``y[s] = values[offsets[s]] . ... . values[offsets[s + 1] - 1]``.
 
@@ -73,7 +74,7 @@ def segment_scan(
     values: Tensor,
     offsets: Tensor,
     *,
-    op: str = "sum",
+    op: ScanOp = "sum",
     exclusive: bool = False,
     reverse: bool = False,
     validate: bool = False,

@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch_patterns import _C
+from torch_patterns.literals import LaneOrder
 
 
 @contextmanager
-def checked(order: str = "forward", seed: int = 0, observer: Callable[[dict], None] | None = None) -> Iterator[None]:
+def checked(
+    order: LaneOrder = "forward", seed: int = 0, observer: Callable[[dict], None] | None = None
+) -> Iterator[None]:
     """Checks the textbook kernels that this thread runs on CPU tensors.
 
     Args:
@@ -45,7 +48,7 @@ def faults() -> list[str]:
     return _C.faults()
 
 
-def fault(name: str, order: str = "forward", seed: int = 0) -> None:
+def fault(name: str, order: LaneOrder = "forward", seed: int = 0) -> None:
     """Runs one of :func:`faults` checked: raises the ``RuntimeError`` that says what is wrong with it."""
     with checked(order, seed):
         _C.run_fault(name)

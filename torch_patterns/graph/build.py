@@ -59,8 +59,18 @@ def from_edges(
         TypeError: ids are no integers, or ``index_dtype`` is none of the two.
         RuntimeError: devices differ.
     """
-    options = {"dedup": dedup, "index_dtype": index_dtype, "device": device, "validate": validate}
-    return _build("from_edges", ("src", "dst"), src, dst, num_vertices, directed, **options)
+    return _build(
+        "from_edges",
+        ("src", "dst"),
+        src,
+        dst,
+        num_vertices,
+        directed,
+        dedup=dedup,
+        index_dtype=index_dtype,
+        device=device,
+        validate=validate,
+    )
 
 
 def _build(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
 
@@ -21,6 +24,8 @@ from torch_patterns.sparse.containers import (
 from torch_patterns.sparse.product import arguments
 
 _ops = torch.ops.torch_patterns
+F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Matrix)
 
 _CHECKS = """
 
@@ -39,17 +44,17 @@ _CHECKS = """
     """
 
 
-def constructor(args: str):
+def constructor(args: str) -> Callable[[F], F]:
     """Decorator: the docstring tells the arguments and the errors, and the result is checked."""
 
-    def append(function):
-        function.__doc__ = function.__doc__ + _CHECKS.format(args=args)
+    def append(function: F) -> F:
+        function.__doc__ = f"{function.__doc__}{_CHECKS.format(args=args)}"
         return function
 
     return append
 
 
-def checked(a: Matrix, validate: bool) -> Matrix:
+def checked(a: M, validate: bool) -> M:
     """`a`, or the error that says what is wrong with it: from the operator, multiplied by no columns."""
     form, (rows, cols), name = format_of(a), a.shape, value_fields(a)[0]
     values = getattr(a, name)
