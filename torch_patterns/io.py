@@ -47,6 +47,14 @@ def read_matrix_market(
             Or ``duplicates`` is unknown, or ``index_dtype`` too narrow.
         TypeError: a dtype is not supported.
         OSError: the file cannot be read.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "a.mtx")
+        >>> _ = path.write_text("%%MatrixMarket matrix coordinate real general\\n2 2 1\\n1 2 0.5\\n")
+        >>> tp.io.read_matrix_market(path).to_dense()
+        tensor([[0.0000, 0.5000],
+                [0.0000, 0.0000]], dtype=torch.float64)
     """
     if duplicates not in DUPLICATES:
         raise ValueError(f"read_matrix_market: duplicates={duplicates!r} is none of {', '.join(DUPLICATES)}")
@@ -82,6 +90,17 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
 
     Raises:
         OSError: the file cannot be written.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "a.mtx")
+        >>> tp.io.write_matrix_market(path, tp.sparse.from_torch(torch.eye(2)), comment="the identity")
+        >>> print(path.read_text(), end="")
+        %%MatrixMarket matrix coordinate real general
+        % the identity
+        2 2 2
+        1 1 1.0
+        2 2 1.0
     """
     A = A.convert("coo")
     places = (indices.cpu().add(1).tolist() for indices in (A.row_idx.long(), A.col_idx.long()))

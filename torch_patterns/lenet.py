@@ -36,6 +36,10 @@ class LeNet5(torch.nn.Module):
 
     The weights are drawn from torch's generator: the same seed gives the same network.
     Raises ValueError for an unknown word and for images of another shape.
+
+    Example:
+        >>> tp.lenet.LeNet5(pooling="max")(torch.zeros(2, 1, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
@@ -127,6 +131,14 @@ class Trainer:
     Raises ValueError for another model, for images or targets of another shape or dtype, and for an empty data set;
     IndexError on the CPU for a target that is no class.
     Source: §16.2; fused kernels in csrc/lenet.
+
+    Example:
+        >>> digits = tp.data.digits()
+        >>> model = tp.lenet.LeNet5()
+        >>> trainer = tp.lenet.Trainer(model, digits.train_images[:64], digits.train_labels[:64], batch=16, lr=0.05)
+        >>> loss = trainer.epoch()
+        >>> loss.shape
+        torch.Size([])
     """
 
     def __init__(

@@ -40,6 +40,13 @@ def subsample2d(
         RuntimeError: rows or columns are not multiples of ``size``, or shapes or devices do not fit.
         TypeError: a dtype is not supported, or they differ.
         ValueError: the activation or the algorithm is unknown, or the device does not offer the algorithm.
+
+    Example:
+        >>> x = torch.arange(8.0).view(1, 2, 2, 2)
+        >>> tp.subsample2d(x, torch.tensor([0.0, 1.0]), activation="identity")
+        tensor([[[[1.5000]],
+        <BLANKLINE>
+                 [[6.5000]]]])
     """
     return ops.subsample2d(x, bias, _pair(size), activation, algorithm)
 
@@ -74,6 +81,11 @@ def avg_pool2d(
         RuntimeError: no window fits, or an argument makes no sense; the message names it.
         TypeError: the dtype is not supported.
         ValueError: the algorithm is unknown or not offered by the device.
+
+    Example:
+        >>> tp.avg_pool2d(torch.arange(16.0).view(1, 1, 4, 4), 2)
+        tensor([[[[ 2.5000,  4.5000],
+                  [10.5000, 12.5000]]]])
     """
     stride = kernel_size if stride is None else stride
     return ops.avg_pool2d(x, _pair(kernel_size), _pair(stride), _pair(padding), ceil_mode, count_include_pad, algorithm)
@@ -139,6 +151,15 @@ def max_pool2d(
         RuntimeError: no window fits, a window holds no pixel, or an argument makes no sense; the message names it.
         TypeError: the dtype is not supported.
         ValueError: the algorithm is unknown or not offered by the device.
+
+    Example:
+        >>> x = torch.arange(16.0).view(1, 1, 4, 4)
+        >>> tp.max_pool2d(x, 2)
+        tensor([[[[ 5.,  7.],
+                  [13., 15.]]]])
+        >>> tp.max_pool2d(x, 2, return_indices=True)[1]
+        tensor([[[[ 5,  7],
+                  [13, 15]]]])
     """
     stride = kernel_size if stride is None else stride
     windows = _pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation), ceil_mode, algorithm

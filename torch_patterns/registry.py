@@ -21,6 +21,11 @@ class Rung:
     text, or ``"beyond"``; ``work`` and ``steps`` are functions of the size n; ``traits`` are facts such as
     ``"quadratic"`` or ``"float_atomics"``; ``written_for`` says for which devices it is written, ``devices`` on which
     of them this build offers it.
+
+    Example:
+        >>> rung = tp.registry.ladder("scan")[0]
+        >>> rung.name, rung.section, rung.devices
+        ('sequential', 'Fig. 11.1', ('cpu',))
     """
 
     name: str
@@ -53,7 +58,12 @@ _ladders = {pattern: [_rung(row) for row in rows] for pattern, rows in _C.ladder
 
 
 def patterns() -> list[str]:
-    """The names of all patterns."""
+    """The names of all patterns.
+
+    Example:
+        >>> "scan" in tp.registry.patterns()
+        True
+    """
     return sorted(_ladders)
 
 
@@ -64,6 +74,10 @@ def ladder(pattern: str) -> list[Rung]:
     """The rungs of a pattern, or of the one behind a function such as ``"sort_keys"``, in textbook order.
 
     ``ValueError`` names the patterns if there is none of this name.
+
+    Example:
+        >>> [rung.name for rung in tp.registry.ladder("merge")][:3]
+        ['sequential', 'threaded', 'uncoarsened']
     """
     name = _pattern_of.get(pattern, pattern)
     name = name.replace("spmm_", "spmv_", 1) if name.startswith("spmm_") else name
@@ -76,6 +90,10 @@ def algorithms(pattern: str, device: str | torch.device | None = None) -> list[s
     """What ``algorithm=`` may name for a pattern, or a function, on a device (default: on any), besides ``"auto"``.
 
     Of ``"spmv"`` and ``"spmm"``, what any format offers; ``"spmv_csr"`` and so on tell it for one.
+
+    Example:
+        >>> tp.algorithms("spmv_ell", "cpu")
+        ['sequential', 'threaded', 'thread_per_row']
     """
     kind = torch.device(device).type if device is not None else None
     of_formats = [name for name in _ladders if name.startswith("spmv_")]
@@ -85,7 +103,12 @@ def algorithms(pattern: str, device: str | torch.device | None = None) -> list[s
 
 
 def table(pattern: str) -> str:
-    """The ladder of a pattern as a Markdown table, the same in every build."""
+    """The ladder of a pattern as a Markdown table, the same in every build.
+
+    Example:
+        >>> print(tp.registry.table("rbf").splitlines()[0])
+        | algorithm | source | figures | work | steps | devices | what |
+    """
     lines = ["| algorithm | source | figures | work | steps | devices | what |", "|---|---|---|---|---|---|---|"]
     for r in ladder(pattern):
         devices = ", ".join(r.written_for)

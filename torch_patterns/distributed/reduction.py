@@ -31,6 +31,10 @@ def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
         IndexError: argmax or argmin of no elements at all.
         ValueError, TypeError: as ``torch_patterns.reduce``, on the rank whose argument it is.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> distributed.reduce(torch.tensor([1, 2, 3]), op="max")
+        tensor(3)
     """
 
     def prepare() -> dict[str, Tensor]:

@@ -83,7 +83,9 @@ def scan(
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
 
     Example:
-        >>> offsets = distributed.scan(counts, exclusive=True)  # where this rank's items go in the whole
+        >>> counts = torch.tensor([3, 1, 4])
+        >>> distributed.scan(counts, exclusive=True)  # where this rank's items go in the whole
+        tensor([0, 3, 4])
     """
 
     def prepare() -> dict[str, Tensor]:
@@ -127,6 +129,10 @@ def linear_recurrence(
         ValueError, TypeError: as ``torch_patterns.linear_recurrence``, on the rank whose argument it is.
         RuntimeError: shapes do not broadcast; or another rank raised, was called with other arguments, or did not take
             part; the message names it.
+
+    Example:
+        >>> distributed.linear_recurrence(torch.full((3,), 2.0), torch.ones(3))
+        tensor([1., 3., 7.])
     """
 
     def prepare() -> dict[str, Tensor]:

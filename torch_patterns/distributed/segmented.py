@@ -48,6 +48,10 @@ def segment_scan(
         ValueError: ``offsets`` decrease, or begin or end wrong; ``op`` is unknown.
         TypeError: a dtype is not supported.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> distributed.segment_scan(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]))
+        tensor([1, 3, 3])
     """
 
     def prepare() -> dict[str, Tensor]:
@@ -138,6 +142,10 @@ def segment_reduce(
 
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`segment_scan`.
+
+    Example:
+        >>> distributed.segment_reduce(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]))
+        tensor([3, 3])
     """
 
     def prepare() -> dict[str, Tensor]:
