@@ -28,14 +28,17 @@ def _choose(name: str, word: str, choices) -> str:
 class LeNet5(torch.nn.Module):
     """LeNet-5: images [N, 1, 32, 32] of a float dtype -> outputs [N, 10]; the greatest output is the digit.
 
-    activation: "tanh", "bipolar_sigmoid" (the book's) or "relu".
-    pooling: "subsample" (Fig. 16.7), or "avg" or "max" over 2x2. Bias and activation sit in the subsampling layer;
-      without one, in the convolution (caption of Fig. 16.7).
-    output: "linear" gives logits; "rbf" gives the book's Gaussians, in (0, 1].
-    algorithm: of the convolutions, a rung of conv2d or "auto".
-
     The weights are drawn from torch's generator: the same seed gives the same network.
-    Raises ValueError for an unknown word and for images of another shape.
+
+    Args:
+        activation: ``"tanh"``, ``"bipolar_sigmoid"`` (the book's) or ``"relu"``.
+        pooling: ``"subsample"`` (Fig. 16.7), or ``"avg"`` or ``"max"`` over 2x2. Bias and activation are in the
+            subsampling layer; without one, in the convolution (caption of Fig. 16.7).
+        output: ``"linear"`` gives logits; ``"rbf"`` gives the book's Gaussians, in (0, 1].
+        algorithm: of the convolutions, a rung of conv2d or ``"auto"``.
+
+    Raises:
+        ValueError: a word is unknown, or images have another shape.
 
     Example:
         >>> tp.lenet.LeNet5(pooling="max")(torch.zeros(2, 1, 32, 32)).shape
@@ -116,28 +119,30 @@ class Trainer:
     steps of `torch.ops.torch_patterns.lenet5_train_epoch`. The host waits for nothing. On the CPU the same steps run
     layer by layer.
 
-    model: a LeNet5 with `algorithm="auto"`; its parameters are updated in place and need no optimizer.
-    images: uint8 [N, 1, 32, 32], 0 for background and 255 for ink; targets: int64 [N], 0 to 9.
-    batch: images per step; the last step of an epoch takes what is left.
-    lr: the learning rate, one number or one per step; it may be set before any epoch (`trainer.lr = 0.01`).
-    momentum, weight_decay: as in torch.optim.SGD.
-    algorithm: a rung of the ladder "lenet5", or "auto": `fused` where it serves the network, else `layers`.
-
-        trainer = Trainer(LeNet5().cuda(), digits.train_images, digits.train_labels, 256, lr=0.1)
-        for _ in range(10):
-            loss = trainer.epoch()          # a 0-D tensor, the mean over the epoch; reading it waits
-        accuracy = trainer.evaluate(digits.test_images, digits.test_labels)
-
-    Raises ValueError for another model, for images or targets of another shape or dtype, and for an empty data set;
-    IndexError on the CPU for a target that is no class.
     Source: §16.2; fused kernels in csrc/lenet.
+
+    Args:
+        model: a LeNet5 with ``algorithm="auto"``; its parameters are updated in place and need no optimizer.
+        images: uint8 [N, 1, 32, 32], 0 for background and 255 for ink.
+        targets: int64 [N], 0 to 9.
+        batch: images per step; the last step of an epoch takes what is left.
+        lr: the learning rate, one number or one per step; it may be set before any epoch (``trainer.lr = 0.01``).
+        momentum, weight_decay: as in torch.optim.SGD.
+        algorithm: a rung of the ladder ``"lenet5"``, or ``"auto"``: ``fused`` where it serves the network, else
+            ``layers``.
+
+    Raises:
+        ValueError: another model, images or targets of another shape or dtype, or an empty data set.
+        IndexError: on the CPU, a target is no class.
 
     Example:
         >>> digits = tp.data.digits()
-        >>> model = tp.lenet.LeNet5()
+        >>> model = tp.lenet.LeNet5()  # .cuda(), where there is a GPU
         >>> trainer = tp.lenet.Trainer(model, digits.train_images[:64], digits.train_labels[:64], batch=16, lr=0.05)
-        >>> loss = trainer.epoch()
-        >>> loss.shape
+        >>> for _ in range(2):
+        ...     loss = trainer.epoch()  # a 0-D tensor, the mean over the epoch; reading it waits
+        >>> accuracy = trainer.evaluate(digits.test_images, digits.test_labels)
+        >>> accuracy.shape
         torch.Size([])
     """
 

@@ -234,7 +234,7 @@ class Linear(_Operator, torch.nn.Linear):
 
 
 class RBF(_Operator):
-    """Gaussian output layer (§16.2): [N, features] -> [N, classes], exp(-|x - centre|^2 / (2 sigma^2)), in (0, 1].
+    """Gaussian output layer (§16.2): [N, features] -> [N, classes], ``exp(-|x - centre|^2 / (2 sigma^2))``.
 
     Parameter: centres [classes, features], random corners of the cube [-1, 1]^features at first. `sigma` defaults to
     sqrt(features) / 2: corners, on average sqrt(2 features) apart, then see each other at exp(-4).
@@ -368,7 +368,7 @@ class CrossEntropyLoss(_Loss):
 
 
 class SquaredErrorLoss(_Loss):
-    """The book's error function (§16.1): (y - t)^2 / 2; y and t of one shape.
+    """The book's error function (§16.1): ``(y - t)^2 / 2``; y and t of one shape.
 
     Example:
         >>> tp.nn.SquaredErrorLoss(reduction="sum")(torch.tensor([1.0, 3.0]), torch.zeros(2))
@@ -380,7 +380,7 @@ class SquaredErrorLoss(_Loss):
 
 
 class AbsoluteErrorLoss(_Loss):
-    """The book's other error function (§16.1): |y - t|; y and t of one shape.
+    """The book's other error function (§16.1): ``|y - t|``; y and t of one shape.
 
     Example:
         >>> tp.nn.AbsoluteErrorLoss()(torch.tensor([1.0, 3.0]), torch.zeros(2))
