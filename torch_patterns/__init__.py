@@ -7,6 +7,7 @@ and documented wrappers.
 
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -67,6 +68,9 @@ from torch_patterns.sparse import (  # noqa: E402
     spmv,
 )
 from torch_patterns.version import __version__  # noqa: E402
+
+if TYPE_CHECKING:
+    from torch_patterns import bench, data, lenet, nn, testing  # noqa: F401
 
 _LAZY = ("bench", "data", "lenet", "nn", "testing")  # modules that are imported when they are first asked for
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_patterns.batching import behind_batch
 from torch_patterns.calls import ops
+from torch_patterns.literals import ReduceOp
 from torch_patterns.registry import documented
 
 
@@ -18,7 +19,7 @@ def reduce(
     x: Tensor,
     dim: int | Sequence[int] | None = None,
     *,
-    op: str = "sum",
+    op: ReduceOp = "sum",
     keepdim: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
@@ -51,6 +52,16 @@ def reduce(
         ValueError: ``op`` or ``algorithm`` is unknown, the device does not offer the algorithm, or argmax or argmin
             over several dimensions.
         TypeError: the dtype is not supported, or mean or logsumexp of integers.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> tp.reduce(x, dim=0)
+        tensor([4., 6.])
+        >>> tp.reduce(x, op="argmax")
+        tensor(3)
+        >>> tp.reduce(x, dim=1, op="mean", keepdim=True)
+        tensor([[1.5000],
+                [3.5000]])
     """
     return ops.reduce(x, [dim] if isinstance(dim, int) else dim, op, keepdim, algorithm)
 

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from torch_patterns.batching import front, loop
 from torch_patterns.calls import ops
+from torch_patterns.literals import ScanOp, SegmentOp
 from torch_patterns.registry import documented
 
 
 @documented("segment_reduce")
 def segment_reduce(
-    values: Tensor, offsets: Tensor, *, op: str = "sum", validate: bool = False, algorithm: str = "auto"
+    values: Tensor, offsets: Tensor, *, op: SegmentOp = "sum", validate: bool = False, algorithm: str = "auto"
 ) -> Tensor:
     """Combines the rows of each segment: ``y[s] = values[offsets[s]] . ... . values[offsets[s + 1] - 1]``.
 
@@ -40,6 +41,13 @@ def segment_reduce(
             is unknown, or the device does not offer the algorithm.
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
+
+    Example:
+        >>> values, offsets = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 3, 3, 4])
+        >>> tp.segment_reduce(values, offsets)
+        tensor([6., 0., 4.])
+        >>> tp.segment_reduce(values, offsets, op="argmax")
+        tensor([ 2, -1,  3])
     """
     return ops.segment_reduce(values, offsets, op, validate, algorithm)
 
@@ -64,6 +72,10 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
     Raises:
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
         ValueError: as ``segment_reduce``, or ``x`` has not one row a segment, or ``n`` is negative.
+
+    Example:
+        >>> tp.segment_expand(torch.tensor([7, 8, 9]), torch.tensor([0, 3, 3, 4]), 4)
+        tensor([7, 7, 7, 9])
     """
     return ops.segment_expand(x, offsets, n, validate, algorithm)
 
@@ -73,7 +85,7 @@ def segment_scan(
     values: Tensor,
     offsets: Tensor,
     *,
-    op: str = "sum",
+    op: ScanOp = "sum",
     exclusive: bool = False,
     reverse: bool = False,
     validate: bool = False,
@@ -101,6 +113,10 @@ def segment_scan(
 
     Raises:
         IndexError, ValueError, TypeError, RuntimeError: as ``segment_reduce``.
+
+    Example:
+        >>> tp.segment_scan(torch.tensor([1, 2, 3, 4]), torch.tensor([0, 3, 3, 4]))
+        tensor([1, 3, 6, 4])
     """
     return ops.segment_scan(values, offsets, op, exclusive, reverse, validate, algorithm)
 

@@ -21,7 +21,12 @@ Product = Callable[[Tensor], Tensor]
 
 
 class Solution(NamedTuple):
-    """What a solver found: ``x`` [n], after how many iterations, the norm of ``b - A x``, and if that is as asked."""
+    """What a solver found: ``x`` [n], after how many iterations, the norm of ``b - A x``, and if that is as asked.
+
+    Example:
+        >>> tp.solvers.conjugate_gradient(lambda x: 2 * x, torch.ones(3)).converged
+        True
+    """
 
     x: Tensor
     iterations: int
@@ -67,6 +72,12 @@ def conjugate_gradient(
         TypeError: ``b`` is not floating point, or ``A`` neither a matrix nor a function.
 
     Source: §14.1; Hestenes and Stiefel, Methods of conjugate gradients for solving linear systems (1952).
+
+    Example:
+        >>> A = tp.sparse.from_torch(torch.tensor([[4.0, 1.0], [1.0, 3.0]]))
+        >>> solution = tp.solvers.conjugate_gradient(A, torch.tensor([1.0, 2.0]))
+        >>> solution.x, solution.iterations
+        (tensor([0.0909, 0.6364]), 2)
     """
     _product(A, "A", b)
     if preconditioner is not None:

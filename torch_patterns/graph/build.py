@@ -58,9 +58,23 @@ def from_edges(
             beyond 2^31; ``index_dtype`` cannot count the vertices.
         TypeError: ids are no integers, or ``index_dtype`` is none of the two.
         RuntimeError: devices differ.
+
+    Example:
+        >>> tp.graph.from_edges([0, 1], [1, 2], directed=False)
+        Graph(num_vertices=3, num_edges=4, symmetric=True, dtype=torch.int64, device='cpu')
     """
-    options = {"dedup": dedup, "index_dtype": index_dtype, "device": device, "validate": validate}
-    return _build("from_edges", ("src", "dst"), src, dst, num_vertices, directed, **options)
+    return _build(
+        "from_edges",
+        ("src", "dst"),
+        src,
+        dst,
+        num_vertices,
+        directed,
+        dedup=dedup,
+        index_dtype=index_dtype,
+        device=device,
+        validate=validate,
+    )
 
 
 def _build(
@@ -178,6 +192,10 @@ def from_csr(row_ptrs: Tensor, col_idx: Tensor, *, directed: bool | None = None,
     Raises:
         IndexError: a pointer or vertex is out of range; the message tells the first.
         ValueError, TypeError, RuntimeError: ``row_ptrs`` decrease, or begin or end wrong; or as :func:`from_edges`.
+
+    Example:
+        >>> tp.graph.from_csr(torch.tensor([0, 2, 2, 3]), torch.tensor([2, 1, 0]))
+        Graph(num_vertices=3, num_edges=3, symmetric=False, dtype=torch.int64, device='cpu')
     """
     return _from_rows("from_csr", row_ptrs, col_idx, directed, **options)
 
@@ -212,6 +230,10 @@ def from_torch(matrix: Tensor, *, directed: bool | None = None, **options) -> Gr
 
     Raises:
         ValueError: the matrix is not square, or batched; or as :func:`from_edges`.
+
+    Example:
+        >>> tp.graph.from_torch(torch.tensor([[0, 1], [0, 0]]))
+        Graph(num_vertices=2, num_edges=1, symmetric=False, dtype=torch.int64, device='cpu')
     """
     if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"from_torch: the matrix must be square, got {[*matrix.shape]}")
@@ -236,6 +258,11 @@ def from_scipy(matrix: Any, *, directed: bool | None = None, **options) -> Graph
 
     Raises:
         ValueError: the matrix is not square; or as :func:`from_edges`.
+
+    Example:
+        >>> import scipy.sparse
+        >>> tp.graph.from_scipy(scipy.sparse.coo_array(([1.0], ([0], [1])), shape=(2, 2)))
+        Graph(num_vertices=2, num_edges=1, symmetric=False, dtype=torch.int64, device='cpu')
     """
     if not hasattr(matrix, "tocoo"):
         raise TypeError(f"from_scipy: matrix must be a scipy sparse matrix or array, got {type_name(matrix)}")
@@ -254,6 +281,11 @@ def from_networkx(graph: Any, *, directed: bool | None = None, **options) -> Gra
         graph: a ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``.
         directed: what the graph says of itself if None; False adds the reverse of every edge.
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+
+    Example:
+        >>> import networkx
+        >>> tp.graph.from_networkx(networkx.path_graph(4))
+        Graph(num_vertices=4, num_edges=6, symmetric=True, dtype=torch.int64, device='cpu')
     """
     if not (hasattr(graph, "nodes") and hasattr(graph, "is_directed")):
         raise TypeError(f"from_networkx: graph must be a networkx graph, got {type_name(graph)}")
@@ -283,6 +315,12 @@ def read(
         ValueError: the file is malformed, which its name and the place go with, or its matrix is not square.
         IndexError: an id is out of range.
         OSError: there is no such file.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "edges.txt")
+        >>> path.write_text("# a comment\\n0 1\\n1 2\\n") and tp.graph.read(path)
+        Graph(num_vertices=3, num_edges=2, symmetric=False, dtype=torch.int64, device='cpu')
     """
     path = Path(path)
     if path.name.removesuffix(".gz").endswith(".mtx"):

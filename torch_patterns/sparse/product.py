@@ -24,7 +24,13 @@ _GIVES_NO_ROWS, _HAS_COORDINATES = ("coo", "csc"), ("coo", "hyb")  # the formats
 class Plan(NamedTuple):
     """How the entries lie from the other side, by columns (for CSC, by rows): of row i of the transpose, entries
     perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1], whose columns are beside them in perm[1]. Further rows of perm, if
-    there are any, lead CUDA the same way by another route."""
+    there are any, lead CUDA the same way by another route.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> coo.plan().ptrs  # of the columns
+        tensor([0, 1, 2, 3])
+    """
 
     ptrs: Tensor
     perm: Tensor
@@ -63,6 +69,15 @@ def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
         IndexError: on the CPU, an index is out of range; CUDA skips such an entry.
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> tp.spmv(coo.convert("csr"), torch.tensor([1.0, 10.0, 100.0]))
+        tensor([201.,   0.,  30.])
+        >>> values = coo.values.requires_grad_()
+        >>> tp.spmv(coo, torch.tensor([1.0, 10.0, 100.0])).sum().backward()
+        >>> values.grad  # one per entry
+        tensor([  1., 100.,  10.])
     """
     return _multiply(_spmv, a, x, y, plan, algorithm)
 
@@ -82,6 +97,13 @@ def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
 
     Raises:
         ValueError, IndexError, TypeError, RuntimeError: as :func:`spmv`.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> tp.spmm(coo, torch.eye(3))
+        tensor([[1., 0., 2.],
+                [0., 0., 0.],
+                [0., 3., 0.]])
     """
     return _multiply(_spmm, a, x, y, plan, algorithm)
 
