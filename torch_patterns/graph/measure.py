@@ -37,7 +37,7 @@ def pagerank(graph: Graph, *, damping: float = 0.85, tol: float = 1e-6, max_iter
 
     Example:
         >>> tp.pagerank(tp.graph.from_edges([0, 1], [2, 2], 3)).round(decimals=3)
-        tensor([0.2130, 0.2130, 0.5750], dtype=torch.float64)
+        tensor([0.2130, 0.2130, 0.5740], dtype=torch.float64)
     """
     if not 0 <= damping <= 1:
         raise ValueError(f"pagerank: damping must be in 0 ... 1, got {damping}")

@@ -44,7 +44,7 @@ _SHARED = """
 
     Example:
         >>> A = tp.sparse.from_torch(torch.tensor([[4.0, 1.0], [-1.0, 3.0]]))
-        >>> tp.solvers.{name}(A, torch.tensor([9.0, 1.0])).x
+        >>> tp.solvers.{name}(A, torch.tensor([9.0, 1.0])).x.round(decimals=4)
         tensor([2., 1.])
 
     Source: {source}
