@@ -19,7 +19,19 @@ torch.ops.load_library(str(_library))
 from torch_patterns import graph, io, registry, simt, solvers  # noqa: E402
 from torch_patterns.compact import compact, compact_padded  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
-from torch_patterns.graph import Graph, bfs, bfs_batched, connected_components, reachable, shortest_path  # noqa: E402
+from torch_patterns.graph import (  # noqa: E402
+    Graph,
+    bfs,
+    bfs_batched,
+    connected_components,
+    pagerank,
+    random_walk,
+    reachable,
+    sample_neighbors,
+    shortest_path,
+    sssp,
+    triangle_count,
+)
 from torch_patterns.histogram import histogram  # noqa: E402
 from torch_patterns.layers import (  # noqa: E402
     absolute_error,
@@ -63,7 +75,9 @@ from torch_patterns.sparse import (  # noqa: E402
     ell,
     hyb,
     jds,
+    sampled_product,
     sell,
+    spgemm,
     spmm,
     spmv,
 )
@@ -129,11 +143,15 @@ __all__ = [
     "merge",
     "merge_pairs",
     "nn",
+    "pagerank",
+    "random_walk",
     "rbf",
     "reachable",
     "reduce",
     "registry",
     "relu",
+    "sample_neighbors",
+    "sampled_product",
     "scan",
     "scan_with_indices",
     "segment_expand",
@@ -149,9 +167,12 @@ __all__ = [
     "sort",
     "sort_keys",
     "sort_pairs",
+    "spgemm",
     "spmm",
     "spmv",
     "squared_error",
+    "sssp",
     "subsample2d",
     "tanh",
+    "triangle_count",
 ]

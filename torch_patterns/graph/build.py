@@ -77,6 +77,36 @@ def from_edges(
     )
 
 
+@typed
+def from_edge_index(
+    edge_index: Tensor, num_vertices: int | None = None, *, directed: bool | None = True, **options
+) -> Graph:
+    """The graph with an edge from ``edge_index[0, i]`` to ``edge_index[1, i]`` for every i, as PyG stores it.
+
+    Edges are sorted by source and then by destination; ``tp.lexsort([edge_index[1], edge_index[0]])`` puts what belongs
+    to them, such as weights, in the same order. ``g.edge_index()`` is the way back.
+
+    Args:
+        edge_index: [2, E], of an integer dtype.
+        num_vertices: V; one more than the greatest id if not given.
+        directed: True for edges of one direction; False adds the reverse of every edge; None to find out whether every
+            edge has its reverse, as in the ``edge_index`` of an undirected graph.
+        options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+
+    Raises:
+        IndexError, ValueError, TypeError, RuntimeError: as :func:`from_edges`, or ``edge_index`` is not [2, E].
+
+    Example:
+        >>> tp.graph.from_edge_index(torch.tensor([[2, 0, 0], [0, 2, 1]])).edge_index()
+        tensor([[0, 0, 2],
+                [1, 2, 0]])
+    """
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"from_edge_index: edge_index must be [2, E], got {[*edge_index.shape]}")
+    names = ("edge_index[0]", "edge_index[1]")
+    return _build("from_edge_index", names, *edge_index.unbind(0), num_vertices, directed, **options)
+
+
 def _build(
     where: str,
     names: tuple[str, str],

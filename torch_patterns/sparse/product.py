@@ -108,6 +108,57 @@ def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
     return _multiply(_spmm, a, x, y, plan, algorithm)
 
 
+@typed
+def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
+    """The elements of X Y^T where a sparse matrix has entries (SDDMM): one dot product per entry.
+
+    Entry (r, c) gets ``x[r] . y[c]``; the values of the matrix play no part, and its duplicates get the same number
+    each. ``a._replace(values=sampled_product(a, x, y))`` is the matrix of the pattern of A. Differentiable to every
+    order, in both modes, in x and y: their gradients are products with the matrix of the incoming gradient, of which
+    that of y goes through a plan (see :func:`spmv`).
+
+    Args:
+        a: [rows, cols], in any format.
+        x: [rows, k], floating point; of another dtype than y, both are promoted as in torch.
+        y: [cols, k].
+        plan: ``a.plan()``.
+        algorithm: ``"auto"`` (deterministic) or one that ``torch_patterns.algorithms("sampled_product")`` lists.
+
+    Returns:
+        New, of the shape of ``a.values``, 0 for padding; of HYB flat, the tail behind the padded rows.
+
+    Raises:
+        ValueError: shapes do not fit, or the algorithm is unknown or not offered by the device.
+        IndexError: on the CPU, an index is out of range; CUDA skips such an entry.
+        TypeError: ``x`` or ``y`` is not floating point.
+        RuntimeError: devices differ.
+
+    Example:
+        >>> A = tp.coo(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.ones(2), (2, 2))
+        >>> tp.sampled_product(A, torch.tensor([[1.0], [2.0]]), torch.tensor([[10.0], [100.0]])).tolist()
+        [100.0, 20.0]
+    """
+    for name, operand, size in (("x", x, a.shape[0]), ("y", y, a.shape[1])):
+        if operand.dim() != 2 or operand.shape[0] != size:
+            which = "rows" if name == "x" else "columns"
+            raise ValueError(
+                f"sampled_product: {name} must be [{size}, k], as the matrix has {which}, got {[*operand.shape]}"
+            )
+        if not operand.is_floating_point():
+            raise TypeError(f"sampled_product: {name} must be floating point, got {operand.dtype}")
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"sampled_product: x has {x.shape[1]} columns, y {y.shape[1]}")
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    if plan is None and y.requires_grad and not (torch.compiler.is_compiling() or _transforms_active()):
+        plan = _kept(a, "plan", make_plan)
+    form, structure = format_of(a), [getattr(a, name) for name in index_fields(a)]
+    sections = a.section_rows if isinstance(a, SELL) else 0
+    out = ops.sampled_product(
+        form, structure, x.to(dtype), y.to(dtype), *a.shape, sections, *(plan or (None, None)), algorithm
+    )
+    return out if isinstance(a, HYB) else out.view_as(a.values)
+
+
 def make_plan(a: Matrix) -> Plan:
     """The plan of the transposed product of a matrix, and so of the gradient of x; of CSC, that of its rows.
 
