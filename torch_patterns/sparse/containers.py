@@ -208,7 +208,7 @@ def format_of(a: Matrix) -> str:
     return _NAMES[type(a)]
 
 
-def index_fields(a: Matrix) -> list[str]:
+def index_fields(a: Matrix | type[Matrix]) -> list[str]:
     """The names of the tensors that say where the entries are."""
     return [f for f in a._fields if f not in ("values", "ell_values", "coo_values", "section_rows", "shape")]
 

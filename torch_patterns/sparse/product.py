@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import operator
+import weakref
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree
 from torch.utils._pytree import tree_leaves
-from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from torch_patterns.arguments import typed
 from torch_patterns.batching import front, loop
@@ -217,9 +218,11 @@ def _wants_plan(a: Matrix, x: Tensor) -> bool:
 
 # ---- what is kept of a matrix, by its index tensors
 
-_memory = WeakTensorKeyDictionary()
+# (what, type, ids of the index tensors) -> (shape and versions, value, weak references that forget this when one dies)
+_memory: dict[tuple, tuple] = {}
 # What is made inside a torch.func transform belongs to it and must not outlive it (the name is private).
 _transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_index_of = {cls: operator.attrgetter(*index_fields(cls)) for cls in FORMATS.values()}
 
 
 def _rows_sorted(a: Matrix) -> bool:
@@ -229,17 +232,20 @@ def _rows_sorted(a: Matrix) -> bool:
 
 def _kept(a: Matrix, what: str, make):
     """make(a), or what it gave for these index tensors; None where nothing can be kept."""
-    index = [getattr(a, name) for name in index_fields(a)]
-    if any(t.is_inference() for t in index) or (index[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+    index = _index_of[type(a)](a)
+    if index[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return None
-    versions = (format_of(a), tuple(a.shape), tuple(t._version for t in index))
-    known = _memory.setdefault(index[0], {})
-    found = known.get(what)
-    if found and found[0] == versions and all(ref() is t for ref, t in zip(found[1], index[1:], strict=True)):
-        return found[2]
+    try:
+        state = (a.shape, *[t._version for t in index])
+    except RuntimeError:  # inference tensors have no version
+        return None
+    key = (what, type(a), *map(id, index))
+    found = _memory.get(key)
+    if found and found[0] == state:
+        return found[1]
     with torch.no_grad():
         value = make(a)
-    known[what] = (versions, [TensorWeakRef(t) for t in index[1:]], value)
+    _memory[key] = (state, value, [weakref.ref(t, lambda _: _memory.pop(key, None)) for t in index])
     return value
 
 
