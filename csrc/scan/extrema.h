@@ -1,4 +1,4 @@
-// Running extrema with the places where they were first reached, on a CPU in one pass.
+// Running extrema with the places where they were first reached, in one pass.
 #pragma once
 #include "core/context.h"
 
@@ -13,7 +13,8 @@ struct ExtremaArgs {
   bool least, reverse;  // minima instead of maxima; from the last element to the first
 };
 
-// A NaN beats every number, and the first NaN stays.
+// A NaN beats every number, and the first NaN stays. On a device inner is 1, and n below 2^31.
 void running_extrema(const ExtremaArgs& args, Context& context);
+void running_extrema_on_device(const ExtremaArgs& args, Context& context);
 
 }  // namespace tp::scan
