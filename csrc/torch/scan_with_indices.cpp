@@ -1,5 +1,4 @@
-// torch_patterns::scan_with_indices: the running extremum and the index where it was first reached, from scans and
-// compactions.
+// torch_patterns::scan_with_indices: the running extremum and where it was first reached, out of scans and compactions.
 //
 // An element leads if it beats all before it. Its position, carried on to the next leader by another scan, is the
 // index. The gradient of a leader is the sum over the run that it leads. Runs lie end to end, so they are segments,
