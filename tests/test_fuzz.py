@@ -1,4 +1,4 @@
-"""Problems that nobody thought of: a few new ones for every operator in every run, held to references and properties.
+"""Random problems: a few new ones for every operator in every run, held to references and properties.
 
 The seed is new in every run, and shown at its head and in every failure; FUZZ_SEED=n repeats a run, FUZZ_CASES=n makes
 n problems for each operator.

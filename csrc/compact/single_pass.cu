@@ -13,7 +13,7 @@
 namespace tp::compact {
 namespace {
 
-constexpr int threads = 512, warps = threads / block::warp_size, tiles_a_group = 128;
+constexpr int threads = 512, warps = threads / block::warp_size, tiles_per_group = 128;
 constexpr int batch = 8;  // words that a thread has in flight
 template <class Word>
 constexpr int early = tp::max(4, int(64 / tp::max(sizeof(Word), size_t(4))));  // and before the tile's address is known
@@ -41,15 +41,15 @@ TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool who
 // warp. The counts of all rounds share one word, one byte each, since none exceeds 128. Ends with a barrier.
 template <bool packs, int items>
 TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t* list, int* warp_kept) {
-  constexpr int tile_rows = threads * items, rounds = items / 4, stretch = 4 * block::warp_size;
+  constexpr int tile_rows = threads * items, rounds = items / 4, round_rows = 4 * block::warp_size;
   static_assert(rounds <= 8, "the counts of all rounds must fit in one word, a byte each");
   const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
-  const int mine = warp * rounds * stretch + 4 * lane, rows = int(tp::min(n - first, int64_t(tile_rows)));
+  const int mine = warp * rounds * round_rows + 4 * lane, rows = int(tp::min(n - first, int64_t(tile_rows)));
   const bool whole = rows == tile_rows && reinterpret_cast<uintptr_t>(mask) % 4 == 0;
   unsigned kept[rounds];
   uint64_t counts = 0;
 #pragma unroll
-  for (int j = 0; j < rounds; ++j) kept[j] = kept_of_four(mask + first, mine + j * stretch, rows, whole);
+  for (int j = 0; j < rounds; ++j) kept[j] = kept_of_four(mask + first, mine + j * round_rows, rows, whole);
 #pragma unroll
   for (int j = 0; j < rounds; ++j) counts |= uint64_t(__popc(kept[j])) << 8 * j;
   const uint64_t upto = block::inclusive_scan<Sum<uint64_t>>(counts), before = upto - counts;
@@ -70,7 +70,7 @@ TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const bool keep = kept[j] >> (8 * k + 7) & 1;
-      const int row = mine + j * stretch + k;
+      const int row = mine + j * round_rows + k;
       if (packs && keep) list[at] = uint16_t(row);
       if (!packs) list[row] = keep ? uint16_t(at) : dropped;
       at += keep;
@@ -120,11 +120,11 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     }
   }
   if (threadIdx.x < block::warp_size) {
-    const int64_t before = chain.tickets ? block::look_back<Sum<int64_t>, tiles_a_group>(chain, id, 0) : 0;
+    const int64_t before = chain.tickets ? block::look_back<Sum<int64_t>, tiles_per_group>(chain, id, 0) : 0;
     if (threadIdx.x == 0) {
       before_tile = before;
       const int64_t upto = before + tile.kept;
-      if (id % tiles_a_group == tiles_a_group - 1 && id + 1 < tiles) chain.groups[id / tiles_a_group].publish(upto);
+      if (id % tiles_per_group == tiles_per_group - 1 && id + 1 < tiles) chain.groups[id / tiles_per_group].publish(upto);
       if (id + 1 == tiles && r.count) *r.count = upto;
     }
   }
@@ -166,7 +166,7 @@ void launch(const Rows& rows, Context& context) {
   const int64_t tiles = ceil_div(rows.n, int64_t(threads * items));
   require(tiles <= 2147483647, "single_pass: ", rows.n, " rows are too many for one launch");
   block::Chain<int64_t> chain{};
-  if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, ceil_div(tiles, int64_t(tiles_a_group)));
+  if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, ceil_div(tiles, int64_t(tiles_per_group)));
   single_pass_kernel<packs, single, items>
       <<<unsigned(tiles), threads, 0, cudaStream_t(context.stream)>>>(rows, chain, tiles);
   check_launch("single_pass");

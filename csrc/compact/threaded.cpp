@@ -11,7 +11,7 @@
 namespace tp::compact {
 namespace {
 
-constexpr int64_t chunk = 1 << 14, stretch = 256;
+constexpr int64_t chunk = 1 << 14, list_size = 256;
 
 template <class Rows>
 class Threaded {
@@ -69,9 +69,9 @@ class Threaded {
 
   template <class F>
   void each_kept(int64_t begin, int64_t end, F f) const {
-    uint8_t list[stretch];
-    for (int64_t first = begin; first < end; first += stretch) {
-      const int64_t rows = tp::min(stretch, end - first);
+    uint8_t list[list_size];
+    for (int64_t first = begin; first < end; first += list_size) {
+      const int64_t rows = tp::min(list_size, end - first);
       int64_t kept = 0;
       for (int64_t i = 0; i < rows; ++i) {
         list[kept] = uint8_t(i);

@@ -1,4 +1,4 @@
-// Three queues by degree: a vertex of few edges gets one thread, one of more edges a warp, one of many edges a block
+// Three queues by degree: a vertex of few edges gets one thread, a warp for more edges, a block for many edges
 // (§15.7, after Merrill and Garland, 2012). The thread that labels a vertex looks up its degree and chooses its queue.
 #include "graph/search.h"
 

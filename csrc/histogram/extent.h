@@ -21,7 +21,7 @@ struct FindExtent {
     const auto x = block.global("x", in, n);
     const auto y = block.global("extents", out, block.grid().x);
     auto s = block.template shared<Extent>("s", threads);
-    block.phase("stretch", [&](int t) {
+    block.phase("stride", [&](int t) {
       Extent mine;
       for (int64_t i = block.index().x * threads + t; i < n; i += block.grid().x * threads) {
         const T value = x[i];

@@ -5,7 +5,7 @@
 // B, and a binary search finds i. A thread that knows the co-ranks of both ends of a range of the output knows the
 // range's inputs, and merges them independently. So the rungs differ in which threads search, and where the data is:
 // one search per output, one per thread in global memory, one per block and then one per thread in shared memory, with
-// tiles that are loaded anew or kept in a circular buffer, and finally the tiles of the production rung.
+// tiles that are reloaded or kept in a circular buffer, and finally the tiles of the production rung.
 //
 // The merge is stable; of equals, those of A come first. Values, if there are any, follow their keys. If the input is
 // not sorted, every search still ends inside its bounds, and every output is written with some element.

@@ -90,11 +90,11 @@ void staged(const Args& args, Context& context) {
     const auto stream = cudaStream_t(context.stream);
     if (args.step == Step::co_rank) {
       const int64_t blocks = ceil_div(args.in.rows * args.queries, int64_t(threads));
-      co_ranks<<<unsigned(tp::min(blocks, merge::max_grid)), threads, 0, stream>>>(order, args);
+      co_ranks<<<unsigned(tp::min(blocks, max_grid)), threads, 0, stream>>>(order, args);
     } else {
       const int64_t chunk = Room<Word>::chunk, chunks_a = ceil_div(args.in.m, chunk);
       const int64_t chunks = chunks_a + ceil_div(args.in.n, chunk);
-      const int64_t blocks = tp::min(args.in.rows * chunks, merge::max_grid);
+      const int64_t blocks = tp::min(args.in.rows * chunks, max_grid);
       unmerge_chunks<<<unsigned(blocks), threads, 0, stream>>>(order, args, merge::Unmerge(args), chunks_a, chunks);
     }
     check_launch("staged");

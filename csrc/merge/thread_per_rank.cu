@@ -61,7 +61,7 @@ void thread_per_rank(const Args& args, Context& context) {
   with_key_word(args.in.type, [&](auto type) {
     const merge::Keys<typename decltype(type)::type> keys(args.in);
     const int64_t count = keys.rows * (args.step == Step::co_rank ? args.queries : keys.m + keys.n);
-    const simt::Dim grid{tp::min(ceil_div(count, int64_t(threads)), merge::max_grid)};
+    const simt::Dim grid{tp::min(ceil_div(count, int64_t(threads)), max_grid)};
     if (args.step == Step::co_rank) {
       simt::launch(context, "thread_per_rank", grid, threads, 0,
                    CoRanks<typename decltype(type)::type>{keys, args.k, args.ranks, args.queries});

@@ -178,7 +178,7 @@ Tensor times_previous(const Tensor& x, const Tensor& h, const Tensor& initial, i
   return x * (reverse ? at::cat({held, start}, dim) : at::cat({start, held}, dim));
 }
 
-// h[k] = a[k] h[k - 1] + b[k] along `dim`, which starts anew wherever a is 0, and so at the start of every row.
+// h[k] = a[k] h[k - 1] + b[k] along `dim`, which restarts wherever a is 0, and so at the start of every row.
 Tensor recurrence_over_runs(const Tensor& a, const Tensor& b, int64_t dim, bool reverse) {
   SymInt rows = 1, inner = 1;
   for (int64_t d = 0; d < b.dim(); ++d) (d <= dim ? rows : inner) *= b.sym_size(d);

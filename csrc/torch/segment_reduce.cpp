@@ -4,7 +4,7 @@
 //   sum        every row gets the gradient of its segment;
 //   mean       so divided by the length;
 //   prod       times the product of all other rows, as the one before times the one after: zeros need no care;
-//   max, min   the first of the extreme rows gets the gradient. Of an empty segment, nobody.
+//   max, min   the first of the extreme rows gets the gradient. In an empty segment, no row.
 // Forward mode: the same reduction of the tangents of sum and mean, the sum of the tangents times those products, and
 // the tangent of the first of the extreme rows.
 #include "torch/gradient.h"

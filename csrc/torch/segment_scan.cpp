@@ -1,6 +1,6 @@
 // torch_patterns::segment_scan and torch_patterns::segment_recurrence: checks, kernels, Meta, derivatives.
 //
-// The recurrence h[k] = a[k] h[k-1] + b[k] starts anew, with h[k] = b[k], at the head of every segment and wherever
+// The recurrence h[k] = a[k] h[k-1] + b[k] restarts, with h[k] = b[k], at the head of every segment and wherever
 // a[k] is 0. It is what derivatives need, and nothing that a segment or a factor of 0 cuts off reaches what follows.
 // Reverse mode, with R the gradient that reaches a row from all outputs after it:
 //   sum         the transpose of a running sum is a running sum from the other end;

@@ -54,7 +54,7 @@ struct SegmentScan {
   Autocast autocast() const { return Autocast::float32; }
 };
 
-// h[k] = a[k] h[k-1] + b[k] within each segment; anew at the head of a segment and wherever a[k] is 0.
+// h[k] = a[k] h[k-1] + b[k] within each segment; it restarts at the head of a segment and wherever a[k] is 0.
 struct SegmentRecurrence {
   static constexpr auto schema =
       "segment_recurrence(Tensor a, Tensor b, Tensor offsets, bool reverse=False, str algorithm=\"auto\") -> Tensor";
