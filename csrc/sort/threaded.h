@@ -8,6 +8,10 @@
 #include <type_traits>
 #include <utility>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "sort/sort.h"
 
 namespace tp::sort::host {
@@ -33,13 +37,14 @@ struct Lane {
 
 constexpr int digit_bits = 8, radix = 1 << digit_bits;
 constexpr int wide_bits = 12;             // of a digit in the cache, where there are keys enough to fill its counters
-constexpr int64_t cache_bytes = 1 << 18;  // of keys and loads: twice that, with the spare, stays in a core's cache
+constexpr int64_t cache_bytes = 1 << 19;  // of keys and loads: twice that, with the spare, stays in a core's cache
+constexpr int64_t combined_bytes = 1 << 21;  // of keys and loads: from here on a scatter writes whole lines
 
 template <class W>
 struct Digit {
   int shift;
   W mask;
-  Digit(int shift, int bits) : shift(shift), mask(W((uint64_t(1) << bits) - 1)) {}
+  Digit(int shift, int bits) : shift(shift), mask(W(bits < 64 ? (uint64_t(1) << bits) - 1 : ~uint64_t(0))) {}
   size_t operator()(W key) const { return size_t(W(key >> shift) & mask); }
 };
 
@@ -53,6 +58,86 @@ void begins_of(Count* counts, size_t n) {
 template <class W, class Load, class Count>
 void scatter(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n, Digit<W> digit, Count* next) {
   for (int64_t i = 0; i < n; ++i) to.put(int64_t(next[digit(from.keys[i])]++), from, i);
+}
+
+// Elements on their way into `radix` buckets, collected to whole lines of the cache, which go to memory past it: a
+// scatter to as many pages would fetch each line first and miss its translation every time.
+template <class V>
+class CombinedWrites {
+  static constexpr int64_t line = 64 / int64_t(sizeof(V));
+
+ public:
+  explicit CombinedWrites(V* to) : to_(to), phase_(int64_t(reinterpret_cast<uintptr_t>(to) / sizeof(V)) % line) {}
+
+  // Element `at` of the output, which is the next of its bucket; the bucket began at `first`.
+  void put(size_t bucket, int64_t at, V value, int64_t first) {
+    const int64_t place = (at + phase_) & (line - 1);
+    lines_[bucket][place] = value;
+    if (place == line - 1) flush(bucket, at, first);
+  }
+  // What is left of a bucket that ends before `end`.
+  void finish(size_t bucket, int64_t end, int64_t first) {
+    const int64_t left = tp::min((end + phase_) & (line - 1), end - first);
+    for (int64_t at = end - left; at < end; ++at) to_[at] = lines_[bucket][(at + phase_) & (line - 1)];
+  }
+
+ private:
+  void flush(size_t bucket, int64_t at, int64_t first) {
+    const int64_t begin = at - (line - 1);
+    if (begin < first) {  // the line holds elements of another bucket
+      for (int64_t i = first; i <= at; ++i) to_[i] = lines_[bucket][(i + phase_) & (line - 1)];
+      return;
+    }
+#ifdef __SSE2__
+    const auto* from = reinterpret_cast<const __m128i*>(lines_[bucket]);
+    auto* to = reinterpret_cast<__m128i*>(to_ + begin);
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(to + i, _mm_load_si128(from + i));
+#else
+    std::copy(lines_[bucket], lines_[bucket] + line, to_ + begin);
+#endif
+  }
+
+  alignas(64) V lines_[radix][line];
+  V* to_;
+  int64_t phase_;
+};
+
+// As scatter(), for more than a cache holds. The writes are there for all threads when it returns.
+template <class W, class Load>
+void scatter_combined(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n, Digit<W> digit, int64_t* next) {
+  using L = Lane<W, Load>;
+  std::array<int64_t, radix> first;
+  std::copy(next, next + radix, first.begin());
+  CombinedWrites<W> keys(to.keys);
+  CombinedWrites<typename std::conditional<L::loaded, Load, W>::type> loads([&] {
+    if constexpr (L::loaded) {
+      return to.loads;
+    } else {
+      return to.keys;
+    }
+  }());
+  for (int64_t i = 0; i < n; ++i) {
+    const W key = from.keys[i];
+    const size_t bucket = digit(key);
+    const int64_t at = next[bucket]++;
+    keys.put(bucket, at, key, first[bucket]);
+    if constexpr (L::loaded) loads.put(bucket, at, from.loads[i], first[bucket]);
+  }
+  for (size_t bucket = 0; bucket < size_t(radix); ++bucket) {
+    keys.finish(bucket, next[bucket], first[bucket]);
+    if constexpr (L::loaded) loads.finish(bucket, next[bucket], first[bucket]);
+  }
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
+// Scatters part of `whole` elements.
+template <class W, class Load>
+void scatter_by_size(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n, int64_t whole, Digit<W> digit,
+                     int64_t* next) {
+  constexpr int64_t bytes = int64_t(sizeof(W)) + (Lane<W, Load>::loaded ? int64_t(sizeof(Load)) : 0);
+  whole* bytes >= combined_bytes ? scatter_combined(from, to, n, digit, next) : scatter(from, to, n, digit, next);
 }
 
 // The bits in which the keys differ from `key`.
@@ -104,26 +189,39 @@ void insertion_sort(const Lane<W, Load>& x, int64_t n, W window) {
   }
 }
 
+// Counts at p << bits | d how often digit p is d, for `digits` digits of `bits` bits from `shift` on, of the bits of
+// `mask`.
+template <int digits, class W>
+void count_digits(const W* keys, int64_t n, W mask, int shift, int bits, uint32_t* counts) {
+  const Digit<W> digit(0, bits);
+  for (int64_t i = 0; i < n; ++i) {
+    const W key = W(W(keys[i] & mask) >> shift);
+    for (int p = 0; p < digits; ++p) ++counts[size_t(p) << bits | digit(W(key >> (p * bits)))];
+  }
+}
+
+// Of a digit whose counters n keys are worth.
+inline int widest_digit(int64_t n) { return n < 96 ? 5 : n < 8192 ? digit_bits : wide_bits; }
+
 // From `from` to `to`, which end up where `in_to` says; `differ` are the bits to sort by.
 template <class W, class Load>
 void sort_lsd(Lane<W, Load> from, Lane<W, Load> to, int64_t n, W differ, bool in_to) {
-  const int low = lowest(differ), top = width(differ), bits = top - low,
-            widest = n < 1024   ? 5
-                     : n < 8192 ? digit_bits
-                                : wide_bits;
-  const int passes = ceil_div(bits, widest), each = ceil_div(bits, passes);
+  const int low = lowest(differ), top = width(differ), bits = top - low;
+  const int passes = ceil_div(bits, widest_digit(n)), each = ceil_div(bits, passes);
   const auto digit_of = [&](int pass) {
     const int shift = low + pass * each;
     return Digit<W>(shift, tp::min(each, top - shift));
   };
-  std::array<uint32_t, size_t(2) << wide_bits> counts;  // of all digits at once: one pass over the keys
-  const int together = tp::min(passes, 2 << (wide_bits - each));
+  std::array<uint32_t, size_t(2) << wide_bits> counts;  // of several digits at once, from one pass over the keys
+  const int together = tp::min(passes, tp::min(4, 2 << (wide_bits - each)));
   for (int first = 0; first < passes; first += together) {
-    const int last = tp::min(first + together, passes);
+    const int last = tp::min(first + together, passes), shift = low + first * each;
     std::fill(counts.begin(), counts.begin() + ((last - first) << each), 0u);
-    for (int64_t i = 0; i < n; ++i) {
-      for (int p = first; p < last; ++p) ++counts[size_t(p - first) << each | digit_of(p)(from.keys[i])];
-    }
+    const auto count = last - first == 1   ? &count_digits<1, W>
+                       : last - first == 2 ? &count_digits<2, W>
+                       : last - first == 3 ? &count_digits<3, W>
+                                           : &count_digits<4, W>;
+    count(from.keys, n, Digit<W>(0, top).mask, shift, each, counts.data());
     for (int p = first; p < last; ++p) {
       uint32_t* next = counts.data() + (size_t(p - first) << each);
       const Digit<W> digit = digit_of(p);
@@ -135,6 +233,24 @@ void sort_lsd(Lane<W, Load> from, Lane<W, Load> to, int64_t n, W differ, bool in
     }
   }
   if (in_to) to.copy(from, n);
+}
+
+template <class W, class Load>
+void sort_stretch(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n, W window, bool in_to);
+
+// The same by the leading two digits alone, which tell most keys apart, and then each run of keys that they do not.
+template <class W, class Load>
+void sort_leading(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n, W differ, W window, bool in_to) {
+  const int top = width(differ), shift = tp::max(0, top - 2 * widest_digit(n));
+  const W low = Digit<W>(0, shift).mask, leading = W(differ & W(~low));
+  sort_lsd(from, to, n, leading, in_to);
+  if (!W(differ & low)) return;
+  const Lane<W, Load>&sorted = in_to ? to : from, &spare = in_to ? from : to;
+  for (int64_t begin = 0, i = 1; i <= n; ++i) {
+    if (i < n && !W((sorted.keys[i] ^ sorted.keys[i - 1]) & leading)) continue;
+    if (i - begin > 1) sort_stretch(sorted.at(begin), spare.at(begin), i - begin, W(window & low), false);
+    begin = i;
+  }
 }
 
 // Sorts from[0 .. n) by the bits of `window`; the result lies in `to` if `in_to`, else where it was.
@@ -151,12 +267,12 @@ void sort_stretch(const Lane<W, Load>& from, const Lane<W, Load>& to, int64_t n,
     if (in_to) to.copy(from, n);
     return;
   }
-  if (n <= cached) return sort_lsd(from, to, n, differ, in_to);
+  if (n <= cached) return sort_leading(from, to, n, differ, window, in_to);
   const Digit<W> digit = leading_digit(differ);
   std::array<int64_t, radix> next{};
   for (int64_t i = 0; i < n; ++i) ++next[digit(from.keys[i])];
   begins_of(next.data(), radix);
-  scatter(from, to, n, digit, next.data());
+  scatter_by_size(from, to, n, n, digit, next.data());
   int64_t begin = 0;
   for (const int64_t end : next) {  // each has moved on to where the next begins
     if (end > begin) sort_stretch(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to);
