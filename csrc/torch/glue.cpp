@@ -130,7 +130,7 @@ TorchContext::TorchContext(const Tensor& x) : like_(x) {
 }
 
 void* TorchContext::allocate(int64_t bytes) {
-  workspaces_.push_back(at::empty({max(bytes, int64_t(1))}, like_.options().dtype(at::kByte)));
+  workspaces_.push_back(empty_result({max(bytes, int64_t(1))}, like_.options().dtype(at::kByte)));
   return workspaces_.back().data_ptr();
 }
 
