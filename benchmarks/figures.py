@@ -25,7 +25,7 @@ PROBLEMS = (scan, reduction, segmented, sort, sparse, graph)
 
 
 def measure(figure: Figure, device: str, clock: Clock) -> list[dict]:
-    """A row a contestant, ours first; results are checked before they are timed."""
+    """One row per contestant, ours first; results are checked before they are timed."""
     tensors = figure.make()
     want = testing.tensors_of(figure.want(*tensors))
     out_bytes = sum(y.numel() * tensors[0].element_size() for y in want)

@@ -132,7 +132,7 @@ WALL, INK = "#323f4b", "#1f2933"
 
 
 def draw(shown: list[tuple[Mazes, Tensor]], path: Path) -> None:
-    """A row a maze: the maze, the labels, what the network tells, and the difference."""
+    """One row per maze: the maze, the labels, what the network tells, and the difference."""
     figure = Figure((12.5, 2.95 * len(shown)), layout="constrained", facecolor="white")
     titles = ("maze and source", "distance by BFS", "distance by the CNN", "CNN - BFS")
     for i, (mazes, told) in enumerate(shown):
