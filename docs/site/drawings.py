@@ -42,7 +42,7 @@ def flow(page: str, path: Path, name: str = "scan") -> None:
         else:
             bands.append((layer, y, y + height))
         parts.append(f'<rect x="{left}" y="{y}" width="{width - left - 20}" height="{height}" rx="6" class="box"/>')
-        text = step["text"].split(";")[0].split(": ")[0].rstrip(".")
+        text = step["text"].split(";")[0].rstrip(".").replace("`", "")
         file = step["path"].removeprefix("torch_patterns/").removeprefix("csrc/")
         title = "" if step["name"].startswith("__") else f"{step['name']} · "
         parts.append(f'<text x="{left + 14}" y="{y + 19}" class="name">{escape(title + file)}</text>')
