@@ -98,7 +98,11 @@ def extension(name: str, sources: list[str], **options):
 
 
 class Build(cpp_extension.BuildExtension):
-    """The library under its plain name, then the bindings linked to it."""
+    """The library under its plain name, then the bindings linked to it, and beside them which torch it was all for."""
+
+    def run(self):
+        super().run()
+        Path(self.get_ext_fullpath(LIBRARY)).with_name("built_with").write_text(f"{torch.__version__}\n")
 
     def finalize_options(self):
         super().finalize_options()
@@ -175,6 +179,7 @@ setup(
     package_dir={"torch_patterns.include": "csrc"},
     package_data={
         "torch_patterns": ["py.typed", "share/cmake/TorchPatterns/*.cmake"],
+        "torch_patterns.sparse": ["*.pyi"],
         "torch_patterns.include": ["**/*.h", "**/*.cuh", "**/*.inc", "**/*.def"],
     },
     ext_modules=[library, bindings],

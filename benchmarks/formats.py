@@ -122,7 +122,7 @@ def measure(name: str, A: COO, clock: Clock) -> list[dict]:
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """A Markdown table with one line per matrix and one cell per format: time, bytes per entry, padding; fastest in bold."""
+    """Markdown: one line per matrix, one cell per format: time, bytes per entry, padding; the fastest in bold."""
     cells = {(row["matrix"], row["format"]): row for row in rows}
     formats = list(dict.fromkeys(row["format"] for row in rows))
 

@@ -40,7 +40,8 @@ def table(rows: list[dict[str, str]]) -> str:
 
     def cell(algorithm: str, problem: str) -> str:
         row = cells.get((algorithm, problem))
-        text = f"{row['milliseconds']} ms, {row['percent_of_copy']} %" if row else "-"
+        share = f", {row['percent_of_copy']} %" if row and row["percent_of_copy"] else ""
+        text = f"{row['milliseconds']} ms{share}" if row else "-"
         return f"**{text}**" if row and float(row["milliseconds"]) == fastest[problem] else text
 
     if len(problems) > len(algorithms):

@@ -8,8 +8,9 @@
     train_lenet5.py --no-fused                layer by layer through autograd and torch.optim
     torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of a batch; or --ddp --fused
 
-Written to --out: metrics.json (one row per epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
-(TorchScript) and lenet5.pt2 (torch.export); both exports are loaded again and must give what the network gives.
+Written to --out: metrics.json (one row per epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt,
+lenet5.ts (TorchScript) and lenet5.pt2 (torch.export). Both exports are loaded again and must give what the network
+gives.
 
 With SGD, an epoch is one call of lenet.Trainer: on a GPU that is one CUDA graph of fused kernels (--fused, the default
 where it applies).

@@ -5,15 +5,21 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shlex
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import torch_patterns as tp
+from torch_patterns import registry
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "docs/site"))
+drawings, make = importlib.import_module("drawings"), importlib.import_module("make")
 MODULES = ("", "data", "distributed", "graph", "io", "lenet", "nn", "registry", "simt", "solvers", "sparse")
 INTERNAL = {"registry.documented", "solvers.solve"}  # which other modules of the package use
 
@@ -101,7 +107,7 @@ COMMANDS = commands()
 @pytest.mark.parametrize("line", sorted(COMMANDS))
 def test_command_exists(line):
     """The target, the module or the file that a command names is there."""
-    words = line.split()
+    words = shlex.split(line)
     if words[0] == "make":
         targets = {word for word in words[1:] if "=" not in word}
         known = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
@@ -124,3 +130,56 @@ def test_command_prints_what_the_page_shows(line, monkeypatch, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     if f"$ {line}" in text:
         assert printed in text
+
+
+# ---- the site
+
+
+def traces() -> dict[str, list[dict[str, str]]]:
+    return drawings.traces((ROOT / "docs/architecture.md").read_text())
+
+
+@pytest.mark.parametrize("name", ["scan", "spmv", "sort_keys", "bfs", "conv2d"])
+def test_a_call_is_followed_from_python_to_the_kernel(name):
+    """In eight files at most, each of which still holds what the page says of it."""
+    steps = traces()[name]
+    files = [step["path"] for step in steps]
+    assert len(set(files)) == len(files) <= 8
+    assert files[0].endswith(".py") and files[-1].endswith((".cu", ".cuh"))
+    for step in steps:
+        text = (ROOT / step["path"]).read_text()
+        assert re.search(rf"(?<![\w]){re.escape(step['name'])}", text), f"{step['path']} has no {step['name']}"
+    for earlier, later in zip(files[5:], files[6:], strict=False):  # patterns are the files' own: one names the next
+        stem = Path(later).stem
+        assert stem in (ROOT / earlier).read_text() or stem in steps[files.index(earlier)]["text"], (earlier, later)
+
+
+def test_every_pattern_has_its_page(monkeypatch):
+    """Its essay, its ladders with their files, and its figures; Sphinx reads them in `make docs`."""
+    monkeypatch.setattr(drawings, "plot", lambda *_: True)
+    shown = {ladder for page in make.PAGES.values() for ladder in page.ladders.split()}
+    assert shown == set(registry.patterns()) - {other for other in registry.patterns() if other in make_shared()}
+    listed = {name for page in make.PAGES.values() for name in f"{page.functions} {page.classes}".split()}
+    own = {name for name in PUBLIC if not name.startswith(tuple(f"{module}." for module in make.REFERENCE))}
+    assert own - listed == {"algorithms"}, "public, and on no page"
+    for name, page in make.PAGES.items():
+        text = make.pattern_page(name, page)
+        assert text.count("```") % 2 == 0
+        for ladder in page.ladders.split():
+            assert all(f"`{rung.name}`" in text for rung in registry.ladder(ladder))
+
+
+def make_shared() -> set[str]:
+    """Ladders that are another's under one more name."""
+    tables = {}
+    for name in registry.patterns():
+        tables.setdefault(registry.table(name), []).append(name)
+    shown = {ladder for page in make.PAGES.values() for ladder in page.ladders.split()}
+    return {name for names in tables.values() for name in names if set(names) & shown} - shown
+
+
+def test_the_flow_of_a_call_is_drawn(tmp_path):
+    drawings.flow((ROOT / "docs/architecture.md").read_text(), tmp_path / "flow.svg")
+    drawing = ElementTree.parse(tmp_path / "flow.svg").getroot()
+    words = " ".join(drawing.itertext())
+    assert all(Path(step["path"]).name in words for step in traces()["scan"])

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 import torch
 
 _library = Path(__file__).with_name("libtorch_patterns.so")
-if not _library.exists():
-    raise ImportError(f"{_library} is missing: build it with `make build` or `pip install --no-build-isolation .`")
+_built_with = _library.with_name("built_with")
+_build = "build it with `make build` or `pip install --no-build-isolation .`"
+if not _library.exists() or not _built_with.exists():
+    raise ImportError(f"{_library} is missing: {_build}")
+# A C++ library serves the torch whose headers it was compiled with: of another, symbols are missing or differ.
+if _built_with.read_text().split(".")[:2] != torch.__version__.split(".")[:2]:
+    raise ImportError(
+        f"{_library} was built with torch {_built_with.read_text().strip()}, this is {torch.__version__}: {_build}"
+    )
 torch.ops.load_library(str(_library))
 
 from torch_patterns import graph, io, registry, simt, solvers  # noqa: E402

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 
 @documented("linear")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, algorithm: str = "auto") -> Tensor:
-    """A fully connected layer (§16.2): ``y = x weight^T + bias``, one perceptron an output.
+    """A fully connected layer (§16.2): ``y = x weight^T + bias``, one perceptron per output.
 
     Differentiable to every order; deterministic.
 

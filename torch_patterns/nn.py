@@ -207,7 +207,7 @@ class MaxPool2d(_Operator, torch.nn.MaxPool2d):
 
 
 class Linear(_Operator, torch.nn.Linear):
-    """Fully connected layer (§16.1): [..., in_features] -> [..., out_features], one perceptron an output.
+    """Fully connected layer (§16.1): [..., in_features] -> [..., out_features], one perceptron per output.
 
     Parameters: weight [out_features, in_features] and, with `bias`, bias [out_features].
 
@@ -329,7 +329,7 @@ class Sign(_Activation):
 
 
 class _Loss(_Operator):
-    """A loss. `reduction`: "mean" or "sum" (over all elements) gives a scalar, "none" one value an element."""
+    """A loss. `reduction`: "mean" or "sum" (over all elements) gives a scalar, "none" one value per element."""
 
     def __init__(self, reduction: Reduction = "mean", *, algorithm: str = "auto"):
         super().__init__()

@@ -59,7 +59,7 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
     It is the gradient of a segmented sum, and that sum is its gradient; differentiable to every order.
 
     Args:
-        x: one row a segment, [segments, ...]; any dtype that ``segment_reduce`` takes.
+        x: one row per segment, [segments, ...]; any dtype that ``segment_reduce`` takes.
         offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
         n: how many rows there are.
         validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no
@@ -71,7 +71,7 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
 
     Raises:
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
-        ValueError: as ``segment_reduce``, or ``x`` has not one row a segment, or ``n`` is negative.
+        ValueError: as ``segment_reduce``, or ``x`` has not one row per segment, or ``n`` is negative.
 
     Example:
         >>> tp.segment_expand(torch.tensor([7, 8, 9]), torch.tensor([0, 3, 3, 4]), 4)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from html import escape
 from pathlib import Path
 
 from matplotlib import pyplot
 
+from torch_patterns import registry
+
+MOST_BARS = 60
 STEP = re.compile(r"^\d+\. `(?P<path>[^`]+)` · `(?P<name>[^`]+)`: (?P<text>.+)$", re.MULTILINE)
 OURS = "#d9480f"
 OTHERS = ("#495057", "#868e96", "#1971c2", "#2f9e44", "#9c36b5", "#f08c00", "#0c8599", "#e03131", "#5f3dc4", "#74b816")
@@ -42,7 +46,7 @@ def flow(page: str, path: Path, name: str = "scan") -> None:
         else:
             bands.append((layer, y, y + height))
         parts.append(f'<rect x="{left}" y="{y}" width="{width - left - 20}" height="{height}" rx="6" class="box"/>')
-        text = step["text"].split(";")[0].split(": ")[0].rstrip(".")
+        text = step["text"].split(";")[0].rstrip(".").replace("`", "")
         file = step["path"].removeprefix("torch_patterns/").removeprefix("csrc/")
         title = "" if step["name"].startswith("__") else f"{step['name']} · "
         parts.append(f'<text x="{left + 14}" y="{y + 19}" class="name">{escape(title + file)}</text>')
@@ -79,7 +83,16 @@ def _color(algorithm: str, algorithms: list[str]) -> str:
 
 
 def plot(rows: list[dict[str, str]], path: Path) -> bool:
-    """Lines over sizes where one problem was measured at many, else bars; False where there is too little to draw."""
+    """Lines over sizes where one problem was measured at many, else bars; False where there is too little to draw.
+
+    Of many problems by many algorithms the defaults and their peers are drawn; the table has the rest.
+    """
+    if len({row["problem"] for row in rows}) > 4 and len(rows) > MOST_BARS:
+        rungs = {rung.name for pattern in registry.patterns() for rung in registry.ladder(pattern)}
+        if "auto" in {row["algorithm"] for row in rows}:
+            rows = [row for row in rows if row["algorithm"] not in rungs]
+        measured = Counter((row["operator"], row["problem"], row["dtype"]) for row in rows)
+        rows = [row for row in rows if measured[row["operator"], row["problem"], row["dtype"]] > 1]
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
     sizes = {row["elements"] for row in rows}
     labels = {re.sub(r"\d+", "", row["problem"]) + row["dtype"] for row in rows}

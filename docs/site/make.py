@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -37,10 +37,9 @@ class Page:
     functions: str
     ladders: str
     operators: str = ""
-    tables: tuple[str, ...] = ()  # CSV files of another form, shown whole
+    tables: tuple[str, ...] = ()  # CSV files with other columns, shown whole
     see: str = ""
     classes: str = ""
-    ladder_files: dict[str, str] = field(default_factory=dict)
 
 
 PAGES = {
@@ -248,9 +247,13 @@ def tree(*pages: str, caption: str = "") -> list[str]:
     return ["```{toctree}", ":hidden:", *([f":caption: {caption}"] if caption else []), *pages, "```", ""]
 
 
+def rungs_of(page: Page) -> set[str]:
+    return {rung.name for ladder in page.ladders.split() for rung in registry.ladder(ladder)}
+
+
 def index_page() -> str:
     patterns = "\n".join(
-        f"| {{doc}}`{page.title} <patterns/{name}>` | {len(registry.ladder(page.ladders.split()[0]))} | "
+        f"| {{doc}}`{page.title} <patterns/{name}>` | {len(rungs_of(page))} | "
         f"{', '.join(f'`{f}`' for f in page.functions.split()[:6]) or '`lenet.LeNet5`, `lenet.Trainer`'} |"
         for name, page in PAGES.items()
     )

@@ -174,7 +174,7 @@ def _bits(num_vertices: int) -> int:
 
 
 def _packed(src: Tensor, dst: Tensor, num_vertices: int, both: bool) -> Tensor:
-    """An integer an edge, src above dst: in the order of rows, and of columns in a row. `both`: and its reverse."""
+    """One integer per edge, src above dst, so that they sort by row and then by column. `both`: of its reverse, too."""
     bits, src, dst = _bits(num_vertices), src.long(), dst.long()
     edges = src << bits | dst
     if not both:
@@ -330,7 +330,7 @@ def read(
 ) -> Graph:
     """The graph in a file: a Matrix Market file if its name ends so (``.mtx``, ``.mtx.gz``), else a list of edges.
 
-    A list of edges has one a line: two vertex ids between spaces, tabs or commas, and what follows them (a weight) is
+    A list of edges has one per line: two vertex ids between spaces, tabs or commas, and what follows them (a weight) is
     left out. What follows ``#`` or ``%`` is a comment. ``.gz`` files are unpacked.
 
     Args:

@@ -77,7 +77,7 @@ def bfs_batched(
 ) -> tuple[Tensor, Tensor]:
     """A search from each source by itself: row i is ``bfs(graph, sources[i])``, to the bit.
 
-    ``"bit_parallel"`` runs 64 searches at once, a bit of a word for each, and waits for the device once a level. On
+    ``"bit_parallel"`` runs 64 searches at once, one bit of a word each, and waits for the device once per level. On
     CUDA it is what ``"auto"`` means for 16 searches or more of a graph with in-edges; all others take one search after
     another, and so does ``"auto"`` in a CUDA graph, where nobody may wait.
 

@@ -73,7 +73,7 @@ class ELL(NamedTuple):
     """Rows padded to one width, stored column by column (§14.4, Fig. 14.10).
 
     Fields: row_nnz [rows]; col_idx, values [width, rows], contiguous: entry k of row r at [k, r]; shape (rows, cols).
-    Behind row_nnz[r] entries a row is padding: col_idx -1, value 0, never read.
+    Behind its row_nnz[r] entries each row is padding: col_idx -1, value 0, never read.
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -168,7 +168,7 @@ class BLOCKED(NamedTuple):
 
     The entries in the order of rows, as a CSR has them, are cut into bins of 2^14, and the columns into blocks of 2^14.
     The entries of one block and one bin, in that order, are a run, padded to whole octets of places. Runs stand in two
-    orders: by blocks, and in a block by bins, where a product reads x a block at a time; and by bins, and in a bin by
+    orders: by blocks, and in a block by bins, where a product reads x one block at a time; and by bins, and in a bin by
     blocks, where it sums the rows of a bin.
 
     Fields: row_ptrs [rows + 1], into the entries in the order of rows; block_ptrs [blocks + 1], bin_ptrs [bins + 1],
