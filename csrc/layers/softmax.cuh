@@ -9,10 +9,12 @@
 #include "block/block_sum.cuh"
 #include "block/launch.cuh"
 #include "block/load_store.cuh"
-#include "layers/exponential.h"
+#include "block/exponential.h"
 #include "layers/layers.h"
 
 namespace tp::layers {
+
+using block::exponential;
 
 constexpr int warp_row_classes = 1024;  // the longest row that a warp holds
 

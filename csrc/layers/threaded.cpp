@@ -5,12 +5,14 @@
 
 #include "block/on_vectors.h"
 #include "layers/compute.h"
-#include "layers/exponential.h"
+#include "block/exponential.h"
 #include "layers/perceptron.h"
 
 namespace tp {
 namespace layers {
 namespace {
+
+using block::exponential;
 
 constexpr int64_t grain = 1 << 14;  // elements that are worth a thread
 

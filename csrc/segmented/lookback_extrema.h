@@ -1,4 +1,4 @@
-// decoupled_lookback for max and min: a file of their own, since compilers take their time.
+// decoupled_lookback for max, min and the bitwise operators: a file of their own, since compilers take their time.
 #pragma once
 #include "segmented/segmented.h"
 

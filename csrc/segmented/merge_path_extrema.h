@@ -1,4 +1,4 @@
-// merge_path for max, min, argmax and argmin: a file of their own, since compilers take their time.
+// merge_path for all but sums and products: a file of their own, since compilers take their time.
 #pragma once
 #include "segmented/segmented.h"
 

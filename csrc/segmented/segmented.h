@@ -6,7 +6,8 @@
 // the same share of rows and segment ends (merge_path). segment_scan keeps its element-wise split and lets the head of
 // a segment cut the sum (Schwartz's operator on (head, value) pairs).
 //
-// A reduction has a way back: `expand` gives every row its segment's value, which is the gradient of a sum.
+// A reduction has a way back: `expand` gives every row its segment's value, which is the gradient of a sum. A softmax is
+// both: the maximum and the sum of exponentials of each segment, from which every row then computes its own result.
 //
 // The affine scan is the recurrence h[k] = a[k] h[k-1] + b[k], which starts anew, with h[k] = b[k], at the head of a
 // segment and wherever a[k] is 0: there nothing of what came before is used, be it NaN.
@@ -19,19 +20,22 @@
 
 namespace tp::segmented {
 
-enum class Step : int8_t { reduce, expand, scan };
+enum class Step : int8_t { reduce, expand, softmax, scan };
 
 struct Args {
   Step step;
-  const void* in;       // reduce, scan: [n, width]; expand: [segments, width]; affine: b
+  const void* in;       // reduce, softmax, scan: [n, width]; expand: [segments, width]; affine: b
   const void* a;        // affine only: the multipliers, like in
   const void* offsets;  // [segments + 1], int64 or int32
   bool long_offsets;    // int64
-  void* out;            // reduce: [segments, width]; expand, scan: [n, width]
+  void* out;            // reduce: [segments, width]; expand, softmax, scan: [n, width]
   int64_t n, width, segments;
   DType dtype;  // of in
-  OpId op;      // reduce: sum prod max min mean argmax argmin (out: int64 rows); scan: sum prod max min affine
+  // reduce: sum prod max min mean argmax argmin (out: int64 rows) logsumexp; scan: sum prod max min affine; both: the
+  // bitwise operators, of one dtype per size (BitTypes)
+  OpId op;
   bool exclusive, reverse;  // scan
+  bool logarithm;           // softmax: the logarithms of the results
 };
 
 }  // namespace tp::segmented
