@@ -15,10 +15,19 @@ if not _library.exists():
     raise ImportError(f"{_library} is missing: build it with `make build` or `pip install --no-build-isolation .`")
 torch.ops.load_library(str(_library))
 
-from torch_patterns import graph, io, registry, simt, solvers  # noqa: E402
+from torch_patterns import graph, io, jagged, registry, simt, solvers  # noqa: E402
 from torch_patterns.compact import compact, compact_padded  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
 from torch_patterns.graph import Graph, bfs, bfs_batched, connected_components, reachable, shortest_path  # noqa: E402
+from torch_patterns.groups import (  # noqa: E402
+    group_by,
+    group_expand,
+    group_reduce,
+    partition,
+    reduce_by_key,
+    run_length_encode,
+    unique,
+)
 from torch_patterns.histogram import histogram  # noqa: E402
 from torch_patterns.layers import (  # noqa: E402
     absolute_error,
@@ -36,7 +45,16 @@ from torch_patterns.pooling import avg_pool2d, max_pool2d, subsample2d  # noqa: 
 from torch_patterns.reduction import reduce  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
 from torch_patterns.scan import linear_recurrence, scan, scan_with_indices  # noqa: E402
-from torch_patterns.segmented import segment_expand, segment_reduce, segment_scan  # noqa: E402
+from torch_patterns.segmented import (  # noqa: E402
+    segment_expand,
+    segment_log_softmax,
+    segment_matmul,
+    segment_recurrence,
+    segment_reduce,
+    segment_scan,
+    segment_softmax,
+    segment_topk,
+)
 from torch_patterns.sorting import (  # noqa: E402
     argsort,
     lexsort,
@@ -113,9 +131,13 @@ __all__ = [
     "csr",
     "ell",
     "graph",
+    "group_by",
+    "group_expand",
+    "group_reduce",
     "histogram",
-    "io",
     "hyb",
+    "io",
+    "jagged",
     "jds",
     "lenet",
     "lexsort",
@@ -125,18 +147,26 @@ __all__ = [
     "merge",
     "merge_pairs",
     "nn",
+    "partition",
     "rbf",
     "reachable",
     "reduce",
+    "reduce_by_key",
     "registry",
     "relu",
+    "run_length_encode",
     "scan",
     "scan_with_indices",
     "segment_expand",
+    "segment_log_softmax",
+    "segment_matmul",
+    "segment_recurrence",
     "segment_reduce",
     "segment_scan",
+    "segment_softmax",
     "segment_sort",
     "segment_sort_pairs",
+    "segment_topk",
     "sell",
     "shortest_path",
     "sign",
@@ -150,4 +180,5 @@ __all__ = [
     "squared_error",
     "subsample2d",
     "tanh",
+    "unique",
 ]
