@@ -71,7 +71,7 @@ def files(folder: Path) -> Iterator[tuple[str, COO]]:
 
 
 def contestants(A: COO) -> Iterator[tuple[str, int, int, Callable[[Tensor], object]]]:
-    """(format or library, bytes, slots without an entry, product) for every format and library that takes the matrix."""
+    """(format or library, bytes, slots without an entry, product) for each that takes the matrix."""
     for name in FORMATS:
         try:
             B = A.convert(name)

@@ -3,8 +3,8 @@
     python benchmarks/report.py docs/figures.md                 tables at <!-- bench:NAME --> ... <!-- /bench -->
     python benchmarks/report.py docs/figures.md --plots FOLDER  and draws FOLDER/NAME.png
 
-NAME is a file of benchmarks/results without its .csv. A table has one row per algorithm and one column per problem; a cell is
-the time in milliseconds and the share of a copy's bandwidth.
+NAME is a file of benchmarks/results without its .csv. A table has one row per algorithm and one column per problem; a
+cell is the time in milliseconds and the share of a copy's bandwidth.
 """
 
 import argparse

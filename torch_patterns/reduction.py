@@ -36,14 +36,15 @@ def reduce(
         dim: what to reduce: one dimension, several, or ``None`` (or an empty list) for all; negative counts from the
             end. Dimensions that are not neighbours cost a copy.
         op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``, ``"argmax"`` or ``"argmin"``; for floating point also
-            ``"mean"`` and ``"logsumexp"``. argmax and argmin take one dimension or none; over all they index ``x``
-            flattened.
+            ``"mean"`` and ``"logsumexp"``; ``"any"`` or ``"all"`` (whether one element, or every one, is not 0); for
+            integers and bool ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``. argmax and argmin take one
+            dimension or none; over all they index ``x`` flattened.
         keepdim: keep the reduced dimensions with size 1.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
         A new contiguous tensor without the reduced dimensions, like ``x``; int64 for argmax, argmin, and sums and
-        products of integers and bool. Half types combine in float32; under autocast, sum, prod, mean and logsumexp run
+        products of integers and bool; bool for any and all. Half types combine in float32; under autocast, sum, prod, mean and logsumexp run
         in and return float32.
 
     Raises:

@@ -31,14 +31,16 @@ def scan(
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         dim: the dimension to scan; negative counts from the end.
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; of integers and bool
+            ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``; or ``"argmax"`` or ``"argmin"``, the place of the
+            running extremum, as :func:`scan_with_indices` gives it (not exclusive).
         exclusive: leave out the element itself.
         reverse: scan from the last element to the first.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor like ``x``; int64 for sums and products of integers and bool. Half types combine in
-        float32; under autocast, scans run in and return float32.
+        A new contiguous tensor like ``x``; int64 for sums and products of integers and bool, and for places; bool for
+        any and all. Half types combine in float32; under autocast, scans run in and return float32.
 
     Raises:
         IndexError: ``dim`` is out of range.

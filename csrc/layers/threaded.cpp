@@ -3,14 +3,16 @@
 // Chunks of sums are of fixed length, and their sums are added up as a tree: the same bits with any number of threads.
 #include <vector>
 
+#include "block/exponential.h"
 #include "block/on_vectors.h"
 #include "layers/compute.h"
-#include "layers/exponential.h"
 #include "layers/perceptron.h"
 
 namespace tp {
 namespace layers {
 namespace {
+
+using block::exponential;
 
 constexpr int64_t grain = 1 << 14;  // elements that are worth a thread
 

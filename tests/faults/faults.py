@@ -30,7 +30,13 @@ FAULTS = (
         "interleaved-index", "reduction/interleaved.cu", "s[t + stride]);", "s[t + 1]);", ladder(REDUCE, "interleaved")
     ),
     Fault("mirrored-bound", "reduction/mirrored.cu", "stride >= 1;", "stride > 1;", ladder(REDUCE, "mirrored")),
-    Fault("convergent-tail", "reduction/convergent.cu", "x.load(id, t + threads)", "x.load(id, t)", ladder(REDUCE, "convergent")),
+    Fault(
+        "convergent-tail",
+        "reduction/convergent.cu",
+        "x.load(id, t + threads)",
+        "x.load(id, t)",
+        ladder(REDUCE, "convergent"),
+    ),
     Fault(
         "coarsened-step",
         "reduction/coarsened.cu",

@@ -37,6 +37,7 @@ from torch_patterns.testing.compare import (
 )
 from torch_patterns.testing.spec import (
     ALL,
+    BITS,
     FLOATS,
     INTEGERS,
     Bad,
@@ -52,6 +53,7 @@ from torch_patterns.testing.spec import (
 
 __all__ = [
     "ALL",
+    "BITS",
     "FLOATS",
     "INTEGERS",
     "Bad",
