@@ -72,7 +72,7 @@ def rmat(
 
     Args:
         scale: 2^scale vertices; at most 31.
-        edge_factor: generated edges a vertex. Undirected ones are stored in both directions.
+        edge_factor: generated edges per vertex. Undirected ones are stored in both directions.
         seed: which graph; the same one on every device.
         a, b, c: chances of the top left, top right and bottom left quarter, in units of 2^-16 for three levels
             together; the rest is that of the bottom right one.
@@ -169,7 +169,7 @@ def uniform(
 
     Args:
         num_vertices: V, at most 2^31.
-        edge_factor: generated edges a vertex. Undirected ones are stored in both directions.
+        edge_factor: generated edges per vertex. Undirected ones are stored in both directions.
         seed: which graph; the same one on every device.
         directed, dedup, index_dtype: as :func:`from_edges`.
         device: where to make it.
@@ -190,7 +190,7 @@ def uniform(
 
 def _random_graph(where, edges, num_vertices, edge_factor, directed, dedup, index_dtype, device) -> Graph:
     if not 0 <= num_vertices <= MAX_VERTICES or edge_factor < 0:
-        raise ValueError(f"{where}: {num_vertices} vertices and {edge_factor} edges a vertex are out of range")
+        raise ValueError(f"{where}: {num_vertices} vertices and {edge_factor} edges per vertex are out of range")
     count = num_vertices * edge_factor
     check_index_dtype(where, index_dtype, num_vertices)
     src, dst = (torch.empty(count, dtype=index_dtype, device=device) for _ in range(2))

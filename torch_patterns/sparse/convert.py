@@ -131,7 +131,7 @@ def _scattered(col_idx: Tensor) -> bool:
 
 
 def flat_values(a: Matrix) -> Tensor:
-    """One value an entry: of HYB, those of the tail behind those of the padded rows."""
+    """One value per entry: of HYB, those of the tail behind those of the padded rows."""
     parts = [getattr(a, name).flatten() for name in value_fields(a)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

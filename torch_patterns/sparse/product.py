@@ -91,7 +91,7 @@ def make_plan(a: Matrix) -> Plan:
 
     It is a stable sort of the entries by column, and holds for every matrix with the same index tensors. On CUDA, from
     2^24 entries on, the host waits for the device, unless code is compiled or a graph captured, and the plan may take
-    20 bytes an entry with int32 indices, 32 with int64.
+    20 bytes per entry with int32 indices, 32 with int64.
     """
     sections = a.section_rows if isinstance(a, SELL) else 0
     by_rows = format_of(a) == "csc"
