@@ -8,7 +8,7 @@
     train_lenet5.py --no-fused                layer by layer through autograd and torch.optim
     torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of every batch
 
-Written to --out: metrics.json (one row per epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
+Written to --out: metrics.json (a row an epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
 (TorchScript) and lenet5.pt2 (torch.export); both exports are loaded again and must give what the network gives.
 
 With SGD, an epoch is one call of lenet.Trainer: on a GPU that is one CUDA graph of fused kernels (--fused, the default
@@ -74,7 +74,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     fused = "whole epochs by lenet.Trainer (default: with --optimizer sgd, --algorithm auto and without --ddp)"
     add("--fused", fused, action=argparse.BooleanOptionalAction, default=None)
     add("--ddp", "on all processes that torchrun started, each with a part of every batch", action="store_true")
-    add("--batch", "images per step", type=number(int, 1), default=64)
+    add("--batch", "images a step", type=number(int, 1), default=64)
     add("--epochs", "in all, with those before --resume (default: 60, MNIST: 10)", type=number(int, 1))
     add("--lr", "learning rate (default: by optimizer and output)", type=number(float))
     add("--lr-decay", "factor on it after each epoch (default: 0.95, MNIST: 0.75)", type=number(float))

@@ -20,7 +20,7 @@ IntPair = int | tuple[int, ...]
 
 
 def _pair(value: IntPair) -> tuple[int, ...]:
-    """Plain integers, from integers of any kind."""
+    """Plain integers, whoever's they were."""
     return tuple(map(operator.index, value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))))
 
 
@@ -272,7 +272,7 @@ class Sign(_Activation):
 
 
 class _Loss(_Operator):
-    """A loss. `reduction`: "mean" or "sum" (over all elements) gives a scalar, "none" one value per element."""
+    """A loss. `reduction`: "mean" or "sum" (over all elements) gives a scalar, "none" one value an element."""
 
     def __init__(self, reduction: str = "mean", *, algorithm: str = "auto"):
         super().__init__()

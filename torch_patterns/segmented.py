@@ -51,7 +51,7 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
     It is the gradient of a segmented sum, and that sum is its gradient; differentiable to every order.
 
     Args:
-        x: one row per segment, [segments, ...]; any dtype that ``segment_reduce`` takes.
+        x: one row a segment, [segments, ...]; any dtype that ``segment_reduce`` takes.
         offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
         n: how many rows there are.
         validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no
@@ -63,7 +63,7 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
 
     Raises:
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
-        ValueError: as ``segment_reduce``, or ``x`` has not one row per segment, or ``n`` is negative.
+        ValueError: as ``segment_reduce``, or ``x`` has not one row a segment, or ``n`` is negative.
     """
     return ops.segment_expand(x, offsets, n, validate, algorithm)
 
@@ -79,7 +79,7 @@ def segment_scan(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """Every prefix of each segment, combined: a ``scan`` along the rows that restarts at every offset.
+    """Every prefix of each segment, combined: a ``scan`` along the rows that starts anew at every offset.
 
     A segment knows nothing of its neighbours: NaN and infinities stay in theirs, in gradients too. Differentiable to
     every order in time O(n): products with zeros are exact, and the gradients of max and min go to the first of equal

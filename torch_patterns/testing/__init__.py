@@ -1,6 +1,6 @@
 """What the tests and the benchmarks know of each operator: one Spec.
 
-To put an operator under test, add its Spec to the list SPECS of a module of this package: one module per pattern, all are
+To put an operator under test, add its Spec to the list SPECS of a module of this package: one module a pattern, all are
 read. tests/test_ladder.py then runs every rung of its pattern, test_ops.py and test_graphs.py call it in every way that
 torch knows, test_cuda.py on streams and in captured graphs, and benchmarks/ladder.py times it. A small one:
 
