@@ -82,7 +82,7 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
     Floating-point values make a file of the field ``real``, integers and bool one of the field ``integer``.
 
     Args:
-        path: the file, written anew.
+        path: the file; an existing one is overwritten.
         A: a matrix in any format, on any device; duplicates and explicit zeros are written as they are.
         comment: lines for the head of the file.
 

@@ -85,7 +85,7 @@ def reduce_bound(u, x, dim=None, op="sum", keepdim=False):
     """None where every order of the operations gives the same: integers, and what only compares.
 
     Otherwise n - 1 roundings reach each operand, at most, and one the division. An exponential whose argument is
-    rounded is off by its distance from the maximum, in u, and 4 u more; it is scaled anew once a rounding, at most.
+    rounded is off by its distance from the maximum, in u, and 4 u more; it is rescaled at most once per rounding.
     """
     if op in ("max", "min", "argmax", "argmin", *LOGICAL) or not x.dtype.is_floating_point:
         return None
