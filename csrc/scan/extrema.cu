@@ -53,9 +53,7 @@ struct Lines {
   bool whole;        // all vectors are aligned
 
   TP_DEVICE unsigned next(unsigned place) const { return place >= n - step ? place - (n - step) : place + step; }
-  TP_DEVICE unsigned place(int64_t p) const {
-    return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n);
-  }
+  TP_DEVICE unsigned place(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
 
   // Stores a full chunk. A lane's places are 16 or 32 bytes: two lanes exchange halves, so that neighbours write
   // neighbouring words.
@@ -98,7 +96,7 @@ struct Share {
   // before[j] is what precedes vector j in its warp and line; bit j of `joined`: the line began before the warp.
   // Returns the leader of all, from the last head on, if the warp has one.
   TP_DEVICE Acc scan(Acc (&before)[chunks], unsigned& joined, bool& starts) const {
-    Acc leader[chunks], carry = M::identity();  // leader[j]: of chunk j up to this lane's, from the last head on
+    Acc leader[chunks], carry = M::identity();    // leader[j]: of chunk j up to this lane's, from the last head on
     unsigned heads[chunks], place = first_place;  // the lanes that hold one
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {
