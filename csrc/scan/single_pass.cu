@@ -73,8 +73,7 @@ struct SinglePassScanKernel {
     });
     block.phase("store", [&](int t) {
       const Acc previous = previous_sum[0];
-      for (int i = t; i < section && begin + i < n; i += threads)
-        x.store(row, begin + i, M::combine(previous, XY[i]));
+      for (int i = t; i < section && begin + i < n; i += threads) x.store(row, begin + i, M::combine(previous, XY[i]));
     });
   }
 };
