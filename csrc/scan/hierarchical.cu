@@ -6,8 +6,8 @@
 // launch is a barrier for the whole grid, so the steps are launches; inside the first kernel, barriers stand as they do
 // in coarsened.
 //
-// The text's third kernel reads S[blockIdx.x - 1] in the first block, too: here the first section is final as it is. A
-// subsection has nine elements because an odd stride spreads the threads of a warp over all shared memory banks.
+// The text's third kernel reads S[-1] in its first block: here the first section is final as it is. A subsection has
+// nine elements because an odd stride spreads the threads of a warp over all shared memory banks.
 #include "scan/sections.h"
 
 namespace tp::scan {
