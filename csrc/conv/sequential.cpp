@@ -1,5 +1,5 @@
 // The sequential convolution (Figs. 16.6 and 16.10 to 16.12): one loop nest per pass. The oracle that every other rung
-// is held to, so it is written for plainness alone.
+// is held to, so it is written for clarity alone.
 //
 // Fig. 16.10 reads the gradient at w - p and the weight at k - p; the tap of the pixel at distance (p, q) is (p, q)
 // itself, and its column is at w - q. Axis::reader says which output that is, or none.

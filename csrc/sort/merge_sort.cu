@@ -3,7 +3,7 @@
 //
 // The blocks of a merge share it by its outputs, as in chapter 12: early launches have many merges of few tiles, late
 // ones few merges of many tiles, and the same number of blocks keeps busy. A block's co-ranks at both ends of its tile
-// of the output say which stretches of the two runs it is made of; they are loaded side by side, and each thread's
+// of the output say which parts of the two runs it is made of; they are loaded side by side, and each thread's
 // co-ranks within them say what its own outputs are made of. A barrier stands between the load and the merge. Equal
 // keys come from the first run first: the sort is stable. How a block sorts a tile at first is sort_tile (merging.h):
 // in the same way, in shared memory.
@@ -44,7 +44,7 @@ struct MergeRuns {
     const int64_t tiles = ceil_div(rows.n, int64_t(merge_tile));
     for (int64_t id = block.index().x; id < rows.rows * tiles; id += block.grid().x) {
       const int64_t row = id / tiles * rows.n, first = id % tiles * merge_tile;
-      // The two runs A and B of the pair, and the block's stretch of their merge C.
+      // The two runs A and B of the pair, and the block's part of their merge C.
       const int64_t pair = first / (2 * run) * (2 * run), middle = tp::min(pair + run, rows.n);
       const int64_t m = middle - pair, n = tp::min(pair + 2 * run, rows.n) - middle;
       const auto A = [&](int64_t i) { return input.get(row + pair + i); };
@@ -59,7 +59,7 @@ struct MergeRuns {
           keys_s.set(i, i < a_length ? A(A_curr + i) : B(B_curr + i - a_length));
       });
       block.phase("merge", [&](int t) {
-        const int c_curr = t * stretch, c_next = tp::min(c_curr + stretch, c_length);
+        const int c_curr = t * items_per_thread, c_next = tp::min(c_curr + items_per_thread, c_length);
         if (c_curr >= c_length) return;
         const auto a = [&](int i) { return keys_s.get(i); };
         const auto b = [&](int j) { return keys_s.get(a_length + j); };

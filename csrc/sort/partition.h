@@ -42,7 +42,7 @@ struct SortTiles {
   Tiles<W> p;
   Digit digit;
 
-  struct Stretch {  // what a lane holds from phase to phase: each consecutive places of the tile
+  struct ThreadItems {  // what a thread holds from phase to phase: consecutive items of the tile
     Item<W> items[each];
     uint16_t digits[each];
     int ones;
@@ -101,7 +101,7 @@ struct SortTiles {
 
   template <class Block, class Tile, class Digits, class Ones>
   TP_HD void sort_bit(Block& block, const Tile& s, const Digits& d, const Ones& ones, int bit) const {
-    auto mine = block.template per_lane<Stretch>("stretch");
+    auto mine = block.template per_lane<ThreadItems>("mine");
     block.phase("take", [&](int t) {
       int sum = 0;
       for (int i = 0; i < each; ++i) {

@@ -2,7 +2,7 @@
 //
 // A pass keeps the keys whose bit is 0 in front of those whose bit is 1, each kind in the order it came in, so after
 // the pass of bit b the keys are sorted by their bits up to b. A key with a 0 moves to its index less the ones before
-// it; a key with a 1 goes behind all zeros, to the ones before it. Whoever scatters needs everyone's bits scanned, and
+// it; a key with a 1 goes behind all zeros, to the ones before it. A key is scattered by the scanned bits of all, and
 // only the end of a launch is a barrier for the whole grid: the figure's kernel is cut at its scan into three launches,
 // extract, scan and scatter.
 //
