@@ -31,12 +31,8 @@ struct MergeBasicKernel {
         const int64_t from_a = share_of_a(i_curr, i_next, k_next - k_curr), from_b = k_next - k_curr - from_a;
         merge_sequential(
             from_a, from_b, [&](int64_t i, int64_t j) { return x.in.later(row, i_curr + i, j_curr + j); },
-            [&](int64_t i, int64_t k) {
-              x.take_a(row, i_curr + i, k_curr + k, Word(x.in.a[row * m + i_curr + i]));
-            },
-            [&](int64_t j, int64_t k) {
-              x.take_b(row, j_curr + j, k_curr + k, Word(x.in.b[row * n + j_curr + j]));
-            });
+            [&](int64_t i, int64_t k) { x.take_a(row, i_curr + i, k_curr + k, Word(x.in.a[row * m + i_curr + i])); },
+            [&](int64_t j, int64_t k) { x.take_b(row, j_curr + j, k_curr + k, Word(x.in.b[row * n + j_curr + j])); });
       });
     }
   }

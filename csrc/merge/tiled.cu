@@ -8,9 +8,9 @@
 // searches, which read what others loaded, and between the merge and the next load, which overwrites it.
 //
 // Fig. 12.11 leaves the block's co-ranks in A_S, where keys of one byte could not hold them: they have a place of their
-// own. Its divisions lose the last elements before they round up; here a section has a fixed size. Fig. 12.13 takes full
-// tiles for granted when it counts what was consumed, in the last iteration, too: here the search is told how much there
-// is.
+// own. Its divisions lose the last elements before they round up; here a section has a fixed size. Fig. 12.13 takes
+// full tiles for granted when it counts what was consumed, in the last iteration, too: here the search is told how much
+// there is.
 #include "merge/elements.h"
 
 namespace tp::merge {

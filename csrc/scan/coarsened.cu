@@ -4,8 +4,8 @@
 // subsections are scanned, here by Kogge-Stone, as in Fig. 11.3. Phase 3: each thread combines its subsection with the
 // total of all subsections before it. With far fewer threads than elements that is hardly more than twice the work of
 // the sequential scan. Loads and stores go by neighbouring threads, so they are coalesced; the threads' strides through
-// their subsections stay in shared memory. A barrier parts the phases, and the two halves of a Kogge-Stone step, because
-// each reads what the one before wrote.
+// their subsections stay in shared memory. A barrier parts the phases, and the two halves of a Kogge-Stone step,
+// because each reads what the one before wrote.
 //
 // The figure scans the last elements of the subsections where they lie. Here they are copied to an array of their own,
 // so that phase 2 is Fig. 11.3 without a change.

@@ -2,11 +2,12 @@
 //
 // The first kernel scans the sections ("scan blocks"), one per block, as in Fig. 11.8, and leaves the last element of
 // each in S. The second kernel scans S: it is the first one again, which calls for three kernels in turn where S is
-// longer than a section. The third combines every element with S of the section before its own. Only the end of a launch
-// holds the whole grid, so the steps are launches.
+// longer than a section. The third combines every element with S of the section before its own. Only the end of a
+// launch is a barrier for the whole grid, so the steps are launches; inside the first kernel, barriers stand as they do
+// in coarsened.
 //
-// The text's third kernel reads S[blockIdx.x - 1] in the first block, too: here the first section is final as it is. A
-// subsection has nine elements because an odd stride spreads the threads of a warp over all shared memory banks.
+// The text's third kernel reads S[-1] in its first block: here the first section is final as it is. A subsection has
+// nine elements because an odd stride spreads the threads of a warp over all shared memory banks.
 #include "scan/sections.h"
 
 namespace tp::scan {

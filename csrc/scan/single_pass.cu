@@ -2,10 +2,10 @@
 // for the running total of block bid - 1, adds its own, passes the sum on, and only then completes its section. Each
 // element is read once and written once.
 //
-// The wait is safe because a block takes its section by ticket (the text's dynamic block index): whoever holds ticket
-// bid - 1 has started, whatever order the hardware chose, so it will signal. The signal releases the total that was
-// written before it, and the wait acquires it, which is what the text's memory fence is for. Flags and ticket counter
-// are cleared before every launch. The first block of a row waits for nobody.
+// The wait is safe because a block takes its section by ticket (the text's dynamic block index): the block that holds
+// ticket bid - 1 has started, whatever order the hardware chose, so it will signal. The signal releases the total that
+// was written before it, and the wait acquires it, which is what the text's memory fence is for. Flags and ticket
+// counter are cleared before every launch. The first block of a row waits for nobody.
 #include "scan/sections.h"
 
 namespace tp::scan {
@@ -73,8 +73,7 @@ struct SinglePassScanKernel {
     });
     block.phase("store", [&](int t) {
       const Acc previous = previous_sum[0];
-      for (int i = t; i < section && begin + i < n; i += threads)
-        x.store(row, begin + i, M::combine(previous, XY[i]));
+      for (int i = t; i < section && begin + i < n; i += threads) x.store(row, begin + i, M::combine(previous, XY[i]));
     });
   }
 };

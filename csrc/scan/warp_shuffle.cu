@@ -1,7 +1,7 @@
 // Kogge-Stone by warp shuffles (§11.3 and §11.8 point to it): the threads of a warp exchange registers, so the steps
-// within a warp need neither shared memory nor barriers. The last thread of each warp leaves the warp's total, the first
-// warp scans the totals, and every thread combines its own value with that of all warps before its own. A barrier parts
-// these three, because each reads what the one before wrote.
+// within a warp need neither shared memory nor barriers. The last thread of each warp leaves the warp's total, the
+// first warp scans the totals, and every thread combines its own value with that of all warps before its own. A barrier
+// parts these three, because each reads what the one before wrote.
 #include "scan/sections.h"
 #ifdef __CUDACC__
 #include "block/warp.cuh"

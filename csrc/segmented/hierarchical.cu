@@ -1,11 +1,11 @@
 // The segmented scan by the three kernels of the scan (§11.6, Fig. 11.9), over pairs of a head flag and a value:
 // nothing here knows of segments. A column is a row of the driver of block/scan_sections.h, which scans the sections by
-// the kernel below (Fig. 11.8), scans their totals in the same way, and combines them. Whether a row begins a segment is
-// found by bisection of the offsets.
+// the kernel below (Fig. 11.8), scans their totals in the same way, and combines them. Whether a row begins a segment
+// is found by bisection of the offsets.
 //
-// Phase 1: each thread scans its own subsection. Phase 2: the totals of the subsections are scanned by Kogge-Stone (Fig.
-// 11.3). Phase 3: each thread combines its subsection with the total of all before it. A barrier parts the phases, and
-// the two halves of a Kogge-Stone step, because each reads what the one before wrote.
+// Phase 1: each thread scans its own subsection. Phase 2: the totals of the subsections are scanned by Kogge-Stone
+// (Fig. 11.3). Phase 3: each thread combines its subsection with the total of all before it. A barrier parts the
+// phases, and the two halves of a Kogge-Stone step, because each reads what the one before wrote.
 #include "block/scan_sections.h"
 #include "segmented/scan_elements.h"
 

@@ -218,11 +218,11 @@ FAULTS = (
     Fault(
         "radix-zeros",
         "sort/radix_1bit.cu",
-        "int64_t(before[last]) + int64_t(bit[last])",
-        "int64_t(before[last])",
+        "int64_t(ones_before[last]) + int64_t(bit[last])",
+        "int64_t(ones_before[last])",
         ladder(SORT, "radix_1bit"),
     ),
-    Fault("radix-bit", "sort/radix_1bit.cu", ">> bit & 1)", ">> (bit + 1) & 1)", ladder(SORT, "radix_1bit")),
+    Fault("radix-bit", "sort/radix_1bit.cu", ">> iter & 1)", ">> (iter + 1) & 1)", ladder(SORT, "radix_1bit")),
     Fault(
         "transposition-turns",
         "sort/odd_even_transposition.cu",
@@ -299,16 +299,16 @@ FAULTS = (
     Fault(
         "bfs-level",
         "graph/edge_centric.cu",
-        "if (mine != level - 1) return;",
-        "if (mine > level - 1) return;",
+        "if (vertex < 0 || uint32_t(level[vertex]) != curr_level - 1) return;",
+        "if (vertex < 0 || uint32_t(level[vertex]) > curr_level - 1) return;",
         ladder(BFS, "edge_centric"),
     ),
     # convolution, pooling, losses
     Fault(
         "conv-tile-tail",
         "conv/direct.cu",
-        "if (h >= height || w >= width) return;",
-        "if (h > height || w >= width) return;",
+        "if (h >= e.rows.out || w >= e.cols.out) return;",
+        "if (h > e.rows.out || w >= e.cols.out) return;",
         ladder("conv2d", "direct"),
     ),
     Fault(
