@@ -2,10 +2,10 @@
 
 A ``torch.nested`` tensor of ``layout=torch.jagged`` holds [batch, length of each, ...] as rows laid end to end and
 offsets, which is what the ``segment_*`` functions take. So the functions of this library take one in the place of a
-tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``sort``, ``sort_keys`` and ``argsort`` along
-its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row, and the
+tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``sort``, ``sort_keys`` and ``argsort``
+along its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row, and the
 ``segment_*`` functions with ``offsets`` left out, as ``None``. What has a row per element of a sequence comes back
-as a jagged tensor of the same lengths; what has one per sequence, as a dense tensor [batch, ...]. Gradients flow through.
+as a jagged tensor of the same lengths; what has one per sequence, as a dense tensor [batch, ...]. Gradients flow.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 
 
 
 def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Tensor:
-    """The rows [n, ...] of the sequences in a padded tensor [batch, length, ...]: the first of each, as ``offsets`` say.
+    """The rows [n, ...] of sequences in a padded tensor [batch, length, ...]: the first of each, as ``offsets`` say.
 
     Differentiable to every order, and deterministic.
 
@@ -233,9 +233,7 @@ def _sorts(name: str, plain: Callable, wanted: tuple[int, ...]):
         def ragged(values, offsets):
             line, bounds, back = _columns(values, offsets) if values.dim() > 1 else (values, offsets, lambda y: y)
             rows = torch.arange(line.shape[0], device=line.device)
-            keys, order = _ops.segment_sort_pairs(
-                line, rows, bounds, descending, begin_bit, end_bit, False, algorithm
-            )
+            keys, order = _ops.segment_sort_pairs(line, rows, bounds, descending, begin_bit, end_bit, False, algorithm)
             begins = _ops.segment_expand(bounds[:-1].long(), bounds, line.shape[0])
             found = (back(keys), back(order - begins).to(index_dtype or torch.int64))
             return tuple(found[i] for i in wanted) if len(wanted) > 1 else found[wanted[0]]

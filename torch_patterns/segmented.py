@@ -113,7 +113,9 @@ def segment_scan(
 
 
 @documented("segment_reduce")
-def segment_softmax(values: Tensor, offsets: Tensor | None = None, *, validate: bool = False, algorithm: str = "auto") -> Tensor:
+def segment_softmax(
+    values: Tensor, offsets: Tensor | None = None, *, validate: bool = False, algorithm: str = "auto"
+) -> Tensor:
     """The softmax of each segment: ``y[i] = exp(values[i] - m) / sum of exp(values[j] - m)`` over the segment of i.
 
     m is the greatest value of the segment, so nothing overflows. A reduction that finds m and the sum at once, and an
@@ -143,7 +145,9 @@ def segment_softmax(values: Tensor, offsets: Tensor | None = None, *, validate: 
 
 
 @documented("segment_reduce")
-def segment_log_softmax(values: Tensor, offsets: Tensor | None = None, *, validate: bool = False, algorithm: str = "auto") -> Tensor:
+def segment_log_softmax(
+    values: Tensor, offsets: Tensor | None = None, *, validate: bool = False, algorithm: str = "auto"
+) -> Tensor:
     """The logarithm of :func:`segment_softmax`, computed as ``values[i] - m - log(sum)``: small results stay finite.
 
     Args, Returns and Raises are those of :func:`segment_softmax`.
@@ -234,7 +238,7 @@ def segment_matmul(
     """The product of each segment of rows with a matrix of its own: ``y[i] = x[i] @ weights[s]``.
 
     Layers of experts, of relations or of node types. The default is one matrix product per segment by the BLAS of the
-    device; the host reads the offsets, so that on CUDA it waits for them, and a call cannot be captured in a CUDA graph.
+    device; the host reads the offsets, so that on CUDA it waits for them and a call cannot be captured in a graph.
     Differentiable to every order in ``x`` and ``weights`` (beyond the book).
 
     Args:

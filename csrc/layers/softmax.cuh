@@ -7,9 +7,9 @@
 // bit on every address.
 #pragma once
 #include "block/block_sum.cuh"
+#include "block/exponential.h"
 #include "block/launch.cuh"
 #include "block/load_store.cuh"
-#include "block/exponential.h"
 #include "layers/layers.h"
 
 namespace tp::layers {

@@ -3,9 +3,9 @@
 // Chunks of sums are of fixed length, and their sums are added up as a tree: the same bits with any number of threads.
 #include <vector>
 
+#include "block/exponential.h"
 #include "block/on_vectors.h"
 #include "layers/compute.h"
-#include "block/exponential.h"
 #include "layers/perceptron.h"
 
 namespace tp {

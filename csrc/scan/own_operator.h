@@ -60,8 +60,8 @@ template <class M, class In>
 void scan_with(const In* in, typename M::Acc* out, int64_t rows, int64_t n, Context& context, bool exclusive = false) {
   constexpr int items = sizeof(typename M::Acc) <= 16 ? 16 : 4;  // what 48 KB of shared memory hold
   if (rows == 0 || n == 0) return;
-  block::scan_rows<block::Coarsened<block::KoggeStone<64>, items>>(
-      context, "own_operator", OwnElements<M, In>{in, out, rows, n, exclusive});
+  block::scan_rows<block::Coarsened<block::KoggeStone<64>, items>>(context, "own_operator",
+                                                                   OwnElements<M, In>{in, out, rows, n, exclusive});
 }
 
 }  // namespace tp::scan

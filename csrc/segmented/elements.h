@@ -207,8 +207,8 @@ void with_expansion(const Args& args, F f) {
   });
 }
 
-// ---- softmax: a reduction to the greatest value and the sum of exponentials of each segment, and an expansion in which
-// every row computes its result from its own value and these
+// ---- softmax: a reduction to the greatest value and the sum of exponentials of each segment, and an expansion in
+// which every row computes its result from its own value and these
 
 template <class E, class X, class In, class Out, class O>
 struct BoundSoftmax {

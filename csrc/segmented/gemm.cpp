@@ -17,11 +17,25 @@ void gemm(const Args& args, Context& context) {
       if (rows == 0) {
         if (args.outer) context.clear(matrix, args.inner * args.cols * int64_t(sizeof(T)));
       } else if (args.outer) {
-        context.gemm({args.dtype, 1, args.inner, args.cols, rows, {own, 1, args.inner, 0},
-                      {other + begin * args.cols, args.cols, 1, 0}, matrix, 0});
+        context.gemm({args.dtype,
+                      1,
+                      args.inner,
+                      args.cols,
+                      rows,
+                      {own, 1, args.inner, 0},
+                      {other + begin * args.cols, args.cols, 1, 0},
+                      matrix,
+                      0});
       } else {
-        context.gemm({args.dtype, 1, rows, args.cols, args.inner, {own, args.inner, 1, 0},
-                      {other + s * args.inner * args.cols, args.cols, 1, 0}, out + begin * args.cols, 0});
+        context.gemm({args.dtype,
+                      1,
+                      rows,
+                      args.cols,
+                      args.inner,
+                      {own, args.inner, 1, 0},
+                      {other + s * args.inner * args.cols, args.cols, 1, 0},
+                      out + begin * args.cols,
+                      0});
       }
     }
   });

@@ -1,7 +1,7 @@
 // Products of segments of rows with a matrix each: layers of experts, of relations, of node types.
 //
-// x is [n, inner] and segment s its rows offsets[s] to offsets[s + 1] - 1. A product gives rows x_s W_s for weights W of
-// [segments, inner, cols]; what its gradient by the weights needs is `outer`, x_s^T g_s for rows g of [n, cols].
+// x is [n, inner] and segment s its rows offsets[s] to offsets[s + 1] - 1. A product gives rows x_s W_s for weights W
+// of [segments, inner, cols]; what its gradient by the weights needs is `outer`, x_s^T g_s for rows g of [n, cols].
 #pragma once
 #include "core/ladder.h"
 

@@ -6,8 +6,8 @@
 // the same share of rows and segment ends (merge_path). segment_scan keeps its element-wise split and lets the head of
 // a segment cut the sum (Schwartz's operator on (head, value) pairs).
 //
-// A reduction has a way back: `expand` gives every row its segment's value, which is the gradient of a sum. A softmax is
-// both: the maximum and the sum of exponentials of each segment, from which every row then computes its own result.
+// A reduction has a way back: `expand` gives every row its segment's value, which is the gradient of a sum. A softmax
+// is both: the maximum and the sum of exponentials of each segment, from which every row then computes its own result.
 //
 // The affine scan is the recurrence h[k] = a[k] h[k-1] + b[k], which starts anew, with h[k] = b[k], at the head of a
 // segment and wherever a[k] is 0: there nothing of what came before is used, be it NaN.

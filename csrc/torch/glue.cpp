@@ -43,7 +43,8 @@ OpId op_of(const char* pattern, Str name) {
   if (name == "prod") return OpId::prod;
   if (name == "max") return OpId::max;
   if (name == "min") return OpId::min;
-  TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name), "'; choose from: sum, prod, max, min, argmax, argmin, any, "
+  TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name),
+                    "'; choose from: sum, prod, max, min, argmax, argmin, any, "
                     "all, bitwise_and, bitwise_or, bitwise_xor");
 }
 

@@ -1,8 +1,8 @@
 // torch_patterns::group_reduce, group_expand and group_by: checks, kernels, Meta, derivatives.
 //
-// Grouping is a stable sort by the index, which takes as many bits as the number of groups has; a reduction of groups is
-// then one of segments. On the host the default spares the sort (segmented/groups.h). Expansion gives every row that of
-// its group; it and the sum are each other's derivatives, and the other operators have those of segments.
+// Grouping is a stable sort by the index, which takes as many bits as the number of groups has; a reduction of groups
+// is then one of segments. On the host the default spares the sort (segmented/groups.h). Expansion gives every row that
+// of its group; it and the sum are each other's derivatives, and the other operators have those of segments.
 //
 // An index that is no group: the CPU raises, CUDA leaves the row out unless it is to validate, and gives it 0 where it
 // expands. Such rows are sorted behind all groups.
@@ -59,8 +59,8 @@ void check(const GroupExpand& e) {
 [[noreturn]] void fail_at_first(const char* op, const Tensor& index, int64_t groups) {
   const Tensor i = index.cpu().to(at::kLong);
   const int64_t at = at::logical_or(i.lt(0), i.ge(groups)).to(at::kByte).argmax().item<int64_t>();
-  TORCH_CHECK_INDEX(false, op, ": index[", at, "] is ", i[at].item<int64_t>(), ", which is out of range: expected 0 to ",
-                    groups - 1);
+  TORCH_CHECK_INDEX(false, op, ": index[", at, "] is ", i[at].item<int64_t>(),
+                    ", which is out of range: expected 0 to ", groups - 1);
 }
 
 // On CUDA only if it is to validate.
@@ -84,9 +84,10 @@ struct Keys {
     for (bits = 1; bits < 63 && (int64_t(1) << bits) <= groups; ++bits) {
     }
     const auto dtype = bits <= 8 ? at::kByte : bits <= 15 ? at::kShort : bits <= 31 ? at::kInt : at::kLong;
-    const Tensor inside = at::clamp(index, -1, std::min(groups, index.scalar_type() == at::kInt
-                                                                    ? int64_t(std::numeric_limits<int32_t>::max())
-                                                                    : std::numeric_limits<int64_t>::max()));
+    const Tensor inside =
+        at::clamp(index, -1,
+                  std::min(groups, index.scalar_type() == at::kInt ? int64_t(std::numeric_limits<int32_t>::max())
+                                                                   : std::numeric_limits<int64_t>::max()));
     keys = inside.to(dtype);
   }
 };

@@ -1,5 +1,6 @@
-// The operators of truth values and of bits that reductions and scans share. any and all are the maximum and the minimum
-// of truth values; of bits only the size of an integer matters, and those of bool are computed on bytes of 0 and 1.
+// The operators of truth values and of bits that reductions and scans share. any and all are the maximum and the
+// minimum of truth values; of bits only the size of an integer matters, and those of bool are computed on bytes of 0
+// and 1.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -23,14 +24,14 @@ inline DType bits_of(DType dtype) { return dtype == DType::int8 || dtype == DTyp
 // `Op` with its first tensor, `x`, and its operator replaced: any and all as an extremum, and bitwise operators of bool
 // on bytes, whose result is the answer where it is not 0.
 template <class Op>
-Tensor logical(Op op, Tensor Op::*x) {
+Tensor logical(Op op, Tensor Op::* x) {
   Tensor& values = op.*x;
   op.op = op.op == "any" ? "max" : "min";
   if (values.scalar_type() != at::kBool) values = values.ne(0);
   return op.kernel();
 }
 template <class Op>
-Tensor bitwise_of_bool(Op op, Tensor Op::*x) {
+Tensor bitwise_of_bool(Op op, Tensor Op::* x) {
   Tensor& values = op.*x;
   values = values.view(at::kByte).ne(0).to(at::kByte);
   return at::bitwise_and(op.kernel(), 1).to(at::kBool);

@@ -154,8 +154,8 @@ Tensor Reduce::kernel() const {
   const Tensor in = (in_order ? x : x.permute(lines.order)).contiguous();
   Tensor out = at::empty(result_sizes<int64_t>(x.sizes(), p.reduced, keepdim), x.options().dtype(p.result));
   const DType given = dtype_of_tensor("reduce", x), dtype = is_bitwise(op) ? bits_of(given) : given;
-  const reduction::Args args{in.const_data_ptr(), out.mutable_data_ptr(), lines.outer, lines.n, lines.inner, dtype,
-                             p.op};
+  const reduction::Args args{
+      in.const_data_ptr(), out.mutable_data_ptr(), lines.outer, lines.n, lines.inner, dtype, p.op};
   if (out.numel() == 0) {
     check_algorithm(reduction::ladder, "reduce", algorithm);
   } else {

@@ -1,16 +1,16 @@
-// torch_patterns::run_length_encode, reduce_by_key, unique and partition: compositions of comparisons with the neighbour,
-// compactions, sorts and segmented reductions.
+// torch_patterns::run_length_encode, reduce_by_key, unique and partition: compositions of comparisons with the
+// neighbour, compactions, sorts and segmented reductions.
 //
 // The first element of each run of equal ones is its head. The values of the heads, packed, are the runs; their places
 // are where segments begin. Two NaN are never equal, as in torch. How many runs there are only the data knows: fake
-// kernels, with a size that nobody knows, are in Python. A derivative keeps that size: what gradients need is the number
-// of each element's run, which is a scan of the heads.
+// kernels, with a size that nobody knows, are in Python. A derivative keeps that size: what gradients need is the
+// number of each element's run, which is a scan of the heads.
 #include <ATen/ATen.h>
 
 #include <array>
 
-#include "sort/sort.h"
 #include "compact/compact.h"
+#include "sort/sort.h"
 #include "torch/checks.h"
 #include "torch/compact.h"
 #include "torch/groups.h"
@@ -59,7 +59,8 @@ struct ReduceByKey {
 
 struct Unique {
   static constexpr auto schema =
-      "unique(Tensor x, bool return_inverse=False, bool return_counts=False, str algorithm=\"auto\") -> (Tensor values, "
+      "unique(Tensor x, bool return_inverse=False, bool return_counts=False, str algorithm=\"auto\") -> (Tensor "
+      "values, "
       "Tensor inverse, Tensor counts)";
   static constexpr std::array tags = {at::Tag::dynamic_output_shape};
   Tensor x;
@@ -97,9 +98,7 @@ Tensor heads_of(const Tensor& x) {
 }
 
 // The number of the run that each element lies in.
-Tensor runs_of(const Tensor& heads) {
-  return call(Scan{heads.to(at::kLong), 0, "sum", false, false, "auto"}) - 1;
-}
+Tensor runs_of(const Tensor& heads) { return call(Scan{heads.to(at::kLong), 0, "sum", false, false, "auto"}) - 1; }
 
 Tensor places_of(const Tensor& heads, Str algorithm) {
   const Tensor all = at::arange(heads.size(0), heads.options().dtype(at::kLong));
@@ -143,8 +142,8 @@ Tensors RunLengthEncode::jvp(const Forward& f) const {
 
 Two ReduceByKey::kernel() const {
   check_line(by_key_name, {"keys", keys});
-  TORCH_CHECK_VALUE(values.dim() > 0 && values.size(0) == keys.size(0), by_key_name, ": values must have a row per key, ",
-                    keys.size(0), ", got shape ", values.sizes());
+  TORCH_CHECK_VALUE(values.dim() > 0 && values.size(0) == keys.size(0), by_key_name,
+                    ": values must have a row per key, ", keys.size(0), ", got shape ", values.sizes());
   check_same_device(by_key_name, {{"keys", &keys}, {"values", &values}});
   reduced_dtype(by_key_name, values, op);
   check_algorithm(segment_reduce::ladder, by_key_name, algorithm);
@@ -199,8 +198,8 @@ void check(const Partition& p) {
   TORCH_CHECK_VALUE(p.mask.dim() == 1 && p.x.dim() > 0, partition_name,
                     ": mask must have one dimension, x one or more, got ", p.mask.sym_sizes(), " and ",
                     p.x.sym_sizes());
-  TORCH_SYM_CHECK(p.x.sym_size(0).sym_eq(p.mask.sym_size(0)), partition_name, ": mask must have an element per row of x, ",
-                  p.x.sym_size(0), ", got ", p.mask.sym_sizes());
+  TORCH_SYM_CHECK(p.x.sym_size(0).sym_eq(p.mask.sym_size(0)), partition_name,
+                  ": mask must have an element per row of x, ", p.x.sym_size(0), ", got ", p.mask.sym_sizes());
   check_algorithm(sort::ladder, partition_name, p.algorithm);
 }
 
@@ -228,9 +227,7 @@ Two Partition::meta() const {
 
 Tensors Partition::vjp(const Backward& b) const { return {put(b.grad(), order_of(mask, b.grad()), 0)}; }
 
-Tensors Partition::jvp(const Forward& f) const {
-  return {take(f.tangent(), order_of(mask, f.tangent()), 0), Tensor()};
-}
+Tensors Partition::jvp(const Forward& f) const { return {take(f.tangent(), order_of(mask, f.tangent()), 0), Tensor()}; }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
   define<RunLengthEncode>(m);

@@ -128,7 +128,8 @@ Tensor SegmentReduce::kernel() const {
 Tensor SegmentReduce::meta() const {
   check_reduce(values, offsets, op);
   check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
-  return at::empty_symint(with_rows(values, offsets.sym_size(0) - 1), values.options().dtype(reduced_dtype(reduce_name, values, op)));
+  return at::empty_symint(with_rows(values, offsets.sym_size(0) - 1),
+                          values.options().dtype(reduced_dtype(reduce_name, values, op)));
 }
 
 Autocast SegmentReduce::autocast() const {
@@ -165,7 +166,6 @@ Tensor SegmentExpand::meta() const {
 // ---- derivatives
 
 namespace {
-
 
 // Of each row, the product of the others of its segment, in the wide dtype.
 Tensor product_of_others(const Tensor& values, const Tensor& offsets) {

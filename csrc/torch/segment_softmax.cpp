@@ -57,7 +57,8 @@ Tensors SegmentSoftmaxOf<logarithm>::vjp(const Backward& b) const {
   const auto acc = wide_dtype(b.output());
   const Tensor y = b.output().to(acc), g = b.grad().to(acc);
   const Tensor weighed = logarithm ? g : g * y;
-  return {at::addcmul(weighed, logarithm ? y.exp() : y, sums(weighed, offsets, algorithm), -1).to(b.output().scalar_type())};
+  return {at::addcmul(weighed, logarithm ? y.exp() : y, sums(weighed, offsets, algorithm), -1)
+              .to(b.output().scalar_type())};
 }
 
 template <bool logarithm>

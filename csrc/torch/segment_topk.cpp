@@ -36,8 +36,7 @@ struct SegmentTopK {
 
 void check(const SegmentTopK& t) {
   dtype_of_tensor(op_name, t.values);
-  TORCH_CHECK_VALUE(t.values.dim() == 1, op_name, ": values must have one dimension, got shape ",
-                    t.values.sym_sizes());
+  TORCH_CHECK_VALUE(t.values.dim() == 1, op_name, ": values must have one dimension, got shape ", t.values.sym_sizes());
   check_offsets(op_name, {"offsets", t.offsets}, {"values", t.values});
   TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(t.k.sym_ge(0)), op_name, ": k must not be negative, got ", t.k);
   check_algorithm(segment_sort::ladder, op_name, t.algorithm);
@@ -72,10 +71,10 @@ Two SegmentTopK::kernel() const {
   check(*this);
   const int64_t n = values.size(0), segments = offsets.size(0) - 1, most = k.expect_int();
   const auto longs = values.options().dtype(at::kLong);
-  const auto sort = c10::Dispatcher::singleton()
-                        .findSchemaOrThrow("torch_patterns::segment_sort_pairs", "")
-                        .typed<Two(const Tensor&, const Tensor&, const Tensor&, bool, int64_t, std::optional<int64_t>,
-                                   bool, Str)>();
+  const auto sort =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("torch_patterns::segment_sort_pairs", "")
+          .typed<Two(const Tensor&, const Tensor&, const Tensor&, bool, int64_t, std::optional<int64_t>, bool, Str)>();
   const auto [sorted, rows] =
       sort.call(values, at::arange(n, longs), offsets, largest, 0, std::nullopt, validate, algorithm);
   const Tensor o = at::clamp(offsets.to(at::kLong), 0, n);

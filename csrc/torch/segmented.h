@@ -81,8 +81,8 @@ struct SegmentScan {
   Autocast autocast() const { return Autocast::float32; }
 };
 
-// h[k] = a[k] h[k-1] + b[k] within each segment; anew at the head of a segment, unless `initial`, a row per segment, says
-// what comes before it, and wherever a[k] is 0.
+// h[k] = a[k] h[k-1] + b[k] within each segment; anew at the head of a segment, unless `initial`, a row per segment,
+// says what comes before it, and wherever a[k] is 0.
 struct SegmentRecurrence {
   static constexpr auto schema =
       "segment_recurrence(Tensor a, Tensor b, Tensor offsets, bool reverse=False, Tensor? initial=None, str "

@@ -160,7 +160,11 @@ SCAN = Spec(
         *(case((n,), op=op, exclusive=n % 2 == 0, dtypes=BITS) for op in BITWISE for n in (5, 32, 257, 2305)),
         *(case((3, 515, 2), dim=1, op=op, reverse=True, dtypes=BITS) for op in BITWISE),
         *(case((2, 77), op=op, reverse=reverse, dtypes=ALL) for op in LOGICAL for reverse in (False, True)),
-        *(case((3, 41), op=op, reverse=reverse, dtypes=ALL) for op in ("argmax", "argmin") for reverse in (False, True)),
+        *(
+            case((3, 41), op=op, reverse=reverse, dtypes=ALL)
+            for op in ("argmax", "argmin")
+            for reverse in (False, True)
+        ),
         *(case((2, TWO_LEVELS), **flags(i), dtypes=(torch.float32, torch.int32)) for i in (0, 10)),
         case((LARGE_SECTIONS,), op="sum", exclusive=True, dtypes=(torch.float32,)),
     ),

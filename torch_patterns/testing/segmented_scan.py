@@ -33,7 +33,9 @@ def scan_segments(scan, x, offsets, **kwargs):
 
 def segment_scan_reference(values, offsets, **kwargs):
     if kwargs.get("op", "").startswith("arg"):  # rows of all segments
-        parts = [begin + scan_reference(values[begin:end], 0, **kwargs) for _, begin, end in pairs(offsets) if begin < end]
+        parts = [
+            begin + scan_reference(values[begin:end], 0, **kwargs) for _, begin, end in pairs(offsets) if begin < end
+        ]
         return torch.cat(parts) if parts else scan_reference(values, 0, **kwargs)
     return scan_segments(scan_reference, values, offsets, **kwargs)
 
