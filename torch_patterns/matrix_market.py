@@ -355,7 +355,7 @@ def _array_places(header: _Header) -> np.ndarray:
 
 
 def _keys(place: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """A number a place, in the order of columns and then of rows."""
+    """One number per position, in the order of columns and then of rows."""
     rows, cols = shape
     if rows * cols >= 2**63:
         place = np.stack([np.unique(axis, return_inverse=True)[1] for axis in place])

@@ -1,8 +1,8 @@
 // Push while few edges leave the last level, pull once they are many (§15.3, exercise 15.2).
 //
 // The rule is that of Beamer, Asanović and Patterson (2012): pull once the edges that leave the frontier are more than
-// 1 / 15 of those that leave what is not reached; push again once the frontier shrinks and is less than 1 / 18 of the
-// vertices. A third kernel counts what the rule asks for.
+// 1 / 15 of the edges that leave unreached vertices; push again once the frontier shrinks and is smaller than 1 / 18 of
+// the vertices. A third kernel counts the vertices and edges that the rule needs.
 #include "graph/in_edges.h"
 #include "graph/search.h"
 
@@ -73,7 +73,7 @@ struct Counts {
   int64_t vertices, edges;
 };
 
-// How many vertices a level has, and how many edges leave them.
+// Counts the vertices of a level and the edges that leave them.
 template <class G>
 struct Count {
   G g;
@@ -107,13 +107,13 @@ Counts count(const G& g, uint32_t level, Context& context) {
 void direction_optimized(const Args& args, Context& context) {
   with_graph(with_in_edges(args, context), [&](const auto& g) {
     using G = std::decay_t<decltype(g)>;
-    int64_t edges_left = args.edges, before = 0;
+    int64_t edges_to_check = args.edges, before = 0;
     bool pulls = false;
     search_dense("direction_optimized", g, context, [&](uint32_t level, int* found) {
       const Counts frontier = count(g, level - 1, context);
       pulls = pulls ? frontier.vertices >= before || frontier.vertices > args.vertices / beta
-                    : frontier.edges > edges_left / alpha;
-      edges_left -= frontier.edges;
+                    : frontier.edges > edges_to_check / alpha;
+      edges_to_check -= frontier.edges;
       before = frontier.vertices;
       if (pulls) {
         launch(context, "direction_optimized", args.vertices, Pull<G>{g, level, found});

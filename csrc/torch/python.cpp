@@ -1,4 +1,5 @@
-// torch_patterns._C: what is not a tensor operator. The ladders, the build, and the checked mode of the simt model.
+// torch_patterns._C: everything that is not a tensor operator: the ladders, build information, the checked mode of the
+// simt model.
 #include "torch/python.h"
 
 #include <pybind11/functional.h>

@@ -131,7 +131,7 @@ def _scattered(col_idx: Tensor) -> bool:
 
 
 def flat_values(a: Matrix) -> Tensor:
-    """One value an entry: of HYB, those of the tail behind those of the padded rows."""
+    """One value per entry: of HYB, those of the tail behind those of the padded rows."""
     parts = [getattr(a, name).flatten() for name in value_fields(a)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -386,6 +386,16 @@ def coalesce(a: Matrix) -> Matrix:
     Explicit zeros stay entries. Differentiable in the values; waits for the device.
     """
     coo = a if isinstance(a, COO) else convert(_to_csr(a), "coo")
+    order, starts, ends = in_order(coo)
+    rows, cols = (x.index_select(0, order.index_select(0, starts)) for x in (coo.row_idx, coo.col_idx))
+    values = segment_reduce(coo.values.index_select(0, order), ends).to(coo.values.dtype)
+    result = COO(rows, cols, values, coo.shape)
+    return result if isinstance(a, COO) else _again(_to_csr(result), a)
+
+
+def in_order(coo: COO) -> tuple[Tensor, Tensor, Tensor]:
+    """(order, starts, ends): the entries in a stable order of rows and then columns; where among them each place
+    begins; and that with the number of entries behind it, as offsets (waits for the device)."""
     dtype, n = coo.row_idx.dtype, coo.values.shape[0]
     order = _ops.lexsort([coo.col_idx, coo.row_idx], index_dtype=dtype)
     rows, cols = (x.index_select(0, order) for x in (coo.row_idx, coo.col_idx))
@@ -393,10 +403,7 @@ def coalesce(a: Matrix) -> Matrix:
     if n > 1:
         first[1:] = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
     starts = _ops.compact(_arange(rows, n), first)
-    offsets = torch.cat([starts, starts.new_full((1,), n)])
-    values = segment_reduce(coo.values.index_select(0, order), offsets).to(coo.values.dtype)
-    result = COO(rows.index_select(0, starts), cols.index_select(0, starts), values, coo.shape)
-    return result if isinstance(a, COO) else _again(_to_csr(result), a)
+    return order, starts, torch.cat([starts, starts.new_full((1,), n)])
 
 
 def to_dense(a: Matrix) -> Tensor:

@@ -1,0 +1,150 @@
+"""Products of two sparse matrices: the matrix product (SpGEMM), and the product place by place.
+
+The matrix product expands, sorts and compresses (Bell, Dalton and Olson, Exposing fine-grained parallelism in algebraic
+multigrid methods, 2012): every entry (i, k) of A meets the entries (k, j) of row k of B. These products lie in the
+order of the rows of A, so that only the columns of each row have to be sorted, stably; then neighbours of one column
+are added up, in the order of k. So the result is the same in every run, and gradients of both matrices' values come
+back through the same steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_patterns.arguments import typed
+from torch_patterns.segmented import segment_expand, segment_reduce
+from torch_patterns.sorting import segment_sort_pairs
+from torch_patterns.sparse.build import checked
+from torch_patterns.sparse.containers import COO, CSR, Matrix
+from torch_patterns.sparse.convert import _again, _arange, _exclusive, _lengths, _size, _to_csr, convert, in_order
+from torch_patterns.sparse.select import take
+
+_ops = torch.ops.torch_patterns
+
+
+@typed
+def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None) -> Matrix:
+    """The product A B of two sparse matrices, in the format of A: ``A @ B`` (beyond chapter 14's products).
+
+    Each place at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit zero.
+    Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
+    checked, and the host waits for the device, which knows the sizes.
+
+    Args:
+        a: [rows, inner], in any format, entries in any order; duplicates add.
+        b: [inner, cols], in any format.
+        max_bytes: refuse to take more memory than that (default: what is free on the device). About 40 to 60 bytes are
+            needed per product of an entry of A and one of B; while gradients are wanted, two values of each stay.
+
+    Returns:
+        [rows, cols], of the dtypes to which those of the values and of the indices promote.
+
+    Raises:
+        ValueError: shapes do not fit, or pointers are wrong.
+        IndexError: an index is out of range.
+        RuntimeError: more memory than ``max_bytes`` is needed, and the message says how much; or devices differ.
+        TypeError: ``a`` or ``b`` is no sparse matrix.
+
+    Example:
+        >>> A = tp.sparse.from_torch(torch.tensor([[1.0, 2.0], [0.0, 3.0]])).convert("csr")
+        >>> (A @ A).to_dense().tolist()
+        [[1.0, 8.0], [0.0, 9.0]]
+    """
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(f"A @ B: A is {a.shape[0]} x {a.shape[1]}, B {b.shape[0]} x {b.shape[1]}")
+    if a[0].device != b[0].device:
+        raise RuntimeError(f"A @ B: A is on {a[0].device}, B on {b[0].device}")
+    x, y = (_to_csr(checked(m, True)) for m in (a, b))
+    return _again(_product(x, y, max_bytes), a)
+
+
+def _product(a: CSR, b: CSR, max_bytes: int | None) -> CSR:
+    shape, compiling = (a.shape[0], b.shape[1]), torch.compiler.is_compiling()
+    index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
+    values = torch.promote_types(a.values.dtype, b.values.dtype)
+    # Products per entry of A, and where they begin.
+    counts = _lengths(b).index_select(0, a.col_idx).long()
+    ptrs = _exclusive(counts)
+    total = _size(ptrs[-1])
+    small = not compiling and max(total, b.col_idx.shape[0]) < 2**31
+    word = torch.int32 if small else torch.int64
+    wide = torch.promote_types(values, torch.float32) if values.is_floating_point else values
+    if not compiling:
+        _refuse(total, 6 * word.itemsize + 2 * index.itemsize + 3 * wide.itemsize, max_bytes, a.values.device)
+        index = index if total < 2**31 else torch.int64
+    # Of each product: the entry of B, and its column.
+    starts = b.row_ptrs.narrow(0, 0, b.shape[0]).index_select(0, a.col_idx)
+    shift = (starts - ptrs.narrow(0, 0, counts.shape[0])).to(word)
+    entry = torch.arange(total, dtype=word, device=ptrs.device) + segment_expand(shift, ptrs, total)
+    column = b.col_idx.index_select(0, entry).to(index)
+    rows = ptrs.index_select(0, a.row_ptrs)  # where the products of each row begin
+    bits = max(shape[1] - 1, 1).bit_length() if isinstance(shape[1], int) else None
+    column, order = segment_sort_pairs(column, _arange(entry, total), rows, end_bit=bits)
+    first = torch.ones(total, dtype=torch.bool, device=rows.device)
+    first[1:] = column[1:] != column[:-1]
+    first = torch.nn.functional.pad(first, (0, 1)).index_fill(0, rows, True).narrow(0, 0, total)
+    places = _ops.compact(_arange(rows, total), first)
+    ends = torch.cat([places, ptrs.narrow(0, counts.shape[0], 1).to(places.dtype)])
+    products = segment_expand(a.values.to(wide), ptrs, total) * take(b.values.to(wide), entry)
+    sums = segment_reduce(products.index_select(0, order), ends).to(values)
+    return CSR(torch.searchsorted(places, rows).to(index), column.index_select(0, places), sums, shape)
+
+
+def _refuse(products: int, each: int, max_bytes: int | None, device: torch.device) -> None:
+    """Raises if so many products, of so many bytes each, are more than there is memory for."""
+    limit, needed = free_memory(device) if max_bytes is None else max_bytes, products * each
+    if limit is not None and needed > limit:
+        whose = "are free" if max_bytes is None else "max_bytes allows"
+        raise RuntimeError(
+            f"A @ B: its {products} products of entries take about {needed} bytes, more than the {limit} that {whose}; "
+            "multiply A.select_rows(slice) by B, some rows at a time"
+        )
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can be had on a device, if it says so."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def multiply_places(a: Matrix, b: Matrix) -> Matrix:
+    """The entries that both matrices have, each the product of theirs, in the format of A: ``A * B``.
+
+    Duplicates are added up first. Each place at most once, in the order of rows and then columns. Differentiable to
+    every order in the values of both, in both modes; deterministic; waits for the device.
+
+    Raises:
+        ValueError: shapes differ.
+        RuntimeError: devices differ.
+
+    Example:
+        >>> A, B = (tp.sparse.from_torch(torch.tensor(x)) for x in ([[1.0, 2.0], [0.0, 3.0]], [[5.0, 0.0], [6.0, 7.0]]))
+        >>> (A * B).to_dense().tolist()
+        [[5.0, 0.0], [0.0, 21.0]]
+    """
+    x, y = (convert(m, "coo") for m in (a, b))
+    n = x.values.shape[0]
+    joined = COO(*(torch.cat(pair) for pair in zip(x[:3], y[:3], strict=True)), a.shape)
+    order, starts, ends = in_order(joined)
+    ours = order < n
+    entries = joined.values.index_select(0, order)
+
+    def summed(mine: Tensor) -> tuple[Tensor, Tensor]:
+        """By place: the sum of the entries of one matrix, and whether it has any."""
+        sums = segment_reduce(torch.where(mine, entries, 0), ends).to(entries.dtype)
+        return sums, segment_reduce(mine, ends, op="max")
+
+    (left, has_left), (right, has_right) = summed(ours), summed(~ours)
+    kept = _ops.compact(_arange(starts, starts.shape[0]), has_left & has_right)
+    at = order.index_select(0, starts.index_select(0, kept))
+    fields = (field.index_select(0, at) for field in joined[:2])
+    result = COO(*fields, (left * right).index_select(0, kept), a.shape)
+    return result if isinstance(a, COO) else _again(_to_csr(result), a)
