@@ -183,3 +183,11 @@ def test_the_flow_of_a_call_is_drawn(tmp_path):
     drawing = ElementTree.parse(tmp_path / "flow.svg").getroot()
     words = " ".join(drawing.itertext())
     assert all(Path(step["path"]).name in words for step in traces()["scan"])
+
+
+def test_papers_speak_of_this_version():
+    assert f"\nversion: {tp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == tp.__version__
+    workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").iterdir())
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    assert set(re.findall(r"run: make (\w+)", workflows)) <= set(targets)

@@ -45,7 +45,9 @@ def commands_in_cpp() -> list[str]:
 
 
 IN_AN_INSTALLED_PACKAGE = """
-import importlib.metadata, torch, torch_patterns
+import importlib.metadata, sys, torch, torch_patterns
+lazy = {f"torch_patterns.{name}" for name in ("bench", "data", "lenet", "nn", "testing")} | {"matplotlib", "scipy"}
+assert not lazy & sys.modules.keys()
 from torch_patterns.version import __version__
 print(torch_patterns.__file__)
 assert importlib.metadata.version("torch_patterns") == __version__

@@ -130,13 +130,32 @@ def test_products_under_torch_func():
 @each_device
 def test_products_that_are_too_large_say_so(device):
     full = tp.sparse.from_torch(torch.ones(100, 100, device=device)).convert("csr")
-    with pytest.raises(RuntimeError, match=r"A @ B: its 1000000 products of entries take about \d+ bytes, more than"):
-        tp.spgemm(full, full, max_bytes=1 << 20)
-    n = 1 << 21  # a column times a row: 2^42 products
+    assert_equal(tp.spgemm(full, full, max_bytes=3 << 19).values, torch.full((10000,), 100.0), "some rows at a time")
+    for matrix, limit in ((full, 1 << 15), (full._replace(values=full.values.requires_grad_()), 1 << 20)):
+        with pytest.raises(
+            RuntimeError, match=r"A @ B: of 1000000 products .* takes about \d+ bytes, .* max_bytes allows"
+        ):
+            tp.spgemm(matrix, matrix, max_bytes=limit)
+    n = 1 << 21  # a column times a row: 2^42 products, and as many results
     ptrs, zeros = torch.arange(n + 1, device=device), torch.zeros(n, dtype=torch.int64, device=device)
     column = tp.csr(ptrs, zeros, torch.ones(n, device=device), (n, 1))
     with pytest.raises(RuntimeError, match="4398046511104 products .* that are free; multiply"):
         column @ column.T
+
+
+@each_device
+def test_products_of_many_parts(device):
+    """Rows longer than a part, empty ones, and all at once."""
+    lengths = torch.tensor([0, 900, 0, 0, 3, 700, 1, 0])
+    rows = torch.arange(8).repeat_interleave(lengths)
+    a = tp.coo(rows, torch.arange(len(rows)) * 7 % 1000, (torch.arange(len(rows)) % 5 - 2).double(), (8, 1000)).to(
+        device
+    )
+    b = random_matrix(1000, 50, 9000, seed=1, device=device)
+    for limit in (1 << 20, 1 << 21, None):
+        product = tp.spgemm(a.convert("csr"), b, max_bytes=limit)
+        assert_equal(product.to_dense(), dense(a) @ dense(b))
+        assert sorted_and_distinct(product)
 
 
 @each_device

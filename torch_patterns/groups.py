@@ -1,4 +1,4 @@
-"""Rows by an index instead of offsets: grouping, reduction of groups, distinct values, runs of equal keys, partition."""
+"""Rows by an index instead of offsets: groups and their reduction, distinct values, runs of equal keys, partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def group_reduce(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """Combines the rows that have the same index: ``y[g]`` is the reduction of all ``values[i]`` with ``index[i] == g``.
+    """Combines the rows of the same index: ``y[g]`` is the reduction of all ``values[i]`` with ``index[i] == g``.
 
     What ``torch.scatter_reduce`` and torch_scatter's ``scatter`` do, with every operator of :func:`segment_reduce`, and
     the same bits in every run: rows combine in their order. On CUDA, and by a named algorithm, it is a stable sort by
@@ -181,7 +181,8 @@ def reduce_by_key(keys: Tensor, values: Tensor, *, op: str = "sum", algorithm: s
         (keys, values): [runs], the key of each run, and [runs, ...], of the dtype that ``segment_reduce`` gives.
 
     Raises:
-        ValueError: ``keys`` has not one dimension, ``values`` has not a row per key; ``op`` or ``algorithm`` is unknown.
+        ValueError: ``keys`` has not one dimension, ``values`` has not a row per key; ``op`` or ``algorithm`` is
+            unknown.
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from torch_patterns import _C
 from torch_patterns.literals import Duplicates
-from torch_patterns.matrix_market import Reader
+from torch_patterns.matrix_market import BLOCK, Reader
 from torch_patterns.sparse import COO, Matrix, coo
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -103,14 +104,12 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
         2 2 1.0
     """
     A = A.convert("coo")
-    places = (indices.cpu().add(1).tolist() for indices in (A.row_idx.long(), A.col_idx.long()))
-    values = A.values.detach().cpu()
+    row_idx, col_idx, values = (t.detach().cpu() for t in (A.row_idx.long(), A.col_idx.long(), A.values))
     field = "real" if values.is_floating_point() else "integer"
-    numbers = (values.double() if field == "real" else values.long()).tolist()
-    lines = map("{} {} {!r}\n".format, *places, numbers)
+    values = values.double() if field == "real" else values.long()
     make = gzip.open if Path(path).suffix == ".gz" else open
-    with make(path, "wt", encoding="utf-8") as file:
-        file.write(f"%%MatrixMarket matrix coordinate {field} general\n")
-        file.writelines(f"% {line}\n" for line in comment.splitlines())
-        file.write(f"{A.shape[0]} {A.shape[1]} {len(numbers)}\n")
-        file.writelines(lines)
+    with make(path, "wb") as file:
+        head = [f"%%MatrixMarket matrix coordinate {field} general", *(f"% {line}" for line in comment.splitlines())]
+        file.write("\n".join([*head, f"{A.shape[0]} {A.shape[1]} {len(values)}\n"]).encode())
+        for part in zip(row_idx.split(BLOCK), col_idx.split(BLOCK), values.split(BLOCK), strict=True):
+            file.write(_C.format_entries(*(t.contiguous().numpy() for t in part)))

@@ -44,8 +44,8 @@ def reduce(
 
     Returns:
         A new contiguous tensor without the reduced dimensions, like ``x``; int64 for argmax, argmin, and sums and
-        products of integers and bool; bool for any and all. Half types combine in float32; under autocast, sum, prod, mean and logsumexp run
-        in and return float32.
+        products of integers and bool; bool for any and all. Half types combine in float32; under
+        autocast, sum, prod, mean and logsumexp run in and return float32.
 
     Raises:
         IndexError: a dimension is out of range, or argmax or argmin of no elements.

@@ -259,7 +259,7 @@ def segment_matmul(
     """The product of each segment of rows with a matrix of its own: ``y[i] = x[i] @ weights[s]``.
 
     Layers of experts, of relations or of node types. The default is one matrix product per segment by the BLAS of the
-    device; the host reads the offsets, so that on CUDA it waits for them, and a call cannot be captured in a CUDA graph.
+    device; the host reads the offsets, so that on CUDA it waits for them and a call cannot be captured in a graph.
     Differentiable to every order in ``x`` and ``weights`` (beyond the book).
 
     Args:

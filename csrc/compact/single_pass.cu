@@ -124,7 +124,8 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     if (threadIdx.x == 0) {
       before_tile = before;
       const int64_t upto = before + tile.kept;
-      if (id % tiles_per_group == tiles_per_group - 1 && id + 1 < tiles) chain.groups[id / tiles_per_group].publish(upto);
+      if (id % tiles_per_group == tiles_per_group - 1 && id + 1 < tiles)
+        chain.groups[id / tiles_per_group].publish(upto);
       if (id + 1 == tiles && r.count) *r.count = upto;
     }
   }

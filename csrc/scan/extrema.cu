@@ -2,7 +2,8 @@
 //
 // Lines that lie end to end are cut into tiles, whatever their length. What covers some elements starts at the last
 // head of a line among them, if there is one, and then does not combine with what precedes it. A tile publishes its
-// leader and looks back upon the tiles before (block/lookback.cuh).
+// leader and looks back upon the tiles before (block/lookback.cuh). Few elements lead: where a line runs through a
+// whole tile, a warp none of whose elements leads what precedes them writes that and scans nothing.
 #ifdef __CUDACC__
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
@@ -14,7 +15,7 @@ namespace tp::scan {
 namespace {
 
 constexpr int threads = 256, warps = threads / block::warp_size, chunks = 4;
-constexpr int tiles_a_group = 128;
+constexpr int tiles_a_group = 256;
 
 template <class A>
 struct Leader {
@@ -28,6 +29,11 @@ struct Leading {
   // No element leads it that does not lead what precedes it: as a partial result its place is never seen.
   TP_HD static Acc identity() { return {least ? detail::highest<A>() : detail::lowest<A>(), 0}; }
   TP_HD static Acc combine(Acc earlier, Acc later) { return leads(later.value, earlier.value) ? later : earlier; }
+  // Of values in any order, the one that comes first of the extreme ones.
+  TP_HD static Acc extreme(Acc x, Acc y) {
+    const bool x_leads = leads(x.value, y.value), y_leads = leads(y.value, x.value);
+    return x_leads || (!y_leads && x.place < y.place) ? x : y;
+  }
   TP_HD static bool leads(A x, A held) { return (least ? !(x >= held) : !(x <= held)) && held == held; }
 };
 
@@ -46,7 +52,8 @@ struct Lines {
   unsigned n, step;  // a chunk is `step` places further in its line
   bool whole;        // all vectors are aligned
 
-  TP_DEVICE unsigned next(unsigned place, unsigned by) const { return place >= n - by ? place - (n - by) : place + by; }
+  TP_DEVICE unsigned next(unsigned place) const { return place >= n - step ? place - (n - step) : place + step; }
+  TP_DEVICE unsigned place(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
 
   // Stores a full chunk. A lane's places are 16 or 32 bytes: two lanes exchange halves, so that neighbours write
   // neighbouring words.
@@ -66,13 +73,89 @@ struct Lines {
   }
 };
 
+// What a lane has of its warp's share of a tile: vector j at place `first_place` + j chunks of its line.
+template <class L>
+struct Share {
+  using M = typename L::M;
+  using Acc = typename M::Acc;
+  const L& lines;
+  block::Vector<typename L::Element, L::vector> x[chunks];
+  unsigned first_place;
+  int lane;
+
+  // f(j, i, element, whether it is a head), with the places of lines that wrap around.
+  template <class F>
+  TP_DEVICE void each(int j, unsigned place, F f) const {
+#pragma unroll
+    for (int i = 0; i < L::vector; ++i) {
+      f(i, Acc{typename L::A(x[j].v[i]), int(place)}, place == 0);
+      if (++place == lines.n) place = 0;
+    }
+  }
+
+  // before[j] is what precedes vector j in its warp and line; bit j of `joined`: the line began before the warp.
+  // Returns the leader of all, from the last head on, if the warp has one.
+  TP_DEVICE Acc scan(Acc (&before)[chunks], unsigned& joined, bool& starts) const {
+    Acc leader[chunks], carry = M::identity();    // leader[j]: of chunk j up to this lane's, from the last head on
+    unsigned heads[chunks], place = first_place;  // the lanes that hold one
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      bool any = false;
+      leader[j] = M::identity();
+      each(j, place, [&](int, const Acc& here, bool head) {
+        leader[j] = head ? here : M::combine(leader[j], here);
+        any = any || head;
+      });
+      heads[j] = __ballot_sync(~0u, any);
+      place = lines.next(place);
+    }
+#pragma unroll
+    for (int stride = 1; stride < block::warp_size; stride *= 2) {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) {
+        const Acc left = block::shuffle_up(leader[j], stride);
+        const int open = __clz(int(heads[j] << (31 - lane)));  // lanes from mine down without a head
+        if (lane >= stride && open >= stride) leader[j] = M::combine(left, leader[j]);
+      }
+    }
+    joined = 0;
+    starts = false;
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      const Acc left = block::shuffle_up(leader[j], 1), total = block::broadcast(leader[j], block::warp_size - 1);
+      const bool open = (heads[j] & ((1u << lane) - 1)) == 0;
+      before[j] = lane == 0 ? carry : open ? M::combine(carry, left) : left;
+      if (!starts && open) joined |= 1u << j;
+      carry = heads[j] ? total : M::combine(carry, total);
+      starts = starts || heads[j];
+    }
+    return carry;
+  }
+
+  // The leader of all, where no line ends among them.
+  TP_DEVICE Acc extreme() const {
+    Acc most{typename L::A(x[0].v[0]), int(first_place)};
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+#pragma unroll
+      for (int i = 0; i < L::vector; ++i) {
+        most = M::combine(most, {typename L::A(x[j].v[i]), int(first_place) + j * L::chunk + i});
+      }
+    }
+#pragma unroll
+    for (int stride = block::warp_size / 2; stride > 0; stride /= 2) {
+      most = M::extreme(most, block::shuffle_xor(most, stride));
+    }
+    return most;
+  }
+};
+
 template <class L>
 __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
                                                              const block::Chain<Leader<typename L::A>> chain) {
   using T = typename L::Element;
   using M = typename L::M;
-  using A = typename L::A;
-  using Acc = Leader<A>;
+  using Acc = typename M::Acc;
   constexpr int vector = L::vector, chunk = L::chunk, tile_items = L::tile_items;
   __shared__ Acc totals[warps], before_tile;
   __shared__ bool starts_in[warps];
@@ -81,62 +164,29 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   const int64_t tile = block::take_ticket(chain), tile_first = tile * tile_items;
   const int64_t first = tile_first + (warp * chunks * block::warp_size + lane) * vector;
 
-  block::Vector<T, vector> x[chunks];
+  Share<L> mine{lines, {}, lines.place(first), lane};
 #pragma unroll
   for (int j = 0; j < chunks; ++j) {
     const int64_t p = first + j * chunk;
     if (lines.whole && p + vector <= lines.count) {
-      x[j] = lines.in.at(p);
-      if (lines.in.reverse) x[j].flip();
+      mine.x[j] = lines.in.at(p);
+      if (lines.in.reverse) mine.x[j].flip();
     } else {
-      x[j] = lines.in.load(p, {});
+      mine.x[j] = lines.in.load(p, {});
     }
   }
-  const bool narrow = lines.count >> 32 == 0;
-  const unsigned first_place = unsigned(narrow ? unsigned(first) % lines.n : unsigned(first % lines.n));
 
-  // leader[j] is of chunk j up to this lane's elements, from the last head on.
-  Acc leader[chunks], before[chunks], carry = M::identity();
-  unsigned heads[chunks];  // the lanes that hold one
-  unsigned place = first_place;
-#pragma unroll
-  for (int j = 0; j < chunks; ++j) {
-    Acc running = M::identity();
-    unsigned k = place;
-    bool starts = false;
-#pragma unroll
-    for (int i = 0; i < vector; ++i) {
-      const Acc here{A(x[j].v[i]), int(k)};
-      running = k == 0 ? here : M::combine(running, here);
-      starts = starts || k == 0;
-      if (++k == lines.n) k = 0;
-    }
-    leader[j] = running;
-    heads[j] = __ballot_sync(~0u, starts);
-    place = lines.next(place, lines.step);
-  }
-#pragma unroll
-  for (int stride = 1; stride < block::warp_size; stride *= 2) {
-#pragma unroll
-    for (int j = 0; j < chunks; ++j) {
-      const Acc left = block::shuffle_up(leader[j], stride);
-      const int open = __clz(int(heads[j] << (31 - lane)));  // lanes from mine down without a head
-      if (lane >= stride && open >= stride) leader[j] = M::combine(left, leader[j]);
-    }
-  }
-  // before[j] is what precedes the lane's chunk j in its warp and line; `joined`: the line began before the warp.
+  const unsigned tile_place = lines.place(tile_first);
+  const bool plain = tile_first + tile_items <= lines.count && int64_t(tile_place) + tile_items <= lines.n;
+  Acc before[chunks], total;
   unsigned joined = 0;
-  bool starts = false;
-#pragma unroll
-  for (int j = 0; j < chunks; ++j) {
-    const Acc left = block::shuffle_up(leader[j], 1), total = block::broadcast(leader[j], block::warp_size - 1);
-    const bool open = (heads[j] & ((1u << lane) - 1)) == 0;
-    before[j] = lane == 0 ? carry : open ? M::combine(carry, left) : left;
-    if (!starts && open) joined |= 1u << j;
-    carry = heads[j] ? total : M::combine(carry, total);
-    starts = starts || heads[j];
+  bool starts = plain && tile_place == 0 && warp == 0;
+  if (plain) {
+    total = mine.extreme();
+  } else {
+    total = mine.scan(before, joined, starts);
   }
-  if (lane == 0) totals[warp] = carry, starts_in[warp] = starts;
+  if (lane == 0) totals[warp] = total, starts_in[warp] = starts;
   __syncthreads();
 
   // Of the tile before this warp, and of all.
@@ -148,39 +198,44 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     all = starts_in[w] ? totals[w] : M::combine(all, totals[w]);
     tile_starts = tile_starts || starts_in[w];
   }
-  if (warp == 0 && chain.tickets) {
+  if (warp == 0) {
     const bool last = tile_first + tile_items >= lines.count, ends_group = tile % tiles_a_group == tiles_a_group - 1;
     if (lane == 0 && !last) chain.tiles[tile].publish(all);
-    const int64_t head = tile_first - int64_t(block::broadcast(first_place, 0));  // of the line that reaches here
-    const int64_t start = int64_t(head) / tile_items;
     Acc sum = M::identity();
-    if (head < tile_first) sum = block::look_back<M, tiles_a_group>(chain, tile, start);
+    if (tile_place > 0) {
+      sum = block::look_back<M, tiles_a_group>(chain, tile, (tile_first - tile_place) / tile_items);
+    }
     if (lane == 0) {
       before_tile = sum;
       if (ends_group && !last) chain.groups[tile / tiles_a_group].publish(tile_starts ? all : M::combine(sum, all));
     }
   }
-  if (!chain.tickets && threadIdx.x == 0) before_tile = M::identity();
   __syncthreads();
 
   const Acc base = warp_joined ? M::combine(before_tile, before_warp) : before_warp;
-  place = first_place;
+  const bool some_lead = !plain || M::leads(total.value, base.value);
+  if (plain && some_lead) mine.scan(before, joined, starts);
+  unsigned place = mine.first_place;
 #pragma unroll
   for (int j = 0; j < chunks; ++j) {
     const int64_t p = first + j * chunk;
-    Acc running = joined >> j & 1 ? M::combine(base, before[j]) : before[j];
     block::Vector<T, vector> y;
     int places[vector];
-    unsigned k = place;
+    if (some_lead) {
+      Acc running = joined >> j & 1 ? M::combine(base, before[j]) : before[j];
+      mine.each(j, place, [&](int i, const Acc& here, bool head) {
+        running = head ? here : M::combine(running, here);
+        y.v[i] = T(running.value);
+        places[i] = lines.in.reverse ? int(lines.n) - 1 - running.place : running.place;
+      });
+      place = lines.next(place);
+    } else {
 #pragma unroll
-    for (int i = 0; i < vector; ++i) {
-      const Acc here{A(x[j].v[i]), int(k)};
-      running = k == 0 ? here : M::combine(running, here);
-      y.v[i] = T(running.value);
-      places[i] = lines.in.reverse ? int(lines.n) - 1 - running.place : running.place;
-      if (++k == lines.n) k = 0;
+      for (int i = 0; i < vector; ++i) {
+        y.v[i] = T(base.value);
+        places[i] = lines.in.reverse ? int(lines.n) - 1 - base.place : base.place;
+      }
     }
-    place = lines.next(place, lines.step);
     const int64_t end = p + (block::warp_size - lane) * vector;  // of the warp's chunk
     if (lines.whole && end <= lines.count) {
       if (lines.out.reverse) {

@@ -271,9 +271,10 @@ def listing(title: str, lead: str, pages: list[str]) -> str:
 
 
 def linked(text: str) -> str:
-    """A page that is read on GitHub, too: what it names of docs is a link here."""
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
-    return re.sub(r"`docs/(\w+)\.md`", lambda m: f"{{doc}}`{m[1]}`" if m[1] in pages else m[0], text)
+    """A page that is read in the repository, too: the files that it names which are pages are links here."""
+    pages = {f"docs/{path.name}": f"/{path.stem}" for path in (ROOT / "docs").glob("*.md")}
+    pages |= {f"benchmarks/results/{path.name}": f"/notes/{path.stem}" for path in RESULTS.glob("*.md")}
+    return re.sub(r"`([\w/]+\.md)`", lambda m: f"{{doc}}`{pages[m[1]]}`" if m[1] in pages else m[0], text)
 
 
 def sources() -> None:

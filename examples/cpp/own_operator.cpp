@@ -55,7 +55,7 @@ struct Machine final : tp::Context {
   void clear(void* data, int64_t bytes) override { cudaMemset(data, 0, size_t(bytes)); }
   void finish() { cudaDeviceSynchronize(); }
 #else
-  std::vector<std::unique_ptr<double[]>> blocks;
+  std::vector<std::unique_ptr<double[]> > blocks;
   void* allocate(int64_t bytes) override {
     blocks.emplace_back(new double[size_t(bytes / 8 + 1)]);
     return blocks.back().get();

@@ -101,7 +101,7 @@ class _Unique:
     def __call__(self, ids: Tensor) -> Tensor:
         places = torch.arange(ids.shape[0], device=ids.device)
         self.place.scatter_(0, ids, places)
-        return ids[self.place[ids] == places]
+        return _ops.compact(ids, self.place.index_select(0, ids) == places)
 
 
 def _distances(graph: Graph, starts: Tensor, costs: Tensor) -> Tensor:
@@ -114,30 +114,31 @@ def _distances(graph: Graph, starts: Tensor, costs: Tensor) -> Tensor:
     while True:
         while near.numel():
             nearer = unique(_relax(ptrs, cols, costs, distances, near))
-            now = distances[nearer] < limit
-            far.append(nearer[~now])
-            near = nearer[now]
+            now = distances.index_select(0, nearer) < limit
+            far.append(_ops.compact(nearer, ~now))
+            near = _ops.compact(nearer, now)
         pile = torch.cat(far)
-        pile = unique(pile[distances[pile] >= limit])  # the others had their turn when they came nearer
+        # The others had their turn when they came nearer.
+        pile = unique(_ops.compact(pile, distances.index_select(0, pile) >= limit))
         if pile.numel() == 0:
             return distances
-        there = distances[pile]
+        there = distances.index_select(0, pile)
         least = there.amin()
         limit = torch.maximum(least + width, least.nextafter(least.new_full((), torch.inf)))
         now = there < limit
-        near, far = pile[now], [pile[~now]]
+        near, far = _ops.compact(pile, now), [_ops.compact(pile, ~now)]
 
 
 def _relax(ptrs: Tensor, cols: Tensor, costs: Tensor, distances: Tensor, frontier: Tensor) -> Tensor:
     """Hands distances of the frontier on along its edges, and tells whom that brought nearer, maybe repeatedly."""
-    begins = ptrs[frontier]
-    ends = _exclusive(ptrs[frontier + 1] - begins)
+    begins = ptrs.index_select(0, frontier)
+    ends = _exclusive(ptrs.index_select(0, frontier + 1) - begins)
     count = int(ends[-1])
     edges = torch.arange(count, device=ptrs.device) + segment_expand(begins - ends[:-1], ends, count)
-    to = cols[edges].long()
-    offer = segment_expand(distances[frontier], ends, count) + costs[edges]
-    better = offer < distances[to]
-    to, offer = to[better], offer[better]
+    to = cols.index_select(0, edges)
+    offer = segment_expand(distances.index_select(0, frontier), ends, count) + costs.index_select(0, edges)
+    better = offer < distances.index_select(0, to)
+    to, offer = _ops.compact(to, better).long(), _ops.compact(offer, better)
     distances.scatter_reduce_(0, to, offer, "amin")
     return to
 
@@ -146,7 +147,8 @@ def _parents(
     graph: Graph, starts: Tensor, costs: Tensor, distances: Tensor, src: Tensor, dst: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The parents, int64, and which edges could lead from a parent."""
-    before, after = distances[src], distances[dst]
+    before = segment_expand(distances, graph.row_ptrs, graph.num_edges)
+    after = distances.index_select(0, dst)
     tight = (before + costs == after) & after.isfinite() & (src != dst)
     if bool((tight & (before == after)).any()):
         ptrs = _exclusive(tight.long())[graph.row_ptrs.long()]
@@ -154,7 +156,7 @@ def _parents(
         tight = tight & ((before < after) | (steps[src] < steps[dst]))
     none = graph.num_vertices
     parents = torch.full_like(graph.row_ptrs, none, dtype=torch.int64)[:none]
-    parents = parents.scatter_reduce(0, dst[tight], src[tight], "amin")
+    parents = parents.scatter_reduce(0, _ops.compact(dst, tight), _ops.compact(src, tight), "amin")
     return torch.where(parents == none, -1, parents).scatter(0, starts, starts), tight
 
 

@@ -57,6 +57,14 @@ def expand_inputs(case, make):
     return Sample((make(shape), make.indices((n,), shape[0]).to(kwargs.pop("index", torch.int64))), kwargs)
 
 
+def ones(*shape) -> torch.Tensor:
+    return torch.ones(shape)
+
+
+def both(a: torch.Tensor, b: torch.Tensor):
+    return lambda device: (a.to(device), b.to(device))
+
+
 def by_index_add(values, index, groups, op="sum"):
     if op != "sum" or not values.is_floating_point():
         return NotImplemented
@@ -148,14 +156,14 @@ EXPAND = Spec(
     grown=(case((8,), (4, 3)), case((21,), (11, 7))),
     bad=(
         *bad_index("group_expand", None)[:2],
-        bad("beyond", lambda d: (torch.ones(2, device=d), torch.tensor([0, 2], device=d)), IndexError, r"group_expand: index\[1\] is 2", validate=True),
-        bad("scalar", wrong(lambda d: torch.ones((), device=d), groups=None), ValueError, "group_expand: x .*scalar"),
-        bad("dtype", wrong(lambda d: torch.ones(3, device=d).cfloat(), groups=None), TypeError, "group_expand: .*Complex"),
+        bad("beyond", both(ones(2), torch.tensor([0, 2])), IndexError, r"_expand: index\[1\] is 2", validate=True),
+        bad("scalar", both(ones(), torch.tensor([0])), ValueError, "group_expand: x .*scalar"),
+        bad("dtype", both(ones(3).cfloat(), torch.tensor([0])), TypeError, "group_expand: .*Complex"),
         bad("algorithm", wrong(groups=None), ValueError, "group_expand: .*'no_such'.*auto", algorithm="no_such"),
     ),
     sized=lambda n: case((n,), (n // 16 + 1,)),
     peers={"torch": lambda x, index: x[index]},
-)  # fmt: skip
+)
 
 
 # ---- group_by
@@ -340,14 +348,14 @@ BY_KEY = Spec(
     grown=(case((8, 3), (3,)), case((21, 7), (3,))),
     dynamic=True,
     bad=(
-        bad("matrix", lambda d: (torch.ones(2, 3, device=d), torch.ones(2, device=d)), ValueError, "reduce_by_key: keys"),
-        bad("rows", lambda d: (torch.ones(3, device=d), torch.ones(2, device=d)), ValueError, "reduce_by_key: values .*3"),
-        bad("dtype", lambda d: (torch.ones(3, device=d), torch.ones(3, device=d).cfloat()), TypeError, "Complex"),
-        bad("op", lambda d: (torch.ones(3, device=d),) * 2, ValueError, "reduce_by_key: .*'median'.*sum", op="median"),
-        bad("algorithm", lambda d: (torch.ones(3, device=d),) * 2, ValueError, "'no_such'", algorithm="no_such"),
+        bad("matrix", both(ones(2, 3), ones(2)), ValueError, "reduce_by_key: keys"),
+        bad("rows", both(ones(3), ones(2)), ValueError, "reduce_by_key: values .*3"),
+        bad("dtype", both(ones(3), ones(3).cfloat()), TypeError, "Complex"),
+        bad("op", both(ones(3), ones(3)), ValueError, "reduce_by_key: .*'median'.*sum", op="median"),
+        bad("algorithm", both(ones(3), ones(3)), ValueError, "'no_such'", algorithm="no_such"),
     ),
     sized=lambda n: case((n,), (n // 16 + 1,)),
-)  # fmt: skip
+)
 
 
 # ---- partition
@@ -375,14 +383,14 @@ PARTITION = Spec(
     empty=(case((0,)), case((0, 3)), case((4, 0))),
     grown=(case((8, 3)), case((21, 7))),
     bad=(
-        bad("mask", lambda d: (torch.ones(3, device=d),) * 2, TypeError, "partition: mask must be bool, got Float"),
-        bad("length", lambda d: (torch.ones(3, device=d), torch.ones(2, device=d) > 0), RuntimeError, "partition: mask .*3"),
-        bad("scalar", lambda d: (torch.ones((), device=d), torch.ones(1, device=d) > 0), ValueError, "partition: .*one dim"),
-        bad("dtype", lambda d: (torch.ones(3, device=d).cfloat(), torch.ones(3, device=d) > 0), TypeError, "Complex"),
-        bad("algorithm", lambda d: (torch.ones(3, device=d), torch.ones(3, device=d) > 0), ValueError, "'no_such'", algorithm="no_such"),
+        bad("mask", both(ones(3), ones(3)), TypeError, "partition: mask must be bool, got Float"),
+        bad("length", both(ones(3), ones(2) > 0), RuntimeError, "partition: mask .*3"),
+        bad("scalar", both(ones(), ones(1) > 0), ValueError, "partition: .*one dim"),
+        bad("dtype", both(ones(3).cfloat(), ones(3) > 0), TypeError, "Complex"),
+        bad("algorithm", both(ones(3), ones(3) > 0), ValueError, "'no_such'", algorithm="no_such"),
     ),
     sized=lambda n: case((n,)),
     peers={"torch": lambda x, mask: (torch.cat([x[mask], x[~mask]]), mask.sum())},
-)  # fmt: skip
+)
 
 SPECS = [REDUCE, EXPAND, GROUP_BY, UNIQUE, ENCODE, BY_KEY, PARTITION]

@@ -199,8 +199,17 @@ def wgrad_inputs(case, make):
 def product_spec(name: str, **more) -> Spec:
     third = (lambda x: x.new_ones(1, 1, 2)) if name == "segment_matmul" else (lambda x: x.new_ones(x.shape[0], 2))
 
-    def made(d, shape, offsets, other):
-        return torch.ones(shape, device=d), torch.tensor(offsets, device=d), torch.ones(other, device=d)
+    def ones(d):
+        return torch.ones(3, 1, device=d)
+
+    def ints(d):
+        return ones(d).int()
+
+    def segments(d, end):
+        return torch.tensor([0, end], device=d)
+
+    def made(d, end):
+        return ones(d), segments(d, end), third(ones(d))
 
     return Spec(
         name,
@@ -216,16 +225,16 @@ def product_spec(name: str, **more) -> Spec:
         grown=(case((8, 3, 2), (5,)), case((21, 7, 4), (12,))),
         autocast="lower",
         bad=(
-            bad("dtype", lambda d: (torch.ones(3, 2, device=d).int(), torch.tensor([0, 3], device=d), third(torch.ones(3, 2, device=d).int())), TypeError, f"{name}: x .*Int"),
-            bad("shape", lambda d: made(d, (3,), [0, 3], (1, 1, 2)), ValueError, f"{name}: x "),
-            bad("algorithm", lambda d: (torch.ones(3, 1, device=d), torch.tensor([0, 3], device=d), third(torch.ones(3, 1, device=d))), ValueError, f"{name}: .*'no_such'.*auto", algorithm="no_such"),
-            bad("offsets", lambda d: (torch.ones(3, 1, device=d), torch.tensor([0, 5], device=d), third(torch.ones(3, 1, device=d))), IndexError, rf"{name}: offsets\[1\] is 5", validate=True),
+            bad("dtype", lambda d: (ints(d), segments(d, 3), third(ints(d))), TypeError, f"{name}: x .*Int"),
+            bad("shape", lambda d: (ones(d)[0], segments(d, 3), third(ones(d))), ValueError, f"{name}: x "),
+            bad("algorithm", lambda d: made(d, 3), ValueError, f"{name}: .*'no_such'.*auto", algorithm="no_such"),
+            bad("offsets", lambda d: made(d, 5), IndexError, rf"{name}: offsets\[1\] is 5", validate=True),
             *more.pop("bad", ()),
         ),
         sized=lambda n: case((max(n // 64, 1), 64, 64), (9,)),
         flops=lambda sample, y: 2 * sample.args[0].numel() * (y.shape[-1] if y.dim() else 1),
         **more,
-    )  # fmt: skip
+    )
 
 
 MATMUL = product_spec(

@@ -1,9 +1,9 @@
 // SpMV with the SELL format, the sectioned form of JDS (§14.6, after Fig. 14.14), one thread per row of rows sorted by
 // length.
 //
-// Each section of sorted rows is an ELL of its own width (Fig. 14.12), so that its columns may be aligned and padding
-// is little. A thread finds its section by a division, and alone sums its row: there are neither atomics nor barriers.
-// The result goes to the row's own place in y.
+// Each section of sorted rows is an ELL of its own width (Fig. 14.12), so that its columns can be aligned and there is
+// little padding. A thread finds its section by a division and sums its row alone: there are neither atomics nor
+// barriers. The result goes to the row's original position in y.
 //
 // The loop takes four entries at a time: what is loaded from one array is loaded for all of them at once, so that a
 // thread does not wait for each column index in turn. Padding inside a row is a column of -1, and is never read as
