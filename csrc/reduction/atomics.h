@@ -39,7 +39,7 @@ struct EachAccumulator {
   }
 };
 
-// A rung: the kernel between the two, for every dtype and operator. A block takes Kernel::segment elements of a row.
+// A rung: the kernel between the two, for every dtype and operator. A block takes segment_size elements of a row.
 template <template <class> class Kernel>
 void reduce_by_atomics(const char* name, const Args& args, Context& context) {
   with_elements(args, [&](const auto& elements) {
