@@ -15,17 +15,17 @@ import sys
 from pathlib import Path
 
 import torch
-from problems import Figure, graph, network, reduction, scan, segmented, sort, sparse
+from problems import Figure, graph, groups, network, reduction, scan, segmented, sort, sparse
 
 from torch_patterns import testing
 from torch_patterns.bench import Clock, environment, write
 from torch_patterns.testing import assert_equal, assert_within
 
-PROBLEMS = (scan, reduction, segmented, sort, sparse, graph, network)
+PROBLEMS = (scan, reduction, segmented, groups, sort, sparse, graph, network)
 
 
 def measure(figure: Figure, device: str, clock: Clock) -> list[dict]:
-    """A row a contestant, ours first; results are checked before they are timed."""
+    """One row per contestant, ours first; results are checked before they are timed."""
     tensors = figure.make()
     want = testing.tensors_of(figure.want(*tensors))
     out_bytes = sum(y.numel() * tensors[0].element_size() for y in want)

@@ -118,7 +118,7 @@ def polynomial_by_powers(coefficients: Tensor, x: Tensor) -> Tensor:
 
 
 def codes(texts: list[str], length: int, device: str) -> Tensor:
-    """Unicode numbers, one row a text; -1 behind its end."""
+    """Unicode numbers, one row per text; -1 behind its end."""
     rows = [[*map(ord, text), *[-1] * (length - len(text))] for text in texts]
     return torch.tensor(rows, dtype=torch.int64, device=device).view(len(texts), length)
 

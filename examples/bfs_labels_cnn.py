@@ -4,7 +4,7 @@
     bfs_labels_cnn.py                  mazes of 12 x 12 cells, a minute
     bfs_labels_cnn.py --size 20 --rounds 60 --steps 2000 --device cuda
 
-Every batch is made anew: random mazes, one source in each, and one search that labels all of them. The network applies
+Every batch is new: random mazes, one source in each, and one search that labels all of them. The network applies
 one convolution again and again, as a search goes level by level, so that with more rounds it reads larger mazes than it
 was trained on. Its mean error, in steps, stands beside those of two guesses: the mean distance everywhere, and the
 distance that there were without walls. Written to --out: bfs_labels_cnn.png, with mazes that it never saw.
@@ -132,7 +132,7 @@ WALL, INK = "#323f4b", "#1f2933"
 
 
 def draw(shown: list[tuple[Mazes, Tensor]], path: Path) -> None:
-    """A row a maze: the maze, the labels, what the network tells, and the difference."""
+    """One row per maze: the maze, the labels, what the network tells, and the difference."""
     figure = Figure((12.5, 2.95 * len(shown)), layout="constrained", facecolor="white")
     titles = ("maze and source", "distance by BFS", "distance by the CNN", "CNN - BFS")
     for i, (mazes, told) in enumerate(shown):

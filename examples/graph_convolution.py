@@ -44,7 +44,7 @@ def softmax_of_rows(scores: Tensor, row_ptrs: Tensor) -> Tensor:
 
 
 class GraphConvolution(nn.Module):
-    """y = A x W + b, where the values of A are the softmax of a learned score an edge."""
+    """y = A x W + b, where the values of A are the softmax of a learned score per edge."""
 
     def __init__(self, A: tp.CSR, inputs: int, outputs: int):
         super().__init__()

@@ -303,7 +303,7 @@ def case_equal_keys_stay_balanced(world: World) -> None:
 
 
 def case_sort_in_many_rounds(world: World) -> None:
-    """Few samples a round, so that cuts take several."""
+    """Few samples per round, so that cuts take several rounds."""
     before, selection.SAMPLES = selection.SAMPLES, 1
     try:
         for high in (3, 1000, 2**30):

@@ -40,7 +40,7 @@ class World:
         torch.set_num_threads(1)
 
     def all_arrived(self, name: str) -> bool:
-        """Whether every rank has come to the end of a case, though it may have failed: then the next one can run."""
+        """Whether every rank has come to the end of a case, even if it failed, so that the next one can run."""
         self.store.set(f"{name}/{self.rank}", "ended")
         try:
             self.store.wait([f"{name}/{rank}" for rank in range(self.size)], TIMEOUT[self.device.type] / 2)

@@ -167,7 +167,7 @@ def test_sources_are_integers(device):
 @each_device
 @pytest.mark.parametrize("most", [2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**33 + 3, 2**63 - 1], ids=str)
 def test_max_level_beyond_32_bits(device, most):
-    """Nobody is further away, whatever the bits of the number: vertices that are not reached lead nowhere."""
+    """No vertex is farther away, whatever the bits of the number: vertices that are not reached lead nowhere."""
     src, dst = [0, 1, 2, 0, 5, 6, 6, 3], [1, 2, 3, 3, 1, 0, 2, 0]
     g = graph.from_edges(src, dst, 9, device=device)
     for rung in tp.algorithms("bfs", device):

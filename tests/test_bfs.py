@@ -32,7 +32,7 @@ def is_dense(rung: str) -> bool:
 
 
 def edges_of(g: tp.Graph) -> tuple[np.ndarray, np.ndarray]:
-    """(src, dst), without a line of ours."""
+    """(src, dst), computed without the library."""
     ptrs = g.row_ptrs.cpu().numpy()
     return np.repeat(np.arange(len(ptrs) - 1), np.diff(ptrs)), g.col_idx.cpu().numpy()
 
@@ -114,7 +114,7 @@ def test_random_roots(device, rung, name):
 
 @pytest.mark.parametrize("device, rung", EVERY_RUNG)
 def test_batches(device, rung):
-    """Row i is what a search from source i finds by itself, whatever stands in the other rows: also the same."""
+    """Row i is what a search from source i finds by itself, whatever the other rows hold, even the same source."""
     for name in ("rmat", "rmat directed", "grid"):
         g, roots, wanted = generated(name)
         chosen = torch.randint(len(roots), (150 if rung in (*PRODUCTION, "bit_parallel") else 9,)).tolist()
@@ -213,7 +213,7 @@ def test_full_and_bare_graphs(device, rung):
 
 @pytest.mark.parametrize("device, rung", EVERY_RUNG)
 def test_garbage(device, rung):
-    """Edges to nowhere: the CPU says so, CUDA has no such edge; neither leaves its tensors."""
+    """Edges to no vertex: an error on the CPU, skipped on CUDA, and no access outside the tensors on either."""
     ptrs, columns = torch.tensor([0, 3, 4, 4], device=device), torch.tensor([1, 2**40, -3, 2], device=device)
     wild = torch.tensor([0, 2**40, -5, 4], device=device)
     if device == "cpu":
@@ -277,7 +277,7 @@ def test_golden_levels(device, rung):
 @pytest.mark.slow
 @pytest.mark.parametrize("device", EACH_DEVICE)
 def test_random_roots_of_real_graphs(device):
-    """Read twice, searched from 64 roots; by rungs that play GPU on the CPU from two."""
+    """Read twice, searched from 64 roots; by rungs that emulate the GPU on the CPU from two."""
     for name, g, _ in searches_of("cpu"):
         matrix, (src, dst), n = mmread(data_folder("matrices").parent / name).tocoo(), edges_of(g), g.num_vertices
         assert np.array_equal(src * n + dst, np.sort(matrix.row.astype(np.int64) * n + matrix.col)), name
@@ -437,7 +437,7 @@ def test_levels_beyond_any_graph(device, rung):
     [(14, 100, "cpu"), pytest.param(20, 1000, "cuda", marks=[needs_cuda, pytest.mark.slow])],
 )
 def test_repeats(scale, repeats, device):
-    """The queues of a search see threads come in any order; its result does not."""
+    """Threads append to the queues in any order; the result does not depend on it."""
     g = graph.rmat(scale, 16, 7, index_dtype=torch.int32, device=device)
     torch.set_num_threads(2)
     root = random_roots(g, 1)[0]

@@ -179,7 +179,7 @@ def test_capture_is_refused_by_the_one_and_taken_by_the_other():
 
 @each_device
 def test_fills_that_the_dtype_cannot_hold_are_refused(device):
-    """By the CPU, CUDA and Meta alike, and by nothing else than they."""
+    """By the CPU, CUDA and Meta kernels, and before anything else."""
     mask = torch.tensor([True, False])
     for dtype, good, bad in (
         (torch.bool, (0, 1, True, 0.5, 7), ()),

@@ -132,7 +132,7 @@ def test_no_workspace_is_leaked(spec, device, rung):
 
 
 def test_mixed_devices_are_refused(spec, device):
-    """By an error that names both, and the device is none the worse for it."""
+    """The error names both, and the device remains usable."""
     sample = spec.sample(spec.samples[0], spec.dtype, device)
     for i in range(len(sample.tensors) if len(sample.tensors) > 1 else 0):
         mixed = sample.replace([x.cpu() if i == j else x for j, x in enumerate(sample.tensors)])

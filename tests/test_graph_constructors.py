@@ -261,7 +261,7 @@ def test_random_words(device):
             assert [w % 2**64 for w in words] == [splitmix64(i, key) for i in range(3, 40)]
 
 
-# Of row_ptrs and col_idx as int64: whoever changes the graph that a seed stands for changes these.
+# Of row_ptrs and col_idx as int64: a change of the graph of a seed changes these.
 CHECKSUMS = {
     "rmat": (lambda **o: graph.rmat(10, 8, 1, **o), 0x13BA9A2),
     "rmat 9 directed": (lambda **o: graph.rmat(9, 5, 2, directed=True, **o), 0xF2AC64BA),

@@ -28,7 +28,7 @@ def same_results(got, want, tensors, where: str, same_gradients=assert_same_bits
 
 
 def test_compile(spec, device):
-    """One graph without a break, forward and backward; the bits of eager mode; other sizes compile nothing anew."""
+    """One graph without a break, forward and backward; the bits of eager mode; other sizes are not compiled again."""
     torch._dynamo.reset()
     compiled = torch.compile(Call(spec, spec.grown[0]), backend="aot_eager", fullgraph=True, dynamic=True)
     for case, first in zip(spec.grown, (True, False), strict=True):

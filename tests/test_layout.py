@@ -11,7 +11,7 @@ from torch_patterns.__main__ import MARKED, with_fresh_tables
 ROOT = Path(__file__).parent.parent
 CSRC = ROOT / "csrc"
 SOURCES = sorted(p for p in CSRC.rglob("*") if p.suffix in (".h", ".cuh", ".inc", ".cpp", ".cu"))
-FOLDERS = sorted({p.parent for p in CSRC.rglob("rungs*.def")})  # one a ladder, or a few that share rungs
+FOLDERS = sorted({p.parent for p in CSRC.rglob("rungs*.def")})  # one per ladder, or a few that share rungs
 # What a pattern may use of others, through their <pattern>.h only.
 USES = {
     "compact": {"scan"},
@@ -115,7 +115,7 @@ def test_a_ladder_starts_with_its_oracle():
 
 
 def test_rungs_are_listed_nowhere_else():
-    """Three names of one ladder in a file are a list that somebody would have to keep; csrc/torch names not one."""
+    """Three names of one ladder in a file are a second list that would have to be maintained; csrc/torch names not one."""
     ladders = [{r.name for r in registry.ladder(p) if len(r.name) >= 6} for p in registry.patterns()]
     for folder in ("torch_patterns", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -75,7 +75,7 @@ def test_wrapper(spec, device):
 
 @pytest.mark.parametrize("called", ["op", "wrapper"])
 def test_bad_input(spec, device, called):
-    """Refused with the documented error, and the device is none the worse for it."""
+    """Refused with the documented error, and the device remains usable."""
     function = getattr(spec, called)
     if function is None:
         pytest.skip("no public function")

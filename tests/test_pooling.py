@@ -206,7 +206,7 @@ def test_bias_gradient_does_not_lose_small_terms(device):
     grad[0] = 2.0**24
     for algorithm in ("auto", *registry.algorithms("subsample2d", device)):
         _, bias = torch.ops.torch_patterns.subsample2d_backward(grad, grad, [1, 1], "identity", algorithm)
-        assert abs(bias.item() - (2**24 + n)) <= 256, algorithm  # only its own stretch is added to the large one
+        assert abs(bias.item() - (2**24 + n)) <= 256, algorithm  # only its own chunk is added to the large sum
 
 
 # ---- sizes

@@ -169,7 +169,7 @@ def test_every_rung_keeps_the_bound_on_cancellation(device):
 
 
 def test_every_set_of_dimensions(device):
-    """Also with sizes of 1 among them, which stand in nobody's way."""
+    """Also with sizes of 1 among them, which change nothing."""
     for shape in ((3, 4, 5, 2), (3, 1, 5, 2), (1, 4, 1, 1)):
         x = torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(1)).float()
         dims = [d for n in range(5) for d in itertools.combinations(range(4), n)]

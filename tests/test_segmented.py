@@ -324,7 +324,7 @@ def test_a_recurrence_over_segments_outlives_products_that_overflow(device):
     for width in (1, 3):
         a, b = torch.full((n, width), 2.0), torch.zeros(n, width)
         a[600, 0] = NAN
-        a[1_000, 0] = 0  # what begins anew forgets the NaN
+        a[1_000, 0] = 0  # a restart forgets the NaN
         b[9] = b[2_499] = b[-1] = 1  # the last rows of the segments
         want = b.clone()
         want[600:1_000, 0] = NAN

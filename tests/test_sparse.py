@@ -96,7 +96,7 @@ def test_lengths_of_rows(mean, dtype, index):
 def test_numbers_of_columns(dtype):
     """Vectors on a CPU take columns by 8, 4, 2 and 1, and what is left over with what they took before."""
     row, col, values, _ = random_matrix(60, 40, 900)
-    long = torch.randint(0, 40, (1300,), generator=torch.Generator().manual_seed(1))  # a row of more than two stretches
+    long = torch.randint(0, 40, (1300,), generator=torch.Generator().manual_seed(1))  # a row of more than two chunks
     row, col = torch.cat([row, torch.full_like(long, 7)]), torch.cat([col, long])
     values = torch.cat([values.clamp(-1, 1), (long % 3 - 1).double()])
     a = sparse.COO(row, col, values.to(dtype), (60, 40))  # in no order
@@ -158,7 +158,7 @@ def test_plans(form, device, monkeypatch):
 
 @pytest.mark.parametrize("index", (torch.int32, torch.int64))
 def test_stages(index):
-    """To tiles, from tiles to bins, and inside the bins is the way of the plan; who does not go it takes the plan."""
+    """To tiles, from tiles to bins, and inside the bins is what the stages do; rungs without stages use the plan."""
     n = 3 * stages.SIZE + 5
     coo = random_matrix(700, 300, n, index=index)
     a = coo.convert("csr")

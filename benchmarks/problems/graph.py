@@ -13,7 +13,7 @@ from torch_patterns.graph import grid, rmat
 
 
 def frontier_search(ptrs: Tensor, cols: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-    """Levels and smallest parents by torch's operators, a level at a time."""
+    """Levels and smallest parents by torch's operators, one level at a time."""
     none = torch.iinfo(cols.dtype).max
     levels = torch.full((ptrs.numel() - 1,), -1, dtype=torch.int32, device=ptrs.device)
     parents = torch.full_like(levels, none, dtype=cols.dtype)

@@ -69,7 +69,7 @@ def transpose(*tensors: Tensor) -> tp.CSR:
 
 
 def exact(values: Tensor, to: Tensor, at: Tensor, x: Tensor, size: int) -> Tensor:
-    """y[to[i]] += values[i] x[at[i]], in int64, a column at a time."""
+    """y[to[i]] += values[i] x[at[i]], in int64, one column at a time."""
     columns = x.long().reshape(x.shape[0], -1).unbind(1)
     sums = [torch.zeros_like(c).new_zeros(size).index_add_(0, to, values.long() * c[at]) for c in columns]
     return torch.stack(sums, 1).reshape(size, *x.shape[1:])

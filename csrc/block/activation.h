@@ -14,13 +14,13 @@ namespace detail {
 
 TP_HD inline double tanh(double x) { return ::tanh(x); }
 
-// By e = exp(2|x|) - 1, tanh |x| = e / (e + 2). There is no branch in it, so that a loop over it runs on vectors, and e
-// keeps its relative precision near 0: with 2|x| = n ln 2 + r, e = 2^n (exp(r) - 1) + (2^n - 1), where exp(r) - 1 is
-// its series.
+// tanh |x| = e / (e + 2) with e = exp(2|x|) - 1. There is no branch, so that loops over it vectorize, and e keeps its
+// relative precision near 0: with 2|x| = n ln 2 + r, e = 2^n (exp(r) - 1) + (2^n - 1), where exp(r) - 1 is a power
+// series.
 TP_HD inline float tanh(float x) {
   const uint32_t magnitude = float_bits(2 * x) & 0x7fffffffu, nan = 0u - uint32_t(magnitude > 0x7f800000u);
-  const float z = bits_float(tp::min(magnitude, 0x41a00000u) | nan);  // |2x|, but not above 20, where tanh is 1 already
-  const float rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits
+  const float z = bits_float(tp::min(magnitude, 0x41a00000u) | nan);  // |2x|, at most 20, where tanh rounds to 1
+  const float rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
   const float shifted = z * 1.44269504f + rounder, n = shifted - rounder;
   const float r = z - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts: the first product is exact
   const float series =
@@ -42,7 +42,7 @@ TP_HD A activate(A x) {
   return x;
 }
 
-// grad * f'(x), where f(x) is y. The derivative is 0 for sign, and at the corner of relu.
+// Returns grad * f'(x), where f(x) is y. The derivative is 0 for sign, and for relu at 0.
 template <Activation f, class A>
 TP_HD A activate_backward(A grad, A y) {
   if constexpr (f == Activation::bipolar_sigmoid) return grad * (1 - y * y) / 2;
@@ -52,7 +52,7 @@ TP_HD A activate_backward(A grad, A y) {
   return grad;
 }
 
-// The same for a function that is known at run time, where a branch per call costs less than a kernel per function.
+// The same for a function known at run time only, where a branch per call costs less than one kernel per function.
 template <class A>
 TP_HD A activate(Activation f, A x) {
   if (f == Activation::bipolar_sigmoid || f == Activation::tanh) {
@@ -72,7 +72,7 @@ TP_HD A activate_backward(Activation f, A grad, A y) {
 template <Activation f>
 using ActivationConstant = std::integral_constant<Activation, f>;
 
-// call(ActivationConstant<f>{})
+// Calls call(ActivationConstant<f>{}).
 template <class Call>
 void with_activation(Activation f, Call call) {
   switch (f) {
@@ -89,7 +89,7 @@ void with_activation(Activation f, Call call) {
   }
 }
 
-// Element by element.
+// y = f(x) for every element.
 template <Activation f, class T, class Out>
 struct Activate {
   static constexpr const char* name = "activation";

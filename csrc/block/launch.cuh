@@ -1,5 +1,5 @@
-// Launches that follow each other closely: one may begin while the launch before it, which allows that, still runs. It
-// prepares what it can by itself, then waits, and finds all that the other wrote.
+// Dependent launches: a kernel may start while the launch before it, which allows that, is still running. It prepares
+// what is independent, then waits, after which everything that the earlier launch wrote is visible.
 #pragma once
 #include <atomic>
 
@@ -16,7 +16,7 @@ TP_DEVICE inline void allow_next_launch() {}
 TP_DEVICE inline void wait_for_launch_before() {}
 #endif
 
-// A number per device that is asked of the driver once. Devices beyond the table are asked again each time.
+// A number per device that is queried from the driver once. Devices beyond the table are queried every time.
 class PerDevice {
  public:
   template <class F>
@@ -46,8 +46,9 @@ int device_attribute() {
   });
 }
 
-// Whether a kernel is compiled for a machine with clusters and early launches: else it does not meet or wait there. The
-// same holds for all kernels of a signature, since all files are compiled for the same machines.
+// Whether a kernel is compiled for devices with clusters and dependent launches; otherwise its cluster barriers and
+// waits do nothing. The answer is the same for all kernels of a signature, since all files are compiled for the same
+// devices.
 template <class... Parameters>
 bool is_for_hopper(void (*kernel)(Parameters...)) {
   static PerDevice values;
@@ -58,8 +59,8 @@ bool is_for_hopper(void (*kernel)(Parameters...)) {
   });
 }
 
-// For a kernel each thread of which waits before it touches what another launch may have written, or may still read;
-// right after a launch of the same operator.
+// Launches a kernel that may start while the launch before it is running. Every thread must wait before it touches what
+// another launch may have written or may still read. The launch before must be one of the same operator.
 template <class... Parameters>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes, Context& context,
                   std::common_type_t<Parameters>... arguments) {

@@ -1,11 +1,11 @@
-// Look-back between blocks: each publishes a value once, others wait for it.
+// Look-back between blocks: each tile publishes a value once, and later tiles wait for it.
 //
-// A value travels as 8-byte words, each of 4 bytes of it and a flag. One such word is written and read whole, so a
-// reader that sees the flag has the data, and no fence is needed. All cells are zero before the launch.
+// A value is published as 8-byte words, each of 4 bytes of the value and a flag. Such a word is written and read as a
+// whole, so a reader that sees the flag has the data, and no fence is needed. All cells are zero before the launch.
 //
-// A chain over `n` positions is looked up in two fixed levels, so that the order of combination depends on nothing but
-// n and the bits are the same in every run: position i combines the values of its group's earlier members by a fixed
-// tree and adds the prefix of all groups before, which the last member of each group hands on.
+// A chain of `n` tiles is looked up in two fixed levels, so that the order of combination depends on n only and results
+// are the same bits in every run: tile i combines the aggregates of its group's earlier tiles by a fixed tree, and
+// prepends the prefix of all earlier groups, which the last tile of each group publishes.
 #pragma once
 #include <cstring>
 
@@ -14,7 +14,7 @@
 
 namespace tp::block {
 
-// `width` values of a monoid, combined one by one.
+// `width` values of a monoid, combined element-wise.
 template <class M, int width>
 struct Pack {
   typename M::Acc v[width];
@@ -48,7 +48,7 @@ struct Cell {
     }
   }
 
-  // What is there now, by words; `flagged` turns false where one is missing.
+  // Reads the current words; `flagged` becomes false if one of them is not published yet.
   TP_DEVICE T peek(bool& flagged) const {
     unsigned data[words];
 #pragma unroll
@@ -72,8 +72,7 @@ struct Cell {
   }
 };
 
-// Combines cells[0] to cells[n - 1], in order, n at most `most`: all are asked for at once, until all have been
-// published.
+// Combines cells[0] to cells[n - 1], in order, n at most `most`. It reads all of them at once until all are published.
 template <class M, int most>
 TP_DEVICE typename M::Acc wait_all(const Cell<typename M::Acc>* cells, int n) {
   for (;;) {
@@ -88,11 +87,11 @@ TP_DEVICE typename M::Acc wait_all(const Cell<typename M::Acc>* cells, int n) {
   }
 }
 
-// The published values of one launch: a total a tile, and the running total at the end of every group of tiles.
+// The tile states of one launch: an aggregate per tile, and the inclusive prefix at the end of every group of tiles.
 template <class Acc>
 struct Chain {
   Cell<Acc>*tiles, *groups;
-  unsigned long long* tickets;  // null where no tile has one before it: then blocks need no order
+  unsigned long long* tickets;  // null if no tile precedes another: blocks then need no order
 };
 
 static __global__ void clear_words(uint64_t* words, int64_t n) {
@@ -101,7 +100,7 @@ static __global__ void clear_words(uint64_t* words, int64_t n) {
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) words[i] = 0;
 }
 
-// Cleared state for `tiles` tiles in `groups` groups. The next launch may begin while it is being cleared.
+// Allocates the states of `tiles` tiles in `groups` groups and clears them. The next launch may start meanwhile.
 template <class Acc>
 Chain<Acc> make_chain(Context& context, int64_t tiles, int64_t groups) {
   const int64_t words = (tiles + groups) * Cell<Acc>::words + 1;
@@ -111,7 +110,7 @@ Chain<Acc> make_chain(Context& context, int64_t tiles, int64_t groups) {
   return {cells, cells + tiles, reinterpret_cast<unsigned long long*>(cells + tiles + groups)};
 }
 
-// The tile of this block: whoever holds a smaller one has started, whatever order the hardware chose.
+// Returns this block's tile. Blocks that hold smaller tickets have started, whatever order the hardware chose.
 template <class Acc>
 TP_DEVICE int64_t take_ticket(const Chain<Acc>& chain) {
   if (!chain.tickets) return blockIdx.x;
@@ -121,12 +120,12 @@ TP_DEVICE int64_t take_ticket(const Chain<Acc>& chain) {
   return int64_t(ticket);
 }
 
-// What precedes a tile, from tile `start` on: the totals of its group's earlier tiles by a fixed tree, after the
-// running total of the groups before. By warp 0; lane 0 gets it.
-template <class M, int tiles_a_group, class Acc>
+// Look-back: returns the combination of the tiles from `start` up to `tile`, exclusive: the aggregates of the group's
+// earlier tiles by a fixed tree, after the prefix of the groups before. Called by warp 0; lane 0 gets the result.
+template <class M, int tiles_per_group, class Acc>
 TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
-  constexpr int run = tiles_a_group / warp_size;
-  const int64_t group = tile / tiles_a_group, first = group * tiles_a_group;
+  constexpr int run = tiles_per_group / warp_size;
+  const int64_t group = tile / tiles_per_group, first = group * tiles_per_group;
   const int64_t mine = first + int64_t(threadIdx.x) % warp_size * run;
   const int64_t from = tp::max(mine, start), to = tp::min(mine + run, tile);
   Acc sum = M::identity();

@@ -1,12 +1,11 @@
-// Offsets of segments that lie end to end: where one begins and ends, and which one a row lies in.
+// The offsets of segments that are stored end to end: where a segment begins and ends, and which segment holds a row.
 #pragma once
 #include "core/simt.h"
 
 namespace tp::block {
 
-// What a kernel sees of the offsets, and all that it may trust. Segments -1 and `segments` are the rows before the
-// first offset and after the last: rows that lie in no segment. Whatever the offsets hold, every row lies in a segment
-// from -1 to `segments`.
+// The offsets as a kernel may use them, whatever they hold. Segments -1 and `segments` are the rows before the first
+// offset and after the last, which belong to no segment. Every row lies in some segment from -1 to `segments`.
 template <class Long, class Short>
 struct BoundOffsets {
   Long longs;
@@ -14,7 +13,7 @@ struct BoundOffsets {
   bool are_long, mirrored;
   int64_t segments, n;
 
-  // Where segment i begins, in 0..n; a mirrored sequence counts rows and segments from the far end.
+  // Where segment i begins, within 0..n; a mirrored sequence counts rows and segments from the far end.
   TP_HD int64_t begin(int64_t i) const {
     if (i < 0) return 0;
     if (i > segments) return n;
@@ -22,7 +21,7 @@ struct BoundOffsets {
     const int64_t value = tp::max(int64_t(0), tp::min(n, given(i)));
     return mirrored ? n - value : value;
   }
-  // Offset i as it was given.
+  // Offset i as given.
   TP_HD int64_t given(int64_t i) const {
     if (are_long) {
       const int64_t offset = longs[i];
@@ -33,7 +32,7 @@ struct BoundOffsets {
   }
   TP_HD int64_t end(int64_t i) const { return tp::max(begin(i), begin(i + 1)); }
   TP_HD bool exists(int64_t i) const { return i >= 0 && i < segments; }
-  // A segment from -1 to `segments` with begin(i) <= row < end(i); the only one where offsets do not decrease.
+  // A segment from -1 to `segments` with begin(i) <= row < end(i); it is unique if offsets do not decrease.
   TP_HD int64_t find(int64_t row) const {
     int64_t low = 0, high = segments + 1;  // begin(low - 1) <= row < begin(high)
     while (low < high) {

@@ -1,4 +1,4 @@
-// Host loops on the widest vectors that the processor has, chosen at run time: one binary serves them all.
+// Host loops on the widest vector instructions of the processor, chosen at run time, so that one binary serves all.
 #pragma once
 
 namespace tp {
@@ -17,8 +17,8 @@ __attribute__((noinline, flatten)) void on_any(Loops loops) {
 }
 }  // namespace detail
 
-// Runs loops(), compiled with everything that it calls for AVX2 and FMA where the processor has them, else for any
-// processor. It captures by value. A product and a sum may be rounded once, as FMA does.
+// Runs loops(), compiled together with everything that it calls for AVX2 and FMA if the processor has them, else for
+// any processor. It must capture by value. A product and a sum may be rounded once, as FMA does.
 template <class Loops>
 void on_vectors(Loops loops) {
   static const bool has_avx2 =

@@ -1,6 +1,5 @@
-// Patterns in which every output is a computation of its own: no output needs another, so nothing is shared and no
-// barrier is needed. Outputs stand in rows, and a computation is a functor that is told the arrays, then the row, then
-// the column:
+// Patterns in which every output is computed independently, so that nothing is shared and no barrier is needed. Outputs
+// are arranged in rows. A computation is a functor that is first given the arrays, then the row, then the column:
 //
 //   struct Scale {
 //     static constexpr const char* name = "scale";                    // what errors call it
@@ -14,10 +13,10 @@
 //     }
 //   };
 //
-// An output is written by its own computation only: gradients are gathered, never scattered, and so they are
-// deterministic and need no atomics. The first three classes below are the ways to run a functor: the rungs of these
-// patterns. `fuses`: a launch is what costs, so two steps had better be one; on the host, a loop that does one simple
-// thing runs on vectors.
+// An output is written by its own computation only: gradients are gathered, never scattered, so that they are
+// deterministic and need no atomics. The first three classes below run a functor and are the rungs of these patterns.
+// `fuses`: launches dominate the cost, so two steps are better done in one; on the host, simple loops are better, since
+// they vectorize.
 #pragma once
 #include "core/simt.h"
 
@@ -25,41 +24,36 @@ namespace tp {
 
 struct Outputs {
   int64_t rows, columns;
-  int64_t cost = 1;  // about how many operations an output takes
+  int64_t cost = 1;  // approximate number of operations per output
 };
 
-// As a block, hands out bare pointers: for rungs that are plain host code.
-struct Pointers {
-  template <class T>
-  T* global(const char*, T* data, int64_t) const {
-    return data;
-  }
-};
+// The arrays of rungs that are plain host code.
+using simt::Pointers;
 
-// floor(n / d) for 0 <= n < 2^50 and 0 < d.
+// Returns floor(n / d) for 0 <= n < 2^50 and 0 < d.
 TP_HD inline int64_t floor_div(int64_t n, int64_t d) {
-#ifdef __CUDA_ARCH__  // where 64-bit division is a long subroutine
+#ifdef __CUDA_ARCH__  // 64-bit division is a long subroutine there
   return (n | d) >> 32 == 0 ? int64_t(uint32_t(n) / uint32_t(d)) : n / d;
-#else  // a loop computes 1 / d once; (n + 1/2) / d lies further from any integer than the two roundings can take it
+#else  // a loop computes 1 / d once; (n + 1/2) / d is farther from any integer than two rounding errors
   return int64_t((double(n) + 0.5) * (1.0 / double(d)));
 #endif
 }
 
-// An element in the type it is computed in.
+// Loads an element as the type that it is computed in.
 template <class T, class Array>
 TP_HD acc_t<T> load(const Array& array, int64_t i) {
   const T value = array[i];
   return acc_t<T>(value);
 }
 
-// f(0) + ... + f(n - 1), in stretches of 256 whose sums are added: the rounding error grows that much slower.
+// f(0) + ... + f(n - 1), in chunks of 256 whose sums are added, so that the rounding error grows 256 times slower.
 template <class A, class F>
 TP_HD A sum_of(int64_t n, F f) {
   A sum = 0;
   for (int64_t begin = 0; begin < n; begin += 256) {
-    A stretch = 0;
-    for (int64_t k = begin; k < tp::min(n, begin + 256); ++k) stretch += f(k);
-    sum += stretch;
+    A chunk = 0;
+    for (int64_t k = begin; k < tp::min(n, begin + 256); ++k) chunk += f(k);
+    sum += chunk;
   }
   return sum;
 }
@@ -125,12 +119,12 @@ struct ThreadPerOutput {
 
   template <class Functor>
   void operator()(Outputs n, const Functor& functor) const {
-    const int64_t blocks = tp::min(ceil_div(n.rows * n.columns, int64_t(threads)), int64_t(2147483647));
+    const int64_t blocks = tp::min(ceil_div(n.rows * n.columns, int64_t(threads)), max_grid);
     simt::launch(context, Functor::name, {blocks}, threads, 0, Kernel<Functor>{functor, n.rows, n.columns});
   }
 };
 
-// out[row, column] = sum of in[row, k] over every width-th k from `column` on, divided by `divisor`.
+// out[row, column] = sum of in[row, k] for k = column, column + width, ..., divided by `divisor`.
 template <class In, class Out>
 struct StridedSum {
   static constexpr const char* name = "sum";
@@ -153,9 +147,9 @@ struct StridedSum {
   }
 };
 
-// out[o, i] = sum over k of in[o, k, i], divided by `divisor`; in is [outer, n, inner]. No sum is longer than 256
-// terms: longer ones are sums of sums, so that the rounding error grows with their logarithm. The tree depends on the
-// shape alone.
+// out[o, i] = sum over k of in[o, k, i], divided by `divisor`; in is [outer, n, inner]. Sums of more than 256 terms are
+// sums of sums, so that the rounding error grows with the logarithm of n. The order of summation depends on the shape
+// only.
 template <class Run, class In, class Out>
 void sum_middle(const Run& run, const In* in, int64_t outer, int64_t n, int64_t inner, Out* out,
                 acc_t<In> divisor = 1) {

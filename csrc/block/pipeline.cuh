@@ -1,16 +1,16 @@
-// What the warps of a block need to work as a pipeline: copies from global to shared memory that run on their own, and
-// barriers in shared memory on which one set of warps waits for another.
+// What the warps of a block need to work as a pipeline: asynchronous copies from global to shared memory, and barriers
+// in shared memory on which some warps wait for others (mbarriers).
 #pragma once
 #include <type_traits>
 
+#include "block/shared_address.cuh"
 #include "block/warp.cuh"
 
 namespace tp::block {
 
-TP_DEVICE inline unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
-
-// A barrier of rounds: round r ends when `count` arrivals of it are in. Whoever waits names the parity of the round; it
-// must look before the next round ends. What a thread wrote before it arrived is there for whoever waited.
+// A barrier with phases, here called rounds: round r ends after `count` arrivals. A thread waits by naming the parity
+// of the round, and must do so before the next round ends. What a thread wrote before it arrived is visible to all that
+// waited.
 #if __CUDA_ARCH__ >= 900
 class Barrier {
  public:
@@ -20,11 +20,11 @@ class Barrier {
   TP_DEVICE void arrive() {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(address()) : "memory");
   }
-  // Arrives once all copies that this thread has begun are there.
+  // Arrives once all copies that this thread has started are complete.
   TP_DEVICE void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address()) : "memory");
   }
-  // The round will not end before so many bytes of bulk copies are there.
+  // The round does not end before so many bytes of bulk copies have arrived.
   TP_DEVICE void expect(int bytes) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
   }
@@ -65,12 +65,12 @@ class Barrier {
 };
 #endif
 
-// A barrier among `warps` warps of a block, all of which call it; `id` from 1 to 15 tells such sets apart.
+// A barrier among `warps` warps of a block, all of which call it; `id`, from 1 to 15, distinguishes such groups.
 TP_DEVICE inline void sync_warps(int id, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(warps * warp_size) : "memory");
 }
 
-// A place in a ring of `stages`, and the parity of its round.
+// The current stage in a ring of `stages`, and the parity of its round.
 struct Cursor {
   int stages, stage = 0;
   unsigned parity = 0;
@@ -83,8 +83,8 @@ struct Cursor {
   }
 };
 
-// Begins to copy `bytes` bytes, 4 or 16, both addresses being multiples of it. Before compute capability 9.0 copies are
-// done when they return.
+// Starts to copy 4 or 16 bytes; both addresses are multiples of `bytes`. Before compute capability 9.0 copies are
+// synchronous.
 template <int bytes>
 TP_DEVICE void copy_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 900
@@ -99,8 +99,8 @@ TP_DEVICE void copy_async(void* to, const void* from) {
 #endif
 }
 
-// A warp copies the bytes from `begin` up to `end`; `to` lies as `begin` does within its 16 bytes. What fills 16 bytes
-// goes by one bulk copy, whose end `barrier` awaits; the few bytes at either end are there on return.
+// A warp copies the bytes from `begin` up to `end`. `to` must have the same offset within 16 bytes as `begin`. Aligned
+// units of 16 bytes are moved by one bulk copy, which `barrier` awaits; the bytes at either end are copied on return.
 TP_DEVICE inline void copy_bulk(Barrier& barrier, unsigned char* to, const unsigned char* begin,
                                 const unsigned char* end, int lane) {
   const int bytes = int(end - begin), head = tp::min(bytes, int((0 - reinterpret_cast<uintptr_t>(begin)) % 16));

@@ -1,26 +1,26 @@
-// Segments of any lengths, split evenly: what balanced kernels over (bounds, rows) pairs share.
+// Segments of any lengths, split into equal shares: what the balanced kernels over offsets have in common.
 //
-// Walk all rows, and right after the last row of each segment its end: that path visits every row once (1 item) and
-// every end once (`end_items`), and tile t gets the items from t * items on, whatever the segments look like. Where a
-// tile starts is found by a search over the ends along a diagonal (merge path; Green, McColl and Bader 2012); the end
-// of a segment that has rows always stands in the tile of its last row.
+// Merge path (Green, McColl and Bader 2012): walk all rows, and after the last row of each segment its end. The path
+// visits every row (1 item) and every end (`end_items` items) once, and tile t gets the items from t * items on,
+// whatever the lengths of the segments. The start of a tile is found by a search over the ends along a diagonal; the
+// end of a segment that has rows is always in the tile of its last row.
 //
-// Inside a tile the lanes of a warp are `across` columns times as many stretches as fit, a stretch being `places`
-// consecutive rows: lane = stretch * across + column. Values lie in shared memory, row by row; a mark at the last row
-// of a segment cuts the running value there; join() gives each stretch what precedes it.
+// Inside a tile, the lanes of a warp cover `across` columns of as many slices as fit, a slice being a fixed number of
+// consecutive rows: lane = slice * across + column. Values are in shared memory, row by row. A mark at the last row of
+// a segment ends the running value there; join() gives each slice the value that precedes it.
 //
-// Bounds may be anything: they and all counts are clamped, and a tile notices bounds that decrease or leave it.
+// Bounds may hold anything: they and all counts are clamped, and a tile detects bounds that decrease or leave it.
 #pragma once
 #include "block/launch.cuh"
 #include "block/staging.cuh"
 
 namespace tp::block {
 
-// Where segments begin and end: begin(s) for s from 0 to segments, within 0..n; counted from the far end if mirrored.
+// Where segments begin and end: begin(s) for s from 0 to segments, within 0..n, counted from the far end if mirrored.
 template <bool may_mirror>
 struct Bounds {
   const int64_t* longs;
-  const int32_t* shorts;  // where longs is null
+  const int32_t* shorts;  // if longs is null
   bool mirrored_;
   int64_t segments, n;
 
@@ -30,7 +30,7 @@ struct Bounds {
   TP_DEVICE int64_t begin(int64_t s) const { return tp::max(int64_t(0), tp::min(given(s), n)); }
 };
 
-// How the path is cut.
+// How the path is divided into tiles.
 struct Path {
   int items, end_items;
   int64_t tiles;
@@ -40,20 +40,20 @@ struct Path {
         end_items(end_items),
         tiles(tp::max(int64_t(1), ceil_div(n + segments * end_items, int64_t(items)))) {}
 
-  // The item that the first row of a segment is.
+  // The path item of the first row of a segment.
   TP_DEVICE int64_t item(int64_t segment, int64_t begin) const { return begin + segment * end_items; }
 };
 
-// Where a tile starts: rows and ends before it.
+// The start of a tile: the number of rows and of ends before it.
 struct alignas(16) Split {
   int64_t row, segment;
 };
 
-// The split at item d, by `asking` lanes side by side: each round asks as many places at once.
+// Finds the split at path item d, by `asking` neighbouring lanes: each round tests as many positions at once.
 template <int asking, bool may_mirror>
 TP_DEVICE Split find_split(const Bounds<may_mirror>& bounds, const Path& path, int64_t d) {
   const int lane = int(threadIdx.x) % warp_size, mine = lane % asking;
-  // The ends before d are at least `low`, at most `high`; the last split is past all, whatever the bounds hold.
+  // At least `low` and at most `high` ends lie before d. The last split is behind everything, whatever the bounds hold.
   int64_t high = bounds.segments, low = d < path.item(high, bounds.n) ? 0 : high;
   while (__any_sync(~0u, low < high)) {
     const int64_t step = (high - low) / asking + 1, s = low + (mine + 1) * step - 1;
@@ -68,7 +68,7 @@ TP_DEVICE Split find_split(const Bounds<may_mirror>& bounds, const Path& path, i
   return {row, low};
 }
 
-// First launch: all splits; and zeros in `words`. The next launch may begin meanwhile.
+// First launch: finds all splits, and clears `words`. The next launch may start meanwhile.
 constexpr int split_threads = 128, split_lanes = 16;
 
 template <bool may_mirror>
@@ -91,12 +91,12 @@ void find_splits(const Bounds<may_mirror>& bounds, const Path& path, Split* spli
       bounds, path, splits, words, count);
 }
 
-// A tile's share, as counts that nothing in memory can make too large.
+// A tile's share of the path, with counts clamped so that nothing in memory can make them too large.
 struct Share {
   int64_t row, segment;
   int rows, ends;
 
-  // Of a path of tiles of `items` items.
+  // The tile's share of a path with `items` items per tile.
   template <bool may_mirror, int end_items>
   TP_DEVICE Share(const Bounds<may_mirror>& bounds, int items, std::integral_constant<int, end_items>,
                   const Split* splits, int64_t tile, unsigned* bad) {
@@ -114,13 +114,13 @@ struct Share {
   }
 };
 
-// f(k, begin, end) for segment share.segment + k, k < count, all over the block; begin and end are places in the tile:
-// -1 for what lies before it, rows + 1 for what lies beyond. A pair that decreases is empty. All but the ends of
-// segments from share.ends on must lie in the tile.
+// Calls f(k, begin, end) for segment share.segment + k, k < count, distributed over the block. begin and end are
+// positions in the tile: -1 for rows before it, rows + 1 for rows beyond it. A decreasing pair is an empty segment. All
+// ends must lie in the tile, except those of segments from share.ends on.
 template <int threads, bool may_mirror, class F>
 TP_DEVICE void each_segment(const Bounds<may_mirror>& bounds, const Share& share, int count, unsigned* bad, F f) {
   constexpr int batch = 2, seen = warp_size - 1,
-                step = threads / warp_size * seen;  // a lane's end is its neighbour's begin
+                step = threads / warp_size * seen;  // a lane's end is the begin of the next lane
   const int64_t origin = bounds.mirrored() ? bounds.n - share.row : share.row;
   const int64_t base = bounds.mirrored() ? bounds.segments - share.segment : share.segment;
   const int lane = int(threadIdx.x) % warp_size;
@@ -130,8 +130,8 @@ TP_DEVICE void each_segment(const Bounds<may_mirror>& bounds, const Share& share
     for (int j = 0; j < batch; ++j) {
       const int k = tp::min(first + j * step + lane, count);
       const int64_t given = bounds.stored(bounds.mirrored() ? base - k : base + k) - origin;
-      const int64_t place = bounds.mirrored() ? -given : given;
-      begin[j] = place < 0 ? -1 : place > share.rows ? share.rows + 1 : int(place);
+      const int64_t position = bounds.mirrored() ? -given : given;
+      begin[j] = position < 0 ? -1 : position > share.rows ? share.rows + 1 : int(position);
     }
 #pragma unroll
     for (int j = 0; j < batch; ++j) {
@@ -143,21 +143,21 @@ TP_DEVICE void each_segment(const Bounds<may_mirror>& bounds, const Share& share
   }
 }
 
-// A thread's place in its block.
+// The slice and the column of a thread.
 template <bool single>
-struct Place {
-  int stretch, column;
-  bool exists, active;  // whether there is such a stretch, and such a column
-  TP_DEVICE Place(const Strips<single>& strips, int64_t first_column) {
+struct LanePosition {
+  int slice, column;
+  bool exists, active;  // whether this slice exists, and whether the column does, too
+  TP_DEVICE LanePosition(const Strips<single>& strips, int64_t first_column) {
     const int lane = int(threadIdx.x) % warp_size, within = lane / strips.across();
     column = lane - within * strips.across();
-    stretch = int(threadIdx.x) / warp_size * strips.together() + within;
+    slice = int(threadIdx.x) / warp_size * strips.together() + within;
     exists = within < strips.together();
     active = exists && (single || first_column + column < strips.width);
   }
 };
 
-// use(i, load(i)) for i from 0 to count - 1, count at most `most`; loads go before uses in bunches.
+// Calls use(i, load(i)) for i from 0 to count - 1, count at most `most`; a batch of loads precedes its uses.
 template <int most, class Load, class Use>
 TP_DEVICE void walk(int count, Load load, Use use) {
   constexpr int bunch = most % 11 == 0 ? 11 : most % 13 == 0 ? 13 : most % 7 == 0 ? 7 : most;
@@ -181,24 +181,25 @@ struct Joint {
   bool closed[warps];
 };
 
-// What each stretch's rows follow: the values since the last closing before it. `open`: none closed before it.
+// What precedes the rows of a slice: the values since the last segment end before it. `open`: there is no such end.
 template <class Acc>
 struct Before {
   Acc value;
   bool open;
 };
 
-// From each stretch its value since its last closing, or of all of it, and whether it closed a segment; the same for
-// all columns. `whole` gets, in the last stretch of the block, the value since the last closing of all. By a fixed
-// tree; a barrier must stand between two uses of `joint`.
+// Given each slice's value since its last segment end (or since its begin) and whether a segment ends in it, which is
+// the same for all columns, returns what precedes the slice. In the last slice of the block, `whole` becomes the value
+// since the last end of all. It combines by a fixed tree; a barrier must separate two uses of `joint`.
 template <class M, int warps, bool single>
 TP_DEVICE Before<typename M::Acc> join(Joint<typename M::Acc, warps>& joint, const Strips<single>& strips,
                                        typename M::Acc value, bool closed, typename M::Acc& whole) {
   using Acc = typename M::Acc;
   const int lane = int(threadIdx.x) % warp_size, warp = int(threadIdx.x) / warp_size, across = strips.across();
   const int column = lane % across, lanes = across * strips.together();
-  const unsigned closings = __ballot_sync(~0u, closed), not_above = ~0u >> (warp_size - 1 - lane);
-  const int newest = warp_size - 1 - __clz(closings & not_above);  // the closing lane at or before mine, or -1
+  const unsigned ends = __ballot_sync(~0u, closed), not_above = ~0u >> (warp_size - 1 - lane);
+  const int newest =
+      warp_size - 1 - __clz(ends & not_above);  // the nearest lane at or before this one with an end, or -1
 #pragma unroll
   for (int step = 1; step < warp_size; step *= 2) {
     const int distance = step * across;
@@ -207,10 +208,10 @@ TP_DEVICE Before<typename M::Acc> join(Joint<typename M::Acc, warps>& joint, con
     if (lane >= distance && lane - distance > newest - across) value = M::combine(left, value);
   }
   if (lane >= lanes - across && lane < lanes) joint.total[warp][column] = value;
-  if (lane == 0) joint.closed[warp] = closings != 0;
+  if (lane == 0) joint.closed[warp] = ends != 0;
   Acc within = shuffle_up(value, across);
   if (lane < across) within = M::identity();
-  const bool open_within = lane < across || (closings & (not_above >> across)) == 0;
+  const bool open_within = lane < across || (ends & (not_above >> across)) == 0;
   __syncthreads();
   Acc carry = M::identity();
   bool open = true;
@@ -221,7 +222,7 @@ TP_DEVICE Before<typename M::Acc> join(Joint<typename M::Acc, warps>& joint, con
     carry = joint.closed[w] ? total : M::combine(carry, total);
     open = open && !joint.closed[w];
   }
-  whole = closings == 0 ? M::combine(carry, value) : value;
+  whole = ends == 0 ? M::combine(carry, value) : value;
   if (!open_within) return {within, false};
   return {lane < across ? carry : M::combine(carry, within), open};
 }

@@ -1,22 +1,23 @@
-// Lines of an array into shared memory and back, by the bulk copy engine where addresses allow it: one thread asks for
-// a whole stretch of memory, in 16-byte units, and none carries data.
+// Copies lines of an array to shared memory and back, by the bulk copy engine where addresses allow it: one thread
+// requests a whole range of memory in 16-byte units, and no thread moves data itself.
 //
-// A copy covers whole units, so what it brings in may include neighbours of the stretch, but never anything outside of
-// the array; elements of the array's first and last unit are copied one by one where that unit is not all its own. In
-// shared memory an element lies as far into its unit as in memory (phase).
+// A copy covers whole units, so it may bring in neighbours of the range, but never anything outside the array; elements
+// of the array's first and last unit are copied one by one if the unit reaches beyond the array. In shared memory an
+// element has the same offset within its unit as in global memory (phase).
 #pragma once
+#include "block/shared_address.cuh"
 #include "block/warp.cuh"
 
 namespace tp::block {
 
-// How far into its 16 bytes an address is, in elements.
+// The offset of an address within its 16 bytes, in elements.
 template <class T>
 TP_DEVICE int phase(const T* address) {
   return int(reinterpret_cast<uintptr_t>(address) % 16 / sizeof(T));
 }
 
-// Columns of a row-major array, in strips of equal width, at most a warp's. `single`: there is one column, and all that
-// follows is known to the compiler.
+// The columns of a row-major array, in strips of equal width of at most a warp. `single`: there is only one column, so
+// that everything below is known at compile time.
 template <bool single>
 class Strips {
   int across_, count_, together_;
@@ -30,27 +31,25 @@ class Strips {
   }
   TP_HD int across() const { return single ? 1 : across_; }              // columns of a strip
   TP_HD int count() const { return single ? 1 : count_; }                // strips
-  TP_HD int together() const { return single ? warp_size : together_; }  // lines that a warp takes side by side
+  TP_HD int together() const { return single ? warp_size : together_; }  // lines that a warp processes side by side
 
-  // Item i of all (line, strip) pairs, the strips of a line side by side.
+  // Item i of all (line, strip) pairs; the strips of a line are neighbours.
   TP_DEVICE int64_t line(int64_t i) const { return count() == 1 ? i : i / count(); }
   TP_DEVICE int64_t first_column(int64_t i) const { return count() == 1 ? 0 : i % count() * across(); }
   TP_DEVICE int columns(int64_t first) const { return single ? 1 : int(tp::min(int64_t(across()), width - first)); }
 };
 
-// Tells when the copies to shared memory have arrived. For one round: stage() each array, then all wait().
+// Waits for copies to shared memory. It serves one round: stage() each array, then all threads wait().
 class Arrivals {
   uint64_t barrier;
 
-  TP_DEVICE static unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
-
  public:
-  // By one thread, before a barrier of the block.
+  // Called by one thread, before a barrier of the block.
   TP_DEVICE void start(int arrays) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrays) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  // By one thread for each array, of which so many bytes are copied.
+  // Called by one thread per array, with the number of bytes that will be copied.
   TP_DEVICE void expect(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
                  : "memory");
@@ -90,8 +89,8 @@ template <class T>
 TP_DEVICE T* up_to_unit(T* p) {
   return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(p) + 15) / 16 * 16);
 }
-// store(place, load(place)) for `columns` elements of each of `lines` lines, a warp's lanes side by side, several loads
-// in flight; a place has an offset in shared memory and one in memory.
+// Calls store(i, load(i)) for `columns` elements of each of `lines` lines, with the lanes of a warp side by side and
+// several loads in flight; each element has an offset in shared memory and one in global memory.
 template <int threads, bool single, class Load, class Store>
 TP_DEVICE void each_element(int lines, const Strips<single>& strips, int columns, Load load, Store store) {
   constexpr int bunch = 8;
@@ -114,7 +113,7 @@ TP_DEVICE void each_element(int lines, const Strips<single>& strips, int columns
 }
 }  // namespace detail
 
-// A strip of lines: `columns` elements of each of `lines` lines, the first at `first`, in an array of `count` elements.
+// A strip of lines: `columns` elements of each of `lines` lines, starting at `first`, in an array of `count` elements.
 template <class T>
 struct Lines {
   T* array;
@@ -124,7 +123,7 @@ struct Lines {
 
   TP_DEVICE Lines(T* array, int64_t count, int64_t first, int lines, int columns)
       : array(array), count(count), first(array + first), lines(lines), columns(columns) {}
-  // Whether each line of a strip begins and ends with a unit.
+  // Whether each line of a strip begins and ends at a unit boundary.
   template <bool single>
   TP_DEVICE bool by_line(const Strips<single>& strips) const {
     constexpr int vector = int(16 / sizeof(T));
@@ -132,7 +131,7 @@ struct Lines {
   }
 };
 
-// Starts copying lines to shared memory, where they lie densely from shared + phase(lines.first) on. A barrier and
+// Starts to copy lines to shared memory, where they are contiguous from shared + phase(lines.first) on. A barrier and
 // arrivals.wait() must follow.
 template <int threads, class T, bool single>
 TP_DEVICE void stage(Arrivals& arrivals, T* shared, const Lines<const T>& lines, const Strips<single>& strips) {
@@ -164,10 +163,10 @@ TP_DEVICE void stage(Arrivals& arrivals, T* shared, const Lines<const T>& lines,
   }
 }
 
-// Before the barrier that precedes unstage(), by all who wrote to shared memory.
+// Called by all threads that wrote to shared memory, before the barrier that precedes unstage().
 TP_DEVICE inline void staged_is_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// The way back: from shared + skip on.
+// Copies lines back to global memory, from shared + skip on.
 template <int threads, class T, bool single>
 TP_DEVICE void unstage(const Lines<T>& lines, const T* shared, int skip, const Strips<single>& strips) {
   const int me = int(threadIdx.x);

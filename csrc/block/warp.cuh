@@ -1,4 +1,4 @@
-// Warp shuffles of values of any size, by words of 4 bytes, and what is built of them.
+// Warp shuffles of values of any size, by 4-byte words, and the warp scan and reduction built on them.
 #pragma once
 #include <cstring>
 
@@ -21,16 +21,22 @@ TP_DEVICE T by_words(T v, Shuffle shuffle) {
 }
 }  // namespace detail
 
-// From the lane `distance` below; lanes with none below keep their own.
+// Returns the value of the lane `distance` below; lanes with none below keep their own.
 template <class T>
 TP_DEVICE T shuffle_up(T v, int distance) {
   return detail::by_words(v, [=](unsigned w) { return __shfl_up_sync(~0u, w, unsigned(distance)); });
 }
 
-// From the lane `distance` above.
+// Returns the value of the lane `distance` above.
 template <class T>
 TP_DEVICE T shuffle_down(T v, int distance) {
   return detail::by_words(v, [=](unsigned w) { return __shfl_down_sync(~0u, w, unsigned(distance)); });
+}
+
+// From the lane whose number differs in the bits of `mask`.
+template <class T>
+TP_DEVICE T shuffle_xor(T v, int mask) {
+  return detail::by_words(v, [=](unsigned w) { return __shfl_xor_sync(~0u, w, mask); });
 }
 
 template <class T>

@@ -1,13 +1,14 @@
-// Compaction: the rows that a mask keeps, packed in order; and the way back.
+// Compaction: packs the rows that a mask keeps, in order, and unpacks them again.
 //
-// Where a kept row goes depends on how many before it are kept: that is the exclusive sum of the mask, so compaction is
-// a scan and a scatter. The rungs differ in how the scan is done and in whether its results ever reach memory. What is
-// dropped needs no address of its own: any place after the kept rows will do, and counting from the far end gives each
-// dropped row one without waiting for the total.
+// The position of a kept row is the number of kept rows before it, the exclusive sum of the mask, so compaction is a
+// scan and a scatter. The rungs differ in how they scan and in whether the result of the scan is ever written to
+// memory. Dropped rows may go anywhere behind the kept ones; counting from the far end gives each one a position
+// without knowing the total.
 //
-// Unpacking is the transpose, and so the gradient: a kept row takes the next packed one, a dropped row is zero.
+// Unpacking is the transpose, and so the gradient: a kept row takes the next packed row, and a dropped row becomes
+// zero.
 //
-// Nothing is computed, so rows are bytes, whatever the dtype.
+// Nothing is computed, so rows are plain bytes, whatever the dtype.
 #pragma once
 #include "core/ladder.h"
 
@@ -22,8 +23,8 @@ struct Args {
   void* out;         // pack: [packed, row_bytes]; unpack: [n, row_bytes]
   int64_t* count;    // count, pack: how many rows are kept; may be null for pack
   int64_t n, row_bytes;
-  // pack: n, and what is dropped becomes `fill`, or the number of kept rows. unpack: whatever it is, no row beyond is
-  // read, and zero stands for it.
+  // pack: n, in which case dropped rows become `fill`, or the number of kept rows. unpack: the number of rows in `in`;
+  // rows beyond it are not read, but taken as zero.
   int64_t packed;
   uint64_t fill;  // an element, repeated to 8 bytes
 };

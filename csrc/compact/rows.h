@@ -1,4 +1,5 @@
-// The rows of a compaction as words: the widest of 1 to 16 bytes that divides a row and suits the addresses.
+// The rows of a compaction as words: the widest of 1 to 16 bytes that divides a row and that the addresses are aligned
+// to.
 #pragma once
 #include "compact/compact.h"
 #include "core/simt.h"
@@ -15,7 +16,7 @@ struct Rows {
   const boolean* mask;
   const Word* in;
   Word* out;
-  int64_t *count, n, width, packed;  // width: words a row
+  int64_t *count, n, width, packed;  // width: words per row
   Word fill;
 
   explicit Rows(const Args& x)
@@ -31,7 +32,7 @@ struct Rows {
   }
 };
 
-// f(Rows<Word>) for the widest word. Rows without bytes have nothing to move, but are counted.
+// Calls f(Rows<Word>) for the widest word. Rows without bytes are not moved, but still counted.
 template <class F>
 void with_rows(const Args& args, F f) {
   const uint64_t address =

@@ -1,5 +1,5 @@
-// Compaction as two patterns in a row: an exclusive sum of the mask, by whatever scan is the default of the device,
-// tells every row how many kept ones precede it, and that is its address. Then each thread moves a word of a row.
+// Compaction as two patterns in a row: an exclusive sum of the mask, by the device's default scan, tells every row how
+// many kept rows precede it, which is its position. Then each thread moves one word of a row.
 #include "block/per_output.h"
 #include "compact/rows.h"
 #include "scan/scan.h"
@@ -10,7 +10,7 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t max_grid = 2147483647;
 
-// Each lane counts kept rows, each block adds up its lanes.
+// Each lane counts kept rows, and each block adds the counts of its lanes.
 struct Count {
   const boolean* mask;
   int64_t n;
@@ -44,7 +44,7 @@ template <class Rows>
 struct Scatter {
   Rows rows;
   Step step;
-  const int64_t* before;  // [n]: how many kept rows precede a row
+  const int64_t* before;  // [n]: the number of kept rows before each row
 
   template <class Block>
   TP_HD void operator()(Block& block) const {

@@ -1,5 +1,5 @@
-// The sequential compaction: one row after another. It is the oracle that every other rung is held to, so it is written
-// for plainness alone.
+// The sequential compaction: one row after another. Every other rung is tested against it, so it is written for clarity
+// only.
 #include <cstring>
 
 #include "compact/compact.h"

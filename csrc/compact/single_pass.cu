@@ -1,9 +1,9 @@
-// Compaction in one launch that reads the mask once and of the rows only what is kept.
+// Compaction in one launch that reads the mask once, and only those rows that are kept.
 //
-// A block takes a tile by ticket. It ranks the tile's kept rows and publishes their number, and looks back upon the
-// tiles before for the address of the first one (block/lookback.cuh). The kept rows' numbers stand in shared memory
-// side by side, so that consecutive threads move consecutive words of the result. A tile has the more rows the shorter
-// they are: what it costs to be the next in the chain does not depend on its size.
+// A block takes a tile by ticket. It ranks the tile's kept rows, publishes their number, and looks back over the tiles
+// before for the position of its first kept row (block/lookback.cuh). The numbers of the kept rows are compacted in
+// shared memory, so that consecutive threads move consecutive words of the result. A tile has more rows if they are
+// shorter, because the time for a step of the look-back does not depend on the size of the tile.
 #include "block/per_output.h"
 #include "compact/rows.h"
 #ifdef __CUDACC__
@@ -13,15 +13,17 @@
 namespace tp::compact {
 namespace {
 
-constexpr int threads = 512, warps = threads / block::warp_size, tiles_a_group = 128;
+constexpr int threads = 512, warps = threads / block::warp_size, tiles_per_group = 128;
 constexpr int batch = 8;  // words that a thread has in flight
+template <class Word>
+constexpr int early = tp::max(4, int(64 / tp::max(sizeof(Word), size_t(4))));  // and before the tile's address is known
 constexpr uint16_t dropped = 0xffff;
 
 struct Tile {
   int rows, kept;
 };
 
-// Of four rows of the mask, from `row` on, the high bit of each byte; `whole`: all four are there, and aligned.
+// The high bit of each byte of four rows of the mask, from `row` on; `whole`: all four exist, and are aligned.
 TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool whole) {
   unsigned bytes = 0;
   if (whole) {
@@ -35,19 +37,19 @@ TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool who
   return (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
 }
 
-// Ranks the kept rows of the tile at row `first`: a lane has four neighbouring rows of each of `rounds` stretches of
-// its warp. The counts of all rounds travel in the bytes of one word, none of them above 128. Ends with a barrier.
+// Ranks the kept rows of the tile at row `first`: in each of `rounds` rounds, a lane has four neighbouring rows of its
+// warp. The counts of all rounds share one word, one byte each, since none exceeds 128. Ends with a barrier.
 template <bool packs, int items>
 TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t* list, int* warp_kept) {
-  constexpr int tile_rows = threads * items, rounds = items / 4, stretch = 4 * block::warp_size;
-  static_assert(rounds <= 8, "the counts of a round take a byte");
+  constexpr int tile_rows = threads * items, rounds = items / 4, round_rows = 4 * block::warp_size;
+  static_assert(rounds <= 8, "the counts of all rounds must fit in one word, a byte each");
   const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
-  const int mine = warp * rounds * stretch + 4 * lane, rows = int(tp::min(n - first, int64_t(tile_rows)));
+  const int mine = warp * rounds * round_rows + 4 * lane, rows = int(tp::min(n - first, int64_t(tile_rows)));
   const bool whole = rows == tile_rows && reinterpret_cast<uintptr_t>(mask) % 4 == 0;
   unsigned kept[rounds];
   uint64_t counts = 0;
 #pragma unroll
-  for (int j = 0; j < rounds; ++j) kept[j] = kept_of_four(mask + first, mine + j * stretch, rows, whole);
+  for (int j = 0; j < rounds; ++j) kept[j] = kept_of_four(mask + first, mine + j * round_rows, rows, whole);
 #pragma unroll
   for (int j = 0; j < rounds; ++j) counts |= uint64_t(__popc(kept[j])) << 8 * j;
   const uint64_t upto = block::inclusive_scan<Sum<uint64_t>>(counts), before = upto - counts;
@@ -68,7 +70,7 @@ TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const bool keep = kept[j] >> (8 * k + 7) & 1;
-      const int row = mine + j * stretch + k;
+      const int row = mine + j * round_rows + k;
       if (packs && keep) list[at] = uint16_t(row);
       if (!packs) list[row] = keep ? uint16_t(at) : dropped;
       at += keep;
@@ -79,10 +81,10 @@ TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t
   return {rows, total};
 }
 
-// Moves n words, word i by load(i) and store(i, word), with `batch` loads of a thread in flight.
+// Moves words `begin` to n - 1, word i by load(i) and store(i, word), with `batch` loads per thread in flight.
 template <class Word, class Load, class Store>
-TP_DEVICE void move_words(int64_t n, Load load, Store store) {
-  for (int64_t first = threadIdx.x; first < n; first += threads * batch) {
+TP_DEVICE void move_words(int64_t begin, int64_t n, Load load, Store store) {
+  for (int64_t first = begin + threadIdx.x; first < n; first += threads * batch) {
     Word words[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
@@ -95,23 +97,35 @@ TP_DEVICE void move_words(int64_t n, Load load, Store store) {
   }
 }
 
-// `items`: rows a thread; `single`: a row is one word.
+// `items`: rows per thread; `single`: a row is one word.
 template <bool packs, bool single, int items, class Rows>
 __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, const block::Chain<int64_t> chain,
                                                                  int64_t tiles) {
   using Word = typename Rows::Word;
-  __shared__ uint16_t list[threads * items];  // pack: the kept rows; unpack: each row's rank among them, or `dropped`
+  __shared__ uint16_t
+      list[threads * items];  // pack: the kept rows; unpack: the rank of each row among them, or `dropped`
   __shared__ int warp_kept[warps];
   __shared__ int64_t before_tile;
   const int64_t id = block::take_ticket(chain), first = id * threads * items, width = single ? 1 : r.width;
   const Tile tile = rank_rows<packs, items>(r.mask, first, r.n, list, warp_kept);
   if (threadIdx.x == 0 && chain.tickets) chain.tiles[id].publish(tile.kept);
+
+  constexpr bool loads_early = packs && single;
+  Word words[loads_early ? early<Word> : 1];
+  if constexpr (loads_early) {
+#pragma unroll
+    for (int b = 0; b < early<Word>; ++b) {
+      const int i = int(threadIdx.x) + b * threads;
+      if (i < tile.kept) words[b] = r.in[first + list[i]];
+    }
+  }
   if (threadIdx.x < block::warp_size) {
-    const int64_t before = chain.tickets ? block::look_back<Sum<int64_t>, tiles_a_group>(chain, id, 0) : 0;
+    const int64_t before = chain.tickets ? block::look_back<Sum<int64_t>, tiles_per_group>(chain, id, 0) : 0;
     if (threadIdx.x == 0) {
       before_tile = before;
       const int64_t upto = before + tile.kept;
-      if (id % tiles_a_group == tiles_a_group - 1 && id + 1 < tiles) chain.groups[id / tiles_a_group].publish(upto);
+      if (id % tiles_per_group == tiles_per_group - 1 && id + 1 < tiles)
+        chain.groups[id / tiles_per_group].publish(upto);
       if (id + 1 == tiles && r.count) *r.count = upto;
     }
   }
@@ -120,15 +134,23 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
 
   if constexpr (packs) {
     Word* to = r.out + before * width;
-    const int64_t room = r.packed - before;  // no more than this is written, should the mask have changed meanwhile
+    const int64_t room = r.packed - before;  // limits the writes in case the mask has changed meanwhile
     const auto load = [&](int64_t i) {
       const int64_t row = single ? i : floor_div(i, width);
       return r.in[(first + list[row]) * width + i - row * width];
     };
-    move_words<Word>(tp::min(int64_t(tile.kept), room) * width, load,
+    const int64_t kept = tp::min(int64_t(tile.kept), room);
+    if constexpr (loads_early) {
+#pragma unroll
+      for (int b = 0; b < early<Word>; ++b) {
+        const int i = int(threadIdx.x) + b * threads;
+        if (i < kept) to[i] = words[b];
+      }
+    }
+    move_words<Word>(loads_early ? early<Word> * threads : 0, kept * width, load,
                      [&](int64_t i, const Word& word) { to[i] = word; });
     if (r.packed < r.n) return;
-    Word* end = r.out + (r.n - (first - before)) * width;  // what is dropped takes the places from the far end
+    Word* end = r.out + (r.n - (first - before)) * width;  // dropped rows fill the far end
     for (int64_t i = threadIdx.x; i < (tile.rows - tile.kept) * width; i += threads) end[-1 - i] = r.fill;
   } else {
     Word* to = r.out + first * width;
@@ -136,7 +158,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
       const int64_t row = single ? i : floor_div(i, width), from = before + list[row];
       return list[row] == dropped || from >= r.packed ? Word{} : r.in[from * width + i - row * width];
     };
-    move_words<Word>(tile.rows * width, load, [&](int64_t i, const Word& word) { to[i] = word; });
+    move_words<Word>(0, tile.rows * width, load, [&](int64_t i, const Word& word) { to[i] = word; });
   }
 }
 
@@ -145,7 +167,7 @@ void launch(const Rows& rows, Context& context) {
   const int64_t tiles = ceil_div(rows.n, int64_t(threads * items));
   require(tiles <= 2147483647, "single_pass: ", rows.n, " rows are too many for one launch");
   block::Chain<int64_t> chain{};
-  if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, ceil_div(tiles, int64_t(tiles_a_group)));
+  if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, ceil_div(tiles, int64_t(tiles_per_group)));
   single_pass_kernel<packs, single, items>
       <<<unsigned(tiles), threads, 0, cudaStream_t(context.stream)>>>(rows, chain, tiles);
   check_launch("single_pass");
@@ -160,7 +182,7 @@ void move(const Args& args, Context& context) {
   });
 }
 
-// Kept rows, `bytes` of the mask at a time.
+// Counts kept rows, `bytes` bytes of the mask at a time.
 template <int bytes>
 __global__ __launch_bounds__(threads) void count_kernel(const uint8_t* mask, int64_t n, unsigned long long* count) {
   using Bytes = block::Vector<uint8_t, bytes>;

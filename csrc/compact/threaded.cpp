@@ -1,8 +1,9 @@
-// The production compaction of the CPU: fixed chunks on all threads. Pass 1 counts the kept rows of each chunk, the
-// counts are summed up, and pass 2 moves the rows.
+// The production compaction of the CPU: fixed chunks on all threads. Pass 1 counts the kept rows of each chunk, then
+// the counts are summed, and pass 2 moves the rows.
 //
-// A random mask is a branch that no processor predicts. So each stretch of a chunk is first listed, every row writing
-// its number to the next free place of the list and a kept one taking the place; then the list is followed.
+// No processor can predict branches on a random mask. So the kept rows of each part of a chunk are first listed without
+// a branch: every row writes its number to the next free slot of the list, and only a kept row advances the slot. Then
+// the listed rows are moved.
 #include <algorithm>
 
 #include "compact/rows.h"
@@ -10,7 +11,7 @@
 namespace tp::compact {
 namespace {
 
-constexpr int64_t chunk = 1 << 14, stretch = 256;
+constexpr int64_t chunk = 1 << 14, list_size = 256;
 
 template <class Rows>
 class Threaded {
@@ -40,7 +41,7 @@ class Threaded {
 
  private:
   void pack(int64_t begin, int64_t end, int64_t place) const {
-    // What is dropped before `begin` has its places at the far end.
+    // Rows that are dropped before `begin` fill the far end.
     if (r_.packed == r_.n) {
       const int64_t last = r_.n - (begin - place), first = last - (end - begin) + kept(begin, end);
       std::fill(r_.out + first * r_.width, r_.out + last * r_.width, r_.fill);
@@ -68,9 +69,9 @@ class Threaded {
 
   template <class F>
   void each_kept(int64_t begin, int64_t end, F f) const {
-    uint8_t list[stretch];
-    for (int64_t first = begin; first < end; first += stretch) {
-      const int64_t rows = tp::min(stretch, end - first);
+    uint8_t list[list_size];
+    for (int64_t first = begin; first < end; first += list_size) {
+      const int64_t rows = tp::min(list_size, end - first);
       int64_t kept = 0;
       for (int64_t i = 0; i < rows; ++i) {
         list[kept] = uint8_t(i);
@@ -80,7 +81,7 @@ class Threaded {
     }
   }
 
-  // f(chunk, begin, end)
+  // Calls f(chunk, begin, end) for every chunk.
   template <class F>
   void each_chunk(F f) const {
     context_.parallel_for(chunks_, 1, [&](int64_t first, int64_t last) {

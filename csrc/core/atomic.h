@@ -1,6 +1,6 @@
-// atomic_combine<Op>(p, v): *p = Op::combine(*p, v) in one indivisible step; returns the old value. Native where CUDA
-// has the instruction, else by compare-and-swap on the 4 or 8 bytes that hold the value, and beyond 8 bytes under a
-// lock. On the host, lanes run one after another.
+// atomic_combine<Op>(p, v): *p = Op::combine(*p, v) in one indivisible step; returns the old value. It uses CUDA's
+// instruction where there is one, else compare-and-swap on the 4 or 8 bytes of the value, and a lock for longer values.
+// On the host, lanes run one after another, so nothing is needed.
 #pragma once
 #include "core/op.h"
 
@@ -28,11 +28,11 @@ __device__ T atomic_by_cas(T* p, T v) {
   return value;
 }
 
-// One lock for every few addresses; all who reach a value by atomics reach it under the same one.
+// A table of locks, one per group of addresses. All atomics on one value use the same lock.
 constexpr unsigned lock_count = 1024;
 static __device__ int locks[lock_count];
 
-// The values that are longer than 8 bytes, member by member: what lies between the members is never read.
+// Volatile access to values longer than 8 bytes, member by member; padding between members is never read.
 template <class A>
 __device__ Indexed<A> read_members(const volatile Indexed<A>* p) {
   return {p->value, p->index};
@@ -56,7 +56,7 @@ template <class T, class Op>
 __device__ T atomic_by_lock(T* p, T v) {
   int* lock = locks + (reinterpret_cast<uintptr_t>(p) / sizeof(T)) % lock_count;
   T before;
-  for (bool done = false; !done;) {  // within a warp, who holds the lock must not wait for who does not
+  for (bool done = false; !done;) {  // a lane that holds the lock must finish before others of its warp retry
     if (atomicCAS(lock, 0, 1) != 0) continue;
     __threadfence();
     before = read_members(static_cast<const volatile T*>(p));

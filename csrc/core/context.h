@@ -1,5 +1,5 @@
-// All that a rung may ask of its caller: where to run, scratch memory, host threads, a matrix product. A rung asks for
-// these here and never of the system, so that it works on torch's stream, with torch's allocator and torch's threads.
+// Everything that a rung may ask of its caller: where to run, scratch memory, host threads, a matrix product. A rung
+// asks the Context and never the system, so that it uses torch's stream, torch's allocator and torch's threads.
 #pragma once
 #include <functional>
 
@@ -7,8 +7,8 @@
 
 namespace tp {
 
-// C[i] = A[i] B[i] for i in 0..batch, each operand row-major with its own strides, in elements; a stride of 0 repeats.
-// Products accumulate in float32 for half types; float32 is computed in float32, never in TF32.
+// C[i] = A[i] B[i] for i in 0..batch. Each operand is row-major with its own strides in elements; a stride of 0
+// repeats. Products of half types accumulate in float32; float32 is computed in float32, never in TF32.
 struct Matrix {
   const void* data;
   int64_t row_stride, col_stride, batch_stride;
@@ -33,11 +33,11 @@ class Context {
   void* stream = nullptr;  // cudaStream_t of the caller; every launch goes there
 
   virtual ~Context() = default;
-  // Scratch memory of the device, 512-byte aligned or better, uninitialised, alive until the call ends.
+  // Allocates scratch memory on the device: at least 512-byte aligned, uninitialised, valid until the call ends.
   virtual void* allocate(int64_t bytes) = 0;
-  virtual void clear(void* data, int64_t bytes) = 0;  // to zero bytes, in stream order
-  // f(begin, end) over disjoint pieces that cover 0..n, each at least `grain` long but for the last, on torch's
-  // threads.
+  virtual void clear(void* data, int64_t bytes) = 0;  // sets all bytes to zero, in stream order
+  // Calls f(begin, end) on torch's threads, for disjoint ranges that cover 0..n; all but the last have at least `grain`
+  // elements.
   virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& f) = 0;
   virtual void gemm(const Gemm& problem) = 0;
 
@@ -48,7 +48,7 @@ class Context {
 };
 
 #ifdef __CUDACC__
-// After a launch of one's own: what the driver refused becomes an error that names the rung.
+// Called after a kernel launch: turns an error of the driver into an error that names the rung.
 inline void check_launch(const char* rung) {
   const cudaError_t status = cudaGetLastError();
   require(status == cudaSuccess, rung, ": ", cudaGetErrorString(status));

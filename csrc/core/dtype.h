@@ -1,4 +1,4 @@
-// The dtypes of the library, and the one place where a run-time dtype becomes a C++ type.
+// The dtypes of the library, and the only place where a run-time dtype becomes a C++ type.
 #pragma once
 #include <type_traits>
 
@@ -37,13 +37,15 @@ TP_DTYPE(float, float32)
 TP_DTYPE(double, float64)
 #undef TP_DTYPE
 
-// The dtypes that every rung is instantiated for. TP_FEW_TYPES shortens the lists where only the code is to be checked.
+// The dtypes that every rung is instantiated for. TP_FEW_TYPES shortens the lists for builds that only check the code.
 #ifdef TP_FEW_TYPES
 using FloatTypes = Types<half, float>;
 using AllTypes = Types<boolean, int64_t, half, float>;
+using BitTypes = Types<int64_t>;
 #else
 using FloatTypes = Types<half, bfloat16, float, double>;
 using AllTypes = Types<boolean, uint8_t, int8_t, int16_t, int32_t, int64_t, half, bfloat16, float, double>;
+using BitTypes = Types<uint8_t, int16_t, int32_t, int64_t>;  // one of each size: bits have no sign
 #endif
 
 template <class... Ts>
@@ -59,7 +61,7 @@ inline const char* name(DType dtype) {
   return names[int(dtype)];
 }
 
-// Calls f(Type<T>{}) for the T of the list that `dtype` names; `what` opens the message when there is none.
+// Calls f(Type<T>{}) with the T of the list that `dtype` names; if there is none, the error message begins with `what`.
 template <class... Ts, class F>
 void dispatch(Types<Ts...>, DType dtype, const char* what, F&& f) {
   const bool found = ((dtype == dtype_of<Ts>::value ? (f(Type<Ts>{}), true) : false) || ...);
@@ -67,7 +69,7 @@ void dispatch(Types<Ts...>, DType dtype, const char* what, F&& f) {
     fail(ErrorKind::type, what, ": dtype ", name(dtype), " is not supported; supported: ", names(Types<Ts...>{}));
 }
 
-// What values of a type are combined in: half types in float.
+// The type in which values of type T are combined: float for half types.
 template <class T>
 struct accumulator {
   using type = T;
@@ -87,7 +89,7 @@ struct accumulator<boolean> {
 template <class T>
 using acc_t = typename accumulator<T>::type;
 
-// What a sum or a product of values of a type is, as in torch: int64 for every integer.
+// The type of a sum or product of values of type T, as in torch: int64 for every integer.
 template <class T>
 using sum_t =
     typename std::conditional<std::is_integral<T>::value || std::is_same<T, boolean>::value, int64_t, T>::type;

@@ -18,7 +18,7 @@ struct HostContext final : Context {
   void gemm(const Gemm&) override { fail(ErrorKind::runtime, "faults: no matrix product here"); }
 };
 
-// Each fault is the body of a kernel over a global array x of `threads` zeros and a shared array s of as many.
+// Each fault is the body of a kernel over a global array x of `threads` zeros and a shared array s of the same length.
 struct Fault {
   const char* name;
   int64_t blocks;
@@ -33,7 +33,8 @@ using X = HostArray<float>;
 using Flags = HostArray<int>;
 
 const Fault all_faults[] = {
-    // The race of §11.2: a Kogge-Stone step reads its neighbour and overwrites itself with no barrier between.
+    // The race of §11.2: a Kogge-Stone step reads its neighbour and overwrites its own element with no barrier in
+    // between.
     {"missing_barrier", 1,
      [](HostBlock& block, X, Flags, X s) {
        fill(block, s);
@@ -80,7 +81,7 @@ const Fault all_faults[] = {
          if (t == 0) block.wait(flags, 1);
        });
      }},
-    // The sum is handed on without a flag between the writer and the reader.
+    // The sum is passed on without a flag between the writer and the reader.
     {"missing_flag", 2,
      [](HostBlock& block, X x, Flags, X) {
        block.phase("domino", [&](int t) {

@@ -1,5 +1,5 @@
-// Small kernels that each break one rule of the simt model, to show what the checked mode says of it, and to test that
-// it does.
+// Small kernels that each break one rule of the simt model. They show what the checked mode reports, and test that it
+// does.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,6 +7,6 @@
 namespace tp::simt {
 
 std::vector<std::string> faults();
-void run_fault(const std::string& name);  // throws under a checking session; an unknown name always does
+void run_fault(const std::string& name);  // throws under a checking session, and always for an unknown name
 
 }  // namespace tp::simt

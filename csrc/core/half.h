@@ -1,5 +1,5 @@
-// Storage types whose arithmetic happens elsewhere: half and bfloat16 (computed in float) and boolean (any nonzero byte
-// is true). The bits are those of torch's types; the conversions round to nearest even, on the host as on the device.
+// Storage types whose arithmetic is done in other types: half and bfloat16 (computed in float) and boolean (any nonzero
+// byte is true). The bits are those of torch's types. Conversions round to nearest even, on the host as on the device.
 #pragma once
 #include <cstring>
 
@@ -24,7 +24,7 @@ TP_HD inline float bits_float(uint32_t u) {
   return x;
 }
 
-// Without a branch, so that loops of conversions become vectors.
+// A selection without a branch, so that the compiler can vectorize loops of conversions.
 TP_HD inline uint32_t select(bool condition, uint32_t yes, uint32_t no) {
   return no ^ ((yes ^ no) & (0u - uint32_t(condition)));
 }
@@ -38,7 +38,7 @@ TP_HD inline uint16_t float_to_half(float x) {
   const uint32_t subnormal = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   const uint32_t finite = select(magnitude < 0x38800000u, subnormal, normal);
-  const uint32_t other = select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);  // NaN stays quiet, the rest is infinite
+  const uint32_t other = select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);  // NaN becomes a quiet NaN, everything else infinity
   return uint16_t(sign | select(magnitude >= 0x477ff000u, other, finite));
 #endif
 }

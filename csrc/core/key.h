@@ -1,10 +1,11 @@
-// The order of keys, whatever their dtype. A key is a raw word of 1, 2, 4 or 8 bytes, and its *image* is an unsigned
-// word of the same width that compares as the key does: unsigned integers as they are, signed ones with the sign bit
-// flipped, floats with the sign bit set, or all bits complemented where they were negative. -0.0 has the image of
-// +0.0, every NaN, of either sign, that of all ones: the greatest. Descending complements the image. Since the image
-// of two different keys may be the same, algorithms move raw words and take the image where they compare.
+// The order of keys of any dtype. A key is a raw word of 1, 2, 4 or 8 bytes. Its *image* is an unsigned word of the
+// same width that compares as the key does: unsigned integers are unchanged, signed integers get the sign bit flipped,
+// floats get the sign bit set if positive and all bits complemented if negative. -0.0 has the image of +0.0, and every
+// NaN, of either sign, has the greatest image, all ones. Descending order complements the image. Since two different
+// keys may have the same image, algorithms move raw words and compare images.
 //
-// A window of bits [begin, end) of the image, bit 0 the least, may stand for the whole: keys equal in it are equal.
+// Keys may be compared by a window of bits [begin, end) of their images, bit 0 the least; keys equal in it count as
+// equal.
 #pragma once
 #include "core/dtype.h"
 
@@ -15,11 +16,11 @@ enum class KeyKind : int8_t { unsigned_integer, signed_integer, floating };
 struct KeyType {
   KeyKind kind;
   int8_t bytes;       // 1, 2, 4 or 8
-  int8_t bits;        // of the image: 8 * bytes, and 1 for bool, whose bytes are 0 and 1 here
-  uint64_t infinity;  // floating: the bits of +infinity, beyond which NaN begins
+  int8_t bits;        // of the image: 8 * bytes, or 1 for bool, whose bytes are 0 and 1 here
+  uint64_t infinity;  // for floats, the bits of +infinity; all greater magnitudes are NaN
 };
 
-// How keys compare: ascending images are the order.
+// How keys compare: by their images, in ascending order.
 template <class Word>
 struct KeyOrder {
   static_assert(Word(-1) > Word(0), "a raw key is an unsigned word");
@@ -43,7 +44,7 @@ struct KeyOrder {
     if (raw == sign) x = at_sign;
     return Word(x ^ complement);
   }
-  // The way back from an image, but for what `lossy` says: -0.0 and NaN share theirs with other keys.
+  // The inverse of image(), except for lossy keys: -0.0 and NaN share their image with other keys.
   TP_HD Word raw(Word image) const {
     const Word x = Word(image ^ complement);
     return Word(x ^ (Word(x ^ flip_positive) & sign ? flip_negative : flip_positive));
@@ -51,7 +52,7 @@ struct KeyOrder {
   TP_HD bool lossy(Word raw) const {
     return Word(raw & ~sign) > infinity || (raw == sign && flip_negative != flip_positive);
   }
-  // The bits of the window, at the low end.
+  // The bits of the window, shifted to the low end.
   TP_HD Word window(Word raw) const { return Word(Word(image(raw) >> begin) & mask); }
   TP_HD bool less(Word a, Word b) const { return window(a) < window(b); }
 
@@ -63,8 +64,8 @@ struct Word16 {
   uint64_t low, high;
 };
 
-// f(Type<W>{}), W being a word of so many bytes: uint8_t, uint16_t, uint32_t, uint64_t, or Word16 for values that are
-// only moved.
+// Calls f(Type<W>{}) with a word type W of so many bytes: uint8_t, uint16_t, uint32_t, uint64_t, or Word16 for values
+// that are only moved.
 template <class F>
 auto with_word(int bytes, F&& f) {
   switch (bytes) {
@@ -81,7 +82,7 @@ auto with_word(int bytes, F&& f) {
   }
 }
 
-// The same for the raw word of a key, which has no more than 8.
+// The same for the raw word of a key, which has at most 8 bytes.
 template <class F>
 void with_key_word(const KeyType& type, F&& f) {
   with_word(type.bytes, [&](auto word) {

@@ -1,5 +1,5 @@
-// The ladder of a pattern: its rungs in textbook order. rungs.def is the only list; ladder.inc turns it into
-// declarations and into this table, which csrc/torch looks names up in and Python reads.
+// The ladder of a pattern: its rungs in textbook order. rungs.def is the only list of them; ladder.inc turns it into
+// declarations and into this table, in which csrc/torch looks up names and which Python reads.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -12,13 +12,13 @@ struct RungInfo {
   const char* name;
   const char* source;  // section or figure of the book, number of another seed text, or "beyond"
   const char* figures;
-  const char* work;   // operations, as a function of n
-  const char* steps;  // length of the longest chain
-  // Facts that others read: batched commutative float_atomics host_sync mixes_neighbours norm_wise quadratic.
+  const char* work;   // number of operations, as a function of n
+  const char* steps;  // length of the longest chain of dependent operations
+  // Facts that tests and docs read: batched commutative float_atomics host_sync mixes_neighbours norm_wise quadratic.
   const char* traits;
   const char* summary;
   const char* written_for;  // "cpu", "cuda" or both, "cpu cuda"
-  bool cpu, cuda;           // where this build offers it
+  bool cpu, cuda;           // whether this build offers it on each device
 };
 
 template <class Args>

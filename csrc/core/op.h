@@ -1,5 +1,5 @@
-// Monoids: an associative combine and its identity. Operands always arrive in sequence order, combine(earlier, later):
-// the affine maps below do not commute, and whoever swaps the two is found out by them.
+// Monoids: an associative combine and its identity. Operands always arrive in sequence order, combine(earlier, later).
+// The affine maps below do not commute, so that tests with them detect swapped operands.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -8,7 +8,20 @@
 
 namespace tp {
 
-enum class OpId : int8_t { sum, prod, max, min, affine, mean, argmax, argmin, logsumexp };
+enum class OpId : int8_t {
+  sum,
+  prod,
+  max,
+  min,
+  affine,
+  mean,
+  argmax,
+  argmin,
+  logsumexp,
+  bitwise_and,
+  bitwise_or,
+  bitwise_xor
+};
 
 namespace detail {
 template <class A>
@@ -37,7 +50,7 @@ struct Prod {
   TP_HD static A combine(A earlier, A later) { return earlier * later; }
 };
 
-// NaN wins, the earlier of two; of equal values the earlier wins. So gradients go to the first of equals.
+// NaN wins over numbers, and of two equal values (or two NaN) the earlier wins. So gradients go to the first of equals.
 template <class A>
 struct Max {
   static constexpr OpId id = OpId::max;
@@ -52,6 +65,32 @@ struct Min {
   using Acc = A;
   TP_HD static A identity() { return detail::highest<A>(); }
   TP_HD static A combine(A earlier, A later) { return earlier <= later || earlier != earlier ? earlier : later; }
+};
+
+// Bit by bit, of integers. An accumulator may be wider than the values: bits beyond theirs are cut off when it is
+// stored.
+template <class A>
+struct BitAnd {
+  static constexpr OpId id = OpId::bitwise_and;
+  using Acc = A;
+  TP_HD static A identity() { return A(~A(0)); }
+  TP_HD static A combine(A earlier, A later) { return A(earlier & later); }
+};
+
+template <class A>
+struct BitOr {
+  static constexpr OpId id = OpId::bitwise_or;
+  using Acc = A;
+  TP_HD static A identity() { return A(0); }
+  TP_HD static A combine(A earlier, A later) { return A(earlier | later); }
+};
+
+template <class A>
+struct BitXor {
+  static constexpr OpId id = OpId::bitwise_xor;
+  using Acc = A;
+  TP_HD static A identity() { return A(0); }
+  TP_HD static A combine(A earlier, A later) { return A(earlier ^ later); }
 };
 
 // A value and where it stands. The lower index wins among equals, so operands may come in any order; the identity's
@@ -80,8 +119,8 @@ using ArgMax = ArgExtremum<Max<A>, OpId::argmax>;
 template <class A>
 using ArgMin = ArgExtremum<Min<A>, OpId::argmin>;
 
-// log(exp(x) + exp(y) + ...) as a maximum and the sum of exp(x - maximum), so that nothing overflows (the online
-// softmax). What is not finite decides alone: NaN, else +inf; over nothing but -inf the sum counts them.
+// log(exp(x) + exp(y) + ...) as a maximum and the sum of exp(x - maximum), so that nothing overflows (online softmax).
+// If the maximum is not finite, it is the result: NaN, else +inf; if all operands are -inf, the sum counts them.
 template <class A>
 struct Exponentials {
   A max, sum;
@@ -93,12 +132,11 @@ struct LogSumExp {
   using Acc = Exponentials<A>;
   TP_HD static Acc identity() { return {detail::lowest<A>(), A(0)}; }
   TP_HD static Acc combine(Acc earlier, Acc later) {
-    const A most = Max<A>::combine(earlier.max, later.max);
-    return {most, scaled(earlier, most) + scaled(later, most)};
+    const bool keep = earlier.max >= later.max || earlier.max != earlier.max;
+    const Acc most = keep ? earlier : later, less = keep ? later : earlier;
+    const A scale = less.max == most.max ? A(1) : A(std::exp(less.max - most.max));
+    return {most.max, most.sum + less.sum * scale};
   }
-
- private:
-  TP_HD static A scaled(Acc x, A most) { return x.max == most ? x.sum : x.sum * A(std::exp(x.max - most)); }
 };
 
 // The map h -> a h + b; combine composes: first the earlier map, then the later one. It is the monoid of linear
@@ -108,10 +146,10 @@ struct AffineMap {
   A a, b;
 };
 
-//
-// A product of factors may overflow although no state does: 0 stays 0 whatever it is multiplied by. So in a composed
-// map an infinite factor leaves a state of 0 alone, and NaN as a factor stands for 0, for it can only be an overflow
-// times 0: a NaN among the factors themselves is kept in `b` (element), which makes every state after it NaN.
+// The product of factors may overflow although no state does, because 0 times any finite factor is 0. So in a composed
+// map an infinite factor leaves a state of 0 unchanged, and a NaN factor stands for 0, since it can only come from an
+// overflow times 0. A NaN among the given factors is stored in `b` instead (see element), which makes every later state
+// NaN.
 template <class A>
 struct Affine {
   static constexpr OpId id = OpId::affine;
@@ -121,10 +159,10 @@ struct Affine {
     const A factor = later.a == later.a ? later.a : A{};
     return {factor * earlier.a, earlier.b == A{} ? later.b : factor * earlier.b + later.b};
   }
-  // The same where `later` is one step and not a composition of several, so that nothing of this can arise. `earlier`
-  // is the identity, or composed of elements.
+  // The same if `later` is a single step and not a composition, so that no overflow can have occurred in it. `earlier`
+  // is the identity or composed of elements.
   TP_HD static Acc append(Acc earlier, Acc later) { return {later.a * earlier.a, later.a * earlier.b + later.b}; }
-  // One step as what may come first of two.
+  // Makes a single step fit to be the first operand of combine.
   TP_HD static Acc element(A a, A b) { return {a, a == a ? b : a}; }
 };
 
@@ -138,7 +176,7 @@ TP_HD typename M::Acc append(const typename M::Acc& earlier, const typename M::A
   }
 }
 
-// A monoid template as a value, to hand it to a generic lambda.
+// A monoid template as a value, to be passed to a generic lambda.
 template <template <class> class M>
 struct MonoidOf {
   template <class A>

@@ -1,7 +1,7 @@
-// The textbook kernels' programming model, written once for both devices.
+// The programming model of the textbook kernels, which are written once for both devices.
 //
-// A kernel is a plain struct with a templated operator()(Block&). It alternates between *phases*, which every lane of
-// the block runs, and barriers, which stand between any two phases:
+// A kernel is a plain struct with a templated operator()(Block&). It is a sequence of *phases*, which every lane of the
+// block runs, with a barrier between any two phases:
 //
 //   template <class Block> TP_HD void operator()(Block& block) const {
 //     auto x = block.global("x", x_, n);                    // arrays are named: errors and traces speak of them
@@ -11,20 +11,19 @@
 //     block.phase("read", [&](int t) { if (t > 0) left[t] = s[t - 1]; });
 //     ...
 //
-// Under nvcc a phase is its body for threadIdx.x, followed by __syncthreads(); on the host (simt_host.h) it is a loop
-// over the lanes, and blocks run one after another. Hence the rules: between phases stands only code that is the same
-// for the whole block and touches no array (a bound that depends on data comes through block.uniform); no lane returns
-// from the kernel; an element is read into a value (`const float v = s[t];`, never `auto`).
+// Under nvcc a phase is its body for threadIdx.x, followed by __syncthreads(). On the host (simt_host.h) it is a loop
+// over the lanes, and blocks run one after another. Hence the rules: code between phases is the same for the whole
+// block and touches no array (a bound that depends on data comes through block.uniform); no lane returns from the
+// kernel; elements are read into a value (`const float v = s[t];`, never `auto`).
 //
-// The host's checked mode (simt_check.h) holds a kernel to these rules and finds races, in any order of lanes and
-// blocks.
+// The host's checked mode (simt_check.h) enforces these rules and finds races, in any order of lanes and blocks.
 #pragma once
 #include "core/atomic.h"
 #include "core/context.h"
 #include "core/simt_host.h"
 
 #ifdef __CUDACC__
-#pragma nv_diag_suppress 20011, 20014  // host-only calls in the host's instantiation of a kernel
+#pragma nv_diag_suppress 20011, 20014  // host-only calls in the host instantiation of a kernel
 
 namespace tp::simt {
 
@@ -36,7 +35,7 @@ class DeviceArray {
   TP_DEVICE T& operator[](I i) const {
     return data_[i];
   }
-  // element = Op::combine(element, v) in one step; returns the element before.
+  // element = Op::combine(element, v) in one indivisible step; returns the old element.
   template <class Op, class I>
   TP_DEVICE T atomic(I i, T v) const {
     return atomic_combine<Op>(data_ + i, v);
@@ -82,7 +81,7 @@ class DeviceBlock {
     f(int(threadIdx.x));
     __syncthreads();
   }
-  // f() reads arrays and gives every lane the same value; barriers before and after.
+  // f() reads arrays and gives every lane the same value. There is a barrier before and after.
   template <class F>
   TP_DEVICE auto uniform(const char*, F f) {
     __syncthreads();
@@ -90,8 +89,8 @@ class DeviceBlock {
     __syncthreads();
     return value;
   }
-  // The order in which blocks started, from a counter that the caller cleared: a block may wait for smaller tickets
-  // only.
+  // The order in which blocks started, counted in a cleared counter. A block may wait only for blocks with smaller
+  // tickets.
   TP_DEVICE int64_t ticket(DeviceArray<int64_t> counter) {
     auto mine = shared<int64_t>("ticket", 1);
     phase("ticket", [&](int t) {
@@ -100,7 +99,7 @@ class DeviceBlock {
     return mine[0];
   }
 
-  // In a phase, by one lane: what other blocks wrote before signal(flags, i) is visible after wait(flags, i).
+  // Called by one lane in a phase: what other blocks wrote before signal(flags, i) is visible after wait(flags, i).
   TP_DEVICE void wait(DeviceArray<int> flags, int64_t i) {
     int set = 0;
     while (set == 0) asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(set) : "l"(&flags[i]) : "memory");
@@ -124,7 +123,7 @@ __global__ void kernel_entry(const Kernel kernel) {
 
 namespace tp::simt {
 
-// Stands for a block in code that is no block algorithm, host or device: arrays are bare pointers.
+// Takes the place of a block in code that is not a block algorithm, on host or device: its arrays are plain pointers.
 struct Pointers {
   template <class T>
   TP_HD T* global(const char*, T* data, int64_t, Sharing = Sharing::exclusive) const {
@@ -132,8 +131,8 @@ struct Pointers {
   }
 };
 
-// Runs kernel(block) for every block of the grid on the context's device. `shared_bytes` is what the kernel's shared
-// arrays take, at most 48 KB.
+// Runs kernel(block) for every block of the grid on the context's device. `shared_bytes` is the size of the kernel's
+// shared arrays, at most 48 KB.
 template <class Kernel>
 void launch(Context& context, const char* name, Dim grid, int threads, int64_t shared_bytes, const Kernel& kernel) {
   check_limits(name, grid, threads, shared_bytes);

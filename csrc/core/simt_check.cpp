@@ -12,10 +12,10 @@ Session*& session() {
 }
 
 void check_limits(const char* kernel, Dim grid, int threads, int64_t shared_bytes) {
-  require(threads >= 1 && threads <= 1024, kernel, ": ", threads, " threads a block; CUDA takes 1 to 1024");
+  require(threads >= 1 && threads <= 1024, kernel, ": ", threads, " threads per block; CUDA takes 1 to 1024");
   require(shared_bytes <= max_shared_bytes, kernel, ": ", shared_bytes,
-          " bytes of shared memory a block; 49152 at most");
-  require(grid.x <= 2147483647 && grid.y <= 65535 && grid.z <= 65535, kernel, ": a grid of ", grid.x, " x ", grid.y,
+          " bytes of shared memory per block; 49152 at most");
+  require(grid.x <= max_grid && grid.y <= 65535 && grid.z <= 65535, kernel, ": a grid of ", grid.x, " x ", grid.y,
           " x ", grid.z, " blocks; CUDA takes 2147483647 x 65535 x 65535 at most");
 }
 
@@ -65,7 +65,7 @@ void Tracked::against(const std::vector<Access>& earlier, int64_t i, Kind kind) 
   const LaunchCheck& now = launch_;
   for (const Access& a : earlier) {
     if (a.kind == Kind::atomic && kind == Kind::atomic) continue;
-    int lane = a.lane == now.lane_ && a.block == now.block_ ? a.other_lane : a.lane;  // the lane it could clash with
+    int lane = a.lane == now.lane_ && a.block == now.block_ ? a.other_lane : a.lane;  // the lane that this access could conflict with
     if (a.block == now.block_) {
       if (a.phase < now.phase_ || lane < 0) continue;
       fail(ErrorKind::runtime, now.where(), ": race on ", shared_ ? "shared" : "global", " array '", name, "' at [", i,

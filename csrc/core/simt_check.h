@@ -1,11 +1,10 @@
-// The checked mode of the host's simt: what a block algorithm must not do is an error that names the array, the
-// element, the lanes and the phase. It keeps, for every element, who wrote and who read it, and orders accesses by
-// happens-before: a later phase of the same block follows an earlier one, and a wait() follows its signal(). Two
-// unordered accesses to one element, one of them a write and not both atomic, are a race, in whatever order the lanes
-// ran. Shared memory starts unwritten; indices, and CUDA's limits on blocks, hold.
+// The checked mode of the host's simt: breaking a rule of block algorithms is an error that names the array, the
+// element, the lanes and the phase. For every element it records the accesses, and it orders them by happens-before: a
+// later phase of a block follows an earlier one, and a wait() follows its signal(). Two unordered accesses to one
+// element are a race if one of them writes and they are not both atomic, in whatever order the lanes ran. Shared memory
+// starts unwritten. Indices are checked against the array bounds, and launches against CUDA's limits.
 //
-// A Session switches the mode on for this host thread, chooses the order of lanes and blocks, and may observe every
-// phase.
+// A Session turns the mode on for this host thread, chooses the order of lanes and blocks, and may observe every phase.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,19 +14,23 @@
 
 #include "core/op.h"
 
+namespace tp {
+constexpr int64_t max_grid = 2147483647;  // CUDA's limit on the blocks of a launch, along x
+}  // namespace tp
+
 namespace tp::simt {
 
 struct Dim {
   int64_t x = 1, y = 1, z = 1;
 };
 
-enum class Sharing { exclusive, idempotent };  // idempotent: writes of one same value may meet each other and any read
+enum class Sharing { exclusive, idempotent };  // idempotent: concurrent writes of the same value, and reads of it, are no race
 enum class Order { forward, reverse, shuffle };
 
 constexpr int64_t max_shared_bytes = 48 * 1024;
 void check_limits(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
 
-// The values of an array after a phase, as numbers: components of an element one after another.
+// The values of an array after a phase, as numbers; the components of an element follow each other.
 struct Snapshot {
   std::string array;
   int components;
@@ -48,12 +51,12 @@ struct Session {
   std::function<void(const Phase&)> observer;
 };
 
-// The session of this host thread, or null: unchecked.
+// The session of this host thread, or null if there is none and nothing is checked.
 Session*& session();
 
 class LaunchCheck;
 
-// One array under check.
+// One array that is checked.
 class Tracked {
  public:
   const std::string name;
@@ -66,7 +69,7 @@ class Tracked {
   void atomic(int64_t i);
   bool written(int64_t i) const { return !cells_[size_t(i)].writers.empty(); }
 
-  std::function<void(Snapshot&)> values;  // how an observer sees it
+  std::function<void(Snapshot&)> values;  // appends the array's values for an observer
 
  private:
   enum class Kind { read, write, atomic };
@@ -76,7 +79,7 @@ class Tracked {
     Kind kind;
   };
   struct Cell {
-    std::vector<Access> writers, readers;  // at most one of a block: its latest phase, which subsumes the earlier ones
+    std::vector<Access> writers, readers;  // at most one per block: its latest phase, which implies the earlier ones
   };
   void against(const std::vector<Access>& earlier, int64_t i, Kind kind) const;
   void note(std::vector<Access>& accesses, Kind kind);
@@ -87,17 +90,17 @@ class Tracked {
   std::vector<Cell> cells_;
 };
 
-// One launch under check: which block, phase and lane runs, and what each block is ordered after.
+// One launch that is checked: which block, phase and lane runs, and what each block is ordered after.
 class LaunchCheck {
  public:
-  // Null when no session is active.
+  // Returns null when no session is active.
   static std::unique_ptr<LaunchCheck> make(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
 
-  int64_t begin_block(int64_t i);  // -> which block runs i-th
+  int64_t begin_block(int64_t i);  // returns which block runs i-th
   void end_block();
   void begin_phase(const char* name);
   void end_phase();
-  int enter_lane(int i);  // -> which lane runs i-th
+  int enter_lane(int i);  // returns which lane runs i-th
   void same(bool equal) const;
 
   template <class T>
@@ -118,9 +121,9 @@ class LaunchCheck {
  private:
   friend class Tracked;
   struct Moment {
-    int phase = -1, lane = -1;  // everything up to here: earlier phases whole, this phase by this lane only
+    int phase = -1, lane = -1;  // everything up to here: earlier phases entirely, this phase by this lane only
   };
-  using Clock = std::map<int64_t, Moment>;  // block -> how much of it happened before
+  using Clock = std::map<int64_t, Moment>;  // per block, how much of it happened before
 
   LaunchCheck(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
   Tracked* find_global(const char* name, const void* data, int64_t n, Sharing sharing);
@@ -163,8 +166,8 @@ class LaunchCheck {
   int phase_ = -1, lane_ = -1;  // lane -1: between phases
   bool in_phase_ = false;
   std::string phase_name_;
-  Clock clock_;                    // of the running block: what its whole lanes are ordered after
-  std::map<int, Clock> acquired_;  // in this phase, by lane: the whole block's from the next phase on
+  Clock clock_;                    // of the running block: what all its lanes are ordered after
+  std::map<int, Clock> acquired_;  // in this phase, per lane; part of the block's clock from the next phase on
 };
 
 }  // namespace tp::simt

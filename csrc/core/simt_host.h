@@ -1,5 +1,6 @@
-// The host half of simt.h: a block is a loop over its lanes, a grid a loop over its blocks. In the checked mode every
-// access goes through simt_check.h first; outside it an array is a bare pointer with one untaken branch.
+// The host half of simt.h: a block is a loop over its lanes, and a grid is a loop over its blocks. In checked mode
+// every access goes through simt_check.h first; otherwise an array is a plain pointer with one branch that is never
+// taken.
 #pragma once
 #include <memory>
 #include <vector>
@@ -16,7 +17,7 @@ class HostRef {
  public:
   HostRef(T* p, Tracked* tracked, int64_t i) : p_(p), tracked_(tracked), i_(i) {}
   HostRef(const HostRef&) = delete;
-  operator Value() const&& {  // rvalues only: `auto v = s[t]` would read later than it is written
+  operator Value() const&& {  // rvalues only: `auto v = s[t]` would read when used, not when written
     if (tracked_) tracked_->read(i_);
     return *p_;
   }
@@ -60,7 +61,7 @@ class HostArray {
   Tracked* tracked_;
 };
 
-// One value a lane, zero at first. A lane reaches only its own, so there is nothing to check.
+// One value per lane, initially zero. A lane can only access its own, so nothing has to be checked.
 template <class T>
 class HostPerLane {
  public:
@@ -96,7 +97,8 @@ class HostBlock {
     return HostPerLane<T>(threads_);
   }
 
-  // A body stands in one place each: there are many, each compiled for every dtype and operator.
+  // f is called in one place only, so that each kernel body is compiled once: there is one per kernel, dtype and
+  // operator.
   template <class F>
   void phase(const char* name, F f) {
     if (check_) check_->begin_phase(name);

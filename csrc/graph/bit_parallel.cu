@@ -1,24 +1,28 @@
-// Up to 64 searches at once, a bit for each: a vertex has a mask of the searches that have reached it (`seen`) and one
-// of those that did so in the last level (`visit`), and an edge hands on the bits of all of them in one step (after
-// Then et al., 2014, who call it MS-BFS).
+// Up to 64 searches at once, one bit each. Every vertex has a mask of the searches that have reached it (`seen`) and a
+// mask of those that reached it in the last level (`visit`), and an edge passes on the bits of all searches in one step
+// (after Then et al., 2014, who call it MS-BFS).
 //
-// A level has two parts. The frontier, in queues, tells the neighbours that lack some of its bits, and each of these
-// becomes a candidate once; where many edges leave the frontier it is cheaper to make a candidate of every vertex that
-// some search has not reached. Then each candidate pulls: it looks along its in-edges for what it lacks. So only itself
-// writes its masks, levels and parents, and the parent of each search is the smallest that brings its bit.
+// A level has two parts. First the frontier, kept in queues, tells those neighbours that lack some of its bits, and
+// each of them becomes a candidate once; if many edges leave the frontier it is cheaper to make every vertex a
+// candidate that some search has not reached. Then each candidate pulls: it looks along its in-edges for the bits that
+// it lacks. So only the thread group of a vertex writes its masks, levels and parents, and the parent in each search is
+// the smallest neighbour that brings its bit.
 //
-// A bit of `visit` that is older than the last level does no harm, since all neighbours have it: nobody clears it.
+// Bits of `visit` that are older than the last level are never cleared. They do no harm, since all neighbours have
+// them.
 //
-// Vertices stand in three queues by degree, and have some lanes, a warp or a block each.
+// There are three queues by degree, whose vertices get 8 lanes, a warp or a block each.
 #include "graph/bits_pull.h"
 
 namespace tp::graph {
 namespace {
 
 constexpr int64_t most_blocks = 2048;
-constexpr int64_t alpha = 8;  // all vertices are candidates, once 1 / alpha of the graph leaves the frontier
+constexpr int64_t alpha =
+    8;  // every vertex is a candidate once more than 1 / alpha of vertices and edges leave the frontier
 
-// Rows in order: steps down from an edge to the next are those from a row to the next alone. Leaves the others' number.
+// Counts the descents in col_idx inside rows, which is 0 if all rows are sorted: the descents between neighbouring
+// edges minus those from the last edge of a row to the first of the next.
 template <class G>
 struct Descents {
   G g;
@@ -52,7 +56,7 @@ struct Descents {
 template <class B>
 struct StartBits {
   using Id = typename B::Id;
-  static constexpr int64_t room = 0;
+  static constexpr int64_t shared_bytes = 0;
   B b;
   Level<Id> to;
 
@@ -81,11 +85,11 @@ struct StartBits {
   }
 };
 
-// The neighbours of the frontier that lack some of its bits.
+// Appends the neighbours of the frontier that lack some of its bits to the candidates.
 template <class B>
 struct PushBits {
   using Id = typename B::Id;
-  static constexpr int64_t room = 0;
+  static constexpr int64_t shared_bytes = 0;
   B b;
   Level<Id> from, to;
   Sizes sizes;
@@ -96,7 +100,7 @@ struct PushBits {
     const auto in = b.g.in(block);
     const auto visit = b.of_vertices(block, "visit", from.visit);
     const auto seen = b.of_vertices(block, "seen", b.seen);
-    const auto claims = b.of_vertices(block, "claims", b.claims);
+    const auto queued = b.of_vertices(block, "queued", b.queued);
     const auto frontier = b.queue(block, "frontier", from.frontier);
     const auto candidates = b.queue(block, "candidates", b.candidates);
     Gathered<Block, Id> gathered(block, candidates, b.vertices(), to.bind_sizes(block), of_candidates);
@@ -110,7 +114,7 @@ struct PushBits {
           const int64_t neighbor = out[edge];
           if (!is_vertex(neighbor, b.g.args, edge)) continue;
           const Mask theirs = seen[neighbor];
-          if ((mine & ~theirs) == 0 || claims.template atomic<Sum<int>>(neighbor, 1) != 0) continue;
+          if ((mine & ~theirs) == 0 || queued.template atomic<Sum<int>>(neighbor, 1) != 0) continue;
           gathered.add(int(i % threads), neighbor, in.degree(neighbor));
         }
       });
@@ -119,11 +123,11 @@ struct PushBits {
   }
 };
 
-// Every vertex that edges enter and that some search has not reached.
+// Makes every vertex a candidate that has in-edges and that some search has not reached.
 template <class B>
 struct AllCandidates {
   using Id = typename B::Id;
-  static constexpr int64_t room = 0;
+  static constexpr int64_t shared_bytes = 0;
   B b;
   Level<Id> to;
 
@@ -144,11 +148,11 @@ struct AllCandidates {
 
 // ---- the loop
 
-// A kernel that gathers; as many blocks as lanes ask for, within reason.
+// Launches a kernel that appends to queues, with one lane per item but at most most_blocks blocks.
 template <class Kernel>
 void launch_gathering(Context& context, int64_t lanes, const Kernel& kernel) {
   const int64_t blocks = tp::min(ceil_div(lanes, int64_t(threads)), most_blocks);
-  const int64_t bytes = kernel.room + Gathered<simt::HostBlock, typename Kernel::Id>::shared_bytes;
+  const int64_t bytes = kernel.shared_bytes + Gathered<simt::HostBlock, typename Kernel::Id>::shared_bytes;
   simt::launch(context, "bit_parallel", {blocks}, threads, bytes, kernel);
 }
 
@@ -170,7 +174,7 @@ class BitSearch {
     }
   }
 
-  // The searches of this part of the arguments.
+  // Runs the searches of one batch, which `part` describes.
   void run(const G& part) {
     batch_.g = part;
     const Args& a = part.args;
@@ -178,7 +182,7 @@ class BitSearch {
     flat.args.vertices *= a.searches;
     launch(context_, "bit_parallel", flat.args.vertices, Unreach<G>{flat});
     context_.clear(masks_, 3 * vertices_ * int64_t(sizeof(Mask)));
-    context_.clear(batch_.claims, vertices_ * int64_t(sizeof(int)));
+    context_.clear(batch_.queued, vertices_ * int64_t(sizeof(int)));
     Level<Id> from = levels_[0], to = levels_[1];
     context_.clear(from.sizes, int64_t(sizeof(Sizes)));
     launch_gathering(context_, a.searches * a.num_sources, StartBits<Batch<G>>{batch_, from});
@@ -201,7 +205,7 @@ class BitSearch {
       for (int bucket = 0; bucket < buckets; ++bucket) lanes += sizes.frontier[bucket] * lanes_of(bucket);
       launch_gathering(context_, lanes, PushBits<Batch<G>>{batch_, from, to, sizes});
     }
-    // How many candidates there are, and of what degree, the device knows; each has a block at most.
+    // Only the device knows the number of candidates and their degrees; each gets one block at most.
     const int64_t candidates = all ? vertices_ : tp::min(sizes.edges, vertices_);
     launch_gathering(context_, candidates * threads, PullBits<Batch<G>>{batch_, from, to, level});
   }

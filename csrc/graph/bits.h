@@ -1,5 +1,5 @@
-// What the kernels of bit_parallel share: masks of searches, the arrays of a batch and of a level, and how a block's
-// vertices come into queues.
+// What the kernels of bit_parallel share: masks of searches, the arrays of a batch and of a level, and how a block
+// appends vertices to queues.
 #pragma once
 #include "graph/in_edges.h"
 
@@ -23,7 +23,7 @@ struct Or {
   TP_HD static Mask combine(Mask a, Mask b) { return a | b; }
 };
 
-// Of a level: how many vertices its queues have, how many edges leave them, and how many candidates it was made from.
+// Of one level: how many vertices its queues hold, how many edges leave them, and how many candidates it was made from.
 struct Sizes {
   int64_t frontier[buckets], edges, candidates[buckets];
 };
@@ -32,8 +32,8 @@ enum Counter { of_frontier = 0, of_edges = buckets, of_candidates = buckets + 1,
 template <class Id>
 struct Level {
   Mask* visit;     // [vertices]
-  Id* frontier;    // bucket b from b * vertices on
-  int64_t* sizes;  // as Sizes
+  Id* frontier;    // bucket b begins at b * vertices
+  int64_t* sizes;  // as in struct Sizes
 
   template <class Block>
   TP_HD auto bind_sizes(Block& block) const {
@@ -41,7 +41,7 @@ struct Level {
   }
 };
 
-// Up to most_searches, which g.args holds.
+// A batch of up to most_searches searches, which g.args describes.
 template <class G_>
 struct Batch {
   using G = G_;
@@ -49,9 +49,9 @@ struct Batch {
   using Parent = typename G::Parent;
   G g;
   Mask* seen;
-  Id* candidates;           // bucket b from b * vertices on
-  int* claims;              // who raises it from 0 makes the vertex a candidate
-  const int64_t* descents;  // 0: all rows of in-edges are in order
+  Id* candidates;           // bucket b begins at b * vertices
+  int* queued;              // the thread that raises a vertex's entry from 0 appends it to the candidates
+  const int64_t* descents;  // *descents == 0: all rows of in-edges are sorted
 
   TP_HD int64_t vertices() const { return g.args.vertices; }
   TP_HD Mask all() const { return ~Mask(0) >> (most_searches - g.args.searches); }
@@ -73,8 +73,8 @@ struct Batch {
   }
 };
 
-// What a block puts into the three queues: it gathers in shared memory, and takes places for all at the end. What finds
-// no room goes there at once.
+// Appends a block's vertices to the three queues. The block collects them in shared memory and reserves room for all
+// of them by one atomic per queue at the end. A vertex that finds no slot in shared memory is appended at once.
 template <class Block, class Id>
 class Gathered {
   template <class T>
@@ -83,10 +83,10 @@ class Gathered {
   using Global = decltype(std::declval<Block&>().global("", static_cast<T*>(nullptr), 0));
 
  public:
-  static constexpr int room = 512;
-  static constexpr int64_t shared_bytes = buckets * room * int64_t(sizeof(Id)) + (threads + 2 * buckets) * 8;
+  static constexpr int slots = 512;
+  static constexpr int64_t shared_bytes = buckets * slots * int64_t(sizeof(Id)) + (threads + 2 * buckets) * 8;
 
-  // The queues' sizes are in `counts` from `first` on; those of a frontier have their edges counted, too.
+  // The sizes of the queues are in `counts` from `first` on. For a frontier, the edges that leave it are counted, too.
   TP_HD Gathered(Block& block, const Global<Id>& queue, int64_t capacity, const Global<int64_t>& counts, Counter first)
       : queue_(queue),
         counts_(counts),
@@ -95,7 +95,7 @@ class Gathered {
         begins_(block.template shared<int64_t>("begins", buckets)),
         sums_(block.template shared<int64_t>("sums", threads)),
         sizes_(block.template shared<int>("gathered", buckets)),
-        vertices_(block.template shared<Id>("gathered vertices", buckets * room)),
+        vertices_(block.template shared<Id>("gathered vertices", buckets * slots)),
         edges_(block.template per_lane<int64_t>("edges")) {
     block.phase("clear", [&](int t) {
       if (t < buckets) sizes_[t] = 0;
@@ -103,13 +103,13 @@ class Gathered {
     });
   }
   TP_HD void add(int t, int64_t vertex, int64_t degree) {
-    const int bucket = bucket_of(degree), place = sizes_.template atomic<Sum<int>>(bucket, 1);
+    const int bucket = bucket_of(degree), slot = sizes_.template atomic<Sum<int>>(bucket, 1);
     edges_[t] += degree;
-    if (place < room) {
-      vertices_[bucket * room + place] = Id(vertex);
+    if (slot < slots) {
+      vertices_[bucket * slots + slot] = Id(vertex);
     } else {
-      const int64_t far = counts_.template atomic<Sum<int64_t>>(first_ + bucket, 1);
-      queue_[bucket * capacity_ + far] = Id(vertex);
+      const int64_t index = counts_.template atomic<Sum<int64_t>>(first_ + bucket, 1);
+      queue_[bucket * capacity_ + index] = Id(vertex);
     }
   }
   TP_HD void store(Block& block) {
@@ -117,7 +117,7 @@ class Gathered {
     block.phase("reserve", [&](int t) {
       if (t < buckets) {
         const int size = sizes_[t];
-        if (size > 0) begins_[t] = counts_.template atomic<Sum<int64_t>>(first_ + t, tp::min(size, room));
+        if (size > 0) begins_[t] = counts_.template atomic<Sum<int64_t>>(first_ + t, tp::min(size, slots));
       } else if (t == buckets && first_ == of_frontier) {
         int64_t edges = 0;
         for (int i = 0; i < threads; ++i) {
@@ -130,8 +130,8 @@ class Gathered {
     block.phase("commit", [&](int t) {
       for (int bucket = 0; bucket < buckets; ++bucket) {
         const int size = sizes_[bucket];
-        for (int i = t; i < tp::min(size, room); i += threads) {
-          const Id vertex = vertices_[bucket * room + i];
+        for (int i = t; i < tp::min(size, slots); i += threads) {
+          const Id vertex = vertices_[bucket * slots + i];
           const int64_t begin = begins_[bucket];
           queue_[bucket * capacity_ + begin + i] = vertex;
         }

@@ -1,4 +1,4 @@
-// What a candidate gets: it looks along its in-edges for the searches that have not reached it.
+// The pull of bit_parallel: a candidate looks along its in-edges for the searches that have not reached it.
 #pragma once
 #include "graph/bits.h"
 
@@ -8,7 +8,7 @@ struct Piece {
   int64_t begin, end;
 };
 
-// A lane's part of the edges that enter a vertex.
+// A lane's share of the edges that enter a vertex.
 template <class In>
 TP_HD Piece piece_of(const In& in, int64_t vertex, int lane, int lanes) {
   const int64_t begin = in.begin(vertex), end = in.end(vertex), share = ceil_div(end - begin, int64_t(lanes));
@@ -23,22 +23,24 @@ TP_HD constexpr Mask searches_of(int lane, int bucket) {
                                 : 0;
 }
 
-// In two steps, since nobody knows which lane's edges bring a bit first: every lane gathers the bits of its piece, then
-// it looks for some of the searches in the first piece that has them, or in all of them where rows are in no order. The
-// block then writes what its vertices got search by search, as those of a queue are often neighbours in memory.
+// A pull takes two steps, because no lane knows in advance which lane's edges bring a bit first. First every lane
+// gathers the bits of its piece of the row. Then each lane takes some of the searches and looks for their parents in
+// the first piece that has them, or in all such pieces if rows are not sorted. Finally the block writes the results
+// search by search, because the vertices of a queue are often neighbours in memory.
 template <class B>
 struct PullBits {
   using Id = typename B::Id;
   using Parent = typename B::Parent;
   static constexpr int most_vertices = threads / lanes_of(0);
-  static constexpr int ahead = 4;  // loads that a lane has under way: a hub's piece is long
-  static constexpr int64_t room = threads * int64_t(sizeof(Mask)) + most_vertices * int64_t(sizeof(Mask) + sizeof(Id)) +
-                                  most_searches * most_vertices * int64_t(sizeof(Parent));
+  static constexpr int ahead = 4;  // loads that a lane has in flight: the pieces of a high-degree vertex are long
+  static constexpr int64_t shared_bytes = threads * int64_t(sizeof(Mask)) +
+                                          most_vertices * int64_t(sizeof(Mask) + sizeof(Id)) +
+                                          most_searches * most_vertices * int64_t(sizeof(Parent));
   B b;
   Level<Id> from, to;
   int32_t level;
 
-  struct Plan {
+  struct Counts {
     int64_t sizes[buckets], descents;
   };
 
@@ -46,9 +48,9 @@ struct PullBits {
   struct Arrays {
     template <class T>
     using Shared = decltype(std::declval<Block&>().template shared<T>("", 0));
-    Shared<Mask> masks;      // of a lane: what its piece has
-    Shared<Mask> fresh;      // of a vertex: what it gets
-    Shared<Id> vertices;     // at work in the block
+    Shared<Mask> masks;      // per lane: the bits in its piece
+    Shared<Mask> fresh;      // per vertex: the bits that it gets
+    Shared<Id> vertices;     // that the block works on
     Shared<Parent> parents;  // [searches, vertices]
   };
 
@@ -61,23 +63,23 @@ struct PullBits {
                                block.template shared<Id>("vertices", most_vertices),
                                block.template shared<Parent>("parents", most_searches * most_vertices)};
     Gathered<Block, Id> gathered(block, b.queue(block, "next frontier", to.frontier), b.vertices(), sizes, of_frontier);
-    const Plan plan = block.uniform("plan", [&] {
-      Plan p;
+    const Counts counts = block.uniform("counts", [&] {
+      Counts p;
       for (int bucket = 0; bucket < buckets; ++bucket) p.sizes[bucket] = sizes[of_candidates + bucket];
       p.descents = descents[0];
       return p;
     });
     for (int bucket = buckets - 1; bucket >= 0; --bucket) {
       const int lanes = lanes_of(bucket);
-      const int64_t size = plan.sizes[bucket] * lanes, stride = block.grid().x * threads;
+      const int64_t size = counts.sizes[bucket] * lanes, stride = block.grid().x * threads;
       for (int64_t first = block.index().x * threads; first < size; first += stride)
-        pull(block, bucket, first / lanes, int(tp::min(size - first, int64_t(threads))) / lanes, plan.descents == 0,
+        pull(block, bucket, first / lanes, int(tp::min(size - first, int64_t(threads))) / lanes, counts.descents == 0,
              arrays, gathered);
     }
     gathered.store(block);
   }
 
-  // `count` candidates of a bucket from the first on.
+  // Pulls for `count` candidates of a bucket, from number `first` on.
   template <class Block>
   TP_HD void pull(Block& block, int bucket, int64_t first, int count, bool ordered, const Arrays<Block>& arrays,
                   Gathered<Block, Id>& gathered) const {
@@ -86,7 +88,7 @@ struct PullBits {
     const auto visit = b.of_vertices(block, "visit", from.visit);
     const auto next = b.of_vertices(block, "next visit", to.visit);
     const auto seen = b.of_vertices(block, "seen", b.seen);
-    const auto claims = b.of_vertices(block, "claims", b.claims);
+    const auto queued = b.of_vertices(block, "queued", b.queued);
     const auto candidates = b.queue(block, "candidates", b.candidates);
     const auto levels = b.levels(block);
     const auto parents = b.parents(block);
@@ -112,13 +114,13 @@ struct PullBits {
         all |= theirs;
         if (ordered) left &= ~theirs;
       }
-      if (t % lanes != lanes - 1) return;  // of a block, a lane that looks for nothing
+      if (t % lanes != lanes - 1) return;  // in a block-wide group this lane has no searches to look for
       for (int i = 0; i < lanes; ++i) {
         const Mask theirs = arrays.masks[which * lanes + i];
         all |= theirs;
       }
       arrays.fresh[which] = all;
-      claims[vertex] = 0;
+      queued[vertex] = 0;
       if (all == 0) return;
       seen[vertex] = b.all() & ~(open[t] & ~all);
       next[vertex] = all;
@@ -138,7 +140,7 @@ struct PullBits {
     });
   }
 
-  // Calls f(neighbor, mask) for the edges of a piece while it returns true, and maybe f(none, 0).
+  // Calls f(neighbor, mask) for the edges of a piece while it returns true, and possibly f(0, 0) at the end.
   template <class In, class Visit, class F>
   TP_HD void for_each_mask(const In& in, const Visit& visit, Piece piece, F f) const {
     for (int64_t edge = piece.begin; edge < piece.end; edge += ahead) {
@@ -166,7 +168,8 @@ struct PullBits {
     return found;
   }
 
-  // The smallest neighbour of a piece for the searches that are `left`; those in `again` have one of another piece.
+  // Lowers the parents of the searches in `left` to the smallest neighbour in the piece; those in `again` already have
+  // a parent from an earlier piece.
   template <class In, class Visit, class Parents>
   TP_HD void find(const In& in, const Visit& visit, Piece piece, Mask left, Mask again, bool ordered,
                   const Parents& parents, int which, int most) const {

@@ -1,5 +1,5 @@
-// Three queues by degree: a thread for a vertex of few edges, a warp for one of more, a block for one of many (§15.7,
-// after Merrill and Garland, 2012). Who labels a vertex knows its degree and chooses its queue.
+// Three queues by degree: a vertex of few edges gets one thread, a warp for more edges, a block for many edges
+// (§15.7, after Merrill and Garland, 2012). The thread that labels a vertex looks up its degree and chooses its queue.
 #include "graph/search.h"
 
 namespace tp::graph {
@@ -10,7 +10,7 @@ constexpr int buckets = 3;
 TP_HD constexpr int lanes_of(int bucket) { return bucket == 0 ? 1 : bucket == 1 ? 32 : threads; }
 TP_HD constexpr int bucket_of(int64_t degree) { return degree < 32 ? 0 : degree < 4 * threads ? 1 : 2; }
 
-// Bucket b is [b * capacity, b * capacity + size[b]).
+// Queue b is [b * capacity, b * capacity + sizes[b]).
 template <class Id>
 struct Buckets {
   Id* vertices;
@@ -27,7 +27,7 @@ struct Sizes {
   int64_t of[buckets];
 };
 
-// All vertices of level 0.
+// Queues all vertices of level 0.
 template <class G>
 struct Fill {
   G g;

@@ -2,8 +2,8 @@
 
 namespace tp::graph {
 
-// Searches at once share the edges, but none of their results: on an H200 that pays from some 5 to 16 searches on,
-// earlier in small graphs; on host threads, where most time goes into the results, never by much.
+// Searches in one batch share the visits of edges but not their results. On an H200 that pays from about 5 to 16
+// searches on, earlier in small graphs. On host threads, where writing the results dominates, it never pays by much.
 const char* choose(const Args& args, const Device& device) {
   if (!device.cuda) return "threaded";
   return args.searches >= 16 && args.in.col_idx != nullptr ? "bit_parallel" : "persistent";

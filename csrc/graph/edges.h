@@ -1,4 +1,4 @@
-// What a rung sees of a graph: every pointer clamped, every neighbour looked at before use.
+// How a rung reads a graph: every row pointer is clamped, every neighbour is checked before use.
 #pragma once
 #include "graph/graph.h"
 
@@ -14,7 +14,7 @@ void with_types(const Args& args, F f) {
   f(int32_t(), int32_t());
 }
 
-// Whether the column index of an edge is a vertex. Where it is not, the host raises and the device skips.
+// Whether the column index of an edge is a vertex. If not, the host raises an error and the device skips the edge.
 TP_HD inline bool is_vertex(int64_t id, const Args& args, int64_t edge) {
   if (uint64_t(id) < uint64_t(args.vertices)) return true;
 #ifndef __CUDA_ARCH__
@@ -24,7 +24,7 @@ TP_HD inline bool is_vertex(int64_t id, const Args& args, int64_t edge) {
   return false;
 }
 
-// The edges of one direction, as arrays that a block handed out or as bare pointers.
+// The edges of one direction, in arrays bound to a block or in plain memory.
 template <class Rows, class Ids>
 struct Adjacency {
   Rows rows;

@@ -1,19 +1,19 @@
-// Breadth-first search: how many edges away every vertex is, and over which neighbour.
+// Breadth-first search: the distance of every vertex from the sources in edges, and the parent on a shortest path.
 //
-// A graph is the compressed rows of its adjacency matrix: the edges that leave vertex v are col_idx[row_ptrs[v]] to
-// col_idx[row_ptrs[v + 1] - 1]. The edges that enter it are the same of the transpose; where that is absent, `in` holds
-// nothing. The search goes level by level, and within a level everything is independent. The rungs differ in whom they
-// ask: every vertex or every edge whether it has something to do (the dense ones), or only those of the last level, the
-// frontier, kept in a queue or a bitmap; and in which way: the frontier pushes its level along its out-edges, or what
-// is not reached yet pulls along its in-edges and stops at the first neighbour found. Pushing pays while the frontier
-// is small, pulling once most of what an edge leads to is reached. Many searches of one graph may look at each edge
-// together.
+// A graph is given by the compressed rows of its adjacency matrix: the edges that leave vertex v are
+// col_idx[row_ptrs[v]] to col_idx[row_ptrs[v + 1] - 1]. The edges that enter it are the rows of the transpose; if that
+// is absent, `in` is empty. The search goes level by level, and all work within a level is independent. The rungs
+// differ in what they visit at each level: every vertex or every edge (the dense ones), or only the vertices of the
+// last level, the frontier, kept in a queue or a bitmap. They also differ in direction: the frontier pushes its level
+// along its out-edges (top-down), or unreached vertices pull along their in-edges and stop at the first neighbour in
+// the frontier (bottom-up). Pushing pays while the frontier is small, pulling once most neighbours have been reached.
+// Several searches of one graph can share the visit of an edge.
 //
-// Levels are idempotent: whoever writes one writes the same value. A parent is not, since a vertex may have several
-// neighbours one level up: the one with the smallest number is taken, so that results do not depend on who was first.
+// Writing a level is idempotent: all threads that write it write the same value. A parent is not, since a vertex may
+// have several neighbours one level up. The smallest of them is the parent, so that results do not depend on timing.
 //
-// Row pointers and column indices may hold anything. Pointers are clamped to 0..edges; an edge to a vertex that is none
-// is an error on the host and is no edge on the device.
+// Row pointers and column indices may hold anything. Pointers are clamped to 0..edges. A column index that is not a
+// vertex is an error on the host and is skipped on the device.
 #pragma once
 #include "core/ladder.h"
 
@@ -21,20 +21,20 @@ namespace tp::graph {
 
 struct Edges {
   const void* row_ptrs;  // [vertices + 1]
-  const void* col_idx;   // [edges]; null: these are not given
+  const void* col_idx;   // [edges]; null: not given
 };
 
 struct Args {
-  const char* op;            // what errors call the operator
-  Edges out, in;             // symmetric: the same twice
+  const char* op;            // name of the operator in error messages
+  Edges out, in;             // a symmetric graph has the same arrays in both
   bool long_rows, long_ids;  // int64 row_ptrs, int64 col_idx and parents, else int32; long ids have long rows
   int64_t vertices, edges;
   int64_t searches;        // 1, unless the rung is `batched`
-  const int64_t* sources;  // [searches, num_sources], at least one; what is no vertex is skipped
+  const int64_t* sources;  // [searches, num_sources], num_sources >= 1; ids that are not vertices are skipped
   int64_t num_sources;
-  int64_t max_level;  // no vertex further away is reached
+  int64_t max_level;  // vertices farther away are not reached
   int32_t* levels;    // [searches, vertices], -1 where not reached
-  void* parents;      // [searches, vertices], -1 where not reached; a source is its own
+  void* parents;      // [searches, vertices], -1 where not reached; the parent of a source is itself
 };
 
 #define TP_RUNGS "graph/rungs.def"

@@ -1,12 +1,12 @@
-// The edges that enter each vertex, of a graph that came without them: counts, their running sum, and each edge to the
-// next free place of the vertex that it enters. In what order they stand there is open.
+// Makes the in-edges of a graph that came without them: counts, their exclusive prefix sums, and a scatter of each edge
+// to the next free slot of the vertex that it enters. The order of a vertex's in-edges is undefined.
 #pragma once
 #include "graph/search.h"
 #include "scan/scan.h"
 
 namespace tp::graph {
 
-// Calls f(vertex, neighbor) for every edge, a lane a vertex.
+// Calls f(vertex, neighbor) for every edge, one lane per vertex.
 template <class Block, class G, class F>
 TP_HD void for_each_edge(Block& block, const char* phase, const G& g, F f) {
   const auto out = g.out(block);
@@ -22,7 +22,7 @@ TP_HD void for_each_edge(Block& block, const char* phase, const G& g, F f) {
 template <class G>
 struct CountIn {
   G g;
-  int64_t* counts;  // of vertex v at v
+  int64_t* counts;  // in-degree of vertex v at index v
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
@@ -48,7 +48,7 @@ struct StorePointers {
   }
 };
 
-// Rows of the device may overlap, and make more edges of them than there are.
+// On the device, overlapping rows may count more edges than there are; those beyond the end are dropped.
 template <class G>
 struct ScatterIn {
   G g;
@@ -57,16 +57,16 @@ struct ScatterIn {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto place = block.global("next", next, g.args.vertices + 1);
+    const auto slots = block.global("next", next, g.args.vertices + 1);
     const auto to = block.global("in_col_idx", ids, g.args.edges);
     for_each_edge(block, "scatter", g, [&](int64_t vertex, int64_t neighbor) {
-      const int64_t at = place.template atomic<Sum<int64_t>>(neighbor, 1);
+      const int64_t at = slots.template atomic<Sum<int64_t>>(neighbor, 1);
       if (at < g.args.edges) to[at] = typename G::Id(vertex);
     });
   }
 };
 
-// args, with in-edges.
+// Returns args with in-edges.
 inline Args with_in_edges(Args args, Context& context) {
   if (args.in.col_idx != nullptr) return args;
   with_graph(args, [&](const auto& g) {

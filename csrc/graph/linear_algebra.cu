@@ -1,14 +1,14 @@
-// A level as a product of the transposed adjacency matrix and a vector (§15.4): entry u of x is u where vertex u is in
-// the last level, and the sum over the in-edges of v is a minimum. So y[v] is the smallest neighbour one level up,
-// v's parent, if it has one and is not reached yet. The sum is the balanced segmented reduction that a sparse
-// product is, and like that looks at every edge, at every level.
+// A level as a product of the transposed adjacency matrix and a vector (§15.4): x[u] is u if vertex u is in the last
+// level, and the sum over the in-edges of v is a minimum. So y[v] is the smallest neighbour one level up, which becomes
+// the parent of v if v is unreached. The sum is the balanced segmented reduction that a sparse product uses, and like a
+// sparse product it visits every edge at every level.
 #include "graph/in_edges.h"
 #include "segmented/segmented.h"
 
 namespace tp::graph {
 namespace {
 
-// The factors of all sums: x at the column of every entry.
+// The terms of all sums: x at the column of every entry.
 template <class G>
 struct Gather {
   using Id = typename G::Id;

@@ -1,13 +1,13 @@
-// The whole search in one cooperative launch, without a word from the host, so that a CUDA graph can hold it.
+// The whole search in one cooperative launch that never reads back to the host, so that a CUDA graph can hold it.
 //
-// The blocks stay, one to a multiprocessor, and a barrier of the grid stands between levels. Every block reads the same
-// counts behind it and so comes to the same decision about the next level:
-//   - a small frontier is left to one cluster, which goes on alone for as many levels as it stays small (solo.cuh);
-//   - a frontier whose edges are few beside those still open is pushed, from a queue of pieces of edges that warps deal
-//     evenly to their lanes (push.cuh);
-//   - any other is pulled, from a bitmap (pull.cuh), where in-edges are given.
-// Beamer, Asanović and Patterson (2012) found when to change the direction. Parents come with the levels: a push, by
-// the grid or the lone cluster, takes the minimum of all who offer themselves, a pull the first in the row.
+// One block per multiprocessor stays for the whole search, and a grid barrier separates the levels. After the barrier
+// all blocks read the same counts and so take the same decision about the next level:
+// - a small frontier goes to one cluster, which continues alone while the frontier stays small (solo.cuh);
+// - a frontier with few edges compared with those not yet visited is pushed, from a queue of pieces of edges that
+// warps distribute evenly over their lanes (push.cuh);
+// - any other frontier is pulled, from a bitmap (pull.cuh), if in-edges are given.
+// The rule for the direction is by Beamer, Asanović and Patterson (2012). Parents are found with the levels: a push
+// takes the minimum over all edges that reach a vertex, a pull the first in its row.
 #include "graph/edges.h"
 #ifdef __CUDACC__
 #include "block/launch.cuh"
@@ -17,7 +17,8 @@
 namespace tp::graph {
 namespace resident {
 
-// Nothing is reached; what no edge enters counts as visited where edges are pulled, and so does what is no vertex.
+// Marks all vertices as unreached. If edges are pulled, vertices without in-edges count as visited, and so do the bits
+// beyond the last vertex.
 template <class P>
 TP_DEVICE void clear(const P& p) {
   const int64_t padded = (p.vertices + task - 1) / task * task;
@@ -45,45 +46,48 @@ TP_DEVICE void clear(const P& p) {
 
 template <class P>
 __global__ __launch_bounds__(threads, 1) void persistent_kernel(const __grid_constant__ P p) {
-  extern __shared__ __align__(16) char room[];
+  extern __shared__ __align__(16) char storage[];
+  // Initialize the arrays and the frontier.
   Phases phases(p.control);
   unsigned *front = p.front, *next = p.next;
   clear(p);
   phases.end();
 
   Frontier frontier{0, 0};
-  Tally found;  // of the frontier
-  // The frontier is what a phase appended; of rows that overlap, what there was room for.
+  Tally found;  // counts of the current frontier
+  // The frontier is what the last phase appended, as far as the queue had room (overlapping rows may exceed it).
   const auto advance = [&](Found mine) {
     found = phases.end(mine);
     frontier = {frontier.end(), tp::min(int64_t(found.pieces), p.capacity - frontier.end())};
   };
-  advance(start(p, room, phases.tally()));
+  advance(start(p, storage, phases.tally()));
   int64_t open_edges = p.out.edges - int64_t(found.edges);
   bool queued = true;
-  int small = 0;  // frontiers that would have fitted while there was a bitmap
+  int small = 0;  // small frontiers seen since the frontier became a bitmap
   for (int64_t level = 1; level <= p.max_level && found.edges > 0;) {
+    // Choose how to find the next level.
     const bool heavy = p.pulls() && int64_t(found.edges) * p.policy.alpha > open_edges;
     const bool fits = fits_solo(p, {found.vertices, found.edges, found.vertices});
-    if (!queued && (fits ? ++small > 1 : !heavy)) {  // the first small one is often the last, and so soon pulled
-      advance(gather(p, front, frontier, room, phases.tally()));
+    if (!queued && (fits ? ++small > 1
+                         : !heavy)) {  // the first small frontier is often the last one, which a pull handles cheaply
+      advance(bitmap_to_queue(p, front, frontier, storage, phases.tally()));
       queued = true;
     }
     if (queued && fits_solo(p, found)) {
-      advance(blockIdx.x < cluster_blocks() ? solo(p, frontier, level, room, phases.tally()) : Found());
+      advance(blockIdx.x < cluster_blocks() ? solo(p, frontier, level, storage, phases.tally()) : Found());
       level = __ldcg(&p.control->solo.level);
       open_edges -= __ldcg(&p.control->solo.edges) + int64_t(found.edges);
       continue;
     }
     if (queued && heavy) {
-      mark(p, frontier, front);
+      queue_to_bitmap(p, frontier, front);
       phases.end();
       queued = false;
     }
     if (queued) {
-      advance(push(p, frontier, int(level), room, phases.tally()));
+      advance(push(p, frontier, int(level), storage, phases.tally()));
     } else {
-      found = phases.end(pull(p, front, next, int(level), reinterpret_cast<PullRoom*>(room)));
+      found = phases.end(pull(p, front, next, int(level), reinterpret_cast<PullTempStorage*>(storage)));
       unsigned* const last = front;
       front = next;
       next = last;
@@ -93,6 +97,7 @@ __global__ __launch_bounds__(threads, 1) void persistent_kernel(const __grid_con
   }
 }
 
+// Fills in the problem and allocates the workspace.
 template <class Row, class Id>
 Problem<Row, Id> problem_of(const Args& args, Context& context) {
   using P = Problem<Row, Id>;
@@ -118,7 +123,8 @@ Problem<Row, Id> problem_of(const Args& args, Context& context) {
   return p;
 }
 
-// The largest cluster that the device holds, of at most `wanted` blocks; `blocks`: how many it holds of such.
+// Returns the size of the largest cluster of at most `wanted` blocks that the device can hold, and in `blocks` how many
+// blocks are resident in clusters of that size.
 template <class Kernel>
 int cluster_size(Kernel kernel, cudaLaunchConfig_t config, int wanted, int& blocks) {
   for (int size = wanted; size > 1; size /= 2) {
@@ -133,13 +139,13 @@ int cluster_size(Kernel kernel, cudaLaunchConfig_t config, int wanted, int& bloc
   return 1;
 }
 
-// Few edges a vertex make many levels of few vertices: then a cluster of many blocks pays, though not all
-// multiprocessors may be left in such. One block a multiprocessor: fewer meet at a barrier.
+// A graph with few edges per vertex has many levels of few vertices, for which a cluster of many blocks pays, though
+// perhaps not all multiprocessors can be part of such a cluster. One block per multiprocessor keeps the barrier short.
 template <class P>
 void launch(P p, Policy policy, int wanted, Context& context) {
   int blocks = block::device_attribute<cudaDevAttrMultiProcessorCount>();
-  const int64_t bytes =
-      tp::max(warps * int64_t(sizeof(PullRoom)), Appender<P>::room_bytes + int64_t(sizeof(SoloRoom<P>)));
+  const int64_t bytes = tp::max(warps * int64_t(sizeof(PullTempStorage)),
+                                Appender<P>::storage_bytes + int64_t(sizeof(SoloTempStorage<P>)));
   const auto kernel = persistent_kernel<P>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
   cudaLaunchAttribute attributes[2];
@@ -158,13 +164,14 @@ void launch(P p, Policy policy, int wanted, Context& context) {
   config.numAttrs = 2;
   if (cluster == 1) config.attrs = attributes + 1, config.numAttrs = 1;
   config.gridDim = dim3(unsigned(blocks));
-  policy.solo_pieces = tp::min(policy.solo_pieces, cluster * int(places - unsigned(cluster)));
-  policy.solo_edges = tp::min(policy.solo_edges, cluster * 2 * int(places));
+  policy.solo_pieces = tp::min(policy.solo_pieces, cluster * int(slots - unsigned(cluster)));
+  policy.solo_edges = tp::min(policy.solo_edges, cluster * 2 * int(slots));
   p.policy = policy;
   cudaLaunchKernelEx(&config, kernel, p);
   check_launch("persistent");
 }
 
+// Set on an H200: alpha 15 as in Beamer et al.; frontiers of up to 2^14 pieces and 2^15 edges go to one cluster.
 constexpr Policy policy{15, 1 << 14, 1 << 15};
 
 }  // namespace resident

@@ -1,25 +1,27 @@
-// What the searches that go level by level share, host and device: the arrays as a block sees them, the start, the loop
+// What the level-by-level searches of host and device share: the arrays as a block sees them, initialization, the loop
 // over the levels, and the parents.
 //
-// A level is the number that a thread finds and sets in one atomic step, the smallest that ever arrives; not reached is
-// the greatest of all numbers, as in the book's figures. Parents come last, when all levels stand: every edge that
-// leads one level down offers its source, and the smallest stays.
+// A thread claims a vertex by one atomic minimum on its level; an unreached vertex has the greatest number, as in the
+// book's figures. Parents are found last, when all levels are known: every edge that leads from one level to the next
+// lowers the parent of its target to its source, so that the smallest id wins.
 #pragma once
-#include "core/simt.h"
+#include "core/for_each.h"
 #include "graph/edges.h"
 
 namespace tp::graph {
 
 using simt::Sharing;
 
-constexpr int threads = 256;
+constexpr int threads = simt::for_each_threads;
 constexpr uint32_t no_level = uint32_t(unreached);
+// Arrays of a search, with names for the checks of simt.h. Row and Id are the types of row_ptrs and col_idx.
 
 template <class Row_, class Id_>
 struct Graph {
   using Row = Row_;
   using Id = Id_;
-  using Parent = typename std::make_unsigned<Id>::type;  // none is the greatest
+  using Parent =
+      typename std::make_unsigned<Id>::type;  // the identity of the minimum, the greatest value, means "no parent"
   Args args;
 
   template <class Block>
@@ -46,23 +48,14 @@ struct Graph {
   }
 };
 
-// f(i) for 0 <= i < n, a lane each.
-template <class Block, class F>
-TP_HD void for_each(Block& block, const char* phase, int64_t n, F f) {
-  for (int64_t first = block.index().x * block.threads(); first < n; first += block.grid().x * block.threads()) {
-    block.phase(phase, [&](int t) {
-      if (first + t < n) f(first + t);
-    });
-  }
-}
+using simt::for_each;
 
 template <class Kernel>
 void launch(Context& context, const char* rung, int64_t lanes, const Kernel& kernel, int64_t shared_bytes = 0) {
-  const int64_t blocks = tp::min(ceil_div(lanes, int64_t(threads)), int64_t(2147483647));
-  simt::launch(context, rung, {blocks}, threads, shared_bytes, kernel);
+  simt::launch_for_each(context, rung, lanes, kernel, shared_bytes);
 }
 
-// A value that a kernel left on the device: the host waits for it.
+// Returns a value that a kernel left on the device. The host waits for it.
 template <class T>
 T read_back(const T* value, Context& context) {
 #ifdef __CUDACC__
@@ -96,7 +89,7 @@ struct Unreach {
   }
 };
 
-// The sources, each once, in a queue if there is one.
+// Labels the sources with level 0. Each vertex is appended to the queue once, if there is a queue.
 template <class G>
 struct Start {
   G g;
@@ -121,7 +114,7 @@ struct Start {
   }
 };
 
-// A vertex has the `lanes` of a warp, which take its edges in turn.
+// Finds the parents: a warp of lanes per vertex, which take its edges in turn.
 template <class G>
 struct Parents {
   static constexpr int lanes = 32;
@@ -136,7 +129,7 @@ struct Parents {
     for_each(block, "parents", g.args.vertices * lanes, [&](int64_t i) {
       const int64_t vertex = i / lanes;
       const uint32_t level = levels[vertex];
-      if (level == no_level || level >= g.args.max_level) return;  // nobody is reached from here
+      if (level == no_level || level >= g.args.max_level) return;  // no vertex was reached from here
       const int64_t end = out.end(vertex);
       for (int64_t edge = out.begin(vertex) + i % lanes; edge < end; edge += lanes) {
         const int64_t neighbor = out[edge];
@@ -162,7 +155,7 @@ void start(const char* rung, const G& g, Context& context, typename G::Id* queue
   launch(context, rung, g.args.num_sources, Start<G>{g, queue, size});
 }
 
-// Has `step(level, found)` label one level after another, until one leaves 0 in `found`.
+// Calls step(level, found) to label one level after another, until a level leaves 0 in `found`.
 template <class G, class Step>
 void search_dense(const char* rung, const G& g, Context& context, Step step) {
   start(rung, g, context);
@@ -175,14 +168,15 @@ void search_dense(const char* rung, const G& g, Context& context, Step step) {
   launch(context, rung, g.args.vertices * Parents<G>::lanes, Parents<G>{g});
 }
 
-// A frontier: each vertex is in it once, so there is room for all of them.
+// A frontier. Each vertex is in it once, so it has room for all vertices.
 template <class Id>
 struct Queue {
   Id* vertices;
   int64_t* size;
 };
 
-// Has `step(level, from, size, to)` label one level after another and queue what it labels, until that is nothing.
+// Calls step(level, from, size, to) to label one level after another and to queue the vertices that it labels, until
+// the queue stays empty.
 template <class G, class Step>
 void search_queued(const char* rung, const G& g, Context& context, Step step) {
   using Id = typename G::Id;

@@ -1,14 +1,16 @@
-// The search on host threads, that changes its direction (Beamer, Asanović and Patterson 2012): push from a queue while
-// few edges leave the frontier, pull from a bitmap while they are many. A push looks at those edges. A pull looks, for
-// each vertex not reached, at one edge after another until one comes from the frontier: at as many as one such edge has
-// on average among all edges, or at all that are left. Whichever is less is done, and all is pushed where there are no
-// in-edges. An edge of a push counts for several of a pull where it waits for memory, and for a fraction where it does
-// not, since what costs time then is the branches of the pull. Pushing resumes once the frontier shrinks and is less
-// than 1 / 18 of the vertices.
+// Direction-optimizing search on host threads (Beamer, Asanović and Patterson 2012): a top-down step pushes from a
+// queue while few edges leave the frontier, a bottom-up step pulls from a bitmap while they are many. A top-down step
+// checks every edge that leaves the frontier. A bottom-up step checks, for each unreached vertex, one in-edge after
+// another until one comes from the frontier. The expected number is what it takes to meet such an edge at their average
+// density, but at most all edges that remain. The cheaper step is taken; without in-edges, all steps are top-down. An
+// edge of a top-down step is weighted by several edges of a bottom-up step if it waits for memory, and by a fraction if
+// it does not, since the mispredicted branches of the bottom-up step then dominate. Top-down steps resume once the
+// frontier shrinks and is smaller than 1 / 18 of the vertices.
 //
-// A vertex belongs to who first gives it a parent; later offers from the same level may bring the parent down. So the
-// threads share a queue and race for its places, and levels and parents come out the same. One thread alone pushes
-// small levels, and all of a graph that its cache holds, by a loop over a list of edges, without atomics or branches.
+// The first thread to set a vertex's parent adds it to the queue. Later threads of the same level may still lower the
+// parent, so that the smallest id wins and levels and parents do not depend on timing; only the order of the queue
+// does. Small levels, and all levels of a graph that fits in the cache, are pushed by one thread, without atomics and
+// almost without branches.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -19,8 +21,8 @@ namespace tp::graph {
 namespace {
 
 constexpr int64_t beta = 18;
-constexpr int64_t serial = 1 << 14;  // vertices or edges of a level, below which other threads do not pay
-constexpr int64_t cached = 1 << 18;  // vertices, below which what is known of each lies in a core's cache
+constexpr int64_t serial = 1 << 14;  // vertices or edges of a level below which one thread is faster than several
+constexpr int64_t cached = 1 << 18;  // vertices below which their parents fit in the cache of a core
 
 template <class T>
 T load(const T& x) {
@@ -33,15 +35,18 @@ class Search {
   using Word = uint64_t;
   static constexpr int64_t bits = 64;
 
-  // What parents_ holds while one thread pushes: the least stays. A parent of this level bears the highest bit, so that
-  // those of earlier levels are less, and none is the greatest.
-  using Claim = typename std::make_unsigned<Id>::type;
-  static constexpr Claim none = Claim(-1), offered = Claim(1) << (8 * sizeof(Id) - 1);
+  // While one thread pushes, parents_ holds candidates, of which the smallest wins. A parent set in this level has its
+  // highest bit set, so that those of earlier levels are smaller, and `none` is the greatest.
+  using Candidate = typename std::make_unsigned<Id>::type;
+  static constexpr Candidate none = Candidate(-1), this_level = Candidate(1) << (8 * sizeof(Id) - 1);
 
-  static constexpr int64_t piece = 256, row = 12;  // vertices that are listed at once, and the most edges of such a one
-  struct Offers {
-    Id to[(piece + 2) * row];  // more than it takes: what is written together shall not lie a multiple of pages apart
-    Claim from[piece * row];
+  static constexpr int64_t piece = 256;  // vertices whose edges are gathered together
+  static constexpr int64_t row = 12;     // the most edges of a short row
+  // Edges gathered from short rows. The arrays are slightly longer than needed, so that addresses written together are
+  // not a multiple of the page size apart.
+  struct EdgeList {
+    Id to[(piece + 2) * row];
+    Candidate from[piece * row];
   };
 
   Search(const Args& args, Context& context)
@@ -51,39 +56,39 @@ class Search {
         in_(adjacency<Row, Id>(args.in, args)),
         levels_(args.levels),
         parents_(static_cast<Id*>(args.parents)),
-        pushed_(args.vertices < cached ? 0.1 : 4),
+        top_down_cost_(args.vertices < cached ? 0.1 : 4),
         counts_(args.vertices >= cached ||
-                (in_.ids != nullptr && double(args.vertices) < pushed_ * double(args.edges))),
+                (in_.ids != nullptr && double(args.vertices) < top_down_cost_ * double(args.edges))),
         words_(ceil_div(args.vertices, bits)),
         queue_(context.workspace<Id>(args.vertices + 1)) {}
 
   void run() {
-    int64_t edges = start(), edges_left = args_.edges;
+    int64_t scout_count = start(), edges_to_check = args_.edges;
     while (begin_ < end_ && level_ <= args_.max_level) {
-      if (in_.ids != nullptr && pull_cost(edges, edges_left) < pushed_ * double(edges)) {
-        pull_while_it_pays();
-        edges = 1;  // one push, at least, before the next change
+      if (in_.ids != nullptr && bottom_up_cost(scout_count, edges_to_check) < top_down_cost_ * double(scout_count)) {
+        bottom_up_steps();
+        scout_count = 1;  // at least one top-down step before the next change of direction
       } else {
-        edges_left -= edges;
-        const bool alone = args_.vertices < cached || tp::max(edges, end_ - begin_) < serial;
-        edges = alone ? push_alone() : push();
+        edges_to_check -= scout_count;
+        const bool serially = args_.vertices < cached || tp::max(scout_count, end_ - begin_) < serial;
+        scout_count = serially ? top_down_step_serial() : top_down_step();
       }
     }
   }
 
  private:
-  Claim* claims() { return reinterpret_cast<Claim*>(parents_); }
+  Candidate* candidates() { return reinterpret_cast<Candidate*>(parents_); }
 
-  // How many edges a pull is expected to look at, and vertices at least, where so many leave the frontier.
-  double pull_cost(int64_t edges, int64_t edges_left) const {
+  // The expected number of edges that a bottom-up step checks, but at least the number of vertices.
+  double bottom_up_cost(int64_t edges, int64_t edges_to_check) const {
     const double each = double(args_.edges) / double(tp::max(edges, int64_t(1)));
-    return tp::max(double(args_.vertices), tp::min(double(edges_left), double(args_.vertices - end_) * each));
+    return tp::max(double(args_.vertices), tp::min(double(edges_to_check), double(args_.vertices - end_) * each));
   }
 
-  // f(begin, end) over pieces of 0..n, the next to whoever is free, or at once if there is little work; the sum of what
-  // it returns.
+  // Sums f(begin, end) over pieces of 0..n, which threads take as they become free, or over 0..n at once if there is
+  // little work.
   template <class F>
-  int64_t share(int64_t n, int64_t piece, int64_t work, F f) {
+  int64_t sum_over_pieces(int64_t n, int64_t piece, int64_t work, F f) {
     if (work < serial) return f(0, n);
     std::atomic<int64_t> next{0}, sum{0};
     const int64_t pieces = ceil_div(n, piece), workers = tp::min(pieces, int64_t(context_.device.threads));
@@ -114,13 +119,13 @@ class Search {
     return edges;
   }
 
-  // Offers `from` as a parent of `to`; whether it is the first at all.
-  bool offer(Id from, int64_t to, int32_t level) {
+  // Lowers the parent of `to` to `from`, and returns whether `to` was unreached.
+  bool lower_parent(Id from, int64_t to, int32_t level) {
     Id parent = load(parents_[to]);
     while (parent < 0 || parent > from) {
       if (parent >= 0) {
         const int32_t theirs = load(levels_[to]);
-        if (theirs != level && theirs != unreached) return false;  // not written yet: it is this level
+        if (theirs != level && theirs != unreached) return false;  // an unwritten level is this level
       }
       constexpr auto relaxed = __ATOMIC_RELAXED;
       if (__atomic_compare_exchange_n(&parents_[to], &parent, from, false, relaxed, relaxed)) return parent < 0;
@@ -133,41 +138,41 @@ class Search {
     gathered.clear();
   }
 
-  // Takes `from` as the parent of `to` if it is the first or the smallest of this level, without a branch: `to` is
-  // written to the end of the queue, which moves on if nobody had reached it.
-  void take(Id to, Claim from, int64_t& tail) {
-    Claim& claim = claims()[to];
-    const Claim old = claim;
-    claim = tp::min(old, from);
+  // Sets the parent of `to` to `from` if it is the first or the smallest of this level, without a branch: `to` is
+  // always written behind the end of the queue, which advances only if `to` was unreached.
+  void update_parent(Id to, Candidate from, int64_t& tail) {
+    Candidate& current = candidates()[to];
+    const Candidate old = current;
+    current = tp::min(old, from);
     queue_[tail] = to;
-    Claim next;
-    tail += __builtin_add_overflow(old, Claim(1), &next);  // if it was none
+    Candidate next;
+    tail += __builtin_add_overflow(old, Candidate(1), &next);  // overflows if `old` is `none`
   }
 
-  // Offers all edges of a long row. Where most is reached, eight neighbours at a time are seen to take no offer.
+  // Pushes all edges of a long row. Groups of eight neighbours that are all settled are skipped.
   __attribute__((noinline)) int64_t push_row(Id vertex, int64_t tail) {
-    const Claim from = offered | Claim(vertex);
+    const Candidate from = this_level | Candidate(vertex);
     const uint64_t vertices = uint64_t(args_.vertices);
     const int64_t end = out_.end(vertex);
     int64_t edge = out_.begin(vertex);
     for (; edge + 8 <= end; edge += 8) {
-      bool takes = false;
+      bool any = false;
       for (int64_t i = edge; i < edge + 8; ++i) {
         if (uint64_t(out_[i]) >= vertices) return refuse();
-        takes |= claims()[out_[i]] > from;
+        any |= candidates()[out_[i]] > from;
       }
-      for (int64_t i = edge; takes && i < edge + 8; ++i) take(out_.ids[i], from, tail);
+      for (int64_t i = edge; any && i < edge + 8; ++i) update_parent(out_.ids[i], from, tail);
     }
     for (; edge < end; ++edge) {
       if (uint64_t(out_[edge]) >= vertices) return refuse();
-      take(out_.ids[edge], from, tail);
+      update_parent(out_.ids[edge], from, tail);
     }
     return tail;
   }
 
-  // Lists what the edges of short rows offer, `row` of them at a time whatever the length, so that no loop ends where
-  // nobody can foretell it; the next row overwrites the excess. How many there are.
-  int64_t list(int64_t first, int64_t last, Offers& offers, int64_t& tail) {
+  // Gathers the edges of short rows. It copies `row` edges per vertex whatever the degree, so that no loop has an
+  // unpredictable length; the next vertex overwrites the excess. Returns the number of edges.
+  int64_t gather_edges(int64_t first, int64_t last, EdgeList& list, int64_t& tail) {
     const int64_t whole = args_.edges - row;
     int64_t count = 0;
     for (int64_t i = first; i < last; ++i) {
@@ -178,40 +183,40 @@ class Search {
         tail = push_row(vertex, tail);
         continue;
       }
-      std::copy_n(out_.ids + begin, row, offers.to + count);
-      std::fill_n(offers.from + count, row, offered | Claim(vertex));
+      std::copy_n(out_.ids + begin, row, list.to + count);
+      std::fill_n(list.from + count, row, this_level | Candidate(vertex));
       count += int64_t(degree);
     }
     return count;
   }
 
-  // The next level from the queue by one thread, which needs no atomics; how many edges leave it, if that matters.
-  int64_t push_alone() {
+  // One thread pushes one level, without atomics. Returns the scout count if it matters, else 0.
+  int64_t top_down_step_serial() {
     const int32_t level = int32_t(level_++);
     const uint64_t vertices = uint64_t(args_.vertices);
-    Offers offers;
+    EdgeList gathered_edges;
     int64_t tail = end_;
     for (int64_t first = begin_; first < end_; first += piece) {
-      const int64_t count = list(first, tp::min(first + piece, end_), offers, tail);
+      const int64_t count = gather_edges(first, tp::min(first + piece, end_), gathered_edges, tail);
 #pragma GCC unroll 4
       for (int64_t i = 0; i < count; ++i) {
-        if (uint64_t(offers.to[i]) >= vertices) return refuse();
-        take(offers.to[i], offers.from[i], tail);
+        if (uint64_t(gathered_edges.to[i]) >= vertices) return refuse();
+        update_parent(gathered_edges.to[i], gathered_edges.from[i], tail);
       }
     }
     begin_ = end_;
     end_ = tail;
     for (int64_t i = begin_; i < end_; ++i) {
       const Id vertex = queue_[i];
-      claims()[vertex] &= ~offered;
+      candidates()[vertex] &= ~this_level;
       levels_[vertex] = level;
     }
-    int64_t leave = 0;
-    for (int64_t i = begin_; counts_ && i < end_; ++i) leave += out_.degree(queue_[i]);
-    return leave;
+    int64_t scout_count = 0;
+    for (int64_t i = begin_; counts_ && i < end_; ++i) scout_count += out_.degree(queue_[i]);
+    return scout_count;
   }
 
-  // Raises for the first edge of the frontier that leads to no vertex.
+  // Raises the error for the first edge of the frontier whose target is not a vertex.
   __attribute__((noinline, cold)) int64_t refuse() {
     for (int64_t i = begin_; i < end_; ++i) {
       const int64_t end = out_.end(queue_[i]);
@@ -220,48 +225,59 @@ class Search {
     return 0;
   }
 
-  // The same by all threads.
-  int64_t push() {
+  // All threads push one level. Returns the scout count: the number of edges that leave the new frontier.
+  int64_t top_down_step() {
     const int32_t level = int32_t(level_++);
     tail_ = end_;
-    const int64_t edges = share(end_ - begin_, 64, serial, [&](int64_t first, int64_t last) {
+    const int64_t scout_count = sum_over_pieces(end_ - begin_, 64, serial, [&](int64_t first, int64_t last) {
       std::vector<Id> gathered;
-      int64_t leave = 0;
+      int64_t scout_count = 0;
       for (int64_t i = begin_ + first; i < begin_ + last; ++i) {
         const Id vertex = queue_[i];
         const int64_t end = out_.end(vertex);
         for (int64_t edge = out_.begin(vertex); edge < end; ++edge) {
           const int64_t neighbor = out_[edge];
-          if (!is_vertex(neighbor, args_, edge) || !offer(vertex, neighbor, level)) continue;
+          if (!is_vertex(neighbor, args_, edge) || !lower_parent(vertex, neighbor, level)) continue;
           __atomic_store_n(&levels_[neighbor], level, __ATOMIC_RELAXED);
           gathered.push_back(Id(neighbor));
-          leave += out_.degree(neighbor);
+          scout_count += out_.degree(neighbor);
         }
       }
       append(gathered);
-      return leave;
+      return scout_count;
     });
     begin_ = end_;
     end_ = tail_;
-    return edges;
+    return scout_count;
   }
 
-  void pull_while_it_pays() {
+  // Bottom-up steps while they pay: from the queue to a bitmap and back.
+  void bottom_up_steps() {
     std::vector<Word> front(size_t(words_), 0), next(size_t(words_), 0), open(size_t(words_), 0);
+    queue_to_bitmap(front, open);
+    int64_t awake_count = end_ - begin_, old_awake_count = 0;
+    do {
+      old_awake_count = awake_count;
+      awake_count = bottom_up_step(front, next, open);
+      front.swap(next);
+    } while ((awake_count >= old_awake_count || awake_count > args_.vertices / beta) && awake_count > 0 &&
+             level_ <= args_.max_level);
+    bitmap_to_queue(front);
+  }
+
+  // Sets the bits of the frontier in `front`, and of the unreached vertices with in-edges in `open`.
+  void queue_to_bitmap(std::vector<Word>& front, std::vector<Word>& open) {
     for (int64_t i = begin_; i < end_; ++i) front[size_t(queue_[i] / bits)] |= Word(1) << queue_[i] % bits;
-    share(words_, 256, args_.vertices, [&](int64_t first, int64_t last) {
+    sum_over_pieces(words_, 256, args_.vertices, [&](int64_t first, int64_t last) {
       for (int64_t v = first * bits; v < tp::min(last * bits, args_.vertices); ++v)
         open[size_t(v / bits)] |= Word(parents_[v] < 0 && in_.rows[v] != in_.rows[v + 1]) << v % bits;
       return 0;
     });
-    int64_t found = end_ - begin_, before = 0;
-    do {
-      before = found;
-      found = pull(front, next, open);
-      front.swap(next);
-    } while ((found >= before || found > args_.vertices / beta) && found > 0 && level_ <= args_.max_level);
+  }
+
+  void bitmap_to_queue(const std::vector<Word>& front) {
     tail_ = begin_ = end_;
-    share(words_, 256, args_.vertices, [&](int64_t first, int64_t last) {
+    sum_over_pieces(words_, 256, args_.vertices, [&](int64_t first, int64_t last) {
       std::vector<Id> gathered;
       for (int64_t w = first; w < last; ++w) {
         for (Word word = front[size_t(w)]; word != 0; word &= word - 1)
@@ -273,10 +289,11 @@ class Search {
     end_ = tail_;
   }
 
-  // The next level from a bitmap of the last to one of its own; how many vertices it has. `open` are those to ask.
-  int64_t pull(const std::vector<Word>& front, std::vector<Word>& next, std::vector<Word>& open) {
+  // Pulls one level: from the bitmap `front` of the last level to `next`. `open` are the vertices to visit. Returns the
+  // awake count, the number of vertices found.
+  int64_t bottom_up_step(const std::vector<Word>& front, std::vector<Word>& next, std::vector<Word>& open) {
     const int32_t level = int32_t(level_++);
-    return share(words_, 64, args_.vertices, [&](int64_t first, int64_t last) {
+    return sum_over_pieces(words_, 64, args_.vertices, [&](int64_t first, int64_t last) {
       int64_t count = 0;
       for (int64_t w = first; w < last; ++w) {
         Word found = 0;
@@ -309,10 +326,10 @@ class Search {
   const Adjacency<const Row*, const Id*> out_, in_;
   int32_t* levels_;
   Id* parents_;
-  double pushed_;  // what an edge of a push costs, in edges of a pull
-  bool counts_;    // whether all edges from one level may be enough for a pull, or for other threads
+  double top_down_cost_;  // cost of an edge of a top-down step, in edges of a bottom-up step
+  bool counts_;           // whether a scout count can ever lead to a bottom-up step or to more threads
   int64_t words_;
-  Id* queue_;  // levels one after another; the last is [begin_, end_)
+  Id* queue_;  // all levels one after another; the last is [begin_, end_)
   int64_t begin_ = 0, end_ = 0, level_ = 1;
   std::atomic<int64_t> tail_{0};
 };

@@ -1,6 +1,6 @@
-// The histogram by atomic additions: a thread an element, and every thread adds to the one array of counters in global
-// memory. It is right whatever the order, and as slow as the fullest bin is full: additions to one counter happen one
-// after another.
+// The histogram by atomic additions: one thread per element, and all threads add to one array of counters in global
+// memory. It is right whatever the order, and its speed is limited by the fullest bin, because additions to one counter
+// are serialized.
 #include "histogram/extent.h"
 
 namespace tp::histogram {

@@ -1,8 +1,8 @@
 // Which bin an element falls in: the same on every rung and device.
 //
-// Edge i of uniform bins is min + i * (max - min) / bins, each operation rounded to float64, and an element falls in
-// the last bin whose edge is not above it. To find that bin, (x - min) * (bins / (max - min)) is computed, less and
-// plus a bound on all errors: hardly ever does that leave a choice, and then the edges decide.
+// Edge i of uniform bins is min + i * (max - min) / bins, with each operation rounded to float64, and an element falls
+// in the last bin whose edge is not greater. To find that bin, (x - min) * (bins / (max - min)) is computed, minus and
+// plus a bound on all errors: usually both give the same bin, and otherwise the edges decide.
 #pragma once
 #include <cmath>
 #include <type_traits>
@@ -11,7 +11,7 @@
 
 namespace tp::histogram {
 
-// The least and the greatest of the finite elements; min > max where there are none.
+// The least and the greatest of the finite elements; min > max if there are none.
 struct Extent {
   double min = std::numeric_limits<double>::infinity(), max = -std::numeric_limits<double>::infinity();
 
@@ -26,13 +26,13 @@ struct Extent {
   }
 };
 
-// The bin is the element's own number.
+// The bin of an element is its own value.
 template <class T>
 class Identity {
  public:
   TP_HD Identity(double, double, int64_t bins) : bins_(Index(tp::min(uint64_t(bins), most))) {}
 
-  // Whether `value` falls in a bin, and in which.
+  // Whether `value` falls in a bin, and in which one.
   TP_HD bool locate(T value, int64_t& bin) const {
     const auto number = Index(acc_t<T>(value));
     bin = int64_t(number);
@@ -41,25 +41,25 @@ class Identity {
 
  private:
   using Index = typename std::conditional<sizeof(T) == 8, uint64_t, uint32_t>::type;
-  static constexpr uint64_t most = uint64_t(1) << (8 * sizeof(Index) - 1);  // numbers; negative ones come after them
+  static constexpr uint64_t most = uint64_t(1) << (8 * sizeof(Index) - 1);  // values; negative ones become greater
   Index bins_;
 };
 
 template <class T>
 class Uniform {
  public:
-  // As torch.histc has it, a range of one point reaches 1 to either side.
+  // As in torch.histc, an empty range is extended by 1 on both sides.
   TP_HD Uniform(double low, double high, int64_t bins) : bins_(bins) {
     if (low == high) low -= 1, high += 1;
     first_ = A(low), last_ = A(high);
     if (double(first_) < low) first_ = std::nextafter(first_, limits::infinity());
     if (double(last_) > high) last_ = std::nextafter(last_, -limits::infinity());
     const double most = tp::max(tp::max(std::abs(low), std::abs(high)), double(limits::min()));
-    scale_ = most > 0x1p900 ? 0x1p-100 : 1;  // lest the products of search() overflow
+    scale_ = most > 0x1p900 ? 0x1p-100 : 1;  // so that the products of search() do not overflow
     min_ = low * scale_;
     width_ = high * scale_ - min_;
-    // x * density - low * density, the place of x in bins, and the place of an edge are sums of terms up to
-    // most * density. Their roundings, 13 half epsilons of it at most, are less than `slack`.
+    // x * density - low * density, the position of x in bins, and the position of an edge are sums of terms up to most
+    // * density. Their roundings, at most 13 half epsilons of it, are less than `slack`.
     const double density = double(bins) / (high - low), slack = 8 * double(limits::epsilon()) * most * density;
     density_ = A(density);
     least_ = A(-low * density - slack);
@@ -67,7 +67,7 @@ class Uniform {
     plain_ = slack < double(bins) && most < far && density < far && bins < int64_t(1) << (limits::digits - 1);
   }
 
-  // Whether `value` falls in a bin, and in which.
+  // Whether `value` falls in a bin, and in which one.
   TP_HD bool locate(T value, int64_t& bin) const {
     const A x = A(acc_t<T>(value));
     if (!(x >= first_ && x <= last_)) return false;
@@ -75,7 +75,7 @@ class Uniform {
     if (plain_) {
       const A low = x * density_ + least_, high = x * density_ + most_;
 #ifdef __CUDA_ARCH__
-      if constexpr (sizeof(A) == 4) {  // with 2^23 added, the integral part is the mantissa: quicker than conversions
+      if constexpr (sizeof(A) == 4) {  // with 2^23 added, the integral part is in the mantissa: faster than conversions
         const float below = __fadd_rd(low, 0x1p23f), above = __fadd_rd(high, 0x1p23f);
         bin = int(detail::float_bits(below) & 0x7fffff);
         if (below == above) return true;
@@ -89,12 +89,12 @@ class Uniform {
   }
 
  private:
-  // In float where that holds the elements: it is quicker, and as right.
+  // float if it holds the elements exactly: faster, and just as right.
   using A = typename std::conditional<is_floating<T> && sizeof(T) <= 4, float, double>::type;
   using limits = std::numeric_limits<A>;
-  static constexpr double far = sizeof(A) == 4 ? 0x1p100 : 0x1p900;  // beyond, A might overflow
+  static constexpr double far = sizeof(A) == 4 ? 0x1p100 : 0x1p900;  // beyond this, A might overflow
 
-  // The last edge from `least` to `most` that is not above x; seldom needed.
+  // The last edge from `least` to `most` that is not greater than x; rarely needed.
   TP_HD int64_t search(double x, int64_t least, int64_t most) const {
     while (least < most) {
       const int64_t middle = least + (most - least + 1) / 2;
@@ -113,7 +113,7 @@ class Uniform {
   int64_t bins_;
 };
 
-// What the kernels of a rung are told. `Bins` is Identity<T> or Uniform<T>.
+// What the kernels of a rung get. `Bins` is Identity<T> or Uniform<T>.
 template <class T, class Bins_>
 struct Problem {
   using Element = T;
@@ -133,13 +133,13 @@ struct Problem {
         max(x.max),
         needs_extent(x.uniform && (min != min || max != max)) {}
 
-  // Where an end of the range is absent, `found` has it.
+  // The bins; an end of the range that was not given comes from `found`.
   TP_HD Bins bins_over(const Extent& found) const {
     return Bins(min != min ? found.min : min, max != max ? found.max : max, bins);
   }
 };
 
-// f(Problem<...>) for the dtype and the kind of bins.
+// Calls f(Problem<...>) for the dtype and the kind of bins.
 template <class F>
 void with_problem(const Args& args, F f) {
   dispatch(AllTypes{}, args.dtype, "histogram", [&](auto type) {

@@ -1,14 +1,14 @@
-// The extent of the elements on the device, where a range is to be taken from them: each block reduces its part, then
-// one block the blocks' results. The host need not know, so it does not wait.
+// The extent of the elements on the device, if the range is to be taken from them: each block reduces its part, then
+// one block reduces the blocks' results. The host does not read it, so it does not wait.
 #pragma once
 #include "core/simt.h"
 #include "histogram/bins.h"
 
 namespace tp::histogram {
 
-constexpr int64_t most_blocks = 1056;  // some for each multiprocessor of any GPU (8 for each of an H200's)
+constexpr int64_t most_blocks = 1056;  // several per multiprocessor of any GPU (8 on an H200)
 
-// From elements, or from extents, to one extent a block.
+// Reduces elements, or extents, to one extent per block.
 template <class T>
 struct FindExtent {
   static constexpr int threads = 256;
@@ -21,7 +21,7 @@ struct FindExtent {
     const auto x = block.global("x", in, n);
     const auto y = block.global("extents", out, block.grid().x);
     auto s = block.template shared<Extent>("s", threads);
-    block.phase("stretch", [&](int t) {
+    block.phase("stride", [&](int t) {
       Extent mine;
       for (int64_t i = block.index().x * threads + t; i < n; i += block.grid().x * threads) {
         const T value = x[i];
@@ -46,7 +46,7 @@ struct FindExtent {
   }
 };
 
-// The extent in device memory, or null where the problem does not need it.
+// The extent in device memory, or null if the problem does not need it.
 template <class Problem>
 const Extent* find_extent(const Problem& problem, const char* rung, Context& context) {
   if (!problem.needs_extent) return nullptr;
@@ -60,7 +60,7 @@ const Extent* find_extent(const Problem& problem, const char* rung, Context& con
   return found + blocks;
 }
 
-// In a kernel: the problem's bins.
+// The problem's bins, called in a kernel.
 template <class Problem, class Block>
 TP_HD auto find_bins(const Problem& problem, const Extent* extent, Block& block) {
   if (!extent) return problem.bins_over({});

@@ -1,13 +1,13 @@
 // Histogram: how many elements fall in each bin.
 //
-// Every element adds one to a counter that its value picks, so the pattern is all writing: any number of threads may
-// want the same counter at once. Atomic additions make that right, and privatization makes it fast: each block counts
-// in a copy of its own, near by, and the copies are added up at the end. Integers add up to the same sum in any order,
-// so every rung is deterministic.
+// Every element adds one to a counter that its value selects, so the pattern consists of writes: any number of threads
+// may need the same counter at once. Atomic additions make that right, and privatization makes it fast: each block
+// counts in its own copy in shared memory, and the copies are added at the end. Integer sums do not depend on the
+// order, so every rung is deterministic.
 //
-// An integer falls in the bin of its own number. Given a range, or for floats, the bins are uniform: bin i of [min,
-// max] reaches from edge i up to, but not including, edge i + 1; the last one includes max. bins.h says where the edges
-// lie, to the bit. NaN and what lies outside are not counted.
+// An integer falls in the bin of its own value. With a range, and for floats, bins are uniform: bin i of [min, max]
+// includes edge i and excludes edge i + 1; the last bin includes max. bins.h defines the edges to the last bit. NaN and
+// elements outside the range are not counted.
 #pragma once
 #include <limits>
 
@@ -17,11 +17,11 @@ namespace tp::histogram {
 
 struct Args {
   const void* in;   // [n]
-  int64_t* counts;  // [bins], to be overwritten
+  int64_t* counts;  // [bins], overwritten
   int64_t n, bins;
   DType dtype;
-  bool uniform;  // uniform bins of [min, max]; always so for floats
-  // Of uniform bins; NaN: the least or greatest of the finite elements.
+  bool uniform;  // uniform bins of [min, max]; always for floats
+  // Of uniform bins; NaN stands for the least or greatest of the finite elements.
   double min = std::numeric_limits<double>::quiet_NaN(), max = std::numeric_limits<double>::quiet_NaN();
 };
 

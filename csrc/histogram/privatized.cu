@@ -1,7 +1,7 @@
-// The privatized histogram: every block counts in a copy of its own in shared memory, where an atomic addition is near
-// and only the block's own threads queue, and adds each counter of the copy to the result once.
+// The privatized histogram: every block counts in its own copy in shared memory, where atomic additions are fast and
+// only threads of the same block conflict, and then adds each counter of the copy to the result once.
 //
-// Shared memory holds a window of the bins. With more bins than that, a block goes through its elements once a window.
+// Shared memory holds a window of the bins. With more bins than that, a block reads its elements once per window.
 #include "histogram/extent.h"
 
 namespace tp::histogram {

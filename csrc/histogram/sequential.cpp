@@ -1,5 +1,5 @@
-// The sequential histogram: one element after another. It is the oracle that every other rung is held to, so it is
-// written for plainness alone.
+// The sequential histogram: one element after another. Every other rung is tested against it, so it is written for
+// clarity only.
 #include <algorithm>
 
 #include "histogram/bins.h"

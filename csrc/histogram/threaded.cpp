@@ -1,8 +1,8 @@
-// The production histogram of the CPU: a share of the elements and a copy of the counters for each thread.
+// The production histogram of the CPU: each thread has a share of the elements and a copy of the counters.
 //
-// Where the bins are few, a copy is `tables` tables that neighbouring elements take in turn: a counter that equal
-// elements follow each other to would have each addition wait for the one before. There are no more shares than the
-// elements pay for, bins being many.
+// If there are few bins, a copy consists of `tables` tables that neighbouring elements use in turn: in a single table,
+// equal neighbouring elements would make each addition wait for the one before. If there are many bins, there are only
+// as many shares as pay for clearing and adding their counters.
 #include <algorithm>
 
 #include "histogram/bins.h"
@@ -61,7 +61,7 @@ class Threaded {
     return all;
   }
 
-  // f(share, begin, end)
+  // Calls f(share, begin, end) for every share.
   template <class F>
   void each_share(F f) {
     context_.parallel_for(shares_, 1, [&](int64_t first, int64_t last) {

@@ -1,7 +1,7 @@
-// Functions of single elements, and sums of such, at the speed of memory: a thread holds several vectors of 16 bytes.
+// Functions of single elements, and sums of them, at the speed of memory: a thread holds several vectors of 16 bytes.
 //
-// Which elements a thread holds, and the order in which sums are taken, depends on the number of elements alone. Arrays
-// that are not aligned to 16 bytes are read and written element by element, with the same result to the last bit.
+// Which elements a thread holds, and the order of summation, depend on the number of elements only. Arrays that are not
+// aligned to 16 bytes are read and written element by element, with the same bits as a result.
 #pragma once
 #include "block/block_sum.cuh"
 #include "block/launch.cuh"
@@ -15,7 +15,7 @@ constexpr int elementwise_threads = 256;
 template <class T>
 constexpr int vector_width = 16 / int(sizeof(T));
 
-// Arrays of n elements each, read side by side.
+// Arrays of n elements each, read together.
 template <class T, int inputs>
 struct Streams {
   static constexpr int width = vector_width<T>;
@@ -31,7 +31,7 @@ struct Streams {
     for (int i = 0; i < inputs; ++i) aligned = aligned && in[i].aligned;
     return aligned;
   }
-  // The vectors of all arrays at position p; behind the end stands 0.
+  // The vectors of all arrays at position p; elements beyond the end are 0.
   template <bool is_whole>
   TP_DEVICE void load(int64_t p, Vector (&x)[inputs]) const {
 #pragma unroll
@@ -60,7 +60,7 @@ TP_DEVICE acc_t<T> apply(const Value& value, const block::Vector<T, vector_width
   return value(element);
 }
 
-// A block takes a tile of so many vectors per thread.
+// A block takes a tile of `map_vectors` vectors per thread.
 constexpr int map_vectors(int inputs) { return inputs == 1 ? 4 : 2; }
 
 template <class T, int inputs>
@@ -108,8 +108,8 @@ void map(const char* name, const Streams<T, inputs>& x, T* out, const F& f, Cont
   check_launch(name);
 }
 
-// A sum is taken by tiles, one per block, whose sums are summed in the same way until there is one. A thread adds up 8
-// elements in a row, the rest is a tree: the rounding error grows with the logarithm of n.
+// Sums are computed per tile, one block each, whose sums are summed in the same way until one is left. A thread adds 8
+// elements in a row, the rest is a tree, so the rounding error grows with the logarithm of n.
 constexpr int sum_vectors = 8;
 
 template <class T>

@@ -1,4 +1,4 @@
-// The fully connected layer, an output at a time.
+// The fully connected layer, one output at a time.
 #pragma once
 #include "block/per_output.h"
 #include "layers/linear.h"

@@ -56,8 +56,8 @@ struct Gaussian {
   }
 };
 
-// grad[i, d] = sum over j of pull[i, j] * (other[j, d] - self[i, d]) / sigma^2, where pull has the given strides. What
-// is too far away for any pull adds nothing, whatever the distance.
+// grad[i, d] = sum over j of pull[i, j] * (other[j, d] - self[i, d]) / sigma^2, where pull has the given strides. A
+// point that is so far away that its pull is 0 adds nothing, whatever the distance.
 template <class T>
 struct Pull {
   static constexpr const char* name = "rbf_backward";

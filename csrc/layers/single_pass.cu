@@ -70,7 +70,7 @@ void error(const Args& a, Context& context) {
 
 // ---- cross-entropy
 
-// A block of cross_entropy has so many threads; few samples of few classes have one block, and so one launch.
+// The threads per block of cross_entropy: few samples of few classes fit in one block, and so need one launch.
 constexpr int warp_row_threads = 256, few_rows_threads = 1024;
 
 template <class T>
@@ -95,7 +95,7 @@ void warp_rows(SoftmaxArgs<T> a, bool backward, Context& context) {
       return check_launch("cross_entropy");
     }
   }
-  // Of many rows a block takes up to eight rounds, so that few sums are left for the second launch.
+  // With many rows a block takes up to eight rounds, so that few sums are left for the second launch.
   constexpr int64_t round = warp_row_threads / lanes;
   a.rows_per_block = round * tp::min(tp::max(a.rows / round / 2048, int64_t(1)), int64_t(8));
   const int64_t blocks = ceil_div(a.rows, a.rows_per_block);

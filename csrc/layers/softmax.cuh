@@ -7,12 +7,14 @@
 // bit on every address.
 #pragma once
 #include "block/block_sum.cuh"
+#include "block/exponential.h"
 #include "block/launch.cuh"
 #include "block/load_store.cuh"
-#include "layers/exponential.h"
 #include "layers/layers.h"
 
 namespace tp::layers {
+
+using block::exponential;
 
 constexpr int warp_row_classes = 1024;  // the longest row that a warp holds
 
@@ -206,7 +208,7 @@ __global__ void __launch_bounds__(threads, least_blocks<acc_t<T>, width, threads
   held.store_gradient(a.out + row * a.classes, int(a.classes), int(label), valid, sum, grad, a.aligned);
 }
 
-// ---- a row per block
+// ---- one row per block
 
 constexpr int block_row_threads = 512;
 
@@ -225,7 +227,7 @@ struct Running {
   }
 };
 
-// A block takes its row in tiles of so many vectors per thread.
+// A block takes its row in tiles of `block_row_vectors` vectors per thread.
 constexpr int block_row_vectors(int width) { return width > 4 ? 2 : 4; }
 
 template <class T, int width>

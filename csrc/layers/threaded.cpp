@@ -3,14 +3,16 @@
 // Chunks of sums are of fixed length, and their sums are added up as a tree: the same bits with any number of threads.
 #include <vector>
 
+#include "block/exponential.h"
 #include "block/on_vectors.h"
 #include "layers/compute.h"
-#include "layers/exponential.h"
 #include "layers/perceptron.h"
 
 namespace tp {
 namespace layers {
 namespace {
+
+using block::exponential;
 
 constexpr int64_t grain = 1 << 14;  // elements that are worth a thread
 
@@ -30,13 +32,17 @@ void map(Context& context, int64_t n, T* out, F f, const In*... in) {
 constexpr int64_t sum_chunk = 4096;
 constexpr int sum_lanes = 32;
 
-// term(0) + ... + term(n - 1), each lane for itself and then as a tree.
+// term(0) + ... + term(n - 1): each lane sums its own terms, then the lanes are combined by a tree.
 template <class A, class Term>
 A sum_of_lanes(int64_t n, Term term) {
   A lanes[sum_lanes] = {};
   int64_t i = 0;
   for (; i + sum_lanes <= n; i += sum_lanes) {
     for (int l = 0; l < sum_lanes; ++l) lanes[l] += term(i + l);
+  }
+  constexpr int part = sum_lanes / 4;
+  for (; i + part <= n; i += part) {
+    for (int l = 0; l < part; ++l) lanes[l] += term(i + l);
   }
   for (int l = 0; i + l < n; ++l) lanes[l] += term(i + l);
   for (int half = sum_lanes / 2; half > 0; half /= 2) {
@@ -45,7 +51,7 @@ A sum_of_lanes(int64_t n, Term term) {
   return lanes[0];
 }
 
-// The greatest of x; NaN is passed over.
+// The greatest of x; NaN is ignored.
 template <class A>
 A greatest_of_lanes(int64_t n, const A* x) {
   A lanes[sum_lanes];
@@ -165,7 +171,7 @@ struct Logits {
     sum = sum_of_lanes<A>(classes, [=](int64_t k) { return buffer[k]; });
   }
 
-  // The same for the `side` rows from `row` on. Where there are fewer left, the last one takes the missing places.
+  // The same for the `side` rows from `row` on. If fewer are left, the last one is repeated.
   void softmax_of_rows(int64_t row, A* buffer, A* most, A* sum) const {
     const T* from[side];
     for (int l = 0; l < side; ++l) from[l] = x + tp::min(row + l, rows - 1) * classes;
@@ -265,22 +271,27 @@ void gaussian_values(const Args& a, const BySigma<acc_t<T>>& by_sigma, const T* 
   const int64_t classes = a.columns, features = a.features;
   const T *x = as<T>(a.x), *centres = as<T>(a.y);
   const int64_t cost = tp::max(classes * features, int64_t(1));
+  constexpr int64_t some = 64;  // classes whose exponentials are taken together
   context.parallel_for(a.rows, tp::max(grain / cost, int64_t(1)), [=](int64_t begin, int64_t end) {
     on_vectors([=] {
-      for (int64_t i = begin * classes; i < end * classes; ++i) {
-        const T *point = x + i / classes * features, *centre = centres + i % classes * features;
-        const A squares = sum_of_lanes<A>(features, [=](int64_t d) {
-          const A scaled = by_sigma.scaled(A(point[d]) - A(centre[d]));
-          return scaled * scaled;
-        });
-        const A y = exponential(-squares / (2 * by_sigma.square));
-        out[i] = Out(grad ? A(grad[i]) * y : y);
+      A y[some];
+      for (int64_t i = begin * classes; i < end * classes; i += some) {
+        const int64_t count = tp::min(some, end * classes - i);
+        for (int64_t k = 0; k < count; ++k) {
+          const T *point = x + (i + k) / classes * features, *centre = centres + (i + k) % classes * features;
+          y[k] = sum_of_lanes<A>(features, [=](int64_t d) {
+            const A scaled = by_sigma.scaled(A(point[d]) - A(centre[d]));
+            return scaled * scaled;
+          });
+        }
+        for (int64_t k = 0; k < count; ++k) y[k] = exponential(-y[k] / (2 * by_sigma.square));
+        for (int64_t k = 0; k < count; ++k) out[i + k] = Out(grad ? A(grad[i + k]) * y[k] : y[k]);
       }
     });
   });
 }
 
-// One side of the pulls between n points and `others`.
+// One point's side of the forces between n points and `others`.
 template <class T>
 struct Pulls {
   using A = acc_t<T>;
@@ -300,7 +311,7 @@ struct Pulls {
       for (int64_t d = 0; d < features; ++d) part[d] = 0;
       for (int64_t j = first; j < tp::min(others, first + 256); ++j) {
         const A weight = pull[i * i_stride + j * j_stride];
-        if (weight == 0) continue;  // what is too far away adds nothing, whatever the distance
+        if (weight == 0) continue;  // too far away: adds nothing, whatever the distance
         const T* theirs = other + j * features;
         TP_INDEPENDENT
         for (int64_t d = 0; d < features; ++d) part[d] += weight * by_sigma.scaled(A(theirs[d]) - A(mine[d]));

@@ -1,5 +1,5 @@
-// LeNet-5 in as few launches as it takes: one for the outputs; for a training step two, forward and backward of a
-// minibatch, then the update.
+// LeNet-5 in the fewest launches: one for the outputs, and two for a training step, forward and backward of a minibatch
+// and then the update.
 //
 // The network is small (0.4 million products per image, a third of them with its 62 thousand weights in C5), so what
 // costs is not arithmetic but launches, barriers and memory latency. A cluster of two blocks therefore takes a few
@@ -48,7 +48,7 @@ TP_DEVICE void forward(const Team<images>& t, const StepParams& p, int first) {
   t.sync();
 }
 
-// Meanwhile the pixels of the images from `next` on are read: late, as registers are scarce until then.
+// Meanwhile the pixels of the images from `next` on are read: late, because registers are scarce until then.
 template <int images>
 TP_DEVICE void backward(const Team<images>& t, const StepParams& p, int first, int next, Pixels<images>& pixels,
                         ConvGradients<images>& gradients) {

@@ -1,8 +1,8 @@
-// Rows of keys, and values that follow them, bound to a block's arrays: what every rung of both ladders reads and
+// Rows of keys, and the values that follow them, bound to a block's arrays: what every rung of both ladders reads and
 // writes, whatever the dtypes.
 //
-// Keys are raw words, so one kernel serves all dtypes of a width. Values are the bytes that they are: their width is
-// looked up where they move, for no kernel does more with them.
+// Keys are raw words, so one kernel serves all dtypes of a width. Values are plain bytes: their width is looked up only
+// where they are moved, which is all that a kernel does with them.
 #pragma once
 #include "core/simt.h"
 #include "merge/merge.h"
@@ -61,14 +61,14 @@ TP_HD auto bind_values(Block&& block, const char* name, const Values& v) {
                      std::decay_t<decltype(by_8)>>{by_1, by_2, by_4, by_8, v.bytes};
 }
 
-// Two rows of keys at a time.
+// Two rows of keys.
 template <class Word, class Array>
 struct BoundKeys {
   KeyOrder<Word> order;
   Array a, b;
   int64_t m, n;
 
-  // A[i] stands after B[j].
+  // Whether A[i] comes after B[j] in the output.
   TP_HD bool later(int64_t row, int64_t i, int64_t j) const {
     const Word x = a[row * m + i], y = b[row * n + j];
     return order.image(x) > order.image(y);
@@ -101,7 +101,7 @@ struct Keys {
   }
 };
 
-// A merge: where outputs come from and go to.
+// A merge: where its outputs come from and go to.
 template <class In, class Out, class V>
 struct BoundMerge {
   In in;
@@ -109,7 +109,7 @@ struct BoundMerge {
   V a_values, b_values, values;
 
   TP_HD int64_t total() const { return in.m + in.n; }
-  // Output k of the row is this key of A, or of B, and its value.
+  // Stores a key of A or of B, with its value, as output k of the row.
   template <class Word>
   TP_HD void take_a(int64_t row, int64_t i, int64_t k, Word key) const {
     keys[row * total() + k] = key;
@@ -148,7 +148,7 @@ struct Merge {
   }
 };
 
-// f(Merge<Word>) for the width of the keys.
+// Calls f(Merge<Word>) for the width of the keys.
 template <class F>
 void with_merge(const Args& args, F f) {
   with_key_word(args.in.type, [&](auto type) { f(Merge<typename decltype(type)::type>(args)); });
@@ -183,11 +183,8 @@ struct Unmerge {
   }
 };
 
-// A block may take several sections of the output.
-constexpr int64_t max_grid = 2147483647;
-
-// How many of `count` outputs come from A, if they lie between the co-ranks i and next. Clamped: where the input is not
-// sorted, co-ranks may be anywhere.
+// How many of `count` outputs come from A, if they lie between the co-ranks i and next. It is clamped, because co-ranks
+// may be anywhere if the input is not sorted.
 TP_HD inline int64_t share_of_a(int64_t i, int64_t next, int64_t count) {
   return tp::max(int64_t(0), tp::min(next - i, count));
 }

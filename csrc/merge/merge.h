@@ -1,26 +1,26 @@
-// Merge (PMPP chapter 12): two sorted sequences become one.
+// Merge (PMPP chapter 12): combines two sorted sequences into one.
 //
-// Output k cannot be found by looking at input k: where it comes from depends on the data. What makes the pattern
-// parallel is the *co-rank* (§12.3-12.4): the first k outputs are the merge of the first i elements of A and the first
-// k - i of B, and a binary search finds that i. Whoever knows the co-ranks of both ends of a stretch of the output
-// knows its inputs, and merges them alone. So the rungs differ in who searches, and where the data lies then: one
-// search an output, one a thread in global memory, one a block and then one a thread in shared memory, with tiles that
-// are loaded anew or kept in a circular buffer, and last the tiles of production.
+// Output k cannot be found by looking at input k: where it comes from depends on the data. The pattern becomes parallel
+// by the *co-rank* (§12.3-12.4): the first k outputs are the merge of the first i elements of A and the first k - i of
+// B, and a binary search finds i. A thread that knows the co-ranks of both ends of a range of the output knows the
+// range's inputs, and merges them independently. So the rungs differ in which threads search, and where the data is:
+// one search per output, one per thread in global memory, one per block and then one per thread in shared memory, with
+// tiles that are reloaded or kept in a circular buffer, and finally the tiles of the production rung.
 //
-// The merge is stable, A before B among equals. Values, if there are any, follow their keys. Where the input is not
-// sorted after all, every search still ends inside its bounds and every output is written, by some element or other.
+// The merge is stable; of equals, those of A come first. Values, if there are any, follow their keys. If the input is
+// not sorted, every search still ends inside its bounds, and every output is written with some element.
 //
-// The second ladder searches only. co_rank answers for given ranks. unmerge takes merged values apart again: each
-// element of A or B looks up its rank in the merged sequence, its own index plus a rank in the other sequence. It is
-// the transpose of the merge, hence its gradient, and it needs no scatter.
+// The second ladder only searches. co_rank answers for given ranks. unmerge distributes merged values back: each
+// element of A or B looks up its rank in the merged sequence, which is its own index plus its rank in the other
+// sequence. It is the transpose of the merge, hence its gradient, and needs no scatter.
 #pragma once
 #include "core/key.h"
 #include "core/ladder.h"
 
 namespace tp {
 
-// The number of leading elements of lo..hi for which before(i) holds, plus lo, before() being true up to some i and
-// false from there on. Whatever before() says, the search ends, and within lo..hi.
+// Returns lo plus the number of leading elements of lo..hi for which before(i) holds, where before() is true up to some
+// i and false from there on. Whatever before() returns, the search ends, with a result in lo..hi.
 template <class I, class Before>
 TP_HD I partition_point(I lo, I hi, Before before) {
   while (lo < hi) {
@@ -34,15 +34,15 @@ TP_HD I partition_point(I lo, I hi, Before before) {
   return lo;
 }
 
-// How many of the first k outputs come from A (§12.4), A having m elements and B n; later(i, j): A[i] stands after
-// B[j]. Fig. 12.5 walks two candidates towards each other and may walk for ever where the input is not sorted; this
-// bisects the same interval by one comparison a step: A[i] is among the first k unless it stands after B[k - 1 - i].
+// Returns how many of the first k outputs come from A (§12.4). A has m elements and B n; later(i, j): A[i] comes after
+// B[j]. Fig. 12.5 moves two candidates towards each other and may never end if the input is not sorted. This bisects
+// the same interval with one comparison per step: A[i] is among the first k unless it comes after B[k - 1 - i].
 template <class I, class Later>
 TP_HD I co_rank(I k, I m, I n, Later later) {
   return partition_point(tp::max(I(0), I(k - n)), tp::min(k, m), [&](I i) { return !later(i, I(k - 1 - i)); });
 }
 
-// The sequential merge of m and n elements (Fig. 12.2): take_a(i, k) and take_b(j, k) say where output k comes from.
+// The sequential merge of m and n elements (Fig. 12.2): take_a(i, k) and take_b(j, k) tell where output k comes from.
 template <class Later, class TakeA, class TakeB>
 TP_HD void merge_sequential(int64_t m, int64_t n, Later later, TakeA take_a, TakeB take_b) {
   int64_t i = 0, j = 0;
@@ -92,7 +92,7 @@ enum class Step : int8_t { co_rank, unmerge };
 struct Args {
   Step step;
   merge::Sequences in;
-  const int64_t* k;  // co_rank: [rows, queries]; what lies outside 0..m + n counts as the nearer end
+  const int64_t* k;  // co_rank: [rows, queries]; ranks outside 0..m + n are clamped
   int64_t* ranks;    // co_rank: like k
   int64_t queries;
   const void* merged;   // unmerge: values [rows, m + n]

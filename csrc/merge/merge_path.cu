@@ -1,6 +1,6 @@
-// The merge of production on CUDA (merge path, after Green, McColl and Bader, 2012). The co-ranks of all tiles are
-// found by one launch, with several lanes a search; the next merges each tile in shared memory and registers. Every
-// element is read once and written once, whatever the data look like: no tile has more work than another.
+// The production merge on CUDA (merge path, after Green, McColl and Bader, 2012). One launch finds the co-ranks of all
+// tiles, with several lanes per search; the next merges each tile in shared memory and registers. Every element is read
+// once and written once, and all tiles have the same amount of work, whatever the data.
 #include "merge/merge.h"
 #ifdef __CUDACC__
 #include "merge/merge_path.cuh"

@@ -1,15 +1,15 @@
-// The tiles of merge_path: where each begins, and how one is merged.
+// The tiles of merge_path: where each one begins, and how it is merged.
 //
-// A tile is `section` consecutive outputs of a row and exactly the two stretches of input that they come from. Its
-// block copies the stretches to shared memory by 16 bytes, asynchronously; each lane finds its co-ranks there, merges
-// `items` elements into registers, and hands them back through shared memory, from where they leave by 16 bytes. A
-// stretch lies in shared memory as far from a 16-byte boundary as in global memory, so both ends of every copy are
-// aligned. `items` is odd: lanes that write their elements side by side then hit different banks.
+// A tile is `section` consecutive outputs of a row together with the two ranges of input that they come from. Its block
+// copies both ranges to shared memory, asynchronously and 16 bytes at a time. Each lane finds its co-ranks there,
+// merges `items` elements into registers, and writes them back to shared memory, from where they are stored 16 bytes at
+// a time. A range has the same offset from a 16-byte boundary in shared memory as in global memory, so both ends of
+// every copy are aligned. `items` is odd, so that lanes which write their elements side by side use different banks.
 //
-// Rows that are shorter than a tile share one, as many whole rows as fit, and nothing has to be searched beforehand.
+// Rows that are shorter than a tile share one, as many whole rows as fit, and need no search beforehand.
 //
-// Values follow from global memory, by the places that the lanes have left in shared memory: those of a tile come from
-// two stretches again, in ascending order, so that neighbours read neighbours.
+// Values are read from global memory, by the indices that the lanes have left in shared memory. Those of a tile come
+// from two contiguous ranges in ascending order, so that neighbouring lanes read neighbouring values.
 #pragma once
 #include "block/launch.cuh"
 #include "merge/order.h"
@@ -22,8 +22,8 @@ struct TileShape {
   static constexpr int threads = threads_, items = items_, section = threads * items;
 };
 
-// The first launch: where each tile of a row begins in A. A block finds the splits of `search_threads / lanes`
-// neighbouring tiles, each between the first and the last of them, which two whole warps search for beforehand.
+// First launch: where each tile of a row begins in A. A block finds the splits of `search_threads / lanes` neighbouring
+// tiles, all between the first and the last of them, which two whole warps search for first.
 constexpr int search_threads = 128;
 
 template <int lanes, class Order>
@@ -85,7 +85,7 @@ TP_DEVICE void follow(int bytes, const uint16_t* from, int count, int of_a, cons
 }
 
 // Where a tile's inputs and outputs begin, and how many there are. `whole`: the tile is as many whole rows as fit,
-// which lie end to end; else it is a part of one row, between two splits.
+// stored end to end; otherwise it is a part of one row, between two splits.
 struct Tile {
   int64_t a, b, out;  // elements
   int count, of_a;
@@ -99,12 +99,13 @@ struct Tile {
     }
     const int64_t row = id / tiles, begin = id % tiles * section, i = splits[id + row], next = splits[id + row + 1];
     const int count = int(tp::min(int64_t(section), total - begin));
-    const int of_a = int(tp::max(int64_t(0), tp::min(next - i, int64_t(count))));  // unsorted: splits may be anywhere
+    const int of_a = int(
+        tp::max(int64_t(0), tp::min(next - i, int64_t(count))));  // splits may be anywhere if the input is not sorted
     return {row * in.m + i, row * in.n + begin - i, row * total + begin, count, of_a};
   }
 };
 
-// Merges `items` elements from output c of the tile on into registers. What is beyond the tile is never stored.
+// Merges `items` elements from output c of the tile on into registers. Elements beyond the tile are never stored.
 template <bool whole, int items, bool pairs, class Order, class Word>
 TP_DEVICE void merge_items(const Order& order, const Sequences& in, const Tile& tile, const Word* a, const Word* b,
                            int c, Word* key, uint16_t* from) {
@@ -135,7 +136,7 @@ __global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args 
   constexpr int threads = Shape::threads, items = Shape::items, section = Shape::section;
   constexpr int width = int(16 / sizeof(Word));
   __shared__ alignas(16) Word s[section + 3 * width];
-  __shared__ uint16_t places[pairs ? section : 1];
+  __shared__ uint16_t indices[pairs ? section : 1];
   if (!whole) block::wait_for_launch_before();
   for (int64_t id = blockIdx.x; id < count; id += gridDim.x) {
     const Tile tile = Tile::at<whole>(id, args.in, section, tiles, splits);
@@ -157,32 +158,30 @@ __global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args 
     for (int r = 0; r < items; ++r) {
       const int k = int(threadIdx.x) * items + r;
       s_out[k] = key[r];
-      if (pairs) places[k] = from[r];
+      if (pairs) indices[k] = from[r];
     }
     __syncthreads();
     store<threads>(out, s_out, tile.count);
     if (pairs) {
       const int bytes = args.value_bytes;
-      follow<threads>(bytes, places, tile.count, tile.of_a, static_cast<const char*>(args.a_values) + tile.a * bytes,
+      follow<threads>(bytes, indices, tile.count, tile.of_a, static_cast<const char*>(args.a_values) + tile.a * bytes,
                       static_cast<const char*>(args.b_values) + tile.b * bytes,
                       static_cast<char*>(args.values) + tile.out * bytes);
     }
-    if (id + gridDim.x < count) __syncthreads();  // shared memory is free again
+    if (id + gridDim.x < count) __syncthreads();  // shared memory can be reused
   }
 }
-
-constexpr int64_t max_blocks = 2147483647;
 
 template <int lanes, class Order>
 void launch_search(const Order& order, const Sequences& in, int section, int64_t tiles, int64_t* splits,
                    Context& context) {
   const int64_t blocks = in.rows * ceil_div(tiles + 1, int64_t(search_threads / lanes));
-  find_splits<lanes><<<unsigned(tp::min(blocks, max_blocks)), search_threads, 0, cudaStream_t(context.stream)>>>(
+  find_splits<lanes><<<unsigned(tp::min(blocks, max_grid)), search_threads, 0, cudaStream_t(context.stream)>>>(
       order, in, section, tiles, splits);
   check_launch("merge_path");
 }
 
-// With few tiles, a search may take many lanes to finish sooner; with many, each lane is needed.
+// With few tiles, searches use many lanes to finish sooner; with many tiles, all lanes are needed anyway.
 template <class Order>
 int64_t* launch_search(const Order& order, const Sequences& in, int section, int64_t tiles, Context& context) {
   const int64_t count = in.rows * (tiles + 1);
@@ -202,7 +201,7 @@ void merge_by_tiles(const Args& args, const Order& order, Context& context) {
   const int64_t count = whole ? ceil_div(rows, section / total) : rows * tiles;
   const int64_t* splits = whole ? nullptr : launch_search(order, args.in, section, tiles, context);
   const auto kernel = whole ? merge_tiles<Shape, true, pairs, Order> : merge_tiles<Shape, false, pairs, Order>;
-  const auto blocks = unsigned(tp::min(count, max_blocks));
+  const auto blocks = unsigned(tp::min(count, max_grid));
   if (whole) {
     kernel<<<blocks, Shape::threads, 0, cudaStream_t(context.stream)>>>(order, args, tiles, count, splits);
   } else {

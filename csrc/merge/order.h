@@ -1,5 +1,5 @@
-// The order of keys as the fastest rungs want it: a type of its own for integers, whose image is the raw word with some
-// bits flipped.
+// The order of keys as the fastest rungs need it: integers have a type of their own, because their image is the raw
+// word with some bits flipped.
 #pragma once
 #include "merge/merge.h"
 
@@ -20,7 +20,7 @@ struct FloatOrder : KeyOrder<Word_> {
   explicit FloatOrder(const KeyOrder<Word>& order) : KeyOrder<Word>(order) {}
 };
 
-// f(order) for the keys of the sequences.
+// Calls f(order) for the keys of the sequences.
 template <class F>
 void with_order(const Sequences& in, F f) {
   with_key_word(in.type, [&](auto type) {

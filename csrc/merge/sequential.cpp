@@ -1,6 +1,6 @@
-// The sequential merge (Fig. 12.2) and the binary search for co-ranks (Fig. 12.5), one after another: the oracles that
-// every other rung is held to, so they are written for plainness alone. To take a merge apart is to merge with the
-// arrows reversed.
+// The sequential merge (Fig. 12.2) and the binary search for co-ranks (Fig. 12.5), one after another. Every other rung
+// is tested against them, so they are written for clarity only. unmerge is a merge that copies in the opposite
+// direction.
 #include "merge/elements.h"
 
 namespace tp {

@@ -1,7 +1,7 @@
-// Searches on CUDA where they can help each other. co_rank is a search a thread. In unmerge, neighbouring elements have
-// neighbouring ranks: a block finds the ranks of the first and the last element of its chunk, and loads what lies
-// between from the other sequence to shared memory, where its lanes search. If that is too much to load, they search
-// between the same ends in global memory. Every element writes its own value: the result is the same in every run.
+// Searches on CUDA that share work. co_rank uses one thread per search. In unmerge, neighbouring elements have
+// neighbouring ranks: a block finds the ranks of the first and the last element of its chunk and loads the part of the
+// other sequence between them to shared memory, where its lanes search. If that part is too large, they search it in
+// global memory. Every element writes its own value, so the result is the same in every run.
 #include "merge/elements.h"
 #ifdef __CUDACC__
 #include "merge/order.h"
@@ -28,12 +28,12 @@ struct Room {
   static constexpr int count = 32768 / int(sizeof(Word)), chunk = count / 2 < 4096 ? count / 2 : 4096;
 };
 
-// One side of a row as seen by its elements.
+// One side of a row as its elements see it.
 template <class Word>
 struct Side {
   const Word *own, *other;
   int64_t own_count, other_count;
-  bool of_a;  // then equals on the other side come after
+  bool of_a;  // then equal elements of the other side come after them
 };
 
 template <class Order>
@@ -78,7 +78,7 @@ __global__ __launch_bounds__(threads) void unmerge_chunks(Order order, Args args
         values.give_b(row, e, e + rank);
       }
     }
-    __syncthreads();  // shared memory is free again
+    __syncthreads();  // shared memory can be reused
   }
 }
 
@@ -90,11 +90,11 @@ void staged(const Args& args, Context& context) {
     const auto stream = cudaStream_t(context.stream);
     if (args.step == Step::co_rank) {
       const int64_t blocks = ceil_div(args.in.rows * args.queries, int64_t(threads));
-      co_ranks<<<unsigned(tp::min(blocks, merge::max_grid)), threads, 0, stream>>>(order, args);
+      co_ranks<<<unsigned(tp::min(blocks, max_grid)), threads, 0, stream>>>(order, args);
     } else {
       const int64_t chunk = Room<Word>::chunk, chunks_a = ceil_div(args.in.m, chunk);
       const int64_t chunks = chunks_a + ceil_div(args.in.n, chunk);
-      const int64_t blocks = tp::min(args.in.rows * chunks, merge::max_grid);
+      const int64_t blocks = tp::min(args.in.rows * chunks, max_grid);
       unmerge_chunks<<<unsigned(blocks), threads, 0, stream>>>(order, args, merge::Unmerge(args), chunks_a, chunks);
     }
     check_launch("staged");

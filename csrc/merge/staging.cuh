@@ -1,4 +1,4 @@
-// Stretches of keys on their way between global and shared memory by 16 bytes, and searches by several lanes.
+// Copies of ranges of keys between global and shared memory by 16 bytes, and searches by several lanes.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -6,14 +6,14 @@
 
 namespace tp::merge {
 
-// How many elements after a 16-byte boundary p lies.
+// The number of elements between a 16-byte boundary and p.
 template <class Word>
 TP_DEVICE int phase_of(const Word* p) {
   return int(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(Word));
 }
 
-// Copies between shared memory at x and global memory at y, of one phase: copy16(x, y) for whole vectors, copy1 for the
-// elements before and after them.
+// Copies between shared memory at x and global memory at y, which have the same phase: copy16(x, y) for whole vectors,
+// copy1 for the elements before and after them.
 template <int threads, class X, class Y, class Copy16, class Copy1>
 TP_DEVICE void copy_by_16(X* x, Y* y, int count, Copy16 copy16, Copy1 copy1) {
   constexpr int width = int(16 / sizeof(X));
@@ -26,7 +26,7 @@ TP_DEVICE void copy_by_16(X* x, Y* y, int count, Copy16 copy16, Copy1 copy1) {
   }
 }
 
-// Begins to load a stretch; complete after wait_for_loads().
+// Starts to load a range, which is complete after wait_for_loads().
 template <int threads, class Word>
 TP_DEVICE void load(Word* shared, const Word* global, int count) {
   copy_by_16<threads>(
@@ -34,7 +34,7 @@ TP_DEVICE void load(Word* shared, const Word* global, int count) {
       [](Word* to, const Word* from) { *to = *from; });
 }
 
-// For all threads of the block.
+// Must be called by all threads of the block.
 TP_DEVICE inline void wait_for_loads() {
   __pipeline_commit();
   __pipeline_wait_prior(0);
@@ -49,8 +49,8 @@ TP_DEVICE void store(Word* global, const Word* shared, int count) {
       [](const Word* from, Word* to) { *to = *from; });
 }
 
-// partition_point by the `lanes` lanes of a group: as many probes at a time, so that the search waits for memory less
-// often. All get the result.
+// partition_point by a group of `lanes` lanes: it tests as many positions at a time, so that the search waits for
+// memory less often. All lanes get the result.
 template <int lanes, class Before>
 TP_DEVICE int64_t search(int64_t lo, int64_t hi, Before before) {
   const int lane = int(threadIdx.x) % lanes, shift = int(threadIdx.x) % 32 / lanes * lanes;
@@ -59,7 +59,7 @@ TP_DEVICE int64_t search(int64_t lo, int64_t hi, Before before) {
     const int64_t span = hi - lo;
     const auto probe = [&](int l) { return lo + span * (l + 1) / (lanes + 1); };
     const unsigned found = __ballot_sync(group, !before(probe(lane))) >> shift;
-    const int first = found ? __ffs(int(found)) - 1 : lanes;  // the first lane for which before() does not hold
+    const int first = found ? __ffs(int(found)) - 1 : lanes;  // the first lane for which before() is false
     const int64_t begin = first == 0 ? lo : probe(first - 1) + 1;
     hi = first == lanes ? hi : probe(first);
     lo = begin;

@@ -1,7 +1,7 @@
-// A thread a search (§12.4). For co_rank, the search of Fig. 12.5 at the rank asked for. For unmerge, the inverse: the
-// rank of A[i] in the merged sequence is i plus the number of elements of B before it, that of B[j] is j plus the
-// number of elements of A up to and including its equals. Every element writes its own value and no other's, so the
-// result is the same in every run, whatever the input.
+// One thread per search (§12.4). co_rank is the search of Fig. 12.5 at a given rank. unmerge needs the inverse: the
+// rank of A[i] in the merged sequence is i plus the number of elements of B before it, and that of B[j] is j plus the
+// number of elements of A before it or equal to it. Every element writes its own value only, so the result is the same
+// in every run, whatever the input.
 #include "merge/elements.h"
 
 namespace tp::co_rank_ladder {
@@ -61,7 +61,7 @@ void thread_per_rank(const Args& args, Context& context) {
   with_key_word(args.in.type, [&](auto type) {
     const merge::Keys<typename decltype(type)::type> keys(args.in);
     const int64_t count = keys.rows * (args.step == Step::co_rank ? args.queries : keys.m + keys.n);
-    const simt::Dim grid{tp::min(ceil_div(count, int64_t(threads)), merge::max_grid)};
+    const simt::Dim grid{tp::min(ceil_div(count, int64_t(threads)), max_grid)};
     if (args.step == Step::co_rank) {
       simt::launch(context, "thread_per_rank", grid, threads, 0,
                    CoRanks<typename decltype(type)::type>{keys, args.k, args.ranks, args.queries});

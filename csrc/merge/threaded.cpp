@@ -1,12 +1,13 @@
-// The production merge of the CPU: chunks of the output on all threads, between two co-ranks each.
+// The production merge of the CPU: chunks of the output on all threads, each between two co-ranks.
 //
-// Which head is smaller cannot be predicted, so the inner loop has no branch: both pointers move by what the comparison
-// says. Its cost is then the wait for the comparison, and while one merge waits, others run: a chunk is cut once more,
-// by co-ranks, into `lanes` merges that go side by side. As many steps as the shortest side has elements need no check
-// of bounds. The cut depends on the shape alone, so even input that is not sorted gives one result on any number of
-// threads.
+// Which head is smaller cannot be predicted, so the inner loop has no branch: both pointers advance by the result of
+// the comparison. Its time is then the latency of the comparison, during which other merges can run: a chunk is divided
+// again, by co-ranks, into `lanes` merges that are interleaved. For as many steps as the shortest side has elements, no
+// bounds have to be checked. The partition depends on the shape only, so even input that is not sorted gives the same
+// result for any number of threads.
 //
-// With values, the loop also writes where each key came from, and the values of the chunk follow from the cache.
+// With values, the loop also records where each key came from, and the values of the chunk are then gathered from the
+// cache.
 #include <algorithm>
 #include <memory>
 
@@ -19,7 +20,7 @@ namespace {
 constexpr int64_t chunk = 1 << 15;
 constexpr int lanes = 4;
 
-// A merge under way. `from`, if anybody asks: i for element i of A's chunk, ~j for element j of B's.
+// A merge in progress. `from`, if recorded, is i for element i of A's chunk and ~j for element j of B's.
 template <class Word>
 struct Lane {
   const Word *a, *a_end, *b, *b_end;
@@ -78,7 +79,7 @@ void follow(const int32_t* from, int64_t count, const void* a_values, const void
   const V* const side[] = {static_cast<const V*>(a_values), static_cast<const V*>(b_values)};
   V* out = static_cast<V*>(values);
   for (int64_t k = 0; k < count; ++k) {
-    const int32_t of_b = from[k] >> 31;  // all ones or zero
+    const int32_t of_b = from[k] >> 31;  // all ones, or zero
     out[k] = side[of_b & 1][from[k] ^ of_b];
   }
 }
@@ -126,8 +127,8 @@ class Threaded {
     }
     if (!from) return run_lanes<false>(lane, order_);
     run_lanes<true>(lane, order_);
-    const auto at = [&](const void* values, int64_t place) {
-      return static_cast<const char*>(values) + place * args_.value_bytes;
+    const auto at = [&](const void* values, int64_t index) {
+      return static_cast<const char*>(values) + index * args_.value_bytes;
     };
     follow_(from, k_end - k, at(args_.a_values, row * m_ + i), at(args_.b_values, row * n_ + j),
             static_cast<char*>(args_.values) + (row * (m_ + n_) + k) * args_.value_bytes);
@@ -139,12 +140,13 @@ class Threaded {
   decltype(&follow<Word16>) follow_;
 };
 
-// unmerge, a chunk of one side at a time: the ranks of its elements among the other side's, between those of the first
-// and the last, by a merge that writes nothing but ranks; then the values, at index plus rank.
+// unmerge, one chunk of one side at a time: finds the ranks of its elements in the other side, between those of the
+// first and the last element, by a merge that only records ranks; then copies the values, from index plus rank.
 template <class Order>
 class Unmerger {
   using Word = typename Order::Word;
-  static constexpr int64_t elements = 1 << 13, sparse = 16;  // a chunk; where searches cost less than a walk
+  static constexpr int64_t elements = 1 << 13,
+                           sparse = 16;  // per chunk; below this density, searches are cheaper than a merge
 
  public:
   Unmerger(const co_rank_ladder::Args& args, const Order& order) : args_(args), order_(order) {}
@@ -206,6 +208,32 @@ class Unmerger {
   const Order order_;
 };
 
+// Searches that take their steps in turn, so that the memory works on all of them at once.
+constexpr int64_t together = 16;
+
+template <class Keys>
+void search_together(const Keys& x, const co_rank_ladder::Args& args, int64_t first, int64_t count) {
+  int64_t lo[together], hi[together], k[together], row[together];
+  for (int64_t l = 0; l < count; ++l) {
+    row[l] = (first + l) / args.queries;
+    k[l] = std::max(int64_t(0), std::min(args.k[first + l], x.m + x.n));
+    lo[l] = std::max(int64_t(0), k[l] - x.n);
+    hi[l] = std::min(k[l], x.m);
+  }
+  for (bool any = true; any;) {
+    any = false;
+    for (int64_t l = 0; l < count; ++l) {
+      if (lo[l] >= hi[l]) continue;
+      any = true;
+      const int64_t i = lo[l] + (hi[l] - lo[l]) / 2;
+      const bool after = x.later(row[l], i, k[l] - 1 - i);
+      hi[l] = after ? i : hi[l];
+      lo[l] = after ? lo[l] : i + 1;
+    }
+  }
+  for (int64_t l = 0; l < count; ++l) args.ranks[first + l] = lo[l];
+}
+
 }  // namespace
 
 void merge::threaded(const Args& args, Context& context) {
@@ -220,7 +248,7 @@ void co_rank_ladder::threaded(const Args& args, Context& context) {
   with_key_word(args.in.type, [&](auto type) {
     const auto x = merge::Keys<typename decltype(type)::type>(args.in).bind(simt::Pointers{});
     context.parallel_for(args.in.rows * args.queries, 256, [&](int64_t begin, int64_t end) {
-      for (int64_t q = begin; q < end; ++q) args.ranks[q] = x.co_rank(q / args.queries, args.k[q]);
+      for (int64_t q = begin; q < end; q += together) search_together(x, args, q, std::min(together, end - q));
     });
   });
 }

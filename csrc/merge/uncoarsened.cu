@@ -1,6 +1,6 @@
-// The merge without coarsening (§12.8): a thread an output, each with a binary search of its own. Output k is the
-// earlier of the two elements that its co-ranks point to. All that the other rungs save is to be seen here: log n steps
-// an element, over global memory.
+// The merge without coarsening (§12.8): one thread per output, each with its own binary search. Output k is the earlier
+// of the two elements that its co-ranks point to. It shows what the other rungs save: log n steps per element, in
+// global memory.
 #include "merge/elements.h"
 
 namespace tp::merge {

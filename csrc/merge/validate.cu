@@ -1,4 +1,5 @@
-// A thread a key: it looks at its predecessor, and where the order breaks, an atomic minimum keeps the first place.
+// One thread per key compares it with its predecessor; where the order breaks, an atomic minimum keeps the first
+// position.
 #include "merge/elements.h"
 #include "merge/validate.h"
 

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(vectorized_threads)
           }
         } else {
           // The index counts if it is of a pixel of this window. Distances from the patch's first pixel: of the pixel
-          // that was taken, and of the window's first row and column. What is far away is nobody's.
+          // that was taken, and of the window's first row and column. A far index belongs to no pixel.
           constexpr I far = std::numeric_limits<I>::min() / 2;
           const int64_t distance = held.index[0].v[0] - pixel;
           const I taken = distance == int64_t(I(distance)) && distance > far ? I(distance) : far;

@@ -11,7 +11,7 @@ namespace tp::pooling {
 constexpr int64_t map_chunk = 4096;  // elements of a map that one warp sums
 constexpr int column_terms = 16;     // elements of a column that one thread sums
 
-// What the sums are taken of: gradients, or sums of them.
+// The terms of the sums: gradients, or sums of gradients.
 template <class T>
 struct ActivatedGradients {
   using A = acc_t<T>;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(vectorized_threads)
     map_sums_kernel(const ActivatedGradients<T> from, int64_t batch, int64_t maps, int64_t length, int64_t chunks,
                     int per_warp, acc_t<T>* out) {
   using A = acc_t<T>;
-  constexpr int loads = 8;  // on their way together
+  constexpr int loads = 8;  // in flight together
   block::allow_next_launch();
   const int64_t group = floor_div(int64_t(blockIdx.x), maps), map = blockIdx.x - group * maps;
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(vectorized_threads)
   if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-// out[block, column] = the sum over the rows of the block; `width` threads, a power of two, lie side by side.
+// out[block, column] = the sum over the rows of the block; `width` neighbouring threads, a power of two, take its
+// columns.
 template <class From, class Out>
 __global__ void __launch_bounds__(vectorized_threads)
     column_sums_kernel(const From from, int64_t rows, int64_t columns, int width, Out* out) {

@@ -1,4 +1,5 @@
-// Pooling: a thread computes an output pixel or two below each other or, channels last, a vector of channels of one.
+// Pooling: each thread computes one output pixel, two vertical neighbours or, channels last, a vector of channels of
+// one pixel.
 #pragma once
 #include "pooling/tiles.cuh"
 
@@ -10,7 +11,7 @@ TP_DEVICE bool replaces(A a, A b) {
   return !(a <= b) & (b == b);
 }
 
-// The greatest values so far of some channels, and their pixels.
+// The greatest values so far of some channels, and the pixels that hold them.
 template <int width, class A, class I>
 struct Greatest {
   A value[width];
@@ -55,7 +56,7 @@ struct Greatest {
   }
 };
 
-// A thread computes so many outputs below each other: windows of constant kernel that overlap share taps, and the
+// The number of vertically neighbouring outputs per thread: overlapping windows of constant size share taps and the
 // maxima of their rows.
 template <int width, class H>
 constexpr int outputs_below = width == 1 && H::constant_kernel > 0 ? 2 : 1;

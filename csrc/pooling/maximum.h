@@ -1,10 +1,11 @@
-// Maximum pooling. NaN is greater than any number; of equal values, and of NaNs, the first in row-major order is taken.
+// Maximum pooling. NaN counts as greater than any number; of equal values, and of NaNs, the first in row-major order
+// wins.
 #pragma once
 #include "pooling/windows.h"
 
 namespace tp::pooling {
 
-// first ? a : b without a branch: which pixel is the greatest is more than a processor can guess.
+// first ? a : b without a branch, since no processor can predict which pixel is the greatest.
 template <class A>
 TP_HD A pick(bool first, A a, A b) {
   using Small = std::conditional_t<sizeof(A) == 2, uint16_t, uint8_t>;
@@ -55,7 +56,8 @@ struct Maximum {
   }
 };
 
-// grad_x = sum of grad over the windows that took this pixel. An index outside its window is of no pixel.
+// grad_x = the sum of grad over the windows whose maximum is this pixel. An index outside its window belongs to no
+// pixel.
 template <class T, class Axis>
 struct MaximumBackward {
   static constexpr const char* name = "max_pooling_backward";

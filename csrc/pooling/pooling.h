@@ -1,4 +1,5 @@
-// Subsampling and pooling (PMPP §16.2, Fig. 16.7; exercise 16.1): each output pixel condenses a window of an input map.
+// Subsampling and pooling (PMPP §16.2, Fig. 16.7; exercise 16.1): each output pixel summarizes a window of an input
+// map.
 //
 // The subsampling layer of LeNet-5 takes the mean of the window, adds the map's bias and applies a sigmoid. Average
 // pooling is the same layer without bias and activation, and with windows that may overlap, reach into a border of
@@ -37,7 +38,7 @@ struct Args {
   Axis h, w;
   bool count_include_pad;
   Activation activation;
-  int64_t maps;  // subsampling: how many biases there are; else 0
+  int64_t maps;  // subsampling: the number of biases; else 0
 
   const void* x;     // like `in`: average, maximum, maximum_tangent
   const void* bias;  // [maps] or null: average

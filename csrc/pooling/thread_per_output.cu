@@ -1,5 +1,5 @@
-// A thread an output pixel: the loops over maps and pixels of Fig. 16.7 become the grid, the window stays a loop.
-// Backward, a thread an input pixel.
+// One thread per output pixel: the loops over maps and pixels of Fig. 16.7 become the grid, and the window remains a
+// loop. Backward, one thread per input pixel.
 #include "pooling/compute.h"
 
 namespace tp::pooling {

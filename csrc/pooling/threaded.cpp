@@ -19,7 +19,7 @@ void with_step(int64_t step, F f) {
   f(step);
 }
 
-// Windows o of which tap k lies inside the map: begin <= o < end.
+// The windows o whose tap k lies inside the map: begin <= o < end.
 struct Span {
   int64_t begin, end;
 };
@@ -171,8 +171,8 @@ void average_lines(const Args& a, Context& context) {
 
 // ---- backward
 
-// Maximum, one outer map at a time: every window adds its gradient to the pixel that it took, in the order of the
-// windows, which for each pixel is that of the oracle.
+// Maximum, one outer map at a time: every window adds its gradient to the pixel of its maximum, in the order of the
+// windows, which for each pixel is the order of the sequential rung.
 //
 // First a loop that runs on vectors finds where the gradients of a row of windows go: an index outside its window is of
 // no pixel, and its gradient is replaced by 0, added to the first pixel. A row has `width` entries, the channels of a
@@ -239,7 +239,7 @@ void maximum_backward_maps(const Args& a, Context& context) {
   context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)), body);
 }
 
-// sums = what a pixel's channels get from the windows that took them (channels last).
+// sums = the gradients that a pixel's channels get from the windows whose maximum they are (channels last).
 template <class T>
 void maximum_backward_channels(const Args& a, const Line& p, acc_t<T>* sum, T* to) {
   const Range rows = windows_over(a.h, p.oh), columns = windows_over(a.w, p.ow);

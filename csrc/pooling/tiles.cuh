@@ -95,7 +95,7 @@ TP_DEVICE Over<I> windows_reaching(const W& axis, I i) {
   return {before < 0 ? I(0) : before / axis.stride + 1,
           tp::min(I((i + count - 1 + axis.padding) / axis.stride), I(axis.outputs - 1))};
 }
-// How many windows of constant kernel that can be.
+// The number of windows of constant size that this can be.
 template <int count, class W>
 constexpr int most_windows = (count + W::reach - 2) / W::stride + 1;
 
@@ -119,8 +119,8 @@ struct Grid {
   TP_DEVICE I out_place(I n, I oh, I ow, I c) const { return ((n * h.outputs + oh) * w.outputs + ow) * inner + c; }
 };
 
-// Deals out `outer` maps of rows x columns vectors to threads, in the order of memory. A vector is of neighbours in a
-// row (`inner_vectors` = 1) or, channels last, of neighbouring channels of one pixel.
+// Distributes `outer` maps of rows x columns vectors over threads, in memory order. A vector consists of neighbours in
+// a row (`inner_vectors` = 1) or, channels last, of neighbouring channels of one pixel.
 template <class I>
 struct Pixels {
   I count;
@@ -197,9 +197,9 @@ TP_DEVICE void for_taps(const Grid<I, H, W>& g, const T* map, I h0, I w0, Use us
   }
 }
 
-// use(oh, ow, load(o)) for every window that covers any of `height` x `width` pixels from row h and column w on, in
-// row-major order; o is the window's place in arrays like the output. `ahead`: all are loaded before any is used, which
-// takes a constant kernel, and pays where most of the windows that could cover a pixel do.
+// Calls use(oh, ow, load(o)) for every window that covers any of `height` x `width` pixels from row h and column w on,
+// in row-major order; o is the window's index in arrays like the output. `ahead`: all are loaded before any is used,
+// which needs windows of constant size, and pays if most windows that could cover a pixel do.
 template <bool ahead, int height, int width, class I, class H, class W, class Load, class Use>
 TP_DEVICE void for_windows(const Grid<I, H, W>& g, I n, I h, I w, I c, Load load, Use use) {
   const Over<I> rows = windows_reaching<height>(g.h, h), columns = windows_reaching<width>(g.w, w);

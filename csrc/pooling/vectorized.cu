@@ -58,7 +58,7 @@ void launch_inputs(const Args& a, const Part& part, Context& context, Kernel ker
 
 bool multiple_of(const void* p, int64_t bytes) { return reinterpret_cast<uintptr_t>(p) % uintptr_t(bytes) == 0; }
 
-// On multiples of how many elements the rows of grad_x begin.
+// The numbers of elements that the begins of all rows of grad_x are multiples of.
 template <class T>
 int store_unit(const Args& a) {
   for (int unit : {4, 2}) {

@@ -19,9 +19,9 @@ TP_HD inline Range window(const Axis& axis, int64_t o) {
 
 TP_HD inline int64_t dilation(const Axis& axis) { return axis.dilation; }
 
-// The windows that reach over position i.
+// The windows that cover position i.
 TP_HD inline Range windows_over(const Axis& axis, int64_t i) {
-  const int64_t before = i + axis.padding - axis.reach();  // a window that begins here is over too soon
+  const int64_t before = i + axis.padding - axis.reach();  // a window that begins here ends before i
   const int64_t begin = before < 0 ? 0 : floor_div(before, axis.stride) + 1;
   return {begin, tp::min(axis.outputs, floor_div(i + axis.padding, axis.stride) + 1) - begin};
 }

@@ -1,7 +1,7 @@
-// single_pass over interleaved rows (inner > 1): element k of neighbouring rows lies side by side. A thread takes
-// `width` neighbouring rows, by one load an element of each; the lanes of a warp stand side by side, and where there
-// are fewer rows than that, over several k. The threads of a block that share rows take every so many-th k; a block's
-// threads are `across` times `down`.
+// single_pass over interleaved rows (inner > 1), whose elements k are neighbours in memory. A thread takes `width`
+// neighbouring rows, with one load per element. The lanes of a warp take neighbouring groups of rows, and several k if
+// there are fewer rows than that. The threads of a block that share rows take every `down`-th k; a block has `across`
+// times `down` threads.
 #include "reduction/columns.h"
 #ifdef __CUDACC__
 #include "reduction/running.cuh"
@@ -12,13 +12,13 @@ namespace {
 constexpr int threads = 256, loads = 8;
 
 struct Tiling {
-  int across, down;  // threads side by side and along n
-  int64_t tiles;     // of `across` threads
-  int splits;        // of n
-  int64_t share;     // elements of a split
+  int across, down;  // threads across the rows, and along n
+  int64_t tiles;     // with `across` threads each
+  int splits;        // along n
+  int64_t share;     // elements per split
 };
 
-// Places k, k + step, ... of `width` rows, as many as `batch` and short of `end`, all in flight at once.
+// Elements k, k + step, ... of `width` rows, up to `batch` of them and before `end`, all loads in flight at once.
 template <int batch, class E, int width>
 TP_DEVICE void add_places(const E& e, const typename E::Input* first, int64_t k, int64_t end, int step,
                           Running<E> (&run)[width]) {
@@ -61,7 +61,7 @@ __global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Ti
     }
   }
 
-  // The tree over y, for all columns at once: sums is [down][across * width].
+  // Reduce y over the block by a tree, for all columns at once: sums is [down][across * width].
   const int columns = tiling.across * width;
 #pragma unroll
   for (int i = 0; i < width; ++i) sums[y * columns + x * width + i] = run[i].value;
@@ -87,7 +87,7 @@ void reduce_columns(const E& e, Context& context) {
   while (t.down * 2 * t.across <= threads && t.down * loads < e.n) t.down *= 2;
   t.across = threads / t.down;
   t.tiles = ceil_div(e.rows, int64_t(t.across) * width);
-  require(t.tiles <= 2147483647, "single_pass: ", e.rows, " rows are too many for one launch");
+  require(t.tiles <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
   const int64_t most = ceil_div(e.n, int64_t(t.down * loads));
   t.splits = int(tp::max(int64_t(1), tp::min(tp::min(most, ceil_div(enough_blocks, t.tiles)), int64_t(65535))));
   t.share = ceil_div(e.n, int64_t(t.splits));

@@ -1,15 +1,15 @@
-// The elements of a reduction: how a rung loads operand k of a row and stores the row's result, whatever the dtype,
-// operator and memory layout. One switch from run-time Args to a type per (dtype, operator).
+// The elements of a reduction: how a rung loads operand k of a row and stores the row's result. This is the one switch
+// from run-time Args to a type per (dtype, operator); the memory layout is handled here, too.
 //
 // A mean is a sum that is divided when it is stored. A minimum is a maximum of mirrored values (-x, or ~x for integers,
-// which swaps lowest and highest), mirrored back when it is stored: so six operators take four kernels.
+// which exchanges the lowest and the highest), mirrored back when it is stored. So six operators need four kernels.
 #pragma once
 #include "core/simt.h"
 #include "reduction/reduction.h"
 
 namespace tp::reduction {
 
-// What a maximum is kept in: at least the four bytes that an atomic covers.
+// What a maximum or bits are kept in: at least the four bytes that an atomic covers.
 template <class T>
 using word_t = typename std::conditional<(sizeof(acc_t<T>) < 4), int, acc_t<T>>::type;
 
@@ -22,8 +22,8 @@ TP_HD bool is_nan(A x) {
   }
 }
 
-// The maximum of values that came from T, whose lowest value is the identity; without a branch, so that loops of it
-// become vectors.
+// The maximum of values converted from T, whose identity is the lowest value of T; without a branch, so that loops over
+// it vectorize.
 template <class T>
 struct MaxOf : Max<word_t<T>> {
   using A = word_t<T>;
@@ -39,15 +39,15 @@ struct ArgMaxOf : ArgMax<word_t<T>> {};
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
 
-// What a few values of T are combined in before they join a wide running value: float32 for sums of float32 and half
-// types, int for small integers.
+// The type in which a few values of T are combined before they are added to a wide running value: float32 for sums of
+// float32 and half types, int for small integers.
 template <class T, class M>
 using leaf_t =
     typename std::conditional<M::id != OpId::sum, M,
                               Sum<typename std::conditional<std::is_same<sum_t<T>, int64_t>::value && sizeof(T) < 4,
                                                             int, acc_t<sum_t<T>>>::type>>::type;
 
-// Reverses the order of T's values; its own inverse.
+// Reverses the order of T's values; the inverse of itself.
 template <class T>
 TP_HD T mirror(T x) {
   if constexpr (std::is_same<T, boolean>::value) {
@@ -59,7 +59,7 @@ TP_HD T mirror(T x) {
   }
 }
 
-// Element x at place k as an operand.
+// Element x at index k as an operand.
 template <class M, class In>
 TP_HD typename M::Acc operand(In x, int64_t k, bool mirrored) {
   using Acc = typename M::Acc;
@@ -90,7 +90,7 @@ TP_HD Out result(typename M::Acc value, int64_t n, bool mirrored, bool mean) {
   }
 }
 
-// Bound to a block's arrays by Elements::bind.
+// The elements bound to a block's arrays, by Elements::bind.
 template <class E, class In, class Out>
 struct BoundElements {
   using M = typename E::Monoid;
@@ -137,11 +137,17 @@ struct Elements {
   }
 };
 
-// f(Elements<...>) for the dtype and operator of `args`, sums and exponentials combining in AccOf<T>.
+// Calls f(Elements<...>) for the dtype and operator of `args`; sums and exponentials accumulate in AccOf<T>.
 template <template <class> class AccOf = acc_t, class F>
 void with_elements(const Args& args, F f) {
   const auto over = [&](auto types, auto call) {
     dispatch(types, args.dtype, "reduce", [&](auto type) { call(type); });
+  };
+  const auto bits = [&](auto op) {
+    over(BitTypes{}, [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Elements<T, T, typename decltype(op)::template of<word_t<T>>>(args));
+    });
   };
   switch (args.op) {
     case OpId::sum:
@@ -176,6 +182,12 @@ void with_elements(const Args& args, F f) {
         using T = typename decltype(type)::type;
         f(Elements<T, T, LogSumExp<AccOf<T>>>(args));
       });
+    case OpId::bitwise_and:
+      return bits(MonoidOf<BitAnd>{});
+    case OpId::bitwise_or:
+      return bits(MonoidOf<BitOr>{});
+    case OpId::bitwise_xor:
+      return bits(MonoidOf<BitXor>{});
     case OpId::affine:
       fail(ErrorKind::value, "reduce: affine maps are for scans");
   }

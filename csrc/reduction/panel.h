@@ -1,9 +1,9 @@
 // The inner loops of the threaded rung: the rows of a panel, combined lane by lane.
 //
-// Element (r, l) of a panel stands at r * pitch + l * step; there are `rows` rows of `lanes` elements, and a last one
-// of `tail`. Lane l becomes the combination of its column. The loops over the lanes carry nothing from one to the next,
-// so the compiler makes vectors of them. A few rows at a time are combined by a tree before they join the lane: as many
-// as leave the order of the accesses to memory nearly that of the addresses, which is what counts most.
+// Element (r, l) of a panel is at r * pitch + l * step. There are `rows` rows of `lanes` elements, and a last one of
+// `tail` elements. Lane l becomes the combination of its column. The loops over the lanes carry no dependence, so the
+// compiler vectorizes them. A few rows at a time are combined by a tree before they join the lanes: only so few that
+// memory is still accessed nearly in the order of addresses, which matters most.
 #pragma once
 #include "reduction/elements.h"
 
@@ -13,7 +13,7 @@ namespace tp::reduction {
 
 constexpr int64_t max_lanes = 1024;
 
-// step_ and lanes_ are 0 where only `step` and `lanes` know.
+// step_ and lanes_ are 0 if only the members `step` and `lanes` know the values.
 template <class In, int step_, int lanes_>
 struct Panel {
   const In* x;
@@ -21,8 +21,8 @@ struct Panel {
   static constexpr bool narrow = lanes_ > 0;
 
   TP_INLINE In at(int64_t r, int64_t l) const { return x[r * pitch + l * (step_ > 0 ? step_ : step)]; }
-  // Of a narrow panel the compiler knows that no remainder is left, but not that it could unroll the loop whole, which
-  // it would do before it made vectors.
+  // Makes the width of a narrow panel a constant, so that the compiler needs no remainder loop, but hides it enough
+  // that the compiler does not unroll the loop completely before it vectorizes.
   TP_INLINE int64_t width() const {
     if (narrow && lanes % tp::max(lanes_, 1) != 0) __builtin_unreachable();
     return lanes;
@@ -32,7 +32,7 @@ struct Panel {
 template <int n>
 using Count = std::integral_constant<int, n>;
 
-// f(lane, first row, how many: `most` or less).
+// Calls f(lane, first row, number of rows, at most `most`).
 template <int most, class P, class F>
 TP_INLINE void each_step(const P& p, F f) {
   int64_t r = 0;
@@ -46,7 +46,7 @@ TP_INLINE void each_step(const P& p, F f) {
   step(p.tail, Count<1>{});
 }
 
-// Rows r to r + count - 1 of lane l.
+// Combines rows r to r + count - 1 of lane l.
 template <class M, int count, bool mirrored, class P>
 TP_INLINE typename M::Acc tree(const P& p, int64_t r, int64_t l) {
   if constexpr (count == 1) {
@@ -56,8 +56,8 @@ TP_INLINE typename M::Acc tree(const P& p, int64_t r, int64_t l) {
   }
 }
 
-// Lane by lane the greatest number, NaN aside: that takes one instruction an element, and the search for NaN takes two
-// at a time. Returns whether there is one.
+// The greatest number of each lane, ignoring NaN, which takes one instruction per element; the separate search for NaN
+// takes two per pair. Returns whether there is a NaN.
 template <class M, bool mirrored, class In, int step, int lanes>
 TP_INLINE bool take_greatest(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using A = typename M::Acc;
@@ -99,7 +99,7 @@ TP_INLINE void combine(const Panel<In, step, lanes>& p, typename M::Acc* __restr
   }
 }
 
-// Values, and the rows they stand in, as two arrays of elements of one size.
+// The values and the rows that they are in, as two arrays with elements of the same size.
 template <class M, bool mirrored, class In, int step, int lanes>
 TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using Most = MaxOf<In>;
@@ -123,7 +123,7 @@ TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restri
   for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {value[l], row[l]};
 }
 
-// The maxima first, then the exponentials of the distances from them.
+// First the maxima, then the exponentials of the distances from them.
 template <class M, class In, int step, int lanes>
 TP_INLINE void exponentiate(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using A = acc_t<In>;
@@ -138,7 +138,7 @@ TP_INLINE void exponentiate(const Panel<In, step, lanes>& p, typename M::Acc* __
   }
 }
 
-// acc[l] = the combination of lane l; what argmax counts are rows of the panel.
+// acc[l] = the combination of lane l; the indices of argmax are rows of the panel.
 template <class M, bool mirrored, class P>
 TP_INLINE void reduce_panel(const P& p, typename M::Acc* acc) {
   if constexpr (M::id == OpId::argmax) {
@@ -150,8 +150,8 @@ TP_INLINE void reduce_panel(const P& p, typename M::Acc* acc) {
   }
 }
 
-// Lanes l, l + columns, l + 2 columns, ... become one, for l below `columns`. Of maxima, NaN is looked for apart: what
-// is left is the one instruction for the greater of two.
+// Combines lanes l, l + columns, l + 2 columns, ... into one, for l below `columns`. For maxima, NaN is handled
+// separately, which leaves the single instruction for the greater of two.
 template <class M>
 TP_INLINE void fold(typename M::Acc* acc, int64_t groups, int64_t columns) {
   if (groups == 1) return;
@@ -170,18 +170,18 @@ TP_INLINE void fold(typename M::Acc* acc, int64_t groups, int64_t columns) {
   halve([](auto a, auto b) __attribute__((always_inline)) { return M::combine(a, b); });
 }
 
-// The first of n elements whose operand is `value`, or is NaN if that is.
+// The index of the first of n elements whose operand is `value`, or NaN if `value` is NaN.
 template <class M, bool mirrored, class In>
 TP_INLINE int64_t find(const In* x, int64_t n, typename M::Acc value) {
-  constexpr int64_t stretch = 64;
+  constexpr int64_t chunk = 64;
   const auto is = [&](int64_t i) __attribute__((always_inline)) {
     const auto y = operand<M>(x[i], 0, mirrored);
     return int(y == value) | (int(is_nan(y)) & int(is_nan(value)));
   };
   int64_t first = 0;
-  for (; first + stretch < n; first += stretch) {
+  for (; first + chunk < n; first += chunk) {
     int found = 0;
-    for (int64_t i = 0; i < stretch; ++i) found |= is(first + i);
+    for (int64_t i = 0; i < chunk; ++i) found |= is(first + i);
     if (found) break;
   }
   while (!is(first)) ++first;

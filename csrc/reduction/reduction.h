@@ -1,19 +1,18 @@
-// Reduction (PMPP chapter 10; 001, 003): a sequence combined into one value.
+// Reduction (PMPP chapter 10; 001, 003): combines a sequence into one value.
 //
-// The operator is associative, so the chain of the sequential loop can become a tree: n - 1 operations as before, but
-// log n steps. The rungs of this chapter keep the tree and change who does the work. At first the threads that still
-// have work drift apart (interleaved, simple), and whole warps wait for a few of their lanes; then they stay together
-// (interleaved_strided, sequential_addressing, convergent, mirrored), the partial results move from global to shared
-// memory (shared_memory), and threads work alone before they work together (coarsened). A block of threads reaches no
-// further than a section of the sequence, so the sections' totals are reduced again in another launch (001, "kernel
+// The operator is associative, so the chain of the sequential loop can become a tree, with n - 1 operations as before
+// but only log n steps. The rungs of this chapter keep the tree and change which thread does which part of it. At first
+// the active threads are spread out (interleaved, simple), and whole warps wait for a few of their lanes. Then they are
+// contiguous (interleaved_strided, sequential_addressing, convergent, mirrored), partial results move from global to
+// shared memory (shared_memory), and threads combine several elements by themselves first (coarsened). A block covers
+// one section of the sequence only, so the totals of the sections are reduced in another launch (001, "kernel
 // decomposition"), or all blocks combine theirs into the result by atomics (multi_block, coarsened).
 //
-// Rungs from Fig. 10.9 on pair an element with one half a section away. That reorders the operands, so their operator
-// must commute, too; all of reduce's do.
+// Rungs from Fig. 10.9 on combine an element with one half a section away. That reorders the operands, so the operator
+// must also commute; all operators of reduce do.
 //
 // Every rung takes every problem: the rows are the n-element lines of an [outer, n, inner] array along its middle
-// dimension; row r starts at (r / inner) * n * inner + r % inner and strides by `inner`. A row of no elements gives the
-// identity.
+// dimension; row r starts at (r / inner) * n * inner + r % inner with stride `inner`. An empty row gives the identity.
 #pragma once
 #include "core/ladder.h"
 #include "core/op.h"

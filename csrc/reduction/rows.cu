@@ -1,5 +1,5 @@
-// single_pass over contiguous rows. Short rows: a few lanes a row, one load each. Long rows: a warp or a
-// block a row; where there are fewer rows than the device can hold blocks, each row is split evenly over several.
+// single_pass over contiguous rows. Short rows get a few lanes per row, with one load each. Long rows get a warp or a
+// block per row; if there are fewer rows than the device can hold blocks, each row is split evenly over several blocks.
 #include "reduction/rows.h"
 #ifdef __CUDACC__
 #include "reduction/running.cuh"
@@ -12,7 +12,7 @@ constexpr int threads = 256;
 template <class E>
 constexpr int vector = 16 / int(sizeof(typename E::Input));
 
-// ---- short rows: a lane takes `vectors` vectors of each of `rows` rows, all in flight at once
+// ---- short rows: a lane takes `vectors` vectors of each of `rows` rows, with all loads in flight at once
 
 template <class E, int rows, int vectors>
 __global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int lanes, bool aligned) {
@@ -23,7 +23,9 @@ __global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int l
   const int lane = int(threadIdx.x) % lanes, step = threads / lanes, n = int(e.n);
   const int64_t first = (blockIdx.x * int64_t(rows * threads) + threadIdx.x) / lanes;
   const In filler = Running<E>::filler(e.mirrored);
-  const auto place = [=](int i) { return aligned ? (lane + i / width * lanes) * width + i % width : lane + i * lanes; };
+  const auto index_of = [=](int i) {
+    return aligned ? (lane + i / width * lanes) * width + i % width : lane + i * lanes;
+  };
   In x[rows][items];
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
@@ -35,15 +37,15 @@ __global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int l
     if (aligned) {
 #pragma unroll
       for (int u = 0; u < vectors; ++u) {
-        if (place(u * width) >= n) continue;
-        const V v = *reinterpret_cast<const V*>(begin + place(u * width));
+        if (index_of(u * width) >= n) continue;
+        const V v = *reinterpret_cast<const V*>(begin + index_of(u * width));
 #pragma unroll
         for (int i = 0; i < width; ++i) x[r][u * width + i] = v.v[i];
       }
     } else {
 #pragma unroll
       for (int i = 0; i < items; ++i) {
-        if (place(i) < n) x[r][i] = begin[place(i)];
+        if (index_of(i) < n) x[r][i] = begin[index_of(i)];
       }
     }
   }
@@ -51,7 +53,7 @@ __global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int l
   for (int r = 0; r < rows; ++r) {
     const int64_t row = first + r * step;
     Running<E> run;
-    run.add(x[r], e.mirrored, [&](int i) { return int64_t(place(i)); });
+    run.add(x[r], e.mirrored, [&](int i) { return int64_t(index_of(i)); });
     const auto sum = reduce_lanes<M>(run.value, lanes);
     if (lane == 0 && row < e.rows) e.out[row] = e.result(sum);
   }
@@ -63,17 +65,17 @@ void reduce_short_rows(const E& e, Context& context) {
   while (lanes * vectors * vector<E> < e.n) lanes *= 2;
   const int64_t blocks = ceil_div(e.rows, int64_t(threads / lanes * rows));
   const bool aligned = e.n % vector<E> == 0 && reinterpret_cast<uintptr_t>(e.in) % 16 == 0;
-  require(blocks <= 2147483647, "single_pass: ", e.rows, " rows are too many for one launch");
+  require(blocks <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
   launch(short_rows_kernel<E, rows, vectors>, blocks, threads, {}, context, e, lanes, aligned);
 }
 
 // ---- long rows
 
-// In flight a thread: 128 bytes, less where that is too many elements for its registers.
+// Bytes in flight per thread: 128, or less if its registers cannot hold that many elements.
 template <class E>
 constexpr int loads = vector<E> > 4 ? 4 : 8;
 
-// A row of n elements, by thread t of `group`, `batch` vectors at a time.
+// Reduces a row of n elements, by thread t of `group`, `batch` vectors at a time.
 template <int batch, class E>
 TP_DEVICE typename E::Acc reduce_row(const E& e, const typename E::Input* row, int64_t t, int64_t group) {
   using In = typename E::Input;
@@ -109,7 +111,7 @@ TP_DEVICE typename E::Acc reduce_row(const E& e, const typename E::Input* row, i
   return run.value;
 }
 
-// A warp or a block a row and split. Where a row is split, its blocks are a cluster, or leave their sums in `totals`,
+// One warp or block per row and split. The blocks of a split row form a cluster, or store their sums in `totals`,
 // [rows, splits], for another launch.
 template <class E, bool by_warp>
 __global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, int splits, typename E::Acc* totals) {
@@ -138,7 +140,7 @@ __global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, int sp
 template <class E>
 void reduce_long_rows(const E& e, Context& context) {
   constexpr int64_t tile = threads * loads<E> * vector<E>, warps = threads / block::warp_size;
-  require(e.rows <= 2147483647, "single_pass: ", e.rows, " rows are too many for one launch");
+  require(e.rows <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
   if (e.n < 2 * tile && e.rows > enough_blocks) {
     return launch(long_rows_kernel<E, true>, ceil_div(e.rows, warps), threads, {}, context, e, 1, nullptr);
   }

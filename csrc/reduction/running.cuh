@@ -1,7 +1,7 @@
-// What single_pass's kernels share: a thread's running value, and the fixed trees over lanes, warps and blocks.
+// What the kernels of single_pass share: a thread's running value, and the fixed trees over lanes, warps and blocks.
 //
-// A thread takes its elements in batches that stand in registers, each reduced by a tree, so that all loads of a batch
-// are in flight at once. Floats are summed in double: no chain of float32 roundings grows with n.
+// A thread takes its elements in batches that are held in registers and reduced by a tree, so that all loads of a batch
+// are in flight at once. Floats are summed in double, so that no chain of float32 roundings grows with n.
 #pragma once
 #include <cooperative_groups.h>
 
@@ -12,7 +12,8 @@
 
 namespace tp::reduction {
 
-// Blocks that keep any device busy. The same number everywhere: the shape alone decides the order of combination.
+// A number of blocks that keeps any device busy, 8 per multiprocessor of an H100 or H200. It is the same on every
+// device, so that the order of combination depends on the shape only.
 constexpr int64_t enough_blocks = 8 * 132;
 
 // Combines x[0] to x[count - 1], a power of two of them, pairwise.
@@ -32,19 +33,22 @@ struct Running {
   using Acc = typename M::Acc;
   Acc value = M::identity();
 
-  // The element that changes nothing: what stands beyond an end. Its place is never smaller than that of an equal one.
+  // The element that changes nothing, used beyond the end of a row. Its index is never less than that of an equal
+  // element.
   TP_DEVICE static In filler(bool mirrored) {
     if constexpr (M::id == OpId::sum || M::id == OpId::prod) {
       return In(acc_t<In>(M::id == OpId::prod));
+    } else if constexpr (M::id == OpId::bitwise_and || M::id == OpId::bitwise_or || M::id == OpId::bitwise_xor) {
+      return In(M::identity());
     } else {
       const In lowest = In(detail::lowest<acc_t<In>>());
       return mirrored ? mirror(lowest) : lowest;
     }
   }
 
-  // Elements x[0] to x[count - 1], all at later places than those before; place(i) is where x[i] stands.
-  template <int count, class Place>
-  TP_DEVICE void add(const In (&x)[count], bool mirrored, Place place) {
+  // Combines elements x[0] to x[count - 1], all behind those before; index(i) is the index of x[i].
+  template <int count, class Index>
+  TP_DEVICE void add(const In (&x)[count], bool mirrored, Index index) {
     if constexpr (M::id == OpId::argmax || M::id == OpId::logsumexp) {
       using Most = MaxOf<In>;
       typename Most::Acc each[count], most[count];
@@ -56,7 +60,7 @@ struct Running {
         if (keep && value.index != M::identity().index) return;
 #pragma unroll
         for (int i = count - 1; i >= 0; --i) {
-          if (each[i] == top || is_nan(each[i])) value = {each[i], place(i)};
+          if (each[i] == top || is_nan(each[i])) value = {each[i], index(i)};
         }
       } else {
         typename Most::Acc exponential[count];
@@ -74,14 +78,14 @@ struct Running {
   }
 };
 
-// Lane 0 of every `width` lanes, a power of two up to a warp, gets their combination.
+// Combines every `width` lanes, a power of two up to a warp; the first of them gets the result.
 template <class M>
 TP_DEVICE typename M::Acc reduce_lanes(typename M::Acc v, int width) {
   for (int stride = 1; stride < width; stride *= 2) v = M::combine(v, block::shuffle_down(v, stride));
   return v;
 }
 
-// Thread 0 gets the combination of the block.
+// Combines all threads of the block; thread 0 gets the result.
 template <class M>
 TP_DEVICE typename M::Acc reduce_block(typename M::Acc v) {
   __shared__ typename M::Acc totals[block::warp_size];
@@ -94,7 +98,8 @@ TP_DEVICE typename M::Acc reduce_block(typename M::Acc v) {
   return block::reduce<M>(v);
 }
 
-// Thread 0 of the first block of a cluster gets the combination of its blocks, in order. All call start_cluster first.
+// Combines the blocks of a cluster in order; thread 0 of its first block gets the result. All must call start_cluster
+// first.
 constexpr int largest_cluster = 8;
 
 TP_DEVICE inline void start_cluster() {
@@ -109,7 +114,7 @@ TP_DEVICE typename M::Acc reduce_cluster(typename M::Acc v) {
   namespace cg = cooperative_groups;
   __shared__ typename M::Acc totals[largest_cluster];
   const auto cluster = cg::this_cluster();
-  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // every block has started: its memory can be written to
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");  // every block has started, so its memory can be written
   if (threadIdx.x == 0) *cluster.map_shared_rank(totals + cluster.block_rank(), 0) = v;
   cluster.sync();
   if (threadIdx.x == 0 && cluster.block_rank() == 0) {
@@ -119,7 +124,7 @@ TP_DEVICE typename M::Acc reduce_cluster(typename M::Acc v) {
   return v;
 }
 
-// The totals of a row's splits, [rows, splits], to the row's result: by a block a row, or a warp.
+// Combines the totals of a row's splits, [rows, splits], into the row's result, with one block or one warp per row.
 constexpr int finish_threads = 256;
 
 template <class E>

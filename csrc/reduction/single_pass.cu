@@ -1,9 +1,9 @@
-// The reduction at the speed of memory: each element is read once, by loads of 16 bytes of which many are in flight.
+// The reduction at the speed of memory: each element is read once, by 16-byte loads of which many are in flight.
 //
-// A thread combines its own elements, then the lanes of a warp, the warps of a block and, where a row is split over
-// blocks, the blocks' totals in a second small launch, which starts while the first one drains. Every tree is fixed by
-// the shape, so floats give the same bits in every run, and there are neither atomics nor memory to be cleared. Lanes
-// lie along n where rows are contiguous (rows.cu), across the rows where they interleave (columns.cu).
+// A thread combines its own elements, then those of a warp and of a block are combined, and, if a row is split over
+// blocks, the blocks' totals in a small second launch, which starts while the first one finishes. Every tree is fixed
+// by the shape, so floats give the same bits in every run, and neither atomics nor cleared memory are needed. Lanes go
+// along n if rows are contiguous (rows.cu), and across the rows if they interleave (columns.cu).
 #include "reduction/columns.h"
 #include "reduction/rows.h"
 #ifdef __CUDACC__

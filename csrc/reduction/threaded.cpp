@@ -1,12 +1,12 @@
 // The production reduction of the CPU: fixed chunks on all threads.
 //
-// Each [n, inner] slab is read as panels (panel.h). Where rows are narrow, several of them make a panel row of about
-// 64 bytes, whose lanes are folded to `inner` at the end; where they are wide, they are cut into strips. A strip is cut
-// into chunks along n, and the chunks' totals are combined in order. Rows of a few contiguous elements lie side by side
-// as the lanes of a panel. The cut depends on the shape alone, so the bits do not depend on the number of threads.
-// Sums, products and exponentials of floats combine in double: no chain of float32 roundings grows with n.
+// Each [n, inner] slab is read as panels (panel.h). If rows are narrow, several of them make a panel row of about 64
+// bytes, whose lanes are folded to `inner` at the end; if they are wide, they are divided into strips. A strip is
+// divided into chunks along n, and the chunks' totals are combined in order. Contiguous rows of a few elements become
+// the lanes of a panel. The partition depends on the shape only, so the bits do not depend on the number of threads.
+// Sums, products and exponentials of floats accumulate in double, so that no chain of float32 roundings grows with n.
 #ifdef __GNUC__
-#pragma GCC optimize("no-tree-pre")  // which makes branches of comparisons, and then no vectors
+#pragma GCC optimize("no-tree-pre")  // it turns comparisons into branches, which prevents vectorization
 #endif
 
 #include <algorithm>
@@ -17,11 +17,11 @@ namespace tp::reduction {
 namespace {
 
 constexpr int64_t chunk = 1 << 16;  // elements
-constexpr int64_t few = 16;         // elements of a contiguous row that are not worth a panel
+constexpr int64_t few = 16;         // elements of a contiguous row below which a panel does not pay
 constexpr int64_t side_by_side = 128;
 
 template <class In>
-constexpr int narrow = 64 / int(sizeof(In));  // lanes of a panel of narrow rows, about
+constexpr int narrow = 64 / int(sizeof(In));  // lanes of a panel of narrow rows, approximately
 
 template <class E>
 struct Threaded {
@@ -29,7 +29,7 @@ struct Threaded {
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
   const E& e;
-  // A panel row is `groups` rows of the slab; `rows` such rows, in chunks of `chunk_rows`.
+  // A panel row is `groups` rows of the slab; there are `rows` panel rows, in chunks of `chunk_rows`.
   int64_t slabs, groups, lanes, strips, rows, chunk_rows, chunks;
   Acc* totals = nullptr;
 
@@ -45,7 +45,7 @@ struct Threaded {
 
   bool short_rows() const { return e.inner == 1 && e.n <= few; }
 
-  // Rows begin to end - 1 of a few elements.
+  // Reduces rows begin to end - 1, which have only a few elements.
   template <bool mirrored>
   void reduce_short(int64_t begin, int64_t end) const {
     Acc acc[side_by_side];
@@ -56,7 +56,7 @@ struct Threaded {
     }
   }
 
-  // Contiguous elements: a maximum is found first, then its place.
+  // Contiguous elements: finds the maximum first, then its index.
   template <bool mirrored, class P>
   TP_INLINE void reduce_narrow(const P& panel, int64_t first, Acc* acc) const {
     if constexpr (M::id == OpId::argmax) {
@@ -76,7 +76,7 @@ struct Threaded {
   TP_INLINE void reduce_chunk(int64_t slab, int64_t strip, int64_t c, Acc* acc) const {
     const int64_t first = c * chunk_rows, column = strip * lanes, pitch = groups * e.inner;
     const int64_t count = tp::min(chunk_rows, rows - first), width = tp::min(lanes, pitch - column);
-    const int64_t tail = c == chunks - 1 ? (e.n - rows * groups) * e.inner : 0;  // none where there are strips
+    const int64_t tail = c == chunks - 1 ? (e.n - rows * groups) * e.inner : 0;  // 0 if there are strips
     const In* x = e.in + slab * e.n * e.inner + first * pitch + column;
     if (e.inner == 1 && width == narrow<In>) {
       reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, pitch, width, tail, 1}, first, acc);
@@ -114,7 +114,7 @@ void reduce_short(const Threaded<E>& t, int64_t begin, int64_t end) {
   }
 }
 
-// Chunks begin to end - 1.
+// Reduces chunks begin to end - 1.
 template <class E>
 TP_INLINE void reduce_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
   if (Threaded<E>::may_mirror && t.e.mirrored) {
@@ -129,7 +129,7 @@ template <class E>
 __attribute__((target("avx2"))) void reduce_chunks_avx2(const Threaded<E>& t, int64_t begin, int64_t end) {
   reduce_chunks(t, begin, end);
 }
-// For the few processors without AVX2: half the time to compile this file is not worth their vectors.
+// For the few processors without AVX2: their vectors are not worth half of this file's compile time.
 template <class E>
 __attribute__((optimize("O1"))) void reduce_chunks_plain(const Threaded<E>& t, int64_t begin, int64_t end) {
   reduce_chunks(t, begin, end);

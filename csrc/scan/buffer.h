@@ -1,6 +1,6 @@
-// A buffer of operands, and the loops over it that the threaded scan is made of, on vectors of 32 bytes. They are as
-// wide on every machine, so that every machine combines in the same order; where the processor has no such vectors the
-// compiler splits them.
+// A buffer of operands, and the loops over it that make up the threaded scan, on vectors of 32 bytes. They have this
+// width on every processor, so that operands are combined in the same order everywhere; where the processor has no such
+// vectors the compiler splits them.
 #pragma once
 #pragma GCC diagnostic ignored "-Wpsabi"  // only inlined functions take vectors
 
@@ -13,7 +13,7 @@ namespace tp::scan {
 
 constexpr int64_t buffer_size = 512;
 
-// ---- vectors of operands: a map is two planes of numbers, all others are one
+// ---- vectors of operands: an affine map takes two planes of numbers, other operands take one
 
 template <class A, class = std::make_index_sequence<32 / sizeof(A)>>
 struct Vector;
@@ -25,7 +25,7 @@ struct Vector<A, std::index_sequence<lane...>> {
 
   static V splat(A value) { return V{(void(lane), value)...}; }
   static V last(V v) { return select<(void(lane), lanes - 1)...>(v, v); }
-  // Lane i becomes lane i - d; the first d come from `fill`.
+  // Lane i becomes lane i - d; the first d lanes come from `fill`.
   template <int d>
   static V shift(V fill, V v) {
     return select<(int(lane) < d ? int(lane) : lanes + int(lane) - d)...>(fill, v);
@@ -43,7 +43,7 @@ struct Vector<A, std::index_sequence<lane...>> {
   }
 };
 
-// How the operands of a monoid are kept.
+// How the operands of a monoid are stored.
 template <class M>
 struct Operands;
 
@@ -94,7 +94,7 @@ struct alignas(64) Buffer {
   using O = Operands<M>;
   typename O::Lane x[O::planes * buffer_size];
 
-  typename O::Lane* values() { return x + (O::planes - 1) * buffer_size; }  // of a map, what it adds
+  typename O::Lane* values() { return x + (O::planes - 1) * buffer_size; }  // for a map, its constant term
   typename M::Acc get(int64_t i) const { return O::get(x + i); }
   void put(int64_t i, typename M::Acc value) { O::put(x + i, value); }
   void clear(int64_t begin, int64_t end) {
@@ -102,9 +102,10 @@ struct alignas(64) Buffer {
   }
 };
 
-// ---- loops: fast<Loop>(arguments) runs one on the vectors of this processor
+// ---- loops: fast<Loop>(arguments) runs a loop on the vectors of this processor
 
-// Splitting comparisons is slow, and extrema are the same in every order: without vectors they are taken one by one.
+// Without wide vectors the compiler would split comparisons, which is slow. Extrema do not depend on the order of their
+// operands, so they are then combined one by one.
 template <class M, bool wide>
 constexpr bool one_by_one = !wide && (M::id == OpId::max || M::id == OpId::min);
 
@@ -131,7 +132,7 @@ void fast(Args... args) {
 }
 #endif
 
-// f(step), as a constant where loops over memory gain by it.
+// Calls f(step), with step as a compile-time constant where loops over memory gain from it.
 template <class F>
 void with_step(int64_t step, F f) {
   if (step == 1) return f(std::integral_constant<int, 1>{});
@@ -159,7 +160,19 @@ struct Store {
   }
 };
 
-// Scans the first n operands, after `running`, which ends as the total: Kogge-Stone within a vector (§11.2), one vector
+// Computes h = a h + b for each lane.
+template <class In, class Lane, class Out>
+struct Recur {
+  template <bool wide>
+  static void run(const In* __restrict a, const In* __restrict b, int64_t n, Lane* __restrict h, Out* __restrict out) {
+    for (int64_t i = 0; i < n; ++i) {
+      h[i] = Lane(acc_t<In>(a[i])) * h[i] + Lane(acc_t<In>(b[i]));
+      out[i] = Out(acc_t<Out>(h[i]));
+    }
+  }
+};
+
+// Scans the first n operands after `running`, which becomes the total: Kogge-Stone within a vector (§11.2), one vector
 // after the other.
 template <class M>
 struct Scan {
@@ -198,7 +211,7 @@ struct Scan {
   }
 };
 
-// running = running . x[0] . ... . x[n - 1]. Sums and products are taken lane by lane, for theirs is any order.
+// running = running . x[0] . ... . x[n - 1]. Sums and products combine lane by lane, since their order is free.
 template <class M>
 struct Reduce {
   using O = Operands<M>;
@@ -231,7 +244,8 @@ struct Reduce {
   }
 };
 
-// Scans the short rows of `groups` groups: `rows` rows of n, element k of all of them side by side.
+// Scans short rows: `groups` groups of `rows` rows of n elements each, where element k of all rows of a group are
+// neighbours.
 template <class M>
 struct ScanShort {
   template <bool wide>
@@ -251,7 +265,7 @@ struct ScanShort {
   }
 };
 
-// running[i] = running[i] . x[i]. What lies beyond n, up to a whole vector, has no meaning before and after.
+// running[i] = running[i] . x[i]. The lanes beyond n, up to a whole vector, are undefined before and after.
 template <class M>
 struct Across {
   using O = Operands<M>;

@@ -1,12 +1,12 @@
-// The elements of a scan: how a rung loads operand k of a row and stores result k, whatever the dtype, operator,
-// direction and memory layout. One switch from run-time Args to a type per (dtype, operator).
+// The elements of a scan: how a rung loads operand k of a row and stores result k. This is the one switch from run-time
+// Args to a type per (dtype, operator); direction and memory layout are handled here, too.
 #pragma once
 #include "core/simt.h"
 #include "scan/scan.h"
 
 namespace tp::scan {
 
-// Bound to a block's arrays by Elements::bind.
+// The elements bound to a block's arrays, by Elements::bind.
 template <class E, class In, class Out, class Kept>
 struct BoundElements {
   using Acc = typename E::Acc;
@@ -36,7 +36,8 @@ struct BoundElements {
       return Acc(x);
     }
   }
-  // The operand that an inclusive scan needs at k to give the result asked for (Fig. 11.4: exclusive shifts by one).
+  // The operand at k with which an inclusive scan gives the requested result (Fig. 11.4: an exclusive scan shifts by
+  // one).
   TP_HD Acc load(int64_t row, int64_t k) const {
     if (e.exclusive && k-- == 0) return M::identity();
     return element(row, k);
@@ -49,7 +50,7 @@ struct BoundElements {
       out[at(row, k)] = Output(value);
     }
   }
-  // Results that are not final yet: in the output itself where it holds accumulators, else in a workspace.
+  // Intermediate results: in the output itself if it can hold accumulators, else in a workspace.
   TP_HD void keep(int64_t row, int64_t k, Acc value) const {
     if constexpr (E::in_place) {
       store(row, k, value);
@@ -91,13 +92,13 @@ struct Elements {
         reverse(x.reverse),
         previous(x.previous) {}
 
-  // Where the multiplier of the first element of a block of memory would lie, if it has one: a row's first needs none.
+  // Where the multiplier of the first element of a range of memory would be; the first element of a row may have none.
   TP_HD const In* factors() const {
     return reinterpret_cast<const In*>(reinterpret_cast<uintptr_t>(a) +
                                        uintptr_t(previous ? reverse ? inner : -inner : 0) * sizeof(In));
   }
 
-  // Before the first keep().
+  // Must be called before the first keep().
   void allocate(Context& context) {
     if (!in_place) partial = context.workspace<Acc>(rows * n);
   }
@@ -114,13 +115,24 @@ struct Elements {
   }
 };
 
-// f(Elements<...>) for the dtype of `args` and one operator, combining in AccOf<T>.
+// Calls f(Elements<...>) for the dtype of `args` and one operator, accumulating in AccOf<T>.
 template <OpId op, template <class> class AccOf = acc_t, class F>
 void with_elements_of(const Args& args, F f) {
   if constexpr (op == OpId::affine) {
     dispatch(FloatTypes{}, args.dtype, "linear_recurrence", [&](auto type) {
       using T = typename decltype(type)::type;
       f(Elements<T, T, Affine<AccOf<T>>>(args));
+    });
+  } else if constexpr (op == OpId::bitwise_and || op == OpId::bitwise_or || op == OpId::bitwise_xor) {
+    dispatch(BitTypes{}, args.dtype, "scan", [&](auto type) {
+      using T = typename decltype(type)::type;
+      if constexpr (op == OpId::bitwise_and) {
+        f(Elements<T, T, BitAnd<T>>(args));
+      } else if constexpr (op == OpId::bitwise_or) {
+        f(Elements<T, T, BitOr<T>>(args));
+      } else {
+        f(Elements<T, T, BitXor<T>>(args));
+      }
     });
   } else {
     dispatch(AllTypes{}, args.dtype, "scan", [&](auto type) {
@@ -152,6 +164,12 @@ void with_elements(const Args& args, F f) {
       return with_elements_of<OpId::min, AccOf>(args, f);
     case OpId::affine:
       return with_elements_of<OpId::affine, AccOf>(args, f);
+    case OpId::bitwise_and:
+      return with_elements_of<OpId::bitwise_and, AccOf>(args, f);
+    case OpId::bitwise_or:
+      return with_elements_of<OpId::bitwise_or, AccOf>(args, f);
+    case OpId::bitwise_xor:
+      return with_elements_of<OpId::bitwise_xor, AccOf>(args, f);
     default:
       fail(ErrorKind::value, "scan: no such operator");
   }

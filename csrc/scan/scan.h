@@ -1,19 +1,19 @@
-// Scan (PMPP chapter 11; 000, 002, 003): every prefix of a sequence, combined.
+// Scan (PMPP chapter 11; 000, 002, 003): combines every prefix of a sequence.
 //
-// An inclusive scan gives y[k] = x[0] . x[1] . ... . x[k], an exclusive one leaves x[k] out and starts with the
-// identity. The operator . is associative, so the prefixes can share partial results in many ways, and that sharing is
-// what the rungs of this chapter differ in: Kogge-Stone shares most greedily and finishes in log n steps, Brent-Kung
-// and Blelloch do no more than twice the sequential work, coarsening gives each thread a stretch of sequential work,
-// and the last rungs join the sections of a long input: in three launches, in one launch where a block waits for its
-// neighbour, or by looking back.
+// An inclusive scan gives y[k] = x[0] . x[1] . ... . x[k]; an exclusive one leaves out x[k] and starts with the
+// identity. The operator . is associative, so prefixes can share partial results in many ways, and the rungs of this
+// chapter differ in how they share: Kogge-Stone shares most greedily and finishes in log n steps, Brent-Kung and
+// Blelloch do at most twice the sequential work, and coarsening gives each thread some sequential work. The last rungs
+// combine the sections of a long input: in three launches, in one launch in which a block waits for its neighbour, or
+// by look-back.
 //
 // Every rung takes every problem. The rows are the n-element lines of an [outer, n, inner] array along its middle
-// dimension; row r starts at (r / inner) * n * inner + r % inner and strides by `inner`, so no dimension is ever
-// transposed. A reverse scan counts k from the far end. An exclusive scan is an inclusive one whose input is shifted by
+// dimension; row r starts at (r / inner) * n * inner + r % inner with stride `inner`, so that no dimension is ever
+// transposed. A reverse scan counts k from the far end. An exclusive scan is an inclusive scan of the input shifted by
 // one (Fig. 11.4), except where an algorithm is exclusive by nature.
 //
-// The affine operator makes the same rungs solve h[k] = a[k] h[k-1] + b[k] (003, "solving recurrences"): the maps
-// h -> a h + b compose associatively and do not commute.
+// With the affine operator the same rungs solve h[k] = a[k] h[k-1] + b[k] (003, "solving recurrences"): the maps h -> a
+// h + b compose associatively but do not commute.
 #pragma once
 #include "core/ladder.h"
 #include "core/op.h"

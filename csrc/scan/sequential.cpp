@@ -1,5 +1,5 @@
-// The sequential scan (Fig. 11.1): one running value a row. It is the oracle that every other rung is held to, so it is
-// written for plainness alone.
+// The sequential scan (Fig. 11.1): one running value per row. Every other rung is tested against it, so it is written
+// for clarity only.
 #include "scan/elements.h"
 
 namespace tp::scan {

@@ -1,14 +1,15 @@
-// The production scan of the CPU: fixed chunks, taken by the threads in order; memory is read once.
+// The production scan of the CPU: fixed chunks, which the threads take in order, so that memory is read only once.
 //
-// A row is cut into chunks, and where the rows are not contiguous, neighbouring rows form a strip whose elements k lie
-// side by side. A thread that takes a chunk first reduces it, which brings it into the thread's cache, leaves its total
-// for the others, adds up the totals before it and then scans the chunk. Totals of chunks that others have taken are
-// mostly there; one that does not come in time, because its thread is not running, is computed here as well. So nobody
-// waits for anybody. The cut depends on the shape alone, and with it the bits, whatever the number of threads.
+// Rows are divided into chunks. Where rows are not contiguous, neighbouring rows form a strip in which elements k of
+// all rows are neighbours. A thread that takes a chunk first reduces it, which brings it into the thread's cache,
+// stores its total for other threads, combines the totals before it, and then scans the chunk. The totals of earlier
+// chunks are usually ready; one that is not ready in time, because its thread is not running, is computed here as well,
+// so no thread ever blocks. The partition depends on the shape only, so results are the same bits for any number of
+// threads.
 //
-// Operands are widened into a buffer and scanned there (buffer.h): along a row by vectors, across neighbouring rows
-// lane by lane, short rows many at a time. Sums and products of floats run in double: no chain of roundings grows
-// with n.
+// Operands are converted to accumulators in a buffer and scanned there (buffer.h): along a row by vectors, across
+// neighbouring rows lane by lane, and short rows many at a time. Sums and products of floats accumulate in double, so
+// that no chain of roundings grows with n.
 #include <atomic>
 #include <vector>
 
@@ -18,12 +19,13 @@
 namespace tp::scan {
 namespace {
 
-constexpr int64_t chunk_size = 1 << 15;     // elements of a chunk: what it reads and writes stays in a core's cache
-constexpr int64_t tasks_a_thread = 4;       // at least, or it is not worth waking
-constexpr int64_t patience = 1 << 14;       // looks for a total before it is computed: about as long as that takes
-constexpr int64_t most_rows = buffer_size;  // of a strip
-constexpr int64_t narrow = 16;              // strips of fewer rows are scanned row by row,
-constexpr int64_t short_row = 32;           // or many strips at a time where the rows are no longer than this
+constexpr int64_t chunk_size = 1 << 15;  // elements per chunk: what it reads and writes stays in the cache of a core
+constexpr int64_t tasks_per_thread = 4;  // a thread with fewer tasks is not worth waking
+constexpr int64_t patience = 1 << 14;    // polls for a total before it is recomputed: about as long as that takes
+constexpr int64_t most_rows = buffer_size / 2;  // per strip
+constexpr int64_t many_strips = 32;             // so many keep the threads busy without being cut
+constexpr int64_t narrow = 16;                  // strips of fewer rows are scanned row by row
+constexpr int64_t short_row = 32;               // or many strips at a time, if their rows are no longer than this
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
@@ -42,13 +44,13 @@ class Threaded {
         rows_(min(e.inner, most_rows)),
         across_(ceil_div(e.inner, most_rows)),
         strips_(e.rows / e.inner * across_),
-        length_(max(int64_t(1), chunk_size / rows_)),
+        length_(max(strips_ >= many_strips && e.inner >= narrow ? e.n : int64_t(1), chunk_size / rows_)),
         chunks_(ceil_div(e.n, length_)) {}
 
   void run(Context& context) {
-    const int64_t together = max(int64_t(1), length_ / e_.n);  // strips of a single chunk
+    const int64_t together = max(int64_t(1), length_ / e_.n);  // strips that fit in one chunk
     const int64_t tasks = ceil_div(strips_, together) * chunks_;
-    const int64_t threads = min(int64_t(context.device.threads), ceil_div(tasks, tasks_a_thread));
+    const int64_t threads = min(int64_t(context.device.threads), ceil_div(tasks, tasks_per_thread));
     std::atomic<int64_t> next{0};
     Totals totals;
     if (chunks_ > 1) {
@@ -82,22 +84,37 @@ class Threaded {
   void scan_strip(int64_t i) const {
     const Strip s = strip(i);
     Buffer<M> running;
+    if constexpr (M::id == OpId::affine) {
+      if (e_.inner >= narrow && !e_.exclusive) return recur(s, running.values());
+    }
     running.clear(0, s.lanes);
     pass<true>(s, 0, e_.n, running);
   }
 
-  // Of all chunks but the last of each strip: one value a row.
+  // Computes h = a h + b down a whole strip, which needs no composition of maps.
+  void recur(const Strip& s, Lane* h) const {
+    using In = typename Elements::Input;
+    using Out = typename Elements::Output;
+    for (int64_t lane = 0; lane < s.lanes; ++lane) h[lane] = x_.load(s.row + lane, 0).b;
+    fast<Store<Lane, Out>>(h, s.lanes, e_.out + x_.at(s.row, 0), 1);
+    for (int64_t k = 1; k < e_.n; ++k) {
+      const int64_t at = x_.at(s.row, k);
+      fast<Recur<In, Lane, Out>>(e_.factors() + at, e_.in + at, s.lanes, h, e_.out + at);
+    }
+  }
+
+  // The totals of all chunks except the last of each strip: one value per row.
   struct Totals {
     Acc* values;
     std::vector<std::atomic<bool>> ready;
   };
-  // What a thread has combined so far: the chunks of a strip before this one.
+  // What a thread has combined so far: all chunks of a strip before this one.
   struct Before {
     int64_t chunk = -1;
     Buffer<M> running;
   };
 
-  // Chunks are counted through the strips.
+  // Scans one chunk; chunks are numbered through all strips.
   void scan_chunk(int64_t chunk, Totals& totals, Before& before) const {
     const Strip s = strip(chunk / chunks_);
     const int64_t first = chunk / chunks_ * chunks_, begin = (chunk - first) * length_;
@@ -107,6 +124,7 @@ class Threaded {
       for (int64_t lane = 0; lane < s.lanes; ++lane) totals.values[chunk * rows_ + lane] = mine.get(lane);
       totals.ready[chunk].store(true, std::memory_order_release);
     }
+    // Combine the totals before this chunk.
     if (before.chunk < first) {
       before.chunk = first;
       before.running.clear(0, s.lanes);
@@ -132,7 +150,7 @@ class Threaded {
     pass<false>(s, begin, begin + length_, total);
   }
 
-  // Elements begin..end of a strip, after `running`, which ends as their total: scans them, or only reduces them.
+  // Reduces elements begin..end of a strip into `running`, and also stores the prefixes if `scan`.
   template <bool scan>
   void pass(const Strip& s, int64_t begin, int64_t end, Buffer<M>& running) const {
     Buffer<M> x;
@@ -157,7 +175,8 @@ class Threaded {
     }
   }
 
-  // Strips begin..end lie next to each other: as many at a time as fill a buffer, from the last if in reverse.
+  // Scans strips begin..end, which are neighbours in memory: as many at a time as fill a buffer, from the last in
+  // reverse.
   void scan_short(int64_t begin, int64_t end) const {
     const int64_t rows = e_.inner, size = e_.n * rows, most = buffer_size / size, step = e_.reverse ? -1 : 1;
     Buffer<M> x;
@@ -169,8 +188,8 @@ class Threaded {
     }
   }
 
-  // n operands from (row, k) on, `step` elements apart. If k is 0, the first `starts` of every `size` begin their rows,
-  // and may not be what lies in memory.
+  // Loads n operands from (row, k) on, `step` elements apart. If k is 0, the first `starts` of every `size` operands
+  // begin their rows, and may have to be something else than the value in memory.
   void load(Buffer<M>& to, int64_t row, int64_t k, int64_t step, int64_t n, int64_t starts, int64_t size) const {
     using In = typename Elements::Input;
     constexpr bool affine = M::id == OpId::affine;

@@ -1,12 +1,12 @@
-// A thread an element: it finds the segment of its row by bisection of the offsets and combines into that segment's
-// accumulator by an atomic. Balanced whatever the lengths, but the atomics of a long segment queue up at one address,
-// and floats are added in the order in which they arrive.
+// One thread per element: it finds the segment of its row by bisection of the offsets and combines the element into the
+// segment's accumulator by an atomic. It is balanced whatever the lengths, but the atomics of a long segment serialize
+// at one address, and floats are added in the order in which they arrive.
 //
-// Three launches: identities, atomics, results. Where `out` holds accumulators, they stand there and the last launch is
-// not needed. Atomics cover 4 bytes at least, so smaller accumulators stand in an int each.
+// Three launches: identities, atomics, results. If `out` can hold accumulators, they are stored there and the last
+// launch is not needed. Atomics cover at least 4 bytes, so smaller accumulators are stored as int.
 //
-// Where offsets decrease, which only CUDA lets pass, segments overlap, and a row has no one segment to find. The first
-// launch notes that, and the second then takes one lane per output, which walks its segment.
+// If offsets decrease, which only CUDA allows, segments overlap and a row may belong to several. The first launch
+// detects that, and the second then uses one lane per output, which walks its segment.
 #include "segmented/elements.h"
 
 namespace tp::segment_reduce {
@@ -15,7 +15,7 @@ namespace {
 using namespace segmented;
 constexpr int threads = 256;
 
-// M on ints, all of which hold values of M.
+// M on ints that hold values of M's type.
 template <class M>
 struct InInt {
   using Acc = int;
@@ -127,9 +127,7 @@ void atomic(const Args& args, Context& context) {
   const auto launch = [&](int64_t lanes, const auto& kernel) {
     simt::launch(context, "atomic", {ceil_div(lanes, int64_t(threads))}, threads, 0, kernel);
   };
-  if (args.step == Step::expand)
-    return with_expansion(args, [&](auto e) { launch(e.n * e.width, Expand<decltype(e)>{e}); });
-  with_reduction(args, [&](auto e) {
+  const auto reduce = [&](auto e) {
     using E = decltype(e);
     using Acc = typename Atomic<typename E::Monoid>::Acc;
     const int64_t outputs = e.segments * e.width;
@@ -145,7 +143,8 @@ void atomic(const Args& args, Context& context) {
     launch(outputs, Identities<E>{e, accumulators, overlap});
     launch(e.n * e.width, Combine<E>{e, accumulators, overlap});
     if (!in_place) launch(outputs, Results<E>{e, accumulators});
-  });
+  };
+  with_step(args, context, reduce, [&](auto e) { launch(e.n * e.width, Expand<decltype(e)>{e}); });
 }
 
 }  // namespace tp::segment_reduce

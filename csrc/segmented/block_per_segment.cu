@@ -1,9 +1,9 @@
-// A block a segment: the lanes stride over its rows and join what they have in shared memory. Long segments run at the
-// speed of memory; short ones leave most lanes idle.
+// One block per segment: its lanes stride over the rows and combine their values in shared memory. Long segments run at
+// the speed of memory; short ones leave most lanes idle.
 //
-// Rows may be wide: `across` neighbouring lanes take neighbouring columns, and the other threads / across the next
-// rows. A strip is `across` columns of a segment. Lane t keeps column t % across, and so does lane t + stride for every
-// stride that is a multiple of `across`: the tree of convergent strides stops there.
+// Rows may be wide: `across` neighbouring lanes take neighbouring columns, and the other threads / across groups the
+// next rows. A strip is `across` columns of a segment. Lane t holds column t % across, and so does lane t + stride for
+// every stride that is a multiple of `across`, so the reduction tree stops at that stride.
 #include "block/scan_sections.h"
 #include "segmented/elements.h"
 
@@ -47,7 +47,7 @@ struct Reduce {
   }
 };
 
-// Segments -1 and `segments` are the rows that lie in none.
+// Segments -1 and `segments` are the rows that lie in no segment.
 template <class E>
 struct Expand {
   E e;
@@ -70,7 +70,7 @@ struct Expand {
   }
 };
 
-int columns_a_block(int64_t width) {
+int columns_per_block(int64_t width) {
   int across = 1;
   while (across < width && across < threads) across *= 2;
   return across;
@@ -79,20 +79,19 @@ int columns_a_block(int64_t width) {
 }  // namespace
 
 void block_per_segment(const Args& args, Context& context) {
-  const int across = columns_a_block(args.width);
+  const int across = columns_per_block(args.width);
   const int64_t strips = ceil_div(args.width, int64_t(across));
   const auto launch = [&](int64_t segments, size_t shared, const auto& kernel) {
-    simt::launch(context, "block_per_segment", {tp::min(segments * strips, block::max_grid)}, threads, int64_t(shared),
+    simt::launch(context, "block_per_segment", {tp::min(segments * strips, max_grid)}, threads, int64_t(shared),
                  kernel);
   };
-  if (args.step == Step::reduce) {
-    with_reduction(args, [&](auto e) {
-      using E = decltype(e);
-      launch(e.segments, threads * sizeof(typename E::Acc), Reduce<E>{e, strips, across});
-    });
-  } else {
-    with_expansion(args, [&](auto e) { launch(e.segments + 2, 0, Expand<decltype(e)>{e, strips, across}); });
-  }
+  with_step(
+      args, context,
+      [&](auto e) {
+        using E = decltype(e);
+        launch(e.segments, threads * sizeof(typename E::Acc), Reduce<E>{e, strips, across});
+      },
+      [&](auto e) { launch(e.segments + 2, 0, Expand<decltype(e)>{e, strips, across}); });
 }
 
 }  // namespace tp::segment_reduce

@@ -1,10 +1,11 @@
-// decoupled_lookback, segmented: a tile is a share of the path over rows and segment ends (block/segments.cuh), of one
+// decoupled_lookback, segmented: a tile is a share of the path over rows and segment ends (block/segments.cuh), for one
 // strip of at most 32 columns.
 //
-// A tile publishes its rows since its last end at once. If its first segment began in an earlier tile, it combines what
-// has been published from there on, in three fixed levels: the tiles of its group, the groups of its group of groups,
-// and the running value before that. No look-back goes beyond the segment's first tile, none takes more than 65 values,
-// and only one tile in 1,024 hands on a value that it had to wait for in a chain.
+// A tile publishes the aggregate of its rows since its last segment end at once. If its first segment began in an
+// earlier tile, it combines what was published from that tile on, in three fixed levels: the tiles of its group, the
+// groups of its run (a group of groups), and the prefix of the run before. No look-back goes beyond the first tile of
+// the segment, none combines more than 65 values, and only one tile in 1,024 publishes a value that depends on a chain
+// of waits.
 #pragma once
 #include "block/lookback.cuh"
 #include "segmented/merge_path.cuh"
@@ -17,15 +18,15 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   using In = typename E::Input;
   using Out = typename E::Output;
   static constexpr bool affine = E::Base::id == OpId::affine, in_place = sizeof(In) == sizeof(Out);
-  // The factor 0 of a recurrence cuts as a head does, but in one column: there the values carry flags.
+  // A factor of 0 restarts a recurrence as a head does, but in one column only, so its values carry head flags.
   using Monoid = typename std::conditional<affine, typename E::Monoid, typename E::Base>::type;
   using Acc = typename Monoid::Acc;
   using Mark = uint8_t;
-  static constexpr int max_stretches = ScanShape::threads;
+  static constexpr int max_slices = ScanShape::threads;
 
-  // Shared memory: marks of rows and stretches; the rows; the factors, or results that are wider than the rows.
+  // Shared memory: marks of rows and of slices; the rows; the factors, or the results if they are wider than the rows.
   TP_HD static int row_marks(int items) { return align16(items); }
-  TP_HD static int marks(int items) { return row_marks(items) + align16(max_stretches); }
+  TP_HD static int marks(int items) { return row_marks(items) + align16(max_slices); }
   TP_HD static int rows(int items, int across, int size) { return align16(items * across * size + 16); }
   static int shared_bytes(int items, int across) {
     return marks(items) + rows(items, across, sizeof(In)) +
@@ -51,10 +52,9 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   }
 };
 
-// What tiles, groups of tiles and groups of groups publish: a tile and a group their own value since their last
-// closing, a group of groups the running value at its end, since the last closing of all. In each, columns one after
-// another.
-constexpr int members = 32;  // of a group, and of a group of groups: a run
+// The tile states. A tile and a group of tiles publish their aggregate since their last segment end; a run, which is a
+// group of groups, publishes the inclusive prefix at its end. Each array holds one column after another.
+constexpr int members = 32;  // tiles per group, and groups per run
 
 template <class Acc>
 struct ScanChain {
@@ -70,8 +70,9 @@ struct ScanTiles {
   ScanChain<Acc> chain;
 };
 
-// What precedes a tile that is open, from tile `start` on, to before[column]; each warp looks for some of the columns.
-// A tile that is all one segment's (`through`) publishes for its group and its run if it is their last.
+// Look-back: stores the exclusive prefix of a tile whose first segment began in tile `start` to before[column]. Each
+// warp does some of the columns. A tile without a segment end (`through`) also publishes for its group and its run if
+// it is their last tile.
 template <class M, int warps, bool single>
 TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, int64_t start, bool through,
                          const block::Strips<single>& strips, int64_t first_column, const typename M::Acc* tails,
@@ -79,12 +80,11 @@ TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, 
   using Acc = typename M::Acc;
   constexpr int most = single ? 1 : ceil_div(members * ceil_div(block::warp_size, warps), block::warp_size);
   const int lane = int(threadIdx.x) % block::warp_size, columns = ceil_div(strips.across(), warps);
-  const int mine = int(threadIdx.x) / block::warp_size * columns + lane % columns,
-            stretches = block::warp_size / columns;
-  const int each = ceil_div(members, stretches), lanes = stretches * columns;
+  const int mine = int(threadIdx.x) / block::warp_size * columns + lane % columns, slices = block::warp_size / columns;
+  const int each = ceil_div(members, slices), lanes = slices * columns;
   const bool active = lane < lanes && mine < strips.columns(first_column);
   const int64_t column = first_column + mine, group = tile / members, run = group / members;
-  // The published values of a group's members from `from` to `end` - 1.
+  // Combines the published values of cells `from` to `end` - 1 of one group, by several lanes per column.
   const auto combined = [&](const block::Cell<Acc>* cells, int64_t from, int64_t end) {
     const int64_t first = end / members * members + lane / columns * each;
     const int64_t low = tp::max(from, first), high = tp::min(first + each, end);
@@ -96,24 +96,70 @@ TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, 
     }
     return sum;
   };
-  if (mine - lane % columns >= strips.across()) return;  // a warp with no columns
-  const bool speaks = active && lane < columns;
+  if (mine - lane % columns >= strips.across()) return;  // this warp has no columns
+  const bool publishes = active && lane < columns;
+  // The earlier tiles of the group.
   Acc sum = combined(chain.tiles + column * chain.tile_count, start, tile);
-  if (speaks && through && tile % members == members - 1) {
+  if (publishes && through && tile % members == members - 1) {
     chain.groups[column * chain.group_count + group].publish(M::combine(sum, tails[mine]));
   }
+  // The earlier groups of the run, and the prefix of the run before.
   if (start < group * members) {
     Acc far = combined(chain.groups + column * chain.group_count, start / members, group);
-    if (speaks && start < run * members * members) {
+    if (publishes && start < run * members * members) {
       far = M::combine(chain.runs[column * chain.run_count + run - 1].wait(), far);
     }
     sum = M::combine(far, sum);
   }
-  if (!speaks) return;
+  if (!publishes) return;
   if (through && group % members == members - 1 && tile % members == members - 1) {
     chain.runs[column * chain.run_count + run].publish(M::combine(sum, tails[mine]));
   }
   before[mine] = sum;
+}
+
+// One element of a tile in shared memory: value, factor of a recurrence, and whether it is the last row of its segment.
+template <class In>
+struct ScanRow {
+  In value, factor;
+  bool last;
+};
+
+// The rows of a slice in shared memory, in scan order.
+template <class Shape>
+struct SliceRows {
+  using In = typename Shape::In;
+  const In *values, *factors;  // of the first row
+  const typename Shape::Mark* marks;
+  int step;
+  TP_DEVICE __forceinline__ ScanRow<In> operator()(int i) const {
+    return {values[i * step], factors[i * step], marks[i] != 0};
+  }
+};
+
+// Marks the last row of every segment that ends in the tile, and the slice that holds it.
+template <class Shape>
+TP_DEVICE __forceinline__ void mark_last_rows(const block::Bounds<true>& bounds, const block::Share& share,
+                                              typename Shape::Mark* marks, typename Shape::Mark* closed,
+                                              unsigned* bad) {
+  block::each_segment<Shape::threads>(bounds, share, share.ends, bad, [&](int, int begin, int end) {
+    if (tp::max(begin, 0) >= end) return;
+    marks[end - 1] = 1;
+    closed[(end - 1) / Shape::slice_rows] = 1;
+  });
+}
+
+// Publishes a tile's aggregate in one column. If a segment ends in the tile (not `through`), the aggregate is also that
+// of its group and the prefix of its run, if it is their last tile.
+template <class Acc>
+TP_DEVICE __forceinline__ void publish_tile(const ScanChain<Acc>& chain, int64_t tile, int64_t column, bool through,
+                                            const Acc& tail) {
+  const int64_t group = tile / members;
+  chain.tiles[column * chain.tile_count + tile].publish(tail);
+  if (!through && tile % members == members - 1) {
+    chain.groups[column * chain.group_count + group].publish(tail);
+    if (group % members == members - 1) chain.runs[column * chain.run_count + group / members].publish(tail);
+  }
 }
 
 template <class E, bool single>
@@ -133,12 +179,13 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   char* const bytes = reinterpret_cast<char*>(memory);
   const int items = Shape::items(strips), tile_marks = Shape::marks(items);
   start_tile<Shape::threads>(memory, tile_marks, arrivals, Shape::affine ? 2 : 1);
+  // Take a tile by ticket, strip by strip.
   const int64_t ticket = block::take_ticket(block::Chain<Acc>{nullptr, nullptr, tiles.chain.tickets});
   const int64_t tile = strips.line(ticket), first_column = strips.first_column(ticket);
   const int across = strips.across(), columns = strips.columns(first_column);
   const block::Share share(bounds, items, typename Shape::EndItems{}, tiles.splits, tile, tiles.bad);
 
-  // Rows to shared memory, in the order of memory.
+  // Start to load the rows, in memory order.
   const int64_t memory_first = (e.reverse ? e.n - share.row - share.rows : share.row) * e.width + first_column;
   const auto lines = [&](auto* array) {
     return block::Lines<std::remove_reference_t<decltype(*array)>>(array, e.n * e.width, memory_first, share.rows,
@@ -157,68 +204,55 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
     results = reinterpret_cast<Out*>(more);
     skip = block::phase(e.out + memory_first);
   }
-  // A mark stands at the last place of a segment, and beside the stretch that it is in.
+  // Mark the last rows of segments while the rows are on their way.
   auto *marks = reinterpret_cast<typename Shape::Mark*>(bytes), *closed = marks + Shape::row_marks(items);
-  block::each_segment<Shape::threads>(bounds, share, share.ends, tiles.bad, [&](int, int begin, int end) {
-    if (tp::max(begin, 0) >= end) return;
-    marks[end - 1] = 1;
-    closed[(end - 1) / Shape::places] = 1;
-  });
+  mark_last_rows<Shape>(bounds, share, marks, closed, tiles.bad);
   __syncthreads();
   arrivals.wait();
 
-  const block::Place<single> place(strips, first_column);
-  const int start = place.stretch * Shape::places;
-  const int count = place.active ? tp::max(0, tp::min(Shape::places, share.rows - start)) : 0;
+  // Each lane combines the rows of its slice.
+  const block::LanePosition<single> position(strips, first_column);
+  const int start = position.slice * Shape::slice_rows;
+  const int count = position.active ? tp::max(0, tp::min(Shape::slice_rows, share.rows - start)) : 0;
   const int step = e.reverse ? -across : across;
-  const int first = (e.reverse ? share.rows - 1 - start : start) * across + place.column;
+  const int first = (e.reverse ? share.rows - 1 - start : start) * across + position.column;
   const int64_t begin = bounds.begin(share.segment);
   const bool open = begin < share.row;
-  // Whether the first place of the stretch is the head of a segment; only a recurrence asks.
+  // Whether the first row of the slice is the head of a segment, which only a recurrence needs to know.
   const bool starts = Shape::affine && count > 0 && (start > 0 ? marks[start - 1] != 0 : !open);
-  struct Row {
-    In value, factor;
-    bool last;
-  };
-  const auto row = [&](int i) {
-    return Row{values[first + i * step], factors[first + i * step], marks[start + i] != 0};
-  };
+  const SliceRows<Shape> row{values + first, factors + first, marks + start, step};
   bool head = starts;
   Acc running = M::identity();
-  block::walk<Shape::places>(count, row, [&](int, const Row& r) {
+  block::walk<Shape::slice_rows>(count, row, [&](int, const ScanRow<In>& r) {
     running = append<M>(running, Shape::operand(r.value, r.factor, head));
     head = r.last;
     if (r.last) running = M::identity();
   });
+  // Combine the slices of the tile; `tail` is the aggregate of the tile.
   Acc tail;
-  const bool closes = place.exists && closed[place.stretch] != 0;
+  const bool closes = position.exists && closed[position.slice] != 0;
   auto before = block::join<M>(joint, strips, running, closes, tail);
 
-  // Publish, look back, complete what precedes.
+  // Publish the aggregate, then look back if the first segment began in an earlier tile.
   const auto& chain = tiles.chain;
-  const int64_t column = first_column + place.column, group = tile / members;
-  const bool last = place.active && place.stretch == Shape::stretches(strips) - 1;
   bool through = open;
   for (int w = 0; w < Shape::warps; ++w) through = through && !joint.closed[w];
-  if (last) {
-    chain.tiles[column * chain.tile_count + tile].publish(tail);
-    tails[place.column] = tail;
-    if (!through && tile % members == members - 1) {
-      chain.groups[column * chain.group_count + group].publish(tail);
-      if (group % members == members - 1) chain.runs[column * chain.run_count + group / members].publish(tail);
-    }
+  if (position.active && position.slice == Shape::slices(strips) - 1) {
+    publish_tile(chain, tile, first_column + position.column, through, tail);
+    tails[position.column] = tail;
   }
   if (open) {
     __syncthreads();
     look_back<M, Shape::warps>(chain, tile, path.item(share.segment, begin) / items, through, strips, first_column,
                                tails, before_tile);
     __syncthreads();
-    if (before.open && place.active) before.value = M::combine(before_tile[place.column], before.value);
+    if (before.open && position.active) before.value = M::combine(before_tile[position.column], before.value);
   }
 
+  // Scan the slice again, now from what precedes it, and store the tile.
   running = before.value;
   head = starts;
-  block::walk<Shape::places>(count, row, [&](int i, const Row& r) {
+  block::walk<Shape::slice_rows>(count, row, [&](int i, const ScanRow<In>& r) {
     const Acc next = append<M>(running, Shape::operand(r.value, r.factor, head));
     results[skip + first + i * step] = Shape::result(e.exclusive ? running : next);
     head = r.last;
@@ -229,7 +263,7 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   block::unstage<Shape::threads>(lines(e.out), results, skip, strips);
 }
 
-// If the offsets were bad: a warp scans a segment, and stores at the rows that find it.
+// If the offsets were bad: one warp per segment scans it, and stores only the rows whose search finds this segment.
 template <class E>
 __global__ void scan_segments(const E e, const unsigned* bad) {
   block::wait_for_launch_before();
@@ -273,7 +307,7 @@ void scan_by_path(const E& e, Context& context) {
     const block::Path path = Shape::path(e.n, e.segments, strips);
     const int64_t groups = ceil_div(path.tiles, int64_t(members)), runs = ceil_div(groups, int64_t(members));
     auto* splits = context.workspace<block::Split>(path.tiles + 1);
-    // To be cleared: the flag, the tickets, the cells.
+    // What must be cleared is contiguous: the flag for bad offsets, the tickets, the cells.
     const int64_t words = 2 + (path.tiles + groups + runs) * e.width * Cell::words;
     auto* cleared = context.workspace<uint64_t>(words);
     auto* bad = reinterpret_cast<unsigned*>(cleared);

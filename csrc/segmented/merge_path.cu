@@ -1,17 +1,19 @@
-// Equal shares for all, whatever the lengths of the segments: a tile is so many rows and segment ends together, so one
-// huge segment among millions of tiny or empty ones costs what any other input of the size costs. Three launches:
-// where the tiles start, the tiles, and what they leave open. No tile waits for another, and all is combined in order,
-// by a tree that depends on the offsets alone.
+// Equal shares whatever the lengths of the segments: a tile is a fixed number of rows and segment ends together, so one
+// huge segment among millions of tiny or empty ones costs as much as any other input of the same size. Three launches:
+// the starts of the tiles, the tiles, and the segments that cross tiles. No tile waits for another, and everything is
+// combined in order, by a tree that depends on the offsets only.
 #include "segmented/elements.h"
 #ifdef __CUDACC__
 #include "segmented/merge_path_expand.cuh"
 #include "segmented/merge_path_extrema.h"
 #include "segmented/merge_path_reduce.cuh"
+#include "segmented/merge_path_softmax.h"
 
 namespace tp::segment_reduce {
 
 void merge_path(const Args& args, Context& context) {
   using namespace segmented;
+  if (args.step == Step::softmax) return softmax_by_path(args, context);
   if (args.step == Step::expand) return with_expansion(args, [&](const auto& e) { expand_by_path(e, context); });
   with_reduction(args, [&](const auto& e) {
     if constexpr (is_extremum<std::decay_t<decltype(e)>>) {

@@ -1,5 +1,6 @@
-// merge_path, step expand: the rows of a tile take the values of its segments in shared memory, a stretch each thread,
-// and are written side by side.
+// merge_path, step expand: each thread fills a slice of the tile's rows with the values of their segments, in shared
+// memory, from where the tile is written coalesced. In a softmax each row computes its result from its segment's value
+// as it is written.
 #pragma once
 #include "segmented/merge_path.cuh"
 
@@ -9,13 +10,28 @@ template <class E>
 struct ExpandShape : TileShape<typename E::Value, typename E::Value> {
   using T = typename E::Value;
   using Mark = uint16_t;
-  static constexpr int max_stretches = ExpandShape::threads;
-  // Shared memory: marks of rows and stretches; the rows; the values of the segments, the one that goes on beyond the
-  // tile included.
+  static constexpr int max_slices = ExpandShape::threads;
+  // Shared memory: marks of rows and of slices; the rows; the values of the segments, including the one that continues
+  // beyond the tile.
   TP_HD static int row_marks(int items) { return align16(items * int(sizeof(Mark))); }
-  TP_HD static int marks(int items) { return row_marks(items) + align16(max_stretches * int(sizeof(Mark))); }
+  TP_HD static int marks(int items) { return row_marks(items) + align16(max_slices * int(sizeof(Mark))); }
   static int shared_bytes(int items, int across) { return marks(items) + across * (items + 3) * int(sizeof(T)) + 64; }
 };
+
+// Marks the rows at which segments begin. The mark of a segment is the position of its value, counted from `across`
+// before the first. It is stored at the segment's first row, and for a slice at the last segment that begins in it.
+template <class Shape>
+TP_DEVICE __forceinline__ void mark_heads(const block::Bounds<false>& bounds, const block::Share& share, int segments,
+                                          int across, typename Shape::Mark* row_marks, typename Shape::Mark* last_marks,
+                                          unsigned* bad) {
+  using Mark = typename Shape::Mark;
+  block::each_segment<Shape::threads>(bounds, share, segments, bad, [&](int k, int begin, int end) {
+    if (begin >= end || begin < 0) return;
+    const int slice = begin / Shape::slice_rows;
+    row_marks[begin] = Mark((k + 1) * across);
+    if (end >= tp::min((slice + 1) * Shape::slice_rows, share.rows)) last_marks[slice] = Mark((k + 1) * across);
+  });
+}
 
 template <class E, bool single>
 __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E e, const block::Bounds<false> bounds,
@@ -37,57 +53,76 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   const int items = Shape::items(strips), marks = Shape::marks(items);
   start_tile<Shape::threads>(memory, marks, arrivals, 1);
 
+  // Start to load the values of the tile's segments.
   const int64_t tile = strips.line(blockIdx.x), first_column = strips.first_column(blockIdx.x);
   const int across = strips.across(), columns = strips.columns(first_column);
   const block::Share share(bounds, items, typename Shape::EndItems{}, splits, tile, bad);
   const int segments = share.ends + (share.segment + share.ends < e.segments);
   const block::Lines<const T> from(e.in, e.segments * e.width, share.segment * e.width + first_column, segments,
                                    columns);
-  const block::Lines<T> to(e.out, e.n * e.width, share.row * e.width + first_column, share.rows, columns);
-  const int skip = block::phase(to.first);
+  const block::Lines<typename E::Output> to(e.out, e.n * e.width, share.row * e.width + first_column, share.rows,
+                                            columns);
+  const int skip = E::copies ? block::phase(to.first) : 0;
   auto* rows = reinterpret_cast<T*>(bytes + marks);
   auto* values = rows + align16((skip + share.rows * across) * int(sizeof(T))) / int(sizeof(T));
   block::stage<Shape::threads>(arrivals, values, from, strips);
   values += block::phase(from.first);
 
-  // The mark of a segment is the place of its value, counted from before the first. It stands at the segment's first
-  // row, and beside the stretch in which no segment begins later.
+  // Mark the heads of segments while the values are on their way.
   auto *row_marks = reinterpret_cast<Mark*>(bytes),
        *last_marks = reinterpret_cast<Mark*>(bytes + Shape::row_marks(items));
-  block::each_segment<Shape::threads>(bounds, share, segments, bad, [&](int k, int begin, int end) {
-    if (begin >= end || begin < 0) return;
-    const int stretch = begin / Shape::places;
-    row_marks[begin] = Mark((k + 1) * across);
-    if (end >= tp::min((stretch + 1) * Shape::places, share.rows)) last_marks[stretch] = Mark((k + 1) * across);
-  });
+  mark_heads<Shape>(bounds, share, segments, across, row_marks, last_marks, bad);
   __syncthreads();
   arrivals.wait();
 
-  const block::Place<single> place(strips, first_column);
-  const int start = place.stretch * Shape::places;
-  const int count = place.active ? tp::max(0, tp::min(Shape::places, share.rows - start)) : 0;
-  const int last = place.exists ? last_marks[place.stretch] : 0;
+  // The newest mark before each slice tells which segment its first rows belong to.
+  const block::LanePosition<single> position(strips, first_column);
+  const int start = position.slice * Shape::slice_rows;
+  const int count = position.active ? tp::max(0, tp::min(Shape::slice_rows, share.rows - start)) : 0;
+  const int last = position.exists ? last_marks[position.slice] : 0;
   int whole;
   const auto before = block::join<Newest>(joint, strips, last, false, whole);
-  const T* value = values - across + place.column;
-  T* row = rows + skip + start * across + place.column;
-  T running = count > 0 ? value[tp::max(before.value, across)] : T(0);
-  block::walk<Shape::places>(
+  // Fill the rows of the slice.
+  const T* value = values - across + position.column;
+  T* row = rows + skip + start * across + position.column;
+  const auto x = e.bind(simt::Pointers{});
+  const auto finished = [&](const T& v) {
+    if constexpr (E::copies) {
+      return v;
+    } else {
+      return x.finished(v);
+    }
+  };
+  T running = count > 0 ? finished(value[tp::max(before.value, across)]) : T{};
+  block::walk<Shape::slice_rows>(
       count,
       [&](int i) {
         const Mark mark = row_marks[start + i];
-        return mark != 0 ? Item{value[mark], true} : Item{T(0), false};
+        return mark != 0 ? Item{value[mark], true} : Item{T{}, false};
       },
       [&](int i, const Item& item) {
-        if (item.head) running = item.value;
+        if (item.head) running = finished(item.value);
         row[i * across] = running;
       });
-  block::staged_is_written();
-  __syncthreads();
-  block::unstage<Shape::threads>(to, rows, skip, strips);
+  if constexpr (E::copies) {
+    block::staged_is_written();
+    __syncthreads();
+    block::unstage<Shape::threads>(to, rows, skip, strips);
+  } else {
+    using Output = typename E::Output;
+    struct Taken {
+      Output own;
+      T value;
+    };
+    __syncthreads();
+    const Output* own = e.x + (to.first - e.out);
+    block::detail::each_element<Shape::threads>(
+        to.lines, strips, to.columns, [&](int k, int64_t g) { return Taken{own[g], rows[k]}; },
+        [&](int, int64_t g, const Taken& taken) { to.first[g] = x.result(taken.own, taken.value); });
+  }
 }
 
-// If the offsets were bad: a thread a row.
+// If the offsets were bad: one thread per row.
 template <class E>
 __global__ void expand_rows(const E e, const unsigned* bad) {
   block::wait_for_launch_before();

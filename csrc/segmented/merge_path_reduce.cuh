@@ -1,6 +1,6 @@
-// merge_path, step reduce: every tile combines the segments that end in it and leaves two values: `head`, what it holds
-// of a segment that began in an earlier tile and ends here, and `tail`, its rows after its last end. The last launch
-// combines a head with the tails before it, back to the tile where the segment began.
+// merge_path, step reduce: every tile combines the segments that end in it and stores two more values: `head`, its part
+// of a segment that began in an earlier tile and ends here, and `tail`, its rows after its last segment end. The last
+// launch combines each head with the tails before it, back to the tile in which the segment began.
 #pragma once
 #include "segmented/merge_path.cuh"
 #include "segmented/warp_segment.cuh"
@@ -19,14 +19,59 @@ struct ReduceShape : TileShape<typename E::Input, typename E::Acc> {
   using In = typename E::Input;
   using Acc = typename E::Acc;
   using Mark = uint16_t;
-  static constexpr int max_stretches = ReduceShape::threads;
-  // Shared memory: marks of rows and stretches; from the bottom the rows, from the top of them on the results.
+  static constexpr int max_slices = ReduceShape::threads;
+  // Shared memory: marks of rows and of slices; the rows; the results of the segments.
   TP_HD static int row_marks(int items) { return align16(items * int(sizeof(Mark))); }
-  TP_HD static int marks(int items) { return row_marks(items) + align16(max_stretches * int(sizeof(Mark))); }
+  TP_HD static int marks(int items) { return row_marks(items) + align16(max_slices * int(sizeof(Mark))); }
   static int shared_bytes(int items, int across) {
     return marks(items) + across * (items * int(sizeof(In)) + 2 * int(sizeof(Acc))) + 48;
   }
 };
+
+// Marks the rows at which segments end. The mark of a segment is the position of its result, counted from `size` before
+// the first. It is stored at the segment's last row, and for a slice at the first segment that ends in it. An empty
+// segment gets its result here. `open` becomes whether the first segment began in an earlier tile.
+template <class E, class Shape>
+TP_DEVICE __forceinline__ void mark_ends(const block::Bounds<false>& bounds, const block::Share& share, int across,
+                                         typename Shape::Mark* row_marks, typename Shape::Mark* first_marks,
+                                         char* results, bool& open, unsigned* bad) {
+  using Acc = typename E::Acc;
+  using Mark = typename Shape::Mark;
+  const int size = across * int(sizeof(Acc));
+  block::each_segment<Shape::threads>(bounds, share, share.ends, bad, [&](int k, int begin, int end) {
+    if (k == 0) open = begin < 0;
+    if (tp::max(begin, 0) < end) {
+      const int slice = (end - 1) / Shape::slice_rows;
+      row_marks[end - 1] = Mark((k + 1) * size);
+      if (begin <= slice * Shape::slice_rows) first_marks[slice] = Mark((k + 1) * size);
+    } else {
+      for (int c = 0; c < across; ++c) reinterpret_cast<Acc*>(results + k * size)[c] = E::Monoid::identity();
+    }
+  });
+}
+
+// Combines the rows of a slice, and stores the running value at every mark as a result. Returns the value since the
+// last.
+template <class Shape, class Bound, class In>
+TP_DEVICE __forceinline__ typename Bound::Acc reduce_slice(const Bound& x, const In* value, int across,
+                                                           const typename Shape::Mark* mark, int count,
+                                                           int64_t first_row, char* result) {
+  using M = typename Bound::M;
+  using Acc = typename Bound::Acc;
+  struct Row {
+    In value;
+    typename Shape::Mark mark;
+  };
+  Acc running = M::identity();
+  block::walk<Shape::slice_rows>(
+      count, [&](int i) { return Row{value[i * across], mark[i]}; },
+      [&](int i, const Row& row) {
+        running = M::combine(running, x.operand(row.value, first_row + i));
+        if (row.mark != 0) *reinterpret_cast<Acc*>(result + row.mark) = running;
+        running = row.mark != 0 ? M::identity() : running;
+      });
+  return running;
+}
 
 template <class E, bool single>
 __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E e, const block::Bounds<false> bounds,
@@ -46,6 +91,7 @@ __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E 
   const int items = Shape::items(strips), marks = Shape::marks(items);
   start_tile<Shape::threads>(memory, marks, arrivals, 1);
 
+  // Start to load the tile's rows.
   const auto x = e.bind(simt::Pointers{});
   const int64_t tile = strips.line(blockIdx.x), first_column = strips.first_column(blockIdx.x);
   const int across = strips.across();
@@ -57,66 +103,78 @@ __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E 
   values += block::phase(lines.first);
   char* const results = bytes + marks + align16((block::phase(lines.first) + share.rows * across) * int(sizeof(In)));
 
-  // The mark of a segment is the place of its result, counted from before the first. It stands at the segment's last
-  // row, and beside the stretch in which no segment ends earlier. The result of an empty segment is there at once.
+  // Mark the ends of segments while the rows are on their way.
   auto *row_marks = reinterpret_cast<Mark*>(bytes),
        *first_marks = reinterpret_cast<Mark*>(bytes + Shape::row_marks(items));
   const int size = across * int(sizeof(Acc));
-  block::each_segment<Shape::threads>(bounds, share, share.ends, open_ends.bad, [&](int k, int begin, int end) {
-    if (k == 0) open = begin < 0;
-    if (tp::max(begin, 0) < end) {
-      const int stretch = (end - 1) / Shape::places;
-      row_marks[end - 1] = Mark((k + 1) * size);
-      if (begin <= stretch * Shape::places) first_marks[stretch] = Mark((k + 1) * size);
-    } else {
-      for (int c = 0; c < across; ++c) reinterpret_cast<Acc*>(results + k * size)[c] = M::identity();
-    }
-  });
+  mark_ends<E, Shape>(bounds, share, across, row_marks, first_marks, results, open, open_ends.bad);
   __syncthreads();
   arrivals.wait();
 
-  const block::Place<single> place(strips, first_column);
-  const int start = place.stretch * Shape::places;
-  const int count = place.active ? tp::max(0, tp::min(Shape::places, share.rows - start)) : 0;
-  const In* value = values + start * across + place.column;
-  const Mark* mark = row_marks + start;
-  char* const result = results - size + place.column * int(sizeof(Acc));
-  Acc running = M::identity();
-  struct Row {
-    In value;
-    Mark mark;
-  };
-  block::walk<Shape::places>(
-      count, [&](int i) { return Row{value[i * across], mark[i]}; },
-      [&](int i, const Row& row) {
-        running = M::combine(running, x.operand(row.value, share.row + start + i));
-        if (row.mark != 0) *reinterpret_cast<Acc*>(result + row.mark) = running;
-        running = row.mark != 0 ? M::identity() : running;
-      });
+  // Each lane combines the rows of its slice.
+  const block::LanePosition<single> position(strips, first_column);
+  const int start = position.slice * Shape::slice_rows;
+  const int count = position.active ? tp::max(0, tp::min(Shape::slice_rows, share.rows - start)) : 0;
+  char* const result = results - size + position.column * int(sizeof(Acc));
+  const Acc running = reduce_slice<Shape>(x, values + start * across + position.column, across, row_marks + start,
+                                          count, share.row + start, result);
 
-  // What the first result of a stretch lacks.
-  const int first = place.exists ? first_marks[place.stretch] : 0;
-  const int64_t open_end = tile * e.width + first_column + place.column;
+  // The first result of a slice lacks what earlier slices hold of its segment. If the segment began in an earlier tile,
+  // the result is this tile's head.
+  const int first = position.exists ? first_marks[position.slice] : 0;
+  const int64_t open_end = tile * e.width + first_column + position.column;
   Acc tail;
   const auto before = block::join<M>(joint, strips, running, first != 0, tail);
-  if (first != 0 && place.active) {
+  if (first != 0 && position.active) {
     auto* head = reinterpret_cast<Acc*>(result + first);
     *head = M::combine(before.value, *head);
     if (before.open && open) open_ends.heads[open_end] = *head;
   }
-  if (place.active && place.stretch == Shape::stretches(strips) - 1) open_ends.tails[open_end] = tail;
+  if (position.active && position.slice == Shape::slices(strips) - 1) open_ends.tails[open_end] = tail;
   __syncthreads();
-  if (!place.active) return;
-  auto* to = e.out + (share.segment + place.stretch) * e.width + first_column + place.column;
-  const int step = Shape::stretches(strips);
+  // Store the results, except that of a segment which the last launch completes.
+  if (!position.active) return;
+  auto* to = e.out + (share.segment + position.slice) * e.width + first_column + position.column;
+  const int step = Shape::slices(strips);
 #pragma unroll 2
-  for (int k = place.stretch; k < share.ends; k += step, to += step * e.width) {
+  for (int k = position.slice; k < share.ends; k += step, to += step * e.width) {
     const Acc sum = *reinterpret_cast<Acc*>(result + (k + 1) * size);
     if (k > 0 || !open) *to = x.result(share.segment + k, sum);
   }
 }
 
-// A thread a tile; who has far to look back is helped by the whole block.
+// Sums and stores of complete_segments, for one column.
+template <class E, class Bound, bool single>
+struct Completion {
+  using M = typename E::Monoid;
+  using Acc = typename E::Acc;
+  const Bound& x;
+  const block::Path& path;
+  const block::Strips<single>& strips;
+  const OpenEnds<Acc>& ends;
+  const int64_t& column;
+
+  // Returns the number of tiles before `tile` that hold rows of the first segment that ends in it; 0 if it has no head.
+  TP_DEVICE __forceinline__ int64_t earlier_tiles(int64_t tile, int64_t& segment) const {
+    segment = ends.splits[tile].segment;
+    const int64_t begin = x.offsets.begin(segment);
+    if (begin >= ends.splits[tile].row || segment >= ends.splits[tile + 1].segment) return 0;
+    return tile - path.item(segment, begin) / ReduceShape<E>::items(strips);
+  }
+  // Combines the tails of the tiles from..to - 1.
+  TP_DEVICE __forceinline__ Acc tails(int64_t from, int64_t to) const {
+    Acc sum = M::identity();
+#pragma unroll 4
+    for (int64_t t = from; t < to; ++t) sum = M::combine(sum, ends.tails[t * x.e.width + column]);
+    return sum;
+  }
+  TP_DEVICE __forceinline__ void store(int64_t tile, int64_t segment, Acc before) const {
+    x.store(segment, column, M::combine(before, ends.heads[tile * x.e.width + column]));
+  }
+};
+
+// One thread per tile combines the head of its tile with the tails before it. If there are more than `near` of them,
+// the whole block does.
 template <class E, bool single>
 __global__ __launch_bounds__(512) void complete_segments(const E e, const block::Path path,
                                                          const block::Strips<single> strips,
@@ -129,6 +187,7 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
   block::wait_for_launch_before();
   const auto x = e.bind(simt::Pointers{});
   const int64_t group = strips.line(blockIdx.x), first_column = strips.first_column(blockIdx.x);
+  // If the offsets were bad, reduce all segments again, one warp per segment.
   if (*ends.bad) {
     const int64_t all = int64_t(gridDim.x / strips.count()) * warps;
     for (int64_t s = group * warps + threadIdx.x / block::warp_size; s < e.segments; s += all) {
@@ -139,45 +198,32 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
   if (threadIdx.x == 0) far_count = 0;
   __syncthreads();
 
-  const block::Place<single> place(strips, first_column);
-  const int64_t column = first_column + place.column;
-  const int stretches = warps * strips.together();  // and tiles of the block
-  // The tiles before `tile` that hold rows of the segment that ends there; none if none does.
-  const auto look = [&](int64_t tile, int64_t& segment) -> int64_t {
-    segment = ends.splits[tile].segment;
-    const int64_t begin = x.offsets.begin(segment);
-    if (begin >= ends.splits[tile].row || segment >= ends.splits[tile + 1].segment) return 0;
-    return tile - path.item(segment, begin) / ReduceShape<E>::items(strips);
-  };
-  const auto finish = [&](int64_t tile, int64_t segment, Acc before) {
-    x.store(segment, column, M::combine(before, ends.heads[tile * e.width + column]));
-  };
-  const auto tails = [&](int64_t from, int64_t to) {
-    Acc sum = M::identity();
-#pragma unroll 4
-    for (int64_t t = from; t < to; ++t) sum = M::combine(sum, ends.tails[t * e.width + column]);
-    return sum;
-  };
-  const int64_t tile = group * stretches + place.stretch;
-  if (place.active && tile < path.tiles) {
+  const block::LanePosition<single> position(strips, first_column);
+  const int slices = warps * strips.together();  // which is also the number of tiles per block
+  const int64_t column = first_column + position.column;
+  const Completion<E, std::decay_t<decltype(x)>, single> completion{x, path, strips, ends, column};
+  // Heads with few tiles before them, each by one thread.
+  const int64_t tile = group * slices + position.slice;
+  if (position.active && tile < path.tiles) {
     int64_t segment;
-    const int64_t length = look(tile, segment);
+    const int64_t length = completion.earlier_tiles(tile, segment);
     if (length > near) {
-      if (place.column == 0) far[atomicAdd(&far_count, 1)] = place.stretch;
+      if (position.column == 0) far[atomicAdd(&far_count, 1)] = position.slice;
     } else if (length > 0) {
-      finish(tile, segment, tails(tile - length, tile));
+      completion.store(tile, segment, completion.tails(tile - length, tile));
     }
   }
   __syncthreads();
+  // The others one after another, by the whole block.
   for (int i = 0; i < far_count; ++i) {
-    const int64_t end = group * stretches + far[i];
+    const int64_t end = group * slices + far[i];
     int64_t segment;
-    const int64_t length = look(end, segment), run = ceil_div(length, int64_t(stretches));
-    const int64_t from = end - length + tp::min(place.stretch * run, length);
-    const Acc mine = place.active ? tails(from, tp::min(from + run, end)) : M::identity();
+    const int64_t length = completion.earlier_tiles(end, segment), run = ceil_div(length, int64_t(slices));
+    const int64_t from = end - length + tp::min(position.slice * run, length);
+    const Acc mine = position.active ? completion.tails(from, tp::min(from + run, end)) : M::identity();
     Acc all;
     block::join<M>(joint, strips, mine, false, all);
-    if (place.active && place.stretch == stretches - 1) finish(end, segment, all);
+    if (position.active && position.slice == slices - 1) completion.store(end, segment, all);
     __syncthreads();
   }
 }

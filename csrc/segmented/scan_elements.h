@@ -1,6 +1,6 @@
 // The elements of a segmented scan: pairs of a head flag and a value (Schwartz's operator), with which every scan
-// algorithm scans all segments at once. A segment that begins cuts off what came before, whatever it is: nothing is
-// multiplied by zero to be forgotten, so NaN and infinities stay where they belong.
+// algorithm scans all segments at once. The head of a segment discards what came before. Nothing is multiplied by zero
+// for that, so NaN and infinities stay in their segments.
 #pragma once
 #include "segmented/elements.h"
 
@@ -11,8 +11,8 @@ struct Segmented {
   static constexpr OpId id = M::id;
   using Base = M;
   struct Acc {
-    typename M::Acc value;  // since the last head
-    bool head;              // whether there is one
+    typename M::Acc value;  // combined since the last head
+    bool head;              // whether there was a head
   };
   TP_HD static Acc identity() { return {M::identity(), false}; }
   TP_HD static Acc combine(Acc earlier, Acc later) {
@@ -23,7 +23,7 @@ struct Segmented {
   }
 };
 
-// Rows are counted in scan order: k = 0 is the last row of a reverse scan, and the offsets are mirrored.
+// Rows are counted in scan order: in a reverse scan, k = 0 is the last row, and the offsets are mirrored.
 template <class E, class In, class Out, class Kept, class O>
 struct BoundScan {
   using Acc = typename E::Acc;
@@ -35,7 +35,7 @@ struct BoundScan {
   O offsets;
 
   TP_HD int64_t at(int64_t column, int64_t k) const { return (e.reverse ? e.n - 1 - k : k) * e.width + column; }
-  // x[k] as an operand of a scan in which k is the head of its segment, or not.
+  // x[k] as an operand of the scan; `head` tells whether k is the head of its segment.
   TP_HD Acc operand(int64_t column, int64_t k, bool head) const {
     const typename E::Input x = in[at(column, k)];
     if constexpr (M::id == OpId::affine) {
@@ -47,7 +47,7 @@ struct BoundScan {
       return {typename M::Acc(x), head};
     }
   }
-  // The operand that an inclusive scan of all rows needs at k to give the result asked for.
+  // The operand at k with which an inclusive scan of all rows gives the requested result.
   TP_HD Acc load(int64_t column, int64_t k) const {
     const int64_t segment = offsets.find(k);
     if (!offsets.exists(segment)) return {M::identity(), true};
@@ -63,7 +63,7 @@ struct BoundScan {
       out[at(column, k)] = Output(result.value);
     }
   }
-  // Results that are not final yet.
+  // Intermediate results between the launches of a driver.
   TP_HD void keep(int64_t column, int64_t k, Acc value) const { partial[at(column, k)] = value; }
   TP_HD Acc kept(int64_t column, int64_t k) const { return partial[at(column, k)]; }
 };
@@ -79,7 +79,7 @@ struct Scan {
   Out* out;
   Acc* partial = nullptr;
   Offsets offsets;
-  int64_t n, width, segments, rows;  // rows: the columns, as the scan drivers speak of them
+  int64_t n, width, segments, rows;  // rows: what the scan drivers call rows, the columns here
   bool exclusive, reverse;
 
   explicit Scan(const Args& x)
@@ -94,7 +94,7 @@ struct Scan {
         exclusive(x.exclusive),
         reverse(x.reverse) {}
 
-  // Before the first keep().
+  // Must be called before the first keep().
   void allocate(Context& context) { partial = context.workspace<Acc>(n * width); }
 
   template <class Block>
@@ -109,7 +109,7 @@ struct Scan {
   }
 };
 
-// f(Scan<...>) for the dtype and operator of `args`; sums, products and recurrences in SumOf<T>.
+// Calls f(Scan<...>) for the dtype and operator of `args`; sums, products and recurrences accumulate in SumOf<T>.
 template <template <class> class SumOf = acc_t, class F>
 void with_scan(const Args& args, F f) {
   const auto widened = [&](auto op) {
@@ -124,6 +124,12 @@ void with_scan(const Args& args, F f) {
       f(Scan<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
     });
   };
+  const auto bits = [&](auto op) {
+    dispatch(BitTypes{}, args.dtype, "segment_scan", [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Scan<T, T, typename decltype(op)::template of<T>>(args));
+    });
+  };
   switch (args.op) {
     case OpId::sum:
       return widened(MonoidOf<Sum>{});
@@ -133,6 +139,12 @@ void with_scan(const Args& args, F f) {
       return same(MonoidOf<Max>{});
     case OpId::min:
       return same(MonoidOf<Min>{});
+    case OpId::bitwise_and:
+      return bits(MonoidOf<BitAnd>{});
+    case OpId::bitwise_or:
+      return bits(MonoidOf<BitOr>{});
+    case OpId::bitwise_xor:
+      return bits(MonoidOf<BitXor>{});
     case OpId::affine:
       return dispatch(FloatTypes{}, args.dtype, "segment_recurrence", [&](auto type) {
         using T = typename decltype(type)::type;

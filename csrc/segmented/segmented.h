@@ -1,37 +1,41 @@
-// Segmented reduction and scan: many sequences of different lengths, laid end to end.
+// Segmented reduction and scan: many sequences of different lengths, stored end to end.
 //
-// values is [n, width]; segment s is the rows offsets[s] to offsets[s + 1] - 1 of it. What is hard here is balance: a
-// thread a segment waits for the longest of them, a block a segment wastes its lanes on the short ones. The rungs of
-// segment_reduce walk through these choices and end with a split that does not look at segments at all: every tile gets
-// the same share of rows and segment ends (merge_path). segment_scan keeps its element-wise split and lets the head of
-// a segment cut the sum (Schwartz's operator on (head, value) pairs).
+// values is [n, width]; segment s is its rows offsets[s] to offsets[s + 1] - 1. The difficulty is load balance: with
+// one thread per segment all wait for the longest segment, with one block per segment short segments leave most lanes
+// idle. The rungs of segment_reduce go through these choices and end with a partition that ignores segments: every tile
+// gets the same number of rows and segment ends (merge_path). segment_scan partitions the elements, and the head of a
+// segment resets the running value (Schwartz's operator on (head, value) pairs).
 //
-// A reduction has a way back: `expand` gives every row its segment's value, which is the gradient of a sum.
+// A reduction has an inverse step: `expand` gives every row its segment's value, which is the gradient of a sum. A
+// softmax is both: the maximum and the sum of exponentials of each segment, from which every row computes its result.
 //
-// The affine scan is the recurrence h[k] = a[k] h[k-1] + b[k], which starts anew, with h[k] = b[k], at the head of a
-// segment and wherever a[k] is 0: there nothing of what came before is used, be it NaN.
+// The affine scan is the recurrence h[k] = a[k] h[k-1] + b[k]. It restarts, with h[k] = b[k], at the head of a segment
+// and wherever a[k] is 0: nothing from before is used there, even if it is NaN.
 //
-// Offsets may hold anything. They are clamped to 0..n, a pair that decreases is an empty segment, and a row in no
-// segment gets zero from expand and the identity from a scan.
+// Offsets may hold anything. They are clamped to 0..n, and a decreasing pair is an empty segment. A row in no segment
+// gets zero from expand and the identity from a scan.
 #pragma once
 #include "core/ladder.h"
 #include "core/op.h"
 
 namespace tp::segmented {
 
-enum class Step : int8_t { reduce, expand, scan };
+enum class Step : int8_t { reduce, expand, softmax, scan };
 
 struct Args {
   Step step;
-  const void* in;       // reduce, scan: [n, width]; expand: [segments, width]; affine: b
+  const void* in;       // reduce, softmax, scan: [n, width]; expand: [segments, width]; affine: b
   const void* a;        // affine only: the multipliers, like in
   const void* offsets;  // [segments + 1], int64 or int32
   bool long_offsets;    // int64
-  void* out;            // reduce: [segments, width]; expand, scan: [n, width]
+  void* out;            // reduce: [segments, width]; expand, softmax, scan: [n, width]
   int64_t n, width, segments;
   DType dtype;  // of in
-  OpId op;      // reduce: sum prod max min mean argmax argmin (out: int64 rows); scan: sum prod max min affine
+  // reduce: sum prod max min mean argmax argmin (out: int64 rows) logsumexp; scan: sum prod max min affine; both: the
+  // bitwise operators, of one dtype per size (BitTypes)
+  OpId op;
   bool exclusive, reverse;  // scan
+  bool logarithm;           // softmax: the logarithms of the results
 };
 
 }  // namespace tp::segmented

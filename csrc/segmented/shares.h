@@ -1,7 +1,7 @@
-// Equal shares of rows and segment ends for host threads. Lay the end of each segment behind its last row, as one more
-// item: n + segments items, cut every `size`. Neither one huge segment nor a million empty ones makes a share longer,
-// and the cut depends on nothing but the offsets, so neither do the bits of what is joined in the order of the shares.
-// For offsets that are valid.
+// Equal shares of rows and segment ends for host threads. The end of each segment counts as one more item behind its
+// last row: n + segments items, cut into shares of `size`. Neither one huge segment nor a million empty ones makes a
+// share longer. The cuts depend on the offsets only, so joining shares in order gives the same bits in every run.
+// Offsets must be valid.
 #pragma once
 #include "segmented/elements.h"
 
@@ -18,13 +18,13 @@ struct Shares {
   }
   int64_t items() const { return offsets.n + offsets.segments; }
   int64_t count() const { return ceil_div(items(), size); }
-  // The segment that is open where share i begins: as many end before.
+  // The segment that is open at the begin of share i, which is the number of segments that end before.
   int64_t first(int64_t i) const {
     const int64_t item = tp::min(i * size, items());
     int64_t low = 0, high = offsets.segments;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      if (border(middle + 1) + middle < item) {  // the end of `middle` is this item
+      if (border(middle + 1) + middle < item) {  // the end of `middle` comes before this item
         low = middle + 1;
       } else {
         high = middle;
@@ -32,7 +32,8 @@ struct Shares {
     }
     return low;
   }
-  // f(segment, begin, end) for the rows of each segment that ends in share i, and last for those of the one left open.
+  // Calls f(segment, begin, end) for the rows of each segment that ends in share i, and finally for those of the open
+  // one.
   template <class F>
   void each(int64_t i, F f) const {
     const int64_t last = first(i + 1), stop = tp::min((i + 1) * size, items()) - last;

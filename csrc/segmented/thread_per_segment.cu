@@ -1,7 +1,7 @@
-// A thread a segment: the first thing that comes to mind, and right where all segments are short and of one length.
+// One thread per segment: the obvious kernel, and the right one if all segments are short and of similar length.
 //
-// Thread i takes column i % width of segment i / width, so that neighbours read side by side where rows are wide. Where
-// they are one element, neighbours read a segment apart, and all wait for the longest.
+// Thread i takes column i % width of segment i / width, so that neighbouring threads read neighbouring elements if rows
+// are wide. If rows have one element, neighbours read a segment apart, and a warp waits for its longest segment.
 #include "segmented/elements.h"
 
 namespace tp::segment_reduce {
@@ -29,7 +29,7 @@ struct Reduce {
   }
 };
 
-// Two threads more fill the rows that lie in no segment.
+// Two more threads per column fill the rows that lie in no segment.
 template <class E>
 struct Expand {
   E e;
@@ -53,11 +53,9 @@ void thread_per_segment(const Args& args, Context& context) {
   const auto launch = [&](int64_t lanes, const auto& kernel) {
     simt::launch(context, "thread_per_segment", {ceil_div(lanes, int64_t(threads))}, threads, 0, kernel);
   };
-  if (args.step == Step::reduce) {
-    with_reduction(args, [&](auto e) { launch(e.segments * e.width, Reduce<decltype(e)>{e}); });
-  } else {
-    with_expansion(args, [&](auto e) { launch((e.segments + 2) * e.width, Expand<decltype(e)>{e}); });
-  }
+  with_step(
+      args, context, [&](auto e) { launch(e.segments * e.width, Reduce<decltype(e)>{e}); },
+      [&](auto e) { launch((e.segments + 2) * e.width, Expand<decltype(e)>{e}); });
 }
 
 }  // namespace tp::segment_reduce

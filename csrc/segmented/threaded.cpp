@@ -1,10 +1,11 @@
 // The production rungs of the CPU: equal shares of rows and segment ends for all threads (segmented/shares.h).
 //
-// A share reduces or scans its segments; what it has of the first that ends in it, and of the one that it leaves open,
-// is joined with other shares afterwards, in order. Wide rows are cut into strips of columns. Sums and products of
-// floats run in double: no chain of roundings grows with n.
+// A share reduces or scans its segments. Its parts of the first segment that ends in it and of the segment left open
+// are combined with those of other shares afterwards, in order. Wide rows are divided into strips of columns. Sums and
+// products of floats accumulate in double, so that no chain of roundings grows with n.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "segmented/scan_elements.h"
 #include "segmented/shares.h"
@@ -12,24 +13,24 @@
 namespace tp::segmented {
 namespace {
 
-constexpr int64_t elements_a_share = 1 << 14, columns_a_strip = 256;
+constexpr int64_t elements_per_share = 1 << 14, columns_per_strip = 256;
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
 
 template <class O>
 Shares<O> shares_of(const O& offsets, int64_t width) {
-  return {offsets, tp::max(elements_a_share / tp::min(width, columns_a_strip), int64_t(64))};
+  return {offsets, tp::max(elements_per_share / tp::min(width, columns_per_strip), int64_t(64))};
 }
 
-// Columns first to first + count of the rows.
+// Columns first to first + count of all rows.
 struct Strip {
   int64_t index, first, count;
   Strip(int64_t index, int64_t width)
-      : index(index), first(index * columns_a_strip), count(tp::min(width - first, columns_a_strip)) {}
+      : index(index), first(index * columns_per_strip), count(tp::min(width - first, columns_per_strip)) {}
 };
 
-// M::combine, of extrema without branches, so that a loop of it becomes vectors.
+// M::combine, for extrema without branches, so that loops over it vectorize.
 template <class M, class A>
 A combine(A earlier, A later) {
   if constexpr (M::id == OpId::max) {
@@ -43,9 +44,9 @@ A combine(A earlier, A later) {
 
 constexpr int lanes = 8;
 
-// x[0] to x[n - 1], combined: lane j takes every element whose index is j modulo the lanes. The last few are read with
-// what follows them, of which `readable` says how much there is: most runs are short, and a loop that ends after an
-// unforeseen number of steps costs more than they do.
+// Combines x[0] to x[n - 1]; lane j takes every element whose index is j modulo `lanes`. The last few are read together
+// with the elements behind them, of which `readable` tells the number: most runs are short, and a loop of unpredictable
+// length costs more than the additional elements.
 template <class M, class T>
 typename M::Acc combine_lanes(const T* x, int64_t n, int64_t readable) {
   using Acc = typename M::Acc;
@@ -77,22 +78,29 @@ typename M::Acc combine_lanes(const T* x, int64_t n, int64_t readable) {
   return running[0];
 }
 
-// The same of any length. Floats are added in float32 in stretches whose lanes are short, and the stretches in double.
+// The same for any length. Floats are added in float32 within chunks, and the chunks in double.
 template <class M, class T>
 typename M::Acc combine_run(const T* x, int64_t n, int64_t readable) {
   using Acc = typename M::Acc;
   if constexpr (M::id == OpId::sum && is_floating<T>) {
-    constexpr int64_t stretch = 64 * lanes;
-    Acc sum = Acc(combine_lanes<Sum<acc_t<T>>>(x, tp::min(n, stretch), readable));
-    for (int64_t i = stretch; i < n; i += stretch)
-      sum += Acc(combine_lanes<Sum<acc_t<T>>>(x + i, tp::min(n - i, stretch), readable - i));
+    constexpr int64_t chunk = 64 * lanes;
+    Acc sum = Acc(combine_lanes<Sum<acc_t<T>>>(x, tp::min(n, chunk), readable));
+    for (int64_t i = chunk; i < n; i += chunk)
+      sum += Acc(combine_lanes<Sum<acc_t<T>>>(x + i, tp::min(n - i, chunk), readable - i));
     return sum;
   } else {
     return combine_lanes<M>(x, n, readable);
   }
 }
 
-// The extremum of rows begin to end - 1, found as above, and then the first row that has it.
+// Returns exp(x - most), and 1 for the greatest itself, even if it is infinite.
+template <class A>
+A distance_exponential(A x, A most) {
+  const A y = block::exponential(x - most);
+  return x == most ? A(1) : y;
+}
+
+// Finds the extremum of rows begin to end - 1 as above, and then the first row that has it.
 template <class M, class T>
 typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end, int64_t n) {
   using A = decltype(M::Acc::value);
@@ -102,6 +110,31 @@ typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end, int64_t n) {
   int64_t row = begin;
   while (!(A(x[row]) == most || (most != most && A(x[row]) != A(x[row])))) ++row;
   return {most, row};
+}
+
+// The maximum of a run, and the sum of exponentials of the distances from it, which is taken as sums are.
+template <class M, class T>
+typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
+  using A = acc_t<T>;
+  using Wide = decltype(M::Acc::sum);
+  if (n == 0) return M::identity();
+  const A most = combine_run<Max<A>>(x, n, readable);
+  constexpr int64_t stretch = 64 * lanes;
+  Wide sum = 0;
+  for (int64_t i = 0; i < n; i += stretch) {
+    const int64_t end = tp::min(i + stretch, n);
+    A part[lanes] = {};
+    int64_t k = i;
+    for (; k + lanes <= end; k += lanes) {
+      for (int j = 0; j < lanes; ++j) part[j] += distance_exponential(A(x[k + j]), most);
+    }
+    for (int j = 0; k < end; ++k, ++j) part[j] += distance_exponential(A(x[k]), most);
+    for (int half = lanes / 2; half > 0; half /= 2) {
+      for (int j = 0; j < half; ++j) part[j] += part[j + half];
+    }
+    sum += Wide(part[0]);
+  }
+  return {Wide(most), sum};
 }
 
 template <class E>
@@ -115,7 +148,7 @@ class Reduce {
       : context_(context),
         x_(e.bind(simt::Pointers{})),
         shares_(shares_of(x_.offsets, e.width)),
-        strips_(ceil_div(e.width, columns_a_strip)),
+        strips_(ceil_div(e.width, columns_per_strip)),
         partial_(context.workspace<Acc>(2 * shares_.count() * e.width)) {}
 
   void run() {
@@ -128,27 +161,27 @@ class Reduce {
   }
 
  private:
-  // What share i has of the first segment that ends in it, and of the one left open.
+  // Share i's part of the first segment that ends in it, and of the segment left open.
   Acc* ended(int64_t i, const Strip& strip) { return partial_ + 2 * i * x_.e.width + strip.first; }
   Acc* open(int64_t i, const Strip& strip) { return ended(i, strip) + x_.e.width; }
 
   void reduce_share(int64_t i, const Strip& strip) {
     if (x_.e.width == 1) {
-      place(
+      each_segment(
           i, strip, [&](int64_t begin, int64_t end, Acc* running) { *running = reduce_run(begin, end); },
           [&](int64_t segment, const Acc* running) { x_.store(segment, 0, *running); });
     } else {
-      place(
+      each_segment(
           i, strip, [&](int64_t begin, int64_t end, Acc* running) { reduce_rows(begin, end, strip, running); },
           [&](int64_t segment, const Acc* running) { store(segment, strip, running); });
     }
   }
 
-  // reduce(begin, end, running) for each segment of share i, and store(segment, running) for those that lie in it.
+  // Calls reduce(begin, end, running) for each segment of share i, and store(segment, running) for those inside it.
   template <class Reducer, class Store>
-  void place(int64_t i, const Strip& strip, Reducer reduce, Store store) {
+  void each_segment(int64_t i, const Strip& strip, Reducer reduce, Store store) {
     const int64_t first = shares_.first(i), last = shares_.first(i + 1);
-    Acc running[columns_a_strip];
+    Acc running[columns_per_strip];
     shares_.each(i, [&](int64_t segment, int64_t begin, int64_t end) {
       if (segment == last) return reduce(begin, end, open(i, strip));
       if (segment == first) return reduce(begin, end, ended(i, strip));
@@ -160,6 +193,8 @@ class Reduce {
   Acc reduce_run(int64_t begin, int64_t end) const {
     if constexpr (E::finds_index) {
       return find_in_run<M>(x_.in, begin, end, x_.e.n);
+    } else if constexpr (M::id == OpId::logsumexp) {
+      return exponentiate_run<M>(x_.in + begin, end - begin, x_.e.n - begin);
     } else {
       return combine_run<M>(x_.in + begin, end - begin, x_.e.n - begin);
     }
@@ -173,7 +208,7 @@ class Reduce {
   }
 
   void join(const Strip& strip) {
-    Acc running[columns_a_strip];
+    Acc running[columns_per_strip];
     std::fill(running, running + strip.count, M::identity());
     for (int64_t i = 0, first = 0, last; i < shares_.count(); ++i, first = last) {
       last = shares_.first(i + 1);
@@ -204,11 +239,19 @@ void expand(const E& e, Context& context) {
   const auto x = e.bind(simt::Pointers{});
   const auto shares = shares_of(x.offsets, e.width);
   context.parallel_for(shares.count(), 1, [&](int64_t begin, int64_t end) {
+    std::vector<typename E::Value> values(E::copies ? 0 : size_t(e.width));
     const auto fill = [&](int64_t segment, int64_t row, int64_t stop) {
       if (row == stop) return;
-      if (e.width == 1) return std::fill(e.out + row, e.out + stop, e.in[segment]);
-      for (; row < stop; ++row) {
-        std::memcpy(e.out + row * e.width, e.in + segment * e.width, size_t(e.width) * sizeof(*e.out));
+      if constexpr (!E::copies) {
+        for (int64_t j = 0; j < e.width; ++j) values[size_t(j)] = x.value(segment, j);
+        for (; row < stop; ++row) {
+          for (int64_t j = 0; j < e.width; ++j) x.store(row, j, values[size_t(j)]);
+        }
+      } else {
+        if (e.width == 1) return std::fill(e.out + row, e.out + stop, e.in[segment]);
+        for (; row < stop; ++row) {
+          std::memcpy(e.out + row * e.width, e.in + segment * e.width, size_t(e.width) * sizeof(*e.out));
+        }
       }
     };
     for (int64_t i = begin; i < end; ++i) shares.each(i, fill);
@@ -227,16 +270,16 @@ class ScanShares {
       : context_(context),
         x_(e.bind(simt::Pointers{})),
         shares_(shares_of(x_.offsets, e.width)),
-        strips_(ceil_div(e.width, columns_a_strip)),
+        strips_(ceil_div(e.width, columns_per_strip)),
         totals_(context.workspace<Acc>(shares_.count() * e.width)) {}
 
-  void run() { return x_.e.width == 1 ? run<1>() : run<columns_a_strip>(); }
+  void run() { return x_.e.width == 1 ? run<1>() : run<columns_per_strip>(); }
 
  private:
-  // `most` columns a strip: a single one stays in a register.
+  // `most` columns per strip: the running value of a single one stays in a register.
   template <int64_t most>
   void run() {
-    each_share(shares_.count() - 1, [&](int64_t i, const Strip& strip) { leave_total<most>(i, strip); });
+    each_share(shares_.count() - 1, [&](int64_t i, const Strip& strip) { store_total<most>(i, strip); });
     context_.parallel_for(strips_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t s = begin; s < end; ++s) {
         const Strip strip(s, x_.e.width);
@@ -258,9 +301,9 @@ class ScanShares {
     });
   }
 
-  // Of the rows of share i since its last head, the one after its last row included.
+  // The total of share i: the rows since its last head, including the head right after its last row.
   template <int64_t most>
-  void leave_total(int64_t i, const Strip& strip) {
+  void store_total(int64_t i, const Strip& strip) {
     const int64_t first = shares_.first(i), last = shares_.first(i + 1), stop = (i + 1) * shares_.size - last;
     Acc running[most];
     std::fill(running, running + (most == 1 ? 1 : strip.count), Acc{Base::identity(), first < last});
@@ -291,10 +334,11 @@ class ScanShares {
     });
   }
 
-  // Combines rows begin to end - 1 of a segment into `running`; f(j, k, before, through) for column j of row k.
+  // Combines rows begin to end - 1 of a segment into `running`, and calls f(j, k, before, through) for column j of row
+  // k.
   template <int64_t most, class F>
   void walk(const Strip& strip, int64_t segment, int64_t begin, int64_t end, Acc* running, F f) const {
-    const int64_t head = Base::id == OpId::affine ? shares_.border(segment) : -1;  // others start with the identity
+    const int64_t head = Base::id == OpId::affine ? shares_.border(segment) : -1;  // the others start with the identity
     if (most == 1) {
       Acc before = running[0];
       for (int64_t k = begin; k < end; ++k) {
@@ -329,8 +373,9 @@ namespace tp {
 using namespace segmented;
 
 void segment_reduce::threaded(const Args& args, Context& context) {
-  if (args.step == Step::expand) return with_expansion(args, [&](const auto& e) { expand(e, context); });
-  with_reduction<wide_t>(args, [&](const auto& e) { Reduce<std::decay_t<decltype(e)>>(e, context).run(); });
+  with_step<wide_t>(
+      args, context, [&](const auto& e) { Reduce<std::decay_t<decltype(e)>>(e, context).run(); },
+      [&](const auto& e) { expand(e, context); });
 }
 
 void segment_scan::threaded(const Args& args, Context& context) {

@@ -1,5 +1,5 @@
-// A warp a segment: its lanes read side by side and join by shuffles. Segments of many times 32 rows are read as fast
-// as memory allows, as long as none is much longer than the rest; of a short one most lanes hold nothing.
+// One warp per segment: its lanes read neighbouring rows and combine by shuffles. Segments of many times 32 rows are
+// read at the speed of memory unless one is much longer than the rest; short segments leave most lanes idle.
 #include "segmented/elements.h"
 #ifdef __CUDACC__
 #include "segmented/merge_path.cuh"
@@ -11,7 +11,8 @@ namespace {
 using namespace segmented;
 constexpr int threads = 256, warps = threads / block::warp_size;
 
-// f(segment, first column, columns) for all segments from `first` on and all strips of columns, a warp each.
+// Calls f(segment, first column, columns) for all segments from `first` on and all strips of columns, one warp per
+// call.
 template <class F>
 TP_DEVICE void each_strip(int64_t first, int64_t segments, const block::Strips<false>& strips, F f) {
   const int64_t all = int64_t(gridDim.x) * warps;
@@ -29,7 +30,7 @@ __global__ __launch_bounds__(threads) void reduce(const E e, const block::Strips
              [&](int64_t segment, int64_t column, int columns) { reduce_segment(x, segment, column, columns); });
 }
 
-// The rows outside all segments are two more.
+// The rows before the first segment and after the last count as two more segments.
 template <class E>
 __global__ __launch_bounds__(threads) void expand(const E e, const block::Strips<false> strips) {
   const auto x = e.bind(simt::Pointers{});
@@ -50,15 +51,13 @@ void warp_per_segment(const Args& args, Context& context) {
   const block::Strips<false> strips(args.width);
   const auto launch = [&](auto kernel, int64_t segments, const auto& e) {
     if (segments * strips.count() == 0) return;
-    const int64_t blocks = tp::min(ceil_div(segments * strips.count(), int64_t(warps)), int64_t(2147483647));
+    const int64_t blocks = tp::min(ceil_div(segments * strips.count(), int64_t(warps)), max_grid);
     kernel<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(e, strips);
     check_launch("warp_per_segment");
   };
-  if (args.step == Step::reduce) {
-    with_reduction(args, [&](const auto& e) { launch(reduce<std::decay_t<decltype(e)>>, e.segments, e); });
-  } else {
-    with_expansion(args, [&](const auto& e) { launch(expand<std::decay_t<decltype(e)>>, e.segments + 2, e); });
-  }
+  with_step(
+      args, context, [&](const auto& e) { launch(reduce<std::decay_t<decltype(e)>>, e.segments, e); },
+      [&](const auto& e) { launch(expand<std::decay_t<decltype(e)>>, e.segments + 2, e); });
 }
 
 }  // namespace tp::segment_reduce

@@ -1,5 +1,5 @@
-// A warp combines the rows of one segment, in order: of `columns` neighbouring columns, warp_size / columns stretches
-// of `run` rows at a time.
+// A warp combines the rows of one segment in order: `columns` neighbouring columns of warp_size / columns slices of
+// `run` rows at a time.
 #pragma once
 #include "block/warp.cuh"
 #include "segmented/elements.h"
@@ -11,13 +11,13 @@ TP_DEVICE void reduce_segment(const Bound& x, int64_t segment, int64_t column, i
   using M = typename Bound::M;
   using Acc = typename M::Acc;
   constexpr int run = 4;
-  const int lane = int(threadIdx.x) % block::warp_size, stretches = block::warp_size / columns;
-  const int stretch = lane / columns, active = stretches * columns;
+  const int lane = int(threadIdx.x) % block::warp_size, slices = block::warp_size / columns;
+  const int slice = lane / columns, active = slices * columns;
   column += lane % columns;
   const int64_t end = x.offsets.end(segment);
   Acc sum = M::identity();
-  for (int64_t row = x.offsets.begin(segment); row < end; row += stretches * run) {
-    const int64_t mine = row + stretch * run;
+  for (int64_t row = x.offsets.begin(segment); row < end; row += slices * run) {
+    const int64_t mine = row + slice * run;
     Acc v[run];
 #pragma unroll
     for (int i = 0; i < run; ++i) v[i] = lane < active && mine + i < end ? x.load(mine + i, column) : M::identity();

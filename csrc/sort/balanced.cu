@@ -1,7 +1,8 @@
-// The sort of segments of production on CUDA. Segments are noted on lists by their length, and each list is worked off
-// by what sorts such lengths best: lanes and a network, a block in shared memory, or, beyond 8192 keys, the whole
-// machine, by the passes of sort's onesweep over all long segments at once. How many there are of which, nobody but the
-// device ever knows: blocks take from a list until it is done.
+// The production sort of segments on CUDA. A first launch sorts the shortest segments and writes every other segment to
+// a list for its length class. Each list is then sorted by the method that is fastest at that length: a network over a
+// group of lanes, a block in shared memory, or, beyond 8192 keys, the passes of sort's onesweep over all long segments
+// at once. Only the device knows the lengths of the lists; persistent blocks take segments from a list until it is
+// empty.
 #include "sort/sort.h"
 #ifdef __CUDACC__
 #include "sort/onesweep/onesweep.h"
@@ -10,7 +11,7 @@ namespace tp::segment_sort {
 
 void balanced(const Args& args, Context& context) {
   using namespace sort::device;
-  constexpr int64_t most = int64_t(1) << 31;  // segments at a time: a list holds numbers of 4 bytes
+  constexpr int64_t most = int64_t(1) << 31;  // segments per launch: a list holds 4-byte segment numbers
   for (int64_t first = 0; first == 0 || first < args.rows; first += most) {
     Args part = args;
     part.rows = tp::min(args.rows - first, most);

@@ -1,9 +1,9 @@
 // Bitonic sort (§13.8: Batcher 1968; 000).
 //
-// Two sorted halves, the second read backwards, are a bitonic sequence: it rises, then falls. Comparing item i with the
-// i-th from the end leaves the lesser half below, and each half bitonic; half-cleaners of strides size / 4, ..., 1 do
-// the rest. With the backward read in the first step no comparator points down, and once the stride is within a tile,
-// all that follows is too.
+// Two sorted halves, the second read backwards, form a bitonic sequence: it rises, then falls. Comparing item i with
+// the i-th item from the end leaves the smaller items in the first half, and each half bitonic; half-cleaners of
+// strides size / 4, ..., 1 do the rest. Because the first step reads the second half backwards, no comparator points
+// down. Once the stride fits in a tile, all later strides fit, too.
 #include "sort/network.h"
 
 namespace tp::sort {

@@ -31,7 +31,7 @@ struct Copy {
   }
 };
 
-// Values follow their keys: the one gather of a sort.
+// Gathers the values in the order of their keys, once per sort.
 template <class V>
 struct Gather {
   const V* values;

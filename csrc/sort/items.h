@@ -1,12 +1,10 @@
-// What the textbook rungs move: a raw key and the place in its row that it came from. Values stay where they are until
-// the order is known, so a rung is compiled for the four widths of a key and for nothing else.
+// What the textbook rungs move: a raw key and the index in its row that it came from. Values are not moved until the
+// order is known, so each rung is compiled for the four widths of a key only.
 #pragma once
-#include "core/simt.h"
+#include "core/for_each.h"
 #include "sort/sort.h"
 
 namespace tp::sort {
-
-constexpr int64_t max_grid = 2147483647;
 
 template <class W>
 struct Item {
@@ -14,7 +12,7 @@ struct Item {
   int64_t place;
 };
 
-// The order of items. Places tell equal keys apart, so that no two items are equal.
+// The order of items. The original index breaks ties between equal keys, so no two items compare equal.
 template <class W>
 struct ItemOrder {
   KeyOrder<W> keys;
@@ -25,7 +23,7 @@ struct ItemOrder {
   }
 };
 
-// Items in an array of keys and an array of places, bound to a block.
+// Items held in an array of keys and an array of original indices, both bound to a block.
 template <class W, class Keys, class Places>
 struct ItemArray {
   Keys keys;
@@ -39,7 +37,7 @@ struct ItemArray {
   }
 };
 
-// Items in memory; without places where only keys are sorted and the rung needs none.
+// Items in memory. `places` is null when only keys are sorted and the rung does not need original indices.
 template <class W>
 struct Items {
   W* keys;
@@ -56,7 +54,7 @@ struct Items {
   }
 };
 
-// A tile of items in shared memory: shared_bytes<W>(n) of it.
+// A tile of items in shared memory, of shared_bytes<W>(n) bytes.
 template <class W, class Block>
 TP_HD auto shared_items(Block& block, int n, bool placed) {
   const auto p = block.template shared<int64_t>("places", n);
@@ -78,14 +76,14 @@ struct Rows {
   TP_HD int64_t size() const { return rows * n; }
 };
 
-// From the caller's keys to items, and from sorted items to what the caller asked for. items.cu.
+// Conversion from the caller's keys to items, and from sorted items to the requested outputs (items.cu).
 template <class W>
 void load_items(const char* rung, const Args&, Context&, const Items<W>&);
 template <class W>
 void store_items(const char* rung, const Args&, Context&, const Items<W>&);
 
-// A rung: sort(rows, items, spare) orders each row's items, in either of the two, and returns which.
-// `places`: it needs them whatever the caller wants.
+// Runs a rung: sort(rows, items, spare) sorts the items of each row and returns whichever of the two arrays holds the
+// result. `places`: the rung needs original indices even if the caller does not.
 template <class F>
 void sort_items(const char* rung, const Args& args, Context& context, bool places, F sort) {
   with_key_word(args.type, [&](auto type) {
@@ -99,21 +97,9 @@ void sort_items(const char* rung, const Args& args, Context& context, bool place
   });
 }
 
-// f(lane's element) in one phase: for launches that share nothing, n elements by blocks of `threads`.
-constexpr int threads = 256;
+using simt::for_each;
+using simt::launch_for_each;
 
-template <class Block, class F>
-TP_HD void for_each(Block& block, const char* phase, int64_t n, F f) {
-  for (int64_t first = block.index().x * threads; first < n; first += block.grid().x * threads) {
-    block.phase(phase, [&](int t) {
-      if (first + t < n) f(first + t);
-    });
-  }
-}
-
-template <class Kernel>
-void launch_for_each(Context& context, const char* name, int64_t n, const Kernel& kernel) {
-  simt::launch(context, name, {tp::min(ceil_div(n, int64_t(threads)), max_grid)}, threads, 0, kernel);
-}
+constexpr int threads = simt::for_each_threads;
 
 }  // namespace tp::sort

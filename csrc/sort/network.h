@@ -1,11 +1,11 @@
-// Sorting networks (§13.8; 000): comparisons that do not depend on the data, so that every step is one parallel phase.
+// Sorting networks (§13.8; 000): the comparisons do not depend on the data, so every step is one parallel phase.
 //
-// All comparators here put the lesser item at the lower index, so a row whose length is no power of two behaves as if
-// padded with greatest items, and a comparator that reaches beyond its end is left out. Networks are not stable: places
-// are the second key.
+// Every comparator here moves the smaller item to the lower index. A row whose length is not a power of two therefore
+// behaves as if padded with the largest items, and comparators that reach beyond its end are skipped. Networks are not
+// stable by themselves, so the original index serves as a second key.
 //
-// A Network says which pair comparator i of a step exchanges. The steps of a network on groups of `size` items take
-// the strides size / 2, size / 4, ..., 1.
+// A Network says which pair comparator i of a step exchanges. A network on groups of `size` items takes the strides
+// size / 2, size / 4, ..., 1.
 #pragma once
 #include "sort/items.h"
 
@@ -25,12 +25,12 @@ TP_HD void exchange(const Array& items, const Pair& pair, const Order& order) {
   items.set(pair.high, a);
 }
 
-// One step over all rows, in a launch of its own: pairs reach across tiles.
+// One step over all rows in a launch of its own, because its pairs reach across tiles.
 template <class W, class Network>
 struct Step {
   Rows<W> rows;
   Items<W> items;
-  int64_t size, stride, comparators;  // of a row
+  int64_t size, stride, comparators;  // per row
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
@@ -43,7 +43,7 @@ struct Step {
   }
 };
 
-// All steps whose pairs stay inside a tile, in shared memory: of the sizes from `from` to `to`.
+// The steps for group sizes `from` to `to` whose pairs stay inside a tile, done in shared memory.
 template <class W, class Network>
 struct TileSteps {
   Rows<W> rows;
@@ -78,7 +78,7 @@ struct TileSteps {
   }
 };
 
-// A rung: the steps of growing sizes until one group holds the row.
+// A network rung: steps for growing group sizes until one group holds the whole row.
 template <class Network>
 void sort_by_network(const char* rung, const Args& args, Context& context) {
   sort_items(rung, args, context, true, [&](const auto& rows, auto items, auto) {

@@ -1,9 +1,9 @@
 // Odd-even merge sort (§13.8: Batcher 1968).
 //
-// To merge two sorted halves, merge their even and their odd items, and then every odd item needs one comparison with
-// the next even one. Unrolled: the first step compares across half the group, and the step of each lesser stride
-// compares odd multiples of it with the even ones that follow. Fewer comparators than bitonic sort, but the pairs of a
-// short stride straddle tiles, so past the first tile every step is a launch.
+// To merge two sorted halves, merge their even and their odd items; then every odd item needs one comparison with the
+// next even one. Unrolled, the first step compares across half the group, and the step of each smaller stride compares
+// odd multiples of the stride with the even multiples that follow. It needs fewer comparators than bitonic sort, but
+// pairs of a short stride straddle tiles, so every step beyond the first tile is a launch of its own.
 #include "sort/network.h"
 
 namespace tp::sort {
@@ -15,7 +15,7 @@ struct OddEvenMerge {
     const int64_t group = i / (size / 2) * size, j = i % (size / 2);
     if (2 * stride == size) return {group + j, group + j + stride};
     const int64_t low = j / stride * (2 * stride) + stride + j % stride;
-    // The last stretch of a group has no partner in it.
+    // The last `stride` items of a group have no partner in it.
     return {group + low, low + stride < size ? group + low + stride : std::numeric_limits<int64_t>::max()};
   }
 };

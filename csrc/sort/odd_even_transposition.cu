@@ -1,6 +1,6 @@
-// Odd-even transposition sort (§13.8): neighbours that are out of order change places, the pairs that start at an even
-// index and those that start at an odd one by turns. n turns sort any n items, for none has farther to go; the book
-// stops after two turns without an exchange, which would take a look from the host at each.
+// Odd-even transposition sort (§13.8): neighbours that are out of order change places, alternating between the pairs
+// that start at an even index and those that start at an odd index. n turns sort any n items, because no item moves
+// farther than n - 1. The book stops after two turns without an exchange, which would need a read back at every turn.
 #include "sort/network.h"
 
 namespace tp::sort {

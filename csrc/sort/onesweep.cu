@@ -1,9 +1,9 @@
-// The radix sort of production on CUDA. Rows of up to 8192 keys are sorted on chip, by networks in registers or digit
-// by digit in shared memory, and read and written once. Longer ones take one pass over memory a digit of 8 bits, after
-// one that counts all digits at once (onesweep, after Adinets and Merrill, 2022): a tile finds where its keys go by
-// looking back upon the tiles before it, in the launch that moves them. A digit that all keys share costs nothing,
-// which the device finds out by itself. What is asked for alone moves: keys, their values, or positions made up on the
-// way.
+// The production radix sort on CUDA. Rows of up to 8192 keys are sorted on chip, by networks in registers or digit by
+// digit in shared memory, so that they are read and written once. Longer rows take one pass over memory per digit of 8
+// bits, after one pass that counts all digits at once (onesweep, after Adinets and Merrill, 2022): a tile finds where
+// its keys go by look-back over the tiles before it, in the same launch that moves the keys. A pass whose digit is the
+// same in all keys is skipped by the device without a read back. Only what was asked for moves: keys, values, or
+// positions, which are generated on the way.
 #include "sort/sort.h"
 #ifdef __CUDACC__
 #include "sort/onesweep/onesweep.h"

@@ -1,16 +1,16 @@
 // Radix sort from the most significant bit down (§13.8).
 //
-// The first pass splits a row into two buckets, each further pass every bucket into two, where it lies: data moves
-// within ever shorter stretches. All buckets take part in the same three launches, extract, scan and scatter. An item
-// knows the bounds of its bucket; the ones before it in the bucket are the ones before it in the row, less those before
-// the bucket.
+// The first pass splits each row into two buckets, and each later pass splits every bucket into two within its own
+// range, so data moves within ever shorter ranges. All buckets take part in the same three launches: extract, scan,
+// scatter. Every item knows the bounds of its bucket. The number of ones before it in the bucket is the number of ones
+// before it in the row, minus the number of ones before the bucket.
 #include "sort/items.h"
 #include "sort/scan_counts.h"
 
 namespace tp::sort {
 namespace {
 
-// The bucket that each place of a row lies in: [begin, end) of the row.
+// For every position of a row, the bucket that it lies in: [begin, end) of the row.
 struct Bounds {
   int64_t *begin, *end;
 };
@@ -22,7 +22,7 @@ struct Extract {
   uint8_t* bits;
   Bounds bounds;
   int bit;
-  bool first;  // pass: the row is one bucket
+  bool first;  // first pass: the whole row is one bucket
 
   template <class Block>
   TP_HD void operator()(Block& block) const {

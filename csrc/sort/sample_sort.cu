@@ -1,9 +1,11 @@
-// Sample sort (§13.8): most of the work goes into one partition, after which putting the buckets together is nothing.
+// Sample sort (§13.8): most of the work is one partition; afterwards the sorted buckets only have to be laid end to
+// end.
 //
-// A row's sample is sorted, and every few items of it make a splitter; bucket b holds what comes after splitter b - 1
-// and not after splitter b. Splitters are told apart by their places as well as by their keys, so that a row of equal
-// keys splits as evenly as any other. The sample holds four times as many items as there are buckets: buckets are
-// balanced with high probability, and right in any case, for a block merge-sorts a bucket of any size.
+// A sample of each row is sorted, and equally spaced items of it become the splitters. Bucket b holds the items after
+// splitter b - 1 and not after splitter b. Splitters are compared by original index as well as by key, so that a row of
+// equal keys splits as evenly as any other. The sample holds four times as many items as there are buckets, which
+// balances them with high probability; the result is right in any case, because a block merge-sorts a bucket of any
+// size.
 #include "sort/merging.h"
 #include "sort/partition.h"
 
@@ -12,7 +14,8 @@ namespace {
 
 constexpr int bucket_bits = 8, sample_size = merge_tile;
 
-// Item j of the sample: one of the j-th of sample_size equal parts of the row, which one by a hash.
+// Index of item j of the sample: the row is cut into sample_size equal parts, and a hash picks one item of the j-th
+// part.
 TP_HD inline int64_t sampled(int64_t j, int64_t n) {
   const int64_t begin = j * (n / sample_size), length = n / sample_size;
   const uint64_t hash = (uint64_t(j) + 1) * 0x9e3779b97f4a7c15u;
@@ -41,7 +44,7 @@ struct Sample {
   }
 };
 
-// An item's bucket, as the digit of a partition: how many splitters are not after it.
+// The bucket of an item, used as the digit of a partition: the number of splitters that are not after the item.
 template <class W>
 struct Bucket {
   Items<W> samples;
@@ -72,7 +75,7 @@ struct Bucket {
   }
 };
 
-// A block merge-sorts a bucket, to and fro between the two arrays, and leaves it in `items`.
+// Each block merge-sorts one bucket, alternating between the two arrays, and leaves the result in `items`.
 template <class W>
 struct SortBuckets {
   Tiles<W> p;
@@ -114,7 +117,7 @@ void sample_sort(const Args& args, Context& context) {
     using W = typename std::decay_t<decltype(rows)>::Word;
     int bits = 0;
     while (bits < bucket_bits && (int64_t(merge_tile) << bits) < rows.n) ++bits;
-    Partition<stretch, W> partition(context, rows, items, spare, bits);
+    Partition<items_per_thread, W> partition(context, rows, items, spare, bits);
     const auto samples = Items<W>::allocate(context, rows.rows * sample_size, true);
     if (bits > 0)
       simt::launch(context, rows.rung, {tp::min(rows.rows, max_grid)}, threads, shared_bytes<W>(sample_size),

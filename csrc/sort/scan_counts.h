@@ -1,4 +1,4 @@
-// The scan inside a radix sort: by the scan pattern's own default, through its public header.
+// The scan inside a radix sort: the scan pattern's default algorithm, called through its public header.
 #pragma once
 #include "scan/scan.h"
 

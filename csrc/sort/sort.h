@@ -1,18 +1,18 @@
-// Sorting (PMPP chapter 13; 000 names bitonic sort): the keys of a row in order, and what goes with them.
+// Sorting (PMPP chapter 13; 000 names bitonic sort): the keys of each row in order, and the payloads that follow them.
 //
-// Radix sorts never compare two keys. They partition by a digit of the key, stably, and a partition is a scan: a key's
-// place is the number of keys with a smaller digit, plus that of equal digits before it. From the least digit up, each
-// pass keeps the order of the passes before (LSD); from the most significant down, each bucket becomes a problem of its
-// own (MSD). The rungs of §13.4 to §13.6 make the writes of a pass run together: a block sorts its tile first, more
-// bits at a time, with more keys to a thread. Comparison sorts merge sorted tiles (§13.7), exchange along a fixed
-// network, or split at sampled keys (§13.8).
+// Radix sorts never compare two keys. They partition stably by a digit of the key, and a partition is a scan: the new
+// position of a key is the number of keys with a smaller digit plus the number of earlier keys with an equal digit. LSD
+// sorts start at the least significant digit and every pass keeps the order of the passes before. MSD sorts start at
+// the most significant bit and every bucket becomes a problem of its own. The rungs of §13.4 to §13.6 make the writes
+// of a pass coalesce: each block sorts its tile first, takes more bits per pass, and more keys per thread. Comparison
+// sorts merge sorted tiles (§13.7), exchange pairs along a fixed network, or split the row at sampled keys (§13.8).
 //
 // Every rung takes every problem and is stable. Keys are raw words in the order of core/key.h: ascending or descending,
-// whole or inside a window of bits. Where an algorithm is not stable by nature, equal keys are told apart by the place
-// that they came from. What goes with the keys are values of 1 to 16 bytes, or the positions themselves (argsort), or
-// nothing, and then nothing but keys is moved by the radix sorts.
+// by all bits or by a window of them. Algorithms that are not stable by nature break ties by the original index of a
+// key. The payload of a key is a value of 1 to 16 bytes, its original index (argsort), or empty; the radix sorts then
+// move keys only.
 //
-// segment_sort is the same for rows of different lengths, laid end to end: the difficulty is balance, not order.
+// segment_sort is the same for rows of different lengths, stored end to end. Its difficulty is load balance.
 #pragma once
 #include "core/key.h"
 #include "core/ladder.h"
@@ -21,16 +21,16 @@ namespace tp::sort {
 
 struct Args {
   const void* keys;    // [rows, n]
-  void* keys_out;      // like keys; null: the order alone is asked for
+  void* keys_out;      // like keys; null: only the order is wanted
   const void* values;  // [rows, n] of value_bytes each; null: positions
-  void* values_out;    // like values; positions are int32 or int64, by value_bytes; null: keys alone
+  void* values_out;    // like values; positions are int32 or int64, by value_bytes; null: keys only
   int64_t rows, n;
-  const void* offsets;  // segment_sort alone, [rows + 1]: row r is keys[offsets[r]] to keys[offsets[r + 1] - 1] of n in
-  bool long_offsets;    // all, positions count from 0 to n, and what lies in no row is copied. int64, or else int32
-  int value_bytes;      // 1, 2, 4, 8 or 16
+  const void* offsets;  // segment_sort only, [rows + 1]: row r is keys[offsets[r]] to keys[offsets[r + 1] - 1] of n in
+  bool long_offsets;  // total, positions count from 0 to n, and keys outside all segments are copied. int64, else int32
+  int value_bytes;    // 1, 2, 4, 8 or 16
   KeyType type;
   bool descending;
-  int begin_bit, end_bit;  // of the image: 0 <= begin_bit <= end_bit <= type.bits
+  int begin_bit, end_bit;  // of the image of a key: 0 <= begin_bit <= end_bit <= type.bits
 
   int64_t size() const { return offsets ? n : rows * n; }
   int64_t begin(int64_t row) const {  // on the host, row <= rows

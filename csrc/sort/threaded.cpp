@@ -1,97 +1,111 @@
 // The production sort of the CPU.
 //
-// Keys become their images, so that the digits of an image are all that is looked at, and come back at the end of each
-// stretch, while it is in the cache. Where some image has two keys to it (-0.0 or NaN is among them) the places are
-// sorted along, and keys are gathered by them; so are values that are not 4 or 8 bytes, and positions are places.
+// Keys are replaced by their images, so that only the digits of an image are looked at, and are restored at the end of
+// each range while it is in the cache. If two different keys may share an image (there is a -0.0 or a NaN), original
+// indices are sorted as payloads and the keys are gathered by them. Values that are neither 4 nor 8 bytes are gathered
+// in the same way, and positions are the indices themselves.
 //
-// Rows, or segments, are shared out by the keys they hold. A row beyond its share is partitioned by its leading digit
-// by all threads at once, chunk by chunk, and its buckets are shared out instead: no chunk's keys pass those of an
-// earlier one with an equal digit, so this is stable, and no result depends on the number of threads.
+// Rows (or segments) are distributed over the threads by the number of keys that they hold. All threads together
+// partition a row that is longer than a fair share by its leading digit, chunk by chunk, and its buckets are
+// distributed instead. The keys of a chunk go behind those of earlier chunks with an equal digit, so this is stable,
+// and no result depends on the number of threads.
 #include "sort/threaded.h"
 
 #include <atomic>
 #include <limits>
 #include <vector>
 
+#include "block/on_vectors.h"
+
 namespace tp {
 namespace sort::host {
 namespace {
 
-// f(begin, end) over 0 .. n in pieces of `grain`, taken by whoever is free.
+// Calls f(begin, end, worker) for 0 .. n in pieces of `grain` elements; each worker takes the next piece when it is
+// free.
 template <class F>
 void share(Context& context, int64_t n, int64_t grain, F f) {
   std::atomic<int64_t> next{0};
   const int64_t workers = tp::min(int64_t(context.device.threads), ceil_div(n, grain));
   context.parallel_for(workers, 1, [&](int64_t first, int64_t last) {
     for (int64_t worker = first; worker < last; ++worker) {
-      for (int64_t i; (i = next.fetch_add(grain)) < n;) f(i, tp::min(i + grain, n));
+      for (int64_t i; (i = next.fetch_add(grain)) < n;) f(i, tp::min(i + grain, n), worker);
     }
   });
 }
 
-template <class W, class Load>
+template <class W, class Payload>
 class Sorter {
-  using L = Lane<W, Load>;
+  using L = Buffer<W, Payload>;
 
-  struct Stretch {
-    int64_t begin, n, origin;  // origin: where places count from
-    W window;                  // the bits that are left to sort by
+  struct Range {
+    int64_t begin, n, origin;  // origin: the key whose index is 0
+    W window;                  // the bits that remain to be sorted by
     bool in_spare;
   };
 
  public:
-  // With `places` the loads are places, else values. `lossy`: keys come back by their places.
-  Sorter(const Args& args, Context& context, bool lossy, bool places)
+  // `indices`: the payloads are original indices, not values. `lossy`: keys are gathered by their original indices.
+  Sorter(const Args& args, Context& context, bool lossy, bool indices)
       : args_(args),
         context_(context),
         order_(args.order<W>()),
         keys_(static_cast<const W*>(args.keys)),
         lossy_(lossy),
-        places_(places),
+        indices_(indices),
         fair_(tp::max(int64_t(1) << 15, args.size() / (4 * context.device.threads))) {
     const int64_t size = args.size();
+    for (int64_t row = 0; row < args.rows; ++row) {
+      (length(row) > fair_ ? longest_ : longest_small_) =
+          tp::max(length(row) > fair_ ? longest_ : longest_small_, length(row));
+    }
+    const int64_t workers = tp::min(int64_t(context.device.threads), args.rows);
+    scratch_size_ = ceil_div(longest_small_, int64_t(64)) * 64;
+    const int64_t spare = tp::max(longest_ > 0 ? size : int64_t(0), workers * scratch_size_);
     out_.keys = args.keys_out && !lossy ? static_cast<W*>(args.keys_out) : context.workspace<W>(size);
-    spare_.keys = context.workspace<W>(size);
-    if constexpr (L::loaded) {
-      const bool direct = args.values_out && (!places || (args.positions() && args.value_bytes == int(sizeof(Load))));
-      out_.loads = direct ? static_cast<Load*>(args.values_out) : context.workspace<Load>(size);
-      spare_.loads = context.workspace<Load>(size);
+    spare_.keys = context.workspace<W>(spare);
+    if constexpr (L::has_payload) {
+      const bool direct =
+          args.values_out && (!indices || (args.positions() && args.value_bytes == int(sizeof(Payload))));
+      out_.payloads = direct ? static_cast<Payload*>(args.values_out) : context.workspace<Payload>(size);
+      spare_.payloads = context.workspace<Payload>(spare);
       converts_ = args.values_out && !direct;
     }
   }
 
   void run() {
     const int64_t first = args_.begin(0), last = args_.begin(args_.rows), size = args_.size();
-    sort_small_rows();
+    sort_small_rows();  // first: their scratch is part of what the others use
     for (int64_t row = 0; row < args_.rows; ++row) {
       if (length(row) > fair_) split_row(row);
     }
-    std::sort(rest_.begin(), rest_.end(), [](const Stretch& a, const Stretch& b) { return a.n > b.n; });
-    share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t) {
-      const Stretch& x = rest_[size_t(i)];
-      sort_stretch(lane(x.in_spare).at(x.begin), lane(!x.in_spare).at(x.begin), x.n, x.window, x.in_spare);
+    std::sort(rest_.begin(), rest_.end(), [](const Range& a, const Range& b) { return a.n > b.n; });
+    share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t, int64_t) {
+      const Range& x = rest_[size_t(i)];
+      sort_range(buffer(x.in_spare).at(x.begin), buffer(!x.in_spare).at(x.begin), x.n, x.window, x.in_spare);
       store(x.begin, x.n, x.origin);
     });
-    for (const auto& gap : {std::pair{int64_t(0), first}, std::pair{last, size}}) {  // in no segment
-      load(gap.first, gap.second - gap.first, 0, out_);
+    for (const auto& gap : {std::pair{int64_t(0), first}, std::pair{last, size}}) {  // keys outside all segments
+      load(gap.first, gap.second - gap.first, 0, out_.at(gap.first));
       store(gap.first, gap.second - gap.first, 0);
     }
   }
 
  private:
-  const L& lane(bool spare) const { return spare ? spare_ : out_; }
+  const L& buffer(bool spare) const { return spare ? spare_ : out_; }
   int64_t length(int64_t row) const { return args_.begin(row + 1) - args_.begin(row); }
   int64_t origin(int64_t row) const { return args_.offsets ? 0 : args_.begin(row); }
   W window() const { return W(order_.mask << order_.begin); }
 
   void sort_small_rows() {
     const int64_t mean = args_.size() / tp::max(args_.rows, int64_t(1));
-    share(context_, args_.rows, 1 + (1 << 14) / (1 + mean), [&](int64_t row, int64_t last) {
+    share(context_, args_.rows, 1 + (1 << 14) / (1 + mean), [&](int64_t row, int64_t last, int64_t worker) {
+      const L scratch = spare_.at(worker * scratch_size_);
       for (; row < last; ++row) {
         const int64_t begin = args_.begin(row), n = length(row);
         if (n > fair_) continue;
-        load(begin, n, origin(row), spare_);
-        sort_stretch(spare_.at(begin), out_.at(begin), n, window(), true);
+        load(begin, n, origin(row), scratch);
+        sort_range(scratch, out_.at(begin), n, window(), true);
         store(begin, n, origin(row));
       }
     });
@@ -101,8 +115,8 @@ class Sorter {
     const int64_t begin = args_.begin(row), n = length(row), chunk = chunk_of(n);
     std::vector<W> differ(size_t(ceil_div(n, chunk)));
     const W first = order_.image(keys_[begin]);
-    share(context_, n, chunk, [&](int64_t i, int64_t end) {
-      load(begin + i, end - i, origin(row), spare_);
+    share(context_, n, chunk, [&](int64_t i, int64_t end, int64_t) {
+      load(begin + i, end - i, origin(row), spare_.at(begin + i));
       differ[size_t(i / chunk)] = differing(spare_.keys + begin + i, end - i, first);
     });
     W bits = 0;
@@ -110,14 +124,15 @@ class Sorter {
     split({begin, n, origin(row), W(window() & bits), true});
   }
 
-  // Partitions what is more than a fair share by its leading digit, with all threads, until all parts are less.
-  void split(const Stretch& x) {
+  // Partitions a range that is longer than a fair share by its leading digit, with all threads, until no part is
+  // longer.
+  void split(const Range& x) {
     if (x.n <= fair_ || !x.window) return rest_.push_back(x);
     const Digit<W> digit = leading_digit(x.window);
-    const L from = lane(x.in_spare).at(x.begin), to = lane(!x.in_spare).at(x.begin);
+    const L from = buffer(x.in_spare).at(x.begin), to = buffer(!x.in_spare).at(x.begin);
     const int64_t chunk = chunk_of(x.n), chunks = ceil_div(x.n, chunk);
     std::vector<std::array<int64_t, radix>> next(size_t(chunks), std::array<int64_t, radix>{});
-    share(context_, x.n, chunk, [&](int64_t i, int64_t end) {
+    share(context_, x.n, chunk, [&](int64_t i, int64_t end, int64_t) {
       auto& counts = next[size_t(i / chunk)];
       for (; i < end; ++i) ++counts[digit(from.keys[i])];
     });
@@ -127,9 +142,9 @@ class Sorter {
       for (auto& counts : next) sum += std::exchange(counts[d], sum);
       bounds[d + 1] = sum;
     }
-    share(context_, x.n, chunk, [&](int64_t i, int64_t end) {
+    share(context_, x.n, chunk, [&](int64_t i, int64_t end, int64_t) {
       auto begins = next[size_t(i / chunk)];
-      scatter(from.at(i), to, end - i, digit, begins.data());
+      scatter_by_size(from.at(i), to, end - i, x.n, digit, begins.data());
     });
     for (size_t d = 0; d < size_t(radix); ++d) {
       if (bounds[d] < bounds[d + 1])
@@ -138,27 +153,34 @@ class Sorter {
   }
   static int64_t chunk_of(int64_t n) { return tp::max(int64_t(1) << 14, ceil_div(n, int64_t(256))); }
 
+  // Loads n keys and payloads from `begin` on.
   void load(int64_t begin, int64_t n, int64_t origin, const L& to) const {
-    for (int64_t i = begin; i < begin + n; ++i) to.keys[i] = order_.image(keys_[i]);
-    if constexpr (L::loaded) {
-      if (places_) {
-        for (int64_t i = begin; i < begin + n; ++i) to.loads[i] = Load(i - origin);
+    on_vectors([n, order = order_, from = keys_ + begin, keys = to.keys] {
+      TP_INDEPENDENT
+      for (int64_t i = 0; i < n; ++i) keys[i] = order.image(from[i]);
+    });
+    if constexpr (L::has_payload) {
+      if (indices_) {
+        for (int64_t i = 0; i < n; ++i) to.payloads[i] = Payload(begin + i - origin);
       } else {
-        std::copy_n(static_cast<const Load*>(args_.values) + begin, n, to.loads + begin);
+        std::copy_n(static_cast<const Payload*>(args_.values) + begin, n, to.payloads);
       }
     }
   }
 
-  // The sorted stretch goes from `out_` to what the caller asked for.
+  // Copies a sorted range from `out_` to the requested outputs.
   void store(int64_t begin, int64_t n, int64_t origin) const {
     const int64_t end = begin + n;
     if (args_.keys_out && !lossy_) {
-      for (int64_t i = begin; i < end; ++i) out_.keys[i] = order_.raw(out_.keys[i]);
+      on_vectors([n, order = order_, keys = out_.keys + begin] {
+        TP_INDEPENDENT
+        for (int64_t i = 0; i < n; ++i) keys[i] = order.raw(keys[i]);
+      });
     }
-    if constexpr (L::loaded) {
+    if constexpr (L::has_payload) {
       if (args_.keys_out && lossy_) {
         auto* keys = static_cast<W*>(args_.keys_out);
-        for (int64_t i = begin; i < end; ++i) keys[i] = keys_[origin + int64_t(out_.loads[i])];
+        for (int64_t i = begin; i < end; ++i) keys[i] = keys_[origin + int64_t(out_.payloads[i])];
       }
       if (!converts_) return;
       with_word(args_.value_bytes, [&](auto type) {
@@ -166,9 +188,9 @@ class Sorter {
         auto* to = static_cast<V*>(args_.values_out);
         if (args_.values) {
           const auto* from = static_cast<const V*>(args_.values) + origin;
-          for (int64_t i = begin; i < end; ++i) to[i] = from[out_.loads[i]];
+          for (int64_t i = begin; i < end; ++i) to[i] = from[out_.payloads[i]];
         } else if constexpr (std::is_integral<V>::value) {
-          for (int64_t i = begin; i < end; ++i) to[i] = V(out_.loads[i]);
+          for (int64_t i = begin; i < end; ++i) to[i] = V(out_.payloads[i]);
         }
       });
     }
@@ -179,10 +201,12 @@ class Sorter {
   const KeyOrder<W> order_;
   const W* keys_;
   L out_{}, spare_{};
-  const bool lossy_, places_;
-  bool converts_ = false;  // from places to positions of another width, or to values
+  const bool lossy_, indices_;
+  bool converts_ = false;  // from indices to positions of another width, or to values
   const int64_t fair_;
-  std::vector<Stretch> rest_;
+  int64_t longest_ = 0, longest_small_ = 0;  // of the rows beyond a fair share, and of the others
+  int64_t scratch_size_ = 0;                 // elements of `spare_` that each worker has for the latter
+  std::vector<Range> rest_;
 };
 
 template <class W>
@@ -191,9 +215,11 @@ bool any_lossy(const Args& args, Context& context) {
   const KeyOrder<W> order = args.order<W>();
   const auto* keys = static_cast<const W*>(args.keys);
   std::atomic<bool> found{false};
-  share(context, args.size(), 1 << 16, [&](int64_t begin, int64_t end) {
-    bool any = false;
-    for (int64_t i = begin; i < end; ++i) any |= order.lossy(keys[i]);
+  share(context, args.size(), 1 << 16, [&](int64_t begin, int64_t end, int64_t) {
+    W any = 0;
+    on_vectors([=, &any] {
+      for (int64_t i = begin; i < end; ++i) any |= W(order.lossy(keys[i]));
+    });
     if (any) found = true;
   });
   return found;
@@ -204,11 +230,11 @@ void sort_rows(const Args& args, Context& context) {
     using W = typename decltype(type)::type;
     const bool lossy = any_lossy<W>(args, context);
     const bool moves = args.values && (args.value_bytes == 4 || args.value_bytes == 8);
-    if (!args.values_out && !lossy) return Sorter<W, None>(args, context, false, false).run();
-    const bool places = lossy || !moves;
-    const bool narrow = places ? args.n <= int64_t(1) << 32 : args.value_bytes == 4;
-    if (narrow) return Sorter<W, uint32_t>(args, context, lossy, places).run();
-    Sorter<W, uint64_t>(args, context, lossy, places).run();
+    if (!args.values_out && !lossy) return Sorter<W, NoPayload>(args, context, false, false).run();
+    const bool indices = lossy || !moves;
+    const bool narrow = indices ? args.n <= int64_t(1) << 32 : args.value_bytes == 4;
+    if (narrow) return Sorter<W, uint32_t>(args, context, lossy, indices).run();
+    Sorter<W, uint64_t>(args, context, lossy, indices).run();
   });
 }
 

@@ -1,5 +1,5 @@
-// A sort of segments as two stable sorts of everything, as if the segment were the most significant digit of a key: all
-// keys by themselves, then by the segment that each came from. Segments of any lengths take the same time.
+// Sorts segments by two stable sorts of the whole array, as if the segment were the most significant digit of a key:
+// first all keys, then the segments that they came from. The time does not depend on the lengths of the segments.
 #include "block/offsets.h"
 #include "sort/items.h"
 
@@ -9,7 +9,7 @@ namespace {
 using namespace sort;
 constexpr const char* rung = "two_sorts";
 
-// digits[i]: one more than the segment that the i-th key in order came from.
+// digits[i] is one more than the segment of the i-th smallest key, or 0 if it lies before all segments.
 struct FindSegments {
   const int64_t* places;
   int64_t* digits;
@@ -24,7 +24,7 @@ struct FindSegments {
   }
 };
 
-// Keys follow their places; what lies in no segment stays where it is.
+// Gathers the keys by their original indices. Keys outside all segments stay where they are.
 template <class W>
 struct Gather {
   const W* keys;

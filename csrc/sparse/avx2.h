@@ -1,4 +1,4 @@
-// Functions for x86 with AVX2, FMA and F16C, which are called where has_avx2().
+// Functions for x86 with AVX2, FMA and F16C, to be called only if has_avx2().
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__)

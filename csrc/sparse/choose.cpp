@@ -1,4 +1,4 @@
-// What "auto" means: on the device, what gives the same bits in every run whatever the rows look like.
+// What "auto" means: on the device, the rung that gives the same bits in every run, whatever the lengths of the rows.
 #include "sparse/sparse.h"
 
 namespace tp {
@@ -10,12 +10,12 @@ const char* on(const Device& device, const char* cuda) { return device.cuda ? cu
 
 const char* spmv_coo::choose(const Args&, const Device& device) { return on(device, "segmented"); }
 const char* spmv_csr::choose(const Args& args, const Device& device) {
-  // merge_path takes three launches and scratch memory: 25 us of host time on an H200, where torch's product takes 17.
-  // So few entries keep no warp busy for long, whichever rows they lie in, and go in one launch.
+  // merge_path takes three launches and scratch memory: 25 us of host time on an H200, where torch's product takes 17
+  // us. So few entries do not keep any warp busy for long, whatever their rows, and are multiplied in one launch.
   constexpr int64_t few_entries = 1 << 12;
   return on(device, args.entries <= few_entries ? "warp_per_row" : "merge_path");
 }
-// csrc/torch sends what must be deterministic through a plan, and so to the ladder of CSR.
+// csrc/torch sends a product that must be deterministic through a plan, and so to the ladder of CSR.
 const char* spmv_csc::choose(const Args&, const Device& device) { return on(device, "thread_per_column"); }
 const char* spmv_ell::choose(const Args&, const Device& device) { return on(device, "thread_per_row"); }
 const char* spmv_hyb::choose(const Args&, const Device& device) { return on(device, "ell_plus_segments"); }

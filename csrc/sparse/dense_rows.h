@@ -1,11 +1,11 @@
-// Rows of a dense matrix in vectors, for x86: their weighted sums, which are products with several columns, and dot
-// products of two of them, which are a sampled product.
+// Rows of a dense matrix as vectors on x86: their weighted sums, for products with several columns, and dot products of
+// two rows, for sampled products.
 #pragma once
 #include "sparse/avx2.h"
 #include "sparse/matrix.h"
 
 #ifdef TP_WITH_AVX2
-#define TP_UNROLL _Pragma("GCC unroll 8")  // what is indexed by a constant lives in registers
+#define TP_UNROLL _Pragma("GCC unroll 8")  // arrays that are indexed by constants stay in registers
 
 namespace tp::sparse::dense_rows {
 
@@ -16,7 +16,7 @@ struct VectorOf {
 template <class A, int n>
 using Vector = typename VectorOf<A, n>::type;
 
-// n values of a half type, from the low bits.
+// Converts n values of a half type, from the low bits.
 template <int n, class T>
 TP_AVX2_INLINE Vector<float, n> widen(__m128i bits) {
   const __m256 all = std::is_same<T, half>::value
@@ -40,7 +40,7 @@ TP_AVX2_INLINE Vector<acc_t<T>, n> load(const T* from) {
   }
 }
 
-// to[c] = from[c], rounded.
+// to[c] = from[c], rounded to T.
 template <class T>
 TP_AVX2 void convert(const acc_t<T>* from, int64_t n, T* to) {
   if constexpr (std::is_same<T, half>::value) {
@@ -57,12 +57,12 @@ TP_AVX2_INLINE void store(A* to, V from) {
   memcpy(to, &from, sizeof(from));
 }
 
-// to[c] = the sum of value times x[column, c] over entries begin to end - 1, for `count` vectors of columns: the first
-// ones side by side from `first` on, one at `last`.
+// to[c] = the sum of value times x[column, c] over entries begin to end - 1, for `count` vectors of columns: all except
+// the last are neighbours from `first` on, the last is at `last`.
 template <int lanes, int count, class B, class Acc>
 TP_AVX2_INLINE void sum_vectors(const B& b, int64_t begin, int64_t end, int64_t first, int64_t last, Acc* to) {
   using V = Vector<Acc, lanes>;
-  constexpr int chains = tp::max(1, 4 / count);  // of additions, which take four cycles each
+  constexpr int chains = tp::max(1, 4 / count);  // independent chains of additions, whose latency is four cycles
   const auto* const x = b.x;
   const auto* const values = b.values;
   const auto *const columns = b.col_idx, *const perm = b.a.perm != nullptr ? b.perm : nullptr;
@@ -85,7 +85,7 @@ TP_AVX2_INLINE void sum_vectors(const B& b, int64_t begin, int64_t end, int64_t 
   }
 }
 
-// The same for all columns, of which there are `lanes` or more: the last vector overlaps the one before it.
+// The same for all columns, at least `lanes` of them: the last vector overlaps the one before it.
 template <int lanes, int most, class B, class Acc>
 TP_AVX2_INLINE void sum_all(const B& b, int64_t begin, int64_t end, Acc* to) {
   const int64_t k = b.a.k, last = k - lanes;
@@ -106,7 +106,7 @@ TP_AVX2_INLINE void sum_all(const B& b, int64_t begin, int64_t end, Acc* to) {
   if (k > c) sum_vectors<lanes, 1>(b, begin, end, c, last, to);
 }
 
-// to[c] for all c, where the indices have been checked and k is 2 at least.
+// Computes to[c] for all c. The indices have been checked and k is at least 2.
 template <class B, class Acc>
 TP_AVX2 void sum(const B& b, int64_t begin, int64_t end, Acc* to) {
   constexpr int lanes = 32 / sizeof(Acc);

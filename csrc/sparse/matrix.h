@@ -1,4 +1,4 @@
-// What a kernel sees of a matrix: arrays by their names, every position clamped and every index looked at before use.
+// How a kernel reads a matrix: named arrays, with every pointer clamped and every index checked before use.
 #pragma once
 #include "core/simt.h"
 #include "sparse/sparse.h"
@@ -13,7 +13,7 @@ using ValueTypes = Types<int32_t, int64_t, half, bfloat16, float, double>;
 
 TP_HD inline bool inside(int64_t i, int64_t n) { return uint64_t(i) < uint64_t(n); }
 
-// Whether array[at], which is i, may index n things. Where it may not, the host raises and the device skips.
+// Whether array[at], which is i, may index n elements. If not, the host raises an error and the device skips it.
 TP_HD inline bool usable(int64_t i, int64_t n, const char* op, const char* array, int64_t at) {
   if (inside(i, n)) return true;
 #ifndef __CUDA_ARCH__
@@ -22,7 +22,7 @@ TP_HD inline bool usable(int64_t i, int64_t n, const char* op, const char* array
   return false;
 }
 
-// The arrays of Args as `block` hands them out.
+// The arrays of Args, bound to a block.
 template <class T, class I, class In, class Index, class Out, class Sums>
 struct Bound {
   using Value = T;
@@ -34,24 +34,24 @@ struct Bound {
   Out y;
   Sums sums;
 
-  // Pointer i, in 0..entries.
+  // Pointer i, clamped to 0..entries.
   TP_HD int64_t pointer(int64_t i) const {
     const int64_t p = ptrs[i];
     return tp::max(int64_t(0), tp::min(p, a.entries));
   }
-  // How long the row at a place is, if it has room for `most` entries.
-  TP_HD int64_t length(int64_t place, int64_t most) const {
-    const int64_t n = row_nnz[place];
-    return usable(n, most + 1, a.op, "row_nnz", place) ? n : tp::max(int64_t(0), tp::min(n, most));
+  // The number of entries of the row in a slot that has room for `most`.
+  TP_HD int64_t length(int64_t slot, int64_t most) const {
+    const int64_t n = row_nnz[slot];
+    return usable(n, most + 1, a.op, "row_nnz", slot) ? n : tp::max(int64_t(0), tp::min(n, most));
   }
   TP_HD bool row_usable(int64_t row, int64_t at) const { return usable(row, a.rows, a.op, "row_idx", at); }
-  // Whether x may be read at the column of entry `at`.
+  // Whether the column of entry `at` may be used to read x.
   template <bool padded>
   TP_HD bool column_usable(int64_t column, int64_t at) const {
     if (padded && column == -1) return false;
     return usable(column, a.cols, a.op, "col_idx", at);
   }
-  // Where the value of entry `at` of a plan stands, or -1.
+  // The entry of `values` that entry `at` of a plan stands for, or -1.
   TP_HD int64_t through_plan(int64_t at) const {
     const int64_t entry = perm[at];
     return usable(entry, a.entries, a.op, "plan_perm", at) ? entry : -1;
@@ -60,9 +60,9 @@ struct Bound {
     const T value = values[at], factor = x[column * a.k + c];
     return Acc(value) * Acc(factor);
   }
-  // Whether y is the sums and nothing else, as in most cases.
+  // Whether y is the sums and nothing else, the most common case.
   TP_HD bool alone() const { return a.sums == nullptr && a.before == nullptr && a.y0 == nullptr; }
-  // y of a row and column of Y, from its sum.
+  // Stores an element of Y, given its sum.
   TP_HD void store(int64_t row, int64_t c, Acc sum) const {
     const int64_t i = row * a.k + c;
     if (a.sums != nullptr) {
@@ -84,7 +84,7 @@ struct Matrix {
   using I = I_;
   using Acc = acc_t<T>;
   Args a;
-  int64_t pointers;  // how many `ptrs` has
+  int64_t pointers;  // the length of `ptrs`
 
   template <class Block>
   TP_HD auto bind(Block&& block) const {
@@ -113,7 +113,7 @@ struct Matrix {
   }
 };
 
-// f(Type<T>, Type<I>) for the dtype and the indices of some Args.
+// Calls f(Type<T>, Type<I>) for the dtype and the index type of some Args.
 template <class AnyArgs, class F>
 void with_types(const AnyArgs& args, F f) {
   dispatch(ValueTypes{}, args.dtype, args.op, [&](auto type) {
@@ -125,7 +125,7 @@ void with_types(const AnyArgs& args, F f) {
   });
 }
 
-// f(Matrix) for Args whose `ptrs` has so many elements.
+// Calls f(Matrix) for Args whose `ptrs` has `pointers` elements.
 template <class F>
 void with_matrix(const Args& args, int64_t pointers, F f) {
   with_types(args, [&](auto type, auto index) {
@@ -133,7 +133,8 @@ void with_matrix(const Args& args, int64_t pointers, F f) {
   });
 }
 
-// HYB as two products: of the padded rows, whose accumulators are kept, and of the tail, which goes on from them.
+// HYB as two products: first of the padded rows, whose accumulators are kept, then of the tail, which continues from
+// them.
 template <class Padded, class Tail>
 void multiply_hybrid(Args args, Context& context, Padded padded, Tail tail) {
   if (args.tail_entries == 0) return padded(args, context);

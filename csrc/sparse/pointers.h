@@ -1,5 +1,6 @@
-// The pointers of a matrix, as a rung of the host trusts them. They are looked at before the rung starts, by threads
-// and in vectors, and an error tells the first that is wrong; on the device they are clamped where they are used.
+// Checks of a matrix's pointers on the host. They are checked before a rung starts, by threads and vectorized loops, so
+// that rungs can trust them; an error names the first wrong one. On the device, pointers are clamped where they are
+// used.
 #pragma once
 #include <atomic>
 
@@ -7,7 +8,8 @@
 
 namespace tp::sparse {
 
-// `n` pointers among `entries`: 0 first, never decreasing, and as many entries last, or fewer if `may_end_early`.
+// Checks `n` pointers into `entries`: the first is 0, they never decrease, and the last is `entries`, or less if
+// `may_end_early`.
 template <class I>
 void check_pointers(const char* op, const char* name, const I* p, int64_t n, int64_t entries, bool may_end_early,
                     Context& context) {
@@ -34,7 +36,7 @@ void check_pointers(const char* op, const char* name, const I* p, int64_t n, int
   fail(ErrorKind::value, op, ": ", name, "[", last, "] is ", int64_t(p[last]), ", the last, must be ", entries);
 }
 
-// No diagonal is longer than the one before, or than there are rows.
+// Checks that no diagonal is longer than the one before it or than the number of rows.
 template <class I>
 void check_diagonals(const Args& a) {
   const I* const p = static_cast<const I*>(a.ptrs);
@@ -49,7 +51,7 @@ void check_diagonals(const Args& a) {
   }
 }
 
-// Every section is a rectangle.
+// Checks that every section is a rectangle.
 template <class I>
 void check_sections(const Args& a) {
   const I* const p = static_cast<const I*>(a.ptrs);
@@ -62,7 +64,7 @@ void check_sections(const Args& a) {
   }
 }
 
-// f(pointer of the index type) on the host, for pointers that may be null.
+// Calls f(pointer of the index type) on the host, unless the pointers are null.
 template <class F>
 void with_pointers(const Args& a, const void* data, const Context& context, F f) {
   if (context.device.cuda || data == nullptr) return;
@@ -74,7 +76,7 @@ inline void check_columns(const Args& a, Context& context) {
                 [&](const auto* p) { check_pointers(a.op, "col_ptrs", p, a.cols + 1, a.entries, false, context); });
 }
 
-// Whole octets.
+// Checks that runs are whole octets.
 inline void check_runs(const Args& a, Context& context) {
   const auto check = [&](const char* name, const void* data, int64_t n) {
     with_pointers(a, data, context, [&](const auto* p) {

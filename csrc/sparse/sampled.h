@@ -1,4 +1,4 @@
-// The entries of a sampled product: which row and column each stands for, and the dot product between them.
+// The entries of a sampled product: the row and column of each, and the dot product of the two rows.
 #pragma once
 #include "sparse/matrix.h"
 #include "sparse/pointers.h"
@@ -14,7 +14,7 @@ struct BoundSample {
   Index row_idx, col_idx, ptrs, row_nnz;
   Out out;
 
-  // The row of an entry, or -1 if it is padding or may not be used.
+  // The row of an entry, or -1 if it is padding or must not be used.
   TP_HD int64_t row(int64_t entry) const {
     int64_t r;
     if (a.row_idx != nullptr) {
@@ -34,7 +34,7 @@ struct BoundSample {
     if (c == -1) return -1;
     return usable(c, a.cols, a.op, "col_idx", entry) ? c : -1;
   }
-  // The last r from low - 1 to high - 1 with ptrs[r] <= entry, if the pointers do not decrease.
+  // The last r from low - 1 to high - 1 with ptrs[r] <= entry, provided that the pointers do not decrease.
   TP_HD int64_t last_not_after(int64_t entry, int64_t low, int64_t high) const {
     while (low < high) {
       const int64_t middle = low + (high - low) / 2, pointer = ptrs[middle];
@@ -54,7 +54,7 @@ struct BoundSample {
     }
     return sum;
   }
-  // What an entry of a row, or of -1, gets.
+  // The result for an entry of a row, or of row -1.
   TP_HD Acc sample(int64_t entry, int64_t row) const {
     const int64_t c = row < 0 ? -1 : column(entry);
     return c < 0 ? Acc(0) : dot(row, c);

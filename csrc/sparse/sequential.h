@@ -1,4 +1,4 @@
-// The oracles, written for plainness alone.
+// The sequential rungs, against which all others are tested; written for clarity only.
 #pragma once
 #include <algorithm>
 
@@ -17,7 +17,7 @@ void multiply_rows_in_order(const Args& args, Context& context) {
   });
 }
 
-// each(b, add) calls add(entry, row, column) for all entries; their products are added up in that order.
+// each(b, add) calls add(entry, row, column) for all entries; their products are added in that order.
 template <class Each>
 void multiply_entries_in_order(const Args& args, int64_t pointers, Context& context, Each each) {
   if (pointers > 0) check_columns(args, context);
@@ -36,7 +36,7 @@ void multiply_entries_in_order(const Args& args, int64_t pointers, Context& cont
   });
 }
 
-// The order of storage is as good as any, so a plan is not needed.
+// The storage order is as good as any other, so no plan is needed.
 inline void multiply_coo_in_order(Args args, Context& context) {
   args.perm = nullptr;
   multiply_entries_in_order(args, 0, context, [](const auto& b, auto add) {

@@ -1,6 +1,6 @@
-// What the production rungs of the CPU share. Indices are looked at a stretch at a time, by a loop that becomes
-// vectors, so that the loops over values need not. Long sums are taken in stretches of at most `stretch` terms, and
-// those in double.
+// What the production rungs of the CPU share. Indices are checked a chunk at a time, by a loop that vectorizes, so that
+// the loops over values need not check them. Long sums are sums of chunks of at most `chunk_length` terms, which are
+// added in double.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -10,13 +10,13 @@
 
 namespace tp::sparse {
 
-constexpr int64_t stretch = 512, items_a_share = 1 << 14;
-constexpr int64_t columns_a_strip = 64;
+constexpr int64_t chunk_length = 512, items_per_share = 1 << 14;
+constexpr int64_t columns_per_strip = 64;
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
 
-// f(i) for i from 0 to n - 1, on all threads.
+// Calls f(i) for i from 0 to n - 1, on all threads.
 template <class F>
 void parallel(Context& context, int64_t n, const F& f) {
   if (n == 1) return f(int64_t(0));
@@ -25,11 +25,11 @@ void parallel(Context& context, int64_t n, const F& f) {
   });
 }
 
-// Raises unless index[begin] to index[end - 1] may all index n things, or are -1 where that is padding.
+// Raises an error unless index[begin] to index[end - 1] can all index n elements, or are -1 where that is padding.
 template <bool padded = false, class I>
 void check_indices(const I* index, int64_t begin, int64_t end, int64_t n, const char* op, const char* array) {
   using U = typename std::make_unsigned<I>::type;
-  // i is in 0..last if neither i nor last - i has its highest bit set.
+  // i is in 0..last if neither i nor last - i has its highest bit set
   const U last = U(tp::min(n, int64_t(std::numeric_limits<I>::max()))) + U(padded) - 1;
   U bad = 0;
   for (int64_t i = begin; i < end; ++i) {
@@ -42,13 +42,13 @@ void check_indices(const I* index, int64_t begin, int64_t end, int64_t n, const 
   }
 }
 
-// The products of entries begin to end - 1 with x, for k = 1; `at` says where the value of an entry stands.
+// The sum of entries begin to end - 1 times x, for k = 1; values[at(i)] is the value of entry i.
 template <class T, class I, class At>
 wide_t<T> dot_run(const T* values, const I* columns, const T* x, int64_t begin, int64_t end, At at) {
   using Acc = acc_t<T>;
   wide_t<T> total(0);
   do {
-    const int64_t stop = tp::min(end, begin + stretch);
+    const int64_t stop = tp::min(end, begin + chunk_length);
     Acc a(0), b(0), c(0), d(0);
     for (; begin + 4 <= stop; begin += 4) {
       a += Acc(values[at(begin)]) * Acc(x[columns[begin]]);
@@ -80,26 +80,26 @@ struct Strip {
   Acc* sums;
 };
 
-// Sums to which entries add in any place: f(strip) for all strips, each of which has sums of its own. Strips of columns
-// do not meet; where there are few of them the entries are shared out too, and what the shares sum is added in order.
-// Each share clears and adds up all of Y: hence the fewer, the more strips there are.
+// Sums to which entries are added in any order: calls f(strip) for all strips, each of which has its own sums. Strips
+// of columns are independent. If there are few of them, the entries are divided into shares, too, whose sums are added
+// in order. Every share clears and adds up all of Y, so the more strips there are, the fewer the shares.
 template <class B, class F>
 void scatter_strips(const B& b, int64_t entries, Context& context, F f) {
   using Acc = typename B::Acc;
-  constexpr int64_t most_shares = 8;  // whatever the threads: the result does not depend on them
+  constexpr int64_t most_shares = 8;  // independent of the number of threads, so that the result is, too
   const int64_t rows = b.a.rows, k = b.a.k, outputs = rows * k;
-  const int64_t width = entries * k < items_a_share ? k : 16, strips = ceil_div(k, width);
-  const bool few = entries < items_a_share || entries < 2 * rows;
+  const int64_t width = entries * k < items_per_share ? k : 16, strips = ceil_div(k, width);
+  const bool few = entries < items_per_share || entries < 2 * rows;
   const int64_t shares = few ? 1 : tp::max(int64_t(1), most_shares / (strips * strips));
   Acc* sums = context.workspace<Acc>(outputs * shares);
-  // Strips of a share lie one behind the other.
+  // The strips of a share follow each other in memory.
   parallel(context, shares * strips, [&](int64_t i) {
     const int64_t share = i / strips, first = i % strips * width, n = tp::min(width, k - first);
     Acc* const own = sums + share * outputs + first * rows;
     std::fill(own, own + rows * n, Acc(0));
     f(Strip<Acc>{share, shares, first, n, own});
   });
-  const int64_t piece = tp::max(int64_t(1), items_a_share / k);
+  const int64_t piece = tp::max(int64_t(1), items_per_share / k);
   parallel(context, ceil_div(rows, piece), [&](int64_t i) {
     for (int64_t row = i * piece; row < tp::min(rows, (i + 1) * piece); ++row) {
       for (int64_t first = 0; first < k; first += width) {

@@ -1,33 +1,33 @@
-// Rows stored column by column (ELL, JDS, SELL), on threads: a share takes a run of places, and for each j in turn the
-// j-th entries of all of them, which lie side by side, so that the loop over places becomes vectors. What is padding is
-// multiplied too, with x[0], and then left out.
+// Rows stored column by column (ELL, JDS, SELL), on threads. A slot is a row in storage order. A thread takes a run of
+// slots and multiplies, for each j in turn, the j-th entries of all of them, which are neighbours, so that the loop
+// over slots vectorizes. Padding is multiplied, too, with x[0], and the product is then discarded.
 #pragma once
 #include "sparse/threaded.h"
 
 namespace tp::sparse {
 
 template <class Format, class B>
-class PlaceRun {
+class SlotRun {
   using T = typename B::Value;
   using Acc = typename B::Acc;
   using Wide = wide_t<T>;
-  static constexpr int64_t most_places = 512;
+  static constexpr int64_t most_slots = 512;
 
  public:
-  // How many places go together: they fit a strip of so many columns.
-  static int64_t places(int64_t k) { return k == 1 ? most_places : most_places / 16; }
+  // The number of slots per run, so that a strip of their sums fits in the cache.
+  static int64_t slots(int64_t k) { return k == 1 ? most_slots : most_slots / 16; }
 
-  // `count` places from `first` on, all in one section.
-  PlaceRun(const B& b, int64_t first, int64_t count) : b_(b), first_(first), count_(count) { find_lengths(); }
+  // `count` slots from `first` on, all in one section.
+  SlotRun(const B& b, int64_t first, int64_t count) : b_(b), first_(first), count_(count) { find_lengths(); }
 
-  // store(place, c, sum) for all places and columns of Y.
+  // Calls store(slot, c, sum) for all slots and columns of Y.
   template <class Store>
   void multiply(Store store) {
     if (b_.a.k == 1) {
       multiply_vector(store);
     } else {
-      for (int64_t c = 0; c < b_.a.k; c += columns_a_strip)
-        multiply_strip(c, tp::min(columns_a_strip, b_.a.k - c), store);
+      for (int64_t c = 0; c < b_.a.k; c += columns_per_strip)
+        multiply_strip(c, tp::min(columns_per_strip, b_.a.k - c), store);
     }
   }
 
@@ -46,7 +46,7 @@ class PlaceRun {
     longest_ = count_ > 0 ? *std::max_element(lengths_, lengths_ + count_) : 0;
   }
 
-  // f(j, position of the first place's entry, number of places to look at).
+  // Calls f(j, entry j of the first slot, the number of slots to process).
   template <class F>
   void each_entry(F f) {
     const auto walk = Format::walk(b_, first_);
@@ -66,8 +66,8 @@ class PlaceRun {
     const U cols = U(tp::min(b_.a.cols, int64_t(std::numeric_limits<I>::max())));
     const T nothing(0);
     const T* const x = cols > 0 ? b_.x : &nothing;
-    Acc sums[most_places] = {};
-    Wide totals[most_places] = {};
+    Acc sums[most_slots] = {};
+    Wide totals[most_slots] = {};
     each_entry([&](int32_t j, int64_t base, int64_t active) {
       const I* const columns = b_.col_idx + base;
       const T* const values = b_.values + base;
@@ -80,7 +80,7 @@ class PlaceRun {
         sums[i] += good ? product : Acc(0);
       }
       if (bad) check(j, base, active);
-      if (j % stretch == stretch - 1) fold(sums, totals, count_);
+      if (j % chunk_length == chunk_length - 1) fold(sums, totals, count_);
     });
     fold(sums, totals, count_);
     for (int64_t i = 0; i < count_; ++i) store(first_ + i, 0, Acc(totals[i]));
@@ -88,7 +88,7 @@ class PlaceRun {
 
   template <class Store>
   void multiply_strip(int64_t c, int64_t n, Store store) {
-    constexpr int64_t size = most_places / 16 * columns_a_strip;
+    constexpr int64_t size = most_slots / 16 * columns_per_strip;
     Acc sums[size] = {};
     Wide totals[size] = {};
     each_entry([&](int32_t j, int64_t base, int64_t active) {
@@ -96,13 +96,13 @@ class PlaceRun {
       for (int64_t i = 0; i < active; ++i) {
         const int64_t column = b_.col_idx[base + i];
         if (j >= lengths_[i] || column < 0) continue;
-        add_scaled(sums + i * columns_a_strip, Acc(b_.values[base + i]), b_.x + column * b_.a.k + c, n);
+        add_scaled(sums + i * columns_per_strip, Acc(b_.values[base + i]), b_.x + column * b_.a.k + c, n);
       }
-      if (j % stretch == stretch - 1) fold(sums, totals, count_ * columns_a_strip);
+      if (j % chunk_length == chunk_length - 1) fold(sums, totals, count_ * columns_per_strip);
     });
-    fold(sums, totals, count_ * columns_a_strip);
+    fold(sums, totals, count_ * columns_per_strip);
     for (int64_t i = 0; i < count_; ++i) {
-      for (int64_t j = 0; j < n; ++j) store(first_ + i, c + j, Acc(totals[i * columns_a_strip + j]));
+      for (int64_t j = 0; j < n; ++j) store(first_ + i, c + j, Acc(totals[i * columns_per_strip + j]));
     }
   }
 
@@ -119,22 +119,22 @@ class PlaceRun {
 
   const B& b_;
   const int64_t first_, count_;
-  int32_t lengths_[most_places], longest_;
+  int32_t lengths_[most_slots], longest_;
 };
 
-// store(b, place, c, sum) for all places and columns of Y.
+// Calls store(b, slot, c, sum) for all slots and columns of Y.
 template <class Format, class B, class Store>
-void multiply_places(const B& b, Context& context, Store store) {
+void multiply_slots(const B& b, Context& context, Store store) {
   const int64_t rows = b.a.rows, section = tp::max(int64_t(1), Format::sectioned ? b.a.section_rows : rows);
-  const int64_t size = tp::min(PlaceRun<Format, B>::places(b.a.k), section), runs = ceil_div(section, size);
+  const int64_t size = tp::min(SlotRun<Format, B>::slots(b.a.k), section), runs = ceil_div(section, size);
   const int64_t all = ceil_div(rows, section) * runs, together = ceil_div(int64_t(64), size);
   parallel(context, ceil_div(all, together), [&](int64_t piece) {
     for (int64_t run = piece * together; run < tp::min(all, (piece + 1) * together); ++run) {
       const int64_t start = run / runs * section, first = start + run % runs * size;
       const int64_t count = tp::min(size, tp::min(rows, start + section) - first);
       if (count <= 0) continue;
-      PlaceRun<Format, B>(b, first, count).multiply([&](int64_t place, int64_t c, typename B::Acc sum) {
-        store(place, c, sum);
+      SlotRun<Format, B>(b, first, count).multiply([&](int64_t slot, int64_t c, typename B::Acc sum) {
+        store(slot, c, sum);
       });
     }
   });
@@ -144,8 +144,8 @@ template <class Format>
 void multiply_columns_on_threads(const Args& args, Context& context) {
   with_rows<Format>(args, context, [&](const auto& matrix) {
     const auto b = matrix.bind(simt::Pointers{});
-    multiply_places<Format>(b, context,
-                            [&](int64_t place, int64_t c, auto sum) { b.store(row_at<Format>(b, place), c, sum); });
+    multiply_slots<Format>(b, context,
+                           [&](int64_t slot, int64_t c, auto sum) { b.store(row_at<Format>(b, slot), c, sum); });
   });
 }
 

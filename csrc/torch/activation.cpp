@@ -1,9 +1,9 @@
 // bipolar_sigmoid, tanh, relu, sign, and activation_backward, which serves them all: checks, kernels, Meta,
 // derivatives.
 //
-// Each derivative is a function of the activation's own value: with y = f(x), activation_backward(grad, y) is
-// grad * f'(x). It is the gradient for x, and for a tangent in the place of grad the tangent of y. Its own derivative
-// by grad is activation_backward again; by y it is grad * c * y, where c is -1 for bipolar_sigmoid, -2 for tanh, else
+// Each derivative is a function of the activation's own value: with y = f(x), activation_backward(grad, y) is grad *
+// f'(x). It is the gradient for x, and with a tangent instead of grad it is the tangent of y. Its own derivative by
+// grad is activation_backward again; by y it is grad * c * y, where c is -1 for bipolar_sigmoid, -2 for tanh, and else
 // 0.
 #include "torch/activation.h"
 

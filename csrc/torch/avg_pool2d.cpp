@@ -1,5 +1,5 @@
-// torch_patterns::avg_pool2d and its backward: checks, kernels, Meta, derivatives. They are linear, and transposes of
-// each other: a gradient is a call of the other one, a tangent of the same one.
+// torch_patterns::avg_pool2d and its backward: checks, kernels, Meta, derivatives. Both are linear, and each is the
+// transpose of the other: the gradient of one is a call of the other, and its tangent is a call of itself.
 #include "torch/avg_pool2d.h"
 
 namespace tp {
@@ -96,7 +96,7 @@ Tensor AvgPool2dBackward::meta() const {
 
 namespace {
 
-// Each with the windows of the other, or of its own kind.
+// Calls with the windows of either operator.
 template <class Op>
 Tensor average(const Tensor& x, const Op& op) {
   return call(AvgPool2d{x, op.kernel_size, op.stride, op.padding, op.ceil_mode, op.count_include_pad, op.algorithm});

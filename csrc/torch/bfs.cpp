@@ -1,5 +1,5 @@
-// torch_patterns::bfs_csr and bfs_batched: checks, kernels, Meta. Levels and parents are integers: nothing here has a
-// derivative.
+// torch_patterns::bfs_csr and bfs_batched: checks, kernels, Meta. Levels and parents are integers, so there are no
+// derivatives.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -43,7 +43,7 @@ struct BfsBatched : Search {
 };
 #undef TP_SCHEMA
 
-// ---- checks: shapes, dtypes and devices, whatever the device
+// ---- checks of shapes, dtypes and devices, on every device
 
 bool is_index(const Tensor& x) { return x.scalar_type() == at::kInt || x.scalar_type() == at::kLong; }
 
@@ -98,7 +98,7 @@ void check(const BfsBatched& s) {
 void check_vertices(const char* op, const Named& ids, int64_t vertices) {
   const Tensor flat = ids.tensor.reshape(-1).to(at::kLong).contiguous();
   int64_t first = 0;
-  if (flat.is_cpu()) {  // for a few sources tensor operators would take as long as a search
+  if (flat.is_cpu()) {  // for a few sources, tensor operators would take as long as a search
     const int64_t *const id = flat.const_data_ptr<int64_t>(), *const end = id + flat.numel();
     const auto* const wrong = std::find_if(id, end, [&](int64_t i) { return i < 0 || i >= vertices; });
     if (wrong == end) return;
@@ -112,10 +112,10 @@ void check_vertices(const char* op, const Named& ids, int64_t vertices) {
                     ", which is out of range: expected 0 to ", vertices - 1);
 }
 
-// The vertex whose row an edge stands in, for pointers that are valid.
+// The vertex whose row holds an edge, if the pointers are valid.
 Tensor row_of_edges(const Tensor& row_ptrs) { return at::repeat_interleave(row_ptrs.to(at::kLong).diff()); }
 
-// Whether the in-edges are the out-edges turned around, as often as they occur.
+// Whether the in-edges are the reversed out-edges, with the same multiplicities.
 void check_transpose(const char* name, const Search& s) {
   const int64_t vertices = s.row_ptrs.size(0) - 1;
   const Tensor from = row_of_edges(s.row_ptrs), to = s.col_idx.to(at::kLong);
@@ -126,14 +126,14 @@ void check_transpose(const char* name, const Search& s) {
   if (at::equal(edges, in_edges)) return;
   const Tensor place = edges.ne(in_edges).to(at::kByte).argmax();
   const int64_t ours = edges[place].item<int64_t>(), theirs = in_edges[place].item<int64_t>();
-  const int64_t edge = std::min(ours, theirs);  // the other side lacks it
+  const int64_t edge = std::min(ours, theirs);  // the other side does not have it
   TORCH_CHECK_VALUE(false, name, ": ",
                     s.symmetric ? "symmetric=True, but" : "in_row_ptrs and in_col_idx do not fit:", " the edge from ",
                     edge / vertices, " to ", edge % vertices, " stands ",
                     ours < theirs ? "only among the out-edges" : "only among the in-edges");
 }
 
-// The CPU looks at pointers and sources always, and at what an edge leads to where it is used; CUDA only if it is to
+// The CPU always checks pointers and sources, and checks the target of an edge where it is used; CUDA checks only with
 // `validate`.
 void check_values(const char* op, const Search& s) {
   const int64_t edges = s.col_idx.size(0), vertices = s.row_ptrs.size(0) - 1;
@@ -153,8 +153,8 @@ graph::Edges edges_of(const Tensor& row_ptrs, const Tensor& col_idx) {
   return {row_ptrs.const_data_ptr(), col_idx.const_data_ptr()};
 }
 
-// args.searches of them, all by one call of the rung if it can, else one after another. A stream under capture takes
-// what a single search does, which reads nothing back.
+// Runs args.searches searches: by one call of the rung if it can, else one after another. During stream capture only
+// single searches are possible, which read nothing back.
 void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor& ids) {
   const int64_t searches = args.searches;
   bool batched = false;
@@ -174,7 +174,7 @@ void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor&
   }
 }
 
-// `searches` of them, from as many equal parts of the sources.
+// `searches` searches, each from an equal part of the sources.
 Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRef shape) {
   const Tensor ids = s.col_idx.contiguous(), in_ids = s.in_col_idx.defined() ? s.in_col_idx.contiguous() : Tensor();
   const auto rows_of = [&](const Tensor& row_ptrs) {
@@ -195,7 +195,7 @@ Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRe
   args.vertices = rows.size(0) - 1;
   args.edges = ids.size(0);
   const int64_t max_level = s.max_level.expect_int();
-  constexpr int64_t highest = std::numeric_limits<int32_t>::max();  // of levels that the results can hold
+  constexpr int64_t highest = std::numeric_limits<int32_t>::max();  // the greatest level that the results can hold
   args.max_level = max_level < 0 ? highest : std::min(max_level, highest);
   args.num_sources = searches > 0 ? sources.numel() / searches : 0;
   args.searches = searches;

@@ -18,7 +18,7 @@ using conv::Pass;
 
 Pattern conv_pattern("conv2d", conv::ladder);
 
-// How the filters move over the input, and who computes it: what the arguments of all three operators end with.
+// How the filters move over the input, and by which algorithm: the last arguments of all three operators.
 struct Window {
   const Sizes &stride, &padding, &dilation;
   const SymInt& groups;
@@ -80,13 +80,13 @@ struct Conv2dWgrad {
 
 // ---- checks: the same for kernels and Meta
 
-// One convolution: the sizes of the three arrays that it connects.
+// One convolution: the sizes of its three arrays.
 struct Problem {
   Sizes x, weight, y;
 };
 
 void check_pair(const char* name, const char* what, const Sizes& values, int64_t least) {
-  constexpr int64_t most = 2147483647;  // so that products and sums of two are exact
+  constexpr int64_t most = 2147483647;  // so that products and sums of two sizes are exact
   TORCH_CHECK(values.size() == 2, name, ": ", what, " must have 2 elements, got ", values.size());
   for (const SymInt& v : values) {
     TORCH_SYM_CHECK(v.sym_ge(least), name, ": ", what, " must be at least ", least, ", got ", v);
@@ -179,7 +179,7 @@ Problem check_wgrad(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_s
 
 // ---- kernels: CPU and CUDA alike; Meta
 
-// Images come back in the memory format of the images that went in. Undecidable strides count as contiguous.
+// Results have the memory format of the input images. If strides cannot be decided, the format is contiguous.
 at::MemoryFormat format_of(const Tensor& images) {
   const auto lie_in = [&](at::MemoryFormat f) {
     return images.sym_is_contiguous(f).guard_or_false(__FILE__, __LINE__);
@@ -197,8 +197,8 @@ conv::Axis axis(const Problem& p, const Window& w, size_t i) {
           w.stride[i].expect_int(), w.padding[i].expect_int(), w.dilation[i].expect_int()};
 }
 
-// Runs a pass; the one of x, weight and y that it writes is undefined and comes back, an image in the memory format of
-// the one that was read, filters contiguous.
+// Runs a pass. Of x, weight and y, the one that it writes is undefined on entry and is returned: an image in the memory
+// format of the image that was read, filters contiguous.
 Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, Tensor x, Tensor weight, Tensor y,
                 Tensor bias) {
   Tensor& written = pass == Pass::fprop ? y : pass == Pass::dgrad ? x : weight;
@@ -209,7 +209,7 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                                 : empty_images(pass == Pass::fprop ? p.y : p.x, read);
   if (written.numel() == 0 || read.numel() == 0) check_algorithm(conv::ladder, name, w.algorithm);
   if (written.numel() == 0) return written;
-  if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // no gradient flows
+  if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // no gradient reaches it
   for (Tensor* images : {&x, &y}) *images = images->contiguous(format);
   for (Tensor* t : {&weight, &bias}) {
     if (t->defined()) *t = t->contiguous();
@@ -279,7 +279,7 @@ const OptionalTensor no_bias;
 
 Sizes kernel_size_of(SymIntArrayRef weight) { return {weight[2], weight[3]}; }
 
-// The sum over images, rows and columns; map by map first, for those elements are neighbours.
+// The sum over images, rows and columns; within each map first, because its elements are neighbours.
 Tensor sum_of_maps(const Tensor& g) {
   const auto sum = [](const Tensor& x, std::vector<int64_t> dims) {
     return call(Reduce{x, std::move(dims), "sum", false, "auto"});

@@ -43,7 +43,9 @@ OpId op_of(const char* pattern, Str name) {
   if (name == "prod") return OpId::prod;
   if (name == "max") return OpId::max;
   if (name == "min") return OpId::min;
-  TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name), "'; choose from: sum, prod, max, min");
+  TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name),
+                    "'; choose from: sum, prod, max, min, argmax, argmin, any, "
+                    "all, bitwise_and, bitwise_or, bitwise_xor");
 }
 
 int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims) {
@@ -130,7 +132,7 @@ TorchContext::TorchContext(const Tensor& x) : like_(x) {
 }
 
 void* TorchContext::allocate(int64_t bytes) {
-  workspaces_.push_back(at::empty({max(bytes, int64_t(1))}, like_.options().dtype(at::kByte)));
+  workspaces_.push_back(empty_result({max(bytes, int64_t(1))}, like_.options().dtype(at::kByte)));
   return workspaces_.back().data_ptr();
 }
 
@@ -154,7 +156,7 @@ void TorchContext::gemm(const Gemm& p) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::NoTF32Guard no_tf32;
   const auto options = like_.options().dtype(scalar_type(p.dtype));
-  // The device is told, for an empty matrix has no address to tell it by.
+  // the device is passed explicitly, because an empty matrix has no address that implies it
   const auto wrap = [&](const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) {
     return at::for_blob(const_cast<void*>(data), sizes)
         .strides(strides)
@@ -168,7 +170,7 @@ void TorchContext::gemm(const Gemm& p) {
   const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
   Tensor c = wrap(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1});
   if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
-    c.copy_(at::bmm(a, b, at::kFloat));  // torch lets cuBLAS add partial sums of half types as such; this does not
+    c.copy_(at::bmm(a, b, at::kFloat));  // torch lets cuBLAS add partial sums in half precision; this does not
   } else {
     at::bmm_out(c, a, b);
   }

@@ -1,5 +1,5 @@
-// What every operator of csrc/torch needs: from tensors to Args, from an algorithm's name to its rung, from the core's
-// errors to torch's, and a Context over torch's stream, allocator, threads and BLAS.
+// What every operator of csrc/torch needs: the conversion of tensors to Args, the search for a rung by name, the
+// translation of the core's errors, and a Context that uses torch's stream, allocator, threads and BLAS.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,25 +19,25 @@ using at::Tensor;
 using Str = std::string_view;
 
 DType dtype_of_tensor(const char* pattern, const Tensor& x);
-OpId op_of(const char* pattern, Str name);  // sum prod max min
+OpId op_of(const char* pattern, Str name);  // sum prod max min; the message of an unknown name is that of scans
 
-// `dim` counted from the front; a tensor without dimensions has one to speak of.
+// `dim` counted from the front; a tensor without dimensions counts as having one.
 int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims);
 
-// All tensors on the device of the first, else an error that names both.
+// Checks that all tensors are on the device of the first; otherwise the error names both devices.
 void check_same_device(const char* pattern, std::initializer_list<std::pair<const char*, const Tensor*>> tensors);
 
-// Whether what is launched for a tensor goes into a CUDA graph.
+// Whether launches on a tensor's stream are being captured into a CUDA graph.
 bool is_capturing(const Tensor& x);
 
-// Refuses a stream under capture: for what must read back to the host (validate=True, host_sync rungs).
+// Refuses a stream under capture, for operators that must read back to the host (validate=True, host_sync rungs).
 void refuse_capture(const char* what, const Tensor& x);
 
-// at::empty for results. On the CPU a large one asks for huge pages, as numpy's arrays do: new memory comes page by
-// page, and for pages of 4 KiB that takes longer than the operator.
+// at::empty for results. On the CPU a large result asks for huge pages, as numpy's arrays do: new memory is mapped page
+// by page, which with pages of 4 KiB takes longer than the operator.
 Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-// The ladders by the names users know them under; several operators may share one list.
+// The ladders by their public names; several operators may share a ladder.
 std::map<std::string, std::vector<RungInfo>>& patterns();
 
 struct Pattern {
@@ -51,10 +51,11 @@ struct Pattern {
 template <class Ladder>
 void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm);
 
-// Throws an error of the core as torch's, which becomes RuntimeError, ValueError, IndexError or TypeError in Python.
+// Throws an error of the core as torch's error, which becomes RuntimeError, ValueError, IndexError or TypeError in
+// Python.
 [[noreturn]] void throw_as_torch_error(const Error& e);
 
-// Calls f with the core's errors turned into torch's.
+// Calls f, with the core's errors converted to torch's.
 template <class F>
 void translate_errors(const F& f) {
   try {
@@ -64,8 +65,8 @@ void translate_errors(const F& f) {
   }
 }
 
-// A Context for the device of `x`, which outlives it: current stream, caching allocator, intra-op threads, at::bmm.
-// Selects the device while it lives.
+// A Context for the device of `x`, which must outlive it: current stream, caching allocator, intra-op threads, at::bmm.
+// It selects the device for its lifetime.
 class TorchContext final : public Context {
  public:
   explicit TorchContext(const Tensor& x);

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* op_name = "histogram";
 Pattern pattern(op_name, histogram::ladder);
 
-// NaN where it is absent, or not known yet.
+// An end of the range; NaN if it is absent, or not known yet.
 double end_of_range(const char* which, const std::optional<at::Scalar>& value) {
   if (!value || value->isSymbolic()) return std::numeric_limits<double>::quiet_NaN();
   const double x = value->toDouble();
@@ -21,7 +21,7 @@ double end_of_range(const char* which, const std::optional<at::Scalar>& value) {
   return x;
 }
 
-// All but the sizes and addresses.
+// Everything except sizes and addresses.
 histogram::Args check(const Histogram& h) {
   histogram::Args args{};
   args.dtype = dtype_of_tensor(op_name, h.x);

@@ -1,9 +1,9 @@
 // torch_patterns::lenet5: the network's outputs. lenet5_train_step, lenet5_train_epoch: stochastic gradient descent in
 // place.
 //
-// There is no derivative of lenet5 itself: where one is asked for, its Autograd kernel is the layered network, whose
-// operators have theirs. The training computes its own gradients, so it refuses tensors that require one, and it tells
-// autograd what it changed: the version of every parameter and momentum goes up.
+// lenet5 itself has no derivative: if one is needed, its Autograd kernel runs the layered network, whose operators have
+// derivatives. Training computes its own gradients, so it refuses tensors that require grad, and it tells autograd what
+// it changed: the version of every parameter and momentum is incremented.
 #include "lenet/lenet.h"
 
 #include <ATen/ATen.h>
@@ -60,7 +60,7 @@ lenet::Args args_of(const char* op, const Tensor& x, TensorList params, const Fo
   return args;
 }
 
-// ---- kernels: CPU and CUDA alike, in the parameters' dtype whatever autocast says
+// ---- kernels: CPU and CUDA alike, in the dtype of the parameters, regardless of autocast
 
 constexpr const char *name = "lenet5", *step_name = "lenet5_train_step", *epoch_name = "lenet5_train_epoch";
 
@@ -101,7 +101,7 @@ struct Hyperparameters {
   }
 };
 
-// Step after step over minibatches of `batch` images -> losses and hits, one per step.
+// Runs one step after another over minibatches of `batch` images, and returns losses and hits, one per step.
 std::tuple<Tensor, Tensor> train(const char* op, const Tensor& x, const Tensor& target, TensorList params,
                                  TensorList momenta, const Hyperparameters& h, int64_t batch, const Form& form,
                                  Str algorithm) {
@@ -208,8 +208,8 @@ bool is_tracked(const Tensor& t) {
   return t.defined() && ((at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(0).defined());
 }
 
-// With gradients the network is the layered one, whose operators have theirs; the rung of that name is the default
-// then.
+// If gradients are needed, the network is the layered one, whose operators have derivatives; the rung `layers` is then
+// the default.
 Tensor lenet5_autograd(c10::DispatchKeySet keys, const Tensor& x, TensorList params, Str activation, Str pooling,
                        Str output, Str algorithm) {
   bool tracked = is_tracked(x);
@@ -267,7 +267,7 @@ struct Mutating {
                                weight_decay, last...);
   }
 
-  // Nothing else tells views and saved tensors that the parameters changed.
+  // Without this, views and saved tensors would not notice that the parameters changed.
   template <const char* const& op_name>
   static Result in_place(c10::DispatchKeySet keys, const Tensor& x, const Tensor& target, TensorList params,
                          TensorList momenta, const Tensor& lr, const Tensor& momentum, const Tensor& weight_decay,

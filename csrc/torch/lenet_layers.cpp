@@ -27,8 +27,8 @@ Tensor result_of(const char* name, const Args&... args) {
 
 const Str automatic = "auto", mean_reduction = "mean";
 
-// The gradient of a bias: the sum over all other dimensions, with the bits that the derivatives of conv2d and linear
-// give.
+// The gradient of a bias: the sum over all other dimensions, with the same bits as in the derivatives of conv2d and
+// linear.
 Tensor sum_of_maps(const Tensor& g) {
   const auto sum = [](const Tensor& x, std::vector<int64_t> dims) {
     return result_of("reduce", x, std::move(dims), Str("sum"), false, automatic);
@@ -140,8 +140,8 @@ Tensor normalized(const Tensor& x, at::ScalarType dtype) {
   return x.scalar_type() == at::kByte ? x.to(dtype).mul_(lenet::pixel_scale).add_(lenet::pixel_offset) : x;
 }
 
-// One update as torch.optim.SGD makes it. On the CPU, where reading a number waits for nothing, with the same
-// roundings.
+// One update as in torch.optim.SGD. On the CPU, where reading a number does not wait for anything, even the roundings
+// are the same.
 void descend(const Tensor& weight, const Tensor& velocity, Tensor grad, const Tensor& lr, const Tensor& momentum,
              const Tensor& weight_decay) {
   if (weight.is_cpu()) {

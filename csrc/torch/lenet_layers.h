@@ -1,4 +1,5 @@
-// LeNet-5 composed of the library's operators, through the dispatcher: the rung `layers`, and the derivative of all.
+// LeNet-5 composed of the library's operators, through the dispatcher: the rung `layers`, and the derivative of every
+// rung.
 #pragma once
 #include "lenet/lenet.h"
 #include "torch/activation.h"
@@ -6,7 +7,7 @@
 
 namespace tp {
 
-// The words that choose a network's form, checked.
+// The options that select a network's form, checked.
 struct Form {
   Str activation;
   Activation function;
@@ -44,7 +45,7 @@ struct ConvPool {
   Tensor x, activated, pooled, indices;
 
   Tensor forward(const Tensor& input);
-  // The gradients of the weight and of the bias, and where wanted that of x.
+  // The gradients of the weight and of the bias, and that of x if it is needed.
   Tensor backward(const Tensor& grad, bool wants_x, Tensor& grad_weight, Tensor& grad_bias) const;
 };
 
@@ -69,8 +70,8 @@ struct LayeredNetwork {
 // Images as the network takes them: bytes become normalized floats.
 Tensor normalized(const Tensor& x, at::ScalarType dtype);
 
-// One update of a parameter as torch.optim.SGD makes it. On the CPU, where reading a number waits for nothing, with the
-// same roundings.
+// One update of a parameter as in torch.optim.SGD. On the CPU, where reading a number does not wait for anything, even
+// the roundings are the same.
 void descend(const Tensor& weight, const Tensor& velocity, Tensor grad, const Tensor& lr, const Tensor& momentum,
              const Tensor& weight_decay);
 

@@ -1,8 +1,8 @@
 // torch_patterns::linear, linear_dgrad, linear_wgrad: checks, kernels, Meta, derivatives.
 //
-// The three matrix products of a fully connected layer are each other's derivatives: linear in x and weight, dgrad in
-// grad and weight, wgrad in grad and x. So a gradient is a call of the other two, a tangent a call of the same one for
-// each argument that has a tangent, and every order exists in both modes.
+// The three matrix products of a fully connected layer are derivatives of each other: linear in x and weight, dgrad in
+// grad and weight, wgrad in grad and x. So a gradient is a call of the other two, and a tangent is a call of the same
+// one for each argument that has a tangent; every order exists in both modes.
 #include "layers/linear.h"
 
 #include <ATen/ATen.h>

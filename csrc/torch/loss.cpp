@@ -243,7 +243,7 @@ Tensor slope_along(const Tensor& d, const Tensor& x, const Tensor& second, Str r
   return (reduction == "none" ? each : call(Reduce{each, {}, reduction, false, "auto"})).to(x.scalar_type());
 }
 
-// What is `each` for every loss, times the gradient of it.
+// For every loss `each` times the gradient of the loss.
 template <class Loss>
 Tensor ApplyBackward<Loss>::times_grad(const Tensor& each) const {
   Tensor g = grad.to(each.scalar_type());

@@ -172,7 +172,7 @@ Tensor MaxPool2dTangent::meta() const {
 
 namespace {
 
-// With the windows of any of the three.
+// Calls with the windows of any of the three operators.
 template <class Op>
 Tensor take(const Tensor& x, const Tensor& indices, const Op& op) {
   return call(

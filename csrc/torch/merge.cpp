@@ -1,8 +1,9 @@
 // torch_patterns::merge, merge_pairs, merge_backward and co_rank: checks, kernels, Meta, derivatives.
 //
-// A merge is a permutation that the keys determine: in forward mode merge_pairs does to the tangents what it does to
-// values. The gradient is the inverse permutation: merge_backward takes merged values apart again, by the keys alone.
-// Its own derivative is merge_pairs, with the gradients as values, so every order of derivative is one of the two.
+// A merge is a permutation that the keys determine: in forward mode merge_pairs applies it to the tangents as to the
+// values. The gradient is the inverse permutation: merge_backward distributes merged values to their sources, given the
+// keys. Its own derivative is merge_pairs with the gradients as values, so derivatives of every order are one of the
+// two.
 #include "merge/merge.h"
 
 #include <ATen/ATen.h>
@@ -131,7 +132,7 @@ void check(const MergeBackward& m) {
 
 // ---- kernels: CPU and CUDA alike
 
-// Contiguous, and of bool the bytes 0 and 1, whatever byte stood for true.
+// Makes a tensor contiguous; bool gets the bytes 0 and 1, whatever byte stood for true.
 Tensor raw(const Tensor& x) {
   return x.scalar_type() == at::kBool ? x.contiguous().view(at::kByte).ne(0) : x.contiguous();
 }
@@ -149,7 +150,7 @@ merge::Sequences sequences(const char* op, const Tensor& a, const Tensor& b, boo
   return {a.const_data_ptr(), b.const_data_ptr(), rows, m, n, key_type(op, a), descending};
 }
 
-// "[1, 3]": the element at a flat place.
+// "[1, 3]": the index of the element at a flat position.
 std::string index(const Tensor& x, int64_t place) {
   std::string text = "]";
   for (int64_t d = x.dim() - 1; d >= 0; --d) {
@@ -159,7 +160,7 @@ std::string index(const Tensor& x, int64_t place) {
   return text;
 }
 
-// ValueError for the first key that stands before its predecessor. One synchronisation.
+// Raises ValueError for the first key that comes before its predecessor. Takes one synchronisation.
 void check_sorted(const char* op, const merge::Sequences& in,
                   std::initializer_list<std::pair<const char*, Tensor>> keys) {
   refuse_capture((std::string(op) + ": validate=True").c_str(), keys.begin()->second);
@@ -239,8 +240,8 @@ Two MergeBackward::kernel() const {
 
 // ---- co_rank
 
-// The shape of k as [rows..., queries], and of the result. Beside single sequences k has any shape; beside rows of
-// them, the rows' dimensions and one of queries, or no more than the rows' for one query each.
+// The shape of k as [rows..., queries], and of the result. For single sequences k has any shape; for rows of sequences
+// it has the rows' dimensions and one more for the queries, or only the rows' dimensions for one query per row.
 struct Queries {
   std::vector<SymInt> expanded, result;
 };

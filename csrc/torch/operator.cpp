@@ -65,15 +65,15 @@ std::vector<IValue> with_tensors(const c10::FunctionSchema& schema, at::ArrayRef
 
 bool differentiable(const Tensor& t) { return t.defined() && torch::autograd::isDifferentiableType(t.scalar_type()); }
 
-// Whether the modes look at what becomes of a tensor.
+// Whether autograd modes are interested in a tensor.
 bool in_reverse(const Tensor& t) { return t.defined() && at::GradMode::is_enabled() && t.requires_grad(); }
 bool in_forward(const Tensor& t) { return t.defined() && t._fw_grad(0).defined(); }
 
-// One call that reverse mode will come back to.
+// A call recorded for reverse mode.
 struct Call : torch::autograd::TraceableFunction {
   const Rules* rules = nullptr;
   std::optional<c10::OperatorHandle> op;
-  std::vector<IValue> args;  // without their tensors
+  std::vector<IValue> args;  // without the tensors among them
   std::vector<SavedVariable> inputs, outputs;
   SavedVariable recorded;
   std::vector<std::vector<SymInt>> sizes;

@@ -1,5 +1,5 @@
-// An operator, described once. A struct holds the arguments of one call, in the order of the schema; its methods are
-// what can be done with them:
+// An operator, described once. A struct holds the arguments of one call, in the order of the schema; its methods define
+// what the library needs to know about it:
 //
 //   struct Scan {
 //     static constexpr auto schema = "scan(Tensor x, int dim=-1, bool reverse=False) -> Tensor";
@@ -18,15 +18,15 @@
 //   };
 //   TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan>(m); }
 //
-// One whose derivatives need what its kernel does not give has a method `record(Tensor& recorded) const`: where a
-// derivative is asked for, it gives by other operators what the kernel would, and leaves a tensor for vjp and jvp.
+// An operator whose derivatives need more than its kernel returns has a method `record(Tensor& recorded) const`: if a
+// derivative is needed, it computes the results by other operators instead, and stores a tensor for vjp and jvp.
 //
-// define() registers everything from it; call(Scan{x, 0, true}) calls it through the dispatcher, as Python does. vjp
+// define() registers everything; call(Scan{x, 0, true}) calls the operator through the dispatcher, as Python does. vjp
 // and jvp are written with calls and torch's own operators, which dispatch again. So one formula serves reverse and
 // forward mode of every order, torch.func, vmap of them, tracing, TorchScript and C++.
 //
-// The graph is built as torch's generated code does it: a Node per call keeps what vjp reads, and the results carry
-// their tangents. (torch::autograd::Function knows neither forward mode nor torch.func.)
+// The graph is built as in torch's generated code: one Node per call keeps what vjp reads, and the results carry their
+// tangents. (torch::autograd::Function supports neither forward mode nor torch.func.)
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -44,21 +44,21 @@ using OptionalTensor = std::optional<Tensor>;
 using Tensors = std::vector<Tensor>;
 using torch::jit::Stack;
 
-// The dtype that floating-point arguments are cast to under autocast: as they are, float32, or that of autocast.
+// The dtype that floating-point arguments are cast to under autocast: unchanged, float32, or the dtype of autocast.
 enum class Autocast { none, float32, lower };
 
-// What a vjp is given. Tensor arguments are numbered in the order of the schema, those of a Tensor[] one by one.
+// The input of a vjp. Tensor arguments are numbered in the order of the schema, those of a Tensor[] one by one.
 class Backward {
  public:
   Backward(const Tensors& grads, const Tensors& outputs, Tensor recorded, const std::vector<std::vector<SymInt>>& sizes,
            std::function<bool(size_t)> wanted)
       : grads_(grads), outputs_(outputs), recorded_(std::move(recorded)), sizes_(sizes), wanted_(std::move(wanted)) {}
 
-  // The gradient of a result; undefined if none flows. At least one of all results is defined.
+  // The gradient of a result; undefined if there is none. At least one result has one.
   const Tensor& grad(size_t output = 0) const { return grads_[output]; }
-  // A result that keeps_output named.
+  // A result that keeps_output selects.
   const Tensor& output(size_t output = 0) const { return outputs_[output]; }
-  // What `record` left.
+  // The tensor that `record` stored.
   const Tensor& recorded() const { return recorded_; }
   // Whether the gradient of a tensor argument is needed.
   bool wants(size_t input) const { return wanted_(input); }
@@ -72,7 +72,7 @@ class Backward {
   std::function<bool(size_t)> wanted_;
 };
 
-// What a jvp is given. The struct's own tensors are the primals.
+// The input of a jvp. The struct's own tensors are the primals.
 class Forward {
  public:
   Forward(Tensors primals, Tensors tangents, Tensors outputs, Tensor recorded)
@@ -81,7 +81,7 @@ class Forward {
         outputs_(std::move(outputs)),
         recorded_(std::move(recorded)) {}
 
-  // The tangent of a tensor argument; undefined stands for zero. At least one is defined.
+  // The tangent of a tensor argument; undefined means zero. At least one is defined.
   const Tensor& tangent(size_t input = 0) const { return tangents_[input]; }
   Tensor tangent_or_zero(size_t input) const;
   const Tensor& output(size_t output = 0) const { return outputs_[output]; }
@@ -92,7 +92,7 @@ class Forward {
   Tensor recorded_;
 };
 
-// The sum of two terms of a tangent or gradient, either of which may be undefined, which stands for zero.
+// The sum of two terms of a tangent or gradient; undefined means zero.
 Tensor plus(const Tensor& a, const Tensor& b);
 
 // ---- between an operator's struct and the arguments on the interpreter's stack
@@ -103,7 +103,7 @@ inline void unbox(Tensor& to, const IValue& v) {
 inline void unbox(OptionalTensor& to, const IValue& v) {
   if (!v.isNone() && v.toTensor().defined()) to = v.toTensor();
 }
-// AOTInductor hands over an empty list as none.
+// AOTInductor passes an empty list as None.
 inline void unbox(Tensors& to, const IValue& v) {
   if (!v.isNone()) to = v.toTensorVector();
 }
@@ -233,15 +233,15 @@ struct Rules {
   void (*record)(Stack* stack, Tensor& recorded) = nullptr;                                  // null if absent
 };
 
-// The Autograd kernel: calls what lies below, then records the call for reverse mode and gives the results tangents,
-// where an argument asks for either.
+// The Autograd kernel: calls the kernels below it, then records the call for reverse mode and sets the tangents of the
+// results, if an argument needs either.
 void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const Rules& rules);
-// The Autograd kernel of what has no derivative.
+// The Autograd kernel of an operator without derivative.
 void pass_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
-// The Autocast kernel: casts, then calls what lies below.
+// The Autocast kernel: casts, then calls the kernels below it.
 void cast_and_call(const c10::OperatorHandle& op, Stack* stack, Autocast policy, c10::DispatchKey key);
 
-// `f` puts its result in the place of the n arguments that it is given.
+// `f` replaces the n arguments on the stack by its result.
 template <class F>
 void on_stack(Stack* stack, size_t n, F f) {
   auto result = f(torch::jit::last(*stack, n));
@@ -320,14 +320,14 @@ void implement(torch::Library& m, const std::string& name, c10::DispatchKey key)
   m.impl(name.c_str(), torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<kernel>()));
 }
 
-// Registers an operator: schema, kernels, Meta, Autograd and Autocast. One with tags says what its results depend on
-// (a size that only the data knows has no Meta kernel, but a fake one in Python).
+// Registers an operator: schema, kernels, Meta, Autograd and Autocast. Tags describe the dependence of results (an
+// operator whose result size depends on data has no Meta kernel, but a fake kernel in Python).
 template <class Op>
 void define(torch::Library& m) {
   const std::string name = name_of(Op::schema);
   std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   if constexpr (has_tags<Op>::value) tags.insert(tags.end(), Op::tags.begin(), Op::tags.end());
-  m.def(torch::schema(Op::schema), {tags});  // in braces, or a vector counts as a kernel
+  m.def(torch::schema(Op::schema), {tags});  // in braces, because a vector would be taken for a kernel
   implement<&run_kernel<Op>>(m, name, c10::DispatchKey::CPU);
   implement<&run_kernel<Op>>(m, name, c10::DispatchKey::CUDA);
   if constexpr (has_meta<Op>::value) implement<&run_meta<Op>>(m, name, c10::DispatchKey::Meta);

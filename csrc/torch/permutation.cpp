@@ -44,16 +44,17 @@ void give_values(sort::Args& args, const Tensor& values, Tensor& out) {
 
 namespace {
 
-// Not by `to` alone, which would hand back its input: below autograd, tools that check schemas object to that.
+// Not by `to` alone, which may return its input: below autograd, tools that check schemas reject that.
 Tensor as_long(const Tensor& indices) { return indices.scalar_type() == at::kLong ? indices : indices.to(at::kLong); }
 
 }  // namespace
 
 Tensor take(const Tensor& x, const Tensor& indices, int64_t dim) {
   if (!x.defined()) return x;
-  if (x.dim() == 0) return x.clone();  // torch's deterministic gradient of gather on CUDA takes no scalar
+  if (x.dim() == 0) return x.clone();  // on CUDA, torch's deterministic gradient of gather does not take scalars
   const Tensor places = as_long(indices);
-  switch (x.scalar_type()) {  // torch gathers no unsigned integers of more than a byte: they go as signed ones
+  switch (x.scalar_type()) {  // torch does not gather unsigned integers of more than a byte, so they are viewed as
+                              // signed ones
     case at::kUInt16:
       return at::gather(x.view(at::kShort), dim, places).view(at::kUInt16);
     case at::kUInt32:

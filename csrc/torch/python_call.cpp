@@ -62,7 +62,7 @@ struct Operator {
 
 bool is_integer(PyObject* x) { return PyLong_CheckExact(x); }
 
-// The items of a list or tuple, if f(item) takes all of them.
+// The items of a list or tuple, if f(item) accepts all of them.
 template <class F>
 bool each_item(PyObject* list, F f) {
   if (!PyList_CheckExact(list) && !PyTuple_CheckExact(list)) return false;
@@ -80,7 +80,7 @@ bool push_integer(PyObject* x, std::vector<int64_t>& list) {
   return is_integer(x) && !overflow;
 }
 
-// Puts an argument on the stack, if it is of the type that the schema names.
+// Pushes an argument on the stack, if it has the type that the schema names.
 bool push_argument(Stack& stack, Parameter& p, PyObject* x) {
   if (x == Py_None) {
     stack.emplace_back();
@@ -182,7 +182,7 @@ py::object operator_call(const std::string& name, py::object general) {
     const bool optional = argument.type()->kind() == c10::TypeKind::OptionalType;
     op->parameters.push_back({kind_of(*argument.type()), optional, {}, {}});
   }
-  // It lives as long as the process: the function is a global of a module.
+  // Never freed: the function is a global of a module.
   py::capsule self(static_cast<const void*>(op.release()));
   return py::reinterpret_steal<py::object>(PyCFunction_NewEx(&method, self.ptr(), nullptr));
 }

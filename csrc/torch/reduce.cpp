@@ -4,7 +4,8 @@
 //   sum, mean  the gradient, expanded; forward, the same reduction of the tangent;
 //   prod       grad x[j] = g * (product before j) * (product after j): two exclusive scans, so zeros need no care;
 //   max, min   the gradient goes to the first of equal values, which argmax or argmin finds again;
-//   logsumexp  grad x = g exp(x - y), and 0 where y is -inf.
+//   logsumexp  grad x = g exp(x - y), and 0 where y is -inf;
+//   any, all and the bitwise operators have none: their results are no numbers that could change a little.
 // Forward mode of the last three is the sum of the tangent times the same factors.
 #include "torch/reduce.h"
 
@@ -14,6 +15,7 @@
 
 #include "reduction/reduction.h"
 #include "torch/gradient.h"
+#include "torch/logical.h"
 #include "torch/scan.h"
 
 namespace tp {
@@ -23,7 +25,10 @@ Pattern pattern("reduce", reduction::ladder);
 
 // ---- checks
 
-OpId reduction_of(Str name) {
+OpId reduction_of(Str name, const Tensor& x) {
+  if (is_bitwise(name)) return bitwise_of("reduce", name, x);
+  if (name == "any") return OpId::max;
+  if (name == "all") return OpId::min;
   if (name == "mean") return OpId::mean;
   if (name == "argmax") return OpId::argmax;
   if (name == "argmin") return OpId::argmin;
@@ -32,7 +37,8 @@ OpId reduction_of(Str name) {
     if (name == known) return op_of("reduce", name);
   }
   TORCH_CHECK_VALUE(false, "reduce: unknown op '", std::string(name),
-                    "'; choose from: sum, prod, max, min, mean, argmax, argmin, logsumexp");
+                    "'; choose from: sum, prod, max, min, mean, argmax, argmin, logsumexp, any, all, bitwise_and, "
+                    "bitwise_or, bitwise_xor");
 }
 
 using Dims = std::optional<std::vector<int64_t>>;
@@ -40,7 +46,7 @@ template <class T>
 using PerDim = c10::SmallVector<T, 8>;  // on the stack up to 8 dimensions
 using Mask = PerDim<bool>;              // which dimensions are reduced
 
-// No dimensions, or none named: all of them.
+// No dimensions, or none given, means all of them.
 Mask reduced_dims(int64_t dims, const Dims& dim) {
   const bool all = !dim || dim->empty();
   Mask reduced(size_t(dims), all);
@@ -62,8 +68,9 @@ struct Problem {
 };
 
 Problem check(const Tensor& x, const Dims& dim, Str name) {
-  Problem p{reduction_of(name), reduced_dims(x.dim(), dim), x.scalar_type()};
+  Problem p{reduction_of(name, x), reduced_dims(x.dim(), dim), x.scalar_type()};
   dtype_of_tensor("reduce", x);
+  if (is_logical(name)) p.result = at::kBool;
   if (p.op == OpId::mean || p.op == OpId::logsumexp) {
     TORCH_CHECK_TYPE(x.is_floating_point(), "reduce: op '", std::string(name), "' needs floating point, got ",
                      x.scalar_type());
@@ -97,8 +104,8 @@ PerDim<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keepdim) 
 
 // ---- the array as [outer, n, inner]
 
-// The order of the dimensions that makes the reduced ones neighbours: as they are, or, where others stand between them,
-// the kept ones first. `skip`: dimensions that do not matter, for their size is 1.
+// The order of dimensions that makes the reduced ones neighbours: unchanged, or, if others are between them, with the
+// kept ones first. `skip`: dimensions of size 1, which do not matter.
 PerDim<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
   PerDim<int64_t> order, last;
   int changes = 0;
@@ -138,14 +145,17 @@ struct Lines {
 
 Tensor Reduce::kernel() const {
   const Problem p = check(x, dim, op);
+  if (is_logical(op)) return logical(*this, &Reduce::x);
+  if (is_bitwise(op) && x.scalar_type() == at::kBool) return bitwise_of_bool(*this, &Reduce::x);
   Mask ones;
   for (const int64_t size : x.sizes()) ones.push_back(size == 1);
   const Lines<int64_t> lines(x.sizes(), p.reduced, ones);
   const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
   const Tensor in = (in_order ? x : x.permute(lines.order)).contiguous();
   Tensor out = at::empty(result_sizes<int64_t>(x.sizes(), p.reduced, keepdim), x.options().dtype(p.result));
-  const reduction::Args args{in.const_data_ptr(), out.mutable_data_ptr(),       lines.outer, lines.n,
-                             lines.inner,         dtype_of_tensor("reduce", x), p.op};
+  const DType given = dtype_of_tensor("reduce", x), dtype = is_bitwise(op) ? bits_of(given) : given;
+  const reduction::Args args{
+      in.const_data_ptr(), out.mutable_data_ptr(), lines.outer, lines.n, lines.inner, dtype, p.op};
   if (out.numel() == 0) {
     check_algorithm(reduction::ladder, "reduce", algorithm);
   } else {
@@ -161,7 +171,7 @@ Tensor Reduce::meta() const {
 }
 
 Autocast Reduce::autocast() const {
-  const OpId id = reduction_of(op);
+  const OpId id = reduction_of(op, x);
   const bool rounds = id == OpId::sum || id == OpId::prod || id == OpId::mean || id == OpId::logsumexp;
   return rounds ? Autocast::float32 : Autocast::none;
 }
@@ -214,7 +224,7 @@ Tensor factors_of(const Reduce& r, const SymLines& lines, const Tensor& y) {
   return (wide - most.masked_fill(most == -std::numeric_limits<double>::infinity(), 0)).exp();
 }
 
-// Where the extremum of each line [outer, n, inner] stands: [outer, 1, inner].
+// The index of the extremum of each line [outer, n, inner]: [outer, 1, inner].
 Tensor first_extremum(const Reduce& r, const Tensor& values) {
   return call(Reduce{values.detach(), std::vector<int64_t>{1}, r.op == "max" ? "argmax" : "argmin", true, r.algorithm});
 }

@@ -1,5 +1,5 @@
-// torch_patterns::segment_sort and segment_sort_pairs: checks, kernels, Meta, derivatives. A sort of segments is a
-// permutation of them all: derivatives are as in sort.cpp.
+// torch_patterns::segment_sort and segment_sort_pairs: checks, kernels, Meta, derivatives. A sort of segments is one
+// permutation of all keys, so its derivatives are as in sort.cpp.
 #include <ATen/ATen.h>
 
 #include "torch/index.h"
@@ -55,7 +55,7 @@ struct SegmentSortPairs {
   bool depends(size_t output, size_t input) const { return output == input; }
 };
 
-// Everything but the values of the offsets.
+// Everything except the values of the offsets.
 template <class Op>
 sort::Args check(const char* name, const Op& op) {
   TORCH_CHECK_VALUE(op.keys.dim() == 1, name, ": keys must have one dimension, got shape ", op.keys.sym_sizes());
@@ -76,7 +76,7 @@ void run_segments(const char* name, const Op& op, sort::Args& args, const Tensor
   run(segment_sort::ladder, segment_sort::choose, name, op.algorithm, keys, args);
 }
 
-// The sorted keys, and where each comes from, counted from the first key of all.
+// The sorted keys, and the index of each in the input, counted from the first key.
 template <class Op>
 Tensor sort_places(const char* name, const Op& op, Tensor& order) {
   check(name, op);

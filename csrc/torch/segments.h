@@ -7,7 +7,7 @@
 
 namespace tp {
 
-// `values` are rows [n, ...] of a dtype of the library, `offsets` may be those of segments.
+// Checks that `values` are rows [n, ...] of a supported dtype and that `offsets` can be the offsets of segments.
 inline void check_segments(const char* op, const Named& values, const Tensor& offsets) {
   TORCH_CHECK_VALUE(values.tensor.dim() > 0, op, ": ", values.name, " must have a dimension of rows, got a scalar");
   dtype_of_tensor(op, values.tensor);
@@ -35,7 +35,7 @@ inline segmented::Args segmented_args(const char* op, const Tensor& x, const Ten
   return args;
 }
 
-// One number a row, shaped to go with rows x.
+// One number per row, shaped to broadcast with rows x.
 inline Tensor beside_rows(Tensor numbers, const Tensor& x) {
   for (int64_t d = 1; d < x.dim(); ++d) numbers = numbers.unsqueeze(-1);
   return numbers;

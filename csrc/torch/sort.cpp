@@ -1,8 +1,9 @@
 // torch_patterns::sort, sort_keys, sort_pairs, argsort and lexsort: checks, kernels, Meta, derivatives.
 //
-// A sort is a permutation. What it does to values and to their tangents is `take` by indices, and the gradient of that
-// is `put` by the same indices; each is the other's derivative, so every order exists. sort gives the indices. Sorts of
-// keys and pairs do not: where a derivative is asked for, they are an argsort, which is recorded, and a take.
+// A sort is a permutation. Values and their tangents are permuted by `take` with the indices, and gradients by `put`
+// with the same indices; each is the derivative of the other, so every order exists. sort returns the indices.
+// sort_keys and sort_pairs do not: if a derivative is needed, they are computed as an argsort, which is recorded, and a
+// take.
 #include "torch/sort.h"
 
 #include <ATen/ATen.h>
@@ -28,7 +29,7 @@ at::ScalarType index_type(const char* name, const Tensor& x, int64_t dim, Option
   return dtype;
 }
 
-// `x` with `dim` last, contiguous; and the way back.
+// `x` with `dim` moved to the end, contiguous; and the inverse.
 Tensor to_rows(const Tensor& x, int64_t dim) { return raw_keys(x.dim() ? x.movedim(dim, -1) : x); }
 Tensor from_rows(const Tensor& x, int64_t dim) {
   return dim + 1 >= x.dim() ? x : x.movedim(-1, dim).clone(at::MemoryFormat::Contiguous);
@@ -185,7 +186,7 @@ std::pair<int64_t, at::ScalarType> check(const LexSort& s) {
 
 }  // namespace
 
-// By one key after another, the primary one last: what an earlier one put in order stays so among equals of a later.
+// Sorts by one key after another, the primary one last; ties keep the order of the earlier sorts.
 Tensor LexSort::kernel() const {
   const auto [along, type] = check(*this);
   const auto order_of = [&, along = along](const Tensor& key) {

@@ -13,7 +13,7 @@ namespace {
 constexpr const char *transposed_name = "spmm_transposed", *sampled_name = "sampled_product";
 Pattern pattern(sampled_name, sampled_product::ladder);
 
-// What both do not keep: each operand is read by the gradient of the other alone.
+// What neither operator keeps: each operand is read only by the gradient of the other.
 bool keeps_operand(const Tensors& structure, const Tensor& first, const Tensor& second, size_t input) {
   const size_t at = structure.size();
   return input == at ? second.requires_grad() : input != at + 1 || first.requires_grad();
@@ -114,7 +114,7 @@ Tensor SpmmTransposed::kernel() const {
   return y;
 }
 
-// Where the entries of a part of a matrix are, for a sampled product.
+// The structure of a part of a matrix, for a sampled product.
 struct Part {
   Tensor row_idx, col_idx, ptrs, row_nnz;
 };
@@ -151,7 +151,7 @@ Tensor SampledProduct::kernel() const {
     case Format::csr:
       run_sampled({{}, s[1], s[0], {}}, gy, in, out, algorithm);
       break;
-    case Format::csc:  // of the transpose, rows are columns
+    case Format::csc:  // of the transpose, so rows are columns
       run_sampled({{}, s[1], s[0], {}}, in, gy, out, algorithm);
       break;
     case Format::hyb:
@@ -217,8 +217,8 @@ Tensors SampledProduct::jvp(const Forward& f) const {
 
 // ---- batched gradients
 
-// autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) batch by a key of their own, where torch loops over
-// the samples of any operator, but of one that takes lists of tensors.
+// autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) batch by their own dispatch key, for which torch
+// loops over the samples of any operator except those that take lists of tensors.
 template <class Op>
 void loop_over_batch(const c10::OperatorHandle&, Stack* stack) {
   on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) {
@@ -259,7 +259,7 @@ Tensor Bilinear::sampled(const Tensor& g, const Tensor& x) const {
   return call(SampledProduct{format, index, g, x, rows, cols, section_rows, plan_ptrs, plan_perm, "auto"});
 }
 
-// By the operator of the format: its fields with the values among them, and so on.
+// The arguments for the format's operator: its fields with the values among them, and the rest.
 Tensor Bilinear::product(const Tensor& values, const Tensor& x) const {
   const Format f = format_of(sampled_name, format);
   const auto& info = info_of(f);

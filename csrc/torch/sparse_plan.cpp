@@ -1,8 +1,8 @@
-// torch_patterns::sparse_plan: checks, kernel, Meta; and where the entries of a matrix are, in every format.
+// torch_patterns::sparse_plan: checks, kernel, Meta; and the structure of a matrix in every format.
 //
-// A plan is a stable sort of the entries by row or by column (exercise 14.3): the order by argsort over as many bits as
-// the keys have, the pointers by the histogram of the keys and its exclusive scan. It is the conversion to CSR or CSC,
-// and by it any format can be multiplied from either side without atomics.
+// A plan is a stable sort of the entries by row or by column (exercise 14.3): the order comes from argsort over as many
+// bits as the keys have, the pointers from the histogram of the keys and its exclusive scan. It is the conversion to
+// CSR or CSC, and with it any format can be multiplied from either side without atomics.
 #include "sort/sort.h"
 #include "torch/histogram.h"
 #include "torch/operator.h"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* plan_name = "sparse_plan";
 
-// How many keys are less than 0, 1, ..., n.
+// The number of keys less than 0, 1, ..., n.
 Tensor pointers(const Tensor& keys, int64_t n) {
   const Tensor counts = call(Histogram{keys, n + 1, {}, {}, "auto"});
   return call(Scan{counts, 0, "sum", /*exclusive=*/true, /*reverse=*/false, "auto"}).to(keys.scalar_type());
@@ -59,17 +59,18 @@ std::pair<Tensor, Tensor> run_coordinates(const Structure& s) {
   const Tensor at = places_by_bins(s[3]).clamp(0, n - 1);
   const Tensor entry = s[5].index_select(0, at).to(index.dtype()), bin = segments(s[2], n).index_select(0, at);
   const Tensor col = s[4].to(index.dtype()), block = segments(s[1], n);
-  // Behind the entries that rows have comes a segment of no row.
+  // The entries of all rows are followed by a segment that belongs to no row.
   const Tensor row_of = segments(at::cat({ptrs, at::full({1}, most, index)}), most);
   const Tensor row = row_of.index_select(0, (bin * sparse::bin_entries + entry).clamp(0, most - 1));
   const Tensor valid = at::logical_and(at::logical_and(entry.ge(0), col.ge(0)), row.lt(rows));
   return where_valid(valid, row, block * sparse::block_columns + col);
 }
 
-// JDS has no padding, but may hold entries that lie in no row.
+// JDS has no padding, but may hold entries that belong to no row.
 bool may_lack_entries(Format format) { return int(format) >= int(Format::ell); }
 
-// The other coordinate in the order of perm. Behind the last entry comes padding, which is of no row, but is looked at.
+// The other coordinate in the order of perm. The last entry is followed by padding, which belongs to no row but is
+// checked.
 Tensor beside(const Structure& s, const Tensor& other, const Tensor& perm) {
   const Tensor ordered = other.index_select(0, perm);
   return may_lack_entries(s.format) ? ordered.clamp_min(0) : ordered;
@@ -84,7 +85,7 @@ Plan build(const Structure& s, bool by_rows, Str algorithm) {
   return {pointers(keys, n), perm, beside(s, by_rows ? cols : rows, perm)};
 }
 
-// Whether the format is the order that is asked for.
+// Whether the format already has the requested order.
 bool in_order(const Structure& s, bool by_rows) { return s.format == (by_rows ? Format::csr : Format::csc); }
 
 }  // namespace
@@ -165,7 +166,7 @@ Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTen
 
 namespace {
 
-// Indices alone go in and come out: there is nothing to differentiate.
+// Only indices go in and out, so there is nothing to differentiate.
 struct SparsePlan {
   static constexpr auto schema =
       "sparse_plan(str format, Tensor[] structure, SymInt rows, SymInt cols, SymInt section_rows=0, bool "

@@ -1,4 +1,4 @@
-// The formats, and what must hold for a structure: of its tensors always, of what they hold if it is to be validated.
+// The formats, and the conditions for a valid structure: on its tensors always, on their contents with `validate`.
 #include <functional>
 
 #include "torch/sparse.h"
@@ -115,7 +115,7 @@ void check_structure(const char* op, const Structure& s) {
 
 namespace {
 
-// Collects what is wrong where, on the device, and waits for it once.
+// Collects errors and their positions on the device, and waits for it once.
 class Findings {
  public:
   explicit Findings(const char* op) : op_(op) {}
@@ -238,7 +238,7 @@ void check_runs(Findings& all, const Structure& s) {
   all.permutation("octet_idx", s[3], s[3].size(0));
   all.range("col_idx", local, sparse::block_columns, {}, -1);
   all.range("entry_idx", entry_idx, sparse::bin_entries, {}, -1);
-  all.report();  // the rest makes sense only then
+  all.report();  // the rest is meaningful only if this holds
   const Tensor valid = local.ge(0), stored = entry_idx.ge(0);
   const auto nnz = valid.sum().item<int64_t>();
   all.pointers("row_ptrs", s[0], nnz);
@@ -290,7 +290,7 @@ void check_index_values(const char* op, const Structure& given) {
       break;
     case Format::sell: {
       check_sections(all, s);
-      all.report();  // where the padding is makes sense only then
+      all.report();  // the position of the padding is meaningful only if this holds
       Structure anywhere = s;
       anywhere.index[3] = at::zeros_like(s[3]);  // so that columns do not matter
       all.padded("col_idx", s[3], cols, coordinates(anywhere).first.ge(0));

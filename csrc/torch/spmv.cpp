@@ -1,7 +1,7 @@
 // torch_patterns::spmv_<format> and spmm_<format> for all formats: schema, checks, kernels, Meta.
 //
-// The operators differ in the tensors that they begin with alone, so they share boxed kernels, which find their
-// arguments on the stack by the table of formats:
+// The operators differ only in their first tensors, so they share boxed kernels, which find their arguments on the
+// stack by the table of formats:
 //   the fields of the container, x, rows where the fields do not tell them, cols, y, plan_ptrs, plan_perm, validate,
 //   row_sorted where there are coordinates, algorithm.
 // spmv_autograd.cpp has their derivatives.
@@ -127,7 +127,7 @@ namespace {
 Tensor cast(const Tensor& x, at::ScalarType type) { return x.to(type).contiguous(); }
 const void* pointer(const Tensor& x) { return x.const_data_ptr(); }
 
-// Where the fields of a format stand in Args.
+// The members of Args that the fields of a format are stored in.
 void give_structure(sparse::Args& args, const Structure& s) {
   if (s.format != Format::blocked) args.col_idx = pointer(s.columns());
   switch (s.format) {
@@ -174,7 +174,7 @@ void give_structure(sparse::Args& args, const Structure& s) {
   }
 }
 
-// Whether the rung adds where it finds, in any order.
+// Whether the rung adds in an undefined order, by atomics.
 template <class Ladder>
 bool scatters(const Ladder& ladder, const char* name, Str algorithm, const Tensor& x) {
   bool found = false;
@@ -183,8 +183,8 @@ bool scatters(const Ladder& ladder, const char* name, Str algorithm, const Tenso
   return found;
 }
 
-// The coordinates in the order of rows, as all deterministic rungs of a device need them. Whether they have it cannot
-// be told there in time, so only the caller's word counts; on the host the rungs look for themselves.
+// The coordinates sorted by row, as all deterministic rungs of a device need them. Whether they are sorted cannot be
+// found out there in time, so the caller's flag decides; on the host the rungs check it themselves.
 Tensor sort_coordinates(const Product& p, Structure& s, std::vector<Tensor>& values, sparse::Args& args) {
   const bool tail = s.format == Format::hyb;
   const Tensor rows = s[tail ? 2 : 0];

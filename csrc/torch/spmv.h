@@ -1,12 +1,12 @@
-// The three products of a sparse matrix A of values v, each the derivative of the others: A x, its transpose A^T g, and
-// the sampled product, which is g x^T where A has entries.
+// The three products of a sparse matrix A with values v, each the derivative of the others: A x, its transpose A^T g,
+// and the sampled product, which is g x^T at the entries of A.
 #pragma once
 #include "torch/operator.h"
 #include "torch/sparse.h"
 
 namespace tp {
 
-// What they have in common but for the values, x and g. Values are flat, one an entry; x is [cols, k], g [rows, k].
+// What they have in common except the values, x and g. Values are flat, one per entry; x is [cols, k], g [rows, k].
 struct Bilinear {
   Str format;
   Tensors index;
@@ -18,14 +18,14 @@ struct Bilinear {
   Tensor sampled(const Tensor& g, const Tensor& x) const;          // [entries]
 };
 
-// y = the matrix of a plan, times x, plus y0 if there is any; by the ladder of CSR.
+// y = the matrix of a plan times x, plus y0 if given; by the ladder of CSR.
 void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tensor& x, const Tensor& y0, Tensor& y,
               Str algorithm);
 
 inline bool takes_sorted(Format format) { return format == Format::coo || format == Format::hyb; }
 inline bool takes_rows(Format format) { return !info_of(format).gives_rows; }
 
-// Where the arguments of spmv_<format> and spmm_<format> stand.
+// The positions of the arguments of spmv_<format> and spmm_<format>.
 struct Places {
   size_t section_rows, x, rows, cols, y, plan, validate, sorted, algorithm;
   explicit Places(Format format) {
@@ -42,7 +42,7 @@ struct Places {
   }
 };
 
-// The arguments of a call. A Backward knows the sizes of x where x itself, or the values, were not kept.
+// The arguments of a call. A Backward knows the sizes of x even if x or the values were not kept.
 struct Product {
   const char* op;  // lives as long as the operator
   bool matrix;     // spmm
@@ -55,14 +55,14 @@ struct Product {
 
   Product(const c10::OperatorHandle& handle, Rules::Args args, const Backward* b = nullptr);
 
-  // CSC holds the plan of the transposed product; what it lacks is that of its rows.
+  // CSC contains the plan of the transposed product; it needs that of its rows.
   bool plan_by_rows() const { return structure.format == Format::csc; }
   SymInt k() const { return matrix ? x.sym_size(1) : SymInt(1); }
   std::vector<SymInt> shape() const {
     return matrix ? std::vector<SymInt>{structure.rows, x.sym_size(1)} : std::vector<SymInt>{structure.rows};
   }
   at::ScalarType dtype() const;
-  // What can be seen without looking at what the tensors hold; the dtype of the result.
+  // Checks that do not read the contents of tensors; returns the dtype of the result.
   at::ScalarType check() const;
 };
 

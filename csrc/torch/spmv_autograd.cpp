@@ -11,7 +11,7 @@
 namespace tp {
 namespace {
 
-// Where x stands among the tensors of a call; y and the plan follow it.
+// The position of x among the tensors of a call; y and the plan follow it.
 size_t tensor_x(Format format) { return info_of(format).fields.size(); }
 
 Format format_of_operator(const c10::OperatorHandle& op) {

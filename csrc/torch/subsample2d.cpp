@@ -1,10 +1,10 @@
 // torch_patterns::subsample2d (Fig. 16.7) and its backward: checks, kernels, Meta, derivatives.
 //
 // y = f(mean of the window + bias). So the tangent of y is activation_backward, at y, of the mean of the tangent of x
-// plus that of the bias. The backward takes s = activation_backward(grad, y), which is the gradient of f's argument,
-// spreads it over the windows (for x) and sums it over each map (for the bias). Both are linear in s: the gradient that
-// comes back to s is a mean plus a number per map, and the tangent of the results is the backward, with the identity
-// for f, of the tangent of s.
+// plus that of the bias. The backward computes s = activation_backward(grad, y), the gradient of f's argument, spreads
+// it over the windows (for x) and sums it over each map (for the bias). Both are linear in s: the gradient that reaches
+// s is a mean plus a number per map, and the tangent of the results is the backward of the tangent of s, with the
+// identity for f.
 #include "torch/activation.h"
 #include "torch/avg_pool2d.h"
 
@@ -48,7 +48,7 @@ struct Subsample2dBackward {
   ActivationBackward inner() const { return {grad, y, activation, algorithm}; }
 };
 
-// Windows that lie side by side and cover the map.
+// Windows that are neighbours and cover the map.
 Windows windows_of(const char* op, const Sizes& size) {
   const SymPair both = pair(op, "size", size);
   for (const auto& s : both) TORCH_SYM_CHECK(s.sym_ge(1), op, ": size must be positive, got ", s);
@@ -131,7 +131,7 @@ std::tuple<Tensor, Tensor> Subsample2dBackward::meta() const {
   return {empty_maps(grad, inputs, grad.scalar_type()), at::empty_symint({grad.sym_size(-3)}, grad.options())};
 }
 
-// In the dtype of x, as it comes from the convolution; the mean and the activation are computed in float32.
+// Computed in the dtype of x, which comes from the convolution; the mean and the activation are computed in float32.
 template <c10::DispatchKey key>
 Tensor cast_bias(const Tensor& x, const Tensor& bias, SymIntArrayRef size, Str activation, Str algorithm) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(key);

@@ -26,7 +26,7 @@ void check_beside(const char* op, const char* first_name, const Tensor& first, c
   TORCH_CHECK_TYPE(second.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ", second.scalar_type());
 }
 
-// With ceil_mode the last window may hang over the far edge, but it begins in the map or in the padding before it.
+// With ceil_mode the last window may extend over the far edge, but it begins in the map or in the padding before it.
 static SymInt count_along(const char* op, const Windows& windows, size_t d, const SymInt& size) {
   const SymInt &kernel = windows.kernel[d], &stride = windows.stride[d], &padding = windows.padding[d],
                &dilation = windows.dilation[d];
@@ -53,7 +53,7 @@ SymPair count_windows(const char* op, const Windows& windows, const SymPair& siz
   return {count_along(op, windows, 0, size[0]), count_along(op, windows, 1, size[1])};
 }
 
-// It takes padding, and taps further apart than the map is wide.
+// This happens only with padding and taps that are farther apart than the map is wide.
 void check_taps(const char* op, const pooling::Args& args) {
   for (const pooling::Axis& axis : {args.h, args.w}) {
     if (axis.size >= axis.dilation) continue;
@@ -86,7 +86,10 @@ at::MemoryFormat format_of(const Tensor& x) {
 }
 
 Tensor empty_maps(const Tensor& like, const SymPair& maps, at::ScalarType dtype) {
-  return at::empty_symint(with_maps(like, maps), like.options().dtype(dtype), format_of(like));
+  const auto options = like.options().dtype(dtype);
+  const auto sizes = with_maps(like, maps);
+  if (!like.is_cpu()) return at::empty_symint(sizes, options, format_of(like));
+  return empty_result(C10_AS_INTARRAYREF_SLOW(sizes), options.memory_format(format_of(like)));
 }
 
 pooling::Args pooling_args(const char* op, const Tensor& any, at::MemoryFormat format, const Windows& windows,

@@ -1,4 +1,4 @@
-// What the pooling operators share: the windows that their arguments describe, and how many of them fit into a map.
+// What the pooling operators share: the windows that their arguments describe, and the number of windows in a map.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -14,18 +14,18 @@ struct Windows {
   bool ceil_mode = false, count_include_pad = true;
 };
 
-// An argument that may be one number for both dimensions, or be left out.
+// An argument that may be one number for both dimensions, or omitted.
 SymPair pair(const char* op, const char* name, SymIntArrayRef values, SymIntArrayRef otherwise = {});
 
-// Refuses what is not [N, C, H, W] or [C, H, W], or empty in more than the batch.
+// Refuses anything but [N, C, H, W] or [C, H, W], of which only the batch may be empty.
 void check_maps(const char* op, const char* name, const Tensor& x);
-// `second` has the shape of `first`, its device, and this dtype.
+// Checks that `second` has the shape and device of `first`, and this dtype.
 void check_beside(const char* op, const char* first_name, const Tensor& first, const char* name, const Tensor& second,
                   at::ScalarType dtype);
 
-// How many windows lie on maps of this size; refuses what makes no sense.
+// The numbers of windows on maps of this size; refuses invalid windows.
 SymPair count_windows(const char* op, const Windows& windows, const SymPair& size);
-// A window of which no tap lies in the map would be a maximum over nothing.
+// Refuses windows without a tap inside the map, whose maximum would be undefined.
 void check_taps(const char* op, const pooling::Args& args);
 
 SymPair maps_of(const Tensor& x);                       // (H, W)

@@ -1,4 +1,4 @@
-/* Memory for torch's CPU tensors, and so for outputs and workspaces, that ends at a page which nobody may touch.
+/* Memory for torch's CPU tensors, and so for outputs and workspaces, that ends at a page without access.
  *
  * To be preloaded (tests/test_guard.py). Every block of torch's CPU allocator is a mapping of its own, between two
  * pages without access, and filled with 0xFF: NaN as a floating-point number, -1 as an integer. It lies at the far end,

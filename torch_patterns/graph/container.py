@@ -26,6 +26,15 @@ class Graph(NamedTuple):
         col_idx: [E], of the same dtype; int32 beside int64 pointers where there are more than 2^31 - 1 edges.
         in_row_ptrs, in_col_idx: the same of the reversed edges; None where ``symmetric``, or not known.
         symmetric: every edge is there in both directions, so that the edges by source are those by destination.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> g
+        Graph(num_vertices=4, num_edges=4, symmetric=False, dtype=torch.int64, device='cpu')
+        >>> g.out_degrees()
+        tensor([1, 2, 0, 1])
+        >>> g.reverse().col_idx
+        tensor([3, 0, 1, 1])
     """
 
     row_ptrs: Tensor

@@ -52,6 +52,14 @@ def bfs(
             device.
         TypeError: sources are no integers.
         RuntimeError: devices differ.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> levels, parents = tp.bfs(g, 0)
+        >>> levels
+        tensor([0, 1, 2, 2], dtype=torch.int32)
+        >>> parents
+        tensor([0, 0, 1, 1])
     """
     sources, level = _sources("bfs", graph, sources), _max_level("bfs", max_level)
     return ops.bfs_csr(*graph[:2], sources, *graph[2:], level, validate, algorithm)
@@ -69,7 +77,7 @@ def bfs_batched(
 ) -> tuple[Tensor, Tensor]:
     """A search from each source by itself: row i is ``bfs(graph, sources[i])``, to the bit.
 
-    ``"bit_parallel"`` runs 64 searches at once, a bit of a word for each, and waits for the device once a level. On
+    ``"bit_parallel"`` runs 64 searches at once, one bit of a word each, and waits for the device once per level. On
     CUDA it is what ``"auto"`` means for 16 searches or more of a graph with in-edges; all others take one search after
     another, and so does ``"auto"`` in a CUDA graph, where nobody may wait.
 
@@ -84,6 +92,13 @@ def bfs_batched(
 
     Raises:
         IndexError, ValueError, TypeError, RuntimeError: as :func:`bfs`, or ``sources`` is not one-dimensional.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> levels, _ = tp.bfs_batched(g, [0, 2])
+        >>> levels
+        tensor([[ 0,  1,  2,  2],
+                [-1, -1,  0, -1]], dtype=torch.int32)
     """
     sources, level = _sources("bfs_batched", graph, sources), _max_level("bfs_batched", max_level)
     return ops.bfs_batched(*graph[:2], sources, *graph[2:], level, validate, algorithm)
@@ -161,6 +176,11 @@ def shortest_path(
     Raises:
         IndexError: ``target`` is out of range; or as :func:`bfs`.
         TypeError: ``source`` or ``target`` is no integer.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> tp.shortest_path(g, 3, 2)
+        tensor([3, 0, 1, 2])
     """
     target = integer("shortest_path", "target", target)
     check_vertex("shortest_path", "target", target, graph.num_vertices)
@@ -219,6 +239,11 @@ def reachable(
     """Which vertices any of the sources leads to, by ``max_level`` edges at most: bool [V], true at the sources.
 
     Arguments and errors are those of :func:`bfs`.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> tp.reachable(g, 0, max_level=1)
+        tensor([ True,  True, False, False])
     """
     return bfs(graph, sources, max_level, validate=validate, algorithm=algorithm)[0] >= 0
 
@@ -234,6 +259,11 @@ def connected_components(graph: Graph) -> Tensor:
     Returns:
         [V] of the graph's dtype: components count from 0 in the order of their smallest vertices. One more than the
         greatest is their number.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 3], [2, 4])
+        >>> tp.connected_components(g)
+        tensor([0, 1, 0, 2, 2])
     """
     vertices = torch.arange(graph.num_vertices, dtype=graph.dtype, device=graph.device)
     # What nobody validated must not lead indices astray.

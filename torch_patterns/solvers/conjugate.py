@@ -51,6 +51,12 @@ def conjugate_gradient(
         TypeError: ``b`` is not floating point, or ``A`` neither a matrix nor a function.
 
     Source: §14.1; Hestenes and Stiefel, Methods of conjugate gradients for solving linear systems (1952).
+
+    Example:
+        >>> A = tp.sparse.from_torch(torch.tensor([[4.0, 1.0], [1.0, 3.0]]))
+        >>> solution = tp.solvers.conjugate_gradient(A, torch.tensor([1.0, 2.0]))
+        >>> solution.x, solution.iterations
+        (tensor([0.0909, 0.6364]), 2)
     """
     return run(Method(_NAME, True, _iterate, rtol, atol, max_iterations), A, b, x0, preconditioner, callback)
 

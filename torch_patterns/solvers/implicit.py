@@ -27,7 +27,12 @@ Callback = Callable[[int, float], object]
 
 
 class Solution(NamedTuple):
-    """What a solver found: ``x`` [n], after how many iterations, the norm of ``b - A x``, and if that is as asked."""
+    """What a solver found: ``x`` [n], after how many iterations, the norm of ``b - A x``, and if that is as asked.
+
+    Example:
+        >>> tp.solvers.conjugate_gradient(lambda x: 2 * x, torch.ones(3)).converged
+        True
+    """
 
     x: Tensor
     iterations: int

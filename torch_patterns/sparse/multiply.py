@@ -17,7 +17,7 @@ from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sorting import segment_sort_pairs
 from torch_patterns.sparse.build import checked
 from torch_patterns.sparse.containers import COO, CSR, Matrix
-from torch_patterns.sparse.convert import _again, _arange, _exclusive, _lengths, _size, _to_csr, convert, in_order
+from torch_patterns.sparse.convert import _again, _arange, _exclusive, _lengths, _size, _to_csr, by_place, convert
 from torch_patterns.sparse.select import take
 
 _ops = torch.ops.torch_patterns
@@ -179,7 +179,7 @@ def multiply_places(a: Matrix, b: Matrix) -> Matrix:
     x, y = (convert(m, "coo") for m in (a, b))
     n = x.values.shape[0]
     joined = COO(*(torch.cat(pair) for pair in zip(x[:3], y[:3], strict=True)), a.shape)
-    order, starts, ends = in_order(joined)
+    rows, cols, order, ends = by_place(joined, _arange(joined.row_idx, joined.values.shape[0]))
     ours = order < n
     entries = joined.values.index_select(0, order)
 
@@ -189,8 +189,6 @@ def multiply_places(a: Matrix, b: Matrix) -> Matrix:
         return sums, segment_reduce(mine, ends, op="max")
 
     (left, has_left), (right, has_right) = summed(ours), summed(~ours)
-    kept = _ops.compact(_arange(starts, starts.shape[0]), has_left & has_right)
-    at = order.index_select(0, starts.index_select(0, kept))
-    fields = (field.index_select(0, at) for field in joined[:2])
-    result = COO(*fields, (left * right).index_select(0, kept), a.shape)
+    kept = _ops.compact(_arange(rows, rows.shape[0]), has_left & has_right)
+    result = COO(*(x.index_select(0, kept) for x in (rows, cols, left * right)), a.shape)
     return result if isinstance(a, COO) else _again(_to_csr(result), a)

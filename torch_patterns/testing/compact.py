@@ -8,7 +8,7 @@ import torch
 from torch_patterns.testing.compare import assert_equal
 from torch_patterns.testing.spec import ALL, FLOATS, Large, Sample, Spec, around, bad, case
 
-# Stretches, blocks, tiles and chunks.
+# Words of the mask, blocks, tiles and chunks.
 EDGES = (1, 2, 31, 32, 33, *around(256, 512, 8192, 2**14))
 GROUPS = 8192 * 256 + 1  # tiles: one more than a group
 

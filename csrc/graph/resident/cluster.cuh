@@ -1,9 +1,9 @@
-// Blocks of a cluster: each may write to the shared memory of the others, and a barrier joins them. Where the
-// architecture has none, a block is a cluster by itself.
+// Blocks of a cluster: each may write to the shared memory of the others, and a barrier joins them. On architectures
+// without clusters, every block is a cluster by itself.
 #pragma once
 #include <cstdint>
 
-#include "core/macros.h"
+#include "block/shared_address.cuh"
 
 namespace tp::graph::resident {
 
@@ -20,12 +20,12 @@ TP_DEVICE inline unsigned cluster_blocks() {
   return blocks;
 }
 
-// Block `rank` gets `value` where this one has *mine.
+// Stores `value` in block `rank` at the address that *mine has in this block.
 template <class T>
 TP_DEVICE void cluster_store(T* mine, unsigned rank, T value) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   unsigned theirs;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(unsigned(__cvta_generic_to_shared(mine))), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(block::shared_address(mine)), "r"(rank));
   if constexpr (sizeof(T) == 4) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(theirs), "r"(unsigned(value)) : "memory");
   } else {
@@ -33,7 +33,7 @@ TP_DEVICE void cluster_store(T* mine, unsigned rank, T value) {
   }
 }
 
-// All threads of the cluster: what one did before, all see behind it.
+// Barrier of all threads of the cluster: what any of them wrote before is visible to all afterwards.
 TP_DEVICE inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -1,29 +1,30 @@
-// A level of the whole grid that is pulled: whoever is not reached looks for a neighbour in the bitmap of the frontier
-// and stops at the first, the smallest of a sorted row.
+// A level that the whole grid pulls: every unreached vertex looks for a neighbour in the bitmap of the frontier and
+// stops at the first one, which is the smallest in a sorted row.
 //
-// A warp has a task of neighbouring vertices. Those not reached it lists first, so that its lanes are busy even where
-// few are left. A lane looks at the first edges of its vertex alone, since most find a neighbour there; the rows that
-// are longer the warp goes through together. Only this warp writes the bitmaps' words of its task.
+// A warp takes a task of neighbouring vertices. It first compacts the unreached ones, so that its lanes are busy even
+// if few remain. Each lane checks the first edges of its vertex by itself, since most vertices find a neighbour there;
+// the whole warp then goes through each longer row. Only this warp writes the words of the bitmaps that belong to its
+// task.
 #pragma once
 #include "graph/resident/state.cuh"
 
 namespace tp::graph::resident {
 
 constexpr int task_words = 8, task = 32 * task_words;
-constexpr int probes = 4, alone = 32;  // edges in flight at once; edges that a lane looks at alone
+constexpr int probes = 4, alone = 32;  // loads in flight; edges that one lane checks before the warp does
 
-struct PullRoom {  // of a warp, in shared memory
-  uint8_t list[task];
+struct PullTempStorage {  // per warp, in shared memory
+  uint8_t open[task];
   unsigned found[task_words];
 };
-static_assert(task <= 256, "places in a task are bytes");
+static_assert(task <= 256, "positions in a task are stored as bytes");
 
 template <class P>
 TP_DEVICE bool in_front(const P& p, const unsigned* front, typename P::Vertex v) {
   return v < typename P::Vertex(p.vertices) && (front[v / 32] >> v % 32 & 1);
 }
 
-// The first edge of begin..end to the frontier, or `end`.
+// Returns the first edge in begin..end whose other end is in the frontier, or `end`; called by one lane.
 template <class P>
 TP_DEVICE int64_t first_alone(const P& p, const unsigned* front, int64_t begin, int64_t end) {
   for (int64_t edge = begin; edge < end; edge += probes) {
@@ -42,7 +43,7 @@ TP_DEVICE int64_t first_alone(const P& p, const unsigned* front, int64_t begin, 
   return end;
 }
 
-// The same by all lanes of a warp.
+// The same, by all lanes of a warp.
 template <class P>
 TP_DEVICE int64_t first_together(const P& p, const unsigned* front, int64_t begin, int64_t end) {
   for (int64_t edge = begin; edge < end; edge += probes * block::warp_size) {
@@ -61,31 +62,35 @@ TP_DEVICE int64_t first_together(const P& p, const unsigned* front, int64_t begi
   return end;
 }
 
-// The places in the task that are not reached, in order; how many.
-TP_DEVICE inline int list_open(unsigned open, PullRoom& room) {
+// Compacts the positions of the task's unreached vertices, in order, and returns their number.
+TP_DEVICE inline int compact_open(unsigned open, PullTempStorage& storage) {
   int count = 0;
 #pragma unroll
   for (int w = 0; w < task_words; ++w) {
     const unsigned bits = __shfl_sync(~0u, open, w);
-    if (bits >> lane_id() & 1) room.list[count + __popc(bits & ((1u << lane_id()) - 1))] = uint8_t(w * 32 + lane_id());
+    if (bits >> lane_id() & 1)
+      storage.open[count + __popc(bits & ((1u << lane_id()) - 1))] = uint8_t(w * 32 + lane_id());
     count += __popc(bits);
   }
-  if (lane_id() < task_words) room.found[lane_id()] = 0;
+  if (lane_id() < task_words) storage.found[lane_id()] = 0;
   __syncwarp();
   return count;
 }
 
+// Pulls for the `count` unreached vertices of a task, one lane per vertex.
 template <class P>
-TP_DEVICE void pull_task(const P& p, const unsigned* front, int level, int64_t first, int count, PullRoom& room,
-                         Found& all) {
+TP_DEVICE void pull_task(const P& p, const unsigned* front, int level, int64_t first, int count,
+                         PullTempStorage& storage, Found& all) {
   for (int i = 0; i < count; i += block::warp_size) {
     const bool has = i + lane_id() < count;
-    const int place = has ? room.list[i + lane_id()] : 0;
-    const int64_t vertex = first + place;
+    const int position = has ? storage.open[i + lane_id()] : 0;
+    const int64_t vertex = first + position;
     const int64_t begin = has ? p.in.begin(vertex) : 0, end = has ? p.in.end(vertex) : 0;
     const int64_t stop = tp::min(end, begin + alone);
+    // The first edges, each row by its own lane.
     int64_t hit = first_alone(p, front, begin, stop);
     bool found = hit < stop;
+    // The rest of long rows, one after another by the whole warp.
     unsigned rest = __ballot_sync(~0u, !found && stop < end);
     for (; rest != 0; rest &= rest - 1) {
       const int owner = __ffs(int(rest)) - 1;
@@ -93,29 +98,30 @@ TP_DEVICE void pull_task(const P& p, const unsigned* front, int level, int64_t f
       const int64_t at = first_together(p, front, block::broadcast(stop, owner), last);
       if (lane_id() == owner) hit = at, found = at < last;
     }
+    // Label the vertices that were found.
     if (!found) continue;
     p.levels[vertex] = level;
     p.parents[vertex] = typename P::Word(p.in.ids[hit]);
-    atomicOr(&room.found[place / 32], 1u << place % 32);
+    atomicOr(&storage.found[position / 32], 1u << position % 32);
     ++all.vertices;
     all.edges += p.in.rows == p.out.rows ? end - begin : p.out.degree(vertex);
   }
   __syncwarp();
 }
 
-// Writes every word of `next`.
+// Pulls one level, writes every word of `next`, and returns what this lane found.
 template <class P>
-TP_DEVICE Found pull(const P& p, const unsigned* front, unsigned* next, int level, PullRoom* rooms) {
+TP_DEVICE Found pull(const P& p, const unsigned* front, unsigned* next, int level, PullTempStorage* storages) {
   Found all;
-  PullRoom& room = rooms[warp_id()];
+  PullTempStorage& storage = storages[warp_id()];
   const int64_t tasks = (p.vertices + task - 1) / task;
   for (int64_t t = grid_warp(); t < tasks; t += grid_warps()) {
     const int64_t word = t * task_words + lane_id();
     const unsigned seen = lane_id() < task_words ? p.visited[word] : ~0u;
-    const int count = list_open(~seen, room);
-    pull_task(p, front, level, t * task, count, room, all);
+    const int count = compact_open(~seen, storage);
+    pull_task(p, front, level, t * task, count, storage, all);
     if (lane_id() < task_words) {
-      const unsigned found = room.found[lane_id()];
+      const unsigned found = storage.found[lane_id()];
       next[word] = found;
       if (found != 0) p.visited[word] = seen | found;
     }

@@ -1,19 +1,20 @@
-// Phases of the whole grid that read or write the queue: the sources, a pushed level, and the ways between the queue
-// and the bitmap.
+// Phases of the whole grid that read or write the queue: the sources, a pushed level, and the conversions between the
+// queue and the bitmap.
 #pragma once
 #include "graph/resident/queue.cuh"
 
 namespace tp::graph::resident {
 
-// A part of the queue that is a frontier.
+// A range of the queue that is a frontier.
 struct Frontier {
   int64_t begin, pieces;
 
   TP_DEVICE int64_t end() const { return begin + pieces; }
 };
 
-// f(vertex, begin, length) for all pieces of a frontier, one a lane and as many a warp as it takes to keep all warps
-// busy; where they are few, each is cut. Lanes without one get P's number of vertices and length 0.
+// Calls f(vertex, begin, length) for all pieces of a frontier, one per lane, with as many pieces per warp as keep all
+// warps busy; if there are few pieces, each is cut into parts. Lanes without a piece pass P's number of vertices and
+// length 0.
 template <class P, class F>
 TP_DEVICE void for_each_piece(const P& p, Frontier frontier, int64_t warp, int64_t all_warps, F f) {
   constexpr int most_cuts = 3;
@@ -34,10 +35,10 @@ TP_DEVICE void for_each_piece(const P& p, Frontier frontier, int64_t warp, int64
   }
 }
 
-// Whoever brings down the parent of a source from none queues it.
+// Queues the sources: the thread that first sets a source's parent queues it.
 template <class P>
-TP_DEVICE Found start(const P& p, char* room, Tally& tally) {
-  Appender<P> appender(p, room, 0, tally);
+TP_DEVICE Found start(const P& p, char* storage, Tally& tally) {
+  Appender<P> appender(p, storage, 0, tally);
   for (int64_t first = grid_warp() * block::warp_size; first < p.num_sources;
        first += grid_warps() * block::warp_size) {
     const int64_t i = first + lane_id();
@@ -51,21 +52,23 @@ TP_DEVICE Found start(const P& p, char* room, Tally& tally) {
   return appender.finish();
 }
 
-// Every edge offers its source as a parent, and who is the first to do so queues the target. A parent that stands is
-// no higher than the one offered, or belongs to this level and gives way, or to an earlier one.
+// The first thread to set a vertex's parent adds it to the queue; later threads of the same level may still lower the
+// parent. A parent from an earlier level, or one that is not greater, stays.
 template <class P>
-TP_DEVICE bool offer(const P& p, typename P::Vertex from, typename P::Vertex to, typename P::Word parent, int level) {
+TP_DEVICE bool lower_parent(const P& p, typename P::Vertex from, typename P::Vertex to, typename P::Word parent,
+                            int level) {
   if (parent != P::no_parent) {
     if (parent <= from) return false;
     const int theirs = __ldcg(p.levels + to);
-    if (theirs != level && theirs != unreached) return false;  // not written yet: it is this level
+    if (theirs != level && theirs != unreached) return false;  // an unwritten level is this level
   }
   return atomicMin(p.parents + to, typename P::Word(from)) == P::no_parent;
 }
 
+// Pushes one level from the queue, and appends the next frontier.
 template <class P>
-TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* room, Tally& tally) {
-  Appender<P> appender(p, room, frontier.end(), tally);
+TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* storage, Tally& tally) {
+  Appender<P> appender(p, storage, frontier.end(), tally);
   using Vertex = typename P::Vertex;
   constexpr int items = at_once / block::warp_size;
   for_each_piece(p, frontier, grid_warp(), grid_warps(), [&](Vertex vertex, typename P::Row begin, unsigned length) {
@@ -80,7 +83,7 @@ TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* room, Tally
       for (int k = 0; k < items; ++k) parent[k] = open[k] ? __ldcg(p.parents + to[k]) : P::no_parent;
 #pragma unroll
       for (int k = 0; k < items; ++k) {
-        const bool wins = open[k] && offer(p, from[k], to[k], parent[k], level);
+        const bool wins = open[k] && lower_parent(p, from[k], to[k], parent[k], level);
         if (wins) p.levels[to[k]] = level;
         appender.add(wins, to[k]);
       }
@@ -90,9 +93,9 @@ TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* room, Tally
   return appender.finish();
 }
 
-// From the queue to the bitmap `front`, which is empty.
+// Converts a frontier from the queue to the bitmap `front`, which is empty before.
 template <class P>
-TP_DEVICE void mark(const P& p, Frontier frontier, unsigned* front) {
+TP_DEVICE void queue_to_bitmap(const P& p, Frontier frontier, unsigned* front) {
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < frontier.pieces;
        i += int64_t(gridDim.x) * threads) {
     const typename P::Vertex vertex = p.queue_vertices[frontier.begin + i];
@@ -101,10 +104,10 @@ TP_DEVICE void mark(const P& p, Frontier frontier, unsigned* front) {
   }
 }
 
-// From the bitmap `front`, which is left empty, to the queue behind the last frontier that stood there.
+// Converts the bitmap `front`, which is cleared, to the queue, behind the last frontier in it.
 template <class P>
-TP_DEVICE Found gather(const P& p, unsigned* front, Frontier last, char* room, Tally& tally) {
-  Appender<P> appender(p, room, last.end(), tally);
+TP_DEVICE Found bitmap_to_queue(const P& p, unsigned* front, Frontier last, char* storage, Tally& tally) {
+  Appender<P> appender(p, storage, last.end(), tally);
   const int64_t words = (p.vertices + 31) / 32;
   for (int64_t first = grid_warp() * block::warp_size; first < words; first += grid_warps() * block::warp_size) {
     const int64_t i = first + lane_id();

@@ -1,25 +1,25 @@
-// The queue of the persistent search: pieces of at most 256 edges, appended level after level, so that every vertex
-// enters once and nothing is cleared. A warp gathers vertices in shared memory and appends many at once.
+// The queue of the persistent search holds pieces of at most 256 edges, appended level after level, so that every
+// vertex enters once and nothing has to be cleared. A warp collects vertices in shared memory and appends many at once.
 #pragma once
 #include "graph/resident/state.cuh"
 
 namespace tp::graph::resident {
 
-constexpr int gathered = 256, at_once = 128;  // vertices that a warp has room for, and that one step may add
+constexpr int gathered = 256, at_once = 128;  // vertices that a warp can hold, and that one step may add
 
 TP_DEVICE inline int64_t pieces_of(int64_t length) { return tp::max((length + piece - 1) / piece, int64_t(1)); }
 
-// Piece i of a vertex whose first is at place `at`; one is there even if it is empty.
+// Stores piece i of a vertex whose first piece has index `at`; a vertex without edges has one empty piece.
 template <class P>
 TP_DEVICE void store_piece(const P& p, int64_t at, int64_t i, typename P::Vertex vertex, typename P::Row begin,
                            int64_t length) {
-  if (at + i >= p.capacity) return;  // rows that overlap may make more
+  if (at + i >= p.capacity) return;  // overlapping rows may make more pieces than there is room for
   p.queue_vertices[at + i] = vertex;
   p.queue_begins[at + i] = begin + typename P::Row(i * piece);
   p.queue_lengths[at + i] = unsigned(tp::min(length - i * piece, int64_t(piece)));
 }
 
-// Each lane's vertex, if it has one. Of one that has many pieces, they are dealt to the warp.
+// Stores the pieces of each lane's vertex, if it has one. The warp shares the pieces of a vertex that has several.
 template <class P>
 TP_DEVICE void store_pieces(const P& p, bool has, int64_t at, typename P::Vertex vertex, typename P::Row begin,
                             typename P::Row length) {
@@ -34,8 +34,8 @@ TP_DEVICE void store_pieces(const P& p, bool has, int64_t at, typename P::Vertex
   }
 }
 
-// Appends the `count` vertices that a warp gathered, behind what is there from place `base` on; how many edges leave
-// those of this lane.
+// Appends the `count` vertices that a warp collected behind index `base`. Returns the number of edges that leave the
+// vertices of this lane.
 template <class P>
 __noinline__ TP_DEVICE unsigned long long append(const P& p, const typename P::Word* gathered_vertices, int count,
                                                  int64_t base, Tally& tally) {
@@ -43,6 +43,7 @@ __noinline__ TP_DEVICE unsigned long long append(const P& p, const typename P::W
   using Vertex = typename P::Vertex;
   constexpr int items = 4;
   unsigned long long edges = 0;
+  // Read the rows of this lane's vertices and count their pieces.
   for (int first = lane_id(); first - lane_id() < count; first += items * block::warp_size) {
     Row begins[items], lengths[items];
     int64_t pieces = 0;
@@ -55,10 +56,12 @@ __noinline__ TP_DEVICE unsigned long long append(const P& p, const typename P::W
       pieces += i < count ? pieces_of(int64_t(lengths[k])) : 0;
       edges += lengths[k];
     }
+    // Reserve the pieces of the warp by one atomic.
     const int64_t upto = block::inclusive_scan<Sum<int64_t>>(pieces);
     unsigned long long before = 0;
     if (lane_id() == block::warp_size - 1) before = atomicAdd(&tally.pieces, static_cast<unsigned long long>(upto));
     int64_t at = base + int64_t(block::broadcast(before, block::warp_size - 1)) + upto - pieces;
+// Store them.
 #pragma unroll
     for (int k = 0; k < items; ++k) {
       const int i = first + k * block::warp_size;
@@ -73,13 +76,13 @@ template <class P>
 class Appender {
  public:
   using Vertex = typename P::Vertex;
-  static constexpr int64_t room_bytes = warps * gathered * int64_t(sizeof(typename P::Word));
+  static constexpr int64_t storage_bytes = warps * gathered * int64_t(sizeof(typename P::Word));
 
-  // `room` is shared memory; appends from place `base` on.
-  TP_DEVICE Appender(const P& p, char* room, int64_t base, Tally& tally)
-      : p_(p), mine_(reinterpret_cast<typename P::Word*>(room) + warp_id() * gathered), base_(base), tally_(tally) {}
+  // `storage` is shared memory; pieces are appended from index `base` on.
+  TP_DEVICE Appender(const P& p, char* storage, int64_t base, Tally& tally)
+      : p_(p), mine_(reinterpret_cast<typename P::Word*>(storage) + warp_id() * gathered), base_(base), tally_(tally) {}
 
-  // Of all lanes, those that `wins` give a vertex. Make room before more than `at_once` may come.
+  // The lanes whose `wins` is set add a vertex each. Call make_room() before more than `at_once` vertices may be added.
   TP_DEVICE void add(bool wins, Vertex vertex) {
     const unsigned winners = __ballot_sync(~0u, wins);
     if (wins) mine_[count_ + __popc(winners & ((1u << lane_id()) - 1))] = vertex;
@@ -88,7 +91,7 @@ class Appender {
   TP_DEVICE void make_room() {
     if (count_ > gathered - at_once) flush();
   }
-  // What this lane counts of all that was appended.
+  // Returns this lane's counts of everything that was appended.
   TP_DEVICE Found finish() {
     flush();
     return found_;
@@ -112,20 +115,22 @@ class Appender {
   Found found_;
 };
 
-// The edges of up to 32 pieces, one a lane, dealt evenly to the lanes of the warp: visit(from, to) gets `items` edges a
-// lane at once, so that their loads are in flight together; `to` is P's number of vertices where there is none.
+// Distributes the edges of up to 32 pieces, one piece per lane, evenly over the lanes of the warp. visit(from, to) gets
+// `items` edges per lane at once, so that their loads are in flight together; `to` is P's number of vertices if there
+// is no edge.
 template <int items, class P, class Visit>
 TP_DEVICE void expand(const P& p, typename P::Vertex vertex, typename P::Row begin, unsigned length, Visit visit) {
   using Vertex = typename P::Vertex;
   const unsigned upto = block::inclusive_scan<Sum<unsigned>>(length);
   const unsigned total = __shfl_sync(~0u, upto, block::warp_size - 1);
-  const typename P::Row shifted = begin - typename P::Row(upto - length);  // edge j of the warp, if it is mine: + j
+  const typename P::Row shifted =
+      begin - typename P::Row(upto - length);  // plus j: edge j of the warp, if it belongs to this lane's piece
   for (unsigned first = 0; first < total; first += items * block::warp_size) {
     Vertex from[items], to[items];
 #pragma unroll
     for (int k = 0; k < items; ++k) {
       const unsigned j = first + unsigned(k * block::warp_size + lane_id());
-      int owner = 0;  // how many lanes' edges end before j
+      int owner = 0;  // the number of lanes whose edges end at or before j
 #pragma unroll
       for (int step = block::warp_size / 2; step > 0; step /= 2) {
         if (__shfl_sync(~0u, upto, owner + step - 1) <= j) owner += step;

@@ -1,51 +1,54 @@
-// Level after level by one cluster of blocks alone, while the others wait: a small frontier costs one barrier of the
-// cluster a level and none of the grid.
+// Level after level by one cluster of blocks alone while the others wait: a small frontier costs one barrier of the
+// cluster per level and none of the grid.
 //
-// Each block has its share of the frontier in shared memory. Who claims a vertex labels it and deals it out at once:
-// the vertices that a block finds go to the blocks of the cluster in turn, each to a place that no other writes.
+// Each block holds its part of the frontier in shared memory. The thread that claims a vertex labels it and hands it
+// out at once: the vertices that a block finds go to the blocks of the cluster in turn, each to a slot that no other
+// block writes.
 #pragma once
 #include "graph/resident/cluster.cuh"
 #include "graph/resident/push.cuh"
 
 namespace tp::graph::resident {
 
-constexpr unsigned places = 1024, most_blocks = 16;  // vertices that a block has room for; blocks of a cluster
-constexpr unsigned row_lanes = 4, alone_steps = 4;   // lanes that a row has, and how often before it has the warp
+constexpr unsigned slots = 1024, most_blocks = 16;  // vertices that a block can hold; blocks of a cluster
+constexpr unsigned row_lanes = 4,
+                   alone_steps = 4;  // lanes per row, and edges per lane before the whole warp takes over
 
-// Shared memory of each block of the cluster, for vertices below 2^32 - 1. Of the vertices dealt to it, number i of
-// block b is at place i * blocks + b.
+// Shared memory of each block of the cluster, for vertices below 2^32 - 1. Vertex number i of those that block b hands
+// to this one is in slot i * blocks + b.
 template <class P>
-struct SoloRoom {
+struct SoloTempStorage {
   struct List {
-    typename P::Row begins[places];
-    unsigned vertices[places], lengths[places];
-    unsigned found[most_blocks], edges[most_blocks];  // by each block: vertices, and the edges that leave them
+    typename P::Row begins[slots];
+    unsigned vertices[slots], lengths[slots];
+    unsigned found[most_blocks],
+        edges[most_blocks];  // per block of the cluster: vertices, and the edges that leave them
   };
   List lists[2];          // the frontier and the next
   unsigned found, edges;  // by this block
 };
 
-// Every level that is found from what fits can be counted in 32 bits.
+// Whether a frontier is small enough for one cluster. The counts of every level found from it then fit in 32 bits.
 template <class P>
 TP_DEVICE bool fits_solo(const P& p, const Tally& t) {
   return t.edges <= unsigned(p.policy.solo_edges) && t.pieces <= unsigned(p.policy.solo_pieces) &&
          p.vertices < int64_t(~0u);
 }
 
-// How many of `found` vertices that block `from` deals out in turn, from itself on, come to block `to`.
+// Block `from` hands out `found` vertices in turn, starting with itself: the number of them that go to block `to`.
 TP_DEVICE inline unsigned dealt(unsigned found, unsigned from, unsigned to, unsigned blocks) {
   const unsigned turn = (to - from) & (blocks - 1);
   return (found + blocks - 1 - turn) >> (__ffs(int(blocks)) - 1);
 }
 
-// The places of the vertices that block `from` dealt to this one end here.
+// The end of the slots that hold the vertices which block `from` handed to this one.
 template <class List>
-TP_DEVICE unsigned places_of(const List& list, unsigned from) {
+TP_DEVICE unsigned slots_of(const List& list, unsigned from) {
   const unsigned blocks = cluster_blocks();
   return dealt(list.found[from], from, cluster_rank(), blocks) * blocks;
 }
 
-// The edges of a level, and how many rounds it takes to go through the block's share.
+// The edges of a level, and the largest number of vertices that any block handed to this one.
 struct Extent {
   unsigned edges, rounds;
 };
@@ -57,11 +60,11 @@ TP_DEVICE Extent extent(const List& list) {
   return {__reduce_add_sync(~0u, edges), __reduce_max_sync(~0u, mine)};
 }
 
-// One edge a lane, or none: claims `to` if no level has it. The winners are dealt out; one that finds no room goes to
-// the queue, and counts as too many.
+// Each lane has at most one edge and claims its target if no level has it. The winners are handed out; those that find
+// no slot go to the queue, and the level then counts as too large.
 template <class P>
-TP_DEVICE void claim(const P& p, SoloRoom<P>& room, int next, int level, bool has, unsigned from, int64_t edge,
-                     Appender<P>& appender) {
+TP_DEVICE void claim(const P& p, SoloTempStorage<P>& storage, int next, int level, bool has, unsigned from,
+                     int64_t edge, Appender<P>& appender) {
   using Row = typename P::Row;
   using Word = typename P::Word;
   const auto to = has ? p.neighbor(p.out.ids, edge) : typename P::Vertex(p.vertices);
@@ -75,54 +78,59 @@ TP_DEVICE void claim(const P& p, SoloRoom<P>& room, int next, int level, bool ha
       wins = atomicMin(p.parents + to, Word(from)) == P::no_parent;
     }
   }
+  // Label the new vertices. Those without edges need no visit.
   if (!__any_sync(~0u, wins)) return;
   if (wins) {
     p.levels[to] = level;
     if (length == 0) atomicOr(p.visited + to / 32, 1u << to % 32);
   }
+  // Count the vertices that go on, and number them.
   const bool goes_on = wins && length != 0;
   const unsigned winners = __ballot_sync(~0u, goes_on);
   const unsigned leaving = length > Row(piece) ? unsigned(p.policy.solo_edges) + 1 : unsigned(length);
   const unsigned edges = __reduce_add_sync(~0u, goes_on ? leaving : 0);
   unsigned number = 0;
   if (lane_id() == 0 && winners != 0) {
-    number = atomicAdd(&room.found, unsigned(__popc(winners)));
-    atomicAdd(&room.edges, edges);
+    number = atomicAdd(&storage.found, unsigned(__popc(winners)));
+    atomicAdd(&storage.edges, edges);
   }
   number = __shfl_sync(~0u, number, 0) + unsigned(__popc(winners & ((1u << lane_id()) - 1)));
-  const unsigned blocks = cluster_blocks(), place = (number & ~(blocks - 1)) + cluster_rank();
-  if (goes_on && place < places) {
+  // Hand them out to the blocks of the cluster in turn.
+  const unsigned blocks = cluster_blocks(), slot = (number & ~(blocks - 1)) + cluster_rank();
+  if (goes_on && slot < slots) {
     const unsigned block = (number + cluster_rank()) & (blocks - 1);
-    auto& list = room.lists[next];
-    cluster_store(list.vertices + place, block, unsigned(to));
-    cluster_store(list.lengths + place, block, unsigned(tp::min(int64_t(length), int64_t(piece) + 1)));
-    cluster_store(list.begins + place, block, begin);
+    auto& list = storage.lists[next];
+    cluster_store(list.vertices + slot, block, unsigned(to));
+    cluster_store(list.lengths + slot, block, unsigned(tp::min(int64_t(length), int64_t(piece) + 1)));
+    cluster_store(list.begins + slot, block, begin);
   }
-  const bool too_many = goes_on && place >= places;
+  // What finds no slot goes to the queue.
+  const bool too_many = goes_on && slot >= slots;
   if (!__any_sync(~0u, too_many)) return;
-  if (too_many) atomicAdd(&room.edges, unsigned(p.policy.solo_edges) + 1);
+  if (too_many) atomicAdd(&storage.edges, unsigned(p.policy.solo_edges) + 1);
   appender.add(too_many, to);
   appender.make_room();
 }
 
-// Claims the neighbours of the block's share of the frontier: a few lanes take a row, and the warp what is left of it.
+// Claims the neighbours of the block's part of the frontier: a few lanes take a row, and the warp takes the rest of it.
 template <class P>
-TP_DEVICE void expand_solo(const P& p, SoloRoom<P>& room, int here, unsigned rounds, int level, Appender<P>& appender) {
+TP_DEVICE void expand_solo(const P& p, SoloTempStorage<P>& storage, int here, unsigned rounds, int level,
+                           Appender<P>& appender) {
   using Row = typename P::Row;
   constexpr unsigned rows = block::warp_size / row_lanes, alone = row_lanes * alone_steps;
-  const auto& list = room.lists[here];
+  const auto& list = storage.lists[here];
   const unsigned blocks = cluster_blocks();
 #pragma unroll 1
   for (unsigned first = unsigned(warp_id()) * rows; first < rounds * blocks; first += warps * rows) {
     const unsigned i = first + unsigned(lane_id()) / row_lanes, lane = unsigned(lane_id()) % row_lanes;
-    const bool has = i < rounds * blocks && i < places_of(list, i & (blocks - 1));
+    const bool has = i < rounds * blocks && i < slots_of(list, i & (blocks - 1));
     const unsigned vertex = has ? list.vertices[i] : 0, length = has ? list.lengths[i] : 0;
     const Row begin = has ? list.begins[i] : Row(0);
     if (has && lane == 0) atomicOr(p.visited + vertex / 32, 1u << vertex % 32);
     const unsigned most = __reduce_max_sync(~0u, tp::min(length, alone));
 #pragma unroll 1
     for (unsigned j = lane; j - lane < most; j += row_lanes)
-      claim(p, room, 1 - here, level, j < tp::min(length, alone), vertex, int64_t(begin + Row(j)), appender);
+      claim(p, storage, 1 - here, level, j < tp::min(length, alone), vertex, int64_t(begin + Row(j)), appender);
     for (unsigned rest = __ballot_sync(~0u, lane == 0 && length > alone); rest != 0; rest &= rest - 1) {
       const int owner = __ffs(int(rest)) - 1;
       const unsigned source = __shfl_sync(~0u, vertex, owner), all = __shfl_sync(~0u, length, owner);
@@ -130,79 +138,80 @@ TP_DEVICE void expand_solo(const P& p, SoloRoom<P>& room, int here, unsigned rou
 #pragma unroll 1
       for (unsigned j = alone; j < all; j += block::warp_size) {
         const unsigned mine = j + unsigned(lane_id());
-        claim(p, room, 1 - here, level, mine < all, source, int64_t(its_begin + Row(mine)), appender);
+        claim(p, storage, 1 - here, level, mine < all, source, int64_t(its_begin + Row(mine)), appender);
       }
     }
   }
 }
 
-// Tells all blocks what this one found; then all start afresh.
+// Tells all blocks of the cluster how much this one found, resets the counts, and waits for all.
 template <class P>
-TP_DEVICE void tell(SoloRoom<P>& room, int next) {
+TP_DEVICE void exchange_counts(SoloTempStorage<P>& storage, int next) {
   __syncthreads();
   if (warp_id() == 0) {
-    const unsigned to = unsigned(lane_id()), found = room.found, edges = room.edges;
+    const unsigned to = unsigned(lane_id()), found = storage.found, edges = storage.edges;
     if (to < cluster_blocks()) {
-      cluster_store(room.lists[next].found + cluster_rank(), to, found);
-      cluster_store(room.lists[next].edges + cluster_rank(), to, edges);
+      cluster_store(storage.lists[next].found + cluster_rank(), to, found);
+      cluster_store(storage.lists[next].edges + cluster_rank(), to, edges);
     }
     __syncwarp();
-    if (to == 0) room.found = room.edges = 0;
+    if (to == 0) storage.found = storage.edges = 0;
   }
   cluster_barrier();
 }
 
-// The frontier comes from the queue, piece n as if block n % blocks had found it.
+// Takes the frontier from the queue: piece n is handed out as if block n % blocks had found it.
 template <class P>
-TP_DEVICE void enter(const P& p, SoloRoom<P>& room, Frontier frontier) {
-  static_assert(places == threads, "a thread has a place");
-  const unsigned blocks = cluster_blocks(), rank = cluster_rank(), place = threadIdx.x;
-  const unsigned from = place & (blocks - 1), turn = (rank - from) & (blocks - 1);
-  auto& list = room.lists[0];
-  const int64_t n = int64_t((place & ~(blocks - 1)) + turn) * blocks + from;
+TP_DEVICE void enter(const P& p, SoloTempStorage<P>& storage, Frontier frontier) {
+  static_assert(slots == threads, "one thread per slot is needed to take the frontier");
+  const unsigned blocks = cluster_blocks(), rank = cluster_rank(), slot = threadIdx.x;
+  const unsigned from = slot & (blocks - 1), turn = (rank - from) & (blocks - 1);
+  auto& list = storage.lists[0];
+  const int64_t n = int64_t((slot & ~(blocks - 1)) + turn) * blocks + from;
   if (n < frontier.pieces) {
     const int64_t at = frontier.begin + n;
-    list.vertices[place] = unsigned(p.queue_vertices[at]);
-    list.begins[place] = p.queue_begins[at];
-    list.lengths[place] = p.queue_lengths[at];
+    list.vertices[slot] = unsigned(p.queue_vertices[at]);
+    list.begins[slot] = p.queue_begins[at];
+    list.lengths[slot] = p.queue_lengths[at];
   }
-  if (place < blocks) list.found[place] = dealt(unsigned(frontier.pieces), 0, place, blocks), list.edges[place] = 0;
-  if (place == 0) room.found = room.edges = 0;
+  if (slot < blocks) list.found[slot] = dealt(unsigned(frontier.pieces), 0, slot, blocks), list.edges[slot] = 0;
+  if (slot == 0) storage.found = storage.edges = 0;
   cluster_barrier();
 }
 
-// The frontier goes to the queue.
+// Returns the frontier to the queue.
 template <class P>
-TP_DEVICE void leave(const SoloRoom<P>& room, int here, unsigned rounds, Appender<P>& appender) {
-  const auto& list = room.lists[here];
-  const unsigned blocks = cluster_blocks(), end = tp::min(rounds * blocks, places);
+TP_DEVICE void leave(const SoloTempStorage<P>& storage, int here, unsigned rounds, Appender<P>& appender) {
+  const auto& list = storage.lists[here];
+  const unsigned blocks = cluster_blocks(), end = tp::min(rounds * blocks, slots);
   for (unsigned first = unsigned(warp_id()) * block::warp_size; first < end; first += threads) {
     const unsigned i = first + unsigned(lane_id());
-    const bool has = i < end && i < places_of(list, i & (blocks - 1));
+    const bool has = i < end && i < slots_of(list, i & (blocks - 1));
     appender.add(has, typename P::Vertex(has ? list.vertices[i] : 0));
     appender.make_room();
   }
 }
 
-// From the frontier of `level` - 1, which fits, until one does not or there is none. What does not fit is appended.
+// Finds levels from the frontier of `level` - 1, which fits, until one does not fit or is empty. A frontier that does
+// not fit is appended to the queue.
 template <class P>
 TP_DEVICE Found solo(const P& p, Frontier frontier, int64_t level, char* shared, Tally& tally) {
-  SoloRoom<P>& room = *reinterpret_cast<SoloRoom<P>*>(shared + Appender<P>::room_bytes);
+  SoloTempStorage<P>& storage = *reinterpret_cast<SoloTempStorage<P>*>(shared + Appender<P>::storage_bytes);
   Appender<P> appender(p, shared, frontier.end(), tally);
-  enter(p, room, frontier);
+  enter(p, storage, frontier);
   const unsigned limit = unsigned(p.policy.solo_edges);
   int64_t edges = 0;
   int here = 0;
-  Extent now = extent(room.lists[0]);
+  Extent now = extent(storage.lists[0]);
   do {
-    expand_solo(p, room, here, now.rounds, int(level), appender);
+    expand_solo(p, storage, here, now.rounds, int(level), appender);
     here = 1 - here;
-    tell(room, here);
-    now = extent(room.lists[here]);
+    exchange_counts(storage, here);
+    now = extent(storage.lists[here]);
     if (now.edges <= limit) edges += now.edges;
     ++level;
   } while (now.edges > 0 && now.edges <= limit && level <= p.max_level);
-  if (now.edges > limit) leave(room, here, now.rounds, appender);
+  if (now.edges > limit) leave(storage, here, now.rounds, appender);
   if (cluster_rank() == 0 && threadIdx.x == 0) p.control->solo = {level, edges};
   return appender.finish();
 }

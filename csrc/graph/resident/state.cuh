@@ -1,8 +1,8 @@
 // What the whole grid of the persistent search shares: the graph, the queue, the bitmaps, the counters of a phase and
 // the barrier that ends it.
 //
-// Each phase adds up what it finds in a tally of its own. There are three in turn: one is written, the one before may
-// still be read by a block that is late, and the one after is cleared.
+// Each phase adds what it finds to a tally of its own. Three tallies take turns: one is written, the one before may
+// still be read by a late block, and the one after is cleared.
 #pragma once
 #include "block/warp.cuh"
 #include "core/op.h"
@@ -11,10 +11,10 @@
 namespace tp::graph::resident {
 
 constexpr int threads = 1024, warps = threads / block::warp_size;
-constexpr int piece = 256;  // a vertex of more edges stands in the queue in several pieces
+constexpr int piece = 256;  // a vertex of more edges is queued in several pieces
 
 struct Tally {
-  unsigned long long vertices, edges, pieces;  // found; out-edges that leave them; what they took in the queue
+  unsigned long long vertices, edges, pieces;  // found; out-edges that leave them; pieces that they take in the queue
 };
 
 // What a lane found in a phase.
@@ -22,9 +22,9 @@ struct Found {
   unsigned long long vertices = 0, edges = 0;
 };
 
-// What the cluster that goes on alone leaves behind.
+// What the cluster that runs alone leaves behind.
 struct Solo {
-  int64_t level, edges;  // the next level to find; out-edges of all levels found that it went on from
+  int64_t level, edges;  // the next level to find; out-edges of all levels found except the last
 };
 
 struct Control {
@@ -33,30 +33,31 @@ struct Control {
   Solo solo;
 };
 
-// When to change the way. A frontier goes to one cluster where it is small, is pulled where its out-edges, times alpha,
-// are more than those of what is not reached, and is pushed otherwise.
+// When to change the method. A frontier goes to one cluster if it is small; it is pulled if the number of its
+// out-edges, times alpha, exceeds that of the unreached vertices; otherwise it is pushed.
 struct Policy {
   int64_t alpha;
-  int solo_pieces, solo_edges;  // at most
+  int solo_pieces, solo_edges;  // upper limits
 };
 
-// Bit v of `visited`: vertex v was reached, and what it leads to is known or the next to be looked at. A vertex that a
-// phase pushes to has its bit set when it is expanded itself, so a bit tells of earlier levels only.
+// The visited bitmap: bit v is set if vertex v belongs to an earlier level. A vertex that a phase pushes to gets its
+// bit when it is expanded itself, so during a push the bits tell of earlier levels only.
 template <class Row_, class Id_>
 struct Problem {
   using Row = Row_;
   using Id = Id_;
   using Vertex = typename std::make_unsigned<Id>::type;
-  using Word = typename std::conditional<sizeof(Id) == 8, unsigned long long, unsigned>::type;  // what atomics take
+  using Word =
+      typename std::conditional<sizeof(Id) == 8, unsigned long long, unsigned>::type;  // the type that atomics take
   static constexpr Word no_parent = ~Word(0);
 
-  Adjacency<const Row*, const Id*> out, in;  // in: without arrays where nothing can be pulled
+  Adjacency<const Row*, const Id*> out, in;  // `in` is null if nothing can be pulled
   int64_t vertices, num_sources, max_level;
   const int64_t* sources;
   int* levels;
   Word* parents;
-  unsigned *visited, *front, *next;  // bitmaps of whole tasks
-  Word* queue_vertices;              // the queue: a vertex, where its piece of edges begins, and how many there are
+  unsigned *visited, *front, *next;  // bitmaps, padded to whole tasks
+  Word* queue_vertices;              // the queue: vertex, begin of its piece of edges, number of edges
   Row* queue_begins;
   unsigned* queue_lengths;
   int64_t capacity;
@@ -64,7 +65,7 @@ struct Problem {
   Policy policy;
 
   TP_DEVICE bool pulls() const { return in.rows != nullptr; }
-  // The vertex that an edge leads to, or `vertices` where it is none.
+  // The vertex that an edge leads to, or `vertices` if its index is not a vertex.
   TP_DEVICE Vertex neighbor(const Id* ids, int64_t edge) const {
     const Vertex v = Vertex(ids[edge]);
     return v < Vertex(vertices) ? v : Vertex(vertices);
@@ -83,7 +84,7 @@ TP_DEVICE T warp_sum(T v) {
   return v;
 }
 
-// The phases of a block, each with its tally; `found` collects what a lane finds.
+// The phases of a block, each with its tally; `found` holds what this lane found.
 class Phases {
  public:
   TP_DEVICE explicit Phases(Control* control) : control_(control) {
@@ -91,8 +92,8 @@ class Phases {
     __syncthreads();
   }
   TP_DEVICE Tally& tally() const { return control_->tallies[phase_ % 3]; }
-  // All blocks end the phase; what they wrote is visible to all, and what was found is known. The counter of arrivals
-  // only grows, and may wrap.
+  // Grid barrier: all blocks end the phase, what they wrote is visible to all, and the sum of what was found is
+  // returned. The counter of arrivals only grows, and may wrap around.
   TP_DEVICE Tally end(Found found = {}) {
     const unsigned long long vertices = warp_sum(found.vertices), edges = warp_sum(found.edges);
     if (lane_id() == 0 && (vertices | edges) != 0) {

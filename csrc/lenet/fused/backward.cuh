@@ -74,8 +74,8 @@ TP_DEVICE void s4_gradient_parts(const Team<images>& t) {
                                                          t.room.scratch);
 }
 
-// Where the shares lie in the scratch memory, [rank][image][value]: at its end, where no phase since the last barrier
-// of the cluster has anything, for the other block may write them while this one is still behind.
+// Where the shares are in the scratch memory, [rank][image][value]: at its end, which no phase since the last barrier
+// of the cluster uses, because the other block may write them while this one is still behind.
 template <int images>
 constexpr int shares_at = scratch_words - ranks * Team<images>::own * s4_values;
 

@@ -43,7 +43,7 @@ TP_HD constexpr int image_box(int row, int column) {
 constexpr int scratch_words = 8192;
 constexpr int padded_classes = 12;  // rows of 16-byte words; the gradients of the last two are 0
 
-// What an image has in its owner's shared memory. What is read by 16 bytes is aligned.
+// An image's data in the shared memory of its owner. Arrays that are read by 16 bytes are aligned.
 struct alignas(16) ImageRoom {
   alignas(16) float c5[c5_outputs];
   alignas(16) float f6[f6_outputs];
@@ -54,7 +54,7 @@ struct alignas(16) ImageRoom {
   float f6_grad[f6_outputs], out[classes], out_grad[padded_classes];
 };
 
-constexpr int image_words = sizeof(ImageRoom) / sizeof(float);  // from an image's word to that of the next
+constexpr int image_words = sizeof(ImageRoom) / sizeof(float);  // from a word of one image to the same word of the next
 
 template <int images>
 struct Room {
@@ -72,7 +72,7 @@ struct Room {
   block::Barrier weights_arrived;
 };
 
-// A thread's place, and its block's shared memory and that of the other block of the cluster.
+// A thread's indices, its block's shared memory and that of the other block of the cluster.
 template <int images>
 struct Team {
   static constexpr int own = Room<images>::own;
@@ -93,7 +93,7 @@ struct Team {
   // The cluster's number of an image that this block owns.
   TP_DEVICE int slot(int image) const { return shared_image ? 0 : rank * own + image; }
   TP_DEVICE Room<images>& room_of(int owner) const { return owner == rank ? room : partner; }
-  // Of what both blocks compute alike, one writes the global copy.
+  // Whether this block writes the global copy of values that both blocks compute.
   TP_DEVICE bool writes() const { return !shared_image || rank == 0; }
   TP_DEVICE void sync() const { __syncthreads(); }
   TP_DEVICE void sync_cluster() const { cooperative_groups::this_cluster().sync(); }

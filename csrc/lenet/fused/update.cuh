@@ -66,7 +66,7 @@ struct Descent {
 };
 
 // Begins to copy a tile's rows and columns of a chunk of images. What lies beyond the layer's inputs is left as it is:
-// it only enters sums that nobody reads.
+// it only enters sums that are never read.
 TP_DEVICE inline void copy_chunk(const UpdateParams& p, UpdateRoom& room, const DenseLayer& layer, int first_output,
                                  int first_input, int number) {
   constexpr int grad_quads = tile_outputs / 4, quads = grad_quads + tile_inputs / 4;

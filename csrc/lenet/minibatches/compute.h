@@ -22,7 +22,7 @@ TP_HD inline float random_number(uint64_t key, int64_t image, int use) {
   return float(mix(key ^ mix(uint64_t(image) * 8 + uint64_t(use) + 1)) >> 40) * (1.0f / (1 << 23)) - 1;
 }
 
-// Where the image at place `i` of the epoch comes from: a permutation of 0..n.
+// The index of the image that comes i-th in the epoch: a permutation of 0..n.
 TP_HD inline int64_t shuffled(uint64_t key, int64_t i, int64_t n) {
   int half = 1;  // bits
   while (int64_t(1) << 2 * half < n) ++half;
@@ -40,7 +40,7 @@ TP_HD inline int64_t shuffled(uint64_t key, int64_t i, int64_t n) {
   return int64_t(x);
 }
 
-// How an image is moved: the pixel (row, column) of the result lies at (from_row, from_column) of the original,
+// How an image is moved: pixel (row, column) of the result comes from (from_row, from_column) of the original,
 //   from_column = cos column - sin row + right,   from_row = sin column + cos row + down,   counted from the centre.
 struct Motion {
   int64_t image;

@@ -1,4 +1,4 @@
-// Interleaved rows that are short, or so many that they fill the machine by themselves: nothing is to be cut, and each
+// Interleaved rows that are short, or so many that they fill the device by themselves: no row is divided, and each
 // thread walks down `vector` neighbouring columns.
 #pragma once
 #include "block/load_store.cuh"
@@ -7,11 +7,11 @@
 
 namespace tp::scan::lookback {
 
-// Neighbouring columns that a lane holds.
+// The number of neighbouring columns per lane.
 template <class E>
 constexpr int vector_columns = tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 8 ? 2 : 4;
 
-// Where a thread's columns start in memory, as vectors (`aligned`) or element by element, `left` of them.
+// A thread's columns in memory, read as vectors if `aligned`, else element by element, of which `left` exist.
 template <class T, int vector>
 struct Columns {
   using Vec = block::Vector<typename std::remove_const<T>::type, vector>;
@@ -48,7 +48,7 @@ __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int6
   using In = const typename E::Input;
   using Out = typename E::Output;
   constexpr bool affine = M::id == OpId::affine;
-  constexpr int vector = vector_columns<E>, batch = affine ? 4 : 8;  // places asked for at once
+  constexpr int vector = vector_columns<E>, batch = affine ? 4 : 8;  // rows loaded at once
   const int64_t id = int64_t(blockIdx.x) * column_threads + threadIdx.x;
   if (id >= all) return;
   const int64_t outer = id / across, column = id % across * vector, row = outer * e.inner + column;
@@ -64,6 +64,7 @@ __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int6
   const auto in = columns(e.in), a = columns(e.factors());
   const auto out = columns(e.out);
 
+  // Initialize the running values.
   Acc running[vector];
 #pragma unroll
   for (int v = 0; v < vector; ++v) {
@@ -72,6 +73,7 @@ __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int6
       if (e.initial && v < left) running[v] = {0, decltype(Acc::a)(e.initial[row + v])};
     }
   }
+  // Walk down the columns, a batch of rows at a time: first the loads, then the scan.
   for (int64_t k = 0; k < e.n; k += batch) {
     typename Columns<In, vector>::Vec x[batch], factor[affine ? batch : 1];
 #pragma unroll
@@ -108,7 +110,7 @@ template <class E>
 void scan_columns(const E& e, Context& context) {
   const int64_t across = ceil_div(e.inner, int64_t(vector_columns<E>)), all = e.rows / e.inner * across;
   const int64_t blocks = ceil_div(all, int64_t(column_threads));
-  require(blocks <= 2147483647, "decoupled_lookback: ", e.rows, " rows are too many for one launch");
+  require(blocks <= max_grid, "decoupled_lookback: ", e.rows, " rows are too many for one launch");
   columns_kernel<<<unsigned(blocks), column_threads, 0, cudaStream_t(context.stream)>>>(e, across, all);
   check_launch("decoupled_lookback");
 }

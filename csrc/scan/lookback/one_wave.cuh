@@ -1,6 +1,6 @@
-// decoupled_lookback over one contiguous row that fits the chip at once, a tile a multiprocessor. Nothing is to be
-// gained by a pipeline then, and every hand-over in it costs: a thread keeps its elements in registers, and a block
-// waits for memory once and for the totals of all tiles before its own once.
+// decoupled_lookback over one contiguous row that fits on the chip at once, one tile per multiprocessor. A pipeline
+// would gain nothing then, and each of its barriers would cost time: a thread keeps its elements in registers, and a
+// block waits once for memory and once for the aggregates of all tiles before its own.
 #pragma once
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
@@ -17,11 +17,92 @@ struct OneWave {
   static constexpr int largest = int(tp::max(sizeof(Input), sizeof(Output)));
   static constexpr int vector = tp::max(2, tp::min(8, 16 / largest)), chunks = 16 / vector;
   static constexpr int threads = 512, warps = threads / block::warp_size, items = threads * chunks * vector;
-  static constexpr int most_tiles = 128;  // and as many cells does a warp look up at once
+  static constexpr int most_tiles = 128;  // also the number of cells that a warp reads at once
 
   static bool suits(const E& e) {
     return e.rows == 1 && e.n <= int64_t(most_tiles) * items &&
            ceil_div(e.n, int64_t(items)) <= block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  }
+};
+
+// The elements of one lane: chunk j holds `vector` of them, from position first + j * chunk on.
+template <class E>
+class OneWaveItems {
+  using Wave = OneWave<E>;
+  using M = typename E::Monoid;
+  using Acc = typename E::Acc;
+  using Input = typename E::Input;
+  using Output = typename E::Output;
+  static constexpr int vector = Wave::vector, chunks = Wave::chunks, chunk = block::warp_size * vector;
+  const int lane_;
+  const int64_t first_;
+  block::Vector<Input, vector> x_[chunks];
+  Acc before_[chunks];  // what precedes the lane's chunk j within the warp
+
+ public:
+  TP_DEVICE __forceinline__ OneWaveItems(int warp, int lane)
+      : lane_(lane), first_(int64_t(blockIdx.x) * Wave::items + (warp * chunks * block::warp_size + lane) * vector) {}
+
+  TP_DEVICE __forceinline__ void load(const block::Vectors<const Input, vector>& in) {
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      const int64_t p = first_ + j * chunk;
+      if (in.aligned && p + vector <= in.count) {
+        x_[j] = in.at(p);
+        if (in.reverse) x_[j].flip();
+      } else {
+        x_[j] = in.load(p, Input(0));
+      }
+    }
+  }
+
+  // Finds what precedes each chunk within the warp, and returns the aggregate of the warp.
+  TP_DEVICE __forceinline__ Acc sum() {
+    // sum[j] combines chunk j up to this lane's elements; the chunks are interleaved so that their shuffles overlap.
+    Acc sum[chunks], carry = M::identity();
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      sum[j] = M::identity();
+#pragma unroll
+      for (int i = 0; i < vector; ++i) sum[j] = M::combine(sum[j], Acc(x_[j].v[i]));
+    }
+#pragma unroll
+    for (int stride = 1; stride < block::warp_size; stride *= 2) {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) {
+        const Acc left = block::shuffle_up(sum[j], stride);
+        if (lane_ >= stride) sum[j] = M::combine(left, sum[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      const Acc left = block::shuffle_up(sum[j], 1);
+      before_[j] = lane_ == 0 ? carry : M::combine(carry, left);
+      carry = M::combine(carry, block::broadcast(sum[j], block::warp_size - 1));
+    }
+    return carry;
+  }
+
+  // Scans the elements after `base`, which precedes the warp, and stores them.
+  TP_DEVICE __forceinline__ void store(const block::Vectors<Output, vector>& out, Acc base, bool exclusive) const {
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      const int64_t p = first_ + j * chunk;
+      Acc running = M::combine(base, before_[j]);
+      block::Vector<Output, vector> y;
+#pragma unroll
+      for (int i = 0; i < vector; ++i) {
+        const Acc next = M::combine(running, Acc(x_[j].v[i]));
+        y.v[i] = Output(exclusive ? running : next);
+        running = next;
+      }
+      if (out.aligned && p + vector <= out.count) {
+        if (out.reverse) y.flip();
+        out.at(p) = y;
+      } else {
+        out.store(p, y);
+      }
+    }
   }
 };
 
@@ -33,48 +114,17 @@ __global__ __launch_bounds__(OneWave<E>::threads) void one_wave_kernel(
   using Wave = OneWave<E>;
   using M = typename E::Monoid;
   using Acc = typename E::Acc;
-  constexpr int vector = Wave::vector, chunks = Wave::chunks, chunk = block::warp_size * vector;
   __shared__ Acc totals[Wave::warps], before_tile;
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
-  const int64_t first = int64_t(blockIdx.x) * Wave::items + (warp * chunks * block::warp_size + lane) * vector;
 
-  block::Vector<typename E::Input, vector> x[chunks];
-#pragma unroll
-  for (int j = 0; j < chunks; ++j) {
-    const int64_t p = first + j * chunk;
-    if (in.aligned && p + vector <= in.count) {
-      x[j] = in.at(p);
-      if (in.reverse) x[j].flip();
-    } else {
-      x[j] = in.load(p, typename E::Input(0));
-    }
-  }
-
-  // sum[j] is of chunk j up to this lane's elements, the chunks side by side so that their steps overlap.
-  Acc sum[chunks], before[chunks], carry = M::identity();
-#pragma unroll
-  for (int j = 0; j < chunks; ++j) {
-    sum[j] = M::identity();
-#pragma unroll
-    for (int i = 0; i < vector; ++i) sum[j] = M::combine(sum[j], Acc(x[j].v[i]));
-  }
-#pragma unroll
-  for (int stride = 1; stride < block::warp_size; stride *= 2) {
-#pragma unroll
-    for (int j = 0; j < chunks; ++j) {
-      const Acc left = block::shuffle_up(sum[j], stride);
-      if (lane >= stride) sum[j] = M::combine(left, sum[j]);
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < chunks; ++j) {
-    const Acc left = block::shuffle_up(sum[j], 1);
-    before[j] = lane == 0 ? carry : M::combine(carry, left);
-    carry = M::combine(carry, block::broadcast(sum[j], block::warp_size - 1));
-  }
-  if (lane == 0) totals[warp] = carry;
+  // Load the tile into registers and reduce each warp.
+  OneWaveItems<E> items(warp, lane);
+  items.load(in);
+  const Acc total = items.sum();
+  if (lane == 0) totals[warp] = total;
   __syncthreads();
 
+  // Warp 0 publishes the aggregate of the tile and looks back.
   const Acc upto = block::inclusive_scan<M>(lane < Wave::warps ? totals[lane] : M::identity());
   const Acc before_warp = warp == 0 ? M::identity() : block::broadcast(upto, warp - 1);
   if (warp == 0) {
@@ -85,25 +135,8 @@ __global__ __launch_bounds__(OneWave<E>::threads) void one_wave_kernel(
   }
   __syncthreads();
 
-  const Acc base = M::combine(before_tile, before_warp);
-#pragma unroll
-  for (int j = 0; j < chunks; ++j) {
-    const int64_t p = first + j * chunk;
-    Acc running = M::combine(base, before[j]);
-    block::Vector<typename E::Output, vector> y;
-#pragma unroll
-    for (int i = 0; i < vector; ++i) {
-      const Acc next = M::combine(running, Acc(x[j].v[i]));
-      y.v[i] = typename E::Output(exclusive ? running : next);
-      running = next;
-    }
-    if (out.aligned && p + vector <= out.count) {
-      if (out.reverse) y.flip();
-      out.at(p) = y;
-    } else {
-      out.store(p, y);
-    }
-  }
+  // Scan the elements after everything that precedes the warp.
+  items.store(out, M::combine(before_tile, before_warp), exclusive);
 }
 
 template <class E>

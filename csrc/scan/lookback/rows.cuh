@@ -1,10 +1,10 @@
-// decoupled_lookback over contiguous rows. Position p of the rows laid end to end is element p % n of row p / n; in a
-// reverse scan p counts from the far end of everything, and so does each row. A tile is a stretch of positions.
+// decoupled_lookback over contiguous rows. Position p of the whole array is element p % n of row p / n; in a reverse
+// scan p counts from the far end of the array, and so does the index within each row. A tile is a range of positions.
 //
-// A value that covers the elements up to p starts at the head of p's row or at the start of its lane, part, tile or
-// section, whichever is later. So it combines with what precedes that span exactly if the row reaches beyond it: where
-// the rows' heads are is all there is to ask, and follows from n; no flags travel. Long rows are a chain of tiles each,
-// `headless`: no tile holds a head but as its first element, and there is nothing to ask.
+// A value that covers the elements up to p begins at the head of p's row or at the start of its lane, part, tile or
+// section, whichever is later. So it combines with what precedes that range exactly if the row reaches beyond it. The
+// heads follow from n, so no flags have to be stored. A long row is a chain of tiles of its own and `headless`: a tile
+// holds no head except possibly as its first element, and nothing has to be tested.
 #pragma once
 #include "block/load_store.cuh"
 #include "scan/lookback/one_wave.cuh"
@@ -13,9 +13,10 @@
 namespace tp::scan::lookback {
 
 template <class E>
-constexpr int vector_of = tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 8   ? 2
-                          : tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 4 ? 4
-                                                                                                : 8;  // elements a load
+constexpr int vector_of =
+    tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 8   ? 2
+    : tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 4 ? 4
+                                                                          : 8;  // elements per load
 
 template <class E_, bool headless_>
 struct Rows {
@@ -30,25 +31,25 @@ struct Rows {
   static constexpr int vector = vector_of<E>, chunks = affine ? 4 : 8, chunk = block::warp_size * vector;
   static constexpr int part_items = chunk * chunks, items = part_items * parts, cap = 1 << 30;
   static constexpr int near = 128, far = 1;
-  static constexpr int array_bytes = items * int(sizeof(Input)) + 128;  // whatever the alignment of the first element
+  static constexpr int array_bytes = items * int(sizeof(Input)) + 128;  // for any alignment of the first element
   using Vec = block::Vector<Input, vector>;
 
   E e;
-  int64_t count, tiles, a_chain;  // a_chain: tiles of a chain, which is a row if headless, else everything
-  int n, step;                    // n is capped; step is how far a head moves from chunk to chunk
+  int64_t count, tiles, tiles_per_chain;  // tiles_per_chain: a chain is a row if headless, else the whole array
+  int n, step;                            // n is capped; step is how far a head moves from chunk to chunk
   block::Vectors<typename E::Output, vector> out;
 
   explicit Rows(const E& e)
       : e(e),
         count(e.rows * e.n),
-        a_chain(ceil_div(headless ? e.n : count, int64_t(items))),
+        tiles_per_chain(ceil_div(headless ? e.n : count, int64_t(items))),
         n(int(tp::min(e.n, int64_t(cap)))),
         step(chunk % n),
         out(e.out, count, e.reverse) {
-    tiles = a_chain * chains();
+    tiles = tiles_per_chain * chains();
   }
 
-  // Whether tiles that end with their row, and never hold two, waste next to nothing.
+  // Whether tiles that end at the end of a row, so that no tile holds two rows, waste only a few elements.
   static bool suits(const E& e) {
     return e.rows == 1 || (e.n % vector == 0 && ceil_div(e.n, int64_t(items)) * items <= e.n + e.n / 8);
   }
@@ -56,15 +57,15 @@ struct Rows {
   TP_HD int64_t chains() const { return headless ? e.rows : 1; }
   TP_HD int lanes() const { return 1; }
   TP_HD int summing_lanes() const { return 1; }
-  TP_HD int64_t sections() const { return ceil_div(a_chain, int64_t(near)); }
-  // No row crosses from a tile into the next.
-  TP_HD bool independent() const { return a_chain == 1 || (!headless && items % e.n == 0); }
+  TP_HD int64_t sections() const { return ceil_div(tiles_per_chain, int64_t(near)); }
+  // Whether no row continues from one tile into the next.
+  TP_HD bool independent() const { return tiles_per_chain == 1 || (!headless && items % e.n == 0); }
   TP_HD int stage_bytes() const { return array_bytes * (affine ? 2 : 1); }
 
   TP_DEVICE Spot spot(int64_t tile) const {
     if (headless) {
-      const int64_t row = quotient(tile, a_chain), place = tile - row * a_chain;
-      return {tile, row, place, 0, row * e.n + place * items, cap, 0, 0};
+      const int64_t row = quotient(tile, tiles_per_chain), index = tile - row * tiles_per_chain;
+      return {tile, row, index, 0, row * e.n + index * items, cap, 0, 0};
     }
     const int64_t first = tile * items, row = quotient(first, e.n), k = first - row * e.n;
     return {tile, 0, tile, quotient(first - k, items), first, k == 0 ? 0 : int(tp::min(e.n - k, int64_t(cap))), 0, 0};
@@ -78,9 +79,9 @@ struct Rows {
     return x;
   }
 
-  // ---- from memory to the stage: 16 bytes at a time, what lies outside the array left out
+  // ---- from memory to the stage: 16 bytes at a time, without anything outside the array
 
-  // Where the first byte of a tile's memory stands, or would stand.
+  // The first byte of a tile's memory, or where it would be.
   TP_DEVICE const unsigned char* tile_memory(const Input* data, const Spot& spot) const {
     const int64_t first = e.reverse ? count - items - spot.first : spot.first;
     return reinterpret_cast<const unsigned char*>(data) + first * int64_t(sizeof(Input));
@@ -93,7 +94,7 @@ struct Rows {
       if (warp == load_warps - 1) load_array(e.factors(), e.a, spot, full, stage + array_bytes, lane);
     }
   }
-  // `data` is where element 0 would lie, `real` where the array begins.
+  // `data` is where element 0 would be, `real` where the array begins.
   TP_DEVICE void load_array(const Input* data, const Input* real, const Spot& spot, block::Barrier& full,
                             unsigned char* stage, int lane) const {
     const unsigned char* first = tile_memory(data, spot);
@@ -103,7 +104,7 @@ struct Rows {
     block::copy_bulk(full, stage + shift(first) + (begin - first), begin, end, lane);
   }
 
-  // ---- a lane's elements of a part: chunk j holds `vector` of them from offset j * chunk + lane * vector on
+  // ---- a lane's elements of a part: chunk j has `vector` of them from offset j * chunk + lane * vector on
 
   struct Items {
     Vec x[chunks];
@@ -123,7 +124,8 @@ struct Rows {
     read_array(e.in, y.x, spot, stage, part, lane);
     if constexpr (affine) {
       read_array(e.factors(), y.a, spot, stage + array_bytes, part, lane);
-      if (headless && spot.place == 0 && part == 0 && lane == 0 && !e.initial) y.a[0].v[0] = Input(0);  // unused there
+      if (headless && spot.index == 0 && part == 0 && lane == 0 && !e.initial)
+        y.a[0].v[0] = Input(0);  // the first factor of a row is not used
     }
     return y;
   }
@@ -150,9 +152,9 @@ struct Rows {
     }
   }
 
-  // ---- heads: where rows start
+  // ---- heads: the first elements of rows
 
-  // How far the next head is, `offset` elements on from the first of a tile.
+  // The distance to the next head from the element at `offset` in a tile.
   TP_DEVICE int to_head(const Spot& spot, int offset) const {
     if (headless || offset <= spot.to_head) return spot.to_head - (headless ? 0 : offset);
     const int k = (offset - spot.to_head) % n;
@@ -162,7 +164,7 @@ struct Rows {
     if (headless) return head;
     return head < step ? head - step + n : head - step;
   }
-  // The operand at the head of its row, at position p: nothing precedes it but `initial`.
+  // The operand at the head of its row, at position p: only `initial` precedes it.
   TP_DEVICE Acc at_head(Acc x, int64_t p) const {
     if constexpr (affine) {
       using A = decltype(Acc::a);
@@ -174,7 +176,7 @@ struct Rows {
     }
   }
 
-  // ---- phase one: the total of a part, from its last head on
+  // ---- phase one: the aggregate of a part, from its last head on
 
   TP_DEVICE Value sum(const Spot& spot, const unsigned char* stage, int part, int lane, bool& whole) const {
     const Items x = read(spot, stage, part, lane);
@@ -202,10 +204,10 @@ struct Rows {
     return total;
   }
 
-  // ---- phase two: every element
+  // ---- phase two: all elements
 
-  // f(i, operand, at the head of a row) for the elements of chunk j, whose first is at position p, `head` before a
-  // head.
+  // Calls f(i, operand, whether it is a head) for the elements of chunk j, the first of which is at position p, `head`
+  // elements before a head.
   template <class F>
   TP_DEVICE void each(const Items& x, int j, int64_t p, int head, F f) const {
     if (headless || head >= vector) {
@@ -227,7 +229,7 @@ struct Rows {
     const int offset = part * part_items + lane * vector, first_head = to_head(spot, offset);
     const int64_t first = spot.first + offset;
 
-    // before[j] is what precedes the lane's chunk j within the part and the row.
+    // before[j] precedes the lane's chunk j within the part and the row.
     Acc before[chunks], carry = M::identity();
     unsigned heads = 0, joined = 0;  // joined: bit j tells whether the row of before[j] began before the part
     int head = first_head;
@@ -236,7 +238,7 @@ struct Rows {
       Acc sum = M::identity();
       each(x, j, first + j * chunk, head, [&](int, Acc v, bool starts) { sum = starts ? v : append<M>(sum, v); });
       const unsigned starts = headless ? 0 : __ballot_sync(~0u, head < vector), here = starts << (31 - lane);
-      const int free = __clz(here);  // lanes from mine down without a head
+      const int free = __clz(here);  // the number of lanes from this one down without a head
 #pragma unroll
       for (int stride = 1; stride < block::warp_size; stride *= 2) {
         const Acc left = block::shuffle_up(sum, stride);
@@ -251,6 +253,7 @@ struct Rows {
       heads |= starts;
     }
 
+    // Wait for the prefix of the part, then scan every chunk and store it.
     const Acc before_part = wait_before().v[0];
     const int64_t end = headless ? (spot.chain + 1) * e.n : count;
     head = first_head;
@@ -272,7 +275,7 @@ struct Rows {
       if (out.aligned && p + vector <= end) {
         if (e.reverse) y.flip();
         out.at(p) = y;
-      } else if (p < end) {  // a vector that leaves its row leaves the array too
+      } else if (p < end) {  // a vector that leaves its row also leaves the array
         out.store(p, y);
       }
     }

@@ -1,10 +1,11 @@
-// decoupled_lookback over interleaved rows (inner > 1): element k of neighbouring rows, the columns, lies side by side.
-// A strip is a line of memory wide, `lanes` lanes of `vector` columns each, and a tile is a stretch of places of a
-// strip. A part's places are dealt to the lanes of a column in stretches of `chunks`, so that most of the work is a
-// lane's own. `chunks` is odd: so stretches in shared memory start in different banks.
+// decoupled_lookback over interleaved rows (inner > 1), whose elements k are neighbours in memory; here they are called
+// columns, and k counts the lines. A strip is one cache line wide: `lanes` lanes of `vector` columns each. A tile is a
+// range of lines of a strip. The lines of a part are divided among the lanes of a column in runs of `chunks` lines, so
+// that most of the work is within a lane. `chunks` is odd, so that these runs start in different banks of shared
+// memory.
 //
-// Where all columns fit into one narrow strip, a tile is one piece of memory: it is copied as it is, and its results go
-// back into the stage first, to leave it in whole lines.
+// If all columns fit in one narrow strip, a tile is a contiguous range of memory: it is copied as a whole, and its
+// results are written to the stage first, so that whole cache lines are stored.
 #pragma once
 #include "block/load_store.cuh"
 #include "scan/lookback/columns.cuh"
@@ -30,7 +31,7 @@ struct Strips {
 
   E e;
   int64_t across, strips, tiles;
-  int log_lanes, piece;  // piece: bytes a copy, all addresses being multiples of it
+  int log_lanes, piece;  // piece: bytes per copy; all addresses are multiples of it
   bool narrow, out_aligned;
 
   explicit Strips(const E& e) : e(e), log_lanes(0) {
@@ -38,7 +39,7 @@ struct Strips {
     narrow = (1 << log_lanes) < max_lanes;
     across = ceil_div(e.inner, int64_t(columns()));
     strips = e.rows / e.inner * across;
-    tiles = strips * ceil_div(e.n, int64_t(places()));
+    tiles = strips * ceil_div(e.n, int64_t(tile_lines()));
     const uint64_t addresses = reinterpret_cast<uintptr_t>(e.in) | (affine ? reinterpret_cast<uintptr_t>(e.a) : 0) |
                                uint64_t(e.inner) * sizeof(Input) | uint64_t(columns()) * sizeof(Input) | 16;
     piece = int(addresses & (~addresses + 1));
@@ -49,21 +50,21 @@ struct Strips {
   TP_HD bool through_stage() const { return narrow && same_size; }
   TP_HD int summing_lanes() const { return through_stage() ? block::warp_size : lanes(); }
   TP_HD int columns() const { return vector << log_lanes; }
-  TP_HD int part_places() const { return (block::warp_size >> log_lanes) * chunks; }
-  TP_HD int places() const { return part_places() * parts; }
+  TP_HD int part_lines() const { return (block::warp_size >> log_lanes) * chunks; }
+  TP_HD int tile_lines() const { return part_lines() * parts; }
   TP_HD int64_t chains() const { return strips; }
   TP_HD int64_t sections() const { return ceil_div(tiles / strips, int64_t(near)); }
   TP_HD bool independent() const { return tiles == strips; }
-  // From place to place in the stage.
+  // The distance between lines in the stage, in elements.
   TP_HD int pitch() const { return narrow ? int(e.inner) : columns(); }
-  TP_HD int array_bytes() const { return (places() * pitch() * int(sizeof(Input)) / 128 + 2) * 128; }
+  TP_HD int array_bytes() const { return (tile_lines() * pitch() * int(sizeof(Input)) / 128 + 2) * 128; }
   TP_HD int stage_bytes() const { return array_bytes() * (affine ? 2 : 1); }
 
   TP_DEVICE Spot spot(int64_t tile) const {
-    const int64_t place = quotient(tile, strips), strip = tile - place * strips, outer = quotient(strip, across);
-    return {tile, strip, place, 0, 0, 0, outer, (strip - outer * across) * columns()};
+    const int64_t index = quotient(tile, strips), strip = tile - index * strips, outer = quotient(strip, across);
+    return {tile, strip, index, 0, 0, 0, outer, (strip - outer * across) * columns()};
   }
-  // The element at place k of a strip's first column, in memory.
+  // The index in memory of line k of a strip's first column.
   TP_DEVICE int64_t at(const Spot& spot, int64_t k) const {
     return (spot.outer * e.n + (e.reverse ? e.n - 1 - k : k)) * e.inner + spot.column;
   }
@@ -100,37 +101,37 @@ struct Strips {
       all(std::integral_constant<int, int(sizeof(Input))>{});
     }
   }
-  // A narrow tile's memory, or where it would begin: outside its rows nothing is read.
+  // The memory of a narrow tile, or where it would begin; nothing outside its rows is read.
   TP_DEVICE const unsigned char* tile_memory(const Input* data, const Spot& spot) const {
-    const int64_t first = spot.place * places();
-    return reinterpret_cast<const unsigned char*>(data + at(spot, e.reverse ? first + places() - 1 : first));
+    const int64_t first = spot.index * tile_lines();
+    return reinterpret_cast<const unsigned char*>(data + at(spot, e.reverse ? first + tile_lines() - 1 : first));
   }
   TP_DEVICE static int shift(const unsigned char* memory) { return int(reinterpret_cast<uintptr_t>(memory) % 16); }
-  // `data` is where element 0 would lie, `real` where the array begins.
+  // `data` is where element 0 would be, `real` where the array begins.
   TP_DEVICE void load_piece(const Input* data, const Input* real, const Spot& spot, block::Barrier& full,
                             unsigned char* stage, int lane) const {
     const unsigned char* first = tile_memory(data, spot);
     const auto* rows = reinterpret_cast<const unsigned char*>(real + spot.outer * e.n * e.inner);
     const auto* begin = tp::max(first, rows);
-    const auto* end = tp::min(first + places() * e.inner * sizeof(Input), rows + e.n * e.inner * sizeof(Input));
+    const auto* end = tp::min(first + tile_lines() * e.inner * sizeof(Input), rows + e.n * e.inner * sizeof(Input));
     block::copy_bulk(full, stage + shift(first) + (begin - first), begin, end, lane);
   }
-  // A wide tile's, by `bytes` bytes, but for places of the row before `absent`: a thread copies the same columns of
-  // every so many places.
+  // Loads a wide tile by copies of `bytes` bytes, except for lines before `absent`: each thread copies the same columns
+  // of every step-th line.
   template <int bytes>
   TP_DEVICE void load_lines(const Input* data, int absent, const Spot& spot, unsigned char* stage, int thread) const {
-    const int line = columns() * int(sizeof(Input)), pieces = line / bytes,
+    const int line_bytes = columns() * int(sizeof(Input)), pieces = line_bytes / bytes,
               step = load_warps * block::warp_size / pieces;
     const int column = thread % pieces * bytes;
-    int place = thread / pieces;
-    if (spot.place == 0 && place < absent) place += step;
+    int line = thread / pieces;
+    if (spot.index == 0 && line < absent) line += step;
     if (column >= (e.inner - spot.column) * int64_t(sizeof(Input))) return;
-    const int most = int(tp::min(int64_t(places()), e.n - spot.place * places()));
-    const char* from = reinterpret_cast<const char*>(data + at(spot, spot.place * places() + place)) + column;
-    unsigned char* to = stage + place * line + column;
+    const int most = int(tp::min(int64_t(tile_lines()), e.n - spot.index * tile_lines()));
+    const char* from = reinterpret_cast<const char*>(data + at(spot, spot.index * tile_lines() + line)) + column;
+    unsigned char* to = stage + line * line_bytes + column;
     const int64_t pitch = (e.reverse ? -e.inner : e.inner) * int64_t(sizeof(Input)) * step;
 #pragma unroll 4
-    for (; place < most; place += step, to += step * line, from += pitch) {
+    for (; line < most; line += step, to += step * line_bytes, from += pitch) {
       if constexpr (bytes >= 4) {
         block::copy_async<bytes>(to, from);
       } else {
@@ -139,7 +140,7 @@ struct Strips {
     }
   }
 
-  // ---- a lane's elements: `vector` columns of `chunks` consecutive places
+  // ---- a lane's elements: `vector` columns of `chunks` consecutive lines
 
   struct Items {
     Vec x[chunks];
@@ -163,14 +164,14 @@ struct Strips {
       return sum;
     }
   };
-  // The first place of a lane's, in the tile; its first column, in the strip.
-  TP_DEVICE int lane_place(int part, int lane) const { return part * part_places() + (lane >> log_lanes) * chunks; }
+  // The first line of a lane in the tile, and its first column in the strip.
+  TP_DEVICE int first_line(int part, int lane) const { return part * part_lines() + (lane >> log_lanes) * chunks; }
   TP_DEVICE int lane_column(int lane) const { return (lane & (lanes() - 1)) * vector; }
-  // Where they lie in the stage, and from place to place there.
+  // Where a lane's elements begin in the stage, and the distance between its lines there.
   TP_DEVICE Input* in_stage(const Input* data, const Spot& spot, unsigned char* stage, int part, int lane) const {
-    const int place = lane_place(part, lane), shifted = narrow ? shift(tile_memory(data, spot)) : 0;
-    return reinterpret_cast<Input*>(stage + shifted) + (narrow && e.reverse ? places() - 1 - place : place) * pitch() +
-           lane_column(lane);
+    const int line = first_line(part, lane), shifted = narrow ? shift(tile_memory(data, spot)) : 0;
+    return reinterpret_cast<Input*>(stage + shifted) +
+           (narrow && e.reverse ? tile_lines() - 1 - line : line) * pitch() + lane_column(lane);
   }
   TP_DEVICE int stage_step() const { return narrow && e.reverse ? -pitch() : pitch(); }
 
@@ -192,9 +193,9 @@ struct Strips {
     read_array(in_stage(e.in, spot, stage, part, lane), y.x, lane_column(lane));
     if constexpr (affine) {
       read_array(in_stage(e.factors(), spot, stage + array_bytes(), part, lane), y.a, lane_column(lane));
-      if (spot.place == 0 && lane_place(part, lane) == 0 && !e.initial) {
+      if (spot.index == 0 && first_line(part, lane) == 0 && !e.initial) {
 #pragma unroll
-        for (int v = 0; v < vector; ++v) y.a[0].v[v] = Input(0);  // unused there
+        for (int v = 0; v < vector; ++v) y.a[0].v[v] = Input(0);  // the first factor of a row is not used
       }
     }
     return y;
@@ -210,6 +211,7 @@ struct Strips {
 
   template <class Before>
   TP_DEVICE void scan(const Spot& spot, unsigned char* stage, int part, int lane, Before wait_before) const {
+    // Reduce this lane's elements, and scan over the lanes of the column.
     const Items x = read(spot, stage, part, lane);
     Value sum = x.sum();
     for (int stride = lanes(); stride < block::warp_size; stride *= 2) {
@@ -217,10 +219,11 @@ struct Strips {
       if (lane >= stride) sum = Value::combine(left, sum);
     }
     sum = block::shuffle_up(sum, lanes());
+    // Wait for the prefix of the part, then store the scanned elements.
     Value running = wait_before();
     if (lane >= lanes()) running = Value::combine(running, sum);
 
-    const int64_t k = spot.place * places() + lane_place(part, lane);
+    const int64_t k = spot.index * tile_lines() + first_line(part, lane);
     const int64_t left = e.inner - spot.column - lane_column(lane);
     const int most = through_stage() ? chunks : int(tp::min(int64_t(chunks), e.n - k));
     Output* to = through_stage() ? reinterpret_cast<Output*>(in_stage(e.in, spot, stage, part, lane))
@@ -256,13 +259,13 @@ struct Strips {
     if (through_stage()) store_part(spot, stage, part, lane);
   }
 
-  // The results of a narrow tile's part, from the stage to memory.
+  // Stores the results of a narrow tile's part from the stage to memory.
   TP_DEVICE void store_part(const Spot& spot, const unsigned char* stage, int part, int lane) const {
     __syncwarp();
-    const int64_t first = spot.place * places() + part * part_places();
-    const int most = int(tp::min(int64_t(part_places()), e.n - first));
+    const int64_t first = spot.index * tile_lines() + part * part_lines();
+    const int most = int(tp::min(int64_t(part_lines()), e.n - first));
     if (most <= 0) return;
-    const int begin = e.reverse ? places() - part * part_places() - most : part * part_places();
+    const int begin = e.reverse ? tile_lines() - part * part_lines() - most : part * part_lines();
     const int bytes = most * pitch() * int(sizeof(Output));
     const unsigned char* from = stage + shift(tile_memory(e.in, spot)) + begin * pitch() * int(sizeof(Output));
     auto* to = reinterpret_cast<unsigned char*>(e.out + at(spot, e.reverse ? first + most - 1 : first));

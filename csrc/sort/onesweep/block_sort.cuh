@@ -1,45 +1,45 @@
-// Stretches that fit in a multiprocessor: a block sorts one at a time in shared memory, from the least digit up,
-// ranking keys as onesweep does. Only the bits that differ are sorted by.
+// Sorts segments that fit in the shared memory of a multiprocessor, one block per segment at a time, from the least
+// significant digit, ranking keys as onesweep does. Only bits that differ within the segment are sorted by.
 #pragma once
 #include "sort/onesweep/digits.cuh"
-#include "sort/onesweep/stretches.cuh"
+#include "sort/onesweep/segments.cuh"
 
 namespace tp::sort::device {
 
 constexpr int block_items = 16, block_threads = 512;
 constexpr int least_block_threads = 128;
-constexpr int block_most = block_items * block_threads;  // places fit in 16 bits
+constexpr int block_most = block_items * block_threads;  // so that indices fit in 16 bits
 constexpr int small_block_most = block_items * least_block_threads;
 
 template <class W>
 struct BlockSort {
   Moves<W> moves;
-  Stretches stretches;
+  Segments segments;
 };
 
-// In shared memory: the counters of each warp, the windows of the keys, and their places if they are `placed`.
-template <class W, bool placed>
+// Shared memory of block_sort_kernel: bins per warp, the windows of the keys, and their original indices if `indexed`.
+template <class W, bool indexed>
 int block_sort_bytes(int threads, int64_t most) {
   const int64_t items = ceil_div(most, int64_t(threads)) * threads;
-  return int(threads / 32 * radix * 4 + items * int64_t(sizeof(W) + (placed ? 2 : 0)));
+  return int(threads / 32 * radix * 4 + items * int64_t(sizeof(W) + (indexed ? 2 : 0)));
 }
 
-template <class W, bool placed>
-class StretchSorter {
+template <class W, bool indexed>
+class SegmentSorter {
   unsigned* bins_;  // [warps, radix]
   W* keys_;         // [items]
-  uint16_t* places_;
+  uint16_t* indices_;
   const int n_, per_warp_, warps_;
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
 
  public:
-  TP_DEVICE StretchSorter(char* pool, int n)
+  TP_DEVICE SegmentSorter(char* pool, int n)
       : bins_(reinterpret_cast<unsigned*>(pool)),
         n_(n),
         per_warp_(ceil_div(n, int(blockDim.x)) * block::warp_size),
         warps_(int(blockDim.x) / block::warp_size) {
     keys_ = reinterpret_cast<W*>(bins_ + warps_ * radix);
-    places_ = reinterpret_cast<uint16_t*>(keys_ + per_warp_ * warps_);
+    indices_ = reinterpret_cast<uint16_t*>(keys_ + per_warp_ * warps_);
   }
 
   TP_DEVICE void run(const Moves<W>& moves, int64_t begin) {
@@ -49,8 +49,8 @@ class StretchSorter {
       for (int shift = low; shift < top; shift += digit_bits) pass(shift, (1u << tp::min(digit_bits, top - shift)) - 1);
     }
     for (int i = thread; i < n_; i += int(blockDim.x)) {
-      if constexpr (placed) {
-        moves.put(begin + i, begin, int(places_[i]), keys_[i]);
+      if constexpr (indexed) {
+        moves.put(begin + i, begin, int(indices_[i]), keys_[i]);
       } else {
         moves.keys_out[begin + i] = moves.template raw_of<true>(keys_[i]);
       }
@@ -62,18 +62,18 @@ class StretchSorter {
   TP_DEVICE static int lowest(W bits) { return __ffsll(static_cast<long long>(uint64_t(bits))) - 1; }
   TP_DEVICE static int highest(W bits) { return 63 - __clzll(static_cast<long long>(uint64_t(bits))); }
 
-  // Returns the bits in which keys differ.
+  // Loads the windows of the keys and returns the bits in which they differ.
   TP_DEVICE W load(const Moves<W>& moves, int64_t begin) {
     __shared__ unsigned differ_low, differ_high;
     if (thread == 0) differ_low = differ_high = 0;
-    const W first = moves.template window_of<!placed>(moves.keys[begin]);
+    const W first = moves.template window_of<!indexed>(moves.keys[begin]);
     uint64_t differ = 0;
     __syncthreads();
 #pragma unroll 4
     for (int i = thread; i < n_; i += int(blockDim.x)) {
-      const W window = moves.template window_of<!placed>(moves.keys[begin + i]);
+      const W window = moves.template window_of<!indexed>(moves.keys[begin + i]);
       keys_[i] = window;
-      if constexpr (placed) places_[i] = uint16_t(i);
+      if constexpr (indexed) indices_[i] = uint16_t(i);
       differ |= W(window ^ first);
     }
     const unsigned low = __reduce_or_sync(~0u, unsigned(differ)), high = __reduce_or_sync(~0u, unsigned(differ >> 32));
@@ -84,18 +84,20 @@ class StretchSorter {
   }
 
   TP_DEVICE unsigned digit(W key, int i, int shift, unsigned mask) const {
-    return i < n_ ? unsigned(key >> shift) & mask : unsigned(radix - 1);  // what is not there comes last
+    return i < n_ ? unsigned(key >> shift) & mask : unsigned(radix - 1);  // items beyond the end sort last
   }
 
   TP_DEVICE void pass(int shift, unsigned mask) {
     const int mine = warp * per_warp_ + lane;
     unsigned* const bins = bins_ + warp * radix;
     W key[block_items];
-    unsigned place[block_items];
+    unsigned position[block_items];
 #pragma unroll
+    // Clear the bins of this warp.
     for (int i = 0; i < radix / block::warp_size; ++i) bins[i * block::warp_size + lane] = 0;
     __syncwarp();
 #pragma unroll
+    // Count the digits of this warp's keys.
     for (int u = 0; u < block_items; ++u) {
       const int i = mine + u * block::warp_size;
       if (u * block::warp_size >= per_warp_) break;
@@ -103,38 +105,42 @@ class StretchSorter {
       count_shared(shared_address(bins + digit(key[u], i, shift, mask)));
     }
     __syncthreads();
-    share_counts();
+    scan_bins();
+// The bins now hold where each warp's keys of each digit begin: rank every key within its warp.
 #pragma unroll
     for (int u = 0; u < block_items; ++u) {
       const int i = mine + u * block::warp_size;
       if (u * block::warp_size >= per_warp_) break;
       const unsigned d = digit(key[u], i, shift, mask);
-      place[u] = rank(lane, match(d), shared_address(bins + d));
+      position[u] = rank(lane, match(d), shared_address(bins + d));
     }
+// All warps have read their keys into registers, so the sorted order can replace them.
 #pragma unroll
     for (int u = 0; u < block_items; ++u) {
       if (u * block::warp_size >= per_warp_) break;
-      keys_[place[u]] = key[u];
+      keys_[position[u]] = key[u];
     }
-    if constexpr (placed) {
+    // Move the original indices in the same way.
+    if constexpr (indexed) {
       uint16_t from[block_items];
 #pragma unroll
       for (int u = 0; u < block_items; ++u) {
         if (u * block::warp_size >= per_warp_) break;
-        from[u] = places_[mine + u * block::warp_size];
+        from[u] = indices_[mine + u * block::warp_size];
       }
       __syncthreads();
 #pragma unroll
       for (int u = 0; u < block_items; ++u) {
         if (u * block::warp_size >= per_warp_) break;
-        places_[place[u]] = from[u];
+        indices_[position[u]] = from[u];
       }
     }
     __syncthreads();
   }
 
-  // From counts to where each warp's keys of each digit begin. A thread sees to one digit, or to two side by side.
-  TP_DEVICE void share_counts() {
+  // Turns the warps' digit counts into start positions. Each thread handles one digit, or two if there are fewer
+  // threads.
+  TP_DEVICE void scan_bins() {
     __shared__ unsigned warp_sums[radix / block::warp_size];
     const int each = int(blockDim.x) < radix ? 2 : 1, first = thread * each, last = tp::min(first + each, radix);
     unsigned total = 0;
@@ -153,15 +159,15 @@ class StretchSorter {
   }
 };
 
-template <class W, bool placed>
+template <class W, bool indexed>
 __global__ __launch_bounds__(block_threads, 2) void block_sort_kernel(const __grid_constant__ BlockSort<W> a) {
   extern __shared__ __align__(16) char block_sort_pool[];
   block::wait_for_launch_before();
   block::allow_next_launch();
-  const int64_t count = a.stretches.size();
+  const int64_t count = a.segments.size();
   for (int64_t i = blockIdx.x; i < count; i += gridDim.x) {
-    const auto range = a.stretches.at(i);
-    StretchSorter<W, placed>(block_sort_pool, range.n).run(a.moves, range.begin);
+    const auto range = a.segments.at(i);
+    SegmentSorter<W, indexed>(block_sort_pool, range.n).run(a.moves, range.begin);
   }
 }
 

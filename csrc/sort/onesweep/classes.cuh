@@ -1,5 +1,5 @@
-// Segments by length. The launch that reads the offsets sorts those of up to 16 keys right away, and notes longer ones
-// on the list of their class, for the kernel that sorts such lengths.
+// Segments by length. The launch that reads the offsets sorts segments of up to 16 keys at once, and appends longer
+// ones to the list of their length class for the kernel that sorts such lengths.
 #pragma once
 #include "sort/onesweep/block_sort.cuh"
 #include "sort/onesweep/lane_sort.cuh"
@@ -7,7 +7,8 @@
 
 namespace tp::sort::device {
 
-// Classes 0 to 5 are of up to 32, 64, ... 1024 keys, 6 and 7 of what a small and a large block hold, and 8 the rest.
+// Classes 0 to 5 hold up to 32, 64, ..., 1024 keys, classes 6 and 7 what a small and a large block hold, class 8 the
+// rest.
 constexpr int classes = 9, small_block_class = 6, block_class = 7, long_class = 8;
 constexpr int64_t least_of(int c) {
   return c == block_class ? small_block_most + 1 : c == long_class ? short_most + 1 : (int64_t(lane_most) << c) + 1;
@@ -15,7 +16,7 @@ constexpr int64_t least_of(int c) {
 
 struct Lists {
   unsigned* segments[classes];
-  int64_t most[classes];  // none is longer, if segments do not overlap; what would be is left out
+  int64_t most[classes];  // capacity of each list. Segments that do not overlap never exceed it; others are dropped
   unsigned long long* counts;
 };
 
@@ -34,7 +35,7 @@ TP_DEVICE inline int class_of(int64_t n) {
 
 constexpr int classify_threads = 128, classify_items = 8;
 
-// What lies before the first segment and after the last.
+// Copies the keys before the first segment and after the last.
 template <class W>
 TP_DEVICE void copy_outside(const Classify<W>& a, int64_t before, int64_t after) {
   const int64_t first = int64_t(blockIdx.x) * classify_threads + int(threadIdx.x);
@@ -43,17 +44,18 @@ TP_DEVICE void copy_outside(const Classify<W>& a, int64_t before, int64_t after)
   for (int64_t i = after + first; i < a.offsets.n; i += stride) a.moves.copy(i);
 }
 
-template <class W, bool placed>
+template <class W, bool indexed>
 __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __grid_constant__ Classify<W> a) {
   constexpr int share = classify_threads * classify_items;
   __shared__ unsigned counts[classes];
   __shared__ unsigned long long list_begins[classes];
   __shared__ int64_t begins[classify_items][classify_threads];
-  __shared__ int lengths[classify_items][classify_threads];  // no more than one that is too long
-  using Sorter = LaneSorter<W, placed>;
+  __shared__ int lengths[classify_items][classify_threads];  // clamped to lane_most + 1
+  using Sorter = LaneSorter<W, indexed>;
   __shared__ typename Sorter::Shared pool[classify_threads / block::warp_size];
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
   block::allow_next_launch();
+  // Read the offsets of this block's segments. Count the long ones per class, which also gives each its slot.
   const auto bound = a.offsets.bind(simt::Pointers{});
   const int64_t segments = a.offsets.segments, step = int64_t(gridDim.x) * share;
   for (int64_t base = int64_t(blockIdx.x) * share; base < segments; base += step) {
@@ -72,11 +74,13 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
     for (int k = 0; k < classify_items; ++k) {
       if (length[k] > lane_most) slot[k] = atomicAdd(counts + class_of(length[k]), 1u);
     }
+    // Reserve room in every list by one atomic per block and class.
     __syncthreads();
     if (thread < classes && counts[thread]) {
       list_begins[thread] = atomicAdd(a.lists.counts + thread, static_cast<unsigned long long>(counts[thread]));
     }
     __syncthreads();
+// Append the long segments to their lists.
 #pragma unroll
     for (int k = 0; k < classify_items; ++k) {
       if (length[k] <= lane_most) continue;
@@ -84,6 +88,7 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
       const int64_t at = int64_t(list_begins[c] + slot[k]);
       if (at < a.lists.most[c]) a.lists.segments[c][at] = unsigned(base + k * classify_threads + thread);
     }
+// Sort the short segments, one lane per segment.
 #pragma unroll 1
     for (int k = 0; k < classify_items; ++k) {
       Sorter(a.moves, pool[warp], lane, begins[k][thread], lengths[k][thread]).run();

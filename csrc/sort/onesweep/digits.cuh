@@ -1,16 +1,20 @@
-// Digits of a key's image, by the shortest way for its kind, and lanes that have the same.
+// Digits of a key's image, computed in the fewest instructions for its kind, and the search for lanes with equal
+// digits.
 #pragma once
 #include "block/launch.cuh"
+#include "block/shared_address.cuh"
 #include "block/warp.cuh"
 #include "sort/onesweep/problems.h"
 #include "sort/sort.h"
 
 namespace tp::sort::device {
 
-// The image of a key, but for what a whole sort can leave to the end: `flip` is to be added without carry.
+// The image of a key, except that `flip` remains to be applied (by exclusive or); a whole sort can leave that to the
+// end.
 template <class W, bool floating>
 struct Images {
-  using Wide = typename std::conditional<sizeof(W) == 8, uint64_t, unsigned>::type;  // bits above W's mean nothing
+  using Wide =
+      typename std::conditional<sizeof(W) == 8, uint64_t, unsigned>::type;  // bits above the width of W are undefined
   KeyOrder<W> order;
 
   TP_DEVICE W flip() const {
@@ -21,7 +25,7 @@ struct Images {
     if constexpr (!floating) {
       return raw;
     } else if constexpr (sizeof(W) == 4) {
-      // Adding +0.0 turns -0.0 into +0.0 and any NaN into the one of all ones but the sign.
+      // Adding +0.0 turns -0.0 into +0.0 and every NaN into the one whose bits are all ones except the sign.
       const unsigned x = __float_as_uint(__fadd_rn(__uint_as_float(raw), 0.0f));
       return x ^ (unsigned(int(x) >> 31) | 0x80000000u);
     } else if constexpr (sizeof(W) == 2) {
@@ -36,8 +40,8 @@ struct Images {
   }
 };
 
-// A digit as an address in shared memory: that of a table's entry of 1 << log_bytes bytes. The table lies on a multiple
-// of its size, so that no sum is needed.
+// Maps a key's digit to the shared-memory address of its entry, of 1 << log_bytes bytes, in a table. The table is
+// aligned to its size, so that the address is formed by exclusive or, without an addition.
 template <int log_bytes, class W, bool floating>
 class Entry {
   Images<W, floating> image_;
@@ -60,9 +64,9 @@ class Entry {
   }
 };
 
-TP_DEVICE inline unsigned shared_address(const void* p) { return unsigned(__cvta_generic_to_shared(p)); }
+using block::shared_address;
 
-TP_DEVICE inline unsigned add_shared(unsigned address, unsigned n) {  // returns the number before
+TP_DEVICE inline unsigned add_shared(unsigned address, unsigned n) {  // returns the value before the addition
   unsigned before;
   asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(address), "r"(n) : "memory");
   return before;
@@ -77,11 +81,11 @@ TP_DEVICE inline unsigned load_shared(unsigned address) {
 }
 TP_DEVICE inline int64_t load_shared_long(unsigned address) {
   int64_t n;
-  asm volatile("ld.shared.s64 %0, [%1];" : "=l"(n) : "r"(address));  // in order with the barriers
+  asm volatile("ld.shared.s64 %0, [%1];" : "=l"(n) : "r"(address));  // volatile keeps it in order with the barriers
   return n;
 }
 
-// By an address in global memory.
+// Stores to an address in global memory.
 template <class W>
 TP_DEVICE void store_global(int64_t address, W x) {
   if constexpr (sizeof(W) == 8) {
@@ -95,7 +99,7 @@ TP_DEVICE void store_global(int64_t address, W x) {
   }
 }
 
-// Keeps the compiler from holding what it has computed of x: registers are dearer than digits.
+// Keeps the compiler from holding values derived from x in registers: recomputing a digit costs less than spilling one.
 template <class W>
 TP_DEVICE void forget(W& x) {
   if constexpr (sizeof(W) == 8) {
@@ -107,7 +111,7 @@ TP_DEVICE void forget(W& x) {
   }
 }
 
-// The lanes of the warp whose digit, the low 8 bits, is the same.
+// Returns the mask of the lanes whose digit (the low 8 bits) equals this lane's.
 TP_DEVICE inline unsigned match(unsigned digit) {
   unsigned same;
 #define TP_VOTE(bit, votes)      \
@@ -127,8 +131,8 @@ TP_DEVICE inline unsigned match(unsigned digit) {
   return same;
 }
 
-// What the counter at an address held for this lane's digit, in lane order. The highest lane of each digit adds to its
-// counter.
+// Returns this lane's rank among keys of its digit: the value of the digit's counter before this call plus the number
+// of lower lanes with the same digit. The highest lane of each digit adds their number to the counter.
 TP_DEVICE inline unsigned rank(int lane, unsigned same, unsigned counter) {
   const unsigned before = __popc(same & ((1u << lane) - 1));
   const int highest = 31 - __clz(int(same));
@@ -137,7 +141,7 @@ TP_DEVICE inline unsigned rank(int lane, unsigned same, unsigned counter) {
   return __shfl_sync(~0u, begin, highest) + before;
 }
 
-// Exclusive sums over the first `radix` threads. A barrier of the block.
+// Exclusive sums over the first `radix` threads. Contains one barrier of the block.
 TP_DEVICE inline unsigned sum_before(unsigned mine, unsigned* warp_sums) {
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   unsigned upto = mine;

@@ -1,5 +1,6 @@
-// The histograms of all digits of all stretches, from one pass over the keys. Blocks share the tiles in equal runs. Who
-// counts a stretch's last tile turns its counts into starts, and finds which passes have anything to move.
+// The histograms of all digits of all segments, from one pass over the keys. Each block takes an equal share of
+// consecutive tiles. The block that counts the last tile of a segment turns its counts into start positions and finds
+// which passes have to move keys.
 #pragma once
 #include "sort/onesweep/digits.cuh"
 
@@ -15,13 +16,13 @@ struct Histogram {
   const W* keys;
 };
 
-// Every counter stands `1 << log_copies` times, side by side, and lanes count in their own column: so the lanes of a
-// warp meet in no bank. Where there is little to count, one column is sooner cleared and summed up.
+// Every counter has `1 << log_copies` copies, side by side, and each lane counts in its own column, so that the lanes
+// of a warp never conflict on a bank. With few keys, one column is cheaper, because it is cleared and summed sooner.
 template <class W, int threads_, int log_copies_>
 struct HistogramShape {
   static constexpr int threads = threads_, log_copies = log_copies_, copies = 1 << log_copies;
   static constexpr int passes = int(sizeof(W)), table_bytes = radix * copies * 4;
-  static_assert(threads >= radix, "a thread a digit");
+  static_assert(threads >= radix, "one thread per digit is needed to scan the histogram");
 };
 
 template <class Shape, class W, bool floating>
@@ -30,6 +31,7 @@ class HistogramBlock {
   const Histogram<W>& a;
   unsigned* bins;  // [passes, radix, copies]
   unsigned long long* sums;
+  bool descends = false;  // whether this thread has seen a key that is less than the one before it
   const int thread = int(threadIdx.x);
 
  public:
@@ -39,25 +41,34 @@ class HistogramBlock {
     __syncthreads();
   }
 
-  TP_DEVICE void count(const W* from, int64_t n) {
+  // `preceded`: from[-1] is a key of the segment, too.
+  TP_DEVICE void count(const W* from, int64_t n, bool preceded) {
     constexpr int bunch = 8;
     int64_t first = thread;
+    const auto look = [&](const W& key, int64_t i) {
+      if (i > 0 || preceded) descends = descends || a.order.less(key, from[i - 1]);
+    };
     for (; first + (bunch - 1) * Shape::threads < n; first += bunch * Shape::threads) {
       W key[bunch];
 #pragma unroll
       for (int u = 0; u < bunch; ++u) key[u] = from[first + u * Shape::threads];
+      if (!descends) {
+#pragma unroll
+        for (int u = 0; u < bunch; ++u) look(key[u], first + u * Shape::threads);
+      }
       count_keys(key);
     }
     for (; first < n; first += Shape::threads) {
       const W key[] = {from[first]};
+      look(key[0], first);
       count_keys(key);
     }
   }
 
-  // Adds what was counted in `tiles` tiles to the stretch of `t`, one of them.
+  // Adds the counts of `tiles` tiles, of which `t` is one, to the histogram of their segment.
   TP_DEVICE void flush(const Tile& t, unsigned tiles) {
     __shared__ bool complete;
-    __syncthreads();
+    if (__syncthreads_or(descends) && thread == 0) atomicOr(a.state.active + 1, 1u);
     for (int i = thread; i < a.passes * radix; i += Shape::threads) {
       unsigned n = 0;
       for (int c = 0; c < Shape::copies; ++c) {
@@ -69,7 +80,7 @@ class HistogramBlock {
     }
     __threadfence();
     __syncthreads();
-    if (thread == 0) complete = atomicAdd(a.state.done + t.stretch, tiles) + tiles == unsigned(a.problems.tiles_of(t));
+    if (thread == 0) complete = atomicAdd(a.state.done + t.segment, tiles) + tiles == unsigned(a.problems.tiles_of(t));
     __syncthreads();
     if (!complete) return;
     __threadfence();
@@ -77,7 +88,7 @@ class HistogramBlock {
   }
 
  private:
-  TP_DEVICE unsigned long long* counts(const Tile& t) const { return a.state.starts + t.stretch * a.passes * radix; }
+  TP_DEVICE unsigned long long* counts(const Tile& t) const { return a.state.starts + t.segment * a.passes * radix; }
 
   template <int n>
   TP_DEVICE void count_keys(const W (&key)[n]) {
@@ -93,7 +104,7 @@ class HistogramBlock {
     }
   }
 
-  // From counts to starts, by the first `radix` threads.
+  // Turns the counts of pass p into start positions, by the first `radix` threads.
   TP_DEVICE void finish(const Tile& t, int p) {
     const int warp = thread / block::warp_size, lane = thread % block::warp_size;
     unsigned long long* const at = counts(t) + p * radix + thread;
@@ -127,8 +138,10 @@ __global__ __launch_bounds__(Shape::threads) void histogram_kernel(const __grid_
   const int64_t end = tiles * (int64_t(blockIdx.x) + 1) / blocks;
   for (int64_t i = tiles * int64_t(blockIdx.x) / blocks; i < end;) {
     const Tile t = a.problems.find(i);
-    const int64_t last = tp::min(end, t.first + a.problems.tiles_of(t));  // no tile of this stretch, or none of mine
-    block.count(a.keys + t.begin, tp::min((last - i) * a.problems.tile_items, t.row_begin + t.n - t.begin));
+    const int64_t last =
+        tp::min(end, t.first + a.problems.tiles_of(t));  // the end of this segment or of this block's share
+    block.count(a.keys + t.begin, tp::min((last - i) * a.problems.tile_items, t.row_begin + t.n - t.begin),
+                t.begin > t.row_begin);
     block.flush(t, unsigned(last - i));
     i = last;
   }

@@ -1,6 +1,6 @@
-// The shortest segments: each is sorted by one lane, in registers. A warp has 32 neighbouring segments; the short ones
-// among them lie end to end in runs, between long ones, and so their keys come and go by whole rows of the warp,
-// through shared memory.
+// The shortest segments: each is sorted by one lane, in registers. A warp handles 32 neighbouring segments.
+// Neighbouring short segments form contiguous runs, interrupted by long segments, so the warp loads and stores the keys
+// of a run coalesced, through shared memory.
 #pragma once
 #include "core/op.h"
 #include "sort/onesweep/warp_sort.cuh"
@@ -9,18 +9,18 @@ namespace tp::sort::device {
 
 constexpr int lane_most = 16;
 
-// Lanes that read side by side, or 16 keys apart, meet in no bank.
+// Padding: lanes that access neighbouring keys, or keys 16 apart, never conflict on a bank.
 TP_HD constexpr int lane_slot(int i) { return i + i / lane_most; }
 
-// The short ones of 32 neighbouring segments.
-template <class W, bool placed>
+// Sorts those of 32 neighbouring segments that have at most lane_most keys.
+template <class W, bool indexed>
 class LaneSorter {
   static constexpr int most = lane_most * block::warp_size, pitch = lane_slot(block::warp_size);
 
  public:
   struct Shared {
     W keys[lane_slot(most + lane_most)];
-    uint16_t places[placed ? lane_slot(most + lane_most) : 1];
+    uint16_t indices[indexed ? lane_slot(most + lane_most) : 1];
   };
 
  private:
@@ -28,9 +28,9 @@ class LaneSorter {
   Shared& s;
   const int lane;
   int64_t begin;
-  int n, first;    // keys of this lane's segment, 0 if it is long, and how many of them lie before it
-  unsigned heads;  // the lanes whose segments begin a run
-  unsigned ends;   // those whose segments do not belong to the run before them
+  int n, first;    // keys in this lane's segment (0 if it is long) and in those of lower lanes
+  unsigned heads;  // the lanes whose segment begins a run
+  unsigned ends;   // the lanes whose segment does not continue the run before it
 
  public:
   TP_DEVICE LaneSorter(const Moves<W>& moves, Shared& s, int lane, int64_t begin, int length)
@@ -43,6 +43,7 @@ class LaneSorter {
   }
 
   TP_DEVICE void run() {
+    // Load every run, 32 neighbouring keys at a time.
     each_run([&](int64_t from, int to, int count) {
       const W* const source = moves.keys + from + lane;
       W* const target = s.keys + lane_slot(to + lane);
@@ -55,9 +56,10 @@ class LaneSorter {
 #pragma unroll
       for (int u = 0; u < lane_most; ++u) {
         if (u % 4 == 0 && u * block::warp_size >= count) break;
-        if (u * block::warp_size < count - lane) target[u * pitch] = moves.template window_of<!placed>(key[u]);
+        if (u * block::warp_size < count - lane) target[u * pitch] = moves.template window_of<!indexed>(key[u]);
       }
     });
+    // Sort: each lane its segment, in registers.
     __syncwarp();
     if (__any_sync(~0u, n > lane_most / 2)) {
       sort<lane_most>();
@@ -65,12 +67,13 @@ class LaneSorter {
       sort<lane_most / 2>();
     }
     __syncwarp();
+    // Store every run.
     each_run([&](int64_t from, int to, int count) {
-      if constexpr (placed) {
+      if constexpr (indexed) {
 #pragma unroll 4
         for (int i = lane; i < count; i += block::warp_size) {
-          const int place = s.places[lane_slot(to + i)];
-          moves.put(from + i, from - to, place, s.keys[lane_slot(place)]);
+          const int index = s.indices[lane_slot(to + i)];
+          moves.put(from + i, from - to, index, s.keys[lane_slot(index)]);
         }
       } else {
         const W* const source = s.keys + lane_slot(to + lane);
@@ -88,7 +91,7 @@ class LaneSorter {
   }
 
  private:
-  // f(where in memory, where in shared memory, how many keys).
+  // Calls f(begin in memory, begin in shared memory, number of keys) for every run.
   template <class F>
   TP_DEVICE void each_run(F f) {
     for (unsigned left = heads; left; left &= left - 1) {
@@ -102,8 +105,8 @@ class LaneSorter {
 
   template <int items>
   TP_DEVICE void sort() {
-    if constexpr (placed) {
-      sort_places<items>();
+    if constexpr (indexed) {
+      sort_indices<items>();
     } else {
       sort_keys<items>();
     }
@@ -125,12 +128,12 @@ class LaneSorter {
     }
   }
 
-  // By words as WarpSorter does.
+  // Sorts words of a key part and an index, as WarpSorter does.
   template <int items>
-  TP_DEVICE void sort_places() {
-    constexpr int place_bits = 4;
-    static_assert(1 << place_bits == lane_most, "places fit");
-    using T = Packed<uint32_t, uint32_t, place_bits>;
+  TP_DEVICE void sort_indices() {
+    constexpr int index_bits = 4;
+    static_assert(1 << index_bits == lane_most, "indices fit below the key part");
+    using T = Packed<uint32_t, uint32_t, index_bits>;
     const W head = s.keys[lane_slot(first)];
     W differ = 0;
 #pragma unroll
@@ -138,7 +141,7 @@ class LaneSorter {
       const W window = s.keys[lane_slot(first + v)];
       if (v < n) differ |= W(window ^ head);
     }
-    const int shift = tp::max(0, 32 + place_bits - __clzll(static_cast<long long>(uint64_t(differ))));
+    const int shift = tp::max(0, 32 + index_bits - __clzll(static_cast<long long>(uint64_t(differ))));
     T x[items];
 #pragma unroll
     for (int v = 0; v < items; ++v) {
@@ -149,11 +152,11 @@ class LaneSorter {
     bool ties = false;
 #pragma unroll
     for (int v = 0; v < items; ++v) {
-      if (v < n) s.places[lane_slot(first + v)] = uint16_t(first + x[v].place());
-      if (v > 0 && v < n) ties |= (x[v].word ^ x[v - 1].word) >> place_bits == 0;
+      if (v < n) s.indices[lane_slot(first + v)] = uint16_t(first + x[v].index());
+      if (v > 0 && v < n) ties |= (x[v].word ^ x[v - 1].word) >> index_bits == 0;
     }
     if (shift > 0 && ties) {
-      insert_places(s.places, first, first + n, lane_slot, [&](int place) { return s.keys[lane_slot(place)]; });
+      insert_indices(s.indices, first, first + n, lane_slot, [&](int index) { return s.keys[lane_slot(index)]; });
     }
   }
 };

@@ -4,12 +4,12 @@
 
 namespace tp::sort::device {
 
-// As many blocks as stay on the machine together and take work until there is no more, but no more than `most`.
-inline int64_t resident(int64_t most, int blocks_a_multiprocessor) {
-  return tp::min(most, int64_t(blocks_a_multiprocessor) * block::device_attribute<cudaDevAttrMultiProcessorCount>());
+// The number of blocks that are resident together and take work until there is no more, but at most `most`.
+inline int64_t resident(int64_t most, int blocks_per_multiprocessor) {
+  return tp::min(most, int64_t(blocks_per_multiprocessor) * block::device_attribute<cudaDevAttrMultiProcessorCount>());
 }
 
-// `overlaps`: the kernel waits for the launch before it by itself.
+// `overlaps`: the kernel itself waits for the launch before it.
 template <class Params>
 void launch(void (*kernel)(Params), int64_t blocks, int threads, int64_t bytes, bool overlaps,
             const std::common_type_t<Params>& params, Context& context) {

@@ -1,36 +1,36 @@
-// Short stretches: each is sorted by a group of lanes in registers, by Batcher's networks. A key travels with the place
-// that it came from, in one word where both fit, so that no two are equal and the order is stable.
+// Short segments: each is sorted by a group of lanes in registers, by Batcher's networks. A key is packed with its
+// original index into one word where both fit, so no two words are equal and the order is stable.
 //
-// A lane sorts its own items first (odd-even merges). Then runs of twice the length are merged: the first step compares
-// an item with its mirror image in the merged run, so that all comparisons point the same way; strides within a lane
-// need no shuffle.
+// Each lane first sorts its own items by odd-even merges. Then runs of doubling length are merged: the first step
+// compares an item with its mirror image in the merged run, so that all comparisons point the same way. Strides within
+// a lane need no shuffle.
 #pragma once
 #include "block/warp.cuh"
 #include "sort/onesweep/digits.cuh"
-#include "sort/onesweep/stretches.cuh"
+#include "sort/onesweep/segments.cuh"
 
 namespace tp::sort::device {
 
-// A window and a place in one word of 16 more bits, or, if nothing follows its key, a window alone: no bits more.
+// A window and an original index packed in one word, or, without payload (shift 0), the window only.
 template <class W, class Word, int shift>
 struct Packed {
   Word word;
-  TP_DEVICE static Packed of(W window, int place) { return {Word(Word(window) << shift | Word(shift ? place : 0))}; }
+  TP_DEVICE static Packed of(W window, int index) { return {Word(Word(window) << shift | Word(shift ? index : 0))}; }
   TP_DEVICE static Packed none() { return {Word(-1)}; }
   TP_DEVICE W window() const { return W(word >> shift); }
-  TP_DEVICE int place() const { return int(word & ((Word(1) << shift) - 1)); }
+  TP_DEVICE int index() const { return int(word & ((Word(1) << shift) - 1)); }
   TP_DEVICE bool operator<(const Packed& other) const { return word < other.word; }
 };
 struct Pair {
   uint64_t key;
   unsigned at;
-  TP_DEVICE static Pair of(uint64_t window, int place) { return {window, unsigned(place)}; }
+  TP_DEVICE static Pair of(uint64_t window, int index) { return {window, unsigned(index)}; }
   TP_DEVICE static Pair none() { return {~uint64_t(0), ~0u}; }
   TP_DEVICE uint64_t window() const { return key; }
-  TP_DEVICE int place() const { return int(at); }
+  TP_DEVICE int index() const { return int(at); }
   TP_DEVICE bool operator<(const Pair& other) const { return key < other.key || (key == other.key && at < other.at); }
 };
-template <class W, bool placed>
+template <class W, bool indexed>
 struct Item {
   using type = Packed<W, uint32_t, 16>;
 };
@@ -61,7 +61,7 @@ TP_DEVICE void exchange(Packed<W, uint32_t, shift>& a, Packed<W, uint32_t, shift
   a.word = low;
 }
 
-// One step of the odd-even merges of runs, and all that follow.
+// One step of the odd-even merges of runs of `run` items, followed by all later steps.
 template <int run, int stride, class T, int items>
 TP_DEVICE void sort_own(T (&x)[items]) {
 #pragma unroll
@@ -75,7 +75,7 @@ TP_DEVICE void sort_own(T (&x)[items]) {
     sort_own<2 * run, 2 * run>(x);
   }
 }
-// The last steps of a merge: strides within a lane.
+// The last steps of a merge, whose strides are within a lane.
 template <int stride, class T, int items>
 TP_DEVICE void merge_own(T (&x)[items]) {
 #pragma unroll
@@ -94,7 +94,7 @@ TP_DEVICE T from_lane(const T& x, int lane) {
   return block::detail::by_words(x, [=](unsigned w) { return __shfl_sync(~0u, w, lane); });
 }
 
-// Sorts the items of each `lanes` neighbouring lanes, lane by lane.
+// Sorts the items of each group of `lanes` neighbouring lanes. Lane by lane, the result is in order.
 template <class T, int items>
 TP_DEVICE void sort_lanes(T (&x)[items], int lane, int lanes) {
   sort_own<1, 1>(x);
@@ -124,14 +124,15 @@ constexpr int most_classes = 3;
 template <class W>
 struct Network {
   Moves<W> moves;
-  Stretches stretches[most_classes];  // of up to items << class keys, the first class being first_class
+  Segments segments[most_classes];  // classes first_class and on; class c holds up to items << c keys
   int first_class, classes;
 };
 
-template <class W, int items, bool placed>
+template <class W, int items, bool indexed>
 __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_constant__ Network<W> a) {
-  using T = typename Item<W, placed>::type;
-  constexpr int warps = network_threads / block::warp_size, pitch = items + 1;  // lanes meet in no bank
+  using T = typename Item<W, indexed>::type;
+  constexpr int warps = network_threads / block::warp_size,
+                pitch = items + 1;  // the pad avoids bank conflicts between lanes
   __shared__ T sorted[warps][block::warp_size * pitch];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   T* const mine = sorted[warp];
@@ -139,21 +140,24 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
   block::allow_next_launch();
 #pragma unroll 1
   for (int c = 0; c < a.classes; ++c) {
-    const Stretches& stretches = a.stretches[c];
+    const Segments& segments = a.segments[c];
     const int lanes = 1 << (a.first_class + c), groups = block::warp_size / lanes;
     const int group = lane / lanes, in_group = lane % lanes;
-    const int64_t count = stretches.size(), step = int64_t(gridDim.x) * warps * groups;
+    const int64_t count = segments.size(), step = int64_t(gridDim.x) * warps * groups;
     for (int64_t i = (int64_t(blockIdx.x) * warps + warp) * groups; i < count; i += step) {
-      Stretches::Range range{0, 0};
-      if (i + group < count) range = stretches.at(i + group);
+      // Load each group's segment, striped over its lanes.
+      Segments::Range range{0, 0};
+      if (i + group < count) range = segments.at(i + group);
       T x[items];
 #pragma unroll
       for (int v = 0; v < items; ++v) {
-        const int place = v * lanes + in_group;
-        x[v] = place < range.n ? T::of(a.moves.template window_of<!placed>(a.moves.keys[range.begin + place]), place)
+        const int index = v * lanes + in_group;
+        x[v] = index < range.n ? T::of(a.moves.template window_of<!indexed>(a.moves.keys[range.begin + index]), index)
                                : T::none();
       }
+      // Sort it. The result is blocked: each lane holds consecutive keys.
       sort_lanes(x, lane, lanes);
+// Transpose through shared memory and store, striped again.
 #pragma unroll
       for (int v = 0; v < items; ++v) mine[lane * pitch + v] = x[v];
       __syncwarp();
@@ -162,8 +166,8 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
         const int to = v * lanes + in_group;
         if (to >= range.n) break;
         const T& y = mine[group * lanes * pitch + to / items * pitch + to % items];
-        if constexpr (placed) {
-          a.moves.put(range.begin + to, range.begin, y.place(), y.window());
+        if constexpr (indexed) {
+          a.moves.put(range.begin + to, range.begin, y.index(), y.window());
         } else {
           a.moves.keys_out[range.begin + to] = a.moves.template raw_of<true>(y.window());
         }
@@ -173,7 +177,7 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
   }
 }
 
-// What a group of lanes sorts with what goes with its keys, and what a warp does.
+// The most keys that a group of lanes sorts together with payloads, and that a warp sorts.
 constexpr int64_t group_most = 128, warp_most = 1024;
 
 }  // namespace tp::sort::device

@@ -1,4 +1,4 @@
-// The parts of onesweep, each compiled by itself: which one a stretch of keys goes to depends on its length.
+// The parts of onesweep, each compiled separately. The length of a segment decides which part sorts it.
 #pragma once
 #include "block/offsets.h"
 #include "sort/onesweep/problems.h"
@@ -6,7 +6,7 @@
 
 namespace tp::sort::device {
 
-// Segments that only the device knows of: the numbers of `count` of them, but no more than `most`.
+// Segments known to the device only: `*count` segment numbers, of which at most `most` are used.
 struct Listed {
   block::Offsets offsets;
   const unsigned* segments;
@@ -14,34 +14,33 @@ struct Listed {
   int64_t most;
 };
 
-// Whether the segments of a call are the first or the last of all: who has them copies what lies before or after them.
+// Whether a call has the first or the last of all segments; such a call also copies the keys before or after them.
 struct Ends {
   bool first, last;
 };
 
-// A sort's tiles and its cleared state.
-struct Plan {
+// The tiles of a sort and its cleared state in global memory.
+struct Workspace {
   Problems problems;
   State state;
   int passes;
   int64_t most_tiles;
 };
-Plan plan_rows(const Args&, int tile_items, Context&);
-Plan plan_listed(const Args&, const Listed&, int tile_items, Context&);
+Workspace workspace_of_rows(const Args&, int tile_items, Context&);
+Workspace workspace_of_listed(const Args&, const Listed&, int tile_items, Context&);
 
-// Sorts by passes over memory: the rows, or the segments that are listed.
+// Sorts by passes over memory: all rows, or the listed segments.
 void sort_long(const Args&, const Listed*, Context&);
 template <class W, bool floating>
 void sort_long(const Args&, const Listed*, Context&);
 
-// Sorts stretches that fit on chip: rows, or segments by their lengths. Longer segments are left alone, and listed in
-// what is returned.
+// Sorts rows, or segments by their lengths, that fit on chip. Longer segments are not touched; the result lists them.
 template <class W>
 void sort_rows_on_chip(const Args&, Context&);
 template <class W>
 Listed sort_segments_on_chip(const Args&, Ends, Context&);
 
-// What fits on chip.
+// The longest row or segment that is sorted on chip.
 constexpr int64_t short_most = 8192;
 
 }  // namespace tp::sort::device

@@ -1,18 +1,17 @@
-// One pass of onesweep (after Adinets and Merrill, 2022): keys go to where their digit belongs, stably, and every key
-// is read once and written once.
+// One pass of onesweep (after Adinets and Merrill, 2022): moves every key to the position that its digit gives it,
+// stably, reading and writing each key once.
 //
-// A block takes tiles by ticket. Each of its warps holds a part of the tile and counts its digits; so the tile's total
-// of every digit is out before any key is ranked, and the tiles after it, which look back for it, wait the less. A warp
-// ranks 32 keys at a time: lanes of the same digit find each other by ballots, and the first of them advances the
-// warp's counter. In shared memory the keys lie by digit, so that they leave in runs.
+// A block takes tiles by ticket. Each warp holds a part of the tile and counts its digits, so the tile aggregate of
+// every digit is published before any key is ranked, and later tiles that look back for it wait less. A warp ranks 32
+// keys at a time: lanes with the same digit find each other by ballots, and one of them advances the warp's counter. In
+// shared memory the keys are then ordered by digit, so that they are written in contiguous runs.
 #pragma once
 #include "sort/onesweep/digits.cuh"
 
 namespace tp::sort::device {
 
-// What moves with a key: nothing, or a word, of which the memory at both ends of the sort holds as many bytes as it
-// will, or the position that the key came from.
-struct None {};
+// The payload of a key is empty (keys-only sort), a value of `value_bytes` bytes, or the key's original index.
+struct NoPayload {};
 
 template <class W>
 struct Pass {
@@ -23,33 +22,37 @@ struct Pass {
   int shift;
   unsigned mask;
   const W* keys;
-  W *keys_out, *near_keys, *far_keys;  // the last pass writes keys_out, unless it is null; others the near and the far
-  const void* values;                  // buffer by turns, so that the last reads the far one
-  void *values_out, *near_values, *far_values;
-  int value_bytes, out_bytes;  // 0 bytes: positions
+  W *keys_out, *current_keys, *alternate_keys;  // double buffer: the last pass reads `alternate` and writes keys_out,
+  const void* values;                           // unless it is null; the others write both in turn
+  void *values_out, *current_values, *alternate_values;
+  int value_bytes, out_bytes;  // value_bytes 0: the payload is the original index
 };
 
-// Where a pass reads and writes, given which ones move keys. Should none, the first one does.
+// Buffers of one radix pass. Passes whose digit is the same for all keys are skipped; if all are, pass 0 runs as a
+// copy.
 struct Route {
-  bool moves, first, last, to_near;
-  int rank;  // among those that move
+  bool moves, first, last, to_current;
+  int rank;  // among the passes that move keys
 
-  TP_DEVICE Route(unsigned active, int index) {
-    if (active == 0) active = 1;
+  // Keys in order stay so in a pass over the most significant digit in which they differ.
+  TP_DEVICE Route(const unsigned* found, int index) {
+    unsigned active = found[0] ? found[0] : 1;
+    if (!found[1]) active = 1u << (31 - __clz(int(active)));
     moves = active >> index & 1;
     rank = __popc(active & ((1u << index) - 1));
     const int after = __popc(active >> index >> 1);
     first = rank == 0;
     last = after == 0;
-    to_near = after % 2 == 0;
+    to_current = after % 2 == 0;
   }
 };
 
-// Words that tiles publish: a number below two bits that say what it counts.
+// Tile state of one digit: a count below two flag bits, which tell a tile aggregate from an inclusive prefix.
 template <class Word>
-struct Published {
+struct TileState {
   static constexpr int value_bits = int(8 * sizeof(Word)) - 2;
-  static constexpr Word own = Word(1) << value_bits, all_up_to = Word(2) << value_bits, value_mask = own - 1;
+  static constexpr Word aggregate = Word(1) << value_bits, inclusive_prefix = Word(2) << value_bits,
+                        value_mask = aggregate - 1;
 
   TP_DEVICE static void store(Word* p, Word word) {
     if constexpr (sizeof(Word) == 4) {
@@ -67,11 +70,11 @@ struct Published {
     }
     return word;
   }
-  // The sum over the tiles before `tile`, from word `column` of each. The first tile of a stretch has published what
-  // lies before it, too.
-  TP_DEVICE static Word look_back(const Word* words, int64_t tile, int column) {
+  // Look-back: returns the exclusive prefix of digit `column` for `tile`. The first tile of a segment publishes an
+  // inclusive prefix at once, which includes the start position of the digit.
+  TP_DEVICE static Word look_back(const Word* tile_states, int64_t tile, int column) {
     constexpr int batch = 4;
-    const Word* at = words + (tile - 1) * radix + column;
+    const Word* at = tile_states + (tile - 1) * radix + column;
     Word sum = 0;
     for (;;) {
       Word seen[batch];
@@ -81,7 +84,7 @@ struct Published {
       for (int i = 0; i < batch; ++i) {
         if (seen[i] == 0) break;
         sum += seen[i] & value_mask;
-        if (seen[i] >= all_up_to) return sum;
+        if (seen[i] >= inclusive_prefix) return sum;
         at -= radix;
         --tile;
       }
@@ -95,29 +98,29 @@ template <int threads_, int items_, int blocks_>
 struct PassShape {
   static constexpr int threads = threads_, items = items_, blocks = blocks_, warps = threads / block::warp_size;
   static constexpr int tile_items = threads * items;
-  static_assert(threads >= radix, "a thread a digit");
-  template <class W, class Load>
+  static_assert(threads >= radix, "one thread per digit is needed to scan the histogram");
+  template <class W, class Payload>
   static constexpr int shared_bytes() {
     return shared_alignment + radix * 8 + warps * radix * 4 +
-           tile_items * int(sizeof(W) + (std::is_empty<Load>::value ? 0 : sizeof(Load)));
+           tile_items * int(sizeof(W) + (std::is_empty<Payload>::value ? 0 : sizeof(Payload)));
   }
 };
 
-// Half of a value of 16 bytes: such values move by halves, in two sorts.
+// Half of a 16-byte value: such values move in two sorts, one per half.
 struct Half {
   uint64_t word, other;
   TP_DEVICE explicit operator uint64_t() const { return word; }
 };
-template <class V, class Load>
-TP_DEVICE void store(V* to, Load load) {
-  *to = V(load);
+template <class V, class Payload>
+TP_DEVICE void store(V* to, Payload payload) {
+  *to = V(payload);
 }
-TP_DEVICE inline void store(Half* to, uint64_t load) { to->word = load; }
+TP_DEVICE inline void store(Half* to, uint64_t payload) { to->word = payload; }
 
-// f(Type<V>{}) for values of so many bytes, which move as a Load.
-template <class Load, class F>
+// Calls f(Type<V>{}) for values of so many bytes that move as a Payload.
+template <class Payload, class F>
 TP_DEVICE void with_value(int bytes, F f) {
-  if constexpr (sizeof(Load) == 8) {
+  if constexpr (sizeof(Payload) == 8) {
     return bytes == 8 ? f(Type<uint64_t>{}) : f(Type<Half>{});
   } else {
     if (bytes == 1) return f(Type<uint8_t>{});
@@ -126,35 +129,37 @@ TP_DEVICE void with_value(int bytes, F f) {
   }
 }
 
-// The warp's items, lane by lane: item u of a lane is number u * 32 + lane. `left` are there from the lane's first on.
-template <bool full, int items, class T, class Load>
-TP_DEVICE void load_items(const T* from, int left, Load (&to)[items]) {
+// The warp's items, striped: item u of a lane is number u * 32 + lane, and `left` items remain from the lane's first
+// on.
+template <bool full, int items, class T, class Payload>
+TP_DEVICE void load_items(const T* from, int left, Payload (&to)[items]) {
 #pragma unroll
   for (int u = 0; u < items; ++u) {
-    to[u] = full || u * block::warp_size < left ? Load(from[u * block::warp_size]) : Load(0);
+    to[u] = full || u * block::warp_size < left ? Payload(from[u * block::warp_size]) : Payload(0);
   }
 }
 
-// `stable`: keys of the same digit keep their order. Where it does not matter, counting a key ranks it.
-template <class Shape, class W, bool floating, class Load, bool stable>
+// `stable`: keys of the same digit keep their order. Where order does not matter, counting a key also ranks it.
+template <class Shape, class W, bool floating, class Payload, bool stable>
 class PassBlock {
   static constexpr int threads = Shape::threads, items = Shape::items, warps = Shape::warps;
-  static constexpr bool loaded = !std::is_empty<Load>::value;
-  using Stored = typename std::conditional<loaded, Load, char>::type;
+  static constexpr bool has_payload = !std::is_empty<Payload>::value;
+  using Stored = typename std::conditional<has_payload, Payload, char>::type;
 
   const Pass<W>& a;
   const Route route;
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
-  int64_t* starts;  // [radix]: where a digit's keys go, less their place in the tile; without loads, as an address
-  unsigned* bins;   // [warps, radix]
-  W* keys;          // [tile_items], and the loads after or before them, whichever are wider
-  Stored* loads;
+  int64_t*
+      starts;      // [radix]: where a digit's keys go, minus their position in the tile; without payload, as an address
+  unsigned* bins;  // [warps, radix]
+  W* keys;         // [tile_items], with the payloads after or before them, whichever are wider first
+  Stored* payloads;
   unsigned* warp_sums;  // [radix / 32]
   const Entry<2, W, floating> bin_of;
   const Entry<3, W, floating> start_entry;
 
  public:
-  // `pool` lies on a multiple of shared_alignment.
+  // `pool` is aligned to shared_alignment.
   TP_DEVICE PassBlock(const Pass<W>& a, const Route& route, char* pool, unsigned* warp_sums)
       : a(a),
         route(route),
@@ -164,15 +169,15 @@ class PassBlock {
         bin_of(a.order, a.shift, a.mask, shared_address(bins + warp * radix)),
         start_entry(a.order, a.shift, a.mask, shared_address(starts)) {
     char* items_at = reinterpret_cast<char*>(bins + warps * radix);
-    constexpr bool loads_first = loaded && sizeof(Stored) > sizeof(W);
-    keys = reinterpret_cast<W*>(items_at + (loads_first ? Shape::tile_items * int(sizeof(Stored)) : 0));
-    loads = reinterpret_cast<Stored*>(items_at + (loads_first ? 0 : Shape::tile_items * int(sizeof(W))));
+    constexpr bool payloads_first = has_payload && sizeof(Stored) > sizeof(W);
+    keys = reinterpret_cast<W*>(items_at + (payloads_first ? Shape::tile_items * int(sizeof(Stored)) : 0));
+    payloads = reinterpret_cast<Stored*>(items_at + (payloads_first ? 0 : Shape::tile_items * int(sizeof(W))));
   }
 
-  // Takes tiles until there are no more. The next is chosen while this one is written, no sooner: a tile that has been
-  // taken but not counted keeps all later ones waiting.
+  // Takes tiles until there are no more. The next ticket is drawn only when this tile is about to be written: a tile
+  // that has been taken but not counted keeps all later tiles waiting.
   TP_DEVICE void run(Tile (&tiles)[2]) {
-    if (thread == 0) take(tiles[0]);
+    if (thread == 0) take_tile(tiles[0]);
     clear_bins();
     for (int now = 0;; now = 1 - now) {
       __syncthreads();
@@ -188,10 +193,10 @@ class PassBlock {
 
  private:
   struct Totals {
-    unsigned own, before;  // of this thread's digit: in the tile, and how many of the tile are smaller
+    unsigned own, before;  // of this thread's digit: keys in the tile, and keys of the tile with smaller digits
   };
 
-  TP_DEVICE void take(Tile& tile) const {
+  TP_DEVICE void take_tile(Tile& tile) const {
     const int64_t id = int64_t(atomicAdd(a.state.tickets + a.index, 1ull));
     tile.count = 0;
     if (id < a.problems.tiles()) tile = a.problems.find(id);
@@ -205,57 +210,64 @@ class PassBlock {
 
   template <bool full>
   TP_DEVICE void run_tile(const Tile& t, Tile& next) {
+    // Read the keys and count their digits per warp.
     const int left = t.count - first_item();
-    const W* const from = route.first ? a.keys : route.to_near ? a.far_keys : a.near_keys;
+    const W* const from = route.first ? a.keys : route.to_current ? a.alternate_keys : a.current_keys;
     W key[items];
-    unsigned place[items];
+    unsigned position[items];
     load_items<full>(from + t.begin + first_item(), left, key);
 #pragma unroll
     for (int u = 0; u < items; ++u) {
       if (stable) {
         count_shared(bin<full>(key[u], u, left));
       } else {
-        place[u] = add_shared(bin<full>(key[u], u, left), 1);
+        position[u] = add_shared(bin<full>(key[u], u, left), 1);
       }
     }
     __syncthreads();
-    const Totals totals = share_counts(t);
+    // Publish the tile aggregates and turn the counts into start positions per warp and digit.
+    const Totals totals = scan_bins(t);
+// Rank: the position of every key in the sorted tile.
 #pragma unroll
     for (int u = 0; u < items; ++u) {
       forget(key[u]);
       const unsigned at = bin<full>(key[u], u, left);
       if (stable) {
-        place[u] = rank(lane, match(at >> 2), at);
+        position[u] = rank(lane, match(at >> 2), at);
       } else {
-        place[u] += load_shared(at);
+        position[u] += load_shared(at);
       }
     }
+// Order the keys by digit in shared memory.
 #pragma unroll
-    for (int u = 0; u < items; ++u) keys[place[u]] = key[u];
+    for (int u = 0; u < items; ++u) keys[position[u]] = key[u];
     __syncwarp();
     clear_bins();
-    if constexpr (loaded) {
-      Stored load[items];
-      read_loads<full>(t, left, load);
-      if (thread < radix) find_starts(t, totals);
+    // Look back for the tile's exclusive prefixes while the payloads are on their way, and order the payloads, too.
+    if constexpr (has_payload) {
+      Stored payload[items];
+      read_payloads<full>(t, left, payload);
+      if (thread < radix) find_start(t, totals);
 #pragma unroll
-      for (int u = 0; u < items; ++u) loads[place[u]] = load[u];
+      for (int u = 0; u < items; ++u) payloads[position[u]] = payload[u];
     } else {
-      if (thread < radix) find_starts(t, totals);
+      if (thread < radix) find_start(t, totals);
     }
     __syncthreads();
-    if (thread == 0) take(next);
+    // Write runs of keys with equal digits, and take the next tile meanwhile.
+    if (thread == 0) take_tile(next);
     write<full>(t);
   }
 
-  // The counter of a key's digit; what is not there comes last.
+  // The counter of a key's digit. Items beyond the end count as the last digit.
   template <bool full>
   TP_DEVICE unsigned bin(W key, int u, int left) const {
     return full || u * block::warp_size < left ? bin_of(key) : shared_address(bins + warp * radix + radix - 1);
   }
 
-  // Publishes the tile's totals, and turns counts into where each warp's keys of each digit begin.
-  TP_DEVICE Totals share_counts(const Tile& t) {
+  // Publishes the tile aggregates, and turns the counts into the position at which each warp's keys of each digit
+  // begin.
+  TP_DEVICE Totals scan_bins(const Tile& t) {
     unsigned total = 0;
     if (thread < radix) {
 #pragma unroll
@@ -279,18 +291,18 @@ class PassBlock {
   }
 
   TP_DEVICE unsigned long long start_of(const Tile& t) const {
-    return a.state.starts[(t.stretch * a.passes + a.index) * radix + thread];
+    return a.state.starts[(t.segment * a.passes + a.index) * radix + thread];
   }
   template <class Word>
-  TP_DEVICE Word* words() const {
-    return static_cast<Word*>(route.rank % 2 ? a.state.other_words : a.state.words);
+  TP_DEVICE Word* tile_states() const {
+    return static_cast<Word*>(route.rank % 2 ? a.state.alternate_tile_states : a.state.tile_states);
   }
   template <class Word>
   TP_DEVICE void publish_as(const Tile& t, unsigned own) {
-    using P = Published<Word>;
-    const Word word = t.id == t.first ? P::all_up_to | Word(start_of(t) + own) : P::own | Word(own);
-    P::store(words<Word>() + t.id * radix + thread, word);
-    Word* cleared = static_cast<Word*>(route.rank % 2 ? a.state.words : a.state.other_words);
+    using P = TileState<Word>;
+    const Word word = t.id == t.first ? P::inclusive_prefix | Word(start_of(t) + own) : P::aggregate | Word(own);
+    P::store(tile_states<Word>() + t.id * radix + thread, word);
+    Word* cleared = static_cast<Word*>(route.rank % 2 ? a.state.tile_states : a.state.alternate_tile_states);
     if (!route.last) cleared[t.id * radix + thread] = 0;
   }
   TP_DEVICE void publish(const Tile& t, unsigned own) {
@@ -299,64 +311,66 @@ class PassBlock {
   }
   template <class Word>
   TP_DEVICE Word before_tile(const Tile& t, unsigned own) {
-    using P = Published<Word>;
+    using P = TileState<Word>;
     if (t.id == t.first) return Word(start_of(t));
-    Word* mine = words<Word>() + t.id * radix + thread;
-    const Word before = P::look_back(words<Word>(), t.id, thread);
-    P::store(mine, P::all_up_to | Word(before + own));
+    Word* mine = tile_states<Word>() + t.id * radix + thread;
+    const Word before = P::look_back(tile_states<Word>(), t.id, thread);
+    P::store(mine, P::inclusive_prefix | Word(before + own));
     return before;
   }
-  TP_DEVICE void find_starts(const Tile& t, const Totals& totals) {
+  TP_DEVICE void find_start(const Tile& t, const Totals& totals) {
     const int64_t before = a.state.wide ? int64_t(before_tile<unsigned long long>(t, totals.own))
                                         : int64_t(before_tile<unsigned>(t, totals.own));
     const int64_t start = t.row_begin + before - int64_t(totals.before);
-    starts[thread] = loaded ? start : reinterpret_cast<int64_t>(keys_to() + start);
+    starts[thread] = has_payload ? start : reinterpret_cast<int64_t>(keys_to() + start);
   }
 
   template <bool full>
-  TP_DEVICE void read_loads(const Tile& t, int left, Stored (&load)[items]) const {
+  TP_DEVICE void read_payloads(const Tile& t, int left, Stored (&payload)[items]) const {
     const int mine = first_item();
     if (!route.first) {
-      const void* from = route.to_near ? a.far_values : a.near_values;
-      load_items<full>(static_cast<const Stored*>(from) + t.begin + mine, left, load);
+      const void* from = route.to_current ? a.alternate_values : a.current_values;
+      load_items<full>(static_cast<const Stored*>(from) + t.begin + mine, left, payload);
     } else if (a.value_bytes == 0) {
       const Stored position = Stored(t.begin - t.row_begin) + Stored(mine);
 #pragma unroll
-      for (int u = 0; u < items; ++u) load[u] = position + Stored(u * block::warp_size);
+      for (int u = 0; u < items; ++u) payload[u] = position + Stored(u * block::warp_size);
     } else {
-      with_value<Load>(a.value_bytes, [&](auto type) {
+      with_value<Payload>(a.value_bytes, [&](auto type) {
         using V = typename decltype(type)::type;
         const V* from = static_cast<const V*>(a.values) + t.begin + mine;
-        if constexpr (sizeof(Load) == 8 || sizeof(V) <= 4) load_items<full>(from, left, load);
+        if constexpr (sizeof(Payload) == 8 || sizeof(V) <= 4) load_items<full>(from, left, payload);
       });
     }
   }
 
-  TP_DEVICE W* keys_to() const { return route.last ? a.keys_out : route.to_near ? a.near_keys : a.far_keys; }
+  TP_DEVICE W* keys_to() const {
+    return route.last ? a.keys_out : route.to_current ? a.current_keys : a.alternate_keys;
+  }
 
   template <bool full>
   TP_DEVICE void write(const Tile& t) const {
-    if constexpr (!loaded) {
+    if constexpr (!has_payload) {
       each<full>(t, [&](int i, int64_t start, W key) { store_global(start + i * int64_t(sizeof(W)), key); });
     } else if (!route.last) {
       W* const to = keys_to();
-      Stored* const values = static_cast<Stored*>(route.to_near ? a.near_values : a.far_values);
+      Stored* const values = static_cast<Stored*>(route.to_current ? a.current_values : a.alternate_values);
       each<full>(t, [&](int i, int64_t start, W key) {
         (to + start)[i] = key;
-        (values + start)[i] = loads[i];
+        (values + start)[i] = payloads[i];
       });
     } else {
-      with_value<Load>(a.out_bytes, [&](auto type) {
+      with_value<Payload>(a.out_bytes, [&](auto type) {
         using V = typename decltype(type)::type;
         V* const values = static_cast<V*>(a.values_out);
         each<full>(t, [&](int i, int64_t start, W key) {
           if (a.keys_out) (a.keys_out + start)[i] = key;
-          store(values + start + i, loads[i]);
+          store(values + start + i, payloads[i]);
         });
       });
     }
   }
-  // f(place in the tile, start of the digit, key) for the thread's keys.
+  // Calls f(position in the tile, start of the digit, key) for the thread's keys.
   template <bool full, class F>
   TP_DEVICE void each(const Tile& t, F f) const {
     if constexpr (full) {
@@ -373,7 +387,7 @@ class PassBlock {
   }
 };
 
-template <class Shape, class W, bool floating, class Load, bool stable>
+template <class Shape, class W, bool floating, class Payload, bool stable>
 __global__ __launch_bounds__(Shape::threads, Shape::blocks) void pass_kernel(const __grid_constant__ Pass<W> a) {
   extern __shared__ char unaligned[];
   __shared__ Tile tiles[2];
@@ -381,8 +395,8 @@ __global__ __launch_bounds__(Shape::threads, Shape::blocks) void pass_kernel(con
   char* pool = unaligned + (shared_alignment - shared_address(unaligned) % shared_alignment) % shared_alignment;
   block::wait_for_launch_before();
   block::allow_next_launch();
-  const Route route(*a.state.active, a.index);
-  if (route.moves) PassBlock<Shape, W, floating, Load, stable>(a, route, pool, warp_sums).run(tiles);
+  const Route route(a.state.active, a.index);
+  if (route.moves) PassBlock<Shape, W, floating, Payload, stable>(a, route, pool, warp_sums).run(tiles);
 }
 
 }  // namespace tp::sort::device

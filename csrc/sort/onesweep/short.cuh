@@ -1,4 +1,4 @@
-// The launches of onesweep for stretches that fit on chip.
+// The launches of onesweep for segments that fit on chip.
 #pragma once
 #include "sort/onesweep/block_sort.cuh"
 #include "sort/onesweep/classes.cuh"
@@ -8,41 +8,41 @@
 
 namespace tp::sort::device {
 
-static_assert(block_most == short_most, "what a block holds is short");
+static_assert(block_most == short_most, "a block sorts whatever is sorted on chip");
 
-// Stretches of up to `items` keys a lane, of classes lanes << first_class and on.
-template <class W, int items, bool placed>
-void run_network(const Network<W>& network, int64_t most_stretches, Context& context) {
+// Segments of up to `items` keys per lane, of the classes of `lanes << first_class` keys and more.
+template <class W, int items, bool indexed>
+void run_network(const Network<W>& network, int64_t most_segments, Context& context) {
   constexpr int warps = network_threads / block::warp_size;
   const int groups = warps * (block::warp_size >> network.first_class);
-  const int64_t blocks = resident(ceil_div(most_stretches, int64_t(groups)), 16);
-  const bool overlaps = network.stretches[0].list != nullptr;
-  launch(network_kernel<W, items, placed>, blocks, network_threads, 0, overlaps, network, context);
+  const int64_t blocks = resident(ceil_div(most_segments, int64_t(groups)), 16);
+  const bool overlaps = network.segments[0].list != nullptr;
+  launch(network_kernel<W, items, indexed>, blocks, network_threads, 0, overlaps, network, context);
 }
 
 template <class W>
 Network<W> of_class(const BlockSort<W>& sort, int c) {
-  return {sort.moves, {sort.stretches, sort.stretches, sort.stretches}, c, 1};
+  return {sort.moves, {sort.segments, sort.segments, sort.segments}, c, 1};
 }
 
-// Stretches that a warp sorts by `items` keys a lane.
+// Segments that one warp sorts, with `items` keys per lane.
 template <class W, int items>
-void run_warps(const BlockSort<W>& sort, int64_t most_stretches, Context& context) {
+void run_warps(const BlockSort<W>& sort, int64_t most_segments, Context& context) {
   if constexpr (sizeof(W) <= 4) {
     if (sort.moves.windows_suffice()) {
-      return run_network<W, items, false>(of_class(sort, 5), most_stretches, context);
+      return run_network<W, items, false>(of_class(sort, 5), most_segments, context);
     }
   }
-  const int64_t blocks = resident(ceil_div(most_stretches, int64_t(warp_sort_threads / block::warp_size)), 16);
-  const bool overlaps = sort.stretches.list != nullptr;
+  const int64_t blocks = resident(ceil_div(most_segments, int64_t(warp_sort_threads / block::warp_size)), 16);
+  const bool overlaps = sort.segments.list != nullptr;
   launch(warp_sort_kernel<W, items>, blocks, warp_sort_threads, 0, overlaps, sort, context);
 }
 
 template <class W>
-void run_blocks(const BlockSort<W>& sort, int threads, int64_t most_stretches, int64_t longest, Context& context) {
+void run_blocks(const BlockSort<W>& sort, int threads, int64_t most_segments, int64_t longest, Context& context) {
   const auto run = [&](auto kernel, int64_t bytes) {
     const int together = int(tp::min((int64_t(227) << 10) / (bytes + 2048), int64_t(1024 / threads)));
-    launch(kernel, resident(most_stretches, tp::max(1, together)), threads, bytes, sort.stretches.list != nullptr, sort,
+    launch(kernel, resident(most_segments, tp::max(1, together)), threads, bytes, sort.segments.list != nullptr, sort,
            context);
   };
   if (sort.moves.windows_suffice()) {
@@ -52,19 +52,19 @@ void run_blocks(const BlockSort<W>& sort, int threads, int64_t most_stretches, i
   }
 }
 
-// Stretches that a few lanes sort.
+// Segments that a group of lanes sorts.
 template <class W>
-void run_groups(const Network<W>& network, int64_t most_stretches, Context& context) {
-  if (network.moves.windows_suffice()) return run_network<W, 8, false>(network, most_stretches, context);
-  run_network<W, 8, true>(network, most_stretches, context);
+void run_groups(const Network<W>& network, int64_t most_segments, Context& context) {
+  if (network.moves.windows_suffice()) return run_network<W, 8, false>(network, most_segments, context);
+  run_network<W, 8, true>(network, most_segments, context);
 }
 
 template <class W>
 void sort_rows_on_chip(const Args& args, Context& context) {
-  const BlockSort<W> sort{Moves<W>(args), Stretches::of_rows(args)};
+  const BlockSort<W> sort{Moves<W>(args), Segments::of_rows(args)};
   const int64_t n = args.n;
-  // Where there are few rows, a large block is done with one sooner than a small one, and that sooner than a warp; but
-  // where there are enough, the small have more done.
+  // With few rows, the latency of one row counts: a large block sorts it sooner than a small block, and that sooner
+  // than a warp. With many rows, throughput counts, and the smaller groups have more of it.
   const bool few = args.rows < 2 * block::device_attribute<cudaDevAttrMultiProcessorCount>();
   if (n > (few ? 64 : warp_most)) {
     int threads = least_block_threads;
@@ -95,10 +95,10 @@ Listed sort_segments_on_chip(const Args& args, Ends ends, Context& context) {
   const block::Offsets offsets(args.offsets, args.long_offsets, args.rows, args.n);
   const Moves<W> moves(args);
   const Lists lists = make_lists(args, context);
-  const auto list = [&](int c) { return Stretches{offsets, 0, 0, lists.segments[c], lists.counts + c, lists.most[c]}; };
+  const auto list = [&](int c) { return Segments{offsets, 0, 0, lists.segments[c], lists.counts + c, lists.most[c]}; };
   const int64_t share = classify_threads * classify_items;
   const int64_t blocks = resident(ceil_div(tp::max(args.rows, int64_t(1)), share), 16);
-  constexpr bool wide = sizeof(W) == 8;  // sooner sorted by words of 4 bytes
+  constexpr bool wide = sizeof(W) == 8;  // sorted faster as 4-byte words
   const auto classify = moves.windows_suffice() ? classify_kernel<W, wide> : classify_kernel<W, true>;
   launch(classify, blocks, classify_threads, 0, false, Classify<W>{moves, offsets, lists, ends}, context);
 

@@ -1,23 +1,24 @@
-// Stretches of up to 1024 keys that take something along: a warp sorts one at a time, by words of 32 bits that hold a
-// part of a key and, below it, the key's place. So no two are equal, the order is stable, and a network compares and
-// exchanges two of them in two instructions.
+// Segments of up to 1024 keys with payloads: a warp sorts one at a time, as 32-bit words that hold a part of a key and,
+// below it, the key's index. So no two words are equal, the order is stable, and a network compares and exchanges two
+// of them in two instructions.
 //
-// The part is the highest of the bits that differ at all. Keys that are equal in it are most often so few that they are
-// put in order one by one; where they are not, the warp starts again, and sorts from the least part up.
+// The part consists of the highest bits in which keys differ. Keys that are equal in the part are mostly so few that
+// they are put in order by insertion; otherwise the warp starts again and sorts by one part after another from the
+// least.
 #pragma once
 #include "sort/onesweep/block_sort.cuh"
 #include "sort/onesweep/network.cuh"
 
 namespace tp::sort::device {
 
-// Puts places[slot(i)], first <= i < end, in order of key(place), by insertion.
+// Sorts indices[slot(i)], first <= i < end, by key(index), by insertion.
 template <class Slot, class Key>
-TP_DEVICE void insert_places(uint16_t* places, int first, int end, Slot slot, Key key) {
+TP_DEVICE void insert_indices(uint16_t* indices, int first, int end, Slot slot, Key key) {
   for (int i = first + 1; i < end; ++i) {
-    const uint16_t place = places[slot(i)];
+    const uint16_t index = indices[slot(i)];
     int to = i;
-    for (; to > first && key(places[slot(to - 1)]) > key(place); --to) places[slot(to)] = places[slot(to - 1)];
-    places[slot(to)] = place;
+    for (; to > first && key(indices[slot(to - 1)]) > key(index); --to) indices[slot(to)] = indices[slot(to - 1)];
+    indices[slot(to)] = index;
   }
 }
 
@@ -26,14 +27,14 @@ constexpr int warp_sort_threads = 128;
 template <class W, int items>
 class WarpSorter {
   static constexpr int most = items * block::warp_size, pitch = items + 1;
-  static constexpr int place_bits = items == 8 ? 8 : items == 16 ? 9 : 10, part_bits = 32 - place_bits;
-  static_assert(1 << place_bits == most, "places fit");
-  using T = Packed<uint32_t, uint32_t, place_bits>;
+  static constexpr int index_bits = items == 8 ? 8 : items == 16 ? 9 : 10, part_bits = 32 - index_bits;
+  static_assert(1 << index_bits == most, "indices fit below the key part");
+  using T = Packed<uint32_t, uint32_t, index_bits>;
 
  public:
   struct Shared {
     W keys[most];
-    uint16_t places[most + most / items];
+    uint16_t indices[most + most / items];
   };
 
  private:
@@ -48,19 +49,19 @@ class WarpSorter {
     if (differ) sort(differ);
 #pragma unroll 4
     for (int i = lane; i < n; i += block::warp_size) {
-      const int place = s.places[slot(i)];
-      moves.put(begin + i, begin, place, s.keys[place]);
+      const int index = s.indices[slot(i)];
+      moves.put(begin + i, begin, index, s.keys[index]);
     }
     __syncwarp();
   }
 
  private:
-  // Lanes that go through neighbouring places side by side, or each through its own, meet in few banks.
+  // Padding: neighbouring lanes that access neighbouring indices, or blocks of `items` each, rarely conflict on a bank.
   TP_DEVICE static int slot(int i) { return i + i / items; }
   TP_DEVICE static int row(int u) { return u * block::warp_size; }
   TP_DEVICE static int row_slot(int u) { return row(u) + row(u) / items; }
 
-  // Returns the bits in which keys differ.
+  // Loads the windows of the keys and returns the bits in which they differ.
   TP_DEVICE uint64_t load(const Moves<W>& moves, int64_t begin) {
     const W* const from = moves.keys + begin + lane;
     const W first = moves.keys[begin];
@@ -83,7 +84,7 @@ class WarpSorter {
 
   TP_DEVICE void reset() {
 #pragma unroll
-    for (int u = 0; u < items; ++u) s.places[row_slot(u) + slot(lane)] = uint16_t(row(u) + lane);
+    for (int u = 0; u < items; ++u) s.indices[row_slot(u) + slot(lane)] = uint16_t(row(u) + lane);
     __syncwarp();
   }
 
@@ -100,12 +101,12 @@ class WarpSorter {
     }
   }
 
-  // By one part of the keys; returns which of the lane's items are equal in it to the next.
+  // Sorts by one part of the keys, and returns which of the lane's items equal their successor in it.
   TP_DEVICE unsigned sort_part(int shift) {
     T x[items];
 #pragma unroll
     for (int u = 0; u < items; ++u) {
-      const W key = s.keys[s.places[row_slot(u) + slot(lane)]];
+      const W key = s.keys[s.indices[row_slot(u) + slot(lane)]];
       x[u] = row(u) < n - lane ? T::of(uint32_t(key >> shift), row(u) + lane) : T::none();
     }
     sort_lanes(x, lane, block::warp_size);
@@ -114,29 +115,29 @@ class WarpSorter {
 #pragma unroll
     for (int v = 0; v < items; ++v) {
       const unsigned after = v + 1 < items ? x[(v + 1) % items].word : next;
-      if ((x[v].word ^ after) >> place_bits == 0) ties |= 1u << v;
+      if ((x[v].word ^ after) >> index_bits == 0) ties |= 1u << v;
     }
     uint16_t from[items];
 #pragma unroll
-    for (int v = 0; v < items; ++v) from[v] = s.places[slot(x[v].place())];
+    for (int v = 0; v < items; ++v) from[v] = s.indices[slot(x[v].index())];
     __syncwarp();
 #pragma unroll
-    for (int v = 0; v < items; ++v) s.places[lane * pitch + v] = from[v];
+    for (int v = 0; v < items; ++v) s.indices[lane * pitch + v] = from[v];
     __syncwarp();
     const int pairs = tp::max(0, n - 1 - lane * items);
     return pairs < items ? ties & ((1u << pairs) - 1) : ties;
   }
 
-  // Each lane puts the ties in order that begin among its items, unless there are long ones.
+  // Each lane orders the runs of ties that begin among its items. Returns false, doing nothing, if there are long runs.
   TP_DEVICE bool settle(unsigned ties) {
     if (__any_sync(~0u, ties & ties >> 1 & ties >> 2 & ties >> 3)) return false;
     const unsigned before = __shfl_up_sync(~0u, ties, 1) >> (items - 1), after = __shfl_down_sync(~0u, ties, 1);
     const uint64_t both = uint64_t(after) << items | ties;
-    const auto key = [&](int place) { return s.keys[place]; };
+    const auto key = [&](int index) { return s.keys[index]; };
     for (unsigned heads = ties & ~(ties << 1 | (lane ? before : 0)); heads; heads &= heads - 1) {
       const int head = __ffs(int(heads)) - 1, first = lane * items + head;
       const int end = first + __ffsll(static_cast<long long>(~(both >> head)));
-      insert_places(s.places, first, end, slot, key);
+      insert_indices(s.indices, first, end, slot, key);
     }
     __syncwarp();
     return true;
@@ -152,9 +153,9 @@ __global__ __launch_bounds__(warp_sort_threads,
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   block::wait_for_launch_before();
   block::allow_next_launch();
-  const int64_t count = a.stretches.size();
+  const int64_t count = a.segments.size();
   for (int64_t i = int64_t(blockIdx.x) * warps + warp; i < count; i += int64_t(gridDim.x) * warps) {
-    const auto range = a.stretches.at(i);
+    const auto range = a.segments.at(i);
     Sorter(pool[warp], lane, range.n).run(a.moves, range.begin);
   }
 }

@@ -1,5 +1,4 @@
-// On the host: the products of all entries, put in the order of rows, and then their sums. Every index is looked at
-// where it is used.
+// On the host: multiplies all entries into row order, and then sums the rows. Every index is checked where it is used.
 #pragma once
 #include <algorithm>
 
@@ -18,12 +17,12 @@ class BlockedStages {
  public:
   BlockedStages(const M& matrix, Context& context)
       : b_(matrix.bind(simt::Pointers{})),
-        places_(context.workspace<Acc>(b_.a.entries)),
+        products_(context.workspace<Acc>(b_.a.entries)),
         entries_(context.workspace<Acc>(b_.a.bins * bin_entries)) {
-    std::fill(places_, places_ + b_.a.entries, Acc(0));  // in case that block_ptrs leave some out
+    std::fill(products_, products_ + b_.a.entries, Acc(0));  // block_ptrs may leave some out
   }
 
-  // Multiplies the places of a block, for column c of X, into the order of bins.
+  // Multiplies the entries of a block, for column c of X, and stores the products in the order of the bins.
   void multiply_block(int64_t block, int64_t c) {
     const Args& a = b_.a;
     const int64_t first = block * block_columns, octets = a.entries / octet;
@@ -33,13 +32,13 @@ class BlockedStages {
     for (int64_t at = bound(a.block_ptrs, block, a.entries); at < end; ++at) {
       const int64_t column = a.local_col[at], octet_to = to[at / octet];
       if (!usable(octet_to, octets, a.op, "octet_idx", at / octet)) continue;
-      Acc& product = places_[octet_to * octet + at % octet];
+      Acc& product = products_[octet_to * octet + at % octet];
       product = Acc(0);
       if (column == -1 || !usable(column, columns, a.op, "col_idx", at)) continue;
       product = b_.product(at, first + column, c);
     }
   }
-  // Puts the products of a bin in the order of rows.
+  // Stores the products of a bin in row order.
   void order_bin(int64_t bin) {
     const Args& a = b_.a;
     Acc* const entries = entries_ + bin * bin_entries;
@@ -47,7 +46,7 @@ class BlockedStages {
     const int64_t end = bound(a.bin_ptrs, bin + 1, a.entries);
     for (int64_t at = bound(a.bin_ptrs, bin, a.entries); at < end; ++at) {
       const int64_t entry = a.entry_idx[at];
-      if (entry != -1 && usable(entry, bin_entries, a.op, "entry_idx", at)) entries[entry] = places_[at];
+      if (entry != -1 && usable(entry, bin_entries, a.op, "entry_idx", at)) entries[entry] = products_[at];
     }
   }
   void sum_row(int64_t row, int64_t c) {
@@ -63,7 +62,7 @@ class BlockedStages {
   }
 
   Bound b_;
-  Acc *places_, *entries_;
+  Acc *products_, *entries_;
 };
 
 }  // namespace tp::sparse

@@ -1,4 +1,4 @@
-// Blocks of columns for all threads, then bins, then runs of rows (sparse/blocked/stages.h).
+// Blocks of columns on all threads, then bins, then runs of rows (sparse/blocked/stages.h).
 #include "sparse/threaded.h"
 
 #include "sparse/blocked/stages.h"

@@ -1,7 +1,7 @@
 // Products by blocks of columns, then sums by bins of entries, so that no access to memory is random.
-//   1. Where the entries of a block of columns are multiplied, the block's part of x lies in shared memory. Products
-//      go to the bins of their rows, an octet at a time.
-//   2. A bin of products is summed in shared memory (sparse/csr/bins.cuh).
+// 1. While the entries of a block of columns are multiplied, that block of x is in shared memory. The products go to
+// the bins of their rows, an octet at a time.
+// 2. A bin of products is summed in shared memory (sparse/csr/bins.cuh).
 #include "sparse/matrix.h"
 #ifdef __CUDACC__
 #include "sparse/csr/bins.cuh"
@@ -11,8 +11,8 @@ namespace {
 
 using namespace sparse;
 
-constexpr int places_a_tile = 1 << 16, multiply_threads = 1024;
-constexpr int few = 1 << 9;  // fours of a block in a tile: x is not worth its way to shared memory
+constexpr int entries_per_tile = 1 << 16, multiply_threads = 1024;
+constexpr int few = 1 << 9;  // fours of a block in a tile below which loading x to shared memory does not pay
 
 // Four neighbours of an array that is read once.
 template <class E>
@@ -28,22 +28,22 @@ TP_DEVICE block::Vector<E, 4> four_at(const E* p) {
   return four;
 }
 
-// The last block that begins at or before `place`, or 0.
+// The last block that begins at or before entry `index`, or 0.
 template <class I>
-TP_DEVICE int64_t block_of(const I* block_ptrs, int64_t blocks, int64_t place) {
+TP_DEVICE int64_t block_of(const I* block_ptrs, int64_t blocks, int64_t index) {
   int64_t before = 0;
   for (int64_t first = 0; first < blocks; first += multiply_threads) {
     const int64_t mine = first + threadIdx.x;
-    const int count = __syncthreads_count(mine < blocks && block_ptrs[mine] <= place);
+    const int count = __syncthreads_count(mine < blocks && block_ptrs[mine] <= index);
     before += count;
     if (count < multiply_threads) break;
   }
   return tp::max(before - 1, int64_t(0));
 }
 
-// The places of a tile.
+// The entries of a tile, padding included.
 template <class M>
-struct Places {
+struct TileEntries {
   using T = typename M::T;
   using I = typename M::I;
   using Acc = typename M::Acc;
@@ -52,13 +52,13 @@ struct Places {
   const I* octet_idx;
   I octets;
 
-  TP_DEVICE Places(const Args& a, int64_t base)
+  TP_DEVICE TileEntries(const Args& a, int64_t base)
       : values(static_cast<const T*>(a.values) + base),
         local_col(a.local_col + base),
         octet_idx(static_cast<const I*>(a.octet_idx) + base / octet),
         octets(I(a.entries / octet)) {}
 
-  // Fours begin to end - 1, of a block of so many columns; factor(i) is the element of x at its column i.
+  // Multiplies fours begin to end - 1, of a block of `columns` columns; factor(i) is the element of x at its column i.
   template <int bunch, class Factor>
   TP_DEVICE void multiply(int begin, int end, unsigned columns, Factor factor, Acc* products) const {
 #pragma unroll 1
@@ -84,14 +84,14 @@ struct Places {
           const unsigned at = unsigned(int(column[j].v[i]));
           product.v[i] = at < columns ? Acc(value[j].v[i]) * Acc(factor(at)) : Acc(0);
         }
-        // All bunches are an even number of fours apart.
+        // all fours of a thread are an even number apart
         *reinterpret_cast<block::Vector<Acc, 4>*>(products + octet * int64_t(to[j]) + first % 2 * 4) = product;
       }
     }
   }
 };
 
-// near[i] = x[i * step], i < count.
+// near[i] = x[i * step] for i < count.
 template <class T>
 TP_DEVICE void bring_near(T* near, const T* x, unsigned count, int64_t step) {
   constexpr unsigned width = 16 / sizeof(T);
@@ -107,6 +107,7 @@ TP_DEVICE void bring_near(T* near, const T* x, unsigned count, int64_t step) {
   for (unsigned i = done + threadIdx.x; i < count; i += multiply_threads) near[i] = x[i * step];
 }
 
+// First stage: multiplies the entries of one tile, block of columns after block.
 template <class M>
 __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matrix, typename M::Acc* products,
                                                                     int64_t c) {
@@ -117,46 +118,48 @@ __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matr
   auto* const near = reinterpret_cast<T*>(memory);
   const Args& a = matrix.a;
   const auto* const block_ptrs = static_cast<const typename M::I*>(a.block_ptrs);
-  const int64_t base = int64_t(blockIdx.x) * places_a_tile, last = tp::min(base + places_a_tile, a.entries);
+  const int64_t base = int64_t(blockIdx.x) * entries_per_tile, last = tp::min(base + entries_per_tile, a.entries);
   const int64_t first_block = block_of(block_ptrs, a.blocks, base);
-  if (c > 0) block::wait_for_launch_before();  // it still reads the products of the column before
-  const Places<M> places(a, base);
-  const auto place = [&](int64_t block) {
+  if (c > 0) block::wait_for_launch_before();  // the launch before still reads the products of the previous column
+  const TileEntries<M> tile_entries(a, base);
+  const auto index_of = [&](int64_t block) {
     return int(tp::max(base, tp::min(last, int64_t(block_ptrs[block]))) - base);
   };
   for (int64_t block = first_block; block < a.blocks; ++block) {
-    const int first = place(block) / 4, past = place(block + 1) / 4;
+    const int first = index_of(block) / 4, past = index_of(block + 1) / 4;
     if (first < past) {
       const auto* const x = static_cast<const T*>(a.x) + block * block_columns * a.k + c;
       const auto columns = unsigned(tp::min(a.cols - block * block_columns, int64_t(block_columns)));
+      // x is read from global memory if the block has few entries here, else from shared memory.
       if (past - first < few) {
-        places.template multiply<1>(first, past, columns, [&](unsigned i) { return x[i * a.k]; }, products);
+        tile_entries.template multiply<1>(first, past, columns, [&](unsigned i) { return x[i * a.k]; }, products);
       } else {
         __syncthreads();
         bring_near(near, x, columns, a.k);
         __syncthreads();
-        places.template multiply<bunch>(first, past, columns, [&](unsigned i) { return near[i]; }, products);
+        tile_entries.template multiply<bunch>(first, past, columns, [&](unsigned i) { return near[i]; }, products);
       }
     }
-    if (base + place(block + 1) >= last) break;
+    if (base + index_of(block + 1) >= last) break;
   }
-  if (c == 0) block::wait_for_launch_before();  // so that whoever waits for this launch waits for that one, too
+  if (c == 0)
+    block::wait_for_launch_before();  // so that a launch that waits for this one also waits for the one before
 }
 
-// Products lie by bins: one after another, as their places do.
+// Collects the products of a bin, which are contiguous.
 template <class I, class Acc>
 struct CollectBin {
   const I* bin_ptrs;
   const int16_t* entry_idx;
   const Acc* products;
-  int64_t places, bins, entries;
+  int64_t slots, bins, entries;
 
   TP_DEVICE void operator()(int64_t bin, Acc* items) const {
     using Shape = BinShape<Acc>;
     constexpr int bunch = 2;
     if (bin >= bins) return;
     const int64_t begin = tp::max(int64_t(0), int64_t(bin_ptrs[bin])) / 4;
-    const int64_t end = tp::min(places, int64_t(bin_ptrs[bin + 1])) / 4;
+    const int64_t end = tp::min(slots, int64_t(bin_ptrs[bin + 1])) / 4;
     const int fours = int(tp::max(int64_t(0), tp::min(end - begin, int64_t(1) << 30)));
     const auto* const from = products + 4 * begin;
     const auto* const to = reinterpret_cast<const uint2*>(entry_idx) + begin;
@@ -183,7 +186,7 @@ struct CollectBin {
   }
 };
 
-// The array itself, or a copy that lies as accesses of 16 bytes need it.
+// Returns the array itself, or a copy that is aligned to 16 bytes.
 template <class E>
 const E* aligned(const E* data, int64_t n, Context& context) {
   if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return data;
@@ -209,7 +212,7 @@ void multiply(M matrix, Context& context) {
   auto* const products = context.workspace<Acc>(a.entries);
   const auto kernel = multiply_blocks<M>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, near);
-  const dim3 tiles(unsigned(ceil_div(a.entries, int64_t(places_a_tile))));
+  const dim3 tiles(unsigned(ceil_div(a.entries, int64_t(entries_per_tile))));
   const auto first_stage = [&](int64_t c) {
     if (a.entries == 0) return;
     block::launch_early(kernel, tiles, multiply_threads, near, context, matrix, products, c);

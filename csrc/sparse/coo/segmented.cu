@@ -1,5 +1,5 @@
-// No atomics: where rows are sorted, or a plan sorts them, the entries of each row lie together. A search for each row
-// finds where, which makes a CSR matrix of them, and that is multiplied in equal shares (csr/merge_path).
+// No atomics: if rows are sorted, or a plan sorts them, the entries of each row are contiguous. A search per row finds
+// where they begin, which gives a CSR matrix, and that is multiplied in equal shares (csr/merge_path).
 #include "sparse/rows.h"
 #ifdef __CUDACC__
 

@@ -1,5 +1,5 @@
-// Entries in any order, on threads: sorted by row they are a CSR matrix whose pointers are found on the way; in any
-// other order each thread adds to sums of its own.
+// Entries in any order, on threads: if they are sorted by row they are a CSR matrix, whose pointers are found first;
+// otherwise each thread adds to sums of its own.
 #include "sparse/threaded.h"
 
 namespace tp {
@@ -9,22 +9,22 @@ using namespace sparse;
 
 template <class I>
 bool sorted(const I* index, int64_t n, Context& context) {
-  const int64_t pieces = ceil_div(n, items_a_share);
+  const int64_t pieces = ceil_div(n, items_per_share);
   std::vector<char> wrong(size_t(tp::max(pieces, int64_t(1))), 0);
   parallel(context, pieces, [&](int64_t piece) {
-    const int64_t end = tp::min(n - 1, (piece + 1) * items_a_share);
+    const int64_t end = tp::min(n - 1, (piece + 1) * items_per_share);
     I decreases = 0;
-    for (int64_t i = piece * items_a_share; i < end; ++i) decreases |= I(index[i + 1] < index[i]);
+    for (int64_t i = piece * items_per_share; i < end; ++i) decreases |= I(index[i + 1] < index[i]);
     wrong[size_t(piece)] = char(decreases);
   });
   return std::none_of(wrong.begin(), wrong.end(), [](char w) { return w != 0; });
 }
 
-// ptrs[r] = how many of the sorted rows, all of them in 0..rows - 1, are less than r.
+// ptrs[r] = the number of sorted row indices, all of them in 0..rows - 1, that are less than r.
 template <class I>
 void find_pointers(const I* row_idx, int64_t n, int64_t rows, I* ptrs, Context& context) {
-  parallel(context, tp::max(int64_t(1), ceil_div(n, items_a_share)), [&](int64_t piece) {
-    const int64_t begin = piece * items_a_share, end = tp::min(n, begin + items_a_share);
+  parallel(context, tp::max(int64_t(1), ceil_div(n, items_per_share)), [&](int64_t piece) {
+    const int64_t begin = piece * items_per_share, end = tp::min(n, begin + items_per_share);
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t r = i == 0 ? 0 : int64_t(row_idx[i - 1]) + 1; r <= int64_t(row_idx[i]); ++r) ptrs[r] = I(i);
     }

@@ -1,4 +1,4 @@
-// One column after another: its entries times one element of x, each added to the sum of its row
+// One column after another: each of its entries times one element of x is added to the sum of its row
 // (sparse/sequential.h).
 #include "sparse/sequential.h"
 

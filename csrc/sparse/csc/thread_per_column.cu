@@ -1,5 +1,5 @@
-// A thread a column: its element of x serves the whole column, and every product goes to another row, by an atomic.
-// What CSR avoids, CSC cannot: the mirror image of Fig. 14.9.
+// One thread per column: its element of x is used by the whole column, and every product is added to its row by an
+// atomic. This mirrors Fig. 14.9; unlike CSR, CSC cannot avoid the atomics.
 #include "sparse/scatter.h"
 
 namespace tp {

@@ -1,4 +1,4 @@
-// Equal shares of columns for all threads, each with sums of its own, which are added up in order.
+// Equal shares of columns for all threads, each with sums of its own, which are added in order.
 #include "sparse/threaded.h"
 
 namespace tp {

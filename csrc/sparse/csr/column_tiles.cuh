@@ -1,6 +1,6 @@
-// merge_path for several columns: a group of lanes a tile, each lane some columns of Y. It walks its share of entries
-// and row ends and keeps the sums of the row at hand in registers. The next entries are on their way while the rows of
-// X of these are.
+// merge_path for several columns: one group of lanes per tile, each lane for some columns of Y. The group walks its
+// share of entries and row ends and keeps the sums of the current row in registers. The next entries are loaded
+// together with the rows of X of the current ones.
 #pragma once
 #include "sparse/csr/shares.cuh"
 
@@ -74,7 +74,7 @@ template <class M>
 void multiply_columns_by_path(const M& matrix, Context& context) {
   with_columns(matrix, {matrix.a.x}, [&](auto columns) {
     const Args& a = matrix.a;
-    // Long tiles leave few open ends, short ones keep more of the chip busy.
+    // Long tiles leave few rows incomplete, short tiles keep more of the device busy.
     const int64_t groups = int64_t(1 << 18) / columns.lanes;
     const int items = int(tp::max(int64_t(16), tp::min(int64_t(256), (a.entries + a.rows) / groups)));
     const block::Path path(a.entries, a.rows, items, 1);

@@ -1,5 +1,5 @@
-// Groups of lanes sum the entries of a row: side by side in the entries where Y has one column, side by side in the
-// columns of Y where it has more, `width` neighbours each.
+// Groups of lanes that sum the entries of a row: neighbouring entries if Y has one column, otherwise neighbouring
+// columns of Y, `width` per lane.
 #pragma once
 #include "block/load_store.cuh"
 #include "block/warp.cuh"
@@ -9,20 +9,20 @@ namespace tp::sparse {
 
 using block::warp_size;
 
-// What is read once leaves the caches to x.
+// Loads data that is read once without displacing x from the caches.
 template <class E, int width>
 TP_DEVICE block::Vector<E, width> read_once(const block::Vector<E, width>* p) {
   constexpr int bytes = int(sizeof(E)) * width;
   using Word = std::conditional_t<bytes == 16, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
-  static_assert(sizeof(Word) == bytes, "one access");
+  static_assert(sizeof(Word) == bytes, "a vector must be one access");
   const Word word = __ldcs(reinterpret_cast<const Word*>(p));
   block::Vector<E, width> v;
   memcpy(&v, &word, sizeof(v));
   return v;
 }
 
-// `size` entries of a row, `step` apart from `at` on: their loads go out together, before x is read. `planned`: the
-// matrix has a perm. A column of -1 stands for no entry: what is not before `end`, or may not be used.
+// `size` entries of a row, `step` apart from `at` on. All of them are loaded together, before x is read. `planned`: the
+// matrix has a perm. A column of -1 means no entry: it is not before `end`, or its column must not be used.
 template <class B, int size, bool planned>
 struct Bunch {
   using T = typename B::Value;
@@ -59,7 +59,7 @@ struct Bunch {
     for (int j = 0; j < size; ++j) column[j] = U(column[j]) < cols ? column[j] : I(-1);
   }
   TP_DEVICE bool exists(int j) const { return column[j] >= 0; }
-  // Each entry times its element of x, for k = 1.
+  // Multiplies each entry by its element of x, for k = 1.
   TP_DEVICE void multiply(const B& b, Acc (&product)[size]) const {
     T x[size];
 #pragma unroll
@@ -69,7 +69,7 @@ struct Bunch {
   }
 };
 
-// f(true) or f(false), as constants: whether the matrix has a perm.
+// Calls f(true) or f(false), as compile-time constants: whether the matrix has a perm.
 template <class F>
 void with_plan(const Args& args, F f) {
   if (args.perm != nullptr) {
@@ -79,7 +79,7 @@ void with_plan(const Args& args, F f) {
   }
 }
 
-// Entries begin, begin + step, ... before `end`, times x.
+// The sum of entries begin, begin + step, ... before `end`, times x.
 template <bool planned, class B>
 TP_DEVICE typename B::Acc sum_entries(const B& b, int64_t begin, int64_t end, int step) {
   using Acc = typename B::Acc;
@@ -93,7 +93,7 @@ TP_DEVICE typename B::Acc sum_entries(const B& b, int64_t begin, int64_t end, in
   return sum;
 }
 
-// The sum of all lanes of a group of `lanes`, a power of 2, in each.
+// The sum over a group of `lanes` lanes, a power of 2, in every lane.
 template <class Acc>
 TP_DEVICE Acc sum_lanes(Acc sum, int lanes) {
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
@@ -102,7 +102,7 @@ TP_DEVICE Acc sum_lanes(Acc sum, int lanes) {
   return sum;
 }
 
-// How k columns are dealt to lanes: `lanes` lanes, a power of 2, take `width` columns each; `strips` times.
+// How k columns are distributed over lanes: `lanes` lanes, a power of 2, take `width` columns each, in `strips` strips.
 template <int width_>
 struct Columns {
   static constexpr int width = width_;
@@ -115,7 +115,8 @@ struct Columns {
   }
 };
 
-// f(Columns<width>): as many as make 16 bytes if all rows of `operands` lie so, else one.
+// Calls f(Columns<width>) with as many columns as fill 16 bytes if all rows of `operands` are aligned so, else with
+// one.
 template <class M, class F>
 void with_columns(const M& matrix, std::initializer_list<const void*> operands, F f) {
   constexpr int width = int(16 / sizeof(typename M::T));
@@ -128,7 +129,7 @@ void with_columns(const M& matrix, std::initializer_list<const void*> operands, 
   }
 }
 
-// `width` neighbouring sums of a row.
+// The sums of `width` neighbouring columns of a row.
 template <class B, int width>
 struct RowSums {
   using T = typename B::Value;
@@ -139,7 +140,7 @@ struct RowSums {
 #pragma unroll
     for (int i = 0; i < width; ++i) sum[i] = Acc(0);
   }
-  // Adds entries begin to end - 1, for columns c to c + width - 1 of X, c + width <= k.
+  // Adds entries begin to end - 1 for columns c to c + width - 1 of X; c + width <= k.
   template <bool planned>
   TP_DEVICE void add(const B& b, int64_t begin, int64_t end, int64_t c) {
     using V = block::Vector<T, width>;

@@ -1,6 +1,6 @@
-// Equal shares for all, whatever the lengths of the rows: a tile is so many entries and row ends together (merge path).
-// Three launches: where the tiles start, the tiles, and what they leave open (sparse/csr/shares.cuh). No tile waits for
-// another and no sum takes an atomic, so the same bits come out in every run.
+// Equal shares whatever the lengths of the rows: a tile is a fixed number of entries and row ends together (merge
+// path). Three launches: the starts of the tiles, the tiles, and the rows that cross tiles (sparse/csr/shares.cuh). No
+// tile waits for another and no sum uses atomics, so results are the same bits in every run.
 #include "sparse/rows.h"
 #ifdef __CUDACC__
 #include "sparse/csr/column_tiles.cuh"

@@ -1,10 +1,10 @@
-// Sums of rows of a CSR matrix times a vector, in vectors, for x86.
+// Sums of rows of a CSR matrix times a vector, with vector instructions on x86.
 //
-// Long rows are summed one after another, four entries at a time. The entries of short rows are multiplied first, four
-// at a time wherever rows end, into a buffer; then the rows are summed from there, a vector of rows at a time. So rows
-// of any length fill the vectors, and nothing branches at a row's end but where it has some entries more or fewer than
-// the row before. x is loaded element by element and put together: a gather instruction takes 1.3 to 1.7 times as long
-// where x is in the first cache.
+// Long rows are summed one after another, four entries at a time. For short rows, the entries of many rows are
+// multiplied first, four at a time regardless of row ends, into a buffer, from which a vector of rows is then summed at
+// a time. So rows of any length fill the vectors, and branches depend on the data only where the length of a row
+// differs from that of the row before. Elements of x are loaded one by one and combined: a gather instruction takes 1.3
+// to 1.7 times as long if x is in the first-level cache.
 #pragma once
 #include "sparse/threaded.h"
 
@@ -16,8 +16,8 @@ using dense_rows::load;
 using dense_rows::Vector;
 
 constexpr int64_t most_together = 1024, rows_together = 128;
-constexpr int64_t ahead = 1024;   // entries; asked for early, since each sum of rows stops the reading of the arrays
-constexpr int64_t long_row = 10;  // entries, in the mean of the rows that are taken together
+constexpr int64_t ahead = 1024;   // entries; prefetched, because each sum of rows interrupts the reading of the arrays
+constexpr int64_t long_row = 10;  // entries, on average over the rows that are summed together
 
 template <class Acc>
 constexpr int lanes = 32 / sizeof(Acc);
@@ -35,7 +35,7 @@ template <class T>
 TP_AVX2_INLINE auto gather(const T* x, const int64_t* column) {
   return elements(x, column[0], column[1], column[2], column[3]);
 }
-// Columns come two to a load: loads are what there are most of.
+// Loads two columns at a time, because loads limit the speed.
 template <class T>
 TP_AVX2_INLINE auto gather(const T* x, const int32_t* column) {
   uint64_t low, high;
@@ -44,7 +44,7 @@ TP_AVX2_INLINE auto gather(const T* x, const int32_t* column) {
   return elements(x, uint32_t(low), low >> 32, uint32_t(high), high >> 32);
 }
 
-// The first n lanes of a vector, and 0.
+// The first n lanes of a vector, and 0 in the others.
 template <class V>
 TP_AVX2_INLINE V first_lanes(V v, int64_t n) {
   constexpr int count = sizeof(v) / sizeof(v[0]);
@@ -61,7 +61,7 @@ TP_AVX2_INLINE V first_lanes(V v, int64_t n) {
   return V(Vector<Bits, count>(v) & mask);
 }
 
-// Raises unless the columns of entries begin to end - 1 are all inside.
+// Raises an error unless the columns of entries begin to end - 1 are all inside the matrix.
 template <class B>
 TP_AVX2_INLINE void check_columns(const B& b, int64_t begin, int64_t end) {
   using U = typename std::make_unsigned<typename B::Position>::type;
@@ -71,7 +71,7 @@ TP_AVX2_INLINE void check_columns(const B& b, int64_t begin, int64_t end) {
   if (most >= uint64_t(b.a.cols)) check_indices(&b.col_idx[0], begin, end, b.a.cols, b.a.op, "col_idx");
 }
 
-// The products of entries begin to end - 1, whose columns have been checked.
+// Multiplies entries begin to end - 1, whose columns have been checked.
 template <class B>
 TP_AVX2_INLINE void multiply(const B& b, int64_t begin, int64_t end, typename B::Acc* products) {
   using Acc = typename B::Acc;
@@ -90,7 +90,7 @@ TP_AVX2_INLINE void multiply(const B& b, int64_t begin, int64_t end, typename B:
   for (; i < n; ++i) products[i] = Acc(values[i]) * Acc(x[columns[i]]);
 }
 
-// The sum of n products is that of the lanes. Behind the products there is room for a vector.
+// A vector whose lanes add up to the sum of n products. Behind the products there must be room for a vector.
 template <class Acc>
 TP_AVX2_INLINE Vector<Acc, lanes<Acc>> lanes_of(const Acc* products, int64_t n) {
   const int64_t whole = n & -lanes<Acc>;
@@ -99,13 +99,13 @@ TP_AVX2_INLINE Vector<Acc, lanes<Acc>> lanes_of(const Acc* products, int64_t n) 
   return sum;
 }
 
-// Lane i: the sum of the lower half of vector i, and lane 4 + i: of its upper half.
+// Lane i is the sum of the lower half of vector i, and lane 4 + i that of its upper half.
 TP_AVX2_INLINE __m256 halves(const __m256* v) {
   const __m256 low = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
   const __m256 high = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
   return _mm256_add_ps(_mm256_shuffle_ps(low, high, 0x44), _mm256_shuffle_ps(low, high, 0xee));
 }
-// Lane r: the sum of vector r.
+// Lane r is the sum of vector r.
 TP_AVX2_INLINE __m256 totals(const __m256 (&v)[8]) {
   const __m256 low = halves(v), high = halves(v + 4);
   return _mm256_add_ps(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
@@ -119,7 +119,7 @@ TP_AVX2_INLINE __m256d totals(const __m256d (&v)[4]) {
 template <class Acc>
 TP_AVX2_INLINE void sum_some(const Acc* products, const int32_t* at, Acc* sums) {
   constexpr int rows = lanes<Acc>;
-  if (at[0] == at[rows]) {  // as in most places of a graph with few edges
+  if (at[0] == at[rows]) {  // the common case in a graph with few edges
     dense_rows::store(sums, Vector<Acc, rows>{});
     return;
   }
@@ -129,8 +129,8 @@ TP_AVX2_INLINE void sum_some(const Acc* products, const int32_t* at, Acc* sums) 
   dense_rows::store(sums, totals(of_row));
 }
 
-// y of rows first to last - 1, whose entries, i to end - 1, have been checked. What lies beyond the end of a row is
-// multiplied too, where it is one of those, and left out.
+// Computes y for rows first to last - 1, whose entries, i to end - 1, have been checked. Entries beyond the end of a
+// row are multiplied, too, if they have been checked, and the products discarded.
 template <class B>
 TP_AVX2_INLINE void sum_long_rows(const B& b, int64_t first, int64_t last, int64_t i, int64_t end) {
   using T = typename B::Value;
@@ -160,15 +160,15 @@ TP_AVX2_INLINE void sum_long_rows(const B& b, int64_t first, int64_t last, int64
   }
 }
 
-// Of a run of any length, by stretches, each of which is taken for a vector of rows.
+// The sum of a run of any length, in chunks, each of which is summed like a vector of rows.
 template <class B>
 TP_AVX2 double sum_run(const B& b, int64_t begin, int64_t end) {
   using Acc = typename B::Acc;
   constexpr int rows = lanes<Acc>;
-  Acc products[stretch + rows], sums[rows];
+  Acc products[chunk_length + rows], sums[rows];
   double total = 0;
   for (int64_t stop; begin < end; begin = stop) {
-    stop = tp::min(end, begin + stretch);
+    stop = tp::min(end, begin + chunk_length);
     check_columns(b, begin, stop);
     multiply(b, begin, stop, products);
     int32_t at[rows + 1];
@@ -179,7 +179,7 @@ TP_AVX2 double sum_run(const B& b, int64_t begin, int64_t end) {
   return total;
 }
 
-// y of rows first to last - 1.
+// Computes y for rows first to last - 1.
 template <class B>
 TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
   using T = typename B::Value;

@@ -1,8 +1,8 @@
-// What the forms of merge_path share: the path over entries and row ends is cut into tiles (block/segments.cuh), a
-// tile stores the rows that end in it, and leaves two sums of each column: `head`, what it holds of a row that began in
-// an earlier tile and ends here, and `tail`, its entries after its last row end. A last launch adds to a head the tails
-// before it, back to the tile where the row began; and, should any tile have noticed pointers that decrease or do not
-// cover all entries, does everything once more, row by row. Each launch begins while the one before it runs out.
+// What the variants of merge_path share. The path over entries and row ends is divided into tiles (block/segments.cuh).
+// A tile stores the rows that end in it, and two more sums per column: `head`, its part of a row that began in an
+// earlier tile and ends here, and `tail`, its entries after its last row end. A last launch adds to each head the tails
+// before it, back to the tile in which the row began. If any tile detected pointers that decrease or do not cover all
+// entries, that launch does everything again, row by row. Each launch may start while the one before it finishes.
 #pragma once
 #include "block/segments.cuh"
 #include "sparse/csr/lanes.cuh"
@@ -16,7 +16,7 @@ struct OpenEnds {
   Acc *heads, *tails;  // [tiles, k]
 };
 
-// A tile's share, clamped, whatever the splits hold. Rows and entries are counted from the tile's first.
+// A tile's share of the path, clamped whatever the splits hold. Rows and entries count from the first of the tile.
 struct Tile {
   int64_t entry, row;
   int entries, rows;
@@ -36,7 +36,7 @@ struct Tile {
     bad = entry != from.row || row != from.segment || entry + entries != to.row || row + rows != to.segment;
     bad |= tile == 0 && (int64_t(b.ptrs[0]) != 0 || int64_t(b.ptrs[b.a.rows]) != b.a.entries);
   }
-  // Where row r ends: -1 if before the tile, and beyond every place if after it or if the tile has no such row.
+  // The end of row r: -1 if it is before the tile, and `beyond` if it is after the tile or if the tile has no such row.
   template <class B>
   TP_DEVICE int end(const B& b, int r) const {
     constexpr int beyond = 1 << 30;
@@ -46,12 +46,12 @@ struct Tile {
   }
 };
 
-// First launch: where tiles begin, found by threads of `find_rows` rows each. Where ends count as items, a row no
-// longer than a tile is not cut: all of it lies in the tile where it ends. Pointers that decrease may leave a split
-// unwritten.
+// First launch: finds the starts of the tiles, with `find_rows` rows per thread. Where row ends count as items, a row
+// that is no longer than a tile is not divided: all of it is in the tile in which it ends. Pointers that decrease may
+// leave a split unwritten.
 constexpr int find_threads = 256, find_rows = 8;
 
-// Of a tile whose first item is one of the rows from `row` on, before `past`.
+// The split of a tile whose first item belongs to one of the rows from `row` up to `past`.
 template <class B>
 TP_DEVICE block::Split split_among(const B& b, const block::Path& path, int64_t tile, int64_t row, int64_t past) {
   const int64_t item = tile * path.items;
@@ -79,7 +79,7 @@ __global__ __launch_bounds__(find_threads) void find_tiles(const M matrix, const
     return tp::max(int64_t(1), tp::min(quotient(item + path.items - 1, path.items), path.tiles));
   };
   const int64_t first = tile_from(row), past = tile_from(past_row);
-  // Of many tiles in a few rows each lane takes some.
+  // If few rows hold many tiles, the warp shares the tiles.
   constexpr int few = 2;
   for (int64_t tile = first; tile < tp::min(past, first + few); ++tile) {
     splits[tile] = split_among(b, path, tile, row, past_row);
@@ -96,18 +96,19 @@ __global__ __launch_bounds__(find_threads) void find_tiles(const M matrix, const
 
 constexpr int complete_threads = 256, complete_warps = complete_threads / warp_size;
 
-// Tiles a block completes: of one column most take a thread, else a warp.
+// The number of tiles per block: with one column, most heads need one thread, otherwise a warp.
 TP_HD constexpr int tiles_to_complete(int64_t k) { return k == 1 ? complete_threads : 2 * complete_warps; }
 
-// Lanes are `across` columns of Y, a power of 2, times as many entries or tails as fit. A fixed tree adds up the
-// latter.
+// A warp's lanes are `across` columns of Y, a power of 2, times as many entries or tails as fit. This adds the latter
+// by a fixed tree.
 template <class Acc>
 TP_DEVICE Acc join_lanes(Acc sum, int across) {
   for (int distance = across; distance < warp_size; distance *= 2) sum += block::shuffle_down(sum, distance);
   return sum;
 }
 
-// Column c of all rows, a warp each. Of a blocked matrix, whose entries nothing but the pointers finds, no row has any.
+// Multiplies column c of all rows, one warp per row. The entries of a blocked matrix can be found by its pointers only,
+// so its rows count as empty.
 template <class B>
 TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int across, int64_t c) {
   const int lane = int(threadIdx.x) % warp_size;
@@ -121,8 +122,8 @@ TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int ac
   }
 }
 
-// A thread looks at each of the block's tiles; of one column it adds up a few tails itself. A warp takes what is
-// longer, and the block what is very long.
+// One thread per tile of the block finds out how many tails precede its head. With one column it adds a few tails by
+// itself; a warp adds more of them, and the whole block very many.
 template <class M>
 __global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix, const block::Path path,
                                                                   const OpenEnds<typename M::Acc> ends, int across) {
@@ -135,8 +136,8 @@ __global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix
   const int together = warp_size / across;
   const int64_t k = b.a.k, c = int64_t(blockIdx.y) * across + lane % across;
   const bool active = c < k;
-  // How many tiles before `tile` hold entries of the row that is the first to end there.
-  const auto look = [&](int64_t tile, int64_t& row) -> int64_t {
+  // The number of tiles before `tile` that hold entries of the first row that ends in it.
+  const auto earlier_tiles = [&](int64_t tile, int64_t& row) -> int64_t {
     if (tile >= path.tiles) return 0;
     row = ends.splits[tile].segment;
     if (row < 0 || row >= ends.splits[tile + 1].segment || row >= b.a.rows) return 0;
@@ -149,7 +150,7 @@ __global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix
   const int tiles = tiles_to_complete(k);
   const int64_t first = int64_t(blockIdx.x) * tiles;
   int64_t row;
-  const int64_t length = thread < tiles ? look(first + thread, row) : 0;
+  const int64_t length = thread < tiles ? earlier_tiles(first + thread, row) : 0;
   if (bad) {
     return multiply_all_rows(b, int64_t(blockIdx.x) * complete_warps + warp, int64_t(gridDim.x) * complete_warps,
                              across, c);
@@ -161,20 +162,23 @@ __global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix
     for (int64_t t = from; active && t < to; t += step) sum += ends.tails[t * k + c];
     return sum;
   };
+  // Heads with few tails before them, each by one thread.
   if (k == 1 && length > 0 && length <= few) {
     b.store(row, 0, tails(first + thread - length, first + thread, 1) + ends.heads[first + thread]);
   } else if (length > 0) {
     found[atomicAdd(&found_count, 1)] = thread;
   }
   __syncthreads();
+  // Heads with more tails, one warp per head.
   for (int i = warp; i < found_count; i += complete_warps) {
-    const int64_t tile = first + found[i], back = look(tile, row);
+    const int64_t tile = first + found[i], back = earlier_tiles(tile, row);
     if (back > many) continue;
     const Acc sum = join_lanes(tails(tile - back + lane / across, tile, together), across);
     if (active && lane < across) b.store(row, c, sum + ends.heads[tile * k + c]);
   }
+  // Heads with very many tails, one after another by the whole block.
   for (int i = 0; i < found_count; ++i) {
-    const int64_t tile = first + found[i], back = look(tile, row);
+    const int64_t tile = first + found[i], back = earlier_tiles(tile, row);
     if (back <= many) continue;
     __syncthreads();
     partial[thread] = tails(tile - back + warp * together + lane / across, tile, complete_warps * together);
@@ -195,7 +199,7 @@ void complete_path(const M& matrix, const block::Path& path, const OpenEnds<type
   block::launch_early(complete_rows<M>, blocks, complete_threads, 0, context, matrix, path, ends, across);
 }
 
-// launch(ends) runs the tiles, between the search for them and the completion.
+// Runs launch(ends), which multiplies the tiles, between the search for them and the completion.
 template <class M, class Launch>
 void by_path(const M& matrix, const block::Path& path, Context& context, Launch launch) {
   using Acc = typename M::Acc;

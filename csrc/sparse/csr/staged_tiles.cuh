@@ -1,24 +1,25 @@
-// merge_path for one column through a plan in stages, which reads and writes memory in order but for short runs.
-// Entries are cut into tiles in the order of storage, and into bins in the order of the plan.
-//   1. A block multiplies the entries of a tile into shared memory and writes the products in the order of their bins.
-//   2. A block collects the products of a bin, which of each tile lie together, and sums the rows
-//   (sparse/csr/bins.cuh).
+// merge_path for one column through a plan in stages, which reads and writes memory in order except for short runs.
+// Entries are divided into tiles in storage order, and into bins in the order of the plan.
+// 1. A block multiplies the entries of a tile into shared memory and writes the products ordered by bin.
+// 2. A block collects the products of a bin, of which those of each tile are contiguous, and sums the rows
+// (sparse/csr/bins.cuh).
 #pragma once
 #include "sparse/csr/bins.cuh"
 
 namespace tp::sparse {
 
-// Whatever they hold, their use is bounded.
+// The arrays may hold anything, because every use is bounded.
 struct Stages {
-  const uint16_t *local, *source;  // item i of all bins is product place[i] and entry local[i] of its bin; product i
-  const uint32_t* place;           // between the stages is of item source[i] of its tile
+  const uint16_t *local, *source;  // item i of all bins is product slot[i] and entry local[i] of its bin; product i
+  const uint32_t* slot;            // between the stages belongs to item source[i] of its tile
 
   explicit Stages(const Args& a)
       : local(static_cast<const uint16_t*>(a.stages)),
         source(local + a.entries),
-        place(reinterpret_cast<const uint32_t*>(source + a.entries)) {}
+        slot(reinterpret_cast<const uint32_t*>(source + a.entries)) {}
 };
 
+// First stage: multiplies the entries of one tile, and stores the products ordered by bin.
 template <class M>
 __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
                              BinShape<typename M::Acc>::blocks) void sort_products(const M matrix, const Stages stages,
@@ -38,6 +39,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   const auto* const origin = static_cast<const I*>(a.origin) + base;
   const auto* const source = stages.source + base;
   const auto* const x = static_cast<const T*>(a.x);
+// Multiply the entries in storage order.
 #pragma unroll 1
   for (int first = int(threadIdx.x); first < count; first += step) {
     T value[bunch];
@@ -54,6 +56,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
       if (i < count) products[i] = inside(from[j], a.cols) ? Acc(value[j]) * Acc(x[from[j]]) : Acc(0);
     }
   }
+  // Store the products in the order of the bins.
   __syncthreads();
 #pragma unroll 1
   for (int first = int(threadIdx.x); first < count; first += step) {
@@ -69,10 +72,10 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
       if (i < count) sorted[base + i] = products[from[j] % Shape::items];
     }
   }
-  block::wait_for_launch_before();  // so that whoever waits for this launch waits for that one, too
+  block::wait_for_launch_before();  // so that a launch that waits for this one also waits for the one before
 }
 
-// Of a bin, the products of each tile lie together between the stages.
+// Collects the products of a bin; those of each tile are contiguous between the stages.
 template <class Acc>
 struct CollectStaged {
   Stages stages;
@@ -84,7 +87,7 @@ struct CollectStaged {
     constexpr int bunch = 4;
     const int64_t base = bin * Shape::items;
     const int count = int(tp::min(entries - base, int64_t(Shape::items)));
-    const uint32_t* const place = stages.place + base;
+    const uint32_t* const slot = stages.slot + base;
     const uint16_t* const local = stages.local + base;
 #pragma unroll 1
     for (int first = int(threadIdx.x); first < count; first += bunch * Shape::threads) {
@@ -94,7 +97,7 @@ struct CollectStaged {
 #pragma unroll
       for (int j = 0; j < bunch; ++j) {
         const int i = first + j * Shape::threads;
-        from[j] = i < count ? place[i] : ~0u;
+        from[j] = i < count ? slot[i] : ~0u;
         to[j] = i < count ? local[i] : uint16_t(~0u);
       }
 #pragma unroll
@@ -105,7 +108,7 @@ struct CollectStaged {
   }
 };
 
-// Whether the plan has stages, and a block the memory for them.
+// Whether the plan has stages, and blocks can have enough shared memory for them.
 template <class Acc>
 bool goes_in_stages(const Args& args) {
   if (args.stages == nullptr || args.k != 1 || reinterpret_cast<uintptr_t>(args.stages) % 8 != 0) return false;

@@ -1,6 +1,6 @@
-// Rows of any lengths, on threads: lay the end of each row behind its last entry, as one more item, and cut the items
-// into equal shares. What a share has of the first row that ends in it, and of the one that it leaves open, is joined
-// with other shares afterwards, in order.
+// Rows of any lengths, on threads: the end of each row counts as one more item behind its last entry, and the items are
+// divided into equal shares. A share's parts of the first row that ends in it and of the row left open are combined
+// with those of other shares afterwards, in order.
 #include "sparse/csr/row_sums.h"
 
 namespace tp {
@@ -8,15 +8,15 @@ namespace {
 
 using namespace sparse;
 
-constexpr int64_t rows_a_step = 32, short_row = 12;
+constexpr int64_t rows_per_step = 32, short_row = 12;
 
-// y of rows first to last - 1, whose entries, begin to end - 1, have been checked, where row_sums.h does not serve. Of
-// short rows one running sum each: what they take is the end of the loop, which the processor cannot foresee.
+// Computes y for rows first to last - 1, whose entries, begin to end - 1, have been checked, where row_sums.h cannot be
+// used. Short rows have one running sum each: most of their time is the mispredicted end of the loop.
 template <class B>
 void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
   using T = typename B::Value;
   using Acc = typename B::Acc;
-  static_assert(short_row * rows_a_step <= stretch, "a long row among short ones is no longer than a stretch");
+  static_assert(short_row * rows_per_step <= chunk_length, "a long row among short ones must fit in one chunk");
   const T *const values = b.values, *const x = b.x;
   const auto *const columns = b.col_idx, *const ptrs = b.ptrs;
   const auto stop_of = [&](int64_t row) { return tp::max(begin, tp::min(int64_t(ptrs[row + 1]), end)); };
@@ -33,7 +33,7 @@ void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t en
     const int64_t stop = stop_of(row);
     wide_t<T> total(0);
     do {
-      const int64_t pause = tp::min(stop, begin + stretch);
+      const int64_t pause = tp::min(stop, begin + chunk_length);
       Acc sum[4] = {Acc(0), Acc(0), Acc(0), Acc(0)};
       for (; begin + 4 <= pause; begin += 4) {
         for (int i = 0; i < 4; ++i) sum[i] += Acc(values[begin + i]) * Acc(x[columns[begin + i]]);
@@ -58,8 +58,8 @@ class CsrShares {
  public:
   CsrShares(const M& matrix, Context& context)
       : context_(context), b_(matrix.bind(simt::Pointers{})), items_(b_.a.entries + b_.a.rows) {
-    // As many shares whatever the threads, which take about the same each: 1, 2, 4 or a multiple of 8.
-    const int64_t enough = ceil_div(items_a_share / 2, tp::min(b_.a.k, columns_a_strip));
+    // The number of shares does not depend on the number of threads: 1, 2, 4 or a multiple of 8.
+    const int64_t enough = ceil_div(items_per_share / 2, tp::min(b_.a.k, columns_per_strip));
     const int64_t eights = tp::min(items_ / (16 * enough) + 1, most_shares / 8);
     int64_t shares = 1;
     while (shares < 8 && shares * enough < items_) shares *= 2;
@@ -70,7 +70,7 @@ class CsrShares {
 
   void run() {
     const int64_t k = b_.a.k;
-    Wide few[64];  // memory of the caller's takes as long as some thousand entries
+    Wide few[64];  // allocating memory takes as long as a few thousand entries
     partial_ = 2 * count_ * k <= 64 ? few : context_.workspace<Wide>(2 * count_ * k);
     find_starts();
     parallel(context_, count_, [this](int64_t i) { sum_share(i); });
@@ -81,8 +81,8 @@ class CsrShares {
   struct Stop {
     int64_t row, entry;
   };
-  // Share i begins at item i * size_, in the first row whose end is not before it. All are sought at once, so that what
-  // they wait for comes together.
+  // Share i begins at item i * size_, in the first row that does not end before it. All starts are searched for at
+  // once, so that their cache misses overlap.
   void find_starts() {
     for (int64_t i = 0; i <= count_; ++i) starts_[i].row = 0;
     for (int64_t n = b_.a.rows; n > 0;) {
@@ -96,7 +96,7 @@ class CsrShares {
     for (int64_t i = 0; i <= count_; ++i) starts_[i].entry = item(i) - starts_[i].row;
   }
   int64_t item(int64_t share) const { return tp::min(share * size_, items_); }
-  // What a share has of the first row that ends in it, and of the one left open.
+  // A share's part of the first row that ends in it, and of the row left open.
   Wide* ended(int64_t share) { return partial_ + 2 * share * b_.a.k; }
   Wide* open(int64_t share) { return ended(share) + b_.a.k; }
 
@@ -118,14 +118,14 @@ class CsrShares {
       int64_t checked = entry;
       each([&](int64_t row, int64_t begin, int64_t end) {
         if (checked < end) {
-          const int64_t stop = tp::max(end, tp::min(checked + 2 * stretch, b_.a.entries));
+          const int64_t stop = tp::max(end, tp::min(checked + 2 * chunk_length, b_.a.entries));
           check(checked, stop);
           checked = stop;
         }
         if (row == to.row) {
-          sum_stretches(begin, end, open(share), sums.data());
+          sum_chunks(begin, end, open(share), sums.data());
         } else if (row == from.row) {
-          sum_stretches(begin, end, ended(share), sums.data());
+          sum_chunks(begin, end, ended(share), sums.data());
         } else {
           sum_row(row, begin, end, sums);
         }
@@ -152,7 +152,7 @@ class CsrShares {
     check(begin, end);
     return dot_run(b_.values, b_.col_idx, b_.x, begin, end, [](int64_t i) { return i; });
   }
-  // Rows first to last - 1, whose entries begin with `entry`: some at a time, so that they stay in cache.
+  // Sums rows first to last - 1, whose entries begin at `entry`, a few rows at a time, so that they stay in the cache.
   void sum_rows(int64_t first, int64_t last, int64_t entry) const {
 #ifdef TP_WITH_AVX2
     if constexpr (is_floating<T>) {
@@ -160,7 +160,7 @@ class CsrShares {
     }
 #endif
     for (int64_t row = first, stop; row < last; row = stop) {
-      stop = tp::min(row + rows_a_step, last);
+      stop = tp::min(row + rows_per_step, last);
       const int64_t next = tp::max(entry, b_.pointer(stop));
       check(entry, next);
       tp::sum_rows(b_, row, stop, entry, next);
@@ -172,18 +172,18 @@ class CsrShares {
     if (b_.a.perm != nullptr) check_indices(b_.perm, begin, end, b_.a.entries, b_.a.op, "plan_perm");
     check_indices(b_.col_idx, begin, end, b_.a.cols, b_.a.op, "col_idx");
   }
-  // A row that lies in one share; `sums` has room for k of them.
+  // Sums a row that lies in one share; `sums` has room for its k sums.
   void sum_row(int64_t row, int64_t begin, int64_t end, std::vector<Acc>& sums) const {
-    if (end - begin > stretch) {
+    if (end - begin > chunk_length) {
       std::vector<Wide> totals(sums.size());
-      sum_stretches(begin, end, totals.data(), sums.data());
+      sum_chunks(begin, end, totals.data(), sums.data());
       store(row, totals.data());
       return;
     }
     if constexpr (std::is_same<T, Acc>::value) {
-      if (b_.alone()) return sum_stretch(begin, end, b_.y + row * b_.a.k);
+      if (b_.alone()) return sum_chunk(begin, end, b_.y + row * b_.a.k);
     }
-    sum_stretch(begin, end, sums.data());
+    sum_chunk(begin, end, sums.data());
 #ifdef TP_WITH_AVX2
     if constexpr (is_floating<T>) {
       if (b_.alone() && has_avx2()) return dense_rows::convert(sums.data(), b_.a.k, b_.y + row * b_.a.k);
@@ -191,17 +191,17 @@ class CsrShares {
 #endif
     store(row, sums.data());
   }
-  void sum_stretches(int64_t begin, int64_t end, Wide* totals, Acc* sums) const {
+  void sum_chunks(int64_t begin, int64_t end, Wide* totals, Acc* sums) const {
     const int64_t k = b_.a.k;
     std::fill(totals, totals + k, Wide(0));
     for (int64_t stop; begin < end; begin = stop) {
-      stop = tp::min(end, begin + stretch);
-      sum_stretch(begin, stop, sums);
+      stop = tp::min(end, begin + chunk_length);
+      sum_chunk(begin, stop, sums);
       for (int64_t c = 0; c < k; ++c) totals[c] += Wide(sums[c]);
     }
   }
-  // The sums of a stretch at most.
-  void sum_stretch(int64_t begin, int64_t end, Acc* sums) const {
+  // The sums of at most one chunk.
+  void sum_chunk(int64_t begin, int64_t end, Acc* sums) const {
     const int64_t k = b_.a.k;
     const I* const perm = b_.a.perm != nullptr ? b_.perm : nullptr;
     const auto at = [=](int64_t i) { return perm != nullptr ? int64_t(perm[i]) : i; };
@@ -214,8 +214,8 @@ class CsrShares {
       if (has_avx2()) return dense_rows::sum(b_, begin, end, sums);
     }
 #endif
-    for (int64_t first = 0; first < k; first += columns_a_strip) {
-      const int64_t n = tp::min(columns_a_strip, k - first);
+    for (int64_t first = 0; first < k; first += columns_per_strip) {
+      const int64_t n = tp::min(columns_per_strip, k - first);
       std::fill(sums + first, sums + first + n, Acc(0));
       for (int64_t i = begin; i < end; ++i) {
         add_scaled(sums + first, Acc(b_.values[at(i)]), b_.x + int64_t(b_.col_idx[i]) * k + first, n);

@@ -1,13 +1,14 @@
-// merge_path for one column: a warp a tile, in steps of a few hundred entries. It multiplies the entries of a step,
-// side by side and many loads at once, into its own shared memory; then every lane sums a stretch of them, cut at the
-// marks that stand at the last entries of rows. While it sums, the entries of the next step are on their way. No warp
-// waits for another.
+// merge_path for one column: one warp per tile, in steps of a few hundred entries. The warp multiplies the entries of a
+// step, with many coalesced loads in flight, into its own shared memory. Then every lane sums a run of products,
+// restarting after the last entries of rows, which are marked. Meanwhile the entries of the next step are loaded. No
+// warp waits for another.
 #pragma once
 #include "sparse/csr/shares.cuh"
 
 namespace tp::sparse {
 
-// How a step lies over the lanes of a warp: `size` entries a lane, loaded by 16 bytes, which `width` neighbours fill.
+// How the entries of a step are distributed over a warp: `size` entries per lane, loaded in units of 16 bytes that hold
+// `width` neighbours.
 template <class T, class I>
 struct Steps {
   static constexpr int width = 16 / int(sizeof(T) > sizeof(I) ? sizeof(T) : sizeof(I)), vectors = 4;
@@ -15,7 +16,7 @@ struct Steps {
   static constexpr int warps = 2, blocks = 10, items = 2048;
 };
 
-// A lane's entries of a step of S.
+// A lane's entries in a step of S.
 template <class B, class S, bool planned>
 struct StepEntries {
   using T = typename B::Value;
@@ -24,7 +25,7 @@ struct StepEntries {
   I column[size];
   T value[size];
 
-  // to[j] = array[place of the lane's entry j] where that place is one of low to high - 1, else filler.
+  // to[j] = array[index of the lane's entry j] if that index is in low to high - 1, else filler.
   template <class E>
   TP_DEVICE static void fetch(const E* array, bool aligned, int low, int high, E filler, E (&to)[size]) {
     using V = block::Vector<E, width>;
@@ -42,7 +43,7 @@ struct StepEntries {
       for (int l = 0; l < width; ++l) to[j + l] = v.v[l];
     }
   }
-  // Places `low` to `high` - 1 of the step that begins at entry `at`. A column of -1 stands for no entry.
+  // Loads entries `low` to `high` - 1 of the step that begins at entry `at`. A column of -1 means no entry.
   TP_DEVICE void load(const B& b, bool aligned, int64_t at, int low, int high) {
     if constexpr (planned) {
       I entry[size];
@@ -60,7 +61,7 @@ struct StepEntries {
       fetch(b.values + at, aligned, low, high, T(0), value);
     }
   }
-  // Each entry times its element of x; 0 where there is none.
+  // Multiplies each entry by its element of x; the product of no entry is 0.
   TP_DEVICE void multiply(const B& b, typename B::Acc (&product)[size]) const {
     using Acc = typename B::Acc;
     using U = typename std::make_unsigned<I>::type;
@@ -73,47 +74,47 @@ struct StepEntries {
   }
 };
 
-// The products of a step in shared memory, where a lane's stretch is `size` neighbours, and a bit for each that is the
-// last of its row.
+// The products of a step in shared memory, of which each lane sums a run of `size` neighbours, and one bit per product
+// that tells whether it is the last of its row.
 template <class Acc, class S>
 struct StepProducts {
   static constexpr int size = S::size, width = S::width, vectors = S::vectors;
   using V = block::Vector<Acc, width>;
-  V vector[(vectors + 1) * warp_size];  // a stretch is followed by a gap, so that lanes meet in no bank
+  V vector[(vectors + 1) * warp_size];  // a gap after each run avoids bank conflicts between lanes
   unsigned marks[size];
 
   TP_DEVICE static int lane() { return int(threadIdx.x) % warp_size; }
   TP_DEVICE void clear_marks() {
     if (lane() < size) marks[lane()] = 0;
   }
-  TP_DEVICE void mark(int place) { atomicOr(marks + place / warp_size, 1u << place % warp_size); }
-  TP_DEVICE Acc& at(int place) { return reinterpret_cast<Acc*>(vector)[place + place / size * width]; }
+  TP_DEVICE void mark(int index) { atomicOr(marks + index / warp_size, 1u << index % warp_size); }
+  TP_DEVICE Acc& at(int index) { return reinterpret_cast<Acc*>(vector)[index + index / size * width]; }
   TP_DEVICE void put(const Acc (&product)[size]) {
 #pragma unroll
     for (int i = 0; i < vectors; ++i) {
-      const int place = i * warp_size + lane();
+      const int index = i * warp_size + lane();
       V v;
 #pragma unroll
       for (int l = 0; l < width; ++l) v.v[l] = product[i * width + l];
-      vector[place + place / vectors] = v;
+      vector[index + index / vectors] = v;
     }
   }
-  // Replaces the last product of each row by the row's sum; of the first row, `open` comes before. `open` becomes the
-  // sum after the last mark.
+  // Replaces the last product of each row by the sum of the row; `open` precedes the first row. `open` becomes the sum
+  // after the last mark.
   TP_DEVICE void sum(Acc& open) {
     const unsigned mine = marks[lane() * size / warp_size] >> lane() * size % warp_size & ~0u >> (warp_size - size);
-    V* const stretch = vector + lane() * (vectors + 1);
+    V* const run = vector + lane() * (vectors + 1);
     Acc running(0);
 #pragma unroll
     for (int i = 0; i < vectors; ++i) {
-      V v = stretch[i];
+      V v = run[i];
 #pragma unroll
       for (int l = 0; l < width; ++l) {
         running += v.v[l];
         v.v[l] = running;
         running = mine >> (i * width + l) & 1 ? Acc(0) : running;
       }
-      stretch[i] = v;
+      run[i] = v;
     }
     if (lane() == 0 && mine == 0) running += open;
     const int newest = warp_size - 1 - __clz(__ballot_sync(~0u, mine != 0) & ~0u >> (warp_size - 1 - lane()));
@@ -128,19 +129,19 @@ struct StepProducts {
   }
 };
 
-// The rows of a tile that have not ended before the step at hand. Places are counted from `first` before the tile on.
+// The rows of a tile that have not ended before the current step. Indices count from `first` entries before the tile.
 template <class B>
 struct RowsToCome {
   const B& b;
   const Tile& tile;
-  int first, row, begin, end;  // the first such row and where it begins; where the lane-th ends
+  int first, row, begin, end;  // the first such row and its begin; the end of the lane-th such row
 
   TP_DEVICE RowsToCome(const B& b, const Tile& tile, int first) : b(b), tile(tile), first(first), row(0), begin(first) {
     end = end_of(lane());
   }
   TP_DEVICE static int lane() { return int(threadIdx.x) % warp_size; }
   TP_DEVICE int end_of(int r) const { return tile.end(b, r) + first; }
-  // f(r, begin, end) for each that ends at `limit` or before. Returns how many rows have ended then.
+  // Calls f(r, begin, end) for each row that ends at or before `limit`. Returns how many rows have ended by then.
   template <class F>
   TP_DEVICE int each(int limit, F f) const {
     int r = row, start = begin, stop = end;
@@ -161,6 +162,7 @@ struct RowsToCome {
   }
 };
 
+// Multiplies one tile per warp.
 template <class S, bool planned, class M>
 __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles(const M matrix, const block::Path path,
                                                                                  const OpenEnds<typename M::Acc> ends,
@@ -177,7 +179,7 @@ __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles
   products.clear_marks();
   block::wait_for_launch_before();
   Tile tile(b, path, ends.splits, number);
-  const int64_t origin = tile.entry / warp_size * warp_size;  // where a warp's read is aligned
+  const int64_t origin = tile.entry / warp_size * warp_size;  // where the warp's accesses are aligned
   const int first = int(tile.entry - origin), last = first + tile.entries;
   RowsToCome<B> rows(b, tile, first);
   StepEntries<B, S, planned> entries;
@@ -185,20 +187,24 @@ __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles
   Acc open(0);
   int at = 0;
   do {
+    // Multiply the entries of this step, and load those of the next.
     Acc product[S::size];
     entries.multiply(b, product);
     products.put(product);
     entries.load(b, aligned, origin + at + S::entries, 0, last - at - S::entries);
     __syncwarp();
+    // Mark the last entries of the rows that end in this step.
     const int limit = tp::min(at + S::entries, last);
     const int ended = rows.each(limit, [&](int, int begin, int end) {
       tile.bad |= end < begin;
       if (begin < end && at < end) products.mark(end - 1 - at);
     });
     __syncwarp();
+    // Sum the rows.
     products.sum(open);
     __syncwarp();
     products.clear_marks();
+    // Store the rows that ended. The last launch completes the first row if it began in an earlier tile.
     rows.each(limit, [&](int r, int begin, int end) {
       const Acc sum = begin < end ? products.at(tp::max(0, end - 1 - at)) : Acc(0);
       if (r == 0 && tile.cut) {

@@ -1,6 +1,6 @@
-// A warp, or a part of one, a row. With one column of Y the lanes read the entries of a row side by side and join by
-// shuffles, as many lanes as a row of mean length keeps busy. With more columns the lanes take the columns, so that
-// each row of X is read side by side. A row much longer than the mean holds its warp up.
+// One warp, or a part of one, per row. With one column of Y the lanes read neighbouring entries of a row and combine by
+// shuffles; there are as many lanes per row as a row of average length keeps busy. With more columns each lane takes
+// some of them, so that each row of X is read coalesced. A row that is much longer than the average delays its warp.
 #include "sparse/rows.h"
 #ifdef __CUDACC__
 #include "sparse/csr/lanes.cuh"

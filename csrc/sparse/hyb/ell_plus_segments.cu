@@ -1,5 +1,5 @@
-// The padded rows by a thread a row, and the tail, sorted by row, in equal shares on top of their sums: the same bits
-// in every run, and one long row costs no more than many short ones.
+// The padded rows with one thread per row, and the tail, sorted by row, in equal shares on top of their sums: the same
+// bits in every run, and one long row costs no more than many short ones.
 #include "sparse/matrix.h"
 #ifdef __CUDACC__
 

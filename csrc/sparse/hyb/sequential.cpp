@@ -1,4 +1,4 @@
-// The padded rows one after another, then the entries of the tail: ELL and COO by their oracles.
+// The padded rows one after another, then the entries of the tail, by the sequential rungs of ELL and COO.
 #include "sparse/matrix.h"
 
 namespace tp {

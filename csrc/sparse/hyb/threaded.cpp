@@ -1,4 +1,4 @@
-// The padded rows, then the tail: ELL and COO by their production rungs.
+// The padded rows, then the tail, by the production rungs of ELL and COO.
 #include "sparse/matrix.h"
 
 namespace tp {

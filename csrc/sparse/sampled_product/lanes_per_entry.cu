@@ -1,6 +1,6 @@
-// A group of lanes an entry, each some columns, so that a row of x and one of gy are read side by side. A block takes a
-// tile of entries: their rows and columns come to shared memory first, and the search for a row covers only those rows
-// that the tile has.
+// One group of lanes per entry, each lane for some columns, so that rows of x and of gy are read coalesced. A block
+// takes a tile of entries: their rows and columns are loaded to shared memory first, and the search for the row of an
+// entry covers only the rows of the tile.
 #include "sparse/sampled.h"
 #ifdef __CUDACC__
 #include "sparse/csr/lanes.cuh"
@@ -11,7 +11,7 @@ namespace {
 using namespace sparse;
 constexpr int threads = 128, tile_entries = 4 * threads;
 
-// Rows and columns of the entries of a tile; -1 for both where there is nothing to do.
+// Rows and columns of the entries of a tile; both are -1 if an entry must be skipped.
 template <class S>
 TP_DEVICE void find_entries(const S& s, int64_t first, int count, int64_t* rows, int64_t* columns) {
   __shared__ int64_t ends[2];
@@ -45,7 +45,7 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
   find_entries(s, first, count, rows, columns);
 
   const int groups = threads / split.lanes, lane = int(threadIdx.x) % split.lanes;
-  // All lanes go round alike: the shuffles want them all.
+  // All lanes take part in every iteration, because the shuffles need them.
   for (int start = 0; start < count; start += bunch * groups) {
     const int mine = start + int(threadIdx.x) / split.lanes;
     Acc sum[bunch];

@@ -1,5 +1,5 @@
-// A thread an entry: it finds the row of its entry, by bisection where only row pointers are given, and the dot
-// product.
+// One thread per entry: it finds the row of its entry, by bisection if only row pointers are given, and computes the
+// dot product.
 #include "sparse/sampled.h"
 
 namespace tp {

@@ -1,4 +1,4 @@
-// Equal shares of entries for all threads; of a CSR matrix, each walks on from the row of its first entry.
+// Equal shares of entries for all threads; in a CSR matrix, each share walks the rows from that of its first entry.
 #include "sparse/threaded.h"
 
 #include "sparse/sampled.h"
@@ -15,7 +15,7 @@ struct OneByOne {
   }
 };
 
-// Entries begin to end - 1.
+// Computes entries begin to end - 1.
 template <class Dot, class S>
 void sample_share(const S& s, int64_t begin, int64_t end) {
   const bool by_pointers = s.a.row_idx == nullptr && s.a.ptrs != nullptr;
@@ -59,7 +59,7 @@ void sample(const S& s, int64_t begin, int64_t end) {
 void sampled_product::threaded(const Args& args, Context& context) {
   with_sample(args, context, [&](const auto& sample_of) {
     const auto s = sample_of.bind(simt::Pointers{});
-    const int64_t size = tp::max(int64_t(256), items_a_share / tp::max(int64_t(1), args.k));
+    const int64_t size = tp::max(int64_t(256), items_per_share / tp::max(int64_t(1), args.k));
     parallel(context, ceil_div(args.entries, size),
              [&](int64_t share) { sample(s, share * size, tp::min(args.entries, (share + 1) * size)); });
   });

@@ -1,4 +1,4 @@
-// One row after another: its entries times what they point to (sparse/sequential.h).
+// One row after another: the sum of its entries times their elements of x (sparse/sequential.h).
 #include "sparse/sequential.h"
 
 namespace tp {

@@ -1,4 +1,4 @@
-// Runs of places for all threads, and in each the j-th entries of all places together (sparse/threaded_columns.h).
+// Runs of rows on all threads, and in each run the j-th entries of all rows together (sparse/threaded_columns.h).
 #include "sparse/threaded_columns.h"
 
 namespace tp {

@@ -1,19 +1,19 @@
-// Stretches of keys that are sorted on chip: where they are, and how their keys and values come and go.
+// Segments of keys that are sorted on chip: where they lie, and how their keys and values are loaded and stored.
 #pragma once
 #include "block/offsets.h"
 #include "sort/sort.h"
 
 namespace tp::sort::device {
 
-// The stretches of one class of segments, or all rows.
-struct Stretches {
+// The segments of one length class, or all rows.
+struct Segments {
   block::Offsets offsets;
-  int64_t rows, n;       // equal rows, where there is no list
-  const unsigned* list;  // the numbers of `count` segments, but no more than `most`
+  int64_t rows, n;       // rows of equal length, if there is no list
+  const unsigned* list;  // `count` segment numbers, of which at most `most` are used
   const unsigned long long* count;
   int64_t most;
 
-  static Stretches of_rows(const Args& args) {
+  static Segments of_rows(const Args& args) {
     return {block::Offsets(nullptr, false, 0, 0), args.rows, args.n, nullptr, nullptr, 0};
   }
   struct Range {
@@ -31,7 +31,7 @@ struct Stretches {
 #endif
 };
 
-// Keys by their windows on the way in, and raw on the way out.
+// Loads keys as their windows, and stores raw keys.
 template <class W>
 struct Moves {
   const W* keys;
@@ -40,8 +40,8 @@ struct Moves {
   void* values_out;
   int value_bytes;
   KeyOrder<W> order;
-  W flip;                  // where windows suffice, a key is its window but for these bits
-  bool partial, floating;  // the window is not all of the image; a key may not be its image's only one
+  W flip;                  // if windows suffice, a key is its window with these bits flipped
+  bool partial, floating;  // the window is not the whole image; two keys may share an image
 
   explicit Moves(const Args& args)
       : keys(static_cast<const W*>(args.keys)),
@@ -54,13 +54,13 @@ struct Moves {
         partial(args.begin_bit > 0 || args.end_bit < args.type.bits),
         floating(args.type.kind == KeyKind::floating) {}
 
-  // Whether the window alone says what the key is, and nothing goes with it.
+  // Whether the window alone determines the key, and there is no payload.
   bool windows_suffice() const { return !partial && !floating && !value_bytes; }
 
 #ifdef __CUDACC__
   TP_DEVICE W window(int64_t i) const { return order.window(keys[i]); }
 
-  // The same, the shorter way where windows suffice.
+  // The same, in fewer instructions if windows suffice.
   template <bool suffice>
   TP_DEVICE W window_of(W raw) const {
     return suffice ? W(raw ^ flip) : order.window(raw);
@@ -70,10 +70,10 @@ struct Moves {
     return suffice ? W(window ^ flip) : order.raw(window);
   }
 
-  // Puts the key at from + place, whose window this is, to position `to`, and what goes with it.
-  TP_DEVICE void put(int64_t to, int64_t from, int place, W window) const {
-    if (keys_out) keys_out[to] = raw(from + place, window);
-    if (value_bytes) put_value(to, from, place);
+  // Stores to position `to` the key at from + index, whose window is given, and its payload.
+  TP_DEVICE void put(int64_t to, int64_t from, int index, W window) const {
+    if (keys_out) keys_out[to] = raw(from + index, window);
+    if (value_bytes) put_value(to, from, index);
   }
   TP_DEVICE void copy(int64_t i) const {
     if (keys_out) keys_out[i] = keys[i];
@@ -90,23 +90,23 @@ struct Moves {
   TP_DEVICE void move(int64_t to, int64_t from) const {
     static_cast<V*>(values_out)[to] = static_cast<const V*>(values)[from];
   }
-  TP_DEVICE void put_value(int64_t to, int64_t from, int place) const {
+  TP_DEVICE void put_value(int64_t to, int64_t from, int index) const {
     if (!values) {
       if (value_bytes == 8) {
-        static_cast<int64_t*>(values_out)[to] = place;
+        static_cast<int64_t*>(values_out)[to] = index;
       } else {
-        static_cast<int32_t*>(values_out)[to] = place;
+        static_cast<int32_t*>(values_out)[to] = index;
       }
     } else if (value_bytes == 4) {
-      move<uint32_t>(to, from + place);
+      move<uint32_t>(to, from + index);
     } else if (value_bytes == 8) {
-      move<uint64_t>(to, from + place);
+      move<uint64_t>(to, from + index);
     } else if (value_bytes == 1) {
-      move<uint8_t>(to, from + place);
+      move<uint8_t>(to, from + index);
     } else if (value_bytes == 2) {
-      move<uint16_t>(to, from + place);
+      move<uint16_t>(to, from + index);
     } else {
-      move<Word16>(to, from + place);
+      move<Word16>(to, from + index);
     }
   }
 #endif

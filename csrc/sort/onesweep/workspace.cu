@@ -12,14 +12,14 @@ constexpr int threads = 1024;
 
 int passes_of(const Args& args) { return tp::max(1, ceil_div(args.end_bit - args.begin_bit, digit_bits)); }
 
-// Numbers the tiles of the segments on the list, one block. Segments may be no more than fit: offsets that decrease can
-// make them overlap.
+// Numbers the tiles of the listed segments, in one block. It uses no more segments than fit in the workspace: offsets
+// that decrease can make segments overlap.
 struct Layout {
   Listed listed;
   int tile_items;
   int64_t most_tiles;
-  Stretch* stretches;
-  unsigned long long* counts;   // of stretches, and of tiles
+  Segment* segments;
+  unsigned long long* counts;   // of segments and of tiles
   unsigned long long* cleared;  // [passes + 1]: tickets and active
   int passes;
 };
@@ -36,13 +36,15 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
   if (thread <= a.passes) a.cleared[thread] = 0;
   int64_t before = 0, end = 0;
   for (int64_t first = 0; first < count; first += threads) {
+    // Read one segment per thread.
     const int64_t i = first + thread;
-    Stretch s{0, 0, 0};
+    Segment s{0, 0, 0};
     if (i < count) {
       const int64_t segment = a.listed.segments[i];
       s.begin = bound.begin(segment);
       s.n = bound.end(segment) - s.begin;
     }
+    // Scan the numbers of tiles over the block.
     const int64_t tiles = ceil_div(s.n, int64_t(a.tile_items));
     int64_t upto = block::inclusive_scan<Sum<int64_t>>(tiles);
     if (lane == block::warp_size - 1) warp_tiles[warp] = upto;
@@ -53,8 +55,9 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
       all += warp_tiles[w];
     }
     s.first_tile = before + upto - tiles;
+    // Store the segment unless its tiles exceed the workspace.
     if (i < count && before + upto <= a.most_tiles) {
-      a.stretches[i] = s;
+      a.segments[i] = s;
       atomicMax(&fit, static_cast<unsigned long long>(i + 1));
       end = before + upto;
     }
@@ -66,74 +69,74 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
   if (thread == 0) a.counts[0] = fit, a.counts[1] = tiles_in_all;
 }
 
-// Clears the state of what there is, and notes each tile's stretch.
+// Clears the state of the segments in use, and writes every tile's segment number.
 struct Clear {
   Problems problems;
   State state;
   int passes;
-  unsigned* stretch_of;
+  unsigned* segment_of;
 };
 
 __global__ __launch_bounds__(threads) void clear_kernel(const Clear a) {
   block::wait_for_launch_before();
   block::allow_next_launch();
-  const int64_t stretches = int64_t(a.problems.counts[0]), tiles = int64_t(a.problems.counts[1]);
+  const int64_t segments = int64_t(a.problems.counts[0]), tiles = int64_t(a.problems.counts[1]);
   const int64_t thread = threadIdx.x, first = int64_t(blockIdx.x) * threads + thread;
   const int64_t step = int64_t(gridDim.x) * threads;
   const auto clear = [&](auto* to, int64_t n) {
     for (int64_t i = first; i < n; i += step) to[i] = 0;
   };
-  clear(a.state.starts, stretches * a.passes * radix);
-  clear(a.state.done, stretches);
-  clear(static_cast<unsigned*>(a.state.words), tiles * radix * (a.state.wide ? 2 : 1));
-  for (int64_t i = blockIdx.x; i < stretches; i += gridDim.x) {
-    const Stretch s = a.problems.list[i];
+  clear(a.state.starts, segments * a.passes * radix);
+  clear(a.state.done, segments);
+  clear(static_cast<unsigned*>(a.state.tile_states), tiles * radix * (a.state.wide ? 2 : 1));
+  for (int64_t i = blockIdx.x; i < segments; i += gridDim.x) {
+    const Segment s = a.problems.list[i];
     const int64_t n = ceil_div(s.n, int64_t(a.problems.tile_items));
-    for (int64_t tile = thread; tile < n; tile += threads) a.stretch_of[s.first_tile + tile] = unsigned(i);
+    for (int64_t tile = thread; tile < n; tile += threads) a.segment_of[s.first_tile + tile] = unsigned(i);
   }
 }
 
-// Allocates state for so many stretches and tiles. What a sort of few of them has to clear lies together: from tickets,
-// through active, to done, starts and words.
-State allocate_state(int64_t stretches, int64_t tiles, int passes, bool wide, int64_t& bytes, Context& context) {
-  const int64_t starts = stretches * passes * radix, words = tiles * radix * (wide ? 8 : 4);
-  bytes = (passes + 1 + ceil_div(stretches, int64_t(2)) + starts) * 8 + words;
+// Allocates the state for a number of segments and tiles. The part to be cleared is contiguous: tickets, active, done,
+// starts, tile states.
+State allocate_state(int64_t segments, int64_t tiles, int passes, bool wide, int64_t& bytes, Context& context) {
+  const int64_t starts = segments * passes * radix, words = tiles * radix * (wide ? 8 : 4);
+  bytes = (passes + 1 + ceil_div(segments, int64_t(2)) + starts) * 8 + words;
   auto* memory = static_cast<unsigned long long*>(context.allocate(bytes));
   State state{};
   state.tickets = memory;
   state.active = reinterpret_cast<unsigned*>(memory + passes);
   state.done = state.active + 2;
-  state.starts = memory + passes + 1 + ceil_div(stretches, int64_t(2));
-  state.words = state.starts + starts;
-  if (passes > 1) state.other_words = context.allocate(words);
+  state.starts = memory + passes + 1 + ceil_div(segments, int64_t(2));
+  state.tile_states = state.starts + starts;
+  if (passes > 1) state.alternate_tile_states = context.allocate(words);
   state.wide = wide;
   return state;
 }
 
 }  // namespace
 
-Plan plan_rows(const Args& args, int tile_items, Context& context) {
-  const int64_t tiles_a_row = ceil_div(args.n, int64_t(tile_items)), tiles = args.rows * tiles_a_row;
+Workspace workspace_of_rows(const Args& args, int tile_items, Context& context) {
+  const int64_t tiles_per_row = ceil_div(args.n, int64_t(tile_items)), tiles = args.rows * tiles_per_row;
   const int passes = passes_of(args);
   int64_t bytes = 0;
   const State state = allocate_state(args.rows, tiles, passes, args.n >= int64_t(1) << 30, bytes, context);
   context.clear(state.tickets, bytes);
-  return {{tile_items, args.rows, args.n, tiles_a_row, nullptr, nullptr, nullptr}, state, passes, tiles};
+  return {{tile_items, args.rows, args.n, tiles_per_row, nullptr, nullptr, nullptr}, state, passes, tiles};
 }
 
-Plan plan_listed(const Args& args, const Listed& listed, int tile_items, Context& context) {
+Workspace workspace_of_listed(const Args& args, const Listed& listed, int tile_items, Context& context) {
   const int passes = passes_of(args);
   const int64_t tiles = args.n / tile_items + listed.most;
   int64_t bytes = 0;
   const State state = allocate_state(listed.most, tiles, passes, args.n >= int64_t(1) << 30, bytes, context);
-  auto* stretches = context.workspace<Stretch>(listed.most);
-  auto* stretch_of = context.workspace<unsigned>(tiles);
+  auto* segments = context.workspace<Segment>(listed.most);
+  auto* segment_of = context.workspace<unsigned>(tiles);
   auto* counts = context.workspace<unsigned long long>(2);
-  const Layout layout{listed, tile_items, tiles, stretches, counts, state.tickets, passes};
+  const Layout layout{listed, tile_items, tiles, segments, counts, state.tickets, passes};
   launch(layout_kernel, 1, threads, 0, true, layout, context);
-  const Problems problems{tile_items, 0, 0, 0, stretches, stretch_of, counts};
+  const Problems problems{tile_items, 0, 0, 0, segments, segment_of, counts};
   const int64_t blocks = resident(tiles, 2);
-  launch(clear_kernel, blocks, threads, 0, true, Clear{problems, state, passes, stretch_of}, context);
+  launch(clear_kernel, blocks, threads, 0, true, Clear{problems, state, passes, segment_of}, context);
   return {problems, state, passes, tiles};
 }
 
