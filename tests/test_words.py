@@ -1,4 +1,4 @@
-"""The words of code, comments and docs are those of the field, in plain English: old words, and what to write instead."""
+"""The words of code, comments and docs are those of the field, in plain English: old words, and their replacements."""
 
 import re
 from pathlib import Path

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torch_patterns.batching import front, loop
 from torch_patterns.calls import ops
+from torch_patterns.literals import SegmentOp
 from torch_patterns.registry import algorithms, documented
 
 _ops = torch.ops.torch_patterns
@@ -18,7 +19,7 @@ def group_reduce(
     index: Tensor,
     num_groups: int,
     *,
-    op: str = "sum",
+    op: SegmentOp = "sum",
     validate: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
@@ -165,7 +166,9 @@ def run_length_encode(x: Tensor, *, algorithm: str = "auto") -> tuple[Tensor, Te
 
 
 @documented("segment_reduce")
-def reduce_by_key(keys: Tensor, values: Tensor, *, op: str = "sum", algorithm: str = "auto") -> tuple[Tensor, Tensor]:
+def reduce_by_key(
+    keys: Tensor, values: Tensor, *, op: SegmentOp = "sum", algorithm: str = "auto"
+) -> tuple[Tensor, Tensor]:
     """Combines the values of each run of equal keys: sorted keys give one run per key (CUB's ``ReduceByKey``).
 
     How many runs there are only the device knows, as in :func:`unique`. Differentiable to every order in ``values``;
