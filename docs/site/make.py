@@ -71,20 +71,22 @@ PAGES = {
     "sparse": Page(
         "Sparse matrices",
         "sparse",
-        "spmv spmm coo csr csc ell hyb jds sell blocked sparse.from_torch sparse.from_scipy",
+        "spmv spmm spgemm sampled_product coo csr csc ell hyb jds sell blocked sparse.from_torch sparse.from_scipy",
         " ".join(f"spmv_{form}" for form in "coo csr csc ell hyb jds sell blocked".split()) + " sampled_product",
-        "spmv spmm sampled_product convert",
+        "spmv spmm spgemm sampled_product convert",
         see="{doc}`../sparse_formats` compares what a product takes in each format.",
         classes="COO CSR CSC ELL HYB JDS SELL BLOCKED sparse.Plan",
     ),
     "bfs": Page(
         "Graph search",
         "graph",
-        "bfs bfs_batched shortest_path reachable connected_components graph.from_edges graph.from_csr graph.from_torch "
-        "graph.from_scipy graph.from_networkx graph.read graph.rmat graph.rmat_edges graph.uniform graph.grid "
-        "graph.maze graph.random_words",
+        "bfs bfs_batched shortest_path reachable connected_components sssp graph.path pagerank triangle_count "
+        "sample_neighbors random_walk graph.batch graph.collate graph.from_edges graph.from_edge_index graph.from_csr "
+        "graph.from_torch graph.from_scipy graph.from_networkx graph.read graph.rmat graph.rmat_edges graph.uniform "
+        "graph.grid graph.maze graph.random_words",
         "bfs",
-        "bfs",
+        "bfs sssp pagerank triangle_count",
+        see="{doc}`../graphs` leads from your data to paths, ranks and batches.",
         classes="Graph",
     ),
     "conv2d": Page(
@@ -258,7 +260,7 @@ def index_page() -> str:
         for name, page in PAGES.items()
     )
     text = (HERE / "index.md").read_text().replace("PATTERNS", patterns)
-    guides = ("overview", "learn", "cpp", "distributed", "sparse_formats")
+    guides = ("overview", "learn", "cpp", "distributed", "sparse_formats", "graphs")
     design = ("architecture", "glossary", "determinism", "integrations", "performance", "testing")
     more = ("extend", "add_an_operator", "contributing", "changelog")
     parts = tree(*guides, caption="Guides") + tree("patterns/index", "reference/index", caption="Patterns")
