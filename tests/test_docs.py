@@ -20,7 +20,7 @@ from torch_patterns import registry
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "docs/site"))
 drawings, make = importlib.import_module("drawings"), importlib.import_module("make")
-MODULES = ("", "data", "distributed", "graph", "io", "lenet", "nn", "registry", "simt", "solvers", "sparse")
+MODULES = ("", "data", "distributed", "graph", "io", "jagged", "lenet", "nn", "registry", "simt", "solvers", "sparse")
 INTERNAL = {"registry.documented", "solvers.solve"}  # which other modules of the package use
 
 

@@ -56,6 +56,12 @@ def block_jacobi(a: Matrix, block_size: int) -> CSR:
     Raises:
         ValueError: the matrix is not square, ``block_size`` not positive, or a block singular: the message says which.
         TypeError: ``block_size`` is no integer.
+
+    Example:
+        >>> A = tp.sparse.from_torch(torch.tensor([[2.0, 1.0], [1.0, 1.0]]))
+        >>> tp.solvers.block_jacobi(A, 2).to_dense().round(decimals=4)
+        tensor([[ 1., -1.],
+                [-1.,  2.]])
     """
     n, size = _square("block_jacobi", a), integer("block_jacobi", "block_size", block_size)
     if size < 1:
