@@ -251,7 +251,9 @@ def segment_topk(
 
     Example:
         >>> tp.segment_topk(torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0, 2, 3]), 2)
-        (tensor([[3., 1.], [2., -inf]]), tensor([[1, 0], [2, -1]]))
+        (tensor([[3., 1.],
+                [2., -inf]]), tensor([[ 1,  0],
+                [ 2, -1]]))
     """
     return ops.segment_topk(values, offsets, k, largest, validate, algorithm)
 

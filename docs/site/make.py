@@ -45,10 +45,10 @@ class Page:
 PAGES = {
     "reduce": Page("Reduction", "reduction", "reduce", "reduce", "reduce"),
     "segments": Page(
-        "Segmented reduction and scan",
+        "Segments and groups",
         "segmented",
-        "segment_reduce segment_expand segment_scan segment_softmax segment_log_softmax segment_recurrence segment_topk "
-        "segment_matmul group_by group_reduce group_expand reduce_by_key",
+        "segment_reduce segment_expand segment_scan segment_softmax segment_log_softmax segment_recurrence "
+        "segment_topk segment_matmul group_by group_reduce group_expand reduce_by_key",
         "segment_reduce segment_scan segment_matmul",
         "segment_reduce segment_scan segment_softmax segment_topk segment_matmul group_reduce reduce_by_key",
     ),
@@ -88,9 +88,9 @@ PAGES = {
         "Graph search",
         "graph",
         "bfs bfs_batched shortest_path graph.path reachable connected_components sssp pagerank triangle_count "
-        "sample_neighbors random_walk graph.batch graph.collate graph.from_edges graph.from_edge_index graph.from_csr graph.from_torch "
-        "graph.from_scipy graph.from_networkx graph.read graph.rmat graph.rmat_edges graph.uniform graph.grid "
-        "graph.maze graph.random_words",
+        "sample_neighbors random_walk graph.batch graph.collate graph.from_edges graph.from_edge_index graph.from_csr "
+        "graph.from_torch graph.from_scipy graph.from_networkx graph.read graph.rmat graph.rmat_edges graph.uniform "
+        "graph.grid graph.maze graph.random_words",
         "bfs",
         "bfs sssp pagerank triangle_count",
         classes="Graph",
@@ -267,7 +267,7 @@ def index_page() -> str:
         for name, page in PAGES.items()
     )
     text = (HERE / "index.md").read_text().replace("PATTERNS", patterns)
-    guides = ("overview", "learn", "coming_from", "cpp", "distributed", "sparse_formats")
+    guides = ("overview", "learn", "coming_from", "graphs", "sparse_formats", "distributed", "cpp")
     design = ("architecture", "glossary", "determinism", "integrations", "performance", "testing")
     more = ("extend", "add_an_operator", "contributing", "changelog")
     parts = tree(*guides, caption="Guides") + tree("patterns/index", "reference/index", caption="Patterns")
