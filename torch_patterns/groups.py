@@ -50,7 +50,7 @@ def group_reduce(
         RuntimeError: devices differ.
 
     Example:
-        >>> group_reduce(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 2]), 3)
+        >>> tp.group_reduce(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 2]), 3)
         tensor([2., 0., 5.])
     """
     return ops.group_reduce(values, index, num_groups, op, validate, algorithm)
@@ -75,7 +75,7 @@ def group_expand(x: Tensor, index: Tensor, *, validate: bool = False, algorithm:
         IndexError, ValueError, TypeError, RuntimeError: as :func:`group_reduce`.
 
     Example:
-        >>> group_expand(torch.tensor([10.0, 20.0]), torch.tensor([1, 1, 0]))
+        >>> tp.group_expand(torch.tensor([10.0, 20.0]), torch.tensor([1, 1, 0]))
         tensor([20., 20., 10.])
     """
     return ops.group_expand(x, index, validate, algorithm)
@@ -103,7 +103,7 @@ def group_by(
         IndexError, ValueError, TypeError: as :func:`group_reduce`.
 
     Example:
-        >>> group_by(torch.tensor([2, 0, 2]), 3)
+        >>> tp.group_by(torch.tensor([2, 0, 2]), 3)
         (tensor([1, 0, 2]), tensor([0, 1, 1, 3]))
     """
     return ops.group_by(index, num_groups, validate, algorithm)
@@ -132,7 +132,7 @@ def unique(
         ValueError: ``algorithm`` is unknown or not offered by the device.
 
     Example:
-        >>> unique(torch.tensor([3, 1, 3]), return_counts=True)
+        >>> tp.unique(torch.tensor([3, 1, 3]), return_counts=True)
         (tensor([1, 3]), tensor([1, 2]))
     """
     values, inverse, counts = ops.unique(x, return_inverse, return_counts, algorithm)
@@ -159,7 +159,7 @@ def run_length_encode(x: Tensor, *, algorithm: str = "auto") -> tuple[Tensor, Te
         TypeError: the dtype is not supported.
 
     Example:
-        >>> run_length_encode(torch.tensor([7, 7, 5]))
+        >>> tp.run_length_encode(torch.tensor([7, 7, 5]))
         (tensor([7, 5]), tensor([2, 1]))
     """
     return ops.run_length_encode(x, algorithm)
@@ -190,7 +190,7 @@ def reduce_by_key(
         RuntimeError: devices differ.
 
     Example:
-        >>> reduce_by_key(torch.tensor([7, 7, 5]), torch.tensor([1.0, 2.0, 4.0]))
+        >>> tp.reduce_by_key(torch.tensor([7, 7, 5]), torch.tensor([1.0, 2.0, 4.0]))
         (tensor([7, 5]), tensor([3., 4.]))
     """
     return ops.reduce_by_key(keys, values, op, algorithm)
@@ -217,7 +217,7 @@ def partition(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> tuple[Tens
         RuntimeError: ``mask`` has another length than ``x``, or devices differ.
 
     Example:
-        >>> partition(torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
+        >>> tp.partition(torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
         (tensor([2, 3, 1]), tensor(2))
     """
     return ops.partition(x, mask, algorithm)
