@@ -3,8 +3,8 @@
 A ``torch.nested`` tensor of ``layout=torch.jagged`` holds [batch, length of each, ...] as rows laid end to end and
 offsets, which is what the ``segment_*`` functions take. So the functions of this library take one in the place of a
 tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``sort``, ``sort_keys`` and ``argsort``
-along its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row, and the
-``segment_*`` functions with ``offsets`` left out, as ``None``. What has a row per element of a sequence comes back
+along its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row,
+and the ``segment_*`` functions with ``offsets`` left out, as ``None``. What has a row per element of a sequence comes back
 as a jagged tensor of the same lengths; what has one per sequence, as a dense tensor [batch, ...]. Gradients flow.
 """
 
