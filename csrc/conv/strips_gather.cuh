@@ -134,6 +134,16 @@ TP_DEVICE void stage_filters(const StripPlan<T, Tile>& plan, const StripPlace& a
   }
 }
 
+// Whether this thread finds a weight that is infinite or NaN among the staged ones.
+template <class Tile, class A>
+TP_DEVICE bool any_not_finite(const A* filters, int count) {
+  bool found = false;
+  for (int i = int(threadIdx.x); i < count; i += int(blockDim.x)) {
+    if (i % Tile::weights < Tile::K * Tile::maps) found = found || !is_finite(filters[i]);  // the rest is padding
+  }
+  return found;
+}
+
 // The products of one row of the source with one row of the filters.
 template <class Tile, class A>
 TP_DEVICE void add_row(const A (&values)[Tile::source_columns], const A (&weights)[Tile::K * Tile::maps],
@@ -312,14 +322,8 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
     }
     if (step == 0) {
       stage_filters(plan, at, filters);
-      if (backward) {
-        bool odd = false;
-        for (int i = t; i < int(g.group_stride); i += threads) {
-          odd = odd || !is_finite(A(g.weight[at.group * g.group_stride + i]));
-        }
-        plain = __syncthreads_or(odd);
-      }
     } else {
+      if (backward && step == 1) plain = __syncthreads_or(any_not_finite<Tile>(filters, plan.filter_values()));
       if (channel == 0) {
 #pragma unroll
         for (int m = 0; m < Tile::maps; ++m) {
