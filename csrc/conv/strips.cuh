@@ -162,41 +162,34 @@ struct Window {
   template <int lanes>
   TP_DEVICE void fill_rows(A* window, const T* origin, int present, int count, int row, int col, int t,
                            int threads) const {
-    const int end = present * channels * rows, beside = image_values - channels * rows * pitch;
-    const auto fill_place = [&](int i, int place) {
+    int place = t;
+    const int first = per_row.divide(place), end = present * channels * rows,
+              beside = image_values - channels * rows * pitch;
+    if (first >= row_step) return;
+    for (; place < int(per_row.value); place += threads) {  // again only in rows that are longer than the block
       const int column = lanes == 1 ? col + place : place * lanes;
-      int source = i, channel = per_rows.divide(source);
-      A* to = window + i * pitch + column - col;
-      const T* from = origin + (lanes == 1 ? int64_t(column) * col_stride : int64_t(column));
-      if (images > 1) {
-        const int image = per_channels.divide(channel);
-        to += image * beside;
-        from += image * image_stride;
-      }
-      if (channel >= count) return;
-      source += row;
-      from += int64_t(channel) * channel_stride + int64_t(source) * row_stride;
-      const bool exists = unsigned(source) < unsigned(height);
-      if constexpr (lanes == 1) {
-        fill_one(to, from, exists && unsigned(column) < unsigned(width));
-      } else {
-        fill_vector<lanes>(to, from, exists, col % lanes == 0);
-      }
-    };
-    if constexpr (lanes == 1) {
-#pragma unroll 2
-      for (int i = t; i < end * pitch; i += threads) {
-        int place = i;
-        const int r = per_row.divide(place);
-        fill_place(r, place);
-      }
-    } else {
-      int place = t;
-      const int first = per_row.divide(place);
-      if (first >= row_step) return;
-      for (; place < int(per_row.value); place += threads) {  // again only in rows that are longer than the block
+      A* const to_column = window + (lanes == 1 ? place : column - col);
+      const T* const from_column = origin + (lanes == 1 ? int64_t(column) * col_stride : int64_t(column));
+      const bool inside = lanes > 1 || unsigned(column) < unsigned(width), aligned = col % lanes == 0;
 #pragma unroll 1
-        for (int i = first; i < end; i += row_step) fill_place(i, place);
+      for (int i = first; i < end; i += row_step) {
+        int source = i, channel = per_rows.divide(source);
+        A* to = to_column + i * pitch;
+        const T* from = from_column;
+        if (images > 1) {
+          const int image = per_channels.divide(channel);
+          to += image * beside;
+          from += image * image_stride;
+        }
+        if (channel >= count) continue;
+        source += row;
+        from += int64_t(channel) * channel_stride + int64_t(source) * row_stride;
+        const bool exists = inside && unsigned(source) < unsigned(height);
+        if constexpr (lanes == 1) {
+          fill_one(to, from, exists);
+        } else {
+          fill_vector<lanes>(to, from, exists, aligned);
+        }
       }
     }
   }
