@@ -23,12 +23,13 @@ constexpr double concurrent_threads = 132 * 512;
 // turns as the threads take. It orders the tiles as an H200 does for both layers of LeNet-5 at batches of 128 and 4096.
 template <class Tile, class T>
 double time_of(const Gather<T>& g) {
+  if (!fits_ends<Tile>(g)) return 1e30;
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   const auto across = [](int64_t n, int part) { return double(ceil_div(n, int64_t(part))); };
   const double threads = across(rows.outputs, Tile::tile_rows) * across(cols.outputs, Tile::columns) *
                          across(g.maps, Tile::maps) * double(g.n * g.groups);
   constexpr int K = Tile::K;
-  const double products = K * K * Tile::tile_rows * Tile::columns * Tile::maps;
+  const double products = K * Tile::products * Tile::tile_rows * Tile::maps;
   const double reads =
       (Tile::tile_rows + K - 1) * ceil_div(Tile::source_columns, Tile::width) + K * Tile::weights / 4.0;
   return max(1.0, threads / concurrent_threads) * (products + 5 * reads);
@@ -46,13 +47,14 @@ bool launch_best(const Gather<T>& g, Context& context, Types<Tiles...>) {
 
 bool moves_by_one(const Axis& a) { return a.stride == 1 && a.dilation == 1; }
 
-// Whether strips apply: their windows count in int.
+// Whether strips apply: they count the elements of an image in int.
 template <class T>
 bool fits_strips(const Elements<T>& e) {
   constexpr int64_t most = 1 << 24;  // rows, columns, channels, maps
   const auto small = [](const Axis& a) { return a.in <= most && a.out <= most && a.pad <= most; };
   return e.rows.kernel == e.cols.kernel && moves_by_one(e.rows) && moves_by_one(e.cols) && small(e.rows) &&
-         small(e.cols) && e.channels <= most && e.maps <= most && e.groups <= most;
+         small(e.cols) && e.channels <= most && e.maps <= most && e.groups <= most &&
+         max(e.x_strides.image, e.y_strides.image) < int64_t(1) << 31;
 }
 
 template <class T>
@@ -61,9 +63,17 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
   const bool few_maps = g.maps <= 2;  // reuse comes from rows of pixels, not from maps
   bool done = false;
   if (fits_strips(e) && e.rows.kernel == 5) {
-    done = few_maps
-               ? launch_best(g, context, Types<StripTile<5, 4, 8, 1>, StripTile<5, 1, 4, 4>>{})
-               : launch_best(g, context, Types<StripTile<5, 1, 4, 6>, StripTile<5, 1, 4, 4>, StripTile<5, 1, 2, 4>>{});
+    if (few_maps) {
+      done = launch_best(g, context,
+                         Types<StripTile<5, 4, 8, 1, Ends::vectors>, StripTile<5, 4, 8, 1>,
+                               StripTile<5, 1, 4, 1, Ends::vectors>, StripTile<5, 2, 4, 1>>{});
+    } else if (pass == Pass::fprop) {
+      done = launch_best(g, context, Types<StripTile<5, 1, 4, 6>, StripTile<5, 1, 10, 4>, StripTile<5, 1, 4, 2>>{});
+    } else {
+      done = launch_best(g, context,
+                         Types<StripTile<5, 1, 4, 6>, StripTile<5, 1, 10, 4>, StripTile<5, 1, 14, 2, Ends::none>,
+                               StripTile<5, 1, 2, 3>>{});
+    }
   } else if (fits_strips(e) && e.rows.kernel == 3) {
     done = few_maps
                ? launch_best(g, context, Types<StripTile<3, 4, 8, 1>, StripTile<3, 1, 4, 4>>{})
@@ -78,9 +88,9 @@ template <class T>
 void wgrad(const Elements<T>& e, Context& context) {
   bool done = false;
   if (fits_strips(e) && e.rows.kernel == 5) {
-    done = e.maps == 1                              ? launch_strips_wgrad<T, TapTile<5, 4, 1>>(e, context)
-           : e.maps % 3 == 0 && e.cols.out % 4 == 0 ? launch_strips_wgrad<T, TapTile<5, 4, 3>>(e, context)
-                                                    : launch_strips_wgrad<T, TapTile<5, 10, 2>>(e, context);
+    done = e.maps == 1           ? launch_strips_wgrad<T, TapTile<5, 4, 1>>(e, context)
+           : e.cols.out % 4 == 0 ? launch_strips_wgrad<T, TapTile<5, 4, 2>>(e, context)
+                                 : launch_strips_wgrad<T, TapTile<5, 10, 2>>(e, context);
   } else if (fits_strips(e) && e.rows.kernel == 3) {
     done = e.maps == 1 ? launch_strips_wgrad<T, TapTile<3, 4, 1>>(e, context)
                        : launch_strips_wgrad<T, TapTile<3, 8, 4>>(e, context);

@@ -22,6 +22,36 @@ TP_DEVICE void load_strip(const A* from, A (&to)[values]) {
   }
 }
 
+// The same, with zeros for the vectors whose bit in `present` is not set: they are not read.
+template <int width, int values, class A>
+TP_DEVICE void load_strip(const A* from, unsigned present, A (&to)[values]) {
+  static_assert(values % width == 0, "whole vectors");
+  using V = block::Vector<A, width>;
+#pragma unroll
+  for (int i = 0; i < values; i += width) {
+    V v{};
+    if (present >> (i / width) & 1) v = *reinterpret_cast<const V*>(from + i);
+#pragma unroll
+    for (int k = 0; k < width; ++k) to[i + k] = v.v[k];
+  }
+}
+
+// Writes `width` consecutive elements; `to` is aligned to a vector of them.
+template <int width, class T>
+TP_DEVICE void store_vector(T* to, const block::Vector<T, width>& values) {
+  constexpr int bytes = width * int(sizeof(T));
+  using Word = std::conditional_t<bytes % 16 == 0, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
+  if constexpr (bytes % 16 == 0 || bytes == 8 || bytes == 4) {  // as one access, which a struct may not become
+    Word words[bytes / sizeof(Word)];
+    memcpy(words, &values, bytes);
+#pragma unroll
+    for (int i = 0; i < bytes / int(sizeof(Word)); ++i) reinterpret_cast<Word*>(to)[i] = words[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < width; ++i) to[i] = values.v[i];
+  }
+}
+
 // A pitch of shared rows with room for `columns` values, such that vectors of `width` at the same column of consecutive
 // rows lie in different banks: an odd number of vectors.
 inline int pitch_for(int columns, int width) {
@@ -31,23 +61,32 @@ inline int pitch_for(int columns, int width) {
 
 // A window of a batch of images in shared memory: [images][channels][rows][pitch], whose first row and column are at
 // any place of the image or outside of it, where zeros stand. Where a window covers whole rows, whose addresses allow
-// it, it is filled by vectors of `vector` elements, and the columns beside the image are zeros from the beginning.
+// it, it is filled by vectors of `vector` elements, and the columns beside the image are zeros from the beginning. A
+// thread then keeps its place in the row and goes from row to row. Where a window is whole channels as they lie in
+// memory, a bulk copy brings those of an image.
 template <class T>
 struct Window {
   using A = acc_t<T>;
 
   const T* data;
-  Strides strides;
+  int64_t image_stride;
+  int channel_stride, row_stride, col_stride;
   int height, width;                                // of the image
   int images, channels, rows, pitch, image_values;  // of the window
   int vector;                                       // elements per access: 4, 2, or 1 for any window
+  bool bulk;
+  int row_step;  // rows that the threads of a block fill at once
   Divisor per_channels, per_rows, per_row;
 
-  // `lanes`: the width of the vectors in which threads will read the window.
+  // `lanes`: the width of the vectors in which threads will read the window. Its first row and column will be the given
+  // ones each time, or any if they are positive.
   Window(const T* data, const Strides& strides, int64_t height, int64_t width, int images, int channels, int rows,
-         int pitch, int lanes, int first_col)
+         int pitch, int lanes, int first_row, int first_col, int threads)
       : data(data),
-        strides(strides),
+        image_stride(strides.image),
+        channel_stride(int(strides.channel)),
+        row_stride(int(strides.row)),
+        col_stride(int(strides.col)),
         height(int(height)),
         width(int(width)),
         images(images),
@@ -55,102 +94,136 @@ struct Window {
         rows(rows),
         pitch(pitch),
         image_values(image_pitch(channels * rows * pitch, lanes)),
-        vector(vector_for(first_col)),
+        vector(1),
+        bulk(false),
+        row_step(1),
         per_channels(channels),
         per_rows(rows),
-        per_row(vector > 1 ? width / vector : pitch) {}
+        per_row(pitch) {
+    if (col_stride == 1 && first_col <= 0 && width - first_col <= pitch) {
+      vector = in_vectors(4) ? 4 : in_vectors(2) ? 2 : 1;
+      bulk = std::is_same<T, A>::value && pitch == width && rows == height && first_row == 0 && first_col == 0 &&
+             image_values % 4 == 0 && channel_stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+      if (vector > 1) per_row = Divisor(width / vector);
+    }
+    row_step = max(1, threads / int(per_row.value));
+  }
 
   // As pitch_for: the same place of consecutive images lies in different banks.
-  static int image_pitch(int values, int lanes) { return values + (values / lanes % 2 == 0 ? lanes : 0); }
+  static int image_pitch(int values, int lanes) {
+    if (values % 4 == 0) lanes = 4;
+    return values + (values / lanes % 2 == 0 ? lanes : 0);
+  }
   // With what stands behind it on a multiple of 16 bytes.
   TP_HD int values() const { return ceil_div(images * image_values, 4) * 4; }
 
   // Zeros where fill() writes nothing, for windows that begin at the same column.
   TP_DEVICE void clear(A* window, int t, int threads) const {
-    if (vector == 1) return;
+    if (vector == 1 || vector * int(per_row.value) == pitch) return;
     for (int i = t; i < values(); i += threads) window[i] = A(0);
   }
   // `count` channels of the images from (image, channel, row, col) on; those beyond `image_end` are left as they are.
-  // Rows outside of the image are written as zeros. What needs no conversion is copied asynchronously: call
-  // wait_for_copies() before the barrier.
+  // Rows outside of the image are written as zeros. Returns while copies are under way: wait() for them, then let
+  // the block meet. `arrived` takes one arrival per warp if `bulk`.
   TP_DEVICE void fill(A* window, int64_t image, int64_t image_end, int64_t channel, int count, int row, int col, int t,
-                      int threads) const {
-    const T* const origin = data + image * strides.image + channel * strides.channel;
+                      int threads, block::Barrier& arrived) const {
+    const T* const origin = data + image * image_stride + channel * channel_stride;
     const int present = image_end - image < images ? int(image_end - image) : images;
-    const int total = present * channels * rows * int(per_row.value);
-    if (vector == 4) {
-#pragma unroll 2
-      for (int i = t; i < total; i += threads) fill_vector<4>(window, origin, i, count, row, col);
+    if (bulk) {
+      for (int i = t / block::warp_size; i < present; i += threads / block::warp_size) {
+        const T* const from = origin + int64_t(i) * image_stride;
+        block::copy_bulk(arrived, reinterpret_cast<unsigned char*>(window + i * image_values),
+                         reinterpret_cast<const unsigned char*>(from),
+                         reinterpret_cast<const unsigned char*>(from + count * channel_stride), t % block::warp_size);
+      }
+      __syncwarp();
+      if (t % block::warp_size == 0) arrived.arrive();
+    } else if (vector == 4) {
+      fill_rows<4>(window, origin, present, count, row, col, t, threads);
     } else if (vector == 2) {
-#pragma unroll 2
-      for (int i = t; i < total; i += threads) fill_vector<2>(window, origin, i, count, row, col);
+      fill_rows<2>(window, origin, present, count, row, col, t, threads);
     } else {
-#pragma unroll 2
-      for (int i = t; i < total; i += threads) fill_one(window, origin, i, count, row, col);
+      fill_rows<1>(window, origin, present, count, row, col, t, threads);
     }
+  }
+
+  TP_DEVICE void wait(const block::Barrier& arrived, unsigned parity) const {
+    wait_for_copies();
+    if (bulk) arrived.wait(parity);
   }
 
  private:
-  int vector_for(int first_col) const {
-    const auto fits = [&](int v) {
-      return pitch % v == 0 && image_values % v == 0 && width % v == 0 && strides.row % v == 0 &&
-             strides.channel % v == 0 && strides.image % v == 0 &&
-             reinterpret_cast<uintptr_t>(data) % (v * sizeof(T)) == 0;
-    };
-    if (first_col > 0 || width - first_col > pitch || strides.col != 1) return 1;
-    return fits(4) ? 4 : fits(2) ? 2 : 1;
+  // Whether rows, channels and images in both memories lie on vectors of `v` elements.
+  bool in_vectors(int v) const {
+    return pitch % v == 0 && image_values % v == 0 && width % v == 0 && row_stride % v == 0 &&
+           channel_stride % v == 0 && image_stride % v == 0 && reinterpret_cast<uintptr_t>(data) % (v * sizeof(T)) == 0;
   }
 
-  // Item i of a window: where its row lies, its place in the row, and the row of the image that it comes from, if any.
-  struct Item {
-    int at, place;
-    const T* from;
-    bool needed;
-  };
-  TP_DEVICE Item locate(const T* origin, int i, int count, int first_row) const {
-    Item item{0, i, nullptr, false};
-    int row = per_row.divide(item.place);
-    int channel = per_rows.divide(row);
-    const int image = per_channels.divide(channel), source = first_row + row;
-    item.at = image * image_values + (channel * rows + row) * pitch;
-    item.needed = channel < count;
-    if (item.needed && source >= 0 && source < height) {
-      item.from = origin + image * strides.image + channel * strides.channel + source * strides.row;
+  template <int lanes>
+  TP_DEVICE void fill_rows(A* window, const T* origin, int present, int count, int row, int col, int t,
+                           int threads) const {
+    int place = t;
+    const int first = per_row.divide(place), end = present * channels * rows,
+              beside = image_values - channels * rows * pitch;
+    if (first >= row_step) return;
+    for (; place < int(per_row.value); place += threads) {  // again only in rows that are longer than the block
+      const int column = lanes == 1 ? col + place : place * lanes;
+      A* const to_column = window + (lanes == 1 ? place : column - col);
+      const T* const from_column = origin + (lanes == 1 ? int64_t(column) * col_stride : int64_t(column));
+      const bool inside = lanes > 1 || unsigned(column) < unsigned(width), aligned = col % lanes == 0;
+#pragma unroll 1
+      for (int i = first; i < end; i += row_step) {
+        int source = i, channel = per_rows.divide(source);
+        A* to = to_column + i * pitch;
+        const T* from = from_column;
+        if (images > 1) {
+          const int image = per_channels.divide(channel);
+          to += image * beside;
+          from += image * image_stride;
+        }
+        if (channel >= count) continue;
+        source += row;
+        from += int64_t(channel) * channel_stride + int64_t(source) * row_stride;
+        const bool exists = inside && unsigned(source) < unsigned(height);
+        if constexpr (lanes == 1) {
+          fill_one(to, from, exists);
+        } else {
+          fill_vector<lanes>(to, from, exists, aligned);
+        }
+      }
     }
-    return item;
   }
-  TP_DEVICE void fill_one(A* window, const T* origin, int i, int count, int row, int col) const {
-    const Item item = locate(origin, i, count, row);
-    if (!item.needed) return;
-    const int source = col + item.place;
-    const bool exists = item.from && source >= 0 && source < width;
-    A* const to = window + item.at + item.place;
-    const T* const from = item.from + source * strides.col;
+  TP_DEVICE void fill_one(A* to, const T* from, bool exists) const {
     if constexpr (std::is_same<T, float>::value) {
-      if (exists) return copy_or_zero<4>(to, from, true);
+      copy_or_zero<4>(to, exists ? from : data, exists);
+    } else {
+      *to = exists ? A(*from) : A(0);
     }
-    *to = exists ? A(*from) : A(0);
   }
-  template <int width>
-  TP_DEVICE void fill_vector(A* window, const T* origin, int i, int count, int row, int col) const {
-    const Item item = locate(origin, i, count, row);
-    if (!item.needed) return;
-    A* const to = window + item.at + item.place * width - col;
-    const T* const from = item.from + item.place * width;
+  template <int lanes>
+  TP_DEVICE void fill_vector(A* to, const T* from, bool exists, bool aligned) const {
+    using V = block::Vector<A, lanes>;
     if constexpr (std::is_same<T, A>::value) {
-      constexpr int bytes = min(16, width * int(sizeof(T)));
-      if (col % width == 0) {
+      constexpr int bytes = min(16, lanes * int(sizeof(T)));
+      if (aligned) {
 #pragma unroll
-        for (int k = 0; k < width; k += bytes / int(sizeof(T))) {
-          copy_or_zero<bytes>(to + k, item.from ? from + k : data, item.from != nullptr);
+        for (int k = 0; k < lanes; k += bytes / int(sizeof(T))) {
+          copy_or_zero<bytes>(to + k, exists ? from + k : data, exists);
         }
         return;
       }
     }
-    block::Vector<T, width> values{};
-    if (item.from) values = *reinterpret_cast<const block::Vector<T, width>*>(from);
+    block::Vector<T, lanes> values{};
+    if (exists) values = *reinterpret_cast<const block::Vector<T, lanes>*>(from);
+    V converted;
 #pragma unroll
-    for (int k = 0; k < width; ++k) to[k] = A(values.v[k]);
+    for (int k = 0; k < lanes; ++k) converted.v[k] = A(values.v[k]);
+    if (aligned) {
+      *reinterpret_cast<V*>(to) = converted;
+    } else {
+#pragma unroll
+      for (int k = 0; k < lanes; ++k) to[k] = converted.v[k];
+    }
   }
 };
 

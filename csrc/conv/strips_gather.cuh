@@ -8,21 +8,57 @@
 // several images, some channels at a time, each while it computes with the one before.
 //
 // With a stride and a dilation of 1, dgrad is fprop with the filter turned by half a turn and a padding of K - 1 - pad.
+// Rows of that padding are neither stored nor multiplied; of the columns, see Ends.
 #pragma once
 #include "conv/strips.cuh"
 
 namespace tp::conv {
 
-// The shape of a thread's work.
-template <int kernel, int tile_rows_, int columns_, int maps_>
-struct StripTile {
-  static constexpr int K = kernel, tile_rows = tile_rows_, columns = columns_, maps = maps_;
-  static constexpr int width = columns % 4 == 0 ? 4 : 2;     // of vectors of the source
-  static constexpr int weights = ceil_div(K * maps, 4) * 4;  // of one row of the filters of a thread's maps
-  static constexpr int source_columns = columns + K - 1;
+// What stands beyond the ends of the rows of the source. The latter two are for dgrad of small images, whose windows
+// are then whole channels as they lie in memory.
+enum class Ends {
+  zeros,    // zeros in the window
+  vectors,  // whole vectors, which are zeros without being read
+  none      // a strip is a whole row of dgrad without padding: products beyond its ends are left out
 };
 
-constexpr int strip_threads = 256, strip_bytes = 48 * 1024;
+// The shape of a thread's work.
+template <int kernel, int tile_rows_, int columns_, int maps_, Ends ends_ = Ends::zeros>
+struct StripTile {
+  static constexpr int K = kernel, tile_rows = tile_rows_, columns = columns_, maps = maps_;
+  static constexpr Ends ends = ends_;
+  static constexpr bool trims = ends == Ends::none, for_dgrad = ends != Ends::zeros;
+  static constexpr int width = columns % 4 == 0 ? 4 : 2;     // of vectors of the source
+  static constexpr int weights = ceil_div(K * maps, 4) * 4;  // of one row of the filters of a thread's maps
+  static constexpr int source_columns = trims ? columns - K + 1 : columns + K - 1;
+  static constexpr int products = K * (trims ? source_columns : columns);  // of one row of one map's filter
+
+  // What a thread keeps in registers while it goes through a channel (add_channel).
+  static constexpr int filter_values = K * K * maps + source_columns,
+                       row_values = K * maps + tile_rows * source_columns;
+  static constexpr bool holds_filters = filter_values < row_values;
+  static constexpr int registers = tile_rows * columns * maps + min(filter_values, row_values) + 5;
+  static constexpr int threads = trims ? 448 : 256;                // of a block, at most; 14 rows of 32
+  static constexpr int unroll = K * columns * maps < 100 ? K : 1;  // long loops do not fit the instruction caches
+
+  // The value of the source that tap q of column j reads, or one outside of 0..source_columns.
+  static constexpr TP_HD int source(int j, int q) { return trims ? j + q - (K - 1) : j + q; }
+};
+
+// Warps on a multiprocessor, whose four parts have 16,384 registers each.
+template <class Tile, class A>
+constexpr int strip_warps = max(1, 16384 / (32 * 8 * ceil_div(Tile::registers * int(sizeof(A)) / 4, 8))) * 4;
+
+constexpr int filter_bytes_per_block = 24 * 1024;
+
+// Blocks on a multiprocessor, as far as the registers of a tile go.
+template <class Tile, class A>
+constexpr int strip_blocks = max(1, min(4, 65536 / Tile::threads / (Tile::registers * int(sizeof(A)) / 4)));
+
+// Shared memory for a block, so that registers limit how many blocks run at once.
+constexpr int64_t strip_bytes(int threads) {
+  return min(int64_t(72), max(int64_t(40), threads * int64_t(288) / 1024)) * 1024;
+}
 
 // How a batch is shared among blocks. A block's tile is row_tiles * tile_rows x strips * columns target pixels of
 // `images` images, in `map_groups` times the maps of a thread; it goes on to the images `image_slots` tiles further.
@@ -38,7 +74,8 @@ struct StripPlan {
   Divisor per_map_groups, per_strips, per_images, per_depth;
 
   TP_HD int filter_values() const { return int(gather.depth) * map_groups * Tile::K * Tile::weights; }
-  int64_t shared_bytes() const { return (filter_values() + 2 * window.values()) * int64_t(sizeof(A)); }
+  TP_HD int shift_values() const { return ceil_div(map_groups * Tile::maps, 4) * 4; }
+  int64_t shared_bytes() const { return (filter_values() + shift_values() + 2 * window.values()) * int64_t(sizeof(A)); }
   int64_t blocks() const {
     return int64_t(image_slots) * tiles_across.value * tiles_down.value * map_blocks.value * groups.value;
   }
@@ -72,103 +109,137 @@ TP_DEVICE StripPlace strip_place(const StripPlan<T, Tile>& plan) {
   return at;
 }
 
-// The filters of the block's maps as [channel][map group][row][column, map]. Returns whether this thread saw a weight
-// that is not finite.
+// Brings the filters of the block's maps into shared memory as [channel][map group][row][column, map]; what needs no
+// conversion is copied asynchronously.
 template <class T, class Tile>
-TP_DEVICE bool stage_filters(const StripPlan<T, Tile>& plan, const StripPlace& at, acc_t<T>* filters) {
+TP_DEVICE void stage_filters(const StripPlan<T, Tile>& plan, const StripPlace& at, acc_t<T>* filters) {
   using A = acc_t<T>;
   const Gather<T>& g = plan.gather;
   constexpr int K = Tile::K, M = Tile::maps;
   const T* const first = g.weight + at.group * g.group_stride;
-  bool odd = false;
+#pragma unroll 2
   for (int i = int(threadIdx.x); i < plan.map_groups * M * int(g.depth) * K * K; i += int(blockDim.x)) {
-    const int tap = i % (K * K), p = tap / K, q = tap % K;
+    const int tap = i % (K * K), source = g.pass == Pass::dgrad ? K * K - 1 - tap : tap;
     int channel = i / (K * K);
-    const int map = plan.per_depth.divide(channel), source = g.pass == Pass::dgrad ? K * K - 1 - tap : tap;
-    A value = 0;
-    if (at.map + map < g.maps) value = A(first[(at.map + map) * g.map_stride + channel * g.depth_stride + source]);
-    odd = odd || !is_finite(value);
-    filters[((channel * plan.map_groups + map / M) * K + p) * Tile::weights + q * M + map % M] = value;
+    const int map = plan.per_depth.divide(channel);
+    const bool exists = at.map + map < g.maps;
+    const T* const from = first + (exists ? (at.map + map) * g.map_stride + channel * g.depth_stride + source : 0);
+    A* const to =
+        filters + ((channel * plan.map_groups + map / M) * K + tap / K) * Tile::weights + tap % K * M + map % M;
+    if constexpr (std::is_same<T, float>::value) {
+      copy_or_zero<4>(to, from, exists);
+    } else {
+      *to = exists ? A(*from) : A(0);
+    }
   }
-  return odd;
+}
+
+// Whether this thread finds a weight that is infinite or NaN among the staged ones.
+template <class Tile, class A>
+TP_DEVICE bool any_not_finite(const A* filters, int count) {
+  bool found = false;
+  for (int i = int(threadIdx.x); i < count; i += int(blockDim.x)) {
+    if (i % Tile::weights < Tile::K * Tile::maps) found = found || !is_finite(filters[i]);  // the rest is padding
+  }
+  return found;
+}
+
+// The products of one row of the source with one row of the filters.
+template <class Tile, class A>
+TP_DEVICE void add_row(const A (&values)[Tile::source_columns], const A (&weights)[Tile::K * Tile::maps],
+                       A (&sum)[Tile::columns][Tile::maps]) {
+#pragma unroll
+  for (int q = 0; q < Tile::K; ++q) {
+#pragma unroll
+    for (int j = 0; j < Tile::columns; ++j) {
+      const int from = Tile::source(j, q);
+      if (from < 0 || from >= Tile::source_columns) continue;
+#pragma unroll
+      for (int m = 0; m < Tile::maps; ++m) sum[j][m] += weights[q * Tile::maps + m] * values[from];
+    }
+  }
 }
 
 // Adds the products of one channel: `source` is the thread's first value in the window, `filters` its maps' rows. Row i
-// of the tile's window exists if `row` + i is below `height`; those that do not may be skipped.
-template <class Tile, class A>
-TP_DEVICE void add_channel(const A* source, int pitch, const A* filters, bool skips, int row, int height,
+// of the tile's window exists if `row` + i is below `height`; dgrad leaves out those that do not, in fprop zeros stand
+// there. Bit v of `vectors` says whether vector v of a row exists (Ends::vectors). Registers hold either all filters
+// and one row of the source or one row of the filters and as many of the source as the tile has.
+template <class Tile, bool backward, class A>
+TP_DEVICE void add_channel(const A* source, int pitch, unsigned vectors, const A* filters, int row, int height,
                            A (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
-  constexpr int K = Tile::K, M = Tile::maps, R = Tile::tile_rows;
-  constexpr bool all_rows = R > 1;  // each row of the filters is used by several rows of the tile
-  A weights[all_rows ? K : 1][K * M];
-  if (all_rows) {
+  constexpr int K = Tile::K, R = Tile::tile_rows;
+  const auto load_row = [&](int i, A(&values)[Tile::source_columns]) {
+    if constexpr (Tile::ends == Ends::vectors) {
+      load_strip<Tile::width>(source + i * pitch, vectors, values);
+    } else {
+      load_strip<Tile::width>(source + i * pitch, values);
+    }
+  };
+  const auto exists = [&](int i) { return !backward || unsigned(row + i) < unsigned(height); };
+  if constexpr (Tile::holds_filters) {
+    A weights[K][K * Tile::maps];
 #pragma unroll
-    for (int p = 0; p < K; ++p) load_strip<4>(filters + p * Tile::weights, weights[all_rows ? p : 0]);
-  }
+    for (int p = 0; p < K; ++p) load_strip<4>(filters + p * Tile::weights, weights[p]);
 #pragma unroll
-  for (int i = 0; i < R + K - 1; ++i) {
-    if (skips && unsigned(row + i) >= unsigned(height)) continue;
-    A values[Tile::source_columns];
-    load_strip<Tile::width>(source + i * pitch, values);
-    if (!all_rows) load_strip<4>(filters + i * Tile::weights, weights[0]);
+    for (int i = 0; i < R + K - 1; ++i) {
+      if (!exists(i)) continue;
+      A values[Tile::source_columns];
+      load_row(i, values);
 #pragma unroll
-    for (int r = 0; r < R; ++r) {
-      const int p = i - r;
-      if (p < 0 || p >= K) continue;
+      for (int r = max(0, i - K + 1); r < min(R, i + 1); ++r) add_row<Tile>(values, weights[i - r], sum[r]);
+    }
+  } else if constexpr (R == 1) {
+#pragma unroll Tile::unroll
+    for (int p = 0; p < K; ++p) {
+      if (!exists(p)) continue;
+      A values[Tile::source_columns], weights[K * Tile::maps];
+      load_row(p, values);
+      load_strip<4>(filters + p * Tile::weights, weights);
+      add_row<Tile>(values, weights, sum[0]);
+    }
+  } else {
+    A values[R][Tile::source_columns], weights[K * Tile::maps];
 #pragma unroll
-      for (int q = 0; q < K; ++q) {
+    for (int i = 0; i < R + K - 1; ++i) {
+      if (exists(i)) load_row(i, values[i % R]);
+      const int p = i - R + 1;
+      if (p < 0) continue;
+      load_strip<4>(filters + p * Tile::weights, weights);
 #pragma unroll
-        for (int j = 0; j < Tile::columns; ++j) {
-#pragma unroll
-          for (int m = 0; m < M; ++m) sum[r][j][m] += weights[all_rows ? p : 0][q * M + m] * values[j + q];
-        }
+      for (int r = 0; r < R; ++r) {
+        if (exists(p + r)) add_row<Tile>(values[(p + r) % R], weights, sum[r]);
       }
     }
   }
 }
 
-template <int width, class T, class A, int columns, int maps>
-TP_DEVICE void store_strip(T* to, int64_t stride, int present, int m, A shift, const A (&sum)[columns][maps]) {
-  using V = block::Vector<T, width>;
-#pragma unroll
-  for (int j = 0; j < columns; j += width) {
-    if (j + width > present) break;
-    V v;
-#pragma unroll
-    for (int k = 0; k < width; ++k) v.v[k] = T(sum[j + k < columns ? j + k : 0][m] + shift);
-    if (width > 1) {
-      *reinterpret_cast<V*>(to + j) = v;
-    } else {
-      to[j * stride] = v.v[0];
-    }
-  }
-}
-
-// Writes a thread's sums for one image, with the bias of each map; height and width are the target's.
-template <class T, class Tile>
-TP_DEVICE void store_sums(const StripPlan<T, Tile>& plan, const StripPlace& at, int64_t image, int height, int width,
+// Writes a thread's sums for one image, by vectors of `lanes` elements. `to` is its first pixel; `maps`, `rows` and
+// `columns` are how many of its target exist.
+template <int lanes, class T, class Tile>
+TP_DEVICE void store_sums(T* to, const Strides& strides, int maps, int rows, int columns,
                           const acc_t<T> (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
-  using A = acc_t<T>;
-  const Gather<T>& g = plan.gather;
-  const int col = at.col + at.strip * Tile::columns, row = at.row + at.row_tile * Tile::tile_rows;
-  const int map = at.map + at.map_group * Tile::maps, present = width - col;
-  T* const first = g.target + g.target_strides.at(image, at.group * g.maps + map, row, col);
 #pragma unroll
   for (int m = 0; m < Tile::maps; ++m) {
-    if (map + m >= g.maps) break;
-    const A shift = g.bias ? A(g.bias[at.group * g.maps + map + m]) : A(0);
+    if (m >= maps) break;
+    T* row = to;
 #pragma unroll
     for (int r = 0; r < Tile::tile_rows; ++r) {
-      if (row + r >= height) break;
-      T* const to = first + m * g.target_strides.channel + r * g.target_strides.row;
-      if (plan.vector == 4 && Tile::columns % 4 == 0) {
-        store_strip<4>(to, 1, present, m, shift, sum[r]);
-      } else if (plan.vector >= 2) {
-        store_strip<2>(to, 1, present, m, shift, sum[r]);
-      } else {
-        store_strip<1>(to, g.target_strides.col, present, m, shift, sum[r]);
+      if (r >= rows) break;
+#pragma unroll
+      for (int j = 0; j + lanes <= Tile::columns; j += lanes) {
+        if (j + lanes > columns) break;
+        block::Vector<T, lanes> v;
+#pragma unroll
+        for (int k = 0; k < lanes; ++k) v.v[k] = T(sum[r][j + k][m]);
+        if constexpr (lanes > 1) {
+          store_vector<lanes>(row + j, v);
+        } else {
+          row[j * strides.col] = v.v[0];
+        }
       }
+      row += strides.row;
     }
+    to += strides.channel;
   }
 }
 
@@ -199,71 +270,119 @@ TP_DEVICE void store_plain_sums(const StripPlan<T, Tile>& plan, const StripPlace
   }
 }
 
-template <class T, class Tile>
-__global__ void __launch_bounds__(strip_threads) strips_gather(const __grid_constant__ StripPlan<T, Tile> plan) {
+template <class T, class Tile, bool backward>
+__global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
+    strips_gather(const __grid_constant__ StripPlan<T, Tile> plan) {
   using A = acc_t<T>;
   extern __shared__ __align__(16) unsigned char pool[];
   const Gather<T>& g = plan.gather;
   const Window<T>& window = plan.window;
-  A *const filters = reinterpret_cast<A*>(pool), *const windows = filters + plan.filter_values();
+  A *const filters = reinterpret_cast<A*>(pool), *const shifts = filters + plan.filter_values(),
+           *const windows = shifts + plan.shift_values();
+  __shared__ block::Barrier arrived[2];
   const StripPlace at = strip_place(plan);
   const int t = int(threadIdx.x), threads = int(blockDim.x), depth = int(g.depth);
-  const int row = at.row - plan.pad_rows, col = at.col - plan.pad_cols;
-  const bool works = at.row_tile < plan.row_tiles, backward = g.pass == Pass::dgrad;
+  const int first_row = at.row - plan.pad_rows, col = Tile::for_dgrad ? 0 : at.col - plan.pad_cols;
+  // dgrad's window holds no rows from outside of the image.
+  const int row = backward ? max(0, min(first_row, window.height - window.rows)) : first_row;
+  const bool works = at.row_tile < plan.row_tiles;
+  const int strip_col = at.strip * Tile::columns - (Tile::ends == Ends::vectors ? plan.pad_cols : 0);
+  unsigned vectors = 0;
+  for (int v = 0; v * Tile::width < Tile::source_columns; ++v) {
+    vectors |= unsigned(unsigned(strip_col + v * Tile::width) < unsigned(window.width)) << v;
+  }
   const int height = int(backward ? g.rows.in : g.rows.out), width = int(backward ? g.cols.in : g.cols.out);
-  const auto stage = [&](A* to, int image_tile, int channel) {
-    window.fill(to, int64_t(image_tile) * plan.images, g.n, at.group * g.depth + channel,
-                min(plan.chunk, depth - channel), row, col, t, threads);
-  };
+  // The thread's part of the target.
+  const int target_map = at.map + at.map_group * Tile::maps, target_row = at.row + at.row_tile * Tile::tile_rows,
+            target_col = at.col + at.strip * Tile::columns;
+  T* const target = g.target + g.target_strides.at(0, at.group * g.maps + target_map, target_row, target_col);
+  for (int i = t; i < plan.map_groups * Tile::maps; i += threads) {
+    shifts[i] = g.bias && at.map + i < g.maps ? A(g.bias[at.group * g.maps + at.map + i]) : A(0);
+  }
+  if (t < 2) arrived[t].init(threads / block::warp_size);
   window.clear(windows, t, threads);
   window.clear(windows + window.values(), t, threads);
-  __syncthreads();
-  stage(windows, at.image_slot, 0);
-  const bool odd = stage_filters(plan, at, filters);
-  const bool plain = backward && __syncthreads_or(odd);
-  int current = 0;
-  for (int image_tile = at.image_slot; image_tile < plan.image_tiles; image_tile += plan.image_slots) {
-    A sum[Tile::tile_rows][Tile::columns][Tile::maps] = {};
-    for (int channel = 0; channel < depth; channel += plan.chunk) {
-      wait_for_copies();
-      __syncthreads();
-      A* const next = windows + (1 - current) * window.values();
-      if (channel + plan.chunk < depth) {
-        stage(next, image_tile, channel + plan.chunk);
-      } else if (image_tile + plan.image_slots < plan.image_tiles) {
-        stage(next, image_tile + plan.image_slots, 0);
+  bool plain = false;
+  int image_tile = at.image_slot, channel = -plan.chunk;  // before the first step nothing is there to compute with
+  A sum[Tile::tile_rows][Tile::columns][Tile::maps];
+  for (int step = 0;; ++step) {
+    const int current = step % 2;
+    int next_tile = image_tile, next_channel = channel + plan.chunk;
+    if (next_channel >= depth) {
+      next_channel = 0;
+      next_tile += plan.image_slots;
+    }
+    const bool more = next_tile < plan.image_tiles;
+    if (step > 0) window.wait(arrived[current], (step - 1) / 2 % 2);
+    __syncthreads();
+    if (more) {
+      window.fill(windows + (1 - current) * window.values(), int64_t(next_tile) * plan.images, g.n,
+                  at.group * g.depth + next_channel, min(plan.chunk, depth - next_channel), row, col, t, threads,
+                  arrived[1 - current]);
+    }
+    if (step == 0) {
+      stage_filters(plan, at, filters);
+    } else {
+      if (backward && step == 1) plain = __syncthreads_or(any_not_finite<Tile>(filters, plan.filter_values()));
+      if (channel == 0) {
+#pragma unroll
+        for (int m = 0; m < Tile::maps; ++m) {
+          const A shift = shifts[at.map_group * Tile::maps + m];
+#pragma unroll
+          for (int i = 0; i < Tile::tile_rows * Tile::columns; ++i)
+            sum[i / Tile::columns][i % Tile::columns][m] = shift;
+        }
       }
-      const int first_row = at.row_tile * Tile::tile_rows, end = works ? min(plan.chunk, depth - channel) : 0;
+      const int tile_row = first_row + at.row_tile * Tile::tile_rows,
+                end = works ? min(plan.chunk, depth - channel) : 0;
       const A* source = windows + current * window.values() + at.image * window.image_values +
-                        first_row * window.pitch + at.strip * Tile::columns;
+                        (tile_row - row) * window.pitch + strip_col;
       const A* mine = filters + (channel * plan.map_groups + at.map_group) * Tile::K * Tile::weights;
 #pragma unroll 1
       for (int c = 0; c < end; ++c) {
-        add_channel<Tile>(source, window.pitch, mine, backward, row + first_row, window.height, sum);
+        add_channel<Tile, backward>(source, window.pitch, vectors, mine, tile_row, window.height, sum);
         source += window.rows * window.pitch;
         mine += plan.map_groups * Tile::K * Tile::weights;
       }
-      current = 1 - current;
+      const int64_t image = int64_t(image_tile) * plan.images + at.image;
+      if (channel + plan.chunk >= depth && works && image < g.n) {
+        T* const to = target + image * g.target_strides.image;
+        const int maps = int(g.maps) - target_map, rows = height - target_row, columns = width - target_col;
+        if (plain) {
+          store_plain_sums(plan, at, image, height, width);
+        } else if (Tile::columns % 4 == 0 && plan.vector == 4) {
+          store_sums<4, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
+        } else if (plan.vector >= 2) {
+          store_sums<2, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
+        } else {
+          store_sums<1, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
+        }
+      }
     }
-    const int64_t image = int64_t(image_tile) * plan.images + at.image;
-    if (!works || image >= g.n) continue;
-    plain ? store_plain_sums(plan, at, image, height, width) : store_sums(plan, at, image, height, width, sum);
+    if (!more) break;
+    image_tile = next_tile;
+    channel = next_channel;
   }
 }
 
 // ---- the host's part
 
-// Blocks that keep the 132 multiprocessors of an H200 busy: small batches are cut into smaller blocks.
-constexpr int64_t enough_strip_blocks = 528;
+constexpr int64_t multiprocessors = 132;  // of an H200
 
-// Threads for an H200, about four times as many as run at once: with fewer, blocks take several images one after
-// another, but the last ones leave multiprocessors idle.
-constexpr int64_t strip_threads_in_all = 132 * 4096;
+// Whether what the tile says of the ends of rows is true.
+template <class Tile, class T>
+bool fits_ends(const Gather<T>& g) {
+  const int64_t pad = Tile::K - 1 - g.cols.pad;  // of dgrad
+  if (!Tile::for_dgrad) return true;
+  if (g.pass != Pass::dgrad || g.cols.in > (Tile::trims ? Tile::columns : 64)) return false;
+  return Tile::trims ? g.cols.pad == 0 : pad >= 0 && pad % Tile::width == 0 && g.cols.out % Tile::width == 0;
+}
 
 // Launches the kernel, if the filters of one group of maps and the window of one tile fit into shared memory.
 template <class T, class Tile>
 bool launch_strips(const Gather<T>& g, Context& context) {
   using A = acc_t<T>;
+  if (!fits_ends<Tile>(g)) return false;
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   const bool backward = g.pass == Pass::dgrad;
   const int pad_rows = int(backward ? Tile::K - 1 - g.rows.pad : g.rows.pad),
@@ -272,17 +391,28 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   const int64_t filter_bytes = g.depth * Tile::K * Tile::weights * int64_t(sizeof(A));  // of one group of maps
   const int strips = least(ceil_div(cols.outputs, int64_t(Tile::columns)), max(1, 64 / Tile::columns));
   const int64_t all_groups = ceil_div(g.maps, int64_t(Tile::maps)),
-                most_groups = min(int64_t(8), strip_bytes / 2 / filter_bytes);
+                most_groups = min(int64_t(8), filter_bytes_per_block / filter_bytes);
   if (most_groups == 0) return false;
   const int map_groups = int(ceil_div(all_groups, ceil_div(all_groups, most_groups)));  // the same number in each block
   int row_tiles =
-      least(ceil_div(rows.outputs, int64_t(Tile::tile_rows)), max(1, strip_threads / (strips * map_groups)));
-  const int pitch = pitch_for(strips * Tile::columns + Tile::K - 1, Tile::width);
-  const auto fits = [&](int images, int chunk) {
-    const int64_t values =
-        Window<T>::image_pitch(chunk * (row_tiles * Tile::tile_rows + Tile::K - 1) * pitch, Tile::width);
-    return map_groups * filter_bytes + 2 * (images * values + 4) * int64_t(sizeof(A)) <= strip_bytes;
+      least(ceil_div(rows.outputs, int64_t(Tile::tile_rows)), max(1, Tile::threads / (strips * map_groups)));
+  // Rows lie as in memory where a block has whole ones and needs no zeros beside them.
+  const int columns = (strips - 1) * Tile::columns + Tile::source_columns;
+  const bool as_in_memory = Tile::for_dgrad || (pad_cols == 0 && cols.outputs <= strips * Tile::columns &&
+                                                cols.sources == columns && cols.sources % Tile::width == 0);
+  const int pitch = Tile::trims    ? ceil_div(columns, 2) * 2
+                    : as_in_memory ? int(cols.sources)
+                                   : pitch_for(columns, Tile::width);
+  const auto window_rows = [&] {
+    const int all = row_tiles * Tile::tile_rows + Tile::K - 1;
+    return backward ? least(all, rows.sources) : all;
   };
+  const auto threads_for = [&](int images) { return ceil_div(strips * row_tiles * map_groups * images, 32) * 32; };
+  const auto bytes_for = [&](int images, int chunk) {
+    const int64_t values = Window<T>::image_pitch(chunk * window_rows() * pitch, Tile::width);
+    return map_groups * filter_bytes + (2 * (images * values + 4) + 64) * int64_t(sizeof(A));
+  };
+  const auto fits = [&](int images, int chunk) { return bytes_for(images, chunk) <= strip_bytes(threads_for(images)); };
   while (row_tiles > 1 && !fits(1, 1)) row_tiles = (row_tiles + 1) / 2;
   if (!fits(1, 1)) return false;
   const int64_t across = ceil_div(cols.outputs, int64_t(strips * Tile::columns)),
@@ -290,49 +420,70 @@ bool launch_strips(const Gather<T>& g, Context& context) {
                 map_blocks = ceil_div(g.maps, int64_t(map_groups * Tile::maps));
   const int64_t tiles = across * down * map_blocks * g.groups;
   const int items = strips * row_tiles * map_groups;
-  int images = 1;
-  if (across * down == 1) {
-    images = least(max(1, 224 / items), max(int64_t(1), g.n * tiles / enough_strip_blocks));
-    while (images > 1 && !fits(images, 1)) --images;
+  // As many images per block as leave the busiest multiprocessor the least work, in rounds of all blocks that run at
+  // once.
+  int images = 1, chunk = 1;
+  int64_t slots = g.n, least_work = -1;
+  const int most_images = across * down == 1 ? least(max(1, Tile::threads / items), g.n) : 1;
+  for (int n = 1; n <= most_images && fits(n, 1); ++n) {
+    int c = least(g.depth, 32);
+    while (c > 1 && !fits(n, c)) --c;
+    c = int(ceil_div(g.depth, ceil_div(g.depth, int64_t(c))));  // the same number each time
+    const int64_t resident = max(
+        int64_t(1), min(int64_t(strip_warps<Tile, A> * 32 / threads_for(n)), int64_t(220) * 1024 / bytes_for(n, c)));
+    const int64_t image_tiles = ceil_div(g.n, int64_t(n)),
+                  rounds = min(image_tiles, ceil_div(image_tiles * tiles, multiprocessors * resident));
+    const int64_t blocks = ceil_div(image_tiles, rounds);
+    const int64_t work = rounds * ceil_div(blocks * tiles, multiprocessors) * threads_for(n);
+    if (least_work >= 0 && work > least_work) continue;
+    least_work = work;
+    images = n;
+    chunk = c;
+    slots = blocks;
   }
-  int chunk = least(g.depth, 32);
-  while (chunk > 1 && !fits(images, chunk)) --chunk;
-  const int threads = ceil_div(items * images, 32) * 32;
+  const int threads = threads_for(images);
   const int64_t image_tiles = ceil_div(g.n, int64_t(images));
-  // Where there are enough blocks, each takes so many images that staging its filters does not count for much.
-  const int64_t least_tiles = ceil_div(map_groups * filter_bytes, int64_t(threads * 4 * sizeof(A)));
-  const int64_t many = min(ceil_div(image_tiles, least_tiles), strip_threads_in_all / threads / tiles);
-  const int64_t slots = min(image_tiles, max(max(int64_t(1), 2 * enough_strip_blocks / tiles), many));
   if (image_tiles >= most_quotient || tiles * slots >= most_quotient) return false;
   int vector = 1;
   for (int width = 2; width <= 4 && g.target_strides.col == 1; width *= 2) {
     if (cols.outputs % width == 0 && reinterpret_cast<uintptr_t>(g.target) % (width * sizeof(T)) == 0) vector = width;
   }
-  const StripPlan<T, Tile> plan{
-      g,
-      Window<T>(g.source, g.source_strides, rows.sources, cols.sources, images, chunk,
-                row_tiles * Tile::tile_rows + Tile::K - 1, pitch, Tile::width, across == 1 ? -pad_cols : 1),
-      images,
-      row_tiles,
-      strips,
-      map_groups,
-      chunk,
-      int(image_tiles),
-      int(slots),
-      pad_rows,
-      pad_cols,
-      threads,
-      vector,
-      Divisor(across),
-      Divisor(down),
-      Divisor(map_blocks),
-      Divisor(g.groups),
-      Divisor(map_groups),
-      Divisor(strips),
-      Divisor(images),
-      Divisor(g.depth)};
-  strips_gather<T, Tile>
-      <<<unsigned(plan.blocks()), unsigned(threads), size_t(plan.shared_bytes()), cudaStream_t(context.stream)>>>(plan);
+  const StripPlan<T, Tile> plan{g,
+                                Window<T>(g.source, g.source_strides, rows.sources, cols.sources, images, chunk,
+                                          window_rows(), pitch, Tile::width,
+                                          down > 1   ? 1
+                                          : backward ? max(0, -pad_rows)
+                                                     : -pad_rows,
+                                          Tile::for_dgrad ? 0
+                                          : across > 1    ? 1
+                                                          : -pad_cols,
+                                          threads),
+                                images,
+                                row_tiles,
+                                strips,
+                                map_groups,
+                                chunk,
+                                int(image_tiles),
+                                int(slots),
+                                pad_rows,
+                                pad_cols,
+                                threads,
+                                vector,
+                                Divisor(across),
+                                Divisor(down),
+                                Divisor(map_blocks),
+                                Divisor(g.groups),
+                                Divisor(map_groups),
+                                Divisor(strips),
+                                Divisor(images),
+                                Divisor(g.depth)};
+  auto kernel = strips_gather<T, Tile, true>;
+  if constexpr (!Tile::for_dgrad) {
+    if (!backward) kernel = strips_gather<T, Tile, false>;
+  }
+  const int shared_bytes = int(plan.shared_bytes());
+  if (shared_bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  kernel<<<unsigned(plan.blocks()), unsigned(threads), size_t(shared_bytes), cudaStream_t(context.stream)>>>(plan);
   check_launch("register_tiled");
   return true;
 }

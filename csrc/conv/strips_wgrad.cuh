@@ -16,9 +16,10 @@ struct TapTile {
   static constexpr int K = kernel, columns = columns_, maps = maps_;
   static constexpr int width = columns % 4 == 0 ? 4 : 2;  // of vectors
   static constexpr int source_columns = columns + K - 1;
+  static constexpr int blocks = maps * K * K > 16 ? 2 : 4;  // on a multiprocessor, as far as the registers go
 };
 
-constexpr int tap_threads = 256, tap_bytes = 48 * 1024;
+constexpr int tap_threads = 256;
 
 // How the filters and the batch are shared among blocks. A unit is `rows` rows of `images` images: what a block stages
 // at a time. Block `slice` of each set of filters takes the units slice, slice + slices, ...
@@ -27,12 +28,13 @@ struct TapPlan {
   using A = acc_t<T>;
   Elements<T> e;
   Window<T> x, dy;
-  int images, rows, channels, map_groups, slots, strips;  // channels and map_groups of a block; strips of a row
+  int images, rows, channels, map_groups;  // of a block: images and rows of a unit, channels, groups of maps
+  int slots, strips, strip_lanes;          // slots = strip_lanes * row lanes; strips of a row
   int64_t units, slices;
   A* sums;    // [slices][filters as they lie]
   int lanes;  // that share one sum in the end
   Divisor map_blocks, channel_blocks, groups, row_tiles;
-  Divisor per_pairs, per_map_groups, per_strips, per_rows;
+  Divisor per_pairs, per_map_groups, per_strip_lanes, per_rows;
 
   TP_HD int pairs() const { return channels * map_groups; }
   TP_HD int threads() const { return ceil_div(pairs() * slots, 32) * 32; }
@@ -101,16 +103,17 @@ TP_DEVICE void add_short_strip(const A* x, int pitch, const A* dy, int map_strid
 
 // Begins to bring unit `unit` into shared memory.
 template <class T, class Tile>
-TP_DEVICE void stage_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* stage, int64_t unit) {
+TP_DEVICE void stage_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* stage, int64_t unit,
+                          block::Barrier& arrived) {
   const Elements<T>& e = plan.e;
   int row_tile = int(unit);
   const int64_t image = int64_t(plan.row_tiles.divide(row_tile)) * plan.images;
   const int row = row_tile * plan.rows, t = int(threadIdx.x), threads = int(blockDim.x);
   plan.x.fill(stage, image, e.n, at.group * e.channels + at.first_channel,
               min(plan.channels, int(e.channels) - at.first_channel), row - int(e.rows.pad), -int(e.cols.pad), t,
-              threads);
+              threads, arrived);
   plan.dy.fill(stage + plan.x.values(), image, e.n, at.group * e.maps + at.first_map,
-               min(plan.map_groups * Tile::maps, int(e.maps) - at.first_map), row, 0, t, threads);
+               min(plan.map_groups * Tile::maps, int(e.maps) - at.first_map), row, 0, t, threads, arrived);
 }
 
 // The products of one staged unit.
@@ -123,18 +126,24 @@ TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, const 
   const int images = int(min(int64_t(plan.images), e.n - image)),
             rows = min(plan.rows, int(e.rows.out) - row_tile * plan.rows);
   const acc_t<T>* const dy = stage + plan.x.values();
+  int strip = at.slot;
+  const int first = plan.per_strip_lanes.divide(strip), step = plan.slots / plan.strip_lanes;
+  for (; strip < plan.strips; strip += plan.strip_lanes) {
+    const int col = strip * Tile::columns, present = int(e.cols.out) - col;
+    const auto* const x_col = stage + at.channel * plan.x.rows * plan.x.pitch + col;
+    const auto* const dy_col = dy + at.map_group * Tile::maps * plan.rows * plan.dy.pitch + col;
 #pragma unroll 1
-  for (int i = at.slot; i < images * plan.rows * plan.strips; i += plan.slots) {
-    int strip = i, row = plan.per_strips.divide(strip);
-    const int n = plan.per_rows.divide(row), col = strip * Tile::columns, present = int(e.cols.out) - col;
-    if (row >= rows) continue;
-    const auto* from = stage + n * plan.x.image_values + (at.channel * plan.x.rows + row) * plan.x.pitch + col;
-    const auto* gradient =
-        dy + n * plan.dy.image_values + (at.map_group * Tile::maps * plan.rows + row) * plan.dy.pitch + col;
-    if (present >= Tile::columns) {
-      add_strip<Tile>(from, plan.x.pitch, gradient, plan.rows * plan.dy.pitch, sum);
-    } else {
-      add_short_strip<Tile>(from, plan.x.pitch, gradient, plan.rows * plan.dy.pitch, present, sum);
+    for (int i = first; i < images * plan.rows; i += step) {
+      int row = i;
+      const int n = plan.per_rows.divide(row);
+      if (row >= rows) continue;
+      const auto* from = x_col + n * plan.x.image_values + row * plan.x.pitch;
+      const auto* gradient = dy_col + n * plan.dy.image_values + row * plan.dy.pitch;
+      if (present >= Tile::columns) {
+        add_strip<Tile>(from, plan.x.pitch, gradient, plan.rows * plan.dy.pitch, sum);
+      } else {
+        add_short_strip<Tile>(from, plan.x.pitch, gradient, plan.rows * plan.dy.pitch, present, sum);
+      }
     }
   }
 }
@@ -173,42 +182,50 @@ TP_DEVICE void write_slice(const TapPlan<T, Tile>& plan, const TapPlace& at, acc
 }
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(tap_threads, 2) strips_wgrad(const __grid_constant__ TapPlan<T, Tile> plan) {
+__global__ void __launch_bounds__(tap_threads, Tile::blocks)
+    strips_wgrad(const __grid_constant__ TapPlan<T, Tile> plan) {
   using A = acc_t<T>;
   extern __shared__ __align__(16) unsigned char pool[];
   A* const stages = reinterpret_cast<A*>(pool);
   const TapPlace at = tap_place(plan);
   const bool works = at.slot < plan.slots;
   A sum[Tile::maps][Tile::K][Tile::K] = {};
+  __shared__ block::Barrier arrived[2];
+  if (threadIdx.x < 2)
+    arrived[threadIdx.x].init(max(1, int(blockDim.x) / block::warp_size * (int(plan.x.bulk) + int(plan.dy.bulk))));
   for (int i = 0; i < 2; ++i) {
     plan.x.clear(stages + i * plan.stage_values(), int(threadIdx.x), int(blockDim.x));
     plan.dy.clear(stages + i * plan.stage_values() + plan.x.values(), int(threadIdx.x), int(blockDim.x));
   }
-  __syncthreads();
-  int current = 0;
-  if (int64_t(blockIdx.y) < plan.units) stage_unit(plan, at, stages, blockIdx.y);
-  for (int64_t unit = blockIdx.y; unit < plan.units; unit += plan.slices) {
-    wait_for_copies();
-    __syncthreads();
+  int64_t unit = int64_t(blockIdx.y) - plan.slices;  // before the first step nothing is there to compute with
+  for (int step = 0;; ++step) {
+    const int current = step % 2;
     const int64_t next = unit + plan.slices;
-    if (next < plan.units) stage_unit(plan, at, stages + (1 - current) * plan.stage_values(), next);
-    if (works) add_unit(plan, at, stages + current * plan.stage_values(), unit, sum);
-    current = 1 - current;
+    if (step > 0) (plan.x.bulk ? plan.x : plan.dy).wait(arrived[current], (step - 1) / 2 % 2);
     __syncthreads();
+    if (next < plan.units)
+      stage_unit(plan, at, stages + (1 - current) * plan.stage_values(), next, arrived[1 - current]);
+    if (works && step > 0) add_unit(plan, at, stages + current * plan.stage_values(), unit, sum);
+    if (next >= plan.units) break;
+    unit = next;
   }
   write_slice(plan, at, stages, sum);
 }
 
 // ---- the host's part
 
-constexpr int64_t tap_blocks = 528;  // for an H200, which runs two on each of its 132 multiprocessors at once
-
 // Whether the windows fit into shared memory; else the plan is of no use.
 template <class T, class Tile>
 bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
-  const int pitch = pitch_for(int(e.cols.out) + Tile::K - 1 + Tile::columns - 1, Tile::width),
-            dy_pitch = pitch_for(int(e.cols.out) + Tile::columns - 1, Tile::width);
+  constexpr int64_t tap_blocks = 132 * Tile::blocks;  // as many as an H200 runs at once
+  constexpr int tap_bytes = 192 * 1024 / Tile::blocks;
+  const int strips = int(ceil_div(e.cols.out, int64_t(Tile::columns)));
+  const int columns = strips * Tile::columns + Tile::K - 1;  // of x; rows lie as in memory where these are all
+  const int pitch = e.cols.pad == 0 && e.cols.in == columns && columns % Tile::width == 0
+                        ? columns
+                        : pitch_for(columns, Tile::width),
+            dy_pitch = pitch_for(strips * Tile::columns, Tile::width);
   const auto least = [](int64_t a, int64_t b) { return int(min(a, b)); };
   int channels = least(e.channels, 8), map_groups = least(ceil_div(e.maps, int64_t(Tile::maps)), 8),
       rows = least(e.rows.out, 32), images = 1;
@@ -230,15 +247,21 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
       return false;
     }
   }
-  const int strips = int(ceil_div(e.cols.out, int64_t(Tile::columns))), pairs = channels * map_groups;
+  const int pairs = channels * map_groups, most_slots = max(1, tap_threads / pairs);
   if (rows == e.rows.out) {
-    while (images < 4 && images < e.n && bytes() * (images + 1) / images <= tap_bytes &&
-           images * rows * strips * pairs < 2 * tap_threads) {
-      ++images;
-    }
+    const int64_t most_images = max(int64_t(1), e.n / tap_blocks);
+    while (images < 4 && images < most_images && bytes() * (images + 1) / images <= tap_bytes) ++images;
   }
-  int slots = max(1, min(tap_threads / pairs, images * rows * strips));
-  slots = ceil_div(images * rows * strips, ceil_div(images * rows * strips, slots));  // the same work for each
+  // Slots side by side and below each other, such that the busiest one has the least work.
+  int strip_lanes = 1, row_lanes = 1, least_strips = 0;
+  for (int lanes = 1; lanes <= min(strips, most_slots); ++lanes) {
+    const int rounds = ceil_div(images * rows, most_slots / lanes), work = ceil_div(strips, lanes) * rounds;
+    if (least_strips > 0 && work > least_strips) continue;
+    least_strips = work;
+    strip_lanes = lanes;
+    row_lanes = ceil_div(images * rows, rounds);
+  }
+  const int slots = strip_lanes * row_lanes;
   const int threads = ceil_div(pairs * slots, 32) * 32;
   int lanes = 1;
   while (lanes < 32 && 2 * lanes <= slots && Tile::K * Tile::K * pairs * 2 * lanes <= threads) lanes *= 2;
@@ -246,32 +269,34 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   const int64_t map_blocks = ceil_div(e.maps, int64_t(map_groups * Tile::maps)),
                 channel_blocks = ceil_div(e.channels, int64_t(channels));
   const int64_t filter_blocks = map_blocks * channel_blocks * e.groups;
-  const int64_t slices = max(int64_t(1), min(units, tap_blocks / filter_blocks));
+  int64_t slices = max(int64_t(1), min(units, tap_blocks / filter_blocks));
   if (units >= most_quotient || filter_blocks >= most_quotient) return false;
   A* const sums = context.workspace<A>(slices * e.weights());
-  const TapPlan<T, Tile> plan{e,
-                              Window<T>(e.x, e.x_strides, e.rows.in, e.cols.in, images, channels, rows + Tile::K - 1,
-                                        pitch, Tile::width, -int(e.cols.pad)),
-                              Window<T>(e.y, e.y_strides, e.rows.out, e.cols.out, images, map_groups * Tile::maps, rows,
-                                        dy_pitch, Tile::width, 0),
-                              images,
-                              rows,
-                              channels,
-                              map_groups,
-                              slots,
-                              strips,
-                              units,
-                              slices,
-                              sums,
-                              lanes,
-                              Divisor(map_blocks),
-                              Divisor(channel_blocks),
-                              Divisor(e.groups),
-                              Divisor(row_tiles),
-                              Divisor(pairs),
-                              Divisor(map_groups),
-                              Divisor(strips),
-                              Divisor(rows)};
+  const TapPlan<T, Tile> plan{
+      e,
+      Window<T>(e.x, e.x_strides, e.rows.in, e.cols.in, images, channels, rows + Tile::K - 1, pitch, Tile::width,
+                row_tiles > 1 ? 1 : -int(e.rows.pad), -int(e.cols.pad), threads),
+      Window<T>(e.y, e.y_strides, e.rows.out, e.cols.out, images, map_groups * Tile::maps, rows, dy_pitch, Tile::width,
+                row_tiles > 1 ? 1 : 0, 0, threads),
+      images,
+      rows,
+      channels,
+      map_groups,
+      slots,
+      strips,
+      strip_lanes,
+      units,
+      slices,
+      sums,
+      lanes,
+      Divisor(map_blocks),
+      Divisor(channel_blocks),
+      Divisor(e.groups),
+      Divisor(row_tiles),
+      Divisor(pairs),
+      Divisor(map_groups),
+      Divisor(strip_lanes),
+      Divisor(rows)};
   const int shared_bytes = int(plan.shared_values() * int64_t(sizeof(A)));  // beyond 48 KB for the sums of double
   cudaFuncSetAttribute(strips_wgrad<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   strips_wgrad<T, Tile><<<dim3(unsigned(filter_blocks), unsigned(slices)), unsigned(threads), size_t(shared_bytes),
