@@ -152,3 +152,16 @@ def test_every_dtype_gives_int64(device):
         assert counts.dtype == torch.int64 and counts.shape == (3,) and not counts.requires_grad
     x = torch.ones(3, device=device, requires_grad=True)
     assert not histogram(x, 3).requires_grad
+
+
+@pytest.mark.parametrize("bins", [20_001, 70_000, 240_000], ids=str)
+def test_many_elements_in_many_bins(bins, device):
+    """A device counts them in shared memory, by counters that one full bin overflows again and again."""
+    n = 70 * bins
+    x = torch.randint(-5, bins + 5, (n,), dtype=torch.int32)
+    x[: n // 2] = bins - 1
+    for part in (x, x[3:]):
+        want = torch.bincount(part[(part >= 0) & (part < bins)], minlength=bins)
+        assert_equal(histogram(part.to(device), bins), want, str(bins))
+        uniform = histogram(part.to(device).float(), bins, min=0, max=bins).cpu()
+        assert_equal(uniform[:-1], want[:-1], f"uniform {bins}")  # the last one includes max

@@ -269,3 +269,20 @@ def test_torch_sparse():
     x = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2)).coalesce().requires_grad_()
     got = torch.autograd.grad(spmv(sparse.from_torch(x), torch.tensor([1.0, 2])).sum(), x)[0]
     assert got.coalesce().values().tolist() == [2, 1]
+
+
+@each_device
+@pytest.mark.parametrize("rows", [3, 2**31 - 1, 2**40], ids=str)
+def test_coalesced_in_the_order_of_rows_and_columns(rows, device):
+    """Of any size, and with places out of range, which stay out of range and never meet those within."""
+    i = torch.tensor([2, 0, rows - 1, 2, 0, -1, 2, 1, rows], device=device)
+    j = torch.tensor([3, 1, 3, 0, 1, 3, 3, -1, 3], device=device)
+    values = torch.arange(1.0, 10, device=device)
+    once = sparse.COO(i, j, values, (rows, 4)).coalesce()
+    want = {}
+    for r, c, v in zip(i.tolist(), j.tolist(), values.tolist(), strict=True):
+        want[r, c] = want.get((r, c), 0) + v
+    inside = [p for p in sorted(want) if 0 <= p[0] < rows and 0 <= p[1] < 4]
+    got = {(r, c): v for r, c, v in zip(*(x.tolist() for x in once[:3]), strict=True)}
+    assert len(got) == len(want) and [p for p in got if p in inside] == inside
+    assert all(got[p] == want[p] for p in inside)
