@@ -1,7 +1,9 @@
 ## make train   train LeNet-5 on real handwritten digits   DATA=dir with MNIST's files, ARGS="--epochs 5 ..."
 ## make test    run the tests                              ARGS="-k scan ...", WORKERS=2
 ## make bench   run the benchmarks                         ARGS
-## make lint    check format and style, and compile every kernel by bare nvcc where there is one
+## make lint    check format, style and types, and compile every kernel by bare nvcc where there is one
+## make types   check types by pyright, too
+## make docs    build the site, build/site/index.html
 ## make format  put format and style right
 ## make build   only build
 ## make clean   remove what was built, but not the environment
@@ -12,7 +14,7 @@
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DELETE_ON_ERROR:
-.PHONY: help train test bench lint format build clean machine nvcc
+.PHONY: help train test bench lint types docs format build clean machine nvcc
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -63,7 +65,7 @@ $(VENV)/.torch-$(TORCH): requirements.txt | machine
 # ---- the build
 
 # One stamp for one way of building, so that another interpreter or option builds again; ninja then finds the little to do.
-options := $(py) $(TORCH) $(compiler) $(CFLAGS) $(CXXFLAGS) $(USE_CUDA) $(TORCH_CUDA_ARCH_LIST)
+options := $(py) $(TORCH) $(compiler) $(CFLAGS) $(CXXFLAGS) $(USE_CUDA) $(LINEINFO) $(TORCH_CUDA_ARCH_LIST)
 built := build/built-$(firstword $(shell md5sum <<< '$(options)'))
 short := s|^(\[[0-9]+/[0-9]+\]) .* -c (-c )?($(CURDIR)/)?([^ ]+) .*|\1 \4|
 
@@ -76,7 +78,7 @@ $(built): setup.py $(shell find csrc) $(environment) | machine
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info torch_patterns/*.so .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info torch_patterns/*.so torch_patterns/built_with .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 # ---- what it is for
 
@@ -91,6 +93,11 @@ test: $(built)
 bench: $(built)
 	$(py) -m torch_patterns.bench $(ARGS)
 
+docs: $(built)
+	$(if $(VENV),$(py) -m pip install -q -r docs/site/requirements.txt)
+	$(py) -W ignore docs/site/make.py
+	@echo build/site/index.html
+
 # ---- style
 
 c_files = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cu')
@@ -98,9 +105,15 @@ c_files = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cuh' -o -name '*.c
 lint: $(environment)
 	$(py) -m ruff check .
 	$(py) -m ruff format --check .
+	$(py) -m mypy
 	@echo clang-format csrc tests/cpp
 	@$(bin)clang-format --dry-run -Werror $(c_files)
 	$(if $(shell command -v nvcc),$(MAKE) --no-print-directory -j$(MAX_JOBS) nvcc)
+
+# pyright brings a node.js program, which the network must give once: hence not in lint.
+types: $(environment)
+	$(py) -m pip install -q pyright==1.1.414
+	$(py) -m pyright $(if $(VENV),--pythonpath $(py))
 
 format: $(environment)
 	$(py) -m ruff check --fix .

@@ -1,10 +1,13 @@
 """Builds torch_patterns/libtorch_patterns.so, which registers every op and knows no Python, and its bindings, _C.
 
-What is constant stands in pyproject.toml. USE_CUDA=0 leaves CUDA out, MAX_JOBS and TORCH_CUDA_ARCH_LIST mean what they
-mean to torch.utils.cpp_extension. csrc/CMakeLists.txt builds the same library from the same files for C++ programs.
+What is constant stands in pyproject.toml. USE_CUDA=0 leaves CUDA out, LINEINFO=1 tells profilers the lines of kernels
+(six times the size), MAX_JOBS and TORCH_CUDA_ARCH_LIST mean what they mean to torch.utils.cpp_extension.
+csrc/CMakeLists.txt builds the same library from the same files for C++ programs.
 """
 
 import os
+import re
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,6 +45,16 @@ def find_nvcc() -> bool:
 WITH_CUDA = os.environ.get("USE_CUDA", "1") != "0" and torch.version.cuda is not None and find_nvcc()
 
 
+def size_flags() -> list[str]:
+    """What keeps device code small: compressed, with line information on request only."""
+    if not WITH_CUDA:
+        return []
+    nvcc = Path(cpp_extension.CUDA_HOME, "bin", "nvcc")
+    release = re.search(r"release (\d+)\.(\d+)", subprocess.check_output([nvcc, "--version"], text=True))
+    compress = "--compress-mode=size" if tuple(map(int, release.groups())) >= (12, 8) else "-Xfatbin=-compress-all"
+    return [compress, *(["-lineinfo"] if os.environ.get("LINEINFO", "0") != "0" else [])]
+
+
 def library_sources() -> dict[str, list[str]]:
     """Every .cpp and .cu of csrc but the bindings, by group. Without CUDA a .cu is C++: a .cpp includes it."""
     sources = {group: [] for group in GROUPS}
@@ -77,14 +90,19 @@ def extension(name: str, sources: list[str], **options):
             # at::parallel_for is serial without -fopenmp; the runtime is the one torch loads. What headers silence for
             # themselves they do not once they are precompiled: torch's comparisons, vectors of inlined functions.
             "cxx": ["-O1", "-g0", "-fopenmp", "-Wno-sign-compare", "-Wno-psabi"],
-            "nvcc": ["-O3", "--expt-relaxed-constexpr", "-lineinfo", *half_operators],
+            # The host's part of a .cu launches and simulates: it need not be fast, but there is much of it.
+            "nvcc": ["--expt-relaxed-constexpr", "-Xcompiler=-Os", *size_flags(), *half_operators],
         },
         **options,
     )
 
 
 class Build(cpp_extension.BuildExtension):
-    """The library under its plain name, then the bindings linked to it."""
+    """The library under its plain name, then the bindings linked to it, and beside them which torch it was all for."""
+
+    def run(self):
+        super().run()
+        Path(self.get_ext_fullpath(LIBRARY)).with_name("built_with").write_text(f"{torch.__version__}\n")
 
     def finalize_options(self):
         super().finalize_options()
@@ -147,7 +165,7 @@ class Build(cpp_extension.BuildExtension):
 RUNTIME = "-l:libstdc++.so.6"
 
 sources = library_sources()
-library = extension(LIBRARY, sources["kernels"], extra_link_args=["-Wl,-soname,libtorch_patterns.so", RUNTIME])
+library = extension(LIBRARY, sources["kernels"], extra_link_args=["-Wl,-soname,libtorch_patterns.so", "-s", RUNTIME])
 library.libraries.remove("torch_python")
 bindings = extension(
     "torch_patterns._C",
@@ -161,6 +179,7 @@ setup(
     package_dir={"torch_patterns.include": "csrc"},
     package_data={
         "torch_patterns": ["py.typed", "share/cmake/TorchPatterns/*.cmake"],
+        "torch_patterns.sparse": ["*.pyi"],
         "torch_patterns.include": ["**/*.h", "**/*.cuh", "**/*.inc", "**/*.def"],
     },
     ext_modules=[library, bindings],

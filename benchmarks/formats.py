@@ -71,7 +71,7 @@ def files(folder: Path) -> Iterator[tuple[str, COO]]:
 
 
 def contestants(A: COO) -> Iterator[tuple[str, int, int, Callable[[Tensor], object]]]:
-    """(format or library, bytes, places that hold no entry, product) of whatever takes the matrix."""
+    """(format or library, bytes, slots without an entry, product) for each that takes the matrix."""
     for name in FORMATS:
         try:
             B = A.convert(name)
@@ -122,7 +122,7 @@ def measure(name: str, A: COO, clock: Clock) -> list[dict]:
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Markdown: a line a matrix, a cell a format: time, bytes an entry, padding; the fastest in bold."""
+    """Markdown: one line per matrix, one cell per format: time, bytes per entry, padding; the fastest in bold."""
     cells = {(row["matrix"], row["format"]): row for row in rows}
     formats = list(dict.fromkeys(row["format"] for row in rows))
 

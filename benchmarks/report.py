@@ -3,8 +3,8 @@
     python benchmarks/report.py docs/figures.md                 tables at <!-- bench:NAME --> ... <!-- /bench -->
     python benchmarks/report.py docs/figures.md --plots FOLDER  and draws FOLDER/NAME.png
 
-NAME is a file of benchmarks/results without its .csv. A table has one row per algorithm and one column per problem; a cell is
-the time in milliseconds and the share of a copy's bandwidth.
+NAME is a file of benchmarks/results without its .csv. A table has one row per algorithm and one column per problem; a
+cell is the time in milliseconds and the share of a copy's bandwidth.
 """
 
 import argparse
@@ -40,7 +40,8 @@ def table(rows: list[dict[str, str]]) -> str:
 
     def cell(algorithm: str, problem: str) -> str:
         row = cells.get((algorithm, problem))
-        text = f"{row['milliseconds']} ms, {row['percent_of_copy']} %" if row else "-"
+        share = f", {row['percent_of_copy']} %" if row and row["percent_of_copy"] else ""
+        text = f"{row['milliseconds']} ms{share}" if row else "-"
         return f"**{text}**" if row and float(row["milliseconds"]) == fastest[problem] else text
 
     if len(problems) > len(algorithms):

@@ -1,8 +1,9 @@
 """Training on several processes, for train_lenet5.py --ddp: who does which part of a batch, and where checkpoints go.
 
 torchrun starts a process per GPU, or several on CPUs. Every rank has the whole data set and draws the same random
-numbers; of each batch it takes its part, and DistributedDataParallel averages the gradients. So the network, and the
-loss of an epoch, are those of one process with the same batch but for the order in which gradients are summed.
+numbers; of each batch it takes its part, and DistributedDataParallel (with --fused, torch_patterns.distributed.lenet)
+averages the gradients. So the network, and the loss of an epoch, are those of one process with the same batch but for
+the order in which gradients are summed.
 """
 
 import json
@@ -18,7 +19,10 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
+from torch_patterns.lenet import Trainer
+
 TIMEOUT = timedelta(minutes=10)
+Learner = torch.optim.Optimizer | Trainer
 
 
 class Ranks:
@@ -68,13 +72,20 @@ class Ranks:
         return x
 
 
-def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, more: dict, ranks: Ranks) -> None:
+def state_of(model: torch.nn.Module, learner: Learner) -> dict:
+    """What a checkpoint holds of a network and of what trains it."""
+    if isinstance(learner, Trainer):
+        return {"trainer": learner.state_dict()}
+    weights, moments = get_state_dict(model, learner)
+    return {"model": weights, "optimizer": moments}
+
+
+def save(path: Path, model: torch.nn.Module, learner: Learner, more: dict, ranks: Ranks) -> None:
     """A checkpoint in a folder, by torch.distributed.checkpoint: any number of ranks can load it. `more` is JSON's."""
-    weights, moments = get_state_dict(model, optimizer)
     partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
     if ranks.is_chief:
         shutil.rmtree(partial, ignore_errors=True)
-    dcp.save({"model": weights, "optimizer": moments, "more": json.dumps(more)}, checkpoint_id=partial)
+    dcp.save({**state_of(model, learner), "more": json.dumps(more)}, checkpoint_id=partial)
     if ranks.is_chief:
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
@@ -82,12 +93,14 @@ def save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, m
         dist.barrier()
 
 
-def load(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    """Puts a checkpoint of :func:`save` into the model and the optimizer, and returns what else it holds."""
+def load(path: Path, model: torch.nn.Module, learner: Learner) -> dict:
+    """Puts a checkpoint of :func:`save` into the model and what trains it, and returns what else it holds."""
     more = {"more": ""}
     dcp.load(more, checkpoint_id=path)
-    weights, moments = get_state_dict(model, optimizer)
-    state = {"model": weights, "optimizer": moments}
+    state = state_of(model, learner)
     dcp.load(state, checkpoint_id=path)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    if isinstance(learner, Trainer):
+        learner.load_state_dict(state["trainer"])
+    else:
+        set_state_dict(model, learner, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
     return json.loads(more["more"])

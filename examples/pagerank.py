@@ -6,7 +6,7 @@
     pagerank.py --device cuda
 
 A reader follows a random link of the page at hand or, one time in seven, opens any page at all. The rank of a page is
-how often it is open: the vector that one sparse product a step leads to.
+how often it is open: the vector that one sparse product per step leads to.
 """
 
 import argparse

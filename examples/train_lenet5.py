@@ -6,10 +6,11 @@
     train_lenet5.py --activation bipolar_sigmoid --output rbf     the book's own network (chapter 16)
     train_lenet5.py --epochs 80 --resume runs/lenet5/checkpoint.pt     go on, to 80 epochs in all
     train_lenet5.py --no-fused                layer by layer through autograd and torch.optim
-    torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of every batch
+    torchrun --nproc-per-node 4 train_lenet5.py --ddp     on four GPUs, each with a part of a batch; or --ddp --fused
 
-Written to --out: metrics.json (a row an epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt, lenet5.ts
-(TorchScript) and lenet5.pt2 (torch.export); both exports are loaded again and must give what the network gives.
+Written to --out: metrics.json (one row per epoch), curve.png, errors.png (digits it got wrong), checkpoint.pt,
+lenet5.ts (TorchScript) and lenet5.pt2 (torch.export). Both exports are loaded again and must give what the network
+gives.
 
 With SGD, an epoch is one call of lenet.Trainer: on a GPU that is one CUDA graph of fused kernels (--fused, the default
 where it applies).
@@ -42,6 +43,7 @@ from tqdm import tqdm
 
 import torch_patterns
 from torch_patterns import data
+from torch_patterns.distributed import lenet as distributed_lenet
 from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5, Trainer
 
 # Each takes parameters, learning rate, momentum (where it has one) and weight decay.
@@ -71,7 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--data", "folder of MNIST's files (default: scikit-learn's digits)", metavar="DIR")
     add("--device", "cpu, cuda, cuda:1, ...", type=device, default="cuda" if cuda else "cpu")
     add("--algorithm", "of the convolutions: auto or a rung of conv2d", default="auto")
-    fused = "whole epochs by lenet.Trainer (default: with --optimizer sgd, --algorithm auto and without --ddp)"
+    fused = "whole epochs by lenet.Trainer, which takes --optimizer sgd and --algorithm auto (default without --ddp)"
     add("--fused", fused, action=argparse.BooleanOptionalAction, default=None)
     add("--ddp", "on all processes that torchrun started, each with a part of every batch", action="store_true")
     add("--batch", "images a step", type=number(int, 1), default=64)
@@ -91,10 +93,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.momentum is not None and options.optimizer not in WITH_MOMENTUM:
         parser.error(f"--momentum: {options.optimizer} has none")
-    can_fuse = options.optimizer == "sgd" and options.algorithm == "auto" and not options.ddp
+    can_fuse = options.optimizer == "sgd" and options.algorithm == "auto"
     if options.fused and not can_fuse:
-        parser.error("--fused: it takes --optimizer sgd and --algorithm auto, and does without --ddp")
-    options.fused = can_fuse if options.fused is None else options.fused
+        parser.error("--fused: it takes --optimizer sgd and --algorithm auto")
+    options.fused = can_fuse and not options.ddp if options.fused is None else options.fused
     complete(options)
     rungs = torch_patterns.algorithms("conv2d", options.device)
     if not rungs:
@@ -154,7 +156,7 @@ class Run:
         self.options = options
         self.digits = data.Digits(*(tensor.to(options.device) for tensor in digits))
         self.model = LeNet5(options.activation, options.pooling, options.output, options.algorithm).to(options.device)
-        self.network = self.ranks.wrapped(self.model)
+        self.network = self.model if options.fused else self.ranks.wrapped(self.model)
         self.optimizer = None if options.fused else make_optimizer(options, self.model)
         self.trainer = self.make_trainer() if options.fused else None
         self.history: list[dict] = []
@@ -165,12 +167,13 @@ class Run:
     def make_trainer(self) -> Trainer:
         options, rates = self.options, {"momentum": self.options.momentum, "weight_decay": self.options.weight_decay}
         images, labels = self.digits.train_images, self.digits.train_labels
-        return Trainer(self.model, images, labels, options.batch, seed=options.seed, **rates)
+        trainer = distributed_lenet.Trainer if self.ranks.grouped else Trainer
+        return trainer(self.model, images, labels, options.batch, seed=options.seed, **rates)
 
     def save(self, path: Path) -> None:
         if self.ranks.grouped:
             more = {"options": self.shared, "history": self.history}
-            save_folder(path.with_suffix(""), self.model, self.optimizer, more, self.ranks)
+            save_folder(path.with_suffix(""), self.model, self.trainer or self.optimizer, more, self.ranks)
             return
         state = {
             "options": self.shared,
@@ -185,7 +188,7 @@ class Run:
     def load(self, path: Path) -> None:
         try:
             if path.is_dir():
-                state = load_folder(path, self.model, self.optimizer)
+                state = load_folder(path, self.model, self.trainer or self.optimizer)
             else:
                 state = torch.load(path, map_location="cpu", weights_only=True)
             options, history = state["options"], state["history"]

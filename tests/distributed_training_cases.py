@@ -91,17 +91,20 @@ def case_checkpoints_for_another_number_of_ranks(world: World) -> None:
 
 
 def case_the_program(world: World) -> None:
-    """train_lenet5.py --ddp from its options to its files."""
-    out = shared_folder()
+    """train_lenet5.py --ddp from its options to its files, and on from its checkpoint, layer by layer and fused."""
     original, few = data.digits, digits()
     data.digits = lambda: few
     try:
-        arguments = [*OPTIONS, "--device", world.device.type, "--ddp", "--out", str(out)]
-        train_lenet5.main([*arguments, "--epochs", "2"])
-        dist.barrier()
+        for fused in ([], ["--fused"]):
+            out = shared_folder()
+            arguments = [*OPTIONS[1:], *fused, "--device", world.device.type, "--ddp", "--out", str(out)]
+            train_lenet5.main([*arguments, "--epochs", "1"])
+            dist.barrier()
+            train_lenet5.main([*arguments, "--epochs", "2", "--resume", str(out / "checkpoint")])
+            dist.barrier()
+            history = json.loads((out / "metrics.json").read_text())["epochs"]
+            assert [row["epoch"] for row in history] == [1, 2]
+            written = {"checkpoint", "curve.png", "errors.png", "lenet5.pt2", "lenet5.ts", "metrics.json"}
+            assert {path.name for path in out.iterdir()} == written
     finally:
         data.digits = original
-    history = json.loads((out / "metrics.json").read_text())["epochs"]
-    assert [row["epoch"] for row in history] == [1, 2]
-    written = {"checkpoint", "curve.png", "errors.png", "lenet5.pt2", "lenet5.ts", "metrics.json"}
-    assert {path.name for path in out.iterdir()} == written

@@ -9,8 +9,8 @@ that its Spec has, results compared with the sequential rung on the host. Under 
 call is differentiated, too. Under initcheck it is not: some rungs write by bulk copies (cp.async.bulk), which the tool
 does not follow, so that whatever kernel reads their results is reported. There every result goes to the host at once,
 which is no kernel, and the operators of the backward passes, which have Specs of their own, get inputs from the host.
-What is then reported is a read of memory that was never written. torch's cache of memory is off, or reads beyond the end of
-one tensor would find another.
+What is then reported is a read of memory that was never written. torch's cache of memory is off, or reads beyond the
+end of one tensor would find another.
 """
 
 from __future__ import annotations

@@ -241,6 +241,37 @@ def test_nan_in_the_input(device):
         assert spread(y) == {(1, m, h, 2) for m in (0, 1) for h in (1, 2)}, algorithm
 
 
+def test_not_finite_in_a_wide_layer(device):
+    """Transforms of tiles may not spread it, nor touch the bits of any other output."""
+    x, weight, grad = torch.randn(2, 32, 9, 11), torch.randn(48, 32, 3, 3), torch.randn(2, 48, 9, 11)
+    x, weight, grad = (t.to(device) for t in (x, weight, grad))
+    for value, algorithm in itertools.product((NAN, float("inf"), -3e38), ["auto", "threaded"]):
+        if algorithm not in ("auto", *algorithms(device)):
+            continue
+        for forward in (True, False):
+            bad = (x if forward else grad).clone()
+            want = torch.zeros(bad.shape[0], 1, 9, 11, dtype=torch.bool)
+            bad[1, 5, 4, 6] = value
+            want[1, 0, 3:6, 5:8] = True
+            if forward:
+                run = lambda t: conv2d(t, weight, padding=1, algorithm=algorithm)  # noqa: E731, B023
+            else:
+                run = lambda t: conv2d_dgrad(t, weight, x.shape, padding=1, algorithm=algorithm)  # noqa: E731, B023
+            got, finite = run(bad).cpu(), run(x if forward else grad).cpu()
+            inside = want.expand(got.shape)
+            assert_equal(got[~inside], finite[~inside], f"{value} {algorithm} {forward}")
+            if abs(value) == 3e38:  # the products that fit in float32 are not lost
+                image = x if forward else grad
+                image = image.cpu().double()
+                image[1, 5, 4, 6] = value
+                w = weight.cpu().double()
+                exact = F.conv2d(image, w, padding=1) if forward else F.conv_transpose2d(image, w, padding=1)
+                fits = exact.abs() < 3e38
+                assert got[fits].isfinite().all()
+            else:
+                assert not got[inside].isfinite().any()
+
+
 def test_nan_in_a_weight_meets_padding(device):
     """Padding is an operand, zero, and zero times NaN is NaN: all outputs of the map, as in the unrolled matrix."""
     weight = torch.ones(3, 2, 3, 3, device=device)

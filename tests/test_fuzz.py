@@ -21,7 +21,7 @@ SEED, COUNT = int(os.environ["FUZZ_SEED"]), int(os.environ.get("FUZZ_CASES", "5"
 MOST = 3000  # elements
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 513, 1025)
 FLOAT_OPS = ("mean", "logsumexp")
-FLOATS = testing.FLOATS
+FLOATS, BITS = testing.FLOATS, testing.BITS
 
 
 # ---- problems: Random -> the case of an operator's Spec
@@ -123,15 +123,16 @@ def subsample(r, backward: bool = False):
 
 
 def reduce(r):
-    op = r.choice(("sum", "prod", "max", "min", "argmax", "argmin", *FLOAT_OPS))
+    op = r.choice(("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", *FLOAT_OPS, *BITWISE))
     s = shape(r, least=int(op in FLOAT_OPS or op.startswith("arg")))
     dims = r.sample(range(len(s)), 1 if op.startswith("arg") else r.randint(1, len(s)))
-    return case(s, **some(r, dim=tuple(dims), keepdim=True), op=op, dtypes=FLOATS if op in FLOAT_OPS else None)
+    dtypes = FLOATS if op in FLOAT_OPS else dtypes_of(op)
+    return case(s, **some(r, dim=tuple(dims), keepdim=True), op=op, dtypes=dtypes)
 
 
 def scan(r, ops=("sum", "prod", "max", "min"), **options):
-    s = shape(r, most=1500)
-    return case(s, dim=along(r, s), op=r.choice(ops), **some(r, reverse=True, **options))
+    s, op = shape(r, most=1500), r.choice(ops)
+    return case(s, dim=along(r, s), op=op, **some(r, reverse=True, **options), dtypes=dtypes_of(op))
 
 
 def recurrence(r):
@@ -145,8 +146,54 @@ def segments(r, ops=("sum", "prod", "max", "min"), **options):
     rows, count = (size(r, 700), size(r, 60, 1))
     x = (rows, *shape(r, (0, 1, 2), 12, 1))
     op = {"op": r.choice(ops)} if ops else {}
-    of_floats = FLOATS if op.get("op") == "mean" else None
-    return case(x, (count + 1,), **op, **some(r, index=torch.int32, **options), dtypes=of_floats)
+    return case(x, (count + 1,), **op, **some(r, index=torch.int32, **options), dtypes=dtypes_of(op.get("op")))
+
+
+def dtypes_of(op: str | None):
+    """Those that an operator is for, if not all."""
+    if op in FLOAT_ROWS:
+        return FLOATS
+    return BITS if op and op.startswith("bitwise") else None
+
+
+def groups(r, ops):
+    n, op = size(r, 700), r.choice(ops)
+    x = (n, *shape(r, (0, 1, 2), 12, 1))
+    return case(x, (size(r, 300, 1),), op=op, **some(r, index=torch.int32), dtypes=dtypes_of(op))
+
+
+def group_expansion(r):
+    return case((size(r, 700),), (size(r, 60, 1), *shape(r, (0, 1), 12, 1)), **some(r, index=torch.int32))
+
+
+def grouping(r):
+    return case((size(r, 900),), (size(r, 500, 1),), **some(r, index=torch.int32))
+
+
+def topk(r):
+    return case((size(r, 700),), (size(r, 60, 2),), k=r.randint(0, 9), **some(r, largest=False, index=torch.int32))
+
+
+def segment_product(r):
+    n, inner, cols = size(r, 60), size(r, 20, 1), size(r, 20, 1)
+    return case((n, inner, cols), (size(r, 12, 2),), **some(r, index=torch.int32))
+
+
+def distinct(r):
+    return case(shape(r), (r.randint(1, 90),), return_inverse=flag(r), return_counts=flag(r))
+
+
+def runs(r):
+    return case((size(r, 700),), (size(r, 700, 1),))
+
+
+def by_key(r):
+    n = size(r, 700)
+    return case((n, *shape(r, (0, 1), 12, 1)), (size(r, max(n, 2), 1),), op=r.choice(("sum", "max", "min", "argmax")))
+
+
+def split(r):
+    return case((size(r, 900), *shape(r, (0, 1), 12, 1)), **some(r, keep=round(r.random(), 2)))
 
 
 def expansion(r):
@@ -216,6 +263,10 @@ def structured(r, kind: str = "spmm"):
     )
 
 
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
+FLOAT_ROWS = ("mean", "logsumexp", "var", "std")
+ROW_OPS = ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", *FLOAT_ROWS, *BITWISE)
+SCAN_OPS = ("sum", "prod", "max", "min", "any", "all", *BITWISE)
 bind = functools.partial
 PROBLEMS = {
     **dict.fromkeys(("bipolar_sigmoid", "tanh", "relu", "sign"), elementwise),
@@ -239,13 +290,23 @@ PROBLEMS = {
     "subsample2d": subsample,
     "subsample2d_backward": bind(subsample, backward=True),
     "reduce": reduce,
-    "scan": bind(scan, exclusive=True),
+    "scan": bind(scan, ops=SCAN_OPS, exclusive=True),
     "scan_with_indices": bind(scan, ops=("max", "min")),
     "linear_recurrence": recurrence,
-    "segment_reduce": bind(segments, ops=("sum", "prod", "max", "min", "mean", "argmax", "argmin")),
+    "segment_reduce": bind(segments, ops=ROW_OPS),
+    **dict.fromkeys(("segment_softmax", "segment_log_softmax"), bind(segments, ops=())),
+    "group_reduce": bind(groups, ops=ROW_OPS),
+    "group_expand": group_expansion,
+    "group_by": grouping,
+    "unique": distinct,
+    "run_length_encode": runs,
+    "reduce_by_key": by_key,
+    "partition": split,
+    "segment_topk": topk,
+    **dict.fromkeys(("segment_matmul", "segment_matmul_wgrad"), segment_product),
     "segment_expand": expansion,
-    "segment_scan": bind(segments, reverse=True, exclusive=True),
-    "segment_recurrence": bind(segments, ops=(), reverse=True),
+    "segment_scan": bind(segments, ops=SCAN_OPS, reverse=True, exclusive=True),
+    "segment_recurrence": bind(segments, ops=(), reverse=True, start=True),
     **dict.fromkeys(("sort", "sort_keys", "argsort"), sort),
     "sort_pairs": bind(sort, tensors=2),
     "lexsort": bind(sort, tensors=3),

@@ -130,3 +130,40 @@ def test_the_network_learns(cnn, device, tmp_path, capsys):
     assert errors["network"] < 0.4 * errors["mean distance"] and errors["network"] < errors["no walls"]
     assert "of that of the mean distance" in capsys.readouterr().out.splitlines()[-1]
     assert (tmp_path / "bfs_labels_cnn.png").read_bytes().startswith(PNG)
+
+
+# ---- graph attention
+
+
+@pytest.fixture(scope="module")
+def attention():
+    return program("graph_attention")
+
+
+@pytest.mark.parametrize("device", EACH_DEVICE)
+def test_attention_tells_the_club_apart(attention, device, tmp_path, capsys):
+    path = tmp_path / "new" / "a.png"
+    runs = attention.main(["--epochs", "60", "--device", device, "--out", str(path)])
+    ours, theirs = (run.accuracies[-1] for run in runs.values())
+    assert ours == theirs >= 29 / 32 and all(run.losses[-1] < 0.3 < run.losses[0] for run in runs.values())
+    assert path.read_bytes().startswith(PNG)
+    assert "would follow the president" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_both_networks_have_the_same_derivatives(attention):
+    """Of two clubs, in both modes; and a club knows nothing of the other."""
+    A, sides = attention.clubs(2, "cpu")
+    networks = []
+    for attend in (attention.by_patterns, attention.by_torch):
+        torch.manual_seed(3)
+        networks.append(attention.Network(A._replace(values=A.values.double()), attend).double())
+        for layer in (networks[-1].first, networks[-1].second):
+            torch.nn.init.normal_(layer.questions.weight)
+    for network in networks:
+        network().sin().sum().backward()
+    for p, q in zip(*(network.parameters() for network in networks), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-9, atol=1e-10)
+    moved = [attention.influence(network, attention.PRESIDENT) for network in networks]
+    torch.testing.assert_close(*moved, rtol=1e-9, atol=1e-10)
+    assert moved[0][: attention.MEMBERS].abs().max() > 1e-3 and not moved[0][attention.MEMBERS :].any()
+    assert attention.known_members(sides).tolist() == [0, 34, 33, 67]

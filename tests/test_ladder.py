@@ -11,6 +11,7 @@ from torch_patterns.testing import assert_equal, assert_same_bits, assert_within
 QUADRATIC_LIMIT = 5000  # elements, for rungs whose work grows with the square
 FLOAT_LIMIT = 2**17  # elements: the reference in long double takes its time
 CHECKED_LIMIT, CHECKED_QUADRATIC_LIMIT = 1100, 300  # where the host checks every access
+CHECKED_BLOCKS = 2400  # more than the largest section of a block (2,304), so that a second block must wait or add
 ORDERS = [("forward", 0), ("reverse", 0), ("shuffle", 1), ("shuffle", 2)]
 
 
@@ -149,6 +150,7 @@ def test_orders(spec, device, rung):
     """In the checked mode, whatever the order of lanes and blocks: no race, no bad access, the same result.
 
     The small samples of the pattern itself run in all orders, the edges in one each, and in one dtype after the other.
+    One case of the pattern itself is long enough for two blocks of every rung.
     """
     most = CHECKED_QUADRATIC_LIMIT if is_quadratic(spec, rung) else CHECKED_LIMIT
     dtypes = [d for d in spec.checked if d in spec.dtypes]
@@ -161,3 +163,8 @@ def test_orders(spec, device, rung):
             for order, seed in orders:
                 with simt.checked(order, seed):
                     check(spec, rung, case, dtype, device, "exact")
+    long = [c for c in spec.cases(spec.dtype, most=CHECKED_BLOCKS) if c.size > CHECKED_LIMIT]
+    if long and spec.name == spec.pattern and not is_quadratic(spec, rung):
+        longest = max(long, key=lambda c: max(map(max, filter(None, c.shapes))))
+        with simt.checked("shuffle", 1):
+            check(spec, rung, longest, spec.dtype, device, "exact")

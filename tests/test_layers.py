@@ -250,3 +250,17 @@ def test_rbf_of_any_sigma(device, dtype, exponent):
         assert y.item() == pytest.approx(math.exp(-1), rel=1e-12)
         (g,) = torch.autograd.grad(y, x)
         assert g[0].tolist() == pytest.approx([-math.exp(-1) / sigma] * 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [-23, 23])
+def test_rbf_of_any_sigma_has_second_derivatives(device, exponent):
+    """At the centre, where the first derivative is 0: both modes give what the formula does, though sigma^2 is inf."""
+    sigma = 10.0**exponent
+    x = torch.zeros(1, 2, device=device, requires_grad=True)
+    centres = torch.zeros(1, 2, device=device)
+    (g,) = torch.autograd.grad(rbf(x, centres, sigma).sum(), x, create_graph=True)
+    (gg,) = torch.autograd.grad(g[0, 0], x)
+    want = -math.inf if exponent < 0 else 0.0  # -1 / sigma^2 in float32
+    assert gg[0].tolist() == [want, 0.0]
+    primal, tangent = torch.func.jvp(lambda x: rbf(x, centres, sigma), (x.detach(),), (torch.ones_like(x),))
+    assert (primal.item(), tangent.item()) == (1.0, 0.0)

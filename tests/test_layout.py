@@ -115,7 +115,7 @@ def test_a_ladder_starts_with_its_oracle():
 
 
 def test_rungs_are_listed_nowhere_else():
-    """Three names of one ladder in a file are a second list that would have to be maintained; csrc/torch names not one."""
+    """Three names of one ladder in a file are a second list that would have to be maintained; csrc/torch has none."""
     ladders = [{r.name for r in registry.ladder(p) if len(r.name) >= 6} for p in registry.patterns()]
     for folder in ("torch_patterns", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):

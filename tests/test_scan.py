@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from common import EACH_DEVICE
@@ -263,3 +264,29 @@ def test_a_factor_of_nan_or_infinity_is_no_overflow(device):
         a[1, place] = NAN
         h = linear_recurrence(a, b, algorithm=algorithm)
         assert not h[0].any() and not h[1, :place].any() and h[1, place:].isnan().all(), (algorithm, place)
+
+
+@pytest.mark.parametrize("shape", [(70_001,), (3, 40_000), (40_000, 3), (5, 33, 300), (2, 1, 4), (0, 3)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bfloat16], ids=str)
+def test_indices_of_lines_that_are_cut(shape, dtype, device):
+    """Ties, NaN and ramps, in lines long and short, against a loop of numpy's; no result depends on the threads."""
+    x = torch.randint(-100, 100, shape, dtype=torch.float32)
+    if x.numel():
+        x.flatten()[: x.numel() // 2].copy_(torch.arange(x.numel() // 2) // 600)
+    x = (x % 120).to(dtype)
+    if dtype.is_floating_point and x.numel():
+        x.flatten()[2 * x.numel() // 3] = float("nan")
+    for dim, op, reverse in itertools.product(range(x.dim()), ("max", "min"), (False, True)):
+        lines = x.movedim(dim, -1).flip(-1) if reverse else x.movedim(dim, -1)
+        best = lines.float().numpy()
+        best = (np.maximum if op == "max" else np.minimum).accumulate(best, axis=-1)  # which carry NaN on
+        before = np.concatenate((np.full_like(best[..., :1], -np.inf if op == "max" else np.inf), best[..., :-1]), -1)
+        first = (best != before) & ~(np.isnan(best) & np.isnan(before))
+        want = np.maximum.accumulate(np.where(first, np.arange(best.shape[-1]), 0), axis=-1)
+        want = torch.from_numpy(best.shape[-1] - 1 - want[..., ::-1] if reverse else want.copy())
+        values = torch.from_numpy((best[..., ::-1] if reverse else best).copy())
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            got = [y.cpu() for y in scan_with_indices(x.to(device), dim, op=op, reverse=reverse)]
+            assert torch.equal(got[1].movedim(dim, -1), want), (dim, op, reverse, threads)
+            assert torch.equal(got[0].movedim(dim, -1).float().nan_to_num(999), values.nan_to_num(999))

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -32,8 +34,20 @@ class Model(torch.nn.Module):
         return torch.ops.torch_patterns.scan(x * x, -1, "sum", True)
 
 
+def commands_in_cpp() -> list[str]:
+    """What docs/cpp.md has its readers type, and README where it says so, too: built where $BUILD is."""
+    shown = {}
+    for page in ("docs/cpp.md", "README.md"):
+        blocks = re.findall(r"^```(?:bash)?\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+        shown[page] = [line for block in blocks for line in block.splitlines() if line.startswith("cmake ")]
+    assert shown["docs/cpp.md"] and shown["README.md"] in ([], shown["docs/cpp.md"])
+    return [line.replace("build/program", "$BUILD/program") for line in shown["docs/cpp.md"]]
+
+
 IN_AN_INSTALLED_PACKAGE = """
-import importlib.metadata, torch, torch_patterns
+import importlib.metadata, sys, torch, torch_patterns
+lazy = {f"torch_patterns.{name}" for name in ("bench", "data", "lenet", "nn", "testing")} | {"matplotlib", "scipy"}
+assert not lazy & sys.modules.keys()
 from torch_patterns.version import __version__
 print(torch_patterns.__file__)
 assert importlib.metadata.version("torch_patterns") == __version__
@@ -59,9 +73,12 @@ def test_a_wheel_serves_python_and_cpp(tmp_path):
     bare = {**os.environ, "PATH": "", "PYTHONPATH": str(site)}
     assert str(package) in run(sys.executable, "-W", "ignore", "-c", IN_AN_INSTALLED_PACKAGE, cwd=tmp_path, env=bare)
 
-    configure(ROOT / "tests/cpp", tmp_path / "cpp", package)
-    run("cmake", "--build", tmp_path / "cpp")
-    assert run(tmp_path / "cpp/main", tmp_path / "model.pt").splitlines() == [
+    if not shutil.which("cmake"):
+        pytest.skip("no cmake here")
+    for line in commands_in_cpp():
+        at_site = {**os.environ, "PYTHONPATH": str(site), "BUILD": str(tmp_path), "PYTHON": sys.executable}
+        run("bash", "-ec", f"python() {{ (cd $BUILD && $PYTHON -W ignore $@) }}; {line}", env=at_site)
+    assert run(tmp_path / "program/main", tmp_path / "model.pt").splitlines() == [
         "scripted 0 1 5 14",
         "gradient 6 8 6 0",
         "dispatched 24 24 12 4",
@@ -95,3 +112,38 @@ def test_make_names_what_a_machine_lacks(variable, missing, packages):
     done = subprocess.run(["make", "machine", variable], cwd=ROOT, text=True, capture_output=True)
     assert done.returncode != 0
     assert done.stderr.startswith(f"make: {missing}: sudo apt install {packages}")
+
+
+def test_a_source_distribution_holds_all_that_git_does(tmp_path):
+    """So it builds, tests, and makes the site; what was built is not in it."""
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        pytest.skip("no checkout")
+    tracked = set(run("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines())
+    command = ["setup.py", "-q", "egg_info", "--egg-base", tmp_path, "sdist", "--formats", "tar", "-d", tmp_path]
+    run(sys.executable, "-W", "ignore", *command)
+    (archive,) = tmp_path.glob("*.tar")
+    with tarfile.open(archive) as file:
+        held = {name.split("/", 1)[1] for name in file.getnames() if "/" in name}
+    assert {path for path in tracked if (ROOT / path).exists()} <= held
+    assert not [path for path in held if path.endswith(".so") or path.startswith(("build/", ".venv/"))]
+
+
+def test_another_torch_than_was_built_with_is_an_import_error():
+    code = "import torch; torch.__version__ = '9.8.7'; import torch_patterns"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, text=True, capture_output=True)
+    built = ".".join(torch.__version__.split(".")[:2])
+    assert done.returncode == 1
+    assert re.search(rf"ImportError: .* was built with torch {built}\.\S+, this is 9.8.7: build it", done.stderr)
+
+
+@pytest.mark.parametrize(
+    "wanted, fits", [("", True), ("0.1", True), ("0.1.0", True), ("0.0", False), ("0.2", False), ("1", False)]
+)
+def test_the_cmake_package_has_a_version(wanted, fits, tmp_path):
+    if not shutil.which("cmake"):
+        pytest.skip("no cmake here")
+    version = ROOT / "torch_patterns/share/cmake/TorchPatterns/TorchPatternsConfigVersion.cmake"
+    show = "message(STATUS ${PACKAGE_VERSION}=${PACKAGE_VERSION_COMPATIBLE})"
+    script = tmp_path / "find.cmake"
+    script.write_text(f'set(PACKAGE_FIND_VERSION "{wanted}")\ninclude({version})\n{show}\n')
+    assert run("cmake", "-P", script).split()[-1] == f"0.1.0={str(fits).upper()}"

@@ -60,9 +60,9 @@ def test_floats_have_the_same_bits_in_every_order(algorithm):
 
 
 def phases_of(algorithm: str, x: torch.Tensor) -> list[tuple[str, list[float]]]:
-    """(phase, shared array s) one after another, of a scan in one block."""
+    """(phase, shared array XY) one after another, of a scan in one block."""
     _, phases = simt.trace(scan, x, algorithm=algorithm)
-    return [(p["name"], p["arrays"]["s"]) for p in phases]
+    return [(p["name"], p["arrays"]["XY"]) for p in phases]
 
 
 def sum_of(x: list[float], first: int, last: int) -> float:
@@ -74,9 +74,9 @@ def test_kogge_stone_is_figure_11_2():
     x = torch.randint(-9, 10, (256,)).float()
     values, stride = x.tolist(), 1
     for name, s in phases_of("kogge_stone", x):
-        if name == "combine":
+        if name == "write":
             stride *= 2
-        if name in ("load", "combine"):
+        if name in ("load", "write"):
             assert s == [sum_of(values, i - stride + 1, i) for i in range(256)], f"stride {stride}"
     assert stride == 256
 
@@ -114,31 +114,31 @@ def checker(tmp_path_factory) -> Path:
 
 
 # A loop over the strides whose only statement is a phase becomes a phase that loops: no barrier between the strides.
-LOOP = r"(for \(int stride[^\n]*\) \{)\s*(block\.phase\(\"%s\", \[&\]\(int t\) \{)(.*?)\n      \}\);\n    \}"
+LOOP = r"(for \(int stride[^\n]*\) \{)\s*(block\.phase\(\"%s\", \[&\]\(int t\) \{)(.*?)\n +\}\);\n +\}"
 FUSED = r"\2 \1 [&] { \3 }(); } });"
 
 MUTANTS = {  # what is broken: file, what stands there, what takes its place, rung, what the message must say
-    "nothing": ("block/kogge_stone.h", "", "", "kogge_stone", "right"),
+    "nothing": ("scan/kogge_stone.cu", "", "", "kogge_stone", "right"),
     "kogge_stone without the barrier between read and write": (
-        "block/kogge_stone.h",
-        r"\}\);\s*block\.phase\(\"combine\", \[&\]\(int t\) \{",
+        "scan/kogge_stone.cu",
+        r"\}\);\s*block\.phase\(\"write\", \[&\]\(int t\) \{",
         "",
         "kogge_stone",
-        r"kogge_stone, block \d+, phase \d+ \(read\): race on shared array 's'",
+        r"kogge_stone, block \d+, phase \d+ \(read\): race on shared array 'XY'",
     ),
     "blelloch without barriers upwards": (
         "scan/blelloch.cu",
         LOOP % "up",
         FUSED,
         "blelloch",
-        r"\(up\): race on .* 's'",
+        r"\(up\): race on .* 'XY'",
     ),
     "blelloch without barriers downwards": (
         "scan/blelloch.cu",
         LOOP % "down",
         FUSED,
         "blelloch",
-        r"\(down\): race on .* 's'",
+        r"\(down\): race on .* 'XY'",
     ),
     "a ticket drawn by a plain add": (
         "core/simt_host.h",
@@ -149,31 +149,31 @@ MUTANTS = {  # what is broken: file, what stands there, what takes its place, ru
     ),
     "a domino that does not wait": (
         "scan/single_pass.cu",
-        r"block\.wait\(flag, id\);",
+        r"block\.wait\(flag, bid\);",
         "",
         "single_pass",
-        r"\(domino\): race on global array 'passed'",
+        r"\(domino\): race on global array 'scan_value'",
     ),
     "a domino that does not signal": (
         "scan/single_pass.cu",
-        r"block\.signal\(flag, id \+ 1\);",
+        r"block\.signal\(flag, bid \+ 1\);",
         "",
         "single_pass",
         r"\(domino\): waits for flags\[1\], which no block has set: deadlock",
     ),
     "a guard off by one": (
         "scan/brent_kung.cu",
-        r"i \+ stride < section",
-        "i + stride <= section",
+        r"index \+ stride < section",
+        "index + stride <= section",
         "brent_kung",
-        r"\(distribute\): index 512 is outside shared array 's' of 512 elements",
+        r"\(distribute\): index 512 is outside shared array 'XY' of 512 elements",
     ),
     "pads left unwritten": (
-        "block/scan_sections.h",
-        r"s\[i\] = M::identity\(\);",
-        "",
+        "scan/kogge_stone.cu",
+        r"\{ XY\[t\] = x\.load\(id, t\); \}",
+        "{ if (x.begin(id) + t < x.n) XY[t] = x.load(id, t); }",
         "kogge_stone",
-        r"\(read\): lane \d+ reads shared array 's' at \[\d+\], which nothing has written",
+        r"\(read\): lane \d+ reads shared array 'XY' at \[\d+\], which nothing has written",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""The words of code, comments and docs are those of the field, in plain English: old words, and what to write instead."""
+"""The words of code, comments and docs are those of the field, in plain English: old words, and their replacements."""
 
 import re
 from pathlib import Path
@@ -58,7 +58,14 @@ def test_allowed_words_are_there():
     assert not unused
 
 
-OLD = ("a thread a row", "Two elements a lane", "int tiles_a_row;", "more keys a thread", "a launch a level", "each stretch")
+OLD = (
+    "a thread a row",
+    "Two elements a lane",
+    "int tiles_a_row;",
+    "more keys a thread",
+    "a launch a level",
+    "each stretch",
+)
 
 
 @pytest.mark.parametrize("text", OLD)
@@ -66,6 +73,8 @@ def test_old_words_are_noticed(text):
     assert ANY.search(text)
 
 
-@pytest.mark.parametrize("text", ["one thread per row", "how many elements a block scans", "a row of the matrix", "is_a_view"])
+@pytest.mark.parametrize(
+    "text", ["one thread per row", "how many elements a block scans", "a row of the matrix", "is_a_view"]
+)
 def test_plain_words_pass(text):
     assert not ANY.search(text)

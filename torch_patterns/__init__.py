@@ -7,18 +7,47 @@ and documented wrappers.
 
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 _library = Path(__file__).with_name("libtorch_patterns.so")
-if not _library.exists():
-    raise ImportError(f"{_library} is missing: build it with `make build` or `pip install --no-build-isolation .`")
+_built_with = _library.with_name("built_with")
+_build = "build it with `make build` or `pip install --no-build-isolation .`"
+if not _library.exists() or not _built_with.exists():
+    raise ImportError(f"{_library} is missing: {_build}")
+# A C++ library serves the torch whose headers it was compiled with: of another, symbols are missing or differ.
+if _built_with.read_text().split(".")[:2] != torch.__version__.split(".")[:2]:
+    raise ImportError(
+        f"{_library} was built with torch {_built_with.read_text().strip()}, this is {torch.__version__}: {_build}"
+    )
 torch.ops.load_library(str(_library))
 
-from torch_patterns import graph, io, registry, simt, solvers  # noqa: E402
+from torch_patterns import graph, io, jagged, registry, simt, solvers  # noqa: E402
 from torch_patterns.compact import compact, compact_padded  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
-from torch_patterns.graph import Graph, bfs, bfs_batched, connected_components, reachable, shortest_path  # noqa: E402
+from torch_patterns.graph import (  # noqa: E402
+    Graph,
+    bfs,
+    bfs_batched,
+    connected_components,
+    pagerank,
+    random_walk,
+    reachable,
+    sample_neighbors,
+    shortest_path,
+    sssp,
+    triangle_count,
+)
+from torch_patterns.groups import (  # noqa: E402
+    group_by,
+    group_expand,
+    group_reduce,
+    partition,
+    reduce_by_key,
+    run_length_encode,
+    unique,
+)
 from torch_patterns.histogram import histogram  # noqa: E402
 from torch_patterns.layers import (  # noqa: E402
     absolute_error,
@@ -36,7 +65,16 @@ from torch_patterns.pooling import avg_pool2d, max_pool2d, subsample2d  # noqa: 
 from torch_patterns.reduction import reduce  # noqa: E402
 from torch_patterns.registry import algorithms  # noqa: E402
 from torch_patterns.scan import linear_recurrence, scan, scan_with_indices  # noqa: E402
-from torch_patterns.segmented import segment_expand, segment_reduce, segment_scan  # noqa: E402
+from torch_patterns.segmented import (  # noqa: E402
+    segment_expand,
+    segment_log_softmax,
+    segment_matmul,
+    segment_recurrence,
+    segment_reduce,
+    segment_scan,
+    segment_softmax,
+    segment_topk,
+)
 from torch_patterns.sorting import (  # noqa: E402
     argsort,
     lexsort,
@@ -62,11 +100,16 @@ from torch_patterns.sparse import (  # noqa: E402
     ell,
     hyb,
     jds,
+    sampled_product,
     sell,
+    spgemm,
     spmm,
     spmv,
 )
 from torch_patterns.version import __version__  # noqa: E402
+
+if TYPE_CHECKING:
+    from torch_patterns import bench, data, lenet, nn, testing  # noqa: F401
 
 _LAZY = ("bench", "data", "lenet", "nn", "testing")  # modules that are imported when they are first asked for
 
@@ -113,9 +156,13 @@ __all__ = [
     "csr",
     "ell",
     "graph",
+    "group_by",
+    "group_expand",
+    "group_reduce",
     "histogram",
-    "io",
     "hyb",
+    "io",
+    "jagged",
     "jds",
     "lenet",
     "lexsort",
@@ -125,18 +172,30 @@ __all__ = [
     "merge",
     "merge_pairs",
     "nn",
+    "partition",
+    "pagerank",
+    "random_walk",
     "rbf",
     "reachable",
     "reduce",
+    "reduce_by_key",
     "registry",
     "relu",
+    "run_length_encode",
+    "sample_neighbors",
+    "sampled_product",
     "scan",
     "scan_with_indices",
     "segment_expand",
+    "segment_log_softmax",
+    "segment_matmul",
+    "segment_recurrence",
     "segment_reduce",
     "segment_scan",
+    "segment_softmax",
     "segment_sort",
     "segment_sort_pairs",
+    "segment_topk",
     "sell",
     "shortest_path",
     "sign",
@@ -145,9 +204,13 @@ __all__ = [
     "sort",
     "sort_keys",
     "sort_pairs",
+    "spgemm",
     "spmm",
     "spmv",
     "squared_error",
+    "sssp",
     "subsample2d",
     "tanh",
+    "triangle_count",
+    "unique",
 ]

@@ -4,6 +4,7 @@ ladders [PATTERN ...]   the algorithms of the patterns
 race [FAULT ...]        run kernels that break a rule, and show what the checked mode says of each
 figure [ALGORITHM]      what each phase changes in an 8-element scan, as in the book's figures
 readme [FILE]           rewrite the generated tables of docs/ladders.md
+cmake                   the CMAKE_PREFIX_PATH with which C++ programs find torch and this library
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m torch_patterns", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", nargs="?", default="ladders", choices=["ladders", "race", "figure", "readme"])
+    parser.add_argument(
+        "command", nargs="?", default="ladders", choices=["ladders", "race", "figure", "readme", "cmake"]
+    )
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     try:
@@ -82,6 +85,8 @@ def run(command: str, names: list[str]) -> None:
     elif command == "figure":
         for algorithm in names or ["kogge_stone"]:
             show_figure(algorithm)
+    elif command == "cmake":
+        print(torch.utils.cmake_prefix_path, Path(__file__).parent, sep=";")
     else:
         for path in map(Path, names or ["docs/ladders.md"]):
             path.write_text(with_fresh_tables(path.read_text()))

@@ -13,7 +13,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ def typed(function: F) -> F:
                 raise
         return function(*replaced.args, **replaced.kwargs)
 
-    return call
+    return cast(F, call)
 
 
 def _plain(function: Callable, args: tuple, kwargs: dict) -> inspect.BoundArguments | None:
@@ -166,7 +166,7 @@ def pair(value: int | Sequence[int]) -> tuple[int, ...]:
 def integer(function: str, name: str, value: Any) -> int:
     """A Python int of whatever is one; bool is not."""
     if isinstance(value, torch.SymInt) or type(value) is int:
-        return value
+        return cast(int, value)
     if isinstance(value, torch.Tensor) and value.dim() == 0 and not value.is_floating_point():
         if value.dtype != torch.bool and not value.is_complex():
             return int(value)

@@ -36,7 +36,7 @@ def loop(op, info, in_dims, *args, **kwargs):
 
     if info.batch_size:
         turns = [call(lambda a, dim: a if dim is None else a.select(dim, i)) for i in range(info.batch_size)]  # noqa: B023
-        outputs = tuple(torch.stack(turn) for turn in zip(*turns, strict=True))
+        outputs: tuple[Tensor, ...] = tuple(torch.stack(turn) for turn in zip(*turns, strict=True))
     else:
         device = next(x for x in tree_leaves(args) if isinstance(x, Tensor)).device
 

@@ -2,14 +2,15 @@
 
 ``torch.ops.torch_patterns.scan(x)`` parses its arguments by the schema, which for a small tensor takes longer than the
 scan. ``ops.scan(x, -1, "sum", False, False, "auto")`` does not. While ``torch.compile`` or a strict export reads the
-code it sees the operator of ``torch.ops``.
+code it sees the operator of ``torch.ops``. No operator takes a jagged NestedTensor: a call with one fails, and what
+jagged.py has for it is called instead, so that other calls need not ask.
 """
 
 from types import SimpleNamespace
 
 import torch
 
-from torch_patterns import _C
+from torch_patterns import _C, jagged
 from torch_patterns.arguments import plain_arguments
 
 
@@ -18,12 +19,15 @@ def _call(name: str):
     direct, is_compiling = _C.operator_call(name, op), torch.compiler.is_compiling
 
     def call(*args):
+        if is_compiling():
+            handler = jagged.handler(name, args)
+            return op(*args) if handler is None else handler(*args)
         try:
-            return op(*args) if is_compiling() else direct(*args)
+            return direct(*args)
         except Exception:
-            if is_compiling() or (plain := plain_arguments(name, op, args)) is None:
+            if (plain := jagged.handler(name, args)) is None and (plain := plain_arguments(name, op, args)) is None:
                 raise
-        return direct(*plain)
+        return plain(*args) if callable(plain) else direct(*plain)
 
     call.__name__ = call.__qualname__ = name
     return call

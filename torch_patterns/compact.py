@@ -32,6 +32,11 @@ def compact(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> Tensor:
         RuntimeError: the shape of ``mask`` does not fit, devices differ, or the call is being captured.
         ValueError: ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported, or ``mask`` is not bool.
+
+    Example:
+        >>> x = torch.tensor([5, 0, 7, 0])
+        >>> tp.compact(x, x > 0)
+        tensor([5, 7])
     """
     return ops.compact(x, mask, algorithm)
 
@@ -58,6 +63,11 @@ def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str =
         RuntimeError: the shape of ``mask`` does not fit, devices differ, or the dtype cannot hold ``fill``.
         ValueError: ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported, or ``mask`` is not bool.
+
+    Example:
+        >>> x = torch.tensor([5, 0, 7, 0])
+        >>> tp.compact_padded(x, x > 0, fill=-1)
+        (tensor([ 5,  7, -1, -1]), tensor(2))
     """
     return ops.compact_padded(x, mask, fill, algorithm)
 

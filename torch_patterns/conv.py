@@ -49,6 +49,14 @@ def conv2d(
         RuntimeError: sizes, dtypes or devices do not fit; the message names them.
         ValueError: the algorithm is unknown or not offered by the device.
         TypeError: the dtype is not supported.
+
+    Example:
+        >>> x, weight = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2)
+        >>> tp.conv2d(x, weight)
+        tensor([[[[4., 4.],
+                  [4., 4.]]]])
+        >>> tp.conv2d(x, weight, stride=2, padding=1, algorithm="winograd").shape
+        torch.Size([1, 1, 2, 2])
     """
     return ops.conv2d(x, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups, algorithm)
 
@@ -75,6 +83,13 @@ def conv2d_dgrad(
 
     Returns:
         A tensor of ``input_size``; exactly 0 where no filter reads.
+
+    Example:
+        >>> grad, weight = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
+        >>> tp.conv2d_dgrad(grad, weight, (1, 1, 3, 3))
+        tensor([[[[1., 2., 1.],
+                  [2., 4., 2.],
+                  [1., 2., 1.]]]])
     """
     window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
     return ops.conv2d_dgrad(grad, weight, tuple(input_size), *window)
@@ -102,6 +117,12 @@ def conv2d_wgrad(
 
     Returns:
         [m, c / groups, kernel rows, kernel columns].
+
+    Example:
+        >>> grad, x = torch.ones(1, 1, 2, 2), torch.arange(9.0).view(1, 1, 3, 3)
+        >>> tp.conv2d_wgrad(grad, x, kernel_size=2)
+        tensor([[[[ 8., 12.],
+                  [20., 24.]]]])
     """
     window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
     return ops.conv2d_wgrad(grad, x, _pair(kernel_size), *window)

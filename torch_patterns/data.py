@@ -17,7 +17,12 @@ SIZE = 32
 
 
 class Digits(NamedTuple):
-    """A data set: images uint8 [N, 1, 32, 32], labels int64 [N] of 0 to 9, for training and held out for the test."""
+    """A data set: images uint8 [N, 1, 32, 32], labels int64 [N] of 0 to 9, for training and held out for the test.
+
+    Example:
+        >>> tp.data.digits().test_labels.shape
+        torch.Size([360])
+    """
 
     train_images: torch.Tensor
     train_labels: torch.Tensor
@@ -27,13 +32,26 @@ class Digits(NamedTuple):
 
 def normalize(images: torch.Tensor) -> torch.Tensor:
     """Images of the scale 0 to 255 -> float32 from -0.1 (background) to 1.175 (ink): the scale that LeNet-5 was
-    published with, on which MNIST has a mean near 0."""
+    published with, on which MNIST has a mean near 0.
+
+    Example:
+        >>> tp.data.normalize(torch.tensor([0, 255], dtype=torch.uint8))
+        tensor([-0.1000,  1.1750])
+    """
     return images.float() * (1.275 / 255) - 0.1
 
 
 def read_idx(path: str | Path) -> torch.Tensor:
     """The uint8 tensor of an IDX file (two zero bytes, type code 0x08, number of dimensions, big-endian uint32 sizes,
-    data), gzip or not, whatever its name. Raises ValueError naming the file and the fault, OSError if it is no file."""
+    data), gzip or not, whatever its name. Raises ValueError naming the file and the fault, OSError if it is no file.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "labels")
+        >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 3]))
+        >>> tp.data.read_idx(path)
+        tensor([7, 3], dtype=torch.uint8)
+    """
     data = _unpack(path)
     if len(data) < 4 or data[:2] != b"\0\0" or data[3] == 0:
         raise ValueError(f"{path}: not an IDX file: it begins with {data[:4].hex(' ') or 'nothing'}, not 00 00 08 0N")
@@ -66,6 +84,12 @@ def mnist(folder: str | Path) -> Digits:
 
     The images of 28x28 are padded to 32x32 with background. Raises FileNotFoundError for a missing file, ValueError for
     a bad one: another shape, no images, not as many labels as images, or a label that is no digit.
+
+    Example:
+        >>> tp.data.mnist("no such folder")
+        Traceback (most recent call last):
+            ...
+        FileNotFoundError: no such folder: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is there
     """
     return Digits(*_mnist_part(Path(folder), "train"), *_mnist_part(Path(folder), "t10k"))
 
@@ -96,6 +120,11 @@ def digits() -> Digits:
     """The 1,797 handwritten digits of scikit-learn (UCI, 8x8 pixels of 17 greys), bilinearly upsampled to 32x32.
 
     A fixed fifth, the same share of each digit, is held out: 1,437 for training, 360 for the test.
+
+    Example:
+        >>> digits = tp.data.digits()
+        >>> digits.train_images.shape, digits.train_images.dtype
+        (torch.Size([1437, 1, 32, 32]), torch.uint8)
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

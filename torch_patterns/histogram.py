@@ -43,6 +43,12 @@ def histogram(
         ValueError: ``bins`` is not positive, ``min`` is greater than ``max``, one of them is NaN or infinite, or
             ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported.
+
+    Example:
+        >>> tp.histogram(torch.tensor([0, 2, 2, 5]), bins=4)  # 5 lies outside
+        tensor([1, 0, 2, 0])
+        >>> tp.histogram(torch.tensor([0.0, 0.25, 1.0]), bins=2, min=0.0, max=1.0)
+        tensor([2, 1])
     """
     return ops.histogram(x, bins, min, max, algorithm)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from torch_patterns.matrix_market import Reader
+from torch_patterns import _C
+from torch_patterns.literals import Duplicates
+from torch_patterns.matrix_market import BLOCK, Reader
 from torch_patterns.sparse import COO, Matrix, coo
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -21,7 +23,7 @@ def read_matrix_market(
     *,
     dtype: torch.dtype = torch.float64,
     index_dtype: torch.dtype = torch.int64,
-    duplicates: str = "error",
+    duplicates: Duplicates = "error",
     device: torch.device | str | None = None,
 ) -> COO:
     """The matrix of a Matrix Market file, plain or gzip (told by its content, not by its name).
@@ -46,6 +48,14 @@ def read_matrix_market(
             Or ``duplicates`` is unknown, or ``index_dtype`` too narrow.
         TypeError: a dtype is not supported.
         OSError: the file cannot be read.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "a.mtx")
+        >>> _ = path.write_text("%%MatrixMarket matrix coordinate real general\\n2 2 1\\n1 2 0.5\\n")
+        >>> tp.io.read_matrix_market(path).to_dense()
+        tensor([[0.0000, 0.5000],
+                [0.0000, 0.0000]], dtype=torch.float64)
     """
     if duplicates not in DUPLICATES:
         raise ValueError(f"read_matrix_market: duplicates={duplicates!r} is none of {', '.join(DUPLICATES)}")
@@ -81,16 +91,25 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
 
     Raises:
         OSError: the file cannot be written.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "a.mtx")
+        >>> tp.io.write_matrix_market(path, tp.sparse.from_torch(torch.eye(2)), comment="the identity")
+        >>> print(path.read_text(), end="")
+        %%MatrixMarket matrix coordinate real general
+        % the identity
+        2 2 2
+        1 1 1.0
+        2 2 1.0
     """
     A = A.convert("coo")
-    places = (indices.cpu().add(1).tolist() for indices in (A.row_idx.long(), A.col_idx.long()))
-    values = A.values.detach().cpu()
+    row_idx, col_idx, values = (t.detach().cpu() for t in (A.row_idx.long(), A.col_idx.long(), A.values))
     field = "real" if values.is_floating_point() else "integer"
-    values = (values.double() if field == "real" else values.long()).tolist()
-    lines = map("{} {} {!r}\n".format, *places, values)
+    values = values.double() if field == "real" else values.long()
     make = gzip.open if Path(path).suffix == ".gz" else open
-    with make(path, "wt", encoding="utf-8") as file:
-        file.write(f"%%MatrixMarket matrix coordinate {field} general\n")
-        file.writelines(f"% {line}\n" for line in comment.splitlines())
-        file.write(f"{A.shape[0]} {A.shape[1]} {len(values)}\n")
-        file.writelines(lines)
+    with make(path, "wb") as file:
+        head = [f"%%MatrixMarket matrix coordinate {field} general", *(f"% {line}" for line in comment.splitlines())]
+        file.write("\n".join([*head, f"{A.shape[0]} {A.shape[1]} {len(values)}\n"]).encode())
+        for part in zip(row_idx.split(BLOCK), col_idx.split(BLOCK), values.split(BLOCK), strict=True):
+            file.write(_C.format_entries(*(t.contiguous().numpy() for t in part)))

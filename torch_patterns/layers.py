@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from torch_patterns.batching import front, loop, vmap_rule
 from torch_patterns.calls import ops
+from torch_patterns.literals import Reduction
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
+F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 @documented("linear")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, algorithm: str = "auto") -> Tensor:
-    """A fully connected layer (§16.2): ``y = x weight^T + bias``, one perceptron an output.
+    """A fully connected layer (§16.2): ``y = x weight^T + bias``, one perceptron per output.
 
     Differentiable to every order; deterministic.
 
@@ -32,6 +37,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, algorithm: 
         RuntimeError: shapes or devices do not fit; the message names them.
         TypeError: a dtype is not supported, or they differ.
         ValueError: the algorithm is unknown or not offered by the device.
+
+    Example:
+        >>> tp.linear(torch.tensor([1.0, 2.0]), torch.tensor([[3.0, 4.0]]), torch.tensor([0.5]))
+        tensor([11.5000])
     """
     return ops.linear(x, weight, bias, algorithm)
 
@@ -51,32 +60,52 @@ _ACTIVATION = """
     """
 
 
-def _activation(function):
-    function.__doc__ += _ACTIVATION
+def _activation(function: F) -> F:
+    function.__doc__ = f"{function.__doc__}{_ACTIVATION}"
     return documented("activation")(function)
 
 
 @_activation
 def bipolar_sigmoid(x: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """The sigmoid of the book (§16.1): ``(1 - e^-x) / (1 + e^-x)``, computed as ``tanh(x / 2)``."""
+    """The sigmoid of the book (§16.1): ``(1 - e^-x) / (1 + e^-x)``, computed as ``tanh(x / 2)``.
+
+    Example:
+        >>> tp.bipolar_sigmoid(torch.tensor([0.0, 2.0]))
+        tensor([0.0000, 0.7616])
+    """
     return ops.bipolar_sigmoid(x, algorithm)
 
 
 @_activation
 def tanh(x: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    Example:
+        >>> tp.tanh(torch.tensor([0.0, 1.0]))
+        tensor([0.0000, 0.7616])
+    """
     return ops.tanh(x, algorithm)
 
 
 @_activation
 def relu(x: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """``x`` where it is positive, else 0 (§16.2); its gradient at 0 is 0."""
+    """``x`` where it is positive, else 0 (§16.2); its gradient at 0 is 0.
+
+    Example:
+        >>> tp.relu(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+    """
     return ops.relu(x, algorithm)
 
 
 @_activation
 def sign(x: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """The perceptron's activation (§16.1): -1, 0 or 1. Its gradient is 0 everywhere."""
+    """The perceptron's activation (§16.1): -1, 0 or 1. Its gradient is 0 everywhere.
+
+    Example:
+        >>> tp.sign(torch.tensor([-3.0, 0.0, 2.0]))
+        tensor([-1.,  0.,  1.])
+    """
     return ops.sign(x, algorithm)
 
 
@@ -99,12 +128,16 @@ def rbf(x: Tensor, centres: Tensor, sigma: float, *, algorithm: str = "auto") ->
         RuntimeError: shapes or devices do not fit; the message names them.
         TypeError: a dtype is not supported, or they differ.
         ValueError: ``sigma`` is not positive, or the algorithm is unknown or not offered by the device.
+
+    Example:
+        >>> tp.rbf(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 0.0], [2.0, 0.0]]), sigma=1.0)
+        tensor([[1.0000, 0.1353]])
     """
     return ops.rbf(x, centres, float(sigma), algorithm)
 
 
 @documented("loss")
-def cross_entropy(logits: Tensor, target: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
+def cross_entropy(logits: Tensor, target: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
     """Softmax cross-entropy: ``-log softmax(logits[n])[target[n]]``.
 
     Differentiable in ``logits`` to every order; deterministic. It does not overflow, whatever the logits.
@@ -125,6 +158,11 @@ def cross_entropy(logits: Tensor, target: Tensor, reduction: str = "mean", *, al
         RuntimeError: shapes or devices do not fit; the message names them.
         TypeError: a dtype is not supported.
         ValueError: the reduction or the algorithm is unknown, or the device does not offer the algorithm.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 100.0]])
+        >>> tp.cross_entropy(logits, torch.tensor([0, 1]), "none")
+        tensor([0.6931, 0.0000])
     """
     return ops.cross_entropy(logits, target, reduction, algorithm)
 
@@ -150,20 +188,30 @@ _ERROR = """
     """
 
 
-def _error(function):
-    function.__doc__ += _ERROR
+def _error(function: F) -> F:
+    function.__doc__ = f"{function.__doc__}{_ERROR}"
     return documented("loss")(function)
 
 
 @_error
-def squared_error(y: Tensor, t: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
-    """The error function of the book (§16.1): ``(y - t)^2 / 2``."""
+def squared_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
+    """The error function of the book (§16.1): ``(y - t)^2 / 2``.
+
+    Example:
+        >>> tp.squared_error(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]), "sum")
+        tensor(5.)
+    """
     return ops.squared_error(y, t, reduction, algorithm)
 
 
 @_error
-def absolute_error(y: Tensor, t: Tensor, reduction: str = "mean", *, algorithm: str = "auto") -> Tensor:
-    """The other error function of the book (§16.1): ``|y - t|``; its gradient where they are equal is 0."""
+def absolute_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
+    """The other error function of the book (§16.1): ``|y - t|``; its gradient where they are equal is 0.
+
+    Example:
+        >>> tp.absolute_error(torch.tensor([1.0, -3.0]), torch.tensor([0.0, 0.0]))
+        tensor(2.)
+    """
     return ops.absolute_error(y, t, reduction, algorithm)
 
 

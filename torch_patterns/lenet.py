@@ -8,6 +8,7 @@ All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the 
 import torch
 
 from . import nn
+from .literals import LeNetActivation, LeNetOutput, LeNetPooling
 
 ACTIVATIONS = {"tanh": nn.Tanh, "bipolar_sigmoid": nn.BipolarSigmoid, "relu": nn.ReLU}
 POOLINGS = {"subsample": nn.Subsample2d, "avg": nn.AvgPool2d, "max": nn.MaxPool2d}
@@ -27,18 +28,29 @@ def _choose(name: str, word: str, choices) -> str:
 class LeNet5(torch.nn.Module):
     """LeNet-5: images [N, 1, 32, 32] of a float dtype -> outputs [N, 10]; the greatest output is the digit.
 
-    activation: "tanh", "bipolar_sigmoid" (the book's) or "relu".
-    pooling: "subsample" (Fig. 16.7), or "avg" or "max" over 2x2. Bias and activation sit in the subsampling layer;
-      without one, in the convolution (caption of Fig. 16.7).
-    output: "linear" gives logits; "rbf" gives the book's Gaussians, in (0, 1].
-    algorithm: of the convolutions, a rung of conv2d or "auto".
-
     The weights are drawn from torch's generator: the same seed gives the same network.
-    Raises ValueError for an unknown word and for images of another shape.
+
+    Args:
+        activation: ``"tanh"``, ``"bipolar_sigmoid"`` (the book's) or ``"relu"``.
+        pooling: ``"subsample"`` (Fig. 16.7), or ``"avg"`` or ``"max"`` over 2x2. Bias and activation are in the
+            subsampling layer; without one, in the convolution (caption of Fig. 16.7).
+        output: ``"linear"`` gives logits; ``"rbf"`` gives the book's Gaussians, in (0, 1].
+        algorithm: of the convolutions, a rung of conv2d or ``"auto"``.
+
+    Raises:
+        ValueError: a word is unknown, or images have another shape.
+
+    Example:
+        >>> tp.lenet.LeNet5(pooling="max")(torch.zeros(2, 1, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
-        self, activation: str = "tanh", pooling: str = "subsample", output: str = "linear", algorithm: str = "auto"
+        self,
+        activation: LeNetActivation = "tanh",
+        pooling: LeNetPooling = "subsample",
+        output: LeNetOutput = "linear",
+        algorithm: str = "auto",
     ):
         super().__init__()
         _choose("activation", activation, ACTIVATIONS)
@@ -76,7 +88,7 @@ class LeNet5(torch.nn.Module):
         return torch.ops.torch_patterns.squared_error(output, _one_hot(target, output.dtype)) * CLASSES
 
 
-def _pooling(pooling: str, activation: str, channels: int) -> torch.nn.Module:
+def _pooling(pooling: LeNetPooling, activation: LeNetActivation, channels: int) -> torch.nn.Module:
     if pooling == "subsample":
         return nn.Subsample2d(channels, 2, activation)
     return torch.nn.Sequential(ACTIVATIONS[activation](), POOLINGS[pooling](2))
@@ -107,21 +119,31 @@ class Trainer:
     steps of `torch.ops.torch_patterns.lenet5_train_epoch`. The host waits for nothing. On the CPU the same steps run
     layer by layer.
 
-    model: a LeNet5 with `algorithm="auto"`; its parameters are updated in place and need no optimizer.
-    images: uint8 [N, 1, 32, 32], 0 for background and 255 for ink; targets: int64 [N], 0 to 9.
-    batch: images per step; the last step of an epoch takes what is left.
-    lr: the learning rate, one number or one per step; it may be set before any epoch (`trainer.lr = 0.01`).
-    momentum, weight_decay: as in torch.optim.SGD.
-    algorithm: a rung of the ladder "lenet5", or "auto": `fused` where it serves the network, else `layers`.
-
-        trainer = Trainer(LeNet5().cuda(), digits.train_images, digits.train_labels, 256, lr=0.1)
-        for _ in range(10):
-            loss = trainer.epoch()          # a 0-D tensor, the mean over the epoch; reading it waits
-        accuracy = trainer.evaluate(digits.test_images, digits.test_labels)
-
-    Raises ValueError for another model, for images or targets of another shape or dtype, and for an empty data set;
-    IndexError on the CPU for a target that is no class.
     Source: §16.2; fused kernels in csrc/lenet.
+
+    Args:
+        model: a LeNet5 with ``algorithm="auto"``; its parameters are updated in place and need no optimizer.
+        images: uint8 [N, 1, 32, 32], 0 for background and 255 for ink.
+        targets: int64 [N], 0 to 9.
+        batch: images per step; the last step of an epoch takes what is left.
+        lr: the learning rate, one number or one per step; it may be set before any epoch (``trainer.lr = 0.01``).
+        momentum, weight_decay: as in torch.optim.SGD.
+        algorithm: a rung of the ladder ``"lenet5"``, or ``"auto"``: ``fused`` where it serves the network, else
+            ``layers``.
+
+    Raises:
+        ValueError: another model, images or targets of another shape or dtype, or an empty data set.
+        IndexError: on the CPU, a target is no class.
+
+    Example:
+        >>> digits = tp.data.digits()
+        >>> model = tp.lenet.LeNet5()  # .cuda(), where there is a GPU
+        >>> trainer = tp.lenet.Trainer(model, digits.train_images[:64], digits.train_labels[:64], batch=16, lr=0.05)
+        >>> for _ in range(2):
+        ...     loss = trainer.epoch()  # a 0-D tensor, the mean over the epoch; reading it waits
+        >>> accuracy = trainer.evaluate(digits.test_images, digits.test_labels)
+        >>> accuracy.shape
+        torch.Size([])
     """
 
     def __init__(
@@ -256,7 +278,10 @@ class Trainer:
     def evaluate(self, images: torch.Tensor | None = None, targets: torch.Tensor | None = None) -> torch.Tensor:
         """The share of images (by default those of the training, undistorted) whose greatest output is at their target:
         a 0-D float64 tensor on the device."""
-        images, targets = (self.images, self.targets) if images is None else (images, targets)
+        if images is None:
+            images, targets = self.images, self.targets
+        if targets is None:
+            raise ValueError("Trainer.evaluate: images need targets")
         hits = self.outputs(images).argmax(1) == targets.to(self._lr.device)
         return hits.double().mean()
 

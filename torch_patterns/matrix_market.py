@@ -1,7 +1,7 @@
 """The text of Matrix Market files: what `torch_patterns.io` reads.
 
 Nothing is taken on trust: memory grows with what the file holds, not with what it declares, and a fault is an error
-that names the line. Blocks of lines are parsed by numpy; a block with anything unusual is parsed again line by line, by
+that names the line. Blocks of lines are parsed in C++; a block with anything unusual is parsed again line by line, by
 `_slow`, which defines what a line may hold.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import warnings
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple, NoReturn
@@ -18,6 +17,7 @@ from typing import BinaryIO, NamedTuple, NoReturn
 import numpy as np
 import torch
 
+from torch_patterns import _C
 from torch_patterns.sorting import argsort
 
 MAX_LINE = 2**16  # bytes; the format says 1,024
@@ -30,8 +30,6 @@ _TOO_LONG = f"longer than {MAX_LINE:,} bytes"
 _NUL = "a NUL byte, which no text file has"
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf(inity)?|nan)", re.IGNORECASE)
 _INTEGER = re.compile(rb"[+-]?\d+")
-_COMMENTS = re.compile(rb"(?m)^[ \t\r]*%[^\n]*")
-_USUAL = b"0123456789+-.eEinftyaINFTYA \t\r\n"
 _SAFE_DIGITS = 18  # so many always fit in int64
 _TYPE = ["%%graphblas", "type"]
 _BITS = (8, 16, 32, 64)
@@ -218,48 +216,8 @@ def _shown(text: bytes) -> str:
 
 def _fast(text: bytes, first: int, header: _Header) -> _Entries | None:
     """The entries of whole lines, the first of which has that number; None where one is unusual or wrong."""
-    if b"\0" in text:
-        return None
-    if b"%" in text:
-        if max(map(len, text.split(b"\n"))) >= MAX_LINE or b"%%graphblas" in text.lower():
-            return None
-        text = _COMMENTS.sub(b"", text)
-    if text.translate(None, _USUAL):
-        return None
-    data = np.frombuffer(b"\n" + text, np.uint8)
-    newlines = np.flatnonzero(data == ord("\n"))
-    solid = data > ord(" ")
-    edges = np.flatnonzero(solid[1:] != solid[:-1]) + 1  # where a word starts, ends, the next starts, ...
-    if np.diff(newlines).max() > MAX_LINE or len(edges) % (2 * header.columns):
-        return None
-    starts, ends = edges.reshape(-1, header.columns, 2).transpose(2, 0, 1)
-    lines = np.searchsorted(newlines, starts[:, 0])
-    if (lines != np.searchsorted(newlines, starts[:, -1])).any() or (np.diff(lines) == 0).any():
-        return None  # an entry on two lines, or two on one
-    whole = header.columns - (header.field == "real")
-    if len(lines) and whole:
-        words = ends[:, :whole]
-        if (words - starts[:, :whole]).max() > _SAFE_DIGITS or (data[words - 1] < ord("0")).any():
-            return None  # numpy saturates, and takes a lone sign for 0
-    words = text.split()
-    columns = [_numbers(words[k :: header.columns], k < whole) for k in range(header.columns)]
-    if any(column is None for column in columns):
-        return None
-    values = columns.pop() if header.field != "pattern" else np.ones(len(lines))
-    indices = np.stack(columns) if columns else np.zeros((0, len(lines)), np.int64)
-    return _Entries(indices, values, lines + (first - 1))
-
-
-def _numbers(words: list[bytes], whole: bool) -> np.ndarray | None:
-    """int64 or float64 [n]; None where a word is no number, or perhaps none that fits."""
-    dtype = np.int64 if whole else np.float64
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            numbers = np.fromstring(b",".join(words), dtype, sep=",")  # by commas: 1.5.5 is no two numbers
-        except (ValueError, DeprecationWarning):
-            return None
-    return None if numbers.size != len(words) or np.isinf(numbers).any() else numbers
+    found = _C.parse_entries(text, first, header.indices, header.field, MAX_LINE)
+    return found and _Entries(*found)
 
 
 def _slow(text: bytes, first: int, header: _Header) -> _Entries:
@@ -355,7 +313,7 @@ def _array_places(header: _Header) -> np.ndarray:
 
 
 def _keys(place: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """A number a place, in the order of columns and then of rows."""
+    """One number per position, in the order of columns and then of rows."""
     rows, cols = shape
     if rows * cols >= 2**63:
         place = np.stack([np.unique(axis, return_inverse=True)[1] for axis in place])

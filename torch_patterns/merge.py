@@ -40,6 +40,10 @@ def merge(a: Tensor, b: Tensor, *, descending: bool = False, validate: bool = Fa
             algorithm is unknown, or not offered by the device.
         TypeError: the dtypes differ, or are not supported.
         RuntimeError: leading dimensions or devices differ, or an argument is a scalar.
+
+    Example:
+        >>> tp.merge(torch.tensor([1, 3, 5]), torch.tensor([2, 3]))
+        tensor([1, 2, 3, 3, 5])
     """
     return ops.merge(a, b, descending, validate, algorithm)
 
@@ -71,6 +75,11 @@ def merge_pairs(
 
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`merge`; also where values differ in shape from their keys.
+
+    Example:
+        >>> a, b = torch.tensor([1, 3]), torch.tensor([2, 3])
+        >>> tp.merge_pairs(a, torch.tensor([10, 11]), b, torch.tensor([20, 21]))
+        (tensor([1, 2, 3, 3]), tensor([10, 20, 11, 21]))
     """
     return ops.merge_pairs(keys_a, values_a, keys_b, values_b, descending, validate, algorithm)
 
@@ -98,6 +107,11 @@ def co_rank(k: int | Tensor, a: Tensor, b: Tensor, *, descending: bool = False, 
         ValueError: the algorithm is unknown, or not offered by the device.
         TypeError: ``k`` is not an integer, or the dtypes differ or are not supported.
         RuntimeError: shapes or devices do not fit, or ``a`` or ``b`` is a scalar.
+
+    Example:
+        >>> a, b = torch.tensor([1, 3, 5]), torch.tensor([2, 3])
+        >>> tp.co_rank(3, a, b)  # 1, 2, 3: two of the first three come from a
+        tensor(2)
     """
     if not isinstance(k, Tensor):
         if isinstance(k, bool | np.bool_) or not hasattr(k, "__index__"):

@@ -11,17 +11,20 @@ float32, float64.
 """
 
 import operator
+from typing import Literal, cast
 
 import torch
 
 from torch_patterns.arguments import pair
+from torch_patterns.literals import Activation, Reduction
 
 IntPair = int | tuple[int, ...]
 
 
-def _pair(value: IntPair) -> tuple[int, ...]:
-    """Plain integers, whoever's they were."""
-    return tuple(map(operator.index, value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))))
+def _pair(value: IntPair) -> tuple[int, int]:
+    """Plain integers, whoever's they were; torch.nn refuses what are not two."""
+    both = value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))
+    return cast(tuple[int, int], tuple(map(operator.index, both)))
 
 
 def _plain(value):
@@ -53,6 +56,10 @@ class Conv2d(_Operator, torch.nn.Conv2d):
     Parameters: weight [M, C / groups, K_h, K_w] and, with `bias`, bias [M]. Without padding, H_out = H - K_h + 1.
     `padding` may be "valid" or, where the stride is 1, "same"; `padding_mode` "zeros", "reflect", "replicate" or
     "circular".
+
+    Example:
+        >>> tp.nn.Conv2d(1, 6, kernel_size=5)(torch.ones(2, 1, 32, 32)).shape
+        torch.Size([2, 6, 28, 28])
     """
 
     def __init__(
@@ -65,16 +72,25 @@ class Conv2d(_Operator, torch.nn.Conv2d):
         dilation: IntPair = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
         device=None,
         dtype=None,
         *,
         algorithm: str = "auto",
     ):
-        window = _pair(kernel_size), _pair(stride), padding if isinstance(padding, str) else _pair(padding)
-        channels = operator.index(in_channels), operator.index(out_channels)
-        rest = _pair(dilation), operator.index(groups), bias, padding_mode, device, dtype
-        super().__init__(*channels, *window, *rest)
+        super().__init__(
+            operator.index(in_channels),
+            operator.index(out_channels),
+            _pair(kernel_size),
+            _pair(stride),
+            padding if isinstance(padding, str) else _pair(padding),
+            _pair(dilation),
+            operator.index(groups),
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
         self.algorithm = algorithm
         # What the operator pads, with zeros and alike on both sides; or else all is padded before.
         left, right, top, bottom = self._reversed_padding_repeated_twice
@@ -95,13 +111,17 @@ class Subsample2d(_Operator):
 
     [N, C, H, W] -> [N, C, H / size, W / size], windows side by side. Parameter: bias [C], zero at first.
     `activation` is "bipolar_sigmoid", "tanh" or "relu"; the convolution before this layer has none of its own.
+
+    Example:
+        >>> tp.nn.Subsample2d(6)(torch.ones(2, 6, 28, 28)).shape
+        torch.Size([2, 6, 14, 14])
     """
 
     def __init__(
         self,
         channels: int,
         size: IntPair = 2,
-        activation: str = "bipolar_sigmoid",
+        activation: Activation = "bipolar_sigmoid",
         *,
         device=None,
         dtype=None,
@@ -121,7 +141,12 @@ class Subsample2d(_Operator):
 
 
 class AvgPool2d(_Operator, torch.nn.AvgPool2d):
-    """Mean of each window, without bias or activation: [N, C, H, W] -> [N, C, H_out, W_out]. `stride`: the window's."""
+    """Mean of each window, without bias or activation: [N, C, H, W] -> [N, C, H_out, W_out]. `stride`: the window's.
+
+    Example:
+        >>> tp.nn.AvgPool2d(2)(torch.ones(2, 6, 28, 28)).shape
+        torch.Size([2, 6, 14, 14])
+    """
 
     def __init__(
         self,
@@ -149,6 +174,10 @@ class MaxPool2d(_Operator, torch.nn.MaxPool2d):
     """Greatest value of each window: [N, C, H, W] -> [N, C, H_out, W_out]. `stride`: the window's if not given.
 
     With `return_indices` also the place of each in its map, row * W + column.
+
+    Example:
+        >>> tp.nn.MaxPool2d(2)(torch.ones(2, 6, 28, 28)).shape
+        torch.Size([2, 6, 14, 14])
     """
 
     def __init__(
@@ -178,9 +207,13 @@ class MaxPool2d(_Operator, torch.nn.MaxPool2d):
 
 
 class Linear(_Operator, torch.nn.Linear):
-    """Fully connected layer (§16.1): [..., in_features] -> [..., out_features], one perceptron an output.
+    """Fully connected layer (§16.1): [..., in_features] -> [..., out_features], one perceptron per output.
 
     Parameters: weight [out_features, in_features] and, with `bias`, bias [out_features].
+
+    Example:
+        >>> tp.nn.Linear(120, 84)(torch.ones(2, 120)).shape
+        torch.Size([2, 84])
     """
 
     def __init__(
@@ -201,10 +234,14 @@ class Linear(_Operator, torch.nn.Linear):
 
 
 class RBF(_Operator):
-    """Gaussian output layer (§16.2): [N, features] -> [N, classes], exp(-|x - centre|^2 / (2 sigma^2)), in (0, 1].
+    """Gaussian output layer (§16.2): [N, features] -> [N, classes], ``exp(-|x - centre|^2 / (2 sigma^2))``.
 
     Parameter: centres [classes, features], random corners of the cube [-1, 1]^features at first. `sigma` defaults to
     sqrt(features) / 2: corners, on average sqrt(2 features) apart, then see each other at exp(-4).
+
+    Example:
+        >>> tp.nn.RBF(84, 10)(torch.ones(2, 84)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
@@ -240,21 +277,36 @@ class _Activation(_Operator):
 
 
 class BipolarSigmoid(_Activation):
-    """The book's sigmoid (§16.1): (1 - e^-x) / (1 + e^-x), which is tanh(x / 2)."""
+    """The book's sigmoid (§16.1): (1 - e^-x) / (1 + e^-x), which is tanh(x / 2).
+
+    Example:
+        >>> tp.nn.BipolarSigmoid()(torch.tensor([0.0, 2.0]))
+        tensor([0.0000, 0.7616])
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.bipolar_sigmoid(x, self.algorithm)
 
 
 class Tanh(_Activation):
-    """Hyperbolic tangent."""
+    """Hyperbolic tangent.
+
+    Example:
+        >>> tp.nn.Tanh()(torch.tensor([0.0, 1.0]))
+        tensor([0.0000, 0.7616])
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.tanh(x, self.algorithm)
 
 
 class ReLU(_Activation):
-    """max(x, 0) (§16.2)."""
+    """max(x, 0) (§16.2).
+
+    Example:
+        >>> tp.nn.ReLU()(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+    """
 
     def __init__(self, inplace: bool = False, *, algorithm: str = "auto"):
         super().__init__(algorithm=algorithm)
@@ -265,16 +317,21 @@ class ReLU(_Activation):
 
 
 class Sign(_Activation):
-    """The perceptron's activation (§16.1): -1, 0 or 1. Its gradient is zero: a perceptron is not trained through it."""
+    """The perceptron's activation (§16.1): -1, 0 or 1. Its gradient is zero: a perceptron is not trained through it.
+
+    Example:
+        >>> tp.nn.Sign()(torch.tensor([-1.0, 2.0]))
+        tensor([-1.,  1.])
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.sign(x, self.algorithm)
 
 
 class _Loss(_Operator):
-    """A loss. `reduction`: "mean" or "sum" (over all elements) gives a scalar, "none" one value an element."""
+    """A loss. `reduction`: "mean" or "sum" (over all elements) gives a scalar, "none" one value per element."""
 
-    def __init__(self, reduction: str = "mean", *, algorithm: str = "auto"):
+    def __init__(self, reduction: Reduction = "mean", *, algorithm: str = "auto"):
         super().__init__()
         self.reduction = reduction
         self.algorithm = algorithm
@@ -284,7 +341,12 @@ class _Loss(_Operator):
 
 
 class CrossEntropyLoss(_Loss):
-    """Softmax cross-entropy of logits [N, classes] and class indices [N] (int64)."""
+    """Softmax cross-entropy of logits [N, classes] and class indices [N] (int64).
+
+    Example:
+        >>> tp.nn.CrossEntropyLoss()(torch.zeros(1, 2), torch.tensor([1]))
+        tensor(0.6931)
+    """
 
     def __init__(
         self,
@@ -292,7 +354,7 @@ class CrossEntropyLoss(_Loss):
         size_average: bool | None = None,
         ignore_index: int = -100,
         reduce: bool | None = None,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
         *,
         algorithm: str = "auto",
@@ -306,14 +368,24 @@ class CrossEntropyLoss(_Loss):
 
 
 class SquaredErrorLoss(_Loss):
-    """The book's error function (§16.1): (y - t)^2 / 2; y and t of one shape."""
+    """The book's error function (§16.1): ``(y - t)^2 / 2``; y and t of one shape.
+
+    Example:
+        >>> tp.nn.SquaredErrorLoss(reduction="sum")(torch.tensor([1.0, 3.0]), torch.zeros(2))
+        tensor(5.)
+    """
 
     def forward(self, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.squared_error(y, t, self.reduction, self.algorithm)
 
 
 class AbsoluteErrorLoss(_Loss):
-    """The book's other error function (§16.1): |y - t|; y and t of one shape."""
+    """The book's other error function (§16.1): ``|y - t|``; y and t of one shape.
+
+    Example:
+        >>> tp.nn.AbsoluteErrorLoss()(torch.tensor([1.0, 3.0]), torch.zeros(2))
+        tensor(2.)
+    """
 
     def forward(self, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return torch.ops.torch_patterns.absolute_error(y, t, self.reduction, self.algorithm)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 import torch
 from torch import Tensor
 
 from torch_patterns.arguments import pair as _pair
 from torch_patterns.batching import fold, vmap_rule
 from torch_patterns.calls import ops
+from torch_patterns.literals import Activation
 from torch_patterns.registry import documented
 
 _ops = torch.ops.torch_patterns
@@ -16,7 +19,7 @@ Pair = int | tuple[int, int]
 
 @documented("subsample2d")
 def subsample2d(
-    x: Tensor, bias: Tensor, size: Pair = 2, activation: str = "bipolar_sigmoid", *, algorithm: str = "auto"
+    x: Tensor, bias: Tensor, size: Pair = 2, activation: Activation = "bipolar_sigmoid", *, algorithm: str = "auto"
 ) -> Tensor:
     """The subsampling layer of LeNet-5 (Fig. 16.7): ``y = f(mean of the window + bias of the map)``.
 
@@ -37,6 +40,13 @@ def subsample2d(
         RuntimeError: rows or columns are not multiples of ``size``, or shapes or devices do not fit.
         TypeError: a dtype is not supported, or they differ.
         ValueError: the activation or the algorithm is unknown, or the device does not offer the algorithm.
+
+    Example:
+        >>> x = torch.arange(8.0).view(1, 2, 2, 2)
+        >>> tp.subsample2d(x, torch.tensor([0.0, 1.0]), activation="identity")
+        tensor([[[[1.5000]],
+        <BLANKLINE>
+                 [[6.5000]]]])
     """
     return ops.subsample2d(x, bias, _pair(size), activation, algorithm)
 
@@ -71,11 +81,40 @@ def avg_pool2d(
         RuntimeError: no window fits, or an argument makes no sense; the message names it.
         TypeError: the dtype is not supported.
         ValueError: the algorithm is unknown or not offered by the device.
+
+    Example:
+        >>> tp.avg_pool2d(torch.arange(16.0).view(1, 1, 4, 4), 2)
+        tensor([[[[ 2.5000,  4.5000],
+                  [10.5000, 12.5000]]]])
     """
     stride = kernel_size if stride is None else stride
     return ops.avg_pool2d(x, _pair(kernel_size), _pair(stride), _pair(padding), ceil_mode, count_include_pad, algorithm)
 
 
+@overload
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    return_indices: Literal[False] = False,
+    *,
+    algorithm: str = "auto",
+) -> Tensor: ...
+@overload
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    *,
+    return_indices: Literal[True],
+    algorithm: str = "auto",
+) -> tuple[Tensor, Tensor]: ...
 @documented("max_pool2d")
 def max_pool2d(
     x: Tensor,
@@ -112,6 +151,15 @@ def max_pool2d(
         RuntimeError: no window fits, a window holds no pixel, or an argument makes no sense; the message names it.
         TypeError: the dtype is not supported.
         ValueError: the algorithm is unknown or not offered by the device.
+
+    Example:
+        >>> x = torch.arange(16.0).view(1, 1, 4, 4)
+        >>> tp.max_pool2d(x, 2)
+        tensor([[[[ 5.,  7.],
+                  [13., 15.]]]])
+        >>> tp.max_pool2d(x, 2, return_indices=True)[1]
+        tensor([[[[ 5,  7],
+                  [13, 15]]]])
     """
     stride = kernel_size if stride is None else stride
     windows = _pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation), ceil_mode, algorithm

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_patterns.batching import behind_batch
 from torch_patterns.calls import ops
+from torch_patterns.literals import ReduceOp
 from torch_patterns.registry import documented
 
 
@@ -18,7 +19,7 @@ def reduce(
     x: Tensor,
     dim: int | Sequence[int] | None = None,
     *,
-    op: str = "sum",
+    op: ReduceOp = "sum",
     keepdim: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
@@ -35,15 +36,16 @@ def reduce(
         dim: what to reduce: one dimension, several, or ``None`` (or an empty list) for all; negative counts from the
             end. Dimensions that are not neighbours cost a copy.
         op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``, ``"argmax"`` or ``"argmin"``; for floating point also
-            ``"mean"`` and ``"logsumexp"``. argmax and argmin take one dimension or none; over all they index ``x``
-            flattened.
+            ``"mean"`` and ``"logsumexp"``; ``"any"`` or ``"all"`` (whether one element, or every one, is not 0); for
+            integers and bool ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``. argmax and argmin take one
+            dimension or none; over all they index ``x`` flattened.
         keepdim: keep the reduced dimensions with size 1.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
         A new contiguous tensor without the reduced dimensions, like ``x``; int64 for argmax, argmin, and sums and
-        products of integers and bool. Half types combine in float32; under autocast, sum, prod, mean and logsumexp run
-        in and return float32.
+        products of integers and bool; bool for any and all. Half types combine in float32; under
+        autocast, sum, prod, mean and logsumexp run in and return float32.
 
     Raises:
         IndexError: a dimension is out of range, or argmax or argmin of no elements.
@@ -51,6 +53,16 @@ def reduce(
         ValueError: ``op`` or ``algorithm`` is unknown, the device does not offer the algorithm, or argmax or argmin
             over several dimensions.
         TypeError: the dtype is not supported, or mean or logsumexp of integers.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> tp.reduce(x, dim=0)
+        tensor([4., 6.])
+        >>> tp.reduce(x, op="argmax")
+        tensor(3)
+        >>> tp.reduce(x, dim=1, op="mean", keepdim=True)
+        tensor([[1.5000],
+                [3.5000]])
     """
     return ops.reduce(x, [dim] if isinstance(dim, int) else dim, op, keepdim, algorithm)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 
 from torch_patterns import _C
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,11 @@ class Rung:
     text, or ``"beyond"``; ``work`` and ``steps`` are functions of the size n; ``traits`` are facts such as
     ``"quadratic"`` or ``"float_atomics"``; ``written_for`` says for which devices it is written, ``devices`` on which
     of them this build offers it.
+
+    Example:
+        >>> rung = tp.registry.ladder("scan")[0]
+        >>> rung.name, rung.section, rung.devices
+        ('sequential', 'Fig. 11.1', ('cpu',))
     """
 
     name: str
@@ -30,17 +39,31 @@ class Rung:
     written_for: tuple[str, ...]
 
 
-def _rung(row: dict) -> Rung:
+def _rung(row: dict[str, Any]) -> Rung:
     devices = tuple(device for device in ("cpu", "cuda") if row[device])
-    fields = (row[key] for key in ("name", "source", "figures", "work", "steps"))
-    return Rung(*fields, tuple(row["traits"].split()), devices, row["summary"], tuple(row["written_for"].split()))
+    return Rung(
+        row["name"],
+        row["source"],
+        row["figures"],
+        row["work"],
+        row["steps"],
+        tuple(row["traits"].split()),
+        devices,
+        row["summary"],
+        tuple(row["written_for"].split()),
+    )
 
 
 _ladders = {pattern: [_rung(row) for row in rows] for pattern, rows in _C.ladders().items()}
 
 
 def patterns() -> list[str]:
-    """The names of all patterns."""
+    """The names of all patterns.
+
+    Example:
+        >>> "scan" in tp.registry.patterns()
+        True
+    """
     return sorted(_ladders)
 
 
@@ -51,6 +74,10 @@ def ladder(pattern: str) -> list[Rung]:
     """The rungs of a pattern, or of the one behind a function such as ``"sort_keys"``, in textbook order.
 
     ``ValueError`` names the patterns if there is none of this name.
+
+    Example:
+        >>> [rung.name for rung in tp.registry.ladder("merge")][:2]
+        ['sequential', 'threaded']
     """
     name = _pattern_of.get(pattern, pattern)
     name = name.replace("spmm_", "spmv_", 1) if name.startswith("spmm_") else name
@@ -63,6 +90,10 @@ def algorithms(pattern: str, device: str | torch.device | None = None) -> list[s
     """What ``algorithm=`` may name for a pattern, or a function, on a device (default: on any), besides ``"auto"``.
 
     Of ``"spmv"`` and ``"spmm"``, what any format offers; ``"spmv_csr"`` and so on tell it for one.
+
+    Example:
+        >>> "threaded" in tp.algorithms("scan", "cpu"), "threaded" in tp.algorithms("scan", "cuda")
+        (True, False)
     """
     kind = torch.device(device).type if device is not None else None
     of_formats = [name for name in _ladders if name.startswith("spmv_")]
@@ -72,7 +103,12 @@ def algorithms(pattern: str, device: str | torch.device | None = None) -> list[s
 
 
 def table(pattern: str) -> str:
-    """The ladder of a pattern as a Markdown table, the same in every build."""
+    """The ladder of a pattern as a Markdown table, the same in every build.
+
+    Example:
+        >>> print(tp.registry.table("rbf").splitlines()[0])
+        | algorithm | source | figures | work | steps | devices | what |
+    """
     lines = ["| algorithm | source | figures | work | steps | devices | what |", "|---|---|---|---|---|---|---|"]
     for r in ladder(pattern):
         devices = ", ".join(r.written_for)
@@ -80,10 +116,10 @@ def table(pattern: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def documented(pattern: str):
+def documented(pattern: str) -> Callable[[F], F]:
     """Decorator: appends the pattern's algorithms to the docstring."""
 
-    def append(function):
+    def append(function: F) -> F:
         names = ", ".join(f'``"{rung.name}"``' for rung in ladder(pattern))
         function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    Algorithms: {names}.\n"
         _pattern_of[function.__name__] = pattern

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torch_patterns.batching import behind_batch, front
 from torch_patterns.calls import ops
+from torch_patterns.literals import ExtremumOp, ScanOp
 from torch_patterns.registry import documented
 
 
@@ -15,7 +16,7 @@ def scan(
     x: Tensor,
     dim: int = -1,
     *,
-    op: str = "sum",
+    op: ScanOp = "sum",
     exclusive: bool = False,
     reverse: bool = False,
     algorithm: str = "auto",
@@ -30,19 +31,30 @@ def scan(
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         dim: the dimension to scan; negative counts from the end.
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; of integers and bool
+            ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``; or ``"argmax"`` or ``"argmin"``, the place of the
+            running extremum, as :func:`scan_with_indices` gives it (not exclusive).
         exclusive: leave out the element itself.
         reverse: scan from the last element to the first.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor like ``x``; int64 for sums and products of integers and bool. Half types combine in
-        float32; under autocast, scans run in and return float32.
+        A new contiguous tensor like ``x``; int64 for sums and products of integers and bool, and for places; bool for
+        any and all. Half types combine in float32; under autocast, scans run in and return float32.
 
     Raises:
         IndexError: ``dim`` is out of range.
         ValueError: ``op`` or ``algorithm`` is unknown, or the device does not offer the algorithm.
         TypeError: the dtype is not supported.
+
+    Example:
+        >>> x = torch.tensor([3, 1, 4, 1])
+        >>> tp.scan(x)
+        tensor([3, 4, 8, 9])
+        >>> tp.scan(x, op="max", reverse=True)
+        tensor([4, 4, 4, 1])
+        >>> tp.scan(x, exclusive=True, algorithm="blelloch")
+        tensor([0, 3, 4, 8])
     """
     return ops.scan(x, dim, op, exclusive, reverse, algorithm)
 
@@ -87,13 +99,20 @@ def linear_recurrence(
         ValueError: ``algorithm`` is unknown or not offered by the device.
         TypeError: the promoted dtype is not floating point.
         RuntimeError: shapes do not broadcast, or devices differ.
+
+    Example:
+        >>> a, b = torch.tensor([2.0, 2.0, 2.0]), torch.tensor([1.0, 1.0, 1.0])
+        >>> tp.linear_recurrence(a, b)
+        tensor([1., 3., 7.])
+        >>> tp.linear_recurrence(a, b, initial=torch.tensor(10.0))
+        tensor([21., 43., 87.])
     """
     return ops.linear_recurrence(a, b, dim, initial, reverse, algorithm)
 
 
 @documented("scan")
 def scan_with_indices(
-    x: Tensor, dim: int = -1, *, op: str = "max", reverse: bool = False, algorithm: str = "auto"
+    x: Tensor, dim: int = -1, *, op: ExtremumOp = "max", reverse: bool = False, algorithm: str = "auto"
 ) -> tuple[Tensor, Tensor]:
     """The running maximum or minimum of ``x`` along ``dim``, and where it was first reached (chapter 11).
 
@@ -116,6 +135,11 @@ def scan_with_indices(
         IndexError: ``dim`` is out of range.
         ValueError: ``op`` or ``algorithm`` is unknown, or the device does not offer the algorithm.
         TypeError: the dtype is not supported.
+
+    Example:
+        >>> values, indices = tp.scan_with_indices(torch.tensor([1, 3, 2, 3]))
+        >>> values, indices
+        (tensor([1, 3, 3, 3]), tensor([0, 1, 1, 1]))
     """
     return ops.scan_with_indices(x, dim, op, reverse, algorithm)
 

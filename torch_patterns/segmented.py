@@ -1,4 +1,5 @@
-"""Segmented reduction, expansion and scan: many sequences of different lengths, laid end to end."""
+"""Segmented reduction, expansion, softmax, scan, recurrence, selection and product: many sequences of different
+lengths, laid end to end. Where ``values`` is a jagged NestedTensor ``offsets`` are left out: see jagged.py."""
 
 from __future__ import annotations
 
@@ -7,32 +8,42 @@ from torch import Tensor
 
 from torch_patterns.batching import front, loop
 from torch_patterns.calls import ops
+from torch_patterns.literals import ScanOp, SegmentOp
 from torch_patterns.registry import documented
 
 
 @documented("segment_reduce")
 def segment_reduce(
-    values: Tensor, offsets: Tensor, *, op: str = "sum", validate: bool = False, algorithm: str = "auto"
+    values: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    op: SegmentOp = "sum",
+    validate: bool = False,
+    algorithm: str = "auto",
 ) -> Tensor:
     """Combines the rows of each segment: ``y[s] = values[offsets[s]] . ... . values[offsets[s + 1] - 1]``.
 
     An empty segment gives the identity of ``op``; its mean is 0, with gradient 0. NaN stays in its segment.
-    Differentiable to every order but for argmax and argmin: products with zeros are exact, and the gradients of max
-    and min go to the first of equal values. The default is deterministic. (Beyond the textbook's reductions.)
+    Differentiable to every order but for operators on bits, truth values and places: products with zeros are exact, and
+    the gradients of max and min go to the first of equal values. The default is deterministic. (Beyond the textbook's
+    reductions.)
 
     Args:
         values: rows [n, ...]; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
-        op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``, ``"mean"`` (of floating point), ``"argmax"`` or ``"argmin"``
-            (the row in ``values`` of the first of the greatest or least, NaN before all; -1 for an empty segment).
+        op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``; of floating point ``"mean"``, ``"logsumexp"``, ``"var"`` and
+            ``"std"`` (unbiased; NaN for fewer than two rows, as in torch); ``"argmax"`` or ``"argmin"`` (the row in
+            ``values`` of the first of the greatest or least, NaN before all; -1 for an empty segment); ``"any"`` or
+            ``"all"`` (whether one row, or every row, is not 0); of integers and bool ``"bitwise_and"``,
+            ``"bitwise_or"`` or ``"bitwise_xor"``.
         validate: check what ``offsets`` hold on CUDA, too, at the price of one synchronisation; not in a CUDA graph.
             Without it CUDA clamps each offset to 0..n and takes a decreasing pair for an empty segment.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
         [segments, ...], new and contiguous, of the dtype of ``values``; int64 for sums and products of integers and
-        bool, and for argmax and argmin. Half types combine in float32; under autocast sum, prod and mean run in and
-        return float32.
+        bool, and for argmax and argmin; bool for any and all. Half types combine in float32; under autocast what
+        rounds (sum, prod, mean, var, std and logsumexp) runs in and returns float32.
 
     Raises:
         IndexError: an offset is negative or beyond n; the message tells the first.
@@ -40,6 +51,13 @@ def segment_reduce(
             is unknown, or the device does not offer the algorithm.
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
+
+    Example:
+        >>> values, offsets = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 3, 3, 4])
+        >>> tp.segment_reduce(values, offsets)
+        tensor([6., 0., 4.])
+        >>> tp.segment_reduce(values, offsets, op="argmax")
+        tensor([ 2, -1,  3])
     """
     return ops.segment_reduce(values, offsets, op, validate, algorithm)
 
@@ -51,7 +69,7 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
     It is the gradient of a segmented sum, and that sum is its gradient; differentiable to every order.
 
     Args:
-        x: one row a segment, [segments, ...]; any dtype that ``segment_reduce`` takes.
+        x: one row per segment, [segments, ...]; any dtype that ``segment_reduce`` takes.
         offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
         n: how many rows there are.
         validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no
@@ -63,7 +81,11 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
 
     Raises:
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
-        ValueError: as ``segment_reduce``, or ``x`` has not one row a segment, or ``n`` is negative.
+        ValueError: as ``segment_reduce``, or ``x`` has not one row per segment, or ``n`` is negative.
+
+    Example:
+        >>> tp.segment_expand(torch.tensor([7, 8, 9]), torch.tensor([0, 3, 3, 4]), 4)
+        tensor([7, 7, 7, 9])
     """
     return ops.segment_expand(x, offsets, n, validate, algorithm)
 
@@ -71,9 +93,9 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
 @documented("segment_scan")
 def segment_scan(
     values: Tensor,
-    offsets: Tensor,
+    offsets: Tensor | None = None,
     *,
-    op: str = "sum",
+    op: ScanOp = "sum",
     exclusive: bool = False,
     reverse: bool = False,
     validate: bool = False,
@@ -88,7 +110,9 @@ def segment_scan(
     Args:
         values: rows [n, ...]; any dtype that ``segment_reduce`` takes.
         offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; of integers and bool
+            ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``; or ``"argmax"`` or ``"argmin"``, the row in
+            ``values`` where the running extremum was first reached (not exclusive).
         exclusive: leave out the row itself; the first of each segment gets the identity.
         reverse: scan each segment from its last row to its first.
         validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no
@@ -101,8 +125,162 @@ def segment_scan(
 
     Raises:
         IndexError, ValueError, TypeError, RuntimeError: as ``segment_reduce``.
+
+    Example:
+        >>> tp.segment_scan(torch.tensor([1, 2, 3, 4]), torch.tensor([0, 3, 3, 4]))
+        tensor([1, 3, 6, 4])
     """
     return ops.segment_scan(values, offsets, op, exclusive, reverse, validate, algorithm)
+
+
+@documented("segment_reduce")
+def segment_softmax(
+    values: Tensor, offsets: Tensor | None = None, *, validate: bool = False, algorithm: str = "auto"
+) -> Tensor:
+    """The softmax of each segment: ``y[i] = exp(values[i] - m) / sum of exp(values[j] - m)`` over the segment of i.
+
+    m is the greatest value of the segment, so nothing overflows. A reduction that finds m and the sum at once, and an
+    expansion in which each row computes its result: the values are read twice and written once. Each column of wider
+    rows is a softmax of its own. Beside +inf, NaN, or nothing but -inf all results of a segment are NaN, as in torch.
+    Differentiable to every order; deterministic (beyond the book; Milakov and Gimelshein's online softmax, 2018).
+
+    Args:
+        values: rows [n, ...]; float16, bfloat16, float32 or float64.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
+        validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no
+            segment gets 0.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        A new contiguous tensor like ``values``. Half types compute in float32; under autocast, runs in and returns
+        float32.
+
+    Raises:
+        IndexError, ValueError, TypeError, RuntimeError: as ``segment_reduce``.
+
+    Example:
+        >>> segment_softmax(torch.zeros(3), torch.tensor([0, 1, 3]))
+        tensor([1.0000, 0.5000, 0.5000])
+    """
+    return ops.segment_softmax(values, offsets, validate, algorithm)
+
+
+@documented("segment_reduce")
+def segment_log_softmax(
+    values: Tensor, offsets: Tensor | None = None, *, validate: bool = False, algorithm: str = "auto"
+) -> Tensor:
+    """The logarithm of :func:`segment_softmax`, computed as ``values[i] - m - log(sum)``: small results stay finite.
+
+    Args, Returns and Raises are those of :func:`segment_softmax`.
+    """
+    return ops.segment_log_softmax(values, offsets, validate, algorithm)
+
+
+@documented("segment_scan")
+def segment_recurrence(
+    a: Tensor,
+    b: Tensor,
+    offsets: Tensor | None = None,
+    *,
+    initial: Tensor | None = None,
+    reverse: bool = False,
+    algorithm: str = "auto",
+) -> Tensor:
+    """Solves ``h[k] = a[k] h[k-1] + b[k]`` within each segment: state-space models over packed sequences.
+
+    At the head of a segment ``h = b`` (``a`` is not used), or ``a * initial[s] + b``. Nothing crosses the border of a
+    segment, nor a factor of 0. Differentiable to every order in all three in time O(n); deterministic. (The recurrence
+    of 003, with §11.6's head flags.)
+
+    Args:
+        a: factors, rows [n, ...]; float16, bfloat16, float32 or float64.
+        b: of the shape and dtype of ``a``.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
+        initial: the state before each segment, [segments, ...] of the dtype of ``a``.
+        reverse: run each segment from its last row to its first.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        A new contiguous tensor like ``b``. Half types compute in float32; under autocast, runs in and returns float32.
+
+    Raises:
+        ValueError: shapes differ, or as ``segment_reduce``.
+        IndexError, TypeError, RuntimeError: as ``segment_reduce``.
+
+    Example:
+        >>> segment_recurrence(torch.full((3,), 2.0), torch.ones(3), torch.tensor([0, 1, 3]))
+        tensor([1., 1., 3.])
+    """
+    return ops.segment_recurrence(a, b, offsets, reverse, initial, algorithm)
+
+
+@documented("segment_sort")
+def segment_topk(
+    values: Tensor,
+    offsets: Tensor,
+    k: int,
+    *,
+    largest: bool = True,
+    validate: bool = False,
+    algorithm: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """The ``k`` greatest or least values of each segment, best first, and the rows they come from.
+
+    A sort of the segments, of which the first k are taken: equal values in the order of their rows, NaN as the
+    greatest, as in torch. The gradient goes to the rows that are named; differentiable to every order.
+
+    Args:
+        values: [n]; any dtype that ``segment_reduce`` takes.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
+        k: how many of each segment.
+        largest: the greatest, or else the least.
+        validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``.
+        algorithm: ``"auto"``, or how the segments are sorted: one of the ladder below.
+
+    Returns:
+        (values, indices): [segments, k], of the dtype of ``values``, and int64 rows in ``values``. A segment of fewer
+        than k ends in the identity of the maximum (or minimum), -inf (or +inf) for floats, and in the index -1.
+
+    Raises:
+        ValueError: ``k`` is negative, ``values`` has not one dimension, or as ``segment_reduce``.
+        IndexError, TypeError, RuntimeError: as ``segment_reduce``.
+
+    Example:
+        >>> segment_topk(torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0, 2, 3]), 2)
+        (tensor([[3., 1.], [2., -inf]]), tensor([[1, 0], [2, -1]]))
+    """
+    return ops.segment_topk(values, offsets, k, largest, validate, algorithm)
+
+
+@documented("segment_matmul")
+def segment_matmul(
+    x: Tensor, offsets: Tensor, weights: Tensor, *, validate: bool = False, algorithm: str = "auto"
+) -> Tensor:
+    """The product of each segment of rows with a matrix of its own: ``y[i] = x[i] @ weights[s]``.
+
+    Layers of experts, of relations or of node types. The default is one matrix product per segment by the BLAS of the
+    device; the host reads the offsets, so that on CUDA it waits for them and a call cannot be captured in a graph.
+    Differentiable to every order in ``x`` and ``weights`` (beyond the book).
+
+    Args:
+        x: [n, inner]; float16, bfloat16, float32 or float64.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
+        weights: [segments, inner, cols], of the dtype of ``x``.
+        validate: check what ``offsets`` hold on CUDA, too. Without it a row that lies in no segment gets 0.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        [n, cols], new and contiguous, of the dtype of ``x``; under autocast of its dtype.
+
+    Raises:
+        ValueError: a shape does not fit, or as ``segment_reduce``.
+        IndexError, TypeError, RuntimeError: as ``segment_reduce``.
+
+    Example:
+        >>> segment_matmul(torch.ones(3, 1), torch.tensor([0, 1, 3]), torch.tensor([[[2.0]], [[5.0]]])).flatten()
+        tensor([2., 5., 5.])
+    """
+    return ops.segment_matmul(x, offsets, weights, validate, algorithm)
 
 
 # ---- vmap: a batch of values is one more dimension of each row; batched offsets take turns
@@ -122,7 +300,28 @@ def _register_vmap(name: str, tensors: int) -> None:
     torch.library.register_vmap(f"torch_patterns::{name}", rule)
 
 
-_register_vmap("segment_reduce", 1)
-_register_vmap("segment_expand", 1)
-_register_vmap("segment_scan", 1)
-_register_vmap("segment_recurrence", 2)
+def _recurrence_rule(info, in_dims, a, b, offsets, reverse=False, initial=None, algorithm="auto"):
+    op = torch.ops.torch_patterns.segment_recurrence
+    dims = (*in_dims[:3], None, in_dims[4] if initial is not None else None, None)
+    if in_dims[2] is not None:
+        return loop(op, info, dims, a, b, offsets, reverse, initial, algorithm)
+    a, b = (front(x, d, info.batch_size).movedim(0, 1) for x, d in zip((a, b), dims, strict=False))
+    if initial is not None:
+        initial = front(initial, dims[4], info.batch_size).movedim(0, 1)
+    return op(a, b, offsets, reverse, initial, algorithm), 1
+
+
+def _register_loop(name: str) -> None:
+    op = getattr(torch.ops.torch_patterns, name)
+
+    def rule(info, in_dims, *args, **kwargs):
+        return loop(lambda *sample: op(*sample, **kwargs), info, in_dims, *args)
+
+    torch.library.register_vmap(f"torch_patterns::{name}", rule)
+
+
+for _name in ("segment_reduce", "segment_expand", "segment_softmax", "segment_log_softmax", "segment_scan"):
+    _register_vmap(_name, 1)
+for _name in ("segment_topk", "segment_matmul", "segment_matmul_wgrad"):
+    _register_loop(_name)
+torch.library.register_vmap("torch_patterns::segment_recurrence", _recurrence_rule)

@@ -13,16 +13,24 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch_patterns import _C
+from torch_patterns.literals import LaneOrder
 
 
 @contextmanager
-def checked(order: str = "forward", seed: int = 0, observer: Callable[[dict], None] | None = None) -> Iterator[None]:
+def checked(
+    order: LaneOrder = "forward", seed: int = 0, observer: Callable[[dict], None] | None = None
+) -> Iterator[None]:
     """Checks the textbook kernels that this thread runs on CPU tensors.
 
     Args:
         order: in which order lanes and blocks run: ``"forward"``, ``"reverse"`` or ``"shuffle"`` (by ``seed``).
         observer: called after each phase of each block with a dict: kernel, name, block, number, and arrays, which maps
             each shared array to its values (``None`` where nothing was written, pairs for affine maps).
+
+    Example:
+        >>> with tp.simt.checked(order="shuffle", seed=1):
+        ...     tp.scan(torch.ones(4), algorithm="brent_kung")
+        tensor([1., 2., 3., 4.])
     """
     session = _C.Checked(order, seed, observer)
     session.enter()
@@ -33,7 +41,13 @@ def checked(order: str = "forward", seed: int = 0, observer: Callable[[dict], No
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, list[dict]]:
-    """Runs ``function`` checked; returns its result and the phases of its textbook kernels (see :func:`checked`)."""
+    """Runs ``function`` checked; returns its result and the phases of its textbook kernels (see :func:`checked`).
+
+    Example:
+        >>> y, phases = tp.simt.trace(tp.scan, torch.ones(4), algorithm="kogge_stone")
+        >>> phases[0]["kernel"], phases[0]["name"]
+        ('kogge_stone', 'load')
+    """
     phases: list[dict] = []
     with checked(observer=phases.append):
         result = function(*args, **kwargs)
@@ -41,11 +55,23 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any,
 
 
 def faults() -> list[str]:
-    """Small kernels, each of which breaks one rule: see :func:`fault`."""
+    """Small kernels, each of which breaks one rule: see :func:`fault`.
+
+    Example:
+        >>> tp.simt.faults()[0]
+        'missing_barrier'
+    """
     return _C.faults()
 
 
-def fault(name: str, order: str = "forward", seed: int = 0) -> None:
-    """Runs one of :func:`faults` checked: raises the ``RuntimeError`` that says what is wrong with it."""
+def fault(name: str, order: LaneOrder = "forward", seed: int = 0) -> None:
+    """Runs one of :func:`faults` checked: raises the ``RuntimeError`` that says what is wrong with it.
+
+    Example:
+        >>> tp.simt.fault("missing_barrier")
+        Traceback (most recent call last):
+            ...
+        torch_patterns._C.SimtError: missing_barrier, ... race on shared array 's' at [1]: lane 2 reads what ...
+    """
     with checked(order, seed):
         _C.run_fault(name)

@@ -43,6 +43,10 @@ def sort(
         IndexError: ``dim`` is out of range.
         ValueError: ``algorithm`` is unknown or not offered by the device, or ``index_dtype`` too narrow.
         TypeError: the dtype, or ``index_dtype``, is not supported.
+
+    Example:
+        >>> tp.sort(torch.tensor([3, 1, 2]), descending=True)
+        (tensor([3, 2, 1]), tensor([0, 2, 1]))
     """
     return ops.sort(x, dim, descending, index_dtype, algorithm)
 
@@ -80,6 +84,12 @@ def sort_keys(
         IndexError: ``dim`` is out of range.
         ValueError: not 0 <= begin_bit <= end_bit <= width of the key, or ``algorithm`` is unknown or not offered.
         TypeError: the dtype is not supported.
+
+    Example:
+        >>> tp.sort_keys(torch.tensor([3, 1, 2]))
+        tensor([1, 2, 3])
+        >>> tp.sort_keys(torch.tensor([5, 6, 3, 4]), begin_bit=0, end_bit=1)  # by the lowest bit: even keys first
+        tensor([6, 4, 5, 3])
     """
     return ops.sort_keys(x, dim, descending, begin_bit, end_bit, algorithm)
 
@@ -114,6 +124,10 @@ def sort_pairs(
         ValueError: the bits are out of range, or ``algorithm`` is unknown or not offered by the device.
         TypeError: a dtype is not supported.
         RuntimeError: shapes or devices differ.
+
+    Example:
+        >>> tp.sort_pairs(torch.tensor([3, 1, 2]), torch.tensor([30.0, 10.0, 20.0]))
+        (tensor([1, 2, 3]), tensor([10., 20., 30.]))
     """
     return ops.sort_pairs(keys, values, dim, descending, begin_bit, end_bit, algorithm)
 
@@ -147,6 +161,10 @@ def argsort(
         IndexError: ``dim`` is out of range.
         ValueError: the bits are out of range, ``algorithm`` is unknown or not offered, or ``index_dtype`` too narrow.
         TypeError: the dtype, or ``index_dtype``, is not supported.
+
+    Example:
+        >>> tp.argsort(torch.tensor([3, 1, 2]), index_dtype=torch.int32)
+        tensor([1, 2, 0], dtype=torch.int32)
     """
     return ops.argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm)
 
@@ -177,6 +195,10 @@ def lexsort(
         ValueError: there is no key, or ``algorithm`` is unknown or not offered, or ``index_dtype`` too narrow.
         TypeError: a dtype is not supported.
         RuntimeError: shapes or devices differ.
+
+    Example:
+        >>> tp.lexsort([torch.tensor([9, 8, 7]), torch.tensor([1, 0, 1])])  # by the second key, then by the first
+        tensor([1, 2, 0])
     """
     if len(keys) == 0:
         raise ValueError("lexsort: keys must hold one tensor at least")
@@ -217,6 +239,10 @@ def segment_sort(
         ValueError: offsets decrease, or do not span the keys; the bits are out of range; ``keys`` or ``offsets`` is
             not one-dimensional; ``algorithm`` is unknown or not offered by the device.
         TypeError: a dtype is not supported.
+
+    Example:
+        >>> tp.segment_sort(torch.tensor([3, 1, 2, 9, 8]), torch.tensor([0, 3, 5]))
+        tensor([1, 2, 3, 8, 9])
     """
     return ops.segment_sort(keys, offsets, descending, begin_bit, end_bit, validate, algorithm)
 
@@ -251,6 +277,10 @@ def segment_sort_pairs(
     Raises:
         IndexError, ValueError, TypeError: as :func:`segment_sort`.
         RuntimeError: the shapes or devices of keys and values differ.
+
+    Example:
+        >>> tp.segment_sort_pairs(torch.tensor([3, 1, 9, 8]), torch.tensor([0, 1, 2, 3]), torch.tensor([0, 2, 4]))
+        (tensor([1, 3, 8, 9]), tensor([1, 0, 3, 2]))
     """
     return ops.segment_sort_pairs(keys, values, offsets, descending, begin_bit, end_bit, validate, algorithm)
 

@@ -20,7 +20,8 @@ def not_a_sequence(cls: type) -> None:
     for name, symbol in _SYMBOLS.items():
         if name not in vars(cls):
             setattr(cls, name, refused(symbol))
-    cls.__array_ufunc__ = None  # numpy's numbers and arrays leave operators with them to the container
+    # numpy's numbers and arrays leave operators with them to the container.
+    cls.__array_ufunc__ = None  # type: ignore[attr-defined]
 
     def collate(batch, *, collate_fn_map=None):
         raise TypeError(f"default_collate: {cls.__name__} cannot be stacked; give DataLoader collate_fn=list")

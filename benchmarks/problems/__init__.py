@@ -26,6 +26,7 @@ class Figure:
     peers: dict[str, Callable]
     unread: int = 0  # how many tensors, the first ones, the work does not need
     exact_peers: bool = True  # else they are timed unchecked
+    bound: float = 0.0  # how far results may be from exact ones
 
 
 # ---- data

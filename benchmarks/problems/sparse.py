@@ -156,6 +156,44 @@ def columns(rows: int, widths: tuple[int, ...]) -> list[Figure]:
     return figures
 
 
+def squares(rows: int) -> list[Figure]:
+    """Of a matrix by itself: 2^26 products of entries, or 2^22."""
+
+    def data(kind: str) -> tuple[Tensor, ...]:
+        lengths = torch.full((rows,), 16) if kind == "random" else None
+        return matrix(kind, rows, lengths=lengths)
+
+    def ours(v: Tensor, p: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        square = csr(v, p, c) @ csr(v, p, c)
+        return square.values, square.row_ptrs, square.col_idx
+
+    def want(v: Tensor, p: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        counts = p.diff()[c].long()
+        first = torch.arange(c.numel()).repeat_interleave(counts)
+        begin = counts.cumsum(0) - counts
+        second = torch.arange(int(counts.sum())) + (p[c] - begin)[first]
+        places, inverse = (rows_of(p)[first] * rows + c[second]).unique(return_inverse=True)
+        values = torch.zeros_like(places).index_add_(0, inverse, v.long()[first] * v.long()[second])
+        ends = (places // rows).bincount(minlength=rows).cumsum(0)
+        return values, torch.cat([ends.new_zeros(1), ends]), places % rows
+
+    def by_torch(v: Tensor, p: Tensor, c: Tensor) -> Tensor:
+        return (torch_csr(v, p, c) @ torch_csr(v, p, c)).values()
+
+    def by_scipy(v: Tensor, p: Tensor, c: Tensor) -> Tensor:
+        square = scipy_csr(v, p, c) @ scipy_csr(v, p, c)
+        square.sort_indices()  # torch's are sorted, too
+        return torch.from_numpy(square.data)
+
+    on_cuda = torch.get_default_device().type == "cuda"
+    peers = {"torch": by_torch} if on_cuda else {"torch": by_torch, "scipy": by_scipy}
+    # Peers may drop entries that cancel.
+    return [
+        Figure(f"spgemm {kind}", functools.partial(data, kind), ours, want, peers, exact_peers=False)
+        for kind in ("random", "banded")
+    ]
+
+
 def conversions(entries: int) -> list[Figure]:
     rows = entries // 32
 
@@ -177,5 +215,5 @@ def conversions(entries: int) -> list[Figure]:
 
 def figures(device: str) -> list[Figure]:
     if device == "cuda":
-        return vectors(device, 2**21) + columns(2**20, (32, 128)) + conversions(2**26)
-    return vectors(device, 2**17) + columns(2**15, (32,)) + conversions(2**20)
+        return vectors(device, 2**21) + columns(2**20, (32, 128)) + squares(2**18) + conversions(2**26)
+    return vectors(device, 2**17) + columns(2**15, (32,)) + squares(2**14) + conversions(2**20)

@@ -1,9 +1,10 @@
-// The driver that makes a whole scan of a block algorithm (§11.6, Fig. 11.9): split every row into sections that one
-// block can scan, scan the sections' totals in the same way, and combine each section with all that comes before it.
+// The driver that makes a whole scan of a kernel that scans what one block can hold (§11.6, Fig. 11.9): every row is
+// split into sections, one per block; a section's total goes to S; S is scanned in the same way; and a last launch
+// combines every element with the total of all sections before its own.
 //
-// An Algorithm says how many elements a block scans (`section`), with how many `threads`, how much shared memory it
-// wants beside the section itself, and scans the shared array in place, in phases. It is inclusive unless it says that
-// it is `exclusive` by nature. A Source has `rows` of `n` operands of a Monoid: scan/elements.h shows what it binds.
+// A Kernel is a template over the Source of its operands: scan/elements.h shows what a Source binds. It says with how
+// many `threads` a block runs, how many operands are a `section`, and how many accumulators it takes in shared memory
+// (`in_shared`). Its operator() is the algorithm, from the load to the store of results and of the section's total.
 //
 // Between the first and the last launch the results of the sections are kept as accumulators, so that half types are
 // rounded once and affine maps stay whole (keep).
@@ -12,7 +13,9 @@
 
 namespace tp::block {
 
-// The totals of a row's sections, scanned in place.
+constexpr int64_t max_grid = 2147483647;
+
+// The totals of a row's sections (S in the book), scanned in place.
 template <class M>
 struct Totals {
   using Monoid = M;
@@ -39,79 +42,82 @@ struct Totals {
   }
 };
 
-// First launch: block i scans section i % sections of row i / sections and leaves its total.
-template <class Source, class Algorithm>
-struct ScanSections {
-  using M = typename Source::Monoid;
+// What a kernel reads and writes: section `id` is section id % sections of row id / sections. Beyond the end of a row
+// there are identities to read, and nothing to write.
+template <class M, class X, class Array>
+struct BoundSections {
   using Acc = typename M::Acc;
-  static constexpr int section = Algorithm::section, threads = Algorithm::threads;
-  Source source;
-  int64_t sections;
-  Acc* totals;  // null where a row is one section: its results are final
+  X x;
+  Array S;
+  int64_t n, section, sections, count;
 
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto x = source.bind(block);
-    const auto total = block.global("totals", totals, source.rows * sections);
-    auto s = block.template shared<Acc>("s", section);
-    auto scratch = block.template shared<Acc>("scratch", Algorithm::scratch);
-    for (int64_t id = block.index().x; id < source.rows * sections; id += block.grid().x) {
-      const int64_t row = id / sections, first = id % sections * section, n = source.n;
-      block.phase("load", [&](int t) {
-        for (int i = t; i < section; i += threads) {
-          if (first + i >= n) {
-            s[i] = M::identity();
-          } else if constexpr (Algorithm::exclusive) {
-            s[i] = x.element(row, first + i);
-          } else {
-            s[i] = x.load(row, first + i);
-          }
-        }
-      });
-      Algorithm::template scan<M>(block, s, scratch);
-      block.phase("store", [&](int t) {
-        for (int i = t; i < section; i += threads) {
-          if (first + i >= n) continue;
-          Acc value = s[i], through = value;  // with all of the section up to here
-          if constexpr (Algorithm::exclusive) {
-            through = M::combine(value, x.element(row, first + i));
-            if (!source.exclusive) value = through;
-          }
-          if (i == section - 1 && sections > 1) total[id] = through;
-          if (sections > 1) {
-            x.keep(row, first + i, value);
-          } else {
-            x.store(row, first + i, value);
-          }
-        }
-      });
+  TP_HD int64_t row(int64_t id) const { return id / sections; }
+  TP_HD int64_t begin(int64_t id) const { return id % sections * section; }
+  // Operand i of a section, such that its inclusive scan gives the results asked for.
+  TP_HD Acc load(int64_t id, int64_t i) const {
+    const int64_t k = begin(id) + i;
+    return k < n ? x.load(row(id), k) : M::identity();
+  }
+  // Element i of a section as it is: for kernels that are exclusive by nature.
+  TP_HD Acc element(int64_t id, int64_t i) const {
+    const int64_t k = begin(id) + i;
+    return k < n ? x.element(row(id), k) : M::identity();
+  }
+  // Result i of a section, which is final where the row is one section.
+  TP_HD void store(int64_t id, int64_t i, Acc value) const {
+    const int64_t k = begin(id) + i;
+    if (k >= n) return;
+    if (sections == 1) {
+      x.store(row(id), k, value);
+    } else {
+      x.keep(row(id), k, value);
     }
+  }
+  // The total of a section: S[blockIdx.x] in §11.6.
+  TP_HD void store_total(int64_t id, Acc total) const {
+    if (sections > 1) S[id] = total;
   }
 };
 
-// Last launch: combines every element with the total of all sections before its own.
-template <class Source, class Algorithm>
+template <class Source_>
+struct Sections {
+  using Source = Source_;
+  using Monoid = typename Source::Monoid;
+  using Acc = typename Monoid::Acc;
+  Source source;
+  int64_t section, sections;  // operands of a section, sections of a row
+  Acc* totals;                // null where a row is one section
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto x = source.bind(block);
+    const auto S = block.global("S", totals, source.rows * sections);
+    return BoundSections<Monoid, std::decay_t<decltype(x)>, std::decay_t<decltype(S)>>{
+        x, S, source.n, section, sections, source.rows * sections};
+  }
+};
+
+// The last launch: one block per section, as before.
+template <class Source>
 struct AddTotals {
   using M = typename Source::Monoid;
   using Acc = typename M::Acc;
-  Source source;
-  int64_t sections;
-  Acc* totals;
+  static constexpr int threads = 256;
+  Sections<Source> sections;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto x = source.bind(block);
-    const auto total = block.global("totals", totals, source.rows * sections);
-    for (int64_t id = block.index().x; id < source.rows * sections; id += block.grid().x) {
+    const auto Y = sections.bind(block);
+    for (int64_t id = block.index().x; id < Y.count; id += block.grid().x) {
       block.phase("add", [&](int t) {
-        const int64_t row = id / sections, first = id % sections * Algorithm::section;
-        for (int i = t; i < Algorithm::section && first + i < source.n; i += Algorithm::threads) {
-          const Acc value = x.kept(row, first + i);
-          if (first == 0) {
-            x.store(row, i, value);
+        const int64_t row = Y.row(id), begin = Y.begin(id), end = tp::min(begin + Y.section, Y.n);
+        for (int64_t k = begin + t; k < end; k += threads) {
+          const Acc value = Y.x.kept(row, k);
+          if (begin == 0) {
+            Y.x.store(row, k, value);
           } else {
-            const Acc before = total[id - 1];
-            x.store(row, first + i, M::combine(before, value));
+            const Acc before = Y.S[id - 1];
+            Y.x.store(row, k, M::combine(before, value));
           }
         }
       });
@@ -119,22 +125,20 @@ struct AddTotals {
   }
 };
 
-constexpr int64_t max_grid = 2147483647;
-
-template <class Algorithm, class Source>
+template <template <class> class Kernel, class Source>
 void scan_rows(Context& context, const char* name, Source source) {
+  using K = Kernel<Source>;
   using Acc = typename Source::Acc;
-  const int64_t sections = ceil_div(source.n, int64_t(Algorithm::section)), blocks = source.rows * sections;
+  const int64_t sections = ceil_div(source.n, int64_t(K::section)), blocks = source.rows * sections;
   const bool whole = sections == 1;
   Acc* totals = whole ? nullptr : context.workspace<Acc>(blocks);
   if (!whole) source.allocate(context);
   const simt::Dim grid{tp::min(blocks, max_grid)};
-  const int64_t shared = (Algorithm::section + Algorithm::scratch) * int64_t(sizeof(Acc));
-  simt::launch(context, name, grid, Algorithm::threads, shared,
-               ScanSections<Source, Algorithm>{source, sections, totals});
+  const Sections<Source> all{source, K::section, sections, totals};
+  simt::launch(context, name, grid, K::threads, K::in_shared * int64_t(sizeof(Acc)), K{all});
   if (whole) return;
-  scan_rows<Algorithm>(context, name, Totals<typename Source::Monoid>{totals, source.rows, sections});
-  simt::launch(context, name, grid, Algorithm::threads, 0, AddTotals<Source, Algorithm>{source, sections, totals});
+  scan_rows<Kernel>(context, name, Totals<typename Source::Monoid>{totals, source.rows, sections});
+  simt::launch(context, name, grid, AddTotals<Source>::threads, 0, AddTotals<Source>{all});
 }
 
 }  // namespace tp::block

@@ -33,6 +33,12 @@ TP_DEVICE T shuffle_down(T v, int distance) {
   return detail::by_words(v, [=](unsigned w) { return __shfl_down_sync(~0u, w, unsigned(distance)); });
 }
 
+// From the lane whose number differs in the bits of `mask`.
+template <class T>
+TP_DEVICE T shuffle_xor(T v, int mask) {
+  return detail::by_words(v, [=](unsigned w) { return __shfl_xor_sync(~0u, w, mask); });
+}
+
 template <class T>
 TP_DEVICE T broadcast(T v, int lane) {
   return detail::by_words(v, [=](unsigned w) { return __shfl_sync(~0u, w, lane); });

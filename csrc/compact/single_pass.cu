@@ -15,6 +15,8 @@ namespace {
 
 constexpr int threads = 512, warps = threads / block::warp_size, tiles_per_group = 128;
 constexpr int batch = 8;  // words that a thread has in flight
+template <class Word>
+constexpr int early = tp::max(4, int(64 / tp::max(sizeof(Word), size_t(4))));  // and before the tile's address is known
 constexpr uint16_t dropped = 0xffff;
 
 struct Tile {
@@ -79,10 +81,10 @@ TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t
   return {rows, total};
 }
 
-// Moves n words, word i by load(i) and store(i, word), with `batch` loads per thread in flight.
+// Moves words `begin` to n - 1, word i by load(i) and store(i, word), with `batch` loads per thread in flight.
 template <class Word, class Load, class Store>
-TP_DEVICE void move_words(int64_t n, Load load, Store store) {
-  for (int64_t first = threadIdx.x; first < n; first += threads * batch) {
+TP_DEVICE void move_words(int64_t begin, int64_t n, Load load, Store store) {
+  for (int64_t first = begin + threadIdx.x; first < n; first += threads * batch) {
     Word words[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
@@ -107,12 +109,23 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
   const int64_t id = block::take_ticket(chain), first = id * threads * items, width = single ? 1 : r.width;
   const Tile tile = rank_rows<packs, items>(r.mask, first, r.n, list, warp_kept);
   if (threadIdx.x == 0 && chain.tickets) chain.tiles[id].publish(tile.kept);
+
+  constexpr bool loads_early = packs && single;
+  Word words[loads_early ? early<Word> : 1];
+  if constexpr (loads_early) {
+#pragma unroll
+    for (int b = 0; b < early<Word>; ++b) {
+      const int i = int(threadIdx.x) + b * threads;
+      if (i < tile.kept) words[b] = r.in[first + list[i]];
+    }
+  }
   if (threadIdx.x < block::warp_size) {
     const int64_t before = chain.tickets ? block::look_back<Sum<int64_t>, tiles_per_group>(chain, id, 0) : 0;
     if (threadIdx.x == 0) {
       before_tile = before;
       const int64_t upto = before + tile.kept;
-      if (id % tiles_per_group == tiles_per_group - 1 && id + 1 < tiles) chain.groups[id / tiles_per_group].publish(upto);
+      if (id % tiles_per_group == tiles_per_group - 1 && id + 1 < tiles)
+        chain.groups[id / tiles_per_group].publish(upto);
       if (id + 1 == tiles && r.count) *r.count = upto;
     }
   }
@@ -126,7 +139,15 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
       const int64_t row = single ? i : floor_div(i, width);
       return r.in[(first + list[row]) * width + i - row * width];
     };
-    move_words<Word>(tp::min(int64_t(tile.kept), room) * width, load,
+    const int64_t kept = tp::min(int64_t(tile.kept), room);
+    if constexpr (loads_early) {
+#pragma unroll
+      for (int b = 0; b < early<Word>; ++b) {
+        const int i = int(threadIdx.x) + b * threads;
+        if (i < kept) to[i] = words[b];
+      }
+    }
+    move_words<Word>(loads_early ? early<Word> * threads : 0, kept * width, load,
                      [&](int64_t i, const Word& word) { to[i] = word; });
     if (r.packed < r.n) return;
     Word* end = r.out + (r.n - (first - before)) * width;  // dropped rows fill the far end
@@ -137,7 +158,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
       const int64_t row = single ? i : floor_div(i, width), from = before + list[row];
       return list[row] == dropped || from >= r.packed ? Word{} : r.in[from * width + i - row * width];
     };
-    move_words<Word>(tile.rows * width, load, [&](int64_t i, const Word& word) { to[i] = word; });
+    move_words<Word>(0, tile.rows * width, load, [&](int64_t i, const Word& word) { to[i] = word; });
   }
 }
 

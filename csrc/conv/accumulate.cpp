@@ -12,8 +12,8 @@ namespace {
 #define TP_INLINE __attribute__((always_inline)) inline
 #define TP_UNROLL _Pragma("GCC unroll 16")  // what is indexed by a constant lives in registers
 
-// Six rows by one vector, or two of the narrow baseline: twelve sums at most, so that 16 registers hold them and the
-// operands.
+// Six rows by one vector or two: twelve sums at most, so that 16 registers hold them and the operands. With two
+// vectors a step takes eight loads for twelve products and is bound by the products, with one by the loads.
 constexpr int tile = 6;
 
 // `vectors` registers of `bytes` bytes make the lanes.
@@ -53,21 +53,31 @@ TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t
 TP_ACCUMULATE(baseline, , 16, 2)
 #ifdef TP_X86
 TP_ACCUMULATE(avx2, __attribute__((target("avx2,fma"))), 32, 1)
+TP_ACCUMULATE(avx2_wide, __attribute__((target("avx2,fma"))), 32, 2)
 TP_ACCUMULATE(avx512, __attribute__((target("avx512f,avx2,fma"))), 64, 1)
+TP_ACCUMULATE(avx512_wide, __attribute__((target("avx512f,avx2,fma"))), 64, 2)
 #endif
 
 }  // namespace
 
 template <class A>
 Accumulate<A> accumulate_for(int64_t columns) {
-  constexpr int64_t narrow = 32 / int64_t(sizeof(A)), wide = 2 * narrow;
+  constexpr int64_t one = 32 / int64_t(sizeof(A)), two = 2 * one, four = 4 * one;
 #ifdef TP_X86
   static const bool has_avx512 = __builtin_cpu_supports("avx512f"),
                     has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx512 && columns > narrow) return {wide, &avx512<A>};
-  if (has_avx2) return {narrow, &avx2<A>};
+  // A wide kernel takes at least a seventh less time for as many lanes, so it may leave an eighth of them empty.
+  const auto pays = [=](int64_t lanes) {
+    return 7 * ceil_div(columns, lanes) * lanes <= 8 * ceil_div(columns, lanes / 2) * (lanes / 2);
+  };
+  if (has_avx512 && columns > one) {
+    if (pays(four)) return {four, &avx512_wide<A>};
+    return {two, &avx512<A>};
+  }
+  if (has_avx2 && pays(two)) return {two, &avx2_wide<A>};
+  if (has_avx2) return {one, &avx2<A>};
 #endif
-  return {narrow, &baseline<A>};
+  return {one, &baseline<A>};
 }
 
 template Accumulate<float> accumulate_for(int64_t);

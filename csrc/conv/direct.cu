@@ -1,76 +1,53 @@
-// The direct convolution (§16.3, Figs. 16.13 to 16.15): a thread an output pixel, a block a tile of 16 x 16 of them.
-// The grid covers maps by tiles by samples. Each thread reads all it needs from global memory, x once for every map and
-// the filter once for every pixel: that traffic is what tiled and the matrix forms save.
+// The direct convolution (§16.3, Figs. 16.13 to 16.15): one thread per output pixel, and a block for a tile of
+// tile_width x tile_width of them. The grid covers maps by tiles by samples.
+//
+// A thread runs the three inner loops of Fig. 16.6 for its pixel and shares nothing, so there is no barrier. It reads
+// all it needs from global memory, x once for every map and the filter once for every pixel: that traffic is what
+// `tiled` and the matrix forms save.
 //
 // Fig. 16.13 divides H_out and W_out by TILE_WIDTH and so drops the last, partial tiles: here the count is rounded up,
-// and lanes outside the map do nothing. CUDA takes 65,535 blocks along y and z, so a block strides over tiles and
-// samples.
-//
-// dgrad is the same kernel over the pixels of dx. wgrad has a thread a weight, which sums over all samples and pixels
-// in turn: simple, and as slow as the filters are small.
-#include "conv/elements.h"
+// and threads outside the map do nothing. CUDA takes 65,535 blocks along y and z, so a block strides over tiles and
+// samples. Groups, padding, stride and dilation are beyond the figure: x is read where Axis::source says, and is zero
+// in the padding. The figure is the forward path; the gradients are in direct_gradients.h.
+#include "conv/direct_gradients.h"
 
 namespace tp::conv {
 namespace {
 
-constexpr int tile_width = 16, threads = tile_width * tile_width;
-constexpr int64_t max_grid_x = 2147483647, max_grid_yz = 65535;
-
-template <class T, Pass pass>
-struct Tiles {
+template <class T>
+struct ConvLayerForwardKernel {
   Elements<T> e;
-  int64_t maps, height, width;  // of what is written
-
-  TP_HD int64_t tiles_across() const { return ceil_div(width, int64_t(tile_width)); }
-  TP_HD int64_t tiles() const { return ceil_div(height, int64_t(tile_width)) * tiles_across(); }
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
+    using A = acc_t<T>;
     const auto conv = e.bind(block);
     const auto first = block.index(), step = block.grid();
-    for (int64_t image = first.z; image < e.n; image += step.z) {
-      for (int64_t tile = first.y; tile < tiles(); tile += step.y) {
-        for (int64_t map = first.x; map < maps; map += step.x) {
+    const int64_t W_grid = ceil_div(e.cols.out, int64_t(tile_width));
+    const int64_t H_grid = ceil_div(e.rows.out, int64_t(tile_width));
+    for (int64_t n = first.z; n < e.n; n += step.z) {
+      for (int64_t tile = first.y; tile < H_grid * W_grid; tile += step.y) {
+        for (int64_t m = first.x; m < e.m; m += step.x) {
           block.phase("convolve", [&](int t) {
-            const int64_t h = tile / tiles_across() * tile_width + t / tile_width;
-            const int64_t w = tile % tiles_across() * tile_width + t % tile_width;
-            if (h >= height || w >= width) return;
-            if constexpr (pass == Pass::fprop) {
-              conv.fprop(image, map, h, w);
-            } else {
-              conv.dgrad(image, map, h, w);
+            const int64_t h = tile / W_grid * tile_width + t / tile_width;
+            const int64_t w = tile % W_grid * tile_width + t % tile_width;
+            if (h >= e.rows.out || w >= e.cols.out) return;
+            const int64_t group = m / e.maps * e.channels;  // the group's first channel
+            A acc = 0;
+            for (int64_t c = 0; c < e.channels; ++c) {       // sum over all input channels
+              for (int64_t p = 0; p < e.rows.kernel; ++p) {  // loop over the filter
+                for (int64_t q = 0; q < e.cols.kernel; ++q) {
+                  const T weight = conv.weight[e.weight_at(m, c, p, q)];
+                  acc += conv.padded(n, group + c, e.rows.source(h, p), e.cols.source(w, q)) * A(weight);
+                }
+              }
             }
+            if (e.bias) acc += A(T(conv.bias[m]));
+            conv.y[e.y_at(n, m, h, w)] = T(acc);
           });
         }
       }
     }
-  }
-
-  void launch(Context& context) const {
-    const simt::Dim grid{min(maps, max_grid_x), min(tiles(), max_grid_yz), min(e.n, max_grid_yz)};
-    simt::launch(context, "direct", grid, threads, 0, *this);
-  }
-};
-
-template <class T>
-struct Weights {
-  Elements<T> e;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto conv = e.bind(block);
-    for (int64_t first = block.index().x * threads; first < e.weights(); first += block.grid().x * threads) {
-      block.phase("correlate", [&](int t) {
-        const int64_t i = first + t, tap = i % e.taps(), filter = i / e.taps();
-        if (i >= e.weights()) return;
-        conv.wgrad(filter / e.channels, filter % e.channels, tap / e.cols.kernel, tap % e.cols.kernel);
-      });
-    }
-  }
-
-  void launch(Context& context) const {
-    const simt::Dim grid{min(ceil_div(e.weights(), int64_t(threads)), max_grid_x)};
-    simt::launch(context, "direct", grid, threads, 0, *this);
   }
 };
 
@@ -82,11 +59,12 @@ void direct(const Args& args, Context& context) {
     const Elements<T> e(args);
     switch (args.pass) {
       case Pass::fprop:
-        return Tiles<T, Pass::fprop>{e, e.m, e.rows.out, e.cols.out}.launch(context);
+        return launch_tiles(context, e.m, e.rows.out, e.cols.out, e.n, ConvLayerForwardKernel<T>{e});
       case Pass::dgrad:
-        return Tiles<T, Pass::dgrad>{e, e.c, e.rows.in, e.cols.in}.launch(context);
+        return launch_tiles(context, e.c, e.rows.in, e.cols.in, e.n, ConvLayerInputGradientKernel<T>{e});
       case Pass::wgrad:
-        return Weights<T>{e}.launch(context);
+        const int64_t blocks = min(ceil_div(e.weights(), int64_t(direct_threads)), max_grid_x);
+        return simt::launch(context, "direct", {blocks}, direct_threads, 0, ConvLayerWeightGradientKernel<T>{e});
     }
   });
 }

@@ -1,5 +1,4 @@
-// One output of each pass: the innermost loops of Figs. 16.6, 16.10, 16.11 and 16.15, which sequential and direct run
-// for every output, each in its own order.
+// The arrays of a convolution as a kernel sees them: where each element lies, and padding as zeros.
 #pragma once
 #include "conv/conv.h"
 #include "core/simt.h"
@@ -78,8 +77,9 @@ struct Elements {
 };
 
 // Elements over a block's arrays.
-template <class T, class Array, class ConstArray>
+template <class T_, class Array, class ConstArray>
 struct BoundElements {
+  using T = T_;
   using A = acc_t<T>;
   Elements<T> e;
   Array x, weight, y;
@@ -90,56 +90,6 @@ struct BoundElements {
     if (i < 0 || i >= e.rows.in || j < 0 || j >= e.cols.in) return A(0);
     const T value = x[e.x_at(image, channel, i, j)];
     return A(value);
-  }
-
-  TP_HD void fprop(int64_t image, int64_t map, int64_t h, int64_t w) const {
-    const int64_t first = map / e.maps * e.channels;  // the group's first channel
-    A sum = 0;
-    for (int64_t channel = 0; channel < e.channels; ++channel) {
-      for (int64_t p = 0; p < e.rows.kernel; ++p) {
-        for (int64_t q = 0; q < e.cols.kernel; ++q) {
-          const T factor = weight[e.weight_at(map, channel, p, q)];
-          sum += padded(image, first + channel, e.rows.source(h, p), e.cols.source(w, q)) * A(factor);
-        }
-      }
-    }
-    if (e.bias) {
-      const T shift = bias[map];
-      sum += A(shift);
-    }
-    y[e.y_at(image, map, h, w)] = T(sum);
-  }
-
-  TP_HD void dgrad(int64_t image, int64_t channel, int64_t i, int64_t j) const {
-    const int64_t first = channel / e.channels * e.maps;  // the group's first map
-    A sum = 0;
-    for (int64_t map = first; map < first + e.maps; ++map) {
-      for (int64_t p = 0; p < e.rows.kernel; ++p) {
-        const int64_t h = e.rows.reader(i, p);
-        if (h < 0) continue;
-        for (int64_t q = 0; q < e.cols.kernel; ++q) {
-          const int64_t w = e.cols.reader(j, q);
-          if (w < 0) continue;
-          const T gradient = y[e.y_at(image, map, h, w)], factor = weight[e.weight_at(map, channel % e.channels, p, q)];
-          sum += A(gradient) * A(factor);
-        }
-      }
-    }
-    x[e.x_at(image, channel, i, j)] = T(sum);
-  }
-
-  TP_HD void wgrad(int64_t map, int64_t channel, int64_t p, int64_t q) const {
-    const int64_t from = map / e.maps * e.channels + channel;
-    A sum = 0;
-    for (int64_t image = 0; image < e.n; ++image) {
-      for (int64_t h = 0; h < e.rows.out; ++h) {
-        for (int64_t w = 0; w < e.cols.out; ++w) {
-          const T gradient = y[e.y_at(image, map, h, w)];
-          sum += A(gradient) * padded(image, from, e.rows.source(h, p), e.cols.source(w, q));
-        }
-      }
-    }
-    weight[e.weight_at(map, channel, p, q)] = T(sum);
   }
 };
 

@@ -9,22 +9,62 @@
 // product takes as many pixels as a workspace of fixed size holds, of many samples or of a part of one; groups are its
 // batch. dgrad cuts dx into tiles and recomputes what neighbouring tiles share, so that every pixel of dx is finished
 // in one piece. The gradients of half types are products in float: their sums go on after the product, and are rounded
-// once.
+// once (im2col_gradients.h). The bias is one more tap, on an input that is always one.
+#include "conv/im2col_gradients.h"
 #include "conv/packed.h"
-#include "conv/unroll.h"
 
 namespace tp::conv {
 namespace {
 
-constexpr int64_t workspace_bytes = 256 << 20;
+// Fig. 16.18: one thread per channel and output pixel. It collects what its pixel reads of its channel, one element per
+// row of the matrix, so neighbouring threads write neighbouring columns. A group has `depth` rows: its taps and, for
+// the bias, one row of ones. The threads share nothing, so there is no barrier. The figure leaves out padding, stride,
+// dilation and groups.
+template <class T, class Out>
+struct UnrollKernel {
+  static constexpr int threads = 256;
+  Elements<T> e;
+  Tile tile;
+  int64_t depth;
+  Out* matrix;  // [groups, depth, W_unroll]
 
-// How many columns the workspace holds of matrices with `rows` rows in all.
-int64_t columns_for(int64_t rows, int64_t bytes) { return max(int64_t(1), workspace_bytes / (rows * bytes)); }
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto X = e.bind(block);
+    const int64_t W_unroll = tile.pixels(), count = e.c * W_unroll;
+    const auto X_unroll = block.global("X_unroll", matrix, e.groups * depth * W_unroll);
+    for (int64_t first = block.index().x * threads; first < count; first += block.grid().x * threads) {
+      block.phase("unroll", [&](int t) {
+        if (first + t >= count) return;
+        const int64_t c = (first + t) / W_unroll, w_unroll = (first + t) % W_unroll, c_of_group = c % e.channels;
+        const Pixel out(tile, w_unroll);
+        const int64_t h_base = c / e.channels * depth + c_of_group * e.taps();
+        for (int64_t p = 0; p < e.rows.kernel; ++p) {
+          for (int64_t q = 0; q < e.cols.kernel; ++q) {
+            const int64_t h_unroll = h_base + p * e.cols.kernel + q;
+            X_unroll[h_unroll * W_unroll + w_unroll] =
+                Out(X.padded(out.image, c, e.rows.source(out.h, p), e.cols.source(out.w, q)));
+          }
+        }
+        if (c_of_group == 0 && depth > e.channels * e.taps()) {
+          X_unroll[(h_base + depth - 1) * W_unroll + w_unroll] = Out(1.0f);
+        }
+      });
+    }
+  }
+};
 
-template <class T>
-constexpr bool in_accumulators(const T*) {
-  return std::is_same<T, acc_t<T>>::value;
+}  // namespace
+
+template <class T, class Out>
+void unroll(Context& context, const Elements<T>& e, const Tile& tile, int64_t depth, Out* matrix) {
+  if (!context.device.cuda && !simt::session()) return unroll_on_host(context, e, tile, depth, matrix);
+  using Kernel = UnrollKernel<T, Out>;
+  const int64_t blocks = min(ceil_div(e.c * tile.pixels(), int64_t(Kernel::threads)), int64_t(2147483647));
+  simt::launch(context, "unroll", {blocks}, Kernel::threads, 0, Kernel{e, tile, depth, matrix});
 }
+
+namespace {
 
 template <class T>
 void fprop(const Elements<T>& e, Context& context) {
@@ -45,83 +85,6 @@ void fprop(const Elements<T>& e, Context& context) {
     context.gemm(Gemm{dtype_of<T>::value, e.groups, e.maps, columns, depth, Matrix{filters, depth, 1, e.maps * depth},
                       Matrix{unrolled, columns, 1, depth * columns}, product, e.maps * columns});
     each(context, "scatter_maps", e.m * columns, Maps<T, T, false>{e, tile, product});
-  }
-}
-
-template <class T>
-void wgrad(const Elements<T>& e, Context& context) {
-  using A = acc_t<T>;
-  const int64_t depth = e.channels * e.taps();
-  const Tiling tiling(e.n, e.rows.out, e.cols.out, columns_for(e.groups * depth + e.m, sizeof(A)));
-  A* unrolled = context.workspace<A>(e.groups * depth * tiling.size.pixels());
-  A* gradient = context.workspace<A>(e.m * tiling.size.pixels());
-  A* sum = in_accumulators(e.weight) ? reinterpret_cast<A*>(e.weight) : context.workspace<A>(e.weights());
-  A* product = tiling.count() > 1 ? context.workspace<A>(e.weights()) : sum;
-  for (int64_t i = 0; i < tiling.count(); ++i) {
-    const Tile tile = tiling[i];
-    const int64_t columns = tile.pixels();
-    unroll(context, e, tile, depth, unrolled);
-    each(context, "gather_maps", e.m * columns, Maps<T, A, true>{e, tile, gradient});
-    context.gemm(Gemm{dtype_of<A>::value, e.groups, e.maps, depth, columns,
-                      Matrix{gradient, columns, 1, e.maps * columns}, Matrix{unrolled, 1, columns, depth * columns},
-                      product, e.maps * depth});
-    if (sum != product) each(context, "add_tile", e.weights(), Copy<A, A>{product, sum, e.weights(), i > 0});
-  }
-  if (!in_accumulators(e.weight)) each(context, "round", e.weights(), Copy<A, T>{sum, e.weight, e.weights(), false});
-}
-
-// How many outputs read `inputs` neighbours of an axis, at most.
-int64_t readers_of(const Axis& axis, int64_t inputs) {
-  return min(axis.out, (inputs - 1 + (axis.kernel - 1) * axis.dilation) / axis.stride + 1);
-}
-template <class T>
-int64_t readers_of(const Elements<T>& e, const Tile& t) {
-  return t.images * readers_of(e.rows, t.height) * readers_of(e.cols, t.width);
-}
-
-// Tiles of dx that at most `columns` outputs read, if there are such.
-template <class T>
-Tiling tile_inputs(const Elements<T>& e, int64_t columns) {
-  Tiling tiling(e.n, e.rows.in, e.cols.in, e.n * e.rows.in * e.cols.in);
-  while (readers_of(e, tiling.size) > columns && tiling.size.pixels() > 1) {
-    tiling = Tiling(e.n, e.rows.in, e.cols.in, tiling.size.pixels() / 2);
-  }
-  return tiling;
-}
-
-// The outputs that read pixels of `tile` of dx, by any tap.
-template <class T>
-Tile readers(const Elements<T>& e, const Tile& tile) {
-  const int64_t h = e.rows.first_reader(tile.h, e.rows.kernel - 1), w = e.cols.first_reader(tile.w, e.cols.kernel - 1);
-  const int64_t below = e.rows.first_reader(tile.h + tile.height, 0),
-                right = e.cols.first_reader(tile.w + tile.width, 0);
-  return {tile.image, h, w, tile.images, max(below - h, int64_t(0)), max(right - w, int64_t(0))};
-}
-
-template <class T>
-void dgrad(const Elements<T>& e, Context& context) {
-  using A = acc_t<T>;
-  const int64_t depth = e.channels * e.taps();
-  const Tiling tiling = tile_inputs(e, columns_for(e.groups * depth + e.m, sizeof(A)));
-  const int64_t most = readers_of(e, tiling.size);
-  const A* filters = reinterpret_cast<const A*>(e.weight);
-  if (!in_accumulators(e.weight)) {
-    A* wide = context.workspace<A>(e.weights());
-    each(context, "widen", e.weights(), Copy<T, A>{e.weight, wide, e.weights(), false});
-    filters = wide;
-  }
-  A* gradient = context.workspace<A>(e.m * most);
-  A* unrolled = context.workspace<A>(e.groups * depth * most);
-  for (int64_t i = 0; i < tiling.count(); ++i) {
-    const Tile tile = tiling[i];
-    const Tile from = readers(e, tile);
-    const int64_t columns = from.pixels();
-    if (columns > 0) {
-      each(context, "gather_maps", e.m * columns, Maps<T, A, true>{e, from, gradient});
-      context.gemm(Gemm{dtype_of<A>::value, e.groups, depth, columns, e.maps, Matrix{filters, 1, depth, e.maps * depth},
-                        Matrix{gradient, columns, 1, e.maps * columns}, unrolled, depth * columns});
-    }
-    each(context, "fold", e.c * tile.pixels(), Fold<T>{e, tile, from, unrolled});
   }
 }
 

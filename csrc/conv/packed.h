@@ -1,18 +1,52 @@
 // For host rungs whose loops run along the rows of images map by map: images in the other layout become copies.
 #pragma once
+#include <cstring>
+
 #include "conv/elements.h"
 
 namespace tp::conv {
 
-// to[n, rows, cols] = from[n, cols, rows], element by element of `bytes` bytes.
+// to[j * to_pitch + i] = from[i * pitch + j] for i < rows and j < cols. Squares of four by four go through registers,
+// which the compiler makes vectors of.
+template <class In, class Out>
+void transpose(int64_t rows, int64_t cols, const In* from, int64_t pitch, Out* to, int64_t to_pitch) {
+  constexpr int64_t side = 4;
+  const int64_t whole_rows = rows / side * side, whole_cols = cols / side * side;
+  for (int64_t j = 0; j < whole_cols; j += side) {
+    for (int64_t i = 0; i < whole_rows; i += side) {
+      In square[side][side];
+      Out turned[side][side];
+      for (int64_t k = 0; k < side; ++k) std::memcpy(square[k], from + (i + k) * pitch + j, sizeof(square[k]));
+      for (int64_t k = 0; k < side; ++k) {
+        for (int64_t l = 0; l < side; ++l) turned[l][k] = Out(square[k][l]);
+      }
+      for (int64_t l = 0; l < side; ++l) std::memcpy(to + (j + l) * to_pitch + i, turned[l], sizeof(turned[l]));
+    }
+    for (int64_t i = whole_rows; i < rows; ++i) {
+      for (int64_t l = j; l < j + side; ++l) to[l * to_pitch + i] = Out(from[i * pitch + l]);
+    }
+  }
+  for (int64_t j = whole_cols; j < cols; ++j) {
+    for (int64_t i = 0; i < rows; ++i) to[j * to_pitch + i] = Out(from[i * pitch + j]);
+  }
+}
+
+// to[n, rows, cols] = from[n, cols, rows]
 template <class T>
 void transpose_images(Context& context, const void* from, void* to, int64_t n, int64_t rows, int64_t cols) {
+  constexpr int64_t strip = 16;  // rows whose lines, on either side, stay in the first cache
   const T* const source = static_cast<const T*>(from);
   T* const target = static_cast<T*>(to);
-  context.parallel_for(n * rows, max(int64_t(1), 4096 / max(cols, int64_t(1))), [=](int64_t begin, int64_t end) {
+  const int64_t strips = ceil_div(rows, strip);
+  const int64_t grain = max(int64_t(1), 4096 / (strip * max(cols, int64_t(1))));
+  context.parallel_for(n * strips, grain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const T* column = source + i / rows * rows * cols + i % rows;
-      for (int64_t j = 0; j < cols; ++j) target[i * cols + j] = column[j * rows];
+      const int64_t first = i % strips * strip, count = min(strip, rows - first);
+      const T* x = source + i / strips * rows * cols + first;
+      T* y = target + (i / strips * rows + first) * cols;
+      for (int64_t k = 0; k < cols; k += strip) {
+        transpose(min(strip, cols - k), count, x + k * rows, rows, y + k, cols);
+      }
     }
   });
 }

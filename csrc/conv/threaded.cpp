@@ -16,6 +16,7 @@
 
 #include "conv/accumulate.h"
 #include "conv/packed.h"
+#include "conv/threaded_winograd.h"
 
 namespace tp::conv {
 namespace {
@@ -55,9 +56,7 @@ void fprop(const Elements<T>& e, Context& context) {
     for (int64_t block = first; block < last; ++block) {
       const A* right = filters + (group * blocks + block) * depth * lanes;
       std::fill(sums, sums + t.pixels() * lanes, A(0));
-      for (int64_t k = 0; k < depth; k += depth_a_panel) {
-        kernel.run(t.pixels(), x, from, min(depth_a_panel, depth - k), taps + k, right + k * lanes, sums, to);
-      }
+      accumulate(kernel, t.pixels(), x, from, depth, taps, right, sums, to);
       const int64_t map = group * e.maps + block * lanes;
       store(t, sums, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out,
             e.bias ? e.bias + map : nullptr, tiling, e.m);
@@ -97,9 +96,7 @@ struct Sender {
     if (count == 0) return;
     A* target = sums + ((e.rows.source(h, p) - t.h) * t.width + e.cols.source(w, q) - t.w) * kernel.lanes;
     gradient += h * e.cols.out + w;
-    for (int64_t k = 0; k < e.maps; k += depth_a_panel) {
-      kernel.run(count, gradient, from, min(depth_a_panel, e.maps - k), maps + k, right + k * kernel.lanes, target, to);
-    }
+    accumulate(kernel, count, gradient, from, e.maps, maps, right, target, to);
   }
 
  private:
@@ -176,7 +173,8 @@ void wgrad(const Elements<T>& e, Context& context) {
   const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_a_tile);
   const int64_t filters = e.groups * blocks,
                 chunks = chunks_for(tiling.count(), filters, filters * taps * lanes * int64_t(sizeof(A)));
-  const int64_t tasks = filters * chunks, threads = min(tasks, int64_t(context.device.threads));
+  const Tasks tasks(context, chunks, e.groups, blocks);
+  const int64_t threads = min(tasks.count(), int64_t(context.device.threads));
   const Input<T> input(e, tiling.size);
   const int64_t pixels = tiling.size.pixels();
   int64_t* from = context.workspace<int64_t>(taps);
@@ -187,21 +185,25 @@ void wgrad(const Elements<T>& e, Context& context) {
                 offsets = pixels + input.table_size;
   A* scratch = context.workspace<A>(threads * values);
   int64_t* tables = context.workspace<int64_t>(threads * offsets);
-  A* sums = context.workspace<A>(tasks * taps * lanes);
+  A* sums = context.workspace<A>(filters * chunks * taps * lanes);
 
-  run_tasks(context, tasks, [&](int64_t i, int64_t slot) {
-    const int64_t chunk = i % chunks, block = i / chunks % blocks, group = i / chunks / blocks,
-                  map = group * e.maps + block * lanes;
-    A *panel = scratch + slot * values, *copy = panel + panel_size, *mine = sums + i * taps * lanes;
+  tasks.run(context, [&](int64_t chunk, int64_t group, int64_t first, int64_t last, int64_t slot) {
+    A *panel = scratch + slot * values, *copy = panel + panel_size;
+    const auto sums_of = [&](int64_t block) {
+      return sums + ((group * blocks + block) * chunks + chunk) * taps * lanes;
+    };
     int64_t* off = tables + slot * offsets;
-    std::fill(mine, mine + taps * lanes, A(0));
+    for (int64_t block = first; block < last; ++block) std::fill(sums_of(block), sums_of(block) + taps * lanes, A(0));
     std::fill(panel, panel + pixels * lanes, A(0));  // the lanes that no map fills
     for (int64_t tile = chunk * tiling.count() / chunks; tile < (chunk + 1) * tiling.count() / chunks; ++tile) {
       const Tile t = tiling[tile];
       input.pixels(t, off);
       const A* x = input.read(t, group, copy, off + pixels);
-      load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out, tiling, e.m);
-      kernel.run(taps, x, from, t.pixels(), off, panel, mine, to);
+      for (int64_t block = first; block < last; ++block) {
+        const int64_t map = group * e.maps + block * lanes;
+        load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out, tiling, e.m);
+        kernel.run(taps, x, from, t.pixels(), off, panel, sums_of(block), to);
+      }
     }
   });
   run_tasks(context, filters, [&](int64_t i, int64_t) {
@@ -217,6 +219,24 @@ void wgrad(const Elements<T>& e, Context& context) {
   });
 }
 
+// fprop or dgrad by `direct`, or by Winograd's algorithm; then outputs that are not finite are computed again.
+template <class T, class Direct>
+void gather(const Elements<T>& e, const Args& args, Context& context, const Direct& direct) {
+  if (!winograd_pays(args)) return direct(e);
+  if (Winograd<T>(e, args.pass, context).run()) return;
+  const bool forward = args.pass == Pass::fprop;
+  const int64_t n = forward ? e.n * e.m * e.rows.out * e.cols.out : e.n * e.c * e.rows.in * e.cols.in;
+  Elements<T> again = e;
+  T *const to = forward ? e.y : e.x, *const from = context.workspace<T>(n);
+  (forward ? again.y : again.x) = from;
+  direct(again);
+  context.parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (!is_finite(acc_t<T>(to[i]))) to[i] = from[i];
+    }
+  });
+}
+
 }  // namespace
 
 void threaded(const Args& args, Context& context) {
@@ -226,9 +246,9 @@ void threaded(const Args& args, Context& context) {
       const Elements<T> e(packed);
       switch (args.pass) {
         case Pass::fprop:
-          return fprop(e, context);
+          return gather(e, packed, context, [&](const Elements<T>& x) { fprop(x, context); });
         case Pass::dgrad:
-          return dgrad(e, context);
+          return gather(e, packed, context, [&](const Elements<T>& x) { dgrad(x, context); });
         case Pass::wgrad:
           return wgrad(e, context);
       }

@@ -4,13 +4,31 @@
 #include <atomic>
 #include <cstring>
 
+#include "conv/accumulate.h"
 #include "conv/elements.h"
+#include "conv/packed.h"
 #include "conv/tiles.h"
 
 namespace tp::conv {
 
-constexpr int64_t pixels_a_tile = 256, depth_a_panel = 256;  // a panel of the right factor stays in the first cache
+constexpr int64_t pixels_a_tile = 256;
 constexpr int64_t tasks_a_thread = 4;
+
+// How much of a depth makes a panel of the right factor that stays in the first cache.
+template <class A>
+constexpr int64_t panel_depth(const Accumulate<A>& kernel) {
+  return (16 << 10) / (kernel.lanes * int64_t(sizeof(A)));
+}
+
+// kernel.run panel by panel.
+template <class A>
+void accumulate(const Accumulate<A>& kernel, int64_t rows, const A* a, const int64_t* from, int64_t depth,
+                const int64_t* off, const A* b, A* c, const int64_t* to) {
+  const int64_t step = panel_depth(kernel);
+  for (int64_t k = 0; k < depth; k += step) {
+    kernel.run(rows, a, from, min(step, depth - k), off + k, b + k * kernel.lanes, c, to);
+  }
+}
 
 // Elements of scratch of one thread, a whole number of cache lines.
 constexpr int64_t lines(int64_t n) { return ceil_div(n, int64_t(16)) * 16; }
@@ -61,25 +79,12 @@ void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out,
   });
 }
 
-// `count` maps become neighbouring lanes of a panel, which are written together.
-template <int count, class T, class A>
-void interleave(int64_t length, const T* from, int64_t plane, A* to, int64_t lanes) {
-  A values[count];
-  for (int64_t i = 0; i < length; ++i) {
-    for (int g = 0; g < count; ++g) values[g] = A(from[g * plane + i]);
-    std::memcpy(to + i * lanes, values, sizeof(values));
-  }
-}
-
 // panel[pixel, lane] = map `lane` of the images, for the lanes below `columns`.
 template <class T, class A>
 void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, const Tiling& whole, int64_t maps) {
   const int64_t plane = whole.height * whole.width;
   for_runs(t, whole, maps, [&](int64_t pixel, int64_t at, int64_t length) {
-    A* to = panel + pixel * lanes;
-    int64_t lane = 0;
-    for (; lane + 4 <= columns; lane += 4) interleave<4>(length, in + at + lane * plane, plane, to + lane, lanes);
-    for (; lane < columns; ++lane) interleave<1>(length, in + at + lane * plane, plane, to + lane, lanes);
+    transpose(columns, length, in + at, plane, panel + pixel * lanes, lanes);
   });
 }
 
@@ -142,12 +147,19 @@ struct Input {
     int64_t *from_row = table, *from_col = table + rows.extent;
     sources(e.rows, rows, t.h, t.height, from_row);
     sources(e.cols, cols, t.w, t.width, from_col);
+    const Run run = neighbours(from_col);
     for (int64_t n = 0; n < t.images; ++n) {
       for (int64_t c = 0; c < e.channels; ++c) {
         for (int64_t r = 0; r < rows.extent; ++r) {
           A* to = copy + n * image + c * channel + r * pitch;
-          const T* from = x + e.x_at(n, c, max(from_row[r], int64_t(0)), 0);
-          for (int64_t j = 0; j < pitch; ++j) to[j] = from_row[r] < 0 || from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
+          if (from_row[r] < 0) {
+            std::fill(to, to + pitch, A(0));
+            continue;
+          }
+          const T* from = x + e.x_at(n, c, from_row[r], 0);
+          for (int64_t j = 0; j < run.begin; ++j) to[j] = from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
+          for (int64_t j = run.begin; j < run.end; ++j) to[j] = A(from[from_col[run.begin] + j - run.begin]);
+          for (int64_t j = run.end; j < pitch; ++j) to[j] = from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
         }
       }
     }
@@ -155,6 +167,17 @@ struct Input {
   }
 
  private:
+  struct Run {
+    int64_t begin, end;
+  };
+  // The places from the first that is not padding on that hold neighbours in the input.
+  Run neighbours(const int64_t* from) const {
+    int64_t begin = 0;
+    while (begin < pitch && from[begin] < 0) ++begin;
+    int64_t end = min(begin + 1, pitch);
+    while (end < pitch && from[end] == from[end - 1] + 1) ++end;
+    return {begin, end};
+  }
   // The input element at each place of the copy; -1 for padding, and for what no tap reads.
   static void sources(const Axis& axis, const AxisLayout& layout, int64_t first, int64_t outputs, int64_t* from) {
     std::fill(from, from + layout.extent, -1);

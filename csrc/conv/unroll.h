@@ -16,54 +16,14 @@ struct Pixel {
       : image(t.image + i / (t.height * t.width)), h(t.h + i / t.width % t.height), w(t.w + i % t.width) {}
 };
 
-// Fig. 16.18: item (c, column) collects what output pixel `column` reads of channel c, one element a row. A group has
-// `depth` rows: its taps and, for the bias, one row of ones.
+// The unrolled matrix row by row (Fig. 16.17): on the CPU each row is written as it lies.
 template <class T, class Out>
-struct Unroll {
-  Elements<T> e;
-  Tile tile;
-  int64_t depth;
-  Out* matrix;  // [groups, depth, columns]
-
-  template <class X, class U>
-  struct Bound {
-    Unroll k;
-    X x;
-    U u;
-    TP_HD void operator()(int64_t item) const {
-      const Elements<T>& e = k.e;
-      const int64_t columns = k.tile.pixels(), c = item / columns, column = item % columns, inside = c % e.channels;
-      const Pixel pixel(k.tile, column);
-      const int64_t row = c / e.channels * k.depth + inside * e.taps();
-      for (int64_t p = 0; p < e.rows.kernel; ++p) {
-        for (int64_t q = 0; q < e.cols.kernel; ++q) {
-          u[(row + p * e.cols.kernel + q) * columns + column] =
-              Out(x.padded(pixel.image, c, e.rows.source(pixel.h, p), e.cols.source(pixel.w, q)));
-        }
-      }
-      if (inside == 0 && k.depth > e.channels * e.taps()) {
-        u[(row + k.depth - 1) * columns + column] = Out(1.0f);
-      }
-    }
-  };
-  template <class Block>
-  TP_HD auto bind(Block&& block) const {
-    const auto x = e.bind(block);
-    const auto u = block.global("x_unroll", matrix, e.groups * depth * tile.pixels());
-    return Bound<std::decay_t<decltype(x)>, std::decay_t<decltype(u)>>{*this, x, u};
-  }
-};
-
-// The same matrix row by row (Fig. 16.17): on the CPU each row is written as it lies.
-template <class T, class Out>
-void unroll_on_host(Context& context, const Unroll<T, Out>& k) {
-  const Elements<T>& e = k.e;
-  const Tile& t = k.tile;
+void unroll_on_host(Context& context, const Elements<T>& e, const Tile& t, int64_t depth, Out* matrix) {
   const int64_t columns = t.pixels(), used = e.channels * e.taps();
-  context.parallel_for(e.groups * k.depth, 1, [&](int64_t begin, int64_t end) {
+  context.parallel_for(e.groups * depth, 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      Out* to = k.matrix + row * columns;
-      const int64_t inside = row % k.depth, tap = inside % e.taps(), c = row / k.depth * e.channels + inside / e.taps();
+      Out* to = matrix + row * columns;
+      const int64_t inside = row % depth, tap = inside % e.taps(), c = row / depth * e.channels + inside / e.taps();
       if (inside == used) {
         std::fill(to, to + columns, Out(1.0f));
         continue;
@@ -79,13 +39,6 @@ void unroll_on_host(Context& context, const Unroll<T, Out>& k) {
       }
     }
   });
-}
-
-template <class T, class Out>
-void unroll(Context& context, const Elements<T>& e, const Tile& tile, int64_t depth, Out* matrix) {
-  const Unroll<T, Out> k{e, tile, depth, matrix};
-  if (context.device.cuda || simt::session()) return each(context, "unroll", e.c * tile.pixels(), k);
-  unroll_on_host(context, k);
 }
 
 // The output maps of a tile as the matrix [m, columns], to or from y.

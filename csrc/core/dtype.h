@@ -41,9 +41,11 @@ TP_DTYPE(double, float64)
 #ifdef TP_FEW_TYPES
 using FloatTypes = Types<half, float>;
 using AllTypes = Types<boolean, int64_t, half, float>;
+using BitTypes = Types<int64_t>;
 #else
 using FloatTypes = Types<half, bfloat16, float, double>;
 using AllTypes = Types<boolean, uint8_t, int8_t, int16_t, int32_t, int64_t, half, bfloat16, float, double>;
+using BitTypes = Types<uint8_t, int16_t, int32_t, int64_t>;  // one of each size: bits have no sign
 #endif
 
 template <class... Ts>

@@ -38,7 +38,8 @@ TP_HD inline uint16_t float_to_half(float x) {
   const uint32_t subnormal = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
   const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   const uint32_t finite = select(magnitude < 0x38800000u, subnormal, normal);
-  const uint32_t other = select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);  // NaN becomes a quiet NaN, everything else infinity
+  const uint32_t other =
+      select(magnitude > 0x7f800000u, 0x7e00u, 0x7c00u);  // NaN becomes a quiet NaN, everything else infinity
   return uint16_t(sign | select(magnitude >= 0x477ff000u, other, finite));
 #endif
 }

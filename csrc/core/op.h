@@ -8,7 +8,20 @@
 
 namespace tp {
 
-enum class OpId : int8_t { sum, prod, max, min, affine, mean, argmax, argmin, logsumexp };
+enum class OpId : int8_t {
+  sum,
+  prod,
+  max,
+  min,
+  affine,
+  mean,
+  argmax,
+  argmin,
+  logsumexp,
+  bitwise_and,
+  bitwise_or,
+  bitwise_xor
+};
 
 namespace detail {
 template <class A>
@@ -54,8 +67,34 @@ struct Min {
   TP_HD static A combine(A earlier, A later) { return earlier <= later || earlier != earlier ? earlier : later; }
 };
 
-// A value and its index. Of equal values the one with the lower index wins, so that operands may come in any order; the
-// identity's index loses against all others.
+// Bit by bit, of integers. An accumulator may be wider than the values: bits beyond theirs are cut off when it is
+// stored.
+template <class A>
+struct BitAnd {
+  static constexpr OpId id = OpId::bitwise_and;
+  using Acc = A;
+  TP_HD static A identity() { return A(~A(0)); }
+  TP_HD static A combine(A earlier, A later) { return A(earlier & later); }
+};
+
+template <class A>
+struct BitOr {
+  static constexpr OpId id = OpId::bitwise_or;
+  using Acc = A;
+  TP_HD static A identity() { return A(0); }
+  TP_HD static A combine(A earlier, A later) { return A(earlier | later); }
+};
+
+template <class A>
+struct BitXor {
+  static constexpr OpId id = OpId::bitwise_xor;
+  using Acc = A;
+  TP_HD static A identity() { return A(0); }
+  TP_HD static A combine(A earlier, A later) { return A(earlier ^ later); }
+};
+
+// A value and where it stands. The lower index wins among equals, so operands may come in any order; the identity's
+// index loses against every other.
 template <class A>
 struct Indexed {
   A value;
@@ -93,12 +132,11 @@ struct LogSumExp {
   using Acc = Exponentials<A>;
   TP_HD static Acc identity() { return {detail::lowest<A>(), A(0)}; }
   TP_HD static Acc combine(Acc earlier, Acc later) {
-    const A most = Max<A>::combine(earlier.max, later.max);
-    return {most, scaled(earlier, most) + scaled(later, most)};
+    const bool keep = earlier.max >= later.max || earlier.max != earlier.max;
+    const Acc most = keep ? earlier : later, less = keep ? later : earlier;
+    const A scale = less.max == most.max ? A(1) : A(std::exp(less.max - most.max));
+    return {most.max, most.sum + less.sum * scale};
   }
-
- private:
-  TP_HD static A scaled(Acc x, A most) { return x.max == most ? x.sum : x.sum * A(std::exp(x.max - most)); }
 };
 
 // The map h -> a h + b; combine composes: first the earlier map, then the later one. It is the monoid of linear

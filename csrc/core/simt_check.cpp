@@ -65,7 +65,8 @@ void Tracked::against(const std::vector<Access>& earlier, int64_t i, Kind kind) 
   const LaunchCheck& now = launch_;
   for (const Access& a : earlier) {
     if (a.kind == Kind::atomic && kind == Kind::atomic) continue;
-    int lane = a.lane == now.lane_ && a.block == now.block_ ? a.other_lane : a.lane;  // the lane that this access could conflict with
+    int lane = a.lane == now.lane_ && a.block == now.block_ ? a.other_lane
+                                                            : a.lane;  // the lane that this access could conflict with
     if (a.block == now.block_) {
       if (a.phase < now.phase_ || lane < 0) continue;
       fail(ErrorKind::runtime, now.where(), ": race on ", shared_ ? "shared" : "global", " array '", name, "' at [", i,

@@ -24,7 +24,10 @@ struct Dim {
   int64_t x = 1, y = 1, z = 1;
 };
 
-enum class Sharing { exclusive, idempotent };  // idempotent: concurrent writes of the same value, and reads of it, are no race
+enum class Sharing {
+  exclusive,
+  idempotent
+};  // idempotent: concurrent writes of the same value, and reads of it, are no race
 enum class Order { forward, reverse, shuffle };
 
 constexpr int64_t max_shared_bytes = 48 * 1024;

@@ -3,13 +3,71 @@
 // The rule is that of Beamer, Asanović and Patterson (2012): pull once the edges that leave the frontier are more than
 // 1 / 15 of the edges that leave unreached vertices; push again once the frontier shrinks and is smaller than 1 / 18 of
 // the vertices. A third kernel counts the vertices and edges that the rule needs.
-#include "graph/dense.h"
 #include "graph/in_edges.h"
+#include "graph/search.h"
 
 namespace tp::graph {
 namespace {
 
 constexpr int64_t alpha = 15, beta = 18;
+
+// A level from the vertices of the last one (Fig. 15.6). Two threads may label one vertex: both write the same.
+template <class G>
+struct Push {
+  G g;
+  uint32_t level;
+  int* found;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto out = g.out(block);
+    const auto levels = g.levels(block, Sharing::idempotent);
+    const auto any = block.global("found", found, 1, Sharing::idempotent);
+    for_each(block, "push", g.args.vertices, [&](int64_t vertex) {
+      const uint32_t mine = levels[vertex];
+      if (mine != level - 1) return;
+      const int64_t end = out.end(vertex);
+      for (int64_t edge = out.begin(vertex); edge < end; ++edge) {
+        const int64_t neighbor = out[edge];
+        if (!is_vertex(neighbor, g.args, edge)) continue;
+        const uint32_t theirs = levels[neighbor];
+        if (theirs != no_level) continue;
+        levels[neighbor] = level;
+        any[0] = 1;
+      }
+    });
+  }
+};
+
+// A level from the vertices that are not reached (Fig. 15.8). A level that is written while others read it is read as
+// unreached or as this level: it is not the last.
+template <class G>
+struct Pull {
+  G g;
+  uint32_t level;
+  int* found;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto in = g.in(block);
+    const auto levels = g.levels(block, Sharing::idempotent);
+    const auto any = block.global("found", found, 1, Sharing::idempotent);
+    for_each(block, "pull", g.args.vertices, [&](int64_t vertex) {
+      const uint32_t mine = levels[vertex];
+      if (mine != no_level) return;
+      const int64_t end = in.end(vertex);
+      for (int64_t edge = in.begin(vertex); edge < end; ++edge) {
+        const int64_t neighbor = in[edge];
+        if (!is_vertex(neighbor, g.args, edge)) continue;
+        const uint32_t theirs = levels[neighbor];
+        if (theirs != level - 1) continue;
+        levels[vertex] = level;
+        any[0] = 1;
+        break;
+      }
+    });
+  }
+};
 
 struct Counts {
   int64_t vertices, edges;

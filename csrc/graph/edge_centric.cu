@@ -1,6 +1,11 @@
-// A thread an edge: one whose source is in the last level labels its target (§15.4, Fig. 15.10). Balanced whatever the
-// degrees, but every level looks at all edges. The figure has the sources of the edges in an array; compressed rows do
-// not, so a first launch writes them down.
+// Breadth-first search, edge-centric (§15.4, Fig. 15.10): one thread per edge. An edge whose source is in the previous
+// level labels its destination.
+//
+// Invariant: before a launch, every vertex up to level curr_level - 1 has its level, and all others have no_level
+// (UINT_MAX in the figure). Threads that label one vertex write the same value, so no atomic operation is needed. The
+// end of a launch is the barrier between levels. The work is balanced whatever the degrees, but every level looks at
+// all edges. The figure has the sources of the edges in an array; compressed rows do not, so a first launch writes them
+// down.
 #include "graph/search.h"
 
 namespace tp::graph {
@@ -36,30 +41,31 @@ struct NoSources {
 };
 
 template <class G>
-struct PushEdge {
+struct EdgeCentricKernel {
   G g;
   const typename G::Id* sources;
-  uint32_t level;
-  int* found;
+  uint32_t curr_level;
+  int* new_vertex_visited;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto out = g.out(block);
-    const auto from = block.global("src", sources, g.args.edges);
-    const auto levels = g.levels(block, Sharing::idempotent);
-    const auto any = block.global("found", found, 1, Sharing::idempotent);
-    for_each(block, "push", g.args.edges, [&](int64_t edge) {
-      const typename G::Id vertex = from[edge];
-      if (vertex < 0) return;
-      const uint32_t mine = levels[vertex];
-      if (mine != level - 1) return;
-      const int64_t neighbor = out[edge];
-      if (!is_vertex(neighbor, g.args, edge)) return;
-      const uint32_t theirs = levels[neighbor];
-      if (theirs != no_level) return;
-      levels[neighbor] = level;
-      any[0] = 1;
-    });
+    const auto dst = g.out(block);
+    const auto src = block.global("src", sources, g.args.edges);
+    const auto level = g.levels(block, Sharing::idempotent);
+    const auto visited = block.global("new_vertex_visited", new_vertex_visited, 1, Sharing::idempotent);
+    for (int64_t first = block.index().x * threads; first < g.args.edges; first += block.grid().x * threads) {
+      block.phase("push", [&](int t) {
+        const int64_t edge = first + t;
+        if (edge >= g.args.edges) return;
+        const typename G::Id vertex = src[edge];
+        if (vertex < 0 || uint32_t(level[vertex]) != curr_level - 1) return;
+        const int64_t neighbor = dst[edge];
+        if (!is_vertex(neighbor, g.args, edge)) return;
+        if (uint32_t(level[neighbor]) != no_level) return;  // the neighbour is visited
+        level[neighbor] = curr_level;
+        visited[0] = 1;
+      });
+    }
   }
 };
 
@@ -72,7 +78,7 @@ void edge_centric(const Args& args, Context& context) {
     launch(context, "edge_centric", args.edges, NoSources<G>{sources, args.edges});
     launch(context, "edge_centric", args.vertices, Sources<G>{g, sources});
     search_dense("edge_centric", g, context, [&](uint32_t level, int* found) {
-      launch(context, "edge_centric", args.edges, PushEdge<G>{g, sources, level, found});
+      launch(context, "edge_centric", args.edges, EdgeCentricKernel<G>{g, sources, level, found});
     });
   });
 }

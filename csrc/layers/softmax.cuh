@@ -7,12 +7,14 @@
 // bit on every address.
 #pragma once
 #include "block/block_sum.cuh"
+#include "block/exponential.h"
 #include "block/launch.cuh"
 #include "block/load_store.cuh"
-#include "layers/exponential.h"
 #include "layers/layers.h"
 
 namespace tp::layers {
+
+using block::exponential;
 
 constexpr int warp_row_classes = 1024;  // the longest row that a warp holds
 

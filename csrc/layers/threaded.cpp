@@ -3,14 +3,16 @@
 // Chunks of sums are of fixed length, and their sums are added up as a tree: the same bits with any number of threads.
 #include <vector>
 
+#include "block/exponential.h"
 #include "block/on_vectors.h"
 #include "layers/compute.h"
-#include "layers/exponential.h"
 #include "layers/perceptron.h"
 
 namespace tp {
 namespace layers {
 namespace {
+
+using block::exponential;
 
 constexpr int64_t grain = 1 << 14;  // elements that are worth a thread
 
@@ -37,6 +39,10 @@ A sum_of_lanes(int64_t n, Term term) {
   int64_t i = 0;
   for (; i + sum_lanes <= n; i += sum_lanes) {
     for (int l = 0; l < sum_lanes; ++l) lanes[l] += term(i + l);
+  }
+  constexpr int part = sum_lanes / 4;
+  for (; i + part <= n; i += part) {
+    for (int l = 0; l < part; ++l) lanes[l] += term(i + l);
   }
   for (int l = 0; i + l < n; ++l) lanes[l] += term(i + l);
   for (int half = sum_lanes / 2; half > 0; half /= 2) {
@@ -265,16 +271,21 @@ void gaussian_values(const Args& a, const BySigma<acc_t<T>>& by_sigma, const T* 
   const int64_t classes = a.columns, features = a.features;
   const T *x = as<T>(a.x), *centres = as<T>(a.y);
   const int64_t cost = tp::max(classes * features, int64_t(1));
+  constexpr int64_t some = 64;  // classes whose exponentials are taken together
   context.parallel_for(a.rows, tp::max(grain / cost, int64_t(1)), [=](int64_t begin, int64_t end) {
     on_vectors([=] {
-      for (int64_t i = begin * classes; i < end * classes; ++i) {
-        const T *point = x + i / classes * features, *centre = centres + i % classes * features;
-        const A squares = sum_of_lanes<A>(features, [=](int64_t d) {
-          const A scaled = by_sigma.scaled(A(point[d]) - A(centre[d]));
-          return scaled * scaled;
-        });
-        const A y = exponential(-squares / (2 * by_sigma.square));
-        out[i] = Out(grad ? A(grad[i]) * y : y);
+      A y[some];
+      for (int64_t i = begin * classes; i < end * classes; i += some) {
+        const int64_t count = tp::min(some, end * classes - i);
+        for (int64_t k = 0; k < count; ++k) {
+          const T *point = x + (i + k) / classes * features, *centre = centres + (i + k) % classes * features;
+          y[k] = sum_of_lanes<A>(features, [=](int64_t d) {
+            const A scaled = by_sigma.scaled(A(point[d]) - A(centre[d]));
+            return scaled * scaled;
+          });
+        }
+        for (int64_t k = 0; k < count; ++k) y[k] = exponential(-y[k] / (2 * by_sigma.square));
+        for (int64_t k = 0; k < count; ++k) out[i + k] = Out(grad ? A(grad[i + k]) * y[k] : y[k]);
       }
     });
   });

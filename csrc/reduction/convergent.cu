@@ -1,27 +1,48 @@
-// The convergent reduction (Fig. 10.9): two elements a lane, and the tree that halves, in global memory. As in `simple`
-// the section is first copied, for the figure overwrites its input.
-#include "reduction/halving.h"
+// The convergent reduction (Fig. 10.9): the threads that work are always the first ones.
+//
+// Thread t owns element i = t and takes the one a stride to its right; the stride halves. Invariant: after the step of
+// a stride, the first `stride` elements together combine the whole section. No thread reads what another one writes in
+// the same step, so one barrier per step is enough. Whole warps retire, and the addresses of a step are consecutive.
+// An element meets one half a section away, so the operator must commute.
+//
+// As in `simple`, a block works on a copy of its section, because the figure overwrites its input.
 #include "reduction/sections.h"
 
 namespace tp::reduction {
 namespace {
 
-struct Convergent {
-  static constexpr int threads = 256, section = 2 * threads, size = section, place = 0;
-  static constexpr bool in_global = true;
+template <class Source>
+struct ConvergentReductionKernel {
+  static constexpr int threads = 256, section = 2 * threads, in_shared = 0, in_global = section;
+  using M = typename Source::Monoid;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array, class X>
-  TP_HD static void reduce(Block& block, Array s, const X& x) {
-    block.phase("load", [&](int t) {
-      s[t] = x(t);
-      s[t + threads] = x(t + threads);
-    });
-    reduce_by_halves<M>(block, s, threads);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto input = block.global("input", sections.workspace + block.index().x * section, section);
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("copy", [&](int t) {
+        input[t] = x.load(id, t);
+        input[t + threads] = x.load(id, t + threads);
+      });
+      for (int stride = threads; stride >= 1; stride /= 2) {
+        block.phase("combine", [&](int t) {
+          const int i = t;
+          if (t < stride) input[i] = M::combine(input[i], input[i + stride]);
+        });
+      }
+      block.phase("store", [&](int t) {
+        if (t == 0) x.store(id, input[0]);
+      });
+    }
   }
 };
 
 }  // namespace
 
-void convergent(const Args& args, Context& context) { reduce_by_sections<Convergent>("convergent", args, context); }
+void convergent(const Args& args, Context& context) {
+  reduce_by_sections<ConvergentReductionKernel>("convergent", args, context);
+}
 
 }  // namespace tp::reduction

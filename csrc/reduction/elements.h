@@ -9,7 +9,7 @@
 
 namespace tp::reduction {
 
-// What a maximum is kept in: at least the four bytes that an atomic covers.
+// What a maximum or bits are kept in: at least the four bytes that an atomic covers.
 template <class T>
 using word_t = typename std::conditional<(sizeof(acc_t<T>) < 4), int, acc_t<T>>::type;
 
@@ -143,6 +143,12 @@ void with_elements(const Args& args, F f) {
   const auto over = [&](auto types, auto call) {
     dispatch(types, args.dtype, "reduce", [&](auto type) { call(type); });
   };
+  const auto bits = [&](auto op) {
+    over(BitTypes{}, [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Elements<T, T, typename decltype(op)::template of<word_t<T>>>(args));
+    });
+  };
   switch (args.op) {
     case OpId::sum:
       return over(AllTypes{}, [&](auto type) {
@@ -176,6 +182,12 @@ void with_elements(const Args& args, F f) {
         using T = typename decltype(type)::type;
         f(Elements<T, T, LogSumExp<AccOf<T>>>(args));
       });
+    case OpId::bitwise_and:
+      return bits(MonoidOf<BitAnd>{});
+    case OpId::bitwise_or:
+      return bits(MonoidOf<BitOr>{});
+    case OpId::bitwise_xor:
+      return bits(MonoidOf<BitXor>{});
     case OpId::affine:
       fail(ErrorKind::value, "reduce: affine maps are for scans");
   }

@@ -1,24 +1,33 @@
-// Interleaved addressing by consecutive lanes (001, "fixing branch divergence").
+// Interleaved addressing by consecutive threads (001, "fixing branch divergence").
 //
-// The tree of `interleaved`, but lane t does the work at element 2dt: the working lanes are the first ones, so warps
-// retire whole and at most one diverges. The price is in shared memory: the lanes of a warp now touch elements 2d
-// apart, which share ever fewer banks, and a bank serves one lane at a time.
+// The tree of `interleaved`, but thread t does the work at element 2 * stride * t: the working threads are the first
+// ones, so warps retire whole and at most one diverges. The price is in shared memory: the threads of a warp now touch
+// elements 2 * stride apart, which share ever fewer banks, and a bank serves one thread at a time.
 #include "reduction/sections.h"
 
 namespace tp::reduction {
 namespace {
 
-struct InterleavedStrided {
-  static constexpr int threads = 256, section = threads, size = section, place = 0;
-  static constexpr bool in_global = false;
+template <class Source>
+struct InterleavedStridedKernel {
+  static constexpr int threads = 256, section = threads, in_shared = threads, in_global = 0;
+  using M = typename Source::Monoid;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array, class X>
-  TP_HD static void reduce(Block& block, Array s, const X& x) {
-    block.phase("load", [&](int t) { s[t] = x(t); });
-    for (int stride = 1; stride < threads; stride *= 2) {
-      block.phase("combine", [&](int t) {
-        const int i = 2 * stride * t;
-        if (i < threads) s[i] = M::combine(s[i], s[i + stride]);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto input = sections.bind(block);
+    const auto input_s = block.template shared<typename M::Acc>("input_s", threads);
+    for (int64_t id = block.index().x; id < input.count; id += block.grid().x) {
+      block.phase("load", [&](int t) { input_s[t] = input.load(id, t); });
+      for (int stride = 1; stride < threads; stride *= 2) {
+        block.phase("combine", [&](int t) {
+          const int i = 2 * stride * t;
+          if (i < threads) input_s[i] = M::combine(input_s[i], input_s[i + stride]);
+        });
+      }
+      block.phase("store", [&](int t) {
+        if (t == 0) input.store(id, input_s[0]);
       });
     }
   }
@@ -27,7 +36,7 @@ struct InterleavedStrided {
 }  // namespace
 
 void interleaved_strided(const Args& args, Context& context) {
-  reduce_by_sections<InterleavedStrided>("interleaved_strided", args, context);
+  reduce_by_sections<InterleavedStridedKernel>("interleaved_strided", args, context);
 }
 
 }  // namespace tp::reduction

@@ -1,27 +1,37 @@
 // The convergent reduction from the other end (exercise 10.3).
 //
-// Lane t owns element t + threads, in the second half, and takes the one a stride to its left; the lanes that retire
-// are the first ones. Invariant: after the step of stride d, the last d elements together combine all of them; the last
-// element ends with the result. Divergence and coalescing are those of `convergent`, and so is the copy of the section.
+// Thread t owns element i = t + threads, in the second half of the section, and takes the one a stride to its left; the
+// threads that retire are the first ones. Invariant: after the step of a stride, the last `stride` elements together
+// combine the whole section, and the last element ends with the result. Divergence and coalescing are those of
+// `convergent`, and so are the copy of the section and the need for an operator that commutes.
 #include "reduction/sections.h"
 
 namespace tp::reduction {
 namespace {
 
-struct Mirrored {
-  static constexpr int threads = 256, section = 2 * threads, size = section, place = section - 1;
-  static constexpr bool in_global = true;
+template <class Source>
+struct MirroredReductionKernel {
+  static constexpr int threads = 256, section = 2 * threads, in_shared = 0, in_global = section;
+  using M = typename Source::Monoid;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array, class X>
-  TP_HD static void reduce(Block& block, Array s, const X& x) {
-    block.phase("load", [&](int t) {
-      s[t] = x(t);
-      s[t + threads] = x(t + threads);
-    });
-    for (int stride = threads; stride >= 1; stride /= 2) {
-      block.phase("combine", [&](int t) {
-        const int i = t + threads;
-        if (t >= threads - stride) s[i] = M::combine(s[i - stride], s[i]);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto input = block.global("input", sections.workspace + block.index().x * section, section);
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("copy", [&](int t) {
+        input[t] = x.load(id, t);
+        input[t + threads] = x.load(id, t + threads);
+      });
+      for (int stride = threads; stride >= 1; stride /= 2) {
+        block.phase("combine", [&](int t) {
+          const int i = t + threads;
+          if (t >= threads - stride) input[i] = M::combine(input[i - stride], input[i]);
+        });
+      }
+      block.phase("store", [&](int t) {
+        if (t == 0) x.store(id, input[section - 1]);
       });
     }
   }
@@ -29,6 +39,8 @@ struct Mirrored {
 
 }  // namespace
 
-void mirrored(const Args& args, Context& context) { reduce_by_sections<Mirrored>("mirrored", args, context); }
+void mirrored(const Args& args, Context& context) {
+  reduce_by_sections<MirroredReductionKernel>("mirrored", args, context);
+}
 
 }  // namespace tp::reduction

@@ -1,4 +1,4 @@
-// A launch a level (001, "kernel decomposition", taken to its end).
+// One launch per level (001, "kernel decomposition", taken to its end).
 //
 // No barrier spans a grid, but the next launch begins when the last one has ended. So each launch does one level of the
 // tree: output i of a row combines its inputs 2i and 2i + 1. There is no other synchronisation and no shared memory;

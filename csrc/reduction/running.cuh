@@ -38,6 +38,8 @@ struct Running {
   TP_DEVICE static In filler(bool mirrored) {
     if constexpr (M::id == OpId::sum || M::id == OpId::prod) {
       return In(acc_t<In>(M::id == OpId::prod));
+    } else if constexpr (M::id == OpId::bitwise_and || M::id == OpId::bitwise_or || M::id == OpId::bitwise_xor) {
+      return In(M::identity());
     } else {
       const In lowest = In(detail::lowest<acc_t<In>>());
       return mirrored ? mirror(lowest) : lowest;

@@ -1,10 +1,10 @@
-// The driver that makes a whole reduction of a block algorithm (001, "kernel decomposition"): split every row into
-// sections that one block can reduce, and reduce the sections' totals in the same way, launch after launch, until one
-// is left a row.
+// The driver that makes a whole reduction of a kernel that reduces what one block can hold (001, "kernel
+// decomposition"): every row is split into sections, one per block; the totals of the sections are reduced in the same
+// way, launch after launch, until each row is a single section.
 //
-// An Algorithm says how many elements a block reduces (`section`), with how many `threads`, how many accumulators it
-// works on (`size`), whether they lie `in_global` memory, and where among them the total ends up (`place`). It reduces
-// in phases; x(i) gives operand i of the section, and the identity beyond the end of the row.
+// A Kernel is a template over the Source of its operands. It says with how many `threads` a block runs, how many
+// operands are a `section`, and how many accumulators it works on, in shared memory (`in_shared`) and in global memory
+// (`in_global`). Its operator() is the algorithm, from the load to the store of a total.
 #pragma once
 #include "core/simt.h"
 #include "reduction/elements.h"
@@ -13,7 +13,7 @@ namespace tp::reduction {
 
 constexpr int64_t max_grid = 2147483647, max_global_grid = 1024;
 
-// The totals of the sections of every row of E, as the elements of another reduction.
+// The totals of the sections of every row of E, as the Source of the next launch.
 template <class E>
 struct Totals {
   using Monoid = typename E::Monoid;
@@ -47,65 +47,64 @@ auto with_totals(const Totals<E>& e, typename E::Acc* totals, int64_t sections, 
   return f(Totals<E>{totals, e.elements, e.rows, sections});
 }
 
-// Block i reduces section i % sections of row i / sections, and leaves its total, which is the result where a row is
-// one section.
-template <class Source, class Algorithm>
-struct ReduceSections {
-  using M = typename Source::Monoid;
+// What a kernel reads and writes: section `id` is section id % sections of row id / sections.
+template <class M, class X, class Array>
+struct BoundSections {
   using Acc = typename M::Acc;
-  Source source;
-  int64_t sections;
-  Acc *totals, *space;  // space: `size` accumulators a block, if they are in global memory
+  X x;
+  Array totals;
+  int64_t n, section, sections, count;
 
-  template <class Block>
-  TP_HD auto array(Block& block) const {
-    if constexpr (Algorithm::in_global) {
-      return block.global("s", space + block.index().x * Algorithm::size, Algorithm::size);
-    } else {
-      return block.template shared<Acc>("s", Algorithm::size);
-    }
+  // Operand i of a section; beyond the end of its row, the identity (exercise 10.5).
+  TP_HD Acc load(int64_t id, int64_t i) const {
+    const int64_t row = id / sections, k = id % sections * section + i;
+    return k < n ? x.load(row, k) : M::identity();
   }
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto x = source.bind(block);
-    const auto total = block.global("next", totals, source.rows * sections);
-    const auto s = array(block);
-    for (int64_t id = block.index().x; id < source.rows * sections; id += block.grid().x) {
-      const int64_t row = id / sections, first = id % sections * Algorithm::section;
-      Algorithm::template reduce<M>(
-          block, s, [&](int i) -> Acc { return first + i < source.n ? x.load(row, first + i) : M::identity(); });
-      block.phase("store", [&](int t) {
-        if (t != 0) return;
-        if (sections == 1) {
-          x.store(row, s[Algorithm::place]);
-        } else {
-          total[id] = s[Algorithm::place];
-        }
-      });
+  // The total of a section, which is the row's result where the row is one section.
+  TP_HD void store(int64_t id, Acc total) const {
+    if (sections == 1) {
+      x.store(id, total);
+    } else {
+      totals[id] = total;
     }
   }
 };
 
-template <class Algorithm, class Source>
+template <class Source>
+struct Sections {
+  using Monoid = typename Source::Monoid;
+  using Acc = typename Monoid::Acc;
+  Source source;
+  int64_t section, sections;  // operands of a section, sections of a row
+  Acc *totals, *workspace;    // workspace: `in_global` accumulators for each block
+
+  template <class Block>
+  TP_HD auto bind(Block& block) const {
+    const auto x = source.bind(block);
+    const auto array = block.global("next", totals, source.rows * sections);
+    return BoundSections<Monoid, std::decay_t<decltype(x)>, std::decay_t<decltype(array)>>{
+        x, array, source.n, section, sections, source.rows * sections};
+  }
+};
+
+template <template <class> class Kernel, class Source>
 void reduce_rows(Context& context, const char* name, const Source& source) {
+  using K = Kernel<Source>;
   using Acc = typename Source::Acc;
-  const int64_t sections = tp::max(int64_t(1), ceil_div(source.n, int64_t(Algorithm::section)));
-  const int64_t blocks = source.rows * sections;
-  const int64_t grid = tp::min(blocks, Algorithm::in_global ? max_global_grid : max_grid);
-  const int64_t shared = Algorithm::in_global ? 0 : Algorithm::size * int64_t(sizeof(Acc));
-  Acc* space = Algorithm::in_global ? context.workspace<Acc>(grid * Algorithm::size) : nullptr;
+  const int64_t sections = tp::max(int64_t(1), ceil_div(source.n, int64_t(K::section)));
+  const int64_t blocks = source.rows * sections, grid = tp::min(blocks, K::in_global > 0 ? max_global_grid : max_grid);
+  Acc* workspace = K::in_global > 0 ? context.workspace<Acc>(grid * K::in_global) : nullptr;
   Acc* totals = sections == 1 ? nullptr : context.workspace<Acc>(blocks);
-  simt::launch(context, name, {grid}, Algorithm::threads, shared,
-               ReduceSections<Source, Algorithm>{source, sections, totals, space});
+  simt::launch(context, name, {grid}, K::threads, K::in_shared * int64_t(sizeof(Acc)),
+               K{Sections<Source>{source, K::section, sections, totals, workspace}});
   if (sections == 1) return;
-  with_totals(source, totals, sections, [&](const auto& next) { reduce_rows<Algorithm>(context, name, next); });
+  with_totals(source, totals, sections, [&](const auto& next) { reduce_rows<Kernel>(context, name, next); });
 }
 
-// A rung: the block algorithm, under the driver, for every dtype and operator.
-template <class Algorithm>
+// A rung: the kernel, under the driver, for every dtype and operator.
+template <template <class> class Kernel>
 void reduce_by_sections(const char* name, const Args& args, Context& context) {
-  with_elements(args, [&](const auto& elements) { reduce_rows<Algorithm>(context, name, elements); });
+  with_elements(args, [&](const auto& elements) { reduce_rows<Kernel>(context, name, elements); });
 }
 
 }  // namespace tp::reduction

@@ -1,26 +1,43 @@
-// Sequential addressing (001; 003): an element a lane in shared memory, and the tree that halves. Half of the lanes do
-// nothing but load: that waste is what `shared_memory` removes.
-#include "reduction/halving.h"
+// Sequential addressing (001; 003, "a better reduction kernel"): one element per thread in shared memory, and the first
+// half of the threads takes the second, half by half.
+//
+// Invariant: after the step of a stride, the first `stride` elements together combine the whole section. The working
+// threads and their addresses are consecutive: no divergence until a single warp is left, and no bank conflicts. Half
+// of the threads do nothing but load, which is the waste that `shared_memory` removes. The operator must commute. The
+// barrier stands outside the divergent branch; 003's loop has it inside.
 #include "reduction/sections.h"
 
 namespace tp::reduction {
 namespace {
 
-struct SequentialAddressing {
-  static constexpr int threads = 256, section = threads, size = section, place = 0;
-  static constexpr bool in_global = false;
+template <class Source>
+struct SequentialAddressingKernel {
+  static constexpr int threads = 256, section = threads, in_shared = threads, in_global = 0;
+  using M = typename Source::Monoid;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array, class X>
-  TP_HD static void reduce(Block& block, Array s, const X& x) {
-    block.phase("load", [&](int t) { s[t] = x(t); });
-    reduce_by_halves<M>(block, s, threads / 2);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto input = sections.bind(block);
+    const auto input_s = block.template shared<typename M::Acc>("input_s", threads);
+    for (int64_t id = block.index().x; id < input.count; id += block.grid().x) {
+      block.phase("load", [&](int t) { input_s[t] = input.load(id, t); });
+      for (int stride = threads / 2; stride >= 1; stride /= 2) {
+        block.phase("combine", [&](int t) {
+          if (t < stride) input_s[t] = M::combine(input_s[t], input_s[t + stride]);
+        });
+      }
+      block.phase("store", [&](int t) {
+        if (t == 0) input.store(id, input_s[0]);
+      });
+    }
   }
 };
 
 }  // namespace
 
 void sequential_addressing(const Args& args, Context& context) {
-  reduce_by_sections<SequentialAddressing>("sequential_addressing", args, context);
+  reduce_by_sections<SequentialAddressingKernel>("sequential_addressing", args, context);
 }
 
 }  // namespace tp::reduction

@@ -1,28 +1,41 @@
 // The simple reduction (Fig. 10.6; 003, "a basic reduction kernel").
 //
-// Lane t owns element 2t and nobody else writes there. Invariant: after the step of stride d, element i combines the 2d
-// elements from i on, for every i that is a multiple of 2d. Half as many lanes as elements do the first step, but then
-// the working lanes drift apart as in `interleaved`: control diverges, and so do the addresses, which are in global
-// memory. The figure reduces its input in place; here the lanes first copy the section to a workspace, because an
-// operator leaves its inputs alone, and pad it with the identity, because n is arbitrary.
+// Thread t owns element i = 2t, and no other thread writes there. Invariant: after the step of a stride, every element
+// whose index is a multiple of 2 * stride combines the 2 * stride elements that begin there. The barrier after a step
+// lets the next one read what its neighbours wrote. All threads work in the first step; then the working ones lie ever
+// farther apart, so that warps diverge, and so do the addresses, which are in global memory.
+//
+// The figure reduces its input in place. An operator leaves its inputs alone, so a block first copies its section to a
+// workspace, padded with the identity because n is arbitrary.
 #include "reduction/sections.h"
 
 namespace tp::reduction {
 namespace {
 
-struct Simple {
-  static constexpr int threads = 256, section = 2 * threads, size = section, place = 0;
-  static constexpr bool in_global = true;
+template <class Source>
+struct SimpleReductionKernel {
+  static constexpr int threads = 256, section = 2 * threads, in_shared = 0, in_global = section;
+  using M = typename Source::Monoid;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array, class X>
-  TP_HD static void reduce(Block& block, Array s, const X& x) {
-    block.phase("load", [&](int t) {
-      s[2 * t] = x(2 * t);
-      s[2 * t + 1] = x(2 * t + 1);
-    });
-    for (int stride = 1; stride <= threads; stride *= 2) {
-      block.phase("combine", [&](int t) {
-        if (t % stride == 0) s[2 * t] = M::combine(s[2 * t], s[2 * t + stride]);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto input = block.global("input", sections.workspace + block.index().x * section, section);
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("copy", [&](int t) {
+        const int i = 2 * t;
+        input[i] = x.load(id, i);
+        input[i + 1] = x.load(id, i + 1);
+      });
+      for (int stride = 1; stride <= threads; stride *= 2) {
+        block.phase("combine", [&](int t) {
+          const int i = 2 * t;
+          if (t % stride == 0) input[i] = M::combine(input[i], input[i + stride]);
+        });
+      }
+      block.phase("store", [&](int t) {
+        if (t == 0) x.store(id, input[0]);
       });
     }
   }
@@ -30,6 +43,6 @@ struct Simple {
 
 }  // namespace
 
-void simple(const Args& args, Context& context) { reduce_by_sections<Simple>("simple", args, context); }
+void simple(const Args& args, Context& context) { reduce_by_sections<SimpleReductionKernel>("simple", args, context); }
 
 }  // namespace tp::reduction

@@ -1,38 +1,56 @@
 // Blelloch scan of a block (000: up-sweep and down-sweep), exclusive by nature.
 //
-// Up-sweep: as in any reduction tree, the last element of every 2d-element subtree comes to hold the subtree's
-// combination. Then the root is set to the identity. Down-sweep invariant: before stride d, the last element of every
-// 2d-subtree holds the combination of all that precedes the subtree. The step hands it to the left child as it is, and
-// to the right child combined with what the left child had gathered. At the leaves each element holds what precedes it:
-// the exclusive scan. An inclusive one combines each result with its own element.
-#include "scan/hierarchical.h"
+// Up-sweep: as in any reduction tree, the last element of every subtree of 2 * stride elements comes to hold the
+// subtree's combination. Then the root is set to the identity. Down-sweep, with this invariant: before the step of a
+// stride, the last element of every such subtree holds the combination of all that precedes the subtree. The step hands
+// it to the left child as it is, and to the right child combined with what the left child had gathered. At the leaves
+// each element holds what precedes it: the exclusive scan. A barrier parts the steps, because each reads what the one
+// before wrote. An inclusive scan combines each result with its own element.
+#include "scan/sections.h"
 
 namespace tp::scan {
 namespace {
 
-struct Blelloch {
-  static constexpr int section = 512, threads = section / 2, scratch = 0;
-  static constexpr bool exclusive = true;
+template <class Source>
+struct BlellochScanKernel {
+  static constexpr int section = 512, threads = section / 2, in_shared = section;
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array>
-  TP_HD static void scan(Block& block, Array s, Array) {
-    using Acc = typename M::Acc;
-    for (int stride = 1; stride < section; stride *= 2) {
-      block.phase("up", [&](int t) {
-        const int right = (t + 1) * 2 * stride - 1;
-        if (right < section) s[right] = M::combine(s[right - stride], s[right]);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto XY = block.template shared<Acc>("XY", section);
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("load", [&](int t) {
+        XY[t] = x.element(id, t);
+        XY[t + threads] = x.element(id, t + threads);
       });
-    }
-    block.phase("root", [&](int t) {
-      if (t == 0) s[section - 1] = M::identity();
-    });
-    for (int stride = section / 2; stride > 0; stride /= 2) {
-      block.phase("down", [&](int t) {
-        const int right = (t + 1) * 2 * stride - 1;
-        if (right >= section) return;
-        const Acc before = s[right], gathered = s[right - stride];
-        s[right - stride] = before;
-        s[right] = M::combine(before, gathered);
+      for (int stride = 1; stride < section; stride *= 2) {
+        block.phase("up", [&](int t) {
+          const int right = (t + 1) * 2 * stride - 1;
+          if (right < section) XY[right] = M::combine(XY[right - stride], XY[right]);
+        });
+      }
+      block.phase("root", [&](int t) {
+        if (t == 0) XY[section - 1] = M::identity();
+      });
+      for (int stride = section / 2; stride > 0; stride /= 2) {
+        block.phase("down", [&](int t) {
+          const int right = (t + 1) * 2 * stride - 1;
+          if (right >= section) return;
+          const Acc before = XY[right], gathered = XY[right - stride];
+          XY[right - stride] = before;
+          XY[right] = M::combine(before, gathered);
+        });
+      }
+      block.phase("store", [&](int t) {
+        for (int i = t; i < section; i += threads) {
+          const Acc before = XY[i], inclusive = M::combine(before, x.element(id, i));
+          x.store(id, i, sections.source.exclusive ? before : inclusive);
+          if (i == section - 1) x.store_total(id, inclusive);
+        }
       });
     }
   }
@@ -40,6 +58,6 @@ struct Blelloch {
 
 }  // namespace
 
-void blelloch(const Args& args, Context& context) { scan_hierarchically<Blelloch>("blelloch", args, context); }
+void blelloch(const Args& args, Context& context) { scan_by_sections<BlellochScanKernel>("blelloch", args, context); }
 
 }  // namespace tp::scan

@@ -1,31 +1,49 @@
 // Brent-Kung scan of a block (§11.4, Figs. 11.5 to 11.7; 002).
 //
-// Reduction tree: after stride d every index of the form 2d m - 1 holds the combination of the 2d elements that end
-// there. Distribution tree, strides downwards: s[2d m - 1] is a finished prefix, and pushing it d places to the right
-// finishes the element there. A barrier parts the strides, because each reads what the last one wrote. Consecutive
-// lanes do the work of a stride, so warps stay whole until fewer than a warp of additions is left; half a section of
-// lanes is enough. Fig. 11.7 combines (later, earlier); here the earlier operand comes first.
-#include "scan/hierarchical.h"
+// Reduction tree: after the step of a stride, every index that is a multiple of 2 * stride, less 1, holds the
+// combination of the 2 * stride elements that end there. Reverse tree, strides downwards: such an index holds a
+// finished prefix, and pushing it `stride` places to the right finishes the element there. A barrier parts the steps,
+// because each reads what the one before wrote. Consecutive threads do the work of a step, so warps stay whole until
+// fewer than a warp of additions is left; half a section of threads is enough, each of which loads two elements.
+//
+// Fig. 11.7 combines (later, earlier); here the earlier operand comes first.
+#include "scan/sections.h"
 
 namespace tp::scan {
 namespace {
 
-struct BrentKung {
-  static constexpr int section = 512, threads = section / 2, scratch = 0;
-  static constexpr bool exclusive = false;
+template <class Source>
+struct BrentKungScanKernel {
+  static constexpr int section = 512, threads = section / 2, in_shared = section;
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array>
-  TP_HD static void scan(Block& block, Array s, Array) {
-    for (int stride = 1; stride < section; stride *= 2) {
-      block.phase("reduce", [&](int t) {
-        const int i = (t + 1) * 2 * stride - 1;
-        if (i < section) s[i] = M::combine(s[i - stride], s[i]);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto XY = block.template shared<Acc>("XY", section);
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("load", [&](int t) {
+        XY[t] = x.load(id, t);
+        XY[t + threads] = x.load(id, t + threads);
       });
-    }
-    for (int stride = section / 4; stride > 0; stride /= 2) {
-      block.phase("distribute", [&](int t) {
-        const int i = (t + 1) * 2 * stride - 1;
-        if (i + stride < section) s[i + stride] = M::combine(s[i], s[i + stride]);
+      for (int stride = 1; stride <= threads; stride *= 2) {
+        block.phase("reduce", [&](int t) {
+          const int index = (t + 1) * 2 * stride - 1;
+          if (index < section) XY[index] = M::combine(XY[index - stride], XY[index]);
+        });
+      }
+      for (int stride = section / 4; stride > 0; stride /= 2) {
+        block.phase("distribute", [&](int t) {
+          const int index = (t + 1) * stride * 2 - 1;
+          if (index + stride < section) XY[index + stride] = M::combine(XY[index], XY[index + stride]);
+        });
+      }
+      block.phase("store", [&](int t) {
+        x.store(id, t, XY[t]);
+        x.store(id, t + threads, XY[t + threads]);
+        if (t == 0) x.store_total(id, XY[section - 1]);
       });
     }
   }
@@ -33,6 +51,8 @@ struct BrentKung {
 
 }  // namespace
 
-void brent_kung(const Args& args, Context& context) { scan_hierarchically<BrentKung>("brent_kung", args, context); }
+void brent_kung(const Args& args, Context& context) {
+  scan_by_sections<BrentKungScanKernel>("brent_kung", args, context);
+}
 
 }  // namespace tp::scan

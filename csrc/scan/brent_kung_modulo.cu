@@ -1,27 +1,40 @@
-// Brent-Kung scan of a block with the lanes picked by a remainder (§11.4, the text's first form).
+// Brent-Kung scan of a block with the threads picked by a remainder (§11.4, Fig. 11.5 and the text's first loop).
 //
-// The same two trees as brent_kung, but the lane that owns element i does its work: at stride d only every 2d-th lane
-// is active, so the active lanes lie ever farther apart and nearly every warp diverges. That cost is what brent_kung
-// removes.
-#include "scan/hierarchical.h"
+// The same two trees as in brent_kung, but the thread that owns an element does its work: at every stride only one
+// thread in 2 * stride is active, so the active threads lie ever farther apart and nearly every warp diverges. That
+// cost is what brent_kung removes. Invariants and barriers are those of brent_kung. The text gives the loop of the
+// reduction tree alone; the reverse tree is made in its likeness.
+#include "scan/sections.h"
 
 namespace tp::scan {
 namespace {
 
-struct BrentKungModulo {
-  static constexpr int section = 256, threads = section, scratch = 0;
-  static constexpr bool exclusive = false;
+template <class Source>
+struct BrentKungModuloScanKernel {
+  static constexpr int section = 256, threads = section, in_shared = section;
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array>
-  TP_HD static void scan(Block& block, Array s, Array) {
-    for (int stride = 1; stride < section; stride *= 2) {
-      block.phase("reduce", [&](int t) {
-        if ((t + 1) % (2 * stride) == 0) s[t] = M::combine(s[t - stride], s[t]);
-      });
-    }
-    for (int stride = section / 4; stride > 0; stride /= 2) {
-      block.phase("distribute", [&](int t) {
-        if ((t + 1) % (2 * stride) == stride && t > stride) s[t] = M::combine(s[t - stride], s[t]);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto XY = block.template shared<Acc>("XY", section);
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("load", [&](int t) { XY[t] = x.load(id, t); });
+      for (int stride = 1; stride < section; stride *= 2) {
+        block.phase("reduce", [&](int t) {
+          if ((t + 1) % (2 * stride) == 0) XY[t] = M::combine(XY[t - stride], XY[t]);
+        });
+      }
+      for (int stride = section / 4; stride > 0; stride /= 2) {
+        block.phase("distribute", [&](int t) {
+          if ((t + 1) % (2 * stride) == stride && t > stride) XY[t] = M::combine(XY[t - stride], XY[t]);
+        });
+      }
+      block.phase("store", [&](int t) {
+        x.store(id, t, XY[t]);
+        if (t == section - 1) x.store_total(id, XY[t]);
       });
     }
   }
@@ -30,7 +43,7 @@ struct BrentKungModulo {
 }  // namespace
 
 void brent_kung_modulo(const Args& args, Context& context) {
-  scan_hierarchically<BrentKungModulo>("brent_kung_modulo", args, context);
+  scan_by_sections<BrentKungModuloScanKernel>("brent_kung_modulo", args, context);
 }
 
 }  // namespace tp::scan

@@ -160,6 +160,18 @@ struct Store {
   }
 };
 
+// Computes h = a h + b for each lane.
+template <class In, class Lane, class Out>
+struct Recur {
+  template <bool wide>
+  static void run(const In* __restrict a, const In* __restrict b, int64_t n, Lane* __restrict h, Out* __restrict out) {
+    for (int64_t i = 0; i < n; ++i) {
+      h[i] = Lane(acc_t<In>(a[i])) * h[i] + Lane(acc_t<In>(b[i]));
+      out[i] = Out(acc_t<Out>(h[i]));
+    }
+  }
+};
+
 // Scans the first n operands after `running`, which becomes the total: Kogge-Stone within a vector (§11.2), one vector
 // after the other.
 template <class M>

@@ -24,6 +24,10 @@ void decoupled_lookback(const Args& args, Context& context) {
       return lookback::scan_min(args, context);
     case OpId::affine:
       return lookback::scan_affine(args, context);
+    case OpId::bitwise_and:
+    case OpId::bitwise_or:
+    case OpId::bitwise_xor:
+      return lookback::scan_bits(args, context);
     default:
       fail(ErrorKind::value, "scan: this operator has no scan");
   }

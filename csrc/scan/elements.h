@@ -123,6 +123,17 @@ void with_elements_of(const Args& args, F f) {
       using T = typename decltype(type)::type;
       f(Elements<T, T, Affine<AccOf<T>>>(args));
     });
+  } else if constexpr (op == OpId::bitwise_and || op == OpId::bitwise_or || op == OpId::bitwise_xor) {
+    dispatch(BitTypes{}, args.dtype, "scan", [&](auto type) {
+      using T = typename decltype(type)::type;
+      if constexpr (op == OpId::bitwise_and) {
+        f(Elements<T, T, BitAnd<T>>(args));
+      } else if constexpr (op == OpId::bitwise_or) {
+        f(Elements<T, T, BitOr<T>>(args));
+      } else {
+        f(Elements<T, T, BitXor<T>>(args));
+      }
+    });
   } else {
     dispatch(AllTypes{}, args.dtype, "scan", [&](auto type) {
       using T = typename decltype(type)::type;
@@ -153,6 +164,12 @@ void with_elements(const Args& args, F f) {
       return with_elements_of<OpId::min, AccOf>(args, f);
     case OpId::affine:
       return with_elements_of<OpId::affine, AccOf>(args, f);
+    case OpId::bitwise_and:
+      return with_elements_of<OpId::bitwise_and, AccOf>(args, f);
+    case OpId::bitwise_or:
+      return with_elements_of<OpId::bitwise_or, AccOf>(args, f);
+    case OpId::bitwise_xor:
+      return with_elements_of<OpId::bitwise_xor, AccOf>(args, f);
     default:
       fail(ErrorKind::value, "scan: no such operator");
   }

@@ -1,14 +1,106 @@
-// The three-kernel scan of an input of any length (§11.6, Figs. 11.9 and 11.10; 002, 003): the driver of
-// block/scan_sections.h with large coarsened sections. Nine elements a stretch: an odd stride spreads the lanes of a
-// warp over all shared memory banks.
-#include "block/coarsened.h"
-#include "block/kogge_stone.h"
-#include "scan/hierarchical.h"
+// The scan of an input of any length by three kernels (§11.6, Figs. 11.9 and 11.10; 002, 003).
+//
+// The first kernel scans the sections ("scan blocks"), one per block, as in Fig. 11.8, and leaves the last element of
+// each in S. The second kernel scans S: it is the first one again, which calls for three kernels in turn where S is
+// longer than a section. The third combines every element with S of the section before its own. Only the end of a
+// launch is a barrier for the whole grid, so the steps are launches; inside the first kernel, barriers stand as they do
+// in coarsened.
+//
+// The text's third kernel reads S[-1] in its first block: here the first section is final as it is. A subsection has
+// nine elements because an odd stride spreads the threads of a warp over all shared memory banks.
+#include "scan/sections.h"
 
 namespace tp::scan {
+namespace {
+
+constexpr int threads = 256, subsection = 9, section = threads * subsection;
+
+template <class Source>
+struct ScanSectionsKernel {
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  static constexpr int64_t shared_bytes = (section + threads) * int64_t(sizeof(Acc));
+  Sections<Source> sections;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto XY = block.template shared<Acc>("XY", section);
+    const auto totals = block.template shared<Acc>("totals", threads);
+    auto temp = block.template per_lane<Acc>("temp");
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("load", [&](int t) {
+        for (int i = t; i < section; i += threads) XY[i] = x.load(id, i);
+      });
+      block.phase("phase_1", [&](int t) {
+        const int first = t * subsection;
+        Acc sum = XY[first];
+        for (int i = first + 1; i < first + subsection; ++i) {
+          sum = M::combine(sum, XY[i]);
+          XY[i] = sum;
+        }
+        totals[t] = sum;
+      });
+      for (int stride = 1; stride < threads; stride *= 2) {
+        block.phase("phase_2_read", [&](int t) {
+          if (t >= stride) temp[t] = M::combine(totals[t - stride], totals[t]);
+        });
+        block.phase("phase_2_write", [&](int t) {
+          if (t >= stride) totals[t] = temp[t];
+        });
+      }
+      block.phase("phase_3", [&](int t) {
+        if (t == 0) return;
+        const Acc before = totals[t - 1];
+        for (int i = t * subsection; i < (t + 1) * subsection; ++i) XY[i] = M::combine(before, XY[i]);
+      });
+      block.phase("store", [&](int t) {
+        for (int i = t; i < section; i += threads) x.store(id, i, XY[i]);
+        if (t == 0) x.store_total(id, XY[section - 1]);
+      });
+    }
+  }
+};
+
+template <class Source>
+struct AddTotalsKernel {
+  using M = typename Source::Monoid;
+  Sections<Source> sections;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto Y = sections.bind(block);
+    for (int64_t id = block.index().x; id < Y.count; id += block.grid().x) {
+      block.phase("add", [&](int t) {
+        const int64_t row = Y.row(id), begin = Y.begin(id), end = tp::min(begin + section, Y.n);
+        for (int64_t k = begin + t; k < end; k += threads) {
+          const typename M::Acc value = Y.x.kept(row, k);
+          Y.x.store(row, k, begin == 0 ? value : M::combine(Y.S[id - 1], value));
+        }
+      });
+    }
+  }
+};
+
+template <class Source>
+void scan_rows(Source source, Context& context) {
+  using M = typename Source::Monoid;
+  const int64_t sections = ceil_div(source.n, int64_t(section)), blocks = source.rows * sections;
+  auto* S = sections == 1 ? nullptr : context.workspace<typename M::Acc>(blocks);
+  if (sections > 1) source.allocate(context);
+  const simt::Dim grid{tp::min(blocks, block::max_grid)};
+  const Sections<Source> all{source, section, sections, S};
+  using First = ScanSectionsKernel<Source>;
+  simt::launch(context, "hierarchical", grid, threads, First::shared_bytes, First{all});
+  if (sections == 1) return;
+  scan_rows(block::Totals<M>{S, source.rows, sections}, context);
+  simt::launch(context, "hierarchical", grid, threads, 0, AddTotalsKernel<Source>{all});
+}
+
+}  // namespace
 
 void hierarchical(const Args& args, Context& context) {
-  scan_hierarchically<block::Coarsened<block::KoggeStone<256>, 9>>("hierarchical", args, context);
+  with_elements(args, [&](auto elements) { scan_rows(elements, context); });
 }
 
 }  // namespace tp::scan

@@ -1,43 +1,53 @@
 // Hillis-Steele scan of a block, double buffered (000; exercise 11.2 asks for it).
 //
-// Invariant: after the step of stride d, the buffer just written holds at i the combination of the 2d elements that end
-// at i. A step reads one buffer and writes the other, so no lane can overwrite what another still reads, and one
-// barrier a step is enough. 000's listing says `+=` into the new buffer, which would add what that buffer held two
-// steps ago: it must assign.
-#include "scan/hierarchical.h"
+// Invariant: after the step of a stride, the buffer just written holds at t the combination of the 2 * stride elements
+// that end at t. A step reads one buffer and writes the other, so no thread can overwrite what another still reads, and
+// one barrier per step is enough.
+//
+// 000's listing says `+=` into the new buffer, which would add what that buffer held two steps ago: it must assign.
+#include "scan/sections.h"
 
 namespace tp::scan {
 namespace {
 
-struct HillisSteele {
-  static constexpr int section = 256, threads = section, scratch = section;
-  static constexpr bool exclusive = false;
+template <class Source>
+struct HillisSteeleScanKernel {
+  static constexpr int section = 256, threads = section, in_shared = 2 * section;
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array>
-  TP_HD static void scan(Block& block, Array s, Array other) {
-    using Acc = typename M::Acc;
-    Array from = s, to = other;
-    for (int stride = 1; stride < section; stride *= 2) {
-      block.phase("step", [&](int t) {
-        const Acc own = from[t];
-        if (t >= stride) {
-          to[t] = M::combine(from[t - stride], own);
-        } else {
-          to[t] = own;
-        }
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto temp = block.template shared<Acc>("temp", 2 * section);  // two buffers, one behind the other
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      int out = 0, in = section;  // where the buffers begin
+      block.phase("load", [&](int t) { temp[out + t] = x.load(id, t); });
+      for (int stride = 1; stride < section; stride *= 2) {
+        in = out;
+        out = section - in;
+        block.phase("step", [&](int t) {
+          const Acc own = temp[in + t];
+          if (t >= stride) {
+            temp[out + t] = M::combine(temp[in + t - stride], own);
+          } else {
+            temp[out + t] = own;
+          }
+        });
+      }
+      block.phase("store", [&](int t) {
+        x.store(id, t, temp[out + t]);
+        if (t == section - 1) x.store_total(id, temp[out + t]);
       });
-      const Array written = to;
-      to = from;
-      from = written;
     }
-    static_assert(section == 256, "eight steps, an even number: the result is back in s");
   }
 };
 
 }  // namespace
 
 void hillis_steele(const Args& args, Context& context) {
-  scan_hierarchically<HillisSteele>("hillis_steele", args, context);
+  scan_by_sections<HillisSteeleScanKernel>("hillis_steele", args, context);
 }
 
 }  // namespace tp::scan

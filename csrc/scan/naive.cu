@@ -1,7 +1,7 @@
 // The naive parallel scan (§11.2, first paragraphs; 003): every output is a reduction of its own, so the work grows
 // with n^2 and the last lane still takes n steps. It needs no barrier, for it shares nothing: that is what is wrong
 // with it.
-#include "scan/hierarchical.h"
+#include "scan/sections.h"
 
 namespace tp::scan {
 namespace {

@@ -1,64 +1,79 @@
-// The single-pass, domino-style scan (§11.7): one kernel, in which block i waits for the running total of block i - 1,
-// adds its own, passes the sum on, and only then completes its section. Each element is read once and written once.
+// The single-pass, domino-style scan (§11.7): one kernel, in which block bid scans its section as in Fig. 11.8, waits
+// for the running total of block bid - 1, adds its own, passes the sum on, and only then completes its section. Each
+// element is read once and written once.
 //
-// The wait is safe because a block takes its section by ticket: whoever holds ticket i - 1 has started, whatever order
-// the hardware chose, so it will signal. The signal releases the total that was written before it, and the wait
-// acquires it. Flags and ticket counter are cleared before every launch.
-#include "block/coarsened.h"
-#include "block/kogge_stone.h"
-#include "scan/hierarchical.h"
+// The wait is safe because a block takes its section by ticket (the text's dynamic block index): the block that holds
+// ticket bid - 1 has started, whatever order the hardware chose, so it will signal. The signal releases the total that
+// was written before it, and the wait acquires it, which is what the text's memory fence is for. Flags and ticket
+// counter are cleared before every launch. The first block of a row waits for nobody.
+#include "scan/sections.h"
 
 namespace tp::scan {
 namespace {
 
-using Algorithm = block::Coarsened<block::KoggeStone<256>, 9>;
-constexpr int section = Algorithm::section, threads = Algorithm::threads;
+constexpr int threads = 256, subsection = 9, section = threads * subsection;
 
 template <class Elements>
-struct Domino {
+struct SinglePassScanKernel {
   using M = typename Elements::Monoid;
   using Acc = typename M::Acc;
   Elements elements;
   int64_t first_row, sections, blocks;
-  Acc* passed;  // [blocks + 1]; passed[i] is what comes before block i in its row
-  int* flags;   // [blocks + 1]; flags[i]: passed[i] is there
-  int64_t* counter;
+  Acc* scan_value;  // [blocks + 1]; scan_value[bid] is what comes before block bid in its row
+  int* flags;       // [blocks + 1]; flags[bid]: scan_value[bid] is there
+  int64_t* block_counter;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto x = elements.bind(block);
-    const auto sums = block.global("passed", passed, blocks + 1);
+    const auto value = block.global("scan_value", scan_value, blocks + 1);
     const auto flag = block.global("flags", flags, blocks + 1);
-    auto s = block.template shared<Acc>("s", section);
-    auto scratch = block.template shared<Acc>("scratch", Algorithm::scratch);
-    auto before = block.template shared<Acc>("before", 1);
-    const int64_t id = block.ticket(block.global("counter", counter, 1));
-    const int64_t row = first_row + id / sections, place = id % sections, first = place * section, n = elements.n;
+    const auto XY = block.template shared<Acc>("XY", section);
+    const auto totals = block.template shared<Acc>("totals", threads);
+    const auto previous_sum = block.template shared<Acc>("previous_sum", 1);
+    auto temp = block.template per_lane<Acc>("temp");
+    const int64_t bid = block.ticket(block.global("counter", block_counter, 1));
+    const int64_t row = first_row + bid / sections, begin = bid % sections * section, n = elements.n;
 
     block.phase("load", [&](int t) {
-      for (int i = t; i < section; i += threads) {
-        if (first + i < n) {
-          s[i] = x.load(row, first + i);
-        } else {
-          s[i] = M::identity();
-        }
-      }
+      for (int i = t; i < section; i += threads) XY[i] = begin + i < n ? x.load(row, begin + i) : M::identity();
     });
-    Algorithm::template scan<M>(block, s, scratch);
+    block.phase("phase_1", [&](int t) {
+      const int first = t * subsection;
+      Acc sum = XY[first];
+      for (int i = first + 1; i < first + subsection; ++i) {
+        sum = M::combine(sum, XY[i]);
+        XY[i] = sum;
+      }
+      totals[t] = sum;
+    });
+    for (int stride = 1; stride < threads; stride *= 2) {
+      block.phase("phase_2_read", [&](int t) {
+        if (t >= stride) temp[t] = M::combine(totals[t - stride], totals[t]);
+      });
+      block.phase("phase_2_write", [&](int t) {
+        if (t >= stride) totals[t] = temp[t];
+      });
+    }
+    block.phase("phase_3", [&](int t) {
+      if (t == 0) return;
+      const Acc before = totals[t - 1];
+      for (int i = t * subsection; i < (t + 1) * subsection; ++i) XY[i] = M::combine(before, XY[i]);
+    });
     block.phase("domino", [&](int t) {
       if (t != 0) return;
       Acc previous = M::identity();
-      if (place > 0) {
-        block.wait(flag, id);
-        previous = sums[id];
+      if (begin > 0) {
+        block.wait(flag, bid);
+        previous = value[bid];
       }
-      before[0] = previous;
-      sums[id + 1] = M::combine(previous, s[section - 1]);
-      block.signal(flag, id + 1);
+      previous_sum[0] = previous;
+      value[bid + 1] = M::combine(previous, XY[section - 1]);
+      block.signal(flag, bid + 1);
     });
     block.phase("store", [&](int t) {
-      const Acc previous = before[0];
-      for (int i = t; i < section && first + i < n; i += threads) x.store(row, first + i, M::combine(previous, s[i]));
+      const Acc previous = previous_sum[0];
+      for (int i = t; i < section && begin + i < n; i += threads) x.store(row, begin + i, M::combine(previous, XY[i]));
     });
   }
 };
@@ -67,21 +82,21 @@ struct Domino {
 
 void single_pass(const Args& args, Context& context) {
   with_elements(args, [&](auto elements) {
-    using Kernel = Domino<decltype(elements)>;
+    using Kernel = SinglePassScanKernel<decltype(elements)>;
     using Acc = typename Kernel::Acc;
     const int64_t sections = ceil_div(elements.n, int64_t(section)),
-                  rows_a_launch = tp::max(int64_t(1), (block::max_grid - 1) / sections);
-    const int64_t most = tp::min(elements.rows, rows_a_launch) * sections;
-    Acc* passed = context.workspace<Acc>(most + 1);
+                  rows_per_launch = tp::max(int64_t(1), (block::max_grid - 1) / sections);
+    const int64_t most = tp::min(elements.rows, rows_per_launch) * sections;
+    Acc* scan_value = context.workspace<Acc>(most + 1);
     const int64_t clear_bytes = int64_t(sizeof(int64_t)) + (most + 1) * int64_t(sizeof(int));
     int64_t* counter = static_cast<int64_t*>(context.allocate(clear_bytes));
     int* flags = reinterpret_cast<int*>(counter + 1);
-    const int64_t shared = (section + Algorithm::scratch + 1) * int64_t(sizeof(Acc)) + 16;
-    for (int64_t row = 0; row < elements.rows; row += rows_a_launch) {
-      const int64_t blocks = tp::min(elements.rows - row, rows_a_launch) * sections;
+    const int64_t shared = (section + threads + 1) * int64_t(sizeof(Acc)) + 16;
+    for (int64_t row = 0; row < elements.rows; row += rows_per_launch) {
+      const int64_t blocks = tp::min(elements.rows - row, rows_per_launch) * sections;
       context.clear(counter, clear_bytes);
       simt::launch(context, "single_pass", {blocks}, threads, shared,
-                   Kernel{elements, row, sections, blocks, passed, flags, counter});
+                   Kernel{elements, row, sections, blocks, scan_value, flags, counter});
     }
   });
 }

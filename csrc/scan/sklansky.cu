@@ -1,24 +1,40 @@
 // Sklansky scan of a block: divide and conquer (Sklansky, 1960), the third of the classic circuits.
 //
-// Invariant: before the step of stride d, every d-element group is scanned. The step joins the groups in pairs: each
-// element of the second takes the last element of the first before it. That element is only read, for it is in a first
-// group, and the elements written are read by their own lanes alone: in place, with one barrier a step. It takes the
-// fewest steps, with half of Kogge-Stone's work, at the price that one element is read by many lanes.
-#include "scan/hierarchical.h"
+// Invariant: before the step of a stride, every group of `stride` elements is scanned. The step joins the groups in
+// pairs: each element of the second takes the last element of the first before it. That element is only read, for it is
+// in a first group, and the elements written are read by their own threads alone: in place, with one barrier per step.
+// It takes the fewest steps, with half of Kogge-Stone's work, at the price that one element is read by many threads.
+#include "scan/sections.h"
 
 namespace tp::scan {
 namespace {
 
-struct Sklansky {
-  static constexpr int section = 512, threads = section / 2, scratch = 0;
-  static constexpr bool exclusive = false;
+template <class Source>
+struct SklanskyScanKernel {
+  static constexpr int section = 512, threads = section / 2, in_shared = section;
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array>
-  TP_HD static void scan(Block& block, Array s, Array) {
-    for (int stride = 1; stride < section; stride *= 2) {
-      block.phase("join", [&](int t) {
-        const int second = (t / stride * 2 + 1) * stride, i = second + t % stride;
-        s[i] = M::combine(s[second - 1], s[i]);
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto XY = block.template shared<Acc>("XY", section);
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("load", [&](int t) {
+        XY[t] = x.load(id, t);
+        XY[t + threads] = x.load(id, t + threads);
+      });
+      for (int stride = 1; stride < section; stride *= 2) {
+        block.phase("join", [&](int t) {
+          const int second = (t / stride * 2 + 1) * stride, index = second + t % stride;
+          XY[index] = M::combine(XY[second - 1], XY[index]);
+        });
+      }
+      block.phase("store", [&](int t) {
+        x.store(id, t, XY[t]);
+        x.store(id, t + threads, XY[t + threads]);
+        if (t == 0) x.store_total(id, XY[section - 1]);
       });
     }
   }
@@ -26,6 +42,6 @@ struct Sklansky {
 
 }  // namespace
 
-void sklansky(const Args& args, Context& context) { scan_hierarchically<Sklansky>("sklansky", args, context); }
+void sklansky(const Args& args, Context& context) { scan_by_sections<SklanskyScanKernel>("sklansky", args, context); }
 
 }  // namespace tp::scan

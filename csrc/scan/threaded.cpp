@@ -19,12 +19,13 @@
 namespace tp::scan {
 namespace {
 
-constexpr int64_t chunk_size = 1 << 15;     // elements per chunk: what it reads and writes stays in the cache of a core
-constexpr int64_t tasks_per_thread = 4;     // a thread with fewer tasks is not worth waking
-constexpr int64_t patience = 1 << 14;       // polls for a total before it is recomputed: about as long as that takes
-constexpr int64_t most_rows = buffer_size;  // per strip
-constexpr int64_t narrow = 16;              // strips of fewer rows are scanned row by row
-constexpr int64_t short_row = 32;           // or many strips at a time, if their rows are no longer than this
+constexpr int64_t chunk_size = 1 << 15;  // elements per chunk: what it reads and writes stays in the cache of a core
+constexpr int64_t tasks_per_thread = 4;  // a thread with fewer tasks is not worth waking
+constexpr int64_t patience = 1 << 14;    // polls for a total before it is recomputed: about as long as that takes
+constexpr int64_t most_rows = buffer_size / 2;  // per strip
+constexpr int64_t many_strips = 32;             // so many keep the threads busy without being cut
+constexpr int64_t narrow = 16;                  // strips of fewer rows are scanned row by row
+constexpr int64_t short_row = 32;               // or many strips at a time, if their rows are no longer than this
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
@@ -43,7 +44,7 @@ class Threaded {
         rows_(min(e.inner, most_rows)),
         across_(ceil_div(e.inner, most_rows)),
         strips_(e.rows / e.inner * across_),
-        length_(max(int64_t(1), chunk_size / rows_)),
+        length_(max(strips_ >= many_strips && e.inner >= narrow ? e.n : int64_t(1), chunk_size / rows_)),
         chunks_(ceil_div(e.n, length_)) {}
 
   void run(Context& context) {
@@ -83,8 +84,23 @@ class Threaded {
   void scan_strip(int64_t i) const {
     const Strip s = strip(i);
     Buffer<M> running;
+    if constexpr (M::id == OpId::affine) {
+      if (e_.inner >= narrow && !e_.exclusive) return recur(s, running.values());
+    }
     running.clear(0, s.lanes);
     pass<true>(s, 0, e_.n, running);
+  }
+
+  // Computes h = a h + b down a whole strip, which needs no composition of maps.
+  void recur(const Strip& s, Lane* h) const {
+    using In = typename Elements::Input;
+    using Out = typename Elements::Output;
+    for (int64_t lane = 0; lane < s.lanes; ++lane) h[lane] = x_.load(s.row + lane, 0).b;
+    fast<Store<Lane, Out>>(h, s.lanes, e_.out + x_.at(s.row, 0), 1);
+    for (int64_t k = 1; k < e_.n; ++k) {
+      const int64_t at = x_.at(s.row, k);
+      fast<Recur<In, Lane, Out>>(e_.factors() + at, e_.in + at, s.lanes, h, e_.out + at);
+    }
   }
 
   // The totals of all chunks except the last of each strip: one value per row.

@@ -1,33 +1,42 @@
-// Kogge-Stone by warp shuffles (§11.3 and §11.8 point to it): the lanes of a warp exchange registers, so the steps
-// within a warp need neither shared memory nor barriers. The last lane of each warp leaves the warp's total, the first
-// warp scans the totals, and every lane combines its own with what the warps before it hold.
-#include "scan/hierarchical.h"
+// Kogge-Stone by warp shuffles (§11.3 and §11.8 point to it): the threads of a warp exchange registers, so the steps
+// within a warp need neither shared memory nor barriers. The last thread of each warp leaves the warp's total, the
+// first warp scans the totals, and every thread combines its own value with that of all warps before its own. A barrier
+// parts these three, because each reads what the one before wrote.
+#include "scan/sections.h"
 #ifdef __CUDACC__
 #include "block/warp.cuh"
 
 namespace tp::scan {
 namespace {
 
-struct WarpShuffle {
-  static constexpr int section = 1024, threads = section, scratch = block::warp_size;
-  static constexpr bool exclusive = false;
+template <class Source>
+struct WarpShuffleScanKernel {
+  static constexpr int section = 1024, threads = section, in_shared = block::warp_size;
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  Sections<Source> sections;
 
-  template <class M, class Block, class Array>
-  TP_HD static void scan(Block& block, Array s, Array totals) {
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
 #ifdef __CUDA_ARCH__
-    using Acc = typename M::Acc;
+    const auto x = sections.bind(block);
+    const auto totals = block.template shared<Acc>("totals", block::warp_size);
     auto own = block.template per_lane<Acc>("own");
-    block.phase("warps", [&](int t) {
-      own[t] = block::inclusive_scan<M>(s[t]);
-      if (t % block::warp_size == block::warp_size - 1) totals[t / block::warp_size] = own[t];
-    });
-    block.phase("totals", [&](int t) {
-      if (t < block::warp_size) totals[t] = block::inclusive_scan<M>(totals[t]);
-    });
-    block.phase("complete", [&](int t) {
-      const int warp = t / block::warp_size;
-      s[t] = warp == 0 ? own[t] : M::combine(totals[warp - 1], own[t]);
-    });
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("warps", [&](int t) {
+        own[t] = block::inclusive_scan<M>(x.load(id, t));
+        if (t % block::warp_size == block::warp_size - 1) totals[t / block::warp_size] = own[t];
+      });
+      block.phase("totals", [&](int t) {
+        if (t < block::warp_size) totals[t] = block::inclusive_scan<M>(totals[t]);
+      });
+      block.phase("store", [&](int t) {
+        const int warp = t / block::warp_size;
+        const Acc value = warp == 0 ? own[t] : M::combine(totals[warp - 1], own[t]);
+        x.store(id, t, value);
+        if (t == section - 1) x.store_total(id, value);
+      });
+    }
 #endif
   }
 };
@@ -35,7 +44,7 @@ struct WarpShuffle {
 }  // namespace
 
 void warp_shuffle(const Args& args, Context& context) {
-  scan_hierarchically<WarpShuffle>("warp_shuffle", args, context);
+  scan_by_sections<WarpShuffleScanKernel>("warp_shuffle", args, context);
 }
 
 }  // namespace tp::scan

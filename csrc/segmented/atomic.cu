@@ -127,9 +127,7 @@ void atomic(const Args& args, Context& context) {
   const auto launch = [&](int64_t lanes, const auto& kernel) {
     simt::launch(context, "atomic", {ceil_div(lanes, int64_t(threads))}, threads, 0, kernel);
   };
-  if (args.step == Step::expand)
-    return with_expansion(args, [&](auto e) { launch(e.n * e.width, Expand<decltype(e)>{e}); });
-  with_reduction(args, [&](auto e) {
+  const auto reduce = [&](auto e) {
     using E = decltype(e);
     using Acc = typename Atomic<typename E::Monoid>::Acc;
     const int64_t outputs = e.segments * e.width;
@@ -145,7 +143,8 @@ void atomic(const Args& args, Context& context) {
     launch(outputs, Identities<E>{e, accumulators, overlap});
     launch(e.n * e.width, Combine<E>{e, accumulators, overlap});
     if (!in_place) launch(outputs, Results<E>{e, accumulators});
-  });
+  };
+  with_step(args, context, reduce, [&](auto e) { launch(e.n * e.width, Expand<decltype(e)>{e}); });
 }
 
 }  // namespace tp::segment_reduce

@@ -85,14 +85,13 @@ void block_per_segment(const Args& args, Context& context) {
     simt::launch(context, "block_per_segment", {tp::min(segments * strips, max_grid)}, threads, int64_t(shared),
                  kernel);
   };
-  if (args.step == Step::reduce) {
-    with_reduction(args, [&](auto e) {
-      using E = decltype(e);
-      launch(e.segments, threads * sizeof(typename E::Acc), Reduce<E>{e, strips, across});
-    });
-  } else {
-    with_expansion(args, [&](auto e) { launch(e.segments + 2, 0, Expand<decltype(e)>{e, strips, across}); });
-  }
+  with_step(
+      args, context,
+      [&](auto e) {
+        using E = decltype(e);
+        launch(e.segments, threads * sizeof(typename E::Acc), Reduce<E>{e, strips, across});
+      },
+      [&](auto e) { launch(e.segments + 2, 0, Expand<decltype(e)>{e, strips, across}); });
 }
 
 }  // namespace tp::segment_reduce

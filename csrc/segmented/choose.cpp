@@ -1,3 +1,4 @@
+#include "segmented/matmul.h"
 #include "segmented/segmented.h"
 
 namespace tp::segment_reduce {
@@ -11,3 +12,9 @@ namespace tp::segment_scan {
 const char* choose(const Args&, const Device& device) { return device.cuda ? "decoupled_lookback" : "threaded"; }
 
 }  // namespace tp::segment_scan
+
+namespace tp::segment_matmul {
+
+const char* choose(const Args&, const Device&) { return "gemm"; }
+
+}  // namespace tp::segment_matmul

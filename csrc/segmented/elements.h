@@ -1,6 +1,7 @@
 // The elements of segments: how a rung loads an operand and stores a result. This is the one switch from run-time Args
 // to a type per (dtype, operator).
 #pragma once
+#include "block/exponential.h"
 #include "block/offsets.h"
 #include "segmented/segmented.h"
 
@@ -32,6 +33,8 @@ struct BoundReduction {
   TP_HD static Acc operand(typename E::Input x, int64_t row) {
     if constexpr (E::finds_index) {
       return {decltype(Acc::value)(x), row};
+    } else if constexpr (M::id == OpId::logsumexp) {
+      return {decltype(Acc::max)(x), 1};
     } else {
       return Acc(x);
     }
@@ -47,6 +50,8 @@ struct BoundReduction {
     } else if constexpr (E::mean) {
       const int64_t length = offsets.end(segment) - offsets.begin(segment);
       return Output(length > 0 ? value / Acc(length) : Acc(0));
+    } else if constexpr (M::id == OpId::logsumexp && !std::is_same<Output, Acc>::value) {
+      return Output(value.max + std::log(value.sum));
     } else {
       return Output(value);
     }
@@ -84,7 +89,7 @@ struct Reduction {
   }
 };
 
-// Calls f(Reduction<...>) for the dtype and operator of `args`; sums and products accumulate in SumOf<T>.
+// Calls f(Reduction<...>) for the dtype and operator of `args`; sums, products and exponentials accumulate in SumOf<T>.
 template <template <class> class SumOf = acc_t, class F>
 void with_reduction(const Args& args, F f) {
   const auto each = [&](auto types, auto g) { dispatch(types, args.dtype, "segment_reduce", g); };
@@ -106,6 +111,12 @@ void with_reduction(const Args& args, F f) {
       f(Reduction<T, int64_t, typename decltype(op)::template of<acc_t<T>>>(args));
     });
   };
+  const auto bits = [&](auto op) {
+    each(BitTypes{}, [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Reduction<T, T, typename decltype(op)::template of<T>>(args));
+    });
+  };
   switch (args.op) {
     case OpId::sum:
       return widened(MonoidOf<Sum>{});
@@ -124,6 +135,17 @@ void with_reduction(const Args& args, F f) {
         using T = typename decltype(type)::type;
         f(Reduction<T, T, Sum<SumOf<T>>, true>(args));
       });
+    case OpId::logsumexp:
+      return each(FloatTypes{}, [&](auto type) {
+        using T = typename decltype(type)::type;
+        f(Reduction<T, T, LogSumExp<SumOf<T>>>(args));
+      });
+    case OpId::bitwise_and:
+      return bits(MonoidOf<BitAnd>{});
+    case OpId::bitwise_or:
+      return bits(MonoidOf<BitOr>{});
+    case OpId::bitwise_xor:
+      return bits(MonoidOf<BitXor>{});
     default:
       fail(ErrorKind::value, "segment_reduce: no such operator");
   }
@@ -150,6 +172,8 @@ struct BoundExpansion {
 template <class T>
 struct Expansion {
   using Value = T;
+  using Output = T;
+  static constexpr bool copies = true;  // a row is the value of its segment
   const T* in;
   T* out;
   Offsets offsets;
@@ -181,6 +205,97 @@ void with_expansion(const Args& args, F f) {
     using Word = std::conditional_t<size == 8, int64_t, std::conditional_t<size == 4, int32_t, int16_t>>;
     f(Expansion<std::conditional_t<size == 1, uint8_t, Word>>(args));
   });
+}
+
+// ---- softmax: a reduction to the greatest value and the sum of exponentials of each segment, and an expansion in
+// which every row computes its result from its own value and these
+
+template <class E, class X, class In, class Out, class O>
+struct BoundSoftmax {
+  using Value = typename E::Value;
+  using A = decltype(Value::max);
+  E e;
+  X x;
+  In in;
+  Out out;
+  O offsets;
+
+  // A sum of -1 stands for no segment: its rows get 0. Beside +inf all results are NaN, as in torch.
+  TP_HD Value value(int64_t segment, int64_t column) const {
+    if (!offsets.exists(segment)) return {A(0), A(-1)};
+    const Value v = in[segment * e.width + column];
+    return finished(v);
+  }
+  TP_HD Value finished(Value v) const {
+    const A sum = v.max == detail::highest<A>() ? std::numeric_limits<A>::quiet_NaN() : v.sum;
+    return {v.max, e.logarithm ? A(std::log(sum)) : sum};
+  }
+  TP_HD typename E::Output result(typename E::Output own, Value v) const {
+    using T = typename E::Output;
+    using C = acc_t<T>;
+    const C below = C(own) - C(v.max);
+    if (v.sum < A(0)) return T(0);
+    return e.logarithm ? T(below - C(v.sum)) : T(block::exponential(below) / C(v.sum));
+  }
+  TP_HD void store(int64_t row, int64_t column, Value v) const {
+    const typename E::Output own = x[row * e.width + column];
+    out[row * e.width + column] = result(own, v);
+  }
+};
+
+template <class T, class A>
+struct Softmax {
+  using Value = Exponentials<A>;
+  using Output = T;
+  static constexpr bool copies = false;
+  const T* x;
+  const Value* in;
+  T* out;
+  Offsets offsets;
+  int64_t n, width, segments;
+  bool logarithm;
+
+  Softmax(const Args& args, const Value* values)
+      : x(static_cast<const T*>(args.in)),
+        in(values),
+        out(static_cast<T*>(args.out)),
+        offsets(args),
+        n(args.n),
+        width(args.width),
+        segments(args.segments),
+        logarithm(args.logarithm) {}
+
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto from = block.global("values", x, n * width);
+    const auto values = block.global("sums", in, segments * width);
+    const auto y = block.global("y", out, n * width);
+    const auto o = offsets.bind(block);
+    return BoundSoftmax<Softmax, std::decay_t<decltype(from)>, std::decay_t<decltype(values)>,
+                        std::decay_t<decltype(y)>, std::decay_t<decltype(o)>>{*this, from, values, y, o};
+  }
+};
+
+template <template <class> class SumOf = acc_t, class Reduce, class Expand>
+void with_softmax(const Args& args, Context& context, Reduce reduce, Expand expand) {
+  dispatch(FloatTypes{}, args.dtype, "segment_softmax", [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = SumOf<T>;
+    auto* values = context.workspace<Exponentials<A>>(args.segments * args.width);
+    Args sums = args;
+    sums.out = values;
+    reduce(Reduction<T, Exponentials<A>, LogSumExp<A>>(sums));
+    expand(Softmax<T, A>(args, values));
+  });
+}
+
+// ---- the steps of a rung that reduces by `reduce(Reduction<...>)` and expands by `expand(Expansion<...>)`
+
+template <template <class> class SumOf = acc_t, class Reduce, class Expand>
+void with_step(const Args& args, Context& context, Reduce reduce, Expand expand) {
+  if (args.step == Step::reduce) return with_reduction<SumOf>(args, reduce);
+  if (args.step == Step::expand) return with_expansion(args, expand);
+  with_softmax<SumOf>(args, context, reduce, expand);
 }
 
 }  // namespace tp::segmented

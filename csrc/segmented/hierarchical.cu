@@ -1,19 +1,71 @@
-// The three kernels of the scan (§11.6, Fig. 11.9) over pairs of a head flag and a value: the driver and the block
-// algorithm know nothing of segments. A column is a row of the driver. Where a row begins a segment, it learns from a
-// bisection of the offsets.
-#include "block/coarsened.h"
-#include "block/kogge_stone.h"
+// The segmented scan by the three kernels of the scan (§11.6, Fig. 11.9), over pairs of a head flag and a value:
+// nothing here knows of segments. A column is a row of the driver of block/scan_sections.h, which scans the sections by
+// the kernel below (Fig. 11.8), scans their totals in the same way, and combines them. Whether a row begins a segment
+// is found by bisection of the offsets.
+//
+// Phase 1: each thread scans its own subsection. Phase 2: the totals of the subsections are scanned by Kogge-Stone
+// (Fig. 11.3). Phase 3: each thread combines its subsection with the total of all before it. A barrier parts the
+// phases, and the two halves of a Kogge-Stone step, because each reads what the one before wrote.
 #include "block/scan_sections.h"
 #include "segmented/scan_elements.h"
 
 namespace tp::segment_scan {
+namespace {
+
+template <class Source>
+struct SegmentedScanKernel {
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  // Pairs of maps and flags are large: a section of theirs must fit in shared memory.
+  static constexpr int threads = sizeof(Acc) > 16 ? 128 : 256, subsection = 9, section = threads * subsection;
+  static constexpr int in_shared = section + threads;
+  block::Sections<Source> sections;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto XY = block.template shared<Acc>("XY", section);
+    const auto totals = block.template shared<Acc>("totals", threads);
+    auto temp = block.template per_lane<Acc>("temp");
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("load", [&](int t) {
+        for (int i = t; i < section; i += threads) XY[i] = x.load(id, i);
+      });
+      block.phase("phase_1", [&](int t) {
+        const int first = t * subsection;
+        Acc sum = XY[first];
+        for (int i = first + 1; i < first + subsection; ++i) {
+          sum = M::combine(sum, XY[i]);
+          XY[i] = sum;
+        }
+        totals[t] = sum;
+      });
+      for (int stride = 1; stride < threads; stride *= 2) {
+        block.phase("phase_2_read", [&](int t) {
+          if (t >= stride) temp[t] = M::combine(totals[t - stride], totals[t]);
+        });
+        block.phase("phase_2_write", [&](int t) {
+          if (t >= stride) totals[t] = temp[t];
+        });
+      }
+      block.phase("phase_3", [&](int t) {
+        if (t == 0) return;
+        const Acc before = totals[t - 1];
+        for (int i = t * subsection; i < (t + 1) * subsection; ++i) XY[i] = M::combine(before, XY[i]);
+      });
+      block.phase("store", [&](int t) {
+        for (int i = t; i < section; i += threads) x.store(id, i, XY[i]);
+        if (t == 0) x.store_total(id, XY[section - 1]);
+      });
+    }
+  }
+};
+
+}  // namespace
 
 void hierarchical(const Args& args, Context& context) {
-  segmented::with_scan(args, [&](auto elements) {
-    // Pairs of maps and flags are large: a section of theirs must fit in shared memory.
-    constexpr int lanes = sizeof(typename decltype(elements)::Acc) > 16 ? 128 : 256;
-    block::scan_rows<block::Coarsened<block::KoggeStone<lanes>, 9>>(context, "hierarchical", elements);
-  });
+  segmented::with_scan(
+      args, [&](auto elements) { block::scan_rows<SegmentedScanKernel>(context, "hierarchical", elements); });
 }
 
 }  // namespace tp::segment_scan

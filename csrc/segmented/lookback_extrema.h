@@ -1,4 +1,5 @@
-// decoupled_lookback for max and min, in a separate file so that the compiler can work on both in parallel.
+// decoupled_lookback for max, min and the bitwise operators, in a separate file so that the compiler can work on both
+// in parallel.
 #pragma once
 #include "segmented/segmented.h"
 

@@ -7,11 +7,13 @@
 #include "segmented/merge_path_expand.cuh"
 #include "segmented/merge_path_extrema.h"
 #include "segmented/merge_path_reduce.cuh"
+#include "segmented/merge_path_softmax.h"
 
 namespace tp::segment_reduce {
 
 void merge_path(const Args& args, Context& context) {
   using namespace segmented;
+  if (args.step == Step::softmax) return softmax_by_path(args, context);
   if (args.step == Step::expand) return with_expansion(args, [&](const auto& e) { expand_by_path(e, context); });
   with_reduction(args, [&](const auto& e) {
     if constexpr (is_extremum<std::decay_t<decltype(e)>>) {

@@ -1,5 +1,6 @@
 // merge_path, step expand: each thread fills a slice of the tile's rows with the values of their segments, in shared
-// memory, from where the tile is written coalesced.
+// memory, from where the tile is written coalesced. In a softmax each row computes its result from its segment's value
+// as it is written.
 #pragma once
 #include "segmented/merge_path.cuh"
 
@@ -59,8 +60,9 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   const int segments = share.ends + (share.segment + share.ends < e.segments);
   const block::Lines<const T> from(e.in, e.segments * e.width, share.segment * e.width + first_column, segments,
                                    columns);
-  const block::Lines<T> to(e.out, e.n * e.width, share.row * e.width + first_column, share.rows, columns);
-  const int skip = block::phase(to.first);
+  const block::Lines<typename E::Output> to(e.out, e.n * e.width, share.row * e.width + first_column, share.rows,
+                                            columns);
+  const int skip = E::copies ? block::phase(to.first) : 0;
   auto* rows = reinterpret_cast<T*>(bytes + marks);
   auto* values = rows + align16((skip + share.rows * across) * int(sizeof(T))) / int(sizeof(T));
   block::stage<Shape::threads>(arrivals, values, from, strips);
@@ -83,21 +85,41 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   // Fill the rows of the slice.
   const T* value = values - across + position.column;
   T* row = rows + skip + start * across + position.column;
-  T running = count > 0 ? value[tp::max(before.value, across)] : T(0);
+  const auto x = e.bind(simt::Pointers{});
+  const auto finished = [&](const T& v) {
+    if constexpr (E::copies) {
+      return v;
+    } else {
+      return x.finished(v);
+    }
+  };
+  T running = count > 0 ? finished(value[tp::max(before.value, across)]) : T{};
   block::walk<Shape::slice_rows>(
       count,
       [&](int i) {
         const Mark mark = row_marks[start + i];
-        return mark != 0 ? Item{value[mark], true} : Item{T(0), false};
+        return mark != 0 ? Item{value[mark], true} : Item{T{}, false};
       },
       [&](int i, const Item& item) {
-        if (item.head) running = item.value;
+        if (item.head) running = finished(item.value);
         row[i * across] = running;
       });
-  // Store the tile.
-  block::staged_is_written();
-  __syncthreads();
-  block::unstage<Shape::threads>(to, rows, skip, strips);
+  if constexpr (E::copies) {
+    block::staged_is_written();
+    __syncthreads();
+    block::unstage<Shape::threads>(to, rows, skip, strips);
+  } else {
+    using Output = typename E::Output;
+    struct Taken {
+      Output own;
+      T value;
+    };
+    __syncthreads();
+    const Output* own = e.x + (to.first - e.out);
+    block::detail::each_element<Shape::threads>(
+        to.lines, strips, to.columns, [&](int k, int64_t g) { return Taken{own[g], rows[k]}; },
+        [&](int, int64_t g, const Taken& taken) { to.first[g] = x.result(taken.own, taken.value); });
+  }
 }
 
 // If the offsets were bad: one thread per row.

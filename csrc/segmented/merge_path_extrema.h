@@ -1,4 +1,5 @@
-// merge_path for max, min, argmax and argmin, in a separate file so that the compiler can work on both in parallel.
+// merge_path for all operators but sums and products, in a separate file so that the compiler can work on both in
+// parallel.
 #pragma once
 #include "segmented/segmented.h"
 

@@ -124,6 +124,12 @@ void with_scan(const Args& args, F f) {
       f(Scan<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
     });
   };
+  const auto bits = [&](auto op) {
+    dispatch(BitTypes{}, args.dtype, "segment_scan", [&](auto type) {
+      using T = typename decltype(type)::type;
+      f(Scan<T, T, typename decltype(op)::template of<T>>(args));
+    });
+  };
   switch (args.op) {
     case OpId::sum:
       return widened(MonoidOf<Sum>{});
@@ -133,6 +139,12 @@ void with_scan(const Args& args, F f) {
       return same(MonoidOf<Max>{});
     case OpId::min:
       return same(MonoidOf<Min>{});
+    case OpId::bitwise_and:
+      return bits(MonoidOf<BitAnd>{});
+    case OpId::bitwise_or:
+      return bits(MonoidOf<BitOr>{});
+    case OpId::bitwise_xor:
+      return bits(MonoidOf<BitXor>{});
     case OpId::affine:
       return dispatch(FloatTypes{}, args.dtype, "segment_recurrence", [&](auto type) {
         using T = typename decltype(type)::type;

@@ -6,7 +6,8 @@
 // gets the same number of rows and segment ends (merge_path). segment_scan partitions the elements, and the head of a
 // segment resets the running value (Schwartz's operator on (head, value) pairs).
 //
-// A reduction has an inverse step: `expand` gives every row its segment's value, which is the gradient of a sum.
+// A reduction has an inverse step: `expand` gives every row its segment's value, which is the gradient of a sum. A
+// softmax is both: the maximum and the sum of exponentials of each segment, from which every row computes its result.
 //
 // The affine scan is the recurrence h[k] = a[k] h[k-1] + b[k]. It restarts, with h[k] = b[k], at the head of a segment
 // and wherever a[k] is 0: nothing from before is used there, even if it is NaN.
@@ -19,19 +20,22 @@
 
 namespace tp::segmented {
 
-enum class Step : int8_t { reduce, expand, scan };
+enum class Step : int8_t { reduce, expand, softmax, scan };
 
 struct Args {
   Step step;
-  const void* in;       // reduce, scan: [n, width]; expand: [segments, width]; affine: b
+  const void* in;       // reduce, softmax, scan: [n, width]; expand: [segments, width]; affine: b
   const void* a;        // affine only: the multipliers, like in
   const void* offsets;  // [segments + 1], int64 or int32
   bool long_offsets;    // int64
-  void* out;            // reduce: [segments, width]; expand, scan: [n, width]
+  void* out;            // reduce: [segments, width]; expand, softmax, scan: [n, width]
   int64_t n, width, segments;
   DType dtype;  // of in
-  OpId op;      // reduce: sum prod max min mean argmax argmin (out: int64 rows); scan: sum prod max min affine
+  // reduce: sum prod max min mean argmax argmin (out: int64 rows) logsumexp; scan: sum prod max min affine; both: the
+  // bitwise operators, of one dtype per size (BitTypes)
+  OpId op;
   bool exclusive, reverse;  // scan
+  bool logarithm;           // softmax: the logarithms of the results
 };
 
 }  // namespace tp::segmented

@@ -1,23 +1,24 @@
 // One running value per segment, one segment after another. Every other rung is tested against it, so it is written for
 // clarity only. Offsets are valid on the CPU, so every row lies in a segment.
+#include <algorithm>
+
+#include "segmented/matmul.h"
 #include "segmented/scan_elements.h"
 
 namespace tp {
 
 using namespace segmented;
 
-void segment_reduce::sequential(const Args& args, Context&) {
-  if (args.step == Step::expand) {
-    return with_expansion(args, [](auto e) {
-      const auto x = e.bind(simt::Pointers{});
-      for (int64_t segment = 0; segment < e.segments; ++segment) {
-        for (int64_t row = x.offsets.begin(segment); row < x.offsets.end(segment); ++row) {
-          for (int64_t column = 0; column < e.width; ++column) x.store(row, column, x.value(segment, column));
-        }
+void segment_reduce::sequential(const Args& args, Context& context) {
+  const auto expand = [](auto e) {
+    const auto x = e.bind(simt::Pointers{});
+    for (int64_t segment = 0; segment < e.segments; ++segment) {
+      for (int64_t row = x.offsets.begin(segment); row < x.offsets.end(segment); ++row) {
+        for (int64_t column = 0; column < e.width; ++column) x.store(row, column, x.value(segment, column));
       }
-    });
-  }
-  with_reduction(args, [](auto e) {
+    }
+  };
+  const auto reduce = [](auto e) {
     using M = typename decltype(e)::Monoid;
     const auto x = e.bind(simt::Pointers{});
     for (int64_t segment = 0; segment < e.segments; ++segment) {
@@ -29,7 +30,8 @@ void segment_reduce::sequential(const Args& args, Context&) {
         x.store(segment, column, running);
       }
     }
-  });
+  };
+  with_step(args, context, reduce, expand);
 }
 
 void segment_scan::sequential(const Args& args, Context&) {
@@ -44,6 +46,33 @@ void segment_scan::sequential(const Args& args, Context&) {
           const auto inclusive = append<M>(running, x.operand(column, k, k == begin));
           x.store(column, k, e.exclusive ? running : inclusive);
           running = inclusive;
+        }
+      }
+    }
+  });
+}
+
+void segment_matmul::sequential(const Args& args, Context&) {
+  dispatch(FloatTypes{}, args.dtype, "segment_matmul", [&](auto type) {
+    using T = typename decltype(type)::type;
+    using A = acc_t<T>;
+    const auto *x = static_cast<const T*>(args.x), *other = static_cast<const T*>(args.other);
+    auto* out = static_cast<T*>(args.out);
+    if (!args.outer) std::fill(out, out + args.n * args.cols, T(0));
+    for (int64_t s = 0; s < args.segments; ++s) {
+      const int64_t begin = args.offsets[s], end = args.offsets[s + 1], matrix = s * args.inner * args.cols;
+      for (int64_t i = args.outer ? 0 : begin; i < (args.outer ? args.inner : end); ++i) {
+        for (int64_t j = 0; j < args.cols; ++j) {
+          double sum = 0;
+          if (args.outer) {
+            for (int64_t row = begin; row < end; ++row)
+              sum += double(A(x[row * args.inner + i])) * double(A(other[row * args.cols + j]));
+            out[matrix + i * args.cols + j] = T(A(sum));
+          } else {
+            for (int64_t k = 0; k < args.inner; ++k)
+              sum += double(A(x[i * args.inner + k])) * double(A(other[matrix + k * args.cols + j]));
+            out[i * args.cols + j] = T(A(sum));
+          }
         }
       }
     }

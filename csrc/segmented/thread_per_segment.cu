@@ -53,11 +53,9 @@ void thread_per_segment(const Args& args, Context& context) {
   const auto launch = [&](int64_t lanes, const auto& kernel) {
     simt::launch(context, "thread_per_segment", {ceil_div(lanes, int64_t(threads))}, threads, 0, kernel);
   };
-  if (args.step == Step::reduce) {
-    with_reduction(args, [&](auto e) { launch(e.segments * e.width, Reduce<decltype(e)>{e}); });
-  } else {
-    with_expansion(args, [&](auto e) { launch((e.segments + 2) * e.width, Expand<decltype(e)>{e}); });
-  }
+  with_step(
+      args, context, [&](auto e) { launch(e.segments * e.width, Reduce<decltype(e)>{e}); },
+      [&](auto e) { launch((e.segments + 2) * e.width, Expand<decltype(e)>{e}); });
 }
 
 }  // namespace tp::segment_reduce

@@ -5,6 +5,7 @@
 // products of floats accumulate in double, so that no chain of roundings grows with n.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "segmented/scan_elements.h"
 #include "segmented/shares.h"
@@ -92,6 +93,13 @@ typename M::Acc combine_run(const T* x, int64_t n, int64_t readable) {
   }
 }
 
+// Returns exp(x - most), and 1 for the greatest itself, even if it is infinite.
+template <class A>
+A distance_exponential(A x, A most) {
+  const A y = block::exponential(x - most);
+  return x == most ? A(1) : y;
+}
+
 // Finds the extremum of rows begin to end - 1 as above, and then the first row that has it.
 template <class M, class T>
 typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end, int64_t n) {
@@ -102,6 +110,31 @@ typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end, int64_t n) {
   int64_t row = begin;
   while (!(A(x[row]) == most || (most != most && A(x[row]) != A(x[row])))) ++row;
   return {most, row};
+}
+
+// The maximum of a run, and the sum of exponentials of the distances from it, which is taken as sums are.
+template <class M, class T>
+typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
+  using A = acc_t<T>;
+  using Wide = decltype(M::Acc::sum);
+  if (n == 0) return M::identity();
+  const A most = combine_run<Max<A>>(x, n, readable);
+  constexpr int64_t stretch = 64 * lanes;
+  Wide sum = 0;
+  for (int64_t i = 0; i < n; i += stretch) {
+    const int64_t end = tp::min(i + stretch, n);
+    A part[lanes] = {};
+    int64_t k = i;
+    for (; k + lanes <= end; k += lanes) {
+      for (int j = 0; j < lanes; ++j) part[j] += distance_exponential(A(x[k + j]), most);
+    }
+    for (int j = 0; k < end; ++k, ++j) part[j] += distance_exponential(A(x[k]), most);
+    for (int half = lanes / 2; half > 0; half /= 2) {
+      for (int j = 0; j < half; ++j) part[j] += part[j + half];
+    }
+    sum += Wide(part[0]);
+  }
+  return {Wide(most), sum};
 }
 
 template <class E>
@@ -160,6 +193,8 @@ class Reduce {
   Acc reduce_run(int64_t begin, int64_t end) const {
     if constexpr (E::finds_index) {
       return find_in_run<M>(x_.in, begin, end, x_.e.n);
+    } else if constexpr (M::id == OpId::logsumexp) {
+      return exponentiate_run<M>(x_.in + begin, end - begin, x_.e.n - begin);
     } else {
       return combine_run<M>(x_.in + begin, end - begin, x_.e.n - begin);
     }
@@ -204,11 +239,19 @@ void expand(const E& e, Context& context) {
   const auto x = e.bind(simt::Pointers{});
   const auto shares = shares_of(x.offsets, e.width);
   context.parallel_for(shares.count(), 1, [&](int64_t begin, int64_t end) {
+    std::vector<typename E::Value> values(E::copies ? 0 : size_t(e.width));
     const auto fill = [&](int64_t segment, int64_t row, int64_t stop) {
       if (row == stop) return;
-      if (e.width == 1) return std::fill(e.out + row, e.out + stop, e.in[segment]);
-      for (; row < stop; ++row) {
-        std::memcpy(e.out + row * e.width, e.in + segment * e.width, size_t(e.width) * sizeof(*e.out));
+      if constexpr (!E::copies) {
+        for (int64_t j = 0; j < e.width; ++j) values[size_t(j)] = x.value(segment, j);
+        for (; row < stop; ++row) {
+          for (int64_t j = 0; j < e.width; ++j) x.store(row, j, values[size_t(j)]);
+        }
+      } else {
+        if (e.width == 1) return std::fill(e.out + row, e.out + stop, e.in[segment]);
+        for (; row < stop; ++row) {
+          std::memcpy(e.out + row * e.width, e.in + segment * e.width, size_t(e.width) * sizeof(*e.out));
+        }
       }
     };
     for (int64_t i = begin; i < end; ++i) shares.each(i, fill);
@@ -330,8 +373,9 @@ namespace tp {
 using namespace segmented;
 
 void segment_reduce::threaded(const Args& args, Context& context) {
-  if (args.step == Step::expand) return with_expansion(args, [&](const auto& e) { expand(e, context); });
-  with_reduction<wide_t>(args, [&](const auto& e) { Reduce<std::decay_t<decltype(e)>>(e, context).run(); });
+  with_step<wide_t>(
+      args, context, [&](const auto& e) { Reduce<std::decay_t<decltype(e)>>(e, context).run(); },
+      [&](const auto& e) { expand(e, context); });
 }
 
 void segment_scan::threaded(const Args& args, Context& context) {

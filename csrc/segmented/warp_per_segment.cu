@@ -55,11 +55,9 @@ void warp_per_segment(const Args& args, Context& context) {
     kernel<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(e, strips);
     check_launch("warp_per_segment");
   };
-  if (args.step == Step::reduce) {
-    with_reduction(args, [&](const auto& e) { launch(reduce<std::decay_t<decltype(e)>>, e.segments, e); });
-  } else {
-    with_expansion(args, [&](const auto& e) { launch(expand<std::decay_t<decltype(e)>>, e.segments + 2, e); });
-  }
+  with_step(
+      args, context, [&](const auto& e) { launch(reduce<std::decay_t<decltype(e)>>, e.segments, e); },
+      [&](const auto& e) { launch(expand<std::decay_t<decltype(e)>>, e.segments + 2, e); });
 }
 
 }  // namespace tp::segment_reduce

@@ -1,31 +1,77 @@
 // Merge sort (§13.7, Fig. 13.11): blocks sort tiles, then every launch merges the runs of a row in pairs, until one is
-// left. The blocks of a merge share it by its outputs, as in chapter 12: early launches have many merges of few tiles,
-// late ones few merges of many tiles, and the same number of blocks keeps busy.
+// left.
+//
+// The blocks of a merge share it by its outputs, as in chapter 12: early launches have many merges of few tiles, late
+// ones few merges of many tiles, and the same number of blocks keeps busy. A block's co-ranks at both ends of its tile
+// of the output say which parts of the two runs it is made of; they are loaded side by side, and each thread's
+// co-ranks within them say what its own outputs are made of. A barrier stands between the load and the merge. Equal
+// keys come from the first run first: the sort is stable. How a block sorts a tile at first is sort_tile (merging.h):
+// in the same way, in shared memory.
 #include "sort/merging.h"
 
 namespace tp::sort {
 namespace {
 
-// One launch over all tiles of all rows: sorts each (run 0), or writes each of the merge of runs of `run` items.
 template <class W>
-struct Pass {
+struct SortTiles {
+  Rows<W> rows;
+  Items<W> from, to;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto input = from.bind(block, "input", "input places", rows.size());
+    const auto output = to.bind(block, "output", "output places", rows.size());
+    const auto keys_s = shared_items<W>(block, merge_tile, input.placed);
+    const int64_t tiles = ceil_div(rows.n, int64_t(merge_tile));
+    for (int64_t id = block.index().x; id < rows.rows * tiles; id += block.grid().x) {
+      sort_to_tile<W>(block, input, output, keys_s, id / tiles * rows.n, rows.n, id % tiles * merge_tile, rows.order);
+    }
+  }
+};
+
+// Merges the runs of `run` keys in pairs. A run is a multiple of the tile, so the keys of a tile come from one pair.
+template <class W>
+struct MergeRuns {
   Rows<W> rows;
   Items<W> from, to;
   int64_t run;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto in = from.bind(block, "items", "places", rows.size());
-    const auto out = to.bind(block, "items out", "places out", rows.size());
-    const auto s = shared_items<W>(block, merge_tile, in.placed);
+    const auto input = from.bind(block, "input", "input places", rows.size());
+    const auto output = to.bind(block, "output", "output places", rows.size());
+    const auto keys_s = shared_items<W>(block, merge_tile, input.placed);
     const int64_t tiles = ceil_div(rows.n, int64_t(merge_tile));
     for (int64_t id = block.index().x; id < rows.rows * tiles; id += block.grid().x) {
-      const int64_t base = id / tiles * rows.n, first = id % tiles * merge_tile;
-      if (run == 0) {
-        sort_to_tile<W>(block, in, out, s, base, rows.n, first, rows.order);
-      } else {
-        merge_to_tile<W>(block, in, out, s, base, rows.n, run, first, rows.order);
-      }
+      const int64_t row = id / tiles * rows.n, first = id % tiles * merge_tile;
+      // The two runs A and B of the pair, and the block's part of their merge C.
+      const int64_t pair = first / (2 * run) * (2 * run), middle = tp::min(pair + run, rows.n);
+      const int64_t m = middle - pair, n = tp::min(pair + 2 * run, rows.n) - middle;
+      const auto A = [&](int64_t i) { return input.get(row + pair + i); };
+      const auto B = [&](int64_t j) { return input.get(row + middle + j); };
+      const int64_t C_curr = first - pair, C_next = tp::min(C_curr + merge_tile, m + n);
+      const int64_t A_curr = block.uniform("A_curr", [&] { return co_rank(C_curr, A, m, B, n, rows.order); });
+      const int64_t A_next = block.uniform("A_next", [&] { return co_rank(C_next, A, m, B, n, rows.order); });
+      const int64_t B_curr = C_curr - A_curr;
+      const int a_length = int(A_next - A_curr), c_length = int(C_next - C_curr);
+      block.phase("load", [&](int t) {
+        for (int i = t; i < c_length; i += threads)
+          keys_s.set(i, i < a_length ? A(A_curr + i) : B(B_curr + i - a_length));
+      });
+      block.phase("merge", [&](int t) {
+        const int c_curr = t * items_per_thread, c_next = tp::min(c_curr + items_per_thread, c_length);
+        if (c_curr >= c_length) return;
+        const auto a = [&](int i) { return keys_s.get(i); };
+        const auto b = [&](int j) { return keys_s.get(a_length + j); };
+        const int b_length = c_length - a_length;
+        int i = co_rank(c_curr, a, a_length, b, b_length, rows.order);
+        for (int c = c_curr; c < c_next; ++c) {
+          const int j = c - i;
+          const bool from_a = j >= b_length || (i < a_length && !rows.order.less(b(j), a(i)));
+          output.set(row + first + c, from_a ? a(i) : b(j));
+          i += from_a ? 1 : 0;
+        }
+      });
     }
   }
 };
@@ -36,8 +82,11 @@ void merge_sort(const Args& args, Context& context) {
   sort_items("merge_sort", args, context, false, [&](const auto& rows, auto items, auto spare) {
     using W = typename std::decay_t<decltype(rows)>::Word;
     const simt::Dim grid{tp::min(rows.rows * ceil_div(rows.n, int64_t(merge_tile)), max_grid)};
-    for (int64_t run = 0; run < rows.n; run = run == 0 ? merge_tile : 2 * run) {
-      simt::launch(context, rows.rung, grid, threads, shared_bytes<W>(merge_tile), Pass<W>{rows, items, spare, run});
+    const int64_t shared = shared_bytes<W>(merge_tile);
+    simt::launch(context, rows.rung, grid, threads, shared, SortTiles<W>{rows, items, spare});
+    std::swap(items, spare);
+    for (int64_t run = merge_tile; run < rows.n; run *= 2) {
+      simt::launch(context, rows.rung, grid, threads, shared, MergeRuns<W>{rows, items, spare, run});
       std::swap(items, spare);
     }
     return items;

@@ -2,14 +2,14 @@
 // each bucket.
 //
 // A merge is split by its output: co_rank (Fig. 12.5) says how many of the first k outputs come from the first run, so
-// every block, and within it every lane, finds the inputs of its own stretch of outputs. Equal keys come from the first
+// every block, and within it every thread, finds the inputs of its own outputs. Equal keys come from the first
 // run first: stable.
 #pragma once
 #include "sort/items.h"
 
 namespace tp::sort {
 
-constexpr int stretch = 4, merge_tile = threads * stretch;  // outputs of a lane, and of a block
+constexpr int items_per_thread = 4, merge_tile = threads * items_per_thread;  // outputs of a block
 
 // How many of the first k outputs come from `a`, of m items in order, the rest from `b`, of n.
 template <class A, class B, class Order, class I>
@@ -27,19 +27,20 @@ TP_HD I co_rank(I k, const A& a, I m, const B& b, I n, const Order& order) {
 }
 
 template <class W>
-struct Stretch {  // a lane's outputs, from phase to phase
-  Item<W> items[stretch];
+struct ThreadItems {  // the outputs of a thread, from phase to phase
+  Item<W> items[items_per_thread];
 };
 
-// The outputs from k on, as many as there are up to `stretch`, of the merge of s[begin, middle) and s[middle, end).
+// The outputs from k on, as many as there are up to `items_per_thread`, of the merge of s[begin, middle) and s[middle,
+// end).
 template <class W, class Tile, class Order>
-TP_HD Stretch<W> merge_stretch(const Tile& s, int begin, int middle, int end, int k, const Order& order) {
-  Stretch<W> out;
+TP_HD ThreadItems<W> merge_thread_items(const Tile& s, int begin, int middle, int end, int k, const Order& order) {
+  ThreadItems<W> out;
   const auto a = [&](int i) { return s.get(begin + i); };
   const auto b = [&](int i) { return s.get(middle + i); };
   const int m = middle - begin, n = end - middle;
   int i = co_rank(k, a, m, b, n, order), j = k - i;
-  for (int x = 0; x < stretch; ++x) {
+  for (int x = 0; x < items_per_thread; ++x) {
     if (i + j >= m + n) break;
     const bool from_a = j >= n || (i < m && !order.less(b(j), a(i)));
     out.items[x] = from_a ? a(i++) : b(j++);
@@ -47,27 +48,28 @@ TP_HD Stretch<W> merge_stretch(const Tile& s, int begin, int middle, int end, in
   return out;
 }
 
-// Sorts s[0 .. count), stably: every lane its stretch by insertion, then pairs of runs merge until one is left.
+// Sorts s[0 .. count), stably: every thread its items by insertion, then pairs of runs merge until one is left.
 template <class W, class Block, class Tile, class Order>
 TP_HD void sort_tile(Block& block, const Tile& s, int count, const Order& order) {
   block.phase("insertion", [&](int t) {
-    for (int i = t * stretch + 1; i < tp::min((t + 1) * stretch, count); ++i) {
+    for (int i = t * items_per_thread + 1; i < tp::min((t + 1) * items_per_thread, count); ++i) {
       const Item<W> x = s.get(i);
       int j = i;
-      for (; j > t * stretch && order.less(x, s.get(j - 1)); --j) s.set(j, s.get(j - 1));
+      for (; j > t * items_per_thread && order.less(x, s.get(j - 1)); --j) s.set(j, s.get(j - 1));
       s.set(j, x);
     }
   });
-  auto merged = block.template per_lane<Stretch<W>>("merged");
-  for (int run = stretch; run < count; run *= 2) {
+  auto merged = block.template per_lane<ThreadItems<W>>("merged");
+  for (int run = items_per_thread; run < count; run *= 2) {
     block.phase("merge", [&](int t) {
-      const int k = t * stretch, begin = k / (2 * run) * (2 * run);
+      const int k = t * items_per_thread, begin = k / (2 * run) * (2 * run);
       if (k < count)
-        merged[t] =
-            merge_stretch<W>(s, begin, tp::min(begin + run, count), tp::min(begin + 2 * run, count), k - begin, order);
+        merged[t] = merge_thread_items<W>(s, begin, tp::min(begin + run, count), tp::min(begin + 2 * run, count),
+                                          k - begin, order);
     });
     block.phase("write", [&](int t) {
-      for (int x = 0; x < stretch && t * stretch + x < count; ++x) s.set(t * stretch + x, merged[t].items[x]);
+      for (int x = 0; x < items_per_thread && t * items_per_thread + x < count; ++x)
+        s.set(t * items_per_thread + x, merged[t].items[x]);
     });
   }
 }
@@ -89,10 +91,10 @@ TP_HD void merge_to_tile(Block& block, const Array& from, const Array& to, const
     for (int x = t; x < count; x += threads) s.set(x, x < left ? a(i + x) : b(k - i + x - left));
   });
   block.phase("merge", [&](int t) {
-    if (t * stretch >= count) return;
-    const Stretch<W> merged = merge_stretch<W>(s, 0, left, count, t * stretch, order);
-    for (int x = 0; x < stretch && t * stretch + x < count; ++x)
-      to.set(base + first + t * stretch + x, merged.items[x]);
+    if (t * items_per_thread >= count) return;
+    const ThreadItems<W> merged = merge_thread_items<W>(s, 0, left, count, t * items_per_thread, order);
+    for (int x = 0; x < items_per_thread && t * items_per_thread + x < count; ++x)
+      to.set(base + first + t * items_per_thread + x, merged.items[x]);
   });
 }
 

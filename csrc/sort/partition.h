@@ -1,11 +1,10 @@
-// A stable partition of every row by a digit (Figs. 13.5 to 13.10): the pass of a radix sort, and the split of a sample
-// sort.
+// A stable partition of every row by a digit: the split of a sample sort, and in principle the pass of a radix sort
+// (Figs. 13.5 to 13.10, whose kernels are in radix_shared, radix_multibit and radix_coarsened).
 //
-// Keys with equal digits that lie apart would be written apart. So each block first sorts its tile by the digit, bit by
-// bit, in shared memory, and lays the sizes of its buckets in a table, digits down, tiles across. An exclusive scan of
-// the linearised table gives every local bucket its place in the row, and a second launch copies whole buckets there:
-// neighbouring threads write to neighbouring addresses as far as the bucket goes. More bits at a time mean fewer passes
-// and shorter buckets (§13.5); more keys a thread mean longer ones, and a smaller table (§13.6).
+// Each block first sorts its tile by the digit, bit by bit, in shared memory, and lays the sizes of its buckets in a
+// table with one row per digit and one column per tile. An exclusive scan of the linearised table gives every local
+// bucket its place in the row, and a second launch copies whole buckets there: neighbouring threads write to
+// neighbouring addresses as far as the bucket goes.
 //
 // A Digit is bound to a block's arrays, digit.bind(block, rows), and then gives an item of a row its digit, below
 // 1 << digit.bits.
@@ -43,7 +42,7 @@ struct SortTiles {
   Tiles<W> p;
   Digit digit;
 
-  struct Stretch {  // what a lane holds from phase to phase: each consecutive places of the tile
+  struct ThreadItems {  // what a thread holds from phase to phase: consecutive items of the tile
     Item<W> items[each];
     uint16_t digits[each];
     int ones;
@@ -102,7 +101,7 @@ struct SortTiles {
 
   template <class Block, class Tile, class Digits, class Ones>
   TP_HD void sort_bit(Block& block, const Tile& s, const Digits& d, const Ones& ones, int bit) const {
-    auto mine = block.template per_lane<Stretch>("stretch");
+    auto mine = block.template per_lane<ThreadItems>("mine");
     block.phase("take", [&](int t) {
       int sum = 0;
       for (int i = 0; i < each; ++i) {
@@ -196,34 +195,5 @@ class Partition {
   Context& context_;
   Tiles<W> p_;
 };
-
-// Bits of the key's window.
-template <class W>
-struct KeyDigit {
-  int shift, bits;
-
-  template <class Keys>
-  struct Bound {
-    Keys keys;
-    int shift, mask;
-    TP_HD int operator()(int64_t, const Item<W>& x) const { return int(keys.window(x.key) >> shift) & mask; }
-  };
-  template <class Block>
-  TP_HD auto bind(Block&, const Rows<W>& rows) const {
-    return Bound<KeyOrder<W>>{rows.order.keys, shift, (1 << bits) - 1};
-  }
-};
-
-// A rung: a partition for every `bits` bits of the window, from the least on.
-template <int bits, int each>
-void sort_by_digits(const char* rung, const Args& args, Context& context) {
-  sort_items(rung, args, context, false, [&](const auto& rows, auto items, auto spare) {
-    using W = typename std::decay_t<decltype(rows)>::Word;
-    Partition<each, W> partition(context, rows, items, spare, bits);
-    const int width = args.end_bit - args.begin_bit;
-    for (int shift = 0; shift < width; shift += bits) partition.run(KeyDigit<W>{shift, tp::min(bits, width - shift)});
-    return items;
-  });
-}
 
 }  // namespace tp::sort

@@ -1,11 +1,13 @@
-// Radix sort, a bit a pass, a key a thread (§13.3, Figs. 13.1 to 13.4).
+// Radix sort, one bit per pass and one key per thread (§13.3, Figs. 13.1 to 13.4).
 //
 // A pass keeps the keys whose bit is 0 in front of those whose bit is 1, each kind in the order it came in, so after
 // the pass of bit b the keys are sorted by their bits up to b. A key with a 0 moves to its index less the ones before
-// it; a key with a 1 goes behind all zeros, to the ones before it. Whoever scatters needs everyone's bits scanned, and
-// only the end of a launch holds the whole grid: extract, scan and scatter are three. The figure subtracts the ones
-// before from the place of a 1 (line 15), where they must be added, and reads the total from bits[N], which an
-// exclusive scan of N bits does not write: here it is the last entry and the last bit.
+// it; a key with a 1 goes behind all zeros, to the ones before it. A key is scattered by the scanned bits of all, and
+// only the end of a launch is a barrier for the whole grid: the figure's kernel is cut at its scan into three launches,
+// extract, scan and scatter.
+//
+// The figure subtracts the ones before from the place of a 1 (line 15), where they must be added, and reads the total
+// from bits[N], which an exclusive scan of N bits does not write: here it is the last entry and the last bit.
 #include "sort/items.h"
 #include "sort/scan_counts.h"
 
@@ -13,40 +15,50 @@ namespace tp::sort {
 namespace {
 
 template <class W>
-struct Extract {
+struct ExtractKernel {  // Fig. 13.4, lines 03 to 09
   Rows<W> rows;
-  Items<W> items;
+  Items<W> keys;
   uint8_t* bits;
-  int bit;
+  int iter;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto in = items.bind(block, "items", "places", rows.size());
-    const auto out = block.global("bits", bits, rows.size());
-    for_each(block, "extract", rows.size(),
-             [&](int64_t i) { out[i] = uint8_t(rows.order.keys.window(in.keys[i]) >> bit & 1); });
+    const int64_t size = rows.size();
+    const auto input = keys.bind(block, "input", "input places", size);
+    const auto bit = block.global("bits", bits, size);
+    for (int64_t first = block.index().x * threads; first < size; first += block.grid().x * threads) {
+      block.phase("extract", [&](int t) {
+        const int64_t i = first + t;
+        if (i < size) bit[i] = uint8_t(rows.order.keys.window(input.get(i).key) >> iter & 1);
+      });
+    }
   }
 };
 
 template <class W>
-struct Scatter {
+struct ScatterKernel {  // Fig. 13.4, lines 11 to 17
   Rows<W> rows;
   Items<W> from, to;
   const uint8_t* bits;
-  const int64_t* ones_before;
+  const int64_t* scanned_bits;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const int64_t n = rows.n;
-    const auto in = from.bind(block, "items", "places", rows.size());
-    const auto out = to.bind(block, "items out", "places out", rows.size());
-    const auto bit = block.global("bits", bits, rows.size());
-    const auto before = block.global("ones before", ones_before, rows.size());
-    for_each(block, "scatter", rows.size(), [&](int64_t i) {
-      const int64_t row = i / n * n, last = row + n - 1, ones = before[i];
-      const int64_t zeros = n - (int64_t(before[last]) + int64_t(bit[last]));
-      out.set(row + (bit[i] ? zeros + ones : i - row - ones), in.get(i));
-    });
+    const int64_t N = rows.n, size = rows.size();
+    const auto input = from.bind(block, "input", "input places", size);
+    const auto output = to.bind(block, "output", "output places", size);
+    const auto bit = block.global("bits", bits, size);
+    const auto ones_before = block.global("ones before", scanned_bits, size);
+    for (int64_t first = block.index().x * threads; first < size; first += block.grid().x * threads) {
+      block.phase("scatter", [&](int t) {
+        if (first + t >= size) return;
+        const int64_t i = (first + t) % N, row = first + t - i, last = row + N - 1;
+        const int64_t num_ones_before = ones_before[row + i];
+        const int64_t num_ones_total = int64_t(ones_before[last]) + int64_t(bit[last]);
+        const int64_t dst = bit[row + i] == 0 ? i - num_ones_before : N - num_ones_total + num_ones_before;
+        output.set(row + dst, input.get(row + i));
+      });
+    }
   }
 };
 
@@ -58,9 +70,9 @@ void radix_1bit(const Args& args, Context& context) {
     auto* bits = context.workspace<uint8_t>(rows.size());
     auto* before = context.workspace<int64_t>(rows.size());
     for (int bit = 0; bit < args.end_bit - args.begin_bit; ++bit) {
-      launch_for_each(context, rows.rung, rows.size(), Extract<W>{rows, items, bits, bit});
+      launch_for_each(context, rows.rung, rows.size(), ExtractKernel<W>{rows, items, bits, bit});
       scan_counts(context, bits, before, rows.rows, rows.n);
-      launch_for_each(context, rows.rung, rows.size(), Scatter<W>{rows, items, spare, bits, before});
+      launch_for_each(context, rows.rung, rows.size(), ScatterKernel<W>{rows, items, spare, bits, before});
       std::swap(items, spare);
     }
     return items;

@@ -117,7 +117,7 @@ void sample_sort(const Args& args, Context& context) {
     using W = typename std::decay_t<decltype(rows)>::Word;
     int bits = 0;
     while (bits < bucket_bits && (int64_t(merge_tile) << bits) < rows.n) ++bits;
-    Partition<stretch, W> partition(context, rows, items, spare, bits);
+    Partition<items_per_thread, W> partition(context, rows, items, spare, bits);
     const auto samples = Items<W>::allocate(context, rows.rows * sample_size, true);
     if (bits > 0)
       simt::launch(context, rows.rung, {tp::min(rows.rows, max_grid)}, threads, shared_bytes<W>(sample_size),

@@ -15,18 +15,21 @@
 #include <limits>
 #include <vector>
 
+#include "block/on_vectors.h"
+
 namespace tp {
 namespace sort::host {
 namespace {
 
-// Calls f(begin, end) for 0 .. n in pieces of `grain` elements; each thread takes the next piece when it is free.
+// Calls f(begin, end, worker) for 0 .. n in pieces of `grain` elements; each worker takes the next piece when it is
+// free.
 template <class F>
 void share(Context& context, int64_t n, int64_t grain, F f) {
   std::atomic<int64_t> next{0};
   const int64_t workers = tp::min(int64_t(context.device.threads), ceil_div(n, grain));
   context.parallel_for(workers, 1, [&](int64_t first, int64_t last) {
     for (int64_t worker = first; worker < last; ++worker) {
-      for (int64_t i; (i = next.fetch_add(grain)) < n;) f(i, tp::min(i + grain, n));
+      for (int64_t i; (i = next.fetch_add(grain)) < n;) f(i, tp::min(i + grain, n), worker);
     }
   });
 }
@@ -52,31 +55,38 @@ class Sorter {
         indices_(indices),
         fair_(tp::max(int64_t(1) << 15, args.size() / (4 * context.device.threads))) {
     const int64_t size = args.size();
+    for (int64_t row = 0; row < args.rows; ++row) {
+      (length(row) > fair_ ? longest_ : longest_small_) =
+          tp::max(length(row) > fair_ ? longest_ : longest_small_, length(row));
+    }
+    const int64_t workers = tp::min(int64_t(context.device.threads), args.rows);
+    scratch_size_ = ceil_div(longest_small_, int64_t(64)) * 64;
+    const int64_t spare = tp::max(longest_ > 0 ? size : int64_t(0), workers * scratch_size_);
     out_.keys = args.keys_out && !lossy ? static_cast<W*>(args.keys_out) : context.workspace<W>(size);
-    spare_.keys = context.workspace<W>(size);
+    spare_.keys = context.workspace<W>(spare);
     if constexpr (L::has_payload) {
       const bool direct =
           args.values_out && (!indices || (args.positions() && args.value_bytes == int(sizeof(Payload))));
       out_.payloads = direct ? static_cast<Payload*>(args.values_out) : context.workspace<Payload>(size);
-      spare_.payloads = context.workspace<Payload>(size);
+      spare_.payloads = context.workspace<Payload>(spare);
       converts_ = args.values_out && !direct;
     }
   }
 
   void run() {
     const int64_t first = args_.begin(0), last = args_.begin(args_.rows), size = args_.size();
-    sort_small_rows();
+    sort_small_rows();  // first: their scratch is part of what the others use
     for (int64_t row = 0; row < args_.rows; ++row) {
       if (length(row) > fair_) split_row(row);
     }
     std::sort(rest_.begin(), rest_.end(), [](const Range& a, const Range& b) { return a.n > b.n; });
-    share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t) {
+    share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t, int64_t) {
       const Range& x = rest_[size_t(i)];
       sort_range(buffer(x.in_spare).at(x.begin), buffer(!x.in_spare).at(x.begin), x.n, x.window, x.in_spare);
       store(x.begin, x.n, x.origin);
     });
     for (const auto& gap : {std::pair{int64_t(0), first}, std::pair{last, size}}) {  // keys outside all segments
-      load(gap.first, gap.second - gap.first, 0, out_);
+      load(gap.first, gap.second - gap.first, 0, out_.at(gap.first));
       store(gap.first, gap.second - gap.first, 0);
     }
   }
@@ -89,12 +99,13 @@ class Sorter {
 
   void sort_small_rows() {
     const int64_t mean = args_.size() / tp::max(args_.rows, int64_t(1));
-    share(context_, args_.rows, 1 + (1 << 14) / (1 + mean), [&](int64_t row, int64_t last) {
+    share(context_, args_.rows, 1 + (1 << 14) / (1 + mean), [&](int64_t row, int64_t last, int64_t worker) {
+      const L scratch = spare_.at(worker * scratch_size_);
       for (; row < last; ++row) {
         const int64_t begin = args_.begin(row), n = length(row);
         if (n > fair_) continue;
-        load(begin, n, origin(row), spare_);
-        sort_range(spare_.at(begin), out_.at(begin), n, window(), true);
+        load(begin, n, origin(row), scratch);
+        sort_range(scratch, out_.at(begin), n, window(), true);
         store(begin, n, origin(row));
       }
     });
@@ -104,8 +115,8 @@ class Sorter {
     const int64_t begin = args_.begin(row), n = length(row), chunk = chunk_of(n);
     std::vector<W> differ(size_t(ceil_div(n, chunk)));
     const W first = order_.image(keys_[begin]);
-    share(context_, n, chunk, [&](int64_t i, int64_t end) {
-      load(begin + i, end - i, origin(row), spare_);
+    share(context_, n, chunk, [&](int64_t i, int64_t end, int64_t) {
+      load(begin + i, end - i, origin(row), spare_.at(begin + i));
       differ[size_t(i / chunk)] = differing(spare_.keys + begin + i, end - i, first);
     });
     W bits = 0;
@@ -121,7 +132,7 @@ class Sorter {
     const L from = buffer(x.in_spare).at(x.begin), to = buffer(!x.in_spare).at(x.begin);
     const int64_t chunk = chunk_of(x.n), chunks = ceil_div(x.n, chunk);
     std::vector<std::array<int64_t, radix>> next(size_t(chunks), std::array<int64_t, radix>{});
-    share(context_, x.n, chunk, [&](int64_t i, int64_t end) {
+    share(context_, x.n, chunk, [&](int64_t i, int64_t end, int64_t) {
       auto& counts = next[size_t(i / chunk)];
       for (; i < end; ++i) ++counts[digit(from.keys[i])];
     });
@@ -131,9 +142,9 @@ class Sorter {
       for (auto& counts : next) sum += std::exchange(counts[d], sum);
       bounds[d + 1] = sum;
     }
-    share(context_, x.n, chunk, [&](int64_t i, int64_t end) {
+    share(context_, x.n, chunk, [&](int64_t i, int64_t end, int64_t) {
       auto begins = next[size_t(i / chunk)];
-      scatter(from.at(i), to, end - i, digit, begins.data());
+      scatter_by_size(from.at(i), to, end - i, x.n, digit, begins.data());
     });
     for (size_t d = 0; d < size_t(radix); ++d) {
       if (bounds[d] < bounds[d + 1])
@@ -142,13 +153,17 @@ class Sorter {
   }
   static int64_t chunk_of(int64_t n) { return tp::max(int64_t(1) << 14, ceil_div(n, int64_t(256))); }
 
+  // Loads n keys and payloads from `begin` on.
   void load(int64_t begin, int64_t n, int64_t origin, const L& to) const {
-    for (int64_t i = begin; i < begin + n; ++i) to.keys[i] = order_.image(keys_[i]);
+    on_vectors([n, order = order_, from = keys_ + begin, keys = to.keys] {
+      TP_INDEPENDENT
+      for (int64_t i = 0; i < n; ++i) keys[i] = order.image(from[i]);
+    });
     if constexpr (L::has_payload) {
       if (indices_) {
-        for (int64_t i = begin; i < begin + n; ++i) to.payloads[i] = Payload(i - origin);
+        for (int64_t i = 0; i < n; ++i) to.payloads[i] = Payload(begin + i - origin);
       } else {
-        std::copy_n(static_cast<const Payload*>(args_.values) + begin, n, to.payloads + begin);
+        std::copy_n(static_cast<const Payload*>(args_.values) + begin, n, to.payloads);
       }
     }
   }
@@ -157,7 +172,10 @@ class Sorter {
   void store(int64_t begin, int64_t n, int64_t origin) const {
     const int64_t end = begin + n;
     if (args_.keys_out && !lossy_) {
-      for (int64_t i = begin; i < end; ++i) out_.keys[i] = order_.raw(out_.keys[i]);
+      on_vectors([n, order = order_, keys = out_.keys + begin] {
+        TP_INDEPENDENT
+        for (int64_t i = 0; i < n; ++i) keys[i] = order.raw(keys[i]);
+      });
     }
     if constexpr (L::has_payload) {
       if (args_.keys_out && lossy_) {
@@ -186,6 +204,8 @@ class Sorter {
   const bool lossy_, indices_;
   bool converts_ = false;  // from indices to positions of another width, or to values
   const int64_t fair_;
+  int64_t longest_ = 0, longest_small_ = 0;  // of the rows beyond a fair share, and of the others
+  int64_t scratch_size_ = 0;                 // elements of `spare_` that each worker has for the latter
   std::vector<Range> rest_;
 };
 
@@ -195,9 +215,11 @@ bool any_lossy(const Args& args, Context& context) {
   const KeyOrder<W> order = args.order<W>();
   const auto* keys = static_cast<const W*>(args.keys);
   std::atomic<bool> found{false};
-  share(context, args.size(), 1 << 16, [&](int64_t begin, int64_t end) {
-    bool any = false;
-    for (int64_t i = begin; i < end; ++i) any |= order.lossy(keys[i]);
+  share(context, args.size(), 1 << 16, [&](int64_t begin, int64_t end, int64_t) {
+    W any = 0;
+    on_vectors([=, &any] {
+      for (int64_t i = begin; i < end; ++i) any |= W(order.lossy(keys[i]));
+    });
     if (any) found = true;
   });
   return found;

@@ -9,6 +9,10 @@
 #include <type_traits>
 #include <utility>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "sort/sort.h"
 
 namespace tp::sort::host {
@@ -33,15 +37,15 @@ struct Buffer {
 };
 
 constexpr int digit_bits = 8, radix = 1 << digit_bits;
-constexpr int wide_bits = 12;  // bits per digit for ranges in the cache that are long enough to fill the counters
-constexpr int64_t cache_bytes =
-    1 << 18;  // of keys and payloads; twice that, with the alternate buffer, stays in the cache of a core
+constexpr int wide_bits = 12;  // bits per digit in the cache, where there are keys enough to fill its counters
+constexpr int64_t cache_bytes = 1 << 19;  // of keys and payloads: twice that, with the spare, stays in a core's cache
+constexpr int64_t combined_bytes = 1 << 21;  // of keys and payloads: from here on a scatter writes whole lines
 
 template <class W>
 struct Digit {
   int shift;
   W mask;
-  Digit(int shift, int bits) : shift(shift), mask(W((uint64_t(1) << bits) - 1)) {}
+  Digit(int shift, int bits) : shift(shift), mask(W(bits < 64 ? (uint64_t(1) << bits) - 1 : ~uint64_t(0))) {}
   size_t operator()(W key) const { return size_t(W(key >> shift) & mask); }
 };
 
@@ -57,6 +61,87 @@ void scatter(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64
   for (int64_t i = 0; i < n; ++i) to.put(int64_t(next[digit(from.keys[i])]++), from, i);
 }
 
+// Collects the elements of `radix` buckets to whole cache lines, which streaming stores write past the cache: a plain
+// scatter to so many pages would fetch each line first and miss the translation of its address every time.
+template <class V>
+class CombinedWrites {
+  static constexpr int64_t line = 64 / int64_t(sizeof(V));
+
+ public:
+  explicit CombinedWrites(V* to) : to_(to), phase_(int64_t(reinterpret_cast<uintptr_t>(to) / sizeof(V)) % line) {}
+
+  // Writes element `at` of the output, which is the next of its bucket; the bucket begins at `first`.
+  void put(size_t bucket, int64_t at, V value, int64_t first) {
+    const int64_t slot = (at + phase_) & (line - 1);
+    lines_[bucket][slot] = value;
+    if (slot == line - 1) flush(bucket, at, first);
+  }
+  // Writes what is left of a bucket that ends before `end`.
+  void finish(size_t bucket, int64_t end, int64_t first) {
+    const int64_t left = tp::min((end + phase_) & (line - 1), end - first);
+    for (int64_t at = end - left; at < end; ++at) to_[at] = lines_[bucket][(at + phase_) & (line - 1)];
+  }
+
+ private:
+  void flush(size_t bucket, int64_t at, int64_t first) {
+    const int64_t begin = at - (line - 1);
+    if (begin < first) {  // the line holds elements of another bucket
+      for (int64_t i = first; i <= at; ++i) to_[i] = lines_[bucket][(i + phase_) & (line - 1)];
+      return;
+    }
+#ifdef __SSE2__
+    const auto* from = reinterpret_cast<const __m128i*>(lines_[bucket]);
+    auto* to = reinterpret_cast<__m128i*>(to_ + begin);
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(to + i, _mm_load_si128(from + i));
+#else
+    std::copy(lines_[bucket], lines_[bucket] + line, to_ + begin);
+#endif
+  }
+
+  alignas(64) V lines_[radix][line];
+  V* to_;
+  int64_t phase_;
+};
+
+// As scatter(), for more than a cache holds. All threads see the writes when it returns.
+template <class W, class Payload>
+void scatter_combined(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, Digit<W> digit,
+                      int64_t* next) {
+  using L = Buffer<W, Payload>;
+  std::array<int64_t, radix> first;
+  std::copy(next, next + radix, first.begin());
+  CombinedWrites<W> keys(to.keys);
+  CombinedWrites<typename std::conditional<L::has_payload, Payload, W>::type> payloads([&] {
+    if constexpr (L::has_payload) {
+      return to.payloads;
+    } else {
+      return to.keys;
+    }
+  }());
+  for (int64_t i = 0; i < n; ++i) {
+    const W key = from.keys[i];
+    const size_t bucket = digit(key);
+    const int64_t at = next[bucket]++;
+    keys.put(bucket, at, key, first[bucket]);
+    if constexpr (L::has_payload) payloads.put(bucket, at, from.payloads[i], first[bucket]);
+  }
+  for (size_t bucket = 0; bucket < size_t(radix); ++bucket) {
+    keys.finish(bucket, next[bucket], first[bucket]);
+    if constexpr (L::has_payload) payloads.finish(bucket, next[bucket], first[bucket]);
+  }
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
+// Scatters n of `whole` elements, by combined writes where the whole does not fit in a cache.
+template <class W, class Payload>
+void scatter_by_size(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, int64_t whole,
+                     Digit<W> digit, int64_t* next) {
+  constexpr int64_t bytes = int64_t(sizeof(W)) + (Buffer<W, Payload>::has_payload ? int64_t(sizeof(Payload)) : 0);
+  whole* bytes >= combined_bytes ? scatter_combined(from, to, n, digit, next) : scatter(from, to, n, digit, next);
+}
+
 // Returns the bits in which any of the keys differs from `key`.
 template <class W>
 W differing(const W* keys, int64_t n, W key) {
@@ -66,7 +151,7 @@ W differing(const W* keys, int64_t n, W key) {
 }
 
 template <class W>
-int width(W bits) {  // one more than the index of the highest set bit
+int width(W bits) {  // one more than the highest
   int n = 0;
   for (; bits; bits = W(bits >> 1)) ++n;
   return n;
@@ -79,7 +164,7 @@ int lowest(W bits) {
   return n;
 }
 
-// The highest bits of `bits`, at most digit_bits of them, and none below the lowest set bit.
+// The leading bits, as many as a digit has, and none below the lowest.
 template <class W>
 Digit<W> leading_digit(W bits) {
   const int top = width(bits), shift = tp::max(lowest(bits), top - digit_bits);
@@ -96,9 +181,9 @@ void insertion_sort(const Buffer<W, Payload>& x, int64_t n, W window) {
     const W key = x.keys[i], rank = W(key & window);
     int64_t j = i;
     if constexpr (Buffer<W, Payload>::has_payload) {
-      const Payload payload = x.payloads[i];
+      const Payload load = x.payloads[i];
       for (; j > 0 && rank < W(x.keys[j - 1] & window); --j) x.put(j, x, j - 1);
-      x.payloads[j] = payload;
+      x.payloads[j] = load;
     } else {
       for (; j > 0 && rank < W(x.keys[j - 1] & window); --j) x.put(j, x, j - 1);
     }
@@ -106,32 +191,44 @@ void insertion_sort(const Buffer<W, Payload>& x, int64_t n, W window) {
   }
 }
 
+// Counts at p << bits | d how often digit p is d, for `digits` digits of `bits` bits from bit `shift` on; only the bits
+// of `mask` count.
+template <int digits, class W>
+void count_digits(const W* keys, int64_t n, W mask, int shift, int bits, uint32_t* counts) {
+  const Digit<W> digit(0, bits);
+  for (int64_t i = 0; i < n; ++i) {
+    const W key = W(W(keys[i] & mask) >> shift);
+    for (int p = 0; p < digits; ++p) ++counts[size_t(p) << bits | digit(W(key >> (p * bits)))];
+  }
+}
+
+// The bits of the widest digit whose counters pay for themselves with n keys.
+inline int widest_digit(int64_t n) { return n < 96 ? 5 : n < 8192 ? digit_bits : wide_bits; }
+
 // Sorts `from` by the bits of `differ`, with `to` as the alternate buffer. The result is in `to` if `in_to`, else in
 // `from`.
 template <class W, class Payload>
 void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W differ, bool in_to) {
-  const int low = lowest(differ), top = width(differ), bits = top - low,
-            widest = n < 1024   ? 5
-                     : n < 8192 ? digit_bits
-                                : wide_bits;
-  const int passes = ceil_div(bits, widest), each = ceil_div(bits, passes);
+  const int low = lowest(differ), top = width(differ), bits = top - low;
+  const int passes = ceil_div(bits, widest_digit(n)), each = ceil_div(bits, passes);
   const auto digit_of = [&](int pass) {
     const int shift = low + pass * each;
     return Digit<W>(shift, tp::min(each, top - shift));
   };
-  std::array<uint32_t, size_t(2) << wide_bits> counts;  // of all digits, counted in one pass over the keys
-  const int together = tp::min(passes, 2 << (wide_bits - each));
+  std::array<uint32_t, size_t(2) << wide_bits> counts;  // of several digits at once, counted in one pass over the keys
+  const int together = tp::min(passes, tp::min(4, 2 << (wide_bits - each)));
   for (int first = 0; first < passes; first += together) {
-    const int last = tp::min(first + together, passes);
+    const int last = tp::min(first + together, passes), shift = low + first * each;
     std::fill(counts.begin(), counts.begin() + ((last - first) << each), 0u);
-    for (int64_t i = 0; i < n; ++i) {
-      for (int p = first; p < last; ++p) ++counts[size_t(p - first) << each | digit_of(p)(from.keys[i])];
-    }
+    const auto count = last - first == 1   ? &count_digits<1, W>
+                       : last - first == 2 ? &count_digits<2, W>
+                       : last - first == 3 ? &count_digits<3, W>
+                                           : &count_digits<4, W>;
+    count(from.keys, n, Digit<W>(0, top).mask, shift, each, counts.data());
     for (int p = first; p < last; ++p) {
       uint32_t* next = counts.data() + (size_t(p - first) << each);
       const Digit<W> digit = digit_of(p);
-      if (next[digit(from.keys[0])] == uint32_t(n))
-        continue;  // all keys are in one bucket, so the pass would move nothing
+      if (next[digit(from.keys[0])] == uint32_t(n)) continue;  // one bucket: nothing would move
       begins_of(next, size_t(1) << each);
       scatter(from, to, n, digit, next);
       std::swap(from, to);
@@ -139,6 +236,25 @@ void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W diffe
     }
   }
   if (in_to) to.copy(from, n);
+}
+
+template <class W, class Payload>
+void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to);
+
+// Sorts by the leading two digits alone, which tell most keys apart, and then each run of keys that share them.
+template <class W, class Payload>
+void sort_leading(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W differ, W window,
+                  bool in_to) {
+  const int top = width(differ), shift = tp::max(0, top - 2 * widest_digit(n));
+  const W low = Digit<W>(0, shift).mask, leading = W(differ & W(~low));
+  sort_lsd(from, to, n, leading, in_to);
+  if (!W(differ & low)) return;
+  const Buffer<W, Payload>&sorted = in_to ? to : from, &spare = in_to ? from : to;
+  for (int64_t begin = 0, i = 1; i <= n; ++i) {
+    if (i < n && !W((sorted.keys[i] ^ sorted.keys[i - 1]) & leading)) continue;
+    if (i - begin > 1) sort_range(sorted.at(begin), spare.at(begin), i - begin, W(window & low), false);
+    begin = i;
+  }
 }
 
 // Sorts from[0 .. n) by the bits of `window`. The result is in `to` if `in_to`, else in `from`.
@@ -156,14 +272,14 @@ void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, in
     if (in_to) to.copy(from, n);
     return;
   }
-  if (n <= cached) return sort_lsd(from, to, n, differ, in_to);
+  if (n <= cached) return sort_leading(from, to, n, differ, window, in_to);
   const Digit<W> digit = leading_digit(differ);
   std::array<int64_t, radix> next{};
   for (int64_t i = 0; i < n; ++i) ++next[digit(from.keys[i])];
   begins_of(next.data(), radix);
-  scatter(from, to, n, digit, next.data());
+  scatter_by_size(from, to, n, n, digit, next.data());
   int64_t begin = 0;
-  for (const int64_t end : next) {  // scatter() has advanced each start to where the next digit begins
+  for (const int64_t end : next) {  // each has moved on to where the next begins
     if (end > begin) sort_range(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to);
     begin = end;
   }

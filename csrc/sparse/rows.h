@@ -1,5 +1,5 @@
-// The formats that store rows: where the entries of each lie, and how many of them a thread loads together. A place is
-// a row in the order of storage; JDS and SELL say by row_perm which row that is.
+// The formats that store rows: where the entries of each lie. A place is a row in the order of storage; JDS and SELL
+// say by row_perm which row that is.
 #pragma once
 #include "sparse/matrix.h"
 #include "sparse/pointers.h"
@@ -16,7 +16,6 @@ struct Walk {
 };
 
 struct Csr {
-  static constexpr int bunch = 1;
   static constexpr bool padded = false, permuted = false, planned = true, sectioned = false;
   static int64_t pointers(const Args& a) { return a.rows + 1; }
   // Those of a plan leave out padding, which comes last.
@@ -33,7 +32,6 @@ struct Csr {
 };
 
 struct Ell {
-  static constexpr int bunch = 8;
   static constexpr bool padded = true, permuted = false, planned = false, sectioned = false;
   static int64_t pointers(const Args&) { return 0; }
   template <class I>
@@ -46,7 +44,6 @@ struct Ell {
 
 // Entry j of a place lies in diagonal j.
 struct Jds {
-  static constexpr int bunch = 4;
   static constexpr bool padded = false, permuted = true, planned = false, sectioned = false;
   static int64_t pointers(const Args& a) { return a.width + 1; }
   template <class I>
@@ -83,7 +80,6 @@ TP_HD inline int64_t quotient(int64_t a, int64_t b) {
 }
 
 struct Sell {
-  static constexpr int bunch = 4;
   static constexpr bool padded = true, permuted = true, planned = false, sectioned = true;
   static int64_t pointers(const Args& a) { return ceil_div(a.rows, a.section_rows) + 1; }
   template <class I>
@@ -131,85 +127,13 @@ TP_HD typename B::Acc term(const B& b, int64_t at, int64_t c) {
   return b.template column_usable<Format::padded>(column, at) ? b.product(entry, column, c) : Acc(0);
 }
 
-// The same for a bunch of entries of a walk from the j-th on, of which those before `count` exist. What is loaded from
-// one array is loaded for all of them at once, so that a thread does not wait for each in turn. The entries of a
-// section exist because its pointers do.
-template <class Format, class B, class Walk>
-TP_HD typename B::Acc terms(const B& b, const Walk& walk, int64_t j, int64_t c) {
-  using T = typename B::Value;
-  using I = typename B::Position;
-  using Acc = typename B::Acc;
-  constexpr int size = Format::bunch;
-  I column[size];
-  T value[size], x[size];
-  for (int i = 0; i < size; ++i) {
-    const int64_t at = j + i < walk.count ? walk.at(b, j + i) : -1;
-    const bool exists = Format::permuted && !Format::sectioned ? inside(at, b.a.entries) : at >= 0;
-    column[i] = exists ? I(b.col_idx[at]) : I(-1);
-    value[i] = exists ? T(b.values[at]) : T(0);
-#ifndef __CUDA_ARCH__
-    if (exists) b.template column_usable<Format::padded>(column[i], at);
-#endif
-  }
-  for (int i = 0; i < size; ++i) {
-    if (!inside(column[i], b.a.cols)) column[i] = I(-1);
-    x[i] = column[i] >= 0 ? T(b.x[column[i] * b.a.k + c]) : T(0);
-  }
-  Acc sum(0);
-  for (int i = 0; i < size; ++i) sum += column[i] >= 0 ? Acc(value[i]) * Acc(x[i]) : Acc(0);
-  return sum;
-}
-
 // The product of the row at a place with column c of X.
 template <class Format, class B>
 TP_HD typename B::Acc dot(const B& b, int64_t place, int64_t c) {
   const auto walk = Format::walk(b, place);
   typename B::Acc sum(0);
-  for (int64_t j = 0; j < walk.count; j += Format::bunch) {
-    if constexpr (Format::planned) {
-      sum += term<Format>(b, walk.at(b, j), c);
-    } else {
-      sum += terms<Format>(b, walk, j, c);
-    }
-  }
+  for (int64_t j = 0; j < walk.count; ++j) sum += term<Format>(b, walk.at(b, j), c);
   return sum;
-}
-
-// A thread a row and column of Y: Figs. 14.9, 14.12 and 14.15 are this kernel, and differ in where the entries lie.
-// Threads side by side take the columns of one row, which for k = 1 are the rows of neighbouring places.
-template <class Format, class M>
-struct MultiplyRows {
-  static constexpr int threads = 256;
-  M matrix;
-
-  template <class B>
-  TP_HD static void multiply(const B& b, int64_t place, int64_t c) {
-    if (place >= b.a.rows) return;
-    const int64_t row = row_at<Format>(b, place);
-    if (row >= 0) b.store(row, c, dot<Format>(b, place, c));
-  }
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto b = matrix.bind(block);
-    block.phase("row", [&](int t) {
-      const int64_t i = block.index().x * threads + t;
-      if (b.a.k == 1) {  // which the compiler then knows
-        multiply(b, i, 0);
-      } else {
-        const int64_t place = quotient(i, b.a.k);
-        multiply(b, place, i - place * b.a.k);
-      }
-    });
-  }
-};
-
-template <class Format>
-void multiply_rows(const Args& args, Context& context) {
-  with_rows<Format>(args, context, [&](const auto& matrix) {
-    using Kernel = MultiplyRows<Format, std::decay_t<decltype(matrix)>>;
-    const int64_t blocks = ceil_div(args.rows * args.k, int64_t(Kernel::threads));
-    simt::launch(context, "thread_per_row", {blocks}, Kernel::threads, 0, Kernel{matrix});
-  });
 }
 
 }  // namespace tp::sparse

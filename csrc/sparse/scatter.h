@@ -40,31 +40,4 @@ void scatter(const char* rung, const M& matrix, Context& context, Add add) {
                FinishSums<M>{matrix, sums});
 }
 
-// A thread an entry and column of Y.
-template <class M>
-struct ScatterEntries {
-  M matrix;
-  typename M::Acc* sums;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    using Acc = typename M::Acc;
-    const auto b = matrix.bind(block);
-    const auto acc = block.global("sums", sums, b.a.rows * b.a.k);
-    block.phase("scatter", [&](int t) {
-      const int64_t i = block.index().x * scatter_threads + t, entry = b.a.k == 1 ? i : i / b.a.k;
-      if (entry >= b.a.entries) return;
-      const int64_t row = b.row_idx[entry], column = b.col_idx[entry], c = i - entry * b.a.k;
-      if (!b.row_usable(row, entry) || !b.template column_usable<false>(column, entry)) return;
-      acc.template atomic<Sum<Acc>>(row * b.a.k + c, b.product(entry, column, c));
-    });
-  }
-};
-
-template <class M>
-void scatter_entries(const char* rung, const M& matrix, Context& context, typename M::Acc* sums) {
-  simt::launch(context, rung, {ceil_div(matrix.a.entries * matrix.a.k, int64_t(scatter_threads))}, scatter_threads, 0,
-               ScatterEntries<M>{matrix, sums});
-}
-
 }  // namespace tp::sparse

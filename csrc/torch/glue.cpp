@@ -43,7 +43,9 @@ OpId op_of(const char* pattern, Str name) {
   if (name == "prod") return OpId::prod;
   if (name == "max") return OpId::max;
   if (name == "min") return OpId::min;
-  TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name), "'; choose from: sum, prod, max, min");
+  TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name),
+                    "'; choose from: sum, prod, max, min, argmax, argmin, any, "
+                    "all, bitwise_and, bitwise_or, bitwise_xor");
 }
 
 int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims) {
@@ -130,7 +132,7 @@ TorchContext::TorchContext(const Tensor& x) : like_(x) {
 }
 
 void* TorchContext::allocate(int64_t bytes) {
-  workspaces_.push_back(at::empty({max(bytes, int64_t(1))}, like_.options().dtype(at::kByte)));
+  workspaces_.push_back(empty_result({max(bytes, int64_t(1))}, like_.options().dtype(at::kByte)));
   return workspaces_.back().data_ptr();
 }
 

@@ -19,7 +19,7 @@ using at::Tensor;
 using Str = std::string_view;
 
 DType dtype_of_tensor(const char* pattern, const Tensor& x);
-OpId op_of(const char* pattern, Str name);  // sum prod max min
+OpId op_of(const char* pattern, Str name);  // sum prod max min; the message of an unknown name is that of scans
 
 // `dim` counted from the front; a tensor without dimensions counts as having one.
 int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims);

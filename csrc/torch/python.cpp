@@ -1,5 +1,5 @@
 // torch_patterns._C: everything that is not a tensor operator: the ladders, build information, the checked mode of the
-// simt model.
+// simt model, and the lines of matrix files.
 #include "torch/python.h"
 
 #include <pybind11/functional.h>
@@ -94,6 +94,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("ladders", &ladders, "pattern -> its rungs, in textbook order");
   m.def("build_info", &build_info);
   tp::bind_operator_call(m);
+  tp::bind_matrix_market(m);
   m.def("faults", &tp::simt::faults, "names of the kernels that break a rule of the simt model");
   m.def("run_fault", [](const std::string& name) {
     py::gil_scoped_release no_gil;

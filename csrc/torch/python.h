@@ -5,5 +5,6 @@
 namespace tp {
 
 void bind_operator_call(pybind11::module_& m);
+void bind_matrix_market(pybind11::module_& m);
 
 }  // namespace tp

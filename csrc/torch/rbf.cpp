@@ -119,29 +119,31 @@ Tensor sum(const Tensor& x, int64_t dim, bool keepdim = false) {
   return call(Reduce{x, std::vector<int64_t>{dim}, "sum", keepdim, "auto"});
 }
 
-// W.
+// sigma W. Each factor takes one sigma of 1 / sigma^2, which alone may be beyond the dtype.
 Tensor weight_of(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
-  return call(Rbf{x, centres, sigma, algorithm}) / (sigma * sigma);
+  return call(Rbf{x, centres, sigma, algorithm}) / sigma;
 }
 
-// P; u or v may be undefined.
-Tensor slope_along(const Tensor& u, const Tensor& v, const Tensor& x, const Tensor& centres) {
+// P / sigma; u or v may be undefined.
+Tensor slope_along(const Tensor& u, const Tensor& v, const Tensor& x, const Tensor& centres, double sigma) {
   const Tensor from_x = u.defined() ? u.mm(centres.t()) - sum(u * x, 1, true) : Tensor();
-  return v.defined() ? plus(from_x, x.mm(v.t()) - sum(v * centres, 1)) : from_x;
+  return (v.defined() ? plus(from_x, x.mm(v.t()) - sum(v * centres, 1)) : from_x) / sigma;
 }
 
 // The second derivative of <grad, rbf(x, centres)> along (u, v), either of which may be undefined.
 std::pair<Tensor, Tensor> second_derivative(const RbfBackward& p, const Tensor& weight, const Tensor& slope,
                                             const Tensor& u, const Tensor& v) {
-  const Tensor e = p.grad * weight, pulled = p.grad * slope / (p.sigma * p.sigma);
+  const Tensor e = p.grad * weight, pulled = p.grad * slope / p.sigma;
   auto [for_x, for_centres] = call(RbfBackward{pulled, p.x, p.centres, p.sigma, p.algorithm});
   if (u.defined()) {
-    for_x = for_x - sum(e, 1, true) * u;
-    for_centres = for_centres + sum(e.unsqueeze(2) * u.unsqueeze(1), 0);
+    const Tensor scaled = u / p.sigma;
+    for_x = for_x - sum(e, 1, true) * scaled;
+    for_centres = for_centres + sum(e.unsqueeze(2) * scaled.unsqueeze(1), 0);
   }
   if (v.defined()) {
-    for_x = for_x + e.mm(v);
-    for_centres = for_centres - sum(e, 0).unsqueeze(1) * v;
+    const Tensor scaled = v / p.sigma;
+    for_x = for_x + e.mm(scaled);
+    for_centres = for_centres - sum(e, 0).unsqueeze(1) * scaled;
   }
   return {for_x, for_centres};
 }
@@ -155,14 +157,14 @@ Tensors Rbf::vjp(const Backward& b) const {
 
 Tensors Rbf::jvp(const Forward& f) const {
   const NoAutocast guard(c10::autocast_dispatch_keyset);
-  return {slope_along(f.tangent(0), f.tangent(1), x, centres) * weight_of(x, centres, sigma, algorithm)};
+  return {slope_along(f.tangent(0), f.tangent(1), x, centres, sigma) * weight_of(x, centres, sigma, algorithm)};
 }
 
 Tensors RbfBackward::vjp(const Backward& b) const {
   const NoAutocast guard(c10::autocast_dispatch_keyset);
   const auto contiguous = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
   const Tensor u = contiguous(b.grad(0)), v = contiguous(b.grad(1));  // their strides do not change the bits
-  const Tensor weight = weight_of(x, centres, sigma, algorithm), slope = slope_along(u, v, x, centres);
+  const Tensor weight = weight_of(x, centres, sigma, algorithm), slope = slope_along(u, v, x, centres, sigma);
   Tensors grads(3);
   if (b.wants(0)) grads[0] = weight * slope;
   if (b.wants(1) || b.wants(2)) std::tie(grads[1], grads[2]) = second_derivative(*this, weight, slope, u, v);
@@ -175,7 +177,7 @@ Tensors RbfBackward::jvp(const Forward& f) const {
   Tensor for_x, for_centres;
   if (u.defined() || v.defined()) {
     const Tensor weight = weight_of(x, centres, sigma, algorithm);
-    std::tie(for_x, for_centres) = second_derivative(*this, weight, slope_along(u, v, x, centres), u, v);
+    std::tie(for_x, for_centres) = second_derivative(*this, weight, slope_along(u, v, x, centres, sigma), u, v);
   }
   if (f.tangent(0).defined()) {
     const auto [linear_x, linear_centres] = call(RbfBackward{f.tangent(0), x, centres, sigma, algorithm});

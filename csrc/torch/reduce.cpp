@@ -4,7 +4,8 @@
 //   sum, mean  the gradient, expanded; forward, the same reduction of the tangent;
 //   prod       grad x[j] = g * (product before j) * (product after j): two exclusive scans, so zeros need no care;
 //   max, min   the gradient goes to the first of equal values, which argmax or argmin finds again;
-//   logsumexp  grad x = g exp(x - y), and 0 where y is -inf.
+//   logsumexp  grad x = g exp(x - y), and 0 where y is -inf;
+//   any, all and the bitwise operators have none: their results are no numbers that could change a little.
 // Forward mode of the last three is the sum of the tangent times the same factors.
 #include "torch/reduce.h"
 
@@ -14,6 +15,7 @@
 
 #include "reduction/reduction.h"
 #include "torch/gradient.h"
+#include "torch/logical.h"
 #include "torch/scan.h"
 
 namespace tp {
@@ -23,7 +25,10 @@ Pattern pattern("reduce", reduction::ladder);
 
 // ---- checks
 
-OpId reduction_of(Str name) {
+OpId reduction_of(Str name, const Tensor& x) {
+  if (is_bitwise(name)) return bitwise_of("reduce", name, x);
+  if (name == "any") return OpId::max;
+  if (name == "all") return OpId::min;
   if (name == "mean") return OpId::mean;
   if (name == "argmax") return OpId::argmax;
   if (name == "argmin") return OpId::argmin;
@@ -32,7 +37,8 @@ OpId reduction_of(Str name) {
     if (name == known) return op_of("reduce", name);
   }
   TORCH_CHECK_VALUE(false, "reduce: unknown op '", std::string(name),
-                    "'; choose from: sum, prod, max, min, mean, argmax, argmin, logsumexp");
+                    "'; choose from: sum, prod, max, min, mean, argmax, argmin, logsumexp, any, all, bitwise_and, "
+                    "bitwise_or, bitwise_xor");
 }
 
 using Dims = std::optional<std::vector<int64_t>>;
@@ -62,8 +68,9 @@ struct Problem {
 };
 
 Problem check(const Tensor& x, const Dims& dim, Str name) {
-  Problem p{reduction_of(name), reduced_dims(x.dim(), dim), x.scalar_type()};
+  Problem p{reduction_of(name, x), reduced_dims(x.dim(), dim), x.scalar_type()};
   dtype_of_tensor("reduce", x);
+  if (is_logical(name)) p.result = at::kBool;
   if (p.op == OpId::mean || p.op == OpId::logsumexp) {
     TORCH_CHECK_TYPE(x.is_floating_point(), "reduce: op '", std::string(name), "' needs floating point, got ",
                      x.scalar_type());
@@ -138,14 +145,17 @@ struct Lines {
 
 Tensor Reduce::kernel() const {
   const Problem p = check(x, dim, op);
+  if (is_logical(op)) return logical(*this, &Reduce::x);
+  if (is_bitwise(op) && x.scalar_type() == at::kBool) return bitwise_of_bool(*this, &Reduce::x);
   Mask ones;
   for (const int64_t size : x.sizes()) ones.push_back(size == 1);
   const Lines<int64_t> lines(x.sizes(), p.reduced, ones);
   const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
   const Tensor in = (in_order ? x : x.permute(lines.order)).contiguous();
   Tensor out = at::empty(result_sizes<int64_t>(x.sizes(), p.reduced, keepdim), x.options().dtype(p.result));
-  const reduction::Args args{in.const_data_ptr(), out.mutable_data_ptr(),       lines.outer, lines.n,
-                             lines.inner,         dtype_of_tensor("reduce", x), p.op};
+  const DType given = dtype_of_tensor("reduce", x), dtype = is_bitwise(op) ? bits_of(given) : given;
+  const reduction::Args args{
+      in.const_data_ptr(), out.mutable_data_ptr(), lines.outer, lines.n, lines.inner, dtype, p.op};
   if (out.numel() == 0) {
     check_algorithm(reduction::ladder, "reduce", algorithm);
   } else {
@@ -161,7 +171,7 @@ Tensor Reduce::meta() const {
 }
 
 Autocast Reduce::autocast() const {
-  const OpId id = reduction_of(op);
+  const OpId id = reduction_of(op, x);
   const bool rounds = id == OpId::sum || id == OpId::prod || id == OpId::mean || id == OpId::logsumexp;
   return rounds ? Autocast::float32 : Autocast::none;
 }

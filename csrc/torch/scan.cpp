@@ -17,6 +17,7 @@
 #include <ATen/ATen.h>
 
 #include "torch/gradient.h"
+#include "torch/logical.h"
 #include "torch/scan.h"
 #include "torch/segmented.h"
 
@@ -24,6 +25,17 @@ namespace tp {
 namespace {
 
 Pattern scan_pattern("scan", scan::ladder), recurrence_pattern("linear_recurrence", scan::ladder);
+
+bool finds_index(Str op) { return op == "argmax" || op == "argmin"; }
+
+OpId scan_of(const Scan& s) {
+  if (is_bitwise(s.op)) return bitwise_of("scan", s.op, s.x);
+  if (s.op == "any") return OpId::max;
+  if (s.op == "all") return OpId::min;
+  if (!finds_index(s.op)) return op_of("scan", s.op);
+  TORCH_CHECK_VALUE(!s.exclusive, "scan: op '", std::string(s.op), "' has no exclusive scan: no elements, no index");
+  return s.op == "argmax" ? OpId::argmax : OpId::argmin;
+}
 
 at::ScalarType scan_result(const Tensor& x, OpId op) {
   const bool widens =
@@ -42,8 +54,13 @@ void set_lines(scan::Args& args, const Tensor& x, int64_t dim) {
 }  // namespace
 
 Tensor Scan::kernel() const {
-  const OpId id = op_of("scan", op);
+  const OpId id = scan_of(*this);
   const int64_t along = wrap_dim("scan", dim, x.dim());
+  if (is_logical(op)) return logical(*this, &Scan::x);
+  if (is_bitwise(op) && x.scalar_type() == at::kBool) return bitwise_of_bool(*this, &Scan::x);
+  if (finds_index(op)) {
+    return std::get<1>(ScanWithIndices{x, dim, op == "argmax" ? "max" : "min", reverse, algorithm}.kernel());
+  }
   const Tensor in = x.contiguous();
   Tensor out = empty_result(in.sizes(), in.options().dtype(scan_result(in, id)));
   scan::Args args{};
@@ -51,6 +68,7 @@ Tensor Scan::kernel() const {
   args.in = in.const_data_ptr();
   args.out = out.mutable_data_ptr();
   args.dtype = dtype_of_tensor("scan", in);
+  if (is_bitwise(op)) args.dtype = bits_of(args.dtype);
   args.op = id;
   args.exclusive = exclusive;
   args.reverse = reverse;
@@ -63,11 +81,12 @@ Tensor Scan::kernel() const {
 }
 
 Tensor Scan::meta() const {
-  const OpId id = op_of("scan", op);
+  const OpId id = scan_of(*this);
   dtype_of_tensor("scan", x);
   wrap_dim("scan", dim, x.dim());
   check_algorithm(scan::ladder, "scan", algorithm);
-  return at::empty_symint(x.sym_sizes(), x.options().dtype(scan_result(x, id)));
+  const auto dtype = is_logical(op) ? at::kBool : finds_index(op) ? at::kLong : scan_result(x, id);
+  return at::empty_symint(x.sym_sizes(), x.options().dtype(dtype));
 }
 
 namespace {
@@ -184,7 +203,7 @@ Tensor recurrence_over_runs(const Tensor& a, const Tensor& b, int64_t dim, bool 
   for (int64_t d = 0; d < b.dim(); ++d) (d <= dim ? rows : inner) *= b.sym_size(d);
   const auto lines = [&](const Tensor& x) { return x.reshape_symint({rows, inner}); };
   const Tensor all = at::mul(at::arange(2, b.options().dtype(at::kLong)), c10::Scalar(rows));
-  return call(SegmentRecurrence{lines(a), lines(b), all, reverse, "auto"}).view_symint(b.sym_sizes());
+  return call(SegmentRecurrence{lines(a), lines(b), all, reverse, {}, "auto"}).view_symint(b.sym_sizes());
 }
 
 // The gradient of x from that of a running extremum y.

@@ -1,4 +1,5 @@
-// torch_patterns::scan_with_indices: the running extremum and where it was first reached, out of scans and compactions.
+// torch_patterns::scan_with_indices: the running extremum and the index where it was first reached: by one pass of
+// its own, or from scans and compactions for a rung that has none.
 //
 // An element leads if it beats all before it. Its position, carried on to the next leader by another scan, is the
 // index. The gradient of a leader is the sum over the run that it leads. Runs lie end to end, so they are segments,
@@ -6,6 +7,7 @@
 // multiplied by a flag: NaN stays in its run. The tangent of a running extremum is that of the element that leads.
 #include <ATen/ATen.h>
 
+#include "scan/extrema.h"
 #include "scan/scan.h"
 #include "torch/compact.h"
 #include "torch/gradient.h"
@@ -32,10 +34,48 @@ Tensor positions_of(const Tensor& x, int64_t dim) {
   return at::arange(x.dim() > 0 ? x.sym_size(dim) : SymInt(1), x.options().dtype(at::kLong)).view_symint(shape);
 }
 
+// Whether the rung carries the places along.
+bool has_one_pass(const Tensor& x, Str algorithm) {
+  if (!x.is_cuda()) return algorithm == "auto" || algorithm == "threaded";
+  return with_cuda && (algorithm == "auto" || algorithm == "decoupled_lookback") &&
+         x.numel() <= std::numeric_limits<int32_t>::max();
+}
+
+TwoTensors in_one_pass(const Tensor& x, int64_t dim, bool least, bool reverse) {
+  if (x.is_cuda() && dim + 1 < x.dim()) {  // a device takes lines whose elements lie side by side
+    const auto [values, indices] = in_one_pass(x.movedim(dim, -1), x.dim() - 1, least, reverse);
+    return {values.movedim(-1, dim).contiguous(), indices.movedim(-1, dim).contiguous()};
+  }
+  const Tensor in = x.contiguous();
+  Tensor values = empty_result(in.sizes(), in.options()),
+         indices = empty_result(in.sizes(), in.options().dtype(at::kLong));
+  if (in.numel() == 0) return {values, indices};
+  scan::ExtremaArgs args{};
+  args.in = in.const_data_ptr();
+  args.out = values.mutable_data_ptr();
+  args.index = indices.mutable_data_ptr<int64_t>();
+  args.outer = args.inner = 1;
+  args.n = in.dim() > 0 ? in.size(dim) : 1;
+  for (int64_t d = 0; d < dim; ++d) args.outer *= in.size(d);
+  for (int64_t d = dim + 1; d < in.dim(); ++d) args.inner *= in.size(d);
+  args.dtype = dtype_of_tensor(op_name, in);
+  args.least = least;
+  args.reverse = reverse;
+  translate_errors([&] {
+    TorchContext context(in);
+    if constexpr (with_cuda) {
+      if (context.device.cuda) return scan::running_extrema_on_device(args, context);
+    }
+    scan::running_extrema(args, context);
+  });
+  return {values, indices};
+}
+
 }  // namespace
 
 TwoTensors ScanWithIndices::kernel() const {
   const int64_t along = check(x, dim, op);
+  if (has_one_pass(x, algorithm)) return in_one_pass(x, along, op == "min", reverse);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto scan = [&](const Tensor& t, Str extremum, bool exclusive) {
     return call(Scan{t, along, extremum, exclusive, reverse, algorithm});

@@ -7,13 +7,14 @@
 //   prod        grad x[j] = (product before j) * R[j], R[j] = g[j] + x[j+1] R[j+1];
 //   max, min    an element that takes the lead collects the gradients of the outputs that it leads:
 //               R[j] = g[j] + k[j+1] R[j+1], k being 0 where the lead changes and else 1;
-//   recurrence  grad b = R, R[j] = g[j] + a[j+1] R[j+1]; grad a[j] = R[j] h[j-1].
+//   recurrence  grad b = R, R[j] = g[j] + a[j+1] R[j+1]; grad a[j] = R[j] h[j-1]; grad initial = (R a) at the head.
 // Forward mode, with x' the tangent of x:
 //   sum         the running sum of x';
 //   prod        y'[j] = x[j] y'[j-1] + x'[j] (product before j);
 //   max, min    y'[j] = x'[j] where the lead changes and else y'[j-1];
 //   recurrence  h'[j] = a[j] h'[j-1] + (b'[j] + a'[j] h[j-1]).
 #include "torch/gradient.h"
+#include "torch/logical.h"
 #include "torch/segmented.h"
 #include "torch/segments.h"
 
@@ -30,70 +31,35 @@ at::ScalarType result_of(const Tensor& values, OpId op) {
   return widens && at::isIntegralType(values.scalar_type(), /*includeBool=*/true) ? at::kLong : values.scalar_type();
 }
 
-OpId check_scan(const Tensor& values, const Tensor& offsets, Str name) {
-  const OpId op = op_of(scan_name, name);
-  check_segments(scan_name, {"values", values}, offsets);
+bool finds_index(Str op) { return op == "argmax" || op == "argmin"; }
+
+OpId scan_of(const SegmentScan& s) {
+  if (is_bitwise(s.op)) return bitwise_of(scan_name, s.op, s.values);
+  if (s.op == "any") return OpId::max;
+  if (s.op == "all") return OpId::min;
+  if (!finds_index(s.op)) return op_of(scan_name, s.op);
+  TORCH_CHECK_VALUE(!s.exclusive, scan_name, ": op '", std::string(s.op), "' has no exclusive scan: no rows, no index");
+  return s.op == "argmax" ? OpId::argmax : OpId::argmin;
+}
+
+OpId check_scan(const SegmentScan& s) {
+  const OpId op = scan_of(s);
+  check_segments(scan_name, {"values", s.values}, s.offsets);
   return op;
 }
 
-void check_recurrence(const Tensor& a, const Tensor& b, const Tensor& offsets) {
-  check_floats(recurrence_name, {{"a", a}, {"b", b}});
+void check_recurrence(const SegmentRecurrence& r) {
+  const Tensor &a = r.a, &b = r.b, &offsets = r.offsets;
+  check_floats(recurrence_name, {{"a", a}, {"b", b}, {"initial", r.initial.value_or(a)}});
   check_segments(recurrence_name, {"a", a}, offsets);
+  if (r.initial) {
+    TORCH_CHECK_VALUE(r.initial->sym_sizes() == SymIntArrayRef(with_rows(a, offsets.sym_size(0) - 1)), recurrence_name,
+                      ": initial must have one row per segment, ", with_rows(a, offsets.sym_size(0) - 1), ", got ",
+                      r.initial->sym_sizes());
+  }
   TORCH_CHECK_VALUE(a.sym_sizes() == b.sym_sizes(), recurrence_name, ": a has shape ", a.sym_sizes(), ", b has ",
                     b.sym_sizes());
 }
-
-Tensor run_scan(const char* name, segmented::Args args, const Tensor& in, at::ScalarType dtype, Str algorithm) {
-  Tensor out = empty_result(in.sizes(), in.options().dtype(dtype));
-  args.step = Step::scan;
-  args.out = out.mutable_data_ptr();
-  if (out.numel() == 0) {
-    check_algorithm(segment_scan::ladder, name, algorithm);
-  } else {
-    run(segment_scan::ladder, segment_scan::choose, name, algorithm, in, args);
-  }
-  return out;
-}
-
-}  // namespace
-
-Tensor SegmentScan::kernel() const {
-  const OpId id = check_scan(values, offsets, op);
-  const Tensor in = values.contiguous(), o = offsets.contiguous();
-  check_offset_values(scan_name, {"offsets", o}, in.size(0), validate);
-  auto args = segmented_args(scan_name, in, o, in.size(0));
-  args.op = id;
-  args.exclusive = exclusive;
-  args.reverse = reverse;
-  return run_scan(scan_name, args, in, result_of(in, id), algorithm);
-}
-
-Tensor SegmentScan::meta() const {
-  const OpId id = check_scan(values, offsets, op);
-  check_algorithm(segment_scan::ladder, scan_name, algorithm);
-  return at::empty_symint(values.sym_sizes(), values.options().dtype(result_of(values, id)));
-}
-
-Tensor SegmentRecurrence::kernel() const {
-  check_recurrence(a, b, offsets);
-  const Tensor factors = a.contiguous(), in = b.contiguous(), o = offsets.contiguous();
-  check_offset_values(recurrence_name, {"offsets", o}, in.size(0), false);
-  auto args = segmented_args(recurrence_name, in, o, in.size(0));
-  args.a = factors.const_data_ptr();
-  args.op = OpId::affine;
-  args.reverse = reverse;
-  return run_scan(recurrence_name, args, in, in.scalar_type(), algorithm);
-}
-
-Tensor SegmentRecurrence::meta() const {
-  check_recurrence(a, b, offsets);
-  check_algorithm(segment_scan::ladder, recurrence_name, algorithm);
-  return at::empty_symint(b.sym_sizes(), b.options());
-}
-
-// ---- derivatives
-
-namespace {
 
 // y[k] = x[k + 1] in scan order. What comes round at the end of the rows, or from another segment, is not used.
 Tensor next(const Tensor& x, bool reverse) { return at::roll(x, reverse ? 1 : -1, 0); }
@@ -112,6 +78,105 @@ Tensor previous_in_segment(const Tensor& x, const Tensor& offsets, bool reverse)
   return previous(x, reverse).masked_fill(heads(offsets, x, reverse), 0);
 }
 
+// The state before each row: that of the row before, and at the head of a segment `initial`, or 0.
+Tensor previous_state(const SegmentRecurrence& r, const Tensor& h) {
+  if (!r.initial) return previous_in_segment(h, r.offsets, r.reverse);
+  const Tensor start = call(SegmentExpand{*r.initial, r.offsets, h.sym_size(0), false, "auto"});
+  return at::where(heads(r.offsets, h, r.reverse), start, previous(h, r.reverse));
+}
+
+// Rows b, of which the head of each segment has a * initial added: what a factor of 0 cuts off is not looked at. Empty
+// segments write to one row more.
+Tensor with_initial(const SegmentRecurrence& r) {
+  const int64_t n = r.b.size(0), segments = r.initial->size(0);
+  const Tensor o = at::clamp(r.offsets.to(at::kLong), 0, n);
+  const Tensor begins = o.narrow(0, 0, segments), ends = o.narrow(0, 1, segments);
+  const Tensor rows = r.reverse ? ends - 1 : begins, empty = ends <= begins;
+  const Tensor inside = rows.masked_fill(empty, 0);
+  const Tensor factors = r.a.index_select(0, inside);
+  const Tensor carried = (factors * *r.initial).masked_fill(factors == 0, 0) + r.b.index_select(0, inside);
+  auto sizes = r.b.sizes().vec();
+  ++sizes[0];
+  Tensor result = at::empty(sizes, r.b.options());
+  result.narrow(0, 0, n).copy_(r.b);
+  result.index_copy_(0, rows.masked_fill(empty, n), carried);
+  return result.narrow(0, 0, n);
+}
+
+// Where the running extremum of a segment stands: an element leads if it beats all before it, and the row of the latest
+// leader is carried on by another scan, in whose order rows grow, or shrink. -1 outside all segments.
+Tensor leading_rows(const SegmentScan& s) {
+  const Tensor x = s.values;
+  const auto scan = [&](const Tensor& t, Str extremum, bool exclusive) {
+    return SegmentScan{t, s.offsets, extremum, exclusive, s.reverse, s.validate, s.algorithm}.kernel();
+  };
+  const Tensor before = scan(x, s.op == "argmax" ? "max" : "min", true);
+  Tensor leads = (s.op == "argmax" ? x > before : x < before) | heads(s.offsets, x, s.reverse);
+  if (x.is_floating_point()) leads |= x.isnan() & ~before.isnan();
+  const int64_t n = x.size(0), nowhere = s.reverse ? n : -1;
+  const Tensor rows = beside_rows(at::arange(n, s.offsets.options().dtype(at::kLong)), x);
+  const Tensor found = scan(at::where(leads, rows, nowhere), s.reverse ? "min" : "max", false);
+  return found.masked_fill((found < 0) | (found >= n), -1);
+}
+
+Tensor run_scan(const char* name, segmented::Args args, const Tensor& in, at::ScalarType dtype, Str algorithm) {
+  Tensor out = empty_result(in.sizes(), in.options().dtype(dtype));
+  args.step = Step::scan;
+  args.out = out.mutable_data_ptr();
+  if (out.numel() == 0) {
+    check_algorithm(segment_scan::ladder, name, algorithm);
+  } else {
+    run(segment_scan::ladder, segment_scan::choose, name, algorithm, in, args);
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor SegmentScan::kernel() const {
+  const OpId id = check_scan(*this);
+  if (is_logical(op)) return logical(*this, &SegmentScan::values);
+  if (is_bitwise(op) && values.scalar_type() == at::kBool) return bitwise_of_bool(*this, &SegmentScan::values);
+  if (finds_index(op)) return leading_rows(*this);
+  const Tensor in = values.contiguous(), o = offsets.contiguous();
+  check_offset_values(scan_name, {"offsets", o}, in.size(0), validate);
+  auto args = segmented_args(scan_name, in, o, in.size(0));
+  args.op = id;
+  if (is_bitwise(op)) args.dtype = bits_of(args.dtype);
+  args.exclusive = exclusive;
+  args.reverse = reverse;
+  return run_scan(scan_name, args, in, result_of(in, id), algorithm);
+}
+
+Tensor SegmentScan::meta() const {
+  const OpId id = check_scan(*this);
+  check_algorithm(segment_scan::ladder, scan_name, algorithm);
+  const auto dtype = is_logical(op) ? at::kBool : finds_index(op) ? at::kLong : result_of(values, id);
+  return at::empty_symint(values.sym_sizes(), values.options().dtype(dtype));
+}
+
+Tensor SegmentRecurrence::kernel() const {
+  check_recurrence(*this);
+  const Tensor factors = a.contiguous(), o = offsets.contiguous();
+  const Tensor in = initial && b.numel() > 0 ? with_initial(*this) : b.contiguous();
+  check_offset_values(recurrence_name, {"offsets", o}, in.size(0), false);
+  auto args = segmented_args(recurrence_name, in, o, in.size(0));
+  args.a = factors.const_data_ptr();
+  args.op = OpId::affine;
+  args.reverse = reverse;
+  return run_scan(recurrence_name, args, in, in.scalar_type(), algorithm);
+}
+
+Tensor SegmentRecurrence::meta() const {
+  check_recurrence(*this);
+  check_algorithm(segment_scan::ladder, recurrence_name, algorithm);
+  return at::empty_symint(b.sym_sizes(), b.options());
+}
+
+// ---- derivatives
+
+namespace {
+
 // Where the lead of a running extremum y does not change: element k is led by the leader of k - 1.
 Tensor keeps_leader(const SegmentScan& s, const Tensor& y) {
   const Tensor held = s.exclusive ? y : previous(y, s.reverse);
@@ -127,7 +192,7 @@ Tensors SegmentScan::vjp(const Backward& b) const {
   const auto acc = wide_dtype(values);
   const Tensor from = exclusive ? previous_in_segment(g.to(acc), offsets, !reverse) : g.to(acc);
   const auto collect = [&](const Tensor& factors) {
-    return call(SegmentRecurrence{next(factors, reverse), from, offsets, !reverse, algorithm});
+    return call(SegmentRecurrence{next(factors, reverse), from, offsets, !reverse, {}, algorithm});
   };
   if (op != "prod") {
     const Tensor keeps = keeps_leader(*this, b.output());
@@ -151,22 +216,31 @@ Tensors SegmentScan::jvp(const Forward& f) const {
     factors = keeps.to(acc);
     terms = t.to(acc).masked_fill(keeps, 0);
   }
-  const Tensor inclusive = call(SegmentRecurrence{factors, terms, offsets, reverse, algorithm}).to(t.scalar_type());
+  const Tensor inclusive = call(SegmentRecurrence{factors, terms, offsets, reverse, {}, algorithm}).to(t.scalar_type());
   return {exclusive ? previous_in_segment(inclusive, offsets, reverse) : inclusive};
 }
 
 Tensors SegmentRecurrence::vjp(const Backward& back) const {
   const Tensor& h = back.output();
-  const Tensor grad_b = call(SegmentRecurrence{next(a, reverse), back.grad(), offsets, !reverse, algorithm});
-  return {back.wants(0) ? grad_b * previous_in_segment(h, offsets, reverse) : Tensor(), grad_b};
+  const Tensor grad_b = call(SegmentRecurrence{next(a, reverse), back.grad(), offsets, !reverse, {}, algorithm});
+  Tensor grad_a, grad_initial;
+  if (back.wants(0)) grad_a = grad_b * previous_state(*this, h);
+  if (initial && back.wants(3)) {
+    const Tensor at_heads = (grad_b * a).masked_fill(~heads(offsets, h, reverse), 0);
+    grad_initial = call(SegmentReduce{at_heads, offsets, "sum", false, "auto"});
+  }
+  return {grad_a, grad_b, Tensor(), grad_initial};
 }
 
 Tensors SegmentRecurrence::jvp(const Forward& f) const {
   Tensor terms = f.tangent(1);
   if (f.tangent(0).defined()) {
-    terms = plus(terms, f.tangent(0) * previous_in_segment(f.output(), offsets, reverse));
+    terms = plus(terms, f.tangent(0) * previous_state(*this, f.output()));
   }
-  return {call(SegmentRecurrence{a, terms, offsets, reverse, algorithm})};
+  if (!terms.defined()) terms = at::zeros_like(b);
+  OptionalTensor start;
+  if (f.tangent(3).defined()) start = f.tangent(3);
+  return {call(SegmentRecurrence{a, terms, offsets, reverse, start, algorithm})};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {

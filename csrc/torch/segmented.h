@@ -1,8 +1,13 @@
-// torch_patterns::segment_reduce, segment_expand, segment_scan and segment_recurrence.
+// torch_patterns::segment_reduce, segment_expand, segment_softmax, segment_scan and segment_recurrence.
 #pragma once
 #include "torch/operator.h"
 
 namespace tp {
+
+// What a reduction of rows does, whatever says which are combined, and the dtype of its result; every check that needs
+// the values and the operator alone.
+OpId reduction_of(const char* pattern, Str op, const Tensor& values);
+at::ScalarType reduced_dtype(const char* pattern, const Tensor& values, Str op);
 
 struct SegmentReduce {
   static constexpr auto schema =
@@ -36,6 +41,28 @@ struct SegmentExpand {
   bool keeps(size_t input) const { return input == 1; }
 };
 
+// The softmax of each segment, or its logarithm.
+template <bool logarithm>
+struct SegmentSoftmaxOf {
+  static constexpr auto schema =
+      logarithm
+          ? "segment_log_softmax(Tensor values, Tensor offsets, bool validate=False, str algorithm=\"auto\") -> Tensor"
+          : "segment_softmax(Tensor values, Tensor offsets, bool validate=False, str algorithm=\"auto\") -> Tensor";
+  Tensor values, offsets;
+  bool validate;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 1; }
+  bool keeps_output(size_t) const { return true; }
+  Autocast autocast() const { return Autocast::float32; }
+};
+using SegmentSoftmax = SegmentSoftmaxOf<false>;
+using SegmentLogSoftmax = SegmentSoftmaxOf<true>;
+
 struct SegmentScan {
   static constexpr auto schema =
       "segment_scan(Tensor values, Tensor offsets, str op=\"sum\", bool exclusive=False, bool reverse=False, bool "
@@ -54,12 +81,15 @@ struct SegmentScan {
   Autocast autocast() const { return Autocast::float32; }
 };
 
-// h[k] = a[k] h[k-1] + b[k] within each segment; it restarts at the head of a segment and wherever a[k] is 0.
+// h[k] = a[k] h[k-1] + b[k] within each segment. It restarts wherever a[k] is 0, and at the head of a segment unless
+// `initial`, one row per segment, says what comes before it.
 struct SegmentRecurrence {
   static constexpr auto schema =
-      "segment_recurrence(Tensor a, Tensor b, Tensor offsets, bool reverse=False, str algorithm=\"auto\") -> Tensor";
+      "segment_recurrence(Tensor a, Tensor b, Tensor offsets, bool reverse=False, Tensor? initial=None, str "
+      "algorithm=\"auto\") -> Tensor";
   Tensor a, b, offsets;
   bool reverse;
+  OptionalTensor initial;
   Str algorithm;
 
   Tensor kernel() const;

@@ -86,7 +86,10 @@ at::MemoryFormat format_of(const Tensor& x) {
 }
 
 Tensor empty_maps(const Tensor& like, const SymPair& maps, at::ScalarType dtype) {
-  return at::empty_symint(with_maps(like, maps), like.options().dtype(dtype), format_of(like));
+  const auto options = like.options().dtype(dtype);
+  const auto sizes = with_maps(like, maps);
+  if (!like.is_cpu()) return at::empty_symint(sizes, options, format_of(like));
+  return empty_result(C10_AS_INTARRAYREF_SLOW(sizes), options.memory_format(format_of(like)));
 }
 
 pooling::Args pooling_args(const char* op, const Tensor& any, at::MemoryFormat format, const Windows& windows,

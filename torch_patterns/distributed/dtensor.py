@@ -99,19 +99,19 @@ def _histogram(args):
             yield [Partial("sum")], {"x": Shard(d)}
 
 
-@rule("segment_reduce", "segment_scan")
+@rule("segment_reduce", "segment_scan", "segment_softmax", "segment_log_softmax", "group_reduce")
 def _segments(args):
     return _alike(range(1, args["values"].ndim), ("values",))
 
 
-@rule("segment_expand")
+@rule("segment_expand", "group_expand")
 def _segment_expand(args):
     return _alike(range(1, args["x"].ndim), "x")
 
 
 @rule("segment_recurrence")
 def _segment_recurrence(args):
-    return _alike(range(1, args["b"].ndim), "ab")
+    return _alike(range(1, args["b"].ndim), ("a", "b", *([] if args["initial"] is None else ["initial"])))
 
 
 @rule("merge")

@@ -29,6 +29,12 @@ class ShardedGraph:
         local: :class:`torch_patterns.Graph`, with in-edges.
         block: vertices per rank, a multiple of 8.
         group: the ranks.
+
+    Example:
+        >>> g = distributed.shard(tp.graph.grid(2, 2))
+        >>> levels, parents = distributed.bfs(g, 0)
+        >>> levels
+        tensor([0, 1, 1, 2], dtype=torch.int32)
     """
 
     local: tp.Graph
@@ -127,6 +133,11 @@ def rmat(
     Raises:
         ValueError, TypeError: as ``torch_patterns.graph.rmat``.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> g = distributed.rmat(scale=4, edge_factor=2, seed=1)
+        >>> distributed.bfs(g, 0)[0].shape
+        torch.Size([16])
     """
     chances = {"a": a, "b": b, "c": c}
 
@@ -170,6 +181,11 @@ def bfs(
         IndexError: a source is out of range.
         ValueError: there are no sources, or ``max_level`` is negative.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> g = distributed.shard(tp.graph.grid(2, 2))
+        >>> distributed.bfs(g, 0, max_level=1)[0]
+        tensor([ 0,  1,  1, -1], dtype=torch.int32)
     """
     local, begin, end = graph.local, graph.begin, graph.end
     ids = torch.as_tensor(sources, device=graph.device).flatten()

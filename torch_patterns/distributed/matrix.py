@@ -36,6 +36,11 @@ class ShardedMatrix:
         wanted: the entries of x on this rank that others need, those for rank 0 first.
         send, receive: how many entries go to, and come from, each rank.
         group: the ranks.
+
+    Example:
+        >>> A = distributed.shard(tp.sparse.from_torch(torch.eye(3)))
+        >>> A.shape
+        (3, 3)
     """
 
     shape: tuple[int, int]
@@ -70,6 +75,11 @@ def shard(whole: Matrix | tp.Graph, group: Group = None) -> ShardedMatrix | Shar
 
     Returns:
         :class:`ShardedMatrix`, or :class:`ShardedGraph`. x of a product is sharded by :func:`even_lengths`.
+
+    Example:
+        >>> A = distributed.shard(tp.sparse.from_torch(torch.eye(3)))
+        >>> distributed.spmv(A, torch.tensor([1.0, 2.0, 3.0]))
+        tensor([1., 2., 3.])
     """
     if isinstance(whole, tp.Graph):
         return shard_graph(whole, group)
@@ -85,7 +95,12 @@ def shard(whole: Matrix | tp.Graph, group: Group = None) -> ShardedMatrix | Shar
 
 
 def even_lengths(total: int, size: int) -> list[int]:
-    """How ``total`` rows are sharded evenly: lengths that differ by at most one."""
+    """How ``total`` rows are sharded evenly: lengths that differ by at most one.
+
+    Example:
+        >>> distributed.even_lengths(10, 4)
+        [2, 3, 2, 3]
+    """
     return [total * (r + 1) // size - total * r // size for r in range(size)]
 
 
@@ -107,6 +122,11 @@ def from_local(
 
     Raises:
         RuntimeError: another rank raised, has another dtype or number of columns, or did not take part; it is named.
+
+    Example:
+        >>> A = distributed.from_local(tp.sparse.from_torch(torch.eye(3)))  # this rank's rows
+        >>> A.shape
+        (3, 3)
     """
     if isinstance(part, tp.Graph):
         return shard_graph(part, group, partial=True)
@@ -181,6 +201,11 @@ def spmv(A: ShardedMatrix, x: Tensor, *, validate: bool = False) -> Tensor:
     Raises:
         ValueError: ``x`` has the wrong shape.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> A = distributed.shard(tp.sparse.from_torch(2 * torch.eye(3)))
+        >>> distributed.spmv(A, torch.tensor([1.0, 2.0, 3.0]))
+        tensor([2., 4., 6.])
     """
     return _multiply("spmv", A, x, validate)
 
@@ -198,6 +223,12 @@ def spmm(A: ShardedMatrix, x: Tensor, *, validate: bool = False) -> Tensor:
 
     Raises:
         ValueError, RuntimeError: as :func:`spmv`.
+
+    Example:
+        >>> A = distributed.shard(tp.sparse.from_torch(2 * torch.eye(2)))
+        >>> distributed.spmm(A, torch.ones(2, 2))
+        tensor([[2., 2.],
+                [2., 2.]])
     """
     return _multiply("spmm", A, x, validate)
 

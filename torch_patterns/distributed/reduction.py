@@ -9,9 +9,10 @@ import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather, gather_rows
 from torch_patterns.distributed.group import Call, Group, shards
 from torch_patterns.distributed.scan import widened
+from torch_patterns.literals import ReduceOp
 
 
-def reduce(x: Tensor, *, op: str = "sum", group: Group = None) -> Tensor:
+def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
     """The concatenated shards, combined along dimension 0.
 
     Each rank reduces its shard, and one all_gather brings all partial results, which every rank combines in the order
@@ -30,6 +31,10 @@ def reduce(x: Tensor, *, op: str = "sum", group: Group = None) -> Tensor:
         IndexError: argmax or argmin of no elements at all.
         ValueError, TypeError: as ``torch_patterns.reduce``, on the rank whose argument it is.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> distributed.reduce(torch.tensor([1, 2, 3]), op="max")
+        tensor(3)
     """
 
     def prepare() -> dict[str, Tensor]:
@@ -56,7 +61,7 @@ def _held(totals: Tensor, lengths: list[int]) -> Tensor:
     return totals[ranks] if len(ranks) < len(lengths) and ranks else totals
 
 
-def _arg_reduce(x: Tensor, op: str, call: Call) -> Tensor:
+def _arg_reduce(x: Tensor, op: ReduceOp, call: Call) -> Tensor:
     lengths = call.lengths()
     if sum(lengths) == 0:
         raise IndexError(f"reduce: {op} of no elements, on any rank")

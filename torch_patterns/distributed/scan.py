@@ -10,6 +10,7 @@ from torch import Tensor
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather, anchored, replicate
 from torch_patterns.distributed.group import Call, Group, shards
+from torch_patterns.literals import ScanOp
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -42,12 +43,12 @@ def ranks_before(lengths: Sequence[int], rank: int, reverse: bool) -> list[int]:
     return [r for r in order if lengths[r]]
 
 
-def identity(x: Tensor, op: str) -> Tensor:
+def identity(x: Tensor, op: ScanOp) -> Tensor:
     """What no rows combine to; ``x``, which has none, stays in the graph."""
     return anchored(tp.reduce(x[:0].detach(), 0, op=op), x)
 
 
-def _end_of(y: Tensor, x: Tensor, op: str, exclusive: bool, reverse: bool) -> Tensor:
+def _end_of(y: Tensor, x: Tensor, op: ScanOp, exclusive: bool, reverse: bool) -> Tensor:
     """What all elements ``x`` combine to, given their scan ``y``: its last value, or the identity if there are none."""
     if len(x) == 0:
         return identity(x, op)
@@ -57,7 +58,9 @@ def _end_of(y: Tensor, x: Tensor, op: str, exclusive: bool, reverse: bool) -> Te
     return combined(op, y[last], x[last].to(y.dtype)) if exclusive else y[last]
 
 
-def scan(x: Tensor, *, op: str = "sum", exclusive: bool = False, reverse: bool = False, group: Group = None) -> Tensor:
+def scan(
+    x: Tensor, *, op: ScanOp = "sum", exclusive: bool = False, reverse: bool = False, group: Group = None
+) -> Tensor:
     """Every prefix of the concatenated shards along dimension 0, combined (§11.6, one level up).
 
     Each rank scans its shard; one all_gather brings the total of every rank; each rank combines what comes before it
@@ -80,7 +83,9 @@ def scan(x: Tensor, *, op: str = "sum", exclusive: bool = False, reverse: bool =
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
 
     Example:
-        >>> offsets = distributed.scan(counts, exclusive=True)  # where this rank's items go in the whole
+        >>> counts = torch.tensor([3, 1, 4])
+        >>> distributed.scan(counts, exclusive=True)  # where this rank's items go in the whole
+        tensor([0, 3, 4])
     """
 
     def prepare() -> dict[str, Tensor]:
@@ -124,6 +129,10 @@ def linear_recurrence(
         ValueError, TypeError: as ``torch_patterns.linear_recurrence``, on the rank whose argument it is.
         RuntimeError: shapes do not broadcast; or another rank raised, was called with other arguments, or did not take
             part; the message names it.
+
+    Example:
+        >>> distributed.linear_recurrence(torch.full((3,), 2.0), torch.ones(3))
+        tensor([1., 3., 7.])
     """
 
     def prepare() -> dict[str, Tensor]:

@@ -12,13 +12,14 @@ import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather, anchored, gather_rows
 from torch_patterns.distributed.group import Call, Group, shards
 from torch_patterns.distributed.scan import combined, identity, widened
+from torch_patterns.literals import ScanOp, SegmentOp
 
 
 def segment_scan(
     values: Tensor,
     offsets: Tensor,
     *,
-    op: str = "sum",
+    op: ScanOp = "sum",
     exclusive: bool = False,
     reverse: bool = False,
     validate: bool = False,
@@ -47,6 +48,10 @@ def segment_scan(
         ValueError: ``offsets`` decrease, or begin or end wrong; ``op`` is unknown.
         TypeError: a dtype is not supported.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> distributed.segment_scan(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]))
+        tensor([1, 3, 3])
     """
 
     def prepare() -> dict[str, Tensor]:
@@ -87,7 +92,7 @@ def _end_of(y: Tensor, x: Tensor, offsets: Tensor, flags: dict) -> Tensor:
     return tp.segment_scan(x, offsets, **{**flags, "exclusive": False})[last]
 
 
-def _carry_from_left(totals: Tensor, offsets: Tensor, begins: list[int], rank: int, op: str):
+def _carry_from_left(totals: Tensor, offsets: Tensor, begins: list[int], rank: int, op: ScanOp):
     """(what the rows first ... last - 1 continue, first, last): those of the segment that began on an earlier rank."""
     begin, ends = begins[rank], torch.tensor(begins[1:], device=offsets.device)
     at = offsets.new_tensor([begin])
@@ -101,7 +106,7 @@ def _carry_from_left(totals: Tensor, offsets: Tensor, begins: list[int], rank: i
     return carry, at, torch.where(start < at, stop, at)
 
 
-def _carry_from_right(totals: Tensor, offsets: Tensor, begins: list[int], rank: int, op: str):
+def _carry_from_right(totals: Tensor, offsets: Tensor, begins: list[int], rank: int, op: ScanOp):
     """As :func:`_carry_from_left`, of the segment that ends on a later rank."""
     size, end, firsts = len(totals), begins[rank + 1], torch.tensor(begins[:-1], device=offsets.device)
     at = offsets.new_tensor([end])
@@ -115,7 +120,7 @@ def _carry_from_right(totals: Tensor, offsets: Tensor, begins: list[int], rank: 
 
 
 def segment_reduce(
-    values: Tensor, offsets: Tensor, *, op: str = "sum", validate: bool = False, group: Group = None
+    values: Tensor, offsets: Tensor, *, op: SegmentOp = "sum", validate: bool = False, group: Group = None
 ) -> Tensor:
     """Combines the rows of each segment of the concatenated shards.
 
@@ -137,6 +142,10 @@ def segment_reduce(
 
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`segment_scan`.
+
+    Example:
+        >>> distributed.segment_reduce(torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3]))
+        tensor([3, 3])
     """
 
     def prepare() -> dict[str, Tensor]:
@@ -167,7 +176,7 @@ def segment_reduce(
     return y.to(tp.segment_reduce(values[:0], offsets.new_zeros(2), op=op).dtype)
 
 
-def _arg_reduce(values: Tensor, edges: Tensor, op: str, begin: int, rest: list[int], call: Call) -> Tensor:
+def _arg_reduce(values: Tensor, edges: Tensor, op: SegmentOp, begin: int, rest: list[int], call: Call) -> Tensor:
     values = values.detach()
     best = tp.segment_reduce(values, edges, op=op.removeprefix("arg"))
     rows = tp.segment_reduce(values, edges, op=op)

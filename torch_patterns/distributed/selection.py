@@ -2,7 +2,7 @@
 
 ``co_rank`` of chapter 12 (Fig. 12.5) bisects two sequences. Here each round compares many samples of all runs at once:
 a sample with at least t elements surely before it lies right of the cut at t, one with surely fewer than t lies left of
-it. What remains between shrinks by a factor of some hundreds a round, until every element in question is a sample.
+it. What remains between shrinks by a factor of some hundreds per round, until every element in question is a sample.
 Elements are ordered by key, then by run, rank and position: equal keys have an order, too, and the cut is exact.
 """
 

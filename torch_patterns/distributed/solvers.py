@@ -44,6 +44,11 @@ def conjugate_gradient(
         ValueError: shapes do not fit, or ``A`` turns out not to be positive definite, on every rank.
         TypeError: ``b`` is not floating point.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> A = distributed.shard(tp.sparse.from_torch(torch.tensor([[4.0, 1.0], [1.0, 3.0]])))
+        >>> distributed.conjugate_gradient(A, torch.tensor([1.0, 2.0])).iterations
+        2
     """
 
     def prepare() -> dict[str, Tensor]:

@@ -41,7 +41,9 @@ def sort_keys(keys: Tensor, *, descending: bool = False, balanced: bool = True, 
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
 
     Example:
-        >>> part = distributed.sort_keys(keys)  # the parts of rank 0, 1, ... after each other are sorted
+        >>> keys = torch.tensor([3, 1, 2])
+        >>> distributed.sort_keys(keys)  # the parts of rank 0, 1, ... after each other are sorted
+        tensor([1, 2, 3])
     """
 
     def prepare() -> dict[str, Tensor]:
@@ -73,6 +75,10 @@ def sort_pairs(
 
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`sort_keys`; also if keys and values differ in length.
+
+    Example:
+        >>> distributed.sort_pairs(torch.tensor([3, 1, 2]), torch.tensor([30, 10, 20]))
+        (tensor([1, 2, 3]), tensor([10, 20, 30]))
     """
     return _sort_pairs("sort_pairs", keys, values, descending, balanced, group)
 
@@ -89,6 +95,10 @@ def sort(x: Tensor, *, descending: bool = False, balanced: bool = True, group: G
 
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`sort_keys`.
+
+    Example:
+        >>> distributed.sort(torch.tensor([3, 1, 2]))
+        (tensor([1, 2, 3]), tensor([1, 2, 0]))
     """
     return _sort_pairs("sort", x, None, descending, balanced, group)
 
@@ -143,6 +153,10 @@ def merge(a: Tensor, b: Tensor, *, descending: bool = False, balanced: bool = Tr
         ValueError: ``a`` or ``b`` is not one-dimensional.
         TypeError: the dtypes differ, or are not supported.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
+
+    Example:
+        >>> distributed.merge(torch.tensor([1, 3]), torch.tensor([2]))
+        tensor([1, 2, 3])
     """
 
     def prepare() -> dict[str, Tensor]:

@@ -58,9 +58,53 @@ def from_edges(
             beyond 2^31; ``index_dtype`` cannot count the vertices.
         TypeError: ids are no integers, or ``index_dtype`` is none of the two.
         RuntimeError: devices differ.
+
+    Example:
+        >>> tp.graph.from_edges([0, 1], [1, 2], directed=False)
+        Graph(num_vertices=3, num_edges=4, symmetric=True, dtype=torch.int64, device='cpu')
     """
-    options = {"dedup": dedup, "index_dtype": index_dtype, "device": device, "validate": validate}
-    return _build("from_edges", ("src", "dst"), src, dst, num_vertices, directed, **options)
+    return _build(
+        "from_edges",
+        ("src", "dst"),
+        src,
+        dst,
+        num_vertices,
+        directed,
+        dedup=dedup,
+        index_dtype=index_dtype,
+        device=device,
+        validate=validate,
+    )
+
+
+@typed
+def from_edge_index(
+    edge_index: Tensor, num_vertices: int | None = None, *, directed: bool | None = True, **options
+) -> Graph:
+    """The graph with an edge from ``edge_index[0, i]`` to ``edge_index[1, i]`` for every i, as PyG stores it.
+
+    Edges are sorted by source and then by destination; ``tp.lexsort([edge_index[1], edge_index[0]])`` puts what belongs
+    to them, such as weights, in the same order. ``g.edge_index()`` is the way back.
+
+    Args:
+        edge_index: [2, E], of an integer dtype.
+        num_vertices: V; one more than the greatest id if not given.
+        directed: True for edges of one direction; False adds the reverse of every edge; None to find out whether every
+            edge has its reverse, as in the ``edge_index`` of an undirected graph.
+        options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+
+    Raises:
+        IndexError, ValueError, TypeError, RuntimeError: as :func:`from_edges`, or ``edge_index`` is not [2, E].
+
+    Example:
+        >>> tp.graph.from_edge_index(torch.tensor([[2, 0, 0], [0, 2, 1]])).edge_index()
+        tensor([[0, 0, 2],
+                [1, 2, 0]])
+    """
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"from_edge_index: edge_index must be [2, E], got {[*edge_index.shape]}")
+    names = ("edge_index[0]", "edge_index[1]")
+    return _build("from_edge_index", names, *edge_index.unbind(0), num_vertices, directed, **options)
 
 
 def _build(
@@ -130,7 +174,7 @@ def _bits(num_vertices: int) -> int:
 
 
 def _packed(src: Tensor, dst: Tensor, num_vertices: int, both: bool) -> Tensor:
-    """An integer an edge, src above dst: in the order of rows, and of columns in a row. `both`: and its reverse."""
+    """One integer per edge, src above dst, so that they sort by row and then by column. `both`: of its reverse, too."""
     bits, src, dst = _bits(num_vertices), src.long(), dst.long()
     edges = src << bits | dst
     if not both:
@@ -178,6 +222,10 @@ def from_csr(row_ptrs: Tensor, col_idx: Tensor, *, directed: bool | None = None,
     Raises:
         IndexError: a pointer or vertex is out of range; the message tells the first.
         ValueError, TypeError, RuntimeError: ``row_ptrs`` decrease, or begin or end wrong; or as :func:`from_edges`.
+
+    Example:
+        >>> tp.graph.from_csr(torch.tensor([0, 2, 2, 3]), torch.tensor([2, 1, 0]))
+        Graph(num_vertices=3, num_edges=3, symmetric=False, dtype=torch.int64, device='cpu')
     """
     return _from_rows("from_csr", row_ptrs, col_idx, directed, **options)
 
@@ -212,6 +260,10 @@ def from_torch(matrix: Tensor, *, directed: bool | None = None, **options) -> Gr
 
     Raises:
         ValueError: the matrix is not square, or batched; or as :func:`from_edges`.
+
+    Example:
+        >>> tp.graph.from_torch(torch.tensor([[0, 1], [0, 0]]))
+        Graph(num_vertices=2, num_edges=1, symmetric=False, dtype=torch.int64, device='cpu')
     """
     if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"from_torch: the matrix must be square, got {[*matrix.shape]}")
@@ -236,6 +288,11 @@ def from_scipy(matrix: Any, *, directed: bool | None = None, **options) -> Graph
 
     Raises:
         ValueError: the matrix is not square; or as :func:`from_edges`.
+
+    Example:
+        >>> import scipy.sparse
+        >>> tp.graph.from_scipy(scipy.sparse.coo_array(([1.0], ([0], [1])), shape=(2, 2)))
+        Graph(num_vertices=2, num_edges=1, symmetric=False, dtype=torch.int64, device='cpu')
     """
     if not hasattr(matrix, "tocoo"):
         raise TypeError(f"from_scipy: matrix must be a scipy sparse matrix or array, got {type_name(matrix)}")
@@ -254,6 +311,11 @@ def from_networkx(graph: Any, *, directed: bool | None = None, **options) -> Gra
         graph: a ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``.
         directed: what the graph says of itself if None; False adds the reverse of every edge.
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
+
+    Example:
+        >>> import networkx
+        >>> tp.graph.from_networkx(networkx.path_graph(4))
+        Graph(num_vertices=4, num_edges=6, symmetric=True, dtype=torch.int64, device='cpu')
     """
     if not (hasattr(graph, "nodes") and hasattr(graph, "is_directed")):
         raise TypeError(f"from_networkx: graph must be a networkx graph, got {type_name(graph)}")
@@ -268,7 +330,7 @@ def read(
 ) -> Graph:
     """The graph in a file: a Matrix Market file if its name ends so (``.mtx``, ``.mtx.gz``), else a list of edges.
 
-    A list of edges has one a line: two vertex ids between spaces, tabs or commas, and what follows them (a weight) is
+    A list of edges has one per line: two vertex ids between spaces, tabs or commas, and what follows them (a weight) is
     left out. What follows ``#`` or ``%`` is a comment. ``.gz`` files are unpacked.
 
     Args:
@@ -283,6 +345,12 @@ def read(
         ValueError: the file is malformed, which its name and the place go with, or its matrix is not square.
         IndexError: an id is out of range.
         OSError: there is no such file.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "edges.txt")
+        >>> path.write_text("# a comment\\n0 1\\n1 2\\n") and tp.graph.read(path)
+        Graph(num_vertices=3, num_edges=2, symmetric=False, dtype=torch.int64, device='cpu')
     """
     path = Path(path)
     if path.name.removesuffix(".gz").endswith(".mtx"):

@@ -26,6 +26,15 @@ class Graph(NamedTuple):
         col_idx: [E], of the same dtype; int32 beside int64 pointers where there are more than 2^31 - 1 edges.
         in_row_ptrs, in_col_idx: the same of the reversed edges; None where ``symmetric``, or not known.
         symmetric: every edge is there in both directions, so that the edges by source are those by destination.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> g
+        Graph(num_vertices=4, num_edges=4, symmetric=False, dtype=torch.int64, device='cpu')
+        >>> g.out_degrees()
+        tensor([1, 2, 0, 1])
+        >>> g.reverse().col_idx
+        tensor([3, 0, 1, 1])
     """
 
     row_ptrs: Tensor
@@ -57,6 +66,64 @@ class Graph(NamedTuple):
         vertices = torch.arange(self.num_vertices, dtype=self.dtype, device=self.device)
         src = torch.ops.torch_patterns.segment_expand(vertices, self.row_ptrs, self.num_edges)
         return src, self.col_idx.clone()
+
+    def edge_index(self) -> Tensor:
+        """Of every edge the source, and below it the destination, [2, E], as PyG stores edges; ordered as ``coo()``."""
+        return torch.stack(self.coo())
+
+    def to_networkx(self, weights: Tensor | None = None):
+        """A networkx graph of the vertices 0 ... V - 1, on the host: a ``Graph`` if symmetric, else a ``DiGraph``;
+        where there are multiple edges, a ``MultiGraph`` or ``MultiDiGraph``.
+
+        Args:
+            weights: [E], what the attribute ``weight`` of each edge of ``col_idx`` shall be.
+        """
+        import networkx
+
+        weights = self._edge_values("to_networkx", weights)
+        src, dst = (ids.tolist() for ids in self.coo())
+        each = zip(src, dst, [None] * len(src) if weights is None else weights.tolist(), strict=True)
+        edges = [(u, v, w) for u, v, w in each if not self.symmetric or u <= v]
+        several = len({(u, v) for u, v, _ in edges}) < len(edges)
+        kinds = {
+            (False, False): networkx.DiGraph,
+            (False, True): networkx.MultiDiGraph,
+            (True, False): networkx.Graph,
+            (True, True): networkx.MultiGraph,
+        }
+        graph = kinds[self.symmetric, several]()
+        graph.add_nodes_from(range(self.num_vertices))
+        graph.add_edges_from((u, v, {} if w is None else {"weight": w}) for u, v, w in edges)
+        return graph
+
+    def to_scipy(self, weights: Tensor | None = None):
+        """The adjacency matrix as a ``scipy.sparse.csr_array`` on the host, [V, V].
+
+        Args:
+            weights: [E], the value of each edge of ``col_idx``; 1 (float64) if not given. Multiple edges stay.
+        """
+        return self._matrix("to_scipy", weights, torch.float64).to_scipy()
+
+    def to_torch(self, weights: Tensor | None = None) -> Tensor:
+        """The adjacency matrix as a ``torch.sparse_csr`` tensor on the graph's device, [V, V]; differentiable.
+
+        Args:
+            weights: [E], the value of each edge of ``col_idx``; 1 (float32) if not given. Those of multiple edges are
+                added up. The host waits for the device.
+        """
+        return self._matrix("to_torch", weights, torch.float32).to_torch()
+
+    def _edge_values(self, where: str, weights: Tensor | None) -> Tensor | None:
+        if weights is not None and weights.shape != (self.num_edges,):
+            raise ValueError(f"Graph.{where}: weights must be [{self.num_edges}], one per edge, got {[*weights.shape]}")
+        return weights
+
+    def _matrix(self, where: str, weights: Tensor | None, dtype: torch.dtype):
+        from torch_patterns.sparse import CSR
+
+        weights = self._edge_values(where, weights)
+        values = torch.ones_like(self.col_idx, dtype=dtype) if weights is None else weights
+        return CSR(self.row_ptrs, self.col_idx.to(self.row_ptrs.dtype), values, (self.num_vertices,) * 2)
 
     def out_degrees(self) -> Tensor:
         """How many edges leave each vertex, [V]."""

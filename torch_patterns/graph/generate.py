@@ -29,7 +29,12 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def random_words(begin: int, end: int, seed: int, stream: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """Words begin ... end - 1 of a sequence of random 64-bit words, one for every (seed, stream): int64."""
+    """Words begin ... end - 1 of a sequence of random 64-bit words, one for every (seed, stream): int64.
+
+    Example:
+        >>> torch.equal(tp.graph.random_words(0, 4, seed=1)[2:], tp.graph.random_words(2, 4, seed=1))
+        True
+    """
     key = int(_mix(_mix(torch.tensor(seed, device="cpu")) + stream))
     return _mix(torch.arange(begin, end, device=device) * -0x61C8864680B583EB + key)
 
@@ -82,6 +87,10 @@ def rmat(
     Raises:
         ValueError: a negative size or chance, chances above 1, too large a ``scale`` or too narrow an ``index_dtype``.
         TypeError: ``index_dtype`` is neither int32 nor int64.
+
+    Example:
+        >>> tp.graph.rmat(scale=4, edge_factor=2, seed=1)
+        Graph(num_vertices=16, num_edges=60, symmetric=True, dtype=torch.int64, device='cpu')
     """
     device = torch.device(device)
     rmat_edges(scale, 0, 0, seed, a=a, b=b, c=c)  # refuses what is out of range
@@ -114,6 +123,11 @@ def rmat_edges(
 
     Raises:
         ValueError, TypeError: as :func:`rmat`.
+
+    Example:
+        >>> src, dst = tp.graph.rmat_edges(scale=4, begin=0, end=3, seed=1)
+        >>> src.shape, bool((src < 16).all())
+        (torch.Size([3]), True)
     """
     if not 0 <= scale <= 31:
         raise ValueError(f"rmat: scale must be in 0 ... 31, got {scale}")
@@ -177,6 +191,10 @@ def uniform(
     Raises:
         ValueError: a negative size, or too many vertices or too narrow an ``index_dtype``.
         TypeError: ``index_dtype`` is neither int32 nor int64.
+
+    Example:
+        >>> tp.graph.uniform(10, edge_factor=1, seed=1, directed=True)
+        Graph(num_vertices=10, num_edges=10, symmetric=False, dtype=torch.int64, device='cpu')
     """
     device = torch.device(device)
 
@@ -211,6 +229,10 @@ def grid(
     Raises:
         ValueError: a negative size, or an ``index_dtype`` too narrow for the vertices.
         TypeError: ``index_dtype`` is neither int32 nor int64.
+
+    Example:
+        >>> tp.graph.grid(2, 3)
+        Graph(num_vertices=6, num_edges=14, symmetric=True, dtype=torch.int64, device='cpu')
     """
     if rows < 0 or columns < 0:
         raise ValueError(f"grid: sizes must not be negative, got {rows} x {columns}")
@@ -229,6 +251,10 @@ def maze(passable: Tensor, *, index_dtype: torch.dtype = torch.int64) -> Graph:
     Raises:
         ValueError: fewer than two dimensions, or an ``index_dtype`` too narrow for the vertices.
         TypeError: ``passable`` is not bool, or ``index_dtype`` is neither int32 nor int64.
+
+    Example:
+        >>> tp.graph.maze(torch.tensor([[1, 1], [0, 1]], dtype=torch.bool))
+        Graph(num_vertices=4, num_edges=4, symmetric=True, dtype=torch.int64, device='cpu')
     """
     if passable.dim() < 2:
         raise ValueError(f"maze: passable must be [..., rows, columns], got {[*passable.shape]}")

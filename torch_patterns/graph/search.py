@@ -52,6 +52,14 @@ def bfs(
             device.
         TypeError: sources are no integers.
         RuntimeError: devices differ.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> levels, parents = tp.bfs(g, 0)
+        >>> levels
+        tensor([0, 1, 2, 2], dtype=torch.int32)
+        >>> parents
+        tensor([0, 0, 1, 1])
     """
     sources, level = _sources("bfs", graph, sources), _max_level("bfs", max_level)
     return ops.bfs_csr(*graph[:2], sources, *graph[2:], level, validate, algorithm)
@@ -69,7 +77,7 @@ def bfs_batched(
 ) -> tuple[Tensor, Tensor]:
     """A search from each source by itself: row i is ``bfs(graph, sources[i])``, to the bit.
 
-    ``"bit_parallel"`` runs 64 searches at once, a bit of a word for each, and waits for the device once a level. On
+    ``"bit_parallel"`` runs 64 searches at once, one bit of a word each, and waits for the device once per level. On
     CUDA it is what ``"auto"`` means for 16 searches or more of a graph with in-edges; all others take one search after
     another, and so does ``"auto"`` in a CUDA graph, where nobody may wait.
 
@@ -84,35 +92,59 @@ def bfs_batched(
 
     Raises:
         IndexError, ValueError, TypeError, RuntimeError: as :func:`bfs`, or ``sources`` is not one-dimensional.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> levels, _ = tp.bfs_batched(g, [0, 2])
+        >>> levels
+        tensor([[ 0,  1,  2,  2],
+                [-1, -1,  0, -1]], dtype=torch.int32)
     """
     sources, level = _sources("bfs_batched", graph, sources), _max_level("bfs_batched", max_level)
     return ops.bfs_batched(*graph[:2], sources, *graph[2:], level, validate, algorithm)
 
 
-def _sources(where: str, graph: Graph, sources: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+def _sources(
+    where: str, graph: Graph, sources: int | Sequence[int] | np.ndarray | Tensor, name: str = "sources"
+) -> Tensor:
     if isinstance(sources, Tensor):
         # As torch does, a number on the CPU goes with tensors of any device.
         return sources.to(graph.device) if sources.dim() == 0 and sources.is_cpu else sources
     if isinstance(sources, np.ndarray):
         if sources.dtype.kind not in "iu":
-            raise TypeError(f"{where}: sources must be integers, got a numpy array of {sources.dtype}")
+            raise TypeError(f"{where}: {name} must be integers, got a numpy array of {sources.dtype}")
         ids = sources.astype(np.int64).ravel()
         for i in ((ids < 0) | (ids >= graph.num_vertices)).nonzero()[0][:1]:
-            _check_vertex(where, f"sources[{i}]" if sources.ndim else "sources", int(ids[i]), graph)
+            check_vertex(where, f"{name}[{i}]" if sources.ndim else name, int(ids[i]), graph.num_vertices)
         return torch.from_numpy(sources.astype(np.int64)).to(graph.device)
     if isinstance(sources, Sequence) and not isinstance(sources, (str, bytes)):
-        ids = [integer(where, f"sources[{i}]", source) for i, source in enumerate(sources)]
+        ids = [integer(where, f"{name}[{i}]", source) for i, source in enumerate(sources)]
         for i, source in enumerate(ids):
-            _check_vertex(where, f"sources[{i}]", source, graph)
+            check_vertex(where, f"{name}[{i}]", source, graph.num_vertices)
         return torch.tensor(ids, dtype=torch.int64, device=graph.device)
-    source = integer(where, "sources", sources)
-    _check_vertex(where, "sources", source, graph)
+    source = integer(where, name, sources)
+    check_vertex(where, name, source, graph.num_vertices)
     return torch.full((), source, dtype=torch.int64, device=graph.device)
 
 
-def _check_vertex(where: str, name: str, vertex: int, graph: Graph) -> None:
-    if not 0 <= vertex < graph.num_vertices:
-        raise IndexError(f"{where}: {name}: {vertex} is no vertex of a graph of {graph.num_vertices}")
+def check_vertex(where: str, name: str, vertex: int, vertices: int) -> None:
+    if not 0 <= vertex < vertices:
+        raise IndexError(f"{where}: {name}: {vertex} is no vertex of a graph of {vertices}")
+
+
+def vertex_ids(where: str, name: str, graph: Graph, vertices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+    """Vertices as an int64 tensor on the graph's device, all in range, which takes a wait for the device."""
+    ids = _sources(where, graph, vertices, name)
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise TypeError(f"{where}: {name} must be integers, got {ids.dtype}")
+    if ids.device != graph.device:
+        raise RuntimeError(f"{where}: the graph is on {graph.device}, {name} on {ids.device}")
+    ids = ids.long()
+    outside = ((ids < 0) | (ids >= graph.num_vertices)).reshape(-1)
+    if isinstance(vertices, Tensor) and bool(outside.any()):
+        first = int(outside.nonzero()[0])
+        check_vertex(where, f"{name}[{first}]", int(ids.reshape(-1)[first]), graph.num_vertices)
+    return ids
 
 
 def _max_level(where: str, max_level: int | None) -> int:
@@ -144,14 +176,55 @@ def shortest_path(
     Raises:
         IndexError: ``target`` is out of range; or as :func:`bfs`.
         TypeError: ``source`` or ``target`` is no integer.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> tp.shortest_path(g, 3, 2)
+        tensor([3, 0, 1, 2])
     """
     target = integer("shortest_path", "target", target)
-    _check_vertex("shortest_path", "target", target, graph)
-    parents = bfs(graph, source, algorithm=algorithm)[1].cpu()
-    way = [target] if parents[target] >= 0 else []
-    while way and (parent := int(parents[way[-1]])) != way[-1]:
+    check_vertex("shortest_path", "target", target, graph.num_vertices)
+    return path(bfs(graph, source, algorithm=algorithm)[1], target)
+
+
+@typed
+def path(parents: Tensor, target: int) -> Tensor:
+    """The vertices from a source to ``target``, both included, by the parents that a search found.
+
+    Waits for the device: copies the parents to the host.
+
+    Args:
+        parents: [V], of :func:`bfs`, :func:`sssp` or a row of :func:`bfs_batched`.
+        target: where the way ends.
+
+    Returns:
+        Of the dtype of ``parents``; empty if the search did not reach ``target``.
+
+    Raises:
+        IndexError: ``target``, or a parent, is out of range.
+        ValueError: the parents lead in a circle, or are not of shape [V].
+        TypeError: ``target`` is no integer.
+
+    Example:
+        >>> levels, parents = tp.bfs(tp.graph.grid(2, 3), 0)
+        >>> tp.graph.path(parents, 5)
+        tensor([0, 1, 2, 5])
+    """
+    if parents.dim() != 1:
+        raise ValueError(f"path: parents must be of shape [V], got {[*parents.shape]}")
+    if parents.is_floating_point() or parents.is_complex() or parents.dtype == torch.bool:
+        raise TypeError(f"path: parents must be integers, got {parents.dtype}")
+    target = integer("path", "target", target)
+    check_vertex("path", "target", target, parents.shape[0])
+    up = parents.cpu().numpy()
+    way = [target] if up[target] >= 0 else []
+    while way and (parent := int(up[way[-1]])) != way[-1]:
+        if not 0 <= parent < len(up):
+            raise IndexError(f"path: parents[{way[-1]}] is {parent}, not in 0 ... {len(up) - 1}")
+        if len(way) == len(up):
+            raise ValueError("path: the parents lead in a circle")
         way.append(parent)
-    return torch.tensor(way[::-1], dtype=graph.dtype, device=graph.device)
+    return torch.tensor(way[::-1], dtype=parents.dtype, device=parents.device)
 
 
 @typed
@@ -166,6 +239,11 @@ def reachable(
     """Which vertices any of the sources leads to, by ``max_level`` edges at most: bool [V], true at the sources.
 
     Arguments and errors are those of :func:`bfs`.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
+        >>> tp.reachable(g, 0, max_level=1)
+        tensor([ True,  True, False, False])
     """
     return bfs(graph, sources, max_level, validate=validate, algorithm=algorithm)[0] >= 0
 
@@ -181,6 +259,11 @@ def connected_components(graph: Graph) -> Tensor:
     Returns:
         [V] of the graph's dtype: components count from 0 in the order of their smallest vertices. One more than the
         greatest is their number.
+
+    Example:
+        >>> g = tp.graph.from_edges([0, 3], [2, 4])
+        >>> tp.connected_components(g)
+        tensor([0, 1, 0, 2, 2])
     """
     vertices = torch.arange(graph.num_vertices, dtype=graph.dtype, device=graph.device)
     # What nobody validated must not lead indices astray.

@@ -1,10 +1,11 @@
 """Sparse matrices in eight formats (chapter 14): containers, conversions, products with gradients."""
 
-from torch_patterns.sparse import algebra, containers, convert, interop, product
+from torch_patterns.sparse import algebra, containers, convert, interop, product, select
 from torch_patterns.sparse.build import blocked, coo, csc, csr, ell, hyb, jds, sell
 from torch_patterns.sparse.containers import BLOCKED, COO, CSC, CSR, ELL, FORMATS, HYB, JDS, SELL, Matrix
 from torch_patterns.sparse.interop import from_scipy, from_torch
-from torch_patterns.sparse.product import Plan, spmm, spmv
+from torch_patterns.sparse.multiply import spgemm
+from torch_patterns.sparse.product import Plan, sampled_product, spmm, spmv
 from torch_patterns.tuples import not_a_sequence
 
 __all__ = [
@@ -28,7 +29,9 @@ __all__ = [
     "from_torch",
     "hyb",
     "jds",
+    "sampled_product",
     "sell",
+    "spgemm",
     "spmm",
     "spmv",
 ]
@@ -45,6 +48,10 @@ _METHODS = {
     "T": property(convert.transpose),
     "dtype": property(algebra.dtype_of),
     "device": property(algebra.device_of),
+    "select_rows": select.select_rows,
+    "select_columns": select.select_columns,
+    "diagonal": select.diagonal,
+    "sum": select.sum_of,
     "__matmul__": algebra.matmul,
     "__rmatmul__": algebra.rmatmul,
     "__mul__": algebra.multiply,

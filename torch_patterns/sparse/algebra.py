@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torch_patterns.sparse.containers import BLOCKED, COO, ELL, FORMATS, HYB, SELL, Matrix, format_of, value_fields
 from torch_patterns.sparse.convert import _again, _to_csr, coalesce, convert, transpose
+from torch_patterns.sparse.multiply import multiply_places, spgemm
 from torch_patterns.sparse.product import spmm, spmv
 
 _CONTAINERS = tuple(FORMATS.values())
@@ -24,8 +25,10 @@ def device_of(a: Matrix) -> torch.device:
     return a[0].device
 
 
-def matmul(a: Matrix, x: Tensor) -> Tensor:
-    """``A @ x``: :func:`spmv` of a vector [cols], :func:`spmm` of a matrix [cols, k]."""
+def matmul(a: Matrix, x: Tensor | Matrix) -> Tensor | Matrix:
+    """``A @ x``: :func:`spmv` of a vector, :func:`spmm` of a dense matrix, :func:`spgemm` of a sparse one."""
+    if isinstance(x, _CONTAINERS):
+        return spgemm(a, x)
     if not isinstance(x, Tensor) or x.layout != torch.strided:
         _refuse("@", a, x)
     if x.dim() not in (1, 2):
@@ -41,8 +44,14 @@ def rmatmul(a: Matrix, x: Tensor) -> Tensor:
     return matmul(turned, x.T).T.contiguous() if x.dim() == 2 else matmul(turned, x)
 
 
-def multiply(a: Matrix, number) -> Matrix:
-    """``A * 2``, ``2 * A``: every entry times a number or a tensor of one element; padding stays 0."""
+def multiply(a: Matrix, number: Number | Tensor | Matrix) -> Matrix:
+    """``A * 2``, ``2 * A``: every entry times a number or a tensor of one element; padding stays 0.
+
+    ``A * B`` of two sparse matrices is their product place by place: :func:`multiply_places`.
+    """
+    if isinstance(number, _CONTAINERS):
+        _check_alike("*", a, number)
+        return multiply_places(a, number)
     if not (isinstance(number, Number) or (isinstance(number, Tensor) and number.dim() == 0)):
         _refuse("*", a, number)
     return _each_value(a, lambda values: values * number)
@@ -67,10 +76,7 @@ def add(a: Matrix, b: Matrix) -> Matrix:
     """
     if not isinstance(b, _CONTAINERS):
         _refuse("+", a, b)
-    if tuple(a.shape) != tuple(b.shape):
-        raise ValueError(f"A + B: shapes {tuple(a.shape)} and {tuple(b.shape)} differ")
-    if device_of(a) != device_of(b):
-        raise RuntimeError(f"A + B: A is on {device_of(a)}, B on {device_of(b)}")
+    _check_alike("+", a, b)
     x, y = convert(a, "coo"), convert(b, "coo")
     total = coalesce(COO(*(torch.cat(pair) for pair in zip(x[:3], y[:3], strict=True)), a.shape))
     return total if isinstance(a, COO) else _again(_to_csr(total), a)
@@ -81,6 +87,13 @@ def subtract(a: Matrix, b: Matrix) -> Matrix:
     if not isinstance(b, _CONTAINERS):
         _refuse("-", a, b)
     return add(a, negative(b))
+
+
+def _check_alike(symbol: str, a: Matrix, b: Matrix) -> None:
+    if tuple(a.shape) != tuple(b.shape):
+        raise ValueError(f"A {symbol} B: shapes {tuple(a.shape)} and {tuple(b.shape)} differ")
+    if device_of(a) != device_of(b):
+        raise RuntimeError(f"A {symbol} B: A is on {device_of(a)}, B on {device_of(b)}")
 
 
 def _each_value(a: Matrix, f) -> Matrix:
@@ -99,6 +112,6 @@ def _refuse(symbol: str, first, second) -> None:
         return f"{x.layout} Tensor" if isinstance(x, Tensor) and x.layout != torch.strided else type(x).__name__
 
     raise TypeError(
-        f"{symbol} is not defined for {name(first)} and {name(second)}; A @ x takes dense tensors, A * c numbers, "
-        "A + B and A - B matrices of these formats, and to_dense() and to_torch() lead to torch's own"
+        f"{symbol} is not defined for {name(first)} and {name(second)}; A @ x and A * c take dense tensors and "
+        "numbers; A @ B, A * B, A + B, A - B matrices of these formats; to_dense() and to_torch() lead to torch's own"
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor
 
@@ -21,6 +24,8 @@ from torch_patterns.sparse.containers import (
 from torch_patterns.sparse.product import arguments
 
 _ops = torch.ops.torch_patterns
+F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Matrix)
 
 _CHECKS = """
 
@@ -39,17 +44,17 @@ _CHECKS = """
     """
 
 
-def constructor(args: str):
+def constructor(args: str) -> Callable[[F], F]:
     """Decorator: the docstring tells the arguments and the errors, and the result is checked."""
 
-    def append(function):
-        function.__doc__ = function.__doc__ + _CHECKS.format(args=args)
+    def append(function: F) -> F:
+        function.__doc__ = f"{function.__doc__}{_CHECKS.format(args=args)}"
         return function
 
     return append
 
 
-def checked(a: Matrix, validate: bool) -> Matrix:
+def checked(a: M, validate: bool) -> M:
     """`a`, or the error that says what is wrong with it: from the operator, multiplied by no columns."""
     form, (rows, cols), name = format_of(a), a.shape, value_fields(a)[0]
     values = getattr(a, name)
@@ -68,19 +73,45 @@ def checked(a: Matrix, validate: bool) -> Matrix:
 
 @constructor("row_idx, col_idx, values: [nnz].")
 def coo(row_idx: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> COO:
-    """A matrix as a list of coordinates (§14.2): any order, duplicates add."""
+    """A matrix as a list of coordinates (§14.2): any order, duplicates add.
+
+    Example:
+        >>> A = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 0, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 2))
+        >>> A.to_dense()  # duplicates add
+        tensor([[3., 0.],
+                [0., 0.],
+                [0., 3.]])
+    """
     return checked(COO(row_idx, col_idx, values, tuple(shape)), validate)
 
 
 @constructor("row_ptrs: [rows + 1], 0 first, nnz last, not decreasing.\n        col_idx, values: [nnz].")
 def csr(row_ptrs: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> CSR:
-    """A matrix by compressed rows (§14.3): any order inside a row, duplicates add."""
+    """A matrix by compressed rows (§14.3): any order inside a row, duplicates add.
+
+    Example:
+        >>> A = tp.csr(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (2, 3))
+        >>> A.to_dense()
+        tensor([[1., 0., 2.],
+                [0., 3., 0.]])
+        >>> tp.csr(torch.tensor([0, 2]), torch.tensor([0, 7]), torch.tensor([1.0, 2.0]), (1, 3))
+        Traceback (most recent call last):
+            ...
+        IndexError: csr: col_idx[1] is 7, which is out of range: expected 0 to 2
+    """
     return checked(CSR(row_ptrs, col_idx, values, tuple(shape)), validate)
 
 
 @constructor("col_ptrs: [cols + 1], 0 first, nnz last, not decreasing.\n        row_idx, values: [nnz].")
 def csc(col_ptrs: Tensor, row_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> CSC:
-    """A matrix by compressed columns (beyond the chapter's formats): any order inside a column, duplicates add."""
+    """A matrix by compressed columns (beyond the chapter's formats): any order inside a column, duplicates add.
+
+    Example:
+        >>> A = tp.csc(torch.tensor([0, 1, 3]), torch.tensor([1, 0, 1]), torch.tensor([1.0, 2.0, 3.0]), (2, 2))
+        >>> A.to_dense()
+        tensor([[0., 2.],
+                [1., 3.]])
+    """
     return checked(CSC(col_ptrs, row_idx, values, tuple(shape)), validate)
 
 
@@ -89,7 +120,15 @@ def csc(col_ptrs: Tensor, row_idx: Tensor, values: Tensor, shape: tuple[int, int
     "        col_idx, values: [width, rows], entry k of row r at [k, r]; behind the entries col_idx is -1, values 0."
 )
 def ell(row_nnz: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> ELL:
-    """A matrix of padded rows, column by column (§14.4)."""
+    """A matrix of padded rows, column by column (§14.4).
+
+    Example:
+        >>> col_idx, values = torch.tensor([[0, 1], [2, -1]]), torch.tensor([[1.0, 3.0], [2.0, 0.0]])
+        >>> A = tp.ell(torch.tensor([2, 1]), col_idx, values, (2, 3))
+        >>> A.to_dense()
+        tensor([[1., 0., 2.],
+                [0., 3., 0.]])
+    """
     return checked(ELL(row_nnz, col_idx, values, tuple(shape)), validate)
 
 
@@ -108,7 +147,16 @@ def hyb(
     *,
     validate: bool = True,
 ) -> HYB:
-    """A matrix as padded rows and, where rows are longer, coordinates (§14.5)."""
+    """A matrix as padded rows and, where rows are longer, coordinates (§14.5).
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = tp.hyb(*coo.convert("hyb", width=1))
+        >>> A.to_dense()
+        tensor([[1., 0., 2.],
+                [0., 0., 0.],
+                [0., 3., 0.]])
+    """
     fields = (ell_row_nnz, ell_col_idx, ell_values, coo_row_idx, coo_col_idx, coo_values)
     return checked(HYB(*fields, tuple(shape)), validate)
 
@@ -127,7 +175,16 @@ def jds(
     *,
     validate: bool = True,
 ) -> JDS:
-    """A matrix by jagged diagonals (§14.6)."""
+    """A matrix by jagged diagonals (§14.6).
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = tp.jds(*coo.convert("jds"))
+        >>> A.to_dense()
+        tensor([[1., 0., 2.],
+                [0., 0., 0.],
+                [0., 3., 0.]])
+    """
     return checked(JDS(row_perm, diag_ptrs, col_idx, values, tuple(shape)), validate)
 
 
@@ -149,7 +206,16 @@ def sell(
     *,
     validate: bool = True,
 ) -> SELL:
-    """A matrix in sections of rows, each padded to its own width (§14.6)."""
+    """A matrix in sections of rows, each padded to its own width (§14.6).
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = tp.sell(*coo.convert("sell", section_rows=2))
+        >>> A.to_dense()
+        tensor([[1., 0., 2.],
+                [0., 0., 0.],
+                [0., 3., 0.]])
+    """
     return checked(SELL(row_perm, row_nnz, section_ptrs, col_idx, values, section_rows, tuple(shape)), validate)
 
 
@@ -174,6 +240,15 @@ def blocked(
     *,
     validate: bool = True,
 ) -> BLOCKED:
-    """A matrix by compressed rows, stored by blocks of columns (beyond the chapter's formats)."""
+    """A matrix by compressed rows, stored by blocks of columns (beyond the chapter's formats).
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = tp.blocked(*coo.convert("blocked"))
+        >>> A.to_dense()
+        tensor([[1., 0., 2.],
+                [0., 0., 0.],
+                [0., 3., 0.]])
+    """
     fields = (row_ptrs, block_ptrs, bin_ptrs, octet_idx, col_idx, entry_idx, values)
     return checked(BLOCKED(*fields, tuple(shape)), validate)

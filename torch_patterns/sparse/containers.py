@@ -14,6 +14,14 @@ class COO(NamedTuple):
 
     Fields: row_idx, col_idx, values, each [nnz]; shape (rows, cols). Index tensors of all formats are int32 or int64,
     values int32, int64, float16, bfloat16, float32 or float64.
+
+    Example:
+        >>> A = tp.coo(torch.tensor([0, 1]), torch.tensor([2, 0]), torch.tensor([5.0, 7.0]), (2, 3))
+        >>> A.to_dense()
+        tensor([[0., 0., 5.],
+                [7., 0., 0.]])
+        >>> A @ torch.tensor([1.0, 2.0, 3.0])
+        tensor([15.,  7.])
     """
 
     row_idx: Tensor
@@ -27,6 +35,14 @@ class CSR(NamedTuple):
 
     Fields: row_ptrs [rows + 1]; col_idx, values [nnz]; shape (rows, cols). Row r holds the entries row_ptrs[r] to
     row_ptrs[r + 1] - 1.
+
+    Example:
+        >>> A = tp.csr(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (2, 3))
+        >>> A.to_dense()
+        tensor([[1., 0., 2.],
+                [0., 3., 0.]])
+        >>> A.T.shape, A.nnz, A.nbytes
+        ((3, 2), 3, 60)
     """
 
     row_ptrs: Tensor
@@ -39,6 +55,12 @@ class CSC(NamedTuple):
     """The CSR of the transpose (beyond the chapter): any order inside a column, duplicates add.
 
     Fields: col_ptrs [cols + 1]; row_idx, values [nnz]; shape (rows, cols).
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = coo.convert("csc")
+        >>> A.col_ptrs, A.row_idx
+        (tensor([0, 1, 2, 3]), tensor([0, 2, 0]))
     """
 
     col_ptrs: Tensor
@@ -51,7 +73,16 @@ class ELL(NamedTuple):
     """Rows padded to one width, stored column by column (§14.4, Fig. 14.10).
 
     Fields: row_nnz [rows]; col_idx, values [width, rows], contiguous: entry k of row r at [k, r]; shape (rows, cols).
-    Behind row_nnz[r] entries a row is padding: col_idx -1, value 0, never read.
+    Behind its row_nnz[r] entries each row is padding: col_idx -1, value 0, never read.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = coo.convert("ell")
+        >>> A.row_nnz, A.col_idx
+        (tensor([2, 0, 1]), tensor([[ 0, -1,  1],
+                [ 2, -1, -1]]))
+        >>> A.padding
+        3
     """
 
     row_nnz: Tensor
@@ -65,6 +96,12 @@ class HYB(NamedTuple):
 
     Fields: ell_row_nnz [rows]; ell_col_idx, ell_values [width, rows]; coo_row_idx, coo_col_idx, coo_values [tail];
     shape (rows, cols).
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = coo.convert("hyb", width=1)
+        >>> A.ell_values, A.coo_values
+        (tensor([[1., 0., 3.]]), tensor([2.]))
     """
 
     ell_row_nnz: Tensor
@@ -81,6 +118,12 @@ class JDS(NamedTuple):
 
     Fields: row_perm [rows], the row at each place; diag_ptrs [longest row + 1]; col_idx, values [nnz]: entry k of the
     row at place i stands at diag_ptrs[k] + i; shape (rows, cols).
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = coo.convert("jds")
+        >>> A.row_perm, A.diag_ptrs
+        (tensor([0, 2, 1]), tensor([0, 2, 3]))
     """
 
     row_perm: Tensor
@@ -97,6 +140,12 @@ class SELL(NamedTuple):
     [sections + 1]; col_idx, values [section_ptrs[-1]]; section_rows; shape (rows, cols).
     Section s holds the places from s * section_rows on, h of them, and is section_ptrs[s + 1] - section_ptrs[s] = h *
     width entries long: entry k of its row i at section_ptrs[s] + k * h + i. Padding: col_idx -1, value 0, never read.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = coo.convert("sell", section_rows=2)
+        >>> A.section_ptrs, A.padding
+        (tensor([0, 4, 4]), 1)
     """
 
     row_perm: Tensor
@@ -119,7 +168,7 @@ class BLOCKED(NamedTuple):
 
     The entries in the order of rows, as a CSR has them, are cut into bins of 2^14, and the columns into blocks of 2^14.
     The entries of one block and one bin, in that order, are a run, padded to whole octets of places. Runs stand in two
-    orders: by blocks, and in a block by bins, where a product reads x a block at a time; and by bins, and in a bin by
+    orders: by blocks, and in a block by bins, where a product reads x one block at a time; and by bins, and in a bin by
     blocks, where it sums the rows of a bin.
 
     Fields: row_ptrs [rows + 1], into the entries in the order of rows; block_ptrs [blocks + 1], bin_ptrs [bins + 1],
@@ -127,6 +176,12 @@ class BLOCKED(NamedTuple):
     each octet of the first order stands in the second; shape (rows, cols). By blocks: col_idx (int16), values [places],
     the column, counted from the first of its block. By bins: entry_idx (int16) [places], which entry of its bin it is.
     Padding: col_idx -1, entry_idx -1, value 0, never read.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> A = coo.convert("blocked")
+        >>> A.row_ptrs, A.nnz, A.padding
+        (tensor([0, 2, 2, 3]), 3, 5)
     """
 
     row_ptrs: Tensor
@@ -153,7 +208,7 @@ def format_of(a: Matrix) -> str:
     return _NAMES[type(a)]
 
 
-def index_fields(a: Matrix) -> list[str]:
+def index_fields(a: Matrix | type[Matrix]) -> list[str]:
     """The names of the tensors that say where the entries are."""
     return [f for f in a._fields if f not in ("values", "ell_values", "coo_values", "section_rows", "shape")]
 

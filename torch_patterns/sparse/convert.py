@@ -386,17 +386,36 @@ def coalesce(a: Matrix) -> Matrix:
     Explicit zeros stay entries. Differentiable in the values; waits for the device.
     """
     coo = a if isinstance(a, COO) else convert(_to_csr(a), "coo")
-    dtype, n = coo.row_idx.dtype, coo.values.shape[0]
-    order = _ops.lexsort([coo.col_idx, coo.row_idx], index_dtype=dtype)
-    rows, cols = (x.index_select(0, order) for x in (coo.row_idx, coo.col_idx))
+    rows, cols, values, ends = by_place(coo, coo.values)
+    result = COO(rows, cols, segment_reduce(values, ends).to(values.dtype), coo.shape)
+    return result if isinstance(a, COO) else _again(_to_csr(result), a)
+
+
+def by_place(coo: COO, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(rows, columns, sorted, ends): each place once, in the order of rows and then columns; x, one element per
+    entry, in that order, stably; and where in it each place begins and ends, as offsets (waits for the device).
+
+    A radix sort skips the digits in which no two keys differ, so a key costs only the bits of its row and column.
+    """
+    rows, cols, dtype, n = coo.row_idx, coo.col_idx, coo.row_idx.dtype, coo.values.shape[0]
+    if max(coo.shape) < 2**31:
+        if dtype == torch.long:  # what is out of range stays so
+            rows, cols = rows.clamp(-1, 2**31 - 1), cols.clamp(-1, 2**31 - 1)
+        keys, x = sort_pairs(torch.add(cols, rows.long(), alpha=1 << 32), x)
+        differs = keys[1:] != keys[:-1]
+    else:
+        order = _ops.lexsort([cols, rows])
+        rows, cols, x = (y.index_select(0, order) for y in (rows, cols, x))
+        differs = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
     first = torch.ones(n, dtype=torch.bool, device=rows.device)
     if n > 1:
-        first[1:] = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
+        first[1:] = differs
     starts = _ops.compact(_arange(rows, n), first)
-    offsets = torch.cat([starts, starts.new_full((1,), n)])
-    values = segment_reduce(coo.values.index_select(0, order), offsets).to(coo.values.dtype)
-    result = COO(rows.index_select(0, starts), cols.index_select(0, starts), values, coo.shape)
-    return result if isinstance(a, COO) else _again(_to_csr(result), a)
+    ends = torch.cat([starts, starts.new_full((1,), n)])
+    if max(coo.shape) < 2**31:
+        once = keys.index_select(0, starts)
+        return ((once + (1 << 31)) >> 32).to(dtype), once.to(torch.int32).to(dtype), x, ends
+    return rows.index_select(0, starts), cols.index_select(0, starts), x, ends
 
 
 def to_dense(a: Matrix) -> Tensor:

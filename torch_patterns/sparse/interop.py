@@ -18,6 +18,11 @@ def from_torch(x: Tensor) -> Matrix:
 
     Raises:
         ValueError: the tensor has not two dimensions, or dense ones.
+
+    Example:
+        >>> A = tp.sparse.from_torch(torch.eye(2))
+        >>> type(A).__name__, A.nnz
+        ('COO', 2)
     """
     if x.dim() != 2 or (x.layout == torch.sparse_coo and x.dense_dim() != 0):
         raise ValueError(f"from_torch: expected a matrix of numbers, got shape {tuple(x.shape)}")
@@ -69,6 +74,12 @@ def from_scipy(matrix, *, device=None, dtype: torch.dtype | None = None) -> Matr
     Args:
         device: where the tensors are to be.
         dtype: of the values, where it shall not be that of ``matrix``.
+
+    Example:
+        >>> import scipy.sparse
+        >>> A = tp.sparse.from_scipy(scipy.sparse.eye_array(2, format="csc"))
+        >>> type(A).__name__, A.dtype
+        ('CSC', torch.float64)
     """
     form = matrix.format if matrix.format in ("coo", "csr", "csc") else "coo"
     matrix = matrix.asformat(form)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import operator
+import weakref
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree
 from torch.utils._pytree import tree_leaves
-from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from torch_patterns.arguments import typed
 from torch_patterns.batching import front, loop
@@ -24,7 +25,13 @@ _GIVES_NO_ROWS, _HAS_COORDINATES = ("coo", "csc"), ("coo", "hyb")  # the formats
 class Plan(NamedTuple):
     """How the entries lie from the other side, by columns (for CSC, by rows): of row i of the transpose, entries
     perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1], whose columns are beside them in perm[1]. Further rows of perm, if
-    there are any, lead CUDA the same way by another route."""
+    there are any, lead CUDA the same way by another route.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> coo.plan().ptrs  # of the columns
+        tensor([0, 1, 2, 3])
+    """
 
     ptrs: Tensor
     perm: Tensor
@@ -63,6 +70,15 @@ def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
         IndexError: on the CPU, an index is out of range; CUDA skips such an entry.
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> tp.spmv(coo.convert("csr"), torch.tensor([1.0, 10.0, 100.0]))
+        tensor([201.,   0.,  30.])
+        >>> values = coo.values.requires_grad_()
+        >>> tp.spmv(coo, torch.tensor([1.0, 10.0, 100.0])).sum().backward()
+        >>> values.grad  # one per entry
+        tensor([  1., 100.,  10.])
     """
     return _multiply(_spmv, a, x, y, plan, algorithm)
 
@@ -82,8 +98,66 @@ def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
 
     Raises:
         ValueError, IndexError, TypeError, RuntimeError: as :func:`spmv`.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> tp.spmm(coo, torch.eye(3))
+        tensor([[1., 0., 2.],
+                [0., 0., 0.],
+                [0., 3., 0.]])
     """
     return _multiply(_spmm, a, x, y, plan, algorithm)
+
+
+@typed
+def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
+    """The elements of X Y^T where a sparse matrix has entries (SDDMM): one dot product per entry.
+
+    Entry (r, c) gets ``x[r] . y[c]``; the values of the matrix play no part, and its duplicates get the same number
+    each. ``a._replace(values=sampled_product(a, x, y))`` is the matrix of the pattern of A. Differentiable to every
+    order, in both modes, in x and y: their gradients are products with the matrix of the incoming gradient, of which
+    that of y goes through a plan (see :func:`spmv`).
+
+    Args:
+        a: [rows, cols], in any format.
+        x: [rows, k], floating point; of another dtype than y, both are promoted as in torch.
+        y: [cols, k].
+        plan: ``a.plan()``.
+        algorithm: ``"auto"`` (deterministic) or one that ``torch_patterns.algorithms("sampled_product")`` lists.
+
+    Returns:
+        New, of the shape of ``a.values``, 0 for padding; of HYB flat, the tail behind the padded rows.
+
+    Raises:
+        ValueError: shapes do not fit, or the algorithm is unknown or not offered by the device.
+        IndexError: on the CPU, an index is out of range; CUDA skips such an entry.
+        TypeError: ``x`` or ``y`` is not floating point.
+        RuntimeError: devices differ.
+
+    Example:
+        >>> A = tp.coo(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.ones(2), (2, 2))
+        >>> tp.sampled_product(A, torch.tensor([[1.0], [2.0]]), torch.tensor([[10.0], [100.0]])).tolist()
+        [100.0, 20.0]
+    """
+    for name, operand, size in (("x", x, a.shape[0]), ("y", y, a.shape[1])):
+        if operand.dim() != 2 or operand.shape[0] != size:
+            which = "rows" if name == "x" else "columns"
+            raise ValueError(
+                f"sampled_product: {name} must be [{size}, k], as the matrix has {which}, got {[*operand.shape]}"
+            )
+        if not operand.is_floating_point():
+            raise TypeError(f"sampled_product: {name} must be floating point, got {operand.dtype}")
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"sampled_product: x has {x.shape[1]} columns, y {y.shape[1]}")
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    if plan is None and y.requires_grad and not (torch.compiler.is_compiling() or _transforms_active()):
+        plan = _kept(a, "plan", make_plan)
+    form, structure = format_of(a), [getattr(a, name) for name in index_fields(a)]
+    sections = a.section_rows if isinstance(a, SELL) else 0
+    out = ops.sampled_product(
+        form, structure, x.to(dtype), y.to(dtype), *a.shape, sections, *(plan or (None, None)), algorithm
+    )
+    return out if isinstance(a, HYB) else out.view_as(a.values)
 
 
 def make_plan(a: Matrix) -> Plan:
@@ -144,9 +218,11 @@ def _wants_plan(a: Matrix, x: Tensor) -> bool:
 
 # ---- what is kept of a matrix, by its index tensors
 
-_memory = WeakTensorKeyDictionary()
+# (what, type, ids of the index tensors) -> (shape and versions, value, weak references that forget this when one dies)
+_memory: dict[tuple, tuple] = {}
 # What is made inside a torch.func transform belongs to it and must not outlive it (the name is private).
 _transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_index_of = {cls: operator.attrgetter(*index_fields(cls)) for cls in FORMATS.values()}
 
 
 def _rows_sorted(a: Matrix) -> bool:
@@ -156,17 +232,20 @@ def _rows_sorted(a: Matrix) -> bool:
 
 def _kept(a: Matrix, what: str, make):
     """make(a), or what it gave for these index tensors; None where nothing can be kept."""
-    index = [getattr(a, name) for name in index_fields(a)]
-    if any(t.is_inference() for t in index) or (index[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+    index = _index_of[type(a)](a)
+    if index[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return None
-    versions = (format_of(a), tuple(a.shape), tuple(t._version for t in index))
-    known = _memory.setdefault(index[0], {})
-    found = known.get(what)
-    if found and found[0] == versions and all(ref() is t for ref, t in zip(found[1], index[1:], strict=True)):
-        return found[2]
+    try:
+        state = (a.shape, *[t._version for t in index])
+    except RuntimeError:  # inference tensors have no version
+        return None
+    key = (what, type(a), *map(id, index))
+    found = _memory.get(key)
+    if found and found[0] == state:
+        return found[1]
     with torch.no_grad():
         value = make(a)
-    known[what] = (versions, [TensorWeakRef(t) for t in index[1:]], value)
+    _memory[key] = (state, value, [weakref.ref(t, lambda _: _memory.pop(key, None)) for t in index])
     return value
 
 

@@ -1,8 +1,8 @@
 """What the tests and the benchmarks know of each operator: one Spec.
 
-To put an operator under test, add its Spec to the list SPECS of a module of this package: one module a pattern, all are
-read. tests/test_ladder.py then runs every rung of its pattern, test_ops.py and test_graphs.py call it in every way that
-torch knows, test_cuda.py on streams and in captured graphs, and benchmarks/ladder.py times it. A small one:
+To put an operator under test, add its Spec to the list SPECS of a module of this package: one module per pattern, all
+are read. tests/test_ladder.py then runs every rung of its pattern, test_ops.py and test_graphs.py call it in every way
+that torch knows, test_cuda.py on streams and in captured graphs, and benchmarks/ladder.py times it. A small one:
 
     SPECS = [
         Spec(
@@ -37,6 +37,7 @@ from torch_patterns.testing.compare import (
 )
 from torch_patterns.testing.spec import (
     ALL,
+    BITS,
     FLOATS,
     INTEGERS,
     Bad,
@@ -52,6 +53,7 @@ from torch_patterns.testing.spec import (
 
 __all__ = [
     "ALL",
+    "BITS",
     "FLOATS",
     "INTEGERS",
     "Bad",

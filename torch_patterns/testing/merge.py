@@ -7,7 +7,7 @@ import torch
 
 from torch_patterns.testing.spec import ALL, Large, Sample, Spec, around, bad, case
 
-# (m, n): around the items of a thread, a block of lanes, a tile, a block's section and a thread's chunk; skewed and empty.
+# (m, n): around the items of a thread, a block of lanes, a tile, a block's section, a thread's chunk; skewed and empty.
 SIZES = (
     *((total // 3, total - total // 3) for total in around(8, 32, 128, 256, 1024, 2048, 2816, 4096, 5888)),
     *((total - total // 3, total // 3) for total in around(1024, 3840, 11776)),

@@ -8,11 +8,13 @@ import numpy as np
 import torch
 
 from torch_patterns.testing.compare import assert_equal, gamma
-from torch_patterns.testing.spec import ALL, FLOATS, Large, Sample, Spec, around, bad, case
+from torch_patterns.testing.spec import ALL, BITS, FLOATS, Large, Sample, Spec, around, bad, case
 
 OPS = ("sum", "prod", "max", "min", "argmax", "argmin", "mean", "logsumexp")
 MONOIDS = OPS[:6]
 FLOAT_OPS = OPS[6:]
+LOGICAL = ("any", "all")
+BITWISE = {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor}
 # Sections of the block algorithms and the coarsened one, the warp, the CPU's panels and chunks.
 EDGES = (1, 2, 8, 9, 31, 32, 33, *around(64, 128, 256, 512, 1024, 4096))
 TWO_LEVELS = 512 * 512 + 1  # three levels of 256, two of 512
@@ -28,6 +30,11 @@ def identity(op: str, dtype: torch.dtype) -> float | int:
     """What a reduction over no elements gives."""
     if op in ("sum", "prod"):
         return int(op == "prod")
+    if op in LOGICAL:
+        return int(op == "all")
+    if op in BITWISE:
+        ones = 1 if dtype == torch.bool else torch.iinfo(dtype).max if dtype == torch.uint8 else -1
+        return ones if op == "bitwise_and" else 0
     if op == "mean":
         return math.nan
     if dtype.is_floating_point:
@@ -64,6 +71,10 @@ def reduce_reference(x, dim=None, op="sum", keepdim=False):
             most = values.max(-1)
             shift = np.where(np.isfinite(most), most, 0)
             result = np.log(np.exp(values - shift[..., None]).sum(-1)) + shift
+        elif op in LOGICAL:
+            result = getattr(values != 0, op)(-1)
+        elif op in BITWISE:
+            result = BITWISE[op].reduce(values, axis=-1)
         else:
             result = NUMPY[op](values, axis=-1)
     result = np.ascontiguousarray(result).astype(np.float64 if floating and "arg" not in op else np.int64)
@@ -76,7 +87,7 @@ def reduce_bound(u, x, dim=None, op="sum", keepdim=False):
     Otherwise n - 1 roundings reach each operand, at most, and one the division. An exponential whose argument is
     rounded is off by its distance from the maximum, in u, and 4 u more; it is rescaled at most once per rounding.
     """
-    if op in ("max", "min", "argmax", "argmin") or not x.dtype.is_floating_point:
+    if op in ("max", "min", "argmax", "argmin", *LOGICAL) or not x.dtype.is_floating_point:
         return None
     integers = bool((x == x.round()).all())
     if op != "logsumexp" and integers:
@@ -180,12 +191,19 @@ REDUCE = Spec(
         case((3, 5), dim=(1,), op="mean", dtypes=FLOATS),
         case((4, 3), dim=(0,), op="logsumexp", dtypes=FLOATS),
         case((3, 4), op="argmax"),
+        case((3, 4), dim=(1,), op="any"),
         case((3, 4), dim=(-1,), op="argmin", keepdim=True),
         case((), dim=(0,)),
     ),
     edges=(
         *(case((n,), **turn(i + j)) for j, n in enumerate(EDGES) for i in range(6)),
         *(case((n,), op=FLOAT_OPS[j % 2], dtypes=FLOATS) for j, n in enumerate(EDGES)),
+        *(case((n,), op=tuple(BITWISE)[j % 3], dtypes=BITS) for j, n in enumerate(EDGES)),
+        *(case((3, 515, 2), dim=(1,), op=op, dtypes=BITS) for op in BITWISE),
+        *(case((700, 3), dim=(0,), op=op, dtypes=BITS) for op in BITWISE),
+        *(case((5, n), dim=(1,), op=op, dtypes=ALL) for op in LOGICAL for n in (1, 2, 300)),
+        case((2, TWO_LEVELS), dim=(1,), op="bitwise_xor", dtypes=(torch.int32,)),
+        *(case((2, 0), dim=(1,), op=op, dtypes=BITS) for op in BITWISE),
         *(case((3, 515, 2), dim=(1,), **turn(i)) for i in range(6)),
         *(case((700, 3), dim=(0,), **turn(i)) for i in range(6)),
         *(case((5, n), dim=(1,), **turn(i)) for i, n in enumerate((2, 3, 4, 7, 16, 100, 257))),
@@ -204,15 +222,17 @@ REDUCE = Spec(
         case((0, 4), dim=(1,), op="argmax"),
         case((0, 2), dim=(0,), op="mean", dtypes=FLOATS),
         case((2, 0), op="logsumexp", dtypes=FLOATS),
+        case((2, 0), dim=(1,), op="all"),
     ),
     grown=(case((3, 8), dim=(1,), op="prod"), case((5, 21), dim=(1,), op="prod")),
-    autocast=lambda case: None if case.kwargs.get("op", "sum").endswith(("max", "min")) else "float32",
+    autocast=lambda case: None if case.kwargs.get("op", "sum").endswith(("max", "min", "any")) else "float32",
     bad=(
         bad("op", ones(3), ValueError, "reduce: unknown op 'median'.*sum, prod, max, min", op="median"),
         bad("dim", ones(3), IndexError, "reduce: .*dim 1", dim=(1,)),
         bad("twice", ones(3, 4), RuntimeError, "reduce: dim 1 appears more than once", dim=(1, -1)),
         bad("mean", ints(3), TypeError, "reduce: .*'mean'.*floating.*Int", op="mean"),
         bad("logsumexp", ints(3), TypeError, "reduce: .*'logsumexp'.*floating.*Int", op="logsumexp"),
+        bad("bits", ones(3), TypeError, "reduce: .*'bitwise_or'.*integers.*Float", op="bitwise_or"),
         bad("dims", ones(3, 4), ValueError, "reduce: .*'argmax'.*one dim", dim=(0, 1), op="argmax"),
         bad("argmax", ones(0), IndexError, "reduce: .*'argmax'.*dim 0.*no elements", op="argmax"),
         bad("argmin", ones(3, 0), IndexError, "reduce: .*'argmin'.*dim 1.*no elements", dim=(1,), op="argmin"),

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from torch_patterns.testing.compare import assert_equal, gamma
-from torch_patterns.testing.spec import ALL, FLOATS, Large, Sample, Spec, around, bad, case
+from torch_patterns.testing.spec import ALL, BITS, FLOATS, Large, Sample, Spec, around, bad, case
 
 OPS = ("sum", "prod", "max", "min")
 # Sections of the block algorithms, their second level, and the warp.
@@ -22,12 +22,37 @@ def ones(*shapes):
 
 # ---- scan
 
-ACCUMULATE = {"sum": np.cumsum, "prod": np.cumprod, "max": np.maximum.accumulate, "min": np.minimum.accumulate}
+LOGICAL = ("any", "all")
+BITWISE = {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor}
+ACCUMULATE = {
+    "sum": np.cumsum,
+    "prod": np.cumprod,
+    "max": np.maximum.accumulate,
+    "min": np.minimum.accumulate,
+    "any": lambda x, axis: np.logical_or.accumulate(x != 0, axis),
+    "all": lambda x, axis: np.logical_and.accumulate(x != 0, axis),
+    **{op: ufunc.accumulate for op, ufunc in BITWISE.items()},
+}
+
+
+def leaders(x: np.ndarray, op: str) -> np.ndarray:
+    """The first place along axis 0 of the running extremum; NaN is the most extreme."""
+    found = np.zeros(x.shape, np.int64)
+    for k in range(1, len(x)):
+        before = np.take_along_axis(x, found[k - 1][None], 0)[0]
+        beats = x[k] > before if op == "argmax" else x[k] < before
+        found[k] = np.where(~np.isnan(before) & (beats | np.isnan(x[k])), k, found[k - 1])
+    return found
 
 
 def identity(op: str, dtype: torch.dtype) -> float | int:
     if op in ("sum", "prod"):
         return int(op == "prod")
+    if op in LOGICAL:
+        return int(op == "all")
+    if op in BITWISE:
+        ones = 1 if dtype == torch.bool else torch.iinfo(dtype).max if dtype == torch.uint8 else -1
+        return ones if op == "bitwise_and" else 0
     if dtype.is_floating_point:
         return -np.inf if op == "max" else np.inf
     if dtype == torch.bool:
@@ -45,7 +70,9 @@ def scan_reference(x, dim=-1, op="sum", exclusive=False, reverse=False):
     values = np.moveaxis(values.astype(wide), dim, 0)
     values = values[::-1] if reverse else values
     with np.errstate(all="ignore"):
-        result = ACCUMULATE[op](values, axis=0)
+        result = leaders(values, op) if op.startswith("arg") else ACCUMULATE[op](values, axis=0)
+    if op.startswith("arg") and reverse:
+        result = len(values) - 1 - result
     if exclusive and len(result):
         first = np.full_like(result[:1], identity(op, x.dtype))
         result = np.concatenate([first, result[:-1]])
@@ -130,6 +157,14 @@ SCAN = Spec(
         *(case((n,), **flags(4 * j + i + j // 4)) for j, n in enumerate(EDGES) for i in range(4)),
         *(case((3, 515, 2), dim=1, **flags(i)) for i in range(16)),
         *(case((700, 3), dim=0, **flags(5 * i)) for i in range(4)),
+        *(case((n,), op=op, exclusive=n % 2 == 0, dtypes=BITS) for op in BITWISE for n in (5, 32, 257, 2305)),
+        *(case((3, 515, 2), dim=1, op=op, reverse=True, dtypes=BITS) for op in BITWISE),
+        *(case((2, 77), op=op, reverse=reverse, dtypes=ALL) for op in LOGICAL for reverse in (False, True)),
+        *(
+            case((3, 41), op=op, reverse=reverse, dtypes=ALL)
+            for op in ("argmax", "argmin")
+            for reverse in (False, True)
+        ),
         *(case((2, TWO_LEVELS), **flags(i), dtypes=(torch.float32, torch.int32)) for i in (0, 10)),
         case((LARGE_SECTIONS,), op="sum", exclusive=True, dtypes=(torch.float32,)),
     ),
@@ -139,6 +174,8 @@ SCAN = Spec(
     bad=(
         bad("op", ones(3), ValueError, "scan: unknown op 'median'.*sum, prod, max, min", op="median"),
         bad("dim", ones(3), IndexError, "scan: .*dim.*1", dim=1),
+        bad("bits", ones(3), TypeError, "scan: .*'bitwise_xor'.*integers.*Float", op="bitwise_xor"),
+        bad("no index", ones(3), ValueError, "scan: .*'argmax'.*exclusive", op="argmax", exclusive=True),
         bad("dtype", lambda device: (torch.ones(3, device=device).cfloat(),), TypeError, "scan: .*Complex"),
         bad("algorithm", ones(3), ValueError, "scan: .*'no_such'.*auto", algorithm="no_such"),
         bad("sparse", lambda device: (torch.eye(3, device=device).to_sparse(),), NotImplementedError, "scan"),

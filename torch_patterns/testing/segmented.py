@@ -7,8 +7,8 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_patterns.testing.compare import assert_equal, gamma
-from torch_patterns.testing.scan import OPS, identity
-from torch_patterns.testing.spec import ALL, FLOATS, Large, Sample, Spec, around, bad, case
+from torch_patterns.testing.scan import BITWISE, LOGICAL, OPS, identity
+from torch_patterns.testing.spec import ALL, BITS, FLOATS, Large, Sample, Spec, around, bad, case
 
 # Warps, blocks and sections; the lanes of the host's vectors; the items of its shares.
 EDGES = (1, 2, 7, 8, 9, 31, 32, 33, *around(256, 1152, 2304))
@@ -120,21 +120,54 @@ def reduce_reference(values, offsets, op="sum"):
     result = np.zeros((len(offsets) - 1, *values.shape[1:]), np.int64 if op.startswith("arg") else x.dtype)
     with np.errstate(all="ignore"):
         for s, begin, end in pairs(offsets):
-            if begin == end:
-                result[s] = (
-                    {"mean": 0, "argmax": -1, "argmin": -1}.get(op) if op not in OPS else identity(op, values.dtype)
-                )
-            elif op.startswith("arg"):
-                result[s] = begin + getattr(np, op)(x[begin:end], axis=0)
-            else:
-                result[s] = getattr(np, op)(x[begin:end], axis=0)
+            result[s] = reduced(x[begin:end], op, values.dtype)
+            if op.startswith("arg") and begin < end:
+                result[s] += begin
     return given_back(result)
+
+
+EMPTY = {"mean": 0, "argmax": -1, "argmin": -1, "logsumexp": -np.inf, "var": np.nan, "std": np.nan}
+
+
+def reduced(x: np.ndarray, op: str, dtype: torch.dtype) -> np.ndarray:
+    """The rows of one segment or group, combined by numpy."""
+    if len(x) == 0:
+        return EMPTY[op] if op in EMPTY else identity(op, dtype)
+    if op == "logsumexp":
+        most = x.max(0)
+        shift = np.where(np.isfinite(most), most, 0)
+        return np.log(np.exp(x - shift).sum(0)) + shift
+    if op in ("var", "std"):
+        return getattr(np, op)(x, axis=0, ddof=1) if len(x) > 1 else np.nan
+    if op in LOGICAL:
+        return getattr(x != 0, op)(0)
+    return BITWISE[op].reduce(x, axis=0) if op in BITWISE else getattr(np, op)(x, axis=0)
 
 
 def reduce_bound(u, values, offsets, op="sum"):
     """A segment of k rows rounds each k - 1 times at most, the mean once more."""
-    if op in ("argmax", "argmin"):
-        return reduce_reference(values, offsets, op)  # not compared
+    if op in ("max", "min", "argmax", "argmin", *LOGICAL, *BITWISE):
+        return None
+    return rounding(u, values, offsets, op, reduce_reference)
+
+
+def rounding(u, values, offsets, op, reduce_reference):
+    """None where integers are exact. The distance from a mean is off by its rounding, and is squared; a square root
+    halves the relative error of a variance, and of a small one loses half the digits."""
+    integers = bool((values == values.round()).all())
+    if op in ("var", "std"):
+        lengths = max(int(offsets.diff().max()), 2) if len(offsets) > 1 else 2
+        most = values.double().abs().max().item() if values.numel() else 0.0
+        variance = reduce_reference(values, offsets, "var").double()
+        error = 16 * gamma(lengths + 3, u) * (variance + gamma(lengths, u) * most**2) + (gamma(lengths, u) * most) ** 2
+        return error if op == "var" else torch.minimum(error.sqrt(), error / variance.sqrt()).nan_to_num(0)
+    if op == "logsumexp":
+        y = reduce_reference(values, offsets, op)
+        lengths = offsets.diff().double().reshape(-1, *(1,) * (values.dim() - 1))
+        spread = (values.double().max() - values.double().min()).item() if values.numel() else 0.0
+        return (gamma(6 * lengths + spread + 8, u) + 2 * u * (y.abs() + (lengths + 1).log())).nan_to_num(0, 0, 0)
+    if integers:
+        return None
     size = reduce_reference(values.double().abs(), offsets, op if op in OPS else "sum")
     lengths = offsets.diff().double().reshape(-1, *(1,) * (values.dim() - 1))
     if op == "mean":
@@ -190,15 +223,26 @@ REDUCE = Spec(
     reference=reduce_reference,
     inputs=inputs,
     bound=reduce_bound,
+    exact=False,  # logsumexp, var and std; the bound says which are
     dtypes=ALL,
     samples=(
         case((7,), (4,)),
         case((9, 3), (6,), op="prod", index=torch.int32),
         case((8, 2, 2), (5,), op="max"),
         case((11,), (8,), op="min"),
+        case((11, 2), (4,), op="logsumexp", dtypes=FLOATS),
+        case((12,), (2,), op="var", lengths="of 16", dtypes=FLOATS),
+        case((12, 2), (2,), op="std", lengths="of 16", dtypes=FLOATS),
     ),
     edges=(
         case((9, 2), (6,), op="mean", dtypes=FLOATS),
+        *(case((n, 2), (5,), op=op, dtypes=FLOATS) for op in ("logsumexp", "var", "std") for n in (9, 300)),
+        case((2304 * 2,), (2,), op="logsumexp", lengths="of 16", dtypes=FLOATS),
+        case((2304 * 2,), (2,), op="logsumexp", lengths="one half", dtypes=FLOATS),
+        case((3 * SHARE,), (3,), op="logsumexp", dtypes=(torch.float32,)),
+        *(case((300, 2), (40,), op=op, dtypes=ALL) for op in LOGICAL),
+        *(case((n,), (40,), op=op, dtypes=BITS) for op in BITWISE for n in (33, 2304)),
+        *(case((300, 3), (9,), op=op, dtypes=BITS) for op in BITWISE),
         *(case((n,), (i % 5 + 2,), op=OPS[i % 4]) for i, n in enumerate(EDGES)),
         *(case((600, width), (9,), op=OPS[i % 4], index=torch.int32) for i, width in enumerate((3, 32, 33, 128))),
         # dtypes: where gradients of all cases are asked for, those that have none stand aside
@@ -224,6 +268,8 @@ REDUCE = Spec(
         case((4, 0), (3,), op="min"),
         case((0,), (3,), op="prod"),
         case((0, 2), (1,)),
+        case((0,), (3,), op="all"),
+        case((0, 2), (3,), op="logsumexp", dtypes=FLOATS),
     ),
     grown=(case((8, 3), (5,), op="prod"), case((21, 7), (12,), op="prod")),
     autocast=lambda case: None if case.kwargs.get("op") in ("max", "min") else "float32",
@@ -244,6 +290,7 @@ REDUCE = Spec(
             "segment_reduce: .*mean.*Int",
             op="mean",
         ),
+        bad("bits", rows(lambda x, o: (x, o), 3, (0, 3)), TypeError, "segment_reduce: .*or.*Float", op="bitwise_or"),
     ),
     large=(bytes_in_three(2**31 + 7),),
     sized=lambda n: case((n,), (n // 16 + 2,)),

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from torch_patterns.testing.compare import assert_equal, gamma
-from torch_patterns.testing.scan import OPS, scan_bound, scan_reference
+from torch_patterns.testing.scan import BITWISE, LOGICAL, OPS, scan_bound, scan_reference
 from torch_patterns.testing.segmented import (
     EDGES,
     SHARE,
@@ -20,7 +20,7 @@ from torch_patterns.testing.segmented import (
     segments_of,
     wide,
 )
-from torch_patterns.testing.spec import ALL, FLOATS, Large, Sample, Spec, around, bad, case
+from torch_patterns.testing.spec import ALL, BITS, FLOATS, Large, Sample, Spec, around, bad, case
 
 # ---- segment_scan
 
@@ -32,6 +32,11 @@ def scan_segments(scan, x, offsets, **kwargs):
 
 
 def segment_scan_reference(values, offsets, **kwargs):
+    if kwargs.get("op", "").startswith("arg"):  # rows of all segments
+        parts = [
+            begin + scan_reference(values[begin:end], 0, **kwargs) for _, begin, end in pairs(offsets) if begin < end
+        ]
+        return torch.cat(parts) if parts else scan_reference(values, 0, **kwargs)
     return scan_segments(scan_reference, values, offsets, **kwargs)
 
 
@@ -86,6 +91,10 @@ SCAN = Spec(
         *(case((300, 3), (9,), index=torch.int32, **flags(i)) for i in range(16)),
         *(case((257 * 129,), (259,), lengths="of 0, 1, 2, ...", **flags(i)) for i in (0, 7, 9, 14)),
         *(case((40,), (41,), lengths="of 1", **flags(i)) for i in (4, 8, 12)),
+        *(case((n,), (9,), op=op, exclusive=n % 2 == 0, dtypes=BITS) for op in BITWISE for n in (33, 300, 2304)),
+        *(case((300, 3), (9,), op=op, reverse=True, dtypes=BITS) for op in BITWISE),
+        *(case((77, 2), (9,), op=op, reverse=True, dtypes=ALL) for op in LOGICAL),
+        *(case((41, 2), (7,), op=op, reverse=r, dtypes=ALL) for op in ("argmax", "argmin") for r in (False, True)),
         *(case((2304 * 3,), (2,), lengths="of 256", **flags(i)) for i in (0, 6, 8, 15)),
         *(case((2304 * 3,), (2,), lengths="one half", **flags(i)) for i in (8, 5, 2, 11)),
         *(case((n,), (1000,), lengths="all in one", **flags(i)) for i, n in enumerate((1, *around(SHARE - 1000)))),
@@ -106,6 +115,7 @@ SCAN = Spec(
         *bad_tensors("segment_scan", lambda x, o: (x, o)),
         *bad_offsets("segment_scan", lambda x, o: (x, o)),
         bad("op", rows(lambda x, o: (x, o), 3, (0, 3)), ValueError, "segment_scan: .*'mean'.*sum.*min", op="mean"),
+        bad("bits", rows(lambda x, o: (x, o), 3, (0, 3)), TypeError, "segment_scan: .*or.*Float", op="bitwise_or"),
     ),
     large=(head_at(2**31, 2**31 + 7),),
     sized=lambda n: case((n,), (n // 16 + 2,)),
@@ -118,29 +128,35 @@ SCAN = Spec(
 # ---- segment_recurrence
 
 
-def recurrence_reference(a, b, offsets, reverse=False):
-    """h = b at the head of a segment and where a is 0, else a h + b: step by step in long double."""
+def recurrence_reference(a, b, offsets, reverse=False, initial=None):
+    """h = b at the head of a segment without `initial` and where a is 0, else a h + b: step by step in long double."""
     a, b = wide(a), wide(b)
+    start = None if initial is None else wide(initial)
     h = np.empty_like(b)
     with np.errstate(all="ignore"):
-        for _, begin, end in pairs(offsets):
+        for s, begin, end in pairs(offsets):
             order = range(begin, end)
             before = np.zeros_like(b[:1])[0] if len(b) else None
+            before = before if start is None else start[s]
             for i, k in enumerate(reversed(order) if reverse else order):
-                h[k] = before = np.where((a[k] == 0) | (i == 0), b[k], a[k] * before + b[k])
+                anew = (a[k] == 0) | ((i == 0) & (start is None))
+                h[k] = before = np.where(anew, b[k], a[k] * before + b[k])
     return given_back(h)
 
 
 def recurrence_inputs(case, make):
     shape = case.shapes[0]
     offsets, kwargs = segments_of(case, make, shape[0])
+    if kwargs.pop("start", False):
+        kwargs["initial"] = make((len(offsets) - 1, *shape[1:]))
     return Sample((make.factors(shape, zeros=0.02), make(shape), offsets), kwargs)
 
 
-def recurrence_bound(u, a, b, offsets, reverse=False):
+def recurrence_bound(u, a, b, offsets, reverse=False, initial=None):
     """Composing maps rounds each term once for every factor it meets, every sum, and every level of a tree."""
     count = segment_scan_reference(torch.ones_like(b, dtype=torch.float64), offsets, reverse=reverse)
-    return gamma(3 * count + 2, u) * recurrence_reference(a.abs(), b.abs(), offsets, reverse)
+    start = None if initial is None else initial.abs()
+    return gamma(3 * count + 5, u) * recurrence_reference(a.abs(), b.abs(), offsets, reverse, start)
 
 
 RECURRENCE = Spec(
@@ -154,14 +170,17 @@ RECURRENCE = Spec(
         case((7,), (4,)),
         case((9, 3), (6,), reverse=True, index=torch.int32),
         case((8, 2, 2), (5,)),
+        case((9, 2), (5,), start=True),
+        case((10,), (8,), start=True, reverse=True, index=torch.int32),
     ),
     edges=(
         *(case((n,), (i % 5 + 2,), reverse=bool(i % 2)) for i, n in enumerate(EDGES)),
+        *(case((n,), (i % 5 + 2,), reverse=bool(i % 2), start=True) for i, n in enumerate(EDGES)),
         *(case((300, 3), (9,), reverse=reverse) for reverse in (False, True)),
         case((3 * SHARE,), (3,), dtypes=(torch.float32,)),
     ),
-    empty=(case((0,), (1,)), case((0, 3), (4,)), case((4, 0), (3,), reverse=True)),
-    grown=(case((8, 3), (5,)), case((21, 7), (12,))),
+    empty=(case((0,), (1,)), case((0, 3), (4,)), case((4, 0), (3,), reverse=True), case((0, 2), (3,), start=True)),
+    grown=(case((8, 3), (5,), start=True), case((21, 7), (12,), start=True)),
     special=(float("nan"),),  # composed maps may multiply an infinity by a 0 that the steps do not
     autocast="float32",
     bad=(

@@ -285,7 +285,7 @@ def bad_structures(name: str, args):
 
 
 def structure_cases(*shape, forms=tuple(FORMATS), **kwargs):
-    """One case a format."""
+    """One case per format."""
     return tuple(
         case(*shape, form=f, index=torch.int32 if i % 2 else torch.int64, **kwargs) for i, f in enumerate(forms)
     )

@@ -13,7 +13,8 @@ import torch_patterns
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-ALL = (torch.bool, *INTEGERS, *FLOATS)
+BITS = (torch.bool, *INTEGERS)
+ALL = (*BITS, *FLOATS)
 
 
 @dataclass(frozen=True)

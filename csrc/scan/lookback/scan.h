@@ -9,5 +9,6 @@ void scan_prod(const Args& args, Context& context);
 void scan_max(const Args& args, Context& context);
 void scan_min(const Args& args, Context& context);
 void scan_affine(const Args& args, Context& context);
+void scan_bits(const Args& args, Context& context);
 
 }  // namespace tp::scan::lookback

@@ -31,6 +31,7 @@ class HistogramBlock {
   const Histogram<W>& a;
   unsigned* bins;  // [passes, radix, copies]
   unsigned long long* sums;
+  bool descends = false;  // whether this thread has seen a key that is less than the one before it
   const int thread = int(threadIdx.x);
 
  public:
@@ -40,17 +41,26 @@ class HistogramBlock {
     __syncthreads();
   }
 
-  TP_DEVICE void count(const W* from, int64_t n) {
+  // `preceded`: from[-1] is a key of the segment, too.
+  TP_DEVICE void count(const W* from, int64_t n, bool preceded) {
     constexpr int bunch = 8;
     int64_t first = thread;
+    const auto look = [&](const W& key, int64_t i) {
+      if (i > 0 || preceded) descends = descends || a.order.less(key, from[i - 1]);
+    };
     for (; first + (bunch - 1) * Shape::threads < n; first += bunch * Shape::threads) {
       W key[bunch];
 #pragma unroll
       for (int u = 0; u < bunch; ++u) key[u] = from[first + u * Shape::threads];
+      if (!descends) {
+#pragma unroll
+        for (int u = 0; u < bunch; ++u) look(key[u], first + u * Shape::threads);
+      }
       count_keys(key);
     }
     for (; first < n; first += Shape::threads) {
       const W key[] = {from[first]};
+      look(key[0], first);
       count_keys(key);
     }
   }
@@ -58,7 +68,7 @@ class HistogramBlock {
   // Adds the counts of `tiles` tiles, of which `t` is one, to the histogram of their segment.
   TP_DEVICE void flush(const Tile& t, unsigned tiles) {
     __shared__ bool complete;
-    __syncthreads();
+    if (__syncthreads_or(descends) && thread == 0) atomicOr(a.state.active + 1, 1u);
     for (int i = thread; i < a.passes * radix; i += Shape::threads) {
       unsigned n = 0;
       for (int c = 0; c < Shape::copies; ++c) {
@@ -130,7 +140,8 @@ __global__ __launch_bounds__(Shape::threads) void histogram_kernel(const __grid_
     const Tile t = a.problems.find(i);
     const int64_t last =
         tp::min(end, t.first + a.problems.tiles_of(t));  // the end of this segment or of this block's share
-    block.count(a.keys + t.begin, tp::min((last - i) * a.problems.tile_items, t.row_begin + t.n - t.begin));
+    block.count(a.keys + t.begin, tp::min((last - i) * a.problems.tile_items, t.row_begin + t.n - t.begin),
+                t.begin > t.row_begin);
     block.flush(t, unsigned(last - i));
     i = last;
   }

@@ -34,8 +34,10 @@ struct Route {
   bool moves, first, last, to_current;
   int rank;  // among the passes that move keys
 
-  TP_DEVICE Route(unsigned active, int index) {
-    if (active == 0) active = 1;
+  // Keys in order stay so in a pass over the most significant digit in which they differ.
+  TP_DEVICE Route(const unsigned* found, int index) {
+    unsigned active = found[0] ? found[0] : 1;
+    if (!found[1]) active = 1u << (31 - __clz(int(active)));
     moves = active >> index & 1;
     rank = __popc(active & ((1u << index) - 1));
     const int after = __popc(active >> index >> 1);
@@ -393,7 +395,7 @@ __global__ __launch_bounds__(Shape::threads, Shape::blocks) void pass_kernel(con
   char* pool = unaligned + (shared_alignment - shared_address(unaligned) % shared_alignment) % shared_alignment;
   block::wait_for_launch_before();
   block::allow_next_launch();
-  const Route route(*a.state.active, a.index);
+  const Route route(a.state.active, a.index);
   if (route.moves) PassBlock<Shape, W, floating, Payload, stable>(a, route, pool, warp_sums).run(tiles);
 }
 

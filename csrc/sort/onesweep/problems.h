@@ -55,8 +55,8 @@ struct State {
   unsigned long long*
       starts;      // [segments, passes, radix]: counts of keys per digit, then counts of keys with a smaller digit
   unsigned* done;  // [segments]: tiles that have been counted
-  unsigned long long* tickets;                // [passes]
-  unsigned* active;                           // bit p: pass p moves keys
+  unsigned long long* tickets;  // [passes]
+  unsigned* active;             // bit p: keys differ in digit p; [1]: some key is less than its predecessor
   void *tile_states, *alternate_tile_states;  // [tiles, radix] each. Active passes use the two in turn, and
   bool wide;                                  // each clears the array of the next. States of 8 bytes if wide, else of 4
 };

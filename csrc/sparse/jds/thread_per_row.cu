@@ -1,10 +1,98 @@
-// Fig. 14.15: a thread a place of rows sorted by length. Neighbours are equally long, so a warp diverges little, and a
-// diagonal lies side by side without padding, though aligned to nothing. A thread finds by bisection how many diagonals
-// reach its place.
+// SpMV with the JDS format, one thread per row of rows sorted by length (§14.6, Figs. 14.14 and 14.15; the code is the
+// exercise that the text leaves).
+//
+// The rows at neighbouring places are of about one length, so a warp diverges little. Diagonal t (an iteration in the
+// book) holds the t-th entries of all rows that have one, from diag_ptrs[t] (iterPtr) on, in the order of places: the
+// threads of a warp read side by side without padding, though aligned to nothing. A thread finds by bisection how many
+// diagonals reach its place. It alone sums its row: there are neither atomics nor barriers. The result goes to the
+// row's own place in y, so nothing has to be reordered afterwards.
+//
+// The loop takes four entries at a time: what is loaded from one array is loaded for all of them at once, so that a
+// thread does not wait for each column index in turn. Pointers are clamped; a column or a row outside the matrix is an
+// error on the host, and on the device it is left out.
 #include "sparse/rows.h"
 
 namespace tp {
+namespace {
 
-void spmv_jds::thread_per_row(const Args& args, Context& context) { sparse::multiply_rows<sparse::Jds>(args, context); }
+using namespace sparse;
+
+// The number of leading t in 0..n for which holds(t), which is true up to some t and false from there on.
+template <class Holds>
+TP_HD int64_t partition_point(int64_t n, Holds holds) {
+  int64_t low = 0;
+  while (low < n) {
+    const int64_t middle = low + (n - low) / 2;
+    if (holds(middle)) {
+      low = middle + 1;
+    } else {
+      n = middle;
+    }
+  }
+  return low;
+}
+
+template <class M>
+struct SpmvJdsKernel {
+  static constexpr int threads = 256, entries_at_once = 4;
+  M matrix;
+
+  // y of the row at `place`, for column c of X and Y.
+  template <class B>
+  TP_HD static void multiply_row(const B& jds, int64_t place, int64_t c) {
+    using T = typename B::Value;
+    using Acc = typename B::Acc;
+    if (place >= jds.a.rows) return;
+    const int64_t row = jds.row_perm[place];
+    if (!usable(row, jds.a.rows, jds.a.op, "row_perm", place)) return;
+    // Diagonals never get longer, so those that reach this place come first.
+    const int64_t nnz_of_row =
+        partition_point(jds.a.width, [&](int64_t t) { return jds.pointer(t + 1) - jds.pointer(t) > place; });
+    Acc sum(0);
+    for (int64_t t = 0; t < nnz_of_row; t += entries_at_once) {
+      typename B::Position col[entries_at_once];
+      T value[entries_at_once], x[entries_at_once];
+      for (int j = 0; j < entries_at_once; ++j) {
+        const int64_t i = t + j < nnz_of_row ? jds.pointer(t + j) + place : -1;
+        const bool exists = inside(i, jds.a.entries);
+        col[j] = exists ? typename B::Position(jds.col_idx[i]) : -1;
+        value[j] = exists ? T(jds.values[i]) : T(0);
+        if (exists) jds.template column_usable<false>(col[j], i);  // for its error on the host
+      }
+      for (int j = 0; j < entries_at_once; ++j) {
+        if (!inside(col[j], jds.a.cols)) col[j] = -1;
+        x[j] = col[j] >= 0 ? T(jds.x[col[j] * jds.a.k + c]) : T(0);
+      }
+      Acc products(0);
+      for (int j = 0; j < entries_at_once; ++j) products += col[j] >= 0 ? Acc(value[j]) * Acc(x[j]) : Acc(0);
+      sum += products;
+    }
+    jds.store(row, c, sum);
+  }
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto jds = matrix.bind(block);
+    block.phase("place", [&](int t) {
+      const int64_t i = block.index().x * threads + t, k = jds.a.k;
+      if (k == 1) {  // which the compiler then knows
+        multiply_row(jds, i, 0);
+      } else {
+        const int64_t place = quotient(i, k);
+        multiply_row(jds, place, i - place * k);
+      }
+    });
+  }
+};
+
+}  // namespace
+
+void spmv_jds::thread_per_row(const Args& args, Context& context) {
+  with_rows<Jds>(args, context, [&](const auto& matrix) {
+    using Kernel = SpmvJdsKernel<std::decay_t<decltype(matrix)>>;
+    const int64_t blocks = ceil_div(args.rows * args.k, int64_t(Kernel::threads));
+    simt::launch(context, "thread_per_row", {blocks}, Kernel::threads, 0, Kernel{matrix});
+  });
+}
 
 }  // namespace tp

@@ -4,7 +4,7 @@
 
 #include "core/half.h"
 
-namespace tp::layers {
+namespace tp::block {
 
 // With x = n ln 2 + r and |r| <= ln 2 / 2, exp(x) = 2^n exp(r). ln 2 is subtracted in two parts, of which n times the
 // first is exact; exp(r) is its series, cut off below half a unit in the last place. The result errs by less than two
@@ -73,4 +73,4 @@ TP_HD inline double exponential(double x) {
 #endif
 }
 
-}  // namespace tp::layers
+}  // namespace tp::block

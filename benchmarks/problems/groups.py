@@ -1,0 +1,127 @@
+"""Rows by an index: reductions of groups, distinct values, runs; and the softmax of segments."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import torch_patterns as tp
+from problems import LENGTHS, Figure, integers, offsets
+
+
+def sums(x: Tensor, index: Tensor, groups: int) -> Tensor:
+    return torch.zeros(groups, dtype=torch.int64).index_add(0, index, x.long())
+
+
+def index_add(groups: int):
+    return lambda x, index: x.new_zeros(groups).index_add(0, index, x)
+
+
+def scatter_reduce(groups: int, op: str):
+    return lambda x, index: x.new_zeros(groups).scatter_reduce(0, index, x, op, include_self=False)
+
+
+def group_reductions(n: int) -> list[Figure]:
+    figures = []
+    for groups in (16, 2**10, 2**16, 2**20, n // 16):
+        data = lambda g=groups: (integers(n), torch.randint(0, g, (n,)))  # noqa: E731
+        figures += [
+            Figure(
+                f"group_reduce sum {n} to {groups} groups",
+                data,
+                lambda x, index, g=groups: tp.group_reduce(x, index, g),
+                lambda x, index, g=groups: sums(x, index, g),
+                {"index_add": index_add(groups), "scatter_reduce": scatter_reduce(groups, "sum")},
+            ),
+            Figure(
+                f"group_reduce max {n} to {groups} groups",
+                data,
+                lambda x, index, g=groups: tp.group_reduce(x, index, g, op="max"),
+                # Of a group without rows ours is -inf, torch's 0: where groups are few there is none.
+                lambda x, index, g=groups: torch.full((g,), -torch.inf).scatter_reduce(0, index, x, "amax"),
+                {"scatter_reduce": scatter_reduce(groups, "amax")},
+                exact_peers=False,
+            ),
+        ]
+    rows = n // 64
+    figures.append(
+        Figure(
+            f"group_reduce sum {rows} x 64 to {rows // 16} groups",
+            lambda: (integers(rows, 64), torch.randint(0, rows // 16, (rows,))),
+            lambda x, index: tp.group_reduce(x, index, rows // 16),
+            lambda x, index: torch.zeros(rows // 16, 64, dtype=torch.int64).index_add(0, index, x.long()),
+            {"index_add": lambda x, index: x.new_zeros(rows // 16, 64).index_add(0, index, x)},
+        )
+    )
+    return figures
+
+
+def distinct(n: int) -> list[Figure]:
+    data = lambda: (torch.randint(0, 1000, (n,)),)  # noqa: E731
+    sorted_keys = lambda: (torch.randint(0, n // 16, (n,)).sort()[0],)  # noqa: E731
+    return [
+        Figure(
+            f"unique {n} of 1000 values",
+            data,
+            tp.unique,
+            lambda x: torch.bincount(x).nonzero().flatten(),
+            {"torch": torch.unique},
+        ),
+        Figure(
+            f"unique {n} with inverse and counts",
+            data,
+            lambda x: tp.unique(x, return_inverse=True, return_counts=True),
+            lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+            {"torch": lambda x: torch.unique(x, return_inverse=True, return_counts=True)},
+        ),
+        Figure(
+            f"run_length_encode {n}",
+            sorted_keys,
+            tp.run_length_encode,
+            lambda x: torch.unique_consecutive(x, return_counts=True),
+            {"torch": lambda x: torch.unique_consecutive(x, return_counts=True)},
+        ),
+        Figure(
+            f"partition {n}",
+            lambda: (integers(n), torch.rand(n) < 0.5),
+            lambda x, mask: tp.partition(x, mask)[0],
+            lambda x, mask: torch.cat([x[mask], x[~mask]]),
+            {"torch": lambda x, mask: torch.cat([x[mask], x[~mask]])},
+        ),
+    ]
+
+
+def halves(x: Tensor, o: Tensor) -> Tensor:
+    """The softmax of equal values is one over the length, a power of two where lengths are: exact."""
+    lengths = o.diff()
+    return (1 / lengths.double()).float().repeat_interleave(lengths).double()
+
+
+def by_index(x: Tensor, o: Tensor) -> Tensor:
+    """PyG's softmax."""
+    count = o.numel() - 1
+    index = torch.arange(count, device=o.device).repeat_interleave(o.diff())
+    most = x.new_zeros(count).scatter_reduce(0, index, x, "amax", include_self=False)
+    y = (x - most[index]).exp()
+    return y / x.new_zeros(count).scatter_add(0, index, y)[index]
+
+
+def softmaxes(n: int) -> list[Figure]:
+    """Values are read twice, at least where a segment is longer than a tile, and written once. A copy moves two thirds
+    of that, so what `percent_of_copy` says of one pass is 1.5 times as much of three."""
+    return [
+        Figure(
+            f"segment_softmax {n} {kind}",
+            lambda kind=kind: (torch.zeros(n), offsets(kind, n)),
+            tp.segment_softmax,
+            halves,
+            {"scatter": by_index},
+            exact_peers=False,
+        )
+        for kind in LENGTHS
+    ]
+
+
+def figures(device: str) -> list[Figure]:
+    n = 2**26 if device == "cuda" else 2**24
+    return [*group_reductions(n), *distinct(n), *softmaxes(n)]

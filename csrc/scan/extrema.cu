@@ -1,0 +1,295 @@
+// Running extrema with their places on a device, in one launch: each element is read once and each result written once.
+//
+// Lines that lie end to end are cut into tiles, whatever their length. What covers some elements starts at the last
+// head of a line among them, if there is one, and then does not combine with what precedes it. A tile publishes its
+// leader and looks back upon the tiles before (block/lookback.cuh). Few elements lead: where a line runs through a
+// whole tile, a warp none of whose elements leads what precedes them writes that and scans nothing.
+#ifdef __CUDACC__
+#include "block/load_store.cuh"
+#include "block/lookback.cuh"
+#include "core/op.h"
+#include "core/simt.h"
+#include "scan/extrema.h"
+
+namespace tp::scan {
+namespace {
+
+constexpr int threads = 256, warps = threads / block::warp_size, chunks = 4;
+constexpr int tiles_a_group = 256;
+
+template <class A>
+struct Leader {
+  A value;
+  int place;  // in scan order
+};
+
+template <class A, bool least>
+struct Leading {
+  using Acc = Leader<A>;
+  // No element leads it that does not lead what precedes it: as a partial result its place is never seen.
+  TP_HD static Acc identity() { return {least ? detail::highest<A>() : detail::lowest<A>(), 0}; }
+  TP_HD static Acc combine(Acc earlier, Acc later) { return leads(later.value, earlier.value) ? later : earlier; }
+  // Of values in any order, the one that comes first of the extreme ones.
+  TP_HD static Acc extreme(Acc x, Acc y) {
+    const bool x_leads = leads(x.value, y.value), y_leads = leads(y.value, x.value);
+    return x_leads || (!y_leads && x.place < y.place) ? x : y;
+  }
+  TP_HD static bool leads(A x, A held) { return (least ? !(x >= held) : !(x <= held)) && held == held; }
+};
+
+// `n` elements a line, `count` in all.
+template <class T, bool least>
+struct Lines {
+  using Element = T;
+  using A = acc_t<T>;
+  using M = Leading<A, least>;
+  static constexpr int vector = sizeof(T) == 8 ? 2 : 4, chunk = block::warp_size * vector;
+  static constexpr int tile_items = threads * chunks * vector;
+  block::Vectors<const T, vector> in;
+  block::Vectors<T, vector> out;
+  block::Vectors<int64_t, vector> index;
+  int64_t count;
+  unsigned n, step;  // a chunk is `step` places further in its line
+  bool whole;        // all vectors are aligned
+
+  TP_DEVICE unsigned next(unsigned place) const { return place >= n - step ? place - (n - step) : place + step; }
+  TP_DEVICE unsigned place(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
+
+  // Stores a full chunk. A lane's places are 16 or 32 bytes: two lanes exchange halves, so that neighbours write
+  // neighbouring words.
+  TP_DEVICE void store_places(int64_t p, const int (&places)[vector], int lane) const {
+    using Two = block::Vector<int64_t, 2>;
+    int64_t* mine = index.data + (index.reverse ? count - vector - p : p);
+    if constexpr (vector == 2) {
+      *reinterpret_cast<Two*>(mine) = {{places[0], places[1]}};
+    } else {
+      const bool low = (lane & 1) == int(index.reverse);
+      const int first = __shfl_xor_sync(~0u, low ? places[2] : places[0], 1);
+      const int second = __shfl_xor_sync(~0u, low ? places[3] : places[1], 1);
+      int64_t* pair = low ? mine : mine - vector + 2;
+      *reinterpret_cast<Two*>(pair) = low ? Two{{places[0], places[1]}} : Two{{first, second}};
+      *reinterpret_cast<Two*>(pair + vector) = low ? Two{{first, second}} : Two{{places[2], places[3]}};
+    }
+  }
+};
+
+// What a lane has of its warp's share of a tile: vector j at place `first_place` + j chunks of its line.
+template <class L>
+struct Share {
+  using M = typename L::M;
+  using Acc = typename M::Acc;
+  const L& lines;
+  block::Vector<typename L::Element, L::vector> x[chunks];
+  unsigned first_place;
+  int lane;
+
+  // f(j, i, element, whether it is a head), with the places of lines that wrap around.
+  template <class F>
+  TP_DEVICE void each(int j, unsigned place, F f) const {
+#pragma unroll
+    for (int i = 0; i < L::vector; ++i) {
+      f(i, Acc{typename L::A(x[j].v[i]), int(place)}, place == 0);
+      if (++place == lines.n) place = 0;
+    }
+  }
+
+  // before[j] is what precedes vector j in its warp and line; bit j of `joined`: the line began before the warp.
+  // Returns the leader of all, from the last head on, if the warp has one.
+  TP_DEVICE Acc scan(Acc (&before)[chunks], unsigned& joined, bool& starts) const {
+    Acc leader[chunks], carry = M::identity();    // leader[j]: of chunk j up to this lane's, from the last head on
+    unsigned heads[chunks], place = first_place;  // the lanes that hold one
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      bool any = false;
+      leader[j] = M::identity();
+      each(j, place, [&](int, const Acc& here, bool head) {
+        leader[j] = head ? here : M::combine(leader[j], here);
+        any = any || head;
+      });
+      heads[j] = __ballot_sync(~0u, any);
+      place = lines.next(place);
+    }
+#pragma unroll
+    for (int stride = 1; stride < block::warp_size; stride *= 2) {
+#pragma unroll
+      for (int j = 0; j < chunks; ++j) {
+        const Acc left = block::shuffle_up(leader[j], stride);
+        const int open = __clz(int(heads[j] << (31 - lane)));  // lanes from mine down without a head
+        if (lane >= stride && open >= stride) leader[j] = M::combine(left, leader[j]);
+      }
+    }
+    joined = 0;
+    starts = false;
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      const Acc left = block::shuffle_up(leader[j], 1), total = block::broadcast(leader[j], block::warp_size - 1);
+      const bool open = (heads[j] & ((1u << lane) - 1)) == 0;
+      before[j] = lane == 0 ? carry : open ? M::combine(carry, left) : left;
+      if (!starts && open) joined |= 1u << j;
+      carry = heads[j] ? total : M::combine(carry, total);
+      starts = starts || heads[j];
+    }
+    return carry;
+  }
+
+  // The leader of all, where no line ends among them.
+  TP_DEVICE Acc extreme() const {
+    Acc most{typename L::A(x[0].v[0]), int(first_place)};
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+#pragma unroll
+      for (int i = 0; i < L::vector; ++i) {
+        most = M::combine(most, {typename L::A(x[j].v[i]), int(first_place) + j * L::chunk + i});
+      }
+    }
+#pragma unroll
+    for (int stride = block::warp_size / 2; stride > 0; stride /= 2) {
+      most = M::extreme(most, block::shuffle_xor(most, stride));
+    }
+    return most;
+  }
+};
+
+template <class L>
+__global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
+                                                             const block::Chain<Leader<typename L::A>> chain) {
+  using T = typename L::Element;
+  using M = typename L::M;
+  using Acc = typename M::Acc;
+  constexpr int vector = L::vector, chunk = L::chunk, tile_items = L::tile_items;
+  __shared__ Acc totals[warps], before_tile;
+  __shared__ bool starts_in[warps];
+  const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
+  block::wait_for_launch_before();
+  const int64_t tile = block::take_ticket(chain), tile_first = tile * tile_items;
+  const int64_t first = tile_first + (warp * chunks * block::warp_size + lane) * vector;
+
+  Share<L> mine{lines, {}, lines.place(first), lane};
+#pragma unroll
+  for (int j = 0; j < chunks; ++j) {
+    const int64_t p = first + j * chunk;
+    if (lines.whole && p + vector <= lines.count) {
+      mine.x[j] = lines.in.at(p);
+      if (lines.in.reverse) mine.x[j].flip();
+    } else {
+      mine.x[j] = lines.in.load(p, {});
+    }
+  }
+
+  const unsigned tile_place = lines.place(tile_first);
+  const bool plain = tile_first + tile_items <= lines.count && int64_t(tile_place) + tile_items <= lines.n;
+  Acc before[chunks], total;
+  unsigned joined = 0;
+  bool starts = plain && tile_place == 0 && warp == 0;
+  if (plain) {
+    total = mine.extreme();
+  } else {
+    total = mine.scan(before, joined, starts);
+  }
+  if (lane == 0) totals[warp] = total, starts_in[warp] = starts;
+  __syncthreads();
+
+  // Of the tile before this warp, and of all.
+  Acc before_warp = M::identity(), all = M::identity();
+  bool warp_joined = true, tile_starts = false;
+#pragma unroll
+  for (int w = 0; w < warps; ++w) {
+    if (w == warp) before_warp = all, warp_joined = !tile_starts;
+    all = starts_in[w] ? totals[w] : M::combine(all, totals[w]);
+    tile_starts = tile_starts || starts_in[w];
+  }
+  if (warp == 0) {
+    const bool last = tile_first + tile_items >= lines.count, ends_group = tile % tiles_a_group == tiles_a_group - 1;
+    if (lane == 0 && !last) chain.tiles[tile].publish(all);
+    Acc sum = M::identity();
+    if (tile_place > 0) {
+      sum = block::look_back<M, tiles_a_group>(chain, tile, (tile_first - tile_place) / tile_items);
+    }
+    if (lane == 0) {
+      before_tile = sum;
+      if (ends_group && !last) chain.groups[tile / tiles_a_group].publish(tile_starts ? all : M::combine(sum, all));
+    }
+  }
+  __syncthreads();
+
+  const Acc base = warp_joined ? M::combine(before_tile, before_warp) : before_warp;
+  const bool some_lead = !plain || M::leads(total.value, base.value);
+  if (plain && some_lead) mine.scan(before, joined, starts);
+  unsigned place = mine.first_place;
+#pragma unroll
+  for (int j = 0; j < chunks; ++j) {
+    const int64_t p = first + j * chunk;
+    block::Vector<T, vector> y;
+    int places[vector];
+    if (some_lead) {
+      Acc running = joined >> j & 1 ? M::combine(base, before[j]) : before[j];
+      mine.each(j, place, [&](int i, const Acc& here, bool head) {
+        running = head ? here : M::combine(running, here);
+        y.v[i] = T(running.value);
+        places[i] = lines.in.reverse ? int(lines.n) - 1 - running.place : running.place;
+      });
+      place = lines.next(place);
+    } else {
+#pragma unroll
+      for (int i = 0; i < vector; ++i) {
+        y.v[i] = T(base.value);
+        places[i] = lines.in.reverse ? int(lines.n) - 1 - base.place : base.place;
+      }
+    }
+    const int64_t end = p + (block::warp_size - lane) * vector;  // of the warp's chunk
+    if (lines.whole && end <= lines.count) {
+      if (lines.out.reverse) {
+        y.flip();
+#pragma unroll
+        for (int i = 0; i < vector / 2; ++i) {
+          const int held = places[i];
+          places[i] = places[vector - 1 - i];
+          places[vector - 1 - i] = held;
+        }
+      }
+      lines.out.at(p) = y;
+      lines.store_places(p, places, lane);
+    } else {
+      block::Vector<int64_t, vector> wide;
+#pragma unroll
+      for (int i = 0; i < vector; ++i) wide.v[i] = places[i];
+      lines.out.store(p, y);
+      lines.index.store(p, wide);
+    }
+  }
+}
+
+template <class T, bool least>
+void launch(const ExtremaArgs& args, Context& context) {
+  using L = Lines<T, least>;
+  const int64_t count = args.outer * args.n, tiles = ceil_div(count, int64_t(L::tile_items));
+  require(tiles <= 2147483647, "scan_with_indices: ", count, " elements are too many for one launch");
+  L lines{{static_cast<const T*>(args.in), count, args.reverse},
+          {static_cast<T*>(args.out), count, args.reverse},
+          {args.index, count, args.reverse},
+          count,
+          unsigned(args.n),
+          unsigned(L::chunk % args.n),
+          false};
+  lines.whole = lines.in.aligned && lines.out.aligned && lines.index.aligned;
+  block::Chain<Leader<acc_t<T>>> chain{};
+  if (tiles == 1) {
+    extrema_kernel<L><<<1, threads, 0, cudaStream_t(context.stream)>>>(lines, chain);
+  } else {
+    chain = block::make_chain<Leader<acc_t<T>>>(context, tiles, ceil_div(tiles, int64_t(tiles_a_group)));
+    block::launch_early(extrema_kernel<L>, unsigned(tiles), threads, 0, context, lines, chain);
+  }
+  check_launch("scan_with_indices");
+}
+
+}  // namespace
+
+void running_extrema_on_device(const ExtremaArgs& args, Context& context) {
+  dispatch(AllTypes{}, args.dtype, "scan_with_indices", [&](auto type) {
+    using T = typename decltype(type)::type;
+    args.least ? launch<T, true>(args, context) : launch<T, false>(args, context);
+  });
+}
+
+}  // namespace tp::scan
+#endif

@@ -1,0 +1,20 @@
+// Running extrema with the places where they were first reached, in one pass.
+#pragma once
+#include "core/context.h"
+
+namespace tp::scan {
+
+struct ExtremaArgs {
+  const void* in;  // [outer, n, inner]
+  void* out;       // like in
+  int64_t* index;  // like in: the place along n of the element in `out`, the first in scan order
+  int64_t outer, n, inner;
+  DType dtype;
+  bool least, reverse;  // minima instead of maxima; from the last element to the first
+};
+
+// A NaN beats every number, and the first NaN stays. On a device inner is 1, and n below 2^31.
+void running_extrema(const ExtremaArgs& args, Context& context);
+void running_extrema_on_device(const ExtremaArgs& args, Context& context);
+
+}  // namespace tp::scan

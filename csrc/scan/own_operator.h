@@ -1,0 +1,67 @@
+// Scans by an operator of one's own, through the kernels of the textbook: on the host and, compiled by
+// nvcc, on the device.
+//
+//   struct Longest {                                    // the operator: associative, it need not commute
+//     using Acc = ...;                                  // what is combined: a number, or a struct of two such things
+//     TP_HD static Acc identity();
+//     TP_HD static Acc combine(Acc earlier, Acc later);
+//     TP_HD static Acc of(float x);                     // an element as an operand
+//   };
+//   tp::scan::scan_with<Longest>(in, out, rows, n, context);
+//
+// The input is [rows, n], the results are accumulators, one per element. A Context says where to run and where scratch
+// memory comes from (core/context.h); examples/cpp/own_operator.cpp shows a program.
+#pragma once
+#include "block/coarsened.h"
+#include "block/kogge_stone.h"
+#include "block/scan_sections.h"
+
+namespace tp::scan {
+
+template <class M, class In>
+struct OwnElements {
+  using Monoid = M;
+  using Acc = typename M::Acc;
+  const In* in;
+  Acc* out;
+  int64_t rows, n;
+  bool exclusive;
+
+  template <class X, class Y>
+  struct Bound {
+    X in;
+    Y out;
+    int64_t n;
+    bool exclusive;
+    TP_HD Acc element(int64_t row, int64_t k) const {
+      const In x = in[row * n + k];
+      return M::of(x);
+    }
+    TP_HD Acc load(int64_t row, int64_t k) const {
+      if (!exclusive) return element(row, k);
+      return k == 0 ? M::identity() : element(row, k - 1);
+    }
+    TP_HD void store(int64_t row, int64_t k, Acc value) const { out[row * n + k] = value; }
+    TP_HD void keep(int64_t row, int64_t k, Acc value) const { store(row, k, value); }
+    TP_HD Acc kept(int64_t row, int64_t k) const { return out[row * n + k]; }
+  };
+
+  void allocate(Context&) {}
+  template <class Block>
+  TP_HD auto bind(Block&& block) const {
+    const auto x = block.global("in", in, rows * n);
+    const auto y = block.global("out", out, rows * n);
+    return Bound<std::decay_t<decltype(x)>, std::decay_t<decltype(y)>>{x, y, n, exclusive};
+  }
+};
+
+// out[r, k] = in[r, 0] . ... . in[r, k], and without in[r, k] if exclusive.
+template <class M, class In>
+void scan_with(const In* in, typename M::Acc* out, int64_t rows, int64_t n, Context& context, bool exclusive = false) {
+  constexpr int items = sizeof(typename M::Acc) <= 16 ? 16 : 4;  // what 48 KB of shared memory hold
+  if (rows == 0 || n == 0) return;
+  block::scan_rows<block::Coarsened<block::KoggeStone<64>, items>>(context, "own_operator",
+                                                                   OwnElements<M, In>{in, out, rows, n, exclusive});
+}
+
+}  // namespace tp::scan

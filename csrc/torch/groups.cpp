@@ -1,0 +1,307 @@
+// torch_patterns::group_reduce, group_expand and group_by: checks, kernels, Meta, derivatives.
+//
+// Grouping is a stable sort by the index, which takes as many bits as the number of groups has; a reduction of groups
+// is then one of segments. On the host the default spares the sort (segmented/groups.h). Expansion gives every row that
+// of its group; it and the sum are each other's derivatives, and the other operators have those of segments.
+//
+// An index that is no group: the CPU raises, CUDA leaves the row out unless it is to validate, and gives it 0 where it
+// expands. Such rows are sorted behind all groups.
+#include "torch/groups.h"
+
+#include <ATen/ATen.h>
+
+#include "segmented/groups.h"
+#include "sort/sort.h"
+#include "torch/gradient.h"
+#include "torch/histogram.h"
+#include "torch/logical.h"
+#include "torch/moments.h"
+#include "torch/scan.h"
+#include "torch/segmented.h"
+#include "torch/segments.h"
+#include "torch/sort.h"
+
+namespace tp {
+namespace {
+
+constexpr const char *reduce_name = "group_reduce", *expand_name = "group_expand", *by_name = "group_by";
+
+// ---- checks
+
+void check_index(const char* op, const Tensor& index) {
+  const auto dtype = index.scalar_type();
+  TORCH_CHECK_TYPE(dtype == at::kInt || dtype == at::kLong, op, ": index must be int32 or int64, got ", dtype);
+  TORCH_CHECK_VALUE(index.dim() == 1, op, ": index must have one dimension, got shape ", index.sym_sizes());
+}
+
+void check_groups(const char* op, const SymInt& groups) {
+  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(groups.sym_ge(0)), op, ": num_groups must not be negative, got ", groups);
+}
+
+// All but the values of the index; gives the dtype of the result.
+at::ScalarType check(const GroupReduce& r) {
+  check_index(reduce_name, r.index);
+  check_groups(reduce_name, r.num_groups);
+  TORCH_CHECK_VALUE(r.values.dim() > 0, reduce_name, ": values must have a dimension of rows, got a scalar");
+  TORCH_SYM_CHECK(r.values.sym_size(0).sym_eq(r.index.sym_size(0)), reduce_name, ": values has ", r.values.sym_size(0),
+                  " rows, index ", r.index.sym_size(0), " elements");
+  check_same_device(reduce_name, {{"values", &r.values}, {"index", &r.index}});
+  return reduced_dtype(reduce_name, r.values, r.op);
+}
+
+void check(const GroupExpand& e) {
+  check_index(expand_name, e.index);
+  TORCH_CHECK_VALUE(e.x.dim() > 0, expand_name, ": x must have a dimension of groups, got a scalar");
+  dtype_of_tensor(expand_name, e.x);
+  check_same_device(expand_name, {{"x", &e.x}, {"index", &e.index}});
+}
+
+[[noreturn]] void fail_at_first(const char* op, const Tensor& index, int64_t groups) {
+  const Tensor i = index.cpu().to(at::kLong);
+  const int64_t at = at::logical_or(i.lt(0), i.ge(groups)).to(at::kByte).argmax().item<int64_t>();
+  TORCH_CHECK_INDEX(false, op, ": index[", at, "] is ", i[at].item<int64_t>(),
+                    ", which is out of range: expected 0 to ", groups - 1);
+}
+
+// On CUDA only if it is to validate.
+void check_index_values(const char* op, const Tensor& index, int64_t groups, bool validate) {
+  if (index.is_cuda() && !validate) return;
+  if (validate) refuse_capture((std::string(op) + ": validate=True").c_str(), index);
+  if (index.numel() == 0) return;
+  const auto [least, most] = at::aminmax(index);
+  if (least.item<int64_t>() < 0 || most.item<int64_t>() >= groups) fail_at_first(op, index, groups);
+}
+
+// ---- the sort
+
+// The index as keys of few bytes and the bits that tell groups apart. An index that is no group becomes one whose bits
+// are those of `groups` or greater.
+struct Keys {
+  Tensor keys;
+  int64_t bits;
+
+  Keys(const Tensor& index, int64_t groups) {
+    for (bits = 1; bits < 63 && (int64_t(1) << bits) <= groups; ++bits) {
+    }
+    const auto dtype = bits <= 8 ? at::kByte : bits <= 15 ? at::kShort : bits <= 31 ? at::kInt : at::kLong;
+    const Tensor inside =
+        at::clamp(index, -1,
+                  std::min(groups, index.scalar_type() == at::kInt ? int64_t(std::numeric_limits<int32_t>::max())
+                                                                   : std::numeric_limits<int64_t>::max()));
+    keys = inside.to(dtype);
+  }
+};
+
+// [groups + 1]: where each group begins among the sorted rows.
+Tensor offsets_of(const Keys& k, int64_t groups) {
+  Tensor offsets = at::zeros({groups + 1}, k.keys.options().dtype(at::kLong));
+  if (groups == 0) return offsets;
+  const Tensor counts = Histogram{k.keys, groups, {}, {}, "auto"}.kernel();
+  offsets.narrow(0, 1, groups).copy_(Scan{counts, 0, "sum", false, false, "auto"}.kernel());
+  return offsets;
+}
+
+Tensor order_of(const Keys& k, Str algorithm) {
+  return ArgSort{k.keys, 0, false, 0, k.bits, at::kLong, algorithm}.kernel();
+}
+
+// ---- compositions
+
+// f(wide rows, rows per group, reduce, expand) for those of moments.h.
+template <class F>
+Tensor composed(const GroupReduce& r, F f) {
+  const Tensor wide = r.values.to(wide_dtype(r.values));
+  const auto reduce = [&](const Tensor& x, Str op) {
+    return call(GroupReduce{x, r.index, r.num_groups, op, false, r.algorithm});
+  };
+  const auto expand = [&](const Tensor& x) { return call(GroupExpand{x, r.index, false, r.algorithm}); };
+  const Tensor ones = at::ones_symint({wide.sym_size(0)}, wide.options());
+  return f(wide, beside_rows(reduce(ones, "sum"), wide), reduce, expand);
+}
+
+Tensor moment_of(const GroupReduce& r) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return composed(r, [&](const Tensor& wide, const Tensor& counts, auto reduce, auto expand) {
+    return moment(r.op, wide, counts, reduce, expand).to(r.values.scalar_type());
+  });
+}
+
+bool can_skip_sort(const GroupReduce& r) { return r.values.is_cpu() && r.algorithm == "auto"; }
+
+Tensor reduce_unsorted(const GroupReduce& r, int64_t groups, at::ScalarType dtype) {
+  const Tensor in = r.values.contiguous(), index = r.index.contiguous();
+  auto shape = in.sizes().vec();
+  shape[0] = groups;
+  Tensor out = empty_result(shape, in.options().dtype(dtype));
+  segmented::Groups problem{};
+  problem.index = index.const_data_ptr();
+  problem.long_index = index.scalar_type() == at::kLong;
+  problem.groups = groups;
+  auto& args = problem.args;
+  args.in = in.const_data_ptr();
+  args.out = out.mutable_data_ptr();
+  args.n = in.size(0);
+  args.width = 1;
+  for (const int64_t size : in.sizes().slice(1)) args.width *= size;
+  args.dtype = dtype_of_tensor(reduce_name, in);
+  args.op = reduction_of(reduce_name, r.op, in);
+  if (is_bitwise(r.op)) args.dtype = bits_of(args.dtype);
+  bool valid = true;
+  translate_errors([&] {
+    TorchContext context(in);
+    valid = segmented::reduce_groups(problem, context);
+  });
+  if (!valid) fail_at_first(reduce_name, index, groups);
+  return out;
+}
+
+Tensor reduce_sorted(const GroupReduce& r, int64_t groups) {
+  check_index_values(reduce_name, r.index, groups, r.validate);
+  const Keys keys(r.index, groups);
+  const Tensor offsets = offsets_of(keys, groups);
+  const bool finds_index = r.op == "argmax" || r.op == "argmin";
+  Tensor sorted, order;
+  if (r.values.dim() == 1 && !finds_index) {
+    sorted = std::get<1>(SortPairs{keys.keys, r.values, 0, false, 0, keys.bits, "auto"}.kernel());
+  } else {
+    order = order_of(keys, "auto");
+    sorted = r.values.index_select(0, order);
+  }
+  const Tensor found = SegmentReduce{sorted, offsets, r.op, false, r.algorithm}.kernel();
+  if (!finds_index || order.numel() == 0) return found;
+  const Tensor rows = order.index_select(0, found.clamp_min(0).view({-1})).view(found.sizes());
+  return rows.masked_fill(found.lt(0), -1);
+}
+
+}  // namespace
+
+Tensor GroupReduce::kernel() const {
+  const auto dtype = check(*this);
+  const int64_t groups = num_groups.expect_int();
+  check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
+  if (is_logical(op)) return logical(*this, &GroupReduce::values);
+  if (is_bitwise(op) && values.scalar_type() == at::kBool) return bitwise_of_bool(*this, &GroupReduce::values);
+  if (is_moment(op)) return moment_of(*this);
+  return can_skip_sort(*this) ? reduce_unsorted(*this, groups, dtype) : reduce_sorted(*this, groups);
+}
+
+Tensor GroupReduce::meta() const {
+  const auto dtype = check(*this);
+  check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
+  return at::empty_symint(with_rows(values, num_groups), values.options().dtype(dtype));
+}
+
+Autocast GroupReduce::autocast() const { return SegmentReduce{values, index, op, false, algorithm}.autocast(); }
+
+Tensor GroupExpand::kernel() const {
+  check(*this);
+  check_algorithm(segment_reduce::ladder, expand_name, algorithm);
+  const int64_t groups = x.size(0);
+  check_index_values(expand_name, index, groups, validate);
+  if (!index.is_cuda() || validate) return x.index_select(0, index);
+  // Of what is no group, the row of zeros behind all groups.
+  const Tensor given = index.to(at::kLong), rows = at::where(given.lt(0), groups, given.clamp_max(groups));
+  auto sizes = x.sizes().vec();
+  sizes[0] = 1;
+  return at::cat({x, at::zeros(sizes, x.options())}).index_select(0, rows);
+}
+
+Tensor GroupExpand::meta() const {
+  check(*this);
+  check_algorithm(segment_reduce::ladder, expand_name, algorithm);
+  return at::empty_symint(with_rows(x, index.sym_size(0)), x.options());
+}
+
+std::tuple<Tensor, Tensor> GroupBy::kernel() const {
+  check_index(by_name, index);
+  check_groups(by_name, num_groups);
+  check_algorithm(sort::ladder, by_name, algorithm);
+  const int64_t groups = num_groups.expect_int();
+  check_index_values(by_name, index, groups, validate);
+  const Keys keys(index, groups);
+  return {order_of(keys, algorithm), offsets_of(keys, groups)};
+}
+
+std::tuple<Tensor, Tensor> GroupBy::meta() const {
+  check_index(by_name, index);
+  check_groups(by_name, num_groups);
+  check_algorithm(sort::ladder, by_name, algorithm);
+  const auto options = index.options().dtype(at::kLong);
+  return {at::empty_symint({index.sym_size(0)}, options), at::empty_symint({num_groups + 1}, options)};
+}
+
+// ---- derivatives
+
+namespace {
+
+// Of each row, the product of the others of its group, in the wide dtype: of the sorted rows, brought back.
+Tensor product_of_others(const GroupReduce& r) {
+  const Tensor wide = r.values.to(wide_dtype(r.values));
+  const auto [order, offsets] = call(GroupBy{r.index, r.num_groups, false, "auto"});
+  const Tensor sorted = wide.index_select(0, order);
+  const auto product = [&, offsets = offsets](bool reverse) {
+    return call(SegmentScan{sorted, offsets, "prod", /*exclusive=*/true, reverse, false, "auto"});
+  };
+  const Tensor places = call(ArgSort{order, 0, false, 0, {}, at::kLong, "auto"});
+  return (product(false) * product(true)).index_select(0, places);
+}
+
+Tensor factors_of(const GroupReduce& r) {
+  if (r.op == "prod") return product_of_others(r);
+  return composed(r, [&](const Tensor& wide, const Tensor& counts, auto reduce, auto expand) {
+    return tp::factors_of(r.op, wide, counts, reduce, expand);
+  });
+}
+
+// The row of each group's extremum, and n for an empty group.
+Tensor extreme_rows(const GroupReduce& r) {
+  const Str arg = r.op == "max" ? "argmax" : "argmin";
+  const Tensor found = call(GroupReduce{r.values.detach(), r.index, r.num_groups, arg, false, r.algorithm});
+  return found.masked_fill(found.lt(0), c10::Scalar(r.values.sym_size(0)));
+}
+
+}  // namespace
+
+Tensors GroupReduce::vjp(const Backward& b) const {
+  const Tensor& g = b.grad();
+  const auto expand = [&](const Tensor& x) { return call(GroupExpand{x, index, false, algorithm}); };
+  if (op == "sum") return {expand(g)};
+  if (op == "mean") {
+    const Tensor wide = g.to(wide_dtype(g)), ones = at::ones_symint({index.sym_size(0)}, wide.options());
+    const Tensor counts = call(GroupReduce{ones, index, num_groups, "sum", false, algorithm}).clamp_min(1);
+    return {expand((wide / beside_rows(counts, g)).to(g.scalar_type()))};
+  }
+  if (op == "max" || op == "min") {
+    const SymInt n = values.sym_size(0);
+    const Tensor grads = at::zeros_symint(with_rows(values, n + 1), g.options()).scatter(0, extreme_rows(*this), g);
+    return {grads.narrow_symint(0, 0, n)};
+  }
+  return {(expand(g.to(wide_dtype(g))) * factors_of(*this)).to(values.scalar_type())};
+}
+
+Tensors GroupReduce::jvp(const Forward& f) const {
+  const Tensor& t = f.tangent();
+  const auto reduced = [&](const Tensor& x, Str how) {
+    return call(GroupReduce{x, index, num_groups, how, false, algorithm});
+  };
+  if (op == "sum" || op == "mean") return {reduced(t, op)};
+  if (op == "max" || op == "min") {
+    const Tensor beyond = at::zeros_symint(with_rows(t, 1), t.options());
+    return {at::cat({t, beyond}).gather(0, extreme_rows(*this))};
+  }
+  return {reduced(t.to(wide_dtype(t)) * factors_of(*this), "sum").to(t.scalar_type())};
+}
+
+Tensors GroupExpand::vjp(const Backward& b) const {
+  return {call(GroupReduce{b.grad(), index, b.sizes(0)[0], "sum", false, algorithm})};
+}
+
+Tensors GroupExpand::jvp(const Forward& f) const { return {call(GroupExpand{f.tangent(), index, false, algorithm})}; }
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  define<GroupReduce>(m);
+  define<GroupExpand>(m);
+  define<GroupBy>(m);
+}
+
+}  // namespace tp

@@ -1,0 +1,52 @@
+// torch_patterns::group_reduce, group_expand and group_by: rows grouped by an index per row.
+#pragma once
+#include "torch/operator.h"
+
+namespace tp {
+
+struct GroupReduce {
+  static constexpr auto schema =
+      "group_reduce(Tensor values, Tensor index, SymInt num_groups, str op=\"sum\", bool validate=False, str "
+      "algorithm=\"auto\") -> Tensor";
+  Tensor values, index;
+  SymInt num_groups;
+  Str op;
+  bool validate;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 1 || (op != "sum" && op != "mean"); }
+  Autocast autocast() const;
+};
+
+struct GroupExpand {
+  static constexpr auto schema =
+      "group_expand(Tensor x, Tensor index, bool validate=False, str algorithm=\"auto\") -> Tensor";
+  Tensor x, index;
+  bool validate;
+  Str algorithm;
+
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 1; }
+};
+
+struct GroupBy {
+  static constexpr auto schema =
+      "group_by(Tensor index, SymInt num_groups, bool validate=False, str algorithm=\"auto\") -> (Tensor perm, Tensor "
+      "offsets)";
+  Tensor index;
+  SymInt num_groups;
+  bool validate;
+  Str algorithm;
+
+  std::tuple<Tensor, Tensor> kernel() const;
+  std::tuple<Tensor, Tensor> meta() const;
+};
+
+}  // namespace tp

@@ -1,0 +1,239 @@
+// torch_patterns::run_length_encode, reduce_by_key, unique and partition: compositions of comparisons with the
+// neighbour, compactions, sorts and segmented reductions.
+//
+// The first element of each run of equal ones is its head. The values of the heads, packed, are the runs; their places
+// are where segments begin. Two NaN are never equal, as in torch. How many runs there are only the data knows: fake
+// kernels, with a size that nobody knows, are in Python. A derivative keeps that size: what gradients need is the
+// number of each element's run, which is a scan of the heads.
+#include <ATen/ATen.h>
+
+#include <array>
+
+#include "compact/compact.h"
+#include "sort/sort.h"
+#include "torch/checks.h"
+#include "torch/compact.h"
+#include "torch/groups.h"
+#include "torch/permutation.h"
+#include "torch/scan.h"
+#include "torch/segmented.h"
+#include "torch/segments.h"
+#include "torch/sort.h"
+
+namespace tp {
+namespace {
+
+using Two = std::tuple<Tensor, Tensor>;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+constexpr const char *encode_name = "run_length_encode", *by_key_name = "reduce_by_key", *unique_name = "unique",
+                     *partition_name = "partition";
+
+struct RunLengthEncode {
+  static constexpr auto schema =
+      "run_length_encode(Tensor x, str algorithm=\"auto\") -> (Tensor values, Tensor counts)";
+  static constexpr std::array tags = {at::Tag::dynamic_output_shape};
+  Tensor x;
+  Str algorithm;
+
+  Two kernel() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+};
+
+struct ReduceByKey {
+  static constexpr auto schema =
+      "reduce_by_key(Tensor keys, Tensor values, str op=\"sum\", str algorithm=\"auto\") -> (Tensor keys, Tensor "
+      "values)";
+  static constexpr std::array tags = {at::Tag::dynamic_output_shape};
+  Tensor keys, values;
+  Str op;
+  Str algorithm;
+
+  Two kernel() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool depends(size_t output, size_t input) const { return output == input; }
+  Autocast autocast() const { return Autocast::none; }
+};
+
+struct Unique {
+  static constexpr auto schema =
+      "unique(Tensor x, bool return_inverse=False, bool return_counts=False, str algorithm=\"auto\") -> (Tensor "
+      "values, "
+      "Tensor inverse, Tensor counts)";
+  static constexpr std::array tags = {at::Tag::dynamic_output_shape};
+  Tensor x;
+  bool return_inverse, return_counts;
+  Str algorithm;
+
+  Three kernel() const;
+};
+
+struct Partition {
+  static constexpr auto schema =
+      "partition(Tensor x, Tensor mask, str algorithm=\"auto\") -> (Tensor values, Tensor count)";
+  Tensor x, mask;
+  Str algorithm;
+
+  Two kernel() const;
+  Two meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 1; }
+};
+
+void check_line(const char* op, const Named& x) {
+  dtype_of_tensor(op, x.tensor);
+  TORCH_CHECK_VALUE(x.tensor.dim() == 1, op, ": ", x.name, " must have one dimension, got shape ",
+                    x.tensor.sym_sizes());
+}
+
+// Which elements of a line begin a run.
+Tensor heads_of(const Tensor& x) {
+  const SymInt n = x.sym_size(0);
+  if (TORCH_GUARD_OR_FALSE(n.sym_eq(0))) return at::zeros_symint({n}, x.options().dtype(at::kBool));
+  const Tensor first = at::ones_symint({1}, x.options().dtype(at::kBool));
+  return at::cat({first, x.narrow_symint(0, 1, n - 1).ne(x.narrow_symint(0, 0, n - 1))});
+}
+
+// The number of the run that each element lies in.
+Tensor runs_of(const Tensor& heads) { return call(Scan{heads.to(at::kLong), 0, "sum", false, false, "auto"}) - 1; }
+
+Tensor places_of(const Tensor& heads, Str algorithm) {
+  const Tensor all = at::arange(heads.size(0), heads.options().dtype(at::kLong));
+  return Compact{all, heads, algorithm}.kernel();
+}
+
+// The lengths of the runs that begin at `starts`.
+Tensor lengths_of(const Tensor& starts, int64_t n) {
+  if (starts.numel() == 0) return starts;
+  const Tensor end = at::full({1}, n, starts.options());
+  return at::cat({starts.narrow(0, 1, starts.size(0) - 1), end}).sub_(starts);
+}
+
+// The elements of a line at the heads of runs, from gradients or to tangents of their number.
+Tensor to_heads(const Tensor& grad, const Tensor& keys) {
+  return grad.defined() ? call(CompactBackward{grad, heads_of(keys.detach()), "auto"}) : grad;
+}
+Tensor from_heads(const Tensor& tangent, const Tensor& keys, const SymInt& count) {
+  if (!tangent.defined()) return tangent;
+  const Tensor packed = std::get<0>(call(CompactPadded{tangent, heads_of(keys.detach()), 0, "auto"}));
+  return packed.narrow_symint(0, 0, count);
+}
+
+}  // namespace
+
+// ---- run_length_encode
+
+Two RunLengthEncode::kernel() const {
+  check_line(encode_name, {"x", x});
+  const Tensor heads = heads_of(x);
+  return {Compact{x, heads, algorithm}.kernel(), lengths_of(places_of(heads, algorithm), x.size(0))};
+}
+
+Tensors RunLengthEncode::vjp(const Backward& b) const { return {to_heads(b.grad(0), x)}; }
+
+Tensors RunLengthEncode::jvp(const Forward& f) const {
+  return {from_heads(f.tangent(), x, f.output(0).sym_size(0)), Tensor()};
+}
+
+// ---- reduce_by_key
+
+Two ReduceByKey::kernel() const {
+  check_line(by_key_name, {"keys", keys});
+  TORCH_CHECK_VALUE(values.dim() > 0 && values.size(0) == keys.size(0), by_key_name,
+                    ": values must have a row per key, ", keys.size(0), ", got shape ", values.sizes());
+  check_same_device(by_key_name, {{"keys", &keys}, {"values", &values}});
+  reduced_dtype(by_key_name, values, op);
+  check_algorithm(segment_reduce::ladder, by_key_name, algorithm);
+  const Tensor heads = heads_of(keys), starts = places_of(heads, "auto");
+  const Tensor offsets = at::cat({starts, at::full({1}, keys.size(0), starts.options())});
+  return {Compact{keys, heads, "auto"}.kernel(), SegmentReduce{values, offsets, op, false, algorithm}.kernel()};
+}
+
+Tensors ReduceByKey::vjp(const Backward& b) const {
+  const Tensor grad_keys = to_heads(b.grad(0), keys);
+  if (!b.grad(1).defined()) return {grad_keys, Tensor()};
+  const GroupReduce groups{values, runs_of(heads_of(keys.detach())), b.grad(1).sym_size(0), op, false, "auto"};
+  const std::vector<std::vector<SymInt>> sizes = {values.sym_sizes().vec()};
+  const Tensors grads = {b.grad(1)}, none = {Tensor()};
+  return {grad_keys, groups.vjp(Backward(grads, none, {}, sizes, [](size_t) { return true; }))[0]};
+}
+
+Tensors ReduceByKey::jvp(const Forward& f) const {
+  const SymInt count = f.output(0).sym_size(0);
+  const Tensor from_keys = from_heads(f.tangent(0), keys, count);
+  if (!f.tangent(1).defined()) return {from_keys, Tensor()};
+  const GroupReduce groups{values, runs_of(heads_of(keys.detach())), count, op, false, "auto"};
+  return {from_keys, groups.jvp(Forward({values}, {f.tangent(1)}, {f.output(1)}, {}))[0]};
+}
+
+// ---- unique
+
+Three Unique::kernel() const {
+  dtype_of_tensor(unique_name, x);
+  const Tensor line = x.reshape({-1});
+  Tensor sorted, order, inverse = at::empty({0}, x.options().dtype(at::kLong)), counts = at::empty_like(inverse);
+  if (return_inverse) {
+    std::tie(sorted, order) = Sort{line, 0, false, at::kLong, algorithm}.kernel();
+  } else {
+    sorted = SortKeys{line, 0, false, 0, {}, algorithm}.kernel();
+  }
+  const Tensor heads = heads_of(sorted);
+  if (return_inverse) inverse = at::empty_like(order).scatter_(0, order, runs_of(heads)).view(x.sizes());
+  if (return_counts) counts = lengths_of(places_of(heads, "auto"), line.size(0));
+  return {Compact{sorted, heads, "auto"}.kernel(), inverse, counts};
+}
+
+// ---- partition: a sort by one bit
+
+namespace {
+
+void check(const Partition& p) {
+  dtype_of_tensor(partition_name, p.x);
+  TORCH_CHECK_TYPE(p.mask.scalar_type() == at::kBool, partition_name, ": mask must be bool, got ",
+                   p.mask.scalar_type());
+  check_same_device(partition_name, {{"x", &p.x}, {"mask", &p.mask}});
+  TORCH_CHECK_VALUE(p.mask.dim() == 1 && p.x.dim() > 0, partition_name,
+                    ": mask must have one dimension, x one or more, got ", p.mask.sym_sizes(), " and ",
+                    p.x.sym_sizes());
+  TORCH_SYM_CHECK(p.x.sym_size(0).sym_eq(p.mask.sym_size(0)), partition_name,
+                  ": mask must have an element per row of x, ", p.x.sym_size(0), ", got ", p.mask.sym_sizes());
+  check_algorithm(sort::ladder, partition_name, p.algorithm);
+}
+
+// Where each row of the result comes from.
+Tensor order_of(const Tensor& mask, const Tensor& rows) {
+  const Tensor order = call(ArgSort{mask.logical_not(), 0, false, 0, {}, at::kLong, "auto"});
+  return beside_rows(order, rows).expand_symint(rows.sym_sizes());
+}
+
+}  // namespace
+
+Two Partition::kernel() const {
+  check(*this);
+  const Tensor others = mask.logical_not();
+  const Tensor count = at::sum(mask, at::kLong);
+  if (x.dim() == 1) return {std::get<1>(SortPairs{others, x, 0, false, 0, {}, algorithm}.kernel()), count};
+  const Tensor order = ArgSort{others, 0, false, 0, {}, at::kLong, algorithm}.kernel();
+  return {x.index_select(0, order), count};
+}
+
+Two Partition::meta() const {
+  check(*this);
+  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty({}, x.options().dtype(at::kLong))};
+}
+
+Tensors Partition::vjp(const Backward& b) const { return {put(b.grad(), order_of(mask, b.grad()), 0)}; }
+
+Tensors Partition::jvp(const Forward& f) const { return {take(f.tangent(), order_of(mask, f.tangent()), 0), Tensor()}; }
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  define<RunLengthEncode>(m);
+  define<ReduceByKey>(m);
+  define<Unique>(m);
+  define<Partition>(m);
+}
+
+}  // namespace tp

@@ -1,0 +1,139 @@
+"""Groups, distinct values and runs: what their Specs do not say. And operators of one's own in C++."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from common import EACH_DEVICE, needs_cuda
+
+import torch_patterns as tp
+
+ROOT = Path(__file__).parent.parent
+each_device = pytest.mark.parametrize("device", EACH_DEVICE)
+
+
+@each_device
+def test_unique_gives_what_is_asked_for(device):
+    x = torch.tensor([[3.0, 1.0], [3.0, -2.0]], device=device)
+    for inverse in (False, True):
+        for counts in (False, True):
+            got = tp.unique(x, return_inverse=inverse, return_counts=counts)
+            want = torch.unique(x, return_inverse=inverse, return_counts=counts)
+            assert isinstance(got, torch.Tensor) == isinstance(want, torch.Tensor)
+            pairs = [(got, want)] if isinstance(want, torch.Tensor) else zip(got, want, strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@each_device
+def test_no_two_nan_are_equal(device):
+    x = torch.tensor([torch.nan, 1.0, torch.nan, 1.0], device=device)
+    values, counts = tp.unique(x, return_counts=True)
+    assert values[0] == 1 and values[1:].isnan().all() and counts.tolist() == [2, 1, 1]
+    values, counts = tp.run_length_encode(x[::2].contiguous())
+    assert values.isnan().all() and counts.tolist() == [1, 1]
+
+
+@each_device
+def test_gradients_through_runs(device):
+    """The value of a run is its first element, so the gradient goes there; in both modes, and twice."""
+    x = torch.tensor([2.0, 2.0, 5.0, 2.0, 2.0, 2.0], dtype=torch.float64, device=device, requires_grad=True)
+    weights = torch.tensor([10.0, 20.0, 30.0], dtype=torch.float64, device=device)
+    values, counts = tp.run_length_encode(x)
+    assert counts.tolist() == [2, 1, 3] and not counts.requires_grad
+    (grad,) = torch.autograd.grad((values * weights).sum(), x)
+    assert grad.tolist() == [10.0, 0.0, 20.0, 30.0, 0.0, 0.0]
+    tangent = torch.arange(6, dtype=torch.float64, device=device)
+    pushed = torch.func.jvp(lambda x: tp.run_length_encode(x)[0], (x.detach(),), (tangent,))[1]
+    assert pushed.tolist() == [0.0, 2.0, 3.0]
+    keys, sums = tp.reduce_by_key(x, x * x)
+    (first,) = torch.autograd.grad((sums * weights).sum() + keys.sum(), x, create_graph=True)
+    assert first.tolist() == [41.0, 40.0, 201.0, 121.0, 120.0, 120.0]
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert second.tolist() == [20.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "prod", "logsumexp", "std"])
+def test_groups_are_segments_of_sorted_rows(op):
+    torch.manual_seed(3)
+    values, index = torch.randn(200, 3, dtype=torch.float64), torch.randint(0, 9, (200,))
+    perm, offsets = tp.group_by(index, 11)
+    assert torch.equal(index[perm], index.sort(stable=True)[0])
+    by_sort = tp.segment_reduce(values[perm], offsets, op=op)
+    for algorithm in ("auto", *tp.algorithms("group_reduce", "cpu")):
+        got = tp.group_reduce(values, index, 11, op=op, algorithm=algorithm)
+        torch.testing.assert_close(got, by_sort, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+@needs_cuda
+def test_cuda_leaves_out_what_is_no_group():
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0], device="cuda")
+    index = torch.tensor([1, -5, 7, 1], device="cuda")
+    for groups in (2, 5):
+        for rung in ("auto", *tp.algorithms("group_reduce", "cuda")):
+            assert tp.group_reduce(values, index, groups, algorithm=rung).tolist() == [0.0, 9.0, 0.0, 0.0, 0.0][:groups]
+    assert tp.group_expand(values, torch.tensor([3, -1, 4, 2**40], device="cuda")).tolist() == [8.0, 0.0, 0.0, 0.0]
+    perm, offsets = tp.group_by(torch.tensor([1, -5, 9, 0], device="cuda"), 2)
+    assert perm[:2].tolist() == [3, 0] and offsets.tolist() == [0, 1, 2]
+
+
+def test_compiled_sizes_that_only_the_data_knows():
+    @torch.compile(fullgraph=True, dynamic=True, backend="aot_eager")
+    def f(keys, values):
+        found, inverse = tp.unique(keys, return_inverse=True)
+        runs, sums = tp.reduce_by_key(keys.sort()[0], values)
+        return found, tp.group_reduce(values, inverse, found.shape[0]), runs, sums
+
+    values = torch.arange(8.0, requires_grad=True)
+    for keys in (torch.tensor([3, 1, 3, 3, 2, 1, 1, 1]), torch.tensor([5, 5, 5, 5, 5, 5, 5, 6])):
+        found, sums, runs, in_order = f(keys, values)
+        assert torch.equal(found, keys.unique()) and torch.equal(runs, found)
+        assert torch.equal(sums, torch.stack([values[keys == k].sum() for k in found]))
+        assert in_order.sum() == 28
+        (grad,) = torch.autograd.grad((sums * torch.arange(len(found))).sum(), values)
+        assert torch.equal(grad, torch.unique(keys, return_inverse=True)[1].float())
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int64])
+def test_bits(dtype):
+    """Empty reductions give the identity, whatever byte stands for true."""
+    x = torch.tensor([1, 3, 2], dtype=dtype)
+    for op in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+        fold = getattr(torch, op)
+        want = fold(fold(x[0], x[1]), x[2])
+        assert torch.equal(tp.reduce(x, op=op), want) and torch.equal(tp.scan(x, op=op)[-1], want)
+        empty = tp.reduce(x[:0], op=op)
+        assert empty.dtype == dtype and torch.equal(fold(empty, x[1]), x[1])
+    odd = torch.tensor([2, 0, 255], dtype=torch.uint8).view(torch.bool)
+    assert tp.reduce(odd, op="bitwise_xor").item() is False and tp.scan(odd, op="any").tolist() == [True] * 3
+
+
+def test_softmax_of_large_values_and_infinities():
+    inf = torch.inf
+    x = torch.tensor([1e4, 1e4 + 1, -inf, 3.0, -inf, -inf, inf, 0.0, torch.nan, 1.0, 5.0])
+    bounds = [0, 2, 4, 6, 8, 10, 10, 11]
+    offsets = torch.tensor(bounds)
+    for ours, theirs in ((tp.segment_softmax, torch.softmax), (tp.segment_log_softmax, torch.log_softmax)):
+        want = torch.cat([theirs(x[a:b], 0) for a, b in zip(bounds, bounds[1:], strict=False)])
+        torch.testing.assert_close(ours(x, offsets), want, rtol=1e-6, atol=1e-7, equal_nan=True)
+        leaf = x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(ours(leaf, offsets)[[0, 10]].sum(), leaf)
+        assert grad[[0, 1, 2, 3, 10]].isfinite().all()
+
+
+COMPILERS = {"g++": ["g++"], "nvcc": ["nvcc", "-x", "cu", "--expt-relaxed-constexpr", "-DTP_WITH_CUDA", "-arch=native"]}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_an_operator_of_ones_own(compiler, tmp_path):
+    """The example compiles against the headers alone, and its results are those of a loop."""
+    if compiler == "nvcc" and not (shutil.which("nvcc") and torch.cuda.is_available()):
+        pytest.skip("needs nvcc and a CUDA device")
+    program = tmp_path / "own_operator"
+    command = [*COMPILERS[compiler], "-std=c++17", "-O1", "-Icsrc", "examples/cpp/own_operator.cpp"]
+    command = [os.environ.get("CXX", "g++"), *command[1:]] if compiler == "g++" else command
+    subprocess.run([*command, "csrc/core/simt_check.cpp", "-o", program], cwd=ROOT, check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("greatest sum of 5000 elements: ")

@@ -1,0 +1,162 @@
+"""Jagged NestedTensors in the place of tensors: what each sequence alone gives, with its gradients."""
+
+import pytest
+import torch
+from common import EACH_DEVICE
+
+import torch_patterns as tp
+from torch_patterns import jagged
+
+each_device = pytest.mark.parametrize("device", EACH_DEVICE)
+LENGTHS = (3, 1, 4, 2)
+
+
+def make(device: str, *shape: int, grad: bool = False) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A jagged tensor and its sequences, as leaves of their own."""
+    random = torch.Generator().manual_seed(1)
+    parts = [torch.randn(n, *shape, generator=random, dtype=torch.float64).to(device) for n in LENGTHS]
+    parts = [p.requires_grad_(grad) for p in parts]
+    return torch.nested.as_nested_tensor(parts, layout=torch.jagged), parts
+
+
+def same(nested: torch.Tensor, parts: list[torch.Tensor]) -> None:
+    assert nested.is_nested and len(nested.unbind()) == len(parts)
+    for got, want in zip(nested.unbind(), parts, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+ALONG = {
+    "scan": lambda x, d: tp.scan(x, d),
+    "reverse max": lambda x, d: tp.scan(x, d, op="max", reverse=True),
+    "exclusive prod": lambda x, d: tp.scan(x, d, op="prod", exclusive=True),
+    "with indices": lambda x, d: tp.scan_with_indices(x, d),
+    "sort": lambda x, d: tp.sort(x, d, descending=True),
+    "sort_keys": lambda x, d: tp.sort_keys(x, d),
+    "argsort": lambda x, d: tp.argsort(x, d),
+    "recurrence": lambda x, d: tp.linear_recurrence(x, x, d),
+    "reverse recurrence": lambda x, d: tp.linear_recurrence(x, x, d, reverse=True),
+    "softmax": lambda x, d: jagged.softmax(x, d) if x.is_nested else x.softmax(d),
+    "log_softmax": lambda x, d: jagged.log_softmax(x, d) if x.is_nested else x.log_softmax(d),
+    "relu": lambda x, d: tp.relu(x),
+    "tanh": lambda x, d: tp.tanh(x),
+    "bipolar_sigmoid": lambda x, d: tp.bipolar_sigmoid(x),
+    "linear": lambda x, d: tp.linear(x, torch.ones(5, x.shape[-1], dtype=x.dtype, device=x.device)),
+}
+
+
+@each_device
+@pytest.mark.parametrize("name", ALONG)
+def test_each_sequence_is_on_its_own(name, device):
+    f = ALONG[name]
+    for shape, dims in (((), (1, -1)), ((3,), (1, -2, 2, -1))):
+        if name == "linear" and not shape:
+            continue
+        for dim in dims:
+            x, parts = make(device, *shape, grad=True)
+            got = f(x, dim)
+            own = dim - 1 if dim > 0 else dim
+            want = [f(p, own) for p in parts]
+            if isinstance(got, tuple):
+                for i, y in enumerate(got):
+                    same(y, [w[i] for w in want])
+                got, want = got[0], [w[0] for w in want]
+            else:
+                same(got, want)
+            if got.is_floating_point():
+                weigh = lambda y: (y * torch.arange(1, y.numel() + 1, device=device).view_as(y).cos()).sum()  # noqa: E731
+                ours = torch.autograd.grad(sum(weigh(y) for y in got.unbind()), parts)
+                theirs = torch.autograd.grad(sum(map(weigh, want)), parts)
+                for g, w in zip(ours, theirs, strict=True):
+                    torch.testing.assert_close(g, w, rtol=1e-10, atol=1e-10)
+            assert (got + got).is_nested  # of the same lengths, as torch understands it
+
+
+@each_device
+@pytest.mark.parametrize("op", ["sum", "max", "mean", "logsumexp", "argmax", "all"])
+def test_reduce(op, device):
+    x, parts = make(device, 3)
+    want = torch.stack([tp.reduce(p, 0, op=op) for p in parts])
+    for keepdim in (False, True):
+        got = tp.reduce(x, 1, op=op, keepdim=keepdim)
+        assert not got.is_nested
+        torch.testing.assert_close(got, want.unsqueeze(1) if keepdim else want, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(tp.segment_reduce(x, op="max"), torch.stack([p.amax(0) for p in parts]))
+    same(tp.reduce(x, -1, op=op), [tp.reduce(p, -1, op=op) for p in parts])
+    if not op.startswith("arg"):
+        torch.testing.assert_close(tp.reduce(x, op=op), tp.reduce(torch.cat(parts), op=op))
+
+
+@each_device
+def test_segments_have_their_offsets(device):
+    x, parts = make(device)
+    same(tp.segment_softmax(x), [p.softmax(0) for p in parts])
+    same(tp.segment_scan(x, op="min"), [p.cummin(0)[0] for p in parts])
+    same(tp.segment_recurrence(x, x), [tp.linear_recurrence(p, p, 0) for p in parts])
+    start = torch.ones(4, dtype=torch.float64, device=device)
+    want = [tp.linear_recurrence(p, p, 0, initial=start[0]) for p in parts]
+    same(tp.segment_recurrence(x, x, initial=start), want)
+    same(tp.linear_recurrence(x, x, 1, initial=start), want)
+    with pytest.raises(TypeError, match="segment_softmax: a jagged tensor has offsets of its own"):
+        tp.segment_softmax(x, x.offsets())
+    with pytest.raises(TypeError, match="offsets must be a tensor"):
+        tp.segment_softmax(x.values())
+
+
+def test_what_is_not_for_jagged_tensors():
+    x, _ = make("cpu", 3)
+    with pytest.raises(ValueError, match="scan: .*dim 0, its batch"):
+        tp.scan(x, 0)
+    with pytest.raises(IndexError, match="scan: dim 3 is out of range"):
+        tp.scan(x, 3)
+    with pytest.raises(TypeError, match="merge takes no jagged tensor"):
+        tp.merge(x, x)
+    with pytest.raises(ValueError, match="ragged dimension at 1"):
+        tp.relu(x.transpose(1, 2))
+    with pytest.raises(TypeError, match="rows_of: x must be a NestedTensor"):
+        jagged.rows_of(x.values())
+
+
+@each_device
+def test_dense_and_back(device):
+    x, parts = make(device, 3, grad=True)
+    dense = jagged.to_dense(x, fill=-1.0)
+    assert dense.shape == (4, 4, 3)
+    for row, part in zip(dense, parts, strict=True):
+        assert torch.equal(row[: len(part)], part) and bool((row[len(part) :] == -1).all())
+    lengths = torch.tensor(LENGTHS, device=device)
+    back = jagged.from_dense(dense, lengths)
+    same(back, parts)
+    grads = torch.autograd.grad(sum(y.square().sum() for y in back.unbind()), parts)
+    for g, p in zip(grads, parts, strict=True):
+        torch.testing.assert_close(g, 2 * p)
+    assert torch.equal(jagged.offsets_to_lengths(jagged.lengths_to_offsets(lengths)), lengths)
+    assert jagged.to_dense(x, length=2).shape == (4, 2, 3)
+    with pytest.raises(ValueError, match="a sequence of 9 does not fit the length 4"):
+        jagged.from_dense(dense, lengths + 5)
+
+
+def test_gaps_between_sequences():
+    """A jagged tensor may be a view of rows that belong to none of its sequences."""
+    values = torch.arange(12.0)
+    x = torch.nested.nested_tensor_from_jagged(
+        values, offsets=torch.tensor([0, 4, 8, 12]), lengths=torch.tensor([2, 4, 1])
+    )
+    same(tp.scan(x, 1), [values[0:2].cumsum(0), values[4:8].cumsum(0), values[8:9]])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_compiled():
+    x, parts = make("cpu", 3, grad=True)
+
+    @torch.compile(fullgraph=True, dynamic=True, backend="aot_eager")
+    def f(x):
+        return tp.relu(tp.scan(x, 1)), tp.reduce(x, 1, op="logsumexp")
+
+    got, total = f(x)
+    same(got, [p.cumsum(0).relu() for p in parts])
+    want = torch.stack([p.logsumexp(0) for p in parts])
+    torch.testing.assert_close(total, want)
+    ours = torch.autograd.grad(total.sum() + got.values().sum(), parts)
+    theirs = torch.autograd.grad(want.sum() + sum(p.cumsum(0).relu().sum() for p in parts), parts)
+    for g, w in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(g, w)

@@ -1,0 +1,311 @@
+"""Jagged NestedTensors: sequences of different lengths as one tensor, beside rows with offsets and padded tensors.
+
+A ``torch.nested`` tensor of ``layout=torch.jagged`` holds [batch, length of each, ...] as rows laid end to end and
+offsets, which is what the ``segment_*`` functions take. So the functions of this library take one in the place of a
+tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``sort``, ``sort_keys`` and ``argsort``
+along its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row,
+and the ``segment_*`` functions with ``offsets`` left out, as ``None``. What has a row per element of a sequence comes back
+as a jagged tensor of the same lengths; what has one per sequence, as a dense tensor [batch, ...]. Gradients flow.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ops = torch.ops.torch_patterns
+
+
+def is_jagged(x: Any) -> bool:
+    """Whether ``x`` is a NestedTensor of the layout ``torch.jagged``."""
+    return isinstance(x, Tensor) and x.is_nested and x.layout == torch.jagged
+
+
+def rows_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a jagged tensor, laid end to end, and the offsets of its sequences.
+
+    Raises:
+        TypeError: ``x`` is no jagged NestedTensor.
+        ValueError: its ragged dimension is not 1.
+    """
+    if not is_jagged(x):
+        raise TypeError(f"rows_of: x must be a NestedTensor of the layout torch.jagged, got {type(x).__name__}")
+    if x._ragged_idx != 1:
+        raise ValueError(f"a jagged tensor must have its ragged dimension at 1, got one at {x._ragged_idx}")
+    if x.lengths() is not None:  # sequences with gaps between them
+        x = torch.nested.as_nested_tensor(list(x.unbind()), layout=torch.jagged)
+    return x.values(), x.offsets()
+
+
+def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
+    """The jagged tensor of rows [n, ...] laid end to end: sequence s is ``values[offsets[s] : offsets[s + 1]]``."""
+    return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+
+def lengths_to_offsets(lengths: Tensor) -> Tensor:
+    """[batch + 1] of lengths [batch]: 0 first, then their running sum; of the dtype of ``lengths``.
+
+    Example:
+        >>> lengths_to_offsets(torch.tensor([2, 0, 3]))
+        tensor([0, 2, 2, 5])
+    """
+    return torch.cat([lengths.new_zeros(1), _ops.scan(lengths, 0).to(lengths.dtype)])
+
+
+def offsets_to_lengths(offsets: Tensor) -> Tensor:
+    """[batch] of offsets [batch + 1]: how long each sequence is."""
+    return offsets.diff()
+
+
+def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 0.0) -> Tensor:
+    """Sequences as rows of a padded tensor: [batch, length, ...], ``fill`` behind each; longer ones are cut off.
+
+    Differentiable to every order in ``values``, and deterministic.
+
+    Args:
+        values: rows [n, ...] of all sequences, laid end to end.
+        offsets: [batch + 1], int32 or int64: 0 first, n last, not decreasing.
+        length: of the padded sequences.
+        fill: what stands behind the end of a sequence.
+
+    Raises:
+        ValueError: ``length`` is negative.
+    """
+    if length < 0:
+        raise ValueError(f"jagged_to_dense: length must not be negative, got {length}")
+    n, batch = values.shape[0], offsets.shape[0] - 1
+    steps = torch.arange(length, device=values.device)
+    places = offsets[:-1, None].long() + steps
+    index = torch.where(places < offsets[1:, None], places, n).flatten()
+    padded = torch.cat([values, values.new_full((1, *values.shape[1:]), fill)])
+    return _ops.group_expand(padded, index).view(batch, length, *values.shape[1:])
+
+
+def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Tensor:
+    """The rows [n, ...] of sequences in a padded tensor [batch, length, ...]: the first of each, as ``offsets`` say.
+
+    Differentiable to every order, and deterministic.
+
+    Args:
+        x: [batch, length, ...].
+        offsets: [batch + 1], int32 or int64: 0 first, not decreasing.
+        total: n, the last of the offsets; without it the host reads it, which on CUDA waits for the device.
+
+    Raises:
+        ValueError: ``offsets`` are not of ``batch`` sequences, or one is longer than ``length``.
+    """
+    batch, length = x.shape[:2]
+    if offsets.shape[0] != batch + 1:
+        raise ValueError(f"dense_to_jagged: x has {batch} sequences, offsets are of {offsets.shape[0] - 1}")
+    if total is None:
+        total = int(offsets[-1])
+        longest = int(offsets.diff().max()) if batch else 0
+        if longest > length:
+            raise ValueError(f"dense_to_jagged: a sequence of {longest} does not fit the length {length} of x")
+    first = torch.arange(batch, device=x.device) * length - offsets[:-1].long()
+    places = _ops.segment_expand(first, offsets, total) + torch.arange(total, device=x.device)
+    return _ops.group_expand(x.flatten(0, 1), places)
+
+
+def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
+    """A jagged tensor as a padded one: [batch, length, ...], by default of the longest sequence's length."""
+    values, offsets = rows_of(x)
+    if length is None:
+        length = int(offsets.diff().max()) if offsets.shape[0] > 1 else 0
+    return jagged_to_dense(values, offsets, length, fill)
+
+
+def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
+    """The jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded tensor [batch, length, ...]."""
+    offsets = lengths_to_offsets(lengths)
+    return from_rows(dense_to_jagged(x, offsets), offsets)
+
+
+def softmax(x: Tensor, dim: int = 1) -> Tensor:
+    """The softmax of a jagged tensor along its ragged dimension, or along one behind it."""
+    return _along(x, dim, "softmax", lambda v, o: _ops.segment_softmax(v, o), lambda v, d: v.softmax(d))
+
+
+def log_softmax(x: Tensor, dim: int = 1) -> Tensor:
+    """The logarithm of :func:`softmax`."""
+    return _along(x, dim, "log_softmax", lambda v, o: _ops.segment_log_softmax(v, o), lambda v, d: v.log_softmax(d))
+
+
+# ---- the operators of the library, with a jagged tensor in the place of their first argument
+
+
+def _like(x: Tensor, values: Tensor) -> Tensor:
+    """Rows as a jagged tensor with the lengths of ``x``, so that the two go together."""
+    _, offsets = rows_of(x)
+    return from_rows(values, offsets)
+
+
+def _dim(x: Tensor, dim: int, name: str) -> int:
+    dim = operator.index(dim)
+    if not -x.dim() <= dim < x.dim():
+        raise IndexError(f"{name}: dim {dim} is out of range; expected {-x.dim()} to {x.dim() - 1}")
+    dim %= x.dim()
+    if dim == 0:
+        raise ValueError(f"{name}: a jagged tensor has no elements side by side along dim 0, its batch")
+    return dim
+
+
+def _along(x: Tensor, dim: int, name: str, ragged: Callable, plain: Callable):
+    """``ragged(values, offsets)`` along the ragged dimension, ``plain(values, dim)`` along one behind it."""
+    values, offsets = rows_of(x)
+    dim = _dim(x, dim, name)
+    out = ragged(values, offsets) if dim == 1 else plain(values, dim - 1)
+    return tuple(_like(x, y) for y in out) if isinstance(out, tuple) else _like(x, out)
+
+
+def _scan(x, dim, op, exclusive, reverse, algorithm):
+    def ragged(values, offsets):
+        y = _ops.segment_scan(values, offsets, op, exclusive, reverse, False, algorithm)
+        return _within(y, offsets) if op.startswith("arg") else y
+
+    return _along(x, dim, "scan", ragged, lambda v, d: _ops.scan(v, d, op, exclusive, reverse, algorithm))
+
+
+def _scan_with_indices(x, dim, op, reverse, algorithm):
+    def ragged(values, offsets):
+        y = _ops.segment_scan(values, offsets, op, False, reverse, False, algorithm)
+        rows = _ops.segment_scan(values, offsets, f"arg{op}", False, reverse, False, algorithm)
+        return y, _within(rows, offsets)
+
+    return _along(
+        x, dim, "scan_with_indices", ragged, lambda v, d: _ops.scan_with_indices(v, d, op, reverse, algorithm)
+    )
+
+
+def _within(rows: Tensor, offsets: Tensor) -> Tensor:
+    """Rows of all sequences as places in their own."""
+    begins = _ops.segment_expand(offsets[:-1].long(), offsets, rows.shape[0])
+    return rows - begins.view(-1, *(1,) * (rows.dim() - 1))
+
+
+def _reduce(x, dim, op, keepdim, algorithm):
+    values, offsets = rows_of(x)
+    if dim is None or len(dim) == 0:
+        return _ops.reduce(values, None, op, False, algorithm)
+    dims = [_dim(x, d, "reduce") for d in dim]
+    if 1 not in dims:
+        return _like(x, _ops.reduce(values, [d - 1 for d in dims], op, keepdim, algorithm))
+    if len(dims) > 1:
+        raise ValueError(f"reduce: a jagged tensor is reduced along its ragged dim alone, or others, got {list(dim)}")
+    y = _ops.segment_reduce(values, offsets, op, False, algorithm)
+    if op.startswith("arg"):
+        y = torch.where(y < 0, -1, y - offsets[:-1].long().view(-1, *(1,) * (y.dim() - 1)))
+    return y.unsqueeze(1) if keepdim else y
+
+
+def _linear_recurrence(a, b, dim, initial, reverse, algorithm):
+    x = b if is_jagged(b) else a
+    (_, offsets), rows = rows_of(x), x.shape[0]
+    a, b = (rows_of(t)[0] if is_jagged(t) else t for t in (a, b))
+    if a.dim() == 0 or b.dim() == 0:
+        a, b = (t.expand(rows_of(x)[0].shape) for t in (a, b))
+    a, b = torch.broadcast_tensors(a, b)
+    if _dim(x, dim, "linear_recurrence") == 1:
+        start = initial if initial is None else initial.expand(rows, *b.shape[1:])
+        return _like(x, _ops.segment_recurrence(a, b, offsets, reverse, start, algorithm))
+    if initial is not None:
+        initial = rows_of(initial)[0] if is_jagged(initial) else initial
+    dim = _dim(x, dim, "linear_recurrence") - 1
+    return _like(x, _ops.linear_recurrence(a, b, dim, initial, reverse, algorithm))
+
+
+def _columns(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Callable]:
+    """Rows as one line, column after column, the offsets of all its segments, and the way back."""
+    n, width = values.shape[0], values[:1].numel() if values.shape[0] else 0
+    line = values.reshape(n, width).t().reshape(-1)
+    starts = torch.arange(width, device=values.device) * n
+    bounds = (starts[:, None] + offsets[:-1]).flatten()
+    bounds = torch.cat([bounds, bounds.new_full((1,), n * width)])
+    return line, bounds, lambda y: y.reshape(width, n).t().reshape(values.shape).contiguous()
+
+
+def _sorts(name: str, plain: Callable, wanted: tuple[int, ...]):
+    def sort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm, rest):
+        def ragged(values, offsets):
+            line, bounds, back = _columns(values, offsets) if values.dim() > 1 else (values, offsets, lambda y: y)
+            rows = torch.arange(line.shape[0], device=line.device)
+            keys, order = _ops.segment_sort_pairs(line, rows, bounds, descending, begin_bit, end_bit, False, algorithm)
+            begins = _ops.segment_expand(bounds[:-1].long(), bounds, line.shape[0])
+            found = (back(keys), back(order - begins).to(index_dtype or torch.int64))
+            return tuple(found[i] for i in wanted) if len(wanted) > 1 else found[wanted[0]]
+
+        return _along(x, dim, name, ragged, lambda v, d: plain(v, d, *rest))
+
+    return sort
+
+
+def _sort(x, dim, descending, index_dtype, algorithm):
+    rest = (descending, index_dtype, algorithm)
+    by = _sorts("sort", _ops.sort, (0, 1))
+    return by(x, dim, descending, 0, None, index_dtype, "auto", rest)
+
+
+def _sort_keys(x, dim, descending, begin_bit, end_bit, algorithm):
+    rest = (descending, begin_bit, end_bit, algorithm)
+    return _sorts("sort_keys", _ops.sort_keys, (0,))(x, dim, descending, begin_bit, end_bit, None, "auto", rest)
+
+
+def _argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm):
+    rest = (descending, begin_bit, end_bit, index_dtype, algorithm)
+    return _sorts("argsort", _ops.argsort, (1,))(x, dim, descending, begin_bit, end_bit, index_dtype, "auto", rest)
+
+
+def _elementwise(name: str):
+    op = getattr(_ops, name)
+    return lambda x, *rest: _like(x, op(rows_of(x)[0], *rest))
+
+
+def _segments(name: str, given: int = 1, per_row: bool = True):
+    """An operator on segments: its first ``given`` arguments are rows, the next its offsets, which must be left out."""
+    op = getattr(_ops, name)
+
+    def call(*args):
+        x = next(a for a in args[:given] if is_jagged(a))
+        offsets = rows_of(x)[1]
+        if args[given] is not None:
+            raise TypeError(f"{name}: a jagged tensor has offsets of its own: leave out the argument")
+        out = op(*(rows_of(a)[0] if is_jagged(a) else a for a in args[:given]), offsets, *args[given + 1 :])
+        return _like(x, out) if per_row else out
+
+    return call
+
+
+_HANDLERS: dict[str, Callable] = {
+    "scan": _scan,
+    "scan_with_indices": _scan_with_indices,
+    "reduce": _reduce,
+    "linear_recurrence": _linear_recurrence,
+    "sort": _sort,
+    "sort_keys": _sort_keys,
+    "argsort": _argsort,
+    **{name: _elementwise(name) for name in ("bipolar_sigmoid", "tanh", "relu", "sign", "linear")},
+    **{
+        name: _segments(name)
+        for name in ("segment_softmax", "segment_log_softmax", "segment_scan", "segment_sort", "segment_matmul")
+    },
+    "segment_recurrence": _segments("segment_recurrence", given=2),
+    "segment_reduce": _segments("segment_reduce", per_row=False),
+    "segment_topk": _segments("segment_topk", per_row=False),
+}
+
+
+def handler(name: str, args: tuple) -> Callable | None:
+    """What to call instead of an operator if an argument is a jagged tensor.
+
+    Raises:
+        TypeError: the operator takes none.
+    """
+    if not any(is_jagged(x) for x in args):
+        return None
+    if name not in _HANDLERS:
+        raise TypeError(f"{name} takes no jagged tensor; jagged.rows_of() gives its rows and offsets")
+    return _HANDLERS[name]

@@ -1,0 +1,131 @@
+"""The conjugate gradient method, for which chapter 14 multiplies sparse matrices by vectors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torch_patterns.solvers.implicit import Callback, Inverse, Method, Product, Solution, check_finite, run
+from torch_patterns.sparse import Matrix
+
+_NAME = "conjugate_gradient"
+
+
+def conjugate_gradient(
+    A: Matrix | Product,
+    b: Tensor,
+    *,
+    x0: Tensor | None = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    max_iterations: int | None = None,
+    preconditioner: Matrix | Product | None = None,
+    callback: Callback | None = None,
+) -> Solution:
+    """Solves ``A x = b`` for a symmetric positive definite ``A`` until ``norm(b - A x) <= max(rtol * norm(b), atol)``.
+
+    One product with ``A`` per iteration, and one wait for the device. The result is differentiable in ``b`` and in
+    whatever ``A`` is differentiable in, in both modes: to every order in the values of a matrix, once in what a
+    function depends on. By the implicit function theorem, a gradient or a tangent is the solution of one more system,
+    solved as exactly as this one. ``torch.vmap`` solves one sample after another, and takes matrices alone.
+
+    Args:
+        A: [n, n], a sparse matrix in any format, or a function that multiplies it by a vector [n].
+        b: [n], floating point.
+        x0: [n], where to start; 0 if it is not given. No gradient reaches it.
+        rtol, atol: how small the residual shall become.
+        max_iterations: when to give up, 10 n if it is not given.
+        preconditioner: an approximation of the inverse of ``A``, symmetric positive definite: a matrix or a function.
+        callback: called as ``callback(iteration, residual_norm)`` after each iteration, from 1.
+
+    Returns:
+        :class:`Solution`; ``residual_norm`` is computed from ``x``, not by recurrence. It is no error not to converge.
+        Under ``torch.vmap`` it tells the most iterations and the greatest norm, and whether all samples converged.
+        ``x`` is of the dtype to which those of ``A`` and ``b`` promote, of half types float32.
+
+    Raises:
+        ValueError: shapes do not fit; ``A`` or the preconditioner turns out not to be positive definite; or NaN or
+            infinity came up. The message says in which iteration.
+        TypeError: ``b`` is not floating point, or ``A`` neither a matrix nor a function.
+
+    Source: §14.1; Hestenes and Stiefel, Methods of conjugate gradients for solving linear systems (1952).
+
+    Example:
+        >>> A = tp.sparse.from_torch(torch.tensor([[4.0, 1.0], [1.0, 3.0]]))
+        >>> solution = tp.solvers.conjugate_gradient(A, torch.tensor([1.0, 2.0]))
+        >>> solution.x, solution.iterations
+        (tensor([0.0909, 0.6364]), 2)
+    """
+    return run(Method(_NAME, True, _iterate, rtol, atol, max_iterations), A, b, x0, preconditioner, callback)
+
+
+def solve(
+    multiply: Product,
+    b: Tensor,
+    x0: Tensor | None,
+    tolerances: tuple[float, float],
+    limit: int,
+    precondition: Product | None,
+    callback: Callback | None,
+    total: Product,
+) -> Solution:
+    """:func:`conjugate_gradient` on checked arguments. ``total`` makes dot products of parts those of whole vectors."""
+    with torch.no_grad():
+        dtype = torch.promote_types(multiply(b.detach()).dtype, torch.float32)
+        x = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.detach().to(b.device, dtype, copy=True)
+        x, iterations, norm, goal = _iterate(multiply, b, x, tolerances, limit, precondition, callback, total)
+    if torch.is_grad_enabled():
+        residual = b - multiply(x)
+        if residual.requires_grad:
+            rest = (None, tolerances, limit, precondition, None, total)
+            inverse = lambda grad: solve(multiply, grad, *rest).x  # noqa: E731
+            x = x + Inverse.apply(residual, inverse, inverse, _NAME)
+    return Solution(x, iterations, norm, norm <= goal)
+
+
+def _iterate(
+    multiply: Product,
+    b: Tensor,
+    x: Tensor,
+    tolerances: tuple[float, float],
+    limit: int,
+    precondition: Product | None,
+    callback: Callback | None,
+    total: Product = lambda partial: partial,
+) -> tuple[Tensor, int, float, float]:
+    """(`x` after all steps in place, how many, the norm of its residual, what that should be at most)."""
+    b = b.to(x.dtype)
+    residual = b - multiply(x)
+    norm_b, norm = total(torch.stack((b.dot(b), residual.dot(residual)))).sqrt().tolist()
+    goal = max(tolerances[0] * norm_b, tolerances[1])
+    check_finite(_NAME, norm_b + norm, 0)
+    iteration, direction, before = 0, None, None
+    while norm > goal and iteration < limit:
+        iteration += 1
+        z = residual if precondition is None else precondition(residual).to(x.dtype)
+        energy = total(residual.dot(z))
+        direction = z.clone() if direction is None else direction.mul_(energy / before).add_(z)
+        image = multiply(direction)
+        curvature = total(direction.dot(image))
+        step, before = energy / curvature, energy
+        x.addcmul_(direction, step)
+        residual.addcmul_(image, step, value=-1)
+        square, energy_, curvature = torch.stack((total(residual.dot(residual)), energy, curvature)).tolist()
+        check_finite(_NAME, energy_ + curvature, iteration)
+        _positive("the preconditioner is", "r.Mr", energy_, iteration)
+        _positive("A is", "p.Ap", curvature, iteration)
+        check_finite(_NAME, square, iteration)
+        norm = math.sqrt(square)
+        if norm <= goal or iteration == limit:  # the recurrence drifts: see what x gives, and go on from there
+            residual, direction = b - multiply(x), None
+            norm = total(residual.dot(residual)).sqrt().item()
+        if callback is not None:
+            callback(iteration, norm)
+    return x, iteration, norm, goal
+
+
+def _positive(what: str, name: str, value: float, iteration: int) -> None:
+    if value <= 0:
+        raise ValueError(f"conjugate_gradient: {what} not positive definite: {name} = {value:g} in {iteration=}")

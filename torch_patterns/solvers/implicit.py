@@ -1,0 +1,254 @@
+"""Derivatives of the solution of a linear system, by the implicit function theorem, whatever method found it.
+
+From A x = b follows A' x + A x' = b'. So forward mode solves A x' = b' - A' x. In reverse mode the gradient r of b
+solves the transposed system, A^T r = g, and that of A is what reaches A from the product A x by -r.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual  # the first is a private name
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from torch_patterns import sparse
+from torch_patterns.batching import loop
+from torch_patterns.sparse import Matrix
+from torch_patterns.sparse.containers import value_fields
+from torch_patterns.sparse.convert import transpose
+
+Product = Callable[[Tensor], Tensor]
+Callback = Callable[[int, float], object]
+
+
+class Solution(NamedTuple):
+    """What a solver found: ``x`` [n], after how many iterations, the norm of ``b - A x``, and if that is as asked.
+
+    Example:
+        >>> tp.solvers.conjugate_gradient(lambda x: 2 * x, torch.ones(3)).converged
+        True
+    """
+
+    x: Tensor
+    iterations: int
+    residual_norm: float
+    converged: bool
+
+
+class Method(NamedTuple):
+    """An iteration, and what is asked of it.
+
+    ``iterate(multiply, b, x, tolerances, limit, precondition, callback)`` may change x, and gives the last x, how many
+    iterations it took, the norm of the residual, and what that should be at most.
+    """
+
+    name: str
+    symmetric: bool
+    iterate: Callable
+    rtol: float
+    atol: float
+    max_iterations: int | None
+
+
+def run(
+    method: Method,
+    A: Matrix | Product,
+    b: Tensor,
+    x0: Tensor | None,
+    preconditioner: Matrix | Product | None,
+    callback: Callback | None = None,
+) -> Solution:
+    """The solution by a method, with derivatives."""
+    product_of(method.name, A, "A", b)
+    if preconditioner is not None:
+        product_of(method.name, preconditioner, "preconditioner", b)
+    if x0 is not None and x0.shape != b.shape:
+        raise ValueError(f"{method.name}: x0 is {list(x0.shape)}, and b {list(b.shape)}")
+    leaves, form = tree_flatten((A, preconditioner))
+    this = _Run(method, form, callback)
+    if isinstance(A, Matrix):
+        return this.solution(_Solve.apply(this, b, x0, *leaves))
+    with torch.no_grad(), _set_fwd_grad_enabled(False):
+        x = this.iterate(b, x0, leaves)
+    inverses = (functools.partial(_inverse, method, A, preconditioner, adjoint) for adjoint in (False, True))
+    return this.solution(x + Inverse.apply(b - A(x), *inverses, method.name))
+
+
+def _inverse(method: Method, A, preconditioner, adjoint: bool, b: Tensor) -> Tensor:
+    """The solution of a system with A or, for the adjoint, with its transpose."""
+    if adjoint and not method.symmetric:
+        A, preconditioner = (None if f is None else _transposed(f, b) for f in (A, preconditioner))
+    return run(method, A, b, None, preconditioner).x
+
+
+def _transposed(A: Matrix | Product, like: Tensor) -> Matrix | Product:
+    """The transpose; that of a function by its derivative, as it is linear."""
+    if isinstance(A, Matrix):
+        return transpose(A)
+    y, pull = torch.func.vjp(A, torch.zeros_like(like))
+    return lambda g: pull(g.to(y.dtype))[0]
+
+
+class _Run:
+    """What a solution is asked for, and what becomes of it."""
+
+    def __init__(self, method: Method, form, callback: Callback | None) -> None:
+        self.method, self.form, self.callback = method, form, callback
+        self.iterations, self.norm, self.converged = 0, 0.0, True
+
+    def iterate(self, b: Tensor, x0: Tensor | None, leaves: Sequence) -> Tensor:
+        A, preconditioner = tree_unflatten(leaves, self.form)
+        method = self.method
+        multiply = product_of(method.name, A, "A", b)
+        precondition = None
+        if preconditioner is not None:
+            precondition = product_of(method.name, preconditioner, "preconditioner", b)
+        limit = 10 * len(b) if method.max_iterations is None else method.max_iterations
+        dtype = torch.promote_types(multiply(b).dtype, torch.float32)
+        x0 = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.to(b.device, dtype, copy=True)
+        tolerances = method.rtol, method.atol
+        x, iterations, norm, goal = method.iterate(multiply, b, x0, tolerances, limit, precondition, self.callback)
+        self.iterations, self.norm = max(self.iterations, iterations), max(self.norm, norm)
+        self.converged = self.converged and norm <= goal
+        return x
+
+    def solution(self, x: Tensor) -> Solution:
+        return Solution(x, self.iterations, self.norm, self.converged)
+
+
+class _Solve(torch.autograd.Function):
+    """The solution x of A x = b for a matrix, whose tensors are among the leaves."""
+
+    @staticmethod
+    def forward(run: _Run, b: Tensor, x0: Tensor | None, *leaves) -> Tensor:
+        return run.iterate(b, x0, leaves)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, x: Tensor) -> None:
+        ctx.run, _, _, *leaves = inputs
+        ctx.others = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)]
+        saved = (x, *(leaf for leaf in leaves if isinstance(leaf, Tensor)))
+        ctx.save_for_backward(*saved)
+        ctx.save_for_forward(*saved)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple:
+        x, A, solve, others = _saved(ctx, lambda t: t)
+        adjoint, names = solve(True, grad), value_fields(A)
+        _, pull = torch.func.vjp(lambda *v: sparse.spmv(_with_values(A, v), x), *(getattr(A, name) for name in names))
+        of_values = dict(zip(names, pull(-adjoint), strict=True))
+        return None, adjoint, None, *(of_values.get(name) for name in A._fields[:-1]), *others
+
+    @staticmethod
+    def jvp(ctx, _, right: Tensor | None, __, *tangents) -> Tensor:
+        with _set_fwd_grad_enabled(True):  # or the tangents of outer transforms are lost
+            x, A, solve, _ = _saved(ctx, _primal)
+            given = dict(zip(A._fields[:-1], tangents, strict=False))
+            values = [given[name] for name in value_fields(A)]
+            if any(v is not None for v in values):
+                zeros = (torch.zeros_like(getattr(A, name)) for name in value_fields(A))
+                full = [z if v is None else v for v, z in zip(values, zeros, strict=True)]
+                product = sparse.spmv(_with_values(A, full), x)
+                right = -product if right is None else right - product
+            return solve(False, right)
+
+    @staticmethod
+    def vmap(info, in_dims: tuple, run: _Run, b: Tensor, *rest) -> tuple[Tensor, int]:
+        if info.batch_size == 0:
+            floats = [t.dtype for t in (b, *rest) if isinstance(t, Tensor) and t.is_floating_point()]
+            n = b.numel() if in_dims[1] is None else b.shape[1 - in_dims[1]]
+            return b.new_zeros(0, n, dtype=functools.reduce(torch.promote_types, floats, torch.float32)), 0
+        return loop(lambda *sample: _Solve.apply(run, *sample), info, in_dims[1:], b, *rest)
+
+
+def _saved(ctx, get: Callable[[Tensor], Tensor]) -> tuple[Tensor, Matrix, Callable, tuple]:
+    """x, A, how to solve a system of A or its transpose, and a None per leaf behind the fields of A but its shape."""
+    x, *leaves = (get(t) for t in ctx.saved_tensors)
+    for i, leaf in ctx.others:
+        leaves.insert(i, leaf)
+    A, preconditioner = tree_unflatten(leaves, ctx.run.form)
+    others = (None,) * (len(leaves) - len(A._fields) + 1)
+    return x, A, functools.partial(_inverse, ctx.run.method, A, preconditioner), others
+
+
+def _primal(x: Tensor) -> Tensor:
+    return unpack_dual(x).primal if x.is_floating_point() else x
+
+
+def _with_values(A: Matrix, values: Iterable[Tensor]) -> Matrix:
+    return A._replace(**dict(zip(value_fields(A), values, strict=True)))
+
+
+class Inverse(torch.autograd.Function):
+    """0 for a residual that is nearly 0; its derivative is the inverse of A.
+
+    So x + Inverse(b - A x) has, for a constant x, the first derivatives of the solution, whatever A depends on.
+    """
+
+    @staticmethod
+    def forward(residual: Tensor, solve: Product, solve_adjoint: Product, name: str) -> Tensor:
+        return torch.zeros_like(residual)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, _: Tensor) -> None:
+        residual, ctx.solve, ctx.solve_adjoint, ctx.name = inputs
+        ctx.save_for_backward(residual)
+        ctx.save_for_forward(residual)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple:
+        return _Once.apply(ctx.solve_adjoint(grad).detach(), *ctx.saved_tensors, ctx.name), None, None, None
+
+    @staticmethod
+    def jvp(ctx, tangent: Tensor, *_) -> Tensor:
+        return _Once.apply(ctx.solve(tangent).detach(), *ctx.saved_tensors, ctx.name)
+
+
+class _Once(torch.autograd.Function):
+    """A first derivative, which does not hold how the solution depends on what a function A depends on."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(derivative: Tensor, residual: Tensor, name: str) -> Tensor:
+        return derivative.clone()
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        ctx.name = inputs[2]
+
+    @staticmethod
+    def backward(ctx, *grads):
+        raise RuntimeError(f"{ctx.name}: if A is a function, the solution can be differentiated once only")
+
+    jvp = backward
+
+
+# ---- what the methods share
+
+
+def product_of(where: str, A: Matrix | Product, name: str, b: Tensor) -> Product:
+    """The function that multiplies by `A`, whose shape fits `b`."""
+    if not isinstance(b, Tensor):
+        raise TypeError(f"{where}: b must be a tensor, got {type(b).__name__}")
+    if not b.is_floating_point():
+        raise TypeError(f"{where}: b is {b.dtype}, which is not floating point")
+    if b.dim() != 1:
+        raise ValueError(f"{where}: b must be of shape [n], it is {list(b.shape)}")
+    if isinstance(A, Matrix):
+        if tuple(A.shape) != (len(b), len(b)):
+            raise ValueError(f"{where}: {name} is {A.shape[0]} x {A.shape[1]}, and b [{len(b)}]")
+        return lambda x: sparse.spmv(A, x)
+    if not callable(A):
+        raise TypeError(f"{where}: {name} is neither a sparse matrix nor a function: {type(A).__name__}")
+    return A
+
+
+def check_finite(where: str, value: float, iteration: int) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"{where}: iteration {iteration} came upon {value}: is there NaN in A, b or x0?")
