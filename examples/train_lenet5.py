@@ -76,7 +76,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     fused = "whole epochs by lenet.Trainer, which takes --optimizer sgd and --algorithm auto (default without --ddp)"
     add("--fused", fused, action=argparse.BooleanOptionalAction, default=None)
     add("--ddp", "on all processes that torchrun started, each with a part of every batch", action="store_true")
-    add("--batch", "images a step", type=number(int, 1), default=64)
+    add("--batch", "images per step", type=number(int, 1), default=64)
     add("--epochs", "in all, with those before --resume (default: 60, MNIST: 10)", type=number(int, 1))
     add("--lr", "learning rate (default: by optimizer and output)", type=number(float))
     add("--lr-decay", "factor on it after each epoch (default: 0.95, MNIST: 0.75)", type=number(float))

@@ -22,7 +22,7 @@ IntPair = int | tuple[int, ...]
 
 
 def _pair(value: IntPair) -> tuple[int, int]:
-    """Plain integers, whoever's they were; torch.nn refuses what are not two."""
+    """Plain integers, from integers of any kind; like torch.nn, only one or two are accepted."""
     both = value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))
     return cast(tuple[int, int], tuple(map(operator.index, both)))
 

@@ -101,7 +101,7 @@ def segment_scan(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """Every prefix of each segment, combined: a ``scan`` along the rows that starts anew at every offset.
+    """Every prefix of each segment, combined: a ``scan`` along the rows that restarts at every offset.
 
     A segment knows nothing of its neighbours: NaN and infinities stay in theirs, in gradients too. Differentiable to
     every order in time O(n): products with zeros are exact, and the gradients of max and min go to the first of equal

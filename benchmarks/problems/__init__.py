@@ -1,4 +1,4 @@
-"""The problems of figures.py, a module a pattern: `figures(device)` gives its list. Here is what they share."""
+"""The problems of figures.py, one module per pattern: `figures(device)` returns its list. Shared parts are here."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def bicgstab(
     """Solves ``A x = b`` for any regular ``A`` by the stabilized biconjugate gradient method.
 
     Two products with ``A`` per iteration, eight vectors of memory, and one wait for the device. Where the recurrence
-    breaks down it begins anew from the last ``x``; where that does not help it stops without having converged."""
+    breaks down it restarts from the last ``x``; where that does not help it stops without having converged."""
     method = Method("bicgstab", False, _bicgstab, rtol, atol, max_iterations)
     return run(method, A, b, x0, preconditioner, callback)
 
@@ -95,7 +95,7 @@ def gmres(
     preconditioner: Matrix | Product | None = None,
     callback: Callback | None = None,
 ) -> Solution:
-    """Solves ``A x = b`` for any regular ``A`` by the generalized minimal residual method, begun anew every ``restart``
+    """Solves ``A x = b`` for any regular ``A`` by the generalized minimal residual method, restarted every ``restart``
     iterations.
 
     One product with ``A`` per iteration, ``restart + 1`` vectors of memory, and one wait for the device. The basis is

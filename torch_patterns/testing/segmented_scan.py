@@ -139,8 +139,8 @@ def recurrence_reference(a, b, offsets, reverse=False, initial=None):
             before = np.zeros_like(b[:1])[0] if len(b) else None
             before = before if start is None else start[s]
             for i, k in enumerate(reversed(order) if reverse else order):
-                anew = (a[k] == 0) | ((i == 0) & (start is None))
-                h[k] = before = np.where(anew, b[k], a[k] * before + b[k])
+                restarts = (a[k] == 0) | ((i == 0) & (start is None))
+                h[k] = before = np.where(restarts, b[k], a[k] * before + b[k])
     return given_back(h)
 
 
