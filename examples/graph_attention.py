@@ -52,15 +52,8 @@ def clubs(count: int, device: str) -> tuple[tp.CSR, Tensor]:
 # ---- attention, in two ways: how much each member listens to whom, [edges], and what that makes, [members, width]
 
 
-def softmax_of_rows(scores: Tensor, row_ptrs: Tensor) -> Tensor:
-    """Positive weights that add up to 1 in each row."""
-    highest = tp.segment_reduce(scores, row_ptrs, op="max")
-    weights = (scores - tp.segment_expand(highest, row_ptrs, len(scores))).exp()
-    return weights / tp.segment_expand(tp.segment_reduce(weights, row_ptrs), row_ptrs, len(scores))
-
-
 def by_patterns(A: tp.CSR, questions: Tensor, keys: Tensor, contents: Tensor) -> tuple[Tensor, Tensor]:
-    attention = softmax_of_rows(tp.sampled_product(A, questions, keys), A.row_ptrs)
+    attention = tp.segment_softmax(tp.sampled_product(A, questions, keys), A.row_ptrs)
     return attention, tp.spmm(A._replace(values=attention), contents)
 
 

@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> dict[str, list[dict]]:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--states", type=int, default=64)
     parser.add_argument("--images", type=int, help="of the 1,797; default: all")
-    parser.add_argument("--lr", type=float, default=5e-3)
+    parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/sequences.png"))
     options = parser.parse_args(arguments)

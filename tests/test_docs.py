@@ -20,12 +20,12 @@ from torch_patterns import registry
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "docs/site"))
 drawings, make = importlib.import_module("drawings"), importlib.import_module("make")
-MODULES = ("", "data", "distributed", "graph", "io", "lenet", "nn", "registry", "simt", "solvers", "sparse")
-INTERNAL = {"registry.documented", "solvers.solve"}  # which other modules of the package use
+MODULES = ("", "data", "distributed", "graph", "io", "jagged", "lenet", "nn", "registry", "simt", "solvers", "sparse")
+INTERNAL = {"jagged.handler", "registry.documented", "solvers.solve"}  # which other modules of the package use
 
 
 def public_objects() -> dict[str, object]:
-    """By name: the functions and classes that __all__ lists, or else those that a module defines."""
+    """By name: the functions and classes that __all__ lists, or else those that a module defines, and methods."""
     found, known = {}, set()
     for name in MODULES:
         module = importlib.import_module(f"torch_patterns.{name}".rstrip("."))
@@ -35,6 +35,12 @@ def public_objects() -> dict[str, object]:
             if (inspect.isfunction(value) or inspect.isclass(value)) and id(value) not in known:
                 known.add(id(value))
                 found[f"{name}.{key}".lstrip(".")] = value
+    for name, value in [item for item in found.items() if inspect.isclass(item[1])]:
+        for key, method in inspect.getmembers(value, inspect.isfunction):
+            ours = method.__module__.startswith("torch_patterns")
+            if ours and ">>>" in (method.__doc__ or "") and id(method) not in known:  # containers share theirs
+                known.add(id(method))
+                found[f"{name}.{key}"] = method
     return {name: value for name, value in found.items() if name not in INTERNAL}
 
 
@@ -161,6 +167,7 @@ def test_every_pattern_has_its_page(monkeypatch):
     assert shown == set(registry.patterns()) - {other for other in registry.patterns() if other in make_shared()}
     listed = {name for page in make.PAGES.values() for name in f"{page.functions} {page.classes}".split()}
     own = {name for name in PUBLIC if not name.startswith(tuple(f"{module}." for module in make.REFERENCE))}
+    own = {name for name in own if name.rpartition(".")[0] not in PUBLIC}  # methods are on their class's page
     assert own - listed == {"algorithms"}, "public, and on no page"
     for name, page in make.PAGES.items():
         text = make.pattern_page(name, page)

@@ -148,6 +148,8 @@ def test_derivatives_of_distances():
     jacobian = torch.func.jacrev(f)(weights.detach())
     assert_equal(jacobian, torch.func.jacfwd(f)(weights.detach()))
     assert set(jacobian.unique().tolist()) == {0.0, 1.0}
+    with torch.autograd.forward_ad.dual_level():  # integers have no derivative
+        assert tp.sssp(g, 0, torch.ones(g.num_edges, dtype=torch.int32))[0].dtype == torch.float64
     # A distance is the sum of the weights on its way.
     torch.testing.assert_close(jacobian @ weights.detach(), f(weights.detach()), rtol=1e-14, atol=0)
 

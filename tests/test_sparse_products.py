@@ -183,6 +183,34 @@ def test_compiled_products():
             assert_equal(g, w)
 
 
+class Layer(torch.nn.Module):
+    """Attention along the entries, and the square of its matrix."""
+
+    def forward(self, A: tp.CSR, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weights = A._replace(values=tp.sampled_product(A, x, x))
+        chosen = weights.select_columns(slice(0, 3))
+        return tp.spmm(weights, x), tp.spgemm(weights, weights).values, chosen.values, weights.sum(), weights.sum(1)
+
+
+def test_a_layer_compiles_and_is_exported(tmp_path):
+    """Forward and backward in one graph, and a program that is saved, for matrices of other sizes too."""
+    compiled = torch.compile(Layer(), fullgraph=True, backend="aot_eager", dynamic=True)
+    for n in (20, 33):
+        A = random_matrix(n, n, 90, seed=n).convert("csr")
+        x = torch.arange(n * 2.0, dtype=torch.float64).view(n, 2) % 5 - 2
+        leaves = [x.clone().requires_grad_() for _ in range(2)]
+        outputs = [f(A, leaf) for f, leaf in zip((compiled, Layer()), leaves, strict=True)]
+        for got, want in zip(*outputs, strict=True):
+            assert_equal(got, want)
+        for out in outputs:
+            sum((y * y).sum() for y in out).backward()
+        torch.testing.assert_close(*(leaf.grad for leaf in leaves), rtol=1e-14, atol=0)
+    program = torch.export.export(Layer(), (A, x))
+    torch.export.save(program, tmp_path / "layer.pt2")
+    for got, want in zip(torch.export.load(tmp_path / "layer.pt2").module()(A, x), Layer()(A, x), strict=True):
+        assert_equal(got, want)
+
+
 # ---- place by place
 
 

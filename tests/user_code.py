@@ -33,6 +33,10 @@ def functions(x: Tensor, offsets: Tensor) -> None:
     assert_type(tp.subsample2d(x, x, activation="tanh"), Tensor)
     assert_type(tp.relu(x), Tensor)
     assert_type(tp.cross_entropy(x, x, reduction="none"), Tensor)
+    assert_type(tp.segment_softmax(x, offsets), Tensor)
+    assert_type(tp.segment_reduce(x, offsets, op="logsumexp"), Tensor)
+    assert_type(tp.group_reduce(x, offsets, 3, op="std"), Tensor)
+    assert_type(tp.reduce_by_key(x, x), tuple[Tensor, Tensor])
     assert_type(tp.algorithms("scan", "cuda"), list[str])
 
 
@@ -55,6 +59,7 @@ def matrices(row: Tensor, col: Tensor, values: Tensor, x: Tensor, X: Tensor) -> 
     assert_type((2 * a + a / 3 - a), tp.COO)
     assert_type(a.values, Tensor)
     assert_type(a.nnz, int)
+    assert_type(a.select_rows([0, 2]).sum(dim=0), Tensor)
     assert_type(tp.spmv(a, x, plan=a.plan()), Tensor)
     assert_type(tp.spmm(a.convert("ell", width=4), X), Tensor)
     assert_type(tp.CSR.from_torch(X), tp.CSR)
@@ -67,6 +72,8 @@ def graphs(src: Tensor, dst: Tensor) -> None:
     assert_type(g.num_vertices, int)
     assert_type(tp.bfs(g, 0, max_level=3), tuple[Tensor, Tensor])
     assert_type(tp.shortest_path(g, 0, 5), Tensor)
+    assert_type(tp.pagerank(g), Tensor)
+    assert_type(tp.triangle_count(g), int)
 
 
 def modules(images: Tensor) -> None:

@@ -49,7 +49,7 @@ def loop(op, info, in_dims, *args, **kwargs):
             return a.new_empty(shape, device="meta")
 
         outputs = tuple(torch.empty(0, *y.shape, dtype=y.dtype, device=device) for y in call(on_meta))
-    return (outputs, (0,) * len(outputs)) if len(outputs) > 1 else (outputs[0], 0)
+    return (outputs, (0,) * len(outputs)) if len(outputs) > 1 else (next(iter(outputs)), 0)
 
 
 def behind_batch(op: str, dim: int, rank: int) -> int:

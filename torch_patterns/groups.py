@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torch_patterns.batching import front, loop
 from torch_patterns.calls import ops
+from torch_patterns.literals import SegmentOp
 from torch_patterns.registry import algorithms, documented
 
 _ops = torch.ops.torch_patterns
@@ -18,7 +19,7 @@ def group_reduce(
     index: Tensor,
     num_groups: int,
     *,
-    op: str = "sum",
+    op: SegmentOp = "sum",
     validate: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
@@ -49,7 +50,7 @@ def group_reduce(
         RuntimeError: devices differ.
 
     Example:
-        >>> group_reduce(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 2]), 3)
+        >>> tp.group_reduce(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([2, 0, 2]), 3)
         tensor([2., 0., 5.])
     """
     return ops.group_reduce(values, index, num_groups, op, validate, algorithm)
@@ -74,7 +75,7 @@ def group_expand(x: Tensor, index: Tensor, *, validate: bool = False, algorithm:
         IndexError, ValueError, TypeError, RuntimeError: as :func:`group_reduce`.
 
     Example:
-        >>> group_expand(torch.tensor([10.0, 20.0]), torch.tensor([1, 1, 0]))
+        >>> tp.group_expand(torch.tensor([10.0, 20.0]), torch.tensor([1, 1, 0]))
         tensor([20., 20., 10.])
     """
     return ops.group_expand(x, index, validate, algorithm)
@@ -102,7 +103,7 @@ def group_by(
         IndexError, ValueError, TypeError: as :func:`group_reduce`.
 
     Example:
-        >>> group_by(torch.tensor([2, 0, 2]), 3)
+        >>> tp.group_by(torch.tensor([2, 0, 2]), 3)
         (tensor([1, 0, 2]), tensor([0, 1, 1, 3]))
     """
     return ops.group_by(index, num_groups, validate, algorithm)
@@ -131,7 +132,7 @@ def unique(
         ValueError: ``algorithm`` is unknown or not offered by the device.
 
     Example:
-        >>> unique(torch.tensor([3, 1, 3]), return_counts=True)
+        >>> tp.unique(torch.tensor([3, 1, 3]), return_counts=True)
         (tensor([1, 3]), tensor([1, 2]))
     """
     values, inverse, counts = ops.unique(x, return_inverse, return_counts, algorithm)
@@ -158,14 +159,16 @@ def run_length_encode(x: Tensor, *, algorithm: str = "auto") -> tuple[Tensor, Te
         TypeError: the dtype is not supported.
 
     Example:
-        >>> run_length_encode(torch.tensor([7, 7, 5]))
+        >>> tp.run_length_encode(torch.tensor([7, 7, 5]))
         (tensor([7, 5]), tensor([2, 1]))
     """
     return ops.run_length_encode(x, algorithm)
 
 
 @documented("segment_reduce")
-def reduce_by_key(keys: Tensor, values: Tensor, *, op: str = "sum", algorithm: str = "auto") -> tuple[Tensor, Tensor]:
+def reduce_by_key(
+    keys: Tensor, values: Tensor, *, op: SegmentOp = "sum", algorithm: str = "auto"
+) -> tuple[Tensor, Tensor]:
     """Combines the values of each run of equal keys: sorted keys give one run per key (CUB's ``ReduceByKey``).
 
     How many runs there are only the device knows, as in :func:`unique`. Differentiable to every order in ``values``;
@@ -187,7 +190,7 @@ def reduce_by_key(keys: Tensor, values: Tensor, *, op: str = "sum", algorithm: s
         RuntimeError: devices differ.
 
     Example:
-        >>> reduce_by_key(torch.tensor([7, 7, 5]), torch.tensor([1.0, 2.0, 4.0]))
+        >>> tp.reduce_by_key(torch.tensor([7, 7, 5]), torch.tensor([1.0, 2.0, 4.0]))
         (tensor([7, 5]), tensor([3., 4.]))
     """
     return ops.reduce_by_key(keys, values, op, algorithm)
@@ -214,7 +217,7 @@ def partition(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> tuple[Tens
         RuntimeError: ``mask`` has another length than ``x``, or devices differ.
 
     Example:
-        >>> partition(torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
+        >>> tp.partition(torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
         (tensor([2, 3, 1]), tensor(2))
     """
     return ops.partition(x, mask, algorithm)

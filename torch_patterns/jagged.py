@@ -4,14 +4,14 @@ A ``torch.nested`` tensor of ``layout=torch.jagged`` holds [batch, length of eac
 offsets, which is what the ``segment_*`` functions take. So the functions of this library take one in the place of a
 tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``sort``, ``sort_keys`` and ``argsort``
 along its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row,
-and the ``segment_*`` functions with ``offsets`` left out, as ``None``. What has a row per element of a sequence comes back
-as a jagged tensor of the same lengths; what has one per sequence, as a dense tensor [batch, ...]. Gradients flow.
+and the ``segment_*`` functions with ``offsets`` left out, as ``None``. What has a row per element of a sequence comes
+back as a jagged tensor of the same lengths; what has one per sequence, as a dense tensor [batch, ...]. Gradients flow.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,12 @@ _ops = torch.ops.torch_patterns
 
 
 def is_jagged(x: Any) -> bool:
-    """Whether ``x`` is a NestedTensor of the layout ``torch.jagged``."""
+    """Whether ``x`` is a NestedTensor of the layout ``torch.jagged``.
+
+    Example:
+        >>> tp.jagged.is_jagged(torch.ones(3))
+        False
+    """
     return isinstance(x, Tensor) and x.is_nested and x.layout == torch.jagged
 
 
@@ -31,18 +36,30 @@ def rows_of(x: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         TypeError: ``x`` is no jagged NestedTensor.
         ValueError: its ragged dimension is not 1.
+
+    Example:
+        >>> x = tp.jagged.from_rows(torch.arange(3.0), torch.tensor([0, 2, 3]))
+        >>> tp.jagged.rows_of(x)
+        (tensor([0., 1., 2.]), tensor([0, 2, 3]))
     """
     if not is_jagged(x):
         raise TypeError(f"rows_of: x must be a NestedTensor of the layout torch.jagged, got {type(x).__name__}")
-    if x._ragged_idx != 1:
-        raise ValueError(f"a jagged tensor must have its ragged dimension at 1, got one at {x._ragged_idx}")
-    if x.lengths() is not None:  # sequences with gaps between them
-        x = torch.nested.as_nested_tensor(list(x.unbind()), layout=torch.jagged)
-    return x.values(), x.offsets()
+    jagged: Any = x  # torch's types do not know the methods of jagged tensors
+    if jagged._ragged_idx != 1:
+        raise ValueError(f"a jagged tensor must have its ragged dimension at 1, got one at {jagged._ragged_idx}")
+    if jagged.lengths() is not None:  # sequences with gaps between them
+        jagged = torch.nested.as_nested_tensor(list(x.unbind()), layout=torch.jagged)
+    return jagged.values(), jagged.offsets()
 
 
 def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
-    """The jagged tensor of rows [n, ...] laid end to end: sequence s is ``values[offsets[s] : offsets[s + 1]]``."""
+    """The jagged tensor of rows [n, ...] laid end to end: sequence s is ``values[offsets[s] : offsets[s + 1]]``.
+
+    Example:
+        >>> x = tp.jagged.from_rows(torch.arange(3.0), torch.tensor([0, 2, 3]))
+        >>> [part.tolist() for part in x.unbind()]
+        [[0.0, 1.0], [2.0]]
+    """
     return torch.nested.nested_tensor_from_jagged(values, offsets)
 
 
@@ -50,14 +67,19 @@ def lengths_to_offsets(lengths: Tensor) -> Tensor:
     """[batch + 1] of lengths [batch]: 0 first, then their running sum; of the dtype of ``lengths``.
 
     Example:
-        >>> lengths_to_offsets(torch.tensor([2, 0, 3]))
+        >>> tp.jagged.lengths_to_offsets(torch.tensor([2, 0, 3]))
         tensor([0, 2, 2, 5])
     """
     return torch.cat([lengths.new_zeros(1), _ops.scan(lengths, 0).to(lengths.dtype)])
 
 
 def offsets_to_lengths(offsets: Tensor) -> Tensor:
-    """[batch] of offsets [batch + 1]: how long each sequence is."""
+    """[batch] of offsets [batch + 1]: how long each sequence is.
+
+    Example:
+        >>> tp.jagged.offsets_to_lengths(torch.tensor([0, 2, 2, 5]))
+        tensor([2, 0, 3])
+    """
     return offsets.diff()
 
 
@@ -74,6 +96,11 @@ def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 
 
     Raises:
         ValueError: ``length`` is negative.
+
+    Example:
+        >>> tp.jagged.jagged_to_dense(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 3]), 2)
+        tensor([[1., 2.],
+                [3., 0.]])
     """
     if length < 0:
         raise ValueError(f"jagged_to_dense: length must not be negative, got {length}")
@@ -97,6 +124,10 @@ def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Ten
 
     Raises:
         ValueError: ``offsets`` are not of ``batch`` sequences, or one is longer than ``length``.
+
+    Example:
+        >>> tp.jagged.dense_to_jagged(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 2, 3]))
+        tensor([1., 2., 3.])
     """
     batch, length = x.shape[:2]
     if offsets.shape[0] != batch + 1:
@@ -112,7 +143,14 @@ def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Ten
 
 
 def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
-    """A jagged tensor as a padded one: [batch, length, ...], by default of the longest sequence's length."""
+    """A jagged tensor as a padded one: [batch, length, ...], by default of the longest sequence's length.
+
+    Example:
+        >>> x = tp.jagged.from_rows(torch.arange(3.0), torch.tensor([0, 2, 3]))
+        >>> tp.jagged.to_dense(x, fill=-1)
+        tensor([[ 0.,  1.],
+                [ 2., -1.]])
+    """
     values, offsets = rows_of(x)
     if length is None:
         length = int(offsets.diff().max()) if offsets.shape[0] > 1 else 0
@@ -120,18 +158,36 @@ def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
 
 
 def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
-    """The jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded tensor [batch, length, ...]."""
+    """The jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded tensor [batch, length, ...].
+
+    Example:
+        >>> x = tp.jagged.from_dense(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([2, 1]))
+        >>> x.values()
+        tensor([1., 2., 3.])
+    """
     offsets = lengths_to_offsets(lengths)
     return from_rows(dense_to_jagged(x, offsets), offsets)
 
 
 def softmax(x: Tensor, dim: int = 1) -> Tensor:
-    """The softmax of a jagged tensor along its ragged dimension, or along one behind it."""
+    """The softmax of a jagged tensor along its ragged dimension, or along one behind it.
+
+    Example:
+        >>> x = tp.jagged.from_rows(torch.zeros(3), torch.tensor([0, 2, 3]))
+        >>> tp.jagged.softmax(x).values()
+        tensor([0.5000, 0.5000, 1.0000])
+    """
     return _along(x, dim, "softmax", lambda v, o: _ops.segment_softmax(v, o), lambda v, d: v.softmax(d))
 
 
 def log_softmax(x: Tensor, dim: int = 1) -> Tensor:
-    """The logarithm of :func:`softmax`."""
+    """The logarithm of :func:`softmax`.
+
+    Example:
+        >>> x = tp.jagged.from_rows(torch.zeros(3), torch.tensor([0, 2, 3]))
+        >>> tp.jagged.log_softmax(x).values()
+        tensor([-0.6931, -0.6931,  0.0000])
+    """
     return _along(x, dim, "log_softmax", lambda v, o: _ops.segment_log_softmax(v, o), lambda v, d: v.log_softmax(d))
 
 
@@ -154,7 +210,7 @@ def _dim(x: Tensor, dim: int, name: str) -> int:
     return dim
 
 
-def _along(x: Tensor, dim: int, name: str, ragged: Callable, plain: Callable):
+def _along(x: Tensor, dim: int, name: str, ragged: Callable, plain: Callable) -> Any:
     """``ragged(values, offsets)`` along the ragged dimension, ``plain(values, dim)`` along one behind it."""
     values, offsets = rows_of(x)
     dim = _dim(x, dim, name)
@@ -228,7 +284,7 @@ def _columns(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Callable]
     return line, bounds, lambda y: y.reshape(width, n).t().reshape(values.shape).contiguous()
 
 
-def _sorts(name: str, plain: Callable, wanted: tuple[int, ...]):
+def _sorts(name: str, plain: Callable, wanted: Sequence[int]):
     def sort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm, rest):
         def ragged(values, offsets):
             line, bounds, back = _columns(values, offsets) if values.dim() > 1 else (values, offsets, lambda y: y)

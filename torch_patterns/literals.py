@@ -2,10 +2,11 @@
 
 from typing import Literal
 
-ScanOp = Literal["sum", "prod", "max", "min"]
+_Bits = Literal["any", "all", "bitwise_and", "bitwise_or", "bitwise_xor"]
+ScanOp = Literal["sum", "prod", "max", "min", "argmax", "argmin", _Bits]
 ExtremumOp = Literal["max", "min"]
-SegmentOp = Literal["sum", "prod", "max", "min", "mean", "argmax", "argmin"]
-ReduceOp = Literal["sum", "prod", "max", "min", "mean", "logsumexp", "argmax", "argmin"]
+ReduceOp = Literal["sum", "prod", "max", "min", "mean", "logsumexp", "argmax", "argmin", _Bits]
+SegmentOp = Literal[ReduceOp, "std", "var"]
 Activation = Literal["identity", "bipolar_sigmoid", "tanh", "relu", "sign"]
 LeNetActivation = Literal["tanh", "bipolar_sigmoid", "relu"]
 LeNetPooling = Literal["subsample", "avg", "max"]

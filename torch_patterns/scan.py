@@ -32,7 +32,7 @@ def scan(
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         dim: the dimension to scan; negative counts from the end.
         op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; of integers and bool
-            ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``; or ``"argmax"`` or ``"argmin"``, the place of the
+            ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``; or ``"argmax"`` or ``"argmin"``, the index of the
             running extremum, as :func:`scan_with_indices` gives it (not exclusive).
         exclusive: leave out the element itself.
         reverse: scan from the last element to the first.

@@ -159,7 +159,7 @@ def segment_softmax(
         IndexError, ValueError, TypeError, RuntimeError: as ``segment_reduce``.
 
     Example:
-        >>> segment_softmax(torch.zeros(3), torch.tensor([0, 1, 3]))
+        >>> tp.segment_softmax(torch.zeros(3), torch.tensor([0, 1, 3]))
         tensor([1.0000, 0.5000, 0.5000])
     """
     return ops.segment_softmax(values, offsets, validate, algorithm)
@@ -172,6 +172,10 @@ def segment_log_softmax(
     """The logarithm of :func:`segment_softmax`, computed as ``values[i] - m - log(sum)``: small results stay finite.
 
     Args, Returns and Raises are those of :func:`segment_softmax`.
+
+    Example:
+        >>> tp.segment_log_softmax(torch.zeros(3), torch.tensor([0, 1, 3]))
+        tensor([ 0.0000, -0.6931, -0.6931])
     """
     return ops.segment_log_softmax(values, offsets, validate, algorithm)
 
@@ -208,7 +212,7 @@ def segment_recurrence(
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
 
     Example:
-        >>> segment_recurrence(torch.full((3,), 2.0), torch.ones(3), torch.tensor([0, 1, 3]))
+        >>> tp.segment_recurrence(torch.full((3,), 2.0), torch.ones(3), torch.tensor([0, 1, 3]))
         tensor([1., 1., 3.])
     """
     return ops.segment_recurrence(a, b, offsets, reverse, initial, algorithm)
@@ -246,8 +250,10 @@ def segment_topk(
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
 
     Example:
-        >>> segment_topk(torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0, 2, 3]), 2)
-        (tensor([[3., 1.], [2., -inf]]), tensor([[1, 0], [2, -1]]))
+        >>> tp.segment_topk(torch.tensor([1.0, 3.0, 2.0]), torch.tensor([0, 2, 3]), 2)
+        (tensor([[3., 1.],
+                [2., -inf]]), tensor([[ 1,  0],
+                [ 2, -1]]))
     """
     return ops.segment_topk(values, offsets, k, largest, validate, algorithm)
 
@@ -277,7 +283,7 @@ def segment_matmul(
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
 
     Example:
-        >>> segment_matmul(torch.ones(3, 1), torch.tensor([0, 1, 3]), torch.tensor([[[2.0]], [[5.0]]])).flatten()
+        >>> tp.segment_matmul(torch.ones(3, 1), torch.tensor([0, 1, 3]), torch.tensor([[[2.0]], [[5.0]]])).flatten()
         tensor([2., 5., 5.])
     """
     return ops.segment_matmul(x, offsets, weights, validate, algorithm)

@@ -135,4 +135,38 @@ TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
   return sum;
 }
 
+// The same for an operator that gives the same bits however its operands are grouped, so that whatever has been
+// published can be used (Merrill and Garland, 2016): the chain has as many groups as tiles, and groups[i] becomes the
+// prefix up to the end of tile i. Takes totals backwards, 32 tiles at a time, up to the first that has its prefix, or
+// to tile `start`. By warp 0; lane 0 gets it.
+template <class M, class Acc>
+TP_DEVICE Acc look_back_at_once(const Chain<Acc>& chain, int64_t tile, int64_t start) {
+  const int lane = int(threadIdx.x) % warp_size;
+  Acc sum = M::identity();
+  for (int64_t end = tile;; end -= warp_size) {
+    const int64_t mine = end - 1 - lane;
+    Acc value = M::identity();
+    bool last = mine < start, there = last;
+    int needed = warp_size;  // lanes up to the first that needs no other
+    do {
+      if (!there) {
+        bool prefix = true;
+        value = chain.groups[mine].peek(prefix);
+        there = last = prefix;
+        if (!there) {
+          there = true;
+          value = chain.tiles[mine].peek(there);
+        }
+      }
+      const unsigned lasts = __ballot_sync(~0u, last);
+      needed = lasts ? __ffs(int(lasts)) : warp_size;
+    } while ((__ballot_sync(~0u, !there) & (~0u >> (warp_size - needed))) != 0);
+    if (lane >= needed) value = M::identity();
+#pragma unroll
+    for (int stride = 1; stride < warp_size; stride *= 2) value = M::combine(shuffle_down(value, stride), value);
+    sum = M::combine(value, sum);
+    if (__any_sync(~0u, last && lane < needed)) return sum;
+  }
+}
+
 }  // namespace tp::block

@@ -13,8 +13,6 @@
 
 namespace tp::block {
 
-constexpr int64_t max_grid = 2147483647;
-
 // The totals of a row's sections (S in the book), scanned in place.
 template <class M>
 struct Totals {

@@ -13,7 +13,7 @@
 namespace tp::compact {
 namespace {
 
-constexpr int threads = 512, warps = threads / block::warp_size, tiles_per_group = 128;
+constexpr int threads = 512, warps = threads / block::warp_size;
 constexpr int batch = 8;  // words that a thread has in flight
 template <class Word>
 constexpr int early = tp::max(4, int(64 / tp::max(sizeof(Word), size_t(4))));  // and before the tile's address is known
@@ -120,12 +120,11 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     }
   }
   if (threadIdx.x < block::warp_size) {
-    const int64_t before = chain.tickets ? block::look_back<Sum<int64_t>, tiles_per_group>(chain, id, 0) : 0;
+    const int64_t before = chain.tickets ? block::look_back_at_once<Sum<int64_t>>(chain, id, 0) : 0;
     if (threadIdx.x == 0) {
       before_tile = before;
       const int64_t upto = before + tile.kept;
-      if (id % tiles_per_group == tiles_per_group - 1 && id + 1 < tiles)
-        chain.groups[id / tiles_per_group].publish(upto);
+      if (chain.tickets) chain.groups[id].publish(upto);
       if (id + 1 == tiles && r.count) *r.count = upto;
     }
   }
@@ -167,7 +166,7 @@ void launch(const Rows& rows, Context& context) {
   const int64_t tiles = ceil_div(rows.n, int64_t(threads * items));
   require(tiles <= 2147483647, "single_pass: ", rows.n, " rows are too many for one launch");
   block::Chain<int64_t> chain{};
-  if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, ceil_div(tiles, int64_t(tiles_per_group)));
+  if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, tiles);
   single_pass_kernel<packs, single, items>
       <<<unsigned(tiles), threads, 0, cudaStream_t(context.stream)>>>(rows, chain, tiles);
   check_launch("single_pass");

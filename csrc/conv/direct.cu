@@ -63,7 +63,7 @@ void direct(const Args& args, Context& context) {
       case Pass::dgrad:
         return launch_tiles(context, e.c, e.rows.in, e.cols.in, e.n, ConvLayerInputGradientKernel<T>{e});
       case Pass::wgrad:
-        const int64_t blocks = min(ceil_div(e.weights(), int64_t(direct_threads)), max_grid_x);
+        const int64_t blocks = min(ceil_div(e.weights(), int64_t(direct_threads)), max_grid);
         return simt::launch(context, "direct", {blocks}, direct_threads, 0, ConvLayerWeightGradientKernel<T>{e});
     }
   });

@@ -5,14 +5,14 @@
 namespace tp::conv {
 
 constexpr int tile_width = 16, direct_threads = tile_width * tile_width;
-constexpr int64_t max_grid_x = 2147483647, max_grid_yz = 65535;
+constexpr int64_t max_grid_yz = 65535;
 
 // A grid of maps by tiles by samples. The figure's number of tiles does not count partial ones; this one does.
 template <class Kernel>
 void launch_tiles(Context& context, int64_t maps, int64_t height, int64_t width, int64_t samples,
                   const Kernel& kernel) {
   const int64_t tiles = ceil_div(height, int64_t(tile_width)) * ceil_div(width, int64_t(tile_width));
-  const simt::Dim grid{min(maps, max_grid_x), min(tiles, max_grid_yz), min(samples, max_grid_yz)};
+  const simt::Dim grid{min(maps, max_grid), min(tiles, max_grid_yz), min(samples, max_grid_yz)};
   simt::launch(context, "direct", grid, direct_threads, 0, kernel);
 }
 

@@ -28,7 +28,7 @@ struct Each {
 template <class Body>
 void each(Context& context, const char* name, int64_t count, const Body& body) {
   if (context.device.cuda || simt::session()) {
-    const int64_t blocks = min(ceil_div(count, int64_t(each_threads)), int64_t(2147483647));
+    const int64_t blocks = min(ceil_div(count, int64_t(each_threads)), max_grid);
     return simt::launch(context, name, {blocks}, each_threads, 0, Each<Body>{body, count, name});
   }
   const auto bound = body.bind(Pointers{});

@@ -60,7 +60,7 @@ template <class T, class Out>
 void unroll(Context& context, const Elements<T>& e, const Tile& tile, int64_t depth, Out* matrix) {
   if (!context.device.cuda && !simt::session()) return unroll_on_host(context, e, tile, depth, matrix);
   using Kernel = UnrollKernel<T, Out>;
-  const int64_t blocks = min(ceil_div(e.c * tile.pixels(), int64_t(Kernel::threads)), int64_t(2147483647));
+  const int64_t blocks = min(ceil_div(e.c * tile.pixels(), int64_t(Kernel::threads)), max_grid);
   simt::launch(context, "unroll", {blocks}, Kernel::threads, 0, Kernel{e, tile, depth, matrix});
 }
 

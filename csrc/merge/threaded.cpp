@@ -208,32 +208,6 @@ class Unmerger {
   const Order order_;
 };
 
-// Searches that take their steps in turn, so that the memory works on all of them at once.
-constexpr int64_t together = 16;
-
-template <class Keys>
-void search_together(const Keys& x, const co_rank_ladder::Args& args, int64_t first, int64_t count) {
-  int64_t lo[together], hi[together], k[together], row[together];
-  for (int64_t l = 0; l < count; ++l) {
-    row[l] = (first + l) / args.queries;
-    k[l] = std::max(int64_t(0), std::min(args.k[first + l], x.m + x.n));
-    lo[l] = std::max(int64_t(0), k[l] - x.n);
-    hi[l] = std::min(k[l], x.m);
-  }
-  for (bool any = true; any;) {
-    any = false;
-    for (int64_t l = 0; l < count; ++l) {
-      if (lo[l] >= hi[l]) continue;
-      any = true;
-      const int64_t i = lo[l] + (hi[l] - lo[l]) / 2;
-      const bool after = x.later(row[l], i, k[l] - 1 - i);
-      hi[l] = after ? i : hi[l];
-      lo[l] = after ? lo[l] : i + 1;
-    }
-  }
-  for (int64_t l = 0; l < count; ++l) args.ranks[first + l] = lo[l];
-}
-
 }  // namespace
 
 void merge::threaded(const Args& args, Context& context) {
@@ -248,7 +222,7 @@ void co_rank_ladder::threaded(const Args& args, Context& context) {
   with_key_word(args.in.type, [&](auto type) {
     const auto x = merge::Keys<typename decltype(type)::type>(args.in).bind(simt::Pointers{});
     context.parallel_for(args.in.rows * args.queries, 256, [&](int64_t begin, int64_t end) {
-      for (int64_t q = begin; q < end; q += together) search_together(x, args, q, std::min(together, end - q));
+      for (int64_t q = begin; q < end; ++q) args.ranks[q] = x.co_rank(q / args.queries, args.k[q]);
     });
   });
 }

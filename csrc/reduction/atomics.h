@@ -12,7 +12,6 @@
 namespace tp::reduction {
 
 constexpr int each_threads = 256;
-constexpr int64_t max_atomic_grid = 2147483647;
 
 // Before the blocks combine, every accumulator becomes the identity; afterwards, every accumulator becomes a result.
 template <class E, bool after>
@@ -40,7 +39,7 @@ struct EachAccumulator {
   }
 };
 
-// A rung: the kernel between the two, for every dtype and operator. A block takes Kernel::segment elements of a row.
+// A rung: the kernel between the two, for every dtype and operator. A block takes segment_size elements of a row.
 template <template <class> class Kernel>
 void reduce_by_atomics(const char* name, const Args& args, Context& context) {
   with_elements(args, [&](const auto& elements) {
@@ -49,8 +48,8 @@ void reduce_by_atomics(const char* name, const Args& args, Context& context) {
     using Acc = typename E::Acc;
     Acc* accumulators = context.workspace<Acc>(elements.rows);
     const int64_t segments = ceil_div(elements.n, int64_t(K::segment_size));
-    const simt::Dim each_grid{tp::min(ceil_div(elements.rows, int64_t(each_threads)), max_atomic_grid)};
-    const simt::Dim grid{tp::min(elements.rows * segments, max_atomic_grid)};
+    const simt::Dim each_grid{tp::min(ceil_div(elements.rows, int64_t(each_threads)), max_grid)};
+    const simt::Dim grid{tp::min(elements.rows * segments, max_grid)};
     simt::launch(context, name, each_grid, each_threads, 0, EachAccumulator<E, false>{elements, accumulators});
     simt::launch(context, name, grid, K::block_dim, K::block_dim * int64_t(sizeof(Acc)),
                  K{elements, segments, accumulators});

@@ -11,7 +11,7 @@
 
 namespace tp::reduction {
 
-constexpr int64_t max_grid = 2147483647, max_global_grid = 1024;
+constexpr int64_t max_global_grid = 1024;  // of kernels with a workspace for each block
 
 // The totals of the sections of every row of E, as the Source of the next launch.
 template <class E>

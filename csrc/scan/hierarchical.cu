@@ -88,7 +88,7 @@ void scan_rows(Source source, Context& context) {
   const int64_t sections = ceil_div(source.n, int64_t(section)), blocks = source.rows * sections;
   auto* S = sections == 1 ? nullptr : context.workspace<typename M::Acc>(blocks);
   if (sections > 1) source.allocate(context);
-  const simt::Dim grid{tp::min(blocks, block::max_grid)};
+  const simt::Dim grid{tp::min(blocks, max_grid)};
   const Sections<Source> all{source, section, sections, S};
   using First = ScanSectionsKernel<Source>;
   simt::launch(context, "hierarchical", grid, threads, First::shared_bytes, First{all});

@@ -12,8 +12,6 @@
 // The input is [rows, n], the results are accumulators, one per element. A Context says where to run and where scratch
 // memory comes from (core/context.h); examples/cpp/own_operator.cpp shows a program.
 #pragma once
-#include "block/coarsened.h"
-#include "block/kogge_stone.h"
 #include "block/scan_sections.h"
 
 namespace tp::scan {
@@ -55,13 +53,60 @@ struct OwnElements {
   }
 };
 
+// The coarsened scan of coarsened.cu (Fig. 11.8), which says what its phases do and why the barriers stand.
+template <class Source>
+struct OwnScanKernel {
+  using M = typename Source::Monoid;
+  using Acc = typename M::Acc;
+  static constexpr int threads = 64, subsection = sizeof(Acc) <= 16 ? 16 : 4;  // what 48 KB of shared memory hold
+  static constexpr int section = threads * subsection, in_shared = section + threads;
+  block::Sections<Source> sections;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto x = sections.bind(block);
+    const auto XY = block.template shared<Acc>("XY", section);
+    const auto totals = block.template shared<Acc>("totals", threads);
+    auto temp = block.template per_lane<Acc>("temp");
+    for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
+      block.phase("load", [&](int t) {
+        for (int i = t; i < section; i += threads) XY[i] = x.load(id, i);
+      });
+      block.phase("phase_1", [&](int t) {
+        const int first = t * subsection;
+        Acc sum = XY[first];
+        for (int i = first + 1; i < first + subsection; ++i) {
+          sum = M::combine(sum, XY[i]);
+          XY[i] = sum;
+        }
+        totals[t] = sum;
+      });
+      for (int stride = 1; stride < threads; stride *= 2) {
+        block.phase("phase_2_read", [&](int t) {
+          if (t >= stride) temp[t] = M::combine(totals[t - stride], totals[t]);
+        });
+        block.phase("phase_2_write", [&](int t) {
+          if (t >= stride) totals[t] = temp[t];
+        });
+      }
+      block.phase("phase_3", [&](int t) {
+        if (t == 0) return;
+        const Acc before = totals[t - 1];
+        for (int i = t * subsection; i < (t + 1) * subsection; ++i) XY[i] = M::combine(before, XY[i]);
+      });
+      block.phase("store", [&](int t) {
+        for (int i = t; i < section; i += threads) x.store(id, i, XY[i]);
+        if (t == 0) x.store_total(id, XY[section - 1]);
+      });
+    }
+  }
+};
+
 // out[r, k] = in[r, 0] . ... . in[r, k], and without in[r, k] if exclusive.
 template <class M, class In>
 void scan_with(const In* in, typename M::Acc* out, int64_t rows, int64_t n, Context& context, bool exclusive = false) {
-  constexpr int items = sizeof(typename M::Acc) <= 16 ? 16 : 4;  // what 48 KB of shared memory hold
   if (rows == 0 || n == 0) return;
-  block::scan_rows<block::Coarsened<block::KoggeStone<64>, items>>(context, "own_operator",
-                                                                   OwnElements<M, In>{in, out, rows, n, exclusive});
+  block::scan_rows<OwnScanKernel>(context, "own_operator", OwnElements<M, In>{in, out, rows, n, exclusive});
 }
 
 }  // namespace tp::scan

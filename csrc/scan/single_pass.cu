@@ -85,7 +85,7 @@ void single_pass(const Args& args, Context& context) {
     using Kernel = SinglePassScanKernel<decltype(elements)>;
     using Acc = typename Kernel::Acc;
     const int64_t sections = ceil_div(elements.n, int64_t(section)),
-                  rows_per_launch = tp::max(int64_t(1), (block::max_grid - 1) / sections);
+                  rows_per_launch = tp::max(int64_t(1), (max_grid - 1) / sections);
     const int64_t most = tp::min(elements.rows, rows_per_launch) * sections;
     Acc* scan_value = context.workspace<Acc>(most + 1);
     const int64_t clear_bytes = int64_t(sizeof(int64_t)) + (most + 1) * int64_t(sizeof(int));

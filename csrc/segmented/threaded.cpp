@@ -201,6 +201,15 @@ class Reduce {
   }
 
   void reduce_rows(int64_t begin, int64_t end, const Strip& strip, Acc* running) const {
+    if constexpr (M::id == OpId::logsumexp) {  // column by column, with the bits of a single one
+      std::vector<typename E::Input> column(size_t(end - begin));
+      for (int64_t j = 0; j < strip.count; ++j) {
+        for (int64_t row = begin; row < end; ++row)
+          column[size_t(row - begin)] = x_.in[row * x_.e.width + strip.first + j];
+        running[j] = exponentiate_run<M>(column.data(), end - begin, end - begin);
+      }
+      return;
+    }
     std::fill(running, running + strip.count, M::identity());
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t j = 0; j < strip.count; ++j) running[j] = combine<M>(running[j], x_.load(row, strip.first + j));

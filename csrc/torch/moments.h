@@ -21,7 +21,7 @@ Tensor deviations(const Tensor& wide, Reduce reduce, Expand expand) {
 template <class Reduce, class Expand>
 Tensor moment(Str op, const Tensor& wide, const Tensor& counts, Reduce reduce, Expand expand) {
   const Tensor away = deviations(wide, reduce, expand);
-  const Tensor variance = reduce(away * away, "sum") / (counts - 1);
+  const Tensor variance = reduce(away * away, "sum") / (counts - 1).clamp_min(0);
   return op == "var" ? variance : variance.sqrt();
 }
 
@@ -33,7 +33,7 @@ Tensor factors_of(Str op, const Tensor& wide, const Tensor& counts, Reduce reduc
     const Tensor y = reduce(wide, op);
     return (wide - expand(y.masked_fill(y == -std::numeric_limits<double>::infinity(), 0))).exp();
   }
-  const Tensor away = deviations(wide, reduce, expand), others = counts - 1;
+  const Tensor away = deviations(wide, reduce, expand), others = (counts - 1).clamp_min(0);
   if (op == "var") return away * expand(2 / others * at::ones_like(reduce(wide, "sum")));
   const Tensor spread = moment(op, wide, counts, reduce, expand);
   return away * expand((1 / (others * spread)).masked_fill(spread == 0, 0));

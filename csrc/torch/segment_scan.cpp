@@ -157,6 +157,11 @@ Tensor SegmentScan::meta() const {
 
 Tensor SegmentRecurrence::kernel() const {
   check_recurrence(*this);
+  if (initial && wide_dtype(b) != b.scalar_type()) {  // rows that `initial` is added to are not rounded
+    const auto wide = wide_dtype(b);
+    return SegmentRecurrence{a.to(wide), b.to(wide), offsets, reverse, initial->to(wide), algorithm}.kernel().to(
+        b.scalar_type());
+  }
   const Tensor factors = a.contiguous(), o = offsets.contiguous();
   const Tensor in = initial && b.numel() > 0 ? with_initial(*this) : b.contiguous();
   check_offset_values(recurrence_name, {"offsets", o}, in.size(0), false);

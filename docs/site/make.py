@@ -45,11 +45,12 @@ class Page:
 PAGES = {
     "reduce": Page("Reduction", "reduction", "reduce", "reduce", "reduce"),
     "segments": Page(
-        "Segmented reduction and scan",
+        "Segments and groups",
         "segmented",
-        "segment_reduce segment_expand segment_scan",
-        "segment_reduce segment_scan",
-        "segment_reduce segment_scan",
+        "segment_reduce segment_expand segment_scan segment_softmax segment_log_softmax segment_recurrence "
+        "segment_topk segment_matmul group_by group_reduce group_expand reduce_by_key",
+        "segment_reduce segment_scan segment_matmul",
+        "segment_reduce segment_scan segment_softmax segment_topk segment_matmul group_reduce reduce_by_key",
     ),
     "scan": Page(
         "Scan and linear recurrences",
@@ -59,7 +60,13 @@ PAGES = {
         "scan linear_recurrence",
     ),
     "histogram": Page("Histogram", "histogram", "histogram", "histogram"),
-    "compact": Page("Compaction", "compact", "compact compact_padded", "compact"),
+    "compact": Page(
+        "Compaction",
+        "compact",
+        "compact compact_padded partition unique run_length_encode",
+        "compact",
+        "compact partition unique",
+    ),
     "merge": Page("Merge", "merge", "merge merge_pairs co_rank", "merge co_rank", "merge"),
     "sort": Page(
         "Sort",
@@ -71,20 +78,21 @@ PAGES = {
     "sparse": Page(
         "Sparse matrices",
         "sparse",
-        "spmv spmm coo csr csc ell hyb jds sell blocked sparse.from_torch sparse.from_scipy",
+        "spmv spmm spgemm sampled_product coo csr csc ell hyb jds sell blocked sparse.from_torch sparse.from_scipy",
         " ".join(f"spmv_{form}" for form in "coo csr csc ell hyb jds sell blocked".split()) + " sampled_product",
-        "spmv spmm sampled_product convert",
+        "spmv spmm sampled_product convert spgemm",
         see="{doc}`../sparse_formats` compares what a product takes in each format.",
         classes="COO CSR CSC ELL HYB JDS SELL BLOCKED sparse.Plan",
     ),
     "bfs": Page(
         "Graph search",
         "graph",
-        "bfs bfs_batched shortest_path reachable connected_components graph.from_edges graph.from_csr graph.from_torch "
-        "graph.from_scipy graph.from_networkx graph.read graph.rmat graph.rmat_edges graph.uniform graph.grid "
-        "graph.maze graph.random_words",
+        "bfs bfs_batched shortest_path graph.path reachable connected_components sssp pagerank triangle_count "
+        "sample_neighbors random_walk graph.batch graph.collate graph.from_edges graph.from_edge_index graph.from_csr "
+        "graph.from_torch graph.from_scipy graph.from_networkx graph.read graph.rmat graph.rmat_edges graph.uniform "
+        "graph.grid graph.maze graph.random_words",
         "bfs",
-        "bfs",
+        "bfs sssp pagerank triangle_count",
         classes="Graph",
     ),
     "conv2d": Page(
@@ -114,6 +122,7 @@ PAGES = {
 }
 REFERENCE = {  # module: what a page about it opens with
     "nn": "",
+    "jagged": "",
     "distributed": "{doc}`../distributed` tells what travels between the ranks.",
     "solvers": "",
     "io": "",
@@ -258,7 +267,7 @@ def index_page() -> str:
         for name, page in PAGES.items()
     )
     text = (HERE / "index.md").read_text().replace("PATTERNS", patterns)
-    guides = ("overview", "learn", "cpp", "distributed", "sparse_formats")
+    guides = ("overview", "learn", "coming_from", "graphs", "sparse_formats", "distributed", "cpp")
     design = ("architecture", "glossary", "determinism", "integrations", "performance", "testing")
     more = ("extend", "add_an_operator", "contributing", "changelog")
     parts = tree(*guides, caption="Guides") + tree("patterns/index", "reference/index", caption="Patterns")

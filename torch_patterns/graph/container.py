@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ class Graph(NamedTuple):
         """Of every edge the source, and below it the destination, [2, E], as PyG stores edges; ordered as ``coo()``."""
         return torch.stack(self.coo())
 
-    def to_networkx(self, weights: Tensor | None = None):
+    def to_networkx(self, weights: Tensor | None = None) -> Any:
         """A networkx graph of the vertices 0 ... V - 1, on the host: a ``Graph`` if symmetric, else a ``DiGraph``;
         where there are multiple edges, a ``MultiGraph`` or ``MultiDiGraph``.
 
@@ -96,7 +96,7 @@ class Graph(NamedTuple):
         graph.add_edges_from((u, v, {} if w is None else {"weight": w}) for u, v, w in edges)
         return graph
 
-    def to_scipy(self, weights: Tensor | None = None):
+    def to_scipy(self, weights: Tensor | None = None) -> Any:
         """The adjacency matrix as a ``scipy.sparse.csr_array`` on the host, [V, V].
 
         Args:

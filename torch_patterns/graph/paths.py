@@ -62,7 +62,9 @@ def sssp(graph: Graph, sources: int | Sequence[int] | np.ndarray | Tensor, weigh
     distances = _distances(graph, starts, costs)
     src, dst = (ids.long() for ids in graph.coo())
     parents, tight = _parents(graph, starts, costs, distances, src, dst)
-    if weights.requires_grad or _transforms_active() or unpack_dual(weights).tangent is not None:
+    if weights.is_floating_point() and (
+        weights.requires_grad or _transforms_active() or unpack_dual(weights).tangent is not None
+    ):
         on_the_way = tight & (src == parents[dst])
         distances = _with_derivative(distances, weights, parents, dst, on_the_way)
     return distances, parents.to(graph.dtype)

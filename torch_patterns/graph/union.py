@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ def _joined(graphs: Sequence[Graph], sizes: list[int], dtype: torch.dtype, edges
     return torch.cat(ptrs), torch.cat(cols)
 
 
-def collate(samples: Sequence):
+def collate(samples: Sequence) -> Any:
     """``torch.utils.data.default_collate``, but of graphs a batch: for ``DataLoader(..., collate_fn=collate)``.
 
     Samples may be graphs, or tuples, lists and dicts that hold some: graphs in one place become ``batch(graphs)``,
@@ -84,5 +85,5 @@ def collate(samples: Sequence):
     return torch_collate(samples, collate_fn_map={**default_collate_fn_map, Graph: _collate_graphs})
 
 
-def _collate_graphs(graphs: Sequence[Graph], *, collate_fn_map=None) -> tuple[Graph, Tensor]:
+def _collate_graphs(graphs: Sequence[Graph], *, collate_fn_map: dict | None = None) -> tuple[Graph, Tensor]:
     return batch(graphs)

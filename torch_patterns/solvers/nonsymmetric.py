@@ -95,8 +95,9 @@ def gmres(
     preconditioner: Matrix | Product | None = None,
     callback: Callback | None = None,
 ) -> Solution:
-    """Solves ``A x = b`` for any regular ``A`` by the generalized minimal residual method, restarted every ``restart``
-    iterations.
+    """Solves ``A x = b`` for any regular ``A`` by the generalized minimal residual method.
+
+    It restarts every ``restart`` iterations.
 
     One product with ``A`` per iteration, ``restart + 1`` vectors of memory, and one wait for the device. The basis is
     made orthogonal by the classical Gram-Schmidt process, twice. In exact arithmetic the residual never grows."""

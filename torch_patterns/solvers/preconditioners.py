@@ -56,6 +56,12 @@ def block_jacobi(a: Matrix, block_size: int) -> CSR:
     Raises:
         ValueError: the matrix is not square, ``block_size`` not positive, or a block singular: the message says which.
         TypeError: ``block_size`` is no integer.
+
+    Example:
+        >>> A = tp.sparse.from_torch(torch.tensor([[0.0, 1.0, 5.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]))
+        >>> M = tp.solvers.block_jacobi(A, 2)
+        >>> (M @ A).to_dense().tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 5.0], [0.0, 0.0, 1.0]]
     """
     n, size = _square("block_jacobi", a), integer("block_jacobi", "block_size", block_size)
     if size < 1:

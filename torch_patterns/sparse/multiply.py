@@ -99,7 +99,8 @@ def _in_parts(a: CSR, b: CSR, ptrs: Tensor, rows: Tensor, index: torch.dtype, ma
         [cuts.new_zeros(1), cuts.clamp(max=a.shape[0]).unique_consecutive(), cuts.new_full((1,), a.shape[0])]
     )
     marks = torch.stack([cuts, a.row_ptrs.index_select(0, cuts).long(), rows.index_select(0, cuts)], 1).tolist()
-    parts, stored = [], 0
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    stored = 0
     for (row, entry, begin), (last, end_entry, end) in zip(marks, marks[1:], strict=False):
         if parts and row == last:
             continue
