@@ -13,8 +13,8 @@ FILES = [p for p in (*FILES, ROOT / "README.md") if p != Path(__file__)]
 
 WHAT = (
     "(?:thread|lane|block|warp|row|column|segment|tile|level|vertex|pixel|output|element|key|rung|pattern|entry|file|"
-    "kernel|bit|digit|copy|chunk|line|problem|ladder|module|cell|round|epoch|step|image|batch|process|rank|format|sample|"
-    "edge|matrix|strip|part|bin|barrier|multiprocessor|section|group|word|byte|score|value|number|maze|device)"
+    "kernel|bit|digit|copy|chunk|line|problem|ladder|module|cell|round|epoch|step|image|batch|process|rank|format|"
+    "sample|edge|matrix|strip|part|bin|barrier|multiprocessor|section|group|word|byte|score|value|number|maze|device)"
 )
 # As plurals, these may be verbs.
 WHICH = f"(?:{WHAT}|launch|search|sum|pass|stage|share|source|index)"

@@ -7,8 +7,8 @@
 //   dgrad   dx[n, c, i, j] = sum over m and over the (p, q, h, w) that read (i, j) of dy[n, m, h, w] w[m, c, p, q]
 //   wgrad   dw[m, c, p, q] = sum over n, h, w of dy[n, m, h, w] x[n, c, i, j]
 //
-// All three are linear in each factor and each is the transpose of the other two, so whoever has them has every
-// derivative.
+// All three are linear in each factor and each is the transpose of the other two, so together they are their own
+// derivatives, of every order.
 //
 // Padding is an operand, zero: a weight that meets it in fprop, or a gradient that meets it in wgrad, is multiplied by
 // zero, and NaN times zero is NaN. There is no padding to meet in dgrad: it sums only the products that exist, so a NaN

@@ -8,9 +8,9 @@
 // apart into phases, one per remainder, and inside a phase both the pixels and the taps are evenly spaced: each phase
 // is a gather of its own, without a product that does not exist but for those beyond the edges of dy.
 //
-// Beyond the edges stand zeros. In fprop that is the meaning of padding. In dgrad such products do not exist, and
-// adding them is right as long as the weights are finite; whoever relies on that checks the weights, and where one is
-// infinite or NaN takes Gather::plain_sum.
+// Beyond the edges there are zeros. In fprop that is the meaning of padding. In dgrad such products do not exist, and
+// adding them is right as long as the weights are finite; a caller that relies on it checks the weights, and if one is
+// infinite or NaN uses Gather::plain_sum.
 #pragma once
 #include "conv/elements.h"
 

@@ -170,7 +170,7 @@ void wgrad(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
   const auto kernel = accumulate_for<A>(e.maps);
   const int64_t lanes = kernel.lanes, blocks = ceil_div(e.maps, lanes), taps = e.channels * e.taps();
-  const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_a_tile);
+  const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_per_tile);
   const int64_t filters = e.groups * blocks,
                 chunks = chunks_for(tiling.count(), filters, filters * taps * lanes * int64_t(sizeof(A)));
   const Tasks tasks(context, chunks, e.groups, blocks);

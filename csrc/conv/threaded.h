@@ -11,8 +11,8 @@
 
 namespace tp::conv {
 
-constexpr int64_t pixels_a_tile = 256;
-constexpr int64_t tasks_a_thread = 4;
+constexpr int64_t pixels_per_tile = 256;
+constexpr int64_t tasks_per_thread = 4;
 
 // How much of a depth makes a panel of the right factor that stays in the first cache.
 template <class A>
@@ -192,7 +192,7 @@ struct Input {
 
 // Tiles small enough to keep all threads busy.
 inline int64_t pixels_for(const Context& context, int64_t pixels) {
-  return min(pixels_a_tile, max(int64_t(48), ceil_div(pixels, tasks_a_thread * context.device.threads)));
+  return min(pixels_per_tile, max(int64_t(48), ceil_div(pixels, tasks_per_thread * context.device.threads)));
 }
 
 // Tasks are tiles by groups by `parts` of the blocks of lanes: more parts where there are few tiles.
@@ -201,7 +201,7 @@ struct Tasks {
 
   Tasks(const Context& context, int64_t tiles, int64_t groups, int64_t blocks)
       : tiles(tiles), groups(groups), blocks(blocks), parts(1) {
-    if (tiles * groups > 0) parts = min(blocks, ceil_div(tasks_a_thread * context.device.threads, tiles * groups));
+    if (tiles * groups > 0) parts = min(blocks, ceil_div(tasks_per_thread * context.device.threads, tiles * groups));
   }
   int64_t count() const { return tiles * groups * parts; }
 

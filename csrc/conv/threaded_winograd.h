@@ -66,7 +66,7 @@ class Winograd {
   int64_t task_size() const {
     constexpr int64_t bytes = 1 << 19, most = 128;
     const int64_t per_tile = products * int64_t(sizeof(A)) * (g_.depth + g_.maps);
-    const int64_t fair = ceil_div(tiles_ * g_.groups, tasks_a_thread * context_.device.threads);
+    const int64_t fair = ceil_div(tiles_ * g_.groups, tasks_per_thread * context_.device.threads);
     const int64_t tiles = max(min(min(most, bytes / per_tile), fair), int64_t(1));
     return max(int64_t(tiles >= 2 * kernel_.lanes ? 2 : 1), tiles / kernel_.lanes) * kernel_.lanes;
   }

@@ -119,10 +119,10 @@ typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
   using Wide = decltype(M::Acc::sum);
   if (n == 0) return M::identity();
   const A most = combine_run<Max<A>>(x, n, readable);
-  constexpr int64_t stretch = 64 * lanes;
+  constexpr int64_t chunk = 64 * lanes;
   Wide sum = 0;
-  for (int64_t i = 0; i < n; i += stretch) {
-    const int64_t end = tp::min(i + stretch, n);
+  for (int64_t i = 0; i < n; i += chunk) {
+    const int64_t end = tp::min(i + chunk, n);
     A part[lanes] = {};
     int64_t k = i;
     for (; k + lanes <= end; k += lanes) {

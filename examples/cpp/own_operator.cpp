@@ -4,8 +4,8 @@
 //     nvcc -std=c++17 -x cu --expt-relaxed-constexpr -DTP_WITH_CUDA -Icsrc examples/cpp/own_operator.cpp
 //          csrc/core/simt_check.cpp -o own_operator                                             (one line)
 //
-// Of a stretch of elements keep four numbers: its sum, the greatest sum of a beginning, of an end, and of any part. Of
-// two neighbouring stretches these follow from those of each, so they are a monoid, which does not commute; and a scan
+// Of a range of elements keep four numbers: its sum, the greatest sum of a beginning, of an end, and of any part. Of
+// two neighbouring ranges these follow from those of each, so they are a monoid, which does not commute; and a scan
 // gives the answer for every prefix at once (Bentley's problem, in O(log n) steps).
 #include "scan/own_operator.h"
 
