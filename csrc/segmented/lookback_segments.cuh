@@ -137,63 +137,6 @@ struct SliceRows {
   }
 };
 
-// The rows of a tile in shared memory, in memory order, and where its results go.
-template <class Shape>
-struct StagedTile {
-  const typename Shape::In *values, *factors;  // without factors, these are the values
-  typename Shape::Out* results;                // if `in_place`, over the rows
-  int skip;                                    // of the first result in `results`
-};
-
-// Starts to load the rows of a tile, and the factors of a recurrence. lines(array) describes the tile's part of an
-// array.
-template <class Shape, class E, class Lines, bool single>
-TP_DEVICE __forceinline__ StagedTile<Shape> stage_tile(const E& e, char* memory, int rows_bytes, int64_t memory_first,
-                                                       Lines lines, const block::Strips<single>& strips,
-                                                       block::Arrivals& arrivals) {
-  using In = typename Shape::In;
-  using Out = typename Shape::Out;
-  auto* staged = reinterpret_cast<In*>(memory);
-  char* const more = memory + rows_bytes;
-  block::stage<Shape::threads>(arrivals, staged, lines(e.in), strips);
-  const int skip = block::phase(e.in + memory_first);
-  StagedTile<Shape> tile{staged + skip, staged + skip, reinterpret_cast<Out*>(staged), skip};
-  if constexpr (Shape::affine) {
-    block::stage<Shape::threads>(arrivals, reinterpret_cast<In*>(more), lines(e.a), strips);
-    tile.factors = reinterpret_cast<In*>(more) + block::phase(e.a + memory_first);
-  } else if constexpr (!Shape::in_place) {
-    tile.results = reinterpret_cast<Out*>(more);
-    tile.skip = block::phase(e.out + memory_first);
-  }
-  return tile;
-}
-
-// Combines the rows of a slice since the last segment end in it. `head`: its first row is the head of a segment.
-template <class Shape>
-TP_DEVICE __forceinline__ typename Shape::Acc combine_slice(const SliceRows<Shape>& row, int count, bool head) {
-  using M = typename Shape::Monoid;
-  typename Shape::Acc running = M::identity();
-  block::walk<Shape::slice_rows>(count, row, [&](int, const ScanRow<typename Shape::In>& r) {
-    running = append<M>(running, Shape::operand(r.value, r.factor, head));
-    head = r.last;
-    if (r.last) running = M::identity();
-  });
-  return running;
-}
-
-// Scans the rows of a slice, which `running` precedes, into `results`.
-template <class Shape>
-TP_DEVICE __forceinline__ void scan_slice(const SliceRows<Shape>& row, int count, bool head,
-                                          typename Shape::Acc running, bool exclusive, typename Shape::Out* results) {
-  using M = typename Shape::Monoid;
-  block::walk<Shape::slice_rows>(count, row, [&](int i, const ScanRow<typename Shape::In>& r) {
-    const auto next = append<M>(running, Shape::operand(r.value, r.factor, head));
-    results[i * row.step] = Shape::result(exclusive ? running : next);
-    head = r.last;
-    running = r.last ? M::identity() : next;
-  });
-}
-
 // Marks the last row of every segment that ends in the tile, and the slice that holds it.
 template <class Shape>
 TP_DEVICE __forceinline__ void mark_last_rows(const block::Bounds<true>& bounds, const block::Share& share,
@@ -227,6 +170,7 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   using Shape = ScanShape<E>;
   using M = typename Shape::Monoid;
   using In = typename E::Input;
+  using Out = typename E::Output;
   using Acc = typename Shape::Acc;
   extern __shared__ uint4 memory[];
   __shared__ block::Joint<Acc, Shape::warps> joint;
@@ -247,8 +191,19 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
     return block::Lines<std::remove_reference_t<decltype(*array)>>(array, e.n * e.width, memory_first, share.rows,
                                                                    columns);
   };
-  const StagedTile<Shape> staged = stage_tile<Shape>(e, bytes + tile_marks, Shape::rows(items, across, sizeof(In)),
-                                                     memory_first, lines, strips, arrivals);
+  auto* staged = reinterpret_cast<In*>(bytes + tile_marks);
+  block::stage<Shape::threads>(arrivals, staged, lines(e.in), strips);
+  int skip = block::phase(e.in + memory_first);
+  const In *values = staged + skip, *factors = values;
+  auto* results = reinterpret_cast<Out*>(staged);
+  char* const more = bytes + tile_marks + Shape::rows(items, across, sizeof(In));
+  if constexpr (Shape::affine) {
+    block::stage<Shape::threads>(arrivals, reinterpret_cast<In*>(more), lines(e.a), strips);
+    factors = reinterpret_cast<In*>(more) + block::phase(e.a + memory_first);
+  } else if constexpr (!Shape::in_place) {
+    results = reinterpret_cast<Out*>(more);
+    skip = block::phase(e.out + memory_first);
+  }
   // Mark the last rows of segments while the rows are on their way.
   auto *marks = reinterpret_cast<typename Shape::Mark*>(bytes), *closed = marks + Shape::row_marks(items);
   mark_last_rows<Shape>(bounds, share, marks, closed, tiles.bad);
@@ -265,8 +220,14 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   const bool open = begin < share.row;
   // Whether the first row of the slice is the head of a segment, which only a recurrence needs to know.
   const bool starts = Shape::affine && count > 0 && (start > 0 ? marks[start - 1] != 0 : !open);
-  const SliceRows<Shape> row{staged.values + first, staged.factors + first, marks + start, step};
-  const Acc running = combine_slice(row, count, starts);
+  const SliceRows<Shape> row{values + first, factors + first, marks + start, step};
+  bool head = starts;
+  Acc running = M::identity();
+  block::walk<Shape::slice_rows>(count, row, [&](int, const ScanRow<In>& r) {
+    running = append<M>(running, Shape::operand(r.value, r.factor, head));
+    head = r.last;
+    if (r.last) running = M::identity();
+  });
   // Combine the slices of the tile; `tail` is the aggregate of the tile.
   Acc tail;
   const bool closes = position.exists && closed[position.slice] != 0;
@@ -289,10 +250,17 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   }
 
   // Scan the slice again, now from what precedes it, and store the tile.
-  scan_slice(row, count, starts, before.value, e.exclusive, staged.results + staged.skip + first);
+  running = before.value;
+  head = starts;
+  block::walk<Shape::slice_rows>(count, row, [&](int i, const ScanRow<In>& r) {
+    const Acc next = append<M>(running, Shape::operand(r.value, r.factor, head));
+    results[skip + first + i * step] = Shape::result(e.exclusive ? running : next);
+    head = r.last;
+    running = r.last ? M::identity() : next;
+  });
   block::staged_is_written();
   __syncthreads();
-  block::unstage<Shape::threads>(lines(e.out), staged.results, staged.skip, strips);
+  block::unstage<Shape::threads>(lines(e.out), results, skip, strips);
 }
 
 // If the offsets were bad: one warp per segment scans it, and stores only the rows whose search finds this segment.
