@@ -286,3 +286,18 @@ def test_bad_offsets(device):
         with pytest.raises(error, match=r"segment_sort: offsets\["):
             segment_sort(keys, torch.tensor(values, device=device), validate=True)
     assert segment_sort(keys, torch.tensor([0, 5], device=device)).tolist() == [1] * 5
+
+
+@pytest.mark.parametrize("n", [50, 300, 9_000, 300_001])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32], ids=str)
+def test_keys_that_leading_digits_do_not_tell_apart(n, dtype, device):
+    """Many keys share their leading bits and differ far below; values tell equal keys apart. From an odd address."""
+    high, low = torch.randint(-3, 3, (n + 1,)), torch.randint(0, 40, (n + 1,))
+    scale = {torch.int32: 2**28, torch.int64: 2**58, torch.float32: 2**20}[dtype]
+    keys = (high * scale + low).to(dtype)[1:]
+    values = torch.arange(n + 1)[1:]
+    got = sort_pairs(keys.to(device), values.to(device))
+    want, order = keys.sort(stable=True)
+    assert_equal(got, (want, values[order]), f"{n} {dtype}")
+    assert_equal(sort_keys(keys.to(device)), want, f"{n} {dtype}")
+    assert_equal(sort(keys.to(device)), (want, order), f"{n} {dtype}")
