@@ -303,3 +303,18 @@ def test_keys_in_order_but_for_one(descent, descending, device):
     assert_equal(places, order, "places")
     rows = torch.stack([x, x.sort(descending=descending).values])
     assert_equal(sort_keys(rows.to(device), descending=descending), rows.sort(descending=descending).values, "rows")
+
+
+@pytest.mark.parametrize("n", [50, 300, 9_000, 300_001])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32], ids=str)
+def test_keys_that_leading_digits_do_not_tell_apart(n, dtype, device):
+    """Many keys share their leading bits and differ far below; values tell equal keys apart. From an odd address."""
+    high, low = torch.randint(-3, 3, (n + 1,)), torch.randint(0, 40, (n + 1,))
+    scale = {torch.int32: 2**28, torch.int64: 2**58, torch.float32: 2**20}[dtype]
+    keys = (high * scale + low).to(dtype)[1:]
+    values = torch.arange(n + 1)[1:]
+    got = sort_pairs(keys.to(device), values.to(device))
+    want, order = keys.sort(stable=True)
+    assert_equal(got, (want, values[order]), f"{n} {dtype}")
+    assert_equal(sort_keys(keys.to(device)), want, f"{n} {dtype}")
+    assert_equal(sort(keys.to(device)), (want, order), f"{n} {dtype}")
