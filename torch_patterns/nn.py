@@ -22,11 +22,7 @@ IntPair = int | tuple[int, ...]
 
 
 def _pair(value: IntPair) -> tuple[int, int]:
-<<<<<<< HEAD
     """Plain integers, from integers of any kind; like torch.nn, only one or two are accepted."""
-=======
-    """Plain integers, also of numpy's; torch.nn refuses what are not two."""
->>>>>>> origin/main
     both = value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))
     return cast(tuple[int, int], tuple(map(operator.index, both)))
 

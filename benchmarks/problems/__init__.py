@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The problems of figures.py, one module per pattern: `figures(device)` returns its list. Shared parts are here."""
-=======
-"""The problems of figures.py, one module per pattern: `figures(device)` gives its list. Here is what they share."""
->>>>>>> origin/main
 
 from __future__ import annotations
 

@@ -15,10 +15,6 @@ namespace tp::scan {
 namespace {
 
 constexpr int threads = 256, warps = threads / block::warp_size, chunks = 4;
-<<<<<<< HEAD
-constexpr int tiles_per_group = 256;
-=======
->>>>>>> origin/main
 
 template <class A>
 struct Leader {
@@ -202,18 +198,6 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     tile_starts = tile_starts || starts_in[w];
   }
   if (warp == 0) {
-<<<<<<< HEAD
-    const bool last = tile_first + tile_items >= lines.count,
-               ends_group = tile % tiles_per_group == tiles_per_group - 1;
-    if (lane == 0 && !last) chain.tiles[tile].publish(all);
-    Acc sum = M::identity();
-    if (tile_place > 0) {
-      sum = block::look_back<M, tiles_per_group>(chain, tile, (tile_first - tile_place) / tile_items);
-    }
-    if (lane == 0) {
-      before_tile = sum;
-      if (ends_group && !last) chain.groups[tile / tiles_per_group].publish(tile_starts ? all : M::combine(sum, all));
-=======
     if (lane == 0 && chain.tickets && !tile_starts) chain.tiles[tile].publish(all);
     if (lane == 0 && chain.tickets && tile_starts) chain.groups[tile].publish(all);
     Acc sum = M::identity();
@@ -221,7 +205,6 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     if (lane == 0) {
       before_tile = sum;
       if (!tile_starts) chain.groups[tile].publish(M::combine(sum, all));
->>>>>>> origin/main
     }
   }
   __syncthreads();
@@ -290,11 +273,7 @@ void launch(const ExtremaArgs& args, Context& context) {
   if (tiles == 1) {
     extrema_kernel<L><<<1, threads, 0, cudaStream_t(context.stream)>>>(lines, chain);
   } else {
-<<<<<<< HEAD
-    chain = block::make_chain<Leader<acc_t<T>>>(context, tiles, ceil_div(tiles, int64_t(tiles_per_group)));
-=======
     chain = block::make_chain<Leader<acc_t<T>>>(context, tiles, tiles);
->>>>>>> origin/main
     block::launch_early(extrema_kernel<L>, unsigned(tiles), threads, 0, context, lines, chain);
   }
   check_launch("scan_with_indices");
