@@ -15,7 +15,6 @@ namespace tp::scan {
 namespace {
 
 constexpr int threads = 256, warps = threads / block::warp_size, chunks = 4;
-constexpr int tiles_per_group = 256;
 
 template <class A>
 struct Leader {
@@ -199,16 +198,13 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     tile_starts = tile_starts || starts_in[w];
   }
   if (warp == 0) {
-    const bool last = tile_first + tile_items >= lines.count,
-               ends_group = tile % tiles_per_group == tiles_per_group - 1;
-    if (lane == 0 && !last) chain.tiles[tile].publish(all);
+    if (lane == 0 && chain.tickets && !tile_starts) chain.tiles[tile].publish(all);
+    if (lane == 0 && chain.tickets && tile_starts) chain.groups[tile].publish(all);
     Acc sum = M::identity();
-    if (tile_place > 0) {
-      sum = block::look_back<M, tiles_per_group>(chain, tile, (tile_first - tile_place) / tile_items);
-    }
+    if (tile_place > 0) sum = block::look_back_at_once<M>(chain, tile, (tile_first - tile_place) / tile_items);
     if (lane == 0) {
       before_tile = sum;
-      if (ends_group && !last) chain.groups[tile / tiles_per_group].publish(tile_starts ? all : M::combine(sum, all));
+      if (!tile_starts) chain.groups[tile].publish(M::combine(sum, all));
     }
   }
   __syncthreads();
@@ -277,7 +273,7 @@ void launch(const ExtremaArgs& args, Context& context) {
   if (tiles == 1) {
     extrema_kernel<L><<<1, threads, 0, cudaStream_t(context.stream)>>>(lines, chain);
   } else {
-    chain = block::make_chain<Leader<acc_t<T>>>(context, tiles, ceil_div(tiles, int64_t(tiles_per_group)));
+    chain = block::make_chain<Leader<acc_t<T>>>(context, tiles, tiles);
     block::launch_early(extrema_kernel<L>, unsigned(tiles), threads, 0, context, lines, chain);
   }
   check_launch("scan_with_indices");

@@ -93,6 +93,7 @@ PAGES = {
         "graph.grid graph.maze graph.random_words",
         "bfs",
         "bfs sssp pagerank triangle_count",
+        see="{doc}`../graphs` leads from your data to paths, ranks and batches.",
         classes="Graph",
     ),
     "conv2d": Page(
