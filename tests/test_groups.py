@@ -55,6 +55,15 @@ def test_gradients_through_runs(device):
     assert second.tolist() == [20.0, 20.0, 40.0, 60.0, 60.0, 60.0]
 
 
+@pytest.mark.parametrize("op", ["var", "std"])
+def test_gradients_of_moments(op):
+    offsets = torch.tensor([0, 4, 9])
+    values = torch.randn(9, 2, dtype=torch.float64, requires_grad=True)
+    f = lambda v: tp.segment_reduce(v, offsets, op=op)  # noqa: E731
+    assert torch.autograd.gradcheck(f, values, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(f, values, check_fwd_over_rev=True)
+
+
 @pytest.mark.parametrize("op", ["sum", "mean", "max", "prod", "logsumexp", "var"])
 def test_gradients_by_key(op):
     keys = torch.tensor([4, 4, 4, 1, 1, 4, 4])

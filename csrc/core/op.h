@@ -67,7 +67,8 @@ struct Min {
   TP_HD static A combine(A earlier, A later) { return earlier <= later || earlier != earlier ? earlier : later; }
 };
 
-// Bit by bit, of integers. An accumulator may be wider than the values: bits beyond theirs are cut off when it is stored.
+// Bit by bit, of integers. An accumulator may be wider than the values: bits beyond theirs are cut off when it is
+// stored.
 template <class A>
 struct BitAnd {
   static constexpr OpId id = OpId::bitwise_and;

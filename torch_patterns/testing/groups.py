@@ -324,7 +324,10 @@ def by_key_inputs(case, make):
 def by_key_reference(keys, values, op="sum"):
     bounds, x = runs_of(keys), wide(values)
     with np.errstate(all="ignore"):
-        parts = [reduced(x[a:b], op, values.dtype) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        parts = [
+            reduced(x[a:b], op, values.dtype) + (a if op.startswith("arg") else 0)
+            for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
     combined = np.stack(parts) if parts else np.zeros((0, *values.shape[1:]), x.dtype)
     return keys[torch.from_numpy(bounds[:-1])], given_back(combined.astype(x.dtype))
 

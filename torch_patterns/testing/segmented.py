@@ -231,11 +231,11 @@ REDUCE = Spec(
         case((8, 2, 2), (5,), op="max"),
         case((11,), (8,), op="min"),
         case((11, 2), (4,), op="logsumexp", dtypes=FLOATS),
-        case((12,), (2,), op="var", lengths="of 16", dtypes=FLOATS),
-        case((12, 2), (2,), op="std", lengths="of 16", dtypes=FLOATS),
     ),
     edges=(
         case((9, 2), (6,), op="mean", dtypes=FLOATS),
+        case((12,), (2,), op="var", lengths="one half", dtypes=FLOATS),
+        case((12, 2), (2,), op="std", lengths="one half", dtypes=FLOATS),
         *(case((n, 2), (5,), op=op, dtypes=FLOATS) for op in ("logsumexp", "var", "std") for n in (9, 300)),
         case((2304 * 2,), (2,), op="logsumexp", lengths="of 16", dtypes=FLOATS),
         case((2304 * 2,), (2,), op="logsumexp", lengths="one half", dtypes=FLOATS),
