@@ -332,7 +332,7 @@ def test_a_recurrence_over_segments_outlives_products_that_overflow(device):
             x, y, ends = (a.flip(0), b.flip(0), n - offsets.flip(0)) if reverse else (a, b, offsets)
             for algorithm in scans(device):
                 call = torch.ops.torch_patterns.segment_recurrence
-                got = call(x.to(device), y.to(device), ends, reverse, algorithm)
+                got = call(x.to(device), y.to(device), ends, reverse, None, algorithm)
                 assert_equal(got.flip(0) if reverse else got, want, f"{algorithm} {width} {reverse}")
 
 

@@ -19,16 +19,16 @@ TP_HD inline float exponential(float x) {
   const float shifted = x * 1.44269504f + rounder, n = shifted - rounder;
   const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
   // 2^n in two factors, both normal: the second is 1 but where the result is subnormal.
-  const int exponent = int(detail::float_bits(shifted) - 0x4b400000u), normal = exponent < -126 ? -126 : exponent;
-  const float power = detail::bits_float(uint32_t(normal + 127) << 23);
-  const float rest = detail::bits_float(uint32_t(exponent - normal + 127) << 23);
+  const int exponent = int(tp::detail::float_bits(shifted) - 0x4b400000u), normal = exponent < -126 ? -126 : exponent;
+  const float power = tp::detail::bits_float(uint32_t(normal + 127) << 23);
+  const float rest = tp::detail::bits_float(uint32_t(exponent - normal + 127) << 23);
   const float series =
       1 +
       r * (1 + r * (1 / 2.f + r * (1 / 6.f + r * (1 / 24.f + r * (1 / 120.f + r * (1 / 720.f + r * (1 / 5040.f)))))));
   // A choice of bits is no branch: between -104 and 0, or NaN.
-  const uint32_t magnitude = detail::float_bits(x) & 0x7fffffffu;
+  const uint32_t magnitude = tp::detail::float_bits(x) & 0x7fffffffu;
   const bool keeps = (magnitude <= 0x42d00000u) | (magnitude > 0x7f800000u);
-  return detail::bits_float(detail::float_bits(power * series * rest) & (0u - uint32_t(keeps)));
+  return tp::detail::bits_float(tp::detail::float_bits(power * series * rest) & (0u - uint32_t(keeps)));
 #endif
 }
 

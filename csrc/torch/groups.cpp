@@ -203,7 +203,8 @@ Tensor GroupExpand::kernel() const {
   const Tensor given = index.to(at::kLong), rows = at::where(given.lt(0), groups, given.clamp_max(groups));
   auto sizes = x.sizes().vec();
   sizes[0] = 1;
-  return at::cat({x, at::zeros(sizes, x.options())}).index_select(0, rows);
+  const Tensor out = at::cat({x, at::zeros(sizes, x.options())}).index_select(0, rows);
+  return x.scalar_type() == at::kBool ? out.ne(false) : out;  // true is 1, whatever byte it was
 }
 
 Tensor GroupExpand::meta() const {

@@ -81,7 +81,7 @@ std::vector<int64_t> on_host(const char* op, const Tensor& offsets, int64_t n, b
 
 template <class Op>
 Tensor run_products(const char* name, const Op& op, const Tensor& other, int64_t cols, at::IntArrayRef sizes) {
-  refuse_capture((std::string(name) + ": the host reads the offsets and").c_str(), op.x);
+  refuse_capture((std::string(name) + ": algorithm 'gemm'").c_str(), op.x);
   const Tensor in = op.x.contiguous(), by = other.contiguous();
   const std::vector<int64_t> offsets = on_host(name, op.offsets, in.size(0), op.validate);
   Tensor out = empty_result(sizes, in.options());

@@ -42,7 +42,7 @@ void check(const SegmentTopK& t) {
   check_algorithm(segment_sort::ladder, op_name, t.algorithm);
 }
 
-// What a maximum of nothing is.
+// The maximum (or minimum) of no elements.
 at::Scalar least_of(at::ScalarType dtype, bool least) {
   if (at::isFloatingType(dtype)) {
     return least ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
@@ -70,13 +70,14 @@ at::Scalar least_of(at::ScalarType dtype, bool least) {
 Two SegmentTopK::kernel() const {
   check(*this);
   const int64_t n = values.size(0), segments = offsets.size(0) - 1, most = k.expect_int();
+  check_offset_values(op_name, {"offsets", offsets}, n, validate);
   const auto longs = values.options().dtype(at::kLong);
   const auto sort =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("torch_patterns::segment_sort_pairs", "")
           .typed<Two(const Tensor&, const Tensor&, const Tensor&, bool, int64_t, std::optional<int64_t>, bool, Str)>();
   const auto [sorted, rows] =
-      sort.call(values, at::arange(n, longs), offsets, largest, 0, std::nullopt, validate, algorithm);
+      sort.call(values, at::arange(n, longs), offsets, largest, 0, std::nullopt, false, algorithm);
   const Tensor o = at::clamp(offsets.to(at::kLong), 0, n);
   const Tensor places = o.narrow(0, 0, segments).unsqueeze(1) + at::arange(most, longs);
   const Tensor missing = places.ge(o.narrow(0, 1, segments).unsqueeze(1));

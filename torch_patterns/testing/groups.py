@@ -169,6 +169,11 @@ EXPAND = Spec(
 # ---- group_by
 
 
+def by_argsort(index, groups):
+    ends = torch.bincount(index, minlength=groups).cumsum(0)
+    return index.argsort(stable=True), torch.cat([ends.new_zeros(1), ends])
+
+
 def by_inputs(case, make):
     kwargs, (n,), (groups,) = dict(case.kwargs), *case.shapes
     return Sample((make.indices((n,), groups).to(kwargs.pop("index", torch.int64)), groups), kwargs)
@@ -202,7 +207,7 @@ GROUP_BY = Spec(
         bad("groups", lambda d: (torch.tensor([0], device=d), -1), ValueError, "group_by: num_groups .*-1"),
     ),
     sized=lambda n: case((n,), (n // 16 + 1,)),
-    peers={"torch": lambda index, groups: (index.argsort(stable=True), torch.bincount(index, minlength=groups))},
+    peers={"torch": by_argsort},
 )
 
 

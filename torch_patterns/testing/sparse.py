@@ -325,6 +325,7 @@ TRANSPOSED = Spec(
 
 SAMPLED = Spec(
     "sampled_product",
+    wrapper=False,  # which takes a matrix
     reference=sampled_reference,
     bound=sampled_bound,
     inputs=structure_inputs(lambda c, make, n, rows, columns: (make((rows, *c.shapes[2][1:])), make(c.shapes[2]))),

@@ -200,7 +200,9 @@ class Spec:
     edges: tuple[Case, ...] = ()  # for the ladder alone: sizes around sections, tiles and levels
     empty: tuple[Case, ...] = ()  # without elements in some tensor
     inputs: Callable[[Case, Maker], Sample] = plain_inputs
-    wrapper: Callable | None = None  # public function; torch_patterns.<name> if that exists
+    wrapper: Callable | bool | None = (
+        None  # public function of the same arguments, or False; None: torch_patterns.<name>
+    )
     # (unit roundoff of the arithmetic, *sample) -> how far from the exact result any order of the operations may end,
     # before the rounding to the dtype. Without it, floats must be exact too.
     bound: Callable | None = None
@@ -225,7 +227,8 @@ class Spec:
 
     def __post_init__(self):
         object.__setattr__(self, "pattern", self.pattern or self.name)
-        object.__setattr__(self, "wrapper", self.wrapper or getattr(torch_patterns, self.name, None))
+        public = getattr(torch_patterns, self.name, None) if self.wrapper is None else self.wrapper
+        object.__setattr__(self, "wrapper", public or None)
 
     @property
     def op(self) -> torch._ops.OpOverload:
