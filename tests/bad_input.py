@@ -42,7 +42,9 @@ def other_tensor(x: torch.Tensor, r: random.Random) -> torch.Tensor:
     if way == 6:
         return x.to_sparse() if x.dim() and x.dtype != torch.float16 else x.cpu()
     y = x.clone()
-    if y.numel() and not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool):  # wrong indices, lengths, pointers
+    if y.numel() and not (
+        y.is_floating_point() or y.is_complex() or y.dtype == torch.bool
+    ):  # wrong indices, lengths, pointers
         least, most = torch.iinfo(y.dtype).min, torch.iinfo(y.dtype).max
         for _ in range(r.randint(1, 3)):
             junk = r.choice((-1, most, least, y.numel(), 10**6))

@@ -53,6 +53,9 @@ def case_scan(world: World) -> None:
         x = first(sample.args[0], kwargs.pop("dim", -1))
         if x is None:
             continue
+        if kwargs.get("op") in ("argmax", "argmin"):
+            raises(ValueError, "not offered over shards", distributed.scan, x, **kwargs)
+            continue
         lengths = world.layout(len(x), number)
         y = distributed.scan(world.part(x, lengths), **kwargs)
         world.assert_part(y, tp.scan(x, 0, **kwargs), lengths, f"scan {case}")
@@ -170,7 +173,8 @@ def case_reduce(world: World) -> None:
         else:
             every = y.expand(1, *y.shape)
             world.assert_part(every, whole.expand(world.size, *whole.shape), [1] * world.size, f"reduce {case}")
-        if x.dtype == torch.float32 and not kwargs.get("op", "sum").startswith("arg") and len(x) < 100:
+        differentiable = kwargs.get("op", "sum") not in ("argmax", "argmin", "any", "all")
+        if x.dtype == torch.float32 and differentiable and len(x) < 100:
             check_reduce_gradient(world, x, lengths, kwargs, f"reduce {case}")
 
 
@@ -218,12 +222,13 @@ def segments_of_ranks(offsets: list[int], lengths: list[int]) -> list[int]:
 def check_segments(world: World, values: torch.Tensor, offsets: torch.Tensor, lengths: list[int], number: int) -> None:
     part, where = world.part(values, lengths), f"{values.dtype}{[*values.shape]} {offsets.tolist()}"
     here = offsets.to(world.device)
-    for i, op in enumerate(("sum", "prod", "max", "min")):
+    logical = ("any", "all") if values.is_floating_point() else ("any", "all", *BITWISE)
+    for i, op in enumerate(("sum", "prod", "max", "min", *logical)):
         kwargs = {"op": op, "exclusive": (number + i) % 3 == 0, "reverse": (number + i) % 2 == 0}
         whole = tp.segment_scan(values, offsets, **kwargs)
         y = distributed.segment_scan(part, here, **kwargs)
         world.assert_part(y, whole, lengths, f"segment_scan {kwargs} {where}")
-        if values.dtype == torch.float32:
+        if values.dtype == torch.float32 and op not in logical:
             check_gradients(
                 world,
                 lambda x, kwargs=kwargs: distributed.segment_scan(x, here, **kwargs),
@@ -233,7 +238,9 @@ def check_segments(world: World, values: torch.Tensor, offsets: torch.Tensor, le
                 f"segment_scan {kwargs} {where}",
             )
     starts = segments_of_ranks(offsets.tolist(), lengths)
-    ops = ("sum", "prod", "max", "min", "argmax", "argmin") + (("mean",) if values.is_floating_point() else ())
+    ops = ("sum", "prod", "max", "min", "argmax", "argmin", *logical)
+    ops += ("mean",) if values.is_floating_point() else ()
+    raises(ValueError, "not offered over shards", distributed.segment_reduce, part.float(), here, op="std")
     for op in ops:
         whole = tp.segment_reduce(values, offsets, op=op)
         y = distributed.segment_reduce(part, here, op=op)
@@ -250,6 +257,7 @@ def check_segments(world: World, values: torch.Tensor, offsets: torch.Tensor, le
             )
 
 
+BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 

@@ -100,8 +100,8 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
         %%MatrixMarket matrix coordinate real general
         % the identity
         2 2 2
-        1 1 1.0
-        2 2 1.0
+        1 1 1
+        2 2 1
     """
     A = A.convert("coo")
     row_idx, col_idx, values = (t.detach().cpu() for t in (A.row_idx.long(), A.col_idx.long(), A.values))

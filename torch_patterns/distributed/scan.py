@@ -20,10 +20,31 @@ def widened(x: Tensor, op: str = "sum") -> Tensor:
     return x.float() if x.dtype in _HALF and op in ("sum", "prod", "mean", "logsumexp") else x
 
 
+_PLAIN = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "bitwise_and": torch.bitwise_and,
+    "bitwise_or": torch.bitwise_or,
+    "bitwise_xor": torch.bitwise_xor,
+}
+
+
+def offered(name: str, op: str) -> None:
+    """Refuses the operators whose partial results do not combine to that of the whole."""
+    if op in ("argmax", "argmin", "std", "var"):
+        choices = ", ".join((*_PLAIN, "max", "min", "any", "all"))
+        raise ValueError(f"{name}: op {op!r} is not offered over shards; choose from: {choices}")
+
+
+def extremum(x: Tensor, op: str) -> tuple[Tensor, str]:
+    """any and all as the maximum and the minimum of truth values; other operators as they are."""
+    return (x != 0, "max" if op == "any" else "min") if op in ("any", "all") else (x, op)
+
+
 def combined(op: str, earlier: Tensor, later: Tensor) -> Tensor:
     """``earlier . later``; of equal values the earlier one gets the gradient, and NaN propagates."""
-    if op in ("sum", "prod"):
-        return earlier + later if op == "sum" else earlier * later
+    if op in _PLAIN:
+        return _PLAIN[op](earlier, later)
     wins = earlier >= later if op == "max" else earlier <= later
     return torch.where(wins | (earlier != earlier), earlier, later)
 
@@ -32,8 +53,8 @@ def combine_into(op: str, earlier: Tensor, later: Tensor) -> Tensor:
     """:func:`combined`, in the memory of ``later`` unless a gradient is wanted."""
     if torch.is_grad_enabled() and (earlier.requires_grad or later.requires_grad):
         return combined(op, earlier, later)
-    if op in ("sum", "prod"):
-        return later.add_(earlier) if op == "sum" else later.mul_(earlier)
+    if op in _PLAIN:
+        return _PLAIN[op](earlier, later, out=later)
     return (torch.maximum if op == "max" else torch.minimum)(later, earlier, out=later)
 
 
@@ -70,7 +91,7 @@ def scan(
     Args:
         x: this rank's shard [n, ...], any length, 0 too; dtypes as for ``torch_patterns.scan``. All but the length is
             the same on every rank.
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        op: as for ``torch_patterns.scan``, but argmax and argmin.
         exclusive: leave out the element itself.
         reverse: scan from the last element of the last rank to the first.
         group: a process group or one-dimensional DeviceMesh; the world if None.
@@ -90,10 +111,12 @@ def scan(
 
     def prepare() -> dict[str, Tensor]:
         checked = shards("scan", x=x)
+        offered("scan", op)
         tp.scan(x[:0], 0, op=op, exclusive=exclusive, reverse=reverse)
         return checked
 
     call = Call("scan", group, prepare, op=op, exclusive=exclusive, reverse=reverse)
+    x, op = extremum(x, op)
     wide = widened(x, op)
     y = tp.scan(wide, 0, op=op, exclusive=exclusive, reverse=reverse)
     total = _end_of(y, wide, op, exclusive, reverse)

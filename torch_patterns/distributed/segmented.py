@@ -11,7 +11,7 @@ from torch import Tensor
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather, anchored, gather_rows
 from torch_patterns.distributed.group import Call, Group, shards
-from torch_patterns.distributed.scan import combined, identity, widened
+from torch_patterns.distributed.scan import combined, extremum, identity, offered, widened
 from torch_patterns.literals import ScanOp, SegmentOp
 
 
@@ -35,7 +35,7 @@ def segment_scan(
         values: this rank's rows [n, ...], any number, 0 too; dtypes as for ``torch_patterns.segment_scan``.
         offsets: [segments + 1], int64, of the whole: 0 first, the number of all rows last, not decreasing; the same on
             every rank. The CPU checks that always.
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        op: as for ``torch_patterns.segment_scan``, but argmax and argmin.
         exclusive: leave out the row itself; the first of each segment gets the identity.
         reverse: scan each segment from its last row to its first.
         validate: check ``offsets`` on CUDA, too, at the price of one synchronisation.
@@ -56,12 +56,15 @@ def segment_scan(
 
     def prepare() -> dict[str, Tensor]:
         checked = shards("segment_scan", values=values)
+        offered("segment_scan", op)
         _check_offsets("segment_scan", offsets, validate)
         tp.segment_scan(values[:0], offsets.new_zeros(2), op=op, exclusive=exclusive, reverse=reverse)
         return checked
 
     flags = {"op": op, "exclusive": exclusive, "reverse": reverse}
     call = Call("segment_scan", group, prepare, **flags, offsets=_fingerprint(offsets, validate))
+    values, op = extremum(values, op)
+    flags["op"] = op
     lengths = call.lengths()
     begins = _begins("segment_scan", offsets, lengths, validate)
     begin, end = begins[call.rank], begins[call.rank + 1]
@@ -132,7 +135,8 @@ def segment_reduce(
         values: this rank's rows [n, ...], any number, 0 too; dtypes as for ``torch_patterns.segment_reduce``.
         offsets: [segments + 1], int64, of the whole: 0 first, the number of all rows last, not decreasing; the same on
             every rank. The CPU checks that always. The host waits for the few that part the ranks.
-        op: as for ``torch_patterns.segment_reduce``; argmax and argmin give the row in the concatenation.
+        op: as for ``torch_patterns.segment_reduce``, but std and var; argmax and argmin give the row in the
+            concatenation.
         validate: check ``offsets`` on CUDA, too.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
@@ -150,6 +154,8 @@ def segment_reduce(
 
     def prepare() -> dict[str, Tensor]:
         checked = shards("segment_reduce", values=values)
+        if op in ("std", "var"):
+            offered("segment_reduce", op)
         _check_offsets("segment_reduce", offsets, validate)
         tp.segment_reduce(values[:0], offsets.new_zeros(2), op=op)
         return checked
