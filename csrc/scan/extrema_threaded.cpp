@@ -1,12 +1,11 @@
 // Lines are cut into chunks where there are too few of them for the threads. An extremum is exact in every order, so
 // each chunk is first reduced to its own, and scanned once those before it are known.
-#include "scan/extrema.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "block/on_vectors.h"
 #include "core/op.h"
+#include "scan/extrema.h"
 
 namespace tp::scan {
 namespace {
