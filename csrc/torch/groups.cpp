@@ -198,13 +198,12 @@ Tensor GroupExpand::kernel() const {
   check_algorithm(segment_reduce::ladder, expand_name, algorithm);
   const int64_t groups = x.size(0);
   check_index_values(expand_name, index, groups, validate);
-  if (!index.is_cuda() || validate) return x.index_select(0, index);
+  if (!index.is_cuda() || validate) return select_rows(x, index);
   // Of what is no group, the row of zeros behind all groups.
   const Tensor given = index.to(at::kLong), rows = at::where(given.lt(0), groups, given.clamp_max(groups));
   auto sizes = x.sizes().vec();
   sizes[0] = 1;
-  const Tensor out = at::cat({x, at::zeros(sizes, x.options())}).index_select(0, rows);
-  return x.scalar_type() == at::kBool ? out.ne(false) : out;  // true is 1, whatever byte it was
+  return select_rows(at::cat({x, at::zeros(sizes, x.options())}), rows);
 }
 
 Tensor GroupExpand::meta() const {

@@ -49,4 +49,10 @@ struct GroupBy {
   std::tuple<Tensor, Tensor> meta() const;
 };
 
+// The rows of x at `index`. A bool is 1 or 0, whatever byte a view of another type made it of.
+inline Tensor select_rows(const Tensor& x, const Tensor& index) {
+  const Tensor rows = x.index_select(0, index);
+  return rows.scalar_type() == at::kBool ? rows.view(at::kByte).ne(0) : rows;
+}
+
 }  // namespace tp

@@ -217,7 +217,7 @@ Two Partition::kernel() const {
   const Tensor count = at::sum(mask, at::kLong);
   if (x.dim() == 1) return {std::get<1>(SortPairs{others, x, 0, false, 0, {}, algorithm}.kernel()), count};
   const Tensor order = ArgSort{others, 0, false, 0, {}, at::kLong, algorithm}.kernel();
-  return {x.index_select(0, order), count};
+  return {select_rows(x, order), count};
 }
 
 Two Partition::meta() const {
