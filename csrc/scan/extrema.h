@@ -13,6 +13,9 @@ struct ExtremaArgs {
   bool least, reverse;  // minima instead of maxima; from the last element to the first
 };
 
+// Whether the rung has a pass of its own that carries the indices along; for others they are found by scans.
+bool has_one_pass(const char* algorithm, bool cuda, int64_t elements);
+
 // A NaN beats every number, and the first NaN stays. On a device inner is 1, and n below 2^31.
 void running_extrema(const ExtremaArgs& args, Context& context);
 void running_extrema_on_device(const ExtremaArgs& args, Context& context);

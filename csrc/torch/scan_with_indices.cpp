@@ -34,11 +34,8 @@ Tensor positions_of(const Tensor& x, int64_t dim) {
   return at::arange(x.dim() > 0 ? x.sym_size(dim) : SymInt(1), x.options().dtype(at::kLong)).view_symint(shape);
 }
 
-// Whether the rung carries the places along.
 bool has_one_pass(const Tensor& x, Str algorithm) {
-  if (!x.is_cuda()) return algorithm == "auto" || algorithm == "threaded";
-  return with_cuda && (algorithm == "auto" || algorithm == "decoupled_lookback") &&
-         x.numel() <= std::numeric_limits<int32_t>::max();
+  return scan::has_one_pass(std::string(algorithm).c_str(), x.is_cuda(), x.numel());
 }
 
 TwoTensors in_one_pass(const Tensor& x, int64_t dim, bool least, bool reverse) {

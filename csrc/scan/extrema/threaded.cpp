@@ -1,9 +1,12 @@
 // Lines are cut into chunks where there are too few of them for the threads. An extremum is exact in every order, so
 // each chunk is first reduced to its own, and scanned once those before it are known.
 #include <algorithm>
+#include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "block/on_vectors.h"
+#include "core/ladder.h"
 #include "core/op.h"
 #include "scan/extrema.h"
 
@@ -159,6 +162,12 @@ class Extrema {
 };
 
 }  // namespace
+
+bool has_one_pass(const char* algorithm, bool cuda, int64_t elements) {
+  const std::string_view rung = algorithm;
+  if (!cuda) return rung == "auto" || rung == "threaded";
+  return with_cuda && (rung == "auto" || rung == "decoupled_lookback") && elements <= INT32_MAX;
+}
 
 void running_extrema(const ExtremaArgs& args, Context& context) {
   dispatch(AllTypes{}, args.dtype, "scan_with_indices", [&](auto type) {
