@@ -200,7 +200,7 @@ def test_limits_of_cuda_hold_on_the_host(checker, tmp_path):
     patterns = [
         "accepted",
         "kernel: 1025 threads per block; CUDA takes 1 to 1024",
-        "kernel: 49153 bytes of shared memory a block; 49152 at most",
+        "kernel: 49153 bytes of shared memory per block; 49152 at most",
         "kernel: a grid of 1 x 65536 x 1 blocks",
         "kernel: a grid of 1 x 1 x 65536 blocks",
         "kernel: a grid of 2147483648 x 1 x 1 blocks",
