@@ -80,6 +80,8 @@ def linear_recurrence(
     beyond 3.4e38; underflow to 0 is the same) and the state before them is not 0, or where a factor is itself infinite,
     the result may be infinite or NaN although the definition is finite; only ``"sequential"`` and ``"naive"`` follow
     the definition there step by step. Factors of magnitude 1 at most, as in stable recurrences, never overflow.
+    The gradient of ``a[t]`` is ``h[t-1]`` times what reaches ``h[t]`` from later steps: where that overflows and the
+    state is 0, the gradient is NaN, as a loop over the definition gives.
 
     Args:
         a: multipliers, broadcast with ``b``.
