@@ -8,7 +8,7 @@ import torch
 from torch_patterns import registry, simt, testing
 from torch_patterns.testing import assert_equal, assert_same_bits, assert_within, tensors_of, unit_roundoff
 
-QUADRATIC_LIMIT = 5000  # elements, for rungs whose work grows with the square
+QUADRATIC_LIMIT = 2100  # elements, for rungs whose work grows with the square
 FLOAT_LIMIT = 2**17  # elements: the reference in long double takes its time
 CHECKED_LIMIT, CHECKED_QUADRATIC_LIMIT = 1100, 300  # where the host checks every access
 CHECKED_BLOCKS = 2400  # more than the largest section of a block (2,304), so that a second block must wait or add
@@ -123,7 +123,8 @@ def test_views(spec, device, rung):
     """The layout of an input in memory does not matter: the bits are those of its contiguous copy."""
     if not repeats(spec, rung):
         return
-    large = next((c for c in spec.edges if 1000 < c.size <= QUADRATIC_LIMIT), spec.samples[0])
+    least, most = (100, CHECKED_QUADRATIC_LIMIT) if is_quadratic(spec, rung) else (1000, 5000)
+    large = next((c for c in spec.edges if least < c.size <= most), spec.samples[0])
     for dtype in spec.dtypes:
         for case in (c for c in (*spec.samples, *spec.empty, large) if not c.dtypes or dtype in c.dtypes):
             sample = spec.sample(case, dtype, device)

@@ -297,7 +297,7 @@ def test_keys_in_order_but_for_one(descent, descending, device):
         x = x.flip(0)
     if descent is not None:
         x[descent] = x[descent + 1] + (-1 if descending else 1)
-    order = stable_order(x, -1, descending)
+    order = stable_order(x, descending=descending)
     keys, places = sort(x.to(device), descending=descending)
     assert_equal(keys, x[order], "keys")
     assert_equal(places, order, "places")

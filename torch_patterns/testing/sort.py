@@ -42,18 +42,22 @@ def image(x: torch.Tensor) -> tuple[np.ndarray, int]:
     return values, bits
 
 
-def stable_order(x: torch.Tensor, dim=-1, descending=False, begin_bit=0, end_bit=None) -> torch.Tensor:
+def ranks(x: torch.Tensor, descending=False, begin_bit=0, end_bit=None) -> np.ndarray:
+    """What orders the keys: the chosen bits of their images."""
+    images, bits = image(x)
+    images = np.uint64(2**bits - 1) - images if descending else images
+    width = (bits if end_bit is None else end_bit) - begin_bit
+    return (images >> np.uint64(min(begin_bit, 63))) & np.uint64(2**width - 1)
+
+
+def stable_order(x: torch.Tensor, dim=-1, **order) -> torch.Tensor:
     if x.dim() == 0:
         return torch.zeros((), dtype=torch.int64)
-    ranks, bits = image(x)
-    ranks = np.uint64(2**bits - 1) - ranks if descending else ranks
-    width = (bits if end_bit is None else end_bit) - begin_bit
-    ranks = (ranks >> np.uint64(min(begin_bit, 63))) & np.uint64(2**width - 1)
-    return torch.from_numpy(np.argsort(ranks, axis=dim, kind="stable"))
+    return torch.from_numpy(np.argsort(ranks(x, **order), axis=dim, kind="stable"))
 
 
 def sort_reference(x, dim=-1, descending=False, index_dtype=torch.int64):
-    order = stable_order(x, dim, descending)
+    order = stable_order(x, dim, descending=descending)
     return x.gather(dim, order), order
 
 
@@ -78,9 +82,8 @@ def lexsort_reference(keys, dim=-1, descending=False, index_dtype=torch.int64):
 
 
 def segment_order(keys, offsets, validate=False, **order):
-    bounds = offsets.tolist()
-    parts = [stable_order(keys[a:b], **order) + a for a, b in zip(bounds, bounds[1:], strict=False)]
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+    segments = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets.numpy()))
+    return torch.from_numpy(np.lexsort((ranks(keys, **order), segments)))
 
 
 def segment_reference(keys, offsets, **order):
