@@ -263,6 +263,13 @@ def structured(r, kind: str = "spmm"):
     )
 
 
+def sparse_product(r, values: bool = False):
+    rows, inner, cols = (size(r, 60, 3) for _ in range(3))
+    options = some(r, index=torch.int32, lengths="one long", places="band")
+    more = {"of": r.choice("abc")} if values else {}
+    return case((size(r, 200),), (size(r, 200),), rows=rows, inner=inner, cols=cols, **options, **more)
+
+
 BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
 FLOAT_ROWS = ("mean", "logsumexp", "var", "std")
 ROW_OPS = ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", *FLOAT_ROWS, *BITWISE)
@@ -326,6 +333,8 @@ PROBLEMS = {
     },
     **dict.fromkeys(("spmm_transposed", "sampled_product"), structured),
     "sparse_plan": bind(structured, kind="plan"),
+    "spgemm": sparse_product,
+    "spgemm_values": bind(sparse_product, values=True),
 }
 
 
