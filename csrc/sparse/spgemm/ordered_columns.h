@@ -15,43 +15,51 @@ class OrderedColumns {
         middle_(new uint64_t[uint64_t(cols) / 4096 + 1]()),
         top_(new uint64_t[top_words_]()) {}
 
-  // Columns next to each other often share a word, which is written once.
-  template <class I>
-  void add(const I* columns, int64_t n) {
+  // f(word, bits in it) for columns; neighbours often share a word.
+  template <class I, class F>
+  static void each_word(const I* columns, int64_t n, F f) {
     if (n == 0) return;
     uint64_t word = uint64_t(columns[0]) / 64, mask = 0;
     for (int64_t i = 0; i < n; ++i) {
       const uint64_t column = uint64_t(columns[i]);
       if (column / 64 != word) {
-        set(word, mask);
+        f(word, mask);
         word = column / 64;
         mask = 0;
       }
       mask |= bit(column);
     }
-    set(word, mask);
+    f(word, mask);
   }
-  // Columns first to first + n - 1, at least one.
-  void add_band(uint64_t first, uint64_t n) {
-    const uint64_t last = first + n - 1;
-    const uint64_t from = ~uint64_t(0) << (first % 64), to = ~uint64_t(0) >> (63 - last % 64);
-    if (first / 64 == last / 64) return set(first / 64, from & to);
-    set(first / 64, from);
-    for (uint64_t word = first / 64 + 1; word < last / 64; ++word) set(word, ~uint64_t(0));
-    set(last / 64, to);
-  }
-  // Writes the columns in order, and leaves none.
   template <class I>
-  void take(I* to) {
+  void add(const I* columns, int64_t n) {
+    each_word(columns, n, [this](uint64_t word, uint64_t mask) { set(word, mask); });
+  }
+  template <class I>
+  void add_words(const I* words, const uint64_t* masks, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) set(uint64_t(words[i]), masks[i]);
+  }
+  // Writes the columns in order, returns the end, and leaves none. The element behind the end is written, too: most
+  // words hold one column or two, and to write two takes less time than to ask.
+  template <class I>
+  I* take(I* to) {
     for (uint64_t t = 0; t < top_words_; ++t) {
       each_bit(top_[t], t, [&](uint64_t m) {
-        each_bit(middle_[m], m,
-                 [&](uint64_t word) { each_bit(bits_[word], word, [&](uint64_t column) { *to++ = I(column); }); });
+        each_bit(middle_[m], m, [&](uint64_t word) {
+          const uint64_t one = bits_[word], two = one & (one - 1), base = word * 64;
+          bits_[word] = 0;
+          to[0] = I(base + lowest(one));
+          to[1] = I(base + lowest(two | bit(63)));
+          to += two == 0 ? 1 : 2;
+          for (uint64_t rest = two & (two - 1); rest != 0; rest &= rest - 1) *to++ = I(base + lowest(rest));
+        });
       });
     }
+    return to;
   }
 
  private:
+  static uint64_t lowest(uint64_t bits) { return uint64_t(__builtin_ctzll(bits)); }
   static uint64_t bit(uint64_t i) { return uint64_t(1) << (i % 64); }
   void set(uint64_t word, uint64_t mask) {
     const uint64_t before = bits_[word];
@@ -63,7 +71,7 @@ class OrderedColumns {
   }
   template <class F>
   static void each_bit(uint64_t& word, uint64_t index, F f) {
-    for (uint64_t rest = word; rest != 0; rest &= rest - 1) f(index * 64 + uint64_t(__builtin_ctzll(rest)));
+    for (uint64_t rest = word; rest != 0; rest &= rest - 1) f(index * 64 + lowest(rest));
     word = 0;
   }
 
