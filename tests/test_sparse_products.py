@@ -131,9 +131,7 @@ def test_products_under_torch_func():
 def test_products_that_are_too_large_say_so(device):
     full = tp.sparse.from_torch(torch.ones(100, 100, device=device)).convert("csr")
     assert_equal(tp.spgemm(full, full, max_bytes=3 << 19).values, torch.full((10000,), 100.0), "some rows at a time")
-    with pytest.raises(
-        RuntimeError, match=r"A @ B: of 1000000 products .* takes about \d+ bytes, .* max_bytes allows"
-    ):
+    with pytest.raises(RuntimeError, match=r"A @ B: of 1000000 products .* takes about \d+ bytes, .* max_bytes allows"):
         tp.spgemm(full, full, max_bytes=1 << 15)
     n = 1 << 21  # a column times a row: 2^42 products, and as many results
     ptrs, zeros = torch.arange(n + 1, device=device), torch.zeros(n, dtype=torch.int64, device=device)

@@ -13,7 +13,9 @@ from torch_patterns.testing.spec import Sample, Spec, around, bad, case
 # ---- matrices: their structure is the same for every sample of a case, so that samples can be stacked
 
 
-def structure_of(n: int, rows: int, columns: int, seed: int, lengths: str, places: str) -> tuple[np.ndarray, np.ndarray]:
+def structure_of(
+    n: int, rows: int, columns: int, seed: int, lengths: str, places: str
+) -> tuple[np.ndarray, np.ndarray]:
     """(row_ptrs, col_idx) of n entries, where there can be any."""
     random = np.random.default_rng((n, rows, columns, seed))
     ptrs = np.concatenate([[0], lengths_of(lengths, n if columns else 0, rows).cumsum()])
@@ -111,7 +113,9 @@ def values_reference(of, a_ptrs, a_idx, b_ptrs, b_idx, c_ptrs, c_idx, x, y, cols
 def arguments(op: str):
     """device -> the product of [[1, 1, 0], [0, 1, 0]] and three rows of two, with some of it replaced."""
 
-    def make(a_idx=(0, 1, 1), a_ptrs=(0, 2, 3), b_idx=(0, 1, 1), a_values=3, b_dtype=torch.float32, b_index=torch.int64):
+    def make(
+        a_idx=(0, 1, 1), a_ptrs=(0, 2, 3), b_idx=(0, 1, 1), a_values=3, b_dtype=torch.float32, b_index=torch.int64
+    ):
         def call(device):
             index = [torch.tensor(x, device=device) for x in (a_ptrs, a_idx)]
             index += [torch.tensor(x, device=device, dtype=b_index) for x in ((0, 1, 2, 3), b_idx)]
