@@ -18,7 +18,7 @@ Pattern pattern(product_name, spgemm::ladder);
 struct Spgemm {
   static constexpr auto schema =
       "spgemm(Tensor a_row_ptrs, Tensor a_col_idx, Tensor a_values, Tensor b_row_ptrs, Tensor b_col_idx, Tensor "
-      "b_values, SymInt cols, str algorithm=\"auto\") -> (Tensor row_ptrs, Tensor col_idx, Tensor values)";
+      "b_values, SymInt cols, str algorithm=\"auto\") -> (Tensor values, Tensor row_ptrs, Tensor col_idx)";
   static constexpr std::array tags = {at::Tag::dynamic_output_shape};
   Tensor a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values;
   SymInt cols;
@@ -30,7 +30,7 @@ struct Spgemm {
   bool keeps(size_t input) const {
     return input == 2 ? b_values.requires_grad() : input != 5 || a_values.requires_grad();
   }
-  bool keeps_output(size_t output) const { return output < 2; }
+  bool keeps_output(size_t output) const { return output > 0; }
 
   // The values of one matrix, where C's structure is known.
   Tensor values(Str of, const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& x, const Tensor& y) const;
@@ -165,7 +165,7 @@ std::tuple<Tensor, Tensor, Tensor> Spgemm::kernel() const {
   };
   run(spgemm::ladder, spgemm::choose, product_name, algorithm, x, args);
   if (arrays.columns.defined()) col_idx = arrays.columns.index_select(0, col_idx);
-  return {ptrs.to(a_row_ptrs.scalar_type()), col_idx, values};
+  return {values, ptrs.to(a_row_ptrs.scalar_type()), col_idx};
 }
 
 void SpgemmValues::check() const {
@@ -217,7 +217,7 @@ Tensor Spgemm::values(Str of, const Tensor& row_ptrs, const Tensor& col_idx, con
 }
 
 Tensors Spgemm::vjp(const Backward& b) const {
-  const Tensor &ptrs = b.output(0), &idx = b.output(1), &g = b.grad(2);
+  const Tensor &ptrs = b.output(1), &idx = b.output(2), &g = b.grad(0);
   Tensors found(6);
   if (b.wants(2)) found[2] = values("a", ptrs, idx, b_values, g);
   if (b.wants(5)) found[5] = values("b", ptrs, idx, a_values, g);
@@ -226,8 +226,8 @@ Tensors Spgemm::vjp(const Backward& b) const {
 
 Tensors Spgemm::jvp(const Forward& f) const {
   const Tensor &da = f.tangent(2), &db = f.tangent(5);
-  const auto of_c = [&](const Tensor& x, const Tensor& y) { return values("c", f.output(0), f.output(1), x, y); };
-  return {{}, {}, plus(da.defined() ? of_c(da, b_values) : da, db.defined() ? of_c(a_values, db) : db)};
+  const auto of_c = [&](const Tensor& x, const Tensor& y) { return values("c", f.output(1), f.output(2), x, y); };
+  return {plus(da.defined() ? of_c(da, b_values) : da, db.defined() ? of_c(a_values, db) : db)};
 }
 
 Tensor SpgemmValues::gradient(size_t matrix, const Tensor& known, size_t third, const Tensor& other) const {

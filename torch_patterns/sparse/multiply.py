@@ -62,20 +62,22 @@ _AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 27}  # products, where memory is short;
 def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
     """Of indices of one dtype and values of one dtype: all at once in compiled code, else by parts."""
     index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
-    values = torch.promote_types(a.values.dtype, b.values.dtype)
+    dtype = torch.promote_types(a.values.dtype, b.values.dtype)
     shape, rows = (a.shape[0], b.shape[1]), None
     if not torch.compiler.is_compiling():  # where the products of each row begin
         rows = _exclusive(_lengths(b).index_select(0, a.col_idx).long()).index_select(0, a.row_ptrs)
         if int(rows[-1]) >= 2**31:
             index = torch.int64
-    a, b = (CSR(m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(values), m.shape) for m in (a, b))
+    a, b = (CSR(m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(dtype), m.shape) for m in (a, b))
     if rows is None:
-        return CSR(*ops.spgemm(*a[:3], *b[:3], shape[1], algorithm), shape)
+        values, ptrs, idx = ops.spgemm(*a[:3], *b[:3], shape[1], algorithm)
+        return CSR(ptrs, idx, values, shape)
     parts = _parts(a, b, rows, max_bytes, algorithm)
-    if len(parts) == 1:
-        return CSR(*parts[0], shape)
-    lengths = torch.cat([ptrs.diff() for ptrs, _, _ in parts])
-    return CSR(_exclusive(lengths), *(torch.cat(x) for x in list(zip(*parts, strict=True))[1:]), shape)
+    values, ptrs, idx = parts[0]
+    if len(parts) > 1:
+        values, idx = (torch.cat([part[i] for part in parts]) for i in (0, 2))
+        ptrs = _exclusive(torch.cat([ptrs.diff() for _, ptrs, _ in parts]))
+    return CSR(ptrs, idx, values, shape)
 
 
 def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -139,7 +141,7 @@ def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, al
     of_none = a_row_ptrs, a_col_idx.new_empty(0)
     _ops.spgemm_values("c", *index, *of_none, a_values, b_values, cols, algorithm)  # the same checks
     entries = torch.library.get_ctx().new_dynamic_size()
-    return torch.empty_like(a_row_ptrs), a_col_idx.new_empty(entries), a_values.new_empty(entries)
+    return a_values.new_empty(entries), torch.empty_like(a_row_ptrs), a_col_idx.new_empty(entries)
 
 
 @torch.library.register_vmap("torch_patterns::spgemm")
@@ -147,7 +149,7 @@ def _(info, in_dims, *args, **kwargs):
     if info.batch_size == 0:  # products of equally many entries: nobody knows how many
         ptrs, idx, values = (args[i] for i in range(3))
         size = ptrs.shape[0 if in_dims[0] is None else 1 - in_dims[0]]
-        return (ptrs.new_empty(0, size), idx.new_empty(0, 0), values.new_empty(0, 0)), (0, 0, 0)
+        return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
     return loop(_ops.spgemm, info, in_dims, *args, **kwargs)
 
 

@@ -88,9 +88,9 @@ def product_reference(a_ptrs, a_idx, a, b_ptrs, b_idx, b, cols, bound=None):
     with np.errstate(all="ignore"):
         values = summed(of_c, change(wide(a))[of_a] * change(wide(b))[of_b], len(idx))
     if bound is None:
-        return torch.from_numpy(ptrs), torch.from_numpy(idx), given_back(values)
+        return given_back(values), torch.from_numpy(ptrs), torch.from_numpy(idx)
     error = gamma(np.bincount(of_c, minlength=len(idx)) + 1, bound) * values
-    return torch.zeros(len(ptrs)), torch.zeros(len(idx)), given_back(np.asarray(error, np.longdouble))
+    return given_back(np.asarray(error, np.longdouble)), torch.zeros(len(ptrs)), torch.zeros(len(idx))
 
 
 def values_reference(of, a_ptrs, a_idx, b_ptrs, b_idx, c_ptrs, c_idx, x, y, cols, bound=None):
