@@ -156,6 +156,29 @@ def test_products_of_many_parts(device):
 
 
 @each_device
+def test_products_of_very_wide_matrices(device):
+    """Memory is in proportion to the entries, not to the columns."""
+    far = 1 << 40
+    ptrs, idx = (torch.tensor(x, device=device) for x in ([0, 2, 3, 4], [far, 7, far, 2]))
+    b = tp.csr(ptrs, idx, torch.tensor([1.0, 2.0, 3.0, 4.0], device=device), (3, far + 1))
+    a = tp.sparse.from_torch(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 5.0]], device=device)).convert("csr")
+    values = b.values.clone().requires_grad_()
+    product = a @ b._replace(values=values)
+    assert product.row_ptrs.tolist() == [0, 2, 3] and product.col_idx.tolist() == [7, far, 2]
+    assert product.values.tolist() == [2, 4, 20]
+    (product.values * torch.tensor([1.0, 10.0, 100.0], device=device)).sum().backward()
+    assert values.grad.tolist() == [10, 1, 10, 500]
+
+
+@pytest.mark.parametrize("algorithm", tp.algorithms("spgemm", "cpu"))
+def test_algorithms_of_products(algorithm):
+    a, b = pair(*SHAPES[-2])
+    assert_equal(tp.spgemm(a, b, algorithm=algorithm).to_dense(), dense(a) @ dense(b))
+    with pytest.raises(ValueError, match="spgemm: unknown algorithm 'heap'"):
+        tp.spgemm(a, b, algorithm="heap")
+
+
+@each_device
 def test_products_refuse_what_does_not_fit(device):
     a, b = pair(5, 4, 6, 9, 8, device=device)
     with pytest.raises(ValueError, match="A is 5 x 4, B 5 x 4"):

@@ -52,7 +52,8 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
         raise ValueError(f"A @ B: A is {a.shape[0]} x {a.shape[1]}, B {b.shape[0]} x {b.shape[1]}")
     if a[0].device != b[0].device:
         raise RuntimeError(f"A @ B: A is on {a[0].device}, B on {b[0].device}")
-    x, y = (_to_csr(checked(m, True)) for m in (a, b))
+    x = _to_csr(checked(a, True))
+    y = x if b is a else _to_csr(checked(b, True))
     return _again(_product(x, y, max_bytes, algorithm), a)
 
 
