@@ -7,9 +7,9 @@
 // columns of a row in order by setting bits. Expansion, sorting and compression (Bell, Dalton and Olson, 2012) balances
 // the work whatever the lengths of the rows: all products are written out, sorted by place and added up by segments.
 //
-// The sum of a[i, k] b[k, j] c[i, j] over all products is linear in the values of each matrix. Its derivative by those of
-// C are the values of the product, the others are the gradients, so the same ladder has all three, for a structure of C
-// that is known and has a place for every product.
+// The sum of a[i, k] b[k, j] c[i, j] over all products is linear in the values of each matrix. Its derivative by those
+// of C are the values of the product, the others are the gradients, so the same ladder has all three, for a structure
+// of C that is known and has a place for every product.
 //
 // Every rung gives the same bits in every run, on any number of threads: on the host, what lies at one place of C is
 // added up in the order of the entries of A.
