@@ -1,5 +1,6 @@
 // What "auto" means: on the device, the rung that gives the same bits in every run, whatever the lengths of the rows.
 #include "sparse/sparse.h"
+#include "sparse/spgemm.h"
 
 namespace tp {
 namespace {
@@ -23,5 +24,6 @@ const char* spmv_jds::choose(const Args&, const Device& device) { return on(devi
 const char* spmv_sell::choose(const Args&, const Device& device) { return on(device, "thread_per_row"); }
 const char* spmv_blocked::choose(const Args&, const Device& device) { return on(device, "two_stages"); }
 const char* sampled_product::choose(const Args&, const Device& device) { return on(device, "lanes_per_entry"); }
+const char* spgemm::choose(const Args&, const Device& device) { return on(device, "expand_sort_compress"); }
 
 }  // namespace tp

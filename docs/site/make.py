@@ -79,7 +79,7 @@ PAGES = {
         "Sparse matrices",
         "sparse",
         "spmv spmm spgemm sampled_product coo csr csc ell hyb jds sell blocked sparse.from_torch sparse.from_scipy",
-        " ".join(f"spmv_{form}" for form in "coo csr csc ell hyb jds sell blocked".split()) + " sampled_product",
+        " ".join(f"spmv_{form}" for form in "coo csr csc ell hyb jds sell blocked".split()) + " sampled_product spgemm",
         "spmv spmm sampled_product convert spgemm",
         see="{doc}`../sparse_formats` compares what a product takes in each format.",
         classes="COO CSR CSC ELL HYB JDS SELL BLOCKED sparse.Plan",
