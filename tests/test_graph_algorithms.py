@@ -154,6 +154,35 @@ def test_derivatives_of_distances():
     torch.testing.assert_close(jacobian @ weights.detach(), f(weights.detach()), rtol=1e-14, atol=0)
 
 
+def test_shortest_paths_in_every_way_of_torch():
+    """Batches of weights, and one graph without a break, forward and backward."""
+    g = random_graph(12, 40, 1)
+    weights = 1 + torch.rand(3, g.num_edges, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def total(w):
+        distances = tp.sssp(g, [0, 3], w)[0]
+        return torch.where(distances.isinf(), 0, distances).square().sum()
+
+    want = torch.stack([torch.func.grad(total)(w) for w in weights])
+    assert_equal(torch.vmap(torch.func.grad(total))(weights), want)
+    leaf = weights[0].clone().requires_grad_()
+    torch.compile(total, backend="aot_eager", fullgraph=True)(leaf).backward()
+    assert_equal(leaf.grad, want[0])
+
+
+@each_device
+def test_paths_of_free_edges(device):
+    """Where nothing costs anything the steps decide, as in a breadth-first search, and parents lead to a source."""
+    for g in (graph.grid(30, 40, device=device), random_graph(200, 900, 2, device)):
+        for weights in (torch.zeros(g.num_edges, device=device), integer_weights(g, 0, 2)):
+            for algorithm in tp.algorithms("sssp", device):
+                distances, parents = tp.sssp(g, [7, 9], weights, algorithm=algorithm)
+                assert distances.tolist() == dijkstra(g, [7, 9], weights)
+                check_parents(g, [7, 9], weights, distances, parents, positive=False)
+                if not weights.any():
+                    assert_equal(parents, tp.bfs(g, [7, 9])[1])
+
+
 @each_device
 def test_bad_weights_and_sources(device):
     g = graph.from_edges([0, 1, 2], [1, 2, 0], 3, device=device)
@@ -256,6 +285,20 @@ def test_triangles_as_networkx_counts_them(device):
     assert tp.triangle_count(graph.grid(9, 9, device=device)) == 0
     with pytest.raises(ValueError, match="triangle_count: the graph must be symmetric"):
         tp.triangle_count(graph.from_edges([0], [1], 2, device=device))
+
+
+@each_device
+def test_triangles_of_rows_in_any_order(device):
+    """And with edges that are there several times: each side of a triangle counts once."""
+    g = graph.from_edges(torch.arange(30), (torch.arange(30) + 1) % 3 + torch.arange(30) // 3 * 3, directed=False)
+    twice = torch.cat([*g.coo()]).view(2, -1).repeat(1, 3)
+    src, dst = twice[:, torch.randperm(twice.shape[1], generator=torch.Generator().manual_seed(0))]
+    order = src.argsort(stable=True)
+    ptrs = torch.cat([torch.zeros(1, dtype=torch.int64), src.bincount(minlength=30).cumsum(0)])
+    mixed = tp.Graph(ptrs, dst[order], symmetric=True).to(device)
+    for algorithm in tp.algorithms("triangle_count", device):
+        assert tp.triangle_count(g.to(device), algorithm=algorithm) == 10
+        assert tp.triangle_count(mixed, algorithm=algorithm) == 10
 
 
 @each_device
