@@ -21,7 +21,8 @@ def inputs(case: Case, make: Maker) -> Sample:
         order = torch.randperm(edges, generator=make.random)
         src, dst = src[order], dst[order]
         col_idx = dst[src.argsort(stable=True)]
-    return Sample((row_ptrs.to(pointers or make.dtype), col_idx.to(make.dtype)), kwargs)
+    index = make.dtype if make.dtype in INDICES else torch.int64
+    return Sample((row_ptrs.to(pointers or index), col_idx.to(index)), kwargs)
 
 
 def reference(row_ptrs, col_idx):

@@ -23,11 +23,11 @@ void find_parents(const Args& args) {
   Id* const parents = static_cast<Id*>(args.parents);
   // Calls f(target) for every tight edge that leaves u.
   const auto for_each_tight = [&](int64_t u, auto f) {
-    if (distances[u] == std::numeric_limits<T>::infinity()) return;
     const int64_t end = out.end(u);
     for (int64_t edge = out.begin(u); edge < end; ++edge) {
       const Id v = out.ids[edge];
-      if (v != u && distances[v] == distances[u] + weights[edge]) f(v);
+      const bool reached = distances[v] < std::numeric_limits<T>::infinity();
+      if (reached && v != u && distances[v] == distances[u] + weights[edge]) f(v);
     }
   };
   // How many tight edges lead to each vertex from a source: a breadth-first search.
