@@ -243,18 +243,6 @@ def search(r, batched: bool = False):
     return case((vertices + 1,), (size(r, 300) // 2 * 2,), sources, **given, **some(r, max_level=r.randint(0, 4)))
 
 
-def paths(r):
-    vertices = size(r, 60, 1)
-    sources = (r.randint(1, 4),) if flag(r) else ()
-    more = some(r, most=r.choice((0, 1, 100)), cut=True, index=torch.int32, pointers=torch.int64)
-    return case((vertices + 1,), (size(r, 300),), sources, **more)
-
-
-def triangles(r):
-    vertices = size(r, 60, 1)
-    return case((vertices + 1,), (size(r, 600) // 2 * 2,), **some(r, unsorted=True, pointers=torch.int64))
-
-
 def entries(r) -> tuple[tuple[int], tuple[int], int]:
     return (size(r, 400),), (size(r, 60, 3),), size(r, 60, 1)
 
@@ -331,8 +319,8 @@ PROBLEMS = {
     "histogram": histogram,
     "bfs_csr": search,
     "bfs_batched": bind(search, batched=True),
-    "sssp": paths,
-    "triangle_count": triangles,
+    "sssp": lambda r: case((size(r, 60, 1) + 1,), (size(r, 300),), (r.randint(1, 4),), **some(r, most=1, cut=True)),
+    "triangle_count": lambda r: case((size(r, 60, 1) + 1,), (size(r, 600) // 2 * 2,), **some(r, unsorted=True)),
     **{
         f"{kind}_{form}": bind(product, form=form, kind=kind)
         for form in ("coo", "csr", "csc", "ell", "hyb", "jds", "sell", "blocked")

@@ -49,8 +49,8 @@ def sssp(
         parents: [V] of the graph's dtype: a source's is itself, -1 where the distance is infinite.
 
     Raises:
-        ValueError: a weight is negative or NaN, ``weights`` is not of shape [E], there are no sources, or ``algorithm`` is
-            unknown or not offered by the device.
+        ValueError: a weight is negative or NaN, ``weights`` is not of shape [E], there are no sources, or ``algorithm``
+            is unknown or not offered by the device.
         IndexError: a source, or a vertex that an edge leads to, is out of range.
         TypeError: sources are no integers, or weights no real numbers.
         RuntimeError: devices differ.

@@ -12,7 +12,8 @@ def inputs(case: Case, make: Maker) -> Sample:
     """A case's shapes are those of row_ptrs and col_idx; half of the edges are those of a graph in GRAPHS, the other
     half lead back. `unsorted`: the rows are in any order."""
     kwargs = dict(case.kwargs)
-    name, unsorted, pointers = kwargs.pop("graph", "random"), kwargs.pop("unsorted", False), kwargs.pop("pointers", None)
+    name, unsorted = kwargs.pop("graph", "random"), kwargs.pop("unsorted", False)
+    pointers = kwargs.pop("pointers", None)
     (length,), (edges,) = case.shapes
     src, dst = (torch.from_numpy(x) for x in GRAPHS[name](length - 1, edges // 2, make.random))
     src, dst = torch.cat([src, dst]), torch.cat([dst, src])
