@@ -3,12 +3,12 @@
 //
 // The distance of a vertex is the least sum of weights along a path, added up from the source on and rounded after
 // each addition. Such sums never decrease along a path, and of two sums the smaller stays the smaller when the same
-// weight is added. So the distances are the only solution of distance[v] = min(distance[u] + weight(u, v)), and every
-// order of the relaxations gives the same bits.
+// weight is added. So edges may be relaxed in any order: when no distance decreases any more, the bits are the same.
 //
-// An edge is tight if the distance of its target is reached through it. The parent of a vertex is the smallest source
-// of a tight edge that comes from nearer by. Tight edges that are flat, which join vertices at one distance, count only
-// if they lead away from the sources in the graph of the tight edges, so that parents never form a circle.
+// An edge is tight if the distance of its target is reached through it. The parent of a vertex is the smallest vertex
+// nearer by from which a tight edge leads to it. A tight edge that is flat, which joins vertices at one distance,
+// counts as well if its target is more tight edges away from the sources than its origin, so that parents never form a
+// circle.
 //
 // The bits of a float that is not negative, read as an integer, are ordered as the floats are. The rungs that keep
 // distances as such keys take the minimum of integers.

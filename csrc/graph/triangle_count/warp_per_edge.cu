@@ -1,5 +1,5 @@
-// 32 lanes per edge (after Green, Yalamanchili and Munguía, Fast triangle counting on the GPU, 2014, and later ones):
-// they take the entries of the shorter of the two lists in turn and look each up in the longer one by binary search.
+// 32 lanes per edge (after Hu, Liu and Huang, TriCore: parallel triangle counting on GPUs, 2018): they take the entries
+// of the shorter of the two lists in turn and look each up in the longer one by binary search.
 //
 // The lists are made without atomics, so that they keep the order of the rows: every edge that leads to a later vertex
 // is flagged, and a prefix sum of the flags gives its place. Rows of the constructors are sorted, and so are their
