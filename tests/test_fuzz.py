@@ -322,6 +322,8 @@ PROBLEMS = {
     "histogram": histogram,
     "bfs_csr": search,
     "bfs_batched": bind(search, batched=True),
+    "sssp": lambda r: case((size(r, 60, 1) + 1,), (size(r, 300),), (r.randint(1, 4),), **some(r, most=1, cut=True)),
+    "triangle_count": lambda r: case((size(r, 60, 1) + 1,), (size(r, 600) // 2 * 2,), **some(r, unsorted=True)),
     **{
         f"{kind}_{form}": bind(product, form=form, kind=kind)
         for form in ("coo", "csr", "csc", "ell", "hyb", "jds", "sell", "blocked")

@@ -8,18 +8,18 @@ constexpr int32_t unreached = -1;
 
 // Calls f(Row{}, Id{}) with the types of the row pointers and of the column indices.
 template <class F>
-void with_types(const Args& args, F f) {
-  if (args.long_ids) return f(int64_t(), int64_t());
-  if (args.long_rows) return f(int64_t(), int32_t());
+void with_types(const Topology& graph, F f) {
+  if (graph.long_ids) return f(int64_t(), int64_t());
+  if (graph.long_rows) return f(int64_t(), int32_t());
   f(int32_t(), int32_t());
 }
 
 // Whether the column index of an edge is a vertex. If not, the host raises an error and the device skips the edge.
-TP_HD inline bool is_vertex(int64_t id, const Args& args, int64_t edge) {
-  if (uint64_t(id) < uint64_t(args.vertices)) return true;
+TP_HD inline bool is_vertex(int64_t id, const Topology& graph, int64_t edge) {
+  if (uint64_t(id) < uint64_t(graph.vertices)) return true;
 #ifndef __CUDA_ARCH__
-  fail(ErrorKind::index, args.op, ": col_idx[", edge, "] is ", id, ", which is out of range: expected 0 to ",
-       args.vertices - 1);
+  fail(ErrorKind::index, graph.op, ": col_idx[", edge, "] is ", id, ", which is out of range: expected 0 to ",
+       graph.vertices - 1);
 #endif
   return false;
 }
@@ -45,8 +45,16 @@ struct Adjacency {
 };
 
 template <class Row, class Id>
-Adjacency<const Row*, const Id*> adjacency(const Edges& edges, const Args& args) {
-  return {static_cast<const Row*>(edges.row_ptrs), static_cast<const Id*>(edges.col_idx), args.edges};
+Adjacency<const Row*, const Id*> adjacency(const Edges& edges, const Topology& graph) {
+  return {static_cast<const Row*>(edges.row_ptrs), static_cast<const Id*>(edges.col_idx), graph.edges};
+}
+
+// The same, bound to a block; the names are for the checks of simt.h.
+template <class Row, class Id, class Block>
+TP_HD auto bind(Block& block, const Topology& graph, const Edges& edges, const char* rows_name, const char* ids_name) {
+  const auto rows = block.global(rows_name, static_cast<const Row*>(edges.row_ptrs), graph.vertices + 1);
+  const auto ids = block.global(ids_name, static_cast<const Id*>(edges.col_idx), graph.edges);
+  return Adjacency<std::decay_t<decltype(rows)>, std::decay_t<decltype(ids)>>{rows, ids, graph.edges};
 }
 
 }  // namespace tp::graph

@@ -24,11 +24,15 @@ struct Edges {
   const void* col_idx;   // [edges]; null: not given
 };
 
-struct Args {
+// The graph, as every operator on graphs gets it.
+struct Topology {
   const char* op;            // name of the operator in error messages
   Edges out, in;             // a symmetric graph has the same arrays in both
   bool long_rows, long_ids;  // int64 row_ptrs, int64 col_idx and parents, else int32; long ids have long rows
   int64_t vertices, edges;
+};
+
+struct Args : Topology {
   int64_t searches;        // 1, unless the rung is `batched`
   const int64_t* sources;  // [searches, num_sources], num_sources >= 1; ids that are not vertices are skipped
   int64_t num_sources;

@@ -25,18 +25,12 @@ struct Graph {
   Args args;
 
   template <class Block>
-  TP_HD auto bind(Block& block, const Edges& edges, const char* rows_name, const char* ids_name) const {
-    const auto rows = block.global(rows_name, static_cast<const Row*>(edges.row_ptrs), args.vertices + 1);
-    const auto ids = block.global(ids_name, static_cast<const Id*>(edges.col_idx), args.edges);
-    return Adjacency<std::decay_t<decltype(rows)>, std::decay_t<decltype(ids)>>{rows, ids, args.edges};
-  }
-  template <class Block>
   TP_HD auto out(Block& block) const {
-    return bind(block, args.out, "row_ptrs", "col_idx");
+    return bind<Row, Id>(block, args, args.out, "row_ptrs", "col_idx");
   }
   template <class Block>
   TP_HD auto in(Block& block) const {
-    return bind(block, args.in, "in_row_ptrs", "in_col_idx");
+    return bind<Row, Id>(block, args, args.in, "in_row_ptrs", "in_col_idx");
   }
   template <class Block>
   TP_HD auto levels(Block& block, Sharing sharing = Sharing::exclusive) const {
@@ -64,7 +58,7 @@ T read_back(const T* value, Context& context) {
     const auto stream = cudaStream_t(context.stream);
     cudaError_t status = cudaMemcpyAsync(&copy, value, sizeof(T), cudaMemcpyDeviceToHost, stream);
     if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
-    require(status == cudaSuccess, "bfs: ", cudaGetErrorString(status));
+    require(status == cudaSuccess, "graph: ", cudaGetErrorString(status));
     return copy;
   }
 #endif

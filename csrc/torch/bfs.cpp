@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "graph/graph.h"
-#include "torch/index.h"
+#include "torch/graph.h"
 #include "torch/sort.h"
 
 namespace tp {
@@ -44,15 +43,6 @@ struct BfsBatched : Search {
 #undef TP_SCHEMA
 
 // ---- checks of shapes, dtypes and devices, on every device
-
-bool is_index(const Tensor& x) { return x.scalar_type() == at::kInt || x.scalar_type() == at::kLong; }
-
-void check_edges(const char* op, const Named& rows, const Named& ids) {
-  check_offsets(op, rows, ids);
-  TORCH_CHECK_TYPE(is_index(ids.tensor), op, ": ", ids.name, " must be int32 or int64, got ", ids.tensor.scalar_type());
-  TORCH_CHECK_VALUE(ids.tensor.dim() == 1, op, ": ", ids.name, " must have one dimension, got shape ",
-                    ids.tensor.sym_sizes());
-}
 
 void check_in_edges(const char* op, const Search& s) {
   TORCH_CHECK_VALUE(s.in_row_ptrs.defined() == s.in_col_idx.defined(), op,
@@ -149,10 +139,6 @@ void check_values(const char* op, const Search& s) {
 
 // ---- kernels: CPU and CUDA alike
 
-graph::Edges edges_of(const Tensor& row_ptrs, const Tensor& col_idx) {
-  return {row_ptrs.const_data_ptr(), col_idx.const_data_ptr()};
-}
-
 // Runs args.searches searches: by one call of the rung if it can, else one after another. During stream capture only
 // single searches are possible, which read nothing back.
 void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor& ids) {
@@ -185,15 +171,9 @@ Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRe
   const Tensor sources = s.sources.to(at::kLong).contiguous();
   Tensor levels = empty_result(shape, ids.options().dtype(at::kInt)), parents = empty_result(shape, ids.options());
 
-  graph::Args args{};
-  args.op = op;
-  args.out = edges_of(rows, ids);
+  graph::Args args{topology_of(op, rows, ids)};
   if (s.symmetric) args.in = args.out;
   if (in_rows.defined()) args.in = edges_of(in_rows, in_ids);
-  args.long_rows = rows.scalar_type() == at::kLong;
-  args.long_ids = ids.scalar_type() == at::kLong;
-  args.vertices = rows.size(0) - 1;
-  args.edges = ids.size(0);
   const int64_t max_level = s.max_level.expect_int();
   constexpr int64_t highest = std::numeric_limits<int32_t>::max();  // the greatest level that the results can hold
   args.max_level = max_level < 0 ? highest : std::min(max_level, highest);

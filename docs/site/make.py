@@ -91,7 +91,7 @@ PAGES = {
         "sample_neighbors random_walk graph.batch graph.collate graph.from_edges graph.from_edge_index graph.from_csr "
         "graph.from_torch graph.from_scipy graph.from_networkx graph.read graph.rmat graph.rmat_edges graph.uniform "
         "graph.grid graph.maze graph.random_words",
-        "bfs",
+        "bfs sssp triangle_count",
         "bfs sssp pagerank triangle_count",
         see="{doc}`../graphs` leads from your data to paths, ranks and batches.",
         classes="Graph",
@@ -163,9 +163,9 @@ def escaped(text: str) -> str:
 
 
 def source_of(folder: Path, name: str, ladder: str) -> str:
-    """The file of a rung; several formats of a pattern have rungs of one name, each in a folder of its own."""
-    inside = folder / ladder.rsplit("_", 1)[-1]
-    for path in (p for place in (inside, folder) for p in sorted(place.glob(f"{name}.c*"))):
+    """The file of a rung; several ladders of a folder have rungs of one name, each in a folder of its own."""
+    inside = (folder / ladder, folder / ladder.rsplit("_", 1)[-1])
+    for path in (p for place in (*inside, folder) for p in sorted(place.glob(f"{name}.c*"))):
         return f"`{path.relative_to(ROOT)}`"
     return ""
 

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import typed
+from torch_patterns.calls import ops
 from torch_patterns.graph.container import Graph
-from torch_patterns.segmented import segment_expand
+from torch_patterns.graph.search import register_vmap
+from torch_patterns.registry import documented
 from torch_patterns.sparse.containers import CSR
-from torch_patterns.sparse.convert import _exclusive, transpose
+from torch_patterns.sparse.convert import transpose
 from torch_patterns.sparse.product import spmv
-
-_ops = torch.ops.torch_patterns
 
 
 @typed
@@ -69,15 +69,22 @@ def _into(graph: Graph) -> CSR:
 
 
 @typed
-def triangle_count(graph: Graph) -> int:
+@documented("triangle_count")
+def triangle_count(graph: Graph, *, algorithm: str = "auto") -> int:
     """How many sets of three vertices of a symmetric graph are joined each to each.
 
     Every edge is turned towards the vertex of higher degree, so that no vertex keeps many; then, for each edge, the
-    shorter of the two lists of neighbours is looked up in the longer one (Schank and Wagner, Finding, counting and
-    listing all triangles in large graphs, 2005). Self loops and multiple edges count for nothing. Waits for the device.
+    neighbours that both lists have are counted (Schank and Wagner, Finding, counting and listing all triangles in large
+    graphs, 2005). Self loops and multiple edges count for nothing. Waits for the device.
+
+    Args:
+        graph: symmetric.
+        algorithm: ``"auto"`` or one of the ladder below.
 
     Raises:
-        ValueError: the graph is not symmetric: ``from_edges(..., directed=False)`` makes one that is.
+        ValueError: the graph is not symmetric: ``from_edges(..., directed=False)`` makes one that is; or ``algorithm``
+            is unknown or not offered by the device.
+        IndexError: on the CPU, a vertex that an edge leads to is out of range.
 
     Example:
         >>> tp.triangle_count(tp.graph.from_edges([0, 0, 0, 1, 1, 2], [1, 2, 3, 2, 3, 3], directed=False))
@@ -85,32 +92,7 @@ def triangle_count(graph: Graph) -> int:
     """
     if not graph.symmetric:
         raise ValueError("triangle_count: the graph must be symmetric; from_edges(..., directed=False) makes one")
-    ptrs, src, dst = _upward(graph)
-    n, m, device = graph.num_vertices, dst.shape[0], graph.device
-    edges = src * n + dst  # sorted
-    lengths = ptrs.diff()
-    shorter = torch.where(lengths[src] <= lengths[dst], src, dst)
-    ends = _exclusive(lengths[shorter])
-    longer = src + dst - shorter
-    count, step = 0, 1 << (20 if device.type == "cpu" else 26)
-    marks = torch.searchsorted(ends, torch.arange(0, int(ends[-1]) + step, step, device=device)).tolist() if m else []
-    for begin, end in zip(marks, marks[1:], strict=False):  # about `step` neighbours at a time
-        offsets = ends[begin : end + 1] - ends[begin]
-        size = int(offsets[-1])
-        if size:
-            shift = ptrs[shorter[begin:end]] - offsets[:-1]
-            third = dst[torch.arange(size, device=device) + segment_expand(shift, offsets, size)]
-            wanted = segment_expand(longer[begin:end] * n, offsets, size) + third
-            found = torch.searchsorted(edges, wanted).clamp(max=m - 1)
-            count += int((edges[found] == wanted).sum())
-    return count
+    return int(ops.triangle_count(graph.row_ptrs, graph.col_idx, algorithm))
 
 
-def _upward(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
-    """Row pointers, and src and dst of each edge towards the higher degree or, of equal ones, the higher id; int64."""
-    src, dst = (ids.long() for ids in graph.coo())
-    degrees = graph.out_degrees()
-    up = (degrees[src] < degrees[dst]) | ((degrees[src] == degrees[dst]) & (src < dst))
-    up[1:] &= (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
-    ptrs = _exclusive(up.long())[graph.row_ptrs.long()]
-    return ptrs, _ops.compact(src, up), _ops.compact(dst, up)
+register_vmap(torch.ops.torch_patterns.triangle_count)

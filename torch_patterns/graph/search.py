@@ -132,14 +132,19 @@ def check_vertex(where: str, name: str, vertex: int, vertices: int) -> None:
         raise IndexError(f"{where}: {name}: {vertex} is no vertex of a graph of {vertices}")
 
 
-def vertex_ids(where: str, name: str, graph: Graph, vertices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
-    """Vertices as an int64 tensor on the graph's device, all in range, which takes a wait for the device."""
+def integer_ids(where: str, name: str, graph: Graph, vertices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+    """Vertices as an int64 tensor on the graph's device; those that came in a tensor may be out of range."""
     ids = _sources(where, graph, vertices, name)
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise TypeError(f"{where}: {name} must be integers, got {ids.dtype}")
     if ids.device != graph.device:
         raise RuntimeError(f"{where}: the graph is on {graph.device}, {name} on {ids.device}")
-    ids = ids.long()
+    return ids.long()
+
+
+def vertex_ids(where: str, name: str, graph: Graph, vertices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+    """Vertices as an int64 tensor on the graph's device, all in range, which takes a wait for the device."""
+    ids = integer_ids(where, name, graph, vertices)
     outside = ((ids < 0) | (ids >= graph.num_vertices)).reshape(-1)
     if isinstance(vertices, Tensor) and bool(outside.any()):
         first = int(outside.nonzero()[0])
@@ -283,12 +288,12 @@ def connected_components(graph: Graph) -> Tensor:
 # ---- vmap: searches take turns, as graphs may differ
 
 
-def _register_vmap(op) -> None:
+def register_vmap(op) -> None:
     def rule(info, in_dims, *args, **kwargs):
         return loop(lambda *sample: op(*sample, **kwargs), info, in_dims, *args)
 
     torch.library.register_vmap(f"torch_patterns::{op.__name__}", rule)
 
 
-_register_vmap(_ops.bfs_csr)
-_register_vmap(_ops.bfs_batched)
+register_vmap(_ops.bfs_csr)
+register_vmap(_ops.bfs_batched)
