@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "graph/graph.h"
 #include "torch/index.h"
@@ -162,7 +161,7 @@ void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor&
     const bool cuda = ids.is_cuda();
     if (is_capturing(ids)) args.searches = 1;
     if (algorithm == "auto") algorithm = graph::choose(args, {cuda, at::get_num_threads()});
-    batched = std::strstr(find(graph::ladder, op, algorithm, cuda).traits, "batched") != nullptr;
+    batched = find(graph::ladder, op, algorithm, cuda).traits.has(tp::batched);
   });
   const int64_t id_bytes = args.long_ids ? 8 : 4;
   args.searches = batched ? searches : 1;

@@ -19,7 +19,7 @@ py::list rungs(const std::vector<tp::RungInfo>& ladder) {
   py::list list;
   for (const tp::RungInfo& r : ladder) {
     list.append(py::dict(py::arg("name") = r.name, py::arg("source") = r.source, py::arg("figures") = r.figures,
-                         py::arg("work") = r.work, py::arg("steps") = r.steps, py::arg("traits") = r.traits,
+                         py::arg("work") = r.work, py::arg("steps") = r.steps, py::arg("traits") = r.traits.names(),
                          py::arg("summary") = r.summary, py::arg("written_for") = r.written_for, py::arg("cpu") = r.cpu,
                          py::arg("cuda") = r.cuda));
   }

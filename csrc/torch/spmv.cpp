@@ -179,7 +179,7 @@ template <class Ladder>
 bool scatters(const Ladder& ladder, const char* name, Str algorithm, const Tensor& x) {
   bool found = false;
   if (algorithm == "auto") return false;
-  translate_errors([&] { found = std::strstr(find(ladder, name, algorithm, x.is_cuda()).traits, "float_atomics"); });
+  translate_errors([&] { found = find(ladder, name, algorithm, x.is_cuda()).traits.has(float_atomics); });
   return found;
 }
 
