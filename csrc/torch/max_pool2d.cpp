@@ -25,10 +25,7 @@ struct MaxPool2d {
   bool ceil_mode;
   Str algorithm;
 
-  std::tuple<Tensor, Tensor> kernel() const;
-  std::tuple<Tensor, Tensor> meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(std::tuple<Tensor, Tensor>);
   bool keeps(size_t) const { return false; }
   bool keeps_output(size_t output) const { return output == 1; }
 };
@@ -41,10 +38,7 @@ struct MaxPool2dBackward {
   bool ceil_mode;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1; }
 };
 
@@ -55,10 +49,7 @@ struct MaxPool2dTangent {
   bool ceil_mode;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1; }
 };
 

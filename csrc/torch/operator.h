@@ -18,6 +18,8 @@
 //   };
 //   TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan>(m); }
 //
+// TP_DIFFERENTIABLE(Tensor) declares the first four, for an operator that returns a Tensor.
+//
 // An operator whose derivatives need more than its kernel returns has a method `record(Tensor& recorded) const`: if a
 // derivative is needed, it computes the results by other operators instead, and stores a tensor for vjp and jvp.
 //
@@ -34,6 +36,13 @@
 #include <tuple>
 
 #include "torch/glue.h"
+
+// Declares the methods that every differentiable operator has.
+#define TP_DIFFERENTIABLE(...)          \
+  __VA_ARGS__ kernel() const;           \
+  __VA_ARGS__ meta() const;             \
+  Tensors vjp(const Backward& b) const; \
+  Tensors jvp(const Forward& f) const
 
 namespace tp {
 

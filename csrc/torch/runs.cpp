@@ -76,10 +76,7 @@ struct Partition {
   Tensor x, mask;
   Str algorithm;
 
-  Two kernel() const;
-  Two meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Two);
   bool keeps(size_t input) const { return input == 1; }
 };
 

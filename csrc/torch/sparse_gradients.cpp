@@ -32,10 +32,7 @@ struct SpmmTransposed {
 
   Bilinear matrix() const { return {format, structure, rows, cols, section_rows, plan_ptrs, plan_perm}; }
   Structure check() const;
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return keeps_operand(structure, values, g, input); }
   std::array<Tensor*, 2> operands() { return {&values, &g}; }
 };
@@ -53,10 +50,7 @@ struct SampledProduct {
 
   Bilinear matrix() const { return {format, structure, rows, cols, section_rows, plan_ptrs, plan_perm}; }
   Structure check() const;
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return keeps_operand(structure, g, x, input); }
   std::array<Tensor*, 2> operands() { return {&g, &x}; }
 };
