@@ -127,8 +127,8 @@ TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int ac
 // One thread per tile of the block finds out how many tails precede its head. With one column it adds a few tails by
 // itself; a warp adds more of them, and the whole block very many.
 template <class M>
-__global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix, const block::Path path,
-                                                                  const OpenEnds<typename M::Acc> ends, int across) {
+__global__ __launch_bounds__(complete_threads, 8) void complete_rows(const M matrix, const block::Path path,
+                                                                     const OpenEnds<typename M::Acc> ends, int across) {
   using Acc = typename M::Acc;
   constexpr int few = 8, many = 512;
   __shared__ int found[complete_threads], found_count;
