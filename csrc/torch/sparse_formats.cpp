@@ -54,9 +54,9 @@ struct FormatRules<Format::coo> : ByCoordinates {
   }
   static Coordinates coordinates(const Structure& s) { return {s[0], s[1]}; }
   static void give(sparse::CooArgs& args, const Stored& s) {
-    args.row_idx = pointer(s[0]);
-    args.col_idx = pointer(s[1]);
-    args.perm = pointer(s.perm);
+    args.row_idx = data_or_null(s[0]);
+    args.col_idx = data_or_null(s[1]);
+    args.perm = data_or_null(s.perm);
     args.row_sorted = s.row_sorted;
   }
 };
@@ -75,8 +75,8 @@ struct FormatRules<Format::csr> {
   static Coordinates coordinates(const Structure& s) { return {segments(s[0], s[1].size(0)), s[1]}; }
   static std::vector<Part> parts(const Structure& s) { return {{{}, s[1], s[0], {}}}; }
   static void give(sparse::CsrArgs& args, const Stored& s) {
-    args.ptrs = pointer(s[0]);
-    args.col_idx = pointer(s[1]);
+    args.ptrs = data_or_null(s[0]);
+    args.col_idx = data_or_null(s[1]);
   }
 };
 
@@ -94,8 +94,8 @@ struct FormatRules<Format::csc> {
   static Coordinates coordinates(const Structure& s) { return {s[1], segments(s[0], s[1].size(0))}; }
   static std::vector<Part> parts(const Structure& s) { return {{{}, s[1], s[0], {}, /*transposed=*/true}}; }
   static void give(sparse::CscArgs& args, const Stored& s) {
-    args.ptrs = pointer(s[0]);
-    args.row_idx = pointer(s[1]);
+    args.ptrs = data_or_null(s[0]);
+    args.row_idx = data_or_null(s[1]);
   }
 };
 
@@ -111,8 +111,8 @@ struct FormatRules<Format::ell> {
   static Coordinates coordinates(const Structure& s) { return padded_coordinates(s[0], s[1]); }
   static std::vector<Part> parts(const Structure& s) { return {{{}, s[1], {}, s[0]}}; }
   static void give(sparse::EllArgs& args, const Stored& s) {
-    args.row_nnz = pointer(s[0]);
-    args.col_idx = pointer(s[1]);
+    args.row_nnz = data_or_null(s[0]);
+    args.col_idx = data_or_null(s[1]);
     args.width = s[1].size(0);
   }
 };
@@ -138,9 +138,9 @@ struct FormatRules<Format::hyb> {
   static std::vector<Part> parts(const Structure& s) { return {{{}, s[1], {}, s[0]}, {s[2], s[3], {}, {}}}; }
   static void give(sparse::HybArgs& args, const Stored& s) {
     Padded::give(args, s);
-    args.tail_row_idx = pointer(s[2]);
-    args.tail_col_idx = pointer(s[3]);
-    args.tail_values = pointer(s.values[1]);
+    args.tail_row_idx = data_or_null(s[2]);
+    args.tail_col_idx = data_or_null(s[3]);
+    args.tail_values = data_or_null(s.values[1]);
     args.tail_entries = s[2].size(0);
     args.row_sorted = s.row_sorted;
   }
@@ -180,9 +180,9 @@ struct FormatRules<Format::jds> : ByCoordinates {
                        cols);
   }
   static void give(sparse::JdsArgs& args, const Stored& s) {
-    args.row_perm = pointer(s[0]);
-    args.ptrs = pointer(s[1]);
-    args.col_idx = pointer(s[2]);
+    args.row_perm = data_or_null(s[0]);
+    args.ptrs = data_or_null(s[1]);
+    args.col_idx = data_or_null(s[2]);
     args.width = s[1].size(0) - 1;
   }
 };
@@ -232,10 +232,10 @@ struct FormatRules<Format::sell> : ByCoordinates {
     return where_valid(valid, perm.index_select(0, place), cols);
   }
   static void give(sparse::SellArgs& args, const Stored& s) {
-    args.row_perm = pointer(s[0]);
-    args.row_nnz = pointer(s[1]);
-    args.ptrs = pointer(s[2]);
-    args.col_idx = pointer(s[3]);
+    args.row_perm = data_or_null(s[0]);
+    args.row_nnz = data_or_null(s[1]);
+    args.ptrs = data_or_null(s[2]);
+    args.col_idx = data_or_null(s[3]);
     args.section_rows = s.structure.section_rows.expect_int();
   }
 };
@@ -294,10 +294,10 @@ struct FormatRules<Format::blocked> : ByCoordinates {
     return where_valid(valid, row, block * sparse::block_columns + col);
   }
   static void give(sparse::BlockedArgs& args, const Stored& s) {
-    args.ptrs = pointer(s[0]);
-    args.block_ptrs = pointer(s[1]);
-    args.bin_ptrs = pointer(s[2]);
-    args.octet_idx = pointer(s[3]);
+    args.ptrs = data_or_null(s[0]);
+    args.block_ptrs = data_or_null(s[1]);
+    args.bin_ptrs = data_or_null(s[2]);
+    args.octet_idx = data_or_null(s[3]);
     args.local_col = s[4].const_data_ptr<int16_t>();
     args.entry_idx = s[5].const_data_ptr<int16_t>();
     args.blocks = s[1].size(0) - 1;

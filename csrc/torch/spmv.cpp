@@ -168,13 +168,13 @@ Tensor run_product(const Product& p) {
   if (info_of(s.format).has(FormatInfo::has_coordinates)) sort_coordinates(p, s, values, stored);
   with_ladder(s.format, [&](const auto& ladder, auto choose, const char* name, auto args) {
     args.op = p.op;
-    args.values = pointer(values[0]);
+    args.values = data_or_null(values[0]);
     args.entries = values[0].numel();
     args.rows = rows;
     args.cols = x.size(0);
     args.k = k;
-    args.x = pointer(x);
-    args.y0 = pointer(y0);
+    args.x = data_or_null(x);
+    args.y0 = data_or_null(y0);
     args.y = y.mutable_data_ptr();
     args.dtype = dtype_of_tensor(p.op, x);
     args.long_index = s.long_index();
