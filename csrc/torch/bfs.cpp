@@ -234,10 +234,7 @@ Results BfsBatched::meta() const {
   return empty_results(col_idx, {sources.sym_size(0), row_ptrs.sym_size(0) - 1});
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Bfs>(m);
-  define<BfsBatched>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Bfs, BfsBatched>(m); }
 
 }  // namespace
 }  // namespace tp

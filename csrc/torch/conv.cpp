@@ -326,10 +326,6 @@ Tensors Conv2dWgrad::jvp(const Forward& f) const {
   })};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Conv2d>(m);
-  define<Conv2dDgrad>(m);
-  define<Conv2dWgrad>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Conv2d, Conv2dDgrad, Conv2dWgrad>(m); }
 
 }  // namespace tp

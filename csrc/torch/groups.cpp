@@ -248,10 +248,6 @@ Tensors GroupExpand::vjp(const Backward& b) const {
 
 Tensors GroupExpand::jvp(const Forward& f) const { return {call(GroupExpand{f.tangent(), index, false, algorithm})}; }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<GroupReduce>(m);
-  define<GroupExpand>(m);
-  define<GroupBy>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<GroupReduce, GroupExpand, GroupBy>(m); }
 
 }  // namespace tp

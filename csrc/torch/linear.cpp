@@ -182,10 +182,6 @@ Tensors LinearWgrad::jvp(const Forward& f) const {
       product_rule(f, grad, x, [&](const Tensor& a, const Tensor& b) { return call(LinearWgrad{a, b, algorithm}); })};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Linear>(m);
-  define<LinearDgrad>(m);
-  define<LinearWgrad>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Linear, LinearDgrad, LinearWgrad>(m); }
 
 }  // namespace tp

@@ -187,10 +187,6 @@ Tensors MaxPool2dBackward::jvp(const Forward& f) const { return {put(f.tangent()
 Tensors MaxPool2dTangent::vjp(const Backward& b) const { return {put(b.grad(), indices, maps_of(b.sizes(0)), *this)}; }
 Tensors MaxPool2dTangent::jvp(const Forward& f) const { return {take(f.tangent(), indices, *this)}; }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<MaxPool2d>(m);
-  define<MaxPool2dBackward>(m);
-  define<MaxPool2dTangent>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<MaxPool2d, MaxPool2dBackward, MaxPool2dTangent>(m); }
 
 }  // namespace tp

@@ -336,12 +336,7 @@ Tensors MergeBackward::jvp(const Forward& f) const {
   return {of_a, of_b};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Merge>(m);
-  define<MergePairs>(m);
-  define<MergeBackward>(m);
-  define<CoRank>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Merge, MergePairs, MergeBackward, CoRank>(m); }
 
 }  // namespace
 }  // namespace tp

@@ -332,7 +332,7 @@ void implement(torch::Library& m, const std::string& name, c10::DispatchKey key)
 // Registers an operator: schema, kernels, Meta, Autograd and Autocast. Tags describe the dependence of results (an
 // operator whose result size depends on data has no Meta kernel, but a fake kernel in Python).
 template <class Op>
-void define(torch::Library& m) {
+void define_one(torch::Library& m) {
   const std::string name = name_of(Op::schema);
   std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   if constexpr (has_tags<Op>::value) tags.insert(tags.end(), Op::tags.begin(), Op::tags.end());
@@ -349,6 +349,11 @@ void define(torch::Library& m) {
     implement<&run_autocast<Op, c10::DispatchKey::AutocastCPU>>(m, name, c10::DispatchKey::AutocastCPU);
     implement<&run_autocast<Op, c10::DispatchKey::AutocastCUDA>>(m, name, c10::DispatchKey::AutocastCUDA);
   }
+}
+
+template <class... Ops>
+void define(torch::Library& m) {
+  (define_one<Ops>(m), ...);
 }
 
 }  // namespace tp

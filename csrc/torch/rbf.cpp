@@ -180,9 +180,6 @@ Tensors RbfBackward::jvp(const Forward& f) const {
   return {for_x, for_centres};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Rbf>(m);
-  define<RbfBackward>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Rbf, RbfBackward>(m); }
 
 }  // namespace tp

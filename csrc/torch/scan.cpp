@@ -282,9 +282,6 @@ Tensors LinearRecurrence::jvp(const Forward& f) const {
   return {call(LinearRecurrence{r.a, from, r.dim, start, reverse, algorithm})};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Scan>(m);
-  define<LinearRecurrence>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan, LinearRecurrence>(m); }
 
 }  // namespace tp

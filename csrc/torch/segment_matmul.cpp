@@ -146,10 +146,7 @@ Tensors SegmentMatmulWgrad::jvp(const Forward& f) const {
   return {product_rule(f, x, grad, product, 2)};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<SegmentMatmul>(m);
-  define<SegmentMatmulWgrad>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentMatmul, SegmentMatmulWgrad>(m); }
 
 }  // namespace
 }  // namespace tp

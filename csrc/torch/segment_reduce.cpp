@@ -155,9 +155,6 @@ Tensors SegmentExpand::jvp(const Forward& f) const {
   return {call(SegmentExpand{f.tangent(), offsets, n, false, algorithm})};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<SegmentReduce>(m);
-  define<SegmentExpand>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentReduce, SegmentExpand>(m); }
 
 }  // namespace tp

@@ -244,9 +244,6 @@ Tensors SegmentRecurrence::jvp(const Forward& f) const {
   return {call(SegmentRecurrence{a, terms, offsets, reverse, start, algorithm})};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<SegmentScan>(m);
-  define<SegmentRecurrence>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentScan, SegmentRecurrence>(m); }
 
 }  // namespace tp

@@ -65,9 +65,6 @@ Tensors SegmentSoftmaxOf<logarithm>::jvp(const Forward& f) const {
   return {(logarithm ? t - sum : at::addcmul(weighed, y, sum, -1)).to(f.output().scalar_type())};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<SegmentSoftmax>(m);
-  define<SegmentLogSoftmax>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentSoftmax, SegmentLogSoftmax>(m); }
 
 }  // namespace tp

@@ -166,10 +166,7 @@ Tensors Subsample2dBackward::jvp(const Forward& f) const {
   return {tangent_x, tangent_bias};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Subsample2d>(m);
-  define<Subsample2dBackward>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Subsample2d, Subsample2dBackward>(m); }
 TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) { m.impl(op_name, &cast_bias<c10::DispatchKey::AutocastCPU>); }
 TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) { m.impl(op_name, &cast_bias<c10::DispatchKey::AutocastCUDA>); }
 
