@@ -7,6 +7,7 @@ import pytest
 
 from torch_patterns import registry
 from torch_patterns.__main__ import MARKED, with_fresh_tables
+from torch_patterns.sparse.containers import FORMATS, LAYOUTS
 
 ROOT = Path(__file__).parent.parent
 CSRC = ROOT / "csrc"
@@ -132,6 +133,27 @@ def test_tables_of_ladders_are_fresh():
     shown = {registry.table(match[2]) for match in MARKED.finditer(text)}
     missing = [pattern for pattern in registry.patterns() if registry.table(pattern) not in shown]
     assert not missing, f"docs/ladders.md shows no ladder of {missing}"
+
+
+def test_a_sparse_format_takes_the_files_that_the_docs_list():
+    """Generic code asks the table of formats and names none, whose words are no words of other things."""
+    steps = (ROOT / "docs/extend.md").read_text().split("\n## A sparse format\n")[1].split("\n2. ")[1]
+    listed = set(re.findall(r"`((?:csrc|torch_patterns|docs)/[\w/]+\.\w+)`", steps))
+    assert len(listed) <= 10
+    suffixes = (".h", ".cuh", ".def", ".cpp", ".cu", ".py", ".pyi")
+    paths = [p for folder in ("csrc", "torch_patterns") for p in (ROOT / folder).rglob("*") if p.suffix in suffixes]
+    for form in ("jds", "sell"):
+        named = re.compile(rf"(?i)(?<![a-z])(spm[vm]_)?{form}(?![a-z])")
+        generic = [p for p in paths if not (p.parent.parent == CSRC / "sparse" and p.parent.name in FORMATS)]
+        assert {name(p) for p in generic if named.search(p.read_text())} == listed - {"docs/ladders.md"}
+
+
+def test_the_table_of_formats_has_the_fields_of_the_containers():
+    for form, cls in FORMATS.items():
+        layout = LAYOUTS[form]
+        stored = [f for f in cls._fields if f not in ("shape", "section_rows")]
+        assert stored == sorted(layout.index + layout.values, key=stored.index) and cls._fields[-1] == "shape"
+        assert layout.in_sections == ("section_rows" in cls._fields)
 
 
 def test_readme_stays_short():

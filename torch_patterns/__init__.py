@@ -84,28 +84,9 @@ from torch_patterns.sorting import (  # noqa: E402
     sort_keys,
     sort_pairs,
 )
-from torch_patterns.sparse import (  # noqa: E402
-    BLOCKED,
-    COO,
-    CSC,
-    CSR,
-    ELL,
-    HYB,
-    JDS,
-    SELL,
-    blocked,
-    coo,
-    csc,
-    csr,
-    ell,
-    hyb,
-    jds,
-    sampled_product,
-    sell,
-    spgemm,
-    spmm,
-    spmv,
-)
+from torch_patterns.sparse import build as _formats  # noqa: E402
+from torch_patterns.sparse import sampled_product, spgemm, spmm, spmv  # noqa: E402
+from torch_patterns.sparse.build import *  # noqa: E402, F403
 from torch_patterns.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
@@ -125,14 +106,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "BLOCKED",
-    "COO",
-    "CSC",
-    "CSR",
-    "ELL",
-    "HYB",
-    "JDS",
-    "SELL",
     "Graph",
     "__version__",
     "absolute_error",
@@ -142,7 +115,6 @@ __all__ = [
     "bfs",
     "bfs_batched",
     "bipolar_sigmoid",
-    "blocked",
     "co_rank",
     "compact",
     "compact_padded",
@@ -150,20 +122,14 @@ __all__ = [
     "conv2d",
     "conv2d_dgrad",
     "conv2d_wgrad",
-    "coo",
     "cross_entropy",
-    "csc",
-    "csr",
-    "ell",
     "graph",
     "group_by",
     "group_expand",
     "group_reduce",
     "histogram",
-    "hyb",
     "io",
     "jagged",
-    "jds",
     "lenet",
     "lexsort",
     "linear",
@@ -196,7 +162,6 @@ __all__ = [
     "segment_sort",
     "segment_sort_pairs",
     "segment_topk",
-    "sell",
     "shortest_path",
     "sign",
     "simt",
@@ -214,3 +179,4 @@ __all__ = [
     "triangle_count",
     "unique",
 ]
+__all__ += _formats.__all__

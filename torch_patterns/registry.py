@@ -47,7 +47,7 @@ def _rung(row: dict[str, Any]) -> Rung:
         row["figures"],
         row["work"],
         row["steps"],
-        tuple(row["traits"].split()),
+        tuple(row["traits"]),
         devices,
         row["summary"],
         tuple(row["written_for"].split()),

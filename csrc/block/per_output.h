@@ -18,6 +18,7 @@
 // `fuses`: launches dominate the cost, so two steps are better done in one; on the host, simple loops are better, since
 // they vectorize.
 #pragma once
+#include "core/division.h"
 #include "core/simt.h"
 
 namespace tp {
@@ -32,8 +33,8 @@ using simt::Pointers;
 
 // Returns floor(n / d) for 0 <= n < 2^50 and 0 < d.
 TP_HD inline int64_t floor_div(int64_t n, int64_t d) {
-#ifdef __CUDA_ARCH__  // 64-bit division is a long subroutine there
-  return (n | d) >> 32 == 0 ? int64_t(uint32_t(n) / uint32_t(d)) : n / d;
+#ifdef __CUDA_ARCH__
+  return quotient(n, d);
 #else  // a loop computes 1 / d once; (n + 1/2) / d is farther from any integer than two rounding errors
   return int64_t((double(n) + 0.5) * (1.0 / double(d)));
 #endif

@@ -8,7 +8,6 @@ namespace tp::compact {
 namespace {
 
 constexpr int threads = 256;
-constexpr int64_t max_grid = 2147483647;
 
 // Each lane counts kept rows, and each block adds the counts of its lanes.
 struct Count {

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(pixel_threads) gather_tiles(const PixelTiles<T
 template <class T>
 void launch_gather_tiles(const Gather<T>& g, Context& context) {
   const PixelTiles<T> work(g);
-  const int64_t blocks = min(work.blocks(), int64_t(2147483647));
+  const int64_t blocks = min(work.blocks(), max_grid);
   gather_tiles<<<unsigned(blocks), pixel_threads, 0, cudaStream_t(context.stream)>>>(work);
   check_launch("register_tiled");
 }
@@ -189,7 +189,7 @@ void launch_wgrad_tiles(const Elements<T>& e, Context& context) {
                    ceil_div(e.channels * e.taps(), int64_t(taps_per_thread)), 1, nullptr};
   work.slices = max(int64_t(1), min(enough / work.filter_blocks(), pixels / least_pixels));
   work.sums = context.workspace<acc_t<T>>(work.slices * e.weights());
-  const int64_t blocks = min(work.filter_blocks() * work.slices, int64_t(2147483647));
+  const int64_t blocks = min(work.filter_blocks() * work.slices, max_grid);
   wgrad_tiles<<<unsigned(blocks), pixel_threads, 0, cudaStream_t(context.stream)>>>(work);
   check_launch("register_tiled");
   sum_slices(work.sums, work.slices, e.weights(), e.weight, context);

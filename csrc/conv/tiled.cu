@@ -20,7 +20,7 @@ namespace tp::conv {
 namespace {
 
 constexpr int tile_width = 16, threads = tile_width * tile_width, most_taps = 8;
-constexpr int64_t shared_limit = 44 * 1024, max_grid = 2147483647;
+constexpr int64_t shared_limit = 44 * 1024;
 
 // How one axis of a tile is staged: output o finds its tap k, of `count` staged ones, at place(o, k, count).
 struct StagedAxis {

@@ -1,6 +1,7 @@
 // The ladder of a pattern: its rungs in textbook order. rungs.def is the only list of them; ladder.inc turns it into
 // declarations and into this table, in which csrc/torch looks up names and which Python reads.
 #pragma once
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -8,14 +9,57 @@
 
 namespace tp {
 
+// Facts about a rung that its callers, tests and docs act on.
+enum Trait : unsigned {
+  batched = 1,
+  commutative = 2,
+  float_atomics = 4,
+  host_sync = 8,
+  mixes_neighbours = 16,
+  norm_wise = 32,
+  quadratic = 64
+};
+constexpr const char* trait_names[] = {"batched",          "commutative", "float_atomics", "host_sync",
+                                       "mixes_neighbours", "norm_wise",   "quadratic"};
+
+// A set of traits, from the words that rungs.def lists. The ladders are constants, so an unknown word does not compile.
+class Traits {
+ public:
+  constexpr Traits(const char* words) {  // implicit: rungs.def gives words
+    std::string_view rest(words);
+    while (!rest.empty()) {
+      const size_t length = tp::min(rest.find(' '), rest.size());
+      flags_ |= flag_of(rest.substr(0, length));
+      rest.remove_prefix(tp::min(length + 1, rest.size()));
+    }
+  }
+  constexpr bool has(Trait trait) const { return (flags_ & trait) != 0; }
+  constexpr bool none() const { return flags_ == 0; }
+  std::vector<const char*> names() const {
+    std::vector<const char*> found;
+    for (size_t i = 0; i < std::size(trait_names); ++i) {
+      if (flags_ >> i & 1) found.push_back(trait_names[i]);
+    }
+    return found;
+  }
+
+ private:
+  static constexpr unsigned flag_of(std::string_view word) {
+    for (size_t i = 0; i < std::size(trait_names); ++i) {
+      if (word == trait_names[i]) return 1u << i;
+    }
+    throw "rungs.def names an unknown trait";
+  }
+  unsigned flags_ = 0;
+};
+
 struct RungInfo {
   const char* name;
   const char* source;  // section or figure of the book, number of another seed text, or "beyond"
   const char* figures;
   const char* work;   // number of operations, as a function of n
   const char* steps;  // length of the longest chain of dependent operations
-  // Facts that tests and docs read: batched commutative float_atomics host_sync mixes_neighbours norm_wise quadratic.
-  const char* traits;
+  Traits traits;
   const char* summary;
   const char* written_for;  // "cpu", "cuda" or both, "cpu cuda"
   bool cpu, cuda;           // whether this build offers it on each device

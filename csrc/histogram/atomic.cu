@@ -7,7 +7,6 @@ namespace tp::histogram {
 namespace {
 
 constexpr int threads = 256;
-constexpr int64_t max_grid = 2147483647;
 
 template <class Problem>
 struct CountEach {

@@ -22,26 +22,27 @@ TP_HD inline bool usable(int64_t i, int64_t n, const char* op, const char* array
   return false;
 }
 
-// The arrays of Args, bound to a block.
-template <class T, class I, class In, class Index, class Out, class Sums>
-struct Bound {
+// The arrays of a format's Args, bound to a block: `Arrays` are those of indices. A member that takes
+// an array that the format lacks is not to be called.
+template <class A_, class T, class I, class Arrays, class In, class Out, class Sums>
+struct Bound : Arrays {
+  using A = A_;
   using Value = T;
   using Position = I;
   using Acc = acc_t<T>;
-  Args a;
+  A a;
   In values, x, y0;
-  Index row_idx, col_idx, ptrs, row_nnz, row_perm, perm;
   Out y;
   Sums sums;
 
   // Pointer i, clamped to 0..entries.
   TP_HD int64_t pointer(int64_t i) const {
-    const int64_t p = ptrs[i];
+    const int64_t p = this->ptrs[i];
     return tp::max(int64_t(0), tp::min(p, a.entries));
   }
   // The number of entries of the row in a slot that has room for `most`.
   TP_HD int64_t length(int64_t slot, int64_t most) const {
-    const int64_t n = row_nnz[slot];
+    const int64_t n = this->row_nnz[slot];
     return usable(n, most + 1, a.op, "row_nnz", slot) ? n : tp::max(int64_t(0), tp::min(n, most));
   }
   TP_HD bool row_usable(int64_t row, int64_t at) const { return usable(row, a.rows, a.op, "row_idx", at); }
@@ -53,7 +54,7 @@ struct Bound {
   }
   // The entry of `values` that entry `at` of a plan stands for, or -1.
   TP_HD int64_t through_plan(int64_t at) const {
-    const int64_t entry = perm[at];
+    const int64_t entry = this->perm[at];
     return usable(entry, a.entries, a.op, "plan_perm", at) ? entry : -1;
   }
   TP_HD Acc product(int64_t at, int64_t column, int64_t c) const {
@@ -78,13 +79,13 @@ struct Bound {
   }
 };
 
-template <class T_, class I_>
+template <class A_, class T_, class I_>
 struct Matrix {
+  using A = A_;
   using T = T_;
   using I = I_;
   using Acc = acc_t<T>;
-  Args a;
-  int64_t pointers;  // the length of `ptrs`
+  A a;
 
   template <class Block>
   TP_HD auto bind(Block&& block) const {
@@ -96,20 +97,9 @@ struct Matrix {
     const auto y0 = block.global("y0", static_cast<const T*>(a.y0), a.rows * a.k);
     const auto y = block.global("y", static_cast<T*>(a.y), a.rows * a.k);
     const auto sums = block.global("sums", static_cast<Acc*>(a.sums), a.rows * a.k);
-    const auto row_idx = index("row_idx", a.row_idx, a.entries);
-    return Bound<T, I, std::decay_t<decltype(x)>, std::decay_t<decltype(row_idx)>, std::decay_t<decltype(y)>,
-                 std::decay_t<decltype(sums)>>{a,
-                                               values,
-                                               x,
-                                               y0,
-                                               row_idx,
-                                               index("col_idx", a.col_idx, a.entries),
-                                               index("ptrs", a.ptrs, pointers),
-                                               index("row_nnz", a.row_nnz, a.rows),
-                                               index("row_perm", a.row_perm, a.rows),
-                                               index("plan_perm", a.perm, a.entries),
-                                               y,
-                                               sums};
+    const auto arrays = a.bind(index);
+    return Bound<A, T, I, std::decay_t<decltype(arrays)>, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>,
+                 std::decay_t<decltype(sums)>>{arrays, a, values, x, y0, y, sums};
   }
 };
 
@@ -125,29 +115,28 @@ void with_types(const AnyArgs& args, F f) {
   });
 }
 
-// Calls f(Matrix) for Args whose `ptrs` has `pointers` elements.
-template <class F>
-void with_matrix(const Args& args, int64_t pointers, F f) {
+// Calls f(Matrix) for the Args of a format.
+template <class A, class F>
+void with_matrix(const A& args, F f) {
   with_types(args, [&](auto type, auto index) {
-    f(Matrix<typename decltype(type)::type, typename decltype(index)::type>{args, pointers});
+    f(Matrix<A, typename decltype(type)::type, typename decltype(index)::type>{args});
   });
 }
 
 // HYB as two products: first of the padded rows, whose accumulators are kept, then of the tail, which continues from
 // them.
 template <class Padded, class Tail>
-void multiply_hybrid(Args args, Context& context, Padded padded, Tail tail) {
+void multiply_hybrid(const HybArgs& args, Context& context, Padded padded, Tail tail) {
   if (args.tail_entries == 0) return padded(args, context);
-  Args rows = args;
+  EllArgs rows = args;
   dispatch(ValueTypes{}, args.dtype, args.op,
            [&](auto type) { rows.sums = context.workspace<acc_t<typename decltype(type)::type>>(args.rows * args.k); });
   padded(rows, context);
-  args.before = rows.sums;
-  args.values = args.tail_values;
-  args.row_idx = args.tail_row_idx;
-  args.col_idx = args.tail_col_idx;
-  args.entries = args.tail_entries;
-  tail(args, context);
+  CooArgs rest{args, {args.tail_row_idx, args.tail_col_idx, nullptr}, args.row_sorted};
+  rest.before = rows.sums;
+  rest.values = args.tail_values;
+  rest.entries = args.tail_entries;
+  tail(rest, context);
 }
 
 }  // namespace tp::sparse

@@ -7,7 +7,7 @@
 namespace tp::sparse {
 
 template <class Format>
-void multiply_rows_in_order(const Args& args, Context& context) {
+void multiply_rows_in_order(const typename Format::Args& args, Context& context) {
   with_rows<Format>(args, context, [](const auto& matrix) {
     const auto b = matrix.bind(simt::Pointers{});
     for (int64_t place = 0; place < b.a.rows; ++place) {
@@ -18,10 +18,9 @@ void multiply_rows_in_order(const Args& args, Context& context) {
 }
 
 // each(b, add) calls add(entry, row, column) for all entries; their products are added in that order.
-template <class Each>
-void multiply_entries_in_order(const Args& args, int64_t pointers, Context& context, Each each) {
-  if (pointers > 0) check_columns(args, context);
-  with_matrix(args, pointers, [&](const auto& matrix) {
+template <class A, class Each>
+void multiply_entries_in_order(const A& args, Context& context, Each each) {
+  with_matrix(args, [&](const auto& matrix) {
     using Acc = typename std::decay_t<decltype(matrix)>::Acc;
     const auto b = matrix.bind(simt::Pointers{});
     Acc* sums = context.workspace<Acc>(b.a.rows * b.a.k);
@@ -33,14 +32,6 @@ void multiply_entries_in_order(const Args& args, int64_t pointers, Context& cont
     for (int64_t row = 0; row < b.a.rows; ++row) {
       for (int64_t c = 0; c < b.a.k; ++c) b.store(row, c, sums[row * b.a.k + c]);
     }
-  });
-}
-
-// The storage order is as good as any other, so no plan is needed.
-inline void multiply_coo_in_order(Args args, Context& context) {
-  args.perm = nullptr;
-  multiply_entries_in_order(args, 0, context, [](const auto& b, auto add) {
-    for (int64_t i = 0; i < b.a.entries; ++i) add(i, b.row_idx[i], b.col_idx[i]);
   });
 }
 

@@ -15,64 +15,160 @@
 // There is one ladder per format, for all dtypes, index types and k. An output is summed in the accumulator of the
 // dtype (float for half types); y0 is added last.
 //
-// Entries are indices into `values`. The meaning of the fields in each format:
-//   coo    row_idx, col_idx [entries]; row_sorted if the rows never decrease
-//   csr    ptrs [rows + 1], col_idx [entries]; with perm see below
-//   csc    ptrs [cols + 1], row_idx [entries]
-//   ell    row_nnz [rows], col_idx, values [width, rows], entries = width * rows
-//   hyb    the same as ell, and tail_row_idx, tail_col_idx, tail_values [tail_entries]; row_sorted is about the tail
-//   jds    ptrs [width + 1] (diagonals), row_perm [rows]: the row in each slot; diagonal j holds the j-th entries of
-//          the first ptrs[j + 1] - ptrs[j] slots
-//   sell   ptrs [sections + 1], row_perm [rows], row_nnz [rows] (of the row in each slot), section_rows; entry j of
-//          slot i in a section of h rows (section_rows, except the last) that begins at slot s and entry p
-//          is p + j * h + (i - s)
-//   blocked  ptrs [rows + 1], of entries in the order of rows, as of a csr. A bin is bin_entries of them, a block is
-//          block_columns columns; those of one block and one bin are a run, padded to whole octets. values
-//          and local_col [entries] (the column in its block) hold the runs by block (block_ptrs [blocks + 1]) and in a
-//          block by bins; entry_idx [entries] (which entry of its bin) holds them by bins (bin_ptrs [bins + 1]) and in
-//          a bin by blocks. Octet i of the first order is octet octet_idx[i] of the second. Padding is -1 in both.
-// A plan makes a product use a permutation of the entries: entry p in the order of the plan is entry perm[p] of
-// `values`, and its index is col_idx[p]. So the transposed product of any format is the product of a CSR plan: ptrs
-// over columns, perm the entries stably sorted by column, col_idx their rows in that order. On the device, the COO
-// rungs without atomics need sorted rows, or perm, the entries stably sorted by row; row_idx and col_idx stay in the
-// order of `values` (perm_indexes). On the host no COO rung needs either.
-//
-// If the values do not fit in the cache, every access through perm is a random access to memory. So a plan may come
-// with `stages`, which replace it without random access: from tiles of the entries in storage order to bins in the
-// order of the plan, and then within the bins (csr/staged_tiles.cuh).
+// Entries are indices into `values`. An entry beyond row_nnz, and every index of -1 in a padded format, is padding.
 //
 // All arrays may hold anything. Pointers are clamped. An index outside the matrix is an error (ErrorKind::index) that
-// names the array and the position on the host, and is skipped on the device. Padding, which is everything beyond
-// row_nnz and every index of -1 in a padded format, is never used as data: x may hold NaN where no entry points.
+// names the array and the position on the host, and is skipped on the device. Padding is never used as data: x may hold
+// NaN where no entry points.
+//
+// formats.def is the list of the formats. What each is made of stands here: its arrays, whose `bind` tells their names
+// and lengths, and its ladder. docs/extend.md says what else a new format takes.
 #pragma once
 #include "core/ladder.h"
 
 namespace tp::sparse {
 
-constexpr int bin_entries = 1 << 14, block_columns = 1 << 14, octet = 8;  // blocked
-
+// What a product takes in every format.
 struct Args {
   const char* op;  // the operator's name in error messages
   const void* values;
-  const void *row_idx, *col_idx, *ptrs, *row_nnz, *row_perm, *perm;  // null where the format has none
-  const void *stages, *origin;  // csr with perm, or null: 8 bytes per entry; and the columns in the order of `values`
-  const void *tail_row_idx, *tail_col_idx, *tail_values;  // hyb
-  const void *block_ptrs, *bin_ptrs, *octet_idx;          // blocked
-  const int16_t *local_col, *entry_idx;
+  int64_t entries, rows, cols;
+  int64_t k;           // columns of X and Y
+  const void* x;       // [cols, k]
+  const void* y0;      // [rows, k] or null
+  void* sums;          // [rows, k] or null: accumulators that get the product instead of y
+  const void* before;  // [rows, k] or null: accumulators to which the product is added before y0
+  void* y;             // [rows, k]; every element is written
+  DType dtype;         // of values, x, y0, y
+  bool long_index;     // all indices and pointers are int64, else int32
+};
+
+// What `index` gives for (name, data, length): an array of indices as a block sees it.
+template <class F>
+using bound_t = decltype(std::declval<const F&>()("", static_cast<const void*>(nullptr), int64_t(0)));
+
+// A list of entries in any order. On the device, the rungs without atomics need sorted rows or perm: the entries,
+// stably sorted by row, while row_idx and col_idx stay in the order of `values`.
+template <class Index = const void*>
+struct CooArrays {
+  Index row_idx, col_idx, perm;  // [entries] each; perm may be null
+};
+struct CooArgs : Args, CooArrays<> {
+  bool row_sorted;  // the rows never decrease
+
+  template <class F>
+  TP_HD CooArrays<bound_t<F>> bind(const F& index) const {
+    return {index("row_idx", row_idx, entries), index("col_idx", col_idx, entries), index("plan_perm", perm, entries)};
+  }
+};
+
+// Row r holds the entries ptrs[r] to ptrs[r + 1] - 1.
+//
+// With perm this is a plan: entry p in the order of the plan is entry perm[p] of `values`, and its index is col_idx[p],
+// or col_idx[perm[p]] with perm_indexes. So the transposed product of any format is the product of a CSR plan: ptrs
+// over columns, perm the entries stably sorted by column, col_idx their rows in that order.
+//
+// If the values do not fit in the cache, every access through perm is a random access to memory. So a plan may come
+// with `stages`, which replace it without random access: from tiles of the entries in storage order to bins in the
+// order of the plan, and then within the bins (csr/staged_tiles.cuh).
+template <class Index = const void*>
+struct CsrArrays {
+  Index ptrs, col_idx, perm;  // [rows + 1], [entries], [entries] or null
+};
+struct CsrArgs : Args, CsrArrays<> {
+  bool perm_indexes;
+  const void *stages, *origin;  // with perm, or null: 8 bytes per entry; and the columns in the order of `values`
+
+  template <class F>
+  TP_HD CsrArrays<bound_t<F>> bind(const F& index) const {
+    return {index("ptrs", ptrs, rows + 1), index("col_idx", col_idx, entries), index("plan_perm", perm, entries)};
+  }
+};
+
+// Column c holds the entries ptrs[c] to ptrs[c + 1] - 1.
+template <class Index = const void*>
+struct CscArrays {
+  Index ptrs, row_idx;  // [cols + 1], [entries]
+};
+struct CscArgs : Args, CscArrays<> {
+  template <class F>
+  TP_HD CscArrays<bound_t<F>> bind(const F& index) const {
+    return {index("ptrs", ptrs, cols + 1), index("row_idx", row_idx, entries)};
+  }
+};
+
+// Entry j of row r is j * rows + r, of width * rows entries.
+template <class Index = const void*>
+struct EllArrays {
+  Index row_nnz, col_idx;  // [rows], [width, rows]
+};
+struct EllArgs : Args, EllArrays<> {
+  int64_t width;
+
+  template <class F>
+  TP_HD EllArrays<bound_t<F>> bind(const F& index) const {
+    return {index("row_nnz", row_nnz, rows), index("col_idx", col_idx, entries)};
+  }
+};
+
+// An ELL, and a COO of the entries that its rows have no room for.
+struct HybArgs : EllArgs {
+  const void *tail_row_idx, *tail_col_idx, *tail_values;  // [tail_entries]
+  int64_t tail_entries;
+  bool row_sorted;  // the rows of the tail never decrease
+};
+
+// Diagonal j holds the j-th entries of the rows in the first ptrs[j + 1] - ptrs[j] slots, of which slot i has row
+// row_perm[i].
+template <class Index = const void*>
+struct JdsArrays {
+  Index ptrs, row_perm, col_idx;  // [width + 1], [rows], [entries]
+};
+struct JdsArgs : Args, JdsArrays<> {
+  int64_t width;  // the number of diagonals
+
+  template <class F>
+  TP_HD JdsArrays<bound_t<F>> bind(const F& index) const {
+    return {index("ptrs", ptrs, width + 1), index("row_perm", row_perm, rows), index("col_idx", col_idx, entries)};
+  }
+};
+
+// Slot i has row row_perm[i], of row_nnz[i] entries. In a section of h rows (section_rows, except the last) that begins
+// at slot s and entry p, entry j of slot i is p + j * h + (i - s).
+template <class Index = const void*>
+struct SellArrays {
+  Index ptrs, row_perm, row_nnz, col_idx;  // [sections + 1], [rows], [rows], [entries]
+};
+struct SellArgs : Args, SellArrays<> {
+  int64_t section_rows;
+
+  TP_HD int64_t sections() const { return (rows + section_rows - 1) / section_rows; }
+  template <class F>
+  TP_HD SellArrays<bound_t<F>> bind(const F& index) const {
+    return {index("ptrs", ptrs, sections() + 1), index("row_perm", row_perm, rows), index("row_nnz", row_nnz, rows),
+            index("col_idx", col_idx, entries)};
+  }
+};
+
+// ptrs lead into the entries in the order of rows, as those of a CSR. A bin is bin_entries of them, a block is
+// block_columns columns; those of one block and one bin are a run, padded to whole octets. values and local_col (the
+// column in its block) hold the runs by block (block_ptrs) and in a block by bins; entry_idx (which entry of its bin)
+// holds them by bins (bin_ptrs) and in a bin by blocks. Octet i of the first order is octet octet_idx[i] of the second.
+// Padding is -1 in both.
+constexpr int bin_entries = 1 << 14, block_columns = 1 << 14, octet = 8;
+template <class Index = const void*>
+struct BlockedArrays {
+  Index ptrs, block_ptrs, bin_ptrs, octet_idx;  // [rows + 1], [blocks + 1], [bins + 1], [entries / octet]
+};
+struct BlockedArgs : Args, BlockedArrays<> {
+  const int16_t *local_col, *entry_idx;  // [entries]
   int64_t blocks, bins;
-  int64_t entries, tail_entries, rows, cols;
-  int64_t width;         // ell, hyb: of the padded rows; jds: the number of diagonals
-  int64_t section_rows;  // sell
-  int64_t k;             // columns of X and Y
-  const void* x;         // [cols, k]
-  const void* y0;        // [rows, k] or null
-  void* sums;            // [rows, k] or null: accumulators that get the product instead of y
-  const void* before;    // [rows, k] or null: accumulators to which the product is added before y0
-  void* y;               // [rows, k]; every element is written
-  DType dtype;           // of values, x, y0, y
-  bool long_index;       // all indices and pointers are int64, else int32
-  bool row_sorted;       // coo, hyb
-  bool perm_indexes;     // the index of the p-th entry of the plan is col_idx[perm[p]]
+
+  template <class F>
+  TP_HD BlockedArrays<bound_t<F>> bind(const F& index) const {
+    return {index("ptrs", ptrs, rows + 1), index("block_ptrs", block_ptrs, blocks + 1),
+            index("bin_ptrs", bin_ptrs, bins + 1), index("octet_idx", octet_idx, entries / octet)};
+  }
 };
 
 // The gradient of the values: out[i] = dot(gy[row of i, :], x[column of i, :]), and 0 for padding, whose row or column
@@ -94,56 +190,56 @@ struct SampledArgs {
 #define TP_SPARSE_LADDER_END const char* choose(const Args&, const Device&);
 
 namespace tp::spmv_coo {
-using sparse::Args;
+using Args = sparse::CooArgs;
 #define TP_RUNGS "sparse/coo/rungs.def"
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END
 }  // namespace tp::spmv_coo
 
 namespace tp::spmv_csr {
-using sparse::Args;
+using Args = sparse::CsrArgs;
 #define TP_RUNGS "sparse/csr/rungs.def"
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END
 }  // namespace tp::spmv_csr
 
 namespace tp::spmv_csc {
-using sparse::Args;
+using Args = sparse::CscArgs;
 #define TP_RUNGS "sparse/csc/rungs.def"
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END
 }  // namespace tp::spmv_csc
 
 namespace tp::spmv_ell {
-using sparse::Args;
+using Args = sparse::EllArgs;
 #define TP_RUNGS "sparse/ell/rungs.def"
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END
 }  // namespace tp::spmv_ell
 
 namespace tp::spmv_hyb {
-using sparse::Args;
+using Args = sparse::HybArgs;
 #define TP_RUNGS "sparse/hyb/rungs.def"
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END
 }  // namespace tp::spmv_hyb
 
 namespace tp::spmv_jds {
-using sparse::Args;
+using Args = sparse::JdsArgs;
 #define TP_RUNGS "sparse/jds/rungs.def"
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END
 }  // namespace tp::spmv_jds
 
 namespace tp::spmv_sell {
-using sparse::Args;
+using Args = sparse::SellArgs;
 #define TP_RUNGS "sparse/sell/rungs.def"
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END
 }  // namespace tp::spmv_sell
 
 namespace tp::spmv_blocked {
-using sparse::Args;
+using Args = sparse::BlockedArgs;
 #define TP_RUNGS "sparse/blocked/rungs.def"
 #include "core/ladder.inc"
 TP_SPARSE_LADDER_END

@@ -1,4 +1,4 @@
-// Rows stored column by column (ELL, JDS, SELL), on threads. A slot is a row in storage order. A thread takes a run of
+// Rows stored column by column, on threads. A slot is a row in storage order. A thread takes a run of
 // slots and multiplies, for each j in turn, the j-th entries of all of them, which are neighbours, so that the loop
 // over slots vectorizes. Padding is multiplied, too, with x[0], and the product is then discarded.
 #pragma once
@@ -125,7 +125,9 @@ class SlotRun {
 // Calls store(b, slot, c, sum) for all slots and columns of Y.
 template <class Format, class B, class Store>
 void multiply_slots(const B& b, Context& context, Store store) {
-  const int64_t rows = b.a.rows, section = tp::max(int64_t(1), Format::sectioned ? b.a.section_rows : rows);
+  const int64_t rows = b.a.rows;
+  int64_t section = tp::max(int64_t(1), rows);
+  if constexpr (Format::sectioned) section = b.a.section_rows;
   const int64_t size = tp::min(SlotRun<Format, B>::slots(b.a.k), section), runs = ceil_div(section, size);
   const int64_t all = ceil_div(rows, section) * runs, together = ceil_div(int64_t(64), size);
   parallel(context, ceil_div(all, together), [&](int64_t piece) {
@@ -141,7 +143,7 @@ void multiply_slots(const B& b, Context& context, Store store) {
 }
 
 template <class Format>
-void multiply_columns_on_threads(const Args& args, Context& context) {
+void multiply_columns_on_threads(const typename Format::Args& args, Context& context) {
   with_rows<Format>(args, context, [&](const auto& matrix) {
     const auto b = matrix.bind(simt::Pointers{});
     multiply_slots<Format>(b, context,

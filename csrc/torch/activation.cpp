@@ -133,11 +133,8 @@ Tensors ActivationBackward::jvp(const Forward& f) const {
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Apply<Activation::bipolar_sigmoid>>(m);
-  define<Apply<Activation::tanh>>(m);
-  define<Apply<Activation::relu>>(m);
-  define<Apply<Activation::sign>>(m);
-  define<ActivationBackward>(m);
+  define<Apply<Activation::bipolar_sigmoid>, Apply<Activation::tanh>, Apply<Activation::relu>, Apply<Activation::sign>,
+         ActivationBackward>(m);
 }
 
 }  // namespace tp

@@ -19,10 +19,7 @@ struct AvgPool2dBackward {
   bool ceil_mode, count_include_pad;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t) const { return false; }
 };
 
@@ -116,9 +113,6 @@ Tensors AvgPool2d::jvp(const Forward& f) const { return {average(f.tangent(), *t
 Tensors AvgPool2dBackward::vjp(const Backward& b) const { return {average(b.grad(), *this)}; }
 Tensors AvgPool2dBackward::jvp(const Forward& f) const { return {spread(f.tangent(), input_size, *this)}; }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<AvgPool2d>(m);
-  define<AvgPool2dBackward>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<AvgPool2d, AvgPool2dBackward>(m); }
 
 }  // namespace tp

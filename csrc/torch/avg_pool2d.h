@@ -13,10 +13,7 @@ struct AvgPool2d {
   bool ceil_mode, count_include_pad;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t) const { return false; }
 };
 

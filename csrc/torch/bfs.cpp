@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "torch/graph.h"
 #include "torch/sort.h"
@@ -148,7 +147,7 @@ void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor&
     const bool cuda = ids.is_cuda();
     if (is_capturing(ids)) args.searches = 1;
     if (algorithm == "auto") algorithm = graph::choose(args, {cuda, at::get_num_threads()});
-    batched = std::strstr(find(graph::ladder, op, algorithm, cuda).traits, "batched") != nullptr;
+    batched = find(graph::ladder, op, algorithm, cuda).traits.has(tp::batched);
   });
   const int64_t id_bytes = args.long_ids ? 8 : 4;
   args.searches = batched ? searches : 1;
@@ -215,10 +214,7 @@ Results BfsBatched::meta() const {
   return empty_results(col_idx, {sources.sym_size(0), row_ptrs.sym_size(0) - 1});
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Bfs>(m);
-  define<BfsBatched>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Bfs, BfsBatched>(m); }
 
 }  // namespace
 }  // namespace tp

@@ -172,10 +172,6 @@ Tensors CompactBackward::vjp(const Backward& b) const { return {pack(b.grad(), m
 
 Tensors CompactBackward::jvp(const Forward& f) const { return {call(CompactBackward{f.tangent(), mask, algorithm})}; }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Compact>(m);
-  define<CompactPadded>(m);
-  define<CompactBackward>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Compact, CompactPadded, CompactBackward>(m); }
 
 }  // namespace tp

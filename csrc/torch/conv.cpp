@@ -37,10 +37,7 @@ struct Conv2d {
   SymInt groups;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input != 2; }
   Autocast autocast() const { return Autocast::lower; }
   Window window() const { return {stride, padding, dilation, groups, algorithm}; }
@@ -53,10 +50,7 @@ struct Conv2dDgrad {
   SymInt groups;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   Autocast autocast() const { return Autocast::lower; }
   Window window() const { return {stride, padding, dilation, groups, algorithm}; }
 };
@@ -68,10 +62,7 @@ struct Conv2dWgrad {
   SymInt groups;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   Autocast autocast() const { return Autocast::lower; }
   Window window() const { return {stride, padding, dilation, groups, algorithm}; }
 };
@@ -335,10 +326,6 @@ Tensors Conv2dWgrad::jvp(const Forward& f) const {
   })};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Conv2d>(m);
-  define<Conv2dDgrad>(m);
-  define<Conv2dWgrad>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Conv2d, Conv2dDgrad, Conv2dWgrad>(m); }
 
 }  // namespace tp

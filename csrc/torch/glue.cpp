@@ -8,7 +8,6 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/library.h>
 
-#include <cstring>
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -91,11 +90,10 @@ void refuse_capture(const char* what, const Tensor& x) {
 }
 
 void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x) {
-  if (!x.is_cuda() || !*rung.traits) return;
+  if (!x.is_cuda() || rung.traits.none()) return;
   const std::string what = std::string(pattern) + ": algorithm '" + rung.name + "'";
-  if (std::strstr(rung.traits, "host_sync")) refuse_capture(what.c_str(), x);
-  if (std::strstr(rung.traits, "float_atomics") && x.is_floating_point())
-    at::globalContext().alertNotDeterministic(what);
+  if (rung.traits.has(host_sync)) refuse_capture(what.c_str(), x);
+  if (rung.traits.has(float_atomics) && x.is_floating_point()) at::globalContext().alertNotDeterministic(what);
 }
 
 std::map<std::string, std::vector<RungInfo>>& patterns() {

@@ -108,4 +108,12 @@ void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm) {
   });
 }
 
+// Runs a rung for a result with elements; for an empty one there is nothing to compute, but the name must be right.
+template <class Ladder, class Choose, class Args>
+void run_unless_empty(const Tensor& out, const Ladder& ladder, Choose choose, const char* pattern, Str algorithm,
+                      const Tensor& x, const Args& args) {
+  if (out.numel() == 0) return check_algorithm(ladder, pattern, algorithm);
+  run(ladder, choose, pattern, algorithm, x, args);
+}
+
 }  // namespace tp

@@ -105,26 +105,32 @@ Tensor order_of(const Keys& k, Str algorithm) {
   return ArgSort{k.keys, 0, false, 0, k.bits, at::kLong, algorithm}.kernel();
 }
 
-// ---- compositions
+// ---- reductions
 
-// f(wide rows, rows per group, reduce, expand) for those of moments.h.
-template <class F>
-Tensor composed(const GroupReduce& r, F f) {
-  const Tensor wide = r.values.to(wide_dtype(r.values));
-  const auto reduce = [&](const Tensor& x, Str op) {
-    return call(GroupReduce{x, r.index, r.num_groups, op, false, r.algorithm});
-  };
-  const auto expand = [&](const Tensor& x) { return call(GroupExpand{x, r.index, false, r.algorithm}); };
-  const Tensor ones = at::ones_symint({wide.sym_size(0)}, wide.options());
-  return f(wide, beside_rows(reduce(ones, "sum"), wide), reduce, expand);
-}
+// What moments.h asks of the rows of groups. The derivatives need not validate again.
+struct Groups {
+  const GroupReduce& r;
+  bool validate = false;
 
-Tensor moment_of(const GroupReduce& r) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return composed(r, [&](const Tensor& wide, const Tensor& counts, auto reduce, auto expand) {
-    return moment(r.op, wide, counts, reduce, expand).to(r.values.scalar_type());
-  });
-}
+  Tensor reduce(const Tensor& x, Str op) const {
+    return call(GroupReduce{x, r.index, r.num_groups, op, validate, r.algorithm});
+  }
+  Tensor expand(const Tensor& x) const { return call(GroupExpand{x, r.index, false, r.algorithm}); }
+  Tensor counts(const Tensor& x) const {
+    const Tensor ones = at::ones_symint({r.index.sym_size(0)}, x.options().dtype(wide_dtype(x)));
+    return beside_rows(reduce(ones, "sum"), x);
+  }
+  // Of the sorted rows, the one before times the one after, brought back.
+  Tensor product_of_others() const {
+    const auto [order, offsets] = call(GroupBy{r.index, r.num_groups, false, "auto"});
+    const Tensor sorted = r.values.to(wide_dtype(r.values)).index_select(0, order);
+    const auto product = [&, offsets = offsets](bool reverse) {
+      return call(SegmentScan{sorted, offsets, "prod", /*exclusive=*/true, reverse, false, "auto"});
+    };
+    const Tensor places = call(ArgSort{order, 0, false, 0, {}, at::kLong, "auto"});
+    return (product(false) * product(true)).index_select(0, places);
+  }
+};
 
 bool can_skip_sort(const GroupReduce& r) { return r.values.is_cpu() && r.algorithm == "auto"; }
 
@@ -181,7 +187,7 @@ Tensor GroupReduce::kernel() const {
   check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
   if (is_logical(op)) return logical(*this, &GroupReduce::values);
   if (is_bitwise(op) && values.scalar_type() == at::kBool) return bitwise_of_bool(*this, &GroupReduce::values);
-  if (is_moment(op)) return moment_of(*this);
+  if (is_moment(op)) return moment(op, values, Groups{*this, validate});
   return can_skip_sort(*this) ? reduce_unsorted(*this, groups, dtype) : reduce_sorted(*this, groups);
 }
 
@@ -232,65 +238,9 @@ std::tuple<Tensor, Tensor> GroupBy::meta() const {
 
 // ---- derivatives
 
-namespace {
+Tensors GroupReduce::vjp(const Backward& b) const { return reduction_vjp(op, values, Groups{*this}, b.grad()); }
 
-// Of each row, the product of the others of its group, in the wide dtype: of the sorted rows, brought back.
-Tensor product_of_others(const GroupReduce& r) {
-  const Tensor wide = r.values.to(wide_dtype(r.values));
-  const auto [order, offsets] = call(GroupBy{r.index, r.num_groups, false, "auto"});
-  const Tensor sorted = wide.index_select(0, order);
-  const auto product = [&, offsets = offsets](bool reverse) {
-    return call(SegmentScan{sorted, offsets, "prod", /*exclusive=*/true, reverse, false, "auto"});
-  };
-  const Tensor places = call(ArgSort{order, 0, false, 0, {}, at::kLong, "auto"});
-  return (product(false) * product(true)).index_select(0, places);
-}
-
-Tensor factors_of(const GroupReduce& r) {
-  if (r.op == "prod") return product_of_others(r);
-  return composed(r, [&](const Tensor& wide, const Tensor& counts, auto reduce, auto expand) {
-    return tp::factors_of(r.op, wide, counts, reduce, expand);
-  });
-}
-
-// The row of each group's extremum, and n for an empty group.
-Tensor extreme_rows(const GroupReduce& r) {
-  const Str arg = r.op == "max" ? "argmax" : "argmin";
-  const Tensor found = call(GroupReduce{r.values.detach(), r.index, r.num_groups, arg, false, r.algorithm});
-  return found.masked_fill(found.lt(0), c10::Scalar(r.values.sym_size(0)));
-}
-
-}  // namespace
-
-Tensors GroupReduce::vjp(const Backward& b) const {
-  const Tensor& g = b.grad();
-  const auto expand = [&](const Tensor& x) { return call(GroupExpand{x, index, false, algorithm}); };
-  if (op == "sum") return {expand(g)};
-  if (op == "mean") {
-    const Tensor wide = g.to(wide_dtype(g)), ones = at::ones_symint({index.sym_size(0)}, wide.options());
-    const Tensor counts = call(GroupReduce{ones, index, num_groups, "sum", false, algorithm}).clamp_min(1);
-    return {expand((wide / beside_rows(counts, g)).to(g.scalar_type()))};
-  }
-  if (op == "max" || op == "min") {
-    const SymInt n = values.sym_size(0);
-    const Tensor grads = at::zeros_symint(with_rows(values, n + 1), g.options()).scatter(0, extreme_rows(*this), g);
-    return {grads.narrow_symint(0, 0, n)};
-  }
-  return {(expand(g.to(wide_dtype(g))) * factors_of(*this)).to(values.scalar_type())};
-}
-
-Tensors GroupReduce::jvp(const Forward& f) const {
-  const Tensor& t = f.tangent();
-  const auto reduced = [&](const Tensor& x, Str how) {
-    return call(GroupReduce{x, index, num_groups, how, false, algorithm});
-  };
-  if (op == "sum" || op == "mean") return {reduced(t, op)};
-  if (op == "max" || op == "min") {
-    const Tensor beyond = at::zeros_symint(with_rows(t, 1), t.options());
-    return {at::cat({t, beyond}).gather(0, extreme_rows(*this))};
-  }
-  return {reduced(t.to(wide_dtype(t)) * factors_of(*this), "sum").to(t.scalar_type())};
-}
+Tensors GroupReduce::jvp(const Forward& f) const { return reduction_jvp(op, values, Groups{*this}, f.tangent()); }
 
 Tensors GroupExpand::vjp(const Backward& b) const {
   return {call(GroupReduce{b.grad(), index, b.sizes(0)[0], "sum", false, algorithm})};
@@ -298,10 +248,6 @@ Tensors GroupExpand::vjp(const Backward& b) const {
 
 Tensors GroupExpand::jvp(const Forward& f) const { return {call(GroupExpand{f.tangent(), index, false, algorithm})}; }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<GroupReduce>(m);
-  define<GroupExpand>(m);
-  define<GroupBy>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<GroupReduce, GroupExpand, GroupBy>(m); }
 
 }  // namespace tp

@@ -14,10 +14,7 @@ struct GroupReduce {
   bool validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1 || (op != "sum" && op != "mean"); }
   Autocast autocast() const;
 };
@@ -29,10 +26,7 @@ struct GroupExpand {
   bool validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1; }
 };
 

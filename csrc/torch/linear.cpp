@@ -21,10 +21,7 @@ struct Linear {
   OptionalTensor bias;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input != 2; }
   Autocast autocast() const { return Autocast::lower; }
 };
@@ -34,10 +31,7 @@ struct LinearDgrad {
   Tensor grad, weight;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
 };
 
 struct LinearWgrad {
@@ -45,10 +39,7 @@ struct LinearWgrad {
   Tensor grad, x;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
 };
 
 // ---- checks, which give the shape of the result
@@ -115,11 +106,7 @@ Tensor product(const char* op, const Sizes& shape, const Tensor& a, bool transpo
   p.b = matrix(right, transpose_b);
   p.c = out.mutable_data_ptr();
   args.bias = offset.defined() ? offset.const_data_ptr() : nullptr;
-  if (out.numel() == 0) {
-    check_algorithm(linear::ladder, op, algorithm);
-  } else {
-    run(linear::ladder, linear::choose, op, algorithm, left, args);
-  }
+  run_unless_empty(out, linear::ladder, linear::choose, op, algorithm, left, args);
   return out;
 }
 
@@ -195,10 +182,6 @@ Tensors LinearWgrad::jvp(const Forward& f) const {
       product_rule(f, grad, x, [&](const Tensor& a, const Tensor& b) { return call(LinearWgrad{a, b, algorithm}); })};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Linear>(m);
-  define<LinearDgrad>(m);
-  define<LinearWgrad>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Linear, LinearDgrad, LinearWgrad>(m); }
 
 }  // namespace tp

@@ -86,10 +86,7 @@ struct Apply {
   Tensor x, second;
   Str reduction, algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   Autocast autocast() const { return Autocast::float32; }
 };
 
@@ -99,10 +96,7 @@ struct ApplyBackward {
   Tensor grad, x, second;
   Str reduction, algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   Tensor times_grad(const Tensor& each) const;
 };
 

@@ -25,10 +25,7 @@ struct MaxPool2d {
   bool ceil_mode;
   Str algorithm;
 
-  std::tuple<Tensor, Tensor> kernel() const;
-  std::tuple<Tensor, Tensor> meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(std::tuple<Tensor, Tensor>);
   bool keeps(size_t) const { return false; }
   bool keeps_output(size_t output) const { return output == 1; }
 };
@@ -41,10 +38,7 @@ struct MaxPool2dBackward {
   bool ceil_mode;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1; }
 };
 
@@ -55,10 +49,7 @@ struct MaxPool2dTangent {
   bool ceil_mode;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1; }
 };
 
@@ -196,10 +187,6 @@ Tensors MaxPool2dBackward::jvp(const Forward& f) const { return {put(f.tangent()
 Tensors MaxPool2dTangent::vjp(const Backward& b) const { return {put(b.grad(), indices, maps_of(b.sizes(0)), *this)}; }
 Tensors MaxPool2dTangent::jvp(const Forward& f) const { return {take(f.tangent(), indices, *this)}; }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<MaxPool2d>(m);
-  define<MaxPool2dBackward>(m);
-  define<MaxPool2dTangent>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<MaxPool2d, MaxPool2dBackward, MaxPool2dTangent>(m); }
 
 }  // namespace tp

@@ -30,10 +30,7 @@ struct Merge {
   bool descending, validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& back) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
 };
 
 struct MergePairs {
@@ -44,10 +41,7 @@ struct MergePairs {
   bool descending, validate;
   Str algorithm;
 
-  Two kernel() const;
-  Two meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Two);
   bool keeps(size_t input) const { return input % 2 == 0; }
   bool depends(size_t output, size_t input) const { return input % 2 == output; }
 };
@@ -60,10 +54,7 @@ struct MergeBackward {
   bool descending;
   Str algorithm;
 
-  Two kernel() const;
-  Two meta() const;
-  Tensors vjp(const Backward& back) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Two);
   bool keeps(size_t input) const { return input != 0; }
   bool depends(size_t, size_t input) const { return input == 0; }
 };
@@ -190,11 +181,7 @@ Tensor Merge::kernel() const {
   args.in = sequences(merge_name, x, y, descending);
   args.keys = out.mutable_data_ptr();
   if (validate) check_sorted(merge_name, args.in, {{"a", x}, {"b", y}});
-  if (out.numel() == 0) {
-    check_algorithm(merge::ladder, merge_name, algorithm);
-  } else {
-    run(merge::ladder, merge::choose, merge_name, algorithm, x, args);
-  }
+  run_unless_empty(out, merge::ladder, merge::choose, merge_name, algorithm, x, args);
   return out;
 }
 
@@ -211,11 +198,7 @@ Two MergePairs::kernel() const {
   args.values = values.mutable_data_ptr();
   args.value_bytes = int(u.element_size());
   if (validate) check_sorted(pairs_name, args.in, {{"keys_a", x}, {"keys_b", y}});
-  if (keys.numel() == 0) {
-    check_algorithm(merge::ladder, pairs_name, algorithm);
-  } else {
-    run(merge::ladder, merge::choose, pairs_name, algorithm, x, args);
-  }
+  run_unless_empty(keys, merge::ladder, merge::choose, pairs_name, algorithm, x, args);
   return {keys, values};
 }
 
@@ -230,11 +213,7 @@ Two MergeBackward::kernel() const {
   args.a_out = grad_a.mutable_data_ptr();
   args.b_out = grad_b.mutable_data_ptr();
   args.value_bytes = int(g.element_size());
-  if (g.numel() == 0) {
-    check_algorithm(co_rank_ladder::ladder, backward_name, algorithm);
-  } else {
-    run(co_rank_ladder::ladder, co_rank_ladder::choose, backward_name, algorithm, g, args);
-  }
+  run_unless_empty(g, co_rank_ladder::ladder, co_rank_ladder::choose, backward_name, algorithm, g, args);
   return {grad_a, grad_b};
 }
 
@@ -283,11 +262,7 @@ Tensor CoRank::kernel() const {
     TORCH_CHECK_INDEX(0 <= args.k[q] && args.k[q] <= args.in.m + args.in.n, rank_name, ": k", index(ranks, q), " is ",
                       args.k[q], ", expected 0 to ", args.in.m + args.in.n);
   }
-  if (out.numel() == 0) {
-    check_algorithm(co_rank_ladder::ladder, rank_name, algorithm);
-  } else {
-    run(co_rank_ladder::ladder, co_rank_ladder::choose, rank_name, algorithm, x, args);
-  }
+  run_unless_empty(out, co_rank_ladder::ladder, co_rank_ladder::choose, rank_name, algorithm, x, args);
   return out;
 }
 
@@ -361,12 +336,7 @@ Tensors MergeBackward::jvp(const Forward& f) const {
   return {of_a, of_b};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Merge>(m);
-  define<MergePairs>(m);
-  define<MergeBackward>(m);
-  define<CoRank>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Merge, MergePairs, MergeBackward, CoRank>(m); }
 
 }  // namespace
 }  // namespace tp

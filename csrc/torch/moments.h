@@ -1,10 +1,20 @@
-// Reductions of rows that are compositions of others, and the derivatives of those whose gradient is a factor per row,
-// whatever says which rows are combined: `reduce(x, op)` gives one row per group, and `expand(y)` gives every row that
-// of its group.
+// Reductions of rows that are compositions of others, and the derivatives of all of them, whatever says which rows are
+// combined. `Rows` stands for that: reduce(x, op) gives one row per group, expand(y) gives every row that of its group,
+// counts(x) are the numbers of rows per group, beside groups of rows x and in their wide dtype, and
+// product_of_others() gives for every row the product of the others of its group, in the wide dtype.
+//
+//   sum        every row gets the gradient of its group;
+//   mean       so divided by the number of rows;
+//   prod       times the product of all other rows: zeros need no care;
+//   max, min   the first of the extreme rows gets the gradient. In an empty group, no row;
+//   logsumexp, var, std   times a factor per row.
+// Forward mode: the same reduction of the tangents of sum and mean, the sum of the tangents times those products or
+// factors, and the tangent of the first of the extreme rows.
 #pragma once
 #include <ATen/ATen.h>
 
-#include "torch/operator.h"
+#include "torch/gradient.h"
+#include "torch/segments.h"
 
 namespace tp {
 
@@ -13,30 +23,71 @@ namespace tp {
 inline bool is_moment(Str op) { return op == "var" || op == "std"; }
 
 // Rows less the mean of their group.
-template <class Reduce, class Expand>
-Tensor deviations(const Tensor& wide, Reduce reduce, Expand expand) {
-  return wide - expand(reduce(wide, "mean"));
+template <class Rows>
+Tensor deviations(const Tensor& wide, const Rows& rows) {
+  return wide - rows.expand(rows.reduce(wide, "mean"));
 }
 
-template <class Reduce, class Expand>
-Tensor moment(Str op, const Tensor& wide, const Tensor& counts, Reduce reduce, Expand expand) {
-  const Tensor away = deviations(wide, reduce, expand);
-  const Tensor variance = reduce(away * away, "sum") / (counts - 1).clamp_min(0);
+template <class Rows>
+Tensor wide_moment(Str op, const Tensor& wide, const Rows& rows) {
+  const Tensor away = deviations(wide, rows);
+  const Tensor variance = rows.reduce(away * away, "sum") / (rows.counts(wide) - 1).clamp_min(0);
   return op == "var" ? variance : variance.sqrt();
 }
 
-// d result / d row for var, std and logsumexp, in the dtype of `wide`; that of a standard deviation of 0 is 0, and that
-// of a logsumexp over nothing but -inf is, too.
-template <class Reduce, class Expand>
-Tensor factors_of(Str op, const Tensor& wide, const Tensor& counts, Reduce reduce, Expand expand) {
+template <class Rows>
+Tensor moment(Str op, const Tensor& values, const Rows& rows) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return wide_moment(op, values.to(wide_dtype(values)), rows).to(values.scalar_type());
+}
+
+// d result / d row for prod, var, std and logsumexp, in the wide dtype; that of a standard deviation of 0 is 0, and
+// that of a logsumexp over nothing but -inf is, too.
+template <class Rows>
+Tensor factors_of(Str op, const Tensor& values, const Rows& rows) {
+  if (op == "prod") return rows.product_of_others();
+  const Tensor wide = values.to(wide_dtype(values));
   if (op == "logsumexp") {
-    const Tensor y = reduce(wide, op);
-    return (wide - expand(y.masked_fill(y == -std::numeric_limits<double>::infinity(), 0))).exp();
+    const Tensor y = rows.reduce(wide, op);
+    return (wide - rows.expand(y.masked_fill(y == -std::numeric_limits<double>::infinity(), 0))).exp();
   }
-  const Tensor away = deviations(wide, reduce, expand), others = (counts - 1).clamp_min(0);
-  if (op == "var") return away * expand(2 / others * at::ones_like(reduce(wide, "sum")));
-  const Tensor spread = moment(op, wide, counts, reduce, expand);
-  return away * expand((1 / (others * spread)).masked_fill(spread == 0, 0));
+  const Tensor away = deviations(wide, rows), others = (rows.counts(wide) - 1).clamp_min(0);
+  if (op == "var") return away * rows.expand(2 / others * at::ones_like(rows.reduce(wide, "sum")));
+  const Tensor spread = wide_moment(op, wide, rows);
+  return away * rows.expand((1 / (others * spread)).masked_fill(spread == 0, 0));
+}
+
+// The row of each group's extremum, and n for an empty group.
+template <class Rows>
+Tensor extreme_rows(Str op, const Tensor& values, const Rows& rows) {
+  const Tensor found = rows.reduce(values.detach(), op == "max" ? "argmax" : "argmin");
+  return found.masked_fill(found.lt(0), c10::Scalar(values.sym_size(0)));
+}
+
+// Of sum and mean, `values` is not looked at.
+template <class Rows>
+Tensors reduction_vjp(Str op, const Tensor& values, const Rows& rows, const Tensor& g) {
+  if (op == "sum") return {rows.expand(g)};
+  const Tensor wide = g.to(wide_dtype(g));
+  if (op == "mean") return {rows.expand((wide / rows.counts(g).clamp_min(1)).to(g.scalar_type()))};
+  if (op == "max" || op == "min") {
+    // Empty groups use an additional last row, which is cut off afterwards.
+    const SymInt n = values.sym_size(0);
+    const Tensor grads = at::zeros_symint(with_rows(values, n + 1), g.options());
+    return {grads.scatter(0, extreme_rows(op, values, rows), g).narrow_symint(0, 0, n)};
+  }
+  return {(rows.expand(wide) * factors_of(op, values, rows)).to(values.scalar_type())};
+}
+
+template <class Rows>
+Tensors reduction_jvp(Str op, const Tensor& values, const Rows& rows, const Tensor& t) {
+  if (op == "sum" || op == "mean") return {rows.reduce(t, op)};
+  if (op == "max" || op == "min") {
+    // Empty groups read an additional last row, which is 0.
+    const Tensor beyond = at::zeros_symint(with_rows(t, 1), t.options());
+    return {at::cat({t, beyond}).gather(0, extreme_rows(op, values, rows))};
+  }
+  return {rows.reduce(t.to(wide_dtype(t)) * factors_of(op, values, rows), "sum").to(t.scalar_type())};
 }
 
 }  // namespace tp

@@ -18,6 +18,8 @@
 //   };
 //   TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan>(m); }
 //
+// TP_DIFFERENTIABLE(Tensor) declares the first four, for an operator that returns a Tensor.
+//
 // An operator whose derivatives need more than its kernel returns has a method `record(Tensor& recorded) const`: if a
 // derivative is needed, it computes the results by other operators instead, and stores a tensor for vjp and jvp.
 //
@@ -34,6 +36,13 @@
 #include <tuple>
 
 #include "torch/glue.h"
+
+// Declares the methods that every differentiable operator has.
+#define TP_DIFFERENTIABLE(...)          \
+  __VA_ARGS__ kernel() const;           \
+  __VA_ARGS__ meta() const;             \
+  Tensors vjp(const Backward& b) const; \
+  Tensors jvp(const Forward& f) const
 
 namespace tp {
 
@@ -323,7 +332,7 @@ void implement(torch::Library& m, const std::string& name, c10::DispatchKey key)
 // Registers an operator: schema, kernels, Meta, Autograd and Autocast. Tags describe the dependence of results (an
 // operator whose result size depends on data has no Meta kernel, but a fake kernel in Python).
 template <class Op>
-void define(torch::Library& m) {
+void define_one(torch::Library& m) {
   const std::string name = name_of(Op::schema);
   std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   if constexpr (has_tags<Op>::value) tags.insert(tags.end(), Op::tags.begin(), Op::tags.end());
@@ -340,6 +349,11 @@ void define(torch::Library& m) {
     implement<&run_autocast<Op, c10::DispatchKey::AutocastCPU>>(m, name, c10::DispatchKey::AutocastCPU);
     implement<&run_autocast<Op, c10::DispatchKey::AutocastCUDA>>(m, name, c10::DispatchKey::AutocastCUDA);
   }
+}
+
+template <class... Ops>
+void define(torch::Library& m) {
+  (define_one<Ops>(m), ...);
 }
 
 }  // namespace tp

@@ -10,6 +10,7 @@
 #include "core/faults.h"
 #include "core/simt_check.h"
 #include "torch/glue.h"
+#include "torch/sparse.h"
 
 namespace py = pybind11;
 
@@ -19,7 +20,7 @@ py::list rungs(const std::vector<tp::RungInfo>& ladder) {
   py::list list;
   for (const tp::RungInfo& r : ladder) {
     list.append(py::dict(py::arg("name") = r.name, py::arg("source") = r.source, py::arg("figures") = r.figures,
-                         py::arg("work") = r.work, py::arg("steps") = r.steps, py::arg("traits") = r.traits,
+                         py::arg("work") = r.work, py::arg("steps") = r.steps, py::arg("traits") = r.traits.names(),
                          py::arg("summary") = r.summary, py::arg("written_for") = r.written_for, py::arg("cpu") = r.cpu,
                          py::arg("cuda") = r.cuda));
   }
@@ -29,6 +30,24 @@ py::list rungs(const std::vector<tp::RungInfo>& ladder) {
 py::dict ladders() {
   py::dict all;
   for (const auto& pattern : tp::patterns()) all[py::str(pattern.first)] = rungs(pattern.second);
+  return all;
+}
+
+py::dict sparse_formats() {
+  using tp::FormatInfo;
+  py::dict all;
+  for (const FormatInfo& info : tp::all_formats()) {
+    py::list index, values;
+    for (const size_t i : info.index) index.append(info.fields[i].name);
+    for (const size_t i : info.values) values.append(info.fields[i].name);
+    py::dict row(py::arg("index") = index, py::arg("values") = values);
+    for (const auto& [name, trait] :
+         {std::pair("gives_rows", FormatInfo::gives_rows), std::pair("has_coordinates", FormatInfo::has_coordinates),
+          std::pair("padded", FormatInfo::padded), std::pair("in_sections", FormatInfo::in_sections)}) {
+      row[name] = info.has(trait);
+    }
+    all[info.name] = row;
+  }
   return all;
 }
 
@@ -92,6 +111,7 @@ class Checked {
 
 PYBIND11_MODULE(_C, m) {
   m.def("ladders", &ladders, "pattern -> its rungs, in textbook order");
+  m.def("sparse_formats", &sparse_formats, "format -> its fields and traits");
   m.def("build_info", &build_info);
   tp::bind_operator_call(m);
   tp::bind_matrix_market(m);

@@ -21,10 +21,7 @@ struct Rbf {
   double sigma;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   Autocast autocast() const { return Autocast::float32; }
 };
 
@@ -37,10 +34,7 @@ struct RbfBackward {
   double sigma;
   Str algorithm;
 
-  std::tuple<Tensor, Tensor> kernel() const;
-  std::tuple<Tensor, Tensor> meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(std::tuple<Tensor, Tensor>);
 };
 
 void check_rbf(const char* op, const Tensor& x, const Tensor& centres, double sigma) {
@@ -186,9 +180,6 @@ Tensors RbfBackward::jvp(const Forward& f) const {
   return {for_x, for_centres};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Rbf>(m);
-  define<RbfBackward>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Rbf, RbfBackward>(m); }
 
 }  // namespace tp

@@ -156,11 +156,7 @@ Tensor Reduce::kernel() const {
   const DType given = dtype_of_tensor("reduce", x), dtype = is_bitwise(op) ? bits_of(given) : given;
   const reduction::Args args{
       in.const_data_ptr(), out.mutable_data_ptr(), lines.outer, lines.n, lines.inner, dtype, p.op};
-  if (out.numel() == 0) {
-    check_algorithm(reduction::ladder, "reduce", algorithm);
-  } else {
-    run(reduction::ladder, reduction::choose, "reduce", algorithm, in, args);
-  }
+  run_unless_empty(out, reduction::ladder, reduction::choose, "reduce", algorithm, in, args);
   return out;
 }
 

@@ -13,10 +13,7 @@ struct Reduce {
   bool keepdim;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t) const { return op != "sum" && op != "mean"; }
   bool keeps_output(size_t) const { return op == "logsumexp"; }
   Autocast autocast() const;

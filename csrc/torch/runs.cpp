@@ -76,10 +76,7 @@ struct Partition {
   Tensor x, mask;
   Str algorithm;
 
-  Two kernel() const;
-  Two meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Two);
   bool keeps(size_t input) const { return input == 1; }
 };
 
@@ -229,11 +226,6 @@ Tensors Partition::vjp(const Backward& b) const { return {put(b.grad(), order_of
 
 Tensors Partition::jvp(const Forward& f) const { return {take(f.tangent(), order_of(mask, f.tangent()), 0), Tensor()}; }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<RunLengthEncode>(m);
-  define<ReduceByKey>(m);
-  define<Unique>(m);
-  define<Partition>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<RunLengthEncode, ReduceByKey, Unique, Partition>(m); }
 
 }  // namespace tp

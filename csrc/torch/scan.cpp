@@ -72,11 +72,7 @@ Tensor Scan::kernel() const {
   args.op = id;
   args.exclusive = exclusive;
   args.reverse = reverse;
-  if (out.numel() == 0) {
-    check_algorithm(scan::ladder, "scan", algorithm);
-  } else {
-    run(scan::ladder, scan::choose, "scan", algorithm, in, args);
-  }
+  run_unless_empty(out, scan::ladder, scan::choose, "scan", algorithm, in, args);
   return out;
 }
 
@@ -143,11 +139,7 @@ Tensor solve(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor
   args.op = OpId::affine;
   args.reverse = reverse;
   args.previous = previous;
-  if (out.numel() == 0) {
-    check_algorithm(scan::ladder, "linear_recurrence", algorithm);
-  } else {
-    run(scan::ladder, scan::choose, "linear_recurrence", algorithm, in, args);
-  }
+  run_unless_empty(out, scan::ladder, scan::choose, "linear_recurrence", algorithm, in, args);
   return out;
 }
 
@@ -290,9 +282,6 @@ Tensors LinearRecurrence::jvp(const Forward& f) const {
   return {call(LinearRecurrence{r.a, from, r.dim, start, reverse, algorithm})};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Scan>(m);
-  define<LinearRecurrence>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan, LinearRecurrence>(m); }
 
 }  // namespace tp

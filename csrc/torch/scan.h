@@ -14,10 +14,7 @@ struct Scan {
   bool exclusive, reverse;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t) const { return op != "sum"; }
   bool keeps_output(size_t) const { return op == "max" || op == "min"; }
   Autocast autocast() const { return Autocast::float32; }
@@ -33,10 +30,7 @@ struct LinearRecurrence {
   bool reverse;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input != 1; }
   bool keeps_output(size_t) const { return true; }
   Autocast autocast() const { return Autocast::float32; }
@@ -52,10 +46,7 @@ struct ScanWithIndices {
   bool reverse;
   Str algorithm;
 
-  std::tuple<Tensor, Tensor> kernel() const;
-  std::tuple<Tensor, Tensor> meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(std::tuple<Tensor, Tensor>);
   bool keeps(size_t) const { return false; }
   bool keeps_output(size_t output) const { return output == 1; }
   Autocast autocast() const { return Autocast::float32; }

@@ -23,10 +23,7 @@ struct SegmentMatmul {
   bool validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   Autocast autocast() const { return Autocast::lower; }
 };
 
@@ -38,10 +35,7 @@ struct SegmentMatmulWgrad {
   bool validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   Autocast autocast() const { return Autocast::lower; }
 };
 
@@ -134,8 +128,7 @@ Tensors SegmentMatmul::jvp(const Forward& f) const {
   const auto product = [&](const Tensor& a, const Tensor& b) {
     return call(SegmentMatmul{a, offsets, b, false, algorithm});
   };
-  const Tensor left = f.tangent(0).defined() ? product(f.tangent(0), weights) : Tensor();
-  return {f.tangent(2).defined() ? plus(left, product(x, f.tangent(2))) : left};
+  return {product_rule(f, x, weights, product, 2)};
 }
 
 Tensors SegmentMatmulWgrad::vjp(const Backward& b) const {
@@ -150,14 +143,10 @@ Tensors SegmentMatmulWgrad::jvp(const Forward& f) const {
   const auto product = [&](const Tensor& a, const Tensor& b) {
     return call(SegmentMatmulWgrad{a, offsets, b, false, algorithm});
   };
-  const Tensor left = f.tangent(0).defined() ? product(f.tangent(0), grad) : Tensor();
-  return {f.tangent(2).defined() ? plus(left, product(x, f.tangent(2))) : left};
+  return {product_rule(f, x, grad, product, 2)};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<SegmentMatmul>(m);
-  define<SegmentMatmulWgrad>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentMatmul, SegmentMatmulWgrad>(m); }
 
 }  // namespace
 }  // namespace tp

@@ -123,11 +123,7 @@ Tensor run_scan(const char* name, segmented::Args args, const Tensor& in, at::Sc
   Tensor out = empty_result(in.sizes(), in.options().dtype(dtype));
   args.step = Step::scan;
   args.out = out.mutable_data_ptr();
-  if (out.numel() == 0) {
-    check_algorithm(segment_scan::ladder, name, algorithm);
-  } else {
-    run(segment_scan::ladder, segment_scan::choose, name, algorithm, in, args);
-  }
+  run_unless_empty(out, segment_scan::ladder, segment_scan::choose, name, algorithm, in, args);
   return out;
 }
 
@@ -248,9 +244,6 @@ Tensors SegmentRecurrence::jvp(const Forward& f) const {
   return {call(SegmentRecurrence{a, terms, offsets, reverse, start, algorithm})};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<SegmentScan>(m);
-  define<SegmentRecurrence>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentScan, SegmentRecurrence>(m); }
 
 }  // namespace tp

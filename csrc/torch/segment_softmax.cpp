@@ -37,11 +37,7 @@ Tensor SegmentSoftmaxOf<logarithm>::kernel() const {
   args.step = segmented::Step::softmax;
   args.logarithm = logarithm;
   args.out = out.mutable_data_ptr();
-  if (out.numel() == 0) {
-    check_algorithm(segment_reduce::ladder, name, algorithm);
-  } else {
-    run(segment_reduce::ladder, segment_reduce::choose, name, algorithm, in, args);
-  }
+  run_unless_empty(out, segment_reduce::ladder, segment_reduce::choose, name, algorithm, in, args);
   return out;
 }
 
@@ -69,9 +65,6 @@ Tensors SegmentSoftmaxOf<logarithm>::jvp(const Forward& f) const {
   return {(logarithm ? t - sum : at::addcmul(weighed, y, sum, -1)).to(f.output().scalar_type())};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<SegmentSoftmax>(m);
-  define<SegmentLogSoftmax>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentSoftmax, SegmentLogSoftmax>(m); }
 
 }  // namespace tp

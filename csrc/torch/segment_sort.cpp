@@ -125,10 +125,7 @@ Two SegmentSortPairs::record(Tensor& order) const {
   return {sorted, take(values, order, 0)};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<SegmentSort>(m);
-  define<SegmentSortPairs>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentSort, SegmentSortPairs>(m); }
 
 }  // namespace
 }  // namespace tp

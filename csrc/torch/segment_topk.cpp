@@ -26,10 +26,7 @@ struct SegmentTopK {
   bool largest, validate;
   Str algorithm;
 
-  Two kernel() const;
-  Two meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Two);
   bool keeps(size_t) const { return false; }
   bool keeps_output(size_t output) const { return output == 1; }
 };

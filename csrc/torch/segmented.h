@@ -18,10 +18,7 @@ struct SegmentReduce {
   bool validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1 || (op != "sum" && op != "mean"); }
   Autocast autocast() const;
 };
@@ -34,10 +31,7 @@ struct SegmentExpand {
   bool validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1; }
 };
 
@@ -52,10 +46,7 @@ struct SegmentSoftmaxOf {
   bool validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1; }
   bool keeps_output(size_t) const { return true; }
   Autocast autocast() const { return Autocast::float32; }
@@ -72,10 +63,7 @@ struct SegmentScan {
   bool exclusive, reverse, validate;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input == 1 || op != "sum"; }
   bool keeps_output(size_t) const { return op == "max" || op == "min"; }
   Autocast autocast() const { return Autocast::float32; }
@@ -92,10 +80,7 @@ struct SegmentRecurrence {
   OptionalTensor initial;
   Str algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return input != 1; }
   bool keeps_output(size_t) const { return true; }
   Autocast autocast() const { return Autocast::float32; }

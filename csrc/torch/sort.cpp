@@ -205,12 +205,6 @@ Tensor LexSort::meta() const {
   return at::empty_symint(keys[0].sym_sizes(), keys[0].options().dtype(type));
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Sort>(m);
-  define<SortKeys>(m);
-  define<SortPairs>(m);
-  define<ArgSort>(m);
-  define<LexSort>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Sort, SortKeys, SortPairs, ArgSort, LexSort>(m); }
 
 }  // namespace tp

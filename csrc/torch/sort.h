@@ -17,10 +17,7 @@ struct Sort {
   OptionalDtype index_dtype;
   Str algorithm;
 
-  std::tuple<Tensor, Tensor> kernel() const;
-  std::tuple<Tensor, Tensor> meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(std::tuple<Tensor, Tensor>);
   bool keeps(size_t) const { return false; }
   bool keeps_output(size_t output) const { return output == 1; }
 };

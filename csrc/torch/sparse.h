@@ -10,21 +10,11 @@ namespace tp {
 using c10::SymInt;
 using OptionalTensor = std::optional<Tensor>;
 
-enum class Format { coo, csr, csc, ell, hyb, jds, sell, blocked };
-constexpr int format_count = 8;
-
-// The tensors of a container in order. The values are among them: `values` is their index.
-struct FormatInfo {
-  const char* name;
-  std::vector<const char*> fields;
-  std::vector<size_t> values;
-  bool gives_rows;  // whether the fields determine the number of rows
-
-  bool is_value(size_t field) const { return field == values[0] || field == values.back(); }
+enum class Format {
+#define FORMAT(name, ...) name,
+#include "sparse/formats.def"
+#undef FORMAT
 };
-
-const FormatInfo& info_of(Format format);
-Format format_of(const char* op, Str name);
 
 // The structure of a matrix. Entries are numbered as in the flattened values; in HYB, those of the tail follow those of
 // the padded rows.
@@ -34,11 +24,69 @@ struct Structure {
   SymInt rows = 0, cols = 0, section_rows = 0;
 
   const Tensor& operator[](size_t i) const { return index[i]; }
-  const Tensor& columns() const;  // col_idx, in CSC row_idx: as long as the values, in HYB the padded ones
+  // The indices beside each tensor of values, which have its shape. In HYB the padded rows come first, then the tail.
+  const Tensor& beside_values(size_t i = 0) const;
   SymInt entries() const;
   bool long_index() const { return index[0].scalar_type() == at::kLong; }
   Structure contiguous() const;
 };
+
+class Lengths;
+class Findings;
+struct Part;
+using Coordinates = std::pair<Tensor, Tensor>;  // the row and the column of each entry, -1 for padding
+
+enum class FieldKind { pointers, index, padded_index, short_index, values };
+struct Field {
+  const char* name;
+  FieldKind kind;
+};
+
+// What formats.def says about a format, and what operators do with a matrix of it (sparse_formats.cpp).
+struct FormatInfo {
+  enum Trait : unsigned {
+    gives_rows = 1,        // the fields determine the number of rows
+    has_coordinates = 2,   // the last two index tensors are the rows and columns of entries, which may be sorted by row
+    may_lack_entries = 4,  // an entry may belong to no row
+    padded = 8,
+    in_sections = 16,  // has section_rows
+  };
+  const char* name;
+  unsigned traits;
+  std::vector<Field> fields;
+  void (*check_lengths)(const Lengths& lengths, const Structure& s);
+  void (*check_contents)(Findings& all, const Structure& s);
+  Coordinates (*coordinates)(const Structure& s);
+  std::vector<Part> (*parts)(const Structure& s);  // for a sampled product
+  std::vector<size_t> values = {}, index = {};     // which of the fields
+
+  bool has(Trait trait) const { return (traits & trait) != 0; }
+  bool is_value(size_t field) const { return fields[field].kind == FieldKind::values; }
+  const char* index_name(size_t i) const { return fields[index[i]].name; }
+};
+
+const std::vector<FormatInfo>& all_formats();
+inline const FormatInfo& info_of(Format format) { return all_formats()[size_t(format)]; }
+Format format_of(const char* op, Str name);
+
+// A part of a matrix for a sampled product: sparse::SampledArgs.
+struct Part {
+  Tensor row_idx, col_idx, ptrs, row_nnz;
+  bool transposed = false;  // rows are columns
+};
+
+// A matrix for a product: the Args of its format.
+struct Stored {
+  const Structure& structure;
+  const Tensors& values;
+  Tensor perm;      // of the coordinates, if defined, which sorts them by row
+  bool row_sorted;  // or they are sorted
+  const Tensor& operator[](size_t i) const { return structure[i]; }
+};
+inline const void* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
+#define FORMAT(name, ...) void give_structure(spmv_##name::Args& args, const Stored& s);
+#include "sparse/formats.def"
+#undef FORMAT
 
 // Checks dtypes, devices, dimensions and lengths, which does not read the contents of tensors. In CSC, the pointers
 // determine the number of columns.
@@ -59,12 +107,9 @@ struct Plan {
 void check_plan(const char* op, const Structure& s, bool by_rows, const Tensor& ptrs, const Tensor& perm);
 // From a plan that was given, or from one built on the device.
 Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTensor& ptrs, const OptionalTensor& perm);
-// The row and the column of each entry, -1 for padding.
-std::pair<Tensor, Tensor> coordinates(const Structure& s);
+inline Coordinates coordinates(const Structure& s) { return info_of(s.format).coordinates(s); }
 // The segment that each of n positions belongs to.
 Tensor segments(const Tensor& ptrs, int64_t n);
-// In a blocked matrix: the position of each entry in the order of bins.
-Tensor places_by_bins(const Tensor& octet_idx);
 // 0 to n - 1, with the dtype and device of the indices.
 inline Tensor places(const Tensor& like, int64_t n) { return at::arange(n, like.options()); }
 // A stable order by keys from 0 to n; only the bits that such keys need are sorted by.

@@ -32,10 +32,7 @@ struct SpmmTransposed {
 
   Bilinear matrix() const { return {format, structure, rows, cols, section_rows, plan_ptrs, plan_perm}; }
   Structure check() const;
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return keeps_operand(structure, values, g, input); }
   std::array<Tensor*, 2> operands() { return {&values, &g}; }
 };
@@ -53,10 +50,7 @@ struct SampledProduct {
 
   Bilinear matrix() const { return {format, structure, rows, cols, section_rows, plan_ptrs, plan_perm}; }
   Structure check() const;
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t input) const { return keeps_operand(structure, g, x, input); }
   std::array<Tensor*, 2> operands() { return {&g, &x}; }
 };
@@ -100,8 +94,6 @@ Structure SampledProduct::check() const {
 
 // ---- kernels: CPU and CUDA alike
 
-const void* pointer(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
-
 Tensor SpmmTransposed::kernel() const {
   const Structure s = check().contiguous();
   Tensor y = empty_result({cols.expect_int(), g.size(1)}, g.options());
@@ -114,25 +106,20 @@ Tensor SpmmTransposed::kernel() const {
   return y;
 }
 
-// The structure of a part of a matrix, for a sampled product.
-struct Part {
-  Tensor row_idx, col_idx, ptrs, row_nnz;
-};
-
 void run_sampled(const Part& part, const Tensor& g, const Tensor& x, Tensor out, Str algorithm) {
   if (out.numel() == 0) return check_algorithm(sampled_product::ladder, sampled_name, algorithm);
   sparse::SampledArgs args{};
   args.op = sampled_name;
-  args.row_idx = pointer(part.row_idx);
-  args.col_idx = pointer(part.col_idx);
-  args.ptrs = pointer(part.ptrs);
-  args.row_nnz = pointer(part.row_nnz);
+  args.row_idx = data_or_null(part.row_idx);
+  args.col_idx = data_or_null(part.col_idx);
+  args.ptrs = data_or_null(part.ptrs);
+  args.row_nnz = data_or_null(part.row_nnz);
   args.entries = out.numel();
   args.rows = g.size(0);
   args.cols = x.size(0);
   args.k = x.size(1);
-  args.gy = pointer(g);
-  args.x = pointer(x);
+  args.gy = data_or_null(g);
+  args.x = data_or_null(x);
   args.out = out.mutable_data_ptr();
   args.dtype = dtype_of_tensor(sampled_name, x);
   args.long_index = part.col_idx.scalar_type() == at::kLong;
@@ -142,31 +129,13 @@ void run_sampled(const Part& part, const Tensor& g, const Tensor& x, Tensor out,
 Tensor SampledProduct::kernel() const {
   const Structure s = check().contiguous();
   const Tensor gy = g.contiguous(), in = x.contiguous();
-  const int64_t n = s.entries().expect_int(), padded = s.columns().numel();
-  Tensor out = empty_result({n}, in.options());
-  switch (s.format) {
-    case Format::coo:
-      run_sampled({s[0], s[1], {}, {}}, gy, in, out, algorithm);
-      break;
-    case Format::csr:
-      run_sampled({{}, s[1], s[0], {}}, gy, in, out, algorithm);
-      break;
-    case Format::csc:  // of the transpose, so rows are columns
-      run_sampled({{}, s[1], s[0], {}}, in, gy, out, algorithm);
-      break;
-    case Format::hyb:
-      run_sampled({s[2], s[3], {}, {}}, gy, in, out.narrow(0, padded, n - padded), algorithm);
-      [[fallthrough]];
-    case Format::ell:
-      run_sampled({{}, s[1], {}, s[0]}, gy, in, out.narrow(0, 0, padded), algorithm);
-      break;
-    case Format::jds:
-    case Format::sell:
-    case Format::blocked: {
-      const auto [row_idx, col_idx] = coordinates(s);
-      run_sampled({row_idx, col_idx, {}, {}}, gy, in, out, algorithm);
-      break;
-    }
+  Tensor out = empty_result({s.entries().expect_int()}, in.options());
+  int64_t done = 0;
+  for (const Part& part : info_of(s.format).parts(s)) {
+    const int64_t n = part.col_idx.numel();
+    const auto [first, second] = part.transposed ? std::tie(in, gy) : std::tie(gy, in);
+    run_sampled(part, first, second, out.narrow(0, done, n), algorithm);
+    done += n;
   }
   return out;
 }
@@ -266,27 +235,26 @@ Tensor Bilinear::product(const Tensor& values, const Tensor& x) const {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(("torch_patterns::spmm_" + std::string(format)).c_str(), "");
   Stack stack;
-  const SymInt n = f == Format::hyb ? index[1].sym_numel() : values.sym_numel();
+  const SymInt n = info.values.size() > 1 ? index[info.values[0] - 1].sym_numel() : values.sym_numel();
   for (size_t field = 0, next = 0; field < info.fields.size(); ++field) {
     if (!info.is_value(field)) {
       stack.emplace_back(index[next++]);
     } else if (field == info.values[0]) {
-      stack.emplace_back(values.narrow_symint(0, 0, n).view_symint(
-          index[f == Format::hyb || f == Format::ell ? 1 : next - 1].sym_sizes()));
+      stack.emplace_back(values.narrow_symint(0, 0, n).view_symint(index[next - 1].sym_sizes()));
     } else {
       stack.emplace_back(values.narrow_symint(0, n, values.sym_numel() - n));
     }
   }
-  if (f == Format::sell) stack.emplace_back(section_rows);
+  if (info.has(FormatInfo::in_sections)) stack.emplace_back(section_rows);
   stack.emplace_back(x);
-  if (!info.gives_rows) stack.emplace_back(rows);
+  if (!info.has(FormatInfo::gives_rows)) stack.emplace_back(rows);
   stack.emplace_back(cols);
   stack.emplace_back();  // y
   const bool plan = plan_ptrs && f != Format::csc;
   stack.push_back(plan ? box(plan_ptrs) : IValue());
   stack.push_back(plan ? box(plan_perm) : IValue());
   stack.emplace_back(false);
-  if (f == Format::coo || f == Format::hyb) stack.emplace_back(false);
+  if (info.has(FormatInfo::has_coordinates)) stack.emplace_back(false);
   stack.emplace_back("auto");
   handle.callBoxed(stack);
   return stack[0].toTensor();
@@ -294,14 +262,14 @@ Tensor Bilinear::product(const Tensor& values, const Tensor& x) const {
 
 void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tensor& x, const Tensor& y0, Tensor& y,
               Str algorithm) {
-  sparse::Args args{};
+  sparse::CsrArgs args{};
   args.op = op;
   args.values = values.const_data_ptr();
   args.ptrs = plan.ptrs.const_data_ptr();
   args.col_idx = plan.other.const_data_ptr();
-  args.perm = pointer(plan.perm);
-  args.stages = pointer(plan.stages);
-  args.origin = pointer(plan.origin);
+  args.perm = data_or_null(plan.perm);
+  args.stages = data_or_null(plan.stages);
+  args.origin = data_or_null(plan.origin);
   args.entries = values.numel();
   args.rows = y.size(0);
   args.cols = x.size(0);

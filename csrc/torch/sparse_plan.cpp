@@ -1,4 +1,4 @@
-// torch_patterns::sparse_plan: checks, kernel, Meta; and the structure of a matrix in every format.
+// torch_patterns::sparse_plan: checks, kernel, Meta.
 //
 // A plan is a stable sort of the entries by row or by column (exercise 14.3): the order comes from argsort over as many
 // bits as the keys have, the pointers from the histogram of the keys and its exclusive scan. It is the conversion to
@@ -22,65 +22,20 @@ Tensor pointers(const Tensor& keys, int64_t n) {
   return call(Scan{counts, 0, "sum", /*exclusive=*/true, /*reverse=*/false, "auto"}).to(keys.scalar_type());
 }
 
-std::pair<Tensor, Tensor> where_valid(const Tensor& valid, const Tensor& rows, const Tensor& cols) {
-  const Tensor no = at::full({}, -1, cols.options());
-  return {at::where(valid, rows, no).flatten(), at::where(valid, cols, no).flatten()};
-}
-
-std::pair<Tensor, Tensor> padded_coordinates(const Tensor& lengths, const Tensor& cols) {
-  const Tensor valid = at::logical_and(places(lengths, cols.size(0)).unsqueeze(1).lt(lengths), cols.ge(0));
-  return where_valid(valid, places(lengths, lengths.size(0)).unsqueeze(0), cols);
-}
-
-std::pair<Tensor, Tensor> diagonal_coordinates(const Tensor& perm, const Tensor& ptrs, const Tensor& cols) {
-  const int64_t n = cols.size(0), rows = perm.size(0);
-  if (n == 0 || rows == 0 || ptrs.size(0) == 1) return {at::full_like(cols, -1), at::full_like(cols, -1)};
-  const Tensor place = places(ptrs, n) - ptrs.index_select(0, segments(ptrs, n));
-  return where_valid(at::logical_and(place.ge(0), place.lt(rows)), perm.index_select(0, place.clamp(0, rows - 1)),
-                     cols);
-}
-
-std::pair<Tensor, Tensor> section_coordinates(const Structure& s) {
-  const Tensor &perm = s[0], &lengths = s[1], &ptrs = s[2], &cols = s[3];
-  const int64_t n = cols.size(0), rows = perm.size(0), step = s.section_rows.expect_int();
-  if (n == 0 || rows == 0) return {at::full_like(cols, -1), at::full_like(cols, -1)};
-  const Tensor section = segments(ptrs, n), start = section * step;
-  const Tensor heights = (rows - start).clamp_max(step), local = places(ptrs, n) - ptrs.index_select(0, section);
-  const Tensor place = (start + local.remainder(heights)).clamp(0, rows - 1);
-  const Tensor valid = at::logical_and(at::div(local, heights, "floor").lt(lengths.index_select(0, place)), cols.ge(0));
-  return where_valid(valid, perm.index_select(0, place), cols);
-}
-
-std::pair<Tensor, Tensor> run_coordinates(const Structure& s) {
-  const Tensor& ptrs = s[0];
-  const int64_t n = s[4].size(0), rows = ptrs.size(0) - 1, most = (s[2].size(0) - 1) * sparse::bin_entries;
-  const auto index = ptrs.options();
-  if (n == 0 || most == 0) return {at::full({n}, -1, index), at::full({n}, -1, index)};
-  const Tensor at = places_by_bins(s[3]).clamp(0, n - 1);
-  const Tensor entry = s[5].index_select(0, at).to(index.dtype()), bin = segments(s[2], n).index_select(0, at);
-  const Tensor col = s[4].to(index.dtype()), block = segments(s[1], n);
-  // The entries of all rows are followed by a segment that belongs to no row.
-  const Tensor row_of = segments(at::cat({ptrs, at::full({1}, most, index)}), most);
-  const Tensor row = row_of.index_select(0, (bin * sparse::bin_entries + entry).clamp(0, most - 1));
-  const Tensor valid = at::logical_and(at::logical_and(entry.ge(0), col.ge(0)), row.lt(rows));
-  return where_valid(valid, row, block * sparse::block_columns + col);
-}
-
-// JDS has no padding, but may hold entries that belong to no row.
-bool may_lack_entries(Format format) { return int(format) >= int(Format::ell); }
+bool may_lack_entries(const Structure& s) { return info_of(s.format).has(FormatInfo::may_lack_entries); }
 
 // The other coordinate in the order of perm. The last entry is followed by padding, which belongs to no row but is
 // checked.
 Tensor beside(const Structure& s, const Tensor& other, const Tensor& perm) {
   const Tensor ordered = other.index_select(0, perm);
-  return may_lack_entries(s.format) ? ordered.clamp_min(0) : ordered;
+  return may_lack_entries(s) ? ordered.clamp_min(0) : ordered;
 }
 
 Plan build(const Structure& s, bool by_rows, Str algorithm) {
   const int64_t n = (by_rows ? s.rows : s.cols).expect_int();
   const auto [rows, cols] = coordinates(s);
   Tensor keys = by_rows ? rows : cols;
-  if (may_lack_entries(s.format)) keys = keys.masked_fill(keys.lt(0), n);
+  if (may_lack_entries(s)) keys = keys.masked_fill(keys.lt(0), n);
   const Tensor perm = order_by(keys, n, algorithm);
   return {pointers(keys, n), perm, beside(s, by_rows ? cols : rows, perm)};
 }
@@ -92,34 +47,6 @@ bool in_order(const Structure& s, bool by_rows) { return s.format == (by_rows ? 
 
 Tensor segments(const Tensor& ptrs, int64_t n) {
   return call(SegmentExpand{places(ptrs, ptrs.size(0) - 1), ptrs, n, /*validate=*/false, "auto"});
-}
-
-Tensor places_by_bins(const Tensor& octet_idx) {
-  return (octet_idx.unsqueeze(1) * sparse::octet + places(octet_idx, sparse::octet)).flatten();
-}
-
-std::pair<Tensor, Tensor> coordinates(const Structure& s) {
-  switch (s.format) {
-    case Format::coo:
-      return {s[0], s[1]};
-    case Format::csr:
-      return {segments(s[0], s[1].size(0)), s[1]};
-    case Format::csc:
-      return {s[1], segments(s[0], s[1].size(0))};
-    case Format::ell:
-      return padded_coordinates(s[0], s[1]);
-    case Format::hyb: {
-      const auto padded = padded_coordinates(s[0], s[1]);
-      return {at::cat({padded.first, s[2]}), at::cat({padded.second, s[3]})};
-    }
-    case Format::jds:
-      return diagonal_coordinates(s[0], s[1], s[2]);
-    case Format::sell:
-      return section_coordinates(s);
-    case Format::blocked:
-      return run_coordinates(s);
-  }
-  return {};
 }
 
 Tensor order_by(const Tensor& keys, const SymInt& n, Str algorithm) {

@@ -7,38 +7,32 @@
 // spmv_autograd.cpp has their derivatives.
 #include "torch/spmv.h"
 
-#include <algorithm>
 #include <cstring>
 
 namespace tp {
 namespace {
 
-Pattern patterns_of_products[] = {{"spmv_coo", spmv_coo::ladder},   {"spmv_csr", spmv_csr::ladder},
-                                  {"spmv_csc", spmv_csc::ladder},   {"spmv_ell", spmv_ell::ladder},
-                                  {"spmv_hyb", spmv_hyb::ladder},   {"spmv_jds", spmv_jds::ladder},
-                                  {"spmv_sell", spmv_sell::ladder}, {"spmv_blocked", spmv_blocked::ladder}};
+Pattern patterns_of_products[] = {
+#define FORMAT(name, ...) {"spmv_" #name, spmv_##name::ladder},
+#include "sparse/formats.def"
+#undef FORMAT
+};
 
-// f(ladder, choose, name) of a format.
+// f(ladder, choose, name, Args()) of a format.
 template <class F>
 void with_ladder(Format format, F f) {
   switch (format) {
-    case Format::coo:
-      return f(spmv_coo::ladder, spmv_coo::choose, "spmv_coo");
-    case Format::csr:
-      return f(spmv_csr::ladder, spmv_csr::choose, "spmv_csr");
-    case Format::csc:
-      return f(spmv_csc::ladder, spmv_csc::choose, "spmv_csc");
-    case Format::ell:
-      return f(spmv_ell::ladder, spmv_ell::choose, "spmv_ell");
-    case Format::hyb:
-      return f(spmv_hyb::ladder, spmv_hyb::choose, "spmv_hyb");
-    case Format::jds:
-      return f(spmv_jds::ladder, spmv_jds::choose, "spmv_jds");
-    case Format::sell:
-      return f(spmv_sell::ladder, spmv_sell::choose, "spmv_sell");
-    case Format::blocked:
-      return f(spmv_blocked::ladder, spmv_blocked::choose, "spmv_blocked");
+#define FORMAT(name, ...) \
+  case Format::name:      \
+    return f(spmv_##name::ladder, spmv_##name::choose, "spmv_" #name, spmv_##name::Args{});
+#include "sparse/formats.def"
+#undef FORMAT
   }
+}
+
+void check_algorithm_of(const Product& p) {
+  with_ladder(p.structure.format,
+              [&](const auto& ladder, auto, const char* name, auto) { check_algorithm(ladder, name, p.algorithm); });
 }
 
 // ---- arguments
@@ -64,12 +58,12 @@ Product::Product(const c10::OperatorHandle& handle, Rules::Args args, const Back
   TORCH_CHECK_VALUE(x_sizes.size() == (matrix ? 2 : 1), op, ": x must have ",
                     matrix ? "the shape [cols, k]" : "one dimension", ", got shape ", x_sizes);
   s.cols = x_sizes[0];
-  if (s.format == Format::sell) s.section_rows = args[at.section_rows].toSymInt();
-  if (takes_rows(s.format)) {
+  if (at.section_rows > 0) s.section_rows = args[at.section_rows].toSymInt();
+  if (at.rows > 0) {
     s.rows = args[at.rows].toSymInt();
   } else {
-    const bool pointers = s.format == Format::csr || s.format == Format::blocked;
-    TORCH_CHECK_VALUE(s[0].dim() == 1 && (!pointers || s[0].sym_size(0) > 0), op, ": ", info.fields[0],
+    const bool pointers = info.fields[0].kind == FieldKind::pointers;
+    TORCH_CHECK_VALUE(s[0].dim() == 1 && (!pointers || s[0].sym_size(0) > 0), op, ": ", info.fields[0].name,
                       " must have one dimension", pointers ? " and one element at least" : "", ", got shape ",
                       s[0].sym_sizes());
     s.rows = s[0].sym_size(0) - (pointers ? 1 : 0);
@@ -82,7 +76,7 @@ Product::Product(const c10::OperatorHandle& handle, Rules::Args args, const Back
   plan_ptrs = optional_tensor(args[at.plan]);
   plan_perm = optional_tensor(args[at.plan + 1]);
   validate = args[at.validate].toBool();
-  sorted = takes_sorted(s.format) && args[at.sorted].toBool();
+  sorted = at.sorted > 0 && args[at.sorted].toBool();
   algorithm = args[at.algorithm].toStringView();
 }
 
@@ -95,17 +89,17 @@ at::ScalarType Product::dtype() const {
 at::ScalarType Product::check() const {
   check_structure(op, structure);
   const auto& info = info_of(structure.format);
-  const Tensor& columns = structure.columns();
+  const char* const first = info.fields[0].name;
   for (size_t i = 0; i < values.size(); ++i) {
-    const Tensor& beside = i == 0 ? columns : structure[2];
-    const char* name = info.fields[info.values[i]];
+    const Tensor& beside = structure.beside_values(i);
+    const char* name = info.fields[info.values[i]].name;
     TORCH_CHECK_VALUE(values[i].sym_sizes() == beside.sym_sizes(), op, ": ", name, " has shape ", values[i].sym_sizes(),
                       ", its indices ", beside.sym_sizes());
-    check_same_device(op, {{info.fields[0], &structure[0]}, {name, &values[i]}});
+    check_same_device(op, {{first, &structure[0]}, {name, &values[i]}});
   }
-  check_same_device(op, {{info.fields[0], &structure[0]}, {"x", &x}});
+  check_same_device(op, {{first, &structure[0]}, {"x", &x}});
   if (y) {
-    check_same_device(op, {{info.fields[0], &structure[0]}, {"y", &*y}});
+    check_same_device(op, {{first, &structure[0]}, {"y", &*y}});
     TORCH_CHECK_VALUE(y->sym_sizes() == c10::SymIntArrayRef(shape()), op, ": y has shape ", y->sym_sizes(),
                       ", the product ", c10::SymIntArrayRef(shape()));
   }
@@ -125,94 +119,44 @@ namespace {
 // ---- kernels: CPU and CUDA alike
 
 Tensor cast(const Tensor& x, at::ScalarType type) { return x.to(type).contiguous(); }
-const void* pointer(const Tensor& x) { return x.const_data_ptr(); }
-
-// The members of Args that the fields of a format are stored in.
-void give_structure(sparse::Args& args, const Structure& s) {
-  if (s.format != Format::blocked) args.col_idx = pointer(s.columns());
-  switch (s.format) {
-    case Format::coo:
-      args.row_idx = pointer(s[0]);
-      break;
-    case Format::csr:
-      args.ptrs = pointer(s[0]);
-      break;
-    case Format::csc:
-      args.ptrs = pointer(s[0]);
-      args.row_idx = args.col_idx;
-      break;
-    case Format::hyb:
-      args.tail_row_idx = pointer(s[2]);
-      args.tail_col_idx = pointer(s[3]);
-      args.tail_entries = s[2].size(0);
-      [[fallthrough]];
-    case Format::ell:
-      args.row_nnz = pointer(s[0]);
-      args.width = s[1].size(0);
-      break;
-    case Format::jds:
-      args.row_perm = pointer(s[0]);
-      args.ptrs = pointer(s[1]);
-      args.width = s[1].size(0) - 1;
-      break;
-    case Format::sell:
-      args.row_perm = pointer(s[0]);
-      args.row_nnz = pointer(s[1]);
-      args.ptrs = pointer(s[2]);
-      args.section_rows = s.section_rows.expect_int();
-      break;
-    case Format::blocked:
-      args.ptrs = pointer(s[0]);
-      args.block_ptrs = pointer(s[1]);
-      args.bin_ptrs = pointer(s[2]);
-      args.octet_idx = pointer(s[3]);
-      args.local_col = s[4].const_data_ptr<int16_t>();
-      args.entry_idx = s[5].const_data_ptr<int16_t>();
-      args.blocks = s[1].size(0) - 1;
-      args.bins = s[2].size(0) - 1;
-      break;
-  }
-}
 
 // Whether the rung adds in an undefined order, by atomics.
-template <class Ladder>
-bool scatters(const Ladder& ladder, const char* name, Str algorithm, const Tensor& x) {
+bool scatters(const Product& p) {
+  if (p.algorithm == "auto") return false;
   bool found = false;
-  if (algorithm == "auto") return false;
-  translate_errors([&] { found = std::strstr(find(ladder, name, algorithm, x.is_cuda()).traits, "float_atomics"); });
+  with_ladder(p.structure.format, [&](const auto& ladder, auto, const char* name, auto) {
+    translate_errors([&] { found = find(ladder, name, p.algorithm, p.x.is_cuda()).traits.has(float_atomics); });
+  });
   return found;
 }
 
-// The coordinates sorted by row, as all deterministic rungs of a device need them. Whether they are sorted cannot be
-// found out there in time, so the caller's flag decides; on the host the rungs check it themselves.
-Tensor sort_coordinates(const Product& p, Structure& s, std::vector<Tensor>& values, sparse::Args& args) {
-  const bool tail = s.format == Format::hyb;
-  const Tensor rows = s[tail ? 2 : 0];
-  args.row_sorted = p.sorted;
-  bool any_order = p.sorted || !rows.is_cuda() || rows.size(0) == 0;
-  with_ladder(s.format, [&](const auto& ladder, auto, const char* name) {
-    any_order = any_order || scatters(ladder, name, p.algorithm, p.x);
-  });
-  if (any_order) return {};
+// Sorts the coordinates by row, as all deterministic rungs of a device need them: a COO by a permutation, the tail of a
+// HYB by itself. Whether they are sorted cannot be found out there in time, so the caller's flag decides; on the host
+// the rungs check it themselves.
+void sort_coordinates(const Product& p, Structure& s, Tensors& values, Stored& stored) {
+  const size_t at = s.index.size() - 2;
+  const Tensor rows = s[at];
+  if (p.sorted || !rows.is_cuda() || rows.size(0) == 0 || scatters(p)) return;
   const Tensor perm = order_by(rows, s.rows);
-  if (!tail) return perm;
-  for (Tensor* t : {&s.index[2], &s.index[3], &values[1]}) *t = t->index_select(0, perm);
-  args.row_sorted = true;
-  return perm;
+  if (values.size() == 1) {
+    stored.perm = perm;
+    return;
+  }
+  for (Tensor* t : {&s.index[at], &s.index[at + 1], &values.back()}) *t = t->index_select(0, perm);
+  stored.row_sorted = true;
 }
 
 Tensor run_product(const Product& p) {
   const auto type = p.check();
   if (p.validate) check_index_values(p.op, p.structure);
   Structure s = p.structure.contiguous();
-  std::vector<Tensor> values;
+  Tensors values;
   for (const Tensor& v : p.values) values.push_back(cast(v, type));
   const Tensor x = cast(p.x, type), y0 = p.y ? cast(*p.y, type) : Tensor();
   const int64_t rows = s.rows.expect_int(), k = p.k().expect_int();
   Tensor y = p.matrix ? empty_result({rows, k}, x.options()) : empty_result({rows}, x.options());
   if (y.numel() == 0) {
-    with_ladder(s.format,
-                [&](const auto& ladder, auto, const char* name) { check_algorithm(ladder, name, p.algorithm); });
+    check_algorithm_of(p);
     return y;
   }
   if (s.format == Format::csc && p.algorithm == "auto" && (x.is_cuda() || p.plan_ptrs)) {
@@ -220,24 +164,21 @@ Tensor run_product(const Product& p) {
     run_plan(p.op, plan, values[0], x, y0, y, "auto");
     return y;
   }
-  sparse::Args args{};
-  args.op = p.op;
-  Tensor perm;
-  if (takes_sorted(s.format)) perm = sort_coordinates(p, s, values, args);
-  give_structure(args, s);
-  if (perm.defined() && s.format == Format::coo) args.perm = pointer(perm);
-  args.values = pointer(values[0]);
-  if (s.format == Format::hyb) args.tail_values = pointer(values[1]);
-  args.entries = values[0].numel();
-  args.rows = rows;
-  args.cols = x.size(0);
-  args.k = k;
-  args.x = pointer(x);
-  args.y0 = y0.defined() ? pointer(y0) : nullptr;
-  args.y = y.mutable_data_ptr();
-  args.dtype = dtype_of_tensor(p.op, x);
-  args.long_index = s.long_index();
-  with_ladder(s.format, [&](const auto& ladder, auto choose, const char* name) {
+  Stored stored{s, values, {}, p.sorted};
+  if (info_of(s.format).has(FormatInfo::has_coordinates)) sort_coordinates(p, s, values, stored);
+  with_ladder(s.format, [&](const auto& ladder, auto choose, const char* name, auto args) {
+    args.op = p.op;
+    args.values = data_or_null(values[0]);
+    args.entries = values[0].numel();
+    args.rows = rows;
+    args.cols = x.size(0);
+    args.k = k;
+    args.x = data_or_null(x);
+    args.y0 = data_or_null(y0);
+    args.y = y.mutable_data_ptr();
+    args.dtype = dtype_of_tensor(p.op, x);
+    args.long_index = s.long_index();
+    give_structure(args, stored);
     run(ladder, choose, name, p.algorithm, x, args);
   });
   return y;
@@ -251,8 +192,7 @@ void product_meta(const c10::OperatorHandle& op, Stack* stack) {
   on_stack(stack, op.schema().arguments().size(), [&](Rules::Args args) {
     const Product p(op, args);
     const auto type = p.check();
-    with_ladder(p.structure.format,
-                [&](const auto& ladder, auto, const char* name) { check_algorithm(ladder, name, p.algorithm); });
+    check_algorithm_of(p);
     return at::empty_symint(p.shape(), p.x.options().dtype(type));
   });
 }
@@ -268,21 +208,21 @@ void product_autocast(const c10::OperatorHandle& op, Stack* stack) {
 
 // ---- registration
 
-std::string schema_of(const FormatInfo& info, Format format, const char* operation) {
+std::string schema_of(const FormatInfo& info, const char* operation) {
   std::string schema = std::string(operation) + "_" + info.name + "(";
-  for (const char* field : info.fields) schema += std::string("Tensor ") + field + ", ";
-  if (format == Format::sell) schema += "SymInt section_rows, ";
+  for (const Field& field : info.fields) schema += std::string("Tensor ") + field.name + ", ";
+  if (info.has(FormatInfo::in_sections)) schema += "SymInt section_rows, ";
   schema += "Tensor x, ";
-  if (takes_rows(format)) schema += "SymInt rows, ";
+  if (!info.has(FormatInfo::gives_rows)) schema += "SymInt rows, ";
   schema += "SymInt? cols=None, Tensor? y=None, Tensor? plan_ptrs=None, Tensor? plan_perm=None, bool validate=False, ";
-  if (takes_sorted(format)) schema += "bool row_sorted=False, ";
+  if (info.has(FormatInfo::has_coordinates)) schema += "bool row_sorted=False, ";
   return schema + "str algorithm=\"auto\") -> Tensor";
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  for (int i = 0; i < format_count; ++i) {
+  for (const FormatInfo& info : all_formats()) {
     for (const char* operation : {"spmv", "spmm"}) {
-      const std::string schema = schema_of(info_of(Format(i)), Format(i), operation), op = name_of(schema.c_str());
+      const std::string schema = schema_of(info, operation), op = name_of(schema.c_str());
       m.def(torch::schema(schema.c_str()), {at::Tag::pt2_compliant_tag});
       implement<&product_kernel>(m, op, c10::DispatchKey::CPU);
       implement<&product_kernel>(m, op, c10::DispatchKey::CUDA);

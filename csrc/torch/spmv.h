@@ -22,22 +22,20 @@ struct Bilinear {
 void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tensor& x, const Tensor& y0, Tensor& y,
               Str algorithm);
 
-inline bool takes_sorted(Format format) { return format == Format::coo || format == Format::hyb; }
-inline bool takes_rows(Format format) { return !info_of(format).gives_rows; }
-
 // The positions of the arguments of spmv_<format> and spmm_<format>.
 struct Places {
   size_t section_rows, x, rows, cols, y, plan, validate, sorted, algorithm;
   explicit Places(Format format) {
-    size_t next = info_of(format).fields.size();
-    section_rows = format == Format::sell ? next++ : 0;
+    const FormatInfo& info = info_of(format);
+    size_t next = info.fields.size();
+    section_rows = info.has(FormatInfo::in_sections) ? next++ : 0;
     x = next++;
-    rows = takes_rows(format) ? next++ : 0;
+    rows = info.has(FormatInfo::gives_rows) ? 0 : next++;
     cols = next++;
     y = next++;
     plan = next, next += 2;
     validate = next++;
-    sorted = takes_sorted(format) ? next++ : 0;
+    sorted = info.has(FormatInfo::has_coordinates) ? next++ : 0;
     algorithm = next;
   }
 };

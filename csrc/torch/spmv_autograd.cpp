@@ -38,8 +38,8 @@ Tensors product_vjp(const c10::OperatorHandle& op, Rules::Args args, const Backw
   Tensors found(x + 2);
   if (b.wants(first) || b.wants(tail)) {
     const Tensor sampled = a.sampled(columns(grad), columns(p.x.to(type)));
-    const SymInt n = s.columns().sym_numel();
-    found[first] = sampled.narrow_symint(0, 0, n).view_symint(s.columns().sym_sizes());
+    const SymInt n = s.beside_values().sym_numel();
+    found[first] = sampled.narrow_symint(0, 0, n).view_symint(s.beside_values().sym_sizes());
     if (tail != first) found[tail] = sampled.narrow_symint(0, n, sampled.sym_size(0) - n);
   }
   if (b.wants(x)) {

@@ -24,10 +24,7 @@ struct Subsample2d {
   Sizes size;
   Str activation, algorithm;
 
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Tensor);
   bool keeps(size_t) const { return false; }
   bool keeps_output(size_t) const { return true; }
 };
@@ -40,10 +37,7 @@ struct Subsample2dBackward {
   Sizes size;
   Str activation, algorithm;
 
-  std::tuple<Tensor, Tensor> kernel() const;
-  std::tuple<Tensor, Tensor> meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(std::tuple<Tensor, Tensor>);
   bool keeps(size_t input) const { return inner().keeps(input); }
   ActivationBackward inner() const { return {grad, y, activation, algorithm}; }
 };
@@ -172,10 +166,7 @@ Tensors Subsample2dBackward::jvp(const Forward& f) const {
   return {tangent_x, tangent_bias};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Subsample2d>(m);
-  define<Subsample2dBackward>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Subsample2d, Subsample2dBackward>(m); }
 TORCH_LIBRARY_IMPL(torch_patterns, AutocastCPU, m) { m.impl(op_name, &cast_bias<c10::DispatchKey::AutocastCPU>); }
 TORCH_LIBRARY_IMPL(torch_patterns, AutocastCUDA, m) { m.impl(op_name, &cast_bias<c10::DispatchKey::AutocastCUDA>); }
 

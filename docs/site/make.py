@@ -24,6 +24,7 @@ import drawings  # noqa: E402
 import report  # noqa: E402
 
 from torch_patterns import registry  # noqa: E402
+from torch_patterns.sparse import FORMATS  # noqa: E402
 
 SOURCE, SITE, RESULTS = ROOT / "build/site-source", ROOT / "build/site", ROOT / "benchmarks/results"
 
@@ -78,11 +79,11 @@ PAGES = {
     "sparse": Page(
         "Sparse matrices",
         "sparse",
-        "spmv spmm spgemm sampled_product coo csr csc ell hyb jds sell blocked sparse.from_torch sparse.from_scipy",
-        " ".join(f"spmv_{form}" for form in "coo csr csc ell hyb jds sell blocked".split()) + " sampled_product spgemm",
+        f"spmv spmm spgemm sampled_product {' '.join(FORMATS)} sparse.from_torch sparse.from_scipy",
+        " ".join(f"spmv_{form}" for form in FORMATS) + " sampled_product spgemm",
         "spmv spmm sampled_product convert spgemm",
         see="{doc}`../sparse_formats` compares what a product takes in each format.",
-        classes="COO CSR CSC ELL HYB JDS SELL BLOCKED sparse.Plan",
+        classes=" ".join(FORMATS).upper() + " sparse.Plan",
     ),
     "bfs": Page(
         "Graph search",

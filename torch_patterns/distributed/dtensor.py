@@ -17,6 +17,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
 from torch.distributed.tensor.experimental import register_sharding
 
+from torch_patterns.sparse import FORMATS
+
 Arguments = dict[str, Any]  # by name; tensors as DTensor's specs: shape, ndim, mesh
 Placements = dict[str, Any]  # of tensors by name; those left out are replicated
 Rule = Callable[[Arguments], Iterable[tuple[list, Placements]]]
@@ -277,7 +279,7 @@ def _cross_entropy_backward(args):
 # ---- sparse products: the columns of X
 
 
-@rule(*(f"spmm_{name}" for name in ("coo", "csr", "csc", "ell", "hyb", "jds", "sell", "blocked")))
+@rule(*(f"spmm_{name}" for name in FORMATS))
 def _spmm(args):
     yield [Shard(1)], {"x": Shard(1), **({} if args["y"] is None else {"y": Shard(1)})}
 

@@ -1,40 +1,25 @@
 """Sparse matrices in eight formats (chapter 14): containers, conversions, products with gradients."""
 
-from torch_patterns.sparse import algebra, containers, convert, interop, product, select
-from torch_patterns.sparse.build import blocked, coo, csc, csr, ell, hyb, jds, sell
-from torch_patterns.sparse.containers import BLOCKED, COO, CSC, CSR, ELL, FORMATS, HYB, JDS, SELL, Matrix
+from torch_patterns.sparse import algebra, build, containers, convert, interop, product, select
+from torch_patterns.sparse.build import *  # noqa: F403
+from torch_patterns.sparse.containers import FORMATS, Matrix
 from torch_patterns.sparse.interop import from_scipy, from_torch
 from torch_patterns.sparse.multiply import spgemm
 from torch_patterns.sparse.product import Plan, sampled_product, spmm, spmv
 from torch_patterns.tuples import not_a_sequence
 
 __all__ = [
-    "BLOCKED",
-    "COO",
-    "CSC",
-    "CSR",
-    "ELL",
     "FORMATS",
-    "HYB",
-    "JDS",
-    "SELL",
     "Matrix",
     "Plan",
-    "blocked",
-    "coo",
-    "csc",
-    "csr",
-    "ell",
     "from_scipy",
     "from_torch",
-    "hyb",
-    "jds",
     "sampled_product",
-    "sell",
     "spgemm",
     "spmm",
     "spmv",
 ]
+__all__ += build.__all__
 
 # The methods of all containers; a NamedTuple has no base class to inherit them from.
 _METHODS = {

@@ -7,7 +7,7 @@ from numbers import Number
 import torch
 from torch import Tensor
 
-from torch_patterns.sparse.containers import BLOCKED, COO, ELL, FORMATS, HYB, SELL, Matrix, format_of, value_fields
+from torch_patterns.sparse.containers import COO, FORMATS, Matrix, format_of, layout_of, value_fields
 from torch_patterns.sparse.convert import _again, _to_csr, coalesce, convert, transpose
 from torch_patterns.sparse.multiply import multiply_places, spgemm, stacked_sum
 from torch_patterns.sparse.product import spmm, spmv
@@ -100,10 +100,9 @@ def _check_alike(symbol: str, a: Matrix, b: Matrix) -> None:
 
 def _each_value(a: Matrix, f) -> Matrix:
     changed = {name: f(getattr(a, name)) for name in value_fields(a)}
-    if isinstance(a, ELL | SELL | BLOCKED):
-        changed["values"] = changed["values"].masked_fill(a.col_idx < 0, 0)
-    if isinstance(a, HYB):
-        changed["ell_values"] = changed["ell_values"].masked_fill(a.ell_col_idx < 0, 0)
+    if layout_of(a).padded:
+        name = value_fields(a)[0]
+        changed[name] = changed[name].masked_fill(getattr(a, name.replace("values", "col_idx")) < 0, 0)
     return a._replace(**changed)
 
 

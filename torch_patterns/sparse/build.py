@@ -23,6 +23,26 @@ from torch_patterns.sparse.containers import (
 )
 from torch_patterns.sparse.product import arguments
 
+# The containers of all formats and their constructors, which torch_patterns has, too.
+__all__ = [
+    "BLOCKED",
+    "COO",
+    "CSC",
+    "CSR",
+    "ELL",
+    "HYB",
+    "JDS",
+    "SELL",
+    "blocked",
+    "coo",
+    "csc",
+    "csr",
+    "ell",
+    "hyb",
+    "jds",
+    "sell",
+]
+
 _ops = torch.ops.torch_patterns
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Matrix)

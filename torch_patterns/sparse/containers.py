@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from torch_patterns import _C
+
 
 class COO(NamedTuple):
     """Coordinate list (§14.2, Fig. 14.3): any order, duplicates add.
@@ -203,18 +205,43 @@ for _name, _cls in FORMATS.items():
 torch.serialization.add_safe_globals(list(FORMATS.values()))  # tuples of tensors and numbers: nothing runs
 
 
+class Layout(NamedTuple):
+    """What the library says of a format: csrc/sparse/formats.def."""
+
+    index: list[str]  # the fields that say where the entries are
+    values: list[str]
+    gives_rows: bool  # the fields determine the number of rows
+    has_coordinates: bool  # the last two index fields are the rows and columns of entries, in any order
+    padded: bool
+    in_sections: bool  # there is section_rows
+
+
+LAYOUTS = {name: Layout(**row) for name, row in _C.sparse_formats().items()}
+_LAYOUT_OF = {cls: LAYOUTS[name] for name, cls in FORMATS.items()}
+
+
 def format_of(a: Matrix) -> str:
     """The name of a container's format."""
     return _NAMES[type(a)]
 
 
-def index_fields(a: Matrix | type[Matrix]) -> list[str]:
+def layout_of(a: Matrix) -> Layout:
+    return _LAYOUT_OF[type(a)]
+
+
+def index_fields(a: Matrix) -> list[str]:
     """The names of the tensors that say where the entries are."""
-    return [f for f in a._fields if f not in ("values", "ell_values", "coo_values", "section_rows", "shape")]
+    return layout_of(a).index
 
 
 def value_fields(a: Matrix) -> list[str]:
-    return ["ell_values", "coo_values"] if isinstance(a, HYB) else ["values"]
+    return layout_of(a).values
+
+
+def structure_of(a: Matrix) -> tuple[str, list[Tensor], int, int, int]:
+    """The format, its index tensors, rows, columns and section_rows, as operators take them."""
+    sections = getattr(a, "section_rows", 0)
+    return format_of(a), [getattr(a, name) for name in index_fields(a)], *a.shape, sections
 
 
 def tensors_of(a: Matrix) -> list[Tensor]:

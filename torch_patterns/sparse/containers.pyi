@@ -160,7 +160,19 @@ BIN_ENTRIES: int
 BLOCK_COLUMNS: int
 OCTET: int
 
+class Layout(NamedTuple):
+    index: list[str]
+    values: list[str]
+    gives_rows: bool
+    has_coordinates: bool
+    padded: bool
+    in_sections: bool
+
+LAYOUTS: dict[str, Layout]
+
 def format_of(a: Matrix) -> str: ...
+def layout_of(a: Matrix) -> Layout: ...
+def structure_of(a: Matrix) -> tuple[str, list[Tensor], int, int, int]: ...
 def index_fields(a: Matrix) -> list[str]: ...
 def value_fields(a: Matrix) -> list[str]: ...
 def tensors_of(a: Matrix) -> list[Tensor]: ...

@@ -6,6 +6,8 @@ the row of each entry. Values follow along by gathers and scatters, so that thei
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor
 
@@ -28,8 +30,9 @@ from torch_patterns.sparse.containers import (
     SELL,
     Matrix,
     format_of,
-    index_fields,
+    layout_of,
     nbytes,
+    structure_of,
     value_fields,
 )
 from torch_patterns.sparse.stages import MANY
@@ -91,14 +94,6 @@ def _checked_option(name: str, value) -> int:
     return number
 
 
-_OPTIONS = {
-    "ell": {"width", "max_bytes"},
-    "hyb": {"width", "max_bytes"},
-    "sell": {"section_rows", "window", "max_bytes"},
-    "blocked": {"max_bytes"},
-}
-
-
 def row_lengths(a: Matrix) -> Tensor:
     """How many entries each row has, [rows]."""
     return _lengths(_to_csr(a))
@@ -153,10 +148,8 @@ def _sorted(a: Matrix, by_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
         ordered, other = sort_pairs(keys, other)
         counts = _ops.histogram(ordered, a.shape[0 if by_rows else 1] + 1)
         return scan(counts, exclusive=True).to(keys.dtype), other, sort_pairs(keys, a.values)[1]
-    sections = a.section_rows if isinstance(a, SELL) else 0
-    structure = [getattr(a, name) for name in index_fields(a)]
-    ptrs, perm, other = _ops.sparse_plan(format_of(a), structure, *a.shape, sections, by_rows)
-    if isinstance(a, ELL | HYB | SELL | BLOCKED):  # padding comes last
+    ptrs, perm, other = _ops.sparse_plan(*structure_of(a), by_rows)
+    if layout_of(a).padded:  # padding comes last
         entries = _size(ptrs[-1])
         torch._check(entries <= perm.shape[0])
         perm, other = perm.narrow(0, 0, entries), other.narrow(0, 0, entries).clone()
@@ -358,6 +351,7 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
 
 
 _FROM_CSR = {"coo": _to_coo, "ell": _to_ell, "hyb": _to_hyb, "jds": _to_jds, "sell": _to_sell, "blocked": _to_blocked}
+_OPTIONS = {name: set(inspect.signature(function).parameters) - {"a"} for name, function in _FROM_CSR.items()}
 
 
 # ---- of the same format
@@ -376,7 +370,7 @@ def transpose(a: Matrix) -> Matrix:
 
 def _again(csr: CSR, like: Matrix) -> Matrix:
     """`csr` in the format of `like`."""
-    options = {"section_rows": like.section_rows} if isinstance(like, SELL) else {}
+    options = {"section_rows": like.section_rows} if layout_of(like).in_sections else {}
     return convert(csr, format_of(like), **options)
 
 

@@ -15,11 +15,18 @@ from torch.utils._pytree import tree_leaves
 from torch_patterns.arguments import typed
 from torch_patterns.batching import front, loop
 from torch_patterns.calls import ops
-from torch_patterns.sparse.containers import CSC, FORMATS, HYB, SELL, Matrix, format_of, index_fields
+from torch_patterns.sparse.containers import (
+    CSC,
+    FORMATS,
+    LAYOUTS,
+    Matrix,
+    index_fields,
+    layout_of,
+    structure_of,
+)
 from torch_patterns.sparse.stages import pay, stages
 
 _ops = torch.ops.torch_patterns
-_GIVES_NO_ROWS, _HAS_COORDINATES = ("coo", "csc"), ("coo", "hyb")  # the formats
 
 
 class Plan(NamedTuple):
@@ -152,12 +159,10 @@ def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None
     dtype = torch.promote_types(x.dtype, y.dtype)
     if plan is None and y.requires_grad and not (torch.compiler.is_compiling() or _transforms_active()):
         plan = _kept(a, "plan", make_plan)
-    form, structure = format_of(a), [getattr(a, name) for name in index_fields(a)]
-    sections = a.section_rows if isinstance(a, SELL) else 0
-    out = ops.sampled_product(
-        form, structure, x.to(dtype), y.to(dtype), *a.shape, sections, *(plan or (None, None)), algorithm
-    )
-    return out if isinstance(a, HYB) else out.view_as(a.values)
+    form, index, *sizes = structure_of(a)
+    out = ops.sampled_product(form, index, x.to(dtype), y.to(dtype), *sizes, *(plan or (None, None)), algorithm)
+    values = layout_of(a).values
+    return out.view_as(getattr(a, values[0])) if len(values) == 1 else out
 
 
 def make_plan(a: Matrix) -> Plan:
@@ -167,10 +172,7 @@ def make_plan(a: Matrix) -> Plan:
     2^24 entries on, the host waits for the device, unless code is compiled or a graph captured, and the plan may take
     20 bytes per entry with int32 indices, 32 with int64.
     """
-    sections = a.section_rows if isinstance(a, SELL) else 0
-    by_rows = format_of(a) == "csc"
-    structure = [getattr(a, name) for name in index_fields(a)]
-    ptrs, perm, other = _ops.sparse_plan(format_of(a), structure, *a.shape, sections, by_rows)
+    ptrs, perm, other = _ops.sparse_plan(*structure_of(a), isinstance(a, CSC))
     both = torch.stack([perm, other])
     return Plan(ptrs, torch.cat([both, stages(perm, other)]) if pay(perm) else both)
 
@@ -194,7 +196,7 @@ def arguments(
 # By the type of the container: the operator, the first number of the shape that it takes, and if it has coordinates.
 _spmv, _spmm = (
     {
-        cls: (getattr(ops, f"{kind}_{form}"), int(form not in _GIVES_NO_ROWS), form in _HAS_COORDINATES)
+        cls: (getattr(ops, f"{kind}_{form}"), int(LAYOUTS[form].gives_rows), LAYOUTS[form].has_coordinates)
         for form, cls in FORMATS.items()
     }
     for kind in ("spmv", "spmm")
@@ -207,7 +209,7 @@ def _multiply(operators: dict, a: Matrix, x: Tensor, y: Tensor | None, plan: Pla
         keeps = not (torch.compiler.is_compiling() or _transforms_active())
         if plan is None and keeps and _wants_plan(a, x):
             plan = _kept(a, "plan", make_plan)
-        if keeps and x.is_cuda and format_of(a) in _HAS_COORDINATES:
+        if keeps and x.is_cuda and layout_of(a).has_coordinates:
             row_sorted = bool(_kept(a, "sorted", _rows_sorted))
     return operators[type(a)][0](*arguments(a, x, y, plan, row_sorted=row_sorted, algorithm=algorithm))
 
@@ -222,11 +224,11 @@ def _wants_plan(a: Matrix, x: Tensor) -> bool:
 _memory: dict[tuple, tuple] = {}
 # What is made inside a torch.func transform belongs to it and must not outlive it (the name is private).
 _transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
-_index_of = {cls: operator.attrgetter(*index_fields(cls)) for cls in FORMATS.values()}
+_index_of = {cls: operator.attrgetter(*LAYOUTS[form].index) for form, cls in FORMATS.items()}
 
 
 def _rows_sorted(a: Matrix) -> bool:
-    rows = a.coo_row_idx if isinstance(a, HYB) else a.row_idx
+    rows = getattr(a, index_fields(a)[-2])
     return bool((rows[1:] >= rows[:-1]).all())
 
 
@@ -260,7 +262,7 @@ def _wider(x: Tensor, d: int | None, size: int) -> Tensor:
 def _register_product(kind: str, form: str) -> None:
     op, matrix_op = getattr(_ops, f"{kind}_{form}"), getattr(_ops, f"spmm_{form}")
     n = len(FORMATS[form]._fields) - 1
-    at_y = n + 2 + (form in _GIVES_NO_ROWS)
+    at_y = n + 2 + (not LAYOUTS[form].gives_rows)
 
     def rule(info, in_dims, *args, **kwargs):
         dims, values = list(in_dims), list(args)

@@ -20,7 +20,7 @@ GIVES_NO_ROWS = ("coo", "csc")
 def product_inputs(form: str):
     def inputs(c, make):
         fields, rows, columns = matrix(form, c, make)
-        args = [*fields, *([SECTION_ROWS] if form == "sell" else []), make(c.shapes[2])]
+        args = [*fields, *([SECTION_ROWS] if "section_rows" in FORMATS[form]._fields else []), make(c.shapes[2])]
         args += [*([rows] if form in GIVES_NO_ROWS else []), columns if c.kwargs.get("cols") else None]
         if c.kwargs.get("y") or c.kwargs.get("plan"):
             args.append(make((rows, *c.shapes[2][1:])) if c.kwargs.get("y") else None)
@@ -40,7 +40,7 @@ def taken_apart(form: str, args) -> tuple[list, torch.Tensor, int, torch.Tensor 
     if form in GIVES_NO_ROWS:
         rows = rest.pop(0)
     else:
-        rows = fields[0].shape[0] - (form in ("csr", "blocked"))
+        rows = fields[0].shape[0] - ("ptrs" in FORMATS[form]._fields[0])
     rest += [None] * (4 - len(rest))
     return fields, x, rows, rest[1], tuple(rest[2:4]) if rest[2] is not None else None
 
@@ -212,7 +212,7 @@ def structure_inputs(operands):
         structure = [x for n, x in zip(FORMATS[form]._fields, fields, strict=False) if "values" not in n]
         entries = sum(x.numel() for n, x in zip(FORMATS[form]._fields, fields, strict=False) if "values" in n)
         dense = operands(c, make, entries, rows, columns)
-        sections = (SECTION_ROWS,) if form == "sell" else (0,)
+        sections = (SECTION_ROWS,) if "section_rows" in FORMATS[form]._fields else (0,)
         args = (form, structure, *dense, rows, columns, *sections)
         if c.kwargs.get("plan"):
             ptrs, perm, other = plan_of(form, index_arrays_of(structure), rows, columns, entries)
@@ -278,7 +278,7 @@ def bad_structures(name: str, args):
 
         return make
 
-    yield bad("format", call("bsr"), ValueError, f"{name}: .*'bsr'.*coo.*sell")
+    yield bad("format", call("bsr"), ValueError, f"{name}: .*'bsr'.*{', '.join(FORMATS)}")
     yield bad("pointers", call(ptrs=(0, 3)), ValueError, f"{name}: row_ptrs has 2.*3")
     yield bad("index dtype", call(index=torch.int16), TypeError, f"{name}: row_ptrs.*Short")
     yield bad("algorithm", call(), ValueError, "'no_such'.*auto", algorithm="no_such")

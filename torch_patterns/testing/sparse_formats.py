@@ -71,6 +71,7 @@ def stored(form: str, lengths: np.ndarray, cols: np.ndarray, values: np.ndarray,
         return [order, np.cumsum([0, *diagonals]), *(cut(x, diagonals) for x in flat)]
     if form == "blocked":
         return [ptrs, *by_blocks(cols, values, columns)]
+    assert form == "sell"
     starts = range(0, rows, SECTION_ROWS)
     sections = [order[i : i + SECTION_ROWS] for i in starts]
     widths = [lengths[s].max() for s in sections]
@@ -133,6 +134,7 @@ def coordinates(form: str, fields: list[np.ndarray], rows: int) -> tuple[np.ndar
         entry = (np.searchsorted(bin_ptrs, there, "right") - 1) * BIN_ENTRIES + entry_idx[there]
         first = (np.searchsorted(block_ptrs, at, "right") - 1) * BLOCK_COLUMNS
         return np.searchsorted(ptrs, entry, "right") - 1, first + cols[at], at
+    assert form == "sell"
     perm, row_nnz, ptrs, cols = fields
     found = [
         (perm[place], int(ptrs[s]) + k * h + place - s * SECTION_ROWS)

@@ -27,6 +27,7 @@
 #pragma once
 #include "block/lookback.cuh"
 #include "block/pipeline.cuh"
+#include "core/division.h"
 #include "scan/elements.h"
 
 namespace tp::scan::lookback {
@@ -37,10 +38,6 @@ constexpr int load_warps = 2;
 template <class Layout>
 constexpr int pipeline_threads =
     (Layout::parts + Layout::sum_warps + Layout::look_warps + load_warps) * block::warp_size;
-
-TP_HD inline int64_t quotient(int64_t a, int64_t b) {
-  return (uint64_t(a) | uint64_t(b)) >> 32 ? a / b : int64_t(unsigned(a) / unsigned(b));
-}
 
 // The location of a tile: its chain, its index there, and the index of the first tile that it combines with.
 struct Spot {

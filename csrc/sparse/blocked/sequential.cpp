@@ -5,7 +5,7 @@ namespace tp {
 
 void spmv_blocked::sequential(const Args& args, Context& context) {
   sparse::check_runs(args, context);
-  sparse::with_matrix(args, args.rows + 1, [&](const auto& matrix) {
+  sparse::with_matrix(args, [&](const auto& matrix) {
     sparse::BlockedStages stages(matrix, context);
     for (int64_t c = 0; c < args.k; ++c) {
       for (int64_t block = 0; block < args.blocks; ++block) stages.multiply_block(block, c);

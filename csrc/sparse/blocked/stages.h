@@ -7,6 +7,25 @@
 
 namespace tp::sparse {
 
+// Checks that runs are whole octets.
+inline void check_runs(const BlockedArgs& a, Context& context) {
+  const auto check = [&](const char* name, const void* data, int64_t n) {
+    with_pointers(a, data, context, [&](const auto* p) {
+      check_pointers(a.op, name, p, n, a.entries, false, context);
+      for (int64_t i = 0; i < n; ++i) {
+        if (p[i] % octet != 0) {
+          fail(ErrorKind::value, a.op, ": ", name, "[", i, "] is ", int64_t(p[i]), ", not a multiple of 8");
+        }
+      }
+    });
+  };
+  check("block_ptrs", a.block_ptrs, a.blocks + 1);
+  check("bin_ptrs", a.bin_ptrs, a.bins + 1);
+  with_pointers(a, a.ptrs, context, [&](const auto* p) {
+    check_pointers(a.op, "row_ptrs", p, a.rows + 1, a.bins * bin_entries, true, context);
+  });
+}
+
 template <class M>
 class BlockedStages {
   using T = typename M::T;
@@ -24,7 +43,7 @@ class BlockedStages {
 
   // Multiplies the entries of a block, for column c of X, and stores the products in the order of the bins.
   void multiply_block(int64_t block, int64_t c) {
-    const Args& a = b_.a;
+    const BlockedArgs& a = b_.a;
     const int64_t first = block * block_columns, octets = a.entries / octet;
     const int64_t columns = tp::min(a.cols - first, int64_t(block_columns));
     const auto* const to = static_cast<const I*>(a.octet_idx);
@@ -40,7 +59,7 @@ class BlockedStages {
   }
   // Stores the products of a bin in row order.
   void order_bin(int64_t bin) {
-    const Args& a = b_.a;
+    const BlockedArgs& a = b_.a;
     Acc* const entries = entries_ + bin * bin_entries;
     std::fill(entries, entries + bin_entries, Acc(0));
     const int64_t end = bound(a.bin_ptrs, bin + 1, a.entries);

@@ -7,7 +7,7 @@ namespace tp {
 
 void spmv_blocked::threaded(const Args& args, Context& context) {
   sparse::check_runs(args, context);
-  sparse::with_matrix(args, args.rows + 1, [&](const auto& matrix) {
+  sparse::with_matrix(args, [&](const auto& matrix) {
     sparse::BlockedStages stages(matrix, context);
     constexpr int64_t run = 1 << 12;
     for (int64_t c = 0; c < args.k; ++c) {

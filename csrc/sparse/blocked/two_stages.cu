@@ -52,7 +52,7 @@ struct TileEntries {
   const I* octet_idx;
   I octets;
 
-  TP_DEVICE TileEntries(const Args& a, int64_t base)
+  TP_DEVICE TileEntries(const BlockedArgs& a, int64_t base)
       : values(static_cast<const T*>(a.values) + base),
         local_col(a.local_col + base),
         octet_idx(static_cast<const I*>(a.octet_idx) + base / octet),
@@ -116,7 +116,7 @@ __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matr
   extern __shared__ uint4 memory[];
   block::allow_next_launch();
   auto* const near = reinterpret_cast<T*>(memory);
-  const Args& a = matrix.a;
+  const BlockedArgs& a = matrix.a;
   const auto* const block_ptrs = static_cast<const typename M::I*>(a.block_ptrs);
   const int64_t base = int64_t(blockIdx.x) * entries_per_tile, last = tp::min(base + entries_per_tile, a.entries);
   const int64_t first_block = block_of(block_ptrs, a.blocks, base);
@@ -200,7 +200,7 @@ void multiply(M matrix, Context& context) {
   using T = typename M::T;
   using Acc = typename M::Acc;
   using I = typename M::I;
-  Args& a = matrix.a;
+  BlockedArgs& a = matrix.a;
   constexpr int near = block_columns * int(sizeof(T));
   const int needed = tp::max(near, BinShape<Acc>::bytes) + (8 << 10);
   const int there = block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>();
@@ -228,7 +228,7 @@ void multiply(M matrix, Context& context) {
 
 void spmv_blocked::two_stages(const Args& args, Context& context) {
   if (args.rows == 0 || args.k == 0) return;
-  with_matrix(args, args.rows + 1, [&](const auto& matrix) { multiply(matrix, context); });
+  with_matrix(args, [&](const auto& matrix) { multiply(matrix, context); });
 }
 
 }  // namespace tp

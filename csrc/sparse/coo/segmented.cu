@@ -33,9 +33,8 @@ __global__ __launch_bounds__(threads) void find_pointers(const M matrix, typenam
 void spmv_coo::segmented(const Args& args, Context& context) {
   require(args.row_sorted || args.perm != nullptr || args.entries == 0, args.op,
           ": algorithm 'segmented' needs entries sorted by row, or a plan that sorts them");
-  Args csr = args;
-  csr.perm_indexes = args.perm != nullptr;
-  with_matrix(args, 0, [&](const auto& matrix) {
+  CsrArgs csr{args, {nullptr, args.col_idx, args.perm}, args.perm != nullptr, nullptr, nullptr};
+  with_matrix(args, [&](const auto& matrix) {
     using I = typename std::decay_t<decltype(matrix)>::I;
     I* ptrs = context.workspace<I>(args.rows + 1);
     const int64_t blocks = ceil_div(args.rows + 1, int64_t(threads));

@@ -38,7 +38,7 @@ struct SpmvCooKernel {
 }  // namespace
 
 void spmv_coo::thread_per_nonzero(const Args& args, Context& context) {
-  with_matrix(args, 0, [&](const auto& matrix) {
+  with_matrix(args, [&](const auto& matrix) {
     scatter("thread_per_nonzero", matrix, context, [&](auto* sums) {
       const int64_t blocks = ceil_div(args.entries * args.k, int64_t(scatter_threads));
       simt::launch(context, "thread_per_nonzero", {blocks}, scatter_threads, 0,

@@ -35,7 +35,7 @@ void find_pointers(const I* row_idx, int64_t n, int64_t rows, I* ptrs, Context& 
 }  // namespace
 
 void spmv_coo::threaded(const Args& args, Context& context) {
-  with_matrix(args, 0, [&](const auto& matrix) {
+  with_matrix(args, [&](const auto& matrix) {
     using M = std::decay_t<decltype(matrix)>;
     using I = typename M::I;
     const auto b = matrix.bind(simt::Pointers{});
@@ -44,10 +44,7 @@ void spmv_coo::threaded(const Args& args, Context& context) {
       if (n > 0) b.row_usable(b.row_idx[0], 0), b.row_usable(b.row_idx[n - 1], n - 1);
       I* ptrs = context.workspace<I>(args.rows + 1);
       find_pointers(b.row_idx, n, args.rows, ptrs, context);
-      Args csr = args;
-      csr.ptrs = ptrs;
-      csr.perm = nullptr;
-      return spmv_csr::threaded(csr, context);
+      return spmv_csr::threaded({args, {ptrs, args.col_idx, nullptr}, false, nullptr, nullptr}, context);
     }
     scatter_strips(b, n, context, [&](const auto& strip) {
       const int64_t begin = n * strip.share / strip.shares, end = n * (strip.share + 1) / strip.shares;

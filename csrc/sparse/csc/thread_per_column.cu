@@ -33,7 +33,7 @@ struct ScatterColumns {
 
 void spmv_csc::thread_per_column(const Args& args, Context& context) {
   check_columns(args, context);
-  with_matrix(args, args.cols + 1, [&](const auto& matrix) {
+  with_matrix(args, [&](const auto& matrix) {
     scatter("thread_per_column", matrix, context, [&](auto* sums) {
       simt::launch(context, "thread_per_column", {ceil_div(args.cols * args.k, int64_t(scatter_threads))},
                    scatter_threads, 0, ScatterColumns<std::decay_t<decltype(matrix)>>{matrix, sums});

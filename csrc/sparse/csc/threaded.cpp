@@ -6,7 +6,7 @@ namespace tp {
 void spmv_csc::threaded(const Args& args, Context& context) {
   using namespace sparse;
   check_columns(args, context);
-  with_matrix(args, args.cols + 1, [&](const auto& matrix) {
+  with_matrix(args, [&](const auto& matrix) {
     using Acc = typename std::decay_t<decltype(matrix)>::Acc;
     const auto b = matrix.bind(simt::Pointers{});
     scatter_strips(b, args.entries, context, [&](const auto& strip) {

@@ -125,7 +125,7 @@ void multiply_by_bins(const M& matrix, int64_t entries, Context& context, FirstS
                       const Collect& collect) {
   using Acc = typename M::Acc;
   using Shape = BinShape<Acc>;
-  const Args& a = matrix.a;
+  const auto& a = matrix.a;
   const block::Bounds<false> bounds{a.long_index ? static_cast<const int64_t*>(a.ptrs) : nullptr,
                                     static_cast<const int32_t*>(a.ptrs), false, a.rows, entries};
   const block::Path path(entries, a.rows, Shape::items,

@@ -73,7 +73,7 @@ __global__ __launch_bounds__(column_threads, 7) void multiply_column_tiles(const
 template <class M>
 void multiply_columns_by_path(const M& matrix, Context& context) {
   with_columns(matrix, {matrix.a.x}, [&](auto columns) {
-    const Args& a = matrix.a;
+    const CsrArgs& a = matrix.a;
     // Long tiles leave few rows incomplete, short tiles keep more of the device busy.
     const int64_t groups = int64_t(1 << 18) / columns.lanes;
     const int items = int(tp::max(int64_t(16), tp::min(int64_t(256), (a.entries + a.rows) / groups)));

@@ -3,7 +3,7 @@
 #pragma once
 #include "block/load_store.cuh"
 #include "block/warp.cuh"
-#include "sparse/rows.h"
+#include "sparse/csr/layout.h"
 
 namespace tp::sparse {
 
@@ -71,7 +71,7 @@ struct Bunch {
 
 // Calls f(true) or f(false), as compile-time constants: whether the matrix has a perm.
 template <class F>
-void with_plan(const Args& args, F f) {
+void with_plan(const CsrArgs& args, F f) {
   if (args.perm != nullptr) {
     f(std::true_type{});
   } else {

@@ -6,6 +6,7 @@
 // differs from that of the row before. Elements of x are loaded one by one and combined: a gather instruction takes 1.3
 // to 1.7 times as long if x is in the first-level cache.
 #pragma once
+#include "sparse/csr/layout.h"
 #include "sparse/threaded.h"
 
 #ifdef TP_WITH_AVX2

@@ -107,17 +107,19 @@ TP_DEVICE Acc join_lanes(Acc sum, int across) {
   return sum;
 }
 
-// Multiplies column c of all rows, one warp per row. The entries of a blocked matrix can be found by its pointers only,
-// so its rows count as empty.
+// Multiplies column c of all rows, one warp per row. The entries of a blocked matrix cannot be found by its row
+// pointers, so its rows count as empty.
 template <class B>
 TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int across, int64_t c) {
   const int lane = int(threadIdx.x) % warp_size;
   for (int64_t row = warp; row < b.a.rows; row += warps) {
     typename B::Acc sum(0);
-    const int64_t end = b.a.bins > 0 ? 0 : b.pointer(row + 1);
-    for (int64_t at = b.pointer(row) + lane / across; c < b.a.k && at < end; at += warp_size / across)
-      sum += term<Csr>(b, at, c);
-    sum = join_lanes(sum, across);
+    if constexpr (std::is_same<typename B::A, CsrArgs>::value) {
+      const int64_t end = b.pointer(row + 1);
+      for (int64_t at = b.pointer(row) + lane / across; c < b.a.k && at < end; at += warp_size / across)
+        sum += term<Csr>(b, at, c);
+      sum = join_lanes(sum, across);
+    }
     if (lane < across && c < b.a.k) b.store(row, c, sum);
   }
 }
@@ -125,8 +127,8 @@ TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int ac
 // One thread per tile of the block finds out how many tails precede its head. With one column it adds a few tails by
 // itself; a warp adds more of them, and the whole block very many.
 template <class M>
-__global__ __launch_bounds__(complete_threads) void complete_rows(const M matrix, const block::Path path,
-                                                                  const OpenEnds<typename M::Acc> ends, int across) {
+__global__ __launch_bounds__(complete_threads, 8) void complete_rows(const M matrix, const block::Path path,
+                                                                     const OpenEnds<typename M::Acc> ends, int across) {
   using Acc = typename M::Acc;
   constexpr int few = 8, many = 512;
   __shared__ int found[complete_threads], found_count;

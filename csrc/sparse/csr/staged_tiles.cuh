@@ -13,7 +13,7 @@ struct Stages {
   const uint16_t *local, *source;  // item i of all bins is product slot[i] and entry local[i] of its bin; product i
   const uint32_t* slot;            // between the stages belongs to item source[i] of its tile
 
-  explicit Stages(const Args& a)
+  explicit Stages(const CsrArgs& a)
       : local(static_cast<const uint16_t*>(a.stages)),
         source(local + a.entries),
         slot(reinterpret_cast<const uint32_t*>(source + a.entries)) {}
@@ -32,7 +32,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   extern __shared__ uint4 memory[];
   block::allow_next_launch();
   auto* const products = reinterpret_cast<Acc*>(memory);
-  const Args& a = matrix.a;
+  const CsrArgs& a = matrix.a;
   const int64_t base = int64_t(blockIdx.x) * Shape::items;
   const int count = int(tp::min(a.entries - base, int64_t(Shape::items)));
   const auto* const values = static_cast<const T*>(a.values) + base;
@@ -110,7 +110,7 @@ struct CollectStaged {
 
 // Whether the plan has stages, and blocks can have enough shared memory for them.
 template <class Acc>
-bool goes_in_stages(const Args& args) {
+bool goes_in_stages(const CsrArgs& args) {
   if (args.stages == nullptr || args.k != 1 || reinterpret_cast<uintptr_t>(args.stages) % 8 != 0) return false;
   return block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>() >= BinShape<Acc>::bytes + (12 << 10);
 }
@@ -119,7 +119,7 @@ template <class M>
 void multiply_vector_in_stages(const M& matrix, Context& context) {
   using Acc = typename M::Acc;
   using Shape = BinShape<Acc>;
-  const Args& a = matrix.a;
+  const CsrArgs& a = matrix.a;
   auto* sorted = context.workspace<Acc>(a.entries);
   const auto first_stage = [&](int64_t) {
     cudaFuncSetAttribute(sort_products<M>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::bytes);

@@ -7,7 +7,7 @@
 // The figure adds the sum to y: here y0 is added where there is one (store). A plan leads through a permutation of the
 // entries (sparse.h). Row pointers are clamped; a column outside the matrix is an error on the host and no entry on the
 // device.
-#include "sparse/rows.h"
+#include "sparse/csr/layout.h"
 
 namespace tp {
 namespace {

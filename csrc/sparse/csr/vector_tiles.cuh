@@ -224,7 +224,7 @@ __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles
 template <class M>
 void multiply_vector_by_path(const M& matrix, Context& context) {
   using S = Steps<typename M::T, typename M::I>;
-  const Args& a = matrix.a;
+  const CsrArgs& a = matrix.a;
   const auto is_aligned = [](const void* array) { return reinterpret_cast<uintptr_t>(array) % 16 == 0; };
   const bool aligned = is_aligned(a.values) && is_aligned(a.col_idx) && is_aligned(a.perm);
   const block::Path path(a.entries, a.rows, S::items, 1);

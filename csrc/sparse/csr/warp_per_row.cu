@@ -1,7 +1,7 @@
 // One warp, or a part of one, per row. With one column of Y the lanes read neighbouring entries of a row and combine by
 // shuffles; there are as many lanes per row as a row of average length keeps busy. With more columns each lane takes
 // some of them, so that each row of X is read coalesced. A row that is much longer than the average delays its warp.
-#include "sparse/rows.h"
+#include "sparse/csr/layout.h"
 #ifdef __CUDACC__
 #include "sparse/csr/lanes.cuh"
 

@@ -1,6 +1,8 @@
 // One row after another: the sum of its entries times their elements of x (sparse/sequential.h).
 #include "sparse/sequential.h"
 
+#include "sparse/ell/layout.h"
+
 namespace tp {
 
 void spmv_ell::sequential(const Args& args, Context& context) {

@@ -8,7 +8,7 @@
 // loop takes eight entries at a time: what is loaded from one array is loaded for all of them at once. Padding inside a
 // row is a column of -1, and is never read as data. A column outside the matrix is an error on the host and no entry on
 // the device.
-#include "sparse/rows.h"
+#include "sparse/ell/layout.h"
 
 namespace tp {
 namespace {

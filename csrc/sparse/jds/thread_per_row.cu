@@ -10,7 +10,7 @@
 // The loop takes four entries at a time: what is loaded from one array is loaded for all of them at once, so that a
 // thread does not wait for each column index in turn. Pointers are clamped; a column or a row outside the matrix is an
 // error on the host, and on the device it is left out.
-#include "sparse/rows.h"
+#include "sparse/jds/layout.h"
 
 namespace tp {
 namespace {

@@ -9,7 +9,7 @@
 // thread does not wait for each column index in turn. Padding inside a row is a column of -1, and is never read as
 // data. Pointers are clamped; a column or a row outside the matrix is an error on the host, and on the device it is
 // left out.
-#include "sparse/rows.h"
+#include "sparse/sell/layout.h"
 
 namespace tp {
 namespace {

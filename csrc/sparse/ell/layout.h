@@ -1,0 +1,17 @@
+// ELL: the entries of a row are as far apart as there are rows.
+#pragma once
+#include "sparse/rows.h"
+
+namespace tp::sparse {
+
+struct Ell {
+  using Args = EllArgs;
+  static constexpr bool padded = true, permuted = false, planned = false, sectioned = false;
+  static void check(const Args&, Context&) {}
+  template <class B>
+  TP_HD static Walk walk(const B& b, int64_t place) {
+    return {b.length(place, b.a.width), place, b.a.rows};
+  }
+};
+
+}  // namespace tp::sparse

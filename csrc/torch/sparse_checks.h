@@ -1,0 +1,103 @@
+// How the checks of a matrix's structure are said: the lengths of its tensors always, their contents with `validate`.
+#pragma once
+#include "torch/sparse.h"
+
+namespace tp {
+
+// Checks the lengths of index tensors.
+class Lengths {
+ public:
+  Lengths(const char* op, const Structure& s) : op(op), s_(s) {}
+  const char* const op;
+  void check(const char* name, const SymInt& size, const SymInt& expected, const char* of) const {
+    TORCH_CHECK_VALUE(size == expected, op, ": ", name, " has ", size, " elements, expected ", expected, ", ", of);
+  }
+  void check(size_t i, const SymInt& expected, const char* of) const {
+    check(info_of(s_.format).index_name(i), s_[i].sym_size(0), expected, of);
+  }
+  void check_not_empty(size_t i) const {
+    TORCH_CHECK_VALUE(s_[i].sym_size(0) > 0, op, ": ", info_of(s_.format).index_name(i), " has no element");
+  }
+
+ private:
+  const Structure& s_;
+};
+
+// Collects errors and their positions on the device, and waits for it once.
+class Findings {
+ public:
+  explicit Findings(const char* op) : op_(op) {}
+
+  void add(const std::string& name, const Tensor& x, const Tensor& bad, bool out_of_range, const std::string& why) {
+    if (x.numel() > 0) all_.push_back({name, x, bad, out_of_range, why});
+  }
+  void range(const std::string& name, const Tensor& x, int64_t n, const Tensor& where = {}, int64_t least = 0) {
+    const Tensor outside = at::logical_or(x.lt(least), x.ge(n));
+    add(name, x, where.defined() ? at::logical_and(outside, where) : outside, true,
+        "which is out of range: expected " + std::to_string(least) + " to " + std::to_string(n - 1));
+  }
+  // Pointers to whole octets.
+  void octets(const std::string& name, const Tensor& x, int64_t places) {
+    pointers(name, x, places);
+    add(name, x, x.remainder(sparse::octet).ne(0), false, "not a multiple of 8");
+  }
+  // Pointers into so many entries.
+  void pointers(const std::string& name, const Tensor& x, int64_t entries) {
+    range(name, x, entries + 1);
+    const int64_t last = x.size(0) - 1;
+    const Tensor at_ends = at::zeros_like(x, at::kBool);
+    Tensor first = at_ends.clone(), end = at_ends.clone(), decreases = at_ends.clone();
+    first.select(0, 0).copy_(x.select(0, 0).ne(0));
+    end.select(0, last).copy_(x.select(0, last).ne(entries));
+    decreases.narrow(0, 1, last).copy_(at::lt(x.narrow(0, 1, last), x.narrow(0, 0, last)));
+    add(name, x, first, false, "must be 0");
+    add(name, x, decreases, false, "less than the one before; they must not decrease");
+    add(name, x, end, false, "the last, must be " + std::to_string(entries));
+  }
+  void permutation(const std::string& name, const Tensor& x, int64_t n) {
+    range(name, x, n);
+    if (n == 0) return;
+    const Tensor safe = x.clamp(0, n - 1).to(at::kLong);
+    const Tensor counts = at::zeros({n}, safe.options()).scatter_add(0, safe, at::ones_like(safe));
+    add(name, x, counts.index_select(0, safe).gt(1), false, "and so is another; it must be a permutation");
+  }
+  // Columns of entries, which `valid` tells from padding.
+  void padded(const std::string& name, const Tensor& x, int64_t cols, const Tensor& valid) {
+    range(name, x, cols, valid);
+    add(name, x, at::logical_and(x.ne(-1), valid.logical_not()), false, "must be -1 where there is padding");
+  }
+  void report() const {
+    std::vector<Tensor> flags;
+    for (const One& one : all_) flags.push_back(one.bad.any());
+    if (flags.empty()) return;
+    const Tensor found = at::stack(flags).cpu();
+    for (size_t i = 0; i < all_.size(); ++i) {
+      if (found[int64_t(i)].item<bool>()) tell(all_[i]);
+    }
+  }
+
+ private:
+  struct One {
+    std::string name;
+    Tensor x, bad;
+    bool out_of_range;
+    std::string why;
+  };
+  void tell(const One& one) const {
+    const Tensor place = one.bad.nonzero()[0].cpu();
+    Tensor value = one.x;
+    std::string at;
+    for (int64_t d = 0; d < place.size(0); ++d) {
+      value = value.select(0, place[d].item<int64_t>());
+      at += (d ? ", " : "") + std::to_string(place[d].item<int64_t>());
+    }
+    const auto v = value.item<int64_t>();
+    TORCH_CHECK_INDEX(!one.out_of_range, op_, ": ", one.name, "[", at, "] is ", v, ", ", one.why);
+    TORCH_CHECK_VALUE(one.out_of_range, op_, ": ", one.name, "[", at, "] is ", v, ", ", one.why);
+  }
+
+  const char* op_;
+  std::vector<One> all_;
+};
+
+}  // namespace tp
