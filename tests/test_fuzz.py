@@ -4,11 +4,11 @@ The seed is new in every run, and shown at its head and in every failure; FUZZ_S
 n problems for each operator.
 """
 
-import functools
 import math
 import os
 import random
 import zlib
+from functools import partial as bind
 
 import torch
 from common import described
@@ -136,8 +136,7 @@ def scan(r, ops=("sum", "prod", "max", "min"), **options):
 
 
 def recurrence(r):
-    s = shape(r)
-    dim = along(r, s)
+    dim = along(r, s := shape(r))
     initial = [tuple(n for d, n in enumerate(s) if d != dim % len(s))] if flag(r) else []
     return case(s, s, *initial, dim=dim, **some(r, reverse=True))
 
@@ -263,11 +262,15 @@ def structured(r, kind: str = "spmm"):
     )
 
 
+def sparse_product(r, **of):
+    sizes = {name: size(r, 60, 3) for name in ("rows", "inner", "cols")}
+    return case((size(r, 200),), (size(r, 200),), **sizes, **some(r, index=torch.int32, places="band"), **of)
+
+
 BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")
 FLOAT_ROWS = ("mean", "logsumexp", "var", "std")
 ROW_OPS = ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", *FLOAT_ROWS, *BITWISE)
 SCAN_OPS = ("sum", "prod", "max", "min", "any", "all", *BITWISE)
-bind = functools.partial
 PROBLEMS = {
     **dict.fromkeys(("bipolar_sigmoid", "tanh", "relu", "sign"), elementwise),
     "activation_backward": activation_backward,
@@ -326,6 +329,7 @@ PROBLEMS = {
     },
     **dict.fromkeys(("spmm_transposed", "sampled_product"), structured),
     "sparse_plan": bind(structured, kind="plan"),
+    **{"spgemm": sparse_product, "spgemm_values": lambda r: sparse_product(r, of=r.choice("abc"))},
 }
 
 

@@ -131,11 +131,8 @@ def test_products_under_torch_func():
 def test_products_that_are_too_large_say_so(device):
     full = tp.sparse.from_torch(torch.ones(100, 100, device=device)).convert("csr")
     assert_equal(tp.spgemm(full, full, max_bytes=3 << 19).values, torch.full((10000,), 100.0), "some rows at a time")
-    for matrix, limit in ((full, 1 << 15), (full._replace(values=full.values.requires_grad_()), 1 << 20)):
-        with pytest.raises(
-            RuntimeError, match=r"A @ B: of 1000000 products .* takes about \d+ bytes, .* max_bytes allows"
-        ):
-            tp.spgemm(matrix, matrix, max_bytes=limit)
+    with pytest.raises(RuntimeError, match=r"A @ B: of 1000000 products .* takes about \d+ bytes, .* max_bytes allows"):
+        tp.spgemm(full, full, max_bytes=1 << 15)
     n = 1 << 21  # a column times a row: 2^42 products, and as many results
     ptrs, zeros = torch.arange(n + 1, device=device), torch.zeros(n, dtype=torch.int64, device=device)
     column = tp.csr(ptrs, zeros, torch.ones(n, device=device), (n, 1))
@@ -156,6 +153,29 @@ def test_products_of_many_parts(device):
         product = tp.spgemm(a.convert("csr"), b, max_bytes=limit)
         assert_equal(product.to_dense(), dense(a) @ dense(b))
         assert sorted_and_distinct(product)
+
+
+@each_device
+def test_products_of_very_wide_matrices(device):
+    """Memory is in proportion to the entries, not to the columns."""
+    far = 1 << 40
+    ptrs, idx = (torch.tensor(x, device=device) for x in ([0, 2, 3, 4], [far, 7, far, 2]))
+    b = tp.csr(ptrs, idx, torch.tensor([1.0, 2.0, 3.0, 4.0], device=device), (3, far + 1))
+    a = tp.sparse.from_torch(torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 5.0]], device=device)).convert("csr")
+    values = b.values.clone().requires_grad_()
+    product = a @ b._replace(values=values)
+    assert product.row_ptrs.tolist() == [0, 2, 3] and product.col_idx.tolist() == [7, far, 2]
+    assert product.values.tolist() == [2, 4, 20]
+    (product.values * torch.tensor([1.0, 10.0, 100.0], device=device)).sum().backward()
+    assert values.grad.tolist() == [10, 1, 10, 500]
+
+
+@pytest.mark.parametrize("algorithm", tp.algorithms("spgemm", "cpu"))
+def test_algorithms_of_products(algorithm):
+    a, b = pair(*SHAPES[-2])
+    assert_equal(tp.spgemm(a, b, algorithm=algorithm).to_dense(), dense(a) @ dense(b))
+    with pytest.raises(ValueError, match="spgemm: unknown algorithm 'heap'"):
+        tp.spgemm(a, b, algorithm="heap")
 
 
 @each_device

@@ -1,6 +1,7 @@
 // What "auto" means: on the device, the rung that gives the same bits in every run, whatever the lengths of the rows.
 // formats.def names it for each format.
 #include "sparse/sparse.h"
+#include "sparse/spgemm.h"
 
 namespace tp {
 namespace {
@@ -24,5 +25,6 @@ const char* cuda_rung(const sparse::CsrArgs& args, const char* listed) {
 #include "sparse/formats.def"
 #undef FORMAT
 const char* sampled_product::choose(const Args&, const Device& device) { return on(device, "lanes_per_entry"); }
+const char* spgemm::choose(const Args&, const Device& device) { return on(device, "expand_sort_compress"); }
 
 }  // namespace tp

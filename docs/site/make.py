@@ -80,7 +80,7 @@ PAGES = {
         "Sparse matrices",
         "sparse",
         f"spmv spmm spgemm sampled_product {' '.join(FORMATS)} sparse.from_torch sparse.from_scipy",
-        " ".join(f"spmv_{form}" for form in FORMATS) + " sampled_product",
+        " ".join(f"spmv_{form}" for form in FORMATS) + " sampled_product spgemm",
         "spmv spmm sampled_product convert spgemm",
         see="{doc}`../sparse_formats` compares what a product takes in each format.",
         classes=" ".join(FORMATS).upper() + " sparse.Plan",

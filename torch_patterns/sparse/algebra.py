@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_patterns.sparse.containers import COO, FORMATS, Matrix, format_of, layout_of, value_fields
 from torch_patterns.sparse.convert import _again, _to_csr, coalesce, convert, transpose
-from torch_patterns.sparse.multiply import multiply_places, spgemm
+from torch_patterns.sparse.multiply import multiply_places, spgemm, stacked_sum
 from torch_patterns.sparse.product import spmm, spmv
 
 _CONTAINERS = tuple(FORMATS.values())
@@ -77,6 +77,8 @@ def add(a: Matrix, b: Matrix) -> Matrix:
     if not isinstance(b, _CONTAINERS):
         _refuse("+", a, b)
     _check_alike("+", a, b)
+    if device_of(a).type != "cuda":  # by rows, which takes a tenth of the time of a sort there
+        return _again(stacked_sum(_to_csr(a), _to_csr(b)), a)
     x, y = convert(a, "coo"), convert(b, "coo")
     total = coalesce(COO(*(torch.cat(pair) for pair in zip(x[:3], y[:3], strict=True)), a.shape))
     return total if isinstance(a, COO) else _again(_to_csr(total), a)

@@ -1,11 +1,4 @@
-"""Products of two sparse matrices: the matrix product (SpGEMM), and the product place by place.
-
-The matrix product expands, sorts and compresses (Bell, Dalton and Olson, Exposing fine-grained parallelism in algebraic
-multigrid methods, 2012): every entry (i, k) of A meets the entries (k, j) of row k of B. These products lie in the
-order of the rows of A, so that only the columns of each row have to be sorted, stably; then neighbours of one column
-are added up, in the order of k. So the result is the same in every run, and gradients of both matrices' values come
-back through the same steps.
-"""
+"""Products of two sparse matrices: the matrix product (SpGEMM), and the product place by place."""
 
 from __future__ import annotations
 
@@ -13,36 +6,39 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import typed
-from torch_patterns.segmented import segment_expand, segment_reduce
-from torch_patterns.sorting import segment_sort_pairs
+from torch_patterns.batching import loop
+from torch_patterns.calls import ops
+from torch_patterns.registry import documented
+from torch_patterns.segmented import segment_reduce
 from torch_patterns.sparse.build import checked
 from torch_patterns.sparse.containers import COO, CSR, Matrix
-from torch_patterns.sparse.convert import _again, _arange, _exclusive, _lengths, _size, _to_csr, by_place, convert
-from torch_patterns.sparse.select import take
+from torch_patterns.sparse.convert import _again, _arange, _exclusive, _lengths, _to_csr, by_place, convert
 
 _ops = torch.ops.torch_patterns
 
 
+@documented("spgemm")
 @typed
-def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None) -> Matrix:
+def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str = "auto") -> Matrix:
     """The product A B of two sparse matrices, in the format of A: ``A @ B`` (beyond chapter 14's products).
 
     Each place at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit zero.
     Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
-    checked, and the host waits for the device, which knows the sizes.
+    checked, and the host waits for the device, which knows the sizes. The CPU goes by rows (Gustavson, 1978), CUDA
+    expands, sorts and compresses (Bell, Dalton and Olson, 2012).
 
     Args:
         a: [rows, inner], in any format, entries in any order; duplicates add.
         b: [inner, cols], in any format.
         max_bytes: refuse to take more memory than that (default: what is free on the device). The rows are multiplied
-            some at a time, so that little is needed beside the result; while gradients are wanted, 16 bytes or more
-            stay for each product of an entry of A and one of B.
+            some at a time if need be, so that little is needed beside the result.
+        algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
         [rows, cols], of the dtypes to which those of the values and of the indices promote.
 
     Raises:
-        ValueError: shapes do not fit, or pointers are wrong.
+        ValueError: shapes do not fit, pointers are wrong, or the algorithm is unknown or not offered by the device.
         IndexError: an index is out of range.
         RuntimeError: more memory than ``max_bytes`` is needed, and the message says how much; or devices differ.
         TypeError: ``a`` or ``b`` is no sparse matrix.
@@ -56,43 +52,62 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None) -> Matrix:
         raise ValueError(f"A @ B: A is {a.shape[0]} x {a.shape[1]}, B {b.shape[0]} x {b.shape[1]}")
     if a[0].device != b[0].device:
         raise RuntimeError(f"A @ B: A is on {a[0].device}, B on {b[0].device}")
-    x, y = (_to_csr(checked(m, True)) for m in (a, b))
-    return _again(_product(x, y, max_bytes), a)
+    x = _to_csr(checked(a, True))
+    y = x if b is a else _to_csr(checked(b, True))
+    return _again(_product(x, y, max_bytes, algorithm), a)
 
 
-_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 27}  # products that caches hold, or that keep a device busy
+_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 27}  # products, where memory is short; CUDA writes them out, so always
 
 
-def _product(a: CSR, b: CSR, max_bytes: int | None) -> CSR:
-    """Some rows at a time, as many as memory allows; all at once in compiled code."""
+def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
+    """Of indices of one dtype and values of one dtype: all at once in compiled code, else by parts."""
     index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
-    values = torch.promote_types(a.values.dtype, b.values.dtype)
-    a, b = (m._replace(values=m.values.to(values)) for m in (a, b))
-    # Where the products of each entry of A begin, and those of each row.
-    ptrs = _exclusive(_lengths(b).index_select(0, a.col_idx).long())
-    rows = ptrs.index_select(0, a.row_ptrs)
-    if torch.compiler.is_compiling():
-        parts = [_expand_sort_compress(a.col_idx, a.values, b, ptrs, rows, _size(ptrs[-1]), index, torch.int64)]
-    else:
-        parts = _in_parts(a, b, ptrs, rows, index, max_bytes)
-    counts, columns, sums = (torch.cat(fields) for fields in zip(*parts, strict=True))
-    return CSR(_exclusive(counts).to(columns.dtype), columns, sums, (a.shape[0], b.shape[1]))
+    dtype = torch.promote_types(a.values.dtype, b.values.dtype)
+    shape, rows = (a.shape[0], b.shape[1]), None
+    if not torch.compiler.is_compiling():  # where the products of each row begin
+        rows = _exclusive(_lengths(b).index_select(0, a.col_idx).long()).index_select(0, a.row_ptrs)
+        if int(rows[-1]) >= 2**31:
+            index = torch.int64
+    a, b = (CSR(m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(dtype), m.shape) for m in (a, b))
+    if rows is None:
+        values, ptrs, idx = ops.spgemm(*a[:3], *b[:3], shape[1], algorithm)
+        return CSR(ptrs, idx, values, shape)
+    parts = _parts(a, b, rows, max_bytes, algorithm)
+    values, ptrs, idx = parts[0]
+    if len(parts) > 1:
+        values, idx = (torch.cat([part[i] for part in parts]) for i in (0, 2))
+        ptrs = _exclusive(torch.cat([ptrs.diff() for _, ptrs, _ in parts]))
+    return CSR(ptrs, idx, values, shape)
 
 
-def _in_parts(a: CSR, b: CSR, ptrs: Tensor, rows: Tensor, index: torch.dtype, max_bytes: int | None) -> list[tuple]:
-    total, device = int(ptrs[-1]), a.values.device
-    index = index if total < 2**31 else torch.int64
-    word = torch.int32 if max(total, b.col_idx.shape[0]) < 2**31 else torch.int64
-    value = max(a.values.itemsize, 4)
-    each = 5 * word.itemsize + 2 * index.itemsize + 3 * value
-    stay = (
-        2 * (word.itemsize + value)
-        if torch.is_grad_enabled() and (a.values.requires_grad or b.values.requires_grad)
-        else 0
-    )
+def stacked_sum(a: CSR, b: CSR) -> CSR:
+    """A + B as a product: every row of the left factor has two ones, for the row of A and that of B below it."""
+    n = a.shape[0]
+    index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
+    dtype = torch.promote_types(a.values.dtype, b.values.dtype)
+    if not torch.compiler.is_compiling() and max(2 * n, a.col_idx.shape[0] + b.col_idx.shape[0]) >= 2**31:
+        index = torch.int64
+    rows = torch.arange(n, dtype=index, device=a.col_idx.device)
+    pairs = torch.arange(0, 2 * n + 1, 2, dtype=index, device=a.col_idx.device)
+    ptrs = torch.cat([a.row_ptrs.to(index), b.row_ptrs.narrow(0, 1, n).to(index) + a.col_idx.shape[0]])
+    below = ptrs, torch.cat([a.col_idx, b.col_idx]).to(index), torch.cat([a.values, b.values]).to(dtype)
+    ones = torch.ones(2 * n, dtype=dtype, device=a.values.device)
+    left = pairs, torch.stack([rows, rows + n], 1).flatten(), ones
+    values, ptrs, idx = ops.spgemm(*left, *below, a.shape[1], "auto")
+    return CSR(ptrs, idx, values, a.shape)
+
+
+def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """The products of some rows of A at a time, as many as memory allows; `rows` tells where their products begin."""
+    total, device = int(rows[-1]), a.values.device
+    each = a.col_idx.itemsize + a.values.itemsize  # an entry at most
+    if device.type == "cuda":  # of which all are written out
+        each = 8 * a.col_idx.itemsize + 16 + 3 * max(a.values.itemsize, 4)
     limit = free_memory(device) if max_bytes is None else max_bytes
-    step = _AT_ONCE["cuda" if device.type == "cuda" else "cpu"]
-    step = step if limit is None else max(min(step, limit // (2 * each)), 1024)
+    step = max(total if limit is None else limit // (2 * each), 1024)
+    if step < total or device.type == "cuda":
+        step = min(step, _AT_ONCE[device.type])
     # The first row of each part, of about `step` products or one row.
     cuts = torch.searchsorted(rows, torch.arange(step, max(total, step), step, device=device))
     cuts = torch.cat(
@@ -106,38 +121,11 @@ def _in_parts(a: CSR, b: CSR, ptrs: Tensor, rows: Tensor, index: torch.dtype, ma
             continue
         # The results so far, twice as they are joined in the end, tell what all will take.
         expected = 2 * stored * total // begin if begin else 0
-        _refuse(total, (end - begin) * each + stay * total + expected, limit, max_bytes is not None)
-        entries = slice(entry, end_entry)
-        inside, ends = ptrs[entry : end_entry + 1] - begin, rows[row : last + 1] - begin
-        part = _expand_sort_compress(a.col_idx[entries], a.values[entries], b, inside, ends, end - begin, index, word)
-        parts.append(part)
-        stored += sum(x.nbytes for x in part)
+        _refuse(total, (end - begin) * each + expected, limit, max_bytes is not None)
+        part = a.row_ptrs[row : last + 1] - entry, a.col_idx[entry:end_entry], a.values[entry:end_entry]
+        parts.append(ops.spgemm(*part, *b[:3], b.shape[1], algorithm))
+        stored += sum(x.nbytes for x in parts[-1])
     return parts
-
-
-def _expand_sort_compress(
-    cols: Tensor, values: Tensor, b: CSR, ptrs: Tensor, rows: Tensor, total: int, index: torch.dtype, word: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(entries of each row, columns, values) of the product of some rows of A, of these entries, and B.
-
-    ptrs tell where the products of each entry begin, rows where those of each row do; there are `total` of them.
-    """
-    wide = torch.promote_types(values.dtype, torch.float32) if values.is_floating_point() else values.dtype
-    # Of each product: the entry of B, and its column.
-    starts = b.row_ptrs.narrow(0, 0, b.shape[0]).index_select(0, cols)
-    shift = (starts - ptrs.narrow(0, 0, cols.shape[0])).to(word)
-    entry = torch.arange(total, dtype=word, device=ptrs.device) + segment_expand(shift, ptrs, total)
-    bits = max(b.shape[1] - 1, 1).bit_length() if isinstance(b.shape[1], int) else None
-    column = b.col_idx.index_select(0, entry).to(index)
-    column, order = segment_sort_pairs(column, _arange(entry, total), rows, end_bit=bits)
-    first = torch.ones(total, dtype=torch.bool, device=rows.device)
-    first[1:] = column[1:] != column[:-1]
-    first = torch.nn.functional.pad(first, (0, 1)).index_fill(0, rows, True).narrow(0, 0, total)
-    places = _ops.compact(_arange(entry, total), first)
-    ends = torch.cat([places, rows.narrow(0, rows.shape[0] - 1, 1).to(word)])
-    products = segment_expand(values.to(wide), ptrs, total) * take(b.values.to(wide), entry)
-    sums = segment_reduce(products.index_select(0, order), ends).to(values.dtype)
-    return torch.searchsorted(places, rows.to(word)).diff(), column.index_select(0, places), sums
 
 
 def _refuse(products: int, needed: int, limit: int | None, given: bool) -> None:
@@ -160,6 +148,32 @@ def free_memory(device: torch.device) -> int | None:
         return int(lines["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError, ValueError):
         return None
+
+
+# ---- the size that nobody knows, for compilers, and vmap
+
+
+@torch.library.register_fake("torch_patterns::spgemm")
+def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, algorithm="auto"):
+    index = a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx
+    of_none = a_row_ptrs, a_col_idx.new_empty(0)
+    _ops.spgemm_values("c", *index, *of_none, a_values, b_values, cols, algorithm)  # the same checks
+    entries = torch.library.get_ctx().new_dynamic_size()
+    return a_values.new_empty(entries), torch.empty_like(a_row_ptrs), a_col_idx.new_empty(entries)
+
+
+@torch.library.register_vmap("torch_patterns::spgemm")
+def _(info, in_dims, *args, **kwargs):
+    if info.batch_size == 0:  # products of equally many entries: nobody knows how many
+        ptrs, idx, values = (args[i] for i in range(3))
+        size = ptrs.shape[0 if in_dims[0] is None else 1 - in_dims[0]]
+        return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
+    return loop(_ops.spgemm, info, in_dims, *args, **kwargs)
+
+
+@torch.library.register_vmap("torch_patterns::spgemm_values")
+def _(info, in_dims, *args, **kwargs):
+    return loop(_ops.spgemm_values, info, in_dims, *args, **kwargs)
 
 
 def multiply_places(a: Matrix, b: Matrix) -> Matrix:

@@ -1,0 +1,417 @@
+// All products are written out, row by row of A, sorted by their place in C and added up (Bell, Dalton and Olson,
+// Exposing fine-grained parallelism in algebraic multigrid methods, 2012). The library's own scan, sort and segmented
+// reduction do the work, so that the lengths of the rows do not matter, and neither does the order of the columns.
+//
+// Product p comes of entry owner[p] of A and, as their products lie side by side, of an entry of B that is as far from
+// the start of its row as p from the first product of the same owner. Only the columns within each row have to be
+// sorted, and stably: so sums are in the order of the products. If C's structure is known, the products look up their
+// places in it. The gradient of A's values needs no sort; that of B's sorts by the entry of B.
+#include "core/for_each.h"
+#include "scan/scan.h"
+#include "segmented/segmented.h"
+#include "sort/sort.h"
+#include "sparse/spgemm/products.h"
+
+namespace tp {
+namespace {
+
+using namespace sparse;
+
+constexpr const char* rung = "expand_sort_compress";
+
+// How many products each entry of A has, and 0 behind the last.
+template <class I>
+struct Count {
+  Lists<I> lists;
+  I* counts;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto s = lists.bind(block);
+    const auto to = block.global("counts", counts, lists.a_entries + 1);
+    simt::for_each(block, "count", lists.a_entries + 1, [&](int64_t e) {
+      I length(0);
+      if (e < lists.a_entries) {
+        const int64_t k = s.a_idx[e];
+        const I begin = s.b_ptrs[k], end = s.b_ptrs[k + 1];
+        length = end - begin;
+      }
+      to[e] = length;
+    });
+  }
+};
+
+// to[i] = from[at[i]], or i without `from`.
+template <class I, class To>
+struct Gather {
+  const int64_t* from;
+  const I* at;
+  To* to;
+  int64_t n, size;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto source = block.global("from", from, size);
+    const auto index = block.global("at", at, n);
+    const auto target = block.global("to", to, n);
+    simt::for_each(block, "gather", n, [&](int64_t i) {
+      if (from == nullptr) {
+        target[i] = To(i);
+      } else {
+        const int64_t place = index[i], value = source[place];
+        target[i] = To(value);
+      }
+    });
+  }
+};
+
+// What the products are sorted by: the column, the entry of C, or the entry of B. One whose place C lacks sorts with
+// the next.
+template <class I>
+struct Keys {
+  Lists<I> lists;
+  I* keys;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto s = lists.bind(block);
+    const auto to = block.global("keys", keys, lists.products);
+    simt::for_each(block, "keys", lists.products, [&](int64_t p) {
+      const int64_t e = s.owner[p], g = s.entry_of_b(p, e);
+      int64_t key = g;
+      if (lists.wanted != Wanted::b) key = s.b_idx[g];
+      bool found = false;
+      if (lists.wanted == Wanted::c) key = tp::min(s.place_in_c(s.row_of(e), key, found), lists.c_entries - 1);
+      to[p] = I(key);
+    });
+  }
+};
+
+// Where a sorted column differs from the one before.
+template <class I>
+struct Differ {
+  const I* sorted;
+  boolean* first;
+  int64_t n;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto keys = block.global("sorted", sorted, n);
+    const auto to = block.global("first", first, n + 1);
+    simt::for_each(block, "differ", n, [&](int64_t p) {
+      const int64_t key = keys[p], left = p > 0 ? int64_t(keys[p - 1]) : -1;
+      to[p] = boolean(key != left);
+    });
+  }
+};
+
+// And where a row begins.
+struct BeginRows {
+  const int64_t* begins;
+  boolean* first;
+  int64_t rows, n;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto from = block.global("begins", begins, rows + 1);
+    const auto to = block.global("first", first, n + 1, simt::Sharing::idempotent);
+    simt::for_each(block, "begin rows", rows + 1, [&](int64_t i) {
+      const int64_t p = from[i];
+      to[p] = boolean(true);
+    });
+  }
+};
+
+// The column of each place, and the first of its products.
+template <class I>
+struct Compress {
+  const I* sorted;
+  const boolean* first;
+  const int64_t* places;
+  I* columns;
+  int64_t *starts, n, found;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto keys = block.global("sorted", sorted, n);
+    const auto is_first = block.global("first", first, n + 1);
+    const auto at = block.global("places", places, n + 1);
+    const auto to = block.global("columns", columns, found);
+    const auto begin = block.global("starts", starts, found + 1);
+    simt::for_each(block, "compress", n + 1, [&](int64_t p) {
+      const boolean here = is_first[p];
+      if (!bool(here)) return;
+      const int64_t place = at[p];
+      begin[place] = p;
+      if (p == n) return;
+      const I key = keys[p];
+      to[place] = key;
+    });
+  }
+};
+
+// The first product of each place, of sorted places.
+template <class I>
+struct Starts {
+  const I* sorted;
+  int64_t* starts;
+  int64_t n, places;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto keys = block.global("sorted", sorted, n);
+    const auto to = block.global("starts", starts, places + 1);
+    simt::for_each(block, "starts", places + 1, [&](int64_t place) {
+      int64_t low = 0, high = n;
+      while (low < high) {
+        const int64_t middle = low + (high - low) / 2, key = keys[middle];
+        if (key < place) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+      to[place] = low;
+    });
+  }
+};
+
+// The products themselves, in the order in which they are added up.
+template <class T, class I>
+struct Terms {
+  using Acc = acc_t<T>;
+  Lists<I> lists;
+  const T *a, *b, *c;
+  const I* order;  // null: as they are
+  Acc* terms;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto s = lists.bind(block);
+    const auto a_values = block.global("a_values", a, lists.a_entries);
+    const auto b_values = block.global("b_values", b, lists.b_entries);
+    const auto c_values = block.global("c_values", c, lists.c_entries);
+    const auto from = block.global("order", order, lists.products);
+    const auto to = block.global("terms", terms, lists.products);
+    simt::for_each(block, "terms", lists.products, [&](int64_t q) {
+      const int64_t p = order == nullptr ? q : int64_t(from[q]), e = s.owner[p], g = s.entry_of_b(p, e);
+      bool found = true;
+      int64_t h = 0;
+      if (lists.wanted != Wanted::product) {
+        const int64_t column = s.b_idx[g];
+        h = s.place_in_c(s.row_of(e), column, found);
+      }
+      if (!found) {
+        to[q] = Acc(0);
+        return;
+      }
+      T x, y;
+      if (lists.wanted == Wanted::a) {
+        x = c_values[h];
+      } else {
+        x = a_values[e];
+      }
+      if (lists.wanted == Wanted::b) {
+        y = c_values[h];
+      } else {
+        y = b_values[g];
+      }
+      to[q] = Acc(x) * Acc(y);
+    });
+  }
+};
+
+template <class T, class Sum>
+struct Store {
+  const Sum* sums;
+  T* out;
+  int64_t n;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto from = block.global("sums", sums, n);
+    const auto to = block.global("out", out, n);
+    simt::for_each(block, "store", n, [&](int64_t i) {
+      const Sum sum = from[i];
+      to[i] = T(sum);
+    });
+  }
+};
+
+void exclusive_scan(const void* in, DType dtype, int64_t n, int64_t* out, Context& context) {
+  scan::Args args{};
+  args.in = in;
+  args.out = out;
+  args.outer = args.inner = 1;
+  args.n = n;
+  args.dtype = dtype;
+  args.op = OpId::sum;
+  args.exclusive = true;
+  find(scan::ladder, "scan", scan::choose(args, context.device), context.device.cuda).run(args, context);
+}
+
+void run_segments(segmented::Step step, const void* in, DType dtype, const int64_t* offsets, int64_t segments,
+                  int64_t n, void* out, Context& context) {
+  segmented::Args args{};
+  args.step = step;
+  args.in = in;
+  args.offsets = offsets;
+  args.long_offsets = true;
+  args.out = out;
+  args.n = n;
+  args.width = 1;
+  args.segments = segments;
+  args.dtype = dtype;
+  args.op = OpId::sum;
+  const char* choice = segment_reduce::choose(args, context.device);
+  find(segment_reduce::ladder, "segment_reduce", choice, context.device.cuda).run(args, context);
+}
+
+// Sorts keys less than `limit`, with their positions, in each row, or all if there are no rows.
+template <class I>
+void sort_products(const I* keys, I* sorted, I* order, int64_t n, int64_t limit, const int64_t* offsets, int64_t rows,
+                   Context& context) {
+  I* positions = context.workspace<I>(n);
+  simt::launch_for_each(context, rung, n, Gather<I, I>{nullptr, nullptr, positions, n, 0});
+  sort::Args args{};
+  args.keys = keys;
+  args.keys_out = sorted;
+  args.values = positions;
+  args.values_out = order;
+  args.rows = rows;
+  args.n = n;
+  args.offsets = offsets;
+  args.long_offsets = true;
+  args.value_bytes = int(sizeof(I));
+  args.type = {KeyKind::signed_integer, int8_t(sizeof(I)), int8_t(8 * sizeof(I)), 0};
+  while (args.end_bit < args.type.bits && (limit - 1) >> args.end_bit > 0) ++args.end_bit;
+  const bool cuda = context.device.cuda;
+  if (offsets != nullptr) {
+    find(segment_sort::ladder, "segment_sort", segment_sort::choose(args, context.device), cuda).run(args, context);
+  } else {
+    find(sort::ladder, "sort", sort::choose(args, context.device), cuda).run(args, context);
+  }
+}
+
+template <class S>
+class Expansion {
+  using T = typename S::T;
+  using I = typename S::I;
+  using Acc = typename S::Acc;
+
+ public:
+  Expansion(const S& s, Context& context) : s_(s), context_(context), a_(s.args) {
+    lists_ = {s.a_ptrs,     s.a_idx,      s.b_ptrs,     s.b_idx, s.c_ptrs, s.c_idx, nullptr,  nullptr,
+              a_.a_entries, a_.b_entries, a_.c_entries, a_.rows, a_.inner, 0,       a_.wanted};
+    I* counts = context.workspace<I>(a_.a_entries + 1);
+    int64_t* before = context.workspace<int64_t>(a_.a_entries + 1);
+    launch(a_.a_entries + 1, Count<I>{lists_, counts});
+    exclusive_scan(counts, dtype_of<I>::value, a_.a_entries + 1, before, context);
+    lists_.before = before;
+    lists_.products = a_.read(before + a_.a_entries);
+    if (lists_.products > std::numeric_limits<I>::max()) {
+      fail(ErrorKind::value, a_.op, ": ", lists_.products, " products of entries are more than indices of ",
+           dtype_of<I>::name, " can count");
+    }
+  }
+
+  void run() {
+    if (lists_.products == 0) return give_zeros();
+    find_owners();
+    I* order = nullptr;
+    const int64_t* starts = lists_.before;
+    if (a_.wanted != Wanted::a) {
+      I *keys = workspace(), *sorted = workspace();
+      order = workspace();
+      launch(lists_.products, Keys<I>{lists_, keys});
+      if (a_.wanted == Wanted::b) {
+        sort_products(keys, sorted, order, lists_.products, a_.b_entries, nullptr, 1, context_);
+        starts = starts_of(sorted, a_.b_entries);
+      } else {
+        const int64_t* begins = begins_of_rows();
+        const int64_t limit = a_.wanted == Wanted::c ? a_.c_entries : a_.cols;
+        sort_products(keys, sorted, order, lists_.products, limit, begins, a_.rows, context_);
+        starts = a_.wanted == Wanted::c ? starts_of(sorted, a_.c_entries) : compress(sorted, begins);
+      }
+    }
+    Acc* terms = context_.workspace<Acc>(lists_.products);
+    launch(lists_.products, Terms<T, I>{lists_, s_.a, s_.b, s_.c, order, terms});
+    using Sum = sum_t<Acc>;
+    Sum* sums = context_.workspace<Sum>(outputs_);
+    run_segments(segmented::Step::reduce, terms, dtype_of<Acc>::value, starts, outputs_, lists_.products, sums,
+                 context_);
+    launch(outputs_, Store<T, Sum>{sums, s_.out, outputs_});
+  }
+
+ private:
+  template <class Kernel>
+  void launch(int64_t n, const Kernel& kernel) {
+    simt::launch_for_each(context_, rung, n, kernel);
+  }
+  I* workspace() { return context_.workspace<I>(lists_.products); }
+
+  void give_zeros() {
+    if (a_.wanted == Wanted::product) {
+      context_.clear(a_.ptrs, (a_.rows + 1) * int64_t(sizeof(int64_t)));
+      a_.room(0);
+    } else {
+      const int64_t entries = a_.wanted == Wanted::a   ? a_.a_entries
+                              : a_.wanted == Wanted::b ? a_.b_entries
+                                                       : a_.c_entries;
+      context_.clear(s_.out, entries * int64_t(sizeof(T)));
+    }
+  }
+
+  void find_owners() {
+    I *entries = context_.workspace<I>(a_.a_entries), *owner = workspace();
+    launch(a_.a_entries, Gather<I, I>{nullptr, nullptr, entries, a_.a_entries, 0});
+    run_segments(segmented::Step::expand, entries, dtype_of<I>::value, lists_.before, a_.a_entries, lists_.products,
+                 owner, context_);
+    lists_.owner = owner;
+  }
+
+  // Where the products of each row begin.
+  const int64_t* begins_of_rows() {
+    int64_t* begins = context_.workspace<int64_t>(a_.rows + 1);
+    launch(a_.rows + 1, Gather<I, int64_t>{lists_.before, s_.a_ptrs, begins, a_.rows + 1, a_.a_entries + 1});
+    return begins;
+  }
+
+  const int64_t* starts_of(const I* sorted, int64_t places) {
+    int64_t* starts = context_.workspace<int64_t>(places + 1);
+    launch(places + 1, Starts<I>{sorted, starts, lists_.products, places});
+    outputs_ = places;
+    return starts;
+  }
+
+  // Finds the places of C: its row pointers, its columns and the first product of each.
+  const int64_t* compress(const I* sorted, const int64_t* begins) {
+    const int64_t n = lists_.products;
+    boolean* first = context_.workspace<boolean>(n + 1);
+    int64_t* places = context_.workspace<int64_t>(n + 1);
+    launch(n, Differ<I>{sorted, first, n});
+    launch(a_.rows + 1, BeginRows{begins, first, a_.rows, n});
+    exclusive_scan(first, DType::boolean, n + 1, places, context_);
+    launch(a_.rows + 1, Gather<int64_t, int64_t>{places, begins, a_.ptrs, a_.rows + 1, n + 1});
+    outputs_ = a_.read(a_.ptrs + a_.rows);
+    const auto room = a_.room(outputs_);
+    s_.take(room);
+    int64_t* starts = context_.workspace<int64_t>(outputs_ + 1);
+    launch(n + 1, Compress<I>{sorted, first, places, static_cast<I*>(room.col_idx), starts, n, outputs_});
+    return starts;
+  }
+
+  S s_;
+  Context& context_;
+  const SpgemmArgs& a_;
+  Lists<I> lists_{};
+  int64_t outputs_ = a_.a_entries;
+};
+
+}  // namespace
+
+void spgemm::expand_sort_compress(const Args& args, Context& context) {
+  with_spgemm(args, context, [&](const auto& s) { Expansion(s, context).run(); });
+}
+
+}  // namespace tp

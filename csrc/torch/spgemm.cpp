@@ -1,0 +1,264 @@
+// torch_patterns::spgemm and spgemm_values: checks, kernels, Meta, derivatives.
+//
+// T = sum over the products of a[i, k] b[k, j] c[i, j] is linear in the values of each of the three matrices.
+// spgemm_values is its derivative by the values of one of them, so its own derivatives are others of the same kind, and
+// so are those of spgemm, which finds the structure of C besides. Only the device knows the size of that: its Meta
+// kernel, with an unbacked size, is in Python.
+#include "sparse/spgemm.h"
+
+#include "torch/checks.h"
+#include "torch/sparse.h"
+
+namespace tp {
+namespace {
+
+constexpr const char *product_name = "spgemm", *values_name = "spgemm_values";
+Pattern pattern(product_name, spgemm::ladder);
+
+struct Spgemm {
+  static constexpr auto schema =
+      "spgemm(Tensor a_row_ptrs, Tensor a_col_idx, Tensor a_values, Tensor b_row_ptrs, Tensor b_col_idx, Tensor "
+      "b_values, SymInt cols, str algorithm=\"auto\") -> (Tensor values, Tensor row_ptrs, Tensor col_idx)";
+  static constexpr std::array tags = {at::Tag::dynamic_output_shape};
+  Tensor a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values;
+  SymInt cols;
+  Str algorithm;
+
+  std::tuple<Tensor, Tensor, Tensor> kernel() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const {
+    return input == 2 ? b_values.requires_grad() : input != 5 || a_values.requires_grad();
+  }
+  bool keeps_output(size_t output) const { return output > 0; }
+
+  // The values of one matrix, where C's structure is known.
+  Tensor values(Str of, const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& x, const Tensor& y) const;
+};
+
+struct SpgemmValues {
+  static constexpr auto schema =
+      "spgemm_values(str of, Tensor a_row_ptrs, Tensor a_col_idx, Tensor b_row_ptrs, Tensor b_col_idx, Tensor "
+      "c_row_ptrs, Tensor c_col_idx, Tensor x, Tensor y, SymInt cols, str algorithm=\"auto\") -> Tensor";
+  Str of;
+  Tensor a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx, c_row_ptrs, c_col_idx;
+  Tensor x, y;  // the values of the two other matrices
+  SymInt cols;
+  Str algorithm;
+
+  void check() const;
+  Tensor kernel() const;
+  Tensor meta() const;
+  Tensors vjp(const Backward& b) const;
+  Tensors jvp(const Forward& f) const;
+  bool keeps(size_t input) const { return input == 6 ? y.requires_grad() : input != 7 || x.requires_grad(); }
+
+  // a, b and c are 0, 1 and 2.
+  size_t wanted() const { return size_t(of[0] - 'a'); }
+  size_t first() const { return wanted() == 0 ? 1 : 0; }
+  size_t second() const { return wanted() == 2 ? 1 : 2; }
+  const Tensor& indices(size_t matrix) const { return matrix == 0 ? a_col_idx : matrix == 1 ? b_col_idx : c_col_idx; }
+  // Those of another matrix, from what is given for `known` and those of the third.
+  Tensor gradient(size_t matrix, const Tensor& known, size_t third, const Tensor& values) const;
+};
+
+// ---- checks
+
+// One matrix in CSR, whose index tensors must fit those of A.
+Structure structure(const char* what, const Tensor& ptrs, const Tensor& idx, const SymInt& cols, const Tensor& first) {
+  TORCH_CHECK_VALUE(ptrs.dim() == 1 && ptrs.sym_size(0) > 0, what,
+                    ": row_ptrs must have one dimension and one element at least, got shape ", ptrs.sym_sizes());
+  const Structure s{Format::csr, {ptrs, idx}, ptrs.sym_size(0) - 1, cols};
+  check_structure(what, s);
+  TORCH_CHECK_TYPE(ptrs.scalar_type() == first.scalar_type(), what, ": indices are ", ptrs.scalar_type(),
+                   ", those of A ", first.scalar_type());
+  check_same_device(what, {{"A", &first}, {"row_ptrs", &ptrs}});
+  return s;
+}
+
+void check_values(const char* op, const Named& values, const Tensor& idx, const Tensor& others) {
+  const auto type = values.tensor.scalar_type();
+  TORCH_CHECK_VALUE(values.tensor.sym_sizes() == idx.sym_sizes(), op, ": ", values.name, " has shape ",
+                    values.tensor.sym_sizes(), ", its indices ", idx.sym_sizes());
+  TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong || type == at::kHalf || type == at::kBFloat16 ||
+                       type == at::kFloat || type == at::kDouble,
+                   op, ": ", values.name, " is ", type,
+                   "; int32, int64, float16, bfloat16, float32 and float64 are supported");
+  TORCH_CHECK_TYPE(type == others.scalar_type(), op, ": values of ", others.scalar_type(), " and of ", type);
+  check_same_device(op, {{"its indices", &idx}, {values.name, &values.tensor}});
+}
+
+// ---- kernels: CPU and CUDA alike
+
+const void* pointer(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
+
+// The contiguous arrays of a call. If B is much wider than it has entries, its columns are numbered again, so that
+// memory is in proportion to the entries.
+struct Arrays {
+  Tensor a_ptrs, a_idx, b_ptrs, b_idx, c_ptrs, c_idx, columns;
+  int64_t cols;
+
+  Arrays(const char* op, Str algorithm, const Structure& a, const Structure& b, const Structure* c)
+      : a_ptrs(a[0].contiguous()), a_idx(a[1].contiguous()), b_ptrs(b[0].contiguous()), b_idx(b[1].contiguous()) {
+    if (c) c_ptrs = (*c)[0].contiguous(), c_idx = (*c)[1].contiguous();
+    cols = b.cols.expect_int();
+    const bool wide = cols / 4 > b_idx.size(0) + (1 << 18);
+    if (a_idx.is_cuda() || wide) {  // else the rungs check what they read
+      refuse_capture((std::string(op) + ": algorithm '" + std::string(algorithm) + "'").c_str(), a_idx);
+      check_index_values("spgemm: A", a);
+      check_index_values("spgemm: B", b);
+      if (c) check_index_values("spgemm: C", *c);
+    }
+    if (wide) number_columns();
+  }
+
+  // Finds the columns in use, in order; the indices become places among them.
+  void number_columns() {
+    const int64_t n = b_idx.size(0);
+    const auto found = at::_unique2(c_idx.defined() ? at::cat({b_idx, c_idx}) : b_idx, true, /*return_inverse=*/true);
+    columns = std::get<0>(found);
+    cols = columns.size(0);
+    const Tensor places = std::get<1>(found).to(b_idx.scalar_type());
+    b_idx = places.narrow(0, 0, n).contiguous();
+    if (c_idx.defined()) c_idx = places.narrow(0, n, c_idx.size(0)).contiguous();
+  }
+
+  sparse::SpgemmArgs args(const char* op, const Tensor& like) const {
+    sparse::SpgemmArgs args{};
+    args.op = op;
+    args.a_ptrs = pointer(a_ptrs), args.a_idx = pointer(a_idx);
+    args.b_ptrs = pointer(b_ptrs), args.b_idx = pointer(b_idx);
+    args.c_ptrs = pointer(c_ptrs), args.c_idx = pointer(c_idx);
+    args.a_entries = a_idx.size(0), args.b_entries = b_idx.size(0),
+    args.c_entries = c_idx.defined() ? c_idx.size(0) : 0;
+    args.rows = a_ptrs.size(0) - 1, args.inner = b_ptrs.size(0) - 1, args.cols = cols;
+    args.dtype = dtype_of_tensor(op, like);
+    args.long_index = a_ptrs.scalar_type() == at::kLong;
+    const auto options = a_ptrs.options().dtype(at::kLong);
+    args.read = [options](const int64_t* number) {
+      if (options.device().is_cpu()) return *number;
+      return at::from_blob(const_cast<int64_t*>(number), {1}, options).item<int64_t>();
+    };
+    return args;
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor> Spgemm::kernel() const {
+  const Structure a = structure("spgemm: A", a_row_ptrs, a_col_idx, b_row_ptrs.sym_size(0) - 1, a_row_ptrs);
+  const Structure b = structure("spgemm: B", b_row_ptrs, b_col_idx, cols, a_row_ptrs);
+  check_values(product_name, {"a_values", a_values}, a_col_idx, a_values);
+  check_values(product_name, {"b_values", b_values}, b_col_idx, a_values);
+  const Arrays arrays(product_name, algorithm, a, b, nullptr);
+  const Tensor x = a_values.contiguous(), y = b_values.contiguous();
+  const Tensor ptrs = at::empty({a_row_ptrs.size(0)}, a_row_ptrs.options().dtype(at::kLong));
+  Tensor col_idx, values;
+  sparse::SpgemmArgs args = arrays.args(product_name, x);
+  args.wanted = sparse::Wanted::product;
+  args.a = pointer(x), args.b = pointer(y);
+  args.ptrs = ptrs.mutable_data_ptr<int64_t>();
+  args.room = [&](int64_t n) {
+    TORCH_CHECK_VALUE(args.long_index || n <= std::numeric_limits<int32_t>::max(), product_name, ": the product has ",
+                      n, " entries, more than indices of int32 can count");
+    col_idx = empty_result({n}, a_col_idx.options());
+    values = empty_result({n}, x.options());
+    return sparse::SpgemmArgs::Room{col_idx.mutable_data_ptr(), values.mutable_data_ptr()};
+  };
+  run(spgemm::ladder, spgemm::choose, product_name, algorithm, x, args);
+  if (arrays.columns.defined()) col_idx = arrays.columns.index_select(0, col_idx);
+  return {values, ptrs.to(a_row_ptrs.scalar_type()), col_idx};
+}
+
+void SpgemmValues::check() const {
+  TORCH_CHECK_VALUE(of == "a" || of == "b" || of == "c", values_name, ": of must be 'a', 'b' or 'c', got '",
+                    std::string(of), "'");
+  const Structure a = structure("spgemm_values: A", a_row_ptrs, a_col_idx, b_row_ptrs.sym_size(0) - 1, a_row_ptrs);
+  structure("spgemm_values: B", b_row_ptrs, b_col_idx, cols, a_row_ptrs);
+  structure("spgemm_values: C", c_row_ptrs, c_col_idx, cols, a_row_ptrs);
+  TORCH_CHECK_VALUE(c_row_ptrs.sym_size(0) == a_row_ptrs.sym_size(0), values_name, ": C has ",
+                    c_row_ptrs.sym_size(0) - 1, " rows, A ", a.rows);
+  check_values(values_name, {"x", x}, indices(first()), x);
+  check_values(values_name, {"y", y}, indices(second()), x);
+}
+
+Tensor SpgemmValues::meta() const {
+  check();
+  check_algorithm(spgemm::ladder, values_name, algorithm);
+  return at::empty_symint({indices(wanted()).sym_size(0)}, x.options());
+}
+
+Tensor SpgemmValues::kernel() const {
+  check();
+  Tensor out = empty_result({indices(wanted()).size(0)}, x.options());
+  if (out.numel() == 0) {
+    check_algorithm(spgemm::ladder, values_name, algorithm);
+    return out;
+  }
+  const auto csr = [&](const Tensor& ptrs, const Tensor& idx, const SymInt& columns) {
+    return Structure{Format::csr, {ptrs, idx}, ptrs.size(0) - 1, columns};
+  };
+  const Structure c = csr(c_row_ptrs, c_col_idx, cols);
+  const Arrays arrays(values_name, algorithm, csr(a_row_ptrs, a_col_idx, b_row_ptrs.size(0) - 1),
+                      csr(b_row_ptrs, b_col_idx, cols), &c);
+  const Tensor values[] = {x.contiguous(), y.contiguous()};
+  sparse::SpgemmArgs args = arrays.args(values_name, x);
+  const void** const given[] = {&args.a, &args.b, &args.c};
+  *given[first()] = pointer(values[0]);
+  *given[second()] = pointer(values[1]);
+  args.wanted = sparse::Wanted(int(sparse::Wanted::a) + int(wanted()));
+  args.out = out.mutable_data_ptr();
+  run(spgemm::ladder, spgemm::choose, product_name, algorithm, x, args);
+  return out;
+}
+
+// ---- derivatives
+
+Tensor Spgemm::values(Str of, const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& x, const Tensor& y) const {
+  return call(SpgemmValues{of, a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx, row_ptrs, col_idx, x, y, cols, algorithm});
+}
+
+Tensors Spgemm::vjp(const Backward& b) const {
+  const Tensor &ptrs = b.output(1), &idx = b.output(2), &g = b.grad(0);
+  Tensors found(6);
+  if (b.wants(2)) found[2] = values("a", ptrs, idx, b_values, g);
+  if (b.wants(5)) found[5] = values("b", ptrs, idx, a_values, g);
+  return found;
+}
+
+Tensors Spgemm::jvp(const Forward& f) const {
+  const Tensor &da = f.tangent(2), &db = f.tangent(5);
+  const auto of_c = [&](const Tensor& x, const Tensor& y) { return values("c", f.output(1), f.output(2), x, y); };
+  return {plus(da.defined() ? of_c(da, b_values) : da, db.defined() ? of_c(a_values, db) : db)};
+}
+
+Tensor SpgemmValues::gradient(size_t matrix, const Tensor& known, size_t third, const Tensor& other) const {
+  SpgemmValues op = *this;
+  op.of = std::string_view("abc").substr(matrix, 1);
+  op.x = wanted() < third ? known : other;
+  op.y = wanted() < third ? other : known;
+  return call(op);
+}
+
+Tensors SpgemmValues::vjp(const Backward& b) const {
+  Tensors found(8);
+  if (b.wants(6)) found[6] = gradient(first(), b.grad(), second(), y);
+  if (b.wants(7)) found[7] = gradient(second(), b.grad(), first(), x);
+  return found;
+}
+
+Tensors SpgemmValues::jvp(const Forward& f) const {
+  const auto at = [&](const Tensor& dx, const Tensor& dy) {
+    SpgemmValues op = *this;
+    op.x = dx, op.y = dy;
+    return call(op);
+  };
+  const Tensor &dx = f.tangent(6), &dy = f.tangent(7);
+  return {plus(dx.defined() ? at(dx, y) : dx, dy.defined() ? at(x, dy) : dy)};
+}
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
+  define<Spgemm>(m);
+  define<SpgemmValues>(m);
+}
+
+}  // namespace
+}  // namespace tp
