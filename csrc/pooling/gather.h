@@ -24,14 +24,14 @@ std::unique_ptr<A[]> array(int64_t n) {
 template <class T>
 class Gather {
   using A = acc_t<T>;
-  static constexpr int most_taps = 4;
+  static constexpr int most_taps = 8, most_stride = 8;
   static constexpr int32_t nowhere = std::numeric_limits<int32_t>::min();
 
  public:
   static bool fits(const Args& a) {
     constexpr int64_t most = int64_t(1) << 28;
-    return a.h.reach() <= most_taps * a.h.stride && a.w.reach() <= most_taps * a.w.stride && a.w.stride <= most_taps &&
-           a.in.h * a.in.w < most && (a.out.w + 1) * a.w.stride < most;
+    return a.h.reach() <= most_taps * a.h.stride && a.w.reach() <= most_taps * a.w.stride &&
+           a.w.stride <= most_stride && a.in.h * a.in.w < most && (a.out.w + 1) * a.w.stride < most;
   }
 
   explicit Gather(const Args& a)
@@ -44,6 +44,7 @@ class Gather {
         places_(array<int32_t>(a.out.h * pitch_)),
         grads_(array<A>(a.out.h * pitch_)),
         sums_(array<A>(stride_ * width_)) {
+    find_taps();
     std::fill_n(places_.get(), a.out.h * pitch_, nowhere);
     std::fill_n(grads_.get(), a.out.h * pitch_, A(0));
   }
@@ -88,38 +89,32 @@ class Gather {
     int64_t distance;
     int32_t offset;
   };
-  int taps_of(int64_t p, Tap* taps) const {
+  struct Phase {
     int count = 0;
+    Tap taps[most_taps];
+  };
+  void find_taps() {
     for (int64_t t = a_.w.reach() - 1; t >= 0; --t) {
-      const int64_t offset = t - a_.w.padding, distance = (offset + a_.w.padding * stride_) / stride_ - a_.w.padding;
-      if (offset - distance * stride_ == p) taps[count++] = {distance * inner_, int32_t(offset)};
+      const int64_t offset = t - a_.w.padding, distance = (t + a_.w.padding * (stride_ - 1)) / stride_ - a_.w.padding;
+      Phase& phase = phases_[offset - distance * stride_];
+      phase.taps[phase.count++] = {distance * inner_, int32_t(offset)};
     }
-    return count;
   }
 
   void add_up(int64_t ih, int64_t p) const {
     A* sum = sums_.get() + p * width_;
     std::fill_n(sum, width_, A(0));
-    Tap taps[most_taps];
-    const int count = taps_of(p, taps);
+    const Phase& phase = phases_[p];
     const Range rows = windows_over(a_.h, ih);
+    const auto line = int32_t(ih * a_.in.w);
     for (int64_t oh = rows.begin; oh < rows.begin + rows.count; ++oh) {
       const int64_t first = oh * pitch_ + margin_;
-      const auto line = int32_t(ih * a_.in.w);
-      switch (count) {
-        case 1:
-          add_row<1>(first, line, taps, sum);
-          break;
-        case 2:
-          add_row<2>(first, line, taps, sum);
-          break;
-        case 3:
-          add_row<3>(first, line, taps, sum);
-          break;
-        case 4:
-          add_row<4>(first, line, taps, sum);
-          break;
-      }
+      const Tap* taps = phase.taps;
+      int left = phase.count;
+      for (; left >= 4; left -= 4, taps += 4) add_row<4>(first, line, taps, sum);
+      if (left == 3) add_row<3>(first, line, taps, sum);
+      if (left == 2) add_row<2>(first, line, taps, sum);
+      if (left == 1) add_row<1>(first, line, taps, sum);
     }
   }
 
@@ -154,15 +149,17 @@ class Gather {
       for (int64_t q = 0; q < a_.in.w / 2; ++q) to[2 * q] = T(sum[q]), to[2 * q + 1] = T(odd[q]);
       if (a_.in.w % 2) to[a_.in.w - 1] = T(sum[width_ - 1]);
     } else {
-      for (int64_t w = 0; w < a_.in.w; ++w) {
-        const A* from = sum + w % stride_ * width_ + w / stride_ * inner_;
-        for (int64_t c = 0; c < inner_; ++c) to[w * inner_ + c] = T(from[c]);
+      for (int64_t p = 0; p < stride_; ++p, sum += width_) {
+        for (int64_t w = p, i = 0; w < a_.in.w; w += stride_) {
+          for (int64_t c = 0; c < inner_; ++c) to[w * inner_ + c] = T(sum[i++]);
+        }
       }
     }
   }
 
   const Args& a_;
   const int64_t inner_, stride_, width_, margin_, pitch_;  // width_: elements of a phase of a row of pixels
+  Phase phases_[most_stride];
   const std::unique_ptr<int32_t[]> places_;
   const std::unique_ptr<A[]> grads_, sums_;
 };

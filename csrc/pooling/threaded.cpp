@@ -163,8 +163,84 @@ void average_lines(const Args& a, Context& context) {
 
 // ---- backward
 
+// Maximum, one outer map at a time: every window adds its gradient to the pixel of its maximum, in the order of the
+// windows, which for each pixel is the order of the sequential rung.
+//
+// First a loop that runs on vectors finds where the gradients of a row of windows go: an index outside its window is of
+// no pixel, and its gradient is replaced by 0, added to the first pixel. A row has `width` entries, the channels of a
+// window side by side. Places are int32: vectors hold twice as many.
+template <class T>
+struct Scatter {
+  using A = acc_t<T>;
+  int64_t width, pixels;
+  int32_t *left, *channel, *target;  // [width]; of an entry: its window's first column, its channel, where it goes
+  A* value;                          // [width]
+
+  // Columns and reach so small that a few comparisons find the row of a pixel in its window.
+  static bool fits(const Args& a) {
+    const int64_t most = int64_t(1) << 28;
+    return a.h.reach() <= 4 && a.w.reach() <= a.in.w && a.in.h * a.in.w * a.in.inner < most &&
+           (a.out.w + 1) * a.w.stride < most && (a.out.h + 1) * a.h.stride * a.in.w < most;
+  }
+
+  void prepare(const Args& a) const {
+    for (int64_t e = 0; e < width; ++e) {
+      left[e] = int32_t(e / a.in.inner * a.w.stride - a.w.padding);
+      channel[e] = int32_t(e % a.in.inner);
+    }
+  }
+  void add_row(const Args& a, int64_t oh, const T* grad, const int64_t* taken, A* plane) const {
+    const auto columns = int32_t(a.in.w), inner = int32_t(a.in.inner), reach = int32_t(a.w.reach());
+    const int64_t top = oh * a.h.stride - a.h.padding, first = top * a.in.w;
+    const auto first_row = int32_t(tp::max(int64_t(0), -top)), end_row = int32_t(tp::min(a.h.reach(), a.in.h - top));
+    const int64_t plane_pixels = a.in.h * a.in.w;
+    TP_INDEPENDENT
+    for (int64_t e = 0; e < width; ++e) {
+      const bool inside = uint64_t(taken[e]) < uint64_t(plane_pixels);
+      const int32_t pixel = inside ? int32_t(taken[e]) : 0;
+      const int32_t distance = pixel - int32_t(first) - left[e];
+      const int32_t down =
+          int32_t(distance >= columns) + int32_t(distance >= 2 * columns) + int32_t(distance >= 3 * columns);
+      const int32_t along = distance - down * columns, column = along + left[e];
+      const bool valid = inside & (distance >= 0) & (down >= first_row) & (down < end_row) & (along < reach) &
+                         (column >= 0) & (column < columns);
+      target[e] = valid ? pixel * inner + channel[e] : 0;
+      value[e] = valid ? A(grad[e]) : A(0);
+    }
+    for (int64_t e = 0; e < width; ++e) plane[target[e]] += value[e];
+  }
+};
+
 template <class T>
 void maximum_backward_maps(const Args& a, Context& context) {
+  using A = acc_t<T>;
+  constexpr bool direct = std::is_same<T, A>::value;
+  const int64_t width = a.out.w * a.out.inner, pixels = a.in.h * a.in.w * a.in.inner;
+  const auto body = [&a, width, pixels](int64_t begin, int64_t end) {
+    const auto places = array<int32_t>(3 * width);
+    const auto values = array<A>(width), sums = array<A>(direct ? 0 : pixels);
+    const Scatter<T> scatter{width, pixels, places.get(), places.get() + width, places.get() + 2 * width, values.get()};
+    on_vectors([&a, scatter, begin, end, space = sums.get()] {
+      scatter.prepare(a);
+      for (int64_t outer = begin; outer < end; ++outer) {
+        T* to = as<T>(a.grad_x) + outer * scatter.pixels;
+        A* plane = direct ? reinterpret_cast<A*>(to) : space;
+        for (int64_t p = 0; p < scatter.pixels; ++p) plane[p] = 0;
+        for (int64_t oh = 0; oh < a.out.h; ++oh) {
+          const int64_t row = (outer * a.out.h + oh) * scatter.width;
+          scatter.add_row(a, oh, as<T>(a.grad) + row, a.indices + row, plane);
+        }
+        if (direct) continue;
+        for (int64_t p = 0; p < scatter.pixels; ++p) to[p] = T(plane[p]);
+      }
+    });
+  };
+  context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)), body);
+}
+
+// Where a pixel lies in many windows, or a scatter does not know their rows: pixels gather (pooling/gather.h).
+template <class T>
+void maximum_backward_gathering(const Args& a, Context& context) {
   const int64_t pixels = a.in.h * a.in.w * a.in.inner;
   context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)),
                        [&a](int64_t begin, int64_t end) {
@@ -272,7 +348,10 @@ void average_backward(const Args& a, Context& context) {
 template <class T>
 void maximum_backward(const Args& a, Context& context) {
   const Threaded run{context};
-  if (Gather<T>::fits(a) && a.in.outer >= context.device.threads) return maximum_backward_maps<T>(a, context);
+  if (a.in.outer >= context.device.threads) {
+    if (Scatter<T>::fits(a) && a.w.stride > 1) return maximum_backward_maps<T>(a, context);
+    if (Gather<T>::fits(a)) return maximum_backward_gathering<T>(a, context);
+  }
   if (a.in.inner == 1) return with_axes(a, [&](const auto& h, const auto& w) { maximum<T>(a, run, h, w); });
   for_lines(context, a.in, 4 * ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride),
             [&a](int64_t begin, int64_t end) {
