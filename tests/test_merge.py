@@ -171,7 +171,7 @@ def test_many_ranks_in_any_order(device):
     torch.manual_seed(4)
     for m, n in ((70_000, 3), (5000, 90_000), (900, 900)):
         a, b = (torch.randint(0, 5000, (size,), device=device).sort()[0] for size in (m, n))
-        k = torch.randint(0, m + n + 1, (2**16 + 4321,), device=device)
+        k = torch.randint(0, m + n + 1, (2**17 + 4321,), device=device)
         for x, y in ((a, b), (a.flip(0), b)):
             each = co_rank(
                 torch.arange(m + n + 1, device=device), x, y, algorithm="sequential" if device == "cpu" else "auto"

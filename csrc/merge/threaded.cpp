@@ -214,7 +214,7 @@ class Unmerger {
 // their leading bits: a counting sort costs a fraction of what elements that are no longer in a cache do.
 template <class Find>
 class RankSearches {
-  static constexpr int64_t block = 1 << 16, few = 1 << 10;
+  static constexpr int64_t block = 1 << 17, few = 1 << 10;
   static constexpr int bucket_bits = 11;
 
  public:
@@ -237,12 +237,12 @@ class RankSearches {
       for (int64_t q = 0; q < n; ++q) ranks[q] = find_(k[q]);
       return;
     }
-    std::vector<uint16_t> order(static_cast<size_t>(n));
+    std::vector<uint32_t> order(static_cast<size_t>(n));
     std::array<uint32_t, (1 << bucket_bits) + 1> begins{};
     for (int64_t q = 0; q < n; ++q) ++begins[size_t(bucket(k[q])) + 1];
     for (size_t b = 1; b < begins.size(); ++b) begins[b] += begins[b - 1];
-    for (int64_t q = 0; q < n; ++q) order[begins[size_t(bucket(k[q]))]++] = uint16_t(q);
-    for (const uint16_t q : order) ranks[q] = find_(k[q]);
+    for (int64_t q = 0; q < n; ++q) order[begins[size_t(bucket(k[q]))]++] = uint32_t(q);
+    for (const uint32_t q : order) ranks[q] = find_(k[q]);
   }
 
   int64_t total_;
