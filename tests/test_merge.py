@@ -167,7 +167,7 @@ def test_co_ranks_of_the_book(device):
 
 
 def test_many_ranks_in_any_order(device):
-    """More ranks than a block takes at once, over more keys than have one rank each; also of keys that are not sorted."""
+    """More ranks than a block takes at once, of keys that are sorted and of keys that are not."""
     torch.manual_seed(4)
     for m, n in ((70_000, 3), (5000, 90_000), (900, 900)):
         a, b = (torch.randint(0, 5000, (size,), device=device).sort()[0] for size in (m, n))

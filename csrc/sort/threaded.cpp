@@ -83,7 +83,8 @@ class Sorter {
       if (length(row) > fair_) split_row(row);
     }
     std::sort(rest_.begin(), rest_.end(), [](const Range& a, const Range& b) { return a.n > b.n; });
-    // Where no range lies in the spare, each worker takes the same part of it again and again, which stays in its cache.
+    // Where no range lies in the spare, each worker takes the same part of it again and again, which stays in its
+    // cache.
     const int64_t longest = rest_.empty() ? 0 : rest_[0].n;
     const bool local = longest * context_.device.threads <= size &&
                        std::none_of(rest_.begin(), rest_.end(), [](const Range& x) { return x.in_spare; });
@@ -258,33 +259,34 @@ void sort_by_network(const Args& args, Context& context) {
     const std::unique_ptr<S[]> space(new S[size_t(2 * padded * lanes)]);
     const auto* keys = static_cast<const W*>(args.keys);
     auto* out = static_cast<W*>(args.keys_out);
-    on_vectors([=, order = args.order<W>(), by_row = space.get(), x = reinterpret_cast<V*>(space.get() + padded * lanes)] {
-      for (int64_t group = begin; group < end; ++group) {
-        const int64_t first = group * lanes, count = tp::min(lanes, rows - first);
-        for (int64_t l = 0; l < lanes; ++l) {
-          const W* from = keys + (first + tp::min(l, count - 1)) * n;
-          S* to = by_row + l * padded;
-          TP_INDEPENDENT
-          for (int64_t i = 0; i < n; ++i) to[i] = S(W(order.image(from[i]) ^ sign));
-          std::fill(to + n, to + padded, std::numeric_limits<S>::max());
-        }
-        for (int64_t i = 0; i < padded; i += lanes) {
-          for (int64_t l = 0; l < lanes; ++l) std::memcpy(x + i + l, by_row + l * padded + i, sizeof(V));
-          Network::transpose(x + i);
-        }
-        Network::sort(x, padded);
-        for (int64_t i = 0; i < padded; i += lanes) {
-          Network::transpose(x + i);
-          for (int64_t l = 0; l < lanes; ++l) std::memcpy(by_row + l * padded + i, x + i + l, sizeof(V));
-        }
-        for (int64_t l = 0; l < count; ++l) {
-          const S* from = by_row + l * padded;
-          W* to = out + (first + l) * n;
-          TP_INDEPENDENT
-          for (int64_t i = 0; i < n; ++i) to[i] = order.raw(W(W(from[i]) ^ sign));
-        }
-      }
-    });
+    on_vectors(
+        [=, order = args.order<W>(), by_row = space.get(), x = reinterpret_cast<V*>(space.get() + padded * lanes)] {
+          for (int64_t group = begin; group < end; ++group) {
+            const int64_t first = group * lanes, count = tp::min(lanes, rows - first);
+            for (int64_t l = 0; l < lanes; ++l) {
+              const W* from = keys + (first + tp::min(l, count - 1)) * n;
+              S* to = by_row + l * padded;
+              TP_INDEPENDENT
+              for (int64_t i = 0; i < n; ++i) to[i] = S(W(order.image(from[i]) ^ sign));
+              std::fill(to + n, to + padded, std::numeric_limits<S>::max());
+            }
+            for (int64_t i = 0; i < padded; i += lanes) {
+              for (int64_t l = 0; l < lanes; ++l) std::memcpy(x + i + l, by_row + l * padded + i, sizeof(V));
+              Network::transpose(x + i);
+            }
+            Network::sort(x, padded);
+            for (int64_t i = 0; i < padded; i += lanes) {
+              Network::transpose(x + i);
+              for (int64_t l = 0; l < lanes; ++l) std::memcpy(by_row + l * padded + i, x + i + l, sizeof(V));
+            }
+            for (int64_t l = 0; l < count; ++l) {
+              const S* from = by_row + l * padded;
+              W* to = out + (first + l) * n;
+              TP_INDEPENDENT
+              for (int64_t i = 0; i < n; ++i) to[i] = order.raw(W(W(from[i]) ^ sign));
+            }
+          }
+        });
   });
 }
 #endif
