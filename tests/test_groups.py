@@ -10,6 +10,7 @@ import torch
 from common import EACH_DEVICE, needs_cuda
 
 import torch_patterns as tp
+from torch_patterns.testing import FLOATS
 
 ROOT = Path(__file__).parent.parent
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
@@ -34,6 +35,79 @@ def test_no_two_nan_are_equal(device):
     assert values[0] == 1 and values[1:].isnan().all() and counts.tolist() == [2, 1, 1]
     values, counts = tp.run_length_encode(x[::2].contiguous())
     assert values.isnan().all() and counts.tolist() == [1, 1]
+
+
+def lines(n: int, dtype: torch.dtype):
+    """Lines of n elements: no two neighbours equal, all equal, runs of a few, runs of hundreds."""
+    i = torch.arange(n)
+    for numbers in (i % 2, 0 * i, (torch.rand(n) < 0.4).cumsum(0) % 5, (torch.rand(n) < 0.003).cumsum(0) % 2):
+        yield numbers.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, *FLOATS], ids=str)
+def test_runs_across_every_edge(dtype):
+    """Whatever a thread or a vector takes at once, a run may begin and end anywhere."""
+    torch.manual_seed(1)
+    for n in (0, 1, 2, 63, 64, 65, 130, 2**14 - 1, 2**14, 2**14 + 1, 3 * 2**14 + 77):
+        for x in lines(n, dtype):
+            values, inverse, counts = torch.unique_consecutive(x, return_inverse=True, return_counts=True)
+            for algorithm in ("auto", "sequential"):
+                got = tp.run_length_encode(x, algorithm=algorithm)
+                assert torch.equal(got[0], values) and torch.equal(got[1], counts), (n, algorithm)
+            keys, sums = tp.reduce_by_key(x, inverse)
+            assert torch.equal(keys, values) and torch.equal(sums, counts * torch.arange(len(values)))
+            got, want = (f(x, return_inverse=True, return_counts=True) for f in (tp.unique, torch.unique))
+            assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True)), n
+
+
+def test_runs_compare_and_keep_as_torch_does():
+    """-0.0 equals 0.0, NaN keeps its bits, any byte but 0 is true, strided lines are lines."""
+    zeros = torch.tensor([0.0, -0.0, -0.0, 1.0, -0.0, 0.0])
+    values, counts = tp.run_length_encode(zeros)
+    assert counts.tolist() == [3, 1, 2] and values.signbit().tolist() == [False, False, True]
+    odd = torch.tensor([0x7E01, -0x1FF, 0x3C00, 0x3C00], dtype=torch.int16).view(torch.float16)
+    assert tp.run_length_encode(odd)[0].view(torch.int16).tolist() == [0x7E01, -0x1FF, 0x3C00]
+    true = torch.tensor([2, 1, 255, 0, 0, 4], dtype=torch.uint8).view(torch.bool)
+    values, counts = tp.run_length_encode(true)
+    assert values.view(torch.uint8).tolist() == [1, 0, 1] and counts.tolist() == [3, 2, 1]
+    assert tp.run_length_encode(torch.arange(12) // 4)[1].tolist() == [4, 4, 4]
+    assert tp.run_length_encode((torch.arange(12) // 4)[::2])[1].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("width", [(), (1,), (3,), (2, 20)], ids=str)
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
+def test_many_rows_by_group(index_dtype, width):
+    """Enough rows for several tables of partial results, and groups that no row has."""
+    torch.manual_seed(2)
+    for n, groups in ((1, 1), (3000, 7), (2**15 + 3, 300), (5000, 4999)):
+        index = torch.randint(0, max(groups - 1, 1), (n,), dtype=index_dtype)
+        values = torch.randint(-50, 50, (n, *width))
+        spread = index.long().view(-1, *[1] * len(width)).expand(values.shape)
+        empty = torch.zeros(groups, *width, dtype=torch.int64)
+        for dtype in (torch.int64, torch.float32, torch.float64):
+            x = values.to(dtype)
+            for op, name in (("sum", "sum"), ("max", "amax"), ("min", "amin")):
+                want = empty.to(dtype).scatter_reduce(0, spread, x, name, include_self=False)
+                got = tp.group_reduce(x, index, groups, op=op)
+                some = torch.bincount(index, minlength=groups) > 0
+                assert torch.equal(got[some], want[some]), (op, dtype)
+        counts = torch.bincount(index, minlength=groups).clamp_min(1).view(-1, *[1] * len(width))
+        want = empty.scatter_add(0, spread, values).double() / counts
+        assert torch.equal(tp.group_reduce(values.double(), index, groups, op="mean"), want)
+        first = torch.full((groups, *width), n).scatter_reduce(
+            0, spread, torch.arange(n).view(-1, *[1] * len(width)).expand(values.shape), "amin"
+        )
+        got = tp.group_reduce(torch.zeros(n, *width), index, groups, op="argmax")
+        assert torch.equal(got, first.where(first < n, -1))
+
+
+@pytest.mark.parametrize("bad", [-1, 300, 2**31 - 1])
+def test_the_first_index_that_is_no_group(bad):
+    index = torch.randint(0, 300, (40_000,), dtype=torch.int32)
+    index[[23_456, 30_001]] = bad
+    for width in ((), (2,)):
+        with pytest.raises(IndexError, match=rf"index\[23456\] is {bad}"):
+            tp.group_reduce(torch.ones(40_000, *width), index, 300)
 
 
 @each_device

@@ -166,6 +166,23 @@ def test_co_ranks_of_the_book(device):
     assert co_rank(2, b.flip(0), a.flip(0), descending=True).item() == 2
 
 
+def test_many_ranks_in_any_order(device):
+    """More ranks than a block takes at once, of keys that are sorted and of keys that are not."""
+    torch.manual_seed(4)
+    for m, n in ((70_000, 3), (5000, 90_000), (900, 900)):
+        a, b = (torch.randint(0, 5000, (size,), device=device).sort()[0] for size in (m, n))
+        k = torch.randint(0, m + n + 1, (2**17 + 4321,), device=device)
+        for x, y in ((a, b), (a.flip(0), b)):
+            each = co_rank(
+                torch.arange(m + n + 1, device=device), x, y, algorithm="sequential" if device == "cpu" else "auto"
+            )
+            assert torch.equal(co_rank(k, x, y), each[k])
+    rows_a, rows_b = (torch.randint(0, 50, (3, size), device=device).sort(1)[0] for size in (4000, 3000))
+    k = torch.randint(0, 7001, (3, 5000), device=device)
+    want = torch.stack([co_rank(*row) for row in zip(k, rows_a, rows_b, strict=True)])
+    assert torch.equal(co_rank(k, rows_a, rows_b), want)
+
+
 def test_ranks_out_of_range(device):
     a, b = torch.arange(5, device=device), torch.arange(4, device=device)
     for k in (-1, 10):

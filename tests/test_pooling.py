@@ -61,6 +61,23 @@ def test_every_window_is_as_in_torch(device):
         assert_equal(torch.autograd.grad(got, x, g), torch.autograd.grad(want, x, g), f"{algorithm} {how}")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_gradients_of_wide_rows(device, dtype):
+    """Rows beyond a vector, and up to as many windows over a pixel as a loop takes, and more."""
+    for (kernel, stride), (shape, last) in itertools.product(
+        ((2, 2), (3, 2), (3, 1), (4, 1), (5, 1), (5, 2), (8, 2), (9, 2), (7, 3), (4, 4), (5, 5)),
+        (((3, 2, 21, 37), False), ((2, 3, 18, 33), True), ((1, 8, 9, 40), False)),
+    ):
+        x = torch.randint(-9, 10, shape).to(device, dtype)
+        x = (x.to(memory_format=torch.channels_last) if last else x).requires_grad_()
+        for padding in {0, kernel // 2}:
+            want = F.max_pool2d(x, kernel, stride, padding)
+            g = torch.randint(-2, 3, want.shape).to(device, dtype)
+            (expected,) = torch.autograd.grad(want, x, g)
+            (grad,) = torch.autograd.grad(max_pool2d(x, kernel, stride, padding), x, g)
+            assert_same_bits(grad + 0, expected + 0, f"{kernel} {stride} {padding} {shape}")
+
+
 @pytest.mark.parametrize("count_include_pad", [False, True])
 def test_every_average_is_as_in_torch(count_include_pad, device):
     for algorithm, how, (shape, last) in itertools.product(algorithms(device), windows(), LAYOUTS):

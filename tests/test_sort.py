@@ -230,6 +230,38 @@ def test_many_rows(shape, device):
         assert_equal(sort(x.to(device), dim)[1], stable_order(x, dim))
 
 
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64, *UNSIGNED, *FLOATS], ids=str)
+def test_many_short_rows_of_keys_alone(dtype, device):
+    """Rows of every length around powers of two, as many as fill vectors and some more."""
+    torch.manual_seed(7)
+    signed = UNSIGNED.get(dtype, dtype)
+    for n in (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 128, 129, 255, 256, 257, 1000, 1024, 1025):
+        for rows in (1, 3, 4, 5, 8, 16, 37):
+            for most in (2, 30_000):
+                x = torch.randint(-most, most, (rows, n))
+                x = x[:, torch.randperm(n)] if n % 2 else x.sort(1, descending=True)[0]
+                x = x.to(signed).view(dtype).to(device)
+                for descending in (False, True):
+                    keys = torch.from_numpy(np.sort(x.cpu().numpy(), 1)) if dtype in UNSIGNED else x.cpu().sort(1)[0]
+                    want = keys.view(signed).flip(1) if descending else keys.view(signed)
+                    got = sort_keys(x, dim=1, descending=descending).cpu()
+                    assert torch.equal(got.view(signed), want), (rows, n, descending)
+
+
+def test_short_rows_with_nan_and_signed_zeros(device):
+    """Keys that only their bits tell apart keep their order, whichever rows hold them."""
+    x = torch.randint(-3, 4, (50, 100)).float()
+    x[7, 5:90:3] = -0.0
+    x[11, ::9] = torch.nan
+    x[11, 1::9] = -torch.nan
+    want = sort_keys(x, dim=1, algorithm="sequential")
+    got = sort_keys(x.to(device), dim=1).cpu()
+    assert torch.equal(got.view(torch.int32), want.view(torch.int32))
+    window = torch.randint(0, 2**20, (40, 60), dtype=torch.int32)
+    got = sort_keys(window.to(device), dim=1, begin_bit=4, end_bit=9).cpu()
+    assert torch.equal(got, sort_keys(window, dim=1, begin_bit=4, end_bit=9, algorithm="sequential"))
+
+
 def test_lexsort_as_numpy(device):
     random = torch.Generator().manual_seed(5)
     last, middle = (torch.randint(0, 4, (6, 500), generator=random) for _ in range(2))

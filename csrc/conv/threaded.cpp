@@ -58,8 +58,8 @@ void fprop(const Elements<T>& e, Context& context) {
       std::fill(sums, sums + t.pixels() * lanes, A(0));
       accumulate(kernel, t.pixels(), x, from, depth, taps, right, sums, to);
       const int64_t map = group * e.maps + block * lanes;
-      store(t, sums, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out,
-            e.bias ? e.bias + map : nullptr, tiling, e.m);
+      store(t, sums, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.y_strides.channel,
+            e.bias ? e.bias + map : nullptr, tiling, e.y_strides);
     }
   });
 }
@@ -95,7 +95,7 @@ struct Sender {
     fill_tables(t, e.rows.first_reader(t.h + t.height, p) - h, e.cols.first_reader(t.w + t.width, q) - w);
     if (count == 0) return;
     A* target = sums + ((e.rows.source(h, p) - t.h) * t.width + e.cols.source(w, q) - t.w) * kernel.lanes;
-    gradient += h * e.cols.out + w;
+    gradient += h * e.y_strides.row + w * e.y_strides.col;
     accumulate(kernel, count, gradient, from, e.maps, maps, right, target, to);
   }
 
@@ -109,7 +109,7 @@ struct Sender {
       for (int64_t h = 0; h < rows; ++h) {
         const int64_t source = e.y_at(n, 0, h, 0), target = (n * t.height + h * e.rows.stride) * t.width;
         for (int64_t w = 0; w < cols; ++w, ++count) {
-          from[count] = source + w;
+          from[count] = source + w * e.y_strides.col;
           to[count] = (target + w * e.cols.stride) * kernel.lanes;
         }
       }
@@ -134,9 +134,9 @@ void dgrad(const Elements<T>& e, Context& context) {
   const Tiling tiling(e.n, e.rows.in, e.cols.in, pixels_for(context, e.n * e.rows.in * e.cols.in));
   const Tasks tasks(context, tiling.count(), e.groups, blocks);
   const int64_t pixels = tiling.size.pixels(), threads = min(tasks.count(), int64_t(context.device.threads));
-  const int64_t plane = e.rows.out * e.cols.out, sums_size = lines(pixels * lanes);
+  const int64_t sums_size = lines(pixels * lanes);
   int64_t* maps = context.workspace<int64_t>(e.maps);
-  for (int64_t i = 0; i < e.maps; ++i) maps[i] = i * plane;
+  for (int64_t i = 0; i < e.maps; ++i) maps[i] = i * e.y_strides.channel;
   A* scratch = context.workspace<A>(threads * sums_size);
   int64_t* tables = context.workspace<int64_t>(threads * 2 * pixels);
 
@@ -152,8 +152,8 @@ void dgrad(const Elements<T>& e, Context& context) {
         sender.send(t, tap / e.cols.kernel, tap % e.cols.kernel, source, right + tap * panel, sums);
       }
       const int64_t channel = group * e.channels + block * lanes;
-      store(t, sums, min(lanes, e.channels - block * lanes), lanes, e.x + channel * e.rows.in * e.cols.in,
-            static_cast<const T*>(nullptr), tiling, e.c);
+      store(t, sums, min(lanes, e.channels - block * lanes), lanes, e.x + channel * e.x_strides.channel,
+            static_cast<const T*>(nullptr), tiling, e.x_strides);
     }
   });
 }
@@ -201,7 +201,7 @@ void wgrad(const Elements<T>& e, Context& context) {
       const A* x = input.read(t, group, copy, off + pixels);
       for (int64_t block = first; block < last; ++block) {
         const int64_t map = group * e.maps + block * lanes;
-        load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.rows.out * e.cols.out, tiling, e.m);
+        load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.y_strides.channel, tiling, e.y_strides);
         kernel.run(taps, x, from, t.pixels(), off, panel, sums_of(block), to);
       }
     }
@@ -219,17 +219,29 @@ void wgrad(const Elements<T>& e, Context& context) {
   });
 }
 
-// fprop or dgrad by `direct`, or by Winograd's algorithm; then outputs that are not finite are computed again.
-template <class T, class Direct>
-void gather(const Elements<T>& e, const Args& args, Context& context, const Direct& direct) {
-  if (!winograd_pays(args)) return direct(e);
+template <class T>
+void products(const Elements<T>& e, Pass pass, Context& context) {
+  switch (pass) {
+    case Pass::fprop:
+      return fprop(e, context);
+    case Pass::dgrad:
+      return dgrad(e, context);
+    case Pass::wgrad:
+      return wgrad(e, context);
+  }
+}
+
+// fprop or dgrad by Winograd's algorithm; then outputs that are not finite are computed again.
+template <class T>
+void winograd(const Args& args, Context& context) {
+  const Elements<T> e(args);
   if (Winograd<T>(e, args.pass, context).run()) return;
   const bool forward = args.pass == Pass::fprop;
   const int64_t n = forward ? e.n * e.m * e.rows.out * e.cols.out : e.n * e.c * e.rows.in * e.cols.in;
   Elements<T> again = e;
   T *const to = forward ? e.y : e.x, *const from = context.workspace<T>(n);
   (forward ? again.y : again.x) = from;
-  direct(again);
+  products(again, args.pass, context);
   context.parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (!is_finite(acc_t<T>(to[i]))) to[i] = from[i];
@@ -242,17 +254,8 @@ void gather(const Elements<T>& e, const Args& args, Context& context, const Dire
 void threaded(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
-    in_nchw<T>(args, context, [&](const Args& packed) {
-      const Elements<T> e(packed);
-      switch (args.pass) {
-        case Pass::fprop:
-          return gather(e, packed, context, [&](const Elements<T>& x) { fprop(x, context); });
-        case Pass::dgrad:
-          return gather(e, packed, context, [&](const Elements<T>& x) { dgrad(x, context); });
-        case Pass::wgrad:
-          return wgrad(e, context);
-      }
-    });
+    if (!winograd_pays(args)) return products(Elements<T>(args), args.pass, context);
+    in_nchw<T>(args, context, [&](const Args& packed) { winograd<T>(packed, context); });
   });
 }
 

@@ -68,12 +68,22 @@ void for_runs(const Tile& t, const Tiling& whole, int64_t maps, const F& f) {
 // sums[pixel, lane] become map `lane` of the images, whose first map of these is at `out`.
 template <class T, class A>
 void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out, const T* bias, const Tiling& whole,
-           int64_t maps) {
-  for_runs(t, whole, maps, [&](int64_t pixel, int64_t at, int64_t length) {
+           const Strides& strides) {
+  if (strides.channel == 1) {
+    const int64_t step = strides.image / (whole.height * whole.width);
+    return for_runs(t, whole, 1, [&](int64_t pixel, int64_t at, int64_t length) {
+      for (int64_t i = 0; i < length; ++i) {
+        const A* from = sums + (pixel + i) * lanes;
+        T* to = out + (at + i) * step;
+        for (int64_t lane = 0; lane < columns; ++lane) to[lane] = T(from[lane] + (bias ? A(bias[lane]) : A(0)));
+      }
+    });
+  }
+  for_runs(t, whole, strides.image / strides.channel, [&](int64_t pixel, int64_t at, int64_t length) {
     for (int64_t lane = 0; lane < columns; ++lane) {
       const A shift = bias ? A(bias[lane]) : A(0);
       const A* from = sums + pixel * lanes + lane;
-      T* to = out + at + lane * whole.height * whole.width;
+      T* to = out + at + lane * strides.channel;
       for (int64_t i = 0; i < length; ++i) to[i] = T(from[i * lanes] + shift);
     }
   });
@@ -81,10 +91,20 @@ void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out,
 
 // panel[pixel, lane] = map `lane` of the images, for the lanes below `columns`.
 template <class T, class A>
-void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, const Tiling& whole, int64_t maps) {
-  const int64_t plane = whole.height * whole.width;
-  for_runs(t, whole, maps, [&](int64_t pixel, int64_t at, int64_t length) {
-    transpose(columns, length, in + at, plane, panel + pixel * lanes, lanes);
+void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, const Tiling& whole,
+          const Strides& strides) {
+  if (strides.channel == 1) {
+    const int64_t step = strides.image / (whole.height * whole.width);
+    return for_runs(t, whole, 1, [&](int64_t pixel, int64_t at, int64_t length) {
+      for (int64_t i = 0; i < length; ++i) {
+        const T* from = in + (at + i) * step;
+        A* to = panel + (pixel + i) * lanes;
+        for (int64_t lane = 0; lane < columns; ++lane) to[lane] = A(from[lane]);
+      }
+    });
+  }
+  for_runs(t, whole, strides.image / strides.channel, [&](int64_t pixel, int64_t at, int64_t length) {
+    transpose(columns, length, in + at, strides.channel, panel + pixel * lanes, lanes);
   });
 }
 
@@ -102,14 +122,14 @@ struct AxisLayout {
   }
 };
 
-// What tiles of output pixels read of x: the image itself, or a copy with its padding.
+// What tiles of output pixels read of x: the image itself, or a copy with its padding, laid out like the image.
 template <class T>
 struct Input {
   using A = acc_t<T>;
   const Elements<T>& e;
   AxisLayout rows, cols;
-  bool copied;
-  int64_t pitch, channel, image;  // strides
+  bool copied, last;                   // last: channels side by side
+  int64_t col, pitch, channel, image;  // strides
   int64_t copy_size, table_size;
 
   Input(const Elements<T>& e, const Tile& size)
@@ -117,9 +137,15 @@ struct Input {
         rows(e.rows, size.height),
         cols(e.cols, size.width),
         copied(!std::is_same<T, A>::value || !rows.dense || !cols.dense || e.rows.pad > 0 || e.cols.pad > 0),
-        pitch(copied ? cols.extent : e.cols.in),
-        channel(copied ? rows.extent * pitch : e.rows.in * e.cols.in),
-        image(copied ? e.channels * channel : e.c * channel),
+        last(e.x_strides.channel == 1),
+        col(!copied ? e.x_strides.col
+            : last  ? e.channels
+                    : 1),
+        pitch(copied ? cols.extent * col : e.x_strides.row),
+        channel(!copied ? e.x_strides.channel
+                : last  ? 1
+                        : rows.extent * pitch),
+        image(copied ? e.channels * rows.extent * cols.extent : e.x_strides.image),
         copy_size(copied ? lines(size.images * image) : 0),
         table_size(copied ? rows.extent + cols.extent : 0) {}
 
@@ -127,14 +153,14 @@ struct Input {
   void taps(int64_t* off) const {
     for (int64_t c = 0; c < e.channels; ++c) {
       for (int64_t p = 0; p < e.rows.kernel; ++p) {
-        for (int64_t q = 0; q < e.cols.kernel; ++q) *off++ = c * channel + p * rows.tap * pitch + q * cols.tap;
+        for (int64_t q = 0; q < e.cols.kernel; ++q) *off++ = c * channel + p * rows.tap * pitch + q * cols.tap * col;
       }
     }
   }
   void pixels(const Tile& t, int64_t* off) const {
     for (int64_t n = 0; n < t.images; ++n) {
       for (int64_t h = 0; h < t.height; ++h) {
-        for (int64_t w = 0; w < t.width; ++w) *off++ = n * image + h * rows.step * pitch + w * cols.step;
+        for (int64_t w = 0; w < t.width; ++w) *off++ = n * image + h * rows.step * pitch + w * cols.step * col;
       }
     }
   }
@@ -142,24 +168,22 @@ struct Input {
   const A* read(const Tile& t, int64_t group, A* copy, int64_t* table) const {
     const T* x = e.x + e.x_at(t.image, group * e.channels, 0, 0);
     if constexpr (std::is_same<T, A>::value) {
-      if (!copied) return x + t.h * e.rows.stride * pitch + t.w * e.cols.stride;
+      if (!copied) return x + t.h * e.rows.stride * pitch + t.w * e.cols.stride * col;
     }
     int64_t *from_row = table, *from_col = table + rows.extent;
     sources(e.rows, rows, t.h, t.height, from_row);
     sources(e.cols, cols, t.w, t.width, from_col);
     const Run run = neighbours(from_col);
+    const int64_t planes = last ? 1 : e.channels, pieces = last ? e.channels : 1;  // of a row; elements of a pixel
     for (int64_t n = 0; n < t.images; ++n) {
-      for (int64_t c = 0; c < e.channels; ++c) {
+      for (int64_t c = 0; c < planes; ++c) {
         for (int64_t r = 0; r < rows.extent; ++r) {
           A* to = copy + n * image + c * channel + r * pitch;
           if (from_row[r] < 0) {
             std::fill(to, to + pitch, A(0));
-            continue;
+          } else {
+            read_row(x + e.x_at(n, c, from_row[r], 0), from_col, run, pieces, to);
           }
-          const T* from = x + e.x_at(n, c, from_row[r], 0);
-          for (int64_t j = 0; j < run.begin; ++j) to[j] = from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
-          for (int64_t j = run.begin; j < run.end; ++j) to[j] = A(from[from_col[run.begin] + j - run.begin]);
-          for (int64_t j = run.end; j < pitch; ++j) to[j] = from_col[j] < 0 ? A(0) : A(from[from_col[j]]);
         }
       }
     }
@@ -173,10 +197,26 @@ struct Input {
   // The places from the first that is not padding on that hold neighbours in the input.
   Run neighbours(const int64_t* from) const {
     int64_t begin = 0;
-    while (begin < pitch && from[begin] < 0) ++begin;
-    int64_t end = min(begin + 1, pitch);
-    while (end < pitch && from[end] == from[end - 1] + 1) ++end;
+    while (begin < cols.extent && from[begin] < 0) ++begin;
+    int64_t end = min(begin + 1, cols.extent);
+    while (end < cols.extent && from[end] == from[end - 1] + 1) ++end;
     return {begin, end};
+  }
+  // A row of pixels of `pieces` elements each.
+  void read_row(const T* from, const int64_t* from_col, Run run, int64_t pieces, A* to) const {
+    const auto copy = [&](int64_t j, int64_t n) {
+      const T* source = from + from_col[j] * e.x_strides.col;
+      for (int64_t i = 0; i < n; ++i) to[j * pieces + i] = A(source[i]);
+    };
+    const auto each = [&](int64_t begin, int64_t end) {
+      for (int64_t j = begin; j < end; ++j) {
+        from_col[j] < 0 ? std::fill_n(to + j * pieces, pieces, A(0)), void() : copy(j, pieces);
+      }
+    };
+    if (pieces != e.x_strides.col) return each(0, cols.extent);
+    each(0, run.begin);
+    if (run.begin < run.end) copy(run.begin, (run.end - run.begin) * pieces);
+    each(run.end, cols.extent);
   }
   // The input element at each place of the copy; -1 for padding, and for what no tap reads.
   static void sources(const Axis& axis, const AxisLayout& layout, int64_t first, int64_t outputs, int64_t* from) {

@@ -264,32 +264,67 @@ void compute_cross_entropy(const Args& a, Context& context) {
 
 // ---- Gaussian outputs
 
-// As Gaussian of layers/rbf.h: y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)), or with `grad` that times grad.
+// As Gaussian of layers/rbf.h: y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)), or with `grad` that times grad. The
+// lanes of vectors are points, side by side, so that a centre's coordinate is the same for all and no sum crosses
+// lanes.
 template <class T, class Out>
-void gaussian_values(const Args& a, const BySigma<acc_t<T>>& by_sigma, const T* grad, Out* out, Context& context) {
+struct Gaussians {
   using A = acc_t<T>;
-  const int64_t classes = a.columns, features = a.features;
-  const T *x = as<T>(a.x), *centres = as<T>(a.y);
-  const int64_t cost = tp::max(classes * features, int64_t(1));
-  constexpr int64_t some = 64;  // classes whose exponentials are taken together
-  context.parallel_for(a.rows, tp::max(grain / cost, int64_t(1)), [=](int64_t begin, int64_t end) {
-    on_vectors([=] {
-      A y[some];
-      for (int64_t i = begin * classes; i < end * classes; i += some) {
-        const int64_t count = tp::min(some, end * classes - i);
-        for (int64_t k = 0; k < count; ++k) {
-          const T *point = x + (i + k) / classes * features, *centre = centres + (i + k) % classes * features;
-          y[k] = sum_of_lanes<A>(features, [=](int64_t d) {
-            const A scaled = by_sigma.scaled(A(point[d]) - A(centre[d]));
-            return scaled * scaled;
-          });
-        }
-        for (int64_t k = 0; k < count; ++k) y[k] = exponential(-y[k] / (2 * by_sigma.square));
-        for (int64_t k = 0; k < count; ++k) out[i + k] = Out(grad ? A(grad[i + k]) * y[k] : y[k]);
+  typedef A Vector __attribute__((vector_size(32), aligned(sizeof(A)), may_alias));
+  static constexpr int lanes = 32 / int(sizeof(A)), side = 2 * lanes;
+  static constexpr int64_t some = 32;  // terms of a sum that are added up by themselves
+  const T *x, *centres, *grad;
+  Out* out;
+  int64_t rows, classes, features;
+  BySigma<A> by_sigma;
+
+  // Of points first to first + side - 1. `points` has room for their coordinates.
+  void compute(int64_t first, A* points) const {
+    const int64_t count = tp::min(int64_t(side), rows - first);
+    for (int64_t l = 0; l < side; ++l) {
+      const T* point = x + (first + tp::min(l, count - 1)) * features;
+      for (int64_t d = 0; d < features; ++d) points[d * side + l] = A(point[d]);
+    }
+    for (int64_t c = 0; c < classes; ++c) {
+      Vector low{}, high{};
+      for (int64_t d = 0; d < features; d += some) add(points, centres + c * features, d, low, high);
+      A y[side];
+      *reinterpret_cast<Vector*>(y) = low, *reinterpret_cast<Vector*>(y + lanes) = high;
+      for (int l = 0; l < side; ++l) y[l] = exponential(-y[l] / (2 * by_sigma.square));
+      for (int64_t l = 0; l < count; ++l) {
+        const int64_t i = (first + l) * classes + c;
+        out[i] = Out(grad ? A(grad[i]) * y[l] : y[l]);
       }
-    });
-  });
-}
+    }
+  }
+
+  // Adds the terms of features first to first + some - 1.
+  void add(const A* points, const T* centre, int64_t first, Vector& low, Vector& high) const {
+    Vector low_part{}, high_part{};
+    const int64_t end = tp::min(first + some, features);
+    const auto* point = reinterpret_cast<const Vector*>(points + first * side);
+    for (int64_t d = first; d < end; ++d, point += 2) {
+      const A middle = A(centre[d]);
+      const Vector a = (point[0] - middle) * by_sigma.half * by_sigma.rest;
+      const Vector b = (point[1] - middle) * by_sigma.half * by_sigma.rest;
+      low_part += a * a;
+      high_part += b * b;
+    }
+    low += low_part;
+    high += high_part;
+  }
+
+  void compute_all(Context& context) const {
+    const int64_t cost = side * tp::max(classes * features, int64_t(1));
+    context.parallel_for(ceil_div(rows, int64_t(side)), tp::max(grain / cost, int64_t(1)),
+                         [=, *this](int64_t begin, int64_t end) {
+                           std::vector<A> space(static_cast<size_t>(side * features));
+                           on_vectors([=, *this, points = space.data()] {
+                             for (int64_t i = begin; i < end; ++i) compute(i * side, points);
+                           });
+                         });
+  }
+};
 
 // One point's side of the forces between n points and `others`.
 template <class T>
@@ -336,11 +371,13 @@ template <class T>
 void compute_rbf(const Args& a, Context& context) {
   using A = acc_t<T>;
   const BySigma<A> by_sigma(a.sigma);
-  if (a.step == Step::rbf) return gaussian_values<T>(a, by_sigma, nullptr, as<T>(a.out), context);
   const int64_t n = a.rows, classes = a.columns, features = a.features;
   const T *x = as<T>(a.x), *centres = as<T>(a.y);
+  if (a.step == Step::rbf) {
+    return Gaussians<T, T>{x, centres, nullptr, as<T>(a.out), n, classes, features, by_sigma}.compute_all(context);
+  }
   A* pull = context.workspace<A>(n * classes);
-  gaussian_values<T>(a, by_sigma, as<T>(a.grad), pull, context);
+  Gaussians<T, A>{x, centres, as<T>(a.grad), pull, n, classes, features, by_sigma}.compute_all(context);
   Pulls<T>{pull, classes, 1, x, centres, n, classes, features, by_sigma, as<T>(a.out)}.compute_all(context);
   Pulls<T>{pull, 1, classes, centres, x, classes, n, features, by_sigma, as<T>(a.out_y)}.compute_all(context);
 }

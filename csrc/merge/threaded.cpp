@@ -9,7 +9,9 @@
 // With values, the loop also records where each key came from, and the values of the chunk are then gathered from the
 // cache.
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <vector>
 
 #include "merge/elements.h"
 #include "merge/order.h"
@@ -208,6 +210,46 @@ class Unmerger {
   const Order order_;
 };
 
+// co_rank. Searches for ranks near each other read the same elements, so those of a block of ranks go in the order of
+// their leading bits: a counting sort costs a fraction of what elements that are no longer in a cache do.
+template <class Find>
+class RankSearches {
+  static constexpr int64_t block = 1 << 17, few = 1 << 10;
+  static constexpr int bucket_bits = 11;
+
+ public:
+  // find(k): the answer for rank k, of 0 to `total` or outside.
+  RankSearches(int64_t total, Find find) : total_(total), find_(find) {
+    while (total >> shift_ >= int64_t(1) << bucket_bits) ++shift_;
+  }
+
+  void run(const int64_t* k, int64_t n, int64_t* ranks) const {
+    for (int64_t first = 0; first < n; first += block) {
+      run_block(k + first, tp::min(block, n - first), ranks + first);
+    }
+  }
+
+ private:
+  int64_t bucket(int64_t k) const { return tp::max(int64_t(0), tp::min(k, total_)) >> shift_; }
+
+  void run_block(const int64_t* k, int64_t n, int64_t* ranks) const {
+    if (n < few || shift_ == 0 || std::is_sorted(k, k + n)) {
+      for (int64_t q = 0; q < n; ++q) ranks[q] = find_(k[q]);
+      return;
+    }
+    std::vector<uint32_t> order(static_cast<size_t>(n));
+    std::array<uint32_t, (1 << bucket_bits) + 1> begins{};
+    for (int64_t q = 0; q < n; ++q) ++begins[size_t(bucket(k[q])) + 1];
+    for (size_t b = 1; b < begins.size(); ++b) begins[b] += begins[b - 1];
+    for (int64_t q = 0; q < n; ++q) order[begins[size_t(bucket(k[q]))]++] = uint32_t(q);
+    for (const uint32_t q : order) ranks[q] = find_(k[q]);
+  }
+
+  int64_t total_;
+  Find find_;
+  int shift_ = 0;
+};
+
 }  // namespace
 
 void merge::threaded(const Args& args, Context& context) {
@@ -222,7 +264,12 @@ void co_rank_ladder::threaded(const Args& args, Context& context) {
   with_key_word(args.in.type, [&](auto type) {
     const auto x = merge::Keys<typename decltype(type)::type>(args.in).bind(simt::Pointers{});
     context.parallel_for(args.in.rows * args.queries, 256, [&](int64_t begin, int64_t end) {
-      for (int64_t q = begin; q < end; ++q) args.ranks[q] = x.co_rank(q / args.queries, args.k[q]);
+      while (begin < end) {
+        const int64_t row = begin / args.queries, n = tp::min(end, (row + 1) * args.queries) - begin;
+        const RankSearches searches(args.in.m + args.in.n, [&x, row](int64_t k) { return x.co_rank(row, k); });
+        searches.run(args.k + begin, n, args.ranks + begin);
+        begin += n;
+      }
     });
   });
 }

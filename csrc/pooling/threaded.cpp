@@ -1,10 +1,8 @@
 // Rows of maps divided among all threads. The inner loops run along a row (channels last, along the channels of a
 // pixel), one tap of the window after another, so that they run on vectors; sums and comparisons are those of the
 // oracle in the same order, and so are the results.
-#include <memory>
-
 #include "block/on_vectors.h"
-#include "pooling/compute.h"
+#include "pooling/gather.h"
 
 namespace tp::pooling {
 namespace {
@@ -107,12 +105,6 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* 
   });
   TP_INDEPENDENT
   for (int64_t k = 0; k < line.width; ++k) y[k] = T(best[k]), indices[k] = index[k];
-}
-
-// An array for one piece of a loop over lines. std::vector<bool> would be no array.
-template <class A>
-std::unique_ptr<A[]> array(int64_t n) {
-  return std::unique_ptr<A[]>(new A[static_cast<size_t>(n)]);
 }
 
 template <class T, class I>
@@ -246,6 +238,19 @@ void maximum_backward_maps(const Args& a, Context& context) {
   context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)), body);
 }
 
+// Where a pixel lies in many windows, or a scatter does not know their rows: pixels gather (pooling/gather.h).
+template <class T>
+void maximum_backward_gathering(const Args& a, Context& context) {
+  const int64_t pixels = a.in.h * a.in.w * a.in.inner;
+  context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)),
+                       [&a](int64_t begin, int64_t end) {
+                         const Gather<T> gather(a);
+                         on_vectors([&gather, begin, end] {
+                           for (int64_t outer = begin; outer < end; ++outer) gather.run(outer);
+                         });
+                       });
+}
+
 // sums = the gradients that a pixel's channels get from the windows whose maximum they are (channels last).
 template <class T>
 void maximum_backward_channels(const Args& a, const Line& p, acc_t<T>* sum, T* to) {
@@ -343,7 +348,10 @@ void average_backward(const Args& a, Context& context) {
 template <class T>
 void maximum_backward(const Args& a, Context& context) {
   const Threaded run{context};
-  if (Scatter<T>::fits(a) && a.in.outer >= context.device.threads) return maximum_backward_maps<T>(a, context);
+  if (a.in.outer >= context.device.threads) {
+    if (Scatter<T>::fits(a) && a.w.stride > 1) return maximum_backward_maps<T>(a, context);
+    if (Gather<T>::fits(a)) return maximum_backward_gathering<T>(a, context);
+  }
   if (a.in.inner == 1) return with_axes(a, [&](const auto& h, const auto& w) { maximum<T>(a, run, h, w); });
   for_lines(context, a.in, 4 * ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride),
             [&a](int64_t begin, int64_t end) {

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <atomic>
 
+#include "block/on_vectors.h"
+#include "segmented/combine.h"
 #include "segmented/elements.h"
 
 namespace tp::segmented {
 namespace {
 
-constexpr int64_t most_chunks = 64, rows_per_group = 4;
+constexpr int64_t most_chunks = 64, rows_per_group = 16;
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
@@ -37,42 +39,71 @@ class GroupTables {
         if (!fill(c)) valid = false;
       }
     });
-    context_.parallel_for(groups_, 1024, [&](int64_t begin, int64_t end) { join(begin, end); });
+    context_.parallel_for(groups_, tp::max(4096 / tp::max(e_.width, int64_t(1)), int64_t(1)),
+                          [&](int64_t begin, int64_t end) { join(begin, end); });
     return valid;
   }
 
  private:
-  bool fill(int64_t c) {
+  // What a chunk needs, by value: a table of int64 might else be where its own size lies.
+  struct Chunk {
+    const typename E::Input* x;
+    const I* index;
+    int64_t begin, end, groups, width;
+    Acc* table;
+    int64_t* counts;
+
+    template <bool single>
+    bool fill() const {
+      bool valid = true;
+      for (int64_t row = begin; row < end; ++row) {
+        const auto group = uint64_t(int64_t(index[row]));
+        if (group >= uint64_t(groups)) {
+          valid = false;
+          continue;
+        }
+        if (E::mean) ++counts[group];
+        if (single) {
+          table[group] = combine<M>(table[group], Bound::operand(x[row], row));
+          continue;
+        }
+        Acc* cell = table + int64_t(group) * width;
+        const typename E::Input* from = x + row * width;
+        TP_INDEPENDENT
+        for (int64_t j = 0; j < width; ++j) cell[j] = combine<M>(cell[j], Bound::operand(from[j], row));
+      }
+      return valid;
+    }
+  };
+
+  bool fill(int64_t c) const {
     Acc* table = tables_ + c * cells_;
-    int64_t* counts = counts_ + (E::mean ? c * groups_ : 0);
+    int64_t* counts = E::mean ? counts_ + c * groups_ : nullptr;
     std::fill(table, table + cells_, M::identity());
     if (E::mean) std::fill(counts, counts + groups_, 0);
-    bool valid = true;
-    const int64_t end = (c + 1) * e_.n / chunks_;
-    for (int64_t row = c * e_.n / chunks_; row < end; ++row) {
-      const auto group = uint64_t(int64_t(index_[row]));
-      if (group >= uint64_t(groups_)) {
-        valid = false;
-        continue;
-      }
-      if (E::mean) ++counts[group];
-      Acc* cell = table + int64_t(group) * e_.width;
-      const typename E::Input* x = e_.in + row * e_.width;
-      for (int64_t j = 0; j < e_.width; ++j) cell[j] = M::combine(cell[j], Bound::operand(x[j], row));
-    }
+    const Chunk chunk{e_.in, index_, c * e_.n / chunks_, (c + 1) * e_.n / chunks_, groups_, e_.width, table, counts};
+    bool valid;
+    bool* to = &valid;
+    on_vectors([=] { *to = chunk.width == 1 ? chunk.template fill<true>() : chunk.template fill<false>(); });
     return valid;
   }
 
-  void join(int64_t begin, int64_t end) {
-    for (int64_t group = begin; group < end; ++group) {
-      int64_t count = 0;
-      for (int64_t c = 0; E::mean && c < chunks_; ++c) count += counts_[c * groups_ + group];
-      for (int64_t j = 0; j < e_.width; ++j) {
-        Acc running = M::identity();
-        for (int64_t c = 0; c < chunks_; ++c) {
-          running = M::combine(running, tables_[c * cells_ + group * e_.width + j]);
-        }
-        e_.out[group * e_.width + j] = result(running, count);
+  void join(int64_t begin, int64_t end) const {
+    for (int64_t c = 1; E::mean && c < chunks_; ++c) {
+      for (int64_t group = begin; group < end; ++group) counts_[group] += counts_[c * groups_ + group];
+    }
+    constexpr int64_t some = 256;
+    const int64_t width = e_.width;
+    for (int64_t first = begin * width; first < end * width; first += some) {
+      const int64_t cells = tp::min(some, end * width - first);
+      Acc running[some];
+      std::fill(running, running + cells, M::identity());
+      for (int64_t c = 0; c < chunks_; ++c) {
+        const Acc* from = tables_ + c * cells_ + first;
+        for (int64_t j = 0; j < cells; ++j) running[j] = combine<M>(running[j], from[j]);
+      }
+      for (int64_t j = 0; j < cells; ++j) {
+        e_.out[first + j] = result(running[j], E::mean ? counts_[(first + j) / width] : 0);
       }
     }
   }

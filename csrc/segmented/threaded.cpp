@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "segmented/combine.h"
 #include "segmented/scan_elements.h"
 #include "segmented/shares.h"
 
@@ -29,18 +30,6 @@ struct Strip {
   Strip(int64_t index, int64_t width)
       : index(index), first(index * columns_per_strip), count(tp::min(width - first, columns_per_strip)) {}
 };
-
-// M::combine, for extrema without branches, so that loops over it vectorize.
-template <class M, class A>
-A combine(A earlier, A later) {
-  if constexpr (M::id == OpId::max) {
-    return (earlier >= later) | (earlier != earlier) ? earlier : later;
-  } else if constexpr (M::id == OpId::min) {
-    return (earlier <= later) | (earlier != earlier) ? earlier : later;
-  } else {
-    return M::combine(earlier, later);
-  }
-}
 
 constexpr int lanes = 8;
 

@@ -12,10 +12,13 @@
 #include "sort/threaded.h"
 
 #include <atomic>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "block/on_vectors.h"
+#include "sort/row_network.h"
 
 namespace tp {
 namespace sort::host {
@@ -80,9 +83,15 @@ class Sorter {
       if (length(row) > fair_) split_row(row);
     }
     std::sort(rest_.begin(), rest_.end(), [](const Range& a, const Range& b) { return a.n > b.n; });
-    share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t, int64_t) {
+    // Where no range lies in the spare, each worker takes the same part of it again and again, which stays in its
+    // cache.
+    const int64_t longest = rest_.empty() ? 0 : rest_[0].n;
+    const bool local = longest * context_.device.threads <= size &&
+                       std::none_of(rest_.begin(), rest_.end(), [](const Range& x) { return x.in_spare; });
+    share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t, int64_t worker) {
       const Range& x = rest_[size_t(i)];
-      sort_range(buffer(x.in_spare).at(x.begin), buffer(!x.in_spare).at(x.begin), x.n, x.window, x.in_spare);
+      const L other = local ? spare_.at(worker * longest) : buffer(!x.in_spare).at(x.begin);
+      sort_range(buffer(x.in_spare).at(x.begin), other, x.n, x.window, x.in_spare);
       store(x.begin, x.n, x.origin);
     });
     for (const auto& gap : {std::pair{int64_t(0), first}, std::pair{last, size}}) {  // keys outside all segments
@@ -225,12 +234,76 @@ bool any_lossy(const Args& args, Context& context) {
   return found;
 }
 
+#ifdef TP_WITH_ROW_NETWORKS
+constexpr int64_t most_network_keys = 1 << 10;  // of a row: those of all lanes stay in the first cache
+
+// Many short rows without payloads, compared by all bits.
+template <class W>
+bool suits_network(const Args& args) {
+  return !args.offsets && args.n > 1 && args.n <= most_network_keys && args.rows >= RowNetwork<W>::lanes &&
+         args.begin_bit == 0 && args.end_bit == args.type.bits;
+}
+
+template <class W>
+void sort_by_network(const Args& args, Context& context) {
+  using Network = RowNetwork<W>;
+  using S = typename Network::S;
+  using V = typename Network::V;
+  constexpr int64_t lanes = Network::lanes;
+  constexpr W sign = W(W(1) << (8 * sizeof(W) - 1));
+  const int64_t n = args.n, rows = args.rows;
+  int64_t padded = tp::max(lanes, int64_t(Network::block));
+  while (padded < n) padded *= 2;
+  context.parallel_for(ceil_div(rows, lanes), 1 + (1 << 14) / (lanes * n), [&](int64_t begin, int64_t end) {
+    // [lanes, padded] as words and [padded, lanes] as vectors.
+    const std::unique_ptr<S[]> space(new S[size_t(2 * padded * lanes)]);
+    const auto* keys = static_cast<const W*>(args.keys);
+    auto* out = static_cast<W*>(args.keys_out);
+    on_vectors(
+        [=, order = args.order<W>(), by_row = space.get(), x = reinterpret_cast<V*>(space.get() + padded * lanes)] {
+          for (int64_t group = begin; group < end; ++group) {
+            const int64_t first = group * lanes, count = tp::min(lanes, rows - first);
+            for (int64_t l = 0; l < lanes; ++l) {
+              const W* from = keys + (first + tp::min(l, count - 1)) * n;
+              S* to = by_row + l * padded;
+              TP_INDEPENDENT
+              for (int64_t i = 0; i < n; ++i) to[i] = S(W(order.image(from[i]) ^ sign));
+              std::fill(to + n, to + padded, std::numeric_limits<S>::max());
+            }
+            for (int64_t i = 0; i < padded; i += lanes) {
+              for (int64_t l = 0; l < lanes; ++l) std::memcpy(x + i + l, by_row + l * padded + i, sizeof(V));
+              Network::transpose(x + i);
+            }
+            Network::sort(x, padded);
+            for (int64_t i = 0; i < padded; i += lanes) {
+              Network::transpose(x + i);
+              for (int64_t l = 0; l < lanes; ++l) std::memcpy(by_row + l * padded + i, x + i + l, sizeof(V));
+            }
+            for (int64_t l = 0; l < count; ++l) {
+              const S* from = by_row + l * padded;
+              W* to = out + (first + l) * n;
+              TP_INDEPENDENT
+              for (int64_t i = 0; i < n; ++i) to[i] = order.raw(W(W(from[i]) ^ sign));
+            }
+          }
+        });
+  });
+}
+#endif
+
 void sort_rows(const Args& args, Context& context) {
   with_key_word(args.type, [&](auto type) {
     using W = typename decltype(type)::type;
     const bool lossy = any_lossy<W>(args, context);
     const bool moves = args.values && (args.value_bytes == 4 || args.value_bytes == 8);
-    if (!args.values_out && !lossy) return Sorter<W, NoPayload>(args, context, false, false).run();
+    if (!args.values_out && !lossy) {
+#ifdef TP_WITH_ROW_NETWORKS
+      if constexpr (sizeof(W) > 1) {
+        if (suits_network<W>(args)) return sort_by_network<W>(args, context);
+      }
+#endif
+      return Sorter<W, NoPayload>(args, context, false, false).run();
+    }
     const bool indices = lossy || !moves;
     const bool narrow = indices ? args.n <= int64_t(1) << 32 : args.value_bytes == 4;
     if (narrow) return Sorter<W, uint32_t>(args, context, lossy, indices).run();

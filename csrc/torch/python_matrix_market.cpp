@@ -1,14 +1,15 @@
 // Lines of Matrix Market files, to numbers and back: what torch_patterns/matrix_market.py gives a block at a time.
+#include <ATen/Parallel.h>
 #include <pybind11/numpy.h>
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "sparse/matrix_market.h"
 #include "torch/python.h"
 
 namespace py = pybind11;
@@ -16,103 +17,50 @@ namespace py = pybind11;
 namespace tp {
 namespace {
 
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// A word of digits with or without a sign, few enough to fit; else null. Otherwise what follows the word.
-const char* read(const char* at, const char* end, int64_t& value) {
-  constexpr int most_digits = 18;
-  const bool minus = at < end && *at == '-';
-  if (at < end && (*at == '-' || *at == '+')) ++at;
-  const char* const digits = at;
-  value = 0;
-  for (; at < end && is_digit(*at) && at - digits < most_digits; ++at) value = 10 * value + (*at - '0');
-  if (at == digits || (at < end && !is_blank(*at))) return nullptr;
-  if (minus) value = -value;
-  return at;
-}
-
-// A decimal number that fits, inf or nan; else null.
-const char* read(const char* at, const char* end, double& value) {
-  if (at < end && *at == '+' && ++at < end && *at == '-') return nullptr;
-  const auto [next, error] = std::from_chars(at, end, value);
-  if (error != std::errc() || (next < end && !is_blank(*next)) || next[-1] == ')') return nullptr;  // nan(...)
-  return next;
-}
-
-template <class Value>
-struct Block {
-  std::vector<int64_t> row, col, lines;
-  std::vector<Value> values;
-
-  // The entries of whole lines; false where one is unusual or wrong.
-  bool parse(std::string_view text, int64_t line, bool places, bool valued, size_t longest) {
-    const auto lines_in = size_t(std::count(text.begin(), text.end(), '\n'));
-    for (auto* v : {&row, &col, &lines}) v->reserve(lines_in);
-    values.reserve(lines_in);
-    if (text.find('\0') != text.npos) return false;
-    for (const char *at = text.data(), *const stop = at + text.size(); at < stop; ++line) {
-      const char* end = static_cast<const char*>(std::memchr(at, '\n', size_t(stop - at)));
-      if (!end || size_t(end - at) >= longest) return false;
-      if (!parse_line(at, end, line, places, valued)) return false;
-      at = end + 1;
-    }
-    return true;
-  }
-
- private:
-  static const char* skip(const char* at, const char* end) {
-    while (at < end && is_blank(*at)) ++at;
-    return at;
-  }
-  bool parse_line(const char* at, const char* end, int64_t line, bool places, bool valued) {
-    at = skip(at, end);
-    if (at == end) return true;
-    if (*at == '%') return end - at < 2 || at[1] != '%';  // "%%GraphBLAS type" may not stand here
-    int64_t i = 0, j = 0;
-    Value value = 1;
-    if (places) {
-      at = read(at, end, i);
-      if (!at) return false;
-      at = read(skip(at, end), end, j);
-      if (!at) return false;
-      at = skip(at, end);
-    }
-    if (valued) {
-      at = read(at, end, value);
-      if (!at) return false;
-    }
-    if (skip(at, end) != end) return false;
-    if (places) row.push_back(i), col.push_back(j);
-    values.push_back(value);
-    lines.push_back(line);
-    return true;
-  }
-};
-
-template <class T>
-void copy_to(T* to, const std::vector<T>& from) {
-  if (!from.empty()) std::memcpy(to, from.data(), from.size() * sizeof(T));
-}
-
+// The entries of whole lines as arrays, or None; parts of the text are parsed on torch's threads.
 template <class Value>
 py::object parse(const py::bytes& text, int64_t first, int indices, bool valued, size_t longest) {
-  Block<Value> block;
-  bool usual;
-  {
-    const std::string_view view = text;
-    py::gil_scoped_release no_gil;
-    usual = block.parse(view, first, indices == 2, valued, longest);
+  constexpr int64_t least = 1 << 16;  // bytes that are worth a thread
+  const std::string_view view = text;
+  const int64_t parts = std::max(int64_t(1), std::min(int64_t(at::get_num_threads()), int64_t(view.size()) / least));
+  std::vector<size_t> begins(size_t(parts) + 1, view.size());  // of each part, and the end
+  std::vector<int64_t> lines(size_t(parts) + 1, 0), found(size_t(parts), 0);
+  begins[0] = 0;
+  for (size_t i = 1; i < size_t(parts); ++i) {
+    const size_t end = view.find('\n', std::max(begins[i - 1], view.size() / size_t(parts) * i));
+    begins[i] = end == view.npos ? view.size() : end + 1;
   }
-  if (!usual) return py::none();
-  const auto n = py::ssize_t(block.values.size());
-  py::array_t<int64_t> places({py::ssize_t(indices), n}), lines(n);
-  py::array_t<Value> values(n);
-  copy_to(places.mutable_data(), block.row);
-  copy_to(places.mutable_data() + (indices == 2 ? n : 0), block.col);
-  copy_to(lines.mutable_data(), block.lines);
-  copy_to(values.mutable_data(), block.values);
-  return py::make_tuple(places, values, lines);
+  const auto part = [&](size_t i) { return view.substr(begins[i], begins[i + 1] - begins[i]); };
+  const auto each_part = [&](const auto& f) {
+    py::gil_scoped_release no_gil;
+    at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) f(size_t(i));
+    });
+  };
+  each_part([&](size_t i) { lines[i + 1] = std::count(part(i).begin(), part(i).end(), '\n'); });
+  for (size_t i = 0; i < size_t(parts); ++i) lines[i + 1] += lines[i];
+  const py::ssize_t most = lines[size_t(parts)];
+  py::array_t<int64_t> places({py::ssize_t(indices), most}), numbers(most);
+  py::array_t<Value> values(most);
+  sparse::Entries<Value> all{nullptr, nullptr, values.mutable_data(), numbers.mutable_data(), valued};
+  if (indices == 2) all.row = places.mutable_data(), all.col = all.row + most;
+  const auto from = [&](int64_t k) {
+    return sparse::Entries<Value>{all.row ? all.row + k : nullptr, all.col ? all.col + k : nullptr, all.values + k,
+                                  all.lines + k, valued};
+  };
+  each_part([&](size_t i) { found[i] = sparse::parse_lines(part(i), first + lines[i], longest, from(lines[i])); });
+  // Lines without an entry leave gaps behind each part.
+  int64_t n = 0;
+  for (size_t i = 0; i < size_t(parts); ++i) {
+    if (found[i] < 0) return py::none();
+    const auto close = [&](auto* array) {
+      if (array && n < lines[i]) std::memmove(array + n, array + lines[i], size_t(found[i]) * sizeof(*array));
+    };
+    close(all.row), close(all.col), close(all.values), close(all.lines);
+    n += found[i];
+  }
+  const py::slice used(0, n, 1);
+  return py::make_tuple(places[py::make_tuple(py::ellipsis(), used)], values[used], numbers[used]);
 }
 
 // "row column value" in lines, places counted from 1, floats in the fewest digits that give them back.

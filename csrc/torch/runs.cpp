@@ -5,6 +5,8 @@
 // are where segments begin. Two NaN are never equal, as in torch. How many runs there are only the data knows: fake
 // kernels, with a size that nobody knows, are in Python. A derivative keeps that size: what gradients need is the
 // number of each element's run, which is a scan of the heads.
+#include "compact/runs.h"
+
 #include <ATen/ATen.h>
 
 #include <array>
@@ -97,16 +99,42 @@ Tensor heads_of(const Tensor& x) {
 // The number of the run that each element lies in.
 Tensor runs_of(const Tensor& heads) { return call(Scan{heads.to(at::kLong), 0, "sum", false, false, "auto"}) - 1; }
 
-Tensor places_of(const Tensor& heads, Str algorithm) {
-  const Tensor all = at::arange(heads.size(0), heads.options().dtype(at::kLong));
-  return Compact{all, heads, algorithm}.kernel();
+// What to find of the runs of a line, besides their values; what is not wanted stays undefined.
+struct Wanted {
+  bool offsets, lengths;  // where each run begins, with the length of the line at the end; how long it is
+  Tensor order;           // if defined: numbers[order[i]] shall be the run of element i
+};
+struct Found {
+  Tensor values, offsets, lengths, numbers;
+};
+
+Found find_runs_on_host(const Tensor& x, const Wanted& wanted) {
+  Found found;
+  translate_errors([&] {
+    TorchContext context(x);
+    const compact::Runs runs(x.const_data_ptr(), x.numel(), dtype_of_tensor(encode_name, x), context);
+    const auto places = x.options().dtype(at::kLong);
+    found.values = empty_result({runs.count()}, x.options());
+    if (wanted.offsets) found.offsets = empty_result({runs.count() + 1}, places);
+    if (wanted.lengths) found.lengths = empty_result({runs.count()}, places);
+    const auto data = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr<int64_t>() : nullptr; };
+    runs.list(found.values.mutable_data_ptr(), data(found.offsets), data(found.lengths), context);
+    if (!wanted.order.defined()) return;
+    found.numbers = empty_result({runs.n}, places);
+    runs.number(wanted.order.const_data_ptr<int64_t>(), data(found.numbers), context);
+  });
+  return found;
 }
 
-// The lengths of the runs that begin at `starts`.
-Tensor lengths_of(const Tensor& starts, int64_t n) {
-  if (starts.numel() == 0) return starts;
-  const Tensor end = at::full({1}, n, starts.options());
-  return at::cat({starts.narrow(0, 1, starts.size(0) - 1), end}).sub_(starts);
+Found find_runs(const Tensor& x, const Wanted& wanted, Str algorithm) {
+  if (x.is_cpu() && algorithm == "auto") return find_runs_on_host(x.contiguous(), wanted);
+  const int64_t n = x.size(0);
+  const Tensor heads = heads_of(x), all = at::arange(n, x.options().dtype(at::kLong));
+  const Tensor begins = Compact{all, heads, algorithm}.kernel();
+  Found found{Compact{x, heads, algorithm}.kernel(), at::cat({begins, at::full({1}, n, begins.options())}), {}, {}};
+  if (wanted.lengths) found.lengths = at::sub(found.offsets.narrow(0, 1, begins.size(0)), begins);
+  if (wanted.order.defined()) found.numbers = at::empty_like(wanted.order).scatter_(0, wanted.order, runs_of(heads));
+  return found;
 }
 
 // The elements of a line at the heads of runs, from gradients or to tangents of their number.
@@ -125,8 +153,8 @@ Tensor from_heads(const Tensor& tangent, const Tensor& keys, const SymInt& count
 
 Two RunLengthEncode::kernel() const {
   check_line(encode_name, {"x", x});
-  const Tensor heads = heads_of(x);
-  return {Compact{x, heads, algorithm}.kernel(), lengths_of(places_of(heads, algorithm), x.size(0))};
+  const Found found = find_runs(x, {/*offsets=*/false, /*lengths=*/true, {}}, algorithm);
+  return {found.values, found.lengths};
 }
 
 Tensors RunLengthEncode::vjp(const Backward& b) const { return {to_heads(b.grad(0), x)}; }
@@ -144,9 +172,8 @@ Two ReduceByKey::kernel() const {
   check_same_device(by_key_name, {{"keys", &keys}, {"values", &values}});
   reduced_dtype(by_key_name, values, op);
   check_algorithm(segment_reduce::ladder, by_key_name, algorithm);
-  const Tensor heads = heads_of(keys), starts = places_of(heads, "auto");
-  const Tensor offsets = at::cat({starts, at::full({1}, keys.size(0), starts.options())});
-  return {Compact{keys, heads, "auto"}.kernel(), SegmentReduce{values, offsets, op, false, algorithm}.kernel()};
+  const Found found = find_runs(keys, {/*offsets=*/true, /*lengths=*/false, {}}, "auto");
+  return {found.values, SegmentReduce{values, found.offsets, op, false, algorithm}.kernel()};
 }
 
 Tensors ReduceByKey::vjp(const Backward& b) const {
@@ -171,16 +198,16 @@ Tensors ReduceByKey::jvp(const Forward& f) const {
 Three Unique::kernel() const {
   dtype_of_tensor(unique_name, x);
   const Tensor line = x.reshape({-1});
-  Tensor sorted, order, inverse = at::empty({0}, x.options().dtype(at::kLong)), counts = at::empty_like(inverse);
+  Tensor sorted, order;
   if (return_inverse) {
     std::tie(sorted, order) = Sort{line, 0, false, at::kLong, algorithm}.kernel();
   } else {
     sorted = SortKeys{line, 0, false, 0, {}, algorithm}.kernel();
   }
-  const Tensor heads = heads_of(sorted);
-  if (return_inverse) inverse = at::empty_like(order).scatter_(0, order, runs_of(heads)).view(x.sizes());
-  if (return_counts) counts = lengths_of(places_of(heads, "auto"), line.size(0));
-  return {Compact{sorted, heads, "auto"}.kernel(), inverse, counts};
+  const Found found = find_runs(sorted, {/*offsets=*/false, return_counts, order}, "auto");
+  const auto none = [&] { return at::empty({0}, x.options().dtype(at::kLong)); };
+  return {found.values, return_inverse ? found.numbers.view(x.sizes()) : none(),
+          return_counts ? found.lengths : none()};
 }
 
 // ---- partition: a sort by one bit

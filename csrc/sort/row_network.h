@@ -1,0 +1,134 @@
+// Bitonic sorts of many short rows at once, on the host: one row per lane of a vector, so that no comparison looks
+// across lanes.
+//
+// Keys of equal bits cannot be told apart, so a sort of keys alone need not be stable. Rows are filled up to a power of
+// two with the greatest key. A merge of two sorted halves compares key i with key n - 1 - i and then, in either half,
+// keys half as far apart, a quarter, and so on (PMPP's exercise on bitonic sort); as many of these steps as the
+// registers hold are taken in one pass over the keys.
+#pragma once
+#include <type_traits>
+#include <utility>
+
+#include "core/macros.h"
+
+#ifdef __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define TP_WITH_ROW_NETWORKS
+#endif
+#endif
+
+#ifdef TP_WITH_ROW_NETWORKS
+
+namespace tp::sort::host {
+
+// W: an image of a key; processors compare signed words.
+template <class W>
+struct RowNetwork {
+  using S = std::make_signed_t<W>;
+  static constexpr int lanes = 32 / int(sizeof(W));
+  typedef S V __attribute__((vector_size(32), aligned(sizeof(S)), may_alias));
+  static constexpr int block = 8;  // keys of a lane in registers
+  static_assert(sizeof(W) > 1, "a counting sort of bytes is faster");
+
+  static void exchange(V& a, V& b) {
+    const V low = a < b ? a : b, high = a < b ? b : a;
+    a = low;
+    b = high;
+  }
+  // Sorts x[0 .. n), n a power of two that is at least `block`.
+  static void sort(V* x, int64_t n) {
+    for (int64_t i = 0; i < n; i += block) sort_block(x + i);
+    for (int64_t k = 2 * block; k <= n; k *= 2) {
+      for (int64_t i = 0; i < n; i += k) merge(x + i, k);
+    }
+  }
+
+  // Exchanges lanes and vectors of x[0 .. lanes).
+  static void transpose(V* to) {
+    V x[lanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) x[i] = to[i];
+    transpose_from<lanes / 2>(x);
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) to[i] = x[i];
+  }
+
+ private:
+  // Swaps the upper lanes of each vector with the lower lanes of the one `step` behind, then the same within halves.
+  template <int step>
+  static void transpose_from(V* x) {
+#pragma GCC unroll 16
+    for (int i = 0; i < lanes; ++i) {
+      if ((i & step) == 0) swap_lanes<step>(x[i], x[i + step], std::make_integer_sequence<int, lanes>());
+    }
+    if constexpr (step > 1) transpose_from<step / 2>(x);
+  }
+  template <int step, int... l>
+  static void swap_lanes(V& a, V& b, std::integer_sequence<int, l...>) {
+    const V low = __builtin_shufflevector(a, b, (l & step ? lanes + l - step : l)...);
+    b = __builtin_shufflevector(a, b, (l & step ? lanes + l : l + step)...);
+    a = low;
+  }
+  // Loops over what is indexed by constants are unrolled, so that it lives in registers.
+  static void load_block(const V* from, V* x) {
+#pragma GCC unroll 8
+    for (int i = 0; i < block; ++i) x[i] = from[i];
+  }
+  static void store_block(const V* x, V* to) {
+#pragma GCC unroll 8
+    for (int i = 0; i < block; ++i) to[i] = x[i];
+  }
+  // Compares key i of a block with key i ^ `distance`.
+  template <int distance>
+  static void exchange_block(V* x) {
+#pragma GCC unroll 8
+    for (int i = 0; i < block; ++i) {
+      if (i < (i ^ distance)) exchange(x[i], x[i ^ distance]);
+    }
+  }
+  static void sort_block(V* to) {
+    V x[block];
+    load_block(to, x);
+    exchange_block<1>(x);
+    exchange_block<3>(x), exchange_block<1>(x);
+    exchange_block<7>(x), exchange_block<2>(x), exchange_block<1>(x);
+    store_block(x, to);
+  }
+  static void merge_block(V* to) {
+    V x[block];
+    load_block(to, x);
+    exchange_block<4>(x), exchange_block<2>(x), exchange_block<1>(x);
+    store_block(x, to);
+  }
+  // Of k >= 2 * block keys, both halves sorted.
+  static void merge(V* x, int64_t k) {
+    const int64_t quarter = k / 4;
+    for (int64_t i = 0; i < quarter; ++i) {
+      V a = x[i], b = x[i + quarter], c = x[k - 1 - i - quarter], d = x[k - 1 - i];
+      exchange(a, d), exchange(b, c);
+      exchange(a, b), exchange(c, d);
+      x[i] = a, x[i + quarter] = b, x[k - 1 - i - quarter] = c, x[k - 1 - i] = d;
+    }
+    int64_t stride = k / 8;
+    for (; stride >= 2 * block; stride /= 4) {
+      const int64_t half = stride / 2;
+      for (int64_t first = 0; first < k; first += 2 * stride) {
+        for (int64_t i = first; i < first + half; ++i) {
+          V a = x[i], b = x[i + half], c = x[i + stride], d = x[i + stride + half];
+          exchange(a, c), exchange(b, d);
+          exchange(a, b), exchange(c, d);
+          x[i] = a, x[i + half] = b, x[i + stride] = c, x[i + stride + half] = d;
+        }
+      }
+    }
+    for (; stride >= block; stride /= 2) {
+      for (int64_t first = 0; first < k; first += 2 * stride) {
+        for (int64_t i = first; i < first + stride; ++i) exchange(x[i], x[i + stride]);
+      }
+    }
+    for (int64_t i = 0; i < k; i += block) merge_block(x + i);
+  }
+};
+
+}  // namespace tp::sort::host
+#endif
