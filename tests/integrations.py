@@ -1,4 +1,4 @@
-"""The table of operators and integrations: `make test ARGS="--integrations docs/integrations.md"` writes it.
+"""The table of operators and integrations: `make test ARGS="--integrations=docs/integrations.md"` writes it.
 
 A cell is a test that ran: "yes" if it passed, "no" if it failed, "-" where the operator has no such thing: it is not
 differentiable, or its size depends on the data.

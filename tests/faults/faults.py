@@ -251,7 +251,7 @@ FAULTS = (
     ),
     Fault(
         "csr-row-end",
-        "sparse/rows.h",
+        "sparse/csr/layout.h",
         "b.pointer(place + 1) - begin)",
         "b.pointer(place + 1) - begin - 1)",
         ladder("spmv_csr", "sequential"),
@@ -265,7 +265,7 @@ FAULTS = (
     ),
     Fault(
         "sell-height",
-        "sparse/rows.h",
+        "sparse/sell/layout.h",
         "tp::min(b.a.section_rows, b.a.rows - start), begin",
         "b.a.section_rows, begin",
         ladder("spmv_sell", "sequential"),
