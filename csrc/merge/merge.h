@@ -16,23 +16,9 @@
 #pragma once
 #include "core/key.h"
 #include "core/ladder.h"
+#include "core/partition_point.h"
 
 namespace tp {
-
-// Returns lo plus the number of leading elements of lo..hi for which before(i) holds, where before() is true up to some
-// i and false from there on. Whatever before() returns, the search ends, with a result in lo..hi.
-template <class I, class Before>
-TP_HD I partition_point(I lo, I hi, Before before) {
-  while (lo < hi) {
-    const I middle = lo + (hi - lo) / 2;
-    if (before(middle)) {
-      lo = middle + 1;
-    } else {
-      hi = middle;
-    }
-  }
-  return lo;
-}
 
 // Returns how many of the first k outputs come from A (§12.4). A has m elements and B n; later(i, j): A[i] comes after
 // B[j]. Fig. 12.5 moves two candidates towards each other and may never end if the input is not sorted. This bisects

@@ -10,27 +10,13 @@
 // The loop takes four entries at a time: what is loaded from one array is loaded for all of them at once, so that a
 // thread does not wait for each column index in turn. Pointers are clamped; a column or a row outside the matrix is an
 // error on the host, and on the device it is left out.
+#include "core/partition_point.h"
 #include "sparse/jds/layout.h"
 
 namespace tp {
 namespace {
 
 using namespace sparse;
-
-// The number of leading t in 0..n for which holds(t), which is true up to some t and false from there on.
-template <class Holds>
-TP_HD int64_t partition_point(int64_t n, Holds holds) {
-  int64_t low = 0;
-  while (low < n) {
-    const int64_t middle = low + (n - low) / 2;
-    if (holds(middle)) {
-      low = middle + 1;
-    } else {
-      n = middle;
-    }
-  }
-  return low;
-}
 
 template <class M>
 struct SpmvJdsKernel {
@@ -46,8 +32,8 @@ struct SpmvJdsKernel {
     const int64_t row = jds.row_perm[place];
     if (!usable(row, jds.a.rows, jds.a.op, "row_perm", place)) return;
     // Diagonals never get longer, so those that reach this place come first.
-    const int64_t nnz_of_row =
-        partition_point(jds.a.width, [&](int64_t t) { return jds.pointer(t + 1) - jds.pointer(t) > place; });
+    const int64_t nnz_of_row = partition_point(int64_t(0), jds.a.width,
+                                               [&](int64_t t) { return jds.pointer(t + 1) - jds.pointer(t) > place; });
     Acc sum(0);
     for (int64_t t = 0; t < nnz_of_row; t += entries_at_once) {
       typename B::Position col[entries_at_once];

@@ -162,16 +162,7 @@ struct Starts {
     const auto keys = block.global("sorted", sorted, n);
     const auto to = block.global("starts", starts, places + 1);
     simt::for_each(block, "starts", places + 1, [&](int64_t place) {
-      int64_t low = 0, high = n;
-      while (low < high) {
-        const int64_t middle = low + (high - low) / 2, key = keys[middle];
-        if (key < place) {
-          low = middle + 1;
-        } else {
-          high = middle;
-        }
-      }
-      to[place] = low;
+      to[place] = partition_point(int64_t(0), n, [&](int64_t p) { return int64_t(keys[p]) < place; });
     });
   }
 };

@@ -1,6 +1,7 @@
 // The products of entries of A and of B, side by side in the order of the entries of A: what each is made of, and where
 // it belongs.
 #pragma once
+#include "core/partition_point.h"
 #include "core/simt.h"
 #include "sparse/spgemm/rows.h"
 
@@ -32,29 +33,12 @@ struct BoundLists {
   }
   // The row of entry e of A: the last one that begins there or before.
   TP_HD int64_t row_of(int64_t e) const {
-    int64_t low = 0, high = n.rows;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2, begin = a_ptrs[middle];
-      if (begin <= e) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low - 1;
+    return partition_point(int64_t(0), n.rows, [&](int64_t i) { return int64_t(a_ptrs[i]) <= e; }) - 1;
   }
   // The first entry of row i of C that is not left of a column, and whether it lies in this column.
   TP_HD int64_t place_in_c(int64_t i, int64_t column, bool& found) const {
     const int64_t begin = c_ptrs[i], end = c_ptrs[i + 1];
-    int64_t low = begin, high = end;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2, there = c_idx[middle];
-      if (there < column) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
+    const int64_t low = partition_point(begin, end, [&](int64_t h) { return int64_t(c_idx[h]) < column; });
     const int64_t there = low < end ? int64_t(c_idx[low]) : -1;
     found = there == column;
     return low;
