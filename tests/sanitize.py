@@ -1,16 +1,18 @@
 """compute-sanitizer over every rung of every operator: one command, on a machine with a GPU.
 
     python tests/sanitize.py                    all four tools, summary on the screen
-    python tests/sanitize.py --tools initcheck --out summary.md
+    python tests/sanitize.py --tools initcheck --out findings
     python tests/sanitize.py --only scan        operators whose name holds this
+    python tests/sanitize.py --jobs 16          16 processes per tool, which share the operators and the GPUs
 
 Each tool runs this file again with --calls: small calls of every operator by every rung, in the dtypes and arguments
 that its Spec has, results compared with the sequential rung on the host. Under memcheck, racecheck and synccheck each
 call is differentiated, too. Under initcheck it is not: some rungs write by bulk copies (cp.async.bulk), which the tool
 does not follow, so that whatever kernel reads their results is reported. There every result goes to the host at once,
 which is no kernel, and the operators of the backward passes, which have Specs of their own, get inputs from the host.
-What is then reported is a read of memory that was never written. torch's cache of memory is off, or reads beyond the
-end of one tensor would find another.
+For the same reason what torch's own kernels and copies read does not count: whether results are complete is seen by
+comparing them. What is then reported is a read of memory that was never written. torch's cache of memory is off, or
+reads beyond the end of one tensor would find another.
 """
 
 from __future__ import annotations
@@ -18,23 +20,29 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 TOOLS = {
     "memcheck": ("--padding", "512", "--check-device-heap", "yes", "--track-stream-ordered-races", "all"),
     "racecheck": ("--racecheck-report", "all"),
-    "initcheck": (),
+    "initcheck": ("--check-api-memory-access", "no"),
     "synccheck": (),
 }
-MOST = 3100  # elements of a problem
+MOST, MOST_SLOW = 3100, 300  # elements of a problem; for rungs of quadratic work and for searches of many launches
+PROBLEMS = 8  # of the first dtype, of all combinations of arguments; the other dtypes have one each
 SUMMARY = re.compile(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*")
-KERNEL = re.compile(r"=+ +(?:at|in) (?:void )?([\w:]+)[<(]")
+CLEAN = re.compile(r"=+ (?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)")
+KERNEL = re.compile(r"=+ +(?:at|in) (?:void )?(?!at::)([\w:]+)[<(]")
 
 
-def calls(differentiate: bool, only: str) -> None:
-    """Every rung on CUDA; prints how many calls there were."""
+def calls(differentiate: bool, only: str, share: int, jobs: int) -> None:
+    """Every rung on CUDA, of which one share of `jobs` is made here; prints how many calls there were."""
     import torch
     from common import described
 
@@ -42,60 +50,105 @@ def calls(differentiate: bool, only: str) -> None:
     from torch_patterns.testing import assert_equal, tensors_of
 
     made = 0
-    for spec in (s for s in testing.specs().values() if only in s.name):
-        for rung in spec.rungs("cuda"):
-            for number, dtype in enumerate(spec.dtypes):
-                ordered = sorted(spec.cases(dtype, most=MOST), key=lambda c: c.size)
-                distinct = list({str(c.kwargs): c for c in ordered}.values())
-                for case in distinct if dtype == spec.dtype else distinct[number % len(distinct) :: 5]:
-                    sample = spec.sample(case, dtype)
-                    inputs = sample.to("cuda")
-                    inputs = inputs.requires_grad() if differentiate and spec.differentiable else inputs
-                    outputs = tensors_of(inputs(spec.op, algorithm=rung.name))
-                    if spec.exact:
-                        want = tensors_of(sample(spec.op, algorithm="sequential"))
-                        assert_equal([y.detach().cpu() for y in outputs], want, described(spec, rung.name, case))
-                    floats = [y for y in outputs if y.requires_grad]
-                    if floats:
-                        ones = [torch.ones(y.shape, dtype=y.dtype).to("cuda") for y in floats]
-                        torch.autograd.grad(floats, inputs.floats, ones, allow_unused=True)
-                    made += 1
+    kernels = [(spec, rung) for spec in testing.specs().values() if only in spec.name for rung in spec.rungs("cuda")]
+    for turn, (spec, rung) in list(enumerate(kernels))[share::jobs]:
+        print(f"rung: {spec.name} {rung.name}", flush=True)
+        slow = "quadratic" in rung.traits or "bfs" in spec.name
+        for number, dtype in enumerate(spec.dtypes):
+            ordered = sorted(spec.cases(dtype, most=MOST_SLOW if slow else MOST), key=lambda c: c.size)
+            distinct = list({str(c.kwargs): c for c in ordered}.values())
+            count = PROBLEMS if dtype == spec.dtype else 1
+            for chosen in range(min(count, len(distinct))):  # other ones for the next rung
+                case = distinct[(turn + number + chosen * max(len(distinct) // count, 1)) % len(distinct)]
+                sample = spec.sample(case, dtype)
+                inputs = sample.to("cuda")
+                inputs = inputs.requires_grad() if differentiate and spec.differentiable else inputs
+                outputs = tensors_of(inputs(spec.op, algorithm=rung.name))
+                if spec.exact:
+                    want = tensors_of(sample(spec.op, algorithm="sequential"))
+                    assert_equal([y.detach().cpu() for y in outputs], want, described(spec, rung.name, case))
+                floats = [y for y in outputs if y.requires_grad]
+                if floats:
+                    ones = [torch.ones(y.shape, dtype=y.dtype).to("cuda") for y in floats]
+                    torch.autograd.grad(floats, inputs.floats, ones, allow_unused=True)
+                made += 1
     torch.cuda.synchronize()
     print(f"calls: {made}")
 
 
-def run(tool: str, only: str) -> tuple[bool, str]:
-    """(whether it was clean, what to say of it)."""
+class Run(NamedTuple):
+    """What one process under one tool said."""
+
+    tool: str
+    clean: bool
+    calls: int
+    unfinished: str  # the rung at which it was ended, or nothing
+    said: str
+
+
+def run(tool: str, share: int, arguments: argparse.Namespace) -> Run:
     command = ["compute-sanitizer", "--tool", tool, *TOOLS[tool], "--error-exitcode", "9", sys.executable, __file__]
-    command += ["--calls", "--only", only, *(["--forward"] if tool == "initcheck" else [])]
-    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    text = done.stdout + done.stderr
-    summaries, made = SUMMARY.findall(text), re.search(r"calls: \d+", text)
-    kernels = sorted(set(KERNEL.findall(text)))
-    said = [f"{tool}: {made[0] if made else 'did not end'}; {summaries[-1].strip('= ') if summaries else 'no summary'}"]
-    if done.returncode:
-        said += [f"    {kernel}" for kernel in kernels] or text.splitlines()[-20:]
-    return done.returncode == 0 and made is not None, "\n".join(said)
+    command += ["--calls", "--only", arguments.only, *(["--forward"] if tool == "initcheck" else [])]
+    command += ["--share", str(share), "--jobs", str(arguments.jobs)]
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(arguments.gpus)))).split(",")
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_VISIBLE_DEVICES": gpus[share % len(gpus)]}
+    with tempfile.TemporaryFile("w+") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
+        try:
+            process.wait(arguments.limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the tool and the process that it watches
+            process.wait()
+        file.seek(0)
+        text = file.read()
+    made, summary = re.search(r"calls: (\d+)", text), SUMMARY.findall(text)
+    rungs = re.findall(r"rung: (.*)", text)
+    own = KERNEL.search(text) is None
+    clean = own if tool == "initcheck" or not made else CLEAN.search(text) is not None
+    said = [] if clean and made else [f"    {kernel}" for kernel in sorted(set(KERNEL.findall(text)))] + summary[-1:]
+    if not said and process.returncode > 0:
+        said = text.splitlines()[-20:]
+    unfinished = "" if made else rungs[-1] if rungs else "its start"
+    if arguments.out and not (clean and made):
+        (arguments.out / f"{tool}-{share}.txt").write_text(text)
+    return Run(tool, clean, int(made[1]) if made else 0, unfinished, "\n".join(said))
+
+
+def summary(tool: str, runs: list[Run]) -> str:
+    unclean = sum(not r.clean for r in runs)
+    lines = [f"{tool}: {sum(r.calls for r in runs)} calls; {unclean} of {len(runs)} processes with findings"]
+    lines += [f"    not ended at {r.unfinished}" for r in runs if r.unfinished]
+    return "\n".join([*lines, *(r.said for r in runs if r.said)])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
     parser.add_argument("--only", default="", help="operators whose name holds this")
-    parser.add_argument("--out", type=Path, help="a file for the summary")
+    parser.add_argument("--out", type=Path, help="a folder for the summary, and for all that a tool said of findings")
+    parser.add_argument("--jobs", type=int, default=1, help="processes per tool")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs that the processes share")
+    parser.add_argument("--limit", type=float, help="seconds after which a process is ended, and named")
     parser.add_argument("--calls", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--forward", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.calls:
-        calls(not arguments.forward, arguments.only)
+        calls(not arguments.forward, arguments.only, arguments.share, arguments.jobs)
         return 0
-    results = [run(tool, arguments.only) for tool in arguments.tools]
-    text = "\n".join(said for _, said in results) + "\n"
+    if arguments.out:
+        arguments.out.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(arguments.jobs * len(arguments.tools)) as pool:
+        started = [
+            (tool, [pool.submit(run, tool, share, arguments) for share in range(arguments.jobs)])
+            for tool in arguments.tools
+        ]
+        results = [(tool, [future.result() for future in futures]) for tool, futures in started]
+    text = "\n".join(summary(tool, runs) for tool, runs in results) + "\n"
     print(text, end="")
     if arguments.out:
-        arguments.out.write_text(text)
-    return 0 if all(clean for clean, _ in results) else 1
+        (arguments.out / "summary.txt").write_text(text)
+    return 0 if all(r.clean and not r.unfinished for _, runs in results for r in runs) else 1
 
 
 if __name__ == "__main__":

@@ -105,9 +105,11 @@ struct Arrays {
     const bool wide = cols / 4 > b_idx.size(0) + (1 << 18);
     if (a_idx.is_cuda() || wide) {  // else the rungs check what they read
       refuse_capture((std::string(op) + ": algorithm '" + std::string(algorithm) + "'").c_str(), a_idx);
-      check_index_values("spgemm: A", a);
-      check_index_values("spgemm: B", b);
-      if (c) check_index_values("spgemm: C", *c);
+      const auto check = [&](const char* matrix, const Structure& of) {
+        check_index_values((std::string(op) + matrix).c_str(), of);
+      };
+      check(": A", a), check(": B", b);
+      if (c) check(": C", *c);
     }
     if (wide) number_columns();
   }
