@@ -53,7 +53,7 @@ def calls(differentiate: bool, only: str, share: int, jobs: int) -> None:
     kernels = [(spec, rung) for spec in testing.specs().values() if only in spec.name for rung in spec.rungs("cuda")]
     for turn, (spec, rung) in list(enumerate(kernels))[share::jobs]:
         print(f"rung: {spec.name} {rung.name}", flush=True)
-        slow = "quadratic" in rung.traits or "bfs" in spec.name
+        slow = "quadratic" in rung.traits or spec.name.startswith(("bfs", "sssp"))
         for number, dtype in enumerate(spec.dtypes):
             ordered = sorted(spec.cases(dtype, most=MOST_SLOW if slow else MOST), key=lambda c: c.size)
             distinct = list({str(c.kwargs): c for c in ordered}.values())
