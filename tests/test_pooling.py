@@ -58,7 +58,29 @@ def test_every_window_is_as_in_torch(device):
         g = integers(*got.shape, device=device)
         assert_same_bits((got, indices), (want, want_indices), f"{algorithm} {how}")
         assert got.stride() == want.stride() and indices.stride() == want.stride()
-        assert_equal(torch.autograd.grad(got, x, g), torch.autograd.grad(want, x, g), f"{algorithm} {how}")
+        expected = torch.autograd.grad(want, x, g)
+        assert_equal(torch.autograd.grad(got, x, g), expected, f"{algorithm} {how}")
+        short = max_pool2d(x, algorithm=algorithm, **how)  # which keeps int32 indices
+        assert_same_bits(short, want, f"{algorithm} {how}")
+        assert_equal(torch.autograd.grad(short, x, g), expected, f"{algorithm} {how}")
+
+
+def test_indices_for_derivatives_alone(device):
+    """They are int32, and serve both modes; derivatives take any indices of int64 or int32."""
+    ops, how = torch.ops.torch_patterns, ([3, 2], [2, 1], [1, 0], [1, 2], True)
+    for algorithm in algorithms(device):
+        x, tangent = integers(2, 3, 9, 8, device=device), integers(2, 3, 9, 8, device=device)
+        want, places = ops.max_pool2d(x, *how, algorithm)
+        values, indices = ops.max_pool2d(x, *how, algorithm, False)
+        assert places.dtype == torch.int64 and indices.dtype == torch.int32
+        assert_same_bits((values, indices), (want, places.int()), algorithm)
+        _, along = torch.func.jvp(lambda x, a=algorithm: ops.max_pool2d(x, *how, a, False)[0], (x,), (tangent,))
+        assert_same_bits(along, tangent.flatten(-2).gather(-1, places.flatten(-2)).view_as(want), algorithm)
+        torch.library.opcheck(ops.max_pool2d, (x.double().requires_grad_(), *how, algorithm, False))
+        for bad in (-1, 72, -(2**31), 2**31 - 1):  # of no pixel
+            wrong = torch.full_like(indices, bad)
+            assert not ops.max_pool2d_tangent(x, wrong, *how, algorithm).any()
+            assert not ops.max_pool2d_backward(want, wrong, [9, 8], *how, algorithm).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)

@@ -163,7 +163,7 @@ def max_pool2d(
     """
     stride = kernel_size if stride is None else stride
     windows = _pair(kernel_size), _pair(stride), _pair(padding), _pair(dilation), ceil_mode, algorithm
-    values, indices = ops.max_pool2d(x, *windows)
+    values, indices = ops.max_pool2d(x, *windows, return_indices)
     return (values, indices) if return_indices else values
 
 

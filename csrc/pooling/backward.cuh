@@ -59,16 +59,16 @@ TP_DEVICE void store_patch(const Grid<I, H, W>& g, T* grad_x, I n, I h, I w, I c
   }
 }
 
-template <class T, int width>
+template <class T, class Index, int width>
 struct Taken {
-  static constexpr int pair = width < 2 ? width : 2;
-  block::Vector<int64_t, pair> index[width / pair];
+  static constexpr int pack = indices_at_once<Index, width>;
+  block::Vector<Index, pack> index[width / pack];
   block::Vector<T, width> grad;
 };
 
-template <bool across, int width, class T, class I, class H, class W>
+template <bool across, int width, class T, class Index, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
-    maximum_backward_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* grad, const int64_t* indices,
+    maximum_backward_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* grad, const Index* indices,
                             T* grad_x, int unit) {
   using A = acc_t<T>;
   constexpr int height = patch_height<across, H>, channels = across ? width : 1;
@@ -77,22 +77,23 @@ __global__ void __launch_bounds__(vectorized_threads)
   const I c = at.inner * channels, h = at.row * height, w = across ? at.column : at.column * width;
   const int64_t pixel = int64_t(h) * g.w.size + w;
   A sum[height][width] = {};
+  using Held = Taken<T, Index, channels>;
   const auto load = [&](I o) {
-    using Held = Taken<T, channels>;
     Held held;
     held.grad = load_vector<T, channels>(grad + o);
 #pragma unroll
-    for (int v = 0; v < channels; v += Held::pair) {
-      held.index[v / Held::pair] = load_vector<int64_t, Held::pair>(indices + o + v);
+    for (int v = 0; v < channels; v += Held::pack) {
+      held.index[v / Held::pack] = load_vector<Index, Held::pack>(indices + o + v);
     }
     return held;
   };
   for_windows<load_ahead<across, H>, height, across ? 1 : width>(
-      g, at.n, h, w, c, load, [&](I oh, I ow, const Taken<T, channels>& held) {
+      g, at.n, h, w, c, load, [&](I oh, I ow, const Held& held) {
         if constexpr (across) {
 #pragma unroll
           for (int v = 0; v < width; ++v) {
-            sum[0][v] += held.index[v / 2].v[v % 2] == pixel ? A(held.grad.v[v]) : A(0);
+            const int64_t taken = held.index[v / Held::pack].v[v % Held::pack];
+            sum[0][v] += taken == pixel ? A(held.grad.v[v]) : A(0);
           }
         } else {
           // The index counts if it is of a pixel of this window. Distances from the patch's first pixel: of the pixel

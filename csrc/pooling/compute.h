@@ -70,19 +70,28 @@ void average_backward(const Args& a, const Run& run, const Axis& h, const Axis& 
   sum_bias_gradient<T>(a, static_cast<const Acc*>(grad), run);
 }
 
+// call(indices, as pointers of their type)
+template <class Call>
+void with_indices(const Args& a, Call call) {
+  a.long_index ? call(as<int64_t>(a.indices)) : call(as<int32_t>(a.indices));
+}
+
 template <class T, class Run, class Axis>
 void maximum(const Args& a, const Run& run, const Axis& h, const Axis& w) {
   const T *x = as<T>(a.x), *grad = as<T>(a.grad);
   T *y = as<T>(a.y), *grad_x = as<T>(a.grad_x);
-  if (a.step == Step::maximum) {
-    return run(outputs(a.out, a.h.kernel * a.w.kernel), Maximum<T, Axis>{x, y, a.indices, a.in, a.out, h, w});
-  }
-  if constexpr (is_floating<T>) {
-    if (a.step == Step::maximum_tangent) {
-      return run(outputs(a.out, 4), MaximumTangent<T, Axis>{x, a.indices, y, a.in, a.out, h, w});
+  with_indices(a, [&](auto* indices) {
+    using Index = std::decay_t<decltype(*indices)>;
+    if (a.step == Step::maximum) {
+      return run(outputs(a.out, a.h.kernel * a.w.kernel), Maximum<T, Index, Axis>{x, y, indices, a.in, a.out, h, w});
     }
-    run(gathered(a), MaximumBackward<T, Axis>{grad, a.indices, grad_x, a.in, a.out, h, w});
-  }
+    if constexpr (is_floating<T>) {
+      if (a.step == Step::maximum_tangent) {
+        return run(outputs(a.out, 4), MaximumTangent<T, Index, Axis>{x, indices, y, a.in, a.out, h, w});
+      }
+      run(gathered(a), MaximumBackward<T, Index, Axis>{grad, indices, grad_x, a.in, a.out, h, w});
+    }
+  });
 }
 
 template <class Run>

@@ -39,19 +39,19 @@ struct Greatest {
       pixel[v] = greater ? later.pixel[v] : pixel[v];
     }
   }
-  template <class T>
-  TP_DEVICE void store(T* y, int64_t* indices) const {
-    constexpr int pair = width < 2 ? width : 2;
+  template <class T, class Index>
+  TP_DEVICE void store(T* y, Index* indices) const {
+    constexpr int pack = indices_at_once<Index, width>;
     block::Vector<T, width> result;
 #pragma unroll
     for (int v = 0; v < width; ++v) result.v[v] = T(value[v]);
     store_vector<T, width>(y, result);
 #pragma unroll
-    for (int v = 0; v < width; v += pair) {
-      block::Vector<int64_t, pair> places;
+    for (int v = 0; v < width; v += pack) {
+      block::Vector<Index, pack> places;
 #pragma unroll
-      for (int k = 0; k < pair; ++k) places.v[k] = pixel[v + k];
-      store_vector<int64_t, pair>(indices + v, places);
+      for (int k = 0; k < pack; ++k) places.v[k] = Index(pixel[v + k]);
+      store_vector<Index, pack>(indices + v, places);
     }
   }
 };
@@ -61,9 +61,9 @@ struct Greatest {
 template <int width, class H>
 constexpr int outputs_below = width == 1 && H::constant_kernel > 0 ? 2 : 1;
 
-template <int width, class T, class I, class H, class W>
+template <int width, class T, class Index, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
-    maximum_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, int64_t* indices) {
+    maximum_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, Index* indices) {
   constexpr int height = outputs_below<width, H>;
   const auto at = pixels.mine();
   if (!at.exists) return;
@@ -167,9 +167,9 @@ __global__ void __launch_bounds__(vectorized_threads)
 }
 
 // y = x at the window's index; 0 where the index lies outside its window.
-template <class T, class I, class H, class W>
+template <class T, class Index, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
-    tangent_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const int64_t* indices) {
+    tangent_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const Index* indices) {
   const auto at = pixels.mine();
   if (!at.exists) return;
   const I o = g.out_place(at.n, at.row, at.column, at.inner);

@@ -21,7 +21,7 @@ std::unique_ptr<A[]> array(int64_t n) {
   return std::unique_ptr<A[]>(new A[static_cast<size_t>(n)]);
 }
 
-template <class T>
+template <class T, class Index>
 class Gather {
   using A = acc_t<T>;
   static constexpr int most_taps = 8, most_stride = 8;
@@ -61,7 +61,7 @@ class Gather {
   void load(int64_t outer, int64_t oh) const {
     const int64_t row = (outer * a_.out.h + oh) * a_.out.w * inner_, pixels = a_.in.h * a_.in.w;
     const T* grad = as<T>(a_.grad) + row;
-    const int64_t* taken = a_.indices + row;
+    const Index* taken = as<Index>(a_.indices) + row;
     int32_t* place = places_.get() + oh * pitch_ + margin_;
     A* to = grads_.get() + oh * pitch_ + margin_;
     const auto relative = [](int64_t index, int64_t pixels, int32_t first) {

@@ -18,12 +18,12 @@ TP_HD A pick(bool first, A a, A b) {
   return a;
 }
 
-template <class T, class Axis>
+template <class T, class Index, class Axis>
 struct Maximum {
   static constexpr const char* name = "max_pooling";
   const T* x;
   T* y;
-  int64_t* indices;
+  Index* indices;
   Maps in, out;
   Axis h, w;
 
@@ -50,7 +50,7 @@ struct Maximum {
           }
         }
         to[place(out, o)] = T(best);
-        places[place(out, o)] = index;
+        places[place(out, o)] = Index(index);
       };
     };
   }
@@ -58,11 +58,11 @@ struct Maximum {
 
 // grad_x = the sum of grad over the windows whose maximum is this pixel. An index outside its window belongs to no
 // pixel.
-template <class T, class Axis>
+template <class T, class Index, class Axis>
 struct MaximumBackward {
   static constexpr const char* name = "max_pooling_backward";
   const T* grad;
-  const int64_t* indices;
+  const Index* indices;
   T* grad_x;
   Maps in, out;
   Axis h, w;
@@ -81,7 +81,7 @@ struct MaximumBackward {
         acc_t<T> sum = 0;
         for (int64_t i = 0; i < rows.count; ++i) {
           for (int64_t j = 0; j < cols.count; ++j) {
-            const int64_t o = place(out, p, rows.begin + i, cols.begin + j), taken = places[o];
+            const int64_t o = place(out, p, rows.begin + i, cols.begin + j), taken = Index(places[o]);
             sum += pick(taken == p.h * w.size + p.w, load<T>(from, o), acc_t<T>(0));
           }
         }
@@ -92,11 +92,11 @@ struct MaximumBackward {
 };
 
 // y = x at the window's index; 0 where the index lies outside its window, as it then passes no gradient on either.
-template <class T, class Axis>
+template <class T, class Index, class Axis>
 struct MaximumTangent {
   static constexpr const char* name = "max_pooling_tangent";
   const T* x;
-  const int64_t* indices;
+  const Index* indices;
   T* y;
   Maps in, out;
   Axis h, w;
@@ -110,7 +110,7 @@ struct MaximumTangent {
       const Row o_row = row_of(out, row);
       return [=, *this](int64_t column) {
         const Pixel o = o_row.pixel(column);
-        const int64_t taken = places[place(out, o)], i = taken / w.size, j = taken % w.size;
+        const int64_t taken = Index(places[place(out, o)]), i = taken / w.size, j = taken % w.size;
         T value(0);
         if (taken >= 0 && i < h.size && within(windows_over(h, i), o.h) && within(windows_over(w, j), o.w)) {
           value = from[place(in, o, i, j)];

@@ -42,8 +42,9 @@ struct Args {
 
   const void* x;     // like `in`: average, maximum, maximum_tangent
   const void* bias;  // [maps] or null: average
-  void* y;  // like `out`: result of average, maximum, maximum_tangent; subsampling: argument of average_backward
-  int64_t* indices;  // like `out`, h * W + w: result of maximum, argument of maximum_backward and maximum_tangent
+  void* y;        // like `out`: result of average, maximum, maximum_tangent; subsampling: argument of average_backward
+  void* indices;  // like `out`, h * W + w: result of maximum, argument of maximum_backward and maximum_tangent
+  bool long_index;   // whether those are int64_t, or int32_t
   const void* grad;  // like `out`: average_backward, maximum_backward
   void* grad_x;      // like `in`
   void* grad_bias;   // [maps]

@@ -79,8 +79,8 @@ void for_lines(Context& context, const Maps& maps, int64_t cost, Body body) {
 
 // ---- forward
 
-template <class T, class I>
-void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* y, int64_t* indices) {
+template <class T, class I, class Index>
+void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* y, Index* indices) {
   using A = acc_t<T>;
   const T* x = as<T>(a.x);
   const I width = I(a.in.w), top = I(first_tap(a.h, line.oh)) * width;
@@ -104,18 +104,18 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* 
     });
   });
   TP_INDEPENDENT
-  for (int64_t k = 0; k < line.width; ++k) y[k] = T(best[k]), indices[k] = index[k];
+  for (int64_t k = 0; k < line.width; ++k) y[k] = T(best[k]), indices[k] = Index(index[k]);
 }
 
-template <class T, class I>
-void maximum_lines(const Args& a, Context& context) {
-  for_lines(context, a.out, a.h.kernel * a.w.kernel, [&a](int64_t begin, int64_t end) {
+template <class T, class I, class Index>
+void maximum_lines(const Args& a, Index* indices, Context& context) {
+  for_lines(context, a.out, a.h.kernel * a.w.kernel, [&a, indices](int64_t begin, int64_t end) {
     const int64_t width = a.out.inner == 1 ? a.out.w : a.out.inner;
     const auto best = array<acc_t<T>>(width);
     const auto index = array<I>(width);
-    on_vectors([&a, begin, end, width, values = best.get(), places = index.get()] {
+    on_vectors([&a, indices, begin, end, width, values = best.get(), places = index.get()] {
       for (int64_t i = begin; i < end; ++i) {
-        maximum_line<T, I>(a, line_of(a.out, i), values, places, as<T>(a.y) + i * width, a.indices + i * width);
+        maximum_line<T, I>(a, line_of(a.out, i), values, places, as<T>(a.y) + i * width, indices + i * width);
       }
     });
   });
@@ -189,7 +189,8 @@ struct Scatter {
       channel[e] = int32_t(e % a.in.inner);
     }
   }
-  void add_row(const Args& a, int64_t oh, const T* grad, const int64_t* taken, A* plane) const {
+  template <class Index>
+  void add_row(const Args& a, int64_t oh, const T* grad, const Index* taken, A* plane) const {
     const auto columns = int32_t(a.in.w), inner = int32_t(a.in.inner), reach = int32_t(a.w.reach());
     const int64_t top = oh * a.h.stride - a.h.padding, first = top * a.in.w;
     const auto first_row = int32_t(tp::max(int64_t(0), -top)), end_row = int32_t(tp::min(a.h.reach(), a.in.h - top));
@@ -211,16 +212,16 @@ struct Scatter {
   }
 };
 
-template <class T>
-void maximum_backward_maps(const Args& a, Context& context) {
+template <class T, class Index>
+void maximum_backward_maps(const Args& a, const Index* indices, Context& context) {
   using A = acc_t<T>;
   constexpr bool direct = std::is_same<T, A>::value;
   const int64_t width = a.out.w * a.out.inner, pixels = a.in.h * a.in.w * a.in.inner;
-  const auto body = [&a, width, pixels](int64_t begin, int64_t end) {
+  const auto body = [&a, indices, width, pixels](int64_t begin, int64_t end) {
     const auto places = array<int32_t>(3 * width);
     const auto values = array<A>(width), sums = array<A>(direct ? 0 : pixels);
     const Scatter<T> scatter{width, pixels, places.get(), places.get() + width, places.get() + 2 * width, values.get()};
-    on_vectors([&a, scatter, begin, end, space = sums.get()] {
+    on_vectors([&a, indices, scatter, begin, end, space = sums.get()] {
       scatter.prepare(a);
       for (int64_t outer = begin; outer < end; ++outer) {
         T* to = as<T>(a.grad_x) + outer * scatter.pixels;
@@ -228,7 +229,7 @@ void maximum_backward_maps(const Args& a, Context& context) {
         for (int64_t p = 0; p < scatter.pixels; ++p) plane[p] = 0;
         for (int64_t oh = 0; oh < a.out.h; ++oh) {
           const int64_t row = (outer * a.out.h + oh) * scatter.width;
-          scatter.add_row(a, oh, as<T>(a.grad) + row, a.indices + row, plane);
+          scatter.add_row(a, oh, as<T>(a.grad) + row, indices + row, plane);
         }
         if (direct) continue;
         for (int64_t p = 0; p < scatter.pixels; ++p) to[p] = T(plane[p]);
@@ -239,12 +240,12 @@ void maximum_backward_maps(const Args& a, Context& context) {
 }
 
 // Where a pixel lies in many windows, or a scatter does not know their rows: pixels gather (pooling/gather.h).
-template <class T>
+template <class T, class Index>
 void maximum_backward_gathering(const Args& a, Context& context) {
   const int64_t pixels = a.in.h * a.in.w * a.in.inner;
   context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)),
                        [&a](int64_t begin, int64_t end) {
-                         const Gather<T> gather(a);
+                         const Gather<T, Index> gather(a);
                          on_vectors([&gather, begin, end] {
                            for (int64_t outer = begin; outer < end; ++outer) gather.run(outer);
                          });
@@ -252,8 +253,8 @@ void maximum_backward_gathering(const Args& a, Context& context) {
 }
 
 // sums = the gradients that a pixel's channels get from the windows whose maximum they are (channels last).
-template <class T>
-void maximum_backward_channels(const Args& a, const Line& p, acc_t<T>* sum, T* to) {
+template <class T, class Index>
+void maximum_backward_channels(const Args& a, const Index* indices, const Line& p, acc_t<T>* sum, T* to) {
   const Range rows = windows_over(a.h, p.oh), columns = windows_over(a.w, p.ow);
   const int64_t pixel = p.oh * a.in.w + p.ow;
   for (int64_t c = 0; c < p.width; ++c) sum[c] = 0;
@@ -261,7 +262,7 @@ void maximum_backward_channels(const Args& a, const Line& p, acc_t<T>* sum, T* t
     for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
       const int64_t first = ((p.outer * a.out.h + oh) * a.out.w + ow) * p.width;
       const T* grad = as<T>(a.grad) + first;
-      const int64_t* taken = a.indices + first;
+      const Index* taken = indices + first;
       TP_INDEPENDENT
       for (int64_t c = 0; c < p.width; ++c) sum[c] += taken[c] == pixel ? acc_t<T>(grad[c]) : acc_t<T>(0);
     }
@@ -345,20 +346,20 @@ void average_backward(const Args& a, Context& context) {
   sum_bias_gradient<T>(a, static_cast<const A*>(grad), Threaded{context});
 }
 
-template <class T>
-void maximum_backward(const Args& a, Context& context) {
+template <class T, class Index>
+void maximum_backward(const Args& a, const Index* indices, Context& context) {
   const Threaded run{context};
   if (a.in.outer >= context.device.threads) {
-    if (Scatter<T>::fits(a) && a.w.stride > 1) return maximum_backward_maps<T>(a, context);
-    if (Gather<T>::fits(a)) return maximum_backward_gathering<T>(a, context);
+    if (Scatter<T>::fits(a) && a.w.stride > 1) return maximum_backward_maps<T>(a, indices, context);
+    if (Gather<T, Index>::fits(a)) return maximum_backward_gathering<T, Index>(a, context);
   }
   if (a.in.inner == 1) return with_axes(a, [&](const auto& h, const auto& w) { maximum<T>(a, run, h, w); });
   for_lines(context, a.in, 4 * ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride),
-            [&a](int64_t begin, int64_t end) {
+            [&a, indices](int64_t begin, int64_t end) {
               const auto space = array<acc_t<T>>(a.in.inner);
-              on_vectors([&a, begin, end, sum = space.get()] {
+              on_vectors([&a, indices, begin, end, sum = space.get()] {
                 for (int64_t i = begin; i < end; ++i) {
-                  maximum_backward_channels<T>(a, line_of(a.in, i), sum, as<T>(a.grad_x) + i * a.in.inner);
+                  maximum_backward_channels<T>(a, indices, line_of(a.in, i), sum, as<T>(a.grad_x) + i * a.in.inner);
                 }
               });
             });
@@ -366,12 +367,16 @@ void maximum_backward(const Args& a, Context& context) {
 
 template <class T>
 void maxima(const Args& a, Context& context) {
+  const bool short_maps = a.in.h * a.in.w < int64_t(1) << 31;
   if (a.step == Step::maximum) {
-    if (a.in.h * a.in.w < int64_t(1) << 31) return maximum_lines<T, int32_t>(a, context);
-    return maximum_lines<T, int64_t>(a, context);
+    return with_indices(a, [&](auto* indices) {
+      short_maps ? maximum_lines<T, int32_t>(a, indices, context) : maximum_lines<T, int64_t>(a, indices, context);
+    });
   }
   if constexpr (is_floating<T>) {
-    if (a.step == Step::maximum_backward) return maximum_backward<T>(a, context);
+    if (a.step == Step::maximum_backward) {
+      return with_indices(a, [&](const auto* indices) { maximum_backward<T>(a, indices, context); });
+    }
     with_axes(a, [&](const auto& h, const auto& w) { maximum<T>(a, Threaded{context}, h, w); });
   }
 }

@@ -229,4 +229,8 @@ TP_DEVICE void for_windows(const Grid<I, H, W>& g, I n, I h, I w, I c, Load load
   }
 }
 
+// How many indices of `width` channels a thread moves at once: 16 bytes.
+template <class Index, int width>
+constexpr int indices_at_once = width * int(sizeof(Index)) < 16 ? width : 16 / int(sizeof(Index));
+
 }  // namespace tp::pooling

@@ -69,12 +69,21 @@ int store_unit(const Args& a) {
 
 // ---- the steps, for windows of a kind and vectors of `width`
 
+// call(indices, as pointers of their type)
+template <class Call>
+void with_indices(const Args& a, Call call) {
+  a.long_index ? call(static_cast<int64_t*>(a.indices)) : call(static_cast<int32_t*>(a.indices));
+}
+
 template <class T, int width, class I, class H, class W>
 void maximum(const Args& a, Context& context) {
-  for_parts<I, H, W>(a, [&](const auto& part) {
-    launch_outputs<outputs_below<width, H>, width, I>(
-        a, part, context, maximum_kernel<width, T, I, H, W>, static_cast<const T*>(a.x) + part.in_offset,
-        static_cast<T*>(a.y) + part.out_offset, a.indices + part.out_offset);
+  with_indices(a, [&](auto* indices) {
+    using Index = std::decay_t<decltype(*indices)>;
+    for_parts<I, H, W>(a, [&](const auto& part) {
+      launch_outputs<outputs_below<width, H>, width, I>(
+          a, part, context, maximum_kernel<width, T, Index, I, H, W>, static_cast<const T*>(a.x) + part.in_offset,
+          static_cast<T*>(a.y) + part.out_offset, indices + part.out_offset);
+    });
   });
 }
 
@@ -92,11 +101,13 @@ void average(const Args& a, Context& context) {
 
 template <class T, bool across, int width, class I, class H, class W>
 void maximum_backward(const Args& a, Context& context) {
-  for_parts<I, H, W>(a, [&](const auto& part) {
-    launch_inputs<across, width, I>(a, part, context, maximum_backward_kernel<across, width, T, I, H, W>,
-                                    static_cast<const T*>(a.grad) + part.out_offset,
-                                    static_cast<const int64_t*>(a.indices) + part.out_offset,
-                                    static_cast<T*>(a.grad_x) + part.in_offset, store_unit<T>(a));
+  with_indices(a, [&](const auto* indices) {
+    using Index = std::decay_t<decltype(*indices)>;
+    for_parts<I, H, W>(a, [&](const auto& part) {
+      launch_inputs<across, width, I>(a, part, context, maximum_backward_kernel<across, width, T, Index, I, H, W>,
+                                      static_cast<const T*>(a.grad) + part.out_offset, indices + part.out_offset,
+                                      static_cast<T*>(a.grad_x) + part.in_offset, store_unit<T>(a));
+    });
   });
 }
 
@@ -114,10 +125,13 @@ void average_backward(const Args& a, Context& context) {
 
 template <class T, class I, class H, class W>
 void tangent(const Args& a, Context& context) {
-  for_parts<I, H, W>(a, [&](const auto& part) {
-    launch_outputs<1, 1, I>(a, part, context, tangent_kernel<T, I, H, W>, static_cast<const T*>(a.x) + part.in_offset,
-                            static_cast<T*>(a.y) + part.out_offset,
-                            static_cast<const int64_t*>(a.indices) + part.out_offset);
+  with_indices(a, [&](const auto* indices) {
+    using Index = std::decay_t<decltype(*indices)>;
+    for_parts<I, H, W>(a, [&](const auto& part) {
+      launch_outputs<1, 1, I>(a, part, context, tangent_kernel<T, Index, I, H, W>,
+                              static_cast<const T*>(a.x) + part.in_offset, static_cast<T*>(a.y) + part.out_offset,
+                              indices + part.out_offset);
+    });
   });
 }
 

@@ -52,7 +52,7 @@ Tensor ConvPool::forward(const Tensor& input) {
   if (form.pooling == Pooling::average) {
     return pooled = result_of("avg_pool2d", activated, two, empty, none, false, true, automatic);
   }
-  const Stack both = results_of("max_pool2d", activated, two, empty, none, one, false, automatic);
+  const Stack both = results_of("max_pool2d", activated, two, empty, none, one, false, automatic, false);
   indices = both[1].toTensor();
   return pooled = both[0].toTensor();
 }

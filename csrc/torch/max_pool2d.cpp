@@ -16,14 +16,16 @@ Pattern pattern(op_name, pooling::ladder);
 
 #define TP_WINDOWS                                                                                                    \
   "SymInt[2] kernel_size, SymInt[2] stride=[], SymInt[2] padding=0, SymInt[2] dilation=1, bool ceil_mode=False, str " \
-  "algorithm=\"auto\")"
+  "algorithm=\"auto\""
 
 struct MaxPool2d {
-  static constexpr auto schema = "max_pool2d(Tensor x, " TP_WINDOWS " -> (Tensor, Tensor)";
+  // Without return_indices the second result is for the derivatives alone, and as narrow as the maps allow.
+  static constexpr auto schema = "max_pool2d(Tensor x, " TP_WINDOWS ", bool return_indices=True) -> (Tensor, Tensor)";
   Tensor x;
   Sizes kernel_size, stride, padding, dilation;
   bool ceil_mode;
   Str algorithm;
+  bool return_indices;
 
   TP_DIFFERENTIABLE(std::tuple<Tensor, Tensor>);
   bool keeps(size_t) const { return false; }
@@ -32,7 +34,7 @@ struct MaxPool2d {
 
 struct MaxPool2dBackward {
   static constexpr auto schema =
-      "max_pool2d_backward(Tensor grad, Tensor indices, SymInt[2] input_size, " TP_WINDOWS " -> Tensor";
+      "max_pool2d_backward(Tensor grad, Tensor indices, SymInt[2] input_size, " TP_WINDOWS ") -> Tensor";
   Tensor grad, indices;
   Sizes input_size, kernel_size, stride, padding, dilation;
   bool ceil_mode;
@@ -43,7 +45,7 @@ struct MaxPool2dBackward {
 };
 
 struct MaxPool2dTangent {
-  static constexpr auto schema = "max_pool2d_tangent(Tensor x, Tensor indices, " TP_WINDOWS " -> Tensor";
+  static constexpr auto schema = "max_pool2d_tangent(Tensor x, Tensor indices, " TP_WINDOWS ") -> Tensor";
   Tensor x, indices;
   Sizes kernel_size, stride, padding, dilation;
   bool ceil_mode;
@@ -69,10 +71,27 @@ SymPair check_forward(const Tensor& x, const Windows& windows) {
   return count_windows(op_name, windows, maps_of(x));
 }
 
+at::ScalarType index_type(const MaxPool2d& op) {
+  const SymPair maps = maps_of(op.x);
+  const bool wide = TORCH_STATICALLY_KNOWN_TRUE((maps[0] * maps[1]).sym_gt(std::numeric_limits<int32_t>::max()));
+  return op.return_indices || wide ? at::kLong : at::kInt;
+}
+
+void check_index_type(const char* op, const Tensor& indices) {
+  const auto type = indices.scalar_type();
+  TORCH_CHECK_TYPE(type == at::kLong || type == at::kInt, op, ": indices must be int64 or int32, got ", type);
+}
+
+void give_indices(pooling::Args& args, const Tensor& indices) {
+  args.indices = const_cast<void*>(indices.const_data_ptr());
+  args.long_index = indices.scalar_type() == at::kLong;
+}
+
 void check_backward(const Tensor& grad, const Tensor& indices, const SymPair& size, const Windows& windows) {
   check_maps(backward_name, "grad", grad);
   check_float(backward_name, "grad", grad);
-  check_beside(backward_name, "grad", grad, "indices", indices, at::kLong);
+  check_beside(backward_name, "grad", grad, "indices", indices, indices.scalar_type());
+  check_index_type(backward_name, indices);
   check_shape(backward_name, "grad", grad, count_windows(backward_name, windows, size));
 }
 
@@ -83,8 +102,7 @@ SymPair check_tangent(const Tensor& x, const Tensor& indices, const Windows& win
   check_maps(tangent_name, "indices", indices);
   check_shape(tangent_name, "indices", indices, outputs);
   check_same_device(tangent_name, {{"x", &x}, {"indices", &indices}});
-  TORCH_CHECK_TYPE(indices.scalar_type() == at::kLong, tangent_name, ": indices must be int64, got ",
-                   indices.scalar_type());
+  check_index_type(tangent_name, indices);
   const auto outer = [](const Tensor& t) { return t.sym_sizes().slice(0, size_t(t.dim() - 2)); };
   TORCH_SYM_CHECK(same_sizes(outer(indices), outer(x)), tangent_name, ": x has shape ", x.sym_sizes(),
                   ", indices have ", indices.sym_sizes());
@@ -100,11 +118,11 @@ std::tuple<Tensor, Tensor> MaxPool2d::kernel() const {
   const Tensor in = x.contiguous(format);
   auto args = pooling_args(op_name, in, format, windows, maps_of(x), outputs);
   check_taps(op_name, args);
-  Tensor out = empty_maps(x, outputs, x.scalar_type()), places = empty_maps(x, outputs, at::kLong);
+  Tensor out = empty_maps(x, outputs, x.scalar_type()), places = empty_maps(x, outputs, index_type(*this));
   args.step = Step::maximum;
   args.x = in.const_data_ptr();
   args.y = out.mutable_data_ptr();
-  args.indices = places.mutable_data_ptr<int64_t>();
+  give_indices(args, places);
   run(pooling::ladder, pooling::choose, op_name, algorithm, in, args);
   return {out, places};
 }
@@ -119,7 +137,7 @@ Tensor MaxPool2dBackward::kernel() const {
   auto args = pooling_args(backward_name, g, format, windows, size, maps_of(grad));
   args.step = Step::maximum_backward;
   args.grad = g.const_data_ptr();
-  args.indices = const_cast<int64_t*>(places.const_data_ptr<int64_t>());
+  give_indices(args, places);
   args.grad_x = out.mutable_data_ptr();
   run(pooling::ladder, pooling::choose, backward_name, algorithm, g, args);
   return out;
@@ -134,7 +152,7 @@ Tensor MaxPool2dTangent::kernel() const {
   auto args = pooling_args(tangent_name, in, format, windows, maps_of(x), outputs);
   args.step = Step::maximum_tangent;
   args.x = in.const_data_ptr();
-  args.indices = const_cast<int64_t*>(places.const_data_ptr<int64_t>());
+  give_indices(args, places);
   args.y = out.mutable_data_ptr();
   run(pooling::ladder, pooling::choose, tangent_name, algorithm, in, args);
   return out;
@@ -143,7 +161,7 @@ Tensor MaxPool2dTangent::kernel() const {
 std::tuple<Tensor, Tensor> MaxPool2d::meta() const {
   const SymPair outputs = check_forward(x, windows_of(op_name, *this));
   check_algorithm(pooling::ladder, op_name, algorithm);
-  return {empty_maps(x, outputs, x.scalar_type()), empty_maps(x, outputs, at::kLong)};
+  return {empty_maps(x, outputs, x.scalar_type()), empty_maps(x, outputs, index_type(*this))};
 }
 
 Tensor MaxPool2dBackward::meta() const {
