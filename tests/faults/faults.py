@@ -125,10 +125,10 @@ FAULTS = (
         ladder(SCAN, "coarsened"),
     ),
     Fault(
-        "sections-pad",
+        "sections-begin",
         "block/scan_sections.h",
-        "return k < n ? x.load(row(id), k) : M::identity();",
-        "return k < n ? x.load(row(id), k) : Acc();",
+        "return id % sections * section;",
+        "return id * section;",
         ladder("linear_recurrence", "hierarchical"),
     ),
     Fault("domino-flag", "scan/single_pass.cu", "block.wait(flag, bid);", "", ladder(SCAN, "single_pass")),
