@@ -17,7 +17,7 @@ from test_ladder import has_trait
 from torch_patterns import testing
 from torch_patterns.testing import assert_equal, assert_same_bits, assert_within, tensors_of, unit_roundoff
 
-SEED, COUNT = int(os.environ["FUZZ_SEED"]), int(os.environ.get("FUZZ_CASES", "5"))  # the seed is made in conftest.py
+SEED, COUNT = int(os.environ["FUZZ_SEED"]), int(os.environ.get("FUZZ_CASES", "300"))  # the seed is made in conftest.py
 
 
 # ---- properties, beside the reference: spec, sample, rung -> what does not hold
@@ -119,7 +119,10 @@ def test_fuzz(spec, device):
             bound = cpu(bind(limit, unit_roundoff(dtype))) if bounded or rough else None
             assert_equal(out, want, where) if bound is None else assert_within(out, want, bound, where)
             again = sample.map(lambda x: scattered(x, r))(spec.op, algorithm=rung)  # noqa: B023
-            by_blas = rung in ("auto", "gemm") and spec.pattern == "linear"  # whose sums depend on where operands lie
+            by_blas = rung in ("auto", "gemm") and spec.pattern in (
+                "linear",
+                "segment_matmul",
+            )  # sums depend on where operands lie
             if bound is not None and (by_blas or has_trait(spec, rung, "float_atomics")):
                 assert_within(again, want, bound, where)
             else:
