@@ -70,12 +70,6 @@ void average_backward(const Args& a, const Run& run, const Axis& h, const Axis& 
   sum_bias_gradient<T>(a, static_cast<const Acc*>(grad), run);
 }
 
-// call(indices, as pointers of their type)
-template <class Call>
-void with_indices(const Args& a, Call call) {
-  a.long_index ? call(as<int64_t>(a.indices)) : call(as<int32_t>(a.indices));
-}
-
 template <class T, class Run, class Axis>
 void maximum(const Args& a, const Run& run, const Axis& h, const Axis& w) {
   const T *x = as<T>(a.x), *grad = as<T>(a.grad);

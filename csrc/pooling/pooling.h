@@ -50,6 +50,12 @@ struct Args {
   void* grad_bias;   // [maps]
 };
 
+// call(indices, as a pointer of their type)
+template <class Call>
+void with_indices(const Args& a, Call call) {
+  a.long_index ? call(static_cast<int64_t*>(a.indices)) : call(static_cast<int32_t*>(a.indices));
+}
+
 #define TP_RUNGS "pooling/rungs.def"
 #include "core/ladder.inc"
 

@@ -69,12 +69,6 @@ int store_unit(const Args& a) {
 
 // ---- the steps, for windows of a kind and vectors of `width`
 
-// call(indices, as pointers of their type)
-template <class Call>
-void with_indices(const Args& a, Call call) {
-  a.long_index ? call(static_cast<int64_t*>(a.indices)) : call(static_cast<int32_t*>(a.indices));
-}
-
 template <class T, int width, class I, class H, class W>
 void maximum(const Args& a, Context& context) {
   with_indices(a, [&](auto* indices) {

@@ -45,7 +45,10 @@ struct Subsample2dBackward {
 // Windows that are neighbours and cover the map.
 Windows windows_of(const char* op, const Sizes& size) {
   const SymPair both = pair(op, "size", size);
-  for (const auto& s : both) TORCH_SYM_CHECK(s.sym_ge(1), op, ": size must be positive, got ", s);
+  constexpr int64_t most = 2147483647;  // so that the sizes of maps cannot overflow
+  for (const auto& s : both) {
+    TORCH_SYM_CHECK(s.sym_ge(1).sym_and(s.sym_le(most)), op, ": size must be positive and at most ", most, ", got ", s);
+  }
   return {both, both, {0, 0}, {1, 1}};
 }
 

@@ -336,6 +336,7 @@ SUBSAMPLE_BACKWARD = Spec(
     grown=(case((2, 3, 4, 5), (2, 3, 4, 5), size=[2, 2]), case((6, 7, 8, 9), (6, 7, 8, 9), size=[2, 2])),
     bad=(
         bad("shapes", ones((1, 2, 2), (1, 2, 3)), RuntimeError, r"\[1, 2, 2\].*\[1, 2, 3\]", size=[2, 2]),
+        bad("overflow", ones((1, 1, 4), (1, 1, 4)), RuntimeError, "size.*2147483647.*got 4611", size=[3, 2**62]),
         bad_algorithm("subsample2d_backward", (1, 2, 2), (1, 2, 2), size=[2, 2]),
     ),
     sized=lambda n: case(maps(n), maps(n), size=[2, 2]),
