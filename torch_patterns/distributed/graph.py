@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import torch_patterns as tp
-from torch_patterns.distributed.collectives import all_to_all, gather_rows
-from torch_patterns.distributed.group import Call, Group
+from torch_patterns.distributed.collectives import all_to_all
+from torch_patterns.distributed.group import Call, Group, gather_rows
 
 WORD = 8  # vertices in a byte of a bitmap; every rank but the last holds whole bytes
 # Beamer's alpha: search from the unvisited vertices once the frontier has more than 1/14 as many edges as they have.

@@ -84,8 +84,8 @@ def scan(
 ) -> Tensor:
     """Every prefix of the concatenated shards along dimension 0, combined (§11.6, one level up).
 
-    Each rank scans its shard; one all_gather brings the total of every rank; each rank combines what comes before it
-    into its part. Integers come out exactly as ``torch_patterns.scan`` gives them for the whole; sums and products of
+    Each rank scans its shard; one all_gather, which is also that of the header, brings the total of every rank; each
+    rank combines what comes before it into its part. Integers come out exactly as ``torch_patterns.scan`` gives them for the whole; sums and products of
     half types go through float32 and are rounded once. Differentiable to every order; all ranks must run backward.
 
     Args:
@@ -115,18 +115,31 @@ def scan(
         tp.scan(x[:0], 0, op=op, exclusive=exclusive, reverse=reverse)
         return checked
 
-    call = Call("scan", group, prepare, op=op, exclusive=exclusive, reverse=reverse)
+    call = Call("scan", group, prepare, gathers=True, op=op, exclusive=exclusive, reverse=reverse)
     x, op = extremum(x, op)
     wide = widened(x, op)
     y = tp.scan(wide, 0, op=op, exclusive=exclusive, reverse=reverse)
     total = _end_of(y, wide, op, exclusive, reverse)
-    before = ranks_before(call.lengths(), call.rank, reverse)
-    totals = all_gather(total, call.group)
-    if before:
-        y = combine_into(op, tp.reduce(totals[before], 0, op=op), y)
+    totals = all_gather(total, call)
+    before = _before(totals, call, reverse)
+    if len(before):
+        y = combine_into(op, tp.reduce(before, 0, op=op), y)
     else:
         y = anchored(y, totals)
-    return y.to(tp.scan(x[:0], 0, op=op).dtype)
+    y = y.to(tp.scan(x[:0], 0, op=op).dtype)
+    call.numbers()  # after all has been launched
+    return y
+
+
+def _before(totals: Tensor, call: Call, reverse: bool) -> Tensor:
+    """The totals of the ranks before this one, in scan order.
+
+    Those of ranks that hold nothing are identities. They change no result, but one that won a tie would win the
+    gradient with it: they are left out where that matters, and there the host waits for the lengths.
+    """
+    if totals.requires_grad:
+        return totals[ranks_before(call.lengths(), call.rank, reverse)]
+    return totals[call.rank + 1 :].flip(0) if reverse else totals[: call.rank]
 
 
 def linear_recurrence(
@@ -174,7 +187,7 @@ def linear_recurrence(
     before = ranks_before(call.lengths(), call.rank, reverse)
     first = not before and initial is None  # of all elements: its multiplier is not used
     h, pair = _composed(a, b, first, reverse)
-    pairs = all_gather(pair, call.group)
+    pairs = all_gather(pair, call)
     if before:
         seed = tp.linear_recurrence(pairs[before, 0], pairs[before, 1], 0, initial=initial)[-1]
     else:

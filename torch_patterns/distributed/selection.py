@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 import torch_patterns as tp
-from torch_patterns.distributed.collectives import gather_rows
+from torch_patterns.distributed.group import gather_rows, on_device
 
-SAMPLES = 1 << 20  # that are sorted in a round, of all cuts
+SAMPLES = 1 << 14  # that are sorted in a round, for each cut: more rounds of few samples are faster than few of many
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}  # which torch can index
 
 
@@ -45,17 +45,18 @@ def co_ranks(
 
     Returns:
         [targets][runs][ranks], the same on every rank. Costs some three rounds of one all_gather of few keys, and the
-        host waits once, at the end. Of unsorted runs it gives some cuts that do not decrease.
+        host waits once, at the end: what it launches before may still wait for the sort of the runs. Of unsorted runs
+        it gives some cuts that do not decrease.
     """
     device, size, rank = runs[0].device, dist.get_world_size(group), dist.get_rank(group)
-    ends = torch.tensor(lengths, device=device)
+    ends = on_device(lengths, device)
     low = torch.zeros(len(targets), len(runs), size, dtype=torch.int64, device=device)
     high = ends.expand_as(low).clone()
-    target = torch.tensor(targets, device=device).view(-1, 1)
-    for samples in _rounds(max(map(max, lengths)), len(runs) * size, len(targets)):
+    target = on_device(targets, device).view(-1, 1)
+    for samples in _rounds(max(map(max, lengths)), len(runs) * size):
         steps = torch.arange(samples, device=device)
         places = low.unsqueeze(-1) + steps * (high - low).unsqueeze(-1) // samples
-        mine = torch.stack([_take(run, places[:, k, rank]) for k, run in enumerate(runs)], 1)
+        mine = torch.stack([_take(run, places[:, k, rank]) for k, run in enumerate(runs)], 1)  # [targets, runs, samples]
         every = gather_rows(mine, group).permute(1, 2, 0, 3)  # [targets, runs, ranks, samples]
         keys = every.reshape(len(targets), -1).view(runs[0].dtype)
         order = tp.argsort(keys, 1, descending=descending)
@@ -65,9 +66,9 @@ def co_ranks(
     return torch.minimum(low, ends).cummax(0).values.tolist()
 
 
-def _rounds(width: int, runs: int, targets: int) -> Iterator[int]:
+def _rounds(width: int, runs: int) -> Iterator[int]:
     """How many samples of each run to take in each round. Of ``width`` undecided elements (runs + 2) strides remain."""
-    most = max(SAMPLES // (runs * targets), 4 * (runs + 2))
+    most = max(SAMPLES // runs, 4 * (runs + 2))
     while width > most:
         yield most
         width = (runs + 2) * (width // most + 2)
@@ -82,21 +83,17 @@ def _known_sides(order: Tensor, low: Tensor, high: Tensor, places: Tensor, targe
     last sample before it (or to ``low``), and at most those up to the run's next sample (or to ``high``). The sums of
     both over the runs change from one sample to the next in sorted order by what that sample's own run contributes.
     """
-    undecided = (high > low).unsqueeze(-1).expand_as(places)
+    decided = (high == low).unsqueeze(-1)
     previous = torch.cat([low.unsqueeze(-1), places[..., :-1] + 1], -1)
     following = torch.cat([places[..., 1:], high.unsqueeze(-1)], -1)
-
-    def before(gain: Tensor) -> Tensor:
-        """The sums before each sample, of what the samples that sort before it add."""
-        gain = gain.masked_fill(~undecided, 0).flatten(1)
-        sums = tp.scan(gain.gather(1, order), 1, exclusive=True) + low.flatten(1).sum(1, keepdim=True)
-        return torch.empty_like(sums).scatter_(1, order, sums)
-
-    own = (places - previous).flatten(1)
-    at_least = before(places + 1 - previous) + own
-    at_most = before(following - places)
-    left = undecided & (at_most < target).view_as(places)
-    right = undecided & (at_least >= target).view_as(places)
+    own = places - previous
+    gains = torch.stack([own + 1, following - places]).masked_fill_(decided, 0).flatten(2)
+    order = order.expand_as(gains)
+    sums = tp.scan(gains.gather(2, order), 2, exclusive=True) + low.flatten(1).sum(1, keepdim=True)
+    at_least, at_most = torch.empty_like(sums).scatter_(2, order, sums).view(2, *places.shape)
+    target = target.view(-1, 1, 1, 1)
+    left = (at_most < target).masked_fill_(decided, False)
+    right = (at_least + own >= target).masked_fill_(decided, False)
     return left, right
 
 
