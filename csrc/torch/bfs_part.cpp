@@ -63,7 +63,7 @@ void bfs_level(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& in_r
 
 }  // namespace
 
-TORCH_LIBRARY(torch_patterns_parts, m) {
+TORCH_LIBRARY_FRAGMENT(torch_patterns_parts, m) {
   m.def(
       "bfs_level(Tensor row_ptrs, Tensor col_idx, Tensor in_row_ptrs, Tensor in_col_idx, Tensor frontier, int "
       "frontier_size, int begin, int level, bool pull, Tensor(a!) levels, Tensor(b!) parents, Tensor(c!) found) -> ()");
