@@ -1,6 +1,5 @@
 // torch_patterns_parts::bfs_level: one level of a search of a part of a graph, for torch_patterns.distributed.bfs.
 #include "graph/part/part.h"
-
 #include "torch/graph.h"
 
 namespace tp {
@@ -24,9 +23,9 @@ void bfs_level(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& in_r
                     " elements, col_idx ", col_idx.numel());
   TORCH_CHECK_TYPE(in_col_idx.scalar_type() == col_idx.scalar_type() && parents.scalar_type() == col_idx.scalar_type(),
                    op_name, ": in_col_idx and parents must be ", col_idx.scalar_type(), " as col_idx is");
-  TORCH_CHECK_TYPE(frontier.scalar_type() == at::kInt && levels.scalar_type() == at::kInt &&
-                       found.scalar_type() == at::kInt,
-                   op_name, ": frontier, levels and found must be int32");
+  TORCH_CHECK_TYPE(
+      frontier.scalar_type() == at::kInt && levels.scalar_type() == at::kInt && found.scalar_type() == at::kInt,
+      op_name, ": frontier, levels and found must be int32");
   for (const Tensor* x : {&frontier, &levels, &parents, &found})
     TORCH_CHECK_VALUE(x->dim() == 1 && x->is_contiguous(), op_name, ": bitmaps and results must be contiguous vectors");
   TORCH_CHECK_VALUE(begin >= 0 && begin + count <= vertices && parents.numel() == count, op_name, ": ", count,

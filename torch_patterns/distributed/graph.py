@@ -11,7 +11,7 @@ from torch import Tensor
 
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_to_all
-from torch_patterns.distributed.group import Call, Group, gather_rows, on_device
+from torch_patterns.distributed.group import Call, Group, all_gather_single, finish, gather_rows, on_device
 
 _ops = torch.ops.torch_patterns_parts
 WORD = 32  # vertices in an int32 of a bitmap; every rank but the last holds whole words
@@ -199,12 +199,15 @@ def bfs(
     known = {"sources": ids.tolist(), "max_level": max_level, "num_vertices": local.num_vertices}
     call = Call("bfs", graph.group, prepare, numbers=[local.num_edges], **known)
     ids = sorted(set(known["sources"]))
-    here = on_device([v for v in ids if begin <= v < end], graph.device)
+    own = [v for v in ids if begin <= v < end]
+    bits = _bits(ids)
+    here, places, words = on_device([*own, *bits, *bits.values()], graph.device).split([len(own), len(bits), len(bits)])
     levels = torch.full((end - begin,), -1, dtype=torch.int32, device=graph.device).index_fill_(0, here - begin, 0)
     parents = torch.full((end - begin,), -1, dtype=local.dtype, device=graph.device)
     parents.index_copy_(0, here - begin, here.to(local.dtype))
-    frontier = _bitmap(ids, call.size * graph.block, graph.device)
     found = torch.zeros(SUMS + graph.block // WORD, dtype=torch.int32, device=graph.device)
+    every = found.new_zeros(call.size, len(found))
+    frontier = found.new_zeros(call.size * (graph.block // WORD)).index_copy_(0, places, words.to(torch.int32))
     rows = local.row_ptrs, local.col_idx, local.in_row_ptrs, local.in_col_idx
     size, level, pull, open_edges = len(ids), 0, False, None
     while size > 0 and (max_level is None or level < max_level):
@@ -212,14 +215,19 @@ def bfs(
         _ops.bfs_level(*rows, frontier, size, begin, level, pull, levels, parents, found)
         if open_edges is None:
             open_edges = sum(call.lengths())
-        every = gather_rows(found, graph.group)
-        sums = every[:, :SUMS].contiguous().view(torch.int64).sum(0)
+        work = all_gather_single(every.view(-1), found, group=graph.group, async_op=True)
+        finish(work, every, "bfs", graph.group)
         frontier = every[:, SUMS:].contiguous().view(-1)
-        size, entering = sums.tolist()
+        size, entering = _sums(every[:, :SUMS].tolist())
         open_edges -= entering
         pull = entering * ALPHA > open_edges
     call.numbers()
     return levels, parents
+
+
+def _sums(words: list[list[int]]) -> list[int]:
+    """The sums over ranks of two int64, which each rank gives as four int32, low words first."""
+    return [sum((row[i] & 0xFFFFFFFF) + (row[i + 1] << 32) for row in words) for i in (0, 2)]
 
 
 def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> None:
@@ -234,10 +242,9 @@ def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> 
             raise IndexError(f"bfs: {source} is no vertex of a graph of {num_vertices}")
 
 
-def _bitmap(vertices: Sequence[int], length: int, device: torch.device) -> Tensor:
-    """int32 [length / 32] with the bits of these vertices."""
+def _bits(vertices: Sequence[int]) -> dict[int, int]:
+    """The words of a bitmap that these vertices are in, by their places."""
     words: dict[int, int] = {}
     for vertex in vertices:
         words[vertex // WORD] = words.get(vertex // WORD, 0) | 1 << vertex % WORD
-    places, bits = on_device(list(words), device), on_device(list(words.values()), device)
-    return torch.zeros(length // WORD, dtype=torch.int32, device=device).index_copy_(0, places, bits.to(torch.int32))
+    return words

@@ -85,7 +85,8 @@ class Call:
         name: of the function.
         group: as for :func:`resolve`.
         prepare: checks this rank's arguments, by what they are and not by what they hold, and returns the shards by
-            name. What it raises is raised on this rank once all have been told.
+            name. What it raises is raised on this rank once all have been told. It may start local work: a device is
+            then busy while the host puts the message together.
         numbers: up to NUMBERS integers that may differ from rank to rank; by default the lengths of the shards.
         gathers: the message waits for the tensor that is given to :meth:`gather`.
         options: must be the same on every rank.
@@ -141,9 +142,10 @@ class Call:
         digest = [int.from_bytes(digest[i : i + 8], "little", signed=True) for i in (0, 8)]
         return [*numbers, *(0 for _ in range(NUMBERS - len(numbers))), int(self._error is not None), *digest]
 
-    def _send(self, goes_along: Tensor | None = None) -> None:
+    def _send(self, goes_along: Tensor | None = None) -> Message:
         with failures_named(self.name, self.group):
             self._message = Message(self._header, goes_along, self.name, self.group)
+        return self._message
 
     def gather(self, x: Tensor) -> Tensor:
         """[ranks, *x.shape]: ``x`` of every rank, not differentiable.
@@ -154,9 +156,9 @@ class Call:
         bits = x.detach().contiguous().view(-1).view(torch.uint8)
         fits = bits.numel() <= Message.ROOM and x.device.type == _header_device(self.group).type
         if self._message is None:
-            self._send(bits if fits else None)
+            message = self._send(bits if fits else None)
             if fits:
-                return self._message.carried(bits.numel()).view(x.dtype).view(self.size, *x.shape)
+                return message.carried(bits.numel()).view(x.dtype).view(self.size, *x.shape)
         self.numbers()
         return gather_rows(x, self.group)
 
@@ -168,7 +170,7 @@ class Call:
             RuntimeError: another rank raised, was called with other arguments, or did not take part; it is named.
         """
         if self._numbers is None:
-            headers = self._message.headers()
+            headers = (self._message or self._send()).headers()
             if any(row[RAISED] for row in headers) or len({tuple(row[RAISED:]) for row in headers}) > 1:
                 self._disagree([bool(row[RAISED]) for row in headers])
             self._numbers = [row[:NUMBERS] for row in headers]
@@ -199,7 +201,7 @@ class Message:
     """One all_gather of a header, and of up to ROOM bytes that go with it, under way.
 
     On CUDA the host waits for nothing until it asks for the headers, which a stream of their own brings: the current
-    stream has work to do.
+    stream has work to do by then.
     """
 
     ROOM = 8 * (MESSAGE_WORDS - HEADER_WORDS)
@@ -207,18 +209,11 @@ class Message:
     def __init__(self, header: list[int], goes_along: Tensor | None, name: str, group: dist.ProcessGroup):
         self._name, self._group = name, group
         device = _header_device(group)
-        self._mine = on_device([*header, *(0 for _ in range(MESSAGE_WORDS - HEADER_WORDS))], device)
+        self._mine = on_device(header + [0] * (MESSAGE_WORDS - HEADER_WORDS), device)
         if goes_along is not None:
             self._mine.view(torch.uint8)[8 * HEADER_WORDS :][: goes_along.numel()].copy_(goes_along)
         self._every = self._mine.new_empty(dist.get_world_size(group), MESSAGE_WORDS)
         self._work = all_gather_single(self._every.view(-1), self._mine, group=group, async_op=True)
-        if device.type == "cuda":
-            self._on_host = torch.empty(self._every.shape, dtype=torch.int64, pin_memory=True)
-            self._arrived = torch.cuda.Event()
-            with torch.cuda.stream(side_stream(device)):
-                self._work.wait()
-                self._on_host.copy_(self._every, non_blocking=True)
-                self._arrived.record()
 
     def carried(self, size: int) -> Tensor:
         """uint8 [ranks, size]: what went with the header of every rank."""
@@ -232,13 +227,18 @@ class Message:
             return self._every[:, :HEADER_WORDS].tolist()
         give_up = time.monotonic() + 0.8 * _timeout(self._group)  # at its time-out NCCL would end the process
         look = time.monotonic() + LOOK_AROUND.total_seconds()
+        on_host, arrived = torch.empty(self._every.shape, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
         with failures_named(self._name, self._group):
-            while not self._arrived.query():
+            with torch.cuda.stream(_side_stream(self._every.device)):
+                self._work.wait()
+                on_host.copy_(self._every, non_blocking=True)
+                arrived.record()
+            while not arrived.query():
                 if time.monotonic() > look:
                     if _given_up(self._group) or time.monotonic() > give_up:
                         raise RuntimeError(f"no header within {0.8 * _timeout(self._group):g} s")
                     look = time.monotonic() + LOOK_AROUND.total_seconds()
-        return self._on_host[:, :HEADER_WORDS].tolist()
+        return on_host[:, :HEADER_WORDS].tolist()
 
 
 def on_device(values: Sequence, device: torch.device) -> Tensor:
@@ -258,7 +258,7 @@ def gather_rows(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 @functools.lru_cache
-def side_stream(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import Exchange, all_to_all, start_all_to_all
 from torch_patterns.distributed.graph import ShardedGraph, shard_graph
-from torch_patterns.distributed.group import Call, Group, gather_rows, resolve, side_stream
+from torch_patterns.distributed.group import Call, Group, gather_rows, resolve
 from torch_patterns.sparse import CSR, Matrix
 from torch_patterns.sparse.containers import format_of
 
@@ -248,17 +248,12 @@ def _multiply(name: str, A: ShardedMatrix, x: Tensor, validate: bool) -> Tensor:
         prepare()
     multiply = getattr(tp, name)
     exchange = Exchange(A.send, A.receive, A.group)
+    wanted = x.index_select(0, A.wanted)
     if _own_columns_first(A, x):
-        current, side = torch.cuda.current_stream(x.device), side_stream(x.device)
-        side.wait_stream(current)
         y = multiply(A.own, x)
-        wanted = x.new_empty(len(A.wanted), *x.shape[1:])  # of the current stream, which outlives the exchange
-        with torch.cuda.stream(side):
-            torch.index_select(x, 0, A.wanted, out=wanted)
-            received = exchange.start(wanted)
-        received.record_stream(current)
+        received = start_all_to_all(wanted, exchange)
     else:
-        received = start_all_to_all(x.index_select(0, A.wanted), exchange)
+        received = start_all_to_all(wanted, exchange)
         y = multiply(A.own, x)
     exchange.wait()
     rest = multiply(A.others, received).to(y.dtype)
@@ -266,18 +261,15 @@ def _multiply(name: str, A: ShardedMatrix, x: Tensor, validate: bool) -> Tensor:
     return (y.index_add if in_graph else y.index_add_)(0, A.other_rows, rest)
 
 
-SMALL = 4 << 20  # bytes that travel in less time than the host takes to start an exchange
+SMALL = 1 << 20  # bytes that travel in a fraction of the time that the host takes to start an exchange
 
 
 def _own_columns_first(A: ShardedMatrix, x: Tensor) -> bool:
     """Whether the product of the own columns is launched before the exchange of what the others need.
 
-    The GPU then works while the host prepares the exchange. But a large product leaves no room to the kernels of the
-    exchange until it is nearly done: a large exchange goes first. So it does where the host's time does not matter, in
-    a CUDA graph; and with gradients, whose graph keeps to one stream.
+    The GPU then works while the host prepares the exchange, which begins when the product ends. A large exchange is
+    better under way meanwhile. So is any in a CUDA graph, where the host's time does not count.
     """
-    if not x.is_cuda or (torch.is_grad_enabled() and (x.requires_grad or A.others.values.requires_grad)):
+    if not x.is_cuda or torch.cuda.is_current_stream_capturing():
         return False
-    row = x.element_size() * x.shape[1:].numel()
-    small = row * max(sum(A.send), sum(A.receive)) <= SMALL
-    return small and not torch.cuda.is_current_stream_capturing()
+    return x.element_size() * x.shape[1:].numel() * max(sum(A.send), sum(A.receive)) <= SMALL

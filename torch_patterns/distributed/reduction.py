@@ -18,8 +18,8 @@ def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
     """The concatenated shards, combined along dimension 0.
 
     Each rank reduces its shard, and one all_gather, which is also that of the header, brings all partial results, which
-    every rank combines in the order of ranks: the result is the same, bit for bit, on every rank. Differentiable to every order where
-    ``torch_patterns.reduce`` is; all ranks must run backward.
+    every rank combines in the order of ranks: the result is the same, bit for bit, on every rank. Differentiable to
+    every order where ``torch_patterns.reduce`` is; all ranks must run backward.
 
     Args:
         x: this rank's shard [n, ...], any length, 0 too. All but the length is the same on every rank.
@@ -39,18 +39,22 @@ def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
         tensor(3)
     """
 
+    started: list[Tensor] = []
+    partial_op = "sum" if op == "mean" else op
+
     def prepare() -> dict[str, Tensor]:
         checked = shards("reduce", x=x)
-        probe = x[:1] if len(x) else torch.zeros(1, *x.shape[1:], dtype=x.dtype, device=x.device)
-        tp.reduce(probe, 0, op=op)
+        if op in ("argmax", "argmin", "mean"):  # what they refuse, their partial results may not
+            probe = x[:1] if len(x) else torch.zeros(1, *x.shape[1:], dtype=x.dtype, device=x.device)
+            tp.reduce(probe, 0, op=op)
+        if op not in ("argmax", "argmin"):
+            started.append(tp.reduce(widened(x, op), 0, op=partial_op))
         return checked
 
     call = Call("reduce", group, prepare, gathers=True, op=op)
-    if op in ("argmax", "argmin"):
+    if not started:
         return _arg_reduce(x, op, call)
-    wide, partial_op = widened(x, op), "sum" if op == "mean" else op
-    total = tp.reduce(wide, 0, op=partial_op)
-    totals = all_gather(total, call)
+    totals = all_gather(started[0], call)
     if totals.requires_grad:
         totals = _held(totals, call.lengths())
     y = tp.reduce(totals, 0, op=partial_op)

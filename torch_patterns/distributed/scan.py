@@ -86,9 +86,10 @@ def scan(
     """Every prefix of the concatenated shards along dimension 0, combined (§11.6, one level up).
 
     Each rank scans its shard; one all_gather, which is also that of the header, brings the total of every rank; each
-    rank combines what comes before it into its part. On CUDA, of vectors of float32, float64 and int64 (and of half
-    types) without gradients, a reduction finds the total, and the scan then starts from what comes before. Integers come out exactly as ``torch_patterns.scan`` gives them for the whole; sums and products of
-    half types go through float32 and are rounded once. Differentiable to every order; all ranks must run backward.
+    rank combines what comes before it into its part. On CUDA, for vectors of float32, float64 and int64 without
+    gradients, a reduction finds the total, and the scan then starts from what comes before. Integers come out exactly
+    as ``torch_patterns.scan`` gives them for the whole; sums and products of half types go through float32 and are
+    rounded once. Differentiable to every order; all ranks must run backward.
 
     Args:
         x: this rank's shard [n, ...], any length, 0 too; dtypes as for ``torch_patterns.scan``. All but the length is
@@ -111,44 +112,44 @@ def scan(
         tensor([0, 3, 4])
     """
 
+    started: list[tuple[Tensor, str, Tensor]] = []
+
     def prepare() -> dict[str, Tensor]:
         checked = shards("scan", x=x)
         offered("scan", op)
-        tp.scan(x[:0], 0, op=op, exclusive=exclusive, reverse=reverse)
+        if _goes_on(x, op):
+            started.append((x, op, tp.reduce(x, 0, op=op)))
+        else:
+            values, plain = extremum(x, op)
+            wide = widened(values, plain)
+            started.append((wide, plain, tp.scan(wide, 0, op=plain, exclusive=exclusive, reverse=reverse)))
         return checked
 
     call = Call("scan", group, prepare, gathers=True, op=op, exclusive=exclusive, reverse=reverse)
-    x, op = extremum(x, op)
-    wide = widened(x, op)
-    if _goes_on(wide):
-        before = _before(call.gather(tp.reduce(wide, 0, op=op)), call, reverse)
+    wide, plain, y = started[0]
+    if _goes_on(x, op):
+        before = _before(call.gather(y), call, reverse)
         if len(before):
-            y = _ops.scan_from(wide, tp.reduce(before, 0, op=op), op, exclusive, reverse)
+            y = _ops.scan_from(x, tp.reduce(before, 0, op=op), op, exclusive, reverse)
         else:
-            y = tp.scan(wide, 0, op=op, exclusive=exclusive, reverse=reverse)
-        y = y.to(x.dtype)
-        call.numbers()  # after all has been launched
-        return y
-    y = tp.scan(wide, 0, op=op, exclusive=exclusive, reverse=reverse)
-    total = _end_of(y, wide, op, exclusive, reverse)
-    totals = all_gather(total, call)
-    before = _before(totals, call, reverse)
-    if len(before):
-        y = combine_into(op, tp.reduce(before, 0, op=op), y)
+            y = tp.scan(x, 0, op=op, exclusive=exclusive, reverse=reverse)
     else:
-        y = anchored(y, totals)
-    y = y.to(tp.scan(x[:0], 0, op=op).dtype)
+        totals = all_gather(_end_of(y, wide, plain, exclusive, reverse), call)
+        before = _before(totals, call, reverse)
+        y = combine_into(plain, tp.reduce(before, 0, op=plain), y) if len(before) else anchored(y, totals)
+        y = y.to(tp.scan(x[:0], 0, op=op).dtype)
     call.numbers()  # after all has been launched
     return y
 
 
-def _goes_on(x: Tensor) -> bool:
+def _goes_on(x: Tensor, op: str) -> bool:
     """Whether a scan can start from what comes before: a reduction for the total, and one pass instead of two.
 
-    The same on every rank; the dtypes are those that results have too.
+    The same on every rank. The result has the dtype of ``x``.
     """
-    in_graph = torch.is_grad_enabled() and x.requires_grad
-    return x.is_cuda and x.dim() == 1 and x.dtype in (torch.float32, torch.float64, torch.int64) and not in_graph
+    if not x.is_cuda or x.dim() != 1 or (x.requires_grad and torch.is_grad_enabled()):
+        return False
+    return x.dtype in (torch.float32, torch.float64, torch.int64) and (op in _PLAIN or op in ("max", "min"))
 
 
 def _before(totals: Tensor, call: Call, reverse: bool) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 import torch_patterns as tp
 from torch_patterns.distributed.group import gather_rows, on_device
 
-SAMPLES = 1 << 14  # that are sorted in a round, for each cut: more rounds of few samples are faster than few of many
+SAMPLES = 1 << 17  # that are sorted in a round, of all cuts
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}  # which torch can index
 
 
@@ -50,25 +50,21 @@ def co_ranks(
     """
     device, size, rank = runs[0].device, dist.get_world_size(group), dist.get_rank(group)
     ends = on_device(lengths, device)
-    low = torch.zeros(len(targets), len(runs), size, dtype=torch.int64, device=device)
-    high = ends.expand_as(low).clone()
-    target = on_device(targets, device).view(-1, 1)
-    for samples in _rounds(max(map(max, lengths)), len(runs) * size):
-        steps = torch.arange(samples, device=device)
-        places = low.unsqueeze(-1) + steps * (high - low).unsqueeze(-1) // samples
-        mine = torch.stack([_take(run, places[:, k, rank]) for k, run in enumerate(runs)], 1)  # [targets, runs, samples]
+    low = torch.zeros(len(targets), len(runs), size, 1, dtype=torch.int64, device=device)
+    high = ends.unsqueeze(-1).expand_as(low)
+    target = on_device(targets, device).view(-1, 1, 1, 1)
+    for samples in _rounds(max(map(max, lengths)), len(runs) * size, len(targets)):
+        places = (high - low) * torch.arange(samples, device=device) // samples + low
+        mine = torch.stack([_take(run, places[:, k, rank]) for k, run in enumerate(runs)], 1)
         every = gather_rows(mine, group).permute(1, 2, 0, 3)  # [targets, runs, ranks, samples]
-        keys = every.reshape(len(targets), -1).view(runs[0].dtype)
-        order = tp.argsort(keys, 1, descending=descending)
-        left, right = _known_sides(order, low, high, places, target)
-        low = torch.maximum(low, (places + 1).masked_fill(~left, 0).amax(-1))
-        high = torch.minimum(high, places.masked_fill(~right, torch.iinfo(torch.int64).max).amin(-1))
-    return torch.minimum(low, ends).cummax(0).values.tolist()
+        order = tp.argsort(every.reshape(len(targets), -1).view(runs[0].dtype), 1, descending=descending)
+        low, high = _narrowed(order, low, high, places, target)
+    return torch.minimum(low.squeeze(-1), ends).cummax(0).values.tolist()
 
 
-def _rounds(width: int, runs: int) -> Iterator[int]:
+def _rounds(width: int, runs: int, targets: int) -> Iterator[int]:
     """How many samples of each run to take in each round. Of ``width`` undecided elements (runs + 2) strides remain."""
-    most = max(SAMPLES // runs, 4 * (runs + 2))
+    most = max(SAMPLES // (runs * targets), 4 * (runs + 2))
     while width > most:
         yield most
         width = (runs + 2) * (width // most + 2)
@@ -76,25 +72,26 @@ def _rounds(width: int, runs: int) -> Iterator[int]:
         yield width
 
 
-def _known_sides(order: Tensor, low: Tensor, high: Tensor, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Which samples surely lie left, and which right, of the cut.
+def _narrowed(order: Tensor, low: Tensor, high: Tensor, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The bounds of the cut in every run, after it is seen which samples surely lie left, and which right, of it.
 
     A sample at place p has p elements of its own run before it. Of another run it has at least those up to that run's
     last sample before it (or to ``low``), and at most those up to the run's next sample (or to ``high``). The sums of
-    both over the runs change from one sample to the next in sorted order by what that sample's own run contributes.
+    both over the runs change from one sample to the next in sorted order by what that sample's own run contributes:
+    nothing, where ``low`` is ``high``.
     """
-    decided = (high == low).unsqueeze(-1)
-    previous = torch.cat([low.unsqueeze(-1), places[..., :-1] + 1], -1)
-    following = torch.cat([places[..., 1:], high.unsqueeze(-1)], -1)
-    own = places - previous
-    gains = torch.stack([own + 1, following - places]).masked_fill_(decided, 0).flatten(2)
+    behind = torch.minimum(places + 1, high)
+    previous = torch.cat([low, behind[..., :-1]], -1)
+    following = torch.cat([places[..., 1:], high], -1)
+    gains = torch.stack([behind - previous, following - places]).flatten(2)
     order = order.expand_as(gains)
-    sums = tp.scan(gains.gather(2, order), 2, exclusive=True) + low.flatten(1).sum(1, keepdim=True)
+    sums = tp.scan(gains.gather(2, order), 2, exclusive=True)
     at_least, at_most = torch.empty_like(sums).scatter_(2, order, sums).view(2, *places.shape)
-    target = target.view(-1, 1, 1, 1)
-    left = (at_most < target).masked_fill_(decided, False)
-    right = (at_least + own >= target).masked_fill_(decided, False)
-    return left, right
+    more = target - low.sum((1, 2), keepdim=True)
+    left, right = at_most < more, at_least + (places - previous) >= more
+    return torch.where(left, behind, low).amax(-1, keepdim=True), torch.where(right, places, high).amin(
+        -1, keepdim=True
+    )
 
 
 def _take(run: Tensor, places: Tensor) -> Tensor:

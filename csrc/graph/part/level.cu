@@ -1,8 +1,7 @@
 // A push takes the edges of the frontier in pieces of equal length, a warp of lanes for each, because a frontier may
-// consist of one vertex with a million edges. Then all vertices of the part are looked at, by a pull as by a push: which
-// of them are in the new level makes the bitmap.
+// consist of one vertex with a million edges. Then all vertices of the part are looked at, by a pull as by a push:
+// which of them are in the new level makes the bitmap.
 #include "graph/part/part.h"
-
 #include "graph/search.h"
 
 namespace tp::graph::part {

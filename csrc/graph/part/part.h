@@ -1,8 +1,8 @@
 // One level of a breadth-first search of a part of a graph: the levels of `count` neighbouring vertices, from `begin`
 // on, of which all in-edges are given, and of all other vertices the out-edges that lead to them.
 //
-// Who holds the other parts knows the frontier of all, a bit per vertex, and gets a bit per vertex of this part in turn.
-// A level is pushed along the out-edges of the frontier, or pulled along the in-edges of what is not reached.
+// Who holds the other parts knows the frontier of all, a bit per vertex, and gets a bit per vertex of this part in
+// turn. A level is pushed along the out-edges of the frontier, or pulled along the in-edges of what is not reached.
 #pragma once
 #include "core/context.h"
 #include "graph/graph.h"
