@@ -92,6 +92,21 @@ def case_scan_of_special_values(world: World) -> None:
                             )
 
 
+def case_scan_goes_on_from_the_ranks_before(world: World) -> None:
+    """Vectors of several tiles, of the dtypes whose scans start from what comes before them on CUDA."""
+    bitwise = ("bitwise_and", "bitwise_or", "bitwise_xor")
+    problems = [(dtype, op) for dtype in (torch.float32, torch.float64, torch.int64) for op in ("sum", "max", "min")]
+    problems += [(torch.float32, "prod"), (torch.int64, "prod"), *((torch.int64, op) for op in bitwise)]
+    for number, (dtype, op) in enumerate(problems):
+        n = (70_001, 7, 200_000)[number % 3]
+        x = torch.randint(-9, 10, (n,)).sign().to(dtype) if op == "prod" else torch.randint(-9, 10, (n,)).to(dtype)
+        for exclusive, reverse in itertools.product((False, True), repeat=2):
+            kwargs = {"op": op, "exclusive": exclusive, "reverse": reverse}
+            lengths = world.layout(n, number + 2 * exclusive + reverse)
+            y = distributed.scan(world.part(x, lengths), **kwargs)
+            world.assert_part(y, tp.scan(x, 0, **kwargs), lengths, f"scan {dtype} {n} {kwargs}")
+
+
 def case_floats_keep_the_bound(world: World) -> None:
     """Of any order of the operations: the ranks are one more level of the tree."""
     for name, tensors in (("scan", 1), ("linear_recurrence", 2)):

@@ -3,6 +3,7 @@
 import torch
 from distributed_cases import check_gradients, raises
 from distributed_world import World
+from torch.distributed.tensor.debug import CommDebugMode
 
 import torch_patterns as tp
 from torch_patterns import distributed, solvers
@@ -148,3 +149,66 @@ def case_bfs(world: World) -> None:
                 world.assert_part(got, want, graph.lengths, f"graph {number} from {sources}, {max_level}")
     raises(IndexError, "41 is no vertex", distributed.bfs, distributed.shard(path.to(world.device)), 41)
     raises(ValueError, "no sources", distributed.bfs, distributed.shard(path.to(world.device)), [])
+
+
+def hub_behind_a_star(rays: int) -> tp.Graph:
+    """0 leads to all rays, each ray to the last vertex: a level of one vertex, one of many, one long row."""
+    middle = torch.arange(1, rays + 1)
+    return tp.graph.from_edges(
+        torch.cat([torch.zeros_like(middle), middle]),
+        torch.cat([middle, torch.full_like(middle, rays + 1)]),
+        rays + 2,
+        directed=False,
+    )
+
+
+def case_bfs_along_long_rows(world: World) -> None:
+    """Rows that are taken in pieces: by a push from the hubs, and by a pull to the one that is not reached yet."""
+    whole = hub_behind_a_star(5000)
+    graph = distributed.shard(whole.to(world.device))
+    for source in (0, 5001, 17):
+        for got, want in zip(distributed.bfs(graph, source), tp.bfs(whole, source), strict=True):
+            world.assert_part(got, want, graph.lengths, f"from {source}")
+
+
+def case_collectives_of_each_call(world: World) -> None:
+    """What the documentation says of traffic: (all_gathers, all_to_alls) of a call."""
+    x = torch.arange(40.0, device=world.device)
+    whole = laplace(40, torch.float32).to(world.device)
+    A, X = distributed.shard(whole), world.part(x.cpu(), distributed.even_lengths(40, world.size))
+    path = tp.graph.from_edges(torch.arange(40), torch.arange(1, 41), 41, directed=False)
+    graph = distributed.shard(path.to(world.device))
+    header_of_products = int(world.device.type == "cpu")
+    calls = [
+        (lambda: distributed.scan(x), (1, 0)),
+        (lambda: distributed.scan(x.int(), op="max", reverse=True), (1, 0)),
+        (lambda: distributed.scan(torch.ones(3, 300, device=world.device)), (2, 0)),  # totals of 1,200 bytes
+        (lambda: distributed.reduce(x, op="mean"), (1, 0)),
+        (lambda: distributed.reduce(x, op="argmax"), (1, 0)),
+        (lambda: distributed.linear_recurrence(x, x), (2, 0)),
+        (lambda: distributed.sort_keys(x), (2, 1)),  # one round of cuts
+        (lambda: distributed.sort(x), (2, 2)),
+        (lambda: distributed.merge(x, x), (2, 2)),
+        (lambda: A @ X, (header_of_products, 1)),
+        (lambda: distributed.bfs(graph, 0), (42, 0)),  # 40 levels, and one that stays empty
+        (lambda: distributed.bfs(graph, 0, 3), (4, 0)),
+    ]
+    for number, (call, expected) in enumerate(calls):
+        with CommDebugMode() as mode:
+            call()
+        counts = {str(op): n for op, n in mode.get_comm_counts().items()}
+        found = tuple(sum(n for op, n in counts.items() if kind in op) for kind in ("allgather", "alltoall"))
+        assert found == expected and sum(found) == sum(counts.values()), f"call {number}: {counts}"
+
+
+def case_levels_obey_the_rules_of_simt(world: World) -> None:
+    """The kernels of a level in checked mode, where every access is looked at; on the CPU."""
+    whole = hub_behind_a_star(2100)
+    graph = distributed.shard(whole)
+    if world.device.type == "cuda":
+        return
+    for order in ("forward", "shuffle"):
+        with tp.simt.checked(order):
+            results = distributed.bfs(graph, 0)
+        for got, want in zip(results, tp.bfs(whole, 0), strict=True):
+            world.assert_part(got, want, graph.lengths, order)

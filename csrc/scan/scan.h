@@ -23,7 +23,8 @@ namespace tp::scan {
 struct Args {
   const void* in;       // [outer, n, inner]; for affine, b
   const void* a;        // affine only: the multipliers, like in
-  const void* initial;  // affine only, or null: h before the first element, [outer, inner]
+  const void* initial;  // null, or what precedes the first element, [outer, inner]: for affine h; for other operators
+                        // only of one row, by decoupled_lookback, and of the dtype of both in and out
   void* out;            // [outer, n, inner]; int64 for sums and products of integers, else the dtype of in
   int64_t outer, n, inner;
   DType dtype;

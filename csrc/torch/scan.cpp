@@ -282,6 +282,42 @@ Tensors LinearRecurrence::jvp(const Forward& f) const {
   return {call(LinearRecurrence{r.a, from, r.dim, start, reverse, algorithm})};
 }
 
+// ---- a scan that goes on from what precedes it, for torch_patterns.distributed: without derivatives
+
+namespace {
+
+constexpr const char* scan_from_name = "scan_from";
+
+Tensor scan_from(const Tensor& x, const Tensor& initial, Str op, bool exclusive, bool reverse) {
+  const Scan s{x, 0, op, exclusive, reverse, "decoupled_lookback"};
+  const OpId id = scan_of(s);
+  TORCH_CHECK_VALUE(x.dim() == 1 && initial.dim() == 0, scan_from_name, ": x must be a vector and initial a scalar");
+  TORCH_CHECK_TYPE(scan_result(x, id) == x.scalar_type() && initial.scalar_type() == x.scalar_type() &&
+                       !at::isReducedFloatingType(x.scalar_type()) && !is_logical(op) && !finds_index(op),
+                   scan_from_name, ": of ", x.scalar_type(), " and initial of ", initial.scalar_type(), " by '",
+                   std::string(op), "' is not offered");
+  check_same_device(scan_from_name, {{"x", &x}, {"initial", &initial}});
+  const Tensor in = x.contiguous();
+  Tensor out = empty_result(in.sizes(), in.options());
+  scan::Args args{};
+  set_lines(args, in, 0);
+  args.in = in.const_data_ptr();
+  args.initial = initial.const_data_ptr();
+  args.out = out.mutable_data_ptr();
+  args.dtype = is_bitwise(op) ? bits_of(dtype_of_tensor(scan_from_name, in)) : dtype_of_tensor(scan_from_name, in);
+  args.op = id;
+  args.exclusive = exclusive;
+  args.reverse = reverse;
+  run_unless_empty(out, scan::ladder, scan::choose, scan_from_name, s.algorithm, in, args);
+  return out;
+}
+
+}  // namespace
+
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan, LinearRecurrence>(m); }
+TORCH_LIBRARY_FRAGMENT(torch_patterns_parts, m) {
+  m.def("scan_from(Tensor x, Tensor initial, str op, bool exclusive, bool reverse) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(torch_patterns_parts, CUDA, m) { m.impl(scan_from_name, &scan_from); }
 
 }  // namespace tp

@@ -6,28 +6,20 @@ of them in the same order. Data travels as bytes, so that every dtype does, what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_patterns.distributed.group import all_gather_single, finish
+from torch_patterns.distributed.group import Call, finish, gather_rows
 
 
 def _as_bytes(x: Tensor) -> Tensor:
     """[n, bytes of a row], sharing memory with contiguous ``x`` [n, ...]."""
     return x.view(len(x), x.shape[1:].numel()).view(torch.uint8)
-
-
-def gather_rows(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[ranks, *x.shape]: ``x`` of every rank, of one shape; not differentiable."""
-    flat = x.detach().reshape(1, -1).contiguous()
-    every = flat.new_empty(dist.get_world_size(group), flat.shape[1])
-    if flat.numel():
-        sent, received = flat.view(torch.uint8).view(-1), every.view(torch.uint8).view(-1)
-        finish(all_gather_single(received, sent, group=group, async_op=True), received, "all_gather", group)
-    return every.view(len(every), *x.shape)
 
 
 def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -39,13 +31,13 @@ def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 class _AllGather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup, gather: Callable[[Tensor], Tensor] | None) -> Tensor:
         ctx.group = group
-        return gather_rows(x, group)
+        return gather_rows(x, group) if gather is None else gather(x)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        return _ReduceScatter.apply(grad, ctx.group), None
+        return _ReduceScatter.apply(grad, ctx.group), None, None
 
 
 class _ReduceScatter(torch.autograd.Function):
@@ -58,7 +50,7 @@ class _ReduceScatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        return _AllGather.apply(grad, ctx.group), None
+        return _AllGather.apply(grad, ctx.group, None), None
 
 
 class _Replicate(torch.autograd.Function):
@@ -128,9 +120,12 @@ class _Anchored(torch.autograd.Function):
         return grad, _Anchored.apply(torch.zeros_like(anchor), grad)  # in the graph of a second derivative, too
 
 
-def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[ranks, *x.shape]: ``x`` of every rank, all of one shape. Gradient: each rank gets the sum of what all have."""
-    return _AllGather.apply(x, group)
+def all_gather(x: Tensor, call: Call) -> Tensor:
+    """[ranks, *x.shape]: ``x`` of every rank, all of one shape, as ``call.gather`` brings it.
+
+    Gradient: each rank gets the sum of what all have.
+    """
+    return _AllGather.apply(x, call.group, call.gather)
 
 
 def all_to_all(x: Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup) -> Tensor:
@@ -147,22 +142,39 @@ def all_to_all(x: Tensor, send: Sequence[int], receive: Sequence[int], group: di
 ALIGNMENT = 16  # bytes: NCCL copies what lies otherwise at less than half the rate
 
 
-def all_to_all_pieces(
-    x: Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup
-) -> Sequence[Tensor]:
-    """What :func:`all_to_all` gives, in pieces: one from each rank."""
-    row = x.element_size() * x.shape[1:].numel()
-    in_graph = x.requires_grad and torch.is_grad_enabled()
+def all_to_all_pieces(x: Tensor, cuts: Sequence[Sequence[int]], group: dist.ProcessGroup) -> Sequence[Tensor]:
+    """The parts of every rank's ``x`` that belong to this rank, one from each; what stays here is not copied.
+
+    ``cuts[p][r]``: where part p begins in the ``x`` of rank r, and last the lengths of all. Gradient: every row goes
+    back to where it came from.
+    """
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
     # The same choice on every rank: it must not depend on how long a rank's shard is.
-    if in_graph or not x.is_cuda or row not in (1, 2, 4, 8):
-        return all_to_all(x, send, receive, group).split(list(receive))
-    unit = ALIGNMENT // row
-    padded_send, padded_receive = ([-(-n // unit) * unit for n in counts] for counts in (send, receive))
-    aligned = x.new_empty(sum(padded_send), *x.shape[1:])
-    for piece, place in zip(x.detach().split(list(send)), aligned.split(padded_send), strict=True):
-        place[: len(piece)].copy_(piece)
-    pieces = all_to_all(aligned, padded_send, padded_receive, group).split(padded_receive)
-    return [piece[:n] for piece, n in zip(pieces, receive, strict=True)]
+    if (x.requires_grad and torch.is_grad_enabled()) or not x.is_cuda:
+        send = [cuts[r + 1][rank] - cuts[r][rank] for r in range(size)]
+        receive = [end - begin for begin, end in zip(cuts[rank], cuts[rank + 1], strict=True)]
+        return all_to_all(x, send, receive, group).split(receive)
+    x = x.detach().contiguous()
+    row = x.element_size() * x.shape[1:].numel()
+    unit = ALIGNMENT // math.gcd(ALIGNMENT, row)
+    if x.data_ptr() % ALIGNMENT:
+        x = x.clone()
+
+    def widened(part: int, holder: int) -> tuple[int, int]:
+        """The rows of a part on a rank, and the few around them that make the copy aligned."""
+        return cuts[part][holder] // unit * unit, min(-(-cuts[part + 1][holder] // unit) * unit, cuts[-1][holder])
+
+    ranges = [widened(rank, r) if r != rank else (0, 0) for r in range(size)]
+    room = list(accumulate((-(-(end - begin) // unit) * unit for begin, end in ranges), initial=0))
+    buffer = x.new_empty(room[-1], *x.shape[1:])
+    received = [buffer[at : at + end - begin] for at, (begin, end) in zip(room, ranges, strict=False)]
+    sent = [x[slice(*widened(r, rank))] if r != rank else x[:0] for r in range(size)]
+    work = dist.all_to_all([_as_bytes(t) for t in received], [_as_bytes(t) for t in sent], group=group, async_op=True)
+    finish(work, buffer, "all_to_all", group)
+    parts = zip(received, ranges, cuts[rank], cuts[rank + 1], strict=True)
+    pieces = [piece[b - begin : e - begin] for piece, (begin, _), b, e in parts]
+    pieces[rank] = x[cuts[rank][rank] : cuts[rank + 1][rank]]
+    return pieces
 
 
 def start_all_to_all(x: Tensor, exchange: Exchange) -> Tensor:

@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 import torch_patterns as tp
-from torch_patterns.distributed.collectives import all_to_all, gather_rows
-from torch_patterns.distributed.group import Call, Group
+from torch_patterns.distributed.collectives import all_to_all
+from torch_patterns.distributed.group import Call, Group, all_gather_single, finish, gather_rows, on_device
 
-WORD = 8  # vertices in a byte of a bitmap; every rank but the last holds whole bytes
+_ops = torch.ops.torch_patterns_parts
+WORD = 32  # vertices in an int32 of a bitmap; every rank but the last holds whole words
+SUMS = 4  # int32 words before a rank's bitmap: how many vertices it has found, and how many edges enter them, in int64
 # Beamer's alpha: search from the unvisited vertices once the frontier has more than 1/14 as many edges as they have.
 ALPHA = 14
 
@@ -27,7 +29,7 @@ class ShardedGraph:
 
     Fields:
         local: :class:`torch_patterns.Graph`, with in-edges.
-        block: vertices per rank, a multiple of 8.
+        block: vertices per rank, a multiple of 32.
         group: the ranks.
 
     Example:
@@ -163,10 +165,10 @@ def bfs(
 ) -> tuple[Tensor, Tensor]:
     """How many edges lead from the nearest source to each vertex, and the last vertex on such a way (§15.2).
 
-    Level by level: each rank finds which of its vertices the frontier leads to, and an all_gather of bitmaps makes the
-    next frontier known to all. A rank follows the edges of the frontier while they are few (top-down), and else looks
-    back from its unvisited vertices (bottom-up, §15.3); each rank decides for itself. One collective of
-    num_vertices / 8 bytes per level, and two waits for the device.
+    Level by level: each rank finds which of its vertices the frontier leads to, and one all_gather of bitmaps makes the
+    next frontier known to all, and how many edges enter it. While those are few the frontier is followed (top-down);
+    else the ranks look back from their unvisited vertices (bottom-up, §15.3). One collective of num_vertices / 8 bytes
+    per level, and one wait for the device.
 
     Args:
         graph: the graph.
@@ -188,67 +190,44 @@ def bfs(
         tensor([ 0,  1,  1, -1], dtype=torch.int32)
     """
     local, begin, end = graph.local, graph.begin, graph.end
-    ids = torch.as_tensor(sources, device=graph.device).flatten()
+    ids = torch.as_tensor(sources).flatten()
 
     def prepare() -> dict[str, Tensor]:
         _check_search(ids, max_level, local.num_vertices)
         return {"col_idx": local.col_idx}
 
     known = {"sources": ids.tolist(), "max_level": max_level, "num_vertices": local.num_vertices}
-    Call("bfs", graph.group, prepare, **known).numbers()
-    vertices = torch.arange(local.num_vertices, dtype=local.dtype, device=graph.device)
-    visited = torch.zeros(local.num_vertices, dtype=torch.bool, device=graph.device)
-    visited[ids.long()] = True
-    levels = torch.where(visited[begin:end], 0, -1).to(torch.int32)
-    parents = torch.where(visited[begin:end], vertices[begin:end], -1)
-    in_degrees = local.in_degrees()[begin:end]
-    bitmap, level = visited, 0
-    while max_level is None or level < max_level:
-        frontier = tp.compact(vertices, bitmap)
-        if len(frontier) == 0:
-            break
+    call = Call("bfs", graph.group, prepare, numbers=[local.num_edges], **known)
+    ids = sorted(set(known["sources"]))
+    own = [v for v in ids if begin <= v < end]
+    bits = _bits(ids)
+    here, places, words = on_device([*own, *bits, *bits.values()], graph.device).split([len(own), len(bits), len(bits)])
+    levels = torch.full((end - begin,), -1, dtype=torch.int32, device=graph.device).index_fill_(0, here - begin, 0)
+    parents = torch.full((end - begin,), -1, dtype=local.dtype, device=graph.device)
+    parents.index_copy_(0, here - begin, here.to(local.dtype))
+    found = torch.zeros(SUMS + graph.block // WORD, dtype=torch.int32, device=graph.device)
+    every = found.new_zeros(call.size, len(found))
+    frontier = found.new_zeros(call.size * (graph.block // WORD)).index_copy_(0, places, words.to(torch.int32))
+    rows = local.row_ptrs, local.col_idx, local.in_row_ptrs, local.in_col_idx
+    size, level, pull, open_edges = len(ids), 0, False, None
+    while size > 0 and (max_level is None or level < max_level):
         level += 1
-        unvisited = ~visited[begin:end]
-        ptrs = local.row_ptrs
-        degrees = ptrs[frontier + 1] - ptrs[frontier]
-        edges, open_edges = torch.stack([degrees.sum(), in_degrees.masked_fill(~unvisited, 0).sum()]).tolist()
-        if edges * ALPHA > open_edges:
-            above = bottom_up_step(graph, tp.compact(vertices, visited))
-        else:
-            above = top_down_step(graph, frontier, degrees, edges)
-        found = (above >= 0) & unvisited
-        levels.masked_fill_(found, level)
-        parents = torch.where(found, above, parents)
-        bitmap = _gathered_bitmap(found, graph)
-        visited = visited | bitmap
+        _ops.bfs_level(*rows, frontier, size, begin, level, pull, levels, parents, found)
+        if open_edges is None:
+            open_edges = sum(call.lengths())
+        work = all_gather_single(every.view(-1), found, group=graph.group, async_op=True)
+        finish(work, every, "bfs", graph.group)
+        frontier = every[:, SUMS:].contiguous().view(-1)
+        size, entering = _sums(every[:, :SUMS].tolist())
+        open_edges -= entering
+        pull = entering * ALPHA > open_edges
+    call.numbers()
     return levels, parents
 
 
-def top_down_step(graph: ShardedGraph, frontier: Tensor, degrees: Tensor, edges: int) -> Tensor:
-    """For each vertex of this rank the smallest vertex of the frontier that leads to it, or -1.
-
-    ``edges`` is the sum of ``degrees``, which is known beforehand as it says how much memory the edges take.
-    """
-    local, limit = graph.local, torch.iinfo(graph.local.dtype).max
-    offsets = torch.cat([degrees.new_zeros(1, dtype=torch.int64), tp.scan(degrees.long())])
-    shifts = local.row_ptrs[frontier] - offsets[:-1]
-    at = torch.arange(edges, device=graph.device) + tp.segment_expand(shifts, offsets, edges)
-    smallest = torch.full((graph.end - graph.begin,), limit, dtype=local.dtype, device=graph.device)
-    dst, src = local.col_idx[at].long() - graph.begin, tp.segment_expand(frontier, offsets, edges)
-    smallest.scatter_reduce_(0, dst, src, "amin")
-    return smallest.masked_fill_(smallest == limit, -1)
-
-
-def bottom_up_step(graph: ShardedGraph, visited: Tensor) -> Tensor:
-    """For each unvisited vertex of this rank the smallest vertex of the frontier that leads to it, or -1.
-
-    It is the local search of one level from all that is visited: an unvisited vertex has no visited neighbour but in
-    the frontier, or it would have been visited before. With so many sources the local search looks at the vertices that
-    are left, each as far as to its first neighbour that is visited.
-    """
-    levels, parents = tp.bfs(graph.local, visited, 1)
-    reached = levels[graph.begin : graph.end] == 1
-    return parents[graph.begin : graph.end].masked_fill(~reached, -1)
+def _sums(words: list[list[int]]) -> list[int]:
+    """The sums over ranks of two int64, which each rank gives as four int32, low words first."""
+    return [sum((row[i] & 0xFFFFFFFF) + (row[i + 1] << 32) for row in words) for i in (0, 2)]
 
 
 def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> None:
@@ -263,11 +242,9 @@ def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> 
             raise IndexError(f"bfs: {source} is no vertex of a graph of {num_vertices}")
 
 
-def _gathered_bitmap(found: Tensor, graph: ShardedGraph) -> Tensor:
-    """bool [num_vertices], of each rank's bool [its vertices]; a bit per vertex travels."""
-    bits = torch.arange(WORD, dtype=torch.uint8, device=found.device)
-    padded = torch.zeros(graph.block, dtype=torch.uint8, device=found.device)
-    padded[: len(found)] = found
-    packed = (padded.view(-1, WORD) << bits).sum(1, dtype=torch.uint8)
-    every = gather_rows(packed, graph.group).view(-1, 1)
-    return (every >> bits & 1).view(-1)[: graph.num_vertices].bool()
+def _bits(vertices: Sequence[int]) -> dict[int, int]:
+    """The words of a bitmap that these vertices are in, by their places."""
+    words: dict[int, int] = {}
+    for vertex in vertices:
+        words[vertex // WORD] = words.get(vertex // WORD, 0) | 1 << vertex % WORD
+    return words

@@ -1,16 +1,17 @@
 """Calls that all ranks of a group make together: do they mean the same, and is everybody there?
 
-Every function of this package opens with :class:`Call`. It gathers, from every rank, what the rank was called with and
-how long its shard is, so that a rank that was called otherwise, or that raised an error, is named on every rank before
-any data moves. If a rank does not take part at all, the others agree through the store of the default group on who is
-missing.
+Every function of this package makes a :class:`Call`. Its message, of the same length in every call of every function,
+tells all ranks a digest of what the rank was called with and how long its shard is. So a rank that was called
+otherwise, or that raised an error, is named on every rank before any collective whose size depends on the arguments. A
+few bytes of results, such as the total of a shard, travel in the same message. If a rank does not take part at all, the
+others agree through the store of the default group on who is missing.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -23,9 +24,11 @@ Group = dist.ProcessGroup | dist.DeviceMesh | None
 
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.11 has the older name
 
-NUMBERS = 4  # int64 words of a header that a function may use; then the length and checksum of the text, then the text
-TEXT_BYTES = 368
-HEADER_WORDS = NUMBERS + 2 + TEXT_BYTES // 8
+NUMBERS = 4  # int64 words of a header that a function may use
+HEADER_WORDS = NUMBERS + 3  # then whether the rank raised an error, and a digest of what it was called with
+MESSAGE_WORDS = 64  # of a header and of what goes with it: short enough that only the latency of a collective counts
+RAISED = NUMBERS
+TEXT_BYTES = 1024  # of what a rank was called with, as it is told when ranks disagree
 
 LOOK_AROUND = timedelta(seconds=0.5)  # how often a waiting rank looks whether another has given up
 ANSWER_WITHIN = 5.0  # seconds in which every living rank notices that another has given up: some ten times that long
@@ -74,15 +77,18 @@ def _header_device(group: dist.ProcessGroup) -> torch.device:
 class Call:
     """One call that every rank of the group makes.
 
-    The header is gathered while the caller goes on. :meth:`numbers` waits for it, and raises on every rank if the ranks
-    disagree.
+    The message is sent while the caller goes on. :meth:`numbers` waits for it, and raises on every rank if the ranks
+    disagree. A function calls :meth:`numbers` before it starts a collective whose size depends on its arguments, and
+    before it returns.
 
     Args:
         name: of the function.
         group: as for :func:`resolve`.
         prepare: checks this rank's arguments, by what they are and not by what they hold, and returns the shards by
-            name. What it raises is raised on this rank once all have been told.
+            name. What it raises is raised on this rank once all have been told. It may start local work: a device is
+            then busy while the host puts the message together.
         numbers: up to NUMBERS integers that may differ from rank to rank; by default the lengths of the shards.
+        gathers: the message waits for the tensor that is given to :meth:`gather`.
         options: must be the same on every rank.
 
     Raises:
@@ -96,6 +102,7 @@ class Call:
         prepare: Callable[[], dict[str, Tensor]],
         *,
         numbers: Sequence[int] | None = None,
+        gathers: bool = False,
         **options,
     ):
         self.name = name
@@ -106,11 +113,14 @@ class Call:
         try:
             self.shards = prepare()
             self._check_devices()
-            text = self._text(options)
+            self._text = self._described(options)
             numbers = [len(x) for x in self.shards.values()] if numbers is None else numbers
         except Exception as error:  # every other rank is to learn of it, whatever it is
-            self._error, text, numbers = error, f"!{type(error).__name__}: {error}", ()
-        self._work, self._headers = self._gather(text, numbers)
+            self._error, self._text, numbers = error, f"{type(error).__name__}: {error}", ()
+        self._header = self._words(numbers)
+        self._message: Message | None = None
+        if not gathers or self._error is not None:
+            self._send()
         if self._error is not None:
             self.numbers()
 
@@ -122,20 +132,35 @@ class Call:
                     f"{self.name}: {name} is on {x.device}, and the group serves {', '.join(sorted(served))}"
                 )
 
-    def _text(self, options: dict) -> str:
+    def _described(self, options: dict) -> str:
         parts = [f"{name}: {describe(x)}" for name, x in self.shards.items()]
         parts += [f"{name}={value!r}" for name, value in options.items()]
         return f"{self.name}({', '.join(parts)})"
 
-    def _gather(self, text: str, numbers: Sequence[int]) -> tuple[dist.Work, Tensor]:
-        device, encoded = _header_device(self.group), text.encode()
-        words = [*numbers, *(0 for _ in range(NUMBERS - len(numbers))), len(encoded), zlib.crc32(encoded)]
-        padded = encoded[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
-        words += [int.from_bytes(padded[i : i + 8], "little", signed=True) for i in range(0, TEXT_BYTES, 8)]
-        mine = torch.tensor(words, dtype=torch.int64, device=device)
-        every = torch.empty(self.size * HEADER_WORDS, dtype=torch.int64, device=device)
+    def _words(self, numbers: Sequence[int]) -> list[int]:
+        digest = hashlib.blake2b(self._text.encode(), digest_size=16).digest()
+        digest = [int.from_bytes(digest[i : i + 8], "little", signed=True) for i in (0, 8)]
+        return [*numbers, *(0 for _ in range(NUMBERS - len(numbers))), int(self._error is not None), *digest]
+
+    def _send(self, goes_along: Tensor | None = None) -> Message:
         with failures_named(self.name, self.group):
-            return all_gather_single(every, mine, group=self.group, async_op=True), every
+            self._message = Message(self._header, goes_along, self.name, self.group)
+        return self._message
+
+    def gather(self, x: Tensor) -> Tensor:
+        """[ranks, *x.shape]: ``x`` of every rank, not differentiable.
+
+        It goes with the header if it fits there. Then the result is that of this call only if :meth:`numbers`, which
+        the caller may call later, does not raise.
+        """
+        bits = x.detach().contiguous().view(-1).view(torch.uint8)
+        fits = bits.numel() <= Message.ROOM and x.device.type == _header_device(self.group).type
+        if self._message is None:
+            message = self._send(bits if fits else None)
+            if fits:
+                return message.carried(bits.numel()).view(x.dtype).view(self.size, *x.shape)
+        self.numbers()
+        return gather_rows(x, self.group)
 
     def numbers(self) -> list[list[int]]:
         """The numbers of every rank, [rank][which]; waits for all ranks.
@@ -145,51 +170,91 @@ class Call:
             RuntimeError: another rank raised, was called with other arguments, or did not take part; it is named.
         """
         if self._numbers is None:
-            rows = _read(self._work, self._headers, self.name, self.group)
-            rows = [rows[i : i + HEADER_WORDS] for i in range(0, len(rows), HEADER_WORDS)]
-            self._check([self._decoded(row) for row in rows], [tuple(row[NUMBERS:]) for row in rows])
-            self._numbers = [row[:NUMBERS] for row in rows]
+            headers = (self._message or self._send()).headers()
+            if any(row[RAISED] for row in headers) or len({tuple(row[RAISED:]) for row in headers}) > 1:
+                self._disagree([bool(row[RAISED]) for row in headers])
+            self._numbers = [row[:NUMBERS] for row in headers]
         return self._numbers
 
     def lengths(self, which: int = 0) -> list[int]:
         """One of the numbers, of every rank."""
         return [row[which] for row in self.numbers()]
 
-    @staticmethod
-    def _decoded(row: list[int]) -> str:
-        text = b"".join(word.to_bytes(8, "little", signed=True) for word in row[NUMBERS + 2 :])
-        return text[: row[NUMBERS]].decode(errors="replace")
-
-    def _check(self, texts: list[str], exact: list[tuple]) -> None:
+    def _disagree(self, raised: list[bool]) -> None:
+        """Tells all ranks what each of them was called with, and raises."""
+        text = self._text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+        mine = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(_header_device(self.group))
+        texts = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in gather_rows(mine, self.group).tolist()]
         if self._error is not None:
             raise self._error
-        raised = [f"rank {rank} raised {text[1:]}" for rank, text in enumerate(texts) if text.startswith("!")]
-        if raised:
-            raise RuntimeError(f"{self.name}: {'; '.join(raised)}")
-        if len(set(exact)) > 1:
-            said: dict[str, list[int]] = {}
-            for rank, text in enumerate(texts):
-                said.setdefault(text, []).append(rank)
-            listed = "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in said.items())
-            raise RuntimeError(f"{self.name}: the ranks were called with different arguments: {listed}")
+        if any(raised):
+            told = [f"rank {rank} raised {texts[rank]}" for rank in range(self.size) if raised[rank]]
+            raise RuntimeError(f"{self.name}: {'; '.join(told)}")
+        said: dict[str, list[int]] = {}
+        for rank, text in enumerate(texts):
+            said.setdefault(text, []).append(rank)
+        listed = "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in said.items())
+        raise RuntimeError(f"{self.name}: the ranks were called with different arguments: {listed}")
 
 
-def _read(work: dist.Work, headers: Tensor, name: str, group: dist.ProcessGroup) -> list[int]:
-    """The gathered words on the host. On CUDA the copy runs beside the current stream, which has work to do."""
-    if not headers.is_cuda:
-        finish(work, headers, name, group)
-        return headers.tolist()
-    give_up = time.monotonic() + 0.8 * _timeout(group)  # at its time-out NCCL would end the process
-    look = time.monotonic() + LOOK_AROUND.total_seconds()
-    with failures_named(name, group):
-        while not work.is_completed():
-            if time.monotonic() > look:
-                if _given_up(group) or time.monotonic() > give_up:
-                    raise RuntimeError(f"no header within {0.8 * _timeout(group):g} s")
-                look = time.monotonic() + LOOK_AROUND.total_seconds()
-    with torch.cuda.stream(_side_stream(headers.device)):
-        work.wait()
-        return headers.tolist()
+class Message:
+    """One all_gather of a header, and of up to ROOM bytes that go with it, under way.
+
+    On CUDA the host waits for nothing until it asks for the headers, which a stream of their own brings: the current
+    stream has work to do by then.
+    """
+
+    ROOM = 8 * (MESSAGE_WORDS - HEADER_WORDS)
+
+    def __init__(self, header: list[int], goes_along: Tensor | None, name: str, group: dist.ProcessGroup):
+        self._name, self._group = name, group
+        device = _header_device(group)
+        self._mine = on_device(header + [0] * (MESSAGE_WORDS - HEADER_WORDS), device)
+        if goes_along is not None:
+            self._mine.view(torch.uint8)[8 * HEADER_WORDS :][: goes_along.numel()].copy_(goes_along)
+        self._every = self._mine.new_empty(dist.get_world_size(group), MESSAGE_WORDS)
+        self._work = all_gather_single(self._every.view(-1), self._mine, group=group, async_op=True)
+
+    def carried(self, size: int) -> Tensor:
+        """uint8 [ranks, size]: what went with the header of every rank."""
+        finish(self._work, self._every, self._name, self._group)
+        return self._every.view(torch.uint8)[:, 8 * HEADER_WORDS :][:, :size].contiguous()
+
+    def headers(self) -> list[list[int]]:
+        """The headers of all ranks, for which the host waits."""
+        if not self._every.is_cuda:
+            finish(self._work, self._every, self._name, self._group)
+            return self._every[:, :HEADER_WORDS].tolist()
+        give_up = time.monotonic() + 0.8 * _timeout(self._group)  # at its time-out NCCL would end the process
+        look = time.monotonic() + LOOK_AROUND.total_seconds()
+        on_host, arrived = torch.empty(self._every.shape, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
+        with failures_named(self._name, self._group):
+            with torch.cuda.stream(_side_stream(self._every.device)):
+                self._work.wait()
+                on_host.copy_(self._every, non_blocking=True)
+                arrived.record()
+            while not arrived.query():
+                if time.monotonic() > look:
+                    if _given_up(self._group) or time.monotonic() > give_up:
+                        raise RuntimeError(f"no header within {0.8 * _timeout(self._group):g} s")
+                    look = time.monotonic() + LOOK_AROUND.total_seconds()
+        return on_host[:, :HEADER_WORDS].tolist()
+
+
+def on_device(values: Sequence, device: torch.device) -> Tensor:
+    """int64 of these values; the host does not wait for the device."""
+    x = torch.tensor(values, dtype=torch.int64)
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
+
+
+def gather_rows(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """[ranks, *x.shape]: ``x`` of every rank, of one shape; not differentiable."""
+    flat = x.detach().reshape(1, -1).contiguous()
+    every = flat.new_empty(dist.get_world_size(group), flat.shape[1])
+    if flat.numel():
+        sent, received = flat.view(torch.uint8).view(-1), every.view(torch.uint8).view(-1)
+        finish(all_gather_single(received, sent, group=group, async_op=True), received, "all_gather", group)
+    return every.view(len(every), *x.shape)
 
 
 @functools.lru_cache

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from torch_patterns.distributed.collectives import all_gather, gather_rows
-from torch_patterns.distributed.group import Call, Group, shards
+from torch_patterns.distributed.collectives import all_gather
+from torch_patterns.distributed.group import Call, Group, on_device, shards
 from torch_patterns.distributed.scan import widened
 from torch_patterns.literals import ReduceOp
 
@@ -15,9 +17,9 @@ from torch_patterns.literals import ReduceOp
 def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
     """The concatenated shards, combined along dimension 0.
 
-    Each rank reduces its shard, and one all_gather brings all partial results, which every rank combines in the order
-    of ranks: the result is the same, bit for bit, on every rank. Differentiable to every order where
-    ``torch_patterns.reduce`` is; all ranks must run backward.
+    Each rank reduces its shard, and one all_gather, which is also that of the header, brings all partial results, which
+    every rank combines in the order of ranks: the result is the same, bit for bit, on every rank. Differentiable to
+    every order where ``torch_patterns.reduce`` is; all ranks must run backward.
 
     Args:
         x: this rank's shard [n, ...], any length, 0 too. All but the length is the same on every rank.
@@ -37,37 +39,50 @@ def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
         tensor(3)
     """
 
+    started: list[Tensor] = []
+    partial_op = "sum" if op == "mean" else op
+
     def prepare() -> dict[str, Tensor]:
         checked = shards("reduce", x=x)
-        probe = x[:1] if len(x) else torch.zeros(1, *x.shape[1:], dtype=x.dtype, device=x.device)
-        tp.reduce(probe, 0, op=op)
+        if op in ("argmax", "argmin", "mean"):  # what they refuse, their partial results may not
+            probe = x[:1] if len(x) else torch.zeros(1, *x.shape[1:], dtype=x.dtype, device=x.device)
+            tp.reduce(probe, 0, op=op)
+        if op not in ("argmax", "argmin"):
+            started.append(tp.reduce(widened(x, op), 0, op=partial_op))
         return checked
 
-    call = Call("reduce", group, prepare, op=op)
-    if op in ("argmax", "argmin"):
+    call = Call("reduce", group, prepare, gathers=True, op=op)
+    if not started:
         return _arg_reduce(x, op, call)
-    wide, partial_op = widened(x, op), "sum" if op == "mean" else op
-    total = tp.reduce(wide, 0, op=partial_op)
-    lengths = call.lengths()
-    y = tp.reduce(_held(all_gather(total, call.group), lengths), 0, op=partial_op)
+    totals = all_gather(started[0], call)
+    if totals.requires_grad:
+        totals = _held(totals, call.lengths())
+    y = tp.reduce(totals, 0, op=partial_op)
+    lengths = call.lengths()  # after all has been launched
     if op == "mean":
         y = y / sum(lengths)
     return y.to(tp.reduce(x[:0], 0, op=op).dtype)
 
 
 def _held(totals: Tensor, lengths: list[int]) -> Tensor:
-    """The rows of ranks that hold something: an identity must not win a tie, and the gradient with it."""
+    """The rows of ranks that hold something: an identity must not win a tie, and the place or gradient with it."""
     ranks = [r for r, n in enumerate(lengths) if n]
     return totals[ranks] if len(ranks) < len(lengths) and ranks else totals
 
 
 def _arg_reduce(x: Tensor, op: ReduceOp, call: Call) -> Tensor:
-    lengths = call.lengths()
-    if sum(lengths) == 0:
-        raise IndexError(f"reduce: {op} of no elements, on any rank")
     best = tp.reduce(x.detach(), 0, op=op.removeprefix("arg"))
     place = torch.zeros(best.shape, dtype=torch.int64, device=x.device)
     if len(x):
-        place = tp.reduce(x.detach(), 0, op=op) + sum(lengths[: call.rank])
-    values, places = (_held(gather_rows(t, call.group), lengths) for t in (best, place))
-    return places.gather(0, tp.reduce(values, 0, op=op, keepdim=True)).squeeze(0)
+        place = tp.reduce(x.detach(), 0, op=op)
+    both = [t.reshape(-1).view(torch.uint8) for t in (best, place)]
+    sizes = [len(t) for t in both]
+    bests, places = call.gather(torch.cat(both)).split(sizes, 1)
+    lengths = call.lengths()
+    if sum(lengths) == 0:
+        raise IndexError(f"reduce: {op} of no elements, on any rank")
+    bests = bests.contiguous().view(best.dtype).view(call.size, *best.shape)
+    begins = on_device([0, *accumulate(lengths)][:-1], x.device).view(-1, *(1,) * place.dim())
+    places = places.contiguous().view(torch.int64).view(call.size, *place.shape) + begins
+    winner = tp.reduce(_held(bests, lengths), 0, op=op, keepdim=True)
+    return _held(places, lengths).gather(0, winner).squeeze(0)

@@ -12,6 +12,7 @@ from torch_patterns.distributed.collectives import all_gather, anchored, replica
 from torch_patterns.distributed.group import Call, Group, shards
 from torch_patterns.literals import ScanOp
 
+_ops = torch.ops.torch_patterns_parts
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -84,9 +85,11 @@ def scan(
 ) -> Tensor:
     """Every prefix of the concatenated shards along dimension 0, combined (§11.6, one level up).
 
-    Each rank scans its shard; one all_gather brings the total of every rank; each rank combines what comes before it
-    into its part. Integers come out exactly as ``torch_patterns.scan`` gives them for the whole; sums and products of
-    half types go through float32 and are rounded once. Differentiable to every order; all ranks must run backward.
+    Each rank scans its shard; one all_gather, which is also that of the header, brings the total of every rank; each
+    rank combines what comes before it into its part. On CUDA, for vectors of float32, float64 and int64 without
+    gradients, a reduction finds the total, and the scan then starts from what comes before. Integers come out exactly
+    as ``torch_patterns.scan`` gives them for the whole; sums and products of half types go through float32 and are
+    rounded once. Differentiable to every order; all ranks must run backward.
 
     Args:
         x: this rank's shard [n, ...], any length, 0 too; dtypes as for ``torch_patterns.scan``. All but the length is
@@ -109,24 +112,55 @@ def scan(
         tensor([0, 3, 4])
     """
 
+    started: list[tuple[Tensor, str, Tensor]] = []
+
     def prepare() -> dict[str, Tensor]:
         checked = shards("scan", x=x)
         offered("scan", op)
-        tp.scan(x[:0], 0, op=op, exclusive=exclusive, reverse=reverse)
+        if _goes_on(x, op):
+            started.append((x, op, tp.reduce(x, 0, op=op)))
+        else:
+            values, plain = extremum(x, op)
+            wide = widened(values, plain)
+            started.append((wide, plain, tp.scan(wide, 0, op=plain, exclusive=exclusive, reverse=reverse)))
         return checked
 
-    call = Call("scan", group, prepare, op=op, exclusive=exclusive, reverse=reverse)
-    x, op = extremum(x, op)
-    wide = widened(x, op)
-    y = tp.scan(wide, 0, op=op, exclusive=exclusive, reverse=reverse)
-    total = _end_of(y, wide, op, exclusive, reverse)
-    before = ranks_before(call.lengths(), call.rank, reverse)
-    totals = all_gather(total, call.group)
-    if before:
-        y = combine_into(op, tp.reduce(totals[before], 0, op=op), y)
+    call = Call("scan", group, prepare, gathers=True, op=op, exclusive=exclusive, reverse=reverse)
+    wide, plain, y = started[0]
+    if _goes_on(x, op):
+        before = _before(call.gather(y), call, reverse)
+        if len(before):
+            y = _ops.scan_from(x, tp.reduce(before, 0, op=op), op, exclusive, reverse)
+        else:
+            y = tp.scan(x, 0, op=op, exclusive=exclusive, reverse=reverse)
     else:
-        y = anchored(y, totals)
-    return y.to(tp.scan(x[:0], 0, op=op).dtype)
+        totals = all_gather(_end_of(y, wide, plain, exclusive, reverse), call)
+        before = _before(totals, call, reverse)
+        y = combine_into(plain, tp.reduce(before, 0, op=plain), y) if len(before) else anchored(y, totals)
+        y = y.to(tp.scan(x[:0], 0, op=op).dtype)
+    call.numbers()  # after all has been launched
+    return y
+
+
+def _goes_on(x: Tensor, op: str) -> bool:
+    """Whether a scan can start from what comes before: a reduction for the total, and one pass instead of two.
+
+    The same on every rank. The result has the dtype of ``x``.
+    """
+    if not x.is_cuda or x.dim() != 1 or (x.requires_grad and torch.is_grad_enabled()):
+        return False
+    return x.dtype in (torch.float32, torch.float64, torch.int64) and (op in _PLAIN or op in ("max", "min"))
+
+
+def _before(totals: Tensor, call: Call, reverse: bool) -> Tensor:
+    """The totals of the ranks before this one, in scan order.
+
+    Those of ranks that hold nothing are identities. They change no result, but one that won a tie would win the
+    gradient with it: they are left out where that matters, and there the host waits for the lengths.
+    """
+    if totals.requires_grad:
+        return totals[ranks_before(call.lengths(), call.rank, reverse)]
+    return totals[call.rank + 1 :].flip(0) if reverse else totals[: call.rank]
 
 
 def linear_recurrence(
@@ -174,7 +208,7 @@ def linear_recurrence(
     before = ranks_before(call.lengths(), call.rank, reverse)
     first = not before and initial is None  # of all elements: its multiplier is not used
     h, pair = _composed(a, b, first, reverse)
-    pairs = all_gather(pair, call.group)
+    pairs = all_gather(pair, call)
     if before:
         seed = tp.linear_recurrence(pairs[before, 0], pairs[before, 1], 0, initial=initial)[-1]
     else:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from torch_patterns.distributed.collectives import all_gather, anchored, gather_rows
-from torch_patterns.distributed.group import Call, Group, shards
+from torch_patterns.distributed.collectives import all_gather, anchored
+from torch_patterns.distributed.group import Call, Group, gather_rows, shards
 from torch_patterns.distributed.scan import combined, extremum, identity, offered, widened
 from torch_patterns.literals import ScanOp, SegmentOp
 
@@ -70,7 +70,7 @@ def segment_scan(
     begin, end = begins[call.rank], begins[call.rank + 1]
     wide, here = widened(values, op), (offsets - begin).clamp(0, len(values))
     y = tp.segment_scan(wide, here, **flags)
-    totals = all_gather(_end_of(y, wide, here, flags), call.group)
+    totals = all_gather(_end_of(y, wide, here, flags), call)
     if reverse:
         carry, first, last = _carry_from_right(totals, offsets, begins, call.rank, op)
     else:
@@ -172,7 +172,7 @@ def segment_reduce(
         return _arg_reduce(values, edges, op, begins[call.rank], rest, call)
     partial_op = "sum" if op == "mean" else op
     y = tp.segment_reduce(widened(values, op), edges, op=partial_op)
-    heads = all_gather(y[0], call.group)
+    heads = all_gather(y[0], call)
     y = anchored(y[1:], heads)
     if rest:
         y = torch.cat([y[:-1], tp.reduce(torch.cat([y[-1:], heads[rest]]), 0, op=partial_op, keepdim=True)])

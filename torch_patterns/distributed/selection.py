@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 import torch_patterns as tp
-from torch_patterns.distributed.collectives import gather_rows
+from torch_patterns.distributed.group import gather_rows, on_device
 
-SAMPLES = 1 << 20  # that are sorted in a round, of all cuts
+SAMPLES = 1 << 17  # that are sorted in a round, of all cuts
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}  # which torch can index
 
 
@@ -45,24 +45,21 @@ def co_ranks(
 
     Returns:
         [targets][runs][ranks], the same on every rank. Costs some three rounds of one all_gather of few keys, and the
-        host waits once, at the end. Of unsorted runs it gives some cuts that do not decrease.
+        host waits once, at the end: what it launches before may still wait for the sort of the runs. Of unsorted runs
+        it gives some cuts that do not decrease.
     """
     device, size, rank = runs[0].device, dist.get_world_size(group), dist.get_rank(group)
-    ends = torch.tensor(lengths, device=device)
-    low = torch.zeros(len(targets), len(runs), size, dtype=torch.int64, device=device)
-    high = ends.expand_as(low).clone()
-    target = torch.tensor(targets, device=device).view(-1, 1)
+    ends = on_device(lengths, device)
+    low = torch.zeros(len(targets), len(runs), size, 1, dtype=torch.int64, device=device)
+    high = ends.unsqueeze(-1).expand_as(low)
+    target = on_device(targets, device).view(-1, 1, 1, 1)
     for samples in _rounds(max(map(max, lengths)), len(runs) * size, len(targets)):
-        steps = torch.arange(samples, device=device)
-        places = low.unsqueeze(-1) + steps * (high - low).unsqueeze(-1) // samples
+        places = (high - low) * torch.arange(samples, device=device) // samples + low
         mine = torch.stack([_take(run, places[:, k, rank]) for k, run in enumerate(runs)], 1)
         every = gather_rows(mine, group).permute(1, 2, 0, 3)  # [targets, runs, ranks, samples]
-        keys = every.reshape(len(targets), -1).view(runs[0].dtype)
-        order = tp.argsort(keys, 1, descending=descending)
-        left, right = _known_sides(order, low, high, places, target)
-        low = torch.maximum(low, (places + 1).masked_fill(~left, 0).amax(-1))
-        high = torch.minimum(high, places.masked_fill(~right, torch.iinfo(torch.int64).max).amin(-1))
-    return torch.minimum(low, ends).cummax(0).values.tolist()
+        order = tp.argsort(every.reshape(len(targets), -1).view(runs[0].dtype), 1, descending=descending)
+        low, high = _narrowed(order, low, high, places, target)
+    return torch.minimum(low.squeeze(-1), ends).cummax(0).values.tolist()
 
 
 def _rounds(width: int, runs: int, targets: int) -> Iterator[int]:
@@ -75,29 +72,26 @@ def _rounds(width: int, runs: int, targets: int) -> Iterator[int]:
         yield width
 
 
-def _known_sides(order: Tensor, low: Tensor, high: Tensor, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Which samples surely lie left, and which right, of the cut.
+def _narrowed(order: Tensor, low: Tensor, high: Tensor, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The bounds of the cut in every run, after it is seen which samples surely lie left, and which right, of it.
 
     A sample at place p has p elements of its own run before it. Of another run it has at least those up to that run's
     last sample before it (or to ``low``), and at most those up to the run's next sample (or to ``high``). The sums of
-    both over the runs change from one sample to the next in sorted order by what that sample's own run contributes.
+    both over the runs change from one sample to the next in sorted order by what that sample's own run contributes:
+    nothing, where ``low`` is ``high``.
     """
-    undecided = (high > low).unsqueeze(-1).expand_as(places)
-    previous = torch.cat([low.unsqueeze(-1), places[..., :-1] + 1], -1)
-    following = torch.cat([places[..., 1:], high.unsqueeze(-1)], -1)
-
-    def before(gain: Tensor) -> Tensor:
-        """The sums before each sample, of what the samples that sort before it add."""
-        gain = gain.masked_fill(~undecided, 0).flatten(1)
-        sums = tp.scan(gain.gather(1, order), 1, exclusive=True) + low.flatten(1).sum(1, keepdim=True)
-        return torch.empty_like(sums).scatter_(1, order, sums)
-
-    own = (places - previous).flatten(1)
-    at_least = before(places + 1 - previous) + own
-    at_most = before(following - places)
-    left = undecided & (at_most < target).view_as(places)
-    right = undecided & (at_least >= target).view_as(places)
-    return left, right
+    behind = torch.minimum(places + 1, high)
+    previous = torch.cat([low, behind[..., :-1]], -1)
+    following = torch.cat([places[..., 1:], high], -1)
+    gains = torch.stack([behind - previous, following - places]).flatten(2)
+    order = order.expand_as(gains)
+    sums = tp.scan(gains.gather(2, order), 2, exclusive=True)
+    at_least, at_most = torch.empty_like(sums).scatter_(2, order, sums).view(2, *places.shape)
+    more = target - low.sum((1, 2), keepdim=True)
+    left, right = at_most < more, at_least + (places - previous) >= more
+    return torch.where(left, behind, low).amax(-1, keepdim=True), torch.where(right, places, high).amin(
+        -1, keepdim=True
+    )
 
 
 def _take(run: Tensor, places: Tensor) -> Tensor:

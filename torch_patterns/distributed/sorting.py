@@ -189,8 +189,7 @@ def _cuts(runs: list[Tensor], lengths: list[list[int]], call: Call, descending: 
 
 def _moved(x: Tensor, cuts, run: int, call: Call) -> Sequence[Tensor]:
     """The parts of a run for this rank, one from each rank."""
-    send = [cuts[r + 1][run][call.rank] - cuts[r][run][call.rank] for r in range(call.size)]
-    return all_to_all_pieces(x, send, _arrivals(cuts, run, call), call.group)
+    return all_to_all_pieces(x, [cut[run] for cut in cuts], call.group)
 
 
 def _arrivals(cuts, run: int, call: Call) -> list[int]:

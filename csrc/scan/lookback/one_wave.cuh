@@ -20,7 +20,7 @@ struct OneWave {
   static constexpr int most_tiles = 128;  // also the number of cells that a warp reads at once
 
   static bool suits(const E& e) {
-    return e.rows == 1 && e.n <= int64_t(most_tiles) * items &&
+    return e.rows == 1 && !e.initial && e.n <= int64_t(most_tiles) * items &&
            ceil_div(e.n, int64_t(items)) <= block::device_attribute<cudaDevAttrMultiProcessorCount>();
   }
 };

@@ -73,8 +73,14 @@ struct Rows {
   TP_DEVICE int64_t row_in_memory(int64_t row) const { return e.reverse ? e.rows - 1 - row : row; }
   TP_DEVICE Value origin(const Spot& spot, int) const {
     Value x = Value::identity();
-    if constexpr (affine && headless) {
-      if (e.initial) x.v[0] = {0, decltype(Acc::a)(e.initial[row_in_memory(spot.chain)])};
+    if constexpr (headless) {
+      if (!e.initial) return x;
+      const Input start = e.initial[row_in_memory(spot.chain)];
+      if constexpr (affine) {
+        x.v[0] = {0, decltype(Acc::a)(start)};
+      } else {
+        x.v[0] = Acc(start);
+      }
     }
     return x;
   }
