@@ -127,7 +127,7 @@ nvcc: $(patsubst csrc/%.cu,build/nvcc/%.ptx,$(shell find csrc -name '*.cu'))
 build/nvcc/%.ptx: csrc/%.cu
 	@mkdir -p $(@D)
 	@echo nvcc $<
-	@nvcc -std=c++17 -arch=sm_90 --expt-relaxed-constexpr -DTP_WITH_CUDA -DTP_FEW_TYPES -Icsrc \
-	  -MD -MP -MT $@ -MF $(@:.ptx=.d) -ptx -Xcicc -O0 $< -o $@
+	@nvcc -std=c++17 -arch=sm_90$(if $(findstring _sm90a,$*),a) --expt-relaxed-constexpr -DTP_WITH_CUDA -DTP_FEW_TYPES \
+	  -Icsrc -MD -MP -MT $@ -MF $(@:.ptx=.d) -ptx -Xcicc -O0 $< -o $@
 
 -include $(shell find build/nvcc -name '*.d' 2>/dev/null)

@@ -35,6 +35,8 @@ GROUPS = {
     "simulations": ("-Og", "core/simt.h", "algorithm"),  # .cu without CUDA, in a third of -O3's time
     "glue": ("-O1", "torch/autograd.h", "torch/library.h"),  # csrc/torch: calls of what others compiled
 }
+# Files named *_sm90a.cu use instructions that no other target has.
+SM90A = "-gencode=arch=compute_90a,code=sm_90a"
 
 
 def find_nvcc() -> bool:
@@ -57,11 +59,13 @@ def size_flags() -> list[str]:
 
 def library_sources() -> dict[str, list[str]]:
     """Every .cpp and .cu of csrc but the bindings, by group. Without CUDA a .cu is C++: a .cpp includes it."""
-    sources = {group: [] for group in GROUPS}
+    sources = {group: [] for group in (*GROUPS, "sm90a")}
     for path in sorted({*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")} - {*BINDINGS}):
         if path.suffix == ".cu" and not WITH_CUDA:
             simulation = Path("build/cpp", path.relative_to(CSRC).with_suffix(".cu.cpp"))
             sources["simulations"].append(str(write(simulation, f'#include "{ROOT / path}"')))
+        elif path.stem.endswith("_sm90a"):
+            sources["sm90a"].append(str(path))
         else:
             sources["glue" if path.parent == CSRC / "torch" else "kernels"].append(str(path))
     return sources
@@ -136,6 +140,8 @@ class Build(cpp_extension.BuildExtension):
             for group in ("simulations", "glue"):
                 if sources[group]:
                     library.extra_objects += self.compile(library, sources[group], group, flags[group].result())
+        if sources["sm90a"]:  # whatever TORCH_CUDA_ARCH_LIST says: other devices do not load these kernels
+            library.extra_objects += self.compile(library, sources["sm90a"], "sm90a", nvcc=[SM90A])
         library.extra_compile_args["cxx"] += flags["kernels"].result()
 
     def precompile(self, group):
@@ -149,14 +155,15 @@ class Build(cpp_extension.BuildExtension):
             target.hardlink_to(made)
         return [optimization, "-include", str(ROOT / header)]
 
-    def compile(self, ext, sources, folder, flags=()):
+    def compile(self, ext, sources, folder, flags=(), nvcc=()):
+        given = ext.extra_compile_args
         return self.compiler.compile(
             sources,
             output_dir=str(Path(self.build_temp, folder)),
             macros=ext.define_macros,
             include_dirs=ext.include_dirs,
             debug=self.debug,
-            extra_postargs={**ext.extra_compile_args, "cxx": [*ext.extra_compile_args["cxx"], *flags]},
+            extra_postargs={"cxx": [*given["cxx"], *flags], "nvcc": [*given["nvcc"], *nvcc]},
         )
 
 

@@ -16,7 +16,7 @@
 
 namespace tp::conv {
 
-constexpr int pack_threads = 256, pack_blocks = 512;
+constexpr int pack_threads = 256, pack_blocks = 512, pack_taps = 9;
 
 // The arguments of both kernels.
 template <class T>
@@ -36,6 +36,7 @@ struct GatherGemm {
 template <class T>
 __global__ void __launch_bounds__(pack_threads)
     pack_filters(const Gather<T> g, bool by_map, int64_t width, T* packed, int* odd) {
+  block::allow_next_launch();
   const int64_t lines = by_map ? g.maps : g.depth, taps = g.rows.kernel * g.cols.kernel;
   bool found = false;
   for (int64_t i = int64_t(blockIdx.x) * pack_threads + threadIdx.x; i < g.groups * lines * width;
@@ -45,10 +46,15 @@ __global__ void __launch_bounds__(pack_threads)
     const bool exists = map < g.maps && c < g.depth;
     const T* const from = g.weight + (exists ? g.weight_at(group, map, c, 0, 0) : 0);
     T* const to = packed + (group * taps * lines + line) * width + place;
-    for (int64_t tap = 0; tap < taps; ++tap) {
-      const T value = exists ? from[tap] : T(0.0f);
-      found = found || !is_finite(acc_t<T>(value));
-      to[tap * lines * width] = value;
+    for (int64_t first = 0; first < taps; first += pack_taps) {
+      T values[pack_taps];  // all loads come before the stores
+#pragma unroll
+      for (int k = 0; k < pack_taps; ++k) values[k] = exists && first + k < taps ? from[first + k] : T(0.0f);
+#pragma unroll
+      for (int k = 0; k < pack_taps; ++k) {
+        found = found || !is_finite(acc_t<T>(values[k]));
+        if (first + k < taps) to[(first + k) * lines * width] = values[k];
+      }
     }
   }
   found = __syncthreads_or(found);
@@ -158,13 +164,17 @@ class TapWalk {
   int p_ = 0, q_ = 0, down_ = 0, across_ = 0;
 };
 
-// Whether a weight of this dgrad is infinite or NaN; for all threads of a block together.
+// Whether a block of pack_filters saw a weight that is infinite or NaN; for all threads of a block together.
+TP_DEVICE inline bool is_any_odd(const int* odd) {
+  int any = 0;
+  for (int i = int(threadIdx.x); i < pack_blocks; i += int(blockDim.x)) any |= odd[i];
+  return __syncthreads_or(any);
+}
+
+// Whether that concerns this product.
 template <class T>
 TP_DEVICE bool has_odd_weights(const GatherGemm<T>& work) {
-  if (work.g.pass == Pass::fprop) return false;
-  int odd = 0;
-  for (int i = int(threadIdx.x); i < pack_blocks; i += int(blockDim.x)) odd |= work.odd[i];
-  return __syncthreads_or(odd);
+  return work.g.pass == Pass::dgrad && is_any_odd(work.odd);
 }
 
 // Then the block computes its share product by product.

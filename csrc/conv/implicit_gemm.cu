@@ -8,7 +8,8 @@
 //
 // dgrad with a stride is one product per phase (gather.h), which has only the taps that the phase meets. Half types are
 // multiplied on the tensor cores and summed in float; float32 and double are multiplied as they are, never in TF32.
-#include "conv/conv.h"
+// A Hopper's tensor cores have instructions and copies of their own (hopper.h), for all but few channels.
+#include "conv/hopper.h"
 #ifdef __CUDACC__
 #include "conv/gather_fma.cuh"
 #include "conv/gather_mma.cuh"
@@ -33,6 +34,7 @@ template <class T>
 void gather(const Elements<T>& e, Pass pass, Context& context) {
   const Gather<T> g(e, pass);
   if constexpr (on_tensor_cores<T>) {
+    if (gather_on_hopper(g, context)) return;
     static const bool has_them = has_tensor_cores(gather_mma<T, MmaTile<128, 64>>);
     has_them ? run_gather_mma(g, context) : launch_gather_tiles(g, context);
   } else {
@@ -43,6 +45,7 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
 template <class T>
 void wgrad(const Elements<T>& e, Context& context) {
   if constexpr (on_tensor_cores<T>) {
+    if (wgrad_on_hopper(e, context)) return;
     static const bool has_them = has_tensor_cores(wgrad_mma<T>);
     has_them ? run_wgrad_mma(e, context) : launch_wgrad_tiles(e, context);
   } else {

@@ -1,0 +1,246 @@
+// fprop and dgrad as one matrix product on a Hopper's tensor cores:
+//
+//   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
+//
+// A block computes a tile of rows and columns of one image. For 64 channels at a time, it copies the patch of the
+// source that all taps of the tile read: its rows lie one behind the other, `pitch` pixels each. In that order of
+// pixels a tap is a shift. So the left factor of a tap's product is the same patch, read from some pixels further on:
+// it comes into shared memory once, not once per tap. The products compute `positions` neighbouring pixels of that
+// order; those between the end of a tile's row and the next row come to nothing and are dropped.
+//
+// Where neighbouring outputs do not read neighbouring pixels (fprop with a stride), a patch holds what one tap reads.
+//
+// One warp starts the copies of patches and filters, each in a ring of stages; two warpgroups multiply. A block
+// computes one tile after the other, so that it copies for the next one while it stores the sums of the last.
+#pragma once
+#include "conv/patch_image.cuh"
+
+namespace tp::conv {
+
+// The rings of stages: patches, then filters; and where a thread stands in them.
+enum RingBarrier { patch_full, patch_empty, filter_full, filter_empty, ring_barriers };
+constexpr int most_stages = 8;
+
+struct WgmmaRings {
+  unsigned patches, filters;  // addresses
+  block::Barrier (*barriers)[most_stages];
+  block::Cursor patch, filter;
+
+  // Stages whose products are complete; negative for none.
+  TP_DEVICE void release(int used_patch, int used_filter) const {
+    if (used_filter >= 0) barriers[filter_empty][used_filter].arrive();
+    if (used_patch >= 0) barriers[patch_empty][used_patch].arrive();
+  }
+};
+
+// Copies all patches and filters of a share; for one thread.
+template <class T, class Tile>
+TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings) {
+  block::Cursor &patch = rings.patch, &filter = rings.filter;
+  const Gather<T>& g = work.g;
+  const PatchShape& shape = work.shape;
+  const int row = int(share.rows.source(share.row, 0) + min(int64_t(0), (share.rows.taps - 1) * share.rows.source_tap));
+  const int col = int(share.cols.source(share.col, 0) + min(int64_t(0), (share.cols.taps - 1) * share.cols.source_tap));
+  const int taps = int(g.rows.kernel * g.cols.kernel), kernel_cols = int(g.cols.kernel), maps = int(g.maps);
+  TapSteps tap(share);
+  for (int slab = 0; slab < work.slabs; ++slab) {
+    for (int i = 0; i < tap.count; ++i, tap.next()) {
+      if (shape.by_tap || tap.first()) {
+        block::Barrier& full = rings.barriers[patch_full][patch.stage];
+        rings.barriers[patch_empty][patch.stage].wait(patch.parity ^ 1);
+        expect_bytes(full, shape.patch_bytes);
+        copy_window(work.source, share.image, row + (shape.by_tap ? tap.down() : 0),
+                    col + (shape.by_tap ? tap.across() : 0), share.group * int(g.depth) + slab * row_elements,
+                    rings.patches + unsigned(patch.stage * shape.stage_bytes), full);
+        full.arrive();
+        patch.next();
+      }
+      block::Barrier& full = rings.barriers[filter_full][filter.stage];
+      rings.barriers[filter_empty][filter.stage].wait(filter.parity ^ 1);
+      expect_bytes(full, Tile::filter_bytes);
+      const int line = (share.group * taps + tap.row_tap() * kernel_cols + tap.col_tap()) * maps + share.map;
+      copy_matrix(work.filters, line, slab * row_elements, rings.filters + unsigned(filter.stage * Tile::filter_bytes),
+                  full);
+      full.arrive();
+      filter.next();
+    }
+  }
+}
+
+// Computes the sums of a warpgroup: Tile::blocks blocks of 64 positions by all maps of the tile.
+template <class T, class Tile>
+TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings, int group,
+                                float (&sum)[Tile::blocks][Tile::maps / 2]) {
+  const PatchShape& shape = work.shape;
+  const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
+  block::Cursor &patch = rings.patch, &filter = rings.filter;
+  const TapShifts shifts(share, shape);
+  const int steps = work.slabs * shifts.taps, patch_taps = shape.by_tap ? 1 : shifts.taps;
+  int used_patch = -1, used_filter = -1;  // by the products under way
+  int taps_left = 0, across_left = 0, shift = 0;
+#pragma unroll 1
+  for (int i = 0; i < steps; ++i) {
+    if (taps_left == 0) {
+      rings.barriers[patch_full][patch.stage].wait(patch.parity);
+      taps_left = patch_taps;
+      across_left = shifts.across_taps;
+      shift = shifts.first;
+    }
+    rings.barriers[filter_full][filter.stage].wait(filter.parity);
+    const unsigned left = rings.patches +
+                          unsigned(patch.stage * shape.stage_bytes + (shift + group * Tile::blocks * 64) * row_bytes),
+                   right = rings.filters + unsigned(filter.stage * Tile::filter_bytes);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < row_bytes; k += 32) {
+#pragma unroll
+      for (int b = 0; b < Tile::blocks; ++b) {
+        multiply_tiles<T, true>(sum[b], factor_at(left + unsigned(b * 64 * row_bytes + k)), factor_at(right + k),
+                                i > 0 || k > 0);
+      }
+    }
+    commit_products();
+    // The products of the tap before are complete: what they read is free.
+    wait_for_products<1>();
+    if (frees) rings.release(used_patch, used_filter);
+    used_filter = filter.stage;
+    filter.next();
+    shift += shifts.across;
+    if (--across_left == 0) {
+      across_left = shifts.across_taps;
+      shift += shifts.down;
+    }
+    used_patch = -1;
+    if (--taps_left == 0) {
+      used_patch = patch.stage;
+      patch.next();
+    }
+  }
+  wait_for_products<0>();
+  if (frees) rings.release(used_patch, used_filter);
+}
+
+// In a dgrad with a weight that is infinite or NaN, a block computes its tiles product by product.
+template <class T>
+TP_DEVICE void store_plain_share(const GatherWgmma<T>& work, const WgmmaShare& share, int tile_maps) {
+  const Gather<T>& g = work.g;
+#pragma unroll 1
+  for (int i = int(threadIdx.x); i < share.tile_rows * share.tile_cols * tile_maps; i += int(blockDim.x)) {
+    const int col = share.col + i % share.tile_cols, row = share.row + i / share.tile_cols % share.tile_rows;
+    const int64_t map = share.map + i / share.tile_cols / share.tile_rows;
+    if (map >= g.maps) return;
+    const auto sum = g.plain_sum(share.rows, share.cols, share.image, share.group, map, row, col);
+    g.target[g.target_strides.at(share.image, share.group * g.maps + map, share.rows.target(row),
+                                 share.cols.target(col))] = T(sum);
+  }
+}
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::threads, Tile::together)
+    gather_wgmma(const __grid_constant__ GatherWgmma<T> work) {
+#if TP_WGMMA
+  extern __shared__ __align__(1024) unsigned char stages[];
+  __shared__ block::Barrier barriers[ring_barriers][most_stages];
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < most_stages; ++i) {
+      for (int ring = 0; ring < ring_barriers; ++ring) {
+        barriers[ring][i].init(ring == patch_full || ring == filter_full ? 1 : Tile::warps);
+      }
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  block::wait_for_launch_before();
+  if (work.g.pass == Pass::dgrad && is_any_odd(work.odd)) {
+    return for_tiles<Tile>(work, [&](const WgmmaShare& share) { store_plain_share(work, share, Tile::maps); });
+  }
+  const unsigned patches = block::shared_address(stages),
+                 filters = patches + unsigned(work.patch_stages * work.shape.stage_bytes);
+  WgmmaRings rings{patches, filters, barriers, block::Cursor(work.patch_stages), block::Cursor(work.filter_stages)};
+  if (threadIdx.x >= Tile::warps * 32) {
+    if constexpr (Tile::together == 1) leave_registers<Tile::few_registers>();
+    if (threadIdx.x > Tile::warps * 32) return;
+    return for_tiles<Tile>(work, [&](const WgmmaShare& share) { copy_factors<T, Tile>(work, share, rings); });
+  }
+  if constexpr (Tile::together == 1) take_registers<Tile::registers>();
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);  // the same for a warp, as the compiler sees
+  unsigned char* const data =
+      stages + work.patch_stages * work.shape.stage_bytes + work.filter_stages * Tile::filter_bytes;
+  for_tiles<Tile>(work, [&](const WgmmaShare& share) {
+    float sum[Tile::blocks][Tile::maps / 2] = {};  // which a phase leaves so that no tap meets
+    multiply_patches<T, Tile>(work, share, rings, group, sum);
+    // The image of the tile before has been stored.
+    const WgmmaImage<T, Tile> image(work, share, data);
+    if (threadIdx.x == 0) wait_for_stores();
+    __syncwarp();
+    block::sync_warps(1, Tile::warps);
+    image.set(group, sum);
+    block::sync_warps(1, Tile::warps);
+    image.store(int(threadIdx.x), Tile::warps * 32);
+    __syncwarp();  // threads without pixels are ahead, and products take whole warps
+  });
+  if (threadIdx.x == 0) wait_for_stores();
+#endif
+}
+
+// ---- the host's part
+
+// Of a Hopper's multiprocessor, without what each block has besides: 1,024 bytes of the system's, and the barriers.
+constexpr int shared_memory = 228 * 1024, block_memory = 2 * 1024;
+
+// The shape of the tiles, and how many stages there are; false if there is none.
+template <class T, class Tile>
+bool shape_tiles(GatherWgmma<T>& work) {
+  const Gather<T>& g = work.g;
+  const bool strided = g.pass == Pass::fprop && (g.rows.stride > 1 || g.cols.stride > 1);
+  work.slabs = int(ceil_div(g.depth, int64_t(row_elements)));
+  work.map_blocks = ceil_div(g.maps, int64_t(Tile::maps));
+  for (int most_bytes = 88 * 1024; most_bytes > 0; most_bytes -= 8 * 1024) {
+    const bool fits = (!strided && cut_into_patches(g, false, Tile::positions, most_bytes, work.shape)) ||
+                      cut_into_patches(g, true, Tile::positions, most_bytes, work.shape);
+    if (!fits) return false;
+    // A patch becomes free when the products of the next one have begun; the last one of a tile earlier.
+    const bool one_patch = work.slabs == 1 && (!work.shape.by_tap || g.rows.kernel * g.cols.kernel == 1);
+    const int room = shared_memory / Tile::together - block_memory - WgmmaImage<T, Tile>::bytes(work);
+    const auto filters_beside = [&](int patches) {
+      return (room - patches * work.shape.stage_bytes) / Tile::filter_bytes;
+    };
+    work.patch_stages = work.shape.by_tap ? 4 : 2;
+    while (work.patch_stages > (one_patch ? 1 : 2) && filters_beside(work.patch_stages) < 2) --work.patch_stages;
+    work.filter_stages = min(filters_beside(work.patch_stages), most_stages);
+    if (work.filter_stages >= 2) return true;
+  }
+  return false;
+}
+
+template <class T, class Tile>
+void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, const ChannelsLast<T>& source,
+                         Context& context) {
+  require(shape_tiles<T, Tile>(work), "implicit_gemm: no tiles");
+  const Gather<T>& g = work.g;
+  const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
+  work.source = window_map(source.data, BatchMap(source, g.n, source.col, rows.sources, cols.sources, sizeof(T)),
+                           work.shape.patch_rows, work.shape.pitch, int(rows.source_step), int(cols.source_step));
+  work.filters = matrix_map(packed.filters, g.groups * g.rows.kernel * g.cols.kernel * g.maps, packed.width,
+                            packed.width, Tile::maps);
+  if (work.stores_boxes) {
+    work.target =
+        window_map(g.target, BatchMap(g.target_strides, g.n, g.groups * g.maps, rows.outputs, cols.outputs, sizeof(T)),
+                   work.shape.rows, work.shape.cols);
+  }
+  work.by_map_block = Divisor(work.map_blocks);
+  work.by_across = Divisor(work.shape.tiles_across);
+  work.by_down = Divisor(work.shape.tiles_down);
+  work.by_image = Divisor(g.n);
+  work.by_col_phase = Divisor(work.col_phases);
+  work.by_row_phase = Divisor(work.row_phases);
+  const int bytes = work.patch_stages * work.shape.stage_bytes + work.filter_stages * Tile::filter_bytes +
+                    WgmmaImage<T, Tile>::bytes(work);
+  static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const int64_t blocks = min(work.tiles(), multiprocessors * Tile::together);
+  cudaFuncSetAttribute(gather_wgmma<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  block::launch_early(gather_wgmma<T, Tile>, unsigned(blocks), Tile::threads, bytes, context, work);
+  check_launch("implicit_gemm");
+}
+
+}  // namespace tp::conv

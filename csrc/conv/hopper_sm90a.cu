@@ -1,0 +1,90 @@
+// What implicit_gemm computes by wgmma, the matrix product of warpgroups, and by copies through tensor maps. This file
+// is compiled for sm_90a, the target that has them; wgmma.cuh says how other devices do without.
+#include "conv/hopper.h"
+#ifdef __CUDACC__
+#include "conv/gather_wgmma.cuh"
+#include "conv/wgrad_wgmma.cuh"
+
+namespace tp::conv {
+namespace {
+
+// Tiles of fprop and dgrad; of wgrad, for up to 64 maps and for more.
+using Tall = WgmmaTile<256, 64>;
+using Wide = WgmmaTile<256, 128>;
+using Square = WgmmaTile<128, 128>;
+using Few = WgradTile<1, 3>;
+using Many = WgradTile<2, 2>;
+
+// With fewer channels or maps, most of a tile would be zeros.
+constexpr int64_t fewest = 32;
+constexpr int64_t never = int64_t(1) << 60;
+
+// A box of channels must not reach into another group.
+bool ends_in_box(int64_t groups, int64_t channels) { return groups == 1 || channels % row_elements == 0; }
+
+}  // namespace
+
+template <class T>
+bool gather_on_hopper(const Gather<T>& g, Context& context) {
+  static const bool has = has_wgmma(gather_wgmma<T, Tall>);
+  const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
+  if (!has || g.n * rows.sources * cols.sources == 0) return false;
+  if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
+  if (g.pass == Pass::fprop && max(g.rows.stride, g.cols.stride) > 8) return false;
+  GatherWgmma<T> work{g};
+  work.row_phases = phases(g.rows, g.pass);
+  work.col_phases = phases(g.cols, g.pass);
+  if (max(work.row_phases, work.col_phases) > most_phases) return false;
+  for (int64_t phase = 0; phase < work.row_phases; ++phase) work.rows[phase] = gather_axis(g.rows, g.pass, phase);
+  for (int64_t phase = 0; phase < work.col_phases; ++phase) work.cols[phase] = gather_axis(g.cols, g.pass, phase);
+  const bool one_phase = work.row_phases * work.col_phases == 1;
+  work.stores_boxes = g.target_strides.channel == 1 && one_phase && ends_in_box(g.groups, g.maps) &&
+                      g.groups * g.maps % 8 == 0 && reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
+  // Of the tiles, those whose blocks fall most evenly to the multiprocessors.
+  static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const auto turns = [&](auto tile) {
+    using Tile = decltype(tile);
+    if (!shape_tiles<T, Tile>(work) || work.tiles() >= most_quotient) return never;
+    return ceil_div(work.tiles(), multiprocessors * Tile::together) * Tile::together * Tile::positions * Tile::maps;
+  };
+  const int64_t tall = turns(Tall{}), wide = turns(Wide{}), square = turns(Square{});
+  if (min(tall, min(wide, square)) == never) return false;
+  const GatherGemm<T> packed = gather_gemm(g, true, 8, context);
+  work.odd = packed.odd;
+  const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, 8,
+                               context);
+  // Two blocks on a multiprocessor wait less for the memory; wide tiles multiply faster.
+  const bool few_products = work.slabs * g.rows.kernel * g.cols.kernel <= 4;
+  if (tall < min(wide, square) || (few_products && tall <= min(wide, square))) {
+    launch_gather_wgmma<T, Tall>(work, packed, source, context);
+  } else if (wide <= square) {
+    launch_gather_wgmma<T, Wide>(work, packed, source, context);
+  } else {
+    launch_gather_wgmma<T, Square>(work, packed, source, context);
+  }
+  return true;
+}
+
+template <class T>
+bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
+  static const bool has = has_wgmma(wgrad_wgmma<T, Few>);
+  if (!has || min(e.channels, e.maps) < fewest || !has_tap_map(e.rows) || !has_tap_map(e.cols)) return false;
+  const int64_t pixels = e.n * e.rows.out * e.cols.out;
+  if (e.taps() > most_taps || pixels >= most_quotient || pixels * e.rows.in * e.cols.in == 0) return false;
+  const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, 8, context),
+      dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, 8, context);
+  if (e.maps <= 64) {
+    launch_wgrad_wgmma<T, Few>(e, x, dy, context);
+  } else {
+    launch_wgrad_wgmma<T, Many>(e, x, dy, context);
+  }
+  return true;
+}
+
+template bool gather_on_hopper(const Gather<half>&, Context&);
+template bool wgrad_on_hopper(const Elements<half>&, Context&);
+template bool gather_on_hopper(const Gather<bfloat16>&, Context&);
+template bool wgrad_on_hopper(const Elements<bfloat16>&, Context&);
+
+}  // namespace tp::conv
+#endif

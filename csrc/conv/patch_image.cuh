@@ -1,0 +1,167 @@
+// A tile of fprop or dgrad on its way from the registers of the warps that multiply to the target.
+#pragma once
+#include "conv/patches.cuh"
+
+namespace tp::conv {
+
+// The tile in shared memory. Its pixels lie without gaps: as boxes of 64 maps that one instruction stores, or as
+// [pixel][map], or as [map][pixel] where the target lies so.
+template <class T, class Tile>
+class WgmmaImage {
+ public:
+  static constexpr int vector = 16 / int(sizeof(T)), pixel_pitch = Tile::maps + vector,
+                       map_pitch = Tile::positions + vector;
+
+  static int bytes(const GatherWgmma<T>& work) {
+    if (work.stores_boxes) return Tile::maps / 64 * box_bytes(work.shape);
+    const bool by_pixel = work.g.target_strides.channel == 1;
+    return int(sizeof(T)) * (by_pixel ? (Tile::positions + 1) * pixel_pitch : Tile::maps * map_pitch);
+  }
+
+  TP_DEVICE WgmmaImage(const GatherWgmma<T>& work, const WgmmaShare& share, unsigned char* data)
+      : work_(work), share_(share), data_(data) {}
+
+  // Takes over the sums of a warpgroup, with the bias.
+  TP_DEVICE void set(int group, float (&sum)[Tile::blocks][Tile::maps / 2]) const {
+    if (work_.g.bias) add_bias(sum);
+    if (work_.stores_boxes) {
+      set_pairs<BoxPlace>(group, sum);
+      publish_shared();
+    } else if (work_.g.target_strides.channel == 1) {
+      set_pairs<PixelPlace>(group, sum);
+    } else {
+      set_pairs<MapPlace>(group, sum);
+    }
+  }
+  // Writes the tile, after a barrier; by `count` threads.
+  TP_DEVICE void store(int thread, int count) const {
+    if (work_.stores_boxes) return store_boxes(thread);
+    const Gather<T>& g = work_.g;
+    const int maps = int(min(g.maps - share_.map, int64_t(Tile::maps)));
+    const bool aligned = reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
+    const bool whole_rows = share_.tile_cols == share_.cols.outputs && share_.rows.step == 1 && share_.cols.step == 1;
+    const int plane = int(share_.rows.outputs * share_.cols.outputs), before = int(share_.row * share_.cols.outputs);
+    const int pixels = share_.tile_rows * share_.tile_cols;
+    const auto fits = [&](int width) {
+      return aligned && whole_rows && plane % width == 0 && before % width == 0 && pixels % width == 0;
+    };
+    if (g.target_strides.channel == 1) {
+      aligned&& g.maps % vector == 0 ? store_pixels<vector>(maps, thread, count) : store_pixels<1>(maps, thread, count);
+    } else if (fits(vector)) {
+      store_maps<vector>(maps, thread, count);
+    } else {
+      fits(4) ? store_maps<4>(maps, thread, count) : store_maps<1>(maps, thread, count);
+    }
+  }
+
+ private:
+  // Where two neighbouring maps of a pixel go, the first of which is even.
+  struct BoxPlace {
+    unsigned char* row;
+    int turn, box_bytes;
+    TP_DEVICE BoxPlace(unsigned char* data, int pixel, int lane, int box_bytes)
+        : row(data + pixel * row_bytes + lane % 4 * 4), turn(pixel % 8 * 16), box_bytes(box_bytes) {}
+    TP_DEVICE void set(int j, unsigned pair) const {
+      *reinterpret_cast<unsigned*>(row + j / 8 * box_bytes + (j % 8 * 16 ^ turn)) = pair;
+    }
+  };
+  struct PixelPlace {
+    T* row;
+    TP_DEVICE PixelPlace(unsigned char* data, int pixel, int lane, int)
+        : row(reinterpret_cast<T*>(data) + pixel * pixel_pitch + lane % 4 * 2) {}
+    TP_DEVICE void set(int j, unsigned pair) const { *reinterpret_cast<unsigned*>(row + j * 8) = pair; }
+  };
+  struct MapPlace {
+    unsigned short* col;
+    TP_DEVICE MapPlace(unsigned char* data, int pixel, int lane, int)
+        : col(reinterpret_cast<unsigned short*>(data) + lane % 4 * 2 * map_pitch + pixel) {}
+    TP_DEVICE void set(int j, unsigned pair) const {
+      col[j * 8 * map_pitch] = static_cast<unsigned short>(pair);
+      col[(j * 8 + 1) * map_pitch] = static_cast<unsigned short>(pair >> 16);
+    }
+  };
+  template <class Place>
+  TP_DEVICE void set_pairs(int group, const float (&sum)[Tile::blocks][Tile::maps / 2]) const {
+    int thread = int(threadIdx.x) % warpgroup;
+    asm volatile("" : "+r"(thread));  // else all addresses below would be kept in registers from tile to tile
+#pragma unroll
+    for (int i = 0; i < Tile::blocks * 2; ++i) {
+      const int position = (group * Tile::blocks + i / 2) * 64 + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
+      const Place place(data_, pixel_at(position), thread % 32, box_bytes(work_.shape));
+#pragma unroll
+      for (int j = 0; j < Tile::maps / 8; ++j) {
+        place.set(j, half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
+      }
+    }
+  }
+  TP_DEVICE void add_bias(float (&sum)[Tile::blocks][Tile::maps / 2]) const {
+#pragma unroll
+    for (int i = 0; i < Tile::maps / 4; ++i) {
+      const int map = share_.map + i / 2 * 8 + int(threadIdx.x) % 4 * 2 + i % 2;
+      const float shift = map < work_.g.maps ? float(work_.g.bias[share_.group * work_.g.maps + map]) : 0.0f;
+#pragma unroll
+      for (int b = 0; b < Tile::blocks * 2; ++b) sum[b / 2][i / 2 * 4 + b % 2 * 2 + i % 2] += shift;
+    }
+  }
+  TP_HD static int box_bytes(const PatchShape& shape) {
+    return ceil_div((shape.rows * shape.cols + 1) * row_bytes, 1024) * 1024;
+  }
+  // The tile's pixel at a position; between rows, a place that nobody reads. A box is never cut off at the end of the
+  // target.
+  TP_DEVICE int pixel_at(int position) const {
+    const int rows = work_.stores_boxes ? work_.shape.rows : share_.tile_rows;
+    const int cols = work_.stores_boxes ? work_.shape.cols : share_.tile_cols;
+    const int row = position / work_.shape.pitch, col = position % work_.shape.pitch;
+    const int nowhere = work_.stores_boxes ? rows * cols : Tile::positions;
+    return row < rows && col < cols ? row * cols + col : nowhere;
+  }
+  TP_DEVICE void store_boxes(int thread) const {
+    if (thread > 0) return;
+    for (int map = 0; map < Tile::maps && share_.map + map < work_.g.maps; map += 64) {
+      store_window(work_.target, share_.image, share_.row, share_.col,
+                   share_.group * int(work_.g.maps) + share_.map + map,
+                   block::shared_address(data_) + unsigned(map / 64 * box_bytes(work_.shape)));
+    }
+    commit_stores();
+  }
+  TP_DEVICE T* target_of(int pixel) const {
+    const int row = pixel / share_.tile_cols, col = pixel % share_.tile_cols;
+    return work_.g.target + work_.g.target_strides.at(share_.image, share_.group * work_.g.maps + share_.map,
+                                                      share_.rows.target(share_.row + row),
+                                                      share_.cols.target(share_.col + col));
+  }
+  // A thread stays with its maps.
+  template <int width>
+  TP_DEVICE void store_pixels(int maps, int thread, int count) const {
+    constexpr int across = Tile::maps / width;
+    using V = block::Vector<T, width>;
+    const T* const data = reinterpret_cast<const T*>(data_);
+    const int map = thread % across * width, pixels = share_.tile_rows * share_.tile_cols;
+    if (map >= maps) return;
+#pragma unroll 4
+    for (int pixel = thread / across; pixel < pixels; pixel += count / across) {
+      *reinterpret_cast<V*>(target_of(pixel) + map) = *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
+    }
+  }
+  // A thread stays with its pixels.
+  template <int width>
+  TP_DEVICE void store_maps(int maps, int thread, int count) const {
+    constexpr int across = Tile::positions / width;
+    using V = block::Vector<T, width>;
+    const T* const data = reinterpret_cast<const T*>(data_);
+    const int pixel = thread % across * width, step = count / across;
+    if (pixel >= share_.tile_rows * share_.tile_cols) return;
+    int map = thread / across;
+    T* to = target_of(pixel) + map * work_.g.target_strides.channel;
+#pragma unroll 8
+    for (; map < maps; map += step, to += step * work_.g.target_strides.channel) {
+      *reinterpret_cast<V*>(to) = *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
+    }
+  }
+
+  const GatherWgmma<T>& work_;
+  const WgmmaShare& share_;
+  unsigned char* const data_;
+};
+
+}  // namespace tp::conv

@@ -1,0 +1,171 @@
+// How fprop and dgrad are cut into tiles for a Hopper's tensor cores, and what a tile reads: the patches that
+// gather_wgmma.cuh speaks of.
+#pragma once
+#include "conv/divisor.h"
+#include "conv/gather_gemm.cuh"
+#include "conv/tensor_map.cuh"
+
+namespace tp::conv {
+
+// `positions` pixels by `maps` maps, in `blocks` blocks of 64 pixels for each of two warpgroups.
+template <int positions_, int maps_>
+struct WgmmaTile {
+  static constexpr int positions = positions_, maps = maps_, groups = 2, blocks = positions / 64 / groups;
+  static constexpr int warps = groups * 4, filter_bytes = maps * row_bytes;
+  static constexpr int together = positions * maps <= 128 * 128 ? 2 : 1;  // blocks on a multiprocessor
+  // A block that is alone has as many warps that copy, so that they can leave their registers to the others.
+  static constexpr int threads = warps * 32 + (together == 1 ? warpgroup : 32), registers = 216, few_registers = 40;
+};
+
+constexpr int64_t most_phases = 4;
+
+// How a phase's targets are cut into tiles, and what a patch holds.
+struct PatchShape {
+  bool by_tap;            // a patch per tap
+  int rows, cols, pitch;  // of a tile; pixels from one row to the next
+  int patch_rows, patch_bytes, stage_bytes;
+  int64_t tiles_down, tiles_across;
+};
+
+template <class T>
+struct GatherWgmma {
+  Gather<T> g;
+  CUtensorMap source, filters, target;
+  PatchShape shape;
+  bool stores_boxes;  // whether `target` describes the target
+  const int* odd;
+  int64_t row_phases, col_phases, map_blocks;
+  GatherAxis rows[most_phases], cols[most_phases];  // of each phase
+  // A tile's number counts blocks of maps, then tiles of an image, images, phases, groups.
+  Divisor by_map_block{1}, by_across{1}, by_down{1}, by_image{1}, by_col_phase{1}, by_row_phase{1};
+  int slabs, patch_stages, filter_stages;
+  TP_HD int64_t tiles() const {
+    return g.groups * row_phases * col_phases * g.n * shape.tiles_down * shape.tiles_across * map_blocks;
+  }
+};
+
+// A tile: `tile_rows` x `tile_cols` targets of one phase of one image, for one block of maps of one group.
+struct WgmmaShare {
+  const GatherAxis &rows, &cols;
+  int group, map, image, row, col, tile_rows, tile_cols;
+};
+
+template <class T>
+TP_DEVICE WgmmaShare wgmma_share(const GatherWgmma<T>& work, int tile, int tile_maps) {
+  int map_block = tile, across = work.by_map_block.divide(map_block), down = work.by_across.divide(across),
+      image = work.by_down.divide(down), col_phase = work.by_image.divide(image),
+      row_phase = work.by_col_phase.divide(col_phase), group = work.by_row_phase.divide(row_phase);
+  const GatherAxis &rows = work.rows[row_phase], &cols = work.cols[col_phase];
+  const int row = down * work.shape.rows, col = across * work.shape.cols;
+  return {rows,
+          cols,
+          group,
+          map_block * tile_maps,
+          image,
+          row,
+          col,
+          min(work.shape.rows, int(rows.outputs) - row),
+          min(work.shape.cols, int(cols.outputs) - col)};
+}
+
+// f(share) for all tiles of a block; in a short phase some do not exist.
+template <class Tile, class T, class F>
+TP_DEVICE void for_tiles(const GatherWgmma<T>& work, const F& f) {
+  const int tiles = int(work.tiles());
+  for (int tile = int(blockIdx.x); tile < tiles; tile += int(gridDim.x)) {
+    const WgmmaShare share = wgmma_share(work, tile, Tile::maps);
+    if (share.tile_rows > 0 && share.tile_cols > 0) f(share);
+  }
+}
+
+// The taps of a share, one after the other. A tap shifts the patch by `down` and `across`, none of them negative.
+class TapSteps {
+ public:
+  const int count;
+
+  TP_DEVICE explicit TapSteps(const WgmmaShare& share)
+      : count(int(share.rows.taps * share.cols.taps)), down_(share.rows), across_(share.cols) {}
+  TP_DEVICE int down() const { return p_ * down_.step - down_.least; }
+  TP_DEVICE int across() const { return q_ * across_.step - across_.least; }
+  TP_DEVICE int row_tap() const { return down_.first + p_ * down_.every; }
+  TP_DEVICE int col_tap() const { return across_.first + q_ * across_.every; }
+  TP_DEVICE bool first() const { return p_ == 0 && q_ == 0; }
+  TP_DEVICE void next() {
+    if (++q_ < across_.taps) return;
+    q_ = 0;
+    if (++p_ == down_.taps) p_ = 0;
+  }
+
+ private:
+  struct Steps {
+    int taps, step, least, first, every;
+    TP_DEVICE explicit Steps(const GatherAxis& a)
+        : taps(int(a.taps)),
+          step(int(a.source_tap)),
+          least(min(0, (taps - 1) * step)),
+          first(int(a.first_tap)),
+          every(int(a.tap_step)) {}
+  };
+  const Steps down_, across_;
+  int p_ = 0, q_ = 0;
+};
+
+// The same for the threads that multiply, in few registers: by how many pixels a tap shifts the patch.
+struct TapShifts {
+  int taps, across_taps, first, across, down;  // from one tap to the next, and besides from one row to the next
+  TP_DEVICE TapShifts(const WgmmaShare& share, const PatchShape& shape)
+      : taps(int(share.rows.taps * share.cols.taps)), across_taps(int(share.cols.taps)) {
+    const int pitch = shape.by_tap ? 0 : shape.pitch, pixel = shape.by_tap ? 0 : 1;
+    const int row_step = int(share.rows.source_tap) * pitch, col_step = int(share.cols.source_tap) * pixel;
+    first = -min(0, (int(share.rows.taps) - 1) * row_step) - min(0, (across_taps - 1) * col_step);
+    across = col_step;
+    down = row_step - across_taps * col_step;
+  }
+};
+
+// How far the taps of an output lie apart, from the first one to the last; in the phase where that is most.
+inline int64_t reach(const Axis& a, Pass pass) {
+  int64_t most = 0;
+  for (int64_t phase = 0; phase < phases(a, pass); ++phase) {
+    const GatherAxis axis = gather_axis(a, pass, phase);
+    most = max(most, (axis.taps - 1) * max(axis.source_tap, -axis.source_tap));
+  }
+  return most;
+}
+
+// The smallest number of tiles of at most `positions`; none if their patches do not fit into `most_bytes`.
+template <class T>
+bool cut_into_patches(const Gather<T>& g, bool by_tap, int positions, int most_bytes, PatchShape& best) {
+  const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
+  const int64_t down = phase_outputs(g.rows, g.pass), across = phase_outputs(g.cols, g.pass);
+  const int64_t halo_rows = by_tap ? 0 : reach(g.rows, g.pass), halo_cols = by_tap ? 0 : reach(g.cols, g.pass);
+  const int64_t box_rows = 256 / rows.source_step, box_cols = 256 / cols.source_step;
+  int64_t fewest = 0;
+  for (int64_t pieces = 1; pieces <= across; pieces *= 2) {
+    const int64_t width = ceil_div(across, pieces), pitch = width + halo_cols;
+    if (width > positions || pitch > box_cols) continue;
+    int64_t height = min(min(down, (positions - width) / pitch + 1), box_rows - halo_rows);
+    const auto bytes = [&] {
+      const int64_t pixels = max((height + halo_rows) * pitch, positions + halo_rows * pitch + halo_cols);
+      return ceil_div(pixels * row_bytes, int64_t(1024)) * 1024;
+    };
+    while (height > 0 && bytes() > most_bytes) --height;
+    if (height <= 0) continue;
+    height = ceil_div(down, ceil_div(down, height));
+    const int64_t tiles_down = ceil_div(down, height), tiles_across = ceil_div(across, width);
+    if (fewest > 0 && tiles_down * tiles_across >= fewest) continue;
+    fewest = tiles_down * tiles_across;
+    best = {by_tap,
+            int(height),
+            int(width),
+            int(pitch),
+            int(height + halo_rows),
+            int((height + halo_rows) * pitch * row_bytes),
+            int(bytes()),
+            tiles_down,
+            tiles_across};
+  }
+  return fewest > 0;
+}
+
+}  // namespace tp::conv

@@ -1,0 +1,143 @@
+// The matrix product of a Hopper multiprocessor: a warpgroup, four warps that begin at a multiple of four, multiplies
+// tiles that lie in shared memory, while it goes on (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
+// Instructions"). Half types, sums in float in registers. Only for sm_90a: what is compiled for other devices does
+// nothing, and has_wgmma() says so.
+//
+// A tile in shared memory is a row of 64 elements, 128 bytes, per pixel or map, whose eight vectors of 16 bytes change
+// places with the row: vector v of row r lies at v ^ (r % 8), counted from a multiple of 1,024 bytes. That is how the
+// tensor maps of tensor_map.cuh write it. A factor is read along its rows (`along`: the inner dimension of the product
+// is a row's 64 elements) or across them (the inner dimension is the rows').
+#pragma once
+#include <type_traits>
+
+#include "block/pipeline.cuh"
+#include "core/half.h"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TP_WGMMA 1
+#else
+#define TP_WGMMA 0
+#endif
+
+namespace tp::conv {
+
+constexpr int row_elements = 64, row_bytes = 128, warpgroup = 128;
+
+// Where a factor lies: a matrix descriptor. Groups of eight rows lie 1,024 bytes apart. Read across the rows, the
+// elements beyond the first 64 lie `block_bytes` further each.
+TP_DEVICE inline uint64_t factor_at(unsigned address, int block_bytes = 16) {
+  constexpr uint64_t swizzled = uint64_t(1) << 62, groups = uint64_t(1024 / 16) << 32;
+  return swizzled | groups | uint64_t(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
+}
+
+// Before the first product, and whenever other instructions have written its sums.
+TP_DEVICE inline void begin_products() {
+#if TP_WGMMA
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+// Ends a group of products.
+TP_DEVICE inline void commit_products() {
+#if TP_WGMMA
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+// Waits until at most the latest `groups` groups are under way: the tiles of the others are free.
+template <int groups>
+TP_DEVICE void wait_for_products() {
+#if TP_WGMMA
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(groups) : "memory");
+#endif
+}
+
+// sum += a b, or sum = a b without `adds`, for a of 64 rows and b of 2 * `count` columns, 16 along the inner dimension.
+// Of the sums, thread t of the warpgroup holds rows t / 32 * 16 + t % 32 / 4 and, in every other pair, the eighth row
+// after it; pairs 2 j and 2 j + 1 are columns 8 j + 2 * (t % 4) and the next.
+template <class T, bool along, int count>
+TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool adds) {
+  static_assert(count == 32 || count == 64 || count == 96, "instructions for 64, 128 and 192 columns");
+#if TP_WGMMA
+#define TP_SUMS_8(i)                                                                                      \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), \
+      "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define TP_SUMS_32(i) TP_SUMS_8(i), TP_SUMS_8(i + 8), TP_SUMS_8(i + 16), TP_SUMS_8(i + 24)
+#define TP_NAMES_32                                                      \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TP_NAMES_64                                                                  \
+  TP_NAMES_32                                                                        \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TP_NAMES_96                                                                  \
+  TP_NAMES_64                                                                        \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TP_MULTIPLY(columns, type, names, a_name, b_name, along_name, adds_name, ...)                             \
+  asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns \
+               "k16.f32." type "." type " {" names "}, " a_name ", " b_name ", adds, 1, 1, " along_name           \
+               ", " along_name "; }"                                                                              \
+               : __VA_ARGS__                                                                                      \
+               : "l"(a), "l"(b), "n"(along ? 0 : 1), "r"(int(adds)))
+#define TP_MULTIPLY_TYPE(type)                                                                                        \
+  if constexpr (count == 32) {                                                                                        \
+    TP_MULTIPLY("64", type, TP_NAMES_32, "%32", "%33", "%34", "%35", TP_SUMS_32(0));                                  \
+  } else if constexpr (count == 64) {                                                                                 \
+    TP_MULTIPLY("128", type, TP_NAMES_64, "%64", "%65", "%66", "%67", TP_SUMS_32(0), TP_SUMS_32(32));                 \
+  } else {                                                                                                            \
+    TP_MULTIPLY("192", type, TP_NAMES_96, "%96", "%97", "%98", "%99", TP_SUMS_32(0), TP_SUMS_32(32), TP_SUMS_32(64)); \
+  }
+  if constexpr (std::is_same<T, half>::value) {
+    TP_MULTIPLY_TYPE("f16")
+  } else {
+    TP_MULTIPLY_TYPE("bf16")
+  }
+#undef TP_MULTIPLY_TYPE
+#undef TP_MULTIPLY
+#undef TP_NAMES_96
+#undef TP_NAMES_64
+#undef TP_NAMES_32
+#undef TP_SUMS_32
+#undef TP_SUMS_8
+#endif
+}
+
+// Two sums rounded to T, the first in the lower half.
+template <class T>
+TP_DEVICE unsigned half_pair(float first, float second) {
+  unsigned pair = 0;
+#if TP_WGMMA
+  if constexpr (std::is_same<T, half>::value) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  }
+#endif
+  return pair;
+}
+
+// Lets a warpgroup have more registers, or fewer, than the kernel was launched with. All its warps call it.
+template <int registers>
+TP_DEVICE void take_registers() {
+#if TP_WGMMA
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+#endif
+}
+template <int registers>
+TP_DEVICE void leave_registers() {
+#if TP_WGMMA
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+#endif
+}
+
+// Whether the device has an image of a kernel, and one compiled for sm_90a: only there has it static shared memory.
+template <class... Parameters>
+bool has_wgmma(void (*kernel)(Parameters...)) {
+  cudaFuncAttributes compiled{};
+  const bool loads = cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess;
+  if (!loads) cudaGetLastError();
+  return loads && compiled.sharedSizeBytes > 0;
+}
+
+}  // namespace tp::conv
