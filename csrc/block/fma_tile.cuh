@@ -17,8 +17,8 @@
 
 namespace tp::block {
 
-// `residents`: how many blocks should fit on a multiprocessor, which bounds the registers. `unrolled`: of so many places
-// of the inner dimension the products are written out, as far as the instruction cache allows.
+// `residents`: how many blocks should fit on a multiprocessor, which bounds the registers. `unrolled`: of so many
+// places of the inner dimension the products are written out, as far as the instruction cache allows.
 template <int rows_, int cols_, int row_side_, int col_side_, int slab_, int stages_, int residents_, int unrolled_,
           int groups_ = 1, int pad = 0>
 struct FmaTile {

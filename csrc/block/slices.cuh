@@ -8,7 +8,8 @@ namespace tp::block {
 
 constexpr int slice_threads = 512;
 
-// Sum i goes to out[place(i)], or nowhere if that is negative. Thread (i, j) of a block adds up the slices j, j + lanes,
+// Sum i goes to out[place(i)], or nowhere if that is negative. Thread (i, j) of a block adds up the slices j, j +
+// lanes,
 // ... of one sum; then the lanes' sums are halved.
 template <int lanes, class A, class T, class Place>
 __global__ void __launch_bounds__(slice_threads)

@@ -11,7 +11,8 @@ namespace tp::conv {
 // How the product of accumulators A is cut: tiles of `pixels` x `maps`. Three blocks of 128 threads, 64 sums each, beat
 // four with fewer registers and two with 128 sums.
 template <class A, bool wide = sizeof(A) == 8>
-struct FmaTile : block::FmaTile<wide ? 64 : 128, 64, wide ? 4 : 8, wide ? 4 : 8, wide ? 8 : 16, 3, wide ? 1 : 3, 8> {
+struct FmaTile
+    : block::FmaTile<wide ? 64 : 128, 64, wide ? 4 : 8, wide ? 4 : 8, wide ? 8 : 16, 3, wide ? 2 : 3, wide ? 4 : 8> {
   static constexpr int pixels = FmaTile::rows, maps = FmaTile::cols;
 };
 
@@ -132,8 +133,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::residents)
   FmaLoader<T, Tile> loader(work, share, pixels);
   T sum[Tile::row_side][Tile::col_side] = {};
   block::for_slabs<Tile>(
-      slabs, stages, [&](T* stage) { loader.load(stage); },
-      [&](const T* stage) { block::add_slab<Tile>(stage, sum); });
+      slabs, stages, [&](T* stage) { loader.load(stage); }, [&](const T* stage) { block::add_slab<Tile>(stage, sum); });
   __syncthreads();
   const TileImage<T, Tile::pixels, Tile::maps> image{stages, pixels, work.g.target_strides.channel == 1};
   add_bias<Tile>(work, share, sum);

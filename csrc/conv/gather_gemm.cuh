@@ -236,18 +236,17 @@ struct TileImage {
           *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
     }
   }
-  // Of blockDim.x and the number of vectors in a tile's pixels, one is a multiple of the other.
+  // blockDim.x is a multiple of the number of vectors in a tile's pixels: a thread stays with its pixels.
   template <int width>
   TP_DEVICE void store_maps(const Gather<T>& g, int pixels, int maps) const {
     constexpr int across = tile_pixels / width;
-    const int threads = int(blockDim.x), step = max(1, threads / across);
     using V = block::Vector<T, width>;
-    for (int pixel = int(threadIdx.x) % across * width; pixel < pixels; pixel += threads * width) {
-      T* const to = g.target + places[pixel].target;
-      for (int map = int(threadIdx.x) / across; map < maps; map += step) {
-        *reinterpret_cast<V*>(to + map * g.target_strides.channel) =
-            *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
-      }
+    const int pixel = int(threadIdx.x) % across * width;
+    if (pixel >= pixels) return;
+    T* const to = g.target + places[pixel].target;
+    for (int map = int(threadIdx.x) / across; map < maps; map += int(blockDim.x) / across) {
+      *reinterpret_cast<V*>(to + map * g.target_strides.channel) =
+          *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
     }
   }
 };

@@ -191,15 +191,14 @@ TP_DEVICE acc_t<T>* sums_of(const WgradGemm<T>& work, const WgradShare& share, i
 
 // As FmaTile: `pixels` is the left side of the tile, maps, and `maps` its right side, columns.
 template <class A, int tile_maps, bool wide = sizeof(A) == 8>
-struct WgradFmaTile : block::FmaTile<tile_maps, wide ? 64 : 128, wide ? 4 : tile_maps / 8, wide ? 4 : 8, wide ? 8 : 16, 3,
-                                     (wide || tile_maps > 64) ? 2 : 4, 8> {
+struct WgradFmaTile : block::FmaTile<tile_maps, wide ? 64 : 128, wide ? 4 : tile_maps / 8, wide ? 4 : 8, wide ? 8 : 16,
+                                     3, (wide || tile_maps > 64) ? 2 : 4, 8> {
   static constexpr int pixels = WgradFmaTile::rows, maps = WgradFmaTile::cols;
   TP_DEVICE static int place(int row, int v, int vectors) { return (row * vectors + v) * (16 / int(sizeof(A))); }
 };
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::threads, Tile::residents)
-    wgrad_fma(const __grid_constant__ WgradGemm<T> work) {
+__global__ void __launch_bounds__(Tile::threads, Tile::residents) wgrad_fma(const __grid_constant__ WgradGemm<T> work) {
   extern __shared__ __align__(16) unsigned char pool[];
   __shared__ WgradShare share;
   if (threadIdx.x == 0) share = wgrad_share(work, Tile::pixels, Tile::maps / WgradGemm<T>::vector);
@@ -257,7 +256,8 @@ TP_DEVICE void multiply_pixels(const T* stage, int warp_map, int warp_column, fl
 }
 
 template <class T>
-__global__ void __launch_bounds__(WgradMmaTile::threads, WgradMmaTile::residents) wgrad_mma(const __grid_constant__ WgradGemm<T> work) {
+__global__ void __launch_bounds__(WgradMmaTile::threads, WgradMmaTile::residents)
+    wgrad_mma(const __grid_constant__ WgradGemm<T> work) {
   using Tile = WgradMmaTile;
   extern __shared__ __align__(16) unsigned char pool[];
   __shared__ WgradShare share;

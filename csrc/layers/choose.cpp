@@ -34,17 +34,21 @@ linear::Cut linear::cheapest_cut(const Gemm& p) {
   return best;
 }
 
-// register_tiled in float32 unless the BLAS is faster, which has 9 us to begin with, multiplies 24 million numbers per
-// us, and needs another launch for the bias: on an H200 (CUDA 13.0, cold L2) that is so from some 2^28 products on. In
-// other types small products are tiled.
+// Microseconds of a product in float32 by the BLAS: on an H200 (CUDA 13.0, cold L2) 10 to begin with and one for each
+// 24 million multiplications, more where it has to slice the inner dimension. The bias is another launch.
+static double blas_microseconds(const linear::Args& args) {
+  const double size = double(args.product.rows * args.product.cols), products = size * double(args.product.inner);
+  const double slicing = size < double(1 << 19) ? 5 : 0, bias = args.bias ? 2.5 + 2.3e-6 * size : 0;
+  return 10.5 + products / 24e6 + slicing + bias;
+}
+
+// In types other than float32 small products are tiled.
 const char* linear::choose(const Args& args, const Device& device) {
   constexpr int64_t small_with_bias = int64_t(1) << 26, small = int64_t(1) << 23, short_inner = 512;
   if (!device.cuda) return "gemm";
   const Gemm& p = args.product;
   if (p.dtype == DType::float32) {
-    const double products = double(p.rows * p.cols) * double(p.inner);
-    const double bias = args.bias ? 2.5 + 2.3e-6 * double(p.rows * p.cols) : 0;
-    return cheapest_cut(p).microseconds <= 1.1 * (9 + products / 24e6 + bias) ? "register_tiled" : "gemm";
+    return cheapest_cut(p).microseconds <= blas_microseconds(args) ? "register_tiled" : "gemm";
   }
   const bool fits = p.inner <= short_inner && p.rows * p.cols * p.inner <= (args.bias ? small_with_bias : small);
   return fits ? "tiled" : "gemm";

@@ -3,12 +3,11 @@
 // contiguous one.
 //
 // Few outputs with a long inner dimension would keep few multiprocessors busy. So the inner dimension is cut into
-// slices, each for other blocks, whose sums are added up afterwards in the order of the slices. No slice is so long
-// that a sum loses what a sum of float32 may not lose.
+// slices, each for other blocks, whose sums are added up afterwards in the order of the slices. Long sums are cut for
+// the sake of their rounding errors as well (cut.h).
 #include "layers/linear.h"
 #ifdef __CUDACC__
 #include "block/fma_tile.cuh"
-#include "block/launch.cuh"
 #include "block/slices.cuh"
 #include "layers/cut.h"
 
@@ -71,7 +70,7 @@ class FactorLoader {
     const T* from = from_;
 #pragma unroll
     for (int i = 0; i < turns; ++i) {
-      block::copy_or_zero<width * int(sizeof(T))>(to + i * (k_step * pitch + side_step), from, exists(i));
+      block::copy_or_zero<width* int(sizeof(T))>(to + i * (k_step * pitch + side_step), from, exists(i));
       from += step_;
     }
   }
@@ -146,8 +145,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::residents)
 
 template <class Tile, Order a_order, Order b_order, class T>
 void launch(const Product<T>& p, Context& context) {
-  constexpr int bytes = max(Tile::stages * Tile::stage_values * int(sizeof(T)),
-                            block::pool_values<Tile>() * int(sizeof(acc_t<T>)));
+  constexpr int bytes =
+      max(Tile::stages * Tile::stage_values * int(sizeof(T)), block::pool_values<Tile>() * int(sizeof(acc_t<T>)));
   const auto kernel = register_tiled_kernel<Tile, a_order, b_order, T>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   const dim3 grid(unsigned(p.row_tiles * p.col_tiles), unsigned(p.slices));
