@@ -73,6 +73,17 @@ def test_views_and_many_dimensions(device):
         assert_equal(linear(x.transpose(0, 2), weight, algorithm=algorithm), x.transpose(0, 2) @ weight.T)
 
 
+def test_a_nan_reaches_only_what_reads_it(device):
+    """Tiles padded with zeros, and slices of a long inner dimension, keep the rows and columns of others clean."""
+    for rows, inner, columns in ((5, 7, 6), (70, 9000, 3), (130, 40, 68)):
+        x, weight = torch.ones(rows, inner, device=device), torch.ones(columns, inner, device=device)
+        x[1, inner - 1] = weight[2, 0] = NAN
+        want = torch.full((rows, columns), float(inner))
+        want[1] = want[:, 2] = NAN
+        for algorithm in algorithms("linear", device):
+            assert_equal(linear(x, weight, algorithm=algorithm), want, algorithm)
+
+
 # ---- activations
 
 

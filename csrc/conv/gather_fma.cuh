@@ -1,23 +1,19 @@
 // The implicit matrix product of fprop and dgrad on the CUDA cores, in true float32 or double.
 //
 // The source lies map by map, so that neighbouring pixels of one channel are neighbours in memory: column k of the left
-// tile is read by consecutive threads from consecutive addresses. A slab of `slab` channels of both factors is copied
-// to shared memory while the products of the slab before are computed from there. A thread keeps `side` x `side` sums
-// in registers and reads 2 * side values for side * side products.
+// tile is read by consecutive threads from consecutive addresses. block/fma_tile.cuh multiplies the slabs.
 #pragma once
+#include "block/fma_tile.cuh"
 #include "conv/gather_gemm.cuh"
-#include "conv/strips.cuh"
 
 namespace tp::conv {
 
-// How the product of accumulators A is cut: tiles of `pixels` x `maps`, for blocks of `threads`.
-template <class A, int maps_>
-struct FmaTile {
-  static constexpr bool wide = sizeof(A) == 8;
-  static constexpr int pixels = wide ? 64 : 128, maps = maps_, side = wide ? 4 : 8, slab = wide ? 8 : 16, stages = 3;
-  static constexpr int threads = pixels / side * maps / side;
-  static constexpr int quads = side / 4, pixel_lanes = pixels / side, map_lanes = maps / side;
-  static constexpr int stage_values = slab * (pixels + maps);
+// How the product of accumulators A is cut: tiles of `pixels` x `maps`. Three blocks of 128 threads, 64 sums each, beat
+// four with fewer registers and two with 128 sums.
+template <class A, bool wide = sizeof(A) == 8>
+struct FmaTile
+    : block::FmaTile<wide ? 64 : 128, 64, wide ? 4 : 8, wide ? 4 : 8, wide ? 8 : 16, 3, wide ? 2 : 3, wide ? 4 : 8> {
+  static constexpr int pixels = FmaTile::rows, maps = FmaTile::cols;
 };
 
 template <class T, class Tile>
@@ -28,32 +24,46 @@ class FmaLoader {
  public:
   TP_DEVICE FmaLoader(const GatherGemm<T>& work, const GatherShare& share, const GatherPixel* pixels)
       : work_(work),
-        row_(work.source, pixels[pixel()]),
-        tap_(work, share),
-        filters_(work.filters + share.group * work.g.rows.kernel * work.g.cols.kernel * work.g.depth * work.width +
-                 share.map + filter_map()),
+        depth_(int(work.g.depth)),
+        sources_down_(int(share.rows.sources)),
+        sources_across_(int(share.cols.sources)),
+        taps_down_(int(share.rows.taps)),
+        taps_across_(int(share.cols.taps)),
+        step_down_(int(share.rows.source_tap)),
+        step_across_(int(share.cols.source_tap)),
         has_map_(share.map + filter_map() < work.width) {
-    begin_tap();
+    const int64_t plane = work.g.depth * work.width;  // the filters of a tap
+    const int64_t kernel_cols = work.g.cols.kernel, tap = share.rows.first_tap * kernel_cols + share.cols.first_tap;
+    filter_ = work.filters + (share.group * work.g.rows.kernel * kernel_cols + tap) * plane +
+              filter_line() * work.width + share.map + filter_map();
+    filter_across_ = share.cols.tap_step * plane;
+    filter_down_ = share.rows.tap_step * kernel_cols * plane - taps_across_ * filter_across_;
+    filter_deep_ = Tile::slab * work.width - taps_down_ * share.rows.tap_step * kernel_cols * plane;
+    row_ = step_down_ * work.row - int64_t(taps_across_) * step_across_;
+    deep_ = Tile::slab * work.channel - taps_down_ * step_down_ * work.row;
+    const GatherPixel& p = pixels[pixel()];
+    source_ = work.source + p.source + line() * work.channel;
+    h_ = p.h;
+    w_ = p.w;
   }
 
-  // Begins to copy the next slab of both factors.
+  // Begins to copy the next slab of both factors: the next tap, or after the last one the next channels.
   TP_DEVICE void load(T* stage) {
-    const int depth = int(work_.g.depth) - channel_;
-    const T* from = source_;
-#pragma unroll
-    for (int i = 0; i < Tile::slab / lines; ++i) {
-      copy_or_zero<sizeof(T)>(stage + (line() + i * lines) * Tile::pixels + pixel(), from,
-                              inside_ && line() + i * lines < depth);
-      from += lines * work_.channel;
+    if (depth_ >= Tile::slab) {
+      copy(stage, [](int) { return true; });
+    } else {
+      copy(stage, [&](int line) { return line < depth_; });
     }
-    T* const to = stage + Tile::slab * Tile::pixels + filter_line() * Tile::maps + filter_map();
-#pragma unroll
-    for (int i = 0; i < Tile::slab / filter_lines; ++i) {
-      copy_or_zero<16>(to + i * filter_lines * Tile::maps, filter_ + i * filter_lines * work_.width,
-                       has_map_ && filter_line() + i * filter_lines < depth);
-    }
-    if (tap_.next()) channel_ += Tile::slab;
-    begin_tap();
+    ++tap_across_;
+    move(0, step_across_, step_across_, filter_across_);
+    if (tap_across_ < taps_across_) return;
+    tap_across_ = 0;
+    ++tap_down_;
+    move(step_down_, -taps_across_ * step_across_, row_, filter_down_);
+    if (tap_down_ < taps_down_) return;
+    tap_down_ = 0;
+    depth_ -= Tile::slab;
+    move(-taps_down_ * step_down_, 0, deep_, filter_deep_);
   }
 
  private:
@@ -61,45 +71,55 @@ class FmaLoader {
   TP_DEVICE static int line() { return int(threadIdx.x) / Tile::pixels; }
   TP_DEVICE static int filter_map() { return int(threadIdx.x) % across * vector; }
   TP_DEVICE static int filter_line() { return int(threadIdx.x) / across; }
-  TP_DEVICE void begin_tap() {
-    inside_ = tap_.inside(row_.h, row_.w);
-    source_ = row_.origin + tap_.offset(work_) + (channel_ + line()) * work_.channel;
-    filter_ = filters_ + (int64_t(tap_.filter()) * work_.g.depth + channel_ + filter_line()) * work_.width;
+  // Moves on in the source, by so many rows, columns and elements in all, and in the filters.
+  TP_DEVICE void move(int down, int across, int64_t source, int64_t filter) {
+    h_ += down;
+    w_ += across;
+    source_ += source;
+    filter_ += filter;
+  }
+  template <class Exists>
+  TP_DEVICE void copy(T* stage, const Exists& exists) const {
+    T* const left = stage + line() * Tile::pixels + pixel();
+    const bool inside = unsigned(h_) < unsigned(sources_down_) && unsigned(w_) < unsigned(sources_across_);
+    const T* from = source_;
+#pragma unroll
+    for (int i = 0; i < Tile::slab; i += lines) {
+      copy_or_zero<sizeof(T)>(left + i * Tile::pixels, from, inside && exists(line() + i));
+      from += lines * work_.channel;
+    }
+    T* const right = stage + Tile::slab * Tile::pixels + filter_line() * Tile::maps + filter_map();
+#pragma unroll
+    for (int i = 0; i < Tile::slab; i += filter_lines) {
+      copy_or_zero<16>(right + i * Tile::maps, filter_ + i * work_.width, has_map_ && exists(filter_line() + i));
+    }
   }
 
   const GatherGemm<T>& work_;
-  const GatherRow<T> row_;
-  TapWalk<T> tap_;
-  const T* filters_;
-  const bool has_map_;
   const T *source_, *filter_;  // of this thread, for the next slab
-  int channel_ = 0;
-  bool inside_;
+  int h_, w_;                  // the source's pixel
+  int depth_;                  // the channels from this slab on
+  const int sources_down_, sources_across_, taps_down_, taps_across_, step_down_, step_across_;
+  const bool has_map_;
+  int tap_down_ = 0, tap_across_ = 0;
+  int64_t filter_across_, filter_down_, filter_deep_, row_, deep_;  // the ways to the next tap, row of taps, channels
 };
 
+// Every column of a thread's sums is a map.
 template <class Tile, class T>
-TP_DEVICE void add_slab(const T* stage, T (&sum)[Tile::side][Tile::side]) {
-  const int lane = int(threadIdx.x) % Tile::pixel_lanes, line = int(threadIdx.x) / Tile::pixel_lanes;
-  const T *const left = stage + lane * 4, *const right = stage + Tile::slab * Tile::pixels + line * 4;
-  constexpr int vector = 16 / int(sizeof(T)) < 4 ? 2 : 4;
+TP_DEVICE void add_bias(const GatherGemm<T>& work, const GatherShare& share, T (&sum)[Tile::row_side][Tile::col_side]) {
+  if (!work.g.bias) return;
 #pragma unroll
-  for (int k = 0; k < Tile::slab; ++k) {
-    T a[Tile::quads][4], b[Tile::quads][4];
+  for (int j = 0; j < Tile::col_side; ++j) {
+    const int64_t map = share.map + Tile::col(j / 4) + j % 4;
+    const T shift = map < work.g.maps ? work.g.bias[share.group * work.g.maps + map] : T(0);
 #pragma unroll
-    for (int i = 0; i < Tile::quads; ++i) {
-      load_strip<vector>(left + k * Tile::pixels + i * Tile::pixel_lanes * 4, a[i]);
-      load_strip<vector>(right + k * Tile::maps + i * Tile::map_lanes * 4, b[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < Tile::side; ++i) {
-#pragma unroll
-      for (int j = 0; j < Tile::side; ++j) sum[i][j] += a[i / 4][i % 4] * b[j / 4][j % 4];
-    }
+    for (int i = 0; i < Tile::row_side; ++i) sum[i][j] += shift;
   }
 }
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::threads, 512 / Tile::threads)
+__global__ void __launch_bounds__(Tile::threads, Tile::residents)
     gather_fma(const __grid_constant__ GatherGemm<T> work) {
   extern __shared__ __align__(16) unsigned char pool[];
   T* const stages = reinterpret_cast<T*>(pool);
@@ -111,35 +131,24 @@ __global__ void __launch_bounds__(Tile::threads, 512 / Tile::threads)
   __shared__ GatherPixel pixels[Tile::pixels];
   find_pixels(work, share, Tile::pixels, pixels);
   FmaLoader<T, Tile> loader(work, share, pixels);
-  T sum[Tile::side][Tile::side] = {};
-#pragma unroll 1
-  for (int i = 0; i < Tile::stages - 1; ++i) {
-    if (i < slabs) loader.load(stages + i * Tile::stage_values);
-    commit_copies();
-  }
-  int stage = 0;
-#pragma unroll 1
-  for (int i = 0; i < slabs; ++i) {
-    wait_for_groups<Tile::stages - 2>();
-    __syncthreads();
-    const int free = stage == 0 ? Tile::stages - 1 : stage - 1;
-    if (i + Tile::stages - 1 < slabs) loader.load(stages + free * Tile::stage_values);
-    commit_copies();
-    add_slab<Tile>(stages + stage * Tile::stage_values, sum);
-    stage = stage + 1 == Tile::stages ? 0 : stage + 1;
-  }
-  wait_for_groups<0>();
+  T sum[Tile::row_side][Tile::col_side] = {};
+  block::for_slabs<Tile>(
+      slabs, stages, [&](T* stage) { loader.load(stage); }, [&](const T* stage) { block::add_slab<Tile>(stage, sum); });
   __syncthreads();
   const TileImage<T, Tile::pixels, Tile::maps> image{stages, pixels, work.g.target_strides.channel == 1};
-  const int lane = int(threadIdx.x) % Tile::pixel_lanes, line = int(threadIdx.x) / Tile::pixel_lanes;
+  add_bias<Tile>(work, share, sum);
+  using Quad = block::Vector<T, 4>;
 #pragma unroll
-  for (int j = 0; j < Tile::side; ++j) {
-    const int map = j / 4 * Tile::map_lanes * 4 + line * 4 + j % 4;
-    const int64_t full = share.group * work.g.maps + share.map + map;
-    const T shift = work.g.bias && share.map + map < work.g.maps ? work.g.bias[full] : T(0);
+  for (int a = 0; a < Tile::row_quads; ++a) {
 #pragma unroll
-    for (int i = 0; i < Tile::side; ++i)
-      image.at(i / 4 * Tile::pixel_lanes * 4 + lane * 4 + i % 4, map) = sum[i][j] + shift;
+    for (int b = 0; b < Tile::col_quads; ++b) {
+      T* const corner = &image.at(Tile::row(a), Tile::col(b));
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const auto at = [&](int m) { return image.by_pixel ? sum[a * 4 + k][b * 4 + m] : sum[a * 4 + m][b * 4 + k]; };
+        *reinterpret_cast<Quad*>(corner + k * image.pitch()) = {{at(0), at(1), at(2), at(3)}};
+      }
+    }
   }
   __syncthreads();
   image.store(work.g, share);
@@ -166,12 +175,7 @@ void run_gather_fma(const Gather<T>& g, Context& context) {
   work.channel = plane;
   work.row = cols.sources;
   work.col = 1;
-  const auto turns = [&](int tile_maps) {
-    cut_into_tiles(work, FmaTile<T, 64>::pixels, tile_maps);
-    return turns_of(work) * tile_maps;
-  };
-  if (sizeof(T) == 4 && turns(128) <= turns(64)) return launch_gather_fma<T, FmaTile<T, 128>>(work, context);
-  launch_gather_fma<T, FmaTile<T, 64>>(work, context);
+  launch_gather_fma<T, FmaTile<T>>(work, context);
 }
 
 }  // namespace tp::conv

@@ -206,6 +206,7 @@ struct TileImage {
   const GatherPixel* places;
   bool by_pixel;  // [pixel][map], else [map][pixel]
 
+  TP_DEVICE int pitch() const { return by_pixel ? pixel_pitch : map_pitch; }
   TP_DEVICE T& at(int pixel, int map) const {
     return data[by_pixel ? pixel * pixel_pitch + map : map * map_pitch + pixel];
   }

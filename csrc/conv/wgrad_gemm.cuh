@@ -175,24 +175,8 @@ class WgradLoader {
 template <class T, class Tile, class Multiply>
 TP_DEVICE void for_slabs(const WgradGemm<T>& work, const WgradShare& share, T* stages, const Multiply& multiply) {
   WgradLoader<T, Tile> loader(work, share);
-  const int slabs = int(share.last_slab - share.first_slab);
-#pragma unroll 1
-  for (int i = 0; i < Tile::stages - 1; ++i) {
-    if (i < slabs) loader.load(stages + i * Tile::stage_values);
-    commit_copies();
-  }
-  int stage = 0;
-#pragma unroll 1
-  for (int i = 0; i < slabs; ++i) {
-    wait_for_groups<Tile::stages - 2>();
-    __syncthreads();
-    const int free = stage == 0 ? Tile::stages - 1 : stage - 1;
-    if (i + Tile::stages - 1 < slabs) loader.load(stages + free * Tile::stage_values);
-    commit_copies();
-    multiply(stages + stage * Tile::stage_values);
-    stage = stage + 1 == Tile::stages ? 0 : stage + 1;
-  }
-  wait_for_groups<0>();
+  block::for_slabs<Tile>(
+      int(share.last_slab - share.first_slab), stages, [&](T* stage) { loader.load(stage); }, multiply);
 }
 
 // The first of the sums of row `map` of a block's tile, or null.
@@ -206,35 +190,30 @@ TP_DEVICE acc_t<T>* sums_of(const WgradGemm<T>& work, const WgradShare& share, i
 // ---- on the CUDA cores
 
 // As FmaTile: `pixels` is the left side of the tile, maps, and `maps` its right side, columns.
-template <class A>
-struct WgradFmaTile {
-  static constexpr bool wide = sizeof(A) == 8;
-  static constexpr int pixels = 64, maps = wide ? 64 : 128, side = wide ? 4 : 8, slab = wide ? 8 : 16, stages = 3;
-  static constexpr int threads = pixels / side * maps / side;
-  static constexpr int quads = side / 4, pixel_lanes = pixels / side, map_lanes = maps / side;
-  static constexpr int stage_values = slab * (pixels + maps);
+template <class A, int tile_maps, bool wide = sizeof(A) == 8>
+struct WgradFmaTile : block::FmaTile<tile_maps, wide ? 64 : 128, wide ? 4 : tile_maps / 8, wide ? 4 : 8, wide ? 8 : 16,
+                                     3, (wide || tile_maps > 64) ? 2 : 4, 8> {
+  static constexpr int pixels = WgradFmaTile::rows, maps = WgradFmaTile::cols;
   TP_DEVICE static int place(int row, int v, int vectors) { return (row * vectors + v) * (16 / int(sizeof(A))); }
 };
 
-template <class T>
-__global__ void __launch_bounds__(WgradFmaTile<T>::threads, 512 / WgradFmaTile<T>::threads)
-    wgrad_fma(const __grid_constant__ WgradGemm<T> work) {
-  using Tile = WgradFmaTile<T>;
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::threads, Tile::residents) wgrad_fma(const __grid_constant__ WgradGemm<T> work) {
   extern __shared__ __align__(16) unsigned char pool[];
   __shared__ WgradShare share;
   if (threadIdx.x == 0) share = wgrad_share(work, Tile::pixels, Tile::maps / WgradGemm<T>::vector);
   __syncthreads();
-  T sum[Tile::side][Tile::side] = {};
-  for_slabs<T, Tile>(work, share, reinterpret_cast<T*>(pool), [&](const T* stage) { add_slab<Tile>(stage, sum); });
-  const int lane = int(threadIdx.x) % Tile::pixel_lanes, line = int(threadIdx.x) / Tile::pixel_lanes;
+  T sum[Tile::row_side][Tile::col_side] = {};
+  for_slabs<T, Tile>(work, share, reinterpret_cast<T*>(pool),
+                     [&](const T* stage) { block::add_slab<Tile>(stage, sum); });
   const int columns = int(work.columns.count() - share.column) * WgradGemm<T>::vector;
 #pragma unroll
-  for (int i = 0; i < Tile::side; ++i) {
-    T* const row = sums_of(work, share, i / 4 * Tile::pixel_lanes * 4 + lane * 4 + i % 4);
+  for (int i = 0; i < Tile::row_side; ++i) {
+    T* const row = sums_of(work, share, Tile::row(i / 4) + i % 4);
     if (!row) continue;
 #pragma unroll
-    for (int j = 0; j < Tile::side; ++j) {
-      const int column = j / 4 * Tile::map_lanes * 4 + line * 4 + j % 4;
+    for (int j = 0; j < Tile::col_side; ++j) {
+      const int column = Tile::col(j / 4) + j % 4;
       if (column < columns) row[column] = sum[i][j];
     }
   }
@@ -243,7 +222,7 @@ __global__ void __launch_bounds__(WgradFmaTile<T>::threads, 512 / WgradFmaTile<T
 // ---- on the tensor cores: a warp computes 32 x 64 sums
 
 struct WgradMmaTile {
-  static constexpr int pixels = 64, maps = 192, slab = 32, stages = 4, threads = 192;
+  static constexpr int pixels = 64, maps = 192, slab = 32, stages = 4, threads = 192, residents = 2;
   static constexpr int stage_values = slab * (pixels + maps);
   // Vectors of 16 bytes; a row is a multiple of 128 bytes, so that the eight rows that ldmatrix reads at once would all
   // meet in the same banks if they did not change places.
@@ -277,7 +256,8 @@ TP_DEVICE void multiply_pixels(const T* stage, int warp_map, int warp_column, fl
 }
 
 template <class T>
-__global__ void __launch_bounds__(WgradMmaTile::threads, 2) wgrad_mma(const __grid_constant__ WgradGemm<T> work) {
+__global__ void __launch_bounds__(WgradMmaTile::threads, WgradMmaTile::residents)
+    wgrad_mma(const __grid_constant__ WgradGemm<T> work) {
   using Tile = WgradMmaTile;
   extern __shared__ __align__(16) unsigned char pool[];
   __shared__ WgradShare share;
@@ -320,7 +300,7 @@ WgradGemm<T> wgrad_gemm(const Elements<T>& e, Context& context) {
                     ceil_div(e.n * e.rows.out * e.cols.out, int64_t(Tile::slab)),
                     1,
                     nullptr};
-  constexpr int64_t blocks = 132 * (Tile::threads == 192 ? 2 : 4);  // what an H200 runs at once
+  constexpr int64_t blocks = 132 * Tile::residents;  // what an H200 runs at once
   const int64_t tiles = work.map_blocks * work.column_blocks * e.groups;
   work.slices = max(int64_t(1), min(blocks / tiles, work.slabs / 4));
   work.sums = context.workspace<acc_t<T>>(work.slices * work.sums_per_slice());
@@ -340,7 +320,12 @@ void launch_wgrad_gemm(void (*kernel)(WgradGemm<T>), const Elements<T>& e, Conte
 
 template <class T>
 void run_wgrad_fma(const Elements<T>& e, Context& context) {
-  launch_wgrad_gemm<T, WgradFmaTile<T>>(wgrad_fma<T>, e, context);
+  if constexpr (sizeof(T) == 4) {
+    using Tile = WgradFmaTile<T, 128>;
+    if (e.maps > 64) return launch_wgrad_gemm<T, Tile>(wgrad_fma<T, Tile>, e, context);
+  }
+  using Tile = WgradFmaTile<T, 64>;
+  launch_wgrad_gemm<T, Tile>(wgrad_fma<T, Tile>, e, context);
 }
 
 template <class T>

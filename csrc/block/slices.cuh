@@ -1,0 +1,54 @@
+// The second half of a sum whose terms many blocks share: they leave sums over slices, [slices][n]; here they are added
+// up, in an order that their number alone gives, and rounded once.
+#pragma once
+#include "core/context.h"
+#include "core/simt.h"
+
+namespace tp::block {
+
+constexpr int slice_threads = 512;
+
+// Sum i goes to out[place(i)], or nowhere if that is negative. Thread (i, j) of a block adds up the slices j, j +
+// lanes,
+// ... of one sum; then the lanes' sums are halved.
+template <int lanes, class A, class T, class Place>
+__global__ void __launch_bounds__(slice_threads)
+    add_slices(const A* sums, int64_t slices, int64_t n, T* out, const Place place) {
+  constexpr int columns = slice_threads / lanes;
+  __shared__ A pool[lanes][columns];
+  const int column = int(threadIdx.x) % columns, lane = int(threadIdx.x) / columns;
+  const int64_t i = int64_t(blockIdx.x) * columns + column;
+  A total = 0;
+  if (i < n) {
+#pragma unroll 8
+    for (int64_t slice = lane; slice < slices; slice += lanes) total += sums[slice * n + i];
+  }
+  if constexpr (lanes > 1) {
+    pool[lane][column] = total;
+    for (int half = lanes / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (lane < half) pool[lane][column] += pool[lane + half][column];
+    }
+    if (lane > 0) return;
+    total = pool[0][column];
+  }
+  if (i >= n) return;
+  const int64_t at = place(i);
+  if (at >= 0) out[at] = T(total);
+}
+
+struct SamePlace {
+  TP_HD int64_t operator()(int64_t i) const { return i; }
+};
+
+template <class A, class T, class Place = SamePlace>
+void sum_slices(const A* sums, int64_t slices, int64_t n, T* out, Context& context, const Place& place = {}) {
+  const auto launch = [&](auto kernel, int lanes) {
+    const int64_t blocks = ceil_div(n * lanes, int64_t(slice_threads));
+    kernel<<<unsigned(blocks), slice_threads, 0, cudaStream_t(context.stream)>>>(sums, slices, n, out, place);
+  };
+  slices < 8 ? launch(add_slices<1, A, T, Place>, 1) : launch(add_slices<16, A, T, Place>, 16);
+  check_launch("sum_slices");
+}
+
+}  // namespace tp::block
