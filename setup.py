@@ -33,7 +33,7 @@ LIBRARY = "torch_patterns.libtorch_patterns"
 GROUPS = {
     "kernels": ("-O3", "core/simt.h", "algorithm"),
     "simulations": ("-Og", "core/simt.h", "algorithm"),  # .cu without CUDA, in a third of -O3's time
-    "glue": ("-O1", "torch/autograd.h", "torch/library.h"),  # csrc/torch: calls of what others compiled
+    "glue": ("-O2", "torch/autograd.h", "torch/library.h"),  # csrc/torch: calls of what others compiled
 }
 # Files named *_sm90a.cu use instructions that no other target has.
 SM90A = "-gencode=arch=compute_90a,code=sm_90a"
@@ -180,6 +180,7 @@ bindings = extension(
     libraries=["torch_patterns"],
     extra_link_args=["-Wl,-rpath,$ORIGIN", RUNTIME],
 )
+bindings.extra_compile_args["cxx"].append("-O2")  # calls pass through them
 
 setup(
     packages=[*find_packages(include=["torch_patterns", "torch_patterns.*"]), "torch_patterns.include"],

@@ -193,6 +193,26 @@ def test_an_index_outside_its_window_passes_nothing_on(device):
         assert back.sum() == 1 and back[0, 3, 3] == 1
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_indices_anywhere_in_many_maps(layout, device):
+    """Pixels of other windows, other rows and beyond the map: what counts is the same for all algorithms."""
+    torch.manual_seed(5)
+    extremes = torch.tensor([-1, -(2**63), 2**63 - 1, 2**31, -(2**31)])
+    for windows in (([3, 3], [2, 2], [1, 1]), ([2, 2], [2, 2]), ([3, 2], [1, 1], [1, 0], [2, 1]), ([2, 3], [3, 4])):
+        y = max_pool2d(torch.zeros(6, 3, 9, 11), *windows)
+        indices = torch.randint(0, 99, y.shape)
+        indices.view(-1)[::17] = extremes.repeat(indices.numel())[: len(indices.view(-1)[::17])]
+        grad = integers(*y.shape).contiguous(memory_format=layout)
+        for places in (indices, indices.int()):
+            places = places.contiguous(memory_format=layout)
+            back = torch.ops.torch_patterns.max_pool2d_backward
+            want = back(grad, places, [9, 11], *windows, algorithm="sequential")
+            assert want.count_nonzero() > 0
+            for algorithm in algorithms(device):
+                got = back(grad.to(device), places.to(device), [9, 11], *windows, algorithm=algorithm)
+                assert_equal(got, want)
+
+
 # ---- means
 
 

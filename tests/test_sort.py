@@ -248,6 +248,17 @@ def test_many_short_rows_of_keys_alone(dtype, device):
                     assert torch.equal(got.view(signed), want), (rows, n, descending)
 
 
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64, torch.float32], ids=str)
+def test_many_long_rows_of_keys_alone(dtype, device):
+    """Of lengths around powers of two and between them, as networks take them and beyond."""
+    torch.manual_seed(8)
+    for n in (1100, 1536, 2047, 2049, 3000, 5000, 8192, 8193, 20_000, 65_536, 65_537):
+        x = torch.randint(-30_000, 30_000, (40, n)).to(dtype)
+        for descending in (False, True):
+            want = x.sort(1, descending=descending)[0]
+            assert torch.equal(sort_keys(x.to(device), dim=1, descending=descending).cpu(), want), (n, descending)
+
+
 def test_short_rows_with_nan_and_signed_zeros(device):
     """Keys that only their bits tell apart keep their order, whichever rows hold them."""
     x = torch.randint(-3, 4, (50, 100)).float()

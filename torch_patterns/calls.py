@@ -16,10 +16,10 @@ from torch_patterns.arguments import plain_arguments
 
 def _call(name: str):
     op = getattr(torch.ops.torch_patterns, name).default
-    direct, is_compiling = _C.operator_call(name, op), torch.compiler.is_compiling
+    direct, is_traced = _C.operator_call(name, op), torch.compiler.is_dynamo_compiling
 
     def call(*args):
-        if is_compiling():
+        if is_traced():
             handler = jagged.handler(name, args)
             return op(*args) if handler is None else handler(*args)
         try:

@@ -1,13 +1,21 @@
 // Rows of maps divided among all threads. The inner loops run along a row (channels last, along the channels of a
 // pixel), one tap of the window after another, so that they run on vectors; sums and comparisons are those of the
 // oracle in the same order, and so are the results.
+#include <memory>
+
 #include "block/on_vectors.h"
-#include "pooling/gather.h"
+#include "pooling/compute.h"
 
 namespace tp::pooling {
 namespace {
 
 constexpr int64_t grain = 1 << 14;  // operations that are worth a thread
+
+// An array for one piece of a loop over lines. std::vector<bool> would be no array.
+template <class A>
+std::unique_ptr<A[]> array(int64_t n) {
+  return std::unique_ptr<A[]>(new A[static_cast<size_t>(n)]);
+}
 
 // f(step), as a constant where loops over memory gain by it.
 template <class F>
@@ -164,90 +172,100 @@ void average_lines(const Args& a, Context& context) {
 // ---- backward
 
 // Maximum, one outer map at a time: every window adds its gradient to the pixel of its maximum, in the order of the
-// windows, which for each pixel is the order of the sequential rung.
+// windows, which for each pixel is the order of the sequential rung. An index outside its window is of no pixel.
 //
-// First a loop that runs on vectors finds where the gradients of a row of windows go: an index outside its window is of
-// no pixel, and its gradient is replaced by 0, added to the first pixel. A row has `width` entries, the channels of a
-// window side by side. Places are int32: vectors hold twice as many.
-template <class T>
-struct Scatter {
+// A row of windows has `width` entries, the channels of a window side by side. The pixels that it reaches are numbered
+// from the first of their first line; a table tells the column of each, and two more where the window of an entry
+// begins and how many columns it has, inside the map. Pixels are set to zero shortly before the first window adds to
+// them, so that they are still in the cache.
+template <class T, class Index>
+class Scatter {
   using A = acc_t<T>;
-  int64_t width, pixels;
-  int32_t *left, *channel, *target;  // [width]; of an entry: its window's first column, its channel, where it goes
-  A* value;                          // [width]
+  static constexpr bool direct = std::is_same<T, A>::value;
 
-  // Columns and reach so small that a few comparisons find the row of a pixel in its window.
-  static bool fits(const Args& a) {
-    const int64_t most = int64_t(1) << 28;
-    return a.h.reach() <= 4 && a.w.reach() <= a.in.w && a.in.h * a.in.w * a.in.inner < most &&
-           (a.out.w + 1) * a.w.stride < most && (a.out.h + 1) * a.h.stride * a.in.w < most;
-  }
+ public:
+  // Whether the table fits in a cache.
+  static bool fits(const Args& a) { return a.h.reach() <= (1 << 16) / tp::max(a.in.w, int64_t(1)); }
 
-  void prepare(const Args& a) const {
-    for (int64_t e = 0; e < width; ++e) {
-      left[e] = int32_t(e / a.in.inner * a.w.stride - a.w.padding);
-      channel[e] = int32_t(e % a.in.inner);
+  Scatter(const Args& a, const Index* indices)
+      : a_(a),
+        indices_(indices),
+        line_(a.in.w * a.in.inner),
+        width_(a.out.w * a.in.inner),
+        columns_(array<int32_t>(a.h.reach() * a.in.w)),
+        lefts_(array<int32_t>(a.out.w)),
+        lengths_(array<uint32_t>(a.out.w)),
+        sums_(array<A>(direct ? 0 : a.in.h * line_)) {
+    for (int64_t i = 0; i < a.h.reach() * a.in.w; ++i) columns_[i] = int32_t(i % a.in.w);
+    for (int64_t ow = 0; ow < a.out.w; ++ow) {
+      const int64_t begin = ow * a.w.stride - a.w.padding, left = tp::max(begin, int64_t(0));
+      lefts_[ow] = int32_t(left);
+      lengths_[ow] = uint32_t(tp::max(tp::min(begin + a.w.reach(), a.in.w) - left, int64_t(0)));
     }
   }
-  template <class Index>
-  void add_row(const Args& a, int64_t oh, const T* grad, const Index* taken, A* plane) const {
-    const auto columns = int32_t(a.in.w), inner = int32_t(a.in.inner), reach = int32_t(a.w.reach());
-    const int64_t top = oh * a.h.stride - a.h.padding, first = top * a.in.w;
-    const auto first_row = int32_t(tp::max(int64_t(0), -top)), end_row = int32_t(tp::min(a.h.reach(), a.in.h - top));
-    const int64_t plane_pixels = a.in.h * a.in.w;
-    TP_INDEPENDENT
-    for (int64_t e = 0; e < width; ++e) {
-      const bool inside = uint64_t(taken[e]) < uint64_t(plane_pixels);
-      const int32_t pixel = inside ? int32_t(taken[e]) : 0;
-      const int32_t distance = pixel - int32_t(first) - left[e];
-      const int32_t down =
-          int32_t(distance >= columns) + int32_t(distance >= 2 * columns) + int32_t(distance >= 3 * columns);
-      const int32_t along = distance - down * columns, column = along + left[e];
-      const bool valid = inside & (distance >= 0) & (down >= first_row) & (down < end_row) & (along < reach) &
-                         (column >= 0) & (column < columns);
-      target[e] = valid ? pixel * inner + channel[e] : 0;
-      value[e] = valid ? A(grad[e]) : A(0);
+
+  void run(int64_t outer) const {
+    T* to = as<T>(a_.grad_x) + outer * a_.in.h * line_;
+    A* plane;
+    if constexpr (direct) {
+      plane = to;
+    } else {
+      plane = sums_.get();
     }
-    for (int64_t e = 0; e < width; ++e) plane[target[e]] += value[e];
+    int64_t cleared = 0;
+    for (int64_t oh = 0; oh < a_.out.h; ++oh) {
+      const int64_t top = oh * a_.h.stride - a_.h.padding, end = tp::min(top + a_.h.reach(), a_.in.h);
+      cleared = clear(plane, cleared, end);
+      add_row(outer * a_.out.h + oh, tp::max(top, int64_t(0)), end, plane);
+    }
+    clear(plane, cleared, a_.in.h);
+    if constexpr (!direct) {
+      for (int64_t p = 0; p < a_.in.h * line_; ++p) to[p] = T(plane[p]);
+    }
   }
+
+ private:
+  int64_t clear(A* plane, int64_t begin, int64_t end) const {
+    for (int64_t p = begin * line_; p < end * line_; ++p) plane[p] = 0;
+    return tp::max(begin, end);
+  }
+
+  // Row `row` of all windows, which reach lines top to end - 1.
+  void add_row(int64_t row, int64_t top, int64_t end, A* plane) const {
+    const T* grad = as<T>(a_.grad) + row * width_;
+    const Index* taken = indices_ + row * width_;
+    const int64_t first = top * a_.in.w, inner = a_.in.inner;
+    const auto pixels = uint64_t(tp::max(end - top, int64_t(0)) * a_.in.w);
+    const auto add = [&](int64_t ow, int64_t e, int64_t channel) {
+      const auto pixel = uint64_t(taken[e]) - uint64_t(first);
+      if (pixel >= pixels || uint32_t(columns_[pixel] - lefts_[ow]) >= lengths_[ow]) return;
+      plane[int64_t(taken[e]) * inner + channel] += A(grad[e]);
+    };
+    if (inner == 1) {
+      for (int64_t ow = 0; ow < width_; ++ow) add(ow, ow, 0);
+      return;
+    }
+    for (int64_t ow = 0, e = 0; ow < a_.out.w; ++ow) {
+      for (int64_t c = 0; c < inner; ++c, ++e) add(ow, e, c);
+    }
+  }
+
+  const Args& a_;
+  const Index* const indices_;
+  const int64_t line_, width_;
+  const std::unique_ptr<int32_t[]> columns_, lefts_;
+  const std::unique_ptr<uint32_t[]> lengths_;
+  const std::unique_ptr<A[]> sums_;
 };
 
 template <class T, class Index>
 void maximum_backward_maps(const Args& a, const Index* indices, Context& context) {
-  using A = acc_t<T>;
-  constexpr bool direct = std::is_same<T, A>::value;
-  const int64_t width = a.out.w * a.out.inner, pixels = a.in.h * a.in.w * a.in.inner;
-  const auto body = [&a, indices, width, pixels](int64_t begin, int64_t end) {
-    const auto places = array<int32_t>(3 * width);
-    const auto values = array<A>(width), sums = array<A>(direct ? 0 : pixels);
-    const Scatter<T> scatter{width, pixels, places.get(), places.get() + width, places.get() + 2 * width, values.get()};
-    on_vectors([&a, indices, scatter, begin, end, space = sums.get()] {
-      scatter.prepare(a);
-      for (int64_t outer = begin; outer < end; ++outer) {
-        T* to = as<T>(a.grad_x) + outer * scatter.pixels;
-        A* plane = direct ? reinterpret_cast<A*>(to) : space;
-        for (int64_t p = 0; p < scatter.pixels; ++p) plane[p] = 0;
-        for (int64_t oh = 0; oh < a.out.h; ++oh) {
-          const int64_t row = (outer * a.out.h + oh) * scatter.width;
-          scatter.add_row(a, oh, as<T>(a.grad) + row, indices + row, plane);
-        }
-        if (direct) continue;
-        for (int64_t p = 0; p < scatter.pixels; ++p) to[p] = T(plane[p]);
-      }
-    });
-  };
-  context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)), body);
-}
-
-// Where a pixel lies in many windows, or a scatter does not know their rows: pixels gather (pooling/gather.h).
-template <class T, class Index>
-void maximum_backward_gathering(const Args& a, Context& context) {
   const int64_t pixels = a.in.h * a.in.w * a.in.inner;
   context.parallel_for(a.in.outer, tp::max(grain / tp::max(pixels, int64_t(1)), int64_t(1)),
-                       [&a](int64_t begin, int64_t end) {
-                         const Gather<T, Index> gather(a);
-                         on_vectors([&gather, begin, end] {
-                           for (int64_t outer = begin; outer < end; ++outer) gather.run(outer);
+                       [&a, indices](int64_t begin, int64_t end) {
+                         const Scatter<T, Index> scatter(a, indices);
+                         on_vectors([&scatter, begin, end] {
+                           for (int64_t outer = begin; outer < end; ++outer) scatter.run(outer);
                          });
                        });
 }
@@ -349,10 +367,8 @@ void average_backward(const Args& a, Context& context) {
 template <class T, class Index>
 void maximum_backward(const Args& a, const Index* indices, Context& context) {
   const Threaded run{context};
-  if (a.in.outer >= context.device.threads) {
-    if (Scatter<T>::fits(a) && a.w.stride > 1) return maximum_backward_maps<T>(a, indices, context);
-    if (Gather<T, Index>::fits(a)) return maximum_backward_gathering<T, Index>(a, context);
-  }
+  if (a.in.outer >= context.device.threads && Scatter<T, Index>::fits(a))
+    return maximum_backward_maps<T>(a, indices, context);
   if (a.in.inner == 1) return with_axes(a, [&](const auto& h, const auto& w) { maximum<T>(a, run, h, w); });
   for_lines(context, a.in, 4 * ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride),
             [&a, indices](int64_t begin, int64_t end) {

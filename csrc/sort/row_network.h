@@ -1,10 +1,11 @@
 // Bitonic sorts of many short rows at once, on the host: one row per lane of a vector, so that no comparison looks
 // across lanes.
 //
-// Keys of equal bits cannot be told apart, so a sort of keys alone need not be stable. Rows are filled up to a power of
-// two with the greatest key. A merge of two sorted halves compares key i with key n - 1 - i and then, in either half,
-// keys half as far apart, a quarter, and so on (PMPP's exercise on bitonic sort); as many of these steps as the
-// registers hold are taken in one pass over the keys.
+// Keys of equal bits cannot be told apart, so a sort of keys alone need not be stable. A merge of two sorted halves
+// compares key i with key n - 1 - i and then, in either half, keys half as far apart, a quarter, and so on (PMPP's
+// exercise on bitonic sort); as many of these steps as the registers hold are taken in one pass over the keys. Rows are
+// sorted as if the greatest keys filled them up to a power of two: these would stay where they are, so that comparisons
+// with them are left out.
 #pragma once
 #include <type_traits>
 #include <utility>
@@ -35,11 +36,13 @@ struct RowNetwork {
     a = low;
     b = high;
   }
-  // Sorts x[0 .. n), n a power of two that is at least `block`.
+  // Sorts x[0 .. n), n a multiple of `block`.
   static void sort(V* x, int64_t n) {
     for (int64_t i = 0; i < n; i += block) sort_block(x + i);
-    for (int64_t k = 2 * block; k <= n; k *= 2) {
-      for (int64_t i = 0; i < n; i += k) merge(x + i, k);
+    for (int64_t half = block; half < n; half *= 2) {
+      int64_t i = 0;
+      for (; i + 2 * half <= n; i += 2 * half) merge(x + i, 2 * half);
+      if (i + half < n) merge_part(x + i, 2 * half, n - i);
     }
   }
 
@@ -109,7 +112,10 @@ struct RowNetwork {
       exchange(a, b), exchange(c, d);
       x[i] = a, x[i + quarter] = b, x[k - 1 - i - quarter] = c, x[k - 1 - i] = d;
     }
-    int64_t stride = k / 8;
+    finish(x, k, k / 8);
+  }
+  // The comparisons of keys that are `stride` apart, half as far, and so on.
+  static void finish(V* x, int64_t k, int64_t stride) {
     for (; stride >= 2 * block; stride /= 4) {
       const int64_t half = stride / 2;
       for (int64_t first = 0; first < k; first += 2 * stride) {
@@ -127,6 +133,21 @@ struct RowNetwork {
       }
     }
     for (int64_t i = 0; i < k; i += block) merge_block(x + i);
+  }
+  // As merge(), of the first n keys of k, more than half of them.
+  static void merge_part(V* x, int64_t k, int64_t n) {
+    for (int64_t j = k / 2; j < n; ++j) exchange(x[k - 1 - j], x[j]);
+    finish(x, k / 2, k / 4);
+    finish_part(x + k / 2, k / 2, n - k / 2);
+  }
+  // As finish(x, k, k / 2), of the first n keys of k.
+  static void finish_part(V* x, int64_t k, int64_t n) {
+    if (n == k) return finish(x, k, k / 2);
+    const int64_t half = k / 2;
+    if (n <= half) return finish_part(x, half, n);
+    for (int64_t i = 0; i + half < n; ++i) exchange(x[i], x[i + half]);
+    finish(x, half, half / 2);
+    finish_part(x + half, half, n - half);
   }
 };
 

@@ -235,13 +235,17 @@ bool any_lossy(const Args& args, Context& context) {
 }
 
 #ifdef TP_WITH_ROW_NETWORKS
-constexpr int64_t most_network_keys = 1 << 10;  // of a row: those of all lanes stay in the first cache
-
-// Many short rows without payloads, compared by all bits.
+// Of a row: beyond, the logarithm of a network costs more than digits do. All threads get rows where these are long.
 template <class W>
-bool suits_network(const Args& args) {
-  return !args.offsets && args.n > 1 && args.n <= most_network_keys && args.rows >= RowNetwork<W>::lanes &&
-         args.begin_bit == 0 && args.end_bit == args.type.bits;
+constexpr int64_t most_network_keys = sizeof(W) == 8 ? 1 << 13 : 1 << 16;
+constexpr int64_t few_network_keys = 1 << 10;
+
+// Many rows without payloads, compared by all bits.
+template <class W>
+bool suits_network(const Args& args, int threads) {
+  return !args.offsets && args.n > 1 && args.n <= most_network_keys<W> &&
+         args.rows >= RowNetwork<W>::lanes * (args.n <= few_network_keys ? 1 : threads) && args.begin_bit == 0 &&
+         args.end_bit == args.type.bits;
 }
 
 template <class W>
@@ -252,41 +256,44 @@ void sort_by_network(const Args& args, Context& context) {
   constexpr int64_t lanes = Network::lanes;
   constexpr W sign = W(W(1) << (8 * sizeof(W) - 1));
   const int64_t n = args.n, rows = args.rows;
-  int64_t padded = tp::max(lanes, int64_t(Network::block));
-  while (padded < n) padded *= 2;
+  constexpr int64_t unit = tp::max(lanes, int64_t(Network::block));
+  const int64_t padded = ceil_div(n, unit) * unit;
   context.parallel_for(ceil_div(rows, lanes), 1 + (1 << 14) / (lanes * n), [&](int64_t begin, int64_t end) {
     // [lanes, padded] as words and [padded, lanes] as vectors.
-    const std::unique_ptr<S[]> space(new S[size_t(2 * padded * lanes)]);
+    struct alignas(64) Line {
+      S words[64 / sizeof(S)];
+    };
+    const std::unique_ptr<Line[]> lines(new Line[size_t(2 * padded * lanes) * sizeof(S) / sizeof(Line)]);
+    S* const space = lines[0].words;
     const auto* keys = static_cast<const W*>(args.keys);
     auto* out = static_cast<W*>(args.keys_out);
-    on_vectors(
-        [=, order = args.order<W>(), by_row = space.get(), x = reinterpret_cast<V*>(space.get() + padded * lanes)] {
-          for (int64_t group = begin; group < end; ++group) {
-            const int64_t first = group * lanes, count = tp::min(lanes, rows - first);
-            for (int64_t l = 0; l < lanes; ++l) {
-              const W* from = keys + (first + tp::min(l, count - 1)) * n;
-              S* to = by_row + l * padded;
-              TP_INDEPENDENT
-              for (int64_t i = 0; i < n; ++i) to[i] = S(W(order.image(from[i]) ^ sign));
-              std::fill(to + n, to + padded, std::numeric_limits<S>::max());
-            }
-            for (int64_t i = 0; i < padded; i += lanes) {
-              for (int64_t l = 0; l < lanes; ++l) std::memcpy(x + i + l, by_row + l * padded + i, sizeof(V));
-              Network::transpose(x + i);
-            }
-            Network::sort(x, padded);
-            for (int64_t i = 0; i < padded; i += lanes) {
-              Network::transpose(x + i);
-              for (int64_t l = 0; l < lanes; ++l) std::memcpy(by_row + l * padded + i, x + i + l, sizeof(V));
-            }
-            for (int64_t l = 0; l < count; ++l) {
-              const S* from = by_row + l * padded;
-              W* to = out + (first + l) * n;
-              TP_INDEPENDENT
-              for (int64_t i = 0; i < n; ++i) to[i] = order.raw(W(W(from[i]) ^ sign));
-            }
-          }
-        });
+    on_vectors([=, order = args.order<W>(), by_row = space, x = reinterpret_cast<V*>(space + padded * lanes)] {
+      for (int64_t group = begin; group < end; ++group) {
+        const int64_t first = group * lanes, count = tp::min(lanes, rows - first);
+        for (int64_t l = 0; l < lanes; ++l) {
+          const W* from = keys + (first + tp::min(l, count - 1)) * n;
+          S* to = by_row + l * padded;
+          TP_INDEPENDENT
+          for (int64_t i = 0; i < n; ++i) to[i] = S(W(order.image(from[i]) ^ sign));
+          std::fill(to + n, to + padded, std::numeric_limits<S>::max());
+        }
+        for (int64_t i = 0; i < padded; i += lanes) {
+          for (int64_t l = 0; l < lanes; ++l) std::memcpy(x + i + l, by_row + l * padded + i, sizeof(V));
+          Network::transpose(x + i);
+        }
+        Network::sort(x, padded);
+        for (int64_t i = 0; i < padded; i += lanes) {
+          Network::transpose(x + i);
+          for (int64_t l = 0; l < lanes; ++l) std::memcpy(by_row + l * padded + i, x + i + l, sizeof(V));
+        }
+        for (int64_t l = 0; l < count; ++l) {
+          const S* from = by_row + l * padded;
+          W* to = out + (first + l) * n;
+          TP_INDEPENDENT
+          for (int64_t i = 0; i < n; ++i) to[i] = order.raw(W(W(from[i]) ^ sign));
+        }
+      }
+    });
   });
 }
 #endif
@@ -299,7 +306,7 @@ void sort_rows(const Args& args, Context& context) {
     if (!args.values_out && !lossy) {
 #ifdef TP_WITH_ROW_NETWORKS
       if constexpr (sizeof(W) > 1) {
-        if (suits_network<W>(args)) return sort_by_network<W>(args, context);
+        if (suits_network<W>(args, context.device.threads)) return sort_by_network<W>(args, context);
       }
 #endif
       return Sorter<W, NoPayload>(args, context, false, false).run();

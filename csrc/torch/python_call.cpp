@@ -155,6 +155,12 @@ PyObject* wrap(Stack& results) {
   return all.release().ptr();
 }
 
+// As pybind11's gil_scoped_release, without the lists that it keeps.
+struct WithoutGil {
+  PyThreadState* const state = PyEval_SaveThread();
+  ~WithoutGil() { PyEval_RestoreThread(state); }
+};
+
 PyObject* call_operator(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   HANDLE_TH_ERRORS
   auto& op = *static_cast<Operator*>(PyCapsule_GetPointer(self, nullptr));
@@ -164,8 +170,13 @@ PyObject* call_operator(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   if (simple) stack.reserve(size_t(n));
   for (Py_ssize_t i = 0; simple && i < n; ++i) simple = push_argument(stack, op.parameters[size_t(i)], args[i]);
   if (!simple) return PyObject_Vectorcall(op.general.ptr(), args, size_t(n), nullptr);
+  // To let go of all that C++ holds of a tensor that Python has takes the GIL: so not before it is held again.
+  c10::SmallVector<IValue, 8> held;
+  for (const IValue& v : stack) {
+    if (v.isTensor() || v.isTensorList()) held.push_back(v);
+  }
   {
-    py::gil_scoped_release no_gil;
+    WithoutGil others_may_run;
     op.handle.callBoxed(stack);
   }
   return wrap(stack);

@@ -30,7 +30,7 @@ at::ScalarType index_type(const char* name, const Tensor& x, int64_t dim, Option
 }
 
 // `x` with `dim` moved to the end, contiguous; and the inverse.
-Tensor to_rows(const Tensor& x, int64_t dim) { return raw_keys(x.dim() ? x.movedim(dim, -1) : x); }
+Tensor to_rows(const Tensor& x, int64_t dim) { return raw_keys(dim + 1 >= x.dim() ? x : x.movedim(dim, -1)); }
 Tensor from_rows(const Tensor& x, int64_t dim) {
   return dim + 1 >= x.dim() ? x : x.movedim(-1, dim).clone(at::MemoryFormat::Contiguous);
 }

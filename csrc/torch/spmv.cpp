@@ -50,6 +50,8 @@ Product::Product(const c10::OperatorHandle& handle, Rules::Args args, const Back
   s.format = format_of(op, op + std::strlen("spmv_"));
   const auto& info = info_of(s.format);
   const Places at(s.format);
+  s.index.reserve(info.index.size());
+  values.reserve(info.values.size());
   for (size_t i = 0; i < info.fields.size(); ++i) {
     (info.is_value(i) ? values : s.index).push_back(args[i].toTensor());
   }
@@ -118,7 +120,11 @@ namespace {
 
 // ---- kernels: CPU and CUDA alike
 
-Tensor cast(const Tensor& x, at::ScalarType type) { return x.to(type).contiguous(); }
+Tensor cast(Tensor x, at::ScalarType type) {
+  if (x.scalar_type() != type) x = x.to(type);
+  if (!x.is_contiguous()) x = x.contiguous();
+  return x;
+}
 
 // Whether the rung adds in an undefined order, by atomics.
 bool scatters(const Product& p) {
@@ -146,14 +152,16 @@ void sort_coordinates(const Product& p, Structure& s, Tensors& values, Stored& s
   stored.row_sorted = true;
 }
 
-Tensor run_product(const Product& p) {
+Tensor run_product(Product p) {
   const auto type = p.check();
   if (p.validate) check_index_values(p.op, p.structure);
-  Structure s = p.structure.contiguous();
-  Tensors values;
-  for (const Tensor& v : p.values) values.push_back(cast(v, type));
-  const Tensor x = cast(p.x, type), y0 = p.y ? cast(*p.y, type) : Tensor();
-  const int64_t rows = s.rows.expect_int(), k = p.k().expect_int();
+  const int64_t k = p.k().expect_int();
+  Structure s = std::move(p.structure);
+  for (Tensor& t : s.index) t = cast(std::move(t), t.scalar_type());
+  Tensors values = std::move(p.values);
+  for (Tensor& v : values) v = cast(std::move(v), type);
+  const Tensor &x = p.x = cast(std::move(p.x), type), y0 = p.y ? cast(*p.y, type) : Tensor();
+  const int64_t rows = s.rows.expect_int();
   Tensor y = p.matrix ? empty_result({rows, k}, x.options()) : empty_result({rows}, x.options());
   if (y.numel() == 0) {
     check_algorithm_of(p);
