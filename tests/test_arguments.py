@@ -265,6 +265,9 @@ def test_options_of_conversions_do_not_reach_the_allocator():
         a = BOOK.convert("csr")._replace(row_ptrs=BOOK.convert("csr").row_ptrs)
         b = a.convert("sell", section_rows=section_rows, window=window)
         assert b.section_rows == section_rows and torch.equal(b.to_dense(), BOOK.to_dense())
+        x = torch.ones(b.shape[1], 2, dtype=b.values.dtype)
+        for algorithm in tp.algorithms("spmm_sell"):  # in the time of the rows that there are
+            assert torch.equal(tp.spmm(b, x, algorithm=algorithm), b.to_dense() @ x)
 
 
 # ---- names of algorithms, and the command line

@@ -195,7 +195,7 @@ struct FormatRules<Format::sell> : ByCoordinates {
     TORCH_CHECK_VALUE(s.section_rows > 0, lengths.op, ": section_rows must be positive, got ", s.section_rows);
     lengths.check(0, s.rows, "as there are rows");
     lengths.check(1, s.rows, "as there are rows");
-    lengths.check(2, (s.rows + s.section_rows - 1) / s.section_rows + 1, "one more than sections");
+    lengths.check(2, s.rows / s.section_rows + (s.rows % s.section_rows).min(1) + 1, "one more than sections");
   }
   static void check_contents(Findings& all, const Structure& s) {
     check_sections(all, s);
@@ -236,7 +236,9 @@ struct FormatRules<Format::sell> : ByCoordinates {
     args.row_nnz = data_or_null(s[1]);
     args.ptrs = data_or_null(s[2]);
     args.col_idx = data_or_null(s[3]);
-    args.section_rows = s.structure.section_rows.expect_int();
+    // No more than the matrix has, so that nothing is done for rows beyond it.
+    const int64_t rows = tp::max(int64_t(1), s.structure.rows.expect_int());
+    args.section_rows = tp::min(rows, s.structure.section_rows.expect_int());
   }
 };
 
