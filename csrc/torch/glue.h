@@ -77,8 +77,8 @@ class TorchContext final : public Context {
 
  private:
   const Tensor& like_;
-  // Small workspaces on the CPU: to allocate them would take longer than a small problem.
-  alignas(64) std::byte near_[4096];
+  // The smallest workspaces on the CPU: to allocate them would take longer than the work.
+  alignas(64) std::byte near_[512];
   size_t used_ = 0;
   std::vector<Tensor> workspaces_;
   c10::OptionalDeviceGuard guard_;
