@@ -64,7 +64,7 @@ def measure(figure: Figure, device: str, clock: Clock) -> list[dict]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--only", default="", help="problems whose name contains this")
+    parser.add_argument("--only", nargs="+", default=[""], help="problems whose name contains one of these")
     parser.add_argument("--csv", type=Path, help="append rows to this file")
     options = parser.parse_args(arguments)
     torch.manual_seed(0)
@@ -72,7 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
     clock, fixed = Clock(options.device), environment(options.device)
     print(f"{fixed['device']}, torch {fixed['torch']}, {fixed['commit']}: copy {clock.copy_rate / 1e9:.4g} GB/s")
     device = torch.device(options.device).type
-    for figure in [f for problems in PROBLEMS for f in problems.figures(device) if options.only in f.name]:
+    chosen = [f for problems in PROBLEMS for f in problems.figures(device) if any(x in f.name for x in options.only)]
+    for figure in chosen:
         rows = measure(figure, options.device, clock)
         times = "  ".join(f"{row['algorithm']} {row['milliseconds']}" for row in rows)
         print(f"{figure.name:<44} {times}  ({rows[0]['percent_of_copy']} % of copy)", flush=True)
