@@ -168,8 +168,7 @@ WIDE = (
 def test_wide_layers(dtype, layout, device):
     """All passes of all exact algorithms, from either layout."""
     for shape, filters, window in WIDE:
-        x, weight = integers(*shape, limit=2).double(), integers(*filters, limit=2).double()
-        leaves = [x.requires_grad_(), weight.requires_grad_()]
+        x, weight = leaves = [integers(*size, limit=2).double().requires_grad_() for size in (shape, filters)]
         y = F.conv2d(*leaves, **window)
         g = integers(*y.shape, limit=2).double()
         want = [y.detach(), *torch.autograd.grad(y, leaves, g)]

@@ -1,6 +1,6 @@
 // What implicit_gemm computes by wgmma, the matrix product of warpgroups, and by copies through tensor maps. This file
 // is compiled for sm_90a, the target that has them; wgmma.cuh says how other devices do without.
-#include "conv/hopper.h"
+#include "conv/hopper_sm90a.h"
 #ifdef __CUDACC__
 #include "conv/gather_wgmma.cuh"
 #include "conv/wgrad_wgmma.cuh"

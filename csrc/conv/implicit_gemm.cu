@@ -8,8 +8,8 @@
 //
 // dgrad with a stride is one product per phase (gather.h), which has only the taps that the phase meets. Half types are
 // multiplied on the tensor cores and summed in float; float32 and double are multiplied as they are, never in TF32.
-// A Hopper's tensor cores have instructions and copies of their own (hopper.h), for all but few channels.
-#include "conv/hopper.h"
+// A Hopper's tensor cores have instructions and copies of their own (hopper_sm90a.h), for all but few channels.
+#include "conv/hopper_sm90a.h"
 #ifdef __CUDACC__
 #include "conv/gather_fma.cuh"
 #include "conv/gather_mma.cuh"

@@ -15,7 +15,7 @@ void bfs_level(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& in_r
   const int64_t count = levels.numel(), vertices = row_ptrs.numel() - 1;
   check_edges(op_name, {"row_ptrs", row_ptrs}, {"col_idx", col_idx});
   check_edges(op_name, {"in_row_ptrs", in_row_ptrs}, {"in_col_idx", in_col_idx});
-  check_same_device(op_name, {{"col_idx", &col_idx}, {"frontier", &frontier}, {"levels", &levels}});
+  check_same_device(op_name, {{"col_idx", &col_idx}, {"the frontier", &frontier}, {"levels", &levels}});
   check_same_device(op_name, {{"col_idx", &col_idx}, {"parents", &parents}, {"found", &found}});
   TORCH_CHECK_VALUE(in_row_ptrs.numel() == row_ptrs.numel(), op_name, ": in_row_ptrs has ", in_row_ptrs.numel(),
                     " elements, row_ptrs ", row_ptrs.numel());
