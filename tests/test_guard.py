@@ -1,6 +1,6 @@
 """Outputs and workspaces filled with NaN and -1, and fenced by pages without access: results are the same, and nothing
-is read or written beyond them (tests/cpp/guard.c), but for the first 512 bytes of workspaces, which are on the stack. On
-CUDA tests/sanitize.py looks for the same."""
+is read or written beyond them (tests/cpp/guard.c), but for the first 512 bytes of workspaces, which are on the stack.
+On CUDA tests/sanitize.py looks for the same."""
 
 import os
 import shutil
