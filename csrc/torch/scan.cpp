@@ -289,7 +289,7 @@ namespace {
 constexpr const char* scan_from_name = "scan_from";
 
 Tensor scan_from(const Tensor& x, const Tensor& initial, Str op, bool exclusive, bool reverse) {
-  const Scan s{x, 0, op, exclusive, reverse, "decoupled_lookback"};
+  const Scan s{x, 0, op, exclusive, reverse, "auto"};
   const OpId id = scan_of(s);
   TORCH_CHECK_VALUE(x.dim() == 1 && initial.dim() == 0, scan_from_name, ": x must be a vector and initial a scalar");
   TORCH_CHECK_TYPE(scan_result(x, id) == x.scalar_type() && initial.scalar_type() == x.scalar_type() &&
