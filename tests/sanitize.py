@@ -53,7 +53,7 @@ def calls(differentiate: bool, only: str, share: int, jobs: int) -> None:
     kernels = [(spec, rung) for spec in testing.specs().values() if only in spec.name for rung in spec.rungs("cuda")]
     for turn, (spec, rung) in list(enumerate(kernels))[share::jobs]:
         print(f"rung: {spec.name} {rung.name}", flush=True)
-        slow = "quadratic" in rung.traits or spec.name.startswith(("bfs", "sssp"))
+        slow = {"quadratic", "norm_wise"} & {*rung.traits} or spec.name.startswith(("bfs", "sssp"))
         for number, dtype in enumerate(spec.dtypes):
             ordered = sorted(spec.cases(dtype, most=MOST_SLOW if slow else MOST), key=lambda c: c.size)
             distinct = list({str(c.kwargs): c for c in ordered}.values())
@@ -72,8 +72,9 @@ def calls(differentiate: bool, only: str, share: int, jobs: int) -> None:
                     ones = [torch.ones(y.shape, dtype=y.dtype).to("cuda") for y in floats]
                     torch.autograd.grad(floats, inputs.floats, ones, allow_unused=True)
                 made += 1
-    torch.cuda.synchronize()
-    print(f"calls: {made}")
+        torch.cuda.synchronize()
+        print(f"calls: {made}", flush=True)
+    print("ended")
 
 
 class Run(NamedTuple):
@@ -101,17 +102,17 @@ def run(tool: str, share: int, arguments: argparse.Namespace) -> Run:
             process.wait()
         file.seek(0)
         text = file.read()
-    made, summary = re.search(r"calls: (\d+)", text), SUMMARY.findall(text)
+    made, ended, summary = re.findall(r"calls: (\d+)", text), "\nended" in text, SUMMARY.findall(text)
     rungs = re.findall(r"rung: (.*)", text)
     own = KERNEL.search(text) is None
-    clean = own if tool == "initcheck" or not made else CLEAN.search(text) is not None
-    said = [] if clean and made else [f"    {kernel}" for kernel in sorted(set(KERNEL.findall(text)))] + summary[-1:]
-    if not said and process.returncode > 0:
+    clean = own if tool == "initcheck" or not ended else CLEAN.search(text) is not None
+    said = [] if clean else [f"    {kernel}" for kernel in sorted(set(KERNEL.findall(text)))] + summary[-1:]
+    if not (said or ended) and process.returncode > 0:
         said = text.splitlines()[-20:]
-    unfinished = "" if made else rungs[-1] if rungs else "its start"
-    if arguments.out and not (clean and made):
+    unfinished = "" if ended else rungs[-1] if rungs else "its start"
+    if arguments.out and not (clean and ended):
         (arguments.out / f"{tool}-{share}.txt").write_text(text)
-    return Run(tool, clean, int(made[1]) if made else 0, unfinished, "\n".join(said))
+    return Run(tool, clean, int(made[-1]) if made else 0, unfinished, "\n".join(said))
 
 
 def summary(tool: str, runs: list[Run]) -> str:
