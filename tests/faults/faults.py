@@ -300,7 +300,7 @@ FAULTS = (
         "bfs-level",
         "graph/edge_centric.cu",
         "if (vertex < 0 || uint32_t(level[vertex]) != curr_level - 1) return;",
-        "if (vertex < 0 || uint32_t(level[vertex]) > curr_level - 1) return;",
+        "if (vertex < 0 || uint32_t(level[vertex]) != curr_level) return;",
         ladder(BFS, "edge_centric"),
     ),
     # convolution, pooling, losses

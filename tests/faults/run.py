@@ -40,8 +40,8 @@ def try_one(tree: Path, fault: Fault, python: str) -> str:
         command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(fault.tests)]
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=3600)
         failed = [line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        if done.returncode not in (0, 1):
-            return f"pytest ended with {done.returncode}"
+        if done.returncode not in (0, 1):  # by a signal, if it is negative
+            return f"pytest, which ended with {done.returncode}"
         return failed[0] if failed else "nothing"
     finally:
         file.write_text(text)
