@@ -8,9 +8,8 @@ namespace tp::block {
 
 constexpr int slice_threads = 512;
 
-// Sum i goes to out[place(i)], or nowhere if that is negative. Thread (i, j) of a block adds up the slices j, j +
-// lanes,
-// ... of one sum; then the lanes' sums are halved.
+// Sum i goes to out[place(i)], or nowhere if that is negative. Thread (i, j) of a block adds up every `lanes`-th
+// slice of one sum, from slice j on; then the lanes' sums are halved.
 template <int lanes, class A, class T, class Place>
 __global__ void __launch_bounds__(slice_threads)
     add_slices(const A* sums, int64_t slices, int64_t n, T* out, const Place place) {

@@ -85,13 +85,13 @@ class FmaLoader {
     const T* from = source_;
 #pragma unroll
     for (int i = 0; i < Tile::slab; i += lines) {
-      copy_or_zero<sizeof(T)>(left + i * Tile::pixels, from, inside && exists(line() + i));
+      block::copy_or_zero<sizeof(T)>(left + i * Tile::pixels, from, inside && exists(line() + i));
       from += lines * work_.channel;
     }
     T* const right = stage + Tile::slab * Tile::pixels + filter_line() * Tile::maps + filter_map();
 #pragma unroll
     for (int i = 0; i < Tile::slab; i += filter_lines) {
-      copy_or_zero<16>(right + i * Tile::maps, filter_ + i * work_.width, has_map_ && exists(filter_line() + i));
+      block::copy_or_zero<16>(right + i * Tile::maps, filter_ + i * work_.width, has_map_ && exists(filter_line() + i));
     }
   }
 

@@ -8,9 +8,10 @@
 // same, so that the first cache serves all taps but the first. The filters are packed in slabs, which costs little:
 // they are small.
 #pragma once
+#include "block/copies.cuh"
 #include "block/launch.cuh"
 #include "block/load_store.cuh"
-#include "conv/copies.cuh"
+#include "block/pipeline.cuh"
 #include "conv/gather.h"
 #include "conv/relayout.cuh"
 

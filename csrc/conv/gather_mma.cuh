@@ -48,12 +48,12 @@ class MmaLoader {
     const bool more = channel_ + quarter() * 8 < int(work_.width);
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
-      copy_or_zero<16>(to + i * lines * Tile::slab, row_[i].origin + offset_, more && (inside_ >> i & 1));
+      block::copy_or_zero<16>(to + i * lines * Tile::slab, row_[i].origin + offset_, more && (inside_ >> i & 1));
     }
 #pragma unroll
     for (int i = 0; i < maps; ++i) {
-      copy_or_zero<16>(to + (Tile::pixels + i * lines) * Tile::slab, filter_ + i * lines * work_.width,
-                       more && i * lines < maps_left_);
+      block::copy_or_zero<16>(to + (Tile::pixels + i * lines) * Tile::slab, filter_ + i * lines * work_.width,
+                              more && i * lines < maps_left_);
     }
     if (tap_.next()) channel_ += Tile::slab;
     begin_tap();
@@ -123,20 +123,20 @@ __global__ void __launch_bounds__(Tile::threads, Tile::threads == 128 ? 3 : 2)
 #pragma unroll 1
   for (int i = 0; i < Tile::stages - 1; ++i) {
     if (i < slabs) loader.load(stages + i * Tile::stage_values);
-    commit_copies();
+    block::commit_copies();
   }
   int stage = 0;
 #pragma unroll 1
   for (int i = 0; i < slabs; ++i) {
-    wait_for_groups<Tile::stages - 2>();
+    block::wait_for_groups<Tile::stages - 2>();
     __syncthreads();
     const int free = (stage + Tile::stages - 1) % Tile::stages;
     if (i + Tile::stages - 1 < slabs) loader.load(stages + free * Tile::stage_values);
-    commit_copies();
+    block::commit_copies();
     multiply_slab<T, Tile>(stages + stage * Tile::stage_values, warp_row, warp_col, sum);
     stage = (stage + 1) % Tile::stages;
   }
-  wait_for_groups<0>();
+  block::wait_for_groups<0>();
   __syncthreads();
   const TileImage<T, Tile::pixels, Tile::maps> image{stages, pixels, work.g.target_strides.channel == 1};
   const int lane = int(threadIdx.x) % 32;

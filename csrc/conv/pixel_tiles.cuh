@@ -1,10 +1,10 @@
 // The kernels of register_tiled for any stride, dilation, padding and filter size: tiles of pixels by maps in
 // registers, everything else through the caches.
 #pragma once
+#include "block/slices.cuh"
 #include "block/warp.cuh"
 #include "conv/divisor.h"
 #include "conv/gather.h"
-#include "conv/slices.cuh"
 
 namespace tp::conv {
 
@@ -192,7 +192,7 @@ void launch_wgrad_tiles(const Elements<T>& e, Context& context) {
   const int64_t blocks = min(work.filter_blocks() * work.slices, max_grid);
   wgrad_tiles<<<unsigned(blocks), pixel_threads, 0, cudaStream_t(context.stream)>>>(work);
   check_launch("register_tiled");
-  sum_slices(work.sums, work.slices, e.weights(), e.weight, context);
+  block::sum_slices(work.sums, work.slices, e.weights(), e.weight, context);
 }
 
 }  // namespace tp::conv

@@ -1,8 +1,9 @@
 // What the kernels of register_tiled share: how a block brings images into shared memory, and how a thread reads strips
 // of them.
 #pragma once
+#include "block/copies.cuh"
 #include "block/load_store.cuh"
-#include "conv/copies.cuh"
+#include "block/pipeline.cuh"
 #include "conv/divisor.h"
 #include "conv/gather.h"
 
@@ -148,7 +149,7 @@ struct Window {
   }
 
   TP_DEVICE void wait(const block::Barrier& arrived, unsigned parity) const {
-    wait_for_copies();
+    block::wait_for_copies();
     if (bulk) arrived.wait(parity);
   }
 
@@ -195,7 +196,7 @@ struct Window {
   }
   TP_DEVICE void fill_one(A* to, const T* from, bool exists) const {
     if constexpr (std::is_same<T, float>::value) {
-      copy_or_zero<4>(to, exists ? from : data, exists);
+      block::copy_or_zero<4>(to, exists ? from : data, exists);
     } else {
       *to = exists ? A(*from) : A(0);
     }
@@ -208,7 +209,7 @@ struct Window {
       if (aligned) {
 #pragma unroll
         for (int k = 0; k < lanes; k += bytes / int(sizeof(T))) {
-          copy_or_zero<bytes>(to + k, exists ? from + k : data, exists);
+          block::copy_or_zero<bytes>(to + k, exists ? from + k : data, exists);
         }
         return;
       }

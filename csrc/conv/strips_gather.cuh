@@ -32,7 +32,7 @@ TP_DEVICE void stage_filters(const StripPlan<T, Tile>& plan, const StripPlace& a
     A* const to =
         filters + ((channel * plan.map_groups + map / M) * K + tap / K) * Tile::weights + tap % K * M + map % M;
     if constexpr (std::is_same<T, float>::value) {
-      copy_or_zero<4>(to, from, exists);
+      block::copy_or_zero<4>(to, from, exists);
     } else {
       *to = exists ? A(*from) : A(0);
     }

@@ -5,8 +5,8 @@
 // the slots, share the strips of one set of taps. Their sums are added up inside the block, those of the blocks by a
 // second kernel, both in an order that the shape alone gives: the result has the same bits in every run.
 #pragma once
+#include "block/slices.cuh"
 #include "block/warp.cuh"
-#include "conv/slices.cuh"
 #include "conv/strips.cuh"
 
 namespace tp::conv {
@@ -302,7 +302,7 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   strips_wgrad<T, Tile><<<dim3(unsigned(filter_blocks), unsigned(slices)), unsigned(threads), size_t(shared_bytes),
                           cudaStream_t(context.stream)>>>(plan);
   check_launch("register_tiled");
-  sum_slices(sums, slices, e.weights(), e.weight, context);
+  block::sum_slices(sums, slices, e.weights(), e.weight, context);
   return true;
 }
 

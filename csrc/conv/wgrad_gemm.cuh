@@ -9,10 +9,11 @@
 // The taps of a few channels are neighbouring columns: what they read overlaps, and a block finds it in the first
 // cache.
 #pragma once
-#include "conv/copies.cuh"
+#include "block/copies.cuh"
+#include "block/pipeline.cuh"
+#include "block/slices.cuh"
 #include "conv/gather_fma.cuh"
 #include "conv/relayout.cuh"
-#include "conv/slices.cuh"
 #include "conv/tensor_cores.cuh"
 
 namespace tp::conv {
@@ -99,7 +100,7 @@ class WindowWalk {
     const int i = h_ * int(e.rows.stride) + top_, j = w_ * int(e.cols.stride) + left_;
     const bool inside =
         exists_ && image_ < e.n && unsigned(i) < unsigned(e.rows.in) && unsigned(j) < unsigned(e.cols.in);
-    copy_or_zero<16>(to, origin_ + image_ * work_.x.image + i * work_.x.row + j * work_.x.col, inside);
+    block::copy_or_zero<16>(to, origin_ + image_ * work_.x.image + i * work_.x.row + j * work_.x.col, inside);
     w_ += step_w_;
     h_ += step_h_;
     image_ += step_n_;
@@ -148,8 +149,8 @@ class WgradLoader {
     for (int i = 0; i < turns; ++i) {
       const int row = map_line() + i * map_lines;
       if (Tile::slab % map_lines != 0 && row >= Tile::slab) break;
-      copy_or_zero<16>(stage + Tile::place(row, map_vector(), map_vectors), dy_ + i * map_lines * dy_col_,
-                       i * map_lines < pixels_left_);
+      block::copy_or_zero<16>(stage + Tile::place(row, map_vector(), map_vectors), dy_ + i * map_lines * dy_col_,
+                              i * map_lines < pixels_left_);
     }
     T* const right = stage + Tile::slab * Tile::pixels;
 #pragma unroll
@@ -315,7 +316,7 @@ void launch_wgrad_gemm(void (*kernel)(WgradGemm<T>), const Elements<T>& e, Conte
   kernel<<<unsigned(work.map_blocks * work.column_blocks * e.groups * work.slices), Tile::threads, bytes,
            cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");
-  sum_slices(work.sums, work.slices, work.sums_per_slice(), e.weight, context, FilterPlace<T>{work});
+  block::sum_slices(work.sums, work.slices, work.sums_per_slice(), e.weight, context, FilterPlace<T>{work});
 }
 
 template <class T>
