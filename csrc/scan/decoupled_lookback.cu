@@ -1,12 +1,15 @@
-// The scan in one launch that reads and writes each element once (after Merrill and Garland, 2016, with a look-back in
+// Scan in one launch that reads and writes each element once (after Merrill and Garland, 2016, but with a look-back in
 // a fixed order, so that floats give the same bits in every run).
 //
-// Contiguous rows are treated as one array that is divided into tiles, whatever the length of a row: the first element
-// of a row does not combine with what precedes it (lookback/rows.cuh). If rows interleave (inner > 1), a tile is a
-// range of positions of neighbouring rows (lookback/strips.cuh), unless rows are short or many (lookback/columns.cuh).
-// Blocks take tiles by ticket through a pipeline (lookback/pipeline.cuh): the aggregate of a tile is published as soon
-// as it is known, the look-back for its prefix overlaps with loading other tiles, and scanning its elements comes last.
-// A single row that fits on the chip needs no pipeline (lookback/one_wave.cuh).
+// There are four kernels, chosen by the layout:
+// - Contiguous rows are treated as one array that is divided into tiles, whatever the length of a row: the first
+//   element of a row does not combine with what precedes it (lookback/rows.cuh). Blocks take tiles by ticket through a
+//   pipeline (lookback/pipeline.cuh): the aggregate of a tile is published as soon as it is known, the look-back for
+//   its prefix overlaps with loading other tiles, and scanning its elements comes last.
+// - A single row that fits on the chip needs no pipeline (lookback/one_wave.cuh).
+// - If rows interleave (inner > 1), a tile is a range of positions of neighbouring rows, and goes through the same
+//   pipeline (lookback/strips.cuh).
+// - Interleaved rows that are short or numerous need no tiles: each thread scans whole rows (lookback/columns.cuh).
 #ifdef __CUDACC__
 #include "scan/lookback/scan.h"
 

@@ -1,12 +1,12 @@
-// The elements of a scan: how a rung loads operand k of a row and stores result k. This is the one switch from run-time
-// Args to a type per (dtype, operator); direction and memory layout are handled here, too.
+// The elements of a scan: how a rung loads operand k of a row and stores result k, in either direction and in any
+// layout. with_elements is the one switch from the run-time Args to a type per dtype and operator.
 #pragma once
 #include "core/simt.h"
 #include "scan/scan.h"
 
 namespace tp::scan {
 
-// The elements bound to a block's arrays, by Elements::bind.
+// The elements, with their arrays bound to a block by Elements::bind, so that the simt model can watch every access.
 template <class E, class In, class Out, class Kept>
 struct BoundElements {
   using Acc = typename E::Acc;
@@ -20,7 +20,7 @@ struct BoundElements {
     if (e.reverse) k = e.n - 1 - k;
     return e.inner == 1 ? row * e.n + k : (row / e.inner * e.n + k) * e.inner + row % e.inner;
   }
-  // x[k] as an operand.
+  // The operand at x[k].
   TP_HD Acc element(int64_t row, int64_t k) const {
     const typename E::Input x = in[at(row, k)];
     if constexpr (M::id == OpId::affine) {
@@ -36,8 +36,8 @@ struct BoundElements {
       return Acc(x);
     }
   }
-  // The operand at k with which an inclusive scan gives the requested result (Fig. 11.4: an exclusive scan shifts by
-  // one).
+  // The operand at k for an inclusive scan that gives the requested result. An exclusive scan shifts the input by one
+  // (Fig. 11.4).
   TP_HD Acc load(int64_t row, int64_t k) const {
     if (e.exclusive && k-- == 0) return M::identity();
     return element(row, k);
@@ -50,7 +50,7 @@ struct BoundElements {
       out[at(row, k)] = Output(value);
     }
   }
-  // Intermediate results: in the output itself if it can hold accumulators, else in a workspace.
+  // Stores an intermediate result: in the output itself if its dtype is that of the accumulator, else in a workspace.
   TP_HD void keep(int64_t row, int64_t k, Acc value) const {
     if constexpr (E::in_place) {
       store(row, k, value);
@@ -92,7 +92,8 @@ struct Elements {
         reverse(x.reverse),
         previous(x.previous) {}
 
-  // Where the multiplier of the first element of a range of memory would be; the first element of a row may have none.
+  // The address of the multiplier that belongs to element 0 of `in`. With `previous` multipliers are shifted by one
+  // element, so this address lies outside the array and must not be read.
   TP_HD const In* factors() const {
     return reinterpret_cast<const In*>(reinterpret_cast<uintptr_t>(a) +
                                        uintptr_t(previous ? reverse ? inner : -inner : 0) * sizeof(In));
@@ -115,7 +116,7 @@ struct Elements {
   }
 };
 
-// Calls f(Elements<...>) for the dtype of `args` and one operator, accumulating in AccOf<T>.
+// Calls f(Elements<...>) for one operator and the dtype of `args`. Results are accumulated in AccOf<T>.
 template <OpId op, template <class> class AccOf = acc_t, class F>
 void with_elements_of(const Args& args, F f) {
   if constexpr (op == OpId::affine) {
@@ -150,7 +151,7 @@ void with_elements_of(const Args& args, F f) {
   }
 }
 
-// The same for the operator of `args`.
+// As with_elements_of, for the operator of `args`.
 template <template <class> class AccOf = acc_t, class F>
 void with_elements(const Args& args, F f) {
   switch (args.op) {

@@ -2,15 +2,16 @@
 //
 // An inclusive scan gives y[k] = x[0] . x[1] . ... . x[k]; an exclusive one leaves out x[k] and starts with the
 // identity. The operator . is associative, so prefixes can share partial results in many ways, and the rungs of this
-// chapter differ in how they share: Kogge-Stone shares most greedily and finishes in log n steps, Brent-Kung and
-// Blelloch do at most twice the sequential work, and coarsening gives each thread some sequential work. The last rungs
-// combine the sections of a long input: in three launches, in one launch in which a block waits for its neighbour, or
-// by look-back.
+// identity. The operator . is associative, so prefixes can share partial results in many ways, and the rungs differ in
+// how they share: Kogge-Stone finishes in log n steps but does n log n work, Brent-Kung and Blelloch do at most twice
+// the sequential work, and coarsening lets each thread scan some elements sequentially. The last rungs combine the
+// sections of a long input: in three launches, in one launch in which each block waits for its predecessor, or by
+// look-back.
 //
 // Every rung takes every problem. The rows are the n-element lines of an [outer, n, inner] array along its middle
-// dimension; row r starts at (r / inner) * n * inner + r % inner with stride `inner`, so that no dimension is ever
-// transposed. A reverse scan counts k from the far end. An exclusive scan is an inclusive scan of the input shifted by
-// one (Fig. 11.4), except where an algorithm is exclusive by nature.
+// dimension; row r starts at (r / inner) * n * inner + r % inner and has stride `inner`, so no dimension is ever
+// transposed. A reverse scan counts k from the last element. An exclusive scan is an inclusive scan of the input
+// shifted by one (Fig. 11.4), except where the algorithm itself is exclusive.
 //
 // With the affine operator the same rungs solve h[k] = a[k] h[k-1] + b[k] (003, "solving recurrences"): the maps h -> a
 // h + b compose associatively but do not commute.
@@ -21,11 +22,12 @@
 namespace tp::scan {
 
 struct Args {
-  const void* in;       // [outer, n, inner]; for affine, b
-  const void* a;        // affine only: the multipliers, like in
-  const void* initial;  // null, or what precedes the first element, [outer, inner]: for affine h; for other operators
-                        // only of one row, by decoupled_lookback, and of the dtype of both in and out
-  void* out;            // [outer, n, inner]; int64 for sums and products of integers, else the dtype of in
+  const void* in;  // [outer, n, inner]; for affine, b
+  const void* a;   // affine only: the multipliers, like in
+  // The state before the first element, [outer, inner], or null. For affine it is h. Other operators take it only for a
+  // single row, by decoupled_lookback, with one dtype for in, initial and out.
+  const void* initial;
+  void* out;  // [outer, n, inner]; int64 for sums and products of integers, else the dtype of in
   int64_t outer, n, inner;
   DType dtype;
   OpId op;

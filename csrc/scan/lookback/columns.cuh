@@ -1,5 +1,5 @@
-// Interleaved rows that are short, or so many that they fill the device by themselves: no row is divided, and each
-// thread walks down `vector` neighbouring columns.
+// Interleaved rows that are short, or so numerous that one thread for every few rows fills the device. No row is
+// divided: each thread walks down `vector` neighbouring columns.
 #pragma once
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
@@ -11,7 +11,8 @@ namespace tp::scan::lookback {
 template <class E>
 constexpr int vector_columns = tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 8 ? 2 : 4;
 
-// A thread's columns in memory, read as vectors if `aligned`, else element by element, of which `left` exist.
+// The columns of one thread in memory. If `aligned`, a line of them is one vector access; otherwise the first `left`
+// columns are accessed one by one, and the others do not exist.
 template <class T, int vector>
 struct Columns {
   using Vec = block::Vector<typename std::remove_const<T>::type, vector>;
@@ -73,7 +74,7 @@ __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int6
       if (e.initial && v < left) running[v] = {0, decltype(Acc::a)(e.initial[row + v])};
     }
   }
-  // Walk down the columns, a batch of rows at a time: first the loads, then the scan.
+  // Walk down the columns, one batch of lines at a time: start all loads of the batch, then scan it.
   for (int64_t k = 0; k < e.n; k += batch) {
     typename Columns<In, vector>::Vec x[batch], factor[affine ? batch : 1];
 #pragma unroll

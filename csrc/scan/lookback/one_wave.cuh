@@ -1,6 +1,6 @@
-// decoupled_lookback over one contiguous row that fits on the chip at once, one tile per multiprocessor. A pipeline
-// would gain nothing then, and each of its barriers would cost time: a thread keeps its elements in registers, and a
-// block waits once for memory and once for the aggregates of all tiles before its own.
+// decoupled_lookback over one contiguous row that fits on the chip, with one tile per multiprocessor. Nothing could be
+// overlapped by a pipeline here, and each of its barriers would cost time. So each thread keeps its elements in
+// registers, and each block waits only twice: for memory, and for the aggregates of all earlier tiles.
 #pragma once
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
@@ -17,7 +17,7 @@ struct OneWave {
   static constexpr int largest = int(tp::max(sizeof(Input), sizeof(Output)));
   static constexpr int vector = tp::max(2, tp::min(8, 16 / largest)), chunks = 16 / vector;
   static constexpr int threads = 512, warps = threads / block::warp_size, items = threads * chunks * vector;
-  static constexpr int most_tiles = 128;  // also the number of cells that a warp reads at once
+  static constexpr int most_tiles = 128;  // the most cells that a warp reads at once in the look-back
 
   static bool suits(const E& e) {
     return e.rows == 1 && !e.initial && e.n <= int64_t(most_tiles) * items &&
@@ -25,7 +25,8 @@ struct OneWave {
   }
 };
 
-// The elements of one lane: chunk j holds `vector` of them, from position first + j * chunk on.
+// The elements of one lane. Chunk j of a warp holds `vector` elements of each lane; the lane's begin at first + j *
+// chunk.
 template <class E>
 class OneWaveItems {
   using Wave = OneWave<E>;
@@ -37,7 +38,7 @@ class OneWaveItems {
   const int lane_;
   const int64_t first_;
   block::Vector<Input, vector> x_[chunks];
-  Acc before_[chunks];  // what precedes the lane's chunk j within the warp
+  Acc before_[chunks];  // the combination of what precedes the lane's chunk j within the warp
 
  public:
   TP_DEVICE __forceinline__ OneWaveItems(int warp, int lane)
@@ -56,9 +57,10 @@ class OneWaveItems {
     }
   }
 
-  // Finds what precedes each chunk within the warp, and returns the aggregate of the warp.
+  // Computes before_, and returns the aggregate of the warp.
   TP_DEVICE __forceinline__ Acc sum() {
-    // sum[j] combines chunk j up to this lane's elements; the chunks are interleaved so that their shuffles overlap.
+    // sum[j] becomes the combination of chunk j up to and including this lane. All chunks are scanned in one loop, so
+    // that the latencies of their shuffles overlap.
     Acc sum[chunks], carry = M::identity();
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {
@@ -83,7 +85,7 @@ class OneWaveItems {
     return carry;
   }
 
-  // Scans the elements after `base`, which precedes the warp, and stores them.
+  // Scans the elements and stores the results. `base` is the combination of everything before the warp.
   TP_DEVICE __forceinline__ void store(const block::Vectors<Output, vector>& out, Acc base, bool exclusive) const {
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {

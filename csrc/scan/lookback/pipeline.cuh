@@ -1,29 +1,31 @@
-// The pipeline of decoupled_lookback. A block stays on its multiprocessor and takes tile after tile, by ticket, through
-// a ring of stages in shared memory. Its warps are specialized, and synchronize only at the barriers of a stage:
+// The pipeline of decoupled_lookback. Each block stays on its multiprocessor and takes one tile after another, by
+// ticket, through a ring of stages in shared memory. Its warps are specialized, and synchronize only at the barriers of
+// a stage:
 //
 //   load   takes a ticket and starts to copy the tile into the stage     then the stage is `full`
 //   sum    combines each part of the tile, publishes its aggregate       `summed`
 //   look   looks back for the exclusive prefix of the tile               `ready`
 //   scan   one part per warp: scans the elements and stores them
 //
-// When the last three are done with it, a stage is `empty`. The other members of a Stage are read and written by the
-// first `lanes` lanes of a warp only, each of which arrives at and waits on the barriers by itself. When a tile is
-// summed, all lanes that read a part of the stage which the scan will overwrite arrive (`summing_lanes`). The loading
-// warps have a barrier of their own.
-// So the aggregate of a tile is published as soon as its data has arrived, and while a tile waits for its predecessors,
-// its successors are loaded. Tickets increase along the ring, and blocks with smaller tickets publish without waiting
-// for larger ones, so every wait ends. The launch may start while the tile states are still being cleared, and loads
-// tiles meanwhile; the warps that use the states wait for that first.
+// A stage is `empty` when the sum, look and scan warps are done with it. Only the first `lanes` lanes of a warp read
+// and write the other members of a Stage; each of these lanes arrives at the barriers and waits on them by itself. At
+// `summed`, every lane arrives that reads a part of the stage which the scan will overwrite (`summing_lanes`). The load
+// warps synchronize among themselves by a barrier of their own.
 //
-// Tiles form chains. The index of a tile in its chain has three digits: `near` tiles make a section, and `far` sections
-// make a group. The exclusive prefix of a tile is the inclusive prefix of the groups before, then the aggregates of its
-// group's earlier sections, then those of its section's earlier tiles, each combined by a fixed tree. So results are
-// the same bits in every run, and the longest chain of waits is the number of groups. The last tile of a section or
-// group publishes for it.
+// The aggregate of a tile is thus published as soon as its data has arrived, and while a tile waits for its
+// predecessors, its successors are loaded. Every wait ends, because tickets increase along the ring, and a block with a
+// smaller ticket publishes without waiting for a larger one. The launch may start while the tile states are still being
+// cleared; it loads tiles meanwhile, and only the warps that use the states wait until they are clear.
 //
-// A Layout says what a tile is: its Spot in a chain, and how it is loaded, summed and scanned, part by part. What is
-// carried from part to part and from tile to tile is a value for each of `lanes` x `width` columns, of which lane l of
-// a warp holds those from l * width on.
+// Tiles form chains. `near` consecutive tiles of a chain make a section, and `far` sections make a group. The exclusive
+// prefix of a tile combines three values, each found by a fixed tree: the inclusive prefix of all earlier groups, the
+// aggregates of the earlier sections of its group, and the aggregates of the earlier tiles of its section. So the bits
+// of the result are the same in every run, and at most one wait per group follows another. The last tile of a section
+// or group publishes the value of that section or group.
+//
+// A Layout says what a tile is: its Spot in a chain, and how it is loaded, summed and scanned, part by part. The value
+// that is carried from part to part and from tile to tile has `lanes` x `width` columns; lane l of a warp holds the
+// `width` columns from l * width on.
 #pragma once
 #include "block/lookback.cuh"
 #include "block/pipeline.cuh"
@@ -32,20 +34,21 @@
 
 namespace tp::scan::lookback {
 
-// A Layout also says how many warps sum and look back, and in how many parts a tile is scanned, one warp per part.
+// A Layout also sets how many warps sum (sum_warps), how many look back (look_warps), and into how many parts a tile is
+// divided for the scan, with one warp per part.
 constexpr int load_warps = 2;
 
 template <class Layout>
 constexpr int pipeline_threads =
     (Layout::parts + Layout::sum_warps + Layout::look_warps + load_warps) * block::warp_size;
 
-// The location of a tile: its chain, its index there, and the index of the first tile that it combines with.
+// The position of a tile: its chain, its index there, and the index of the first tile whose value it combines with.
 struct Spot {
-  int64_t tile;  // negative: there are no more tiles
+  int64_t tile;  // negative: no tiles are left
   int64_t chain, index, start;
-  int64_t first;          // rows: the position of the first element
-  int to_head;            // rows: the distance from there to the next head, capped
-  int64_t outer, column;  // strips: the index in the outer dimension, and the first column
+  int64_t first;          // rows only: the position of the first element
+  int to_head;            // rows only: the distance from there to the next head, at most `cap`
+  int64_t outer, column;  // strips only: the index in the outer dimension, and the first column
 };
 
 template <class Layout>
@@ -70,6 +73,7 @@ struct Pipe {
 
   TP_DEVICE unsigned char* bytes(int stage) const { return data + stage * layout.stage_bytes(); }
 
+  // The load warps: fill free stages with tiles, in the order of tickets.
   TP_DEVICE void load(int warp) const {
     if (ordered()) block::wait_for_launch_before();
     int64_t ticket = warp == 0 && lane == 0 ? take_ticket(int64_t(blockIdx.x)) : 0;
@@ -99,6 +103,7 @@ struct Pipe {
     }
   }
 
+  // The sum warps: reduce each tile as soon as it has arrived, and publish its aggregate.
   TP_DEVICE void sum(int warp) const {
     block::wait_for_launch_before();
     for (block::Cursor at(depth);; at.next()) {
@@ -106,7 +111,7 @@ struct Pipe {
       stage.full.wait(at.parity);
       const Spot spot = spot_of(stage);
       if (spot.tile < 0) return;
-// Reduce the parts of the tile.
+// Reduce the parts of the tile, each by one warp.
 #pragma unroll 1
       for (int part = warp; part < parts; part += sum_warps) {
         bool whole = true;
@@ -114,7 +119,7 @@ struct Pipe {
         if (lane < layout.lanes()) stage.total[part][lane] = total;
         if (lane == 0) stage.whole[part] = whole;
       }
-      // Publish the aggregate of the tile.
+      // When all parts are reduced, warp 0 publishes the aggregate of the tile.
       arrive(stage.summed, layout.summing_lanes());
       block::sync_warps(2, sum_warps);
       bool whole;
@@ -125,6 +130,7 @@ struct Pipe {
     }
   }
 
+  // The look-back warps take turns: each handles every look_warps-th tile.
   TP_DEVICE void look(int warp) const {
     block::wait_for_launch_before();
     block::Cursor at(depth);
@@ -142,6 +148,8 @@ struct Pipe {
     }
   }
 
+  // The scan warps, one per part of a tile. The layout calls the function that it is given when it needs the prefix of
+  // the part; only then does the warp wait for the other parts and for the look-back.
   TP_DEVICE void scan(int part) const {
     for (block::Cursor at(depth);; at.next()) {
       Stage<Layout>& stage = stages[at.stage];
@@ -170,13 +178,15 @@ struct Pipe {
     __syncwarp();
     if (lane < lanes) barrier.arrive();
   }
-  // Blocks need no order if no tile precedes another, or if every block takes one tile, so that all run at once.
+  // Tickets are needed only if a tile waits for another one and some block takes several tiles. With one tile per block
+  // all blocks run at once, in any order.
   TP_DEVICE bool ordered() const { return chain.tickets && layout.tiles > gridDim.x; }
   TP_DEVICE int64_t take_ticket(int64_t turn) const {
     return ordered() ? int64_t(atomicAdd(chain.tickets, 1ull)) : turn;
   }
 
-  // Combines `before` and the first `n` parts, from the last head on; `whole`: no row starts in them.
+  // Combines `before` with the first `n` parts, restarting at every part in which a row starts. `whole` tells whether
+  // there is no such part.
   TP_DEVICE static Value join_parts(const Stage<Layout>& stage, int n, Value before, int mine, bool& whole) {
     whole = true;
 #pragma unroll
@@ -197,8 +207,8 @@ struct Pipe {
     for (int v = 0; v < Layout::width; ++v) at(cells, chain, index, lane)[v].publish(value.v[v]);
   }
 
-  // Combines the cells from index `from` up to `to`, at most `near` or `far` of them: the lanes of a column share them
-  // and read several at once, and the first of these lanes gets the result.
+  // Combines the cells of a chain from index `from` up to `to`; there are at most `most` of them. The lanes that share
+  // a column divide the cells among them, each reads several at once, and the first of these lanes gets the result.
   TP_DEVICE Value gather(Cell* cells, int64_t chain, int64_t from, int64_t to, int most) const {
     constexpr int batch = 4;
     const int lanes = layout.lanes(), mine = lane % lanes, each = tp::max(1, most * lanes / block::warp_size);
@@ -237,8 +247,9 @@ struct Pipe {
     Cell *sections = chain.groups,
          *groups = sections + layout.sections() * layout.chains() * layout.lanes() * Layout::width;
     const int64_t section = spot.index / near, group = section / far;
-    // The earlier tiles of the section.
+    // Combine the aggregates of the earlier tiles of the section.
     Value before = gather(chain.tiles, spot.chain, tp::max(spot.start, section * near), spot.index, near);
+    // The last tile of a section publishes the value of the section as soon as the tile is summed.
     stage.summed.wait(parity);
     bool whole = true;
     const bool ends_section = spot.index % near == near - 1;
@@ -248,12 +259,12 @@ struct Pipe {
       if (far > 1) publish(sections, spot.chain, section, whole ? Value::combine(before, total) : total);
     }
     __syncwarp();
-    // The earlier sections of the group.
+    // Combine the values of the earlier sections of the group.
     if (far > 1) {
       const Value earlier = gather(sections, spot.chain, tp::max(spot.start / near, group * far), section, far);
       before = Value::combine(earlier, before);
     }
-    // The earlier groups of the chain, or what precedes the chain.
+    // Prepend the prefix of all earlier groups, or the initial value of the chain.
     if (lane < layout.lanes()) {
       Value earlier = layout.origin(spot, lane);
       if (spot.start < group * far * near) {
@@ -269,6 +280,7 @@ struct Pipe {
   }
 };
 
+// Divides the warps of the block into the four roles and runs them; the stages lie behind the tiles' data.
 template <class Layout>
 __global__ __launch_bounds__(pipeline_threads<Layout>,
                              1) void pipeline_kernel(const Layout layout,
@@ -297,6 +309,7 @@ __global__ __launch_bounds__(pipeline_threads<Layout>,
   }
 }
 
+// Launches one block per multiprocessor, with as many stages as shared memory holds or its tiles need.
 template <class Layout>
 void launch_pipeline(const Layout& layout, Context& context) {
   using Acc = typename Layout::M::Acc;

@@ -1,10 +1,11 @@
 // decoupled_lookback over contiguous rows. Position p of the whole array is element p % n of row p / n; in a reverse
 // scan p counts from the far end of the array, and so does the index within each row. A tile is a range of positions.
 //
-// A value that covers the elements up to p begins at the head of p's row or at the start of its lane, part, tile or
-// section, whichever is later. So it combines with what precedes that range exactly if the row reaches beyond it. The
-// heads follow from n, so no flags have to be stored. A long row is a chain of tiles of its own and `headless`: a tile
-// holds no head except possibly as its first element, and nothing has to be tested.
+// Rows may start anywhere in a tile; the first element of a row is called its head. A partial result combines the
+// elements up to position p from the head of p's row on, or from the start of its lane, part, tile or section if that
+// is later. So it is combined with what precedes that range exactly if the row began before the range. Heads follow
+// from n, so no flags are stored. A layout of long rows is `headless`: each row is a chain of tiles of its own, a head
+// can only be the first element of a tile, and nothing has to be tested.
 #pragma once
 #include "block/load_store.cuh"
 #include "scan/lookback/one_wave.cuh"
@@ -35,8 +36,8 @@ struct Rows {
   using Vec = block::Vector<Input, vector>;
 
   E e;
-  int64_t count, tiles, tiles_per_chain;  // tiles_per_chain: a chain is a row if headless, else the whole array
-  int n, step;                            // n is capped; step is how far a head moves from chunk to chunk
+  int64_t count, tiles, tiles_per_chain;  // a chain is one row if headless, else the whole array
+  int n, step;  // n is at most cap; step is by how much the distance to the next head shrinks per chunk
   block::Vectors<typename E::Output, vector> out;
 
   explicit Rows(const E& e)
@@ -49,7 +50,8 @@ struct Rows {
     tiles = tiles_per_chain * chains();
   }
 
-  // Whether tiles that end at the end of a row, so that no tile holds two rows, waste only a few elements.
+  // Whether a chain of tiles per row wastes little: the last tile of a row is then partly empty, which may cost 1/8 of
+  // n.
   static bool suits(const E& e) {
     return e.rows == 1 || (e.n % vector == 0 && ceil_div(e.n, int64_t(items)) * items <= e.n + e.n / 8);
   }
@@ -58,7 +60,7 @@ struct Rows {
   TP_HD int lanes() const { return 1; }
   TP_HD int summing_lanes() const { return 1; }
   TP_HD int64_t sections() const { return ceil_div(tiles_per_chain, int64_t(near)); }
-  // Whether no row continues from one tile into the next.
+  // Whether no row continues from one tile into the next, so that no look-back is needed.
   TP_HD bool independent() const { return tiles_per_chain == 1 || (!headless && items % e.n == 0); }
   TP_HD int stage_bytes() const { return array_bytes * (affine ? 2 : 1); }
 
@@ -85,9 +87,9 @@ struct Rows {
     return x;
   }
 
-  // ---- from memory to the stage: 16 bytes at a time, without anything outside the array
+  // ---- copies from memory to the stage, 16 bytes at a time; nothing outside the array is read
 
-  // The first byte of a tile's memory, or where it would be.
+  // The address of a tile's first byte. It may lie outside the array, if the tile does in part.
   TP_DEVICE const unsigned char* tile_memory(const Input* data, const Spot& spot) const {
     const int64_t first = e.reverse ? count - items - spot.first : spot.first;
     return reinterpret_cast<const unsigned char*>(data) + first * int64_t(sizeof(Input));
@@ -100,7 +102,8 @@ struct Rows {
       if (warp == load_warps - 1) load_array(e.factors(), e.a, spot, full, stage + array_bytes, lane);
     }
   }
-  // `data` is where element 0 would be, `real` where the array begins.
+  // `data` is the address of element 0, which for shifted factors may lie outside the array; `real` is where the array
+  // begins.
   TP_DEVICE void load_array(const Input* data, const Input* real, const Spot& spot, block::Barrier& full,
                             unsigned char* stage, int lane) const {
     const unsigned char* first = tile_memory(data, spot);
@@ -110,7 +113,7 @@ struct Rows {
     block::copy_bulk(full, stage + shift(first) + (begin - first), begin, end, lane);
   }
 
-  // ---- a lane's elements of a part: chunk j has `vector` of them from offset j * chunk + lane * vector on
+  // ---- the elements of one lane in a part: chunk j has `vector` of them, from offset j * chunk + lane * vector on
 
   struct Items {
     Vec x[chunks];
@@ -160,17 +163,18 @@ struct Rows {
 
   // ---- heads: the first elements of rows
 
-  // The distance to the next head from the element at `offset` in a tile.
+  // The distance from the element at `offset` in a tile to the next head, 0 if it is a head itself.
   TP_DEVICE int to_head(const Spot& spot, int offset) const {
     if (headless || offset <= spot.to_head) return spot.to_head - (headless ? 0 : offset);
     const int k = (offset - spot.to_head) % n;
     return k == 0 ? 0 : n - k;
   }
+  // The same one chunk further on.
   TP_DEVICE int next_chunk(int head) const {
     if (headless) return head;
     return head < step ? head - step + n : head - step;
   }
-  // The operand at the head of its row, at position p: only `initial` precedes it.
+  // The operand at the head of a row, at position p. Only `initial` precedes it, so it takes that in.
   TP_DEVICE Acc at_head(Acc x, int64_t p) const {
     if constexpr (affine) {
       using A = decltype(Acc::a);
@@ -182,14 +186,14 @@ struct Rows {
     }
   }
 
-  // ---- phase one: the aggregate of a part, from its last head on
+  // ---- phase one, by the sum warps: the aggregate of a part, from its last head on
 
   TP_DEVICE Value sum(const Spot& spot, const unsigned char* stage, int part, int lane, bool& whole) const {
     const Items x = read(spot, stage, part, lane);
     const int64_t first = spot.first + part * part_items;
     const int head = to_head(spot, part * part_items);
     whole = headless || head >= part_items;
-    const int begin = whole ? 0 : head + (part_items - 1 - head) / n * n;  // the last head
+    const int begin = whole ? 0 : head + (part_items - 1 - head) / n * n;  // the offset of the last head in the part
     Value total = Value::identity();
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {
@@ -210,10 +214,10 @@ struct Rows {
     return total;
   }
 
-  // ---- phase two: all elements
+  // ---- phase two, by the scan warps: all elements of a part
 
-  // Calls f(i, operand, whether it is a head) for the elements of chunk j, the first of which is at position p, `head`
-  // elements before a head.
+  // Calls f(i, operand, is_head) for this lane's elements of chunk j. The first of them is at position p, and the next
+  // head is `head` elements further on.
   template <class F>
   TP_DEVICE void each(const Items& x, int j, int64_t p, int head, F f) const {
     if (headless || head >= vector) {
@@ -235,23 +239,24 @@ struct Rows {
     const int offset = part * part_items + lane * vector, first_head = to_head(spot, offset);
     const int64_t first = spot.first + offset;
 
-    // before[j] precedes the lane's chunk j within the part and the row.
+    // Scan within the part. before[j] becomes the combination of the elements that precede the lane's chunk j within
+    // both the part and the row.
     Acc before[chunks], carry = M::identity();
-    unsigned heads = 0, joined = 0;  // joined: bit j tells whether the row of before[j] began before the part
+    unsigned heads = 0, joined = 0;  // bit j of joined: the row of before[j] began before the part
     int head = first_head;
 #pragma unroll
     for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
       Acc sum = M::identity();
       each(x, j, first + j * chunk, head, [&](int, Acc v, bool starts) { sum = starts ? v : append<M>(sum, v); });
       const unsigned starts = headless ? 0 : __ballot_sync(~0u, head < vector), here = starts << (31 - lane);
-      const int free = __clz(here);  // the number of lanes from this one down without a head
+      const int free = __clz(here);  // how many lanes, from this one downwards, have no head
 #pragma unroll
       for (int stride = 1; stride < block::warp_size; stride *= 2) {
         const Acc left = block::shuffle_up(sum, stride);
         if (lane >= stride && (headless || free >= stride)) sum = M::combine(left, sum);
       }
       const Acc left = block::shuffle_up(sum, 1);
-      const bool open = (here << 1) == 0;  // no head in the lanes before
+      const bool open = (here << 1) == 0;  // the lanes before this one have no head
       before[j] = lane == 0 ? carry : open ? M::combine(carry, left) : left;
       if (heads == 0 && open) joined |= 1u << j;
       const Acc total = block::broadcast(sum, block::warp_size - 1);
@@ -288,6 +293,8 @@ struct Rows {
   }
 };
 
+// Contiguous rows take one of three ways: one wave for a single row that fits on the chip, else the pipeline, headless
+// for long rows.
 template <class E>
 void scan_rows(const E& e, Context& context) {
   if constexpr (E::Monoid::id != OpId::affine) {

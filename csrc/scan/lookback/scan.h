@@ -1,4 +1,5 @@
-// decoupled_lookback by operator: one translation unit each, so that they compile side by side.
+// decoupled_lookback, one function per operator. Each is a translation unit of its own, so that they compile in
+// parallel.
 #pragma once
 #include "scan/scan.h"
 

@@ -1,11 +1,11 @@
-// decoupled_lookback over interleaved rows (inner > 1), whose elements k are neighbours in memory; here they are called
-// columns, and k counts the lines. A strip is one cache line wide: `lanes` lanes of `vector` columns each. A tile is a
-// range of lines of a strip. The lines of a part are divided among the lanes of a column in runs of `chunks` lines, so
-// that most of the work is within a lane. `chunks` is odd, so that these runs start in different banks of shared
-// memory.
+// decoupled_lookback over interleaved rows (inner > 1). Here the rows are called columns, because elements with the
+// same k are neighbours in memory; line k holds element k of every column. A strip is one cache line wide: `lanes`
+// lanes with `vector` columns each. A tile is a range of lines of a strip. The warp_size / lanes lanes that share a
+// column divide the lines of a part into runs of `chunks` consecutive lines, so that most of the work stays within a
+// lane. `chunks` is odd, so that these runs start in different banks of shared memory.
 //
-// If all columns fit in one narrow strip, a tile is a contiguous range of memory: it is copied as a whole, and its
-// results are written to the stage first, so that whole cache lines are stored.
+// If all columns fit in one strip that is narrower than a cache line, a tile is a contiguous range of memory. It is
+// copied as a whole, and its results are first written to the stage, so that whole cache lines are stored.
 #pragma once
 #include "block/load_store.cuh"
 #include "scan/lookback/columns.cuh"
@@ -31,7 +31,7 @@ struct Strips {
 
   E e;
   int64_t across, strips, tiles;
-  int log_lanes, piece;  // piece: bytes per copy; all addresses are multiples of it
+  int log_lanes, piece;  // bytes per copy, the largest power of two up to 16 that divides all addresses
   bool narrow, out_aligned;
 
   explicit Strips(const E& e) : e(e), log_lanes(0) {
@@ -47,6 +47,7 @@ struct Strips {
   }
 
   TP_HD int lanes() const { return 1 << log_lanes; }
+  // Whether results go to memory by way of the stage, which is free once the elements are in registers.
   TP_HD bool through_stage() const { return narrow && same_size; }
   TP_HD int summing_lanes() const { return through_stage() ? block::warp_size : lanes(); }
   TP_HD int columns() const { return vector << log_lanes; }
@@ -101,13 +102,14 @@ struct Strips {
       all(std::integral_constant<int, int(sizeof(Input))>{});
     }
   }
-  // The memory of a narrow tile, or where it would begin; nothing outside its rows is read.
+  // The address of a narrow tile's first byte. It may lie outside the tile's rows, but nothing outside them is read.
   TP_DEVICE const unsigned char* tile_memory(const Input* data, const Spot& spot) const {
     const int64_t first = spot.index * tile_lines();
     return reinterpret_cast<const unsigned char*>(data + at(spot, e.reverse ? first + tile_lines() - 1 : first));
   }
   TP_DEVICE static int shift(const unsigned char* memory) { return int(reinterpret_cast<uintptr_t>(memory) % 16); }
-  // `data` is where element 0 would be, `real` where the array begins.
+  // `data` is the address of element 0, which for shifted factors may lie outside the array; `real` is where the array
+  // begins.
   TP_DEVICE void load_piece(const Input* data, const Input* real, const Spot& spot, block::Barrier& full,
                             unsigned char* stage, int lane) const {
     const unsigned char* first = tile_memory(data, spot);
@@ -116,8 +118,8 @@ struct Strips {
     const auto* end = tp::min(first + tile_lines() * e.inner * sizeof(Input), rows + e.n * e.inner * sizeof(Input));
     block::copy_bulk(full, stage + shift(first) + (begin - first), begin, end, lane);
   }
-  // Loads a wide tile by copies of `bytes` bytes, except for lines before `absent`: each thread copies the same columns
-  // of every step-th line.
+  // Loads a wide tile by copies of `bytes` bytes: each thread copies the same columns of every step-th line. Lines
+  // before `absent` do not exist in the first tile of a strip.
   template <int bytes>
   TP_DEVICE void load_lines(const Input* data, int absent, const Spot& spot, unsigned char* stage, int thread) const {
     const int line_bytes = columns() * int(sizeof(Input)), pieces = line_bytes / bytes,
@@ -167,7 +169,7 @@ struct Strips {
   // The first line of a lane in the tile, and its first column in the strip.
   TP_DEVICE int first_line(int part, int lane) const { return part * part_lines() + (lane >> log_lanes) * chunks; }
   TP_DEVICE int lane_column(int lane) const { return (lane & (lanes() - 1)) * vector; }
-  // Where a lane's elements begin in the stage, and the distance between its lines there.
+  // The address of a lane's first element in the stage; stage_step() is the distance from one of its lines to the next.
   TP_DEVICE Input* in_stage(const Input* data, const Spot& spot, unsigned char* stage, int part, int lane) const {
     const int line = first_line(part, lane), shifted = narrow ? shift(tile_memory(data, spot)) : 0;
     return reinterpret_cast<Input*>(stage + shifted) +
@@ -201,6 +203,7 @@ struct Strips {
     return y;
   }
 
+  // Phase one, by the sum warps: the aggregate of a part.
   TP_DEVICE Value sum(const Spot& spot, unsigned char* stage, int part, int lane, bool&) const {
     Value sum = read(spot, stage, part, lane).sum();
     for (int stride = lanes(); stride < block::warp_size; stride *= 2) {
@@ -211,7 +214,7 @@ struct Strips {
 
   template <class Before>
   TP_DEVICE void scan(const Spot& spot, unsigned char* stage, int part, int lane, Before wait_before) const {
-    // Reduce this lane's elements, and scan over the lanes of the column.
+    // Reduce the lane's own elements, then scan these totals over the lanes of the column.
     const Items x = read(spot, stage, part, lane);
     Value sum = x.sum();
     for (int stride = lanes(); stride < block::warp_size; stride *= 2) {
@@ -219,7 +222,7 @@ struct Strips {
       if (lane >= stride) sum = Value::combine(left, sum);
     }
     sum = block::shuffle_up(sum, lanes());
-    // Wait for the prefix of the part, then store the scanned elements.
+    // Wait for the prefix of the part, then scan the lane's elements and store them, one line per step.
     Value running = wait_before();
     if (lane >= lanes()) running = Value::combine(running, sum);
 
@@ -283,6 +286,7 @@ struct Strips {
   }
 };
 
+// Rows of at most 64 elements, or 2^17 threads and more with whole rows each, are scanned without dividing a row.
 template <class E>
 void scan_strips(const E& e, Context& context) {
   if (e.n <= 64 || e.rows / vector_columns<E> >= 1 << 17) {
