@@ -1,5 +1,6 @@
-// Dependent launches: a kernel may start while the launch before it, which allows that, is still running. It prepares
-// what is independent, then waits, after which everything that the earlier launch wrote is visible.
+// Dependent launches (programmatic dependent launch): a kernel starts while the launch before it is still running, if
+// that launch allows it. It prepares what does not depend on the earlier launch, then waits; after the wait, everything
+// that the earlier launch wrote is visible.
 #pragma once
 #include <atomic>
 
@@ -46,9 +47,9 @@ int device_attribute() {
   });
 }
 
-// Whether a kernel is compiled for devices with clusters and dependent launches; otherwise its cluster barriers and
-// waits do nothing. The answer is the same for all kernels of a signature, since all files are compiled for the same
-// devices.
+// Whether a kernel is compiled for devices with clusters and dependent launches (compute capability 9.0 and later); on
+// others its cluster barriers and waits do nothing. One answer serves all kernels of a signature, because all files are
+// compiled for the same devices.
 template <class... Parameters>
 bool is_for_hopper(void (*kernel)(Parameters...)) {
   static PerDevice values;
@@ -59,8 +60,9 @@ bool is_for_hopper(void (*kernel)(Parameters...)) {
   });
 }
 
-// Launches a kernel that may start while the launch before it is running. Every thread must wait before it touches what
-// another launch may have written or may still read. The launch before must be one of the same operator.
+// Launches a kernel that may start while the previous launch is still running. Every thread must call
+// wait_for_launch_before() before it touches memory that another launch may have written or may still read. The
+// previous launch must belong to the same operator.
 template <class... Parameters>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes, Context& context,
                   std::common_type_t<Parameters>... arguments) {

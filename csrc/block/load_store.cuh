@@ -1,7 +1,7 @@
-// A thread's `width` consecutive elements of an array, by accesses of up to 16 bytes where addresses allow it.
+// A thread's `width` consecutive elements of an array, accessed 16 bytes at a time where addresses allow it.
 //
-// Positions may count from the far end of the array. An access then covers the same elements in the opposite order in
-// memory, and flip() restores the order.
+// Positions may count from the end of the array. An access then finds its elements in reverse order, and flip()
+// restores the order.
 #pragma once
 #include <type_traits>
 
@@ -23,8 +23,8 @@ struct alignas(sizeof(T) * width < 16 ? sizeof(T) * width : 16) Vector {
   }
 };
 
-// An array of `count` elements, counted from the far end if `reverse`. `aligned`: every full vector is aligned to its
-// size.
+// An array of `count` elements, whose positions count from its end if `reverse`. `aligned` says that every full vector
+// is aligned to its size.
 template <class T, int width>
 struct Vectors {
   T* data;
@@ -38,12 +38,12 @@ struct Vectors {
         reverse(reverse),
         aligned(reinterpret_cast<uintptr_t>(data) % alignof(V) == 0 && (!reverse || count % width == 0)) {}
 
-  // The full, aligned vector at position p, in memory order.
+  // The full, aligned vector at position p, in the order of memory.
   TP_DEVICE auto& at(int64_t p) const {
     using Access = typename std::conditional<std::is_const<T>::value, const V, V>::type;
     return *reinterpret_cast<Access*>(data + (reverse ? count - width - p : p));
   }
-  // The elements from position p on, in order; beyond the end of the array they are `filler`.
+  // The elements from position p on, in the order of positions. Elements beyond the end of the array are `filler`.
   TP_DEVICE V load(int64_t p, T filler) const {
     V x;
 #pragma unroll

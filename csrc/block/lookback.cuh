@@ -1,10 +1,13 @@
 // Look-back between blocks: each tile publishes a value once, and later tiles wait for it.
 //
-// A value is published as 8-byte words, each of 4 bytes of the value and a flag. Such a word is written and read as a
-// whole, so a reader that sees the flag has the data, and no fence is needed. All cells are zero before the launch.
+// A value is published as 8-byte words, each of 4 bytes of the value and a flag. Hardware writes and reads such a word
+// as a whole, so a reader that sees the flag has the data, and no fence is needed. All cells are zero before the
+// launch.
 //
-// A chain of `n` tiles is looked up in two fixed levels, so that the order of combination depends on n only and results
-// are the same bits in every run: tile i combines the aggregates of its group's earlier tiles by a fixed tree, and
+// look_back() searches a chain of tiles in two levels that depend only on the number of tiles. So operands are always
+// combined in the same order, and results have the same bits in every run: a tile combines the aggregates of its
+// group's earlier tiles by a fixed tree, and prepends the prefix of all earlier groups, which the last tile of each
+// group publishes.
 // prepends the prefix of all earlier groups, which the last tile of each group publishes.
 #pragma once
 #include <cstring>
@@ -33,6 +36,7 @@ struct Pack {
   }
 };
 
+// What one tile publishes.
 template <class T>
 struct Cell {
   static constexpr int words = int(sizeof(T) + 3) / 4;
@@ -72,7 +76,8 @@ struct Cell {
   }
 };
 
-// Combines cells[0] to cells[n - 1], in order, n at most `most`. It reads all of them at once until all are published.
+// Combines cells[0] to cells[n - 1], in order, where n is at most `most`. It reads all of them again until all are
+// published, so that the loads overlap.
 template <class M, int most>
 TP_DEVICE typename M::Acc wait_all(const Cell<typename M::Acc>* cells, int n) {
   for (;;) {
@@ -87,11 +92,11 @@ TP_DEVICE typename M::Acc wait_all(const Cell<typename M::Acc>* cells, int n) {
   }
 }
 
-// The tile states of one launch: an aggregate per tile, and the inclusive prefix at the end of every group of tiles.
+// The tile states of one launch: the aggregates of tiles, and the inclusive prefixes at the ends of groups of tiles.
 template <class Acc>
 struct Chain {
   Cell<Acc>*tiles, *groups;
-  unsigned long long* tickets;  // null if no tile precedes another: blocks then need no order
+  unsigned long long* tickets;  // null if no tile waits for another one: blocks then take tiles in any order
 };
 
 static __global__ void clear_words(uint64_t* words, int64_t n) {
@@ -100,7 +105,8 @@ static __global__ void clear_words(uint64_t* words, int64_t n) {
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) words[i] = 0;
 }
 
-// Allocates the states of `tiles` tiles in `groups` groups and clears them. The next launch may start meanwhile.
+// Allocates the states of `tiles` tiles and `groups` groups, and starts to clear them. The next launch may begin
+// meanwhile; it must wait before it uses them.
 template <class Acc>
 Chain<Acc> make_chain(Context& context, int64_t tiles, int64_t groups) {
   const int64_t words = (tiles + groups) * Cell<Acc>::words + 1;
@@ -110,7 +116,8 @@ Chain<Acc> make_chain(Context& context, int64_t tiles, int64_t groups) {
   return {cells, cells + tiles, reinterpret_cast<unsigned long long*>(cells + tiles + groups)};
 }
 
-// Returns this block's tile. Blocks that hold smaller tickets have started, whatever order the hardware chose.
+// Returns the tile of this block. When a block gets its ticket, the blocks with smaller tickets have already started,
+// whatever the order in which the hardware starts blocks. So waiting for them cannot deadlock.
 template <class Acc>
 TP_DEVICE int64_t take_ticket(const Chain<Acc>& chain) {
   if (!chain.tickets) return blockIdx.x;
@@ -120,8 +127,9 @@ TP_DEVICE int64_t take_ticket(const Chain<Acc>& chain) {
   return int64_t(ticket);
 }
 
-// Look-back: returns the combination of the tiles from `start` up to `tile`, exclusive: the aggregates of the group's
-// earlier tiles by a fixed tree, after the prefix of the groups before. Called by warp 0; lane 0 gets the result.
+// Look-back: returns the combination of the tiles from `start` up to but excluding `tile`. It prepends the prefix of
+// the earlier groups to the aggregates of the group's earlier tiles, which it combines by a fixed tree. Warp 0 calls
+// it, and lane 0 gets the result.
 template <class M, int tiles_per_group, class Acc>
 TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
   constexpr int run = tiles_per_group / warp_size;
@@ -135,10 +143,10 @@ TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
   return sum;
 }
 
-// The same for an operator that gives the same bits however its operands are grouped, so that whatever has been
-// published can be used (Merrill and Garland, 2016): the chain has as many groups as tiles, and groups[i] becomes the
-// prefix up to the end of tile i. Takes totals backwards, 32 tiles at a time, up to the first that has its prefix, or
-// to tile `start`. By warp 0; lane 0 gets it.
+// Look-back for operators whose result has the same bits however operands are grouped, such as integer addition. It may
+// use whatever is published already (Merrill and Garland, 2016). The chain has as many groups as tiles, and groups[i]
+// becomes the prefix up to the end of tile i. A warp looks at 32 tiles at a time, from `tile` backwards, until it finds
+// a prefix or reaches tile `start`. Warp 0 calls it, and lane 0 gets the result.
 template <class M, class Acc>
 TP_DEVICE Acc look_back_at_once(const Chain<Acc>& chain, int64_t tile, int64_t start) {
   const int lane = int(threadIdx.x) % warp_size;
@@ -147,7 +155,7 @@ TP_DEVICE Acc look_back_at_once(const Chain<Acc>& chain, int64_t tile, int64_t s
     const int64_t mine = end - 1 - lane;
     Acc value = M::identity();
     bool last = mine < start, there = last;
-    int needed = warp_size;  // lanes up to the first that needs no other
+    int needed = warp_size;  // the lanes up to the first that has a prefix, or lies before `start`
     do {
       if (!there) {
         bool prefix = true;

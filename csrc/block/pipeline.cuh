@@ -1,5 +1,6 @@
 // What the warps of a block need to work as a pipeline: asynchronous copies from global to shared memory, and barriers
-// in shared memory on which some warps wait for others (mbarriers).
+// in shared memory on which some warps wait for others (mbarriers). Before compute capability 9.0, copies are
+// synchronous and barriers are counters.
 #pragma once
 #include <type_traits>
 
@@ -8,9 +9,9 @@
 
 namespace tp::block {
 
-// A barrier with phases, here called rounds: round r ends after `count` arrivals. A thread waits by naming the parity
-// of the round, and must do so before the next round ends. What a thread wrote before it arrived is visible to all that
-// waited.
+// A barrier that is used round after round: each round ends after `count` arrivals. A thread waits for a round by its
+// parity, and must do so before the next round ends. What a thread wrote before it arrived is visible to all threads
+// that waited.
 #if __CUDA_ARCH__ >= 900
 class Barrier {
  public:
@@ -20,11 +21,11 @@ class Barrier {
   TP_DEVICE void arrive() {
     asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(address()) : "memory");
   }
-  // Arrives once all copies that this thread has started are complete.
+  // Arrives when all copies that this thread has started are complete, without waiting for them here.
   TP_DEVICE void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(address()) : "memory");
   }
-  // The round does not end before so many bytes of bulk copies have arrived.
+  // The current round does not end before that many bytes of bulk copies have arrived.
   TP_DEVICE void expect(int bytes) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
   }
@@ -65,7 +66,8 @@ class Barrier {
 };
 #endif
 
-// A barrier among `warps` warps of a block, all of which call it; `id`, from 1 to 15, distinguishes such groups.
+// A barrier among `warps` warps of a block, all of which must call it. `id`, from 1 to 15, distinguishes groups of
+// warps.
 TP_DEVICE inline void sync_warps(int id, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(warps * warp_size) : "memory");
 }
@@ -83,8 +85,7 @@ struct Cursor {
   }
 };
 
-// Starts to copy 4 or 16 bytes; both addresses are multiples of `bytes`. Before compute capability 9.0 copies are
-// synchronous.
+// Starts to copy 4 or 16 bytes; both addresses must be multiples of `bytes`.
 template <int bytes>
 TP_DEVICE void copy_async(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 900
@@ -99,8 +100,9 @@ TP_DEVICE void copy_async(void* to, const void* from) {
 #endif
 }
 
-// A warp copies the bytes from `begin` up to `end`. `to` must have the same offset within 16 bytes as `begin`. Aligned
-// units of 16 bytes are moved by one bulk copy, which `barrier` awaits; the bytes at either end are copied on return.
+// A warp copies the bytes from `begin` up to `end`. `to` must have the same offset within 16 bytes as `begin`. The
+// aligned units of 16 bytes are moved by one bulk copy, for which `barrier` waits; the bytes before and after them are
+// copied when the function returns.
 TP_DEVICE inline void copy_bulk(Barrier& barrier, unsigned char* to, const unsigned char* begin,
                                 const unsigned char* end, int lane) {
   const int bytes = int(end - begin), head = tp::min(bytes, int((0 - reinterpret_cast<uintptr_t>(begin)) % 16));

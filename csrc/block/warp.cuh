@@ -21,19 +21,19 @@ TP_DEVICE T by_words(T v, Shuffle shuffle) {
 }
 }  // namespace detail
 
-// Returns the value of the lane `distance` below; lanes with none below keep their own.
+// Returns the value of the lane that is `distance` lower. Lanes without such a lane keep their own value.
 template <class T>
 TP_DEVICE T shuffle_up(T v, int distance) {
   return detail::by_words(v, [=](unsigned w) { return __shfl_up_sync(~0u, w, unsigned(distance)); });
 }
 
-// Returns the value of the lane `distance` above.
+// Returns the value of the lane that is `distance` higher. Lanes without such a lane keep their own value.
 template <class T>
 TP_DEVICE T shuffle_down(T v, int distance) {
   return detail::by_words(v, [=](unsigned w) { return __shfl_down_sync(~0u, w, unsigned(distance)); });
 }
 
-// From the lane whose number differs in the bits of `mask`.
+// Returns the value of the lane whose number differs from this one's in the bits of `mask`.
 template <class T>
 TP_DEVICE T shuffle_xor(T v, int mask) {
   return detail::by_words(v, [=](unsigned w) { return __shfl_xor_sync(~0u, w, mask); });

@@ -1,5 +1,5 @@
-// Everything that a rung may ask of its caller: where to run, scratch memory, host threads, a matrix product. A rung
-// asks the Context and never the system, so that it uses torch's stream, torch's allocator and torch's threads.
+// Everything that a rung may ask of its caller: the stream, scratch memory, host threads, a matrix product. A rung
+// never asks the system for these, so it runs on torch's stream, with torch's allocator and torch's threads.
 #pragma once
 #include <functional>
 
@@ -7,8 +7,8 @@
 
 namespace tp {
 
-// C[i] = A[i] B[i] for i in 0..batch. Each operand is row-major with its own strides in elements; a stride of 0
-// repeats. Products of half types accumulate in float32; float32 is computed in float32, never in TF32.
+// C[i] = A[i] B[i] for i in 0..batch. Each operand is row-major with its own strides, in elements; an operand whose
+// stride is 0 is repeated. Products of half types accumulate in float32; float32 is computed in float32, never in TF32.
 struct Matrix {
   const void* data;
   int64_t row_stride, col_stride, batch_stride;
@@ -33,7 +33,8 @@ class Context {
   void* stream = nullptr;  // cudaStream_t of the caller; every launch goes there
 
   virtual ~Context() = default;
-  // Allocates scratch memory on the device: at least 512-byte aligned, uninitialised, valid until the call ends.
+  // Allocates scratch memory on the device. It is aligned to 64 bytes on the CPU and to 512 on CUDA, not initialised,
+  // and valid until the call ends.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void clear(void* data, int64_t bytes) = 0;  // sets all bytes to zero, in stream order
   // Calls f(begin, end) on torch's threads, for disjoint ranges that cover 0..n; all but the last have at least `grain`

@@ -1,5 +1,6 @@
-// The ladder of a pattern: its rungs in textbook order. rungs.def is the only list of them; ladder.inc turns it into
-// declarations and into this table, in which csrc/torch looks up names and which Python reads.
+// The ladder of a pattern: its rungs (algorithms) in textbook order. rungs.def is the only list of them. ladder.inc
+// turns it into declarations and into the table `ladder`, in which csrc/torch finds a rung by its name and which Python
+// reads.
 #pragma once
 #include <iterator>
 #include <string_view>
@@ -9,7 +10,7 @@
 
 namespace tp {
 
-// Facts about a rung that its callers, tests and docs act on.
+// Facts about a rung on which callers, tests and docs act.
 enum Trait : unsigned {
   batched = 1,
   commutative = 2,
@@ -22,7 +23,7 @@ enum Trait : unsigned {
 constexpr const char* trait_names[] = {"batched",          "commutative", "float_atomics", "host_sync",
                                        "mixes_neighbours", "norm_wise",   "quadratic"};
 
-// A set of traits, from the words that rungs.def lists. The ladders are constants, so an unknown word does not compile.
+// A set of traits, made from the words in rungs.def. Ladders are constants, so an unknown word is a compile error.
 class Traits {
  public:
   constexpr Traits(const char* words) {  // implicit: rungs.def gives words

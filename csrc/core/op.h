@@ -1,5 +1,5 @@
-// Monoids: an associative combine and its identity. Operands always arrive in sequence order, combine(earlier, later).
-// The affine maps below do not commute, so that tests with them detect swapped operands.
+// Monoids: an associative combine and its identity. Operands always arrive in sequence order, as combine(earlier,
+// later). The affine maps below do not commute, so tests with them detect swapped operands.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -50,7 +50,8 @@ struct Prod {
   TP_HD static A combine(A earlier, A later) { return earlier * later; }
 };
 
-// NaN wins over numbers, and of two equal values (or two NaN) the earlier wins. So gradients go to the first of equals.
+// NaN wins over numbers, and the earlier of two equal values (or two NaNs) wins. So gradients go to the first of equal
+// values.
 template <class A>
 struct Max {
   static constexpr OpId id = OpId::max;
@@ -67,7 +68,7 @@ struct Min {
   TP_HD static A combine(A earlier, A later) { return earlier <= later || earlier != earlier ? earlier : later; }
 };
 
-// Bit by bit, of integers. An accumulator may be wider than the values: bits beyond theirs are cut off when it is
+// Bitwise operators on integers. An accumulator may be wider than the values; the extra bits are cut off when it is
 // stored.
 template <class A>
 struct BitAnd {
@@ -93,8 +94,8 @@ struct BitXor {
   TP_HD static A combine(A earlier, A later) { return A(earlier ^ later); }
 };
 
-// A value and where it stands. The lower index wins among equals, so operands may come in any order; the identity's
-// index loses against every other.
+// A value and its index. Among equal values the lower index wins, so operands may come in any order. The index of the
+// identity loses against every other.
 template <class A>
 struct Indexed {
   A value;
@@ -119,8 +120,9 @@ using ArgMax = ArgExtremum<Max<A>, OpId::argmax>;
 template <class A>
 using ArgMin = ArgExtremum<Min<A>, OpId::argmin>;
 
-// log(exp(x) + exp(y) + ...) as a maximum and the sum of exp(x - maximum), so that nothing overflows (online softmax).
-// If the maximum is not finite, it is the result: NaN, else +inf; if all operands are -inf, the sum counts them.
+// log(exp(x) + exp(y) + ...), held as a maximum and the sum of exp(x - maximum), so that nothing overflows (online
+// softmax). A maximum that is not finite is itself the result: NaN or +inf, or -inf if all operands are -inf (the sum
+// then counts them).
 template <class A>
 struct Exponentials {
   A max, sum;
@@ -139,16 +141,16 @@ struct LogSumExp {
   }
 };
 
-// The map h -> a h + b; combine composes: first the earlier map, then the later one. It is the monoid of linear
-// recurrences (003, "solving recurrences") and, as 2x2 matrices do, it does not commute.
+// The map h -> a h + b. combine composes two maps: first the earlier one, then the later one. This is the monoid of
+// linear recurrences (003, "solving recurrences"). Like products of 2x2 matrices, it does not commute.
 template <class A>
 struct AffineMap {
   A a, b;
 };
 
-// The product of factors may overflow although no state does, because 0 times any finite factor is 0. So in a composed
-// map an infinite factor leaves a state of 0 unchanged, and a NaN factor stands for 0, since it can only come from an
-// overflow times 0. A NaN among the given factors is stored in `b` instead (see element), which makes every later state
+// A product of factors may overflow although no state does, because 0 times any finite factor is 0. So in a composed
+// map an infinite factor leaves a state of 0 unchanged. A NaN factor counts as 0, since only an overflow times 0 can
+// have made it: a NaN among the given factors is stored in `b` instead (see element), which makes every later state
 // NaN.
 template <class A>
 struct Affine {
@@ -159,10 +161,10 @@ struct Affine {
     const A factor = later.a == later.a ? later.a : A{};
     return {factor * earlier.a, earlier.b == A{} ? later.b : factor * earlier.b + later.b};
   }
-  // The same if `later` is a single step and not a composition, so that no overflow can have occurred in it. `earlier`
-  // is the identity or composed of elements.
+  // As combine, if `later` is a single step, in which no overflow can have occurred. `earlier` is the identity or a
+  // composition of elements.
   TP_HD static Acc append(Acc earlier, Acc later) { return {later.a * earlier.a, later.a * earlier.b + later.b}; }
-  // Makes a single step fit to be the first operand of combine.
+  // Turns a single step into an operand that may come first in combine.
   TP_HD static Acc element(A a, A b) { return {a, a == a ? b : a}; }
 };
 
@@ -176,7 +178,7 @@ TP_HD typename M::Acc append(const typename M::Acc& earlier, const typename M::A
   }
 }
 
-// A monoid template as a value, to be passed to a generic lambda.
+// A monoid template as a value, so that it can be passed to a generic lambda.
 template <template <class> class M>
 struct MonoidOf {
   template <class A>
