@@ -1,34 +1,41 @@
 // Sparse matrix times dense: y = A x (SpMV) and, with k columns, Y = A X (SpMM), in eight formats (chapter 14, and two
 // beyond the book).
 //
-// Every format is a compromise. COO is three lists in any order: every entry knows its row, so any thread can take any
-// entry, but several threads may add to one element of y, which takes atomics. CSR groups the entries by row: one
-// thread per row needs no atomics, but neighbouring threads read far apart, and the longest row decides. ELL pads all
-// rows to the same length and stores them column by column: neighbouring threads read neighbouring entries, at the
-// price of the padding. HYB moves the end of long rows to a COO tail. JDS sorts the rows by length and needs no
-// padding. SELL (the chapter's sectioned JDS) divides the sorted rows into sections, each an ELL of its own width. CSC
-// is the CSR of the transpose: each element of x is read once, but products are scattered to y, hence atomics again.
-// `merge_path` gives every tile of a CSR matrix the same share of entries and row ends, whatever the lengths of its
-// rows. BLOCKED sorts the entries of a CSR by blocks of columns, so that each block of x fits in fast memory, and needs
-// a second pass to sum the rows.
+// Every format is a compromise:
+// - COO is three lists in any order. Every entry knows its row, so any thread can take any entry; but several threads
+//   may add to one element of y, which takes atomics.
+// - CSR groups the entries by row. One thread per row needs no atomics, but neighbouring threads read far apart, and a
+//   warp waits for its longest row. The rung merge_path gives every tile the same share of entries and row ends,
+//   whatever the lengths of the rows.
+// - CSC is the CSR of the transpose. Each element of x is read once, but products are scattered to y, which takes
+//   atomics again.
+// - ELL pads all rows to the same length and stores them column by column. Neighbouring threads read neighbouring
+//   entries, but padding costs memory and time.
+// - HYB moves the ends of long rows to a COO tail.
+// - JDS sorts the rows by length and needs no padding.
+// - SELL (the chapter's sectioned JDS) divides the sorted rows into sections, each of which is an ELL with its own
+//   width.
+// - BLOCKED sorts the entries of a CSR by blocks of columns, so that each block of x fits in fast memory. It needs a
+//   second pass to sum the rows.
 //
-// There is one ladder per format, for all dtypes, index types and k. An output is summed in the accumulator of the
+// There is one ladder per format, for all dtypes, index types and k. An output is summed in the accumulator type of the
 // dtype (float for half types); y0 is added last.
 //
-// Entries are indices into `values`. An entry beyond row_nnz, and every index of -1 in a padded format, is padding.
+// Entry numbers are indices into `values`. In padded formats, entries beyond row_nnz and those with index -1 are
+// padding.
 //
-// All arrays may hold anything. Pointers are clamped. An index outside the matrix is an error (ErrorKind::index) that
-// names the array and the position on the host, and is skipped on the device. Padding is never used as data: x may hold
-// NaN where no entry points.
+// Index arrays may hold anything. Pointers are clamped. On the host, an index outside the matrix is an error
+// (ErrorKind::index) that names the array and the position; on the device, such an entry is skipped. Padding is never
+// used as data: x may hold NaN where no entry points.
 //
-// formats.def is the list of the formats. What each is made of stands here: its arrays, whose `bind` tells their names
-// and lengths, and its ladder. docs/extend.md says what else a new format takes.
+// formats.def lists the formats. Here are the arrays of each, where `bind` gives their names and lengths, and its
+// ladder. docs/extend.md says what else a new format takes.
 #pragma once
 #include "core/ladder.h"
 
 namespace tp::sparse {
 
-// What a product takes in every format.
+// The arguments of a product, whatever the format.
 struct Args {
   const char* op;  // the operator's name in error messages
   const void* values;
@@ -36,19 +43,19 @@ struct Args {
   int64_t k;           // columns of X and Y
   const void* x;       // [cols, k]
   const void* y0;      // [rows, k] or null
-  void* sums;          // [rows, k] or null: accumulators that get the product instead of y
+  void* sums;          // [rows, k] or null; if given, it receives the sums in accumulator type, and y is not written
   const void* before;  // [rows, k] or null: accumulators to which the product is added before y0
   void* y;             // [rows, k]; every element is written
   DType dtype;         // of values, x, y0, y
   bool long_index;     // all indices and pointers are int64, else int32
 };
 
-// What `index` gives for (name, data, length): an array of indices as a block sees it.
+// The type of index(name, data, length): an array of indices as a block sees it.
 template <class F>
 using bound_t = decltype(std::declval<const F&>()("", static_cast<const void*>(nullptr), int64_t(0)));
 
-// A list of entries in any order. On the device, the rungs without atomics need sorted rows or perm: the entries,
-// stably sorted by row, while row_idx and col_idx stay in the order of `values`.
+// A list of entries in any order. On the device, the rungs without atomics need either sorted rows or perm, which lists
+// the entries in a stable order by row; row_idx and col_idx then stay in the order of `values`.
 template <class Index = const void*>
 struct CooArrays {
   Index row_idx, col_idx, perm;  // [entries] each; perm may be null
@@ -62,22 +69,22 @@ struct CooArgs : Args, CooArrays<> {
   }
 };
 
-// Row r holds the entries ptrs[r] to ptrs[r + 1] - 1.
+// Row r consists of entries ptrs[r] to ptrs[r + 1] - 1.
 //
-// With perm this is a plan: entry p in the order of the plan is entry perm[p] of `values`, and its index is col_idx[p],
-// or col_idx[perm[p]] with perm_indexes. So the transposed product of any format is the product of a CSR plan: ptrs
-// over columns, perm the entries stably sorted by column, col_idx their rows in that order.
+// With perm, the arguments are a plan: entry p of the plan is entry perm[p] of `values`, and its column is col_idx[p],
+// or col_idx[perm[p]] with perm_indexes. The transposed product of any format is the product of such a plan: ptrs are
+// over the columns, perm is the entries in a stable order by column, and col_idx is their rows in that order.
 //
-// If the values do not fit in the cache, every access through perm is a random access to memory. So a plan may come
-// with `stages`, which replace it without random access: from tiles of the entries in storage order to bins in the
-// order of the plan, and then within the bins (csr/staged_tiles.cuh).
+// If the values do not fit in the cache, every access through perm is a random access to memory. A plan may therefore
+// come with `stages`, which reach the same order without random access: first from tiles of entries in storage order to
+// bins in the order of the plan, then within each bin (csr/staged_tiles.cuh).
 template <class Index = const void*>
 struct CsrArrays {
   Index ptrs, col_idx, perm;  // [rows + 1], [entries], [entries] or null
 };
 struct CsrArgs : Args, CsrArrays<> {
   bool perm_indexes;
-  const void *stages, *origin;  // with perm, or null: 8 bytes per entry; and the columns in the order of `values`
+  const void *stages, *origin;  // with perm, or null: 8 bytes per entry; origin: the columns in the order of `values`
 
   template <class F>
   TP_HD CsrArrays<bound_t<F>> bind(const F& index) const {
@@ -85,7 +92,7 @@ struct CsrArgs : Args, CsrArrays<> {
   }
 };
 
-// Column c holds the entries ptrs[c] to ptrs[c + 1] - 1.
+// Column c consists of entries ptrs[c] to ptrs[c + 1] - 1.
 template <class Index = const void*>
 struct CscArrays {
   Index ptrs, row_idx;  // [cols + 1], [entries]
@@ -97,7 +104,7 @@ struct CscArgs : Args, CscArrays<> {
   }
 };
 
-// Entry j of row r is j * rows + r, of width * rows entries.
+// Entry j of row r has index j * rows + r. There are width * rows entries.
 template <class Index = const void*>
 struct EllArrays {
   Index row_nnz, col_idx;  // [rows], [width, rows]
@@ -118,8 +125,8 @@ struct HybArgs : EllArgs {
   bool row_sorted;  // the rows of the tail never decrease
 };
 
-// Diagonal j holds the j-th entries of the rows in the first ptrs[j + 1] - ptrs[j] slots, of which slot i has row
-// row_perm[i].
+// The rows are sorted by length, and slot i holds row row_perm[i]. Diagonal j holds the j-th entry of each row that has
+// one; these are the first ptrs[j + 1] - ptrs[j] slots.
 template <class Index = const void*>
 struct JdsArrays {
   Index ptrs, row_perm, col_idx;  // [width + 1], [rows], [entries]
@@ -133,8 +140,8 @@ struct JdsArgs : Args, JdsArrays<> {
   }
 };
 
-// Slot i has row row_perm[i], of row_nnz[i] entries. In a section of h rows (section_rows, except the last) that begins
-// at slot s and entry p, entry j of slot i is p + j * h + (i - s).
+// Slot i holds row row_perm[i], with row_nnz[i] entries. In a section of h rows (h is section_rows, or less in the last
+// section) that begins at slot s and entry p, entry j of slot i has index p + j * h + (i - s).
 template <class Index = const void*>
 struct SellArrays {
   Index ptrs, row_perm, row_nnz, col_idx;  // [sections + 1], [rows], [rows], [entries]
@@ -150,11 +157,11 @@ struct SellArgs : Args, SellArrays<> {
   }
 };
 
-// ptrs lead into the entries in the order of rows, as those of a CSR. A bin is bin_entries of them, a block is
-// block_columns columns; those of one block and one bin are a run, padded to whole octets. values and local_col (the
-// column in its block) hold the runs by block (block_ptrs) and in a block by bins; entry_idx (which entry of its bin)
-// holds them by bins (bin_ptrs) and in a bin by blocks. Octet i of the first order is octet octet_idx[i] of the second.
-// Padding is -1 in both.
+// `ptrs` index the entries in the order of rows, as those of a CSR. In that order, bin_entries consecutive entries are
+// a bin; block_columns consecutive columns are a block. The entries of one block and one bin are a run, padded to whole
+// octets. Runs are stored in two orders. By block, and in a block by bin (block_ptrs): values and local_col, the column
+// within the block. By bin, and in a bin by block (bin_ptrs): entry_idx, the index of the entry within its bin. Octet i
+// of the first order is octet octet_idx[i] of the second. Padding is -1 in both.
 constexpr int bin_entries = 1 << 14, block_columns = 1 << 14, octet = 8;
 template <class Index = const void*>
 struct BlockedArrays {
@@ -172,8 +179,9 @@ struct BlockedArgs : Args, BlockedArrays<> {
 };
 
 // The gradient of the values: out[i] = dot(gy[row of i, :], x[column of i, :]), and 0 for padding, whose row or column
-// is -1. The column of entry i is col_idx[i]. Its row is row_idx[i], or the r with ptrs[r] <= i < ptrs[r + 1], or i %
-// rows if both arrays are null (ELL; with row_nnz, entry i is padding if i / rows >= row_nnz[i % rows]).
+// is -1. The column of entry i is col_idx[i]. Its row is row_idx[i]; or, if that is null, the r with ptrs[r] <= i <
+// ptrs[r + 1]; or, if both are null (ELL), i % rows, where entry i is padding if row_nnz is given and i / rows >=
+// row_nnz[i % rows].
 struct SampledArgs {
   const char* op;
   const void *row_idx, *col_idx, *ptrs, *row_nnz;
@@ -186,7 +194,7 @@ struct SampledArgs {
 
 }  // namespace tp::sparse
 
-// Each ladder comes with a function that returns the rung that "auto" means.
+// Each ladder declares `choose`, which returns the rung that "auto" means.
 #define TP_SPARSE_LADDER_END const char* choose(const Args&, const Device&);
 
 namespace tp::spmv_coo {

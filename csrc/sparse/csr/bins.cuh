@@ -1,6 +1,6 @@
-// The second of two stages: entries in row order are divided into bins, and one block per bin collects its products,
-// which arrive in any order, into their slots in shared memory and sums the rows there. Rows that cross bins are
-// completed as those that cross other tiles (sparse/csr/shares.cuh).
+// The second of two stages. Entries in row order are divided into bins, with one block per bin. The products of a bin
+// arrive in any order; the block collects them into their slots in shared memory and sums the rows there. Rows that
+// cross bins are completed as those that cross tiles (sparse/csr/shares.cuh).
 #pragma once
 #include "sparse/csr/shares.cuh"
 
@@ -14,18 +14,18 @@ struct BinShape {
   using Four = block::Vector<Acc, 4>;
 };
 
-// The slot of item i of a bin in shared memory. With this permutation, lanes that read neighbouring runs of 16 items by
-// fours do not conflict on a bank.
+// The slot of item i of a bin in shared memory. It is permuted so that lanes that read neighbouring runs of 16 items,
+// four at a time, do not conflict on a bank.
 TP_DEVICE inline int item_slot(int i) { return i ^ (i >> 3 & 28); }
 
-// Stores a product in its slot. An index outside the bin, which padding has, is dropped.
+// Stores a product in its slot. Padding has an index outside the bin, and is dropped.
 template <class Acc>
 TP_DEVICE void put_item(Acc* items, unsigned i, Acc product) {
   if (i < unsigned(bin_entries)) items[item_slot(int(i))] = product;
 }
 
-// Replaces every item of a thread by the sum of its items since the last mark, where any of the four around it is
-// marked. Returns the sum after the last mark.
+// Sums a thread's items and starts again after each mark. Where one of four consecutive items is marked, each of the
+// four is replaced by the sum up to it. Returns the sum after the last mark.
 template <class Shape, class Acc>
 TP_DEVICE __forceinline__ Acc scan_items(Acc* items, int first_item, unsigned marks) {
   using Four = typename Shape::Four;
@@ -45,7 +45,8 @@ TP_DEVICE __forceinline__ Acc scan_items(Acc* items, int first_item, unsigned ma
   return running;
 }
 
-// Sums the rows of a bin of `collect.entries` entries; collect(bin, items) stores the products of a bin in their slots.
+// Sums the rows of each bin of `collect.entries` entries; collect(bin, items) stores the products of a bin in their
+// slots.
 template <class M, class Collect>
 __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
                              BinShape<typename M::Acc>::blocks) void sum_bins(const M matrix, const Collect collect,
@@ -57,7 +58,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   using Four = typename Shape::Four;
   extern __shared__ uint4 memory[];
   __shared__ block::Joint<Acc, Shape::threads / warp_size> joint;
-  __shared__ unsigned row_ends[Shape::items / 32];  // one bit per entry: the last of its row
+  __shared__ unsigned row_ends[Shape::items / 32];  // one bit per entry of the bin, set at the last entry of each row
   auto* const items = reinterpret_cast<Acc*>(memory);
   const auto b = matrix.bind(simt::Pointers{});
   const int thread = int(threadIdx.x), mine = thread * Shape::per_thread;
@@ -70,7 +71,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   __syncthreads();
   block::wait_for_launch_before();
 
-  // The begin and end of a row as items of the bin: -1 for an item before the bin, count + 1 for one beyond it.
+  // A row's begin and end as indices of items in the bin: -1 for an item before the bin, count + 1 for one after it.
   struct Row {
     int begin, end;
   };
@@ -79,7 +80,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
     return int(tp::max(int64_t(-1), tp::min(int64_t(b.ptrs[pointer]) - base, int64_t(count + 1))));
   };
   const auto row_at = [&](int64_t row) { return row < last_row ? Row{item_of(row), item_of(row + 1)} : Row{}; };
-  const Row thread_row = row_at(first_row + thread);  // loaded while the products are
+  const Row thread_row = row_at(first_row + thread);  // loaded early, while the products are on their way
   const auto each_row = [&](auto f) {
     Row found = thread_row;
     for (int64_t row = first_row + thread; row < last_row; found = row_at(row += Shape::threads)) {
@@ -96,7 +97,8 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   if (bad) *ends.bad = 1;
   __syncthreads();
 
-  // Each thread scans its items, restarting after every mark, and the block combines what precedes each thread.
+  // Each thread scans its items and starts again after each mark; then the block finds what precedes each thread's
+  // items, which belongs to the first row that ends among them.
   Acc tail;
   const unsigned marks = row_ends[mine / 32] >> mine % 32 & ((1u << Shape::per_thread) - 1);
   const Acc running = scan_items<Shape>(items, mine, marks);
@@ -107,7 +109,8 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   }
   if (thread == Shape::threads - 1) ends.tails[bin * b.a.k + c] = tail;
   __syncthreads();
-  // Store the rows that end here. The last launch completes a row that began in an earlier bin.
+  // Store the rows that end in this bin. If a row began in an earlier bin, its sum is only a part, which the last
+  // launch completes.
   each_row([&](int64_t row, const Row& found, bool holds) {
     const Acc sum = holds ? items[item_slot(found.end - 1)] : Acc(0);
     if (holds && found.begin < 0) {
@@ -118,8 +121,8 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   });
 }
 
-// Multiplies a matrix of `entries` entries in bins: first_stage(c) multiplies column c of X, and `collect` finds the
-// products.
+// Multiplies a matrix of `entries` entries in bins. first_stage(c) launches the multiplication with column c of X;
+// `collect` finds the products of a bin.
 template <class M, class FirstStage, class Collect>
 void multiply_by_bins(const M& matrix, int64_t entries, Context& context, FirstStage first_stage,
                       const Collect& collect) {

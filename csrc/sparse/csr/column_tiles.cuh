@@ -1,6 +1,6 @@
-// merge_path for several columns: one group of lanes per tile, each lane for some columns of Y. The group walks its
-// share of entries and row ends and keeps the sums of the current row in registers. The next entries are loaded
-// together with the rows of X of the current ones.
+// merge_path for several columns. Each tile has a group of lanes, and each lane some columns of Y. The group walks
+// along its share of entries and row ends, with the sums of the current row in registers. The next entries are loaded
+// together with the rows of X that the current ones need.
 #pragma once
 #include "sparse/csr/shares.cuh"
 
@@ -30,6 +30,7 @@ __global__ __launch_bounds__(column_threads, 7) void multiply_column_tiles(const
 #pragma unroll
     for (int i = 0; i < C::width; ++i) to[number * b.a.k + c + i] = sum[i];
   };
+  // The end of the current row, and of the next one, which is loaded one row early.
   int row = 0, end = tile.end(b, 0), next_end = tile.end(b, 1);
   tile.bad |= end < 0;
   const auto close_row = [&] {
@@ -42,11 +43,13 @@ __global__ __launch_bounds__(column_threads, 7) void multiply_column_tiles(const
     clear();
     tile.bad |= next_end < end;
     end = next_end;
-    next_end = tile.end(b, ++row + 1);  // early, so that its load overlaps the row
+    next_end = tile.end(b, ++row + 1);  // loaded early, so that the load overlaps the row
   };
   clear();
   using Entries = Bunch<std::decay_t<decltype(b)>, size, planned>;
   Entries next(b, tile.entry, tile.entry + tile.entries, 1);
+  // Walk along the entries, `size` at a time: read their rows of X, load the next entries, then add each entry to the
+  // sums, after closing the rows that end before it.
   for (int at = 0; at < tile.entries; at += size) {
     const Entries entries = next;
     X x[size];
@@ -65,6 +68,7 @@ __global__ __launch_bounds__(column_threads, 7) void multiply_column_tiles(const
     }
   }
 #pragma unroll 1
+  // Close the rows that end after the last entry; what is left belongs to a row that ends in a later tile.
   while (end <= tile.entries) close_row();
   keep(ends.tails);
   if (tile.bad || row != tile.rows) *ends.bad = 1;
@@ -74,7 +78,8 @@ template <class M>
 void multiply_columns_by_path(const M& matrix, Context& context) {
   with_columns(matrix, {matrix.a.x}, [&](auto columns) {
     const CsrArgs& a = matrix.a;
-    // Long tiles leave few rows incomplete, short tiles keep more of the device busy.
+    // Long tiles leave fewer rows incomplete; short tiles keep more of the device busy. Tiles of 16 to 256 items aim at
+    // 2^18 lanes, about as many as an H200 has room for (132 multiprocessors with 2048 threads each).
     const int64_t groups = int64_t(1 << 18) / columns.lanes;
     const int items = int(tp::max(int64_t(16), tp::min(int64_t(256), (a.entries + a.rows) / groups)));
     const block::Path path(a.entries, a.rows, items, 1);

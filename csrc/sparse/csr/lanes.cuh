@@ -1,5 +1,5 @@
-// Groups of lanes that sum the entries of a row: neighbouring entries if Y has one column, otherwise neighbouring
-// columns of Y, `width` per lane.
+// Groups of lanes that together sum the entries of a row. If Y has one column, the lanes take neighbouring entries;
+// otherwise each takes `width` neighbouring columns of Y.
 #pragma once
 #include "block/load_store.cuh"
 #include "block/warp.cuh"
@@ -9,7 +9,7 @@ namespace tp::sparse {
 
 using block::warp_size;
 
-// Loads data that is read once without displacing x from the caches.
+// Loads data that is read only once, without displacing x from the caches.
 template <class E, int width>
 TP_DEVICE block::Vector<E, width> read_once(const block::Vector<E, width>* p) {
   constexpr int bytes = int(sizeof(E)) * width;
@@ -21,8 +21,9 @@ TP_DEVICE block::Vector<E, width> read_once(const block::Vector<E, width>* p) {
   return v;
 }
 
-// `size` entries of a row, `step` apart from `at` on. All of them are loaded together, before x is read. `planned`: the
-// matrix has a perm. A column of -1 means no entry: it is not before `end`, or its column must not be used.
+// Up to `size` entries of a row, `step` apart, from entry `at` on and before `end`. All of them are loaded together,
+// before x is read. `planned` says that the matrix has a perm. column[j] is -1 if entry j does not exist, or if its
+// column is outside the matrix.
 template <class B, int size, bool planned>
 struct Bunch {
   using T = typename B::Value;
@@ -69,7 +70,7 @@ struct Bunch {
   }
 };
 
-// Calls f(true) or f(false), as compile-time constants: whether the matrix has a perm.
+// Calls f(true) or f(false) as a compile-time constant that says whether the matrix has a perm.
 template <class F>
 void with_plan(const CsrArgs& args, F f) {
   if (args.perm != nullptr) {
@@ -79,7 +80,7 @@ void with_plan(const CsrArgs& args, F f) {
   }
 }
 
-// The sum of entries begin, begin + step, ... before `end`, times x.
+// The sum of entries begin, begin + step, ... before `end`, each times its element of x.
 template <bool planned, class B>
 TP_DEVICE typename B::Acc sum_entries(const B& b, int64_t begin, int64_t end, int step) {
   using Acc = typename B::Acc;
@@ -93,7 +94,7 @@ TP_DEVICE typename B::Acc sum_entries(const B& b, int64_t begin, int64_t end, in
   return sum;
 }
 
-// The sum over a group of `lanes` lanes, a power of 2, in every lane.
+// The sum over a group of `lanes` lanes, a power of 2. Every lane of the group gets it.
 template <class Acc>
 TP_DEVICE Acc sum_lanes(Acc sum, int lanes) {
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
@@ -102,7 +103,8 @@ TP_DEVICE Acc sum_lanes(Acc sum, int lanes) {
   return sum;
 }
 
-// How k columns are distributed over lanes: `lanes` lanes, a power of 2, take `width` columns each, in `strips` strips.
+// How k columns are distributed over lanes: a group of `lanes` lanes, a power of 2, takes `width` columns per lane,
+// which is one strip of columns. There are `strips` of them.
 template <int width_>
 struct Columns {
   static constexpr int width = width_;
@@ -115,8 +117,8 @@ struct Columns {
   }
 };
 
-// Calls f(Columns<width>) with as many columns as fill 16 bytes if all rows of `operands` are aligned so, else with
-// one.
+// Calls f(Columns<width>). If all rows of `operands` are aligned to 16 bytes, `width` is the number of elements that
+// fill 16 bytes, otherwise 1.
 template <class M, class F>
 void with_columns(const M& matrix, std::initializer_list<const void*> operands, F f) {
   constexpr int width = int(16 / sizeof(typename M::T));

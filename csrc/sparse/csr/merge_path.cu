@@ -1,6 +1,7 @@
-// Equal shares whatever the lengths of the rows: a tile is a fixed number of entries and row ends together (merge
-// path). Three launches: the starts of the tiles, the tiles, and the rows that cross tiles (sparse/csr/shares.cuh). No
-// tile waits for another and no sum uses atomics, so results are the same bits in every run.
+// SpMV and SpMM in equal shares, whatever the lengths of the rows: each tile gets the same number of entries and row
+// ends together (merge path). There are three launches: one finds where tiles start, one multiplies the tiles, and one
+// completes the rows that cross tiles (sparse/csr/shares.cuh). No tile waits for another, and no sum uses atomics, so
+// results have the same bits in every run.
 #include "sparse/csr/layout.h"
 #ifdef __CUDACC__
 #include "sparse/csr/column_tiles.cuh"

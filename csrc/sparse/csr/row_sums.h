@@ -1,10 +1,10 @@
 // Sums of rows of a CSR matrix times a vector, with vector instructions on x86.
 //
-// Long rows are summed one after another, four entries at a time. For short rows, the entries of many rows are
-// multiplied first, four at a time regardless of row ends, into a buffer, from which a vector of rows is then summed at
-// a time. So rows of any length fill the vectors, and branches depend on the data only where the length of a row
-// differs from that of the row before. Elements of x are loaded one by one and combined: a gather instruction takes 1.3
-// to 1.7 times as long if x is in the first-level cache.
+// Long rows are summed one after another, four entries at a time. Short rows are summed in batches: first the entries
+// of many rows are multiplied, four at a time regardless of row ends, into a buffer; then one vector of rows at a time
+// is summed from the buffer. So rows of any length fill the vectors, and a branch is mispredicted only where a row's
+// length differs from that of the previous row. Elements of x are loaded one by one and combined into vectors: if x is
+// in the first-level cache, a gather instruction takes 1.3 to 1.7 times as long.
 #pragma once
 #include "sparse/csr/layout.h"
 #include "sparse/threaded.h"
@@ -16,9 +16,10 @@ namespace tp::sparse::row_sums {
 using dense_rows::load;
 using dense_rows::Vector;
 
+// The most entries and rows that are multiplied before they are summed.
 constexpr int64_t most_together = 1024, rows_together = 128;
-constexpr int64_t ahead = 1024;   // entries; prefetched, because each sum of rows interrupts the reading of the arrays
-constexpr int64_t long_row = 10;  // entries, on average over the rows that are summed together
+constexpr int64_t ahead = 1024;   // prefetch distance in entries; each sum of rows interrupts the reading of the arrays
+constexpr int64_t long_row = 10;  // entries per row, on average over the rows that are summed together
 
 template <class Acc>
 constexpr int lanes = 32 / sizeof(Acc);
@@ -91,7 +92,7 @@ TP_AVX2_INLINE void multiply(const B& b, int64_t begin, int64_t end, typename B:
   for (; i < n; ++i) products[i] = Acc(values[i]) * Acc(x[columns[i]]);
 }
 
-// A vector whose lanes add up to the sum of n products. Behind the products there must be room for a vector.
+// A vector whose lanes add up to the sum of n products. There must be room for a whole vector after the products.
 template <class Acc>
 TP_AVX2_INLINE Vector<Acc, lanes<Acc>> lanes_of(const Acc* products, int64_t n) {
   const int64_t whole = n & -lanes<Acc>;
@@ -116,7 +117,7 @@ TP_AVX2_INLINE __m256d totals(const __m256d (&v)[4]) {
   return _mm256_add_pd(_mm256_permute2f128_pd(low, high, 0x20), _mm256_permute2f128_pd(low, high, 0x31));
 }
 
-// sums[r] = the sum of products at[r] to at[r + 1] - 1, for a vector of rows.
+// sums[r] = the sum of products at[r] to at[r + 1] - 1, for one vector of rows.
 template <class Acc>
 TP_AVX2_INLINE void sum_some(const Acc* products, const int32_t* at, Acc* sums) {
   constexpr int rows = lanes<Acc>;
@@ -130,8 +131,8 @@ TP_AVX2_INLINE void sum_some(const Acc* products, const int32_t* at, Acc* sums) 
   dense_rows::store(sums, totals(of_row));
 }
 
-// Computes y for rows first to last - 1, whose entries, i to end - 1, have been checked. Entries beyond the end of a
-// row are multiplied, too, if they have been checked, and the products discarded.
+// Computes y for rows first to last - 1. Their entries, i to end - 1, have been checked. Vectors may extend beyond the
+// end of a row, among checked entries; the lanes beyond it are cleared.
 template <class B>
 TP_AVX2_INLINE void sum_long_rows(const B& b, int64_t first, int64_t last, int64_t i, int64_t end) {
   using T = typename B::Value;
@@ -161,7 +162,8 @@ TP_AVX2_INLINE void sum_long_rows(const B& b, int64_t first, int64_t last, int64
   }
 }
 
-// The sum of a run of any length, in chunks, each of which is summed like a vector of rows.
+// The sum of a run of any length, in chunks. A chunk is divided into as many parts as a vector has lanes, which are
+// summed as if they were rows.
 template <class B>
 TP_AVX2 double sum_run(const B& b, int64_t begin, int64_t end) {
   using Acc = typename B::Acc;
@@ -180,7 +182,7 @@ TP_AVX2 double sum_run(const B& b, int64_t begin, int64_t end) {
   return total;
 }
 
-// Computes y for rows first to last - 1.
+// Computes y for rows first to last - 1, a batch at a time: as many rows as are together no longer than most_together.
 template <class B>
 TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
   using T = typename B::Value;

@@ -1,8 +1,9 @@
 // What the variants of merge_path share. The path over entries and row ends is divided into tiles (block/segments.cuh).
-// A tile stores the rows that end in it, and two more sums per column: `head`, its part of a row that began in an
-// earlier tile and ends here, and `tail`, its entries after its last row end. A last launch adds to each head the tails
-// before it, back to the tile in which the row began. If any tile detected pointers that decrease or do not cover all
-// entries, that launch does everything again, row by row. Each launch may start while the one before it finishes.
+// A tile stores the rows that end in it, and two more sums per column: its `head`, which is its part of the first row
+// that ends in it if that row began in an earlier tile, and its `tail`, which is the sum of its entries after its last
+// row end. The last launch adds to each head the tails of the tiles before it, back to the tile in which the row began.
+// If a tile detects pointers that decrease or do not cover all entries, the last launch instead multiplies everything
+// again, row by row. Each launch may start while the previous one is finishing.
 #pragma once
 #include "block/segments.cuh"
 #include "sparse/csr/lanes.cuh"
@@ -16,7 +17,8 @@ struct OpenEnds {
   Acc *heads, *tails;  // [tiles, k]
 };
 
-// A tile's share of the path, clamped whatever the splits hold. Rows and entries count from the first of the tile.
+// A tile's share of the path, clamped so that no split can make it leave the matrix. Rows and entries count from the
+// tile's first ones.
 struct Tile {
   int64_t entry, row;
   int entries, rows;
@@ -36,7 +38,8 @@ struct Tile {
     bad = entry != from.row || row != from.segment || entry + entries != to.row || row + rows != to.segment;
     bad |= tile == 0 && (int64_t(b.ptrs[0]) != 0 || int64_t(b.ptrs[b.a.rows]) != b.a.entries);
   }
-  // The end of row r: -1 if it is before the tile, and `beyond` if it is after the tile or if the tile has no such row.
+  // The end of row r of the tile: -1 if it is before the tile, and `beyond` if it is after the tile or if there is no
+  // such row.
   template <class B>
   TP_DEVICE int end(const B& b, int r) const {
     constexpr int beyond = 1 << 30;
@@ -46,12 +49,12 @@ struct Tile {
   }
 };
 
-// First launch: finds the starts of the tiles, with `find_rows` rows per thread. Where row ends count as items, a row
-// that is no longer than a tile is not divided: all of it is in the tile in which it ends. Pointers that decrease may
-// leave a split unwritten.
+// First launch: finds where tiles start, with `find_rows` rows per thread. If row ends count as items, a row that is no
+// longer than a tile is not divided: all of it belongs to the tile in which it ends. Pointers that decrease may leave a
+// split unwritten, so tiles clamp what they read.
 constexpr int find_threads = 256, find_rows = 8;
 
-// The split of a tile whose first item belongs to one of the rows from `row` up to `past`.
+// The start of a tile whose first item belongs to one of the rows from `row` up to `past`.
 template <class B>
 TP_DEVICE block::Split split_among(const B& b, const block::Path& path, int64_t tile, int64_t row, int64_t past) {
   const int64_t item = tile * path.items;
@@ -79,7 +82,8 @@ __global__ __launch_bounds__(find_threads) void find_tiles(const M matrix, const
     return tp::max(int64_t(1), tp::min(quotient(item + path.items - 1, path.items), path.tiles));
   };
   const int64_t first = tile_from(row), past = tile_from(past_row);
-  // If few rows hold many tiles, the warp shares the tiles.
+  // Each thread finds the first few tiles that start in its rows. If they hold more tiles, all lanes of the warp share
+  // the rest.
   constexpr int few = 2;
   for (int64_t tile = first; tile < tp::min(past, first + few); ++tile) {
     splits[tile] = split_among(b, path, tile, row, past_row);
@@ -96,19 +100,19 @@ __global__ __launch_bounds__(find_threads) void find_tiles(const M matrix, const
 
 constexpr int complete_threads = 256, complete_warps = complete_threads / warp_size;
 
-// The number of tiles per block: with one column, most heads need one thread, otherwise a warp.
+// The number of tiles per block. With one column, one thread completes most heads; otherwise a warp does.
 TP_HD constexpr int tiles_to_complete(int64_t k) { return k == 1 ? complete_threads : 2 * complete_warps; }
 
-// A warp's lanes are `across` columns of Y, a power of 2, times as many entries or tails as fit. This adds the latter
-// by a fixed tree.
+// In complete_rows, a warp covers `across` columns of Y, a power of 2, and warp_size / across entries or tails of each.
+// This adds up the latter by a fixed tree; the first `across` lanes get the sums.
 template <class Acc>
 TP_DEVICE Acc join_lanes(Acc sum, int across) {
   for (int distance = across; distance < warp_size; distance *= 2) sum += block::shuffle_down(sum, distance);
   return sum;
 }
 
-// Multiplies column c of all rows, one warp per row. The entries of a blocked matrix cannot be found by its row
-// pointers, so its rows count as empty.
+// Multiplies column c of all rows, one warp per row. For a blocked matrix, row pointers do not tell where entries are,
+// so its rows count as empty.
 template <class B>
 TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int across, int64_t c) {
   const int lane = int(threadIdx.x) % warp_size;
@@ -124,8 +128,9 @@ TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int ac
   }
 }
 
-// One thread per tile of the block finds out how many tails precede its head. With one column it adds a few tails by
-// itself; a warp adds more of them, and the whole block very many.
+// Last launch: completes the rows that cross tiles. For each tile of the block, one thread counts the tails that
+// precede the tile's head. With one column the thread itself adds a few tails; more of them are added by a warp, and
+// very many by the whole block.
 template <class M>
 __global__ __launch_bounds__(complete_threads, 8) void complete_rows(const M matrix, const block::Path path,
                                                                      const OpenEnds<typename M::Acc> ends, int across) {

@@ -1,17 +1,17 @@
-// merge_path for one column through a plan in stages, which reads and writes memory in order except for short runs.
+// merge_path for one column through a plan with stages. It reads and writes memory in order, except for short runs.
 // Entries are divided into tiles in storage order, and into bins in the order of the plan.
-// 1. A block multiplies the entries of a tile into shared memory and writes the products ordered by bin.
-// 2. A block collects the products of a bin, of which those of each tile are contiguous, and sums the rows
+// 1. A block multiplies the entries of a tile into shared memory, and writes the products ordered by bin.
+// 2. A block collects the products of a bin, where those from one tile are contiguous, and sums the rows
 // (sparse/csr/bins.cuh).
 #pragma once
 #include "sparse/csr/bins.cuh"
 
 namespace tp::sparse {
 
-// The arrays may hold anything, because every use is bounded.
+// The two orders. The arrays may hold anything, because every use is bounded.
 struct Stages {
-  const uint16_t *local, *source;  // item i of all bins is product slot[i] and entry local[i] of its bin; product i
-  const uint32_t* slot;            // between the stages belongs to item source[i] of its tile
+  const uint16_t *local, *source;  // item i of all bins is product slot[i], and entry local[i] of its bin; product i
+  const uint32_t* slot;            // of the first stage's output is item source[i] of its tile
 
   explicit Stages(const CsrArgs& a)
       : local(static_cast<const uint16_t*>(a.stages)),
@@ -19,7 +19,7 @@ struct Stages {
         slot(reinterpret_cast<const uint32_t*>(source + a.entries)) {}
 };
 
-// First stage: multiplies the entries of one tile, and stores the products ordered by bin.
+// First stage: multiplies the entries of a tile, and stores the products ordered by bin.
 template <class M>
 __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
                              BinShape<typename M::Acc>::blocks) void sort_products(const M matrix, const Stages stages,
@@ -39,7 +39,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   const auto* const origin = static_cast<const I*>(a.origin) + base;
   const auto* const source = stages.source + base;
   const auto* const x = static_cast<const T*>(a.x);
-// Multiply the entries in storage order.
+// Multiply the entries in storage order, in which values and columns are read in sequence.
 #pragma unroll 1
   for (int first = int(threadIdx.x); first < count; first += step) {
     T value[bunch];
@@ -56,7 +56,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
       if (i < count) products[i] = inside(from[j], a.cols) ? Acc(value[j]) * Acc(x[from[j]]) : Acc(0);
     }
   }
-  // Store the products in the order of the bins.
+  // When all products are in shared memory, store them in the order of the bins.
   __syncthreads();
 #pragma unroll 1
   for (int first = int(threadIdx.x); first < count; first += step) {
@@ -72,10 +72,10 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
       if (i < count) sorted[base + i] = products[from[j] % Shape::items];
     }
   }
-  block::wait_for_launch_before();  // so that a launch that waits for this one also waits for the one before
+  block::wait_for_launch_before();  // the next launch waits only for this one, so this one must wait for the one before
 }
 
-// Collects the products of a bin; those of each tile are contiguous between the stages.
+// Second stage: collects the products of a bin. Those from one tile are contiguous in `sorted`.
 template <class Acc>
 struct CollectStaged {
   Stages stages;
@@ -108,7 +108,7 @@ struct CollectStaged {
   }
 };
 
-// Whether the plan has stages, and blocks can have enough shared memory for them.
+// Whether the plan has stages, and a block can have enough shared memory for them.
 template <class Acc>
 bool goes_in_stages(const CsrArgs& args) {
   if (args.stages == nullptr || args.k != 1 || reinterpret_cast<uintptr_t>(args.stages) % 8 != 0) return false;

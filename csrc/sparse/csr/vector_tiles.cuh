@@ -1,14 +1,14 @@
-// merge_path for one column: one warp per tile, in steps of a few hundred entries. The warp multiplies the entries of a
-// step, with many coalesced loads in flight, into its own shared memory. Then every lane sums a run of products,
-// restarting after the last entries of rows, which are marked. Meanwhile the entries of the next step are loaded. No
-// warp waits for another.
+// merge_path for one column. Each warp takes one tile, in steps of a few hundred entries. The warp multiplies the
+// entries of a step, with many coalesced loads in flight, and puts the products into its own shared memory, where the
+// last entry of each row is marked. Then each lane sums a run of neighbouring products and starts again after each
+// mark; meanwhile the entries of the next step are loaded. No warp waits for another.
 #pragma once
 #include "sparse/csr/shares.cuh"
 
 namespace tp::sparse {
 
-// How the entries of a step are distributed over a warp: `size` entries per lane, loaded in units of 16 bytes that hold
-// `width` neighbours.
+// How the entries of a step are distributed over a warp. Each lane has `size` entries, in `vectors` groups of `width`
+// neighbours, so that the widest of the arrays is loaded 16 bytes at a time.
 template <class T, class I>
 struct Steps {
   static constexpr int width = 16 / int(sizeof(T) > sizeof(I) ? sizeof(T) : sizeof(I)), vectors = 4;
@@ -16,7 +16,7 @@ struct Steps {
   static constexpr int warps = 2, blocks = 10, items = 2048;
 };
 
-// A lane's entries in a step of S.
+// The entries of one lane in a step.
 template <class B, class S, bool planned>
 struct StepEntries {
   using T = typename B::Value;
@@ -25,7 +25,7 @@ struct StepEntries {
   I column[size];
   T value[size];
 
-  // to[j] = array[index of the lane's entry j] if that index is in low to high - 1, else filler.
+  // to[j] = array[i], where i is the index of the lane's entry j in the step, if low <= i < high; otherwise filler.
   template <class E>
   TP_DEVICE static void fetch(const E* array, bool aligned, int low, int high, E filler, E (&to)[size]) {
     using V = block::Vector<E, width>;
@@ -43,7 +43,7 @@ struct StepEntries {
       for (int l = 0; l < width; ++l) to[j + l] = v.v[l];
     }
   }
-  // Loads entries `low` to `high` - 1 of the step that begins at entry `at`. A column of -1 means no entry.
+  // Loads entries low to high - 1 of the step that begins at entry `at`. column[j] is -1 if entry j does not exist.
   TP_DEVICE void load(const B& b, bool aligned, int64_t at, int low, int high) {
     if constexpr (planned) {
       I entry[size];
@@ -61,7 +61,7 @@ struct StepEntries {
       fetch(b.values + at, aligned, low, high, T(0), value);
     }
   }
-  // Multiplies each entry by its element of x; the product of no entry is 0.
+  // Multiplies each entry by its element of x. The product of an entry that does not exist is 0.
   TP_DEVICE void multiply(const B& b, typename B::Acc (&product)[size]) const {
     using Acc = typename B::Acc;
     using U = typename std::make_unsigned<I>::type;
@@ -74,8 +74,8 @@ struct StepEntries {
   }
 };
 
-// The products of a step in shared memory, of which each lane sums a run of `size` neighbours, and one bit per product
-// that tells whether it is the last of its row.
+// The products of a step in shared memory, and one bit per product that says whether it is the last of its row. Each
+// lane sums a run of `size` neighbouring products.
 template <class Acc, class S>
 struct StepProducts {
   static constexpr int size = S::size, width = S::width, vectors = S::vectors;
@@ -99,9 +99,10 @@ struct StepProducts {
       vector[index + index / vectors] = v;
     }
   }
-  // Replaces the last product of each row by the sum of the row; `open` precedes the first row. `open` becomes the sum
-  // after the last mark.
+  // Replaces the last product of each row by the sum of the row. On entry, `open` is the sum of the row that was left
+  // open before these products; on return, of the one that is open after them.
   TP_DEVICE void sum(Acc& open) {
+    // Each lane sums its own run, and starts again after each mark.
     const unsigned mine = marks[lane() * size / warp_size] >> lane() * size % warp_size & ~0u >> (warp_size - size);
     V* const run = vector + lane() * (vectors + 1);
     Acc running(0);
@@ -117,31 +118,36 @@ struct StepProducts {
       run[i] = v;
     }
     if (lane() == 0 && mine == 0) running += open;
+    // Scan over the lanes: running becomes the sum since the last mark before the end of the lane's run, which may be
+    // in an earlier lane. `newest` is the nearest lane at or before this one that has a mark, or -1.
     const int newest = warp_size - 1 - __clz(__ballot_sync(~0u, mine != 0) & ~0u >> (warp_size - 1 - lane()));
 #pragma unroll
     for (int distance = 1; distance < warp_size; distance *= 2) {
       const Acc left = block::shuffle_up(running, distance);
       if (lane() - distance >= tp::max(newest, 0)) running += left;
     }
+    // The first row that ends in a lane's run may have begun in an earlier lane: add its earlier part.
     const Acc left = block::shuffle_up(running, 1);
     if (mine != 0) at(lane() * size + __ffs(mine) - 1) += lane() == 0 ? open : left;
     open = block::broadcast(running, warp_size - 1);
   }
 };
 
-// The rows of a tile that have not ended before the current step. Indices count from `first` entries before the tile.
+// The rows of a tile that have not ended before the current step. Entries are numbered from `first` entries before the
+// tile, where the warp's accesses are aligned.
 template <class B>
 struct RowsToCome {
   const B& b;
   const Tile& tile;
-  int first, row, begin, end;  // the first such row and its begin; the end of the lane-th such row
+  int first, row, begin, end;  // the first such row and where it begins; in lane l, the end of the l-th such row
 
   TP_DEVICE RowsToCome(const B& b, const Tile& tile, int first) : b(b), tile(tile), first(first), row(0), begin(first) {
     end = end_of(lane());
   }
   TP_DEVICE static int lane() { return int(threadIdx.x) % warp_size; }
   TP_DEVICE int end_of(int r) const { return tile.end(b, r) + first; }
-  // Calls f(r, begin, end) for each row that ends at or before `limit`. Returns how many rows have ended by then.
+  // Calls f(r, begin, end) for each of these rows that ends at or before `limit`, one lane per row. Returns the index
+  // of the first row that does not.
   template <class F>
   TP_DEVICE int each(int limit, F f) const {
     int r = row, start = begin, stop = end;
@@ -162,7 +168,7 @@ struct RowsToCome {
   }
 };
 
-// Multiplies one tile per warp.
+// Multiplies the tiles, one warp per tile.
 template <class S, bool planned, class M>
 __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles(const M matrix, const block::Path path,
                                                                                  const OpenEnds<typename M::Acc> ends,
@@ -178,8 +184,10 @@ __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles
   auto& products = memory[warp];
   products.clear_marks();
   block::wait_for_launch_before();
+  // Find the tile's entries and rows, and load the entries of the first step. Steps begin at multiples of 32 entries,
+  // so that the warp's accesses are aligned.
   Tile tile(b, path, ends.splits, number);
-  const int64_t origin = tile.entry / warp_size * warp_size;  // where the warp's accesses are aligned
+  const int64_t origin = tile.entry / warp_size * warp_size;
   const int first = int(tile.entry - origin), last = first + tile.entries;
   RowsToCome<B> rows(b, tile, first);
   StepEntries<B, S, planned> entries;
@@ -187,7 +195,7 @@ __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles
   Acc open(0);
   int at = 0;
   do {
-    // Multiply the entries of this step, and load those of the next.
+    // Multiply the entries of this step, and start to load those of the next.
     Acc product[S::size];
     entries.multiply(b, product);
     products.put(product);
@@ -200,11 +208,12 @@ __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles
       if (begin < end && at < end) products.mark(end - 1 - at);
     });
     __syncwarp();
-    // Sum the rows.
+    // Replace the product at each mark by the sum of its row.
     products.sum(open);
     __syncwarp();
     products.clear_marks();
-    // Store the rows that ended. The last launch completes the first row if it began in an earlier tile.
+    // Store the rows that ended. If row 0 began in an earlier tile, its sum is only a part, which the last launch
+    // completes.
     rows.each(limit, [&](int r, int begin, int end) {
       const Acc sum = begin < end ? products.at(tp::max(0, end - 1 - at)) : Acc(0);
       if (r == 0 && tile.cut) {
@@ -217,6 +226,7 @@ __global__ __launch_bounds__(S::warps* warp_size, S::blocks) void multiply_tiles
     __syncwarp();
     at += S::entries;
   } while (at < last);
+  // Keep the sum of the entries after the last row end for the last launch, and report bad pointers.
   if (lane == 0) ends.tails[number] = open;
   if (tile.bad || rows.row != tile.rows) *ends.bad = 1;
 }

@@ -1,6 +1,7 @@
-// One warp, or a part of one, per row. With one column of Y the lanes read neighbouring entries of a row and combine by
-// shuffles; there are as many lanes per row as a row of average length keeps busy. With more columns each lane takes
-// some of them, so that each row of X is read coalesced. A row that is much longer than the average delays its warp.
+// One warp per row, or a part of a warp. With one column of Y, the lanes take neighbouring entries of the row and add
+// up their sums by shuffles; a row gets as many lanes as a row of average length keeps busy with four entries each.
+// With more columns, each lane takes some of them, so that rows of X are read coalesced. A row that is much longer than
+// the average delays its warp.
 #include "sparse/csr/layout.h"
 #ifdef __CUDACC__
 #include "sparse/csr/lanes.cuh"
