@@ -1,5 +1,5 @@
-// What every operator of csrc/torch needs: the conversion of tensors to Args, the search for a rung by name, the
-// translation of the core's errors, and a Context that uses torch's stream, allocator, threads and BLAS.
+// What every operator of csrc/torch needs: it converts tensors to Args, finds an algorithm by name, translates the
+// errors of csrc/core to torch's, and provides a Context that uses torch's stream, allocator, threads and BLAS.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,7 +19,7 @@ using at::Tensor;
 using Str = std::string_view;
 
 DType dtype_of_tensor(const char* pattern, const Tensor& x);
-OpId op_of(const char* pattern, Str name);  // sum prod max min; the message of an unknown name is that of scans
+OpId op_of(const char* pattern, Str name);  // sum, prod, max or min; the error for any other name is that of scan
 
 // `dim` counted from the front; a tensor without dimensions counts as having one.
 int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims);
@@ -30,14 +30,15 @@ void check_same_device(const char* pattern, std::initializer_list<std::pair<cons
 // Whether launches on a tensor's stream are being captured into a CUDA graph.
 bool is_capturing(const Tensor& x);
 
-// Refuses a stream under capture, for operators that must read back to the host (validate=True, host_sync rungs).
+// Fails if a tensor's stream is being captured, for operators that read results back to the host (validate=True,
+// host_sync rungs).
 void refuse_capture(const char* what, const Tensor& x);
 
-// at::empty for results. On the CPU a large result asks for huge pages, as numpy's arrays do: new memory is mapped page
-// by page, which with pages of 4 KiB takes longer than the operator.
+// at::empty for results. On the CPU, a large result asks the system for huge pages, as numpy does: new memory is mapped
+// page by page when it is first touched, and with pages of 4 KiB that takes longer than the operator itself.
 Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-// The ladders by their public names; several operators may share a ladder.
+// The ladder of each operator, by its public name. Several operators may share a ladder.
 std::map<std::string, std::vector<RungInfo>>& patterns();
 
 struct Pattern {
@@ -47,7 +48,7 @@ struct Pattern {
   }
 };
 
-// For Meta kernels, which do not know the device: the name must be on the ladder.
+// Fails unless the name is on the ladder. For Meta kernels, which do not know the device.
 template <class Ladder>
 void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm);
 
@@ -55,7 +56,7 @@ void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm);
 // Python.
 [[noreturn]] void throw_as_torch_error(const Error& e);
 
-// Calls f, with the core's errors converted to torch's.
+// Calls f and converts the errors of csrc/core to torch's.
 template <class F>
 void translate_errors(const F& f) {
   try {
@@ -65,8 +66,8 @@ void translate_errors(const F& f) {
   }
 }
 
-// A Context for the device of `x`, which must outlive it: current stream, caching allocator, intra-op threads, at::bmm.
-// It selects the device for its lifetime.
+// A Context for the device of `x`, with its current stream, the caching allocator, intra-op threads and at::bmm. `x`
+// must outlive it. The Context selects the device for its lifetime.
 class TorchContext final : public Context {
  public:
   explicit TorchContext(const Tensor& x);
@@ -77,13 +78,15 @@ class TorchContext final : public Context {
 
  private:
   const Tensor& like_;
-  // The smallest workspaces on the CPU: to allocate them would take longer than the work.
+  // Small CPU workspaces are taken from here, because allocating them would take longer than the work itself.
   alignas(64) std::byte near_[512];
   size_t used_ = 0;
   std::vector<Tensor> workspaces_;
   c10::OptionalDeviceGuard guard_;
 };
 
+// For CUDA tensors: a rung with host_sync refuses stream capture, and one with float_atomics reports that it is not
+// deterministic.
 void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x);
 
 // Runs the rung that `algorithm` names, or that `choose` picks for "auto", on the device of `x`.
@@ -111,7 +114,7 @@ void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm) {
   });
 }
 
-// Runs a rung for a result with elements; for an empty one there is nothing to compute, but the name must be right.
+// As `run`, except that an empty result needs no work: then only the name of the algorithm is checked.
 template <class Ladder, class Choose, class Args>
 void run_unless_empty(const Tensor& out, const Ladder& ladder, Choose choose, const char* pattern, Str algorithm,
                       const Tensor& x, const Args& args) {

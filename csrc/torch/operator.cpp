@@ -14,7 +14,7 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// Nodes are counted by std::shared_ptr up to torch 2.11 or so, and by c10::intrusive_ptr after.
+// torch counts references to Nodes by std::shared_ptr up to version 2.11, and by c10::intrusive_ptr in newer ones.
 using NodePointer = std::decay_t<decltype(std::declval<torch::autograd::Edge>().function)>;
 
 template <class T, class Pointer>
@@ -28,7 +28,7 @@ struct Make<T, std::shared_ptr<Node>> {
   }
 };
 
-// f(tensor) for every tensor among the arguments, an undefined one where an optional tensor is absent.
+// Calls f(tensor) for every tensor among the arguments, in order. An absent optional tensor counts as an undefined one.
 template <class F>
 void each_tensor(const c10::FunctionSchema& schema, at::ArrayRef<IValue> args, F f) {
   static const Tensor absent;
@@ -44,7 +44,7 @@ void each_tensor(const c10::FunctionSchema& schema, at::ArrayRef<IValue> args, F
   }
 }
 
-// The arguments with their tensors replaced, in order.
+// Returns the arguments with their tensors replaced by `tensors`, in the order of each_tensor.
 std::vector<IValue> with_tensors(const c10::FunctionSchema& schema, at::ArrayRef<IValue> args, const Tensors& tensors) {
   std::vector<IValue> result(args.begin(), args.end());
   size_t next = 0;
@@ -65,15 +65,15 @@ std::vector<IValue> with_tensors(const c10::FunctionSchema& schema, at::ArrayRef
 
 bool differentiable(const Tensor& t) { return t.defined() && torch::autograd::isDifferentiableType(t.scalar_type()); }
 
-// Whether autograd modes are interested in a tensor.
+// Whether reverse mode (in_reverse) or forward mode (in_forward) needs the derivative of a tensor.
 bool in_reverse(const Tensor& t) { return t.defined() && at::GradMode::is_enabled() && t.requires_grad(); }
 bool in_forward(const Tensor& t) { return t.defined() && t._fw_grad(0).defined(); }
 
-// A call recorded for reverse mode.
+// The node of the autograd graph that records one call for reverse mode.
 struct Call : torch::autograd::TraceableFunction {
   const Rules* rules = nullptr;
   std::optional<c10::OperatorHandle> op;
-  std::vector<IValue> args;  // without the tensors among them
+  std::vector<IValue> args;  // the arguments; their tensors are in `inputs`
   std::vector<SavedVariable> inputs, outputs;
   SavedVariable recorded;
   std::vector<std::vector<SymInt>> sizes;
@@ -89,6 +89,7 @@ struct Call : torch::autograd::TraceableFunction {
     released = true;
   }
 
+  // Saves the tensors that vjp will read, and the sizes of all.
   void keep(Tensors tensors) {
     Tensors blanks(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -118,6 +119,7 @@ struct Call : torch::autograd::TraceableFunction {
   }
 };
 
+// Calls the kernels below autograd.
 void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   at::AutoDispatchBelowADInplaceOrView below;
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
@@ -125,6 +127,7 @@ void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* 
 
 Tensor primal_of(const Tensor& t) { return in_forward(t) ? t._fw_primal(0) : t; }
 
+// Computes the tangents of the results by jvp and attaches them.
 void set_tangents(const c10::OperatorHandle& op, at::ArrayRef<IValue> args, const Rules& rules, const Tensors& inputs,
                   const Tensors& results, const Tensor& recorded) {
   Tensors primals, tangents;
@@ -151,9 +154,12 @@ void pass_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   call_below(op, keys, stack);
 }
 
+// The Autograd kernel of every operator. It decides which modes need the call, calls the kernels below, and records
+// what a gradient will need.
 void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const Rules& rules) {
   const auto& schema = op.schema();
   bool reverse = false, forward = false;
+  // Find out whether any tensor requires a gradient or carries a tangent. If none does, nothing is recorded.
   const auto given = torch::jit::last(*stack, schema.arguments().size());
   const auto look = [&](const Tensor& t) {
     reverse = reverse || in_reverse(t);
@@ -172,6 +178,7 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   Tensors inputs, results;
   each_tensor(schema, args, [&](const Tensor& t) { inputs.push_back(t); });
   Tensor recorded;
+  // Compute the results. With `record`, other operators compute them, which stores a tensor for the derivatives.
   if (rules.record) {
     at::AutoDispatchBelowADInplaceOrView below;
     rules.record(stack, recorded);
@@ -181,6 +188,7 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   for (const IValue& v : torch::jit::last(*stack, schema.returns().size())) results.push_back(v.toTensor());
   if (std::none_of(results.begin(), results.end(), differentiable)) return;
 
+  // Reverse mode: the node keeps the inputs that vjp reads, and becomes the grad_fn of each result that depends on one.
   const auto node = reverse ? Make<Call, NodePointer>::make() : decltype(Make<Call, NodePointer>::make())();
   if (reverse) {
     node->rules = &rules;
@@ -198,7 +206,9 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     }
   }
   if (forward) set_tangents(op, args, rules, inputs, results, recorded);
-  if (reverse) {  // after the tangents are set: a vjp that is differentiated forward reads them from the saved results
+  // Outputs are saved after the tangents are set: if a vjp is differentiated in forward mode, it reads the tangents
+  // from the saved results.
+  if (reverse) {
     for (size_t i = 0; i < results.size(); ++i) {
       node->outputs.emplace_back(rules.keeps_output(op, args, i) ? results[i] : Tensor(), true);
     }

@@ -1,5 +1,5 @@
-// An operator, described once. A struct holds the arguments of one call, in the order of the schema; its methods define
-// what the library needs to know about it:
+// The description of an operator, from which everything is registered. A struct holds the arguments of one call, in the
+// order of the schema; its methods define what the library needs to know:
 //
 //   struct Scan {
 //     static constexpr auto schema = "scan(Tensor x, int dim=-1, bool reverse=False) -> Tensor";
@@ -53,25 +53,27 @@ using OptionalTensor = std::optional<Tensor>;
 using Tensors = std::vector<Tensor>;
 using torch::jit::Stack;
 
-// The dtype that floating-point arguments are cast to under autocast: unchanged, float32, or the dtype of autocast.
+// The dtype to which autocast casts floating-point arguments: none keeps them, float32 always means float32, and lower
+// means the dtype that the user chose for autocast.
 enum class Autocast { none, float32, lower };
 
-// The input of a vjp. Tensor arguments are numbered in the order of the schema, those of a Tensor[] one by one.
+// The input of a vjp. Tensor arguments are numbered in the order of the schema; each tensor of a Tensor[] has its own
+// number.
 class Backward {
  public:
   Backward(const Tensors& grads, const Tensors& outputs, Tensor recorded, const std::vector<std::vector<SymInt>>& sizes,
            std::function<bool(size_t)> wanted)
       : grads_(grads), outputs_(outputs), recorded_(std::move(recorded)), sizes_(sizes), wanted_(std::move(wanted)) {}
 
-  // The gradient of a result; undefined if there is none. At least one result has one.
+  // The gradient of a result, undefined if that result has none. At least one result has a gradient.
   const Tensor& grad(size_t output = 0) const { return grads_[output]; }
-  // A result that keeps_output selects.
+  // A result that keeps_output selected.
   const Tensor& output(size_t output = 0) const { return outputs_[output]; }
   // The tensor that `record` stored.
   const Tensor& recorded() const { return recorded_; }
   // Whether the gradient of a tensor argument is needed.
   bool wants(size_t input) const { return wanted_(input); }
-  // The sizes of a tensor argument, kept or not.
+  // The sizes of a tensor argument; they are known even where the tensor itself was not kept.
   SymIntArrayRef sizes(size_t input) const { return sizes_[input]; }
 
  private:
@@ -175,7 +177,7 @@ constexpr size_t count_arguments(const char* schema) {
   return count;
 }
 
-// The fields of an operator's struct, as many as its schema has arguments.
+// A tuple of references to the fields of an operator's struct, one per argument of its schema.
 template <class Op>
 auto fields(Op& op) {
   constexpr size_t n = count_arguments(Op::schema);
@@ -212,10 +214,10 @@ Op unboxed(at::ArrayRef<IValue> args) {
   return op;
 }
 
-// "scan" of the schema "scan(Tensor x, ...".
+// The name in a schema: "scan" of "scan(Tensor x, ...".
 inline std::string name_of(const char* schema) { return std::string(schema, std::strchr(schema, '(')); }
 
-// The operator, through the dispatcher.
+// Calls the operator through the dispatcher, as Python does.
 template <class Op>
 auto call(const Op& op) {
   static const auto handle =
@@ -231,7 +233,7 @@ auto call(const Op& op) {
 
 // ---- registration
 
-// An operator's rules for autograd, as functions of arguments on the stack.
+// The autograd rules of an operator, as functions of boxed arguments.
 struct Rules {
   using Args = at::ArrayRef<IValue>;
   Tensors (*vjp)(const c10::OperatorHandle&, Args, const Backward&);
@@ -242,15 +244,16 @@ struct Rules {
   void (*record)(Stack* stack, Tensor& recorded) = nullptr;                                  // null if absent
 };
 
-// The Autograd kernel: calls the kernels below it, then records the call for reverse mode and sets the tangents of the
-// results, if an argument needs either.
+// The Autograd kernel of an operator with derivatives. It calls the kernels below it. If an argument requires a
+// gradient, it records the call for reverse mode; if an argument carries a tangent, it sets the tangents of the
+// results.
 void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const Rules& rules);
-// The Autograd kernel of an operator without derivative.
+// The Autograd kernel of an operator without derivatives.
 void pass_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack);
-// The Autocast kernel: casts, then calls the kernels below it.
+// The Autocast kernel: casts floating-point arguments, then calls the kernels below it.
 void cast_and_call(const c10::OperatorHandle& op, Stack* stack, Autocast policy, c10::DispatchKey key);
 
-// `f` replaces the n arguments on the stack by its result.
+// Replaces the n arguments on the stack by f(arguments).
 template <class F>
 void on_stack(Stack* stack, size_t n, F f) {
   auto result = f(torch::jit::last(*stack, n));
@@ -329,14 +332,14 @@ void implement(torch::Library& m, const std::string& name, c10::DispatchKey key)
   m.impl(name.c_str(), torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<kernel>()));
 }
 
-// Registers an operator: schema, kernels, Meta, Autograd and Autocast. Tags describe the dependence of results (an
-// operator whose result size depends on data has no Meta kernel, but a fake kernel in Python).
+// Registers one operator: schema, CPU and CUDA kernels, Meta, Autograd and Autocast. An operator whose result size
+// depends on data is tagged so; it has no Meta kernel, but a fake kernel in Python.
 template <class Op>
 void define_one(torch::Library& m) {
   const std::string name = name_of(Op::schema);
   std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   if constexpr (has_tags<Op>::value) tags.insert(tags.end(), Op::tags.begin(), Op::tags.end());
-  m.def(torch::schema(Op::schema), {tags});  // in braces, because a vector would be taken for a kernel
+  m.def(torch::schema(Op::schema), {tags});  // the braces keep the vector from being taken for a kernel
   implement<&run_kernel<Op>>(m, name, c10::DispatchKey::CPU);
   implement<&run_kernel<Op>>(m, name, c10::DispatchKey::CUDA);
   if constexpr (has_meta<Op>::value) implement<&run_meta<Op>>(m, name, c10::DispatchKey::Meta);

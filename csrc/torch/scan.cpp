@@ -43,7 +43,7 @@ at::ScalarType scan_result(const Tensor& x, OpId op) {
   return widens ? at::kLong : x.scalar_type();
 }
 
-// The lines of contiguous `x` along `dim`: [outer, n, inner].
+// Describes the lines of the contiguous tensor `x` along `dim`, as [outer, n, inner].
 void set_lines(scan::Args& args, const Tensor& x, int64_t dim) {
   args.outer = args.inner = 1;
   args.n = x.dim() ? x.size(dim) : 1;
@@ -87,7 +87,8 @@ Tensor Scan::meta() const {
 
 namespace {
 
-// a and b at one shape and dtype, `initial` at that shape without `dim`.
+// The arguments of a recurrence after broadcasting and promotion: a and b have one shape and one dtype, and `initial`
+// has that shape without `dim`.
 struct Recurrence {
   Tensor a, b;
   OptionalTensor initial;
@@ -122,7 +123,8 @@ Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const Option
   return r;
 }
 
-// `previous`: element k takes the multiplier of the element before it.
+// Runs the recurrence without autograd. With `previous`, element k uses a[k - 1], the multiplier of the element before
+// it.
 Tensor solve(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse, bool previous,
              Str algorithm) {
   const Recurrence r = broadcast(a, b, dim, initial);
@@ -157,7 +159,7 @@ Tensor LinearRecurrence::meta() const {
 
 namespace {
 
-// y[k] = x[k + 1] in scan order, and 0 at the end of it.
+// y[k] = x[k + 1] in scan order; the last y is 0.
 Tensor next(const Tensor& x, int64_t dim, bool reverse) {
   const SymInt n = x.sym_size(dim);
   const Tensor end = at::zeros_like(x.narrow_symint(dim, 0, 1));
@@ -165,16 +167,18 @@ Tensor next(const Tensor& x, int64_t dim, bool reverse) {
                  : at::cat({x.narrow_symint(dim, 1, n - 1), end}, dim);
 }
 
-// y[k] = x[k - 1] in scan order, and 0 at the start of it.
+// y[k] = x[k - 1] in scan order; the first y is 0.
 Tensor previous(const Tensor& x, int64_t dim, bool reverse) { return next(x, dim, !reverse); }
 
-// R[k] = g[k] + a[k + 1] R[k + 1] in scan order: the short way needs no shifted copy of a.
+// R[k] = g[k] + a[k + 1] R[k + 1] in scan order. Where autograd is not involved, `solve` reads the shifted multipliers
+// in place, and no shifted copy of a is made.
 Tensor adjoint_of(const Tensor& a, const Tensor& g, int64_t dim, bool reverse, Str algorithm) {
   if (is_plain({a, g})) return solve(a, g, dim, {}, !reverse, true, algorithm);
   return call(LinearRecurrence{next(a, dim, reverse), g, dim, {}, !reverse, algorithm});
 }
 
-// y[k] = x[k] h[k - 1] in scan order, where h starts with `initial` or 0: the short way needs no shifted copy of h.
+// y[k] = x[k] h[k - 1] in scan order, where `initial` or 0 precedes the first h. Where autograd is not involved, slices
+// are multiplied in place, and no shifted copy of h is made.
 Tensor times_previous(const Tensor& x, const Tensor& h, const Tensor& initial, int64_t dim, bool reverse) {
   const SymInt n = h.sym_size(dim), first = reverse ? n - 1 : SymInt(0);
   const Tensor held = h.narrow_symint(dim, reverse ? 1 : 0, n - 1);
@@ -189,7 +193,8 @@ Tensor times_previous(const Tensor& x, const Tensor& h, const Tensor& initial, i
   return x * (reverse ? at::cat({held, start}, dim) : at::cat({start, held}, dim));
 }
 
-// h[k] = a[k] h[k - 1] + b[k] along `dim`, which restarts wherever a is 0, and so at the start of every row.
+// Solves h[k] = a[k] h[k - 1] + b[k] along `dim` where a is 0 at the first element of every row. All rows then form one
+// long recurrence, which such a 0 restarts.
 Tensor recurrence_over_runs(const Tensor& a, const Tensor& b, int64_t dim, bool reverse) {
   SymInt rows = 1, inner = 1;
   for (int64_t d = 0; d < b.dim(); ++d) (d <= dim ? rows : inner) *= b.sym_size(d);
@@ -198,7 +203,8 @@ Tensor recurrence_over_runs(const Tensor& a, const Tensor& b, int64_t dim, bool 
   return call(SegmentRecurrence{lines(a), lines(b), all, reverse, {}, "auto"}).view_symint(b.sym_sizes());
 }
 
-// The gradient of x from that of a running extremum y.
+// The gradient of x, given the gradient g of its running extremum y. keeps[k] is 1 where y[k - 1] stays the extremum,
+// so that x[k] does not take the lead.
 Tensor extremum_vjp(const Scan& s, const Tensor& g, const Tensor& y, int64_t dim) {
   const auto acc = wide_dtype(s.x);
   const Tensor held = s.exclusive ? y : previous(y, dim, s.reverse);
@@ -206,7 +212,7 @@ Tensor extremum_vjp(const Scan& s, const Tensor& g, const Tensor& y, int64_t dim
   const Tensor carries = next(keeps, dim, s.reverse);
   const Tensor from = s.exclusive ? next(g.to(acc), dim, s.reverse) : g.to(acc);
   const Tensor led = recurrence_over_runs(carries, from, dim, !s.reverse);
-  const Tensor leads = previous(carries, dim, s.reverse) == 0;  // the first element always does
+  const Tensor leads = previous(carries, dim, s.reverse) == 0;  // the first element always leads
   return at::where(leads, led, at::zeros_like(led)).to(s.x.scalar_type());
 }
 
@@ -217,7 +223,7 @@ bool is_short(const Tensor& x) { return x.dim() == 0 || TORCH_GUARD_OR_FALSE(x.s
 Tensors Scan::vjp(const Backward& b) const {
   const Tensor& g = b.grad();
   if (op == "sum") return {call(Scan{g, dim, op, exclusive, !reverse, algorithm})};
-  if (is_short(g)) return {exclusive ? at::zeros_like(g) : g.clone()};  // one element, or none: nothing to shift
+  if (is_short(g)) return {exclusive ? at::zeros_like(g) : g.clone()};  // at most one element: nothing to shift
   const int64_t along = wrap_dim("scan", dim, x.dim());
   if (op != "prod") return {extremum_vjp(*this, g, b.output(), along)};
   const auto acc = wide_dtype(x);
@@ -282,7 +288,7 @@ Tensors LinearRecurrence::jvp(const Forward& f) const {
   return {call(LinearRecurrence{r.a, from, r.dim, start, reverse, algorithm})};
 }
 
-// ---- a scan that goes on from what precedes it, for torch_patterns.distributed: without derivatives
+// ---- a scan that continues from a given prefix, for torch_patterns.distributed; it has no derivatives
 
 namespace {
 

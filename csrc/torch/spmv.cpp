@@ -1,10 +1,11 @@
 // torch_patterns::spmv_<format> and spmm_<format> for all formats: schema, checks, kernels, Meta.
 //
-// The operators differ only in their first tensors, so they share boxed kernels, which find their arguments on the
-// stack by the table of formats:
-//   the fields of the container, x, rows where the fields do not tell them, cols, y, plan_ptrs, plan_perm, validate,
-//   row_sorted where there are coordinates, algorithm.
-// spmv_autograd.cpp has their derivatives.
+// All of them share boxed kernels, because they differ only in their first tensors. The kernels find their arguments on
+// the stack by the table of formats, in this order: the fields of the container, x, rows (only if the fields do not
+// imply the number of rows), cols, y, plan_ptrs, plan_perm, validate, row_sorted (only for formats with coordinates),
+// algorithm.
+//
+// The derivatives are in spmv_autograd.cpp.
 #include "torch/spmv.h"
 
 #include <cstring>
@@ -18,7 +19,7 @@ Pattern patterns_of_products[] = {
 #undef FORMAT
 };
 
-// f(ladder, choose, name, Args()) of a format.
+// Calls f(ladder, choose, name, Args()) for a format.
 template <class F>
 void with_ladder(Format format, F f) {
   switch (format) {
@@ -43,6 +44,7 @@ OptionalTensor optional_tensor(const IValue& v) {
 
 }  // namespace
 
+// Takes the arguments of a call apart, and checks as much of their shapes as that needs.
 Product::Product(const c10::OperatorHandle& handle, Rules::Args args, const Backward* b) {
   op = std::strchr(handle.schema().name().c_str(), ':') + 2;
   matrix = op[3] == 'm';
@@ -118,7 +120,7 @@ at::ScalarType Product::check() const {
 
 namespace {
 
-// ---- kernels: CPU and CUDA alike
+// ---- kernels, the same for CPU and CUDA
 
 Tensor cast(Tensor x, at::ScalarType type) {
   if (x.scalar_type() != type) x = x.to(type);
@@ -126,7 +128,7 @@ Tensor cast(Tensor x, at::ScalarType type) {
   return x;
 }
 
-// Whether the rung adds in an undefined order, by atomics.
+// Whether the requested rung adds by atomics, and so in an undefined order.
 bool scatters(const Product& p) {
   if (p.algorithm == "auto") return false;
   bool found = false;
@@ -136,9 +138,9 @@ bool scatters(const Product& p) {
   return found;
 }
 
-// Sorts the coordinates by row, as all deterministic rungs of a device need them: a COO by a permutation, the tail of a
-// HYB by itself. Whether they are sorted cannot be found out there in time, so the caller's flag decides; on the host
-// the rungs check it themselves.
+// Sorts coordinates by row on the device, because all deterministic rungs there need sorted rows: a COO by a
+// permutation, the tail of a HYB itself. A kernel could not find out in time whether they are sorted already, so the
+// caller says so (row_sorted). On the host, the rungs check it themselves.
 void sort_coordinates(const Product& p, Structure& s, Tensors& values, Stored& stored) {
   const size_t at = s.index.size() - 2;
   const Tensor rows = s[at];
@@ -152,7 +154,9 @@ void sort_coordinates(const Product& p, Structure& s, Tensors& values, Stored& s
   stored.row_sorted = true;
 }
 
+// The kernel of all these operators.
 Tensor run_product(Product p) {
+  // Cast the values, x and y to one dtype, and make everything contiguous.
   const auto type = p.check();
   if (p.validate) check_index_values(p.op, p.structure);
   const int64_t k = p.k().expect_int();
@@ -167,11 +171,13 @@ Tensor run_product(Product p) {
     check_algorithm_of(p);
     return y;
   }
+  // A CSC is the transpose of a CSR. Its deterministic product goes through a plan of its rows, by the ladder of CSR.
   if (s.format == Format::csc && p.algorithm == "auto" && (x.is_cuda() || p.plan_ptrs)) {
     const Plan plan = plan_of(p.op, s, true, p.plan_ptrs, p.plan_perm);
     run_plan(p.op, plan, values[0], x, y0, y, "auto");
     return y;
   }
+  // Fill Args, and run the rung.
   Stored stored{s, values, {}, p.sorted};
   if (info_of(s.format).has(FormatInfo::has_coordinates)) sort_coordinates(p, s, values, stored);
   with_ladder(s.format, [&](const auto& ladder, auto choose, const char* name, auto args) {

@@ -1,12 +1,13 @@
-// The three products of a sparse matrix A with values v, each the derivative of the others: A x, its transpose A^T g,
-// and the sampled product, which is g x^T at the entries of A.
+// The three products of a sparse matrix A: A x, its transpose A^T g, and the sampled product, which is g x^T at the
+// entries of A. The derivative of each is made of the other two.
 #pragma once
 #include "torch/operator.h"
 #include "torch/sparse.h"
 
 namespace tp {
 
-// What they have in common except the values, x and g. Values are flat, one per entry; x is [cols, k], g [rows, k].
+// What the three have in common, besides the values, x and g. Values are flat, one per entry; x is [cols, k], g is
+// [rows, k].
 struct Bilinear {
   Str format;
   Tensors index;
@@ -18,7 +19,7 @@ struct Bilinear {
   Tensor sampled(const Tensor& g, const Tensor& x) const;          // [entries]
 };
 
-// y = the matrix of a plan times x, plus y0 if given; by the ladder of CSR.
+// y = the matrix of a plan times x, plus y0 if given. It uses the ladder of CSR.
 void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tensor& x, const Tensor& y0, Tensor& y,
               Str algorithm);
 
@@ -40,10 +41,10 @@ struct Places {
   }
 };
 
-// The arguments of a call. A Backward knows the sizes of x even if x or the values were not kept.
+// The arguments of one call. For a Backward, x and the values may not have been kept; the sizes of x then come from it.
 struct Product {
   const char* op;  // lives as long as the operator
-  bool matrix;     // spmm
+  bool matrix;     // spmm, not spmv
   Structure structure;
   Tensors values;
   Tensor x;
@@ -53,7 +54,7 @@ struct Product {
 
   Product(const c10::OperatorHandle& handle, Rules::Args args, const Backward* b = nullptr);
 
-  // CSC contains the plan of the transposed product; it needs that of its rows.
+  // The plan that these products take: a CSC already has the order by columns, and needs a plan of its rows.
   bool plan_by_rows() const { return structure.format == Format::csc; }
   SymInt k() const { return matrix ? x.sym_size(1) : SymInt(1); }
   std::vector<SymInt> shape() const {
@@ -64,7 +65,7 @@ struct Product {
   at::ScalarType check() const;
 };
 
-// Their derivatives.
+// The derivatives of these products.
 extern const Rules product_rules;
 
 }  // namespace tp

@@ -31,9 +31,9 @@ _ops = torch.ops.torch_patterns
 
 
 class Plan(NamedTuple):
-    """How the entries lie from the other side, by columns (for CSC, by rows): of row i of the transpose, entries
-    perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1], whose columns are beside them in perm[1]. Further rows of perm, if
-    there are any, lead CUDA the same way by another route.
+    The entries of a matrix, listed by column (for CSC, by row), which is what the transposed product needs. Row i of
+    the transpose consists of entries perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1]; their columns stand at the same
+    positions of perm[1]. If perm has further rows, CUDA uses them to read the entries with less random access.
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -50,27 +50,27 @@ torch.serialization.add_safe_globals([Plan])
 
 
 def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
-    """The product A x, or A x + y, of a sparse matrix in any format and a vector (chapter 14, Fig. 14.2).
+    Computes A x, or A x + y, for a sparse matrix in any format and a vector (chapter 14, Fig. 14.2).
 
-    Differentiable to every order, in both modes, in the values, x and y: the gradient of the values has one element per
-    entry (0 for padding), that of x is the transposed product, which goes through a plan. Padding is never read as
+    Differentiable to every order, in both modes, in the values, x and y. The gradient of the values has one element per
+    entry (0 for padding); the gradient of x is the transposed product, which uses a plan. Padding is never read as
     data: x may be NaN where no entry points.
 
-    While gradients of x are wanted, the plan is made at the first call and kept as long as the index tensors live and
-    their versions stay; writes that torch does not track (``.data``, numpy, DLPack) go unnoticed. Inference tensors,
-    compiled code, torch.func and the capture of a CUDA graph keep none: give ``a.plan()`` where time matters. Of
-    coordinates (COO, HYB) on CUDA it is kept whether their rows are sorted: the first call waits for the device, as
-    ``a.plan()`` may.
+    If a gradient of x is needed, the plan is made at the first call. It is kept for as long as the index tensors live
+    and their versions stay the same; writes that torch does not track (``.data``, numpy, DLPack) go unnoticed. Nothing
+    is kept for inference tensors, in compiled code, inside torch.func or during the capture of a CUDA graph: pass
+    ``plan=a.plan()`` there if time matters. For COO and HYB on CUDA, the first call also finds out whether the rows are
+    sorted, and keeps the answer; it waits for the device, as ``a.plan()`` may.
 
     Args:
         a: [rows, cols], in any format.
-        x: [cols]; of another dtype than the values, both are promoted as in torch.
+        x: [cols]. If its dtype is not that of the values, both are promoted as in torch.
         y: [rows].
         plan: ``a.plan()``.
-        algorithm: ``"auto"`` (deterministic) or one that ``torch_patterns.algorithms("spmv_<format>")`` lists.
+        algorithm: ``"auto"`` (deterministic) or one of ``torch_patterns.algorithms("spmv_<format>")``.
 
     Returns:
-        [rows], new. Half types add in float32; under autocast sums run in and return float32.
+        A new tensor [rows]. Half types are added in float32; under autocast, sums run in and return float32.
 
     Raises:
         ValueError: shapes do not fit, or the algorithm is unknown or not offered by the device.
@@ -95,7 +95,7 @@ def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
 
 
 def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
-    """The product A X, or A X + Y, of a sparse matrix and a dense one: :func:`spmv` of k columns at once.
+    Computes A X, or A X + Y, for a sparse and a dense matrix: :func:`spmv` for k columns at once.
 
     Args:
         a: [rows, cols], in any format.
@@ -104,7 +104,7 @@ def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
         plan, algorithm: as for :func:`spmv`.
 
     Returns:
-        [rows, k], new and contiguous.
+        A new contiguous tensor [rows, k].
 
     Raises:
         ValueError, IndexError, TypeError, RuntimeError: as :func:`spmv`.
@@ -125,22 +125,23 @@ def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
 
 @typed
 def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
-    """The elements of X Y^T where a sparse matrix has entries (SDDMM): one dot product per entry.
+    Computes the elements of X Y^T at the entries of a sparse matrix (SDDMM): one dot product per entry.
 
-    Entry (r, c) gets ``x[r] . y[c]``; the values of the matrix play no part, and its duplicates get the same number
-    each. ``a._replace(values=sampled_product(a, x, y))`` is the matrix of the pattern of A. Differentiable to every
-    order, in both modes, in x and y: their gradients are products with the matrix of the incoming gradient, of which
-    that of y goes through a plan (see :func:`spmv`).
+    Entry (r, c) gets ``x[r] . y[c]``. The values of the matrix are not used, and duplicate entries each get the same
+    number. ``a._replace(values=sampled_product(a, x, y))`` is a matrix with the pattern of A. Differentiable to every
+    order, in both modes, in x and y: their gradients are products with the matrix of the incoming gradient; the one for
+    y uses a plan (see :func:`spmv`).
 
     Args:
         a: [rows, cols], in any format.
-        x: [rows, k], floating point; of another dtype than y, both are promoted as in torch.
+        x: [rows, k], floating point. If its dtype is not that of y, both are promoted as in torch.
         y: [cols, k].
         plan: ``a.plan()``.
-        algorithm: ``"auto"`` (deterministic) or one that ``torch_patterns.algorithms("sampled_product")`` lists.
+        algorithm: ``"auto"`` (deterministic) or one of ``torch_patterns.algorithms("sampled_product")``.
 
     Returns:
-        New, of the shape of ``a.values``, 0 for padding; of HYB flat, the tail behind the padded rows.
+        A new tensor with the shape of ``a.values`` and 0 for padding. For HYB it is flat, with the tail after the
+        padded rows.
 
     Raises:
         ValueError: shapes do not fit, or the algorithm is unknown or not offered by the device.
@@ -173,11 +174,12 @@ def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None
 
 
 def make_plan(a: Matrix) -> Plan:
-    """The plan of the transposed product of a matrix, and so of the gradient of x; of CSC, that of its rows.
+    Makes the plan of the transposed product of a matrix, which the gradient of x needs. For CSC it is the plan of its
+    rows.
 
-    It is a stable sort of the entries by column, and holds for every matrix with the same index tensors. On CUDA, from
-    2^24 entries on, the host waits for the device, unless code is compiled or a graph captured, and the plan may take
-    20 bytes per entry with int32 indices, 32 with int64.
+    The plan is a stable sort of the entries by column, and is valid for every matrix with the same index tensors. On
+    CUDA, from 2^24 entries on, the host waits for the device, unless code is being compiled or a graph captured, and
+    the plan may take 20 bytes per entry with int32 indices and 32 with int64.
     """
     ptrs, perm, other = _ops.sparse_plan(*structure_of(a), isinstance(a, CSC))
     both = torch.stack([perm, other])
@@ -200,7 +202,8 @@ def arguments(
     return *a[:-1], x, *a[-1][first:], y, *(plan or (None, None)), validate, *is_sorted, algorithm
 
 
-# By the type of the container: the operator, the first number of the shape that it takes, and if it has coordinates.
+# By the type of the container: the operator, the index of the first number of the shape that it takes, and whether the
+# format has coordinates.
 _spmv, _spmm = (
     {
         cls: (getattr(ops, f"{kind}_{form}"), int(LAYOUTS[form].gives_rows), LAYOUTS[form].has_coordinates)
@@ -211,7 +214,7 @@ _spmv, _spmm = (
 
 
 def _refuse(function: str, a, x, y) -> None:
-    """What ``typed`` does, whose wrapper would take a tenth of a small product's time."""
+    Checks the types of the arguments as ``typed`` does, whose wrapper would take a tenth of a small product's time.
     if not torch.compiler.is_compiling():
         refuse(function, "a", a, "Matrix")
         refuse(function, "x", x, "Tensor")
@@ -220,13 +223,13 @@ def _refuse(function: str, a, x, y) -> None:
 
 def _multiply(operators: dict, a: Matrix, x: Tensor, y: Tensor | None, plan: Plan | None, algorithm: str) -> Tensor:
     row_sorted, is_csr = False, type(a) is CSR
-    if (plan is None and x.requires_grad) or (not is_csr and x.is_cuda):  # else nothing is kept
+    if (plan is None and x.requires_grad) or (not is_csr and x.is_cuda):  # nothing is kept otherwise
         keeps = not (torch.compiler.is_compiling() or _transforms_active())
         if plan is None and keeps and _wants_plan(a, x):
             plan = _kept(a, "plan", make_plan)
         if keeps and x.is_cuda and layout_of(a).has_coordinates:
             row_sorted = bool(_kept(a, "sorted", _rows_sorted))
-    if is_csr:  # the same in a third of the time, which a small product takes notice of
+    if is_csr:  # the general way takes three times as long, which a small product would notice
         row_ptrs, col_idx, values, shape = a
         ptrs, perm = plan or (None, None)
         return operators[CSR][0](row_ptrs, col_idx, values, x, shape[1], y, ptrs, perm, False, algorithm)
@@ -237,11 +240,12 @@ def _wants_plan(a: Matrix, x: Tensor) -> bool:
     return x.is_cuda if type(a) is CSC else x.requires_grad and torch.is_grad_enabled()
 
 
-# ---- what is kept of a matrix, by its index tensors
+# ---- what is kept per matrix; the key is its index tensors
 
-# (what, type, ids of the index tensors) -> (shape and versions, value, weak references that forget this when one dies)
+# (what, type, ids of the index tensors) -> (shape and versions, value, weak references). The references delete the item
+# when one of the index tensors dies.
 _memory: dict[tuple, tuple] = {}
-# What is made inside a torch.func transform belongs to it and must not outlive it (the name is private).
+# A value that is made inside a torch.func transform belongs to the transform and must not outlive it (a private name).
 _transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _index_of = {cls: operator.attrgetter(*LAYOUTS[form].index) for form, cls in FORMATS.items()}
 
@@ -252,7 +256,7 @@ def _rows_sorted(a: Matrix) -> bool:
 
 
 def _kept(a: Matrix, what: str, make):
-    """make(a), or what it gave for these index tensors; None where nothing can be kept."""
+    Returns make(a), or the value that was kept for these index tensors; None if nothing can be kept.
     index = _index_of[type(a)](a)
     if index[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return None
@@ -270,7 +274,7 @@ def _kept(a: Matrix, what: str, make):
     return value
 
 
-# ---- vmap: a batch of vectors is a matrix of more columns; batched matrices take turns
+# ---- vmap: a batch of vectors becomes a matrix with more columns; a batch of matrices becomes a loop
 
 
 def _wider(x: Tensor, d: int | None, size: int) -> Tensor:
