@@ -31,7 +31,7 @@ _ops = torch.ops.torch_patterns
 
 
 class Plan(NamedTuple):
-    The entries of a matrix, listed by column (for CSC, by row), which is what the transposed product needs. Row i of
+    """The entries of a matrix, listed by column (for CSC, by row), which is what the transposed product needs. Row i of
     the transpose consists of entries perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1]; their columns stand at the same
     positions of perm[1]. If perm has further rows, CUDA uses them to read the entries with less random access.
 
@@ -50,7 +50,7 @@ torch.serialization.add_safe_globals([Plan])
 
 
 def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
-    Computes A x, or A x + y, for a sparse matrix in any format and a vector (chapter 14, Fig. 14.2).
+    """Computes A x, or A x + y, for a sparse matrix in any format and a vector (chapter 14, Fig. 14.2).
 
     Differentiable to every order, in both modes, in the values, x and y. The gradient of the values has one element per
     entry (0 for padding); the gradient of x is the transposed product, which uses a plan. Padding is never read as
@@ -95,7 +95,7 @@ def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
 
 
 def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
-    Computes A X, or A X + Y, for a sparse and a dense matrix: :func:`spmv` for k columns at once.
+    """Computes A X, or A X + Y, for a sparse and a dense matrix: :func:`spmv` for k columns at once.
 
     Args:
         a: [rows, cols], in any format.
@@ -125,7 +125,7 @@ def spmm(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = N
 
 @typed
 def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
-    Computes the elements of X Y^T at the entries of a sparse matrix (SDDMM): one dot product per entry.
+    """Computes the elements of X Y^T at the entries of a sparse matrix (SDDMM): one dot product per entry.
 
     Entry (r, c) gets ``x[r] . y[c]``. The values of the matrix are not used, and duplicate entries each get the same
     number. ``a._replace(values=sampled_product(a, x, y))`` is a matrix with the pattern of A. Differentiable to every
@@ -174,8 +174,8 @@ def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None
 
 
 def make_plan(a: Matrix) -> Plan:
-    Makes the plan of the transposed product of a matrix, which the gradient of x needs. For CSC it is the plan of its
-    rows.
+    """Makes the plan of the transposed product of a matrix, which the gradient of x needs. For CSC it is the plan of
+    its rows.
 
     The plan is a stable sort of the entries by column, and is valid for every matrix with the same index tensors. On
     CUDA, from 2^24 entries on, the host waits for the device, unless code is being compiled or a graph captured, and
@@ -214,7 +214,8 @@ _spmv, _spmm = (
 
 
 def _refuse(function: str, a, x, y) -> None:
-    Checks the types of the arguments as ``typed`` does, whose wrapper would take a tenth of a small product's time.
+    """Checks the types of the arguments as ``typed`` does, whose wrapper would take a tenth of a small product's
+    time."""
     if not torch.compiler.is_compiling():
         refuse(function, "a", a, "Matrix")
         refuse(function, "x", x, "Tensor")
@@ -256,7 +257,7 @@ def _rows_sorted(a: Matrix) -> bool:
 
 
 def _kept(a: Matrix, what: str, make):
-    Returns make(a), or the value that was kept for these index tensors; None if nothing can be kept.
+    """Returns make(a), or the value that was kept for these index tensors; None if nothing can be kept."""
     index = _index_of[type(a)](a)
     if index[0].is_cuda and torch.cuda.is_current_stream_capturing():
         return None
