@@ -1,11 +1,12 @@
 // The order of keys of any dtype. A key is a raw word of 1, 2, 4 or 8 bytes. Its *image* is an unsigned word of the
-// same width that compares as the key does: unsigned integers are unchanged, signed integers get the sign bit flipped,
-// floats get the sign bit set if positive and all bits complemented if negative. -0.0 has the image of +0.0, and every
-// NaN, of either sign, has the greatest image, all ones. Descending order complements the image. Since two different
-// keys may have the same image, algorithms move raw words and compare images.
+// same width that compares as the key does: the image of an unsigned integer is itself; of a signed integer, its bits
+// with the sign bit flipped; of a float, its bits with the sign bit set if it is positive, and all bits complemented if
+// it is negative. -0.0 has the image of +0.0, and every NaN, of either sign, has the greatest image, all ones.
+// Descending order complements the image. Two different keys may have the same image, so algorithms move raw words and
+// compare images.
 //
-// Keys may be compared by a window of bits [begin, end) of their images, bit 0 the least; keys equal in it count as
-// equal.
+// Keys may be compared by a window of bits [begin, end) of their images, where bit 0 is the least significant; keys
+// whose windows are equal count as equal.
 #pragma once
 #include "core/dtype.h"
 
@@ -16,7 +17,7 @@ enum class KeyKind : int8_t { unsigned_integer, signed_integer, floating };
 struct KeyType {
   KeyKind kind;
   int8_t bytes;       // 1, 2, 4 or 8
-  int8_t bits;        // of the image: 8 * bytes, or 1 for bool, whose bytes are 0 and 1 here
+  int8_t bits;        // of the image: 8 * bytes, or 1 for bool, whose bytes must be 0 or 1 here
   uint64_t infinity;  // for floats, the bits of +infinity; all greater magnitudes are NaN
 };
 
@@ -64,8 +65,8 @@ struct Word16 {
   uint64_t low, high;
 };
 
-// Calls f(Type<W>{}) with a word type W of so many bytes: uint8_t, uint16_t, uint32_t, uint64_t, or Word16 for values
-// that are only moved.
+// Calls f(Type<W>{}) with the word type W of that many bytes: uint8_t, uint16_t, uint32_t, uint64_t, or Word16 for
+// values that are only moved.
 template <class F>
 auto with_word(int bytes, F&& f) {
   switch (bytes) {
@@ -82,7 +83,7 @@ auto with_word(int bytes, F&& f) {
   }
 }
 
-// The same for the raw word of a key, which has at most 8 bytes.
+// As with_word, for the raw word of a key, which has at most 8 bytes.
 template <class F>
 void with_key_word(const KeyType& type, F&& f) {
   with_word(type.bytes, [&](auto word) {

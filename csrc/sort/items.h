@@ -1,5 +1,5 @@
-// What the textbook rungs move: a raw key and the index in its row that it came from. Values are not moved until the
-// order is known, so each rung is compiled for the four widths of a key only.
+// What the textbook rungs sort: items of a raw key and its original index in the row. Values are moved only when the
+// order is known, so each rung is compiled only for the four widths of a key.
 #pragma once
 #include "core/for_each.h"
 #include "sort/sort.h"
@@ -12,7 +12,7 @@ struct Item {
   int64_t place;
 };
 
-// The order of items. The original index breaks ties between equal keys, so no two items compare equal.
+// The order of items. The original index breaks ties between equal keys, so no two items are equal in it.
 template <class W>
 struct ItemOrder {
   KeyOrder<W> keys;
@@ -66,7 +66,7 @@ constexpr int64_t shared_bytes(int64_t n) {
   return n * int64_t(sizeof(W) + sizeof(int64_t));
 }
 
-// How the items of a sort are laid out, and how they compare.
+// The rows of a sort, and the order of their items.
 template <class W>
 struct Rows {
   using Word = W;
@@ -82,8 +82,8 @@ void load_items(const char* rung, const Args&, Context&, const Items<W>&);
 template <class W>
 void store_items(const char* rung, const Args&, Context&, const Items<W>&);
 
-// Runs a rung: sort(rows, items, spare) sorts the items of each row and returns whichever of the two arrays holds the
-// result. `places`: the rung needs original indices even if the caller does not.
+// Runs a rung. sort(rows, items, spare) sorts the items of each row and returns the array that holds the result, items
+// or spare. `places` says that the rung needs original indices even if the caller does not.
 template <class F>
 void sort_items(const char* rung, const Args& args, Context& context, bool places, F sort) {
   with_key_word(args.type, [&](auto type) {

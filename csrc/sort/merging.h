@@ -1,21 +1,22 @@
-// Sorted tiles and their merge, by one block (§13.7): what merge sort does over the whole grid and sample sort over
-// each bucket.
+// Sorting a tile, and merging sorted runs, by one block (§13.7). Merge sort does this over the whole grid, and sample
+// sort in each bucket.
 //
-// A merge is split by its output: co_rank (Fig. 12.5) says how many of the first k outputs come from the first run, so
-// every block, and within it every thread, finds the inputs of its own outputs. Equal keys come from the first
-// run first: stable.
+// A merge is divided by its output. co_rank (Fig. 12.5) says how many of the first k outputs come from the first run,
+// so every block, and every thread within it, finds the inputs of its own outputs. Of equal keys, those of the first
+// run come first, so the merge is stable.
 #pragma once
 #include "sort/items.h"
 
 namespace tp::sort {
 
-constexpr int items_per_thread = 4, merge_tile = threads * items_per_thread;  // outputs of a block
+constexpr int items_per_thread = 4, merge_tile = threads * items_per_thread;  // outputs per block
 
-// How many of the first k outputs come from `a`, of m items in order, the rest from `b`, of n.
+// Returns how many of the first k outputs come from `a`, which has m sorted items; the others come from `b`, which has
+// n.
 template <class A, class B, class Order, class I>
 TP_HD I co_rank(I k, const A& a, I m, const B& b, I n, const Order& order) {
   I low = tp::max(I(0), I(k - n)), high = tp::min(k, m);
-  while (low < high) {  // the answer is the first i that a[i] comes after b[k - 1 - i]
+  while (low < high) {  // find the first i for which a[i] comes after b[k - 1 - i]
     const I i = low + (high - low) / 2;
     if (order.less(b(k - 1 - i), a(i))) {
       high = i;
@@ -27,12 +28,11 @@ TP_HD I co_rank(I k, const A& a, I m, const B& b, I n, const Order& order) {
 }
 
 template <class W>
-struct ThreadItems {  // the outputs of a thread, from phase to phase
+struct ThreadItems {  // the outputs of a thread, kept from one phase to the next
   Item<W> items[items_per_thread];
 };
 
-// The outputs from k on, as many as there are up to `items_per_thread`, of the merge of s[begin, middle) and s[middle,
-// end).
+// Returns the outputs from k on, at most `items_per_thread`, of the merge of s[begin, middle) and s[middle, end).
 template <class W, class Tile, class Order>
 TP_HD ThreadItems<W> merge_thread_items(const Tile& s, int begin, int middle, int end, int k, const Order& order) {
   ThreadItems<W> out;
@@ -48,7 +48,8 @@ TP_HD ThreadItems<W> merge_thread_items(const Tile& s, int begin, int middle, in
   return out;
 }
 
-// Sorts s[0 .. count), stably: every thread its items by insertion, then pairs of runs merge until one is left.
+// Sorts s[0, count), stably: each thread sorts its own items by insertion, then runs are merged in pairs until one is
+// left.
 template <class W, class Block, class Tile, class Order>
 TP_HD void sort_tile(Block& block, const Tile& s, int count, const Order& order) {
   block.phase("insertion", [&](int t) {
@@ -74,8 +75,9 @@ TP_HD void sort_tile(Block& block, const Tile& s, int count, const Order& order)
   }
 }
 
-// The outputs [first, first + merge_tile) of merging the runs of `run` items in from[base .. base + n) in pairs. `run`
-// is a multiple of the tile, so they come from one pair: co-ranks at both ends bring their inputs to shared memory.
+// Computes the outputs [first, first + merge_tile) of merging runs of `run` items in from[base, base + n) in pairs.
+// `run` is a multiple of the tile, so the outputs come from a single pair; the co-ranks at both ends tell which inputs
+// to load into shared memory.
 template <class W, class Block, class Array, class Tile, class Order>
 TP_HD void merge_to_tile(Block& block, const Array& from, const Array& to, const Tile& s, int64_t base, int64_t n,
                          int64_t run, int64_t first, const Order& order) {
@@ -98,8 +100,8 @@ TP_HD void merge_to_tile(Block& block, const Array& from, const Array& to, const
   });
 }
 
-// The tile [first, first + merge_tile) of from[base .. base + n), sorted, to the same place of `to`, which may be
-// `from`.
+// Sorts the tile [first, first + merge_tile) of from[base, base + n), and stores it at the same positions of `to`,
+// which may be `from`.
 template <class W, class Block, class Array, class Tile, class Order>
 TP_HD void sort_to_tile(Block& block, const Array& from, const Array& to, const Tile& s, int64_t base, int64_t n,
                         int64_t first, const Order& order) {

@@ -1,8 +1,8 @@
-// Sorting networks (§13.8; 000): the comparisons do not depend on the data, so every step is one parallel phase.
+// Sorting networks (§13.8; 000): comparisons do not depend on the data, so every step is one parallel phase.
 //
-// Every comparator here moves the smaller item to the lower index. A row whose length is not a power of two therefore
-// behaves as if padded with the largest items, and comparators that reach beyond its end are skipped. Networks are not
-// stable by themselves, so the original index serves as a second key.
+// Every comparator moves the smaller item to the lower index. A row whose length is not a power of two therefore
+// behaves as if it were padded with the largest items, and comparators that reach beyond its end are skipped. Networks
+// are not stable by themselves, so the original index is a second key.
 //
 // A Network says which pair comparator i of a step exchanges. A network on groups of `size` items takes the strides
 // size / 2, size / 4, ..., 1.
@@ -25,7 +25,7 @@ TP_HD void exchange(const Array& items, const Pair& pair, const Order& order) {
   items.set(pair.high, a);
 }
 
-// One step over all rows in a launch of its own, because its pairs reach across tiles.
+// One step over all rows, in a launch of its own because its pairs are in different tiles.
 template <class W, class Network>
 struct Step {
   Rows<W> rows;
@@ -43,7 +43,7 @@ struct Step {
   }
 };
 
-// The steps for group sizes `from` to `to` whose pairs stay inside a tile, done in shared memory.
+// The steps for group sizes `from` to `to` whose pairs are within a tile, in shared memory.
 template <class W, class Network>
 struct TileSteps {
   Rows<W> rows;
@@ -78,7 +78,7 @@ struct TileSteps {
   }
 };
 
-// A network rung: steps for growing group sizes until one group holds the whole row.
+// A rung that sorts by a network: steps for growing group sizes, until one group holds the whole row.
 template <class Network>
 void sort_by_network(const char* rung, const Args& args, Context& context) {
   sort_items(rung, args, context, true, [&](const auto& rows, auto items, auto) {

@@ -1,9 +1,9 @@
-// The production radix sort on CUDA. Rows of up to 8192 keys are sorted on chip, by networks in registers or digit by
-// digit in shared memory, so that they are read and written once. Longer rows take one pass over memory per digit of 8
-// bits, after one pass that counts all digits at once (onesweep, after Adinets and Merrill, 2022): a tile finds where
-// its keys go by look-back over the tiles before it, in the same launch that moves the keys. A pass whose digit is the
-// same in all keys is skipped by the device without a read back. Only what was asked for moves: keys, values, or
-// positions, which are generated on the way.
+// The production radix sort on CUDA. Rows of up to 8192 keys are sorted on chip, either by networks in registers or
+// digit by digit in shared memory, so they are read and written once. Longer rows take one pass over memory per digit
+// of 8 bits, after one launch that counts all digits (onesweep, after Adinets and Merrill, 2022). Within a pass, a tile
+// finds the positions of its keys by look-back over earlier tiles, in the same launch that moves the keys. If all keys
+// have the same digit, the device skips that pass, without a read back to the host. Only what the caller asked for is
+// moved: keys, values, or original indices, which the first pass generates.
 #include "sort/sort.h"
 #ifdef __CUDACC__
 #include "sort/onesweep/onesweep.h"

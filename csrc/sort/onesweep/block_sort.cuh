@@ -1,5 +1,6 @@
-// Sorts segments that fit in the shared memory of a multiprocessor, one block per segment at a time, from the least
-// significant digit, ranking keys as onesweep does. Only bits that differ within the segment are sorted by.
+// Sorts segments that fit in the shared memory of a multiprocessor, one block per segment at a time. A block sorts
+// digit by digit from the least significant one, and ranks keys as pass.cuh does. It sorts only by the bits in which
+// the keys of the segment differ.
 #pragma once
 #include "sort/onesweep/digits.cuh"
 #include "sort/onesweep/segments.cuh"
@@ -8,7 +9,7 @@ namespace tp::sort::device {
 
 constexpr int block_items = 16, block_threads = 512;
 constexpr int least_block_threads = 128;
-constexpr int block_most = block_items * block_threads;  // so that indices fit in 16 bits
+constexpr int block_most = block_items * block_threads;  // indices fit in 16 bits
 constexpr int small_block_most = block_items * least_block_threads;
 
 template <class W>
@@ -17,7 +18,8 @@ struct BlockSort {
   Segments segments;
 };
 
-// Shared memory of block_sort_kernel: bins per warp, the windows of the keys, and their original indices if `indexed`.
+// The shared memory of block_sort_kernel: the bins of each warp, the windows of the keys, and their original indices if
+// `indexed`.
 template <class W, bool indexed>
 int block_sort_bytes(int threads, int64_t most) {
   const int64_t items = ceil_div(most, int64_t(threads)) * threads;
@@ -42,6 +44,7 @@ class SegmentSorter {
     indices_ = reinterpret_cast<uint16_t*>(keys_ + per_warp_ * warps_);
   }
 
+  // Loads the segment, sorts it digit by digit, and stores it.
   TP_DEVICE void run(const Moves<W>& moves, int64_t begin) {
     const W differ = load(moves, begin);
     if (differ) {
@@ -87,6 +90,7 @@ class SegmentSorter {
     return i < n_ ? unsigned(key >> shift) & mask : unsigned(radix - 1);  // items beyond the end sort last
   }
 
+  // One pass: sorts the segment by one digit, stably.
   TP_DEVICE void pass(int shift, unsigned mask) {
     const int mine = warp * per_warp_ + lane;
     unsigned* const bins = bins_ + warp * radix;
@@ -106,7 +110,7 @@ class SegmentSorter {
     }
     __syncthreads();
     scan_bins();
-// The bins now hold where each warp's keys of each digit begin: rank every key within its warp.
+// The bins now hold where each warp's keys of each digit begin. Rank every key within its warp.
 #pragma unroll
     for (int u = 0; u < block_items; ++u) {
       const int i = mine + u * block::warp_size;
@@ -114,13 +118,13 @@ class SegmentSorter {
       const unsigned d = digit(key[u], i, shift, mask);
       position[u] = rank(lane, match(d), shared_address(bins + d));
     }
-// All warps have read their keys into registers, so the sorted order can replace them.
+// All warps have loaded their keys into registers, so the sorted keys can replace them.
 #pragma unroll
     for (int u = 0; u < block_items; ++u) {
       if (u * block::warp_size >= per_warp_) break;
       keys_[position[u]] = key[u];
     }
-    // Move the original indices in the same way.
+    // Move the original indices in the same way; a barrier separates reading from writing.
     if constexpr (indexed) {
       uint16_t from[block_items];
 #pragma unroll

@@ -1,5 +1,5 @@
-// Segments by length. The launch that reads the offsets sorts segments of up to 16 keys at once, and appends longer
-// ones to the list of their length class for the kernel that sorts such lengths.
+// Divides segments into classes by length. The launch that reads the offsets sorts segments of up to 16 keys itself,
+// and appends longer segments to the list of their class, for the kernel that sorts such lengths.
 #pragma once
 #include "sort/onesweep/block_sort.cuh"
 #include "sort/onesweep/lane_sort.cuh"
@@ -7,8 +7,8 @@
 
 namespace tp::sort::device {
 
-// Classes 0 to 5 hold up to 32, 64, ..., 1024 keys, classes 6 and 7 what a small and a large block hold, class 8 the
-// rest.
+// Classes 0 to 5 are segments of up to 32, 64, ..., 1024 keys. Class 6 is what a small block can hold, class 7 what a
+// large block can hold, and class 8 the rest.
 constexpr int classes = 9, small_block_class = 6, block_class = 7, long_class = 8;
 constexpr int64_t least_of(int c) {
   return c == block_class ? small_block_most + 1 : c == long_class ? short_most + 1 : (int64_t(lane_most) << c) + 1;
@@ -16,7 +16,7 @@ constexpr int64_t least_of(int c) {
 
 struct Lists {
   unsigned* segments[classes];
-  int64_t most[classes];  // capacity of each list. Segments that do not overlap never exceed it; others are dropped
+  int64_t most[classes];  // capacity of each list; segments that overlap may exceed it, and are then dropped
   unsigned long long* counts;
 };
 
@@ -55,7 +55,8 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
   __shared__ typename Sorter::Shared pool[classify_threads / block::warp_size];
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
   block::allow_next_launch();
-  // Read the offsets of this block's segments. Count the long ones per class, which also gives each its slot.
+  // Read the offsets of this block's segments. Counting the long ones per class also gives each segment its slot within
+  // the block.
   const auto bound = a.offsets.bind(simt::Pointers{});
   const int64_t segments = a.offsets.segments, step = int64_t(gridDim.x) * share;
   for (int64_t base = int64_t(blockIdx.x) * share; base < segments; base += step) {
@@ -74,7 +75,7 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
     for (int k = 0; k < classify_items; ++k) {
       if (length[k] > lane_most) slot[k] = atomicAdd(counts + class_of(length[k]), 1u);
     }
-    // Reserve room in every list by one atomic per block and class.
+    // Reserve room in the lists, by one atomic per block and class.
     __syncthreads();
     if (thread < classes && counts[thread]) {
       list_begins[thread] = atomicAdd(a.lists.counts + thread, static_cast<unsigned long long>(counts[thread]));
@@ -88,7 +89,7 @@ __global__ __launch_bounds__(classify_threads, 8) void classify_kernel(const __g
       const int64_t at = int64_t(list_begins[c] + slot[k]);
       if (at < a.lists.most[c]) a.lists.segments[c][at] = unsigned(base + k * classify_threads + thread);
     }
-// Sort the short segments, one lane per segment.
+// Sort the short segments, one lane per segment, a warp's 32 neighbouring segments at a time.
 #pragma unroll 1
     for (int k = 0; k < classify_items; ++k) {
       Sorter(a.moves, pool[warp], lane, begins[k][thread], lengths[k][thread]).run();

@@ -1,4 +1,4 @@
-// Digits of a key's image, computed in the fewest instructions for its kind, and the search for lanes with equal
+// Computes digits of a key's image, in the fewest instructions for each kind of key, and finds the lanes with equal
 // digits.
 #pragma once
 #include "block/launch.cuh"
@@ -9,12 +9,10 @@
 
 namespace tp::sort::device {
 
-// The image of a key, except that `flip` remains to be applied (by exclusive or); a whole sort can leave that to the
-// end.
+// The image of a key before an exclusive or with flip(), which Entry folds into a constant.
 template <class W, bool floating>
 struct Images {
-  using Wide =
-      typename std::conditional<sizeof(W) == 8, uint64_t, unsigned>::type;  // bits above the width of W are undefined
+  using Wide = typename std::conditional<sizeof(W) == 8, uint64_t, unsigned>::type;  // the bits above W are undefined
   KeyOrder<W> order;
 
   TP_DEVICE W flip() const {
@@ -25,7 +23,7 @@ struct Images {
     if constexpr (!floating) {
       return raw;
     } else if constexpr (sizeof(W) == 4) {
-      // Adding +0.0 turns -0.0 into +0.0 and every NaN into the one whose bits are all ones except the sign.
+      // Adding +0.0 turns -0.0 into +0.0, and every NaN into the NaN whose bits are all ones except the sign.
       const unsigned x = __float_as_uint(__fadd_rn(__uint_as_float(raw), 0.0f));
       return x ^ (unsigned(int(x) >> 31) | 0x80000000u);
     } else if constexpr (sizeof(W) == 2) {
@@ -40,8 +38,8 @@ struct Images {
   }
 };
 
-// Maps a key's digit to the shared-memory address of its entry, of 1 << log_bytes bytes, in a table. The table is
-// aligned to its size, so that the address is formed by exclusive or, without an addition.
+// Maps the digit of a key to the shared-memory address of the digit's entry, of 1 << log_bytes bytes, in a table. The
+// table is aligned to its size, so that exclusive or can form the address without an addition.
 template <int log_bytes, class W, bool floating>
 class Entry {
   Images<W, floating> image_;
@@ -99,7 +97,8 @@ TP_DEVICE void store_global(int64_t address, W x) {
   }
 }
 
-// Keeps the compiler from holding values derived from x in registers: recomputing a digit costs less than spilling one.
+// Keeps the compiler from holding values derived from x in registers, because recomputing a digit costs less than
+// spilling a register.
 template <class W>
 TP_DEVICE void forget(W& x) {
   if constexpr (sizeof(W) == 8) {
@@ -111,7 +110,7 @@ TP_DEVICE void forget(W& x) {
   }
 }
 
-// Returns the mask of the lanes whose digit (the low 8 bits) equals this lane's.
+// Returns the mask of lanes whose digit (the low 8 bits) equals that of this lane.
 TP_DEVICE inline unsigned match(unsigned digit) {
   unsigned same;
 #define TP_VOTE(bit, votes)      \
@@ -131,8 +130,9 @@ TP_DEVICE inline unsigned match(unsigned digit) {
   return same;
 }
 
-// Returns this lane's rank among keys of its digit: the value of the digit's counter before this call plus the number
-// of lower lanes with the same digit. The highest lane of each digit adds their number to the counter.
+// Returns the rank of this lane's key among the warp's keys of its digit: the counter of the digit before this call,
+// plus the number of lower lanes with the same digit. The highest lane of each digit adds the number of these lanes to
+// the counter.
 TP_DEVICE inline unsigned rank(int lane, unsigned same, unsigned counter) {
   const unsigned before = __popc(same & ((1u << lane) - 1));
   const int highest = 31 - __clz(int(same));
@@ -141,7 +141,7 @@ TP_DEVICE inline unsigned rank(int lane, unsigned same, unsigned counter) {
   return __shfl_sync(~0u, begin, highest) + before;
 }
 
-// Exclusive sums over the first `radix` threads. Contains one barrier of the block.
+// Returns the exclusive prefix sum of `mine` over the first `radix` threads. It contains one barrier of the block.
 TP_DEVICE inline unsigned sum_before(unsigned mine, unsigned* warp_sums) {
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   unsigned upto = mine;

@@ -1,6 +1,6 @@
-// The histograms of all digits of all segments, from one pass over the keys. Each block takes an equal share of
-// consecutive tiles. The block that counts the last tile of a segment turns its counts into start positions and finds
-// which passes have to move keys.
+// Counts all digits of all segments in one pass over the keys. Each block takes an equal share of consecutive tiles.
+// The block that counts the last tile of a segment turns the segment's counts into start positions, and finds which
+// passes have to move keys.
 #pragma once
 #include "sort/onesweep/digits.cuh"
 
@@ -16,8 +16,8 @@ struct Histogram {
   const W* keys;
 };
 
-// Every counter has `1 << log_copies` copies, side by side, and each lane counts in its own column, so that the lanes
-// of a warp never conflict on a bank. With few keys, one column is cheaper, because it is cleared and summed sooner.
+// Every counter has `1 << log_copies` copies side by side. Each lane counts in its own copy, so that the lanes of a
+// warp never conflict on a bank. With few keys, one copy is faster, because it takes less time to clear and to add up.
 template <class W, int threads_, int log_copies_>
 struct HistogramShape {
   static constexpr int threads = threads_, log_copies = log_copies_, copies = 1 << log_copies;
@@ -31,7 +31,7 @@ class HistogramBlock {
   const Histogram<W>& a;
   unsigned* bins;  // [passes, radix, copies]
   unsigned long long* sums;
-  bool descends = false;  // whether this thread has seen a key that is less than the one before it
+  bool descends = false;  // this thread has seen a key that is less than its predecessor
   const int thread = int(threadIdx.x);
 
  public:
@@ -41,7 +41,7 @@ class HistogramBlock {
     __syncthreads();
   }
 
-  // `preceded`: from[-1] is a key of the segment, too.
+  // Counts the digits of n keys. `preceded` says that from[-1] belongs to the segment, too.
   TP_DEVICE void count(const W* from, int64_t n, bool preceded) {
     constexpr int bunch = 8;
     int64_t first = thread;
@@ -65,7 +65,7 @@ class HistogramBlock {
     }
   }
 
-  // Adds the counts of `tiles` tiles, of which `t` is one, to the histogram of their segment.
+  // Adds the block's counts of `tiles` tiles, of which `t` is the first, to the histogram of their segment.
   TP_DEVICE void flush(const Tile& t, unsigned tiles) {
     __shared__ bool complete;
     if (__syncthreads_or(descends) && thread == 0) atomicOr(a.state.active + 1, 1u);
@@ -78,6 +78,7 @@ class HistogramBlock {
       }
       if (n) atomicAdd(counts(t) + i, static_cast<unsigned long long>(n));
     }
+    // The block that completes the segment, by the last tiles, turns the counts into start positions.
     __threadfence();
     __syncthreads();
     if (thread == 0) complete = atomicAdd(a.state.done + t.segment, tiles) + tiles == unsigned(a.problems.tiles_of(t));
@@ -104,7 +105,7 @@ class HistogramBlock {
     }
   }
 
-  // Turns the counts of pass p into start positions, by the first `radix` threads.
+  // Turns the counts of pass p into start positions. The first `radix` threads each handle one digit.
   TP_DEVICE void finish(const Tile& t, int p) {
     const int warp = thread / block::warp_size, lane = thread % block::warp_size;
     unsigned long long* const at = counts(t) + p * radix + thread;

@@ -1,6 +1,6 @@
-// The shortest segments: each is sorted by one lane, in registers. A warp handles 32 neighbouring segments.
-// Neighbouring short segments form contiguous runs, interrupted by long segments, so the warp loads and stores the keys
-// of a run coalesced, through shared memory.
+// The shortest segments: each is sorted by one lane, in registers. A warp handles 32 neighbouring segments. Those of
+// them that are short form contiguous runs of keys, between the long segments; the warp loads and stores each run
+// coalesced, through shared memory.
 #pragma once
 #include "core/op.h"
 #include "sort/onesweep/warp_sort.cuh"
@@ -9,10 +9,10 @@ namespace tp::sort::device {
 
 constexpr int lane_most = 16;
 
-// Padding: lanes that access neighbouring keys, or keys 16 apart, never conflict on a bank.
+// Padding: lanes that access neighbouring keys, or keys that are 16 apart, never conflict on a bank.
 TP_HD constexpr int lane_slot(int i) { return i + i / lane_most; }
 
-// Sorts those of 32 neighbouring segments that have at most lane_most keys.
+// Sorts those of a warp's 32 neighbouring segments that have at most lane_most keys.
 template <class W, bool indexed>
 class LaneSorter {
   static constexpr int most = lane_most * block::warp_size, pitch = lane_slot(block::warp_size);
@@ -28,9 +28,9 @@ class LaneSorter {
   Shared& s;
   const int lane;
   int64_t begin;
-  int n, first;    // keys in this lane's segment (0 if it is long) and in those of lower lanes
+  int n, first;    // the number of keys in this lane's segment (0 if it is long) and in those of lower lanes
   unsigned heads;  // the lanes whose segment begins a run
-  unsigned ends;   // the lanes whose segment does not continue the run before it
+  unsigned ends;   // the lanes whose segment is not a continuation of the run before it
 
  public:
   TP_DEVICE LaneSorter(const Moves<W>& moves, Shared& s, int lane, int64_t begin, int length)
@@ -59,7 +59,7 @@ class LaneSorter {
         if (u * block::warp_size < count - lane) target[u * pitch] = moves.template window_of<!indexed>(key[u]);
       }
     });
-    // Sort: each lane its segment, in registers.
+    // Each lane sorts its segment, in registers.
     __syncwarp();
     if (__any_sync(~0u, n > lane_most / 2)) {
       sort<lane_most>();
@@ -91,7 +91,7 @@ class LaneSorter {
   }
 
  private:
-  // Calls f(begin in memory, begin in shared memory, number of keys) for every run.
+  // Calls f(begin in memory, begin in shared memory, number of keys) for each run.
   template <class F>
   TP_DEVICE void each_run(F f) {
     for (unsigned left = heads; left; left &= left - 1) {
@@ -128,7 +128,7 @@ class LaneSorter {
     }
   }
 
-  // Sorts words of a key part and an index, as WarpSorter does.
+  // Sorts words that hold a key part and an index, as WarpSorter does.
   template <int items>
   TP_DEVICE void sort_indices() {
     constexpr int index_bits = 4;

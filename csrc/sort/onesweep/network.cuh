@@ -1,9 +1,9 @@
-// Short segments: each is sorted by a group of lanes in registers, by Batcher's networks. A key is packed with its
-// original index into one word where both fit, so no two words are equal and the order is stable.
+// Short segments: each is sorted by a group of lanes, in registers, by Batcher's networks. If a key and its original
+// index fit in one word, they are packed, so that no two words are equal and the order is stable.
 //
 // Each lane first sorts its own items by odd-even merges. Then runs of doubling length are merged: the first step
-// compares an item with its mirror image in the merged run, so that all comparisons point the same way. Strides within
-// a lane need no shuffle.
+// compares an item with its mirror image in the merged run, so that in all steps the lower position gets the smaller
+// item. Strides within a lane need no shuffle.
 #pragma once
 #include "block/warp.cuh"
 #include "sort/onesweep/digits.cuh"
@@ -11,7 +11,7 @@
 
 namespace tp::sort::device {
 
-// A window and an original index packed in one word, or, without payload (shift 0), the window only.
+// A window and an original index packed into one word; without payload (shift 0), only the window.
 template <class W, class Word, int shift>
 struct Packed {
   Word word;
@@ -61,7 +61,7 @@ TP_DEVICE void exchange(Packed<W, uint32_t, shift>& a, Packed<W, uint32_t, shift
   a.word = low;
 }
 
-// One step of the odd-even merges of runs of `run` items, followed by all later steps.
+// One step of the odd-even merges of runs of `run` items, and all steps after it.
 template <int run, int stride, class T, int items>
 TP_DEVICE void sort_own(T (&x)[items]) {
 #pragma unroll
@@ -75,7 +75,7 @@ TP_DEVICE void sort_own(T (&x)[items]) {
     sort_own<2 * run, 2 * run>(x);
   }
 }
-// The last steps of a merge, whose strides are within a lane.
+// The last steps of a merge, in which an item and its partner are in the same lane.
 template <int stride, class T, int items>
 TP_DEVICE void merge_own(T (&x)[items]) {
 #pragma unroll
@@ -94,7 +94,8 @@ TP_DEVICE T from_lane(const T& x, int lane) {
   return block::detail::by_words(x, [=](unsigned w) { return __shfl_sync(~0u, w, lane); });
 }
 
-// Sorts the items of each group of `lanes` neighbouring lanes. Lane by lane, the result is in order.
+// Sorts the items of each group of `lanes` neighbouring lanes. Afterwards the items are in order lane by lane, each
+// lane holding consecutive ones.
 template <class T, int items>
 TP_DEVICE void sort_lanes(T (&x)[items], int lane, int lanes) {
   sort_own<1, 1>(x);
@@ -124,7 +125,7 @@ constexpr int most_classes = 3;
 template <class W>
 struct Network {
   Moves<W> moves;
-  Segments segments[most_classes];  // classes first_class and on; class c holds up to items << c keys
+  Segments segments[most_classes];  // classes first_class and on; a segment of class c has up to items << c keys
   int first_class, classes;
 };
 
@@ -132,7 +133,7 @@ template <class W, int items, bool indexed>
 __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_constant__ Network<W> a) {
   using T = typename Item<W, indexed>::type;
   constexpr int warps = network_threads / block::warp_size,
-                pitch = items + 1;  // the pad avoids bank conflicts between lanes
+                pitch = items + 1;  // the padding avoids bank conflicts between lanes
   __shared__ T sorted[warps][block::warp_size * pitch];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   T* const mine = sorted[warp];
@@ -145,7 +146,7 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
     const int group = lane / lanes, in_group = lane % lanes;
     const int64_t count = segments.size(), step = int64_t(gridDim.x) * warps * groups;
     for (int64_t i = (int64_t(blockIdx.x) * warps + warp) * groups; i < count; i += step) {
-      // Load each group's segment, striped over its lanes.
+      // Load the segment of each group, striped over its lanes.
       Segments::Range range{0, 0};
       if (i + group < count) range = segments.at(i + group);
       T x[items];
@@ -155,9 +156,9 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
         x[v] = index < range.n ? T::of(a.moves.template window_of<!indexed>(a.moves.keys[range.begin + index]), index)
                                : T::none();
       }
-      // Sort it. The result is blocked: each lane holds consecutive keys.
+      // Sort it. Afterwards each lane holds consecutive keys.
       sort_lanes(x, lane, lanes);
-// Transpose through shared memory and store, striped again.
+// Transpose through shared memory, and store the keys striped again, so that stores coalesce.
 #pragma unroll
       for (int v = 0; v < items; ++v) mine[lane * pitch + v] = x[v];
       __syncwarp();
@@ -177,7 +178,7 @@ __global__ __launch_bounds__(network_threads) void network_kernel(const __grid_c
   }
 }
 
-// The most keys that a group of lanes sorts together with payloads, and that a warp sorts.
+// group_most is the most keys with payloads that a group of lanes sorts; warp_most is the most that a warp sorts.
 constexpr int64_t group_most = 128, warp_most = 1024;
 
 }  // namespace tp::sort::device

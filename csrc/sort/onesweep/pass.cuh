@@ -1,10 +1,11 @@
 // One pass of onesweep (after Adinets and Merrill, 2022): moves every key to the position that its digit gives it,
 // stably, reading and writing each key once.
 //
-// A block takes tiles by ticket. Each warp holds a part of the tile and counts its digits, so the tile aggregate of
-// every digit is published before any key is ranked, and later tiles that look back for it wait less. A warp ranks 32
-// keys at a time: lanes with the same digit find each other by ballots, and one of them advances the warp's counter. In
-// shared memory the keys are then ordered by digit, so that they are written in contiguous runs.
+// A block takes tiles by ticket. Each warp holds a part of the tile in registers. It first counts the digits of its
+// keys, so that the tile aggregates of all digits are published before any key is ranked, and later tiles that look
+// back wait less. Then each warp ranks its keys, 32 at a time: lanes with the same digit find each other by ballots,
+// and one of them advances the warp's counter. Finally the keys are ordered by digit in shared memory, so that they are
+// written in contiguous runs.
 #pragma once
 #include "sort/onesweep/digits.cuh"
 
@@ -22,19 +23,22 @@ struct Pass {
   int shift;
   unsigned mask;
   const W* keys;
-  W *keys_out, *current_keys, *alternate_keys;  // double buffer: the last pass reads `alternate` and writes keys_out,
-  const void* values;                           // unless it is null; the others write both in turn
+  // Double buffer: passes write to current and alternate in turn; the last one reads alternate and writes keys_out,
+  // unless that is null. The same holds for the payloads.
+  W *keys_out, *current_keys, *alternate_keys;
+  const void* values;
   void *values_out, *current_values, *alternate_values;
-  int value_bytes, out_bytes;  // value_bytes 0: the payload is the original index
+  int value_bytes, out_bytes;  // value_bytes is 0 if the payload is the original index
 };
 
-// Buffers of one radix pass. Passes whose digit is the same for all keys are skipped; if all are, pass 0 runs as a
-// copy.
+// Which buffers a pass reads and writes. A pass moves nothing if its digit is the same for all keys; if that holds for
+// all digits, pass 0 still runs, as a copy.
 struct Route {
   bool moves, first, last, to_current;
-  int rank;  // among the passes that move keys
+  int rank;  // the number of earlier passes that move keys
 
-  // Keys in order stay so in a pass over the most significant digit in which they differ.
+  // found[0] has one bit per pass whose digit differs between keys. If found[1] is 0, the keys are in order already:
+  // one pass over the most significant of these digits then keeps them in order, and is enough.
   TP_DEVICE Route(const unsigned* found, int index) {
     unsigned active = found[0] ? found[0] : 1;
     if (!found[1]) active = 1u << (31 - __clz(int(active)));
@@ -47,7 +51,7 @@ struct Route {
   }
 };
 
-// Tile state of one digit: a count below two flag bits, which tell a tile aggregate from an inclusive prefix.
+// The tile state of one digit: a count below two flag bits that distinguish a tile aggregate from an inclusive prefix.
 template <class Word>
 struct TileState {
   static constexpr int value_bits = int(8 * sizeof(Word)) - 2;
@@ -70,8 +74,9 @@ struct TileState {
     }
     return word;
   }
-  // Look-back: returns the exclusive prefix of digit `column` for `tile`. The first tile of a segment publishes an
-  // inclusive prefix at once, which includes the start position of the digit.
+  // Look-back: returns the exclusive prefix of digit `column` for `tile`, reading a few earlier tile states at a time.
+  // The first tile of a segment publishes an inclusive prefix at once; it includes the start position of the digit, so
+  // every prefix is a position in the segment.
   TP_DEVICE static Word look_back(const Word* tile_states, int64_t tile, int column) {
     constexpr int batch = 4;
     const Word* at = tile_states + (tile - 1) * radix + column;
@@ -106,7 +111,7 @@ struct PassShape {
   }
 };
 
-// Half of a 16-byte value: such values move in two sorts, one per half.
+// Half of a 16-byte value. Such values are moved by two sorts, one per half.
 struct Half {
   uint64_t word, other;
   TP_DEVICE explicit operator uint64_t() const { return word; }
@@ -117,7 +122,7 @@ TP_DEVICE void store(V* to, Payload payload) {
 }
 TP_DEVICE inline void store(Half* to, uint64_t payload) { to->word = payload; }
 
-// Calls f(Type<V>{}) for values of so many bytes that move as a Payload.
+// Calls f(Type<V>{}) for the type V of values of that many bytes, which move as a Payload.
 template <class Payload, class F>
 TP_DEVICE void with_value(int bytes, F f) {
   if constexpr (sizeof(Payload) == 8) {
@@ -129,8 +134,8 @@ TP_DEVICE void with_value(int bytes, F f) {
   }
 }
 
-// The warp's items, striped: item u of a lane is number u * 32 + lane, and `left` items remain from the lane's first
-// on.
+// Loads a lane's items of a warp's part of the tile. Item u of a lane has index u * 32 + lane; `left` items remain from
+// the lane's first one on.
 template <bool full, int items, class T, class Payload>
 TP_DEVICE void load_items(const T* from, int left, Payload (&to)[items]) {
 #pragma unroll
@@ -139,7 +144,8 @@ TP_DEVICE void load_items(const T* from, int left, Payload (&to)[items]) {
   }
 }
 
-// `stable`: keys of the same digit keep their order. Where order does not matter, counting a key also ranks it.
+// One block of a pass. If not `stable`, keys with the same digit may change their order, and counting a key also ranks
+// it.
 template <class Shape, class W, bool floating, class Payload, bool stable>
 class PassBlock {
   static constexpr int threads = Shape::threads, items = Shape::items, warps = Shape::warps;
@@ -149,10 +155,10 @@ class PassBlock {
   const Pass<W>& a;
   const Route route;
   const int thread = int(threadIdx.x), warp = thread / block::warp_size, lane = thread % block::warp_size;
-  int64_t*
-      starts;      // [radix]: where a digit's keys go, minus their position in the tile; without payload, as an address
+  // [radix]: where the keys of a digit go, minus their position in the sorted tile; an address if there is no payload.
+  int64_t* starts;
   unsigned* bins;  // [warps, radix]
-  W* keys;         // [tile_items], with the payloads after or before them, whichever are wider first
+  W* keys;         // [tile_items]; payloads come after the keys, or before them if payloads are wider
   Stored* payloads;
   unsigned* warp_sums;  // [radix / 32]
   const Entry<2, W, floating> bin_of;
@@ -174,8 +180,8 @@ class PassBlock {
     payloads = reinterpret_cast<Stored*>(items_at + (payloads_first ? 0 : Shape::tile_items * int(sizeof(W))));
   }
 
-  // Takes tiles until there are no more. The next ticket is drawn only when this tile is about to be written: a tile
-  // that has been taken but not counted keeps all later tiles waiting.
+  // Takes tiles until none are left. A tile that has been taken but not yet counted keeps all later tiles waiting, so
+  // the ticket of the next tile is drawn only when this tile is about to be written.
   TP_DEVICE void run(Tile (&tiles)[2]) {
     if (thread == 0) take_tile(tiles[0]);
     clear_bins();
@@ -193,7 +199,7 @@ class PassBlock {
 
  private:
   struct Totals {
-    unsigned own, before;  // of this thread's digit: keys in the tile, and keys of the tile with smaller digits
+    unsigned own, before;  // the tile's keys with this thread's digit, and with smaller digits
   };
 
   TP_DEVICE void take_tile(Tile& tile) const {
@@ -210,7 +216,7 @@ class PassBlock {
 
   template <bool full>
   TP_DEVICE void run_tile(const Tile& t, Tile& next) {
-    // Read the keys and count their digits per warp.
+    // Load the keys and count their digits per warp.
     const int left = t.count - first_item();
     const W* const from = route.first ? a.keys : route.to_current ? a.alternate_keys : a.current_keys;
     W key[items];
@@ -225,9 +231,9 @@ class PassBlock {
       }
     }
     __syncthreads();
-    // Publish the tile aggregates and turn the counts into start positions per warp and digit.
+    // Publish the tile aggregates, and turn the counts into the position at which each warp's keys of each digit begin.
     const Totals totals = scan_bins(t);
-// Rank: the position of every key in the sorted tile.
+// Rank the keys: find the position of each in the sorted tile.
 #pragma unroll
     for (int u = 0; u < items; ++u) {
       forget(key[u]);
@@ -238,12 +244,13 @@ class PassBlock {
         position[u] += load_shared(at);
       }
     }
-// Order the keys by digit in shared memory.
+// Order the keys by digit in shared memory, and clear the bins for the next tile.
 #pragma unroll
     for (int u = 0; u < items; ++u) keys[position[u]] = key[u];
     __syncwarp();
     clear_bins();
-    // Look back for the tile's exclusive prefixes while the payloads are on their way, and order the payloads, too.
+    // While the payloads are being loaded, look back for the exclusive prefixes of the tile. Then order the payloads,
+    // too.
     if constexpr (has_payload) {
       Stored payload[items];
       read_payloads<full>(t, left, payload);
@@ -254,19 +261,20 @@ class PassBlock {
       if (thread < radix) find_start(t, totals);
     }
     __syncthreads();
-    // Write runs of keys with equal digits, and take the next tile meanwhile.
+    // Write the keys, in runs of equal digits; thread 0 takes the next tile meanwhile.
     if (thread == 0) take_tile(next);
     write<full>(t);
   }
 
-  // The counter of a key's digit. Items beyond the end count as the last digit.
+  // The counter of a key's digit in this warp's bins. Items beyond the end of the tile count as the last digit, so they
+  // end up last.
   template <bool full>
   TP_DEVICE unsigned bin(W key, int u, int left) const {
     return full || u * block::warp_size < left ? bin_of(key) : shared_address(bins + warp * radix + radix - 1);
   }
 
-  // Publishes the tile aggregates, and turns the counts into the position at which each warp's keys of each digit
-  // begin.
+  // Publishes the tile aggregates, and turns the counts into the position in the sorted tile at which each warp's keys
+  // of each digit begin. Each of the first `radix` threads handles one digit.
   TP_DEVICE Totals scan_bins(const Tile& t) {
     unsigned total = 0;
     if (thread < radix) {
@@ -298,6 +306,7 @@ class PassBlock {
     return static_cast<Word*>(route.rank % 2 ? a.state.alternate_tile_states : a.state.tile_states);
   }
   template <class Word>
+  // Publishes the aggregate of this thread's digit, and clears the tile state that the next pass will use.
   TP_DEVICE void publish_as(const Tile& t, unsigned own) {
     using P = TileState<Word>;
     const Word word = t.id == t.first ? P::inclusive_prefix | Word(start_of(t) + own) : P::aggregate | Word(own);
@@ -310,6 +319,7 @@ class PassBlock {
     publish_as<unsigned>(t, own);
   }
   template <class Word>
+  // Returns where the tile's keys of this thread's digit begin in the segment, and publishes the inclusive prefix.
   TP_DEVICE Word before_tile(const Tile& t, unsigned own) {
     using P = TileState<Word>;
     if (t.id == t.first) return Word(start_of(t));
@@ -318,6 +328,7 @@ class PassBlock {
     P::store(mine, P::inclusive_prefix | Word(before + own));
     return before;
   }
+  // Stores where the keys of this thread's digit go, relative to their positions in the sorted tile.
   TP_DEVICE void find_start(const Tile& t, const Totals& totals) {
     const int64_t before = a.state.wide ? int64_t(before_tile<unsigned long long>(t, totals.own))
                                         : int64_t(before_tile<unsigned>(t, totals.own));
@@ -344,6 +355,7 @@ class PassBlock {
     }
   }
 
+  // The buffer that this pass writes keys to.
   TP_DEVICE W* keys_to() const {
     return route.last ? a.keys_out : route.to_current ? a.current_keys : a.alternate_keys;
   }
@@ -370,7 +382,8 @@ class PassBlock {
       });
     }
   }
-  // Calls f(position in the tile, start of the digit, key) for the thread's keys.
+  // Calls f(i, start, key) for the thread's keys: i is the position in the sorted tile, and start the entry of the
+  // key's digit in `starts`.
   template <bool full, class F>
   TP_DEVICE void each(const Tile& t, F f) const {
     if constexpr (full) {

@@ -1,5 +1,5 @@
-// The launches of onesweep: histograms, then one pass per digit. Nothing is read back: the device itself finds which
-// passes would move nothing and skips them.
+// The launches of onesweep: one for the histograms of all digits, then one per digit. Nothing is read back to the host:
+// the device itself skips the passes that would move nothing.
 #pragma once
 #include "sort/onesweep/histogram.cuh"
 #include "sort/onesweep/launch.cuh"
@@ -40,6 +40,7 @@ void run_pass(const Pass<W>& pass, const Workspace& workspace, bool stable, Cont
   run(pass_kernel<Shape, W, floating, Payload, true>);
 }
 
+// Sorts by all digits. Passes write to two buffers in turn; the last one writes to the output.
 template <class Shape, class W, bool floating, class Payload>
 void run_passes(const Args& args, const Workspace& workspace, Context& context) {
   run_histogram<W, floating>(args, workspace, context);
@@ -47,6 +48,8 @@ void run_passes(const Args& args, const Workspace& workspace, Context& context) 
   Pass<W> pass{workspace.problems, workspace.state, 0, workspace.passes, args.order<W>()};
   pass.keys = static_cast<const W*>(args.keys);
   pass.keys_out = static_cast<W*>(args.keys_out);
+  // The last pass reads alternate and writes the output, so the pass before it writes alternate, and so on backwards.
+  // The outputs also serve as current if they have room for what the passes store.
   if (workspace.passes > 1) pass.alternate_keys = context.workspace<W>(size);
   if (workspace.passes > 2) pass.current_keys = args.keys_out ? pass.keys_out : context.workspace<W>(size);
   if constexpr (!std::is_empty<Payload>::value) {
@@ -59,20 +62,22 @@ void run_passes(const Args& args, const Workspace& workspace, Context& context) 
     if (workspace.passes > 2) pass.current_values = fits ? args.values_out : context.workspace<Payload>(size);
   }
   const bool whole = args.begin_bit == 0 && args.end_bit == args.type.bits;
+  // Each pass moves the keys by one digit. The first pass over whole keys need not be stable, because keys with equal
+  // images are identical.
   for (int p = 0; p < workspace.passes; ++p) {
     pass.index = p;
     pass.shift = args.begin_bit + p * digit_bits;
     const int bits = tp::min(digit_bits, args.end_bit - pass.shift);
     pass.mask = (1u << bits) - 1;
     if (bits == 0) pass.shift = 0;  // the shift may equal the width of the word
-    run_pass<Shape, W, floating, Payload>(pass, workspace, p > 0 || !whole,
-                                          context);  // keys of equal images are identical
+    run_pass<Shape, W, floating, Payload>(pass, workspace, p > 0 || !whole, context);
   }
 }
 
-// Tile shapes for long rows, for a device that is full of shorter rows, and for one that is not. With payloads, few
-// keys fit in a tile and the runs of writes are short, so one large tile per multiprocessor wins over two smaller
-// tiles, of which one works while the other waits.
+// Tile shapes: threads, keys per thread, and blocks per multiprocessor. Small is for few keys in all, Large for long
+// rows, and Medium for many rows of moderate length. With payloads, fewer keys fit in a tile and the runs that are
+// written are shorter. So for long rows one large tile per multiprocessor is then faster than two smaller ones, one of
+// which works while the other waits.
 template <class W, class Payload>
 struct Shapes {
   static constexpr bool has_payload = !std::is_empty<Payload>::value;
@@ -82,8 +87,8 @@ struct Shapes {
   using Large = typename std::conditional<has_payload, Wide, Medium>::type;
   using Small = PassShape<512, 8, 2>;
 };
-// Up to small_sizes keys in all, small tiles keep all multiprocessors busy; rows of large_rows keys take the large
-// shape.
+// Up to small_sizes keys in all, small tiles keep all multiprocessors busy. Rows of large_rows keys or more take the
+// large shape.
 constexpr int64_t small_sizes = int64_t(1) << 21, large_rows = int64_t(1) << 19;
 
 template <class W, bool floating, class Payload>
@@ -101,6 +106,8 @@ void sort_with(const Args& args, const Listed* listed, Context& context) {
   run(typename Tiles::Medium{});
 }
 
+// The type of the payload decides what the passes move. Original indices take 4 bytes if they fit; values of 16 bytes
+// take two sorts, one per half.
 template <class W, bool floating>
 void sort_long(const Args& args, const Listed* listed, Context& context) {
   if (!args.values_out) {

@@ -1,5 +1,6 @@
-// What onesweep sorts: segments of keys, each independently, cut into tiles. They are rows of equal length, or segments
-// listed in device memory that the host knows nothing about. Tiles are numbered through all segments.
+// What onesweep sorts: segments of keys, each independent of the others and divided into tiles. They are either rows of
+// equal length, or segments listed in device memory, which the host does not know. Tiles are numbered through all
+// segments.
 #pragma once
 #include "core/context.h"
 
@@ -12,16 +13,16 @@ struct Segment {
 };
 
 struct Tile {
-  int64_t id, begin;                     // its number, and the index of its first key
+  int64_t id, begin;                     // its number over all segments, and the index of its first key
   int64_t segment, row_begin, n, first;  // the number of its segment; the segment's first key, length and first tile
-  int count;                             // keys in the tile; 0: there is no such tile
+  int count;                             // keys in the tile; 0 means that there is no such tile
 };
 
 struct Problems {
   int tile_items;
-  int64_t rows, n, tiles_per_row;  // rows of equal length
-  const Segment* list;             // or else a list of `counts[0]` segments of `counts[1]` tiles,
-  const unsigned* segment_of;      // [tiles]
+  int64_t rows, n, tiles_per_row;  // for rows of equal length
+  const Segment* list;             // or else a list of `counts[0]` segments with `counts[1]` tiles in all
+  const unsigned* segment_of;      // [tiles]: the segment of each tile
   const unsigned long long* counts;
 
 #ifdef __CUDACC__
@@ -50,15 +51,15 @@ struct Problems {
 #endif
 };
 
-// What the launches of one sort pass on to each other.
+// The state that the launches of one sort share.
 struct State {
-  unsigned long long*
-      starts;      // [segments, passes, radix]: counts of keys per digit, then counts of keys with a smaller digit
-  unsigned* done;  // [segments]: tiles that have been counted
+  unsigned long long* starts;   // [segments, passes, radix]: keys per digit, then keys with smaller digits
+  unsigned* done;               // [segments]: how many tiles have been counted
   unsigned long long* tickets;  // [passes]
-  unsigned* active;             // bit p: keys differ in digit p; [1]: some key is less than its predecessor
-  void *tile_states, *alternate_tile_states;  // [tiles, radix] each. Active passes use the two in turn, and
-  bool wide;                                  // each clears the array of the next. States of 8 bytes if wide, else of 4
+  unsigned* active;  // [0]: bit p is set if keys differ in digit p; [1]: not 0 if some key is less than its predecessor
+  // [tiles, radix] each. The passes that move keys use the two in turn; each clears the one for the next pass.
+  void *tile_states, *alternate_tile_states;
+  bool wide;  // tile states of 8 bytes, not 4
 };
 
 }  // namespace tp::sort::device

@@ -1,4 +1,4 @@
-// Segments of keys that are sorted on chip: where they lie, and how their keys and values are loaded and stored.
+// Segments of keys that are sorted on chip: where they are, and how their keys and payloads are loaded and stored.
 #pragma once
 #include "block/offsets.h"
 #include "sort/sort.h"
@@ -9,7 +9,7 @@ namespace tp::sort::device {
 struct Segments {
   block::Offsets offsets;
   int64_t rows, n;       // rows of equal length, if there is no list
-  const unsigned* list;  // `count` segment numbers, of which at most `most` are used
+  const unsigned* list;  // the numbers of `count` segments, of which at most `most` are used
   const unsigned long long* count;
   int64_t most;
 
@@ -31,7 +31,7 @@ struct Segments {
 #endif
 };
 
-// Loads keys as their windows, and stores raw keys.
+// Loads keys as their windows (core/key.h), and stores raw keys.
 template <class W>
 struct Moves {
   const W* keys;
@@ -41,7 +41,7 @@ struct Moves {
   int value_bytes;
   KeyOrder<W> order;
   W flip;                  // if windows suffice, a key is its window with these bits flipped
-  bool partial, floating;  // the window is not the whole image; two keys may share an image
+  bool partial, floating;  // partial: the window is not the whole image; floating: several keys may share an image
 
   explicit Moves(const Args& args)
       : keys(static_cast<const W*>(args.keys)),
@@ -54,13 +54,13 @@ struct Moves {
         partial(args.begin_bit > 0 || args.end_bit < args.type.bits),
         floating(args.type.kind == KeyKind::floating) {}
 
-  // Whether the window alone determines the key, and there is no payload.
+  // Whether a key can be recovered from its window, and there is no payload. Then only windows have to be moved.
   bool windows_suffice() const { return !partial && !floating && !value_bytes; }
 
 #ifdef __CUDACC__
   TP_DEVICE W window(int64_t i) const { return order.window(keys[i]); }
 
-  // The same, in fewer instructions if windows suffice.
+  // The window of a raw key and the inverse, in one instruction each if windows suffice.
   template <bool suffice>
   TP_DEVICE W window_of(W raw) const {
     return suffice ? W(raw ^ flip) : order.window(raw);
@@ -70,7 +70,7 @@ struct Moves {
     return suffice ? W(window ^ flip) : order.raw(window);
   }
 
-  // Stores to position `to` the key at from + index, whose window is given, and its payload.
+  // Stores the key at from + index, whose window is given, to position `to`, with its payload.
   TP_DEVICE void put(int64_t to, int64_t from, int index, W window) const {
     if (keys_out) keys_out[to] = raw(from + index, window);
     if (value_bytes) put_value(to, from, index);

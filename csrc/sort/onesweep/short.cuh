@@ -10,7 +10,8 @@ namespace tp::sort::device {
 
 static_assert(block_most == short_most, "a block sorts whatever is sorted on chip");
 
-// Segments of up to `items` keys per lane, of the classes of `lanes << first_class` keys and more.
+// Launches network_kernel for segments of up to `items` keys per lane, in the classes first_class and on; class c has
+// 2^c lanes per segment.
 template <class W, int items, bool indexed>
 void run_network(const Network<W>& network, int64_t most_segments, Context& context) {
   constexpr int warps = network_threads / block::warp_size;
@@ -25,7 +26,7 @@ Network<W> of_class(const BlockSort<W>& sort, int c) {
   return {sort.moves, {sort.segments, sort.segments, sort.segments}, c, 1};
 }
 
-// Segments that one warp sorts, with `items` keys per lane.
+// Launches the kernel that sorts each segment by one warp, with `items` keys per lane.
 template <class W, int items>
 void run_warps(const BlockSort<W>& sort, int64_t most_segments, Context& context) {
   if constexpr (sizeof(W) <= 4) {
@@ -52,7 +53,7 @@ void run_blocks(const BlockSort<W>& sort, int threads, int64_t most_segments, in
   }
 }
 
-// Segments that a group of lanes sorts.
+// Launches the kernel that sorts each segment by a group of lanes.
 template <class W>
 void run_groups(const Network<W>& network, int64_t most_segments, Context& context) {
   if (network.moves.windows_suffice()) return run_network<W, 8, false>(network, most_segments, context);
@@ -63,8 +64,8 @@ template <class W>
 void sort_rows_on_chip(const Args& args, Context& context) {
   const BlockSort<W> sort{Moves<W>(args), Segments::of_rows(args)};
   const int64_t n = args.n;
-  // With few rows, the latency of one row counts: a large block sorts it sooner than a small block, and that sooner
-  // than a warp. With many rows, throughput counts, and the smaller groups have more of it.
+  // With few rows, the latency of one row decides: a large block sorts a row sooner than a small block, and a small
+  // block sooner than a warp. With many rows, throughput decides, and smaller groups have more of it.
   const bool few = args.rows < 2 * block::device_attribute<cudaDevAttrMultiProcessorCount>();
   if (n > (few ? 64 : warp_most)) {
     int threads = least_block_threads;
@@ -98,7 +99,7 @@ Listed sort_segments_on_chip(const Args& args, Ends ends, Context& context) {
   const auto list = [&](int c) { return Segments{offsets, 0, 0, lists.segments[c], lists.counts + c, lists.most[c]}; };
   const int64_t share = classify_threads * classify_items;
   const int64_t blocks = resident(ceil_div(tp::max(args.rows, int64_t(1)), share), 16);
-  constexpr bool wide = sizeof(W) == 8;  // sorted faster as 4-byte words
+  constexpr bool wide = sizeof(W) == 8;  // keys of 8 bytes are sorted faster as 4-byte words of a key part and an index
   const auto classify = moves.windows_suffice() ? classify_kernel<W, wide> : classify_kernel<W, true>;
   launch(classify, blocks, classify_threads, 0, false, Classify<W>{moves, offsets, lists, ends}, context);
 

@@ -1,17 +1,17 @@
-// Segments of up to 1024 keys with payloads: a warp sorts one at a time, as 32-bit words that hold a part of a key and,
-// below it, the key's index. So no two words are equal, the order is stable, and a network compares and exchanges two
-// of them in two instructions.
+// Segments of up to 1024 keys with payloads, one warp per segment at a time. The warp sorts 32-bit words that hold a
+// part of a key and, below it, the key's index. No two words are equal, so the order is stable, and a network compares
+// and exchanges two words in two instructions.
 //
-// The part consists of the highest bits in which keys differ. Keys that are equal in the part are mostly so few that
-// they are put in order by insertion; otherwise the warp starts again and sorts by one part after another from the
-// least.
+// The part consists of the highest bits in which the keys differ. Usually only a few keys are equal in this part, and
+// insertion puts them in order. Otherwise the warp starts again, and sorts by one part after another, from the lowest
+// bits up.
 #pragma once
 #include "sort/onesweep/block_sort.cuh"
 #include "sort/onesweep/network.cuh"
 
 namespace tp::sort::device {
 
-// Sorts indices[slot(i)], first <= i < end, by key(index), by insertion.
+// Sorts indices[slot(first)] to indices[slot(end - 1)] by key(index), by insertion.
 template <class Slot, class Key>
 TP_DEVICE void insert_indices(uint16_t* indices, int first, int end, Slot slot, Key key) {
   for (int i = first + 1; i < end; ++i) {
@@ -56,7 +56,8 @@ class WarpSorter {
   }
 
  private:
-  // Padding: neighbouring lanes that access neighbouring indices, or blocks of `items` each, rarely conflict on a bank.
+  // The slot of item i. One word of padding after every `items` items avoids most bank conflicts, both when
+  // neighbouring lanes access neighbouring items and when they access items that are `items` apart.
   TP_DEVICE static int slot(int i) { return i + i / items; }
   TP_DEVICE static int row(int u) { return u * block::warp_size; }
   TP_DEVICE static int row_slot(int u) { return row(u) + row(u) / items; }
@@ -88,6 +89,8 @@ class WarpSorter {
     __syncwarp();
   }
 
+  // Sorts by the highest part of the keys, then settles ties. If there are too many, sorts by all parts from the lowest
+  // up.
   TP_DEVICE void sort(uint64_t differ) {
     const int low = __ffsll(static_cast<long long>(differ)) - 1, top = 64 - __clzll(static_cast<long long>(differ));
     int shift = tp::max(low, top - part_bits);
@@ -101,7 +104,7 @@ class WarpSorter {
     }
   }
 
-  // Sorts by one part of the keys, and returns which of the lane's items equal their successor in it.
+  // Sorts by one part of the keys. Returns a mask of the lane's items that equal their successor in this part.
   TP_DEVICE unsigned sort_part(int shift) {
     T x[items];
 #pragma unroll
@@ -128,7 +131,8 @@ class WarpSorter {
     return pairs < items ? ties & ((1u << pairs) - 1) : ties;
   }
 
-  // Each lane orders the runs of ties that begin among its items. Returns false, doing nothing, if there are long runs.
+  // Each lane sorts the runs of ties that begin among its items. If there are long runs it does nothing and returns
+  // false.
   TP_DEVICE bool settle(unsigned ties) {
     if (__any_sync(~0u, ties & ties >> 1 & ties >> 2 & ties >> 3)) return false;
     const unsigned before = __shfl_up_sync(~0u, ties, 1) >> (items - 1), after = __shfl_down_sync(~0u, ties, 1);

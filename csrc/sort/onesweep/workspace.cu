@@ -12,14 +12,14 @@ constexpr int threads = 1024;
 
 int passes_of(const Args& args) { return tp::max(1, ceil_div(args.end_bit - args.begin_bit, digit_bits)); }
 
-// Numbers the tiles of the listed segments, in one block. It uses no more segments than fit in the workspace: offsets
-// that decrease can make segments overlap.
+// Numbers the tiles of the listed segments, in one block. Offsets that decrease may make segments overlap; it therefore
+// drops segments that do not fit in the workspace.
 struct Layout {
   Listed listed;
   int tile_items;
   int64_t most_tiles;
   Segment* segments;
-  unsigned long long* counts;   // of segments and of tiles
+  unsigned long long* counts;   // the numbers of segments and of tiles
   unsigned long long* cleared;  // [passes + 1]: tickets and active
   int passes;
 };
@@ -44,7 +44,7 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
       s.begin = bound.begin(segment);
       s.n = bound.end(segment) - s.begin;
     }
-    // Scan the numbers of tiles over the block.
+    // Scan the segments' numbers of tiles over the block.
     const int64_t tiles = ceil_div(s.n, int64_t(a.tile_items));
     int64_t upto = block::inclusive_scan<Sum<int64_t>>(tiles);
     if (lane == block::warp_size - 1) warp_tiles[warp] = upto;
@@ -55,7 +55,7 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
       all += warp_tiles[w];
     }
     s.first_tile = before + upto - tiles;
-    // Store the segment unless its tiles exceed the workspace.
+    // Store the segment, unless its tiles exceed the workspace.
     if (i < count && before + upto <= a.most_tiles) {
       a.segments[i] = s;
       atomicMax(&fit, static_cast<unsigned long long>(i + 1));
@@ -69,7 +69,7 @@ __global__ __launch_bounds__(threads) void layout_kernel(const Layout a) {
   if (thread == 0) a.counts[0] = fit, a.counts[1] = tiles_in_all;
 }
 
-// Clears the state of the segments in use, and writes every tile's segment number.
+// Clears the state of the segments in use, and writes the segment number of every tile.
 struct Clear {
   Problems problems;
   State state;
@@ -96,8 +96,8 @@ __global__ __launch_bounds__(threads) void clear_kernel(const Clear a) {
   }
 }
 
-// Allocates the state for a number of segments and tiles. The part to be cleared is contiguous: tickets, active, done,
-// starts, tile states.
+// Allocates the state for that many segments and tiles. The part that has to be cleared is contiguous: tickets, active,
+// done, starts, tile states.
 State allocate_state(int64_t segments, int64_t tiles, int passes, bool wide, int64_t& bytes, Context& context) {
   const int64_t starts = segments * passes * radix, words = tiles * radix * (wide ? 8 : 4);
   bytes = (passes + 1 + ceil_div(segments, int64_t(2)) + starts) * 8 + words;
