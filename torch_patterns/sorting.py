@@ -1,4 +1,4 @@
-"""Sorts: of rows, of keys alone, of pairs, of positions, by several keys, and of segments (PMPP chapter 13; 000)."""
+"""Sorting: rows, keys alone, pairs, indices (argsort), several keys (lexsort), and segments (PMPP chapter 13; 000)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def sort(
     index_dtype: torch.dtype = torch.int64,
     algorithm: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """The elements along ``dim`` in order, and where each came from.
+    """Sorts the elements along ``dim``, and returns with them the index that each came from.
 
     Stable, ascending and descending: equal elements keep their order. NaN of either sign is the greatest value, -0.0
-    equals +0.0, and all of them keep their bits. Differentiable to every order: gradients go back to where the values
-    came from.
+    equals +0.0, and all of them keep their bits. Differentiable to every order: the gradient of an output goes to the
+    input element that it came from.
 
     Args:
         x: any shape; bool, any integer, float16, bfloat16, float32 or float64.
         dim: the dimension to sort; negative counts from the end.
-        descending: the greatest first.
-        index_dtype: of the indices, ``torch.int64`` or ``torch.int32``.
+        descending: put the greatest first.
+        index_dtype: the dtype of the indices, ``torch.int64`` or ``torch.int32``.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -61,24 +61,25 @@ def sort_keys(
     end_bit: int | None = None,
     algorithm: str = "auto",
 ) -> Tensor:
-    """The elements along ``dim`` in order, without the indices that cost most of a sort.
+    """Sorts the elements along ``dim`` without computing indices, which would cost most of the time.
 
-    ``begin_bit`` and ``end_bit`` restrict the order to some bits of the key, and with them the passes of a radix sort:
-    bits of the unsigned integer that is ordered as the keys are, bit 0 the least. That is the bits of an unsigned key;
-    of a signed one with the sign flipped; of a float with the sign set if it was clear, else all complemented (-0.0
-    counting as +0.0, NaN as all ones); one bit of bool. ``descending`` complements it. Keys that are equal in these
-    bits keep their order.
+    ``begin_bit`` and ``end_bit`` restrict the comparison to some bits of the key, so a radix sort needs fewer passes.
+    They refer to the unsigned integer that is ordered as the keys are, with bit 0 the least significant. For an
+    unsigned key these are its own bits; for a signed key, its bits with the sign bit flipped; for a float, its bits
+    with the sign bit set if the float is positive, and all bits complemented if it is negative (-0.0 counts as +0.0,
+    and NaN as all ones); bool has one bit. ``descending`` complements them. Keys that are equal in these bits keep
+    their order.
 
     Args:
         x: any shape; bool, any integer, float16, bfloat16, float32 or float64.
         dim: the dimension to sort; negative counts from the end.
-        descending: the greatest first.
-        begin_bit: the least bit to sort by.
-        end_bit: one more than the highest bit to sort by; the width of the key without it.
+        descending: put the greatest first.
+        begin_bit: the lowest bit that is compared.
+        end_bit: one more than the highest bit that is compared; by default, the number of bits of the key.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor like ``x``. Differentiable, by its indices.
+        A new contiguous tensor like ``x``. It is differentiable: gradients follow the permutation.
 
     Raises:
         IndexError: ``dim`` is out of range.
@@ -105,15 +106,16 @@ def sort_pairs(
     end_bit: int | None = None,
     algorithm: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """The keys along ``dim`` in order, and the values that go with them in the same order.
+    """Sorts the keys along ``dim``, and moves the values in the same way.
 
     Args:
         keys: any shape; bool, any integer, float16, bfloat16, float32 or float64.
-        values: of the shape of ``keys``; any dtype of 1, 2, 4, 8 or 16 bytes (complex32 and float8 without gradients).
+        values: with the shape of ``keys``; any dtype of 1, 2, 4, 8 or 16 bytes (complex32 and float8 without
+            gradients).
         dim: the dimension to sort; negative counts from the end.
-        descending: the greatest key first.
-        begin_bit: the least bit of the key to sort by, as for :func:`sort_keys`.
-        end_bit: one more than the highest.
+        descending: put the greatest key first.
+        begin_bit: the lowest bit of the key that is compared, as for :func:`sort_keys`.
+        end_bit: one more than the highest bit that is compared.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -143,14 +145,14 @@ def argsort(
     index_dtype: torch.dtype = torch.int64,
     algorithm: str = "auto",
 ) -> Tensor:
-    """The indices that put ``x`` in order along ``dim``; not differentiable.
+    """Returns the indices that sort ``x`` along ``dim``; not differentiable.
 
     Args:
         x: any shape; bool, any integer, float16, bfloat16, float32 or float64.
         dim: the dimension to sort; negative counts from the end.
-        descending: the greatest first.
-        begin_bit: the least bit of the key to sort by, as for :func:`sort_keys`.
-        end_bit: one more than the highest.
+        descending: put the greatest first.
+        begin_bit: the lowest bit of the key that is compared, as for :func:`sort_keys`.
+        end_bit: one more than the highest bit that is compared.
         index_dtype: ``torch.int64`` or ``torch.int32``.
         algorithm: ``"auto"`` or one of the ladder below.
 
@@ -178,12 +180,12 @@ def lexsort(
     index_dtype: torch.dtype = torch.int64,
     algorithm: str = "auto",
 ) -> Tensor:
-    """The indices that order by several keys, the last of them the primary one, as ``numpy.lexsort``.
+    """Returns the indices that sort by several keys, of which the last is the primary one, as in ``numpy.lexsort``.
 
     Args:
-        keys: tensors of one shape and any dtypes of keys, or one tensor whose rows they are.
+        keys: tensors of one shape, with any dtypes that can be keys; or one tensor, each row of which is a key.
         dim: the dimension of a key to sort; negative counts from the end.
-        descending: the greatest first, by every key.
+        descending: put the greatest first, for every key.
         index_dtype: ``torch.int64`` or ``torch.int32``.
         algorithm: ``"auto"`` or one of the ladder below.
 
@@ -216,19 +218,19 @@ def segment_sort(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """The keys of every segment in order; segments of any lengths, laid end to end.
+    """Sorts the keys within every segment. Segments may have any lengths and are stored end to end.
 
-    Stable, with the order of :func:`sort_keys`. Differentiable to every order. ``offsets`` that do not start at 0, end
-    at n and never decrease are an error on the CPU, and on CUDA with ``validate``; without it, each counts as clamped
-    to 0 and n, and what lies in no segment is copied.
+    Stable, with the order of :func:`sort_keys`. Differentiable to every order. ``offsets`` must start at 0, end at n
+    and never decrease. Otherwise the CPU raises an error, and so does CUDA with ``validate``; without it, CUDA clamps
+    each offset to 0 and n, and copies keys that lie in no segment.
 
     Args:
         keys: [n]; bool, any integer, float16, bfloat16, float32 or float64.
         offsets: [segments + 1], int32 or int64: segment s is ``keys[offsets[s] : offsets[s + 1]]``.
-        descending: the greatest first.
-        begin_bit: the least bit of the key to sort by, as for :func:`sort_keys`.
-        end_bit: one more than the highest.
-        validate: check the offsets on CUDA as well, at the price of one synchronisation.
+        descending: put the greatest first.
+        begin_bit: the lowest bit of the key that is compared, as for :func:`sort_keys`.
+        end_bit: one more than the highest bit that is compared.
+        validate: check the offsets on CUDA as well, which takes one synchronisation.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -259,16 +261,16 @@ def segment_sort_pairs(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """The keys of every segment in order, and the values that go with them; otherwise as :func:`segment_sort`.
+    """Sorts the keys within every segment, and moves the values in the same way; otherwise as :func:`segment_sort`.
 
     Args:
         keys: [n]; bool, any integer, float16, bfloat16, float32 or float64.
         values: [n]; any dtype of 1, 2, 4, 8 or 16 bytes (complex32 and float8 without gradients).
         offsets: [segments + 1], int32 or int64.
-        descending: the greatest key first.
-        begin_bit: the least bit of the key to sort by, as for :func:`sort_keys`.
-        end_bit: one more than the highest.
-        validate: check the offsets on CUDA as well, at the price of one synchronisation.
+        descending: put the greatest key first.
+        begin_bit: the lowest bit of the key that is compared, as for :func:`sort_keys`.
+        end_bit: one more than the highest bit that is compared.
+        validate: check the offsets on CUDA as well, which takes one synchronisation.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -285,7 +287,7 @@ def segment_sort_pairs(
     return ops.segment_sort_pairs(keys, values, offsets, descending, begin_bit, end_bit, validate, algorithm)
 
 
-# ---- vmap: a batch dimension is one more dimension of rows, and one more call for segments
+# ---- vmap: a batch of rows is sorted as one more dimension of rows; a batch of segments takes one call per sample
 
 
 def _batched(op, tensors, dim, *rest):

@@ -1,9 +1,9 @@
 // torch_patterns::sort, sort_keys, sort_pairs, argsort and lexsort: checks, kernels, Meta, derivatives.
 //
-// A sort is a permutation. Values and their tangents are permuted by `take` with the indices, and gradients by `put`
-// with the same indices; each is the derivative of the other, so every order exists. sort returns the indices.
-// sort_keys and sort_pairs do not: if a derivative is needed, they are computed as an argsort, which is recorded, and a
-// take.
+// A sort is a permutation. `take` permutes values and tangents by the indices, and `put` moves gradients back by the
+// same indices; each is the derivative of the other, so derivatives of every order exist. sort returns the indices, but
+// sort_keys and sort_pairs do not: if a derivative is needed, they are computed as an argsort, whose result is
+// recorded, followed by a take.
 #include "torch/sort.h"
 
 #include <ATen/ATen.h>
@@ -29,13 +29,13 @@ at::ScalarType index_type(const char* name, const Tensor& x, int64_t dim, Option
   return dtype;
 }
 
-// `x` with `dim` moved to the end, contiguous; and the inverse.
+// to_rows returns a contiguous tensor whose last dimension is `dim` of x; from_rows is its inverse.
 Tensor to_rows(const Tensor& x, int64_t dim) { return raw_keys(dim + 1 >= x.dim() ? x : x.movedim(dim, -1)); }
 Tensor from_rows(const Tensor& x, int64_t dim) {
   return dim + 1 >= x.dim() ? x : x.movedim(-1, dim).clone(at::MemoryFormat::Contiguous);
 }
 
-// Runs the rung on rows of keys, with rows of values or of positions, or neither.
+// Runs the rung on rows of keys. args says which payload moves with them: values, original indices, or none.
 void run_rows(const char* name, sort::Args& args, const Tensor& keys, Str algorithm) {
   args.n = keys.dim() ? keys.size(-1) : 1;
   if (keys.numel() == 0) return check_algorithm(sort::ladder, name, algorithm);
@@ -170,7 +170,7 @@ Tensor ArgSort::meta() const {
 
 namespace {
 
-// The dimension counted from the front, and the dtype of the indices.
+// Checks the keys. Returns the dimension, counted from the front, and the dtype of the indices.
 std::pair<int64_t, at::ScalarType> check(const LexSort& s) {
   TORCH_CHECK_VALUE(!s.keys.empty(), lex_name, ": keys must hold one tensor at least");
   const Tensor& first = s.keys[0];
@@ -186,7 +186,7 @@ std::pair<int64_t, at::ScalarType> check(const LexSort& s) {
 
 }  // namespace
 
-// Sorts by one key after another, the primary one last; ties keep the order of the earlier sorts.
+// Sorts by one key after another, the primary key last. Sorts are stable, so ties keep the order of the earlier keys.
 Tensor LexSort::kernel() const {
   const auto [along, type] = check(*this);
   const auto order_of = [&, along = along](const Tensor& key) {
