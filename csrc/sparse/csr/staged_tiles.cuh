@@ -8,10 +8,12 @@
 
 namespace tp::sparse {
 
-// The two orders. The arrays may hold anything, because every use is bounded.
+// The plan's two orders, [entries] each. Item i of all bins is product slot[i] of the first stage's output, and entry
+// local[i] of its bin. Product i of that output is item source[i] of its tile. The arrays may hold anything, because
+// every use is bounded.
 struct Stages {
-  const uint16_t *local, *source;  // item i of all bins is product slot[i], and entry local[i] of its bin; product i
-  const uint32_t* slot;            // of the first stage's output is item source[i] of its tile
+  const uint16_t *local, *source;
+  const uint32_t* slot;
 
   explicit Stages(const CsrArgs& a)
       : local(static_cast<const uint16_t*>(a.stages)),
