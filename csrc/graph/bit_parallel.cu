@@ -1,17 +1,17 @@
-// Up to 64 searches at once, one bit each. Every vertex has a mask of the searches that have reached it (`seen`) and a
-// mask of those that reached it in the last level (`visit`), and an edge passes on the bits of all searches in one step
-// (after Then et al., 2014, who call it MS-BFS).
+// Up to 64 searches at once, each of which is one bit of a word. Every vertex has a mask of the searches that have
+// reached it (`seen`), and a mask of those that reached it in the last level (`visit`). An edge passes on the bits of
+// all searches in one step (after Then et al., 2014, who call it MS-BFS).
 //
-// A level has two parts. First the frontier, kept in queues, tells those neighbours that lack some of its bits, and
-// each of them becomes a candidate once; if many edges leave the frontier it is cheaper to make every vertex a
-// candidate that some search has not reached. Then each candidate pulls: it looks along its in-edges for the bits that
-// it lacks. So only the thread group of a vertex writes its masks, levels and parents, and the parent in each search is
-// the smallest neighbour that brings its bit.
+// A level has two parts. First, candidates are collected: every vertex of the frontier, which is kept in queues, finds
+// its neighbours that lack some of its bits, and each of these becomes a candidate once. If many edges leave the
+// frontier it is faster to make every vertex a candidate that some search has not reached. Second, each candidate
+// pulls: it looks along its in-edges for the bits that it lacks. So only the lanes of a vertex write its masks, levels
+// and parents, and its parent in each search is the smallest neighbour that has the bit.
 //
-// Bits of `visit` that are older than the last level are never cleared. They do no harm, since all neighbours have
-// them.
+// Bits of `visit` from before the last level are never cleared. They do no harm, because all neighbours have them
+// already.
 //
-// There are three queues by degree, whose vertices get 8 lanes, a warp or a block each.
+// There are three queues, by degree: a vertex gets 8 lanes, a warp or a block.
 #include "graph/bits_pull.h"
 
 namespace tp::graph {
@@ -19,10 +19,10 @@ namespace {
 
 constexpr int64_t most_blocks = 2048;
 constexpr int64_t alpha =
-    8;  // every vertex is a candidate once more than 1 / alpha of vertices and edges leave the frontier
+    8;  // every vertex is a candidate if more than 1 / alpha of all vertices and edges leave the frontier
 
-// Counts the descents in col_idx inside rows, which is 0 if all rows are sorted: the descents between neighbouring
-// edges minus those from the last edge of a row to the first of the next.
+// Counts the positions at which col_idx decreases within a row; the count is 0 if all rows are sorted. It is the number
+// of decreases between neighbouring edges, minus those from the last edge of a row to the first edge of the next.
 template <class G>
 struct Descents {
   G g;
@@ -85,7 +85,7 @@ struct StartBits {
   }
 };
 
-// Appends the neighbours of the frontier that lack some of its bits to the candidates.
+// Finds the neighbours of the frontier that lack some of its bits, and appends them to the candidates.
 template <class B>
 struct PushBits {
   using Id = typename B::Id;
@@ -123,7 +123,7 @@ struct PushBits {
   }
 };
 
-// Makes every vertex a candidate that has in-edges and that some search has not reached.
+// Makes candidates of all vertices that have in-edges and that some search has not reached.
 template <class B>
 struct AllCandidates {
   using Id = typename B::Id;
@@ -148,7 +148,7 @@ struct AllCandidates {
 
 // ---- the loop
 
-// Launches a kernel that appends to queues, with one lane per item but at most most_blocks blocks.
+// Launches a kernel that appends to queues: one lane per item, in at most most_blocks blocks.
 template <class Kernel>
 void launch_gathering(Context& context, int64_t lanes, const Kernel& kernel) {
   const int64_t blocks = tp::min(ceil_div(lanes, int64_t(threads)), most_blocks);
@@ -174,7 +174,7 @@ class BitSearch {
     }
   }
 
-  // Runs the searches of one batch, which `part` describes.
+  // Runs the searches of one batch. `part` describes them.
   void run(const G& part) {
     batch_.g = part;
     const Args& a = part.args;
@@ -205,7 +205,7 @@ class BitSearch {
       for (int bucket = 0; bucket < buckets; ++bucket) lanes += sizes.frontier[bucket] * lanes_of(bucket);
       launch_gathering(context_, lanes, PushBits<Batch<G>>{batch_, from, to, sizes});
     }
-    // Only the device knows the number of candidates and their degrees; each gets one block at most.
+    // Only the device knows the number of candidates and their degrees, so launch one block per possible candidate.
     const int64_t candidates = all ? vertices_ : tp::min(sizes.edges, vertices_);
     launch_gathering(context_, candidates * threads, PullBits<Batch<G>>{batch_, from, to, level});
   }

@@ -23,7 +23,8 @@ struct Or {
   TP_HD static Mask combine(Mask a, Mask b) { return a | b; }
 };
 
-// Of one level: how many vertices its queues hold, how many edges leave them, and how many candidates it was made from.
+// The counts of one level: the vertices in each queue of the frontier, the edges that leave them, and the candidates
+// from which the level was made.
 struct Sizes {
   int64_t frontier[buckets], edges, candidates[buckets];
 };
@@ -33,7 +34,7 @@ template <class Id>
 struct Level {
   Mask* visit;     // [vertices]
   Id* frontier;    // bucket b begins at b * vertices
-  int64_t* sizes;  // as in struct Sizes
+  int64_t* sizes;  // laid out as struct Sizes
 
   template <class Block>
   TP_HD auto bind_sizes(Block& block) const {
@@ -41,7 +42,7 @@ struct Level {
   }
 };
 
-// A batch of up to most_searches searches, which g.args describes.
+// A batch of up to most_searches searches. g.args describes them.
 template <class G_>
 struct Batch {
   using G = G_;
@@ -50,8 +51,8 @@ struct Batch {
   G g;
   Mask* seen;
   Id* candidates;           // bucket b begins at b * vertices
-  int* queued;              // the thread that raises a vertex's entry from 0 appends it to the candidates
-  const int64_t* descents;  // *descents == 0: all rows of in-edges are sorted
+  int* queued;              // counts up from 0; the thread that raises it from 0 appends the vertex to the candidates
+  const int64_t* descents;  // *descents is 0 if all rows of in-edges are sorted
 
   TP_HD int64_t vertices() const { return g.args.vertices; }
   TP_HD Mask all() const { return ~Mask(0) >> (most_searches - g.args.searches); }
@@ -73,8 +74,8 @@ struct Batch {
   }
 };
 
-// Appends a block's vertices to the three queues. The block collects them in shared memory and reserves room for all
-// of them by one atomic per queue at the end. A vertex that finds no slot in shared memory is appended at once.
+// Appends a block's vertices to the three queues. The block collects them in shared memory, and at the end reserves
+// room for them by one atomic per queue. A vertex for which there is no slot in shared memory is appended at once.
 template <class Block, class Id>
 class Gathered {
   template <class T>
@@ -86,7 +87,7 @@ class Gathered {
   static constexpr int slots = 512;
   static constexpr int64_t shared_bytes = buckets * slots * int64_t(sizeof(Id)) + (threads + 2 * buckets) * 8;
 
-  // The sizes of the queues are in `counts` from `first` on. For a frontier, the edges that leave it are counted, too.
+  // The sizes of the queues are counts[first] and on. For a frontier, the edges that leave it are counted as well.
   TP_HD Gathered(Block& block, const Global<Id>& queue, int64_t capacity, const Global<int64_t>& counts, Counter first)
       : queue_(queue),
         counts_(counts),

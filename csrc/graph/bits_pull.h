@@ -15,7 +15,7 @@ TP_HD Piece piece_of(const In& in, int64_t vertex, int lane, int lanes) {
   return {tp::min(end, begin + lane * share), tp::min(end, begin + (lane + 1) * share)};
 }
 
-// The searches whose parents a lane looks for.
+// The searches for which a lane looks for parents.
 TP_HD constexpr Mask searches_of(int lane, int bucket) {
   return bucket == 0            ? Mask(0x0101010101010101) << lane
          : bucket == 1          ? Mask(0x0000000100000001) << lane
@@ -23,16 +23,16 @@ TP_HD constexpr Mask searches_of(int lane, int bucket) {
                                 : 0;
 }
 
-// A pull takes two steps, because no lane knows in advance which lane's edges bring a bit first. First every lane
-// gathers the bits of its piece of the row. Then each lane takes some of the searches and looks for their parents in
-// the first piece that has them, or in all such pieces if rows are not sorted. Finally the block writes the results
-// search by search, because the vertices of a queue are often neighbours in memory.
+// A pull takes two steps, because no lane knows in advance which lane's edges are the first to have a bit. First, every
+// lane gathers the bits of its own piece of the row. Then each lane takes some of the searches, and looks for their
+// parents in the first piece that has their bits, or in all such pieces if rows are not sorted. Finally, the block
+// writes the results search by search, because the vertices of a queue are often neighbours in memory.
 template <class B>
 struct PullBits {
   using Id = typename B::Id;
   using Parent = typename B::Parent;
   static constexpr int most_vertices = threads / lanes_of(0);
-  static constexpr int ahead = 4;  // loads that a lane has in flight: the pieces of a high-degree vertex are long
+  static constexpr int ahead = 4;  // loads in flight per lane: the pieces of a vertex with many edges are long
   static constexpr int64_t shared_bytes = threads * int64_t(sizeof(Mask)) +
                                           most_vertices * int64_t(sizeof(Mask) + sizeof(Id)) +
                                           most_searches * most_vertices * int64_t(sizeof(Parent));
@@ -48,9 +48,9 @@ struct PullBits {
   struct Arrays {
     template <class T>
     using Shared = decltype(std::declval<Block&>().template shared<T>("", 0));
-    Shared<Mask> masks;      // per lane: the bits in its piece
-    Shared<Mask> fresh;      // per vertex: the bits that it gets
-    Shared<Id> vertices;     // that the block works on
+    Shared<Mask> masks;      // per lane: the bits that its piece has
+    Shared<Mask> fresh;      // per vertex: the bits that it lacked and now gets
+    Shared<Id> vertices;     // the vertices that the block works on
     Shared<Parent> parents;  // [searches, vertices]
   };
 
@@ -79,7 +79,7 @@ struct PullBits {
     gathered.store(block);
   }
 
-  // Pulls for `count` candidates of a bucket, from number `first` on.
+  // Pulls for candidates first to first + count - 1 of a bucket.
   template <class Block>
   TP_HD void pull(Block& block, int bucket, int64_t first, int count, bool ordered, const Arrays<Block>& arrays,
                   Gathered<Block, Id>& gathered) const {
@@ -114,7 +114,8 @@ struct PullBits {
         all |= theirs;
         if (ordered) left &= ~theirs;
       }
-      if (t % lanes != lanes - 1) return;  // in a block-wide group this lane has no searches to look for
+      // One lane per vertex updates its masks. In a block-wide group, this lane has no searches to look for.
+      if (t % lanes != lanes - 1) return;
       for (int i = 0; i < lanes; ++i) {
         const Mask theirs = arrays.masks[which * lanes + i];
         all |= theirs;
@@ -140,7 +141,8 @@ struct PullBits {
     });
   }
 
-  // Calls f(neighbor, mask) for the edges of a piece while it returns true, and possibly f(0, 0) at the end.
+  // Calls f(neighbor, mask) for the edges of a piece until it returns false. f may also be called as f(0, 0) at the
+  // end.
   template <class In, class Visit, class F>
   TP_HD void for_each_mask(const In& in, const Visit& visit, Piece piece, F f) const {
     for (int64_t edge = piece.begin; edge < piece.end; edge += ahead) {
@@ -168,8 +170,8 @@ struct PullBits {
     return found;
   }
 
-  // Lowers the parents of the searches in `left` to the smallest neighbour in the piece; those in `again` already have
-  // a parent from an earlier piece.
+  // For the searches in `left`, sets the parent to the smallest neighbour in the piece that has the search's bit.
+  // Searches in `again` already have a parent from an earlier piece, which is only lowered.
   template <class In, class Visit, class Parents>
   TP_HD void find(const In& in, const Visit& visit, Piece piece, Mask left, Mask again, bool ordered,
                   const Parents& parents, int which, int most) const {

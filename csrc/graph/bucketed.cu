@@ -1,5 +1,6 @@
-// Three queues by degree: a vertex of few edges gets one thread, a warp for more edges, a block for many edges
-// (§15.7, after Merrill and Garland, 2012). The thread that labels a vertex looks up its degree and chooses its queue.
+// Three queues by degree: a vertex with few edges gets one thread, one with more edges a warp, and one with many edges
+// a block (§15.7, after Merrill and Garland, 2012). The thread that labels a vertex looks up its degree and chooses its
+// queue.
 #include "graph/search.h"
 
 namespace tp::graph {
@@ -10,7 +11,7 @@ constexpr int buckets = 3;
 TP_HD constexpr int lanes_of(int bucket) { return bucket == 0 ? 1 : bucket == 1 ? 32 : threads; }
 TP_HD constexpr int bucket_of(int64_t degree) { return degree < 32 ? 0 : degree < 4 * threads ? 1 : 2; }
 
-// Queue b is [b * capacity, b * capacity + sizes[b]).
+// The vertices of queue b are at [b * capacity, b * capacity + sizes[b]).
 template <class Id>
 struct Buckets {
   Id* vertices;

@@ -1,8 +1,8 @@
-// Push while few edges leave the last level, pull once they are many (§15.3, exercise 15.2).
+// Push while few edges leave the frontier, pull when many do (§15.3, exercise 15.2).
 //
-// The rule is that of Beamer, Asanović and Patterson (2012): pull once the edges that leave the frontier are more than
-// 1 / 15 of the edges that leave unreached vertices; push again once the frontier shrinks and is smaller than 1 / 18 of
-// the vertices. A third kernel counts the vertices and edges that the rule needs.
+// The rule is that of Beamer, Asanović and Patterson (2012): change to pulling when more than 1 / 15 as many edges
+// leave the frontier as leave unreached vertices; change back to pushing when the frontier shrinks and is smaller than
+// 1 / 18 of the vertices. A third kernel counts the vertices and edges that the rule needs.
 #include "graph/in_edges.h"
 #include "graph/search.h"
 
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t alpha = 15, beta = 18;
 
-// A level from the vertices of the last one (Fig. 15.6). Two threads may label one vertex: both write the same.
+// One level, pushed from the vertices of the previous one (Fig. 15.6). Two threads may label the same vertex; both
+// write the same value.
 template <class G>
 struct Push {
   G g;
@@ -39,8 +40,8 @@ struct Push {
   }
 };
 
-// A level from the vertices that are not reached (Fig. 15.8). A level that is written while others read it is read as
-// unreached or as this level: it is not the last.
+// One level, pulled by the vertices that are not reached (Fig. 15.8). A thread that reads a level while it is being
+// written sees either "unreached" or this level, neither of which is the previous level, so the race is harmless.
 template <class G>
 struct Pull {
   G g;

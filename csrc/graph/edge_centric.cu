@@ -3,9 +3,10 @@
 //
 // Invariant: before a launch, every vertex up to level curr_level - 1 has its level, and all others have no_level
 // (UINT_MAX in the figure). Threads that label one vertex write the same value, so no atomic operation is needed. The
-// end of a launch is the barrier between levels. The work is balanced whatever the degrees, but every level looks at
-// all edges. The figure has the sources of the edges in an array; compressed rows do not, so a first launch writes them
-// down.
+// (UINT_MAX in the figure). Threads that label the same vertex write the same value, so no atomic operation is needed.
+// The end of a launch is the barrier between levels. The work is balanced whatever the degrees, but every level visits
+// all edges. The figure stores the source of each edge in an array; compressed rows have no such array, so a first
+// launch writes one.
 #include "graph/search.h"
 
 namespace tp::graph {
@@ -27,7 +28,7 @@ struct Sources {
   }
 };
 
-// An edge that lies in no row has no source.
+// An edge that is in no row has no source.
 template <class G>
 struct NoSources {
   typename G::Id* sources;

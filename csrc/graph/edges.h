@@ -1,4 +1,4 @@
-// How a rung reads a graph: every row pointer is clamped, every neighbour is checked before use.
+// How a rung reads a graph: it clamps every row pointer, and checks every neighbour before it is used.
 #pragma once
 #include "graph/graph.h"
 
@@ -49,7 +49,7 @@ Adjacency<const Row*, const Id*> adjacency(const Edges& edges, const Topology& g
   return {static_cast<const Row*>(edges.row_ptrs), static_cast<const Id*>(edges.col_idx), graph.edges};
 }
 
-// The same, bound to a block; the names are for the checks of simt.h.
+// As adjacency, but bound to a block; the names are for the checks of simt.h.
 template <class Row, class Id, class Block>
 TP_HD auto bind(Block& block, const Topology& graph, const Edges& edges, const char* rows_name, const char* ids_name) {
   const auto rows = block.global(rows_name, static_cast<const Row*>(edges.row_ptrs), graph.vertices + 1);

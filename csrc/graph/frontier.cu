@@ -1,10 +1,10 @@
 // Breadth-first search with frontiers (§15.5, Fig. 15.12): one thread per vertex of the previous frontier, so that no
 // other vertex is looked at.
 //
-// A vertex must be queued once: who labels it first, by an atomic on its level, queues it, at the place that an atomic
-// addition to the size of the current frontier gives. The figure compares and swaps; here the minimum with curr_level
-// does the same, for it leaves a smaller level as it is and returns what was there. The end of a launch is the barrier
-// between levels. The figure has a thread per vertex and no more; here a block may take several rounds.
+// A vertex must be queued once. The thread that labels it first, by an atomic operation on its level, queues it, at the
+// index that an atomic addition to the size of the current frontier returns. The figure uses compare-and-swap; here the
+// minimum with curr_level does the same, since it keeps a smaller level and returns the old value. The end of a launch
+// is the barrier between levels. The figure has one thread per vertex; here a block may take several rounds.
 #include "graph/search.h"
 
 namespace tp::graph {

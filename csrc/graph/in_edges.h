@@ -1,5 +1,5 @@
-// Makes the in-edges of a graph that came without them: counts, their exclusive prefix sums, and a scatter of each edge
-// to the next free slot of the vertex that it enters. The order of a vertex's in-edges is undefined.
+// Builds the in-edges of a graph that came without them: it counts them per vertex, computes exclusive prefix sums, and
+// scatters each edge to the next free slot of the vertex that it enters. The order of a vertex's in-edges is undefined.
 #pragma once
 #include "graph/search.h"
 #include "scan/scan.h"
@@ -22,7 +22,7 @@ TP_HD void for_each_edge(Block& block, const char* phase, const G& g, F f) {
 template <class G>
 struct CountIn {
   G g;
-  int64_t* counts;  // in-degree of vertex v at index v
+  int64_t* counts;  // counts[v] is the in-degree of vertex v
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
@@ -48,7 +48,8 @@ struct StorePointers {
   }
 };
 
-// On the device, overlapping rows may count more edges than there are; those beyond the end are dropped.
+// Scatters the edges. On the device, overlapping rows may count more edges than there are; those beyond the end are
+// dropped.
 template <class G>
 struct ScatterIn {
   G g;

@@ -1,14 +1,14 @@
-// A level as a product of the transposed adjacency matrix and a vector (§15.4): x[u] is u if vertex u is in the last
-// level, and the sum over the in-edges of v is a minimum. So y[v] is the smallest neighbour one level up, which becomes
-// the parent of v if v is unreached. The sum is the balanced segmented reduction that a sparse product uses, and like a
-// sparse product it visits every edge at every level.
+// A level as the product of the transposed adjacency matrix and a vector (§15.4). x[u] is u if vertex u is in the
+// previous level, and the sum over the in-edges of v is a minimum. So y[v] is the smallest neighbour one level up,
+// which becomes the parent of v if v is unreached. The sums are computed by the balanced segmented reduction, as those
+// of a sparse product are, and like a sparse product every level visits all edges.
 #include "graph/in_edges.h"
 #include "segmented/segmented.h"
 
 namespace tp::graph {
 namespace {
 
-// The terms of all sums: x at the column of every entry.
+// The terms of all sums: the element of x for every entry.
 template <class G>
 struct Gather {
   using Id = typename G::Id;

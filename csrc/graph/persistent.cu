@@ -1,13 +1,14 @@
-// The whole search in one cooperative launch that never reads back to the host, so that a CUDA graph can hold it.
+// The whole search in one cooperative launch that never reads back to the host, so a CUDA graph can capture it.
 //
 // One block per multiprocessor stays for the whole search, and a grid barrier separates the levels. After the barrier
-// all blocks read the same counts and so take the same decision about the next level:
-// - a small frontier goes to one cluster, which continues alone while the frontier stays small (solo.cuh);
-// - a frontier with few edges compared with those not yet visited is pushed, from a queue of pieces of edges that
-// warps distribute evenly over their lanes (push.cuh);
-// - any other frontier is pulled, from a bitmap (pull.cuh), if in-edges are given.
-// The rule for the direction is by Beamer, Asanović and Patterson (2012). Parents are found with the levels: a push
-// takes the minimum over all edges that reach a vertex, a pull the first in its row.
+// all blocks read the same counts, and so decide in the same way how to find the next level:
+// - A small frontier goes to one cluster of blocks, which continues alone while the frontier stays small (solo.cuh).
+// - A frontier is pushed if few edges leave it, compared with the edges of unvisited vertices. It is then a queue of
+//   pieces of rows, whose edges each warp distributes evenly over its lanes (push.cuh).
+// - Any other frontier is pulled, from a bitmap (pull.cuh), if in-edges are given.
+//
+// The rule for the direction is that of Beamer, Asanović and Patterson (2012). Parents are found together with levels:
+// a push takes the minimum over all edges that reach a vertex, a pull takes the first neighbour in a sorted row.
 #include "graph/edges.h"
 #ifdef __CUDACC__
 #include "block/launch.cuh"
@@ -17,8 +18,8 @@
 namespace tp::graph {
 namespace resident {
 
-// Marks all vertices as unreached. If edges are pulled, vertices without in-edges count as visited, and so do the bits
-// beyond the last vertex.
+// Marks all vertices as unreached. If edges may be pulled, vertices without in-edges count as visited from the start.
+// So do the bits beyond the last vertex.
 template <class P>
 TP_DEVICE void clear(const P& p) {
   const int64_t padded = (p.vertices + task - 1) / task * task;
@@ -55,7 +56,8 @@ __global__ __launch_bounds__(threads, 1) void persistent_kernel(const __grid_con
 
   Frontier frontier{0, 0};
   Tally found;  // counts of the current frontier
-  // The frontier is what the last phase appended, as far as the queue had room (overlapping rows may exceed it).
+  // The frontier is what the last phase appended to the queue, as far as there was room: overlapping rows may exceed
+  // it.
   const auto advance = [&](Found mine) {
     found = phases.end(mine);
     frontier = {frontier.end(), tp::min(int64_t(found.pieces), p.capacity - frontier.end())};
@@ -63,27 +65,31 @@ __global__ __launch_bounds__(threads, 1) void persistent_kernel(const __grid_con
   advance(start(p, storage, phases.tally()));
   int64_t open_edges = p.out.edges - int64_t(found.edges);
   bool queued = true;
-  int small = 0;  // small frontiers seen since the frontier became a bitmap
+  int small = 0;  // how many small frontiers were seen since the frontier became a bitmap
   for (int64_t level = 1; level <= p.max_level && found.edges > 0;) {
-    // Choose how to find the next level.
+    // Choose how to find the next level: from which representation, and in which direction.
     const bool heavy = p.pulls() && int64_t(found.edges) * p.policy.alpha > open_edges;
     const bool fits = fits_solo(p, {found.vertices, found.edges, found.vertices});
-    if (!queued && (fits ? ++small > 1
-                         : !heavy)) {  // the first small frontier is often the last one, which a pull handles cheaply
+    // The first small frontier in a bitmap is often the last one, which a pull handles at little cost, so it stays
+    // there.
+    if (!queued && (fits ? ++small > 1 : !heavy)) {
       advance(bitmap_to_queue(p, front, frontier, storage, phases.tally()));
       queued = true;
     }
+    // A small frontier: one cluster finds as many levels as it can, while the other blocks wait at the barrier.
     if (queued && fits_solo(p, found)) {
       advance(blockIdx.x < cluster_blocks() ? solo(p, frontier, level, storage, phases.tally()) : Found());
       level = __ldcg(&p.control->solo.level);
       open_edges -= __ldcg(&p.control->solo.edges) + int64_t(found.edges);
       continue;
     }
+    // A heavy frontier moves from the queue to the bitmap, to be pulled.
     if (queued && heavy) {
       queue_to_bitmap(p, frontier, front);
       phases.end();
       queued = false;
     }
+    // Find one level, in the chosen direction.
     if (queued) {
       advance(push(p, frontier, int(level), storage, phases.tally()));
     } else {
@@ -123,8 +129,8 @@ Problem<Row, Id> problem_of(const Args& args, Context& context) {
   return p;
 }
 
-// Returns the size of the largest cluster of at most `wanted` blocks that the device can hold, and in `blocks` how many
-// blocks are resident in clusters of that size.
+// Returns the size of the largest cluster, of at most `wanted` blocks, that the device can hold. `blocks` becomes the
+// number of blocks that can be resident at once in clusters of that size.
 template <class Kernel>
 int cluster_size(Kernel kernel, cudaLaunchConfig_t config, int wanted, int& blocks) {
   for (int size = wanted; size > 1; size /= 2) {
@@ -139,8 +145,9 @@ int cluster_size(Kernel kernel, cudaLaunchConfig_t config, int wanted, int& bloc
   return 1;
 }
 
-// A graph with few edges per vertex has many levels of few vertices, for which a cluster of many blocks pays, though
-// perhaps not all multiprocessors can be part of such a cluster. One block per multiprocessor keeps the barrier short.
+// Launches the search, with one block per multiprocessor to keep the grid barrier short. A graph with few edges per
+// vertex has many levels with few vertices, for which a cluster of many blocks is faster, even if not all
+// multiprocessors can then take part.
 template <class P>
 void launch(P p, Policy policy, int wanted, Context& context) {
   int blocks = block::device_attribute<cudaDevAttrMultiProcessorCount>();
@@ -171,7 +178,7 @@ void launch(P p, Policy policy, int wanted, Context& context) {
   check_launch("persistent");
 }
 
-// Set on an H200: alpha 15 as in Beamer et al.; frontiers of up to 2^14 pieces and 2^15 edges go to one cluster.
+// Measured on an H200: alpha 15, as in Beamer et al.; frontiers of up to 2^14 pieces and 2^15 edges go to one cluster.
 constexpr Policy policy{15, 1 << 14, 1 << 15};
 
 }  // namespace resident

@@ -1,15 +1,16 @@
 // Breadth-first search with privatized frontiers (§15.6, Figs. 15.14 and 15.15): one thread per vertex of the previous
-// frontier, and a queue of its own for each block, so that blocks seldom meet at the size of the one they share.
+// frontier. Each block has a queue of its own, so that blocks seldom contend for the size of the queue that they share.
 //
-// The block's frontier is in shared memory, where an atomic addition is near. When all threads have pushed, one thread
-// takes room for all of it by a single atomic addition on the grid's queue, and it goes there by neighbouring threads.
-// What finds no room in the block's frontier goes to the grid's queue at once. Who labels a vertex first, by an atomic
-// on its level, queues it, so each vertex is queued once: the minimum with curr_level leaves a smaller level as it is
-// and returns what was there, as the figure's compare-and-swap does. Barriers stand after the counter is cleared, after
-// all have pushed, and after room is taken.
+// The block's queue is in shared memory, where atomic additions are fast. After all threads have pushed, one thread
+// reserves room for the whole block by a single atomic addition on the grid's queue, and neighbouring threads copy the
+// block's queue there, so that the writes coalesce. A vertex for which the block's queue has no room goes to the grid's
+// queue at once. The thread that labels a vertex first, by an atomic operation on its level, queues it, so each vertex
+// is queued once: the minimum with curr_level keeps a smaller level and returns the old value, as the figure's
+// compare-and-swap does. There are barriers after the counter is cleared, after all threads have pushed, and after room
+// is reserved.
 //
-// The figure sets a full block's counter back with a plain store, which may undo what others count meanwhile; here it
-// runs on, and is cut where it is read.
+// When a block's queue is full, the figure resets its counter by a plain store, which may undo what other threads count
+// meanwhile. Here the counter keeps growing, and is limited where it is read.
 #include "graph/privatized.h"
 
 namespace tp::graph {
@@ -36,11 +37,11 @@ struct PrivatizedFrontierKernel {
     const auto start_idx = block.template shared<int64_t>("curr_frontier_start_idx", 1);
     const auto curr_frontier_s = block.template shared<Id>("curr_frontier_s", int(local_capacity));
 
-    // Initialize the block's frontier.
+    // Clear the counter of the block's queue.
     block.phase("initialize", [&](int t) {
       if (t == 0) num_curr_frontier_s[0] = 0;
     });
-    // Perform the search.
+    // Push: label the unvisited neighbours, and queue them in the block's queue.
     block.phase("push", [&](int t) {
       const int64_t i = block.index().x * threads + t;
       if (i >= num_prev_frontier) return;
@@ -58,13 +59,13 @@ struct PrivatizedFrontierKernel {
         }
       }
     });
-    // Allocate in the grid's frontier.
+    // Reserve room in the grid's queue.
     block.phase("allocate", [&](int t) {
       if (t != 0) return;
       const int64_t count = tp::min(int64_t(num_curr_frontier_s[0]), local_capacity);
       start_idx[0] = num_curr_frontier.template atomic<Sum<int64_t>>(0, count);
     });
-    // Commit to the grid's frontier.
+    // Copy the block's queue to the grid's queue.
     block.phase("commit", [&](int t) {
       const int64_t count = tp::min(int64_t(num_curr_frontier_s[0]), local_capacity), start = start_idx[0];
       for (int64_t i = t; i < count; i += threads) curr_frontier[start + i] = Id(curr_frontier_s[i]);

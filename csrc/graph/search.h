@@ -1,9 +1,9 @@
-// What the level-by-level searches of host and device share: the arrays as a block sees them, initialization, the loop
+// What the level-by-level searches share on host and device: the arrays as a block sees them, initialization, the loop
 // over the levels, and the parents.
 //
-// A thread claims a vertex by one atomic minimum on its level; an unreached vertex has the greatest number, as in the
-// book's figures. Parents are found last, when all levels are known: every edge that leads from one level to the next
-// lowers the parent of its target to its source, so that the smallest id wins.
+// A thread claims a vertex by an atomic minimum on its level; the level of an unreached vertex is the greatest number,
+// as in the book's figures. Parents are found at the end, when all levels are known: every edge from one level to the
+// next lowers the parent of its target to its source, so the smallest id wins.
 #pragma once
 #include "core/for_each.h"
 #include "graph/edges.h"
@@ -14,14 +14,14 @@ using simt::Sharing;
 
 constexpr int threads = simt::for_each_threads;
 constexpr uint32_t no_level = uint32_t(unreached);
-// Arrays of a search, with names for the checks of simt.h. Row and Id are the types of row_ptrs and col_idx.
+// The arrays of a search, named for the checks of simt.h. Row and Id are the types of row_ptrs and col_idx.
 
 template <class Row_, class Id_>
 struct Graph {
   using Row = Row_;
   using Id = Id_;
   using Parent =
-      typename std::make_unsigned<Id>::type;  // the identity of the minimum, the greatest value, means "no parent"
+      typename std::make_unsigned<Id>::type;  // the greatest value, the identity of the minimum, means "no parent"
   Args args;
 
   template <class Block>
@@ -49,7 +49,7 @@ void launch(Context& context, const char* rung, int64_t lanes, const Kernel& ker
   simt::launch_for_each(context, rung, lanes, kernel, shared_bytes);
 }
 
-// Returns a value that a kernel left on the device. The host waits for it.
+// Returns a value that a kernel wrote on the device, for which the host waits.
 template <class T>
 T read_back(const T* value, Context& context) {
 #ifdef __CUDACC__
@@ -83,7 +83,7 @@ struct Unreach {
   }
 };
 
-// Labels the sources with level 0. Each vertex is appended to the queue once, if there is a queue.
+// Labels the sources with level 0. If there is a queue, each source is appended to it once, even if it is given twice.
 template <class G>
 struct Start {
   G g;
@@ -108,7 +108,7 @@ struct Start {
   }
 };
 
-// Finds the parents: a warp of lanes per vertex, which take its edges in turn.
+// Finds the parents. For each vertex, 32 lanes take its edges in turn.
 template <class G>
 struct Parents {
   static constexpr int lanes = 32;
@@ -123,7 +123,7 @@ struct Parents {
     for_each(block, "parents", g.args.vertices * lanes, [&](int64_t i) {
       const int64_t vertex = i / lanes;
       const uint32_t level = levels[vertex];
-      if (level == no_level || level >= g.args.max_level) return;  // no vertex was reached from here
+      if (level == no_level || level >= g.args.max_level) return;  // no vertex was reached from this one
       const int64_t end = out.end(vertex);
       for (int64_t edge = out.begin(vertex) + i % lanes; edge < end; edge += lanes) {
         const int64_t neighbor = out[edge];
@@ -149,7 +149,8 @@ void start(const char* rung, const G& g, Context& context, typename G::Id* queue
   launch(context, rung, g.args.num_sources, Start<G>{g, queue, size});
 }
 
-// Calls step(level, found) to label one level after another, until a level leaves 0 in `found`.
+// A search without a queue: calls step(level, found) to label one level after another, until a step leaves 0 in
+// `found`.
 template <class G, class Step>
 void search_dense(const char* rung, const G& g, Context& context, Step step) {
   start(rung, g, context);
@@ -162,15 +163,15 @@ void search_dense(const char* rung, const G& g, Context& context, Step step) {
   launch(context, rung, g.args.vertices * Parents<G>::lanes, Parents<G>{g});
 }
 
-// A frontier. Each vertex is in it once, so it has room for all vertices.
+// A frontier. A vertex is in it at most once, so it has room for all vertices.
 template <class Id>
 struct Queue {
   Id* vertices;
   int64_t* size;
 };
 
-// Calls step(level, from, size, to) to label one level after another and to queue the vertices that it labels, until
-// the queue stays empty.
+// A search with queues: calls step(level, from, size, to), which labels a level and queues the vertices that it labels
+// in `to`, until a queue is empty. It returns the next level to label.
 template <class G, class Step>
 void search_queued(const char* rung, const G& g, Context& context, Step step) {
   using Id = typename G::Id;

@@ -1,5 +1,5 @@
-// The sequential search (§15.2; Fig. 15.4 is its result): vertices leave a queue in the order in which they were
-// reached, so the levels come in order. Every other rung is tested against it, so it is written for clarity only.
+// The sequential search (§15.2; Fig. 15.4 shows its result). Vertices leave a queue in the order in which they were
+// reached, so levels come in order. Every other rung is tested against this one, so it is written for clarity only.
 #include <algorithm>
 #include <vector>
 

@@ -1,6 +1,7 @@
-// Small levels one after another in one launch of one block, whose barrier stands between them (§15.7, Fig. 15.16,
-// exercise 15.3). A level that does not fit in the block's queue ends the launch: what found no room lies in the
-// grid's queue, the rest is copied there, and levels go on as in privatized_frontier until one is small again.
+// Small levels one after another in one launch of one block, whose barrier separates them (§15.7, Fig. 15.16, exercise
+// 15.3). A level that does not fit in the block's queue ends the launch: the vertices for which there was no room are
+// already in the grid's queue, and the others are copied there. Levels are then found as in privatized_frontier, until
+// one is small again.
 #include "graph/privatized.h"
 
 namespace tp::graph {
@@ -12,10 +13,10 @@ struct SmallLevels {
   static constexpr int capacity = 1024;
   static constexpr int64_t shared_bytes = 2 * capacity * int64_t(sizeof(Id)) + int64_t(sizeof(int64_t));
   G g;
-  Queue<Id> from, to;  // `to` with the size of the last level labelled
+  Queue<Id> from, to;  // `to` gets the last level that is labelled, with its size
   int64_t size;        // of `from`, at most `capacity`
   int64_t first_level;
-  int64_t* end_level;  // the first that is not labelled
+  int64_t* end_level;  // the first level that is not labelled
 
   template <class Block>
   TP_HD void operator()(Block& block) const {

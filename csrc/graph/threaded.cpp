@@ -1,16 +1,16 @@
-// Direction-optimizing search on host threads (Beamer, Asanović and Patterson 2012): a top-down step pushes from a
-// queue while few edges leave the frontier, a bottom-up step pulls from a bitmap while they are many. A top-down step
-// checks every edge that leaves the frontier. A bottom-up step checks, for each unreached vertex, one in-edge after
-// another until one comes from the frontier. The expected number is what it takes to meet such an edge at their average
-// density, but at most all edges that remain. The cheaper step is taken; without in-edges, all steps are top-down. An
-// edge of a top-down step is weighted by several edges of a bottom-up step if it waits for memory, and by a fraction if
-// it does not, since the mispredicted branches of the bottom-up step then dominate. Top-down steps resume once the
-// frontier shrinks and is smaller than 1 / 18 of the vertices.
+// Direction-optimizing search on host threads (Beamer, Asanović and Patterson 2012). A top-down step pushes from a
+// queue, a bottom-up step pulls from a bitmap; for each level, the cheaper step is chosen. A top-down step checks every
+// edge that leaves the frontier. A bottom-up step checks, for each unreached vertex, its in-edges one by one until one
+// comes from the frontier. The expected number of edges that it checks is what it takes to meet such an edge at their
+// average density, but at most all remaining edges. Without in-edges, all steps are top-down. An edge of a top-down
+// step costs as much as several edges of a bottom-up step if it waits for memory, and as a fraction of one if it does
+// not, because mispredicted branches then dominate the bottom-up step. Top-down steps resume when the frontier shrinks
+// and is smaller than 1 / 18 of the vertices.
 //
 // The first thread to set a vertex's parent adds it to the queue. Later threads of the same level may still lower the
-// parent, so that the smallest id wins and levels and parents do not depend on timing; only the order of the queue
-// does. Small levels, and all levels of a graph that fits in the cache, are pushed by one thread, without atomics and
-// almost without branches.
+// parent, so the smallest id wins, and levels and parents do not depend on timing; only the order of the queue does.
+// Small levels, and all levels of a graph that fits in the cache, are pushed by one thread, without atomics and almost
+// without branches.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -21,8 +21,8 @@ namespace tp::graph {
 namespace {
 
 constexpr int64_t beta = 18;
-constexpr int64_t serial = 1 << 14;  // vertices or edges of a level below which one thread is faster than several
-constexpr int64_t cached = 1 << 18;  // vertices below which their parents fit in the cache of a core
+constexpr int64_t serial = 1 << 14;  // levels with fewer vertices and edges are faster on one thread than on several
+constexpr int64_t cached = 1 << 18;  // with fewer vertices, their parents fit in the cache of a core
 
 template <class T>
 T load(const T& x) {
@@ -35,15 +35,15 @@ class Search {
   using Word = uint64_t;
   static constexpr int64_t bits = 64;
 
-  // While one thread pushes, parents_ holds candidates, of which the smallest wins. A parent set in this level has its
-  // highest bit set, so that those of earlier levels are smaller, and `none` is the greatest.
+  // While one thread pushes, parents_ holds candidates, the smallest of which wins. A parent that is set in this level
+  // has its highest bit set, so parents of earlier levels are smaller than all candidates, and `none` is the greatest.
   using Candidate = typename std::make_unsigned<Id>::type;
   static constexpr Candidate none = Candidate(-1), this_level = Candidate(1) << (8 * sizeof(Id) - 1);
 
   static constexpr int64_t piece = 256;  // vertices whose edges are gathered together
   static constexpr int64_t row = 12;     // the most edges of a short row
-  // Edges gathered from short rows. The arrays are slightly longer than needed, so that addresses written together are
-  // not a multiple of the page size apart.
+  // Edges gathered from short rows. The arrays are slightly longer than needed, so that addresses that are written
+  // together do not differ by a multiple of the page size.
   struct EdgeList {
     Id to[(piece + 2) * row];
     Candidate from[piece * row];
@@ -79,14 +79,14 @@ class Search {
  private:
   Candidate* candidates() { return reinterpret_cast<Candidate*>(parents_); }
 
-  // The expected number of edges that a bottom-up step checks, but at least the number of vertices.
+  // The expected number of edges that a bottom-up step checks; at least the number of vertices.
   double bottom_up_cost(int64_t edges, int64_t edges_to_check) const {
     const double each = double(args_.edges) / double(tp::max(edges, int64_t(1)));
     return tp::max(double(args_.vertices), tp::min(double(edges_to_check), double(args_.vertices - end_) * each));
   }
 
-  // Sums f(begin, end) over pieces of 0..n, which threads take as they become free, or over 0..n at once if there is
-  // little work.
+  // Sums f(begin, end) over pieces of 0..n. Threads take the next piece as they become free; if there is little work,
+  // one thread takes 0..n at once.
   template <class F>
   int64_t sum_over_pieces(int64_t n, int64_t piece, int64_t work, F f) {
     if (work < serial) return f(0, n);
@@ -119,13 +119,13 @@ class Search {
     return edges;
   }
 
-  // Lowers the parent of `to` to `from`, and returns whether `to` was unreached.
+  // Lowers the parent of `to` to `from`. Returns whether `to` was unreached before.
   bool lower_parent(Id from, int64_t to, int32_t level) {
     Id parent = load(parents_[to]);
     while (parent < 0 || parent > from) {
       if (parent >= 0) {
         const int32_t theirs = load(levels_[to]);
-        if (theirs != level && theirs != unreached) return false;  // an unwritten level is this level
+        if (theirs != level && theirs != unreached) return false;  // a level that is not written yet is this level
       }
       constexpr auto relaxed = __ATOMIC_RELAXED;
       if (__atomic_compare_exchange_n(&parents_[to], &parent, from, false, relaxed, relaxed)) return parent < 0;
@@ -138,18 +138,18 @@ class Search {
     gathered.clear();
   }
 
-  // Sets the parent of `to` to `from` if it is the first or the smallest of this level, without a branch: `to` is
-  // always written behind the end of the queue, which advances only if `to` was unreached.
+  // Sets the parent of `to` to `from` if it is the first or the smallest one of this level, without a branch: `to` is
+  // always written at the end of the queue, which advances only if `to` was unreached.
   void update_parent(Id to, Candidate from, int64_t& tail) {
     Candidate& current = candidates()[to];
     const Candidate old = current;
     current = tp::min(old, from);
     queue_[tail] = to;
     Candidate next;
-    tail += __builtin_add_overflow(old, Candidate(1), &next);  // overflows if `old` is `none`
+    tail += __builtin_add_overflow(old, Candidate(1), &next);  // overflows exactly if `old` is `none`
   }
 
-  // Pushes all edges of a long row. Groups of eight neighbours that are all settled are skipped.
+  // Pushes all edges of a long row. Groups of eight neighbours that need no update are skipped.
   __attribute__((noinline)) int64_t push_row(Id vertex, int64_t tail) {
     const Candidate from = this_level | Candidate(vertex);
     const uint64_t vertices = uint64_t(args_.vertices);
@@ -170,7 +170,7 @@ class Search {
     return tail;
   }
 
-  // Gathers the edges of short rows. It copies `row` edges per vertex whatever the degree, so that no loop has an
+  // Gathers the edges of short rows. It copies `row` edges per vertex, whatever its degree, so that no loop has an
   // unpredictable length; the next vertex overwrites the excess. Returns the number of edges.
   int64_t gather_edges(int64_t first, int64_t last, EdgeList& list, int64_t& tail) {
     const int64_t whole = args_.edges - row;
@@ -190,7 +190,7 @@ class Search {
     return count;
   }
 
-  // One thread pushes one level, without atomics. Returns the scout count if it matters, else 0.
+  // One thread pushes one level, without atomics. Returns the scout count if it is needed, else 0.
   int64_t top_down_step_serial() {
     const int32_t level = int32_t(level_++);
     const uint64_t vertices = uint64_t(args_.vertices);
@@ -251,7 +251,8 @@ class Search {
     return scout_count;
   }
 
-  // Bottom-up steps while they pay: from the queue to a bitmap and back.
+  // Runs bottom-up steps for as long as they are faster. Copies the frontier from the queue to a bitmap before, and
+  // back after.
   void bottom_up_steps() {
     std::vector<Word> front(size_t(words_), 0), next(size_t(words_), 0), open(size_t(words_), 0);
     queue_to_bitmap(front, open);
@@ -265,7 +266,7 @@ class Search {
     bitmap_to_queue(front);
   }
 
-  // Sets the bits of the frontier in `front`, and of the unreached vertices with in-edges in `open`.
+  // Sets the bits of the frontier in `front`, and those of the unreached vertices with in-edges in `open`.
   void queue_to_bitmap(std::vector<Word>& front, std::vector<Word>& open) {
     for (int64_t i = begin_; i < end_; ++i) front[size_t(queue_[i] / bits)] |= Word(1) << queue_[i] % bits;
     sum_over_pieces(words_, 256, args_.vertices, [&](int64_t first, int64_t last) {
@@ -289,8 +290,8 @@ class Search {
     end_ = tail_;
   }
 
-  // Pulls one level: from the bitmap `front` of the last level to `next`. `open` are the vertices to visit. Returns the
-  // awake count, the number of vertices found.
+  // Pulls one level, from the bitmap `front` of the previous level to `next`, for the vertices in `open`. Returns the
+  // awake count, which is the number of vertices found.
   int64_t bottom_up_step(const std::vector<Word>& front, std::vector<Word>& next, std::vector<Word>& open) {
     const int32_t level = int32_t(level_++);
     return sum_over_pieces(words_, 64, args_.vertices, [&](int64_t first, int64_t last) {
@@ -326,10 +327,10 @@ class Search {
   const Adjacency<const Row*, const Id*> out_, in_;
   int32_t* levels_;
   Id* parents_;
-  double top_down_cost_;  // cost of an edge of a top-down step, in edges of a bottom-up step
-  bool counts_;           // whether a scout count can ever lead to a bottom-up step or to more threads
+  double top_down_cost_;  // the cost of an edge in a top-down step, as a multiple of that in a bottom-up step
+  bool counts_;           // whether the scout count can ever lead to a bottom-up step or to more threads
   int64_t words_;
-  Id* queue_;  // all levels one after another; the last is [begin_, end_)
+  Id* queue_;  // all levels one after another; the last one is [begin_, end_)
   int64_t begin_ = 0, end_ = 0, level_ = 1;
   std::atomic<int64_t> tail_{0};
 };

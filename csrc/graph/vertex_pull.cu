@@ -1,11 +1,11 @@
-// Breadth-first search, vertex-centric pull or bottom-up (§15.3, Fig. 15.8): one thread per vertex. Those not visited
-// look for a neighbour in the previous level, and stop at the first.
+// Breadth-first search, vertex-centric pull or bottom-up (§15.3, Fig. 15.8): one thread per vertex. An unvisited vertex
+// looks for a neighbour in the previous level, and stops at the first one.
 //
-// It takes the edges that enter a vertex; a graph that comes without them is turned around first. Invariant: before a
+// The kernel reads the edges that enter a vertex; for a graph without them they are built first. Invariant: before a
 // launch, every vertex up to level curr_level - 1 has its level, and all others have no_level (UINT_MAX in the figure).
-// A vertex is labelled by its own thread only. Others may read its level meanwhile, as not visited or as curr_level:
+// Only its own thread labels a vertex. Other threads may read the level meanwhile, as no_level or as curr_level;
 // neither is the previous level, so the race is harmless (idempotent). The end of a launch is the barrier between
-// levels. The figure has a thread per vertex and no more; here a block may take several rounds.
+// levels. The figure has one thread per vertex; here a block may take several rounds.
 #include "graph/in_edges.h"
 #include "graph/search.h"
 

@@ -1,10 +1,10 @@
-// Breadth-first search, vertex-centric push or top-down (§15.3, Fig. 15.6): one thread per vertex. Those of the
-// previous level label their unvisited neighbours.
+// Breadth-first search, vertex-centric push or top-down (§15.3, Fig. 15.6): one thread per vertex. A vertex of the
+// previous level labels its unvisited neighbours.
 //
 // Invariant: before a launch, every vertex up to level curr_level - 1 has its level, and all others have no_level
-// (UINT_MAX in the figure). Two threads may label one neighbour: both write the same value, so no atomic operation is
-// needed. The end of a launch is the barrier between levels. Every level looks at all vertices, and a vertex with many
-// edges holds up its block. The figure has a thread per vertex and no more; here a block may take several rounds.
+// (UINT_MAX in the figure). Two threads may label the same neighbour; both write the same value, so no atomic operation
+// is needed. The end of a launch is the barrier between levels. Every level visits all vertices, and a vertex with many
+// edges delays its block. The figure has one thread per vertex; here a block may take several rounds.
 #include "graph/search.h"
 
 namespace tp::graph {

@@ -1,7 +1,7 @@
-// A push takes the edges of the frontier in pieces of equal length, a warp of lanes for each, because a frontier may
-// consist of one vertex with a million edges. A pull gives eight vertices to a lane, and takes the longest rows in
-// pieces as well. By a push as by a pull, all vertices of the part are looked at in the end: which of them are in the
-// new level makes the bitmap.
+// A push divides the edges of the frontier into pieces of equal length, with 32 lanes per piece, because a frontier may
+// consist of a single vertex with a million edges. A pull gives eight vertices to each lane, and divides the longest
+// rows into pieces as well. In either direction, the last kernel looks at all vertices of the part to write the bitmap
+// of the new level.
 #include "graph/part/part.h"
 #include "graph/search.h"
 
@@ -10,10 +10,10 @@ namespace {
 
 constexpr const char* name = "bfs of a part";
 constexpr int lanes = 32, piece = 8 * lanes;  // edges
-constexpr int64_t long_row = 8 * piece;       // a lane alone pulls along rows of up to so many edges
-constexpr int64_t most_blocks = 1056;         // each of them adds what it found once
+constexpr int64_t long_row = 8 * piece;       // one lane pulls along rows of up to this many edges
+constexpr int64_t most_blocks = 1056;         // each block adds its counts once
 
-// Some edges of a vertex: from number `first` on, at most `piece`.
+// Edges first to first + piece - 1 of a vertex, as far as it has so many.
 struct Piece {
   int64_t vertex, first;
 };
@@ -33,14 +33,14 @@ struct Pieces {
   }
 };
 
-// Writes the pieces of a vertex from place `at` on; returns the place after them.
+// Writes the pieces of a vertex from index `at` on; returns the index after them.
 template <class Array>
 TP_HD int64_t write_pieces(const Array& to, int64_t at, int64_t capacity, int64_t vertex, int64_t degree) {
   for (int64_t edge = 0; edge < degree && at < capacity; edge += piece) to[at++] = Piece{vertex, edge};
   return at;
 }
 
-// Calls f(vertex, number of an edge of it) for all edges of all pieces.
+// Calls f(vertex, i) for edge i of the vertex, for all edges of all pieces.
 template <class Block, class F>
 TP_HD void for_each_in_pieces(Block& block, const char* phase, const Pieces& pieces, F f) {
   const auto from = pieces.bind(block);
@@ -55,7 +55,7 @@ TP_HD void for_each_in_pieces(Block& block, const char* phase, const Pieces& pie
   });
 }
 
-// Puts the edges of the frontier into pieces.
+// Divides the edges of the frontier into pieces.
 template <class G>
 struct Collect {
   G g;
@@ -86,7 +86,7 @@ struct Collect {
   }
 };
 
-// A vertex that another lane has found in this level may still get a smaller parent.
+// Pushes along all pieces. A vertex that another lane has found in this level may still get a smaller parent.
 template <class G>
 struct Push {
   using Parent = typename G::Parent;
@@ -114,7 +114,8 @@ struct Push {
   }
 };
 
-// Pulls along the rows that Find has left. The lane that finds the first neighbour does for a vertex what Find would.
+// Pulls along the long rows that Find has left. The lane that finds the first neighbour labels the vertex, as Find
+// does.
 template <class G>
 struct PullLong {
   using Parent = typename G::Parent;
@@ -146,9 +147,9 @@ struct PullLong {
   }
 };
 
-// Pulls, if that is the direction, and writes the bitmap and the sums. A lane takes the vertices of one byte at a time,
-// and nobody waits for a lane whose vertices have many edges. The in-edges of a vertex are in order: the first one from
-// the frontier is that of the least parent.
+// Pulls, if that is the direction, and writes the bitmap and the sums. A lane handles the vertices of one byte of the
+// bitmap at a time, and goes on to the next vertex as soon as it can, so no lane waits for one whose vertices have many
+// edges. In-edges are sorted, so the first one that comes from the frontier gives the smallest parent.
 template <class G>
 struct Find {
   using Parent = typename G::Parent;

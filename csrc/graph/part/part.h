@@ -1,8 +1,9 @@
-// One level of a breadth-first search of a part of a graph: the levels of `count` neighbouring vertices, from `begin`
-// on, of which all in-edges are given, and of all other vertices the out-edges that lead to them.
+// One level of a breadth-first search over one part of a graph. The part is `count` neighbouring vertices from `begin`
+// on. The caller gives all in-edges of these vertices, and of all vertices the out-edges that lead to them.
 //
-// Who holds the other parts knows the frontier of all, a bit per vertex, and gets a bit per vertex of this part in
-// turn. A level is pushed along the out-edges of the frontier, or pulled along the in-edges of what is not reached.
+// The caller, who combines all parts, passes the frontier of the whole graph as a bitmap, and gets the new vertices of
+// this part as a bitmap. A level is pushed along the out-edges of the frontier, or pulled along the in-edges of
+// unreached vertices.
 #pragma once
 #include "core/context.h"
 #include "graph/graph.h"
@@ -14,13 +15,13 @@ constexpr int word = 32;  // vertices in a word of a bitmap
 struct Args : Topology {
   int64_t begin, count;
   const uint32_t* frontier;  // [words of vertices]
-  int64_t frontier_size;     // no more vertices than these are in it
-  int32_t level;             // of the vertices to be found; those of the frontier are one below
+  int64_t frontier_size;     // an upper bound for the number of vertices in it
+  int32_t level;             // the level to be found; that of the frontier is one less
   bool pull;
   int32_t* levels;  // [count], -1 where not reached
-  void* parents;    // [count], -1 where not reached: becomes the least vertex of the frontier that leads there
-  uint32_t* found;  // [words of count], all of which are written
-  int64_t* sums;    // [2]: how many vertices were found, and how many edges enter them
+  void* parents;    // [count], -1 where not reached; becomes the smallest vertex of the frontier with an edge to it
+  uint32_t* found;  // [words of count]; every word is written
+  int64_t* sums;    // [2]: the number of vertices found, and the number of edges that enter them
 };
 
 void search(const Args& args, Context& context);

@@ -1,17 +1,18 @@
-// A level that the whole grid pulls: every unreached vertex looks for a neighbour in the bitmap of the frontier and
-// stops at the first one, which is the smallest in a sorted row.
+// The whole grid pulls a level: every unreached vertex looks for a neighbour in the bitmap of the frontier and stops at
+// the first one, which is the smallest if its row is sorted.
 //
 // A warp takes a task of neighbouring vertices. It first compacts the unreached ones, so that its lanes are busy even
-// if few remain. Each lane checks the first edges of its vertex by itself, since most vertices find a neighbour there;
-// the whole warp then goes through each longer row. Only this warp writes the words of the bitmaps that belong to its
-// task.
+// if only few are left. Each lane then checks the first edges of its own vertex, since most vertices find a neighbour
+// there; after that, the whole warp goes through the longer rows one by one. Only this warp writes the words of the
+// bitmaps that belong to its task.
 #pragma once
 #include "graph/resident/state.cuh"
 
 namespace tp::graph::resident {
 
 constexpr int task_words = 8, task = 32 * task_words;
-constexpr int probes = 4, alone = 32;  // loads in flight; edges that one lane checks before the warp does
+// The loads that a lane has in flight, and the edges of a row that one lane checks before the whole warp takes over.
+constexpr int probes = 4, alone = 32;
 
 struct PullTempStorage {  // per warp, in shared memory
   uint8_t open[task];
@@ -24,7 +25,7 @@ TP_DEVICE bool in_front(const P& p, const unsigned* front, typename P::Vertex v)
   return v < typename P::Vertex(p.vertices) && (front[v / 32] >> v % 32 & 1);
 }
 
-// Returns the first edge in begin..end whose other end is in the frontier, or `end`; called by one lane.
+// One lane searches a row: returns the first edge in begin..end whose other end is in the frontier, or `end`.
 template <class P>
 TP_DEVICE int64_t first_alone(const P& p, const unsigned* front, int64_t begin, int64_t end) {
   for (int64_t edge = begin; edge < end; edge += probes) {
@@ -43,7 +44,7 @@ TP_DEVICE int64_t first_alone(const P& p, const unsigned* front, int64_t begin, 
   return end;
 }
 
-// The same, by all lanes of a warp.
+// As first_alone, by all lanes of a warp.
 template <class P>
 TP_DEVICE int64_t first_together(const P& p, const unsigned* front, int64_t begin, int64_t end) {
   for (int64_t edge = begin; edge < end; edge += probes * block::warp_size) {
@@ -62,7 +63,7 @@ TP_DEVICE int64_t first_together(const P& p, const unsigned* front, int64_t begi
   return end;
 }
 
-// Compacts the positions of the task's unreached vertices, in order, and returns their number.
+// Writes the positions of the task's unreached vertices to storage.open, in order, and returns their number.
 TP_DEVICE inline int compact_open(unsigned open, PullTempStorage& storage) {
   int count = 0;
 #pragma unroll
@@ -87,10 +88,10 @@ TP_DEVICE void pull_task(const P& p, const unsigned* front, int level, int64_t f
     const int64_t vertex = first + position;
     const int64_t begin = has ? p.in.begin(vertex) : 0, end = has ? p.in.end(vertex) : 0;
     const int64_t stop = tp::min(end, begin + alone);
-    // The first edges, each row by its own lane.
+    // Each lane checks the first edges of its own row.
     int64_t hit = first_alone(p, front, begin, stop);
     bool found = hit < stop;
-    // The rest of long rows, one after another by the whole warp.
+    // The whole warp searches the rest of long rows, one row after another.
     unsigned rest = __ballot_sync(~0u, !found && stop < end);
     for (; rest != 0; rest &= rest - 1) {
       const int owner = __ffs(int(rest)) - 1;
@@ -98,7 +99,7 @@ TP_DEVICE void pull_task(const P& p, const unsigned* front, int level, int64_t f
       const int64_t at = first_together(p, front, block::broadcast(stop, owner), last);
       if (lane_id() == owner) hit = at, found = at < last;
     }
-    // Label the vertices that were found.
+    // Label the vertices that found a neighbour.
     if (!found) continue;
     p.levels[vertex] = level;
     p.parents[vertex] = typename P::Word(p.in.ids[hit]);
@@ -109,7 +110,7 @@ TP_DEVICE void pull_task(const P& p, const unsigned* front, int level, int64_t f
   __syncwarp();
 }
 
-// Pulls one level, writes every word of `next`, and returns what this lane found.
+// Pulls one level and writes every word of `next`. Returns what this lane found.
 template <class P>
 TP_DEVICE Found pull(const P& p, const unsigned* front, unsigned* next, int level, PullTempStorage* storages) {
   Found all;

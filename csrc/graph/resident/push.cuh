@@ -1,24 +1,24 @@
-// Phases of the whole grid that read or write the queue: the sources, a pushed level, and the conversions between the
-// queue and the bitmap.
+// The phases of the whole grid that read or write the queue: queueing the sources, pushing a level, and converting
+// between the queue and the bitmap.
 #pragma once
 #include "graph/resident/queue.cuh"
 
 namespace tp::graph::resident {
 
-// A range of the queue that is a frontier.
+// A frontier in the queue: a range of pieces.
 struct Frontier {
   int64_t begin, pieces;
 
   TP_DEVICE int64_t end() const { return begin + pieces; }
 };
 
-// Calls f(vertex, begin, length) for all pieces of a frontier, one per lane, with as many pieces per warp as keep all
-// warps busy; if there are few pieces, each is cut into parts. Lanes without a piece pass P's number of vertices and
-// length 0.
+// Calls f(vertex, begin, length) for all pieces of a frontier, one piece per lane. Each warp takes so many pieces that
+// all warps are busy; if there are fewer pieces than warps, each piece is cut into parts. Lanes without a piece pass
+// the number of vertices and length 0.
 template <class P, class F>
 TP_DEVICE void for_each_piece(const P& p, Frontier frontier, int64_t warp, int64_t all_warps, F f) {
   constexpr int most_cuts = 3;
-  int cuts = 0;  // into 2^cuts parts
+  int cuts = 0;  // each piece is cut into 2^cuts parts
   while (cuts < most_cuts && frontier.pieces << (cuts + 1) <= all_warps) ++cuts;
   const int64_t parts = frontier.pieces << cuts;
   const unsigned part = unsigned(piece) >> cuts;
@@ -52,20 +52,21 @@ TP_DEVICE Found start(const P& p, char* storage, Tally& tally) {
   return appender.finish();
 }
 
-// The first thread to set a vertex's parent adds it to the queue; later threads of the same level may still lower the
-// parent. A parent from an earlier level, or one that is not greater, stays.
+// Sets the parent of `to` to `from` if that is smaller than a parent of the same level. A parent from an earlier level
+// stays. Returns whether this was the first parent of `to`; that thread adds the vertex to the queue, and later threads
+// of the same level may still lower the parent.
 template <class P>
 TP_DEVICE bool lower_parent(const P& p, typename P::Vertex from, typename P::Vertex to, typename P::Word parent,
                             int level) {
   if (parent != P::no_parent) {
     if (parent <= from) return false;
     const int theirs = __ldcg(p.levels + to);
-    if (theirs != level && theirs != unreached) return false;  // an unwritten level is this level
+    if (theirs != level && theirs != unreached) return false;  // a level that is not written yet is this level
   }
   return atomicMin(p.parents + to, typename P::Word(from)) == P::no_parent;
 }
 
-// Pushes one level from the queue, and appends the next frontier.
+// Pushes one level from the queue, and appends the vertices that it finds, which are the next frontier.
 template <class P>
 TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* storage, Tally& tally) {
   Appender<P> appender(p, storage, frontier.end(), tally);
@@ -76,6 +77,7 @@ TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* storage, Ta
     expand<items>(p, vertex, begin, length, [&](const Vertex(&from)[items], const Vertex(&to)[items]) {
       bool open[items];
       typename P::Word parent[items];
+// Look up which neighbours no earlier level has reached, and their parents; then try to become the parent.
 #pragma unroll
       for (int k = 0; k < items; ++k)
         open[k] = to[k] < Vertex(p.vertices) && !(p.visited[to[k] / 32] >> to[k] % 32 & 1);
@@ -93,7 +95,7 @@ TP_DEVICE Found push(const P& p, Frontier frontier, int level, char* storage, Ta
   return appender.finish();
 }
 
-// Converts a frontier from the queue to the bitmap `front`, which is empty before.
+// Copies a frontier from the queue to the bitmap `front`, which must be empty.
 template <class P>
 TP_DEVICE void queue_to_bitmap(const P& p, Frontier frontier, unsigned* front) {
   for (int64_t i = int64_t(blockIdx.x) * threads + threadIdx.x; i < frontier.pieces;
@@ -104,7 +106,7 @@ TP_DEVICE void queue_to_bitmap(const P& p, Frontier frontier, unsigned* front) {
   }
 }
 
-// Converts the bitmap `front`, which is cleared, to the queue, behind the last frontier in it.
+// Copies a frontier from the bitmap `front`, which is cleared, to the queue, after the last frontier there.
 template <class P>
 TP_DEVICE Found bitmap_to_queue(const P& p, unsigned* front, Frontier last, char* storage, Tally& tally) {
   Appender<P> appender(p, storage, last.end(), tally);

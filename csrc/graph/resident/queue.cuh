@@ -1,11 +1,12 @@
-// The queue of the persistent search holds pieces of at most 256 edges, appended level after level, so that every
-// vertex enters once and nothing has to be cleared. A warp collects vertices in shared memory and appends many at once.
+// The queue of the persistent search. It holds pieces of rows of at most 256 edges. Levels are appended one after
+// another, so every vertex enters once and nothing has to be cleared. A warp collects vertices in shared memory, and
+// appends many at a time.
 #pragma once
 #include "graph/resident/state.cuh"
 
 namespace tp::graph::resident {
 
-constexpr int gathered = 256, at_once = 128;  // vertices that a warp can hold, and that one step may add
+constexpr int gathered = 256, at_once = 128;  // how many vertices a warp can collect, and how many one step may add
 
 TP_DEVICE inline int64_t pieces_of(int64_t length) { return tp::max((length + piece - 1) / piece, int64_t(1)); }
 
@@ -13,13 +14,14 @@ TP_DEVICE inline int64_t pieces_of(int64_t length) { return tp::max((length + pi
 template <class P>
 TP_DEVICE void store_piece(const P& p, int64_t at, int64_t i, typename P::Vertex vertex, typename P::Row begin,
                            int64_t length) {
-  if (at + i >= p.capacity) return;  // overlapping rows may make more pieces than there is room for
+  if (at + i >= p.capacity) return;  // overlapping rows may make more pieces than the queue holds
   p.queue_vertices[at + i] = vertex;
   p.queue_begins[at + i] = begin + typename P::Row(i * piece);
   p.queue_lengths[at + i] = unsigned(tp::min(length - i * piece, int64_t(piece)));
 }
 
-// Stores the pieces of each lane's vertex, if it has one. The warp shares the pieces of a vertex that has several.
+// Stores the pieces of each lane's vertex, if the lane has one. If a vertex has several pieces, the whole warp stores
+// them.
 template <class P>
 TP_DEVICE void store_pieces(const P& p, bool has, int64_t at, typename P::Vertex vertex, typename P::Row begin,
                             typename P::Row length) {
@@ -34,8 +36,8 @@ TP_DEVICE void store_pieces(const P& p, bool has, int64_t at, typename P::Vertex
   }
 }
 
-// Appends the `count` vertices that a warp collected behind index `base`. Returns the number of edges that leave the
-// vertices of this lane.
+// Appends the `count` vertices that a warp has collected, after index `base`. Returns the number of edges that leave
+// the vertices of this lane.
 template <class P>
 __noinline__ TP_DEVICE unsigned long long append(const P& p, const typename P::Word* gathered_vertices, int count,
                                                  int64_t base, Tally& tally) {
@@ -43,7 +45,7 @@ __noinline__ TP_DEVICE unsigned long long append(const P& p, const typename P::W
   using Vertex = typename P::Vertex;
   constexpr int items = 4;
   unsigned long long edges = 0;
-  // Read the rows of this lane's vertices and count their pieces.
+  // Read the rows of this lane's vertices, and count the pieces that they take.
   for (int first = lane_id(); first - lane_id() < count; first += items * block::warp_size) {
     Row begins[items], lengths[items];
     int64_t pieces = 0;
@@ -56,12 +58,12 @@ __noinline__ TP_DEVICE unsigned long long append(const P& p, const typename P::W
       pieces += i < count ? pieces_of(int64_t(lengths[k])) : 0;
       edges += lengths[k];
     }
-    // Reserve the pieces of the warp by one atomic.
+    // Reserve room for the pieces of the warp, by one atomic.
     const int64_t upto = block::inclusive_scan<Sum<int64_t>>(pieces);
     unsigned long long before = 0;
     if (lane_id() == block::warp_size - 1) before = atomicAdd(&tally.pieces, static_cast<unsigned long long>(upto));
     int64_t at = base + int64_t(block::broadcast(before, block::warp_size - 1)) + upto - pieces;
-// Store them.
+// Store the pieces.
 #pragma unroll
     for (int k = 0; k < items; ++k) {
       const int i = first + k * block::warp_size;
@@ -72,6 +74,7 @@ __noinline__ TP_DEVICE unsigned long long append(const P& p, const typename P::W
   return edges;
 }
 
+// Collects the vertices that a warp finds, and appends them to the queue.
 template <class P>
 class Appender {
  public:
@@ -82,7 +85,8 @@ class Appender {
   TP_DEVICE Appender(const P& p, char* storage, int64_t base, Tally& tally)
       : p_(p), mine_(reinterpret_cast<typename P::Word*>(storage) + warp_id() * gathered), base_(base), tally_(tally) {}
 
-  // The lanes whose `wins` is set add a vertex each. Call make_room() before more than `at_once` vertices may be added.
+  // Adds a vertex for each lane whose `wins` is set. Call make_room() whenever up to `at_once` vertices may have been
+  // added.
   TP_DEVICE void add(bool wins, Vertex vertex) {
     const unsigned winners = __ballot_sync(~0u, wins);
     if (wins) mine_[count_ + __popc(winners & ((1u << lane_id()) - 1))] = vertex;
@@ -115,22 +119,22 @@ class Appender {
   Found found_;
 };
 
-// Distributes the edges of up to 32 pieces, one piece per lane, evenly over the lanes of the warp. visit(from, to) gets
-// `items` edges per lane at once, so that their loads are in flight together; `to` is P's number of vertices if there
-// is no edge.
+// Distributes the edges of up to 32 pieces, one piece per lane, evenly over the lanes of a warp. visit(from, to) gets
+// `items` edges per lane at once, so that their loads are in flight together; where there is no edge, `to` is the
+// number of vertices.
 template <int items, class P, class Visit>
 TP_DEVICE void expand(const P& p, typename P::Vertex vertex, typename P::Row begin, unsigned length, Visit visit) {
   using Vertex = typename P::Vertex;
   const unsigned upto = block::inclusive_scan<Sum<unsigned>>(length);
   const unsigned total = __shfl_sync(~0u, upto, block::warp_size - 1);
   const typename P::Row shifted =
-      begin - typename P::Row(upto - length);  // plus j: edge j of the warp, if it belongs to this lane's piece
+      begin - typename P::Row(upto - length);  // shifted + j is edge j of the warp, if this lane's piece holds it
   for (unsigned first = 0; first < total; first += items * block::warp_size) {
     Vertex from[items], to[items];
 #pragma unroll
     for (int k = 0; k < items; ++k) {
       const unsigned j = first + unsigned(k * block::warp_size + lane_id());
-      int owner = 0;  // the number of lanes whose edges end at or before j
+      int owner = 0;  // the number of lanes whose pieces end at or before j
 #pragma unroll
       for (int step = block::warp_size / 2; step > 0; step /= 2) {
         if (__shfl_sync(~0u, upto, owner + step - 1) <= j) owner += step;

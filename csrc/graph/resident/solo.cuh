@@ -1,5 +1,5 @@
-// Level after level by one cluster of blocks alone while the others wait: a small frontier costs one barrier of the
-// cluster per level and none of the grid.
+// One cluster of blocks finds level after level alone, while the other blocks wait: with a small frontier, a level
+// costs one barrier of the cluster and none of the grid.
 //
 // Each block holds its part of the frontier in shared memory. The thread that claims a vertex labels it and hands it
 // out at once: the vertices that a block finds go to the blocks of the cluster in turn, each to a slot that no other
@@ -10,45 +10,47 @@
 
 namespace tp::graph::resident {
 
-constexpr unsigned slots = 1024, most_blocks = 16;  // vertices that a block can hold; blocks of a cluster
-constexpr unsigned row_lanes = 4,
-                   alone_steps = 4;  // lanes per row, and edges per lane before the whole warp takes over
+// How many vertices a block can hold, and the most blocks of a cluster.
+constexpr unsigned slots = 1024, most_blocks = 16;
+// The lanes that share a row, and the edges that each of them takes before the whole warp takes over.
+constexpr unsigned row_lanes = 4, alone_steps = 4;
 
-// Shared memory of each block of the cluster, for vertices below 2^32 - 1. Vertex number i of those that block b hands
-// to this one is in slot i * blocks + b.
+// The shared memory of each block of the cluster, for graphs with fewer than 2^32 - 1 vertices. Of the vertices that
+// block b hands to this block, number i is in slot i * blocks + b.
 template <class P>
 struct SoloTempStorage {
   struct List {
     typename P::Row begins[slots];
     unsigned vertices[slots], lengths[slots];
     unsigned found[most_blocks],
-        edges[most_blocks];  // per block of the cluster: vertices, and the edges that leave them
+        edges[most_blocks];  // for each block of the cluster: how many vertices it found, and how many edges leave them
   };
-  List lists[2];          // the frontier and the next
-  unsigned found, edges;  // by this block
+  List lists[2];          // the current frontier and the next one
+  unsigned found, edges;  // what this block found
 };
 
-// Whether a frontier is small enough for one cluster. The counts of every level found from it then fit in 32 bits.
+// Whether a frontier is small enough for one cluster. Then the counts of every level that is found from it fit in 32
+// bits.
 template <class P>
 TP_DEVICE bool fits_solo(const P& p, const Tally& t) {
   return t.edges <= unsigned(p.policy.solo_edges) && t.pieces <= unsigned(p.policy.solo_pieces) &&
          p.vertices < int64_t(~0u);
 }
 
-// Block `from` hands out `found` vertices in turn, starting with itself: the number of them that go to block `to`.
+// Block `from` hands out `found` vertices in turn, starting with itself. Returns how many of them go to block `to`.
 TP_DEVICE inline unsigned dealt(unsigned found, unsigned from, unsigned to, unsigned blocks) {
   const unsigned turn = (to - from) & (blocks - 1);
   return (found + blocks - 1 - turn) >> (__ffs(int(blocks)) - 1);
 }
 
-// The end of the slots that hold the vertices which block `from` handed to this one.
+// The end of the slots that hold the vertices which block `from` handed to this block.
 template <class List>
 TP_DEVICE unsigned slots_of(const List& list, unsigned from) {
   const unsigned blocks = cluster_blocks();
   return dealt(list.found[from], from, cluster_rank(), blocks) * blocks;
 }
 
-// The edges of a level, and the largest number of vertices that any block handed to this one.
+// The number of edges that leave a level, and the largest number of vertices that any block handed to this one.
 struct Extent {
   unsigned edges, rounds;
 };
@@ -60,8 +62,8 @@ TP_DEVICE Extent extent(const List& list) {
   return {__reduce_add_sync(~0u, edges), __reduce_max_sync(~0u, mine)};
 }
 
-// Each lane has at most one edge and claims its target if no level has it. The winners are handed out; those that find
-// no slot go to the queue, and the level then counts as too large.
+// Each lane has at most one edge, and claims its target if no earlier level has reached it. The vertices that are won
+// are handed out; if there is no slot for one, it goes to the queue, and the level then counts as too large.
 template <class P>
 TP_DEVICE void claim(const P& p, SoloTempStorage<P>& storage, int next, int level, bool has, unsigned from,
                      int64_t edge, Appender<P>& appender) {
@@ -78,13 +80,13 @@ TP_DEVICE void claim(const P& p, SoloTempStorage<P>& storage, int next, int leve
       wins = atomicMin(p.parents + to, Word(from)) == P::no_parent;
     }
   }
-  // Label the new vertices. Those without edges need no visit.
+  // Label the new vertices. Those without out-edges count as visited at once, because nobody will expand them.
   if (!__any_sync(~0u, wins)) return;
   if (wins) {
     p.levels[to] = level;
     if (length == 0) atomicOr(p.visited + to / 32, 1u << to % 32);
   }
-  // Count the vertices that go on, and number them.
+  // Count the vertices that have to be expanded, and number them within the block.
   const bool goes_on = wins && length != 0;
   const unsigned winners = __ballot_sync(~0u, goes_on);
   const unsigned leaving = length > Row(piece) ? unsigned(p.policy.solo_edges) + 1 : unsigned(length);
@@ -104,7 +106,7 @@ TP_DEVICE void claim(const P& p, SoloTempStorage<P>& storage, int next, int leve
     cluster_store(list.lengths + slot, block, unsigned(tp::min(int64_t(length), int64_t(piece) + 1)));
     cluster_store(list.begins + slot, block, begin);
   }
-  // What finds no slot goes to the queue.
+  // A vertex for which there is no slot goes to the queue, and makes the level count as too large.
   const bool too_many = goes_on && slot >= slots;
   if (!__any_sync(~0u, too_many)) return;
   if (too_many) atomicAdd(&storage.edges, unsigned(p.policy.solo_edges) + 1);
@@ -112,7 +114,8 @@ TP_DEVICE void claim(const P& p, SoloTempStorage<P>& storage, int next, int leve
   appender.make_room();
 }
 
-// Claims the neighbours of the block's part of the frontier: a few lanes take a row, and the warp takes the rest of it.
+// Claims the neighbours of the block's part of the frontier. A few lanes take the first edges of a row; the whole warp
+// takes the rest.
 template <class P>
 TP_DEVICE void expand_solo(const P& p, SoloTempStorage<P>& storage, int here, unsigned rounds, int level,
                            Appender<P>& appender) {
@@ -144,7 +147,7 @@ TP_DEVICE void expand_solo(const P& p, SoloTempStorage<P>& storage, int here, un
   }
 }
 
-// Tells all blocks of the cluster how much this one found, resets the counts, and waits for all.
+// Tells all blocks of the cluster how much this one found, resets its counts, and waits for all blocks.
 template <class P>
 TP_DEVICE void exchange_counts(SoloTempStorage<P>& storage, int next) {
   __syncthreads();
@@ -160,7 +163,7 @@ TP_DEVICE void exchange_counts(SoloTempStorage<P>& storage, int next) {
   cluster_barrier();
 }
 
-// Takes the frontier from the queue: piece n is handed out as if block n % blocks had found it.
+// Takes the frontier from the queue. Piece n is handed out as if block n % blocks had found it.
 template <class P>
 TP_DEVICE void enter(const P& p, SoloTempStorage<P>& storage, Frontier frontier) {
   static_assert(slots == threads, "one thread per slot is needed to take the frontier");
@@ -179,7 +182,7 @@ TP_DEVICE void enter(const P& p, SoloTempStorage<P>& storage, Frontier frontier)
   cluster_barrier();
 }
 
-// Returns the frontier to the queue.
+// Returns the frontier to the queue, for the whole grid.
 template <class P>
 TP_DEVICE void leave(const SoloTempStorage<P>& storage, int here, unsigned rounds, Appender<P>& appender) {
   const auto& list = storage.lists[here];
@@ -192,8 +195,8 @@ TP_DEVICE void leave(const SoloTempStorage<P>& storage, int here, unsigned round
   }
 }
 
-// Finds levels from the frontier of `level` - 1, which fits, until one does not fit or is empty. A frontier that does
-// not fit is appended to the queue.
+// Finds levels from the frontier of `level` - 1, which must be small enough, until a frontier is too large or empty. A
+// frontier that is too large is appended to the queue.
 template <class P>
 TP_DEVICE Found solo(const P& p, Frontier frontier, int64_t level, char* shared, Tally& tally) {
   SoloTempStorage<P>& storage = *reinterpret_cast<SoloTempStorage<P>*>(shared + Appender<P>::storage_bytes);

@@ -1,8 +1,8 @@
-// What the whole grid of the persistent search shares: the graph, the queue, the bitmaps, the counters of a phase and
-// the barrier that ends it.
+// The state that the whole grid of the persistent search shares: the graph, the queue, the bitmaps, the counters of a
+// phase, and the barrier that ends it.
 //
-// Each phase adds what it finds to a tally of its own. Three tallies take turns: one is written, the one before may
-// still be read by a late block, and the one after is cleared.
+// Each phase adds what it finds to a tally of its own. Three tallies are used in turn: while one is being written, a
+// late block may still read the one before, and the one after is being cleared.
 #pragma once
 #include "block/warp.cuh"
 #include "core/op.h"
@@ -11,20 +11,21 @@
 namespace tp::graph::resident {
 
 constexpr int threads = 1024, warps = threads / block::warp_size;
-constexpr int piece = 256;  // a vertex of more edges is queued in several pieces
+constexpr int piece = 256;  // a vertex with more edges is queued as several pieces
 
+// What a phase finds: vertices, the edges that leave them, and the pieces that they take in the queue.
 struct Tally {
-  unsigned long long vertices, edges, pieces;  // found; out-edges that leave them; pieces that they take in the queue
+  unsigned long long vertices, edges, pieces;
 };
 
-// What a lane found in a phase.
+// What one lane found in a phase.
 struct Found {
   unsigned long long vertices = 0, edges = 0;
 };
 
-// What the cluster that runs alone leaves behind.
+// The result of the phase in which one cluster runs alone.
 struct Solo {
-  int64_t level, edges;  // the next level to find; out-edges of all levels found except the last
+  int64_t level, edges;  // the next level to find; edges that leave all levels found in this phase except the last one
 };
 
 struct Control {
@@ -33,15 +34,15 @@ struct Control {
   Solo solo;
 };
 
-// When to change the method. A frontier goes to one cluster if it is small; it is pulled if the number of its
-// out-edges, times alpha, exceeds that of the unreached vertices; otherwise it is pushed.
+// When to change the method. A small frontier goes to one cluster. A frontier is pulled if the number of its out-edges,
+// times alpha, exceeds the number of edges of the unreached vertices; otherwise it is pushed.
 struct Policy {
   int64_t alpha;
   int solo_pieces, solo_edges;  // upper limits
 };
 
-// The visited bitmap: bit v is set if vertex v belongs to an earlier level. A vertex that a phase pushes to gets its
-// bit when it is expanded itself, so during a push the bits tell of earlier levels only.
+// One search. In the visited bitmap, bit v is set if vertex v belongs to an earlier level. A vertex that a push reaches
+// gets its bit only when it is expanded itself, so during a push the bits tell about earlier levels only.
 template <class Row_, class Id_>
 struct Problem {
   using Row = Row_;
@@ -51,13 +52,13 @@ struct Problem {
       typename std::conditional<sizeof(Id) == 8, unsigned long long, unsigned>::type;  // the type that atomics take
   static constexpr Word no_parent = ~Word(0);
 
-  Adjacency<const Row*, const Id*> out, in;  // `in` is null if nothing can be pulled
+  Adjacency<const Row*, const Id*> out, in;  // `in` is null if pulling is not possible
   int64_t vertices, num_sources, max_level;
   const int64_t* sources;
   int* levels;
   Word* parents;
   unsigned *visited, *front, *next;  // bitmaps, padded to whole tasks
-  Word* queue_vertices;              // the queue: vertex, begin of its piece of edges, number of edges
+  Word* queue_vertices;              // the queue: the vertex of each piece, its first edge, and its number of edges
   Row* queue_begins;
   unsigned* queue_lengths;
   int64_t capacity;
@@ -84,7 +85,7 @@ TP_DEVICE T warp_sum(T v) {
   return v;
 }
 
-// The phases of a block, each with its tally; `found` holds what this lane found.
+// The phases of a block, each with its own tally.
 class Phases {
  public:
   TP_DEVICE explicit Phases(Control* control) : control_(control) {
@@ -92,8 +93,8 @@ class Phases {
     __syncthreads();
   }
   TP_DEVICE Tally& tally() const { return control_->tallies[phase_ % 3]; }
-  // Grid barrier: all blocks end the phase, what they wrote is visible to all, and the sum of what was found is
-  // returned. The counter of arrivals only grows, and may wrap around.
+  // Grid barrier: ends the phase in all blocks, makes what they wrote visible to all, and returns the sum of what all
+  // lanes found. The counter of arrivals only grows, and may wrap around.
   TP_DEVICE Tally end(Found found = {}) {
     const unsigned long long vertices = warp_sum(found.vertices), edges = warp_sum(found.edges);
     if (lane_id() == 0 && (vertices | edges) != 0) {
