@@ -101,10 +101,10 @@ void check_vertices(const char* op, const Named& ids, int64_t vertices) {
                     ", which is out of range: expected 0 to ", vertices - 1);
 }
 
-// The vertex whose row holds an edge, if the pointers are valid.
+// The row of every edge, and so the vertex at which it begins. The pointers must be valid.
 Tensor row_of_edges(const Tensor& row_ptrs) { return at::repeat_interleave(row_ptrs.to(at::kLong).diff()); }
 
-// Whether the in-edges are the reversed out-edges, with the same multiplicities.
+// Checks that the in-edges are the reversed out-edges, with the same multiplicities.
 void check_transpose(const char* name, const Search& s) {
   const int64_t vertices = s.row_ptrs.size(0) - 1;
   const Tensor from = row_of_edges(s.row_ptrs), to = s.col_idx.to(at::kLong);
@@ -115,15 +115,15 @@ void check_transpose(const char* name, const Search& s) {
   if (at::equal(edges, in_edges)) return;
   const Tensor place = edges.ne(in_edges).to(at::kByte).argmax();
   const int64_t ours = edges[place].item<int64_t>(), theirs = in_edges[place].item<int64_t>();
-  const int64_t edge = std::min(ours, theirs);  // the other side does not have it
+  const int64_t edge = std::min(ours, theirs);  // the smaller edge is missing on the other side
   TORCH_CHECK_VALUE(false, name, ": ",
                     s.symmetric ? "symmetric=True, but" : "in_row_ptrs and in_col_idx do not fit:", " the edge from ",
                     edge / vertices, " to ", edge % vertices, " stands ",
                     ours < theirs ? "only among the out-edges" : "only among the in-edges");
 }
 
-// The CPU always checks pointers and sources, and checks the target of an edge where it is used; CUDA checks only with
-// `validate`.
+// Checks that read data. The CPU always checks pointers and sources here, and targets of edges where they are used;
+// CUDA checks all of them, but only with `validate`.
 void check_values(const char* op, const Search& s) {
   const int64_t edges = s.col_idx.size(0), vertices = s.row_ptrs.size(0) - 1;
   if (s.validate) refuse_capture((std::string(op) + ": validate=True").c_str(), s.col_idx);
@@ -136,10 +136,10 @@ void check_values(const char* op, const Search& s) {
   if (s.symmetric || s.in_col_idx.defined()) check_transpose(op, s);
 }
 
-// ---- kernels: CPU and CUDA alike
+// ---- kernels, the same for CPU and CUDA
 
-// Runs args.searches searches: by one call of the rung if it can, else one after another. During stream capture only
-// single searches are possible, which read nothing back.
+// Runs args.searches searches: by one call if the rung takes batches, else one after another. During stream capture,
+// searches run one by one, because a batch would read back from the device.
 void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor& ids) {
   const int64_t searches = args.searches;
   bool batched = false;
@@ -159,8 +159,10 @@ void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor&
   }
 }
 
-// `searches` searches, each from an equal part of the sources.
+// Runs `searches` searches, each from an equal share of the sources.
 Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRef shape) {
+  // Make everything contiguous and of the dtypes that the kernels take; row pointers are int64 if either they or the
+  // ids are.
   const Tensor ids = s.col_idx.contiguous(), in_ids = s.in_col_idx.defined() ? s.in_col_idx.contiguous() : Tensor();
   const auto rows_of = [&](const Tensor& row_ptrs) {
     const bool widens = ids.scalar_type() == at::kLong || s.row_ptrs.scalar_type() == at::kLong;
@@ -170,6 +172,7 @@ Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRe
   const Tensor sources = s.sources.to(at::kLong).contiguous();
   Tensor levels = empty_result(shape, ids.options().dtype(at::kInt)), parents = empty_result(shape, ids.options());
 
+  // Describe the graph and the results.
   graph::Args args{topology_of(op, rows, ids)};
   if (s.symmetric) args.in = args.out;
   if (in_rows.defined()) args.in = edges_of(in_rows, in_ids);

@@ -1,4 +1,4 @@
-"""Breadth-first search, and what it is for: paths, reachable vertices, connected components (PMPP chapter 15)."""
+"""Breadth-first search and what it gives: paths, reachable vertices and connected components (PMPP chapter 15)."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ def bfs(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """How many edges lead from the nearest source to each vertex, and the last vertex on such a way (§15.2).
+    """Finds the distance of each vertex from the nearest source, in edges, and its parent on such a path (§15.2).
 
-    Several sources make one search from that set. Where rows are sorted, as the constructors leave them, the parent is
-    the smallest of all possible ones: every algorithm gives the same result on every device. Not differentiable.
+    With several sources, one search starts from all of them at once. If rows are sorted, as the constructors leave
+    them, the parent is the smallest of all possible ones, so every algorithm gives the same result on every device. Not
+    differentiable.
 
     Args:
-        graph: with V vertices; an algorithm that pulls builds the in-edges if they are not given.
+        graph: a graph with V vertices. If its in-edges are not given, an algorithm that pulls builds them.
         sources: an int, ints, a numpy array of ints, or a 0-D or 1-D integer tensor on the graph's device (a 0-D one
             may be on the CPU).
-        max_level: go no farther than so many edges; to the end without it.
-        validate: check all tensors on CUDA, too, at the price of one synchronisation; not in a CUDA graph. Without it
-            CUDA skips edges and sources that are out of range.
+        max_level: the greatest distance to search; without it, the search goes to the end.
+        validate: check all tensors on CUDA as well, which takes one synchronisation and is refused during capture of a
+            CUDA graph. Without it, CUDA skips edges and sources that are out of range.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        levels: int32 [V], 0 at sources, -1 where none of them leads.
-        parents: [V] of the graph's dtype: a source's is itself, -1 where the level is.
+        levels: int32 [V]; 0 at sources, -1 at vertices that no source reaches.
+        parents: [V], of the graph's dtype; the parent of a source is itself, and -1 stands where the level is -1.
 
     Raises:
         IndexError: a source, or a vertex that an edge leads to, is out of range.
         ValueError: there are no sources, ``max_level`` is negative, or ``algorithm`` is unknown or not offered by the
             device.
-        TypeError: sources are no integers.
+        TypeError: sources are not integers.
         RuntimeError: devices differ.
 
     Example:
@@ -75,15 +76,15 @@ def bfs_batched(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """A search from each source by itself: row i is ``bfs(graph, sources[i])``, to the bit.
+    """Searches from each source separately: row i equals ``bfs(graph, sources[i])`` bit for bit.
 
-    ``"bit_parallel"`` runs 64 searches at once, one bit of a word each, and waits for the device once per level. On
-    CUDA it is what ``"auto"`` means for 16 searches or more of a graph with in-edges; all others take one search after
-    another, and so does ``"auto"`` in a CUDA graph, where nobody may wait.
+    ``"bit_parallel"`` runs 64 searches at once, each of which is one bit of a word, and waits for the device once per
+    level. ``"auto"`` means ``"bit_parallel"`` on CUDA for 16 searches or more of a graph with in-edges, except during
+    capture of a CUDA graph, where no call may wait. All other algorithms run one search after another.
 
     Args:
         graph: with V vertices.
-        sources: [batch] ints, or an integer tensor on the graph's device; none gives results without rows.
+        sources: [batch] ints, or an integer tensor on the graph's device; an empty one gives results without rows.
         max_level, validate, algorithm: as :func:`bfs`.
 
     Returns:
@@ -108,7 +109,7 @@ def _sources(
     where: str, graph: Graph, sources: int | Sequence[int] | np.ndarray | Tensor, name: str = "sources"
 ) -> Tensor:
     if isinstance(sources, Tensor):
-        # As torch does, a number on the CPU goes with tensors of any device.
+        # As in torch, a 0-D tensor on the CPU may be used with tensors on any device.
         return sources.to(graph.device) if sources.dim() == 0 and sources.is_cpu else sources
     if isinstance(sources, np.ndarray):
         if sources.dtype.kind not in "iu":
@@ -133,7 +134,7 @@ def check_vertex(where: str, name: str, vertex: int, vertices: int) -> None:
 
 
 def integer_ids(where: str, name: str, graph: Graph, vertices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
-    """Vertices as an int64 tensor on the graph's device; those that came in a tensor may be out of range."""
+    """Returns vertices as an int64 tensor on the graph's device. Those that came in a tensor may be out of range."""
     ids = _sources(where, graph, vertices, name)
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise TypeError(f"{where}: {name} must be integers, got {ids.dtype}")
@@ -143,7 +144,8 @@ def integer_ids(where: str, name: str, graph: Graph, vertices: int | Sequence[in
 
 
 def vertex_ids(where: str, name: str, graph: Graph, vertices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
-    """Vertices as an int64 tensor on the graph's device, all in range, which takes a wait for the device."""
+    """Returns vertices as an int64 tensor on the graph's device. All are in range; the check of a tensor waits for the
+    device."""
     ids = integer_ids(where, name, graph, vertices)
     outside = ((ids < 0) | (ids >= graph.num_vertices)).reshape(-1)
     if isinstance(vertices, Tensor) and bool(outside.any()):
@@ -165,22 +167,22 @@ def _max_level(where: str, max_level: int | None) -> int:
 def shortest_path(
     graph: Graph, source: int | Sequence[int] | np.ndarray | Tensor, target: int, *, algorithm: str = "auto"
 ) -> Tensor:
-    """A way of fewest edges from ``source`` to ``target``, traced back by the parents of a search (§15.2).
+    """Finds a path with the fewest edges from ``source`` to ``target``, by the parents of a search (§15.2).
 
-    Waits for the device: the length of the result is not known before.
+    Waits for the device, because the length of the result depends on the data.
 
     Args:
         graph: the graph.
-        source: where to begin; of several vertices, the nearest.
-        target: where to end.
-        algorithm: of :func:`bfs`.
+        source: the vertex where the path begins; of several vertices, the nearest one.
+        target: the vertex where the path ends.
+        algorithm: as for :func:`bfs`.
 
     Returns:
-        The vertices on the way, source and target included, of the graph's dtype; empty if there is none.
+        The vertices on the path, source and target included, of the graph's dtype; empty if there is no path.
 
     Raises:
         IndexError: ``target`` is out of range; or as :func:`bfs`.
-        TypeError: ``source`` or ``target`` is no integer.
+        TypeError: ``source`` or ``target`` is not an integer.
 
     Example:
         >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
@@ -194,21 +196,21 @@ def shortest_path(
 
 @typed
 def path(parents: Tensor, target: int) -> Tensor:
-    """The vertices from a source to ``target``, both included, by the parents that a search found.
+    """Returns the vertices from a source to ``target``, both included, by the parents that a search found.
 
-    Waits for the device: copies the parents to the host.
+    Waits for the device, because it copies the parents to the host.
 
     Args:
         parents: [V], of :func:`bfs`, :func:`sssp` or a row of :func:`bfs_batched`.
-        target: where the way ends.
+        target: the vertex where the path ends.
 
     Returns:
-        Of the dtype of ``parents``; empty if the search did not reach ``target``.
+        The vertices, of the dtype of ``parents``; empty if the search did not reach ``target``.
 
     Raises:
         IndexError: ``target``, or a parent, is out of range.
         ValueError: the parents lead in a circle, or are not of shape [V].
-        TypeError: ``target`` is no integer.
+        TypeError: ``target`` is not an integer.
 
     Example:
         >>> levels, parents = tp.bfs(tp.graph.grid(2, 3), 0)
@@ -241,7 +243,8 @@ def reachable(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """Which vertices any of the sources leads to, by ``max_level`` edges at most: bool [V], true at the sources.
+    """Tells which vertices can be reached from any source by at most ``max_level`` edges: bool [V], true at the
+    sources.
 
     Arguments and errors are those of :func:`bfs`.
 
@@ -255,15 +258,16 @@ def reachable(
 
 @typed
 def connected_components(graph: Graph) -> Tensor:
-    """Which component each vertex belongs to; whichever way an edge leads, it connects (weak components).
+    """Numbers the components of a graph; the direction of an edge does not matter (weak components).
 
-    Every vertex points at a vertex of its component, itself at first. In each round it looks for the smallest that its
-    neighbours point at, hands it to the one it points at, and all point where theirs does: FastSV (Zhang, Azad and
-    Buluç 2020), of some ten rounds whatever the diameter. Each round waits for the device.
+    The algorithm is FastSV (Zhang, Azad and Buluç 2020), which takes about ten rounds, whatever the diameter. Every
+    vertex points at a vertex of its component, at first at itself. In each round, it finds the smallest vertex that its
+    neighbours point at, and passes it on to the vertex that it points at itself; then all vertices point where their
+    target does. Each round waits for the device.
 
     Returns:
-        [V] of the graph's dtype: components count from 0 in the order of their smallest vertices. One more than the
-        greatest is their number.
+        [V], of the graph's dtype: the number of each vertex's component. Components are numbered from 0 in the order of
+        their smallest vertices.
 
     Example:
         >>> g = tp.graph.from_edges([0, 3], [2, 4])
@@ -271,7 +275,7 @@ def connected_components(graph: Graph) -> Tensor:
         tensor([0, 1, 0, 2, 2])
     """
     vertices = torch.arange(graph.num_vertices, dtype=graph.dtype, device=graph.device)
-    # What nobody validated must not lead indices astray.
+    # A column index that was not validated must not lead out of bounds.
     dst, root = graph.col_idx.clamp(0, max(graph.num_vertices - 1, 0)).long(), vertices
     while True:
         ahead = root[root]
@@ -285,7 +289,7 @@ def connected_components(graph: Graph) -> Tensor:
         root = joined
 
 
-# ---- vmap: searches take turns, as graphs may differ
+# ---- vmap: searches run one after another, because the graphs of a batch may differ
 
 
 def register_vmap(op) -> None:
