@@ -3,20 +3,20 @@
 namespace tp::conv {
 namespace {
 
-// Up to so many channels or maps of a group, strips of registers are taken. On an H200 they compute 16 TFLOP/s in
-// float32 at 32 -> 32 channels of 56 x 56 by 3 x 3; the matrix product computes 44 with full tiles, of which 32 maps
-// fill half.
+// With at most this many channels or maps per group, register strips are faster than a matrix product. On an H200,
+// strips compute 16 TFLOP/s in float32 for 32 -> 32 channels of 56 x 56 pixels with 3 x 3 filters. The matrix product
+// computes 44 with full tiles, but 32 maps fill only half a tile.
 constexpr int64_t few_channels = 32;
-// Where strips do not apply, a matrix product pays from so many channels and maps on.
+// Where strips do not apply, a matrix product is faster from this many channels and maps on.
 constexpr int64_t some_channels = 8;
 
-// Whether register_tiled has strips for these filters (strips_gather.cuh, strips_wgrad.cuh): a block keeps those of
-// some maps in shared memory, for all channels that are summed over.
+// Whether register_tiled has strips for these filters (strips_gather.cuh, strips_wgrad.cuh). A block keeps the filters
+// of some maps in shared memory, for all channels that are summed over, so they must be small.
 bool has_strips(const Args& args) {
   const Axis &rows = args.rows, &cols = args.cols;
   const bool moves_by_one = rows.stride == 1 && cols.stride == 1 && rows.dilation == 1 && cols.dilation == 1;
   if (rows.kernel != cols.kernel || !moves_by_one) return false;
-  constexpr int64_t most_rows = 192;  // of filters, in float
+  constexpr int64_t most_rows = 192;  // the most filter rows in float32 that a block keeps
   const int64_t depth = args.pass == Pass::wgrad ? 1 : (args.pass == Pass::fprop ? args.c : args.m) / args.groups;
   const int64_t words = args.dtype == DType::float64 ? 2 : 1;
   return (rows.kernel == 1 || rows.kernel == 3 || rows.kernel == 5) && depth * rows.kernel * words <= most_rows;
@@ -29,7 +29,7 @@ const char* choose(const Args& args, const Device& device) {
   const int64_t channels = args.c / args.groups, maps = args.m / args.groups;
   if (min(channels, maps) > few_channels) return "implicit_gemm";
   if (has_strips(args)) return "register_tiled";
-  // wgrad's matrix has a column for each channel and tap.
+  // For wgrad, the matrix has one column per channel and tap.
   const int64_t columns = args.pass == Pass::wgrad ? channels * args.rows.kernel * args.cols.kernel : channels;
   return min(columns, maps) >= some_channels ? "implicit_gemm" : "register_tiled";
 }

@@ -1,13 +1,13 @@
-// Division by a number that is known when a kernel is launched: a multiplication and a shift where the hardware has no
-// division of integers.
+// Division by a number that is known when a kernel is launched, as a multiplication and a shift, because the hardware
+// has no integer division.
 #pragma once
 #include "core/macros.h"
 
 namespace tp::conv {
 
-// For dividends below 2^31. With p = 31 + ceil(log2 d) and m = ceil(2^p / d), floor(n / d) = floor(n m / 2^p): m
-// exceeds 2^p / d by less than 1, so that n m / 2^p exceeds n / d by less than n / 2^p < 1 / d.
-constexpr int64_t most_quotient = int64_t(1) << 30;  // dividends and divisors stay below
+// For dividends below 2^31. Let p = 31 + ceil(log2 d) and m = ceil(2^p / d). Then floor(n / d) = floor(n m / 2^p),
+// because m exceeds 2^p / d by less than 1, and so n m / 2^p exceeds n / d by less than n / 2^p < 1 / d.
+constexpr int64_t most_quotient = int64_t(1) << 30;  // dividends and divisors must be smaller
 
 struct Divisor {
   unsigned value, multiplier = 0, shift = 0;
@@ -20,7 +20,7 @@ struct Divisor {
     shift = log - 1;
   }
 #ifdef __CUDACC__
-  // n / d, and n becomes n % d.
+  // Returns n / d and sets n to n % d.
   TP_DEVICE int divide(int& n) const {
     const int quotient = value == 1 ? n : int(__umulhi(unsigned(n), multiplier) >> shift);
     n -= quotient * int(value);

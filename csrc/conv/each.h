@@ -1,5 +1,5 @@
-// Steps in which every item is a computation of its own: one body, run by one thread per item through simt on CUDA, and
-// on all threads of the CPU otherwise; a checked session runs the simt form on the CPU too.
+// A step in which every item is computed independently. There is one body: on CUDA it runs in one thread per item,
+// through simt; on the CPU it runs on all threads. A checked session runs the simt form on the CPU, too.
 #pragma once
 #include "conv/elements.h"
 
@@ -24,7 +24,7 @@ struct Each {
   }
 };
 
-// body.bind(block)(i) for every i in 0..count.
+// Runs body.bind(block)(i) for every i in 0..count.
 template <class Body>
 void each(Context& context, const char* name, int64_t count, const Body& body) {
   if (context.device.cuda || simt::session()) {
@@ -37,7 +37,7 @@ void each(Context& context, const char* name, int64_t count, const Body& body) {
   });
 }
 
-// to[i] = from[i], plus to[i] where `add`.
+// to[i] = from[i]; with `add`, to[i] += from[i].
 template <class From, class To>
 struct Copy {
   const From* from;

@@ -1,4 +1,4 @@
-// The arrays of a convolution as a kernel sees them: where each element lies, and padding as zeros.
+// The arrays of a convolution as a kernel sees them: the position of each element, and padding that reads as zeros.
 #pragma once
 #include "conv/conv.h"
 #include "core/simt.h"
@@ -7,7 +7,7 @@ namespace tp::conv {
 
 using simt::Pointers;
 
-// How far apart neighbours are in memory, along each dimension of a batch of images.
+// The distances in memory between neighbours, along each dimension of a batch of images.
 struct Strides {
   int64_t image, channel, row, col;
 
@@ -55,7 +55,7 @@ struct Elements {
     return x_strides.at(image, channel, i, j);
   }
   TP_HD int64_t y_at(int64_t image, int64_t map, int64_t h, int64_t w) const { return y_strides.at(image, map, h, w); }
-  // Tap (p, q) of the filter from `channel` of the group to `map`.
+  // The index of tap (p, q) of the filter that leads from `channel` of the group to `map`.
   TP_HD int64_t weight_at(int64_t map, int64_t channel, int64_t p, int64_t q) const {
     return ((map * channels + channel) * rows.kernel + p) * cols.kernel + q;
   }
@@ -70,7 +70,7 @@ struct Elements {
   }
 };
 
-// Elements over a block's arrays.
+// Elements whose arrays are bound to a block.
 template <class T_, class Array, class ConstArray>
 struct BoundElements {
   using T = T_;
@@ -79,7 +79,7 @@ struct BoundElements {
   Array x, weight, y;
   ConstArray bias;
 
-  // x under tap (p, q) of output (h, w), with padding as zeros.
+  // The input at row i and column j, which is zero where that is padding.
   TP_HD A padded(int64_t image, int64_t channel, int64_t i, int64_t j) const {
     if (i < 0 || i >= e.rows.in || j < 0 || j >= e.cols.in) return A(0);
     const T value = x[e.x_at(image, channel, i, j)];

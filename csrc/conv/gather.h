@@ -1,23 +1,23 @@
 // fprop and dgrad as one computation: every element of the target gathers products from the source.
 //
-// fprop   y[n, m, h, w]  gathers x  through the taps of map m,    summed over the channels of its group
+// fprop   y[n, m, h, w]  gathers x  through the taps of map m,     summed over the channels of its group
 // dgrad   dx[n, c, i, j] gathers dy through the taps of channel c, summed over the maps of its group
 //
-// With a stride of 1 a pixel of dx meets every tap, as a pixel of y does. With a stride s it meets only the taps p for
-// which i + pad - p * dilation is a multiple of s. Which taps those are depends on i modulo s alone. So dgrad falls
-// apart into phases, one per remainder, and inside a phase both the pixels and the taps are evenly spaced: each phase
-// is a gather of its own, without a product that does not exist but for those beyond the edges of dy.
+// With stride 1, every tap contributes to a pixel of dx, as to a pixel of y. With stride s, only those taps p
+// contribute for which i + pad - p * dilation is a multiple of s, which depends on i modulo s alone. So dgrad is
+// divided into phases, one per remainder. Within a phase, both the pixels and the taps are evenly spaced, and each
+// phase is a gather of its own. It has no products that do not exist, except beyond the edges of dy.
 //
-// Beyond the edges there are zeros. In fprop that is the meaning of padding. In dgrad such products do not exist, and
-// adding them is right as long as the weights are finite; a caller that relies on it checks the weights, and if one is
-// infinite or NaN uses Gather::plain_sum.
+// Beyond the edges, the source counts as zero. In fprop that is what padding means. In dgrad, such products do not
+// exist, and adding zeros for them is right only if all weights are finite; a kernel that relies on this checks the
+// weights, and uses Gather::plain_sum if one is infinite or NaN.
 #pragma once
 #include "conv/elements.h"
 
 namespace tp::conv {
 
-// One axis of one phase: output o of the phase is element first + o * step of the target; its tap k is tap
-// first_tap + k * tap_step of the filter and reads source element origin + o * source_step + k * source_tap.
+// One axis of one phase. Output o of the phase is element first + o * step of the target. Its tap k is tap first_tap +
+// k * tap_step of the filter, and reads source element origin + o * source_step + k * source_tap.
 struct GatherAxis {
   int64_t outputs, first, step;
   int64_t taps, first_tap, tap_step;
@@ -30,7 +30,7 @@ struct GatherAxis {
 };
 
 TP_HD inline int64_t phases(const Axis& a, Pass pass) { return pass == Pass::dgrad ? min(a.stride, a.in) : 1; }
-// Outputs of the longest phase, which is the first one.
+// The outputs of the longest phase, which is the first one.
 TP_HD inline int64_t phase_outputs(const Axis& a, Pass pass) {
   return pass == Pass::dgrad ? ceil_div(a.in, a.stride) : a.out;
 }
@@ -62,7 +62,8 @@ TP_HD inline GatherAxis gather_axis(const Axis& a, Pass pass, int64_t phase) {
           a.out};
 }
 
-// i / d, and i becomes i % d, without a division where the numbers are small.
+// Returns i / d and sets i to i % d. Numbers that fit in 32 bits are divided in 32 bits, which is much faster on a
+// device.
 TP_HD inline int64_t divide(int64_t& i, int64_t d) {
   int64_t quotient;
   if ((i | d) >> 32) {
@@ -74,7 +75,7 @@ TP_HD inline int64_t divide(int64_t& i, int64_t d) {
   return quotient;
 }
 
-// Where a pixel lies: image and place inside one phase.
+// The position of a pixel: its image, and its row and column within the phase.
 struct PhasePixel {
   int64_t image, h, w;
 };
@@ -87,8 +88,7 @@ TP_HD inline PhasePixel phase_pixel(int64_t i, const GatherAxis& rows, const Gat
   return at;
 }
 
-// The arrays of a gather, and which of its sums a target element is. `depth` channels are summed for each of the `maps`
-// that a group writes.
+// The arrays of a gather. For each of the `maps` that a group writes, `depth` channels are summed.
 template <class T>
 struct Gather {
   using A = acc_t<T>;
@@ -122,7 +122,7 @@ struct Gather {
     return group * group_stride + map * map_stride + channel * depth_stride + p * cols.kernel + q;
   }
 
-  // One target element, without the bias, from the products that exist alone.
+  // Computes one target element without the bias, only from the products that exist.
   TP_HD A plain_sum(const GatherAxis& r, const GatherAxis& c, int64_t image, int64_t group, int64_t map, int64_t h,
                     int64_t w) const {
     A sum = 0;
@@ -142,7 +142,7 @@ struct Gather {
   }
 };
 
-// Neither infinite nor NaN.
+// Whether a value is neither infinite nor NaN.
 template <class A>
 TP_HD bool is_finite(A value) {
   return value - value == A(0);

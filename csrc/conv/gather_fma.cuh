@@ -1,15 +1,15 @@
 // The implicit matrix product of fprop and dgrad on the CUDA cores, in true float32 or double.
 //
-// The source lies map by map, so that neighbouring pixels of one channel are neighbours in memory: column k of the left
-// tile is read by consecutive threads from consecutive addresses. block/fma_tile.cuh multiplies the slabs.
+// The source is stored map by map, so neighbouring pixels of a channel are contiguous: consecutive threads read column
+// k of the left tile from consecutive addresses. block/fma_tile.cuh multiplies the slabs.
 #pragma once
 #include "block/fma_tile.cuh"
 #include "conv/gather_gemm.cuh"
 
 namespace tp::conv {
 
-// How the product of accumulators A is cut: tiles of `pixels` x `maps`. Three blocks of 128 threads, 64 sums each, beat
-// four with fewer registers and two with 128 sums.
+// The tile for accumulators A: `pixels` x `maps`. Three blocks of 128 threads with 64 sums each are faster than four
+// with fewer registers, and than two with 128 sums.
 template <class A, bool wide = sizeof(A) == 8>
 struct FmaTile
     : block::FmaTile<wide ? 64 : 128, 64, wide ? 4 : 8, wide ? 4 : 8, wide ? 8 : 16, 3, wide ? 2 : 3, wide ? 4 : 8> {
@@ -47,7 +47,7 @@ class FmaLoader {
     w_ = p.w;
   }
 
-  // Begins to copy the next slab of both factors: the next tap, or after the last one the next channels.
+  // Starts to copy the next slab of both factors: the next tap, or after the last tap the next channels.
   TP_DEVICE void load(T* stage) {
     if (depth_ >= Tile::slab) {
       copy(stage, [](int) { return true; });
@@ -71,7 +71,8 @@ class FmaLoader {
   TP_DEVICE static int line() { return int(threadIdx.x) / Tile::pixels; }
   TP_DEVICE static int filter_map() { return int(threadIdx.x) % across * vector; }
   TP_DEVICE static int filter_line() { return int(threadIdx.x) / across; }
-  // Moves on in the source, by so many rows, columns and elements in all, and in the filters.
+  // Advances in the source by that many rows and columns, which are `source` elements, and in the filters by `filter`
+  // elements.
   TP_DEVICE void move(int down, int across, int64_t source, int64_t filter) {
     h_ += down;
     w_ += across;
@@ -97,15 +98,16 @@ class FmaLoader {
 
   const GatherGemm<T>& work_;
   const T *source_, *filter_;  // of this thread, for the next slab
-  int h_, w_;                  // the source's pixel
-  int depth_;                  // the channels from this slab on
+  int h_, w_;                  // the pixel in the source
+  int depth_;                  // how many channels are left from this slab on
   const int sources_down_, sources_across_, taps_down_, taps_across_, step_down_, step_across_;
   const bool has_map_;
   int tap_down_ = 0, tap_across_ = 0;
-  int64_t filter_across_, filter_down_, filter_deep_, row_, deep_;  // the ways to the next tap, row of taps, channels
+  // the strides to the next tap, to the next row of taps, and to the next channels
+  int64_t filter_across_, filter_down_, filter_deep_, row_, deep_;
 };
 
-// Every column of a thread's sums is a map.
+// Adds the bias. Every column of a thread's sums is one map.
 template <class Tile, class T>
 TP_DEVICE void add_bias(const GatherGemm<T>& work, const GatherShare& share, T (&sum)[Tile::row_side][Tile::col_side]) {
   if (!work.g.bias) return;
@@ -124,6 +126,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::residents)
   extern __shared__ __align__(16) unsigned char pool[];
   T* const stages = reinterpret_cast<T*>(pool);
   __shared__ GatherShare share;
+  // Find the share of the block and its pixels.
   if (threadIdx.x == 0) share = gather_share(work, blockIdx.x, Tile::pixels, Tile::maps);
   __syncthreads();
   if (has_odd_weights(work)) return store_plain_share(work, share, Tile::pixels, Tile::maps);
@@ -131,10 +134,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::residents)
   __shared__ GatherPixel pixels[Tile::pixels];
   find_pixels(work, share, Tile::pixels, pixels);
   FmaLoader<T, Tile> loader(work, share, pixels);
+  // Multiply slab by slab.
   T sum[Tile::row_side][Tile::col_side] = {};
   block::for_slabs<Tile>(
       slabs, stages, [&](T* stage) { loader.load(stage); }, [&](const T* stage) { block::add_slab<Tile>(stage, sum); });
   __syncthreads();
+  // Add the bias, and write the sums to the image in shared memory, in the order of the target; then copy it there.
   const TileImage<T, Tile::pixels, Tile::maps> image{stages, pixels, work.g.target_strides.channel == 1};
   add_bias<Tile>(work, share, sum);
   using Quad = block::Vector<T, 4>;

@@ -1,12 +1,12 @@
-// fprop and dgrad as one matrix product whose left factor is never stored: what its two kernels share, gather_fma.cuh
-// on the CUDA cores and gather_mma.cuh on the tensor cores.
+// fprop and dgrad as one matrix product whose left factor is never stored. This is what its two kernels share:
+// gather_fma.cuh on the CUDA cores, and gather_mma.cuh on the tensor cores.
 //
 //   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
 //
-// A row of the left factor is a pixel of the target. Its columns come in slabs: some channels of one tap, the same ones
-// of the next tap, and so on, then the next channels. What neighbouring taps of a tile of pixels read is mostly the
-// same, so that the first cache serves all taps but the first. The filters are packed in slabs, which costs little:
-// they are small.
+// A row of the left factor is a pixel of the target. Its columns are divided into slabs: some channels of one tap, then
+// the same channels of the next tap, and so on, then the next channels. Neighbouring taps of a tile of pixels mostly
+// read the same elements, so the L1 cache serves all taps but the first. The filters are packed in the order of the
+// slabs, which costs little because they are small.
 #pragma once
 #include "block/copies.cuh"
 #include "block/launch.cuh"
@@ -23,17 +23,17 @@ constexpr int pack_threads = 256, pack_blocks = 512, pack_taps = 9;
 template <class T>
 struct GatherGemm {
   Gather<T> g;
-  const T* source;                          // g.source, or a copy in the layout that the kernel reads
+  const T* source;                          // g.source, or a copy of it in the layout that the kernel reads
   int64_t image, channel, row, col, group;  // its strides
   const T* filters;                         // packed
-  int64_t width;   // how many elements a row of the packed filters has: maps or channels, padded
-  const int* odd;  // dgrad: for each of pack_blocks blocks, whether it saw a weight that is not finite
+  int64_t width;                            // the elements in a row of the packed filters: maps or channels, padded
+  const int* odd;  // dgrad: whether each of the pack_blocks blocks saw a weight that is infinite or NaN
   int64_t row_phases, col_phases, tiles, map_blocks;
   TP_HD int64_t blocks() const { return row_phases * col_phases * tiles * map_blocks * g.groups; }
 };
 
-// Packs the filters: packed[group][tap][channel][map], or packed[group][tap][map][channel] if `by_map`, whose last
-// dimension is padded to `width` with zeros. A thread takes all taps of one channel and map, which lie together.
+// Packs the filters as packed[group][tap][channel][map], or as packed[group][tap][map][channel] if `by_map`. The last
+// dimension is padded to `width` with zeros. A thread takes all taps of one channel and map, which are contiguous.
 template <class T>
 __global__ void __launch_bounds__(pack_threads)
     pack_filters(const Gather<T> g, bool by_map, int64_t width, T* packed, int* odd) {
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(pack_threads)
     const T* const from = g.weight + (exists ? g.weight_at(group, map, c, 0, 0) : 0);
     T* const to = packed + (group * taps * lines + line) * width + place;
     for (int64_t first = 0; first < taps; first += pack_taps) {
-      T values[pack_taps];  // all loads come before the stores
+      T values[pack_taps];  // loaded before any is stored
 #pragma unroll
       for (int k = 0; k < pack_taps; ++k) values[k] = exists && first + k < taps ? from[first + k] : T(0.0f);
 #pragma unroll
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(pack_threads)
   if (threadIdx.x == 0) odd[blockIdx.x] = found;
 }
 
-// A block's share: one tile of the pixels of one phase, for one block of maps of one group.
+// The share of a block: one tile of the pixels of one phase, for one block of maps of one group.
 struct GatherShare {
   GatherAxis rows, cols;
   int64_t group, map, first_pixel, pixels;
@@ -84,7 +84,8 @@ TP_DEVICE GatherShare gather_share(const GatherGemm<T>& work, int64_t block, int
 }
 
 // A pixel of a block's tile, in shared memory: where its window begins in the source, as an offset and as coordinates,
-// and where it lies in the target, at the block's first map. A pixel that does not exist lies outside for every tap.
+// and where it is in the target, for the first map of the block. For a pixel that does not exist, every tap reads
+// outside.
 struct GatherPixel {
   int64_t source, target;
   int h, w;
@@ -121,8 +122,8 @@ struct GatherRow {
       : origin(source + pixel.source), h(pixel.h), w(pixel.w) {}
 };
 
-// Where a gather stands: at a tap, and at a slab of the channels. What is the same for all threads of a block lies in
-// shared memory, from where the innermost loops should not read it again and again.
+// The current position of a gather: a tap, and a slab of the channels. What is the same for all threads of the block is
+// copied from shared memory here, so that the innermost loops do not read it again.
 template <class T>
 class TapWalk {
  public:
@@ -138,15 +139,15 @@ class TapWalk {
         filter_(int(share.rows.first_tap * work.g.cols.kernel + share.cols.first_tap)),
         kernel_cols_(int(work.g.cols.kernel)) {}
 
-  // Whether the tap of a pixel whose window begins at (h, w) lies inside the source.
+  // Whether the tap of a pixel, whose window begins at (h, w), is inside the source.
   TP_DEVICE bool inside(int h, int w) const {
     return unsigned(h + down_) < unsigned(rows_) && unsigned(w + across_) < unsigned(cols_);
   }
-  // How far the tap lies from the first one, in the source.
+  // The distance of the tap from the first one, in the source.
   TP_DEVICE int64_t offset(const GatherGemm<T>& work) const { return down_ * work.row + across_ * work.col; }
   // The tap's index among the packed filters.
   TP_DEVICE int filter() const { return filter_ + p_ * filter_down_ * kernel_cols_ + q_ * filter_across_; }
-  // Goes on to the next tap; after the last one, to the first, with true.
+  // Goes on to the next tap. After the last one, it goes back to the first and returns true.
   TP_DEVICE bool next() {
     ++q_;
     across_ += step_across_;
@@ -165,20 +166,20 @@ class TapWalk {
   int p_ = 0, q_ = 0, down_ = 0, across_ = 0;
 };
 
-// Whether a block of pack_filters saw a weight that is infinite or NaN; for all threads of a block together.
+// Whether any block of pack_filters saw a weight that is infinite or NaN. All threads of the block must call it.
 TP_DEVICE inline bool is_any_odd(const int* odd) {
   int any = 0;
   for (int i = int(threadIdx.x); i < pack_blocks; i += int(blockDim.x)) any |= odd[i];
   return __syncthreads_or(any);
 }
 
-// Whether that concerns this product.
+// Whether such weights matter for this product.
 template <class T>
 TP_DEVICE bool has_odd_weights(const GatherGemm<T>& work) {
   return work.g.pass == Pass::dgrad && is_any_odd(work.odd);
 }
 
-// Then the block computes its share product by product.
+// If they do, the block computes its share from the products that exist, one by one.
 template <class T>
 TP_DEVICE void store_plain_share(const GatherGemm<T>& work, const GatherShare& share, int tile_pixels, int tile_maps) {
   const Gather<T>& g = work.g;
@@ -193,8 +194,8 @@ TP_DEVICE void store_plain_share(const GatherGemm<T>& work, const GatherShare& s
   }
 }
 
-// How the tile of the product lies in shared memory before it goes to the target: in the target's order, padded against
-// bank conflicts.
+// The tile of the product in shared memory, before it is copied to the target: in the order of the target, with padding
+// against bank conflicts.
 template <class T, int tile_pixels, int tile_maps>
 struct TileImage {
   static constexpr int vector = 16 / int(sizeof(T));
@@ -211,7 +212,7 @@ struct TileImage {
   TP_DEVICE T& at(int pixel, int map) const {
     return data[by_pixel ? pixel * pixel_pitch + map : map * map_pitch + pixel];
   }
-  // Two neighbouring maps, the first of which is even.
+  // Writes two neighbouring maps of a pixel, the first of which is even.
   TP_DEVICE void set_pair(int pixel, int map, T first, T second) const {
     if (by_pixel) {
       *reinterpret_cast<block::Vector<T, 2>*>(data + pixel * pixel_pitch + map) = {{first, second}};
@@ -220,7 +221,7 @@ struct TileImage {
       data[(map + 1) * map_pitch + pixel] = second;
     }
   }
-  // Writes the tile, after a barrier: 16 bytes at a time where they lie together.
+  // Copies the tile to the target, 16 bytes at a time if they are contiguous. A barrier must precede it.
   TP_DEVICE void store(const Gather<T>& g, const GatherShare& share) const {
     const int maps = int(min(g.maps - share.map, int64_t(tile_maps)));
     const int pixels = int(min(share.pixels - share.first_pixel, int64_t(tile_pixels)));
@@ -247,7 +248,7 @@ struct TileImage {
           *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
     }
   }
-  // blockDim.x is a multiple of the number of vectors in a tile's pixels: a thread stays with its pixels.
+  // blockDim.x is a multiple of the number of vectors in the pixels of a tile, so each thread keeps its pixels.
   template <int width>
   TP_DEVICE void store_maps(const Gather<T>& g, int pixels, int maps) const {
     constexpr int across = tile_pixels / width;
@@ -262,14 +263,14 @@ struct TileImage {
   }
 };
 
-// How many blocks the busiest multiprocessor works off.
+// The number of blocks that the busiest multiprocessor has to run.
 template <class T>
 int64_t turns_of(const GatherGemm<T>& work) {
   static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   return ceil_div(work.blocks(), multiprocessors);
 }
 
-// Fills in all but the source and the shape of the tiles.
+// Packs the filters, and sets all members except the source and the shape of the tiles.
 template <class T>
 GatherGemm<T> gather_gemm(const Gather<T>& g, bool by_map, int64_t multiple, Context& context) {
   GatherGemm<T> work{g};

@@ -1,8 +1,8 @@
-// The implicit matrix product of fprop and dgrad on the tensor cores: half and bfloat16, with sums in float.
+// The implicit matrix product of fprop and dgrad on the tensor cores, for half and bfloat16, with sums in float.
 //
-// The channels of a pixel lie side by side, so that 16 bytes are 8 columns of a row of the left factor. Both tiles of a
-// slab lie in shared memory as rows of 32 elements, 64 bytes, whose quarters change places with the row: without that
-// the eight rows that ldmatrix reads at once would meet in two banks. Copies run `stages` - 1 slabs ahead.
+// The channels of a pixel are contiguous, so 16 bytes are 8 columns of a row of the left factor. Both tiles of a slab
+// are in shared memory, as rows of 32 elements, 64 bytes. The quarters of a row are swizzled by its number; otherwise
+// the eight rows that ldmatrix reads at once would conflict on two banks. Copies run `stages` - 1 slabs ahead.
 #pragma once
 #include "conv/gather_gemm.cuh"
 #include "conv/tensor_cores.cuh"
@@ -17,7 +17,7 @@ struct MmaTile {
   static constexpr int stage_values = slab * (pixels + maps);
 };
 
-// Element 8 * quarter of row `row` in a tile of rows of 32 elements.
+// The position of element 8 * quarter of row `row`, in a tile with rows of 32 elements.
 TP_DEVICE inline int swizzled(int row, int quarter) { return row * 32 + (quarter ^ (row >> 1 & 3)) * 8; }
 
 template <class T, class Tile>
@@ -42,7 +42,7 @@ class MmaLoader {
     begin_tap();
   }
 
-  // Begins to copy the next slab of both factors.
+  // Starts to copy the next slab of both factors.
   TP_DEVICE void load(T* stage) {
     T* const to = stage + swizzled(line(), quarter());
     const bool more = channel_ + quarter() * 8 < int(work_.width);
@@ -75,17 +75,18 @@ class MmaLoader {
   const T* filters_;
   const int maps_left_;
   GatherRow<T> row_[rows];
-  int64_t offset_;   // of the next slab from each row's origin
+  int64_t offset_;   // of the next slab, from the origin of each row
   const T* filter_;  // of this thread, for the next slab
   unsigned inside_;  // one bit per row
   int channel_ = 0;
 };
 
-// Adds one slab's products to the sums of a warp, [64 / 16][32 / 8] products of the tensor cores.
+// Adds the products of one slab to the sums of a warp, which are [64 / 16][32 / 8] tiles of the tensor cores.
 template <class T, class Tile>
 TP_DEVICE void multiply_slab(const T* stage, int warp_row, int warp_col, float (&sum)[4][4][4]) {
   const int lane = int(threadIdx.x) % 32;
-  // The second half of a row of 32 is two quarters further: its bit is exclusive to that, so that ^ goes there.
+  // The second half of a row is two quarters further on. Swizzled positions are reached by exclusive or, so ^ k goes
+  // there.
   const int left = swizzled(lane % 16, lane / 16), right = swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   const T *const pixels = stage + warp_row * Tile::slab, *const filters =
                                                              stage + (Tile::pixels + warp_col) * Tile::slab;
@@ -110,6 +111,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::threads == 128 ? 3 : 2)
   extern __shared__ __align__(16) unsigned char pool[];
   T* const stages = reinterpret_cast<T*>(pool);
   __shared__ GatherShare share;
+  // Find the share of the block and its pixels.
   if (threadIdx.x == 0) share = gather_share(work, blockIdx.x, Tile::pixels, Tile::maps);
   __syncthreads();
   if (has_odd_weights(work)) return store_plain_share(work, share, Tile::pixels, Tile::maps);
@@ -120,6 +122,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::threads == 128 ? 3 : 2)
   find_pixels(work, share, Tile::pixels, pixels);
   MmaLoader<T, Tile> loader(work, share, pixels);
   float sum[4][4][4] = {};
+// Start to copy the first slabs, then multiply one slab after another while the next ones arrive.
 #pragma unroll 1
   for (int i = 0; i < Tile::stages - 1; ++i) {
     if (i < slabs) loader.load(stages + i * Tile::stage_values);
@@ -138,6 +141,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::threads == 128 ? 3 : 2)
   }
   block::wait_for_groups<0>();
   __syncthreads();
+  // Add the bias, and write the sums to the image in shared memory, in the order of the target; then copy it there.
   const TileImage<T, Tile::pixels, Tile::maps> image{stages, pixels, work.g.target_strides.channel == 1};
   const int lane = int(threadIdx.x) % 32;
 #pragma unroll
@@ -182,7 +186,8 @@ void run_gather_mma(const Gather<T>& g, Context& context) {
   work.col = source.col;
   work.group = source.group;
   work.channel = 1;
-  // Of the tiles that read least per product, the one whose blocks fall most evenly to the multiprocessors.
+  // Of the tiles with the fewest reads per product, take the one whose blocks are distributed most evenly over the
+  // multiprocessors.
   const auto turns = [&](int tile_pixels, int tile_maps) {
     cut_into_tiles(work, tile_pixels, tile_maps);
     return turns_of(work) * tile_pixels * tile_maps;

@@ -1,23 +1,24 @@
-// fprop and dgrad as one matrix product on a Hopper's tensor cores:
+// fprop and dgrad as one matrix product on the tensor cores of Hopper:
 //
 //   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
 //
 // A block computes a tile of rows and columns of one image. For 64 channels at a time, it copies the patch of the
-// source that all taps of the tile read: its rows lie one behind the other, `pitch` pixels each. In that order of
-// pixels a tap is a shift. So the left factor of a tap's product is the same patch, read from some pixels further on:
-// it comes into shared memory once, not once per tap. The products compute `positions` neighbouring pixels of that
-// order; those between the end of a tile's row and the next row come to nothing and are dropped.
+// source that all taps of the tile read. The rows of a patch follow each other, `pitch` pixels each, so going to
+// another tap is a shift in this sequence of pixels: the left factor of a tap's product is the same patch, read from
+// some pixels further on. So a patch is copied once, not once per tap. The products compute `positions` consecutive
+// pixels of the sequence. Those between the end of one tile row and the beginning of the next are meaningless, and are
+// dropped.
 //
-// Where neighbouring outputs do not read neighbouring pixels (fprop with a stride), a patch holds what one tap reads.
+// If neighbouring outputs do not read neighbouring pixels (fprop with a stride), a patch holds only what one tap reads.
 //
 // One warp starts the copies of patches and filters, each in a ring of stages; two warpgroups multiply. A block
-// computes one tile after the other, so that it copies for the next one while it stores the sums of the last.
+// computes one tile after another, so that it can copy for the next tile while it stores the sums of the last one.
 #pragma once
 #include "conv/patch_image.cuh"
 
 namespace tp::conv {
 
-// The rings of stages: patches, then filters; and where a thread stands in them.
+// The two rings of stages, patches and filters, and the position of a thread in them.
 enum RingBarrier { patch_full, patch_empty, filter_full, filter_empty, ring_barriers };
 constexpr int most_stages = 8;
 
@@ -26,14 +27,14 @@ struct WgmmaRings {
   block::Barrier (*barriers)[most_stages];
   block::Cursor patch, filter;
 
-  // Stages whose products are complete; negative for none.
+  // Frees the stages whose products are complete; a negative stage means none.
   TP_DEVICE void release(int used_patch, int used_filter) const {
     if (used_filter >= 0) barriers[filter_empty][used_filter].arrive();
     if (used_patch >= 0) barriers[patch_empty][used_patch].arrive();
   }
 };
 
-// Copies all patches and filters of a share; for one thread.
+// Starts the copies of all patches and filters of a share. One thread calls it.
 template <class T, class Tile>
 TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings) {
   block::Cursor &patch = rings.patch, &filter = rings.filter;
@@ -46,6 +47,7 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
   for (int slab = 0; slab < work.slabs; ++slab) {
     for (int i = 0; i < tap.count; ++i, tap.next()) {
       if (shape.by_tap || tap.first()) {
+        // Copy a patch, or with by_tap one for each tap.
         block::Barrier& full = rings.barriers[patch_full][patch.stage];
         rings.barriers[patch_empty][patch.stage].wait(patch.parity ^ 1);
         expect_bytes(full, shape.patch_bytes);
@@ -55,6 +57,7 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
         full.arrive();
         patch.next();
       }
+      // Copy the filters of this tap.
       block::Barrier& full = rings.barriers[filter_full][filter.stage];
       rings.barriers[filter_empty][filter.stage].wait(filter.parity ^ 1);
       expect_bytes(full, Tile::filter_bytes);
@@ -67,7 +70,7 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
   }
 }
 
-// Computes the sums of a warpgroup: Tile::blocks blocks of 64 positions by all maps of the tile.
+// Computes the sums of a warpgroup: Tile::blocks blocks of 64 positions, by all maps of the tile.
 template <class T, class Tile>
 TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings, int group,
                                 float (&sum)[Tile::blocks][Tile::maps / 2]) {
@@ -76,16 +79,18 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
   block::Cursor &patch = rings.patch, &filter = rings.filter;
   const TapShifts shifts(share, shape);
   const int steps = work.slabs * shifts.taps, patch_taps = shape.by_tap ? 1 : shifts.taps;
-  int used_patch = -1, used_filter = -1;  // by the products under way
+  int used_patch = -1, used_filter = -1;  // the stages that running products read
   int taps_left = 0, across_left = 0, shift = 0;
 #pragma unroll 1
   for (int i = 0; i < steps; ++i) {
+    // At the first tap of a patch, wait until it has arrived.
     if (taps_left == 0) {
       rings.barriers[patch_full][patch.stage].wait(patch.parity);
       taps_left = patch_taps;
       across_left = shifts.across_taps;
       shift = shifts.first;
     }
+    // Wait for the filters of the tap, and start the products of all blocks, 16 channels at a time.
     rings.barriers[filter_full][filter.stage].wait(filter.parity);
     const unsigned left = rings.patches +
                           unsigned(patch.stage * shape.stage_bytes + (shift + group * Tile::blocks * 64) * row_bytes),
@@ -100,7 +105,7 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
       }
     }
     commit_products();
-    // The products of the tap before are complete: what they read is free.
+    // Now the products of the previous tap are complete, and the stages that they read are free.
     wait_for_products<1>();
     if (frees) rings.release(used_patch, used_filter);
     used_filter = filter.stage;
@@ -120,7 +125,7 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
   if (frees) rings.release(used_patch, used_filter);
 }
 
-// In a dgrad with a weight that is infinite or NaN, a block computes its tiles product by product.
+// If a weight of dgrad is infinite or NaN, a block computes its tiles from the products that exist, one by one.
 template <class T>
 TP_DEVICE void store_plain_share(const GatherWgmma<T>& work, const WgmmaShare& share, int tile_maps) {
   const Gather<T>& g = work.g;
@@ -141,6 +146,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
 #if TP_WGMMA
   extern __shared__ __align__(1024) unsigned char stages[];
   __shared__ block::Barrier barriers[ring_barriers][most_stages];
+  // Initialize the barriers of both rings.
   if (threadIdx.x == 0) {
     for (int i = 0; i < most_stages; ++i) {
       for (int ring = 0; ring < ring_barriers; ++ring) {
@@ -151,25 +157,29 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
   }
   __syncthreads();
   block::wait_for_launch_before();
+  // The rare case of dgrad with infinite or NaN weights.
   if (work.g.pass == Pass::dgrad && is_any_odd(work.odd)) {
     return for_tiles<Tile>(work, [&](const WgmmaShare& share) { store_plain_share(work, share, Tile::maps); });
   }
   const unsigned patches = block::shared_address(stages),
                  filters = patches + unsigned(work.patch_stages * work.shape.stage_bytes);
   WgmmaRings rings{patches, filters, barriers, block::Cursor(work.patch_stages), block::Cursor(work.filter_stages)};
+  // The copying warps: one thread starts all copies.
   if (threadIdx.x >= Tile::warps * 32) {
     if constexpr (Tile::together == 1) leave_registers<Tile::few_registers>();
     if (threadIdx.x > Tile::warps * 32) return;
     return for_tiles<Tile>(work, [&](const WgmmaShare& share) { copy_factors<T, Tile>(work, share, rings); });
   }
+  // The multiplying warpgroups: compute a tile, then store it by way of shared memory.
   if constexpr (Tile::together == 1) take_registers<Tile::registers>();
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);  // the same for a warp, as the compiler sees
+  // the shuffle shows the compiler that it is the same for all lanes of a warp
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
   unsigned char* const data =
       stages + work.patch_stages * work.shape.stage_bytes + work.filter_stages * Tile::filter_bytes;
   for_tiles<Tile>(work, [&](const WgmmaShare& share) {
-    float sum[Tile::blocks][Tile::maps / 2] = {};  // which a phase leaves so that no tap meets
+    float sum[Tile::blocks][Tile::maps / 2] = {};  // stays zero in a phase in which no tap contributes
     multiply_patches<T, Tile>(work, share, rings, group, sum);
-    // The image of the tile before has been stored.
+    // Wait until the image of the previous tile has been stored, then write that of this one.
     const WgmmaImage<T, Tile> image(work, share, data);
     if (threadIdx.x == 0) wait_for_stores();
     __syncwarp();
@@ -177,7 +187,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
     image.set(group, sum);
     block::sync_warps(1, Tile::warps);
     image.store(int(threadIdx.x), Tile::warps * 32);
-    __syncwarp();  // threads without pixels are ahead, and products take whole warps
+    __syncwarp();  // threads without pixels get here early, but products need whole warps
   });
   if (threadIdx.x == 0) wait_for_stores();
 #endif
@@ -185,10 +195,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
 
 // ---- the host's part
 
-// Of a Hopper's multiprocessor, without what each block has besides: 1,024 bytes of the system's, and the barriers.
+// The shared memory of a Hopper multiprocessor, and what each block needs besides the stages: 1,024 bytes for the
+// system, and the barriers.
 constexpr int shared_memory = 228 * 1024, block_memory = 2 * 1024;
 
-// The shape of the tiles, and how many stages there are; false if there is none.
+// Chooses the shape of the tiles and the number of stages, with the largest patches that fit. Returns false if nothing
+// fits.
 template <class T, class Tile>
 bool shape_tiles(GatherWgmma<T>& work) {
   const Gather<T>& g = work.g;
@@ -199,7 +211,8 @@ bool shape_tiles(GatherWgmma<T>& work) {
     const bool fits = (!strided && cut_into_patches(g, false, Tile::positions, most_bytes, work.shape)) ||
                       cut_into_patches(g, true, Tile::positions, most_bytes, work.shape);
     if (!fits) return false;
-    // A patch becomes free when the products of the next one have begun; the last one of a tile earlier.
+    // A patch becomes free when the products of the next one have begun. A tile with a single patch needs only one
+    // stage.
     const bool one_patch = work.slabs == 1 && (!work.shape.by_tap || g.rows.kernel * g.cols.kernel == 1);
     const int room = shared_memory / Tile::together - block_memory - WgmmaImage<T, Tile>::bytes(work);
     const auto filters_beside = [&](int patches) {

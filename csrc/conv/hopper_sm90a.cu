@@ -1,5 +1,6 @@
-// What implicit_gemm computes by wgmma, the matrix product of warpgroups, and by copies through tensor maps. This file
-// is compiled for sm_90a, the target that has them; wgmma.cuh says how other devices do without.
+// The products that implicit_gemm computes by wgmma, the matrix instructions of warpgroups, and by copies through
+// tensor maps. This file is compiled for sm_90a, the target that has them; wgmma.cuh says what happens on other
+// devices.
 #include "conv/hopper_sm90a.h"
 #ifdef __CUDACC__
 #include "conv/gather_wgmma.cuh"
@@ -8,7 +9,7 @@
 namespace tp::conv {
 namespace {
 
-// Tiles of fprop and dgrad; of wgrad, for up to 64 maps and for more.
+// Tiles of fprop and dgrad (positions, maps); tiles of wgrad, for up to 64 maps and for more.
 using Tall = WgmmaTile<256, 64>;
 using Wide = WgmmaTile<256, 128>;
 using Square = WgmmaTile<128, 128>;
@@ -19,7 +20,7 @@ using Many = WgradTile<2, 2>;
 constexpr int64_t fewest = 32;
 constexpr int64_t never = int64_t(1) << 60;
 
-// A box of channels must not reach into another group.
+// Whether boxes of 64 channels never reach into another group.
 bool ends_in_box(int64_t groups, int64_t channels) { return groups == 1 || channels % row_elements == 0; }
 
 }  // namespace
@@ -40,7 +41,7 @@ bool gather_on_hopper(const Gather<T>& g, Context& context) {
   const bool one_phase = work.row_phases * work.col_phases == 1;
   work.stores_boxes = g.target_strides.channel == 1 && one_phase && ends_in_box(g.groups, g.maps) &&
                       g.groups * g.maps % 8 == 0 && reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
-  // Of the tiles, those whose blocks fall most evenly to the multiprocessors.
+  // Choose the tile whose blocks are distributed most evenly over the multiprocessors.
   static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const auto turns = [&](auto tile) {
     using Tile = decltype(tile);
@@ -53,7 +54,7 @@ bool gather_on_hopper(const Gather<T>& g, Context& context) {
   work.odd = packed.odd;
   const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, 8,
                                context);
-  // Two blocks on a multiprocessor wait less for the memory; wide tiles multiply faster.
+  // Tall tiles run two blocks per multiprocessor, which wait less for memory; wide tiles multiply faster.
   const bool few_products = work.slabs * g.rows.kernel * g.cols.kernel <= 4;
   if (tall < min(wide, square) || (few_products && tall <= min(wide, square))) {
     launch_gather_wgmma<T, Tall>(work, packed, source, context);

@@ -1,14 +1,15 @@
-// Convolution as a matrix product whose unrolled matrix exists nowhere (§16.5 on cuDNN; Chetlur et al., 2014): each
-// tile of it is gathered from the images when the product needs it, straight into shared memory, while the tile before
-// is being multiplied. That saves im2col_gemm's memory and the traffic to fill and read it.
+// Convolution as a matrix product whose unrolled matrix is never stored (§16.5 on cuDNN; Chetlur et al., 2014). Each
+// tile of it is gathered from the images when the product needs it, straight into shared memory, while the previous
+// tile is being multiplied. This saves the memory of im2col_gemm, and the traffic to write and read it.
 //
 //   fprop, dgrad   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
-//   wgrad          dw[maps, (tap, channel)] = dy^T[maps, pixels] x x[pixels, (tap, channel)], slice by slice of the
-//                  pixels, the slices added up in a fixed order
+//   wgrad          dw[maps, (tap, channel)] = dy^T[maps, pixels] x x[pixels, (tap, channel)], computed in slices of the
+//   pixels, which are added up in a fixed order
 //
-// dgrad with a stride is one product per phase (gather.h), which has only the taps that the phase meets. Half types are
-// multiplied on the tensor cores and summed in float; float32 and double are multiplied as they are, never in TF32.
-// A Hopper's tensor cores have instructions and copies of their own (hopper_sm90a.h), for all but few channels.
+// dgrad with a stride is one product per phase (gather.h), with only the taps that contribute to the phase. Half types
+// are multiplied on the tensor cores and summed in float; float32 and double are multiplied as they are, never in TF32.
+// Hopper has tensor core instructions and copies of its own, which are used unless there are few channels
+// (hopper_sm90a.h).
 #include "conv/hopper_sm90a.h"
 #ifdef __CUDACC__
 #include "conv/gather_fma.cuh"
@@ -19,8 +20,8 @@
 namespace tp::conv {
 namespace {
 
-// The kernels count pixels of an image, and places in it, in int. Shapes beyond that, whose windows lie further apart
-// than any image is wide, go pixel by pixel.
+// The kernels count the pixels of an image, and positions in it, in int. Larger shapes, whose windows are further apart
+// than any image is wide, are computed pixel by pixel.
 bool fits_int(const Axis& a) {
   constexpr int64_t most = int64_t(1) << 29;
   return a.in < most && a.out < most && a.pad < most && a.stride < most && a.kernel < most && a.dilation < most &&

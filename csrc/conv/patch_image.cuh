@@ -1,11 +1,11 @@
-// A tile of fprop or dgrad on its way from the registers of the warps that multiply to the target.
+// Moves a finished tile of fprop or dgrad from the registers of the multiplying warps to the target.
 #pragma once
 #include "conv/patches.cuh"
 
 namespace tp::conv {
 
-// The tile in shared memory. Its pixels lie without gaps: as boxes of 64 maps that one instruction stores, or as
-// [pixel][map], or as [map][pixel] where the target lies so.
+// The image of a tile in shared memory, without gaps between pixels. It is stored as boxes of 64 maps, which one
+// instruction copies to the target, or else as [pixel][map] or [map][pixel], whichever is the order of the target.
 template <class T, class Tile>
 class WgmmaImage {
  public:
@@ -21,7 +21,7 @@ class WgmmaImage {
   TP_DEVICE WgmmaImage(const GatherWgmma<T>& work, const WgmmaShare& share, unsigned char* data)
       : work_(work), share_(share), data_(data) {}
 
-  // Takes over the sums of a warpgroup, with the bias.
+  // Writes the sums of a warpgroup, plus the bias, to the image.
   TP_DEVICE void set(int group, float (&sum)[Tile::blocks][Tile::maps / 2]) const {
     if (work_.g.bias) add_bias(sum);
     if (work_.stores_boxes) {
@@ -33,7 +33,7 @@ class WgmmaImage {
       set_pairs<MapPlace>(group, sum);
     }
   }
-  // Writes the tile, after a barrier; by `count` threads.
+  // Copies the image to the target, by `count` threads. A barrier must precede it.
   TP_DEVICE void store(int thread, int count) const {
     if (work_.stores_boxes) return store_boxes(thread);
     const Gather<T>& g = work_.g;
@@ -55,7 +55,7 @@ class WgmmaImage {
   }
 
  private:
-  // Where two neighbouring maps of a pixel go, the first of which is even.
+  // The three layouts: where a thread writes two neighbouring maps of a pixel, the first of which is even.
   struct BoxPlace {
     unsigned char* row;
     int turn, box_bytes;
@@ -83,7 +83,8 @@ class WgmmaImage {
   template <class Place>
   TP_DEVICE void set_pairs(int group, const float (&sum)[Tile::blocks][Tile::maps / 2]) const {
     int thread = int(threadIdx.x) % warpgroup;
-    asm volatile("" : "+r"(thread));  // else all addresses below would be kept in registers from tile to tile
+    // otherwise the compiler would keep all addresses below in registers from tile to tile
+    asm volatile("" : "+r"(thread));
 #pragma unroll
     for (int i = 0; i < Tile::blocks * 2; ++i) {
       const int position = (group * Tile::blocks + i / 2) * 64 + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
@@ -106,8 +107,8 @@ class WgmmaImage {
   TP_HD static int box_bytes(const PatchShape& shape) {
     return ceil_div((shape.rows * shape.cols + 1) * row_bytes, 1024) * 1024;
   }
-  // The tile's pixel at a position; between rows, a place that nobody reads. A box is never cut off at the end of the
-  // target.
+  // The index of the pixel at a position. Positions between rows map to a place that nobody reads. A box always has the
+  // full size, even at the end of the target.
   TP_DEVICE int pixel_at(int position) const {
     const int rows = work_.stores_boxes ? work_.shape.rows : share_.tile_rows;
     const int cols = work_.stores_boxes ? work_.shape.cols : share_.tile_cols;
@@ -130,7 +131,7 @@ class WgmmaImage {
                                                       share_.rows.target(share_.row + row),
                                                       share_.cols.target(share_.col + col));
   }
-  // A thread stays with its maps.
+  // Each thread copies the same maps of all its pixels.
   template <int width>
   TP_DEVICE void store_pixels(int maps, int thread, int count) const {
     constexpr int across = Tile::maps / width;
@@ -143,7 +144,7 @@ class WgmmaImage {
       *reinterpret_cast<V*>(target_of(pixel) + map) = *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
     }
   }
-  // A thread stays with its pixels.
+  // Each thread copies all its maps of the same pixels.
   template <int width>
   TP_DEVICE void store_maps(int maps, int thread, int count) const {
     constexpr int across = Tile::positions / width;

@@ -1,5 +1,5 @@
-// How fprop and dgrad are cut into tiles for a Hopper's tensor cores, and what a tile reads: the patches that
-// gather_wgmma.cuh speaks of.
+// How fprop and dgrad are divided into tiles for the tensor cores of Hopper, and the patches of the source that a tile
+// reads (gather_wgmma.cuh).
 #pragma once
 #include "conv/divisor.h"
 #include "conv/gather_gemm.cuh"
@@ -7,22 +7,23 @@
 
 namespace tp::conv {
 
-// `positions` pixels by `maps` maps, in `blocks` blocks of 64 pixels for each of two warpgroups.
+// The tile of a block: `positions` pixels by `maps` maps; each of two warpgroups has `blocks` blocks of 64 pixels.
 template <int positions_, int maps_>
 struct WgmmaTile {
   static constexpr int positions = positions_, maps = maps_, groups = 2, blocks = positions / 64 / groups;
   static constexpr int warps = groups * 4, filter_bytes = maps * row_bytes;
-  static constexpr int together = positions * maps <= 128 * 128 ? 2 : 1;  // blocks on a multiprocessor
-  // A block that is alone has as many warps that copy, so that they can leave their registers to the others.
+  static constexpr int together = positions * maps <= 128 * 128 ? 2 : 1;  // blocks per multiprocessor
+  // A block that is alone on its multiprocessor has a whole warpgroup for copying, so that the warpgroup can give its
+  // registers to the others.
   static constexpr int threads = warps * 32 + (together == 1 ? warpgroup : 32), registers = 216, few_registers = 40;
 };
 
 constexpr int64_t most_phases = 4;
 
-// How a phase's targets are cut into tiles, and what a patch holds.
+// How the targets of a phase are divided into tiles, and what a patch holds.
 struct PatchShape {
-  bool by_tap;            // a patch per tap
-  int rows, cols, pitch;  // of a tile; pixels from one row to the next
+  bool by_tap;            // each patch holds what one tap reads
+  int rows, cols, pitch;  // of a tile; pitch: pixels from one row of a patch to the next
   int patch_rows, patch_bytes, stage_bytes;
   int64_t tiles_down, tiles_across;
 };
@@ -32,11 +33,11 @@ struct GatherWgmma {
   Gather<T> g;
   CUtensorMap source, filters, target;
   PatchShape shape;
-  bool stores_boxes;  // whether `target` describes the target
+  bool stores_boxes;  // whether `target` is a valid map, so that boxes can be stored by one instruction
   const int* odd;
   int64_t row_phases, col_phases, map_blocks;
   GatherAxis rows[most_phases], cols[most_phases];  // of each phase
-  // A tile's number counts blocks of maps, then tiles of an image, images, phases, groups.
+  // A tile's number counts blocks of maps fastest, then tiles of an image, images, phases and groups.
   Divisor by_map_block{1}, by_across{1}, by_down{1}, by_image{1}, by_col_phase{1}, by_row_phase{1};
   int slabs, patch_stages, filter_stages;
   TP_HD int64_t tiles() const {
@@ -44,7 +45,7 @@ struct GatherWgmma {
   }
 };
 
-// A tile: `tile_rows` x `tile_cols` targets of one phase of one image, for one block of maps of one group.
+// One tile: `tile_rows` x `tile_cols` targets of one phase of one image, for one block of maps of one group.
 struct WgmmaShare {
   const GatherAxis &rows, &cols;
   int group, map, image, row, col, tile_rows, tile_cols;
@@ -68,7 +69,7 @@ TP_DEVICE WgmmaShare wgmma_share(const GatherWgmma<T>& work, int tile, int tile_
           min(work.shape.cols, int(cols.outputs) - col)};
 }
 
-// f(share) for all tiles of a block; in a short phase some do not exist.
+// Calls f(share) for all tiles of a block. In a short phase some tiles are empty, and are skipped.
 template <class Tile, class T, class F>
 TP_DEVICE void for_tiles(const GatherWgmma<T>& work, const F& f) {
   const int tiles = int(work.tiles());
@@ -78,7 +79,8 @@ TP_DEVICE void for_tiles(const GatherWgmma<T>& work, const F& f) {
   }
 }
 
-// The taps of a share, one after the other. A tap shifts the patch by `down` and `across`, none of them negative.
+// Enumerates the taps of a share. Each tap shifts the patch by down() rows and across() columns, neither of them
+// negative.
 class TapSteps {
  public:
   const int count;
@@ -110,9 +112,10 @@ class TapSteps {
   int p_ = 0, q_ = 0;
 };
 
-// The same for the threads that multiply, in few registers: by how many pixels a tap shifts the patch.
+// The same for the threads that multiply, in fewer registers: by how many pixels of the patch each tap is shifted.
 struct TapShifts {
-  int taps, across_taps, first, across, down;  // from one tap to the next, and besides from one row to the next
+  // across: from one tap to the next; down: additionally from one row of taps to the next
+  int taps, across_taps, first, across, down;
   TP_DEVICE TapShifts(const WgmmaShare& share, const PatchShape& shape)
       : taps(int(share.rows.taps * share.cols.taps)), across_taps(int(share.cols.taps)) {
     const int pitch = shape.by_tap ? 0 : shape.pitch, pixel = shape.by_tap ? 0 : 1;
@@ -123,7 +126,7 @@ struct TapShifts {
   }
 };
 
-// How far the taps of an output lie apart, from the first one to the last; in the phase where that is most.
+// The distance between the first and the last tap of an output, in the phase where that is largest.
 inline int64_t reach(const Axis& a, Pass pass) {
   int64_t most = 0;
   for (int64_t phase = 0; phase < phases(a, pass); ++phase) {
@@ -133,7 +136,8 @@ inline int64_t reach(const Axis& a, Pass pass) {
   return most;
 }
 
-// The smallest number of tiles of at most `positions`; none if their patches do not fit into `most_bytes`.
+// Finds the tile shape that needs the fewest tiles of at most `positions` pixels. Returns false if no patch fits in
+// `most_bytes`.
 template <class T>
 bool cut_into_patches(const Gather<T>& g, bool by_tap, int positions, int most_bytes, PatchShape& best) {
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);

@@ -1,5 +1,5 @@
-// The kernels of register_tiled for any stride, dilation, padding and filter size: tiles of pixels by maps in
-// registers, everything else through the caches.
+// The kernels of register_tiled for any stride, dilation, padding and filter size. Tiles of pixels by maps are in
+// registers; everything else is read through the caches.
 #pragma once
 #include "block/slices.cuh"
 #include "block/warp.cuh"
@@ -10,7 +10,8 @@ namespace tp::conv {
 
 constexpr int pixel_threads = 128, pixels_per_thread = 4, maps_per_thread = 4, taps_per_thread = 4;
 
-// What each block does: `tiles` of the pixels of each phase, for one set of maps of a group.
+// How fprop and dgrad are divided into blocks: `tiles` tiles of the pixels of each phase, for each set of maps of a
+// group.
 template <class T>
 struct PixelTiles {
   Gather<T> g;
@@ -26,7 +27,8 @@ struct PixelTiles {
   TP_HD int64_t blocks() const { return row_phases * col_phases * tiles * map_blocks * g.groups; }
 };
 
-// Adds one tap of one channel: `place` of each pixel in the source, where `inside` has its bit set.
+// Adds the products of one tap of one channel. place[j] is the position of pixel j in the source, if bit j of `inside`
+// is set.
 template <class A, class T>
 TP_DEVICE void add_tap(const T* source, const int64_t (&place)[pixels_per_thread], unsigned inside, bool pads,
                        const T* weight, int64_t map_stride, int maps, A (&sum)[pixels_per_thread][maps_per_thread]) {
@@ -37,7 +39,7 @@ TP_DEVICE void add_tap(const T* source, const int64_t (&place)[pixels_per_thread
   for (int j = 0; j < pixels_per_thread; ++j) {
     const bool exists = inside >> j & 1;
     const A value = exists ? A(source[place[j]]) : A(0);
-    if (!exists && !pads) continue;  // dgrad: no product, even if the weight is infinite
+    if (!exists && !pads) continue;  // dgrad: there is no such product, which matters if the weight is infinite
 #pragma unroll
     for (int m = 0; m < maps_per_thread; ++m) sum[j][m] += weights[m] * value;
   }
@@ -51,11 +53,13 @@ TP_DEVICE void gather_tile(const Gather<T>& g, const GatherAxis& rows, const Gat
   const int maps = int(min(g.maps - map, int64_t(maps_per_thread)));
   PhasePixel at[pixels_per_thread];
   A sum[pixels_per_thread][maps_per_thread] = {};
+// Find the pixels of this thread.
 #pragma unroll
   for (int j = 0; j < pixels_per_thread; ++j) {
     const int64_t i = first + j * pixel_threads + int64_t(threadIdx.x);
     at[j] = i < count ? phase_pixel(i, rows, cols) : PhasePixel{-1, 0, 0};
   }
+  // Add tap by tap, for all channels: first find what the tap reads for each pixel.
   for (int64_t p = 0; p < rows.taps; ++p) {
     for (int64_t q = 0; q < cols.taps; ++q) {
       int64_t place[pixels_per_thread];
@@ -73,6 +77,7 @@ TP_DEVICE void gather_tile(const Gather<T>& g, const GatherAxis& rows, const Gat
       }
     }
   }
+// Add the bias and store the sums.
 #pragma unroll
   for (int m = 0; m < maps_per_thread; ++m) {
     if (m >= maps) break;
@@ -105,18 +110,18 @@ void launch_gather_tiles(const Gather<T>& g, Context& context) {
   check_launch("register_tiled");
 }
 
-// ---- wgrad: a block sums `maps_per_thread` maps by `taps_per_thread` taps over one slice of the pixels
+// ---- wgrad: a block computes `maps_per_thread` maps by `taps_per_thread` taps over one slice of the pixels
 
 template <class T>
 struct TapTiles {
   Elements<T> e;
   int64_t map_blocks, tap_blocks, slices;
-  acc_t<T>* sums;  // [slices][filters as they lie]
+  acc_t<T>* sums;  // [slices][filters in their order in memory]
   TP_HD int64_t depth() const { return e.channels * e.taps(); }
   TP_HD int64_t filter_blocks() const { return map_blocks * tap_blocks * e.groups; }
 };
 
-// Where a tap reads, relative to its pixel.
+// What a tap reads, relative to its pixel.
 struct TapOffset {
   int64_t channel, i, j;
 };
@@ -183,7 +188,8 @@ __global__ void __launch_bounds__(pixel_threads) wgrad_tiles(const TapTiles<T> w
 
 template <class T>
 void launch_wgrad_tiles(const Elements<T>& e, Context& context) {
-  constexpr int64_t enough = 1056, least_pixels = 4 * pixel_threads;  // blocks for an H200; pixels that pay for a block
+  // the blocks that keep an H200 busy; the least pixels for which another block is worth its overhead
+  constexpr int64_t enough = 1056, least_pixels = 4 * pixel_threads;
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   TapTiles<T> work{e, ceil_div(e.maps, int64_t(maps_per_thread)),
                    ceil_div(e.channels * e.taps(), int64_t(taps_per_thread)), 1, nullptr};

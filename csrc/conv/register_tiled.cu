@@ -1,12 +1,12 @@
-// Convolution for few channels: every thread keeps a tile of sums in registers, so that a value which it reads takes
-// part in many products. There is no matrix in it, whose sides would be too short to be worth a matrix product.
+// Convolution for few channels: each thread keeps a tile of sums in registers, so that every value it reads is used in
+// many products. It computes no matrix product, because with few channels the matrices would be too narrow.
 //
-// Filters of 1 x 1, 3 x 3 and 5 x 5 that move by one pixel at a time go through shared memory, in strips of pixels
-// (strips_gather.cuh, strips_wgrad.cuh). All others read through the caches (pixel_tiles.cuh). Both sum in float for
-// half types and round once; wgrad adds up slices of the batch in a fixed order.
+// Filters of 1 x 1, 3 x 3 and 5 x 5 with stride and dilation 1 read strips of pixels from shared memory
+// (strips_gather.cuh, strips_wgrad.cuh). All others read through the caches (pixel_tiles.cuh). Both sum half types in
+// float and round once; wgrad adds up slices of the batch in a fixed order.
 //
-// The tile that pays depends on the shape: a long strip reads less per product, but leaves pixels over in a narrow
-// image and threads idle in a small batch. time_of() weighs that.
+// The best tile depends on the shape: a long strip reads less per product, but wastes work at the end of a narrow
+// image, and leaves threads idle in a small batch. time_of() estimates which tile is fastest.
 #include "conv/conv.h"
 #ifdef __CUDACC__
 #include "conv/pixel_tiles.cuh"
@@ -16,11 +16,12 @@
 namespace tp::conv {
 namespace {
 
-// Threads that keep an H200 busy: 512 on each of its 132 multiprocessors, as far as the registers go.
+// How many threads keep an H200 busy: 512 on each of its 132 multiprocessors, which is what the registers allow.
 constexpr double concurrent_threads = 132 * 512;
 
-// The time of one channel with this tile: products of one thread, and reads at the price of five products, in as many
-// turns as the threads take. It orders the tiles as an H200 does for both layers of LeNet-5 at batches of 128 and 4096.
+// The estimated time of one channel with this tile. A thread's time is its products, plus five products' time per read;
+// it is multiplied by the number of rounds in which the device runs all threads. The estimate orders the tiles as an
+// H200 does, for both layers of LeNet-5 at batches of 128 and 4096.
 template <class Tile, class T>
 double time_of(const Gather<T>& g) {
   if (!fits_ends<Tile>(g)) return 1e30;
@@ -47,7 +48,7 @@ bool launch_best(const Gather<T>& g, Context& context, Types<Tiles...>) {
 
 bool moves_by_one(const Axis& a) { return a.stride == 1 && a.dilation == 1; }
 
-// Whether strips apply: they count the elements of an image in int.
+// Whether strips can be used: they count the elements of an image in int.
 template <class T>
 bool fits_strips(const Elements<T>& e) {
   constexpr int64_t most = 1 << 24;  // rows, columns, channels, maps
@@ -60,7 +61,7 @@ bool fits_strips(const Elements<T>& e) {
 template <class T>
 void gather(const Elements<T>& e, Pass pass, Context& context) {
   const Gather<T> g(e, pass);
-  const bool few_maps = g.maps <= 2;  // reuse comes from rows of pixels, not from maps
+  const bool few_maps = g.maps <= 2;  // then values are reused across rows of pixels, not across maps
   bool done = false;
   if (fits_strips(e) && e.rows.kernel == 5) {
     if (few_maps) {

@@ -1,5 +1,5 @@
-// Images from one layout to the other. A kernel whose reads want the channels of a pixel side by side, or the pixels of
-// a channel, gets them so in a workspace where the caller has them otherwise: one pass over the memory.
+// Converts images between layouts. A kernel may need the channels of a pixel next to each other, or the pixels of a
+// channel; if the caller has the other layout, it gets a copy in a workspace, which takes one pass over the memory.
 #pragma once
 #include "block/load_store.cuh"
 #include "conv/gather.h"
@@ -8,9 +8,9 @@ namespace tp::conv {
 
 constexpr int relayout_tile = 64, relayout_threads = 256;
 
-// from[n, groups * channels, pixels], any strides, to packed to[n, pixels, groups, padded]: zeros behind the channels
-// of each group. A thread reads `width` pixels of a channel and writes `width` channels of a pixel at a time; in
-// between they lie pixel by pixel in shared memory, where a warp writes neighbouring channels.
+// Copies from[n, groups * channels, pixels], with any strides, to the packed array to[n, pixels, groups, padded], with
+// zeros after the channels of each group. A thread reads `width` pixels of a channel at a time, and writes `width`
+// channels of a pixel. In between, shared memory holds the tile pixel by pixel.
 template <class T, int width>
 __global__ void __launch_bounds__(relayout_threads)
     to_channels_last(const T* from, Strides strides, int64_t pixels, int channels, int groups, int padded, T* to) {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(relayout_threads)
   }
 }
 
-// from[n, pixels, channels] to to[n, channels, pixels].
+// Copies from[n, pixels, channels] to to[n, channels, pixels].
 template <class T>
 __global__ void __launch_bounds__(relayout_threads)
     to_channels_first(const T* from, int64_t pixels, int channels, T* to) {
@@ -81,7 +81,7 @@ inline dim3 relayout_grid(int64_t n, int64_t pixels, int64_t across) {
               unsigned(min(max(int64_t(1), across), int64_t(65535))));
 }
 
-// from[count, channels] to to[count, padded], with zeros behind.
+// Copies from[count, channels] to to[count, padded], with zeros after the channels.
 template <class T>
 __global__ void __launch_bounds__(relayout_threads)
     pad_channels(const T* from, int64_t count, int channels, int padded, T* to) {
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(relayout_threads)
   }
 }
 
-// A batch as its pixels' channels, each group's padded with zeros to a multiple of `multiple`: as it lies, if it lies
-// so and in units of `multiple`, else as a copy.
+// A batch with the channels of a pixel next to each other, those of each group padded with zeros to a multiple of
+// `multiple`. If the batch already has this layout, it is used as it is; otherwise it is copied.
 template <class T>
 struct ChannelsLast {
   const T* data;
@@ -114,7 +114,7 @@ struct ChannelsLast {
                                                                                             int(group), to);
     } else {
       const dim3 grid = relayout_grid(n, rows * cols, groups * ceil_div(group, int64_t(relayout_tile)));
-      // A thread's vectors of pixels fill 16 bytes where the pixels of a channel begin at such an address.
+      // If every channel's pixels begin at a multiple of 16 bytes, threads read vectors of pixels that fill 16 bytes.
       constexpr int width = 16 / int(sizeof(T));
       const bool aligned =
           rows * cols % width == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0 && group % width == 0;
@@ -127,7 +127,7 @@ struct ChannelsLast {
   }
 };
 
-// The same batch map by map.
+// Returns the same batch map by map, as a copy if needed.
 template <class T>
 const T* channels_first(const T* from, const Strides& strides, int64_t n, int64_t channels, int64_t pixels,
                         Context& context) {

@@ -1,4 +1,4 @@
-// What the kernels of register_tiled share: how a block brings images into shared memory, and how a thread reads strips
+// What the kernels of register_tiled share: how a block copies images to shared memory, and how a thread reads strips
 // of them.
 #pragma once
 #include "block/copies.cuh"
@@ -9,7 +9,7 @@
 
 namespace tp::conv {
 
-// `values` consecutive elements of shared memory, by vectors of `width`; `from` is aligned to a vector.
+// Loads `values` consecutive elements from shared memory in vectors of `width`. `from` must be aligned to a vector.
 template <int width, int values, class A>
 TP_DEVICE void load_strip(const A* from, A (&to)[values]) {
   using V = block::Vector<A, width>;
@@ -23,7 +23,7 @@ TP_DEVICE void load_strip(const A* from, A (&to)[values]) {
   }
 }
 
-// The same, with zeros for the vectors whose bit in `present` is not set: they are not read.
+// As above, but vectors whose bit in `present` is not set are not read; they count as zeros.
 template <int width, int values, class A>
 TP_DEVICE void load_strip(const A* from, unsigned present, A (&to)[values]) {
   static_assert(values % width == 0, "whole vectors");
@@ -37,12 +37,13 @@ TP_DEVICE void load_strip(const A* from, unsigned present, A (&to)[values]) {
   }
 }
 
-// Writes `width` consecutive elements; `to` is aligned to a vector of them.
+// Stores `width` consecutive elements. `to` must be aligned to a vector of them.
 template <int width, class T>
 TP_DEVICE void store_vector(T* to, const block::Vector<T, width>& values) {
   constexpr int bytes = width * int(sizeof(T));
   using Word = std::conditional_t<bytes % 16 == 0, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
-  if constexpr (bytes % 16 == 0 || bytes == 8 || bytes == 4) {  // as one access, which a struct may not become
+  // as one access, which the compiler does not always make of a struct
+  if constexpr (bytes % 16 == 0 || bytes == 8 || bytes == 4) {
     Word words[bytes / sizeof(Word)];
     memcpy(words, &values, bytes);
 #pragma unroll
@@ -53,18 +54,19 @@ TP_DEVICE void store_vector(T* to, const block::Vector<T, width>& values) {
   }
 }
 
-// A pitch of shared rows with room for `columns` values, such that vectors of `width` at the same column of consecutive
-// rows lie in different banks: an odd number of vectors.
+// A pitch for rows in shared memory that has room for `columns` values. It is an odd number of vectors, so that vectors
+// of `width` at the same column of consecutive rows are in different banks.
 inline int pitch_for(int columns, int width) {
   const int vectors = ceil_div(columns, width);
   return (vectors + 1 - vectors % 2) * width;
 }
 
-// A window of a batch of images in shared memory: [images][channels][rows][pitch], whose first row and column are at
-// any place of the image or outside of it, where zeros stand. Where a window covers whole rows, whose addresses allow
-// it, it is filled by vectors of `vector` elements, and the columns beside the image are zeros from the beginning. A
-// thread then keeps its place in the row and goes from row to row. Where a window is whole channels as they lie in
-// memory, a bulk copy brings those of an image.
+// A window of a batch of images in shared memory: [images][channels][rows][pitch]. Its first row and column may be
+// anywhere in the image, or outside of it, where the window contains zeros. There are three ways to fill it. If a
+// window covers whole rows and addresses allow it, threads copy vectors of `vector` elements; the columns beside the
+// image are cleared once, at the beginning. Otherwise threads copy element by element. In both cases a thread keeps its
+// column and goes from row to row. If a window is whole channels exactly as they are in memory, one bulk copy per image
+// moves them.
 template <class T>
 struct Window {
   using A = acc_t<T>;
@@ -74,13 +76,13 @@ struct Window {
   int channel_stride, row_stride, col_stride;
   int height, width;                                // of the image
   int images, channels, rows, pitch, image_values;  // of the window
-  int vector;                                       // elements per access: 4, 2, or 1 for any window
+  int vector;                                       // elements per access: 4, 2, or 1, which works for any window
   bool bulk;
-  int row_step;  // rows that the threads of a block fill at once
+  int row_step;  // the number of rows that the threads of a block fill at once
   Divisor per_channels, per_rows, per_row;
 
-  // `lanes`: the width of the vectors in which threads will read the window. Its first row and column will be the given
-  // ones each time, or any if they are positive.
+  // `lanes` is the width of the vectors in which threads will read the window. If first_row and first_col are not
+  // positive, every window begins there; a positive value means that windows begin at varying positions.
   Window(const T* data, const Strides& strides, int64_t height, int64_t width, int images, int channels, int rows,
          int pitch, int lanes, int first_row, int first_col, int threads)
       : data(data),
@@ -110,22 +112,22 @@ struct Window {
     row_step = max(1, threads / int(per_row.value));
   }
 
-  // As pitch_for: the same place of consecutive images lies in different banks.
+  // As pitch_for, for images: equal positions in consecutive images are in different banks.
   static int image_pitch(int values, int lanes) {
     if (values % 4 == 0) lanes = 4;
     return values + (values / lanes % 2 == 0 ? lanes : 0);
   }
-  // With what stands behind it on a multiple of 16 bytes.
+  // The size of the window, rounded up so that what follows it is aligned to 16 bytes.
   TP_HD int values() const { return ceil_div(images * image_values, 4) * 4; }
 
-  // Zeros where fill() writes nothing, for windows that begin at the same column.
+  // Clears the columns that fill() never writes, for windows that all begin at the same column.
   TP_DEVICE void clear(A* window, int t, int threads) const {
     if (vector == 1 || vector * int(per_row.value) == pitch) return;
     for (int i = t; i < values(); i += threads) window[i] = A(0);
   }
-  // `count` channels of the images from (image, channel, row, col) on; those beyond `image_end` are left as they are.
-  // Rows outside of the image are written as zeros. Returns while copies are under way: wait() for them, then let
-  // the block meet. `arrived` takes one arrival per warp if `bulk`.
+  // Starts to copy `count` channels of the images from (image, channel, row, col) on. Images from `image_end` on are
+  // left as they are, and rows outside of the image are written as zeros. The caller must call wait(), then synchronize
+  // the block. If `bulk`, `arrived` takes one arrival per warp.
   TP_DEVICE void fill(A* window, int64_t image, int64_t image_end, int64_t channel, int count, int row, int col, int t,
                       int threads, block::Barrier& arrived) const {
     const T* const origin = data + image * image_stride + channel * channel_stride;
@@ -154,7 +156,7 @@ struct Window {
   }
 
  private:
-  // Whether rows, channels and images in both memories lie on vectors of `v` elements.
+  // Whether rows, channels and images begin at multiples of `v` elements in both memories.
   bool in_vectors(int v) const {
     return pitch % v == 0 && image_values % v == 0 && width % v == 0 && row_stride % v == 0 &&
            channel_stride % v == 0 && image_stride % v == 0 && reinterpret_cast<uintptr_t>(data) % (v * sizeof(T)) == 0;
@@ -167,7 +169,7 @@ struct Window {
     const int first = per_row.divide(place), end = present * channels * rows,
               beside = image_values - channels * rows * pitch;
     if (first >= row_step) return;
-    for (; place < int(per_row.value); place += threads) {  // again only in rows that are longer than the block
+    for (; place < int(per_row.value); place += threads) {  // more than one turn only if a row is longer than the block
       const int column = lanes == 1 ? col + place : place * lanes;
       A* const to_column = window + (lanes == 1 ? place : column - col);
       const T* const from_column = origin + (lanes == 1 ? int64_t(column) * col_stride : int64_t(column));

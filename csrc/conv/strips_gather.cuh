@@ -1,21 +1,21 @@
-// fprop and dgrad of filters that move by one pixel at a time, in strips of registers.
+// fprop and dgrad with stride and dilation 1, by strips of pixels in registers.
 //
-// A thread computes `tile_rows` x `columns` neighbouring pixels of `maps` target maps. For every channel it reads rows
-// of the source from shared memory, columns + K - 1 values each, and every value takes part in up to K * maps products
-// per row of the tile: few reads per product, and all sums in registers.
+// A thread computes `tile_rows` x `columns` neighbouring pixels of `maps` target maps. For each channel it reads rows
+// of columns + K - 1 source values from shared memory, and uses every value in up to K * maps products per row of the
+// tile. So it reads little per product, and all its sums stay in registers.
 //
-// A block keeps the filters of its maps in shared memory and goes over the batch with them: it stages windows of one or
-// several images, some channels at a time, each while it computes with the one before.
+// A block keeps the filters of its maps in shared memory, and processes the whole batch with them. It stages windows of
+// one or several images, some channels at a time; while one window arrives, it computes with the previous one.
 //
-// With a stride and a dilation of 1, dgrad is fprop with the filter turned by half a turn and a padding of K - 1 - pad.
-// Rows of that padding are neither stored nor multiplied; of the columns, see Ends.
+// With stride and dilation 1, dgrad is fprop with the filter rotated by 180 degrees and a padding of K - 1 - pad. Rows
+// of this padding are neither stored nor multiplied; enum Ends says what happens to its columns.
 #pragma once
 #include "conv/strip_tile.cuh"
 
 namespace tp::conv {
 
-// Brings the filters of the block's maps into shared memory as [channel][map group][row][column, map]; what needs no
-// conversion is copied asynchronously.
+// Copies the filters of the block's maps to shared memory, as [channel][map group][row][column, map]. Values that need
+// no conversion are copied asynchronously.
 template <class T, class Tile>
 TP_DEVICE void stage_filters(const StripPlan<T, Tile>& plan, const StripPlace& at, acc_t<T>* filters) {
   using A = acc_t<T>;
@@ -39,7 +39,7 @@ TP_DEVICE void stage_filters(const StripPlan<T, Tile>& plan, const StripPlace& a
   }
 }
 
-// Whether this thread finds a weight that is infinite or NaN among the staged ones.
+// Whether one of the staged weights that this thread checks is infinite or NaN.
 template <class Tile, class A>
 TP_DEVICE bool any_not_finite(const A* filters, int count) {
   bool found = false;
@@ -49,7 +49,7 @@ TP_DEVICE bool any_not_finite(const A* filters, int count) {
   return found;
 }
 
-// The products of one row of the source with one row of the filters.
+// Adds the products of one row of the source and one row of the filters.
 template <class Tile, class A>
 TP_DEVICE void add_row(const A (&values)[Tile::source_columns], const A (&weights)[Tile::K * Tile::maps],
                        A (&sum)[Tile::columns][Tile::maps]) {
@@ -65,10 +65,11 @@ TP_DEVICE void add_row(const A (&values)[Tile::source_columns], const A (&weight
   }
 }
 
-// Adds the products of one channel: `source` is the thread's first value in the window, `filters` its maps' rows. Row i
-// of the tile's window exists if `row` + i is below `height`; dgrad leaves out those that do not, in fprop zeros stand
-// there. Bit v of `vectors` says whether vector v of a row exists (Ends::vectors). Registers hold either all filters
-// and one row of the source or one row of the filters and as many of the source as the tile has.
+// Adds the products of one channel. `source` is the thread's first value in the window, `filters` the rows of its maps.
+// Row i of the tile's window exists if `row` + i is below `height`: dgrad leaves out rows that do not exist, and fprop
+// reads zeros there. Bit v of `vectors` says whether vector v of a row exists (Ends::vectors). Whichever takes fewer
+// registers, the thread holds all filters and one row of the source, or one row of the filters and as many source rows
+// as the tile has.
 template <class Tile, bool backward, class A>
 TP_DEVICE void add_channel(const A* source, int pitch, unsigned vectors, const A* filters, int row, int height,
                            A (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
@@ -118,8 +119,8 @@ TP_DEVICE void add_channel(const A* source, int pitch, unsigned vectors, const A
   }
 }
 
-// Writes a thread's sums for one image, by vectors of `lanes` elements. `to` is its first pixel; `maps`, `rows` and
-// `columns` are how many of its target exist.
+// Stores a thread's sums for one image, in vectors of `lanes` elements. `to` is its first pixel; `maps`, `rows` and
+// `columns` say how much of its target exists.
 template <int lanes, class T, class Tile>
 TP_DEVICE void store_sums(T* to, const Strides& strides, int maps, int rows, int columns,
                           const acc_t<T> (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
@@ -148,8 +149,8 @@ TP_DEVICE void store_sums(T* to, const Strides& strides, int maps, int rows, int
   }
 }
 
-// dgrad with a weight that is not finite: each element from the products that exist, one after another. The loops stay
-// loops, so that this rare path takes no registers from the usual one.
+// dgrad with an infinite or NaN weight: computes each element only from the products that exist. The loops are not
+// unrolled, so that this rare path takes no registers from the usual one.
 template <class T, class Tile>
 TP_DEVICE void store_plain_sums(const StripPlan<T, Tile>& plan, const StripPlace& at, int64_t image, int height,
                                 int width) {
@@ -179,6 +180,7 @@ template <class T, class Tile, bool backward>
 __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
     strips_gather(const __grid_constant__ StripPlan<T, Tile> plan) {
   using A = acc_t<T>;
+  // Find the block's window in the source and the thread's part of the target.
   extern __shared__ __align__(16) unsigned char pool[];
   const Gather<T>& g = plan.gather;
   const Window<T>& window = plan.window;
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
   const StripPlace at = strip_place(plan);
   const int t = int(threadIdx.x), threads = int(blockDim.x), depth = int(g.depth);
   const int first_row = at.row - plan.pad_rows, col = Tile::for_dgrad ? 0 : at.col - plan.pad_cols;
-  // dgrad's window holds no rows from outside of the image.
+  // The window of dgrad contains no rows from outside of the image.
   const int row = backward ? max(0, min(first_row, window.height - window.rows)) : first_row;
   const bool works = at.row_tile < plan.row_tiles;
   const int strip_col = at.strip * Tile::columns - (Tile::ends == Ends::vectors ? plan.pad_cols : 0);
@@ -201,6 +203,7 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
   const int target_map = at.map + at.map_group * Tile::maps, target_row = at.row + at.row_tile * Tile::tile_rows,
             target_col = at.col + at.strip * Tile::columns;
   T* const target = g.target + g.target_strides.at(0, at.group * g.maps + target_map, target_row, target_col);
+  // Load the bias, initialize the barriers, and write the zeros that no copy will overwrite.
   for (int i = t; i < plan.map_groups * Tile::maps; i += threads) {
     shifts[i] = g.bias && at.map + i < g.maps ? A(g.bias[at.group * g.maps + at.map + i]) : A(0);
   }
@@ -208,8 +211,9 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
   window.clear(windows, t, threads);
   window.clear(windows + window.values(), t, threads);
   bool plain = false;
-  int image_tile = at.image_slot, channel = -plan.chunk;  // before the first step nothing is there to compute with
+  int image_tile = at.image_slot, channel = -plan.chunk;  // before the first step there is nothing to compute with
   A sum[Tile::tile_rows][Tile::columns][Tile::maps];
+  // Each step starts to copy the next window, and computes with the one that has arrived. The first step only copies.
   for (int step = 0;; ++step) {
     const int current = step % 2;
     int next_tile = image_tile, next_channel = channel + plan.chunk;
@@ -225,10 +229,12 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
                   at.group * g.depth + next_channel, min(plan.chunk, depth - next_channel), row, col, t, threads,
                   arrived[1 - current]);
     }
+    // While the first window is on its way, load the filters; at step 1, dgrad checks them for infinities and NaN.
     if (step == 0) {
       stage_filters(plan, at, filters);
     } else {
       if (backward && step == 1) plain = __syncthreads_or(any_not_finite<Tile>(filters, plan.filter_values()));
+      // At the first channel of a tile, the sums start from the bias.
       if (channel == 0) {
 #pragma unroll
         for (int m = 0; m < Tile::maps; ++m) {
@@ -238,6 +244,7 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
             sum[i / Tile::columns][i % Tile::columns][m] = shift;
         }
       }
+      // Add the products of the staged channels.
       const int tile_row = first_row + at.row_tile * Tile::tile_rows,
                 end = works ? min(plan.chunk, depth - channel) : 0;
       const A* source = windows + current * window.values() + at.image * window.image_values +
@@ -249,6 +256,7 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
         source += window.rows * window.pitch;
         mine += plan.map_groups * Tile::K * Tile::weights;
       }
+      // After the last channel of a tile, store the sums.
       const int64_t image = int64_t(image_tile) * plan.images + at.image;
       if (channel + plan.chunk >= depth && works && image < g.n) {
         T* const to = target + image * g.target_strides.image;
@@ -274,7 +282,7 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
 
 constexpr int64_t multiprocessors = 132;  // of an H200
 
-// Whether what the tile says of the ends of rows is true.
+// Whether the tile's assumption about the ends of rows holds for this problem.
 template <class Tile, class T>
 bool fits_ends(const Gather<T>& g) {
   const int64_t pad = Tile::K - 1 - g.cols.pad;  // of dgrad
@@ -283,7 +291,8 @@ bool fits_ends(const Gather<T>& g) {
   return Tile::trims ? g.cols.pad == 0 : pad >= 0 && pad % Tile::width == 0 && g.cols.out % Tile::width == 0;
 }
 
-// Launches the kernel, if the filters of one group of maps and the window of one tile fit into shared memory.
+// Launches the kernel, if the filters of one group of maps and the window of one tile fit in shared memory. Otherwise
+// returns false.
 template <class T, class Tile>
 bool launch_strips(const Gather<T>& g, Context& context) {
   using A = acc_t<T>;
@@ -293,15 +302,17 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   const int pad_rows = int(backward ? Tile::K - 1 - g.rows.pad : g.rows.pad),
             pad_cols = int(backward ? Tile::K - 1 - g.cols.pad : g.cols.pad);
   const auto least = [](int64_t a, int64_t b) { return int(min(a, b)); };
-  const int64_t filter_bytes = g.depth * Tile::K * Tile::weights * int64_t(sizeof(A));  // of one group of maps
+  const int64_t filter_bytes = g.depth * Tile::K * Tile::weights * int64_t(sizeof(A));  // for one group of maps
+  // Choose how many strips, groups of maps and rows of tiles a block has.
   const int strips = least(ceil_div(cols.outputs, int64_t(Tile::columns)), max(1, 64 / Tile::columns));
   const int64_t all_groups = ceil_div(g.maps, int64_t(Tile::maps)),
                 most_groups = min(int64_t(8), filter_bytes_per_block / filter_bytes);
   if (most_groups == 0) return false;
-  const int map_groups = int(ceil_div(all_groups, ceil_div(all_groups, most_groups)));  // the same number in each block
+  // as equal as possible in all blocks
+  const int map_groups = int(ceil_div(all_groups, ceil_div(all_groups, most_groups)));
   int row_tiles =
       least(ceil_div(rows.outputs, int64_t(Tile::tile_rows)), max(1, Tile::threads / (strips * map_groups)));
-  // Rows lie as in memory where a block has whole ones and needs no zeros beside them.
+  // The pitch of a window is that of memory if a block has whole rows and needs no zeros beside them.
   const int columns = (strips - 1) * Tile::columns + Tile::source_columns;
   const bool as_in_memory = Tile::for_dgrad || (pad_cols == 0 && cols.outputs <= strips * Tile::columns &&
                                                 cols.sources == columns && cols.sources % Tile::width == 0);
@@ -325,15 +336,15 @@ bool launch_strips(const Gather<T>& g, Context& context) {
                 map_blocks = ceil_div(g.maps, int64_t(map_groups * Tile::maps));
   const int64_t tiles = across * down * map_blocks * g.groups;
   const int items = strips * row_tiles * map_groups;
-  // As many images per block as leave the busiest multiprocessor the least work, in rounds of all blocks that run at
-  // once.
+  // Choose the number of images per block. Blocks run in rounds of as many as the device can hold; take the number with
+  // which the busiest multiprocessor has the least work.
   int images = 1, chunk = 1;
   int64_t slots = g.n, least_work = -1;
   const int most_images = across * down == 1 ? least(max(1, Tile::threads / items), g.n) : 1;
   for (int n = 1; n <= most_images && fits(n, 1); ++n) {
     int c = least(g.depth, 32);
     while (c > 1 && !fits(n, c)) --c;
-    c = int(ceil_div(g.depth, ceil_div(g.depth, int64_t(c))));  // the same number each time
+    c = int(ceil_div(g.depth, ceil_div(g.depth, int64_t(c))));  // the same number of channels each time
     const int64_t resident = max(
         int64_t(1), min(int64_t(strip_warps<Tile, A> * 32 / threads_for(n)), int64_t(220) * 1024 / bytes_for(n, c)));
     const int64_t image_tiles = ceil_div(g.n, int64_t(n)),
@@ -349,6 +360,7 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   const int threads = threads_for(images);
   const int64_t image_tiles = ceil_div(g.n, int64_t(images));
   if (image_tiles >= most_quotient || tiles * slots >= most_quotient) return false;
+  // Store in the longest vectors to which all rows of the target are aligned.
   int vector = 1;
   for (int width = 2; width <= 4 && g.target_strides.col == 1; width *= 2) {
     if (cols.outputs % width == 0 && reinterpret_cast<uintptr_t>(g.target) % (width * sizeof(T)) == 0) vector = width;

@@ -1,9 +1,10 @@
-// wgrad of filters that move by one pixel at a time, in strips of registers.
+// wgrad with stride and dilation 1, by strips of pixels in registers.
 //
-// A thread owns K x K taps of `maps` filters that read one channel, all in registers, and goes over strips of `columns`
-// pixels of dy: each value of dy meets K x K values of x, each value of x up to K * maps values of dy. Several threads,
-// the slots, share the strips of one set of taps. Their sums are added up inside the block, those of the blocks by a
-// second kernel, both in an order that the shape alone gives: the result has the same bits in every run.
+// A thread owns the K x K taps of `maps` filters that read one channel, and keeps their sums in registers. It processes
+// strips of `columns` pixels of dy: each value of dy is multiplied by K x K values of x, each value of x by up to K *
+// maps values of dy. Several threads, called slots, share the strips of the same taps. Their sums are added up within
+// the block, and those of all blocks by a second kernel, both in an order that depends only on the shape, so the result
+// has the same bits in every run.
 #pragma once
 #include "block/slices.cuh"
 #include "block/warp.cuh"
@@ -14,25 +15,25 @@ namespace tp::conv {
 template <int kernel, int columns_, int maps_>
 struct TapTile {
   static constexpr int K = kernel, columns = columns_, maps = maps_;
-  static constexpr int width = columns % 4 == 0 ? 4 : 2;  // of vectors
+  static constexpr int width = columns % 4 == 0 ? 4 : 2;  // of the vectors in which strips are read
   static constexpr int source_columns = columns + K - 1;
-  static constexpr int blocks = maps * K * K > 16 ? 2 : 4;  // on a multiprocessor, as far as the registers go
+  static constexpr int blocks = maps * K * K > 16 ? 2 : 4;  // blocks on a multiprocessor that the registers allow
 };
 
 constexpr int tap_threads = 256;
 
-// How the filters and the batch are shared among blocks. A unit is `rows` rows of `images` images: what a block stages
-// at a time. Block `slice` of each set of filters takes the units slice, slice + slices, ...
+// How the filters and the batch are divided among blocks. A unit is `rows` rows of `images` images, which a block
+// stages at a time. Block `slice` of each set of filters processes the units slice, slice + slices, ...
 template <class T, class Tile>
 struct TapPlan {
   using A = acc_t<T>;
   Elements<T> e;
   Window<T> x, dy;
-  int images, rows, channels, map_groups;  // of a block: images and rows of a unit, channels, groups of maps
-  int slots, strips, strip_lanes;          // slots = strip_lanes * row lanes; strips of a row
+  int images, rows, channels, map_groups;  // of a block: images and rows per unit, channels, groups of maps
+  int slots, strips, strip_lanes;          // slots = strip_lanes * row lanes; strips per row
   int64_t units, slices;
-  A* sums;    // [slices][filters as they lie]
-  int lanes;  // that share one sum in the end
+  A* sums;    // [slices][filters in their order in memory]
+  int lanes;  // threads that share one sum at the end
   Divisor map_blocks, channel_blocks, groups, row_tiles;
   Divisor per_pairs, per_map_groups, per_strip_lanes, per_rows;
 
@@ -62,7 +63,7 @@ TP_DEVICE TapPlace tap_place(const TapPlan<T, Tile>& plan) {
   return at;
 }
 
-// One strip whose `columns` pixels all exist.
+// Adds the products of one strip, all `columns` pixels of which exist.
 template <class Tile, class A>
 TP_DEVICE void add_strip(const A* x, int pitch, const A* dy, int map_stride, A (&sum)[Tile::maps][Tile::K][Tile::K]) {
   A gradient[Tile::maps][Tile::columns];
@@ -83,7 +84,8 @@ TP_DEVICE void add_strip(const A* x, int pitch, const A* dy, int map_stride, A (
   }
 }
 
-// The last strip of a row, of which `present` pixels exist: no value of x meets a pixel that does not.
+// Adds the products of the last strip of a row, of which only `present` pixels exist. Values of x are multiplied only
+// by pixels that exist.
 template <class Tile, class A>
 TP_DEVICE void add_short_strip(const A* x, int pitch, const A* dy, int map_stride, int present,
                                A (&sum)[Tile::maps][Tile::K][Tile::K]) {
@@ -101,7 +103,7 @@ TP_DEVICE void add_short_strip(const A* x, int pitch, const A* dy, int map_strid
   }
 }
 
-// Begins to bring unit `unit` into shared memory.
+// Starts to copy unit `unit` to shared memory.
 template <class T, class Tile>
 TP_DEVICE void stage_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* stage, int64_t unit,
                           block::Barrier& arrived) {
@@ -116,7 +118,7 @@ TP_DEVICE void stage_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_
                min(plan.map_groups * Tile::maps, int(e.maps) - at.first_map), row, 0, t, threads, arrived);
 }
 
-// The products of one staged unit.
+// Adds the products of one staged unit.
 template <class T, class Tile>
 TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, const acc_t<T>* stage, int64_t unit,
                         acc_t<T> (&sum)[Tile::maps][Tile::K][Tile::K]) {
@@ -148,8 +150,8 @@ TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, const 
   }
 }
 
-// Adds up the slots' sums, one map of each thread at a time, and writes the block's slice. Some lanes share the slots
-// of one sum where there are more threads than sums.
+// Adds up the sums of the slots, for one map per thread at a time, and stores the slice of the block. If there are more
+// threads than sums, several lanes share the slots of one sum.
 template <class T, class Tile>
 TP_DEVICE void write_slice(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* pool,
                            const acc_t<T> (&sum)[Tile::maps][Tile::K][Tile::K]) {
@@ -191,13 +193,15 @@ __global__ void __launch_bounds__(tap_threads, Tile::blocks)
   const bool works = at.slot < plan.slots;
   A sum[Tile::maps][Tile::K][Tile::K] = {};
   __shared__ block::Barrier arrived[2];
+  // Initialize the barriers, and write the zeros that no copy will overwrite.
   if (threadIdx.x < 2)
     arrived[threadIdx.x].init(max(1, int(blockDim.x) / block::warp_size * (int(plan.x.bulk) + int(plan.dy.bulk))));
   for (int i = 0; i < 2; ++i) {
     plan.x.clear(stages + i * plan.stage_values(), int(threadIdx.x), int(blockDim.x));
     plan.dy.clear(stages + i * plan.stage_values() + plan.x.values(), int(threadIdx.x), int(blockDim.x));
   }
-  int64_t unit = int64_t(blockIdx.y) - plan.slices;  // before the first step nothing is there to compute with
+  int64_t unit = int64_t(blockIdx.y) - plan.slices;  // before the first step there is nothing to compute with
+  // Each step starts to copy the next unit, and computes with the one that has arrived. The first step only copies.
   for (int step = 0;; ++step) {
     const int current = step % 2;
     const int64_t next = unit + plan.slices;
@@ -214,14 +218,15 @@ __global__ void __launch_bounds__(tap_threads, Tile::blocks)
 
 // ---- the host's part
 
-// Whether the windows fit into shared memory; else the plan is of no use.
+// Launches both kernels. Returns false if the windows do not fit in shared memory.
 template <class T, class Tile>
 bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
   constexpr int64_t tap_blocks = 132 * Tile::blocks;  // as many as an H200 runs at once
   constexpr int tap_bytes = 192 * 1024 / Tile::blocks;
   const int strips = int(ceil_div(e.cols.out, int64_t(Tile::columns)));
-  const int columns = strips * Tile::columns + Tile::K - 1;  // of x; rows lie as in memory where these are all
+  // of x; rows have the pitch of memory if these are all its columns
+  const int columns = strips * Tile::columns + Tile::K - 1;
   const int pitch = e.cols.pad == 0 && e.cols.in == columns && columns % Tile::width == 0
                         ? columns
                         : pitch_for(columns, Tile::width),
@@ -234,6 +239,7 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
            (int64_t(channels) * (rows + Tile::K - 1) * pitch + map_groups * Tile::maps * rows * dy_pitch) *
            int64_t(sizeof(A));
   };
+  // Make the unit smaller until it fits: rows first, then maps or channels.
   while (bytes() > tap_bytes) {
     if (rows > 4) {
       rows = (rows + 1) / 2;
@@ -248,11 +254,12 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
     }
   }
   const int pairs = channels * map_groups, most_slots = max(1, tap_threads / pairs);
+  // A block may take several small images at a time, as long as all blocks stay busy.
   if (rows == e.rows.out) {
     const int64_t most_images = max(int64_t(1), e.n / tap_blocks);
     while (images < 4 && images < most_images && bytes() * (images + 1) / images <= tap_bytes) ++images;
   }
-  // Slots side by side and below each other, such that the busiest one has the least work.
+  // Arrange the slots in strip_lanes columns and row_lanes rows, so that the busiest slot has the least work.
   int strip_lanes = 1, row_lanes = 1, least_strips = 0;
   for (int lanes = 1; lanes <= min(strips, most_slots); ++lanes) {
     const int rounds = ceil_div(images * rows, most_slots / lanes), work = ceil_div(strips, lanes) * rounds;
@@ -297,7 +304,7 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
       Divisor(map_groups),
       Divisor(strip_lanes),
       Divisor(rows)};
-  const int shared_bytes = int(plan.shared_values() * int64_t(sizeof(A)));  // beyond 48 KB for the sums of double
+  const int shared_bytes = int(plan.shared_values() * int64_t(sizeof(A)));  // more than 48 KB if sums are double
   cudaFuncSetAttribute(strips_wgrad<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   strips_wgrad<T, Tile><<<dim3(unsigned(filter_blocks), unsigned(slices)), unsigned(threads), size_t(shared_bytes),
                           cudaStream_t(context.stream)>>>(plan);

@@ -1,5 +1,5 @@
-// Products of 16 x 16 by 16 x 8 matrices of half types on the tensor cores, with sums in float, and the loads of their
-// operands from shared memory. From compute capability 8.0 on.
+// Products of 16 x 16 by 16 x 8 matrices of half types on the tensor cores, with sums in float, and loads of their
+// operands from shared memory. Requires compute capability 8.0.
 #pragma once
 #include <type_traits>
 
@@ -8,8 +8,9 @@
 
 namespace tp::conv {
 
-// Four matrices of 8 x 8 elements of 16 bits: lane l names row l % 8 of matrix l / 8, and gets in word i elements
-// 2 * (l % 4) and the next of row l / 4 of matrix i. `transposed`: of the transpose of matrix i.
+// Loads four matrices of 8 x 8 elements of 16 bits. Lane l gives the address of row l % 8 of matrix l / 8. It gets in
+// words[i] elements 2 * (l % 4) and the next one of row l / 4 of matrix i; with `transposed`, of the transpose of
+// matrix i.
 template <bool transposed>
 TP_DEVICE void load_matrices(unsigned (&words)[4], const void* row) {
 #if __CUDA_ARCH__ >= 800
@@ -25,8 +26,8 @@ TP_DEVICE void load_matrices(unsigned (&words)[4], const void* row) {
 #endif
 }
 
-// sum += a b for a [16, 16] and b [16, 8]. Lane l holds of the sum row l / 4, columns 2 * (l % 4) and the next, then
-// the same of row l / 4 + 8.
+// sum += a b, where a is [16, 16] and b is [16, 8]. Of the sum, lane l holds columns 2 * (l % 4) and the next one,
+// first of row l / 4, then of row l / 4 + 8.
 template <class T>
 TP_DEVICE void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #if __CUDA_ARCH__ >= 800
@@ -44,7 +45,7 @@ TP_DEVICE void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0
 #endif
 }
 
-// Whether a kernel is compiled for a machine that has these instructions.
+// Whether a kernel is compiled for a device that has these instructions.
 template <class... Parameters>
 bool has_tensor_cores(void (*kernel)(Parameters...)) {
   cudaFuncAttributes compiled{};

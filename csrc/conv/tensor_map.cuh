@@ -1,7 +1,7 @@
-// Copies of boxes of a tensor into shared memory by one instruction (PTX ISA, "Tensor copies"): one thread starts them,
-// the hardware finds the addresses, writes zeros for what lies outside the tensor, and changes the vectors' places as
-// wgmma.cuh wants them. A tensor map describes the tensor and the shape of the boxes; the driver makes it. From compute
-// capability 9.0 on.
+// Copies of boxes of a tensor to shared memory by one instruction (PTX ISA, "Tensor copies"). One thread starts a copy;
+// the hardware computes the addresses, writes zeros for elements outside of the tensor, and swizzles the vectors as
+// wgmma.cuh expects. A tensor map, which the driver makes, describes the tensor and the shape of the boxes. Requires
+// compute capability 9.0.
 #pragma once
 #include <cuda.h>
 
@@ -10,7 +10,7 @@
 
 namespace tp::conv {
 
-// A function of the driver, which this library is not linked to.
+// Looks up a function of the driver, to which this library is not linked.
 template <class F>
 F* driver_function(const char* name) {
   void* function = nullptr;
@@ -25,7 +25,7 @@ template <class T>
 constexpr CUtensorMapDataType element_type =
     std::is_same<T, half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 
-// Boxes of 64 columns and `box_rows` rows of a matrix.
+// A map for boxes of 64 columns and `box_rows` rows of a matrix.
 template <class T>
 CUtensorMap matrix_map(const T* data, int64_t rows, int64_t cols, int64_t row_stride, int box_rows) {
   static const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
@@ -39,8 +39,8 @@ CUtensorMap matrix_map(const T* data, int64_t rows, int64_t cols, int64_t row_st
   return map;
 }
 
-// A batch whose pixels' channels lie side by side: its sizes, and how far apart its neighbours lie (Strides or
-// ChannelsLast).
+// A batch that stores the channels of a pixel next to each other: its sizes, and the strides of its dimensions (from
+// Strides or ChannelsLast).
 struct BatchMap {
   cuuint64_t sizes[4], strides[3];
 
@@ -51,7 +51,7 @@ struct BatchMap {
                 cuuint64_t(places.image * element)} {}
 };
 
-// Boxes of 64 channels of pixels of one image, every row_step-th and col_step-th one.
+// A map for boxes of 64 channels of pixels of one image, taking every row_step-th row and col_step-th column.
 template <class T>
 CUtensorMap window_map(const T* data, const BatchMap& batch, int box_rows, int box_cols, int row_step = 1,
                        int col_step = 1) {
@@ -66,12 +66,13 @@ CUtensorMap window_map(const T* data, const BatchMap& batch, int box_rows, int b
   return map;
 }
 
-// Runs of `count` output pixels of the whole batch, in their order, and 64 channels of what one tap of each reads.
+// A map for runs of `count` consecutive output pixels of the whole batch, with the 64 channels that one tap of each
+// pixel reads.
 template <class T>
 CUtensorMap tap_map(const T* data, const BatchMap& batch, const Axis& rows, const Axis& cols, int count) {
   static const auto encode = driver_function<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   CUtensorMap map;
-  // What the first tap reads lies from `first` to the size plus `last`; columns come before rows.
+  // The first tap reads from `first` to the size plus `last`. Columns come before rows.
   const auto last = [](const Axis& a) { return int((a.out - 1) * a.stride - a.pad - (a.in - 1)); };
   const int first[] = {int(-cols.pad), int(-rows.pad)}, end[] = {last(cols), last(rows)};
   const cuuint32_t steps[] = {1, cuuint32_t(cols.stride), cuuint32_t(rows.stride), 1};
@@ -83,15 +84,15 @@ CUtensorMap tap_map(const T* data, const BatchMap& batch, const Axis& rows, cons
   return map;
 }
 
-// Whether that can be described.
+// Whether the hardware's limits allow tap_map for this axis.
 inline bool has_tap_map(const Axis& a) {
   const int64_t last = (a.out - 1) * a.stride - a.pad - (a.in - 1);
   return a.stride <= 8 && a.pad <= 128 && last >= -128 && last <= 127 && (a.kernel - 1) * a.dilation <= 255;
 }
 
-// ---- the copies; `barrier` awaits their bytes
+// ---- the copies; `barrier` waits for their bytes
 
-// The barrier's round does not end before so many bytes have arrived.
+// The current round of the barrier does not end before that many bytes have arrived.
 TP_DEVICE inline void expect_bytes(block::Barrier& barrier, int bytes) {
 #if TP_WGMMA
   barrier.expect(bytes);
@@ -119,7 +120,8 @@ TP_DEVICE inline void copy_window(const CUtensorMap& map, int image, int row, in
 #endif
 }
 
-// What the first tap of the first pixel reads lies at (row, col); the wanted tap lies `down` and `across` further.
+// (row, col) is what the first tap of the first pixel reads; the wanted tap is `down` rows and `across` columns further
+// on.
 TP_DEVICE inline void copy_tap(const CUtensorMap& map, int image, int row, int col, int channel, int down, int across,
                                unsigned to, block::Barrier& barrier) {
 #if TP_WGMMA
@@ -132,7 +134,7 @@ TP_DEVICE inline void copy_tap(const CUtensorMap& map, int image, int row, int c
 #endif
 }
 
-// From shared memory to a box of the tensor, but for what lies outside; goes on until wait_for_stores().
+// Copies from shared memory to a box of the tensor, except for elements outside of it. It runs until wait_for_stores().
 TP_DEVICE inline void store_window(const CUtensorMap& map, int image, int row, int col, int channel, unsigned from) {
 #if TP_WGMMA
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
@@ -147,14 +149,14 @@ TP_DEVICE inline void commit_stores() {
 #endif
 }
 
-// Waits until the stores that this thread has committed have read shared memory.
+// Waits until the stores that this thread has committed have finished reading shared memory.
 TP_DEVICE inline void wait_for_stores() {
 #if TP_WGMMA
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 #endif
 }
 
-// Makes what this thread has written to shared memory visible to such stores, after a barrier.
+// Makes what this thread has written to shared memory visible to such stores, which must follow after a barrier.
 TP_DEVICE inline void publish_shared() {
 #if TP_WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,12 +1,12 @@
-// The matrix product of a Hopper multiprocessor: a warpgroup, four warps that begin at a multiple of four, multiplies
-// tiles that lie in shared memory, while it goes on (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
-// Instructions"). Half types, sums in float in registers. Only for sm_90a: what is compiled for other devices does
-// nothing, and has_wgmma() says so.
+// The matrix product of a Hopper multiprocessor (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate
+// Instructions"). A warpgroup, which is four warps that begin at a multiple of four, multiplies tiles in shared memory,
+// asynchronously. The factors are half types; the sums are float, in registers. The instructions exist only for sm_90a;
+// code compiled for other devices does nothing, and has_wgmma() tells.
 //
-// A tile in shared memory is a row of 64 elements, 128 bytes, per pixel or map, whose eight vectors of 16 bytes change
-// places with the row: vector v of row r lies at v ^ (r % 8), counted from a multiple of 1,024 bytes. That is how the
-// tensor maps of tensor_map.cuh write it. A factor is read along its rows (`along`: the inner dimension of the product
-// is a row's 64 elements) or across them (the inner dimension is the rows').
+// A tile in shared memory has one row of 64 elements, 128 bytes, per pixel or map. Its vectors of 16 bytes are
+// swizzled: vector v of row r is stored at position v ^ (r % 8), counted from a multiple of 1,024 bytes, as the tensor
+// maps of tensor_map.cuh write it. A factor is read along its rows (`along`: the 64 elements of a row are the inner
+// dimension of the product) or across them (the rows are the inner dimension).
 #pragma once
 #include <type_traits>
 
@@ -23,14 +23,14 @@ namespace tp::conv {
 
 constexpr int row_elements = 64, row_bytes = 128, warpgroup = 128;
 
-// Where a factor lies: a matrix descriptor. Groups of eight rows lie 1,024 bytes apart. Read across the rows, the
-// elements beyond the first 64 lie `block_bytes` further each.
+// The matrix descriptor of a factor. Groups of eight rows are 1,024 bytes apart. If the factor is read across the rows,
+// each further block of 64 elements is `block_bytes` further on.
 TP_DEVICE inline uint64_t factor_at(unsigned address, int block_bytes = 16) {
   constexpr uint64_t swizzled = uint64_t(1) << 62, groups = uint64_t(1024 / 16) << 32;
   return swizzled | groups | uint64_t(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
 }
 
-// Before the first product, and whenever other instructions have written its sums.
+// Must be called before the first product, and whenever other instructions have written its sums.
 TP_DEVICE inline void begin_products() {
 #if TP_WGMMA
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -44,7 +44,7 @@ TP_DEVICE inline void commit_products() {
 #endif
 }
 
-// Waits until at most the latest `groups` groups are under way: the tiles of the others are free.
+// Waits until at most the latest `groups` groups are still running. The tiles that the earlier ones read are then free.
 template <int groups>
 TP_DEVICE void wait_for_products() {
 #if TP_WGMMA
@@ -52,9 +52,9 @@ TP_DEVICE void wait_for_products() {
 #endif
 }
 
-// sum += a b, or sum = a b without `adds`, for a of 64 rows and b of 2 * `count` columns, 16 along the inner dimension.
-// Of the sums, thread t of the warpgroup holds rows t / 32 * 16 + t % 32 / 4 and, in every other pair, the eighth row
-// after it; pairs 2 j and 2 j + 1 are columns 8 j + 2 * (t % 4) and the next.
+// Starts sum += a b, or sum = a b if not `adds`, where a has 64 rows, b has 2 * `count` columns, and the inner
+// dimension is 16. Thread t of the warpgroup holds pairs of sums in row t / 32 * 16 + t % 32 / 4 and, in every other
+// pair, in the row eight below. Pairs 2 j and 2 j + 1 are columns 8 j + 2 * (t % 4) and the next one.
 template <class T, bool along, int count>
 TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool adds) {
   static_assert(count == 32 || count == 64 || count == 96, "instructions for 64, 128 and 192 columns");
@@ -103,7 +103,7 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #endif
 }
 
-// Two sums rounded to T, the first in the lower half.
+// Rounds two sums to T and packs them, the first one into the lower half.
 template <class T>
 TP_DEVICE unsigned half_pair(float first, float second) {
   unsigned pair = 0;
@@ -117,7 +117,7 @@ TP_DEVICE unsigned half_pair(float first, float second) {
   return pair;
 }
 
-// Lets a warpgroup have more registers, or fewer, than the kernel was launched with. All its warps call it.
+// Gives a warpgroup more registers, or fewer, than the kernel was launched with. All its warps must call it.
 template <int registers>
 TP_DEVICE void take_registers() {
 #if TP_WGMMA
@@ -131,7 +131,7 @@ TP_DEVICE void leave_registers() {
 #endif
 }
 
-// Whether the device has an image of a kernel, and one compiled for sm_90a: only there has it static shared memory.
+// Whether the device can run the kernel, and runs code compiled for sm_90a: only that has static shared memory.
 template <class... Parameters>
 bool has_wgmma(void (*kernel)(Parameters...)) {
   cudaFuncAttributes compiled{};

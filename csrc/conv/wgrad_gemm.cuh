@@ -2,11 +2,12 @@
 //
 //   dw[maps, (tap, channel)] = dy^T[maps, pixels] x x[pixels, (tap, channel)]
 //
-// Both images are read with the channels of a pixel side by side: `vector` of them fill 16 bytes, and the columns come
-// in such vectors. The inner dimension, all pixels of the batch, is long and both others are short. So it is cut into
-// slices of whole slabs, each for other blocks, whose sums are added up afterwards in the order of the slices.
+// Both images are read with the channels of a pixel next to each other. `vector` channels fill 16 bytes, and the
+// columns are divided into such vectors. The inner dimension, all pixels of the batch, is long, and the other two are
+// short. So it is divided into slices of whole slabs, which different blocks compute; afterwards the sums of the slices
+// are added up in order.
 //
-// The taps of a few channels are neighbouring columns: what they read overlaps, and a block finds it in the first
+// Neighbouring columns are the taps of a few channels. What they read overlaps, so a block finds most of it in the L1
 // cache.
 #pragma once
 #include "block/copies.cuh"
@@ -18,7 +19,8 @@
 
 namespace tp::conv {
 
-// The order of the columns: blocks of `together` vectors of channels; in each, all taps; in each, the vectors.
+// The order of the columns: blocks of `together` vectors of channels; within a block, all taps; within a tap, the
+// vectors.
 struct Columns {
   int64_t taps, vectors, together;
 
@@ -44,7 +46,7 @@ struct WgradGemm {
   TP_HD int64_t sums_per_slice() const { return e.groups * e.maps * columns.count() * vector; }
 };
 
-// Where a sum belongs in dw.
+// The position of a sum in dw.
 template <class T>
 struct FilterPlace {
   WgradGemm<T> work;
@@ -57,9 +59,9 @@ struct FilterPlace {
   }
 };
 
-// What a block computes: one tile of dw over one slice.
+// The share of a block: one tile of dw over one slice.
 struct WgradShare {
-  int64_t group, map, column, slice, first_slab, last_slab;  // the column in vectors
+  int64_t group, map, column, slice, first_slab, last_slab;  // `column` counts vectors
 };
 
 template <class T>
@@ -74,7 +76,8 @@ TP_DEVICE WgradShare wgrad_share(const WgradGemm<T>& work, int tile_maps, int ti
           (slice + 1) * work.slabs / work.slices};
 }
 
-// A thread copies vectors of one column of x, for the pixels first, first + step, ..., and counts them as it goes.
+// Copies vectors of one column of x, for the pixels first, first + step, ..., and keeps track of their rows, columns
+// and images.
 template <class T>
 class WindowWalk {
  public:
@@ -94,7 +97,7 @@ class WindowWalk {
     step_h_ = step / int(e.cols.out) % int(e.rows.out);
     step_n_ = step / int(e.cols.out) / int(e.rows.out);
   }
-  // Copies what the column reads for this pixel, and goes on to the next one.
+  // Starts to copy what the column reads for this pixel, and goes on to the next pixel.
   TP_DEVICE void copy(T* to) {
     const Elements<T>& e = work_.e;
     const int i = h_ * int(e.rows.stride) + top_, j = w_ * int(e.cols.stride) + left_;
@@ -122,8 +125,8 @@ class WindowWalk {
   int64_t image_;
 };
 
-// Copies slabs of both factors: [slab][maps] of dy, then [slab][columns] of x. Tile::place says where vector `v` of row
-// `row` lies among `vectors`, and repeats itself every 8 rows.
+// Copies slabs of both factors: [slab][maps] of dy, then [slab][columns] of x. Tile::place gives the position of vector
+// `v` of row `row`, where a row has `vectors` of them; it is periodic in 8 rows.
 template <class T, class Tile>
 class WgradLoader {
   static constexpr int vector = WgradGemm<T>::vector, map_vectors = Tile::pixels / vector,
@@ -168,11 +171,11 @@ class WgradLoader {
 
   const int64_t dy_col_;
   const T* dy_;
-  int64_t pixels_left_;  // from this thread's pixel on
+  int64_t pixels_left_;  // from the pixel of this thread on
   WindowWalk<T> walk_;
 };
 
-// Runs multiply(stage) for every slab of a block's share, while the copies of the next ones are under way.
+// Calls multiply(stage) for every slab of a block's share, while the next slabs are being copied.
 template <class T, class Tile, class Multiply>
 TP_DEVICE void for_slabs(const WgradGemm<T>& work, const WgradShare& share, T* stages, const Multiply& multiply) {
   WgradLoader<T, Tile> loader(work, share);
@@ -180,7 +183,7 @@ TP_DEVICE void for_slabs(const WgradGemm<T>& work, const WgradShare& share, T* s
       int(share.last_slab - share.first_slab), stages, [&](T* stage) { loader.load(stage); }, multiply);
 }
 
-// The first of the sums of row `map` of a block's tile, or null.
+// The first sum of row `map` of a block's tile, or null if there is no such map.
 template <class T>
 TP_DEVICE acc_t<T>* sums_of(const WgradGemm<T>& work, const WgradShare& share, int map) {
   if (share.map + map >= work.e.maps) return nullptr;
@@ -190,7 +193,7 @@ TP_DEVICE acc_t<T>* sums_of(const WgradGemm<T>& work, const WgradShare& share, i
 
 // ---- on the CUDA cores
 
-// As FmaTile: `pixels` is the left side of the tile, maps, and `maps` its right side, columns.
+// As FmaTile, but `pixels` are the rows of the tile, which are maps, and `maps` are its columns.
 template <class A, int tile_maps, bool wide = sizeof(A) == 8>
 struct WgradFmaTile : block::FmaTile<tile_maps, wide ? 64 : 128, wide ? 4 : tile_maps / 8, wide ? 4 : 8, wide ? 8 : 16,
                                      3, (wide || tile_maps > 64) ? 2 : 4, 8> {
@@ -220,13 +223,13 @@ __global__ void __launch_bounds__(Tile::threads, Tile::residents) wgrad_fma(cons
   }
 }
 
-// ---- on the tensor cores: a warp computes 32 x 64 sums
+// ---- on the tensor cores: each warp computes 32 x 64 sums
 
 struct WgradMmaTile {
   static constexpr int pixels = 64, maps = 192, slab = 32, stages = 4, threads = 192, residents = 2;
   static constexpr int stage_values = slab * (pixels + maps);
-  // Vectors of 16 bytes; a row is a multiple of 128 bytes, so that the eight rows that ldmatrix reads at once would all
-  // meet in the same banks if they did not change places.
+  // The position of a vector of 16 bytes. A row is a multiple of 128 bytes, so vectors are swizzled by the row;
+  // otherwise the eight rows that ldmatrix reads at once would conflict on the same banks.
   TP_DEVICE static int place(int row, int v, int vectors) { return (row * vectors + (v ^ (row & 7))) * 8; }
 };
 
@@ -301,7 +304,7 @@ WgradGemm<T> wgrad_gemm(const Elements<T>& e, Context& context) {
                     ceil_div(e.n * e.rows.out * e.cols.out, int64_t(Tile::slab)),
                     1,
                     nullptr};
-  constexpr int64_t blocks = 132 * Tile::residents;  // what an H200 runs at once
+  constexpr int64_t blocks = 132 * Tile::residents;  // as many as an H200 runs at once
   const int64_t tiles = work.map_blocks * work.column_blocks * e.groups;
   work.slices = max(int64_t(1), min(blocks / tiles, work.slabs / 4));
   work.sums = context.workspace<acc_t<T>>(work.slices * work.sums_per_slice());

@@ -1,13 +1,15 @@
-// wgrad as one matrix product on a Hopper's tensor cores:
+// wgrad as one matrix product on the tensor cores of Hopper:
 //
 //   dw[maps, (tap, channel)] = dy^T[maps, pixels] x x[pixels, (tap, channel)]
 //
-// The inner dimension is the pixels of the batch, in slabs. Both factors lie with the channels of a pixel side by side,
-// and are read across. The columns come in units: 64 channels under one tap. A tensor map finds what the tap reads for
-// a slab of pixels, with zeros for padding, so that a slab never stops at the end of a row or of an image.
+// The inner dimension is all pixels of the batch, in slabs. Both factors store the channels of a pixel next to each
+// other, and are read across the rows. The columns are divided into units, each of which is 64 channels under one tap.
+// A tensor map finds what a tap reads for a slab of pixels, with zeros for padding, so a slab may extend over the ends
+// of rows and images.
 //
-// A block computes a tile of dw over one slice of the slabs; the slices are added up in a fixed order. Four warps start
-// the copies, in a ring of stages, since to start one takes long; the warpgroups multiply, each for three units.
+// A block computes a tile of dw over one slice of the slabs; a second kernel adds up the slices in a fixed order. Four
+// warps start the copies, in a ring of stages, because starting one takes long. The warpgroups multiply, three units
+// each.
 #pragma once
 #include "block/launch.cuh"
 #include "conv/divisor.h"
@@ -15,14 +17,15 @@
 
 namespace tp::conv {
 
-// `blocks` blocks of 64 maps by three units of 64 columns for each of `groups` warpgroups.
+// The tile of a block: `blocks` blocks of 64 maps, by three units of 64 columns for each of `groups` warpgroups.
 template <int blocks_, int groups_>
 struct WgradTile {
   static constexpr int blocks = blocks_, groups = groups_, units_each = 3, units = groups * units_each;
   static constexpr int slab = 32, block_bytes = slab * row_bytes, stage_bytes = (blocks + units) * block_bytes;
   static constexpr int warps = groups * 4, threads = (groups + 1) * warpgroup, stages = 220 * 1024 / stage_bytes;
-  static constexpr int copiers = 4, most_copies = ceil_div(blocks + units, copiers);  // warps, and of each
-  // Of a thread that multiplies, and of one that copies, out of a multiprocessor's 65,536.
+  // warps that copy, and the most copies of each per slab
+  static constexpr int copiers = 4, most_copies = ceil_div(blocks + units, copiers);
+  // Registers of a multiplying and of a copying thread; a multiprocessor has 65,536.
   static constexpr int registers = groups == 2 ? 232 : 152, few_registers = 40;
 };
 
@@ -30,7 +33,7 @@ template <class T>
 struct WgradWgmma {
   Elements<T> e;
   CUtensorMap dy, x;
-  int64_t x_group, dy_group;  // channels from one group to the next
+  int64_t x_group, dy_group;  // the distance in channels between groups
   int64_t taps, units;        // of one group
   Divisor out_cols, out_rows;
   int64_t map_blocks, unit_blocks, slabs, slices;
@@ -40,7 +43,7 @@ struct WgradWgmma {
   int64_t blocks() const { return map_blocks * unit_blocks * e.groups * slices; }
 };
 
-// What a block computes: one tile of dw over one slice.
+// The share of a block: one tile of dw over one slice.
 struct UnitShare {
   int64_t group, map, unit, slice;
   int units, first_slab, last_slab;
@@ -60,7 +63,7 @@ TP_DEVICE UnitShare unit_share(const WgradWgmma<T>& work) {
           int((slice + 1) * work.slabs / work.slices)};
 }
 
-// What one instruction copies of every slab: a block of 64 maps of dy, or a unit of x.
+// What one instruction copies per slab: a block of 64 maps of dy, or a unit of x.
 struct SlabCopy {
   int channel, down, across;
   bool exists;
@@ -75,7 +78,7 @@ TP_DEVICE SlabCopy slab_copy(const WgradWgmma<T>& work, const UnitShare& share, 
           int(q * work.e.cols.dilation), i - Tile::blocks < share.units};
 }
 
-// Copies every fourth part of all slabs of a share; for one thread.
+// Starts every fourth copy of all slabs of a share. One thread calls it.
 template <class T, class Tile>
 TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages, block::Barrier* full,
                           block::Barrier* empty, int copier) {
@@ -113,13 +116,13 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
   }
 }
 
-// Computes the sums of a warpgroup: all maps of the tile by its units.
+// Computes the sums of a warpgroup: all maps of the tile, by the units of this warpgroup.
 template <class T, class Tile>
 TP_DEVICE void multiply_slabs(const UnitShare& share, unsigned stages, block::Barrier* full, block::Barrier* empty,
                               int group, float (&sum)[Tile::blocks][Tile::units_each * 32]) {
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
   block::Cursor cursor(Tile::stages);
-  block::Barrier* used = nullptr;  // by the products under way
+  block::Barrier* used = nullptr;  // the stage that running products read
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
     full[cursor.stage].wait(cursor.parity);
     const unsigned left = stages + unsigned(cursor.stage * Tile::stage_bytes),
@@ -147,6 +150,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   extern __shared__ __align__(1024) unsigned char pool[];
   __shared__ UnitShare share;
   __shared__ block::Barrier full[Tile::stages], empty[Tile::stages];
+  // Find the share of the block, and initialize the barriers.
   if (threadIdx.x == 0) {
     share = unit_share<T, Tile>(work);
     for (int i = 0; i < Tile::stages; ++i) {
@@ -158,14 +162,17 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   __syncthreads();
   block::allow_next_launch();
   const unsigned stages = (block::shared_address(pool) + 1023) / 1024 * 1024;
+  // The copying warps: one thread of each starts the copies.
   if (threadIdx.x >= Tile::warps * 32) {
     leave_registers<Tile::few_registers>();
     const int copier = int(threadIdx.x) / 32 - Tile::warps;
     if (threadIdx.x % 32 == 0) copy_slabs<T, Tile>(work, share, stages, full, empty, copier);
     return;
   }
+  // The multiplying warpgroups: compute the sums, then store them to the slice.
   take_registers<Tile::registers>();
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);  // the same for a warp, as the compiler sees
+  // the shuffle shows the compiler that it is the same for all lanes of a warp
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
   float sum[Tile::blocks][Tile::units_each * 32];
   multiply_slabs<T, Tile>(share, stages, full, empty, group, sum);
   const int thread = int(threadIdx.x) % warpgroup, lane = thread % 32, first = group * Tile::units_each;
@@ -186,10 +193,10 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
 #endif
 }
 
-// ---- the slices
+// ---- adding up the slices
 
-// A block adds up the sums of some channels of a map under all taps, which then lie in dw one behind the other. Each of
-// `lanes` threads adds up every lanes-th slice of four neighbouring channels under one tap.
+// A block adds up the sums of some channels of one map under all taps, which are contiguous in dw. Each of `lanes`
+// threads adds up every lanes-th slice, for four neighbouring channels under one tap.
 constexpr int sum_channels = 32, add_columns = 72, most_taps = 256;
 
 template <class T, int lanes>
@@ -206,6 +213,7 @@ __global__ void __launch_bounds__(lanes* add_columns) add_units(const __grid_con
   block::wait_for_launch_before();
   for (int first = 0; first < taps * sum_channels / 4; first += add_columns) {
     const int tap = (first + column) / (sum_channels / 4), offset = (first + column) % (sum_channels / 4) * 4;
+    // Each lane adds up its slices.
     float4 total{};
     if (tap < taps) {
       const float* from = sums + tap * row_elements + offset;
@@ -217,6 +225,7 @@ __global__ void __launch_bounds__(lanes* add_columns) add_units(const __grid_con
     }
     pool[lane][column] = total;
     __syncthreads();
+    // Add up the lanes, and put the sums in the order of dw.
     for (int i = int(threadIdx.x); i < add_columns * 4; i += lanes * add_columns) {
       const int place = first * 4 + i;
       float all = 0;
@@ -256,7 +265,8 @@ void launch_wgrad_wgmma(const Elements<T>& e, const ChannelsLast<T>& x, const Ch
   work.map_blocks = ceil_div(e.maps, int64_t(Tile::blocks * 64));
   work.unit_blocks = ceil_div(work.units, int64_t(Tile::units));
   work.slabs = ceil_div(pixels, int64_t(Tile::slab));
-  // One slice per multiprocessor that a tile can have, none too short to be worth its sums.
+  // As many slices as keep all multiprocessors busy, but at least 8 slabs per slice, so that multiplying takes longer
+  // than adding up the slices.
   static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   work.slices = max(int64_t(1), min(multiprocessors / (work.map_blocks * work.unit_blocks * e.groups), work.slabs / 8));
   work.sums = context.workspace<float>(work.slices * work.sums_per_slice());
