@@ -1,4 +1,5 @@
-// Copies from global to shared memory that go on while the block computes, in groups that are awaited in their order.
+// Asynchronous copies from global to shared memory, which run while the block computes. They form groups that complete
+// in order.
 #pragma once
 #include <cstring>
 
@@ -6,8 +7,9 @@
 
 namespace tp::block {
 
-// Begins to copy `bytes` bytes, or writes zeros where there is nothing to copy. Both addresses are multiples of
-// `bytes`, `from` is a valid address in either case. 2 bytes are copied at once: hardware copies 4, 8 or 16.
+// Starts to copy `bytes` bytes, or writes zeros if not `exists`. Both addresses must be multiples of `bytes`, and
+// `from` must be a valid address in either case. 2 bytes are copied synchronously, because the hardware copies 4, 8 or
+// 16.
 template <int bytes>
 TP_DEVICE void copy_or_zero(void* to, const void* from, bool exists) {
   if constexpr (bytes == 2) {
@@ -32,7 +34,7 @@ TP_DEVICE inline void commit_copies() {
 #endif
 }
 
-// Waits until at most the latest `groups` groups are under way.
+// Waits until at most the latest `groups` groups are still running.
 template <int groups>
 TP_DEVICE void wait_for_groups() {
 #if __CUDA_ARCH__ >= 800
@@ -40,7 +42,7 @@ TP_DEVICE void wait_for_groups() {
 #endif
 }
 
-// Waits for all copies that this thread has begun, in groups or not.
+// Waits for all copies that this thread has started, whether or not they are in groups.
 TP_DEVICE inline void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");

@@ -1,14 +1,14 @@
-// The main loop of a matrix product on the CUDA cores: a block computes a tile of rows x cols sums, slab by slab of the
-// inner dimension. A slab of both factors lies in shared memory, [slab][rows] and [slab][cols], and is multiplied from
-// there while the copies of the next slabs are under way.
+// The main loop of a matrix product on the CUDA cores. A block computes a tile of rows x cols sums, slab by slab of the
+// inner dimension. A slab of both factors is in shared memory, as [slab][rows] and [slab][cols], and is multiplied
+// while the next slabs are being copied.
 //
-// A thread keeps row_side x col_side sums in registers and reads row_side + col_side values, four neighbours at a time,
-// for row_side * col_side products. What decides the speed is how many cycles shared memory takes for these reads: a
-// warp's 32 reads of 16 bytes take two instead of four if neighbouring lanes read the same address. So a warp is 8 x 4
-// threads, of which lanes that differ in their lowest bit share their rows, and those that differ in the next bit share
-// their columns.
+// A thread keeps row_side x col_side sums in registers, and reads row_side + col_side values, four neighbours at a
+// time, for row_side * col_side products. The speed is limited by how many cycles shared memory takes for these reads:
+// the 32 reads of 16 bytes of a warp take two cycles instead of four if neighbouring lanes read the same address. So a
+// warp is arranged as 8 x 4 threads: lanes that differ in their lowest bit have the same rows, and lanes that differ in
+// the next bit have the same columns.
 //
-// Where the tile is small, several groups of threads compute all of it, each from its part of every slab; their sums
+// If the tile is small, several groups of threads compute all of it, each from its own part of every slab; their sums
 // are added up at the end, in the order of the groups.
 #pragma once
 #include "block/copies.cuh"
@@ -17,8 +17,8 @@
 
 namespace tp::block {
 
-// `residents`: how many blocks should fit on a multiprocessor, which bounds the registers. `unrolled`: of so many
-// places of the inner dimension the products are written out, as far as the instruction cache allows.
+// `residents` is how many blocks should fit on a multiprocessor, which limits the registers. `unrolled` is for how many
+// elements of the inner dimension the products are unrolled, as far as the instruction cache allows.
 template <int rows_, int cols_, int row_side_, int col_side_, int slab_, int stages_, int residents_, int unrolled_,
           int groups_ = 1, int pad = 0>
 struct FmaTile {
@@ -33,7 +33,7 @@ struct FmaTile {
                 "whole quads and whole warps");
 
   TP_DEVICE static int group() { return groups == 1 ? 0 : int(threadIdx.x) / group_threads; }
-  // The first row of quad i of this thread, and the first column.
+  // The first row of quad i of this thread (row), and the first column (col).
   TP_DEVICE static int row(int i) {
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) % group_threads / 32;
     return (i * row_lanes + warp % (row_lanes / 8) * 8 + lane / 2 % 8) * 4;
@@ -44,7 +44,7 @@ struct FmaTile {
   }
 };
 
-// Four neighbours in shared memory, as accumulators.
+// Loads four neighbours from shared memory and converts them to accumulators.
 template <class T, class A>
 TP_DEVICE void load_quad(const T* from, A* to) {
   constexpr int width = sizeof(T) == 8 ? 2 : 4;
@@ -57,7 +57,7 @@ TP_DEVICE void load_quad(const T* from, A* to) {
   }
 }
 
-// What a thread multiplies of one place of the inner dimension.
+// What a thread multiplies for one element of the inner dimension.
 template <class Tile, class A>
 struct FmaFragment {
   A left[Tile::row_side], right[Tile::col_side];
@@ -71,8 +71,8 @@ struct FmaFragment {
   }
 };
 
-// Adds the products of a slab. The next fragment is loaded while one is multiplied, in serpentine order: each product
-// shares a factor with the one before, which then need not be read from the registers again.
+// Adds the products of a slab. The next fragment is loaded while the current one is multiplied. Products are in
+// serpentine order: each shares a factor with the previous one, which then need not be read from the registers again.
 template <class Tile, class T, class A>
 TP_DEVICE void add_slab(const T* stage, A (&sum)[Tile::row_side][Tile::col_side]) {
   constexpr int steps = Tile::slab / Tile::groups, unrolled = min(steps, Tile::unrolled);
@@ -103,7 +103,7 @@ TP_DEVICE void add_slab(const T* stage, A (&sum)[Tile::row_side][Tile::col_side]
   }
 }
 
-// Runs multiply(stage) for `slabs` slabs that load(stage) begins to copy, in turn.
+// Calls multiply(stage) for each of `slabs` slabs, while the next ones, which load(stage) starts to copy, arrive.
 template <class Tile, class T, class Load, class Multiply>
 TP_DEVICE void for_slabs(int slabs, T* stages, const Load& load, const Multiply& multiply) {
 #pragma unroll 1
@@ -125,8 +125,8 @@ TP_DEVICE void for_slabs(int slabs, T* stages, const Load& load, const Multiply&
   wait_for_groups<0>();
 }
 
-// Calls store(row, col, values) for four neighbours of a row of the tile at a time. `pool`, of pool_values(), is what
-// held the slabs.
+// Calls store(row, col, values) for four neighbours in a row of the tile at a time. `pool` is the memory that held the
+// slabs; pool_values() of it are used to add up the groups.
 template <class Tile>
 constexpr int pool_values() {
   return Tile::groups == 1 ? 0 : Tile::rows * Tile::cols * Tile::groups;

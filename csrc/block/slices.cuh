@@ -1,5 +1,5 @@
-// The second half of a sum whose terms many blocks share: they leave sums over slices, [slices][n]; here they are added
-// up, in an order that their number alone gives, and rounded once.
+// The second half of a sum that many blocks share. The blocks leave sums over slices, [slices][n]; here these are added
+// up, in an order that depends only on the number of slices, and rounded once.
 #pragma once
 #include "core/context.h"
 #include "core/simt.h"
@@ -8,8 +8,8 @@ namespace tp::block {
 
 constexpr int slice_threads = 512;
 
-// Sum i goes to out[place(i)], or nowhere if that is negative. Thread (i, j) of a block adds up every `lanes`-th
-// slice of one sum, from slice j on; then the lanes' sums are halved.
+// Sum i goes to out[place(i)], or is dropped if that is negative. Thread (i, j) of a block adds up every `lanes`-th
+// slice of sum i, from slice j on; then the sums of the lanes are added up in a tree.
 template <int lanes, class A, class T, class Place>
 __global__ void __launch_bounds__(slice_threads)
     add_slices(const A* sums, int64_t slices, int64_t n, T* out, const Place place) {
