@@ -26,20 +26,22 @@ def conv2d(
     *,
     algorithm: str = "auto",
 ) -> Tensor:
-    """The forward pass of a convolutional layer (Fig. 16.6, over a minibatch Fig. 16.12).
+    """Computes the forward pass of a convolutional layer (Fig. 16.6; Fig. 16.12 over a minibatch).
 
-    ``y[n, m, h, w] = bias[m] + sum over c, p, q of x[n, c, h s - pad + p d, w s - pad + q d] weight[m, c, p, q]``, zero
-    where that lies outside ``x``. Differentiable to every order; deterministic.
+    ``y[n, m, h, w] = bias[m] + sum over c, p, q of x[n, c, h s - pad + p d, w s - pad + q d] weight[m, c, p, q]``,
+    where ``x`` counts as zero outside of its bounds. Differentiable to every order; deterministic.
 
     Args:
         x: input maps [n, c, rows, columns]; float16, bfloat16, float32 or float64.
         weight: filter banks [m, c / groups, kernel rows, kernel columns], of the same dtype.
         bias: [m], or None.
-        stride, padding, dilation: for rows and columns, one number or two.
-        groups: input and output maps are split into so many groups, each seeing its own only.
+        stride, padding, dilation: one number, or one for rows and one for columns.
+        groups: the number of groups into which input and output maps are divided; each output map reads the input maps
+            of its own group only.
         algorithm: ``"auto"`` or one of the ladder below. ``winograd`` and ``fft`` compute with sums of neighbouring
-            pixels: a NaN spreads to those, and rounding errors are relative to the neighbourhood, or the image, instead
-            of to the products of one output. ``"auto"`` chooses neither, nor what stores the unrolled matrix.
+            pixels, so a NaN spreads to neighbouring outputs, and rounding errors are relative to the neighbourhood
+            (winograd) or the image (fft), not to the products of one output. ``"auto"`` chooses neither of them, nor an
+            algorithm that stores the unrolled matrix.
 
     Returns:
         Output maps [n, m, (rows + 2 pad - d (kernel - 1) - 1) // s + 1, ...], channels_last if ``x`` is. Half types
@@ -73,16 +75,16 @@ def conv2d_dgrad(
     *,
     algorithm: str = "auto",
 ) -> Tensor:
-    """The gradient of :func:`conv2d` for its input (Fig. 16.10): the transposed convolution.
+    """Computes the gradient of :func:`conv2d` for its input (Fig. 16.10), which is the transposed convolution.
 
     Args:
         grad: gradient of the output maps [n, m, rows out, columns out].
         weight: filter banks [m, c / groups, kernel rows, kernel columns].
-        input_size: sizes [n, c, rows, columns] of the input.
-        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`; errors, too.
+        input_size: the sizes [n, c, rows, columns] of the input.
+        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`, with the same errors.
 
     Returns:
-        A tensor of ``input_size``; exactly 0 where no filter reads.
+        A tensor of ``input_size``. Elements that no filter reads are exactly 0.
 
     Example:
         >>> grad, weight = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
@@ -107,13 +109,13 @@ def conv2d_wgrad(
     *,
     algorithm: str = "auto",
 ) -> Tensor:
-    """The gradient of :func:`conv2d` for its filters (Fig. 16.11).
+    """Computes the gradient of :func:`conv2d` for its filters (Fig. 16.11).
 
     Args:
         grad: gradient of the output maps [n, m, rows out, columns out].
         x: input maps [n, c, rows, columns].
         kernel_size: rows and columns of a filter, one number or two.
-        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`; errors, too.
+        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`, with the same errors.
 
     Returns:
         [m, c / groups, kernel rows, kernel columns].
@@ -128,7 +130,7 @@ def conv2d_wgrad(
     return ops.conv2d_wgrad(grad, x, _pair(kernel_size), *window)
 
 
-# ---- vmap: a batch of inputs is more images; where the filters are batched, each of the batch is a group of its own
+# ---- vmap: a batch of inputs becomes more images; if filters are batched, each sample becomes a group of its own
 
 
 def _fold(t: Tensor, batch_dim: int, into: int) -> Tensor:

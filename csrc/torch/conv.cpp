@@ -1,8 +1,9 @@
 // torch_patterns::conv2d, conv2d_dgrad, conv2d_wgrad: checks, kernels, Meta, derivatives.
 //
 // The convolution is linear in the input and in the filters, and dgrad and wgrad are its transposes. So the gradients
-// of each operator are calls of the other two, its tangent is a call of itself for each argument that has one, and
-// every order of derivative exists in both modes. The gradient of the bias is a plain sum.
+// of each of the three operators are calls of the other two, and its tangent is the sum of a call of itself for each
+// argument that has a tangent. Every order of derivative thus exists in both modes. The gradient of the bias is a plain
+// sum.
 #include "conv/conv.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +19,7 @@ using conv::Pass;
 
 Pattern conv_pattern("conv2d", conv::ladder);
 
-// How the filters move over the input, and by which algorithm: the last arguments of all three operators.
+// How the filters move over the input, and which algorithm is used: the last arguments of all three operators.
 struct Window {
   const Sizes &stride, &padding, &dilation;
   const SymInt& groups;
@@ -69,7 +70,7 @@ struct Conv2dWgrad {
 
 #undef TP_WINDOW
 
-// ---- checks: the same for kernels and Meta
+// ---- checks, the same for kernels and Meta
 
 // One convolution: the sizes of its three arrays.
 struct Problem {
@@ -168,9 +169,10 @@ Problem check_wgrad(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_s
   return p;
 }
 
-// ---- kernels: CPU and CUDA alike; Meta
+// ---- kernels, the same for CPU and CUDA; Meta
 
-// Results have the memory format of the input images. If strides cannot be decided, the format is contiguous.
+// Results have the memory format of the input images. If the strides are symbolic and cannot be decided, results are
+// contiguous.
 at::MemoryFormat format_of(const Tensor& images) {
   const auto lie_in = [&](at::MemoryFormat f) {
     return images.sym_is_contiguous(f).guard_or_false(__FILE__, __LINE__);
@@ -188,8 +190,8 @@ conv::Axis axis(const Problem& p, const Window& w, size_t i) {
           w.stride[i].expect_int(), w.padding[i].expect_int(), w.dilation[i].expect_int()};
 }
 
-// Runs a pass. Of x, weight and y, the one that it writes is undefined on entry and is returned: an image in the memory
-// format of the image that was read, filters contiguous.
+// Runs one pass. Of x, weight and y, the one that the pass writes is undefined on entry and is returned. An image has
+// the memory format of the image that was read; filters are contiguous.
 Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, Tensor x, Tensor weight, Tensor y,
                 Tensor bias) {
   Tensor& written = pass == Pass::fprop ? y : pass == Pass::dgrad ? x : weight;
@@ -200,12 +202,12 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                                 : empty_images(pass == Pass::fprop ? p.y : p.x, read);
   if (written.numel() == 0 || read.numel() == 0) check_algorithm(conv::ladder, name, w.algorithm);
   if (written.numel() == 0) return written;
-  if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // no gradient reaches it
+  if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // there are no products to add up
   for (Tensor* images : {&x, &y}) *images = images->contiguous(format);
   for (Tensor* t : {&weight, &bias}) {
     if (t->defined()) *t = t->contiguous();
   }
-  // The rung writes only what its pass writes.
+  // The rung writes only the array that its pass computes, so the const_cast of the others is harmless.
   const auto data = [](const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); };
   const conv::Args args{pass,
                         dtype_of_tensor(name, read),
@@ -260,7 +262,7 @@ Tensor Conv2dWgrad::meta() const {
 
 namespace {
 
-// A call with the same window.
+// Calls an operator with the same window.
 template <class Op, class... Head>
 Tensor with(const Window& w, const Head&... head) {
   return call(Op{head..., w.stride, w.padding, w.dilation, w.groups, w.algorithm});
@@ -270,7 +272,8 @@ const OptionalTensor no_bias;
 
 Sizes kernel_size_of(SymIntArrayRef weight) { return {weight[2], weight[3]}; }
 
-// The sum over images, rows and columns; within each map first, because its elements are neighbours.
+// The sum over images, rows and columns. It sums within each map first, because the elements of a map are neighbours in
+// memory.
 Tensor sum_of_maps(const Tensor& g) {
   const auto sum = [](const Tensor& x, std::vector<int64_t> dims) {
     return call(Reduce{x, std::move(dims), "sum", false, "auto"});
