@@ -1,12 +1,12 @@
-// One thread per element: it finds the segment of its row by bisection of the offsets and combines the element into the
-// segment's accumulator by an atomic. It is balanced whatever the lengths, but the atomics of a long segment serialize
-// at one address, and floats are added in the order in which they arrive.
+// One thread per element. It finds the segment of its row by bisection of the offsets, and combines the element into
+// the segment's accumulator by an atomic. The work is balanced whatever the lengths, but the atomics of a long segment
+// serialize at one address, and floats are added in the order in which threads arrive.
 //
-// Three launches: identities, atomics, results. If `out` can hold accumulators, they are stored there and the last
-// launch is not needed. Atomics cover at least 4 bytes, so smaller accumulators are stored as int.
+// There are three launches: identities, atomics, results. If `out` can hold accumulators, they are stored there, and
+// the last launch is not needed. Atomics take at least 4 bytes, so smaller accumulators are stored as int.
 //
 // If offsets decrease, which only CUDA allows, segments overlap and a row may belong to several. The first launch
-// detects that, and the second then uses one lane per output, which walks its segment.
+// detects this; the second launch then uses one lane per output, which goes through its segment.
 #include "segmented/elements.h"
 
 namespace tp::segment_reduce {

@@ -1,9 +1,9 @@
-// One block per segment: its lanes stride over the rows and combine their values in shared memory. Long segments run at
-// the speed of memory; short ones leave most lanes idle.
+// One block per segment: its lanes go through the rows with a stride, and combine their values in shared memory. Long
+// segments are reduced at the speed of memory; short ones leave most lanes idle.
 //
-// Rows may be wide: `across` neighbouring lanes take neighbouring columns, and the other threads / across groups the
-// next rows. A strip is `across` columns of a segment. Lane t holds column t % across, and so does lane t + stride for
-// every stride that is a multiple of `across`, so the reduction tree stops at that stride.
+// Rows may be wide. A strip is `across` columns of a segment: `across` neighbouring lanes take neighbouring columns,
+// and each further group of `across` lanes takes the next row. Lane t and lane t + stride have the same column if the
+// stride is a multiple of `across`, so the reduction tree stops at stride `across`.
 #include "block/scan_sections.h"
 #include "segmented/elements.h"
 
@@ -47,7 +47,7 @@ struct Reduce {
   }
 };
 
-// Segments -1 and `segments` are the rows that lie in no segment.
+// Segments -1 and `segments` are the rows that are in no segment.
 template <class E>
 struct Expand {
   E e;

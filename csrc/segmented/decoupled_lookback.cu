@@ -1,9 +1,9 @@
 // The segmented scan that reads and writes each row once, in tiles that do not depend on the lengths of the segments.
 //
-// A block takes a tile by ticket, stages its rows, scans them in slices, publishes the aggregate of its open last
-// segment at once and looks back for what precedes its first segment (block/lookback.cuh). Blocks that hold smaller
-// tickets have started and publish without waiting for larger ones, so every wait ends. A reverse scan counts rows and
-// segments from the far end.
+// A block takes a tile by ticket, stages its rows and scans them in slices. It publishes the aggregate of its open last
+// segment at once, and looks back for what precedes its first segment (block/lookback.cuh). Every wait ends, because
+// blocks with smaller tickets have already started, and publish without waiting for larger ones. A reverse scan counts
+// rows and segments from the last one.
 #include "segmented/scan_elements.h"
 #ifdef __CUDACC__
 #include "segmented/lookback_extrema.h"

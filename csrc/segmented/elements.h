@@ -1,5 +1,5 @@
-// The elements of segments: how a rung loads an operand and stores a result. This is the one switch from run-time Args
-// to a type per (dtype, operator).
+// The elements of segments: how a rung loads an operand and stores a result. with_reduction, with_expansion and
+// with_softmax are the only switch from run-time Args to a type per dtype and operator.
 #pragma once
 #include "block/exponential.h"
 #include "block/offsets.h"
@@ -39,7 +39,7 @@ struct BoundReduction {
       return Acc(x);
     }
   }
-  // Stores the result of a segment; an empty one has the identity, a mean of 0 or the index -1.
+  // Stores the result of a segment. The result of an empty segment is the identity; its mean is 0, and its index is -1.
   TP_HD void store(int64_t segment, int64_t column, Acc value) const {
     out[segment * e.width + column] = result(segment, value);
   }
@@ -89,7 +89,7 @@ struct Reduction {
   }
 };
 
-// Calls f(Reduction<...>) for the dtype and operator of `args`; sums, products and exponentials accumulate in SumOf<T>.
+// Calls f(Reduction<...>) for the dtype and operator of `args`. Sums, products and exponentials accumulate in SumOf<T>.
 template <template <class> class SumOf = acc_t, class F>
 void with_reduction(const Args& args, F f) {
   const auto each = [&](auto types, auto g) { dispatch(types, args.dtype, "segment_reduce", g); };
@@ -160,7 +160,7 @@ struct BoundExpansion {
   O offsets;
   int64_t width;
 
-  // The value for the rows of a segment from -1 to `segments`.
+  // The value for the rows of a segment, from -1 to `segments`; it is 0 for rows that are in no segment.
   TP_HD T value(int64_t segment, int64_t column) const {
     if (!offsets.exists(segment)) return T(0);
     const T v = in[segment * width + column];
@@ -207,8 +207,8 @@ void with_expansion(const Args& args, F f) {
   });
 }
 
-// ---- softmax: a reduction to the greatest value and the sum of exponentials of each segment, and an expansion in
-// which every row computes its result from its own value and these
+// ---- softmax: reduces each segment to its greatest value and its sum of exponentials; then every row computes its
+// result from its own value and these two
 
 template <class E, class X, class In, class Out, class O>
 struct BoundSoftmax {
@@ -220,7 +220,7 @@ struct BoundSoftmax {
   Out out;
   O offsets;
 
-  // A sum of -1 stands for no segment: its rows get 0. Beside +inf all results are NaN, as in torch.
+  // A sum of -1 stands for no segment, whose rows get 0. In a segment with +inf, all results are NaN, as in torch.
   TP_HD Value value(int64_t segment, int64_t column) const {
     if (!offsets.exists(segment)) return {A(0), A(-1)};
     const Value v = in[segment * e.width + column];
@@ -289,7 +289,7 @@ void with_softmax(const Args& args, Context& context, Reduce reduce, Expand expa
   });
 }
 
-// ---- the steps of a rung that reduces by `reduce(Reduction<...>)` and expands by `expand(Expansion<...>)`
+// ---- runs the steps of a rung that reduces by `reduce(Reduction<...>)` and expands by `expand(Expansion<...>)`
 
 template <template <class> class SumOf = acc_t, class Reduce, class Expand>
 void with_step(const Args& args, Context& context, Reduce reduce, Expand expand) {

@@ -2,7 +2,7 @@
 
 namespace tp::segment_matmul {
 
-// Rows that lie in no segment get 0.
+// Rows that are in no segment get 0.
 void gemm(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "segment_matmul", [&](auto type) {
     using T = typename decltype(type)::type;

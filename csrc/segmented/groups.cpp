@@ -45,7 +45,7 @@ class GroupTables {
   }
 
  private:
-  // What a chunk needs, by value: a table of int64 might else be where its own size lies.
+  // The data of a chunk, held by value: otherwise the compiler must assume that writing an int64 table may change it.
   struct Chunk {
     const typename E::Input* x;
     const I* index;

@@ -1,11 +1,11 @@
-// The segmented scan by the three kernels of the scan (§11.6, Fig. 11.9), over pairs of a head flag and a value:
-// nothing here knows of segments. A column is a row of the driver of block/scan_sections.h, which scans the sections by
-// the kernel below (Fig. 11.8), scans their totals in the same way, and combines them. Whether a row begins a segment
-// is found by bisection of the offsets.
+// The segmented scan by the three kernels of the scan (§11.6, Fig. 11.9), over pairs of a head flag and a value, so the
+// kernels need not know about segments. The driver of block/scan_sections.h, whose rows are the columns here, scans the
+// sections by the kernel below (Fig. 11.8), scans their totals in the same way, and combines them. Bisection of the
+// offsets tells whether a row begins a segment.
 //
-// Phase 1: each thread scans its own subsection. Phase 2: the totals of the subsections are scanned by Kogge-Stone
-// (Fig. 11.3). Phase 3: each thread combines its subsection with the total of all before it. A barrier parts the
-// phases, and the two halves of a Kogge-Stone step, because each reads what the one before wrote.
+// Phase 1: each thread scans its own subsection. Phase 2: Kogge-Stone scans the totals of the subsections (Fig. 11.3).
+// Phase 3: each thread combines its subsection with the total of all earlier ones. A barrier separates the phases, and
+// the two halves of each Kogge-Stone step, because each reads what the previous one wrote.
 #include "block/scan_sections.h"
 #include "segmented/scan_elements.h"
 
@@ -16,7 +16,7 @@ template <class Source>
 struct SegmentedScanKernel {
   using M = typename Source::Monoid;
   using Acc = typename M::Acc;
-  // Pairs of maps and flags are large: a section of theirs must fit in shared memory.
+  // Pairs of maps and flags are large, and a section of them must fit in shared memory.
   static constexpr int threads = sizeof(Acc) > 16 ? 128 : 256, subsection = 9, section = threads * subsection;
   static constexpr int in_shared = section + threads;
   block::Sections<Source> sections;

@@ -1,11 +1,11 @@
-// decoupled_lookback, segmented: a tile is a share of the path over rows and segment ends (block/segments.cuh), for one
-// strip of at most 32 columns.
+// decoupled_lookback for segments. A tile is a share of the path over rows and segment ends (block/segments.cuh), for
+// one strip of at most 32 columns.
 //
 // A tile publishes the aggregate of its rows since its last segment end at once. If its first segment began in an
-// earlier tile, it combines what was published from that tile on, in three fixed levels: the tiles of its group, the
-// groups of its run (a group of groups), and the prefix of the run before. No look-back goes beyond the first tile of
-// the segment, none combines more than 65 values, and only one tile in 1,024 publishes a value that depends on a chain
-// of waits.
+// earlier tile, it looks back as far as that tile and combines three values, always in the same order: those of the
+// tiles of its group, those of the groups of its run (a group of groups), and the prefix at the end of the previous
+// run. No look-back goes beyond the first tile of the segment or combines more than 65 values, and only one tile in
+// 1,024 publishes a value that depends on a chain of waits.
 #pragma once
 #include "block/lookback.cuh"
 #include "segmented/merge_path.cuh"
@@ -18,13 +18,15 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   using In = typename E::Input;
   using Out = typename E::Output;
   static constexpr bool affine = E::Base::id == OpId::affine, in_place = sizeof(In) == sizeof(Out);
-  // A factor of 0 restarts a recurrence as a head does, but in one column only, so its values carry head flags.
+  // A factor of 0 restarts a recurrence as a head does, but only in its own column, so values of recurrences carry head
+  // flags.
   using Monoid = typename std::conditional<affine, typename E::Monoid, typename E::Base>::type;
   using Acc = typename Monoid::Acc;
   using Mark = uint8_t;
   static constexpr int max_slices = ScanShape::threads;
 
-  // Shared memory: marks of rows and of slices; the rows; the factors, or the results if they are wider than the rows.
+  // Shared memory: the marks of rows and of slices; the rows; then the factors of a recurrence, or the results if they
+  // are wider than the rows.
   TP_HD static int row_marks(int items) { return align16(items); }
   TP_HD static int marks(int items) { return row_marks(items) + align16(max_slices); }
   TP_HD static int rows(int items, int across, int size) { return align16(items * across * size + 16); }
@@ -52,8 +54,8 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   }
 };
 
-// The tile states. A tile and a group of tiles publish their aggregate since their last segment end; a run, which is a
-// group of groups, publishes the inclusive prefix at its end. Each array holds one column after another.
+// The tile states. A tile publishes its aggregate since its last segment end, and so does a group of tiles; a run,
+// which is a group of groups, publishes the inclusive prefix at its end. Each array stores one column after another.
 constexpr int members = 32;  // tiles per group, and groups per run
 
 template <class Acc>
@@ -70,9 +72,9 @@ struct ScanTiles {
   ScanChain<Acc> chain;
 };
 
-// Look-back: stores the exclusive prefix of a tile whose first segment began in tile `start` to before[column]. Each
-// warp does some of the columns. A tile without a segment end (`through`) also publishes for its group and its run if
-// it is their last tile.
+// Look-back: stores the exclusive prefix of a tile, whose first segment began in tile `start`, to before[column]. Each
+// warp handles some of the columns. A tile without a segment end (`through`) also publishes for its group and its run,
+// if it is the last tile of these.
 template <class M, int warps, bool single>
 TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, int64_t start, bool through,
                          const block::Strips<single>& strips, int64_t first_column, const typename M::Acc* tails,
@@ -84,7 +86,7 @@ TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, 
   const int each = ceil_div(members, slices), lanes = slices * columns;
   const bool active = lane < lanes && mine < strips.columns(first_column);
   const int64_t column = first_column + mine, group = tile / members, run = group / members;
-  // Combines the published values of cells `from` to `end` - 1 of one group, by several lanes per column.
+  // Combines the published values of cells `from` to `end` - 1 of one group. Several lanes share a column.
   const auto combined = [&](const block::Cell<Acc>* cells, int64_t from, int64_t end) {
     const int64_t first = end / members * members + lane / columns * each;
     const int64_t low = tp::max(from, first), high = tp::min(first + each, end);
@@ -98,12 +100,12 @@ TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, 
   };
   if (mine - lane % columns >= strips.across()) return;  // this warp has no columns
   const bool publishes = active && lane < columns;
-  // The earlier tiles of the group.
+  // Combine the earlier tiles of the group.
   Acc sum = combined(chain.tiles + column * chain.tile_count, start, tile);
   if (publishes && through && tile % members == members - 1) {
     chain.groups[column * chain.group_count + group].publish(M::combine(sum, tails[mine]));
   }
-  // The earlier groups of the run, and the prefix of the run before.
+  // Combine the earlier groups of the run, and the prefix at the end of the previous run.
   if (start < group * members) {
     Acc far = combined(chain.groups + column * chain.group_count, start / members, group);
     if (publishes && start < run * members * members) {
@@ -118,14 +120,15 @@ TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, 
   before[mine] = sum;
 }
 
-// One element of a tile in shared memory: value, factor of a recurrence, and whether it is the last row of its segment.
+// One element of a tile in shared memory: its value, the factor of a recurrence, and whether it is the last row of its
+// segment.
 template <class In>
 struct ScanRow {
   In value, factor;
   bool last;
 };
 
-// The rows of a slice in shared memory, in scan order.
+// The rows of a slice in shared memory, in the order of the scan.
 template <class Shape>
 struct SliceRows {
   using In = typename Shape::In;
@@ -137,7 +140,7 @@ struct SliceRows {
   }
 };
 
-// Marks the last row of every segment that ends in the tile, and the slice that holds it.
+// Marks the last row of every segment that ends in the tile, and the slice that contains this row.
 template <class Shape>
 TP_DEVICE __forceinline__ void mark_last_rows(const block::Bounds<true>& bounds, const block::Share& share,
                                               typename Shape::Mark* marks, typename Shape::Mark* closed,
@@ -149,8 +152,8 @@ TP_DEVICE __forceinline__ void mark_last_rows(const block::Bounds<true>& bounds,
   });
 }
 
-// Publishes a tile's aggregate in one column. If a segment ends in the tile (not `through`), the aggregate is also that
-// of its group and the prefix of its run, if it is their last tile.
+// Publishes a tile's aggregate in one column. If a segment ends in the tile (not `through`), the same value is the
+// aggregate of its group and the prefix of its run, if it is the last tile of these.
 template <class Acc>
 TP_DEVICE __forceinline__ void publish_tile(const ScanChain<Acc>& chain, int64_t tile, int64_t column, bool through,
                                             const Acc& tail) {
@@ -179,13 +182,13 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   char* const bytes = reinterpret_cast<char*>(memory);
   const int items = Shape::items(strips), tile_marks = Shape::marks(items);
   start_tile<Shape::threads>(memory, tile_marks, arrivals, Shape::affine ? 2 : 1);
-  // Take a tile by ticket, strip by strip.
+  // Take a tile by ticket.
   const int64_t ticket = block::take_ticket(block::Chain<Acc>{nullptr, nullptr, tiles.chain.tickets});
   const int64_t tile = strips.line(ticket), first_column = strips.first_column(ticket);
   const int across = strips.across(), columns = strips.columns(first_column);
   const block::Share share(bounds, items, typename Shape::EndItems{}, tiles.splits, tile, tiles.bad);
 
-  // Start to load the rows, in memory order.
+  // Start to load the rows, in the order of memory.
   const int64_t memory_first = (e.reverse ? e.n - share.row - share.rows : share.row) * e.width + first_column;
   const auto lines = [&](auto* array) {
     return block::Lines<std::remove_reference_t<decltype(*array)>>(array, e.n * e.width, memory_first, share.rows,
@@ -204,13 +207,13 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
     results = reinterpret_cast<Out*>(more);
     skip = block::phase(e.out + memory_first);
   }
-  // Mark the last rows of segments while the rows are on their way.
+  // While the rows are on their way, mark the last rows of segments.
   auto *marks = reinterpret_cast<typename Shape::Mark*>(bytes), *closed = marks + Shape::row_marks(items);
   mark_last_rows<Shape>(bounds, share, marks, closed, tiles.bad);
   __syncthreads();
   arrivals.wait();
 
-  // Each lane combines the rows of its slice.
+  // Each lane reduces the rows of its slice, and restarts after every segment end.
   const block::LanePosition<single> position(strips, first_column);
   const int start = position.slice * Shape::slice_rows;
   const int count = position.active ? tp::max(0, tp::min(Shape::slice_rows, share.rows - start)) : 0;
@@ -218,7 +221,7 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   const int first = (e.reverse ? share.rows - 1 - start : start) * across + position.column;
   const int64_t begin = bounds.begin(share.segment);
   const bool open = begin < share.row;
-  // Whether the first row of the slice is the head of a segment, which only a recurrence needs to know.
+  // Only a recurrence needs to know whether the first row of the slice is the head of a segment.
   const bool starts = Shape::affine && count > 0 && (start > 0 ? marks[start - 1] != 0 : !open);
   const SliceRows<Shape> row{values + first, factors + first, marks + start, step};
   bool head = starts;
@@ -228,12 +231,12 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
     head = r.last;
     if (r.last) running = M::identity();
   });
-  // Combine the slices of the tile; `tail` is the aggregate of the tile.
+  // Combine the slices of the tile: `before` is what precedes the slice, and `tail` the aggregate of the tile.
   Acc tail;
   const bool closes = position.exists && closed[position.slice] != 0;
   auto before = block::join<M>(joint, strips, running, closes, tail);
 
-  // Publish the aggregate, then look back if the first segment began in an earlier tile.
+  // Publish the aggregate. If the first segment began in an earlier tile, look back for what precedes the tile.
   const auto& chain = tiles.chain;
   bool through = open;
   for (int w = 0; w < Shape::warps; ++w) through = through && !joint.closed[w];
@@ -249,7 +252,7 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
     if (before.open && position.active) before.value = M::combine(before_tile[position.column], before.value);
   }
 
-  // Scan the slice again, now from what precedes it, and store the tile.
+  // Scan the slice again, now starting from what precedes it, and store the tile.
   running = before.value;
   head = starts;
   block::walk<Shape::slice_rows>(count, row, [&](int i, const ScanRow<In>& r) {
@@ -263,7 +266,8 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   block::unstage<Shape::threads>(lines(e.out), results, skip, strips);
 }
 
-// If the offsets were bad: one warp per segment scans it, and stores only the rows whose search finds this segment.
+// Does everything again if the offsets were bad. One warp per segment scans it, and stores only the rows for which a
+// search finds this segment.
 template <class E>
 __global__ void scan_segments(const E e, const unsigned* bad) {
   block::wait_for_launch_before();
@@ -307,7 +311,7 @@ void scan_by_path(const E& e, Context& context) {
     const block::Path path = Shape::path(e.n, e.segments, strips);
     const int64_t groups = ceil_div(path.tiles, int64_t(members)), runs = ceil_div(groups, int64_t(members));
     auto* splits = context.workspace<block::Split>(path.tiles + 1);
-    // What must be cleared is contiguous: the flag for bad offsets, the tickets, the cells.
+    // The memory that must be cleared is contiguous: the flag for bad offsets, the tickets, the cells.
     const int64_t words = 2 + (path.tiles + groups + runs) * e.width * Cell::words;
     auto* cleared = context.workspace<uint64_t>(words);
     auto* bad = reinterpret_cast<unsigned*>(cleared);

@@ -1,8 +1,9 @@
 // merge_path: what all its launches share. A tile is a share of the path over rows and segment ends
 // (block/segments.cuh), for one strip of at most 32 columns.
 //
-// The first launch finds the splits, the second processes every tile independently, and the third completes the
-// segments that cross tiles. If any tile detected offsets that decrease or do not cover all rows, the third launch does
+// The first launch finds where tiles begin, the second processes every tile independently, and the third completes the
+// segments that cross tiles. If a tile detected offsets that decrease or do not cover all rows, the third launch does
+// everything again, segment by segment.
 // everything again, segment by segment.
 #pragma once
 #include "block/segments.cuh"
@@ -10,13 +11,13 @@
 
 namespace tp::segmented {
 
-// `In` is the type of a row's value, `Out` the type of a segment's result in shared memory.
+// The shape of a tile. `In` is the type of a row's value, `Out` the type of a segment's result in shared memory.
 template <class In, class Out>
 struct TileShape {
   static constexpr int warps = 4, threads = warps * block::warp_size;
   static constexpr int slice_rows = sizeof(In) < 4    ? 65
                                     : sizeof(In) == 4 ? 33
-                                                      : 17;  // odd: lanes never conflict on a bank
+                                                      : 17;  // odd, so that lanes never conflict on a bank
   static constexpr int end_items = int(tp::max(sizeof(In), sizeof(Out)) / sizeof(In));
   using EndItems = std::integral_constant<int, end_items>;
 
@@ -39,7 +40,7 @@ block::Bounds<may_mirror> bounds_of(const Offsets& o) {
   return {o.are_long ? o.longs : nullptr, o.shorts, o.mirrored, o.segments, o.n};
 }
 
-// Starts a tile: clears the first `bytes` bytes of shared memory, a multiple of 16, and waits for the launch before.
+// Starts a tile: clears the first `bytes` bytes of shared memory, a multiple of 16, and waits for the previous launch.
 template <int threads>
 TP_DEVICE void start_tile(uint4* memory, int bytes, block::Arrivals& arrivals, int arrays) {
   block::allow_next_launch();
@@ -52,7 +53,7 @@ TP_DEVICE void start_tile(uint4* memory, int bytes, block::Arrivals& arrivals, i
 
 TP_HD constexpr int align16(int bytes) { return (bytes + 15) / 16 * 16; }
 
-// Calls f(Strips<...>) for a width.
+// Calls f(Strips<...>) for a width; for width 1 the number of columns is known at compile time.
 template <class F>
 void with_strips(int64_t width, F f) {
   if (width == 1) {
@@ -66,8 +67,8 @@ void with_strips(int64_t width, F f) {
 template <class E>
 constexpr bool is_extremum = E::Monoid::id != OpId::sum && E::Monoid::id != OpId::prod && E::Monoid::id != OpId::affine;
 
-// Launches a tile kernel early, and requests shared memory beyond the default of 48 KB where it needs more; the
-// statically declared part of a tile is less than a third of that.
+// Launches a tile kernel, which may start early. Requests more shared memory than the default of 48 KB where a tile
+// needs it; the statically declared part of a tile takes less than a third of that.
 template <class Kernel, class... Params>
 void launch_tiles(const char* rung, Kernel kernel, int64_t blocks, int threads, int bytes, Context& context,
                   const Params&... params) {

@@ -1,6 +1,6 @@
-// merge_path, step expand: each thread fills a slice of the tile's rows with the values of their segments, in shared
-// memory, from where the tile is written coalesced. In a softmax each row computes its result from its segment's value
-// as it is written.
+// merge_path, step expand. Each thread fills a slice of the tile's rows in shared memory with the values of their
+// segments; then the block writes the tile coalesced. In a softmax, each row computes its result from the value of its
+// segment as it is written.
 #pragma once
 #include "segmented/merge_path.cuh"
 
@@ -11,15 +11,16 @@ struct ExpandShape : TileShape<typename E::Value, typename E::Value> {
   using T = typename E::Value;
   using Mark = uint16_t;
   static constexpr int max_slices = ExpandShape::threads;
-  // Shared memory: marks of rows and of slices; the rows; the values of the segments, including the one that continues
-  // beyond the tile.
+  // Shared memory: the marks of rows and of slices; the rows; the values of the segments, including the one that
+  // continues after the tile.
   TP_HD static int row_marks(int items) { return align16(items * int(sizeof(Mark))); }
   TP_HD static int marks(int items) { return row_marks(items) + align16(max_slices * int(sizeof(Mark))); }
   static int shared_bytes(int items, int across) { return marks(items) + across * (items + 3) * int(sizeof(T)) + 64; }
 };
 
-// Marks the rows at which segments begin. The mark of a segment is the position of its value, counted from `across`
-// before the first. It is stored at the segment's first row, and for a slice at the last segment that begins in it.
+// Marks the rows at which segments begin. A mark is the position of the segment's value, counted from `across` before
+// the first value, so that no mark is 0. It is stored for the first row of the segment, and for a slice at the last
+// segment that begins in it.
 template <class Shape>
 TP_DEVICE __forceinline__ void mark_heads(const block::Bounds<false>& bounds, const block::Share& share, int segments,
                                           int across, typename Shape::Mark* row_marks, typename Shape::Mark* last_marks,
@@ -68,21 +69,21 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   block::stage<Shape::threads>(arrivals, values, from, strips);
   values += block::phase(from.first);
 
-  // Mark the heads of segments while the values are on their way.
+  // While the values are on their way, mark the heads of segments.
   auto *row_marks = reinterpret_cast<Mark*>(bytes),
        *last_marks = reinterpret_cast<Mark*>(bytes + Shape::row_marks(items));
   mark_heads<Shape>(bounds, share, segments, across, row_marks, last_marks, bad);
   __syncthreads();
   arrivals.wait();
 
-  // The newest mark before each slice tells which segment its first rows belong to.
+  // The last mark before a slice tells which segment its first rows belong to.
   const block::LanePosition<single> position(strips, first_column);
   const int start = position.slice * Shape::slice_rows;
   const int count = position.active ? tp::max(0, tp::min(Shape::slice_rows, share.rows - start)) : 0;
   const int last = position.exists ? last_marks[position.slice] : 0;
   int whole;
   const auto before = block::join<Newest>(joint, strips, last, false, whole);
-  // Fill the rows of the slice.
+  // Fill the rows of the slice with the values of their segments.
   const T* value = values - across + position.column;
   T* row = rows + skip + start * across + position.column;
   const auto x = e.bind(simt::Pointers{});
@@ -104,6 +105,7 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
         if (item.head) running = finished(item.value);
         row[i * across] = running;
       });
+  // Write the tile. A softmax computes the results of the rows here.
   if constexpr (E::copies) {
     block::staged_is_written();
     __syncthreads();
@@ -122,7 +124,7 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   }
 }
 
-// If the offsets were bad: one thread per row.
+// Does everything again if the offsets were bad, with one thread per row.
 template <class E>
 __global__ void expand_rows(const E e, const unsigned* bad) {
   block::wait_for_launch_before();

@@ -1,6 +1,7 @@
-// merge_path, step reduce: every tile combines the segments that end in it and stores two more values: `head`, its part
-// of a segment that began in an earlier tile and ends here, and `tail`, its rows after its last segment end. The last
-// launch combines each head with the tails before it, back to the tile in which the segment began.
+// merge_path, step reduce. Every tile reduces the segments that end in it and stores two more values: its `head`, which
+// is its part of the first segment that ends in it if that began in an earlier tile, and its `tail`, which combines its
+// rows after its last segment end. The last launch combines each head with the tails before it, back to the tile in
+// which the segment began.
 #pragma once
 #include "segmented/merge_path.cuh"
 #include "segmented/warp_segment.cuh"
@@ -28,9 +29,10 @@ struct ReduceShape : TileShape<typename E::Input, typename E::Acc> {
   }
 };
 
-// Marks the rows at which segments end. The mark of a segment is the position of its result, counted from `size` before
-// the first. It is stored at the segment's last row, and for a slice at the first segment that ends in it. An empty
-// segment gets its result here. `open` becomes whether the first segment began in an earlier tile.
+// Marks the rows at which segments end. A mark is the position of the segment's result in bytes, counted from `size`
+// before the first result, so that no mark is 0. It is stored for the last row of the segment, and for a slice at the
+// first segment that ends in it. An empty segment gets its result here. `open` becomes whether the first segment began
+// in an earlier tile.
 template <class E, class Shape>
 TP_DEVICE __forceinline__ void mark_ends(const block::Bounds<false>& bounds, const block::Share& share, int across,
                                          typename Shape::Mark* row_marks, typename Shape::Mark* first_marks,
@@ -50,8 +52,8 @@ TP_DEVICE __forceinline__ void mark_ends(const block::Bounds<false>& bounds, con
   });
 }
 
-// Combines the rows of a slice, and stores the running value at every mark as a result. Returns the value since the
-// last.
+// Combines the rows of a slice, and at every mark stores the running value as a result and restarts. Returns the value
+// since the last mark.
 template <class Shape, class Bound, class In>
 TP_DEVICE __forceinline__ typename Bound::Acc reduce_slice(const Bound& x, const In* value, int across,
                                                            const typename Shape::Mark* mark, int count,
@@ -111,7 +113,7 @@ __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E 
   __syncthreads();
   arrivals.wait();
 
-  // Each lane combines the rows of its slice.
+  // Each lane reduces the rows of its slice.
   const block::LanePosition<single> position(strips, first_column);
   const int start = position.slice * Shape::slice_rows;
   const int count = position.active ? tp::max(0, tp::min(Shape::slice_rows, share.rows - start)) : 0;
@@ -173,8 +175,8 @@ struct Completion {
   }
 };
 
-// One thread per tile combines the head of its tile with the tails before it. If there are more than `near` of them,
-// the whole block does.
+// Last launch. One thread per tile combines the head of its tile with the tails before it. If there are more than
+// `near` tails, the whole block does it.
 template <class E, bool single>
 __global__ __launch_bounds__(512) void complete_segments(const E e, const block::Path path,
                                                          const block::Strips<single> strips,
@@ -187,7 +189,7 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
   block::wait_for_launch_before();
   const auto x = e.bind(simt::Pointers{});
   const int64_t group = strips.line(blockIdx.x), first_column = strips.first_column(blockIdx.x);
-  // If the offsets were bad, reduce all segments again, one warp per segment.
+  // If the offsets were bad, reduce all segments again, with one warp per segment.
   if (*ends.bad) {
     const int64_t all = int64_t(gridDim.x / strips.count()) * warps;
     for (int64_t s = group * warps + threadIdx.x / block::warp_size; s < e.segments; s += all) {
@@ -202,7 +204,7 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
   const int slices = warps * strips.together();  // which is also the number of tiles per block
   const int64_t column = first_column + position.column;
   const Completion<E, std::decay_t<decltype(x)>, single> completion{x, path, strips, ends, column};
-  // Heads with few tiles before them, each by one thread.
+  // Heads with few tiles before them: one thread each.
   const int64_t tile = group * slices + position.slice;
   if (position.active && tile < path.tiles) {
     int64_t segment;
@@ -214,7 +216,7 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
     }
   }
   __syncthreads();
-  // The others one after another, by the whole block.
+  // Heads with many tiles before them: one after another, by the whole block.
   for (int i = 0; i < far_count; ++i) {
     const int64_t end = group * slices + far[i];
     int64_t segment;

@@ -1,6 +1,6 @@
-// The elements of a segmented scan: pairs of a head flag and a value (Schwartz's operator), with which every scan
-// algorithm scans all segments at once. The head of a segment discards what came before. Nothing is multiplied by zero
-// for that, so NaN and infinities stay in their segments.
+// The elements of a segmented scan: pairs of a head flag and a value (Schwartz's operator), with which any scan
+// algorithm scans all segments at once. The head of a segment discards everything before it. It does so without
+// multiplying by zero, so NaN and infinities stay in their segments.
 #pragma once
 #include "segmented/elements.h"
 
@@ -23,7 +23,8 @@ struct Segmented {
   }
 };
 
-// Rows are counted in scan order: in a reverse scan, k = 0 is the last row, and the offsets are mirrored.
+// Rows are counted in the order of the scan: in a reverse scan, k = 0 is the last row, and offsets are mirrored.
+// The operand at x[k]; `head` says whether k is the head of its segment.
 template <class E, class In, class Out, class Kept, class O>
 struct BoundScan {
   using Acc = typename E::Acc;
@@ -47,7 +48,7 @@ struct BoundScan {
       return {typename M::Acc(x), head};
     }
   }
-  // The operand at k with which an inclusive scan of all rows gives the requested result.
+  // The operand at k for an inclusive scan of all rows that gives the requested result.
   TP_HD Acc load(int64_t column, int64_t k) const {
     const int64_t segment = offsets.find(k);
     if (!offsets.exists(segment)) return {M::identity(), true};
@@ -63,7 +64,7 @@ struct BoundScan {
       out[at(column, k)] = Output(result.value);
     }
   }
-  // Intermediate results between the launches of a driver.
+  // Intermediate results, which the launches of a scan pass on.
   TP_HD void keep(int64_t column, int64_t k, Acc value) const { partial[at(column, k)] = value; }
   TP_HD Acc kept(int64_t column, int64_t k) const { return partial[at(column, k)]; }
 };
@@ -79,7 +80,7 @@ struct Scan {
   Out* out;
   Acc* partial = nullptr;
   Offsets offsets;
-  int64_t n, width, segments, rows;  // rows: what the scan drivers call rows, the columns here
+  int64_t n, width, segments, rows;  // the columns here, which the scan drivers call rows
   bool exclusive, reverse;
 
   explicit Scan(const Args& x)
@@ -109,7 +110,7 @@ struct Scan {
   }
 };
 
-// Calls f(Scan<...>) for the dtype and operator of `args`; sums, products and recurrences accumulate in SumOf<T>.
+// Calls f(Scan<...>) for the dtype and operator of `args`. Sums, products and recurrences accumulate in SumOf<T>.
 template <template <class> class SumOf = acc_t, class F>
 void with_scan(const Args& args, F f) {
   const auto widened = [&](auto op) {

@@ -1,19 +1,20 @@
 // Segmented reduction and scan: many sequences of different lengths, stored end to end.
 //
-// values is [n, width]; segment s is its rows offsets[s] to offsets[s + 1] - 1. The difficulty is load balance: with
-// one thread per segment all wait for the longest segment, with one block per segment short segments leave most lanes
-// idle. The rungs of segment_reduce go through these choices and end with a partition that ignores segments: every tile
-// gets the same number of rows and segment ends (merge_path). segment_scan partitions the elements, and the head of a
-// segment resets the running value (Schwartz's operator on (head, value) pairs).
+// values is [n, width]; segment s is rows offsets[s] to offsets[s + 1] - 1. The difficulty is load balance: with one
+// thread per segment, all threads wait for the longest segment; with one block per segment, short segments leave most
+// lanes idle. The rungs of segment_reduce try these choices, and end with a partition that ignores segments: every tile
+// gets the same number of rows and segment ends together (merge_path). segment_scan divides the elements evenly, and
+// the head of a segment resets the running value (Schwartz's operator on pairs of a head flag and a value).
 //
-// A reduction has an inverse step: `expand` gives every row its segment's value, which is the gradient of a sum. A
-// softmax is both: the maximum and the sum of exponentials of each segment, from which every row computes its result.
+// A reduction has an inverse step: `expand` gives every row the value of its segment, which is the gradient of a sum. A
+// softmax is both: it reduces each segment to its maximum and its sum of exponentials, from which every row computes
+// its result.
 //
-// The affine scan is the recurrence h[k] = a[k] h[k-1] + b[k]. It restarts, with h[k] = b[k], at the head of a segment
-// and wherever a[k] is 0: nothing from before is used there, even if it is NaN.
+// The affine scan is the recurrence h[k] = a[k] h[k-1] + b[k]. At the head of a segment, and wherever a[k] is 0, it
+// restarts with h[k] = b[k]: nothing earlier is used there, even if it is NaN.
 //
-// Offsets may hold anything. They are clamped to 0..n, and a decreasing pair is an empty segment. A row in no segment
-// gets zero from expand and the identity from a scan.
+// Offsets may hold anything. They are clamped to 0..n, and a decreasing pair is an empty segment. A row that is in no
+// segment gets zero from expand, and the identity from a scan.
 #pragma once
 #include "core/ladder.h"
 #include "core/op.h"

@@ -1,5 +1,5 @@
-// One running value per segment, one segment after another. Every other rung is tested against it, so it is written for
-// clarity only. Offsets are valid on the CPU, so every row lies in a segment.
+// One running value per segment, one segment after another. Every other rung is tested against this one, so it is
+// written for clarity only. Offsets are valid on the CPU, so every row is in a segment.
 #include <algorithm>
 
 #include "segmented/matmul.h"

@@ -1,7 +1,7 @@
-// One thread per segment: the obvious kernel, and the right one if all segments are short and of similar length.
+// One thread per segment: the simplest kernel, which is fast if all segments are short and of similar length.
 //
-// Thread i takes column i % width of segment i / width, so that neighbouring threads read neighbouring elements if rows
-// are wide. If rows have one element, neighbours read a segment apart, and a warp waits for its longest segment.
+// Thread i takes column i % width of segment i / width, so if rows are wide, neighbouring threads read neighbouring
+// elements. If rows have one element, neighbouring threads read a segment apart. A warp waits for its longest segment.
 #include "segmented/elements.h"
 
 namespace tp::segment_reduce {
@@ -29,7 +29,7 @@ struct Reduce {
   }
 };
 
-// Two more threads per column fill the rows that lie in no segment.
+// Two more threads per column fill the rows that are in no segment.
 template <class E>
 struct Expand {
   E e;

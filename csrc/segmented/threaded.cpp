@@ -1,8 +1,8 @@
 // The production rungs of the CPU: equal shares of rows and segment ends for all threads (segmented/shares.h).
 //
-// A share reduces or scans its segments. Its parts of the first segment that ends in it and of the segment left open
-// are combined with those of other shares afterwards, in order. Wide rows are divided into strips of columns. Sums and
-// products of floats accumulate in double, so that no chain of roundings grows with n.
+// A share reduces or scans its segments. Its parts of the first segment that ends in it, and of the segment that is
+// left open, are combined afterwards with those of other shares, in order. Wide rows are divided into strips of
+// columns. Sums and products of floats accumulate in double, so the rounding error does not grow with n.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -24,7 +24,7 @@ Shares<O> shares_of(const O& offsets, int64_t width) {
   return {offsets, tp::max(elements_per_share / tp::min(width, columns_per_strip), int64_t(64))};
 }
 
-// Columns first to first + count of all rows.
+// Columns first to first + count - 1 of all rows.
 struct Strip {
   int64_t index, first, count;
   Strip(int64_t index, int64_t width)
@@ -33,9 +33,9 @@ struct Strip {
 
 constexpr int lanes = 8;
 
-// Combines x[0] to x[n - 1]; lane j takes every element whose index is j modulo `lanes`. The last few are read together
-// with the elements behind them, of which `readable` tells the number: most runs are short, and a loop of unpredictable
-// length costs more than the additional elements.
+// Combines x[0] to x[n - 1]; lane j takes every element whose index is j modulo `lanes`. The last few elements are read
+// together with the elements after them, of which `readable` exist: most runs are short, and a loop of unpredictable
+// length costs more than reading a few more elements.
 template <class M, class T>
 typename M::Acc combine_lanes(const T* x, int64_t n, int64_t readable) {
   using Acc = typename M::Acc;
@@ -67,7 +67,7 @@ typename M::Acc combine_lanes(const T* x, int64_t n, int64_t readable) {
   return running[0];
 }
 
-// The same for any length. Floats are added in float32 within chunks, and the chunks in double.
+// As combine_lanes, for any length. Floats are added in float32 within a chunk, and the chunks in double.
 template <class M, class T>
 typename M::Acc combine_run(const T* x, int64_t n, int64_t readable) {
   using Acc = typename M::Acc;
@@ -82,14 +82,14 @@ typename M::Acc combine_run(const T* x, int64_t n, int64_t readable) {
   }
 }
 
-// Returns exp(x - most), and 1 for the greatest itself, even if it is infinite.
+// Returns exp(x - most). For the greatest value itself it returns 1, even if that is infinite.
 template <class A>
 A distance_exponential(A x, A most) {
   const A y = block::exponential(x - most);
   return x == most ? A(1) : y;
 }
 
-// Finds the extremum of rows begin to end - 1 as above, and then the first row that has it.
+// Finds the extremum of rows begin to end - 1 in the same way, and then the first row that has it.
 template <class M, class T>
 typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end, int64_t n) {
   using A = decltype(M::Acc::value);
@@ -101,7 +101,7 @@ typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end, int64_t n) {
   return {most, row};
 }
 
-// The maximum of a run, and the sum of exponentials of the distances from it, which is taken as sums are.
+// The maximum of a run, and the sum of the exponentials of the distances from it, which is computed as other sums are.
 template <class M, class T>
 typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
   using A = acc_t<T>;
@@ -150,7 +150,7 @@ class Reduce {
   }
 
  private:
-  // Share i's part of the first segment that ends in it, and of the segment left open.
+  // The part of share i of the first segment that ends in it (ended), and of the segment that is left open (open).
   Acc* ended(int64_t i, const Strip& strip) { return partial_ + 2 * i * x_.e.width + strip.first; }
   Acc* open(int64_t i, const Strip& strip) { return ended(i, strip) + x_.e.width; }
 
@@ -166,7 +166,8 @@ class Reduce {
     }
   }
 
-  // Calls reduce(begin, end, running) for each segment of share i, and store(segment, running) for those inside it.
+  // Calls reduce(begin, end, running) for each segment of share i, and store(segment, running) for those that are
+  // entirely inside it.
   template <class Reducer, class Store>
   void each_segment(int64_t i, const Strip& strip, Reducer reduce, Store store) {
     const int64_t first = shares_.first(i), last = shares_.first(i + 1);
@@ -190,7 +191,7 @@ class Reduce {
   }
 
   void reduce_rows(int64_t begin, int64_t end, const Strip& strip, Acc* running) const {
-    if constexpr (M::id == OpId::logsumexp) {  // column by column, with the bits of a single one
+    if constexpr (M::id == OpId::logsumexp) {  // column by column, so that results have the bits of a single column
       std::vector<typename E::Input> column(size_t(end - begin));
       for (int64_t j = 0; j < strip.count; ++j) {
         for (int64_t row = begin; row < end; ++row)
@@ -274,7 +275,7 @@ class ScanShares {
   void run() { return x_.e.width == 1 ? run<1>() : run<columns_per_strip>(); }
 
  private:
-  // `most` columns per strip: the running value of a single one stays in a register.
+  // `most` is the number of columns per strip: with a single column, the running value stays in a register.
   template <int64_t most>
   void run() {
     each_share(shares_.count() - 1, [&](int64_t i, const Strip& strip) { store_total<most>(i, strip); });
@@ -299,7 +300,7 @@ class ScanShares {
     });
   }
 
-  // The total of share i: the rows since its last head, including the head right after its last row.
+  // Stores the total of share i: the rows since its last head, where a head right after its last row counts.
   template <int64_t most>
   void store_total(int64_t i, const Strip& strip) {
     const int64_t first = shares_.first(i), last = shares_.first(i + 1), stop = (i + 1) * shares_.size - last;

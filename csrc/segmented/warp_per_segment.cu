@@ -1,5 +1,6 @@
-// One warp per segment: its lanes read neighbouring rows and combine by shuffles. Segments of many times 32 rows are
-// read at the speed of memory unless one is much longer than the rest; short segments leave most lanes idle.
+// One warp per segment: its lanes read neighbouring rows, and combine their values by shuffles. Segments of many times
+// 32 rows are read at the speed of memory, unless one is much longer than the others; short segments leave most lanes
+// idle.
 #include "segmented/elements.h"
 #ifdef __CUDACC__
 #include "segmented/merge_path.cuh"
@@ -11,7 +12,7 @@ namespace {
 using namespace segmented;
 constexpr int threads = 256, warps = threads / block::warp_size;
 
-// Calls f(segment, first column, columns) for all segments from `first` on and all strips of columns, one warp per
+// Calls f(segment, first column, columns) for all segments from `first` on and all strips of columns, with one warp per
 // call.
 template <class F>
 TP_DEVICE void each_strip(int64_t first, int64_t segments, const block::Strips<false>& strips, F f) {
@@ -30,7 +31,7 @@ __global__ __launch_bounds__(threads) void reduce(const E e, const block::Strips
              [&](int64_t segment, int64_t column, int columns) { reduce_segment(x, segment, column, columns); });
 }
 
-// The rows before the first segment and after the last count as two more segments.
+// The rows before the first segment and after the last one count as two more segments.
 template <class E>
 __global__ __launch_bounds__(threads) void expand(const E e, const block::Strips<false> strips) {
   const auto x = e.bind(simt::Pointers{});
