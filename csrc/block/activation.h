@@ -14,9 +14,9 @@ namespace detail {
 
 TP_HD inline double tanh(double x) { return ::tanh(x); }
 
-// tanh |x| = e / (e + 2) with e = exp(2|x|) - 1. There is no branch, so that loops over it vectorize, and e keeps its
-// relative precision near 0: with 2|x| = n ln 2 + r, e = 2^n (exp(r) - 1) + (2^n - 1), where exp(r) - 1 is a power
-// series.
+// tanh |x| = e / (e + 2) with e = exp(2|x|) - 1. There is no branch, so that loops over it are vectorized. e keeps its
+// relative precision near 0: with 2|x| = n ln 2 + r, e = 2^n (exp(r) - 1) + (2^n - 1), where exp(r) - 1 is computed as
+// a power series.
 TP_HD inline float tanh(float x) {
   const uint32_t magnitude = float_bits(2 * x) & 0x7fffffffu, nan = 0u - uint32_t(magnitude > 0x7f800000u);
   const float z = bits_float(tp::min(magnitude, 0x41a00000u) | nan);  // |2x|, at most 20, where tanh rounds to 1
@@ -52,7 +52,8 @@ TP_HD A activate_backward(A grad, A y) {
   return grad;
 }
 
-// The same for a function known at run time only, where a branch per call costs less than one kernel per function.
+// As activate, for a function that is known only at run time; a branch per call costs less than one kernel per
+// function.
 template <class A>
 TP_HD A activate(Activation f, A x) {
   if (f == Activation::bipolar_sigmoid || f == Activation::tanh) {

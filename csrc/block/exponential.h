@@ -1,4 +1,4 @@
-// exp(x) for x <= 0: on the host without a branch or a call, so that loops over it run on vectors.
+// exp(x) for x <= 0. On the host it has neither branches nor calls, so loops over it are vectorized.
 #pragma once
 #include <cmath>
 
@@ -6,26 +6,25 @@
 
 namespace tp::block {
 
-// With x = n ln 2 + r and |r| <= ln 2 / 2, exp(x) = 2^n exp(r). ln 2 is subtracted in two parts, of which n times the
-// first is exact; exp(r) is its series, cut off below half a unit in the last place. The result errs by less than two
-// units in the last place (on CUDA, in float, by 2 + 1.2 |x| of them, as much as rounding an argument of this size
-// does); results below the smallest normal number are rounded once more (on CUDA, in float, they are 0), and NaN stays
-// NaN.
+// With x = n ln 2 + r and |r| <= ln 2 / 2, exp(x) = 2^n exp(r). ln 2 is subtracted in two parts; the product of n and
+// the first part is exact. exp(r) is its series, truncated below half a unit in the last place. The error is less than
+// two units in the last place; on CUDA, in float, it is 2 + 1.2 |x| units, as much as rounding an argument of this size
+// causes. Results below the smallest normal number are rounded once more; on CUDA, in float, they are 0. NaN stays NaN.
 TP_HD inline float exponential(float x) {
 #ifdef __CUDA_ARCH__
   return __expf(x);
 #else
-  const float rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits
+  const float rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
   const float shifted = x * 1.44269504f + rounder, n = shifted - rounder;
   const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  // 2^n in two factors, both normal: the second is 1 but where the result is subnormal.
+  // 2^n as a product of two normal factors. The second is 1 unless the result is subnormal.
   const int exponent = int(tp::detail::float_bits(shifted) - 0x4b400000u), normal = exponent < -126 ? -126 : exponent;
   const float power = tp::detail::bits_float(uint32_t(normal + 127) << 23);
   const float rest = tp::detail::bits_float(uint32_t(exponent - normal + 127) << 23);
   const float series =
       1 +
       r * (1 + r * (1 / 2.f + r * (1 / 6.f + r * (1 / 24.f + r * (1 / 120.f + r * (1 / 720.f + r * (1 / 5040.f)))))));
-  // A choice of bits is no branch: between -104 and 0, or NaN.
+  // A selection of bits is not a branch. x is kept if it is between -104 and 0, or NaN.
   const uint32_t magnitude = tp::detail::float_bits(x) & 0x7fffffffu;
   const bool keeps = (magnitude <= 0x42d00000u) | (magnitude > 0x7f800000u);
   return tp::detail::bits_float(tp::detail::float_bits(power * series * rest) & (0u - uint32_t(keeps)));
@@ -62,7 +61,7 @@ TP_HD inline double exponential(double x) {
   series = series * r + 1 / 2.0;
   series = (series * r + 1) * r + 1;
   double result = power * series * rest;
-  uint64_t magnitude;  // a choice of bits is no branch: between -746 and 0, or NaN
+  uint64_t magnitude;  // a selection of bits is not a branch: x is kept if it is between -746 and 0, or NaN
   memcpy(&magnitude, &x, 8);
   magnitude &= 0x7fffffffffffffffu;
   const bool keeps = (int64_t(magnitude) <= 0x4087500000000000) | (int64_t(magnitude) > 0x7ff0000000000000);

@@ -1,11 +1,12 @@
-// The offsets of segments that are stored end to end: where a segment begins and ends, and which segment holds a row.
+// The offsets of segments that are stored end to end: where a segment begins and ends, and which segment contains a
+// row.
 #pragma once
 #include "core/simt.h"
 
 namespace tp::block {
 
 // The offsets as a kernel may use them, whatever they hold. Segments -1 and `segments` are the rows before the first
-// offset and after the last, which belong to no segment. Every row lies in some segment from -1 to `segments`.
+// offset and after the last one, which belong to no segment. Every row is in some segment from -1 to `segments`.
 template <class Long, class Short>
 struct BoundOffsets {
   Long longs;
@@ -13,7 +14,7 @@ struct BoundOffsets {
   bool are_long, mirrored;
   int64_t segments, n;
 
-  // Where segment i begins, within 0..n; a mirrored sequence counts rows and segments from the far end.
+  // Where segment i begins, within 0..n. A mirrored sequence counts rows and segments from the end.
   TP_HD int64_t begin(int64_t i) const {
     if (i < 0) return 0;
     if (i > segments) return n;

@@ -13,10 +13,10 @@
 //     }
 //   };
 //
-// An output is written by its own computation only: gradients are gathered, never scattered, so that they are
-// deterministic and need no atomics. The first three classes below run a functor and are the rungs of these patterns.
-// `fuses`: launches dominate the cost, so two steps are better done in one; on the host, simple loops are better, since
-// they vectorize.
+// Each output is written only by its own computation: gradients are gathered, never scattered, so they are
+// deterministic and need no atomics. The first three classes below run a functor; they are the rungs of these patterns.
+// `fuses` says that launches dominate the cost, so two steps are better done in one; on the host, separate simple loops
+// are better, because they are vectorized.
 #pragma once
 #include "core/division.h"
 #include "core/simt.h"
@@ -40,7 +40,7 @@ TP_HD inline int64_t floor_div(int64_t n, int64_t d) {
 #endif
 }
 
-// Loads an element as the type that it is computed in.
+// Loads an element as the type in which it is computed.
 template <class T, class Array>
 TP_HD acc_t<T> load(const Array& array, int64_t i) {
   const T value = array[i];

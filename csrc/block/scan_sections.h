@@ -1,13 +1,14 @@
-// The driver that makes a whole scan of a kernel that scans what one block can hold (§11.6, Fig. 11.9): every row is
-// split into sections, one per block; a section's total goes to S; S is scanned in the same way; and a last launch
-// combines every element with the total of all sections before its own.
+// The driver that turns a kernel which scans what one block can hold into a whole scan (§11.6, Fig. 11.9). Every row is
+// divided into sections, one per block; the total of each section goes to S; S is scanned in the same way; and a last
+// launch combines every element with the total of all sections before its own.
 //
-// A Kernel is a template over the Source of its operands: scan/elements.h shows what a Source binds. It says with how
-// many `threads` a block runs, how many operands are a `section`, and how many accumulators it takes in shared memory
-// (`in_shared`). Its operator() is the algorithm, from the load to the store of results and of the section's total.
+// A Kernel is a template over the Source of its operands; scan/elements.h shows what a Source binds. It defines the
+// number of `threads` of a block, the number of operands in a `section`, and the number of accumulators in shared
+// memory (`in_shared`). Its operator() is the algorithm, from loading operands to storing results and the section's
+// total.
 //
-// Between the first and the last launch the results of the sections are kept as accumulators, so that half types are
-// rounded once and affine maps stay whole (keep).
+// Between the first and the last launch, the results of the sections are kept as accumulators, so half types are
+// rounded only once, and affine maps stay complete (keep).
 #pragma once
 #include "core/simt.h"
 
@@ -40,8 +41,8 @@ struct Totals {
   }
 };
 
-// What a kernel reads and writes: section `id` is section id % sections of row id / sections. Beyond the end of a row
-// there are identities to read, and nothing to write.
+// What a kernel reads and writes. Section `id` is section id % sections of row id / sections. Beyond the end of a row,
+// reads give the identity, and writes are dropped.
 template <class M, class X, class Array>
 struct BoundSections {
   using Acc = typename M::Acc;
@@ -51,17 +52,17 @@ struct BoundSections {
 
   TP_HD int64_t row(int64_t id) const { return id / sections; }
   TP_HD int64_t begin(int64_t id) const { return id % sections * section; }
-  // Operand i of a section, such that its inclusive scan gives the results asked for.
+  // Operand i of a section, such that its inclusive scan gives the requested results.
   TP_HD Acc load(int64_t id, int64_t i) const {
     const int64_t k = begin(id) + i;
     return k < n ? x.load(row(id), k) : M::identity();
   }
-  // Element i of a section as it is: for kernels that are exclusive by nature.
+  // Element i of a section, not shifted, for kernels that are exclusive by nature.
   TP_HD Acc element(int64_t id, int64_t i) const {
     const int64_t k = begin(id) + i;
     return k < n ? x.element(row(id), k) : M::identity();
   }
-  // Result i of a section, which is final where the row is one section.
+  // Stores result i of a section, which is final if the row is a single section.
   TP_HD void store(int64_t id, int64_t i, Acc value) const {
     const int64_t k = begin(id) + i;
     if (k >= n) return;
@@ -83,8 +84,8 @@ struct Sections {
   using Monoid = typename Source::Monoid;
   using Acc = typename Monoid::Acc;
   Source source;
-  int64_t section, sections;  // operands of a section, sections of a row
-  Acc* totals;                // null where a row is one section
+  int64_t section, sections;  // operands per section, sections per row
+  Acc* totals;                // null if every row is a single section
 
   template <class Block>
   TP_HD auto bind(Block& block) const {
@@ -95,7 +96,7 @@ struct Sections {
   }
 };
 
-// The last launch: one block per section, as before.
+// The last launch: one block per section, as in the first one.
 template <class Source>
 struct AddTotals {
   using M = typename Source::Monoid;

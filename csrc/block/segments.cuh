@@ -1,13 +1,13 @@
-// Segments of any lengths, split into equal shares: what the balanced kernels over offsets have in common.
+// Segments of any lengths, divided into equal shares: what the balanced kernels over offsets have in common.
 //
-// Merge path (Green, McColl and Bader 2012): walk all rows, and after the last row of each segment its end. The path
-// visits every row (1 item) and every end (`end_items` items) once, and tile t gets the items from t * items on,
-// whatever the lengths of the segments. The start of a tile is found by a search over the ends along a diagonal; the
-// end of a segment that has rows is always in the tile of its last row.
+// Merge path (Green, McColl and Bader 2012): walk along all rows, and after the last row of each segment visit the
+// segment's end. The path visits every row (1 item) and every end (`end_items` items) once, and tile t gets the items
+// from t * items on, whatever the lengths of the segments. A search over the ends finds the start of a tile. The end of
+// a segment that has rows is always in the same tile as its last row.
 //
-// Inside a tile, the lanes of a warp cover `across` columns of as many slices as fit, a slice being a fixed number of
-// consecutive rows: lane = slice * across + column. Values are in shared memory, row by row. A mark at the last row of
-// a segment ends the running value there; join() gives each slice the value that precedes it.
+// Inside a tile, a slice is a fixed number of consecutive rows. The lanes of a warp cover `across` columns of as many
+// slices as fit: lane = slice * across + column. Values are in shared memory, row by row. A mark at the last row of a
+// segment ends the running value there; join() gives each slice the value that precedes it.
 //
 // Bounds may hold anything: they and all counts are clamped, and a tile detects bounds that decrease or leave it.
 #pragma once
@@ -16,11 +16,12 @@
 
 namespace tp::block {
 
-// Where segments begin and end: begin(s) for s from 0 to segments, within 0..n, counted from the far end if mirrored.
+// Where segments begin and end. begin(s), for s from 0 to segments, is within 0..n; if mirrored, it is counted from the
+// end.
 template <bool may_mirror>
 struct Bounds {
   const int64_t* longs;
-  const int32_t* shorts;  // if longs is null
+  const int32_t* shorts;  // used if longs is null
   bool mirrored_;
   int64_t segments, n;
 
@@ -40,7 +41,7 @@ struct Path {
         end_items(end_items),
         tiles(tp::max(int64_t(1), ceil_div(n + segments * end_items, int64_t(items)))) {}
 
-  // The path item of the first row of a segment.
+  // The path item of the first row of a segment that begins at row `begin`.
   TP_DEVICE int64_t item(int64_t segment, int64_t begin) const { return begin + segment * end_items; }
 };
 
@@ -49,11 +50,11 @@ struct alignas(16) Split {
   int64_t row, segment;
 };
 
-// Finds the split at path item d, by `asking` neighbouring lanes: each round tests as many positions at once.
+// Finds the split at path item d by `asking` neighbouring lanes, which test that many positions per round.
 template <int asking, bool may_mirror>
 TP_DEVICE Split find_split(const Bounds<may_mirror>& bounds, const Path& path, int64_t d) {
   const int lane = int(threadIdx.x) % warp_size, mine = lane % asking;
-  // At least `low` and at most `high` ends lie before d. The last split is behind everything, whatever the bounds hold.
+  // Between `low` and `high` ends are before d. The last split is after everything, whatever the bounds hold.
   int64_t high = bounds.segments, low = d < path.item(high, bounds.n) ? 0 : high;
   while (__any_sync(~0u, low < high)) {
     const int64_t step = (high - low) / asking + 1, s = low + (mine + 1) * step - 1;
@@ -91,7 +92,7 @@ void find_splits(const Bounds<may_mirror>& bounds, const Path& path, Split* spli
       bounds, path, splits, words, count);
 }
 
-// A tile's share of the path, with counts clamped so that nothing in memory can make them too large.
+// A tile's share of the path. Counts are clamped, so that nothing in memory can make them too large.
 struct Share {
   int64_t row, segment;
   int rows, ends;
@@ -114,13 +115,13 @@ struct Share {
   }
 };
 
-// Calls f(k, begin, end) for segment share.segment + k, k < count, distributed over the block. begin and end are
-// positions in the tile: -1 for rows before it, rows + 1 for rows beyond it. A decreasing pair is an empty segment. All
-// ends must lie in the tile, except those of segments from share.ends on.
+// Calls f(k, begin, end) for segment share.segment + k for all k < count, distributed over the block. begin and end are
+// positions in the tile: -1 for rows before it, rows + 1 for rows after it. A decreasing pair is an empty segment. All
+// ends must be in the tile, except those of segments from share.ends on; otherwise `bad` is set.
 template <int threads, bool may_mirror, class F>
 TP_DEVICE void each_segment(const Bounds<may_mirror>& bounds, const Share& share, int count, unsigned* bad, F f) {
   constexpr int batch = 2, seen = warp_size - 1,
-                step = threads / warp_size * seen;  // a lane's end is the begin of the next lane
+                step = threads / warp_size * seen;  // the end that a lane needs is the begin of the next lane
   const int64_t origin = bounds.mirrored() ? bounds.n - share.row : share.row;
   const int64_t base = bounds.mirrored() ? bounds.segments - share.segment : share.segment;
   const int lane = int(threadIdx.x) % warp_size;
@@ -147,7 +148,7 @@ TP_DEVICE void each_segment(const Bounds<may_mirror>& bounds, const Share& share
 template <bool single>
 struct LanePosition {
   int slice, column;
-  bool exists, active;  // whether this slice exists, and whether the column does, too
+  bool exists, active;  // exists: the slice exists; active: the column does, too
   TP_DEVICE LanePosition(const Strips<single>& strips, int64_t first_column) {
     const int lane = int(threadIdx.x) % warp_size, within = lane / strips.across();
     column = lane - within * strips.across();
@@ -157,7 +158,8 @@ struct LanePosition {
   }
 };
 
-// Calls use(i, load(i)) for i from 0 to count - 1, count at most `most`; a batch of loads precedes its uses.
+// Calls use(i, load(i)) for i from 0 to count - 1, where count is at most `most`. Several loads are started before they
+// are used.
 template <int most, class Load, class Use>
 TP_DEVICE void walk(int count, Load load, Use use) {
   constexpr int bunch = most % 11 == 0 ? 11 : most % 13 == 0 ? 13 : most % 7 == 0 ? 7 : most;
@@ -181,16 +183,18 @@ struct Joint {
   bool closed[warps];
 };
 
-// What precedes the rows of a slice: the values since the last segment end before it. `open`: there is no such end.
+// What precedes the rows of a slice: the combined value since the last segment end before it. `open` says that no
+// segment ends before it in the block.
 template <class Acc>
 struct Before {
   Acc value;
   bool open;
 };
 
-// Given each slice's value since its last segment end (or since its begin) and whether a segment ends in it, which is
-// the same for all columns, returns what precedes the slice. In the last slice of the block, `whole` becomes the value
-// since the last end of all. It combines by a fixed tree; a barrier must separate two uses of `joint`.
+// Returns what precedes each slice. `value` is the slice's value since its last segment end, or since its begin;
+// `closed` says whether a segment ends in it, which is the same for all columns. In the last slice of the block,
+// `whole` becomes the value since the last segment end of all. Values are combined by a fixed tree; a barrier must
+// separate two uses of `joint`.
 template <class M, int warps, bool single>
 TP_DEVICE Before<typename M::Acc> join(Joint<typename M::Acc, warps>& joint, const Strips<single>& strips,
                                        typename M::Acc value, bool closed, typename M::Acc& whole) {

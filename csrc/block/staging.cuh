@@ -1,23 +1,23 @@
-// Copies lines of an array to shared memory and back, by the bulk copy engine where addresses allow it: one thread
-// requests a whole range of memory in 16-byte units, and no thread moves data itself.
+// Copies lines of an array to shared memory and back. Where addresses allow it, the bulk copy engine does it: one
+// thread requests a whole range of memory in units of 16 bytes, and no thread moves data itself.
 //
-// A copy covers whole units, so it may bring in neighbours of the range, but never anything outside the array; elements
-// of the array's first and last unit are copied one by one if the unit reaches beyond the array. In shared memory an
-// element has the same offset within its unit as in global memory (phase).
+// A copy covers whole units, so it may include neighbours of the range, but never anything outside the array: if the
+// array's first or last unit reaches beyond the array, its elements are copied one by one. An element has the same
+// offset within its unit in shared memory as in global memory (phase).
 #pragma once
 #include "block/shared_address.cuh"
 #include "block/warp.cuh"
 
 namespace tp::block {
 
-// The offset of an address within its 16 bytes, in elements.
+// The offset of an address within its unit of 16 bytes, in elements.
 template <class T>
 TP_DEVICE int phase(const T* address) {
   return int(reinterpret_cast<uintptr_t>(address) % 16 / sizeof(T));
 }
 
-// The columns of a row-major array, in strips of equal width of at most a warp. `single`: there is only one column, so
-// that everything below is known at compile time.
+// The columns of a row-major array, divided into strips of equal width, at most a warp wide. `single` says that there
+// is only one column, so everything below is known at compile time.
 template <bool single>
 class Strips {
   int across_, count_, together_;
@@ -29,17 +29,17 @@ class Strips {
     across_ = int(ceil_div(width, int64_t(tp::max(count_, 1))));
     together_ = warp_size / tp::max(across_, 1);
   }
-  TP_HD int across() const { return single ? 1 : across_; }              // columns of a strip
-  TP_HD int count() const { return single ? 1 : count_; }                // strips
-  TP_HD int together() const { return single ? warp_size : together_; }  // lines that a warp processes side by side
+  TP_HD int across() const { return single ? 1 : across_; }              // columns per strip
+  TP_HD int count() const { return single ? 1 : count_; }                // the number of strips
+  TP_HD int together() const { return single ? warp_size : together_; }  // lines that a warp processes at once
 
-  // Item i of all (line, strip) pairs; the strips of a line are neighbours.
+  // Item i of all (line, strip) pairs, in which the strips of a line are neighbours.
   TP_DEVICE int64_t line(int64_t i) const { return count() == 1 ? i : i / count(); }
   TP_DEVICE int64_t first_column(int64_t i) const { return count() == 1 ? 0 : i % count() * across(); }
   TP_DEVICE int columns(int64_t first) const { return single ? 1 : int(tp::min(int64_t(across()), width - first)); }
 };
 
-// Waits for copies to shared memory. It serves one round: stage() each array, then all threads wait().
+// Waits for copies to shared memory. It serves one round: stage() each array, then all threads call wait().
 class Arrivals {
   uint64_t barrier;
 
@@ -89,8 +89,8 @@ template <class T>
 TP_DEVICE T* up_to_unit(T* p) {
   return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(p) + 15) / 16 * 16);
 }
-// Calls store(i, load(i)) for `columns` elements of each of `lines` lines, with the lanes of a warp side by side and
-// several loads in flight; each element has an offset in shared memory and one in global memory.
+// Calls store(i, load(i)) for `columns` elements of each of `lines` lines, with neighbouring elements in neighbouring
+// lanes and several loads in flight. Each element has an offset in shared memory and one in global memory.
 template <int threads, bool single, class Load, class Store>
 TP_DEVICE void each_element(int lines, const Strips<single>& strips, int columns, Load load, Store store) {
   constexpr int bunch = 8;
@@ -113,7 +113,8 @@ TP_DEVICE void each_element(int lines, const Strips<single>& strips, int columns
 }
 }  // namespace detail
 
-// A strip of lines: `columns` elements of each of `lines` lines, starting at `first`, in an array of `count` elements.
+// A strip of lines: `columns` elements of each of `lines` lines from element `first` on, in an array of `count`
+// elements.
 template <class T>
 struct Lines {
   T* array;
@@ -123,7 +124,7 @@ struct Lines {
 
   TP_DEVICE Lines(T* array, int64_t count, int64_t first, int lines, int columns)
       : array(array), count(count), first(array + first), lines(lines), columns(columns) {}
-  // Whether each line of a strip begins and ends at a unit boundary.
+  // Whether every line of a strip begins and ends at a multiple of 16 bytes.
   template <bool single>
   TP_DEVICE bool by_line(const Strips<single>& strips) const {
     constexpr int vector = int(16 / sizeof(T));
@@ -131,8 +132,8 @@ struct Lines {
   }
 };
 
-// Starts to copy lines to shared memory, where they are contiguous from shared + phase(lines.first) on. A barrier and
-// arrivals.wait() must follow.
+// Starts to copy lines to shared memory, where they are contiguous from shared + phase(lines.first) on. A barrier of
+// the block and arrivals.wait() must follow.
 template <int threads, class T, bool single>
 TP_DEVICE void stage(Arrivals& arrivals, T* shared, const Lines<const T>& lines, const Strips<single>& strips) {
   const int skip = phase(lines.first), me = int(threadIdx.x);
@@ -163,7 +164,7 @@ TP_DEVICE void stage(Arrivals& arrivals, T* shared, const Lines<const T>& lines,
   }
 }
 
-// Called by all threads that wrote to shared memory, before the barrier that precedes unstage().
+// Must be called by all threads that wrote to shared memory, before the barrier that precedes unstage().
 TP_DEVICE inline void staged_is_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Copies lines back to global memory, from shared + skip on.

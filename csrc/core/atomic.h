@@ -1,6 +1,6 @@
-// atomic_combine<Op>(p, v): *p = Op::combine(*p, v) in one indivisible step; returns the old value. It uses CUDA's
-// instruction where there is one, else compare-and-swap on the 4 or 8 bytes of the value, and a lock for longer values.
-// On the host, lanes run one after another, so nothing is needed.
+// atomic_combine<Op>(p, v): *p = Op::combine(*p, v) in one indivisible step; returns the old value. On CUDA it uses the
+// hardware's instruction if there is one, else compare-and-swap on the 4 or 8 bytes of the value, or a lock for longer
+// values. On the host, lanes run one after another, so nothing is needed.
 #pragma once
 #include "core/op.h"
 

@@ -61,7 +61,8 @@ inline const char* name(DType dtype) {
   return names[int(dtype)];
 }
 
-// Calls f(Type<T>{}) with the T of the list that `dtype` names; if there is none, the error message begins with `what`.
+// Calls f(Type<T>{}) with the T of the list that `dtype` names. If the list has no such T, the error message begins
+// with `what`.
 template <class... Ts, class F>
 void dispatch(Types<Ts...>, DType dtype, const char* what, F&& f) {
   const bool found = ((dtype == dtype_of<Ts>::value ? (f(Type<Ts>{}), true) : false) || ...);

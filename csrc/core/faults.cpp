@@ -81,7 +81,7 @@ const Fault all_faults[] = {
          if (t == 0) block.wait(flags, 1);
        });
      }},
-    // The sum is passed on without a flag between the writer and the reader.
+    // The sum is passed on without a flag between writer and reader.
     {"missing_flag", 2,
      [](HostBlock& block, X x, Flags, X) {
        block.phase("domino", [&](int t) {

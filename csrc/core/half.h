@@ -24,7 +24,7 @@ TP_HD inline float bits_float(uint32_t u) {
   return x;
 }
 
-// A selection without a branch, so that the compiler can vectorize loops of conversions.
+// Selects without a branch, so that the compiler can vectorize loops of conversions.
 TP_HD inline uint32_t select(bool condition, uint32_t yes, uint32_t no) {
   return no ^ ((yes ^ no) & (0u - uint32_t(condition)));
 }

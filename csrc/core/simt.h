@@ -4,17 +4,17 @@
 // block runs, with a barrier between any two phases:
 //
 //   template <class Block> TP_HD void operator()(Block& block) const {
-//     auto x = block.global("x", x_, n);                    // arrays are named: errors and traces speak of them
+// arrays are named, so that errors and traces can name them
 //     auto s = block.template shared<float>("s", 256);
 //     auto left = block.template per_lane<float>("left");   // a register that lives from phase to phase
 //     block.phase("load", [&](int t) { s[t] = x[block.index().x * 256 + t]; });
 //     block.phase("read", [&](int t) { if (t > 0) left[t] = s[t - 1]; });
 //     ...
 //
-// Under nvcc a phase is its body for threadIdx.x, followed by __syncthreads(). On the host (simt_host.h) it is a loop
-// over the lanes, and blocks run one after another. Hence the rules: code between phases is the same for the whole
-// block and touches no array (a bound that depends on data comes through block.uniform); no lane returns from the
-// kernel; elements are read into a value (`const float v = s[t];`, never `auto`).
+// Under nvcc, a phase is its body for threadIdx.x, followed by __syncthreads(). On the host (simt_host.h), it is a loop
+// over the lanes, and blocks run one after another. Hence the rules: code between phases must be the same for the whole
+// block and must not touch an array (a bound that depends on data comes through block.uniform); no lane may return from
+// the kernel; elements must be read into a value (`const float v = s[t];`, never `auto`).
 //
 // The host's checked mode (simt_check.h) enforces these rules and finds races, in any order of lanes and blocks.
 #pragma once
@@ -81,7 +81,7 @@ class DeviceBlock {
     f(int(threadIdx.x));
     __syncthreads();
   }
-  // f() reads arrays and gives every lane the same value. There is a barrier before and after.
+  // f() reads arrays and gives every lane the same value. There is a barrier before and after it.
   template <class F>
   TP_DEVICE auto uniform(const char*, F f) {
     __syncthreads();
@@ -89,8 +89,8 @@ class DeviceBlock {
     __syncthreads();
     return value;
   }
-  // The order in which blocks started, counted in a cleared counter. A block may wait only for blocks with smaller
-  // tickets.
+  // The index of this block in the order in which blocks start, from a counter that was cleared. A block may wait only
+  // for blocks with smaller tickets.
   TP_DEVICE int64_t ticket(DeviceArray<int64_t> counter) {
     auto mine = shared<int64_t>("ticket", 1);
     phase("ticket", [&](int t) {
@@ -99,7 +99,7 @@ class DeviceBlock {
     return mine[0];
   }
 
-  // Called by one lane in a phase: what other blocks wrote before signal(flags, i) is visible after wait(flags, i).
+  // Called by one lane in a phase. What other blocks wrote before signal(flags, i) is visible after wait(flags, i).
   TP_DEVICE void wait(DeviceArray<int> flags, int64_t i) {
     int set = 0;
     while (set == 0) asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(set) : "l"(&flags[i]) : "memory");

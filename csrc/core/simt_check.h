@@ -1,8 +1,8 @@
 // The checked mode of the host's simt: breaking a rule of block algorithms is an error that names the array, the
-// element, the lanes and the phase. For every element it records the accesses, and it orders them by happens-before: a
+// element, the lanes and the phase. It records the accesses to every element, and orders them by happens-before: a
 // later phase of a block follows an earlier one, and a wait() follows its signal(). Two unordered accesses to one
-// element are a race if one of them writes and they are not both atomic, in whatever order the lanes ran. Shared memory
-// starts unwritten. Indices are checked against the array bounds, and launches against CUDA's limits.
+// element are a race if at least one of them writes and they are not both atomic, in whatever order the lanes ran.
+// Shared memory starts unwritten. Indices are checked against array bounds, and launches against CUDA's limits.
 //
 // A Session turns the mode on for this host thread, chooses the order of lanes and blocks, and may observe every phase.
 #pragma once
@@ -33,7 +33,7 @@ enum class Order { forward, reverse, shuffle };
 constexpr int64_t max_shared_bytes = 48 * 1024;
 void check_limits(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
 
-// The values of an array after a phase, as numbers; the components of an element follow each other.
+// The values of an array after a phase, as numbers. The components of an element follow each other.
 struct Snapshot {
   std::string array;
   int components;
@@ -93,7 +93,7 @@ class Tracked {
   std::vector<Cell> cells_;
 };
 
-// One launch that is checked: which block, phase and lane runs, and what each block is ordered after.
+// A launch that is checked: which block, phase and lane is running, and what each block is ordered after.
 class LaunchCheck {
  public:
   // Returns null when no session is active.
@@ -124,7 +124,8 @@ class LaunchCheck {
  private:
   friend class Tracked;
   struct Moment {
-    int phase = -1, lane = -1;  // everything up to here: earlier phases entirely, this phase by this lane only
+    // everything up to here: all of the earlier phases, and what this lane did in this phase
+    int phase = -1, lane = -1;
   };
   using Clock = std::map<int64_t, Moment>;  // per block, how much of it happened before
 
@@ -169,8 +170,9 @@ class LaunchCheck {
   int phase_ = -1, lane_ = -1;  // lane -1: between phases
   bool in_phase_ = false;
   std::string phase_name_;
-  Clock clock_;                    // of the running block: what all its lanes are ordered after
-  std::map<int, Clock> acquired_;  // in this phase, per lane; part of the block's clock from the next phase on
+  Clock clock_;  // of the running block: what all its lanes are ordered after
+  // per lane, what it has waited for in this phase; it joins the block's clock in the next phase
+  std::map<int, Clock> acquired_;
 };
 
 }  // namespace tp::simt

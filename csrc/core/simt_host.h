@@ -61,7 +61,7 @@ class HostArray {
   Tracked* tracked_;
 };
 
-// One value per lane, initially zero. A lane can only access its own, so nothing has to be checked.
+// One value per lane, initially zero. A lane can access only its own value, so nothing has to be checked.
 template <class T>
 class HostPerLane {
  public:
@@ -97,8 +97,7 @@ class HostBlock {
     return HostPerLane<T>(threads_);
   }
 
-  // f is called in one place only, so that each kernel body is compiled once: there is one per kernel, dtype and
-  // operator.
+  // f is called in one place only, so that each kernel body is compiled once per kernel, dtype and operator.
   template <class F>
   void phase(const char* name, F f) {
     if (check_) check_->begin_phase(name);
