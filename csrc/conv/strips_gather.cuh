@@ -303,7 +303,7 @@ bool launch_strips(const Gather<T>& g, Context& context) {
             pad_cols = int(backward ? Tile::K - 1 - g.cols.pad : g.cols.pad);
   const auto least = [](int64_t a, int64_t b) { return int(min(a, b)); };
   const int64_t filter_bytes = g.depth * Tile::K * Tile::weights * int64_t(sizeof(A));  // for one group of maps
-  // Choose how many strips, groups of maps and rows of tiles a block has.
+  // Choose the numbers of strips, of groups of maps and of rows of tiles for a block.
   const int strips = least(ceil_div(cols.outputs, int64_t(Tile::columns)), max(1, 64 / Tile::columns));
   const int64_t all_groups = ceil_div(g.maps, int64_t(Tile::maps)),
                 most_groups = min(int64_t(8), filter_bytes_per_block / filter_bytes);

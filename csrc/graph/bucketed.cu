@@ -1,6 +1,5 @@
-// Three queues by degree: a vertex with few edges gets one thread, one with more edges a warp, and one with many edges
-// a block (§15.7, after Merrill and Garland, 2012). The thread that labels a vertex looks up its degree and chooses its
-// queue.
+// Three queues by degree: one thread for a vertex with few edges, a warp for more edges, and a block for many (§15.7,
+// after Merrill and Garland, 2012). The thread that labels a vertex looks up its degree and chooses its queue.
 #include "graph/search.h"
 
 namespace tp::graph {
