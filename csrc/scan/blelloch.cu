@@ -1,11 +1,11 @@
-// Blelloch scan of a block (000: up-sweep and down-sweep), exclusive by nature.
+// Blelloch scan of a block (000: up-sweep and down-sweep), which is exclusive by nature.
 //
-// Up-sweep: as in any reduction tree, the last element of every subtree of 2 * stride elements comes to hold the
-// subtree's combination. Then the root is set to the identity. Down-sweep, with this invariant: before the step of a
-// stride, the last element of every such subtree holds the combination of all that precedes the subtree. The step hands
-// it to the left child as it is, and to the right child combined with what the left child had gathered. At the leaves
-// each element holds what precedes it: the exclusive scan. A barrier parts the steps, because each reads what the one
-// before wrote. An inclusive scan combines each result with its own element.
+// Up-sweep: as in any reduction tree, the last element of every subtree of 2 * stride elements becomes the combination
+// of the subtree. Then the root is set to the identity. Down-sweep: before the step of a stride, the last element of
+// every such subtree holds the combination of everything before the subtree (the invariant). The step passes it on to
+// the left child unchanged, and to the right child combined with the sum of the left child. At the leaves, each element
+// holds the combination of everything before it, which is the exclusive scan. A barrier separates the steps, because
+// each reads what the previous one wrote. An inclusive scan combines each result with its own element.
 #include "scan/sections.h"
 
 namespace tp::scan {

@@ -1,10 +1,10 @@
 // Brent-Kung scan of a block (§11.4, Figs. 11.5 to 11.7; 002).
 //
-// Reduction tree: after the step of a stride, every index that is a multiple of 2 * stride, less 1, holds the
-// combination of the 2 * stride elements that end there. Reverse tree, strides downwards: such an index holds a
-// finished prefix, and pushing it `stride` places to the right finishes the element there. A barrier parts the steps,
-// because each reads what the one before wrote. Consecutive threads do the work of a step, so warps stay whole until
-// fewer than a warp of additions is left; half a section of threads is enough, each of which loads two elements.
+// Reduction tree: after the step of a stride, every index that is a multiple of 2 * stride, minus 1, holds the
+// combination of the 2 * stride elements that end there. Reverse tree, with decreasing strides: such an index holds a
+// finished prefix, which finishes the element `stride` positions to the right. A barrier separates the steps, because
+// each reads what the previous one wrote. Consecutive threads do the work of a step, so warps do not diverge until less
+// than a warp of additions is left. Half as many threads as elements are enough; each loads two.
 //
 // Fig. 11.7 combines (later, earlier); here the earlier operand comes first.
 #include "scan/sections.h"

@@ -1,9 +1,9 @@
-// Brent-Kung scan of a block with the threads picked by a remainder (§11.4, Fig. 11.5 and the text's first loop).
+// Brent-Kung scan of a block, with threads chosen by a remainder (§11.4, Fig. 11.5 and the first loop in the text).
 //
 // The same two trees as in brent_kung, but the thread that owns an element does its work: at every stride only one
-// thread in 2 * stride is active, so the active threads lie ever farther apart and nearly every warp diverges. That
-// cost is what brent_kung removes. Invariants and barriers are those of brent_kung. The text gives the loop of the
-// reduction tree alone; the reverse tree is made in its likeness.
+// thread in 2 * stride is active, so the active threads are further and further apart, and nearly every warp diverges.
+// brent_kung removes this cost. Invariants and barriers are those of brent_kung. The text gives only the loop of the
+// reduction tree; the reverse tree here is its counterpart.
 #include "scan/sections.h"
 
 namespace tp::scan {

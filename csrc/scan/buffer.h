@@ -1,6 +1,6 @@
-// A buffer of operands, and the loops over it that make up the threaded scan, on vectors of 32 bytes. They have this
-// width on every processor, so that operands are combined in the same order everywhere; where the processor has no such
-// vectors the compiler splits them.
+// A buffer of operands, and the loops over it that make up the threaded scan, on vectors of 32 bytes. Vectors have this
+// width on every processor, so operands are combined in the same order everywhere; if the processor has no such
+// vectors, the compiler splits them.
 #pragma once
 #pragma GCC diagnostic ignored "-Wpsabi"  // only inlined functions take vectors
 
@@ -104,8 +104,8 @@ struct alignas(64) Buffer {
 
 // ---- loops: fast<Loop>(arguments) runs a loop on the vectors of this processor
 
-// Without wide vectors the compiler would split comparisons, which is slow. Extrema do not depend on the order of their
-// operands, so they are then combined one by one.
+// Without wide vectors, the compiler would split comparisons, which is slow. The result of an extremum does not depend
+// on the order of its operands, so they are then combined one by one.
 template <class M, bool wide>
 constexpr bool one_by_one = !wide && (M::id == OpId::max || M::id == OpId::min);
 
@@ -132,7 +132,7 @@ void fast(Args... args) {
 }
 #endif
 
-// Calls f(step), with step as a compile-time constant where loops over memory gain from it.
+// Calls f(step), where step is a compile-time constant if that makes loops over memory faster.
 template <class F>
 void with_step(int64_t step, F f) {
   if (step == 1) return f(std::integral_constant<int, 1>{});
@@ -173,7 +173,7 @@ struct Recur {
 };
 
 // Scans the first n operands after `running`, which becomes the total: Kogge-Stone within a vector (§11.2), one vector
-// after the other.
+// after another.
 template <class M>
 struct Scan {
   using O = Operands<M>;
@@ -211,7 +211,8 @@ struct Scan {
   }
 };
 
-// running = running . x[0] . ... . x[n - 1]. Sums and products combine lane by lane, since their order is free.
+// running = running . x[0] . ... . x[n - 1]. Sums and products are combined lane by lane, since they may be in any
+// order.
 template <class M>
 struct Reduce {
   using O = Operands<M>;
@@ -244,7 +245,7 @@ struct Reduce {
   }
 };
 
-// Scans short rows: `groups` groups of `rows` rows of n elements each, where element k of all rows of a group are
+// Scans short rows: `groups` groups of `rows` rows with n elements each. Elements k of all rows of a group are
 // neighbours.
 template <class M>
 struct ScanShort {
@@ -265,7 +266,7 @@ struct ScanShort {
   }
 };
 
-// running[i] = running[i] . x[i]. The lanes beyond n, up to a whole vector, are undefined before and after.
+// running[i] = running[i] . x[i]. Lanes from n up to a whole vector are undefined before and after.
 template <class M>
 struct Across {
   using O = Operands<M>;

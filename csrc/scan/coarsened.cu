@@ -1,14 +1,14 @@
-// Thread coarsening in a scan (§11.5, Fig. 11.8), with the book's example of 64 threads and 16 elements for each.
+// Thread coarsening in a scan (§11.5, Fig. 11.8), with the book's example of 64 threads with 16 elements each.
 //
-// Phase 1: each thread scans its own subsection of consecutive elements, one after another. Phase 2: the totals of the
-// subsections are scanned, here by Kogge-Stone, as in Fig. 11.3. Phase 3: each thread combines its subsection with the
-// total of all subsections before it. With far fewer threads than elements that is hardly more than twice the work of
-// the sequential scan. Loads and stores go by neighbouring threads, so they are coalesced; the threads' strides through
-// their subsections stay in shared memory. A barrier parts the phases, and the two halves of a Kogge-Stone step,
-// because each reads what the one before wrote.
+// Phase 1: each thread scans its own subsection of consecutive elements sequentially. Phase 2: the totals of the
+// subsections are scanned by Kogge-Stone, as in Fig. 11.3. Phase 3: each thread combines its subsection with the total
+// of all earlier subsections. With far fewer threads than elements, this is hardly more than twice the work of the
+// sequential scan. Neighbouring threads load and store neighbouring elements, so global accesses are coalesced; only
+// accesses to shared memory go through the subsections. A barrier separates the phases, and the two halves of each
+// Kogge-Stone step, because each reads what the previous one wrote.
 //
-// The figure scans the last elements of the subsections where they lie. Here they are copied to an array of their own,
-// so that phase 2 is Fig. 11.3 without a change.
+// The figure scans the last elements of the subsections in place. Here they are copied to an array of their own, so
+// that phase 2 is exactly Fig. 11.3.
 #include "scan/sections.h"
 
 namespace tp::scan {

@@ -1,9 +1,11 @@
-// Running extrema with their places on a device, in one launch: each element is read once and each result written once.
+// Running extrema and their positions on a device, in one launch: each element is read once and each result written
+// once.
 //
-// Lines that lie end to end are cut into tiles, whatever their length. What covers some elements starts at the last
-// head of a line among them, if there is one, and then does not combine with what precedes it. A tile publishes its
-// leader and looks back upon the tiles before (block/lookback.cuh). Few elements lead: where a line runs through a
-// whole tile, a warp none of whose elements leads what precedes them writes that and scans nothing.
+// Lines are stored end to end and divided into tiles, whatever their length. A partial result over some elements starts
+// at the last head of a line among them; if there is a head, it does not combine with what precedes it. A tile
+// publishes its leader, the extremum so far, and looks back over earlier tiles (block/lookback.cuh). Few elements
+// become leaders, so in a tile without a head, a warp none of whose elements beats what precedes them writes that value
+// everywhere and scans nothing.
 #ifdef __CUDACC__
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
@@ -19,16 +21,17 @@ constexpr int threads = 256, warps = threads / block::warp_size, chunks = 4;
 template <class A>
 struct Leader {
   A value;
-  int place;  // in scan order
+  int place;  // in the order of the scan
 };
 
 template <class A, bool least>
 struct Leading {
   using Acc = Leader<A>;
-  // No element leads it that does not lead what precedes it: as a partial result its place is never seen.
+  // The identity. An element that does not beat it does not beat what precedes it either, so its position is never seen
+  // in a result.
   TP_HD static Acc identity() { return {least ? detail::highest<A>() : detail::lowest<A>(), 0}; }
   TP_HD static Acc combine(Acc earlier, Acc later) { return leads(later.value, earlier.value) ? later : earlier; }
-  // Of values in any order, the one that comes first of the extreme ones.
+  // Of two values in any order, the more extreme one; of equal ones, the one with the lower position.
   TP_HD static Acc extreme(Acc x, Acc y) {
     const bool x_leads = leads(x.value, y.value), y_leads = leads(y.value, x.value);
     return x_leads || (!y_leads && x.place < y.place) ? x : y;
@@ -36,7 +39,7 @@ struct Leading {
   TP_HD static bool leads(A x, A held) { return (least ? !(x >= held) : !(x <= held)) && held == held; }
 };
 
-// `n` elements per line, `count` in all.
+// Lines of `n` elements each, `count` elements in all.
 template <class T, bool least>
 struct Lines {
   using Element = T;
@@ -48,14 +51,14 @@ struct Lines {
   block::Vectors<T, vector> out;
   block::Vectors<int64_t, vector> index;
   int64_t count;
-  unsigned n, step;  // a chunk is `step` places further in its line
+  unsigned n, step;  // a chunk further on is `step` positions further on in its line
   bool whole;        // all vectors are aligned
 
   TP_DEVICE unsigned next(unsigned place) const { return place >= n - step ? place - (n - step) : place + step; }
   TP_DEVICE unsigned place(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
 
-  // Stores a full chunk. A lane's places are 16 or 32 bytes: two lanes exchange halves, so that neighbours write
-  // neighbouring words.
+  // Stores the positions of a full chunk. A lane has 16 or 32 bytes of them; two lanes exchange halves, so that
+  // neighbouring lanes write neighbouring words.
   TP_DEVICE void store_places(int64_t p, const int (&places)[vector], int lane) const {
     using Two = block::Vector<int64_t, 2>;
     int64_t* mine = index.data + (index.reverse ? count - vector - p : p);
@@ -72,7 +75,7 @@ struct Lines {
   }
 };
 
-// What a lane has of its warp's share of a tile: vector j at place `first_place` + j chunks of its line.
+// A lane's elements of its warp's share of a tile. Vector j is j chunks after position `first_place` of its line.
 template <class L>
 struct Share {
   using M = typename L::M;
@@ -82,7 +85,7 @@ struct Share {
   unsigned first_place;
   int lane;
 
-  // f(j, i, element, whether it is a head), with the places of lines that wrap around.
+  // Calls f(j, i, element, is_head) for all elements; positions start again at 0 in the next line.
   template <class F>
   TP_DEVICE void each(int j, unsigned place, F f) const {
 #pragma unroll
@@ -92,11 +95,12 @@ struct Share {
     }
   }
 
-  // before[j] is what precedes vector j in its warp and line; bit j of `joined`: the line began before the warp.
-  // Returns the leader of all, from the last head on, if the warp has one.
+  // before[j] becomes what precedes vector j in its warp and line; bit j of `joined` says that the line began before
+  // the warp. Returns the leader of all elements from the last head on; `starts` says whether the warp has a head.
   TP_DEVICE Acc scan(Acc (&before)[chunks], unsigned& joined, bool& starts) const {
-    Acc leader[chunks], carry = M::identity();    // leader[j]: of chunk j up to this lane's, from the last head on
-    unsigned heads[chunks], place = first_place;  // the lanes that hold one
+    // leader[j]: of chunk j up to and including this lane, from the last head on
+    Acc leader[chunks], carry = M::identity();
+    unsigned heads[chunks], place = first_place;  // the lanes that have a head
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {
       bool any = false;
@@ -113,7 +117,7 @@ struct Share {
 #pragma unroll
       for (int j = 0; j < chunks; ++j) {
         const Acc left = block::shuffle_up(leader[j], stride);
-        const int open = __clz(int(heads[j] << (31 - lane)));  // lanes from mine down without a head
+        const int open = __clz(int(heads[j] << (31 - lane)));  // how many lanes, from this one downwards, have no head
         if (lane >= stride && open >= stride) leader[j] = M::combine(left, leader[j]);
       }
     }
@@ -131,7 +135,7 @@ struct Share {
     return carry;
   }
 
-  // The leader of all, where no line ends among them.
+  // The leader of all elements, if no line ends among them.
   TP_DEVICE Acc extreme() const {
     Acc most{typename L::A(x[0].v[0]), int(first_place)};
 #pragma unroll
@@ -188,7 +192,7 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   if (lane == 0) totals[warp] = total, starts_in[warp] = starts;
   __syncthreads();
 
-  // Of the tile before this warp, and of all.
+  // The leaders of the tile before this warp, and of the whole tile.
   Acc before_warp = M::identity(), all = M::identity();
   bool warp_joined = true, tile_starts = false;
 #pragma unroll
@@ -233,7 +237,7 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
         places[i] = lines.in.reverse ? int(lines.n) - 1 - base.place : base.place;
       }
     }
-    const int64_t end = p + (block::warp_size - lane) * vector;  // of the warp's chunk
+    const int64_t end = p + (block::warp_size - lane) * vector;  // the end of the warp's chunk
     if (lines.whole && end <= lines.count) {
       if (lines.out.reverse) {
         y.flip();

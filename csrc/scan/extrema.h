@@ -1,4 +1,4 @@
-// Running extrema with the places where they were first reached, in one pass.
+// Running extrema with the positions at which they were first reached, in one pass.
 #pragma once
 #include "core/context.h"
 
@@ -7,16 +7,16 @@ namespace tp::scan {
 struct ExtremaArgs {
   const void* in;  // [outer, n, inner]
   void* out;       // like in
-  int64_t* index;  // like in: the place along n of the element in `out`, the first in scan order
+  int64_t* index;  // like in: the position along n of the element in `out`, the first in the order of the scan
   int64_t outer, n, inner;
   DType dtype;
   bool least, reverse;  // minima instead of maxima; from the last element to the first
 };
 
-// Whether the rung has a pass of its own that carries the indices along; for others they are found by scans.
+// Whether the rung has a pass of its own that carries indices. For other rungs, scans find the indices.
 bool has_one_pass(const char* algorithm, bool cuda, int64_t elements);
 
-// A NaN beats every number, and the first NaN stays. On a device inner is 1, and n below 2^31.
+// A NaN beats every number, and the first NaN stays. On a device, inner must be 1, and n less than 2^31.
 void running_extrema(const ExtremaArgs& args, Context& context);
 void running_extrema_on_device(const ExtremaArgs& args, Context& context);
 

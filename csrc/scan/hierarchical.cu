@@ -1,13 +1,13 @@
 // The scan of an input of any length by three kernels (§11.6, Figs. 11.9 and 11.10; 002, 003).
 //
-// The first kernel scans the sections ("scan blocks"), one per block, as in Fig. 11.8, and leaves the last element of
-// each in S. The second kernel scans S: it is the first one again, which calls for three kernels in turn where S is
-// longer than a section. The third combines every element with S of the section before its own. Only the end of a
-// launch is a barrier for the whole grid, so the steps are launches; inside the first kernel, barriers stand as they do
-// in coarsened.
+// The first kernel scans the sections ("scan blocks"), one per block, as in Fig. 11.8, and stores the last element of
+// each in S. The second kernel scans S: it is the first one again, which in turn uses three kernels if S is longer than
+// a section. The third kernel combines every element with the element of S for the previous section. Only the end of a
+// launch is a barrier for the whole grid, so the steps are separate launches; the barriers inside the first kernel are
+// those of coarsened.
 //
-// The text's third kernel reads S[-1] in its first block: here the first section is final as it is. A subsection has
-// nine elements because an odd stride spreads the threads of a warp over all shared memory banks.
+// In the text, the first block of the third kernel reads S[-1]; here the first section is final already. A subsection
+// has nine elements, because an odd stride spreads the threads of a warp over all banks of shared memory.
 #include "scan/sections.h"
 
 namespace tp::scan {

@@ -1,10 +1,11 @@
 // Hillis-Steele scan of a block, double buffered (000; exercise 11.2 asks for it).
 //
-// Invariant: after the step of a stride, the buffer just written holds at t the combination of the 2 * stride elements
-// that end at t. A step reads one buffer and writes the other, so no thread can overwrite what another still reads, and
-// one barrier per step is enough.
+// Invariant: after the step of a stride, the buffer that was just written holds at t the combination of the 2 * stride
+// elements that end at t. A step reads one buffer and writes the other, so no thread can overwrite what another one
+// still reads, and one barrier per step is enough.
 //
-// 000's listing says `+=` into the new buffer, which would add what that buffer held two steps ago: it must assign.
+// The listing in 000 has `+=` into the new buffer, which would add what that buffer held two steps earlier. It must
+// assign.
 #include "scan/sections.h"
 
 namespace tp::scan {
@@ -20,7 +21,7 @@ struct HillisSteeleScanKernel {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto x = sections.bind(block);
-    const auto temp = block.template shared<Acc>("temp", 2 * section);  // two buffers, one behind the other
+    const auto temp = block.template shared<Acc>("temp", 2 * section);  // two buffers, one after the other
     for (int64_t id = block.index().x; id < x.count; id += block.grid().x) {
       int out = 0, in = section;  // where the buffers begin
       block.phase("load", [&](int t) { temp[out + t] = x.load(id, t); });

@@ -1,11 +1,12 @@
 // Kogge-Stone scan of a block (§11.2, Figs. 11.2 to 11.4).
 //
 // Invariant: after the step of a stride, XY[t] combines the 2 * stride elements that end at t (fewer near the start). A
-// thread keeps its new value in `temp` until every thread has read: the barrier between `read` and `write` keeps a
+// thread keeps its new value in `temp` until every thread has read. The barrier between `read` and `write` keeps a
 // thread from reading a neighbour's new value, and the barrier after `write` keeps the next step from reading an old
-// one. An exclusive scan loads the element before (Fig. 11.4), and all else is the same.
+// one. An exclusive scan loads the previous element (Fig. 11.4); everything else is the same.
 //
-// Fig. 11.3 adds (own, left); here the left one comes first, for it is the earlier, and operators need not commute.
+// Fig. 11.3 adds (own, left). Here the left operand comes first, because it is the earlier one, and operators need not
+// commute.
 #include "scan/sections.h"
 
 namespace tp::scan {

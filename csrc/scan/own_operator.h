@@ -1,5 +1,4 @@
-// Scans by an operator of one's own, through the kernels of the textbook: on the host and, compiled by
-// nvcc, on the device.
+// Scans by a user's own operator, with the textbook kernels: on the host and, if compiled by nvcc, on the device.
 //
 //   struct Longest {                                    // the operator: associative, it need not commute
 //     using Acc = ...;                                  // what is combined: a number, or a struct of two such things
@@ -9,8 +8,8 @@
 //   };
 //   tp::scan::scan_with<Longest>(in, out, rows, n, context);
 //
-// The input is [rows, n], the results are accumulators, one per element. A Context says where to run and where scratch
-// memory comes from (core/context.h); examples/cpp/own_operator.cpp shows a program.
+// The input is [rows, n]; the results are accumulators, one per element. The Context says where to run and where
+// scratch memory comes from (core/context.h). examples/cpp/own_operator.cpp is a complete program.
 #pragma once
 #include "block/scan_sections.h"
 
@@ -53,12 +52,13 @@ struct OwnElements {
   }
 };
 
-// The coarsened scan of coarsened.cu (Fig. 11.8), which says what its phases do and why the barriers stand.
+// The coarsened scan (Fig. 11.8). coarsened.cu explains its phases and barriers.
 template <class Source>
 struct OwnScanKernel {
   using M = typename Source::Monoid;
   using Acc = typename M::Acc;
-  static constexpr int threads = 64, subsection = sizeof(Acc) <= 16 ? 16 : 4;  // what 48 KB of shared memory hold
+  // as many as fit in 48 KB of shared memory
+  static constexpr int threads = 64, subsection = sizeof(Acc) <= 16 ? 16 : 4;
   static constexpr int section = threads * subsection, in_shared = section + threads;
   block::Sections<Source> sections;
 
@@ -102,7 +102,7 @@ struct OwnScanKernel {
   }
 };
 
-// out[r, k] = in[r, 0] . ... . in[r, k], and without in[r, k] if exclusive.
+// out[r, k] = in[r, 0] . ... . in[r, k], without in[r, k] if exclusive.
 template <class M, class In>
 void scan_with(const In* in, typename M::Acc* out, int64_t rows, int64_t n, Context& context, bool exclusive = false) {
   if (rows == 0 || n == 0) return;

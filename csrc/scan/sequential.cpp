@@ -1,5 +1,5 @@
-// The sequential scan (Fig. 11.1): one running value per row. Every other rung is tested against it, so it is written
-// for clarity only.
+// The sequential scan (Fig. 11.1): one running value per row. Every other rung is tested against this one, so it is
+// written for clarity only.
 #include "scan/elements.h"
 
 namespace tp::scan {

@@ -1,11 +1,11 @@
 // The single-pass, domino-style scan (§11.7): one kernel, in which block bid scans its section as in Fig. 11.8, waits
-// for the running total of block bid - 1, adds its own, passes the sum on, and only then completes its section. Each
-// element is read once and written once.
+// for the running total of block bid - 1, adds its own total, passes the sum on, and only then completes its section.
+// Each element is read once and written once.
 //
-// The wait is safe because a block takes its section by ticket (the text's dynamic block index): the block that holds
-// ticket bid - 1 has started, whatever order the hardware chose, so it will signal. The signal releases the total that
-// was written before it, and the wait acquires it, which is what the text's memory fence is for. Flags and ticket
-// counter are cleared before every launch. The first block of a row waits for nobody.
+// Waiting is safe because a block takes its section by ticket (the text's dynamic block index): the block with ticket
+// bid - 1 has already started, whatever the order in which the hardware starts blocks, so it will signal. The signal
+// releases the total that was written before it, and the wait acquires it; in the text a memory fence does this. Flags
+// and ticket counter are cleared before every launch. The first block of a row does not wait.
 #include "scan/sections.h"
 
 namespace tp::scan {
@@ -19,8 +19,8 @@ struct SinglePassScanKernel {
   using Acc = typename M::Acc;
   Elements elements;
   int64_t first_row, sections, blocks;
-  Acc* scan_value;  // [blocks + 1]; scan_value[bid] is what comes before block bid in its row
-  int* flags;       // [blocks + 1]; flags[bid]: scan_value[bid] is there
+  Acc* scan_value;  // [blocks + 1]; scan_value[bid] is the combination of what precedes block bid in its row
+  int* flags;       // [blocks + 1]; flags[bid] says that scan_value[bid] is valid
   int64_t* block_counter;
 
   template <class Block>

@@ -1,9 +1,10 @@
 // Sklansky scan of a block: divide and conquer (Sklansky, 1960), the third of the classic circuits.
 //
 // Invariant: before the step of a stride, every group of `stride` elements is scanned. The step joins the groups in
-// pairs: each element of the second takes the last element of the first before it. That element is only read, for it is
-// in a first group, and the elements written are read by their own threads alone: in place, with one barrier per step.
-// It takes the fewest steps, with half of Kogge-Stone's work, at the price that one element is read by many threads.
+// pairs: each element of the second group is combined with the last element of the first. That element is only read,
+// because it is in a first group, and an element that is written is read only by its own thread. So the scan is in
+// place, with one barrier per step. It takes the fewest steps, with half of Kogge-Stone's work, but one element is read
+// by many threads.
 #include "scan/sections.h"
 
 namespace tp::scan {

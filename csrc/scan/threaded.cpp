@@ -1,15 +1,14 @@
-// The production scan of the CPU: fixed chunks, which the threads take in order, so that memory is read only once.
+// The production scan of the CPU. Threads take fixed chunks in order, so that memory is read only once.
 //
-// Rows are divided into chunks. Where rows are not contiguous, neighbouring rows form a strip in which elements k of
-// all rows are neighbours. A thread that takes a chunk first reduces it, which brings it into the thread's cache,
-// stores its total for other threads, combines the totals before it, and then scans the chunk. The totals of earlier
-// chunks are usually ready; one that is not ready in time, because its thread is not running, is computed here as well,
-// so no thread ever blocks. The partition depends on the shape only, so results are the same bits for any number of
-// threads.
+// Rows are divided into chunks. If rows are not contiguous, neighbouring rows form a strip, in which elements k of all
+// rows are neighbours. A thread that takes a chunk first reduces it, which loads it into the thread's cache, stores its
+// total for other threads, combines the totals before it, and then scans the chunk. The totals of earlier chunks are
+// usually ready. If one is not ready in time, because its thread is not running, this thread computes it as well, so no
+// thread ever blocks. The partition depends only on the shape, so results have the same bits for any number of threads.
 //
-// Operands are converted to accumulators in a buffer and scanned there (buffer.h): along a row by vectors, across
+// Operands are converted to accumulators in a buffer and scanned there (buffer.h): a contiguous row by vectors,
 // neighbouring rows lane by lane, and short rows many at a time. Sums and products of floats accumulate in double, so
-// that no chain of roundings grows with n.
+// the rounding error does not grow with n.
 #include <atomic>
 #include <vector>
 
@@ -19,13 +18,13 @@
 namespace tp::scan {
 namespace {
 
-constexpr int64_t chunk_size = 1 << 15;  // elements per chunk: what it reads and writes stays in the cache of a core
+constexpr int64_t chunk_size = 1 << 15;  // elements per chunk: a chunk's input and output fit in the cache of a core
 constexpr int64_t tasks_per_thread = 4;  // a thread with fewer tasks is not worth waking
-constexpr int64_t patience = 1 << 14;    // polls for a total before it is recomputed: about as long as that takes
-constexpr int64_t most_rows = buffer_size / 2;  // per strip
-constexpr int64_t many_strips = 32;             // so many keep the threads busy without being cut
-constexpr int64_t narrow = 16;                  // strips of fewer rows are scanned row by row
-constexpr int64_t short_row = 32;               // or many strips at a time, if their rows are no longer than this
+constexpr int64_t patience = 1 << 14;  // how often a total is polled before it is recomputed, which takes about as long
+constexpr int64_t most_rows = buffer_size / 2;  // rows per strip
+constexpr int64_t many_strips = 32;             // this many strips keep the threads busy without dividing rows
+constexpr int64_t narrow = 16;                  // strips with fewer rows are scanned row by row
+constexpr int64_t short_row = 32;               // or many strips at a time, if their rows are not longer than this
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
@@ -91,7 +90,7 @@ class Threaded {
     pass<true>(s, 0, e_.n, running);
   }
 
-  // Computes h = a h + b down a whole strip, which needs no composition of maps.
+  // Computes h = a h + b along a whole strip, which needs no composition of maps.
   void recur(const Strip& s, Lane* h) const {
     using In = typename Elements::Input;
     using Out = typename Elements::Output;
@@ -108,7 +107,7 @@ class Threaded {
     Acc* values;
     std::vector<std::atomic<bool>> ready;
   };
-  // What a thread has combined so far: all chunks of a strip before this one.
+  // What a thread has combined so far: all chunks of a strip before its current one.
   struct Before {
     int64_t chunk = -1;
     Buffer<M> running;
@@ -175,8 +174,8 @@ class Threaded {
     }
   }
 
-  // Scans strips begin..end, which are neighbours in memory: as many at a time as fill a buffer, from the last in
-  // reverse.
+  // Scans strips begin..end, which are neighbours in memory: as many at a time as fit in a buffer, starting from the
+  // last one in a reverse scan.
   void scan_short(int64_t begin, int64_t end) const {
     const int64_t rows = e_.inner, size = e_.n * rows, most = buffer_size / size, step = e_.reverse ? -1 : 1;
     Buffer<M> x;
@@ -189,7 +188,7 @@ class Threaded {
   }
 
   // Loads n operands from (row, k) on, `step` elements apart. If k is 0, the first `starts` of every `size` operands
-  // begin their rows, and may have to be something else than the value in memory.
+  // are the first of their rows, which may need another value than the one in memory.
   void load(Buffer<M>& to, int64_t row, int64_t k, int64_t step, int64_t n, int64_t starts, int64_t size) const {
     using In = typename Elements::Input;
     constexpr bool affine = M::id == OpId::affine;

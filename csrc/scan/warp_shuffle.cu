@@ -1,7 +1,7 @@
-// Kogge-Stone by warp shuffles (§11.3 and §11.8 point to it): the threads of a warp exchange registers, so the steps
-// within a warp need neither shared memory nor barriers. The last thread of each warp leaves the warp's total, the
-// first warp scans the totals, and every thread combines its own value with that of all warps before its own. A barrier
-// parts these three, because each reads what the one before wrote.
+// Kogge-Stone by warp shuffles (suggested in §11.3 and §11.8): the threads of a warp exchange registers, so the steps
+// within a warp need neither shared memory nor barriers. The last thread of each warp stores the total of the warp, the
+// first warp scans the totals, and every thread combines its own value with that of all earlier warps. A barrier
+// separates these three phases, because each reads what the previous one wrote.
 #include "scan/sections.h"
 #ifdef __CUDACC__
 #include "block/warp.cuh"

@@ -1,5 +1,6 @@
-// Lines are cut into chunks where there are too few of them for the threads. An extremum is exact in every order, so
-// each chunk is first reduced to its own, and scanned once those before it are known.
+// Lines are divided into chunks if there are too few lines for the threads. An extremum does not depend on the order of
+// its operands, so each chunk is first reduced to its own extremum, and is scanned when those of earlier chunks are
+// known.
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -13,8 +14,8 @@
 namespace tp::scan {
 namespace {
 
-constexpr int64_t strip = 256;            // neighbouring lines whose elements lie side by side
-constexpr int64_t least_chunk = 1 << 14;  // elements that are worth a thread
+constexpr int64_t strip = 256;            // neighbouring lines whose elements are contiguous
+constexpr int64_t least_chunk = 1 << 14;  // elements that are worth another thread
 
 template <class A>
 struct Leader {
@@ -53,7 +54,7 @@ class Extrema {
         start(line, begin_of(chunk), total);
         pass<false>(line, begin_of(chunk), begin_of(chunk + 1), total);
       });
-      for (int64_t line = 0; line < lines_; ++line) {  // a total becomes that of all chunks up to it
+      for (int64_t line = 0; line < lines_; ++line) {  // the total of a chunk becomes that of all chunks up to it
         for (int64_t i = (line * chunks + 1) * width; i < (line + 1) * chunks * width; ++i) {
           const auto &before = totals[size_t(i - width)], &own = totals[size_t(i)];
           if (!leads(own.value, before.value)) totals[size_t(i)] = before;
@@ -78,7 +79,7 @@ class Extrema {
   }
   int64_t place(int64_t k) const { return reverse ? n_ - 1 - k : k; }
   int64_t lanes(int64_t line) const { return min(strip, inner_ - line % strips_ * strip); }
-  // Of element k of the first lane.
+  // The index of element k of the first lane of a line.
   int64_t at(int64_t line, int64_t k) const {
     return (line / strips_ * n_ + place(k)) * inner_ + line % strips_ * strip;
   }
@@ -87,7 +88,8 @@ class Extrema {
     for (int64_t l = 0; l < lanes(line); ++l) running[l] = {A(in_[at(line, k) + l]), place(k)};
   }
 
-  // Elements begin to end - 1 in scan order, after `running`, which ends as the leaders.
+  // Processes elements begin to end - 1, in the order of the scan. `running` is the leader before them, and becomes the
+  // leader after them.
   template <bool writes>
   void pass(int64_t line, int64_t begin, int64_t end, Leader<A>* running) const {
     on_vectors([=, this] {
@@ -95,7 +97,8 @@ class Extrema {
     });
   }
 
-  // One line of neighbours. Few elements lead: a block without one is written without a look at each.
+  // A single line. Few elements become leaders, so a block of elements without a new one is filled without looking at
+  // each.
   template <bool writes>
   void along(int64_t line, int64_t begin, int64_t end, Leader<A>& running) const {
     constexpr int64_t block = 32;
@@ -131,7 +134,7 @@ class Extrema {
     running = r;
   }
 
-  // A strip of lines side by side.
+  // A strip of neighbouring lines.
   template <bool writes>
   void across(int64_t line, int64_t begin, int64_t end, Leader<A>* running) const {
     const int64_t count = lanes(line);
