@@ -1,10 +1,10 @@
-// What the multi-block reductions share (Figs. 10.13 and 10.15): an accumulator for each row, and the launches before
-// and after the figure's.
+// What the multi-block reductions share (Figs. 10.13 and 10.15): one accumulator per row, and the launches before and
+// after the figure's kernel.
 //
-// The figures add straight into the output. Here blocks combine into accumulators in a workspace: a first launch sets
-// them to the identity, and a last one turns them into results (rounded to a half type, divided to a mean, made an
-// index). The order of the blocks, and so the rounding of floats, differs from run to run, and a GPU's atomic addition
-// of float32 takes subnormals for zeros.
+// The figures add directly to the output. Here blocks combine into accumulators in a workspace: a first launch sets
+// them to the identity, and a last launch turns them into results (rounded to a half type, divided for a mean, or
+// converted to an index). The order of the blocks, and so the rounding of floats, differs from run to run. A GPU's
+// atomic addition of float32 treats subnormal numbers as zeros.
 #pragma once
 #include "core/simt.h"
 #include "reduction/elements.h"
@@ -39,7 +39,7 @@ struct EachAccumulator {
   }
 };
 
-// A rung: the kernel between the two, for every dtype and operator. A block takes segment_size elements of a row.
+// Runs the kernel between the two, for every dtype and operator. A block reduces segment_size elements of a row.
 template <template <class> class Kernel>
 void reduce_by_atomics(const char* name, const Args& args, Context& context) {
   with_elements(args, [&](const auto& elements) {

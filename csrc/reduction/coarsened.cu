@@ -1,9 +1,9 @@
 // The reduction with thread coarsening (Figs. 10.14 and 10.15): `multi_block` with coarse_factor times as many elements
-// per block. Each thread combines 2 * coarse_factor elements on its own, in a register, before it needs any other: the
-// steps with barriers and idle threads are taken coarse_factor times less often.
+// per block. Each thread first combines 2 * coarse_factor elements on its own, in a register. So the steps with
+// barriers and idle threads are needed coarse_factor times less often.
 //
-// Neighbouring threads load neighbouring elements, `block_dim` apart from tile to tile, so every load is coalesced. The
-// rest, and what departs from the figure, is as in `multi_block`.
+// Neighbouring threads load neighbouring elements, `block_dim` apart from tile to tile, so every load is coalesced.
+// Everything else, including what differs from the figure, is as in `multi_block`.
 #include "reduction/atomics.h"
 
 namespace tp::reduction {
@@ -15,7 +15,7 @@ struct CoarsenedReductionKernel {
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
   E elements;
-  int64_t segments;  // of a row
+  int64_t segments;  // per row
   Acc* accumulators;
 
   template <class Block>

@@ -1,7 +1,7 @@
-// single_pass over interleaved rows (inner > 1), whose elements k are neighbours in memory. A thread takes `width`
-// neighbouring rows, with one load per element. The lanes of a warp take neighbouring groups of rows, and several k if
-// there are fewer rows than that. The threads of a block that share rows take every `down`-th k; a block has `across`
-// times `down` threads.
+// single_pass over interleaved rows (inner > 1): elements k of neighbouring rows are neighbours in memory. A thread
+// handles `width` neighbouring rows, with one load for all of them per k. The lanes of a warp take neighbouring groups
+// of rows, and several k if there are fewer rows. The threads of a block that share rows take every `down`-th k; a
+// block has `across` times `down` threads.
 #include "reduction/columns.h"
 #ifdef __CUDACC__
 #include "reduction/running.cuh"
@@ -18,7 +18,7 @@ struct Tiling {
   int64_t share;     // elements per split
 };
 
-// Elements k, k + step, ... of `width` rows, up to `batch` of them and before `end`, all loads in flight at once.
+// Elements k, k + step, ... of `width` rows: up to `batch` of them and before `end`, with all loads in flight at once.
 template <int batch, class E, int width>
 TP_DEVICE void add_places(const E& e, const typename E::Input* first, int64_t k, int64_t end, int step,
                           Running<E> (&run)[width]) {

@@ -1,9 +1,10 @@
-// The convergent reduction (Fig. 10.9): the threads that work are always the first ones.
+// The convergent reduction (Fig. 10.9): the active threads are always the first ones.
 //
-// Thread t owns element i = t and takes the one a stride to its right; the stride halves. Invariant: after the step of
-// a stride, the first `stride` elements together combine the whole section. No thread reads what another one writes in
-// the same step, so one barrier per step is enough. Whole warps retire, and the addresses of a step are consecutive.
-// An element meets one half a section away, so the operator must commute.
+// Thread t owns element i = t, and combines it with the element one stride to its right; the stride halves. Invariant:
+// after the step of a stride, the first `stride` elements together are the combination of the whole section. No thread
+// reads what another thread writes in the same step, so one barrier per step is enough. Whole warps become idle
+// together, and the addresses of a step are consecutive. An element is first combined with one that is half a section
+// away, so the operator must commute.
 //
 // As in `simple`, a block works on a copy of its section, because the figure overwrites its input.
 #include "reduction/sections.h"

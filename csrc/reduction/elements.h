@@ -1,5 +1,5 @@
-// The elements of a reduction: how a rung loads operand k of a row and stores the row's result. This is the one switch
-// from run-time Args to a type per (dtype, operator); the memory layout is handled here, too.
+// The elements of a reduction: how a rung loads operand k of a row and stores the result of the row, in any memory
+// layout. with_elements is the only switch from run-time Args to a type per dtype and operator.
 //
 // A mean is a sum that is divided when it is stored. A minimum is a maximum of mirrored values (-x, or ~x for integers,
 // which exchanges the lowest and the highest), mirrored back when it is stored. So six operators need four kernels.
@@ -9,7 +9,7 @@
 
 namespace tp::reduction {
 
-// What a maximum or bits are kept in: at least the four bytes that an atomic covers.
+// The type that holds a maximum or bits: at least four bytes, which atomics need.
 template <class T>
 using word_t = typename std::conditional<(sizeof(acc_t<T>) < 4), int, acc_t<T>>::type;
 
@@ -22,8 +22,8 @@ TP_HD bool is_nan(A x) {
   }
 }
 
-// The maximum of values converted from T, whose identity is the lowest value of T; without a branch, so that loops over
-// it vectorize.
+// The maximum of values converted from T; its identity is the lowest value of T. There is no branch, so loops over it
+// are vectorized.
 template <class T>
 struct MaxOf : Max<word_t<T>> {
   using A = word_t<T>;
@@ -90,7 +90,7 @@ TP_HD Out result(typename M::Acc value, int64_t n, bool mirrored, bool mean) {
   }
 }
 
-// The elements bound to a block's arrays, by Elements::bind.
+// The elements, with their arrays bound to a block by Elements::bind.
 template <class E, class In, class Out>
 struct BoundElements {
   using M = typename E::Monoid;
@@ -137,7 +137,7 @@ struct Elements {
   }
 };
 
-// Calls f(Elements<...>) for the dtype and operator of `args`; sums and exponentials accumulate in AccOf<T>.
+// Calls f(Elements<...>) for the dtype and operator of `args`. Sums and exponentials accumulate in AccOf<T>.
 template <template <class> class AccOf = acc_t, class F>
 void with_elements(const Args& args, F f) {
   const auto over = [&](auto types, auto call) {

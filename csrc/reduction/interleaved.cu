@@ -1,9 +1,9 @@
 // Interleaved addressing (001, the first kernel): one element per thread, in shared memory.
 //
 // Invariant: after the step of a stride, every element whose index is a multiple of 2 * stride combines the 2 * stride
-// elements that begin there. The threads that still work are those multiples, found by a remainder: from the first step
-// on every warp has idle threads, and all warps stay busy to the end. The barrier after a step lets the next one read
-// what its neighbours wrote. Neighbours are combined in order, so the operator need not commute.
+// elements that begin there. The active threads are these multiples, found by a remainder: from the first step on,
+// every warp has idle threads, and all warps stay busy to the end. The barrier after a step lets the next one read what
+// neighbours wrote. Neighbours are combined in order, so the operator need not commute.
 #include "reduction/sections.h"
 
 namespace tp::reduction {

@@ -1,8 +1,9 @@
 // Interleaved addressing by consecutive threads (001, "fixing branch divergence").
 //
-// The tree of `interleaved`, but thread t does the work at element 2 * stride * t: the working threads are the first
-// ones, so warps retire whole and at most one diverges. The price is in shared memory: the threads of a warp now touch
-// elements 2 * stride apart, which share ever fewer banks, and a bank serves one thread at a time.
+// The tree of `interleaved`, but thread t does the work at element 2 * stride * t. The active threads are the first
+// ones, so whole warps become idle together and at most one warp diverges. In exchange, the threads of a warp now
+// access shared memory at elements that are 2 * stride apart, which share fewer and fewer banks, and a bank serves one
+// thread at a time.
 #include "reduction/sections.h"
 
 namespace tp::reduction {

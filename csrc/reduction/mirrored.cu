@@ -1,9 +1,9 @@
 // The convergent reduction from the other end (exercise 10.3).
 //
-// Thread t owns element i = t + threads, in the second half of the section, and takes the one a stride to its left; the
-// threads that retire are the first ones. Invariant: after the step of a stride, the last `stride` elements together
-// combine the whole section, and the last element ends with the result. Divergence and coalescing are those of
-// `convergent`, and so are the copy of the section and the need for an operator that commutes.
+// Thread t owns element i = t + threads, in the second half of the section, and combines it with the element one stride
+// to its left; the first threads become idle. Invariant: after the step of a stride, the last `stride` elements
+// together are the combination of the whole section, so the last element ends with the result. Divergence and
+// coalescing are as in `convergent`, and so are the copy of the section and the need for an operator that commutes.
 #include "reduction/sections.h"
 
 namespace tp::reduction {

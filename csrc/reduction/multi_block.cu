@@ -1,12 +1,13 @@
 // The segmented reduction by many blocks (Figs. 10.12 and 10.13): every block reduces its own segment in shared memory,
 // as in Fig. 10.11, and combines its total into the row's result by an atomic operation.
 //
-// One launch takes all segments, where the driver of sections.h needs several. Invariant: after the step of a stride,
-// the first `stride` elements of input_s together combine the block's segment. A barrier stands between the load and
-// the first step, and between steps, because each reads what the one before wrote. The operator must commute.
+// One launch reduces all segments, where the driver of sections.h needs several. Invariant: after the step of a stride,
+// the first `stride` elements of input_s together are the combination of the block's segment. There is a barrier
+// between the load and the first step, and between steps, because each reads what the previous one wrote. The operator
+// must commute.
 //
-// The figure takes for granted that n is a multiple of the segment: here an element beyond n is the identity (exercise
-// 10.5), and the operator is any (exercise 10.4). The output is an accumulator (see atomics.h).
+// The figure assumes that n is a multiple of the segment; here an element beyond n is the identity (exercise 10.5), and
+// any operator is allowed (exercise 10.4). The output is an accumulator (see atomics.h).
 #include "reduction/atomics.h"
 
 namespace tp::reduction {
@@ -18,7 +19,7 @@ struct SegmentedReductionKernel {
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
   E elements;
-  int64_t segments;  // of a row
+  int64_t segments;  // per row
   Acc* accumulators;
 
   template <class Block>

@@ -1,9 +1,9 @@
 // The inner loops of the threaded rung: the rows of a panel, combined lane by lane.
 //
-// Element (r, l) of a panel is at r * pitch + l * step. There are `rows` rows of `lanes` elements, and a last one of
-// `tail` elements. Lane l becomes the combination of its column. The loops over the lanes carry no dependence, so the
-// compiler vectorizes them. A few rows at a time are combined by a tree before they join the lanes: only so few that
-// memory is still accessed nearly in the order of addresses, which matters most.
+// Element (r, l) of a panel is at r * pitch + l * step. There are `rows` rows with `lanes` elements, and a last row
+// with `tail` elements. Lane l becomes the combination of its column. The loops over lanes carry no dependence, so the
+// compiler vectorizes them. A few rows at a time are combined by a tree before they are combined with the lanes. They
+// are few, so that memory is still accessed nearly in order of addresses, which matters most.
 #pragma once
 #include "reduction/elements.h"
 
@@ -56,8 +56,8 @@ TP_INLINE typename M::Acc tree(const P& p, int64_t r, int64_t l) {
   }
 }
 
-// The greatest number of each lane, ignoring NaN, which takes one instruction per element; the separate search for NaN
-// takes two per pair. Returns whether there is a NaN.
+// The greatest number of each lane, ignoring NaN, which takes one instruction per element. NaN is searched for
+// separately, which takes two instructions per pair. Returns whether there is a NaN.
 template <class M, bool mirrored, class In, int step, int lanes>
 TP_INLINE bool take_greatest(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using A = typename M::Acc;
@@ -123,7 +123,7 @@ TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restri
   for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {value[l], row[l]};
 }
 
-// First the maxima, then the exponentials of the distances from them.
+// First computes the maxima, then the exponentials of the distances from them.
 template <class M, class In, int step, int lanes>
 TP_INLINE void exponentiate(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using A = acc_t<In>;

@@ -1,8 +1,8 @@
 // One launch per level (001, "kernel decomposition", taken to its end).
 //
-// No barrier spans a grid, but the next launch begins when the last one has ended. So each launch does one level of the
-// tree: output i of a row combines its inputs 2i and 2i + 1. There is no other synchronisation and no shared memory;
-// every level goes through global memory, about 2 n accumulators in all.
+// No barrier spans a grid, but a launch begins only when the previous one has ended. So each launch does one level of
+// the tree: output i of a row combines its inputs 2i and 2i + 1. There is no other synchronisation and no shared
+// memory; every level goes through global memory, about 2 n accumulators in all.
 #include "reduction/sections.h"
 
 namespace tp::reduction {
@@ -15,7 +15,7 @@ struct CombinePairs {
   using M = typename Source::Monoid;
   using Acc = typename M::Acc;
   Source source;
-  int64_t pairs;  // of a row; an odd element stays alone
+  int64_t pairs;  // per row; an odd element stays alone
   Acc* totals;
 
   template <class Block>

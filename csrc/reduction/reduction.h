@@ -1,15 +1,16 @@
 // Reduction (PMPP chapter 10; 001, 003): combines a sequence into one value.
 //
-// The operator is associative, so the chain of the sequential loop can become a tree, with n - 1 operations as before
-// but only log n steps. The rungs of this chapter keep the tree and change which thread does which part of it. At first
-// the active threads are spread out (interleaved, simple), and whole warps wait for a few of their lanes. Then they are
-// contiguous (interleaved_strided, sequential_addressing, convergent, mirrored), partial results move from global to
-// shared memory (shared_memory), and threads combine several elements by themselves first (coarsened). A block covers
-// one section of the sequence only, so the totals of the sections are reduced in another launch (001, "kernel
-// decomposition"), or all blocks combine theirs into the result by atomics (multi_block, coarsened).
+// The operator is associative, so the chain of the sequential loop can become a tree, which has n - 1 operations as
+// before but only log n steps. The rungs of this chapter keep the tree and change which thread does which part of it.
+// In the first ones, the active threads are spread out (interleaved, simple), and whole warps wait for a few of their
+// lanes. Then the active threads become contiguous (interleaved_strided, sequential_addressing, convergent, mirrored),
+// partial results move from global to shared memory (shared_memory), and threads combine several elements by themselves
+// first (coarsened). A block covers only one section of the sequence. So the totals of the sections are reduced in
+// further launches (001, "kernel decomposition"), or all blocks combine theirs into the result by atomics (multi_block,
+// coarsened).
 //
-// Rungs from Fig. 10.9 on combine an element with one half a section away. That reorders the operands, so the operator
-// must also commute; all operators of reduce do.
+// From Fig. 10.9 on, rungs combine an element with one that is half a section away. This reorders the operands, so the
+// operator must also commute; all operators of reduce do.
 //
 // Every rung takes every problem: the rows are the n-element lines of an [outer, n, inner] array along its middle
 // dimension; row r starts at (r / inner) * n * inner + r % inner with stride `inner`. An empty row gives the identity.

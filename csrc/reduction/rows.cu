@@ -12,7 +12,7 @@ constexpr int threads = 256;
 template <class E>
 constexpr int vector = 16 / int(sizeof(typename E::Input));
 
-// ---- short rows: a lane takes `vectors` vectors of each of `rows` rows, with all loads in flight at once
+// ---- short rows: a lane loads `vectors` vectors of each of `rows` rows, with all loads in flight at once
 
 template <class E, int rows, int vectors>
 __global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int lanes, bool aligned) {
@@ -75,7 +75,7 @@ void reduce_short_rows(const E& e, Context& context) {
 template <class E>
 constexpr int loads = vector<E> > 4 ? 4 : 8;
 
-// Reduces a row of n elements, by thread t of `group`, `batch` vectors at a time.
+// Reduces a row of n elements by the threads of `group`, of which this is thread t, `batch` vectors at a time.
 template <int batch, class E>
 TP_DEVICE typename E::Acc reduce_row(const E& e, const typename E::Input* row, int64_t t, int64_t group) {
   using In = typename E::Input;

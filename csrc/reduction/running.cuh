@@ -1,7 +1,7 @@
 // What the kernels of single_pass share: a thread's running value, and the fixed trees over lanes, warps and blocks.
 //
-// A thread takes its elements in batches that are held in registers and reduced by a tree, so that all loads of a batch
-// are in flight at once. Floats are summed in double, so that no chain of float32 roundings grows with n.
+// A thread loads its elements in batches, which it holds in registers and reduces by a tree, so all loads of a batch
+// are in flight at once. Floats are summed in double, so the rounding error does not grow with n.
 #pragma once
 #include <cooperative_groups.h>
 
@@ -16,7 +16,7 @@ namespace tp::reduction {
 // device, so that the order of combination depends on the shape only.
 constexpr int64_t enough_blocks = 8 * 132;
 
-// Combines x[0] to x[count - 1], a power of two of them, pairwise.
+// Combines x[0] to x[count - 1] pairwise, where count is a power of two.
 template <class M, int count>
 TP_DEVICE typename M::Acc tree(const typename M::Acc* x) {
   if constexpr (count == 1) {
@@ -33,8 +33,8 @@ struct Running {
   using Acc = typename M::Acc;
   Acc value = M::identity();
 
-  // The element that changes nothing, used beyond the end of a row. Its index is never less than that of an equal
-  // element.
+  // An element that changes nothing, which is used beyond the end of a row. Its index is never less than that of an
+  // equal element.
   TP_DEVICE static In filler(bool mirrored) {
     if constexpr (M::id == OpId::sum || M::id == OpId::prod) {
       return In(acc_t<In>(M::id == OpId::prod));
@@ -46,7 +46,7 @@ struct Running {
     }
   }
 
-  // Combines elements x[0] to x[count - 1], all behind those before; index(i) is the index of x[i].
+  // Combines elements x[0] to x[count - 1], which come after all earlier ones; index(i) is the index of x[i].
   template <int count, class Index>
   TP_DEVICE void add(const In (&x)[count], bool mirrored, Index index) {
     if constexpr (M::id == OpId::argmax || M::id == OpId::logsumexp) {
@@ -78,7 +78,8 @@ struct Running {
   }
 };
 
-// Combines every `width` lanes, a power of two up to a warp; the first of them gets the result.
+// Combines every `width` lanes, where width is a power of two, at most a warp. The first of these lanes gets the
+// result.
 template <class M>
 TP_DEVICE typename M::Acc reduce_lanes(typename M::Acc v, int width) {
   for (int stride = 1; stride < width; stride *= 2) v = M::combine(v, block::shuffle_down(v, stride));
@@ -98,8 +99,8 @@ TP_DEVICE typename M::Acc reduce_block(typename M::Acc v) {
   return block::reduce<M>(v);
 }
 
-// Combines the blocks of a cluster in order; thread 0 of its first block gets the result. All must call start_cluster
-// first.
+// Combines the blocks of a cluster in order. Thread 0 of its first block gets the result. All threads must call
+// start_cluster first.
 constexpr int largest_cluster = 8;
 
 TP_DEVICE inline void start_cluster() {

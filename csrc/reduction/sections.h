@@ -1,10 +1,10 @@
-// The driver that makes a whole reduction of a kernel that reduces what one block can hold (001, "kernel
-// decomposition"): every row is split into sections, one per block; the totals of the sections are reduced in the same
-// way, launch after launch, until each row is a single section.
+// The driver that turns a kernel which reduces what one block can hold into a whole reduction (001, "kernel
+// decomposition"). Every row is divided into sections, one per block; the totals of the sections are reduced in the
+// same way, launch after launch, until each row is a single section.
 //
-// A Kernel is a template over the Source of its operands. It says with how many `threads` a block runs, how many
-// operands are a `section`, and how many accumulators it works on, in shared memory (`in_shared`) and in global memory
-// (`in_global`). Its operator() is the algorithm, from the load to the store of a total.
+// A Kernel is a template over the Source of its operands. It defines the number of `threads` of a block, the number of
+// operands in a `section`, and the number of accumulators it works on, in shared memory (`in_shared`) and in global
+// memory (`in_global`). Its operator() is the algorithm, from loading operands to storing the total.
 #pragma once
 #include "core/simt.h"
 #include "reduction/elements.h"
@@ -55,12 +55,12 @@ struct BoundSections {
   Array totals;
   int64_t n, section, sections, count;
 
-  // Operand i of a section; beyond the end of its row, the identity (exercise 10.5).
+  // Operand i of a section, or the identity beyond the end of its row (exercise 10.5).
   TP_HD Acc load(int64_t id, int64_t i) const {
     const int64_t row = id / sections, k = id % sections * section + i;
     return k < n ? x.load(row, k) : M::identity();
   }
-  // The total of a section, which is the row's result where the row is one section.
+  // Stores the total of a section, which is the result if the row is a single section.
   TP_HD void store(int64_t id, Acc total) const {
     if (sections == 1) {
       x.store(id, total);
@@ -75,7 +75,7 @@ struct Sections {
   using Monoid = typename Source::Monoid;
   using Acc = typename Monoid::Acc;
   Source source;
-  int64_t section, sections;  // operands of a section, sections of a row
+  int64_t section, sections;  // operands per section, sections per row
   Acc *totals, *workspace;    // workspace: `in_global` accumulators for each block
 
   template <class Block>
@@ -101,7 +101,7 @@ void reduce_rows(Context& context, const char* name, const Source& source) {
   with_totals(source, totals, sections, [&](const auto& next) { reduce_rows<Kernel>(context, name, next); });
 }
 
-// A rung: the kernel, under the driver, for every dtype and operator.
+// A rung: runs the kernel under the driver, for every dtype and operator.
 template <template <class> class Kernel>
 void reduce_by_sections(const char* name, const Args& args, Context& context) {
   with_elements(args, [&](const auto& elements) { reduce_rows<Kernel>(context, name, elements); });

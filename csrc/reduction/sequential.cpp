@@ -1,5 +1,5 @@
 // The sequential reduction (Figs. 10.1 and 10.2): one running value per row, which starts with the identity. Every
-// other rung is tested against it, so it is written for clarity only.
+// other rung is tested against this one, so it is written for clarity only.
 #include "reduction/elements.h"
 
 namespace tp::reduction {

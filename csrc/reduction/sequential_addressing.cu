@@ -1,10 +1,10 @@
-// Sequential addressing (001; 003, "a better reduction kernel"): one element per thread in shared memory, and the first
-// half of the threads takes the second, half by half.
+// Sequential addressing (001; 003, "a better reduction kernel"): one element per thread in shared memory. In each step,
+// the first half of the remaining elements is combined with the second half.
 //
-// Invariant: after the step of a stride, the first `stride` elements together combine the whole section. The working
-// threads and their addresses are consecutive: no divergence until a single warp is left, and no bank conflicts. Half
-// of the threads do nothing but load, which is the waste that `shared_memory` removes. The operator must commute. The
-// barrier stands outside the divergent branch; 003's loop has it inside.
+// Invariant: after the step of a stride, the first `stride` elements together are the combination of the whole section.
+// The active threads and their addresses are consecutive: there is no divergence until a single warp is left, and there
+// are no bank conflicts. Half of the threads only load, which is the waste that `shared_memory` removes. The operator
+// must commute. The barrier is outside the divergent branch; the loop in 003 has it inside.
 #include "reduction/sections.h"
 
 namespace tp::reduction {

@@ -1,11 +1,11 @@
 // The reduction in shared memory (Fig. 10.11; 001, "add during load").
 //
-// A thread combines two elements, half a section apart, on their way from global memory: so every thread takes part in
-// the first step, each element is read from global memory once, and the input stays as it is. The other steps are those
-// of `convergent` in shared memory. Invariant: after the step of a stride, the first `stride` elements of input_s
-// together combine the whole section. The operator must commute.
+// A thread combines two elements, half a section apart, as it loads them from global memory. So every thread takes part
+// in the first step, each element is read from global memory once, and the input is not overwritten. The other steps
+// are those of `convergent` in shared memory. Invariant: after the step of a stride, the first `stride` elements of
+// input_s together are the combination of the whole section. The operator must commute.
 //
-// The figure has its barrier at the head of a step; here a barrier ends the phase before, which is the same.
+// In the figure the barrier is at the beginning of a step; here it ends the phase before, which is the same.
 #include "reduction/sections.h"
 
 namespace tp::reduction {

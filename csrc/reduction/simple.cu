@@ -2,11 +2,11 @@
 //
 // Thread t owns element i = 2t, and no other thread writes there. Invariant: after the step of a stride, every element
 // whose index is a multiple of 2 * stride combines the 2 * stride elements that begin there. The barrier after a step
-// lets the next one read what its neighbours wrote. All threads work in the first step; then the working ones lie ever
-// farther apart, so that warps diverge, and so do the addresses, which are in global memory.
+// lets the next one read what neighbours wrote. All threads are active in the first step; then the active ones are
+// further and further apart, so warps diverge, and accesses to global memory are not coalesced.
 //
-// The figure reduces its input in place. An operator leaves its inputs alone, so a block first copies its section to a
-// workspace, padded with the identity because n is arbitrary.
+// The figure reduces its input in place. An operator must not change its inputs, so a block first copies its section to
+// a workspace, padded with the identity because n is arbitrary.
 #include "reduction/sections.h"
 
 namespace tp::reduction {

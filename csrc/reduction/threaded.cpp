@@ -1,10 +1,10 @@
 // The production reduction of the CPU: fixed chunks on all threads.
 //
-// Each [n, inner] slab is read as panels (panel.h). If rows are narrow, several of them make a panel row of about 64
+// Each [n, inner] slab is read as panels (panel.h). If rows are narrow, several of them form a panel row of about 64
 // bytes, whose lanes are folded to `inner` at the end; if they are wide, they are divided into strips. A strip is
-// divided into chunks along n, and the chunks' totals are combined in order. Contiguous rows of a few elements become
-// the lanes of a panel. The partition depends on the shape only, so the bits do not depend on the number of threads.
-// Sums, products and exponentials of floats accumulate in double, so that no chain of float32 roundings grows with n.
+// divided into chunks along n, whose totals are combined in order. Contiguous rows with a few elements become the lanes
+// of a panel. The partition depends only on the shape, so the bits do not depend on the number of threads. Sums,
+// products and exponentials of floats accumulate in double, so the rounding error does not grow with n.
 #ifdef __GNUC__
 #pragma GCC optimize("no-tree-pre")  // it turns comparisons into branches, which prevents vectorization
 #endif
@@ -17,7 +17,7 @@ namespace tp::reduction {
 namespace {
 
 constexpr int64_t chunk = 1 << 16;  // elements
-constexpr int64_t few = 16;         // elements of a contiguous row below which a panel does not pay
+constexpr int64_t few = 16;         // a contiguous row with fewer elements is not worth a panel
 constexpr int64_t side_by_side = 128;
 
 template <class In>
