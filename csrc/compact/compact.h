@@ -1,14 +1,14 @@
 // Compaction: packs the rows that a mask keeps, in order, and unpacks them again.
 //
-// The position of a kept row is the number of kept rows before it, the exclusive sum of the mask, so compaction is a
-// scan and a scatter. The rungs differ in how they scan and in whether the result of the scan is ever written to
-// memory. Dropped rows may go anywhere behind the kept ones; counting from the far end gives each one a position
-// without knowing the total.
+// The position of a kept row is the number of kept rows before it, which is the exclusive sum of the mask. So
+// compaction is a scan and a scatter. The rungs differ in how they scan, and in whether the result of the scan is ever
+// written to memory. Dropped rows may go anywhere after the kept ones; counting from the end gives each of them a
+// position without knowing the total.
 //
-// Unpacking is the transpose, and so the gradient: a kept row takes the next packed row, and a dropped row becomes
-// zero.
+// Unpacking is the transpose, and therefore the gradient: a kept row takes the next packed row, and a dropped row
+// becomes zero.
 //
-// Nothing is computed, so rows are plain bytes, whatever the dtype.
+// No arithmetic is done, so rows are plain bytes, whatever the dtype.
 #pragma once
 #include "core/ladder.h"
 
@@ -24,7 +24,7 @@ struct Args {
   int64_t* count;    // count, pack: how many rows are kept; may be null for pack
   int64_t n, row_bytes;
   // pack: n, in which case dropped rows become `fill`, or the number of kept rows. unpack: the number of rows in `in`;
-  // rows beyond it are not read, but taken as zero.
+  // rows beyond it are not read but count as zero.
   int64_t packed;
   uint64_t fill;  // an element, repeated to 8 bytes
 };

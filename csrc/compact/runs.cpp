@@ -26,18 +26,18 @@ int64_t count_bits(uint64_t bits) {
 #endif
 }
 
-// Which of elements begin to end - 1, at most `word`, are heads; -0.0 is 0.0, and no two NaN are equal.
+// Which of elements begin to end - 1, at most `word` of them, are heads. -0.0 equals 0.0, and no two NaN are equal.
 template <class T>
 uint64_t heads_among(const T* x, int64_t begin, int64_t end) {
   uint8_t is_head[word] = {};
-  if (end - begin == word && begin > 0) {  // of constant length: on vectors
+  if (end - begin == word && begin > 0) {  // a constant length, so the loop is vectorized
     for (int64_t i = 0; i < word; ++i) is_head[i] = acc_t<T>(x[begin + i]) != acc_t<T>(x[begin + i - 1]);
   } else {
     for (int64_t i = begin; i < end; ++i) is_head[i - begin] = i == 0 || acc_t<T>(x[i]) != acc_t<T>(x[i - 1]);
   }
   uint64_t bits = 0;
   for (int64_t i = 0; i < word; i += 8) {
-    uint64_t bytes = 0;  // of 0 or 1, the first the lowest: a product gathers them in the highest byte
+    uint64_t bytes = 0;  // each 0 or 1, the first one lowest: a product gathers them in the highest byte
     for (int64_t j = 0; j < 8; ++j) bytes |= uint64_t(is_head[i + j]) << (8 * j);
     bits |= (bytes * 0x0102040810204080u) >> 56 << i;
   }
@@ -48,9 +48,9 @@ template <class T>
 T value_of(T x) {
   return x;
 }
-boolean value_of(boolean x) { return bool(x); }  // 0 or 1, whatever byte it was made of
+boolean value_of(boolean x) { return bool(x); }  // 0 or 1, whatever nonzero byte it was made of
 
-// Calls f(x) with x as what it is.
+// Calls f(x) with x as a pointer of its element type.
 template <class F>
 void with_line(const Runs& r, F f) {
   dispatch(AllTypes{}, r.dtype, "runs", [&](auto type) { f(static_cast<const typename decltype(type)::type*>(r.x)); });
@@ -64,7 +64,7 @@ void each_chunk(const Runs& r, Context& context, F f) {
   });
 }
 
-// The first head from `begin` on, which is a whole number of words; n if there is none.
+// The first head from `begin` on, where begin is a multiple of `word`; n if there is none.
 int64_t next_head(const Runs& r, int64_t begin) {
   for (int64_t i = begin; i < r.n; i += word) {
     if (r.heads[i / word]) return i + first_bit(r.heads[i / word]);

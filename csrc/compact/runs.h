@@ -1,9 +1,9 @@
-// Runs of equal elements of a line, on the host: where each begins, its value, its length, and the number of each
+// Runs of equal elements of a vector, on the host: where each run begins, its value, its length, and the number of each
 // element's run.
 //
-// As compact/threaded.cpp: fixed chunks on all threads. Pass 1 notes a bit per element, which tells whether it is a
-// head, that is, differs from the one before, and counts the heads of each chunk; then the counts are summed, and pass
-// 2 goes from head to head.
+// It works as compact/threaded.cpp does, in fixed chunks on all threads. Pass 1 records one bit per element, which says
+// whether it is a head, that is, differs from the previous element, and counts the heads of each chunk. Then the counts
+// are summed, and pass 2 goes from head to head.
 #pragma once
 #include "core/context.h"
 
@@ -13,13 +13,13 @@ struct Runs {
   const void* x;  // [n]
   int64_t n;
   DType dtype;
-  const uint64_t* heads;  // a bit per element
-  const int64_t* before;  // of each chunk, the heads before it; behind the last, all
+  const uint64_t* heads;  // one bit per element
+  const int64_t* before;  // per chunk, the number of heads before it; after the last chunk, the number of all heads
 
   Runs(const void* x, int64_t n, DType dtype, Context& context);  // pass 1
   int64_t count() const;
-  // Of each run, values [count]: its element; and, where wanted, begins [count + 1]: where it begins, and n; lengths
-  // [count].
+  // For each run: its element in values [count]; if not null, where it begins in begins [count + 1], followed by n, and
+  // its length in lengths [count].
   void list(void* values, int64_t* begins, int64_t* lengths, Context& context) const;
   // numbers[order[i]] = the run of element i.
   void number(const int64_t* order, int64_t* numbers, Context& context) const;

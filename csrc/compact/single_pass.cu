@@ -1,9 +1,9 @@
 // Compaction in one launch that reads the mask once, and only those rows that are kept.
 //
-// A block takes a tile by ticket. It ranks the tile's kept rows, publishes their number, and looks back over the tiles
-// before for the position of its first kept row (block/lookback.cuh). The numbers of the kept rows are compacted in
-// shared memory, so that consecutive threads move consecutive words of the result. A tile has more rows if they are
-// shorter, because the time for a step of the look-back does not depend on the size of the tile.
+// A block takes a tile by ticket. It ranks the tile's kept rows, publishes their number, and looks back over earlier
+// tiles for the position of its first kept row (block/lookback.cuh). The numbers of the kept rows are compacted in
+// shared memory, so that consecutive threads move consecutive words of the result. A tile has more rows if rows are
+// shorter, because a step of the look-back takes the same time whatever the size of a tile.
 #include "block/per_output.h"
 #include "compact/rows.h"
 #ifdef __CUDACC__
@@ -16,14 +16,15 @@ namespace {
 constexpr int threads = 512, warps = threads / block::warp_size;
 constexpr int batch = 8;  // words that a thread has in flight
 template <class Word>
-constexpr int early = tp::max(4, int(64 / tp::max(sizeof(Word), size_t(4))));  // and before the tile's address is known
+// and before the position of the tile is known
+constexpr int early = tp::max(4, int(64 / tp::max(sizeof(Word), size_t(4))));
 constexpr uint16_t dropped = 0xffff;
 
 struct Tile {
   int rows, kept;
 };
 
-// The high bit of each byte of four rows of the mask, from `row` on; `whole`: all four exist, and are aligned.
+// The high bit of each byte of four rows of the mask, from `row` on. `whole` says that all four exist and are aligned.
 TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool whole) {
   unsigned bytes = 0;
   if (whole) {
@@ -37,8 +38,8 @@ TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool who
   return (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
 }
 
-// Ranks the kept rows of the tile at row `first`: in each of `rounds` rounds, a lane has four neighbouring rows of its
-// warp. The counts of all rounds share one word, one byte each, since none exceeds 128. Ends with a barrier.
+// Ranks the kept rows of the tile at row `first`. In each of `rounds` rounds, a lane handles four neighbouring rows of
+// its warp. The counts of all rounds share one word, with one byte each, since none exceeds 128. Ends with a barrier.
 template <bool packs, int items>
 TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t* list, int* warp_kept) {
   constexpr int tile_rows = threads * items, rounds = items / 4, round_rows = 4 * block::warp_size;
@@ -97,7 +98,7 @@ TP_DEVICE void move_words(int64_t begin, int64_t n, Load load, Store store) {
   }
 }
 
-// `items`: rows per thread; `single`: a row is one word.
+// `items` is the number of rows per thread; `single` says that a row is one word.
 template <bool packs, bool single, int items, class Rows>
 __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, const block::Chain<int64_t> chain,
                                                                  int64_t tiles) {
@@ -133,7 +134,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
 
   if constexpr (packs) {
     Word* to = r.out + before * width;
-    const int64_t room = r.packed - before;  // limits the writes in case the mask has changed meanwhile
+    const int64_t room = r.packed - before;  // limits the writes if the mask has changed in the meantime
     const auto load = [&](int64_t i) {
       const int64_t row = single ? i : floor_div(i, width);
       return r.in[(first + list[row]) * width + i - row * width];
@@ -149,7 +150,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     move_words<Word>(loads_early ? early<Word> * threads : 0, kept * width, load,
                      [&](int64_t i, const Word& word) { to[i] = word; });
     if (r.packed < r.n) return;
-    Word* end = r.out + (r.n - (first - before)) * width;  // dropped rows fill the far end
+    Word* end = r.out + (r.n - (first - before)) * width;  // dropped rows fill the end of the output
     for (int64_t i = threadIdx.x; i < (tile.rows - tile.kept) * width; i += threads) end[-1 - i] = r.fill;
   } else {
     Word* to = r.out + first * width;

@@ -1,8 +1,8 @@
 // The production compaction of the CPU: fixed chunks on all threads. Pass 1 counts the kept rows of each chunk, then
 // the counts are summed, and pass 2 moves the rows.
 //
-// No processor can predict branches on a random mask. So the kept rows of each part of a chunk are first listed without
-// a branch: every row writes its number to the next free slot of the list, and only a kept row advances the slot. Then
+// Branches on a random mask cannot be predicted. So the kept rows of each part of a chunk are first listed without a
+// branch: every row writes its number to the next free slot of the list, and only a kept row advances the slot. Then
 // the listed rows are moved.
 #include <algorithm>
 
@@ -41,7 +41,7 @@ class Threaded {
 
  private:
   void pack(int64_t begin, int64_t end, int64_t place) const {
-    // Rows that are dropped before `begin` fill the far end.
+    // Rows that were dropped before `begin` fill the end of the output.
     if (r_.packed == r_.n) {
       const int64_t last = r_.n - (begin - place), first = last - (end - begin) + kept(begin, end);
       std::fill(r_.out + first * r_.width, r_.out + last * r_.width, r_.fill);

@@ -1,5 +1,5 @@
 // The histogram by atomic additions: one thread per element, and all threads add to one array of counters in global
-// memory. It is right whatever the order, and its speed is limited by the fullest bin, because additions to one counter
+// memory. The result does not depend on the order. The fullest bin limits the speed, because additions to one counter
 // are serialized.
 #include "histogram/extent.h"
 

@@ -1,8 +1,8 @@
-// Which bin an element falls in: the same on every rung and device.
+// Which bin an element is in, by the same rule on every rung and device.
 //
-// Edge i of uniform bins is min + i * (max - min) / bins, with each operation rounded to float64, and an element falls
-// in the last bin whose edge is not greater. To find that bin, (x - min) * (bins / (max - min)) is computed, minus and
-// plus a bound on all errors: usually both give the same bin, and otherwise the edges decide.
+// Edge i of uniform bins is min + i * (max - min) / bins, with each operation rounded to float64; an element is in the
+// last bin whose edge is not greater. To find that bin, (x - min) * (bins / (max - min)) is computed, minus and plus a
+// bound on all errors: usually both give the same bin, and otherwise the edges decide.
 #pragma once
 #include <cmath>
 #include <type_traits>
@@ -32,7 +32,7 @@ class Identity {
  public:
   TP_HD Identity(double, double, int64_t bins) : bins_(Index(tp::min(uint64_t(bins), most))) {}
 
-  // Whether `value` falls in a bin, and in which one.
+  // Whether `value` is in a bin, and in which one.
   TP_HD bool locate(T value, int64_t& bin) const {
     const auto number = Index(acc_t<T>(value));
     bin = int64_t(number);
@@ -67,7 +67,7 @@ class Uniform {
     plain_ = slack < double(bins) && most < far && density < far && bins < int64_t(1) << (limits::digits - 1);
   }
 
-  // Whether `value` falls in a bin, and in which one.
+  // Whether `value` is in a bin, and in which one.
   TP_HD bool locate(T value, int64_t& bin) const {
     const A x = A(acc_t<T>(value));
     if (!(x >= first_ && x <= last_)) return false;
@@ -89,7 +89,7 @@ class Uniform {
   }
 
  private:
-  // float if it holds the elements exactly: faster, and just as right.
+  // float if it holds the elements exactly, which is faster and as correct.
   using A = typename std::conditional<is_floating<T> && sizeof(T) <= 4, float, double>::type;
   using limits = std::numeric_limits<A>;
   static constexpr double far = sizeof(A) == 4 ? 0x1p100 : 0x1p900;  // beyond this, A might overflow
@@ -113,7 +113,7 @@ class Uniform {
   int64_t bins_;
 };
 
-// What the kernels of a rung get. `Bins` is Identity<T> or Uniform<T>.
+// What the kernels of a rung take. `Bins` is Identity<T> or Uniform<T>.
 template <class T, class Bins_>
 struct Problem {
   using Element = T;
@@ -133,7 +133,7 @@ struct Problem {
         max(x.max),
         needs_extent(x.uniform && (min != min || max != max)) {}
 
-  // The bins; an end of the range that was not given comes from `found`.
+  // The bins. An end of the range that was not given comes from `found`.
   TP_HD Bins bins_over(const Extent& found) const {
     return Bins(min != min ? found.min : min, max != max ? found.max : max, bins);
   }

@@ -1,10 +1,10 @@
-// The basic parallel merge (§12.5, Fig. 12.9): a thread finds the co-ranks of both ends of its outputs (co_rank is Fig.
-// 12.5) and merges what lies between them, one element after another (merge_sequential is Fig. 12.2). Neighbouring
-// threads read and write far apart, and the searches go through global memory: neither is coalesced. No barrier is
-// needed, for the threads share nothing.
+// The basic parallel merge (§12.5, Fig. 12.9): a thread finds the co-ranks at both ends of its outputs (co_rank is Fig.
+// 12.5), and merges the elements between them sequentially (merge_sequential is Fig. 12.2). Neighbouring threads read
+// and write far apart, and the searches read global memory, so accesses are not coalesced. No barrier is needed,
+// because the threads share nothing.
 //
-// The figure divides m + n by the number of threads in integers before it rounds up, which loses the last elements;
-// here a thread has eight outputs and the grid has as many threads as that takes.
+// The figure divides m + n by the number of threads in integers before it rounds up, which loses the last elements.
+// Here each thread has eight outputs, and the grid has as many threads as that takes.
 #include "merge/elements.h"
 
 namespace tp::merge {

@@ -1,8 +1,8 @@
-// Rows of keys, and the values that follow them, bound to a block's arrays: what every rung of both ladders reads and
-// writes, whatever the dtypes.
+// Rows of keys, and the values that move with them, bound to a block's arrays: what every rung of both ladders reads
+// and writes, whatever the dtypes.
 //
-// Keys are raw words, so one kernel serves all dtypes of a width. Values are plain bytes: their width is looked up only
-// where they are moved, which is all that a kernel does with them.
+// Keys are raw words, so one kernel serves all dtypes of a width. Kernels only move values, so these are plain bytes,
+// whose width is looked up where they are moved.
 #pragma once
 #include "core/simt.h"
 #include "merge/merge.h"
@@ -101,7 +101,7 @@ struct Keys {
   }
 };
 
-// A merge: where its outputs come from and go to.
+// A merge: where its inputs are, and where its outputs go.
 template <class In, class Out, class V>
 struct BoundMerge {
   In in;
@@ -109,7 +109,7 @@ struct BoundMerge {
   V a_values, b_values, values;
 
   TP_HD int64_t total() const { return in.m + in.n; }
-  // Stores a key of A or of B, with its value, as output k of the row.
+  // Stores a key of A or B, with its value, as output k of the row.
   template <class Word>
   TP_HD void take_a(int64_t row, int64_t i, int64_t k, Word key) const {
     keys[row * total() + k] = key;
@@ -154,7 +154,7 @@ void with_merge(const Args& args, F f) {
   with_key_word(args.in.type, [&](auto type) { f(Merge<typename decltype(type)::type>(args)); });
 }
 
-// Merged values on their way back to where they came from.
+// Merged values that unmerge distributes back to A and B.
 template <class V>
 struct BoundUnmerge {
   V merged, a, b;
@@ -183,8 +183,8 @@ struct Unmerge {
   }
 };
 
-// How many of `count` outputs come from A, if they lie between the co-ranks i and next. It is clamped, because co-ranks
-// may be anywhere if the input is not sorted.
+// How many of `count` outputs come from A, if they are between the co-ranks i and next. The result is clamped, because
+// co-ranks may be anywhere if the input is not sorted.
 TP_HD inline int64_t share_of_a(int64_t i, int64_t next, int64_t count) {
   return tp::max(int64_t(0), tp::min(next - i, count));
 }

@@ -1,15 +1,15 @@
-// The tiles of merge_path: where each one begins, and how it is merged.
+// The tiles of merge_path: where each begins, and how it is merged.
 //
-// A tile is `section` consecutive outputs of a row together with the two ranges of input that they come from. Its block
-// copies both ranges to shared memory, asynchronously and 16 bytes at a time. Each lane finds its co-ranks there,
-// merges `items` elements into registers, and writes them back to shared memory, from where they are stored 16 bytes at
-// a time. A range has the same offset from a 16-byte boundary in shared memory as in global memory, so both ends of
-// every copy are aligned. `items` is odd, so that lanes which write their elements side by side use different banks.
+// A tile is `section` consecutive outputs of a row, together with the two ranges of input from which they come. Its
+// block copies both ranges to shared memory, asynchronously and 16 bytes at a time. Each lane finds its co-ranks there,
+// merges `items` elements into registers, and writes them back to shared memory, from where the block stores them 16
+// bytes at a time. A range has the same offset from a 16-byte boundary in shared memory as in global memory, so both
+// ends of every copy are aligned. `items` is odd, so lanes that write their elements use different banks.
 //
-// Rows that are shorter than a tile share one, as many whole rows as fit, and need no search beforehand.
+// Rows that are shorter than a tile share a tile, as many whole rows as fit, and need no search beforehand.
 //
-// Values are read from global memory, by the indices that the lanes have left in shared memory. Those of a tile come
-// from two contiguous ranges in ascending order, so that neighbouring lanes read neighbouring values.
+// Values are read from global memory, by indices that the lanes have stored in shared memory. The values of a tile come
+// from two contiguous ranges in ascending order, so neighbouring lanes read neighbouring values.
 #pragma once
 #include "block/launch.cuh"
 #include "merge/order.h"
@@ -22,8 +22,8 @@ struct TileShape {
   static constexpr int threads = threads_, items = items_, section = threads * items;
 };
 
-// First launch: where each tile of a row begins in A. A block finds the splits of `search_threads / lanes` neighbouring
-// tiles, all between the first and the last of them, which two whole warps search for first.
+// First launch: finds where each tile of a row begins in A. A block finds the splits of `search_threads / lanes`
+// neighbouring tiles. All of them are between the first and the last one, for which two whole warps search first.
 constexpr int search_threads = 128;
 
 template <int lanes, class Order>
@@ -84,10 +84,10 @@ TP_DEVICE void follow(int bytes, const uint16_t* from, int count, int of_a, cons
   }
 }
 
-// Where a tile's inputs and outputs begin, and how many there are. `whole`: the tile is as many whole rows as fit,
-// stored end to end; otherwise it is a part of one row, between two splits.
+// The inputs and outputs of a tile. If `whole`, the tile is as many whole rows as fit, stored end to end; otherwise it
+// is a part of one row, between two splits.
 struct Tile {
-  int64_t a, b, out;  // elements
+  int64_t a, b, out;  // offsets in elements
   int count, of_a;
 
   template <bool whole>

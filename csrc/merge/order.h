@@ -1,5 +1,5 @@
-// The order of keys as the fastest rungs need it: integers have a type of their own, because their image is the raw
-// word with some bits flipped.
+// The order of keys in the form that the fastest rungs need. Integers have a type of their own, because their image is
+// the raw word with some bits flipped.
 #pragma once
 #include "merge/merge.h"
 

@@ -1,5 +1,5 @@
 // The sequential merge (Fig. 12.2) and the binary search for co-ranks (Fig. 12.5), one after another. Every other rung
-// is tested against them, so they are written for clarity only. unmerge is a merge that copies in the opposite
+// is tested against these, so they are written for clarity only. unmerge is a merge that copies in the opposite
 // direction.
 #include "merge/elements.h"
 

@@ -1,7 +1,7 @@
 // Searches on CUDA that share work. co_rank uses one thread per search. In unmerge, neighbouring elements have
-// neighbouring ranks: a block finds the ranks of the first and the last element of its chunk and loads the part of the
-// other sequence between them to shared memory, where its lanes search. If that part is too large, they search it in
-// global memory. Every element writes its own value, so the result is the same in every run.
+// neighbouring ranks: a block finds the ranks of the first and the last element of its chunk, and loads the part of the
+// other sequence between them to shared memory, where its lanes search. If that part is too large, they search in
+// global memory. Every element writes only its own value, so the result is the same in every run.
 #include "merge/elements.h"
 #ifdef __CUDACC__
 #include "merge/order.h"
@@ -28,12 +28,12 @@ struct Room {
   static constexpr int count = 32768 / int(sizeof(Word)), chunk = count / 2 < 4096 ? count / 2 : 4096;
 };
 
-// One side of a row as its elements see it.
+// One side of a row, from the point of view of its elements.
 template <class Word>
 struct Side {
   const Word *own, *other;
   int64_t own_count, other_count;
-  bool of_a;  // then equal elements of the other side come after them
+  bool of_a;  // if so, equal elements of the other side come later
 };
 
 template <class Order>

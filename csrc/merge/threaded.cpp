@@ -1,10 +1,10 @@
 // The production merge of the CPU: chunks of the output on all threads, each between two co-ranks.
 //
-// Which head is smaller cannot be predicted, so the inner loop has no branch: both pointers advance by the result of
-// the comparison. Its time is then the latency of the comparison, during which other merges can run: a chunk is divided
-// again, by co-ranks, into `lanes` merges that are interleaved. For as many steps as the shortest side has elements, no
-// bounds have to be checked. The partition depends on the shape only, so even input that is not sorted gives the same
-// result for any number of threads.
+// Which of two heads is smaller cannot be predicted, so the inner loop has no branch: both pointers advance by the
+// result of the comparison. The loop then takes the latency of the comparison, during which other merges can run. So a
+// chunk is divided again, by co-ranks, into `lanes` merges that are interleaved. No bounds have to be checked for as
+// many steps as the shortest side has elements. The partition depends only on the shape, so even input that is not
+// sorted gives the same result for any number of threads.
 //
 // With values, the loop also records where each key came from, and the values of the chunk are then gathered from the
 // cache.
@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t chunk = 1 << 15;
 constexpr int lanes = 4;
 
-// A merge in progress. `from`, if recorded, is i for element i of A's chunk and ~j for element j of B's.
+// A merge in progress. `from`, if recorded, is i for element i of A's chunk, and ~j for element j of B's chunk.
 template <class Word>
 struct Lane {
   const Word *a, *a_end, *b, *b_end;
@@ -142,13 +142,13 @@ class Threaded {
   decltype(&follow<Word16>) follow_;
 };
 
-// unmerge, one chunk of one side at a time: finds the ranks of its elements in the other side, between those of the
-// first and the last element, by a merge that only records ranks; then copies the values, from index plus rank.
+// unmerge, one chunk of one side at a time. First a merge that only records ranks finds the ranks of its elements in
+// the other side, between those of the first and the last one; then values are copied from index plus rank.
 template <class Order>
 class Unmerger {
   using Word = typename Order::Word;
   static constexpr int64_t elements = 1 << 13,
-                           sparse = 16;  // per chunk; below this density, searches are cheaper than a merge
+                           sparse = 16;  // per chunk; if it has fewer elements, searches are faster than a merge
 
  public:
   Unmerger(const co_rank_ladder::Args& args, const Order& order) : args_(args), order_(order) {}
@@ -210,15 +210,15 @@ class Unmerger {
   const Order order_;
 };
 
-// co_rank. Searches for ranks near each other read the same elements, so those of a block of ranks go in the order of
-// their leading bits: a counting sort costs a fraction of what elements that are no longer in a cache do.
+// co_rank. Searches for neighbouring ranks read the same elements, so the ranks of a block are processed in the order
+// of their leading bits: a counting sort takes a fraction of the time of fetching elements that have left the cache.
 template <class Find>
 class RankSearches {
   static constexpr int64_t block = 1 << 17, few = 1 << 10;
   static constexpr int bucket_bits = 11;
 
  public:
-  // find(k): the answer for rank k, of 0 to `total` or outside.
+  // find(k) gives the answer for any rank k, from 0 to `total` or outside.
   RankSearches(int64_t total, Find find) : total_(total), find_(find) {
     while (total >> shift_ >= int64_t(1) << bucket_bits) ++shift_;
   }

@@ -1,16 +1,16 @@
-// The tiled merge (§12.6, Figs. 12.10 to 12.14): loads by neighbouring threads into shared memory, and all searches but
-// two per block there.
+// The tiled merge (§12.6, Figs. 12.10 to 12.14): neighbouring threads load neighbouring elements into shared memory,
+// and all searches except two per block are there.
 //
 // A block merges a section of C, tile by tile. The next tile_size elements of A and of B are enough for tile_size
-// outputs even if all come from one side; so at most half of what an iteration loads is used, and what is left over is
-// loaded again. Invariant: before an iteration, the first A_consumed and B_consumed elements of the block's sections of
-// A and B are merged into the first C_completed elements of its section of C. Barriers stand between the load and the
-// searches, which read what others loaded, and between the merge and the next load, which overwrites it.
+// outputs, even if all come from one side. So at most half of what an iteration loads is used; the rest is loaded
+// again. Invariant: before an iteration, the first A_consumed and B_consumed elements of the block's sections of A and
+// B are merged into the first C_completed elements of its section of C. There is a barrier between the load and the
+// searches, which read what other threads loaded, and between the merge and the next load, which overwrites it.
 //
-// Fig. 12.11 leaves the block's co-ranks in A_S, where keys of one byte could not hold them: they have a place of their
-// own. Its divisions lose the last elements before they round up; here a section has a fixed size. Fig. 12.13 takes
-// full tiles for granted when it counts what was consumed, in the last iteration, too: here the search is told how much
-// there is.
+// Fig. 12.11 stores the block's co-ranks in A_S, where keys of one byte could not hold them; here they have an array of
+// their own. Its divisions lose the last elements before rounding up; here a section has a fixed size. Fig. 12.13
+// assumes full tiles when it counts what was consumed, even in the last iteration; here the search is told how many
+// elements there are.
 #include "merge/elements.h"
 
 namespace tp::merge {
@@ -20,7 +20,7 @@ template <class Merge>
 struct MergeTiledKernel {
   using Word = typename Merge::Word;
   static constexpr int threads = 128, items_per_thread = 8, tile_size = threads * items_per_thread;
-  static constexpr int section = 4 * tile_size;  // of C, for a block
+  static constexpr int section = 4 * tile_size;  // of C, per block
   static constexpr int64_t shared_bytes = 2 * tile_size * int64_t(sizeof(Word)) + 2 * int64_t(sizeof(int64_t));
   Merge merge;
 
@@ -35,7 +35,7 @@ struct MergeTiledKernel {
     };
     const int64_t total = merge.total(), sections = ceil_div(total, int64_t(section));
     for (int64_t id = block.index().x; id < merge.in.rows * sections; id += block.grid().x) {
-      // Part 1 (Fig. 12.11): the block's sections of C, A and B.
+      // Part 1 (Fig. 12.11): find the block's sections of C, A and B.
       const int64_t row = id / sections, C_curr = id % sections * section, C_next = tp::min(C_curr + section, total);
       block.phase("block_co_ranks", [&](int t) {
         if (t < 2) co_ranks[t] = x.in.co_rank(row, t == 0 ? C_curr : C_next);
@@ -46,7 +46,7 @@ struct MergeTiledKernel {
       const int64_t A_length = share_of_a(A_curr, A_next, C_length), B_length = C_length - A_length;
       int64_t C_completed = 0, A_consumed = 0, B_consumed = 0;
       while (C_completed < C_length) {
-        // Part 2 (Fig. 12.12): the next tiles of A and B.
+        // Part 2 (Fig. 12.12): load the next tiles of A and B.
         const int64_t a_length = tp::min(int64_t(tile_size), A_length - A_consumed);
         const int64_t b_length = tp::min(int64_t(tile_size), B_length - B_consumed);
         const int64_t c_length = tp::min(int64_t(tile_size), C_length - C_completed);
@@ -54,7 +54,7 @@ struct MergeTiledKernel {
           for (int i = t; i < a_length; i += threads) A_S[i] = x.in.a[row * x.in.m + A_curr + A_consumed + i];
           for (int i = t; i < b_length; i += threads) B_S[i] = x.in.b[row * x.in.n + B_curr + B_consumed + i];
         });
-        // Part 3 (Fig. 12.13): each thread merges what its outputs are made of.
+        // Part 3 (Fig. 12.13): each thread merges its own outputs.
         block.phase("merge", [&](int t) {
           const int64_t c_curr = tp::min(int64_t(t) * items_per_thread, c_length);
           const int64_t c_next = tp::min(c_curr + items_per_thread, c_length);

@@ -1,6 +1,6 @@
 // The merge without coarsening (§12.8): one thread per output, each with its own binary search. Output k is the earlier
-// of the two elements that its co-ranks point to. It shows what the other rungs save: log n steps per element, in
-// global memory.
+// of the two elements to which its co-ranks point. It takes log n steps per element in global memory, which the other
+// rungs save.
 #include "merge/elements.h"
 
 namespace tp::merge {
