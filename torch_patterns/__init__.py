@@ -16,7 +16,7 @@ _built_with = _library.with_name("built_with")
 _build = "build it with `make build` or `pip install --no-build-isolation .`"
 if not _library.exists() or not _built_with.exists():
     raise ImportError(f"{_library} is missing: {_build}")
-# A C++ library serves the torch whose headers it was compiled with: of another, symbols are missing or differ.
+# A C++ library works only with the torch whose headers it was compiled with: in another, symbols are missing or differ.
 if _built_with.read_text().split(".")[:2] != torch.__version__.split(".")[:2]:
     raise ImportError(
         f"{_library} was built with torch {_built_with.read_text().strip()}, this is {torch.__version__}: {_build}"
@@ -92,7 +92,7 @@ from torch_patterns.version import __version__  # noqa: E402
 if TYPE_CHECKING:
     from torch_patterns import bench, data, lenet, nn, testing  # noqa: F401
 
-_LAZY = ("bench", "data", "lenet", "nn", "testing")  # modules that are imported when they are first asked for
+_LAZY = ("bench", "data", "lenet", "nn", "testing")  # modules that are imported at their first use
 
 
 def __getattr__(name: str):

@@ -1,4 +1,4 @@
-"""Compaction: what a mask keeps, packed in order."""
+"""Compaction: the elements that a mask keeps, packed in order."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _ops = torch.ops.torch_patterns
 
 @documented("compact")
 def compact(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """What ``mask`` keeps of ``x``, in order: ``x[mask]`` (stream compaction: a scan and a scatter; beyond the book).
+    """Packs the elements of ``x`` that ``mask`` keeps, in order: ``x[mask]`` (a scan and a scatter; beyond the book).
 
-    How much is kept, only the device knows: on CUDA the host waits for it, and a call cannot be captured in a CUDA
-    graph (see :func:`compact_padded`). Differentiable to every order; deterministic.
+    The number of kept elements is computed on the device: on CUDA the host waits for it, and the call cannot be
+    captured in a CUDA graph (see :func:`compact_padded`). Differentiable to every order; deterministic.
 
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
-        mask: bool; of the shape of ``x``, or of its leading dimensions, which then choose rows.
+        mask: bool; of the shape of ``x``, or of its leading dimensions: then it selects rows.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
         [kept, ...], where ... are the dimensions of ``x`` behind those of ``mask``; a new contiguous tensor. ``vmap``
-        over ``mask`` takes masks that keep equally many.
+        over ``mask`` requires masks that keep equally many elements.
 
     Raises:
         RuntimeError: the shape of ``mask`` does not fit, devices differ, or the call is being captured.
@@ -43,21 +43,21 @@ def compact(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> Tensor:
 
 @documented("compact")
 def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str = "auto") -> tuple[Tensor, Tensor]:
-    """What ``mask`` keeps of ``x``, in order, then ``fill``: of the size of ``x``, so that the host need not wait.
+    """Packs the elements of ``x`` that ``mask`` keeps, then ``fill``, to the size of ``x``: the host does not wait.
 
-    ``values.flatten(0, mask.dim() - 1)[:count]`` is ``x[mask]``. Can be captured in a CUDA graph. Differentiable to
-    every order; deterministic (beyond the book).
+    ``values.flatten(0, mask.dim() - 1)[:count]`` is ``x[mask]``. The call can be captured in a CUDA graph.
+    Differentiable to every order; deterministic (beyond the book).
 
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
-        mask: bool; of the shape of ``x``, or of its leading dimensions, which then choose rows.
-        fill: what stands behind the kept elements; a number that the dtype of ``x`` can hold: whole for integers,
-            rounded for floats.
+        mask: bool; of the shape of ``x``, or of its leading dimensions: then it selects rows.
+        fill: the value of all elements after the kept ones. The dtype of ``x`` must be able to hold it: it must be
+            whole for integers, and is rounded for floats.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        (values, count): values like ``x``, kept elements or rows first, in row-major order of the mask's dimensions;
-        count, a scalar int64 tensor, says how many.
+        (values, count): values has the shape and dtype of ``x``, with the kept elements or rows first, in row-major
+        order of the mask's dimensions; count is their number, a scalar int64 tensor.
 
     Raises:
         RuntimeError: the shape of ``mask`` does not fit, devices differ, or the dtype cannot hold ``fill``.
@@ -72,7 +72,7 @@ def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str =
     return ops.compact_padded(x, mask, fill, algorithm)
 
 
-# ---- the size that nobody knows, for compilers
+# ---- the result size depends on the data: fake implementations for compilers
 
 
 @torch.library.register_fake("torch_patterns::compact")
@@ -90,14 +90,14 @@ def _(x, mask, algorithm="auto"):
     return x.new_empty(kept, *x.shape[mask.dim() :])
 
 
-# ---- vmap: with one mask for all samples, a batch dimension is one more dimension of a row
+# ---- vmap: if all samples share the mask, the batch dimension is one more dimension of a row
 
 
 @torch.library.register_vmap("torch_patterns::compact")
 def _(info, in_dims, x, mask, algorithm="auto"):
     if in_dims[1] is None:
         return _ops.compact(x.movedim(in_dims[0], mask.dim()), mask, algorithm), 1
-    if info.batch_size == 0:  # masks that keep equally many: nobody knows how many
+    if info.batch_size == 0:  # without a mask, the number of kept elements is not known
         rows = front(x, in_dims[0], 0)
         return rows.new_empty(0, 0, *rows.shape[mask.dim() :]), 0
     try:

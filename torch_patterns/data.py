@@ -17,7 +17,7 @@ SIZE = 32
 
 
 class Digits(NamedTuple):
-    """A data set: images uint8 [N, 1, 32, 32], labels int64 [N] of 0 to 9, for training and held out for the test.
+    """A data set, one part for training and one for the test: images uint8 [N, 1, 32, 32], labels int64 [N], 0 to 9.
 
     Example:
         >>> tp.data.digits().test_labels.shape
@@ -31,8 +31,8 @@ class Digits(NamedTuple):
 
 
 def normalize(images: torch.Tensor) -> torch.Tensor:
-    """Images of the scale 0 to 255 -> float32 from -0.1 (background) to 1.175 (ink): the scale that LeNet-5 was
-    published with, on which MNIST has a mean near 0.
+    """Scales images from 0 ... 255 to float32 from -0.1 (background) to 1.175 (ink), as LeNet-5 was published: the mean
+    of MNIST is then near 0.
 
     Example:
         >>> tp.data.normalize(torch.tensor([0, 255], dtype=torch.uint8))
@@ -42,8 +42,9 @@ def normalize(images: torch.Tensor) -> torch.Tensor:
 
 
 def read_idx(path: str | Path) -> torch.Tensor:
-    """The uint8 tensor of an IDX file (two zero bytes, type code 0x08, number of dimensions, big-endian uint32 sizes,
-    data), gzip or not, whatever its name. Raises ValueError naming the file and the fault, OSError if it is no file.
+    """Reads the uint8 tensor of an IDX file (two zero bytes, type code 0x08, number of dimensions, big-endian uint32
+    sizes, data), gzip or not, whatever its name. Raises a ValueError that names the file and the fault, or an OSError
+    if it cannot be read.
 
     Example:
         >>> import pathlib, tempfile
@@ -69,7 +70,8 @@ def read_idx(path: str | Path) -> torch.Tensor:
 
 
 def _unpack(path: str | Path) -> bytearray:
-    """The bytes of a file, unpacked if they begin as gzip does: writable, so that a tensor may share them."""
+    """Returns the bytes of a file, unpacked if it begins with gzip's magic number; writable, so a tensor can share
+    them."""
     with open(path, "rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -80,10 +82,10 @@ def _unpack(path: str | Path) -> bytearray:
 
 
 def mnist(folder: str | Path) -> Digits:
-    """MNIST, or a set of its form, from the four files of the standard names in `folder`, each with or without ".gz".
+    """Reads MNIST, or a set of its form, from the four files of the standard names in `folder`, with or without ".gz".
 
     The images of 28x28 are padded to 32x32 with background. Raises FileNotFoundError for a missing file, ValueError for
-    a bad one: another shape, no images, not as many labels as images, or a label that is no digit.
+    a bad one: another shape, no images, not as many labels as images, or a label that is not a digit.
 
     Example:
         >>> tp.data.mnist("no such folder")
@@ -117,7 +119,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def digits() -> Digits:
-    """The 1,797 handwritten digits of scikit-learn (UCI, 8x8 pixels of 17 greys), bilinearly upsampled to 32x32.
+    """Loads the 1,797 handwritten digits of scikit-learn (UCI, 8x8 pixels of 17 greys), bilinearly upsampled to 32x32.
 
     A fixed fifth, the same share of each digit, is held out: 1,437 for training, 360 for the test.
 

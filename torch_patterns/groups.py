@@ -25,26 +25,27 @@ def group_reduce(
 ) -> Tensor:
     """Combines the rows of the same index: ``y[g]`` is the reduction of all ``values[i]`` with ``index[i] == g``.
 
-    What ``torch.scatter_reduce`` and torch_scatter's ``scatter`` do, with every operator of :func:`segment_reduce`, and
-    the same bits in every run: rows combine in their order. On CUDA, and by a named algorithm, it is a stable sort by
-    the bits that ``num_groups`` has and a segmented reduction; on the CPU the default needs no sort. A group without
-    rows gives what an empty segment does. Differentiable to every order, as ``segment_reduce`` is (beyond the book).
+    This is what ``torch.scatter_reduce`` and torch_scatter's ``scatter`` do, but with every operator of
+    :func:`segment_reduce`, and with the same bits in every run, because rows are combined in their order. On CUDA, and
+    if an algorithm is named, it is a stable radix sort by the bits that ``num_groups`` needs, then a segmented
+    reduction; on the CPU the default needs no sort. A group without rows gives what an empty segment does.
+    Differentiable to every order, as ``segment_reduce`` is (beyond the book).
 
     Args:
         values: rows [n, ...]; any dtype that ``segment_reduce`` takes.
-        index: [n], int32 or int64, in any order, each 0 to ``num_groups - 1``. The CPU checks that always.
+        index: [n], int32 or int64, in any order, each 0 to ``num_groups - 1``. The CPU always checks them.
         num_groups: how many groups there are.
         op: as in ``segment_reduce``; ``"argmax"`` and ``"argmin"`` give rows of ``values``.
-        validate: check ``index`` on CUDA, too, at the price of one synchronisation; not in a CUDA graph. Without it
-            CUDA leaves out the rows of an index that is out of range.
+        validate: check ``index`` on CUDA, too. This costs a synchronisation and cannot be captured in a CUDA graph.
+            Without it CUDA leaves out rows whose index is out of range.
         algorithm: ``"auto"``, or how the sorted groups are reduced: one of the ladder below.
 
     Returns:
         [num_groups, ...], new and contiguous, of the dtype that ``segment_reduce`` gives.
 
     Raises:
-        IndexError: an index is out of range; the message tells the first.
-        ValueError: ``index`` has more than one dimension or another length than ``values``; ``values`` is a scalar;
+        IndexError: an index is out of range; the message names the first.
+        ValueError: ``index`` is not one-dimensional or not as long as ``values``; ``values`` is a scalar;
             ``num_groups`` is negative; ``op`` or ``algorithm`` is unknown.
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
@@ -58,15 +59,16 @@ def group_reduce(
 
 @documented("segment_reduce")
 def group_expand(x: Tensor, index: Tensor, *, validate: bool = False, algorithm: str = "auto") -> Tensor:
-    """Gives every row that of its group: ``y[i] = x[index[i]]``, with a gradient that is the same in every run.
+    """Gives every row the value of its group: ``y[i] = x[index[i]]``. Its gradient is the same in every run.
 
-    It is the gradient of a sum of groups, and that sum is its gradient; differentiable to every order.
+    This is the gradient of a sum over groups, and such a sum is the gradient of this function. Differentiable to every
+    order.
 
     Args:
         x: one row per group, [groups, ...]; any dtype that ``segment_reduce`` takes.
-        index: [n], int32 or int64, each 0 to ``groups - 1``. The CPU checks that always.
+        index: [n], int32 or int64, each 0 to ``groups - 1``. The CPU always checks them.
         validate: check ``index`` on CUDA, too. Without it an index out of range gives 0.
-        algorithm: ``"auto"``, or how its gradient reduces: one of the ladder below.
+        algorithm: ``"auto"``, or how the gradient is reduced: one of the ladder below.
 
     Returns:
         [n, ...], new and contiguous, of the dtype of ``x``.
@@ -85,15 +87,16 @@ def group_expand(x: Tensor, index: Tensor, *, validate: bool = False, algorithm:
 def group_by(
     index: Tensor, num_groups: int, *, validate: bool = False, algorithm: str = "auto"
 ) -> tuple[Tensor, Tensor]:
-    """The order that puts rows of the same index next to each other, and where each group then begins.
+    """Finds the order that puts rows of the same index next to each other, and where each group then begins.
 
-    ``values[perm]`` and ``offsets`` are what every ``segment_*`` function takes. The sort is stable: within a group
-    rows keep their order (a radix sort by the bits that ``num_groups`` has; chapter 13).
+    Every ``segment_*`` function takes ``values[perm]`` and ``offsets``. It is a stable radix sort by the bits that
+    ``num_groups`` needs (chapter 13), so rows keep their order within a group.
 
     Args:
-        index: [n], int32 or int64, each 0 to ``num_groups - 1``. The CPU checks that always.
+        index: [n], int32 or int64, each 0 to ``num_groups - 1``. The CPU always checks them.
         num_groups: how many groups there are.
-        validate: check ``index`` on CUDA, too. Without it rows of an index that is out of range come last, in no group.
+        validate: check ``index`` on CUDA, too. Without it rows whose index is out of range come last and belong to no
+            group.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -113,19 +116,20 @@ def group_by(
 def unique(
     x: Tensor, *, return_inverse: bool = False, return_counts: bool = False, algorithm: str = "auto"
 ) -> Tensor | tuple[Tensor, ...]:
-    """The distinct values of ``x``, sorted, as ``torch.unique`` gives them: a sort and a compaction of the runs' heads.
+    """Finds the distinct values of ``x``, sorted, as ``torch.unique`` does.
 
-    How many there are only the device knows: on CUDA the host waits for it, and a call cannot be captured in a CUDA
-    graph. No two NaN are equal, and of -0.0 and 0.0 the first of ``x`` is kept. Not differentiable, as torch's.
+    It sorts ``x`` and compacts the heads of its runs. The number of distinct values is computed on the device: on CUDA
+    the host waits for it, and the call cannot be captured in a CUDA graph. No two NaN are equal, and of -0.0 and 0.0
+    the one that comes first in ``x`` is kept. Not differentiable, as in torch.
 
     Args:
         x: any shape; any dtype that ``segment_reduce`` takes.
-        return_inverse: also give the place of each element's value.
-        return_counts: also give how often each value occurs.
+        return_inverse: also return, for each element, the index of its value in ``values``.
+        return_counts: also return how often each value occurs.
         algorithm: ``"auto"``, or how ``x`` is sorted: one of the ladder below.
 
     Returns:
-        values [distinct], and, where asked for, inverse (int64, of the shape of ``x``) and counts (int64, [distinct]).
+        values [distinct] and, if requested, inverse (int64, of the shape of ``x``) and counts (int64, [distinct]).
 
     Raises:
         TypeError: the dtype is not supported.
@@ -142,20 +146,20 @@ def unique(
 
 @documented("compact")
 def run_length_encode(x: Tensor, *, algorithm: str = "auto") -> tuple[Tensor, Tensor]:
-    """The value and the length of each run of equal elements: ``values.repeat_interleave(counts)`` is ``x``.
+    """Finds the value and the length of each run of equal elements: ``values.repeat_interleave(counts)`` is ``x``.
 
-    How many runs there are only the device knows, as in :func:`unique`. No two NaN are equal. The gradient of a value
-    goes to the first element of its run; differentiable to every order (CUB's ``DeviceRunLengthEncode``).
+    The host waits for the number of runs, as in :func:`unique`. No two NaN are equal. The gradient of a value goes to
+    the first element of its run; differentiable to every order (CUB's ``DeviceRunLengthEncode``).
 
     Args:
         x: [n]; any dtype that ``segment_reduce`` takes.
         algorithm: ``"auto"``, or how the heads of the runs are packed: one of the ladder below.
 
     Returns:
-        (values, counts): [runs], of the dtype of ``x``, and int64.
+        (values, counts): both [runs]; values of the dtype of ``x``, counts int64.
 
     Raises:
-        ValueError: ``x`` has not one dimension, or ``algorithm`` is unknown or not offered by the device.
+        ValueError: ``x`` is not one-dimensional, or ``algorithm`` is unknown or not offered by the device.
         TypeError: the dtype is not supported.
 
     Example:
@@ -171,8 +175,8 @@ def reduce_by_key(
 ) -> tuple[Tensor, Tensor]:
     """Combines the values of each run of equal keys: sorted keys give one run per key (CUB's ``ReduceByKey``).
 
-    How many runs there are only the device knows, as in :func:`unique`. Differentiable to every order in ``values``;
-    the gradient of a key goes to the first of its run.
+    The host waits for the number of runs, as in :func:`unique`. Differentiable to every order in ``values``; the
+    gradient of a key goes to the first of its run.
 
     Args:
         keys: [n]; any dtype that ``segment_reduce`` takes.
@@ -181,11 +185,12 @@ def reduce_by_key(
         algorithm: ``"auto"``, or how the runs are reduced: one of the ladder below.
 
     Returns:
-        (keys, values): [runs], the key of each run, and [runs, ...], of the dtype that ``segment_reduce`` gives.
+        (keys, values): the key of each run, [runs], and the reduced values, [runs, ...], of the dtype that
+            ``segment_reduce`` gives.
 
     Raises:
-        ValueError: ``keys`` has not one dimension, ``values`` has not a row per key; ``op`` or ``algorithm`` is
-            unknown.
+        ValueError: ``keys`` is not one-dimensional, ``values`` does not have one row per key; ``op`` or ``algorithm``
+            is unknown.
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
 
@@ -198,10 +203,11 @@ def reduce_by_key(
 
 @documented("sort")
 def partition(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> tuple[Tensor, Tensor]:
-    """The rows that ``mask`` selects, then the others, each in their order, and how many are selected.
+    """Moves the rows that ``mask`` selects to the front, both sides in their order, and counts them.
 
-    A stable sort by one bit. Its size is known, so it can be captured in a CUDA graph; differentiable to every order
-    (CUB's ``DevicePartition``, which turns the others round).
+    It is a stable sort by one bit. The result has the size of ``x``, so the call can be captured in a CUDA graph.
+    Differentiable to every order. (CUB's ``DevicePartition`` does the same, but reverses the rows that are not
+    selected.)
 
     Args:
         x: rows [n, ...]; any dtype that ``segment_reduce`` takes.
@@ -213,8 +219,8 @@ def partition(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> tuple[Tens
 
     Raises:
         TypeError: the dtype is not supported, or ``mask`` is not bool.
-        ValueError: ``mask`` has not one dimension, ``x`` is a scalar, or ``algorithm`` is unknown.
-        RuntimeError: ``mask`` has another length than ``x``, or devices differ.
+        ValueError: ``mask`` is not one-dimensional, ``x`` is a scalar, or ``algorithm`` is unknown.
+        RuntimeError: ``mask`` is not as long as ``x``, or devices differ.
 
     Example:
         >>> tp.partition(torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
@@ -223,7 +229,7 @@ def partition(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> tuple[Tens
     return ops.partition(x, mask, algorithm)
 
 
-# ---- sizes that nobody knows, for compilers
+# ---- the operators whose result sizes depend on the data: fake implementations for compilers
 
 
 def _runs(op: str, x: Tensor, most, pattern: str, algorithm: str):
@@ -246,7 +252,7 @@ def _(x, algorithm="auto"):
 def _(keys, values, op="sum", algorithm="auto"):
     if keys.dim() != 1:
         raise ValueError(f"reduce_by_key: keys must have one dimension, got shape {tuple(keys.shape)}")
-    # What the reduction of one segment is, on a device that computes nothing.
+    # The meta device gives the shape and dtype of a reduction without computing it.
     one = _ops.segment_reduce(
         values.new_empty(0, *values.shape[1:], device="meta"),
         torch.empty(1, dtype=torch.int64, device="meta"),
@@ -266,7 +272,7 @@ def _(x, return_inverse=False, return_counts=False, algorithm="auto"):
     return x.new_empty(distinct), inverse, counts
 
 
-# ---- vmap: where the index is the same for all samples, a batch of rows is one more dimension of each
+# ---- vmap: if all samples share the index, a batch of rows is one more dimension of each row
 
 
 def _rows_rule(name: str) -> None:

@@ -16,22 +16,22 @@ _ops = torch.ops.torch_patterns
 def histogram(
     x: Tensor, bins: int, *, min: float | None = None, max: float | None = None, algorithm: str = "auto"
 ) -> Tensor:
-    """How many elements of ``x`` fall in each bin (beyond the book's chapters 10 to 16).
+    """Counts the elements of ``x`` that fall in each bin (beyond the book's chapters 10 to 16).
 
     Integers and bools fall in the bin of their own number, from 0 on, as in ``torch.bincount``. Floats, and integers if
     ``min`` or ``max`` is given, fall in uniform bins of [min, max], as in ``torch.histc``: bin i reaches from edge i up
     to, but not including, edge i + 1, and the last bin includes ``max``. Edge i is ``min + i * (max - min) / bins``,
     each operation rounded to float64, and an element is compared with it exactly (int64 beyond 2^53 as its nearest
-    float64). What lies outside, and NaN, is not counted.
+    float64). Elements outside the range, and NaN, are not counted.
 
-    An absent end of the range is the least or the greatest of the finite elements (infinities lie outside), found on
-    the device: the host does not wait. Where ``min`` equals ``max``, the range is [min - 1, max + 1].
+    If ``min`` or ``max`` is not given, the least or the greatest finite element takes its place; it is found on the
+    device, and the host does not wait. If ``min`` equals ``max``, the range is [min - 1, max + 1].
 
     The result is the same on every device, by every algorithm, and in every run. It has no gradient.
 
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
-        bins: how many; positive.
+        bins: the number of bins; positive.
         min: the first edge; finite.
         max: the last edge; finite, not less than ``min``.
         algorithm: ``"auto"`` or one of the ladder below.

@@ -26,26 +26,27 @@ def read_matrix_market(
     duplicates: Duplicates = "error",
     device: torch.device | str | None = None,
 ) -> COO:
-    """The matrix of a Matrix Market file, plain or gzip (told by its content, not by its name).
+    """Reads the matrix of a Matrix Market file, plain or gzip (detected by its content, not by its name).
 
     Coordinate and array files with real, integer or pattern entries, general, symmetric or skew-symmetric. Entries keep
-    the order of the file, those mirrored at the diagonal follow; explicit zeros stay entries, and so does every place
-    of an array file. Pattern entries are 1. Blank lines and comments may stand anywhere. A line ``%%GraphBLAS type T``
-    is honoured: every value must be one of T, and those of type float are rounded to it.
+    the order of the file; the mirror images of symmetric files follow them. Explicit zeros remain entries, and every
+    element of an array file becomes one. Pattern entries are 1. Blank lines and comments may stand anywhere. A line
+    ``%%GraphBLAS type T`` is obeyed: every value must be one that T can hold, and values of type float are rounded to
+    it.
 
     Args:
         path: the file.
-        dtype: of the values, floating point; decimals are rounded to the nearest float64, then to ``dtype``.
-        index_dtype: of the indices, ``torch.int64`` or ``torch.int32``.
-        duplicates: what to do about two entries at one place: ``"error"``, ``"sum"``, or ``"keep"`` both.
-        device: where the tensors shall be.
+        dtype: the dtype of the values, floating point; decimals are rounded to the nearest float64, then to ``dtype``.
+        index_dtype: the dtype of the indices, ``torch.int64`` or ``torch.int32``.
+        duplicates: what to do with several entries at one position: ``"error"``, ``"sum"`` or ``"keep"``.
+        device: the device of the tensors.
 
     Returns:
         :class:`COO`: row_idx, col_idx and values [nnz].
 
     Raises:
-        ValueError: the file is malformed, truncated or has complex entries; the message names file, line and cause.
-            Or ``duplicates`` is unknown, or ``index_dtype`` too narrow.
+        ValueError: the file is malformed, truncated or has complex entries; the message names file, line and cause. Or
+            ``duplicates`` is unknown, or ``index_dtype`` is too narrow.
         TypeError: a dtype is not supported.
         OSError: the file cannot be read.
 
@@ -78,16 +79,16 @@ def read_matrix_market(
 
 
 def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = "") -> None:
-    """Writes a matrix as a Matrix Market file of coordinates, in gzip where the name ends in ".gz".
+    """Writes a matrix as a Matrix Market file of coordinates, compressed by gzip if the name ends in ".gz".
 
-    Floating-point values make a file of the field ``real``, integers and bool one of the field ``integer``.
+    Floating-point values are written in a file of the field ``real``, integers and bool in one of ``integer``.
 
     Args:
         path: the file; an existing one is overwritten.
         A: a matrix in any format, on any device; duplicates and explicit zeros are written as they are.
         comment: lines for the head of the file.
 
-    Every value is written with the digits that give it back exactly.
+    Every value is written with enough digits to read it back exactly.
 
     Raises:
         OSError: the file cannot be written.

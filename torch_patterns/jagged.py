@@ -1,11 +1,11 @@
 """Jagged NestedTensors: sequences of different lengths as one tensor, beside rows with offsets and padded tensors.
 
 A ``torch.nested`` tensor of ``layout=torch.jagged`` holds [batch, length of each, ...] as rows laid end to end and
-offsets, which is what the ``segment_*`` functions take. So the functions of this library take one in the place of a
-tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``sort``, ``sort_keys`` and ``argsort``
+offsets, which is what the ``segment_*`` functions take. Therefore these functions take a jagged tensor in the place of
+a tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``sort``, ``sort_keys`` and ``argsort``
 along its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row,
-and the ``segment_*`` functions with ``offsets`` left out, as ``None``. What has a row per element of a sequence comes
-back as a jagged tensor of the same lengths; what has one per sequence, as a dense tensor [batch, ...]. Gradients flow.
+and the ``segment_*`` functions with ``offsets`` left out, as ``None``. A result with a row per element of a sequence is
+a jagged tensor of the same lengths; one with a row per sequence is a dense tensor [batch, ...]. All are differentiable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ops = torch.ops.torch_patterns
 
 
 def is_jagged(x: Any) -> bool:
-    """Whether ``x`` is a NestedTensor of the layout ``torch.jagged``.
+    """Tells whether ``x`` is a NestedTensor of the layout ``torch.jagged``.
 
     Example:
         >>> tp.jagged.is_jagged(torch.ones(3))
@@ -31,10 +31,10 @@ def is_jagged(x: Any) -> bool:
 
 
 def rows_of(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of a jagged tensor, laid end to end, and the offsets of its sequences.
+    """Returns the rows of a jagged tensor, laid end to end, and the offsets of its sequences.
 
     Raises:
-        TypeError: ``x`` is no jagged NestedTensor.
+        TypeError: ``x`` is not a jagged NestedTensor.
         ValueError: its ragged dimension is not 1.
 
     Example:
@@ -53,7 +53,7 @@ def rows_of(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
-    """The jagged tensor of rows [n, ...] laid end to end: sequence s is ``values[offsets[s] : offsets[s + 1]]``.
+    """Builds a jagged tensor of rows [n, ...] laid end to end: sequence s is ``values[offsets[s] : offsets[s + 1]]``.
 
     Example:
         >>> x = tp.jagged.from_rows(torch.arange(3.0), torch.tensor([0, 2, 3]))
@@ -64,7 +64,7 @@ def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def lengths_to_offsets(lengths: Tensor) -> Tensor:
-    """[batch + 1] of lengths [batch]: 0 first, then their running sum; of the dtype of ``lengths``.
+    """Turns lengths [batch] into offsets [batch + 1]: 0, then the running sum; of the dtype of ``lengths``.
 
     Example:
         >>> tp.jagged.lengths_to_offsets(torch.tensor([2, 0, 3]))
@@ -74,7 +74,7 @@ def lengths_to_offsets(lengths: Tensor) -> Tensor:
 
 
 def offsets_to_lengths(offsets: Tensor) -> Tensor:
-    """[batch] of offsets [batch + 1]: how long each sequence is.
+    """Turns offsets [batch + 1] into the lengths of the sequences, [batch].
 
     Example:
         >>> tp.jagged.offsets_to_lengths(torch.tensor([0, 2, 2, 5]))
@@ -84,15 +84,15 @@ def offsets_to_lengths(offsets: Tensor) -> Tensor:
 
 
 def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 0.0) -> Tensor:
-    """Sequences as rows of a padded tensor: [batch, length, ...], ``fill`` behind each; longer ones are cut off.
+    """Copies sequences into a padded tensor [batch, length, ...], with ``fill`` after each; longer ones are cut off.
 
     Differentiable to every order in ``values``, and deterministic.
 
     Args:
         values: rows [n, ...] of all sequences, laid end to end.
         offsets: [batch + 1], int32 or int64: 0 first, n last, not decreasing.
-        length: of the padded sequences.
-        fill: what stands behind the end of a sequence.
+        length: the length of the padded sequences.
+        fill: the value after the end of a sequence.
 
     Raises:
         ValueError: ``length`` is negative.
@@ -113,17 +113,17 @@ def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 
 
 
 def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Tensor:
-    """The rows [n, ...] of sequences in a padded tensor [batch, length, ...]: the first of each, as ``offsets`` say.
+    """Packs the rows of padded sequences [batch, length, ...]: the first ones of each, as many as ``offsets`` say.
 
     Differentiable to every order, and deterministic.
 
     Args:
         x: [batch, length, ...].
         offsets: [batch + 1], int32 or int64: 0 first, not decreasing.
-        total: n, the last of the offsets; without it the host reads it, which on CUDA waits for the device.
+        total: n, the last offset; without it, the host reads it, and on CUDA waits for the device.
 
     Raises:
-        ValueError: ``offsets`` are not of ``batch`` sequences, or one is longer than ``length``.
+        ValueError: ``offsets`` do not describe ``batch`` sequences, or one is longer than ``length``.
 
     Example:
         >>> tp.jagged.dense_to_jagged(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 2, 3]))
@@ -143,7 +143,7 @@ def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Ten
 
 
 def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
-    """A jagged tensor as a padded one: [batch, length, ...], by default of the longest sequence's length.
+    """Turns a jagged tensor into a padded one, [batch, length, ...]; by default as long as the longest sequence.
 
     Example:
         >>> x = tp.jagged.from_rows(torch.arange(3.0), torch.tensor([0, 2, 3]))
@@ -158,7 +158,7 @@ def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
 
 
 def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
-    """The jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded tensor [batch, length, ...].
+    """Builds the jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded [batch, length, ...].
 
     Example:
         >>> x = tp.jagged.from_dense(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([2, 1]))
@@ -170,7 +170,7 @@ def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def softmax(x: Tensor, dim: int = 1) -> Tensor:
-    """The softmax of a jagged tensor along its ragged dimension, or along one behind it.
+    """Computes the softmax of a jagged tensor along its ragged dimension, or along a later one.
 
     Example:
         >>> x = tp.jagged.from_rows(torch.zeros(3), torch.tensor([0, 2, 3]))
@@ -181,7 +181,7 @@ def softmax(x: Tensor, dim: int = 1) -> Tensor:
 
 
 def log_softmax(x: Tensor, dim: int = 1) -> Tensor:
-    """The logarithm of :func:`softmax`.
+    """Computes the logarithm of :func:`softmax`.
 
     Example:
         >>> x = tp.jagged.from_rows(torch.zeros(3), torch.tensor([0, 2, 3]))
@@ -191,11 +191,11 @@ def log_softmax(x: Tensor, dim: int = 1) -> Tensor:
     return _along(x, dim, "log_softmax", lambda v, o: _ops.segment_log_softmax(v, o), lambda v, d: v.log_softmax(d))
 
 
-# ---- the operators of the library, with a jagged tensor in the place of their first argument
+# ---- the operators of the library, with a jagged tensor as their first argument
 
 
 def _like(x: Tensor, values: Tensor) -> Tensor:
-    """Rows as a jagged tensor with the lengths of ``x``, so that the two go together."""
+    """Returns rows as a jagged tensor with the lengths of ``x``, so that the two can be combined."""
     _, offsets = rows_of(x)
     return from_rows(values, offsets)
 
@@ -211,7 +211,7 @@ def _dim(x: Tensor, dim: int, name: str) -> int:
 
 
 def _along(x: Tensor, dim: int, name: str, ragged: Callable, plain: Callable) -> Any:
-    """``ragged(values, offsets)`` along the ragged dimension, ``plain(values, dim)`` along one behind it."""
+    """Calls ``ragged(values, offsets)`` along the ragged dimension, ``plain(values, dim)`` along a later one."""
     values, offsets = rows_of(x)
     dim = _dim(x, dim, name)
     out = ragged(values, offsets) if dim == 1 else plain(values, dim - 1)
@@ -238,7 +238,7 @@ def _scan_with_indices(x, dim, op, reverse, algorithm):
 
 
 def _within(rows: Tensor, offsets: Tensor) -> Tensor:
-    """Rows of all sequences as places in their own."""
+    """Turns row numbers among all sequences into positions within their own sequence."""
     begins = _ops.segment_expand(offsets[:-1].long(), offsets, rows.shape[0])
     return rows - begins.view(-1, *(1,) * (rows.dim() - 1))
 
@@ -275,7 +275,7 @@ def _linear_recurrence(a, b, dim, initial, reverse, algorithm):
 
 
 def _columns(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Callable]:
-    """Rows as one line, column after column, the offsets of all its segments, and the way back."""
+    """Returns rows as one line, column after column, the offsets of its segments, and the function that undoes it."""
     n, width = values.shape[0], values[:1].numel() if values.shape[0] else 0
     line = values.reshape(n, width).t().reshape(-1)
     starts = torch.arange(width, device=values.device) * n
@@ -321,7 +321,7 @@ def _elementwise(name: str):
 
 
 def _segments(name: str, given: int = 1, per_row: bool = True):
-    """An operator on segments: its first ``given`` arguments are rows, the next its offsets, which must be left out."""
+    """Handles an operator on segments: ``given`` arguments of rows, then offsets, which the caller must leave out."""
     op = getattr(_ops, name)
 
     def call(*args):
@@ -355,10 +355,10 @@ _HANDLERS: dict[str, Callable] = {
 
 
 def handler(name: str, args: tuple) -> Callable | None:
-    """What to call instead of an operator if an argument is a jagged tensor.
+    """Returns the function to call instead of an operator if an argument is a jagged tensor.
 
     Raises:
-        TypeError: the operator takes none.
+        TypeError: the operator does not take jagged tensors.
     """
     if not any(is_jagged(x) for x in args):
         return None

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 
 @documented("linear")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, algorithm: str = "auto") -> Tensor:
-    """A fully connected layer (§16.2): ``y = x weight^T + bias``, one perceptron per output.
+    """Computes a fully connected layer (§16.2): ``y = x weight^T + bias``, one perceptron per output.
 
     Differentiable to every order; deterministic.
 
@@ -30,8 +30,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, algorithm: 
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        [..., out]. Half types are summed in float32 and rounded once; float32 is never computed in TF32. Under
-        autocast it runs in the lower precision.
+        [..., out]. Half types are summed in float32 and rounded once; float32 is never computed in TF32. Under autocast
+        it runs in the lower-precision dtype.
 
     Raises:
         RuntimeError: shapes or devices do not fit; the message names them.
@@ -67,7 +67,7 @@ def _activation(function: F) -> F:
 
 @_activation
 def bipolar_sigmoid(x: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """The sigmoid of the book (§16.1): ``(1 - e^-x) / (1 + e^-x)``, computed as ``tanh(x / 2)``.
+    """Computes the book's sigmoid (§16.1): ``(1 - e^-x) / (1 + e^-x)``, as ``tanh(x / 2)``.
 
     Example:
         >>> tp.bipolar_sigmoid(torch.tensor([0.0, 2.0]))
@@ -78,7 +78,7 @@ def bipolar_sigmoid(x: Tensor, *, algorithm: str = "auto") -> Tensor:
 
 @_activation
 def tanh(x: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """The hyperbolic tangent.
+    """Computes the hyperbolic tangent.
 
     Example:
         >>> tp.tanh(torch.tensor([0.0, 1.0]))
@@ -89,7 +89,7 @@ def tanh(x: Tensor, *, algorithm: str = "auto") -> Tensor:
 
 @_activation
 def relu(x: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """``x`` where it is positive, else 0 (§16.2); its gradient at 0 is 0.
+    """Computes ``max(x, 0)`` (§16.2), element by element; its gradient at 0 is 0.
 
     Example:
         >>> tp.relu(torch.tensor([-1.0, 2.0]))
@@ -100,7 +100,7 @@ def relu(x: Tensor, *, algorithm: str = "auto") -> Tensor:
 
 @_activation
 def sign(x: Tensor, *, algorithm: str = "auto") -> Tensor:
-    """The perceptron's activation (§16.1): -1, 0 or 1. Its gradient is 0 everywhere.
+    """Computes the perceptron's activation (§16.1): -1, 0 or 1. Its gradient is 0 everywhere.
 
     Example:
         >>> tp.sign(torch.tensor([-3.0, 0.0, 2.0]))
@@ -111,18 +111,18 @@ def sign(x: Tensor, *, algorithm: str = "auto") -> Tensor:
 
 @documented("rbf")
 def rbf(x: Tensor, centres: Tensor, sigma: float, *, algorithm: str = "auto") -> Tensor:
-    """Gaussian outputs (§16.2): ``y[n, c] = exp(-|x[n] - centres[c]|^2 / (2 sigma^2))``, in [0, 1].
+    """Computes Gaussian outputs (§16.2): ``y[n, c] = exp(-|x[n] - centres[c]|^2 / (2 sigma^2))``, in [0, 1].
 
     Differentiable in ``x`` and ``centres``, to every order; deterministic.
 
     Args:
         x: samples [n, features]; float16, bfloat16, float32 or float64.
         centres: [classes, features], of the same dtype.
-        sigma: how far a centre reaches, in the units of ``x``; positive.
+        sigma: the width of the Gaussian, in the units of ``x``; positive.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        [n, classes]. Under autocast it runs in and returns float32.
+        [n, classes]. Under autocast it computes in float32 and returns it.
 
     Raises:
         RuntimeError: shapes or devices do not fit; the message names them.
@@ -138,7 +138,7 @@ def rbf(x: Tensor, centres: Tensor, sigma: float, *, algorithm: str = "auto") ->
 
 @documented("loss")
 def cross_entropy(logits: Tensor, target: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
-    """Softmax cross-entropy: ``-log softmax(logits[n])[target[n]]``.
+    """Computes the softmax cross-entropy ``-log softmax(logits[n])[target[n]]``.
 
     Differentiable in ``logits`` to every order; deterministic. It does not overflow, whatever the logits.
 
@@ -149,12 +149,12 @@ def cross_entropy(logits: Tensor, target: Tensor, reduction: Reduction = "mean",
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A scalar, or [n] for ``"none"``. Half types are summed in float32; under autocast it runs in and returns
-        float32.
+        A scalar, or [n] for ``"none"``. Half types are summed in float32; under autocast it computes in float32 and
+        returns it.
 
     Raises:
-        IndexError: a label is out of range (CPU). On CUDA, where finding it would take a synchronisation, the loss of
-            that sample is NaN and its gradient 0.
+        IndexError: a label is out of range (CPU). On CUDA, where a check would cost a synchronisation, the loss of that
+            sample is NaN and its gradient is 0.
         RuntimeError: shapes or devices do not fit; the message names them.
         TypeError: a dtype is not supported.
         ValueError: the reduction or the algorithm is unknown, or the device does not offer the algorithm.
@@ -195,7 +195,7 @@ def _error(function: F) -> F:
 
 @_error
 def squared_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
-    """The error function of the book (§16.1): ``(y - t)^2 / 2``.
+    """Computes the book's error function (§16.1): ``(y - t)^2 / 2``.
 
     Example:
         >>> tp.squared_error(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]), "sum")
@@ -206,7 +206,7 @@ def squared_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algori
 
 @_error
 def absolute_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algorithm: str = "auto") -> Tensor:
-    """The other error function of the book (§16.1): ``|y - t|``; its gradient where they are equal is 0.
+    """Computes the book's other error function (§16.1), ``|y - t|``; its gradient is 0 if they are equal.
 
     Example:
         >>> tp.absolute_error(torch.tensor([1.0, -3.0]), torch.tensor([0.0, 0.0]))
@@ -215,7 +215,7 @@ def absolute_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algor
     return ops.absolute_error(y, t, reduction, algorithm)
 
 
-# ---- vmap: a batch of samples is more samples; where it is parameters or reduced losses that are batched, a loop
+# ---- vmap: a batch of samples is more samples; if parameters or reduced losses are batched, a loop runs over the batch
 
 
 @vmap_rule("linear")
@@ -267,7 +267,7 @@ def _(info, in_dims, grad, x, centres, sigma, algorithm="auto"):
 
 
 def _register_loss(name: str, flatten: bool) -> None:
-    """The rules of a loss and of its backward operator; ``flatten``: samples are rows, not elements."""
+    """Registers the rules of a loss and of its backward operator; ``flatten``: samples are rows, not elements."""
 
     def merged(op, info, in_dims, tensors, reduction, algorithm):
         if reduction != "none":

@@ -2,7 +2,7 @@
 
     INPUT 1@32x32 - C1 6@28x28 - S2 6@14x14 - C3 16@10x10 - S4 16@5x5 - C5 120@1x1 - F6 84 - OUTPUT 10
 
-All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the network of 1998 leaves connections out).
+All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the network of 1998 omits some connections).
 """
 
 import torch
@@ -15,7 +15,7 @@ POOLINGS = {"subsample": nn.Subsample2d, "avg": nn.AvgPool2d, "max": nn.MaxPool2
 OUTPUTS = ("linear", "rbf")
 CLASSES = 10
 
-# Of the weights' initial spread: the inverse slope at 0, and a little more for what the tails flatten.
+# Factors of the weights' initial spread: the inverse slope at 0, and a little more because the tails are flat.
 _GAINS = {"tanh": 5 / 3, "bipolar_sigmoid": 10 / 3, "relu": 2**0.5}
 
 
@@ -26,19 +26,19 @@ def _choose(name: str, word: str, choices) -> str:
 
 
 class LeNet5(torch.nn.Module):
-    """LeNet-5: images [N, 1, 32, 32] of a float dtype -> outputs [N, 10]; the greatest output is the digit.
+    """LeNet-5 maps images [N, 1, 32, 32] of a float dtype to outputs [N, 10]; the greatest output is the digit.
 
     The weights are drawn from torch's generator: the same seed gives the same network.
 
     Args:
         activation: ``"tanh"``, ``"bipolar_sigmoid"`` (the book's) or ``"relu"``.
-        pooling: ``"subsample"`` (Fig. 16.7), or ``"avg"`` or ``"max"`` over 2x2. Bias and activation are in the
-            subsampling layer; without one, in the convolution (caption of Fig. 16.7).
+        pooling: ``"subsample"`` (Fig. 16.7), or ``"avg"`` or ``"max"`` over 2x2. Bias and activation belong to the
+            subsampling layer; with the other poolings, to the convolution (caption of Fig. 16.7).
         output: ``"linear"`` gives logits; ``"rbf"`` gives the book's Gaussians, in (0, 1].
-        algorithm: of the convolutions, a rung of conv2d or ``"auto"``.
+        algorithm: how convolutions are computed: a rung of conv2d or ``"auto"``.
 
     Raises:
-        ValueError: a word is unknown, or images have another shape.
+        ValueError: an option is unknown, or images have another shape.
 
     Example:
         >>> tp.lenet.LeNet5(pooling="max")(torch.zeros(2, 1, 32, 32)).shape
@@ -56,7 +56,7 @@ class LeNet5(torch.nn.Module):
         _choose("activation", activation, ACTIVATIONS)
         _choose("pooling", pooling, POOLINGS)
         _choose("output", output, OUTPUTS)
-        bias = pooling != "subsample"  # else the subsampling layer has it
+        bias = pooling != "subsample"  # otherwise the bias is in the subsampling layer
         self.c1 = nn.Conv2d(1, 6, 5, bias=bias, algorithm=algorithm)
         self.s2 = _pooling(pooling, activation, 6)
         self.c3 = nn.Conv2d(6, 16, 5, bias=bias, algorithm=algorithm)
@@ -80,8 +80,9 @@ class LeNet5(torch.nn.Module):
         return self.output(x)
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The mean loss of outputs [N, 10] for digits [N] (int64): softmax cross-entropy of logits, or the book's
-        squared error (§16.1), summed over the classes, of Gaussians that ought to be 1 for the digit and 0 for others.
+        """Computes the mean loss of outputs [N, 10] for digits [N] (int64): the softmax cross-entropy of logits, or the
+        book's squared error (§16.1), summed over the classes, of Gaussians whose targets are 1 for the digit and 0 for
+        the others.
         """
         if isinstance(self.output, nn.Linear):
             return torch.ops.torch_patterns.cross_entropy(output, target)
@@ -95,14 +96,15 @@ def _pooling(pooling: LeNetPooling, activation: LeNetActivation, channels: int) 
 
 
 def _one_hot(target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    # As everywhere, the CPU raises; on the GPU, where a check would wait for the device, a bad label matches no class.
+    # As everywhere, the CPU raises for a bad label. On the GPU a check would wait for the device: a bad label matches
+    # no class.
     if target.device.type == "cpu":
         torch.ops.torch_patterns.cross_entropy(torch.zeros(*target.shape, CLASSES, dtype=dtype), target, "none")
     return (target.unsqueeze(-1) == torch.arange(CLASSES, device=target.device)).to(dtype)
 
 
 def _words(model: LeNet5) -> tuple[str, str, str]:
-    """The activation, pooling and output that a network was made with."""
+    """Returns the activation, pooling and output of a network."""
     activation = next(word for word, kind in ACTIVATIONS.items() if type(model.activation) is kind)
     pooling = "subsample"
     if isinstance(model.s2, torch.nn.Sequential):
@@ -111,13 +113,13 @@ def _words(model: LeNet5) -> tuple[str, str, str]:
 
 
 class Trainer:
-    """Trains a LeNet5 by stochastic gradient descent with momentum, with nothing between the steps but the device.
+    """Trains a LeNet5 by stochastic gradient descent with momentum, without any work of the host between the steps.
 
-    The data set stays on the model's device as bytes. An epoch is one replay of a CUDA graph: the images are shuffled
-    and, with `distort`, moved by up to 2 pixels, turned by up to 10 degrees and scaled by up to a tenth, by random
-    numbers that depend on the seed, the epoch and the image alone, and are the same on every device; then come the
-    steps of `torch.ops.torch_patterns.lenet5_train_epoch`. The host waits for nothing. On the CPU the same steps run
-    layer by layer.
+    The data set stays on the model's device as bytes. An epoch is one replay of a CUDA graph. First the images are
+    shuffled and, with `distort`, moved by up to 2 pixels, turned by up to 10 degrees and scaled by up to a tenth; the
+    random numbers depend only on the seed, the epoch and the image, and are the same on every device. Then
+    `torch.ops.torch_patterns.lenet5_train_epoch` trains on every batch. The host does not wait for the device. On the
+    CPU the same steps run layer by layer.
 
     Source: §16.2; fused kernels in csrc/lenet.
 
@@ -125,15 +127,15 @@ class Trainer:
         model: a LeNet5 with ``algorithm="auto"``; its parameters are updated in place and need no optimizer.
         images: uint8 [N, 1, 32, 32], 0 for background and 255 for ink.
         targets: int64 [N], 0 to 9.
-        batch: images per step; the last step of an epoch takes what is left.
+        batch: images per step; the last step of an epoch takes the remaining images.
         lr: the learning rate, one number or one per step; it may be set before any epoch (``trainer.lr = 0.01``).
         momentum, weight_decay: as in torch.optim.SGD.
-        algorithm: a rung of the ladder ``"lenet5"``, or ``"auto"``: ``fused`` where it serves the network, else
+        algorithm: a rung of the ladder ``"lenet5"``, or ``"auto"``: ``fused`` if it supports the network, else
             ``layers``.
 
     Raises:
         ValueError: another model, images or targets of another shape or dtype, or an empty data set.
-        IndexError: on the CPU, a target is no class.
+        IndexError: on the CPU, a target is not a class.
 
     Example:
         >>> digits = tp.data.digits()
@@ -190,11 +192,11 @@ class Trainer:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._words = _words(model)
         self.lr = lr
-        self.hits = torch.zeros((), device=device, dtype=torch.int64)  # recognized in the last epoch, as they came
+        self.hits = torch.zeros((), device=device, dtype=torch.int64)  # images recognized in the last epoch
 
     @property
     def lr(self) -> torch.Tensor:
-        """The learning rates of the next epoch, one per step."""
+        """Returns the learning rates of the next epoch, one per step."""
         return self._lr
 
     @lr.setter
@@ -206,7 +208,8 @@ class Trainer:
 
     @property
     def seed(self) -> int:
-        """Of the order and the distortions; it may be set before any epoch. Reading it waits for the device."""
+        """The seed of the order and of the distortions; it may be set before any epoch. Reading it waits for the
+        device."""
         return int(self._seed)
 
     @seed.setter
@@ -215,7 +218,7 @@ class Trainer:
 
     @property
     def epochs(self) -> int:
-        """How many epochs are behind the network. Reading it waits for the device."""
+        """How many epochs the network has been trained for. Reading it waits for the device."""
         return int(self._epoch)
 
     def _run_epoch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -241,7 +244,7 @@ class Trainer:
         return (losses.double() * self._weights).sum(), hits.sum()
 
     def capture(self) -> None:
-        """Record the CUDA graph of an epoch, which `epoch` otherwise does at its first call. Nothing is trained."""
+        """Records the CUDA graph of an epoch, which `epoch` otherwise does at its first call. Nothing is trained."""
         if self._graph is not None or not self._lr.is_cuda:
             return
         state = [t.clone() for t in (*self.params, *self.momenta, self._epoch)]
@@ -249,7 +252,7 @@ class Trainer:
         stream.wait_stream(torch.cuda.current_stream(self._lr.device))
         with torch.no_grad():
             with torch.cuda.stream(stream):
-                self._run_epoch()  # kernels are loaded, and the allocator is warm
+                self._run_epoch()  # loads the kernels and warms up the allocator
                 for t, value in zip((*self.params, *self.momenta, self._epoch), state, strict=True):
                     t.copy_(value)
             torch.cuda.current_stream(self._lr.device).wait_stream(stream)
@@ -258,8 +261,8 @@ class Trainer:
                 self._results = self._run_epoch()
 
     def epoch(self) -> torch.Tensor:
-        """Train on every image once -> the mean loss, a 0-D float64 tensor on the device; `hits` counts the images that
-        were recognized as they came. On CUDA this returns at once."""
+        """Trains on every image once and returns the mean loss, a 0-D float64 tensor on the device; `hits` counts the
+        images that were recognized before the step that trains on them. On CUDA this returns at once."""
         self.capture()
         with torch.no_grad():
             if self._graph is None:
@@ -270,14 +273,14 @@ class Trainer:
             return self._results[0].clone()
 
     def outputs(self, images: torch.Tensor) -> torch.Tensor:
-        """The network's outputs [N, 10] for images, bytes or normalized floats, by the operator lenet5."""
+        """Computes the network's outputs [N, 10] for images, bytes or normalized floats, by the operator lenet5."""
         with torch.no_grad():
             images = images.to(self._lr.device)
             return torch.ops.torch_patterns.lenet5(images, self.params, *self._words, self.algorithm)
 
     def evaluate(self, images: torch.Tensor | None = None, targets: torch.Tensor | None = None) -> torch.Tensor:
-        """The share of images (by default those of the training, undistorted) whose greatest output is at their target:
-        a 0-D float64 tensor on the device."""
+        """Computes the share of images (by default the training images, undistorted) whose greatest output is that of
+        their target: a 0-D float64 tensor on the device."""
         if images is None:
             images, targets = self.images, self.targets
         if targets is None:
@@ -286,11 +289,11 @@ class Trainer:
         return hits.double().mean()
 
     def state_dict(self) -> dict:
-        """What `load_state_dict` needs to go on as if there had been no interruption."""
+        """Returns what `load_state_dict` needs to continue as if there had been no interruption."""
         return {"model": self.model.state_dict(), "momenta": [m.clone() for m in self.momenta], "epochs": self.epochs}
 
     def load_state_dict(self, state: dict) -> None:
-        """Take up a `state_dict` of a trainer of the same network, data and options."""
+        """Continues from a `state_dict` of a trainer with the same network, data and options."""
         self.model.load_state_dict(state["model"])
         with torch.no_grad():
             for ours, theirs in zip(self.momenta, state["momenta"], strict=True):

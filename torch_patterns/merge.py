@@ -18,25 +18,25 @@ _ops = torch.ops.torch_patterns
 
 @documented("merge")
 def merge(a: Tensor, b: Tensor, *, descending: bool = False, validate: bool = False, algorithm: str = "auto") -> Tensor:
-    """The sorted sequence of all elements of two sorted ones (§12.1).
+    """Merges two sorted sequences into one (§12.1).
 
-    Stable: among equals those of ``a`` come first, each side in its order. NaN of either sign is the greatest value,
-    last ascending and first descending, and -0.0 equals +0.0, as in ``torch.sort``. Differentiable to every order:
-    gradients go back through the permutation. Deterministic.
+    Stable: among equal elements those of ``a`` come first, and both sequences keep their order. NaN of either sign is
+    the greatest value, last ascending and first descending, and -0.0 equals +0.0, as in ``torch.sort``. Differentiable
+    to every order: gradients go back through the permutation. Deterministic.
 
     Args:
         a: [..., m], sorted along its last dimension; bool, any integer, float16, bfloat16, float32 or float64.
         b: [..., n], sorted too, with equal leading dimensions, of the same dtype.
-        descending: both are, and the result is to be, in descending order.
-        validate: check that both are sorted, at the price of one synchronisation on CUDA. Without it, unsorted input
-            gives some of its elements in some order.
+        descending: both inputs and the result are in descending order.
+        validate: check that both are sorted, which costs a synchronisation on CUDA. Without it, the result for unsorted
+            input is some of its elements in some order.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
         A new contiguous tensor [..., m + n] of the same dtype.
 
     Raises:
-        ValueError: with ``validate``, an element stands before its predecessor; the message names the first. Or the
+        ValueError: with ``validate``, an input is not sorted (the message names the first element out of order); or the
             algorithm is unknown, or not offered by the device.
         TypeError: the dtypes differ, or are not supported.
         RuntimeError: leading dimensions or devices differ, or an argument is a scalar.
@@ -59,14 +59,14 @@ def merge_pairs(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """:func:`merge` of keys, whose values go with them.
+    """Merges sorted keys as :func:`merge` does, and moves the value of each key with it.
 
     Args:
         keys_a: [..., m], sorted, of a dtype that :func:`merge` takes.
         values_a: [..., m], of any dtype of 1, 2, 4, 8 or 16 bytes; complex32 and float8 types have no gradients.
         keys_b: [..., n], sorted, of the dtype of ``keys_a``, with equal leading dimensions.
         values_b: [..., n], of the dtype of ``values_a``.
-        descending: both are, and the result is to be, in descending order.
+        descending: both inputs and the result are in descending order.
         validate: check that the keys are sorted.
         algorithm: ``"auto"`` or one of the ladder below.
 
@@ -74,7 +74,7 @@ def merge_pairs(
         Keys and values, new contiguous tensors [..., m + n]. Both are differentiable, as in :func:`merge`.
 
     Raises:
-        ValueError, TypeError, RuntimeError: as :func:`merge`; also where values differ in shape from their keys.
+        ValueError, TypeError, RuntimeError: as :func:`merge`; also if values differ in shape from their keys.
 
     Example:
         >>> a, b = torch.tensor([1, 3]), torch.tensor([2, 3])
@@ -86,24 +86,26 @@ def merge_pairs(
 
 @documented("co_rank")
 def co_rank(k: int | Tensor, a: Tensor, b: Tensor, *, descending: bool = False, algorithm: str = "auto") -> Tensor:
-    """How many of the first ``k`` elements of ``merge(a, b)`` come from ``a`` (§12.3, Fig. 12.5).
+    """Counts how many of the first ``k`` elements of ``merge(a, b)`` come from ``a`` (§12.3, Fig. 12.5).
 
-    The others, ``k - co_rank(k, a, b)``, come from ``b``. What lies between two co-ranks can be merged on its own.
+    The others, ``k - co_rank(k, a, b)``, come from ``b``. The part of the result between two ranks can therefore be
+    merged independently of the rest.
 
     Args:
-        k: from 0 to m + n; a number, or a tensor of integers. Beside rows of ``a`` and ``b``, a number or a tensor
-            broadcast with their leading dimensions is a rank for each row; one more dimension, at the end, holds
-            several for each.
+        k: from 0 to m + n; a number, or a tensor of integers. If ``a`` and ``b`` have leading dimensions, a number or a
+            tensor that broadcasts with these gives one rank per row; with one more dimension at the end it gives
+            several per row.
         a: [..., m], sorted, of a dtype that :func:`merge` takes.
         b: [..., n], sorted, with equal leading dimensions, of the same dtype.
         descending: both are in descending order.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        int64, of the shape of ``k``; of the leading dimensions, and those of ``k`` at the end, beside rows.
+        int64, of the shape of ``k``; if there are leading dimensions, these, then the last dimension of ``k`` if it has
+        one more.
 
     Raises:
-        IndexError: a rank is out of range. On CUDA, ranks in a tensor are not looked at: they count as the nearer end.
+        IndexError: a rank is out of range. On CUDA, ranks in a tensor are not checked but clamped to 0..m + n.
         ValueError: the algorithm is unknown, or not offered by the device.
         TypeError: ``k`` is not an integer, or the dtypes differ or are not supported.
         RuntimeError: shapes or devices do not fit, or ``a`` or ``b`` is a scalar.
@@ -124,7 +126,7 @@ def co_rank(k: int | Tensor, a: Tensor, b: Tensor, *, descending: bool = False, 
     return ops.co_rank(k, a, b, descending, algorithm)
 
 
-# ---- vmap: a batch dimension is one more leading dimension
+# ---- vmap: the batch dimension is one more leading dimension
 
 
 def _register_vmap(name: str, tensors: int) -> None:
@@ -147,7 +149,7 @@ _register_vmap("merge_backward", 3)
 def _(info, in_dims, k, a, b, *rest, **kwargs):
     k, a, b = (front(x, d, info.batch_size) for x, d in zip((k, a, b), in_dims, strict=False))
     shape = k.shape
-    if a.dim() == 2:  # beside single sequences, k has any shape
+    if a.dim() == 2:  # ``a`` and ``b`` are single sequences, so ``k`` has any shape
         queries = k.reshape(info.batch_size, math.prod(shape[1:]))
         return _ops.co_rank(queries, a, b, *rest, **kwargs).reshape(shape), 0
     missing = max(a.dim() - 1 - k.dim(), 0)

@@ -1,9 +1,9 @@
-"""Modules over the convolution, pooling, dense and loss operators: what LeNet-5 is made of (§16.1-16.2).
+"""Modules for the convolution, pooling, dense and loss operators, of which LeNet-5 is made (§16.1-16.2).
 
 Each `forward` is one call of `torch.ops.torch_patterns`, so that `torch.jit.script`, `torch.compile` and `torch.export`
-take the modules as they are. Where torch.nn has a module of the same name, ours derives from it: the parameters, their
-names in the state_dict and their initialisation are the same, and so are the arguments and their order; `algorithm` is
-all that is added. An argument that is not supported is a ValueError that names it.
+take the modules as they are. If torch.nn has a module of the same name, ours derives from it: the parameters, their
+names in the state_dict and their initialisation are the same, and so are the arguments and their order; only
+`algorithm` is added. An argument that is not supported raises a ValueError that names it.
 
 `algorithm` names a rung of the pattern's ladder (`torch_patterns.algorithms("conv2d")` lists them) or is "auto"; it may
 be assigned at any time. Shapes: N samples, C input maps, M output maps, H x W pixels. Float dtypes: float16, bfloat16,
@@ -22,7 +22,7 @@ IntPair = int | tuple[int, ...]
 
 
 def _pair(value: IntPair) -> tuple[int, int]:
-    """Plain integers, from integers of any kind; like torch.nn, only one or two are accepted."""
+    """Returns plain integers for integers of any kind; like torch.nn, it accepts only one or two."""
     both = value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))
     return cast(tuple[int, int], tuple(map(operator.index, both)))
 
@@ -35,14 +35,14 @@ def _plain(value):
 
 
 def _refuse(module: torch.nn.Module, **arguments) -> None:
-    """ValueError about the first argument that is not what torch.nn has by default, the first of each pair."""
+    """Raises a ValueError for the first argument, given as (default, value), whose value is not torch.nn's default."""
     for name, (default, value) in arguments.items():
         if value is not default and value != default:
             raise ValueError(f"{type(module).__name__}: {name}={value!r} is not supported, only {default!r}")
 
 
 class _Operator(torch.nn.Module):
-    """What all modules share: the algorithm, shown in the repr."""
+    """The base of all modules: it holds the algorithm, and shows it in the repr."""
 
     algorithm: str
 
@@ -54,7 +54,7 @@ class Conv2d(_Operator, torch.nn.Conv2d):
     """Convolution layer (Fig. 16.6): [N, C, H, W] -> [N, M, H_out, W_out]; an output map sums over all input maps.
 
     Parameters: weight [M, C / groups, K_h, K_w] and, with `bias`, bias [M]. Without padding, H_out = H - K_h + 1.
-    `padding` may be "valid" or, where the stride is 1, "same"; `padding_mode` "zeros", "reflect", "replicate" or
+    `padding` may be "valid" or, if the stride is 1, "same"; `padding_mode` "zeros", "reflect", "replicate" or
     "circular".
 
     Example:
@@ -92,7 +92,7 @@ class Conv2d(_Operator, torch.nn.Conv2d):
             dtype,
         )
         self.algorithm = algorithm
-        # What the operator pads, with zeros and alike on both sides; or else all is padded before.
+        # The operator itself pads with zeros, equally on both sides; all other padding is done before the call.
         left, right, top, bottom = self._reversed_padding_repeated_twice
         self.pads_before = padding_mode != "zeros" or left != right or top != bottom
         self.pad_mode = "constant" if padding_mode == "zeros" else padding_mode
@@ -107,9 +107,9 @@ class Conv2d(_Operator, torch.nn.Conv2d):
 
 
 class Subsample2d(_Operator):
-    """Subsampling layer (Fig. 16.7): mean of each window, plus the map's learned bias, through the activation.
+    """Subsampling layer (Fig. 16.7): the activation of each window's mean plus the map's learned bias.
 
-    [N, C, H, W] -> [N, C, H / size, W / size], windows side by side. Parameter: bias [C], zero at first.
+    [N, C, H, W] -> [N, C, H / size, W / size], by windows that do not overlap. Parameter: bias [C], initially zero.
     `activation` is "bipolar_sigmoid", "tanh" or "relu"; the convolution before this layer has none of its own.
 
     Example:
@@ -141,7 +141,8 @@ class Subsample2d(_Operator):
 
 
 class AvgPool2d(_Operator, torch.nn.AvgPool2d):
-    """Mean of each window, without bias or activation: [N, C, H, W] -> [N, C, H_out, W_out]. `stride`: the window's.
+    """Mean of each window, without bias or activation: [N, C, H, W] -> [N, C, H_out, W_out]. `stride` is by default the
+    window's.
 
     Example:
         >>> tp.nn.AvgPool2d(2)(torch.ones(2, 6, 28, 28)).shape
@@ -171,9 +172,9 @@ class AvgPool2d(_Operator, torch.nn.AvgPool2d):
 
 
 class MaxPool2d(_Operator, torch.nn.MaxPool2d):
-    """Greatest value of each window: [N, C, H, W] -> [N, C, H_out, W_out]. `stride`: the window's if not given.
+    """Greatest value of each window: [N, C, H, W] -> [N, C, H_out, W_out]. `stride` is by default the window's.
 
-    With `return_indices` also the place of each in its map, row * W + column.
+    With `return_indices` it also returns the index of each maximum in its map, row * W + column.
 
     Example:
         >>> tp.nn.MaxPool2d(2)(torch.ones(2, 6, 28, 28)).shape
@@ -196,7 +197,7 @@ class MaxPool2d(_Operator, torch.nn.MaxPool2d):
         super().__init__(*windows, return_indices, ceil_mode)
         self.algorithm = algorithm
 
-    def forward(self, x: torch.Tensor):  # scripts find out which of the two it gives
+    def forward(self, x: torch.Tensor):  # without a return type: torch.jit.script infers it
         pooled = torch.ops.torch_patterns.max_pool2d(
             x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode, self.algorithm
         )
@@ -236,8 +237,8 @@ class Linear(_Operator, torch.nn.Linear):
 class RBF(_Operator):
     """Gaussian output layer (§16.2): [N, features] -> [N, classes], ``exp(-|x - centre|^2 / (2 sigma^2))``.
 
-    Parameter: centres [classes, features], random corners of the cube [-1, 1]^features at first. `sigma` defaults to
-    sqrt(features) / 2: corners, on average sqrt(2 features) apart, then see each other at exp(-4).
+    Parameter: centres [classes, features], initially random corners of the cube [-1, 1]^features. `sigma` defaults to
+    sqrt(features) / 2: corners are sqrt(2 features) apart on average, so the output of one at another is then exp(-4).
 
     Example:
         >>> tp.nn.RBF(84, 10)(torch.ones(2, 84)).shape

@@ -21,9 +21,9 @@ Pair = int | tuple[int, int]
 def subsample2d(
     x: Tensor, bias: Tensor, size: Pair = 2, activation: Activation = "bipolar_sigmoid", *, algorithm: str = "auto"
 ) -> Tensor:
-    """The subsampling layer of LeNet-5 (Fig. 16.7): ``y = f(mean of the window + bias of the map)``.
+    """Computes the subsampling layer of LeNet-5 (Fig. 16.7): ``y = f(mean of the window + bias of the map)``.
 
-    The windows lie side by side. Differentiable to every order; deterministic.
+    The windows do not overlap. Differentiable to every order; deterministic.
 
     Args:
         x: maps [n, c, rows, columns] or [c, rows, columns]; float16, bfloat16, float32 or float64.
@@ -62,15 +62,15 @@ def avg_pool2d(
     *,
     algorithm: str = "auto",
 ) -> Tensor:
-    """The mean of each window, as ``torch.nn.functional.avg_pool2d``. Differentiable to every order; deterministic.
+    """Averages each window, as ``torch.nn.functional.avg_pool2d`` does. Differentiable to every order; deterministic.
 
     Args:
         x: maps [n, c, rows, columns] or [c, rows, columns]; float16, bfloat16, float32 or float64. Only n may be 0.
         kernel_size: rows and columns of a window, one number or two.
-        stride: from window to window; that of side by side if not given.
+        stride: the distance between windows; by default ``kernel_size``, so that they do not overlap.
         padding: zeros around the maps, at most half of ``kernel_size``.
-        ceil_mode: a last window may hang over the far edge if it begins inside, or in the padding before it.
-        count_include_pad: the mean counts the zeros of the padding (never what hangs over beyond it).
+        ceil_mode: the last window may extend past the far edge if it begins inside the map or in the padding before it.
+        count_include_pad: the mean counts the zeros of the padding (but never positions past the padding).
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -127,25 +127,25 @@ def max_pool2d(
     *,
     algorithm: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The greatest value of each window, as ``torch.nn.functional.max_pool2d``.
+    """Computes the greatest value of each window, as ``torch.nn.functional.max_pool2d`` does.
 
-    NaN is greater than any number. Of equal values, and of NaNs, the first in row-major order is taken, and gets the
-    gradient. Differentiable to every order; deterministic.
+    NaN is greater than any number. Of equal values, and of NaNs, the first in row-major order is the maximum and gets
+    the gradient. Differentiable to every order; deterministic.
 
     Args:
         x: maps [n, c, rows, columns] or [c, rows, columns]; uint8, int8, int16, int32, int64, float16,
             bfloat16, float32 or float64. Only n may be 0.
         kernel_size: rows and columns of a window, one number or two.
-        stride: from window to window; that of side by side if not given.
-        padding: around the maps, at most half of ``kernel_size``; never the greatest.
-        dilation: from pixel to pixel of a window.
-        ceil_mode: a last window may hang over the far edge if it begins inside, or in the padding before it.
-        return_indices: give the places of the maxima, too.
+        stride: the distance between windows; by default ``kernel_size``, so that they do not overlap.
+        padding: around the maps, at most half of ``kernel_size``; it counts as less than every value.
+        dilation: the distance between the pixels of a window.
+        ceil_mode: the last window may extend past the far edge if it begins inside the map or in the padding before it.
+        return_indices: also return the indices of the maxima.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
         [n, c, (rows + 2 padding - dilation (kernel - 1) - 1) // stride + 1, ...], channels_last if ``x`` is; with
-        ``return_indices`` also int64 places row * columns + column in the map, of the same shape.
+        ``return_indices`` also indices row * columns + column in the map, int64, of the same shape.
 
     Raises:
         RuntimeError: no window fits, a window holds no pixel, or an argument makes no sense; the message names it.
@@ -171,7 +171,7 @@ def max_pool2d(
 
 
 def _register_vmap(name: str, tensors: int) -> None:
-    """The rule for an operator whose first arguments are maps, and the others numbers."""
+    """Registers the rule of an operator whose first ``tensors`` arguments are maps, and the others numbers."""
     op = getattr(_ops, name)
 
     def rule(info, in_dims, *args):

@@ -23,29 +23,29 @@ def reduce(
     keepdim: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """``x`` along ``dim``, combined into one value.
+    """Combines the elements of ``x`` along ``dim`` into one value.
 
-    Differentiable to every order in time O(n): products with zeros are exact, the gradients of max and min go to the
-    first of equal values, that of logsumexp over nothing but -inf is 0; argmax and argmin have none. NaN propagates,
-    and argmax and argmin give the first one; of equal values they give the first. A reduction over no elements gives
-    the identity: 0, 1, the lowest or the highest value; its mean is NaN. The default is deterministic, and its rounding
-    errors do not grow with the number of elements.
+    Differentiable to every order in time O(n): gradients of products are exact even if factors are 0, the gradients of
+    max and min go to the first of equal values, and the gradient of logsumexp is 0 if every element is -inf. argmax and
+    argmin have no gradient. They give the index of the first NaN, else that of the first of equal values; all other
+    operators propagate NaN. A reduction over no elements gives the identity: 0, 1, the lowest or the highest value; its
+    mean is NaN. The default is deterministic, and its rounding errors do not grow with the number of elements.
 
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
-        dim: what to reduce: one dimension, several, or ``None`` (or an empty list) for all; negative counts from the
-            end. Dimensions that are not neighbours cost a copy.
+        dim: the dimension or dimensions to reduce; ``None`` or an empty list means all. Negative numbers count from the
+            end. Dimensions that are not adjacent cost a copy.
         op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``, ``"argmax"`` or ``"argmin"``; for floating point also
             ``"mean"`` and ``"logsumexp"``; ``"any"`` or ``"all"`` (whether one element, or every one, is not 0); for
             integers and bool ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``. argmax and argmin take one
-            dimension or none; over all they index ``x`` flattened.
+            dimension, or none: then they give an index into the flattened ``x``.
         keepdim: keep the reduced dimensions with size 1.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor without the reduced dimensions, like ``x``; int64 for argmax, argmin, and sums and
-        products of integers and bool; bool for any and all. Half types combine in float32; under
-        autocast, sum, prod, mean and logsumexp run in and return float32.
+        A new contiguous tensor without the reduced dimensions. Its dtype is that of ``x``; int64 for argmax, argmin,
+        and sums and products of integers and bool; bool for any and all. Half types are combined in float32; under
+        autocast, sum, prod, mean and logsumexp compute in float32 and return it.
 
     Raises:
         IndexError: a dimension is out of range, or argmax or argmin of no elements.
@@ -67,7 +67,7 @@ def reduce(
     return ops.reduce(x, [dim] if isinstance(dim, int) else dim, op, keepdim, algorithm)
 
 
-# ---- vmap: a batch dimension is one more that is kept
+# ---- vmap: the batch dimension is one more dimension that is not reduced
 
 
 @torch.library.register_vmap("torch_patterns::reduce")

@@ -1,4 +1,4 @@
-"""The ladders: which algorithms each pattern offers, in textbook order, as the library tells it."""
+"""The ladders: the algorithms that each pattern offers, in textbook order, as the compiled library lists them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Rung:
 
     ``section`` is a section (§) or figure of *Programming Massively Parallel Processors*, the number of another source
     text, or ``"beyond"``; ``work`` and ``steps`` are functions of the size n; ``traits`` are facts such as
-    ``"quadratic"`` or ``"float_atomics"``; ``written_for`` says for which devices it is written, ``devices`` on which
-    of them this build offers it.
+    ``"quadratic"`` or ``"float_atomics"``; ``written_for`` lists the devices it is written for, ``devices`` those on
+    which this build offers it.
 
     Example:
         >>> rung = tp.registry.ladder("scan")[0]
@@ -58,7 +58,7 @@ _ladders = {pattern: [_rung(row) for row in rows] for pattern, rows in _C.ladder
 
 
 def patterns() -> list[str]:
-    """The names of all patterns.
+    """Returns the names of all patterns.
 
     Example:
         >>> "scan" in tp.registry.patterns()
@@ -67,13 +67,13 @@ def patterns() -> list[str]:
     return sorted(_ladders)
 
 
-_pattern_of: dict[str, str] = {}  # each documented function
+_pattern_of: dict[str, str] = {}  # of each documented function
 
 
 def ladder(pattern: str) -> list[Rung]:
-    """The rungs of a pattern, or of the one behind a function such as ``"sort_keys"``, in textbook order.
+    """Returns the rungs of a pattern, or of the pattern of a function such as ``"sort_keys"``, in textbook order.
 
-    ``ValueError`` names the patterns if there is none of this name.
+    If there is no such pattern, it raises a ``ValueError`` that lists the patterns.
 
     Example:
         >>> [rung.name for rung in tp.registry.ladder("merge")][:2]
@@ -87,9 +87,10 @@ def ladder(pattern: str) -> list[Rung]:
 
 
 def algorithms(pattern: str, device: str | torch.device | None = None) -> list[str]:
-    """What ``algorithm=`` may name for a pattern, or a function, on a device (default: on any), besides ``"auto"``.
+    """Lists the values of ``algorithm=`` besides ``"auto"`` for a pattern or function on a device (default: on any).
 
-    Of ``"spmv"`` and ``"spmm"``, what any format offers; ``"spmv_csr"`` and so on tell it for one.
+    For ``"spmv"`` and ``"spmm"`` these are the algorithms of all formats together; ``"spmv_csr"`` and so on list those
+    of one format.
 
     Example:
         >>> "threaded" in tp.algorithms("scan", "cpu"), "threaded" in tp.algorithms("scan", "cuda")
@@ -103,7 +104,7 @@ def algorithms(pattern: str, device: str | torch.device | None = None) -> list[s
 
 
 def table(pattern: str) -> str:
-    """The ladder of a pattern as a Markdown table, the same in every build.
+    """Returns the ladder of a pattern as a Markdown table, the same in every build.
 
     Example:
         >>> print(tp.registry.table("rbf").splitlines()[0])
@@ -117,7 +118,7 @@ def table(pattern: str) -> str:
 
 
 def documented(pattern: str) -> Callable[[F], F]:
-    """Decorator: appends the pattern's algorithms to the docstring."""
+    """Returns a decorator that appends the pattern's algorithms to the docstring."""
 
     def append(function: F) -> F:
         names = ", ".join(f'``"{rung.name}"``' for rung in ladder(pattern))

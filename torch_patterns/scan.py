@@ -21,26 +21,27 @@ def scan(
     reverse: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """Every prefix of ``x`` along ``dim``, combined.
+    """Combines every prefix of ``x`` along ``dim``.
 
-    ``y[k] = x[0] . x[1] . ... . x[k]``, without ``x[k]`` where ``exclusive`` (then ``y[0]`` is the identity), counted
-    from the far end where ``reverse``. Differentiable to every order in time O(n): products with zeros are exact, and
-    the gradients of max and min go to the first of equal values in scan order. NaN propagates. The default is
-    deterministic.
+    ``y[k] = x[0] . x[1] . ... . x[k]``. If ``exclusive``, ``x[k]`` is left out (and ``y[0]`` is the identity); if
+    ``reverse``, positions count from the last element. Differentiable to every order in time O(n): gradients of
+    products are exact even if factors are 0, and the gradients of max and min go to the first of equal values in scan
+    order. NaN propagates. The default is deterministic.
 
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         dim: the dimension to scan; negative counts from the end.
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; of integers and bool
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; for integers and bool
             ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``; or ``"argmax"`` or ``"argmin"``, the index of the
             running extremum, as :func:`scan_with_indices` gives it (not exclusive).
-        exclusive: leave out the element itself.
+        exclusive: leave the element itself out of its prefix.
         reverse: scan from the last element to the first.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor like ``x``; int64 for sums and products of integers and bool, and for places; bool for
-        any and all. Half types combine in float32; under autocast, scans run in and return float32.
+        A new contiguous tensor of the shape and dtype of ``x``; int64 for sums and products of integers and bool, and
+        for argmax and argmin; bool for any and all. Half types are combined in float32; under autocast, scans compute
+        in float32 and return it.
 
     Raises:
         IndexError: ``dim`` is out of range.
@@ -71,30 +72,30 @@ def linear_recurrence(
 ) -> Tensor:
     """Solves ``h[t] = a[t] h[t-1] + b[t]`` along ``dim`` (003, "solving recurrences").
 
-    It is the scan of the maps ``h -> a h + b`` under composition, so it takes any scan algorithm. Differentiable to
-    every order in ``a``, ``b`` and ``initial``.
+    The recurrence is a scan of the maps ``h -> a h + b`` under composition, so every scan algorithm can compute it.
+    Differentiable to every order in ``a``, ``b`` and ``initial``.
 
-    Composing maps multiplies factors of distant steps with each other, and such a product may overflow where no state
-    does. A state of exactly 0 stays what the definition says, and so does all that follows from it; a NaN among the
-    factors makes every later state NaN. But where a product of consecutive factors overflows (float32 and half types:
-    beyond 3.4e38; underflow to 0 is the same) and the state before them is not 0, or where a factor is itself infinite,
-    the result may be infinite or NaN although the definition is finite; only ``"sequential"`` and ``"naive"`` follow
-    the definition there step by step. Factors of magnitude 1 at most, as in stable recurrences, never overflow.
-    The gradient of ``a[t]`` is ``h[t-1]`` times what reaches ``h[t]`` from later steps: where that overflows and the
-    state is 0, the gradient is NaN, as a loop over the definition gives.
+    Composing maps multiplies the factors of distant steps, and such a product may overflow although no state does. If a
+    product of consecutive factors overflows or underflows (float32 and half types: beyond 3.4e38) and the state before
+    them is not 0, or if a factor is itself infinite, then the result may be infinite or NaN although the recurrence is
+    finite. Only ``"sequential"`` and ``"naive"`` then give the result of the step-by-step definition. A state of
+    exactly 0, and every state that follows from it, is as the definition says; a NaN among the factors makes every
+    later state NaN. Factors of magnitude at most 1, as in stable recurrences, never overflow. The gradient of ``a[t]``
+    is ``h[t-1]`` times what reaches ``h[t]`` from later steps: if that overflows and the state is 0, the gradient is
+    NaN, as it is in a loop over the definition.
 
     Args:
         a: multipliers, broadcast with ``b``.
         b: terms. ``a``, ``b`` and ``initial`` may have different dtypes, which are promoted as in torch, to float16,
             bfloat16, float32 or float64.
-        dim: the dimension to run along, of the broadcast shape.
+        dim: the dimension of the broadcast shape along which the recurrence runs.
         initial: ``h`` before the first element, broadcast to the shape without ``dim``: ``h[0] = a[0] initial + b[0]``.
             Without it ``h[0] = b[0]``, and ``a[0]`` is not used (its gradient is 0).
         reverse: run from the last element to the first.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor of the broadcast shape and promoted dtype; half types combine in float32.
+        A new contiguous tensor of the broadcast shape and promoted dtype; half types are combined in float32.
 
     Raises:
         IndexError: ``dim`` is out of range.
@@ -116,22 +117,23 @@ def linear_recurrence(
 def scan_with_indices(
     x: Tensor, dim: int = -1, *, op: ExtremumOp = "max", reverse: bool = False, algorithm: str = "auto"
 ) -> tuple[Tensor, Tensor]:
-    """The running maximum or minimum of ``x`` along ``dim``, and where it was first reached (chapter 11).
+    """Computes the running maximum or minimum of ``x`` along ``dim``, and where it was first reached (chapter 11).
 
-    Of equal values, and of NaNs, the first in scan order counts: from the far end where ``reverse``.
-    ``torch.cummax`` takes the last. NaN is beyond every number, in either direction. Differentiable to every order: the
-    gradient of an element is the sum over the run that it leads, in which NaN stays. Deterministic.
+    Of equal values, and of NaNs, the index is that of the first in scan order, which runs from the last element if
+    ``reverse``; ``torch.cummax`` gives the last. NaN counts as greater than every number for the maximum, and as less
+    for the minimum. Differentiable to every order: the gradient of an element is the sum of the gradients over the run
+    in which it is the extremum, and a NaN among them stays in that run. Deterministic.
 
     Args:
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         dim: the dimension to scan; negative counts from the end.
         op: ``"max"`` or ``"min"``.
         reverse: scan from the last element to the first.
-        algorithm: ``"auto"`` or one of the ladder below, for the scans that it takes.
+        algorithm: ``"auto"`` or one of the ladder below, which computes the scans that this function is made of.
 
     Returns:
-        (values, indices): values like ``x`` (float32 under autocast), as :func:`scan` gives them; indices of the same
-        shape, int64, along ``dim``.
+        (values, indices): values like ``x`` (float32 under autocast), as :func:`scan` gives them; indices along
+        ``dim``, int64, of the same shape.
 
     Raises:
         IndexError: ``dim`` is out of range.
@@ -146,7 +148,7 @@ def scan_with_indices(
     return ops.scan_with_indices(x, dim, op, reverse, algorithm)
 
 
-# ---- vmap: a batch dimension is one more dimension of the array
+# ---- vmap: the batch dimension is one more dimension that is not scanned
 
 
 @torch.library.register_vmap("torch_patterns::scan")

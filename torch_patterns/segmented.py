@@ -1,5 +1,5 @@
 """Segmented reduction, expansion, softmax, scan, recurrence, selection and product: many sequences of different
-lengths, laid end to end. Where ``values`` is a jagged NestedTensor ``offsets`` are left out: see jagged.py."""
+lengths, laid end to end. If ``values`` is a jagged NestedTensor, ``offsets`` are left out: see jagged.py."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def segment_reduce(
     """Combines the rows of each segment: ``y[s] = values[offsets[s]] . ... . values[offsets[s + 1] - 1]``.
 
     An empty segment gives the identity of ``op``; its mean is 0, with gradient 0. NaN stays in its segment.
-    Differentiable to every order but for operators on bits, truth values and places: products with zeros are exact, and
-    the gradients of max and min go to the first of equal values. The default is deterministic. (Beyond the textbook's
-    reductions.)
+    Differentiable to every order, except for the operators that give bits, truth values or indices: gradients of
+    products are exact even if factors are 0, and the gradients of max and min go to the first of equal values. The
+    default is deterministic. (Beyond the textbook's reductions.)
 
     Args:
         values: rows [n, ...]; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
-        op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``; of floating point ``"mean"``, ``"logsumexp"``, ``"var"`` and
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
+        op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``; for floating point ``"mean"``, ``"logsumexp"``, ``"var"`` and
             ``"std"`` (unbiased; NaN for fewer than two rows, as in torch); ``"argmax"`` or ``"argmin"`` (the row in
-            ``values`` of the first of the greatest or least, NaN before all; -1 for an empty segment); ``"any"`` or
-            ``"all"`` (whether one row, or every row, is not 0); of integers and bool ``"bitwise_and"``,
+            ``values`` of the first greatest or least value; the first NaN if there is one; -1 for an empty segment);
+            ``"any"`` or ``"all"`` (whether one row, or every row, is not 0); for integers and bool ``"bitwise_and"``,
             ``"bitwise_or"`` or ``"bitwise_xor"``.
-        validate: check what ``offsets`` hold on CUDA, too, at the price of one synchronisation; not in a CUDA graph.
-            Without it CUDA clamps each offset to 0..n and takes a decreasing pair for an empty segment.
+        validate: check ``offsets`` on CUDA, too. This costs a synchronisation and cannot be captured in a CUDA graph.
+            Without it CUDA clamps each offset to 0..n and treats a decreasing pair as an empty segment.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
         [segments, ...], new and contiguous, of the dtype of ``values``; int64 for sums and products of integers and
-        bool, and for argmax and argmin; bool for any and all. Half types combine in float32; under autocast what
-        rounds (sum, prod, mean, var, std and logsumexp) runs in and returns float32.
+        bool, and for argmax and argmin; bool for any and all. Half types are combined in float32; under autocast the
+        operators that round (sum, prod, mean, var, std and logsumexp) compute in float32 and return it.
 
     Raises:
-        IndexError: an offset is negative or beyond n; the message tells the first.
-        ValueError: offsets decrease, begin or end wrong, or are none; ``values`` is a scalar; ``op`` or ``algorithm``
-            is unknown, or the device does not offer the algorithm.
+        IndexError: an offset is negative or beyond n; the message names the first.
+        ValueError: offsets decrease, do not begin with 0 or end with n, or are empty; ``values`` is a scalar; ``op`` or
+            ``algorithm`` is unknown, or the device does not offer the algorithm.
         TypeError: a dtype is not supported.
         RuntimeError: devices differ.
 
@@ -66,14 +66,15 @@ def segment_reduce(
 def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False, algorithm: str = "auto") -> Tensor:
     """Gives every row the value of its segment: ``y[i] = x[s]`` for ``offsets[s] <= i < offsets[s + 1]``.
 
-    It is the gradient of a segmented sum, and that sum is its gradient; differentiable to every order.
+    This is the gradient of a segmented sum, and a segmented sum is the gradient of this function. Differentiable to
+    every order.
 
     Args:
         x: one row per segment, [segments, ...]; any dtype that ``segment_reduce`` takes.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
         n: how many rows there are.
-        validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no
-            segment gets 0.
+        validate: check ``offsets`` on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no segment
+            gets 0.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -81,7 +82,7 @@ def segment_expand(x: Tensor, offsets: Tensor, n: int, *, validate: bool = False
 
     Raises:
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
-        ValueError: as ``segment_reduce``, or ``x`` has not one row per segment, or ``n`` is negative.
+        ValueError: as ``segment_reduce``, or ``x`` does not have one row per segment, or ``n`` is negative.
 
     Example:
         >>> tp.segment_expand(torch.tensor([7, 8, 9]), torch.tensor([0, 3, 3, 4]), 4)
@@ -101,27 +102,28 @@ def segment_scan(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """Every prefix of each segment, combined: a ``scan`` along the rows that restarts at every offset.
+    """Combines every prefix of each segment: a ``scan`` along the rows that restarts at every offset.
 
-    A segment knows nothing of its neighbours: NaN and infinities stay in theirs, in gradients too. Differentiable to
-    every order in time O(n): products with zeros are exact, and the gradients of max and min go to the first of equal
-    values in scan order. The default is deterministic. (§11.6's scan over pairs of a head flag and a value.)
+    Segments do not affect each other: NaN and infinities stay in their segment, also in gradients. Differentiable to
+    every order in time O(n): gradients of products are exact even if factors are 0, and the gradients of max and min go
+    to the first of equal values in scan order. The default is deterministic. (§11.6: a scan over pairs of a head flag
+    and a value.)
 
     Args:
         values: rows [n, ...]; any dtype that ``segment_reduce`` takes.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; of integers and bool
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; for integers and bool
             ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``; or ``"argmax"`` or ``"argmin"``, the row in
             ``values`` where the running extremum was first reached (not exclusive).
-        exclusive: leave out the row itself; the first of each segment gets the identity.
+        exclusive: leave the row itself out of its prefix; the first of each segment gets the identity.
         reverse: scan each segment from its last row to its first.
-        validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no
-            segment gets the identity.
+        validate: check ``offsets`` on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no segment
+            gets the identity.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor like ``values``; int64 for sums and products of integers and bool. Half types combine
-        in float32; under autocast, runs in and returns float32.
+        A new contiguous tensor like ``values``; int64 for sums and products of integers and bool. Half types are
+        combined in float32; under autocast, computes in float32 and returns it.
 
     Raises:
         IndexError, ValueError, TypeError, RuntimeError: as ``segment_reduce``.
@@ -137,23 +139,24 @@ def segment_scan(
 def segment_softmax(
     values: Tensor, offsets: Tensor | None = None, *, validate: bool = False, algorithm: str = "auto"
 ) -> Tensor:
-    """The softmax of each segment: ``y[i] = exp(values[i] - m) / sum of exp(values[j] - m)`` over the segment of i.
+    """Computes each segment's softmax: ``y[i] = exp(values[i] - m) / sum of exp(values[j] - m)`` over i's segment.
 
-    m is the greatest value of the segment, so nothing overflows. A reduction that finds m and the sum at once, and an
-    expansion in which each row computes its result: the values are read twice and written once. Each column of wider
-    rows is a softmax of its own. Beside +inf, NaN, or nothing but -inf all results of a segment are NaN, as in torch.
-    Differentiable to every order; deterministic (beyond the book; Milakov and Gimelshein's online softmax, 2018).
+    m is the greatest value of the segment, so nothing overflows. A reduction finds m and the sum in one pass, and an
+    expansion then computes the result of each row, so the values are read twice and written once. If rows have several
+    columns, each column has its own softmax. As in torch, all results of a segment are NaN if it contains +inf or NaN,
+    or nothing but -inf. Differentiable to every order; deterministic (beyond the book; Milakov and Gimelshein's online
+    softmax, 2018).
 
     Args:
         values: rows [n, ...]; float16, bfloat16, float32 or float64.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
-        validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no
-            segment gets 0.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
+        validate: check ``offsets`` on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no segment
+            gets 0.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor like ``values``. Half types compute in float32; under autocast, runs in and returns
-        float32.
+        A new contiguous tensor like ``values``. Half types compute in float32; under autocast, computes in float32 and
+        returns it.
 
     Raises:
         IndexError, ValueError, TypeError, RuntimeError: as ``segment_reduce``.
@@ -169,7 +172,7 @@ def segment_softmax(
 def segment_log_softmax(
     values: Tensor, offsets: Tensor | None = None, *, validate: bool = False, algorithm: str = "auto"
 ) -> Tensor:
-    """The logarithm of :func:`segment_softmax`, computed as ``values[i] - m - log(sum)``: small results stay finite.
+    """Computes the logarithm of :func:`segment_softmax` as ``values[i] - m - log(sum)``: never log(0).
 
     Args, Returns and Raises are those of :func:`segment_softmax`.
 
@@ -192,20 +195,21 @@ def segment_recurrence(
 ) -> Tensor:
     """Solves ``h[k] = a[k] h[k-1] + b[k]`` within each segment: state-space models over packed sequences.
 
-    At the head of a segment ``h = b`` (``a`` is not used), or ``a * initial[s] + b``. Nothing crosses the border of a
-    segment, nor a factor of 0. Differentiable to every order in all three in time O(n); deterministic. (The recurrence
-    of 003, with §11.6's head flags.)
+    At the head of a segment ``h = b`` (``a`` is not used), or ``h = a * initial[s] + b`` if ``initial`` is given. NaN
+    and infinities do not pass a segment's border, nor a factor of 0. Differentiable to every order in all three in time
+    O(n); deterministic. (The recurrence of 003, with §11.6's head flags.)
 
     Args:
         a: factors, rows [n, ...]; float16, bfloat16, float32 or float64.
         b: of the shape and dtype of ``a``.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
         initial: the state before each segment, [segments, ...] of the dtype of ``a``.
         reverse: run each segment from its last row to its first.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        A new contiguous tensor like ``b``. Half types compute in float32; under autocast, runs in and returns float32.
+        A new contiguous tensor like ``b``. Half types compute in float32; under autocast, computes in float32 and
+        returns it.
 
     Raises:
         ValueError: shapes differ, or as ``segment_reduce``.
@@ -228,25 +232,26 @@ def segment_topk(
     validate: bool = False,
     algorithm: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """The ``k`` greatest or least values of each segment, best first, and the rows they come from.
+    """Finds the ``k`` greatest or least values of each segment, best first, and the rows they come from.
 
-    A sort of the segments, of which the first k are taken: equal values in the order of their rows, NaN as the
-    greatest, as in torch. The gradient goes to the rows that are named; differentiable to every order.
+    It sorts the segments and takes the first k of each: equal values keep the order of their rows, and NaN is the
+    greatest value, as in torch. The gradient goes to the rows that are returned. Differentiable to every order.
 
     Args:
         values: [n]; any dtype that ``segment_reduce`` takes.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
-        k: how many of each segment.
-        largest: the greatest, or else the least.
-        validate: check what ``offsets`` hold on CUDA, too, as in ``segment_reduce``.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
+        k: how many values to take from each segment.
+        largest: whether to take the greatest values; else the least.
+        validate: check ``offsets`` on CUDA, too, as in ``segment_reduce``.
         algorithm: ``"auto"``, or how the segments are sorted: one of the ladder below.
 
     Returns:
-        (values, indices): [segments, k], of the dtype of ``values``, and int64 rows in ``values``. A segment of fewer
-        than k ends in the identity of the maximum (or minimum), -inf (or +inf) for floats, and in the index -1.
+        (values, indices): [segments, k], of the dtype of ``values``, and int64 rows in ``values``. The result of a
+        segment with fewer than k rows is filled up with the identity of the maximum (or minimum), -inf (or +inf) for
+        floats, and with the index -1.
 
     Raises:
-        ValueError: ``k`` is negative, ``values`` has not one dimension, or as ``segment_reduce``.
+        ValueError: ``k`` is negative, ``values`` is not one-dimensional, or as ``segment_reduce``.
         IndexError, TypeError, RuntimeError: as ``segment_reduce``.
 
     Example:
@@ -262,21 +267,21 @@ def segment_topk(
 def segment_matmul(
     x: Tensor, offsets: Tensor, weights: Tensor, *, validate: bool = False, algorithm: str = "auto"
 ) -> Tensor:
-    """The product of each segment of rows with a matrix of its own: ``y[i] = x[i] @ weights[s]``.
+    """Multiplies the rows of each segment by the segment's own matrix: ``y[i] = x[i] @ weights[s]``.
 
-    Layers of experts, of relations or of node types. The default is one matrix product per segment by the BLAS of the
-    device; the host reads the offsets, so that on CUDA it waits for them and a call cannot be captured in a graph.
-    Differentiable to every order in ``x`` and ``weights`` (beyond the book).
+    It serves layers with one matrix per expert, relation or node type. The default calls the device's BLAS once per
+    segment. The host reads the offsets for it, so on CUDA it waits for them, and the call cannot be captured in a CUDA
+    graph. Differentiable to every order in ``x`` and ``weights`` (beyond the book).
 
     Args:
         x: [n, inner]; float16, bfloat16, float32 or float64.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU checks that always.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
         weights: [segments, inner, cols], of the dtype of ``x``.
-        validate: check what ``offsets`` hold on CUDA, too. Without it a row that lies in no segment gets 0.
+        validate: check ``offsets`` on CUDA, too. Without it a row that lies in no segment gets 0.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        [n, cols], new and contiguous, of the dtype of ``x``; under autocast of its dtype.
+        [n, cols], new and contiguous, of the dtype of ``x``; under autocast, of autocast's dtype.
 
     Raises:
         ValueError: a shape does not fit, or as ``segment_reduce``.
@@ -289,11 +294,11 @@ def segment_matmul(
     return ops.segment_matmul(x, offsets, weights, validate, algorithm)
 
 
-# ---- vmap: a batch of values is one more dimension of each row; batched offsets take turns
+# ---- vmap: a batch of values is one more dimension of each row; if offsets are batched, a loop runs over the samples
 
 
 def _register_vmap(name: str, tensors: int) -> None:
-    """The rule for an operator whose first ``tensors`` arguments are rows, the next offsets, and the others plain."""
+    """Registers the rule of an operator: its first ``tensors`` arguments are rows, the next one is offsets."""
     op = getattr(torch.ops.torch_patterns, name)
 
     def rule(info, in_dims, *args, **kwargs):

@@ -1,7 +1,7 @@
-"""The checked mode of the textbook kernels: races found, and figures drawn, on a machine without a GPU.
+"""The checked mode of the textbook kernels, which finds races and draws figures on a machine without a GPU.
 
 On the CPU the textbook algorithms run lane by lane through the same source that CUDA compiles. Inside :func:`checked`
-every access of theirs to shared and global memory is checked: two lanes that touch one element with no barrier between
+each of their accesses to shared and global memory is checked: two lanes that touch one element with no barrier between
 them, two blocks with no flag between them, a read of unwritten shared memory, an index out of bounds or a barrier in
 divergent code raise a ``RuntimeError`` that names the array, the element, the lanes and the phase.
 """

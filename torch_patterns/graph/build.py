@@ -32,31 +32,31 @@ def from_edges(
     device: torch.device | str | None = None,
     validate: bool = True,
 ) -> Graph:
-    """The graph with an edge from ``src[i]`` to ``dst[i]`` for every i (the COO form of Fig. 15.3).
+    """Builds the graph with an edge from ``src[i]`` to ``dst[i]`` for every i (the COO form of Fig. 15.3).
 
-    Every row comes out sorted, whatever the order of the edges, so that equal sets of edges give equal graphs. Self
+    Every row of the graph is sorted, whatever the order of the edges, so equal sets of edges give equal graphs. Self
     loops and multiple edges are kept.
 
     Args:
         src, dst: [edges] vertex ids of an integer dtype: tensors, numpy arrays or sequences.
         num_vertices: V; one more than the greatest id if not given.
-        directed: True for edges of one direction, with in-edges stored beside them; False for edges of both directions
-            (a self loop is one edge still); None to store them as they are, and find out whether they are symmetric.
-        dedup: keep only one of several edges between the same vertices.
+        directed: True if the edges have one direction: in-edges are stored as well. False adds the reverse of every
+            edge (but not of self loops). None stores the edges as they are, and checks whether they are symmetric.
+        dedup: keep only one of several edges from the same vertex to the same vertex.
         index_dtype: ``torch.int32`` or ``torch.int64``; that of ``src`` and ``dst`` if not given, int64 for other ids.
         device: where to build the graph. If not given, tensors stay on theirs and numpy arrays on the CPU; sequences
             go to torch's default device.
-        validate: check that all ids are in range, at the price of one synchronisation on CUDA. Without it, ids out of
-            range make some graph that the operators may refuse.
+        validate: check that all ids are in range, which costs a synchronisation on CUDA. Without it, ids out of range
+            give a graph that the operators may refuse.
 
     Returns:
         A :class:`Graph`, with in-edges unless it is symmetric.
 
     Raises:
-        IndexError: an id is negative, or not below ``num_vertices``; the message tells the first.
+        IndexError: an id is negative, or not below ``num_vertices``; the message names the first.
         ValueError: ``src`` and ``dst`` are not one-dimensional and of one length; ``num_vertices`` is negative or
             beyond 2^31; ``index_dtype`` cannot count the vertices.
-        TypeError: ids are no integers, or ``index_dtype`` is none of the two.
+        TypeError: ids are not integers, or ``index_dtype`` is neither int32 nor int64.
         RuntimeError: devices differ.
 
     Example:
@@ -81,10 +81,10 @@ def from_edges(
 def from_edge_index(
     edge_index: Tensor, num_vertices: int | None = None, *, directed: bool | None = True, **options
 ) -> Graph:
-    """The graph with an edge from ``edge_index[0, i]`` to ``edge_index[1, i]`` for every i, as PyG stores it.
+    """Builds the graph with an edge from ``edge_index[0, i]`` to ``edge_index[1, i]`` for every i, as in PyG.
 
-    Edges are sorted by source and then by destination; ``tp.lexsort([edge_index[1], edge_index[0]])`` puts what belongs
-    to them, such as weights, in the same order. ``g.edge_index()`` is the way back.
+    Edges are sorted by source and then by destination; ``tp.lexsort([edge_index[1], edge_index[0]])`` is the
+    permutation that does the same to weights and other edge data. ``g.edge_index()`` is the inverse.
 
     Args:
         edge_index: [2, E], of an integer dtype.
@@ -120,7 +120,7 @@ def _build(
     device: torch.device | str | None = None,
     validate: bool = True,
 ) -> Graph:
-    """:func:`from_edges`, under the name of the function that was called, and of its arguments."""
+    """Does :func:`from_edges`; messages name the function that was called, and its arguments."""
     src, dst = (_ids(where, name, ids, device) for name, ids in zip(names, (src, dst), strict=True))
     if src.dim() != 1 or src.shape != dst.shape:
         raise ValueError(
@@ -143,7 +143,8 @@ def _build(
 
 
 def _ids(where: str, name: str, values: Ids, device: torch.device | str | None) -> Tensor:
-    """On `device`; without one, a tensor stays on its own, a numpy array on the CPU, and others go where torch's do."""
+    """Returns ids on `device`. Without it, tensors and numpy arrays stay, and sequences go to torch's default
+    device."""
     if isinstance(values, Tensor):
         ids = values if device is None else values.to(device)
     elif isinstance(values, np.ndarray):
@@ -174,7 +175,8 @@ def _bits(num_vertices: int) -> int:
 
 
 def _packed(src: Tensor, dst: Tensor, num_vertices: int, both: bool) -> Tensor:
-    """One integer per edge, src above dst, so that they sort by row and then by column. `both`: of its reverse, too."""
+    """Packs each edge into an integer, src above dst, which sorts by row, then column. `both`: adds the reverse
+    edges."""
     bits, src, dst = _bits(num_vertices), src.long(), dst.long()
     edges = src << bits | dst
     if not both:
@@ -202,7 +204,7 @@ def _from_packed(
     out = rows(edges)
     if directed is False:
         return Graph(*out, None, None, True)
-    # Stable by destination, so that the sources stay in order: half the bits of a full sort.
+    # A stable sort by destination keeps the sources in order, and sorts by half the bits of a full sort.
     reverse = rows(_ops.sort_keys((edges & mask) << bits | edges >> bits, 0, False, bits, 2 * bits))
     if directed is None and all(map(torch.equal, out, reverse)):
         return Graph(*out, None, None, True)
@@ -211,17 +213,18 @@ def _from_packed(
 
 @typed
 def from_csr(row_ptrs: Tensor, col_idx: Tensor, *, directed: bool | None = None, **options) -> Graph:
-    """The graph whose adjacency matrix has these rows: rows get sorted, in-edges built.
+    """Builds the graph with this adjacency matrix (CSR): sorts its rows, and builds the in-edges.
 
     Args:
         row_ptrs: [V + 1], int32 or int64: 0 first, E last, not decreasing.
-        col_idx: [E], the vertices that the edges lead to.
-        directed: None to find out whether every edge has its reverse; False adds the reverse of every edge.
+        col_idx: [E], the destinations of the edges.
+        directed: None checks whether every edge has its reverse; False adds the reverse of every edge.
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
 
     Raises:
-        IndexError: a pointer or vertex is out of range; the message tells the first.
-        ValueError, TypeError, RuntimeError: ``row_ptrs`` decrease, or begin or end wrong; or as :func:`from_edges`.
+        IndexError: a pointer or vertex is out of range; the message names the first.
+        ValueError, TypeError, RuntimeError: ``row_ptrs`` decrease, do not begin with 0 or do not end with E; or as
+            :func:`from_edges`.
 
     Example:
         >>> tp.graph.from_csr(torch.tensor([0, 2, 2, 3]), torch.tensor([2, 1, 0]))
@@ -249,13 +252,13 @@ def _from_rows(where: str, row_ptrs: Tensor, col_idx: Tensor, directed: bool | N
 
 @typed
 def from_torch(matrix: Tensor, *, directed: bool | None = None, **options) -> Graph:
-    """The graph of a square matrix: an edge from i to j for every entry [i, j] that is stored, or not 0 if it is dense.
+    """Builds the graph of a square matrix: an edge from i to j for every stored entry [i, j] (if dense: nonzero entry).
 
-    Stored entries are edges whatever their value, zeros too.
+    Stored entries are edges even if their value is 0.
 
     Args:
         matrix: [V, V], dense or ``torch.sparse`` (COO, also with duplicates, CSR, CSC, BSR or BSC), of any dtype.
-        directed: None to find out whether every edge has its reverse; False adds the reverse of every edge.
+        directed: None checks whether every edge has its reverse; False adds the reverse of every edge.
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
 
     Raises:
@@ -279,11 +282,11 @@ def from_torch(matrix: Tensor, *, directed: bool | None = None, **options) -> Gr
 
 
 def from_scipy(matrix: Any, *, directed: bool | None = None, **options) -> Graph:
-    """The graph of a scipy sparse matrix or array: an edge from i to j for every stored entry [i, j], zeros too.
+    """Builds the graph of a scipy sparse matrix: an edge from i to j for every stored entry [i, j], even if it is 0.
 
     Args:
         matrix: [V, V], of any format and dtype.
-        directed: None to find out whether every edge has its reverse; False adds the reverse of every edge.
+        directed: None checks whether every edge has its reverse; False adds the reverse of every edge.
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
 
     Raises:
@@ -305,11 +308,11 @@ def from_scipy(matrix: Any, *, directed: bool | None = None, **options) -> Graph
 
 
 def from_networkx(graph: Any, *, directed: bool | None = None, **options) -> Graph:
-    """The graph of a networkx graph. Vertex i is the i-th of ``graph.nodes``; weights and attributes stay behind.
+    """Builds the graph of a networkx graph. Vertex i is the i-th of ``graph.nodes``; attributes are dropped.
 
     Args:
         graph: a ``Graph``, ``DiGraph``, ``MultiGraph`` or ``MultiDiGraph``.
-        directed: what the graph says of itself if None; False adds the reverse of every edge.
+        directed: None takes over whether the networkx graph is directed; False adds the reverse of every edge.
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
 
     Example:
@@ -328,21 +331,21 @@ def from_networkx(graph: Any, *, directed: bool | None = None, **options) -> Gra
 def read(
     path: str | Path, num_vertices: int | None = None, *, directed: bool | None = None, base: int = 0, **options
 ) -> Graph:
-    """The graph in a file: a Matrix Market file if its name ends so (``.mtx``, ``.mtx.gz``), else a list of edges.
+    """Reads a graph from a file: a Matrix Market file (``.mtx``, ``.mtx.gz``), or, by any other name, a list of edges.
 
-    A list of edges has one per line: two vertex ids between spaces, tabs or commas, and what follows them (a weight) is
-    left out. What follows ``#`` or ``%`` is a comment. ``.gz`` files are unpacked.
+    A list has one edge per line: two vertex ids, separated by spaces, tabs or commas; anything after them, such as a
+    weight, is ignored. ``#`` and ``%`` start comments. ``.gz`` files are unpacked.
 
     Args:
-        path: of the file.
-        num_vertices: of a list of edges; one more than its greatest id if not given.
-        directed: None to find out whether every edge has its reverse (a Matrix Market file that says ``symmetric``
-            gives both); False adds the reverse of every edge.
-        base: what a list of edges calls its first vertex.
+        path: the file.
+        num_vertices: the number of vertices of a list of edges; one more than its greatest id if not given.
+        directed: None checks whether every edge has its reverse (a Matrix Market file that says ``symmetric`` gives
+            both); False adds the reverse of every edge.
+        base: the id of the first vertex in a list of edges.
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
 
     Raises:
-        ValueError: the file is malformed, which its name and the place go with, or its matrix is not square.
+        ValueError: the file is malformed (the message names the file and the place), or its matrix is not square.
         IndexError: an id is out of range.
         OSError: there is no such file.
 
@@ -367,7 +370,7 @@ def read(
 
 
 def _read_edges(path: Path) -> np.ndarray:
-    """int64 [edges, 2] of a text file."""
+    """Reads a text file of edges: int64 [edges, 2]."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="ascii") as file, warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The container of a graph: its edges by source and, where they differ, by destination."""
+"""The container of a graph: its edges by source and, unless it is symmetric, by destination."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Graph(NamedTuple):
     """A graph of V vertices and E edges as tensors (Fig. 15.3): its adjacency matrix by rows (CSR) and columns (CSC).
 
     Vertices are 0 ... V - 1. The edges from u lead to ``col_idx[row_ptrs[u] : row_ptrs[u + 1]]``; those to v come from
-    ``in_col_idx[in_row_ptrs[v] : in_row_ptrs[v + 1]]``. Make one by :func:`from_edges` and its relatives, which check
-    what they are given, sort every row and build the edges in both directions. It is a pytree: compiled and exported
-    programs take it as an argument.
+    ``in_col_idx[in_row_ptrs[v] : in_row_ptrs[v + 1]]``. Build one by :func:`from_edges` or its relatives: they check
+    their input, sort every row and build the edges in both directions. It is a pytree: compiled and exported programs
+    take it as an argument.
 
     Fields:
         row_ptrs: [V + 1], int32 or int64: 0 first, E last, not decreasing.
-        col_idx: [E], of the same dtype; int32 beside int64 pointers where there are more than 2^31 - 1 edges.
-        in_row_ptrs, in_col_idx: the same of the reversed edges; None where ``symmetric``, or not known.
-        symmetric: every edge is there in both directions, so that the edges by source are those by destination.
+        col_idx: [E], of the same dtype; but int32 with int64 pointers if there are more than 2^31 - 1 edges.
+        in_row_ptrs, in_col_idx: the same of the reversed edges; None if ``symmetric``, or if they were not built.
+        symmetric: every edge has its reverse, so the edges by source are also those by destination.
 
     Example:
         >>> g = tp.graph.from_edges([0, 1, 1, 3], [1, 2, 3, 0])
@@ -49,12 +49,12 @@ class Graph(NamedTuple):
 
     @property
     def num_edges(self) -> int:
-        """Of the directed edges that are stored: an undirected edge counts twice, but for a self loop."""
+        """The number of stored, directed edges: an undirected edge counts twice, a self loop once."""
         return self.col_idx.shape[0]
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the vertex ids."""
+        """The dtype of the vertex ids."""
         return self.col_idx.dtype
 
     @property
@@ -62,21 +62,20 @@ class Graph(NamedTuple):
         return self.col_idx.device
 
     def coo(self) -> tuple[Tensor, Tensor]:
-        """(src, dst) of every edge, [E] each, ordered by src, then by dst (Fig. 15.3)."""
+        """Returns (src, dst) of every edge, [E] each, ordered by src, then by dst (Fig. 15.3)."""
         vertices = torch.arange(self.num_vertices, dtype=self.dtype, device=self.device)
         src = torch.ops.torch_patterns.segment_expand(vertices, self.row_ptrs, self.num_edges)
         return src, self.col_idx.clone()
 
     def edge_index(self) -> Tensor:
-        """Of every edge the source, and below it the destination, [2, E], as PyG stores edges; ordered as ``coo()``."""
+        """Returns the edges as PyG stores them: [2, E], sources above destinations, ordered as ``coo()``."""
         return torch.stack(self.coo())
 
     def to_networkx(self, weights: Tensor | None = None) -> Any:
-        """A networkx graph of the vertices 0 ... V - 1, on the host: a ``Graph`` if symmetric, else a ``DiGraph``;
-        where there are multiple edges, a ``MultiGraph`` or ``MultiDiGraph``.
+        """Returns a networkx graph of the vertices 0 ... V - 1, on the host: a ``Graph`` if symmetric, else a
+        ``DiGraph``; if there are multiple edges, a ``MultiGraph`` or ``MultiDiGraph``.
 
-        Args:
-            weights: [E], what the attribute ``weight`` of each edge of ``col_idx`` shall be.
+        Args: weights: [E], the attribute ``weight`` of each edge of ``col_idx``.
         """
         import networkx
 
@@ -97,18 +96,18 @@ class Graph(NamedTuple):
         return graph
 
     def to_scipy(self, weights: Tensor | None = None) -> Any:
-        """The adjacency matrix as a ``scipy.sparse.csr_array`` on the host, [V, V].
+        """Returns the adjacency matrix as a ``scipy.sparse.csr_array`` on the host, [V, V].
 
-        Args:
-            weights: [E], the value of each edge of ``col_idx``; 1 (float64) if not given. Multiple edges stay.
+        Args: weights: [E], the value of each edge of ``col_idx``; 1 (float64) if not given. Multiple edges remain
+            separate entries.
         """
         return self._matrix("to_scipy", weights, torch.float64).to_scipy()
 
     def to_torch(self, weights: Tensor | None = None) -> Tensor:
-        """The adjacency matrix as a ``torch.sparse_csr`` tensor on the graph's device, [V, V]; differentiable.
+        """Returns the adjacency matrix as a ``torch.sparse_csr`` tensor on the graph's device, [V, V]; differentiable.
 
-        Args:
-            weights: [E], the value of each edge of ``col_idx``; 1 (float32) if not given. Those of multiple edges are
+        Args: weights: [E], the value of each edge of ``col_idx``; 1 (float32) if not given. Values of multiple edges
+            are
                 added up. The host waits for the device.
         """
         return self._matrix("to_torch", weights, torch.float32).to_torch()
@@ -126,15 +125,15 @@ class Graph(NamedTuple):
         return CSR(self.row_ptrs, self.col_idx.to(self.row_ptrs.dtype), values, (self.num_vertices,) * 2)
 
     def out_degrees(self) -> Tensor:
-        """How many edges leave each vertex, [V]."""
+        """Returns how many edges leave each vertex, [V]."""
         return self.row_ptrs.diff()
 
     def in_degrees(self) -> Tensor:
-        """How many edges come to each vertex, [V]. ValueError if the graph was made without its in-edges."""
+        """Returns how many edges enter each vertex, [V]. ValueError if the graph was built without its in-edges."""
         return self.reverse().row_ptrs.diff()
 
     def reverse(self) -> Graph:
-        """The graph with every edge turned round, sharing this one's tensors.
+        """Returns the graph with every edge reversed; it shares this graph's tensors.
 
         ValueError if the graph was made without its in-edges.
         """
@@ -145,9 +144,9 @@ class Graph(NamedTuple):
         return Graph(self.in_row_ptrs, self.in_col_idx, self.row_ptrs, self.col_idx, False)
 
     def to(self, *args, **kwargs) -> Graph:
-        """The graph on another device, or with another index dtype; the arguments are those of ``Tensor.to``.
+        """Returns the graph on another device, or with another index dtype; the arguments are those of ``Tensor.to``.
 
-        TypeError if the dtype is none of int32 and int64, ValueError if it cannot count the vertices.
+        TypeError if the dtype is neither int32 nor int64, ValueError if it cannot count the vertices.
         """
         dtype = self.col_idx[:0].to(*args, **kwargs).dtype
         check_index_dtype("Graph.to", dtype, self.num_vertices)

@@ -1,7 +1,8 @@
-"""Graphs made on the device: RMAT, uniform, grids and mazes.
+"""Graphs generated on the device: RMAT, uniform, grids and mazes.
 
-Random numbers are a function of the seed and the number of the edge, in integer arithmetic alone: the same call gives
-the same graph, bit for bit, on every device, and any part of the edges can be made without the others.
+Random numbers are a function of the seed and the number of the edge, computed in integer arithmetic alone. Therefore
+the same call gives the same graph, bit for bit, on every device, and any part of the edges can be generated without the
+others.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from torch_patterns.graph.build import MAX_VERTICES, from_edges
 from torch_patterns.graph.container import Graph, check_index_dtype, pointer_dtype
 
 _ops = torch.ops.torch_patterns
-LEVELS = 3  # of an RMAT matrix, that 16 random bits decide on: the rarest choice, 0.05^3, still has 8 of their values
+LEVELS = 3  # levels of an RMAT matrix chosen by 16 random bits: the rarest choice, 0.05^3, has 8 of their values
 CHOICES = 1 << 16
 
 # ---- random numbers
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A bijection of 64-bit words without visible order (the finalizer of Steele, Lea and Flood's SplitMix64)."""
+    """Maps 64-bit words one to one to words that look random (the finalizer of SplitMix64; Steele, Lea and Flood)."""
     x = (x ^ (x >> 30 & (1 << 34) - 1)) * -0x40A7B892E31B1A47
     x = (x ^ (x >> 27 & (1 << 37) - 1)) * -0x6B2FB644ECCEEE15
     return x ^ (x >> 31 & (1 << 33) - 1)
 
 
 def random_words(begin: int, end: int, seed: int, stream: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """Words begin ... end - 1 of a sequence of random 64-bit words, one for every (seed, stream): int64.
+    """Returns words begin ... end - 1 of the random sequence of 64-bit words that (seed, stream) names: int64.
 
     Example:
         >>> torch.equal(tp.graph.random_words(0, 4, seed=1)[2:], tp.graph.random_words(2, 4, seed=1))
@@ -40,7 +41,7 @@ def random_words(begin: int, end: int, seed: int, stream: int = 0, device: torch
 
 
 def _shuffled(ids: Tensor, bits: int, seed: int) -> Tensor:
-    """A permutation of the numbers of so many bits: rounds of an odd multiple, an offset and a shift."""
+    """Permutes the numbers of `bits` bits: each round multiplies by an odd number, adds an offset and xors a shift."""
     mask, half = (1 << bits) - 1, (bits + 1) // 2
     for multiple, offset in random_words(0, 6, seed, stream=-1, device="cpu").view(3, 2).tolist():
         ids = (ids * (multiple & mask | 1) + (offset & mask)) & mask
@@ -49,7 +50,7 @@ def _shuffled(ids: Tensor, bits: int, seed: int) -> Tensor:
 
 
 def _chunks(count: int, device: torch.device):
-    """(begin, end) of pieces that fit a core's cache, or leave a GPU's memory free."""
+    """Yields (begin, end) of pieces that fit a core's cache, or need only a part of a GPU's memory."""
     step = 1 << (17 if device.type == "cpu" else 25)
     return ((begin, min(begin + step, count)) for begin in range(0, count, step))
 
@@ -70,19 +71,20 @@ def rmat(
     index_dtype: torch.dtype = torch.int64,
     device: torch.device | str = "cpu",
 ) -> Graph:
-    """A graph of few hubs and many leaves, as social networks are: Graph500's Kronecker generator, RMAT.
+    """Generates a graph with few hubs and many leaves, as social networks have: Graph500's Kronecker generator, RMAT.
 
-    Each edge falls into one quarter of the adjacency matrix, then into one quarter of that, and so on; vertices are
-    then renumbered at random. Self loops and multiple edges occur and are kept. (Chakrabarti, Zhan and Faloutsos 2004.)
+    Each edge falls into a random quarter of the adjacency matrix, then into a random quarter of that quarter, and so
+    on; the vertices are then renumbered at random. Self loops and multiple edges occur and are kept. (Chakrabarti, Zhan
+    and Faloutsos 2004.)
 
     Args:
         scale: 2^scale vertices; at most 31.
-        edge_factor: generated edges per vertex. Undirected ones are stored in both directions.
-        seed: which graph; the same one on every device.
-        a, b, c: chances of the top left, top right and bottom left quarter, in units of 2^-16 for three levels
-            together; the rest is that of the bottom right one.
+        edge_factor: generated edges per vertex. Undirected edges are stored in both directions.
+        seed: selects the graph; it is the same on every device.
+        a, b, c: the probabilities of the top left, top right and bottom left quarter; the rest is that of the bottom
+            right one. The probabilities of three levels together are rounded to multiples of 2^-16.
         directed, dedup, index_dtype: as :func:`from_edges`.
-        device: where to make it.
+        device: where to generate it.
 
     Raises:
         ValueError: a negative size or chance, chances above 1, too large a ``scale`` or too narrow an ``index_dtype``.
@@ -93,7 +95,7 @@ def rmat(
         Graph(num_vertices=16, num_edges=60, symmetric=True, dtype=torch.int64, device='cpu')
     """
     device = torch.device(device)
-    rmat_edges(scale, 0, 0, seed, a=a, b=b, c=c)  # refuses what is out of range
+    rmat_edges(scale, 0, 0, seed, a=a, b=b, c=c)  # raises if an argument is out of range
 
     def edges(begin: int, end: int) -> tuple[Tensor, Tensor]:
         return _rmat_edges(scale, begin, end, seed, table)
@@ -114,12 +116,12 @@ def rmat_edges(
     index_dtype: torch.dtype = torch.int64,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """Edges begin ... end - 1 of those that :func:`rmat` draws, without the others: (src, dst), [end - begin] each.
+    """Generates only the edges begin ... end - 1 of :func:`rmat`: (src, dst), [end - begin] each.
 
     Args:
         scale, seed, a, b, c: as for :func:`rmat`.
-        index_dtype: of the vertex ids.
-        device: where to make them.
+        index_dtype: the dtype of the vertex ids.
+        device: where to generate them.
 
     Raises:
         ValueError, TypeError: as :func:`rmat`.
@@ -155,7 +157,8 @@ def _rmat_edges(scale: int, begin: int, end: int, seed: int, table: Tensor) -> t
 
 
 def _quarters(a: float, b: float, c: float) -> Tensor:
-    """[2^16] Row above column of the choice, of LEVELS levels, that each value of 16 random bits makes."""
+    """Returns, for each value of 16 random bits, the row (upper half) and column bits that it chooses in LEVELS
+    levels."""
     table, begin, chance = torch.zeros(CHOICES, dtype=torch.int64, device="cpu"), 0, 0.0
     quarters = ((a, 0, 0), (b, 0, 1), (c, 1, 0), (1 - a - b - c, 1, 1))
     for levels in itertools.product(quarters, repeat=LEVELS):
@@ -179,14 +182,14 @@ def uniform(
     index_dtype: torch.dtype = torch.int64,
     device: torch.device | str = "cpu",
 ) -> Graph:
-    """A graph whose edges join vertices drawn at random, all equally likely (Erdős and Rényi's, with repetition).
+    """Generates edges between vertices drawn at random, all equally likely (Erdős and Rényi's, with repetition).
 
     Args:
         num_vertices: V, at most 2^31.
-        edge_factor: generated edges per vertex. Undirected ones are stored in both directions.
-        seed: which graph; the same one on every device.
+        edge_factor: generated edges per vertex. Undirected edges are stored in both directions.
+        seed: selects the graph; it is the same on every device.
         directed, dedup, index_dtype: as :func:`from_edges`.
-        device: where to make it.
+        device: where to generate it.
 
     Raises:
         ValueError: a negative size, or too many vertices or too narrow an ``index_dtype``.
@@ -223,8 +226,8 @@ def _random_graph(where, edges, num_vertices, edge_factor, directed, dedup, inde
 def grid(
     rows: int, columns: int, *, index_dtype: torch.dtype = torch.int64, device: torch.device | str = "cpu"
 ) -> Graph:
-    """The vertices of a grid, each joined to its neighbours above, below, left and right; vertex [i, j] is
-    ``i * columns + j``. A search from a corner has rows + columns - 1 levels.
+    """Builds a grid: each vertex is joined to its neighbours above, below, left and right; vertex [i, j] is ``i *
+    columns + j``. A search from a corner has rows + columns - 1 levels.
 
     Raises:
         ValueError: a negative size, or an ``index_dtype`` too narrow for the vertices.
@@ -240,12 +243,12 @@ def grid(
 
 
 def maze(passable: Tensor, *, index_dtype: torch.dtype = torch.int64) -> Graph:
-    """The grid of the cells of one maze, or of many: neighbours above, below, left and right that are both passable
-    are joined (the routing blocks of Fig. 15.5). Cells that are not passable are vertices without edges.
+    """Builds the graph of one maze or of a batch of mazes: a passable cell is joined to its passable neighbours above,
+    below, left and right (the routing blocks of Fig. 15.5). The other cells are vertices without edges.
 
     Args:
-        passable: [..., rows, columns], bool; cell [..., i, j] is the vertex of its place in memory. Mazes of a batch
-            are not joined, so that one search from a source in each labels all of them.
+        passable: [..., rows, columns], bool; the vertex of cell [..., i, j] is its index in row-major order. The mazes
+            of a batch are not joined to each other, so one search with a source in each maze labels all of them.
         index_dtype: ``torch.int32`` or ``torch.int64``.
 
     Raises:

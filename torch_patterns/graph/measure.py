@@ -1,4 +1,4 @@
-"""Numbers that tell about a graph: the rank of each vertex, and how many triangles there are."""
+"""Measures of a graph: the rank of each vertex, and the number of triangles."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from torch_patterns.sparse.product import spmv
 
 @typed
 def pagerank(graph: Graph, *, damping: float = 0.85, tol: float = 1e-6, max_iterations: int = 100) -> Tensor:
-    """How often a reader is at each vertex who follows a random edge, or now and then goes to any vertex at all.
+    """Computes PageRank: how often a reader visits each vertex who follows random edges and sometimes jumps anywhere.
 
-    From a vertex without edges the reader goes to any, too. The ranks are those of the power method, one sparse product
-    per iteration, after each of which the host waits for the device. Multiple edges count as often as they are there.
-    The same bits in every run. (Brin and Page, The anatomy of a large-scale hypertextual web search engine, 1998.)
+    At a vertex without edges, too, the reader jumps to any vertex. The power method computes the ranks, by one sparse
+    product per iteration; the host waits for the device after each. Multiple edges count separately. Every run gives
+    the same bits. (Brin and Page, The anatomy of a large-scale hypertextual web search engine, 1998.)
 
     Args:
         graph: with V vertices; in-edges are built if they are not given.
-        damping: how likely the reader is to follow an edge, 0 to 1.
-        tol: stop when the sum of the changes of all ranks is less.
-        max_iterations: stop after so many; the last ranks are returned.
+        damping: the probability that the reader follows an edge, 0 to 1.
+        tol: stop when the absolute changes of all ranks sum to less than this.
+        max_iterations: stop after this many iterations, and return the ranks reached.
 
     Returns:
         float64 [V], which sums to 1.
@@ -60,7 +60,7 @@ def pagerank(graph: Graph, *, damping: float = 0.85, tol: float = 1e-6, max_iter
 
 
 def _into(graph: Graph) -> CSR:
-    """The matrix with a 1 in row v and column u for an edge from u to v."""
+    """Returns the matrix with a 1 in row v and column u for each edge from u to v."""
     inward = graph.symmetric or graph.in_row_ptrs is not None
     ptrs, cols = (graph.reverse() if inward else graph)[:2]
     ones, shape = torch.ones_like(cols, dtype=torch.float64), (graph.num_vertices,) * 2
@@ -71,11 +71,11 @@ def _into(graph: Graph) -> CSR:
 @typed
 @documented("triangle_count")
 def triangle_count(graph: Graph, *, algorithm: str = "auto") -> int:
-    """How many sets of three vertices of a symmetric graph are joined each to each.
+    """Counts the triangles of a symmetric graph: sets of three vertices, each pair of which is joined by an edge.
 
-    Every edge is turned towards the vertex of higher degree, so that no vertex keeps many; then, for each edge, the
-    neighbours that both lists have are counted (Schank and Wagner, Finding, counting and listing all triangles in large
-    graphs, 2005). Self loops and multiple edges count for nothing. Waits for the device.
+    Every edge is directed towards its vertex of higher degree, so no vertex keeps many edges; then, for each edge, the
+    neighbours that its two vertices share are counted (Schank and Wagner, Finding, counting and listing all triangles
+    in large graphs, 2005). Self loops and multiple edges do not matter. The host waits for the device.
 
     Args:
         graph: symmetric.
@@ -84,7 +84,7 @@ def triangle_count(graph: Graph, *, algorithm: str = "auto") -> int:
     Raises:
         ValueError: the graph is not symmetric: ``from_edges(..., directed=False)`` makes one that is; or ``algorithm``
             is unknown or not offered by the device.
-        IndexError: on the CPU, a vertex that an edge leads to is out of range.
+        IndexError: on the CPU, the destination of an edge is out of range.
 
     Example:
         >>> tp.triangle_count(tp.graph.from_edges([0, 0, 0, 1, 1, 2], [1, 2, 3, 2, 3, 3], directed=False))

@@ -24,35 +24,36 @@ def sssp(
     *,
     algorithm: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """How far each vertex is from the nearest source, by edges of given lengths, and the last vertex on such a way.
+    """Finds the distance of each vertex from the nearest source over weighted edges, and its parent on that path.
 
-    On the CPU vertices hand their distance on in the order of distances, which a radix heap keeps (Ahuja, Mehlhorn,
-    Orlin and Tarjan, Faster algorithms for the shortest path problem, 1990). On CUDA those of the nearest bucket do at
-    once (delta-stepping in the form of Davidson et al., Work-efficient parallel GPU methods for single-source shortest
-    paths, 2014), and the host waits for the device at every step. Distances are minima, so that they are the same bits
-    in every run and on every device; the parent is the smallest vertex from which the distance is reached. Where edges
-    of length 0 join vertices at one distance, those with fewer edges to a source come first, so that parents never form
-    a circle.
+    On the CPU, vertices relax their edges in the order of their distances, which a radix heap keeps (Ahuja, Mehlhorn,
+    Orlin and Tarjan, Faster algorithms for the shortest path problem, 1990). On CUDA, all vertices of the nearest
+    bucket do so at once (delta-stepping in the form of Davidson et al., Work-efficient parallel GPU methods for
+    single-source shortest paths, 2014), and the host waits for the device at every step. Distances are minima, so their
+    bits are the same in every run and on every device; the parent is the smallest vertex from which the distance is
+    reached. If edges of length 0 join vertices at one distance, vertices with fewer edges to a source come first, so
+    parents never form a cycle.
 
-    Differentiable in ``weights``, in both modes: a distance is the sum of the weights along the way of the parents.
+    Differentiable in ``weights``, in forward and reverse mode: a distance is the sum of the weights along the path of
+    parents.
 
     Args:
         graph: with V vertices and E edges.
         sources: an int, ints, a numpy array of ints, or a 0-D or 1-D integer tensor on the graph's device.
         weights: [E], the length of each edge of ``graph.col_idx``, which is ordered by source and then by destination:
-            not negative and not NaN; infinity is no edge. Floating point or integer.
+            not negative and not NaN; infinity means that there is no edge. Floating point or integer.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        distances: [V], 0 at sources, infinity where none of them leads; of the dtype of ``weights``, but float32 of
-        half types and float64 of integers.
-        parents: [V] of the graph's dtype: a source's is itself, -1 where the distance is infinite.
+        distances: [V]; 0 at sources, infinity at vertices that no source reaches; of the dtype of ``weights``, but
+        float32 for half types and float64 for integers.
+        parents: [V], of the graph's dtype; the parent of a source is itself, and that of an unreached vertex is -1.
 
     Raises:
         ValueError: a weight is negative or NaN, ``weights`` is not of shape [E], there are no sources, or ``algorithm``
             is unknown or not offered by the device.
-        IndexError: a source, or a vertex that an edge leads to, is out of range.
-        TypeError: sources are no integers, or weights no real numbers.
+        IndexError: a source, or the destination of an edge, is out of range.
+        TypeError: sources are not integers, or weights are not real numbers.
         RuntimeError: devices differ.
 
     Example:

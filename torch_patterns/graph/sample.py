@@ -1,6 +1,6 @@
-"""Random parts of a graph: neighbours of vertices, and walks. The same call gives the same on every device.
+"""Random samples of a graph: neighbours of vertices, and walks. The same call gives the same sample on every device.
 
-Random numbers are functions of the seed and of where they are used, as those of the generators (generate.py).
+Random numbers are functions of the seed and of the place where they are used, as in generate.py.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ Vertices = Sequence[int] | np.ndarray | Tensor
 
 
 def _below(words: Tensor, bound: Tensor) -> Tensor:
-    """Numbers from 0 to below `bound` (1 to 2^31) of random words, by their 31 highest bits."""
+    """Turns random words into numbers 0 ... `bound` - 1 (`bound` is 1 to 2^31), by their 31 highest bits."""
     return (words >> 33 & (1 << 31) - 1) * bound >> 31
 
 
 @typed
 def sample_neighbors(graph: Graph, vertices: Vertices, fanout: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Up to ``fanout`` edges of each vertex, drawn at random without replacement, all sets equally likely.
+    """Draws up to ``fanout`` edges of each vertex at random, without replacement; all sets are equally likely.
 
     Time and memory grow with the number of vertices and with ``fanout``, not with the degrees (Floyd's algorithm;
-    Bentley and Floyd, Programming pearls: a sample of brilliance, 1987). A vertex that is given twice is drawn for
-    twice. Waits for the device.
+    Bentley and Floyd, Programming pearls: a sample of brilliance, 1987). A vertex that is given twice gets two samples.
+    The host waits for the device.
 
     Args:
-        graph: its edges by source, ``graph.reverse()`` for those by destination.
+        graph: edges are drawn by source; pass ``graph.reverse()`` to draw them by destination.
         vertices: [n] ints, or an integer tensor on the graph's device.
-        fanout: how many edges; a vertex with no more keeps all.
-        seed: which sample; the same one on every device.
+        fanout: how many edges to draw; a vertex with no more than that keeps all.
+        seed: selects the sample; it is the same on every device.
 
     Returns:
-        row_ptrs: [n + 1], where the edges of each vertex begin, of the dtype of ``graph.row_ptrs``.
-        col_idx: [edges], where they lead, in the order of the graph; of its dtype.
-        edge_ids: [edges], their places in ``graph.col_idx``, of the dtype of ``graph.row_ptrs``.
+        row_ptrs: [n + 1], where the drawn edges of each vertex begin, of the dtype of ``graph.row_ptrs``.
+        col_idx: [edges], their destinations, in the order of the graph; of its dtype.
+        edge_ids: [edges], their indices in ``graph.col_idx``, of the dtype of ``graph.row_ptrs``.
 
     Raises:
         IndexError: a vertex is out of range.
-        ValueError: ``fanout`` is negative, or ``vertices`` has not one dimension.
-        TypeError: ``vertices``, ``fanout`` or ``seed`` are no integers.
+        ValueError: ``fanout`` is negative, or ``vertices`` is not one-dimensional.
+        TypeError: ``vertices``, ``fanout`` or ``seed`` are not integers.
         RuntimeError: devices differ.
 
     Example:
@@ -82,21 +82,21 @@ def sample_neighbors(graph: Graph, vertices: Vertices, fanout: int, seed: int) -
 
 @typed
 def random_walk(graph: Graph, starts: Vertices, length: int, seed: int) -> Tensor:
-    """Walks along random edges, all edges of a vertex equally likely; at a vertex without edges a walk stays.
+    """Walks along random edges, all edges of a vertex being equally likely; at a vertex without edges a walk stays.
 
     Args:
         graph: its edges by source.
         starts: [walks] ints, or an integer tensor on the graph's device.
-        length: steps of each walk.
-        seed: which walks; the same ones on every device.
+        length: the number of steps of each walk.
+        seed: selects the walks; they are the same on every device.
 
     Returns:
         [walks, length + 1], the vertices in order, the start first; of the graph's dtype.
 
     Raises:
         IndexError: a start is out of range.
-        ValueError: ``length`` is negative, or ``starts`` has not one dimension.
-        TypeError: ``starts``, ``length`` or ``seed`` are no integers.
+        ValueError: ``length`` is negative, or ``starts`` is not one-dimensional.
+        TypeError: ``starts``, ``length`` or ``seed`` are not integers.
         RuntimeError: devices differ.
 
     Example:

@@ -1,4 +1,4 @@
-"""Many graphs as one, whose parts nothing joins: how a network takes a batch of them."""
+"""The disjoint union of graphs: a batch of graphs as one graph, as graph networks take it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from torch_patterns.graph.container import Graph, check_index_dtype, pointer_dty
 
 
 def batch(graphs: Sequence[Graph]) -> tuple[Graph, Tensor]:
-    """The graphs side by side as one graph, and where the vertices of each begin.
+    """Joins graphs into one graph without edges between them, and tells where the vertices of each begin.
 
-    Vertex v of graph i becomes ``offsets[i] + v``; edges keep their order. What belongs to vertices is concatenated
-    likewise, and ``segment_reduce(x, offsets)`` gives a row per graph. The host waits for nothing.
+    Vertex v of graph i becomes ``offsets[i] + v``; edges keep their order. Vertex features are to be concatenated in
+    the same order, and ``segment_reduce(x, offsets)`` then gives a row per graph. The host does not wait for the
+    device.
 
     Args:
         graphs: one or more on one device.
 
     Returns:
-        graph: symmetric if all are; with in-edges if all have theirs. Of the widest index dtype of theirs.
+        graph: symmetric if all graphs are; with in-edges if all have theirs; of the widest of their index dtypes.
         offsets: int64 [graphs + 1], 0 first and the number of vertices last, on the device of the graphs.
 
     Raises:
         ValueError: there are no graphs, or the index dtype cannot count all vertices.
-        TypeError: one is no graph.
+        TypeError: an element is not a graph.
         RuntimeError: devices differ.
 
     Example:
@@ -71,10 +72,10 @@ def _joined(graphs: Sequence[Graph], sizes: list[int], dtype: torch.dtype, edges
 
 
 def collate(samples: Sequence) -> Any:
-    """``torch.utils.data.default_collate``, but of graphs a batch: for ``DataLoader(..., collate_fn=collate)``.
+    """Collates samples as ``torch.utils.data.default_collate`` does, and graphs by ``batch``: ``collate_fn=collate``.
 
-    Samples may be graphs, or tuples, lists and dicts that hold some: graphs in one place become ``batch(graphs)``,
-    tensors and numbers there are stacked.
+    Samples may be graphs, or tuples, lists and dicts that contain graphs: the graphs of one field become
+    ``batch(graphs)``, and tensors and numbers are stacked.
 
     Example:
         >>> samples = [(tp.graph.grid(2, n), n) for n in (2, 3)]

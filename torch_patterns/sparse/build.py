@@ -23,7 +23,7 @@ from torch_patterns.sparse.containers import (
 )
 from torch_patterns.sparse.product import arguments
 
-# The containers of all formats and their constructors, which torch_patterns has, too.
+# The containers of all formats and their constructors, which torch_patterns exports as well.
 __all__ = [
     "BLOCKED",
     "COO",
@@ -65,7 +65,7 @@ _CHECKS = """
 
 
 def constructor(args: str) -> Callable[[F], F]:
-    """Decorator: the docstring tells the arguments and the errors, and the result is checked."""
+    """Returns a decorator that adds the arguments and errors to the docstring, and checks the result."""
 
     def append(function: F) -> F:
         function.__doc__ = f"{function.__doc__}{_CHECKS.format(args=args)}"
@@ -75,7 +75,8 @@ def constructor(args: str) -> Callable[[F], F]:
 
 
 def checked(a: M, validate: bool) -> M:
-    """`a`, or the error that says what is wrong with it: from the operator, multiplied by no columns."""
+    """Returns `a`, or raises the error that says what is wrong with it: a product with no columns makes the operator
+    check it."""
     form, (rows, cols), name = format_of(a), a.shape, value_fields(a)[0]
     values = getattr(a, name)
     try:
@@ -84,7 +85,7 @@ def checked(a: M, validate: bool) -> M:
         raise type(error)(str(error).replace("spmm_", "", 1)) from None
     if y.shape[0] != rows:
         raise ValueError(f"{form}: {a._fields[0]} is of {y.shape[0]} rows, shape is {tuple(a.shape)}")
-    if validate and torch.compiler.is_compiling():  # compilers drop what nobody uses: a product of zeros is used
+    if validate and torch.compiler.is_compiling():  # compilers drop unused products, so this one is used
         zeros = a._replace(**{f: torch.zeros_like(getattr(a, f)) for f in value_fields(a)})
         y = getattr(_ops, f"spmv_{form}")(*arguments(zeros, values.new_zeros(cols), validate=True))
         a = a._replace(**{name: values + y.sum()})
@@ -93,7 +94,7 @@ def checked(a: M, validate: bool) -> M:
 
 @constructor("row_idx, col_idx, values: [nnz].")
 def coo(row_idx: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> COO:
-    """A matrix as a list of coordinates (§14.2): any order, duplicates add.
+    """Makes a matrix of a list of coordinates (§14.2): any order, duplicates add.
 
     Example:
         >>> A = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 0, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 2))
@@ -107,7 +108,7 @@ def coo(row_idx: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int]
 
 @constructor("row_ptrs: [rows + 1], 0 first, nnz last, not decreasing.\n        col_idx, values: [nnz].")
 def csr(row_ptrs: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> CSR:
-    """A matrix by compressed rows (§14.3): any order inside a row, duplicates add.
+    """Makes a matrix of compressed rows (§14.3): any order inside a row, duplicates add.
 
     Example:
         >>> A = tp.csr(torch.tensor([0, 2, 3]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (2, 3))
@@ -124,7 +125,7 @@ def csr(row_ptrs: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int
 
 @constructor("col_ptrs: [cols + 1], 0 first, nnz last, not decreasing.\n        row_idx, values: [nnz].")
 def csc(col_ptrs: Tensor, row_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> CSC:
-    """A matrix by compressed columns (beyond the chapter's formats): any order inside a column, duplicates add.
+    """Makes a matrix of compressed columns (beyond the chapter's formats): any order inside a column, duplicates add.
 
     Example:
         >>> A = tp.csc(torch.tensor([0, 1, 3]), torch.tensor([1, 0, 1]), torch.tensor([1.0, 2.0, 3.0]), (2, 2))
@@ -140,7 +141,7 @@ def csc(col_ptrs: Tensor, row_idx: Tensor, values: Tensor, shape: tuple[int, int
     "        col_idx, values: [width, rows], entry k of row r at [k, r]; behind the entries col_idx is -1, values 0."
 )
 def ell(row_nnz: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> ELL:
-    """A matrix of padded rows, column by column (§14.4).
+    """Makes a matrix of padded rows, stored column by column (§14.4).
 
     Example:
         >>> col_idx, values = torch.tensor([[0, 1], [2, -1]]), torch.tensor([[1.0, 3.0], [2.0, 0.0]])
@@ -167,7 +168,7 @@ def hyb(
     *,
     validate: bool = True,
 ) -> HYB:
-    """A matrix as padded rows and, where rows are longer, coordinates (§14.5).
+    """Makes a matrix of padded rows, with the rest of longer rows as coordinates (§14.5).
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -195,7 +196,7 @@ def jds(
     *,
     validate: bool = True,
 ) -> JDS:
-    """A matrix by jagged diagonals (§14.6).
+    """Makes a matrix of jagged diagonals (§14.6).
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -226,7 +227,7 @@ def sell(
     *,
     validate: bool = True,
 ) -> SELL:
-    """A matrix in sections of rows, each padded to its own width (§14.6).
+    """Makes a matrix of sections of rows, each padded to its own width (§14.6).
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))

@@ -1,4 +1,4 @@
-"""The storage formats of chapter 14, and two beyond: NamedTuples of tensors, pytrees, which compile and export take."""
+"""The storage formats of chapter 14 and two others: NamedTuples of tensors, and pytrees for compile and export."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ELL(NamedTuple):
     """Rows padded to one width, stored column by column (§14.4, Fig. 14.10).
 
     Fields: row_nnz [rows]; col_idx, values [width, rows], contiguous: entry k of row r at [k, r]; shape (rows, cols).
-    Behind its row_nnz[r] entries each row is padding: col_idx -1, value 0, never read.
+    After its row_nnz[r] entries, each row is padding: col_idx -1, value 0, never read.
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -118,8 +118,8 @@ class HYB(NamedTuple):
 class JDS(NamedTuple):
     """Jagged diagonals: rows sorted by length, descending and stable, stored column by column (§14.6, Fig. 14.14).
 
-    Fields: row_perm [rows], the row at each place; diag_ptrs [longest row + 1]; col_idx, values [nnz]: entry k of the
-    row at place i stands at diag_ptrs[k] + i; shape (rows, cols).
+    Fields: row_perm [rows], the row at each place of the sorted order; diag_ptrs [longest row + 1]; col_idx, values
+    [nnz]: entry k of the row at place i is stored at diag_ptrs[k] + i; shape (rows, cols).
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -138,10 +138,10 @@ class JDS(NamedTuple):
 class SELL(NamedTuple):
     """The sectioned JDS of §14.6: sections of rows sorted by length, each an ELL of its own width.
 
-    Fields: row_perm [rows], the row at each place; row_nnz [rows], of the row at each place; section_ptrs
-    [sections + 1]; col_idx, values [section_ptrs[-1]]; section_rows; shape (rows, cols).
-    Section s holds the places from s * section_rows on, h of them, and is section_ptrs[s + 1] - section_ptrs[s] = h *
-    width entries long: entry k of its row i at section_ptrs[s] + k * h + i. Padding: col_idx -1, value 0, never read.
+    Fields: row_perm [rows], the row at each place of the sorted order; row_nnz [rows], the length of that row;
+    section_ptrs [sections + 1]; col_idx, values [section_ptrs[-1]]; section_rows; shape (rows, cols). Section s holds h
+    places from s * section_rows on. It is section_ptrs[s + 1] - section_ptrs[s] = h * width entries long, and entry k
+    of its row i is stored at section_ptrs[s] + k * h + i. Padding: col_idx -1, value 0, never read.
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -159,25 +159,25 @@ class SELL(NamedTuple):
     shape: tuple[int, int]
 
 
-# Of BLOCKED, as csrc/sparse/sparse.h has them.
+# The constants of BLOCKED, which must equal those in csrc/sparse/sparse.h.
 BIN_ENTRIES = 1 << 14  # entries of a bin,
 BLOCK_COLUMNS = 1 << 14  # columns of a block,
-OCTET = 8  # and places that runs are whole multiples of
+OCTET = 8  # every run is padded to a multiple of this many places
 
 
 class BLOCKED(NamedTuple):
-    """A CSR stored by blocks of columns, for products with a vector longer than caches are (beyond the chapter).
+    """A CSR stored by blocks of columns, for products with a vector larger than the caches (beyond the chapter).
 
-    The entries in the order of rows, as a CSR has them, are cut into bins of 2^14, and the columns into blocks of 2^14.
-    The entries of one block and one bin, in that order, are a run, padded to whole octets of places. Runs stand in two
-    orders: by blocks, and in a block by bins, where a product reads x one block at a time; and by bins, and in a bin by
-    blocks, where it sums the rows of a bin.
+    The entries, in the row order of a CSR, are divided into bins of 2^14, and the columns into blocks of 2^14. The
+    entries of one block and one bin form a run, in row order, which is padded to whole octets of places. Runs are
+    stored in two orders. In the order by blocks (and by bins within a block) a product reads x one block at a time; in
+    the order by bins (and by blocks within a bin) it sums the rows of a bin.
 
     Fields: row_ptrs [rows + 1], into the entries in the order of rows; block_ptrs [blocks + 1], bin_ptrs [bins + 1],
-    the places of each block in the order by blocks, and of each bin in the order by bins; octet_idx [places / 8], where
-    each octet of the first order stands in the second; shape (rows, cols). By blocks: col_idx (int16), values [places],
-    the column, counted from the first of its block. By bins: entry_idx (int16) [places], which entry of its bin it is.
-    Padding: col_idx -1, entry_idx -1, value 0, never read.
+    the places of each block in the order by blocks, and of each bin in the order by bins; octet_idx [places / 8], the
+    position in the second order of each octet of the first; shape (rows, cols). By blocks: col_idx (int16), values
+    [places], the column, counted from the first of its block. By bins: entry_idx (int16) [places], which entry of its
+    bin it is. Padding: col_idx -1, entry_idx -1, value 0, never read.
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -202,18 +202,18 @@ _NAMES = {cls: name for name, cls in FORMATS.items()}
 
 for _name, _cls in FORMATS.items():
     _pytree._register_namedtuple(_cls, serialized_type_name=f"torch_patterns.{_name.upper()}")
-torch.serialization.add_safe_globals(list(FORMATS.values()))  # tuples of tensors and numbers: nothing runs
+torch.serialization.add_safe_globals(list(FORMATS.values()))  # tuples of tensors and numbers: loading them runs no code
 
 
 class Layout(NamedTuple):
-    """What the library says of a format: csrc/sparse/formats.def."""
+    """The description of a format in csrc/sparse/formats.def."""
 
     index: list[str]  # the fields that say where the entries are
     values: list[str]
     gives_rows: bool  # the fields determine the number of rows
     has_coordinates: bool  # the last two index fields are the rows and columns of entries, in any order
     padded: bool
-    in_sections: bool  # there is section_rows
+    in_sections: bool  # it has a field section_rows
 
 
 LAYOUTS = {name: Layout(**row) for name, row in _C.sparse_formats().items()}
@@ -221,7 +221,7 @@ _LAYOUT_OF = {cls: LAYOUTS[name] for name, cls in FORMATS.items()}
 
 
 def format_of(a: Matrix) -> str:
-    """The name of a container's format."""
+    """Returns the name of a container's format."""
     return _NAMES[type(a)]
 
 
@@ -230,7 +230,7 @@ def layout_of(a: Matrix) -> Layout:
 
 
 def index_fields(a: Matrix) -> list[str]:
-    """The names of the tensors that say where the entries are."""
+    """Returns the names of the tensors that say where the entries are."""
     return layout_of(a).index
 
 
@@ -239,7 +239,7 @@ def value_fields(a: Matrix) -> list[str]:
 
 
 def structure_of(a: Matrix) -> tuple[str, list[Tensor], int, int, int]:
-    """The format, its index tensors, rows, columns and section_rows, as operators take them."""
+    """Returns the format, its index tensors, rows, columns and section_rows, as operators take them."""
     sections = getattr(a, "section_rows", 0)
     return format_of(a), [getattr(a, name) for name in index_fields(a)], *a.shape, sections
 
@@ -249,10 +249,10 @@ def tensors_of(a: Matrix) -> list[Tensor]:
 
 
 def to(a: Matrix, target: torch.device | str | int | torch.dtype | None = None, *, device=None, dtype=None) -> Matrix:
-    """The same matrix on another device, or with values of another dtype, or both; differentiable in the values.
+    """Returns the matrix on another device, or with values of another dtype, or both; differentiable in the values.
 
     Args:
-        target: a device or a dtype; ``device=`` and ``dtype=`` name them where both are meant.
+        target: a device or a dtype; use ``device=`` and ``dtype=`` to give both.
     """
     if isinstance(target, torch.dtype):
         dtype = target
@@ -264,17 +264,17 @@ def to(a: Matrix, target: torch.device | str | int | torch.dtype | None = None, 
 
 
 def nbytes(a: Matrix) -> int:
-    """Bytes of all tensors, padding included."""
+    """Returns the bytes of all tensors, padding included."""
     return sum(x.numel() * x.element_size() for x in tensors_of(a))
 
 
 def stored(a: Matrix) -> int:
-    """How many places for entries there are, padding included."""
+    """Returns the number of places for entries, padding included."""
     return sum(getattr(a, name).numel() for name in value_fields(a))
 
 
 def nnz(a: Matrix) -> int:
-    """How many entries there are: duplicates and explicit zeros count, padding does not (waits for the device)."""
+    """Returns the number of entries: duplicates and explicit zeros count, padding does not (waits for the device)."""
     if isinstance(a, ELL | SELL):
         return int(a.row_nnz.sum())
     if isinstance(a, HYB):
@@ -285,5 +285,5 @@ def nnz(a: Matrix) -> int:
 
 
 def padding(a: Matrix) -> int:
-    """How many places hold no entry (waits for the device where the format has padding)."""
+    """Returns the number of places without an entry (waits for the device if the format has padding)."""
     return stored(a) - nnz(a)

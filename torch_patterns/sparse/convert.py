@@ -1,7 +1,7 @@
-"""Conversions between the formats, on the device: from the library's histogram, scan and sort (exercise 14.3).
+"""Conversions between the formats, on the device, built from the library's histogram, scan and sort (exercise 14.3).
 
-Every format becomes CSR by a stable sort of its entries by row, and CSR becomes every other by the row and the place in
-the row of each entry. Values follow along by gathers and scatters, so that their gradients come back.
+Every format becomes CSR by a stable sort of its entries by row. CSR becomes every other format by the row of each entry
+and its position in the row. Values are moved by gathers and scatters, so conversions are differentiable in them.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ _ops = torch.ops.torch_patterns
 
 
 def convert(a: Matrix, format: str, **options) -> Matrix:
-    """The same matrix in another format.
+    """Converts a matrix to another format.
 
-    Duplicates stay, in their order; so does the dtype of the indices, and gradients of the values come back. The host
-    waits for the device where a size depends on the data: not between COO, CSR and CSC. What the index tensors hold is
-    not checked; whatever it is, nothing is read or written out of bounds.
+    Duplicates stay in their order, and indices keep their dtype. Differentiable in the values. The host waits for the
+    device if a size depends on the data, which it does not between COO, CSR and CSC. The contents of index tensors are
+    not checked, but even wrong ones never cause an access out of bounds.
 
     Args:
         format: ``"coo"``, ``"csr"``, ``"csc"``, ``"ell"``, ``"hyb"``, ``"jds"``, ``"sell"``, ``"blocked"``, or
-            ``"auto"``, for products with a vector: CSR; but on CUDA BLOCKED where 2^24 entries or more are scattered
-            over 2^17 to 2^23 columns, or else ELL where at most a tenth of it is padding.
-        width: ELL: of the padded rows, at least the longest (default: that). HYB: how many entries of a row go into
-            the padded part (default: the most that a third of the rows have).
-        max_bytes: ELL, HYB, SELL, BLOCKED: refuse to take more (default: 16 times the bytes of the CSR, at least
-            64 MiB).
-        section_rows: SELL: rows of a section (default 32).
-        window: SELL: sort rows by length inside windows of so many rows only (default: all rows at once).
+            ``"auto"``, the best for products with a vector: CSR; but on CUDA BLOCKED if 2^24 entries or more are
+            scattered over 2^17 to 2^23 columns, or else ELL if at most a tenth of it is padding.
+        width: ELL: the width of the padded rows, at least the length of the longest row (default: that length). HYB:
+            how many entries of a row go into the padded part (default: the most that a third of the rows have).
+        max_bytes: ELL, HYB, SELL, BLOCKED: raise an error rather than take more memory (default: 16 times the bytes of
+            the CSR, at least 64 MiB).
+        section_rows: SELL: rows per section (default 32).
+        window: SELL: sort rows by length only within windows of this many rows (default: all rows at once).
 
     Raises:
         ValueError: the format or an option is unknown, an option is out of range, or rows are longer than ``width``.
-        TypeError: an option is no integer.
-        RuntimeError: ELL, HYB, SELL or BLOCKED would take more than ``max_bytes``; the message says how many, and what
-            to use instead.
+        TypeError: an option is not an integer.
+        RuntimeError: ELL, HYB, SELL or BLOCKED would take more than ``max_bytes``; the message says how many bytes, and
+            what to use instead.
     """
     if format == "auto":
         csr = _to_csr(a)
@@ -95,12 +95,12 @@ def _checked_option(name: str, value) -> int:
 
 
 def row_lengths(a: Matrix) -> Tensor:
-    """How many entries each row has, [rows]."""
+    """Returns how many entries each row has, [rows]."""
     return _lengths(_to_csr(a))
 
 
 def choose(csr: CSR) -> str:
-    """The format that ``convert("auto")`` means (waits for the device)."""
+    """Returns the format that ``convert("auto")`` chooses (waits for the device)."""
     if not csr.values.is_cuda:
         return "csr"
     if csr.values.shape[0] >= MANY and 1 << 17 <= csr.shape[1] <= 1 << 23 and _scattered(csr.col_idx):
@@ -112,11 +112,11 @@ def choose(csr: CSR) -> str:
     return "ell" if int(lengths.max()) * rows <= 1.1 * int(lengths.sum()) else "csr"
 
 
-_GROUP, _SECTOR = 4096, 8  # consecutive entries, whose gathers share a cache; elements of x that a gather brings
+_GROUP, _SECTOR = 4096, 8  # consecutive entries whose gathers share a cache; elements of x that one gather loads
 
 
 def _scattered(col_idx: Tensor) -> bool:
-    """Whether the entries of a group touch, on average, more sectors of x than half as many (of one group at least)."""
+    """Tells whether, on average, a group touches more sectors of x than half its number of entries."""
     groups = col_idx.narrow(0, 0, col_idx.shape[0] // _GROUP * _GROUP).view(-1, _GROUP)
     sectors = _ops.sort_keys(groups // _SECTOR, 1)
     return bool((sectors.diff(dim=1) != 0).float().mean() > 0.5)
@@ -126,13 +126,13 @@ def _scattered(col_idx: Tensor) -> bool:
 
 
 def flat_values(a: Matrix) -> Tensor:
-    """One value per entry: of HYB, those of the tail behind those of the padded rows."""
+    """Returns one value per entry; for HYB, the values of the tail follow those of the padded rows."""
     parts = [getattr(a, name).flatten() for name in value_fields(a)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _coordinates(a: COO | CSR | CSC) -> tuple[Tensor, Tensor]:
-    """The row and the column of each entry."""
+    """Returns the row and the column of each entry."""
     if isinstance(a, COO):
         return a.row_idx, a.col_idx
     ptrs, idx = a[:2]
@@ -141,9 +141,10 @@ def _coordinates(a: COO | CSR | CSC) -> tuple[Tensor, Tensor]:
 
 
 def _sorted(a: Matrix, by_rows: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(pointers, the other coordinate, values) of the entries in a stable order by row or column."""
+    """Sorts the entries stably by row or column: (pointers, the other coordinate, values)."""
     if isinstance(a, COO | CSR | CSC) and a.values.is_cuda and not a.values.requires_grad:
-        # A gather of single words costs a device as much as a sort, so what has no way back is sorted along.
+        # On CUDA a gather of single words costs as much as a sort, so values that need no gradient are sorted with the
+        # keys.
         keys, other = _coordinates(a) if by_rows else reversed(_coordinates(a))
         ordered, other = sort_pairs(keys, other)
         counts = _ops.histogram(ordered, a.shape[0 if by_rows else 1] + 1)
@@ -172,7 +173,7 @@ def _arange(like: Tensor, n: int) -> Tensor:
 
 
 def _entries(a: CSR) -> tuple[Tensor, Tensor]:
-    """The row of each entry, and its place in the row."""
+    """Returns the row of each entry, and its position in the row."""
     rows = _coordinates(a)[0]
     if a.shape[0] == 0:
         return rows, rows
@@ -180,12 +181,13 @@ def _entries(a: CSR) -> tuple[Tensor, Tensor]:
 
 
 def _lengths(a: CSR) -> Tensor:
-    """The lengths of the rows, none longer than there are entries, whatever the pointers hold."""
+    """Returns the lengths of the rows, clamped to the number of entries even if the pointers are wrong."""
     return a.row_ptrs.clamp(0, a.col_idx.shape[0]).diff().clamp(min=0)
 
 
 def _place(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None = None) -> Tensor:
-    """[size] with x[i] at at[i], and `fill` elsewhere; what is not valid, or out of bounds, goes nowhere."""
+    """Returns [size] with x[i] at at[i] and `fill` elsewhere; elements that are not valid or out of bounds are
+    dropped."""
     fits = (at >= 0) & (at < size)
     if valid is not None:
         fits = fits & valid
@@ -194,7 +196,7 @@ def _place(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None = N
 
 
 def _exclusive(counts: Tensor) -> Tensor:
-    """[0, counts[0], counts[0] + counts[1], ...], one longer, of the dtype of `counts`."""
+    """Returns [0, counts[0], counts[0] + counts[1], ...], one longer than `counts` and of its dtype."""
     padded = torch.nn.functional.pad(counts.long(), (0, 1))
     return scan(padded, exclusive=True).to(counts.dtype)
 
@@ -204,12 +206,12 @@ def _to_coo(a: CSR) -> COO:
 
 
 def _refuse(a: CSR, name: str, places: int, max_bytes: int | None, runs: int = 0) -> None:
-    """Raises if a format of so many places for entries, and so many runs of them, would take too much."""
+    """Raises if a format with `places` places for entries in `runs` runs would take too much memory."""
     limit = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes
     pointers = (a.shape[0] + runs) * a.row_ptrs.element_size()
     needed = places * (a.col_idx.element_size() + a.values.element_size()) + pointers
     if torch.compiler.is_compiling():
-        # The message may not use a variable: torch 2.11 does not compile that.
+        # The message must not use a variable, because torch 2.11 does not compile that.
         torch._check(needed <= limit, lambda: "convert: the format would take more than max_bytes; use 'hyb' or 'csr'")
     elif needed > limit:
         others = "'jds' or 'csr'" if name == "HYB" else "'hyb', 'jds' or 'csr'"
@@ -220,7 +222,8 @@ def _refuse(a: CSR, name: str, places: int, max_bytes: int | None, runs: int = 0
 
 
 def _padded_rows(a: CSR, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The first `width` entries of each row as the fields of an ELL, and the place in its row of each entry."""
+    """Returns the first `width` entries of each row as the fields of an ELL, and the position of each entry in its
+    row."""
     (rows, place), n = _entries(a), a.shape[0]
     at = place.long() * n + rows
     fields = (_place(x, at, width * n, fill, place < width) for x, fill in ((a.col_idx, -1), (a.values, 0)))
@@ -228,7 +231,7 @@ def _padded_rows(a: CSR, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _size(x: Tensor) -> int:
-    """A size that the device knows."""
+    """Reads a size from the device."""
     n = x.item()
     torch._check(n >= 0)
     return n
@@ -263,9 +266,9 @@ def _to_hyb(a: CSR, width: int | None = None, max_bytes: int | None = None) -> H
 
 
 def _to_jds(a: CSR) -> JDS:
-    (rows, place), lengths = _entries(a), _lengths(a)  # refuses wrong pointers on the CPU
+    (rows, place), lengths = _entries(a), _lengths(a)  # raises on the CPU if pointers are wrong
     perm, longest = _by_length(lengths), _longest(a)
-    # Diagonal k is as long as there are rows of more than k entries.
+    # The length of diagonal k is the number of rows with more than k entries.
     counts = _ops.histogram(lengths, longest + 1) if a.shape[0] else lengths.new_zeros(1, dtype=torch.long)
     diagonals = a.shape[0] - scan(counts).narrow(0, 0, longest)
     ptrs = _exclusive(diagonals.to(lengths.dtype))
@@ -277,7 +280,7 @@ def _to_jds(a: CSR) -> JDS:
 
 
 def _by_length(lengths: Tensor) -> Tensor:
-    """The rows, the longest first, those of one length in their order."""
+    """Returns the rows by length, the longest first; rows of equal length keep their order."""
     return _ops.argsort(lengths, 0, True, index_dtype=lengths.dtype)
 
 
@@ -292,7 +295,7 @@ def _to_sell(
     a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = None, max_bytes: int | None = None
 ) -> SELL:
     (rows, place), lengths, n = _entries(a), _lengths(a), a.shape[0]
-    given, section_rows = section_rows, min(section_rows, max(n, 1))  # a section of more rows is one of all
+    given, section_rows = section_rows, min(section_rows, max(n, 1))  # at most one section of all rows
     perm = _by_length(lengths)
     if window is not None:
         perm = perm.index_select(
@@ -320,7 +323,7 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
     cols, n, index = a.shape[1], a.col_idx.shape[0], a.col_idx.dtype
     blocks, bins = (cols + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS, (n + BIN_ENTRIES - 1) // BIN_ENTRIES
     runs = blocks * bins
-    torch._check(runs >= 0)  # compilers do not find it out
+    torch._check(runs >= 0)  # a fact that compilers cannot infer
     _refuse(a, "BLOCKED", n, max_bytes, runs)  # at least
     entry, col = _arange(a.col_idx, n).long(), a.col_idx.clamp(min=0).clamp(max=max(cols - 1, 0))
     counts = _ops.histogram(col.long() // BLOCK_COLUMNS * bins + entry // BIN_ENTRIES, runs + 1).narrow(0, 0, runs)
@@ -337,7 +340,7 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
     order = _ops.argsort(col, 0, False, low, low + max(1, (blocks - 1).bit_length()), index_dtype=index)
     at = entry + segment_expand(OCTET * by_blocks.narrow(0, 0, runs) - starts.narrow(0, 0, runs), starts, n)
     there = at + OCTET * segment_expand(moved, starts, n)
-    local = torch.where(col == a.col_idx, col % BLOCK_COLUMNS, -1).to(torch.int16)  # none where it is out of range
+    local = torch.where(col == a.col_idx, col % BLOCK_COLUMNS, -1).to(torch.int16)  # -1 if the column is out of range
     return BLOCKED(
         a.row_ptrs,
         (OCTET * by_blocks.index_select(0, _arange(starts, blocks + 1) * bins)).to(index),
@@ -358,7 +361,7 @@ _OPTIONS = {name: set(inspect.signature(function).parameters) - {"a"} for name, 
 
 
 def transpose(a: Matrix) -> Matrix:
-    """The transpose, in the same format. Of COO it shares the tensors; of CSR and CSC it is one sort by column."""
+    """Returns the transpose in the same format. For COO it shares the tensors; for CSR and CSC it is one sort."""
     shape = (a.shape[1], a.shape[0])
     if isinstance(a, COO):
         return COO(a.col_idx, a.row_idx, a.values, shape)
@@ -369,15 +372,15 @@ def transpose(a: Matrix) -> Matrix:
 
 
 def _again(csr: CSR, like: Matrix) -> Matrix:
-    """`csr` in the format of `like`."""
+    """Returns `csr` in the format of `like`."""
     options = {"section_rows": like.section_rows} if layout_of(like).in_sections else {}
     return convert(csr, format_of(like), **options)
 
 
 def coalesce(a: Matrix) -> Matrix:
-    """The same matrix with each place once, in the order of rows and then columns: duplicates are added up.
+    """Adds up duplicates: the matrix with each position once, in the order of rows and then columns.
 
-    Explicit zeros stay entries. Differentiable in the values; waits for the device.
+    Explicit zeros remain entries. Differentiable in the values; waits for the device.
     """
     coo = a if isinstance(a, COO) else convert(_to_csr(a), "coo")
     rows, cols, values, ends = by_place(coo, coo.values)
@@ -386,14 +389,15 @@ def coalesce(a: Matrix) -> Matrix:
 
 
 def by_place(coo: COO, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(rows, columns, sorted, ends): each place once, in the order of rows and then columns; x, one element per
-    entry, in that order, stably; and where in it each place begins and ends, as offsets (waits for the device).
+    """Returns (rows, columns, sorted, ends): the distinct positions, in the order of rows and then columns; x, which
+    has one element per entry, sorted stably in that order; and the offsets in it where each position begins and ends
+    (waits for the device).
 
     A radix sort skips the digits in which no two keys differ, so a key costs only the bits of its row and column.
     """
     rows, cols, dtype, n = coo.row_idx, coo.col_idx, coo.row_idx.dtype, coo.values.shape[0]
     if max(coo.shape) < 2**31:
-        if dtype == torch.long:  # what is out of range stays so
+        if dtype == torch.long:  # indices out of range stay out of range
             rows, cols = rows.clamp(-1, 2**31 - 1), cols.clamp(-1, 2**31 - 1)
         keys, x = sort_pairs(torch.add(cols, rows.long(), alpha=1 << 32), x)
         differs = keys[1:] != keys[:-1]
@@ -413,7 +417,8 @@ def by_place(coo: COO, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def to_dense(a: Matrix) -> Tensor:
-    """[rows, cols], duplicates added up; differentiable, and the same bits in every run (waits for the device)."""
+    """Returns [rows, cols], with duplicates added up; differentiable; the same bits in every run (waits for the
+    device)."""
     rows, cols = a.shape
     once = coalesce(a if isinstance(a, COO) else convert(a, "coo"))
     inside = (once.row_idx >= 0) & (once.row_idx < rows) & (once.col_idx >= 0) & (once.col_idx < cols)

@@ -1,4 +1,4 @@
-"""Products of two sparse matrices: the matrix product (SpGEMM), and the product place by place."""
+"""Products of two sparse matrices: the matrix product (SpGEMM) and the elementwise product."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ops = torch.ops.torch_patterns
 @documented("spgemm")
 @typed
 def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str = "auto") -> Matrix:
-    """The product A B of two sparse matrices, in the format of A: ``A @ B`` (beyond chapter 14's products).
+    """Multiplies two sparse matrices; the product has the format of A: ``A @ B`` (beyond chapter 14's products).
 
     Each place at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit zero.
     Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
@@ -35,13 +35,13 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
-        [rows, cols], of the dtypes to which those of the values and of the indices promote.
+        [rows, cols], of the promoted dtypes of the values and of the indices.
 
     Raises:
         ValueError: shapes do not fit, pointers are wrong, or the algorithm is unknown or not offered by the device.
         IndexError: an index is out of range.
-        RuntimeError: more memory than ``max_bytes`` is needed, and the message says how much; or devices differ.
-        TypeError: ``a`` or ``b`` is no sparse matrix.
+        RuntimeError: more memory than ``max_bytes`` is needed (the message says how much); or devices differ.
+        TypeError: ``a`` or ``b`` is not a sparse matrix.
 
     Example:
         >>> A = tp.sparse.from_torch(torch.tensor([[1.0, 2.0], [0.0, 3.0]])).convert("csr")
@@ -57,11 +57,11 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
     return _again(_product(x, y, max_bytes, algorithm), a)
 
 
-_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 27}  # products, where memory is short; CUDA writes them out, so always
+_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 27}  # products of a part; the CPU divides only if memory is short
 
 
 def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
-    """Of indices of one dtype and values of one dtype: all at once in compiled code, else by parts."""
+    """Multiplies matrices of equal dtypes: all at once under torch.compile, else in parts."""
     index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
     dtype = torch.promote_types(a.values.dtype, b.values.dtype)
     shape, rows = (a.shape[0], b.shape[1]), None
@@ -82,7 +82,7 @@ def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
 
 
 def stacked_sum(a: CSR, b: CSR) -> CSR:
-    """A + B as a product: every row of the left factor has two ones, for the row of A and that of B below it."""
+    """Computes A + B as a product: each row of the left factor has two ones, which select a row of A and a row of B."""
     n = a.shape[0]
     index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
     dtype = torch.promote_types(a.values.dtype, b.values.dtype)
@@ -99,16 +99,16 @@ def stacked_sum(a: CSR, b: CSR) -> CSR:
 
 
 def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """The products of some rows of A at a time, as many as memory allows; `rows` tells where their products begin."""
+    """Multiplies as many rows of A at a time as memory allows; `rows` tells where the products of each row begin."""
     total, device = int(rows[-1]), a.values.device
-    each = a.col_idx.itemsize + a.values.itemsize  # an entry at most
-    if device.type == "cuda":  # of which all are written out
+    each = a.col_idx.itemsize + a.values.itemsize  # bytes per product: an entry of the result at most
+    if device.type == "cuda":  # which writes all products to memory and sorts them
         each = 8 * a.col_idx.itemsize + 16 + 3 * max(a.values.itemsize, 4)
     limit = free_memory(device) if max_bytes is None else max_bytes
     step = max(total if limit is None else limit // (2 * each), 1024)
     if step < total or device.type == "cuda":
         step = min(step, _AT_ONCE[device.type])
-    # The first row of each part, of about `step` products or one row.
+    # The first row of each part. A part has about `step` products, or one row.
     cuts = torch.searchsorted(rows, torch.arange(step, max(total, step), step, device=device))
     cuts = torch.cat(
         [cuts.new_zeros(1), cuts.clamp(max=a.shape[0]).unique_consecutive(), cuts.new_full((1,), a.shape[0])]
@@ -119,7 +119,7 @@ def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) 
     for (row, entry, begin), (last, end_entry, end) in zip(marks, marks[1:], strict=False):
         if parts and row == last:
             continue
-        # The results so far, twice as they are joined in the end, tell what all will take.
+        # The results so far predict the size of all; they count twice, because they are concatenated in the end.
         expected = 2 * stored * total // begin if begin else 0
         _refuse(total, (end - begin) * each + expected, limit, max_bytes is not None)
         part = a.row_ptrs[row : last + 1] - entry, a.col_idx[entry:end_entry], a.values[entry:end_entry]
@@ -138,7 +138,7 @@ def _refuse(products: int, needed: int, limit: int | None, given: bool) -> None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can be had on a device, if it says so."""
+    """Returns the bytes that are free on a device, or None if it does not tell."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -150,7 +150,7 @@ def free_memory(device: torch.device) -> int | None:
         return None
 
 
-# ---- the size that nobody knows, for compilers, and vmap
+# ---- the number of entries depends on the data: fake implementations for compilers; and vmap
 
 
 @torch.library.register_fake("torch_patterns::spgemm")
@@ -164,7 +164,7 @@ def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, al
 
 @torch.library.register_vmap("torch_patterns::spgemm")
 def _(info, in_dims, *args, **kwargs):
-    if info.batch_size == 0:  # products of equally many entries: nobody knows how many
+    if info.batch_size == 0:  # without a product, the number of entries is not known
         ptrs, idx, values = (args[i] for i in range(3))
         size = ptrs.shape[0 if in_dims[0] is None else 1 - in_dims[0]]
         return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
@@ -177,10 +177,11 @@ def _(info, in_dims, *args, **kwargs):
 
 
 def multiply_places(a: Matrix, b: Matrix) -> Matrix:
-    """The entries that both matrices have, each the product of theirs, in the format of A: ``A * B``.
+    """Multiplies two matrices elementwise: the entries that both have, in the format of A: ``A * B``.
 
-    Duplicates are added up first. Each place at most once, in the order of rows and then columns. Differentiable to
-    every order in the values of both, in both modes; deterministic; waits for the device.
+    Duplicates are added up first, so the result has at most one entry at each position, in the order of rows and then
+    columns. Differentiable to every order in the values of both, in forward and reverse mode; deterministic. The host
+    waits for the device.
 
     Raises:
         ValueError: shapes differ.
@@ -199,7 +200,7 @@ def multiply_places(a: Matrix, b: Matrix) -> Matrix:
     entries = joined.values.index_select(0, order)
 
     def summed(mine: Tensor) -> tuple[Tensor, Tensor]:
-        """By place: the sum of the entries of one matrix, and whether it has any."""
+        """Returns, for each position, the sum of the entries of one matrix, and whether it has any."""
         sums = segment_reduce(torch.where(mine, entries, 0), ends).to(entries.dtype)
         return sums, segment_reduce(mine, ends, op="max")
 
