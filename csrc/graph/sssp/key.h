@@ -1,4 +1,4 @@
-// Distances as integers: the bits of floats that are not negative are ordered as the floats are.
+// Distances as integers: the bits of non-negative floats have the same order as the floats.
 #pragma once
 #include <cstring>
 

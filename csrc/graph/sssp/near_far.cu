@@ -1,15 +1,16 @@
 // Delta-stepping with two piles (Davidson, Baxter, Garland and Owens, Work-efficient parallel GPU methods for
-// single-source shortest paths, 2014). Vertices that have come nearer hand their distance on: at once if they are near,
-// within the limit, and after the limit has moved on if they are far. The limit moves by the mean weight times the
-// size of a warp over the mean degree, and at least so far that the nearest vertex of the far pile is near.
+// single-source shortest paths, 2014). A vertex whose distance has decreased must relax its edges. If the distance is
+// below the limit, the vertex goes to the near pile and does so in the next step; otherwise it goes to the far pile and
+// waits until the limit has moved past its distance. The limit moves by the mean weight times the size of a warp over
+// the mean degree, and at least so far that the nearest vertex of the far pile becomes near.
 //
-// In a step, 32 lanes per vertex take its edges in turn and lower the distances of its neighbours by atomic minima on
-// their keys. The step's number, by an atomic maximum on the neighbour's turn, sees to it that each is queued once. The
-// frontier's own distances may be lowered in the same step, which queues them again; they are copied before the step,
-// so that no lane reads what another writes. A vertex is in the far pile once; when the limit moves, those that have
-// had their turn are dropped.
+// In a step, 32 lanes per vertex of the frontier stride through its edges and lower the distances of its neighbours by
+// atomic minima on their keys. An atomic maximum of the step's number on the neighbour's `turn` ensures that a step
+// queues it only once. Distances of the frontier itself may be lowered in the same step, which queues those vertices
+// again; the step works on a copy of the distances made before it, so no lane reads what another writes. A vertex is in
+// the far pile at most once; when the limit moves, vertices that have been processed in the meantime are dropped.
 //
-// Parents come last (tight_edges.h).
+// The parents are found last (tight_edges.h).
 #include "graph/sssp/tight_edges.h"
 
 namespace tp::sssp {
@@ -19,14 +20,14 @@ struct Sizes {
   int64_t near, far;
 };
 
-// The vertices of a step, and those that wait. Each list has room for all vertices.
+// The vertices of the next step (near) and those that wait (far). Each list has room for all vertices.
 template <class P>
 struct Piles {
   using Id = typename P::Id;
   Id *near, *far;
   int64_t* sizes;  // as in struct Sizes
   int* turn;       // of each vertex, the last step that queued it
-  int* waits;      // whether it is in the far pile
+  int* waits;      // of each vertex, whether it is in the far pile
 
   template <class Block>
   TP_HD auto bind_sizes(Block& block) const {
@@ -71,8 +72,8 @@ struct Start {
   }
 };
 
-// Adds the finite weights up. Their order is undefined, and so are the last bits of the sum: it decides only on the
-// steps, not on the result.
+// Adds up the finite weights. The order is undefined, and so are the last bits of the sum; they affect only how the
+// search is divided into steps, not its result.
 template <class P>
 struct AddWeights {
   P p;
@@ -102,7 +103,7 @@ struct AddWeights {
   }
 };
 
-// Copies the distances of a frontier.
+// Copies the distances of the frontier's vertices.
 template <class P>
 struct Copy {
   P p;
@@ -167,7 +168,8 @@ struct Relax {
   }
 };
 
-// The complement of the least key in the far pile that is not within the limit, as a maximum: 0 if there is none.
+// Finds the least key in the far pile that is not below the limit. It stores the complement of the key, so that an
+// atomic maximum finds it and 0 means that there is none.
 template <class P>
 struct Nearest {
   using K = Key<typename P::T>;
@@ -202,7 +204,7 @@ struct Nearest {
   }
 };
 
-// Moves what the new limit makes near from one far pile to the frontier, and what is still far to the other far pile.
+// Divides a far pile by the new limit: near vertices go to the frontier, the others to the other far pile.
 template <class P>
 struct Split {
   using K = Key<typename P::T>;
@@ -237,7 +239,7 @@ struct Split {
 // ---- the loop
 
 constexpr const char* rung = "near_far";
-constexpr int64_t most_lanes = int64_t(1) << 19;  // of kernels whose blocks reduce
+constexpr int64_t most_lanes = int64_t(1) << 19;  // in kernels whose blocks reduce to one atomic each
 
 template <class P>
 class Search {
@@ -282,11 +284,12 @@ class Search {
     for (Sizes sizes = of(piles); sizes.near > 0;) {
       while (sizes.near > 0) {
         std::swap(frontier, piles.near);
-        context_.clear(piles.sizes, int64_t(sizeof(int64_t)));  // of the near pile alone
+        context_.clear(piles.sizes, int64_t(sizeof(int64_t)));  // only the size of the near pile
         launch(context_, rung, sizes.near, Copy<P>{p_, frontier, sizes.near, copies});
         launch(context_, rung, sizes.near * lanes, Relax<P>{p_, frontier, sizes.near, copies, piles, limit, ++step});
         sizes = of(piles);
       }
+      // No vertex is near, so the limit moves past the nearest vertex of the far pile.
       context_.clear(nearest, int64_t(sizeof(K)));
       launch(context_, rung, tp::min(sizes.far, most_lanes), Nearest<P>{p_, piles, sizes.far, limit, nearest},
              int64_t(sizeof(K)));

@@ -30,7 +30,7 @@ void find_parents(const Args& args) {
       if (reached && v != u && distances[v] == distances[u] + weights[edge]) f(v);
     }
   };
-  // How many tight edges lead to each vertex from a source: a breadth-first search.
+  // The number of tight edges from the nearest source to each vertex, by breadth-first search.
   std::vector<int64_t> steps(size_t(args.vertices), args.vertices);
   std::vector<Id> queue;
   std::fill_n(parents, args.vertices, Id(-1));

@@ -1,12 +1,13 @@
 // Dijkstra's algorithm with a radix heap (Ahuja, Mehlhorn, Orlin and Tarjan, Faster algorithms for the shortest path
-// problem, 1990). What leaves the heap never decreases, so an entry is kept by the highest bit in which its key differs
-// from the last that left: bucket 0 holds the entries of that very key, bucket i those that differ in bit i - 1 and in
-// none above. When bucket 0 is empty, the entries of the first bucket that is not are distributed again by their least
-// key, each to a bucket before its own. So an entry moves once per bit of the key at most, and sequentially.
+// problem, 1990). Keys that leave the heap never decrease, so a bucket is chosen by the highest bit in which a key
+// differs from the last key that left: bucket 0 holds the entries with that very key, bucket i those whose highest
+// differing bit is i - 1. When bucket 0 is empty, the entries of the first bucket that is not empty are distributed
+// again, relative to the least of their keys, and each goes to an earlier bucket. So an entry moves at most once per
+// bit of the key, and every move is sequential in memory.
 //
-// Parents come along. A vertex nearer by hands its distance on before its neighbour leaves the heap, so the smallest of
-// those that offer the final distance is the parent. Only where a tight edge is flat does a search of the tight edges
-// follow.
+// Parents are found during the search. A vertex that is nearer to the sources relaxes its edges before its neighbour
+// leaves the heap, so the parent is the smallest vertex that offers the final distance. Only if there are flat tight
+// edges does a search of the tight edges follow.
 #include "graph/sssp/key.h"
 #include "graph/sssp/parents.h"
 

@@ -1,6 +1,6 @@
-// What the rungs in the model of simt.h share: the arrays as a block sees them, and the parents once all distances are
-// known, by an atomic minimum along every tight edge. If there are flat ones, a breadth-first search of the tight
-// edges, one launch per level, tells which of them lead away from the sources.
+// Shared by the rungs written in the model of simt.h: the arrays as a block sees them, and the parents once all
+// distances are known, by an atomic minimum along every tight edge. If there are flat edges, a breadth-first search
+// over the tight edges, one launch per level, finds which of them lead away from the sources.
 #pragma once
 #include "graph/search.h"
 #include "graph/sssp/key.h"
@@ -41,7 +41,7 @@ struct Paths {
   }
 };
 
-// Calls f(u, v, flat) for every tight edge, 32 lanes per vertex u.
+// Calls f(u, v, flat) for every tight edge from u to v; 32 lanes share the edges of a vertex u.
 template <class Block, class P, class F>
 TP_HD void for_each_tight(Block& block, const char* phase, const P& p, F f) {
   using T = typename P::T;
@@ -82,7 +82,7 @@ struct Parents {
   }
 };
 
-// Before the search of the tight edges: the steps to each vertex, 0 at the sources.
+// Initialises the search over tight edges: the number of steps to each vertex is 0 at the sources.
 template <class P>
 struct StartSteps {
   P p;
@@ -133,7 +133,7 @@ struct FlatParents {
   }
 };
 
-// The parents are those of sources, and no others yet.
+// Initialises the parents: sources are their own, all others have none yet.
 template <class P>
 void find_parents(const char* rung, const P& p, Context& context) {
   const int64_t vertices = p.args.vertices, int_bytes = int64_t(sizeof(int));

@@ -1,5 +1,5 @@
-// Every vertex keeps a sorted list of its later neighbours, and the lists of the two ends of every edge are merged.
-// Every other rung is tested against this one, so it is written for clarity only.
+// Every vertex keeps a sorted list of its later neighbours. For every edge, merging the lists of its two ends finds the
+// neighbours that they share. Every other rung is tested against this one, so it is written for clarity only.
 #include <algorithm>
 #include <vector>
 

@@ -1,9 +1,9 @@
-// Vertices are numbered again by their place in the order, the last first, so that the lists hold the smaller numbers
-// of neighbours that come later. Most lists of a graph of unequal degrees hold the same few vertices, whose marks are
-// side by side and stay in the fastest cache. For each vertex its list is marked, and the marks are summed over the
-// lists of the vertices on it, one load per entry and no branch.
+// Vertices are renumbered by their place in the order, from the last to the first, so the lists hold the smaller
+// numbers of later neighbours. In a graph of unequal degrees most lists contain the same few vertices of high degree;
+// their numbers are small, so their marks lie close together and stay in the L1 cache. For each vertex, its list is
+// marked, and the marks are summed over the lists of the vertices in it, which takes one load per entry and no branch.
 //
-// Threads take vertices as they become free. The work of a vertex is the length of the lists that it looks up.
+// Threads take vertices as they become free. The work of a vertex is the total length of the lists that it looks up.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -37,7 +37,7 @@ class Counter {
   }
 
  private:
-  // Sums f(number, marks) over all vertices; the marks are a thread's own and all 0.
+  // Sums f(number, marks) over all vertices. Every thread has its own marks, which are all 0 before and after f.
   template <class F>
   int64_t for_each_vertex(F f) {
     constexpr int64_t piece = 64;
@@ -57,7 +57,7 @@ class Counter {
     return sum;
   }
 
-  // By falling degree and, of equal ones, falling id: a counting sort.
+  // Orders vertices by decreasing degree, and those of equal degree by decreasing id: a counting sort.
   void number_vertices() {
     int64_t most = 0;
     for (int64_t v = 0; v < args_.vertices; ++v) most = tp::max(most, edges_.degree(v));
@@ -71,7 +71,7 @@ class Counter {
     }
   }
 
-  // The numbers of a vertex's later neighbours, each once.
+  // The distinct numbers of a vertex's later neighbours.
   void make_list(Id number, std::vector<uint8_t>& marks) {
     const int64_t vertex = vertices_[number], begin = edges_.begin(vertex), end = edges_.end(vertex);
     Id *const list = lists_ + begin, *tail = list;

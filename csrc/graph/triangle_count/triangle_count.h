@@ -1,13 +1,13 @@
-// The number of triangles: sets of three vertices of a symmetric graph that are joined each to each.
+// Counts triangles: sets of three vertices of a symmetric graph, each pair of which is joined by an edge.
 //
-// The vertices are ordered by degree, those of one degree by id, and of every edge the direction is kept that leads to
-// the later vertex. So each triangle is found once, from its first vertex, and no vertex keeps more than sqrt(2 E)
-// neighbours, however many it has (Schank and Wagner, Finding, counting and listing all triangles in large graphs,
-// 2005). For every edge that is kept, the later neighbours that its ends share are counted: integers, so that every
-// order gives the same number.
+// The vertices are ordered by degree, and those of equal degree by id. Of every edge only the direction towards the
+// later vertex is kept, so each triangle is found once, from its first vertex, and no vertex keeps more than sqrt(2 E)
+// neighbours, whatever its degree (Schank and Wagner, Finding, counting and listing all triangles in large graphs,
+// 2005). For every edge that is kept, the later neighbours that its two ends share are counted. The counts are
+// integers, so their sum does not depend on the order.
 //
-// Multiple edges count once and self loops not at all. Rows may be in any order. Row pointers and column indices may
-// hold anything: pointers are clamped, and a column index that is not a vertex is an error on the host and is skipped
+// Multiple edges count once, and self loops do not count. Rows may be in any order. Row pointers and column indices may
+// have any values: pointers are clamped, and a column index that is not a vertex is an error on the host and is skipped
 // on the device.
 #pragma once
 #include "graph/graph.h"

@@ -1,9 +1,9 @@
-// 32 lanes per edge (after Hu, Liu and Huang, TriCore: parallel triangle counting on GPUs, 2018): they take the entries
-// of the shorter of the two lists in turn and look each up in the longer one by binary search.
+// 32 lanes per edge (after Hu, Liu and Huang, TriCore: parallel triangle counting on GPUs, 2018) stride through the
+// shorter of the two lists and look up each entry in the longer one by binary search.
 //
-// The lists are made without atomics, so that they keep the order of the rows: every edge that leads to a later vertex
-// is flagged, and a prefix sum of the flags gives its place. Rows of the constructors are sorted, and so are their
-// lists then; a list that is not is sorted by one lane. Equal entries stand side by side, and all but the first are
+// The lists are built without atomics, so they keep the order of the rows: every edge that leads to a later vertex is
+// flagged, and a prefix sum of the flags gives its place. The constructors of graphs sort rows, so the lists are
+// sorted, too; a list that is not sorted is sorted by one lane. Equal entries are adjacent, and all but the first are
 // skipped.
 #include "graph/search.h"
 #include "graph/triangle_count/triangle_count.h"
@@ -25,7 +25,7 @@ struct Lists {
   using Id = Id_;
   Args args;
   int64_t *flags, *places;  // [edges + 1]; the list of a vertex begins at the place of its first edge
-  Id *sources, *targets;    // [edges], of which those in lists are used
+  Id *sources, *targets;    // [edges], of which only the edges in lists are used
 
   template <class Block>
   TP_HD auto edges(Block& block) const {
@@ -55,7 +55,8 @@ struct Flag {
   }
 };
 
-// Rows that overlap, which no graph has, share their flags and places; every entry is a vertex all the same.
+// Valid graphs have no overlapping rows. If rows overlap, they share flags and places, but every entry is still a
+// vertex.
 template <class L>
 struct Fill {
   L l;
@@ -80,7 +81,7 @@ struct Fill {
   }
 };
 
-// Insertion sort, which leaves a sorted list as it is.
+// Insertion sort, which only reads a list that is already sorted.
 template <class L>
 struct Sort {
   L l;
