@@ -1,11 +1,11 @@
-// Rows of a dense matrix as vectors on x86: their weighted sums, for products with several columns, and dot products of
-// two rows, for sampled products.
+// Rows of a dense matrix as vectors on x86: weighted sums of rows, for products with several columns, and dot products
+// of two rows, for sampled products.
 #pragma once
 #include "sparse/avx2.h"
 #include "sparse/matrix.h"
 
 #ifdef TP_WITH_AVX2
-#define TP_UNROLL _Pragma("GCC unroll 8")  // arrays that are indexed by constants stay in registers
+#define TP_UNROLL _Pragma("GCC unroll 8")  // so that arrays indexed by the loop variable stay in registers
 
 namespace tp::sparse::dense_rows {
 
@@ -57,8 +57,8 @@ TP_AVX2_INLINE void store(A* to, V from) {
   memcpy(to, &from, sizeof(from));
 }
 
-// to[c] = the sum of value times x[column, c] over entries begin to end - 1, for `count` vectors of columns: all except
-// the last are neighbours from `first` on, the last is at `last`.
+// to[c] = the sum of value times x[column, c] over entries begin to end - 1, for `count` vectors of columns. All
+// vectors except the last are contiguous from column `first` on; the last begins at column `last`.
 template <int lanes, int count, class B, class Acc>
 TP_AVX2_INLINE void sum_vectors(const B& b, int64_t begin, int64_t end, int64_t first, int64_t last, Acc* to) {
   using V = Vector<Acc, lanes>;
@@ -85,7 +85,7 @@ TP_AVX2_INLINE void sum_vectors(const B& b, int64_t begin, int64_t end, int64_t 
   }
 }
 
-// The same for all columns, at least `lanes` of them: the last vector overlaps the one before it.
+// Computes the sums of all columns, of which there are at least `lanes`; the last vector may overlap the one before it.
 template <int lanes, int most, class B, class Acc>
 TP_AVX2_INLINE void sum_all(const B& b, int64_t begin, int64_t end, Acc* to) {
   const int64_t k = b.a.k, last = k - lanes;
@@ -106,7 +106,7 @@ TP_AVX2_INLINE void sum_all(const B& b, int64_t begin, int64_t end, Acc* to) {
   if (k > c) sum_vectors<lanes, 1>(b, begin, end, c, last, to);
 }
 
-// Computes to[c] for all c. The indices have been checked and k is at least 2.
+// Computes to[c] for all c. The caller has checked the indices, and k is at least 2.
 template <class B, class Acc>
 TP_AVX2 void sum(const B& b, int64_t begin, int64_t end, Acc* to) {
   constexpr int lanes = 32 / sizeof(Acc);
@@ -127,7 +127,7 @@ TP_AVX2 void add_scaled(acc_t<T>* to, acc_t<T> value, const T* x, int64_t n) {
   for (; n > 0; --n) *to++ += value * load<1>(x++)[0];
 }
 
-// The sum of the lanes.
+// Returns the sum of the lanes.
 template <class V>
 TP_AVX2_INLINE auto total_of(V v) {
   constexpr int lanes = sizeof(v) / sizeof(v[0]);

@@ -13,7 +13,8 @@ using ValueTypes = Types<int32_t, int64_t, half, bfloat16, float, double>;
 
 TP_HD inline bool inside(int64_t i, int64_t n) { return uint64_t(i) < uint64_t(n); }
 
-// Whether array[at], which is i, may index n elements. If not, the host raises an error and the device skips it.
+// Tells whether array[at], whose value is i, may index n elements. If not, the host raises an error and the device
+// skips it.
 TP_HD inline bool usable(int64_t i, int64_t n, const char* op, const char* array, int64_t at) {
   if (inside(i, n)) return true;
 #ifndef __CUDA_ARCH__
@@ -22,8 +23,8 @@ TP_HD inline bool usable(int64_t i, int64_t n, const char* op, const char* array
   return false;
 }
 
-// The arrays of a format's Args, bound to a block: `Arrays` are those of indices. A member that takes
-// an array that the format lacks is not to be called.
+// The arrays of a format's Args, bound to a block; `Arrays` binds those of indices. A member that uses an array may be
+// called only if the format has that array.
 template <class A_, class T, class I, class Arrays, class In, class Out, class Sums>
 struct Bound : Arrays {
   using A = A_;
@@ -40,19 +41,19 @@ struct Bound : Arrays {
     const int64_t p = this->ptrs[i];
     return tp::max(int64_t(0), tp::min(p, a.entries));
   }
-  // The number of entries of the row in a slot that has room for `most`.
+  // The number of entries of the row in a slot, at most `most`, the entries that the slot has room for.
   TP_HD int64_t length(int64_t slot, int64_t most) const {
     const int64_t n = this->row_nnz[slot];
     return usable(n, most + 1, a.op, "row_nnz", slot) ? n : tp::max(int64_t(0), tp::min(n, most));
   }
   TP_HD bool row_usable(int64_t row, int64_t at) const { return usable(row, a.rows, a.op, "row_idx", at); }
-  // Whether the column of entry `at` may be used to read x.
+  // Tells whether the column of entry `at` may be used to read x.
   template <bool padded>
   TP_HD bool column_usable(int64_t column, int64_t at) const {
     if (padded && column == -1) return false;
     return usable(column, a.cols, a.op, "col_idx", at);
   }
-  // The entry of `values` that entry `at` of a plan stands for, or -1.
+  // The index in `values` of entry `at` of a plan, or -1.
   TP_HD int64_t through_plan(int64_t at) const {
     const int64_t entry = this->perm[at];
     return usable(entry, a.entries, a.op, "plan_perm", at) ? entry : -1;
@@ -61,7 +62,7 @@ struct Bound : Arrays {
     const T value = values[at], factor = x[column * a.k + c];
     return Acc(value) * Acc(factor);
   }
-  // Whether y is the sums and nothing else, the most common case.
+  // Tells whether y is exactly the sums, the most common case: nothing is added, and no accumulators are kept.
   TP_HD bool alone() const { return a.sums == nullptr && a.before == nullptr && a.y0 == nullptr; }
   // Stores an element of Y, given its sum.
   TP_HD void store(int64_t row, int64_t c, Acc sum) const {
@@ -123,8 +124,8 @@ void with_matrix(const A& args, F f) {
   });
 }
 
-// HYB as two products: first of the padded rows, whose accumulators are kept, then of the tail, which continues from
-// them.
+// Multiplies HYB as two products: first the padded rows, whose accumulators are kept, then the tail, which continues
+// from those accumulators.
 template <class Padded, class Tail>
 void multiply_hybrid(const HybArgs& args, Context& context, Padded padded, Tail tail) {
   if (args.tail_entries == 0) return padded(args, context);

@@ -9,7 +9,7 @@ namespace {
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// A word of digits with or without a sign, few enough to fit; else null. Otherwise what follows the word.
+// Parses a decimal integer, with or without a sign, that is short enough to fit. Returns the end of the word, or null.
 const char* read(const char* at, const char* end, int64_t& value) {
   constexpr int most_digits = 18;
   const bool minus = at < end && *at == '-';
@@ -22,7 +22,7 @@ const char* read(const char* at, const char* end, int64_t& value) {
   return at;
 }
 
-// A decimal number that fits, inf or nan; else null.
+// Parses a decimal number that fits, inf or nan. Returns the end of the word, or null.
 const char* read(const char* at, const char* end, double& value) {
   if (at < end && *at == '+' && ++at < end && *at == '-') return nullptr;
   const auto [next, error] = std::from_chars(at, end, value);
@@ -35,12 +35,13 @@ const char* skip(const char* at, const char* end) {
   return at;
 }
 
-// Parses the line from `at` to `end` to entry k; returns whether it is as usual. `found`: whether it holds an entry.
+// Parses the line from `at` to `end` into entry k. `found` becomes whether the line holds an entry. Returns false if
+// the line is unusual.
 template <class Value>
 bool parse_line(const char* at, const char* end, const Entries<Value>& to, int64_t k, bool& found) {
   at = skip(at, end);
   found = at < end && *at != '%';
-  if (!found) return end - at < 2 || at[1] != '%';  // "%%GraphBLAS type" may not stand here
+  if (!found) return end - at < 2 || at[1] != '%';  // "%%GraphBLAS type" must not be here
   int64_t i = 0, j = 0;
   Value value = 1;
   if (to.row) {

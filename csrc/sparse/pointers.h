@@ -1,6 +1,5 @@
-// Checks of a matrix's pointers on the host. They are checked before a rung starts, by threads and vectorized loops, so
-// that rungs can trust them; an error names the first wrong one. On the device, pointers are clamped where they are
-// used.
+// Checks a matrix's pointers on the host. Vectorized loops on all threads check them before a rung starts, so that the
+// rung can trust them; an error names the first wrong pointer. On the device, pointers are clamped at each use.
 #pragma once
 #include <atomic>
 

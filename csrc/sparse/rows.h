@@ -1,5 +1,6 @@
-// The formats that store rows. `layout.h` of each says where the entries of a row lie, as a struct that the templates
-// here take. A place is a row in the order of storage; where rows are permuted, row_perm says which row that is.
+// The formats that store rows. The `layout.h` of each format is a struct, a parameter of the templates here, that tells
+// where the entries of a row are stored. A place is a row in the order of storage; if the format permutes rows,
+// row_perm[place] is the row itself.
 #pragma once
 #include "core/division.h"
 #include "sparse/matrix.h"
@@ -7,7 +8,7 @@
 
 namespace tp::sparse {
 
-// `count` entries, `step` apart.
+// `count` entries whose addresses are `step` apart.
 struct Walk {
   int64_t count, first, step;
   template <class B>
@@ -16,7 +17,7 @@ struct Walk {
   }
 };
 
-// f(Matrix) of the format's Args. Where rows are permuted, y is cleared first: row_perm may miss some.
+// Calls f(Matrix) for the format's Args. If rows are permuted, y is cleared first, because row_perm may lack some rows.
 template <class Format, class F>
 void with_rows(const typename Format::Args& args, Context& context, F f) {
   Format::check(args, context);
@@ -38,7 +39,7 @@ TP_HD int64_t row_at(const B& b, int64_t place) {
   }
 }
 
-// Entry `at` of a row times its element of column c of X; 0 where there is none.
+// Multiplies entry `at` of a row by its element of column c of X; 0 if there is no such entry.
 template <class Format, class B>
 TP_HD typename B::Acc term(const B& b, int64_t at, int64_t c) {
   using Acc = typename B::Acc;
@@ -53,7 +54,7 @@ TP_HD typename B::Acc term(const B& b, int64_t at, int64_t c) {
   return b.template column_usable<Format::padded>(column, at) ? b.product(entry, column, c) : Acc(0);
 }
 
-// The product of the row at a place with column c of X.
+// Multiplies the row at a place by column c of X.
 template <class Format, class B>
 TP_HD typename B::Acc dot(const B& b, int64_t place, int64_t c) {
   const auto walk = Format::walk(b, place);

@@ -1,5 +1,5 @@
-// Sums that many threads add to: an accumulator for each element of Y, by atomics. Where y holds accumulators they
-// stand there. Three launches: clear, add, finish; the last only where there is something to do.
+// Sums that many threads add to by atomics: an accumulator for each element of Y, which is y itself if its dtype is
+// that of the accumulators. There are three launches: clear, add and finish; finish is skipped if it has nothing to do.
 #pragma once
 #include "sparse/rows.h"
 
@@ -26,7 +26,7 @@ struct FinishSums {
   }
 };
 
-// add(sums) launches what adds to the accumulators [rows, k], which are 0 before.
+// `add(sums)` must launch the kernel that adds to the accumulators [rows, k], which are 0 before.
 template <class M, class Add>
 void scatter(const char* rung, const M& matrix, Context& context, Add add) {
   using Acc = typename M::Acc;

@@ -17,7 +17,7 @@ void multiply_rows_in_order(const typename Format::Args& args, Context& context)
   });
 }
 
-// each(b, add) calls add(entry, row, column) for all entries; their products are added in that order.
+// `each(b, add)` must call add(entry, row, column) for all entries; their products are added in that order.
 template <class A, class Each>
 void multiply_entries_in_order(const A& args, Context& context, Each each) {
   with_matrix(args, [&](const auto& matrix) {

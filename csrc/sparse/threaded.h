@@ -1,5 +1,5 @@
-// What the production rungs of the CPU share. Indices are checked a chunk at a time, by a loop that vectorizes, so that
-// the loops over values need not check them. Long sums are sums of chunks of at most `chunk_length` terms, which are
+// Shared by the CPU's production rungs. A vectorized loop checks the indices of a chunk, so the loops over its values
+// need no checks. Long sums are divided into chunks of at most `chunk_length` terms, and the sums of the chunks are
 // added in double.
 #pragma once
 #include <algorithm>
@@ -25,11 +25,11 @@ void parallel(Context& context, int64_t n, const F& f) {
   });
 }
 
-// Raises an error unless index[begin] to index[end - 1] can all index n elements, or are -1 where that is padding.
+// Raises an error unless each of index[begin] to index[end - 1] is less than n, or is -1 if -1 marks padding.
 template <bool padded = false, class I>
 void check_indices(const I* index, int64_t begin, int64_t end, int64_t n, const char* op, const char* array) {
   using U = typename std::make_unsigned<I>::type;
-  // i is in 0..last if neither i nor last - i has its highest bit set
+  // i is in 0..last exactly if neither i nor last - i has its highest bit set.
   const U last = U(tp::min(n, int64_t(std::numeric_limits<I>::max()))) + U(padded) - 1;
   U bad = 0;
   for (int64_t i = begin; i < end; ++i) {
@@ -73,20 +73,20 @@ void add_scaled(Acc* to, Acc value, const T* x, int64_t n) {
   for (int64_t c = 0; c < n; ++c) to[c] += value * Acc(x[c]);
 }
 
-// What a share of the entries adds to columns first to first + n - 1 of Y: sums [rows, n].
+// Computes what a share of the entries adds to columns first to first + n - 1 of Y: sums [rows, n].
 template <class Acc>
 struct Strip {
   int64_t share, shares, first, n;
   Acc* sums;
 };
 
-// Sums to which entries are added in any order: calls f(strip) for all strips, each of which has its own sums. Strips
-// of columns are independent. If there are few of them, the entries are divided into shares, too, whose sums are added
-// in order. Every share clears and adds up all of Y, so the more strips there are, the fewer the shares.
+// Adds up entries that come in any order: calls f(strip) for all strips of columns, each of which has its own sums.
+// Strips are independent of each other. If there are few of them, the entries are divided into shares as well, and the
+// sums of the shares are added in order. Every share clears and adds up all of Y, so more strips mean fewer shares.
 template <class B, class F>
 void scatter_strips(const B& b, int64_t entries, Context& context, F f) {
   using Acc = typename B::Acc;
-  constexpr int64_t most_shares = 8;  // independent of the number of threads, so that the result is, too
+  constexpr int64_t most_shares = 8;  // does not depend on the number of threads, so the result does not either
   const int64_t rows = b.a.rows, k = b.a.k, outputs = rows * k;
   const int64_t width = entries * k < items_per_share ? k : 16, strips = ceil_div(k, width);
   const bool few = entries < items_per_share || entries < 2 * rows;

@@ -1,6 +1,6 @@
-// Rows stored column by column, on threads. A slot is a row in storage order. A thread takes a run of
-// slots and multiplies, for each j in turn, the j-th entries of all of them, which are neighbours, so that the loop
-// over slots vectorizes. Padding is multiplied, too, with x[0], and the product is then discarded.
+// Rows stored column by column, on threads. A slot is a row in storage order. A thread takes a run of slots and
+// multiplies, for each j in turn, the j-th entries of all of them. These are contiguous, so the loop over slots
+// vectorizes. Padding is multiplied by x[0] as well, and its product is discarded.
 #pragma once
 #include "sparse/threaded.h"
 
@@ -37,7 +37,7 @@ class SlotRun {
     for (int64_t i = 0; i < count_; ++i) {
       if constexpr (Format::padded) {
         lengths_[i] = int32_t(Format::walk(b_, first_ + i).count);
-      } else {  // diagonals never get longer
+      } else {  // later diagonals are never longer
         int64_t n = i == 0 ? walk.count : lengths_[i - 1];
         while (n > 0 && b_.pointer(n) - b_.pointer(n - 1) <= first_ + i) --n;
         lengths_[i] = int32_t(n);

@@ -1,4 +1,5 @@
-// One block of columns after another, then one bin, then one row (sparse/blocked/stages.h).
+// Processes one block of columns after another, then one bin after another, then one row after another
+// (sparse/blocked/stages.h).
 #include "sparse/blocked/stages.h"
 
 namespace tp {

@@ -1,4 +1,5 @@
-// On the host: multiplies all entries into row order, and then sums the rows. Every index is checked where it is used.
+// The two stages on the host: multiply all entries, storing the products in row order, then sum the rows. Every index
+// is checked where it is used.
 #pragma once
 #include <algorithm>
 
@@ -7,7 +8,7 @@
 
 namespace tp::sparse {
 
-// Checks that runs are whole octets.
+// Checks that all runs consist of whole octets.
 inline void check_runs(const BlockedArgs& a, Context& context) {
   const auto check = [&](const char* name, const void* data, int64_t n) {
     with_pointers(a, data, context, [&](const auto* p) {
@@ -38,7 +39,7 @@ class BlockedStages {
       : b_(matrix.bind(simt::Pointers{})),
         products_(context.workspace<Acc>(b_.a.entries)),
         entries_(context.workspace<Acc>(b_.a.bins * bin_entries)) {
-    std::fill(products_, products_ + b_.a.entries, Acc(0));  // block_ptrs may leave some out
+    std::fill(products_, products_ + b_.a.entries, Acc(0));  // block_ptrs may leave out some entries
   }
 
   // Multiplies the entries of a block, for column c of X, and stores the products in the order of the bins.

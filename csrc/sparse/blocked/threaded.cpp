@@ -1,4 +1,4 @@
-// Blocks of columns on all threads, then bins, then runs of rows (sparse/blocked/stages.h).
+// All threads process blocks of columns, then bins, then runs of rows (sparse/blocked/stages.h).
 #include "sparse/threaded.h"
 
 #include "sparse/blocked/stages.h"

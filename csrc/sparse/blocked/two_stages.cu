@@ -1,7 +1,7 @@
-// Products by blocks of columns, then sums by bins of entries, so that no access to memory is random.
+// Multiplies by blocks of columns, then sums by bins of entries, so that no access to global memory is random.
 // 1. While the entries of a block of columns are multiplied, that block of x is in shared memory. The products go to
 // the bins of their rows, an octet at a time.
-// 2. A bin of products is summed in shared memory (sparse/csr/bins.cuh).
+// 2. Each bin of products is summed in shared memory (sparse/csr/bins.cuh).
 #include "sparse/matrix.h"
 #ifdef __CUDACC__
 #include "sparse/csr/bins.cuh"
@@ -12,9 +12,9 @@ namespace {
 using namespace sparse;
 
 constexpr int entries_per_tile = 1 << 16, multiply_threads = 1024;
-constexpr int few = 1 << 9;  // fours of a block in a tile below which loading x to shared memory does not pay
+constexpr int few = 1 << 9;  // if a block has fewer fours of entries in a tile, loading x to shared memory does not pay
 
-// Four neighbours of an array that is read once.
+// Four adjacent elements of an array that is read only once.
 template <class E>
 TP_DEVICE block::Vector<E, 4> four_at(const E* p) {
   constexpr int width = sizeof(E) <= 4 ? 4 : 2;
@@ -107,7 +107,7 @@ TP_DEVICE void bring_near(T* near, const T* x, unsigned count, int64_t step) {
   for (unsigned i = done + threadIdx.x; i < count; i += multiply_threads) near[i] = x[i * step];
 }
 
-// First stage: multiplies the entries of one tile, block of columns after block.
+// First stage: multiplies the entries of one tile, one block of columns after another.
 template <class M>
 __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matrix, typename M::Acc* products,
                                                                     int64_t c) {
@@ -120,7 +120,7 @@ __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matr
   const auto* const block_ptrs = static_cast<const typename M::I*>(a.block_ptrs);
   const int64_t base = int64_t(blockIdx.x) * entries_per_tile, last = tp::min(base + entries_per_tile, a.entries);
   const int64_t first_block = block_of(block_ptrs, a.blocks, base);
-  if (c > 0) block::wait_for_launch_before();  // the launch before still reads the products of the previous column
+  if (c > 0) block::wait_for_launch_before();  // the previous launch still reads the products of the previous column
   const TileEntries<M> tile_entries(a, base);
   const auto index_of = [&](int64_t block) {
     return int(tp::max(base, tp::min(last, int64_t(block_ptrs[block]))) - base);
@@ -130,7 +130,8 @@ __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matr
     if (first < past) {
       const auto* const x = static_cast<const T*>(a.x) + block * block_columns * a.k + c;
       const auto columns = unsigned(tp::min(a.cols - block * block_columns, int64_t(block_columns)));
-      // x is read from global memory if the block has few entries here, else from shared memory.
+      // The thread block reads x from global memory if the block of columns has few entries in this tile, and otherwise
+      // from shared memory.
       if (past - first < few) {
         tile_entries.template multiply<1>(first, past, columns, [&](unsigned i) { return x[i * a.k]; }, products);
       } else {
@@ -143,10 +144,10 @@ __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matr
     if (base + index_of(block + 1) >= last) break;
   }
   if (c == 0)
-    block::wait_for_launch_before();  // so that a launch that waits for this one also waits for the one before
+    block::wait_for_launch_before();  // a launch that waits for this one must also have waited for the previous one
 }
 
-// Collects the products of a bin, which are contiguous.
+// Second stage, loading: reads the products of a bin, which are contiguous.
 template <class I, class Acc>
 struct CollectBin {
   const I* bin_ptrs;

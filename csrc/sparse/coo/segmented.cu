@@ -1,5 +1,5 @@
-// No atomics: if rows are sorted, or a plan sorts them, the entries of each row are contiguous. A search per row finds
-// where they begin, which gives a CSR matrix, and that is multiplied in equal shares (csr/merge_path).
+// SpMV without atomics: if rows are sorted, or a plan sorts them, the entries of each row are contiguous. One search
+// per row finds where they begin, which gives a CSR matrix; csr/merge_path multiplies it.
 #include "sparse/rows.h"
 #ifdef __CUDACC__
 
@@ -9,7 +9,7 @@ namespace {
 using namespace sparse;
 constexpr int threads = 256;
 
-// ptrs[r] = how many entries have a row less than r, for r = 0 to rows.
+// ptrs[r] = the number of entries whose row is less than r, for r = 0 to rows.
 template <class M>
 __global__ __launch_bounds__(threads) void find_pointers(const M matrix, typename M::I* ptrs) {
   const auto b = matrix.bind(simt::Pointers{});

@@ -1,5 +1,5 @@
-// One entry after another, each added to the sum of its row (sparse/sequential.h). The storage order is as good as any
-// other, so no plan is needed.
+// Adds each entry's product to the sum of its row, one entry after another (sparse/sequential.h). The storage order is
+// fine, so no plan is needed.
 #include "sparse/sequential.h"
 
 namespace tp {

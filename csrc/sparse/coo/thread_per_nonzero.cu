@@ -1,12 +1,12 @@
 // SpMV with the COO format, one thread per nonzero (§14.2, Figs. 14.4 and 14.5).
 //
-// A thread multiplies its entry and adds the product to its row by an atomic, because other threads may have entries of
-// the same row. Reads are side by side and the work is balanced whatever the matrix; the atomics of one row queue up.
-// No barrier is needed. With k columns of X, a thread has an entry and a column of Y, and neighbouring threads take the
-// columns of one entry.
+// Each thread multiplies its entry and adds the product to the sum of its row by an atomic, because other threads may
+// have entries of the same row. Reads are coalesced and the work is balanced whatever the matrix, but atomics on the
+// same row are serialised. No barrier is needed. With k columns of X, each thread has one entry and one column of Y,
+// and neighbouring threads take the columns of one entry.
 //
-// The figure adds to a y that holds its start values: here sums start at 0, in accumulators, and y0 is added last, once
-// (scatter.h). A row or column outside the matrix is an error on the host and no entry on the device.
+// The figure adds to a y that holds its start values. Here the sums start at 0 in accumulators, and y0 is added once at
+// the end (scatter.h). A row or column outside the matrix is an error on the host; the device skips such an entry.
 #include "sparse/scatter.h"
 
 namespace tp {

@@ -1,5 +1,5 @@
-// Entries in any order, on threads: if they are sorted by row they are a CSR matrix, whose pointers are found first;
-// otherwise each thread adds to sums of its own.
+// Entries in any order, on threads. Entries sorted by row are a CSR matrix, whose pointers are found first; otherwise
+// each thread adds to its own sums.
 #include "sparse/threaded.h"
 
 namespace tp {

@@ -1,5 +1,5 @@
-// One column after another: each of its entries times one element of x is added to the sum of its row
-// (sparse/sequential.h).
+// Processes one column after another: adds the product of each of its entries with one element of x to the sum of the
+// entry's row (sparse/sequential.h).
 #include "sparse/sequential.h"
 
 namespace tp {

@@ -1,5 +1,5 @@
-// One thread per column: its element of x is used by the whole column, and every product is added to its row by an
-// atomic. This mirrors Fig. 14.9; unlike CSR, CSC cannot avoid the atomics.
+// One thread per column: it reads one element of x for the whole column, and adds every product to its row by an
+// atomic. This is the transpose of Fig. 14.9's kernel; CSR needs no atomics, but CSC does.
 #include "sparse/scatter.h"
 
 namespace tp {

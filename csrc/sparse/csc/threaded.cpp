@@ -1,4 +1,4 @@
-// Equal shares of columns for all threads, each with sums of its own, which are added in order.
+// Each thread takes an equal share of the columns and has its own sums; the sums of all shares are added in order.
 #include "sparse/threaded.h"
 
 namespace tp {
@@ -10,7 +10,7 @@ void spmv_csc::threaded(const Args& args, Context& context) {
     using Acc = typename std::decay_t<decltype(matrix)>::Acc;
     const auto b = matrix.bind(simt::Pointers{});
     scatter_strips(b, args.entries, context, [&](const auto& strip) {
-      // The columns that begin in this share of the entries.
+      // The columns whose first entry lies in this share of the entries.
       const auto start = [&](int64_t i) {
         int64_t low = 0, high = args.cols;
         while (low < high) {

@@ -1,4 +1,4 @@
-// CSR: the entries of a row are neighbours.
+// CSR: the entries of a row are contiguous.
 #pragma once
 #include "sparse/rows.h"
 
@@ -7,7 +7,7 @@ namespace tp::sparse {
 struct Csr {
   using Args = CsrArgs;
   static constexpr bool padded = false, permuted = false, planned = true, sectioned = false;
-  // Those of a plan leave out padding, which comes last.
+  // The entries of a plan do not include padding, which comes last.
   static void check(const Args& a, Context& context) {
     const bool plan = a.perm != nullptr;
     with_pointers(a, a.ptrs, context, [&](const auto* p) {

@@ -1,12 +1,12 @@
 // SpMV with the CSR format, one thread per row (§14.3, Figs. 14.8 and 14.9).
 //
-// A thread alone sums its row, so there are neither atomics nor barriers; but the threads of a warp read a row's length
-// apart, and all wait for the longest of their rows. With k columns of X, a thread has a row and a column of Y, and
-// neighbouring threads take the columns of one row.
+// Each thread sums its row alone, so there are neither atomics nor barriers. But the threads of a warp read elements
+// that are a row's length apart, and all wait for the longest of their rows. With k columns of X, each thread has one
+// row and one column of Y, and neighbouring threads take the columns of one row.
 //
-// The figure adds the sum to y: here y0 is added where there is one (store). A plan leads through a permutation of the
-// entries (sparse.h). Row pointers are clamped; a column outside the matrix is an error on the host and no entry on the
-// device.
+// The figure adds the sum to y; here y0 is added if it is given (store). A plan refers to entries through a permutation
+// (sparse.h). Row pointers are clamped. A column outside the matrix is an error on the host; the device skips such an
+// entry.
 #include "sparse/csr/layout.h"
 
 namespace tp {
@@ -39,7 +39,7 @@ struct SpmvCsrKernel {
     const auto csr = matrix.bind(block);
     block.phase("row", [&](int t) {
       const int64_t i = block.index().x * threads + t, k = csr.a.k;
-      if (k == 1) {  // which the compiler then knows
+      if (k == 1) {  // tells the compiler that k is 1
         multiply_row(csr, i, 0);
       } else {
         const int64_t row = quotient(i, k);

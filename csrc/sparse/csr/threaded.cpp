@@ -1,6 +1,5 @@
-// Rows of any lengths, on threads: the end of each row counts as one more item behind its last entry, and the items are
-// divided into equal shares. A share's parts of the first row that ends in it and of the row left open are combined
-// with those of other shares afterwards, in order.
+// Rows of any lengths, on threads. The end of each row counts as one more item after its last entry, and the items are
+// divided into equal shares. The parts of a row that lie in several shares are combined afterwards, in order.
 #include "sparse/csr/row_sums.h"
 
 namespace tp {
@@ -10,8 +9,8 @@ using namespace sparse;
 
 constexpr int64_t rows_per_step = 32, short_row = 12;
 
-// Computes y for rows first to last - 1, whose entries, begin to end - 1, have been checked, where row_sums.h cannot be
-// used. Short rows have one running sum each: most of their time is the mispredicted end of the loop.
+// Computes y for rows first to last - 1, whose entries, begin to end - 1, have been checked, if row_sums.h cannot be
+// used. Each short row has one running sum, because most of its time is the mispredicted end of its loop.
 template <class B>
 void sum_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end) {
   using T = typename B::Value;
@@ -81,8 +80,8 @@ class CsrShares {
   struct Stop {
     int64_t row, entry;
   };
-  // Share i begins at item i * size_, in the first row that does not end before it. All starts are searched for at
-  // once, so that their cache misses overlap.
+  // Share i begins at item i * size_, in the first row that does not end before that item. The starts of all shares are
+  // searched for together, so that their cache misses overlap.
   void find_starts() {
     for (int64_t i = 0; i <= count_; ++i) starts_[i].row = 0;
     for (int64_t n = b_.a.rows; n > 0;) {
@@ -96,7 +95,7 @@ class CsrShares {
     for (int64_t i = 0; i <= count_; ++i) starts_[i].entry = item(i) - starts_[i].row;
   }
   int64_t item(int64_t share) const { return tp::min(share * size_, items_); }
-  // A share's part of the first row that ends in it, and of the row left open.
+  // The share's part of the first row that ends in it, and its part of the row that continues after it.
   Wide* ended(int64_t share) { return partial_ + 2 * share * b_.a.k; }
   Wide* open(int64_t share) { return ended(share) + b_.a.k; }
 
@@ -152,7 +151,8 @@ class CsrShares {
     check(begin, end);
     return dot_run(b_.values, b_.col_idx, b_.x, begin, end, [](int64_t i) { return i; });
   }
-  // Sums rows first to last - 1, whose entries begin at `entry`, a few rows at a time, so that they stay in the cache.
+  // Sums rows first to last - 1, whose entries begin at `entry`, a few rows at a time, so that entries stay in the
+  // cache between the check and the sum.
   void sum_rows(int64_t first, int64_t last, int64_t entry) const {
 #ifdef TP_WITH_AVX2
     if constexpr (is_floating<T>) {
@@ -172,7 +172,7 @@ class CsrShares {
     if (b_.a.perm != nullptr) check_indices(b_.perm, begin, end, b_.a.entries, b_.a.op, "plan_perm");
     check_indices(b_.col_idx, begin, end, b_.a.cols, b_.a.op, "col_idx");
   }
-  // Sums a row that lies in one share; `sums` has room for its k sums.
+  // Sums a row that lies entirely in one share; `sums` has room for its k sums.
   void sum_row(int64_t row, int64_t begin, int64_t end, std::vector<Acc>& sums) const {
     if (end - begin > chunk_length) {
       std::vector<Wide> totals(sums.size());
@@ -200,7 +200,7 @@ class CsrShares {
       for (int64_t c = 0; c < k; ++c) totals[c] += Wide(sums[c]);
     }
   }
-  // The sums of at most one chunk.
+  // The sums of one chunk at most.
   void sum_chunk(int64_t begin, int64_t end, Acc* sums) const {
     const int64_t k = b_.a.k;
     const I* const perm = b_.a.perm != nullptr ? b_.perm : nullptr;

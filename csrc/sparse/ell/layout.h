@@ -1,4 +1,4 @@
-// ELL: the entries of a row are as far apart as there are rows.
+// ELL: consecutive entries of a row are `rows` elements apart.
 #pragma once
 #include "sparse/rows.h"
 

@@ -1,13 +1,13 @@
 // SpMV with the ELL format, one thread per row of padded rows (§14.4, Figs. 14.11 and 14.12).
 //
-// Entry t of row r lies at t * rows + r, so the threads of a warp read side by side. Each stops at the end of its own
-// row. A thread alone sums its row: there are neither atomics nor barriers. With k columns of X, a thread has a row and
-// a column of Y, and neighbouring threads take the columns of one row.
+// Entry t of row r is stored at t * rows + r, so the reads of a warp are coalesced. Each thread stops at the end of its
+// own row and sums it alone, so there are neither atomics nor barriers. With k columns of X, each thread has one row
+// and one column of Y, and neighbouring threads take the columns of one row.
 //
-// The figure takes one entry after another, and a thread waits for each column index before it can ask for x. Here the
-// loop takes eight entries at a time: what is loaded from one array is loaded for all of them at once. Padding inside a
-// row is a column of -1, and is never read as data. A column outside the matrix is an error on the host and no entry on
-// the device.
+// The figure takes one entry after another, and a thread waits for each column index before it can load x. Here the
+// loop takes eight entries at a time, and loads from each array for all eight before it uses any. Padding inside a row
+// has a column of -1 and is skipped. A column outside the matrix is an error on the host; the device skips such an
+// entry.
 #include "sparse/ell/layout.h"
 
 namespace tp {
@@ -36,7 +36,7 @@ struct SpmvEllKernel {
         const bool exists = t + j < nnz_per_row;
         col[j] = exists ? typename B::Position(ell.col_idx[i]) : -1;
         value[j] = exists ? T(ell.values[i]) : T(0);
-        if (exists) ell.template column_usable<true>(col[j], i);  // for its error on the host
+        if (exists) ell.template column_usable<true>(col[j], i);  // raises the error on the host
       }
       for (int j = 0; j < entries_at_once; ++j) {
         if (!inside(col[j], ell.a.cols)) col[j] = -1;
@@ -54,7 +54,7 @@ struct SpmvEllKernel {
     const auto ell = matrix.bind(block);
     block.phase("row", [&](int t) {
       const int64_t i = block.index().x * threads + t, k = ell.a.k;
-      if (k == 1) {  // which the compiler then knows
+      if (k == 1) {  // tells the compiler that k is 1
         multiply_row(ell, i, 0);
       } else {
         const int64_t row = quotient(i, k);

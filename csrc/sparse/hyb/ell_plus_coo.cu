@@ -1,5 +1,5 @@
-// Fig. 14.13: the padded rows by Fig. 14.12's kernel, which leaves its sums, then the tail by Fig. 14.5's, by atomics
-// on top of them.
+// Fig. 14.13: Fig. 14.12's kernel multiplies the padded rows and leaves its sums; then Fig. 14.5's kernel adds the tail
+// to them by atomics.
 #include "sparse/matrix.h"
 
 namespace tp {

@@ -1,5 +1,5 @@
-// The padded rows with one thread per row, and the tail, sorted by row, in equal shares on top of their sums: the same
-// bits in every run, and one long row costs no more than many short ones.
+// One thread per row multiplies the padded rows; then the tail, sorted by row and divided into equal shares, is added
+// to their sums. Every run gives the same bits, and one long row costs no more than many short ones.
 #include "sparse/matrix.h"
 #ifdef __CUDACC__
 

@@ -1,4 +1,4 @@
-// The padded rows one after another, then the entries of the tail, by the sequential rungs of ELL and COO.
+// The sequential rungs of ELL and COO multiply the padded rows and then the tail.
 #include "sparse/matrix.h"
 
 namespace tp {

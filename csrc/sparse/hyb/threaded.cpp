@@ -1,4 +1,4 @@
-// The padded rows, then the tail, by the production rungs of ELL and COO.
+// The CPU's production rungs of ELL and COO multiply the padded rows and then the tail.
 #include "sparse/matrix.h"
 
 namespace tp {

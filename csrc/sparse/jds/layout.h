@@ -1,4 +1,4 @@
-// JDS: entry j of a place lies in diagonal j.
+// JDS: entry j of the row at a place is in diagonal j.
 #pragma once
 #include "sparse/rows.h"
 
@@ -34,7 +34,7 @@ struct Jds {
       return b.pointer(j) + place;
     }
   };
-  // Diagonals never get longer, so those that reach a place come first.
+  // Later diagonals are never longer, so the diagonals that reach a place come first.
   template <class B>
   TP_HD static Diagonals walk(const B& b, int64_t place) {
     int64_t low = 0, high = b.a.width;

@@ -1,4 +1,4 @@
-// One row after another: the sum of its entries times their elements of x (sparse/sequential.h).
+// Sums the products of each row's entries with their elements of x, one row after another (sparse/sequential.h).
 #include "sparse/sequential.h"
 
 #include "sparse/jds/layout.h"

@@ -1,15 +1,15 @@
-// SpMV with the JDS format, one thread per row of rows sorted by length (§14.6, Figs. 14.14 and 14.15; the code is the
-// exercise that the text leaves).
+// SpMV with the JDS format, one thread per row of rows sorted by length (§14.6, Figs. 14.14 and 14.15; the book leaves
+// the code as an exercise).
 //
-// The rows at neighbouring places are of about one length, so a warp diverges little. Diagonal t (an iteration in the
-// book) holds the t-th entries of all rows that have one, from diag_ptrs[t] (iterPtr) on, in the order of places: the
-// threads of a warp read side by side without padding, though aligned to nothing. A thread finds by bisection how many
-// diagonals reach its place. It alone sums its row: there are neither atomics nor barriers. The result goes to the
-// row's own place in y, so nothing has to be reordered afterwards.
+// Rows at neighbouring places have almost equal lengths, so a warp diverges little. Diagonal t (an iteration in the
+// book) holds the t-th entries of all rows that have one, from diag_ptrs[t] (iterPtr) on, in the order of places: a
+// warp reads adjacent elements without padding, though they are not aligned. Each thread finds by bisection how many
+// diagonals reach its place, and sums its row alone, so there are neither atomics nor barriers. It stores the result at
+// the row's original position in y, so nothing has to be reordered afterwards.
 //
-// The loop takes four entries at a time: what is loaded from one array is loaded for all of them at once, so that a
-// thread does not wait for each column index in turn. Pointers are clamped; a column or a row outside the matrix is an
-// error on the host, and on the device it is left out.
+// The loop takes four entries at a time, and loads from each array for all four before it uses any, so a thread does
+// not wait for each column index in turn. Pointers are clamped. A column or row outside the matrix is an error on the
+// host; the device skips it.
 #include "core/partition_point.h"
 #include "sparse/jds/layout.h"
 
@@ -31,7 +31,7 @@ struct SpmvJdsKernel {
     if (place >= jds.a.rows) return;
     const int64_t row = jds.row_perm[place];
     if (!usable(row, jds.a.rows, jds.a.op, "row_perm", place)) return;
-    // Diagonals never get longer, so those that reach this place come first.
+    // Later diagonals are never longer, so the diagonals that reach this place come first.
     const int64_t nnz_of_row = partition_point(int64_t(0), jds.a.width,
                                                [&](int64_t t) { return jds.pointer(t + 1) - jds.pointer(t) > place; });
     Acc sum(0);
@@ -43,7 +43,7 @@ struct SpmvJdsKernel {
         const bool exists = inside(i, jds.a.entries);
         col[j] = exists ? typename B::Position(jds.col_idx[i]) : -1;
         value[j] = exists ? T(jds.values[i]) : T(0);
-        if (exists) jds.template column_usable<false>(col[j], i);  // for its error on the host
+        if (exists) jds.template column_usable<false>(col[j], i);  // raises the error on the host
       }
       for (int j = 0; j < entries_at_once; ++j) {
         if (!inside(col[j], jds.a.cols)) col[j] = -1;
@@ -61,7 +61,7 @@ struct SpmvJdsKernel {
     const auto jds = matrix.bind(block);
     block.phase("place", [&](int t) {
       const int64_t i = block.index().x * threads + t, k = jds.a.k;
-      if (k == 1) {  // which the compiler then knows
+      if (k == 1) {  // tells the compiler that k is 1
         multiply_row(jds, i, 0);
       } else {
         const int64_t place = quotient(i, k);

@@ -1,4 +1,5 @@
-// Runs of rows on all threads, and in each run the j-th entries of all rows together (sparse/threaded_columns.h).
+// All threads take runs of rows; in each run, the j-th entries of all rows are multiplied together
+// (sparse/threaded_columns.h).
 #include "sparse/jds/layout.h"
 #include "sparse/threaded_columns.h"
 

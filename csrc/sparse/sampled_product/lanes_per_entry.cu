@@ -1,6 +1,6 @@
-// One group of lanes per entry, each lane for some columns, so that rows of x and of gy are read coalesced. A block
-// takes a tile of entries: their rows and columns are loaded to shared memory first, and the search for the row of an
-// entry covers only the rows of the tile.
+// One group of lanes per entry; the lanes divide the columns, so reads of rows of x and gy are coalesced. A block takes
+// a tile of entries: it first loads their rows and columns to shared memory, where the search for the row of an entry
+// covers only the rows of the tile.
 #include "sparse/sampled.h"
 #ifdef __CUDACC__
 #include "sparse/csr/lanes.cuh"

@@ -1,4 +1,4 @@
-// Equal shares of entries for all threads; in a CSR matrix, each share walks the rows from that of its first entry.
+// Each thread takes an equal share of the entries; in a CSR matrix, it walks the rows from that of its first entry on.
 #include "sparse/threaded.h"
 
 #include "sparse/sampled.h"

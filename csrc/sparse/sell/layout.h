@@ -1,4 +1,4 @@
-// SELL: the entries of a row are as far apart as its section has rows.
+// SELL: consecutive entries of a row are as many elements apart as its section has rows.
 #pragma once
 #include "sparse/rows.h"
 

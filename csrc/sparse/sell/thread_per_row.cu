@@ -1,14 +1,13 @@
 // SpMV with the SELL format, the sectioned form of JDS (§14.6, after Fig. 14.14), one thread per row of rows sorted by
 // length.
 //
-// Each section of sorted rows is an ELL of its own width (Fig. 14.12), so that its columns can be aligned and there is
-// little padding. A thread finds its section by a division and sums its row alone: there are neither atomics nor
-// barriers. The result goes to the row's original position in y.
+// Each section of sorted rows is an ELL of its own width (Fig. 14.12), so its columns can be aligned and there is
+// little padding. Each thread finds its section by a division and sums its row alone, so there are neither atomics nor
+// barriers. It stores the result at the row's original position in y.
 //
-// The loop takes four entries at a time: what is loaded from one array is loaded for all of them at once, so that a
-// thread does not wait for each column index in turn. Padding inside a row is a column of -1, and is never read as
-// data. Pointers are clamped; a column or a row outside the matrix is an error on the host, and on the device it is
-// left out.
+// The loop takes four entries at a time, and loads from each array for all four before it uses any, so a thread does
+// not wait for each column index in turn. Padding inside a row has a column of -1 and is skipped. Pointers are clamped.
+// A column or row outside the matrix is an error on the host; the device skips it.
 #include "sparse/sell/layout.h"
 
 namespace tp {
@@ -29,7 +28,7 @@ struct SpmvSellKernel {
     if (place >= sell.a.rows) return;
     const int64_t row = sell.row_perm[place];
     if (!usable(row, sell.a.rows, sell.a.op, "row_perm", place)) return;
-    // The section: the places from `start` on, `height` of them, the entries from `begin` on, `width` per row.
+    // The section has `height` places from `start` on, and `width` entries per row from `begin` on.
     const int64_t section = quotient(place, sell.a.section_rows), start = section * sell.a.section_rows;
     const int64_t height = tp::min(sell.a.section_rows, sell.a.rows - start), begin = sell.pointer(section);
     const int64_t width = tp::max(int64_t(0), sell.pointer(section + 1) - begin) / height;
@@ -43,7 +42,7 @@ struct SpmvSellKernel {
         const bool exists = t + j < nnz_of_row;
         col[j] = exists ? typename B::Position(sell.col_idx[i]) : -1;
         value[j] = exists ? T(sell.values[i]) : T(0);
-        if (exists) sell.template column_usable<true>(col[j], i);  // for its error on the host
+        if (exists) sell.template column_usable<true>(col[j], i);  // raises the error on the host
       }
       for (int j = 0; j < entries_at_once; ++j) {
         if (!inside(col[j], sell.a.cols)) col[j] = -1;
@@ -61,7 +60,7 @@ struct SpmvSellKernel {
     const auto sell = matrix.bind(block);
     block.phase("place", [&](int t) {
       const int64_t i = block.index().x * threads + t, k = sell.a.k;
-      if (k == 1) {  // which the compiler then knows
+      if (k == 1) {  // tells the compiler that k is 1
         multiply_row(sell, i, 0);
       } else {
         const int64_t place = quotient(i, k);

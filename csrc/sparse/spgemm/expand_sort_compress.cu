@@ -1,11 +1,12 @@
-// All products are written out, row by row of A, sorted by their place in C and added up (Bell, Dalton and Olson,
+// Writes out all products, row by row of A, sorts them by their position in C and adds them up (Bell, Dalton and Olson,
 // Exposing fine-grained parallelism in algebraic multigrid methods, 2012). The library's own scan, sort and segmented
-// reduction do the work, so that the lengths of the rows do not matter, and neither does the order of the columns.
+// reduction do the work, so it is balanced whatever the lengths of the rows and the order of the columns.
 //
-// Product p comes of entry owner[p] of A and, as their products lie side by side, of an entry of B that is as far from
-// the start of its row as p from the first product of the same owner. Only the columns within each row have to be
-// sorted, and stably: so sums are in the order of the products. If C's structure is known, the products look up their
-// places in it. The gradient of A's values needs no sort; that of B's sorts by the entry of B.
+// Product p comes from entry owner[p] of A. The products of one owner are contiguous, so p's distance from the first of
+// them is the distance of its entry of B from the start of the row of B. Products are already grouped by row, so only
+// the columns within each row have to be sorted; the sort is stable, so each sum adds its products in their order. If
+// C's structure is known, each product looks up its place in it. The gradient of A's values needs no sort; that of B's
+// values sorts by the entry of B.
 #include "core/for_each.h"
 #include "scan/scan.h"
 #include "segmented/segmented.h"
@@ -19,7 +20,7 @@ using namespace sparse;
 
 constexpr const char* rung = "expand_sort_compress";
 
-// How many products each entry of A has, and 0 behind the last.
+// Counts the products of each entry of A, with a 0 after the last.
 template <class I>
 struct Count {
   Lists<I> lists;
@@ -41,7 +42,7 @@ struct Count {
   }
 };
 
-// to[i] = from[at[i]], or i without `from`.
+// to[i] = from[at[i]], or i if `from` is null.
 template <class I, class To>
 struct Gather {
   const int64_t* from;
@@ -65,8 +66,8 @@ struct Gather {
   }
 };
 
-// What the products are sorted by: the column, the entry of C, or the entry of B. One whose place C lacks sorts with
-// the next.
+// The keys by which products are sorted: the column, the entry of C, or the entry of B. If C lacks the place of a
+// product, its key is the next entry's.
 template <class I>
 struct Keys {
   Lists<I> lists;
@@ -87,7 +88,7 @@ struct Keys {
   }
 };
 
-// Where a sorted column differs from the one before.
+// Flags every position where a sorted column differs from the one before it.
 template <class I>
 struct Differ {
   const I* sorted;
@@ -105,7 +106,7 @@ struct Differ {
   }
 };
 
-// And where a row begins.
+// Flags also every position where a row begins.
 struct BeginRows {
   const int64_t* begins;
   boolean* first;
@@ -122,7 +123,7 @@ struct BeginRows {
   }
 };
 
-// The column of each place, and the first of its products.
+// Writes the column of each place and the number of its first product.
 template <class I>
 struct Compress {
   const I* sorted;
@@ -150,7 +151,7 @@ struct Compress {
   }
 };
 
-// The first product of each place, of sorted places.
+// Finds the first product of each place among the sorted places.
 template <class I>
 struct Starts {
   const I* sorted;
@@ -167,13 +168,13 @@ struct Starts {
   }
 };
 
-// The products themselves, in the order in which they are added up.
+// Computes the products themselves, in the order in which they are added up.
 template <class T, class I>
 struct Terms {
   using Acc = acc_t<T>;
   Lists<I> lists;
   const T *a, *b, *c;
-  const I* order;  // null: as they are
+  const I* order;  // null if products stay in their order
   Acc* terms;
 
   template <class Block>
@@ -258,7 +259,7 @@ void run_segments(segmented::Step step, const void* in, DType dtype, const int64
   find(segment_reduce::ladder, "segment_reduce", choice, context.device.cuda).run(args, context);
 }
 
-// Sorts keys less than `limit`, with their positions, in each row, or all if there are no rows.
+// Sorts keys less than `limit`, with their positions, within each row, or all together if there are no rows.
 template <class I>
 void sort_products(const I* keys, I* sorted, I* order, int64_t n, int64_t limit, const int64_t* offsets, int64_t rows,
                    Context& context) {

@@ -1,5 +1,5 @@
-// A set of columns that comes out in order: a tree of bits, 64 children per word. Taking the set out clears it, and
-// costs a few operations per column, however wide the matrix is.
+// A set of columns that is read out in order: a tree of bits with 64 children per word. Reading the set out clears it,
+// and costs a few operations per column, however wide the matrix is.
 #pragma once
 #include <memory>
 
@@ -15,7 +15,7 @@ class OrderedColumns {
         middle_(new uint64_t[uint64_t(cols) / 4096 + 1]()),
         top_(new uint64_t[top_words_]()) {}
 
-  // f(word, bits in it) for columns; neighbours often share a word.
+  // Calls f(word, its bits) for the words of columns; adjacent columns often share a word.
   template <class I, class F>
   static void each_word(const I* columns, int64_t n, F f) {
     if (n == 0) return;
@@ -39,8 +39,8 @@ class OrderedColumns {
   void add_words(const I* words, const uint64_t* masks, int64_t n) {
     for (int64_t i = 0; i < n; ++i) set(uint64_t(words[i]), masks[i]);
   }
-  // Writes the columns in order, returns the end, and leaves none. The element behind the end is written, too: most
-  // words hold one column or two, and to write two takes less time than to ask.
+  // Writes the columns in order, returns the end, and clears the set. It may also write the element after the end: most
+  // words hold one or two columns, and writing two is faster than a branch.
   template <class I>
   I* take(I* to) {
     for (uint64_t t = 0; t < top_words_; ++t) {

@@ -1,5 +1,4 @@
-// The products of entries of A and of B, side by side in the order of the entries of A: what each is made of, and where
-// it belongs.
+// The products of entries of A and B, in the order of the entries of A: the factors of each product, and its place.
 #pragma once
 #include "core/partition_point.h"
 #include "core/simt.h"
@@ -7,7 +6,7 @@
 
 namespace tp::sparse {
 
-// The structures, and how the products follow from them.
+// The structures, and the arrays that tell the factors of each product.
 template <class I>
 struct Lists {
   const I *a_ptrs, *a_idx, *b_ptrs, *b_idx, *c_ptrs, *c_idx;
@@ -31,11 +30,11 @@ struct BoundLists {
     const int64_t k = a_idx[e], first = before[e], begin = b_ptrs[k];
     return begin + (p - first);
   }
-  // The row of entry e of A: the last one that begins there or before.
+  // The row of entry e of A: the last row that begins at e or before.
   TP_HD int64_t row_of(int64_t e) const {
     return partition_point(int64_t(0), n.rows, [&](int64_t i) { return int64_t(a_ptrs[i]) <= e; }) - 1;
   }
-  // The first entry of row i of C that is not left of a column, and whether it lies in this column.
+  // The first entry of row i of C whose column is not less than the given one, and whether it is equal.
   TP_HD int64_t place_in_c(int64_t i, int64_t column, bool& found) const {
     const int64_t begin = c_ptrs[i], end = c_ptrs[i + 1];
     const int64_t low = partition_point(begin, end, [&](int64_t h) { return int64_t(c_idx[h]) < column; });

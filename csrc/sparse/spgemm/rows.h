@@ -30,7 +30,7 @@ struct Spgemm {
         c(static_cast<const T*>(s.c)),
         out(static_cast<T*>(s.out)) {}
 
-  // C, now that its structure is known.
+  // Sets C once its structure is known.
   void take(const SpgemmArgs::Room& room) {
     c_idx = static_cast<const I*>(room.col_idx);
     out = static_cast<T*>(room.values);
@@ -48,7 +48,7 @@ void check_all(const char* op, const char* name, const I* index, int64_t n, int6
   });
 }
 
-// Calls f(Spgemm<T, I>). On the host the structures are checked first; on the device the caller has done it.
+// Calls f(Spgemm<T, I>). On the host, the structures are checked first; on the device, the caller has checked them.
 template <class F>
 void with_spgemm(const SpgemmArgs& args, Context& context, F f) {
   with_types(args, [&](auto type, auto index) {

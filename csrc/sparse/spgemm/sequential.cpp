@@ -1,4 +1,4 @@
-// Row by row (Gustavson, 1978): each entry of a row of A scales a row of B, and all are added up in one array.
+// Works row by row (Gustavson, 1978): each entry of a row of A scales a row of B, and an array adds them all up.
 #include <algorithm>
 
 #include "sparse/spgemm/rows.h"
@@ -8,7 +8,7 @@ namespace {
 
 using namespace sparse;
 
-// f(entry of A, entry of B) for all products of row i of C.
+// Calls f(entry of A, entry of B) for all products of row i of C.
 template <class S, class F>
 void each_product(const S& s, int64_t i, F f) {
   for (int64_t e = s.a_ptrs[i]; e < s.a_ptrs[i + 1]; ++e) {
@@ -17,12 +17,12 @@ void each_product(const S& s, int64_t i, F f) {
   }
 }
 
-// The columns of C: first how many, then which.
+// Finds the columns of C: first their number, then the columns themselves.
 template <class S>
 SpgemmArgs::Room find_places(const S& s, Context& context) {
   using I = typename S::I;
   int64_t *ptrs = s.args.ptrs, *seen = context.workspace<int64_t>(s.args.cols);
-  std::fill(seen, seen + s.args.cols, int64_t(-1));  // the last row with a product in this column
+  std::fill(seen, seen + s.args.cols, int64_t(-1));  // of each column, the last row that has a product in it
   ptrs[0] = 0;
   for (int64_t i = 0; i < s.args.rows; ++i) {
     ptrs[i + 1] = ptrs[i];
@@ -46,7 +46,7 @@ SpgemmArgs::Room find_places(const S& s, Context& context) {
   return room;
 }
 
-// The values of one matrix, given C's structure. `row` holds a row of C.
+// Computes the values of one matrix, given C's structure. `row` holds the values of a row of C.
 template <class S, class Ptrs>
 void find_values(const S& s, Wanted wanted, const Ptrs* c_ptrs, Context& context) {
   using T = typename S::T;

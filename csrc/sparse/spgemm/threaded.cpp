@@ -1,13 +1,13 @@
-// Shares of rows with equally many products, each of which gathers its rows of C in memory of its own until all are
-// known. A row's columns come out in order by setting bits (ordered_columns.h), and its products are added up in an
-// array as long as a row, while the rows of B are in the cache.
+// Shares of rows with equally many products. Each share collects its rows of C in its own memory until the size of C is
+// known. Setting bits yields the columns of a row in order (ordered_columns.h), and an array as long as a row adds up
+// the products, while the rows of B are in the cache.
 //
-// The columns of a row of B often share words of bits, which are then gathered once. And many rows are bands: one
-// column after another. Their products need no index, and are added as vectors are. Others lie anywhere in memory, and
-// are asked for a few entries of A ahead.
+// Three cases are faster. The columns of a row of B often share words of bits; these are computed once for each row.
+// Many rows of B are bands, that is, their columns are consecutive; their products need no index and are added as
+// vectors. The other rows of B are scattered in memory, and are prefetched a few entries of A ahead.
 //
-// The gradient of B's values adds up products of all rows of C. The rows are cut into shares that do not depend on the
-// number of threads, each of which has sums of its own, and these are added up in order.
+// The gradient of B's values adds up products of all rows of C. The rows are divided into shares, whose number does not
+// depend on the number of threads; each share has its own sums, and these are added in order.
 #include "sparse/threaded.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using namespace sparse;
 
 constexpr int64_t least_band = 4, products_per_share = 1 << 14, most_shares = 64, most_sums = 8, ahead = 8;
 
-// to[0] to to[n - 1] += scale * x, where neither array is the other.
+// to[0] to to[n - 1] += scale * x; the two arrays do not overlap.
 template <class Acc>
 void add_band(Acc* __restrict to, Acc scale, const Acc* __restrict x, int64_t n) {
   for (int64_t t = 0; t < n; ++t) to[t] += scale * x[t];
@@ -78,7 +78,7 @@ class Product {
       for (int64_t share = begin; share < end; ++share) {
         const int64_t first = cut(share, shares), last = cut(share + 1, shares);
         Rows& rows = found[size_t(share)];
-        rows.reserve(room_for(first, last) + 1);  // take() writes one more
+        rows.reserve(room_for(first, last) + 1);  // take() may write one more
         for (int64_t i = first; i < last; ++i) ptrs[i + 1] = multiply_row(i, columns, sums.get(), rows);
         rows.reserve(rows.entries);
       }
@@ -110,8 +110,8 @@ class Product {
   }
 
  private:
-  // Rows of C, with room for more entries than they have until all of them are there: memory that nobody has written is
-  // not taken from the system.
+  // Rows of C, with room for more entries than they will have. The system does not allocate pages that are never
+  // written.
   struct Rows {
     struct Free {
       void operator()(void* memory) const { std::free(memory); }
@@ -149,7 +149,7 @@ class Product {
     return std::lower_bound(work_, work_ + a_.rows, before) - work_;
   }
 
-  // Of each row of B, at its first entry: whether it is a band.
+  // For each row of B, at the index of its first entry: whether it is a band.
   void find_bands() {
     band_at_ = context_.workspace<bool>(a_.b_entries);
     context_.parallel_for(a_.inner, 1 << 12, [&](int64_t first, int64_t last) {
@@ -164,8 +164,8 @@ class Product {
   }
   bool is_band(int64_t g, int64_t n) const { return n >= least_band && band_at_[g]; }
 
-  // The words of bits that the columns of each row of B make, if they are few: where they are stored, a row's begin
-  // with its first entry.
+  // The words of bits that the columns of each row of B set, if they are few. Those of a row are stored from the index
+  // of its first entry on.
   void gather_words() {
     I *words = context_.workspace<I>(a_.b_entries), *counts = context_.workspace<I>(a_.inner);
     uint64_t* const masks = context_.workspace<uint64_t>(a_.b_entries);
@@ -188,7 +188,7 @@ class Product {
     words_ = words, counts_ = counts, masks_ = masks;
   }
 
-  // Values as they are added up.
+  // Values in the dtype in which they are added up.
   const Acc* widened(const T* values, int64_t n) {
     if constexpr (std::is_same_v<T, Acc>) {
       return values;
@@ -202,14 +202,14 @@ class Product {
     }
   }
 
-  // The most entries that rows of C can have.
+  // An upper bound on the number of entries of some rows of C.
   int64_t room_for(int64_t first, int64_t last) const {
     int64_t most = 0;
     for (int64_t i = first; i < last; ++i) most += tp::min(work_[i + 1] - work_[i], a_.cols);
     return most;
   }
 
-  // f(entry of A, first entry of its row of B, length of that row) for all entries of row i of A.
+  // Calls f(entry of A, first entry of its row of B, length of that row) for all entries of row i of A.
   template <class F>
   void each_row_of_b(int64_t i, F f) const {
     for (int64_t e = s_.a_ptrs[i]; e < s_.a_ptrs[i + 1]; ++e) {
@@ -224,7 +224,7 @@ class Product {
     }
   }
 
-  // Appends row i of C, and returns its length. `sums` is zero, before and after.
+  // Appends row i of C and returns its length. `sums` is zero before and after.
   int64_t multiply_row(int64_t i, OrderedColumns& columns, Acc* sums, Rows& rows) {
     if (words_ != nullptr) {
       each_row_of_b(i, [&](int64_t e, int64_t g, int64_t) {
@@ -257,7 +257,7 @@ class Product {
     for (int64_t t = 0; t < n; ++t) sums[idx[t]] += scale * b_[g + t];
   }
 
-  // The values of row i of C, whose columns are known.
+  // Computes the values of row i of C, whose columns are known.
   void fill_row(int64_t i, Acc* sums) {
     const int64_t begin = s_.c_ptrs[i], end = s_.c_ptrs[i + 1];
     for (int64_t h = begin; h < end; ++h) sums[s_.c_idx[h]] = Acc(0);
@@ -265,7 +265,7 @@ class Product {
     for (int64_t h = begin; h < end; ++h) s_.out[h] = T(sums[s_.c_idx[h]]);
   }
 
-  // As each_row_of_b, while `row`, else zero, holds row i of C.
+  // Calls each_row_of_b while `row` holds the values of row i of C; otherwise `row` is zero.
   template <class F>
   void with_row(int64_t i, Acc* row, F f) {
     const int64_t begin = s_.c_ptrs[i], end = s_.c_ptrs[i + 1];
@@ -317,7 +317,7 @@ class Product {
   const I *words_ = nullptr, *counts_ = nullptr;
   const uint64_t* masks_ = nullptr;
   const Acc *b_ = nullptr, *c_ = nullptr;
-  int64_t* work_;  // of the rows before each: its products, its entries, and 1
+  int64_t* work_;  // the work of the rows before each row: its products, its entries, and 1 per row
 };
 
 }  // namespace
