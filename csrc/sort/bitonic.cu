@@ -1,9 +1,10 @@
 // Bitonic sort (§13.8: Batcher 1968; 000).
 //
-// Two sorted halves, the second read backwards, form a bitonic sequence: it rises, then falls. Comparing item i with
-// the i-th item from the end leaves the smaller items in the first half, and each half bitonic; half-cleaners of
-// strides size / 4, ..., 1 do the rest. Because the first step reads the second half backwards, no comparator points
-// down. Once the stride fits in a tile, all later strides fit, too.
+// Two sorted halves, the second read backwards, form a bitonic sequence: it rises, then falls. The first step compares
+// item i with the i-th item from the end, which leaves the smaller items in the first half, and each half bitonic;
+// half-cleaners of strides size / 4, ..., 1 do the rest. Because the first step reads the second half backwards, all
+// comparators order upwards. As soon as the stride fits in a tile, one launch takes all remaining strides in shared
+// memory.
 #include "sort/network.h"
 
 namespace tp::sort {

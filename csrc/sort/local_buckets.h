@@ -1,7 +1,7 @@
-// What the radix sorts with local buckets share (§13.4 to §13.6, Fig. 13.6): the arrays of a pass, and its three
-// launches. The first kernel sorts every tile by the digit and fills in a table of the sizes of the tiles' local
-// buckets, one row per bucket, one column per tile. The table is scanned as it lies in memory, which gives every local
-// bucket the place where it begins among the row's keys. The last kernel copies every local bucket there.
+// Shared by the radix sorts with local buckets (§13.4 to §13.6, Fig. 13.6): the arrays of a pass, and its three
+// launches. The first kernel sorts every tile by the digit and fills in a table with the sizes of the tiles' local
+// buckets, one row per bucket and one column per tile. A scan of the table in memory order gives every local bucket the
+// place among the row's keys where it begins. The last kernel copies every local bucket there.
 #pragma once
 #include "sort/items.h"
 #include "sort/scan_counts.h"
@@ -11,20 +11,20 @@ namespace tp::sort {
 template <class W>
 struct RadixPass {
   Rows<W> rows;
-  int64_t tiles;  // of a row
+  int64_t tiles;  // per row
   int buckets;
   Items<W> keys, sorted_tiles;
   int32_t* sizes;   // the table: [rows, buckets, tiles]
   int64_t* begins;  // the table, scanned
-  int shift;        // where the digit begins in the window of the keys
+  int shift;        // the lowest bit of the digit in the window of the keys
 
   TP_HD int64_t entry(int64_t row, int bucket, int64_t tile) const { return (row * buckets + bucket) * tiles + tile; }
   TP_HD int64_t entries() const { return rows.rows * buckets * tiles; }
   TP_HD int digit(W key) const { return int(rows.order.keys.window(key) >> shift) & (buckets - 1); }
 };
 
-// A rung, from the least digit up. The kernels are templates over the word of a key; the first one says how many `bits`
-// a digit has, how many keys are a `tile`, and how much shared memory each takes.
+// A rung, from the lowest digit up. The kernels are templates over the word of a key. The first kernel defines how many
+// `bits` a digit has, how many keys a `tile` has, and how much shared memory each kernel takes.
 template <template <class> class SortTiles, template <class> class PlaceBuckets>
 void sort_by_local_buckets(const char* rung, const Args& args, Context& context) {
   sort_items(rung, args, context, false, [&](const auto& rows, auto keys, auto spare) {

@@ -1,12 +1,12 @@
-// Merge sort (§13.7, Fig. 13.11): blocks sort tiles, then every launch merges the runs of a row in pairs, until one is
-// left.
+// Merge sort (§13.7, Fig. 13.11): blocks sort tiles, then every launch merges the runs of a row in pairs, until one run
+// is left.
 //
-// The blocks of a merge share it by its outputs, as in chapter 12: early launches have many merges of few tiles, late
-// ones few merges of many tiles, and the same number of blocks keeps busy. A block's co-ranks at both ends of its tile
-// of the output say which parts of the two runs it is made of; they are loaded side by side, and each thread's
-// co-ranks within them say what its own outputs are made of. A barrier stands between the load and the merge. Equal
-// keys come from the first run first: the sort is stable. How a block sorts a tile at first is sort_tile (merging.h):
-// in the same way, in shared memory.
+// Blocks divide the merges by their outputs, as in chapter 12. Early launches have many merges of few tiles, and late
+// ones have few merges of many tiles, but every launch has the same number of blocks. The co-ranks at both ends of a
+// block's tile of the output tell which parts of the two runs it consists of. The block loads these parts into shared
+// memory, and after a barrier the co-ranks of each thread within them tell what its own outputs consist of. Among equal
+// keys those of the first run come first, so the sort is stable. sort_tile (merging.h) sorts the first tiles in the
+// same way, in shared memory.
 #include "sort/merging.h"
 
 namespace tp::sort {
@@ -29,7 +29,8 @@ struct SortTiles {
   }
 };
 
-// Merges the runs of `run` keys in pairs. A run is a multiple of the tile, so the keys of a tile come from one pair.
+// Merges the runs of `run` keys in pairs. A run is a multiple of the tile, so every tile of the output comes from one
+// pair.
 template <class W>
 struct MergeRuns {
   Rows<W> rows;
@@ -44,7 +45,7 @@ struct MergeRuns {
     const int64_t tiles = ceil_div(rows.n, int64_t(merge_tile));
     for (int64_t id = block.index().x; id < rows.rows * tiles; id += block.grid().x) {
       const int64_t row = id / tiles * rows.n, first = id % tiles * merge_tile;
-      // The two runs A and B of the pair, and the block's part of their merge C.
+      // The two runs A and B of the pair; the block computes a tile of their merge C.
       const int64_t pair = first / (2 * run) * (2 * run), middle = tp::min(pair + run, rows.n);
       const int64_t m = middle - pair, n = tp::min(pair + 2 * run, rows.n) - middle;
       const auto A = [&](int64_t i) { return input.get(row + pair + i); };

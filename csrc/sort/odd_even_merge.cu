@@ -1,9 +1,9 @@
 // Odd-even merge sort (§13.8: Batcher 1968).
 //
-// To merge two sorted halves, merge their even and their odd items; then every odd item needs one comparison with the
-// next even one. Unrolled, the first step compares across half the group, and the step of each smaller stride compares
-// odd multiples of the stride with the even multiples that follow. It needs fewer comparators than bitonic sort, but
-// pairs of a short stride straddle tiles, so every step beyond the first tile is a launch of its own.
+// To merge two sorted halves, merge their even items and their odd items; then every odd item needs one comparison with
+// the next even item. Unrolled, the first step compares across half the group, and the step of each smaller stride
+// compares odd multiples of the stride with the even multiples that follow. It needs fewer comparators than bitonic
+// sort, but pairs of a short stride may lie in two tiles, so after the first tile every step is its own launch.
 #include "sort/network.h"
 
 namespace tp::sort {

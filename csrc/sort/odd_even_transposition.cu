@@ -1,6 +1,7 @@
-// Odd-even transposition sort (§13.8): neighbours that are out of order change places, alternating between the pairs
-// that start at an even index and those that start at an odd index. n turns sort any n items, because no item moves
-// farther than n - 1. The book stops after two turns without an exchange, which would need a read back at every turn.
+// Odd-even transposition sort (§13.8): neighbours that are out of order are exchanged; the steps alternate between
+// pairs that start at an even index and pairs that start at an odd index. n steps sort any n items, because no item has
+// to move farther than n - 1. The book stops after two steps without an exchange, but then the host would have to read
+// a flag back after every step.
 #include "sort/network.h"
 
 namespace tp::sort {

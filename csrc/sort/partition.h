@@ -1,13 +1,13 @@
-// A stable partition of every row by a digit: the split of a sample sort, and in principle the pass of a radix sort
-// (Figs. 13.5 to 13.10, whose kernels are in radix_shared, radix_multibit and radix_coarsened).
+// A stable partition of every row by a digit: the split of sample sort. A pass of a radix sort is the same (Figs. 13.5
+// to 13.10; those kernels are in radix_shared, radix_multibit and radix_coarsened).
 //
-// Each block first sorts its tile by the digit, bit by bit, in shared memory, and lays the sizes of its buckets in a
-// table with one row per digit and one column per tile. An exclusive scan of the linearised table gives every local
-// bucket its place in the row, and a second launch copies whole buckets there: neighbouring threads write to
-// neighbouring addresses as far as the bucket goes.
+// Each block first sorts its tile by the digit, bit by bit, in shared memory, and writes the sizes of its buckets to a
+// table with one row per digit and one column per tile. An exclusive scan of the table in memory order gives every
+// local bucket its place in the row. The last launch copies whole buckets there, and neighbouring threads write to
+// neighbouring addresses within a bucket.
 //
-// A Digit is bound to a block's arrays, digit.bind(block, rows), and then gives an item of a row its digit, below
-// 1 << digit.bits.
+// digit.bind(block, rows) binds a Digit to a block's arrays; the result maps an item of a row to its digit, which is
+// less than 1 << digit.bits.
 #pragma once
 #include "sort/items.h"
 #include "sort/scan_counts.h"
@@ -17,7 +17,7 @@ namespace tp::sort {
 template <class W>
 struct Tiles {
   Rows<W> rows;
-  int64_t tiles;  // a row
+  int64_t tiles;  // per row
   int digits;
   Items<W> items, spare;
   int32_t* sizes;   // the table: [rows, digits, tiles]
@@ -25,7 +25,7 @@ struct Tiles {
   TP_HD int64_t entries() const { return rows.rows * digits * tiles; }
 };
 
-// s becomes the inclusive sums of itself: Kogge-Stone (Fig. 11.3).
+// Replaces s by its inclusive sums: Kogge-Stone (Fig. 11.3).
 template <class Block, class Array>
 TP_HD void scan_lanes(Block& block, Array s) {
   auto left = block.template per_lane<int>("left");
@@ -42,7 +42,7 @@ struct SortTiles {
   Tiles<W> p;
   Digit digit;
 
-  struct ThreadItems {  // what a thread holds from phase to phase: consecutive items of the tile
+  struct ThreadItems {  // what a thread keeps between phases: consecutive items of the tile
     Item<W> items[each];
     uint16_t digits[each];
     int ones;
@@ -61,7 +61,7 @@ struct SortTiles {
     for (int64_t id = block.index().x; id < p.rows.rows * p.tiles; id += block.grid().x) {
       const int64_t row = id / p.tiles, column = id % p.tiles, first = column * tile;
       const int count = int(tp::min(int64_t(tile), n - first));
-      block.phase("load", [&](int t) {  // what lies beyond the row has every bit set, and stays behind
+      block.phase("load", [&](int t) {  // positions past the end of the row have all bits set, so they stay last
         for (int i = t; i < tile; i += threads) {
           const bool real = i < count;
           const Item<W> x = real ? in.get(row * n + first + i) : Item<W>{W(0), 0};
@@ -74,7 +74,7 @@ struct SortTiles {
         for (int i = t; i < count; i += threads) out.set(row * n + first + i, s.get(i));
         for (int i = t; i < p.digits; i += threads) table[(row * p.digits + i) * p.tiles + column] = 0;
       });
-      block.phase("sizes", [&](int t) {  // a bucket ends where the digit changes, and begins where a search finds it
+      block.phase("sizes", [&](int t) {  // finds the bounds of each bucket, where the digit changes
         for (int i = t; i < count; i += threads) {
           const int mine = d[i];
           if (i + 1 < count && int(d[i + 1]) == mine) continue;
@@ -126,7 +126,7 @@ struct SortTiles {
   }
 };
 
-// Last launch: every local bucket goes from `spare` to its place in `items`.
+// Last launch: copies every local bucket from `spare` to its place in `items`.
 template <class W, class Digit, int each>
 struct PlaceBuckets {
   static constexpr int tile = threads * each;
@@ -165,7 +165,7 @@ struct PlaceBuckets {
   }
 };
 
-// Partitions the items of every row, `each` a thread, with spare memory as large.
+// Partitions the items of every row, `each` per thread; `spare` is as large as the items.
 template <int each, class W>
 class Partition {
   static constexpr int tile = threads * each;

@@ -1,13 +1,13 @@
 // Radix sort, one bit per pass and one key per thread (§13.3, Figs. 13.1 to 13.4).
 //
-// A pass keeps the keys whose bit is 0 in front of those whose bit is 1, each kind in the order it came in, so after
-// the pass of bit b the keys are sorted by their bits up to b. A key with a 0 moves to its index less the ones before
-// it; a key with a 1 goes behind all zeros, to the ones before it. A key is scattered by the scanned bits of all, and
-// only the end of a launch is a barrier for the whole grid: the figure's kernel is cut at its scan into three launches,
-// extract, scan and scatter.
+// A pass moves the keys whose bit is 0 in front of those whose bit is 1, and keeps the order of both, so after the pass
+// of bit b the keys are sorted by their bits up to b. A key with a 0 moves to its index minus the number of ones before
+// it; a key with a 1 moves to the number of zeros plus the number of ones before it. A key can be scattered only after
+// the bits of all keys are scanned, and only the end of a launch is a barrier for the whole grid, so the figure's
+// kernel is divided at its scan into three launches: extract, scan and scatter.
 //
-// The figure subtracts the ones before from the place of a 1 (line 15), where they must be added, and reads the total
-// from bits[N], which an exclusive scan of N bits does not write: here it is the last entry and the last bit.
+// The figure subtracts the ones before a 1 from its place (line 15), but they must be added. It also reads the total
+// from bits[N], which an exclusive scan of N bits does not write: here the total is the last entry plus the last bit.
 #include "sort/items.h"
 #include "sort/scan_counts.h"
 

@@ -1,9 +1,11 @@
-// Radix sort with thread coarsening (§13.6, Fig. 13.10): eight keys per thread. Local buckets are eight times as long,
-// so that runs of writes are, too, and the table of bucket sizes is an eighth. That pays for four bits per pass.
+// Radix sort with thread coarsening (§13.6, Fig. 13.10): eight keys per thread. Local buckets and therefore runs of
+// writes are eight times as long, and the table of bucket sizes is an eighth as large. This makes four bits per pass
+// worthwhile.
 //
-// In a 1-bit iteration of the local sort a thread counts the ones among its own consecutive keys, the threads' counts
-// are scanned, and the thread goes through its keys once more to scatter them. All else, barriers included, is as in
-// radix_multibit. Copies between shared and global memory go by neighbouring threads.
+// In a 1-bit iteration of the local sort, each thread counts the ones among its own consecutive keys, the counts of all
+// threads are scanned, and each thread goes through its keys again to scatter them. Everything else, including the
+// barriers, is as in radix_multibit. Copies between shared and global memory are coalesced: neighbouring threads take
+// neighbouring keys.
 #include "sort/local_buckets.h"
 
 namespace tp::sort {
@@ -15,7 +17,7 @@ struct SortTiles {
   static constexpr int64_t shared_bytes = sort::shared_bytes<W>(tile) + (threads + buckets) * int64_t(sizeof(int));
   RadixPass<W> pass;
 
-  struct Keys {  // what a thread holds from phase to phase
+  struct Keys {  // what a thread keeps between phases
     Item<W> key[keys_per_thread];
     int ones;
   };
@@ -47,7 +49,7 @@ struct SortTiles {
           }
           ones[t] = own[t].ones;
         });
-        for (int stride = 1; stride < threads; stride *= 2) {  // ones becomes its inclusive scan
+        for (int stride = 1; stride < threads; stride *= 2) {  // makes `ones` its inclusive scan
           block.phase("read", [&](int t) { temp[t] = t >= stride ? int(ones[t - stride]) : 0; });
           block.phase("add", [&](int t) { ones[t] += temp[t]; });
         }

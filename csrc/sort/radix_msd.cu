@@ -1,7 +1,7 @@
 // Radix sort from the most significant bit down (§13.8).
 //
 // The first pass splits each row into two buckets, and each later pass splits every bucket into two within its own
-// range, so data moves within ever shorter ranges. All buckets take part in the same three launches: extract, scan,
+// range, so keys move within ever shorter ranges. The same three launches process all buckets: extract, scan and
 // scatter. Every item knows the bounds of its bucket. The number of ones before it in the bucket is the number of ones
 // before it in the row, minus the number of ones before the bucket.
 #include "sort/items.h"
@@ -10,7 +10,7 @@
 namespace tp::sort {
 namespace {
 
-// For every position of a row, the bucket that it lies in: [begin, end) of the row.
+// For every position of a row, the bucket [begin, end) that contains it.
 struct Bounds {
   int64_t *begin, *end;
 };

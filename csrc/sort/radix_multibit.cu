@@ -1,11 +1,11 @@
-// Radix sort by two bits per pass (§13.5, Figs. 13.7 to 13.9): half the passes over global memory, and four local
-// buckets per block instead of two, so that runs of writes are half as long. One key per thread.
+// Radix sort by two bits per pass (§13.5, Figs. 13.7 to 13.9). There are half as many passes over global memory, but
+// four local buckets per block instead of two, so runs of writes are half as long. One key per thread.
 //
-// A block sorts its tile in shared memory by two 1-bit iterations, each with a scan of its own, the lower bit first
-// (Fig. 13.8). The table of bucket sizes has four rows (Fig. 13.9); local_buckets.h has it and the three launches.
-// Barriers stand where they do in radix_shared: between the steps of an iteration, because each reads what other
-// threads wrote. In the last launch, a key's place in its local bucket is its place in the tile, less the sizes of the
-// buckets before.
+// A block sorts its tile in shared memory by two 1-bit iterations, the lower bit first; each has its own scan (Fig.
+// 13.8). The table of bucket sizes has four rows (Fig. 13.9); local_buckets.h contains it and the three launches.
+// Barriers are at the same points as in radix_shared, between the steps of an iteration, because each step reads what
+// other threads wrote. In the last launch, the index of a key in its local bucket is its index in the tile minus the
+// sizes of the buckets before.
 #include "sort/local_buckets.h"
 
 namespace tp::sort {
@@ -42,7 +42,7 @@ struct SortTiles {
           bit[t] = t < count ? pass.digit(key[t].key) >> iter & 1 : 0;
           ones[t] = bit[t];
         });
-        for (int stride = 1; stride < threads; stride *= 2) {  // ones becomes its inclusive scan
+        for (int stride = 1; stride < threads; stride *= 2) {  // makes `ones` its inclusive scan
           block.phase("read", [&](int t) { temp[t] = t >= stride ? int(ones[t - stride]) : 0; });
           block.phase("add", [&](int t) { ones[t] += temp[t]; });
         }

@@ -1,10 +1,11 @@
 // Radix sort with local buckets in shared memory (§13.4, Figs. 13.5 and 13.6): one bit per pass, one key per thread.
 //
-// Fig. 13.2 scatters key by key all over the row. Here each block first sorts its tile by the bit in shared memory, as
-// Fig. 13.4 sorts the row, and then writes its two local buckets as two runs of neighbouring addresses. Where they
-// begin is known once all tiles have counted theirs: local_buckets.h has the table and the three launches. Barriers
-// stand between the extraction of the bits, each half of a Kogge-Stone step (Fig. 11.3), the scatter, and the copy to
-// global memory, because each reads what other threads wrote. The sort of a tile is stable, and so is the whole.
+// Fig. 13.2 scatters each key to any place in the row. Here each block first sorts its tile by the bit in shared
+// memory, as Fig. 13.4 sorts the row, and then writes its two local buckets as two runs of consecutive addresses. The
+// places where the runs begin are known only after all tiles have counted their buckets: local_buckets.h contains the
+// table and the three launches. Barriers separate the extraction of the bits, the two halves of each Kogge-Stone step
+// (Fig. 11.3), the scatter, and the copy to global memory, because each step reads what other threads wrote. The sort
+// of a tile is stable, so the whole sort is.
 #include "sort/local_buckets.h"
 
 namespace tp::sort {
@@ -33,7 +34,7 @@ struct SortTiles {
         bit[t] = t < count ? pass.digit(input.get(first + t).key) : 0;
         ones[t] = bit[t];
       });
-      for (int stride = 1; stride < threads; stride *= 2) {  // ones becomes its inclusive scan
+      for (int stride = 1; stride < threads; stride *= 2) {  // makes `ones` its inclusive scan
         block.phase("read", [&](int t) { temp[t] = t >= stride ? int(ones[t - stride]) : 0; });
         block.phase("add", [&](int t) { ones[t] += temp[t]; });
       }
@@ -53,7 +54,7 @@ struct SortTiles {
   }
 };
 
-// A thread's position tells which local bucket its key lies in: the zeros come first.
+// The thread's index in the tile tells the local bucket of its key, because zeros come first.
 template <class W>
 struct PlaceBuckets {
   static constexpr int tile = SortTiles<W>::tile;

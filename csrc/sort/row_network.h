@@ -1,11 +1,11 @@
-// Bitonic sorts of many short rows at once, on the host: one row per lane of a vector, so that no comparison looks
-// across lanes.
+// Bitonic sorts of many short rows at once, on the host: each lane of a vector has its own row, so comparisons never
+// cross lanes.
 //
-// Keys of equal bits cannot be told apart, so a sort of keys alone need not be stable. A merge of two sorted halves
-// compares key i with key n - 1 - i and then, in either half, keys half as far apart, a quarter, and so on (PMPP's
-// exercise on bitonic sort); as many of these steps as the registers hold are taken in one pass over the keys. Rows are
-// sorted as if the greatest keys filled them up to a power of two: these would stay where they are, so that comparisons
-// with them are left out.
+// Keys with equal bits cannot be distinguished, so a sort of keys alone need not be stable. A merge of two sorted
+// halves compares key i with key n - 1 - i and then, in either half, keys at half that distance, at a quarter, and so
+// on (PMPP's exercise on bitonic sort). One pass over the keys takes as many of these steps as the registers can hold.
+// Rows are sorted as if they were filled up to a power of two with greatest keys: these would never move, so
+// comparisons with them are left out.
 #pragma once
 #include <type_traits>
 #include <utility>
@@ -22,7 +22,7 @@
 
 namespace tp::sort::host {
 
-// W: an image of a key; processors compare signed words.
+// W is the image of a key, but signed, because the processor's vector instructions compare signed words.
 template <class W>
 struct RowNetwork {
   using S = std::make_signed_t<W>;
@@ -36,7 +36,7 @@ struct RowNetwork {
     a = low;
     b = high;
   }
-  // Sorts x[0 .. n), n a multiple of `block`.
+  // Sorts x[0 .. n); n is a multiple of `block`.
   static void sort(V* x, int64_t n) {
     for (int64_t i = 0; i < n; i += block) sort_block(x + i);
     for (int64_t half = block; half < n; half *= 2) {
@@ -46,7 +46,7 @@ struct RowNetwork {
     }
   }
 
-  // Exchanges lanes and vectors of x[0 .. lanes).
+  // Transposes x[0 .. lanes): exchanges lanes and vectors.
   static void transpose(V* to) {
     V x[lanes];
 #pragma GCC unroll 16
@@ -57,7 +57,8 @@ struct RowNetwork {
   }
 
  private:
-  // Swaps the upper lanes of each vector with the lower lanes of the one `step` behind, then the same within halves.
+  // Swaps the upper lanes of each vector with the lower lanes of the vector `step` after it, then does the same within
+  // halves.
   template <int step>
   static void transpose_from(V* x) {
 #pragma GCC unroll 16
@@ -72,7 +73,7 @@ struct RowNetwork {
     b = __builtin_shufflevector(a, b, (l & step ? lanes + l : l + step)...);
     a = low;
   }
-  // Loops over what is indexed by constants are unrolled, so that it lives in registers.
+  // Unrolls loops over arrays that are indexed by constants, so that they stay in registers.
   static void load_block(const V* from, V* x) {
 #pragma GCC unroll 8
     for (int i = 0; i < block; ++i) x[i] = from[i];
@@ -103,7 +104,7 @@ struct RowNetwork {
     exchange_block<4>(x), exchange_block<2>(x), exchange_block<1>(x);
     store_block(x, to);
   }
-  // Of k >= 2 * block keys, both halves sorted.
+  // Merges the two sorted halves of k >= 2 * block keys.
   static void merge(V* x, int64_t k) {
     const int64_t quarter = k / 4;
     for (int64_t i = 0; i < quarter; ++i) {
@@ -114,7 +115,7 @@ struct RowNetwork {
     }
     finish(x, k, k / 8);
   }
-  // The comparisons of keys that are `stride` apart, half as far, and so on.
+  // Compares keys that are `stride` apart, then half as far apart, and so on.
   static void finish(V* x, int64_t k, int64_t stride) {
     for (; stride >= 2 * block; stride /= 4) {
       const int64_t half = stride / 2;
@@ -134,13 +135,13 @@ struct RowNetwork {
     }
     for (int64_t i = 0; i < k; i += block) merge_block(x + i);
   }
-  // As merge(), of the first n keys of k, more than half of them.
+  // Does what merge() does to k keys, of which only the first n, more than half, exist.
   static void merge_part(V* x, int64_t k, int64_t n) {
     for (int64_t j = k / 2; j < n; ++j) exchange(x[k - 1 - j], x[j]);
     finish(x, k / 2, k / 4);
     finish_part(x + k / 2, k / 2, n - k / 2);
   }
-  // As finish(x, k, k / 2), of the first n keys of k.
+  // Does what finish(x, k, k / 2) does, if only the first n of the k keys exist.
   static void finish_part(V* x, int64_t k, int64_t n) {
     if (n == k) return finish(x, k, k / 2);
     const int64_t half = k / 2;

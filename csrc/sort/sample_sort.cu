@@ -1,11 +1,10 @@
-// Sample sort (§13.8): most of the work is one partition; afterwards the sorted buckets only have to be laid end to
-// end.
+// Sample sort (§13.8): one partition does most of the work; after it, the sorted buckets only have to be concatenated.
 //
-// A sample of each row is sorted, and equally spaced items of it become the splitters. Bucket b holds the items after
-// splitter b - 1 and not after splitter b. Splitters are compared by original index as well as by key, so that a row of
-// equal keys splits as evenly as any other. The sample holds four times as many items as there are buckets, which
-// balances them with high probability; the result is right in any case, because a block merge-sorts a bucket of any
-// size.
+// A sample of each row is sorted, and equally spaced items of it are the splitters. Bucket b holds the items after
+// splitter b - 1 up to and including splitter b. Items with equal keys are compared by original index, so a row of
+// equal keys splits as evenly as any other row. The sample has four times as many items as there are buckets, which
+// makes the buckets balanced with high probability. The result is correct in any case, because a block can merge-sort a
+// bucket of any size.
 #include "sort/merging.h"
 #include "sort/partition.h"
 
@@ -14,8 +13,8 @@ namespace {
 
 constexpr int bucket_bits = 8, sample_size = merge_tile;
 
-// Index of item j of the sample: the row is cut into sample_size equal parts, and a hash picks one item of the j-th
-// part.
+// Returns the index of item j of the sample: the row is divided into sample_size equal parts, and a hash picks one item
+// of part j.
 TP_HD inline int64_t sampled(int64_t j, int64_t n) {
   const int64_t begin = j * (n / sample_size), length = n / sample_size;
   const uint64_t hash = (uint64_t(j) + 1) * 0x9e3779b97f4a7c15u;
@@ -44,7 +43,7 @@ struct Sample {
   }
 };
 
-// The bucket of an item, used as the digit of a partition: the number of splitters that are not after the item.
+// The bucket of an item, used as the digit of a partition: the number of splitters that come before the item.
 template <class W>
 struct Bucket {
   Items<W> samples;
@@ -75,7 +74,7 @@ struct Bucket {
   }
 };
 
-// Each block merge-sorts one bucket, alternating between the two arrays, and leaves the result in `items`.
+// Each block merge-sorts one bucket. The merges alternate between the two arrays, and the result is in `items`.
 template <class W>
 struct SortBuckets {
   Tiles<W> p;

@@ -1,5 +1,5 @@
-// The sequential sort: a stable sort of the positions of each row by their keys. Every other rung is tested against it,
-// so it is written for clarity only.
+// The sequential sort: std::stable_sort of the positions of each row by their keys. Every other rung is tested against
+// this one, so it is written for clarity only.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace tp {
 namespace {
 
-// indices[i] is the index, counted from the first key of the first row, of the key that is i-th in the result.
+// indices[i] is the index of the key that is i-th in the result, counted from the first key of the first row.
 template <class W>
 std::vector<int64_t> sorted_indices(const sort::Args& args) {
   const auto* keys = static_cast<const W*>(args.keys);

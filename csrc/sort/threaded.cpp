@@ -1,14 +1,14 @@
 // The production sort of the CPU.
 //
-// Keys are replaced by their images, so that only the digits of an image are looked at, and are restored at the end of
-// each range while it is in the cache. If two different keys may share an image (there is a -0.0 or a NaN), original
-// indices are sorted as payloads and the keys are gathered by them. Values that are neither 4 nor 8 bytes are gathered
-// in the same way, and positions are the indices themselves.
+// Keys are replaced by their images, so that the passes see only unsigned digits; they are restored at the end of each
+// range, while it is in the cache. If different keys may have the same image, because there is a -0.0 or a NaN, the
+// sort moves original indices as payloads and then gathers the keys by them. Values that are neither 4 nor 8 bytes are
+// gathered in the same way; for argsort, the indices are the result.
 //
-// Rows (or segments) are distributed over the threads by the number of keys that they hold. All threads together
-// partition a row that is longer than a fair share by its leading digit, chunk by chunk, and its buckets are
-// distributed instead. The keys of a chunk go behind those of earlier chunks with an equal digit, so this is stable,
-// and no result depends on the number of threads.
+// Rows (or segments) are distributed over the threads by their numbers of keys. If a row is longer than a thread's fair
+// share, all threads together partition it by its leading digit, chunk by chunk, and its buckets are distributed
+// instead. Within a bucket, the keys of a chunk follow those of earlier chunks, so the partition is stable, and the
+// result does not depend on the number of threads.
 #include "sort/threaded.h"
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace tp {
 namespace sort::host {
 namespace {
 
-// Calls f(begin, end, worker) for 0 .. n in pieces of `grain` elements; each worker takes the next piece when it is
+// Calls f(begin, end, worker) for 0 .. n in pieces of `grain` elements. A worker takes the next piece as soon as it is
 // free.
 template <class F>
 void share(Context& context, int64_t n, int64_t grain, F f) {
@@ -42,13 +42,14 @@ class Sorter {
   using L = Buffer<W, Payload>;
 
   struct Range {
-    int64_t begin, n, origin;  // origin: the key whose index is 0
-    W window;                  // the bits that remain to be sorted by
+    int64_t begin, n, origin;  // origin: the position of the key with index 0
+    W window;                  // the bits by which the keys are still to be sorted
     bool in_spare;
   };
 
  public:
-  // `indices`: the payloads are original indices, not values. `lossy`: keys are gathered by their original indices.
+  // `indices`: the payloads are original indices, not values. `lossy`: keys cannot be restored from their images, so
+  // they are gathered by original indices.
   Sorter(const Args& args, Context& context, bool lossy, bool indices)
       : args_(args),
         context_(context),
@@ -78,12 +79,12 @@ class Sorter {
 
   void run() {
     const int64_t first = args_.begin(0), last = args_.begin(args_.rows), size = args_.size();
-    sort_small_rows();  // first: their scratch is part of what the others use
+    sort_small_rows();  // first: it uses spare memory that the other steps fill
     for (int64_t row = 0; row < args_.rows; ++row) {
       if (length(row) > fair_) split_row(row);
     }
     std::sort(rest_.begin(), rest_.end(), [](const Range& a, const Range& b) { return a.n > b.n; });
-    // Where no range lies in the spare, each worker takes the same part of it again and again, which stays in its
+    // If no range uses the spare memory, each worker uses the same part of it again and again, which stays in its
     // cache.
     const int64_t longest = rest_.empty() ? 0 : rest_[0].n;
     const bool local = longest * context_.device.threads <= size &&
@@ -133,7 +134,7 @@ class Sorter {
     split({begin, n, origin(row), W(window() & bits), true});
   }
 
-  // Partitions a range that is longer than a fair share by its leading digit, with all threads, until no part is
+  // Partitions every range that is longer than a fair share by its leading digit, with all threads, until no part is
   // longer.
   void split(const Range& x) {
     if (x.n <= fair_ || !x.window) return rest_.push_back(x);
@@ -211,10 +212,10 @@ class Sorter {
   const W* keys_;
   L out_{}, spare_{};
   const bool lossy_, indices_;
-  bool converts_ = false;  // from indices to positions of another width, or to values
+  bool converts_ = false;  // whether indices become positions of another width, or values
   const int64_t fair_;
-  int64_t longest_ = 0, longest_small_ = 0;  // of the rows beyond a fair share, and of the others
-  int64_t scratch_size_ = 0;                 // elements of `spare_` that each worker has for the latter
+  int64_t longest_ = 0, longest_small_ = 0;  // longest row above a fair share, and longest of the other rows
+  int64_t scratch_size_ = 0;                 // elements of `spare_` for each worker, for the other rows
   std::vector<Range> rest_;
 };
 
@@ -235,12 +236,13 @@ bool any_lossy(const Args& args, Context& context) {
 }
 
 #ifdef TP_WITH_ROW_NETWORKS
-// Of a row: beyond, the logarithm of a network costs more than digits do. All threads get rows where these are long.
+// The greatest number of keys in a row that is sorted by a network. Above it, the log^2 n steps of a network cost more
+// than digits do. For long rows of this kind, every thread still gets some.
 template <class W>
 constexpr int64_t most_network_keys = sizeof(W) == 8 ? 1 << 13 : 1 << 16;
 constexpr int64_t few_network_keys = 1 << 10;
 
-// Many rows without payloads, compared by all bits.
+// Sorts many short rows without payloads, compared by all bits.
 template <class W>
 bool suits_network(const Args& args, int threads) {
   return !args.offsets && args.n > 1 && args.n <= most_network_keys<W> &&

@@ -1,8 +1,8 @@
-// Radix sort by one host thread: images of keys, each with its payload.
+// Radix sort by one host thread. It sorts images of keys; each key has a payload.
 //
-// A long range is partitioned by its leading digit, and each bucket is then sorted by itself (MSD). A range that fits
-// in the cache is sorted from the least significant digit (LSD), with as few digits as its differing bits need. A range
-// of at most 20 keys is sorted by insertion.
+// A long range is partitioned by its leading digit, and then each bucket is sorted on its own (MSD). A range that fits
+// in the cache is sorted from the least significant digit (LSD), by as few digits as the bits in which its keys differ
+// need. A range of at most 20 keys is sorted by insertion.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace tp::sort::host {
 
-struct NoPayload {};  // keys-only sort
+struct NoPayload {};  // for sorts of keys alone
 
 template <class W, class Payload>
 struct Buffer {
@@ -37,9 +37,10 @@ struct Buffer {
 };
 
 constexpr int digit_bits = 8, radix = 1 << digit_bits;
-constexpr int wide_bits = 12;  // bits per digit in the cache, where there are keys enough to fill its counters
-constexpr int64_t cache_bytes = 1 << 19;  // of keys and payloads: twice that, with the spare, stays in a core's cache
-constexpr int64_t combined_bytes = 1 << 21;  // of keys and payloads: from here on a scatter writes whole lines
+constexpr int wide_bits = 12;  // bits per digit in the cache, if there are enough keys to pay for that many counters
+// bytes of keys and payloads: these and their spare copy, twice as much, stay in a core's cache
+constexpr int64_t cache_bytes = 1 << 19;
+constexpr int64_t combined_bytes = 1 << 21;  // bytes of keys and payloads from which a scatter writes whole cache lines
 
 template <class W>
 struct Digit {
@@ -61,8 +62,8 @@ void scatter(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64
   for (int64_t i = 0; i < n; ++i) to.put(int64_t(next[digit(from.keys[i])]++), from, i);
 }
 
-// Collects the elements of `radix` buckets to whole cache lines, which streaming stores write past the cache: a plain
-// scatter to so many pages would fetch each line first and miss the translation of its address every time.
+// Collects the elements of `radix` buckets to whole cache lines, which streaming stores write past the cache. A plain
+// scatter to so many pages would fetch every line first, and miss the TLB at every store.
 template <class V>
 class CombinedWrites {
   static constexpr int64_t line = 64 / int64_t(sizeof(V));
@@ -70,13 +71,13 @@ class CombinedWrites {
  public:
   explicit CombinedWrites(V* to) : to_(to), phase_(int64_t(reinterpret_cast<uintptr_t>(to) / sizeof(V)) % line) {}
 
-  // Writes element `at` of the output, which is the next of its bucket; the bucket begins at `first`.
+  // Writes element `at` of the output, which is the next element of its bucket. The bucket begins at `first`.
   void put(size_t bucket, int64_t at, V value, int64_t first) {
     const int64_t slot = (at + phase_) & (line - 1);
     lines_[bucket][slot] = value;
     if (slot == line - 1) flush(bucket, at, first);
   }
-  // Writes what is left of a bucket that ends before `end`.
+  // Writes the remaining elements of a bucket that ends before `end`.
   void finish(size_t bucket, int64_t end, int64_t first) {
     const int64_t left = tp::min((end + phase_) & (line - 1), end - first);
     for (int64_t at = end - left; at < end; ++at) to_[at] = lines_[bucket][(at + phase_) & (line - 1)];
@@ -85,7 +86,7 @@ class CombinedWrites {
  private:
   void flush(size_t bucket, int64_t at, int64_t first) {
     const int64_t begin = at - (line - 1);
-    if (begin < first) {  // the line holds elements of another bucket
+    if (begin < first) {  // the first elements of the line belong to another bucket
       for (int64_t i = first; i <= at; ++i) to_[i] = lines_[bucket][(i + phase_) & (line - 1)];
       return;
     }
@@ -103,7 +104,7 @@ class CombinedWrites {
   int64_t phase_;
 };
 
-// As scatter(), for more than a cache holds. All threads see the writes when it returns.
+// Scatters more elements than a cache holds. All threads see the writes when it returns.
 template <class W, class Payload>
 void scatter_combined(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, Digit<W> digit,
                       int64_t* next) {
@@ -134,7 +135,7 @@ void scatter_combined(const Buffer<W, Payload>& from, const Buffer<W, Payload>& 
 #endif
 }
 
-// Scatters n of `whole` elements, by combined writes where the whole does not fit in a cache.
+// Scatters n of `whole` elements, by combined writes if `whole` elements do not fit in a cache.
 template <class W, class Payload>
 void scatter_by_size(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, int64_t whole,
                      Digit<W> digit, int64_t* next) {
@@ -151,7 +152,7 @@ W differing(const W* keys, int64_t n, W key) {
 }
 
 template <class W>
-int width(W bits) {  // one more than the highest
+int width(W bits) {  // one more than the highest set bit
   int n = 0;
   for (; bits; bits = W(bits >> 1)) ++n;
   return n;
@@ -164,7 +165,7 @@ int lowest(W bits) {
   return n;
 }
 
-// The leading bits, as many as a digit has, and none below the lowest.
+// Returns a digit of the leading bits, which is as wide as a digit may be, but has no bits below the lowest.
 template <class W>
 Digit<W> leading_digit(W bits) {
   const int top = width(bits), shift = tp::max(lowest(bits), top - digit_bits);
@@ -191,8 +192,8 @@ void insertion_sort(const Buffer<W, Payload>& x, int64_t n, W window) {
   }
 }
 
-// Counts at p << bits | d how often digit p is d, for `digits` digits of `bits` bits from bit `shift` on; only the bits
-// of `mask` count.
+// Counts at p << bits | d how often digit p equals d, for `digits` digits of `bits` bits from bit `shift` on. Bits
+// outside `mask` count as 0.
 template <int digits, class W>
 void count_digits(const W* keys, int64_t n, W mask, int shift, int bits, uint32_t* counts) {
   const Digit<W> digit(0, bits);
@@ -202,11 +203,11 @@ void count_digits(const W* keys, int64_t n, W mask, int shift, int bits, uint32_
   }
 }
 
-// The bits of the widest digit whose counters pay for themselves with n keys.
+// Returns the bits of the widest digit whose counters pay for n keys.
 inline int widest_digit(int64_t n) { return n < 96 ? 5 : n < 8192 ? digit_bits : wide_bits; }
 
-// Sorts `from` by the bits of `differ`, with `to` as the alternate buffer. The result is in `to` if `in_to`, else in
-// `from`.
+// Sorts `from` by the bits of `differ`, with `to` as the alternate buffer. The result is in `to` if `in_to`, and
+// otherwise in `from`.
 template <class W, class Payload>
 void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W differ, bool in_to) {
   const int low = lowest(differ), top = width(differ), bits = top - low;
@@ -228,7 +229,7 @@ void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W diffe
     for (int p = first; p < last; ++p) {
       uint32_t* next = counts.data() + (size_t(p - first) << each);
       const Digit<W> digit = digit_of(p);
-      if (next[digit(from.keys[0])] == uint32_t(n)) continue;  // one bucket: nothing would move
+      if (next[digit(from.keys[0])] == uint32_t(n)) continue;  // all keys are in one bucket, so none would move
       begins_of(next, size_t(1) << each);
       scatter(from, to, n, digit, next);
       std::swap(from, to);
@@ -241,7 +242,7 @@ void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W diffe
 template <class W, class Payload>
 void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to);
 
-// Sorts by the leading two digits alone, which tell most keys apart, and then each run of keys that share them.
+// Sorts by the leading two digits alone, which distinguish most keys, and then sorts each run of keys that share them.
 template <class W, class Payload>
 void sort_leading(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W differ, W window,
                   bool in_to) {
@@ -279,7 +280,7 @@ void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, in
   begins_of(next.data(), radix);
   scatter_by_size(from, to, n, n, digit, next.data());
   int64_t begin = 0;
-  for (const int64_t end : next) {  // each has moved on to where the next begins
+  for (const int64_t end : next) {  // after the scatter, next[d] is where bucket d ends
     if (end > begin) sort_range(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to);
     begin = end;
   }

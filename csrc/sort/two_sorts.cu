@@ -1,5 +1,6 @@
 // Sorts segments by two stable sorts of the whole array, as if the segment were the most significant digit of a key:
-// first all keys, then the segments that they came from. The time does not depend on the lengths of the segments.
+// the first sorts all keys, the second sorts them by their segments. The time does not depend on the lengths of the
+// segments.
 #include "block/offsets.h"
 #include "sort/items.h"
 
@@ -9,7 +10,7 @@ namespace {
 using namespace sort;
 constexpr const char* rung = "two_sorts";
 
-// digits[i] is one more than the segment of the i-th smallest key, or 0 if it lies before all segments.
+// digits[i] is one more than the segment of the i-th smallest key, or 0 if that key lies before all segments.
 struct FindSegments {
   const int64_t* places;
   int64_t* digits;

@@ -4,12 +4,13 @@
 
 namespace tp::sort::device {
 
-// The number of blocks that are resident together and take work until there is no more, but at most `most`.
+// The number of blocks that can be resident together, but at most `most`. These blocks take work until there is none
+// left.
 inline int64_t resident(int64_t most, int blocks_per_multiprocessor) {
   return tp::min(most, int64_t(blocks_per_multiprocessor) * block::device_attribute<cudaDevAttrMultiProcessorCount>());
 }
 
-// `overlaps`: the kernel itself waits for the launch before it.
+// `overlaps`: the kernel may start before the previous launch ends, and itself waits for it.
 template <class Params>
 void launch(void (*kernel)(Params), int64_t blocks, int threads, int64_t bytes, bool overlaps,
             const std::common_type_t<Params>& params, Context& context) {

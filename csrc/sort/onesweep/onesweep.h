@@ -6,7 +6,7 @@
 
 namespace tp::sort::device {
 
-// Segments known to the device only: `*count` segment numbers, of which at most `most` are used.
+// Segments in a list on the device: `*count` segment numbers, of which at most `most` are used.
 struct Listed {
   block::Offsets offsets;
   const unsigned* segments;
@@ -14,12 +14,13 @@ struct Listed {
   int64_t most;
 };
 
-// Whether a call has the first or the last of all segments; such a call also copies the keys before or after them.
+// Tells whether a call has the first or the last of all segments; such a call also copies the keys before or after
+// them.
 struct Ends {
   bool first, last;
 };
 
-// The tiles of a sort and its cleared state in global memory.
+// Memory of a sort: its tiles, and the state in global memory, which is cleared.
 struct Workspace {
   Problems problems;
   State state;
@@ -29,18 +30,19 @@ struct Workspace {
 Workspace workspace_of_rows(const Args&, int tile_items, Context&);
 Workspace workspace_of_listed(const Args&, const Listed&, int tile_items, Context&);
 
-// Sorts by passes over memory: all rows, or the listed segments.
+// Sorts by passes over memory: all rows, or only the listed segments.
 void sort_long(const Args&, const Listed*, Context&);
 template <class W, bool floating>
 void sort_long(const Args&, const Listed*, Context&);
 
-// Sorts rows, or segments by their lengths, that fit on chip. Longer segments are not touched; the result lists them.
+// Sorts the rows or segments that fit on chip, by methods that depend on their lengths. It leaves longer segments alone
+// and returns a list of them.
 template <class W>
 void sort_rows_on_chip(const Args&, Context&);
 template <class W>
 Listed sort_segments_on_chip(const Args&, Ends, Context&);
 
-// The longest row or segment that is sorted on chip.
+// The length of the longest row or segment that can be sorted on chip.
 constexpr int64_t short_most = 8192;
 
 }  // namespace tp::sort::device
