@@ -10,19 +10,20 @@ namespace tp::conv {
 namespace {
 
 #define TP_INLINE __attribute__((always_inline)) inline
-#define TP_UNROLL _Pragma("GCC unroll 16")  // what is indexed by a constant lives in registers
+#define TP_UNROLL _Pragma("GCC unroll 16")  // so that arrays indexed by the loop variable stay in registers
 
-// Six rows by one vector or two: twelve sums at most, so that 16 registers hold them and the operands. With two
-// vectors a step takes eight loads for twelve products and is bound by the products, with one by the loads.
+// A tile has six rows by one vector or two, so at most twelve sums; 16 registers hold them and the operands. With two
+// vectors, a step takes eight loads for twelve products and is limited by the products; with one vector it is limited
+// by the loads.
 constexpr int tile = 6;
 
-// `vectors` registers of `bytes` bytes make the lanes.
+// The lanes are `vectors` registers of `bytes` bytes each.
 template <class A, int bytes, int vectors>
 TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b,
                           A* c, const int64_t* to) {
   typedef A Vector __attribute__((vector_size(bytes), aligned(sizeof(A)), may_alias));
   constexpr int one = bytes / int(sizeof(A)), lanes = vectors * one;
-  A spare[lanes] = {};  // what the rows of the last tile that do not exist write to
+  A spare[lanes] = {};  // target of the rows that the last tile lacks
   for (int64_t i = 0; i < rows; i += tile) {
     const A* source[tile];
     Vector* target[tile];
@@ -66,7 +67,8 @@ Accumulate<A> accumulate_for(int64_t columns) {
 #ifdef TP_X86
   static const bool has_avx512 = __builtin_cpu_supports("avx512f"),
                     has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  // A wide kernel takes at least a seventh less time for as many lanes, so it may leave an eighth of them empty.
+  // A kernel twice as wide takes at least a seventh less time for the same number of lanes, so it pays even if an
+  // eighth of its lanes are empty.
   const auto pays = [=](int64_t lanes) {
     return 7 * ceil_div(columns, lanes) * lanes <= 8 * ceil_div(columns, lanes / 2) * (lanes / 2);
   };

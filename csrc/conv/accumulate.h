@@ -1,12 +1,12 @@
 // The inner loop of the threaded rung: a matrix product whose left factor is addressed through two tables, so that an
-// unrolled image, or a transposed one, need not exist.
+// unrolled or transposed image need not be stored.
 #pragma once
 #include <cstdint>
 
 namespace tp::conv {
 
 // For every i in 0..rows:  c[to[i] + lane] += sum over k in 0..depth of a[from[i] + off[k]] * b[k * lanes + lane]
-// The sum runs in the order of k on every machine. The rows of c are distinct.
+// Each sum adds its terms in the order of k, on every machine. The rows of c are distinct.
 template <class A>
 struct Accumulate {
   int64_t lanes;
@@ -14,7 +14,7 @@ struct Accumulate {
               const int64_t* to);
 };
 
-// The widest kernel of this processor that `columns` columns of b can fill.
+// The widest kernel of this processor that pays for `columns` columns of b.
 template <class A>
 Accumulate<A> accumulate_for(int64_t columns);
 

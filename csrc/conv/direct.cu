@@ -1,14 +1,14 @@
-// The direct convolution (§16.3, Figs. 16.13 to 16.15): one thread per output pixel, and a block for a tile of
-// tile_width x tile_width of them. The grid covers maps by tiles by samples.
+// The direct convolution (§16.3, Figs. 16.13 to 16.15): one thread per output pixel, and one block per tile of
+// tile_width x tile_width pixels. The grid covers maps by tiles by samples.
 //
-// A thread runs the three inner loops of Fig. 16.6 for its pixel and shares nothing, so there is no barrier. It reads
-// all it needs from global memory, x once for every map and the filter once for every pixel: that traffic is what
-// `tiled` and the matrix forms save.
+// Each thread runs the three inner loops of Fig. 16.6 for its pixel and shares nothing, so there is no barrier. It
+// reads all of its operands from global memory: x once for every map, and the filter once for every pixel. `tiled` and
+// the matrix forms save this traffic.
 //
-// Fig. 16.13 divides H_out and W_out by TILE_WIDTH and so drops the last, partial tiles: here the count is rounded up,
-// and threads outside the map do nothing. CUDA takes 65,535 blocks along y and z, so a block strides over tiles and
-// samples. Groups, padding, stride and dilation are beyond the figure: x is read where Axis::source says, and is zero
-// in the padding. The figure is the forward path; the gradients are in direct_gradients.h.
+// Fig. 16.13 divides H_out and W_out by TILE_WIDTH and so omits partial tiles; here the number of tiles is rounded up,
+// and threads outside the map do nothing. CUDA allows 65,535 blocks along y and z, so blocks stride over tiles and
+// samples. Groups, padding, stride and dilation are not in the figure: Axis::source says which element of x to read,
+// and padding reads as zero. The figure is the forward pass; the gradients are in direct_gradients.h.
 #include "conv/direct_gradients.h"
 
 namespace tp::conv {

@@ -1,4 +1,5 @@
-// The gradients of the direct convolution, in the manner of its forward path, and how both are launched (Fig. 16.13).
+// The gradients of the direct convolution, in the style of its forward pass, and the launches of all three (Fig.
+// 16.13).
 #pragma once
 #include "conv/elements.h"
 
@@ -7,7 +8,7 @@ namespace tp::conv {
 constexpr int tile_width = 16, direct_threads = tile_width * tile_width;
 constexpr int64_t max_grid_yz = 65535;
 
-// A grid of maps by tiles by samples. The figure's number of tiles does not count partial ones; this one does.
+// A grid of maps by tiles by samples. Unlike the figure's, the number of tiles includes partial ones.
 template <class Kernel>
 void launch_tiles(Context& context, int64_t maps, int64_t height, int64_t width, int64_t samples,
                   const Kernel& kernel) {
@@ -16,8 +17,8 @@ void launch_tiles(Context& context, int64_t maps, int64_t height, int64_t width,
   simt::launch(context, "direct", grid, direct_threads, 0, kernel);
 }
 
-// dx (Fig. 16.10): one thread per pixel of dx, which sums what that pixel was multiplied by, times the gradient of the
-// product.
+// dx (Fig. 16.10): one thread per pixel of dx. It adds up, over all products that the pixel enters, the weight times
+// the gradient of the output.
 template <class T>
 struct ConvLayerInputGradientKernel {
   Elements<T> e;
@@ -58,8 +59,8 @@ struct ConvLayerInputGradientKernel {
   }
 };
 
-// dw (Fig. 16.11): one thread per weight, which sums over all samples and pixels in turn: simple, and as slow as the
-// filters are small.
+// dw (Fig. 16.11): one thread per weight, which sums over all samples and pixels. It is simple, and slow because small
+// filters have few weights and so few threads.
 template <class T>
 struct ConvLayerWeightGradientKernel {
   Elements<T> e;

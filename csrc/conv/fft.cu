@@ -3,17 +3,17 @@
 //
 //   y = F^-1 [ sum over channels of F(x) . conj(F(w)) ]
 //
-// Images and filters are padded with zeros to the same power of two along each axis, large enough that what wraps
-// around meets no output that is kept. The transform is Stockham's: every pass of radix 2 reads one array and writes
-// another, whose order is such that none has to be reversed in the end; a pass is one launch over all lines of all
-// images.
+// Images and filters are padded with zeros to the same power of two along each axis, large enough that the outputs that
+// wrap around are none that are kept. The transform is Stockham's: every pass of radix 2 reads one array and writes
+// another, in an order that needs no bit reversal at the end. A pass is one launch over all lines of all images.
 //
-// A filter that is moved by more than one element, or has gaps, is cut into dense ones (lattice.h), and large outputs
-// into boxes. wgrad is the same with the roles exchanged: the filter's gradient at tap j is the product of x at a + j
-// and dy at a, so F(dw) = sum over images of F(x) . conj(F(dy)).
+// A filter that has a stride or a dilation is divided into dense filters (lattice.h), and large outputs are divided
+// into boxes. wgrad is the same with exchanged roles: the filter's gradient at tap j is the sum of products of x at a +
+// j and dy at a, so F(dw) = sum over images of F(x) . conj(F(dy)).
 //
-// The result is not exact: its error is of the size of the whole image and the whole filter, times the number of
-// passes, wherever the product is small. A NaN reaches everything that is transformed with it.
+// The result is not exact: its error is proportional to the magnitudes of the whole image and the whole filter, and
+// grows with the number of passes, even for outputs that are small. A NaN spreads to everything that is transformed
+// with it.
 #include "conv/fourier.h"
 #include "conv/lattice.h"
 #include "conv/tiles.h"
@@ -21,11 +21,11 @@
 namespace tp::conv {
 namespace {
 
-constexpr int64_t workspace_bytes = 256 << 20, most_outputs = 64;  // of a box, along each axis
+constexpr int64_t workspace_bytes = 256 << 20, most_outputs = 64;  // outputs of a box along each axis
 
 // ---- loads and stores
 
-// A box of the outputs of one class, and the plane it is computed in.
+// A box of outputs of one class, and the plane in which it is computed.
 template <class T>
 struct Box {
   Gather<T> g;
@@ -41,7 +41,7 @@ struct Box {
   }
 };
 
-// Which element of a batch of planes an item is.
+// Finds the element of a batch of planes that an item stands for.
 struct PlaneItem {
   int64_t col, row, plane;
   TP_HD PlaneItem(int64_t i, int64_t height, int64_t width) : col(i) {
@@ -50,7 +50,7 @@ struct PlaneItem {
   }
 };
 
-// planes[image][group][piece][channel]: what the box reads of the source.
+// planes[image][group][piece][channel] = the part of the source that the box reads.
 template <class T>
 struct LoadSource {
   using A = acc_t<T>;
@@ -70,7 +70,7 @@ struct LoadSource {
       const PlaneItem at(item, box.height, box.width);
       int64_t channel = at.plane, piece = divide(channel, g.depth), group = divide(piece, box.pieces()),
               image = divide(group, g.groups), col_group = piece, row_group = divide(col_group, box.cols.groups());
-      // Only the points that some output of the box finds.
+      // Loads only the points that an output of the box reads.
       const bool used =
           at.row < box.tile.height + box.rows.group_taps - 1 && at.col < box.tile.width + box.cols.group_taps - 1;
       const int64_t row = used ? box.rows.source(row_group, box.tile.h + at.row) : -1,
@@ -90,7 +90,7 @@ struct LoadSource {
   }
 };
 
-// planes[group][map][piece][channel]: the taps of each piece, at the plane's beginning.
+// planes[group][map][piece][channel] = the taps of each piece, at the beginning of the plane.
 template <class T>
 struct LoadFilters {
   using A = acc_t<T>;
@@ -125,7 +125,7 @@ struct LoadFilters {
   }
 };
 
-// planes[image][group][map]: the box of the target (wgrad's dy).
+// planes[image][group][map] = the box of the target (for wgrad, dy).
 template <class T>
 struct LoadTarget {
   using A = acc_t<T>;
@@ -158,7 +158,7 @@ struct LoadTarget {
   }
 };
 
-// Y[image][group][map] = sum over pieces and channels of X conj(W); without pieces, zeros.
+// Y[image][group][map] = sum over pieces and channels of X conj(W); zeros if there are no pieces.
 template <class T>
 struct Multiply {
   using A = acc_t<T>;
@@ -236,7 +236,8 @@ struct Correlate {
   }
 };
 
-// target = the box's elements of the planes, divided by what a transform and its inverse multiply by, and the bias.
+// target = the box's elements of the planes, divided by the factor that a transform and its inverse multiply by, plus
+// the bias.
 template <class T>
 struct Store {
   using A = acc_t<T>;
@@ -313,7 +314,7 @@ struct AddTaps {
 
 // ---- the passes
 
-// One class of outputs: the size of its planes, and how many images a box takes.
+// One class of outputs: the size of its planes, and the number of images per box.
 template <class T>
 struct Class {
   Gather<T> g;
@@ -353,7 +354,7 @@ struct Class {
   }
 };
 
-// Scratch of a pass: grows to what the largest class needs, so that classes share it.
+// The scratch memory of a pass. It grows to the size that the largest class needs, and all classes use it.
 template <class A>
 class Planes {
  public:

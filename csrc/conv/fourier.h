@@ -1,5 +1,5 @@
-// The fast Fourier transform of planes, of powers of two: Stockham's. Every pass of radix 2 reads one array and writes
-// another, in an order such that nothing has to be reversed in the end; a pass is one launch over all lines.
+// Stockham's fast Fourier transform of planes whose sides are powers of two. Every pass of radix 2 reads one array and
+// writes another, in an order that needs no bit reversal at the end. A pass is one launch over all lines.
 #pragma once
 #include <cmath>
 
@@ -8,7 +8,7 @@
 
 namespace tp::conv {
 
-// Two numbers side by side.
+// Two adjacent numbers.
 template <class A>
 struct Complex {
   A re, im;
@@ -54,7 +54,7 @@ struct Twiddles {
   }
 };
 
-// One pass over lines of n elements that lie `stride` apart, `stride` lines beside each other. Before the pass, n /
+// One pass over lines of n elements that are `stride` apart; `stride` such lines are interleaved. Before the pass, n /
 // length interleaved transforms of `length` elements are done; after it, half as many of twice the length.
 template <class A>
 struct Butterflies {
@@ -92,7 +92,7 @@ struct Butterflies {
   }
 };
 
-// Planes of height x width complex numbers, each transformed along both axes.
+// Planes of height x width complex numbers; each is transformed along both axes.
 template <class A>
 class Transform {
  public:
@@ -100,7 +100,7 @@ class Transform {
       : height_(height), width_(width), context_(context), rows_(table(height)), cols_(table(width)) {}
 
   int64_t plane() const { return height_ * width_; }
-  // Transforms `planes` planes of `data`; the result lies in `data` or in `spare`.
+  // Transforms `planes` planes of `data`; returns whichever of `data` and `spare` holds the result.
   Complex<A>* operator()(Complex<A>* data, Complex<A>* spare, int64_t planes, bool inverse) const {
     Complex<A>* other = pass(data, spare, width_, 1, planes * height_, cols_, inverse);
     return pass(other, other == data ? spare : data, height_, width_, planes * width_, rows_, inverse);

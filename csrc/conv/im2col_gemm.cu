@@ -1,25 +1,27 @@
-// Convolution as a matrix product (§16.4, Figs. 16.16 to 16.18): unrolling gives every output pixel a column with all
-// that it reads; the filters are the rows of the other factor as they lie; the BLAS multiplies.
+// Convolution as a matrix product (§16.4, Figs. 16.16 to 16.18). Unrolling gives every output pixel a column with all
+// elements of x that it reads; the filters, as they are in memory, are the rows of the other factor; the BLAS
+// multiplies.
 //
 //   fprop   y      = filters  x  unrolled(x)             [maps, taps] [taps, pixels]
 //   wgrad   dw     = dy  x  unrolled(x)^T                [maps, pixels] [pixels, taps]
-//   dgrad   dx     = fold(filters^T  x  dy)              [taps, maps] [maps, pixels], and back what was unrolled
+//   dgrad   dx     = fold(filters^T  x  dy)              [taps, maps] [maps, pixels]; fold is the adjoint of unrolling
 //
-// The book unrolls sample by sample to bound the matrix, which leaves small products where the maps are small. Here a
-// product takes as many pixels as a workspace of fixed size holds, of many samples or of a part of one; groups are its
-// batch. dgrad cuts dx into tiles and recomputes what neighbouring tiles share, so that every pixel of dx is finished
-// in one piece. The gradients of half types are products in float: their sums go on after the product, and are rounded
-// once (im2col_gradients.h). The bias is one more tap, on an input that is always one.
+// The book unrolls one sample at a time to limit the size of the matrix, which makes small products if the maps are
+// small. Here a product takes as many pixels as a workspace of fixed size can hold, whether of many samples or of a
+// part of one; groups are the batch of the product. dgrad divides dx into tiles and recomputes what neighbouring tiles
+// share, so every pixel of dx is finished within one tile. For half types, the products of the gradients are in float:
+// they are added up in float and rounded once (im2col_gradients.h). The bias is one more tap, for an input that is
+// always one.
 #include "conv/im2col_gradients.h"
 #include "conv/packed.h"
 
 namespace tp::conv {
 namespace {
 
-// Fig. 16.18: one thread per channel and output pixel. It collects what its pixel reads of its channel, one element per
-// row of the matrix, so neighbouring threads write neighbouring columns. A group has `depth` rows: its taps and, for
-// the bias, one row of ones. The threads share nothing, so there is no barrier. The figure leaves out padding, stride,
-// dilation and groups.
+// Fig. 16.18: one thread per channel and output pixel. It copies the elements that its pixel reads from its channel,
+// one element per row of the matrix, so neighbouring threads write neighbouring columns. A group has `depth` rows: its
+// taps and, for the bias, a row of ones. The threads share nothing, so there is no barrier. Padding, stride, dilation
+// and groups are not in the figure.
 template <class T, class Out>
 struct UnrollKernel {
   static constexpr int threads = 256;

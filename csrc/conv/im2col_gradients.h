@@ -1,5 +1,5 @@
-// The gradients of the convolution as matrix products (im2col_gemm): what fprop unrolls is a factor of wgrad, and dgrad
-// folds back what it would unroll.
+// The gradients of the convolution as matrix products (im2col_gemm): wgrad multiplies by the unrolled x of fprop, and
+// dgrad multiplies first and then folds.
 #pragma once
 #include "conv/unroll.h"
 
@@ -7,7 +7,7 @@ namespace tp::conv {
 
 constexpr int64_t workspace_bytes = 256 << 20;
 
-// How many columns the workspace holds of matrices with `rows` rows in all.
+// The number of columns of matrices with `rows` rows in all that the workspace can hold.
 inline int64_t columns_for(int64_t rows, int64_t bytes) { return max(int64_t(1), workspace_bytes / (rows * bytes)); }
 
 template <class T>
@@ -15,7 +15,7 @@ constexpr bool in_accumulators(const T*) {
   return std::is_same<T, acc_t<T>>::value;
 }
 
-// The columns of a tile of the unrolled x, as im2col_gemm.cu makes them.
+// The columns of a tile of the unrolled x, computed as in im2col_gemm.cu.
 template <class T, class Out>
 void unroll(Context& context, const Elements<T>& e, const Tile& tile, int64_t depth, Out* matrix);
 
@@ -41,7 +41,7 @@ void wgrad(const Elements<T>& e, Context& context) {
   if (!in_accumulators(e.weight)) each(context, "round", e.weights(), Copy<A, T>{sum, e.weight, e.weights(), false});
 }
 
-// How many outputs read `inputs` neighbours of an axis, at most.
+// The greatest number of outputs that read any of `inputs` adjacent elements of an axis.
 inline int64_t readers_of(const Axis& axis, int64_t inputs) {
   return min(axis.out, (inputs - 1 + (axis.kernel - 1) * axis.dilation) / axis.stride + 1);
 }
@@ -50,7 +50,7 @@ int64_t readers_of(const Elements<T>& e, const Tile& t) {
   return t.images * readers_of(e.rows, t.height) * readers_of(e.cols, t.width);
 }
 
-// Tiles of dx that at most `columns` outputs read, if there are such.
+// Tiles of dx each of which at most `columns` outputs read, if there are such tiles.
 template <class T>
 Tiling tile_inputs(const Elements<T>& e, int64_t columns) {
   Tiling tiling(e.n, e.rows.in, e.cols.in, e.n * e.rows.in * e.cols.in);
@@ -60,7 +60,7 @@ Tiling tile_inputs(const Elements<T>& e, int64_t columns) {
   return tiling;
 }
 
-// The outputs that read pixels of `tile` of dx, by any tap.
+// The outputs that read any pixel of `tile` of dx.
 template <class T>
 Tile readers(const Elements<T>& e, const Tile& tile) {
   const int64_t h = e.rows.first_reader(tile.h, e.rows.kernel - 1), w = e.cols.first_reader(tile.w, e.cols.kernel - 1);

@@ -1,4 +1,4 @@
-// For host rungs whose loops run along the rows of images map by map: images in the other layout become copies.
+// For host rungs that require images in NCHW: images in NHWC are copied.
 #pragma once
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace tp::conv {
 
 // to[j * to_pitch + i] = from[i * pitch + j] for i < rows and j < cols. Squares of four by four go through registers,
-// which the compiler makes vectors of.
+// which the compiler vectorizes.
 template <class In, class Out>
 void transpose(int64_t rows, int64_t cols, const In* from, int64_t pitch, Out* to, int64_t to_pitch) {
   constexpr int64_t side = 4;
@@ -34,7 +34,7 @@ void transpose(int64_t rows, int64_t cols, const In* from, int64_t pitch, Out* t
 // to[n, rows, cols] = from[n, cols, rows]
 template <class T>
 void transpose_images(Context& context, const void* from, void* to, int64_t n, int64_t rows, int64_t cols) {
-  constexpr int64_t strip = 16;  // rows whose lines, on either side, stay in the first cache
+  constexpr int64_t strip = 16;  // rows whose cache lines, on both sides, fit in the L1 cache
   const T* const source = static_cast<const T*>(from);
   T* const target = static_cast<T*>(to);
   const int64_t strips = ceil_div(rows, strip);
@@ -51,7 +51,7 @@ void transpose_images(Context& context, const void* from, void* to, int64_t n, i
   });
 }
 
-// run(args) with x and y map by map, whatever their layout.
+// Calls run(args) with x and y in NCHW, whatever their layout.
 template <class T, class Run>
 void in_nchw(const Args& args, Context& context, const Run& run) {
   if (args.layout == Layout::nchw) return run(args);

@@ -1,8 +1,8 @@
-// The sequential convolution (Figs. 16.6 and 16.10 to 16.12): one loop nest per pass. The oracle that every other rung
-// is held to, so it is written for clarity alone.
+// The sequential convolution (Figs. 16.6 and 16.10 to 16.12): one loop nest per pass. Every other rung is tested
+// against this one, so it is written for clarity only.
 //
-// Fig. 16.10 reads the gradient at w - p and the weight at k - p; the tap of the pixel at distance (p, q) is (p, q)
-// itself, and its column is at w - q. Axis::reader says which output that is, or none.
+// Fig. 16.10 reads the gradient at w - p and the weight at k - p, but the tap that joins an input pixel to the output
+// at distance (p, q) is (p, q) itself, and the column is w - q. Axis::reader returns that output, or none.
 #include "conv/elements.h"
 
 namespace tp::conv {

@@ -1,17 +1,17 @@
 // The production rung of the CPU: every pass is one matrix product, and none of its matrices is stored (accumulate.h).
 //
-// A weight w[m, c, p, q] and an output pixel (n, h, w) meet at the input element pixel + tap, where `pixel` depends on
-// n, h, w alone and `tap` on c, p, q alone. So the unrolled matrix of Fig. 16.16 is two tables of offsets, and the
-// passes differ in which table counts rows and which is summed over:
+// A weight w[m, c, p, q] and an output pixel (n, h, w) meet at the input element pixel + tap, where `pixel` depends
+// only on n, h, w and `tap` only on c, p, q. So the unrolled matrix of Fig. 16.16 is represented by two tables of
+// offsets. The passes differ in which table counts rows and which is summed over:
 //
 //   fprop   sums[pixel, m] += x[pixel + tap] * w[tap, m]            over the taps
 //   wgrad   sums[tap, m]   += x[tap + pixel] * dy[pixel, m]         over the pixels
 //   dgrad   sums[pixel + tap, c] += dy[pixel + map] * w[map, c]     over the maps, once for each (p, q)
 //
-// The last index runs along the lanes of a vector. A tile of pixels is worked off by one thread, so that its sums stay
-// in cache and the order of each sum depends on the shape alone. Where the input cannot be read as it lies, because it
-// is padded or of a half type, the tile first copies what it reads; taps further apart than they are many are copied
-// side by side.
+// The last index runs along the lanes of a vector. One thread processes a tile of pixels, so that its sums stay in the
+// cache and the order of each sum depends only on the shape. If the input cannot be read in place, because it is padded
+// or of a half type, the thread first copies what the tile reads; if taps are so far apart that most elements between
+// them are not read, the copy leaves those out.
 #include "conv/threaded.h"
 
 #include "conv/accumulate.h"
@@ -64,7 +64,7 @@ void fprop(const Elements<T>& e, Context& context) {
   });
 }
 
-// The gradient in accumulators: itself, or a copy.
+// Returns the gradient in the accumulators' dtype: itself, or a converted copy.
 template <class T>
 const acc_t<T>* widened(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
@@ -80,15 +80,15 @@ const acc_t<T>* widened(const Elements<T>& e, Context& context) {
   }
 }
 
-// Adds to sums[pixel of a tile of dx, lane] what all output pixels send through one tap.
+// Adds to sums[pixel of a tile of dx, lane] the contributions of all output pixels through one tap.
 template <class T>
 struct Sender {
   using A = acc_t<T>;
   const Elements<T>& e;
   const Accumulate<A>& kernel;
-  const int64_t* maps;                      // their offsets in the gradient
-  int64_t *from, *to;                       // the outputs that send, counted from the first, and their targets
-  int64_t rows = -1, cols = -1, count = 0;  // what the tables are for
+  const int64_t* maps;  // the offsets of the maps in the gradient
+  int64_t *from, *to;   // offsets of the contributing outputs, from the first of them, and of their targets
+  int64_t rows = -1, cols = -1, count = 0;  // the shape that the tables are for
 
   void send(const Tile& t, int64_t p, int64_t q, const A* gradient, const A* right, A* sums) {
     const int64_t h = e.rows.first_reader(t.h, p), w = e.cols.first_reader(t.w, q);
@@ -158,8 +158,8 @@ void dgrad(const Elements<T>& e, Context& context) {
   });
 }
 
-// wgrad sums chunks of tiles apart and then the chunks: as many as keep threads busy, but a number that the shape alone
-// gives.
+// wgrad sums chunks of tiles separately, and then the chunks. There are enough chunks to keep threads busy, but their
+// number depends only on the shape.
 int64_t chunks_for(int64_t tiles, int64_t others, int64_t bytes) {
   constexpr int64_t tasks = 64, most_bytes = 64 << 20;
   return max(int64_t(1), min(tiles, min(tasks / others, most_bytes / bytes)));
@@ -194,7 +194,7 @@ void wgrad(const Elements<T>& e, Context& context) {
     };
     int64_t* off = tables + slot * offsets;
     for (int64_t block = first; block < last; ++block) std::fill(sums_of(block), sums_of(block) + taps * lanes, A(0));
-    std::fill(panel, panel + pixels * lanes, A(0));  // the lanes that no map fills
+    std::fill(panel, panel + pixels * lanes, A(0));  // zeroes the lanes without a map
     for (int64_t tile = chunk * tiling.count() / chunks; tile < (chunk + 1) * tiling.count() / chunks; ++tile) {
       const Tile t = tiling[tile];
       input.pixels(t, off);
@@ -231,7 +231,7 @@ void products(const Elements<T>& e, Pass pass, Context& context) {
   }
 }
 
-// fprop or dgrad by Winograd's algorithm; then outputs that are not finite are computed again.
+// Computes fprop or dgrad by Winograd's algorithm; then computes again, by products, every output that is not finite.
 template <class T>
 void winograd(const Args& args, Context& context) {
   const Elements<T> e(args);

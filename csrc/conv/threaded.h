@@ -1,4 +1,5 @@
-// What the passes of the threaded rung share: tasks for threads, images to lanes and back, and the input as two tables.
+// Shared by the passes of the threaded rung: tasks for threads, copies between images and lanes, and the input as two
+// tables.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -14,13 +15,13 @@ namespace tp::conv {
 constexpr int64_t pixels_per_tile = 256;
 constexpr int64_t tasks_per_thread = 4;
 
-// How much of a depth makes a panel of the right factor that stays in the first cache.
+// The depth of a panel of the right factor that stays in the L1 cache.
 template <class A>
 constexpr int64_t panel_depth(const Accumulate<A>& kernel) {
   return (16 << 10) / (kernel.lanes * int64_t(sizeof(A)));
 }
 
-// kernel.run panel by panel.
+// Runs the kernel panel by panel.
 template <class A>
 void accumulate(const Accumulate<A>& kernel, int64_t rows, const A* a, const int64_t* from, int64_t depth,
                 const int64_t* off, const A* b, A* c, const int64_t* to) {
@@ -30,10 +31,11 @@ void accumulate(const Accumulate<A>& kernel, int64_t rows, const A* a, const int
   }
 }
 
-// Elements of scratch of one thread, a whole number of cache lines.
+// The size of one thread's scratch memory, in elements: a whole number of cache lines.
 constexpr int64_t lines(int64_t n) { return ceil_div(n, int64_t(16)) * 16; }
 
-// task(i, slot) for every i, each slot of at most context.device.threads by one thread at a time.
+// Calls task(i, slot) for every i. No two threads have the same slot at the same time; there are at most
+// context.device.threads slots.
 template <class Task>
 void run_tasks(Context& context, int64_t tasks, const Task& task) {
   std::atomic<int64_t> next{0};
@@ -44,7 +46,7 @@ void run_tasks(Context& context, int64_t tasks, const Task& task) {
   });
 }
 
-// `lanes` columns of the right factor, element(k, lane) where lane < columns, else zero.
+// `lanes` columns of the right factor: element(k, lane) if lane < columns, else zero.
 template <class A, class Element>
 void pack(A* out, int64_t depth, int64_t columns, int64_t lanes, const Element& element) {
   for (int64_t k = 0; k < depth; ++k) {
@@ -52,11 +54,11 @@ void pack(A* out, int64_t depth, int64_t columns, int64_t lanes, const Element& 
   }
 }
 
-// A tile of images [n, maps, height, width] as it lies in memory: f(first pixel of the tile, its offset in map 0, how
-// many).
+// Walks a tile of images [n, maps, height, width] in memory order: calls f(first pixel of the tile, its offset in map
+// 0, number of pixels) for each contiguous run.
 template <class F>
 void for_runs(const Tile& t, const Tiling& whole, int64_t maps, const F& f) {
-  const bool full = t.width == whole.width;  // whole rows follow each other
+  const bool full = t.width == whole.width;  // whole rows are contiguous
   const int64_t length = full ? t.height * t.width : t.width, runs = full ? 1 : t.height;
   for (int64_t n = 0; n < t.images; ++n) {
     for (int64_t r = 0; r < runs; ++r) {
@@ -65,7 +67,7 @@ void for_runs(const Tile& t, const Tiling& whole, int64_t maps, const F& f) {
   }
 }
 
-// sums[pixel, lane] become map `lane` of the images, whose first map of these is at `out`.
+// Stores sums[pixel, lane] as map `lane` of the images; `out` is the address of the first of these maps.
 template <class T, class A>
 void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out, const T* bias, const Tiling& whole,
            const Strides& strides) {
@@ -89,7 +91,7 @@ void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out,
   });
 }
 
-// panel[pixel, lane] = map `lane` of the images, for the lanes below `columns`.
+// panel[pixel, lane] = map `lane` of the images, for lanes below `columns`.
 template <class T, class A>
 void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, const Tiling& whole,
           const Strides& strides) {
@@ -108,10 +110,10 @@ void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, 
   });
 }
 
-// Where output o of a tile finds its tap k along one axis: o * step + k * tap.
+// Output o of a tile finds its tap k along one axis at o * step + k * tap.
 struct AxisLayout {
   int64_t step, tap, extent;
-  bool dense;  // as in the image
+  bool dense;  // spaced as in the image
 
   AxisLayout(const Axis& axis, int64_t outputs) {
     const int64_t apart = (outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
@@ -122,13 +124,14 @@ struct AxisLayout {
   }
 };
 
-// What tiles of output pixels read of x: the image itself, or a copy with its padding, laid out like the image.
+// The elements of x that tiles of output pixels read: the image itself, or a copy with its padding in the layout of the
+// image.
 template <class T>
 struct Input {
   using A = acc_t<T>;
   const Elements<T>& e;
   AxisLayout rows, cols;
-  bool copied, last;                   // last: channels side by side
+  bool copied, last;                   // last: channels are the last dimension
   int64_t col, pitch, channel, image;  // strides
   int64_t copy_size, table_size;
 
@@ -149,7 +152,7 @@ struct Input {
         copy_size(copied ? lines(size.images * image) : 0),
         table_size(copied ? rows.extent + cols.extent : 0) {}
 
-  // off[(c * kernel + p) * kernel + q] for the channels of a group.
+  // off[(c * kernel + p) * kernel + q] = the offset of a tap, for the channels of a group.
   void taps(int64_t* off) const {
     for (int64_t c = 0; c < e.channels; ++c) {
       for (int64_t p = 0; p < e.rows.kernel; ++p) {
@@ -174,7 +177,8 @@ struct Input {
     sources(e.rows, rows, t.h, t.height, from_row);
     sources(e.cols, cols, t.w, t.width, from_col);
     const Run run = neighbours(from_col);
-    const int64_t planes = last ? 1 : e.channels, pieces = last ? e.channels : 1;  // of a row; elements of a pixel
+    // planes of a row; elements of a pixel
+    const int64_t planes = last ? 1 : e.channels, pieces = last ? e.channels : 1;
     for (int64_t n = 0; n < t.images; ++n) {
       for (int64_t c = 0; c < planes; ++c) {
         for (int64_t r = 0; r < rows.extent; ++r) {
@@ -194,7 +198,7 @@ struct Input {
   struct Run {
     int64_t begin, end;
   };
-  // The places from the first that is not padding on that hold neighbours in the input.
+  // The places from the first that is not padding on which hold adjacent input elements.
   Run neighbours(const int64_t* from) const {
     int64_t begin = 0;
     while (begin < cols.extent && from[begin] < 0) ++begin;
@@ -202,7 +206,7 @@ struct Input {
     while (end < cols.extent && from[end] == from[end - 1] + 1) ++end;
     return {begin, end};
   }
-  // A row of pixels of `pieces` elements each.
+  // Copies a row of pixels, each of `pieces` elements.
   void read_row(const T* from, const int64_t* from_col, Run run, int64_t pieces, A* to) const {
     const auto copy = [&](int64_t j, int64_t n) {
       const T* source = from + from_col[j] * e.x_strides.col;
@@ -218,7 +222,7 @@ struct Input {
     if (run.begin < run.end) copy(run.begin, (run.end - run.begin) * pieces);
     each(run.end, cols.extent);
   }
-  // The input element at each place of the copy; -1 for padding, and for what no tap reads.
+  // The input element for each place of the copy; -1 for padding and for elements that no tap reads.
   static void sources(const Axis& axis, const AxisLayout& layout, int64_t first, int64_t outputs, int64_t* from) {
     std::fill(from, from + layout.extent, -1);
     for (int64_t o = 0; o < outputs; ++o) {
@@ -230,12 +234,12 @@ struct Input {
   }
 };
 
-// Tiles small enough to keep all threads busy.
+// Chooses tiles small enough to keep all threads busy.
 inline int64_t pixels_for(const Context& context, int64_t pixels) {
   return min(pixels_per_tile, max(int64_t(48), ceil_div(pixels, tasks_per_thread * context.device.threads)));
 }
 
-// Tasks are tiles by groups by `parts` of the blocks of lanes: more parts where there are few tiles.
+// Tasks are tiles by groups by `parts` of the blocks of lanes; the fewer tiles there are, the more parts.
 struct Tasks {
   int64_t tiles, groups, blocks, parts;
 
@@ -245,7 +249,7 @@ struct Tasks {
   }
   int64_t count() const { return tiles * groups * parts; }
 
-  // f(tile, group, first block, last block, slot)
+  // Calls f(tile, group, first block, last block, slot) for every task.
   template <class F>
   void run(Context& context, const F& f) const {
     run_tasks(context, count(), [&](int64_t i, int64_t slot) {

@@ -1,12 +1,14 @@
-// F(2 x 2, 3 x 3) for the threaded rung (winograd.cu derives it): fprop and dgrad of filters of 3 x 3 that move by one.
+// F(2 x 2, 3 x 3) for the threaded rung (winograd.cu derives it): fprop and dgrad of 3 x 3 filters without stride and
+// dilation.
 //
-// A task is a number of tiles of 2 x 2 outputs. What they read becomes 16 matrices [channels, tiles], the filters
-// became [maps, channels] once, and 16 matrix products by the kernel of accumulate.h give the transformed outputs. The
-// lanes of a vector are neighbouring tiles throughout, so images are read and written as they lie in memory. An output
-// depends on its own tile and on the order of the channels alone, whatever the number of threads.
+// A task is a number of tiles of 2 x 2 outputs. The inputs of the tiles are transformed to 16 matrices [channels,
+// tiles], and the filters, once, to 16 matrices [maps, channels]; 16 matrix products by the kernel of accumulate.h give
+// the transformed outputs. The lanes of a vector are always neighbouring tiles, so images are read and written in
+// memory order. An output depends only on its own tile and on the order of the channels, whatever the number of
+// threads.
 //
-// The transforms mix the pixels of a tile: an infinity or a NaN would spread. All of it ends in outputs that are not
-// finite, so the caller computes those again.
+// The transforms mix the pixels of a tile, so an infinity or a NaN spreads over the tile. All outputs that it reaches
+// are not finite, so the caller computes those again.
 #pragma once
 #include "block/on_vectors.h"
 #include "conv/gather.h"
@@ -14,7 +16,7 @@
 
 namespace tp::conv {
 
-// Whether the 16 products cost so much less than the 36 that the transforms pay.
+// Tells whether the 16 products instead of 36 save more time than the transforms cost.
 inline bool winograd_pays(const Args& a) {
   constexpr int64_t few = 16;  // channels or maps of a group
   const auto fits = [](const Axis& axis) {
@@ -62,7 +64,7 @@ class Winograd {
   }
 
  private:
-  // Tiles of a task: what a thread holds stays in its second cache.
+  // The number of tiles per task: a thread's matrices should stay in its L2 cache.
   int64_t task_size() const {
     constexpr int64_t bytes = 1 << 19, most = 128;
     const int64_t per_tile = products * int64_t(sizeof(A)) * (g_.depth + g_.maps);
@@ -70,10 +72,11 @@ class Winograd {
     const int64_t tiles = max(min(min(most, bytes / per_tile), fair), int64_t(1));
     return max(int64_t(tiles >= 2 * kernel_.lanes ? 2 : 1), tiles / kernel_.lanes) * kernel_.lanes;
   }
-  // Of the transformed outputs of one map; a few elements more, so that maps fall into different sets of the caches.
+  // The pitch between maps of transformed outputs; a few elements of padding make maps fall into different sets of the
+  // caches.
   int64_t map_size() const { return products * size_ + 16; }
 
-  // U = G w G^T for the filters of one map, the taps in the order in which sources are read.
+  // U = G w G^T for the filters of one map; the taps are in the order in which sources are read.
   void transform_filters(int64_t group, int64_t map) const {
     const int64_t depth = g_.depth, stride = g_.depth_stride, plane = g_.maps * depth;
     const T* from = g_.weight + g_.weight_at(group, map, 0, 0, 0);
@@ -126,7 +129,8 @@ class Winograd {
     return finite;
   }
 
-  // f(tile of the task, image, tile row, tile column, how many) for the tiles that are neighbours in a row.
+  // Calls f(tile of the task, image, tile row, tile column, number of tiles) for each run of tiles that are adjacent in
+  // a row.
   template <class F>
   void for_runs(int64_t first, int64_t count, F f) const {
     for (int64_t i = 0; i < count;) {
@@ -136,10 +140,10 @@ class Winograd {
     }
   }
 
-  // V = B^T d B, first along the rows: half[4 i + j] is combination j of source row i.
+  // V = B^T d B, along the rows first: half[4 i + j] is combination j of source row i.
   void transform_input(int64_t group, int64_t channel, int64_t first, int64_t count, A* in, A* half) const {
     const int64_t lanes = kernel_.lanes, blocks = ceil_div(count, lanes), width = blocks * lanes, size = size_;
-    // Of taps in reverse the last one comes first.
+    // If taps are reversed, the last one comes first.
     const int64_t top = min(rows_.source(0, 0), rows_.source(0, 2)), left = min(cols_.source(0, 0), cols_.source(0, 2));
     A *even = half + products * size, *odd = even + across_ + 1;
     for_runs(first, count, [=, this](int64_t at, int64_t image, int64_t tile_row, int64_t tile_col, int64_t n) {
@@ -151,7 +155,7 @@ class Winograd {
           continue;
         }
         const T* row = g_.source + g_.source_strides.at(image, group * g_.depth + channel, r, 0);
-        // Columns c0 to c0 + 2 n + 1, of which those inside are from `begin` to `end`, in pairs.
+        // Reads columns c0 to c0 + 2 n + 1 in pairs; those inside the image are columns `begin` to `end`.
         const int64_t sources = cols_.sources, begin = max(int64_t(0), min(ceil_div(-c0, int64_t(2)), n + 1)),
                       end = max(begin, min(n + 1, sources > c0 ? (sources - c0) / 2 : int64_t(0)));
         const auto column = [=](int64_t c) { return c >= 0 && c < sources ? A(row[c]) : A(0); };
@@ -187,7 +191,7 @@ class Winograd {
     }
   }
 
-  // A^T m A: the four outputs of each tile, for one map. Returns whether they are finite.
+  // Computes A^T m A, the four outputs of each tile, for one map. Returns whether all are finite.
   bool transform_output(int64_t group, int64_t map, int64_t first, int64_t count, const A* m, A* out) const {
     const int64_t size = size_;
     const A shift = g_.bias ? A(g_.bias[group * g_.maps + map]) : A(0);

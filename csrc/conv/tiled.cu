@@ -1,18 +1,19 @@
-// The tiled convolution (§16.3): what the threads of a block read is brought into shared memory first, once, by all of
-// them together. The text describes the kernel after Fig. 16.15 without printing it: "input tiles" with their halo and
-// the filter are staged channel by channel, with a barrier before and after their use.
+// The tiled convolution (§16.3): the threads of a block together first load the inputs that they read into shared
+// memory, each input once. The text after Fig. 16.15 describes this kernel without printing it: "input tiles" with
+// their halo and the filter are loaded channel by channel, with a barrier before and after their use.
 //
-// A block computes a tile of 16 x 16 pixels of one map, one per lane. For every channel it stages the part of the image
-// that the tile reads and the filter, and each lane adds its products from there: a value of the image is read from
-// global memory once per tile instead of once per tap.
+// A block computes a tile of 16 x 16 pixels of one map, one per thread. For every channel it loads the part of the
+// image that the tile reads, and the filter, into shared memory; each thread then adds up its products from there. So
+// each value of the image is read from global memory once per tile instead of once per tap.
 //
-// Where the book has a stride and a dilation of 1 the tile is dense: neighbours share what they read. With a large
-// stride or dilation most of what lies between is read by nobody, so an axis of the tile is staged tap by tap where
-// that takes less room. Filters larger than 8 x 8 are staged in parts, and what still does not fit makes the tile
+// With the book's stride and dilation of 1 the tile is dense: neighbouring pixels share their inputs. With a large
+// stride or dilation, no pixel reads most of the elements in between, so an axis of the tile is stored tap by tap if
+// that takes less room. Filters larger than 8 x 8 are loaded in parts, and if the input still does not fit, the tile is
 // smaller.
 //
-// dgrad is the same kernel over the pixels of dx, phase by phase (gather.h); beyond the edges of dy it has no products.
-// wgrad has a block per filter: it stages tiles of dy and what they meet in x, a lane per tap and share of the pixels.
+// dgrad is the same kernel over the pixels of dx, phase by phase (gather.h); beyond the edges of dy it adds no
+// products. wgrad has one block per filter: it loads tiles of dy and the elements of x that they meet; a thread has one
+// tap and a share of the pixels.
 #include "conv/gather.h"
 #include "core/op.h"
 
@@ -22,7 +23,7 @@ namespace {
 constexpr int tile_width = 16, threads = tile_width * tile_width, most_taps = 8;
 constexpr int64_t shared_limit = 44 * 1024;
 
-// How one axis of a tile is staged: output o finds its tap k, of `count` staged ones, at place(o, k, count).
+// How one axis of a tile is stored: output o finds its tap k, of `count` loaded ones, at place(o, k, count).
 struct StagedAxis {
   int outputs, taps, extent;
   bool dense, backward;
@@ -40,14 +41,14 @@ struct StagedAxis {
     tap = dense ? int(apart) : 1;
   }
   TP_HD int place(int o, int k, int count) const { return o * step + (dense && backward ? count - 1 - k : k) * tap; }
-  // The source element at a place of a tile that begins with output o and tap k.
+  // The source element for a place of a tile whose first output is o and whose first tap is k.
   TP_HD int64_t source(const GatherAxis& axis, int64_t o, int64_t k, int count, int at) const {
     if (dense) return axis.source(o, backward ? k + count - 1 : k) + at;
     return axis.source(o + at / taps, k + min(at % taps, count - 1));
   }
 };
 
-// The largest tile whose staged image fits into shared memory.
+// The largest tile whose image fits in shared memory.
 template <class T>
 int fitting_width(const Axis& rows, const Axis& cols, Pass pass) {
   int width = tile_width;
@@ -159,7 +160,7 @@ struct Tiles {
   }
 };
 
-// wgrad: a block per filter and part of its taps.
+// wgrad: one block per filter and part of its taps.
 template <class T>
 struct Filters {
   using A = acc_t<T>;
@@ -192,7 +193,7 @@ struct Filters {
     }
   }
 
-  // The taps from (p, q) on of the filter from `channel` of the group to `map`.
+  // Loads the taps from (p, q) on of the filter from `channel` of the group to `map`.
   template <class Block, class Shared, class Sums, class PerLane>
   TP_HD void filter(Block& block, Shared& x_s, Shared& dy_s, Sums& sums, PerLane& sum, int64_t map, int64_t channel,
                     int64_t p, int64_t q) const {

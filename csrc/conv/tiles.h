@@ -1,4 +1,4 @@
-// A batch of images cut into boxes: whole images where they are small, parts of one where it is large.
+// A batch of images divided into boxes: several whole images if they are small, or parts of one if it is large.
 #pragma once
 #include "conv/conv.h"
 
@@ -12,9 +12,9 @@ struct Tile {
 
 struct Tiling {
   int64_t images, height, width;  // of the whole batch
-  Tile size;                      // of all tiles but the last ones
+  Tile size;                      // of all tiles except the last ones
 
-  // The fewest tiles of at most `most` pixels, all about the same size.
+  // The smallest number of tiles of at most `most` pixels; all tiles have about the same size.
   Tiling(int64_t images, int64_t height, int64_t width, int64_t most) : images(images), height(height), width(width) {
     const int64_t w = even(width, most), h = even(height, w == width ? most / max(w, int64_t(1)) : 1);
     size = {0, 0, 0, even(images, h == height && w == width ? most / max(h * w, int64_t(1)) : 1), h, w};

@@ -1,4 +1,4 @@
-// The kernels around the matrix product of im2col_gemm: they bring a tile of the problem into matrix form and back. A
+// The kernels around the matrix product of im2col_gemm: they convert a tile of the problem to matrices and back. A
 // column of every matrix is an output pixel of the tile.
 #pragma once
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Pixel {
       : image(t.image + i / (t.height * t.width)), h(t.h + i / t.width % t.height), w(t.w + i % t.width) {}
 };
 
-// The unrolled matrix row by row (Fig. 16.17): on the CPU each row is written as it lies.
+// Writes the unrolled matrix row by row (Fig. 16.17); on the CPU each row is written sequentially.
 template <class T, class Out>
 void unroll_on_host(Context& context, const Elements<T>& e, const Tile& t, int64_t depth, Out* matrix) {
   const int64_t columns = t.pixels(), used = e.channels * e.taps();
@@ -41,7 +41,7 @@ void unroll_on_host(Context& context, const Elements<T>& e, const Tile& t, int64
   });
 }
 
-// The output maps of a tile as the matrix [m, columns], to or from y.
+// Copies the output maps of a tile between y and the matrix [m, columns].
 template <class T, class A, bool to_matrix>
 struct Maps {
   Elements<T> e;
@@ -73,8 +73,8 @@ struct Maps {
   }
 };
 
-// The transpose of unroll, by its targets: item (n, c, i, j) of the tile `target` of dx adds up what the taps that read
-// it left in `matrix` [c, taps, columns], whose columns are the pixels of `from`.
+// The adjoint of unroll, as a gather: item (n, c, i, j) of the tile `target` of dx adds up the elements of `matrix` [c,
+// taps, columns] for the taps that read it. The columns of the matrix are the pixels of `from`.
 template <class T>
 struct Fold {
   using A = acc_t<T>;
@@ -115,7 +115,7 @@ struct Fold {
   }
 };
 
-// The filters as a matrix [m, taps + 1] whose last column is the bias: a weight on an input that is always one.
+// The filters as a matrix [m, taps + 1]; the last column is the bias, the weight of an input that is always one.
 template <class T>
 struct WithBias {
   Elements<T> e;

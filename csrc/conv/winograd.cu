@@ -1,17 +1,18 @@
-// Winograd's convolution F(2 x 2, 3 x 3) (§16.5 names it; Lavin & Gray, 2016): four neighbouring outputs of a 3 x 3
-// filter from 16 products instead of 36.
+// Winograd's convolution F(2 x 2, 3 x 3) (§16.5 names it; Lavin & Gray, 2016): it computes four neighbouring outputs of
+// a 3 x 3 filter by 16 products instead of 36.
 //
 //   y = A^T [ (G g G^T) . (B^T d B) ] A        d: the 4 x 4 input elements of a tile of 2 x 2 outputs, g: the filter
 //
-// The product in brackets is element by element. Summed over channels it becomes 16 matrix products, one per place of
-// the 4 x 4: transformed filters [maps, channels] times transformed tiles [channels, tiles]. The BLAS computes them.
+// The product in brackets is elementwise. Summed over channels it becomes 16 matrix products, one for each element of
+// the 4 x 4 matrices: transformed filters [maps, channels] times transformed tiles [channels, tiles]. The BLAS computes
+// them.
 //
-// G has halves in it. Here it is 2 G, whose elements are integers, and the result is divided by 4: exact wherever sums
-// of integers are, so that integer data gives the same bits as every other rung. A NaN spreads over its tile.
+// G contains halves, so the code uses 2 G, whose elements are integers, and divides the result by 4. This is exact if
+// sums of integers are, so integer data gives the same bits as every other rung. A NaN spreads over its tile.
 //
-// Other filters are cut into pieces of 3 x 3 that move by one element at a time (lattice.h); the pieces' channels
-// follow each other in the inner dimension of the products. wgrad is the transpose: G^T [ (A dy A^T) . (B^T d B) ] G,
-// with the products summed over the tiles.
+// Other filters are divided into pieces of 3 x 3 without stride (lattice.h), and the channels of the pieces are
+// concatenated in the inner dimension of the products. wgrad is the transpose, G^T [ (A dy A^T) . (B^T d B) ] G, with
+// the products summed over the tiles.
 #include "conv/each.h"
 #include "conv/lattice.h"
 #include "conv/tiles.h"
@@ -22,37 +23,37 @@ namespace {
 constexpr int side = 4, places = side * side, outputs = 2, taps = 3;
 constexpr int64_t workspace_bytes = 256 << 20;
 
-// The three transforms of one axis, in place: `at` finds element i.
+// The three transforms along one axis, in place, and their transposes; `at` finds element i.
 template <class A>
 struct Transforms {
-  // B^T: from four inputs.
+  // B^T: four inputs.
   static TP_HD void input(A (&v)[side]) {
     const A a = v[0] - v[2], b = v[1] + v[2], c = v[2] - v[1], d = v[1] - v[3];
     v[0] = a, v[1] = b, v[2] = c, v[3] = d;
   }
-  // 2 G: from three taps.
+  // 2 G: three taps to four.
   static TP_HD void filter(A (&v)[side]) {
     const A a = v[0] + v[0], b = v[0] + v[1] + v[2], c = v[0] - v[1] + v[2], d = v[2] + v[2];
     v[0] = a, v[1] = b, v[2] = c, v[3] = d;
   }
-  // A^T: to two outputs.
+  // A^T: four products to two outputs.
   static TP_HD void output(A (&v)[side]) {
     const A a = v[0] + v[1] + v[2], b = v[1] - v[2] - v[3];
     v[0] = a, v[1] = b, v[2] = v[3] = 0;
   }
-  // A: from two gradients.
+  // A: two gradients to four.
   static TP_HD void gradient(A (&v)[side]) {
     const A a = v[0], b = v[0] + v[1], c = v[0] - v[1], d = -v[1];
     v[0] = a, v[1] = b, v[2] = c, v[3] = d;
   }
-  // 2 G^T: to three taps.
+  // 2 G^T: four sums to three taps.
   static TP_HD void taps_of(A (&v)[side]) {
     const A a = v[0] + v[0] + v[1] + v[2], b = v[1] - v[2], c = v[1] + v[2] + v[3] + v[3];
     v[0] = a, v[1] = b, v[2] = c, v[3] = 0;
   }
 };
 
-// One 4 x 4 tile, transformed along both axes.
+// Transforms one 4 x 4 tile along both axes.
 template <class A>
 struct Patch {
   A v[side][side];
@@ -69,7 +70,7 @@ struct Patch {
   }
 };
 
-// The part of the tiles of one class that the workspace holds.
+// The part of the tiles of one class that fits in the workspace.
 template <class T>
 struct Part {
   Gather<T> g;
@@ -86,7 +87,7 @@ struct Part {
   }
 };
 
-// Where tile i of a part lies: its image, and its first output.
+// Finds the image and the first output of tile i of a part.
 struct TileAt {
   int64_t image, h, w;
   TP_HD TileAt(const Tile& t, int64_t i)
@@ -178,7 +179,7 @@ struct TransformFilters {
   }
 };
 
-// target = A^T M A / 4 + bias, for M[group][place][map][tile]; without products, the bias alone.
+// target = A^T M A / 4 + bias, for M[group][place][map][tile]; only the bias if there are no products.
 template <class T>
 struct TransformOutput {
   using A = acc_t<T>;
@@ -263,7 +264,7 @@ struct TransformGradient {
   }
 };
 
-// sums[filter element] += G^T P G of one part, for P[group][place][map][inner]; each tap of a filter belongs to one
+// sums[filter element] += G^T P G of one part, for P[group][place][map][inner]. Each tap of a filter belongs to one
 // piece.
 template <class T>
 struct AddFilters {
@@ -304,7 +305,7 @@ struct AddFilters {
   }
 };
 
-// f(part) for parts of the tiles of one class whose matrices, of `rows` rows in all, fit into the workspace.
+// Calls f(part) for parts of the tiles of one class whose matrices, of `rows` rows in all, fit in the workspace.
 template <class T, class F>
 void for_parts(const Gather<T>& g, const LatticeAxis& rows, const LatticeAxis& cols, int64_t matrix_rows, const F& f) {
   const int64_t most = max(int64_t(1), workspace_bytes / (matrix_rows * places * int64_t(sizeof(acc_t<T>))));
@@ -313,7 +314,7 @@ void for_parts(const Gather<T>& g, const LatticeAxis& rows, const LatticeAxis& c
   for (int64_t i = 0; i < tiling.count(); ++i) f(Part<T>{g, rows, cols, tiling[i]});
 }
 
-// The largest number of sets and groups of taps of any class: how many pieces a filter is cut into at most.
+// The greatest number of pieces into which a filter of any class is divided.
 int64_t most_groups(const Axis& axis, Pass pass) {
   int64_t most = 0;
   for (int64_t phase = 0; phase < phases(axis, pass); ++phase) {
