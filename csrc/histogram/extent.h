@@ -1,12 +1,12 @@
-// The extent of the elements on the device, if the range is to be taken from them: each block reduces its part, then
-// one block reduces the blocks' results. The host does not read it, so it does not wait.
+// Finds the extent of the elements on the device if the range is not given: each block reduces its part, then one block
+// reduces the results of all blocks. The host does not read the extent, so it does not wait.
 #pragma once
 #include "core/simt.h"
 #include "histogram/bins.h"
 
 namespace tp::histogram {
 
-constexpr int64_t most_blocks = 1056;  // several per multiprocessor of any GPU (8 on an H200)
+constexpr int64_t most_blocks = 1056;  // 8 per multiprocessor of an H200, and several per multiprocessor of any GPU
 
 // Reduces elements, or extents, to one extent per block.
 template <class T>
@@ -46,7 +46,7 @@ struct FindExtent {
   }
 };
 
-// The extent in device memory, or null if the problem does not need it.
+// Returns the extent in device memory, or null if the range is given.
 template <class Problem>
 const Extent* find_extent(const Problem& problem, const char* rung, Context& context) {
   if (!problem.needs_extent) return nullptr;
@@ -60,7 +60,7 @@ const Extent* find_extent(const Problem& problem, const char* rung, Context& con
   return found + blocks;
 }
 
-// The problem's bins, called in a kernel.
+// Returns the problem's bins; called in a kernel.
 template <class Problem, class Block>
 TP_HD auto find_bins(const Problem& problem, const Extent* extent, Block& block) {
   if (!extent) return problem.bins_over({});

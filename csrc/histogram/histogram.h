@@ -1,13 +1,13 @@
 // Histogram: how many elements fall in each bin.
 //
-// Every element adds one to a counter that its value selects, so the pattern consists of writes: any number of threads
-// may need the same counter at once. Atomic additions make that right, and privatization makes it fast: each block
-// counts in its own copy in shared memory, and the copies are added at the end. Integer sums do not depend on the
-// order, so every rung is deterministic.
+// Every element adds one to a counter that its value selects, so the pattern consists of writes, and any number of
+// threads may add to the same counter at once. Atomic additions make that correct, and privatization makes it fast:
+// each block counts in its own copy in shared memory, and the copies are added at the end. Integer sums do not depend
+// on the order, so every rung is deterministic.
 //
-// An integer falls in the bin of its own value. With a range, and for floats, bins are uniform: bin i of [min, max]
-// includes edge i and excludes edge i + 1; the last bin includes max. bins.h defines the edges to the last bit. NaN and
-// elements outside the range are not counted.
+// Without a range, an integer falls in the bin of its own value. With a range, and for floats, bins are uniform: bin i
+// of [min, max] includes edge i and excludes edge i + 1; the last bin includes max. bins.h defines the edges to the
+// last bit. NaN and elements outside the range are not counted.
 #pragma once
 #include <limits>
 
@@ -21,7 +21,7 @@ struct Args {
   int64_t n, bins;
   DType dtype;
   bool uniform;  // uniform bins of [min, max]; always for floats
-  // Of uniform bins; NaN stands for the least or greatest of the finite elements.
+  // The range of uniform bins. NaN means the least or greatest finite element.
   double min = std::numeric_limits<double>::quiet_NaN(), max = std::numeric_limits<double>::quiet_NaN();
 };
 

@@ -1,11 +1,12 @@
-// The histogram at the speed of memory: privatized, with several copies per block.
+// The histogram at the speed of memory: privatization with several copies per block.
 //
-// A thread loads 16 bytes at a time, several such loads ahead. Each few warps have a copy of the counters in shared
-// memory, where the hardware adds up equal bins of a warp at once, so that one full bin makes warps wait for each other
-// only. Of more bins, a block has all the shared memory of a multiprocessor for a copy with counters of 2 bytes: half
-// full, a counter is emptied into the result. Still more bins are windows, for each of which all elements are read. Few
-// elements, or very many bins, are counted in global memory: the lanes of a warp that have the same bin find each other
-// first, and one of them adds for all.
+// A thread loads 16 bytes at a time and has several loads in flight. A few warps share each copy of the counters in
+// shared memory. The hardware adds up equal bins of a warp at once, so if most elements fall in one bin, only the warps
+// of a copy wait for each other. If there are more bins than copies of 4-byte counters can hold, a block uses all the
+// shared memory of a multiprocessor for one copy with counters of 2 bytes, and adds a counter to the result when it is
+// half full. If there are still more bins, they are divided into windows, and all elements are read once per window.
+// Few elements, or very many bins, are counted in global memory: the lanes of a warp that have the same bin first find
+// each other, and one of them adds for all.
 #include "histogram/extent.h"
 #ifdef __CUDACC__
 #include "block/launch.cuh"
@@ -19,8 +20,8 @@ constexpr int threads = 256, warps = threads / block::warp_size, loads = 4;
 constexpr int counters = 12288;  // of 4 bytes, in 48 KB
 constexpr int many_threads = 1024, most_windows = 4;
 
-// Calls f(elements, how many there are) for this thread's share of the elements; whole warps call it together, `ahead`
-// loads before the first use.
+// Calls f(elements, number of elements) for this thread's share of the elements. Whole warps call it together, and
+// `ahead` loads are issued before the first is used.
 template <int ahead, int threads, class T, class F>
 TP_DEVICE void each_vector(const T* x, int64_t n, F f) {
   constexpr int width = int(16 / sizeof(T));
@@ -30,7 +31,7 @@ TP_DEVICE void each_vector(const T* x, int64_t n, F f) {
   const int64_t odd = int64_t(reinterpret_cast<uintptr_t>(x) % 16 / sizeof(T));
   const int64_t head = odd == 0 ? 0 : tp::min(width - odd, n), vectors = (n - head) / width;
   const V* body = reinterpret_cast<const V*>(x + head);
-  int64_t first = id - lane;  // of the warp
+  int64_t first = id - lane;  // the first vector of the warp
   for (const int64_t last = vectors - vectors % (ahead * step); first < last; first += ahead * step) {
     V v[ahead];
 #pragma unroll
@@ -42,7 +43,7 @@ TP_DEVICE void each_vector(const T* x, int64_t n, F f) {
     const bool some = first + lane < vectors;
     f(some ? body[first + lane] : V{}, some ? width : 0);
   }
-  const int64_t rest = n - vectors * width;  // before the first vector and after the last
+  const int64_t rest = n - vectors * width;  // elements before the first vector and after the last
   for (int64_t i = id; i - lane < rest; i += step) {
     V one{};
     if (i < rest) one.v[0] = x[i < head ? i : i + vectors * width];
@@ -50,7 +51,7 @@ TP_DEVICE void each_vector(const T* x, int64_t n, F f) {
   }
 }
 
-// Calls f(element, whether there is one) for this thread's share of the elements.
+// Calls f(element, whether it exists) for this thread's share of the elements.
 template <int ahead, class T, class F>
 TP_DEVICE void each_element(const T* x, int64_t n, F f) {
   constexpr int width = int(16 / sizeof(T));
@@ -60,7 +61,7 @@ TP_DEVICE void each_element(const T* x, int64_t n, F f) {
   });
 }
 
-// `copies` copies of the counters in shared memory, distributed over the warps.
+// `copies` copies of the counters in shared memory; the warps are distributed over them.
 template <class Problem>
 __global__ __launch_bounds__(threads) void count_in_copies(const Problem problem, const Extent* extent, int copies) {
   extern __shared__ unsigned copy[];
@@ -81,8 +82,9 @@ __global__ __launch_bounds__(threads) void count_in_copies(const Problem problem
   }
 }
 
-// One block per multiprocessor; blockIdx.y is a window of `window` bins, two to a word. The thread that fills half a
-// counter empties it. Threads that find it half full wait for that, so none overflows: 1024 threads add 4 each at most.
+// One block per multiprocessor; blockIdx.y selects a window of `window` bins, two per word. The thread whose addition
+// makes a counter half full empties it. Threads that find it half full wait for that thread, so no counter overflows:
+// 1024 threads add at most 4 each.
 template <class Problem>
 __global__ __launch_bounds__(many_threads, 1) void count_in_windows(const Problem problem, const Extent* extent,
                                                                     int window) {

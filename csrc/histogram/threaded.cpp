@@ -1,8 +1,8 @@
-// The production histogram of the CPU: each thread has a share of the elements and a copy of the counters.
+// The production histogram of the CPU: each share of the elements has its own copy of the counters.
 //
-// If there are few bins, a copy consists of `tables` tables that neighbouring elements use in turn: in a single table,
-// equal neighbouring elements would make each addition wait for the one before. If there are many bins, there are only
-// as many shares as pay for clearing and adding their counters.
+// If there are few bins, a copy consists of `tables` tables that adjacent elements use in turn: in a single table,
+// equal adjacent elements would make each addition wait for the previous one. If there are many bins, the number of
+// shares is limited so that clearing and adding up their counters does not cost more than it saves.
 #include <algorithm>
 
 #include "histogram/bins.h"
