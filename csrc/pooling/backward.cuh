@@ -1,11 +1,12 @@
-// The gradients of pooling: a thread takes a patch of input pixels, which share most of their windows, or a vector of
-// channels of one pixel, and gathers from the windows that cover them.
+// The gradients of pooling. Each thread takes either a patch of input pixels, which share most of their windows, or a
+// vector of channels of one pixel, and gathers from the windows that cover them.
 #pragma once
 #include "pooling/tiles.cuh"
 
 namespace tp::pooling {
 
-// Where the gradient comes from. Subsampling: back through the activation, whose value is y; else y is null.
+// Loads the gradient of an output. For subsampling, it goes back through the activation, whose value is y; otherwise y
+// is null.
 template <class T>
 struct Incoming {
   const T *grad, *y;
@@ -24,16 +25,17 @@ struct Incoming {
   }
 };
 
-// A thread's pixels: `height` rows of `width` neighbours of one map, or (across) `width` channels of one pixel. Windows
-// of constant kernel overlap so much that two rows of pixels need few more of them than one.
+// A thread's pixels: `height` rows of `width` adjacent pixels of one map, or (if `across`) `width` channels of one
+// pixel. Windows of constant kernel overlap so much that two rows of pixels need only a few more windows than one row.
 template <bool across, class H>
 constexpr int patch_height = !across && H::constant_kernel > 0 ? 2 : 1;
 
-// Whether a thread loads all windows first (for_windows): where no window is loaded in vain, or loads are small.
+// Tells whether a thread loads all windows before it uses any (for_windows): it does if every window is needed, or if
+// loads are small.
 template <bool across, class H>
 constexpr bool load_ahead = H::constant_kernel > 0 && (!across || H::never_overlaps);
 
-// Stores a thread's sums. Rows of a map lie on multiples of `unit` elements, which is 4, 2 or 1.
+// Stores a thread's sums. The rows of a map begin at multiples of `unit` elements, which is 4, 2 or 1.
 template <bool across, int width, int height, class T, class I, class H, class W>
 TP_DEVICE void store_patch(const Grid<I, H, W>& g, T* grad_x, I n, I h, I w, I c, int unit,
                            const acc_t<T> (&sum)[height][width]) {
@@ -96,8 +98,9 @@ __global__ void __launch_bounds__(vectorized_threads)
             sum[0][v] += taken == pixel ? A(held.grad.v[v]) : A(0);
           }
         } else {
-          // The index counts if it is of a pixel of this window. Distances from the patch's first pixel: of the pixel
-          // that was taken, and of the window's first row and column. A far index belongs to no pixel.
+          // The index counts if it is that of a pixel in this window. Distances are from the patch's first pixel: to
+          // the pixel of the index, and to the window's first row and column. An index outside the window belongs to no
+          // pixel.
           constexpr I far = std::numeric_limits<I>::min() / 2;
           const int64_t distance = held.index[0].v[0] - pixel;
           const I taken = distance == int64_t(I(distance)) && distance > far ? I(distance) : far;
@@ -123,7 +126,7 @@ struct Gradients {
   A v[channels];
 };
 
-// `full_share` is 1 / (what a window counts that lies inside).
+// `full_share` is 1 / (the number of elements counted by a window inside the map).
 template <bool across, int width, class T, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
     average_backward_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const Incoming<T> grad, acc_t<T> full_share,

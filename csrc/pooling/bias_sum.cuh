@@ -1,6 +1,7 @@
-// The gradient of the subsampling layer's biases: the sum of a map's gradients, taken back through the activation, over
-// the batch. Each kernel sums what one block or warp reaches, in an order that the shape fixes; launches follow until
-// one number per map is left. No thread adds up more than 128 numbers in a row, the rest are trees.
+// The gradient of the subsampling layer's biases: the sum of a map's gradients over the batch, taken back through the
+// activation. A first kernel sums the terms per block or warp, in an order that depends only on the shape; further
+// launches add up its results until one number per map is left. No thread adds up more than 128 numbers in sequence;
+// all else is trees.
 #pragma once
 #include "block/block_sum.cuh"
 #include "block/launch.cuh"
@@ -29,14 +30,14 @@ struct PartialSums {
   TP_DEVICE A operator[](int64_t i) const { return from[i]; }
 };
 
-// out[block of parts, map] = the sum of some parts of one map. A part is a chunk of the map of one sample; a warp takes
-// `per_warp` of them.
+// out[block of parts, map] = the sum of some parts of one map. A part is a chunk of the map of one sample; each warp
+// takes `per_warp` parts.
 template <class T>
 __global__ void __launch_bounds__(vectorized_threads)
     map_sums_kernel(const ActivatedGradients<T> from, int64_t batch, int64_t maps, int64_t length, int64_t chunks,
                     int per_warp, acc_t<T>* out) {
   using A = acc_t<T>;
-  constexpr int loads = 8;  // in flight together
+  constexpr int loads = 8;  // loads in flight
   block::allow_next_launch();
   const int64_t group = floor_div(int64_t(blockIdx.x), maps), map = blockIdx.x - group * maps;
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
@@ -61,8 +62,7 @@ __global__ void __launch_bounds__(vectorized_threads)
   if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-// out[block, column] = the sum over the rows of the block; `width` neighbouring threads, a power of two, take its
-// columns.
+// out[block, column] = the sum over the rows of the block; `width` adjacent threads, a power of two, share its columns.
 template <class From, class Out>
 __global__ void __launch_bounds__(vectorized_threads)
     column_sums_kernel(const From from, int64_t rows, int64_t columns, int width, Out* out) {

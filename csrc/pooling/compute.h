@@ -1,4 +1,4 @@
-// From Args to the functors of a step, run in one of the ways of block/per_output.h.
+// Makes functors from the Args of a step, and runs them in one of the ways of block/per_output.h.
 #pragma once
 #include "pooling/average.h"
 #include "pooling/maximum.h"
@@ -37,7 +37,7 @@ void average(const Args& a, const Run& run, const Axis& h, const Axis& w) {
   with_activation(a.activation, [&](auto f) { run({1, n, 4}, Activate<f.value, Acc, T>{argument, y, n}); });
 }
 
-// What `pixels` need: about how many windows lie over each.
+// The work of `pixels`: about the number of windows that cover each.
 inline Outputs gathered(const Args& a) {
   return outputs(a.in, 4 * ceil_div(a.h.reach(), a.h.stride) * ceil_div(a.w.reach(), a.w.stride));
 }
@@ -59,8 +59,8 @@ void average_backward(const Args& a, const Run& run, const Axis& h, const Axis& 
     run(gathered(a), AverageBackward<In, T, Axis>{grad, as<T>(a.grad_x), a.in, a.out, h, w, a.count_include_pad});
   };
   if (a.maps == 0) return spread(as<T>(a.grad));
-  // Subsampling: back through the activation first; the rest of the chain, and of the sums, is in the accumulator's
-  // type.
+  // Subsampling: first back through the activation; the rest of the chain rule, and of the sums, is in the
+  // accumulator's type.
   using Acc = acc_t<T>;
   const int64_t n = a.out.size();
   Acc* grad = run.context.template workspace<Acc>(n);

@@ -5,19 +5,19 @@
 
 namespace tp::pooling {
 
-// `a` is greater than `b` or the first NaN; of equal values the earlier stays.
+// Tells whether `a` replaces `b`: it is greater, or it is the first NaN. Of equal values the earlier stays.
 template <class A>
 TP_DEVICE bool replaces(A a, A b) {
   return !(a <= b) & (b == b);
 }
 
-// The greatest values so far of some channels, and the pixels that hold them.
+// The greatest values so far of some channels, and the indices of their pixels.
 template <int width, class A, class I>
 struct Greatest {
   A value[width];
   I pixel[width];
 
-  // `first` is where the greatest stands if there is nothing but -inf.
+  // `first` is the index of the maximum if all values are -inf.
   TP_DEVICE void clear(I first) {
 #pragma unroll
     for (int v = 0; v < width; ++v) value[v] = detail::lowest<A>(), pixel[v] = first;
@@ -56,7 +56,8 @@ struct Greatest {
   }
 };
 
-// The number of vertically neighbouring outputs per thread: overlapping windows of constant size share taps and the
+// The number of vertically adjacent outputs per thread: overlapping windows of constant size share loads and the maxima
+// of their rows.
 // maxima of their rows.
 template <int width, class H>
 constexpr int outputs_below = width == 1 && H::constant_kernel > 0 ? 2 : 1;
@@ -108,7 +109,7 @@ template <class T, class I>
 struct Neuron {
   const T* bias;
   Activation activation;
-  int64_t maps, first;  // outer map 0 of the launch is map `first`
+  int64_t maps, first;  // outer map 0 of the launch is map `first` of the batch
   Divisor<I> by_maps;
 
   TP_DEVICE acc_t<T> bias_of(I n) const {
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(vectorized_threads)
   }
 }
 
-// y = x at the window's index; 0 where the index lies outside its window.
+// y = x at the window's index, or 0 if the index lies outside its window.
 template <class T, class Index, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
     tangent_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const Index* indices) {

@@ -5,7 +5,7 @@
 
 namespace tp::pooling {
 
-// first ? a : b without a branch, since no processor can predict which pixel is the greatest.
+// first ? a : b without a branch, because no branch predictor can tell which pixel is the greatest.
 template <class A>
 TP_HD A pick(bool first, A a, A b) {
   using Small = std::conditional_t<sizeof(A) == 2, uint16_t, uint8_t>;
@@ -38,7 +38,8 @@ struct Maximum {
       return [=, *this](int64_t column) {
         const Pixel o = o_row.pixel(column);
         const Range cols = window(w, o.w);
-        int64_t index = rows.begin * w.size + cols.begin;  // of the first tap, so that -inf everywhere has a place
+        // of the first tap: the index of the maximum if all values are -inf
+        int64_t index = rows.begin * w.size + cols.begin;
         acc_t<T> best = load<T>(from, place(in, o, rows.begin, cols.begin));
         for (int64_t i = 0; i < rows.count; ++i) {
           for (int64_t j = 0; j < cols.count; ++j) {
@@ -91,7 +92,7 @@ struct MaximumBackward {
   }
 };
 
-// y = x at the window's index; 0 where the index lies outside its window, as it then passes no gradient on either.
+// y = x at the window's index; 0 if the index lies outside its window, because it then passes no gradient on either.
 template <class T, class Index, class Axis>
 struct MaximumTangent {
   static constexpr const char* name = "max_pooling_tangent";

@@ -2,20 +2,20 @@
 // map.
 //
 // The subsampling layer of LeNet-5 takes the mean of the window, adds the map's bias and applies a sigmoid. Average
-// pooling is the same layer without bias and activation, and with windows that may overlap, reach into a border of
-// padding, or (with a ceiling in the formula of the output's size) over the far edge. Maximum pooling takes the
-// greatest pixel instead, and remembers which it was: its gradient goes there.
+// pooling is the same layer without bias and activation, but its windows may overlap, extend into the padding, or (if
+// the output's size is rounded up) extend past the far edge. Maximum pooling takes the greatest pixel instead, and
+// remembers its index: the gradient goes to that pixel.
 //
-// The backward computations are gathers, too: an input pixel looks at the windows that cover it. So one output is one
-// computation everywhere, and the rungs are the ways to run those (block/per_output.h).
+// The backward computations are gathers, too: an input pixel visits the windows that cover it. So every output of every
+// step is one independent computation, and the rungs are ways to run such computations (block/per_output.h).
 #pragma once
 #include "block/activation.h"
 #include "core/ladder.h"
 
 namespace tp::pooling {
 
-// average: mean of the window, plus bias, through the activation.     maximum_tangent: x at `indices`, the derivative
-// of maximum in a direction x, and what the gradient of its gradient is made of.
+// average: the activation of the window's mean plus the bias. maximum_tangent: x at `indices`, which is the derivative
+// of maximum in the direction x; the gradient of maximum's gradient is made of it, too.
 enum class Step : int8_t { average, average_backward, maximum, maximum_backward, maximum_tangent };
 
 // A batch of maps, [outer, h, w, inner]: outer = batch * maps with inner = 1, or (channels last) outer = batch, inner =
@@ -40,17 +40,18 @@ struct Args {
   Activation activation;
   int64_t maps;  // subsampling: the number of biases; else 0
 
-  const void* x;     // like `in`: average, maximum, maximum_tangent
-  const void* bias;  // [maps] or null: average
-  void* y;        // like `out`: result of average, maximum, maximum_tangent; subsampling: argument of average_backward
-  void* indices;  // like `out`, h * W + w: result of maximum, argument of maximum_backward and maximum_tangent
-  bool long_index;   // whether those are int64_t, or int32_t
-  const void* grad;  // like `out`: average_backward, maximum_backward
+  const void* x;     // like `in`; for average, maximum and maximum_tangent
+  const void* bias;  // [maps] or null; for average
+  // like `out`: the result of average, maximum, maximum_tangent; for subsampling's average_backward, an argument
+  void* y;
+  void* indices;     // like `out`, h * W + w: result of maximum, argument of maximum_backward and maximum_tangent
+  bool long_index;   // whether the indices are int64_t; else int32_t
+  const void* grad;  // like `out`; for average_backward and maximum_backward
   void* grad_x;      // like `in`
   void* grad_bias;   // [maps]
 };
 
-// call(indices, as a pointer of their type)
+// Calls `call` with the indices as a pointer of their type.
 template <class Call>
 void with_indices(const Args& a, Call call) {
   a.long_index ? call(static_cast<int64_t*>(a.indices)) : call(static_cast<int32_t*>(a.indices));

@@ -1,6 +1,6 @@
-// Rows of maps divided among all threads. The inner loops run along a row (channels last, along the channels of a
-// pixel), one tap of the window after another, so that they run on vectors; sums and comparisons are those of the
-// oracle in the same order, and so are the results.
+// All threads share the rows of maps. The inner loops run along a row (channels last: along the channels of a pixel),
+// one tap of the window after another, so they vectorize. Sums and comparisons have the order of the sequential rung,
+// so the results are the same bits.
 #include <memory>
 
 #include "block/on_vectors.h"
@@ -9,15 +9,15 @@
 namespace tp::pooling {
 namespace {
 
-constexpr int64_t grain = 1 << 14;  // operations that are worth a thread
+constexpr int64_t grain = 1 << 14;  // operations that pay for a thread
 
-// An array for one piece of a loop over lines. std::vector<bool> would be no array.
+// An array for one piece of a loop over lines; std::vector<bool> would not be a plain array.
 template <class A>
 std::unique_ptr<A[]> array(int64_t n) {
   return std::unique_ptr<A[]>(new A[static_cast<size_t>(n)]);
 }
 
-// f(step), as a constant where loops over memory gain by it.
+// Calls f(step), with the step as a constant if loops over memory gain by it.
 template <class F>
 void with_step(int64_t step, F f) {
   if (step == 1) return f(std::integral_constant<int64_t, 1>{});
@@ -46,7 +46,7 @@ inline bool replaces(A value, A held) {  // of equal values the earlier stays, a
   return value > held;
 }
 
-// What the loops work on: all outputs of a row of a map or, channels last, all channels of one output pixel.
+// The outputs of one inner loop: a row of a map or, channels last, the channels of one output pixel.
 struct Line {
   int64_t outer, oh, ow, width;  // a row begins at ow = 0
 };
@@ -56,7 +56,7 @@ inline Line line_of(const Maps& maps, int64_t i) {
   return {row / maps.h, row % maps.h, maps.inner == 1 ? 0 : i % per_row, maps.inner == 1 ? maps.w : maps.inner};
 }
 
-// f(first, count, from, step, tap_h, tap_w) for the taps of a line's windows in row-major order: outputs first to
+// Calls f(first, count, from, step, tap_h, tap_w) for the taps of a line's windows in row-major order: outputs first to
 // first + count - 1 of the line read x[from], x[from + step], ...; tap_w is the column that the first of them reads.
 template <class F>
 inline void for_taps(const Args& a, const Line& line, F f) {
@@ -94,7 +94,7 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* 
   const I width = I(a.in.w), top = I(first_tap(a.h, line.oh)) * width;
   for (int64_t k = 0; k < line.width; ++k) {
     best[k] = Max<A>::identity();
-    index[k] = top + I(first_tap(a.w, a.in.inner == 1 ? k : line.ow));  // so that -inf everywhere has a place
+    index[k] = top + I(first_tap(a.w, a.in.inner == 1 ? k : line.ow));  // the index if all values are -inf
   }
   const I pixel_step = a.in.inner == 1 ? I(a.w.stride) : I(0);
   for_taps(a, line, [=](int64_t first, int64_t count, int64_t from, int64_t step, int64_t ih, int64_t iw) {
@@ -172,11 +172,11 @@ void average_lines(const Args& a, Context& context) {
 // ---- backward
 
 // Maximum, one outer map at a time: every window adds its gradient to the pixel of its maximum, in the order of the
-// windows, which for each pixel is the order of the sequential rung. An index outside its window is of no pixel.
+// windows, which for each pixel is the order of the sequential rung. An index outside its window belongs to no pixel.
 //
-// A row of windows has `width` entries, the channels of a window side by side. The pixels that it reaches are numbered
-// from the first of their first line; a table tells the column of each, and two more where the window of an entry
-// begins and how many columns it has, inside the map. Pixels are set to zero shortly before the first window adds to
+// A row of windows has `width` entries; the channels of a window are adjacent. The pixels that it reaches are numbered
+// from the first pixel of their first line. Tables hold the column of each pixel and, for each entry, where its window
+// begins inside the map and how many columns it has. Pixels are set to zero shortly before the first window adds to
 // them, so that they are still in the cache.
 template <class T, class Index>
 class Scatter {
@@ -184,7 +184,7 @@ class Scatter {
   static constexpr bool direct = std::is_same<T, A>::value;
 
  public:
-  // Whether the table fits in a cache.
+  // Tells whether the table fits in a cache.
   static bool fits(const Args& a) { return a.h.reach() <= (1 << 16) / tp::max(a.in.w, int64_t(1)); }
 
   Scatter(const Args& a, const Index* indices)
@@ -230,7 +230,7 @@ class Scatter {
     return tp::max(begin, end);
   }
 
-  // Row `row` of all windows, which reach lines top to end - 1.
+  // Adds row `row` of all windows, which reach lines top to end - 1.
   void add_row(int64_t row, int64_t top, int64_t end, A* plane) const {
     const T* grad = as<T>(a_.grad) + row * width_;
     const Index* taken = indices_ + row * width_;
@@ -270,7 +270,7 @@ void maximum_backward_maps(const Args& a, const Index* indices, Context& context
                        });
 }
 
-// sums = the gradients that a pixel's channels get from the windows whose maximum they are (channels last).
+// sums = the gradients that a pixel's channels get from the windows whose maximum is that pixel (channels last).
 template <class T, class Index>
 void maximum_backward_channels(const Args& a, const Index* indices, const Line& p, acc_t<T>* sum, T* to) {
   const Range rows = windows_over(a.h, p.oh), columns = windows_over(a.w, p.ow);
@@ -289,8 +289,8 @@ void maximum_backward_channels(const Args& a, const Index* indices, const Line& 
   for (int64_t c = 0; c < p.width; ++c) to[c] = T(sum[c]);
 }
 
-// Average: every window of `grad` gives each of its pixels the same share. A row of maps first adds up the shares of
-// the windows over it, column by column, and then hands them to the pixels.
+// Average: every window of `grad` gives the same share to each of its pixels. For a row of the map, the shares of the
+// windows over it are first added up column by column, and then distributed to the pixels.
 template <class In, class T>
 void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<In>* shares, acc_t<In>* sum, T* to) {
   using A = acc_t<In>;
@@ -346,8 +346,8 @@ template <class T>
 void average_backward(const Args& a, Context& context) {
   using A = acc_t<T>;
   if (a.maps == 0) return average_backward_lines<T>(a, as<T>(a.grad), context);
-  // Subsampling: back through the activation first; the rest of the chain, and of the sums, is in the accumulator's
-  // type.
+  // Subsampling: first back through the activation; the rest of the chain rule, and of the sums, is in the
+  // accumulator's type.
   const int64_t n = a.out.size();
   const T *from = as<T>(a.grad), *y = as<T>(a.y);
   A* grad = context.workspace<A>(n);

@@ -1,9 +1,9 @@
-// What the kernels of the vectorized rung share: cheap divisions, windows with as much as possible known to the
-// compiler, and how a thread finds its pixels.
+// Shared by the kernels of the vectorized rung: cheap divisions, windows with as many compile-time constants as
+// possible, and the assignment of pixels to threads.
 //
-// Offsets inside a launch are of type I. With int32_t, which is several times as fast, a launch takes as many maps as
-// keep all offsets below 2^31, and a batch that is larger is split over several launches. int64_t serves maps which are
-// larger than that by themselves.
+// Offsets inside a launch have type I. With int32_t, which is several times as fast, a launch takes as many maps as
+// keep all offsets below 2^31, and a larger batch is divided into several launches. int64_t is for single maps that are
+// larger than that.
 #pragma once
 #include "block/load_store.cuh"
 #include "block/per_output.h"
@@ -13,7 +13,7 @@ namespace tp::pooling {
 
 constexpr int vectorized_threads = 256;
 
-// n / d for 0 <= n < 2^31, by a product (Granlund and Montgomery): the upper half of n m, plus n, shifted.
+// n / d for 0 <= n < 2^31, by a multiplication (Granlund and Montgomery): the upper half of n m, plus n, shifted.
 template <class I>
 struct Divisor {
   uint32_t d, multiplier;
@@ -43,7 +43,7 @@ struct Divisor<int64_t> {
   }
 };
 
-// Windows along one dimension; `Windows` below are of constant kernel and stride.
+// Windows along one dimension; the specialisations of `Windows` below have constant kernel and stride.
 template <class I>
 struct AnyWindows {
   static constexpr int constant_kernel = 0;
@@ -71,20 +71,20 @@ struct Windows {
   static bool fits(const Axis& a) { return a.kernel == kernel && a.stride == stride && a.dilation == 1; }
 };
 
-// The first pixel of window o; negative where it lies in the padding.
+// The first pixel of window o; negative if it lies in the padding.
 template <class W, class I>
 TP_DEVICE I begin_of(const W& axis, I o) {
   return o * axis.stride - axis.padding;
 }
 
-// The first tap of a window that begins at `begin`, inside the map.
+// The first tap that lies inside the map, of a window that begins at `begin`.
 template <class W, class I>
 TP_DEVICE I first_tap(const W& axis, I begin) {
   if (begin >= 0) return begin;
   return axis.dilation == 1 ? I(0) : begin + ceil_div(-begin, I(axis.dilation)) * axis.dilation;
 }
 
-// The windows which reach over any of the `count` pixels from i on: o with first <= o <= last.
+// The windows that cover any of the `count` pixels from i on: o with first <= o <= last.
 template <class I>
 struct Over {
   I first, last;
@@ -95,11 +95,11 @@ TP_DEVICE Over<I> windows_reaching(const W& axis, I i) {
   return {before < 0 ? I(0) : before / axis.stride + 1,
           tp::min(I((i + count - 1 + axis.padding) / axis.stride), I(axis.outputs - 1))};
 }
-// The number of windows of constant size that this can be.
+// The greatest possible number of such windows if their size is constant.
 template <int count, class W>
 constexpr int most_windows = (count + W::reach - 2) / W::stride + 1;
 
-// What window o counts: its pixels, with or without those of the border on either side.
+// The number of elements that window o counts: its pixels, with or without those of the padding.
 template <class W, class I>
 TP_DEVICE I counted_by(const W& axis, I o, bool include_padding) {
   const I begin = begin_of(axis, o), end = begin + axis.kernel;
@@ -107,7 +107,7 @@ TP_DEVICE I counted_by(const W& axis, I o, bool include_padding) {
   return tp::min(end, I(axis.size)) - tp::max(begin, I(0));
 }
 
-// The maps of a launch on both sides, [outer, h, w, inner].
+// The maps of a launch, input and output, as [outer, h, w, inner].
 template <class I, class H, class W>
 struct Grid {
   H h;
@@ -119,8 +119,8 @@ struct Grid {
   TP_DEVICE I out_place(I n, I oh, I ow, I c) const { return ((n * h.outputs + oh) * w.outputs + ow) * inner + c; }
 };
 
-// Distributes `outer` maps of rows x columns vectors over threads, in memory order. A vector consists of neighbours in
-// a row (`inner_vectors` = 1) or, channels last, of neighbouring channels of one pixel.
+// Assigns `outer` maps of rows x columns vectors to threads, in memory order. A vector consists of adjacent pixels of a
+// row (`inner_vectors` = 1) or, channels last, of adjacent channels of one pixel.
 template <class I>
 struct Pixels {
   I count;
@@ -155,9 +155,9 @@ TP_DEVICE void store_vector(T* p, const block::Vector<T, width>& v) {
   *reinterpret_cast<block::Vector<T, width>*>(p) = v;
 }
 
-// The taps of `height` windows below each other, the first of which begins at row h0 and column w0 of a map; the kernel
-// is constant. All are loaded before any is used, and so they are on their way together. A tap outside the map does not
-// exist, and has the values of some pixel inside.
+// The taps of `height` vertically adjacent windows, the first of which begins at row h0 and column w0 of a map; the
+// kernel size is constant. All taps are loaded before any is used, so the loads overlap. A tap outside the map does not
+// count; it is loaded from some pixel inside.
 template <int height, int width, class T, class I, class H, class W>
 struct Taps {
   static constexpr int rows = (height - 1) * H::stride + H::constant_kernel, columns = W::constant_kernel;
@@ -184,7 +184,7 @@ struct Taps {
   }
 };
 
-// use(pixel, values) for every tap of the window that begins at row h0 and column w0, in row-major order.
+// Calls use(pixel, values) for every tap of the window that begins at row h0 and column w0, in row-major order.
 template <int width, class T, class I, class H, class W, class Use>
 TP_DEVICE void for_taps(const Grid<I, H, W>& g, const T* map, I h0, I w0, Use use) {
   const I end_h = tp::min(I(h0 + g.h.reach), g.h.size), end_w = tp::min(I(w0 + g.w.reach), g.w.size);
@@ -198,8 +198,8 @@ TP_DEVICE void for_taps(const Grid<I, H, W>& g, const T* map, I h0, I w0, Use us
 }
 
 // Calls use(oh, ow, load(o)) for every window that covers any of `height` x `width` pixels from row h and column w on,
-// in row-major order; o is the window's index in arrays like the output. `ahead`: all are loaded before any is used,
-// which needs windows of constant size, and pays if most windows that could cover a pixel do.
+// in row-major order; o is the window's index in arrays like the output. With `ahead`, all windows are loaded before
+// any is used: this needs windows of constant size, and pays if most windows that could cover a pixel do.
 template <bool ahead, int height, int width, class I, class H, class W, class Load, class Use>
 TP_DEVICE void for_windows(const Grid<I, H, W>& g, I n, I h, I w, I c, Load load, Use use) {
   const Over<I> rows = windows_reaching<height>(g.h, h), columns = windows_reaching<width>(g.w, w);
@@ -229,7 +229,7 @@ TP_DEVICE void for_windows(const Grid<I, H, W>& g, I n, I h, I w, I c, Load load
   }
 }
 
-// How many indices of `width` channels a thread moves at once: 16 bytes.
+// The number of indices that a thread moves at once for `width` channels: 16 bytes.
 template <class Index, int width>
 constexpr int indices_at_once = width * int(sizeof(Index)) < 16 ? width : 16 / int(sizeof(Index));
 

@@ -1,8 +1,8 @@
-// Pooling at the speed of memory: a thread writes 16 bytes at a time where it can, finds its pixels by 32-bit products
-// instead of 64-bit divisions, and unrolls the windows of 2 x 2 and 3 x 3 pixels with stride 2. Overlapping windows and
-// gradients meet in the L1 cache: neighbouring threads read the same lines.
+// Pooling at the speed of memory. A thread writes 16 bytes at a time if it can, finds its pixels by 32-bit
+// multiplications instead of 64-bit divisions, and unrolls windows of 2 x 2 and 3 x 3 pixels with stride 2. Overlapping
+// windows and gradients hit the L1 cache, because neighbouring threads read the same lines.
 //
-// Maxima, and the sums of their gradients, are taken in the order of the oracle, and so they are the same bits.
+// Maxima, and the sums of their gradients, are taken in the order of the sequential rung, so they are the same bits.
 #include "pooling/pooling.h"
 #ifdef __CUDACC__
 #include "pooling/bias_sum.cuh"
@@ -11,7 +11,7 @@
 namespace tp::pooling {
 namespace {
 
-constexpr int64_t launch_elements = int64_t(1) << 30;  // per side, so that 32-bit offsets cannot overflow
+constexpr int64_t launch_elements = int64_t(1) << 30;  // per launch and side, so that 32-bit offsets cannot overflow
 
 template <class T>
 const T* moved(const T* p, int64_t elements) {
@@ -22,14 +22,14 @@ T* moved(T* p, int64_t elements) {
   return p ? p + elements : p;
 }
 
-// One launch's part of the batch: outer maps from `first` on.
+// The part of the batch that one launch takes: outer maps from `first` on.
 template <class I, class H, class W>
 struct Part {
   Grid<I, H, W> grid;
   int64_t first, in_offset, out_offset;  // in outer maps, and in elements of either side
 };
 
-// call(part) for as many maps at a time as a launch takes.
+// Calls call(part) for the parts of the batch, as many maps at a time as a launch takes.
 template <class I, class H, class W, class Call>
 void for_parts(const Args& a, Call call) {
   const int64_t in_map = a.in.h * a.in.w * a.in.inner, out_map = a.out.h * a.out.w * a.in.inner;
@@ -58,7 +58,7 @@ void launch_inputs(const Args& a, const Part& part, Context& context, Kernel ker
 
 bool multiple_of(const void* p, int64_t bytes) { return reinterpret_cast<uintptr_t>(p) % uintptr_t(bytes) == 0; }
 
-// The numbers of elements that the begins of all rows of grad_x are multiples of.
+// The numbers of elements of which the starts of all rows of grad_x are multiples.
 template <class T>
 int store_unit(const Args& a) {
   for (int unit : {4, 2}) {
@@ -153,7 +153,8 @@ void with_windows(const Args& a, Call call) {
 template <int width>
 using Width = std::integral_constant<int, width>;
 
-// Channels last, a thread takes up to 16 bytes of channels of each array; the indices are the widest and go in pairs.
+// Channels last, a thread takes up to 16 bytes of channels of each array; indices are the widest elements and are moved
+// in pairs.
 template <class T>
 constexpr int channel_width = sizeof(T) < 4 ? 4 : 16 / int(sizeof(T));
 
@@ -167,7 +168,7 @@ bool on_channel_vectors(const Args& a) {
   return a.in.inner % width == 0 && multiple_of(a.indices, 16);
 }
 
-// call(Width<n>) for the vectors of a forward step.
+// Calls call(Width<n>) for the vectors of a forward step.
 template <class T, class I, class Call>
 void with_channels(const Args& a, Call call) {
   if constexpr (sizeof(I) == 4 && is_floating<T>) {
@@ -176,7 +177,7 @@ void with_channels(const Args& a, Call call) {
   call(Width<1>{});
 }
 
-// call(across, Width<n>) for the vectors of a backward step.
+// Calls call(across, Width<n>) for the vectors of a backward step.
 template <class T, class I, class Call>
 void with_pixels(const Args& a, Call call) {
   if constexpr (sizeof(I) == 4) {
@@ -208,7 +209,7 @@ void maxima(const Args& a, Context& context) {
     using I = typename decltype(offsets)::type;
     using W = typename decltype(windows)::type;
     if constexpr (!is_floating<T>) {
-      using Any = AnyWindows<I>;  // integers are never differentiated, and so they are rare
+      using Any = AnyWindows<I>;  // integers are never differentiated, so they are rare here
       maximum<T, 1, I, Any, Any>(a, context);
     } else {
       if (a.step == Step::maximum) {

@@ -1,5 +1,6 @@
-// Where windows and pixels lie. Every functor of this folder is a template over the kind of its axes: Axis takes all
-// windows, Halves only those of two pixels side by side, for which loops unroll and divisions become shifts.
+// The geometry of windows and pixels. Every functor of this folder is a template over the type of its axes: Axis for
+// all windows, Halves for windows of two pixels that do not overlap, for which loops unroll and divisions become
+// shifts.
 #pragma once
 #include "pooling/pooling.h"
 
@@ -26,14 +27,14 @@ TP_HD inline Range windows_over(const Axis& axis, int64_t i) {
   return {begin, tp::min(axis.outputs, floor_div(i + axis.padding, axis.stride) + 1) - begin};
 }
 
-// What window `o` counts along an axis: its pixels, with or without those of the border on either side.
+// The number of elements that window `o` counts along an axis: its pixels, with or without those of the padding.
 TP_HD inline int64_t counted(const Axis& axis, int64_t o, bool include_padding) {
   const int64_t begin = o * axis.stride - axis.padding, end = begin + axis.kernel;
   if (include_padding) return tp::min(end, axis.size + axis.padding) - begin;
   return tp::min(end, axis.size) - tp::max(begin, int64_t(0));
 }
 
-// Windows of two pixels side by side, all inside the map, as LeNet-5 has them.
+// Windows of two pixels that do not overlap and lie inside the map, as in LeNet-5.
 struct Halves {
   int64_t size, outputs;
 };
@@ -47,14 +48,14 @@ TP_HD inline int64_t dilation(const Halves&) { return 1; }
 TP_HD inline Range windows_over(const Halves& axis, int64_t i) { return {i >> 1, i >> 1 < axis.outputs}; }
 TP_HD inline int64_t counted(const Halves&, int64_t, bool) { return 2; }
 
-// call(h, w) with the axes as what they are.
+// Calls call(h, w) with the axes as their own types.
 template <class Call>
 void with_axes(const Args& args, Call call) {
   if (!halves(args.h) || !halves(args.w)) return call(args.h, args.w);
   call(Halves{args.h.size, args.h.outputs}, Halves{args.w.size, args.w.outputs});
 }
 
-// The maps' pixels as rows of outputs, in the order of memory: lines of a map or, channels last, single pixels of all
+// The pixels of the maps as rows of outputs, in memory order: lines of a map or, channels last, single pixels of all
 // maps.
 inline Outputs outputs(const Maps& maps, int64_t cost) {
   if (maps.inner == 1) return {maps.outer * maps.h, maps.w, cost};
