@@ -1,10 +1,10 @@
-// The bias of a fully connected layer on the host, added to a product that is there already.
+// Adds the bias of a fully connected layer, on the host, to a product that has been computed.
 #pragma once
 #include "core/context.h"
 
 namespace tp::linear {
 
-// p.c += bias in every row, for the dtypes that products accumulate in: float32 and float64.
+// p.c += bias in every row, for float32 and float64, the dtypes in which products accumulate.
 void add_bias(const Gemm& p, const void* bias, Context& context);
 
 }  // namespace tp::linear

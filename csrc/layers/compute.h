@@ -1,4 +1,4 @@
-// From Args to the functors of a step, run in one of the ways of block/per_output.h.
+// Makes functors from the Args of a step, and runs them in one of the ways of block/per_output.h.
 #pragma once
 #include "layers/loss.h"
 #include "layers/rbf.h"
@@ -23,7 +23,8 @@ void activation(const Args& a, const Run& run) {
   });
 }
 
-// losses(pointer) is the functor that writes n losses there. Reduced ones are summed before they are rounded.
+// losses(pointer) is the functor that writes n losses to `pointer`. Losses that are to be reduced are summed before
+// they are rounded.
 template <class T, class Run, class Losses>
 void loss(const Args& a, const Run& run, Outputs outputs, Losses losses) {
   if (a.reduction == Reduction::none) return run(outputs, losses(as<T>(a.out)));

@@ -1,7 +1,7 @@
-// Functions of single elements, and sums of them, at the speed of memory: a thread holds several vectors of 16 bytes.
+// Elementwise functions, and sums of them, at the speed of memory: a thread holds several vectors of 16 bytes.
 //
-// Which elements a thread holds, and the order of summation, depend on the number of elements only. Arrays that are not
-// aligned to 16 bytes are read and written element by element, with the same bits as a result.
+// The elements of a thread and the order of summation depend only on the number of elements. Arrays that are not
+// aligned to 16 bytes are read and written element by element, and give the same bits.
 #pragma once
 #include "block/block_sum.cuh"
 #include "block/launch.cuh"
@@ -15,7 +15,7 @@ constexpr int elementwise_threads = 256;
 template <class T>
 constexpr int vector_width = 16 / int(sizeof(T));
 
-// Arrays of n elements each, read together.
+// Arrays of n elements each that are read together.
 template <class T, int inputs>
 struct Streams {
   static constexpr int width = vector_width<T>;
@@ -24,14 +24,14 @@ struct Streams {
   Array in[inputs];
   int64_t n;
 
-  // Whether vectors of all arrays up to position `end` can be read as such.
+  // Tells whether the vectors of all arrays up to position `end` can be loaded as vectors.
   TP_DEVICE bool whole(int64_t end) const {
     bool aligned = end <= n;
 #pragma unroll
     for (int i = 0; i < inputs; ++i) aligned = aligned && in[i].aligned;
     return aligned;
   }
-  // The vectors of all arrays at position p; elements beyond the end are 0.
+  // Loads the vectors of all arrays at position p; elements past the end are 0.
   template <bool is_whole>
   TP_DEVICE void load(int64_t p, Vector (&x)[inputs]) const {
 #pragma unroll
@@ -51,7 +51,7 @@ Streams<T, int(sizeof...(Pointers))> streams(int64_t n, const Pointers*... in) {
   return S{{typename S::Array(in, n, false)...}, n};
 }
 
-// value(x) is the function of one element of each array, x[0] to x[inputs - 1], in the accumulator's type.
+// value(x) computes the function of one element of each array, x[0] to x[inputs - 1], in the accumulator's type.
 template <class T, int inputs, class Value>
 TP_DEVICE acc_t<T> apply(const Value& value, const block::Vector<T, vector_width<T>> (&x)[inputs], int v) {
   acc_t<T> element[inputs];
@@ -60,7 +60,7 @@ TP_DEVICE acc_t<T> apply(const Value& value, const block::Vector<T, vector_width
   return value(element);
 }
 
-// A block takes a tile of `map_vectors` vectors per thread.
+// Each block takes a tile of `map_vectors` vectors per thread.
 constexpr int map_vectors(int inputs) { return inputs == 1 ? 4 : 2; }
 
 template <class T, int inputs>
@@ -87,7 +87,8 @@ TP_DEVICE void map_vectors_from(int64_t first, const Streams<T, inputs>& x,
   }
 }
 
-// out[i] = f(x[i]). f.bind() reads on the device what is the same for all elements, and gives the function.
+// out[i] = f(x[i]). f.bind() reads, on the device, the operands that are the same for all elements, and returns the
+// function.
 template <class T, int inputs, class F>
 __global__ void __launch_bounds__(elementwise_threads)
     map_kernel(const Streams<T, inputs> x, const block::Vectors<T, vector_width<T>> out, const F f) {
@@ -108,8 +109,8 @@ void map(const char* name, const Streams<T, inputs>& x, T* out, const F& f, Cont
   check_launch(name);
 }
 
-// Sums are computed per tile, one block each, whose sums are summed in the same way until one is left. A thread adds 8
-// elements in a row, the rest is a tree, so the rounding error grows with the logarithm of n.
+// Sums: one block sums each tile, and the sums of the blocks are summed in the same way until one is left. A thread
+// adds 8 elements in sequence and the rest is a tree, so the rounding error grows with the logarithm of n.
 constexpr int sum_vectors = 8;
 
 template <class T>

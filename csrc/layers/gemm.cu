@@ -1,8 +1,8 @@
 // The fully connected layer as one matrix product (§16.4 does so for convolutions), then the bias.
 //
-// The product of half types is rounded when the BLAS returns it, and a bias added after that would round twice. So
-// there the bias takes part in the product: [A | 1 0 ...] [B ; bias ; 0 ...] with the inner dimension padded to a
-// multiple of 8, which tensor cores want.
+// For half types, the BLAS rounds the product when it stores it, and adding a bias afterwards would round twice. So the
+// bias becomes a part of the product: [A | 1 0 ...] [B ; bias ; 0 ...], with the inner dimension padded to a multiple
+// of 8, which tensor cores require.
 #include "block/per_output.h"
 #include "layers/bias.h"
 #include "layers/linear.h"
@@ -32,7 +32,7 @@ struct AddBias {
   }
 };
 
-// The rows of a matrix, each followed by its own number or by 1, then by zeros up to `width`.
+// The rows of a matrix, each followed by one more element (from a vector, or 1) and then by zeros up to `width`.
 template <class T>
 struct Append {
   static constexpr const char* name = "linear_append";

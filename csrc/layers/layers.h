@@ -1,10 +1,10 @@
 // The small layers around LeNet-5's convolutions (PMPP §16.1-16.2): activation functions, Gaussian outputs, losses.
 //
-// Each is a computation per output (block/per_output.h): an activation per element; a squared or absolute error (§16.1)
-// per element, a softmax cross-entropy per sample, and their sum or mean as a tree whose shape depends on nothing but
-// the number of losses; a Gaussian (§16.2, "the output layer uses Gaussian filters") per sample and class. They share
-// Args and differ in what makes them fast, so each kind has a ladder of its own. The fully connected layer, a matrix
-// product, is in linear.h.
+// Each is a computation per output (block/per_output.h). An activation is computed per element; a squared or absolute
+// error (§16.1) per element, and a softmax cross-entropy per sample, with their sum or mean as a tree whose shape
+// depends only on the number of losses; a Gaussian (§16.2, "the output layer uses Gaussian filters") per sample and
+// class. They share Args, but different methods make them fast, so each kind has its own ladder. The fully connected
+// layer, a matrix product, is in linear.h.
 #pragma once
 #include "block/activation.h"
 #include "core/ladder.h"
@@ -32,17 +32,17 @@ struct Args {
   Activation activation;
   Reduction reduction;
   double sigma;
-  int64_t rows, columns;  // samples and classes; an element-wise step has one row
+  int64_t rows, columns;  // samples and classes; an elementwise step has one row
   int64_t features;       // rbf
 
   const void* x;  // [rows, columns]; rbf: [rows, features]
-  const void* y;  // like x: the activation's value, or what an error compares with; rbf: centres [columns, features]
+  const void* y;  // like x: the value of the activation, or the target of an error; rbf: centres [columns, features]
   const int64_t* target;  // cross_entropy: [rows]
   const void* grad;       // like the result of the forward step
   void *out, *out_y;
 };
 
-// Each ladder takes the steps of its kind; choose() gives the rung that "auto" means.
+// Each ladder takes the steps of its kind; choose() returns the rung that "auto" means.
 namespace activations {
 #define TP_RUNGS "layers/rungs_activation.def"
 #include "core/ladder.inc"

@@ -1,6 +1,6 @@
 // The fully connected layer (PMPP §16.1-16.2): every output is a perceptron over all inputs, y = W x + b. Over a
-// minibatch that is a matrix product (§16.4), and so are its gradients: dE/dx = W^T dE/dy, dE/dW = dE/dy x^T. The three
-// differ in strides only, so there is one computation.
+// minibatch that is a matrix product (§16.4), and so are its gradients: dE/dx = W^T dE/dy and dE/dW = dE/dy x^T. The
+// three differ only in their strides, so one computation serves all of them.
 #pragma once
 #include "core/ladder.h"
 

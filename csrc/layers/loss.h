@@ -5,7 +5,7 @@
 
 namespace tp::layers {
 
-// The gradient of each of n reduced losses.
+// The gradients of n losses that are reduced to one.
 template <class T, class Array>
 TP_HD acc_t<T> grad_of(const Array& grad, Reduction reduction, int64_t n, int64_t i) {
   if (reduction == Reduction::none) return load<T>(grad, i);
@@ -56,7 +56,7 @@ struct ErrorBackward {
   }
 };
 
-// log softmax(x)[c] = (x[c] - max) - log_sum: no exponential overflows, and large logits cancel before anything is
+// log softmax(x)[c] = (x[c] - max) - log_sum. No exponential overflows, and large logits cancel before anything else is
 // added.
 template <class A>
 struct Norm {
@@ -72,7 +72,7 @@ TP_HD Norm<acc_t<T>> norm_of(const Array& x, int64_t first, int64_t classes) {
   return {greatest, std::log(sum)};
 }
 
-// The loss of a sample; NaN if its label is none of the classes.
+// The loss of a sample; NaN if its label is not a class.
 template <class T, class Out>
 struct CrossEntropy {
   static constexpr const char* name = "cross_entropy";
@@ -123,7 +123,7 @@ struct SoftmaxNorm {
   }
 };
 
-// (softmax(x) - one_hot(target)) * grad; a sample whose label is none of the classes gets no gradient.
+// (softmax(x) - one_hot(target)) * grad; the gradient is 0 if the label is not a class.
 template <class T>
 struct CrossEntropyBackward {
   static constexpr const char* name = "cross_entropy_backward";

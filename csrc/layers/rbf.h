@@ -1,14 +1,14 @@
-// Gaussian outputs (§16.2): how near a sample is to the centre of each class.
+// Gaussian outputs (§16.2): how close a sample is to the centre of each class.
 #pragma once
 #include "block/per_output.h"
 #include "layers/layers.h"
 
 namespace tp::layers {
 
-// Division by sigma = mantissa * 2^exponent: by the power of two, which is exact, in two steps, so that no factor
-// leaves the range of A whatever sigma is, and by the mantissa at the end. Neither sigma^2 nor 1 / sigma is ever
-// formed: they overflow where no result does. Powers that are greater still take every number of A to 0 or to infinity
-// anyway.
+// Divides by sigma = mantissa * 2^exponent. The division by the power of two is exact, and is done in two steps, so
+// that no factor leaves the range of A whatever sigma is; the division by the mantissa follows at the end. sigma^2 and
+// 1 / sigma are never computed, because they can overflow even if the result does not. Exponents that are clamped would
+// take every number of A to 0 or to infinity anyway.
 template <class A>
 struct BySigma {
   A half, rest, square;  // 2^-exponent = half * rest; mantissa^2
@@ -23,10 +23,10 @@ struct BySigma {
     rest = A(std::ldexp(1.0, -exponent + exponent / 2));
     square = A(mantissa * mantissa);
   }
-  TP_HD A scaled(A x) const { return x * half * rest; }  // by the power of two
+  TP_HD A scaled(A x) const { return x * half * rest; }  // divides by the power of two
 };
 
-// y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)); with `grad`, grad * y: how strongly they pull at each other.
+// y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)); with `grad`, grad * y, the weight of the pair in both gradients.
 template <class T, class Out>
 struct Gaussian {
   static constexpr const char* name = "rbf";
@@ -56,8 +56,8 @@ struct Gaussian {
   }
 };
 
-// grad[i, d] = sum over j of pull[i, j] * (other[j, d] - self[i, d]) / sigma^2, where pull has the given strides. A
-// point that is so far away that its pull is 0 adds nothing, whatever the distance.
+// grad[i, d] = sum over j of pull[i, j] * (other[j, d] - self[i, d]) / sigma^2; pull has the given strides. A point
+// whose pull is 0 adds nothing, even if its distance is infinite.
 template <class T>
 struct Pull {
   static constexpr const char* name = "rbf_backward";

@@ -1,10 +1,10 @@
-// The fully connected layer by a product whose sums stay in registers (block/fma_tile.cuh), with the bias added in the
-// same launch. Both factors are copied into shared memory slab by slab, transposed where the inner dimension is the
+// The fully connected layer as a product whose sums stay in registers (block/fma_tile.cuh), with the bias added in the
+// same launch. Both factors are copied to shared memory slab by slab, and transposed if the inner dimension is the
 // contiguous one.
 //
-// Few outputs with a long inner dimension would keep few multiprocessors busy. So the inner dimension is cut into
-// slices, each for other blocks, whose sums are added up afterwards in the order of the slices. Long sums are cut for
-// the sake of their rounding errors as well (cut.h).
+// Few outputs with a long inner dimension would occupy few multiprocessors. So the inner dimension is divided into
+// slices, each computed by different blocks, and the sums are added afterwards in the order of the slices. Long sums
+// are also divided to limit their rounding errors (cut.h).
 #include "layers/linear.h"
 #ifdef __CUDACC__
 #include "block/fma_tile.cuh"
@@ -14,8 +14,9 @@
 namespace tp::linear {
 namespace {
 
-// How a factor is copied: element by element along the inner dimension, if that is the contiguous one, eight of it for
-// four sides per warp; 16 bytes of neighbouring sides at a time; or element by element, whatever the strides.
+// How a factor is copied. If the inner dimension is contiguous, each warp copies eight elements of it for four sides,
+// element by element. Otherwise it copies 16 bytes of adjacent sides at a time, or single elements if strides do not
+// allow that.
 enum class Order { inner, sides, any };
 
 // One of the factors: `sides` rows of A or columns of B, each of `inner` elements; one of the strides is 1.
@@ -52,7 +53,7 @@ class FactorLoader {
     sides_ = int(min(f.sides - first_side, int64_t(tile_sides))), left_ = last - first;
   }
 
-  // Begins to copy the next slab; 0 stands for what does not exist.
+  // Begins to copy the next slab; elements that do not exist are 0.
   TP_DEVICE void load(T* slab) {
     if (sides_ == tile_sides && left_ >= Tile::slab) {
       copy(slab, [](int) { return true; });
@@ -85,11 +86,12 @@ struct Product {
   Factor<T> a, b;
   const T* bias;
   T* out;
-  acc_t<T>* sums;  // [slices][rows][cols], or null: one slice, which is the result
+  acc_t<T>* sums;  // [slices][rows][cols]; null if there is one slice, which is the result
   int64_t inner, row_tiles, col_tiles, slices;
 };
 
-// Writes four neighbours of a row, of which `count` exist; the row begins at a multiple of four elements if `aligned`.
+// Writes four adjacent elements of a row, of which `count` exist. `aligned`: the row begins at a multiple of four
+// elements.
 template <class T, class A>
 TP_DEVICE void write_quad(T* to, const A* values, int64_t count, bool aligned) {
   block::Vector<T, 4> v{{T(values[0]), T(values[1]), T(values[2]), T(values[3])}};
@@ -174,8 +176,8 @@ void multiply(Product<T> p, int64_t slices, Context& context) {
   if (p.sums) block::sum_slices(p.sums, slices, size, p.out, context);
 }
 
-// The kernels' tiles, in the order of tiles[]. Half types and float64 have the second alone.
-constexpr int pad = 4;  // spreads over the banks what a warp writes of four sides
+// The kernels' tiles, in the order of tiles[]. Half types and float64 have only the second.
+constexpr int pad = 4;  // spreads a warp's stores for four sides over the banks
 using Tile0 = block::FmaTile<128, 64, 8, 8, 16, 3, 3, 8, 1, pad>;
 using Tile1 = block::FmaTile<64, 64, 8, 8, 32, 4, 2, 4, 4, pad>;
 using Tile2 = block::FmaTile<64, 32, 8, 4, 32, 4, 2, 8, 4, pad>;

@@ -1,4 +1,5 @@
-// One output after another. A fully connected layer is the loop over its perceptrons that §16.2 leaves as an exercise.
+// Computes one output after another. A fully connected layer is a loop over its perceptrons, which §16.2 leaves as an
+// exercise.
 #include "layers/compute.h"
 #include "layers/perceptron.h"
 

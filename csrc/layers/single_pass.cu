@@ -1,8 +1,8 @@
-// Losses at the speed of memory: every input is read once, by accesses of 16 bytes where the addresses allow it.
+// Losses at the speed of memory: every input is read once, 16 bytes at a time if addresses allow.
 //
-// A squared or absolute error is a function of single elements (elementwise.cuh), a cross-entropy one of rows
-// (softmax.cuh). Where losses are reduced, a block adds up its own before it writes anything; the sums of the blocks
-// are added up by a second small launch. Every tree is fixed by the shape: the same bits in every run.
+// A squared or absolute error is a function of single elements (elementwise.cuh), and a cross-entropy is a function of
+// rows (softmax.cuh). If losses are reduced, each block adds up its own, and a second small launch adds up the sums of
+// the blocks. The shape determines every tree, so every run gives the same bits.
 #include "layers/layers.h"
 #ifdef __CUDACC__
 #include "layers/elementwise.cuh"
@@ -70,7 +70,7 @@ void error(const Args& a, Context& context) {
 
 // ---- cross-entropy
 
-// The threads per block of cross_entropy: few samples of few classes fit in one block, and so need one launch.
+// The threads per block of cross_entropy. Few samples of few classes fit in one block and so need only one launch.
 constexpr int warp_row_threads = 256, few_rows_threads = 1024;
 
 template <class T>
@@ -95,7 +95,7 @@ void warp_rows(SoftmaxArgs<T> a, bool backward, Context& context) {
       return check_launch("cross_entropy");
     }
   }
-  // With many rows a block takes up to eight rounds, so that few sums are left for the second launch.
+  // If there are many rows, a block takes up to eight rounds, so that few sums are left for the second launch.
   constexpr int64_t round = warp_row_threads / lanes;
   a.rows_per_block = round * tp::min(tp::max(a.rows / round / 2048, int64_t(1)), int64_t(8));
   const int64_t blocks = ceil_div(a.rows, a.rows_per_block);
@@ -118,7 +118,7 @@ void block_rows(SoftmaxArgs<T> a, bool backward, Context& context) {
   reduce_losses(a, a.rows, context);
 }
 
-// With vectors of `width` classes: whole rows of vectors.
+// Chooses a kernel by the number of classes. Rows consist of whole vectors of `width` classes.
 template <class T, int width>
 void cross_entropy_rows(const SoftmaxArgs<T>& a, bool backward, Context& context) {
   constexpr int values = width < 4 ? 4 : width;

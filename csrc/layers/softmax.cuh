@@ -1,10 +1,9 @@
-// Softmax cross-entropy over rows of logits, each read once from memory.
+// Softmax cross-entropy over rows of logits, each of which is read once from memory.
 //
-// A row of up to 1,024 classes lives in the registers of one warp (8 lanes of a warp, for up to 32 classes): the
-// maximum, the sum of exponentials and the gradient need no second read. A longer row belongs to a block, which keeps a
-// running maximum and a sum relative to it (the online softmax) and reads the row again, from the cache, for the
-// gradient. Which lane holds which class depends on the number of classes alone, so results are the same to the last
-// bit on every address.
+// A row of up to 1,024 classes is held in the registers of one warp (up to 32 classes: of 8 lanes of a warp), so the
+// maximum, the sum of exponentials and the gradient need no second read. A block takes a longer row: it keeps a running
+// maximum and a sum relative to it (the online softmax), and reads the row again, from the cache, for the gradient. The
+// number of classes alone determines which lane holds which class, so results are the same bits for every address.
 #pragma once
 #include "block/block_sum.cuh"
 #include "block/exponential.h"
@@ -26,12 +25,12 @@ struct SoftmaxArgs {
   const T* x;
   const int64_t* target;
   int64_t rows, classes;
-  const T* grad;  // of the loss: one number per row, or one for all
-  T* out;         // losses or their sum; the gradient of x
+  const T* grad;  // of the loss: one number per row, or one for all rows
+  T* out;         // the losses or their sum; or the gradient of x
   acc_t<T>* partial;
   int64_t rows_per_block;
   Reduction reduction;
-  bool aligned;  // x, and out where it is like x, can be accessed by whole vectors
+  bool aligned;  // whether x, and out if it is like x, can be accessed by whole vectors
 };
 
 template <class T>
@@ -40,23 +39,23 @@ TP_DEVICE acc_t<T> grad_of_row(const SoftmaxArgs<T>& a, int64_t row) {
   return acc_t<T>(a.grad[0]) / acc_t<T>(a.reduction == Reduction::mean ? a.rows : 1);
 }
 
-// What the loss needs of the row beside the softmax: the logit at the label, NaN if that is none of the classes. Read
-// early, it arrives together with the row.
+// The logit at the label, NaN if the label is not a class. The loss needs it besides the softmax. It is loaded early,
+// so that it arrives together with the row.
 template <class T>
 TP_DEVICE acc_t<T> logit_of(const T* row, int64_t classes, int64_t label) {
   using A = acc_t<T>;
   return label >= 0 && label < classes ? A(row[label]) : std::numeric_limits<A>::quiet_NaN();
 }
 
-// -log softmax(x)[label]. The maximum passes over NaN, but the sum does not, and if the maximum is infinite the sum is
-// NaN; so the loss is NaN wherever one of its terms is.
+// -log softmax(x)[label]. The maximum ignores NaN, but the sum does not; and if the maximum is infinite, the sum is
+// NaN. So the loss is NaN whenever one of its terms is.
 template <class A>
 TP_DEVICE A loss_of(A logit, A most, A sum) {
   return A(std::log(sum)) - (logit - most);
 }
 
-// Values of a row that one of `lanes` lanes holds: vectors of `width` neighbours, dealt out to the lanes in turn.
-// Behind the end of the row stands -inf.
+// The values of a row that one of `lanes` lanes holds: vectors of `width` adjacent values, assigned to the lanes in
+// turn. Past the end of the row the values are -inf.
 template <class T, int width, int values, int lanes>
 struct HeldRow {
   using A = acc_t<T>;
@@ -110,7 +109,7 @@ struct HeldRow {
     return sums[0];
   }
 
-  // The same over all lanes, which are neighbours in one warp; every lane gets the result.
+  // The maximum over all `lanes`, which are adjacent lanes of one warp; every lane gets the result.
   TP_DEVICE A maximum() const {
     A most = own_maximum();
 #pragma unroll
@@ -124,7 +123,7 @@ struct HeldRow {
     return sum;
   }
 
-  // out = (x / sum - one_hot(label)) * grad, or 0 where `valid` is false
+  // out = (x / sum - one_hot(label)) * grad, or 0 if `valid` is false
   TP_DEVICE void store_gradient(T* out, int count, int label, bool valid, A sum, A grad, bool aligned) const {
     const A scale = A(1) / sum;
 #pragma unroll
@@ -145,7 +144,7 @@ struct HeldRow {
   }
 };
 
-// The sum of the losses of a block's rows: the result if there is one block, else a part of it.
+// Stores the sum of the losses of a block's rows: the result if there is only one block, otherwise a partial sum.
 template <class T>
 TP_DEVICE void store_sum(const SoftmaxArgs<T>& a, acc_t<T> sum) {
   if (gridDim.x > 1) {
@@ -155,9 +154,9 @@ TP_DEVICE void store_sum(const SoftmaxArgs<T>& a, acc_t<T> sum) {
   }
 }
 
-// ---- one row per warp, or per `lanes` lanes of it
+// ---- one row per warp, or per `lanes` lanes of a warp
 
-// So few registers that a multiprocessor holds enough rows at a time to keep memory busy.
+// Limits registers so that a multiprocessor holds enough rows at once to keep memory busy.
 template <class A, int width, int threads>
 constexpr int least_blocks = threads > 256 || sizeof(A) > 4 ? 1
                              : width > 1                    ? 3
@@ -172,7 +171,7 @@ __global__ void __launch_bounds__(threads, least_blocks<acc_t<T>, width, threads
   held.lane = int(threadIdx.x) % lanes;
   const int64_t first = blockIdx.x * a.rows_per_block, end = tp::min(a.rows, first + a.rows_per_block);
   A total = 0;
-  for (int64_t begin = first; begin < end; begin += threads / lanes) {  // the same for all lanes: they shuffle
+  for (int64_t begin = first; begin < end; begin += threads / lanes) {  // the same for all lanes, because they shuffle
     const int64_t row = tp::min(begin + threadIdx.x / lanes, end - 1);
     const T* x = a.x + row * a.classes;
     const A logit = logit_of(x, a.classes, a.target[row]);
@@ -212,12 +211,13 @@ __global__ void __launch_bounds__(threads, least_blocks<acc_t<T>, width, threads
 
 constexpr int block_row_threads = 512;
 
-// sum is relative to most: the sum of exp(x - most).
+// The maximum and the sum of exp(x - most).
 template <class A>
 struct Running {
   A most = -std::numeric_limits<A>::infinity(), sum = 0;
 
-  // What exponentials are relative to: as long as there is nothing but -inf, to 0, so that they are 0 and not NaN.
+  // The number that exponentials are relative to. As long as all values are -inf it is 0, so that exponentials are 0
+  // and not NaN.
   TP_DEVICE static A base(A most) { return most == -std::numeric_limits<A>::infinity() ? A(0) : most; }
 
   TP_DEVICE void merge(const Running& other) {
@@ -227,7 +227,7 @@ struct Running {
   }
 };
 
-// A block takes its row in tiles of `block_row_vectors` vectors per thread.
+// A block reads its row in tiles of `block_row_vectors` vectors per thread.
 constexpr int block_row_vectors(int width) { return width > 4 ? 2 : 4; }
 
 template <class T, int width>
@@ -245,7 +245,7 @@ TP_DEVICE void for_tiles(const T* row, int64_t classes, bool aligned, F f) {
   }
 }
 
-// All threads get the maximum and the sum of exponentials of the block's row.
+// Returns, to all threads, the maximum and the sum of exponentials of the block's row.
 template <class T, int width>
 TP_DEVICE Running<acc_t<T>> softmax_of_row(const T* row, int64_t classes, bool aligned) {
   using A = acc_t<T>;
@@ -277,7 +277,7 @@ TP_DEVICE Running<acc_t<T>> softmax_of_row(const T* row, int64_t classes, bool a
   }
   __syncthreads();
   mine.most = mosts[0], mine.sum = sums[0];
-  mine.sum += mine.most - mine.most;  // NaN for a maximum of either infinity
+  mine.sum += mine.most - mine.most;  // NaN if the maximum is infinite
   return mine;
 }
 

@@ -1,4 +1,4 @@
-// One thread per output: an element, a sample's loss, or a perceptron, whose inner product stays a loop.
+// One thread per output: an element, a sample's loss, or a perceptron. The inner product of a perceptron stays a loop.
 #include "layers/compute.h"
 #include "layers/perceptron.h"
 

@@ -1,6 +1,6 @@
-// Chunks of outputs divided among all threads, each worked on by loops that run on vectors.
+// All threads share chunks of outputs, and vectorized loops compute each chunk.
 //
-// Chunks of sums are of fixed length, and their sums are added up as a tree: the same bits with any number of threads.
+// Chunks of sums have a fixed length, and a tree adds up their sums, so any number of threads gives the same bits.
 #include <vector>
 
 #include "block/exponential.h"
@@ -14,7 +14,7 @@ namespace {
 
 using block::exponential;
 
-constexpr int64_t grain = 1 << 14;  // elements that are worth a thread
+constexpr int64_t grain = 1 << 14;  // elements that pay for a thread
 
 // ---- functions of single elements
 
@@ -32,7 +32,7 @@ void map(Context& context, int64_t n, T* out, F f, const In*... in) {
 constexpr int64_t sum_chunk = 4096;
 constexpr int sum_lanes = 32;
 
-// term(0) + ... + term(n - 1): each lane sums its own terms, then the lanes are combined by a tree.
+// term(0) + ... + term(n - 1): each lane sums its own terms, then a tree combines the lanes.
 template <class A, class Term>
 A sum_of_lanes(int64_t n, Term term) {
   A lanes[sum_lanes] = {};
@@ -51,7 +51,7 @@ A sum_of_lanes(int64_t n, Term term) {
   return lanes[0];
 }
 
-// The greatest of x; NaN is ignored.
+// The greatest element of x; NaN is ignored.
 template <class A>
 A greatest_of_lanes(int64_t n, const A* x) {
   A lanes[sum_lanes];
@@ -65,7 +65,7 @@ A greatest_of_lanes(int64_t n, const A* x) {
   return lanes[0];
 }
 
-struct Itself {  // a lambda would be another type in every recursion of sum()
+struct Itself {  // a lambda would have another type in every recursion of sum()
   template <class A>
   A operator()(A x) const {
     return x;
@@ -106,7 +106,7 @@ void compute_activation(const Args& a, Context& context) {
   });
 }
 
-// 1 with the sign of d, or d itself where it is 0 or NaN; by a choice of bits, so that loops over it run on vectors.
+// 1 with the sign of d, or d itself if it is 0 or NaN. It selects bits without a branch, so loops over it vectorize.
 inline float sign_of(float d) {
   const uint32_t bits = detail::float_bits(d), magnitude = bits & 0x7fffffffu;
   const bool is_itself = (magnitude == 0) | (magnitude > 0x7f800000u);
@@ -140,7 +140,8 @@ void compute_error(const Args& a, Context& context) {
 
 // ---- cross-entropy
 
-// Some rows of logits at a time, as columns of a buffer if they are short: then a vector holds a class of many rows.
+// Takes several rows of logits at a time. Short rows become columns of a buffer, so that a vector holds one class of
+// many rows.
 template <class T>
 struct Logits {
   using A = acc_t<T>;
@@ -159,7 +160,8 @@ struct Logits {
     return std::log(sum) - (A(x[row * classes + target[row]]) - most);
   }
 
-  // buffer = exp(row - its maximum). The maximum passes over NaN, but not the sum; if it is infinite, the sum is NaN.
+  // buffer = exp(row - its maximum). The maximum ignores NaN, but the sum does not; and if the maximum is infinite, the
+  // sum is NaN.
   void softmax(int64_t row, A* buffer, A& most, A& sum) const {
     const T* from = x + row * classes;
     TP_INDEPENDENT
@@ -171,7 +173,7 @@ struct Logits {
     sum = sum_of_lanes<A>(classes, [=](int64_t k) { return buffer[k]; });
   }
 
-  // The same for the `side` rows from `row` on. If fewer are left, the last one is repeated.
+  // Does the same for `side` rows from `row` on. If fewer rows are left, the last one is repeated.
   void softmax_of_rows(int64_t row, A* buffer, A* most, A* sum) const {
     const T* from[side];
     for (int l = 0; l < side; ++l) from[l] = x + tp::min(row + l, rows - 1) * classes;
@@ -191,7 +193,7 @@ struct Logits {
     }
   }
 
-  // f(row, most, sum, buffer, step) for the rows from begin to end: exp(x[row, c] - most) lies at buffer[c * step].
+  // Calls f(row, most, sum, buffer, step) for rows begin to end - 1; exp(x[row, c] - most) is at buffer[c * step].
   template <class F>
   void for_rows(int64_t begin, int64_t end, A* buffer, F f) const {
     if (!is_short()) {
@@ -211,7 +213,7 @@ struct Logits {
     }
   }
 
-  // f for all rows, by all threads.
+  // Calls f for all rows, on all threads.
   template <class F>
   void for_all(Context& context, F f) const {
     const int64_t cost = 4 * tp::max(classes, int64_t(1));
@@ -264,21 +266,20 @@ void compute_cross_entropy(const Args& a, Context& context) {
 
 // ---- Gaussian outputs
 
-// As Gaussian of layers/rbf.h: y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)), or with `grad` that times grad. The
-// lanes of vectors are points, side by side, so that a centre's coordinate is the same for all and no sum crosses
-// lanes.
+// As Gaussian in layers/rbf.h: y[n, c] = exp(-|x[n] - centre[c]|^2 / (2 sigma^2)), times grad if there is one. The
+// lanes of a vector are different points, so a centre's coordinate is the same for all lanes, and no sum crosses lanes.
 template <class T, class Out>
 struct Gaussians {
   using A = acc_t<T>;
   typedef A Vector __attribute__((vector_size(32), aligned(sizeof(A)), may_alias));
   static constexpr int lanes = 32 / int(sizeof(A)), side = 2 * lanes;
-  static constexpr int64_t some = 32;  // terms of a sum that are added up by themselves
+  static constexpr int64_t some = 32;  // terms of a sum that are added up separately
   const T *x, *centres, *grad;
   Out* out;
   int64_t rows, classes, features;
   BySigma<A> by_sigma;
 
-  // Of points first to first + side - 1. `points` has room for their coordinates.
+  // Computes points first to first + side - 1. `points` has room for their coordinates.
   void compute(int64_t first, A* points) const {
     const int64_t count = tp::min(int64_t(side), rows - first);
     for (int64_t l = 0; l < side; ++l) {
@@ -326,7 +327,7 @@ struct Gaussians {
   }
 };
 
-// One point's side of the forces between n points and `others`.
+// The gradients of one side, n points, from their pairs with `others`.
 template <class T>
 struct Pulls {
   using A = acc_t<T>;
@@ -337,8 +338,8 @@ struct Pulls {
   BySigma<A> by_sigma;
   T* out;
 
-  // As Pull of layers/rbf.h, for all coordinates of point i: `part` and `total` hold the sums of up to 256 terms and
-  // the sum of those.
+  // As Pull in layers/rbf.h, for all coordinates of point i. `part` holds the sum of up to 256 terms, and `total` the
+  // sum of such parts.
   void compute(int64_t i, A* part, A* total) const {
     const T* mine = self + i * features;
     for (int64_t d = 0; d < features; ++d) total[d] = 0;
@@ -346,7 +347,7 @@ struct Pulls {
       for (int64_t d = 0; d < features; ++d) part[d] = 0;
       for (int64_t j = first; j < tp::min(others, first + 256); ++j) {
         const A weight = pull[i * i_stride + j * j_stride];
-        if (weight == 0) continue;  // too far away: adds nothing, whatever the distance
+        if (weight == 0) continue;  // a weight of 0 adds nothing, even if the distance is infinite
         const T* theirs = other + j * features;
         TP_INDEPENDENT
         for (int64_t d = 0; d < features; ++d) part[d] += weight * by_sigma.scaled(A(theirs[d]) - A(mine[d]));

@@ -1,9 +1,10 @@
-// The fully connected layer as one launch: a tiled matrix product (§5.4's tiles, §16.4's product) with the bias added
-// before the result is rounded and written. For minibatches so small that the time of a library's call is its launches.
+// The fully connected layer in one launch: a tiled matrix product (§5.4's tiles, §16.4's product), with the bias added
+// before the result is rounded and stored. It is for minibatches so small that a library call spends its time on
+// launches.
 //
 // A block computes a tile of 32 x 32 outputs, four per thread, from tiles of both factors in shared memory. While it
-// works on one pair of tiles, the next is on its way into registers. Each pair's sum is added to the total by itself,
-// so that the rounding error grows with inner / 64 and not with inner.
+// multiplies one pair of tiles, it loads the next pair to registers. The sum of each pair is computed separately and
+// then added to the total, so the rounding error grows with inner / 64 rather than with inner.
 #include "layers/linear.h"
 #ifdef __CUDACC__
 
@@ -13,15 +14,15 @@ namespace {
 constexpr int tile = 32, depth = 64, threads = 256;
 constexpr int per_thread = tile * depth / threads;
 
-// One of the factors: `sides` rows of A or columns of B, each of `inner` elements.
+// One of the factors: `sides` rows of A or columns of B, each with `inner` elements.
 template <class T>
 struct Factor {
   const T* data;
   int64_t side_stride, inner_stride, sides, inner;
 };
 
-// What one thread loads of a factor's tiles, `tile` sides by `depth` elements each. Threads lie side by side along the
-// dimension that is contiguous in memory.
+// The elements of a factor's tiles that one thread loads; a tile has `tile` sides by `depth` elements. Adjacent threads
+// take adjacent elements along the dimension that is contiguous in memory.
 template <class T>
 class Loader {
  public:
@@ -37,7 +38,7 @@ class Loader {
     tile_step_ = depth * f.inner_stride;
     sides_ = int(tp::min(f.sides - first_side, int64_t(tile)));
   }
-  // The next tile, of which `count` elements along the inner dimension exist; 0 stands for the others.
+  // Loads the next tile, of which `count` elements along the inner dimension exist; the others are 0.
   TP_DEVICE void load(int64_t count) {
 #pragma unroll
     for (int i = 0; i < per_thread; ++i) {

@@ -1,5 +1,5 @@
-// Activations at the speed of memory: a thread reads and writes several elements, 16 bytes at a time, so that few
-// instructions move many bytes and many of them are in flight.
+// Activations at the speed of memory: a thread reads and writes several elements, 16 bytes at a time, so few
+// instructions move many bytes, and many bytes are in flight.
 #include "layers/layers.h"
 #ifdef __CUDACC__
 #include "layers/elementwise.cuh"
