@@ -1,12 +1,12 @@
-// LeNet-5 in the fewest launches: one for the outputs, and two for a training step, forward and backward of a minibatch
-// and then the update.
+// LeNet-5 in the fewest launches: one for the outputs, and two for a training step (forward and backward of a
+// minibatch, then the update).
 //
-// The network is small (0.4 million products per image, a third of them with its 62 thousand weights in C5), so what
-// costs is not arithmetic but launches, barriers and memory latency. A cluster of two blocks therefore takes a few
-// images through the whole network, forward and backward, in shared memory (fused/network.cuh); what leaves the chip is
-// what the gradients of the weights need. The update kernel computes those gradients and applies them. All sums have a
-// fixed order. Each kernel is launched while the one before it still runs, and waits for it only where it needs its
-// results: the pixels of a minibatch are read while the weights are still being updated.
+// The network is small (0.4 million products per image; a third of its work and most of its 62 thousand weights are in
+// C5), so the time goes to launches, barriers and memory latency rather than arithmetic. Therefore a cluster of two
+// blocks takes a few images through the whole network, forward and backward, in shared memory (fused/network.cuh), and
+// writes to global memory only what the gradients of the weights need. The update kernel computes those gradients and
+// applies them. All sums have a fixed order. Each kernel is launched while the previous one still runs, and waits for
+// it only where it needs its results: the pixels of a minibatch are read while the weights are still being updated.
 #include "lenet/lenet.h"
 #ifdef __CUDACC__
 #include "lenet/fused/backward.cuh"
@@ -16,17 +16,18 @@
 namespace tp::lenet {
 namespace network {
 
-constexpr int most_shared_bytes = 227 * 1024;  // of a block, from compute capability 9.0 on
+constexpr int most_shared_bytes = 227 * 1024;  // per block, from compute capability 9.0 on
 
-// What loads before the first group of images, and once for all groups.
+// Initialises shared memory once, before the first group of images.
 template <int images>
 TP_DEVICE void prepare(const Team<images>& t) {
   if (t.thread < 32) t.room.ones[t.thread] = 1;
   if (t.thread == 0) t.room.weights_arrived.init(1);
-  t.sync_cluster();  // the other block runs, and may be written to; the barrier is there for all threads
+  // waits until the other block runs, so that its shared memory may be written; all threads see the barrier
+  t.sync_cluster();
 }
 
-// Outputs, and where nothing is trained, their global copies.
+// Computes the outputs; without training it also writes them to global memory.
 template <int images, bool train>
 TP_DEVICE void forward(const Team<images>& t, const StepParams& p, int first) {
   t.sync();
@@ -48,7 +49,8 @@ TP_DEVICE void forward(const Team<images>& t, const StepParams& p, int first) {
   t.sync();
 }
 
-// Meanwhile the pixels of the images from `next` on are read: late, because registers are scarce until then.
+// The backward pass. It also reads the pixels of the images from `next` on, but late, because registers are scarce
+// until then.
 template <int images>
 TP_DEVICE void backward(const Team<images>& t, const StepParams& p, int first, int next, Pixels<images>& pixels,
                         ConvGradients<images>& gradients) {
@@ -77,7 +79,7 @@ TP_DEVICE void backward(const Team<images>& t, const StepParams& p, int first, i
   c1_wgrad(t, gradients);
 }
 
-// A cluster takes every `clusters`-th group of images.
+// Each cluster takes every `clusters`-th group of images.
 template <int images, bool train>
 __global__ void __launch_bounds__(threads, 1) step_kernel(const __grid_constant__ StepParams p) {
 #if __CUDA_ARCH__ >= 900
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(threads, 1) step_kernel(const __grid_constant_
 #endif
 }
 
-// `early`: the launch before it on the stream is of this operator, and wrote none of the images.
+// `early`: the previous launch on the stream is of this operator, and did not write any of the images.
 template <class Params>
 void launch(void (*kernel)(Params), int blocks, int cluster, int shared_bytes, bool early, Context& context,
             const Params& p) {
@@ -151,14 +153,14 @@ StepParams step_params(const Args& args) {
   return p;
 }
 
-// The fewer images there are, the fewer share a cluster.
+// The fewer images there are, the fewer images a cluster takes at once.
 int launch_train(const StepParams& p, int most_clusters, bool early, Context& context) {
   if (p.count <= most_clusters) return launch_step<1, true>(p, most_clusters, early, context);
   if (p.count <= 2 * most_clusters) return launch_step<2, true>(p, most_clusters, early, context);
   return launch_step<4, true>(p, most_clusters, early, context);
 }
 
-constexpr int64_t most_images = 1 << 20;  // of one launch of the forward pass
+constexpr int64_t most_images = 1 << 20;  // per launch of the forward pass
 
 void run_forward(const Args& args, int most_clusters, Context& context) {
   StepParams p = step_params(args);

@@ -20,8 +20,8 @@ constexpr int c1_maps = 6, s2_size = 14, s2_pixels = s2_size * s2_size;
 constexpr int c3_maps = 16, s4_size = 5, s4_pixels = s4_size * s4_size, s4_values = c3_maps * s4_pixels;
 constexpr int c5_outputs = 120, f6_outputs = 84, classes = 10;
 
-// The parameters, in the order of LeNet5.parameters(). Where the pooling has no bias, the convolution before it does.
-// Gaussian outputs have centres instead of weights and no bias.
+// The parameters, in the order of LeNet5.parameters(). If a pooling has no bias, the convolution before it has one.
+// Gaussian outputs have centres instead of weights, and no bias.
 enum Parameter : int8_t {
   c1_weight,      // [6, 1, 5, 5]
   s2_bias,        // [6]
@@ -43,7 +43,8 @@ constexpr const char* output_names[] = {"linear", "rbf"};
 
 // Bytes 0 to 255 become floats from -0.1 (background) to 1.175 (ink).
 constexpr double pixel_scale = 1.275 / 255, pixel_offset = -0.1;
-// The Gaussians' width: corners of the cube [-1, 1]^84, on average sqrt(2 * 84) apart, see each other at exp(-4).
+// The width of the Gaussians: corners of the cube [-1, 1]^84 are sqrt(2 * 84) apart on average, and the output of one
+// at another is then exp(-4).
 constexpr double sigma_squared = f6_outputs / 4.0;
 
 struct Args {
@@ -53,20 +54,21 @@ struct Args {
   Pooling pooling;
   Output output;
 
-  int64_t images, batch;  // batch: images per step of the training
+  int64_t images, batch;  // batch: images per step of training
   const void* x;          // [images, 1, 32, 32]: floats of `dtype`, or bytes
   bool x_is_bytes;
-  const int64_t* target;  // [images]: the class of each image; only the training reads it
+  const int64_t* target;  // [images]: the class of each image; only training reads it
   void* parameters[most_parameters];
   void* momenta[most_parameters];
   const void *lr, *momentum, *weight_decay;  // of `dtype`
-  int64_t lr_stride;                         // 1: a learning rate per step; 0: one for all
+  int64_t lr_stride;                         // 1: one learning rate per step; 0: one for all steps
 
-  void* out;      // [images, 10]: the outputs, where nothing is trained
+  void* out;      // [images, 10]: the outputs; null when training
   void* losses;   // [steps]: the mean loss of each step's images before its update
-  int64_t* hits;  // [steps]: how many of them had their greatest output at their class
+  int64_t* hits;  // [steps]: the number of these images whose greatest output was that of their class
 
-  // The same, composed of the operators of conv, pooling and layers by the caller, who knows how to call them.
+  // The same network composed of the operators of conv, pooling and layers. The caller composes it, because it can call
+  // operators.
   std::function<void()> layers;
 };
 
@@ -76,7 +78,7 @@ struct Args {
 // The rung that "auto" means.
 const char* choose(const Args&, const Device&);
 
-// Why `fused` cannot serve a call, as the end of a sentence, or null if it can.
+// Returns why `fused` cannot compute a call, as the end of a sentence, or null if it can.
 const char* fused_refuses(const Args&);
 
 }  // namespace tp::lenet

@@ -1,14 +1,14 @@
 // The phases of the backward pass. Each is called by all threads of a block; the caller puts the barriers between them.
 //
-// Gradients of the dense layers' weights are left to the update, which sees all images at once. Those of the
-// convolutions' weights are summed in registers over the images of a block (ConvGradients), each by the same thread for
-// every image and so in the same order in every run.
+// The update, which sees all images at once, computes the gradients of the dense layers' weights. Those of the
+// convolutions' weights are summed in registers over the images of a block (ConvGradients): the same thread adds the
+// same weights for every image, so the order is the same in every run.
 #pragma once
 #include "lenet/fused/network.cuh"
 
 namespace tp::lenet::network {
 
-// Through OUTPUT: gradients at F6.
+// Backward through OUTPUT: the gradients at F6.
 template <int images>
 TP_DEVICE void f6_gradient(const Team<images>& t, const StepParams& p) {
   if (t.thread >= t.own * f6_outputs) return;
@@ -24,8 +24,8 @@ TP_DEVICE void f6_gradient(const Team<images>& t, const StepParams& p) {
   image.f6_grad[k] = p.activation.gradient(sum, y);
 }
 
-// A product with the transposed weights of a dense layer: `parts` threads share the sum over the outputs of four
-// inputs, for n images whose gradients lie `stride` words apart. to[part][image][input].
+// Multiplies by the transposed weights of a dense layer, for n images whose gradients are `stride` words apart: `parts`
+// threads share the sum over the outputs for four inputs. The result is to[part][image][input].
 template <int parts, int n, int inputs, int outputs>
 TP_DEVICE void dense_transposed(int thread, const float* weights, const float* grads, int stride, float* to) {
   constexpr int quads = inputs / 4, rows = outputs / parts;
@@ -48,14 +48,14 @@ TP_DEVICE void dense_transposed(int thread, const float* weights, const float* g
 
 constexpr int f6_parts = 14, c5_parts = 4;
 
-// Through F6: parts of the sums for C5's gradients.
+// Backward through F6: partial sums of the gradients at C5.
 template <int images>
 TP_DEVICE void c5_gradient_parts(const Team<images>& t) {
   dense_transposed<f6_parts, Team<images>::own, c5_outputs, f6_outputs>(
       t.thread, t.room.f6_weight, t.room.image[0].f6_grad, image_words, t.room.scratch);
 }
 
-// C5's gradients go to the block that has the output's weights.
+// Adds up the partial sums. Each gradient at C5 goes to the block that has the weights of that output.
 template <int images>
 TP_DEVICE void c5_gradient(const Team<images>& t, const StepParams& p) {
   if (t.thread >= t.own * c5_outputs) return;
@@ -67,19 +67,21 @@ TP_DEVICE void c5_gradient(const Team<images>& t, const StepParams& p) {
   t.room_of(half).c5_grad[t.slot(i)][k % c5_half] = p.activation.gradient(sum, t.room.image[i].c5[k]);
 }
 
-// Through this block's half of C5: parts of its share of the gradients at S4, for all images of the cluster.
+// Backward through this block's half of C5: partial sums of its share of the gradients at S4, for all images of the
+// cluster.
 template <int images>
 TP_DEVICE void s4_gradient_parts(const Team<images>& t) {
   dense_transposed<c5_parts, images, s4_values, c5_half>(t.thread, t.room.c5_weight, t.room.c5_grad[0], c5_half,
                                                          t.room.scratch);
 }
 
-// Where the shares are in the scratch memory, [rank][image][value]: at its end, which no phase since the last barrier
-// of the cluster uses, because the other block may write them while this one is still behind.
+// The offset in the scratch memory of the shares [rank][image][value]. They are at its end, which no phase since the
+// last barrier of the cluster uses, because the other block may write them while this block is still in an earlier
+// phase.
 template <int images>
 constexpr int shares_at = scratch_words - ranks * Team<images>::own * s4_values;
 
-// Adds the parts up. The shares go to the images' owners.
+// Adds up the partial sums. Each share goes to the owner of the image.
 template <int images>
 TP_DEVICE void s4_gradient_shares(const Team<images>& t) {
   constexpr int own = Team<images>::own, shares = shares_at<images>;
@@ -101,7 +103,8 @@ TP_DEVICE void s4_gradient_shares(const Team<images>& t) {
   }
 }
 
-// Gradients at the arguments of S4's activation, the same for both blocks of a shared image.
+// Adds the two shares and computes the gradients at the arguments of S4's activation. Both blocks of a shared image
+// compute the same.
 template <int images>
 TP_DEVICE void s4_gradient(const Team<images>& t, const StepParams& p) {
   constexpr int own = Team<images>::own;
@@ -116,8 +119,8 @@ TP_DEVICE void s4_gradient(const Team<images>& t, const StepParams& p) {
   }
 }
 
-// What the update needs of the dense layers goes to global memory. No barrier of the cluster follows within the group
-// of images: it would wait for these writes.
+// Writes to global memory what the update needs of the dense layers. No barrier of the cluster follows for this group
+// of images, because it would wait for these writes.
 template <int images>
 TP_DEVICE void save(const Team<images>& t, const StepParams& p, int first) {
   const auto copy = [&](float* to, const float* from, int count) {
@@ -141,40 +144,42 @@ TP_DEVICE void save(const Team<images>& t, const StepParams& p, int first) {
   }
 }
 
-// How the gradients of the convolutions are shared out. Of a shared image, a block has half of the maps: of C3's for
-// their weights, of S2's for the gradients there.
+// How threads divide the gradients of the convolutions. If the blocks share an image, each has half of the maps: for
+// the weights of C3, half of C3's maps; for the gradients at S2, half of S2's maps.
 template <int images>
 struct Shares {
   static constexpr int own = Team<images>::own;
   static constexpr int s2_maps = images == 1 ? c1_maps / ranks : c1_maps;
   static constexpr int s4_maps = images == 1 ? c3_maps / ranks : c3_maps;
-  static constexpr int half_warps = warps / 2;  // C3's weights and S2's gradients are computed at the same time
+  // half of the warps compute C3's weights while the others compute S2's gradients
+  static constexpr int half_warps = warps / 2;
 
-  // C3's weights: maps of S4 per warp.
+  // C3's weights: the number of maps of S4 per warp.
   static constexpr int wgrad_maps = s4_maps * own / half_warps, wgrad_groups = s4_maps / wgrad_maps;
   static_assert(wgrad_groups * own == half_warps, "one group of maps per warp");
 
-  // S2's gradients: maps of S4 per lane, and how many partial sums that makes.
+  // S2's gradients: the number of maps of S4 per lane, and the number of partial sums that result.
   static constexpr int dgrad_maps = own == 1 ? 2 : 4, partials = c3_maps / dgrad_maps;
   static constexpr int groups_per_warp = c1_maps / s2_maps;
   static constexpr int per_map = s2_boxes * s2_boxes, per_partial = s2_maps * per_map;
   static_assert(own * partials * per_partial <= scratch_words, "partial sums must fit the scratch memory");
 
-  // C1's weights: maps of S2 per thread, and the threads: (image, group of maps, row of the kernel or bias, row of S2).
+  // C1's weights: the number of maps of S2 per thread. A thread's task is (image, group of maps, row of the kernel or
+  // bias, row of S2).
   static constexpr int c1_group = images == 1 ? 1 : 3, c1_groups = s2_maps / c1_group, c1_rows = kernel + 1;
   static constexpr int c1_tasks = own * c1_groups * c1_rows * s2_size;
   static_assert(c1_tasks <= threads, "one task per thread");
 };
 
-// A thread's sums for weights of C3 and C1, over all images so far.
+// A thread's sums for weights of C3 and C1 over all images so far.
 template <int images>
 struct ConvGradients {
   float c3[Shares<images>::wgrad_maps][kernel] = {};
   float c1[Shares<images>::c1_group][kernel] = {};
 };
 
-// C3's weights, by the first half of the warps: a lane has one map of S2 and one row of the kernel, a warp a few maps
-// of C3. Lane 30 reads ones instead of S2, which makes its first sum the gradient of the bias.
+// The gradients of C3's weights, by the first half of the warps: a lane has one map of S2 and one row of the kernel,
+// and a warp has a few maps of C3. Lane 30 reads ones instead of S2, so its first sum is the gradient of the bias.
 template <int images>
 TP_DEVICE void c3_wgrad(const Team<images>& t, ConvGradients<images>& gradients) {
   using S = Shares<images>;
@@ -206,8 +211,9 @@ TP_DEVICE void c3_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
   }
 }
 
-// The rows of S2's boxes (0 to 12) in five sets of equal work. Row y gets products of rows a of S4 and i of the kernel
-// with 2a + i = y: five such pairs per set. A pair is a + 8 i, and + 64 where it is its row's last.
+// Divides the rows of S2's boxes (0 to 12) into five sets of equal work. Row y gets the products of rows a of S4 and
+// rows i of the kernel with 2a + i = y; each set has five such pairs. A pair is encoded as a + 8 i, plus 64 if it is
+// the last of its row.
 TP_DEVICE inline uint64_t row_pairs(int set) {
   constexpr auto pack = [](int a0, int i0, bool last0, int a1, int i1, bool last1, int a2, int i2, bool last2, int a3,
                            int i3, bool last3, int a4, int i4) {
@@ -223,8 +229,8 @@ TP_DEVICE inline uint64_t row_pairs(int set) {
   return set == 0 ? rows_4_2 : set == 1 ? rows_6_3 : set == 2 ? rows_8_5 : set == 3 ? rows_0_1_7_11 : rows_9_10_12;
 }
 
-// Through C3, by the second half of the warps: a lane computes a set of rows of one map's boxes, summed over a few maps
-// of C3. No product with padding is computed.
+// Backward through C3, by the second half of the warps: a lane computes one set of rows of one map's boxes, summed over
+// a few maps of C3. It computes no product with padding.
 template <int images>
 TP_DEVICE void c3_dgrad(const Team<images>& t) {
   using S = Shares<images>;
@@ -269,7 +275,7 @@ TP_DEVICE void c3_dgrad(const Team<images>& t) {
   }
 }
 
-// Through the means over 2x2 pixels: gradients at the arguments of S2's activation, in the place of its values. A
+// Backward through the means over 2x2 pixels: the gradients at the arguments of S2's activation replace its values. A
 // thread goes down a column of pixels.
 template <int images>
 TP_DEVICE void s2_gradient(const Team<images>& t, const StepParams& p) {
@@ -281,7 +287,7 @@ TP_DEVICE void s2_gradient(const Team<images>& t, const StepParams& p) {
   const int v = t.thread % s2_size, part = t.thread / s2_size % parts, map = t.thread / (s2_size * parts) % S::s2_maps;
   const int i = t.thread / (s2_size * parts * S::s2_maps);
   const float* from = t.room.scratch + i * S::partials * S::per_partial + map * S::per_map;
-  // The sum of the boxes (y, v - 1) and (y, v), as far as there are such. All loads are unconditional.
+  // The sum of the boxes (y, v - 1) and (y, v), if they exist. All loads are unconditional.
   const int left = tp::max(v - 1, 0), right = tp::min(v, s2_boxes - 1);
   const float has_left = v > 0 ? 0.25f : 0, has_right = v < s2_boxes ? 0.25f : 0;
   const auto row_sum = [&](int y) {
@@ -306,8 +312,8 @@ TP_DEVICE void s2_gradient(const Team<images>& t, const StepParams& p) {
   }
 }
 
-// C1's weights: a thread has one row of S2, one row of the kernel and a few maps. A sixth row of the kernel stands for
-// the bias: it reads ones instead of the image, which makes its first sum the bias's gradient.
+// The gradients of C1's weights: a thread has one row of S2, one row of the kernel and a few maps. A sixth row of the
+// kernel stands for the bias: it reads ones instead of the image, so its first sum is the gradient of the bias.
 template <int images>
 TP_DEVICE void c1_wgrad(const Team<images>& t, ConvGradients<images>& gradients) {
   using S = Shares<images>;
@@ -330,15 +336,16 @@ TP_DEVICE void c1_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
   }
 }
 
-// Adds up what the threads of a block have and writes it to its partial sums, in the order of the parameters. Of a
-// shared image each block writes its maps.
+// Adds up the sums of a block's threads and writes them to the block's partial sums, in the order of the parameters. If
+// the blocks share an image, each writes its own maps.
 template <int images>
 TP_DEVICE void store_conv_gradients(const Team<images>& t, const StepParams& p,
                                     const ConvGradients<images>& gradients) {
   using S = Shares<images>;
   const int block = int(blockIdx.x), set = t.shared_image ? block / ranks : block;
   float* out = p.saved.conv_grad + int64_t(set) * conv_parameters;
-  // C3: lanes as in c3_wgrad; the sums of further images, then those of S2's rows for C1, lie in the scratch memory.
+  // C3: lanes are assigned as in c3_wgrad. The scratch memory holds the sums of the other images, followed by those of
+  // S2's rows for C1.
   constexpr int per_map = c1_maps * taps + 1, c3_sums = S::s4_maps * per_map;
   constexpr int per_c1_map = S::c1_rows * kernel, c1_rows = S::own * s2_size;
   static_assert((S::own - 1) * c3_sums + c1_rows * S::s2_maps * per_c1_map <= scratch_words,

@@ -4,14 +4,14 @@
 
 namespace tp::lenet::network {
 
-// Copies the weights of the convolutions, transposed for the phases that read them, then begins to bring those of the
-// dense layers by bulk copies: last, because they keep the memory busy, and the convolutions come first.
-// `weights_arrived` completes its first round when the bulk copies are there.
+// Copies the weights of the convolutions, transposed for the phases that read them, and then starts the bulk copies of
+// the dense layers' weights. These come last because they keep the memory busy, and the convolutions need their weights
+// first. The first phase of `weights_arrived` completes when the bulk copies are done.
 template <int images>
 TP_DEVICE void load_weights(const Team<images>& t, const StepParams& p) {
   auto& room = t.room;
   constexpr int rounds = ceil_div(c3_weights, threads);
-  float c3_part[rounds];  // all loads are under way before the first is stored
+  float c3_part[rounds];  // all loads are issued before the first is stored
 #pragma unroll
   for (int k = 0; k < rounds; ++k) {
     const int i = k * threads + t.thread;
@@ -45,9 +45,9 @@ TP_DEVICE void load_weights(const Team<images>& t, const StepParams& p) {
   }
 }
 
-// The images that this block owns, in registers until their shared memory is free: warp w has the rows 2w to 2w + 2,
-// one column per lane, and the label of image w. Images beyond the minibatch are blank and have no label. Bytes stay
-// bytes here: to convert them would be to wait for them.
+// The pixels of the images that this block owns, in registers until their shared memory is free: warp w has the rows 2w
+// to 2w + 2, one column per lane, and the label of image w. Images beyond the minibatch are blank and have no label.
+// Bytes stay bytes here, because a conversion would wait for the loads.
 template <int images>
 struct Pixels {
   static constexpr int rows = 3;
@@ -72,7 +72,7 @@ struct Pixels {
     }
   }
 
-  // Means over 2x2 pixels, 31x31 per image.
+  // Computes the means over 2x2 pixels, 31x31 per image.
   TP_DEVICE void store_boxes(const Team<images>& t, const StepParams& p) const {
     const float scale = p.x_is_bytes ? float(pixel_scale / 4) : 0.25f, offset = p.x_is_bytes ? float(pixel_offset) : 0;
     const auto value = [&](unsigned bits) { return p.x_is_bytes ? float(bits) : __uint_as_float(bits); };
@@ -91,7 +91,7 @@ struct Pixels {
   }
 };
 
-// C1 and S2: a thread computes half a row of a map of S2.
+// C1 and S2: a thread computes half of a row of a map of S2.
 template <int images>
 TP_DEVICE void c1_s2(const Team<images>& t, const StepParams& p) {
   constexpr int columns = s2_size / 2, tasks = Team<images>::own * c1_maps * 2 * s2_size;
@@ -121,7 +121,7 @@ TP_DEVICE void c1_s2(const Team<images>& t, const StepParams& p) {
   for (int b = 0; b < columns; ++b) to[b] = p.activation.value(sum[b]);
 }
 
-// Means over 2x2 pixels of S2, 13x13 per map: a thread goes down part of a column.
+// Computes the means over 2x2 pixels of S2, 13x13 per map: a thread goes down a part of a column.
 template <int images>
 TP_DEVICE void box_s2(const Team<images>& t) {
   constexpr int rows = Team<images>::own == 1 ? 4 : 7, parts = ceil_div(s2_boxes, rows);
@@ -136,7 +136,7 @@ TP_DEVICE void box_s2(const Team<images>& t) {
   float above = s2[first * s2_size] + s2[first * s2_size + 1];
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
-    const int row = tp::min(first + r, s2_boxes - 1);  // the last part is shorter, and repeats its last row
+    const int row = tp::min(first + r, s2_boxes - 1);  // the last part is shorter, so its last row is repeated
     const float below = s2[(row + 1) * s2_size] + s2[(row + 1) * s2_size + 1];
     if (first + r < s2_boxes) to[row * s2_boxes] = (above + below) * 0.25f;
     above = below;
@@ -145,13 +145,13 @@ TP_DEVICE void box_s2(const Team<images>& t) {
 
 constexpr int c3_group = 4;  // maps of C3 per lane
 
-// Warps that share the rows of the kernels of C3, for a single image.
+// The number of warps that share the rows of C3's kernels, for a single image.
 template <int images>
 constexpr int c3_parts = Team<images>::own == 1 ? 2 : 1;
 
-// C3: a lane has one map of S2 and one row of S4, a warp four maps of C3 (and, of a single image, the even or the odd
-// rows of the kernels). So a lane reads 13 boxes and 20 weights for 100 products. The sums over the maps of S2 are left
-// to s4.
+// C3: a lane has one map of S2 and one row of S4, and a warp has four maps of C3 (for a single image, only the even or
+// the odd rows of their kernels). So a lane reads 13 boxes and 20 weights for 100 products. The phase s4 sums over the
+// maps of S2.
 template <int images>
 TP_DEVICE void c3(const Team<images>& t) {
   constexpr int maps = c3_group, groups = c3_maps / maps, parts = c3_parts<images>;
@@ -187,7 +187,7 @@ TP_DEVICE void c3(const Team<images>& t) {
   }
 }
 
-// S4: sums what the lanes of c3 left. Both blocks get the values: C5 needs those of all images of the cluster.
+// S4: adds up the sums of c3's lanes. Both blocks get the values, because C5 needs those of all images of the cluster.
 template <int images>
 TP_DEVICE void s4(const Team<images>& t, const StepParams& p) {
   constexpr int parts = c3_parts<images>;
@@ -208,7 +208,8 @@ TP_DEVICE void s4(const Team<images>& t, const StepParams& p) {
   }
 }
 
-// The sums over a warp of `count` values per lane, a power of two: value i goes to the lanes from i * 32 / count on.
+// Sums `count` values per lane, a power of two, over a warp: the sum of value i goes to the lanes from i * 32 / count
+// on.
 template <int count>
 TP_DEVICE float sum_across(float (&value)[count], int lane) {
   int left = count;
@@ -236,9 +237,9 @@ constexpr int power_of_two(int n) {
   return power;
 }
 
-// A dense layer: a warp computes `rows` outputs at once, its lanes share the inputs out, four at a time, for `n` images
-// whose inputs lie `stride` words apart. One lane then calls finish(output, image, sum). `term` adds what a weight and
-// an input contribute.
+// A dense layer for `n` images whose inputs are `stride` words apart: a warp computes `rows` outputs at once, and its
+// lanes divide the inputs, four at a time. One lane then calls finish(output, image, sum). `term` adds the contribution
+// of one weight and one input.
 template <int rows, int n, int inputs, class Term, class Finish>
 TP_DEVICE void dense(int warp, int lane, const float* weights, int outputs, const float* x, int stride, Term term,
                      Finish finish) {
@@ -275,7 +276,7 @@ struct SquaredDistance {
   TP_DEVICE float operator()(float w, float x, float sum) const { return fmaf(x - w, x - w, sum); }
 };
 
-// C5: this block's half of the outputs, for all images of the cluster. Each value goes to the image's owner.
+// C5: this block's half of the outputs, for all images of the cluster. Each value goes to the owner of its image.
 template <int images>
 TP_DEVICE void c5(const Team<images>& t, const StepParams& p) {
   constexpr int rows = 4;
@@ -305,7 +306,7 @@ TP_DEVICE void f6(const Team<images>& t, const StepParams& p) {
                                              });
 }
 
-// OUTPUT: logits, or Gaussians of the distances from the centres. Where nothing is trained they are the result.
+// OUTPUT: logits, or Gaussians of the distances from the centres. Without training they are the result.
 template <int images, bool train>
 TP_DEVICE void output(const Team<images>& t, const StepParams& p, int first) {
   constexpr int own = Team<images>::own;
@@ -326,8 +327,8 @@ TP_DEVICE void output(const Team<images>& t, const StepParams& p, int first) {
 }
 
 // The loss of an image, and its gradient at the logits, or at the exponents of the Gaussians: one warp per image, one
-// lane per class. An image beyond the minibatch has no gradient, nor has one whose label is no class; its
-// cross-entropy is NaN, as everywhere in this library, while no Gaussian of it ought to be 1.
+// lane per class. An image beyond the minibatch has no gradient, and neither has one whose label is not a class. For
+// such a label the cross-entropy is NaN, as everywhere in this library, and the target of every Gaussian is 0.
 template <int images>
 TP_DEVICE void loss(const Team<images>& t, const StepParams& p, int first, int64_t label) {
   if (t.warp >= t.own) return;

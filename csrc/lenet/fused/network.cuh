@@ -1,14 +1,16 @@
-// How the fused kernels lay the network out: who computes what, and where it lies in shared memory.
+// The layout of the network in the fused kernels: which block computes what, and where it is in shared memory.
 //
 // A cluster of two blocks takes `images` images through the network at once. C5 has nearly all the weights (192 KB), so
 // each block keeps half of it, 60 outputs, in shared memory and computes them for all images of the cluster. All other
-// layers are small: with two images or more, each block owns half of the images and computes these layers for them. A
-// single image is owned by both blocks: forward both compute the same, backward each computes half of the gradients.
+// layers are small: with two or more images, each block owns half of the images and computes these layers for them. A
+// single image is owned by both blocks: in the forward pass both compute the same, and in the backward pass each
+// computes half of the gradients.
 //
-// The mean over 2x2 pixels and the convolution before it are both linear, and no activation stands between them, so
-// they commute: S2 and S4 are 5x5 convolutions with stride 2 of the 2x2 means of their input. That is a quarter of the
-// products of convolving first. Backward it holds likewise: the gradient of a weight is the sum over the 196 (S4: 25)
-// pooled pixels, not over the four times as many before pooling. Means of the image and of S2 are called `boxes` here.
+// The mean over 2x2 pixels and the convolution before it are both linear, with no activation between them, so they
+// commute: S2 and S4 are 5x5 convolutions with stride 2 of the 2x2 means of their input. That takes a quarter of the
+// products of convolving first. It holds for the backward pass as well: the gradient of a weight is the sum over the
+// 196 pooled pixels (25 for S4), not over the four times as many pixels before pooling. The means of the image and of
+// S2 are called `boxes` here.
 #pragma once
 #include <cooperative_groups.h>
 
@@ -22,11 +24,11 @@ constexpr int threads = 512, warps = threads / block::warp_size;
 constexpr int ranks = 2;  // blocks of a cluster
 constexpr int c5_half = c5_outputs / ranks;
 
-// Boxes of the image, 31x31. Even columns lie before odd ones, so that windows of stride 2 read consecutive words; with
-// 39 words per row, a warp reads 32 different banks both across pooled pixels (14 per row) and down the rows.
+// Boxes of the image, 31x31. Even columns come before odd ones, so windows of stride 2 read consecutive words. With 39
+// words per row, a warp reads 32 different banks both across pooled pixels (14 per row) and down the rows.
 constexpr int image_boxes = 31, image_stride = 39, odd_columns = 16;
 // Boxes of a map of S2, 13x13. With 193 words per map, lanes that read the same column of six maps and of five rows,
-// one or two apart, meet different banks.
+// one or two rows apart, access different banks.
 constexpr int s2_boxes = 13, s2_stride = 193;
 // Weights of C3 as [map of S2][tap][map of C3], and gradients at S4 as [pixel][map of C3], 20 words per 16 maps.
 constexpr int maps_stride = 20, c3_stride = taps * maps_stride;
@@ -41,26 +43,26 @@ TP_HD constexpr int image_box(int row, int column) {
 }
 
 constexpr int scratch_words = 8192;
-constexpr int padded_classes = 12;  // rows of 16-byte words; the gradients of the last two are 0
+constexpr int padded_classes = 12;  // rows of out_grad in 16-byte words; the gradients of the last two classes are 0
 
-// An image's data in the shared memory of its owner. Arrays that are read by 16 bytes are aligned.
+// An image's data in the shared memory of its owner. Arrays that are read 16 bytes at a time are aligned.
 struct alignas(16) ImageRoom {
   alignas(16) float c5[c5_outputs];
   alignas(16) float f6[f6_outputs];
-  alignas(16) float s4_grad[s4_pixels * maps_stride];  // at the activation's argument
-  float s2[c1_maps * s2_pixels];                       // values; backward, the gradients at the activation's argument
+  alignas(16) float s4_grad[s4_pixels * maps_stride];  // at the argument of the activation
+  float s2[c1_maps * s2_pixels];  // values; in the backward pass, gradients at the argument of the activation
   float s2_boxes[c1_maps * s2_stride];
   float boxes[image_boxes * image_stride];
   float f6_grad[f6_outputs], out[classes], out_grad[padded_classes];
 };
 
-constexpr int image_words = sizeof(ImageRoom) / sizeof(float);  // from a word of one image to the same word of the next
+constexpr int image_words = sizeof(ImageRoom) / sizeof(float);  // the distance between the same words of two images
 
 template <int images>
 struct Room {
   static constexpr int own = images == 1 ? 1 : images / ranks;
 
-  // What is read by 16 bytes, or arrives by bulk copies, is aligned.
+  // Arrays that are read 16 bytes at a time, or filled by bulk copies, are aligned.
   alignas(16) float c5_weight[c5_half * s4_values], f6_weight[f6_outputs * c5_outputs],
       output_weight[classes * f6_outputs];
   alignas(16) float c1_weight[taps * 8], c3_weight[c1_maps * c3_stride];
@@ -72,7 +74,7 @@ struct Room {
   block::Barrier weights_arrived;
 };
 
-// A thread's indices, its block's shared memory and that of the other block of the cluster.
+// A thread's indices, the shared memory of its block, and that of the other block of the cluster.
 template <int images>
 struct Team {
   static constexpr int own = Room<images>::own;
@@ -90,17 +92,17 @@ struct Team {
         warp(thread / block::warp_size),
         lane(thread % block::warp_size) {}
 
-  // The cluster's number of an image that this block owns.
+  // The number within the cluster of an image that this block owns.
   TP_DEVICE int slot(int image) const { return shared_image ? 0 : rank * own + image; }
   TP_DEVICE Room<images>& room_of(int owner) const { return owner == rank ? room : partner; }
-  // Whether this block writes the global copy of values that both blocks compute.
+  // Tells whether this block writes values that both blocks compute to global memory.
   TP_DEVICE bool writes() const { return !shared_image || rank == 0; }
   TP_DEVICE void sync() const { __syncthreads(); }
   TP_DEVICE void sync_cluster() const { cooperative_groups::this_cluster().sync(); }
 };
 
-// tanh with a relative error of a few units in the last place: 1 - 2 / (exp(2x) + 1), and where that would cancel, the
-// series at 0. A third of the instructions of detail::tanh, and there are 1,780 of them per image.
+// tanh with a relative error of a few units in the last place: 1 - 2 / (exp(2x) + 1), and the series at 0 where that
+// would cancel. It takes a third of the instructions of detail::tanh, and every image needs 1,780 of them.
 TP_DEVICE inline float fast_tanh(float x) {
   const float square = x * x;
   const float tail = -1 / 3.f + square * (2 / 15.f + square * (-17 / 315.f + square * (62 / 2835.f)));
@@ -109,7 +111,8 @@ TP_DEVICE inline float fast_tanh(float x) {
   return fabsf(x) < 0.3f ? series : far;
 }
 
-// The activation: tanh of the scaled argument, or relu. A value and a gradient become those at the argument.
+// The activation: tanh of the scaled argument, or relu. gradient() takes the gradient at the value and returns that at
+// the argument.
 struct Activator {
   float scale;
   bool relu;
@@ -120,12 +123,12 @@ struct Activator {
   }
 };
 
-// What the step kernel hands to the update: of every image the inputs of the dense layers and the gradients at their
-// outputs, from which the update computes the dense layers' gradients; and the convolutions' gradients, summed over the
-// images of each block (or cluster, where its blocks share an image).
+// What the step kernel passes to the update. For every image: the inputs of the dense layers and the gradients at their
+// outputs, from which the update computes the gradients of the dense layers. For the convolutions: gradients summed
+// over the images of each block (or cluster, if its blocks share an image).
 struct Saved {
   float *s4, *c5, *f6;                  // [images of a step, values]
-  float *c5_grad, *f6_grad, *out_grad;  // likewise, at the activations' arguments; out_grad in padded rows
+  float *c5_grad, *f6_grad, *out_grad;  // the same, at the arguments of the activations; out_grad has padded rows
   float* loss;                          // [images of a step]
   int* hit;                             // [images of a step]
   float* conv_grad;                     // [partial sums, conv_parameters]

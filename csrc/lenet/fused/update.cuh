@@ -1,10 +1,10 @@
 // The second kernel of a training step: the gradients of all parameters, and their update.
 //
-// The gradient of a dense layer is a product of matrices, [outputs, images] by [images, inputs]; each block computes a
-// tile of it. Its rows and columns of a chunk of images are copied to shared memory while the chunk before is being
-// multiplied. The warps share the images out, and their sums are added in the order of the warps. Gradients of the
+// The gradient of a dense layer is a matrix product, [outputs, images] by [images, inputs]; each block computes a tile
+// of it. The block copies its rows and columns for a chunk of images to shared memory while it multiplies the chunk
+// before. Its warps divide the images, and their sums are added in the order of the warps. The gradients of the
 // convolutions arrive as partial sums, one per block of the step kernel, and are added in the same way. All orders
-// depend on the number of images alone, so that every run gives the same bits.
+// depend only on the number of images, so every run gives the same bits.
 #pragma once
 #include "lenet/fused/network.cuh"
 
@@ -20,7 +20,7 @@ struct UpdateParams {
   bool rbf;
 };
 
-// A dense layer as the update sees it.
+// A dense layer, as the update reads it.
 struct DenseLayer {
   const float *grad, *x;  // [images, outputs in rows of grad_stride words], [images, inputs]
   int outputs, grad_stride, inputs;
@@ -37,7 +37,7 @@ constexpr int c5_tiles = tiles(c5_outputs, s4_values), f6_tiles = tiles(f6_outpu
 constexpr int output_tiles = tiles(classes, f6_outputs), conv_blocks = ceil_div(conv_parameters, block::warp_size);
 constexpr int update_blocks = c5_tiles + f6_tiles + output_tiles + conv_blocks + 1;  // the last one adds up the losses
 
-constexpr int chunk = 64, stages = 2;  // images that are copied at once; chunks in shared memory
+constexpr int chunk = 64, stages = 2;  // images copied at once; chunks in shared memory
 
 struct Chunk {
   alignas(16) float grad[chunk][tile_outputs];
@@ -52,7 +52,7 @@ struct UpdateRoom {
   block::Barrier arrived[stages];
 };
 
-// A parameter and its momentum, read before its gradient is known.
+// A parameter and its momentum, which are loaded before the gradient is known.
 struct Descent {
   float *weight, *velocity, w, v;
 
@@ -65,8 +65,8 @@ struct Descent {
   }
 };
 
-// Begins to copy a tile's rows and columns of a chunk of images. What lies beyond the layer's inputs is left as it is:
-// it only enters sums that are never read.
+// Begins to copy a tile's rows and columns for a chunk of images. Words beyond the layer's inputs are not initialised;
+// they affect only sums that are never read.
 TP_DEVICE inline void copy_chunk(const UpdateParams& p, UpdateRoom& room, const DenseLayer& layer, int first_output,
                                  int first_input, int number) {
   constexpr int grad_quads = tile_outputs / 4, quads = grad_quads + tile_inputs / 4;
@@ -86,7 +86,7 @@ TP_DEVICE inline void copy_chunk(const UpdateParams& p, UpdateRoom& room, const 
   room.arrived[number % stages].arrive_after_copies();
 }
 
-// What a lane sums of a tile: 3 outputs by 5 inputs, and the outputs' biases.
+// A lane's sums for a tile: 3 outputs by 5 inputs, and the biases of the outputs.
 struct LaneTile {
   float weight[lane_outputs][lane_inputs] = {}, bias[lane_outputs] = {};
 
@@ -115,7 +115,7 @@ struct LaneTile {
   }
 };
 
-// Leaves the sums of every warp over its images in `room.sums`.
+// Stores each warp's sums over its images in `room.sums`.
 TP_DEVICE inline void sum_tile(const UpdateParams& p, UpdateRoom& room, const DenseLayer& layer, int first_output,
                                int first_input) {
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
@@ -139,8 +139,8 @@ TP_DEVICE inline void sum_tile(const UpdateParams& p, UpdateRoom& room, const De
   __syncthreads();
 }
 
-// A tile of a dense layer's weights, one per thread; tiles that begin at input 0 update the biases of their outputs,
-// too.
+// Updates a tile of a dense layer's weights, one per thread. Tiles that begin at input 0 also update the biases of
+// their outputs.
 TP_DEVICE inline void update_dense(const UpdateParams& p, UpdateRoom& room, const DenseLayer& layer, int tile) {
   const int across = ceil_div(layer.inputs, tile_inputs);
   const int first_output = tile / across * tile_outputs, first_input = tile % across * tile_inputs;
@@ -164,7 +164,7 @@ TP_DEVICE inline void update_dense(const UpdateParams& p, UpdateRoom& room, cons
   descent.step(p, grad);
 }
 
-// 32 parameters of the convolutions: one per lane; the warps share the partial sums out.
+// Updates 32 parameters of the convolutions, one per lane; the warps divide the partial sums.
 TP_DEVICE inline void update_conv(const UpdateParams& p, UpdateRoom& room, int part) {
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   const int e = part * block::warp_size + lane;
@@ -184,7 +184,7 @@ TP_DEVICE inline void update_conv(const UpdateParams& p, UpdateRoom& room, int p
   Descent(p, parameter, e - begin).step(p, sum);
 }
 
-// The mean loss of the step's images, and how many of them were recognized.
+// Computes the mean loss of the step's images, and the number of images recognized.
 TP_DEVICE inline void sum_losses(const UpdateParams& p, UpdateRoom& room) {
   const int thread = int(threadIdx.x);
   float* losses = room.sums[0];

@@ -1,12 +1,12 @@
-// One output of an epoch's images, and what it needs to know about its image.
+// Computes one output of an epoch's images, and the random distortion of its image.
 #pragma once
 #include "block/per_output.h"
 #include "lenet/minibatches/minibatches.h"
 
 namespace tp::lenet {
 
-// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): a bijection under which all output bits depend on all input
-// bits.
+// The finalizer of SplitMix64 (Steele, Lea and Flood 2014): a bijection in which every output bit depends on every
+// input bit.
 TP_HD inline uint64_t mix(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
@@ -17,12 +17,12 @@ TP_HD inline uint64_t epoch_key(int64_t seed, int64_t epoch) {
   return mix(mix(uint64_t(seed) + 0x9e3779b97f4a7c15u) + uint64_t(epoch));
 }
 
-// Uniform in [-1, 1).
+// A random number, uniform in [-1, 1).
 TP_HD inline float random_number(uint64_t key, int64_t image, int use) {
   return float(mix(key ^ mix(uint64_t(image) * 8 + uint64_t(use) + 1)) >> 40) * (1.0f / (1 << 23)) - 1;
 }
 
-// The index of the image that comes i-th in the epoch: a permutation of 0..n.
+// The index of the i-th image of the epoch: a random permutation of the n images.
 TP_HD inline int64_t shuffled(uint64_t key, int64_t i, int64_t n) {
   int half = 1;  // bits
   while (int64_t(1) << 2 * half < n) ++half;
@@ -40,8 +40,8 @@ TP_HD inline int64_t shuffled(uint64_t key, int64_t i, int64_t n) {
   return int64_t(x);
 }
 
-// How an image is moved: pixel (row, column) of the result comes from (from_row, from_column) of the original,
-//   from_column = cos column - sin row + right,   from_row = sin column + cos row + down,   counted from the centre.
+// How an image is distorted: pixel (row, column) of the result comes from (from_row, from_column) of the original,
+//   from_column = cos column - sin row + right,   from_row = sin column + cos row + down,   relative to the centre.
 struct Motion {
   int64_t image;
   float cos, sin, right, down;
@@ -73,7 +73,7 @@ struct Draw {
   }
 };
 
-// Pixels of the original, blank outside.
+// A pixel of the original; blank outside.
 struct Original {
   const uint8_t* pixels;
 

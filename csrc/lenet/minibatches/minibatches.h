@@ -1,9 +1,10 @@
-// The minibatches of an epoch, laid out one after another: the images of a data set in a new order, each moved, turned
+// The minibatches of an epoch, stored one after another: the images of a data set in a new order, each shifted, rotated
 // and scaled a little.
 //
-// Random numbers are a hash of (seed, epoch, image, use): no generator has a state, any of them can be computed by any
-// thread, and they are the same on every device. The order is a permutation that is evaluated image by image: a Feistel
-// network permutes the numbers of 2k bits; where it leaves 0..n, it is applied again, until it comes back.
+// Random numbers are hashes of (seed, epoch, image, use). They need no generator state, so any thread can compute any
+// of them, and they are the same on every device. The order of the images is a permutation that is evaluated image by
+// image: a Feistel network permutes the numbers of 2k bits, and is applied again as long as its result is not less than
+// the number of images.
 #pragma once
 #include "lenet/lenet.h"
 
@@ -15,7 +16,7 @@ struct MinibatchArgs {
   const int64_t* target;        // [images]
   const int64_t *seed, *epoch;  // on the device: a CUDA graph reads them at every replay
   bool shuffle, distort;
-  void* out;            // like x: normalized floats where `distort`, else bytes
+  void* out;            // like x: normalized floats if `distort`, else bytes
   int64_t* out_target;  // [images]
 };
 
