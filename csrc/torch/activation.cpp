@@ -1,10 +1,10 @@
 // bipolar_sigmoid, tanh, relu, sign, and activation_backward, which serves them all: checks, kernels, Meta,
 // derivatives.
 //
-// Each derivative is a function of the activation's own value: with y = f(x), activation_backward(grad, y) is grad *
-// f'(x). It is the gradient for x, and with a tangent instead of grad it is the tangent of y. Its own derivative by
-// grad is activation_backward again; by y it is grad * c * y, where c is -1 for bipolar_sigmoid, -2 for tanh, and else
-// 0.
+// Each derivative is a function of the activation's value: with y = f(x), activation_backward(grad, y) is grad * f'(x).
+// It is the gradient for x; with a tangent instead of grad it is the tangent of y. Its own derivative with respect to
+// grad is activation_backward again; with respect to y it is grad * c * y, where c is -1 for bipolar_sigmoid, -2 for
+// tanh, and 0 for the others.
 #include "torch/activation.h"
 
 #include <ATen/ATen.h>
@@ -110,7 +110,7 @@ Tensor ActivationBackward::meta() const {
   return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 
-// f'(x) = (1 - y^2) / 2 and 1 - y^2: the factor of y in its derivative by y.
+// f'(x) = (1 - y^2) / 2 or 1 - y^2; this is the factor of y in its derivative with respect to y.
 int ActivationBackward::curvature() const {
   const Activation f = activation_of(backward_name, activation);
   return f == Activation::bipolar_sigmoid ? -1 : f == Activation::tanh ? -2 : 0;

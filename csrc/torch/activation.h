@@ -1,4 +1,4 @@
-// What the operators that apply an activation function share.
+// Shared by the operators that apply an activation function.
 #pragma once
 #include "block/activation.h"
 #include "torch/operator.h"
@@ -19,8 +19,7 @@ struct ActivationBackward {
   Tensors jvp(const Forward& f) const;
   bool keeps(size_t input) const { return input == 1 || curvature() != 0; }
 
-  // The gradients of <into, activation_backward(grad, y)> for grad and for y, of which only those that `b` needs are
-  // computed.
+  // The gradients of <into, activation_backward(grad, y)> for grad and for y; only those that `b` needs are computed.
   Tensors pull(const Tensor& into, const Backward& b) const;
 
  private:

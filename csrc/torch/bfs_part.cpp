@@ -1,4 +1,5 @@
-// torch_patterns_parts::bfs_level: one level of a search of a part of a graph, for torch_patterns.distributed.bfs.
+// torch_patterns_parts::bfs_level: one level of a search in one part of a distributed graph, for
+// torch_patterns.distributed.bfs.
 #include "graph/part/part.h"
 #include "torch/graph.h"
 

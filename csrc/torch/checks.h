@@ -11,7 +11,7 @@ struct Named {
   const Tensor& tensor;
 };
 
-// All tensors must be floating point, of one dtype and on one device.
+// Checks that all tensors are floating point, of one dtype and on one device.
 inline void check_floats(const char* op, std::initializer_list<Named> tensors) {
   const Named& first = *tensors.begin();
   TORCH_CHECK_TYPE(first.tensor.is_floating_point(), op, ": ", first.name, " must be floating point, got ",
@@ -29,7 +29,7 @@ inline void check_float(const char* op, const char* name, const Tensor& x) {
   dtype_of_tensor(op, x);
 }
 
-// Whether two shapes are the same, as a symbolic condition that TORCH_SYM_CHECK can defer until sizes are known.
+// Tells whether two shapes are equal, as a symbolic condition that TORCH_SYM_CHECK can defer until sizes are known.
 inline c10::SymBool same_sizes(SymIntArrayRef a, SymIntArrayRef b) {
   c10::SymBool same(a.size() == b.size());
   for (size_t d = 0; d < a.size() && d < b.size(); ++d) same = same.sym_and(a[d].sym_eq(b[d]));

@@ -1,9 +1,9 @@
 // torch_patterns::compact, compact_padded and compact_backward: checks, kernels, Meta, derivatives.
 //
-// For a given mask all three are linear, so forward mode applies them to the tangents. compact_backward, which scatters
-// packed rows to where the mask is true, is the transpose of either compaction; its own transpose is compact_padded,
-// cut to the existing rows. So derivatives of every order are among the three. Only compact waits for the device, which
-// alone knows the number of kept rows; its Meta kernel, with an unbacked size, is in Python.
+// For a given mask all three are linear, so forward mode applies them to the tangents. compact_backward scatters packed
+// rows to the positions where the mask is true; it is the transpose of both compactions. Its own transpose is
+// compact_padded, cut to the existing rows. So the three contain the derivatives of every order. Only compact waits for
+// the device to learn the number of kept rows; its Meta kernel, which returns an unbacked size, is in Python.
 #include "torch/compact.h"
 
 #include <ATen/ATen.h>
@@ -50,8 +50,8 @@ std::vector<Size> shape_of(std::vector<Size> first, c10::ArrayRef<Size> sizes, i
 
 // ---- kernels: CPU and CUDA alike
 
-// The fill element, repeated to 8 bytes; an error if the dtype cannot hold it, except that floats are rounded and bool
-// takes truth.
+// The fill element, repeated to 8 bytes. It is an error if the dtype cannot hold it, except that floats are rounded and
+// bool takes its truth value.
 uint64_t fill_bits(const at::Scalar& fill, at::ScalarType dtype) {
   uint64_t bits = 0;
   AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, dtype, padded_name, [&] {
@@ -64,7 +64,7 @@ uint64_t fill_bits(const at::Scalar& fill, at::ScalarType dtype) {
   return bits;
 }
 
-// Rows are copied as bytes, and any byte but 0 is true.
+// Rows are copied as bytes. For bool, any byte other than 0 means true.
 Tensor contiguous(const Tensor& x) {
   const Tensor in = x.contiguous();
   return x.scalar_type() == at::kBool ? in.view(at::kByte).ne(0) : in;
@@ -157,7 +157,7 @@ Tensor pack(const Tensor& x, const Tensor& mask, const SymInt& count, Str algori
 
 Tensors Compact::vjp(const Backward& b) const { return {call(CompactBackward{b.grad(), mask, algorithm})}; }
 
-// Not by compact: the number of rows is known, and must not become another unbacked size.
+// compact would return an unbacked size, but here the number of rows is known.
 Tensors Compact::jvp(const Forward& f) const { return {pack(f.tangent(), mask, f.output().sym_size(0), algorithm)}; }
 
 Tensors CompactPadded::vjp(const Backward& b) const {

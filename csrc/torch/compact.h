@@ -29,7 +29,7 @@ struct CompactPadded {
   bool keeps(size_t input) const { return input == 1; }
 };
 
-// Rows of `grad` where the mask is true, one after another, and zeros elsewhere.
+// Puts the rows of `grad` where the mask is true, one after another, and zeros elsewhere.
 struct CompactBackward {
   static constexpr auto schema = "compact_backward(Tensor grad, Tensor mask, str algorithm=\"auto\") -> Tensor";
   Tensor grad, mask;

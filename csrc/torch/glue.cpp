@@ -70,7 +70,7 @@ Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options) {
   if (x.is_cpu() && x.nbytes() >= 2 * huge_page) {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(x.mutable_data_ptr()), end = begin + x.nbytes();
     const uintptr_t first = (begin + huge_page - 1) / huge_page * huge_page;
-    madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // a hint: it may fail
+    madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // a hint, which may fail
   }
 #endif
   return x;
@@ -155,7 +155,7 @@ void TorchContext::parallel_for(int64_t n, int64_t grain, const std::function<vo
 }
 
 void TorchContext::gemm(const Gemm& p) {
-  // Below autograd and autocast, and in full float32: the operator above decides about precision.
+  // Below autograd and autocast, and in full float32: the operator that calls this decides about precision.
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::NoTF32Guard no_tf32;
@@ -174,7 +174,8 @@ void TorchContext::gemm(const Gemm& p) {
   const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
   Tensor c = wrap(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1});
   if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
-    c.copy_(at::bmm(a, b, at::kFloat));  // torch lets cuBLAS add partial sums in half precision; this does not
+    // torch allows cuBLAS to add partial sums in half precision; a float32 result does not
+    c.copy_(at::bmm(a, b, at::kFloat));
   } else {
     at::bmm_out(c, a, b);
   }

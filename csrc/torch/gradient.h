@@ -1,15 +1,15 @@
-// What the derivatives of several operators need.
+// Shared by the derivatives of several operators.
 #pragma once
 #include "torch/operator.h"
 
 namespace tp {
 
-// Sums `g` to `sizes`, which broadcast to its shape, by the library's reduction: the same bits for any number of
-// threads.
+// Sums `g` to `sizes`, which broadcast to its shape, by the library's reduction, so any number of threads gives the
+// same bits.
 Tensor reduce_to(const Tensor& g, SymIntArrayRef sizes);
 
-// Whether a formula may use code that cannot be differentiated, traced or batched: no graph is recorded, and these
-// tensors have data and no tangents.
+// Tells whether a formula may use code that cannot be differentiated, traced or batched: no graph is recorded, and
+// these tensors have data and no tangents.
 bool is_plain(std::initializer_list<Tensor> tensors);
 
 // The tangent of product(a, b), which is linear in each; a is tensor argument 0, and b number `second`. Undefined if

@@ -1,4 +1,4 @@
-// What the operators on graphs share: checks of compressed rows, and their description for the rungs.
+// Shared by the operators on graphs: checks of compressed rows, and their description for the rungs.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -15,7 +15,7 @@ inline void check_edges(const char* op, const Named& rows, const Named& ids) {
                     ids.tensor.sym_sizes());
 }
 
-// Row pointers as rungs take them: of int64 where the ids are, or where they themselves are.
+// Row pointers as rungs take them: int64 if the ids are int64, or if the pointers already are.
 inline Tensor rows_beside(const Tensor& row_ptrs, const Tensor& ids) {
   return row_ptrs.to(at::promote_types(row_ptrs.scalar_type(), ids.scalar_type())).contiguous();
 }
@@ -24,7 +24,7 @@ inline graph::Edges edges_of(const Tensor& row_ptrs, const Tensor& col_idx) {
   return {row_ptrs.const_data_ptr(), col_idx.const_data_ptr()};
 }
 
-// Without in-edges, of contiguous tensors that outlive it.
+// Describes a graph without in-edges by pointers into contiguous tensors, which must outlive it.
 inline graph::Topology topology_of(const char* op, const Tensor& row_ptrs, const Tensor& col_idx) {
   graph::Topology graph{};
   graph.op = op;

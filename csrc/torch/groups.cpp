@@ -1,11 +1,12 @@
 // torch_patterns::group_reduce, group_expand and group_by: checks, kernels, Meta, derivatives.
 //
-// Grouping is a stable sort by the index, which takes as many bits as the number of groups has; a reduction of groups
-// is then one of segments. On the host the default spares the sort (segmented/groups.h). Expansion gives every row that
-// of its group; it and the sum are each other's derivatives, and the other operators have those of segments.
+// Grouping is a stable sort by the index, by as many bits as the number of groups needs; a reduction of groups is then
+// a reduction of segments. On the host the default needs no sort (segmented/groups.h). Expansion gives every row the
+// value of its group; expansion and the sum are each other's derivatives, and the other operators have the derivatives
+// of segments.
 //
-// An index that is no group: the CPU raises, CUDA leaves the row out unless it is to validate, and gives it 0 where it
-// expands. Such rows are sorted behind all groups.
+// If an index is not a group, the CPU raises. CUDA raises only if it is to validate; otherwise reductions leave the row
+// out, and expansion gives it 0. Such rows are sorted after all groups.
 #include "torch/groups.h"
 
 #include <ATen/ATen.h>
@@ -38,7 +39,7 @@ void check_groups(const char* op, const SymInt& groups) {
   TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(groups.sym_ge(0)), op, ": num_groups must not be negative, got ", groups);
 }
 
-// All but the values of the index; gives the dtype of the result.
+// Checks everything except the values of the index, and returns the dtype of the result.
 at::ScalarType check(const GroupReduce& r) {
   check_index(reduce_name, r.index);
   check_groups(reduce_name, r.num_groups);
@@ -63,7 +64,7 @@ void check(const GroupExpand& e) {
                     ", which is out of range: expected 0 to ", groups - 1);
 }
 
-// On CUDA only if it is to validate.
+// Checks the values of the index, on CUDA only if it is to validate.
 void check_index_values(const char* op, const Tensor& index, int64_t groups, bool validate) {
   if (index.is_cuda() && !validate) return;
   if (validate) refuse_capture((std::string(op) + ": validate=True").c_str(), index);
@@ -74,8 +75,8 @@ void check_index_values(const char* op, const Tensor& index, int64_t groups, boo
 
 // ---- the sort
 
-// The index as keys of few bytes and the bits that tell groups apart. An index that is no group becomes one whose bits
-// are those of `groups` or greater.
+// The index as keys of few bytes, and the bits by which groups differ. An index that is not a group becomes one that is
+// at least `groups` in those bits.
 struct Keys {
   Tensor keys;
   int64_t bits;
@@ -107,7 +108,7 @@ Tensor order_of(const Keys& k, Str algorithm) {
 
 // ---- reductions
 
-// What moments.h asks of the rows of groups. The derivatives need not validate again.
+// What moments.h requires of the rows of groups. The derivatives need not validate again.
 struct Groups {
   const GroupReduce& r;
   bool validate = false;
@@ -120,7 +121,7 @@ struct Groups {
     const Tensor ones = at::ones_symint({r.index.sym_size(0)}, x.options().dtype(wide_dtype(x)));
     return beside_rows(reduce(ones, "sum"), x);
   }
-  // Of the sorted rows, the one before times the one after, brought back.
+  // Among the sorted rows: the product of the rows before times the product of the rows after, in the original order.
   Tensor product_of_others() const {
     const auto [order, offsets] = call(GroupBy{r.index, r.num_groups, false, "auto"});
     const Tensor sorted = r.values.to(wide_dtype(r.values)).index_select(0, order);
@@ -205,7 +206,7 @@ Tensor GroupExpand::kernel() const {
   const int64_t groups = x.size(0);
   check_index_values(expand_name, index, groups, validate);
   if (!index.is_cuda() || validate) return select_rows(x, index);
-  // Of what is no group, the row of zeros behind all groups.
+  // A row without a group reads the row of zeros after all groups.
   const Tensor given = index.to(at::kLong), rows = at::where(given.lt(0), groups, given.clamp_max(groups));
   auto sizes = x.sizes().vec();
   sizes[0] = 1;

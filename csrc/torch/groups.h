@@ -43,7 +43,7 @@ struct GroupBy {
   std::tuple<Tensor, Tensor> meta() const;
 };
 
-// The rows of x at `index`. A bool is 1 or 0, whatever byte a view of another type made it of.
+// The rows of x at `index`. A bool becomes 1 or 0, whatever byte a view of another dtype stored for it.
 inline Tensor select_rows(const Tensor& x, const Tensor& index) {
   const Tensor rows = x.index_select(0, index);
   return rows.scalar_type() == at::kBool ? rows.view(at::kByte).ne(0) : rows;

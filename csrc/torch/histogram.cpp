@@ -1,4 +1,4 @@
-// torch_patterns::histogram: checks, kernel, Meta. Counts are integers: there is nothing to differentiate.
+// torch_patterns::histogram: checks, kernel, Meta. Counts are integers, so there is no derivative.
 #include "torch/histogram.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@ namespace {
 constexpr const char* op_name = "histogram";
 Pattern pattern(op_name, histogram::ladder);
 
-// An end of the range; NaN if it is absent, or not known yet.
+// An end of the range; NaN if it is not given or not known yet.
 double end_of_range(const char* which, const std::optional<at::Scalar>& value) {
   if (!value || value->isSymbolic()) return std::numeric_limits<double>::quiet_NaN();
   const double x = value->toDouble();

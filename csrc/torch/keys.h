@@ -1,4 +1,4 @@
-// From a tensor's dtype to the order of its elements as keys.
+// Converts a tensor's dtype to the order of its elements as keys.
 #pragma once
 #include "core/key.h"
 #include "torch/glue.h"

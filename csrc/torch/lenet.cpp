@@ -1,9 +1,9 @@
-// torch_patterns::lenet5: the network's outputs. lenet5_train_step, lenet5_train_epoch: stochastic gradient descent in
-// place.
+// torch_patterns::lenet5 computes the network's outputs. lenet5_train_step and lenet5_train_epoch train by stochastic
+// gradient descent, in place.
 //
 // lenet5 itself has no derivative: if one is needed, its Autograd kernel runs the layered network, whose operators have
-// derivatives. Training computes its own gradients, so it refuses tensors that require grad, and it tells autograd what
-// it changed: the version of every parameter and momentum is incremented.
+// derivatives. Training computes its own gradients, so it refuses tensors that require grad. It reports its changes to
+// autograd: the version of every parameter and momentum is incremented.
 #include "lenet/lenet.h"
 
 #include <ATen/ATen.h>
@@ -208,8 +208,8 @@ bool is_tracked(const Tensor& t) {
   return t.defined() && ((at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(0).defined());
 }
 
-// If gradients are needed, the network is the layered one, whose operators have derivatives; the rung `layers` is then
-// the default.
+// If gradients are needed, the layered network computes the outputs, because its operators have derivatives; the rung
+// `layers` is then the default.
 Tensor lenet5_autograd(c10::DispatchKeySet keys, const Tensor& x, TensorList params, Str activation, Str pooling,
                        Str output, Str algorithm) {
   bool tracked = is_tracked(x);

@@ -9,7 +9,7 @@ namespace {
 using lenet::Output;
 using lenet::Pooling;
 
-// Results of an operator of this library, called by its name with all its arguments.
+// Calls an operator of this library by its name, with all its arguments, and returns its results.
 template <class... Args>
 Stack results_of(const char* name, const Args&... args) {
   const auto handle =
@@ -140,8 +140,7 @@ Tensor normalized(const Tensor& x, at::ScalarType dtype) {
   return x.scalar_type() == at::kByte ? x.to(dtype).mul_(lenet::pixel_scale).add_(lenet::pixel_offset) : x;
 }
 
-// One update as in torch.optim.SGD. On the CPU, where reading a number does not wait for anything, even the roundings
-// are the same.
+// One update as in torch.optim.SGD. On the CPU, where reading a number need not wait, even the roundings are the same.
 void descend(const Tensor& weight, const Tensor& velocity, Tensor grad, const Tensor& lr, const Tensor& momentum,
              const Tensor& weight_decay) {
   if (weight.is_cpu()) {

@@ -38,14 +38,14 @@ struct Form {
   }
 };
 
-// A convolution, the activation, and the pooling after it, with what their backward reads.
+// A convolution, the activation and the pooling after it, with the tensors that their backward passes read.
 struct ConvPool {
   const Form& form;
   const Tensor &weight, &bias;
   Tensor x, activated, pooled, indices;
 
   Tensor forward(const Tensor& input);
-  // The gradients of the weight and of the bias, and that of x if it is needed.
+  // Returns the gradients of the weight and of the bias, and that of x if it is needed.
   Tensor backward(const Tensor& grad, bool wants_x, Tensor& grad_weight, Tensor& grad_bias) const;
 };
 
@@ -57,9 +57,9 @@ struct LayeredNetwork {
   Tensor c5, f6, out;  // c5 is [N, 120, 1, 1]
 
   Tensor forward(const Tensor& x);
-  // The mean loss, and its gradient for `out`.
+  // Returns the mean loss and its gradient for `out`.
   Tensor loss(const Tensor& target, Tensor& grad) const;
-  // The gradients of all parameters, from that for `out`.
+  // Returns the gradients of all parameters, given that for `out`.
   Tensors backward(Tensor grad) const;
 
  private:
@@ -67,11 +67,11 @@ struct LayeredNetwork {
   Tensor activate_backward(const Tensor& grad, const Tensor& y) const;
 };
 
-// Images as the network takes them: bytes become normalized floats.
+// Prepares images for the network: bytes become normalized floats.
 Tensor normalized(const Tensor& x, at::ScalarType dtype);
 
-// One update of a parameter as in torch.optim.SGD. On the CPU, where reading a number does not wait for anything, even
-// the roundings are the same.
+// One update of a parameter as in torch.optim.SGD. On the CPU, where reading a number need not wait, even the roundings
+// are the same.
 void descend(const Tensor& weight, const Tensor& velocity, Tensor grad, const Tensor& lr, const Tensor& momentum,
              const Tensor& weight_decay);
 

@@ -1,8 +1,8 @@
 // torch_patterns::linear, linear_dgrad, linear_wgrad: checks, kernels, Meta, derivatives.
 //
 // The three matrix products of a fully connected layer are derivatives of each other: linear in x and weight, dgrad in
-// grad and weight, wgrad in grad and x. So a gradient is a call of the other two, and a tangent is a call of the same
-// one for each argument that has a tangent; every order exists in both modes.
+// grad and weight, wgrad in grad and x. So a gradient calls the other two products, and a tangent calls the same
+// product once for each argument that has a tangent. Derivatives of every order therefore exist in both modes.
 #include "layers/linear.h"
 
 #include <ATen/ATen.h>
@@ -50,7 +50,7 @@ Sizes with_last(const Tensor& x, const SymInt& last) {
   return shape;
 }
 
-// x [.., k] against dimension `dim` of weight [out, in].
+// Checks x [.., k] against dimension `dim` of weight [out, in].
 void check_product(const char* op, const Named& x, const Tensor& weight, int64_t dim) {
   check_floats(op, {x, {"weight", weight}});
   TORCH_CHECK(weight.dim() == 2, op, ": weight must be [out, in], got shape ", weight.sym_sizes());

@@ -1,6 +1,5 @@
-// The operators of truth values and of bits that reductions and scans share. any and all are the maximum and the
-// minimum of truth values; of bits only the size of an integer matters, and those of bool are computed on bytes of 0
-// and 1.
+// The operators on truth values and on bits, which reductions and scans share. any and all are the maximum and minimum
+// of truth values. Operators on bits depend only on the size of an integer; for bool they work on bytes of 0 and 1.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -11,7 +10,7 @@ namespace tp {
 inline bool is_logical(Str op) { return op == "any" || op == "all"; }
 inline bool is_bitwise(Str op) { return op == "bitwise_and" || op == "bitwise_or" || op == "bitwise_xor"; }
 
-// The operator of a bitwise name, for a tensor that has bits.
+// Returns the operator of a bitwise name, for a tensor that has bits.
 inline OpId bitwise_of(const char* pattern, Str op, const Tensor& x) {
   TORCH_CHECK_TYPE(at::isIntegralType(x.scalar_type(), /*includeBool=*/true), pattern, ": op '", std::string(op),
                    "' needs integers or bool, got ", x.scalar_type());
@@ -21,8 +20,8 @@ inline OpId bitwise_of(const char* pattern, Str op, const Tensor& x) {
 // The dtype of the list BitTypes that has the size of `dtype`.
 inline DType bits_of(DType dtype) { return dtype == DType::int8 || dtype == DType::boolean ? DType::uint8 : dtype; }
 
-// `Op` with its first tensor, `x`, and its operator replaced: any and all as an extremum, and bitwise operators of bool
-// on bytes, whose result is the answer where it is not 0.
+// Calls `Op` with another first tensor and another operator: any and all become an extremum, and bitwise operators of
+// bool work on bytes, of whose result only the lowest bit counts.
 template <class Op>
 Tensor logical(Op op, Tensor Op::* x) {
   Tensor& values = op.*x;

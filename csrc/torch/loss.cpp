@@ -1,11 +1,11 @@
 // torch_patterns::cross_entropy, squared_error and absolute_error, each with its backward: checks, kernels, Meta,
 // derivatives.
 //
-// For each loss there are two formulas, in torch's operators and the library's sums: the slope, which is how the losses
-// change along a direction d of x, and the bend, which is how their gradient does. The slope, reduced, is the tangent
-// of the loss, and also what reaches grad when the gradient d reaches the result of the backward; the bend times grad
-// is, because second derivatives are symmetric, both the tangent and the gradient of the backward. Errors depend on x
-// minus the second tensor alone. Where a label is out of range, on CUDA, both are 0.
+// For each loss there are two formulas, made of torch's operators and the library's sums. The slope is the change of
+// the losses along a direction d of x; the bend is the change of their gradient. The slope, reduced, is the tangent of
+// the loss. It is also the gradient for grad, if d is the gradient of the backward's result. Because second derivatives
+// are symmetric, the bend times grad is both the tangent of the backward and its gradient for x. Errors depend only on
+// x minus the second tensor. If a label is out of range, on CUDA, both formulas give 0.
 #include <ATen/ATen.h>
 
 #include "layers/layers.h"
@@ -154,7 +154,7 @@ Reduction check_backward(const ApplyBackward<Loss>& p) {
   return how;
 }
 
-// The CPU raises; CUDA, where that would take a synchronisation, makes the sample's loss NaN and its gradient zero.
+// The CPU raises. On CUDA, where a check would cost a synchronisation, the sample's loss is NaN and its gradient is 0.
 void check_labels(const char* op, const Tensor& target, int64_t classes) {
   if (!target.is_cpu()) return;
   const int64_t* labels = target.const_data_ptr<int64_t>();
@@ -230,14 +230,14 @@ Loss loss_at(const Tensor& x, const Tensor& second) {
   return Loss::classifies ? Loss(x.to(wide_dtype(x)), second) : Loss(x.to(wide_dtype(x)), second.to(wide_dtype(x)));
 }
 
-// How the reduced loss changes along d.
+// The change of the reduced loss along d.
 template <class Loss>
 Tensor slope_along(const Tensor& d, const Tensor& x, const Tensor& second, Str reduction) {
   const Tensor each = loss_at<Loss>(x, second).slope(d.to(wide_dtype(x)));
   return (reduction == "none" ? each : call(Reduce{each, {}, reduction, false, "auto"})).to(x.scalar_type());
 }
 
-// For every loss `each` times the gradient of the loss.
+// `each`, one number per loss, times the gradient of the loss.
 template <class Loss>
 Tensor ApplyBackward<Loss>::times_grad(const Tensor& each) const {
   Tensor g = grad.to(each.scalar_type());

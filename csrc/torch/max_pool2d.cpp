@@ -1,8 +1,8 @@
 // torch_patterns::max_pool2d, its backward, and max_pool2d_tangent, which takes x at given indices: checks, kernels,
 // Meta, derivatives.
 //
-// At fixed indices pooling is linear: the tangent is that linear map, the backward its transpose. So a gradient of one
-// is a call of the other, and every order of derivative is one of the two in both modes.
+// At fixed indices pooling is linear: the tangent is that linear map, and the backward is its transpose. So each one's
+// gradient is a call of the other, and derivatives of every order in both modes are calls of these two.
 #include "torch/windows.h"
 
 namespace tp {
@@ -19,7 +19,7 @@ Pattern pattern(op_name, pooling::ladder);
   "algorithm=\"auto\""
 
 struct MaxPool2d {
-  // Without return_indices the second result is for the derivatives alone, and as narrow as the maps allow.
+  // Without return_indices, only the derivatives use the second result, so it is as narrow as the maps allow.
   static constexpr auto schema = "max_pool2d(Tensor x, " TP_WINDOWS ", bool return_indices=True) -> (Tensor, Tensor)";
   Tensor x;
   Sizes kernel_size, stride, padding, dilation;

@@ -1,9 +1,8 @@
 // torch_patterns::merge, merge_pairs, merge_backward and co_rank: checks, kernels, Meta, derivatives.
 //
-// A merge is a permutation that the keys determine: in forward mode merge_pairs applies it to the tangents as to the
-// values. The gradient is the inverse permutation: merge_backward distributes merged values to their sources, given the
-// keys. Its own derivative is merge_pairs with the gradients as values, so derivatives of every order are one of the
-// two.
+// A merge is a permutation that the keys determine: in forward mode merge_pairs moves the tangents as it moves values.
+// The gradient is the inverse permutation: merge_backward returns merged values to their sources, given the keys. Its
+// own derivative is merge_pairs with the gradients as values, so derivatives of every order are calls of these two.
 #include "merge/merge.h"
 
 #include <ATen/ATen.h>
@@ -294,7 +293,7 @@ Tensor CoRank::meta() const {
 
 // ---- derivatives
 
-// What is merged from x beside a and y beside b, where one of x and y may be undefined and stands for zeros.
+// Merges x, moved with a, and y, moved with b; either may be undefined, which stands for zeros.
 Tensor merged(const Tensor& a, Tensor x, const Tensor& b, Tensor y, bool descending, Str algorithm) {
   if (!x.defined()) x = at::zeros_symint(a.sym_sizes(), y.options());
   if (!y.defined()) y = at::zeros_symint(b.sym_sizes(), x.options());

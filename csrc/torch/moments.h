@@ -1,15 +1,15 @@
-// Reductions of rows that are compositions of others, and the derivatives of all of them, whatever says which rows are
-// combined. `Rows` stands for that: reduce(x, op) gives one row per group, expand(y) gives every row that of its group,
-// counts(x) are the numbers of rows per group, beside groups of rows x and in their wide dtype, and
-// product_of_others() gives for every row the product of the others of its group, in the wide dtype.
+// Reductions of rows that are compositions of other reductions, and the derivatives of all of them, for any grouping of
+// rows. `Rows` stands for the grouping: reduce(x, op) returns one row per group; expand(y) gives every row the value of
+// its group; counts(x) returns the number of rows per group, shaped for groups of rows x and in their wide dtype;
+// product_of_others() returns, for every row, the product of the other rows of its group, in the wide dtype.
 //
 //   sum        every row gets the gradient of its group;
 //   mean       so divided by the number of rows;
 //   prod       times the product of all other rows: zeros need no care;
 //   max, min   the first of the extreme rows gets the gradient. In an empty group, no row;
 //   logsumexp, var, std   times a factor per row.
-// Forward mode: the same reduction of the tangents of sum and mean, the sum of the tangents times those products or
-// factors, and the tangent of the first of the extreme rows.
+// Forward mode: for sum and mean, the same reduction of the tangents; for those with factors, the sum of the tangents
+// times the factors; for extrema, the tangent of the first of the extreme rows.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -18,11 +18,11 @@
 
 namespace tp {
 
-// The variance of n values is the sum of their squared distances from the mean over n - 1: NaN for fewer than two
-// values, as in torch. Both in the dtype of `wide`, which has no half type.
+// The variance of n values is the sum of their squared distances from the mean, divided by n - 1; it is NaN for fewer
+// than two values, as in torch. Both functions compute in the dtype of `wide`, which is not a half type.
 inline bool is_moment(Str op) { return op == "var" || op == "std"; }
 
-// Rows less the mean of their group.
+// Subtracts from each row the mean of its group.
 template <class Rows>
 Tensor deviations(const Tensor& wide, const Rows& rows) {
   return wide - rows.expand(rows.reduce(wide, "mean"));
@@ -41,8 +41,8 @@ Tensor moment(Str op, const Tensor& values, const Rows& rows) {
   return wide_moment(op, values.to(wide_dtype(values)), rows).to(values.scalar_type());
 }
 
-// d result / d row for prod, var, std and logsumexp, in the wide dtype; that of a standard deviation of 0 is 0, and
-// that of a logsumexp over nothing but -inf is, too.
+// d result / d row for prod, var, std and logsumexp, in the wide dtype. It is 0 if the standard deviation is 0, and if
+// all values of a logsumexp are -inf.
 template <class Rows>
 Tensor factors_of(Str op, const Tensor& values, const Rows& rows) {
   if (op == "prod") return rows.product_of_others();
@@ -64,7 +64,7 @@ Tensor extreme_rows(Str op, const Tensor& values, const Rows& rows) {
   return found.masked_fill(found.lt(0), c10::Scalar(values.sym_size(0)));
 }
 
-// Of sum and mean, `values` is not looked at.
+// For sum and mean, `values` is not used.
 template <class Rows>
 Tensors reduction_vjp(Str op, const Tensor& values, const Rows& rows, const Tensor& g) {
   if (op == "sum") return {rows.expand(g)};

@@ -44,7 +44,7 @@ void give_values(sort::Args& args, const Tensor& values, Tensor& out) {
 
 namespace {
 
-// Not by `to` alone, which may return its input: below autograd, tools that check schemas reject that.
+// `to` alone may return its input, which tools that check schemas below autograd reject.
 Tensor as_long(const Tensor& indices) { return indices.scalar_type() == at::kLong ? indices : indices.to(at::kLong); }
 
 }  // namespace
@@ -69,7 +69,7 @@ Tensor take(const Tensor& x, const Tensor& indices, int64_t dim) {
 Tensor put(const Tensor& x, const Tensor& indices, int64_t dim) {
   if (!x.defined()) return x;
   if (x.dim() == 0) return x.clone();
-  return at::scatter(at::empty_like(x), dim, as_long(indices), x);  // which writes every element
+  return at::scatter(at::empty_like(x), dim, as_long(indices), x);  // writes every element
 }
 
 }  // namespace tp

@@ -1,4 +1,4 @@
-// What sort and segment_sort share: the conversion of tensors to Args, and permutations of values.
+// Shared by sort and segment_sort: the conversion of tensors to Args, and permutations of values.
 #pragma once
 #include "sort/sort.h"
 #include "torch/keys.h"
@@ -16,7 +16,7 @@ Tensor raw_keys(const Tensor& x);
 void give_keys(sort::Args& args, const Tensor& keys, Tensor& out);
 void give_values(sort::Args& args, const Tensor& values, Tensor& out);
 
-// take(x, indices)[i] = x[indices[i]] along `dim`, where indices is a permutation, and its inverse, put(x,
+// take(x, indices)[i] = x[indices[i]] along `dim`, where indices is a permutation; put is its inverse: put(x,
 // indices)[indices[i]] = x[i]. Each is the derivative of the other. Both return new tensors, and an undefined tensor
 // for an undefined one.
 Tensor take(const Tensor& x, const Tensor& indices, int64_t dim);

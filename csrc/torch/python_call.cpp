@@ -1,10 +1,11 @@
-// torch_patterns._C.operator_call: an operator as a Python function that goes straight to the dispatcher.
+// torch_patterns._C.operator_call: an operator as a Python function that calls the dispatcher directly.
 //
-// torch.ops parses every call by its schema, names and defaults. For a small tensor that takes longer than the
-// operator. This function takes what the wrappers give: positional arguments of the exact types that the schema names,
-// all tensors being plain ones. It leaves everything else (subclasses, symbolic integers, modes that override
+// torch.ops parses every call by its schema, names and defaults, which takes longer than the operator if the tensors
+// are small. This function handles the calls that the wrappers make: positional arguments of the exact types that the
+// schema names, with plain tensors only. It leaves everything else (subclasses, symbolic integers, modes that override
 // functions, tracing, a wrong type) to the operator of torch.ops, which handles it or raises the error that users know.
-// Below, nothing differs: the dispatcher is the same, so torch.func, autograd, autocast and fake tensors work.
+// Below this function nothing changes: the dispatcher is the same, so torch.func, autograd, autocast and fake tensors
+// work.
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
@@ -49,7 +50,7 @@ Kind kind_of(const c10::Type& type) {
 struct Parameter {
   Kind kind;
   bool optional;
-  // The last string that was passed and its value: wrappers pass the same few objects again and again.
+  // The last string that was passed, and its value; wrappers pass the same few objects again and again.
   py::object last;
   IValue value;
 };
@@ -155,7 +156,7 @@ PyObject* wrap(Stack& results) {
   return all.release().ptr();
 }
 
-// As pybind11's gil_scoped_release, without the lists that it keeps.
+// Releases the GIL as pybind11's gil_scoped_release does, but without its bookkeeping.
 struct WithoutGil {
   PyThreadState* const state = PyEval_SaveThread();
   ~WithoutGil() { PyEval_RestoreThread(state); }
@@ -170,7 +171,7 @@ PyObject* call_operator(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   if (simple) stack.reserve(size_t(n));
   for (Py_ssize_t i = 0; simple && i < n; ++i) simple = push_argument(stack, op.parameters[size_t(i)], args[i]);
   if (!simple) return PyObject_Vectorcall(op.general.ptr(), args, size_t(n), nullptr);
-  // To let go of all that C++ holds of a tensor that Python has takes the GIL: so not before it is held again.
+  // Releasing tensors that Python also holds requires the GIL, so they are released only after it is held again.
   c10::SmallVector<IValue, 8> held;
   for (const IValue& v : stack) {
     if (v.isTensor() || v.isTensorList()) held.push_back(v);

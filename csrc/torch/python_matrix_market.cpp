@@ -1,4 +1,5 @@
-// Lines of Matrix Market files, to numbers and back: what torch_patterns/matrix_market.py gives a block at a time.
+// Converts lines of Matrix Market files to numbers and back, for torch_patterns/matrix_market.py, one block of lines at
+// a time.
 #include <ATen/Parallel.h>
 #include <pybind11/numpy.h>
 
@@ -20,7 +21,7 @@ namespace {
 // The entries of whole lines as arrays, or None; parts of the text are parsed on torch's threads.
 template <class Value>
 py::object parse(const py::bytes& text, int64_t first, int indices, bool valued, size_t longest) {
-  constexpr int64_t least = 1 << 16;  // bytes that are worth a thread
+  constexpr int64_t least = 1 << 16;  // bytes that pay for a thread
   const std::string_view view = text;
   const int64_t parts = std::max(int64_t(1), std::min(int64_t(at::get_num_threads()), int64_t(view.size()) / least));
   std::vector<size_t> begins(size_t(parts) + 1, view.size());  // of each part, and the end
@@ -49,7 +50,7 @@ py::object parse(const py::bytes& text, int64_t first, int indices, bool valued,
                                   all.lines + k, valued};
   };
   each_part([&](size_t i) { found[i] = sparse::parse_lines(part(i), first + lines[i], longest, from(lines[i])); });
-  // Lines without an entry leave gaps behind each part.
+  // Lines without an entry leave gaps after each part.
   int64_t n = 0;
   for (size_t i = 0; i < size_t(parts); ++i) {
     if (found[i] < 0) return py::none();
@@ -63,7 +64,7 @@ py::object parse(const py::bytes& text, int64_t first, int indices, bool valued,
   return py::make_tuple(places[py::make_tuple(py::ellipsis(), used)], values[used], numbers[used]);
 }
 
-// "row column value" in lines, places counted from 1, floats in the fewest digits that give them back.
+// Writes lines "row column value": positions count from 1, and floats have the fewest digits that give them back.
 template <class Value>
 py::bytes format(const py::array_t<int64_t>& row, const py::array_t<int64_t>& col, const py::array_t<Value>& values) {
   constexpr size_t longest = 80;

@@ -1,11 +1,11 @@
 // torch_patterns::rbf, the Gaussian output layer, and its backward: checks, kernels, Meta, derivatives.
 //
-// y[n, c] = exp(-|x[n] - c[c]|^2 / (2 sigma^2)). In a direction (u, v) of x and the centres, y changes by W P, where
-// W = y / sigma^2 and P[n, c] = (u[n] - v[c]) . (c[c] - x[n]): that is the tangent of y, and also what reaches grad
-// when the gradients u and v reach the results of rbf_backward. With E = grad W, the second derivative of <grad, y>,
-// which is symmetric, takes (u, v) to what rbf_backward gives for grad P / sigma^2, plus
+// y[n, c] = exp(-|x[n] - c[c]|^2 / (2 sigma^2)). Along a direction (u, v) of x and the centres, y changes by W P, where
+// W = y / sigma^2 and P[n, c] = (u[n] - v[c]) . (c[c] - x[n]). That is the tangent of y, and also the gradient for grad
+// if u and v are the gradients of rbf_backward's results. With E = grad W, the second derivative of <grad, y>, which is
+// symmetric, maps (u, v) to what rbf_backward gives for grad P / sigma^2, plus
 //   for x: the sum over c of E (v[c] - u[n]), for the centres: the sum over n of E (u[n] - v[c]).
-// Both modes of rbf_backward need it.
+// Both modes of rbf_backward use it.
 #include <ATen/ATen.h>
 
 #include "layers/layers.h"
@@ -113,7 +113,7 @@ Tensor sum(const Tensor& x, int64_t dim, bool keepdim = false) {
   return call(Reduce{x, std::vector<int64_t>{dim}, "sum", keepdim, "auto"});
 }
 
-// sigma W. Each factor takes one sigma of 1 / sigma^2, which alone may be beyond the dtype.
+// sigma W. W and P each take one factor 1 / sigma, because 1 / sigma^2 may be beyond the dtype.
 Tensor weight_of(const Tensor& x, const Tensor& centres, double sigma, Str algorithm) {
   return call(Rbf{x, centres, sigma, algorithm}) / sigma;
 }
@@ -157,7 +157,8 @@ Tensors Rbf::jvp(const Forward& f) const {
 Tensors RbfBackward::vjp(const Backward& b) const {
   const NoAutocast guard(c10::autocast_dispatch_keyset);
   const auto contiguous = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
-  const Tensor u = contiguous(b.grad(0)), v = contiguous(b.grad(1));  // their strides do not change the bits
+  // contiguous, so that their strides do not change the bits
+  const Tensor u = contiguous(b.grad(0)), v = contiguous(b.grad(1));
   const Tensor weight = weight_of(x, centres, sigma, algorithm), slope = slope_along(u, v, x, centres, sigma);
   Tensors grads(3);
   if (b.wants(0)) grads[0] = weight * slope;

@@ -1,12 +1,12 @@
 // torch_patterns::reduce: checks, kernel, Meta, derivatives.
 //
-// The derivatives are compositions of operators, so that every order of derivative exists and costs O(n):
+// The derivatives are compositions of operators, so every order of derivative exists and costs O(n):
 //   sum, mean  the gradient, expanded; forward, the same reduction of the tangent;
-//   prod       grad x[j] = g * (product before j) * (product after j): two exclusive scans, so zeros need no care;
+//   prod       grad x[j] = g * (product before j) * (product after j): two exclusive scans, which are exact for zeros;
 //   max, min   the gradient goes to the first of equal values, which argmax or argmin finds again;
 //   logsumexp  grad x = g exp(x - y), and 0 where y is -inf;
-//   any, all and the bitwise operators have none: their results are no numbers that could change a little.
-// Forward mode of the last three is the sum of the tangent times the same factors.
+//   any, all and the bitwise operators have none, because their results are discrete.
+// The forward mode of prod, max, min and logsumexp is the sum of the tangent times the same factors.
 #include "torch/reduce.h"
 
 #include <ATen/ATen.h>
@@ -104,8 +104,8 @@ PerDim<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keepdim) 
 
 // ---- the array as [outer, n, inner]
 
-// The order of dimensions that makes the reduced ones neighbours: unchanged, or, if others are between them, with the
-// kept ones first. `skip`: dimensions of size 1, which do not matter.
+// The order of dimensions that makes the reduced ones adjacent: unchanged or, if others are between them, with the kept
+// ones first. `skip`: dimensions of size 1, which do not matter.
 PerDim<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
   PerDim<int64_t> order, last;
   int changes = 0;
@@ -121,7 +121,7 @@ PerDim<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
   return order;
 }
 
-// x with its dimensions in that order, and the product of the sizes before, among and after the reduced ones.
+// Returns x with its dimensions in that order, and the products of the sizes before, among and after the reduced ones.
 template <class Int>
 struct Lines {
   PerDim<int64_t> order;
@@ -174,7 +174,7 @@ Autocast Reduce::autocast() const {
 
 namespace {
 
-// The same elements as [outer, n, inner], and back, by operators that can be differentiated.
+// Reshapes to [outer, n, inner] and back, by operators that can be differentiated.
 struct SymLines : Lines<SymInt> {
   Mask reduced;
   SymLines(SymIntArrayRef sizes, const Mask& mask) : Lines(sizes, mask, Mask(mask.size(), false)), reduced(mask) {}
@@ -189,7 +189,7 @@ struct SymLines : Lines<SymInt> {
   }
 };
 
-// `y`, a result or its gradient, with the reduced dimensions kept.
+// Returns `y`, a result or its gradient, with the reduced dimensions kept.
 Tensor with_kept(Tensor y, const Mask& reduced, bool keepdim) {
   for (size_t d = 0; d < reduced.size(); ++d) {
     if (reduced[d] && !keepdim) y = y.unsqueeze(int64_t(d));

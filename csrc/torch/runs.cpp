@@ -1,10 +1,10 @@
-// torch_patterns::run_length_encode, reduce_by_key, unique and partition: compositions of comparisons with the
-// neighbour, compactions, sorts and segmented reductions.
+// torch_patterns::run_length_encode, reduce_by_key, unique and partition, composed of comparisons of neighbours,
+// compactions, sorts and segmented reductions.
 //
-// The first element of each run of equal ones is its head. The values of the heads, packed, are the runs; their places
-// are where segments begin. Two NaN are never equal, as in torch. How many runs there are only the data knows: fake
-// kernels, with a size that nobody knows, are in Python. A derivative keeps that size: what gradients need is the
-// number of each element's run, which is a scan of the heads.
+// The first element of each run of equal elements is its head. A compaction of the heads gives the values of the runs;
+// their positions are where segments begin. Two NaN are never equal, as in torch. The number of runs depends on the
+// data, so the fake kernels, which return an unbacked size, are in Python. Derivatives do not need another such size:
+// they use the number of each element's run, which is a scan of the heads.
 #include "compact/runs.h"
 
 #include <ATen/ATen.h>
@@ -88,7 +88,7 @@ void check_line(const char* op, const Named& x) {
                     x.tensor.sym_sizes());
 }
 
-// Which elements of a line begin a run.
+// Tells which elements of a line begin a run.
 Tensor heads_of(const Tensor& x) {
   const SymInt n = x.sym_size(0);
   if (TORCH_GUARD_OR_FALSE(n.sym_eq(0))) return at::zeros_symint({n}, x.options().dtype(at::kBool));
@@ -96,13 +96,14 @@ Tensor heads_of(const Tensor& x) {
   return at::cat({first, x.narrow_symint(0, 1, n - 1).ne(x.narrow_symint(0, 0, n - 1))});
 }
 
-// The number of the run that each element lies in.
+// The number of each element's run.
 Tensor runs_of(const Tensor& heads) { return call(Scan{heads.to(at::kLong), 0, "sum", false, false, "auto"}) - 1; }
 
-// What to find of the runs of a line, besides their values; what is not wanted stays undefined.
+// The results wanted for the runs of a line, besides their values; the others stay undefined.
 struct Wanted {
-  bool offsets, lengths;  // where each run begins, with the length of the line at the end; how long it is
-  Tensor order;           // if defined: numbers[order[i]] shall be the run of element i
+  // offsets: where each run begins, then the length of the line; lengths: the length of each run
+  bool offsets, lengths;
+  Tensor order;  // if defined, numbers[order[i]] becomes the run of element i
 };
 struct Found {
   Tensor values, offsets, lengths, numbers;
@@ -137,7 +138,7 @@ Found find_runs(const Tensor& x, const Wanted& wanted, Str algorithm) {
   return found;
 }
 
-// The elements of a line at the heads of runs, from gradients or to tangents of their number.
+// Gathers the elements of a line at the heads of runs, or scatters their gradients there.
 Tensor to_heads(const Tensor& grad, const Tensor& keys) {
   return grad.defined() ? call(CompactBackward{grad, heads_of(keys.detach()), "auto"}) : grad;
 }
@@ -227,7 +228,7 @@ void check(const Partition& p) {
   check_algorithm(sort::ladder, partition_name, p.algorithm);
 }
 
-// Where each row of the result comes from.
+// The source of each row of the result.
 Tensor order_of(const Tensor& mask, const Tensor& rows) {
   const Tensor order = call(ArgSort{mask.logical_not(), 0, false, 0, {}, at::kLong, "auto"});
   return beside_rows(order, rows).expand_symint(rows.sym_sizes());

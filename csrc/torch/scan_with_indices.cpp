@@ -1,10 +1,10 @@
-// torch_patterns::scan_with_indices: the running extremum and the index where it was first reached: by one pass of
-// its own, or from scans and compactions for a rung that has none.
+// torch_patterns::scan_with_indices: the running extremum and the index where it was first reached, by one pass of its
+// own, or, for rungs that lack this pass, by scans and compactions.
 //
-// An element leads if it beats all before it. Its position, carried on to the next leader by another scan, is the
-// index. The gradient of a leader is the sum over the run that it leads. Runs lie end to end, so they are segments,
-// their starts are a compaction of all positions, and unpacking puts the sums where the leaders are. Nothing is
-// multiplied by a flag: NaN stays in its run. The tangent of a running extremum is that of the element that leads.
+// An element leads if it beats all elements before it. A second scan carries its position on to the next leader, which
+// gives the index. The gradient of a leader is the sum over the run that it leads. The runs are adjacent, so they are
+// segments: a compaction of all positions gives their starts, and its transpose puts the sums at the leaders. No value
+// is multiplied by a flag, so NaN stays in its run. The tangent of a running extremum is the tangent of its leader.
 #include <ATen/ATen.h>
 
 #include "scan/extrema.h"
@@ -27,7 +27,7 @@ int64_t check(const Tensor& x, int64_t dim, Str extremum) {
   return wrap_dim(op_name, dim, x.dim());
 }
 
-// Positions along `dim`, shaped to go with x.
+// Positions along `dim`, shaped to broadcast with x.
 Tensor positions_of(const Tensor& x, int64_t dim) {
   std::vector<SymInt> shape(size_t(x.dim()), 1);
   if (x.dim() > 0) shape[size_t(dim)] = x.sym_size(dim);
@@ -39,7 +39,7 @@ bool has_one_pass(const Tensor& x, Str algorithm) {
 }
 
 TwoTensors in_one_pass(const Tensor& x, int64_t dim, bool least, bool reverse) {
-  if (x.is_cuda() && dim + 1 < x.dim()) {  // a device takes lines whose elements lie side by side
+  if (x.is_cuda() && dim + 1 < x.dim()) {  // on a device, elements of a line must be adjacent
     const auto [values, indices] = in_one_pass(x.movedim(dim, -1), x.dim() - 1, least, reverse);
     return {values.movedim(-1, dim).contiguous(), indices.movedim(-1, dim).contiguous()};
   }
@@ -81,7 +81,7 @@ TwoTensors ScanWithIndices::kernel() const {
   const int64_t start = reverse ? positions.numel() - 1 : 0;
   Tensor leads = (op == "max" ? x > before : x < before) | (positions == start);
   if (x.is_floating_point()) leads |= x.isnan() & ~before.isnan();
-  // Positions grow in scan order, or shrink: the latest leader's is the extreme one.
+  // In scan order positions increase (or decrease, in reverse), so the latest leader has the extreme one.
   return {values, scan(at::where(leads, positions, start), reverse ? "min" : "max", false)};
 }
 
@@ -113,7 +113,7 @@ Tensor sum_over_runs(const Tensor& grad, const Tensor& indices, int64_t dim, boo
 
 Tensors ScanWithIndices::vjp(const Backward& b) const {
   const Tensor &g = b.grad(), &indices = b.output(1);
-  if (g.dim() == 0 || TORCH_GUARD_OR_FALSE(g.sym_numel().sym_eq(0))) return {g.clone()};  // one element, or none
+  if (g.dim() == 0 || TORCH_GUARD_OR_FALSE(g.sym_numel().sym_eq(0))) return {g.clone()};  // at most one element
   return {sum_over_runs(g, indices, wrap_dim(op_name, dim, g.dim()), reverse)};
 }
 

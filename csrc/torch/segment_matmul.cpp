@@ -1,7 +1,7 @@
 // torch_patterns::segment_matmul and segment_matmul_wgrad: checks, kernels, Meta, derivatives.
 //
-// With y = x_s W_s for the rows x_s of segment s: grad x = segment_matmul(g, W^T), grad W = segment_matmul_wgrad(x, g),
-// which gives x_s^T g_s; and each is linear in both of its arguments, so every order of derivative is one of the two.
+// With y = x_s W_s for the rows x_s of segment s: grad x = segment_matmul(g, W^T), and grad W = segment_matmul_wgrad(x,
+// g), which computes x_s^T g_s. Both are linear in each argument, so derivatives of every order are calls of these two.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ void check(const SegmentMatmulWgrad& m) {
   check_algorithm(segment_matmul::ladder, wgrad_name, m.algorithm);
 }
 
-// The offsets for the host, clamped to 0..n and never less than the one before.
+// The offsets on the host, clamped to 0..n and made non-decreasing.
 std::vector<int64_t> on_host(const char* op, const Tensor& offsets, int64_t n, bool validate) {
   check_offset_values(op, {"offsets", offsets}, n, validate);
   const Tensor o = offsets.to(at::kLong).cpu().contiguous();

@@ -1,7 +1,7 @@
 // torch_patterns::segment_reduce and torch_patterns::segment_expand: checks, kernels, Meta, derivatives.
 //
-// Expansion is the transpose of the sum, and the sum that of expansion, so that every order of derivative exists;
-// torch/moments.h has the derivatives of all reductions.
+// Expansion is the transpose of the sum and vice versa, so derivatives of every order exist; torch/moments.h has the
+// derivatives of all reductions.
 #include "torch/gradient.h"
 #include "torch/logical.h"
 #include "torch/moments.h"
@@ -30,7 +30,7 @@ void check_expand(const Tensor& x, const Tensor& offsets, const SymInt& n) {
   TORCH_CHECK_VALUE(n >= 0, expand_name, ": n must not be negative, got ", n);
 }
 
-// What moments.h asks of the rows of segments. The derivatives need not validate again.
+// What moments.h requires of the rows of segments. The derivatives need not validate again.
 struct Segments {
   const SegmentReduce& r;
   SymInt n;
@@ -44,7 +44,7 @@ struct Segments {
     const Tensor lengths = at::sub(o.narrow_symint(0, 1, segments), o.narrow_symint(0, 0, segments)).clamp_min(0);
     return beside_rows(lengths.to(wide_dtype(x)), x);
   }
-  // The one before times the one after.
+  // The product of the rows before times the product of the rows after.
   Tensor product_of_others() const {
     const Tensor wide = r.values.to(wide_dtype(r.values));
     const auto product = [&](bool reverse) {
@@ -56,7 +56,7 @@ struct Segments {
 
 }  // namespace
 
-// Of var and std, the operator that they are computed from.
+// For var and std: the operator from which they are computed.
 OpId reduction_of(const char* pattern, Str name, const Tensor& values) {
   if (is_bitwise(name)) return bitwise_of(pattern, name, values);
   if (name == "any") return OpId::max;

@@ -1,8 +1,9 @@
 // torch_patterns::segment_scan and torch_patterns::segment_recurrence: checks, kernels, Meta, derivatives.
 //
-// The recurrence h[k] = a[k] h[k-1] + b[k] restarts, with h[k] = b[k], at the head of every segment and wherever
-// a[k] is 0. It is what derivatives need, and nothing that a segment or a factor of 0 cuts off reaches what follows.
-// Reverse mode, with R the gradient that reaches a row from all outputs after it:
+// The recurrence h[k] = a[k] h[k-1] + b[k] restarts, with h[k] = b[k], at the head of every segment and wherever a[k]
+// is 0. The derivatives are such recurrences, too, so NaN and infinities do not pass a segment's border or a factor of
+// 0.
+// Reverse mode, where R is the gradient that reaches a row from all later outputs:
 //   sum         the transpose of a running sum is a running sum from the other end;
 //   prod        grad x[j] = (product before j) * R[j], R[j] = g[j] + x[j+1] R[j+1];
 //   max, min    an element that takes the lead collects the gradients of the outputs that it leads:
@@ -61,7 +62,7 @@ void check_recurrence(const SegmentRecurrence& r) {
                     b.sym_sizes());
 }
 
-// y[k] = x[k + 1] in scan order. What comes round at the end of the rows, or from another segment, is not used.
+// y[k] = x[k + 1] in scan order. Elements that wrap around, or come from another segment, are not used.
 Tensor next(const Tensor& x, bool reverse) { return at::roll(x, reverse ? 1 : -1, 0); }
 Tensor previous(const Tensor& x, bool reverse) { return next(x, !reverse); }
 
@@ -78,15 +79,15 @@ Tensor previous_in_segment(const Tensor& x, const Tensor& offsets, bool reverse)
   return previous(x, reverse).masked_fill(heads(offsets, x, reverse), 0);
 }
 
-// The state before each row: that of the row before, and at the head of a segment `initial`, or 0.
+// The state before each row: that of the previous row; at the head of a segment, `initial` or 0.
 Tensor previous_state(const SegmentRecurrence& r, const Tensor& h) {
   if (!r.initial) return previous_in_segment(h, r.offsets, r.reverse);
   const Tensor start = call(SegmentExpand{*r.initial, r.offsets, h.sym_size(0), false, "auto"});
   return at::where(heads(r.offsets, h, r.reverse), start, previous(h, r.reverse));
 }
 
-// Rows b, of which the head of each segment has a * initial added: what a factor of 0 cuts off is not looked at. Empty
-// segments write to one row more.
+// Adds a * initial to the head of each segment in the rows b; nothing is added where a is 0. Empty segments write to
+// one additional row.
 Tensor with_initial(const SegmentRecurrence& r) {
   const int64_t n = r.b.size(0), segments = r.initial->size(0);
   const Tensor o = at::clamp(r.offsets.to(at::kLong), 0, n);
@@ -103,8 +104,8 @@ Tensor with_initial(const SegmentRecurrence& r) {
   return result.narrow(0, 0, n);
 }
 
-// Where the running extremum of a segment stands: an element leads if it beats all before it, and the row of the latest
-// leader is carried on by another scan, in whose order rows grow, or shrink. -1 outside all segments.
+// The row of each running extremum: an element leads if it beats all before it in its segment, and another scan carries
+// the row of the latest leader on (rows increase in scan order, or decrease in reverse). It is -1 outside all segments.
 Tensor leading_rows(const SegmentScan& s) {
   const Tensor x = s.values;
   const auto scan = [&](const Tensor& t, Str extremum, bool exclusive) {
@@ -153,7 +154,7 @@ Tensor SegmentScan::meta() const {
 
 Tensor SegmentRecurrence::kernel() const {
   check_recurrence(*this);
-  if (initial && wide_dtype(b) != b.scalar_type()) {  // rows that `initial` is added to are not rounded
+  if (initial && wide_dtype(b) != b.scalar_type()) {  // rows to which `initial` is added must not be rounded
     const auto wide = wide_dtype(b);
     return SegmentRecurrence{a.to(wide), b.to(wide), offsets, reverse, initial->to(wide), algorithm}.kernel().to(
         b.scalar_type());
@@ -178,7 +179,7 @@ Tensor SegmentRecurrence::meta() const {
 
 namespace {
 
-// Where the lead of a running extremum y does not change: element k is led by the leader of k - 1.
+// Tells where the leader of a running extremum y does not change: the leader of k is that of k - 1.
 Tensor keeps_leader(const SegmentScan& s, const Tensor& y) {
   const Tensor held = s.exclusive ? y : previous(y, s.reverse);
   const Tensor led = (s.op == "max" ? held >= s.values : held <= s.values) | held.isnan();

@@ -3,7 +3,7 @@
 // With y the softmax, g a gradient of it or of its logarithm, x' a tangent, and sums over the segment of a row:
 //   softmax       grad x = y (g - sum(y g)), and y' = y (x' - sum(y x')): the same formula;
 //   log_softmax   grad x = g - y sum(g); (log y)' = x' - sum(y x').
-// Within a segment whose results are NaN so are its gradients, and in no other.
+// If the results of a segment are NaN, so are its gradients; no other segment is affected.
 #include "torch/gradient.h"
 #include "torch/segmented.h"
 #include "torch/segments.h"
@@ -18,7 +18,7 @@ void check(const char* name, const Tensor& values, const Tensor& offsets) {
   check_segments(name, {"values", values}, offsets);
 }
 
-// Every row gets the sum of its segment's.
+// Gives every row the sum of its segment.
 Tensor sums(const Tensor& x, const Tensor& offsets, Str algorithm) {
   const Tensor sum = call(SegmentReduce{x, offsets, "sum", false, algorithm});
   return call(SegmentExpand{sum, offsets, x.sym_size(0), false, algorithm});

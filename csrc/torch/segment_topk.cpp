@@ -1,7 +1,7 @@
-// torch_patterns::segment_topk: the k greatest or least of each segment, which a sort of the segments puts first.
+// torch_patterns::segment_topk: the k greatest or least values of each segment. A sort of the segments puts them first.
 //
-// A segment of fewer than k has a row that ends in the identity of the maximum, or minimum, and in the index -1. The
-// gradient goes to the rows that the indices name.
+// The row of a segment with fewer than k values is filled up with the identity of the maximum or minimum and the index
+// -1. Gradients go to the rows that the indices name.
 #include <ATen/ATen.h>
 
 #include <limits>
@@ -39,7 +39,7 @@ void check(const SegmentTopK& t) {
   check_algorithm(segment_sort::ladder, op_name, t.algorithm);
 }
 
-// The maximum (or minimum) of no elements.
+// The identity of the maximum or minimum.
 at::Scalar least_of(at::ScalarType dtype, bool least) {
   if (at::isFloatingType(dtype)) {
     return least ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
@@ -78,7 +78,7 @@ Two SegmentTopK::kernel() const {
   const Tensor o = at::clamp(offsets.to(at::kLong), 0, n);
   const Tensor places = o.narrow(0, 0, segments).unsqueeze(1) + at::arange(most, longs);
   const Tensor missing = places.ge(o.narrow(0, 1, segments).unsqueeze(1));
-  const Tensor inside = at::where(missing, n, places).view({-1});  // past the last stands what is missing
+  const Tensor inside = at::where(missing, n, places).view({-1});  // missing values read past the last element
   const auto pick = [&, segments = segments](const Tensor& line, const at::Scalar& absent) {
     return at::cat({line, at::full({1}, absent, line.options())}).index_select(0, inside).view({segments, most});
   };
@@ -92,7 +92,7 @@ Two SegmentTopK::meta() const {
           at::empty_symint({segments, k}, values.options().dtype(at::kLong))};
 }
 
-// Rows, of which those that are missing lie beyond the last.
+// The rows at `places`; missing ones read an additional row at the end.
 Tensor rows_or(const Tensor& indices, const SymInt& n) {
   return indices.masked_fill(indices.lt(0), c10::Scalar(n)).reshape_symint({indices.sym_numel()});
 }

@@ -4,8 +4,8 @@
 
 namespace tp {
 
-// What a reduction of rows does, whatever says which are combined, and the dtype of its result; every check that needs
-// the values and the operator alone.
+// The properties of a reduction of rows, for any grouping, and the dtype of its result; makes every check that needs
+// only the values and the operator.
 OpId reduction_of(const char* pattern, Str op, const Tensor& values);
 at::ScalarType reduced_dtype(const char* pattern, const Tensor& values, Str op);
 
@@ -69,8 +69,8 @@ struct SegmentScan {
   Autocast autocast() const { return Autocast::float32; }
 };
 
-// h[k] = a[k] h[k-1] + b[k] within each segment. It restarts wherever a[k] is 0, and at the head of a segment unless
-// `initial`, one row per segment, says what comes before it.
+// h[k] = a[k] h[k-1] + b[k] within each segment. It restarts wherever a[k] is 0, and at the head of each segment,
+// unless `initial`, one row per segment, gives the state before it.
 struct SegmentRecurrence {
   static constexpr auto schema =
       "segment_recurrence(Tensor a, Tensor b, Tensor offsets, bool reverse=False, Tensor? initial=None, str "

@@ -1,4 +1,4 @@
-// What the segmented operators share: checks, Args, and sizes of results.
+// Shared by the segmented operators: checks, Args, and sizes of results.
 #pragma once
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-// How the checks of a matrix's structure are said: the lengths of its tensors always, their contents with `validate`.
+// The checks of a matrix's structure: always the lengths of its tensors, and their contents with `validate`.
 #pragma once
 #include "torch/sparse.h"
 
@@ -41,7 +41,7 @@ class Findings {
     pointers(name, x, places);
     add(name, x, x.remainder(sparse::octet).ne(0), false, "not a multiple of 8");
   }
-  // Pointers into so many entries.
+  // Pointers into the given number of entries.
   void pointers(const std::string& name, const Tensor& x, int64_t entries) {
     range(name, x, entries + 1);
     const int64_t last = x.size(0) - 1;
@@ -61,7 +61,7 @@ class Findings {
     const Tensor counts = at::zeros({n}, safe.options()).scatter_add(0, safe, at::ones_like(safe));
     add(name, x, counts.index_select(0, safe).gt(1), false, "and so is another; it must be a permutation");
   }
-  // Columns of entries, which `valid` tells from padding.
+  // Columns of entries; `valid` distinguishes entries from padding.
   void padded(const std::string& name, const Tensor& x, int64_t cols, const Tensor& valid) {
     range(name, x, cols, valid);
     add(name, x, at::logical_and(x.ne(-1), valid.logical_not()), false, "must be -1 where there is padding");

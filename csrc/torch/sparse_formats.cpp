@@ -1,5 +1,5 @@
-// What operators do with a matrix of each format: check it, find the rows and columns of its entries, and give it to a
-// product. Each format is described whole, in the order of formats.def.
+// What operators do with a matrix of each format: check it, find the rows and columns of its entries, and pass it to a
+// product. Each format has one section, in the order of formats.def.
 #include "torch/sparse_checks.h"
 
 namespace tp {
@@ -9,7 +9,7 @@ struct FormatRules;
 
 namespace {
 
-// For formats without a simpler way to their rows.
+// For formats that have no simpler way to find the rows of their entries.
 struct ByCoordinates {
   static std::vector<Part> parts(const Structure& s) {
     const auto [row_idx, col_idx] = coordinates(s);
@@ -201,7 +201,7 @@ struct FormatRules<Format::sell> : ByCoordinates {
     check_sections(all, s);
     all.report();  // the position of the padding is meaningful only if this holds
     Structure anywhere = s;
-    anywhere.index[3] = at::zeros_like(s[3]);  // so that columns do not matter
+    anywhere.index[3] = at::zeros_like(s[3]);  // columns do not matter here
     all.padded("col_idx", s[3], s.cols.expect_int(), coordinates(anywhere).first.ge(0));
   }
   static void check_sections(Findings& all, const Structure& s) {
@@ -236,7 +236,7 @@ struct FormatRules<Format::sell> : ByCoordinates {
     args.row_nnz = data_or_null(s[1]);
     args.ptrs = data_or_null(s[2]);
     args.col_idx = data_or_null(s[3]);
-    // No more than the matrix has, so that nothing is done for rows beyond it.
+    // At most the matrix's own number of rows, so that no work is done for rows beyond it.
     const int64_t rows = tp::max(int64_t(1), s.structure.rows.expect_int());
     args.section_rows = tp::min(rows, s.structure.section_rows.expect_int());
   }

@@ -1,8 +1,8 @@
 // torch_patterns::spmm_transposed and sampled_product: checks, kernels, Meta, derivatives.
 //
-// With A(v) the matrix of the values v: A(v) x, A(v)^T g, and the sampled product g x^T at the entries, are bilinear,
-// and the gradients of each are the two others; its tangent is the sum of itself at either tangent. So no order of
-// derivative needs anything else, or more than O(nnz k).
+// Let A(v) be the matrix with the values v. A(v) x, A(v)^T g, and the sampled product g x^T at the entries are
+// bilinear. The gradients of each are the two others, and the tangent of each is the sum of itself at either tangent.
+// So derivatives of every order need nothing else, and cost O(nnz k).
 #include <ATen/LegacyVmapTransforms.h>
 
 #include "torch/spmv.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr const char *transposed_name = "spmm_transposed", *sampled_name = "sampled_product";
 Pattern pattern(sampled_name, sampled_product::ladder);
 
-// What neither operator keeps: each operand is read only by the gradient of the other.
+// The operands that autograd need not save: each is read only by the gradient of the other.
 bool keeps_operand(const Tensors& structure, const Tensor& first, const Tensor& second, size_t input) {
   const size_t at = structure.size();
   return input == at ? second.requires_grad() : input != at + 1 || first.requires_grad();
@@ -186,8 +186,8 @@ Tensors SampledProduct::jvp(const Forward& f) const {
 
 // ---- batched gradients
 
-// autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) batch by their own dispatch key, for which torch
-// loops over the samples of any operator except those that take lists of tensors.
+// autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) batch by their own dispatch key. For it, torch
+// loops over the samples of any operator, except of those that take lists of tensors.
 template <class Op>
 void loop_over_batch(const c10::OperatorHandle&, Stack* stack) {
   on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) {

@@ -1,8 +1,8 @@
 // torch_patterns::sparse_plan: checks, kernel, Meta.
 //
-// A plan is a stable sort of the entries by row or by column (exercise 14.3): the order comes from argsort over as many
-// bits as the keys have, the pointers from the histogram of the keys and its exclusive scan. It is the conversion to
-// CSR or CSC, and with it any format can be multiplied from either side without atomics.
+// A plan is a stable sort of the entries by row or by column (exercise 14.3): argsort gives the order, by as many bits
+// as the keys need; the histogram of the keys and its exclusive scan give the pointers. It converts any format to CSR
+// or CSC, with which it can be multiplied from either side without atomics.
 #include "sort/sort.h"
 #include "torch/histogram.h"
 #include "torch/operator.h"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* plan_name = "sparse_plan";
 
-// The number of keys less than 0, 1, ..., n.
+// For each of 0, 1, ..., n: the number of keys that are less.
 Tensor pointers(const Tensor& keys, int64_t n) {
   const Tensor counts = call(Histogram{keys, n + 1, {}, {}, "auto"});
   return call(Scan{counts, 0, "sum", /*exclusive=*/true, /*reverse=*/false, "auto"}).to(keys.scalar_type());
@@ -24,8 +24,8 @@ Tensor pointers(const Tensor& keys, int64_t n) {
 
 bool may_lack_entries(const Structure& s) { return info_of(s.format).has(FormatInfo::may_lack_entries); }
 
-// The other coordinate in the order of perm. The last entry is followed by padding, which belongs to no row but is
-// checked.
+// The other coordinate, in the order of perm. Padding follows the last entry; it belongs to no row but is checked as
+// well.
 Tensor beside(const Structure& s, const Tensor& other, const Tensor& perm) {
   const Tensor ordered = other.index_select(0, perm);
   return may_lack_entries(s) ? ordered.clamp_min(0) : ordered;
@@ -93,7 +93,7 @@ Plan plan_of(const char* op, const Structure& s, bool by_rows, const OptionalTen
 
 namespace {
 
-// Only indices go in and out, so there is nothing to differentiate.
+// Both arguments and results are indices, so there is nothing to differentiate.
 struct SparsePlan {
   static constexpr auto schema =
       "sparse_plan(str format, Tensor[] structure, SymInt rows, SymInt cols, SymInt section_rows=0, bool "

@@ -1,4 +1,5 @@
-// The conditions for a valid structure in any format: on its tensors always, on their contents with `validate`.
+// The conditions for a valid structure in any format: always on the lengths of its tensors, and with `validate` on
+// their contents.
 #include "torch/sparse_checks.h"
 
 namespace tp {

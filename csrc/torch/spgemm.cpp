@@ -1,9 +1,9 @@
 // torch_patterns::spgemm and spgemm_values: checks, kernels, Meta, derivatives.
 //
 // T = sum over the products of a[i, k] b[k, j] c[i, j] is linear in the values of each of the three matrices.
-// spgemm_values is its derivative by the values of one of them, so its own derivatives are others of the same kind, and
-// so are those of spgemm, which finds the structure of C besides. Only the device knows the size of that: its Meta
-// kernel, with an unbacked size, is in Python.
+// spgemm_values is the derivative of T with respect to the values of one of them, so its own derivatives are other
+// calls of spgemm_values. The same holds for spgemm, which also finds the structure of C. The size of C depends on the
+// data: the Meta kernel, which returns an unbacked size, is in Python.
 #include "sparse/spgemm.h"
 
 #include "torch/checks.h"
@@ -32,7 +32,7 @@ struct Spgemm {
   }
   bool keeps_output(size_t output) const { return output > 0; }
 
-  // The values of one matrix, where C's structure is known.
+  // The values of one matrix, if C's structure is known.
   Tensor values(Str of, const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& x, const Tensor& y) const;
 };
 
@@ -42,7 +42,7 @@ struct SpgemmValues {
       "c_row_ptrs, Tensor c_col_idx, Tensor x, Tensor y, SymInt cols, str algorithm=\"auto\") -> Tensor";
   Str of;
   Tensor a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx, c_row_ptrs, c_col_idx;
-  Tensor x, y;  // the values of the two other matrices
+  Tensor x, y;  // the values of the other two matrices
   SymInt cols;
   Str algorithm;
 
@@ -53,18 +53,18 @@ struct SpgemmValues {
   Tensors jvp(const Forward& f) const;
   bool keeps(size_t input) const { return input == 6 ? y.requires_grad() : input != 7 || x.requires_grad(); }
 
-  // a, b and c are 0, 1 and 2.
+  // Matrices a, b and c are numbered 0, 1 and 2.
   size_t wanted() const { return size_t(of[0] - 'a'); }
   size_t first() const { return wanted() == 0 ? 1 : 0; }
   size_t second() const { return wanted() == 2 ? 1 : 2; }
   const Tensor& indices(size_t matrix) const { return matrix == 0 ? a_col_idx : matrix == 1 ? b_col_idx : c_col_idx; }
-  // Those of another matrix, from what is given for `known` and those of the third.
+  // The values of another matrix, given those of `known` and of the third.
   Tensor gradient(size_t matrix, const Tensor& known, size_t third, const Tensor& values) const;
 };
 
 // ---- checks
 
-// One matrix in CSR, whose index tensors must fit those of A.
+// Checks one matrix in CSR; its index tensors must have the properties of A's.
 Structure structure(const char* what, const Tensor& ptrs, const Tensor& idx, const SymInt& cols, const Tensor& first) {
   TORCH_CHECK_VALUE(ptrs.dim() == 1 && ptrs.sym_size(0) > 0, what,
                     ": row_ptrs must have one dimension and one element at least, got shape ", ptrs.sym_sizes());
@@ -92,8 +92,8 @@ void check_values(const char* op, const Named& values, const Tensor& idx, const 
 
 const void* pointer(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
-// The contiguous arrays of a call. If B is much wider than it has entries, its columns are numbered again, so that
-// memory is in proportion to the entries.
+// The contiguous arrays of a call. If B is much wider than its number of entries, its columns are renumbered, so that
+// memory is proportional to the entries.
 struct Arrays {
   Tensor a_ptrs, a_idx, b_ptrs, b_idx, c_ptrs, c_idx, columns;
   int64_t cols;
@@ -103,7 +103,7 @@ struct Arrays {
     if (c) c_ptrs = (*c)[0].contiguous(), c_idx = (*c)[1].contiguous();
     cols = b.cols.expect_int();
     const bool wide = cols / 4 > b_idx.size(0) + (1 << 18);
-    if (a_idx.is_cuda() || wide) {  // else the rungs check what they read
+    if (a_idx.is_cuda() || wide) {  // otherwise the rungs check the indices that they read
       refuse_capture((std::string(op) + ": algorithm '" + std::string(algorithm) + "'").c_str(), a_idx);
       const auto check = [&](const char* matrix, const Structure& of) {
         check_index_values((std::string(op) + matrix).c_str(), of);
@@ -114,7 +114,7 @@ struct Arrays {
     if (wide) number_columns();
   }
 
-  // Finds the columns in use, in order; the indices become places among them.
+  // Finds the columns in use, in order, and replaces each index by its place among them.
   void number_columns() {
     const int64_t n = b_idx.size(0);
     const auto found = at::_unique2(c_idx.defined() ? at::cat({b_idx, c_idx}) : b_idx, true, /*return_inverse=*/true);

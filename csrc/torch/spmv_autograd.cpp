@@ -1,9 +1,8 @@
-// The derivatives of spmv_<format> and spmm_<format>, of all formats by the same rules.
+// The derivatives of spmv_<format> and spmm_<format>; the same rules hold for all formats.
 //
 // y = A(v) x + y0 is linear in the values v, in x and in y0. Reverse mode: the gradient of v is the sampled product of
-// g and x, that of x the transposed product A(v)^T g, that of y0 g itself. Forward mode:
-// y' = A(v') x + A(v) x' + y0', by the operator itself. sparse_gradients.cpp has those two products: the three are
-// closed under differentiation.
+// g and x, that of x is the transposed product A(v)^T g, and that of y0 is g. Forward mode: y' = A(v') x + A(v) x' +
+// y0', by the operator itself. sparse_gradients.cpp has those two products; the three are closed under differentiation.
 #include <algorithm>
 
 #include "torch/spmv.h"
@@ -11,7 +10,7 @@
 namespace tp {
 namespace {
 
-// The position of x among the tensors of a call; y and the plan follow it.
+// The index of x among the tensors of a call; y and the plan follow it.
 size_t tensor_x(Format format) { return info_of(format).fields.size(); }
 
 Format format_of_operator(const c10::OperatorHandle& op) {
@@ -24,7 +23,7 @@ Tensors product_vjp(const c10::OperatorHandle& op, Rules::Args args, const Backw
   const Structure& s = p.structure;
   const auto& info = info_of(s.format);
   const size_t first = info.values[0], tail = info.values.back(), x = tensor_x(s.format);
-  const bool plan = p.plan_ptrs && !p.plan_by_rows();  // of the transposed product
+  const bool plan = p.plan_ptrs && !p.plan_by_rows();  // whether the plan is that of the transposed product
   const Bilinear a{info.name,
                    s.index,
                    s.rows,
@@ -78,7 +77,7 @@ Tensors product_jvp(const c10::OperatorHandle& op, Rules::Args args, const Forwa
   return {of_values || f.tangent(x).defined() ? sum : sum.to(type, /*non_blocking=*/false, /*copy=*/true)};
 }
 
-// The gradient of the values needs x, and that of x the values.
+// The gradient of the values needs x, and the gradient of x needs the values.
 bool product_keeps(const c10::OperatorHandle& op, Rules::Args args, size_t input) {
   const Format format = format_of_operator(op);
   const auto& info = info_of(format);

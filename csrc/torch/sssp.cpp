@@ -1,8 +1,9 @@
 // torch_patterns::sssp: checks, kernels, Meta, derivatives.
 //
-// A distance is the sum of the weights on the path of the parents. So the tangent of a distance is the sum of the
-// tangents on that path, and the gradient of a weight the sum of the gradients of all vertices behind its edge. Both
-// double the steps in each round: a vertex adds what its parent has, then what the parent of its parent has, and so on.
+// A distance is the sum of the weights on the path of parents. So the tangent of a distance is the sum of the tangents
+// on that path, and the gradient of a weight is the sum of the gradients of all vertices whose path uses its edge. Both
+// are computed by pointer jumping, which doubles the length of the steps in each round: a vertex adds the sum of its
+// parent, then that of its grandparent, and so on.
 #include "graph/sssp/sssp.h"
 
 #include <charconv>
@@ -58,7 +59,7 @@ void check(const Sssp& s) {
   TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(s.sources.sym_numel().sym_gt(0)), op_name, ": there are no sources");
 }
 
-// A number as Python prints it.
+// Formats a number as Python does.
 std::string text_of(const at::Scalar& number) {
   if (!number.isFloatingPoint()) return std::to_string(number.toLong());
   const double x = number.toDouble();
@@ -67,7 +68,7 @@ std::string text_of(const at::Scalar& number) {
   return found.find_first_not_of("-0123456789") == std::string::npos ? found + ".0" : found;
 }
 
-// Sources, weights and column indices, on every device, which takes one synchronisation.
+// Checks sources, weights and column indices on any device, by one synchronisation.
 void check_values(const Sssp& s) {
   const int64_t vertices = s.row_ptrs.size(0) - 1;
   check_offset_values(op_name, {"row_ptrs", s.row_ptrs}, s.col_idx.size(0), false);
@@ -134,7 +135,8 @@ Tensor numbers(const SymInt& n, const Tensor& like) {
   return at::arange(c10::Scalar(n), like.options().dtype(at::kLong));
 }
 
-// For each vertex the edge from its parent, the first of equal ones; for sources and what is not reached, edges().
+// For each vertex, the edge from its parent, the first of equal ones; edges() for sources and vertices that are not
+// reached.
 Tensor edges_to(const Sssp& s, const Tensor& distances, const Tensor& parents) {
   const Tensor vertices = numbers(s.vertices(), s.col_idx), to = s.col_idx.to(at::kLong), known = distances.detach();
   const Tensor from = call(SegmentExpand{vertices, s.row_ptrs, s.edges(), false, "auto"});
@@ -147,8 +149,8 @@ Tensor edges_to(const Sssp& s, const Tensor& distances, const Tensor& parents) {
       .narrow_symint(0, 0, s.vertices());
 }
 
-// Where 1, 2, 4, ... steps towards the source lead: until nothing changes, or, where tensors have no data, as long as a
-// path could be.
+// The vertices 1, 2, 4, ... steps towards the source, until nothing changes or, if tensors have no data, for the
+// greatest possible length of a path.
 Tensors jumps_of(const Sssp& s, const Tensor& parents) {
   const bool plain = is_plain({parents, s.row_ptrs});
   const int64_t longest = s.vertices().maybe_as_int().value_or(int64_t(1) << 32) - 1;

@@ -1,10 +1,10 @@
 // torch_patterns::subsample2d (Fig. 16.7) and its backward: checks, kernels, Meta, derivatives.
 //
 // y = f(mean of the window + bias). So the tangent of y is activation_backward, at y, of the mean of the tangent of x
-// plus that of the bias. The backward computes s = activation_backward(grad, y), the gradient of f's argument, spreads
-// it over the windows (for x) and sums it over each map (for the bias). Both are linear in s: the gradient that reaches
-// s is a mean plus a number per map, and the tangent of the results is the backward of the tangent of s, with the
-// identity for f.
+// plus the tangent of the bias. The backward computes s = activation_backward(grad, y), the gradient at f's argument,
+// distributes it over the windows (for x) and sums it over each map (for the bias). Both results are linear in s: the
+// gradient for s is a mean plus a number per map, and the tangent of the results is the backward of the tangent of s,
+// with the identity for f.
 #include "torch/activation.h"
 #include "torch/avg_pool2d.h"
 
@@ -42,7 +42,7 @@ struct Subsample2dBackward {
   ActivationBackward inner() const { return {grad, y, activation, algorithm}; }
 };
 
-// Windows that are neighbours and cover the map.
+// Windows that do not overlap and cover the map.
 Windows windows_of(const char* op, const Sizes& size) {
   const SymPair both = pair(op, "size", size);
   constexpr int64_t most = 2147483647;  // so that the sizes of maps cannot overflow
@@ -128,7 +128,7 @@ std::tuple<Tensor, Tensor> Subsample2dBackward::meta() const {
   return {empty_maps(grad, inputs, grad.scalar_type()), at::empty_symint({grad.sym_size(-3)}, grad.options())};
 }
 
-// Computed in the dtype of x, which comes from the convolution; the mean and the activation are computed in float32.
+// The output has the dtype of x, which comes from the convolution; the mean and the activation are computed in float32.
 template <c10::DispatchKey key>
 Tensor cast_bias(const Tensor& x, const Tensor& bias, SymIntArrayRef size, Str activation, Str algorithm) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(key);
@@ -139,7 +139,7 @@ Tensor cast_bias(const Tensor& x, const Tensor& bias, SymIntArrayRef size, Str a
 
 namespace {
 
-// The mean of each window of x, plus a number per map; either may be undefined.
+// The mean of each window of x, plus one number per map; either may be undefined.
 Tensor argument_of(const Tensor& x, const Tensor& bias, const Tensor& like, const Sizes& size, Str algorithm) {
   const Tensor mean = x.defined() ? call(AvgPool2d{x, size, {}, {0, 0}, false, true, algorithm}) : Tensor();
   if (!bias.defined()) return mean;

@@ -26,7 +26,8 @@ void check_beside(const char* op, const char* first_name, const Tensor& first, c
   TORCH_CHECK_TYPE(second.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ", second.scalar_type());
 }
 
-// With ceil_mode the last window may extend over the far edge, but it begins in the map or in the padding before it.
+// With ceil_mode the last window may extend past the far edge, but it must begin in the map or in the padding before
+// it.
 static SymInt count_along(const char* op, const Windows& windows, size_t d, const SymInt& size) {
   const SymInt &kernel = windows.kernel[d], &stride = windows.stride[d], &padding = windows.padding[d],
                &dilation = windows.dilation[d];
@@ -53,7 +54,7 @@ SymPair count_windows(const char* op, const Windows& windows, const SymPair& siz
   return {count_along(op, windows, 0, size[0]), count_along(op, windows, 1, size[1])};
 }
 
-// This happens only with padding and taps that are farther apart than the map is wide.
+// This happens only with padding, and if taps are farther apart than the map is wide.
 void check_taps(const char* op, const pooling::Args& args) {
   for (const pooling::Axis& axis : {args.h, args.w}) {
     if (axis.size >= axis.dilation) continue;

@@ -1,4 +1,4 @@
-// What the pooling operators share: the windows that their arguments describe, and the number of windows in a map.
+// Shared by the pooling operators: the windows that their arguments describe, and the number of windows in a map.
 #pragma once
 #include <ATen/ATen.h>
 
@@ -17,7 +17,7 @@ struct Windows {
 // An argument that may be one number for both dimensions, or omitted.
 SymPair pair(const char* op, const char* name, SymIntArrayRef values, SymIntArrayRef otherwise = {});
 
-// Refuses anything but [N, C, H, W] or [C, H, W], of which only the batch may be empty.
+// Refuses all shapes except [N, C, H, W] and [C, H, W]; only the batch may be empty.
 void check_maps(const char* op, const char* name, const Tensor& x);
 // Checks that `second` has the shape and device of `first`, and this dtype.
 void check_beside(const char* op, const char* first_name, const Tensor& first, const char* name, const Tensor& second,
@@ -29,15 +29,16 @@ SymPair count_windows(const char* op, const Windows& windows, const SymPair& siz
 void check_taps(const char* op, const pooling::Args& args);
 
 SymPair maps_of(const Tensor& x);                       // (H, W)
-Sizes maps_of(SymIntArrayRef sizes);                    // the same of the sizes of maps, as an argument takes it
+Sizes maps_of(SymIntArrayRef sizes);                    // the same, as sizes
 Sizes with_maps(const Tensor& x, const SymPair& size);  // the shape of x with other maps
-void check_shape(const char* op, const char* name, const Tensor& x, const SymPair& maps);  // x's maps are of this size
+// checks that x has maps of this size
+void check_shape(const char* op, const char* name, const Tensor& x, const SymPair& maps);
 
-// channels_last stays; a new tensor of that layout.
+// A new tensor, channels_last if x is.
 at::MemoryFormat format_of(const Tensor& x);
 Tensor empty_maps(const Tensor& like, const SymPair& maps, at::ScalarType dtype);
 
-// Dtype, maps and axes, for contiguous `in` or `out` (of `format`) with the other side's maps of this size.
+// Args with the dtype, maps and axes of contiguous `in` or `out` (of `format`); the other side has maps of this size.
 pooling::Args pooling_args(const char* op, const Tensor& any, at::MemoryFormat format, const Windows& windows,
                            const SymPair& in, const SymPair& out);
 
