@@ -17,8 +17,8 @@ __attribute__((noinline, flatten)) void on_any(Loops loops) {
 }
 }  // namespace detail
 
-// Runs loops(), compiled together with everything that it calls for AVX2 and FMA if the processor has them, else for
-// any processor. It must capture by value. A product and a sum may be rounded once, as FMA does.
+// Runs loops(). loops() and everything that it calls is compiled for AVX2 and FMA and, for processors without them, for
+// the baseline. It must capture by value. With FMA, a product and a sum may be rounded together, once.
 template <class Loops>
 void on_vectors(Loops loops) {
   static const bool has_avx2 =

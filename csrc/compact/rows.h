@@ -1,5 +1,5 @@
-// The rows of a compaction as words: the widest of 1 to 16 bytes that divides a row and that the addresses are aligned
-// to.
+// The rows of a compaction as words: the widest word of 1 to 16 bytes whose size divides a row and to which the
+// addresses are aligned.
 #pragma once
 #include "compact/compact.h"
 #include "core/simt.h"

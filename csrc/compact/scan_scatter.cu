@@ -1,5 +1,5 @@
-// Compaction as two patterns in a row: an exclusive sum of the mask, by the device's default scan, tells every row how
-// many kept rows precede it, which is its position. Then each thread moves one word of a row.
+// Compaction by two patterns: an exclusive sum of the mask, by the device's default scan, gives every row the number of
+// kept rows before it, which is its position. Then each thread moves one word of a row.
 #include "block/per_output.h"
 #include "compact/rows.h"
 #include "scan/scan.h"

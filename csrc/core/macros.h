@@ -1,4 +1,4 @@
-// What every file of csrc may use: execution-space markers and requirements.
+// Macros for every file of csrc: execution-space markers and requirements.
 #pragma once
 #include <cstddef>
 #include <cstdint>

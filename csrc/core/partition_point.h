@@ -4,8 +4,8 @@
 
 namespace tp {
 
-// Returns lo plus the number of leading elements of lo..hi for which before(i) holds, where before() is true up to some
-// i and false from there on. Whatever before() returns, the search ends, with a result in lo..hi.
+// Returns lo plus the number of leading elements of lo..hi for which before(i) holds; before() must be true up to some
+// i and false from there on. Even if it is not, the search ends with a result in lo..hi.
 template <class I, class Before>
 TP_HD I partition_point(I lo, I hi, Before before) {
   while (lo < hi) {

@@ -1,4 +1,4 @@
-// Copies of ranges of keys between global and shared memory by 16 bytes, and searches by several lanes.
+// Copies ranges of keys between global and shared memory 16 bytes at a time, and searches by several lanes.
 #pragma once
 #include <cuda_pipeline.h>
 
@@ -49,8 +49,8 @@ TP_DEVICE void store(Word* global, const Word* shared, int count) {
       [](const Word* from, Word* to) { *to = *from; });
 }
 
-// partition_point by a group of `lanes` lanes: it tests as many positions at a time, so that the search waits for
-// memory less often. All lanes get the result.
+// partition_point by a group of `lanes` lanes: each step tests that many positions at once, so the search waits for
+// memory fewer times. All lanes get the result.
 template <int lanes, class Before>
 TP_DEVICE int64_t search(int64_t lo, int64_t hi, Before before) {
   const int lane = int(threadIdx.x) % lanes, shift = int(threadIdx.x) % 32 / lanes * lanes;

@@ -1,5 +1,5 @@
-// One thread per key compares it with its predecessor; where the order breaks, an atomic minimum keeps the first
-// position.
+// One thread per key compares it with its predecessor. If the order is wrong there, an atomic minimum keeps the first
+// such position.
 #include "merge/elements.h"
 #include "merge/validate.h"
 

@@ -1,5 +1,5 @@
 // One thread per output pixel: the loops over maps and pixels of Fig. 16.7 become the grid, and the window remains a
-// loop. Backward, one thread per input pixel.
+// loop. In the backward pass there is one thread per input pixel.
 #include "pooling/compute.h"
 
 namespace tp::pooling {

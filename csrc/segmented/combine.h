@@ -1,5 +1,5 @@
-// M::combine without branches where the elements decide it: for extrema, so that no processor has to predict which is
-// greater, and loops over them run on vectors.
+// M::combine without branches for extrema: no branch predictor can tell which element is greater, and loops without
+// branches vectorize.
 #pragma once
 #include "core/op.h"
 

@@ -1,22 +1,23 @@
-// Reduction of rows by an index per row, on the host and without a sort: rows of the same index are a group, wherever
-// they stand.
+// Reduction of rows by an index per row, on the host and without a sort: all rows with the same index are a group,
+// wherever they are.
 //
-// The rows are cut into chunks, as many as leave their tables of partial results small beside the rows themselves, and
-// the tables are joined in order. The cut depends on the sizes alone, so the result has the same bits on any number of
-// threads. Where groups are nearly as many as rows there is one chunk, and one thread.
+// The rows are divided into chunks, each with a table of partial results, and the tables are combined in order. The
+// number of chunks is limited so that the tables are small compared with the rows. It depends only on the sizes, so any
+// number of threads gives the same bits. If there are nearly as many groups as rows, there is one chunk, and one
+// thread.
 #pragma once
 #include "segmented/segmented.h"
 
 namespace tp::segmented {
 
 struct Groups {
-  Args args;          // step, offsets and segments are not read; op is one of a reduction
+  Args args;          // step, offsets and segments are not used; op is an operator of reductions
   const void* index;  // [n], int64 or int32
   bool long_index;
   int64_t groups;
 };
 
-// Whether every index lay in 0 to groups - 1. Rows of others are left out.
+// Returns whether every index is in 0 to groups - 1. Rows with other indices are left out.
 bool reduce_groups(const Groups&, Context&);
 
 }  // namespace tp::segmented

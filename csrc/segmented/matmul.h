@@ -1,7 +1,8 @@
-// Products of segments of rows with a matrix each: layers of experts, of relations, of node types.
+// Multiplies each segment of rows by its own matrix: layers with one matrix per expert, relation or node type.
 //
-// x is [n, inner] and segment s its rows offsets[s] to offsets[s + 1] - 1. A product gives rows x_s W_s for weights W
-// of [segments, inner, cols]; what its gradient by the weights needs is `outer`, x_s^T g_s for rows g of [n, cols].
+// x is [n, inner], and segment s consists of its rows offsets[s] to offsets[s + 1] - 1. `product` computes the rows x_s
+// W_s for weights W [segments, inner, cols]; `outer` computes the gradient of the weights, x_s^T g_s for rows g [n,
+// cols].
 #pragma once
 #include "core/ladder.h"
 
@@ -12,9 +13,9 @@ struct Args {
   const void* x;           // [n, inner]
   const void* other;       // product: [segments, inner, cols]; outer: [n, cols]
   void* out;               // product: [n, cols]; outer: [segments, inner, cols]
-  const int64_t* offsets;  // [segments + 1], on the host: in 0 to n, not decreasing
+  const int64_t* offsets;  // [segments + 1], on the host: in 0 to n and not decreasing
   int64_t n, inner, cols, segments;
-  DType dtype;  // a float
+  DType dtype;  // a floating-point dtype
 };
 
 #define TP_RUNGS "segmented/rungs_matmul.def"

@@ -1,4 +1,4 @@
-// merge_path for all operators but sums and products, in a separate file so that the compiler can work on both in
+// merge_path for all operators except sums and products, in a separate file so that the compiler can work on both in
 // parallel.
 #pragma once
 #include "segmented/segmented.h"

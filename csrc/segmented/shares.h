@@ -1,7 +1,7 @@
-// Equal shares of rows and segment ends for host threads. The end of each segment counts as one more item behind its
-// last row: n + segments items, cut into shares of `size`. Neither one huge segment nor a million empty ones makes a
-// share longer. The cuts depend on the offsets only, so joining shares in order gives the same bits in every run.
-// Offsets must be valid.
+// Equal shares of rows and segment ends for host threads. The end of each segment counts as one more item after its
+// last row, and the n + segments items are divided into shares of `size`. So neither one huge segment nor a million
+// empty ones makes a share longer. The division depends only on the offsets, so joining the shares in order gives the
+// same bits in every run. Offsets must be valid.
 #pragma once
 #include "segmented/elements.h"
 
@@ -18,7 +18,7 @@ struct Shares {
   }
   int64_t items() const { return offsets.n + offsets.segments; }
   int64_t count() const { return ceil_div(items(), size); }
-  // The segment that is open at the begin of share i, which is the number of segments that end before.
+  // The segment that is open at the beginning of share i; its number is that of segments that end before.
   int64_t first(int64_t i) const {
     const int64_t item = tp::min(i * size, items());
     int64_t low = 0, high = offsets.segments;
@@ -32,8 +32,8 @@ struct Shares {
     }
     return low;
   }
-  // Calls f(segment, begin, end) for the rows of each segment that ends in share i, and finally for those of the open
-  // one.
+  // Calls f(segment, begin, end) for the rows of each segment that ends in share i, and finally for those of the
+  // segment that remains open.
   template <class F>
   void each(int64_t i, F f) const {
     const int64_t last = first(i + 1), stop = tp::min((i + 1) * size, items()) - last;

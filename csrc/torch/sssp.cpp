@@ -59,7 +59,7 @@ void check(const Sssp& s) {
   TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(s.sources.sym_numel().sym_gt(0)), op_name, ": there are no sources");
 }
 
-// Formats a number as Python does.
+// Prints a number as Python does.
 std::string text_of(const at::Scalar& number) {
   if (!number.isFloatingPoint()) return std::to_string(number.toLong());
   const double x = number.toDouble();

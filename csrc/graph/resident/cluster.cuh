@@ -1,5 +1,5 @@
-// Blocks of a cluster: each may write to the shared memory of the others, and a barrier joins them. On architectures
-// without clusters, every block is a cluster by itself.
+// The blocks of a cluster can write to each other's shared memory and meet at a barrier. On architectures without
+// clusters, every block is a cluster of its own.
 #pragma once
 #include <cstdint>
 
@@ -33,7 +33,7 @@ TP_DEVICE void cluster_store(T* mine, unsigned rank, T value) {
   }
 }
 
-// Barrier of all threads of the cluster: what any of them wrote before is visible to all afterwards.
+// Barrier of all threads of the cluster; afterwards all threads see what any of them wrote before it.
 TP_DEVICE inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
