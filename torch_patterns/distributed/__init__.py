@@ -1,8 +1,8 @@
 """The patterns over ``torch.distributed``: every function is local operators plus collectives.
 
-Data is sharded along dimension 0: rank r of a process group holds the r-th contiguous part, of any length, 0 too. The
-functions are called on every rank with its shard, and return this rank's part of what the operator of the same name
-gives for the concatenated shards.
+Data is sharded along dimension 0: rank r of a process group holds the r-th contiguous part, of any length, including 0.
+Every rank calls a function with its shard, and the function returns this rank's part of what the operator of the same
+name gives for the concatenated shards.
 
     import torch.distributed as dist
     from torch_patterns import distributed

@@ -15,14 +15,14 @@ from torch_patterns.literals import ReduceOp
 
 
 def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
-    """The concatenated shards, combined along dimension 0.
+    """Combines the concatenated shards along dimension 0.
 
-    Each rank reduces its shard, and one all_gather, which is also that of the header, brings all partial results, which
-    every rank combines in the order of ranks: the result is the same, bit for bit, on every rank. Differentiable to
-    every order where ``torch_patterns.reduce`` is; all ranks must run backward.
+    Each rank reduces its shard, and one all_gather, which also carries the header, brings all partial results to every
+    rank. Every rank combines them in the order of ranks, so the result is the same, bit for bit, on every rank.
+    Differentiable to every order if ``torch_patterns.reduce`` is; all ranks must run backward.
 
     Args:
-        x: this rank's shard [n, ...], any length, 0 too. All but the length is the same on every rank.
+        x: this rank's shard [n, ...], of any length, including 0. Its other properties must be the same on every rank.
         op: as for ``torch_patterns.reduce``; argmax and argmin give the row in the concatenation.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
@@ -31,7 +31,7 @@ def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
 
     Raises:
         IndexError: argmax or argmin of no elements at all.
-        ValueError, TypeError: as ``torch_patterns.reduce``, on the rank whose argument it is.
+        ValueError, TypeError: as ``torch_patterns.reduce``, on the rank that passed the argument.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
 
     Example:
@@ -44,7 +44,7 @@ def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
 
     def prepare() -> dict[str, Tensor]:
         checked = shards("reduce", x=x)
-        if op in ("argmax", "argmin", "mean"):  # what they refuse, their partial results may not
+        if op in ("argmax", "argmin", "mean"):  # these raise errors that sums and extrema do not
             probe = x[:1] if len(x) else torch.zeros(1, *x.shape[1:], dtype=x.dtype, device=x.device)
             tp.reduce(probe, 0, op=op)
         if op not in ("argmax", "argmin"):
@@ -65,7 +65,8 @@ def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
 
 
 def _held(totals: Tensor, lengths: list[int]) -> Tensor:
-    """The rows of ranks that hold something: an identity must not win a tie, and the place or gradient with it."""
+    """Returns the rows of ranks that hold elements: an identity must not win a tie, and with it the index or
+    gradient."""
     ranks = [r for r, n in enumerate(lengths) if n]
     return totals[ranks] if len(ranks) < len(lengths) and ranks else totals
 

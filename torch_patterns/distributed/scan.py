@@ -17,7 +17,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def widened(x: Tensor, op: str = "sum") -> Tensor:
-    """Half types as float32 where partial results are rounded, so that the result is rounded once, as a local one."""
+    """Converts half types to float32 if partial results are rounded, so that the result is rounded once, as locally."""
     return x.float() if x.dtype in _HALF and op in ("sum", "prod", "mean", "logsumexp") else x
 
 
@@ -31,19 +31,19 @@ _PLAIN = {
 
 
 def offered(name: str, op: str) -> None:
-    """Refuses the operators whose partial results do not combine to that of the whole."""
+    """Refuses the operators whose partial results cannot be combined."""
     if op in ("argmax", "argmin", "std", "var"):
         choices = ", ".join((*_PLAIN, "max", "min", "any", "all"))
         raise ValueError(f"{name}: op {op!r} is not offered over shards; choose from: {choices}")
 
 
 def extremum(x: Tensor, op: str) -> tuple[Tensor, str]:
-    """any and all as the maximum and the minimum of truth values; other operators as they are."""
+    """Turns any and all into the maximum and the minimum of truth values; other operators stay."""
     return (x != 0, "max" if op == "any" else "min") if op in ("any", "all") else (x, op)
 
 
 def combined(op: str, earlier: Tensor, later: Tensor) -> Tensor:
-    """``earlier . later``; of equal values the earlier one gets the gradient, and NaN propagates."""
+    """Returns ``earlier . later``; of equal values the earlier one gets the gradient, and NaN propagates."""
     if op in _PLAIN:
         return _PLAIN[op](earlier, later)
     wins = earlier >= later if op == "max" else earlier <= later
@@ -51,7 +51,7 @@ def combined(op: str, earlier: Tensor, later: Tensor) -> Tensor:
 
 
 def combine_into(op: str, earlier: Tensor, later: Tensor) -> Tensor:
-    """:func:`combined`, in the memory of ``later`` unless a gradient is wanted."""
+    """Does :func:`combined`, in the memory of ``later`` unless a gradient is needed."""
     if torch.is_grad_enabled() and (earlier.requires_grad or later.requires_grad):
         return combined(op, earlier, later)
     if op in _PLAIN:
@@ -60,18 +60,18 @@ def combine_into(op: str, earlier: Tensor, later: Tensor) -> Tensor:
 
 
 def ranks_before(lengths: Sequence[int], rank: int, reverse: bool) -> list[int]:
-    """The ranks that hold something and come before ``rank`` in scan order, in that order."""
+    """Returns the ranks that hold elements and come before ``rank`` in scan order, in that order."""
     order = range(len(lengths) - 1, rank, -1) if reverse else range(rank)
     return [r for r in order if lengths[r]]
 
 
 def identity(x: Tensor, op: ScanOp) -> Tensor:
-    """What no rows combine to; ``x``, which has none, stays in the graph."""
+    """Returns the identity of ``op``; ``x``, which has no rows, stays in the graph."""
     return anchored(tp.reduce(x[:0].detach(), 0, op=op), x)
 
 
 def _end_of(y: Tensor, x: Tensor, op: ScanOp, exclusive: bool, reverse: bool) -> Tensor:
-    """What all elements ``x`` combine to, given their scan ``y``: its last value, or the identity if there are none."""
+    """Returns the total of ``x``, given its scan ``y``: the last value, or the identity if there are no elements."""
     if len(x) == 0:
         return identity(x, op)
     last = 0 if reverse else -1
@@ -83,19 +83,19 @@ def _end_of(y: Tensor, x: Tensor, op: ScanOp, exclusive: bool, reverse: bool) ->
 def scan(
     x: Tensor, *, op: ScanOp = "sum", exclusive: bool = False, reverse: bool = False, group: Group = None
 ) -> Tensor:
-    """Every prefix of the concatenated shards along dimension 0, combined (§11.6, one level up).
+    """Combines every prefix of the concatenated shards along dimension 0 (§11.6, one level up).
 
-    Each rank scans its shard; one all_gather, which is also that of the header, brings the total of every rank; each
-    rank combines what comes before it into its part. On CUDA, for vectors of float32, float64 and int64 without
-    gradients, a reduction finds the total, and the scan then starts from what comes before. Integers come out exactly
-    as ``torch_patterns.scan`` gives them for the whole; sums and products of half types go through float32 and are
-    rounded once. Differentiable to every order; all ranks must run backward.
+    Each rank scans its shard; one all_gather, which also carries the header, brings the totals of all ranks; each rank
+    then combines the totals of the ranks before it into its part. On CUDA, for vectors of float32, float64 and int64
+    without gradients, a reduction finds the total instead, and the scan then starts from the totals before it. The
+    result for integers is exactly that of ``torch_patterns.scan`` for the whole; sums and products of half types are
+    computed in float32 and rounded once. Differentiable to every order; all ranks must run backward.
 
     Args:
-        x: this rank's shard [n, ...], any length, 0 too; dtypes as for ``torch_patterns.scan``. All but the length is
-            the same on every rank.
-        op: as for ``torch_patterns.scan``, but argmax and argmin.
-        exclusive: leave out the element itself.
+        x: this rank's shard [n, ...], of any length, including 0; dtypes as for ``torch_patterns.scan``. Its other
+            properties must be the same on every rank.
+        op: as for ``torch_patterns.scan``, except argmax and argmin.
+        exclusive: leave the element itself out of its prefix.
         reverse: scan from the last element of the last rank to the first.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
@@ -103,7 +103,7 @@ def scan(
         This rank's part of the result, [n, ...]; int64 for sums and products of integers.
 
     Raises:
-        ValueError, TypeError: as ``torch_patterns.scan``, on the rank whose argument it is.
+        ValueError, TypeError: as ``torch_patterns.scan``, on the rank that passed the argument.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
 
     Example:
@@ -143,9 +143,9 @@ def scan(
 
 
 def _goes_on(x: Tensor, op: str) -> bool:
-    """Whether a scan can start from what comes before: a reduction for the total, and one pass instead of two.
+    """Tells whether a scan can start from the totals before it: a reduction for the total, and one pass instead of two.
 
-    The same on every rank. The result has the dtype of ``x``.
+    The answer is the same on every rank. The result of such a scan has the dtype of ``x``.
     """
     if not x.is_cuda or x.dim() != 1 or (x.requires_grad and torch.is_grad_enabled()):
         return False
@@ -153,10 +153,10 @@ def _goes_on(x: Tensor, op: str) -> bool:
 
 
 def _before(totals: Tensor, call: Call, reverse: bool) -> Tensor:
-    """The totals of the ranks before this one, in scan order.
+    """Returns the totals of the ranks before this one, in scan order.
 
-    Those of ranks that hold nothing are identities. They change no result, but one that won a tie would win the
-    gradient with it: they are left out where that matters, and there the host waits for the lengths.
+    The totals of ranks without elements are identities. They do not change the result, but an identity that won a tie
+    would also get the gradient. If that matters they are left out, and the host waits for the lengths.
     """
     if totals.requires_grad:
         return totals[ranks_before(call.lengths(), call.rank, reverse)]
@@ -168,9 +168,10 @@ def linear_recurrence(
 ) -> Tensor:
     """Solves ``h[t] = a[t] h[t-1] + b[t]`` along dimension 0 of the concatenated shards.
 
-    Each rank composes the maps ``h -> a h + b`` of its shard to one; one all_gather brings these pairs; each rank
-    applies those before it, in order, and runs its recurrence from there. Composition does not commute, and nothing is
-    reordered. Differentiable to every order in ``a``, ``b`` and ``initial``; all ranks must run backward.
+    Each rank composes the maps ``h -> a h + b`` of its shard to one map; one all_gather brings the maps of all ranks;
+    each rank applies those before it, in order, and runs its recurrence from the resulting state. Composition does not
+    commute, so nothing is reordered. Differentiable to every order in ``a``, ``b`` and ``initial``; all ranks must run
+    backward.
 
     Args:
         a, b: this rank's shards, broadcast with each other to [n, ...]; floating point.
@@ -183,7 +184,7 @@ def linear_recurrence(
         This rank's part of the result, [n, ...].
 
     Raises:
-        ValueError, TypeError: as ``torch_patterns.linear_recurrence``, on the rank whose argument it is.
+        ValueError, TypeError: as ``torch_patterns.linear_recurrence``, on the rank that passed the argument.
         RuntimeError: shapes do not broadcast; or another rank raised, was called with other arguments, or did not take
             part; the message names it.
 
@@ -206,7 +207,7 @@ def linear_recurrence(
         initial = replicate(widened(initial), call.group)
     a, b = widened(a.to(dtype)), widened(b.to(dtype))
     before = ranks_before(call.lengths(), call.rank, reverse)
-    first = not before and initial is None  # of all elements: its multiplier is not used
+    first = not before and initial is None  # the very first element, whose multiplier is not used
     h, pair = _composed(a, b, first, reverse)
     pairs = all_gather(pair, call)
     if before:
@@ -219,7 +220,7 @@ def linear_recurrence(
 
 
 def _composed(a: Tensor, b: Tensor, first: bool, reverse: bool) -> tuple[Tensor, Tensor]:
-    """(h of a start at 0, the map of the whole shard as [2, ...]: h -> pair[0] h + pair[1])."""
+    """Returns (h for an initial state of 0, the map of the whole shard as [2, ...]: h -> pair[0] h + pair[1])."""
     if len(b) == 0:
         h = a * b
         return h, torch.stack([identity(h, "prod"), identity(h, "sum")])

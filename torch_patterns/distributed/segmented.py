@@ -25,27 +25,28 @@ def segment_scan(
     validate: bool = False,
     group: Group = None,
 ) -> Tensor:
-    """Every prefix of each segment of the concatenated shards, combined.
+    """Combines every prefix of each segment of the concatenated shards.
 
-    Each rank scans its rows, and one all_gather brings the last value of every rank: the ranks that hold the earlier
-    part of a segment give what its rows on this rank continue. Differentiable to every order; all ranks must run
+    Each rank scans its rows, and one all_gather brings the last value of every rank. The rows that continue a segment
+    of earlier ranks are then combined with the values of those ranks. Differentiable to every order; all ranks must run
     backward.
 
     Args:
-        values: this rank's rows [n, ...], any number, 0 too; dtypes as for ``torch_patterns.segment_scan``.
+        values: this rank's rows [n, ...], any number, including 0; dtypes as for ``torch_patterns.segment_scan``.
         offsets: [segments + 1], int64, of the whole: 0 first, the number of all rows last, not decreasing; the same on
-            every rank. The CPU checks that always.
-        op: as for ``torch_patterns.segment_scan``, but argmax and argmin.
-        exclusive: leave out the row itself; the first of each segment gets the identity.
+            every rank. The CPU always checks them.
+        op: as for ``torch_patterns.segment_scan``, except argmax and argmin.
+        exclusive: leave the row itself out of its prefix; the first of each segment gets the identity.
         reverse: scan each segment from its last row to its first.
-        validate: check ``offsets`` on CUDA, too, at the price of one synchronisation.
+        validate: check ``offsets`` on CUDA, too, which costs a synchronisation.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
     Returns:
         This rank's part of the result, [n, ...]; int64 for sums and products of integers.
 
     Raises:
-        ValueError: ``offsets`` decrease, or begin or end wrong; ``op`` is unknown.
+        ValueError: ``offsets`` decrease, do not begin with 0 or do not end with the number of all rows; ``op`` is
+            unknown.
         TypeError: a dtype is not supported.
         RuntimeError: another rank raised, was called with other arguments, or did not take part; the message names it.
 
@@ -83,7 +84,7 @@ def segment_scan(
 
 
 def _end_of(y: Tensor, x: Tensor, offsets: Tensor, flags: dict) -> Tensor:
-    """The total of the last segment in scan order, as far as its rows are here: the last value of an inclusive scan."""
+    """Returns the total of this rank's rows of the last segment in scan order: the last value of an inclusive scan."""
     if len(x) == 0:
         return identity(x, flags["op"])
     last = 0 if flags["reverse"] else -1
@@ -91,18 +92,19 @@ def _end_of(y: Tensor, x: Tensor, offsets: Tensor, flags: dict) -> Tensor:
         return y[last]
     if flags["op"] in ("sum", "prod"):
         return combined(flags["op"], y[last], x[last].to(y.dtype))
-    # Of a segment's first row y is the identity, which must not win a tie, and the gradient with it.
+    # For a segment's first row y is the identity, which must not win a tie and with it the gradient.
     return tp.segment_scan(x, offsets, **{**flags, "exclusive": False})[last]
 
 
 def _carry_from_left(totals: Tensor, offsets: Tensor, begins: list[int], rank: int, op: ScanOp):
-    """(what the rows first ... last - 1 continue, first, last): those of the segment that began on an earlier rank."""
+    """Returns (the total that rows first ... last - 1 continue, first, last) for a segment that began on an earlier
+    rank."""
     begin, ends = begins[rank], torch.tensor(begins[1:], device=offsets.device)
     at = offsets.new_tensor([begin])
     next_segment = torch.searchsorted(offsets, at, right=True)
     start = offsets[next_segment - 1]
     stop = offsets[next_segment.clamp(max=len(offsets) - 1)]
-    # The rank that holds the first row of the segment is the first one that ends behind it.
+    # The rank that holds the first row of the segment is the first rank that ends after that row.
     holder = torch.searchsorted(ends, start, right=True).clamp(max=rank)
     edges = torch.cat([holder.new_zeros(1), holder, holder.new_tensor([rank, len(totals)])])
     carry = tp.segment_reduce(totals, edges, op=op)[1]
@@ -110,7 +112,7 @@ def _carry_from_left(totals: Tensor, offsets: Tensor, begins: list[int], rank: i
 
 
 def _carry_from_right(totals: Tensor, offsets: Tensor, begins: list[int], rank: int, op: ScanOp):
-    """As :func:`_carry_from_left`, of the segment that ends on a later rank."""
+    """Does the same as :func:`_carry_from_left` for the segment that ends on a later rank."""
     size, end, firsts = len(totals), begins[rank + 1], torch.tensor(begins[:-1], device=offsets.device)
     at = offsets.new_tensor([end])
     next_segment = torch.searchsorted(offsets, at)
@@ -127,22 +129,22 @@ def segment_reduce(
 ) -> Tensor:
     """Combines the rows of each segment of the concatenated shards.
 
-    Each rank reduces the segments that begin in its shard, and the rows that continue an earlier one; one all_gather
-    brings the latter to the ranks where their segments began. Differentiable to every order but for argmax and argmin;
-    all ranks must run backward.
+    Each rank reduces the segments that begin in its shard, and separately the rows that continue an earlier segment;
+    one all_gather brings the latter to the ranks where their segments began. Differentiable to every order, except for
+    argmax and argmin; all ranks must run backward.
 
     Args:
-        values: this rank's rows [n, ...], any number, 0 too; dtypes as for ``torch_patterns.segment_reduce``.
+        values: this rank's rows [n, ...], any number, including 0; dtypes as for ``torch_patterns.segment_reduce``.
         offsets: [segments + 1], int64, of the whole: 0 first, the number of all rows last, not decreasing; the same on
-            every rank. The CPU checks that always. The host waits for the few that part the ranks.
-        op: as for ``torch_patterns.segment_reduce``, but std and var; argmax and argmin give the row in the
+            every rank. The CPU always checks them. The host waits for the few offsets at the borders of ranks.
+        op: as for ``torch_patterns.segment_reduce``, except std and var; argmax and argmin give the row in the
             concatenation.
         validate: check ``offsets`` on CUDA, too.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
     Returns:
         [segments that begin in this shard, ...]: the concatenation over ranks is the result of the whole. Empty
-        segments behind the last row belong to the last rank.
+        segments after the last row belong to the last rank.
 
     Raises:
         ValueError, TypeError, RuntimeError: as :func:`segment_scan`.
@@ -164,10 +166,10 @@ def segment_reduce(
     begins = _begins("segment_reduce", offsets, call.lengths(), validate)
     firsts = torch.searchsorted(offsets[:-1], offsets.new_tensor(begins[:-1])).tolist() + [len(offsets) - 1]
     low, high = firsts[call.rank], firsts[call.rank + 1]
-    # The ranks whose first rows continue the last segment that begins here: no other one begins in between.
+    # The ranks whose first rows continue the last segment that begins here; no other segment begins in between.
     rest = [r for r in range(call.rank + 1, call.size) if firsts[r] == high] if low < high else []
     own = (offsets[low:high] - begins[call.rank]).clamp(max=len(values))
-    edges = torch.cat([own.new_zeros(1), own, own.new_tensor([len(values)])])  # of the rows that continue, then our own
+    edges = torch.cat([own.new_zeros(1), own, own.new_tensor([len(values)])])  # rows that continue, our segments
     if op in ("argmax", "argmin"):
         return _arg_reduce(values, edges, op, begins[call.rank], rest, call)
     partial_op = "sum" if op == "mean" else op
@@ -188,7 +190,7 @@ def _arg_reduce(values: Tensor, edges: Tensor, op: SegmentOp, begin: int, rest: 
     rows = tp.segment_reduce(values, edges, op=op)
     rows = torch.where(rows >= 0, rows + begin, rows)
     best_heads, row_heads = gather_rows(best[0], call.group), gather_rows(rows[0], call.group)
-    if rest:  # ours comes first and is of at least one row, so that no empty head wins
+    if rest:  # our part comes first and has at least one row, so no identity wins a tie
         candidates = torch.cat([best[-1:], best_heads[rest]])
         winner = tp.reduce(candidates, 0, op=op, keepdim=True)
         rows[-1] = torch.cat([rows[-1:], row_heads[rest]]).gather(0, winner)[0]
@@ -211,7 +213,7 @@ def _check_offsets(name: str, offsets: Tensor, validate: bool) -> None:
 
 
 def _fingerprint(offsets: Tensor, validate: bool) -> str:
-    """What tells whether all ranks were given the same offsets."""
+    """Returns a digest by which ranks compare their offsets."""
     known = f"{offsets.dtype}{list(offsets.shape)}"
     if offsets.is_cuda and not validate:
         return known
@@ -219,7 +221,7 @@ def _fingerprint(offsets: Tensor, validate: bool) -> str:
 
 
 def _begins(name: str, offsets: Tensor, lengths: list[int], validate: bool) -> list[int]:
-    """The first row of every rank, and the number of all rows."""
+    """Returns the first row of every rank, then the number of all rows."""
     begins = [0, *accumulate(lengths)]
     if (not offsets.is_cuda or validate) and offsets[-1] != begins[-1]:
         raise ValueError(f"{name}: the last offset is {int(offsets[-1])}, and all shards have {begins[-1]} rows")

@@ -1,9 +1,10 @@
-"""The distributed co-rank: where to cut sorted runs on all ranks so that a given number of elements comes first.
+"""The distributed co-rank: where to divide the sorted runs of all ranks so that a given number of elements comes first.
 
 ``co_rank`` of chapter 12 (Fig. 12.5) bisects two sequences. Here each round compares many samples of all runs at once:
-a sample with at least t elements surely before it lies right of the cut at t, one with surely fewer than t lies left of
-it. What remains between shrinks by a factor of some hundreds per round, until every element in question is a sample.
-Elements are ordered by key, then by run, rank and position: equal keys have an order, too, and the cut is exact.
+a sample that certainly has at least t elements before it lies right of the cut at t, and one that certainly has fewer
+than t lies left of it. The range between shrinks by a factor of some hundreds per round, until every element in it is a
+sample. Elements are ordered by key, then by run, rank and position, so equal keys have an order, too, and the cut is
+exact.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from torch import Tensor
 import torch_patterns as tp
 from torch_patterns.distributed.group import gather_rows, on_device
 
-SAMPLES = 1 << 17  # that are sorted in a round, of all cuts
+SAMPLES = 1 << 17  # samples that a round sorts, for all cuts together
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}  # which torch can index
 
 
 def balanced_targets(total: int, size: int) -> list[int]:
-    """Cuts of ``total`` elements into shards that differ by at most one."""
+    """Returns the cuts of ``total`` elements into shards whose lengths differ by at most one."""
     return [total * r // size for r in range(1, size)]
 
 
@@ -34,19 +35,19 @@ def co_ranks(
     descending: bool,
     group: dist.ProcessGroup,
 ) -> list[list[list[int]]]:
-    """How many of the first ``targets[j]`` elements of everything merged come from each run of each rank.
+    """Finds how many of the first ``targets[j]`` elements of all runs merged come from each run of each rank.
 
     Args:
-        runs: [n] each, sorted, of one dtype: what this rank holds.
-        lengths: of run k on rank r, [k][r].
+        runs: this rank's runs, each [n] and sorted, of one dtype.
+        lengths: [k][r], the length of run k on rank r.
         targets: not decreasing, from 0 to the sum of all lengths.
         descending: all runs are in descending order.
         group: the ranks.
 
     Returns:
-        [targets][runs][ranks], the same on every rank. Costs some three rounds of one all_gather of few keys, and the
-        host waits once, at the end: what it launches before may still wait for the sort of the runs. Of unsorted runs
-        it gives some cuts that do not decrease.
+        [targets][runs][ranks], the same on every rank. It takes about three rounds, each with one all_gather of few
+        keys. The host waits once, at the end, so the rounds can be launched while the runs are still being sorted. For
+        unsorted runs the cuts are arbitrary but do not decrease.
     """
     device, size, rank = runs[0].device, dist.get_world_size(group), dist.get_rank(group)
     ends = on_device(lengths, device)
@@ -63,7 +64,8 @@ def co_ranks(
 
 
 def _rounds(width: int, runs: int, targets: int) -> Iterator[int]:
-    """How many samples of each run to take in each round. Of ``width`` undecided elements (runs + 2) strides remain."""
+    """Yields the number of samples per run for each round. Of ``width`` undecided elements, (runs + 2) strides
+    remain."""
     most = max(SAMPLES // (runs * targets), 4 * (runs + 2))
     while width > most:
         yield most
@@ -73,12 +75,12 @@ def _rounds(width: int, runs: int, targets: int) -> Iterator[int]:
 
 
 def _narrowed(order: Tensor, low: Tensor, high: Tensor, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The bounds of the cut in every run, after it is seen which samples surely lie left, and which right, of it.
+    """Narrows the bounds of the cut in every run by the samples that certainly lie left or right of it.
 
     A sample at place p has p elements of its own run before it. Of another run it has at least those up to that run's
-    last sample before it (or to ``low``), and at most those up to the run's next sample (or to ``high``). The sums of
-    both over the runs change from one sample to the next in sorted order by what that sample's own run contributes:
-    nothing, where ``low`` is ``high``.
+    last sample before it (or to ``low``), and at most those up to that run's next sample (or to ``high``). From one
+    sample to the next in sorted order, the sums of both over the runs change only by the contribution of that sample's
+    own run, which is 0 if ``low`` equals ``high``.
     """
     behind = torch.minimum(places + 1, high)
     previous = torch.cat([low, behind[..., :-1]], -1)
@@ -95,6 +97,6 @@ def _narrowed(order: Tensor, low: Tensor, high: Tensor, places: Tensor, target: 
 
 
 def _take(run: Tensor, places: Tensor) -> Tensor:
-    """The bits of the keys at these places; 0 where the run is empty, and any key behind its end."""
+    """Returns the bits of the keys at these places: 0 if the run is empty, and any key past its end."""
     bits = run.detach().view(SIGNED.get(run.dtype, run.dtype))
     return bits[places.clamp(max=len(run) - 1)] if len(run) else bits.new_zeros(places.shape)

@@ -26,19 +26,20 @@ def conjugate_gradient(
 ) -> local.Solution:
     """Solves ``A x = b`` for a symmetric positive definite sharded matrix.
 
-    The iteration of ``torch_patterns.solvers.conjugate_gradient``, with dot products summed over the ranks: one product
-    with A and three all_reduces of one number per iteration. Differentiable, once, in ``b`` and the values of ``A``.
+    This is the iteration of ``torch_patterns.solvers.conjugate_gradient``, with dot products summed over the ranks:
+    each iteration takes one product with A and three all_reduces of one number. Differentiable once in ``b`` and the
+    values of ``A``.
 
     Args:
-        A: [n, n], rows and columns sharded alike.
+        A: [n, n], with rows and columns sharded in the same way.
         b: this rank's part [A.row_lengths[rank]], floating point.
-        x0: this rank's part of where to start; 0 if it is not given.
+        x0: this rank's part of the initial guess; 0 if it is not given.
         rtol, atol, max_iterations, callback: as for the local solver; the same on every rank.
-        preconditioner: a function of this rank's part of a vector, which gives its part of the result and may
+        preconditioner: a function that maps this rank's part of a vector to its part of the result, and may
             communicate.
 
     Returns:
-        ``Solution``: x is this rank's part, all else is the same on every rank.
+        ``Solution``: x is this rank's part; all other fields are the same on every rank.
 
     Raises:
         ValueError: shapes do not fit, or ``A`` turns out not to be positive definite, on every rank.

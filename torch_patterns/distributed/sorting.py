@@ -19,16 +19,16 @@ MERGED = (
 
 
 def sort_keys(keys: Tensor, *, descending: bool = False, balanced: bool = True, group: Group = None) -> Tensor:
-    """The elements of all shards in order, so that each rank holds a contiguous part.
+    """Sorts the elements of all shards, so that each rank holds a contiguous part of the result.
 
     Each rank sorts its shard, the ranks agree on exact cuts of the whole (:mod:`.selection`), one all_to_all moves
     every element at most once, and each rank merges the runs that it received. Stable, with the order of
-    ``torch_patterns.sort_keys``; equal keys are cut by rank and position, so that equal keys only are no special case.
+    ``torch_patterns.sort_keys``; ties are cut by rank and position, so an array of equal keys is not a special case.
     Differentiable to every order; all ranks must run backward.
 
     Args:
-        keys: this rank's shard [n], any length, 0 too; dtypes as for ``torch_patterns.sort_keys``.
-        descending: the greatest first.
+        keys: this rank's shard [n], of any length, including 0; dtypes as for ``torch_patterns.sort_keys``.
+        descending: put the greatest first.
         balanced: return shards that differ by at most one element; without it, shards as long as those given.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
@@ -42,7 +42,7 @@ def sort_keys(keys: Tensor, *, descending: bool = False, balanced: bool = True, 
 
     Example:
         >>> keys = torch.tensor([3, 1, 2])
-        >>> distributed.sort_keys(keys)  # the parts of rank 0, 1, ... after each other are sorted
+        >>> distributed.sort_keys(keys)  # the parts of rank 0, 1, ... are sorted as a whole
         tensor([1, 2, 3])
     """
 
@@ -63,7 +63,7 @@ def sort_keys(keys: Tensor, *, descending: bool = False, balanced: bool = True, 
 def sort_pairs(
     keys: Tensor, values: Tensor, *, descending: bool = False, balanced: bool = True, group: Group = None
 ) -> tuple[Tensor, Tensor]:
-    """The keys of all shards in order, and the values that go with them; otherwise as :func:`sort_keys`.
+    """Sorts the keys of all shards as :func:`sort_keys` does, and moves the values with them.
 
     Args:
         keys: this rank's shard [n].
@@ -84,7 +84,7 @@ def sort_pairs(
 
 
 def sort(x: Tensor, *, descending: bool = False, balanced: bool = True, group: Group = None) -> tuple[Tensor, Tensor]:
-    """The elements of all shards in order, and where each one stood in the concatenation; stable.
+    """Sorts the elements of all shards stably, and returns the index of each in the concatenation.
 
     Args:
         x: this rank's shard [n].
@@ -124,7 +124,7 @@ def _sort_pairs(name: str, keys: Tensor, values: Tensor | None, descending: bool
     if call.size == 1:
         return run, values
     cuts = _cuts([run], [lengths], call, descending, balanced)
-    if run.requires_grad and values.requires_grad:  # a gradient of one runs both exchanges back, on every rank
+    if run.requires_grad and values.requires_grad:  # a gradient of either runs both exchanges backward, on every rank
         arrivals = _arrivals(cuts, 0, call)
         joined = [torch.cat(list(_moved(x, cuts, 0, call))) for x in (run, values)]
         joined = [anchored(joined[0], joined[1]), anchored(joined[1], joined[0])]
@@ -133,17 +133,17 @@ def _sort_pairs(name: str, keys: Tensor, values: Tensor | None, descending: bool
 
 
 def merge(a: Tensor, b: Tensor, *, descending: bool = False, balanced: bool = True, group: Group = None) -> Tensor:
-    """The sorted sequence of all elements of two sorted ones, each of them sharded: the distributed §12.3.
+    """Merges two sorted and sharded sequences: the distributed §12.3.
 
-    The ranks agree where to cut both sequences (:mod:`.selection`), one all_to_all of each moves the parts, and each
-    rank merges two of them. Stable: among equals those of ``a`` come first. Differentiable to every order; all ranks
-    must run backward.
+    The ranks agree where to cut both sequences (:mod:`.selection`), one all_to_all per sequence moves the parts, and
+    each rank merges two parts. Stable: among equal elements those of ``a`` come first. Differentiable to every order;
+    all ranks must run backward.
 
     Args:
-        a, b: this rank's shards [m] and [n] of the two sequences, any lengths, 0 too. The concatenation of each over
-            the ranks must be sorted: otherwise some elements come out in some order.
-        descending: both are, and the result is to be, in descending order.
-        balanced: return shards that differ by at most one element; without it, of m + n elements.
+        a, b: this rank's shards [m] and [n] of the two sequences, of any lengths, including 0. The concatenation of
+            each over the ranks must be sorted; if it is not, the result is some of the elements in some order.
+        descending: both inputs and the result are in descending order.
+        balanced: return shards that differ by at most one element; without it, shards of m + n elements.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
     Returns:
@@ -180,7 +180,7 @@ def _check_vector(name: str, **tensors: Tensor) -> None:
 
 
 def _cuts(runs: list[Tensor], lengths: list[list[int]], call: Call, descending: bool, balanced: bool):
-    """[ranks + 1][runs][ranks]: where the part of each rank begins in every run, and the ends of the runs."""
+    """Returns [ranks + 1][runs][ranks]: where the part of each rank begins in every run, and the ends of the runs."""
     held = [sum(of_rank) for of_rank in zip(*lengths, strict=True)]
     targets = balanced_targets(sum(held), call.size) if balanced else list(accumulate(held))[:-1]
     inner = co_ranks(runs, lengths, targets, descending=descending, group=call.group)
@@ -188,20 +188,20 @@ def _cuts(runs: list[Tensor], lengths: list[list[int]], call: Call, descending: 
 
 
 def _moved(x: Tensor, cuts, run: int, call: Call) -> Sequence[Tensor]:
-    """The parts of a run for this rank, one from each rank."""
+    """Moves the parts of a run: returns this rank's parts, one from each rank."""
     return all_to_all_pieces(x, [cut[run] for cut in cuts], call.group)
 
 
 def _arrivals(cuts, run: int, call: Call) -> list[int]:
-    """How many elements of a run come from each rank."""
+    """Returns how many elements of a run come from each rank."""
     begin, end = cuts[call.rank][run], cuts[call.rank + 1][run]
     return [e - b for b, e in zip(begin, end, strict=True)]
 
 
 def _merged(received: Sequence[Sequence[Tensor]], descending: bool) -> tuple[Tensor, ...]:
-    """Sorted runs merged: neighbours first, so that equal keys keep the order of the ranks.
+    """Merges sorted runs: neighbours first, so that equal keys keep the order of the ranks.
 
-    ``received``: the runs of keys, and those of values, if there are any.
+    ``received``: the runs of keys and, if there are any, those of values.
     """
     runs = list(zip(*received, strict=True))
     runs = [run for run in runs if len(run[0])] or runs[:1]

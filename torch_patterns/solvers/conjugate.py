@@ -27,28 +27,29 @@ def conjugate_gradient(
     """Solves ``A x = b`` for a symmetric positive definite ``A`` until ``norm(b - A x) <= max(rtol * norm(b), atol)``.
 
     One product with ``A`` per iteration, and one wait for the device. The result is differentiable in ``b`` and in
-    whatever ``A`` is differentiable in, in both modes: to every order in the values of a matrix, once in what a
-    function depends on. By the implicit function theorem, a gradient or a tangent is the solution of one more system,
-    solved as exactly as this one. ``torch.vmap`` solves one sample after another, and takes matrices alone.
+    ``A``, in forward and reverse mode: to every order in the values of a matrix, but only once in the parameters of a
+    function. By the implicit function theorem, a gradient or a tangent is the solution of one more system, which is
+    solved to the same tolerance. ``torch.vmap`` solves one sample after another, and supports only matrices.
 
     Args:
         A: [n, n], a sparse matrix in any format, or a function that multiplies it by a vector [n].
         b: [n], floating point.
-        x0: [n], where to start; 0 if it is not given. No gradient reaches it.
-        rtol, atol: how small the residual shall become.
-        max_iterations: when to give up, 10 n if it is not given.
+        x0: [n], the initial guess; 0 if it is not given. It gets no gradient.
+        rtol, atol: the tolerances of the residual.
+        max_iterations: the greatest number of iterations; 10 n if it is not given.
         preconditioner: an approximation of the inverse of ``A``, symmetric positive definite: a matrix or a function.
         callback: called as ``callback(iteration, residual_norm)`` after each iteration, from 1.
 
     Returns:
-        :class:`Solution`; ``residual_norm`` is computed from ``x``, not by recurrence. It is no error not to converge.
-        Under ``torch.vmap`` it tells the most iterations and the greatest norm, and whether all samples converged.
-        ``x`` is of the dtype to which those of ``A`` and ``b`` promote, of half types float32.
+        :class:`Solution`; ``residual_norm`` is computed from ``x``, not by recurrence. Failure to converge is not an
+        error. Under ``torch.vmap`` the solution has the greatest number of iterations and the greatest norm of all
+        samples, and tells whether all converged. ``x`` has the promoted dtype of ``A`` and ``b``; float32 for half
+        types.
 
     Raises:
         ValueError: shapes do not fit; ``A`` or the preconditioner turns out not to be positive definite; or NaN or
-            infinity came up. The message says in which iteration.
-        TypeError: ``b`` is not floating point, or ``A`` neither a matrix nor a function.
+            infinity appears. The message says in which iteration.
+        TypeError: ``b`` is not floating point, or ``A`` is neither a matrix nor a function.
 
     Source: §14.1; Hestenes and Stiefel, Methods of conjugate gradients for solving linear systems (1952).
 
@@ -71,7 +72,7 @@ def solve(
     callback: Callback | None,
     total: Product,
 ) -> Solution:
-    """:func:`conjugate_gradient` on checked arguments. ``total`` makes dot products of parts those of whole vectors."""
+    """Does :func:`conjugate_gradient` on checked arguments. ``total`` sums the dot products of parts of vectors."""
     with torch.no_grad():
         dtype = torch.promote_types(multiply(b.detach()).dtype, torch.float32)
         x = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.detach().to(b.device, dtype, copy=True)
@@ -95,7 +96,7 @@ def _iterate(
     callback: Callback | None,
     total: Product = lambda partial: partial,
 ) -> tuple[Tensor, int, float, float]:
-    """(`x` after all steps in place, how many, the norm of its residual, what that should be at most)."""
+    """Updates `x` in place: (x, number of steps, norm of the residual, the norm that it should have at most)."""
     b = b.to(x.dtype)
     residual = b - multiply(x)
     norm_b, norm = total(torch.stack((b.dot(b), residual.dot(residual)))).sqrt().tolist()
@@ -118,7 +119,7 @@ def _iterate(
         _positive("A is", "p.Ap", curvature, iteration)
         check_finite(_NAME, square, iteration)
         norm = math.sqrt(square)
-        if norm <= goal or iteration == limit:  # the recurrence drifts: see what x gives, and go on from there
+        if norm <= goal or iteration == limit:  # the recurrence drifts: continue from the true residual
             residual, direction = b - multiply(x), None
             norm = total(residual.dot(residual)).sqrt().item()
         if callback is not None:

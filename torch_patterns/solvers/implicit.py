@@ -1,7 +1,7 @@
-"""Derivatives of the solution of a linear system, by the implicit function theorem, whatever method found it.
+"""Derivatives of the solution of a linear system, by the implicit function theorem, for any method that finds it.
 
 From A x = b follows A' x + A x' = b'. So forward mode solves A x' = b' - A' x. In reverse mode the gradient r of b
-solves the transposed system, A^T r = g, and that of A is what reaches A from the product A x by -r.
+solves the transposed system, A^T r = g, and the gradient of A is that of the product A x for the gradient -r.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual  # the first is a private name
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual  # _set_fwd_grad_enabled is private
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_patterns import sparse
@@ -27,7 +27,7 @@ Callback = Callable[[int, float], object]
 
 
 class Solution(NamedTuple):
-    """What a solver found: ``x`` [n], after how many iterations, the norm of ``b - A x``, and if that is as asked.
+    """A solver's result: ``x`` [n], the number of iterations, the norm of ``b - A x``, and whether it is small enough.
 
     Example:
         >>> tp.solvers.conjugate_gradient(lambda x: 2 * x, torch.ones(3)).converged
@@ -41,10 +41,10 @@ class Solution(NamedTuple):
 
 
 class Method(NamedTuple):
-    """An iteration, and what is asked of it.
+    """An iteration and its tolerances.
 
-    ``iterate(multiply, b, x, tolerances, limit, precondition, callback)`` may change x, and gives the last x, how many
-    iterations it took, the norm of the residual, and what that should be at most.
+    ``iterate(multiply, b, x, tolerances, limit, precondition, callback)`` may change x. It returns the last x, the
+    number of iterations, the norm of the residual, and the norm that it should have at most.
     """
 
     name: str
@@ -63,7 +63,7 @@ def run(
     preconditioner: Matrix | Product | None,
     callback: Callback | None = None,
 ) -> Solution:
-    """The solution by a method, with derivatives."""
+    """Solves a system by a method, with derivatives."""
     product_of(method.name, A, "A", b)
     if preconditioner is not None:
         product_of(method.name, preconditioner, "preconditioner", b)
@@ -80,14 +80,14 @@ def run(
 
 
 def _inverse(method: Method, A, preconditioner, adjoint: bool, b: Tensor) -> Tensor:
-    """The solution of a system with A or, for the adjoint, with its transpose."""
+    """Solves a system with A or, for the adjoint, with its transpose."""
     if adjoint and not method.symmetric:
         A, preconditioner = (None if f is None else _transposed(f, b) for f in (A, preconditioner))
     return run(method, A, b, None, preconditioner).x
 
 
 def _transposed(A: Matrix | Product, like: Tensor) -> Matrix | Product:
-    """The transpose; that of a function by its derivative, as it is linear."""
+    """Returns the transpose; for a function, which is linear, its vector-Jacobian product is the transpose."""
     if isinstance(A, Matrix):
         return transpose(A)
     y, pull = torch.func.vjp(A, torch.zeros_like(like))
@@ -95,7 +95,7 @@ def _transposed(A: Matrix | Product, like: Tensor) -> Matrix | Product:
 
 
 class _Run:
-    """What a solution is asked for, and what becomes of it."""
+    """The arguments of a solution, and its outcome."""
 
     def __init__(self, method: Method, form, callback: Callback | None) -> None:
         self.method, self.form, self.callback = method, form, callback
@@ -122,7 +122,7 @@ class _Run:
 
 
 class _Solve(torch.autograd.Function):
-    """The solution x of A x = b for a matrix, whose tensors are among the leaves."""
+    """Solves A x = b for a matrix, whose tensors are among the leaves."""
 
     @staticmethod
     def forward(run: _Run, b: Tensor, x0: Tensor | None, *leaves) -> Tensor:
@@ -146,7 +146,7 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, _, right: Tensor | None, __, *tangents) -> Tensor:
-        with _set_fwd_grad_enabled(True):  # or the tangents of outer transforms are lost
+        with _set_fwd_grad_enabled(True):  # otherwise the tangents of outer transforms are lost
             x, A, solve, _ = _saved(ctx, _primal)
             given = dict(zip(A._fields[:-1], tangents, strict=False))
             values = [given[name] for name in value_fields(A)]
@@ -167,7 +167,7 @@ class _Solve(torch.autograd.Function):
 
 
 def _saved(ctx, get: Callable[[Tensor], Tensor]) -> tuple[Tensor, Matrix, Callable, tuple]:
-    """x, A, how to solve a system of A or its transpose, and a None per leaf behind the fields of A but its shape."""
+    """Returns x, A, a solver of systems with A or its transpose, and a None for each leaf after A's tensors."""
     x, *leaves = (get(t) for t in ctx.saved_tensors)
     for i, leaf in ctx.others:
         leaves.insert(i, leaf)
@@ -185,7 +185,7 @@ def _with_values(A: Matrix, values: Iterable[Tensor]) -> Matrix:
 
 
 class Inverse(torch.autograd.Function):
-    """0 for a residual that is nearly 0; its derivative is the inverse of A.
+    """Returns 0 for a residual that is nearly 0, with the inverse of A as its derivative.
 
     So x + Inverse(b - A x) has, for a constant x, the first derivatives of the solution, whatever A depends on.
     """
@@ -210,7 +210,7 @@ class Inverse(torch.autograd.Function):
 
 
 class _Once(torch.autograd.Function):
-    """A first derivative, which does not hold how the solution depends on what a function A depends on."""
+    """A first derivative with respect to a function's parameters; it cannot be differentiated in them again."""
 
     generate_vmap_rule = True
 
@@ -229,11 +229,11 @@ class _Once(torch.autograd.Function):
     jvp = backward
 
 
-# ---- what the methods share
+# ---- shared by the methods
 
 
 def product_of(where: str, A: Matrix | Product, name: str, b: Tensor) -> Product:
-    """The function that multiplies by `A`, whose shape fits `b`."""
+    """Returns the function that multiplies by `A`; checks that its shape fits `b`."""
     if not isinstance(b, Tensor):
         raise TypeError(f"{where}: b must be a tensor, got {type(b).__name__}")
     if not b.is_floating_point():

@@ -1,6 +1,7 @@
-"""Krylov methods for systems that need not be symmetric: BiCGSTAB, of short recurrences, and GMRES, of a growing basis.
+"""Krylov methods for nonsymmetric systems: BiCGSTAB, with short recurrences, and GMRES, with a growing basis.
 
-Both are preconditioned from the right, A M (M^-1 x) = b, so that the residual they watch is that of the system.
+Both are preconditioned from the right, A M (M^-1 x) = b, so the residual that they monitor is that of the system
+itself.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def bicgstab(
 ) -> Solution:
     """Solves ``A x = b`` for any regular ``A`` by the stabilized biconjugate gradient method.
 
-    Two products with ``A`` per iteration, eight vectors of memory, and one wait for the device. Where the recurrence
-    breaks down it restarts from the last ``x``; where that does not help it stops without having converged."""
+    Two products with ``A`` per iteration, eight vectors of memory, and one wait for the device. If the recurrence
+    breaks down, it restarts from the last ``x``; if that does not help, it stops without having converged."""
     method = Method("bicgstab", False, _bicgstab, rtol, atol, max_iterations)
     return run(method, A, b, x0, preconditioner, callback)
 
@@ -109,7 +110,7 @@ def gmres(
 
 
 def _start(name: str, multiply: Product, b: Tensor, x: Tensor, tolerances: tuple[float, float]):
-    """(the residual, its norm, what that should be at most)."""
+    """Returns (the residual, its norm, the norm that it should have at most)."""
     residual = b - multiply(x)
     norm_b, norm = torch.stack((b.dot(b), residual.dot(residual))).sqrt().tolist()
     check_finite(name, norm_b + norm, 0)
@@ -146,7 +147,7 @@ def _bicgstab(
         rho_ahead = shadow.dot(ahead)
         found = torch.stack((ahead.dot(ahead), rho_ahead, sigma, omega)).tolist()
         check_finite("bicgstab", found[2], iteration)
-        if found[2] == 0 or not math.isfinite(sum(found)):  # broken down
+        if found[2] == 0 or not math.isfinite(sum(found)):  # the recurrence broke down
             if fresh:
                 if callback is not None:
                     callback(iteration, norm)
@@ -156,7 +157,7 @@ def _bicgstab(
         else:
             x = x + alpha * along + omega * across
             norm = math.sqrt(found[0])
-            if norm <= goal or iteration == limit:  # the recurrence drifts: see what x gives, and go on from there
+            if norm <= goal or iteration == limit:  # the recurrence drifts: continue from the true residual
                 residual, shadow = b - multiply(x), None
                 norm = residual.norm().item()
             elif _is_lost(found, shadow_norm, norm, x.dtype):
@@ -170,7 +171,8 @@ def _bicgstab(
 
 
 def _is_lost(found: list[float], shadow_norm: float, norm: float, dtype: torch.dtype) -> bool:
-    """Whether the next direction would be rounding alone: omega is 0, or the residual orthogonal to its shadow."""
+    """Tells whether the next direction would be rounding error: omega is 0, or the residual is orthogonal to its
+    shadow."""
     return found[3] == 0 or abs(found[1]) <= torch.finfo(dtype).eps * shadow_norm * norm
 
 
@@ -196,7 +198,7 @@ def _gmres(
             along = basis[k] if precondition is None else precondition(basis[k]).to(x.dtype)
             column, last = _orthogonal(multiply(along), basis[: k + 1], basis[k + 1])
             check_finite("gmres", sum(column) + last, iteration)
-            invariant = last <= torch.finfo(x.dtype).eps * math.hypot(*column)  # nothing new: the basis holds x
+            invariant = last <= torch.finfo(x.dtype).eps * math.hypot(*column)  # the basis contains the solution
             problem.add(column, 0.0 if invariant else last)
             if invariant or problem.norm <= goal or k + 1 == size or iteration == limit:
                 break
@@ -209,13 +211,13 @@ def _gmres(
         norm = residual.norm().item()
         if callback is not None:
             callback(iteration, norm)
-        if invariant and norm > 0.5 * before:  # A is singular: the same would come again
+        if invariant and norm > 0.5 * before:  # A is singular: a restart would do the same again
             break
     return x, iteration, norm, goal
 
 
 def _orthogonal(image: Tensor, basis: Tensor, out: Tensor) -> tuple[list[float], float]:
-    """(the coordinates of `image` in the basis, the length of the rest); `out` gets the rest, of length 1."""
+    """Returns (the coordinates of `image` in the basis, the norm of the rest); `out` gets the rest, normalized."""
     first = basis @ image
     image = image - first @ basis
     second = basis @ image
@@ -236,7 +238,7 @@ class _LeastSquares:
 
     @property
     def norm(self) -> float:
-        """Of the rest that y cannot reach."""
+        """The norm of the residual of the least-squares problem."""
         return abs(self.right[-1])
 
     def add(self, column: list[float], last: float) -> None:

@@ -1,4 +1,4 @@
-"""Preconditioners: sparse matrices that are near the inverse of another, for ``preconditioner=`` of the solvers."""
+"""Preconditioners: sparse matrices that approximate the inverse of another, for ``preconditioner=`` of the solvers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch_patterns.sparse.select import diagonal
 
 @typed
 def jacobi(a: Matrix) -> CSR:
-    """The inverse of the diagonal of a matrix, as a matrix: it makes up for rows of different scales.
+    """Returns the inverse of the diagonal of a matrix, as a matrix: it compensates for rows of different scales.
 
-    A row whose diagonal entry is 0 or missing stays as it is. Symmetric positive definite if ``a`` is. Constant: no
-    gradient goes through it, and none is needed, as the solution does not depend on the preconditioner.
+    A row whose diagonal entry is 0 or missing is not scaled. The result is symmetric positive definite if ``a`` is. It
+    is a constant without gradient, because the solution does not depend on the preconditioner.
 
     Args:
         a: [n, n], in any format.
 
     Returns:
-        [n, n] with n entries, of the dtype of the values; float32 of integers and half types.
+        [n, n] with n entries, of the dtype of the values; float32 for integers and half types.
 
     Raises:
         ValueError: the matrix is not square.
@@ -40,22 +40,23 @@ def jacobi(a: Matrix) -> CSR:
 
 @typed
 def block_jacobi(a: Matrix, block_size: int) -> CSR:
-    """The inverses of the blocks on the diagonal of a matrix, as a block diagonal matrix.
+    """Returns the inverses of the blocks on the diagonal of a matrix, as a block diagonal matrix.
 
-    Rows k * block_size to (k + 1) * block_size - 1 are a block, the last one maybe of fewer. It suits matrices whose
-    unknowns come in such groups. Symmetric positive definite if ``a`` is. Constant, as :func:`jacobi`. Waits for the
-    device.
+    Rows k * block_size to (k + 1) * block_size - 1 are a block; the last block may have fewer rows. This suits matrices
+    whose unknowns come in such groups. The result is symmetric positive definite if ``a`` is, and a constant, as for
+    :func:`jacobi`. Waits for the device.
 
     Args:
         a: [n, n], in any format.
-        block_size: rows of a block; 1 is :func:`jacobi`, but for rows of zeros.
+        block_size: rows per block; 1 is :func:`jacobi`, except that a diagonal entry of 0 is an error.
 
     Returns:
-        [n, n] with a dense block each, of the dtype of the values; float32 of integers and half types.
+        [n, n] with a dense block each, of the dtype of the values; float32 for integers and half types.
 
     Raises:
-        ValueError: the matrix is not square, ``block_size`` not positive, or a block singular: the message says which.
-        TypeError: ``block_size`` is no integer.
+        ValueError: the matrix is not square, ``block_size`` is not positive, or a block is singular (the message says
+            which).
+        TypeError: ``block_size`` is not an integer.
 
     Example:
         >>> A = tp.sparse.from_torch(torch.tensor([[0.0, 1.0, 5.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]))
@@ -73,7 +74,7 @@ def block_jacobi(a: Matrix, block_size: int) -> CSR:
     near = row.div(size, rounding_mode="floor") == col.div(size, rounding_mode="floor")
     dense = _place(values, row * size + col % size, blocks * size * size, 0, near)
     padding = torch.arange(blocks * size, device=values.device)
-    ones = (padding >= n).to(values.dtype)  # the last block is filled up by the identity
+    ones = (padding >= n).to(values.dtype)  # the identity fills up the last block
     dense = (dense.view(-1, size) + ones[:, None] * torch.eye(size, device=values.device).repeat(blocks, 1)).view(
         blocks, size, size
     )
