@@ -1,7 +1,7 @@
 """The collectives of this package as differentiable functions of tensors: each one's gradient is its transpose.
 
-The loss that is differentiated is the sum of the losses of all ranks. Every rank must therefore run backward, and all
-of them in the same order. Data travels as bytes, so that every dtype does, whatever the backend knows.
+The loss that is differentiated is the sum of the losses of all ranks. So every rank must run backward, and all in the
+same order. Data is sent as bytes, so every dtype works, even if the backend does not know it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch_patterns.distributed.group import Call, finish, gather_rows
 
 
 def _as_bytes(x: Tensor) -> Tensor:
-    """[n, bytes of a row], sharing memory with contiguous ``x`` [n, ...]."""
+    """Returns [n, bytes of a row], which shares the memory of contiguous ``x`` [n, ...]."""
     return x.view(len(x), x.shape[1:].numel()).view(torch.uint8)
 
 
 def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of ``x`` over the ranks, on every rank; not differentiable."""
+    """Returns the sum of ``x`` over the ranks, on every rank; not differentiable."""
     total = x.detach().clone(memory_format=torch.contiguous_format)
     finish(dist.all_reduce(total, group=group, async_op=True), total, "all_reduce", group)
     return total
@@ -41,7 +41,8 @@ class _AllGather(torch.autograd.Function):
 
 
 class _ReduceScatter(torch.autograd.Function):
-    """Row r of the sum over ranks, on rank r. What is summed are a few numbers per rank, so that all may get all."""
+    """Row r of the sum over ranks, on rank r. There are only a few numbers per rank, so every rank may get all of
+    them."""
 
     @staticmethod
     def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -76,14 +77,14 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 class Exchange:
-    """An all-to-all of rows: ``send[r]`` of them go to rank r, ``receive[r]`` come from there."""
+    """An all-to-all of rows: ``send[r]`` rows go to rank r, and ``receive[r]`` rows come from rank r."""
 
     def __init__(self, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup):
         self.send, self.receive, self.group = list(send), list(receive), group
         self._under_way: tuple[dist.Work, Tensor] | None = None
 
     def start(self, x: Tensor) -> Tensor:
-        """The rows to come, which may be read after :meth:`wait`."""
+        """Starts the exchange and returns the rows to receive, which may be read after :meth:`wait`."""
         out = x.new_empty(sum(self.receive), *x.shape[1:])
         if x.shape[1:].numel():
             sent, received = _as_bytes(x.detach().contiguous()), _as_bytes(out)
@@ -117,21 +118,21 @@ class _Anchored(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         (anchor,) = ctx.saved_tensors
-        return grad, _Anchored.apply(torch.zeros_like(anchor), grad)  # in the graph of a second derivative, too
+        return grad, _Anchored.apply(torch.zeros_like(anchor), grad)  # also in the graph of a second derivative
 
 
 def all_gather(x: Tensor, call: Call) -> Tensor:
-    """[ranks, *x.shape]: ``x`` of every rank, all of one shape, as ``call.gather`` brings it.
+    """Returns [ranks, *x.shape]: the ``x`` of every rank, all of one shape, by ``call.gather``.
 
-    Gradient: each rank gets the sum of what all have.
+    Gradient: each rank gets the sum of all ranks' gradients for its row.
     """
     return _AllGather.apply(x, call.group, call.gather)
 
 
 def all_to_all(x: Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup) -> Tensor:
-    """The first ``send[0]`` rows to rank 0, and so on; ``receive[r]`` rows come from rank r, in the order of ranks.
+    """Sends the first ``send[0]`` rows to rank 0, and so on; receives ``receive[r]`` rows from rank r, in rank order.
 
-    Gradient: every row goes back to where it came from.
+    Gradient: every row goes back to the rank it came from.
     """
     exchange = Exchange(send, receive, group)
     out = start_all_to_all(x, exchange)
@@ -139,17 +140,17 @@ def all_to_all(x: Tensor, send: Sequence[int], receive: Sequence[int], group: di
     return out
 
 
-ALIGNMENT = 16  # bytes: NCCL copies what lies otherwise at less than half the rate
+ALIGNMENT = 16  # bytes: NCCL copies other addresses at less than half the rate
 
 
 def all_to_all_pieces(x: Tensor, cuts: Sequence[Sequence[int]], group: dist.ProcessGroup) -> Sequence[Tensor]:
-    """The parts of every rank's ``x`` that belong to this rank, one from each; what stays here is not copied.
+    """Returns the parts of every rank's ``x`` that belong to this rank, one per rank; its own part is not copied.
 
-    ``cuts[p][r]``: where part p begins in the ``x`` of rank r, and last the lengths of all. Gradient: every row goes
-    back to where it came from.
+    ``cuts[p][r]``: where part p begins in the ``x`` of rank r; the last row has the lengths of all. Gradient: every row
+    goes back to the rank it came from.
     """
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    # The same choice on every rank: it must not depend on how long a rank's shard is.
+    # Every rank must choose the same, so the choice must not depend on the length of a rank's shard.
     if (x.requires_grad and torch.is_grad_enabled()) or not x.is_cuda:
         send = [cuts[r + 1][rank] - cuts[r][rank] for r in range(size)]
         receive = [end - begin for begin, end in zip(cuts[rank], cuts[rank + 1], strict=True)]
@@ -161,7 +162,7 @@ def all_to_all_pieces(x: Tensor, cuts: Sequence[Sequence[int]], group: dist.Proc
         x = x.clone()
 
     def widened(part: int, holder: int) -> tuple[int, int]:
-        """The rows of a part on a rank, and the few around them that make the copy aligned."""
+        """Returns the rows of a part on a rank, with the few rows around them that make the copy aligned."""
         return cuts[part][holder] // unit * unit, min(-(-cuts[part + 1][holder] // unit) * unit, cuts[-1][holder])
 
     ranges = [widened(rank, r) if r != rank else (0, 0) for r in range(size)]
@@ -178,19 +179,19 @@ def all_to_all_pieces(x: Tensor, cuts: Sequence[Sequence[int]], group: dist.Proc
 
 
 def start_all_to_all(x: Tensor, exchange: Exchange) -> Tensor:
-    """As :func:`all_to_all`, but the caller goes on and calls ``exchange.wait()`` before it uses the result."""
+    """Starts :func:`all_to_all` without waiting; the caller calls ``exchange.wait()`` before it uses the result."""
     differentiable = x.requires_grad and torch.is_grad_enabled()
     return _AllToAll.apply(x, exchange) if differentiable else exchange.start(x)
 
 
 def replicate(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """``x``, which is the same on every rank. Gradient: the sum over the ranks, again the same on every rank."""
+    """Returns ``x``, the same on every rank. Gradient: the sum over the ranks, which is also the same on every rank."""
     return _Replicate.apply(x, group)
 
 
 def anchored(x: Tensor, anchor: Tensor) -> Tensor:
-    """``x``, with ``anchor`` in its graph by a gradient of 0.
+    """Returns ``x`` with ``anchor`` in its graph, by a gradient of 0.
 
-    A collective must run backward on every rank, on those as well that make no use of what it gave them.
+    A collective must run backward on every rank, including ranks that do not use its result.
     """
     return _Anchored.apply(x, anchor)

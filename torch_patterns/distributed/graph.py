@@ -1,4 +1,4 @@
-"""Graphs whose vertices are sharded: RMAT made in place, and direction-optimizing breadth-first search (§15.3)."""
+"""Graphs whose vertices are sharded: RMAT generated in place, and direction-optimizing breadth-first search (§15.3)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from torch_patterns.distributed.collectives import all_to_all
 from torch_patterns.distributed.group import Call, Group, all_gather_single, finish, gather_rows, on_device
 
 _ops = torch.ops.torch_patterns_parts
-WORD = 32  # vertices in an int32 of a bitmap; every rank but the last holds whole words
-SUMS = 4  # int32 words before a rank's bitmap: how many vertices it has found, and how many edges enter them, in int64
-# Beamer's alpha: search from the unvisited vertices once the frontier has more than 1/14 as many edges as they have.
+WORD = 32  # vertices in an int32 of a bitmap; every rank except the last holds whole words
+SUMS = 4  # int32 words before a rank's bitmap: two int64, the vertices it has found and the edges that enter them
+# Beamer's alpha: the search goes bottom-up if the frontier has more than 1/14 as many edges as the unvisited vertices.
 ALPHA = 14
 
 
 @dataclass(frozen=True)
 class ShardedGraph:
-    """A graph of which each rank holds the edges to its vertices; :func:`shard`, :func:`from_local`, ``rmat`` make it.
+    """A graph of which each rank holds the edges that enter its vertices; see :func:`shard`, :func:`from_local`,
+    ``rmat``.
 
-    Rank r owns the vertices r * block ... (r + 1) * block - 1, as far as there are any. Its ``local`` graph has all
-    vertices, and of the edges those that lead to vertices of the rank.
+    Rank r owns the vertices r * block ... (r + 1) * block - 1, if they exist. Its ``local`` graph has all vertices, but
+    only the edges that lead to vertices of the rank.
 
     Fields:
         local: :class:`torch_patterns.Graph`, with in-edges.
@@ -53,13 +54,13 @@ class ShardedGraph:
 
     @property
     def lengths(self) -> list[int]:
-        """How many vertices each rank owns: the shards of the results of :func:`bfs`."""
+        """Returns how many vertices each rank owns, which are the lengths of the shards that :func:`bfs` returns."""
         size = dist.get_world_size(self.group)
         return [min(max(self.num_vertices - r * self.block, 0), self.block) for r in range(size)]
 
     @property
     def begin(self) -> int:
-        """The first vertex of this rank."""
+        """Returns the first vertex of this rank."""
         return min(dist.get_rank(self.group) * self.block, self.num_vertices)
 
     @property
@@ -73,7 +74,7 @@ def _block(num_vertices: int, size: int) -> int:
 
 
 def shard_graph(graph: tp.Graph, group: Group = None, *, partial: bool = False) -> ShardedGraph:
-    """This rank's part of a graph that all have; or, ``partial``, of the graph of which each rank has some edges."""
+    """Returns this rank's part of a graph that all ranks have or, if ``partial``, of which each rank has some edges."""
     vertices = {"num_vertices": graph.num_vertices}
     call = Call("shard", group, lambda: {"col_idx": graph.col_idx}, numbers=[graph.num_edges], **vertices)
     edges = call.lengths()
@@ -96,7 +97,7 @@ def _assembled(src, dst, num_vertices, block, call, dedup, index_dtype) -> Shard
 
 
 def _to_owners(src: Tensor, dst: Tensor, num_vertices: int, block: int, call: Call) -> tuple[Tensor, Tensor]:
-    """All edges of the group that lead to vertices of this rank: one exchange of packed edges, ordered by owner."""
+    """Sends every edge to the rank that owns its destination: one exchange of packed edges, ordered by owner."""
     bits = max(num_vertices - 1, 1).bit_length()
     packed = tp.sort_keys(dst.long() << bits | src.long(), begin_bit=bits, end_bit=2 * bits)
     edges = torch.arange(call.size + 1, device=src.device) * block << bits
@@ -119,14 +120,14 @@ def rmat(
     device: torch.device | str = "cpu",
     group: Group = None,
 ) -> ShardedGraph:
-    """Graph500's Kronecker graph, each rank making its part: ``torch_patterns.graph.rmat`` at any number of ranks.
+    """Generates Graph500's Kronecker graph, each rank its part: ``torch_patterns.graph.rmat`` for any number of ranks.
 
-    Rank r draws the r-th part of the edges, and one all_to_all brings each to the rank that owns its end.
+    Rank r draws the r-th part of the edges, and one all_to_all sends each edge to the rank that owns its destination.
 
     Args:
         scale, edge_factor, seed, a, b, c, directed, dedup, index_dtype: as for ``torch_patterns.graph.rmat``; the same
             on every rank.
-        device: of this rank.
+        device: the device of this rank.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
     Returns:
@@ -163,21 +164,21 @@ def rmat(
 def bfs(
     graph: ShardedGraph, sources: int | Sequence[int] | Tensor, max_level: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """How many edges lead from the nearest source to each vertex, and the last vertex on such a way (§15.2).
+    """Finds the distance of each vertex from the nearest source, in edges, and its parent on such a path (§15.2).
 
-    Level by level: each rank finds which of its vertices the frontier leads to, and one all_gather of bitmaps makes the
-    next frontier known to all, and how many edges enter it. While those are few the frontier is followed (top-down);
-    else the ranks look back from their unvisited vertices (bottom-up, §15.3). One collective of num_vertices / 8 bytes
-    per level, and one wait for the device.
+    In each level, every rank finds which of its vertices the frontier leads to, and one all_gather of bitmaps tells all
+    ranks the next frontier and how many edges enter it. If these are few, the next level follows the edges of the
+    frontier (top-down); otherwise the ranks search from their unvisited vertices (bottom-up, §15.3). A level takes one
+    collective of num_vertices / 8 bytes, and one wait for the device.
 
     Args:
         graph: the graph.
         sources: an int, ints, or a 0-D or 1-D integer tensor; the same on every rank.
-        max_level: go no farther than so many edges; to the end without it.
+        max_level: the greatest distance to search; without it, the search goes to the end.
 
     Returns:
-        (levels, parents) of this rank's vertices, [graph.lengths[rank]]: what ``torch_patterns.bfs`` gives for the
-        whole graph, with the smallest parents.
+        (levels, parents) of this rank's vertices, [graph.lengths[rank]]: the same as ``torch_patterns.bfs`` gives for
+        the whole graph, with the smallest parents.
 
     Raises:
         IndexError: a source is out of range.
@@ -226,7 +227,7 @@ def bfs(
 
 
 def _sums(words: list[list[int]]) -> list[int]:
-    """The sums over ranks of two int64, which each rank gives as four int32, low words first."""
+    """Sums, over ranks, two int64, which each rank passes as four int32, low words first."""
     return [sum((row[i] & 0xFFFFFFFF) + (row[i + 1] << 32) for row in words) for i in (0, 2)]
 
 
@@ -243,7 +244,7 @@ def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> 
 
 
 def _bits(vertices: Sequence[int]) -> dict[int, int]:
-    """The words of a bitmap that these vertices are in, by their places."""
+    """Returns the nonzero words of the bitmap of these vertices, by their index."""
     words: dict[int, int] = {}
     for vertex in vertices:
         words[vertex // WORD] = words.get(vertex // WORD, 0) | 1 << vertex % WORD

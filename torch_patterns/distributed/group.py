@@ -1,10 +1,10 @@
-"""Calls that all ranks of a group make together: do they mean the same, and is everybody there?
+"""Calls that all ranks of a group make together: checks that their arguments agree and that every rank takes part.
 
 Every function of this package makes a :class:`Call`. Its message, of the same length in every call of every function,
-tells all ranks a digest of what the rank was called with and how long its shard is. So a rank that was called
-otherwise, or that raised an error, is named on every rank before any collective whose size depends on the arguments. A
-few bytes of results, such as the total of a shard, travel in the same message. If a rank does not take part at all, the
-others agree through the store of the default group on who is missing.
+tells all ranks a digest of this rank's arguments and the length of its shard. So a rank with other arguments, or with
+an error, is named on every rank before any collective whose size depends on the arguments. A few bytes of results, such
+as the total of a shard, travel in the same message. If a rank does not take part at all, the others agree, through the
+store of the default group, which one is missing.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Group = dist.ProcessGroup | dist.DeviceMesh | None
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.11 has the older name
 
 NUMBERS = 4  # int64 words of a header that a function may use
-HEADER_WORDS = NUMBERS + 3  # then whether the rank raised an error, and a digest of what it was called with
-MESSAGE_WORDS = 64  # of a header and of what goes with it: short enough that only the latency of a collective counts
+HEADER_WORDS = NUMBERS + 3  # then whether the rank raised an error, and a digest of its arguments
+MESSAGE_WORDS = 64  # a header and its payload: so short that only the latency of a collective counts
 RAISED = NUMBERS
-TEXT_BYTES = 1024  # of what a rank was called with, as it is told when ranks disagree
+TEXT_BYTES = 1024  # of a rank's arguments, as printed when ranks disagree
 
-LOOK_AROUND = timedelta(seconds=0.5)  # how often a waiting rank looks whether another has given up
-ANSWER_WITHIN = 5.0  # seconds in which every living rank notices that another has given up: some ten times that long
+LOOK_AROUND = timedelta(seconds=0.5)  # how often a waiting rank checks whether another has given up
+ANSWER_WITHIN = 5.0  # seconds within which every living rank notices that another has given up: ten times that
 
 
 def resolve(group: Group) -> dist.ProcessGroup:
-    """The process group meant by ``group``: None is the world, and a one-dimensional DeviceMesh has one.
+    """Returns the process group that ``group`` means: None is the world, and a one-dimensional DeviceMesh has one.
 
     Raises:
         RuntimeError: ``torch.distributed`` has not been initialised.
@@ -54,14 +54,14 @@ def resolve(group: Group) -> dist.ProcessGroup:
 
 
 def describe(x: Tensor) -> str:
-    """What must be the same of a shard on every rank: all but its length and the number of its device."""
+    """Describes what must be the same for the shards of all ranks: all except length and device index."""
     gradient = ", requires_grad" if x.requires_grad and torch.is_grad_enabled() else ""
     shape = ", ".join(["n", *map(str, x.shape[1:])]) if x.dim() else ""
     return f"{str(x.dtype).removeprefix('torch.')}[{shape}] on {x.device.type}{gradient}"
 
 
 def shards(name: str, **tensors: Tensor) -> dict[str, Tensor]:
-    """The tensors by name; ValueError if one has no dimension to be sharded along."""
+    """Returns the tensors by name; ValueError if one is a scalar, which cannot be sharded."""
     for what, x in tensors.items():
         if x.dim() == 0:
             raise ValueError(f"{name}: {what} is a scalar; a shard has a dimension to be sharded along")
@@ -69,7 +69,8 @@ def shards(name: str, **tensors: Tensor) -> dict[str, Tensor]:
 
 
 def _header_device(group: dist.ProcessGroup) -> torch.device:
-    """Where headers are gathered: on the CPU if the group serves it, where nobody waits for a GPU."""
+    """Returns the device where headers are gathered: the CPU if the group supports it, so that no rank waits for a
+    GPU."""
     kinds = {device.type for device in group._device_types}
     return torch.device("cpu") if "cpu" in kinds else torch.device("cuda", torch.cuda.current_device())
 
@@ -77,18 +78,18 @@ def _header_device(group: dist.ProcessGroup) -> torch.device:
 class Call:
     """One call that every rank of the group makes.
 
-    The message is sent while the caller goes on. :meth:`numbers` waits for it, and raises on every rank if the ranks
+    The message is sent while the caller continues. :meth:`numbers` waits for it, and raises on every rank if the ranks
     disagree. A function calls :meth:`numbers` before it starts a collective whose size depends on its arguments, and
     before it returns.
 
     Args:
-        name: of the function.
+        name: the name of the function.
         group: as for :func:`resolve`.
-        prepare: checks this rank's arguments, by what they are and not by what they hold, and returns the shards by
-            name. What it raises is raised on this rank once all have been told. It may start local work: a device is
-            then busy while the host puts the message together.
+        prepare: checks this rank's arguments without reading the contents of tensors, and returns the shards by name.
+            If it raises, the error is raised on this rank after all ranks have been told. It may start local work,
+            which then runs on the device while the host assembles the message.
         numbers: up to NUMBERS integers that may differ from rank to rank; by default the lengths of the shards.
-        gathers: the message waits for the tensor that is given to :meth:`gather`.
+        gathers: the message is not sent before :meth:`gather` gets its tensor.
         options: must be the same on every rank.
 
     Raises:
@@ -115,7 +116,7 @@ class Call:
             self._check_devices()
             self._text = self._described(options)
             numbers = [len(x) for x in self.shards.values()] if numbers is None else numbers
-        except Exception as error:  # every other rank is to learn of it, whatever it is
+        except Exception as error:  # every other rank must learn of any error
             self._error, self._text, numbers = error, f"{type(error).__name__}: {error}", ()
         self._header = self._words(numbers)
         self._message: Message | None = None
@@ -148,10 +149,10 @@ class Call:
         return self._message
 
     def gather(self, x: Tensor) -> Tensor:
-        """[ranks, *x.shape]: ``x`` of every rank, not differentiable.
+        """Returns [ranks, *x.shape]: the ``x`` of every rank; not differentiable.
 
-        It goes with the header if it fits there. Then the result is that of this call only if :meth:`numbers`, which
-        the caller may call later, does not raise.
+        ``x`` is sent with the header if it fits. The result is then valid only if :meth:`numbers`, which the caller may
+        call later, does not raise.
         """
         bits = x.detach().contiguous().view(-1).view(torch.uint8)
         fits = bits.numel() <= Message.ROOM and x.device.type == _header_device(self.group).type
@@ -163,11 +164,10 @@ class Call:
         return gather_rows(x, self.group)
 
     def numbers(self) -> list[list[int]]:
-        """The numbers of every rank, [rank][which]; waits for all ranks.
+        """Returns the numbers of every rank, [rank][which]; waits for all ranks.
 
-        Raises:
-            Exception: whatever was wrong with this rank's arguments.
-            RuntimeError: another rank raised, was called with other arguments, or did not take part; it is named.
+        Raises: Exception: the error of this rank's arguments. RuntimeError: another rank raised, was called with other
+            arguments, or did not take part; it is named.
         """
         if self._numbers is None:
             headers = (self._message or self._send()).headers()
@@ -177,11 +177,11 @@ class Call:
         return self._numbers
 
     def lengths(self, which: int = 0) -> list[int]:
-        """One of the numbers, of every rank."""
+        """Returns one of the numbers, for every rank."""
         return [row[which] for row in self.numbers()]
 
     def _disagree(self, raised: list[bool]) -> None:
-        """Tells all ranks what each of them was called with, and raises."""
+        """Sends each rank's arguments to all ranks, and raises."""
         text = self._text.encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
         mine = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(_header_device(self.group))
         texts = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in gather_rows(mine, self.group).tolist()]
@@ -198,10 +198,10 @@ class Call:
 
 
 class Message:
-    """One all_gather of a header, and of up to ROOM bytes that go with it, under way.
+    """A running all_gather of a header and up to ROOM bytes of payload.
 
-    On CUDA the host waits for nothing until it asks for the headers, which a stream of their own brings: the current
-    stream has work to do by then.
+    On CUDA the host does not wait until it asks for the headers. These are copied on their own stream, because the
+    current stream has other work by then.
     """
 
     ROOM = 8 * (MESSAGE_WORDS - HEADER_WORDS)
@@ -216,16 +216,16 @@ class Message:
         self._work = all_gather_single(self._every.view(-1), self._mine, group=group, async_op=True)
 
     def carried(self, size: int) -> Tensor:
-        """uint8 [ranks, size]: what went with the header of every rank."""
+        """Returns the payload of every rank's header: uint8 [ranks, size]."""
         finish(self._work, self._every, self._name, self._group)
         return self._every.view(torch.uint8)[:, 8 * HEADER_WORDS :][:, :size].contiguous()
 
     def headers(self) -> list[list[int]]:
-        """The headers of all ranks, for which the host waits."""
+        """Waits for the headers of all ranks and returns them."""
         if not self._every.is_cuda:
             finish(self._work, self._every, self._name, self._group)
             return self._every[:, :HEADER_WORDS].tolist()
-        give_up = time.monotonic() + 0.8 * _timeout(self._group)  # at its time-out NCCL would end the process
+        give_up = time.monotonic() + 0.8 * _timeout(self._group)  # because at its time-out NCCL ends the process
         look = time.monotonic() + LOOK_AROUND.total_seconds()
         on_host, arrived = torch.empty(self._every.shape, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
         with failures_named(self._name, self._group):
@@ -242,13 +242,13 @@ class Message:
 
 
 def on_device(values: Sequence, device: torch.device) -> Tensor:
-    """int64 of these values; the host does not wait for the device."""
+    """Copies values to a device as int64; the host does not wait."""
     x = torch.tensor(values, dtype=torch.int64)
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
 
 
 def gather_rows(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[ranks, *x.shape]: ``x`` of every rank, of one shape; not differentiable."""
+    """Returns [ranks, *x.shape]: the ``x`` of every rank, all of one shape; not differentiable."""
     flat = x.detach().reshape(1, -1).contiguous()
     every = flat.new_empty(dist.get_world_size(group), flat.shape[1])
     if flat.numel():
@@ -263,7 +263,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def finish(work: dist.Work, result: Tensor, name: str, group: dist.ProcessGroup) -> None:
-    """Waits for a collective: on CUDA the current stream does; on the CPU the host, looking round for failures."""
+    """Waits for a collective: on CUDA the current stream waits; on the CPU the host does, and checks for failures."""
     with failures_named(name, group):
         if result.is_cuda:
             work.wait()
@@ -273,7 +273,7 @@ def finish(work: dist.Work, result: Tensor, name: str, group: dist.ProcessGroup)
                 work.wait(LOOK_AROUND)
             except RuntimeError as error:
                 if work.is_completed():
-                    break  # by now, or by its own error, which the last wait raises
+                    break  # it is complete, or failed: then the last wait raises its error
                 if "timed out" not in str(error).lower():
                     raise
                 if _given_up(group):
@@ -296,7 +296,7 @@ class failures_named:
 
 
 def _timeout(group: dist.ProcessGroup) -> float:
-    """Seconds after which the group's collectives fail."""
+    """Returns the seconds after which the group's collectives fail."""
     backend = group._get_backend(_header_device(group))
     limit = getattr(getattr(backend, "options", None), "_timeout", None)
     return (limit or distributed_c10d.default_pg_timeout).total_seconds()
@@ -312,7 +312,8 @@ def _given_up(group: dist.ProcessGroup) -> bool:
 
 
 def _verdict(group: dist.ProcessGroup, error: Exception) -> str:
-    """Who is missing. The first rank to ask collects the answers of the others, and they take its word."""
+    """Tells which ranks are missing. The first rank to ask collects the answers of the others, which adopt its
+    verdict."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     cause = str(error).splitlines()[0][:300]
     try:
@@ -326,7 +327,7 @@ def _verdict(group: dist.ProcessGroup, error: Exception) -> str:
             store.set(f"{prefix}/verdict", f"{who} ({cause})")
         store.wait([f"{prefix}/verdict"], timedelta(seconds=4 * ANSWER_WITHIN))
         return store.get(f"{prefix}/verdict").decode()
-    except Exception as lost:  # the store is gone with the process that held it
+    except Exception as lost:  # the store ended with the process that held it
         return f"{cause}; the store, which rank 0 or the launcher holds, does not answer either ({type(lost).__name__})"
 
 

@@ -9,21 +9,22 @@ from torch import Tensor
 from torch_patterns import lenet
 from torch_patterns.distributed.group import Group, resolve
 
-ALIGNED = 64  # elements: where the gradient of each parameter may begin
+ALIGNED = 64  # elements: gradients of parameters begin at multiples of this
 
 
 class Trainer(lenet.Trainer):
-    """:class:`torch_patterns.lenet.Trainer`, each rank taking its part of every batch.
+    """A :class:`torch_patterns.lenet.Trainer` in which each rank takes its part of every batch.
 
     Every rank has the whole data set and draws the same order and distortions. The fused step computes the gradients of
-    the rank's part of a batch: run with a learning rate and momentum of 0 it leaves them where the momenta go, and the
-    parameters as they are. One all_reduce per step sums them, with the loss, and every rank makes the same update. So
-    the loss curve is that of one process with the same batch, but for the order in which gradients are summed. On CUDA
-    an epoch is one replay of a CUDA graph, collectives included.
+    the rank's part of a batch: with a learning rate and momentum of 0 it writes the gradients to the momenta and leaves
+    the parameters unchanged. One all_reduce per step sums them, together with the loss, and every rank makes the same
+    update. So the loss curve is that of one process with the same batch, except for rounding, because gradients are
+    summed in another order. On CUDA an epoch is one replay of a CUDA graph, collectives included.
 
     Args:
-        model: a LeNet5 of the same options on every rank; that of rank 0 of the group is copied to the others.
-        images, targets: all of them, on every rank.
+        model: a LeNet5 with the same options on every rank; the parameters of rank 0 of the group are copied to the
+            others.
+        images, targets: the whole data set, on every rank.
         batch: images per step of all ranks together.
         group: a process group or one-dimensional DeviceMesh; the world if None.
         options: as for the local trainer; the same on every rank.
@@ -49,7 +50,7 @@ class Trainer(lenet.Trainer):
         places = list(zip(begins, self.params, strict=True))
 
         def flat() -> tuple[Tensor, list[Tensor]]:
-            """A buffer of all parameters, then the loss and the hits; and its views of the parameters' shapes."""
+            """Returns a buffer for all parameters, the loss and the hits, and its views with the parameters' shapes."""
             buffer = self.params[0].new_zeros(end + 2, requires_grad=False)
             return buffer, [buffer[begin : begin + p.numel()].view(p.shape) for begin, p in places]
 
@@ -69,7 +70,7 @@ class Trainer(lenet.Trainer):
         return (losses * self._weights).sum(), hits.sum().long()
 
     def _step(self, x: Tensor, targets: Tensor, rate: Tensor) -> Tensor:
-        """One update of the parameters, the same on every rank -> [the mean loss of the batch, its hits]."""
+        """Updates the parameters, in the same way on every rank; returns [the mean loss of the batch, its hits]."""
         count = len(targets)
         part = slice(count * self._rank // self._size, count * (self._rank + 1) // self._size)
         x, targets = x[part], targets[part]
@@ -88,7 +89,7 @@ class Trainer(lenet.Trainer):
                 self.algorithm,
             )
             self._sums[-2] = losses[0]
-            self._sums.mul_(len(targets) / count)  # means over the part become parts of the mean
+            self._sums.mul_(len(targets) / count)  # turns means over the part into terms of the batch's mean
             self._sums[-1] = hits[0]
         dist.all_reduce(self._sums, group=self.group)
         torch._foreach_copy_(self._values, self.params)

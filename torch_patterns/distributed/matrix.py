@@ -1,7 +1,7 @@
 """Sparse matrices whose rows are sharded, and their products with sharded vectors and dense matrices.
 
-A plan made once says which entries of x each rank needs from each other one. A product sends those, multiplies the
-columns that the rank itself holds meanwhile, and adds the others when they have come.
+A plan, made once, says which entries of x each rank needs from each other rank. A product sends these entries,
+meanwhile multiplies the columns whose entries the rank itself holds, and adds the others when they arrive.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from torch_patterns.sparse.containers import format_of
 class ShardedMatrix:
     """A matrix of which each rank holds contiguous rows; made by :func:`shard` or :func:`from_local`.
 
-    ``A @ x`` multiplies. It is differentiable in the values of the matrix that it was made from.
+    ``A @ x`` multiplies. The product is differentiable in the values of the matrix that it was made from.
 
     Fields:
-        shape: (rows, columns) of the whole.
+        shape: (rows, columns) of the whole matrix.
         row_lengths, column_lengths: rows of each rank, and entries of x on each rank.
-        own: [rows of this rank, entries of x on this rank]: the columns that this rank holds, counted from its first.
-        others: [rows that need others, received entries]: all other columns, counted as they are received.
-        other_rows: [rows that need others], which rows those are; all different.
-        wanted: the entries of x on this rank that others need, those for rank 0 first.
-        send, receive: how many entries go to, and come from, each rank.
+        own: [rows of this rank, entries of x on this rank]: the columns for this rank's entries of x, numbered from the
+            first.
+        others: [rows that need others, received entries]: all other columns, in the order in which their entries are
+            received.
+        other_rows: [rows that need others], the indices of these rows, all distinct.
+        wanted: the entries of x on this rank that other ranks need, those for rank 0 first.
+        send, receive: the numbers of entries that go to and come from each rank.
         group: the ranks.
 
     Example:
@@ -67,7 +69,7 @@ class ShardedMatrix:
 
 
 def shard(whole: Matrix | tp.Graph, group: Group = None) -> ShardedMatrix | ShardedGraph:
-    """This rank's part of a matrix or graph that every rank has: rows, or vertices, in shards of nearly equal length.
+    """Returns this rank's part of a matrix or graph that every rank has: its rows or vertices, in nearly equal shards.
 
     Args:
         whole: the same on every rank; a matrix of any format, or a :class:`torch_patterns.Graph`.
@@ -95,7 +97,7 @@ def shard(whole: Matrix | tp.Graph, group: Group = None) -> ShardedMatrix | Shar
 
 
 def even_lengths(total: int, size: int) -> list[int]:
-    """How ``total`` rows are sharded evenly: lengths that differ by at most one.
+    """Returns the lengths of even shards of ``total`` rows, which differ by at most one.
 
     Example:
         >>> distributed.even_lengths(10, 4)
@@ -107,18 +109,17 @@ def even_lengths(total: int, size: int) -> list[int]:
 def from_local(
     part: Matrix | tp.Graph, group: Group = None, *, format: str | None = None
 ) -> ShardedMatrix | ShardedGraph:
-    """The matrix of which each rank has some rows, or the graph of which each rank has some edges.
+    """Builds a matrix of which each rank has some rows, or a graph of which each rank has some edges.
 
     Args:
-        part: a matrix: this rank's rows [rows of this rank, all columns], in any format. A graph: of all vertices, with
-            the edges that this rank has, whichever they are; they go to the ranks that they belong to.
+        part: a matrix: this rank's rows [rows of this rank, all columns], in any format. A graph: all vertices, with
+            any part of the edges; every edge is sent to the rank that owns its destination.
         group: a process group or one-dimensional DeviceMesh; the world if None.
-        format: of the block of columns that this rank holds itself, as ``part.convert`` takes it; that of ``part`` if
-            None.
+        format: the format of ``own``, as ``part.convert`` takes it; by default, the format of ``part``.
 
     Returns:
-        :class:`ShardedMatrix` or :class:`ShardedGraph`. x of a product with a square matrix is sharded as the rows are,
-        else evenly.
+        :class:`ShardedMatrix` or :class:`ShardedGraph`. x of a product with a square matrix is sharded as the rows are;
+        otherwise it is sharded evenly.
 
     Raises:
         RuntimeError: another rank raised, has another dtype or number of columns, or did not take part; it is named.
@@ -166,7 +167,7 @@ def from_local(
 
 
 def _kept(csr: CSR, mask: Tensor, column: Tensor, columns: int) -> CSR:
-    """The entries where ``mask`` is true, at other columns."""
+    """Returns the entries where ``mask`` is true, with other columns."""
     counts = torch.cat([csr.row_ptrs.new_zeros(1), tp.scan(mask.to(csr.row_ptrs.dtype)).to(csr.row_ptrs.dtype)])
     return CSR(
         counts[csr.row_ptrs.long()],
@@ -177,7 +178,7 @@ def _kept(csr: CSR, mask: Tensor, column: Tensor, columns: int) -> CSR:
 
 
 def _wanted(needed: Tensor, column_lengths: list[int], call: Call) -> tuple[Tensor, list[int], list[int]]:
-    """(the columns that the others need of this rank, how many go to, and come from, each)."""
+    """Returns (the columns that other ranks need of this rank, how many go to each rank, how many come from each)."""
     edges = needed.new_tensor([0, *accumulate(column_lengths)])
     counts = gather_rows(torch.searchsorted(needed, edges).diff(), call.group).tolist()
     receive, send = counts[call.rank], [row[call.rank] for row in counts]
@@ -185,15 +186,16 @@ def _wanted(needed: Tensor, column_lengths: list[int], call: Call) -> tuple[Tens
 
 
 def spmv(A: ShardedMatrix, x: Tensor, *, validate: bool = False) -> Tensor:
-    """The product A x of a sharded matrix and a sharded vector.
+    """Multiplies a sharded matrix by a sharded vector: A x.
 
-    The entries that other ranks need travel while the columns of this rank are multiplied. Differentiable in the values
-    and x; all ranks must run backward. The sum of a row goes over the rank's own columns first.
+    The entries that other ranks need are sent while this rank multiplies its own columns. Differentiable in the values
+    and x; all ranks must run backward. The sum of a row adds the rank's own columns first.
 
     Args:
         A: the matrix.
         x: this rank's part [A.column_lengths[rank]].
-        validate: on CUDA, see first whether all ranks agree, for which the host waits; the CPU always does.
+        validate: check on CUDA, before the product, that all ranks agree, for which the host waits; the CPU always
+            checks.
 
     Returns:
         This rank's part of the product, [A.row_lengths[rank]].
@@ -211,7 +213,7 @@ def spmv(A: ShardedMatrix, x: Tensor, *, validate: bool = False) -> Tensor:
 
 
 def spmm(A: ShardedMatrix, x: Tensor, *, validate: bool = False) -> Tensor:
-    """The product A X of a sharded matrix and a dense one whose rows are sharded: :func:`spmv` of k columns at once.
+    """Multiplies a sharded matrix by a dense matrix whose rows are sharded: :func:`spmv` for k columns at once.
 
     Args:
         A: the matrix.
