@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What scans are good for: the applications that the textbooks name, each in a few lines of parallel operators.
+"""Applications of scans: those that the textbooks name, each in a few lines of parallel operators.
 
     applications_of_scan.py                   run all of them, each against plain Python
     applications_of_scan.py --device cuda
 
-None of the functions loops over elements: what looks sequential (where does my part start? what came before me? in
-which state is the machine here?) is the question that a scan answers for all elements at once.
+None of the functions loops over elements. Questions that look sequential (where does my part start? what came before
+me? in which state is the machine here?) are answered by a scan, for all elements at once.
 """
 
 import argparse
@@ -17,25 +17,27 @@ from torch.nn.functional import pad
 
 import torch_patterns as tp
 
-# ---- to whom belongs what: the exclusive scan of sizes is where each part starts
+# ---- allocation: the exclusive scan of sizes tells where each part starts
 
 
 def cuts(demands: Tensor) -> Tensor:
-    """Where to cut a sausage so that everybody gets what they asked for, with all knives at once (003; §11.1)."""
+    """Returns where to cut a sausage so that all people get the lengths they asked for, with all cuts at once (003;
+    §11.1)."""
     return tp.scan(demands)
 
 
 def allocate(sizes: Tensor, alignment: int = 1) -> tuple[Tensor, Tensor]:
-    """(where each buffer starts, bytes in all) when threads ask for memory at the same time (003)."""
+    """Returns (where each buffer starts, total bytes) for threads that request memory at the same time (003)."""
     rounded = (sizes + alignment - 1) // alignment * alignment
     return tp.scan(rounded, exclusive=True), rounded.sum()
 
 
 def compaction(x: Tensor, keep: Tensor) -> Tensor:
-    """The elements to keep, packed: a scan counts those before each (003, "stream compaction"). It is `tp.compact`."""
+    """Packs the elements to keep: a scan counts those before each (003, "stream compaction"). `tp.compact` does
+    this."""
     place = tp.scan(keep, exclusive=True)
     packed = x.new_empty(x.shape[0] + 1)
-    packed[place.where(keep, x.shape[0])] = x  # the dropped ones meet in the place behind all others
+    packed[place.where(keep, x.shape[0])] = x  # dropped elements go to one additional place at the end
     return packed[: keep.sum()]
 
 
@@ -77,8 +79,8 @@ def quicksort(keys: Tensor) -> Tensor:
 
 
 def histogram(keys: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(the different keys, how many of each): equal keys are neighbours once sorted, and a segment ends where they
-    change (003). `tp.histogram` needs no sort where the keys are few."""
+    """Returns (the distinct keys, the count of each): after a sort, equal keys are adjacent, and a segment ends where
+    keys change (003). `tp.histogram` needs no sort."""
     ordered = radix_sort(keys, bits)
     last = pad(ordered[1:] != ordered[:-1], (0, 1), value=True)[: len(keys)]
     ends = tp.compact(torch.arange(1, len(keys) + 1, device=keys.device), last)
@@ -89,13 +91,14 @@ def histogram(keys: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def balance(deposits: Tensor, interest: Tensor) -> Tensor:
-    """An account: every year it bears interest, then something is paid in or out (003, "solving recurrences")."""
+    """Computes the yearly balance of an account: interest, then a deposit or withdrawal (003, "solving
+    recurrences")."""
     return tp.linear_recurrence(1 + interest, deposits)
 
 
 def second_order(x: Tensor, p: float, q: float) -> Tensor:
-    """y[t] = p y[t-1] + q y[t-2] + x[t]: one first-order recurrence after the other, for with B the step back in time
-    1 - p B - q B^2 = (1 - r B)(1 - s B), where r and s are the roots of z^2 = p z + q (003). They must be real."""
+    """Solves y[t] = p y[t-1] + q y[t-2] + x[t] by two first-order recurrences: with the backward shift B, 1 - p B - q
+    B^2 = (1 - r B)(1 - s B), where r and s are the roots of z^2 = p z + q, which must be real (003)."""
     discriminant = p * p + 4 * q
     if discriminant < 0:
         raise ValueError(f"second_order: the roots of z^2 = {p} z + {q} are not real")
@@ -104,12 +107,13 @@ def second_order(x: Tensor, p: float, q: float) -> Tensor:
 
 
 def polynomial(coefficients: Tensor, x: Tensor) -> Tensor:
-    """c[0] + c[1] x + c[2] x^2 + ... for every x: Horner's rule is the recurrence h[k] = x h[k+1] + c[k] (003)."""
+    """Computes c[0] + c[1] x + c[2] x^2 + ... for every x: Horner's rule is the recurrence h[k] = x h[k+1] + c[k]
+    (003)."""
     return tp.linear_recurrence(x[:, None], pad(coefficients, (0, 1)), reverse=True)[:, 0]
 
 
 def polynomial_by_powers(coefficients: Tensor, x: Tensor) -> Tensor:
-    """The same: the powers of x are an exclusive scan of products."""
+    """Computes the same polynomial; the powers of x are an exclusive scan of products."""
     powers = tp.scan(x[:, None].repeat(1, len(coefficients)), op="prod", exclusive=True)
     return powers @ coefficients
 
@@ -118,24 +122,24 @@ def polynomial_by_powers(coefficients: Tensor, x: Tensor) -> Tensor:
 
 
 def codes(texts: list[str], length: int, device: str) -> Tensor:
-    """Unicode numbers, one row per text; -1 behind its end."""
+    """Returns Unicode numbers, one row per text, with -1 after its end."""
     rows = [[*map(ord, text), *[-1] * (length - len(text))] for text in texts]
     return torch.tensor(rows, dtype=torch.int64, device=device).view(len(texts), length)
 
 
 def compare(left: list[str], right: list[str], device: str = "cpu") -> Tensor:
-    """-1, 0 or 1 for each pair: before, equal, after. The first difference decides, so an equal character hands on what
-    those behind it say (h -> h), and any other says its own sign (h -> sign) (003)."""
+    """Compares each pair: -1 (before), 0 (equal) or 1 (after). The first difference decides, so an equal character
+    passes on the result of those after it (h -> h), and a different one returns its own sign (h -> sign) (003)."""
     length = max(map(len, [*left, *right]), default=0) + 1
     x, y = codes(left, length, device), codes(right, length, device)
     return tp.linear_recurrence((x == y).float(), (x - y).sign().float(), reverse=True)[:, 0].long()
 
 
 def inside(text: str, opening: str = "", closing: str = "", toggling: str = "", device: str = "cpu") -> Tensor:
-    """Which characters a lexer of two states reads as being inside, in a comment or between quotes, say (003).
+    """Tells which characters a two-state lexer reads as inside, for example inside a comment or between quotes (003).
 
-    Opening characters set the state (h -> 1), closing ones reset it (h -> 0), toggling ones turn it over (h -> 1 - h),
-    others leave it (h -> h). These maps do not commute, but they do compose.
+    Opening characters set the state (h -> 1), closing ones reset it (h -> 0), toggling ones invert it (h -> 1 - h), and
+    all others leave it (h -> h). These maps do not commute, but they do compose.
     """
 
     def is_in(characters: str) -> Tensor:
@@ -152,9 +156,9 @@ def inside(text: str, opening: str = "", closing: str = "", toggling: str = "", 
 
 
 def depths_and_sizes(tour: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
-    """(depth, size of the subtree) of every vertex of a tree, from a walk around it that enters (`down`) and leaves
-    each vertex once: depth counts those entered and not yet left, size those entered from here to the way back (003,
-    "tree operations")."""
+    """Returns (depth, size of the subtree) of every vertex of a tree, from a walk that enters (`down`) and leaves each
+    vertex once: the depth counts vertices entered and not yet left, the size those entered between entering and leaving
+    this one (003, "tree operations")."""
     n = len(tour) // 2
     entered, left = tp.scan(down), tp.scan(~down)
     enter, leave = (
@@ -167,7 +171,7 @@ def depths_and_sizes(tour: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def walk(children: list[list[int]]) -> tuple[list[int], list[bool]]:
-    """The walk around a tree with root 0."""
+    """Returns the walk around a tree with root 0."""
     tour, down, stack = [], [], [(0, True)] if children else []
     while stack:
         vertex, entering = stack.pop()
@@ -179,7 +183,7 @@ def walk(children: list[list[int]]) -> tuple[list[int], list[bool]]:
 
 
 def demonstrations(device: str, n: int = 1000):
-    """(name, result, what plain Python says, a line to print) of every application."""
+    """Returns (name, result, result of plain Python, a line to print) for every application."""
     draw = random.Random(11)
     numbers = [draw.randrange(100) for _ in range(n)]
     x = torch.tensor(numbers, device=device)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Train a small CNN to tell how far every cell of a maze is from its source, on labels by breadth-first search.
+"""Train a small CNN to predict the distance of every cell of a maze from a source; breadth-first search labels it.
 
     bfs_labels_cnn.py                  mazes of 12 x 12 cells, a minute
     bfs_labels_cnn.py --size 20 --rounds 60 --steps 2000 --device cuda
 
-Every batch is new: random mazes, one source in each, and one search that labels all of them. The network applies
-one convolution again and again, as a search goes level by level, so that with more rounds it reads larger mazes than it
-was trained on. Its mean error, in steps, stands beside those of two guesses: the mean distance everywhere, and the
-distance that there were without walls. Written to --out: bfs_labels_cnn.png, with mazes that it never saw.
+Every batch is new: random mazes, one source in each, and one search that labels all of them. The network repeats one
+convolution, as a search repeats one level, so with more rounds it can read larger mazes than it was trained on. Its
+mean error, in steps, is compared with those of two guesses: the mean distance for every cell, and the distance without
+walls. The script writes bfs_labels_cnn.png, with mazes that the network has not seen, to --out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-# Read when torch loads OpenMP: threads that spin while they wait would hold up all others of a busy machine.
+# OpenMP reads this when torch loads it: threads that spin while they wait would slow all others on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy
@@ -35,7 +35,8 @@ TEST_MAZES = 256
 
 
 class Mazes(NamedTuple):
-    """A batch: passable bool, source bool, distance int32, -1 where the source does not lead; [N, 1, size, size]."""
+    """A batch, [N, 1, size, size]: passable bool, source bool, distance int32 (-1 at cells that the source does not
+    reach)."""
 
     passable: Tensor
     source: Tensor
@@ -47,7 +48,7 @@ class Mazes(NamedTuple):
 
 
 def make_mazes(count: int, size: int, generator: torch.Generator, device: str) -> Mazes:
-    """Random mazes, the same on every device, labelled by one search from all their sources."""
+    """Makes random mazes, the same on every device, and labels them by one search from all their sources."""
     shape = (count, 1, size, size)
     passable = torch.rand(shape, generator=generator) < PASSABLE
     sources = torch.randint(size * size, (count, 1), generator=generator)
@@ -61,8 +62,8 @@ def make_mazes(count: int, size: int, generator: torch.Generator, device: str) -
 class DistanceNet(torch.nn.Module):
     """Maps [N, 2, H, W] (passable, source) -> distances [N, 1, H, W], by `rounds` of one convolution.
 
-    Each round adds how little a cell counts as reached, so that the sum is the number of rounds before it was. Nothing
-    passes through walls.
+    Each round adds the degree to which a cell is not yet reached, so the sum is the number of rounds until it is.
+    Nothing passes through walls.
     """
 
     def __init__(self, rounds: int, width: int = 8):
@@ -83,7 +84,7 @@ class DistanceNet(torch.nn.Module):
 
 
 def mean_error(guess: Tensor, mazes: Mazes) -> Tensor:
-    """In steps, over the cells that the sources lead to."""
+    """Returns the mean error, in steps, over the cells that the sources reach."""
     reached = mazes.distance >= 0
     return tp.absolute_error(guess[reached], mazes.distance[reached].float())
 
@@ -108,7 +109,7 @@ def train(options: argparse.Namespace) -> DistanceNet:
 
 
 def without_walls(mazes: Mazes) -> Tensor:
-    """The distance on an empty grid."""
+    """Returns the distances on a grid without walls."""
     size = mazes.source.shape[-1]
     source = mazes.source.flatten(1).byte().argmax(1).view(-1, 1, 1, 1)
     places = torch.arange(size, device=source.device)
@@ -116,7 +117,7 @@ def without_walls(mazes: Mazes) -> Tensor:
 
 
 def evaluate(network: DistanceNet, rounds: int, mazes: Mazes) -> tuple[Tensor, dict[str, float]]:
-    """The distances that it tells in so many rounds, and the errors: its own, and those of the two guesses."""
+    """Returns the network's distances after `rounds` rounds, and the errors of the network and of the two guesses."""
     trained, network.rounds = network.rounds, rounds
     with torch.inference_mode():
         told = network(mazes.inputs)
@@ -132,7 +133,7 @@ WALL, INK = "#323f4b", "#1f2933"
 
 
 def draw(shown: list[tuple[Mazes, Tensor]], path: Path) -> None:
-    """One row per maze: the maze, the labels, what the network tells, and the difference."""
+    """Draws one row per maze: the maze, the labels, the network's distances, and the difference."""
     figure = Figure((12.5, 2.95 * len(shown)), layout="constrained", facecolor="white")
     titles = ("maze and source", "distance by BFS", "distance by the CNN", "CNN - BFS")
     for i, (mazes, told) in enumerate(shown):
@@ -143,7 +144,7 @@ def draw(shown: list[tuple[Mazes, Tensor]], path: Path) -> None:
         scales = (("Greys", 0, 1), ("viridis", 0, far), ("viridis", 0, far), ("RdBu_r", -3, 3))
         for j, (values, (colours, low, high)) in enumerate(zip(fields, scales, strict=True)):
             axes = figure.add_subplot(len(shown), 4, 4 * i + j + 1, xticks=[], yticks=[])
-            axes.set_facecolor("#e4e7eb")  # where the source does not lead
+            axes.set_facecolor("#e4e7eb")  # cells that the source does not reach
             masked = values.numpy() if j == 0 else _masked(values, hidden)
             image = axes.imshow(masked, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
             axes.imshow(_masked(wall.float(), ~wall), cmap=_only(WALL), interpolation="nearest")

@@ -1,9 +1,9 @@
-"""Training on several processes, for train_lenet5.py --ddp: who does which part of a batch, and where checkpoints go.
+"""Training on several processes, for train_lenet5.py --ddp: divides batches among ranks, and saves checkpoints.
 
 torchrun starts a process per GPU, or several on CPUs. Every rank has the whole data set and draws the same random
-numbers; of each batch it takes its part, and DistributedDataParallel (with --fused, torch_patterns.distributed.lenet)
-averages the gradients. So the network, and the loss of an epoch, are those of one process with the same batch but for
-the order in which gradients are summed.
+numbers; it takes its part of each batch, and DistributedDataParallel (with --fused, torch_patterns.distributed.lenet)
+averages the gradients. So the network, and the loss of an epoch, are those of one process with the same batch, except
+for rounding, because gradients are summed in another order.
 """
 
 import json
@@ -26,7 +26,7 @@ Learner = torch.optim.Optimizer | Trainer
 
 
 class Ranks:
-    """The processes of a run; without a process group, the one there is."""
+    """The processes of a run; without a process group, the single process."""
 
     def __init__(self):
         grouped = dist.is_initialized()
@@ -35,7 +35,7 @@ class Ranks:
 
     @classmethod
     def of_torchrun(cls, device: torch.device) -> tuple["Ranks", torch.device]:
-        """Joins the processes that torchrun started; each of those with CUDA takes a GPU of its own."""
+        """Joins the processes that torchrun started; with CUDA, each takes its own GPU."""
         if not dist.is_initialized():
             if "RANK" not in os.environ:
                 sys.exit(
@@ -49,23 +49,23 @@ class Ranks:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this rank writes what is written once."""
+        """Tells whether this rank writes the files that only one rank may write."""
         return self.rank == 0
 
     def part(self, count: int) -> slice:
-        """Which of `count` things are this rank's."""
+        """Returns which of `count` items are this rank's."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def wrapped(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The network for training: backward leaves the average of all ranks' gradients in its parameters."""
+        """Returns the network for training: backward stores the average of all ranks' gradients in its parameters."""
         return DistributedDataParallel(model) if self.grouped else model
 
     def weighed(self, loss: torch.Tensor, part: int, count: int) -> torch.Tensor:
-        """The mean loss of a part of a batch, so weighed that the average over ranks is the mean of the batch."""
+        """Scales the mean loss of a part of a batch, so that the average over ranks is the mean of the batch."""
         return loss * (self.size * part / count)
 
     def total(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over the ranks."""
+        """Returns the sum over the ranks."""
         if self.grouped:
             x = x.clone()
             dist.all_reduce(x)
@@ -73,7 +73,7 @@ class Ranks:
 
 
 def state_of(model: torch.nn.Module, learner: Learner) -> dict:
-    """What a checkpoint holds of a network and of what trains it."""
+    """Returns the state of a network and of its optimizer or trainer, for a checkpoint."""
     if isinstance(learner, Trainer):
         return {"trainer": learner.state_dict()}
     weights, moments = get_state_dict(model, learner)
@@ -81,8 +81,9 @@ def state_of(model: torch.nn.Module, learner: Learner) -> dict:
 
 
 def save(path: Path, model: torch.nn.Module, learner: Learner, more: dict, ranks: Ranks) -> None:
-    """A checkpoint in a folder, by torch.distributed.checkpoint: any number of ranks can load it. `more` is JSON's."""
-    partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
+    """Saves a checkpoint in a folder, which any number of ranks can load (torch.distributed.checkpoint). `more` is
+    JSON."""
+    partial = path.with_suffix(".partial")  # an interrupted write leaves the previous checkpoint intact
     if ranks.is_chief:
         shutil.rmtree(partial, ignore_errors=True)
     dcp.save({**state_of(model, learner), "more": json.dumps(more)}, checkpoint_id=partial)
@@ -94,7 +95,7 @@ def save(path: Path, model: torch.nn.Module, learner: Learner, more: dict, ranks
 
 
 def load(path: Path, model: torch.nn.Module, learner: Learner) -> dict:
-    """Puts a checkpoint of :func:`save` into the model and what trains it, and returns what else it holds."""
+    """Loads a checkpoint of :func:`save` into the model and its optimizer or trainer, and returns `more`."""
     more = {"more": ""}
     dcp.load(more, checkpoint_id=path)
     state = state_of(model, learner)

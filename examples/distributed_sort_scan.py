@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Sort and scan data that no single process holds: sales by customer, and what each customer had spent so far.
+"""Sort and scan data that no single process holds: sales by customer, and each customer's running total.
 
     torchrun --nproc-per-node 4 examples/distributed_sort_scan.py                      # on CPUs
     torchrun --nproc-per-node 4 examples/distributed_sort_scan.py --device cuda --sales 268435456
 
-Every rank makes its own --sales (customer, amount), and none ever holds those of all. Three calls do the work, each the
-operator's own name with `distributed.` before it:
+Every rank makes its own --sales (customer, amount), and no rank ever holds all of them. Three calls do the work; each
+has the operator's name after `distributed.`:
 
     sort_pairs      all sales by customer, in time within a customer; each rank gets an equal part
     segment_scan    the running total of every customer, who may begin on one rank and end on another
@@ -31,7 +31,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def make_sales(count: int, customers: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(customer, cents) of each sale: a few customers buy most."""
+    """Returns (customer, cents) of each sale; a few customers buy most."""
     generator = torch.Generator(device).manual_seed(dist.get_rank())
     customer = (torch.rand(count, generator=generator, device=device).square() * customers).int()
     return customer, torch.randint(1, 10_000, (count,), generator=generator, device=device, dtype=torch.int32)
@@ -49,7 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     started = time.perf_counter()
     customer, cents = distributed.sort_pairs(customer, cents)
-    # A customer's sales are a segment: counted per rank, added up, and scanned to offsets that all ranks know.
+    # A customer's sales are a segment: each rank counts them, and the sums over ranks are scanned to offsets on all
+    # ranks.
     counts = torch.bincount(customer, minlength=options.customers)
     dist.all_reduce(counts)
     offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def check(customer: torch.Tensor, spent: torch.Tensor, offsets: torch.Tensor, first: int, paid: torch.Tensor) -> None:
-    """The parts are in order, and the last totals of all customers are what was paid in all."""
+    """Checks that the parts are in order, and that the customers' last totals sum to everything that was paid."""
     assert (customer.diff() >= 0).all()
     rows = torch.arange(first, first + len(customer), device=customer.device)
     is_last = rows == offsets[customer.long() + 1] - 1

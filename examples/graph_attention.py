@@ -5,13 +5,13 @@
     graph_attention.py --clubs 200            200 clubs at once, to see what an epoch takes
     graph_attention.py --device cuda
 
-Zachary's karate club split up after a quarrel between its instructor (member 0) and its president (33). Known are who
-met whom outside the club, and these two labels. Each member asks a question, each gives an answer's key and content; a
-member listens to those it met as much as their keys fit its question: a sampled product, a softmax of each row, and a
-sparse product. The same network is trained beside it by plain torch, on lists of edges.
+Zachary's karate club split up after a quarrel between its instructor (member 0) and its president (33). The network is
+given who met whom outside the club, and these two labels. Each member has a query, a key and a value, and attends to
+the members it met by how well their keys match its query: a sampled product, a softmax of each row, and a sparse
+product. For comparison, plain torch trains the same network on lists of edges.
 
-Reverse mode trains it. Then forward mode tells, in one pass, how much all members would change their minds if the
-president spoke up.
+Reverse mode trains the network. Then forward mode computes, in one pass, how much each member's opinion would change
+with the president's vector.
 """
 
 import argparse
@@ -38,7 +38,7 @@ Attend = Callable[[tp.CSR, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def clubs(count: int, device: str) -> tuple[tp.CSR, Tensor]:
-    """(who met whom in so many clubs, and everybody themselves; the side that each took), from networkx."""
+    """Returns (who met whom in `count` clubs, with a loop at every member; the side that each took), from networkx."""
     club = nx.karate_club_graph()
     sides = torch.tensor([SIDES.index(club.nodes[v]["club"]) for v in club], device=device)
     met = tp.graph.from_networkx(club, device=device).edge_index()
@@ -49,7 +49,7 @@ def clubs(count: int, device: str) -> tuple[tp.CSR, Tensor]:
     return tp.csr(all_.row_ptrs, all_.col_idx, ones, (count * MEMBERS,) * 2), sides.repeat(count)
 
 
-# ---- attention, in two ways: how much each member listens to whom, [edges], and what that makes, [members, width]
+# ---- attention, in two ways: the weight of each edge, [edges], and the weighted sums, [members, width]
 
 
 def by_patterns(A: tp.CSR, questions: Tensor, keys: Tensor, contents: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,13 +67,13 @@ def by_torch(A: tp.CSR, questions: Tensor, keys: Tensor, contents: Tensor) -> tu
 
 
 class Attention(nn.Module):
-    """Several heads of dot-product attention along the edges, beside each other."""
+    """Several parallel heads of dot-product attention along the edges."""
 
     def __init__(self, inputs: int, width: int, heads: int):
         super().__init__()
         self.heads = heads
         self.questions, self.keys, self.contents = (nn.Linear(inputs, width * heads) for _ in range(3))
-        nn.init.zeros_(self.questions.weight)  # at first everybody listens to all alike
+        nn.init.zeros_(self.questions.weight)  # initially all weights of a member are equal
         nn.init.zeros_(self.questions.bias)
 
     def forward(self, A: tp.CSR, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
 
 class Network(nn.Module):
-    """Two layers; a member is told from others by a vector of its own."""
+    """Two layers; each member has its own learned vector."""
 
     def __init__(self, A: tp.CSR, attend: Attend, width: int = 8, heads: int = 2):
         super().__init__()
@@ -97,14 +97,15 @@ class Network(nn.Module):
         return self.explained(self.members if members is None else members)[1]
 
     def explained(self, members: Tensor) -> tuple[Tensor, Tensor]:
-        """(how much each member listens to whom in the first layer, logits of the sides)."""
+        """Returns (the attention weights of the first layer, logits of the sides)."""
         attention, heard = self.first(self.A, members, self.attend)
         return attention, self.second(self.A, heard.tanh(), self.attend)[1]
 
 
 @dataclass
 class Run:
-    """A training: the loss of the known members and the accuracy on the others, by epoch, and the seconds of one."""
+    """A training: per epoch the loss of the known members and the accuracy on the others; and the seconds of an
+    epoch."""
 
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
@@ -137,7 +138,7 @@ def train(network: Network, sides: Tensor, epochs: int, name: str) -> Run:
 
 
 def influence(network: Network, member: int) -> Tensor:
-    """[members]: how fast everybody's probability of the Officer's side grows as a member's vector does."""
+    """Returns [members]: the derivative of each member's probability of the Officer's side along a member's vector."""
     direction = torch.zeros_like(network.members)
     direction[member] = network.members.detach()[member]
     officer = lambda members: network(members).softmax(1)[:, 1]  # noqa: E731
@@ -145,7 +146,7 @@ def influence(network: Network, member: int) -> Tensor:
 
 
 def draw(network: Network, sides: Tensor, runs: dict[str, Run], moved: Tensor, path: Path) -> None:
-    """The first club, how the trainings went, and the president's influence."""
+    """Draws the first club, the progress of both trainings, and the president's influence."""
     figure = Figure(figsize=(16, 4.8), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.4, 1, 1.4))
     club = nx.karate_club_graph()
@@ -209,7 +210,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
         runs[name] = train(networks[name], sides, options.epochs, name)
         run = runs[name]
         print(f"{name:16} accuracy {run.accuracies[-1]:.1%}, {run.seconds * 1e3:.2f} ms per epoch")
-    # The same parameters give the same, in both modes of derivative.
+    # The same parameters give the same results, in both modes of derivative.
     ours, theirs = networks.values()
     theirs.load_state_dict(ours.state_dict())
     moved = influence(ours, PRESIDENT)

@@ -4,9 +4,9 @@
     graph_convolution.py                      trains in a second, and draws runs/karate.png
     graph_convolution.py --device cuda
 
-The club split up after a quarrel between its instructor (member 0) and its president (33). Known are who met whom
-outside the club, and these two labels. Both layers mix what neighbours say by one sparse product; how much each member
-listens to each neighbour is learned with the weights, through the gradient of the matrix's values.
+The club split up after a quarrel between its instructor (member 0) and its president (33). The network is given who met
+whom outside the club, and these two labels. Both layers mix the features of neighbours by one sparse product; the
+weight of each neighbour is learned, too, through the gradient of the matrix's values.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SIDES = ("Mr. Hi", "Officer")
 
 
 def club() -> tuple[nx.Graph, tp.CSR, Tensor]:
-    """(the graph, its adjacency with a loop at every member, the side that each took), from networkx."""
+    """Returns (the graph, its adjacency with a loop at every member, the side that each took), from networkx."""
     graph = nx.karate_club_graph()
     met = torch.from_numpy(nx.to_numpy_array(graph, weight=None)) + torch.eye(len(graph), dtype=torch.float64)
     row, col = met.nonzero().T
@@ -37,7 +37,7 @@ def club() -> tuple[nx.Graph, tp.CSR, Tensor]:
 
 
 def softmax_of_rows(scores: Tensor, row_ptrs: Tensor) -> Tensor:
-    """Positive weights that add up to 1 in each row."""
+    """Returns positive weights that add up to 1 in each row."""
     highest = tp.segment_reduce(scores, row_ptrs, op="max")
     weights = (scores - tp.segment_expand(highest, row_ptrs, len(scores))).exp()
     return weights / tp.segment_expand(tp.segment_reduce(weights, row_ptrs), row_ptrs, len(scores))
@@ -73,7 +73,7 @@ class Network(nn.Module):
 
 
 def train(network: Network, known: Tensor, sides: Tensor, epochs: int) -> list[tuple[float, float]]:
-    """(loss of the known members, accuracy on the others) after each epoch."""
+    """Returns (loss of the known members, accuracy on the others) after each epoch."""
     optimizer = torch.optim.Adam(network.parameters(), lr=0.02, weight_decay=5e-3)
     others = torch.ones_like(sides, dtype=torch.bool).index_fill(0, known, False)
     history = []

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The temperatures of a plate by the conjugate gradient method, its matrix in every format of chapter 14.
+"""Compute the temperatures of a plate by conjugate gradients, with the matrix in every format of chapter 14.
 
     laplace_cg.py                             a plate of 200 x 200 points, drawn in runs/laplace.png
     laplace_cg.py --size 1000 --device cuda
 
-Where nothing heats or cools, heat has settled when every point has the mean temperature of its four neighbours
-(Laplace's equation): one unknown a point, and at most five entries in a row of the matrix.
+In equilibrium, every point that is neither heated nor cooled has the mean temperature of its four neighbours (Laplace's
+equation). So there is one unknown per point, and a row of the matrix has at most five entries.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from torch_patterns.sparse import FORMATS
 
 
 def plate(size: int, device: str = "cpu") -> Tensor:
-    """The temperatures that are held, [size, size], and NaN where they are to be found: a border of ice, a warm bar, a
-    hot disc and a cold one."""
+    """Returns the fixed temperatures [size, size] (an icy border, a warm bar, a hot disc and a cold one), and NaN where
+    the temperature is unknown."""
     y, x = torch.meshgrid(*[torch.linspace(0, 1, size, dtype=torch.float64, device=device)] * 2, indexing="ij")
     held = torch.full_like(x, torch.nan)
     held[(y - 0.2).abs() + ((x - 0.5).abs() - 0.25).clamp(min=0) < 0.02] = 60
@@ -40,13 +40,13 @@ def plate(size: int, device: str = "cpu") -> Tensor:
 
 
 def laplace(held: Tensor) -> tuple[tp.COO, Tensor]:
-    """(A, b) of the system 4 t = sum of the neighbours' t, for the points that are not held, row after row."""
+    """Returns (A, b) of the system 4 t = sum of the neighbours' t, for the points that are not fixed, row after row."""
     free = held.isnan()
-    number = tp.scan(free.flatten(), exclusive=True).view_as(free)  # of the unknown at each point
+    number = tp.scan(free.flatten(), exclusive=True).view_as(free)  # the number of the unknown at each point
     here = number[free]
     b = torch.zeros_like(held[free])
     rows, cols, values = [here], [here], [torch.full_like(b, 4)]
-    for shift, dim in ((1, 0), (-1, 0), (1, 1), (-1, 1)):  # the border is held, so that nothing comes around
+    for shift, dim in ((1, 0), (-1, 0), (1, 1), (-1, 1)):  # the border is fixed, so nothing wraps around
         unknown = free.roll(shift, dim)[free]
         b += held.roll(shift, dim)[free].where(~unknown, 0)
         rows.append(here[unknown])
@@ -56,7 +56,7 @@ def laplace(held: Tensor) -> tuple[tp.COO, Tensor]:
 
 
 def solve(A, b: Tensor, name: str) -> tuple[Solution, list[float], float]:
-    """(solution, norm of the residual after each iteration, seconds)."""
+    """Returns (solution, norm of the residual after each iteration, seconds)."""
     norms = []
     with tqdm(desc=name, unit=" iterations", leave=False) as progress:
 

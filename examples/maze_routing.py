@@ -4,10 +4,11 @@
     maze_routing.py                    a chip of 18 components, in seconds
     maze_routing.py --rows 300 --columns 360 --components 150 --nets 200 --device cuda
 
-The chip is a grid of routing blocks, in two layers. A net joins two to four terminals, pins that go through all layers:
-one search, of all layers at once, from all blocks that are joined reaches the nearest terminal that is not, and the way
-back becomes wire. Wires, components and terminals of other nets block the way. A net that finds none goes first in the
-next attempt. Written to --out: maze_routing.png, with the wavefronts of the longest search, and all wires.
+The chip is a grid of routing blocks, in two layers. A net joins two to four terminals, pins that go through all layers.
+One search, of all layers at once, starts from all blocks that are joined already; the path back from the nearest
+terminal that is not joined becomes a wire. Wires, components and terminals of other nets block the way. A net without a
+path goes first in the next attempt. The script writes maze_routing.png, with the wavefronts of the longest search and
+all wires, to --out.
 """
 
 import argparse
@@ -36,8 +37,8 @@ CHANNEL = 5  # blocks between two of them
 @dataclass
 class Net:
     terminals: list[int]
-    wires: list[list[int]] = field(default_factory=list)  # blocks in order, from a terminal to what was joined before
-    levels: torch.Tensor | None = None  # [rows, columns] of the search for its longest wire, in the layer of that wire
+    wires: list[list[int]] = field(default_factory=list)  # blocks in order, from a terminal to one joined before
+    levels: torch.Tensor | None = None  # [rows, columns]: the search for its longest wire, in the layer of that wire
 
     @property
     def routed(self) -> bool:
@@ -60,7 +61,7 @@ class Chip:
         return (block // self.free.numel(), *divmod(block % self.free.numel(), self.columns))
 
     def pins(self, terminals: list[int]) -> list[int]:
-        """Terminals in all layers; a terminal is its block in the first."""
+        """Returns the blocks of terminals in all layers; a terminal is given by its block in the first."""
         return [t + layer * self.free.numel() for t in terminals for layer in range(self.layers)]
 
 
@@ -68,7 +69,7 @@ class Chip:
 
 
 def design(rows: int, columns: int, layers: int, components: int, nets: int, seed: int) -> Chip:
-    """Components at random places, and nets between neighbours. Fewer of both if there is no room for more."""
+    """Places components at random, and nets between neighbours; fewer of both if there is no more room."""
     draw, boxes, free = random.Random(seed), [], torch.ones(rows, columns, dtype=torch.bool)
     free[0], free[-1], free[:, 0], free[:, -1] = False, False, False, False
     for _ in range(50 * components):
@@ -94,7 +95,7 @@ def design(rows: int, columns: int, layers: int, components: int, nets: int, see
 
 
 def side_blocks(box: tuple[int, int, int, int], columns: int, draw: random.Random) -> list[int]:
-    """Every other block around a component, in random order."""
+    """Returns every other block around a component, in random order."""
     i, j, height, width = box
     above = [(r, c) for r in (i - 1, i + height) for c in range(j, j + width, 2)]
     beside = [(r, c) for c in (j - 1, j + width) for r in range(i, i + height, 2)]
@@ -104,7 +105,7 @@ def side_blocks(box: tuple[int, int, int, int], columns: int, draw: random.Rando
 
 
 def take(side: list[int], middle: complex, columns: int) -> int:
-    """Of the next few blocks of a side, that nearest to the middle of the net."""
+    """Takes, of the next few blocks of a side, the one nearest to the middle of the net."""
     best = min(side[:4], key=lambda block: abs(complex(*divmod(block, columns)) - middle))
     side.remove(best)
     return best
@@ -114,7 +115,7 @@ def take(side: list[int], middle: complex, columns: int) -> int:
 
 
 def route(chip: Chip, device: str = "cpu", algorithm: str = "auto", attempts: int = ATTEMPTS) -> int:
-    """Routes all nets, and gives the number of searches. What is left at the end has no wires for some terminals."""
+    """Routes all nets, and returns the number of searches. Nets that cannot be routed lack wires for some terminals."""
 
     def extent(net: Net) -> int:
         _, rows, columns = zip(*map(chip.place, net.terminals), strict=True)
@@ -138,10 +139,10 @@ def route(chip: Chip, device: str = "cpu", algorithm: str = "auto", attempts: in
 
 
 def join(net: Net, free: torch.Tensor, chip: Chip, algorithm: str) -> int:
-    """Wires between the terminals of a net, through blocks that are free; these are taken then. How many searches."""
+    """Wires the terminals of a net through free blocks, which are then taken; returns the number of searches."""
     joined, left = chip.pins(net.terminals[:1]), chip.pins(net.terminals[1:])
     while left:
-        free.view(-1)[joined + left] = True  # to this net its own blocks are open
+        free.view(-1)[joined + left] = True  # a net may pass through its own blocks
         graph = tp.graph.maze(free, index_dtype=torch.int32)
         levels = tp.bfs(graph, joined, algorithm=algorithm)[0].cpu()
         free.view(-1)[joined + left] = False
@@ -161,7 +162,8 @@ def join(net: Net, free: torch.Tensor, chip: Chip, algorithm: str) -> int:
 
 
 def trace(levels: list[int], target: int, columns: int) -> list[int]:
-    """The blocks from the target back to where the search began, straight on wherever that is as short."""
+    """Returns the blocks from the target back to the start of the search, going straight on whenever that is as
+    short."""
     way, step = [target], 0
     while levels[way[-1]]:
         here = way[-1]
@@ -204,13 +206,13 @@ def draw(chip: Chip, path: Path) -> None:
 
 
 def hues_of(count: int) -> np.ndarray:
-    """Hues a golden section apart, of two lightnesses."""
+    """Returns hues a golden section apart, with two lightnesses."""
     hues = np.arange(max(count, 1)) * 0.618034 % 1
     return hsv_to_rgb(np.stack([hues, np.full_like(hues, 0.8), np.where(np.arange(len(hues)) % 2, 0.62, 0.85)], 1))
 
 
 def draw_search(figure: Figure, axes, chip: Chip, net: Net) -> None:
-    """Levels, with the wires that were there before, and the wire that was found."""
+    """Draws the levels of a search, the wires before it, and the wire that it found."""
     levels, wire = np.ma.masked_less(net.levels.numpy(), 0), max(net.wires, key=len)
     layer = chip.place(wire[0])[0]
     image = axes.imshow(levels, cmap="YlGnBu_r", interpolation="nearest", zorder=1)
@@ -227,7 +229,7 @@ def draw_search(figure: Figure, axes, chip: Chip, net: Net) -> None:
 
 
 def draw_wire(axes, chip: Chip, wire: list[int], colour) -> None:
-    """Upper layers above lower ones, which they interrupt."""
+    """Draws a wire; upper layers cover lower ones."""
     layers, rows, places = zip(*map(chip.place, wire), strict=True)
     depth = 3 - layers[0] / 10
     axes.plot(places, rows, color=PAPER, linewidth=5, solid_capstyle="butt", zorder=depth - 0.01)

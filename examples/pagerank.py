@@ -6,7 +6,7 @@
     pagerank.py --device cuda
 
 A reader follows a random link of the page at hand or, one time in seven, opens any page at all. The rank of a page is
-how often it is open: the vector that one sparse product per step leads to.
+how often it is open: the vector to which repeated sparse products converge.
 """
 
 import argparse
@@ -25,9 +25,9 @@ import torch_patterns as tp
 
 
 def pagerank(links: tp.COO, damping: float = 0.85, tolerance: float = 1e-12) -> tuple[Tensor, int]:
-    """(ranks float64 [pages], which add up to 1; steps taken) for a link in each entry (from, to) of the matrix.
+    """Returns (ranks float64 [pages], which add up to 1; steps taken); each entry (from, to) of the matrix is a link.
 
-    From a page without links the reader goes on to any page.
+    From a page without links the reader opens any page.
     """
     pages = links.shape[0]
     ones = torch.ones(pages, dtype=torch.float64, device=links.values.device)
@@ -42,9 +42,9 @@ def pagerank(links: tp.COO, damping: float = 0.85, tolerance: float = 1e-12) -> 
 
 
 def imported(source: bytes) -> Iterator[str]:
-    """The top-level modules that a module imports, as often as it says so."""
+    """Yields the top-level modules that a module imports, once per import."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about invalid escapes, say
+        warnings.simplefilter("ignore")  # for example about invalid escapes
         tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -54,7 +54,7 @@ def imported(source: bytes) -> Iterator[str]:
 
 
 def standard_library() -> tuple[list[str], tp.COO]:
-    """(names of the modules, a link for each that a module imports)."""
+    """Returns (names of the modules, a link for each module that a module imports)."""
     names = sorted(name for name in sys.stdlib_module_names - {"this", "antigravity"} if name[0] != "_")
     number = {name: k for k, name in enumerate(names)}
     folder = Path(sysconfig.get_path("stdlib"))

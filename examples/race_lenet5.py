@@ -5,10 +5,9 @@
     race_lenet5.py                   the 1,797 digits of scikit-learn, for a quick look
 
 All contestants train the same network in float32 (no TF32) on the same minibatches, shuffled and distorted on the
-device, by SGD with momentum and the same learning rates; they start from the same weights. A time is that of training
-alone, the minibatches included: the device is idle before and after. What is compiled or captured is so beforehand.
-
-Written to --out: race.json and race.png. The table is printed, too.
+device, by SGD with momentum and the same learning rates; they start from the same weights. A time covers training
+alone, including the minibatches: the device is idle before and after. Compilation and capture happen beforehand. The
+script prints a table, and writes race.json and race.png to --out.
 """
 
 import argparse
@@ -156,7 +155,7 @@ class Ours:
 
 
 def contestants(device: str) -> dict:
-    """By name, what makes each of a network, the digits and a batch size."""
+    """Returns, by name, a function that makes each contestant from a network, the digits and a batch size."""
     all_of_them = {
         "torch, eager": lambda *a: TorchContestant(*a, compiled=False, captured=False),
         "torch, CUDA graph": lambda *a: TorchContestant(*a, compiled=False, captured=True),
@@ -180,7 +179,7 @@ def network(seed: int, device: str) -> LeNet5:
 
 
 def timed(device: str, function, *arguments) -> float:
-    """Seconds, with an idle device before and after."""
+    """Returns the seconds of a call, with an idle device before and after."""
     synchronize(device)
     started = time.perf_counter()
     function(*arguments)
@@ -189,7 +188,7 @@ def timed(device: str, function, *arguments) -> float:
 
 
 def schedule(options: argparse.Namespace, steps: int) -> torch.Tensor:
-    """Learning rates [epochs, steps]: a linear rise, then a linear fall to 0."""
+    """Returns learning rates [epochs, steps]: a linear rise, then a linear fall to 0."""
     part = torch.arange(options.epochs * steps, dtype=torch.float64) / (options.epochs * steps)
     rates = torch.minimum(0.1 + 0.9 * part / WARM_UP, (1 - part) / (1 - WARM_UP)) * options.lr
     return rates.view(options.epochs, steps).float().to(options.device)
@@ -200,7 +199,7 @@ def steps_of(digits: data.Digits, batch: int) -> int:
 
 
 def time_epochs(options: argparse.Namespace, digits: data.Digits, make, batch: int) -> float:
-    """Milliseconds of an epoch: the median."""
+    """Returns the median milliseconds of an epoch."""
     contestant = make(network(0, options.device), digits, batch)
     contestant.reset(network(0, options.device), 0)
     rates = torch.full((steps_of(digits, batch),), 0.01, device=options.device)
@@ -209,7 +208,7 @@ def time_epochs(options: argparse.Namespace, digits: data.Digits, make, batch: i
 
 
 def race(options: argparse.Namespace, digits: data.Digits, make) -> list[dict]:
-    """Per seed: seconds of training until the target, or null, and the accuracy after every epoch."""
+    """Returns, per seed, the seconds of training until the target (or null), and the accuracy after every epoch."""
     contestant = make(network(0, options.device), digits, options.batch)
     rates = schedule(options, steps_of(digits, options.batch))
     runs = []
@@ -237,7 +236,7 @@ def measure(options: argparse.Namespace, digits: data.Digits) -> list[dict]:
             for batch in options.batches:
                 row["epoch_ms"][batch] = time_epochs(options, digits, make, batch)
             row["runs"] = race(options, digits, make)
-        except Exception as error:  # a compiler may be missing: the others race on, and the table says so
+        except Exception as error:  # a compiler may be missing: the table says so, and the others continue
             row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         rows.append(row)
         print(line(options, row), flush=True)

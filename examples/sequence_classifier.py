@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Digits read as sequences: a state-space model over packed sequences, beside the same model on padded ones.
+"""Read digits as sequences: a state-space model on packed sequences, compared with the same model on padded ones.
 
     sequence_classifier.py                    trains both for 10 epochs, and draws runs/sequences.png
     sequence_classifier.py --device cuda --epochs 20
 
-Each image of scikit-learn's digits becomes the sequence of its inked pixels, in reading order: place and ink, and 20 to
-50 of them. A layer is a gated linear recurrence, h[t] = a[t] h[t-1] + (1 - a[t]) v[t], whose gates and values are
-linear in its input; the mean state of a sequence goes to a classifier. Packed, the sequences of a batch lie end to end,
-and `tp.segment_recurrence` runs over all of them in parallel along time; nothing is padded. Plain torch pads the batch
-and takes one step after another. Both start from the same weights and see the same batches, so they learn the same.
+Each image of scikit-learn's digits becomes the sequence of its 20 to 50 inked pixels (position and ink), in reading
+order. A layer is a gated linear recurrence, h[t] = a[t] h[t-1] + (1 - a[t]) v[t], whose gates and values are linear in
+its input; the mean state of a sequence goes to a classifier. In the packed form, the sequences of a batch are stored
+end to end without padding, and `tp.segment_recurrence` computes all of them in parallel along time. Plain torch pads
+the batch and takes one step after another. Both start from the same weights and see the same batches, so they learn the
+same.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from torch_patterns import jagged
 
 
 def sequences(device: str) -> tuple[list[Tensor], Tensor]:
-    """Of each image the inked pixels, [length, 3]: row, column and ink in -1 to 1; and the digits."""
+    """Returns the inked pixels of each image, [length, 3]: row, column and ink in -1 to 1; and the digits."""
     digits = load_digits()
     images = torch.from_numpy(digits.images).float().to(device)
     places = [image.nonzero() for image in images]
@@ -42,12 +43,13 @@ def sequences(device: str) -> tuple[list[Tensor], Tensor]:
 
 
 class Layer(nn.Module):
-    """One gated recurrence. `forward` is on packed rows; `padded` the same, step by step, on [batch, length, ...]."""
+    """One gated recurrence. `forward` takes packed rows; `padded` computes the same step by step on [batch, length,
+    ...]."""
 
     def __init__(self, inputs: int, states: int):
         super().__init__()
         self.gate, self.value = nn.Linear(inputs, states), nn.Linear(inputs, states)
-        nn.init.constant_(self.gate.bias, 2.0)  # remembers about eight steps at first
+        nn.init.constant_(self.gate.bias, 2.0)  # initially remembers about eight steps
 
     def factors(self, x: Tensor) -> tuple[Tensor, Tensor]:
         a = self.gate(x).sigmoid()
@@ -72,13 +74,13 @@ class Classifier(nn.Module):
         self.output = nn.Linear(states, 10)
 
     def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
-        """Logits [batch, 10] of packed rows."""
+        """Returns logits [batch, 10] for packed rows."""
         for layer in self.layers:
             x = layer(x, offsets)
         return self.output(tp.segment_reduce(x, offsets, op="mean"))
 
     def padded(self, x: Tensor, offsets: Tensor) -> Tensor:
-        """The same by plain torch."""
+        """Returns the same by plain torch."""
         lengths = offsets.diff()
         x = nn.utils.rnn.pad_sequence(list(x.split(lengths.tolist())), batch_first=True)
         inside = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
@@ -94,7 +96,7 @@ def packed(found: list[Tensor], chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def train(way: str, found: list[Tensor], digits: Tensor, split: Tensor, options) -> list[dict]:
-    """Per epoch the loss, the accuracy on held-out digits, and the seconds of training."""
+    """Returns, per epoch, the loss, the accuracy on held-out digits, and the seconds of training."""
     torch.manual_seed(options.seed)
     model = Classifier(options.states).to(digits.device)
     forward = model if way == "packed" else model.padded

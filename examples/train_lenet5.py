@@ -46,7 +46,7 @@ from torch_patterns import data
 from torch_patterns.distributed import lenet as distributed_lenet
 from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5, Trainer
 
-# Each takes parameters, learning rate, momentum (where it has one) and weight decay.
+# Each takes parameters, learning rate, momentum (if it has one) and weight decay.
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
@@ -127,7 +127,7 @@ def device(text: str) -> torch.device:
 
 
 def complete(options: argparse.Namespace) -> None:
-    """Fill in the defaults that depend on other options. A Gaussian's squared error has the smaller gradients."""
+    """Fills in the defaults that depend on other options. The squared error of Gaussians has smaller gradients."""
     rates = {"sgd": 0.5 if options.output == "rbf" else 0.05, "rmsprop": 0.001, "adam": 0.003, "adamw": 0.003}
     defaults = {
         "epochs": 10 if options.data else 60,
@@ -148,7 +148,7 @@ def make_optimizer(options: argparse.Namespace, model: LeNet5) -> torch.optim.Op
 
 
 class Run:
-    """A network in training: what a checkpoint holds, and what was measured after each epoch."""
+    """A network in training: the state for checkpoints, and the measurements after each epoch."""
 
     def __init__(self, options: argparse.Namespace, digits: data.Digits, ranks: Ranks | None = None):
         torch.manual_seed(options.seed)
@@ -160,7 +160,7 @@ class Run:
         self.optimizer = None if options.fused else make_optimizer(options, self.model)
         self.trainer = self.make_trainer() if options.fused else None
         self.history: list[dict] = []
-        # Not the path but the digits themselves: they may have moved, or have others in their place.
+        # The digits themselves rather than the path: files may have moved or been replaced.
         self.shared = {name: getattr(options, name) for name in SHARED}
         self.shared["data"] = f"{len(digits.train_labels)} digits, crc32 {zlib.crc32(digits.train_images.numpy()):08x}"
 
@@ -181,7 +181,7 @@ class Run:
             "model": self.model.state_dict(),
             "optimizer": (self.trainer or self.optimizer).state_dict(),
         }
-        partial = path.with_suffix(".partial")  # an interrupted write leaves the checkpoint before it whole
+        partial = path.with_suffix(".partial")  # an interrupted write leaves the previous checkpoint intact
         torch.save(state, partial)
         os.replace(partial, path)
 
@@ -210,7 +210,8 @@ class Run:
         self.history = history
 
     def train_epoch(self, bar: tqdm) -> dict:
-        """One pass over the training digits. Its loss and accuracy are those of the distorted digits as they came."""
+        """Makes one pass over the training digits. Its loss and accuracy are measured on the distorted digits during
+        the pass."""
         started, epoch = time.perf_counter(), len(self.history)
         lr = self.options.lr * self.options.lr_decay**epoch
         loss, accuracy = self.fused_steps(bar, lr) if self.trainer else self.steps(bar, epoch, lr)
@@ -230,7 +231,7 @@ class Run:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         images, labels = self.minibatches(epoch)
-        sums = torch.zeros(2, device=images.device, dtype=torch.float64)  # of loss and hits; read now and then only
+        sums = torch.zeros(2, device=images.device, dtype=torch.float64)  # of loss and hits; read only now and then
         seen = 0
         for step, (batch, classes) in enumerate(
             zip(images.split(self.options.batch), labels.split(self.options.batch), strict=True)
@@ -253,18 +254,18 @@ class Run:
         return mean_loss, accuracy
 
     def minibatches(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The digits of an epoch in their order, distorted and normalized: those that the Trainer takes."""
+        """Returns the digits of an epoch in their order, distorted and normalized, as the Trainer uses them."""
         images, labels = self.digits.train_images, self.digits.train_labels
         seed, number = (torch.tensor(value, device=images.device) for value in (self.options.seed, epoch))
         return torch.ops.torch_patterns.lenet5_minibatches(images, labels, seed, number)
 
     def insist_on_a_number(self, loss: float) -> None:
-        if not abs(loss) < float("inf"):  # NaN too
+        if not abs(loss) < float("inf"):  # also catches NaN
             epoch = len(self.history) + 1
             sys.exit(f"the loss is {loss} in epoch {epoch}: try a smaller --lr than {self.options.lr}")
 
     def outputs(self, network=None) -> torch.Tensor:
-        """What a network, by default the one in training, makes of the test digits."""
+        """Returns the outputs of a network, by default the one in training, for the test digits."""
         network = network or self.model
         with torch.no_grad():
             batches = self.digits.test_images.split(EVALUATION_BATCH)
@@ -277,13 +278,13 @@ class Run:
 
 
 def export(run: Run, out: Path) -> None:
-    """Write lenet5.ts and lenet5.pt2, load both again, and insist on the very outputs of the network."""
+    """Writes lenet5.ts and lenet5.pt2, loads both again, and checks that they give exactly the network's outputs."""
     model, script_path, export_path = run.model.eval(), out / "lenet5.ts", out / "lenet5.pt2"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         torch.jit.script(model).save(script_path)
         scripted = torch.jit.load(script_path, map_location=run.options.device)
-    example = data.normalize(run.digits.test_images[:2])  # of two: a batch of one would be taken for a constant
+    example = data.normalize(run.digits.test_images[:2])  # two images: export would treat a batch of one as a constant
     program = torch.export.export(model, (example,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
     torch.export.save(program, export_path)
     exported = torch.export.load(export_path).module()
