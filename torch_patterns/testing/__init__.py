@@ -1,8 +1,9 @@
-"""What the tests and the benchmarks know of each operator: one Spec.
+"""The description of each operator for tests and benchmarks: one Spec per operator.
 
-To put an operator under test, add its Spec to the list SPECS of a module of this package: one module per pattern, all
-are read. tests/test_ladder.py then runs every rung of its pattern, test_ops.py and test_graphs.py call it in every way
-that torch knows, test_cuda.py on streams and in captured graphs, and benchmarks/ladder.py times it. A small one:
+To put an operator under test, add its Spec to the list SPECS of a module of this package. There is one module per
+pattern, and all are loaded. tests/test_ladder.py then runs every rung of its pattern, test_ops.py and test_graphs.py
+call it in every way that torch offers, test_cuda.py calls it on streams and in captured graphs, and
+benchmarks/ladder.py times it. A small one:
 
     SPECS = [
         Spec(
@@ -18,8 +19,9 @@ that torch knows, test_cuda.py on streams and in captured graphs, and benchmarks
         )
     ]
 
-Every tensor of a sample is made by a Maker in one of two kinds: "exact", integers so small that no order of summation
-rounds, so that every rung must give the reference bit for bit; and "float", where results must keep the Spec's bound.
+A Maker makes every tensor of a sample in one of two kinds. "exact" tensors hold integers so small that no order of
+summation rounds, so every rung must give the reference bit for bit; for "float" tensors results must keep the Spec's
+bound.
 """
 
 import importlib

@@ -18,7 +18,7 @@ EDGES = (1, 2, *around(32, 64, 128, 256))
 
 
 def repeated(src: np.ndarray, dst: np.ndarray, edges: int) -> tuple[np.ndarray, np.ndarray]:
-    """So many edges, each of the given ones as often as any other, or once more."""
+    """Repeats the given edges up to a number of `edges`, each as often as any other or once more."""
     order = np.arange(edges) % len(src)
     return src[order], dst[order]
 
@@ -28,7 +28,7 @@ def at_random(vertices: int, edges: int, random: torch.Generator, first: int = 0
 
 
 def chain(vertices: int, *more: tuple[int, int]) -> np.ndarray:
-    """A path through all vertices, and these edges."""
+    """Returns a path through all vertices, and the given edges."""
     return np.array([(v, v + 1) for v in range(vertices - 1)] + list(more)).reshape(-1, 2).T
 
 
@@ -89,7 +89,8 @@ def inputs(case: Case, make: Maker) -> Sample:
 
 
 def search(row_ptrs, col_idx, sources, max_level=-1) -> tuple[list[int], list[int]]:
-    """Level by level, and the vertices of a level in order: who comes first to a vertex is its smallest parent."""
+    """Searches level by level, in the order of vertices within a level, so the first to reach a vertex is its
+    parent."""
     levels, parents = [-1] * (len(row_ptrs) - 1), [-1] * (len(row_ptrs) - 1)
     level, frontier = 0, sorted(set(sources))
     for source in frontier:
@@ -201,7 +202,7 @@ def refused(name: str):
 
 
 def many_edges() -> Large:
-    """2^31 + 11 edges: each of the first 2^16 vertices leads to the second half of them, the last to 11 more."""
+    """Makes 2^31 + 11 edges: each of the first 2^16 vertices leads to the second half of them, the last to 11 more."""
     half = 2**15
 
     def make():
@@ -244,7 +245,7 @@ HARD = (
 
 
 def hard_cases(sources: tuple[int, ...]):
-    """Every graph as it is given, with in-edges, and both ways, from its first and its last vertex."""
+    """Returns every graph without and with in-edges, and symmetric, searched from its first and its last vertex."""
     for i, (pointers, edges, name) in enumerate(HARD):
         for given in ("", "in-edges", "symmetric"):
             both = 2 if given == "symmetric" else 1

@@ -14,7 +14,7 @@ GROUPS = 8192 * 256 + 1  # tiles: one more than a group
 
 
 def mask_of(shape, make, keep: float = 0.5) -> torch.Tensor:
-    """Random, but as many are true in every mask of a shape: then vmap over masks has a result."""
+    """Makes random masks; all masks of a shape keep the same number, so that vmap over masks has a result."""
     count = torch.Size(shape).numel()
     mask = torch.zeros(count, dtype=torch.bool)
     mask[torch.randperm(count, generator=make.random)[: round(keep * count + 0.01)]] = True
@@ -97,7 +97,7 @@ EMPTY = (case((0,), (0,)), case((3, 0), (3,)), case((0, 4), (0,)), case((2, 0), 
 
 
 def bytes_kept(n: int) -> Large:
-    """Bytes that count up; every third is kept, in 64 different places of its group of 192."""
+    """Makes bytes that count up; every third is kept, in 64 different places of its group of 192."""
 
     def make():
         x = torch.arange(256, device="cuda").to(torch.uint8).repeat(n // 256 + 1)[:n]
@@ -115,7 +115,7 @@ def bytes_kept(n: int) -> Large:
 
 
 def bytes_moved(sample, out):
-    """The mask and what is kept are read, the result is written."""
+    """Counts the bytes of the mask and of the kept elements, which are read, and of the result, which is written."""
     x, mask = sample.args[:2]
     values = out[0] if isinstance(out, tuple) else out
     kept = int(mask.sum()) * (x.numel() // max(mask.numel(), 1))

@@ -1,4 +1,4 @@
-"""Comparisons that say where: exact, bit for bit, and within a proven bound. Never rtol and atol."""
+"""Comparisons that name the first wrong element: exact, bit for bit, or within a proven bound, never by tolerances."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SMALLEST = {torch.float64: 2.0**-1074, torch.float32: 2.0**-149, torch.bfloat16:
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """Of the arithmetic that a dtype is computed in: half types accumulate in float32."""
+    """Returns the unit roundoff of a dtype's arithmetic; half types accumulate in float32."""
     return UNIT_ROUNDOFF[torch.float64 if dtype == torch.float64 else torch.float32]
 
 
 def gamma(k, u: float):
-    """k u / (1 - k u): what k roundings can do to a product of factors 1 + u, at most (Higham, lemma 3.1)."""
+    """Returns k u / (1 - k u), the greatest relative error of k roundings (Higham, lemma 3.1)."""
     return k * u / (1 - k * u)
 
 
@@ -23,12 +23,12 @@ def tensors_of(out) -> tuple[torch.Tensor, ...]:
 
 
 def round_to(expected: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What a kernel must return that computes `expected` exactly and rounds it once."""
+    """Rounds `expected` once, as a kernel must that computes it exactly."""
     return expected.to(dtype)
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
-    return x.detach().contiguous().unsqueeze(-1).view(torch.uint8).reshape(-1)  # a size of 1 may have any stride
+    return x.detach().contiguous().unsqueeze(-1).view(torch.uint8).reshape(-1)  # sizes of 1 may have any stride
 
 
 def _report(where: str, wrong: torch.Tensor, got: torch.Tensor, expected: torch.Tensor, limit=None) -> None:
@@ -45,7 +45,8 @@ def _same_shape(got: torch.Tensor, expected: torch.Tensor, where: str) -> None:
 
 
 def assert_equal(out, expected, where: str = "") -> None:
-    """Equal values, NaN where NaN is expected. `expected` is rounded to the dtype of `out`, and may lie on the CPU."""
+    """Asserts equal values, and NaN where it is expected. `expected` is rounded to the dtype of `out`; it may be on the
+    CPU."""
     for got, want in zip(tensors_of(out), tensors_of(expected), strict=True):
         _same_shape(got, want, where)
         want = round_to(want, got.dtype).to(got.device)
@@ -57,7 +58,7 @@ def assert_equal(out, expected, where: str = "") -> None:
 
 
 def assert_same_bits(out, expected, where: str = "") -> None:
-    """Same dtype, shape and bytes."""
+    """Asserts equal dtypes, shapes and bytes."""
     for got, want in zip(tensors_of(out), tensors_of(expected), strict=True):
         assert got.dtype == want.dtype, f"{where}: {got.dtype}, expected {want.dtype}"
         _same_shape(got, want, where)
@@ -67,7 +68,7 @@ def assert_same_bits(out, expected, where: str = "") -> None:
 
 
 def assert_within(out, expected, bound, where: str = "") -> None:
-    """|out - expected| <= bound, and the rounding of the result to its dtype; infinities and NaN must be equal."""
+    """Asserts |out - expected| <= bound, plus the rounding to the dtype of `out`; infinities and NaN must be equal."""
     for got, want, limit in zip(tensors_of(out), tensors_of(expected), tensors_of(bound), strict=True):
         if not got.is_floating_point():
             assert_equal(got, want, where)

@@ -71,10 +71,10 @@ def bounded(reference):
     return bound
 
 
-# ---- what a transform of the whole image may be off by, in terms of Euclidean norms: those of an image's channels and
-# of the filters between one channel and one map. A transform of n elements has an error of at most 6 u log2(n) times
-# the norm (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 24.1); three of them follow each
-# other, and the sum over channels, maps or images comes on top. Winograd's transforms of 4 x 4 stay below that.
+# ---- the error bound for transforms of the whole image, by Euclidean norms: those of an image's channels and of the
+# filters between one channel and one map. A transform of n elements has an error of at most 6 u log2(n) times the norm
+# (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 24.1); three of them follow each other, and
+# the sum over channels, maps or images comes on top. Winograd's transforms of 4 x 4 stay below that.
 
 
 def transform_error(u, image, kernel, terms):
@@ -210,7 +210,7 @@ common = {
 
 
 def ones_of_half(channels: int, side: int) -> Large:
-    """More than 2^31 pixels in, more than 2^34 elements unrolled; 9 * channels is rounded to float16 once."""
+    """Makes more than 2^31 input pixels and 2^34 unrolled elements; 9 * channels is rounded to float16 once."""
 
     def make():
         shapes = (1, channels, side, side), (1, channels, 3, 3)

@@ -215,7 +215,7 @@ GROUP_BY = Spec(
 
 
 def few_values(make, n: int, distinct: int) -> torch.Tensor:
-    """n values, of which so many are distinct, in a random order."""
+    """Makes n values, `distinct` of which are distinct, in a random order."""
     distinct = min(distinct, n, 2 if make.dtype == torch.bool else 100)
     values = torch.arange(n) % max(distinct, 1)
     return values[torch.randperm(n, generator=make.random)].to(make.dtype)
@@ -280,7 +280,7 @@ UNIQUE = Spec(
 
 
 def in_runs(make, n: int, runs: int) -> torch.Tensor:
-    """n values in so many runs, wherever these end."""
+    """Makes n values in `runs` runs of random lengths."""
     runs = min(runs, n)
     cuts = torch.randperm(max(n - 1, 0), generator=make.random)[: max(runs - 1, 0)].sort()[0] + 1
     number = torch.zeros(n, dtype=torch.int64)
@@ -289,7 +289,7 @@ def in_runs(make, n: int, runs: int) -> torch.Tensor:
 
 
 def runs_of(x) -> np.ndarray:
-    """Where runs begin, and the end."""
+    """Returns where runs begin, and the end."""
     v = wide(x)
     heads = np.concatenate([[True] * min(len(v), 1), v[1:] != v[:-1]]).astype(bool)
     return np.append(np.nonzero(heads)[0], len(v))

@@ -19,7 +19,7 @@ def edges_of(bins: int, low: float, high: float) -> np.ndarray:
 
 
 def reference(x, bins, min=None, max=None):
-    """By bisection of the list of edges."""
+    """Finds the bins by bisection of the list of edges."""
     uniform = x.dtype.is_floating_point or min is not None or max is not None
     values = (x.double() if x.dtype.is_floating_point else x.long()).flatten().numpy()
     if not uniform:
@@ -54,7 +54,7 @@ def today(x, bins, min=None, max=None):
 
 
 def bytes_of_all_values(n: int) -> Large:
-    """n bytes that count up, again and again."""
+    """Makes n bytes that count up from 0 to 255 repeatedly."""
 
     def make():
         x = torch.arange(256, device="cuda").to(torch.uint8).repeat(n // 256 + 1)[:n]

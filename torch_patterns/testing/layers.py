@@ -156,12 +156,12 @@ def rbf_reference(x, centres, sigma):
 
 
 def least(u) -> float:
-    """The smallest number of the type of this unit roundoff, and so what any result may be off by."""
+    """Returns the smallest number of the dtype with this unit roundoff, an error that every result may have."""
     return 2.0**-149 if u > 2**-50 else 2.0**-1074
 
 
 def rbf_bound(u, x, centres, sigma):
-    """What the argument of the exponential is off by is its relative error."""
+    """The absolute error of an exponential's argument is the relative error of the exponential."""
     argument = distances(x, centres) / (2 * sigma**2)
     return (gamma(x.shape[1] + 6, u) * argument + 8 * u) * torch.exp(-argument) + 2 * least(u)
 

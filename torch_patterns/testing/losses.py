@@ -34,7 +34,7 @@ def cross_entropy_reference(logits, target, reduction="mean"):
 
 
 def softmax_error(u, logits):
-    """Of log softmax: the argument of each exponential is off by a rounding, their sum by as many as there are."""
+    """Bounds the error of log softmax: each exponential's argument has one rounding, and the sum has one per term."""
     wide = logits.double()
     spread = (wide.amax(1) - wide.amin(1)) if wide.shape[1] else wide.sum(1)
     return gamma(wide.shape[1] + 12, u) * (1 + spread + math.log(max(wide.shape[1], 1)))

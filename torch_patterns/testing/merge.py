@@ -18,13 +18,13 @@ VALUES_OF = {torch.bool: torch.complex128, torch.uint8: torch.float64, torch.int
 
 
 def ranks(x: np.ndarray, descending: bool) -> np.ndarray:
-    """Numbers that stand in the order of the keys: equal for equals, NaN the greatest."""
+    """Maps keys to numbers in the same order: equal keys to equal numbers, NaN to the greatest."""
     order = np.unique(x.ravel(), return_inverse=True)[1].reshape(x.shape)
     return -order if descending else order
 
 
 def permutation(a: torch.Tensor, b: torch.Tensor, descending: bool) -> np.ndarray:
-    """Where in [a, b] each merged element comes from."""
+    """Returns the index in [a, b] from which each merged element comes."""
     keys = (x.double() if x.dtype.is_floating_point else x for x in (a, b))
     both = np.concatenate([x.numpy() for x in keys], axis=-1)
     return np.argsort(ranks(both, descending), axis=-1, kind="stable")
@@ -72,7 +72,7 @@ def merge_inputs(case, make):
 
 
 def some_values(make, shape, first=0):
-    """Of every width; "exact" ones tell by their place whether the merge is stable."""
+    """Makes values of every width; "exact" values are numbered, which shows whether the merge is stable."""
     dtype = VALUES_OF.get(make.dtype, make.dtype)
     if dtype.is_floating_point and make.kind == "float":
         return torch.randn(shape, generator=make.random, dtype=torch.float64).to(dtype)
@@ -105,7 +105,7 @@ def sort_and_gather(keys_a, values_a, keys_b, values_b, descending=False, valida
 
 
 def bytes_of_keys(n: int, pairs: bool) -> Large:
-    """Runs of each of the 256 keys, of known lengths; as values, 0 for those of a and 1 for those of b."""
+    """Makes runs of known lengths of each of the 256 keys; the values are 0 for a and 1 for b."""
     device, keys = "cuda", torch.arange(256).byte()
 
     def lengths():

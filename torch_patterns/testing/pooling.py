@@ -1,4 +1,4 @@
-"""Subsampling, average and maximum pooling, and what their gradients are made of."""
+"""Subsampling, average and maximum pooling, and the operators of their gradients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bad_algorithm(name: str, *shapes, **kwargs):
 
 
 def maps(n: int) -> tuple[int, int, int, int]:
-    """The shape of about n pixels in maps as LeNet-5 has them."""
+    """Returns a shape of about n pixels in maps like those of LeNet-5."""
     return max(n // (6 * 28 * 28), 1), 6, 28, 28
 
 
@@ -45,7 +45,7 @@ def maps(n: int) -> tuple[int, int, int, int]:
 
 
 def avg_bound(u, x, *args, **kwargs):
-    """The sum of a window, divided: as many roundings as pixels."""
+    """The divided sum of a window has as many roundings as the window has pixels."""
     return gamma(pixels_of(kwargs), u) * F.avg_pool2d(x.double().abs(), *args, **kwargs)
 
 

@@ -25,7 +25,7 @@ from torch_patterns.testing.spec import ALL, FLOATS, Sample, Spec, bad, case
 
 
 def softmax_reference(values, offsets, logarithm=False):
-    """By the definition, segment by segment, in long double; NaN beside what is not finite but -inf."""
+    """Follows the definition, segment by segment, in long double; NaN if a value is +inf or NaN, or all are -inf."""
     x = wide(values)
     y = np.empty_like(x)
     with np.errstate(all="ignore"):
@@ -38,8 +38,9 @@ def softmax_reference(values, offsets, logarithm=False):
 
 
 def softmax_bound(u, values, offsets, logarithm=False):
-    """The distance from the maximum is rounded once, so that its exponential is off by that distance in u, and a few u
-    more; the sum adds a rounding, and a new scale, for each row at most; then there is a division, or a logarithm."""
+    """The distance from the maximum is rounded once, so the relative error of its exponential is that distance times u,
+    and a few u more; the sum adds at most a rounding and a rescaling per row; then there is a division or a
+    logarithm."""
     longest = int(offsets.diff().max()) if len(offsets) > 1 else 0
     spread = (values.double().max() - values.double().min()).item() if values.numel() else 0.0
     off = gamma(6 * longest + 2 * spread + 12, u)
@@ -48,7 +49,7 @@ def softmax_bound(u, values, offsets, logarithm=False):
 
 
 def by_scatter(values, offsets):
-    """What users compose today, PyG's softmax: three reductions and gathers by an index."""
+    """Does what users compose today, as PyG's softmax does: three reductions and gathers by an index."""
     if values.dim() > 1:
         return NotImplemented
     ids = torch.arange(len(offsets) - 1, device=offsets.device).repeat_interleave(offsets.diff())
@@ -97,7 +98,7 @@ def softmax_spec(name: str, logarithm: bool) -> Spec:
 
 
 def topk_reference(values, offsets, k, largest=True):
-    """A stable sort of each segment by numpy, NaN as the greatest."""
+    """Sorts each segment stably by numpy, with NaN as the greatest value."""
     x = wide(values)
     floats = x.dtype == np.longdouble
     if floats:

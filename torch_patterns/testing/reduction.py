@@ -23,11 +23,11 @@ CHUNK = 2**15
 NUMPY = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "argmax": np.argmax, "argmin": np.argmin}
 
 
-# ---- what is right
+# ---- references and bounds
 
 
 def identity(op: str, dtype: torch.dtype) -> float | int:
-    """What a reduction over no elements gives."""
+    """Returns the result of a reduction over no elements."""
     if op in ("sum", "prod"):
         return int(op == "prod")
     if op in LOGICAL:
@@ -82,10 +82,11 @@ def reduce_reference(x, dim=None, op="sum", keepdim=False):
 
 
 def reduce_bound(u, x, dim=None, op="sum", keepdim=False):
-    """None where every order of the operations gives the same: integers, and what only compares.
+    """Returns None if every order of the operations gives the same: for integers, and for operators that only compare.
 
-    Otherwise n - 1 roundings reach each operand, at most, and one the division. An exponential whose argument is
-    rounded is off by its distance from the maximum, in u, and 4 u more; it is rescaled at most once per rounding.
+    Otherwise at most n - 1 roundings affect each operand, and one the division. An exponential whose argument is
+    rounded has a relative error of its distance from the maximum times u, and 4 u more; it is rescaled at most once per
+    rounding.
     """
     if op in ("max", "min", "argmax", "argmin", *LOGICAL) or not x.dtype.is_floating_point:
         return None
@@ -107,7 +108,7 @@ def reduce_inputs(case, make):
     return Sample((x,), dict(case.kwargs))
 
 
-# ---- what users have today
+# ---- peers: the functions that users have today
 
 
 def torch_reduce(x, dim=None, op="sum", keepdim=False):
@@ -134,7 +135,7 @@ def ints(*shape):
 
 
 def opposites(n: int, op: str) -> Large:
-    """n ones, then n minus ones, of a type that cannot count so far."""
+    """Makes n ones, then n minus ones, of a dtype that cannot count to n."""
 
     def make():
         x = torch.ones(2 * n, dtype=torch.float16, device="cuda")
@@ -147,7 +148,7 @@ def opposites(n: int, op: str) -> Large:
 
 
 def last_of(n: int, **kwargs) -> Large:
-    """A single 1, at the last of n positions."""
+    """Makes a single 1 at the last of n positions."""
 
     def make():
         x = torch.zeros(n, dtype=torch.int8, device="cuda")
@@ -158,7 +159,7 @@ def last_of(n: int, **kwargs) -> Large:
 
 
 def many_rows(shape: tuple[int, ...], dim: int) -> Large:
-    """Ones, so every sum is known."""
+    """Makes ones, so that every sum is known."""
 
     def check(sample, y):
         assert bool((y == shape[dim]).all())

@@ -36,7 +36,7 @@ ACCUMULATE = {
 
 
 def leaders(x: np.ndarray, op: str) -> np.ndarray:
-    """The first place along axis 0 of the running extremum; NaN is the most extreme."""
+    """Returns the first index along axis 0 of the running extremum; NaN is the most extreme value."""
     found = np.zeros(x.shape, np.int64)
     for k in range(1, len(x)):
         before = np.take_along_axis(x, found[k - 1][None], 0)[0]
@@ -88,7 +88,7 @@ def scan_inputs(case, make):
 
 
 def scan_bound(u, x, op="sum", **kwargs):
-    """Element k combines k operands in some order: k - 1 roundings reach each of them, at most."""
+    """Element k combines k operands in some order, so at most k - 1 roundings affect each of them."""
     count = scan_reference(torch.ones_like(x, dtype=torch.float64), op="sum", **kwargs)
     size = scan_reference(x.double().abs(), op=op if op == "prod" else "sum", **kwargs)
     return gamma(count, u) * size if op in ("sum", "prod") else torch.zeros_like(size)
@@ -100,7 +100,7 @@ def flags(i: int) -> dict:
 
 
 def cumsum(x, dim=-1, op="sum", exclusive=False, reverse=False):
-    """What users have today. CUDA's cummax and cummin return indices as well and are far slower."""
+    """Calls what users have today. On CUDA, cummax and cummin also return indices and are far slower."""
     if exclusive or reverse:
         return NotImplemented
     call = {"sum": torch.cumsum, "prod": torch.cumprod, "max": torch.cummax, "min": torch.cummin}[op]
@@ -108,7 +108,7 @@ def cumsum(x, dim=-1, op="sum", exclusive=False, reverse=False):
 
 
 def bytes_of_ones(n: int) -> Large:
-    """One row of n bytes: only the last element of all tells whether every one was counted."""
+    """Makes one row of n bytes: only the last result shows whether every element was counted."""
 
     def check(sample, y):
         for begin in range(0, n, 2**28):
@@ -122,7 +122,7 @@ def bytes_of_ones(n: int) -> Large:
 
 
 def many_rows(rows: int, n: int, dim: int) -> Large:
-    """Row r is r mod 7 throughout, so all sums are known, and exact."""
+    """Makes rows whose elements are all r mod 7, so all sums are known and exact."""
 
     def make():
         column = torch.arange(rows, device="cuda").remainder_(7).float()
@@ -273,7 +273,7 @@ RECURRENCE = Spec(
 
 
 def indices_reference(x, dim=-1, op="max", reverse=False):
-    """Step by step: who beats all before it leads."""
+    """Goes step by step: an element that beats all before it leads."""
     values = scan_reference(x, dim, op, reverse=reverse)
     array = x.double().numpy() if x.dtype.is_floating_point else x.numpy()
     lines = np.moveaxis(array.reshape(array.shape or (1,)), dim if array.ndim else 0, 0)

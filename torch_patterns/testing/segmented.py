@@ -23,7 +23,7 @@ def power_law(n: int, random: torch.Generator) -> torch.Tensor:
     return ends[ends < n]
 
 
-# Where segments meet, by n, how many there shall be (where that is open), and a generator of random numbers.
+# The offsets of segments, by n, the number of segments (if it can be chosen), and a generator of random numbers.
 BORDERS = {
     "ragged": lambda n, segments, random: torch.randint(0, n + 1, (segments - 1,), generator=random).sort()[0],
     "of 1": lambda n, segments, random: torch.arange(1, n),
@@ -45,7 +45,7 @@ def make_offsets(lengths: str, n: int, segments: int, random: torch.Generator) -
 
 
 def segments_of(case, make, n: int) -> tuple[torch.Tensor, dict]:
-    """The offsets of a case, whose last shape is [segments + 1], and the operator's arguments."""
+    """Returns the offsets of a case, whose last shape is [segments + 1], and the operator's arguments."""
     kwargs = dict(case.kwargs)
     lengths, dtype = kwargs.pop("lengths", "ragged"), kwargs.pop("index", torch.int64)
     return make_offsets(lengths, n, case.shapes[-1][0] - 1, make.random).to(dtype), kwargs
@@ -96,7 +96,7 @@ def bad_tensors(name: str, args):
 
 
 def bad_offsets(name: str, args):
-    """What offsets of 7 rows must not hold, whatever the device, under `validate`."""
+    """Returns invalid offsets of 7 rows, which every device must refuse under `validate`."""
     for what, offsets, error, message in (
         ("begin", (5, 7), ValueError, r"offsets\[0\] is 5"),
         ("end", (0, 5), ValueError, r"offsets\[1\].*is 5.*7"),
@@ -115,7 +115,7 @@ def bad_offsets(name: str, args):
 
 
 def reduce_reference(values, offsets, op="sum"):
-    """One numpy reduction a segment, in int64 or long double."""
+    """Reduces each segment by numpy, in int64 or long double."""
     x = wide(values)
     result = np.zeros((len(offsets) - 1, *values.shape[1:]), np.int64 if op.startswith("arg") else x.dtype)
     with np.errstate(all="ignore"):
@@ -145,15 +145,15 @@ def reduced(x: np.ndarray, op: str, dtype: torch.dtype) -> np.ndarray:
 
 
 def reduce_bound(u, values, offsets, op="sum"):
-    """A segment of k rows rounds each k - 1 times at most, the mean once more."""
+    """In a segment of k rows at most k - 1 roundings affect each row; a mean has one more."""
     if op in ("max", "min", "argmax", "argmin", *LOGICAL, *BITWISE):
         return None
     return rounding(u, values, offsets, op, reduce_reference)
 
 
 def rounding(u, values, offsets, op, reduce_reference):
-    """None where integers are exact. The distance from a mean is off by its rounding, and is squared; a square root
-    halves the relative error of a variance, and of a small one loses half the digits."""
+    """Returns None for integers, which are exact. The distance from a mean has the mean's rounding error, and is
+    squared; a square root halves the relative error of a variance, but loses half the digits of a small one."""
     integers = bool((values == values.round()).all())
     if op in ("var", "std"):
         lengths = max(int(offsets.diff().max()), 2) if len(offsets) > 1 else 2
@@ -179,7 +179,7 @@ _ids = WeakTensorKeyDictionary()
 
 
 def ids_of(offsets):
-    """The segment of each row, which users of index_add have; made once."""
+    """Returns the segment of each row, which users of index_add have; it is made once."""
     if offsets not in _ids:
         _ids[offsets] = torch.arange(len(offsets) - 1, device=offsets.device).repeat_interleave(offsets.diff())
     return _ids[offsets]
@@ -198,7 +198,7 @@ def index_add(values, offsets, op="sum"):
 
 
 def bytes_in_three(n: int) -> Large:
-    """Ones in segments of 5, up to 2^31, and the rest, so that the last boundary is 2^31."""
+    """Makes ones: segments of 5 up to 2^31, then one of the rest, so that the last boundary is 2^31."""
 
     def make():
         offsets = torch.tensor([0, 5, 2**31, n], device="cuda")
@@ -245,7 +245,7 @@ REDUCE = Spec(
         *(case((300, 3), (9,), op=op, dtypes=BITS) for op in BITWISE),
         *(case((n,), (i % 5 + 2,), op=OPS[i % 4]) for i, n in enumerate(EDGES)),
         *(case((600, width), (9,), op=OPS[i % 4], index=torch.int32) for i, width in enumerate((3, 32, 33, 128))),
-        # dtypes: where gradients of all cases are asked for, those that have none stand aside
+        # dtypes: cases without gradients are excluded where the gradients of all cases are tested
         *(case((40, 3), (7,), op=op, dtypes=ALL) for op in ("argmax", "argmin")),
         *(case((300,), (n,), op=op, dtypes=ALL) for op in ("argmax", "argmin") for n in (2, 40)),
         *(case((257 * 129,), (259,), lengths="of 0, 1, 2, ...", op=op) for op in OPS),

@@ -26,7 +26,7 @@ from torch_patterns.testing.spec import ALL, BITS, FLOATS, Large, Sample, Spec, 
 
 
 def scan_segments(scan, x, offsets, **kwargs):
-    """A scan of each segment on its own, and the results laid end to end."""
+    """Scans each segment separately and concatenates the results."""
     parts = [scan(x[begin:end], 0, **kwargs) for _, begin, end in pairs(offsets) if begin < end]
     return torch.cat(parts) if parts else scan(x, 0, **kwargs)
 
@@ -45,7 +45,8 @@ def segment_scan_bound(u, values, offsets, **kwargs):
 
 
 def cumsums(values, offsets, op="sum", exclusive=False, reverse=False):
-    """What users compose today: exact on integers only, for sums of all segments before are taken away again."""
+    """Does what users compose today; it is exact only for integers, because it subtracts the sums of earlier
+    segments."""
     if op != "sum" or reverse or not values.is_floating_point():
         return NotImplemented
     sums = values.cumsum(0)
@@ -58,7 +59,7 @@ def flags(i: int) -> dict:
 
 
 def head_at(place: int, n: int) -> Large:
-    """Ones, in a segment up to `place` and one from there on."""
+    """Makes ones in two segments, one up to `place` and one from there on."""
 
     def make():
         offsets = torch.tensor([0, place, n], device="cuda")
@@ -129,7 +130,7 @@ SCAN = Spec(
 
 
 def recurrence_reference(a, b, offsets, reverse=False, initial=None):
-    """h = b at the head of a segment without `initial` and where a is 0, else a h + b: step by step in long double."""
+    """Computes step by step in long double: h = b if a is 0 and at the head without `initial`, else h = a h + b."""
     a, b = wide(a), wide(b)
     start = None if initial is None else wide(initial)
     h = np.empty_like(b)
@@ -153,7 +154,7 @@ def recurrence_inputs(case, make):
 
 
 def recurrence_bound(u, a, b, offsets, reverse=False, initial=None):
-    """Composing maps rounds each term once for every factor it meets, every sum, and every level of a tree."""
+    """Composing maps rounds each term once for every factor, every sum, and every level of a tree."""
     count = segment_scan_reference(torch.ones_like(b, dtype=torch.float64), offsets, reverse=reverse)
     start = None if initial is None else initial.abs()
     return gamma(3 * count + 5, u) * recurrence_reference(a.abs(), b.abs(), offsets, reverse, start)

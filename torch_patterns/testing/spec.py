@@ -1,4 +1,4 @@
-"""Spec, Case, Sample and Maker: an operator, its problems, and the tensors that they are made of."""
+"""Spec, Case, Sample and Maker: an operator, its problems, their arguments, and the maker of their tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL = (*BITS, *FLOATS)
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: the shapes of its tensors and the arguments beside them; in `dtypes` only, if given."""
+    """One problem: the shapes of its tensors and its other arguments; only for `dtypes`, if given."""
 
     shapes: tuple
     kwargs: dict[str, Any]
@@ -34,7 +34,7 @@ class Case:
 
     @property
     def size(self) -> int:
-        """Elements of the largest tensor."""
+        """Returns the number of elements of the largest tensor."""
         return max((torch.Size(s).numel() for s in self.shapes if isinstance(s, tuple)), default=0)
 
 
@@ -43,7 +43,7 @@ def case(*shapes, dtypes: tuple[torch.dtype, ...] | None = None, **kwargs) -> Ca
 
 
 def around(*edges: int) -> tuple[int, ...]:
-    """Each edge and its neighbours."""
+    """Returns each edge and its neighbours."""
     return tuple(sorted({n for edge in edges for n in (edge - 1, edge, edge + 1)}))
 
 
@@ -60,7 +60,8 @@ class Maker:
         self.random = torch.Generator().manual_seed(seed)
 
     def __call__(self, shape, low: int = -8, high: int = 8) -> torch.Tensor:
-        """Integers in [low, high], wider for integer types as far as they go, or normally distributed numbers."""
+        """Makes integers in [low, high] (integer dtypes: a wider range if possible), or normally distributed
+        numbers."""
         if self.kind == "float" and self.dtype.is_floating_point:
             return self._give(torch.randn(shape, generator=self.random, dtype=torch.float64))
         if self.dtype == torch.bool:
@@ -71,7 +72,8 @@ class Maker:
         return self._give(torch.randint(low, high + 1, shape, generator=self.random))
 
     def factors(self, shape, zeros: float = 0.0) -> torch.Tensor:
-        """What may be multiplied by the thousand and stay exact: 1 and -1, a few twos, and zeros at this rate."""
+        """Makes factors whose products are exact even for thousands: 1 and -1, a few twos, and zeros at the given
+        rate."""
         count = torch.Size(shape).numel()
         if self.kind == "float" and self.dtype.is_floating_point:
             exponent = torch.randn(count, generator=self.random, dtype=torch.float64) / 8
@@ -86,7 +88,7 @@ class Maker:
         return self._give(values.reshape(shape))
 
     def indices(self, shape, high: int) -> torch.Tensor:
-        """int64 in [0, high), whatever the dtype of the sample."""
+        """Makes int64 indices in [0, high), whatever the dtype of the sample."""
         return torch.randint(0, max(high, 1), shape, generator=self.random).to(self.device)
 
     def _signs(self, count: int) -> torch.Tensor:
@@ -98,9 +100,9 @@ class Maker:
 
 @dataclass(frozen=True)
 class Sample:
-    """The arguments of one call, `algorithm` left out; the same for the operator and for its wrapper.
+    """The arguments of one call without `algorithm`; they are the same for the operator and for its wrapper.
 
-    Tensors stand by themselves or in lists.
+    An argument is a tensor, a list of tensors, or something else.
     """
 
     args: tuple
@@ -116,11 +118,11 @@ class Sample:
 
     @property
     def floats(self) -> list[torch.Tensor]:
-        """The tensors that can have a gradient."""
+        """Returns the tensors that can have a gradient."""
         return [x for x in self.tensors if x.is_floating_point()]
 
     def map(self, f: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
-        """The sample with f applied to each of its tensors."""
+        """Returns the sample with f applied to each of its tensors."""
 
         def apply(value):
             if isinstance(value, list):
@@ -133,7 +135,7 @@ class Sample:
         return self.map(lambda x: f(x) if x.is_floating_point() else x)
 
     def replace(self, tensors) -> Sample:
-        """The sample with its tensors replaced in order."""
+        """Returns the sample with its tensors replaced, in order."""
         rest = iter(tensors)
         return self.map(lambda _: next(rest))
 
@@ -142,20 +144,21 @@ class Sample:
         return self.map_floats(lambda _: next(rest))
 
     def bind(self, function: Callable, **more) -> tuple[Callable, list[torch.Tensor]]:
-        """`function` as a function of the sample's floating-point tensors alone, and these, requiring gradients."""
+        """Returns `function` as a function of the sample's floating-point tensors only, and these, requiring
+        gradients."""
         return (lambda *floats: self.replace_floats(floats)(function, **more)), self.requires_grad().floats
 
     def to(self, device) -> Sample:
         return self.map(lambda x: x.to(device))
 
     def requires_grad(self) -> Sample:
-        """A copy whose floating-point tensors are leaves that require gradients."""
+        """Returns a copy whose floating-point tensors are leaves that require gradients."""
         return self.map(lambda x: x.detach().clone().requires_grad_(x.is_floating_point()))
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A call that must be refused before memory is touched, by an error that says what is wrong with which argument."""
+    """A call that must raise before it accesses memory; the error must say which argument is wrong, and why."""
 
     name: str
     make: Callable[[str], Sample]  # device -> the sample; it may set `algorithm`
@@ -169,7 +172,7 @@ def bad(name: str, make: Callable[[str], tuple], error: type[Exception], message
 
 @dataclass(frozen=True)
 class Large:
-    """A problem of more than 2^31 elements or 4 GiB: made and checked on CUDA, within `gigabytes` of memory."""
+    """A problem of more than 2^31 elements or 4 GiB, made and checked on CUDA within `gigabytes` of memory."""
 
     name: str
     gigabytes: float
@@ -182,46 +185,47 @@ def plain_inputs(case: Case, make: Maker) -> Sample:
 
 
 def moved_bytes(sample: Sample, out) -> int:
-    """Every input read once, every output written once."""
+    """Returns the bytes for reading every input once and writing every output once."""
     outputs = out if isinstance(out, tuple) else (out,)
     return sum(x.numel() * x.element_size() for x in (*sample.tensors, *outputs))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One operator. All callables take a sample's arguments as the operator does, `algorithm` left out."""
+    """One operator. All callables take a sample's arguments as the operator does, without `algorithm`."""
 
     name: str  # of the operator: torch.ops.torch_patterns.<name>
-    reference: Callable  # CPU tensors -> the result of exact arithmetic, float64 or integers, not rounded to the dtype
-    samples: tuple[Case, ...]  # small ones, some ten elements, that differ in their arguments
-    grown: tuple[Case, Case]  # one problem at two sizes: dimensions that differ are dynamic; no two sizes are the same
+    reference: Callable  # CPU tensors -> the exact result, in float64 or integers, not rounded to the dtype
+    samples: tuple[Case, ...]  # small ones of about ten elements, with different arguments
+    grown: tuple[Case, Case]  # one problem at two sizes: dimensions that differ become dynamic; all sizes must differ
     dtypes: tuple[torch.dtype, ...]
-    pattern: str = ""  # whose ladder it climbs: its own name if empty
-    edges: tuple[Case, ...] = ()  # for the ladder alone: sizes around sections, tiles and levels
+    pattern: str = ""  # the pattern whose ladder it has; by default its own name
+    edges: tuple[Case, ...] = ()  # only for tests of the ladder: sizes around sections, tiles and levels
     empty: tuple[Case, ...] = ()  # without elements in some tensor
     inputs: Callable[[Case, Maker], Sample] = plain_inputs
     wrapper: Callable | bool | None = (
-        None  # public function of the same arguments, or False; None: torch_patterns.<name>
+        None  # the public function with the same arguments, or False; None means torch_patterns.<name>
     )
-    # (unit roundoff of the arithmetic, *sample) -> how far from the exact result any order of the operations may end,
-    # before the rounding to the dtype. Without it, floats must be exact too.
+    # (unit roundoff of the arithmetic, *sample) -> the greatest error of any order of the operations, before the
+    # rounding to the dtype. Without it, floats must be exact as well.
     bound: Callable | None = None
-    # As bound, for rungs that compute with sums of what lies side by side: for floats by those with the trait
-    # mixes_neighbours, for integers too by those with the trait norm_wise.
+    # The bound for rungs that compute with sums of neighbouring elements: those with the trait mixes_neighbours need it
+    # for floats, and those with the trait norm_wise for integers as well.
     norm_bound: Callable | None = None
-    checked: tuple[torch.dtype, ...] = (torch.float32, torch.int32)  # those that go through the host's checked mode
-    exact: bool = True  # samples of kind "exact" come out exactly; if not (exp, tanh), within the bound
-    # Values whose result is the same in every order of the operations, for floats.
+    checked: tuple[torch.dtype, ...] = (torch.float32, torch.int32)  # dtypes that are tested in the host's checked mode
+    exact: bool = True  # samples of kind "exact" have exact results; otherwise (exp, tanh) results within the bound
+    # Special floats whose result is the same in every order of the operations.
     special: tuple[float, ...] = (float("-inf"), float("inf"), float("nan"))
     differentiable: bool = True
-    # Under autocast: "float32", "lower" (the autocast dtype), or None: as without; or case -> one of these.
+    # The result dtype under autocast: "float32", "lower" (the autocast dtype), or None (as without); or case -> one of
+    # these.
     autocast: str | None | Callable[[Case], str | None] = None
-    dynamic: bool = False  # the values decide on the shape of the result: only the device knows it
+    dynamic: bool = False  # the shape of the result depends on the values
     bad: tuple[Bad, ...] = ()
     large: tuple[Large, ...] = ()
-    sized: Callable[[int], Case] | None = None  # benchmark: a problem of about so many elements
+    sized: Callable[[int], Case] | None = None  # benchmark: a problem of about this many elements
     named: dict[str, Case] = field(default_factory=dict)  # benchmark: problems of note
-    peers: dict[str, Callable] = field(default_factory=dict)  # what users have today; NotImplemented where it cannot
+    peers: dict[str, Callable] = field(default_factory=dict)  # what users have today, or NotImplemented
     bytes: Callable[[Sample, Any], int] = moved_bytes
     flops: Callable[[Sample, Any], int] = lambda sample, out: 0
 
@@ -236,11 +240,11 @@ class Spec:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The one to take where one is enough."""
+        """Returns the dtype for tests that need only one."""
         return torch.float32 if torch.float32 in self.dtypes else self.dtypes[0]
 
     def sample(self, case: Case, dtype: torch.dtype, device="cpu", kind: str = "exact", variant: int = 0) -> Sample:
-        """The tensors of a case: made on the CPU, the same for every device, others for each variant."""
+        """Makes the tensors of a case on the CPU: the same for every device, different ones for each variant."""
         seed = zlib.crc32(f"{self.name} {case}".encode()) + variant
         return self.inputs(case, Maker(dtype, "cpu", kind, seed)).to(device)
 
@@ -248,7 +252,7 @@ class Spec:
         return self.autocast(case) if callable(self.autocast) else self.autocast
 
     def cases(self, dtype: torch.dtype, most: int | None = None, edges: bool = True) -> list[Case]:
-        """Samples, edges and empty cases that this dtype has, none with more elements than `most`."""
+        """Returns the samples, edges and empty cases for this dtype, none with more elements than `most`."""
         all_cases = (*self.samples, *(self.edges if edges else ()), *self.empty)
         return [c for c in all_cases if (not c.dtypes or dtype in c.dtypes) and (most is None or c.size <= most)]
 
