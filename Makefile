@@ -127,7 +127,8 @@ nvcc: $(patsubst csrc/%.cu,build/nvcc/%.ptx,$(shell find csrc -name '*.cu'))
 build/nvcc/%.ptx: csrc/%.cu
 	@mkdir -p $(@D)
 	@echo nvcc $<
-	@nvcc -std=c++17 -arch=sm_90$(if $(findstring _sm90a,$*),a) --expt-relaxed-constexpr -DTP_WITH_CUDA -DTP_FEW_TYPES \
-	  -Icsrc -MD -MP -MT $@ -MF $(@:.ptx=.d) -ptx -Xcicc -O0 $< -o $@
+	@parts=$$(sed -n 's|^// TP_PARTS: ||p' $<); for part in $${parts:-all}; do \
+	  nvcc -std=c++17 -arch=sm_90$(if $(findstring _sm90a,$*),a) --expt-relaxed-constexpr -DTP_WITH_CUDA -DTP_FEW_TYPES \
+	    -DTP_PART=$$part -Icsrc -MD -MP -MT $@ -MF $(@:.ptx=.d) -ptx -Xcicc -O0 $< -o $@; done
 
 -include $(shell find build/nvcc -name '*.d' 2>/dev/null)

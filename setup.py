@@ -58,7 +58,10 @@ def size_flags() -> list[str]:
 
 
 def library_sources() -> dict[str, list[str]]:
-    """Every .cpp and .cu of csrc but the bindings, by group. Without CUDA a .cu is C++: a .cpp includes it."""
+    """Every .cpp and .cu of csrc but the bindings, by group. Without CUDA a .cu is C++: a .cpp includes it.
+
+    A .cu that names TP_PARTS is compiled once for each, as TP_PART, so that its instantiations compile side by side.
+    """
     sources = {group: [] for group in (*GROUPS, "sm90a")}
     for path in sorted({*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")} - {*BINDINGS}):
         if path.suffix == ".cu" and not WITH_CUDA:
@@ -66,6 +69,10 @@ def library_sources() -> dict[str, list[str]]:
             sources["simulations"].append(str(write(simulation, f'#include "{ROOT / path}"')))
         elif path.stem.endswith("_sm90a"):
             sources["sm90a"].append(str(path))
+        elif parts := re.search("^// TP_PARTS: (.*)$", path.read_text(), re.M):
+            for part in parts[1].split():
+                source = Path("build/cu", path.relative_to(CSRC).with_suffix(f".{part}.cu"))
+                sources["kernels"].append(str(write(source, f"#define TP_PART {part}", f'#include "{ROOT / path}"')))
         else:
             sources["glue" if path.parent == CSRC / "torch" else "kernels"].append(str(path))
     return sources

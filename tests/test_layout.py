@@ -115,6 +115,19 @@ def test_a_ladder_starts_with_its_oracle():
         assert len({rung.name for rung in ladder}) == len(ladder)
 
 
+def parts(path: str) -> set[str]:
+    """What the build compiles a .cu for, one at a time (setup.py and CMakeLists.txt)."""
+    return set(re.search("^// TP_PARTS: (.*)$", (CSRC / path).read_text(), re.M)[1].split())
+
+
+def test_the_parts_of_a_file_are_those_that_are_called():
+    called = set(re.findall(r"lookback::scan<OpId::(\w+)>", (CSRC / "scan/decoupled_lookback.cu").read_text()))
+    assert parts("scan/lookback/scan.cu") == called
+    words = set(re.findall(r"f\(Type<(uint\d+_t)>\{\}\)", (CSRC / "core/key.h").read_text()))
+    assert parts("sort/onesweep/short.cu") == words
+    assert parts("sort/onesweep/passes.cu") == words | {"half", "float", "double"}  # of every size but one byte
+
+
 def test_rungs_are_listed_nowhere_else():
     """Three names of one ladder in a file are a second list that would have to be maintained; csrc/torch has none."""
     ladders = [{r.name for r in registry.ladder(p) if len(r.name) >= 6} for p in registry.patterns()]

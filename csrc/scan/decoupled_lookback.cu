@@ -18,19 +18,21 @@ namespace tp::scan {
 void decoupled_lookback(const Args& args, Context& context) {
   switch (args.op) {
     case OpId::sum:
-      return lookback::scan_sum(args, context);
+      return lookback::scan<OpId::sum>(args, context);
     case OpId::prod:
-      return lookback::scan_prod(args, context);
+      return lookback::scan<OpId::prod>(args, context);
     case OpId::max:
-      return lookback::scan_max(args, context);
+      return lookback::scan<OpId::max>(args, context);
     case OpId::min:
-      return lookback::scan_min(args, context);
+      return lookback::scan<OpId::min>(args, context);
     case OpId::affine:
-      return lookback::scan_affine(args, context);
+      return lookback::scan<OpId::affine>(args, context);
     case OpId::bitwise_and:
+      return lookback::scan<OpId::bitwise_and>(args, context);
     case OpId::bitwise_or:
+      return lookback::scan<OpId::bitwise_or>(args, context);
     case OpId::bitwise_xor:
-      return lookback::scan_bits(args, context);
+      return lookback::scan<OpId::bitwise_xor>(args, context);
     default:
       fail(ErrorKind::value, "scan: this operator has no scan");
   }

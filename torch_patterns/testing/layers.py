@@ -200,7 +200,8 @@ def rbf_backward_bound(u, grad, x, centres, sigma):
     pull = relative * grad.double().abs() * rbf_reference(x, centres, sigma) / sigma**2
     pull = pull + least(u) * (2 * grad.double().abs() + 2) * (1 + 1 / sigma**2)
     apart = (centres.double()[None] - x.double()[:, None]).abs()
-    return torch.einsum("nc,ncd->nd", pull, apart), torch.einsum("nc,ncd->cd", pull, apart)
+    by_point, by_centre = torch.einsum("nc,ncd->nd", pull, apart), torch.einsum("nc,ncd->cd", pull, apart)
+    return by_point + least(u) * centres.shape[0], by_centre + least(u) * x.shape[0]  # every term may underflow
 
 
 RBF_BACKWARD = Spec(

@@ -5,11 +5,7 @@
 
 namespace tp::scan::lookback {
 
-void scan_sum(const Args& args, Context& context);
-void scan_prod(const Args& args, Context& context);
-void scan_max(const Args& args, Context& context);
-void scan_min(const Args& args, Context& context);
-void scan_affine(const Args& args, Context& context);
-void scan_bits(const Args& args, Context& context);
+template <OpId op>
+void scan(const Args& args, Context& context);
 
 }  // namespace tp::scan::lookback

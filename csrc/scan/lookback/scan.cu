@@ -1,5 +1,8 @@
 // decoupled_lookback of one operator, for every dtype and layout.
-#pragma once
+//
+// The build compiles this file once for each operator, side by side (setup.py, CMakeLists.txt).
+// TP_PARTS: sum prod max min affine bitwise_and bitwise_or bitwise_xor
+#ifdef __CUDACC__
 #include "scan/lookback/rows.cuh"
 #include "scan/lookback/scan.h"
 #include "scan/lookback/strips.cuh"
@@ -17,4 +20,7 @@ void scan(const Args& args, Context& context) {
   });
 }
 
+template void scan<OpId::TP_PART>(const Args& args, Context& context);
+
 }  // namespace tp::scan::lookback
+#endif

@@ -1,6 +1,9 @@
 // The launches of onesweep: one for the histograms of all digits, then one per digit. Nothing is read back to the host:
 // the device itself skips the passes that would move nothing.
-#pragma once
+//
+// The build compiles this file once for each kind of key, in parallel (setup.py, CMakeLists.txt).
+// TP_PARTS: uint8_t uint16_t uint32_t uint64_t half float double
+#ifdef __CUDACC__
 #include "sort/onesweep/histogram.cuh"
 #include "sort/onesweep/launch.cuh"
 #include "sort/onesweep/onesweep.h"
@@ -125,4 +128,11 @@ void sort_long(const Args& args, const Listed* listed, Context& context) {
   }
 }
 
+template <class Key>
+using Word = std::conditional_t<
+    sizeof(Key) == 1, uint8_t,
+    std::conditional_t<sizeof(Key) == 2, uint16_t, std::conditional_t<sizeof(Key) == 4, uint32_t, uint64_t>>>;
+template void sort_long<Word<TP_PART>, is_floating<TP_PART>>(const Args&, const Listed*, Context&);
+
 }  // namespace tp::sort::device
+#endif

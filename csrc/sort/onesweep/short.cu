@@ -1,5 +1,8 @@
 // The launches of onesweep for segments that fit on chip.
-#pragma once
+//
+// The build compiles this file once for each word, side by side (setup.py, CMakeLists.txt).
+// TP_PARTS: uint8_t uint16_t uint32_t uint64_t
+#ifdef __CUDACC__
 #include "sort/onesweep/block_sort.cuh"
 #include "sort/onesweep/classes.cuh"
 #include "sort/onesweep/launch.cuh"
@@ -115,4 +118,8 @@ Listed sort_segments_on_chip(const Args& args, Ends ends, Context& context) {
   return {offsets, lists.segments[long_class], lists.counts + long_class, lists.most[long_class]};
 }
 
+template void sort_rows_on_chip<TP_PART>(const Args&, Context&);
+template Listed sort_segments_on_chip<TP_PART>(const Args&, Ends, Context&);
+
 }  // namespace tp::sort::device
+#endif

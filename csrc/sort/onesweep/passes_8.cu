@@ -1,5 +1,0 @@
-#ifdef __CUDACC__
-#include "sort/onesweep/passes.cuh"
-
-template void tp::sort::device::sort_long<uint8_t, false>(const Args&, const Listed*, Context&);
-#endif
