@@ -1,6 +1,6 @@
 // decoupled_lookback of one operator, for every dtype and layout.
 //
-// The build compiles this file once for each operator, side by side (setup.py, CMakeLists.txt).
+// The build compiles this file once for each operator, in parallel (setup.py, CMakeLists.txt).
 // TP_PARTS: sum prod max min affine bitwise_and bitwise_or bitwise_xor
 #ifdef __CUDACC__
 #include "scan/lookback/rows.cuh"

@@ -1,5 +1,4 @@
-// decoupled_lookback, one function per operator. Each is a translation unit of its own, so that they compile in
-// parallel.
+// decoupled_lookback, one function per operator. The build compiles scan.cu once for each of them, in parallel.
 #pragma once
 #include "scan/scan.h"
 

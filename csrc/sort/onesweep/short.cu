@@ -1,6 +1,6 @@
 // The launches of onesweep for segments that fit on chip.
 //
-// The build compiles this file once for each word, side by side (setup.py, CMakeLists.txt).
+// The build compiles this file once for each word, in parallel (setup.py, CMakeLists.txt).
 // TP_PARTS: uint8_t uint16_t uint32_t uint64_t
 #ifdef __CUDACC__
 #include "sort/onesweep/block_sort.cuh"
