@@ -1,9 +1,9 @@
-"""What a call costs that computes next to nothing: microseconds of host time, beside torch's nearest operator.
+"""The cost of calls that compute almost nothing: microseconds of host time, compared with torch's nearest operator.
 
     python benchmarks/calls.py --device cpu --csv benchmarks/results/cpu_calls.csv
 
-On CUDA it adds the time from an idle GPU: call, kernel and synchronisation. Ours and torch's are timed in turns, and
-the least of the rounds counts.
+On CUDA it adds the time on an idle GPU: call, kernel and synchronisation. Our call and torch's are timed alternately,
+and the fastest round counts.
 """
 
 import argparse
@@ -21,7 +21,7 @@ FIELDS = ["device", "torch", "commit", "date", "call", "gradient", "ours_us", "t
 
 
 def small_calls(device: str, gradient: bool) -> dict:
-    """(our call, torch's nearest) of 8 elements, by name."""
+    """Returns (our call, torch's nearest) for 8 elements, by name."""
     x = torch.randn(ELEMENTS, device=device, requires_grad=gradient)
     offsets = torch.tensor([0, 3, ELEMENTS], device=device)
     eye = torch.eye(ELEMENTS, device=device).to_sparse_csr()
@@ -40,7 +40,7 @@ def small_calls(device: str, gradient: bool) -> dict:
 
 
 def calls_from_idle() -> dict:
-    """(our call, torch's nearest), each waited for, by name."""
+    """Returns (our call, torch's nearest), by name; each call is followed by a synchronisation."""
     x, y = (torch.randn(n, device="cuda") for n in (2**16, 2**20))
     a, b = (torch.randint(0, 2**30, (2**19,), device="cuda").sort().values for _ in range(2))
     return {

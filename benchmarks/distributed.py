@@ -1,11 +1,11 @@
-"""The distributed patterns on the GPUs of a host, each beside one GPU in the same run.
+"""The distributed patterns on the GPUs of a host, each compared with one GPU in the same run.
 
     torchrun --nproc-per-node 4 benchmarks/distributed.py --csv benchmarks/results/h200_x4_distributed.csv
     torchrun --nproc-per-node 2 benchmarks/distributed.py --shrink 10        # on CPUs, to see that it runs
 
-A time is the longest over the ranks, from a common start, the median of several; results are checked first. A row that
-could not be measured says why. `one_gpu` is the same work per GPU on one GPU, without communication, or, where the
-problem says "in all", all the work on one GPU.
+A time is the greatest over the ranks, from a common start, and the median of several calls; results are checked first.
+A row that could not be measured says why. `one_gpu` is the same work per GPU on one GPU, without communication, or,
+where the problem says "in all", all the work on one GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Bench:
         return max(n - self.shrink, 6)
 
     def row(self, work: str, problem: str, seconds: float | None, one: float | None = None, note: str = "") -> None:
-        """Adds a row, and writes all: what has been measured is safe from what follows."""
+        """Adds a row and writes all rows, so that a later failure loses no measurement."""
         numbers = {
             "milliseconds": f"{seconds * 1e3:.4g}" if seconds else "",
             "one_gpu": f"{one * 1e3:.4g}" if one else "",
@@ -76,7 +76,7 @@ class Bench:
                     writer.writerows(self.rows)
 
     def clock(self, call: Callable[[], object], repeats: int = REPEATS) -> float:
-        """Seconds of a call that all ranks make."""
+        """Returns the seconds of a call that all ranks make."""
         call()
         call()
         seconds = torch.zeros(repeats, dtype=torch.float64, device=self.device)
@@ -90,7 +90,7 @@ class Bench:
         return seconds.median().item()
 
     def alone(self, call: Callable[[], object], repeats: int = REPEATS) -> float | None:
-        """Seconds of a call on rank 0, the others idle; None if it failed there."""
+        """Returns the seconds of a call on rank 0 while the others are idle; None if it failed."""
         found = torch.zeros(1, dtype=torch.float64, device=self.device)
         if self.rank == 0:
             try:
@@ -127,7 +127,7 @@ class Bench:
 
 
 def link() -> str:
-    """How the first two GPUs are joined, as nvidia-smi says: NV18 is 18 NVLinks."""
+    """Returns how the first two GPUs are connected, according to nvidia-smi: NV18 means 18 NVLinks."""
     try:
         text = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -137,11 +137,11 @@ def link() -> str:
     return rows[0][2] if rows and len(rows[0]) > 2 else "unknown"
 
 
-# ---- works
+# ---- the measured work
 
 
 def collectives(bench: Bench) -> None:
-    """What the links give: the rates and latencies that the others are to be seen against."""
+    """Measures the links: the rates and latencies with which to compare the other measurements."""
     n = 1 << bench.log2(28)
     x = torch.zeros(n, dtype=torch.int32, device=bench.device)
     y = torch.empty_like(x)
@@ -159,7 +159,7 @@ def sort(bench: Bench) -> None:
     keys = bench.random_keys(n)
     result = distributed.sort_keys(keys)
     check_sorted(keys, result)
-    result = None  # its memory is wanted
+    result = None  # frees its memory
     local = bench.alone(lambda: tp.sort_keys(keys))
     seconds = bench.clock(lambda: distributed.sort_keys(keys))
     bench.row("sort_keys", f"u32, 2^{log2} per GPU", seconds, local)
@@ -172,7 +172,7 @@ def sort(bench: Bench) -> None:
 
 
 def sort_phases(bench: Bench, keys: torch.Tensor, log2: int) -> None:
-    """Where the time of sort_keys goes."""
+    """Measures the phases of sort_keys."""
     run, problem = tp.sort_keys(keys), f"u32, 2^{log2} per GPU"
     call = Call("sort", None, lambda: {"keys": keys})
     lengths = [call.lengths()]
@@ -197,7 +197,7 @@ def sort_phases(bench: Bench, keys: torch.Tensor, log2: int) -> None:
 
 
 def check_sorted(keys: torch.Tensor, result: torch.Tensor) -> None:
-    """In order here and from rank to rank, balanced, and the same keys in all."""
+    """Checks that the result is sorted within and across ranks, balanced, and a permutation of the keys."""
 
     def wide(x):
         return x.view(torch.int32).long() & 0xFFFFFFFF
@@ -228,7 +228,7 @@ def scan(bench: Bench) -> None:
 
 
 def band(bench: Bench, begin: int, rows: int, columns: int, width: int = 27) -> tp.CSR:
-    """Rows begin ... of a matrix of diagonals next to each other; those at the rim wrap round."""
+    """Makes rows begin ... of a matrix of adjacent diagonals, which wrap around at the border."""
     row, near = (
         torch.arange(*ends, device=bench.device, dtype=torch.int32) for ends in ((begin, begin + rows), (width,))
     )
@@ -253,7 +253,7 @@ def spmv(bench: Bench) -> None:
 
 
 def spmv_graph(bench: Bench) -> None:
-    """The same in a CUDA graph, without what the host takes to launch."""
+    """Measures the same product in a CUDA graph, which excludes the host's launch times."""
     if not bench.cuda:
         return
     rows = 1 << bench.log2(21)
@@ -266,7 +266,7 @@ def spmv_graph(bench: Bench) -> None:
 
 
 def captured(call: Callable[[], object]) -> Callable[[], None]:
-    """The call as a CUDA graph; all ranks capture at the same time, or one alone without collectives."""
+    """Captures a call as a CUDA graph; all ranks capture at the same time, or one alone without collectives."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -297,7 +297,7 @@ def bfs(bench: Bench) -> None:
 
 
 def whole_graph(bench: Bench, scale: int) -> tp.Graph | None:
-    """The graph on rank 0."""
+    """Returns the whole graph on rank 0."""
     if bench.rank:
         return None
     try:
@@ -310,7 +310,7 @@ def whole_graph(bench: Bench, scale: int) -> tp.Graph | None:
 
 
 def check_search(bench: Bench, whole: tp.Graph | None, root: int, levels: torch.Tensor, parents: torch.Tensor) -> str:
-    """Levels and parents of all ranks are those of one GPU; says how many levels there are."""
+    """Checks that levels and parents of all ranks are those of one GPU; returns a text with the number of levels."""
     block = torch.tensor([len(levels)], device=bench.device)
     dist.broadcast(block, 0)
     both = torch.full((2, block.item()), -1, dtype=torch.int32, device=bench.device)
@@ -326,7 +326,7 @@ def check_search(bench: Bench, whole: tp.Graph | None, root: int, levels: torch.
 
 
 def lenet(bench: Bench) -> None:
-    """Epochs of 61,440 images in batches of 1,024 per GPU, through DistributedDataParallel and SGD."""
+    """Measures epochs of 61,440 images in batches of 1,024 per GPU, by DistributedDataParallel and SGD."""
     batch, count = 1024 >> min(bench.shrink, 5), 61440 >> min(bench.shrink, 8)
     images = torch.randn(count, 1, 32, 32, generator=bench.generator, device=bench.device)
     labels = torch.randint(0, 10, (count,), generator=bench.generator, device=bench.device)
@@ -352,7 +352,7 @@ def lenet(bench: Bench) -> None:
 
 
 def lenet_fused(bench: Bench) -> None:
-    """The same by the fused trainer, a CUDA graph per epoch."""
+    """Measures the same epochs by the fused trainer, with a CUDA graph per epoch."""
     batch, count = 1024 >> min(bench.shrink, 5), 61440 >> min(bench.shrink, 8)
     images = torch.randint(0, 256, (count, 1, 32, 32), dtype=torch.uint8).to(bench.device)
     labels = torch.randint(0, 10, (count,)).to(bench.device)

@@ -1,11 +1,11 @@
-"""The figures of the library: its defaults beside their peers, each problem checked and timed in one run.
+"""The figures of the library: its defaults compared with their peers; each problem is checked and timed in one run.
 
     python benchmarks/figures.py --device cuda --csv benchmarks/results/h200_figures.csv
     python benchmarks/figures.py --device cpu --only "segment"
 
-On CUDA the CUB rows need nvcc: peers.cu is compiled beside the first call. Data are integers so small that every order
-of summation is exact, so results are compared bit for bit with int64 arithmetic; but for peers that promise less: sums
-of half types that round on the way, and the place of a maximum that is there twice.
+On CUDA the CUB rows need nvcc, which compiles peers.cu at the first call. Data are integers so small that every order
+of summation is exact, so results are compared bit for bit with int64 arithmetic. Excepted are peers that promise less:
+sums of half types with intermediate rounding, and the index of a maximum that occurs twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROBLEMS = (scan, reduction, segmented, groups, sort, sparse, graph, network, la
 
 
 def measure(figure: Figure, device: str, clock: Clock) -> list[dict]:
-    """One row per contestant, ours first; results are checked before they are timed."""
+    """Returns one row per contestant, ours first; results are checked before they are timed."""
     tensors = figure.make()
     want = testing.tensors_of(figure.want(*tensors))
     out_bytes = sum(y.numel() * tensors[0].element_size() for y in want)

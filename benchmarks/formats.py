@@ -1,4 +1,4 @@
-"""What a sparse matrix takes in each format: bytes, padding, and the time of a product with a vector.
+"""The cost of a sparse matrix in each format: bytes, padding, and the time of a product with a vector.
 
     python benchmarks/formats.py FOLDER --csv benchmarks/results/cpu_formats.csv
     python benchmarks/formats.py --size 2^20 --device cuda
@@ -6,8 +6,8 @@
         tables at <!-- formats:NAME --> ... <!-- /formats -->
 
 Some generated matrices come first, then the Matrix Market files of FOLDER. Values are float32, indices int32. Every
-product is checked against scipy's in float64, within the bound of any order of summation, and then timed beside torch's
-and scipy's product of the CSR. NAME is a file of benchmarks/results without its .csv.
+product is checked against scipy's in float64, within the bound of any order of summation, and then timed, as are
+torch's and scipy's products of the CSR. NAME is a file of benchmarks/results without its .csv.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch_patterns.sparse import COO, FORMATS
 
 RESULTS = Path(__file__).parent / "results"
 MARKED = re.compile(r"(<!-- formats:(\S+) -->\n).*?(<!-- /formats -->)", re.DOTALL)
-SHOWN = 20_000  # entries; a product of fewer is the cost of a call
+SHOWN = 20_000  # entries; with fewer, the time is that of the call
 FIELDS = "device torch commit date matrix rows cols entries format bytes padding_percent milliseconds".split()
 
 
@@ -40,7 +40,7 @@ def matrix(row: Tensor, col: Tensor, shape: tuple[int, int]) -> COO:
 
 
 def by_lengths(lengths: Tensor, cols: int) -> COO:
-    """Rows of these lengths, with their entries anywhere."""
+    """Makes rows of the given lengths, with entries at random columns."""
     row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     return matrix(row, torch.randint(cols, row.shape), (len(lengths), cols))
 
@@ -71,11 +71,11 @@ def files(folder: Path) -> Iterator[tuple[str, COO]]:
 
 
 def contestants(A: COO) -> Iterator[tuple[str, int, int, Callable[[Tensor], object]]]:
-    """(format or library, bytes, slots without an entry, product) for each that takes the matrix."""
+    """Yields (format or library, bytes, slots without an entry, product) for each that can store the matrix."""
     for name in FORMATS:
         try:
             B = A.convert(name)
-        except RuntimeError:  # ELL that would be too large
+        except RuntimeError:  # ELL would be too large
             continue
         yield name, B.nbytes, B.padding, lambda x, B=B: tp.spmv(B, x)
     csr = A.convert("csr")
@@ -122,7 +122,8 @@ def measure(name: str, A: COO, clock: Clock) -> list[dict]:
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Markdown: one line per matrix, one cell per format: time, bytes per entry, padding; the fastest in bold."""
+    """Returns Markdown with one line per matrix and one cell per format: time, bytes per entry, padding; fastest in
+    bold."""
     cells = {(row["matrix"], row["format"]): row for row in rows}
     formats = list(dict.fromkeys(row["format"] for row in rows))
 

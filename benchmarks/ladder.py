@@ -1,4 +1,4 @@
-"""`python -m torch_patterns.bench` by its place: see there."""
+"""The same as `python -m torch_patterns.bench`."""
 
 from torch_patterns.bench import main
 

@@ -1,5 +1,5 @@
-// CUB's device-wide algorithms, to be timed beside ours: built by figures.py into a library of its own. All have one
-// signature; a call without `temp` says how much of it there must be.
+// CUB's device-wide algorithms, which are timed for comparison with ours; figures.py builds them into a separate
+// library. All functions have the same signature; a call without `temp` returns how much temporary memory is needed.
 #include <cuda_bf16.h>
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>

@@ -17,7 +17,7 @@ MARKED = re.compile(r"(<!-- bench:(\S+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
 def read(name: str) -> list[dict[str, str]]:
-    """The rows of a file; of rows that measure the same thing the last counts."""
+    """Reads the rows of a file; of rows that measure the same thing the last one counts."""
     with (RESULTS / f"{name}.csv").open(newline="") as file:
         rows = {(r["operator"], r["problem"], r["dtype"], r["algorithm"]): r for r in csv.DictReader(file)}
     return list(rows.values())
@@ -32,7 +32,7 @@ def heading(row: dict[str, str]) -> str:
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Markdown, the longer of problems and algorithms downwards: the fastest of each problem in bold."""
+    """Returns Markdown with the longer of problems and algorithms as lines; the fastest of each problem is bold."""
     problems = list(dict.fromkeys(map(heading, rows)))
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
     cells = {(row["algorithm"], heading(row)): row for row in rows}
