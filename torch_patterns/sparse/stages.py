@@ -13,7 +13,7 @@ from torch_patterns.sorting import argsort, sort, sort_pairs
 from torch_patterns.sparse.containers import BIN_ENTRIES
 
 SIZE = BIN_ENTRIES  # of a tile, too
-MANY = 1 << 24  # so many values of 4 bytes are more than caches hold
+MANY = 1 << 24  # more values of 4 bytes than caches hold
 
 
 def pay(perm: Tensor) -> bool:

@@ -95,7 +95,7 @@ def segment_pairs_reference(keys, values, offsets, **order):
     return keys[order], values[order]
 
 
-# ---- problems: by turns random, ordered, reversed, all equal, of two values
+# ---- problems: random, ordered, reversed, all equal, or with two values, in turn
 
 PATTERNS = (
     lambda x: x,
@@ -121,7 +121,7 @@ def lexsort_inputs(case, make):
 
 
 def segment_inputs(case, make):
-    """Keys, values where there are two shapes of them, and the offsets of so many segments."""
+    """Makes keys, values if there are two shapes of them, and the offsets of the case's number of segments."""
     *shapes, (segments,) = case.shapes
     (n,) = shapes[0]
     inner = make.indices((max(segments - 1, 0),), n + 1).sort()[0]

@@ -13,7 +13,7 @@ constexpr int lanes = 32, piece = 8 * lanes;  // edges
 constexpr int64_t long_row = 8 * piece;       // one lane pulls along rows of up to this many edges
 constexpr int64_t most_blocks = 1056;         // each block adds its counts once
 
-// Edges first to first + piece - 1 of a vertex, as far as it has so many.
+// Edges first to first + piece - 1 of a vertex, or fewer at the end of its list.
 struct Piece {
   int64_t vertex, first;
 };

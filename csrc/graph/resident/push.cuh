@@ -12,9 +12,9 @@ struct Frontier {
   TP_DEVICE int64_t end() const { return begin + pieces; }
 };
 
-// Calls f(vertex, begin, length) for all pieces of a frontier, one piece per lane. Each warp takes so many pieces that
-// all warps are busy; if there are fewer pieces than warps, each piece is cut into parts. Lanes without a piece pass
-// the number of vertices and length 0.
+// Calls f(vertex, begin, length) for all pieces of a frontier, one piece per lane. Each warp takes few enough pieces
+// that all warps are busy; if there are fewer pieces than warps, each piece is divided into parts. Lanes without a
+// piece pass the number of vertices and length 0.
 template <class P, class F>
 TP_DEVICE void for_each_piece(const P& p, Frontier frontier, int64_t warp, int64_t all_warps, F f) {
   constexpr int most_cuts = 3;
