@@ -37,7 +37,7 @@ endif
 need = @{ $(1); } >/dev/null 2>&1 || { echo "make: $(strip $(2)): sudo apt install $(3)" >&2; exit 1; }
 headers = $$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 package = $(notdir $(PYTHON))
-# as torch chooses it
+# the compiler that torch chooses
 compiler = $(if $(filter default,$(origin CXX)),c++,$(CXX))
 
 machine:
@@ -64,7 +64,7 @@ $(VENV)/.torch-$(TORCH): requirements.txt | machine
 
 # ---- the build
 
-# One stamp for one way of building, so that another interpreter or option builds again; ninja then finds the little to do.
+# One stamp per set of options, so that another interpreter or option builds again; ninja then compiles only what changed.
 options := $(py) $(TORCH) $(compiler) $(CFLAGS) $(CXXFLAGS) $(USE_CUDA) $(LINEINFO) $(TORCH_CUDA_ARCH_LIST)
 built := build/built-$(firstword $(shell md5sum <<< '$(options)'))
 short := s|^(\[[0-9]+/[0-9]+\]) .* -c (-c )?($(CURDIR)/)?([^ ]+) .*|\1 \4|
@@ -80,7 +80,7 @@ $(built): setup.py $(shell find csrc) $(environment) | machine
 clean:
 	rm -rf build dist *.egg-info torch_patterns/*.so torch_patterns/built_with .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-# ---- what it is for
+# ---- using the library
 
 train: $(built)
 	PYTHONPATH=. $(py) examples/train_lenet5.py $(if $(DATA),--data $(DATA)) $(ARGS)
@@ -110,7 +110,7 @@ lint: $(environment)
 	@$(bin)clang-format --dry-run -Werror $(c_files)
 	$(if $(shell command -v nvcc),$(MAKE) --no-print-directory -j$(MAX_JOBS) nvcc)
 
-# pyright brings a node.js program, which the network must give once: hence not in lint.
+# Not in lint, because pyright downloads node.js at its first run.
 types: $(environment)
 	$(py) -m pip install -q pyright==1.1.414
 	$(py) -m pyright $(if $(VENV),--pythonpath $(py))
@@ -120,8 +120,8 @@ format: $(environment)
 	$(py) -m ruff format .
 	$(bin)clang-format -i $(c_files)
 
-# Kernels know no torch: nvcc alone compiles them, for a few dtypes, to PTX that nothing optimized (a fifth of the time of
-# objects, whose host part the build without CUDA compiles as well).
+# Kernels do not include torch, so nvcc alone compiles them, for a few dtypes, to PTX without optimization. That takes a
+# fifth of the time of objects, whose host code the build without CUDA compiles anyway.
 nvcc: $(patsubst csrc/%.cu,build/nvcc/%.ptx,$(shell find csrc -name '*.cu'))
 
 build/nvcc/%.ptx: csrc/%.cu

@@ -29,13 +29,13 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 CSRC = Path("csrc")
 BINDINGS = sorted(CSRC.glob("torch/python*.cpp"))
 LIBRARY = "torch_patterns.libtorch_patterns"
-# How each group of C++ files is optimized, and the headers that are precompiled for it: half the time of most files.
+# For each group of C++ files: the optimization, and the headers to precompile, which saves half the time of most files.
 GROUPS = {
     "kernels": ("-O3", "core/simt.h", "algorithm"),
-    "simulations": ("-Og", "core/simt.h", "algorithm"),  # .cu without CUDA, in a third of -O3's time
-    "glue": ("-O2", "torch/autograd.h", "torch/library.h"),  # csrc/torch: calls of what others compiled
+    "simulations": ("-Og", "core/simt.h", "algorithm"),  # .cu files without CUDA; they compile in a third of -O3's time
+    "glue": ("-O2", "torch/autograd.h", "torch/library.h"),  # csrc/torch, which calls code of the other groups
 }
-# Files named *_sm90a.cu use instructions that no other target has.
+# Files named *_sm90a.cu use instructions that exist only on this target.
 SM90A = "-gencode=arch=compute_90a,code=sm_90a"
 
 
@@ -58,9 +58,11 @@ def size_flags() -> list[str]:
 
 
 def library_sources() -> dict[str, list[str]]:
-    """Every .cpp and .cu of csrc but the bindings, by group. Without CUDA a .cu is C++: a .cpp includes it.
+    """Lists the .cpp and .cu files of csrc except the bindings, by group. Without CUDA, a generated .cpp includes each
+    .cu.
 
-    A .cu that names TP_PARTS is compiled once for each, as TP_PART, so that its instantiations compile side by side.
+    A .cu that names TP_PARTS is compiled once for each part, as TP_PART, so that its instantiations compile in
+    parallel.
     """
     sources = {group: [] for group in (*GROUPS, "sm90a")}
     for path in sorted({*CSRC.rglob("*.cpp"), *CSRC.rglob("*.cu")} - {*BINDINGS}):
@@ -80,16 +82,16 @@ def library_sources() -> dict[str, list[str]]:
 
 def write(path: Path, *lines: str) -> Path:
     text = "\n".join(lines) + "\n"
-    if not path.exists() or path.read_text() != text:  # ninja looks at its age
+    if not path.exists() or path.read_text() != text:  # keeps its age, by which ninja decides
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return path
 
 
 def extension(name: str, sources: list[str], **options):
-    """No -std: each torch asks for its own. -g0: Python's own flags ask for debug information, which takes time."""
+    """Makes an extension. Each torch adds its own -std. -g0 overrides Python's flags: debug information takes time."""
     kind = cpp_extension.CUDAExtension if WITH_CUDA else cpp_extension.CppExtension
-    # torch takes the half operators away from nvcc; csrc means the same with and without torch.
+    # torch disables nvcc's half operators; csrc must mean the same with and without torch.
     half_operators = [f"-U__CUDA_NO_{what}__" for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS")]
     half_operators.append("-U__CUDA_NO_BFLOAT16_CONVERSIONS__")
     return kind(
@@ -98,10 +100,11 @@ def extension(name: str, sources: list[str], **options):
         include_dirs=[str(ROOT / CSRC)],
         define_macros=[("TP_WITH_CUDA", None), ("TP_CUDA_VERSION", f'"{torch.version.cuda}"')] if WITH_CUDA else [],
         extra_compile_args={
-            # at::parallel_for is serial without -fopenmp; the runtime is the one torch loads. What headers silence for
-            # themselves they do not once they are precompiled: torch's comparisons, vectors of inlined functions.
+            # at::parallel_for is serial without -fopenmp; the OpenMP runtime is the one that torch loads. Headers lose
+            # their own diagnostic pragmas when they are precompiled, so two warnings of torch's headers are disabled
+            # here.
             "cxx": ["-O1", "-g0", "-fopenmp", "-Wno-sign-compare", "-Wno-psabi"],
-            # The host's part of a .cu launches and simulates: it need not be fast, but there is much of it.
+            # The host code of a .cu file launches and simulates kernels: it need not be fast, but there is much of it.
             "nvcc": ["--expt-relaxed-constexpr", "-Xcompiler=-Os", *size_flags(), *half_operators],
         },
         **options,
@@ -109,7 +112,7 @@ def extension(name: str, sources: list[str], **options):
 
 
 class Build(cpp_extension.BuildExtension):
-    """The library under its plain name, then the bindings linked to it, and beside them which torch it was all for."""
+    """Builds the library under its plain name, the bindings linked to it, and a file with the version of torch."""
 
     def run(self):
         super().run()
@@ -117,7 +120,7 @@ class Build(cpp_extension.BuildExtension):
 
     def finalize_options(self):
         super().finalize_options()
-        self.force = True  # what to compile is for ninja to say, which knows the headers
+        self.force = True  # ninja, which knows the headers, decides what to compile
 
     def get_ext_filename(self, fullname):
         if fullname.endswith(LIBRARY.split(".")[-1]):
@@ -131,28 +134,30 @@ class Build(cpp_extension.BuildExtension):
                 self.compile_groups()
             else:
                 ext.library_dirs.append(str(Path(self.get_ext_fullpath(LIBRARY)).parent))
-            self.build_temp = str(Path(shared, ext.name))  # one build.ninja each
+            self.build_temp = str(Path(shared, ext.name))  # each has its own build.ninja
             super().build_extension(ext)
-        except RuntimeError as failed:  # the compiler has said what is wrong: no traceback
+        except RuntimeError as failed:  # the compiler has printed the error, so no traceback is needed
             raise CompileError(f"{ext.name}: {failed}") from failed
         finally:
             self.build_temp = shared
 
     def compile_groups(self):
-        """All but the kernels. Torch's headers keep one core busy: what can do without them is compiled meanwhile."""
+        """Compiles all groups except the kernels. While one core precompiles torch's headers, others compile the
+        rest."""
         self.compiler.src_extensions.append(".h")
         with ThreadPoolExecutor() as pool:
-            pool.submit(self.compile, bindings, bindings.sources, bindings.name)  # if it fails, it will again
+            pool.submit(self.compile, bindings, bindings.sources, bindings.name)  # an error is raised when it is compiled again below
             flags = {group: pool.submit(self.precompile, group) for group in GROUPS if sources[group]}
             for group in ("simulations", "glue"):
                 if sources[group]:
                     library.extra_objects += self.compile(library, sources[group], group, flags[group].result())
-        if sources["sm90a"]:  # whatever TORCH_CUDA_ARCH_LIST says: other devices do not load these kernels
+        if sources["sm90a"]:  # regardless of TORCH_CUDA_ARCH_LIST, because other devices do not load these kernels
             library.extra_objects += self.compile(library, sources["sm90a"], "sm90a", nvcc=[SM90A])
         library.extra_compile_args["cxx"] += flags["kernels"].result()
 
     def precompile(self, group):
-        """The flags of a group. GCC takes NAME.h.gch for NAME.h if it was made with the same other flags."""
+        """Precompiles a group's headers and returns its flags. GCC uses NAME.h.gch for NAME.h if the other flags are
+        the same."""
         optimization, *headers = GROUPS[group]
         header = write(Path("build/precompiled", f"{group}.h"), *(f"#include <{name}>" for name in headers))
         (made,) = self.compile(library, [str(header)], f"{group}.h", [optimization])
@@ -174,8 +179,8 @@ class Build(cpp_extension.BuildExtension):
         )
 
 
-# The C++ runtime that torch uses. A static one would be a second copy in the process, and the two do not share their
-# locales: a message that holds a number would crash.
+# Links the C++ runtime that torch uses. A static one would be a second copy in the process with separate locales, and a
+# message with a number in it would crash.
 RUNTIME = "-l:libstdc++.so.6"
 
 sources = library_sources()
@@ -187,7 +192,7 @@ bindings = extension(
     libraries=["torch_patterns"],
     extra_link_args=["-Wl,-rpath,$ORIGIN", RUNTIME],
 )
-bindings.extra_compile_args["cxx"].append("-O2")  # calls pass through them
+bindings.extra_compile_args["cxx"].append("-O2")  # every call passes through the bindings
 
 setup(
     packages=[*find_packages(include=["torch_patterns", "torch_patterns.*"]), "torch_patterns.include"],
