@@ -146,7 +146,7 @@ class Build(cpp_extension.BuildExtension):
         rest."""
         self.compiler.src_extensions.append(".h")
         with ThreadPoolExecutor() as pool:
-            pool.submit(self.compile, bindings, bindings.sources, bindings.name)  # an error is raised when it is compiled again below
+            pool.submit(self.compile, bindings, bindings.sources, bindings.name)  # an error will show below
             flags = {group: pool.submit(self.precompile, group) for group in GROUPS if sources[group]}
             for group in ("simulations", "glue"):
                 if sources[group]:
