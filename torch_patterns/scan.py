@@ -162,6 +162,8 @@ def _(info, in_dims, x, dim=-1, op="sum", exclusive=False, reverse=False, algori
 def _(info, in_dims, a, b, dim=-1, initial=None, reverse=False, algorithm="auto"):
     a, b = (front(t, d, info.batch_size) for t, d in zip((a, b), in_dims, strict=False))
     rank = max(a.dim(), b.dim()) - 1
+    if rank == 0:
+        raise RuntimeError("linear_recurrence: a and b need a dimension to run along, got scalars")
     a, b = (t.reshape(t.shape[0], *(1,) * (rank + 1 - t.dim()), *t.shape[1:]) for t in (a, b))
     if initial is not None:
         initial = front(initial, in_dims[3], info.batch_size)
