@@ -90,9 +90,10 @@ from torch_patterns.sparse.build import *  # noqa: E402, F403
 from torch_patterns.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
-    from torch_patterns import bench, data, lenet, nn, testing  # noqa: F401
+    from torch_patterns import bench, data, distributed, lenet, nn, testing  # noqa: F401
 
-_LAZY = ("bench", "data", "lenet", "nn", "testing")  # modules that are imported when they are first asked for
+# Modules that are imported when they are first asked for.
+_LAZY = ("bench", "data", "distributed", "lenet", "nn", "testing")
 
 
 def __getattr__(name: str):
