@@ -166,14 +166,16 @@ def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, al
 
 @torch.library.register_vmap("torch_patterns::spgemm")
 def _(info, in_dims, *args, **kwargs):
+    shared = all(d is None for i, d in enumerate(in_dims) if i not in (2, 5))  # all samples have the same places
+    if info.batch_size == 0 and shared:
+        values, ptrs, idx = _ops.spgemm(*(a if d is None else a.sum(d) for a, d in zip(args, in_dims, strict=True)))
+        return (values.new_empty(0, *values.shape), ptrs, idx), (0, None, None)
     if info.batch_size == 0:  # products of equally many entries: nobody knows how many
         ptrs, idx, values = (args[i] for i in range(3))
         size = ptrs.shape[0 if in_dims[0] is None else 1 - in_dims[0]]
         return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
     outputs, dims = loop(_ops.spgemm, info, in_dims, *args, **kwargs)
-    if all(d is None for i, d in enumerate(in_dims) if i not in (2, 5)):  # values alone: all samples have the places
-        return (outputs[0], outputs[1][0], outputs[2][0]), (0, None, None)
-    return outputs, dims
+    return ((outputs[0], outputs[1][0], outputs[2][0]), (0, None, None)) if shared else (outputs, dims)
 
 
 @torch.library.register_vmap("torch_patterns::spgemm_values")
