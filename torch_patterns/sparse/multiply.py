@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import typed
-from torch_patterns.batching import loop
+from torch_patterns.batching import loop, zeros_sample
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 from torch_patterns.segmented import segment_reduce
@@ -168,7 +168,7 @@ def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, al
 def _(info, in_dims, *args, **kwargs):
     shared = all(d is None for i, d in enumerate(in_dims) if i not in (2, 5))  # all samples have the same places
     if info.batch_size == 0 and shared:
-        values, ptrs, idx = _ops.spgemm(*(a if d is None else a.sum(d) for a, d in zip(args, in_dims, strict=True)))
+        values, ptrs, idx = _ops.spgemm(*zeros_sample(in_dims, args))
         return (values.new_empty(0, *values.shape), ptrs, idx), (0, None, None)
     if info.batch_size == 0:  # products of equally many entries: nobody knows how many
         ptrs, idx, values = (args[i] for i in range(3))
