@@ -248,11 +248,12 @@ def tensors_of(a: Matrix) -> list[Tensor]:
     return [x for x in a if isinstance(x, torch.Tensor)]
 
 
-def to(a: Matrix, target: torch.device | str | int | torch.dtype | None = None, *, device=None, dtype=None) -> Matrix:
+def to(a: Matrix, target: torch.device | str | int | torch.dtype | None = None, dtype=None, *, device=None) -> Matrix:
     """The same matrix on another device, or with values of another dtype, or both; differentiable in the values.
 
     Args:
-        target: a device or a dtype; ``device=`` and ``dtype=`` name them where both are meant.
+        target: a device or a dtype.
+        dtype: of the values, where ``target`` or ``device=`` is a device.
     """
     if isinstance(target, torch.dtype):
         dtype = target
