@@ -47,6 +47,7 @@ FUNCTIONS = {
     "linear": lambda x: tp.linear(x, DENSE),
     "relu": tp.relu,
     "cross_entropy": lambda x: tp.cross_entropy(x, torch.zeros(4, dtype=torch.long)),
+    "csr": lambda x: tp.csr(x, X, X, (1, 1)),
     "spmv": lambda x: tp.spmv(BOOK, x),
     "spmm": lambda x: tp.spmm(BOOK, x),
 }
@@ -59,6 +60,11 @@ def test_what_is_no_tensor_is_named(name, kind):
     with pytest.raises(TypeError, match=rf"^{name}: \w+ must be a tensor, {message}") as raised:
         FUNCTIONS[name](value)
     assert len(str(raised.value)) < 200
+
+
+def test_what_is_no_tensor_in_a_list_is_named():
+    with pytest.raises(TypeError, match=r"^lexsort: keys\[1\] must be a tensor, got list; torch.tensor\(\) makes one"):
+        tp.lexsort([X, [1.0]])
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
@@ -288,6 +294,7 @@ def test_algorithms_by_the_name_of_a_function():
         offered = tp.algorithms(name)
         assert {"thread_per_row", "merge_path", "ell_plus_coo"} <= set(offered) and len(offered) == len(set(offered))
     assert tp.algorithms("spmm_csr") == tp.algorithms("spmv_csr")
+    assert tp.algorithms("shortest_path") == tp.algorithms("reachable") == tp.algorithms("bfs")
     with pytest.raises(ValueError, match="unknown pattern 'no_such'; choose from: .*scan"):
         tp.algorithms("no_such")
 
@@ -312,9 +319,8 @@ def test_the_command_line_shows_no_tracebacks(tmp_path):
 
 
 def test_modules_are_imported_when_they_are_asked_for():
-    code = (
-        "import sys, torch_patterns as tp; assert 'torch_patterns.nn' not in sys.modules; tp.nn.Linear; tp.lenet.LeNet5"
-    )
+    code = "import sys, torch_patterns as tp; assert 'torch_patterns.nn' not in sys.modules; tp.nn.Linear; "
+    code += "tp.lenet.LeNet5; tp.distributed"
     subprocess.run([sys.executable, "-c", f"{code}; assert 'lenet' in dir(tp)"], check=True)
     with pytest.raises(AttributeError, match="module 'torch_patterns' has no attribute 'no_such'"):
         tp.no_such  # noqa: B018

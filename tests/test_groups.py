@@ -147,6 +147,19 @@ def test_gradients_by_key(op):
     assert torch.autograd.gradgradcheck(f, values, check_fwd_over_rev=True)
 
 
+def test_runs_under_vmap():
+    """Runs of the same keys are the same for all samples, and results of no samples have the sizes that there are."""
+    keys = torch.tensor([1, 1, 2, 3, 3, 3])
+    values = torch.arange(24.0).view(4, 6)
+    of_runs = lambda v: tp.reduce_by_key(keys, v)  # noqa: E731
+    got = torch.vmap(lambda v: of_runs(v)[1])(values)
+    assert torch.equal(got, torch.stack([of_runs(v)[1] for v in values]))
+    assert torch.vmap(lambda v: of_runs(v)[1])(values[:0]).shape == (0, 3)
+    for f in (tp.unique, lambda k: tp.run_length_encode(k)[1], lambda k: tp.reduce_by_key(k, k)[0]):
+        assert torch.vmap(f)(keys.expand(2, 6)).tolist() == [f(keys).tolist()] * 2
+        assert torch.vmap(f)(keys.expand(0, 6)).shape[0] == 0
+
+
 @pytest.mark.parametrize("op", ["sum", "mean", "max", "prod", "logsumexp", "std"])
 def test_groups_are_segments_of_sorted_rows(op):
     torch.manual_seed(3)

@@ -102,6 +102,31 @@ def test_segments_have_their_offsets(device):
         tp.segment_softmax(x.values())
 
 
+@pytest.mark.parametrize("module", ["Linear", "ReLU", "Tanh", "BipolarSigmoid", "Sign"])
+def test_modules_take_jagged_tensors(module):
+    x, parts = make("cpu", 3)
+    layer = tp.nn.Linear(3, 2, dtype=torch.float64) if module == "Linear" else getattr(tp.nn, module)()
+    same(layer(x), [layer(part) for part in parts])
+
+
+def test_lengths_must_fit():
+    """Two jagged tensors go together if their sequences are of the same lengths, whatever offsets they hold them in."""
+    x, parts = make("cpu", 2)
+    again, other = (torch.nested.as_nested_tensor(p, layout=torch.jagged) for p in (parts, parts[::-1]))
+    same(tp.linear_recurrence(x, again, 1), [tp.linear_recurrence(p, p, 0) for p in parts])
+    for f in (lambda a, b: tp.linear_recurrence(a, b, 1), lambda a, b: tp.segment_recurrence(a, b)):
+        with pytest.raises(ValueError, match="recurrence: the jagged tensors have sequences of different lengths"):
+            f(x, other)
+    for lengths in ([4, 1], [-1, 1], [1]):
+        with pytest.raises(ValueError, match="^from_dense: .*lengths"):
+            jagged.from_dense(torch.ones(2, 3), torch.tensor(lengths))
+    with pytest.raises(ValueError, match="lengths must have one dimension"):
+        jagged.from_dense(torch.ones(2, 3), torch.tensor([[1, 1]]))
+    for lengths in (torch.tensor([1.0]), [1]):
+        with pytest.raises(TypeError, match="lengths_to_offsets: lengths must be"):
+            jagged.lengths_to_offsets(lengths)
+
+
 def test_what_is_not_for_jagged_tensors():
     x, _ = make("cpu", 3)
     with pytest.raises(ValueError, match="scan: .*dim 0, its batch"):
@@ -131,7 +156,7 @@ def test_dense_and_back(device):
         torch.testing.assert_close(g, 2 * p)
     assert torch.equal(jagged.offsets_to_lengths(jagged.lengths_to_offsets(lengths)), lengths)
     assert jagged.to_dense(x, length=2).shape == (4, 2, 3)
-    with pytest.raises(ValueError, match="a sequence of 9 does not fit the length 4"):
+    with pytest.raises(ValueError, match="lengths must be in 0 to 4, the length of x, got 6 to 9"):
         jagged.from_dense(dense, lengths + 5)
 
 

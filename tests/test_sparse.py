@@ -70,6 +70,8 @@ def test_dtypes_promote():
         spmv(a, x.detach().to(torch.complex64))
     with torch.autocast("cpu", torch.bfloat16):
         assert spmv(a.to(torch.bfloat16), torch.ones(4, dtype=torch.bfloat16)).dtype == torch.float32
+    for moved in (a.to("cpu", torch.float64), a.to(device="cpu", dtype=torch.float64)):
+        assert (moved.dtype, moved.col_idx.dtype) == (torch.float64, a.col_idx.dtype)
 
 
 @pytest.mark.parametrize("index", (torch.int32, torch.int64))

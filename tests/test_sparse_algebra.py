@@ -97,6 +97,8 @@ def test_graphs_and_plans_are_no_sequences():
             2 * x
         with pytest.raises(TypeError, match=f"default_collate: {name} cannot be stacked"):
             default_collate([x, x])
+    with pytest.raises(TypeError, match="Graph .*collate_fn=torch_patterns.graph.collate"):
+        default_collate([g, g])
 
 
 def test_compiled_operators():

@@ -164,6 +164,10 @@ ALONG_DIM = {
 }
 
 
+def last_of(x):
+    return x[-1] if isinstance(x, tuple) else x
+
+
 @pytest.mark.parametrize("name", ALONG_DIM)
 def test_dim_never_reaches_the_batch(name):
     f = ALONG_DIM[name]
@@ -175,6 +179,14 @@ def test_dim_never_reaches_the_batch(name):
                 vmap(lambda t: f(t, dim))(torch.stack([sample, sample]))  # noqa: B023
     with pytest.raises(IndexError):
         vmap(lambda t: f(t, 1))(torch.randn(3))
+    scalars = torch.randn(3)
+    if name == "linear_recurrence":  # refuses them with and without vmap
+        for g in (lambda: f(scalars[0], 0), lambda: vmap(lambda t: f(t, 0))(scalars)):
+            with pytest.raises(RuntimeError, match="need a dimension to run along, got scalars"):
+                g()
+        return
+    got = vmap(lambda t: last_of(f(t, 0)))(scalars)
+    assert_equal(got, torch.stack([last_of(f(t, 0)) for t in scalars]), "scalar samples")
 
 
 COMPLEX_PAYLOADS = {
@@ -268,6 +280,56 @@ def test_sparse_constructors_and_solvers():
     for transform in (jacrev, jacfwd):
         for got, want in zip(transform(by_cg, (0, 1))(values, x), jacrev(solved, (0, 1))(values, x), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
+
+
+ALGEBRA = {
+    "to_dense": lambda a, b: a.to_dense(),
+    "add": lambda a, b: (a + b).to_dense(),
+    "subtract": lambda a, b: (a - b).to_dense(),
+    "places": lambda a, b: (a * b).to_dense(),
+    "product": lambda a, b: tp.spgemm(a, b.T).to_dense(),
+    "rows": lambda a, b: a.select_rows(torch.tensor([2, 0, 2])).to_dense(),
+}
+
+
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "ell", "hyb", "jds", "sell", "blocked"])
+@pytest.mark.parametrize("name", ALGEBRA)
+def test_sparse_algebra(name, form):
+    """vmap over values whose places are those of every sample, vmap(grad), vmap(jvp) and functionalize."""
+    rows, cols = torch.tensor([2, 0, 1, 1, 0, 2, 2]), torch.tensor([1, 0, 3, 1, 0, 1, 2])
+
+    def f(v):
+        a = tp.coo(rows, cols, v, (4, 5)).convert(form)
+        return ALGEBRA[name](a, tp.coo(cols, rows, v * v, (4, 5)).convert("csr"))
+
+    samples = torch.randn(3, 7, dtype=torch.double)
+    scalar = lambda v: f(v).square().sum()  # noqa: E731
+    push = lambda v: jvp(f, (v,), (torch.ones_like(v),))[1]  # noqa: E731
+    for g, h in ((vmap(f), f), (vmap(grad(scalar)), grad(scalar)), (vmap(push), push)):
+        torch.testing.assert_close(g(samples), torch.stack([h(v) for v in samples]), rtol=1e-12, atol=1e-12)
+    if form != "hyb":  # torch.cat fails where all that it joins is empty and there are no samples
+        assert vmap(f)(samples[:0]).shape == (0, *f(samples[0]).shape)
+    assert_equal(functionalize(f)(samples[0]), f(samples[0]), "functionalize")
+
+
+@pytest.mark.parametrize("solver", ["conjugate_gradient", "bicgstab", "gmres"])
+def test_functionalize_steps_over_solvers(solver):
+    matrix = tp.csr(torch.tensor([0, 2, 4]), torch.tensor([0, 1, 0, 1]), torch.tensor([4.0, 1.0, 1.0, 3.0]), (2, 2))
+    f = lambda v, b: getattr(tp.solvers, solver)(matrix._replace(values=v), b).x  # noqa: E731
+    b = torch.tensor([1.0, 2.0])
+    assert_equal(functionalize(f)(matrix.values, b), f(matrix.values, b))
+    inner, outer = grad(lambda v: functionalize(f)(v, b).sum()), grad(lambda v: f(v, b).sum())
+    torch.testing.assert_close(inner(matrix.values), outer(matrix.values))
+
+
+def test_sizes_that_the_data_knows_in_sparse_algebra():
+    @torch.compile(fullgraph=True, dynamic=True, backend="aot_eager")
+    def f(a, b):
+        return (a + b).to_dense(), (a * b).to_dense(), a.select_columns(torch.tensor([1, 0])).to_dense()
+
+    a, b = (tp.sparse.from_torch(torch.tensor(x)).convert("csr") for x in ([[1.0, 2.0], [0.0, 3.0]], [[0.0, 4.0]] * 2))
+    for got, want in zip(f(a, b), ([[1, 6], [0, 7]], [[0, 8], [0, 12]], [[2, 1], [3, 0]]), strict=True):
+        assert_equal(got, torch.tensor(want).float())
 
 
 def test_unbacked_sizes_have_gradients():

@@ -90,9 +90,9 @@ from torch_patterns.sparse.build import *  # noqa: E402, F403
 from torch_patterns.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
-    from torch_patterns import bench, data, lenet, nn, testing  # noqa: F401
+    from torch_patterns import bench, data, distributed, lenet, nn, testing  # noqa: F401
 
-_LAZY = ("bench", "data", "lenet", "nn", "testing")  # modules that are imported at their first use
+_LAZY = ("bench", "data", "distributed", "lenet", "nn", "testing")  # modules that are imported at their first use
 
 
 def __getattr__(name: str):

@@ -64,6 +64,9 @@ def plain_arguments(name: str, op: torch._ops.OpOverload, args: tuple) -> list |
         kind = str(argument.type)
         if kind == "Tensor" or (kind == "Optional[Tensor]" and value is not None):
             refuse(name, argument.name, value, "Tensor")
+        elif kind == "List[Tensor]" and isinstance(value, (list, tuple)):
+            for j, item in enumerate(value):
+                refuse(name, f"{argument.name}[{j}]", item, "Tensor")
         elif "Tensor" not in kind:
             plain[i] = _number(value)
     changed = any(new is not old for new, old in zip(plain, args, strict=True))

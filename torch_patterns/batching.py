@@ -52,6 +52,12 @@ def loop(op, info, in_dims, *args, **kwargs):
     return (outputs, (0,) * len(outputs)) if len(outputs) > 1 else (next(iter(outputs)), 0)
 
 
+def zeros_sample(in_dims, args) -> list:
+    """A sample of zeros in the place of what is batched: where there are no samples, results have the sizes of its."""
+    dims = (*in_dims, *(None,) * (len(args) - len(in_dims)))
+    return [a if d is None else a.new_zeros((*a.shape[:d], *a.shape[d + 1 :])) for a, d in zip(args, dims, strict=True)]
+
+
 def behind_batch(op: str, dim: int, rank: int) -> int:
     """``dim`` of a sample of ``rank`` dimensions, counted from the front, once a batch dimension stands before them.
 

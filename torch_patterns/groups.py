@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_patterns.batching import front, loop
+from torch_patterns.batching import front, loop, zeros_sample
 from torch_patterns.calls import ops
 from torch_patterns.literals import SegmentOp
 from torch_patterns.registry import algorithms, documented
@@ -293,17 +293,31 @@ def _partition_rule(info, in_dims, x, mask, algorithm="auto"):
     return (values, count), (1, None)
 
 
-def _loop_rule(name: str) -> None:
+def _loop_rule(name: str):
     op = getattr(_ops, name)
 
     def rule(info, in_dims, *args, **kwargs):
+        if info.batch_size == 0:
+            outputs = op(*zeros_sample(in_dims, args), **kwargs)
+            return tuple(y.new_empty(0, *y.shape) for y in outputs), (0,) * len(outputs)
         return loop(lambda *x: op(*x, **kwargs), info, in_dims, *args)
 
-    torch.library.register_vmap(f"torch_patterns::{name}", rule)
+    return rule
+
+
+_looped_by_key = _loop_rule("reduce_by_key")
+
+
+@torch.library.register_vmap("torch_patterns::reduce_by_key")
+def _(info, in_dims, keys, values, *args, **kwargs):
+    if in_dims[0] is not None:
+        return _looped_by_key(info, in_dims, keys, values, *args, **kwargs)
+    rows = front(values, in_dims[1], info.batch_size).movedim(0, 1)
+    return _ops.reduce_by_key(keys, rows, *args, **kwargs), (None, 1)
 
 
 for _name in ("group_reduce", "group_expand"):
     _rows_rule(_name)
-for _name in ("group_by", "unique", "run_length_encode", "reduce_by_key"):
-    _loop_rule(_name)
+for _name in ("group_by", "unique", "run_length_encode"):
+    torch.library.register_vmap(f"torch_patterns::{_name}", _loop_rule(_name))
 torch.library.register_vmap("torch_patterns::partition", _partition_rule)

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import refuse
+
 _ops = torch.ops.torch_patterns
 
 
@@ -66,10 +68,19 @@ def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
 def lengths_to_offsets(lengths: Tensor) -> Tensor:
     """Turns lengths [batch] into offsets [batch + 1]: 0, then the running sum; of the dtype of ``lengths``.
 
+    Raises:
+        TypeError: ``lengths`` is no tensor of integers.
+        ValueError: it has not one dimension.
+
     Example:
         >>> tp.jagged.lengths_to_offsets(torch.tensor([2, 0, 3]))
         tensor([0, 2, 2, 5])
     """
+    refuse("lengths_to_offsets", "lengths", lengths, "Tensor")
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths_to_offsets: lengths must be integers, got {lengths.dtype}")
+    if lengths.dim() != 1:
+        raise ValueError(f"lengths_to_offsets: lengths must have one dimension, got shape {list(lengths.shape)}")
     return torch.cat([lengths.new_zeros(1), _ops.scan(lengths, 0).to(lengths.dtype)])
 
 
@@ -160,12 +171,22 @@ def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
 def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
     """Builds the jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded [batch, length, ...].
 
+    Raises:
+        ValueError: ``lengths`` are not of ``batch`` sequences, or one is negative or longer than ``length``.
+
     Example:
         >>> x = tp.jagged.from_dense(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([2, 1]))
         >>> x.values()
         tensor([1., 2., 3.])
     """
     offsets = lengths_to_offsets(lengths)
+    batch, length = x.shape[:2]
+    if lengths.shape != (batch,):
+        raise ValueError(f"from_dense: x has {batch} sequences, lengths are of shape {list(lengths.shape)}")
+    if batch and not torch.compiler.is_compiling():
+        least, most = (int(end) for end in torch.stack(lengths.aminmax()))
+        if least < 0 or most > length:
+            raise ValueError(f"from_dense: lengths must be in 0 to {length}, the length of x, got {least} to {most}")
     return from_rows(dense_to_jagged(x, offsets), offsets)
 
 
@@ -258,7 +279,20 @@ def _reduce(x, dim, op, keepdim, algorithm):
     return y.unsqueeze(1) if keepdim else y
 
 
+def _check_alike(name: str, *tensors: Any) -> None:
+    """ValueError if jagged tensors have sequences of different lengths (waits for the device if they do not share
+    their offsets, and refuses that in compiled code, as torch does).
+    """
+    first, *others = (x for x in tensors if is_jagged(x))
+    for x in others:
+        if x.shape[:2] == first.shape[:2]:
+            continue
+        if torch.compiler.is_compiling() or not torch.equal(rows_of(x)[1], rows_of(first)[1]):
+            raise ValueError(f"{name}: the jagged tensors have sequences of different lengths")
+
+
 def _linear_recurrence(a, b, dim, initial, reverse, algorithm):
+    _check_alike("linear_recurrence", a, b)
     x = b if is_jagged(b) else a
     (_, offsets), rows = rows_of(x), x.shape[0]
     a, b = (rows_of(t)[0] if is_jagged(t) else t for t in (a, b))
@@ -325,6 +359,7 @@ def _segments(name: str, given: int = 1, per_row: bool = True):
     op = getattr(_ops, name)
 
     def call(*args):
+        _check_alike(name, *args[:given])
         x = next(a for a in args[:given] if is_jagged(a))
         offsets = rows_of(x)[1]
         if args[given] is not None:

@@ -1,9 +1,10 @@
 """Modules for the convolution, pooling, dense and loss operators, of which LeNet-5 is made (§16.1-16.2).
 
 Each `forward` is one call of `torch.ops.torch_patterns`, so that `torch.jit.script`, `torch.compile` and `torch.export`
-take the modules as they are. If torch.nn has a module of the same name, ours derives from it: the parameters, their
-names in the state_dict and their initialisation are the same, and so are the arguments and their order; only
-`algorithm` is added. An argument that is not supported raises a ValueError that names it.
+take the modules as they are; outside scripts `Linear` and the activations also take jagged NestedTensors. If torch.nn
+has a module of the same name, ours derives from it: the parameters, their names in the state_dict and their
+initialisation are the same, and so are the arguments and their order; only `algorithm` is added. An argument that is not
+supported raises a ValueError that names it.
 
 `algorithm` names a rung of the pattern's ladder (`torch_patterns.algorithms("conv2d")` lists them) or is "auto"; it may
 be assigned at any time. Shapes: N samples, C input maps, M output maps, H x W pixels. Float dtypes: float16, bfloat16,
@@ -16,6 +17,7 @@ from typing import Literal, cast
 import torch
 
 from torch_patterns.arguments import pair
+from torch_patterns.calls import ops
 from torch_patterns.literals import Activation, Reduction
 
 IntPair = int | tuple[int, ...]
@@ -231,7 +233,9 @@ class Linear(_Operator, torch.nn.Linear):
         self.algorithm = algorithm
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.torch_patterns.linear(x, self.weight, self.bias, self.algorithm)
+        if torch.jit.is_scripting():
+            return torch.ops.torch_patterns.linear(x, self.weight, self.bias, self.algorithm)
+        return ops.linear(x, self.weight, self.bias, self.algorithm)
 
 
 class RBF(_Operator):
@@ -286,7 +290,9 @@ class BipolarSigmoid(_Activation):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.torch_patterns.bipolar_sigmoid(x, self.algorithm)
+        if torch.jit.is_scripting():
+            return torch.ops.torch_patterns.bipolar_sigmoid(x, self.algorithm)
+        return ops.bipolar_sigmoid(x, self.algorithm)
 
 
 class Tanh(_Activation):
@@ -298,7 +304,9 @@ class Tanh(_Activation):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.torch_patterns.tanh(x, self.algorithm)
+        if torch.jit.is_scripting():
+            return torch.ops.torch_patterns.tanh(x, self.algorithm)
+        return ops.tanh(x, self.algorithm)
 
 
 class ReLU(_Activation):
@@ -314,7 +322,9 @@ class ReLU(_Activation):
         _refuse(self, inplace=(False, inplace))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.torch_patterns.relu(x, self.algorithm)
+        if torch.jit.is_scripting():
+            return torch.ops.torch_patterns.relu(x, self.algorithm)
+        return ops.relu(x, self.algorithm)
 
 
 class Sign(_Activation):
@@ -326,7 +336,9 @@ class Sign(_Activation):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.torch_patterns.sign(x, self.algorithm)
+        if torch.jit.is_scripting():
+            return torch.ops.torch_patterns.sign(x, self.algorithm)
+        return ops.sign(x, self.algorithm)
 
 
 class _Loss(_Operator):

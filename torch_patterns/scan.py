@@ -164,11 +164,14 @@ def _(info, in_dims, x, dim=-1, op="sum", exclusive=False, reverse=False, algori
 def _(info, in_dims, a, b, dim=-1, initial=None, reverse=False, algorithm="auto"):
     a, b = (front(t, d, info.batch_size) for t, d in zip((a, b), in_dims, strict=False))
     rank = max(a.dim(), b.dim()) - 1
+    dim = behind_batch("linear_recurrence", dim, rank)
+    if rank == 0:
+        raise RuntimeError("linear_recurrence: a and b need a dimension to run along, got scalars")
     a, b = (t.reshape(t.shape[0], *(1,) * (rank + 1 - t.dim()), *t.shape[1:]) for t in (a, b))
     if initial is not None:
         initial = front(initial, in_dims[3], info.batch_size)
         initial = initial.reshape(initial.shape[0], *(1,) * (rank - initial.dim()), *initial.shape[1:])
-    return ops.linear_recurrence(a, b, behind_batch("linear_recurrence", dim, rank), initial, reverse, algorithm), 0
+    return ops.linear_recurrence(a, b, dim, initial, reverse, algorithm), 0
 
 
 @torch.library.register_vmap("torch_patterns::scan_with_indices")

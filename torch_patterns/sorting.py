@@ -318,7 +318,10 @@ def _(info, in_dims, x, dim=-1, *rest):
 @torch.library.register_vmap("torch_patterns::sort_pairs")
 def _(info, in_dims, keys, values, dim=-1, *rest):
     both = [front(x, d, info.batch_size) for x, d in zip((keys, values), in_dims, strict=False)]
-    return _batched(_ops.sort_pairs, both, dim, *rest)
+    outputs, dims = _batched(_ops.sort_pairs, both, dim, *rest)
+    if in_dims[0] is None:  # then so are the sorted keys, on which sizes may depend
+        return (_ops.sort_keys(keys, dim, *rest), outputs[1]), (None, 0)
+    return outputs, dims
 
 
 @torch.library.register_vmap("torch_patterns::lexsort")

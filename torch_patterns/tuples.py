@@ -7,7 +7,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 _SYMBOLS = {"__add__": "+", "__radd__": "+", "__mul__": "*", "__rmul__": "*"}
 
 
-def not_a_sequence(cls: type) -> None:
+def not_a_sequence(cls: type, collate_fn: str = "list") -> None:
     """Has ``+`` and ``*`` of a NamedTuple raise where they would concatenate or repeat it, and so does torch's
     ``default_collate``, which would stack the fields of several. Its own indexing, length and iteration stay."""
 
@@ -24,6 +24,6 @@ def not_a_sequence(cls: type) -> None:
     cls.__array_ufunc__ = None  # type: ignore[attr-defined]
 
     def collate(batch, *, collate_fn_map=None):
-        raise TypeError(f"default_collate: {cls.__name__} cannot be stacked; give DataLoader collate_fn=list")
+        raise TypeError(f"default_collate: {cls.__name__} cannot be stacked; give DataLoader collate_fn={collate_fn}")
 
     default_collate_fn_map[cls] = collate

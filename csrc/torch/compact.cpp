@@ -55,10 +55,15 @@ std::vector<Size> shape_of(std::vector<Size> first, c10::ArrayRef<Size> sizes, i
 uint64_t fill_bits(const at::Scalar& fill, at::ScalarType dtype) {
   uint64_t bits = 0;
   AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, dtype, padded_name, [&] {
-    const auto value = fill.to<scalar_t>();
     constexpr bool is_exact = std::is_integral_v<scalar_t> && !std::is_same_v<scalar_t, bool>;
-    TORCH_CHECK(!is_exact || double(value) == fill.toDouble(), padded_name, ": fill ", fill, " cannot be converted to ",
-                dtype, " without a change");
+    scalar_t value{};
+    bool fits = false;
+    try {
+      value = fill.to<scalar_t>();
+      fits = !is_exact || double(value) == fill.toDouble();
+    } catch (const std::exception&) {  // it overflows, which torch says without naming the argument
+    }
+    TORCH_CHECK(fits, padded_name, ": fill ", fill, " cannot be converted to ", dtype, " without a change");
     for (size_t i = 0; i < 8; i += sizeof value) std::memcpy(reinterpret_cast<char*>(&bits) + i, &value, sizeof value);
   });
   return bits;

@@ -56,7 +56,7 @@ struct ReduceByKey {
   Tensors vjp(const Backward& b) const;
   Tensors jvp(const Forward& f) const;
   bool depends(size_t output, size_t input) const { return output == input; }
-  Autocast autocast() const { return Autocast::none; }
+  Autocast autocast() const { return SegmentReduce{values, keys, op, false, algorithm}.autocast(); }
 };
 
 struct Unique {

@@ -25,8 +25,8 @@ OpId check_reduce(const Tensor& values, const Tensor& offsets, Str name) {
 
 void check_expand(const Tensor& x, const Tensor& offsets, const SymInt& n) {
   check_segments(expand_name, {"x", x}, offsets);
-  TORCH_CHECK_VALUE(x.sym_size(0) == offsets.sym_size(0) - 1, expand_name, ": x has ", x.sym_size(0),
-                    " rows, offsets are of ", offsets.sym_size(0) - 1, " segments");
+  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(x.sym_size(0).sym_eq(offsets.sym_size(0) - 1)), expand_name, ": x has ",
+                    x.sym_size(0), " rows, offsets are of ", offsets.sym_size(0) - 1, " segments");
   TORCH_CHECK_VALUE(n >= 0, expand_name, ": n must not be negative, got ", n);
 }
 

@@ -179,4 +179,4 @@ def pointer_dtype(index_dtype: torch.dtype, num_edges: int) -> torch.dtype:
 # Without these torch.export cannot save a program that takes a graph, and torch.load refuses a graph.
 _pytree._register_namedtuple(Graph, serialized_type_name="torch_patterns.graph.Graph")
 torch.serialization.add_safe_globals([Graph])
-not_a_sequence(Graph)
+not_a_sequence(Graph, "torch_patterns.graph.collate")

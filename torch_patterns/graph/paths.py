@@ -61,7 +61,7 @@ def sssp(
         >>> tp.sssp(g, 0, torch.tensor([1.0, 5.0, 2.0]))
         (tensor([0., 1., 3., inf]), tensor([ 0,  0,  1, -1]))
     """
-    starts = integer_ids("sssp", "sources", graph, sources).reshape(-1)
+    starts = integer_ids("sssp", "sources", graph, sources)
     if weights.dtype == torch.bool or weights.is_complex():
         raise TypeError(f"sssp: weights must be real numbers, got {weights.dtype}")
     return ops.sssp(graph.row_ptrs, graph.col_idx, weights, starts, algorithm)

@@ -164,6 +164,7 @@ def _max_level(where: str, max_level: int | None) -> int:
 
 
 @typed
+@documented("bfs")
 def shortest_path(
     graph: Graph, source: int | Sequence[int] | np.ndarray | Tensor, target: int, *, algorithm: str = "auto"
 ) -> Tensor:
@@ -235,6 +236,7 @@ def path(parents: Tensor, target: int) -> Tensor:
 
 
 @typed
+@documented("bfs")
 def reachable(
     graph: Graph,
     sources: int | Sequence[int] | np.ndarray | Tensor,

@@ -58,7 +58,7 @@ def batch(graphs: Sequence[Graph]) -> tuple[Graph, Tensor]:
     inward = (None, None)
     if not symmetric and all(g.symmetric or g.in_row_ptrs is not None for g in graphs):
         inward = _joined([g.reverse() for g in graphs], sizes, dtype, edges)
-    offsets = torch.tensor([0, *sizes]).cumsum(0).to(graphs[0].device)
+    offsets = torch.tensor([0, *sizes], device="cpu").cumsum(0).to(graphs[0].device)
     return Graph(*fields, *inward, symmetric), offsets
 
 

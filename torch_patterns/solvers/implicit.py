@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual  # _set_fwd_grad_enabled is private
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -72,11 +73,28 @@ def run(
     leaves, form = tree_flatten((A, preconditioner))
     this = _Run(method, form, callback)
     if isinstance(A, Matrix):
-        return this.solution(_Solve.apply(this, b, x0, *leaves))
+        return this.solution(_solved(this, b, x0, *leaves))
     with torch.no_grad(), _set_fwd_grad_enabled(False):
         x = this.iterate(b, x0, leaves)
     inverses = (functools.partial(_inverse, method, A, preconditioner, adjoint) for adjoint in (False, True))
     return this.solution(x + Inverse.apply(b - A(x), *inverses, method.name))
+
+
+def _solved(run: _Run, *args) -> Tensor:
+    """Applies _Solve. ``torch.func.functionalize`` has no rule for functions in Python, so the call steps over it: a
+    solution has no views and no writes that it would have to replace.
+    """
+    top = _functorch.peek_interpreter_stack()
+    if top is None or top.key() != _functorch.TransformType.Functionalize:
+        return _Solve.apply(run, *args)
+    from torch._functorch.eager_transforms import _unwrap_all_tensors_from_functional
+    from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+
+    transform = retrieve_current_functorch_interpreter()
+    plain = _unwrap_all_tensors_from_functional(args, reapply_views=transform.functionalize_add_back_views())
+    with transform.lower():
+        x = _solved(run, *plain)
+    return _functorch._wrap_functional_tensor(x, transform.level())
 
 
 def _inverse(method: Method, A, preconditioner, adjoint: bool, b: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import typed
 from torch_patterns.sparse.containers import (
     BLOCKED,
     COO,
@@ -69,7 +70,7 @@ def constructor(args: str) -> Callable[[F], F]:
 
     def append(function: F) -> F:
         function.__doc__ = f"{function.__doc__}{_CHECKS.format(args=args)}"
-        return function
+        return typed(function)
 
     return append
 

@@ -248,11 +248,12 @@ def tensors_of(a: Matrix) -> list[Tensor]:
     return [x for x in a if isinstance(x, torch.Tensor)]
 
 
-def to(a: Matrix, target: torch.device | str | int | torch.dtype | None = None, *, device=None, dtype=None) -> Matrix:
+def to(a: Matrix, target: torch.device | str | int | torch.dtype | None = None, dtype=None, *, device=None) -> Matrix:
     """Returns the matrix on another device, or with values of another dtype, or both; differentiable in the values.
 
     Args:
-        target: a device or a dtype; use ``device=`` and ``dtype=`` to give both.
+        target: a device or a dtype.
+        dtype: the dtype of the values, if ``target`` is a device or is not given.
     """
     if isinstance(target, torch.dtype):
         dtype = target

@@ -285,7 +285,7 @@ def _by_length(lengths: Tensor) -> Tensor:
 
 
 def _inverse(perm: Tensor) -> Tensor:
-    return torch.empty_like(perm).scatter_(0, perm.long(), _arange(perm, perm.shape[0]))
+    return torch.empty_like(perm).scatter(0, perm.long(), _arange(perm, perm.shape[0]))
 
 
 _SECTION_ROWS = 32
@@ -400,20 +400,23 @@ def by_place(coo: COO, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if dtype == torch.long:  # indices out of range stay out of range
             rows, cols = rows.clamp(-1, 2**31 - 1), cols.clamp(-1, 2**31 - 1)
         keys, x = sort_pairs(torch.add(cols, rows.long(), alpha=1 << 32), x)
-        differs = keys[1:] != keys[:-1]
+        first = _differs(keys)
     else:
         order = _ops.lexsort([cols, rows])
         rows, cols, x = (y.index_select(0, order) for y in (rows, cols, x))
-        differs = (rows[1:] != rows[:-1]) | (cols[1:] != cols[:-1])
-    first = torch.ones(n, dtype=torch.bool, device=rows.device)
-    if n > 1:
-        first[1:] = differs
+        first = _differs(rows) | _differs(cols)
     starts = _ops.compact(_arange(rows, n), first)
     ends = torch.cat([starts, starts.new_full((1,), n)])
     if max(coo.shape) < 2**31:
         once = keys.index_select(0, starts)
         return ((once + (1 << 31)) >> 32).to(dtype), once.to(torch.int32).to(dtype), x, ends
     return rows.index_select(0, starts), cols.index_select(0, starts), x, ends
+
+
+def _differs(x: Tensor) -> Tensor:
+    """Whether each element differs from the one before it; before the first is what no index in range gives."""
+    least = x.new_full((1,), torch.iinfo(x.dtype).min)
+    return x != torch.cat([least, x]).narrow(0, 0, x.shape[0])
 
 
 def to_dense(a: Matrix) -> Tensor:

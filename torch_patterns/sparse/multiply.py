@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import typed
-from torch_patterns.batching import loop
+from torch_patterns.batching import loop, zeros_sample
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 from torch_patterns.segmented import segment_reduce
@@ -25,7 +25,8 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
     Each place at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit zero.
     Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
     checked, and the host waits for the device, which knows the sizes. The CPU goes by rows (Gustavson, 1978), CUDA
-    expands, sorts and compresses (Bell, Dalton and Olson, 2012).
+    expands, sorts and compresses (Bell, Dalton and Olson, 2012). Code for ``torch.compile`` calls this function, as
+    that does not know ``@`` between objects that are not tensors.
 
     Args:
         a: [rows, inner], in any format, entries in any order; duplicates add.
@@ -113,7 +114,8 @@ def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) 
     cuts = torch.cat(
         [cuts.new_zeros(1), cuts.clamp(max=a.shape[0]).unique_consecutive(), cuts.new_full((1,), a.shape[0])]
     )
-    marks = torch.stack([cuts, a.row_ptrs.index_select(0, cuts).long(), rows.index_select(0, cuts)], 1).tolist()
+    table = torch.stack([cuts, a.row_ptrs.index_select(0, cuts).long(), rows.index_select(0, cuts)], 1).cpu()
+    marks = [[int(number) for number in mark] for mark in table]  # tolist() fails under torch.func.functionalize
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     stored = 0
     for (row, entry, begin), (last, end_entry, end) in zip(marks, marks[1:], strict=False):
@@ -164,11 +166,16 @@ def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, al
 
 @torch.library.register_vmap("torch_patterns::spgemm")
 def _(info, in_dims, *args, **kwargs):
+    shared = all(d is None for i, d in enumerate(in_dims) if i not in (2, 5))  # all samples have the same places
+    if info.batch_size == 0 and shared:
+        values, ptrs, idx = _ops.spgemm(*zeros_sample(in_dims, args))
+        return (values.new_empty(0, *values.shape), ptrs, idx), (0, None, None)
     if info.batch_size == 0:  # without a product, the number of entries is not known
         ptrs, idx, values = (args[i] for i in range(3))
         size = ptrs.shape[0 if in_dims[0] is None else 1 - in_dims[0]]
         return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
-    return loop(_ops.spgemm, info, in_dims, *args, **kwargs)
+    outputs, dims = loop(_ops.spgemm, info, in_dims, *args, **kwargs)
+    return ((outputs[0], outputs[1][0], outputs[2][0]), (0, None, None)) if shared else (outputs, dims)
 
 
 @torch.library.register_vmap("torch_patterns::spgemm_values")
