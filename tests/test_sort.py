@@ -259,6 +259,24 @@ def test_many_long_rows_of_keys_alone(dtype, device):
             assert torch.equal(sort_keys(x.to(device), dim=1, descending=descending).cpu(), want), (n, descending)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64], ids=str)
+def test_single_arrays_of_keys_alone(dtype, device):
+    """Of every length around what fills vectors, and around the most that a network takes; many keys or few."""
+    random = torch.Generator().manual_seed(9)
+    sizes = (21, 32, 33, 63, 65, 100, 129, 511, 513, 1025, 1500, 3000, 4097, 16_384, 16_385, 65_535, 65_537, 150_000)
+    for n in sizes:
+        for most in (3, 2**12, 2**31):
+            x = torch.randint(-most, most, (n,), generator=random).to(dtype)
+            for descending in (False, True):
+                want = x.sort(descending=descending)[0]
+                assert torch.equal(sort_keys(x.to(device), descending=descending).cpu(), want), (n, most, descending)
+    lengths = torch.tensor([0, 21, 0, 64, 1000, 3, 70_000, 15])
+    x = torch.randint(-(2**31), 2**31, (int(lengths.sum()),), generator=random).to(dtype)
+    got = segment_sort(x.to(device), lengths.cumsum(0).to(device)).cpu()
+    for part, sorted_part in zip(x.split(lengths.tolist()), got.split(lengths.tolist()), strict=True):
+        assert torch.equal(sorted_part, part.sort()[0])
+
+
 def test_short_rows_with_nan_and_signed_zeros(device):
     """Keys that only their bits tell apart keep their order, whichever rows hold them."""
     x = torch.randint(-3, 4, (50, 100)).float()

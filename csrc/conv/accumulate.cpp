@@ -20,7 +20,7 @@ constexpr int tile = 6;
 // The lanes are `vectors` registers of `bytes` bytes each.
 template <class A, int bytes, int vectors>
 TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b,
-                          A* c, const int64_t* to) {
+                          bool fresh, A* c, const int64_t* to) {
   typedef A Vector __attribute__((vector_size(bytes), aligned(sizeof(A)), may_alias));
   constexpr int one = bytes / int(sizeof(A)), lanes = vectors * one;
   A spare[lanes] = {};  // target of the rows that the last tile lacks
@@ -32,7 +32,7 @@ TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t
       const bool exists = i + r < rows;
       source[r] = a + from[exists ? i + r : i];
       target[r] = reinterpret_cast<Vector*>(exists ? c + to[i + r] : spare);
-      TP_UNROLL for (int v = 0; v < vectors; ++v) sum[r][v] = target[r][v];
+      TP_UNROLL for (int v = 0; v < vectors; ++v) sum[r][v] = fresh ? Vector{} : target[r][v];
     }
     const Vector* right = reinterpret_cast<const Vector*>(b);
     for (int64_t k = 0; k < depth; ++k, right += vectors) {
@@ -48,8 +48,8 @@ TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t
 #define TP_ACCUMULATE(name, attribute, bytes, vectors)                                                              \
   template <class A>                                                                                                \
   attribute void name(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b, \
-                      A* c, const int64_t* to) {                                                                    \
-    accumulate<A, bytes, vectors>(rows, a, from, depth, off, b, c, to);                                             \
+                      bool fresh, A* c, const int64_t* to) {                                                        \
+    accumulate<A, bytes, vectors>(rows, a, from, depth, off, b, fresh, c, to);                                      \
   }
 TP_ACCUMULATE(baseline, , 16, 2)
 #ifdef TP_X86

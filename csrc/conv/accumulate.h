@@ -6,12 +6,13 @@
 namespace tp::conv {
 
 // For every i in 0..rows:  c[to[i] + lane] += sum over k in 0..depth of a[from[i] + off[k]] * b[k * lanes + lane]
-// Each sum adds its terms in the order of k, on every machine. The rows of c are distinct.
+// If `fresh`, c counts as zero and is not read. Each sum adds its terms in the order of k, on every machine. The rows
+// of c are distinct.
 template <class A>
 struct Accumulate {
   int64_t lanes;
-  void (*run)(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b, A* c,
-              const int64_t* to);
+  void (*run)(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b, bool fresh,
+              A* c, const int64_t* to);
 };
 
 // The widest kernel of this processor that pays for `columns` columns of b.

@@ -16,10 +16,22 @@
 
 #include "conv/accumulate.h"
 #include "conv/packed.h"
+#include "conv/threaded_pointwise.h"
 #include "conv/threaded_winograd.h"
 
 namespace tp::conv {
 namespace {
+
+// The offset in y of each pixel of a tile.
+template <class T>
+void output_pixels(const Tile& t, const Elements<T>& e, int64_t* off) {
+  for (int64_t n = 0; n < t.images; ++n) {
+    for (int64_t h = 0; h < t.height; ++h) {
+      const int64_t first = e.y_at(t.image + n, 0, t.h + h, t.w);
+      for (int64_t w = 0; w < t.width; ++w) *off++ = first + w * e.y_strides.col;
+    }
+  }
+}
 
 template <class T>
 void fprop(const Elements<T>& e, Context& context) {
@@ -43,41 +55,35 @@ void fprop(const Elements<T>& e, Context& context) {
   input.taps(taps);
   for (int64_t i = 0; i < pixels; ++i) to[i] = i * lanes;
   const int64_t sums_size = lines(pixels * lanes), values = input.copy_size + sums_size,
-                offsets = pixels + input.table_size;
+                offsets = 2 * pixels + input.table_size;
   A* scratch = context.workspace<A>(threads * values);
   int64_t* tables = context.workspace<int64_t>(threads * offsets);
 
   tasks.run(context, [&](int64_t i, int64_t group, int64_t first, int64_t last, int64_t slot) {
     const Tile t = tiling[i];
     A *sums = scratch + slot * values, *copy = sums + sums_size;
-    int64_t* from = tables + slot * offsets;
+    int64_t *from = tables + slot * offsets, *to_y = from + pixels;
     input.pixels(t, from);
-    const A* x = input.read(t, group, copy, from + pixels);
+    output_pixels(t, e, to_y);
+    const A* x = input.read(t, group, copy, to_y + pixels);
     for (int64_t block = first; block < last; ++block) {
       const A* right = filters + (group * blocks + block) * depth * lanes;
-      std::fill(sums, sums + t.pixels() * lanes, A(0));
-      accumulate(kernel, t.pixels(), x, from, depth, taps, right, sums, to);
-      const int64_t map = group * e.maps + block * lanes;
-      store(t, sums, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.y_strides.channel,
-            e.bias ? e.bias + map : nullptr, tiling, e.y_strides);
+      const int64_t map = group * e.maps + block * lanes, columns = min(lanes, e.maps - block * lanes);
+      const T* bias = e.bias ? e.bias + map : nullptr;
+      T* y = e.y + map * e.y_strides.channel;
+      if constexpr (std::is_same<T, A>::value) {
+        if (e.y_strides.channel == 1 && columns == lanes) {  // the lanes are neighbours in y
+          accumulate(kernel, t.pixels(), x, from, depth, taps, right, true, y, to_y);
+          for (int64_t pixel = 0; bias && pixel < t.pixels(); ++pixel) {
+            for (int64_t lane = 0; lane < lanes; ++lane) y[to_y[pixel] + lane] += bias[lane];
+          }
+          continue;
+        }
+      }
+      accumulate(kernel, t.pixels(), x, from, depth, taps, right, true, sums, to);
+      store(t, sums, columns, lanes, y, bias, tiling, e.y_strides);
     }
   });
-}
-
-// Returns the gradient in the accumulators' dtype: itself, or a converted copy.
-template <class T>
-const acc_t<T>* widened(const Elements<T>& e, Context& context) {
-  using A = acc_t<T>;
-  if constexpr (std::is_same<T, A>::value) {
-    return e.y;
-  } else {
-    const int64_t n = e.n * e.m * e.rows.out * e.cols.out;
-    A* wide = context.workspace<A>(n);
-    context.parallel_for(n, 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) wide[i] = A(e.y[i]);
-    });
-    return wide;
-  }
 }
 
 // Adds to sums[pixel of a tile of dx, lane] the contributions of all output pixels through one tap.
@@ -96,7 +102,7 @@ struct Sender {
     if (count == 0) return;
     A* target = sums + ((e.rows.source(h, p) - t.h) * t.width + e.cols.source(w, q) - t.w) * kernel.lanes;
     gradient += h * e.y_strides.row + w * e.y_strides.col;
-    accumulate(kernel, count, gradient, from, e.maps, maps, right, target, to);
+    accumulate(kernel, count, gradient, from, e.maps, maps, right, false, target, to);
   }
 
  private:
@@ -129,7 +135,7 @@ void dgrad(const Elements<T>& e, Context& context) {
     pack(filters + i * panel, e.maps, e.channels - channel, lanes,
          [&](int64_t k, int64_t lane) { return A(from[(k * e.channels + lane) * e.taps()]); });
   });
-  const A* gradient = widened(e, context);
+  const A* gradient = widened(static_cast<const T*>(e.y), e.n * e.m * e.rows.out * e.cols.out, context);
 
   const Tiling tiling(e.n, e.rows.in, e.cols.in, pixels_for(context, e.n * e.rows.in * e.cols.in));
   const Tasks tasks(context, tiling.count(), e.groups, blocks);
@@ -202,7 +208,7 @@ void wgrad(const Elements<T>& e, Context& context) {
       for (int64_t block = first; block < last; ++block) {
         const int64_t map = group * e.maps + block * lanes;
         load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.y_strides.channel, tiling, e.y_strides);
-        kernel.run(taps, x, from, t.pixels(), off, panel, sums_of(block), to);
+        kernel.run(taps, x, from, t.pixels(), off, panel, false, sums_of(block), to);
       }
     }
   });
@@ -254,6 +260,7 @@ void winograd(const Args& args, Context& context) {
 void threaded(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
+    if (suits_pointwise(args)) return pointwise<T>(args, context);
     if (!winograd_pays(args)) return products(Elements<T>(args), args.pass, context);
     in_nchw<T>(args, context, [&](const Args& packed) { winograd<T>(packed, context); });
   });

@@ -24,10 +24,10 @@ constexpr int64_t panel_depth(const Accumulate<A>& kernel) {
 // Runs the kernel panel by panel.
 template <class A>
 void accumulate(const Accumulate<A>& kernel, int64_t rows, const A* a, const int64_t* from, int64_t depth,
-                const int64_t* off, const A* b, A* c, const int64_t* to) {
+                const int64_t* off, const A* b, bool fresh, A* c, const int64_t* to) {
   const int64_t step = panel_depth(kernel);
   for (int64_t k = 0; k < depth; k += step) {
-    kernel.run(rows, a, from, min(step, depth - k), off + k, b + k * kernel.lanes, c, to);
+    kernel.run(rows, a, from, min(step, depth - k), off + k, b + k * kernel.lanes, fresh && k == 0, c, to);
   }
 }
 
@@ -44,6 +44,21 @@ void run_tasks(Context& context, int64_t tasks, const Task& task) {
       for (int64_t i = next++; i < tasks; i = next++) task(i, slot);
     }
   });
+}
+
+// Returns an array in the accumulators' dtype: itself, or a converted copy.
+template <class T>
+const acc_t<T>* widened(const T* from, int64_t n, Context& context) {
+  using A = acc_t<T>;
+  if constexpr (std::is_same<T, A>::value) {
+    return from;
+  } else {
+    A* wide = context.workspace<A>(n);
+    context.parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) wide[i] = A(from[i]);
+    });
+    return wide;
+  }
 }
 
 // `lanes` columns of the right factor: element(k, lane) if lane < columns, else zero.
@@ -69,25 +84,23 @@ void for_runs(const Tile& t, const Tiling& whole, int64_t maps, const F& f) {
 
 // Stores sums[pixel, lane] as map `lane` of the images; `out` is the address of the first of these maps.
 template <class T, class A>
-void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out, const T* bias, const Tiling& whole,
+void store(const Tile& t, A* sums, int64_t columns, int64_t lanes, T* out, const T* bias, const Tiling& whole,
            const Strides& strides) {
+  for (int64_t pixel = 0; bias && pixel < t.pixels(); ++pixel) {
+    for (int64_t lane = 0; lane < columns; ++lane) sums[pixel * lanes + lane] += A(bias[lane]);
+  }
   if (strides.channel == 1) {
     const int64_t step = strides.image / (whole.height * whole.width);
     return for_runs(t, whole, 1, [&](int64_t pixel, int64_t at, int64_t length) {
       for (int64_t i = 0; i < length; ++i) {
         const A* from = sums + (pixel + i) * lanes;
         T* to = out + (at + i) * step;
-        for (int64_t lane = 0; lane < columns; ++lane) to[lane] = T(from[lane] + (bias ? A(bias[lane]) : A(0)));
+        for (int64_t lane = 0; lane < columns; ++lane) to[lane] = T(from[lane]);
       }
     });
   }
   for_runs(t, whole, strides.image / strides.channel, [&](int64_t pixel, int64_t at, int64_t length) {
-    for (int64_t lane = 0; lane < columns; ++lane) {
-      const A shift = bias ? A(bias[lane]) : A(0);
-      const A* from = sums + pixel * lanes + lane;
-      T* to = out + at + lane * strides.channel;
-      for (int64_t i = 0; i < length; ++i) to[i] = T(from[i * lanes] + shift);
-    }
+    transpose(length, columns, sums + pixel * lanes, lanes, out + at, strides.channel);
   });
 }
 
@@ -222,8 +235,13 @@ struct Input {
     if (run.begin < run.end) copy(run.begin, (run.end - run.begin) * pieces);
     each(run.end, cols.extent);
   }
-  // The input element for each place of the copy; -1 for padding and for elements that no tap reads.
+  // The input element for each place of the copy; -1 for padding. For elements that no tap reads it is arbitrary.
   static void sources(const Axis& axis, const AxisLayout& layout, int64_t first, int64_t outputs, int64_t* from) {
+    if (layout.dense) {
+      const int64_t begin = axis.source(first, 0);
+      for (int64_t j = 0; j < layout.extent; ++j) from[j] = begin + j < axis.in ? max(begin + j, int64_t(-1)) : -1;
+      return;
+    }
     std::fill(from, from + layout.extent, -1);
     for (int64_t o = 0; o < outputs; ++o) {
       for (int64_t k = 0; k < axis.kernel; ++k) {

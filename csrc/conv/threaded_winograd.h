@@ -114,11 +114,10 @@ class Winograd {
     on_vectors([=, this] {
       for (int64_t c = 0; c < g_.depth; ++c) transform_input(group, c, first, count, in, spare);
     });
-    std::fill(out, out + g_.maps * map_size(), A(0));
     for (int64_t k = 0; k < products; ++k) {
       const A* filters = filters_ + (group * products + k) * g_.maps * g_.depth;
       for (int64_t block = 0; block < blocks; ++block) {
-        accumulate(kernel_, g_.maps, filters, from_, g_.depth, off_, in + (k * blocks + block) * g_.depth * lanes,
+        accumulate(kernel_, g_.maps, filters, from_, g_.depth, off_, in + (k * blocks + block) * g_.depth * lanes, true,
                    out + k * size_ + block * lanes, to_);
       }
     }

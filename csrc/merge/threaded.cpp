@@ -250,6 +250,25 @@ class RankSearches {
   int shift_ = 0;
 };
 
+// Ranks in order, of sequences that are sorted: the answers are in order, too, and no further apart than the ranks, so
+// that each search is short. Of other sequences it would find other answers than a search by itself.
+template <class Keys>
+bool find_ranks_in_order(const Keys& x, int64_t row, const int64_t* k, int64_t n, int64_t* ranks) {
+  constexpr int64_t few = 8;  // elements that are looked at for each rank
+  const auto before = [&](auto one, auto other) { return x.order.image(one) < x.order.image(other); };
+  const auto sorted = [&](const auto* keys, int64_t count) { return std::is_sorted(keys, keys + count, before); };
+  const bool suits = (x.m + x.n) / few <= n && std::is_sorted(k, k + n);
+  if (!suits || !sorted(x.a + row * x.m, x.m) || !sorted(x.b + row * x.n, x.n)) return false;
+  int64_t last = 0, answer = 0;
+  for (int64_t q = 0; q < n; ++q) {
+    const int64_t next = tp::max(int64_t(0), tp::min(k[q], x.m + x.n));
+    answer = partition_point(tp::max(answer, next - x.n), tp::min(answer + next - last, x.m),
+                             [&](int64_t i) { return !x.later(row, i, next - 1 - i); });
+    ranks[q] = answer, last = next;
+  }
+  return true;
+}
+
 }  // namespace
 
 void merge::threaded(const Args& args, Context& context) {
@@ -266,8 +285,10 @@ void co_rank_ladder::threaded(const Args& args, Context& context) {
     context.parallel_for(args.in.rows * args.queries, 256, [&](int64_t begin, int64_t end) {
       while (begin < end) {
         const int64_t row = begin / args.queries, n = tp::min(end, (row + 1) * args.queries) - begin;
-        const RankSearches searches(args.in.m + args.in.n, [&x, row](int64_t k) { return x.co_rank(row, k); });
-        searches.run(args.k + begin, n, args.ranks + begin);
+        if (!find_ranks_in_order(x, row, args.k + begin, n, args.ranks + begin)) {
+          const RankSearches searches(args.in.m + args.in.n, [&x, row](int64_t k) { return x.co_rank(row, k); });
+          searches.run(args.k + begin, n, args.ranks + begin);
+        }
         begin += n;
       }
     });

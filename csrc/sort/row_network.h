@@ -1,5 +1,5 @@
-// Bitonic sorts of many short rows at once, on the host: each lane of a vector has its own row, so comparisons never
-// cross lanes.
+// Bitonic sorts on vectors, on the host. Many short rows are sorted at once, one per lane, so comparisons never cross
+// lanes. A single array is sorted lane by lane, and then the lanes are merged.
 //
 // Keys with equal bits cannot be distinguished, so a sort of keys alone need not be stable. A merge of two sorted
 // halves compares key i with key n - 1 - i and then, in either half, keys at half that distance, at a quarter, and so
@@ -36,14 +36,31 @@ struct RowNetwork {
     a = low;
     b = high;
   }
-  // Sorts x[0 .. n); n is a multiple of `block`.
+  // Sorts each lane of x[0 .. n); n is a multiple of `block`.
   static void sort(V* x, int64_t n) {
     for (int64_t i = 0; i < n; i += block) sort_block(x + i);
-    for (int64_t half = block; half < n; half *= 2) {
-      int64_t i = 0;
-      for (; i + 2 * half <= n; i += 2 * half) merge(x + i, 2 * half);
-      if (i + half < n) merge_part(x + i, 2 * half, n - i);
+    merge_runs<false>(x, n, block);
+  }
+
+  // The vectors that sort_array() takes for n keys.
+  static int64_t padded(int64_t n) {
+    const int64_t vectors = ceil_div(n, int64_t(lanes)), part = part_of(vectors);
+    return ceil_div(vectors, part) * part;
+  }
+  // Sorts all keys of x[0 .. n) into y[0 .. n) in the order of memory, n = padded(n). Each lane of a part is sorted by
+  // itself, the lanes become runs that follow each other, and merges look across lanes.
+  static void sort_array(V* x, V* y, int64_t n) {
+    static_assert(lanes <= block, "a block is made of squares of vectors");
+    const int64_t part = part_of(n);
+    for (int64_t i = 0; i < n; i += part) {
+      sort(x + i, part);
+      for (int64_t j = 0; j < part; j += lanes) {
+        transpose(x + i + j);
+        for (int64_t l = 0; l < lanes; ++l) y[i + (l * part + j) / lanes] = x[i + j + l];
+      }
     }
+    for (int64_t i = 0; i < n; i += block) merge_in_block(y + i, part / lanes);
+    merge_runs<true>(y, n, tp::max(int64_t(block), part / lanes));
   }
 
   // Transposes x[0 .. lanes): exchanges lanes and vectors.
@@ -98,24 +115,95 @@ struct RowNetwork {
     exchange_block<7>(x), exchange_block<2>(x), exchange_block<1>(x);
     store_block(x, to);
   }
+  template <bool across>
   static void merge_block(V* to) {
     V x[block];
     load_block(to, x);
     exchange_block<4>(x), exchange_block<2>(x), exchange_block<1>(x);
+    if constexpr (across) exchange_in_vectors(x);
     store_block(x, to);
   }
-  // Merges the two sorted halves of k >= 2 * block keys.
+  // In the functions below, `across` says that keys are in the order of memory; otherwise each lane has its own keys.
+
+  // Returns the keys of a vector in descending order.
+  template <bool across>
+  static V reversed(V x) {
+    if constexpr (across) return reverse(x, std::make_integer_sequence<int, lanes>());
+    return x;
+  }
+  template <int... l>
+  static V reverse(V x, std::integer_sequence<int, l...>) {
+    return __builtin_shufflevector(x, x, (lanes - 1 - l)...);
+  }
+  // Merges sorted runs of `half` vectors, of which the last may be shorter, until one is left. Each pair of runs is
+  // merged as soon as it exists, while it is in the cache.
+  template <bool across>
+  static void merge_runs(V* x, int64_t n, int64_t half) {
+    for (int64_t end = half; end <= n; end += half) {
+      for (int64_t h = half; end % (2 * h) == 0; h *= 2) merge<across>(x + end - 2 * h, 2 * h);
+    }
+    for (int64_t h = half; h < n; h *= 2) {
+      const int64_t rest = n % (2 * h);
+      if (rest > h) merge_part<across>(x + n - rest, 2 * h, rest);
+    }
+  }
+  // Merges runs of `half` vectors, less than a block, to runs of a block.
+  static void merge_in_block(V* to, int64_t half) {
+    V x[block];
+    load_block(to, x);
+    if (half <= 1) merge_pairs<2>(x);
+    if (half <= 2) merge_pairs<4>(x);
+    if (half <= 4) merge_pairs<8>(x);
+    store_block(x, to);
+  }
+  template <int k>
+  static void merge_pairs(V* x) {
+#pragma GCC unroll 8
+    for (int i = 0; i < block; ++i) {
+      const int other = i ^ (k - 1);
+      if (i > other) continue;
+      x[other] = reversed<true>(x[other]);
+      exchange(x[i], x[other]);
+      x[other] = reversed<true>(x[other]);
+    }
+    if constexpr (k > 4) exchange_block<2>(x);
+    if constexpr (k > 2) exchange_block<1>(x);
+    exchange_in_vectors(x);
+  }
+  // Compares and exchanges keys inside vectors.
+  static void exchange_in_vectors(V* x) {
+    transpose_block(x);
+    exchange_down<lanes / 2>(x);
+    transpose_block(x);
+  }
+  static void transpose_block(V* x) {
+#pragma GCC unroll 8
+    for (int i = 0; i < block; i += lanes) transpose_from<lanes / 2>(x + i);
+  }
+  template <int distance>
+  static void exchange_down(V* x) {
+    exchange_block<distance>(x);
+    if constexpr (distance > 1) exchange_down<distance / 2>(x);
+  }
+  static int64_t part_of(int64_t n) {
+    int64_t part = block;
+    while (part * 32 <= n) part *= 2;
+    return part;
+  }
+  // Merges the two sorted halves of k >= 2 * block vectors.
+  template <bool across>
   static void merge(V* x, int64_t k) {
     const int64_t quarter = k / 4;
     for (int64_t i = 0; i < quarter; ++i) {
-      V a = x[i], b = x[i + quarter], c = x[k - 1 - i - quarter], d = x[k - 1 - i];
+      V a = x[i], b = x[i + quarter], c = reversed<across>(x[k - 1 - i - quarter]), d = reversed<across>(x[k - 1 - i]);
       exchange(a, d), exchange(b, c);
       exchange(a, b), exchange(c, d);
-      x[i] = a, x[i + quarter] = b, x[k - 1 - i - quarter] = c, x[k - 1 - i] = d;
+      x[i] = a, x[i + quarter] = b, x[k - 1 - i - quarter] = reversed<across>(c), x[k - 1 - i] = reversed<across>(d);
     }
-    finish(x, k, k / 8);
+    finish<across>(x, k, k / 8);
   }
   // Compares keys that are `stride` apart, then half as far apart, and so on.
+  template <bool across>
   static void finish(V* x, int64_t k, int64_t stride) {
     for (; stride >= 2 * block; stride /= 4) {
       const int64_t half = stride / 2;
@@ -133,22 +221,30 @@ struct RowNetwork {
         for (int64_t i = first; i < first + stride; ++i) exchange(x[i], x[i + stride]);
       }
     }
-    for (int64_t i = 0; i < k; i += block) merge_block(x + i);
+    for (int64_t i = 0; i < k; i += block) merge_block<across>(x + i);
   }
-  // Does what merge() does to k keys, of which only the first n, more than half, exist.
+  // Does what merge() does to k vectors, of which only the first n, more than half, exist.
+  template <bool across>
   static void merge_part(V* x, int64_t k, int64_t n) {
-    for (int64_t j = k / 2; j < n; ++j) exchange(x[k - 1 - j], x[j]);
-    finish(x, k / 2, k / 4);
-    finish_part(x + k / 2, k / 2, n - k / 2);
+    for (int64_t j = k / 2; j < n; ++j) {
+      V low = x[k - 1 - j], high = reversed<across>(x[j]);
+      exchange(low, high);
+      x[k - 1 - j] = low, x[j] = reversed<across>(high);
+    }
+    finish<across>(x, k / 2, k / 4);
+    finish_part<across>(x + k / 2, k / 2, n - k / 2);
   }
-  // Does what finish(x, k, k / 2) does, if only the first n of the k keys exist.
+  // Does what finish(x, k, k / 2) does, if only the first n of the k vectors exist.
+  template <bool across>
   static void finish_part(V* x, int64_t k, int64_t n) {
-    if (n == k) return finish(x, k, k / 2);
-    const int64_t half = k / 2;
-    if (n <= half) return finish_part(x, half, n);
-    for (int64_t i = 0; i + half < n; ++i) exchange(x[i], x[i + half]);
-    finish(x, half, half / 2);
-    finish_part(x + half, half, n - half);
+    for (; n < k; k /= 2) {
+      const int64_t half = k / 2;
+      if (n <= half) continue;
+      for (int64_t i = 0; i + half < n; ++i) exchange(x[i], x[i + half]);
+      finish<across>(x, half, half / 2);
+      x += half, n -= half;
+    }
+    finish<across>(x, k, k / 2);
   }
 };
 

@@ -57,7 +57,9 @@ class Sorter {
         keys_(static_cast<const W*>(args.keys)),
         lossy_(lossy),
         indices_(indices),
-        fair_(tp::max(int64_t(1) << 15, args.size() / (4 * context.device.threads))) {
+        whole_(!L::has_payload && args.begin_bit == 0 && args.end_bit == args.type.bits),
+        fair_(tp::max(tp::max(int64_t(1) << 15, args.size() / (4 * context.device.threads)),
+                      whole_ && context.device.threads == 1 ? most_in_network<W> : int64_t(0))) {
     const int64_t size = args.size();
     for (int64_t row = 0; row < args.rows; ++row) {
       (length(row) > fair_ ? longest_ : longest_small_) =
@@ -92,7 +94,7 @@ class Sorter {
     share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t, int64_t worker) {
       const Range& x = rest_[size_t(i)];
       const L other = local ? spare_.at(worker * longest) : buffer(!x.in_spare).at(x.begin);
-      sort_range(buffer(x.in_spare).at(x.begin), other, x.n, x.window, x.in_spare);
+      sort_range(buffer(x.in_spare).at(x.begin), other, x.n, x.window, x.in_spare, whole_);
       store(x.begin, x.n, x.origin);
     });
     for (const auto& gap : {std::pair{int64_t(0), first}, std::pair{last, size}}) {  // keys outside all segments
@@ -115,7 +117,7 @@ class Sorter {
         const int64_t begin = args_.begin(row), n = length(row);
         if (n > fair_) continue;
         load(begin, n, origin(row), scratch);
-        sort_range(scratch, out_.at(begin), n, window(), true);
+        sort_range(scratch, out_.at(begin), n, window(), true, whole_);
         store(begin, n, origin(row));
       }
     });
@@ -213,6 +215,7 @@ class Sorter {
   L out_{}, spare_{};
   const bool lossy_, indices_;
   bool converts_ = false;  // whether indices become positions of another width, or values
+  const bool whole_;       // whether there are keys alone, which are compared by all their bits
   const int64_t fair_;
   int64_t longest_ = 0, longest_small_ = 0;  // longest row above a fair share, and longest of the other rows
   int64_t scratch_size_ = 0;                 // elements of `spare_` for each worker, for the other rows

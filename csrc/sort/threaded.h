@@ -6,6 +6,8 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -13,6 +15,8 @@
 #include <emmintrin.h>
 #endif
 
+#include "block/on_vectors.h"
+#include "sort/row_network.h"
 #include "sort/sort.h"
 
 namespace tp::sort::host {
@@ -239,8 +243,44 @@ void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W diffe
   if (in_to) to.copy(from, n);
 }
 
+// Of an array: beyond, the logarithm of a network costs more than a partition does. None: there is no network.
+#ifdef TP_WITH_ROW_NETWORKS
+template <class W>
+constexpr int64_t most_in_network = sizeof(W) == 4   ? 1 << 16
+                                    : sizeof(W) == 8 ? 1 << 14
+                                                     : 0;
+
+// to[0 .. n) = from[0 .. n) in order, which may be the same array.
+template <class W>
+void sort_by_network(const W* from, W* to, int64_t n) {
+  using Network = RowNetwork<W>;
+  using S = typename Network::S;
+  using V = typename Network::V;
+  struct alignas(64) Line {
+    V vectors[64 / sizeof(V)];
+  };
+  constexpr W sign = W(W(1) << (8 * sizeof(W) - 1));
+  const int64_t vectors = Network::padded(n), size = vectors * Network::lanes;
+  const std::unique_ptr<Line[]> lines(new Line[size_t(2 * vectors) * sizeof(V) / sizeof(Line)]);
+  on_vectors([=, x = lines[0].vectors] {
+    V* const y = x + vectors;
+    S *const unsorted = reinterpret_cast<S*>(x), *const sorted = reinterpret_cast<S*>(y);
+    TP_INDEPENDENT
+    for (int64_t i = 0; i < n; ++i) unsorted[i] = S(W(from[i] ^ sign));
+    std::fill(unsorted + n, unsorted + size, std::numeric_limits<S>::max());
+    Network::sort_array(x, y, vectors);
+    TP_INDEPENDENT
+    for (int64_t i = 0; i < n; ++i) to[i] = W(W(sorted[i]) ^ sign);
+  });
+}
+#else
+template <class W>
+constexpr int64_t most_in_network = 0;
+#endif
+
 template <class W, class Payload>
-void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to);
+void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to,
+                bool whole = false);
 
 // Sorts by the leading two digits alone, which distinguish most keys, and then sorts each run of keys that share them.
 template <class W, class Payload>
@@ -258,9 +298,11 @@ void sort_leading(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, 
   }
 }
 
-// Sorts from[0 .. n) by the bits of `window`. The result is in `to` if `in_to`, else in `from`.
+// Sorts from[0 .. n) by the bits of `window`. The result is in `to` if `in_to`, else in `from`. `whole`: the keys have
+// no other bits in which they differ.
 template <class W, class Payload>
-void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to) {
+void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to,
+                bool whole) {
   constexpr int64_t few = 20,
                     cached = cache_bytes / int64_t(sizeof(W) + Buffer<W, Payload>::has_payload * sizeof(Payload));
   if (n <= few) {
@@ -273,6 +315,13 @@ void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, in
     if (in_to) to.copy(from, n);
     return;
   }
+#ifdef TP_WITH_ROW_NETWORKS
+  if constexpr (!Buffer<W, Payload>::has_payload && most_in_network<W> > 0) {
+    if (whole && n <= most_in_network<W> && width(differ) - lowest(differ) > widest_digit(n)) {
+      return sort_by_network(from.keys, in_to ? to.keys : from.keys, n);
+    }
+  }
+#endif
   if (n <= cached) return sort_leading(from, to, n, differ, window, in_to);
   const Digit<W> digit = leading_digit(differ);
   std::array<int64_t, radix> next{};
@@ -281,7 +330,7 @@ void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, in
   scatter_by_size(from, to, n, n, digit, next.data());
   int64_t begin = 0;
   for (const int64_t end : next) {  // after the scatter, next[d] is where bucket d ends
-    if (end > begin) sort_range(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to);
+    if (end > begin) sort_range(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to, whole);
     begin = end;
   }
 }
