@@ -399,3 +399,32 @@ def case_second_derivative(world: World) -> None:
         (g,) = torch.autograd.grad(tp.scan(whole, op="prod").square().sum(), whole, create_graph=True)
         (expected,) = torch.autograd.grad((g * whole.detach()).sum(), whole)
         world.assert_part(got, expected, lengths, "the whole")
+
+
+def case_second_derivative_of_unlike_losses(world: World) -> None:
+    """The loss is linear on rank 0, where its gradient is a constant, and shards may be empty."""
+    x, offsets = torch.tensor([1.0, 2, 3]).double(), torch.tensor([0, 2, 3])
+    calls = {
+        "linear_recurrence": lambda m, v: m.linear_recurrence(v, v),
+        "scan": lambda m, v: m.scan(v, op="prod"),
+        "reduce": lambda m, v: m.reduce(v, op="prod"),
+        "segment_scan": lambda m, v: m.segment_scan(v, offsets.to(v.device), op="prod"),
+        "sort_keys": lambda m, v: m.sort_keys(-v),
+        "sort_pairs": lambda m, v: m.sort_pairs(-v, v)[1],
+        "merge": lambda m, v: m.merge(v, v),
+    }
+    for lengths in world.layouts(3):
+        for name, call in calls.items():
+            leaf, whole = world.part(x, lengths).requires_grad_(), x.clone().requires_grad_()
+            y = call(distributed, leaf)
+            (g,) = torch.autograd.grad((y if world.rank == 0 else y * y).sum(), leaf, create_graph=True)
+            (got,) = torch.autograd.grad(g.square().sum(), leaf)
+            y = call(tp, whole)
+            squares = (world.size - 1) * y * y
+            if y.dim():
+                of_rank_0 = lengths[0] if len(y) == 3 and not name.startswith("sort") else balanced(world, len(y))[0]
+                squares = torch.cat([y[:of_rank_0], (y * y)[of_rank_0:]])
+            loss = squares.sum() if y.dim() else squares + y
+            (g,) = torch.autograd.grad(loss, whole, create_graph=True)
+            (expected,) = torch.autograd.grad(g.square().sum(), whole)
+            world.assert_part(got, expected, lengths, name)

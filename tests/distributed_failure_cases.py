@@ -13,6 +13,7 @@ import torch.distributed as dist
 from distributed_cases import raises
 from distributed_world import World
 
+import torch_patterns as tp
 from torch_patterns import distributed
 from torch_patterns.distributed import group as group_module
 
@@ -66,6 +67,16 @@ def case_a_rank_that_raises_is_named(world: World) -> None:
         (lambda: distributed.merge(x, x.int() if odd else x), TypeError, ""),
         (lambda: distributed.segment_scan(x, whole(world) + odd, validate=True), ValueError, "offsets[0] is 1"),
         (lambda: distributed.rmat(40 if odd else 3, device=world.device), ValueError, "scale"),
+        (lambda: distributed.rmat(3, -1 if odd else 1, device=world.device), ValueError, "edge_factor"),
+        (lambda: distributed.scan(None if odd else x), TypeError, "x must be a tensor"),
+        (lambda: distributed.sort_keys([1.0] if odd else x), TypeError, "keys must be a tensor"),
+        (lambda: distributed.segment_scan(x, [0, 3] if odd else whole(world)), TypeError, "offsets must be a tensor"),
+        (
+            lambda: distributed.linear_recurrence(x, x, initial=1.0 if odd else x.new_ones(())),
+            TypeError,
+            "initial must be a tensor",
+        ),
+        (lambda: distributed.shard(x if odd else tp.sparse.from_torch(x.diag())), TypeError, "whole must be a sparse"),
     ]
     for call, kind, told in calls:
         if odd:
@@ -74,6 +85,14 @@ def case_a_rank_that_raises_is_named(world: World) -> None:
             message = raises(RuntimeError, f"rank 1 raised {kind.__name__}", call)
             assert told in message, message
         assert_works(world)
+
+
+def case_what_is_not_sharded_is_refused(world: World) -> None:
+    A, graph = tp.sparse.from_torch(torch.eye(3, device=world.device)), tp.graph.grid(2, 2, device=world.device)
+    raises(TypeError, "A must be a ShardedMatrix, got", distributed.spmv, A, torch.ones(3, device=world.device))
+    raises(TypeError, "A must be a ShardedMatrix, got", distributed.conjugate_gradient, A, torch.ones(3))
+    raises(TypeError, "graph must be a ShardedGraph, got", distributed.bfs, graph, 0)
+    assert_works(world)
 
 
 def case_offsets_of_another_length(world: World) -> None:

@@ -324,3 +324,25 @@ def test_modules_are_imported_when_they_are_asked_for():
     subprocess.run([sys.executable, "-c", f"{code}; assert 'lenet' in dir(tp)"], check=True)
     with pytest.raises(AttributeError, match="module 'torch_patterns' has no attribute 'no_such'"):
         tp.no_such  # noqa: B018
+
+
+@pytest.mark.parametrize("size", [1.5, None, "same", (1.0, 1), torch.tensor(1)])
+def test_sizes_of_windows_that_are_no_integers_are_named(size):
+    x, weight = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 2, 2)
+    for name in ("stride", "padding", "dilation"):
+        with pytest.raises(TypeError, match=f"^conv2d: {name} must be an integer or a sequence of them, got"):
+            tp.conv2d(x, weight, **{name: size})
+    with pytest.raises(TypeError, match="^max_pool2d: kernel_size must be an integer or a sequence of them, got"):
+        tp.max_pool2d(x, size)
+
+
+def test_sizes_of_windows_may_be_symbolic():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return tp.avg_pool2d(x, (x.shape[-2], x.shape[-1])), tp.max_pool2d(x, x.shape[-1])
+
+    side = torch.export.Dim("side", min=2, max=64)
+    shapes = {"x": {2: side, 3: side}}
+    program = torch.export.export(Model(), (torch.randn(2, 3, 6, 6),), dynamic_shapes=shapes, strict=False).module()
+    x = torch.randn(2, 3, 9, 9)
+    assert all(map(torch.equal, program(x), Model()(x)))

@@ -28,6 +28,11 @@ def test_there_are_modules_to_compare():
     assert {"Conv2d", "AvgPool2d", "MaxPool2d", "Linear", "ReLU", "Tanh", "CrossEntropyLoss"} <= set(SAME_NAME)
 
 
+@pytest.mark.parametrize("name", SAME_NAME)
+def test_modules_derive_from_those_of_torch_nn(name):
+    assert issubclass(getattr(nn, name), getattr(torch.nn, name))
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -65,6 +70,14 @@ def test_padding(padding, kernel, mode):
     x = torch.randn(2, 4, 7, 8, dtype=torch.float64)
     options = {"padding": padding, "padding_mode": mode, "dilation": (1, 2), "groups": 2, "dtype": torch.float64}
     agree(nn.Conv2d(4, 6, kernel, **options), torch.nn.Conv2d(4, 6, kernel, **options), x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_one_image(mode):
+    options = {"padding": 1, "padding_mode": mode, "dtype": torch.float64}
+    image = torch.randn(2, 6, 5, dtype=torch.float64)
+    agree(nn.Conv2d(2, 3, 3, **options), torch.nn.Conv2d(2, 3, 3, **options), image)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -108,3 +121,5 @@ def test_sizes_of_numpy():
     conv = nn.Conv2d(np.int64(4), np.int32(6), np.array([3, 2]), stride=(np.int64(2),), padding=[1])
     assert (conv.kernel_size, conv.stride, conv.padding) == ((3, 2), (2, 2), (1, 1))
     assert all(type(n) is int for n in (*conv.kernel_size, *conv.stride, conv.in_channels))
+    with pytest.raises(TypeError, match="integer or a sequence of them, not 2.5"):
+        nn.Conv2d(1, 1, 2.5)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -69,8 +69,17 @@ def plain_arguments(name: str, op: torch._ops.OpOverload, args: tuple) -> list |
                 refuse(name, f"{argument.name}[{j}]", item, "Tensor")
         elif "Tensor" not in kind:
             plain[i] = _number(value)
+            if kind == "List[int]":
+                _refuse_sizes(name, argument.name, plain[i])
     changed = any(new is not old for new, old in zip(plain, args, strict=True))
     return plain if changed else None
+
+
+def _refuse_sizes(function: str, name: str, value: Any) -> None:
+    """TypeError if what must be integers is not."""
+    if not all(isinstance(v, (int, torch.SymInt)) for v in (value if isinstance(value, (list, tuple)) else [value])):
+        given = type_name(value) if isinstance(value, torch.Tensor) else repr(value)
+        raise TypeError(f"{function}: {name} must be an integer or a sequence of them, got {given}")
 
 
 def _number(value):
@@ -159,9 +168,16 @@ def _graph_hint(value: Any) -> str:
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, ...]:
-    """One number for rows and columns, or one each; a sequence of one counts as that one, as in torch."""
+    """One number for rows and columns, or one each; a sequence of one counts as that one, as in torch.
+
+    What is neither is given back as it is, so that the operator's refusal names the argument.
+    """
+    if isinstance(value, torch.SymInt):
+        return value, value
     if isinstance(value, (int, np.integer)):
         return int(value), int(value)
+    if isinstance(value, (str, torch.Tensor)) or not isinstance(value, Iterable):
+        return cast(tuple[int, ...], value)
     values = tuple(value)
     return values * 2 if len(values) == 1 else values
 

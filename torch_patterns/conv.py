@@ -94,7 +94,7 @@ def conv2d_dgrad(
                   [1., 2., 1.]]]])
     """
     window = _pair(stride), _pair(padding), _pair(dilation), groups, algorithm
-    return ops.conv2d_dgrad(grad, weight, tuple(input_size), *window)
+    return ops.conv2d_dgrad(grad, weight, input_size, *window)
 
 
 @documented("conv2d")

@@ -8,6 +8,7 @@ All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the 
 import torch
 
 from . import nn
+from .arguments import integer, refuse
 from .literals import LeNetActivation, LeNetOutput, LeNetPooling
 
 ACTIVATIONS = {"tanh": nn.Tanh, "bipolar_sigmoid": nn.BipolarSigmoid, "relu": nn.ReLU}
@@ -165,6 +166,9 @@ class Trainer:
     ):
         if not isinstance(model, LeNet5):
             raise ValueError(f"Trainer: the model must be a LeNet5, not {type(model).__name__}")
+        refuse("Trainer", "images", images, "Tensor")
+        refuse("Trainer", "targets", targets, "Tensor")
+        batch = integer("Trainer", "batch", batch)
         if model.c1.algorithm != "auto":
             raise ValueError(f"Trainer: the model's algorithm must be 'auto', not {model.c1.algorithm!r}")
         if images.dtype != torch.uint8 or images.dim() != 4 or tuple(images.shape[1:]) != (1, 32, 32):

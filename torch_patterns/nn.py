@@ -26,6 +26,8 @@ IntPair = int | tuple[int, ...]
 def _pair(value: IntPair) -> tuple[int, int]:
     """Returns plain integers for integers of any kind; like torch.nn, it accepts only one or two."""
     both = value if isinstance(value, tuple) and len(value) == 2 else pair(_plain(value))
+    if not isinstance(both, tuple):
+        raise TypeError(f"sizes of a window must be an integer or a sequence of them, not {value!r}")
     return cast(tuple[int, int], tuple(map(operator.index, both)))
 
 
@@ -54,6 +56,7 @@ class _Operator(torch.nn.Module):
 
 class Conv2d(_Operator, torch.nn.Conv2d):
     """Convolution layer (Fig. 16.6): [N, C, H, W] -> [N, M, H_out, W_out]; an output map sums over all input maps.
+    One image [C, H, W] gives [M, H_out, W_out].
 
     Parameters: weight [M, C / groups, K_h, K_w] and, with `bias`, bias [M]. Without padding, H_out = H - K_h + 1.
     `padding` may be "valid" or, if the stride is 1, "same"; `padding_mode` "zeros", "reflect", "replicate" or
@@ -101,11 +104,15 @@ class Conv2d(_Operator, torch.nn.Conv2d):
         self.zeros_around = (0, 0) if self.pads_before else (top, left)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        is_one = x.dim() == 3
+        if is_one:
+            x = x.unsqueeze(0)
         if self.pads_before:
             x = torch.nn.functional.pad(x, self._reversed_padding_repeated_twice, self.pad_mode)
-        return torch.ops.torch_patterns.conv2d(
+        y = torch.ops.torch_patterns.conv2d(
             x, self.weight, self.bias, self.stride, self.zeros_around, self.dilation, self.groups, self.algorithm
         )
+        return y.squeeze(0) if is_one else y
 
 
 class Subsample2d(_Operator):
@@ -295,7 +302,7 @@ class BipolarSigmoid(_Activation):
         return ops.bipolar_sigmoid(x, self.algorithm)
 
 
-class Tanh(_Activation):
+class Tanh(_Activation, torch.nn.Tanh):
     """Hyperbolic tangent.
 
     Example:
@@ -309,7 +316,7 @@ class Tanh(_Activation):
         return ops.tanh(x, self.algorithm)
 
 
-class ReLU(_Activation):
+class ReLU(_Activation, torch.nn.ReLU):
     """max(x, 0) (§16.2).
 
     Example:
@@ -353,7 +360,7 @@ class _Loss(_Operator):
         return f"reduction={self.reduction!r}, {super().extra_repr()}"
 
 
-class CrossEntropyLoss(_Loss):
+class CrossEntropyLoss(_Loss, torch.nn.CrossEntropyLoss):
     """Softmax cross-entropy of logits [N, classes] and class indices [N] (int64).
 
     Example:

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_patterns.distributed.group import Call, finish, gather_rows
+from torch_patterns.distributed.group import Call, as_bytes, finish, gather_rows
 
 
-def _as_bytes(x: Tensor) -> Tensor:
+def _rows_as_bytes(x: Tensor) -> Tensor:
     """Returns [n, bytes of a row], which shares the memory of contiguous ``x`` [n, ...]."""
-    return x.view(len(x), x.shape[1:].numel()).view(torch.uint8)
+    return as_bytes(x).view(len(x), x.element_size() * x.shape[1:].numel())
 
 
 def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -29,51 +29,69 @@ def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return total
 
 
-class _AllGather(torch.autograd.Function):
+class _Collective(torch.autograd.Function):
+    """The base of all: a collective is part of a derivative to some order on every rank or on none.
+
+    Whether a gradient depends on anything may differ from rank to rank: where the loss is linear it is a constant. So
+    the gradient that comes in is put into the graph by an empty second output of the node itself.
+    """
+
     @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup, gather: Callable[[Tensor], Tensor] | None) -> Tensor:
+    def with_token(ctx, out: Tensor) -> tuple[Tensor, Tensor]:
+        token = out.new_empty(0)
+        ctx.save_for_backward(token)
+        return out, token
+
+    @staticmethod
+    def in_graph(ctx, grad: Tensor) -> Tensor:
+        return _Anchored.apply(grad, *ctx.saved_tensors) if torch.is_grad_enabled() else grad
+
+
+class _AllGather(_Collective):
+    @staticmethod
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup, gather: Callable[[Tensor], Tensor] | None):
         ctx.group = group
-        return gather_rows(x, group) if gather is None else gather(x)
+        return _Collective.with_token(ctx, gather_rows(x, group) if gather is None else gather(x))
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _ReduceScatter.apply(grad, ctx.group), None, None
+    def backward(ctx, grad: Tensor, _):
+        return _ReduceScatter.apply(_Collective.in_graph(ctx, grad), ctx.group)[0], None, None
 
 
-class _ReduceScatter(torch.autograd.Function):
+class _ReduceScatter(_Collective):
     """Row r of the sum over ranks, on rank r. There are only a few numbers per rank, so every rank may get all of
     them."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup):
         ctx.group = group
-        return sum_over_ranks(x, group)[dist.get_rank(group)]
+        return _Collective.with_token(ctx, sum_over_ranks(x, group)[dist.get_rank(group)])
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _AllGather.apply(grad, ctx.group, None), None
+    def backward(ctx, grad: Tensor, _):
+        return _AllGather.apply(_Collective.in_graph(ctx, grad), ctx.group, None)[0], None
 
 
-class _Replicate(torch.autograd.Function):
+class _Replicate(_Collective):
     @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup):
         ctx.group = group
-        return x.view_as(x)
+        return _Collective.with_token(ctx, x.view_as(x))
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _SumOverRanks.apply(grad, ctx.group), None
+    def backward(ctx, grad: Tensor, _):
+        return _SumOverRanks.apply(_Collective.in_graph(ctx, grad), ctx.group)[0], None
 
 
-class _SumOverRanks(torch.autograd.Function):
+class _SumOverRanks(_Collective):
     @staticmethod
-    def forward(ctx, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    def forward(ctx, x: Tensor, group: dist.ProcessGroup):
         ctx.group = group
-        return sum_over_ranks(x, group)
+        return _Collective.with_token(ctx, sum_over_ranks(x, group))
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        return _SumOverRanks.apply(grad, ctx.group), None
+    def backward(ctx, grad: Tensor, _):
+        return _SumOverRanks.apply(_Collective.in_graph(ctx, grad), ctx.group)[0], None
 
 
 class Exchange:
@@ -87,7 +105,7 @@ class Exchange:
         """Starts the exchange and returns the rows to receive, which may be read after :meth:`wait`."""
         out = x.new_empty(sum(self.receive), *x.shape[1:])
         if x.shape[1:].numel():
-            sent, received = _as_bytes(x.detach().contiguous()), _as_bytes(out)
+            sent, received = _rows_as_bytes(x.detach().contiguous()), _rows_as_bytes(out)
             counts = (self.receive, self.send)
             self._under_way = dist.all_to_all_single(received, sent, *counts, group=self.group, async_op=True), out
         return out
@@ -98,15 +116,15 @@ class Exchange:
             self._under_way = None
 
 
-class _AllToAll(torch.autograd.Function):
+class _AllToAll(_Collective):
     @staticmethod
-    def forward(ctx, x: Tensor, exchange: Exchange) -> Tensor:
+    def forward(ctx, x: Tensor, exchange: Exchange):
         ctx.back = (exchange.receive, exchange.send, exchange.group)
-        return exchange.start(x)
+        return _Collective.with_token(ctx, exchange.start(x))
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        return all_to_all(grad, *ctx.back), None
+    def backward(ctx, grad: Tensor, _):
+        return all_to_all(_Collective.in_graph(ctx, grad), *ctx.back), None
 
 
 class _Anchored(torch.autograd.Function):
@@ -126,7 +144,7 @@ def all_gather(x: Tensor, call: Call) -> Tensor:
 
     Gradient: each rank gets the sum of all ranks' gradients for its row.
     """
-    return _AllGather.apply(x, call.group, call.gather)
+    return _AllGather.apply(x, call.group, call.gather)[0]
 
 
 def all_to_all(x: Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup) -> Tensor:
@@ -170,7 +188,9 @@ def all_to_all_pieces(x: Tensor, cuts: Sequence[Sequence[int]], group: dist.Proc
     buffer = x.new_empty(room[-1], *x.shape[1:])
     received = [buffer[at : at + end - begin] for at, (begin, end) in zip(room, ranges, strict=False)]
     sent = [x[slice(*widened(r, rank))] if r != rank else x[:0] for r in range(size)]
-    work = dist.all_to_all([_as_bytes(t) for t in received], [_as_bytes(t) for t in sent], group=group, async_op=True)
+    work = dist.all_to_all(
+        [_rows_as_bytes(t) for t in received], [_rows_as_bytes(t) for t in sent], group=group, async_op=True
+    )
     finish(work, buffer, "all_to_all", group)
     parts = zip(received, ranges, cuts[rank], cuts[rank + 1], strict=True)
     pieces = [piece[b - begin : e - begin] for piece, (begin, _), b, e in parts]
@@ -181,12 +201,12 @@ def all_to_all_pieces(x: Tensor, cuts: Sequence[Sequence[int]], group: dist.Proc
 def start_all_to_all(x: Tensor, exchange: Exchange) -> Tensor:
     """Starts :func:`all_to_all` without waiting; the caller calls ``exchange.wait()`` before it uses the result."""
     differentiable = x.requires_grad and torch.is_grad_enabled()
-    return _AllToAll.apply(x, exchange) if differentiable else exchange.start(x)
+    return _AllToAll.apply(x, exchange)[0] if differentiable else exchange.start(x)
 
 
 def replicate(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """Returns ``x``, the same on every rank. Gradient: the sum over the ranks, which is also the same on every rank."""
-    return _Replicate.apply(x, group)
+    return _Replicate.apply(x, group)[0]
 
 
 def anchored(x: Tensor, anchor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import torch_patterns as tp
+from torch_patterns.arguments import type_name
 from torch_patterns.distributed.collectives import all_to_all
 from torch_patterns.distributed.group import Call, Group, all_gather_single, finish, gather_rows, on_device
 
@@ -66,6 +67,14 @@ class ShardedGraph:
     @property
     def end(self) -> int:
         return min(self.begin + self.block, self.num_vertices)
+
+
+def check_sharded(name: str, what: str, value: object, kind: type) -> None:
+    """TypeError if an argument is anything else than a sharded matrix, or graph."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{name}: {what} must be a {kind.__name__}, got {type_name(value)}; distributed.shard() makes one"
+        )
 
 
 def _block(num_vertices: int, size: int) -> int:
@@ -145,6 +154,8 @@ def rmat(
     chances = {"a": a, "b": b, "c": c}
 
     def prepare() -> dict[str, Tensor]:
+        if edge_factor < 0:
+            raise ValueError(f"rmat: edge_factor must not be negative, got {edge_factor}")
         return dict(zip(("src", "dst"), tp.graph.rmat_edges(scale, 0, 0, seed, **chances, device=device), strict=True))
 
     flags = {"directed": directed, "dedup": dedup, "index_dtype": index_dtype}
@@ -190,16 +201,17 @@ def bfs(
         >>> distributed.bfs(g, 0, max_level=1)[0]
         tensor([ 0,  1,  1, -1], dtype=torch.int32)
     """
+    check_sharded("bfs", "graph", graph, ShardedGraph)
     local, begin, end = graph.local, graph.begin, graph.end
-    ids = torch.as_tensor(sources).flatten()
+    given: list[int] = []
 
     def prepare() -> dict[str, Tensor]:
-        _check_search(ids, max_level, local.num_vertices)
+        given.extend(_checked(torch.as_tensor(sources).flatten(), max_level, local.num_vertices))
         return {"col_idx": local.col_idx}
 
-    known = {"sources": ids.tolist(), "max_level": max_level, "num_vertices": local.num_vertices}
+    known = {"sources": lambda: given, "max_level": max_level, "num_vertices": local.num_vertices}
     call = Call("bfs", graph.group, prepare, numbers=[local.num_edges], **known)
-    ids = sorted(set(known["sources"]))
+    ids = sorted(set(given))
     own = [v for v in ids if begin <= v < end]
     bits = _bits(ids)
     here, places, words = on_device([*own, *bits, *bits.values()], graph.device).split([len(own), len(bits), len(bits)])
@@ -231,7 +243,7 @@ def _sums(words: list[list[int]]) -> list[int]:
     return [sum((row[i] & 0xFFFFFFFF) + (row[i + 1] << 32) for row in words) for i in (0, 2)]
 
 
-def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> None:
+def _checked(sources: Tensor, max_level: int | None, num_vertices: int) -> list[int]:
     if max_level is not None and max_level < 0:
         raise ValueError(f"bfs: max_level must not be negative, got {max_level}")
     if len(sources) == 0:
@@ -241,6 +253,7 @@ def _check_search(sources: Tensor, max_level: int | None, num_vertices: int) -> 
     for source in sources.tolist():
         if not 0 <= source < num_vertices:
             raise IndexError(f"bfs: {source} is no vertex of a graph of {num_vertices}")
+    return sources.tolist()
 
 
 def _bits(vertices: Sequence[int]) -> dict[int, int]:

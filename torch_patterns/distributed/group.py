@@ -20,6 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
+from torch_patterns.arguments import refuse
+
 Group = dist.ProcessGroup | dist.DeviceMesh | None
 
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # torch 2.11 has the older name
@@ -61,8 +63,10 @@ def describe(x: Tensor) -> str:
 
 
 def shards(name: str, **tensors: Tensor) -> dict[str, Tensor]:
-    """Returns the tensors by name; ValueError if one is a scalar, which cannot be sharded."""
+    """Returns the tensors by name; ValueError if one is a scalar, which cannot be sharded, TypeError if it is no
+    tensor."""
     for what, x in tensors.items():
+        refuse(name, what, x, "Tensor")
         if x.dim() == 0:
             raise ValueError(f"{name}: {what} is a scalar; a shard has a dimension to be sharded along")
     return tensors
@@ -90,7 +94,8 @@ class Call:
             which then runs on the device while the host assembles the message.
         numbers: up to NUMBERS integers that may differ from rank to rank; by default the lengths of the shards.
         gathers: the message is not sent before :meth:`gather` gets its tensor.
-        options: must be the same on every rank.
+        options: must be the same on every rank. Each is a value, or a function without arguments that returns one and
+            is called after ``prepare``, so that all ranks learn of what it raises.
 
     Raises:
         Exception: what ``prepare`` raised.
@@ -135,7 +140,7 @@ class Call:
 
     def _described(self, options: dict) -> str:
         parts = [f"{name}: {describe(x)}" for name, x in self.shards.items()]
-        parts += [f"{name}={value!r}" for name, value in options.items()]
+        parts += [f"{name}={value() if callable(value) else value!r}" for name, value in options.items()]
         return f"{self.name}({', '.join(parts)})"
 
     def _words(self, numbers: Sequence[int]) -> list[int]:
@@ -154,7 +159,7 @@ class Call:
         ``x`` is sent with the header if it fits. The result is then valid only if :meth:`numbers`, which the caller may
         call later, does not raise.
         """
-        bits = x.detach().contiguous().view(-1).view(torch.uint8)
+        bits = as_bytes(x.detach().contiguous())
         fits = bits.numel() <= Message.ROOM and x.device.type == _header_device(self.group).type
         if self._message is None:
             message = self._send(bits if fits else None)
@@ -241,6 +246,14 @@ class Message:
         return on_host[:, :HEADER_WORDS].tolist()
 
 
+def as_bytes(x: Tensor) -> Tensor:
+    """The bytes of contiguous ``x``, one-dimensional, sharing memory.
+
+    One element is contiguous whatever its stride, 0 if it was expanded; as bytes only a stride of 1 will do.
+    """
+    return x.view(-1).as_strided((x.numel(),), (1,)).view(torch.uint8)
+
+
 def on_device(values: Sequence, device: torch.device) -> Tensor:
     """Copies values to a device as int64; the host does not wait."""
     x = torch.tensor(values, dtype=torch.int64)
@@ -252,7 +265,7 @@ def gather_rows(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     flat = x.detach().reshape(1, -1).contiguous()
     every = flat.new_empty(dist.get_world_size(group), flat.shape[1])
     if flat.numel():
-        sent, received = flat.view(torch.uint8).view(-1), every.view(torch.uint8).view(-1)
+        sent, received = as_bytes(flat), as_bytes(every)
         finish(all_gather_single(received, sent, group=group, async_op=True), received, "all_gather", group)
     return every.view(len(every), *x.shape)
 

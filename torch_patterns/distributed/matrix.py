@@ -14,9 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 import torch_patterns as tp
+from torch_patterns.arguments import refuse
 from torch_patterns.distributed.collectives import Exchange, all_to_all, start_all_to_all
-from torch_patterns.distributed.graph import ShardedGraph, shard_graph
-from torch_patterns.distributed.group import Call, Group, gather_rows, resolve
+from torch_patterns.distributed.graph import ShardedGraph, check_sharded, shard_graph
+from torch_patterns.distributed.group import Call, Group, gather_rows
 from torch_patterns.sparse import CSR, Matrix
 from torch_patterns.sparse.containers import format_of
 
@@ -85,8 +86,14 @@ def shard(whole: Matrix | tp.Graph, group: Group = None) -> ShardedMatrix | Shar
     """
     if isinstance(whole, tp.Graph):
         return shard_graph(whole, group)
-    process_group = resolve(group)
-    rank, size = dist.get_rank(process_group), dist.get_world_size(process_group)
+
+    def prepare() -> dict[str, Tensor]:
+        refuse("shard", "whole", whole, "Matrix")
+        return {"values": whole.convert("csr").values}
+
+    call = Call("shard", group, prepare, shape=lambda: whole.shape)
+    call.numbers()
+    rank, size = call.rank, call.size
     csr = whole.convert("csr")
     lengths = even_lengths(whole.shape[0], size)
     begin = sum(lengths[:rank])
@@ -132,12 +139,16 @@ def from_local(
     if isinstance(part, tp.Graph):
         return shard_graph(part, group, partial=True)
 
-    def prepare() -> dict[str, Tensor]:
-        return {"values": part.convert("csr").values}
+    parts: list[CSR] = []
 
+    def prepare() -> dict[str, Tensor]:
+        refuse("from_local", "part", part, "Matrix")
+        parts.append(part.convert("csr"))
+        return {"rows": parts[0].row_ptrs[1:].long(), "values": parts[0].values}
+
+    call = Call("from_local", group, prepare, columns=lambda: part.shape[1], format=format)
+    csr = parts[0]
     rows, columns = part.shape
-    call = Call("from_local", group, prepare, numbers=[rows], columns=columns, format=format)
-    csr = part.convert("csr")
     row_lengths = call.lengths()
     square = sum(row_lengths) == columns
     column_lengths = row_lengths if square else even_lengths(columns, call.size)
@@ -236,7 +247,10 @@ def spmm(A: ShardedMatrix, x: Tensor, *, validate: bool = False) -> Tensor:
 
 
 def _multiply(name: str, A: ShardedMatrix, x: Tensor, validate: bool) -> Tensor:
+    check_sharded(name, "A", A, ShardedMatrix)
+
     def prepare() -> dict[str, Tensor]:
+        refuse(name, "x", x, "Tensor")
         rank = dist.get_rank(A.group)
         dims, length = {"spmv": 1, "spmm": 2}[name], A.column_lengths[rank]
         if x.dim() != dims or len(x) != length:
@@ -244,7 +258,7 @@ def _multiply(name: str, A: ShardedMatrix, x: Tensor, validate: bool) -> Tensor:
             raise ValueError(f"{name}: x on rank {rank} must be of shape {expected}, got {list(x.shape)}")
         return {"x": x}
 
-    if validate or not x.is_cuda:
+    if validate or not getattr(x, "is_cuda", False):
         Call(name, A.group, prepare, shape=A.shape).numbers()
     else:
         prepare()

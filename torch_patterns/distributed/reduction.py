@@ -9,8 +9,8 @@ from torch import Tensor
 
 import torch_patterns as tp
 from torch_patterns.distributed.collectives import all_gather
-from torch_patterns.distributed.group import Call, Group, on_device, shards
-from torch_patterns.distributed.scan import widened
+from torch_patterns.distributed.group import Call, Group, as_bytes, on_device, shards
+from torch_patterns.distributed.scan import identity, widened
 from torch_patterns.literals import ReduceOp
 
 
@@ -48,7 +48,8 @@ def reduce(x: Tensor, *, op: ReduceOp = "sum", group: Group = None) -> Tensor:
             probe = x[:1] if len(x) else torch.zeros(1, *x.shape[1:], dtype=x.dtype, device=x.device)
             tp.reduce(probe, 0, op=op)
         if op not in ("argmax", "argmin"):
-            started.append(tp.reduce(widened(x, op), 0, op=partial_op))
+            wide = widened(x, op)
+            started.append(tp.reduce(wide, 0, op=partial_op) if len(x) else identity(wide, partial_op))
         return checked
 
     call = Call("reduce", group, prepare, gathers=True, op=op)
@@ -76,7 +77,7 @@ def _arg_reduce(x: Tensor, op: ReduceOp, call: Call) -> Tensor:
     place = torch.zeros(best.shape, dtype=torch.int64, device=x.device)
     if len(x):
         place = tp.reduce(x.detach(), 0, op=op)
-    both = [t.reshape(-1).view(torch.uint8) for t in (best, place)]
+    both = [as_bytes(t.contiguous()) for t in (best, place)]
     sizes = [len(t) for t in both]
     bests, places = call.gather(torch.cat(both)).split(sizes, 1)
     lengths = call.lengths()

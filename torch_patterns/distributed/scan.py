@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
+from torch_patterns.arguments import refuse
 from torch_patterns.distributed.collectives import all_gather, anchored, replicate
 from torch_patterns.distributed.group import Call, Group, shards
 from torch_patterns.literals import ScanOp
@@ -194,11 +195,15 @@ def linear_recurrence(
     """
 
     def prepare() -> dict[str, Tensor]:
+        for name, x, kind in (("a", a, "Tensor"), ("b", b, "Tensor"), ("initial", initial, "Tensor | None")):
+            refuse("linear_recurrence", name, x, kind)
         both = shards("linear_recurrence", **dict(zip("ab", torch.broadcast_tensors(a, b), strict=True)))
         tp.linear_recurrence(both["a"][:0], both["b"][:0], 0, initial=initial, reverse=reverse)
         return both
 
-    start = None if initial is None else f"{initial.dtype}{list(initial.shape)} {initial.requires_grad}"
+    def start() -> str:
+        return "None" if initial is None else f"{initial.dtype}{list(initial.shape)} {initial.requires_grad}"
+
     call = Call("linear_recurrence", group, prepare, initial=start, reverse=reverse)
     a, b = call.shards.values()
     dtype = torch.promote_types(a.dtype, b.dtype)

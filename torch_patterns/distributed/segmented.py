@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
+from torch_patterns.arguments import refuse
 from torch_patterns.distributed.collectives import all_gather, anchored
 from torch_patterns.distributed.group import Call, Group, gather_rows, shards
 from torch_patterns.distributed.scan import combined, extremum, identity, offered, widened
@@ -63,7 +64,7 @@ def segment_scan(
         return checked
 
     flags = {"op": op, "exclusive": exclusive, "reverse": reverse}
-    call = Call("segment_scan", group, prepare, **flags, offsets=_fingerprint(offsets, validate))
+    call = Call("segment_scan", group, prepare, **flags, offsets=lambda: _fingerprint(offsets, validate))
     values, op = extremum(values, op)
     flags["op"] = op
     lengths = call.lengths()
@@ -162,7 +163,7 @@ def segment_reduce(
         tp.segment_reduce(values[:0], offsets.new_zeros(2), op=op)
         return checked
 
-    call = Call("segment_reduce", group, prepare, op=op, offsets=_fingerprint(offsets, validate))
+    call = Call("segment_reduce", group, prepare, op=op, offsets=lambda: _fingerprint(offsets, validate))
     begins = _begins("segment_reduce", offsets, call.lengths(), validate)
     firsts = torch.searchsorted(offsets[:-1], offsets.new_tensor(begins[:-1])).tolist() + [len(offsets) - 1]
     low, high = firsts[call.rank], firsts[call.rank + 1]
@@ -198,6 +199,7 @@ def _arg_reduce(values: Tensor, edges: Tensor, op: SegmentOp, begin: int, rest: 
 
 
 def _check_offsets(name: str, offsets: Tensor, validate: bool) -> None:
+    refuse(name, "offsets", offsets, "Tensor")
     if offsets.dim() != 1 or len(offsets) == 0:
         raise ValueError(f"{name}: offsets must be of shape [segments + 1], got {list(offsets.shape)}")
     if offsets.dtype != torch.int64:

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from torch_patterns import solvers as local
+from torch_patterns.arguments import refuse
 from torch_patterns.distributed.collectives import sum_over_ranks
+from torch_patterns.distributed.graph import check_sharded
 from torch_patterns.distributed.group import Call
 from torch_patterns.distributed.matrix import ShardedMatrix, spmv
 
@@ -52,7 +54,11 @@ def conjugate_gradient(
         2
     """
 
+    check_sharded("conjugate_gradient", "A", A, ShardedMatrix)
+
     def prepare() -> dict[str, Tensor]:
+        refuse("conjugate_gradient", "b", b, "Tensor")
+        refuse("conjugate_gradient", "x0", x0, "Tensor | None")
         if A.shape[0] != A.shape[1]:
             raise ValueError(f"conjugate_gradient: A is {A.shape[0]} x {A.shape[1]}, which is not square")
         if not b.is_floating_point():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
+from torch_patterns.arguments import refuse
 from torch_patterns.distributed.collectives import all_to_all_pieces, anchored
 from torch_patterns.distributed.group import Call, Group
 from torch_patterns.distributed.selection import balanced_targets, co_ranks
@@ -175,6 +176,7 @@ def merge(a: Tensor, b: Tensor, *, descending: bool = False, balanced: bool = Tr
 
 def _check_vector(name: str, **tensors: Tensor) -> None:
     for what, x in tensors.items():
+        refuse(name, what, x, "Tensor")
         if x.dim() != 1:
             raise ValueError(f"{name}: {what} must be of shape [n], got {list(x.shape)}")
 
