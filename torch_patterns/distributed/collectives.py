@@ -30,10 +30,11 @@ def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 class _Collective(torch.autograd.Function):
-    """The base of all: a collective is part of a derivative to some order on every rank or on none.
+    """The base class. It makes a collective part of a derivative on every rank or on none.
 
-    Whether a gradient depends on anything may differ from rank to rank: where the loss is linear it is a constant. So
-    the gradient that comes in is put into the graph by an empty second output of the node itself.
+    Autograd skips a node whose gradient is a constant, and whether it is may differ from rank to rank: for example, the
+    loss may be linear in one shard. So the node has an empty second output, through which every incoming gradient is
+    put into the graph.
     """
 
     @staticmethod
