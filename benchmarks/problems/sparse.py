@@ -1,8 +1,9 @@
-"""Sparse products: three shapes of rows, transposed, of many columns; their gradients; conversions."""
+"""Sparse products: three shapes of rows, transposed, of many columns; their gradients; by place; conversions."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 
 import torch
@@ -194,6 +195,53 @@ def squares(rows: int) -> list[Figure]:
     ]
 
 
+def by_place(rows: int) -> list[Figure]:
+    """Sums and products of two matrices whose rows are sorted and distinct: of the same places, or others."""
+
+    def operand(kind: str) -> tuple[Tensor, ...]:
+        _, p, c = matrix(kind, rows)
+        places = (rows_of(p) * rows + c).unique()
+        ends = (places // rows).bincount(minlength=rows).cumsum(0)
+        ptrs = torch.cat([ends.new_zeros(1), ends])
+        return integers(places.numel(), low=1, high=3), ptrs.to(p.dtype), (places % rows).to(c.dtype)
+
+    def want(op: Callable, common: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, y = (rows_of(p) * rows + c for _, p, c in (tensors[:3], tensors[3:]))
+        places = x[torch.isin(x, y)] if common else torch.cat([x, y]).unique()
+        values = [
+            torch.where(torch.isin(places, at), v.long()[torch.searchsorted(at, places).clamp(max=at.numel() - 1)], 0)
+            for at, v in ((x, tensors[0]), (y, tensors[3]))
+        ]
+        ends = (places // rows).bincount(minlength=rows).cumsum(0)
+        return op(*values), torch.cat([ends.new_zeros(1), ends]), places % rows
+
+    def ours(op: Callable, *tensors: Tensor) -> tuple[Tensor, ...]:
+        result = op(csr(*tensors[:3]), csr(*tensors[3:]))
+        return result.values, result.row_ptrs, result.col_idx
+
+    @functools.lru_cache(maxsize=1)
+    def pair(*tensors: Tensor) -> tuple:
+        return tuple(scipy_csr.__wrapped__(*m) for m in (tensors[:3], tensors[3:]))
+
+    def by_scipy(op: Callable, *tensors: Tensor) -> tuple[Tensor, ...]:
+        a, b = pair(*tensors)
+        result = op(a, b) if op is operator.add else a.multiply(b).tocsr()
+        return tuple(map(torch.from_numpy, (result.data, result.indptr, result.indices)))
+
+    on_cuda = torch.get_default_device().type == "cuda"
+    return [
+        Figure(
+            f"{name} {kind}",
+            lambda kind=kind: operand(kind) + operand(kind),
+            functools.partial(ours, op),
+            functools.partial(want, op, op is operator.mul),
+            {} if on_cuda else {"scipy": functools.partial(by_scipy, op)},
+        )
+        for name, op in (("A+B", operator.add), ("A*B", operator.mul))
+        for kind in LENGTHS
+    ]
+
+
 def conversions(entries: int) -> list[Figure]:
     rows = entries // 32
 
@@ -215,5 +263,6 @@ def conversions(entries: int) -> list[Figure]:
 
 def figures(device: str) -> list[Figure]:
     if device == "cuda":
-        return vectors(device, 2**21) + columns(2**20, (32, 128)) + squares(2**18) + conversions(2**26)
-    return vectors(device, 2**17) + columns(2**15, (32,)) + squares(2**14) + conversions(2**20)
+        products = vectors(device, 2**21) + columns(2**20, (32, 128)) + squares(2**18)
+        return products + by_place(2**20) + conversions(2**26)
+    return vectors(device, 2**17) + columns(2**15, (32,)) + squares(2**14) + by_place(2**16) + conversions(2**20)

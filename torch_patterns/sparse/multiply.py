@@ -1,4 +1,4 @@
-"""Products of two sparse matrices: the matrix product (SpGEMM) and the elementwise product."""
+"""The product of two sparse matrices (SpGEMM)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from torch_patterns.arguments import typed
 from torch_patterns.batching import loop, zeros_sample
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
-from torch_patterns.segmented import segment_reduce
 from torch_patterns.sparse.build import checked
-from torch_patterns.sparse.containers import COO, CSR, Matrix
-from torch_patterns.sparse.convert import _again, _arange, _exclusive, _lengths, _to_csr, by_place, convert
+from torch_patterns.sparse.containers import CSR, Matrix
+from torch_patterns.sparse.convert import _again, _exclusive, _lengths, _to_csr
 
 _ops = torch.ops.torch_patterns
 
@@ -80,23 +79,6 @@ def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
         values, idx = (torch.cat([part[i] for part in parts]) for i in (0, 2))
         ptrs = _exclusive(torch.cat([ptrs.diff() for _, ptrs, _ in parts]))
     return CSR(ptrs, idx, values, shape)
-
-
-def stacked_sum(a: CSR, b: CSR) -> CSR:
-    """Computes A + B as a product: each row of the left factor has two ones, which select a row of A and a row of B."""
-    n = a.shape[0]
-    index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
-    dtype = torch.promote_types(a.values.dtype, b.values.dtype)
-    if not torch.compiler.is_compiling() and max(2 * n, a.col_idx.shape[0] + b.col_idx.shape[0]) >= 2**31:
-        index = torch.int64
-    rows = torch.arange(n, dtype=index, device=a.col_idx.device)
-    pairs = torch.arange(0, 2 * n + 1, 2, dtype=index, device=a.col_idx.device)
-    ptrs = torch.cat([a.row_ptrs.to(index), b.row_ptrs.narrow(0, 1, n).to(index) + a.col_idx.shape[0]])
-    below = ptrs, torch.cat([a.col_idx, b.col_idx]).to(index), torch.cat([a.values, b.values]).to(dtype)
-    ones = torch.ones(2 * n, dtype=dtype, device=a.values.device)
-    left = pairs, torch.stack([rows, rows + n], 1).flatten(), ones
-    values, ptrs, idx = ops.spgemm(*left, *below, a.shape[1], "auto")
-    return CSR(ptrs, idx, values, a.shape)
 
 
 def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -181,37 +163,3 @@ def _(info, in_dims, *args, **kwargs):
 @torch.library.register_vmap("torch_patterns::spgemm_values")
 def _(info, in_dims, *args, **kwargs):
     return loop(_ops.spgemm_values, info, in_dims, *args, **kwargs)
-
-
-def multiply_places(a: Matrix, b: Matrix) -> Matrix:
-    """Multiplies two matrices elementwise: the entries that both have, in the format of A: ``A * B``.
-
-    Duplicates are added up first, so the result has at most one entry at each position, in the order of rows and then
-    columns. Differentiable to every order in the values of both, in forward and reverse mode; deterministic. The host
-    waits for the device.
-
-    Raises:
-        ValueError: shapes differ.
-        RuntimeError: devices differ.
-
-    Example:
-        >>> A, B = (tp.sparse.from_torch(torch.tensor(x)) for x in ([[1.0, 2.0], [0.0, 3.0]], [[5.0, 0.0], [6.0, 7.0]]))
-        >>> (A * B).to_dense().tolist()
-        [[5.0, 0.0], [0.0, 21.0]]
-    """
-    x, y = (convert(m, "coo") for m in (a, b))
-    n = x.values.shape[0]
-    joined = COO(*(torch.cat(pair) for pair in zip(x[:3], y[:3], strict=True)), a.shape)
-    rows, cols, order, ends = by_place(joined, _arange(joined.row_idx, joined.values.shape[0]))
-    ours = order < n
-    entries = joined.values.index_select(0, order)
-
-    def summed(mine: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns, for each position, the sum of the entries of one matrix, and whether it has any."""
-        sums = segment_reduce(torch.where(mine, entries, 0), ends).to(entries.dtype)
-        return sums, segment_reduce(mine, ends, op="max")
-
-    (left, has_left), (right, has_right) = summed(ours), summed(~ours)
-    kept = _ops.compact(_arange(rows, rows.shape[0]), has_left & has_right)
-    result = COO(*(x.index_select(0, kept) for x in (rows, cols, left * right)), a.shape)
-    return result if isinstance(a, COO) else _again(_to_csr(result), a)

@@ -1,0 +1,181 @@
+// Two rows with sorted, distinct columns, merged: how many columns they have in common, and the entries of a sum, a
+// difference or a product. On the host; on_vectors (block/on_vectors.h) calls these functions.
+#pragma once
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "core/dtype.h"
+
+namespace tp::sparse::by_place {
+
+// x or 0, without a branch: which of two columns is less cannot be predicted.
+template <class T>
+T if_taken(T x, bool taken) {
+  using Bits = std::conditional_t<
+      sizeof(T) == 1, uint8_t,
+      std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
+  Bits bits;
+  std::memcpy(&bits, &x, sizeof x);
+  bits &= Bits(Bits(0) - Bits(taken));
+  std::memcpy(static_cast<void*>(&x), &bits, sizeof x);
+  return x;
+}
+
+struct Add {
+  template <class T>
+  static T combine(T x, T y) {
+    return T(acc_t<T>(acc_t<T>(x) + acc_t<T>(y)));
+  }
+};
+struct Subtract {
+  template <class T>
+  static T combine(T x, T y) {
+    return T(acc_t<T>(acc_t<T>(x) - acc_t<T>(y)));
+  }
+};
+struct Multiply {
+  template <class T>
+  static T combine(T x, T y) {
+    return T(acc_t<T>(acc_t<T>(x) * acc_t<T>(y)));
+  }
+};
+
+// How many columns two rows in order have in common. Eight columns of one are compared with eight of the other, and
+// those with the lesser end are done with. From b on, `readable` elements may be read, nb or more.
+#ifdef __GNUC__
+template <class I>
+int64_t count_common(const I* a, int64_t na, const I* b, int64_t nb, int64_t readable) {
+  constexpr int64_t lanes = 8;
+  typedef I V __attribute__((vector_size(lanes * sizeof(I))));
+  const V lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  V common = {};
+  for (int64_t i = 0, j = 0; i < na && j < nb;) {
+    const int64_t m = tp::min(na - i, lanes), n = tp::min(nb - j, lanes);
+    V block = {}, hits = {};
+    if (j + lanes <= readable) {
+      std::memcpy(&block, b + j, sizeof block);
+    } else {
+      for (int64_t u = 0; u < n; ++u) block[u] = b[j + u];
+    }
+    if (m == lanes) {
+      for (int64_t t = 0; t < lanes; ++t) hits -= V(block == a[i + t]);
+    } else {
+      for (int64_t t = 0; t < m; ++t) hits -= V(block == a[i + t]);
+    }
+    common += hits & V(lane < I(n));
+    const I last_a = a[i + m - 1], last_b = b[j + n - 1];
+    i += last_a <= last_b ? m : 0;
+    j += last_b <= last_a ? n : 0;
+  }
+  int64_t count = 0;
+  for (int64_t u = 0; u < lanes; ++u) count += int64_t(common[u]);
+  return count;
+}
+#else
+template <class I>
+int64_t count_common(const I* a, int64_t na, const I* b, int64_t nb, int64_t) {
+  int64_t count = 0;
+  for (int64_t i = 0, j = 0; i < na && j < nb;) {
+    const I c = a[i], d = b[j];
+    count += c == d, i += c <= d, j += d <= c;
+  }
+  return count;
+}
+#endif
+
+// Rows are merged from both ends at once: a step has to wait for the one before it, but not for that at the other end.
+// What is left of them are entries i to p - 1 of a, with values x, and j to q - 1 of b, with values y.
+
+// The n places of a sum or difference.
+template <class Op, class T, class I>
+void fill_union(const I* a, const T* x, int64_t p, const I* b, const T* y, int64_t q, I* idx, T* values, int64_t n) {
+  int64_t i = 0, j = 0, k = 0;
+  while (p - i >= 2 && q - j >= 2) {  // so the first place is not the last
+    {
+      const I c = a[i], d = b[j];
+      const bool of_a = c <= d, of_b = d <= c;
+      idx[k] = of_a ? c : d;
+      values[k] = Op::combine(if_taken(x[i], of_a), if_taken(y[j], of_b));
+      i += of_a, j += of_b, ++k;
+    }
+    {
+      const I c = a[p - 1], d = b[q - 1];
+      const bool of_a = c >= d, of_b = d >= c;
+      --n;
+      idx[n] = of_a ? c : d;
+      values[n] = Op::combine(if_taken(x[p - 1], of_a), if_taken(y[q - 1], of_b));
+      p -= of_a, q -= of_b;
+    }
+  }
+  while (i < p && j < q) {
+    const I c = a[i], d = b[j];
+    const bool of_a = c <= d, of_b = d <= c;
+    idx[k] = of_a ? c : d;
+    values[k] = Op::combine(if_taken(x[i], of_a), if_taken(y[j], of_b));
+    i += of_a, j += of_b, ++k;
+  }
+  for (; i < p; ++i, ++k) idx[k] = a[i], values[k] = Op::combine(x[i], T(0));
+  for (; j < q; ++j, ++k) idx[k] = b[j], values[k] = Op::combine(T(0), y[j]);
+}
+
+// The n places of a product: as many columns are in both rows.
+template <class Op, class T, class I>
+void fill_common(const I* a, const T* x, int64_t p, const I* b, const T* y, int64_t q, I* idx, T* values, int64_t n) {
+  int64_t i = 0, j = 0, k = 0;
+  while (n - k >= 2) {
+    {
+      const I c = a[i], d = b[j];
+      idx[k] = c;
+      values[k] = Op::combine(x[i], y[j]);
+      k += c == d, i += c <= d, j += d <= c;
+    }
+    {
+      const I c = a[p - 1], d = b[q - 1];
+      idx[n - 1] = c;
+      values[n - 1] = Op::combine(x[p - 1], y[q - 1]);
+      n -= c == d, p -= c >= d, q -= d >= c;
+    }
+  }
+  while (k < n) {
+    const I c = a[i], d = b[j];
+    idx[k] = c;
+    values[k] = Op::combine(x[i], y[j]);
+    k += c == d, i += c <= d, j += d <= c;
+  }
+}
+
+// The values of a at the places of b, whose columns are in order.
+template <class T, class I>
+void fill_at(const I* a, const T* x, int64_t p, const I* b, int64_t q, T* out) {
+  int64_t i = 0, j = 0;
+  while (p - i >= 2 && q - j >= 2) {
+    {
+      const I c = a[i], d = b[j];
+      out[j] = if_taken(x[i], c == d);
+      i += c <= d, j += d <= c;
+    }
+    {
+      const I c = a[p - 1], d = b[q - 1];
+      out[q - 1] = if_taken(x[p - 1], c == d);
+      p -= c >= d, q -= d >= c;
+    }
+  }
+  while (i < p && j < q) {
+    const I c = a[i], d = b[j];
+    out[j] = if_taken(x[i], c == d);
+    i += c <= d, j += d <= c;
+  }
+  for (; j < q; ++j) out[j] = T(0);
+}
+
+// The same where those of b are in any order.
+template <class T, class I>
+void find_each(const I* a, const T* x, int64_t p, const I* b, int64_t q, T* out) {
+  for (int64_t j = 0; j < q; ++j) {
+    const I* const at = std::lower_bound(a, a + p, b[j]);
+    out[j] = at < a + p && *at == b[j] ? x[at - a] : T(0);
+  }
+}
+
+}  // namespace tp::sparse::by_place

@@ -1,0 +1,118 @@
+"""Sums, differences and products of two sparse matrices by place: ``A + B``, ``A - B``, ``A * B``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_patterns.batching import loop
+from torch_patterns.segmented import segment_reduce
+from torch_patterns.sparse.build import checked
+from torch_patterns.sparse.containers import COO, CSR, Matrix, value_fields
+from torch_patterns.sparse.convert import _again, _arange, _to_csr, by_place, coalesce, convert
+
+_ops = torch.ops.torch_patterns
+_parts = torch.ops.torch_patterns_parts
+
+
+def combine(op: str, a: Matrix, b: Matrix) -> Matrix:
+    """``A + B``, ``A - B`` or ``A * B`` of matrices of one shape on one device, as ``op`` says, in the format of A.
+
+    ``"add"`` and ``"subtract"`` give an entry where either matrix has one, ``"multiply"`` where both have. Duplicates
+    are added up first. Each place at most once, in the order of rows and then columns; values and indices of the dtypes
+    to which those of A and B promote. Differentiable to every order in the values of both, in both modes;
+    deterministic; waits for the device.
+
+    Raises:
+        IndexError: an index or pointer is out of range.
+        ValueError: pointers decrease, or lengths do not fit.
+
+    Example:
+        >>> A, B = (tp.sparse.from_torch(torch.tensor(x)) for x in ([[1.0, 2.0], [0.0, 3.0]], [[5.0, 0.0], [6.0, 7.0]]))
+        >>> (A * B).to_dense().tolist()
+        [[5.0, 0.0], [0.0, 21.0]]
+    """
+    if a[0].is_cuda:
+        result = _multiplied(a, b) if op == "multiply" else _added(a, b if op == "add" else -b)
+    else:
+        result = _merged(op, a, b)
+    return result if type(result) is type(a) else _again(_to_csr(result), a)
+
+
+# ---- by merging rows, on the CPU
+
+
+def _merged(op: str, a: Matrix, b: Matrix) -> CSR:
+    x, y = _checked_csr(a), _checked_csr(b)
+    index = torch.promote_types(x.col_idx.dtype, y.col_idx.dtype)
+    if not torch.compiler.is_compiling() and x.col_idx.shape[0] + y.col_idx.shape[0] >= 2**31:
+        index = torch.int64
+    narrow = torch.promote_types(_dtype(a), _dtype(b))
+    dtype = torch.promote_types(x.values.dtype, y.values.dtype)
+    if op == "subtract" and narrow == torch.bool:
+        raise RuntimeError("A - B: truth values have no difference")
+    fields = (t for m in (x, y) for t in (m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(dtype)))
+    values, ptrs, idx = _parts.entrywise(op, *fields, *a.shape)
+    return CSR(ptrs, idx, values.to(narrow), a.shape)
+
+
+def _dtype(a: Matrix) -> torch.dtype:
+    return getattr(a, value_fields(a)[0]).dtype
+
+
+def _checked_csr(a: Matrix) -> CSR:
+    """With integers of 32 bits at least. The operator checks the indices of a CSR itself."""
+    a = a.to(torch.promote_types(_dtype(a), torch.int32))
+    return a if isinstance(a, CSR) else _to_csr(checked(a, True))
+
+
+# The size that nobody knows, for compilers, and vmap.
+
+
+@torch.library.register_fake("torch_patterns_parts::entrywise")
+def _(op, a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, rows, cols):
+    entries = torch.library.get_ctx().new_dynamic_size()
+    torch._check(entries <= a_col_idx.shape[0] + b_col_idx.shape[0])
+    return a_values.new_empty(entries), torch.empty_like(a_row_ptrs), a_col_idx.new_empty(entries)
+
+
+@torch.library.register_vmap("torch_patterns_parts::entrywise")
+def _(info, in_dims, *args):
+    if info.batch_size == 0:  # sums of equally many entries: nobody knows how many
+        ptrs, idx, values = args[1:4]
+        size = ptrs.shape[0 if in_dims[1] is None else 1 - in_dims[1]]
+        return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
+    return loop(_parts.entrywise, info, in_dims, *args)
+
+
+@torch.library.register_vmap("torch_patterns_parts::values_at")
+def _(info, in_dims, *args):
+    return loop(_parts.values_at, info, in_dims, *args)
+
+
+# ---- by sorting places, on CUDA
+
+
+def _joined(a: COO, b: COO) -> COO:
+    return COO(*(torch.cat(pair) for pair in zip(a[:3], b[:3], strict=True)), a.shape)
+
+
+def _added(a: Matrix, b: Matrix) -> COO:
+    return coalesce(_joined(convert(a, "coo"), convert(b, "coo")))
+
+
+def _multiplied(a: Matrix, b: Matrix) -> COO:
+    x, y = convert(a, "coo"), convert(b, "coo")
+    joined, n = _joined(x, y), x.values.shape[0]
+    rows, cols, order, ends = by_place(joined, _arange(joined.row_idx, joined.values.shape[0]))
+    ours = order < n
+    entries = joined.values.index_select(0, order)
+
+    def summed(mine: Tensor) -> tuple[Tensor, Tensor]:
+        """By place: the sum of the entries of one matrix, and whether it has any."""
+        sums = segment_reduce(torch.where(mine, entries, 0), ends).to(entries.dtype)
+        return sums, segment_reduce(mine, ends, op="max")
+
+    (left, has_left), (right, has_right) = summed(ours), summed(~ours)
+    kept = _ops.compact(_arange(rows, rows.shape[0]), has_left & has_right)
+    return COO(*(x.index_select(0, kept) for x in (rows, cols, left * right)), a.shape)
