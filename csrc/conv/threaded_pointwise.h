@@ -1,5 +1,5 @@
-// Filters of 1 x 1 over images map by map: these are matrices [maps, pixels] already, and products with the filters
-// leave such matrices. So pixels run along the lanes of a vector, and no result is turned.
+// Convolution with filters of 1 x 1 in NCHW. The images already are matrices [maps, pixels], and so are the products
+// with the filters. So the lanes of a vector hold pixels, and no result is transposed.
 #pragma once
 #include "block/on_vectors.h"
 #include "conv/gather.h"
@@ -8,14 +8,14 @@
 namespace tp::conv {
 
 inline bool suits_pointwise(const Args& a) {
-  constexpr int64_t lanes = 16;  // in about as many, a seventh at most may stay empty
+  constexpr int64_t lanes = 16;  // about as many as a vector has; at most one in seven may be unused
   const auto fits = [](const Axis& axis) { return axis.kernel == 1 && axis.stride == 1 && axis.pad == 0; };
   const int64_t pixels = a.rows.in * a.cols.in;
   return a.layout == Layout::nchw && a.pass != Pass::wgrad && fits(a.rows) && fits(a.cols) &&
          7 * ceil_div(pixels, lanes) * lanes <= 8 * pixels;
 }
 
-// fprop or dgrad.
+// Computes fprop or dgrad.
 template <class T>
 void pointwise(const Args& args, Context& context) {
   using A = acc_t<T>;

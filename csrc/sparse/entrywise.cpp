@@ -28,10 +28,11 @@ struct Rows {
   bool packed() const { return end == begin + 1; }
 };
 
-// ---- a share of rows: what does not depend on the values
+// ---- functions of a share of rows that do not depend on the values
 
-// Whether the columns of rows first to last - 1 increase strictly, from 0 to less than cols. Where the columns of all
-// of them, one after another, do not increase, a row must begin.
+// Whether the columns of rows first to last - 1 increase strictly within each row and are in 0..cols - 1. The columns
+// of all rows are compared with their neighbours in one loop; a column may be less than the one before it only where a
+// row begins.
 template <class I>
 bool in_order(const I* ptrs, const I* idx, int64_t first, int64_t last, int64_t cols) {
   using U = std::make_unsigned_t<I>;
@@ -67,7 +68,8 @@ bool same(const Rows<T, I>& a, const Rows<T, I>& b, int64_t first, int64_t last)
   return true;
 }
 
-// Returns in how many places both rows, or either, have entries; of rows `first` to i, that is ptrs[i + 1].
+// Counts the entries of rows first to last - 1 of C, which are the columns that both rows have (`of_both`) or that
+// either has. ptrs[i + 1] becomes the number of entries of rows `first` to i.
 template <class I>
 int64_t count(bool of_both, const Rows<void, I>& a, const Rows<void, I>& b, int64_t b_entries, int64_t first,
               int64_t last, I* ptrs) {
@@ -178,7 +180,7 @@ class Matrices {
           entries(m.entries) {}
   };
 
-  // Rows of a matrix that are in order, of those shares that are not.
+  // Sorted copies of the shares of a matrix whose rows are not in order.
   struct Copies {
     std::vector<char> has;
     I *ends = nullptr, *idx = nullptr;
@@ -196,7 +198,7 @@ class Matrices {
     for (int64_t e = m.ptrs[first]; e < m.ptrs[last]; ++e) usable(m.idx[e], args_.cols, args_.op, name.c_str(), e);
   }
 
-  // Shares have equally many entries and rows.
+  // Shares have about the same number of entries and rows.
   int64_t work_before(int64_t row) const { return row + int64_t(a_.ptrs[row]) + int64_t(b_.ptrs[row]); }
   int64_t first_row(int64_t work) const {
     int64_t low = 0, high = rows_;
@@ -206,7 +208,7 @@ class Matrices {
     }
     return low;
   }
-  // f(share, its first row, the end of its rows)
+  // Calls f(share, its first row, the end of its rows) for all shares.
   template <class F>
   void each_share(F f) const {
     context_.parallel_for(shares_, 1, [&](int64_t begin, int64_t end) {
@@ -219,7 +221,7 @@ class Matrices {
   Share in_order_of(const Matrix& m, const Copies& copies, int64_t share) const {
     return copies.has[size_t(share)] ? Share{m.ptrs, copies.ends, copies.idx, copies.values} : original(m);
   }
-  // The same, for the first time.
+  // Returns a share, which is sorted into a copy first if its rows are not in order.
   Share put_in_order(const Matrix& m, Copies& copies, int64_t share) {
     const int64_t first = cuts_[share], last = cuts_[share + 1];
     if (!in_order(m.ptrs, m.idx, first, last, args_.cols)) {
@@ -230,7 +232,7 @@ class Matrices {
     }
     return in_order_of(m, copies, share);
   }
-  // Room for all rows: memory that nobody has written is not taken from the system.
+  // Allocates copies of all rows. The system provides only the pages that are written.
   void allocate(const Matrix& m, Copies& copies) {
     const std::lock_guard<std::mutex> lock(allocation_);
     if (copies.idx != nullptr) return;
@@ -256,7 +258,7 @@ class Matrices {
     }
   }
 
-  // Rows first to last - 1 of C, of which those before have `begin` places.
+  // Writes rows first to last - 1 of C; the rows before them have `begin` entries.
   template <class Op>
   static void fill(const Share& a, const Share& b, int64_t first, int64_t last, int64_t begin, const I* ptrs, I* idx,
                    T* values) {
@@ -276,7 +278,7 @@ class Matrices {
     });
   }
 
-  // n places that are those of both.
+  // Writes n entries of C where A and B have the same columns.
   template <class Op>
   static void fill_same(const Share& a, const Share& b, int64_t first, int64_t n, I* idx, T* values) {
     std::copy_n(a.idx + a.begin[first], n, idx);

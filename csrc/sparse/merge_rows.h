@@ -1,5 +1,5 @@
-// Two rows with sorted, distinct columns, merged: how many columns they have in common, and the entries of a sum, a
-// difference or a product. On the host; on_vectors (block/on_vectors.h) calls these functions.
+// Merges two rows with sorted, distinct columns, on the host: counts the columns that they have in common, and computes
+// the entries of a sum, a difference or a product. The callers run these functions by on_vectors (block/on_vectors.h).
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 namespace tp::sparse::by_place {
 
-// x or 0, without a branch: which of two columns is less cannot be predicted.
+// Returns x or 0 without a branch, because no processor can predict which of two columns is less.
 template <class T>
 T if_taken(T x, bool taken) {
   using Bits = std::conditional_t<
@@ -41,8 +41,9 @@ struct Multiply {
   }
 };
 
-// How many columns two rows in order have in common. Eight columns of one are compared with eight of the other, and
-// those with the lesser end are done with. From b on, `readable` elements may be read, nb or more.
+// Returns how many columns two rows in order have in common. Eight columns of one row are compared with eight of the
+// other; then the group with the lesser last column is left behind. `readable`, at least nb, is how many elements may
+// be read from b on.
 #ifdef __GNUC__
 template <class I>
 int64_t count_common(const I* a, int64_t na, const I* b, int64_t nb, int64_t readable) {
@@ -84,10 +85,11 @@ int64_t count_common(const I* a, int64_t na, const I* b, int64_t nb, int64_t) {
 }
 #endif
 
-// Rows are merged from both ends at once: a step has to wait for the one before it, but not for that at the other end.
-// What is left of them are entries i to p - 1 of a, with values x, and j to q - 1 of b, with values y.
+// The functions below merge two rows from both ends at once, because a step depends on the step before it, but not on
+// the steps at the other end. Entries i to p - 1 of a, with values x, and j to q - 1 of b, with values y, remain to be
+// merged.
 
-// The n places of a sum or difference.
+// Writes the n entries of a row of a sum or difference.
 template <class Op, class T, class I>
 void fill_union(const I* a, const T* x, int64_t p, const I* b, const T* y, int64_t q, I* idx, T* values, int64_t n) {
   int64_t i = 0, j = 0, k = 0;
@@ -119,7 +121,7 @@ void fill_union(const I* a, const T* x, int64_t p, const I* b, const T* y, int64
   for (; j < q; ++j, ++k) idx[k] = b[j], values[k] = Op::combine(T(0), y[j]);
 }
 
-// The n places of a product: as many columns are in both rows.
+// Writes the n entries of a row of a product; n is the number of columns that are in both rows.
 template <class Op, class T, class I>
 void fill_common(const I* a, const T* x, int64_t p, const I* b, const T* y, int64_t q, I* idx, T* values, int64_t n) {
   int64_t i = 0, j = 0, k = 0;
@@ -145,7 +147,7 @@ void fill_common(const I* a, const T* x, int64_t p, const I* b, const T* y, int6
   }
 }
 
-// The values of a at the places of b, whose columns are in order.
+// Writes the values of a at the columns of b, which are in order.
 template <class T, class I>
 void fill_at(const I* a, const T* x, int64_t p, const I* b, int64_t q, T* out) {
   int64_t i = 0, j = 0;
@@ -169,7 +171,7 @@ void fill_at(const I* a, const T* x, int64_t p, const I* b, int64_t q, T* out) {
   for (; j < q; ++j) out[j] = T(0);
 }
 
-// The same where those of b are in any order.
+// Writes the values of a at the columns of b, which are in any order.
 template <class T, class I>
 void find_each(const I* a, const T* x, int64_t p, const I* b, int64_t q, T* out) {
   for (int64_t j = 0; j < q; ++j) {

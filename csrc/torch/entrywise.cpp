@@ -1,9 +1,9 @@
 // torch_patterns_parts::entrywise and values_at, for A + B, A - B and A * B on the CPU: checks, kernels, derivatives.
 //
-// The sum and the product by place are linear in the values of each matrix. What brings values from the places of one
-// structure to those of another, values_at, is so too, and its transpose is itself between the same structures the
-// other way round. So all derivatives are made of it. Only the data knows how many entries C has: the Meta kernel of
-// entrywise, with an unbacked size, is in Python.
+// The elementwise sum and product are linear in the values of each matrix. So is values_at, which brings values from
+// one structure to another, and its transpose is values_at with the structures exchanged. So all derivatives consist of
+// calls of values_at. The number of entries of C depends on the data, so the Meta kernel of entrywise, which has an
+// unbacked size, is in Python (sparse/entrywise.py).
 #include "sparse/entrywise.h"
 
 #include "torch/checks.h"
@@ -48,7 +48,7 @@ struct ValuesAt {
   bool keeps(size_t input) const { return input != 2; }
 };
 
-// Through the dispatcher.
+// Calls values_at through the dispatcher.
 Tensor call_values_at(const ValuesAt& v) {
   using Function = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, SymInt, SymInt);
   static const auto handle =
@@ -83,7 +83,7 @@ struct Arrays {
   Tensor a_ptrs, a_idx, a_values, b_ptrs, b_idx, b_values;
 
   sparse::EntrywiseArgs args(const char* op, const SymInt& rows, const SymInt& cols) const {
-    TORCH_CHECK(a_values.is_cpu(), op, ": is of the CPU");
+    TORCH_CHECK(a_values.is_cpu(), op, ": only CPU tensors are supported");
     sparse::EntrywiseArgs args{};
     args.op = op;
     args.a = {"A", a_ptrs.const_data_ptr(), a_idx.const_data_ptr(), a_values.const_data_ptr(), a_idx.size(0)};

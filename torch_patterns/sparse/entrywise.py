@@ -1,4 +1,4 @@
-"""Sums, differences and products of two sparse matrices by place: ``A + B``, ``A - B``, ``A * B``."""
+"""Elementwise sums, differences and products of two sparse matrices: ``A + B``, ``A - B``, ``A * B``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _parts = torch.ops.torch_patterns_parts
 
 
 def combine(op: str, a: Matrix, b: Matrix) -> Matrix:
-    """``A + B``, ``A - B`` or ``A * B`` of matrices of one shape on one device, as ``op`` says, in the format of A.
+    """Computes ``A + B``, ``A - B`` or ``A * B``, in the format of A; shapes and devices must be the same.
 
-    ``"add"`` and ``"subtract"`` give an entry where either matrix has one, ``"multiply"`` where both have. Duplicates
-    are added up first. Each place at most once, in the order of rows and then columns; values and indices of the dtypes
-    to which those of A and B promote. Differentiable to every order in the values of both, in both modes;
-    deterministic; waits for the device.
+    ``"add"`` and ``"subtract"`` give an entry where either matrix has one, ``"multiply"`` where both have one.
+    Duplicates are added up first, so the result has at most one entry at each position, in the order of rows and then
+    columns. Values and indices have the dtypes to which those of A and B promote. Differentiable to every order in the
+    values of both, in forward and reverse mode; deterministic. The host waits for the device.
 
     Raises:
         IndexError: an index or pointer is out of range.
@@ -61,12 +61,12 @@ def _dtype(a: Matrix) -> torch.dtype:
 
 
 def _checked_csr(a: Matrix) -> CSR:
-    """With integers of 32 bits at least. The operator checks the indices of a CSR itself."""
+    """Converts to CSR with values of at least 32 bits. The operator itself checks the indices of a CSR."""
     a = a.to(torch.promote_types(_dtype(a), torch.int32))
     return a if isinstance(a, CSR) else _to_csr(checked(a, True))
 
 
-# The size that nobody knows, for compilers, and vmap.
+# The Meta kernel, whose size depends on the data, and vmap.
 
 
 @torch.library.register_fake("torch_patterns_parts::entrywise")
@@ -78,7 +78,7 @@ def _(op, a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, rows
 
 @torch.library.register_vmap("torch_patterns_parts::entrywise")
 def _(info, in_dims, *args):
-    if info.batch_size == 0:  # sums of equally many entries: nobody knows how many
+    if info.batch_size == 0:  # without a sum, the number of entries is not known
         ptrs, idx, values = args[1:4]
         size = ptrs.shape[0 if in_dims[1] is None else 1 - in_dims[1]]
         return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
@@ -109,7 +109,7 @@ def _multiplied(a: Matrix, b: Matrix) -> COO:
     entries = joined.values.index_select(0, order)
 
     def summed(mine: Tensor) -> tuple[Tensor, Tensor]:
-        """By place: the sum of the entries of one matrix, and whether it has any."""
+        """Returns, for each position, the sum of the entries of one matrix, and whether it has any."""
         sums = segment_reduce(torch.where(mine, entries, 0), ends).to(entries.dtype)
         return sums, segment_reduce(mine, ends, op="max")
 
