@@ -120,7 +120,8 @@ class Trainer:
     shuffled and, with `distort`, moved by up to 2 pixels, turned by up to 10 degrees and scaled by up to a tenth; the
     random numbers depend only on the seed, the epoch and the image, and are the same on every device. Then
     `torch.ops.torch_patterns.lenet5_train_epoch` trains on every batch. The host does not wait for the device. On the
-    CPU the same steps run layer by layer.
+    CPU the same steps run layer by layer; there the BLAS multiplies the dense layers, and its bits may depend on the
+    number of threads.
 
     Source: §16.2; fused kernels in csrc/lenet.
 

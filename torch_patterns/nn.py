@@ -363,6 +363,8 @@ class _Loss(_Operator):
 class CrossEntropyLoss(_Loss, torch.nn.CrossEntropyLoss):
     """Softmax cross-entropy of logits [N, classes] and class indices [N] (int64).
 
+    Every target must be a class: unlike in torch.nn, a target of -100 is not ignored but raises an IndexError.
+
     Example:
         >>> tp.nn.CrossEntropyLoss()(torch.zeros(1, 2), torch.tensor([1]))
         tensor(0.6931)
