@@ -170,10 +170,10 @@ def _graph_hint(value: Any) -> str:
 def pair(value: int | Sequence[int]) -> tuple[int, ...]:
     """One number for rows and columns, or one each; a sequence of one counts as that one, as in torch.
 
-    What is neither is given back as it is, so that the operator's refusal names the argument.
+    Any other value is returned unchanged, so that the operator refuses it with the name of the argument.
     """
     if isinstance(value, torch.SymInt):
-        return value, value
+        return (cast(int, value),) * 2
     if isinstance(value, (int, np.integer)):
         return int(value), int(value)
     if isinstance(value, (str, torch.Tensor)) or not isinstance(value, Iterable):

@@ -353,7 +353,7 @@ class _Loss(_Operator):
 
     def __init__(self, reduction: Reduction = "mean", *, algorithm: str = "auto"):
         super().__init__()
-        self.reduction = reduction
+        self.reduction: str = reduction
         self.algorithm = algorithm
 
     def extra_repr(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ def _solved(run: _Run, *args) -> Tensor:
     from torch._functorch.eager_transforms import _unwrap_all_tensors_from_functional
     from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
-    transform = retrieve_current_functorch_interpreter()
+    transform: Any = retrieve_current_functorch_interpreter()
     plain = _unwrap_all_tensors_from_functional(args, reapply_views=transform.functionalize_add_back_views())
     with transform.lower():
         x = _solved(run, *plain)
