@@ -241,29 +241,6 @@ def test_nan_in_the_input(device):
         assert spread(y) == {(1, m, h, 2) for m in (0, 1) for h in (1, 2)}, algorithm
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_filters_of_one_pixel(dtype, device):
-    """Of maps that fill vectors and of maps that do not, through more channels than a panel holds."""
-    random = torch.Generator().manual_seed(11)
-    integers = lambda *size: torch.randint(-2, 3, size, generator=random).double()  # noqa: E731
-    for channels, maps, groups in ((3, 5, 1), (40, 34, 2), (300, 16, 1)):
-        for height, width in ((1, 1), (4, 4), (7, 17), (15, 15), (7, 7), (16, 33)):
-            x, weight, bias = (
-                integers(2, channels, height, width),
-                integers(maps, channels // groups, 1, 1),
-                integers(maps),
-            )
-            grad = integers(2, maps, height, width)
-            y = F.conv2d(x, weight, bias, groups=groups)
-            dx = torch.nn.grad.conv2d_input(x.shape, weight, grad, groups=groups)
-            for layout in (torch.contiguous_format, torch.channels_last):
-                to = lambda t: t.to(device, dtype).contiguous(memory_format=layout)  # noqa: B023, E731
-                got = conv2d(to(x), weight.to(device, dtype), bias.to(device, dtype), groups=groups)
-                assert_equal(got.cpu().double(), y.to(dtype).double(), f"{channels} {height} {layout}")
-                got = conv2d_dgrad(to(grad), weight.to(device, dtype), list(x.shape), groups=groups)
-                assert_equal(got.cpu().double(), dx.to(dtype).double(), f"{channels} {height} {layout}")
-
-
 def test_not_finite_in_a_wide_layer(device):
     """Transforms of tiles may not spread it, nor touch the bits of any other output."""
     x, weight, grad = torch.randn(2, 32, 9, 11), torch.randn(48, 32, 3, 3), torch.randn(2, 48, 9, 11)

@@ -1,10 +1,13 @@
-"""Convolution of channels-last images: what it gives for the same images map by map."""
+"""Convolution of channels-last images, and of both layouts by filters of 1 x 1, which have kernels of their own."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 from common import EACH_DEVICE
 
-from torch_patterns import conv2d
+from torch_patterns import conv2d, conv2d_dgrad
+from torch_patterns.testing import assert_equal
+from torch_patterns.testing.spec import FLOATS
 
 pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
 
@@ -29,3 +32,26 @@ def test_channels_last_is_read_as_it_lies(device):
             grad = (torch.arange(y.numel(), device=device) % 7 - 3).view(y.shape).to(y.dtype)
             found.append((y, *torch.autograd.grad(y, leaves, grad.contiguous(memory_format=layout))))
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True)), (c, m, groups, size)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_filters_of_one_pixel(dtype, device):
+    """Of maps that fill vectors and of maps that do not, through more channels than a panel holds."""
+    random = torch.Generator().manual_seed(11)
+    integers = lambda *size: torch.randint(-2, 3, size, generator=random).double()  # noqa: E731
+    for channels, maps, groups in ((3, 5, 1), (40, 34, 2), (300, 16, 1)):
+        for height, width in ((1, 1), (4, 4), (7, 17), (15, 15), (7, 7), (16, 33)):
+            x, weight, bias = (
+                integers(2, channels, height, width),
+                integers(maps, channels // groups, 1, 1),
+                integers(maps),
+            )
+            grad = integers(2, maps, height, width)
+            y = F.conv2d(x, weight, bias, groups=groups)
+            dx = torch.nn.grad.conv2d_input(x.shape, weight, grad, groups=groups)
+            for layout in (torch.contiguous_format, torch.channels_last):
+                to = lambda t: t.to(device, dtype).contiguous(memory_format=layout)  # noqa: B023, E731
+                got = conv2d(to(x), weight.to(device, dtype), bias.to(device, dtype), groups=groups)
+                assert_equal(got.cpu().double(), y.to(dtype).double(), f"{channels} {height} {layout}")
+                got = conv2d_dgrad(to(grad), weight.to(device, dtype), list(x.shape), groups=groups)
+                assert_equal(got.cpu().double(), dx.to(dtype).double(), f"{channels} {height} {layout}")

@@ -58,6 +58,25 @@ def zeros_sample(in_dims, args) -> list:
     return [a if d is None else a.new_zeros((*a.shape[:d], *a.shape[d + 1 :])) for a, d in zip(args, dims, strict=True)]
 
 
+def loop_by_structure(op, info, in_dims, *args, first: int, **kwargs):
+    """The rule of an operator that returns the values, pointers and indices of a sparse matrix.
+
+    ``args[first:]`` are the pointers, indices and values of two matrices. If only values are batched, all samples have
+    the same structure, and so have the results: their pointers and indices are not batched.
+    """
+    dims, values = tuple(in_dims), (first + 2, first + 5)
+    shared = all(d is None for i, d in enumerate(dims) if i not in values)
+    if info.batch_size == 0 and shared:
+        out, ptrs, idx = op(*zeros_sample(dims, args), **kwargs)
+        return (out.new_empty(0, *out.shape), ptrs, idx), (0, None, None)
+    if info.batch_size == 0:  # without a result, the number of entries is not known
+        ptrs, idx, out = args[first : first + 3]
+        size = ptrs.shape[0 if dims[first] is None else 1 - dims[first]]
+        return (out.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
+    (out, ptrs, idx), of_loop = loop(op, info, dims, *args, **kwargs)
+    return ((out, ptrs[0], idx[0]), (0, None, None)) if shared else ((out, ptrs, idx), of_loop)
+
+
 def behind_batch(op: str, dim: int, rank: int) -> int:
     """``dim`` of a sample of ``rank`` dimensions, counted from the front, once a batch dimension stands before them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_patterns.batching import loop
+from torch_patterns.batching import loop, loop_by_structure
 from torch_patterns.segmented import segment_reduce
 from torch_patterns.sparse.build import checked
 from torch_patterns.sparse.containers import COO, CSR, Matrix, value_fields
@@ -78,11 +78,7 @@ def _(op, a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, rows
 
 @torch.library.register_vmap("torch_patterns_parts::entrywise")
 def _(info, in_dims, *args):
-    if info.batch_size == 0:  # without a sum, the number of entries is not known
-        ptrs, idx, values = args[1:4]
-        size = ptrs.shape[0 if in_dims[1] is None else 1 - in_dims[1]]
-        return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
-    return loop(_parts.entrywise, info, in_dims, *args)
+    return loop_by_structure(_parts.entrywise, info, in_dims, *args, first=1)
 
 
 @torch.library.register_vmap("torch_patterns_parts::values_at")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import typed
-from torch_patterns.batching import loop, zeros_sample
+from torch_patterns.batching import loop, loop_by_structure
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
 from torch_patterns.sparse.build import checked
@@ -148,16 +148,7 @@ def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, al
 
 @torch.library.register_vmap("torch_patterns::spgemm")
 def _(info, in_dims, *args, **kwargs):
-    shared = all(d is None for i, d in enumerate(in_dims) if i not in (2, 5))  # all samples have the same places
-    if info.batch_size == 0 and shared:
-        values, ptrs, idx = _ops.spgemm(*zeros_sample(in_dims, args))
-        return (values.new_empty(0, *values.shape), ptrs, idx), (0, None, None)
-    if info.batch_size == 0:  # without a product, the number of entries is not known
-        ptrs, idx, values = (args[i] for i in range(3))
-        size = ptrs.shape[0 if in_dims[0] is None else 1 - in_dims[0]]
-        return (values.new_empty(0, 0), ptrs.new_empty(0, size), idx.new_empty(0, 0)), (0, 0, 0)
-    outputs, dims = loop(_ops.spgemm, info, in_dims, *args, **kwargs)
-    return ((outputs[0], outputs[1][0], outputs[2][0]), (0, None, None)) if shared else (outputs, dims)
+    return loop_by_structure(_ops.spgemm, info, in_dims, *args, first=0, **kwargs)
 
 
 @torch.library.register_vmap("torch_patterns::spgemm_values")
