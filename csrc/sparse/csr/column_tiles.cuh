@@ -76,7 +76,7 @@ __global__ __launch_bounds__(column_threads, 7) void multiply_column_tiles(const
 
 template <class M>
 void multiply_columns_by_path(const M& matrix, Context& context) {
-  with_columns(matrix, {matrix.a.x}, [&](auto columns) {
+  with_columns(matrix, matrix.a.x, [&](auto columns) {
     const CsrArgs& a = matrix.a;
     // Long tiles leave fewer rows incomplete; short tiles keep more of the device busy. Tiles of 16 to 256 items aim at
     // 2^18 lanes, about as many as an H200 has room for (132 multiprocessors with 2048 threads each).

@@ -117,15 +117,21 @@ struct Columns {
   }
 };
 
-// Calls f(Columns<width>). If all rows of `operands` are aligned to 16 bytes, `width` is the number of elements that
-// fill 16 bytes, otherwise 1.
+// Whether rows of k elements, the first at a multiple of 16 bytes, all begin at such a multiple.
+template <class T>
+bool fills_vectors(int64_t k) {
+  return k % int64_t(16 / sizeof(T)) == 0;
+}
+
+inline bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+// Calls f(Columns<width>). If all rows of x are aligned to 16 bytes, `width` is the number of elements that fill 16
+// bytes, otherwise 1.
 template <class M, class F>
-void with_columns(const M& matrix, std::initializer_list<const void*> operands, F f) {
-  constexpr int width = int(16 / sizeof(typename M::T));
-  bool aligned = matrix.a.k % width == 0;
-  for (const void* operand : operands) aligned = aligned && reinterpret_cast<uintptr_t>(operand) % 16 == 0;
-  if (aligned) {
-    f(Columns<width>(matrix.a.k));
+void with_columns(const M& matrix, const void* x, F f) {
+  using T = typename M::T;
+  if (fills_vectors<T>(matrix.a.k) && is_aligned(x)) {
+    f(Columns<int(16 / sizeof(T))>(matrix.a.k));
   } else {
     f(Columns<1>(matrix.a.k));
   }

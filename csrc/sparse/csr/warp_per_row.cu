@@ -49,7 +49,7 @@ void spmv_csr::warp_per_row(const Args& args, Context& context) {
         while (lanes < warp_size && lanes * 4 * args.rows < args.entries) lanes *= 2;
         multiply_vector<planned.value><<<blocks(lanes), threads, 0, stream>>>(matrix, lanes);
       } else {
-        with_columns(matrix, {args.x}, [&](auto columns) {
+        with_columns(matrix, args.x, [&](auto columns) {
           const dim3 grid(blocks(columns.lanes), unsigned(columns.strips));
           multiply_columns<planned.value><<<grid, threads, 0, stream>>>(matrix, columns);
         });

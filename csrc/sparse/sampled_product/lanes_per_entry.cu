@@ -32,7 +32,20 @@ TP_DEVICE void find_entries(const S& s, int64_t first, int count, int64_t* rows,
   __syncthreads();
 }
 
-template <class S, class C>
+// Loads `width` neighbouring elements, in one access if they are `aligned` to 16 bytes.
+template <bool aligned, class V, class T>
+TP_DEVICE V load(const T* elements) {
+  if constexpr (aligned) {
+    return *reinterpret_cast<const V*>(elements);
+  } else {
+    V v;
+#pragma unroll
+    for (int i = 0; i < int(sizeof(V) / sizeof(T)); ++i) v.v[i] = elements[i];
+    return v;
+  }
+}
+
+template <bool aligned, class S, class C>
 __global__ __launch_bounds__(threads) void multiply(const S sample, const C split) {
   using T = typename S::T;
   using Acc = acc_t<T>;
@@ -59,8 +72,8 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
         const int i = mine + j * groups;
         is_entry[j] = i < count && rows[i] >= 0;
         if (!is_entry[j]) continue;
-        g[j] = *reinterpret_cast<const V*>(s.gy + rows[i] * s.a.k + c);
-        x[j] = *reinterpret_cast<const V*>(s.x + columns[i] * s.a.k + c);
+        g[j] = load<aligned, V>(s.gy + rows[i] * s.a.k + c);
+        x[j] = load<aligned, V>(s.x + columns[i] * s.a.k + c);
       }
 #pragma unroll
       for (int j = 0; j < bunch; ++j) {
@@ -80,13 +93,21 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
 
 }  // namespace
 
+// The width, and so the order of a sum, depends on k alone: where the operands lie must not change the bits.
 void sampled_product::lanes_per_entry(const Args& args, Context& context) {
   if (args.entries == 0) return;
   with_sample(args, context, [&](const auto& sample) {
-    with_columns(sample, {args.gy, args.x}, [&](auto split) {
-      const int64_t blocks = ceil_div(args.entries, int64_t(tile_entries));
-      multiply<<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(sample, split);
-    });
+    using T = typename std::decay_t<decltype(sample)>::T;
+    const unsigned blocks = unsigned(ceil_div(args.entries, int64_t(tile_entries)));
+    const cudaStream_t stream = cudaStream_t(context.stream);
+    const Columns<int(16 / sizeof(T))> vectors(args.k);
+    if (!fills_vectors<T>(args.k)) {
+      multiply<false><<<blocks, threads, 0, stream>>>(sample, Columns<1>(args.k));
+    } else if (is_aligned(args.gy) && is_aligned(args.x)) {
+      multiply<true><<<blocks, threads, 0, stream>>>(sample, vectors);
+    } else {
+      multiply<false><<<blocks, threads, 0, stream>>>(sample, vectors);
+    }
     check_launch("lanes_per_entry");
   });
 }
