@@ -10,7 +10,7 @@ from scipy.sparse import csgraph
 from test_graph_algorithms import REAL, each_device, edges_of, integer_weights, random_graph, real_graph
 
 import torch_patterns as tp
-from torch_patterns import graph
+from torch_patterns import graph, simt
 from torch_patterns.testing import assert_equal, assert_same_bits
 
 
@@ -72,6 +72,22 @@ def test_one_step_per_edge_is_breadth_first_search(device):
         distances, others = tp.sssp(g, 3, torch.ones(g.num_edges, device=device))
         assert_equal(distances.masked_fill(distances.isinf(), -1).int(), levels)
         assert_equal(others, parents)
+
+
+@each_device
+@pytest.mark.parametrize("low", [0, 1])
+def test_vertices_of_many_edges(low, device):
+    """All rungs find the paths of the first, and near_far keeps the rules of the model where it gives hubs blocks."""
+    n, hubs = 1500, 2  # a hub has more than 1024 edges
+    src = torch.cat([torch.arange(hubs).repeat_interleave(n), torch.arange(2000) * 7919 % n])
+    dst = torch.cat([torch.arange(n).repeat(hubs), torch.arange(2000) * 104729 % n])
+    g = graph.from_edges(src, dst, num_vertices=n, directed=False).to(device)
+    weights = integer_weights(g, low, 9, 3, torch.float32)
+    host = g.to("cpu")
+    want = tp.sssp(host, [n - 1, 8], weights.cpu(), algorithm="sequential")
+    assert_equal(tp.sssp(g, [n - 1, 8], weights), want)
+    with simt.checked():
+        assert_equal(tp.sssp(g, [n - 1, 8], weights, algorithm="near_far"), want)
 
 
 @each_device

@@ -75,7 +75,8 @@ class Graph(NamedTuple):
         """Returns a networkx graph of the vertices 0 ... V - 1, on the host: a ``Graph`` if symmetric, else a
         ``DiGraph``; if there are multiple edges, a ``MultiGraph`` or ``MultiDiGraph``.
 
-        Args: weights: [E], the attribute ``weight`` of each edge of ``col_idx``.
+        Args:
+            weights: [E], the attribute ``weight`` of each edge of ``col_idx``.
         """
         import networkx
 
@@ -98,17 +99,20 @@ class Graph(NamedTuple):
     def to_scipy(self, weights: Tensor | None = None) -> Any:
         """Returns the adjacency matrix as a ``scipy.sparse.csr_array`` on the host, [V, V].
 
-        Args: weights: [E], the value of each edge of ``col_idx``; 1 (float64) if not given. Multiple edges remain
-            separate entries.
+        Args:
+            weights: [E], the value of each edge of ``col_idx``; 1 (float64) if not given. Multiple edges remain
+                separate entries.
         """
         return self._matrix("to_scipy", weights, torch.float64).to_scipy()
 
     def to_torch(self, weights: Tensor | None = None) -> Tensor:
         """Returns the adjacency matrix as a ``torch.sparse_csr`` tensor on the graph's device, [V, V]; differentiable.
 
-        Args: weights: [E], the value of each edge of ``col_idx``; 1 (float32) if not given. Values of multiple edges
-            are
-                added up. The host waits for the device.
+        The host waits for the device.
+
+        Args:
+            weights: [E], the value of each edge of ``col_idx``; 1 (float32) if not given. Values of multiple edges are
+                added up.
         """
         return self._matrix("to_torch", weights, torch.float32).to_torch()
 

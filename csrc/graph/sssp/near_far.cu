@@ -4,48 +4,55 @@
 // waits until the limit has moved past its distance. The limit moves by the mean weight times the size of a warp over
 // the mean degree, and at least so far that the nearest vertex of the far pile becomes near.
 //
-// In a step, 32 lanes per vertex of the frontier stride through its edges and lower the distances of its neighbours by
-// atomic minima on their keys. An atomic maximum of the step's number on the neighbour's `turn` ensures that a step
+// In a step, the vertices of the frontier lower the distances of their neighbours by atomic minima on their keys
+// (walk.h). An atomic maximum of the step's number on the neighbour's `turn` ensures that a step
 // queues it only once. Distances of the frontier itself may be lowered in the same step, which queues those vertices
 // again; the step works on a copy of the distances made before it, so no lane reads what another writes. A vertex is in
 // the far pile at most once; when the limit moves, vertices that have been processed in the meantime are dropped.
 //
+// The sizes of the frontiers stay on the device, and the host reads them only after a batch of steps; a step without a
+// frontier does nothing.
+//
 // The parents are found last (tight_edges.h).
+#include <cstddef>
+
 #include "graph/sssp/tight_edges.h"
 
 namespace tp::sssp {
 namespace {
 
-struct Sizes {
-  int64_t near, far;
-};
-
-// The vertices of the next step (near) and those that wait (far). Each list has room for all vertices.
+// The two lists of near vertices take turns: a step's frontier, and what it queues. Each list has room for all
+// vertices.
 template <class P>
 struct Piles {
   using Id = typename P::Id;
-  Id *near, *far;
-  int64_t* sizes;  // as in struct Sizes
+  Id *near[2], *far;
+  int64_t* sizes;  // [4]: of the lists of near vertices, of the far pile, and the number of hubs in a step
   int* turn;       // of each vertex, the last step that queued it
   int* waits;      // of each vertex, whether it is in the far pile
 
   template <class Block>
   TP_HD auto bind_sizes(Block& block) const {
-    return block.global("sizes", sizes, 2);
+    return block.global("sizes", sizes, 4);
   }
 };
+constexpr int size_of_far = 2, hub_count = 3;  // in `sizes`
 
 template <class P>
 struct Unreach {
   P p;
+  int* any_hub;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto keys = p.keys(block);
     const auto parents = p.parents(block);
+    const auto out = p.out(block);
+    const auto found = block.global("any_hub", any_hub, 1, Sharing::idempotent);
     for_each(block, "unreach", p.args.vertices, [&](int64_t vertex) {
       keys[vertex] = unreached<typename P::T>;
       parents[vertex] = typename P::Parent(-1);
+      if (out.degree(vertex) > hub_edges) found[0] = 1;
     });
   }
 };
@@ -61,7 +68,7 @@ struct Start {
     const auto sources = block.global("sources", p.args.sources, p.args.num_sources);
     const auto keys = p.keys(block);
     const auto parents = p.parents(block);
-    const auto near = block.global("near", piles.near, p.args.vertices);
+    const auto near = block.global("near", piles.near[0], p.args.vertices);
     const auto sizes = piles.bind_sizes(block);
     for_each(block, "start", p.args.num_sources, [&](int64_t i) {
       const int64_t source = sources[i];
@@ -103,68 +110,72 @@ struct AddWeights {
   }
 };
 
-// Copies the distances of the frontier's vertices.
+// Copies the distances of the frontier's vertices, and clears the sizes of what the step will queue.
 template <class P>
 struct Copy {
   P p;
-  const typename P::Id* frontier;
-  int64_t size;
+  Piles<P> piles;
+  int from;
   typename P::T* distances;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto keys = p.keys(block);
-    const auto from = block.global("frontier", frontier, p.args.vertices);
+    const auto frontier = block.global("frontier", piles.near[from], p.args.vertices);
     const auto to = block.global("copies", distances, p.args.vertices);
-    for_each(block, "copy", size, [&](int64_t i) {
-      const typename P::Id vertex = from[i];
-      const Key<typename P::T> key = keys[vertex];
-      to[i] = distance_of<typename P::T>(key);
+    const auto sizes = piles.bind_sizes(block);
+    block.phase("copy", [&](int t) {
+      const int64_t first = block.index().x * block.threads() + t, size = sizes[from];
+      for (int64_t i = first; i < size; i += block.grid().x * block.threads()) {
+        const typename P::Id vertex = frontier[i];
+        const Key<typename P::T> key = keys[vertex];
+        to[i] = distance_of<typename P::T>(key);
+      }
+      if (first == 0) {
+        sizes[1 - from] = 0;
+        sizes[hub_count] = 0;
+      }
     });
   }
 };
 
+// The walk of a step. Its items are the vertices of the frontier.
 template <class P>
 struct Relax {
   using T = typename P::T;
   using Id = typename P::Id;
   P p;
-  const Id* frontier;
-  int64_t size;
+  Listed<Id> items;
   const T* distances;  // of the frontier
   Piles<P> piles;
+  int to;  // the list of near vertices that the step writes
   Key<T> limit;
   int step;
 
   template <class Block>
-  TP_HD void operator()(Block& block) const {
+  TP_HD auto visit(Block& block) const {
     const auto out = p.out(block);
     const auto weights = p.weights(block);
     const auto keys = p.keys(block);
-    const auto from = block.global("frontier", frontier, p.args.vertices);
     const auto copies = block.global("copies", distances, p.args.vertices);
-    const auto near = block.global("near", piles.near, p.args.vertices);
+    const auto near = block.global("near", piles.near[to], p.args.vertices);
     const auto far = block.global("far", piles.far, p.args.vertices);
-    const auto sizes = piles.bind_sizes(block);
+    const auto near_size = block.global("size of near", piles.sizes + to, 1);
+    const auto far_size = block.global("size of far", piles.sizes + size_of_far, 1);
     const auto turn = block.global("turn", piles.turn, p.args.vertices);
     const auto waits = block.global("waits", piles.waits, p.args.vertices);
-    for_each(block, "relax", size * lanes, [&](int64_t i) {
-      const int64_t vertex = Id(from[i / lanes]);
-      const T distance = copies[i / lanes];
-      const int64_t end = out.end(vertex);
-      for (int64_t edge = out.begin(vertex) + i % lanes; edge < end; edge += lanes) {
-        const int64_t to = out[edge];
-        const T weight = weights[edge];
-        const Key<T> offer = key_of(T(distance + weight));
-        if (keys.template atomic<Min<Key<T>>>(to, offer) <= offer) continue;
-        if (offer < limit) {
-          if (turn.template atomic<Max<int>>(to, step) == step) continue;
-          near[sizes.template atomic<Sum<int64_t>>(0, 1)] = Id(to);
-        } else if (waits.template atomic<Max<int>>(to, 1) == 0) {
-          far[sizes.template atomic<Sum<int64_t>>(1, 1)] = Id(to);
-        }
+    return [=, limit = limit, step = step](int64_t item, int64_t, int64_t edge) {
+      const int64_t vertex = out[edge];
+      const T distance = copies[item], weight = weights[edge];
+      const Key<T> offer = key_of(T(distance + weight));
+      if (keys.template atomic<Min<Key<T>>>(vertex, offer) <= offer) return;
+      if (offer < limit) {
+        if (turn.template atomic<Max<int>>(vertex, step) == step) return;
+        near[near_size.template atomic<Sum<int64_t>>(0, 1)] = Id(vertex);
+      } else if (waits.template atomic<Max<int>>(vertex, 1) == 0) {
+        far[far_size.template atomic<Sum<int64_t>>(0, 1)] = Id(vertex);
       }
-    });
+    };
   }
 };
 
@@ -213,13 +224,14 @@ struct Split {
   const Id* pile;
   int64_t size;
   Piles<P> piles;
+  int to;  // the list of near vertices for the next step
   K before, limit;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto keys = p.keys(block);
     const auto from = block.global("pile", pile, p.args.vertices);
-    const auto near = block.global("near", piles.near, p.args.vertices);
+    const auto near = block.global("near", piles.near[to], p.args.vertices);
     const auto far = block.global("far", piles.far, p.args.vertices);
     const auto sizes = piles.bind_sizes(block);
     const auto waits = block.global("waits", piles.waits, p.args.vertices);
@@ -227,11 +239,11 @@ struct Split {
       const Id vertex = from[i];
       const K key = keys[vertex];
       if (key >= limit) {
-        far[sizes.template atomic<Sum<int64_t>>(1, 1)] = vertex;
+        far[sizes.template atomic<Sum<int64_t>>(size_of_far, 1)] = vertex;
         return;
       }
       waits[vertex] = 0;
-      if (key >= before) near[sizes.template atomic<Sum<int64_t>>(0, 1)] = vertex;
+      if (key >= before) near[sizes.template atomic<Sum<int64_t>>(to, 1)] = vertex;
     });
   }
 };
@@ -240,6 +252,7 @@ struct Split {
 
 constexpr const char* rung = "near_far";
 constexpr int64_t most_lanes = int64_t(1) << 19;  // in kernels whose blocks reduce to one atomic each
+constexpr int batch = 8;  // steps between two reads by the host; a step without a frontier takes about 5 us on an H200
 
 template <class P>
 class Search {
@@ -251,8 +264,12 @@ class Search {
   Search(const P& p, Context& context) : p_(p), context_(context), vertices_(p.args.vertices) {}
 
   void run() {
+    piles_ = {{list(), list()}, list(), cleared<int64_t>(4), cleared<int>(vertices_), cleared<int>(vertices_)};
+    int* any_hub = cleared<int>(1);
+    launch(context_, rung, vertices_, Unreach<P>{p_, any_hub});
+    hubs_ = {list(), piles_.sizes + hub_count, read_back(any_hub, context_) != 0};
     find_distances();
-    find_parents(rung, p_, context_);
+    find_parents(rung, p_, hubs_, context_);
   }
 
  private:
@@ -272,44 +289,60 @@ class Search {
   }
 
   void find_distances() {
-    Piles<P> piles{list(), list(), cleared<int64_t>(2), cleared<int>(vertices_), cleared<int>(vertices_)};
-    Id *frontier = list(), *pile = list();
-    T* copies = context_.workspace<T>(vertices_);
+    copies_ = context_.workspace<T>(vertices_);
     K* nearest = context_.workspace<K>(1);
-    launch(context_, rung, vertices_, Unreach<P>{p_});
-    launch(context_, rung, p_.args.num_sources, Start<P>{p_, piles});
+    Id* pile = list();
+    launch(context_, rung, p_.args.num_sources, Start<P>{p_, piles_});
     const T width = this->width();
-    K limit = key_of(width);
-    int step = 0;
-    for (Sizes sizes = of(piles); sizes.near > 0;) {
-      while (sizes.near > 0) {
-        std::swap(frontier, piles.near);
-        context_.clear(piles.sizes, int64_t(sizeof(int64_t)));  // only the size of the near pile
-        launch(context_, rung, sizes.near, Copy<P>{p_, frontier, sizes.near, copies});
-        launch(context_, rung, sizes.near * lanes, Relax<P>{p_, frontier, sizes.near, copies, piles, limit, ++step});
-        sizes = of(piles);
-      }
-      // No vertex is near, so the limit moves past the nearest vertex of the far pile.
+    limit_ = key_of(width);
+    while (true) {
+      Sizes sizes = empty_near();
+      if (sizes.far == 0) break;
+      // The limit moves past the nearest vertex of the far pile.
       context_.clear(nearest, int64_t(sizeof(K)));
-      launch(context_, rung, tp::min(sizes.far, most_lanes), Nearest<P>{p_, piles, sizes.far, limit, nearest},
+      launch(context_, rung, tp::min(sizes.far, most_lanes), Nearest<P>{p_, piles_, sizes.far, limit_, nearest},
              int64_t(sizeof(K)));
-      const K least = sizes.far > 0 ? K(~read_back(nearest, context_)) : K(-1);
+      const K least = K(~read_back(nearest, context_));
       if (least == K(-1)) break;
-      const K before = limit;
-      limit = tp::max(key_of(T(distance_of<T>(least) + width)), K(least + 1));
-      std::swap(pile, piles.far);
-      context_.clear(piles.sizes, int64_t(sizeof(Sizes)));
-      launch(context_, rung, sizes.far, Split<P>{p_, pile, sizes.far, piles, before, limit});
-      sizes = of(piles);
+      const K before = limit_;
+      limit_ = tp::max(key_of(T(distance_of<T>(least) + width)), K(least + 1));
+      std::swap(pile, piles_.far);
+      context_.clear(piles_.sizes, int64_t(sizeof(Sizes)));
+      launch(context_, rung, sizes.far, Split<P>{p_, pile, sizes.far, piles_, from_, before, limit_});
     }
   }
 
-  static_assert(sizeof(Sizes) == 2 * sizeof(int64_t), "Sizes are read from two counters");
-  Sizes of(const Piles<P>& piles) { return read_back(reinterpret_cast<const Sizes*>(piles.sizes), context_); }
+  struct Sizes {
+    int64_t near[2], far;
+  };
+  static_assert(offsetof(Sizes, far) == size_of_far * sizeof(int64_t), "Sizes are the first elements of piles_.sizes");
+
+  // Takes steps until no vertex is near.
+  Sizes empty_near() {
+    Sizes sizes;
+    do {
+      for (int i = 0; i < (context_.device.cuda ? batch : 1); ++i) take_step();
+      sizes = read_back(reinterpret_cast<const Sizes*>(piles_.sizes), context_);
+    } while (sizes.near[from_] > 0);
+    return sizes;
+  }
+
+  void take_step() {
+    const int64_t some_lanes = context_.device.cuda ? most_parts * graph::threads : graph::threads;
+    launch(context_, rung, some_lanes, Copy<P>{p_, piles_, from_, copies_});
+    const Listed<Id> frontier{piles_.near[from_], piles_.sizes + from_, vertices_};
+    from_ = 1 - from_;
+    walk(context_, rung, Relax<P>{p_, frontier, copies_, piles_, from_, limit_, ++step_}, hubs_, some_lanes);
+  }
 
   P p_;
   Context& context_;
   int64_t vertices_;
+  Piles<P> piles_;
+  Hubs<Id> hubs_;
+  T* copies_ = nullptr;
+  K limit_ = 0;
+  int from_ = 0, step_ = 0;  // the list that is the frontier
 };
 
 }  // namespace

@@ -2,8 +2,8 @@
 // distances are known, by an atomic minimum along every tight edge. If there are flat edges, a breadth-first search
 // over the tight edges, one launch per level, finds which of them lead away from the sources.
 #pragma once
-#include "graph/search.h"
 #include "graph/sssp/key.h"
+#include "graph/sssp/walk.h"
 
 namespace tp::sssp {
 
@@ -12,7 +12,6 @@ using graph::read_back;
 using simt::for_each;
 using simt::Sharing;
 
-constexpr int lanes = 32;  // per vertex
 constexpr uint32_t no_step = uint32_t(-1);
 
 template <class T_, class Row_, class Id_>
@@ -41,44 +40,46 @@ struct Paths {
   }
 };
 
-// Calls f(u, v, flat) for every tight edge from u to v; 32 lanes share the edges of a vertex u.
-template <class Block, class P, class F>
-TP_HD void for_each_tight(Block& block, const char* phase, const P& p, F f) {
-  using T = typename P::T;
-  const auto out = p.out(block);
-  const auto weights = p.weights(block);
-  const auto keys = p.keys(block);
-  for_each(block, phase, p.args.vertices * lanes, [&](int64_t i) {
-    const int64_t vertex = i / lanes;
-    const Key<T> mine = keys[vertex];
-    if (mine == unreached<T>) return;
-    const int64_t end = out.end(vertex);
-    for (int64_t edge = out.begin(vertex) + i % lanes; edge < end; edge += lanes) {
+// A walk that calls Found(p, block)(u, v, flat) for every tight edge from u to v.
+template <class P, class Found>
+struct Tight {
+  using Id = typename P::Id;
+  P p;
+  AllVertices items;
+  Found found;
+
+  template <class Block>
+  TP_HD auto visit(Block& block) const {
+    using T = typename P::T;
+    const auto out = p.out(block);
+    const auto weights = p.weights(block);
+    const auto keys = p.keys(block);
+    const auto f = found.bind(p, block);
+    return [=](int64_t, int64_t vertex, int64_t edge) {
+      const Key<T> mine = keys[vertex];
       const int64_t to = out[edge];
       const T weight = weights[edge];
       const Key<T> theirs = keys[to];
-      if (to != vertex && theirs != unreached<T> && key_of(T(distance_of<T>(mine) + weight)) == theirs)
-        f(vertex, to, mine == theirs);
-    }
-  });
-}
+      if (mine == unreached<T> || to == vertex || theirs == unreached<T>) return;
+      if (key_of(T(distance_of<T>(mine) + weight)) == theirs) f(vertex, to, mine == theirs);
+    };
+  }
+};
 
-template <class P>
-struct Parents {
-  P p;
+struct SetParents {
   int* any_flat;
 
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
+  template <class P, class Block>
+  TP_HD auto bind(const P& p, Block& block) const {
     const auto parents = p.parents(block);
     const auto found = block.global("any_flat", any_flat, 1, Sharing::idempotent);
-    for_each_tight(block, "parents", p, [&](int64_t u, int64_t v, bool flat) {
+    return [=](int64_t u, int64_t v, bool flat) {
       if (flat) {
         found[0] = 1;
       } else {
         parents.template atomic<Min<typename P::Parent>>(v, typename P::Parent(u));
       }
-    });
+    };
   }
 };
 
@@ -99,55 +100,55 @@ struct StartSteps {
   }
 };
 
-template <class P>
 struct Step {
-  P p;
   uint32_t *steps, step;
   int* any;
 
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
+  template <class P, class Block>
+  TP_HD auto bind(const P& p, Block& block) const {
     const auto at = block.global("steps", steps, p.args.vertices, Sharing::idempotent);
     const auto found = block.global("any", any, 1, Sharing::idempotent);
-    for_each_tight(block, "step", p, [&](int64_t u, int64_t v, bool) {
+    return [=, step = step](int64_t u, int64_t v, bool) {
       if (uint32_t(at[u]) != step - 1 || uint32_t(at[v]) != no_step) return;
       at[v] = step;
       found[0] = 1;
-    });
+    };
   }
 };
 
-template <class P>
-struct FlatParents {
-  P p;
+struct SetFlatParents {
   const uint32_t* steps;
 
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
+  template <class P, class Block>
+  TP_HD auto bind(const P& p, Block& block) const {
     const auto parents = p.parents(block);
     const auto at = block.global("steps", steps, p.args.vertices);
-    for_each_tight(block, "parents", p, [&](int64_t u, int64_t v, bool flat) {
+    return [=](int64_t u, int64_t v, bool flat) {
       if (flat && uint32_t(at[u]) < uint32_t(at[v]))
         parents.template atomic<Min<typename P::Parent>>(v, typename P::Parent(u));
-    });
+    };
   }
 };
 
-// Initialises the parents: sources are their own, all others have none yet.
+// Finds the parents of all vertices, given the distances; sources are their own parents, all others have none yet.
 template <class P>
-void find_parents(const char* rung, const P& p, Context& context) {
+void find_parents(const char* rung, const P& p, const Hubs<typename P::Id>& hubs, Context& context) {
   const int64_t vertices = p.args.vertices, int_bytes = int64_t(sizeof(int));
+  const auto visit = [&](auto found) {
+    context.clear(hubs.count, int64_t(sizeof(int64_t)));
+    walk(context, rung, Tight<P, decltype(found)>{p, {vertices}, found}, hubs, vertices * lanes);
+  };
   int* any = context.workspace<int>(1);
   context.clear(any, int_bytes);
-  launch(context, rung, vertices * lanes, Parents<P>{p, any});
+  visit(SetParents{any});
   if (read_back(any, context) == 0) return;
   auto* steps = context.workspace<uint32_t>(vertices);
   launch(context, rung, vertices, StartSteps<P>{p, steps});
   for (uint32_t step = 1; read_back(any, context) != 0; ++step) {
     context.clear(any, int_bytes);
-    launch(context, rung, vertices * lanes, Step<P>{p, steps, step, any});
+    visit(Step{steps, step, any});
   }
-  launch(context, rung, vertices * lanes, FlatParents<P>{p, steps});
+  visit(SetFlatParents{steps});
 }
 
 }  // namespace tp::sssp
