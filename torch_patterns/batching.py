@@ -53,7 +53,7 @@ def loop(op, info, in_dims, *args, **kwargs):
 
 
 def zeros_sample(in_dims, args) -> list:
-    """A sample of zeros in the place of what is batched: where there are no samples, results have the sizes of its."""
+    """Returns the arguments with a sample of zeros in place of each batch: a batch of no samples has its sizes."""
     dims = (*in_dims, *(None,) * (len(args) - len(in_dims)))
     return [a if d is None else a.new_zeros((*a.shape[:d], *a.shape[d + 1 :])) for a, d in zip(args, dims, strict=True)]
 

@@ -12,13 +12,13 @@ namespace tp {
 
 // Facts about a rung on which callers, tests and docs act.
 enum Trait : unsigned {
-  batched = 1,
-  commutative = 2,
-  float_atomics = 4,
-  host_sync = 8,
-  mixes_neighbours = 16,
-  norm_wise = 32,
-  quadratic = 64
+  batched = 1,            // takes many rows in one launch, where other rungs launch once per row
+  commutative = 2,        // combines elements out of order, so the operator must be commutative
+  float_atomics = 4,      // adds floats in an undefined order, so the last bits may differ from run to run
+  host_sync = 8,          // the host waits for the device, so the call cannot be captured in a CUDA graph
+  mixes_neighbours = 16,  // other elements affect the rounding of a result, and a NaN in them may reach it
+  norm_wise = 32,         // the error is bounded by the norm of the inputs, not element by element
+  quadratic = 64          // the work grows with the square of the number of elements
 };
 constexpr const char* trait_names[] = {"batched",          "commutative", "float_atomics", "host_sync",
                                        "mixes_neighbours", "norm_wise",   "quadratic"};

@@ -243,7 +243,8 @@ void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W diffe
   if (in_to) to.copy(from, n);
 }
 
-// Of an array: beyond, the logarithm of a network costs more than a partition does. None: there is no network.
+// The greatest number of keys that a network sorts; 0 if there is no network for such keys. A network goes through its
+// keys once more whenever their number doubles, so from here on a partition by digits costs less.
 #ifdef TP_WITH_ROW_NETWORKS
 template <class W>
 constexpr int64_t most_in_network = sizeof(W) == 4   ? 1 << 16

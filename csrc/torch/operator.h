@@ -214,14 +214,18 @@ Op unboxed(at::ArrayRef<IValue> args) {
   return op;
 }
 
-// The name in a schema: "scan" of "scan(Tensor x, ...".
+// The name in a schema: "scan" of "scan(Tensor x, ...". Schemas of other namespaces than torch_patterns name theirs.
 inline std::string name_of(const char* schema) { return std::string(schema, std::strchr(schema, '(')); }
+inline std::string name_with_namespace(const char* schema) {
+  const std::string name = name_of(schema);
+  return name.find("::") == std::string::npos ? "torch_patterns::" + name : name;
+}
 
 // Calls the operator through the dispatcher, as Python does.
 template <class Op>
 auto call(const Op& op) {
   static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow(("torch_patterns::" + name_of(Op::schema)).c_str(), "");
+      c10::Dispatcher::singleton().findSchemaOrThrow(name_with_namespace(Op::schema).c_str(), "");
   Stack stack;
   stack.reserve(count_arguments(Op::schema));
   std::apply([&](const auto&... field) { (stack.push_back(box(field)), ...); }, fields(op));
