@@ -1,11 +1,12 @@
-"""Convolution of channels-last images, and of both layouts by filters of 1 x 1, which have kernels of their own."""
+"""Convolution of channels-last images, and what has kernels of its own in both layouts: filters of 1 x 1, and gradients
+of images with three channels."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from common import EACH_DEVICE
 
-from torch_patterns import conv2d, conv2d_dgrad
+from torch_patterns import conv2d, conv2d_dgrad, conv2d_wgrad
 from torch_patterns.testing import assert_equal
 from torch_patterns.testing.spec import FLOATS
 
@@ -55,3 +56,63 @@ def test_filters_of_one_pixel(dtype, device):
                 assert_equal(got.cpu().double(), y.to(dtype).double(), f"{channels} {height} {layout}")
                 got = conv2d_dgrad(to(grad), weight.to(device, dtype), list(x.shape), groups=groups)
                 assert_equal(got.cpu().double(), dx.to(dtype).double(), f"{channels} {height} {layout}")
+
+
+def in_both_layouts(device, dtype, *tensors):
+    for layout in (torch.contiguous_format, torch.channels_last):
+        yield layout, [t.to(device, dtype).clone(memory_format=layout) for t in tensors]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_images_of_three_channels(dtype, device):
+    """As in the first layer of a network: maps that fill the lanes of a warp or do not, rows of whole and part strips,
+    more than one block of rows, every padding."""
+    random = torch.Generator().manual_seed(12)
+    integers = lambda *size: torch.randint(-2, 3, size, generator=random).double()  # noqa: E731
+    for maps, size, padding in (
+        (32, (5, 16), 1),
+        (32, (37, 36), 1),
+        (16, (6, 33), 1),
+        (36, (4, 12), (0, 1)),
+        (20, (3, 5), (2, 2)),
+        (33, (9, 20), (2, 1)),
+        (64, (11, 70), (1, 0)),
+        (68, (40, 4), (3, 1)),
+        (24, (1, 3), (1, 0)),
+    ):
+        x, weight, bias = integers(2, 3, *size), integers(maps, 3, 3, 3), integers(maps)
+        y = F.conv2d(x, weight, bias, padding=padding)
+        grad = integers(*y.shape)
+        dx = torch.nn.grad.conv2d_input(x.shape, weight, grad, padding=padding)
+        dw = torch.nn.grad.conv2d_weight(x, weight.shape, grad, padding=padding)
+        for layout, (image, upstream) in in_both_layouts(device, dtype, x, grad):
+            filters, where = weight.to(device, dtype), f"{maps} {size} {padding} {layout}"
+            assert_equal(conv2d(image, filters, bias.to(device, dtype), padding=padding), y, where)
+            assert_equal(conv2d_dgrad(upstream, filters, list(x.shape), padding=padding), dx, where)
+            assert_equal(conv2d_wgrad(upstream, image, 3, padding=padding), dw, where)
+
+
+def test_not_finite_in_images_of_three_channels(device):
+    """NaN and infinity reach the products that they are in, and no other."""
+    x, weight, grad = torch.ones(1, 3, 9, 17), torch.ones(32, 3, 3, 3), torch.ones(1, 32, 9, 17)
+    for value in (float("nan"), float("inf")):
+        for _, (image, upstream) in in_both_layouts(device, torch.float32, x, grad):
+            # The tap (0, 2) of a map gives column 0 of dx nothing, and row 8 neither.
+            filters = weight.to(device, copy=True)
+            filters[4, 1, 0, 2] = value
+            odd = ~conv2d_dgrad(upstream, filters, list(x.shape), padding=1).isfinite()
+            want = torch.zeros_like(odd)
+            want[0, 1, :8, 1:] = True
+            assert torch.equal(odd, want)
+            # The last column of x is read through the taps of columns 1 and 2.
+            image[0, 2, 4, 16] = value
+            odd = ~conv2d_wgrad(upstream, image, 3, padding=1).isfinite()
+            want = torch.zeros_like(odd)
+            want[:, 2, :, 1:] = True
+            assert torch.equal(odd, want)
+            # Every tap meets this value of dy, or a zero of the padding.
+            upstream[0, 7, 0, 16] = value
+            odd = ~conv2d_dgrad(upstream, weight.to(device), list(x.shape), padding=1).isfinite()
+            want = torch.zeros_like(odd)
+            want[0, :, :2, 15:] = True
+            assert torch.equal(odd, want)

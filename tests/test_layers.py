@@ -73,9 +73,23 @@ def test_views_and_many_dimensions(device):
         assert_equal(linear(x.transpose(0, 2), weight, algorithm=algorithm), x.transpose(0, 2) @ weight.T)
 
 
+def test_many_rows_of_few_inputs(device):
+    """Tiles with and without columns and rows to spare, a last vector of inputs, and rows apart in memory."""
+    random = torch.Generator().manual_seed(3)
+    integers = lambda *size: torch.randint(-4, 5, size, generator=random).float()  # noqa: E731
+    for rows, inner, columns in ((1500, 120, 84), (4100, 4, 33), (1025, 128, 127), (70, 36, 1400), (1400, 37, 96)):
+        x, weight, bias = integers(rows, inner + 4), integers(columns, inner), integers(columns)
+        want = x[:, :inner].double() @ weight.double().T
+        for algorithm in algorithms("linear", device):
+            apart = x.to(device)[:, :inner]
+            assert_equal(linear(apart, weight.to(device), algorithm=algorithm), want, algorithm)
+            y = linear(apart.contiguous(), weight.to(device), bias.to(device), algorithm=algorithm)
+            assert_equal(y, want + bias.double(), algorithm)
+
+
 def test_a_nan_reaches_only_what_reads_it(device):
     """Tiles padded with zeros, and slices of a long inner dimension, keep the rows and columns of others clean."""
-    for rows, inner, columns in ((5, 7, 6), (70, 9000, 3), (130, 40, 68)):
+    for rows, inner, columns in ((5, 7, 6), (70, 9000, 3), (130, 40, 68), (1030, 40, 130)):
         x, weight = torch.ones(rows, inner, device=device), torch.ones(columns, inner, device=device)
         x[1, inner - 1] = weight[2, 0] = NAN
         want = torch.full((rows, columns), float(inner))

@@ -9,6 +9,7 @@
 // image, and leaves threads idle in a small batch. time_of() estimates which tile is fastest.
 #include "conv/conv.h"
 #ifdef __CUDACC__
+#include "conv/few_channels.cuh"
 #include "conv/pixel_tiles.cuh"
 #include "conv/strips_gather.cuh"
 #include "conv/strips_wgrad.cuh"
@@ -58,11 +59,21 @@ bool fits_strips(const Elements<T>& e) {
          max(e.x_strides.image, e.y_strides.image) < int64_t(1) << 31;
 }
 
+// The gradients of an image with three channels, as in the first layer of a network, have kernels of their own
+// (few_channels.cuh).
+template <class T>
+bool has_three_channels(const Elements<T>& e) {
+  return fits_strips(e) && e.rows.kernel == 3 && e.channels == 3;
+}
+
 template <class T>
 void gather(const Elements<T>& e, Pass pass, Context& context) {
   const Gather<T> g(e, pass);
   const bool few_maps = g.maps <= 2;  // then values are reused across rows of pixels, not across maps
   bool done = false;
+  if constexpr (sizeof(acc_t<T>) == 4) {
+    if (pass == Pass::dgrad && has_three_channels(e) && launch_few_dgrad<3>(e, context)) return;
+  }
   if (fits_strips(e) && e.rows.kernel == 5) {
     if (few_maps) {
       done = launch_best(g, context,
@@ -88,6 +99,9 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
 template <class T>
 void wgrad(const Elements<T>& e, Context& context) {
   bool done = false;
+  if constexpr (sizeof(acc_t<T>) == 4) {
+    if (has_three_channels(e) && launch_few_wgrad<3>(e, context)) return;
+  }
   if (fits_strips(e) && e.rows.kernel == 5) {
     done = e.maps == 1           ? launch_strips_wgrad<T, TapTile<5, 4, 1>>(e, context)
            : e.cols.out % 4 == 0 ? launch_strips_wgrad<T, TapTile<5, 4, 2>>(e, context)

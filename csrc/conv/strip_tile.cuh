@@ -19,7 +19,8 @@ struct StripTile {
   static constexpr int K = kernel, tile_rows = tile_rows_, columns = columns_, maps = maps_;
   static constexpr Ends ends = ends_;
   static constexpr bool trims = ends == Ends::none, for_dgrad = ends != Ends::zeros;
-  static constexpr int width = columns % 4 == 0 ? 4 : 2;     // of the vectors in which the source is read
+  static constexpr int width = columns % 4 == 0 ? 4 : 2;  // of the vectors in which the source is read
+  static constexpr int map_width = maps % 4 == 0 ? 4 : maps % 2 == 0 ? 2 : 1;  // of the vectors of maps in the target
   static constexpr int weights = ceil_div(K * maps, 4) * 4;  // one row of the filters of a thread's maps, padded
   static constexpr int source_columns = trims ? columns - K + 1 : columns + K - 1;
   static constexpr int products = K * (trims ? source_columns : columns);  // products per row of one map's filter

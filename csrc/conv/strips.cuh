@@ -67,7 +67,10 @@ inline int pitch_for(int columns, int width) {
 // image are cleared once, at the beginning. Otherwise threads copy element by element. In both cases a thread keeps its
 // column and goes from row to row. If a window is whole channels exactly as they are in memory, one bulk copy per image
 // moves them.
-template <class T>
+//
+// `batch` is for values that must be converted: a thread reads so many before it stores the first, so that the reads
+// are on their way together.
+template <class T, int batch = 1>
 struct Window {
   using A = acc_t<T>;
 
@@ -174,25 +177,61 @@ struct Window {
       A* const to_column = window + (lanes == 1 ? place : column - col);
       const T* const from_column = origin + (lanes == 1 ? int64_t(column) * col_stride : int64_t(column));
       const bool inside = lanes > 1 || unsigned(column) < unsigned(width), aligned = col % lanes == 0;
+      if constexpr (batch > 1 && !std::is_same<T, A>::value) {
+        convert_rows<lanes>(to_column, from_column, first, end, beside, count, row, inside, aligned);
+      } else {
 #pragma unroll 1
-      for (int i = first; i < end; i += row_step) {
-        int source = i, channel = per_rows.divide(source);
-        A* to = to_column + i * pitch;
+        for (int i = first; i < end; i += row_step) {
+          int source = i, channel = per_rows.divide(source);
+          A* to = to_column + i * pitch;
+          const T* from = from_column;
+          if (images > 1) {
+            const int image = per_channels.divide(channel);
+            to += image * beside;
+            from += image * image_stride;
+          }
+          if (channel >= count) continue;
+          source += row;
+          from += int64_t(channel) * channel_stride + int64_t(source) * row_stride;
+          const bool exists = inside && unsigned(source) < unsigned(height);
+          if constexpr (lanes == 1) {
+            fill_one(to, from, exists);
+          } else {
+            fill_vector<lanes>(to, from, exists, aligned);
+          }
+        }
+      }
+    }
+  }
+  template <int lanes>
+  TP_DEVICE void convert_rows(A* to_column, const T* from_column, int first, int end, int beside, int count, int row,
+                              bool inside, bool aligned) const {
+#pragma unroll 1
+    for (int i = first; i < end; i += batch * row_step) {
+      A* to[batch];
+      block::Vector<T, lanes> values[batch];
+      bool copies[batch];
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        int source = i + b * row_step, channel = per_rows.divide(source);
+        to[b] = to_column + (i + b * row_step) * pitch;
         const T* from = from_column;
         if (images > 1) {
           const int image = per_channels.divide(channel);
-          to += image * beside;
+          to[b] += image * beside;
           from += image * image_stride;
         }
-        if (channel >= count) continue;
+        copies[b] = i + b * row_step < end && channel < count;
         source += row;
         from += int64_t(channel) * channel_stride + int64_t(source) * row_stride;
-        const bool exists = inside && unsigned(source) < unsigned(height);
-        if constexpr (lanes == 1) {
-          fill_one(to, from, exists);
-        } else {
-          fill_vector<lanes>(to, from, exists, aligned);
+        values[b] = {};
+        if (copies[b] && inside && unsigned(source) < unsigned(height)) {
+          values[b] = *reinterpret_cast<const block::Vector<T, lanes>*>(from);
         }
+      }
+#pragma unroll
+      for (int b = 0; b < batch; ++b) {
+        if (copies[b]) store_converted<lanes>(to[b], values[b], aligned);
       }
     }
   }
@@ -205,7 +244,6 @@ struct Window {
   }
   template <int lanes>
   TP_DEVICE void fill_vector(A* to, const T* from, bool exists, bool aligned) const {
-    using V = block::Vector<A, lanes>;
     if constexpr (std::is_same<T, A>::value) {
       constexpr int bytes = min(16, lanes * int(sizeof(T)));
       if (aligned) {
@@ -218,6 +256,11 @@ struct Window {
     }
     block::Vector<T, lanes> values{};
     if (exists) values = *reinterpret_cast<const block::Vector<T, lanes>*>(from);
+    store_converted<lanes>(to, values, aligned);
+  }
+  template <int lanes>
+  TP_DEVICE void store_converted(A* to, const block::Vector<T, lanes>& values, bool aligned) const {
+    using V = block::Vector<A, lanes>;
     V converted;
 #pragma unroll
     for (int k = 0; k < lanes; ++k) converted.v[k] = A(values.v[k]);

@@ -149,6 +149,30 @@ TP_DEVICE void store_sums(T* to, const Strides& strides, int maps, int rows, int
   }
 }
 
+// As above, in vectors of maps, which must be contiguous in a pixel and exist entirely or not at all.
+template <class T, class Tile>
+TP_DEVICE void store_pixels(T* to, const Strides& strides, int maps, int rows, int columns,
+                            const acc_t<T> (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
+  constexpr int width = Tile::map_width;
+#pragma unroll
+  for (int r = 0; r < Tile::tile_rows; ++r) {
+    if (r >= rows) break;
+#pragma unroll
+    for (int j = 0; j < Tile::columns; ++j) {
+      if (j >= columns) break;
+      T* const pixel = to + r * strides.row + j * strides.col;
+#pragma unroll
+      for (int m = 0; m < Tile::maps; m += width) {
+        if (m >= maps) break;
+        block::Vector<T, width> v;
+#pragma unroll
+        for (int k = 0; k < width; ++k) v.v[k] = T(sum[r][j][m + k]);
+        store_vector<width>(pixel + m, v);
+      }
+    }
+  }
+}
+
 // dgrad with an infinite or NaN weight: computes each element only from the products that exist. The loops are not
 // unrolled, so that this rare path takes no registers from the usual one.
 template <class T, class Tile>
@@ -176,7 +200,8 @@ TP_DEVICE void store_plain_sums(const StripPlan<T, Tile>& plan, const StripPlace
   }
 }
 
-template <class T, class Tile, bool backward>
+// `pixels`: the target is stored in vectors of maps.
+template <class T, class Tile, bool backward, bool pixels>
 __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
     strips_gather(const __grid_constant__ StripPlan<T, Tile> plan) {
   using A = acc_t<T>;
@@ -261,7 +286,9 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
       if (channel + plan.chunk >= depth && works && image < g.n) {
         T* const to = target + image * g.target_strides.image;
         const int maps = int(g.maps) - target_map, rows = height - target_row, columns = width - target_col;
-        if (plain) {
+        if constexpr (pixels) {
+          store_pixels<T, Tile>(to, g.target_strides, maps, rows, columns, sum);
+        } else if (plain) {
           store_plain_sums(plan, at, image, height, width);
         } else if (Tile::columns % 4 == 0 && plan.vector == 4) {
           store_sums<4, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
@@ -394,9 +421,16 @@ bool launch_strips(const Gather<T>& g, Context& context) {
                                 Divisor(strips),
                                 Divisor(images),
                                 Divisor(g.depth)};
-  auto kernel = strips_gather<T, Tile, true>;
+  auto kernel = strips_gather<T, Tile, true, false>;
   if constexpr (!Tile::for_dgrad) {
-    if (!backward) kernel = strips_gather<T, Tile, false>;
+    if (!backward) kernel = strips_gather<T, Tile, false, false>;
+  }
+  if constexpr (!Tile::for_dgrad && Tile::map_width > 1) {
+    const bool whole =
+        g.maps % Tile::map_width == 0 && reinterpret_cast<uintptr_t>(g.target) % (Tile::map_width * sizeof(T)) == 0;
+    if (!backward && vector == 1 && g.target_strides.channel == 1 && whole) {
+      kernel = strips_gather<T, Tile, false, true>;
+    }
   }
   const int shared_bytes = int(plan.shared_bytes());
   if (shared_bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);

@@ -4,12 +4,14 @@
 //
 // Few outputs with a long inner dimension would occupy few multiprocessors. So the inner dimension is divided into
 // slices, each computed by different blocks, and the sums are added afterwards in the order of the slices. Long sums
-// are also divided to limit their rounding errors (cut.h).
+// are also divided to limit their rounding errors (cut.h). A short inner dimension has a kernel of its own
+// (short_inner.cuh).
 #include "layers/linear.h"
 #ifdef __CUDACC__
 #include "block/fma_tile.cuh"
 #include "block/slices.cuh"
 #include "layers/cut.h"
+#include "layers/short_inner.cuh"
 
 namespace tp::linear {
 namespace {
@@ -189,6 +191,7 @@ using DoubleTile = block::FmaTile<64, 64, 4, 4, 16, 3, 2, 8, 1, pad>;
 
 void register_tiled(const Args& args, Context& context) {
   const Gemm& g = args.product;
+  if (is_short(g)) return multiply_short(g, args.bias, context);
   const Cut cut = cheapest_cut(g);
   dispatch(FloatTypes{}, g.dtype, "linear", [&](auto type) {
     using T = typename decltype(type)::type;
