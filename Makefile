@@ -88,7 +88,7 @@ train: $(built)
 has_xdist = $(shell $(py) -c 'import xdist' 2>/dev/null && echo yes)
 
 test: $(built)
-	$(py) -m pytest -q $(if $(has_xdist),-n $(WORKERS)) $(ARGS)
+	$(py) -m pytest -q $(if $(has_xdist),-n $(WORKERS) --dist worksteal) $(ARGS)
 
 bench: $(built)
 	$(py) -m torch_patterns.bench $(ARGS)

@@ -24,6 +24,7 @@ summation rounds, so every rung must give the reference bit for bit; for "float"
 bound.
 """
 
+import functools
 import importlib
 import pkgutil
 
@@ -79,6 +80,7 @@ __all__ = [
 ]
 
 
+@functools.cache
 def specs() -> dict[str, Spec]:
     """Every Spec of this package's modules, by the operator's name."""
     found: dict[str, Spec] = {}

@@ -37,12 +37,13 @@ ACCUMULATE = {
 
 def leaders(x: np.ndarray, op: str) -> np.ndarray:
     """Returns the first index along axis 0 of the running extremum; NaN is the most extreme value."""
+    before = (np.maximum if op == "argmax" else np.minimum).accumulate(x)[:-1]
+    after = x[1:]
+    beats = after > before if op == "argmax" else after < before
+    leads = beats | (np.isnan(after) & ~np.isnan(before))
     found = np.zeros(x.shape, np.int64)
-    for k in range(1, len(x)):
-        before = np.take_along_axis(x, found[k - 1][None], 0)[0]
-        beats = x[k] > before if op == "argmax" else x[k] < before
-        found[k] = np.where(~np.isnan(before) & (beats | np.isnan(x[k])), k, found[k - 1])
-    return found
+    found[1:] = np.where(leads, np.arange(1, len(x)).reshape(-1, *[1] * (x.ndim - 1)), 0) if len(x) else 0
+    return np.maximum.accumulate(found)
 
 
 def identity(op: str, dtype: torch.dtype) -> float | int:
@@ -273,19 +274,9 @@ RECURRENCE = Spec(
 
 
 def indices_reference(x, dim=-1, op="max", reverse=False):
-    """Goes step by step: an element that beats all before it leads."""
-    values = scan_reference(x, dim, op, reverse=reverse)
-    array = x.double().numpy() if x.dtype.is_floating_point else x.numpy()
-    lines = np.moveaxis(array.reshape(array.shape or (1,)), dim if array.ndim else 0, 0)
-    indices = np.zeros(lines.shape, np.int64)
-    for k in range(len(lines))[:: -1 if reverse else 1]:
-        if k == (len(lines) - 1 if reverse else 0):
-            held, leader = lines[k], np.full(lines[k].shape, k)
-        wins = (lines[k] > held if op == "max" else lines[k] < held) | ((lines[k] != lines[k]) & (held == held))
-        held, leader = np.where(wins, lines[k], held), np.where(wins, k, leader)
-        indices[k] = leader
-    indices = np.moveaxis(indices, 0, dim if array.ndim else 0)
-    return values, torch.from_numpy(np.ascontiguousarray(indices)).reshape(x.shape)
+    """The running extremum, and the first index that holds it."""
+    values, indices = (scan_reference(x, dim, name, reverse=reverse) for name in (op, f"arg{op}"))
+    return values, indices.long()
 
 
 def cummax(x, dim=-1, op="max", reverse=False):

@@ -26,18 +26,20 @@ from torch_patterns.testing.spec import ALL, BITS, FLOATS, Large, Sample, Spec, 
 
 
 def scan_segments(scan, x, offsets, **kwargs):
-    """Scans each segment separately and concatenates the results."""
-    parts = [scan(x[begin:end], 0, **kwargs) for _, begin, end in pairs(offsets) if begin < end]
-    return torch.cat(parts) if parts else scan(x, 0, **kwargs)
+    """Scans each segment on its own; those of one length are the rows of one call."""
+    begins, lengths = offsets[:-1].long(), offsets.long().diff()
+    result = scan(x[:0], 0, **kwargs).new_zeros(x.shape)
+    for length in lengths[lengths > 0].unique().tolist():
+        places = begins[lengths == length, None] + torch.arange(length)
+        result[places] = scan(x[places], 1, **kwargs)
+    return result
 
 
 def segment_scan_reference(values, offsets, **kwargs):
+    found = scan_segments(scan_reference, values, offsets, **kwargs)
     if kwargs.get("op", "").startswith("arg"):  # rows of all segments
-        parts = [
-            begin + scan_reference(values[begin:end], 0, **kwargs) for _, begin, end in pairs(offsets) if begin < end
-        ]
-        return torch.cat(parts) if parts else scan_reference(values, 0, **kwargs)
-    return scan_segments(scan_reference, values, offsets, **kwargs)
+        found += offsets[:-1].long().repeat_interleave(offsets.long().diff()).view(-1, *[1] * (values.dim() - 1))
+    return found
 
 
 def segment_scan_bound(u, values, offsets, **kwargs):
