@@ -1,10 +1,10 @@
-// Runs of equal elements of a vector: where each run begins, its value, its length, and the number of each element's run.
-// No two NaN are equal, and -0.0 equals 0.0.
+// Runs of equal elements of a vector: where each run begins, its value, its length, and the number of each element's
+// run. No two NaN are equal, and -0.0 equals 0.0.
 //
-// The host works as compact/threaded.cpp does, in fixed chunks on all threads. Pass 1 records one bit per element, which
-// says whether it is a head, that is, differs from the previous element, and counts the heads of each chunk. Then the
-// counts are summed, and pass 2 goes from head to head. CUDA finds everything in one pass (compact/single_pass.cu), so
-// its results are stored before their number is known.
+// The host works as compact/threaded.cpp does, in fixed chunks on all threads. Pass 1 records one bit per element,
+// which says whether it is a head, that is, differs from the previous element, and counts the heads of each chunk. Then
+// the counts are summed, and pass 2 goes from head to head. CUDA finds everything in one pass (compact/single_pass.cu),
+// so its results are stored before their number is known.
 #pragma once
 #include "core/context.h"
 
@@ -31,9 +31,9 @@ struct RunArgs {
   const void* x;  // [n], n > 0
   int64_t n;
   DType dtype;
-  void* values;         // per run, its element
-  int64_t* begins;      // per run, where it begins; then n
-  int64_t* count;       // the number of runs
+  void* values;          // per run, its element
+  int64_t* begins;       // per run, where it begins; then n
+  int64_t* count;        // the number of runs
   const int64_t* order;  // if not null: numbers[order[i]] = the run of element i
   int64_t* numbers;
 };

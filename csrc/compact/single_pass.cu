@@ -61,8 +61,8 @@ struct Mask {
   }
 };
 
-// As Mask, but an element is kept if it is the head of a run. No two NaN are equal, and -0.0 equals 0.0. The kernel also
-// stores where runs begin and, if `numbers` is not null, the number of each element's run.
+// As Mask, but an element is kept if it is the head of a run. The kernel also stores where runs begin and, if `numbers`
+// is not null, the number of each element's run.
 template <class T>
 struct Heads {
   static constexpr bool finds_runs = true;

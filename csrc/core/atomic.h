@@ -69,9 +69,8 @@ __device__ T atomic_by_lock(T* p, T v) {
 }
 
 template <class Op, class T>
-constexpr bool is_bitwise =
-    std::is_integral<T>::value && sizeof(T) >= 4 &&
-    (Op::id == OpId::bitwise_and || Op::id == OpId::bitwise_or || Op::id == OpId::bitwise_xor);
+constexpr bool is_bitwise = std::is_integral<T>::value && sizeof(T) >= 4 &&
+                            (Op::id == OpId::bitwise_and || Op::id == OpId::bitwise_or || Op::id == OpId::bitwise_xor);
 
 }  // namespace detail
 

@@ -6,8 +6,8 @@
 // If not, a block has words for those cells that it meets first, so that the atomics of a group with very many rows are
 // not all on one global word; the operands of other cells go to global memory at once.
 //
-// An operand that would not change a word is dropped. For operators whose words move one way only, as a maximum does,
-// that is found out by a plain read, which may be of an older word. So few atomics are left where groups have many rows.
+// An operand that would not change a word is dropped. For operators whose words move one way only, as a maximum does, a
+// plain read finds that out, and may read an older word. So few atomics are left where groups have many rows.
 //
 // Extrema are maxima of integers that compare as the values do (see Extremum). Of equal values, such as -0.0 and 0.0 or
 // two NaN, the first row must win, but their integers are equal. So if there are values that an integer does not give
@@ -291,8 +291,17 @@ void reduce(const E& e, const Groups& g, Context& context) {
   const int64_t cells = g.groups * x.width, elements = x.n * x.width;
   if (cells == 0) return;
   require(cells >> cached_bits < int64_t(vacant), "group_reduce: ", cells, " results are too many for one launch");
-  Problem<E> p{e, static_cast<const typename E::Input*>(x.in), static_cast<typename E::Output*>(x.out), g.index,
-               g.long_index, x.n, g.groups, x.width, nullptr, nullptr, nullptr};
+  Problem<E> p{e,
+               static_cast<const typename E::Input*>(x.in),
+               static_cast<typename E::Output*>(x.out),
+               g.index,
+               g.long_index,
+               x.n,
+               g.groups,
+               x.width,
+               nullptr,
+               nullptr,
+               nullptr};
   p.words = sizeof(typename E::Output) == sizeof(Word) ? static_cast<Word*>(x.out) : context.workspace<Word>(cells);
   if (E::ties) {
     p.ties = context.workspace<int64_t>(cells + 1);
@@ -305,11 +314,17 @@ void reduce(const E& e, const Groups& g, Context& context) {
   const unsigned by_element = blocks_of(ceil_div(elements, int64_t(tile)));
   start_kernel<<<by_cell, threads, 0, stream>>>(p);
   // A block's own words must be worth the time that it takes to set them up and to combine them into the global ones.
-  constexpr int64_t rows_per_word = 4;
-  if (cells * int64_t(sizeof(Word)) <= simt::max_shared_bytes && cells * rows_per_word <= elements) {
-    const int slots = int(cells), copies = int(tp::max(tp::min(1024 / cells, int64_t(warps)), int64_t(1)));
+  constexpr int64_t rows_per_word = 4, most_bytes = 96 << 10;  // two blocks per multiprocessor
+  const int64_t copies = tp::max(tp::min(1024 / cells, int64_t(warps)), int64_t(1));
+  const int64_t bytes = cells * copies * int64_t(sizeof(Word));
+  const int64_t room = tp::min(int64_t(block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>()), most_bytes);
+  if (bytes <= room && cells * rows_per_word <= elements) {
     const unsigned blocks = tp::min(by_element, blocks_of(elements / (cells * rows_per_word)));
-    reduce_kernel<true><<<blocks, threads, sizeof(Word) * slots * copies, stream>>>(p, slots, copies);
+    const auto kernel = reduce_kernel<true, E>;
+    if (bytes > simt::max_shared_bytes) {
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+    }
+    kernel<<<blocks, threads, size_t(bytes), stream>>>(p, int(cells), int(copies));
   } else if (elements > 0) {
     constexpr int slots = 1 << cached_bits;
     reduce_kernel<false><<<by_element, threads, (sizeof(Word) + sizeof(unsigned)) * slots, stream>>>(p, slots, 1);
@@ -331,16 +346,13 @@ void reduce_groups_by_atomics(const Groups& g, Context& context) {
     });
   };
   const auto bits = [&](auto monoid) {
-    each(BitTypes{}, [&](auto type) {
-      reduce(Bits<typename decltype(type)::type, decltype(monoid)::template of>{}, g, context);
-    });
+    each(BitTypes{},
+         [&](auto type) { reduce(Bits<typename decltype(type)::type, decltype(monoid)::template of>{}, g, context); });
   };
   switch (op) {
     case OpId::max:
     case OpId::min:
-      return each(AllTypes{}, [&](auto type) {
-        reduce(Extremum<typename decltype(type)::type>(op), g, context);
-      });
+      return each(AllTypes{}, [&](auto type) { reduce(Extremum<typename decltype(type)::type>(op), g, context); });
     case OpId::sum:
       return wrapping(MonoidOf<Sum>{});
     case OpId::prod:

@@ -23,7 +23,8 @@ struct Groups {
 // floats, nor anything that is computed from them, nor the indices of extrema.
 bool can_reduce_groups(const Device&, OpId, DType);
 
-// Returns whether every index is in 0 to groups - 1, which CUDA does not find out. Rows with other indices are left out.
+// Returns whether every index is in 0 to groups - 1, which CUDA does not find out. Rows with other indices are left
+// out.
 bool reduce_groups(const Groups&, Context&);
 
 void reduce_groups_by_atomics(const Groups&, Context&);  // on CUDA

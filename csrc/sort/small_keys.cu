@@ -1,7 +1,6 @@
-#include "sort/small_keys.h"
-
 #include "core/for_each.h"
 #include "core/key.h"
+#include "sort/small_keys.h"
 
 namespace tp::sort {
 namespace {
@@ -77,7 +76,8 @@ template <class In, class Out, class Map>
 void map_each(const In* in, Out* out, int64_t n, const Map& map, Context& context) {
   if (context.device.cuda || simt::session()) {
     const int64_t blocks = tp::min(ceil_div(n, int64_t(items * simt::for_each_threads)), max_grid);
-    return simt::launch(context, "small_keys", {blocks}, simt::for_each_threads, 0, MapEach<In, Out, Map>{in, out, n, map});
+    return simt::launch(context, "small_keys", {blocks}, simt::for_each_threads, 0,
+                        MapEach<In, Out, Map>{in, out, n, map});
   }
   const auto f = map.bind(simt::Pointers{});
   context.parallel_for(n, 1 << 14, [=](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// Small keys: integers of a known range, counted from its start, in the fewest bytes. Sorts and histograms of small keys
-// move fewer bytes and look at fewer bits.
+// Small keys: integers of a known range, counted from its start, in the fewest bytes. Sorts and histograms of small
+// keys move fewer bytes and look at fewer bits.
 #pragma once
 #include "core/context.h"
 

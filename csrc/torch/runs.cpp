@@ -2,11 +2,11 @@
 // compactions, sorts and segmented reductions.
 //
 // The first element of each run of equal elements is its head. A compaction of the heads gives the values of the runs;
-// their positions are where segments begin. The defaults find all that in one step (compact/runs.h). Distinct values are
-// the runs of the sorted values; integers of a small range are counted instead, and need no sort. Two NaN are never
-// equal, as in torch. The number of runs depends on the
-// data, so the fake kernels, which return an unbacked size, are in Python. Derivatives do not need another such size:
-// they use the number of each element's run, which is a scan of the heads.
+// their positions are where segments begin. The defaults find all of that in one step (compact/runs.h). Distinct values
+// are the runs of the sorted values; on CUDA, integers of a small range are counted instead, and need no sort. Two NaN
+// are never equal, as in torch. The number of runs depends on the data, so the fake kernels, which return an unbacked
+// size, are in Python. Derivatives do not need another such size: they use the number of each element's run, which is a
+// scan of the heads.
 #include "compact/runs.h"
 
 #include <ATen/ATen.h>
@@ -245,7 +245,7 @@ Tensors ReduceByKey::jvp(const Forward& f) const {
 
 namespace {
 
-constexpr int64_t few = 1 << 16;          // elements that are sorted sooner than their range is known
+constexpr int64_t few = 1 << 16;            // elements that are sorted sooner than their range is known
 constexpr uint64_t most_counted = 1 << 18;  // values in a range that is counted
 
 // The least of some integers and by how much the greatest is greater.
