@@ -10,7 +10,7 @@ import torch
 from common import EACH_DEVICE, needs_cuda
 
 import torch_patterns as tp
-from torch_patterns.testing import FLOATS
+from torch_patterns.testing import ALL, FLOATS
 
 ROOT = Path(__file__).parent.parent
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
@@ -44,34 +44,65 @@ def lines(n: int, dtype: torch.dtype):
         yield numbers.to(dtype)
 
 
+@each_device
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64, *FLOATS], ids=str)
-def test_runs_across_every_edge(dtype):
-    """Whatever a thread or a vector takes at once, a run may begin and end anywhere."""
+def test_runs_across_every_edge(dtype, device):
+    """Whatever a thread or a vector takes at once, a run may begin and end anywhere, and a line may begin anywhere."""
     torch.manual_seed(1)
     for n in (0, 1, 2, 63, 64, 65, 130, 2**14 - 1, 2**14, 2**14 + 1, 3 * 2**14 + 77):
-        for x in lines(n, dtype):
-            values, inverse, counts = torch.unique_consecutive(x, return_inverse=True, return_counts=True)
-            for algorithm in ("auto", "sequential"):
+        for line in lines(n + 1, dtype):
+            runs = torch.unique_consecutive(line[1:], return_inverse=True, return_counts=True)
+            x, (values, inverse, counts) = line.to(device)[1:], [found.to(device) for found in runs]
+            for algorithm in ("auto", *(["sequential"] if device == "cpu" else ["single_pass", "scan_scatter"])):
                 got = tp.run_length_encode(x, algorithm=algorithm)
                 assert torch.equal(got[0], values) and torch.equal(got[1], counts), (n, algorithm)
             keys, sums = tp.reduce_by_key(x, inverse)
-            assert torch.equal(keys, values) and torch.equal(sums, counts * torch.arange(len(values)))
-            got, want = (f(x, return_inverse=True, return_counts=True) for f in (tp.unique, torch.unique))
-            assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True)), n
+            assert torch.equal(keys, values) and torch.equal(sums, counts * torch.arange(len(values), device=device))
+            got = tp.unique(x, return_inverse=True, return_counts=True)
+            want = torch.unique(line[1:], return_inverse=True, return_counts=True)
+            assert all(torch.equal(a.cpu(), b) for a, b in zip(got, want, strict=True)), n
 
 
-def test_runs_compare_and_keep_as_torch_does():
+@each_device
+def test_runs_compare_and_keep_as_torch_does(device):
     """-0.0 equals 0.0, NaN keeps its bits, any byte but 0 is true, strided lines are lines."""
-    zeros = torch.tensor([0.0, -0.0, -0.0, 1.0, -0.0, 0.0])
+    zeros = torch.tensor([0.0, -0.0, -0.0, 1.0, -0.0, 0.0], device=device)
     values, counts = tp.run_length_encode(zeros)
     assert counts.tolist() == [3, 1, 2] and values.signbit().tolist() == [False, False, True]
-    odd = torch.tensor([0x7E01, -0x1FF, 0x3C00, 0x3C00], dtype=torch.int16).view(torch.float16)
+    odd = torch.tensor([0x7E01, -0x1FF, 0x3C00, 0x3C00], dtype=torch.int16, device=device).view(torch.float16)
     assert tp.run_length_encode(odd)[0].view(torch.int16).tolist() == [0x7E01, -0x1FF, 0x3C00]
-    true = torch.tensor([2, 1, 255, 0, 0, 4], dtype=torch.uint8).view(torch.bool)
+    true = torch.tensor([2, 1, 255, 0, 0, 4], dtype=torch.uint8, device=device).view(torch.bool)
     values, counts = tp.run_length_encode(true)
     assert values.view(torch.uint8).tolist() == [1, 0, 1] and counts.tolist() == [3, 2, 1]
-    assert tp.run_length_encode(torch.arange(12) // 4)[1].tolist() == [4, 4, 4]
-    assert tp.run_length_encode((torch.arange(12) // 4)[::2])[1].tolist() == [2, 2, 2]
+    fours = torch.arange(12, device=device) // 4
+    assert tp.run_length_encode(fours)[1].tolist() == [4, 4, 4]
+    assert tp.run_length_encode(fours[::2])[1].tolist() == [2, 2, 2]
+
+
+EXTREMES = [-(2**63), 2**63 - 1]
+
+
+@each_device
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_unique_integers_of_every_range(dtype, device):
+    """Small ranges are counted, larger ones are sorted by small keys, and the largest have a span beyond int64."""
+    torch.manual_seed(4)
+    n, most = 70_001, 2 if dtype == torch.bool else torch.iinfo(dtype).max
+    numbers = torch.randint(0, min(1000, most), (n,))
+    lines = [numbers, 0 * numbers + 1]
+    if dtype.is_signed:
+        lines += [numbers - 128, -numbers.clamp_max(128)]
+    if dtype in (torch.int32, torch.int64):
+        lines += [numbers * 300 - 5, numbers * 1_000_000 - 999]
+    if dtype == torch.int64:
+        lines += [numbers * 300 + 2**60, numbers * 2**33, torch.tensor(EXTREMES).repeat(n)[:n]]
+    for line in lines:
+        x = line.to(dtype)[1:].view(700, 100)
+        got = tp.unique(x.to(device), return_inverse=True, return_counts=True)
+        want = torch.unique(x, return_inverse=True, return_counts=True)
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(got, want, strict=True))
+        alone = tp.unique(x.to(device))
+        assert torch.equal(alone.cpu(), want[0]) and alone.dtype == dtype
 
 
 @pytest.mark.parametrize("width", [(), (1,), (3,), (2, 20)], ids=str)
@@ -170,6 +201,32 @@ def test_groups_are_segments_of_sorted_rows(op):
     for algorithm in ("auto", *tp.algorithms("group_reduce", "cpu")):
         got = tp.group_reduce(values, index, 11, op=op, algorithm=algorithm)
         torch.testing.assert_close(got, by_sort, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+def odd_values(n: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Few distinct values, among them equal ones with different bits: zeros and NaN of either sign."""
+    x = torch.randint(0, 4, (n, width)) - torch.randint(0, 3, (n, width))
+    if not dtype.is_floating_point:
+        return x.to(dtype)
+    x = x.to(dtype)
+    x = torch.where((x == 0) & (torch.rand(n, width) < 0.5), -x, x)
+    return torch.where(torch.rand(n, width) < 0.001, torch.tensor(torch.nan).copysign(x.float() - 1).to(dtype), x)
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_cuda_groups_without_a_sort_as_with_it(dtype):
+    """The same bits, in shared memory or not, whichever of equal values comes first, and with rows in no group."""
+    torch.manual_seed(5)
+    shapes = (1, 1, 1), (70_000, 5, 1), (70_000, 3000, 1), (9000, 8000, 1), (70_000, 40_000, 1), (3000, 700, 9)
+    integers = [] if dtype.is_floating_point else ["sum", "prod", "bitwise_and", "bitwise_or", "bitwise_xor"]
+    for n, groups, width in shapes:
+        x = odd_values(n, width, dtype).cuda()
+        index = torch.randint(-1, groups + 1, (n,), dtype=torch.int32 if width == 9 else torch.int64, device="cuda")
+        for op in ("max", "min", "any", "all", *integers):
+            got, want = (tp.group_reduce(x, index, groups, op=op, algorithm=a) for a in ("auto", "merge_path"))
+            bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
+            assert torch.equal(got.view(bits), want.view(bits)), (op, n, groups, width)
 
 
 @needs_cuda

@@ -1,4 +1,5 @@
-// Compaction in one launch that reads the mask once, and only those rows that are kept.
+// Compaction in one launch that reads the mask once, and only those rows that are kept. The heads of runs are found and
+// packed by the same kernel: there, a row is kept if it differs from the row before.
 //
 // A block takes a tile by ticket. It ranks the tile's kept rows, publishes their number, and looks back over earlier
 // tiles for the position of its first kept row (block/lookback.cuh). The numbers of the kept rows are compacted in
@@ -6,6 +7,7 @@
 // shorter, because a step of the look-back takes the same time whatever the size of a tile.
 #include "block/per_output.h"
 #include "compact/rows.h"
+#include "compact/runs.h"
 #ifdef __CUDACC__
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
@@ -19,42 +21,109 @@ template <class Word>
 // and before the position of the tile is known
 constexpr int early = tp::max(4, int(64 / tp::max(sizeof(Word), size_t(4))));
 constexpr uint16_t dropped = 0xffff;
+#ifdef TP_FEW_TYPES
+using LineTypes = Types<uint8_t, int64_t, half, float>;
+#else
+using LineTypes = Types<uint8_t, int16_t, int32_t, int64_t, half, bfloat16, float, double>;
+#endif
 
 struct Tile {
   int rows, kept;
 };
 
-// The high bit of each byte of four rows of the mask, from `row` on. `whole` says that all four exist and are aligned.
-TP_DEVICE unsigned kept_of_four(const boolean* mask, int row, int rows, bool whole) {
-  unsigned bytes = 0;
-  if (whole) {
-    bytes = *reinterpret_cast<const unsigned*>(mask + row);
-  } else {
+// The mask is the condition by which rows are kept. `kept[j]` becomes the high bit of each byte for the four rows from
+// `mine` + j * round_rows of the tile at row `first`, which has `rows` rows; `whole` says that those are all that a
+// tile can have.
+constexpr int round_rows = 4 * block::warp_size;
+struct Mask {
+  static constexpr bool finds_runs = false;
+  const boolean* mask;
+
+  template <int rounds>
+  TP_DEVICE void find_kept(int64_t first, int mine, int rows, bool whole, unsigned (&kept)[rounds]) const {
+    const bool aligned = whole && reinterpret_cast<uintptr_t>(mask) % 4 == 0;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (row + k < rows) bytes |= unsigned(mask[row + k].byte) << 8 * k;
+    for (int j = 0; j < rounds; ++j) kept[j] = kept_of_four(mask + first, mine + j * round_rows, rows, aligned);
+  }
+
+ private:
+  TP_DEVICE static unsigned kept_of_four(const boolean* mask, int row, int rows, bool aligned) {
+    unsigned bytes = 0;
+    if (aligned) {
+      bytes = *reinterpret_cast<const unsigned*>(mask + row);
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (row + k < rows) bytes |= unsigned(mask[row + k].byte) << 8 * k;
+      }
+    }
+    return (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
+  }
+};
+
+// As Mask, but an element is kept if it is the head of a run. The kernel also stores where runs begin and, if `numbers`
+// is not null, the number of each element's run.
+template <class T>
+struct Heads {
+  static constexpr bool finds_runs = true;
+  const T* x;
+  int64_t* begins;
+  const int64_t* order;
+  int64_t* numbers;
+
+  template <int rounds>
+  TP_DEVICE void find_kept(int64_t first, int mine, int rows, bool whole, unsigned (&kept)[rounds]) const {
+    using Four = block::Vector<T, 4>;
+    constexpr int last = block::warp_size - 1;
+    const T* const at = x + first + mine;
+    const bool aligned = whole && reinterpret_cast<uintptr_t>(x) % alignof(Four) == 0;
+    const int lane = int(threadIdx.x) % block::warp_size;
+    Four own[rounds];
+    T before{};  // of lane 0: the element before that of the warp's first round, then of each other one
+    if (lane == 0 && first + mine > 0 && mine < rows) before = at[-1];
+#pragma unroll
+    for (int j = 0; j < rounds; ++j) {
+      if (aligned) {
+        own[j] = *reinterpret_cast<const Four*>(at + j * round_rows);
+        continue;
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) own[j].v[k] = mine + j * round_rows + k < rows ? at[j * round_rows + k] : T{};
+    }
+#pragma unroll
+    for (int j = 0; j < rounds; ++j) {
+      const T neighbour = block::shuffle_up(own[j].v[3], 1);
+      T earlier = lane == 0 ? before : neighbour;
+      before = block::broadcast(own[j].v[3], last);
+      kept[j] = 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int row = mine + j * round_rows + k;
+        const bool differs = first + row == 0 || acc_t<T>(own[j].v[k]) != acc_t<T>(earlier);
+        if (differs && row < rows) kept[j] |= 0x80u << 8 * k;
+        earlier = own[j].v[k];
+      }
     }
   }
-  return (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
-}
+};
 
-// Ranks the kept rows of the tile at row `first`. In each of `rounds` rounds, a lane handles four neighbouring rows of
-// its warp. The counts of all rounds share one word, with one byte each, since none exceeds 128. Ends with a barrier.
-template <bool packs, int items>
-TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t* list, int* warp_kept) {
-  constexpr int tile_rows = threads * items, rounds = items / 4, round_rows = 4 * block::warp_size;
+// Ranks the kept rows of the tile at row `first`. In each round, a lane handles four neighbouring rows of its warp. The
+// counts of all rounds share one word, with one byte each, since none exceeds 128. Ends with a barrier.
+// `list` gets the kept rows or, if not `packs`, the rank of each row, or `dropped`; `upto`, if rows are the elements of
+// runs, the number of kept rows up to and including each row.
+template <bool packs, int items, class Keep>
+TP_DEVICE Tile rank_rows(const Keep& keep, int64_t first, int64_t n, uint16_t* list, uint16_t* upto, int* warp_kept) {
+  constexpr int tile_rows = threads * items, rounds = items / 4;
   static_assert(rounds <= 8, "the counts of all rounds must fit in one word, a byte each");
   const int lane = int(threadIdx.x) % block::warp_size, warp = int(threadIdx.x) / block::warp_size;
   const int mine = warp * rounds * round_rows + 4 * lane, rows = int(tp::min(n - first, int64_t(tile_rows)));
-  const bool whole = rows == tile_rows && reinterpret_cast<uintptr_t>(mask) % 4 == 0;
   unsigned kept[rounds];
   uint64_t counts = 0;
-#pragma unroll
-  for (int j = 0; j < rounds; ++j) kept[j] = kept_of_four(mask + first, mine + j * round_rows, rows, whole);
+  keep.find_kept(first, mine, rows, rows == tile_rows, kept);
 #pragma unroll
   for (int j = 0; j < rounds; ++j) counts |= uint64_t(__popc(kept[j])) << 8 * j;
-  const uint64_t upto = block::inclusive_scan<Sum<uint64_t>>(counts), before = upto - counts;
-  const uint64_t totals = block::broadcast(upto, block::warp_size - 1);
+  const uint64_t scanned = block::inclusive_scan<Sum<uint64_t>>(counts), before = scanned - counts;
+  const uint64_t totals = block::broadcast(scanned, block::warp_size - 1);
   if (lane == 0) {
     warp_kept[warp] = int(__dp4a(unsigned(totals >> 32), 0x01010101u, __dp4a(unsigned(totals), 0x01010101u, 0u)));
   }
@@ -70,11 +139,12 @@ TP_DEVICE Tile rank_rows(const boolean* mask, int64_t first, int64_t n, uint16_t
     int at = rank + int(before >> 8 * j & 0xff);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const bool keep = kept[j] >> (8 * k + 7) & 1;
+      const bool keeps = kept[j] >> (8 * k + 7) & 1;
       const int row = mine + j * round_rows + k;
-      if (packs && keep) list[at] = uint16_t(row);
-      if (!packs) list[row] = keep ? uint16_t(at) : dropped;
-      at += keep;
+      if (packs && keeps) list[at] = uint16_t(row);
+      if (!packs) list[row] = keeps ? uint16_t(at) : dropped;
+      at += keeps;
+      if (Keep::finds_runs && upto) upto[row] = uint16_t(at);
     }
     rank += int(totals >> 8 * j & 0xff);
   }
@@ -98,17 +168,21 @@ TP_DEVICE void move_words(int64_t begin, int64_t n, Load load, Store store) {
   }
 }
 
-// `items` is the number of rows per thread; `single` says that a row is one word.
-template <bool packs, bool single, int items, class Rows>
-__global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, const block::Chain<int64_t> chain,
-                                                                 int64_t tiles) {
+// `items` is the number of rows per thread; `single` says that a row is one word. Dynamic shared memory holds `upto`
+// of rank_rows if the numbers of runs are wanted.
+template <bool packs, bool single, int items, class Rows, class Keep>
+__global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, const Keep keep,
+                                                                 const block::Chain<int64_t> chain, int64_t tiles) {
   using Word = typename Rows::Word;
   __shared__ uint16_t
       list[threads * items];  // pack: the kept rows; unpack: the rank of each row among them, or `dropped`
+  extern __shared__ uint16_t upto[];
   __shared__ int warp_kept[warps];
   __shared__ int64_t before_tile;
+  bool numbers = false;
+  if constexpr (Keep::finds_runs) numbers = keep.numbers != nullptr;
   const int64_t id = block::take_ticket(chain), first = id * threads * items, width = single ? 1 : r.width;
-  const Tile tile = rank_rows<packs, items>(r.mask, first, r.n, list, warp_kept);
+  const Tile tile = rank_rows<packs, items>(keep, first, r.n, list, numbers ? upto : nullptr, warp_kept);
   if (threadIdx.x == 0 && chain.tickets) chain.tiles[id].publish(tile.kept);
 
   constexpr bool loads_early = packs && single;
@@ -149,6 +223,14 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     }
     move_words<Word>(loads_early ? early<Word> * threads : 0, kept * width, load,
                      [&](int64_t i, const Word& word) { to[i] = word; });
+    if constexpr (Keep::finds_runs) {
+      for (int i = int(threadIdx.x); i < kept; i += threads) keep.begins[before + i] = first + list[i];
+      if (id + 1 == tiles && threadIdx.x == 0) keep.begins[before + tile.kept] = r.n;
+      for (int i = int(threadIdx.x); numbers && i < tile.rows; i += threads) {
+        keep.numbers[keep.order[first + i]] = before + upto[i] - 1;
+      }
+      return;
+    }
     if (r.packed < r.n) return;
     Word* end = r.out + (r.n - (first - before)) * width;  // dropped rows fill the end of the output
     for (int64_t i = threadIdx.x; i < (tile.rows - tile.kept) * width; i += threads) end[-1 - i] = r.fill;
@@ -162,23 +244,27 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
   }
 }
 
-template <bool packs, bool single, int items, class Rows>
-void launch(const Rows& rows, Context& context) {
+template <bool packs, bool single, int items, class Rows, class Keep>
+void launch(const Rows& rows, const Keep& keep, int64_t shared_bytes, Context& context) {
   const int64_t tiles = ceil_div(rows.n, int64_t(threads * items));
   require(tiles <= 2147483647, "single_pass: ", rows.n, " rows are too many for one launch");
   block::Chain<int64_t> chain{};
   if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, tiles);
-  single_pass_kernel<packs, single, items>
-      <<<unsigned(tiles), threads, 0, cudaStream_t(context.stream)>>>(rows, chain, tiles);
+  const auto kernel = single_pass_kernel<packs, single, items, Rows, Keep>;
+  if (shared_bytes > 0) {  // with the static arrays it may be more than the 48 KB that need no permission
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
+  }
+  kernel<<<unsigned(tiles), threads, size_t(shared_bytes), cudaStream_t(context.stream)>>>(rows, keep, chain, tiles);
   check_launch("single_pass");
 }
 
 template <bool packs>
 void move(const Args& args, Context& context) {
   with_rows(args, [&](const auto& rows) {
-    if (rows.width == 1) return launch<packs, true, 32>(rows, context);
-    if (args.row_bytes <= 64) return launch<packs, false, 32>(rows, context);
-    launch<packs, false, 16>(rows, context);
+    const Mask mask{static_cast<const boolean*>(args.mask)};
+    if (rows.width == 1) return launch<packs, true, 32>(rows, mask, 0, context);
+    if (args.row_bytes <= 64) return launch<packs, false, 32>(rows, mask, 0, context);
+    launch<packs, false, 16>(rows, mask, 0, context);
   });
 }
 
@@ -225,6 +311,29 @@ void single_pass(const Args& args, Context& context) {
     move<true>(args, context);
   } else {
     move<false>(args, context);
+  }
+}
+
+// Integers are equal if their bits are.
+void list_runs(const RunArgs& x, Context& context) {
+  Args args{};
+  args.in = x.x;
+  args.out = x.values;
+  args.count = x.count;
+  args.n = args.packed = x.n;
+  const auto list = [&](auto type) {
+    using T = typename decltype(type)::type;
+    constexpr int items = sizeof(T) == 8 ? 16 : 32;
+    args.row_bytes = sizeof(T);
+    const Heads<T> heads{static_cast<const T*>(x.x), x.begins, x.order, x.numbers};
+    launch<true, true, items>(Rows<T>(args), heads, x.numbers ? threads * items * sizeof(uint16_t) : 0, context);
+  };
+  switch (x.dtype) {
+    case DType::boolean:
+    case DType::int8:
+      return list(Type<uint8_t>{});
+    default:
+      dispatch(LineTypes{}, x.dtype, "runs", list);
   }
 }
 

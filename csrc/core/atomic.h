@@ -68,6 +68,10 @@ __device__ T atomic_by_lock(T* p, T v) {
   return before;
 }
 
+template <class Op, class T>
+constexpr bool is_bitwise = std::is_integral<T>::value && sizeof(T) >= 4 &&
+                            (Op::id == OpId::bitwise_and || Op::id == OpId::bitwise_or || Op::id == OpId::bitwise_xor);
+
 }  // namespace detail
 
 template <class Op, class T>
@@ -76,6 +80,16 @@ __device__ T atomic_combine(T* p, T v) {
     return atomicAdd(p, v);
   } else if constexpr (std::is_same<Op, Sum<T>>::value && std::is_same<T, int64_t>::value) {
     return T(atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v)));
+  } else if constexpr (std::is_same<Op, Max<T>>::value && std::is_same<T, int>::value) {
+    return atomicMax(p, v);
+  } else if constexpr (std::is_same<Op, Max<T>>::value && std::is_same<T, int64_t>::value) {
+    return T(atomicMax(reinterpret_cast<long long*>(p), static_cast<long long>(v)));
+  } else if constexpr (detail::is_bitwise<Op, T>) {
+    using Word = std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>;
+    Word* const word = reinterpret_cast<Word*>(p);
+    if constexpr (Op::id == OpId::bitwise_and) return T(atomicAnd(word, Word(v)));
+    if constexpr (Op::id == OpId::bitwise_or) return T(atomicOr(word, Word(v)));
+    if constexpr (Op::id == OpId::bitwise_xor) return T(atomicXor(word, Word(v)));
   } else if constexpr (sizeof(T) == 4) {
     return detail::atomic_by_cas<T, unsigned, Op>(p, v);
   } else if constexpr (sizeof(T) == 8) {

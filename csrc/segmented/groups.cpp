@@ -126,7 +126,29 @@ class GroupTables {
 
 }  // namespace
 
+bool can_reduce_groups(const Device& device, OpId op, DType dtype) {
+  switch (op) {
+    case OpId::sum:
+    case OpId::prod:
+      return !device.cuda || dtype < DType::float16;
+    case OpId::max:
+    case OpId::min:
+    case OpId::bitwise_and:
+    case OpId::bitwise_or:
+    case OpId::bitwise_xor:
+      return true;
+    default:
+      return !device.cuda;
+  }
+}
+
 bool reduce_groups(const Groups& g, Context& context) {
+#ifdef TP_WITH_CUDA
+  if (context.device.cuda) {
+    reduce_groups_by_atomics(g, context);
+    return true;
+  }
+#endif
   bool valid = true;
   with_reduction<wide_t>(g.args, [&](const auto& e) {
     using E = std::decay_t<decltype(e)>;

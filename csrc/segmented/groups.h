@@ -1,10 +1,12 @@
-// Reduction of rows by an index per row, on the host and without a sort: all rows with the same index are a group,
-// wherever they are.
+// Reduction of rows by an index per row, without a sort: all rows with the same index are a group, wherever they are.
 //
-// The rows are divided into chunks, each with a table of partial results, and the tables are combined in order. The
-// number of chunks is limited so that the tables are small compared with the rows. It depends only on the sizes, so any
-// number of threads gives the same bits. If there are nearly as many groups as rows, there is one chunk, and one
-// thread.
+// On the host, the rows are divided into chunks, each with a table of partial results, and the tables are combined in
+// order. The number of chunks is limited so that the tables are small compared with the rows. It depends only on the
+// sizes, so any number of threads gives the same bits. If there are nearly as many groups as rows, there is one chunk,
+// and one thread.
+//
+// CUDA combines rows by atomics, in an order that the hardware decides (segmented/group_atomics.cu). So it takes only
+// operators whose result has the same bits in every order.
 #pragma once
 #include "segmented/segmented.h"
 
@@ -17,7 +19,14 @@ struct Groups {
   int64_t groups;
 };
 
-// Returns whether every index is in 0 to groups - 1. Rows with other indices are left out.
+// Whether reduce_groups takes a problem of this operator and dtype on a device: on CUDA not the sums and products of
+// floats, nor anything that is computed from them, nor the indices of extrema.
+bool can_reduce_groups(const Device&, OpId, DType);
+
+// Returns whether every index is in 0 to groups - 1, which CUDA does not find out. Rows with other indices are left
+// out.
 bool reduce_groups(const Groups&, Context&);
+
+void reduce_groups_by_atomics(const Groups&, Context&);  // on CUDA
 
 }  // namespace tp::segmented

@@ -1,9 +1,10 @@
 // torch_patterns::group_reduce, group_expand and group_by: checks, kernels, Meta, derivatives.
 //
 // Grouping is a stable sort by the index, by as many bits as the number of groups needs; a reduction of groups is then
-// a reduction of segments. On the host the default needs no sort (segmented/groups.h). Expansion gives every row the
-// value of its group; expansion and the sum are each other's derivatives, and the other operators have the derivatives
-// of segments.
+// a reduction of segments. By default the host needs no sort, nor does CUDA if the order of the rows does not matter
+// (segmented/groups.h); sums of floats must have the same bits in every run, so there they are sorted. Expansion gives
+// every row the value of its group; expansion and the sum are each other's derivatives, and the other operators have
+// the derivatives of segments.
 //
 // If an index is not a group, the CPU raises. CUDA raises only if it is to validate; otherwise reductions leave the row
 // out, and expansion gives it 0. Such rows are sorted after all groups.
@@ -12,11 +13,13 @@
 #include <ATen/ATen.h>
 
 #include "segmented/groups.h"
+#include "sort/small_keys.h"
 #include "sort/sort.h"
 #include "torch/gradient.h"
 #include "torch/histogram.h"
 #include "torch/logical.h"
 #include "torch/moments.h"
+#include "torch/permutation.h"
 #include "torch/scan.h"
 #include "torch/segmented.h"
 #include "torch/segments.h"
@@ -75,24 +78,6 @@ void check_index_values(const char* op, const Tensor& index, int64_t groups, boo
 
 // ---- the sort
 
-// The index as keys of few bytes, and the bits by which groups differ. An index that is not a group becomes one that is
-// at least `groups` in those bits.
-struct Keys {
-  Tensor keys;
-  int64_t bits;
-
-  Keys(const Tensor& index, int64_t groups) {
-    for (bits = 1; bits < 63 && (int64_t(1) << bits) <= groups; ++bits) {
-    }
-    const auto dtype = bits <= 8 ? at::kByte : bits <= 15 ? at::kShort : bits <= 31 ? at::kInt : at::kLong;
-    const Tensor inside =
-        at::clamp(index, -1,
-                  std::min(groups, index.scalar_type() == at::kInt ? int64_t(std::numeric_limits<int32_t>::max())
-                                                                   : std::numeric_limits<int64_t>::max()));
-    keys = inside.to(dtype);
-  }
-};
-
 // [groups + 1]: where each group begins among the sorted rows.
 Tensor offsets_of(const Keys& k, int64_t groups) {
   Tensor offsets = at::zeros({groups + 1}, k.keys.options().dtype(at::kLong));
@@ -104,6 +89,19 @@ Tensor offsets_of(const Keys& k, int64_t groups) {
 
 Tensor order_of(const Keys& k, Str algorithm) {
   return ArgSort{k.keys, 0, false, 0, k.bits, at::kLong, algorithm}.kernel();
+}
+
+// values [n] in the order of their keys; the sorted keys are not wanted.
+Tensor in_order(const Keys& k, const Tensor& values) {
+  const Tensor in = raw_keys(values);
+  Tensor sorted = empty_result(in.sizes(), in.options());
+  auto args = sort_args(reduce_name, k.keys, false, 0, k.bits);
+  args.keys = k.keys.const_data_ptr();
+  give_values(args, in, sorted);
+  args.rows = 1;
+  args.n = in.numel();
+  run_unless_empty(sorted, sort::ladder, sort::choose, reduce_name, "auto", k.keys, args);
+  return sorted;
 }
 
 // ---- reductions
@@ -133,9 +131,15 @@ struct Groups {
   }
 };
 
-bool can_skip_sort(const GroupReduce& r) { return r.values.is_cpu() && r.algorithm == "auto"; }
+bool can_skip_sort(const GroupReduce& r) {
+  Device device;
+  device.cuda = r.values.is_cuda();
+  const OpId op = reduction_of(reduce_name, r.op, r.values);
+  return r.algorithm == "auto" && segmented::can_reduce_groups(device, op, dtype_of_tensor(reduce_name, r.values));
+}
 
 Tensor reduce_unsorted(const GroupReduce& r, int64_t groups, at::ScalarType dtype) {
+  if (r.values.is_cuda()) check_index_values(reduce_name, r.index, groups, r.validate);
   const Tensor in = r.values.contiguous(), index = r.index.contiguous();
   auto shape = in.sizes().vec();
   shape[0] = groups;
@@ -164,12 +168,12 @@ Tensor reduce_unsorted(const GroupReduce& r, int64_t groups, at::ScalarType dtyp
 
 Tensor reduce_sorted(const GroupReduce& r, int64_t groups) {
   check_index_values(reduce_name, r.index, groups, r.validate);
-  const Keys keys(r.index, groups);
+  const Keys keys(reduce_name, r.index, 0, groups);
   const Tensor offsets = offsets_of(keys, groups);
   const bool finds_index = r.op == "argmax" || r.op == "argmin";
   Tensor sorted, order;
   if (r.values.dim() == 1 && !finds_index) {
-    sorted = std::get<1>(SortPairs{keys.keys, r.values, 0, false, 0, keys.bits, "auto"}.kernel());
+    sorted = in_order(keys, r.values);
   } else {
     order = order_of(keys, "auto");
     sorted = r.values.index_select(0, order);
@@ -181,6 +185,27 @@ Tensor reduce_sorted(const GroupReduce& r, int64_t groups) {
 }
 
 }  // namespace
+
+Keys::Keys(const char* op, const Tensor& x, int64_t first, int64_t count) {
+  for (bits = 1; bits < 63 && (int64_t(1) << bits) <= count; ++bits) {
+  }
+  const auto dtype = bits <= 8 ? at::kByte : bits <= 15 ? at::kShort : bits <= 31 ? at::kInt : at::kLong;
+  const Tensor in = x.contiguous();
+  keys = empty_result(in.sizes(), in.options().dtype(dtype));
+  if (in.numel() == 0) return;
+  sort::SmallKeys args{};
+  args.in = in.const_data_ptr();
+  args.dtype = dtype_of_tensor(op, in);
+  args.n = in.numel();
+  args.first = first;
+  args.count = uint64_t(count);
+  args.keys = keys.mutable_data_ptr();
+  args.bytes = int(keys.element_size());
+  translate_errors([&] {
+    TorchContext context(in);
+    sort::make_small_keys(args, context);
+  });
+}
 
 Tensor GroupReduce::kernel() const {
   const auto dtype = check(*this);
@@ -225,7 +250,7 @@ std::tuple<Tensor, Tensor> GroupBy::kernel() const {
   check_algorithm(sort::ladder, by_name, algorithm);
   const int64_t groups = num_groups.expect_int();
   check_index_values(by_name, index, groups, validate);
-  const Keys keys(index, groups);
+  const Keys keys(by_name, index, 0, groups);
   return {order_of(keys, algorithm), offsets_of(keys, groups)};
 }
 

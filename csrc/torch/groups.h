@@ -43,6 +43,15 @@ struct GroupBy {
   std::tuple<Tensor, Tensor> meta() const;
 };
 
+// Integers as keys of few bytes, counted from `first`, and the bits by which they differ. An integer that is not in
+// `first` to first + count - 1 has the key `count`, which is less than 2^bits.
+struct Keys {
+  Tensor keys;
+  int64_t bits;
+
+  Keys(const char* op, const Tensor& x, int64_t first, int64_t count);
+};
+
 // The rows of x at `index`. A bool becomes 1 or 0, whatever byte a view of another dtype stored for it.
 inline Tensor select_rows(const Tensor& x, const Tensor& index) {
   const Tensor rows = x.index_select(0, index);

@@ -2,9 +2,11 @@
 // compactions, sorts and segmented reductions.
 //
 // The first element of each run of equal elements is its head. A compaction of the heads gives the values of the runs;
-// their positions are where segments begin. Two NaN are never equal, as in torch. The number of runs depends on the
-// data, so the fake kernels, which return an unbacked size, are in Python. Derivatives do not need another such size:
-// they use the number of each element's run, which is a scan of the heads.
+// their positions are where segments begin. The defaults find all of that in one step (compact/runs.h). Distinct values
+// are the runs of the sorted values; on CUDA, integers of a small range are counted instead, and need no sort. Two NaN
+// are never equal, as in torch. The number of runs depends on the data, so the fake kernels, which return an unbacked
+// size, are in Python. Derivatives do not need another such size: they use the number of each element's run, which is a
+// scan of the heads.
 #include "compact/runs.h"
 
 #include <ATen/ATen.h>
@@ -12,10 +14,12 @@
 #include <array>
 
 #include "compact/compact.h"
+#include "sort/small_keys.h"
 #include "sort/sort.h"
 #include "torch/checks.h"
 #include "torch/compact.h"
 #include "torch/groups.h"
+#include "torch/histogram.h"
 #include "torch/permutation.h"
 #include "torch/scan.h"
 #include "torch/segmented.h"
@@ -127,8 +131,49 @@ Found find_runs_on_host(const Tensor& x, const Wanted& wanted) {
   return found;
 }
 
+#ifdef TP_WITH_CUDA
+// The first `size` elements of a line, in memory that is at most twice as long.
+Tensor shortened(const Tensor& line, int64_t size) {
+  const Tensor kept = line.narrow(0, 0, size);
+  return 2 * size < line.size(0) ? kept.clone() : kept;
+}
+
+Found find_runs_on_device(const Tensor& x, const Wanted& wanted) {
+  const Tensor in = raw_keys(x);
+  const auto places = x.options().dtype(at::kLong);
+  const Tensor values = at::empty(in.sizes(), in.options()), begins = at::empty({in.numel() + 1}, places);
+  const Tensor count = at::empty({}, places);
+  Found found;
+  if (wanted.order.defined()) found.numbers = at::empty_like(wanted.order);
+  compact::RunArgs args{};
+  args.x = in.const_data_ptr();
+  args.n = in.numel();
+  args.dtype = dtype_of_tensor(encode_name, in);
+  args.values = values.mutable_data_ptr();
+  args.begins = begins.mutable_data_ptr<int64_t>();
+  args.count = count.mutable_data_ptr<int64_t>();
+  if (wanted.order.defined()) {
+    args.order = wanted.order.const_data_ptr<int64_t>();
+    args.numbers = found.numbers.mutable_data_ptr<int64_t>();
+  }
+  translate_errors([&] {
+    TorchContext context(in);
+    compact::list_runs(args, context);
+  });
+  const int64_t runs = count.item<int64_t>();
+  found.values = shortened(values, runs);
+  if (wanted.offsets) found.offsets = shortened(begins, runs + 1);
+  if (wanted.lengths) found.lengths = at::sub(begins.narrow(0, 1, runs), begins.narrow(0, 0, runs));
+  return found;
+}
+#endif
+
 Found find_runs(const Tensor& x, const Wanted& wanted, Str algorithm) {
   if (x.is_cpu() && algorithm == "auto") return find_runs_on_host(x.contiguous(), wanted);
+#ifdef TP_WITH_CUDA
+  const bool in_one_pass = algorithm == "auto" || algorithm == "single_pass";
+  if (x.is_cuda() && in_one_pass && x.numel() > 0) return find_runs_on_device(x, wanted);
+#endif
   const int64_t n = x.size(0);
   const Tensor heads = heads_of(x), all = at::arange(n, x.options().dtype(at::kLong));
   const Tensor begins = Compact{all, heads, algorithm}.kernel();
@@ -154,6 +199,7 @@ Tensor from_heads(const Tensor& tangent, const Tensor& keys, const SymInt& count
 
 Two RunLengthEncode::kernel() const {
   check_line(encode_name, {"x", x});
+  refuse_capture(encode_name, x);
   const Found found = find_runs(x, {/*offsets=*/false, /*lengths=*/true, {}}, algorithm);
   return {found.values, found.lengths};
 }
@@ -173,6 +219,7 @@ Two ReduceByKey::kernel() const {
   check_same_device(by_key_name, {{"keys", &keys}, {"values", &values}});
   reduced_dtype(by_key_name, values, op);
   check_algorithm(segment_reduce::ladder, by_key_name, algorithm);
+  refuse_capture(by_key_name, keys);
   const Found found = find_runs(keys, {/*offsets=*/true, /*lengths=*/false, {}}, "auto");
   return {found.values, SegmentReduce{values, found.offsets, op, false, algorithm}.kernel()};
 }
@@ -196,19 +243,84 @@ Tensors ReduceByKey::jvp(const Forward& f) const {
 
 // ---- unique
 
+namespace {
+
+constexpr int64_t few = 1 << 16;            // elements that are sorted sooner than their range is known
+constexpr uint64_t most_counted = 1 << 18;  // values in a range that is counted
+
+// The least of some integers and by how much the greatest is greater.
+struct Range {
+  int64_t least;
+  uint64_t span;
+};
+
+Range range_of(const Tensor& x) {
+  const auto [least, greatest] = at::aminmax(x);
+  const Tensor both = at::stack({least, greatest}).to(at::kLong).cpu();
+  const int64_t* ends = both.const_data_ptr<int64_t>();
+  return {ends[0], uint64_t(ends[1]) - uint64_t(ends[0])};
+}
+
+// Distinct integers, by counting them.
+Three count_values(const Unique& u, const Tensor& line, const Range& range) {
+  const int64_t bins = int64_t(range.span) + 1;
+  const Keys keys(unique_name, line, range.least, bins);
+  const Tensor counts = Histogram{keys.keys, bins, {}, {}, "auto"}.kernel(), exists = counts.gt(0);
+  const Tensor values = at::nonzero(exists).view({-1});
+  Three result{values.add(range.least).to(u.x.scalar_type()), {}, {}};
+  if (u.return_counts) std::get<2>(result) = counts.index_select(0, values);
+  if (!u.return_inverse) return result;
+  const Tensor numbers = Scan{exists.to(at::kLong), 0, "sum", /*exclusive=*/true, false, "auto"}.kernel();
+  Tensor inverse = empty_result(line.sizes(), numbers.options());
+  sort::LookUp args{};
+  args.keys = keys.keys.const_data_ptr();
+  args.bytes = int(keys.keys.element_size());
+  args.n = line.numel();
+  args.count = bins;
+  args.table = numbers.const_data_ptr<int64_t>();
+  args.out = inverse.mutable_data_ptr<int64_t>();
+  translate_errors([&] {
+    TorchContext context(line);
+    sort::look_up(args, context);
+  });
+  std::get<1>(result) = inverse;
+  return result;
+}
+
+// Distinct values, as runs of the sorted values.
+Three sort_values(const Unique& u, const Tensor& line) {
+  Tensor sorted, order;
+  if (u.return_inverse) {
+    std::tie(sorted, order) = Sort{line, 0, false, at::kLong, u.algorithm}.kernel();
+  } else {
+    sorted = SortKeys{line, 0, false, 0, {}, u.algorithm}.kernel();
+  }
+  const Found found = find_runs(sorted, {/*offsets=*/false, u.return_counts, order}, "auto");
+  return {found.values, found.numbers, found.lengths};
+}
+
+Three find_values(const Unique& u) {
+  const Tensor line = u.x.reshape({-1});
+  if (!line.is_cuda() || line.is_floating_point() || line.numel() < few || u.algorithm != "auto") {
+    return sort_values(u, line);
+  }
+  const Tensor integers = line.scalar_type() == at::kBool ? raw_keys(line).view(at::kByte) : line;
+  const Range range = range_of(integers);
+  if (range.span < most_counted) return count_values(u, integers, range);
+  if (line.element_size() < 8 || range.span >= std::numeric_limits<int32_t>::max()) return sort_values(u, line);
+  Three result = sort_values(u, Keys(unique_name, line, range.least, int64_t(range.span) + 1).keys);
+  std::get<0>(result) = std::get<0>(result).to(at::kLong).add(range.least);
+  return result;
+}
+
+}  // namespace
+
 Three Unique::kernel() const {
   dtype_of_tensor(unique_name, x);
-  const Tensor line = x.reshape({-1});
-  Tensor sorted, order;
-  if (return_inverse) {
-    std::tie(sorted, order) = Sort{line, 0, false, at::kLong, algorithm}.kernel();
-  } else {
-    sorted = SortKeys{line, 0, false, 0, {}, algorithm}.kernel();
-  }
-  const Found found = find_runs(sorted, {/*offsets=*/false, return_counts, order}, "auto");
+  refuse_capture(unique_name, x);
+  const auto [values, inverse, counts] = find_values(*this);
   const auto none = [&] { return at::empty({0}, x.options().dtype(at::kLong)); };
-  return {found.values, return_inverse ? found.numbers.view(x.sizes()) : none(),
-          return_counts ? found.lengths : none()};
+  return {values, return_inverse ? inverse.view(x.sizes()) : none(), return_counts ? counts : none()};
 }
 
 // ---- partition: a sort by one bit

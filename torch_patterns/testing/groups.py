@@ -122,6 +122,7 @@ REDUCE = Spec(
         *(case((300, 2), (4,), op=op, dtypes=FLOATS) for op in ("std", "logsumexp", "mean")),
         *(case((1000,), (g,)) for g in (1, 254, 255, 256, 257, 4000)),
         case((1000,), (70_000,), dtypes=(torch.float32,)),
+        case((1000,), (6000,), op="max"),
     ),
     empty=(case((0,), (0,)), case((0, 3), (4,), op="max"), case((4, 0), (3,), op="min"), case((0,), (3,), op="prod")),
     grown=(case((8, 3), (5,), op="prod"), case((21, 7), (5,), op="prod")),
@@ -266,6 +267,7 @@ UNIQUE = Spec(
     edges=(
         *(case((n,), (i * 3 + 1,), **ASKED) for i, n in enumerate(SIZES)),
         case((300,), (300,), **ASKED, dtypes=(torch.float32, torch.int64)),
+        case((70_000,), (90,), **ASKED, dtypes=ALL),
     ),
     empty=(case((0,), (1,), **ASKED), case((3, 0), (1,), **ASKED)),
     grown=(case((8,), (3,), **ASKED), case((21,), (3,), **ASKED)),
