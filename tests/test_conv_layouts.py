@@ -116,3 +116,32 @@ def test_not_finite_in_images_of_three_channels(device):
             want = torch.zeros_like(odd)
             want[0, :, :2, 15:] = True
             assert torch.equal(odd, want)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_wide_filters_of_one_pixel(dtype, device):
+    """All passes. In half types, the channels begin at multiples of 16, 8 and 2 bytes. A NaN reaches one pixel."""
+    random = torch.Generator().manual_seed(12)
+    integers = lambda *size: torch.randint(-2, 3, size, generator=random).double()  # noqa: E731
+    for channels, maps, size in ((64, 256, (8, 25)), (328, 40, (12, 11)), (136, 130, (5, 9)), (33, 200, (9, 8))):
+        x, weight, bias = integers(3, channels, *size), integers(maps, channels, 1, 1), integers(maps)
+        grad = integers(3, maps, *size)
+        images, filters, shift, outputs = (t.to(device, dtype) for t in (x, weight, bias, grad))
+        got = (
+            conv2d(images, filters, shift),
+            conv2d_dgrad(outputs, filters, list(x.shape)),
+            conv2d_wgrad(outputs, images, (1, 1)),
+        )
+        want = (
+            F.conv2d(x, weight, bias),
+            torch.nn.grad.conv2d_input(x.shape, weight, grad),
+            torch.nn.grad.conv2d_weight(x, weight.shape, grad),
+        )
+        for g, w in zip(got, want, strict=True):
+            assert_equal(g.cpu().double(), w.to(dtype).double(), f"{channels} {maps} {size}")
+        images[1, 5, 3, 2] = outputs[1, 7, 3, 2] = float("nan")
+        one = torch.zeros(3, 1, *size, dtype=torch.bool)
+        one[1, 0, 3, 2] = True
+        for g, w in ((conv2d(images, filters, shift), got[0]), (conv2d_dgrad(outputs, filters, list(x.shape)), got[1])):
+            assert torch.equal(g.isnan().cpu(), one.expand(g.shape)), f"{channels} {maps} {size}"
+            assert_equal(g.nan_to_num(0.0).cpu(), w.cpu().masked_fill(one, 0.0), f"{channels} {maps} {size}")

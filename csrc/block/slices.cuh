@@ -1,8 +1,7 @@
 // The second half of a sum that many blocks share. The blocks leave sums over slices, [slices][n]; here these are added
-// up, in an order that depends only on the number of slices, and rounded once.
+// up, in an order that depends only on the numbers of slices and sums, and rounded once.
 #pragma once
-#include "core/context.h"
-#include "core/simt.h"
+#include "block/launch.cuh"
 
 namespace tp::block {
 
@@ -18,6 +17,7 @@ __global__ void __launch_bounds__(slice_threads)
   const int column = int(threadIdx.x) % columns, lane = int(threadIdx.x) / columns;
   const int64_t i = int64_t(blockIdx.x) * columns + column;
   A total = 0;
+  wait_for_launch_before();
   if (i < n) {
 #pragma unroll 8
     for (int64_t slice = lane; slice < slices; slice += lanes) total += sums[slice * n + i];
@@ -44,9 +44,14 @@ template <class A, class T, class Place = SamePlace>
 void sum_slices(const A* sums, int64_t slices, int64_t n, T* out, Context& context, const Place& place = {}) {
   const auto launch = [&](auto kernel, int lanes) {
     const int64_t blocks = ceil_div(n * lanes, int64_t(slice_threads));
-    kernel<<<unsigned(blocks), slice_threads, 0, cudaStream_t(context.stream)>>>(sums, slices, n, out, place);
+    launch_early(kernel, unsigned(blocks), slice_threads, 0, context, sums, slices, n, out, place);
   };
-  slices < 8 ? launch(add_slices<1, A, T, Place>, 1) : launch(add_slices<16, A, T, Place>, 16);
+  constexpr int64_t enough = int64_t(1) << 19;  // threads that keep an H200 busy
+  if (slices < 8 || n * 4 > enough) {
+    launch(add_slices<1, A, T, Place>, 1);
+  } else {
+    n * 16 > enough ? launch(add_slices<4, A, T, Place>, 4) : launch(add_slices<16, A, T, Place>, 16);
+  }
   check_launch("sum_slices");
 }
 

@@ -100,8 +100,8 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
     for (int k = 0; k < row_bytes; k += 32) {
 #pragma unroll
       for (int b = 0; b < Tile::blocks; ++b) {
-        multiply_tiles<T, true>(sum[b], factor_at(left + unsigned(b * 64 * row_bytes + k)), factor_at(right + k),
-                                i > 0 || k > 0);
+        multiply_tiles<T, true, true>(sum[b], factor_at(left + unsigned(b * 64 * row_bytes + k)), factor_at(right + k),
+                                      i > 0 || k > 0);
       }
     }
     commit_products();

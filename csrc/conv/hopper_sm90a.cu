@@ -4,6 +4,8 @@
 #include "conv/hopper_sm90a.h"
 #ifdef __CUDACC__
 #include "conv/gather_wgmma.cuh"
+#include "conv/pointwise_wgmma.cuh"
+#include "conv/pointwise_wgrad.cuh"
 #include "conv/wgrad_wgmma.cuh"
 
 namespace tp::conv {
@@ -16,12 +18,50 @@ using Square = WgmmaTile<128, 128>;
 using Few = WgradTile<1, 3>;
 using Many = WgradTile<2, 2>;
 
+// The same for filters of one pixel: maps, and maps x channels.
+using Maps64 = PointwiseTile<false, 1>;
+using Maps128 = PointwiseTile<true, 1>;
+using Maps256 = PointwiseTile<true, 2>;
+using Grad64x128 = PointwiseGradTile<false, 1, 64>;
+using Grad64x256 = PointwiseGradTile<false, 1, 128>;
+using Grad256x64 = PointwiseGradTile<true, 2, 64>;
+using Grad256x128 = PointwiseGradTile<true, 2, 128>;
+
 // With fewer channels or maps, most of a tile would be zeros.
 constexpr int64_t fewest = 32;
 constexpr int64_t never = int64_t(1) << 60;
 
 // Whether boxes of 64 channels never reach into another group.
 bool ends_in_box(int64_t groups, int64_t channels) { return groups == 1 || channels % row_elements == 0; }
+
+// Wide tiles read the source less often, which matters most if threads copy it. With boxes, it costs more to copy the
+// filters of a wide tile again and again.
+template <class T>
+void pointwise(const Gather<T>& g, Context& context) {
+  const bool has_boxes = PixelRuns(g.n, g.rows.in * g.cols.in).has_boxes;
+  if (g.maps <= 64) {
+    launch_pointwise<T, Maps64>(g, context);
+  } else if (g.maps <= 128 || (has_boxes && !keeps_filters<Maps256>(g.depth))) {
+    launch_pointwise<T, Maps128>(g, context);
+  } else {
+    launch_pointwise<T, Maps256>(g, context);
+  }
+}
+
+// Smaller tiles have fewer sums to add up. The larger one needs fewer copies by threads.
+template <class T>
+void pointwise_wgrad(const Elements<T>& e, Context& context) {
+  const bool has_boxes = PixelRuns(e.n, e.rows.in * e.cols.in).has_boxes;
+  if (e.maps > 64 && !has_boxes) {
+    launch_pointwise_wgrad<T, Grad256x128>(e, context);
+  } else if (e.maps > 64 && e.maps >= e.channels) {
+    launch_pointwise_wgrad<T, Grad256x64>(e, context);
+  } else if (e.channels > 128) {
+    launch_pointwise_wgrad<T, Grad64x256>(e, context);
+  } else {
+    launch_pointwise_wgrad<T, Grad64x128>(e, context);
+  }
+}
 
 }  // namespace
 
@@ -31,6 +71,11 @@ bool gather_on_hopper(const Gather<T>& g, Context& context) {
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   if (!has || g.n * rows.sources * cols.sources == 0) return false;
   if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
+  const int64_t row = g.pass == Pass::fprop ? g.depth : g.maps;  // of the matrix of filters
+  if (is_pointwise(g.source, g.weight, g.target, g.source_strides, g.n, g.groups, row, g.rows, g.cols)) {
+    pointwise(g, context);
+    return true;
+  }
   if (g.pass == Pass::fprop && max(g.rows.stride, g.cols.stride) > 8) return false;
   GatherWgmma<T> work{g};
   work.row_phases = phases(g.rows, g.pass);
@@ -69,9 +114,14 @@ bool gather_on_hopper(const Gather<T>& g, Context& context) {
 template <class T>
 bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   static const bool has = has_wgmma(wgrad_wgmma<T, Few>);
-  if (!has || min(e.channels, e.maps) < fewest || !has_tap_map(e.rows) || !has_tap_map(e.cols)) return false;
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
-  if (e.taps() > most_taps || pixels >= most_quotient || pixels * e.rows.in * e.cols.in == 0) return false;
+  if (!has || min(e.channels, e.maps) < fewest || pixels == 0) return false;
+  if (is_pointwise(e.x, e.weight, e.y, e.x_strides, e.n, e.groups, e.channels, e.rows, e.cols)) {
+    pointwise_wgrad(e, context);
+    return true;
+  }
+  if (!has_tap_map(e.rows) || !has_tap_map(e.cols)) return false;
+  if (e.taps() > most_taps || pixels >= most_quotient || e.rows.in * e.cols.in == 0) return false;
   const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, 8, context),
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, 8, context);
   if (e.maps <= 64) {

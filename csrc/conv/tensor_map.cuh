@@ -39,6 +39,22 @@ CUtensorMap matrix_map(const T* data, int64_t rows, int64_t cols, int64_t row_st
   return map;
 }
 
+// A map for boxes of 64 pixels of `box_rows` channels of one image, if the pixels of a channel are contiguous (NCHW).
+// `pixels` must be a multiple of 8.
+template <class T>
+CUtensorMap planes_map(const T* data, int64_t n, int64_t channels, int64_t pixels, int box_rows) {
+  static const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  CUtensorMap map;
+  const cuuint64_t sizes[] = {cuuint64_t(pixels), cuuint64_t(channels), cuuint64_t(n)},
+                   strides[] = {cuuint64_t(pixels) * sizeof(T), cuuint64_t(channels * pixels) * sizeof(T)};
+  const cuuint32_t box[] = {row_elements, cuuint32_t(box_rows), 1}, steps[] = {1, 1, 1};
+  const CUresult status =
+      encode(&map, element_type<T>, 3, const_cast<T*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  require(status == CUDA_SUCCESS, "implicit_gemm: the driver refuses the planes of a batch, error ", int(status));
+  return map;
+}
+
 // A batch that stores the channels of a pixel next to each other: its sizes, and the strides of its dimensions (from
 // Strides or ChannelsLast).
 struct BatchMap {
@@ -109,6 +125,17 @@ TP_DEVICE inline void copy_matrix(const CUtensorMap& map, int row, int col, unsi
 #endif
 }
 
+TP_DEVICE inline void copy_planes(const CUtensorMap& map, int image, int channel, int pixel, unsigned to,
+                                  block::Barrier& barrier) {
+#if TP_WGMMA
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(to),
+      "l"(&map), "r"(pixel), "r"(channel), "r"(image), "r"(barrier.address())
+      : "memory");
+#endif
+}
+
 TP_DEVICE inline void copy_window(const CUtensorMap& map, int image, int row, int col, int channel, unsigned to,
                                   block::Barrier& barrier) {
 #if TP_WGMMA
@@ -134,11 +161,19 @@ TP_DEVICE inline void copy_tap(const CUtensorMap& map, int image, int row, int c
 #endif
 }
 
-// Copies from shared memory to a box of the tensor, except for elements outside of it. It runs until wait_for_stores().
+// Copy from shared memory to a box of the tensor, except for elements outside of it. They run until wait_for_stores().
 TP_DEVICE inline void store_window(const CUtensorMap& map, int image, int row, int col, int channel, unsigned from) {
 #if TP_WGMMA
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
                "r"(channel), "r"(col), "r"(row), "r"(image), "r"(from)
+               : "memory");
+#endif
+}
+
+TP_DEVICE inline void store_planes(const CUtensorMap& map, int image, int channel, int pixel, unsigned from) {
+#if TP_WGMMA
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(pixel), "r"(channel), "r"(image), "r"(from)
                : "memory");
 #endif
 }
@@ -149,10 +184,12 @@ TP_DEVICE inline void commit_stores() {
 #endif
 }
 
-// Waits until the stores that this thread has committed have finished reading shared memory.
-TP_DEVICE inline void wait_for_stores() {
+// Waits until the stores that this thread has committed, except for the latest `groups` groups, have finished reading
+// shared memory.
+template <int groups = 0>
+TP_DEVICE void wait_for_stores() {
 #if TP_WGMMA
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(groups) : "memory");
 #endif
 }
 

@@ -53,9 +53,10 @@ TP_DEVICE void wait_for_products() {
 }
 
 // Starts sum += a b, or sum = a b if not `adds`, where a has 64 rows, b has 2 * `count` columns, and the inner
-// dimension is 16. Thread t of the warpgroup holds pairs of sums in row t / 32 * 16 + t % 32 / 4 and, in every other
-// pair, in the row eight below. Pairs 2 j and 2 j + 1 are columns 8 j + 2 * (t % 4) and the next one.
-template <class T, bool along, int count>
+// dimension is 16. `a_along` and `b_along` tell how each factor is read. Thread t of the warpgroup holds pairs of sums
+// in row t / 32 * 16 + t % 32 / 4 and, in every other pair, in the row eight below. Pairs 2 j and 2 j + 1 are columns
+// 8 j + 2 * (t % 4) and the next one.
+template <class T, bool a_along, bool b_along, int count>
 TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool adds) {
   static_assert(count == 32 || count == 64 || count == 96, "instructions for 64, 128 and 192 columns");
 #if TP_WGMMA
@@ -74,19 +75,20 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
   TP_NAMES_64                                                                        \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
   ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define TP_MULTIPLY(columns, type, names, a_name, b_name, along_name, adds_name, ...)                             \
-  asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns \
-               "k16.f32." type "." type " {" names "}, " a_name ", " b_name ", adds, 1, 1, " along_name           \
-               ", " along_name "; }"                                                                              \
-               : __VA_ARGS__                                                                                      \
-               : "l"(a), "l"(b), "n"(along ? 0 : 1), "r"(int(adds)))
-#define TP_MULTIPLY_TYPE(type)                                                                                        \
-  if constexpr (count == 32) {                                                                                        \
-    TP_MULTIPLY("64", type, TP_NAMES_32, "%32", "%33", "%34", "%35", TP_SUMS_32(0));                                  \
-  } else if constexpr (count == 64) {                                                                                 \
-    TP_MULTIPLY("128", type, TP_NAMES_64, "%64", "%65", "%66", "%67", TP_SUMS_32(0), TP_SUMS_32(32));                 \
-  } else {                                                                                                            \
-    TP_MULTIPLY("192", type, TP_NAMES_96, "%96", "%97", "%98", "%99", TP_SUMS_32(0), TP_SUMS_32(32), TP_SUMS_32(64)); \
+#define TP_MULTIPLY(columns, type, names, a_name, b_name, a_across, b_across, adds_name, ...)                       \
+  asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns   \
+               "k16.f32." type "." type " {" names "}, " a_name ", " b_name ", adds, 1, 1, " a_across ", " b_across \
+               "; }"                                                                                                \
+               : __VA_ARGS__                                                                                        \
+               : "l"(a), "l"(b), "n"(a_along ? 0 : 1), "n"(b_along ? 0 : 1), "r"(int(adds)))
+#define TP_MULTIPLY_TYPE(type)                                                                               \
+  if constexpr (count == 32) {                                                                               \
+    TP_MULTIPLY("64", type, TP_NAMES_32, "%32", "%33", "%34", "%35", "%36", TP_SUMS_32(0));                  \
+  } else if constexpr (count == 64) {                                                                        \
+    TP_MULTIPLY("128", type, TP_NAMES_64, "%64", "%65", "%66", "%67", "%68", TP_SUMS_32(0), TP_SUMS_32(32)); \
+  } else {                                                                                                   \
+    TP_MULTIPLY("192", type, TP_NAMES_96, "%96", "%97", "%98", "%99", "%100", TP_SUMS_32(0), TP_SUMS_32(32), \
+                TP_SUMS_32(64));                                                                             \
   }
   if constexpr (std::is_same<T, half>::value) {
     TP_MULTIPLY_TYPE("f16")

@@ -132,8 +132,9 @@ TP_DEVICE void multiply_slabs(const UnitShare& share, unsigned stages, block::Ba
     for (int k = 0; k < Tile::block_bytes; k += 16 * row_bytes) {
 #pragma unroll
       for (int b = 0; b < Tile::blocks; ++b) {
-        multiply_tiles<T, false>(sum[b], factor_at(left + unsigned(b * Tile::block_bytes + k), Tile::block_bytes),
-                                 factor_at(right + unsigned(k), Tile::block_bytes), slab > share.first_slab || k > 0);
+        multiply_tiles<T, false, false>(
+            sum[b], factor_at(left + unsigned(b * Tile::block_bytes + k), Tile::block_bytes),
+            factor_at(right + unsigned(k), Tile::block_bytes), slab > share.first_slab || k > 0);
       }
     }
     commit_products();
