@@ -78,31 +78,43 @@ struct Heads {
     const T* const at = x + first + mine;
     const bool aligned = whole && reinterpret_cast<uintptr_t>(x) % alignof(Four) == 0;
     const int lane = int(threadIdx.x) % block::warp_size;
-    Four own[rounds];
+    constexpr int together = tp::min(rounds, int(32 / sizeof(T)));  // rounds whose loads are in flight at once
     T before{};  // of lane 0: the element before that of the warp's first round, then of each other one
     if (lane == 0 && first + mine > 0 && mine < rows) before = at[-1];
 #pragma unroll
-    for (int j = 0; j < rounds; ++j) {
-      if (aligned) {
-        own[j] = *reinterpret_cast<const Four*>(at + j * round_rows);
-        continue;
+    for (int i = 0; i < rounds; i += together) {
+      Four own[together];
+#pragma unroll
+      for (int j = 0; j < together; ++j) {
+        if (aligned) {
+          own[j] = *reinterpret_cast<const Four*>(at + (i + j) * round_rows);
+          continue;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int row = (i + j) * round_rows + k;
+          own[j].v[k] = mine + row < rows ? at[row] : T{};
+        }
       }
 #pragma unroll
-      for (int k = 0; k < 4; ++k) own[j].v[k] = mine + j * round_rows + k < rows ? at[j * round_rows + k] : T{};
+      for (int j = 0; j < together; ++j) {
+        const T neighbour = block::shuffle_up(own[j].v[3], 1);
+        T earlier = lane == 0 ? before : neighbour;
+        before = block::broadcast(own[j].v[3], last);
+        kept[i + j] = 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          if (acc_t<T>(own[j].v[k]) != acc_t<T>(earlier)) kept[i + j] |= 0x80u << 8 * k;
+          earlier = own[j].v[k];
+        }
+      }
     }
+    if (first + mine == 0) kept[0] |= 0x80u;
+    if (whole) return;
 #pragma unroll
-    for (int j = 0; j < rounds; ++j) {
-      const T neighbour = block::shuffle_up(own[j].v[3], 1);
-      T earlier = lane == 0 ? before : neighbour;
-      before = block::broadcast(own[j].v[3], last);
-      kept[j] = 0;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int row = mine + j * round_rows + k;
-        const bool differs = first + row == 0 || acc_t<T>(own[j].v[k]) != acc_t<T>(earlier);
-        if (differs && row < rows) kept[j] |= 0x80u << 8 * k;
-        earlier = own[j].v[k];
-      }
+    for (int j = 0; j < rounds; ++j) {  // the last tile
+      const int exist = rows - (mine + j * round_rows);
+      if (exist < 4) kept[j] &= exist <= 0 ? 0u : ~(~0u << 8 * exist);
     }
   }
 };
@@ -323,7 +335,7 @@ void list_runs(const RunArgs& x, Context& context) {
   args.n = args.packed = x.n;
   const auto list = [&](auto type) {
     using T = typename decltype(type)::type;
-    constexpr int items = sizeof(T) == 8 ? 16 : 32;
+    constexpr int items = 32;
     args.row_bytes = sizeof(T);
     const Heads<T> heads{static_cast<const T*>(x.x), x.begins, x.order, x.numbers};
     launch<true, true, items>(Rows<T>(args), heads, x.numbers ? threads * items * sizeof(uint16_t) : 0, context);
