@@ -106,49 +106,55 @@ struct NoteGroups {
   }
 };
 
-// The products of one row, in the order of the entries of A, as many entries at a time as there are threads.
-template <class I>
-struct RowProducts {
-  static constexpr int64_t shared_bytes(int threads) { return (threads + 1) * 4 + 4 + threads * int64_t(sizeof(I)) + 8; }
+// A row of A, and its products.
+struct Row {
+  int64_t begin, end, first, last;
+};
 
-  // A row, and its entries of A and its products.
-  struct Row {
-    int64_t begin, end, first, last;
-  };
+// The smallest b with 2^b >= n.
+TP_HD inline int bits_of(int64_t n) {
+  int bits = 0;
+  while (int64_t(1) << bits < n) ++bits;
+  return bits;
+}
+
+// The rows of B that the entries of a row of A scale, as many entries at a time as there are threads: entry `at` + q of
+// A begins with entry starts[q] of B and has lengths[q] products.
+template <class I, class Block>
+class Entries {
+ public:
+  static constexpr int64_t bytes_per_thread = sizeof(I) + sizeof(int);
+
+  TP_HD explicit Entries(Block& block)
+      : starts(block.template shared<I>("starts", block.threads())),
+        lengths(block.template shared<int>("lengths", block.threads())) {}
+
   template <class X>
-  static TP_HD Row row_of(const X& x, int64_t i) {
-    const int64_t begin = x.a_ptrs[i], end = x.a_ptrs[i + 1], first = x.before[begin], last = x.before[end];
-    return {begin, end, first, last};
+  static TP_HD Row row_of(Block& block, const X& x, int64_t i) {
+    return block.uniform("row", [&] {
+      const int64_t begin = x.a_ptrs[i], end = x.a_ptrs[i + 1], first = x.before[begin], last = x.before[end];
+      return Row{begin, end, first, last};
+    });
   }
-
-  template <class Block>
-  using Ints = decltype(std::declval<Block&>().template shared<int>("", 0));
-  template <class Block>
-  using Indices = decltype(std::declval<Block&>().template shared<I>("", 0));
-
-  // Calls use(n) after `offsets`, `starts` and whatever `load` loads hold the next entries of A: product p of the n
-  // next ones comes from the entry number(offsets, p) among these, and from entry starts[q] + p - offsets[q] of B.
-  template <class Block, class X, class Load, class Use>
-  static TP_HD void each(Block& block, const X& x, const Row& row, const Ints<Block>& offsets,
-                         const Indices<Block>& starts, Load load, Use use) {
+  // Calls load(q, at + q), and use(number of entries) once the next entries are loaded.
+  template <class X, class Load, class Use>
+  TP_HD void each(Block& block, const X& x, const Row& row, Load load, Use use) const {
     const int threads = block.threads();
     for (int64_t at = row.begin; at < row.end; at += threads) {
-      const int entries = int(tp::min(row.end - at, int64_t(threads)));
+      const int n = int(tp::min(row.end - at, int64_t(threads)));
       block.phase("entries", [&](int t) {
-        const int64_t first = x.before[at];
-        for (int q = t; q <= entries; q += threads) offsets[q] = int(int64_t(x.before[at + q]) - first);
-        if (t >= entries) return;
-        const int64_t k = x.a_idx[at + t];
-        starts[t] = I(x.b_ptrs[k]);
+        if (t >= n) return;
+        const int64_t k = x.a_idx[at + t], begin = x.b_ptrs[k], end = x.b_ptrs[k + 1];
+        starts[t] = I(begin);
+        lengths[t] = int(end - begin);
         load(t, at + t);
       });
-      use(entries, block.uniform("products", [&] { return int(offsets[entries]); }));
+      use(n);
     }
   }
-  template <class Offsets>
-  static TP_HD int number(const Offsets& offsets, int entries, int p) {
-    return partition_point(0, entries - 1, [&](int q) { return int(offsets[q + 1]) <= p; });
-  }
+
+  decltype(std::declval<Block&>().template shared<I>("", 0)) starts;
+  decltype(std::declval<Block&>().template shared<int>("", 0)) lengths;
 };
 
 // Keeps the first column that claims an empty place of the table.
@@ -160,7 +166,6 @@ struct Claim {
 // Finds the distinct columns of each row whose number of products is of one group.
 template <class I>
 struct FindColumns {
-  using Products = RowProducts<I>;
   Factors<I> factors;
   int group, room;
   I* columns;       // [products]: those of each row begin where its products begin
@@ -170,7 +175,7 @@ struct FindColumns {
   static TP_HD constexpr int places(int products) { return products + products / 4; }
   int64_t shared_bytes() const {
     const Group g = groups[group];
-    return Products::shared_bytes(g.threads) + (places(g.room) + g.room) * int64_t(sizeof(I)) + 4;
+    return g.threads * Entries<I, simt::HostBlock>::bytes_per_thread + (places(g.room) + g.room) * int64_t(sizeof(I)) + 16;
   }
 
   template <class Block>
@@ -179,13 +184,12 @@ struct FindColumns {
     const auto x = factors.bind(block);
     const auto to = block.global("columns", columns, products);
     const auto to_counts = block.global("counts", counts, factors.rows + 1);
-    const auto offsets = block.template shared<int>("offsets", threads + 1);
-    const auto starts = block.template shared<I>("starts", threads);
+    const Entries<I, Block> b(block);
     const auto table = block.template shared<I>("table", places(room));
     const auto list = block.template shared<I>("list", room);
     const auto found = block.template shared<int>("found", 1);
     for (int64_t i = block.index().x; i < factors.rows; i += block.grid().x) {
-      const auto row = block.uniform("row", [&] { return Products::row_of(x, i); });
+      const Row row = b.row_of(block, x, i);
       const int64_t n = row.last - row.first;
       if (n == 0 || group_of(n) != group) continue;
       const int size = places(int(n));
@@ -193,23 +197,14 @@ struct FindColumns {
         for (int k = t; k < size; k += threads) table[k] = I(-1);
         if (t == 0) found[0] = 0;
       });
-      Products::each(block, x, row, offsets, starts, [](int, int64_t) {}, [&](int entries, int n) {
+      // Each entry of A gets as many lanes as a row of B of average length keeps busy.
+      const int bits = tp::min(bits_of(ceil_div(n, row.end - row.begin)), bits_of(threads)), lanes = 1 << bits;
+      b.each(block, x, row, [](int, int64_t) {}, [&](int entries) {
         block.phase("enter", [&](int t) {
-          for (int p = t; p < n; p += threads) {
-            const int q = Products::number(offsets, entries, p), offset = offsets[q];
-            const int64_t start = starts[q];
-            const I column = x.b_idx[start + p - offset];
-            int place = int(uint64_t(uint32_t(column) * 2654435769u) * uint64_t(size) >> 32);
-            for (;;) {
-              const I there = table.template atomic<Claim<I>>(place, column);
-              if (there == column) break;
-              if (there < 0) {
-                const int number = found.template atomic<Sum<int>>(0, 1);
-                list[number] = column;
-                break;
-              }
-              place = place + 1 == size ? 0 : place + 1;
-            }
+          for (int q = t >> bits; q < entries; q += threads >> bits) {
+            const int64_t start = b.starts[q];
+            const int length = b.lengths[q];
+            for (int w = t & (lanes - 1); w < length; w += lanes) enter(table, size, I(x.b_idx[start + w]), list, found);
           }
         });
       });
@@ -222,12 +217,25 @@ struct FindColumns {
     }
   }
 
+  // Enters a column in the table, and also in the list if it is new.
+  template <class Table, class Found>
+  static TP_HD void enter(const Table& table, int size, I column, const Table& list, const Found& found) {
+    int place = int(uint64_t(uint32_t(column) * 2654435769u) * uint64_t(size) >> 32);
+    for (;;) {
+      const I there = table.template atomic<Claim<I>>(place, column);
+      if (there == column) return;
+      if (there < 0) break;
+      place = place + 1 == size ? 0 : place + 1;
+    }
+    const int number = found.template atomic<Sum<int>>(0, 1);
+    list[number] = column;
+  }
+
   // Bitonic sort; the list is filled up to a power of two.
   template <class Block, class List>
   static TP_HD void sort(Block& block, const List& list, int n) {
     const int threads = block.threads();
-    int whole = 1;
-    while (whole < n) whole *= 2;
+    const int whole = 1 << bits_of(n);
     block.phase("fill", [&](int t) {
       for (int k = n + t; k < whole; k += threads) list[k] = std::numeric_limits<I>::max();
     });
@@ -251,7 +259,6 @@ struct FindColumns {
 template <class T, class I>
 struct AddProducts {
   using Acc = acc_t<T>;
-  using Products = RowProducts<I>;
   Factors<I> factors;
   int group, room;
   const T *a, *b;
@@ -261,19 +268,19 @@ struct AddProducts {
   T* values;
   int64_t products, entries;
 
-  // The products of a lane: the entry of A among those that are loaded, the place in the row of C, and the product.
-  struct Mine {
-    int number[together], place[together];
-    Acc term[together];
+  struct Places {
+    int64_t begin, count;
   };
-  struct Bounds {
-    int first[together], last[together];
+  // The products of a lane, and their places in the row of C, or -1.
+  struct Mine {
+    int place[together];
+    Acc term[together];
   };
 
   int64_t shared_bytes() const {
     const Group g = groups[group];
-    return Products::shared_bytes(g.threads) + g.room * int64_t(sizeof(I) + sizeof(Acc)) +
-           g.threads * int64_t(sizeof(Acc)) + 2 * together * 4 + 24;
+    return g.threads * (Entries<I, simt::HostBlock>::bytes_per_thread + int64_t(sizeof(Acc))) +
+           g.room * int64_t(sizeof(I) + sizeof(Acc)) + 32;
   }
 
   template <class Block>
@@ -288,65 +295,95 @@ struct AddProducts {
     const auto c = block.global("values", values, entries);
     const auto sums = block.template shared<Acc>("sums", room);
     const auto own = block.template shared<I>("own", room);
-    const auto offsets = block.template shared<int>("offsets", threads + 1);
-    const auto starts = block.template shared<I>("starts", threads);
     const auto scales = block.template shared<Acc>("scales", threads);
-    const auto bounds = block.template shared<int>("bounds", 2 * together);
+    const Entries<I, Block> rows(block);
     auto mine = block.template per_lane<Mine>("mine");
     for (int64_t i = block.index().x; i < factors.rows; i += block.grid().x) {
-      const int64_t begin = block.uniform("begin", [&] { return int64_t(c_ptrs[i]); });
-      const int n = int(block.uniform("end", [&] { return int64_t(c_ptrs[i + 1]); }) - begin);
-      if (n == 0 || group_of(n) != group) continue;
-      const auto row = block.uniform("row", [&] { return Products::row_of(x, i); });
+      const Places c_row = block.uniform("places", [&] {
+        const int64_t begin = c_ptrs[i], end = c_ptrs[i + 1];
+        return Places{begin, end - begin};
+      });
+      if (c_row.count == 0 || group_of(c_row.count) != group) continue;
+      const int64_t begin = c_row.begin;
+      const int n = int(c_row.count), whole = 1 << bits_of(n);
+      const Row row = rows.row_of(block, x, i);
       block.phase("columns", [&](int t) {
-        for (int k = t; k < n; k += threads) {
-          const I column = from[row.first + k];
+        for (int k = t; k < whole; k += threads) {
+          I column = std::numeric_limits<I>::max();
+          if (k < n) {
+            column = from[row.first + k];
+            c_idx[begin + k] = column;
+            sums[k] = Acc(0);
+          }
           own[k] = column;
-          sums[k] = Acc(0);
-          c_idx[begin + k] = column;
         }
       });
+      // The number of columns that are less than the given one, which the row has.
+      const auto place_of = [&](I column) {
+        int place = 0;
+        for (int step = whole / 2; step > 0; step /= 2) {
+          const I there = own[place + step - 1];
+          if (there < column) place += step;
+        }
+        return place;
+      };
       const auto load = [&](int t, int64_t e) {
         const T value = a_values[e];
         scales[t] = Acc(value);
       };
-      Products::each(block, x, row, offsets, starts, load, [&](int entries, int all) {
-        for (int first = 0; first < all; first += together * threads) {
-          block.phase("multiply", [&](int t) {
-            Mine m{};
+      // Product u of a lane is product w of entry q, if there are so many.
+      const auto multiply = [&](Mine& m, int u, int q, int w, int entries) {
+        m.place[u] = -1;
+        if (q >= entries) return;
+        const int length = rows.lengths[q];
+        if (w >= length) return;
+        const int64_t start = rows.starts[q];
+        const I column = x.b_idx[start + w];
+        const T value = b_values[start + w];
+        const Acc scale = scales[q];
+        m.term[u] = scale * Acc(value);
+        m.place[u] = place_of(column);
+      };
+      rows.each(block, x, row, load, [&](int entries) {
+        const int longest = block.uniform("longest", [&] {
+          int most = 0;
+          for (int q = 0; q < entries; ++q) most = tp::max(most, int(rows.lengths[q]));
+          return most;
+        });
+        if (longest <= threads) {  // several entries at once, each by some of the lanes
+          const int bits = bits_of(longest), across = threads >> bits;
+          for (int first = 0; first < entries; first += together * across) {
+            block.phase("multiply", [&](int t) {
+              Mine m{};
+              for (int u = 0; u < together; ++u) {
+                multiply(m, u, first + u * across + (t >> bits), t & ((1 << bits) - 1), entries);
+              }
+              mine[t] = m;
+            });
             for (int u = 0; u < together; ++u) {
-              const int p = first + u * threads + t;
-              m.number[u] = -1;
-              if (p >= all) continue;
-              const int q = Products::number(offsets, entries, p), offset = offsets[q];
-              const int64_t start = starts[q], g = start + p - offset;
-              const I column = x.b_idx[g];
-              const T value = b_values[g];
-              const Acc scale = scales[q];
-              m.number[u] = q;
-              m.term[u] = scale * Acc(value);
-              m.place[u] = partition_point(0, n - 1, [&](int k) { return I(own[k]) < column; });
-              if (t == 0) bounds[u] = q;
-              if (t == threads - 1 || p == all - 1) bounds[together + u] = q;
+              for (int q = 0; q < across && first + u * across + q < entries; ++q) {
+                block.phase("add", [&](int t) {
+                  const Mine& m = mine[t];
+                  if (t >> bits == q && m.place[u] >= 0) sums[m.place[u]] += m.term[u];
+                });
+              }
             }
-            mine[t] = m;
-          });
-          const Bounds numbers = block.uniform("bounds", [&] {
-            Bounds found{};
-            for (int u = 0; u < together; ++u) {
-              const bool any = first + u * threads < all;
-              found.first[u] = any ? int(bounds[u]) : 0;
-              found.last[u] = any ? int(bounds[together + u]) : -1;
-            }
-            return found;
-          });
-          for (int u = 0; u < together; ++u) {
-            for (int q = numbers.first[u]; q <= numbers.last[u]; ++q) {
-              block.phase("add", [&](int t) {
-                const Mine& m = mine[t];
-                if (m.number[u] == q) sums[m.place[u]] += m.term[u];
-              });
-            }
+          }
+          return;
+        }
+        for (int q = 0; q < entries; ++q) {  // one entry after another
+          for (int first = 0; first < longest; first += together * threads) {
+            block.phase("multiply", [&](int t) {
+              Mine m{};
+              for (int u = 0; u < together; ++u) multiply(m, u, q, first + u * threads + t, entries);
+              mine[t] = m;
+            });
+            block.phase("add", [&](int t) {
+              const Mine& m = mine[t];
+              for (int u = 0; u < together; ++u) {
+                if (m.place[u] >= 0) sums[m.place[u]] += m.term[u];
+              }
+            });
           }
         }
       });
