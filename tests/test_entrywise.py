@@ -8,8 +8,10 @@ import scipy.sparse
 import torch
 from common import EACH_DEVICE
 from sparse_matrices import dense, each_format, random_matrix
+from test_ladder import ORDERS
 
 import torch_patterns as tp
+from torch_patterns import simt
 from torch_patterns.sparse.algebra import add, multiply, subtract
 from torch_patterns.testing import assert_equal
 
@@ -205,6 +207,60 @@ def test_very_wide_matrices(symbol, device):
     a = tp.csr(*(torch.tensor(x, device=device) for x in ([0, 2, 2], [7, far], [1.0, 2.0])), (2, far + 1))
     b = tp.csr(*(torch.tensor(x, device=device) for x in ([0, 1, 3], [far, 7, far], [5.0, 6.0, 7.0])), (2, far + 1))
     assert entries(OPERATORS[symbol](a, b)) == reference(symbol, a.convert("coo"), b.convert("coo"))
+
+
+# ---- the kernels for CUDA, on the CPU
+
+
+@each_operator
+@each_index
+@pytest.mark.parametrize("order, seed", ORDERS)
+def test_checked(symbol, index, order, seed):
+    """No race, no bad access; operands in order, one of them, or none; gradients as the CPU's kernels compute them."""
+
+    def result_and_gradients(A, B):
+        leaves = [x.values.clone().requires_grad_() for x in (A, B)]
+        result = OPERATORS[symbol](*(x._replace(values=v).convert("csr") for x, v in zip((A, B), leaves, strict=True)))
+        weights = torch.arange(result.values.numel(), dtype=torch.float64) % 7
+        return result, torch.autograd.grad((result.values * weights).sum(), leaves)
+
+    for rows, cols, n, m in SHAPES[:-1]:
+        a, b = (random_matrix(rows, cols, k, index=index, seed=k + 1) for k in (n, m))
+        for A, B in ((a, b), (a.coalesce(), b), (a.coalesce(), b.coalesce())):
+            with simt.checked(order, seed):
+                result, got = result_and_gradients(A, B)
+            assert entries(result) == reference(symbol, a, b), f"{rows} x {cols}, {n} and {m} entries"
+            assert_equal(got, result_and_gradients(A, B)[1])
+
+
+@each_operator
+def test_checked_tiles(symbol):
+    """Several tiles of 2048 items: long, short and empty rows, common places at their edges, rows out of order."""
+    with simt.checked():
+        for more in range(4):
+            lengths = lengths_of("long", 40, 3000 + more), lengths_of("any", 40, 40)
+            a, b = (ours(canonical(40, 6000, n, seed, 3500)) for seed, n in enumerate(lengths))
+            same = a._replace(values=a.values + 1)
+            rough = a._replace(col_idx=a.col_idx.flip(0))
+            for x, y in ((a, b), (b, a), (a, same), (rough, b), (a, rough)):
+                assert entries(OPERATORS[symbol](x, y)) == reference(symbol, x.convert("coo"), y.convert("coo"))
+
+
+@each_operator
+def test_checked_wrong_indices(symbol):
+    good = tp.csr(*(torch.tensor(x) for x in ([0, 2, 3], [0, 1, 1], [1.0, 2.0, 3.0])), (2, 2))
+    wrong = [
+        (good._replace(col_idx=torch.tensor([0, far, 1])), IndexError, rf"col_idx\[1\] is {far}") for far in (-1, 2)
+    ]
+    for ptrs, error in (([0, 4, 3], IndexError), ([1, 2, 3], ValueError), ([0, 3, 2], ValueError), ([0, 2, 2], ValueError)):
+        wrong.append((good._replace(row_ptrs=torch.tensor(ptrs)), error, r"row_ptrs\["))
+    with simt.checked():
+        for bad, error, message in wrong:
+            for operands, name in (((bad, good), "A"), ((good, bad), "B")):
+                with pytest.raises(error, match=rf"^A \{symbol} B: {name}: {message}"):
+                    OPERATORS[symbol](*operands)
+                with pytest.raises(error, match=rf"^values_at: {name}: {message}"):
+                    torch.ops.torch_patterns_parts.values_at(*operands[0][:3], *operands[1][:2], 2, 2)
 
 
 # ---- derivatives

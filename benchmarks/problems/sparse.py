@@ -228,14 +228,26 @@ def by_place(rows: int) -> list[Figure]:
         result = op(a, b) if op is operator.add else a.multiply(b).tocsr()
         return tuple(map(torch.from_numpy, (result.data, result.indptr, result.indices)))
 
+    @functools.lru_cache(maxsize=1)
+    def torch_pair(op: Callable, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = (torch_csr.__wrapped__(*m) for m in (tensors[:3], tensors[3:]))
+        return (a, b) if op is operator.add else tuple(m.to_sparse_coo().coalesce() for m in (a, b))
+
+    def by_torch(op: Callable, *tensors: Tensor) -> Tensor:
+        """The values; torch adds CSR by cuSPARSE, but multiplies only coordinates."""
+        result = op(*torch_pair(op, *tensors))
+        return result.values() if op is operator.add else result._values()
+
     on_cuda = torch.get_default_device().type == "cuda"
+    peer = {"torch": by_torch} if on_cuda else {"scipy": by_scipy}
     return [
         Figure(
             f"{name} {kind}",
             lambda kind=kind: operand(kind) + operand(kind),
             functools.partial(ours, op),
             functools.partial(want, op, op is operator.mul),
-            {} if on_cuda else {"scipy": functools.partial(by_scipy, op)},
+            {who: functools.partial(f, op) for who, f in peer.items()},
+            exact_peers=not on_cuda,  # torch's values come alone
         )
         for name, op in (("A+B", operator.add), ("A*B", operator.mul))
         for kind in LENGTHS

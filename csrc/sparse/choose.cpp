@@ -26,6 +26,6 @@ const char* cuda_rung(const sparse::CsrArgs& args, const char* listed) {
 #include "sparse/formats.def"
 #undef FORMAT
 const char* sampled_product::choose(const Args&, const Device& device) { return on(device, "lanes_per_entry"); }
-const char* spgemm::choose(const Args&, const Device& device) { return on(device, "expand_sort_compress"); }
+const char* spgemm::choose(const Args&, const Device& device) { return on(device, "hash_per_row"); }
 
 }  // namespace tp

@@ -315,6 +315,7 @@ void with_matrices(const EntrywiseArgs& args, Context& context, F f) {
 
 void entrywise(Entrywise op, const EntrywiseArgs& args, void* ptrs, const std::function<Room(int64_t)>& room,
                Context& context) {
+  if (context.device.cuda || simt::session()) return entrywise_in_tiles(op, args, ptrs, room, context);
   with_matrices(args, context, [&](auto& matrices, auto, auto index) {
     auto* const to = static_cast<typename decltype(index)::type*>(ptrs);
     switch (op) {
@@ -329,6 +330,7 @@ void entrywise(Entrywise op, const EntrywiseArgs& args, void* ptrs, const std::f
 }
 
 void values_at(const EntrywiseArgs& args, void* out, Context& context) {
+  if (context.device.cuda || simt::session()) return look_up_values(args, out, context);
   with_matrices(args, context, [&](auto& matrices, auto type, auto) {
     matrices.values_at(static_cast<typename decltype(type)::type*>(out));
   });

@@ -1,8 +1,10 @@
-// The elementwise sum, difference and product of two sparse matrices, on the host (beyond the book).
+// The elementwise sum, difference and product of two sparse matrices (beyond the book).
 //
 // The rows of A and B are merged as sorted sequences are (chapter 12), except that equal columns become one entry. A
-// sum has an entry where either matrix has one, a product where both have one. There are two passes over shares of
-// rows, on all threads: the first counts the entries of every row, the second fills them in.
+// sum has an entry where either matrix has one, a product where both have one. There are two passes: the first counts
+// the entries of C, the second fills them in. On the host, these are passes over shares of rows, on all threads; on
+// the device, over equal shares of the entries, however they are distributed over rows (entrywise_tiles.cu). In checked
+// mode, the host runs the device's kernels.
 //
 // Rows are in order if their columns increase strictly. Rows that are not in order are copied and sorted first, and
 // their duplicates are added up.
@@ -30,6 +32,8 @@ struct EntrywiseArgs {
   int64_t rows, cols;
   DType dtype;      // of all values
   bool long_index;  // all indices and pointers are int64, else int32
+  std::function<int64_t(const int64_t*)> read;  // reads a number from the device's memory, and waits for it
+  std::function<void()> explain;                // for the device: raises the error that says which index is wrong
 };
 
 enum class Entrywise : int8_t { add, subtract, multiply };
@@ -46,5 +50,10 @@ void entrywise(Entrywise op, const EntrywiseArgs& args, void* ptrs, const std::f
 // Writes, for each entry of B, the value of A at the same position: the sum of duplicates, or 0 if A has no entry
 // there. B has no values.
 void values_at(const EntrywiseArgs& args, void* out, Context& context);
+
+// The same two functions by the device's kernels.
+void entrywise_in_tiles(Entrywise op, const EntrywiseArgs& args, void* ptrs, const std::function<Room(int64_t)>& room,
+                        Context& context);
+void look_up_values(const EntrywiseArgs& args, void* out, Context& context);
 
 }  // namespace tp::sparse

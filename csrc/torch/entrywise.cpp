@@ -1,4 +1,4 @@
-// torch_patterns_parts::entrywise and values_at, for A + B, A - B and A * B on the CPU: checks, kernels, derivatives.
+// torch_patterns_parts::entrywise and values_at, for A + B, A - B and A * B: checks, kernels, derivatives.
 //
 // The elementwise sum and product are linear in the values of each matrix. So is values_at, which brings values from
 // one structure to another, and its transpose is values_at with the structures exchanged. So all derivatives consist of
@@ -76,14 +76,14 @@ void check_values(const std::string& what, const Tensor& values, const Tensor& i
   check_same_device(what.c_str(), {{"col_idx", &idx}, {"values", &values}});
 }
 
-// ---- kernels
+// ---- kernels: CPU and CUDA alike
 
-// The contiguous arrays of a call.
+// The contiguous arrays of a call. They must outlive its args.
 struct Arrays {
   Tensor a_ptrs, a_idx, a_values, b_ptrs, b_idx, b_values;
 
   sparse::EntrywiseArgs args(const char* op, const SymInt& rows, const SymInt& cols) const {
-    TORCH_CHECK(a_values.is_cpu(), op, ": only CPU tensors are supported");
+    refuse_capture(op, a_idx);
     sparse::EntrywiseArgs args{};
     args.op = op;
     args.a = {"A", a_ptrs.const_data_ptr(), a_idx.const_data_ptr(), a_values.const_data_ptr(), a_idx.size(0)};
@@ -92,6 +92,13 @@ struct Arrays {
     args.cols = cols.expect_int();
     args.dtype = dtype_of_tensor(op, a_values);
     args.long_index = a_ptrs.scalar_type() == at::kLong;
+    args.read = [options = a_ptrs.options().dtype(at::kLong)](const int64_t* number) {
+      return at::from_blob(const_cast<int64_t*>(number), {1}, options).item<int64_t>();
+    };
+    args.explain = [this, op, rows, cols] {
+      check_index_values((std::string(op) + ": A").c_str(), {Format::csr, {a_ptrs, a_idx}, rows, cols});
+      check_index_values((std::string(op) + ": B").c_str(), {Format::csr, {b_ptrs, b_idx}, rows, cols});
+    };
     return args;
   }
 };

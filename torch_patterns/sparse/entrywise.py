@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from torch_patterns.batching import loop, loop_by_structure
-from torch_patterns.segmented import segment_reduce
 from torch_patterns.sparse.build import checked
-from torch_patterns.sparse.containers import COO, CSR, Matrix, value_fields
-from torch_patterns.sparse.convert import _again, _arange, _to_csr, by_place, coalesce, convert
+from torch_patterns.sparse.containers import CSR, Matrix, value_fields
+from torch_patterns.sparse.convert import _again, _to_csr
 
-_ops = torch.ops.torch_patterns
 _parts = torch.ops.torch_patterns_parts
 
 
@@ -32,17 +29,6 @@ def combine(op: str, a: Matrix, b: Matrix) -> Matrix:
         >>> (A * B).to_dense().tolist()
         [[5.0, 0.0], [0.0, 21.0]]
     """
-    if a[0].is_cuda:
-        result = _multiplied(a, b) if op == "multiply" else _added(a, b if op == "add" else -b)
-    else:
-        result = _merged(op, a, b)
-    return result if type(result) is type(a) else _again(_to_csr(result), a)
-
-
-# ---- by merging rows, on the CPU
-
-
-def _merged(op: str, a: Matrix, b: Matrix) -> CSR:
     x, y = _checked_csr(a), _checked_csr(b)
     index = torch.promote_types(x.col_idx.dtype, y.col_idx.dtype)
     if not torch.compiler.is_compiling() and x.col_idx.shape[0] + y.col_idx.shape[0] >= 2**31:
@@ -53,7 +39,7 @@ def _merged(op: str, a: Matrix, b: Matrix) -> CSR:
         raise RuntimeError("A - B: truth values have no difference")
     fields = (t for m in (x, y) for t in (m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(dtype)))
     values, ptrs, idx = _parts.entrywise(op, *fields, *a.shape)
-    return CSR(ptrs, idx, values.to(narrow), a.shape)
+    return _again(CSR(ptrs, idx, values.to(narrow), a.shape), a)
 
 
 def _dtype(a: Matrix) -> torch.dtype:
@@ -84,31 +70,3 @@ def _(info, in_dims, *args):
 @torch.library.register_vmap("torch_patterns_parts::values_at")
 def _(info, in_dims, *args):
     return loop(_parts.values_at, info, in_dims, *args)
-
-
-# ---- by sorting places, on CUDA
-
-
-def _joined(a: COO, b: COO) -> COO:
-    return COO(*(torch.cat(pair) for pair in zip(a[:3], b[:3], strict=True)), a.shape)
-
-
-def _added(a: Matrix, b: Matrix) -> COO:
-    return coalesce(_joined(convert(a, "coo"), convert(b, "coo")))
-
-
-def _multiplied(a: Matrix, b: Matrix) -> COO:
-    x, y = convert(a, "coo"), convert(b, "coo")
-    joined, n = _joined(x, y), x.values.shape[0]
-    rows, cols, order, ends = by_place(joined, _arange(joined.row_idx, joined.values.shape[0]))
-    ours = order < n
-    entries = joined.values.index_select(0, order)
-
-    def summed(mine: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns, for each position, the sum of the entries of one matrix, and whether it has any."""
-        sums = segment_reduce(torch.where(mine, entries, 0), ends).to(entries.dtype)
-        return sums, segment_reduce(mine, ends, op="max")
-
-    (left, has_left), (right, has_right) = summed(ours), summed(~ours)
-    kept = _ops.compact(_arange(rows, rows.shape[0]), has_left & has_right)
-    return COO(*(x.index_select(0, kept) for x in (rows, cols, left * right)), a.shape)

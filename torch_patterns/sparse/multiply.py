@@ -24,8 +24,9 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
     Each place at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit zero.
     Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
     checked, and the host waits for the device, which knows the sizes. The CPU goes by rows (Gustavson, 1978), CUDA
-    expands, sorts and compresses (Bell, Dalton and Olson, 2012). Code for ``torch.compile`` calls this function, as
-    that does not know ``@`` between objects that are not tensors.
+    by hash tables of rows (Nagasaka, Nukada and Matsuoka, 2017) if no row of the product has more than 2048 products
+    and the rows of B are in order, and otherwise expands, sorts and compresses (Bell, Dalton and Olson, 2012). Code
+    for ``torch.compile`` calls this function, as that does not know ``@`` between objects that are not tensors.
 
     Args:
         a: [rows, inner], in any format, entries in any order; duplicates add.
@@ -57,7 +58,7 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
     return _again(_product(x, y, max_bytes, algorithm), a)
 
 
-_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 27}  # products of a part; the CPU divides only if memory is short
+_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}  # products of a part; the CPU divides only if memory is short
 
 
 def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
