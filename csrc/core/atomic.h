@@ -70,7 +70,8 @@ __device__ T atomic_by_lock(T* p, T v) {
 
 template <class Op, class T>
 constexpr bool is_bitwise = std::is_integral<T>::value && sizeof(T) >= 4 &&
-                            (Op::id == OpId::bitwise_and || Op::id == OpId::bitwise_or || Op::id == OpId::bitwise_xor);
+                            (std::is_same<Op, BitAnd<T>>::value || std::is_same<Op, BitOr<T>>::value ||
+                             std::is_same<Op, BitXor<T>>::value);
 
 }  // namespace detail
 
@@ -87,9 +88,9 @@ __device__ T atomic_combine(T* p, T v) {
   } else if constexpr (detail::is_bitwise<Op, T>) {
     using Word = std::conditional_t<sizeof(T) == 4, unsigned, unsigned long long>;
     Word* const word = reinterpret_cast<Word*>(p);
-    if constexpr (Op::id == OpId::bitwise_and) return T(atomicAnd(word, Word(v)));
-    if constexpr (Op::id == OpId::bitwise_or) return T(atomicOr(word, Word(v)));
-    if constexpr (Op::id == OpId::bitwise_xor) return T(atomicXor(word, Word(v)));
+    if constexpr (std::is_same<Op, BitAnd<T>>::value) return T(atomicAnd(word, Word(v)));
+    if constexpr (std::is_same<Op, BitOr<T>>::value) return T(atomicOr(word, Word(v)));
+    if constexpr (std::is_same<Op, BitXor<T>>::value) return T(atomicXor(word, Word(v)));
   } else if constexpr (sizeof(T) == 4) {
     return detail::atomic_by_cas<T, unsigned, Op>(p, v);
   } else if constexpr (sizeof(T) == 8) {
