@@ -229,24 +229,27 @@ def by_place(rows: int) -> list[Figure]:
         return tuple(map(torch.from_numpy, (result.data, result.indptr, result.indices)))
 
     @functools.lru_cache(maxsize=1)
-    def torch_pair(op: Callable, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = (torch_csr.__wrapped__(*m) for m in (tensors[:3], tensors[3:]))
-        return (a, b) if op is operator.add else tuple(m.to_sparse_coo().coalesce() for m in (a, b))
+    def torch_pair(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        return torch_csr.__wrapped__(*tensors[:3]), torch_csr.__wrapped__(*tensors[3:])
 
-    def by_torch(op: Callable, *tensors: Tensor) -> Tensor:
-        """The values; torch adds CSR by cuSPARSE, but multiplies only coordinates."""
-        result = op(*torch_pair(op, *tensors))
-        return result.values() if op is operator.add else result._values()
+    def sum_by_torch(*tensors: Tensor) -> Tensor:
+        a, b = torch_pair(*tensors)
+        return (a + b).values()
+
+    def peers(op: Callable) -> dict[str, Callable]:
+        if not on_cuda:
+            return {"scipy": functools.partial(by_scipy, op)}
+        # Torch multiplies only coordinates; torch 2.11 crashes where there are so many.
+        return {"torch": sum_by_torch} if op is operator.add else {}
 
     on_cuda = torch.get_default_device().type == "cuda"
-    peer = {"torch": by_torch} if on_cuda else {"scipy": by_scipy}
     return [
         Figure(
             f"{name} {kind}",
             lambda kind=kind: operand(kind) + operand(kind),
             functools.partial(ours, op),
             functools.partial(want, op, op is operator.mul),
-            {who: functools.partial(f, op) for who, f in peer.items()},
+            peers(op),
             exact_peers=not on_cuda,  # torch's values come alone
         )
         for name, op in (("A+B", operator.add), ("A*B", operator.mul))

@@ -1,13 +1,43 @@
-// Checks the columns of a matrix in CSR on the device, in one pass over its entries.
+// The entries of a matrix in CSR, on the device, in equal shares: which row an entry is in, and whether columns are in
+// order. The pointers are valid.
 #pragma once
-#include "core/for_each.h"
 #include "core/partition_point.h"
+#include "core/simt.h"
 #include "sparse/matrix.h"
 
 namespace tp::sparse {
 
-// Sets *outside if a column is out of range, and *disordered unless the columns of each row increase strictly. The
-// pointers are valid.
+constexpr int entry_threads = 256, entries_per_block = 8 * entry_threads;
+
+// Calls f(entry, row) for all entries, where row() finds the entry's row, among those that its block's entries are in.
+template <class Block, class Ptrs, class F>
+TP_HD void for_each_entry(Block& block, const char* phase, const Ptrs& ptrs, int64_t rows, int64_t entries, F f) {
+  const auto ends = block.template shared<int64_t>("ends", 2);
+  const auto row_of = [&](int64_t low, int64_t high, int64_t e) {
+    return partition_point(low, high, [&](int64_t i) { return int64_t(ptrs[i + 1]) <= e; });
+  };
+  for (int64_t first = block.index().x * entries_per_block; first < entries;
+       first += block.grid().x * entries_per_block) {
+    const int64_t end = tp::min(first + entries_per_block, entries);
+    block.phase("rows", [&](int t) {
+      if (t < 2) ends[t] = row_of(0, rows, t == 0 ? first : end - 1);
+    });
+    const int64_t low = block.uniform("first row", [&] { return int64_t(ends[0]); });
+    const int64_t high = block.uniform("last row", [&] { return int64_t(ends[1]); });
+    block.phase(phase, [&](int t) {
+      for (int64_t e = first + t; e < end; e += entry_threads) f(e, [&] { return row_of(low, high, e); });
+    });
+  }
+}
+
+// Launches a kernel that calls for_each_entry.
+template <class Kernel>
+void launch_for_each_entry(Context& context, const char* name, int64_t entries, const Kernel& kernel) {
+  const int64_t blocks = tp::min(ceil_div(entries, int64_t(entries_per_block)), max_grid);
+  simt::launch(context, name, {blocks}, entry_threads, 2 * int64_t(sizeof(int64_t)), kernel);
+}
+
+// Sets *outside if a column is out of range, and *disordered unless the columns of each row increase strictly.
 template <class I>
 struct CheckColumns {
   const I *ptrs, *idx;
@@ -20,13 +50,11 @@ struct CheckColumns {
     const auto columns = block.global("col_idx", idx, entries);
     const auto to_outside = block.global("outside", outside, 1, simt::Sharing::idempotent);
     const auto to_disordered = block.global("disordered", disordered, 1, simt::Sharing::idempotent);
-    simt::for_each(block, "columns", entries, [&](int64_t e) {
+    for_each_entry(block, "columns", row_ptrs, rows, entries, [&](int64_t e, auto row) {
       const int64_t column = columns[e], before = e > 0 ? int64_t(columns[e - 1]) : -1;
       if (!inside(column, cols)) to_outside[0] = boolean(true);
       if (before < column) return;
-      // It may be less than the column before it only where a row begins.
-      const int64_t row = partition_point(int64_t(0), rows, [&](int64_t i) { return int64_t(row_ptrs[i]) < e; });
-      const int64_t begin = row_ptrs[row];
+      const int64_t begin = row_ptrs[row()];  // only there may it be less than the column before it
       if (begin != e) to_disordered[0] = boolean(true);
     });
   }

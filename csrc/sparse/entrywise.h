@@ -30,8 +30,8 @@ struct EntrywiseArgs {
   const char* op;
   Operand a, b;
   int64_t rows, cols;
-  DType dtype;      // of all values
-  bool long_index;  // all indices and pointers are int64, else int32
+  DType dtype;                                  // of all values
+  bool long_index;                              // all indices and pointers are int64, else int32
   std::function<int64_t(const int64_t*)> read;  // reads a number from the device's memory, and waits for it
   std::function<void()> explain;                // for the device: raises the error that says which index is wrong
 };

@@ -15,6 +15,7 @@
 // has sorted, distinct columns and adds up duplicates.
 #include <array>
 
+#include "core/for_each.h"
 #include "sort/scan_counts.h"
 #include "sparse/check_columns.h"
 #include "sparse/entrywise.h"
@@ -155,8 +156,8 @@ struct Tiles {
   };
   static_assert(tile + 2 < 1 << 15, "places in a tile have 15 bits");
 
-  // A tile in shared memory. The first sums[from + t] entries of C in it come from threads 0 to t. columns[1 + i] is the
-  // column of entry i of A, for i from -1 on, and columns[na + 2 + j] that of entry j of B, for j from -1 to nb.
+  // A tile in shared memory. The first sums[from + t] entries of C in it come from threads 0 to t. columns[1 + i] is
+  // the column of entry i of A, for i from -1 on, and columns[na + 2 + j] that of entry j of B, for j from -1 to nb.
   template <class Columns, class Sums>
   struct Loaded {
     int64_t id;
@@ -184,7 +185,8 @@ struct Tiles {
     for (int64_t id = block.index().x; id < tiles; id += block.grid().x) {
       const Share s = block.uniform("share", [&] {
         Share share{};
-        const int64_t row = rows_before[id], a = a_before[id], next_row = rows_before[id + 1], next_a = a_before[id + 1];
+        const int64_t row = rows_before[id], a = a_before[id], next_row = rows_before[id + 1],
+                      next_a = a_before[id + 1];
         const int64_t b = id * tile - row - a, next_b = tp::min((id + 1) * tile, items) - next_row - next_a;
         share.row = row, share.a = a, share.b = b;
         share.before = first(id);
@@ -194,13 +196,13 @@ struct Tiles {
         return share;
       });
       const int na = s.na, nb = s.nb, n = s.rows + na + nb;
+      const int b_loaded = int(tp::min(int64_t(nb) + 1, operands.b.entries - s.b));
       block.phase("load", [&](int t) {
         for (int k = t; k <= na; k += threads) {
           if (s.a + k > 0) columns[k] = x.a_idx[s.a + k - 1];
         }
         for (int k = t; k <= nb + 1; k += threads) {
-          const int64_t b = s.b + k - 1;
-          if (b >= 0 && b < operands.b.entries) columns[na + 1 + k] = x.b_idx[b];
+          if (s.b + k > 0 && k <= b_loaded) columns[na + 1 + k] = x.b_idx[s.b + k - 1];
         }
         // Row k of the tile begins at k and ends at k + 1, as far as it can be told from what is loaded.
         for (int k = t; k <= s.rows + 1; k += threads) {
@@ -220,7 +222,8 @@ struct Tiles {
           const int a = a_ends[k + 1], b = b_ends[k + 1];
           return k + 1 + a + b <= d;
         });
-        int a_begin = a_ends[row], b_begin = b_ends[row], a_end = a_ends[row + 1], b_end = b_ends[row + 1];
+        const int a_begin = a_ends[row], b_begin = b_ends[row];
+        int a_end = a_ends[row + 1], b_end = b_ends[row + 1];
         int i = tp::max(a_begin, 0), j = tp::max(b_begin, 0);
         i += of_a(d - row - i - j, tp::min(a_end, na) - i, tp::min(b_end, nb) - j, [&](int u, int v) {
           const I left = columns[1 + i + u], right = columns[na + 2 + j + v];
@@ -228,45 +231,45 @@ struct Tiles {
         });
         j = d - row - i;
         if (check) starts[t] = int16_t(i);
+        // The columns of entries i and j, and those before them in the row, or -1.
+        I left(0), right(0), before_left(-1), before_right(-1);
+        if (i < na) left = columns[1 + i];
+        if (j < b_loaded) right = columns[na + 2 + j];
+        if (i > a_begin) before_left = columns[i];
+        if (j > b_begin) before_right = columns[na + 1 + j];
         Found seen{};
         seen.row = row;
         int count = 0;
         for (int k = 0; k < items_per_thread; ++k) {
-          seen.items[k] = Found::nothing;
           if (d + k >= n) continue;
           const bool has_a = i < tp::min(a_end, na), has_b = j < tp::min(b_end, nb);
           if (!has_a && !has_b) {
             seen.items[k] = Found::row_end;
             ++row;
-            a_begin = a_end, b_begin = b_end;
             if (row <= s.rows) a_end = a_ends[row + 1], b_end = b_ends[row + 1];
+            before_left = before_right = I(-1);
             continue;
           }
-          I left(0), right(0);
-          if (has_a) left = columns[1 + i];
-          if (j < b_end) right = columns[na + 2 + j];
-          if (has_a && (!has_b || left <= right)) {
-            const bool both = j < b_end && left == right;
-            if (!of_both || both) seen.items[k] = Found::entry(i + 1, both ? j + 1 : 0), ++count;
-            if (check) {
-              const int64_t before = i > a_begin ? int64_t(I(columns[i])) : -1;
-              if (before >= int64_t(left)) notes[a_not_in_order] = boolean(true);
-              if (!inside(left, operands.a.cols)) notes[invalid] = boolean(true);
+          const bool from_a = has_a && (!has_b || left <= right);
+          const bool both = from_a ? j < b_end && left == right : before_left == right;
+          if (of_both ? from_a && both : from_a || !both) {
+            seen.items[k] = Found::entry(from_a ? i + 1 : 0, from_a && !both ? 0 : j + 1);
+            ++count;
+          }
+          const I column = from_a ? left : right;
+          if (check) {
+            if ((from_a ? before_left : before_right) >= column) {
+              notes[from_a ? a_not_in_order : b_not_in_order] = boolean(true);
             }
-            ++i;
+            if (!inside(column, operands.a.cols)) notes[invalid] = boolean(true);
+          }
+          i += from_a ? 1 : 0, j += from_a ? 0 : 1;
+          I next(0);
+          if (from_a ? i < na : j < b_loaded) next = columns[from_a ? 1 + i : na + 2 + j];
+          if (from_a) {
+            before_left = column, left = next;
           } else {
-            bool both = false;
-            if (i > a_begin) {
-              const I other = columns[i];
-              both = other == right;
-            }
-            if (!of_both && !both) seen.items[k] = Found::entry(0, j + 1), ++count;
-            if (check) {
-              const int64_t before = j > b_begin ? int64_t(I(columns[na + 1 + j])) : -1;
-              if (before >= int64_t(right)) notes[b_not_in_order] = boolean(true);
-              if (!inside(right, operands.b.cols)) notes[invalid] = boolean(true);
-            }
-            ++j;
+            before_right = column, right = next;
           }
         }
         mine[t] = seen;
@@ -303,14 +306,16 @@ struct CountEntries {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto to = block.global("counts", counts, tiles.tiles + 1);
-    tiles.template each<true>(block, [](int64_t) { return int64_t(0); }, [&](const auto& x, auto&) {
-      block.phase("count", [&](int t) {
-        if (t > 0) return;
-        const int sum = x.sums[x.from + threads - 1];
-        to[x.id] = sum;
-        if (x.id == tiles.tiles - 1) to[x.id + 1] = 0;
-      });
-    });
+    tiles.template each<true>(
+        block, [](int64_t) { return int64_t(0); },
+        [&](const auto& x, auto&) {
+          block.phase("count", [&](int t) {
+            if (t > 0) return;
+            const int sum = x.sums[x.from + threads - 1];
+            to[x.id] = sum;
+            if (x.id == tiles.tiles - 1) to[x.id + 1] = 0;
+          });
+        });
   }
 };
 
@@ -435,12 +440,8 @@ struct LookUp {
     const auto values = block.global("a_values", a, operands.a.entries);
     const auto to = block.global("out", out, operands.b.entries);
     const auto notes = found.bind(block);
-    simt::for_each(block, "look_up", operands.b.entries, [&](int64_t e) {
-      const int64_t column = x.b_idx[e];
-      const int64_t row = partition_point(int64_t(0), operands.b.rows, [&](int64_t i) {
-        return int64_t(x.b_ptrs[i + 1]) <= e;
-      });
-      const int64_t begin = x.a_ptrs[row], end = x.a_ptrs[row + 1];
+    for_each_entry(block, "look_up", x.b_ptrs, operands.b.rows, operands.b.entries, [&](int64_t e, auto row_of) {
+      const int64_t column = x.b_idx[e], row = row_of(), begin = x.a_ptrs[row], end = x.a_ptrs[row + 1];
       const int64_t at = partition_point(begin, end, [&](int64_t i) { return int64_t(x.a_idx[i]) < column; });
       const int64_t there = at < end ? int64_t(x.a_idx[at]) : -1;
       T value(0);
@@ -482,10 +483,11 @@ class OnDevice {
     const T* a = values(args_.a);
     const Structure<I>& m = operands_.a;
     boolean* const findings = found_.data();
-    each(m.entries, CheckColumns<I>{m.ptrs, m.idx, m.rows, m.cols, m.entries, findings + invalid,
-                                    findings + a_not_in_order});
+    const CheckColumns<I> check{
+        m.ptrs, m.idx, m.rows, m.cols, m.entries, findings + invalid, findings + a_not_in_order};
+    launch_for_each_entry(context_, kernel_name, m.entries, check);
     if (found()[a_not_in_order]) a = put_in_order(operands_.a, a);
-    each(operands_.b.entries, LookUp<T, I>{operands_, a, out, found_});
+    launch_for_each_entry(context_, kernel_name, args_.b.entries, LookUp<T, I>{operands_, a, out, found_});
     found();
   }
 

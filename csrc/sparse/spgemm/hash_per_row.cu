@@ -11,6 +11,7 @@
 // Rows are launched in groups, by the number of their products, and then by their number of columns, so that most take
 // little shared memory. The expansion (expand_sort_compress) does everything else: rows with more products than the
 // largest table has room for, rows of B that are not in order, and the values for a known structure.
+#include "core/for_each.h"
 #include "sort/scan_counts.h"
 #include "sparse/check_columns.h"
 #include "sparse/spgemm/rows.h"
@@ -27,10 +28,12 @@ constexpr int together = 4;  // products that a lane computes at once
 struct Group {
   int room, threads;
 };
-constexpr Group groups[] = {{64, 32}, {256, 32}, {1024, 64}, {2048, 128}};
+constexpr Group groups[] = {{64, 64}, {256, 64}, {1024, 64}, {2048, 128}};
 constexpr int group_count = int(std::size(groups));
 
-TP_HD inline int group_of(int64_t n) { return n <= 64 ? 0 : n <= 256 ? 1 : n <= 1024 ? 2 : n <= 2048 ? 3 : group_count; }
+TP_HD inline int group_of(int64_t n) {
+  return n <= 64 ? 0 : n <= 256 ? 1 : n <= 1024 ? 2 : n <= 2048 ? 3 : group_count;
+}
 
 // What the host reads as one number: which groups there are, whether rows are too long, and whether B is in order.
 enum { too_long = group_count, disordered, facts };
@@ -170,12 +173,15 @@ struct FindColumns {
   int group, room;
   I* columns;       // [products]: those of each row begin where its products begin
   int64_t* counts;  // [rows + 1]
+  boolean* noted;   // the groups of the rows of C
   int64_t products;
 
-  static TP_HD constexpr int places(int products) { return products + products / 4; }
+  // The size of the table. If it is small, so much room that few columns collide costs little.
+  static TP_HD constexpr int places(int products) { return products <= 256 ? 2 * products : products + products / 4; }
   int64_t shared_bytes() const {
     const Group g = groups[group];
-    return g.threads * Entries<I, simt::HostBlock>::bytes_per_thread + (places(g.room) + g.room) * int64_t(sizeof(I)) + 16;
+    return g.threads * Entries<I, simt::HostBlock>::bytes_per_thread + (places(g.room) + g.room) * int64_t(sizeof(I)) +
+           16;
   }
 
   template <class Block>
@@ -184,6 +190,7 @@ struct FindColumns {
     const auto x = factors.bind(block);
     const auto to = block.global("columns", columns, products);
     const auto to_counts = block.global("counts", counts, factors.rows + 1);
+    const auto to_noted = block.global("noted", noted, group_count, simt::Sharing::idempotent);
     const Entries<I, Block> b(block);
     const auto table = block.template shared<I>("table", places(room));
     const auto list = block.template shared<I>("list", room);
@@ -199,20 +206,25 @@ struct FindColumns {
       });
       // Each entry of A gets as many lanes as a row of B of average length keeps busy.
       const int bits = tp::min(bits_of(ceil_div(n, row.end - row.begin)), bits_of(threads)), lanes = 1 << bits;
-      b.each(block, x, row, [](int, int64_t) {}, [&](int entries) {
-        block.phase("enter", [&](int t) {
-          for (int q = t >> bits; q < entries; q += threads >> bits) {
-            const int64_t start = b.starts[q];
-            const int length = b.lengths[q];
-            for (int w = t & (lanes - 1); w < length; w += lanes) enter(table, size, I(x.b_idx[start + w]), list, found);
-          }
-        });
-      });
+      b.each(
+          block, x, row, [](int, int64_t) {},
+          [&](int entries) {
+            block.phase("enter", [&](int t) {
+              for (int q = t >> bits; q < entries; q += threads >> bits) {
+                const int64_t start = b.starts[q];
+                const int length = b.lengths[q];
+                for (int w = t & (lanes - 1); w < length; w += lanes)
+                  enter(table, size, I(x.b_idx[start + w]), list, found);
+              }
+            });
+          });
       const int distinct = block.uniform("distinct", [&] { return int(found[0]); });
       sort(block, list, distinct);
       block.phase("store", [&](int t) {
         for (int k = t; k < distinct; k += threads) to[row.first + k] = list[k];
-        if (t == 0) to_counts[i] = distinct;
+        if (t > 0) return;
+        to_counts[i] = distinct;
+        to_noted[group_of(distinct)] = boolean(true);
       });
     }
   }
@@ -404,10 +416,8 @@ class Product {
 
  public:
   Product(const S& s, Context& context)
-      : s_(s),
-        context_(context),
-        a_(s.args),
-        factors_{s.a_ptrs, s.a_idx, s.b_ptrs, s.b_idx, nullptr, a_.rows, a_.inner, a_.a_entries, a_.b_entries} {}
+      : s_(s), context_(context), a_(s.args), factors_{s.a_ptrs, s.a_idx,  s.b_ptrs,     s.b_idx,     nullptr,
+                                                       a_.rows,  a_.inner, a_.a_entries, a_.b_entries} {}
 
   // Returns whether it could.
   bool run() {
@@ -416,35 +426,37 @@ class Product {
     each(a_.a_entries + 1, CountProducts<I>{factors_, counts});
     sort::scan_counts(context_, counts, before, 1, a_.a_entries + 1);
     factors_.before = before;
-    int64_t* const word = context_.workspace<int64_t>(1);
-    boolean* const noted = reinterpret_cast<boolean*>(word);
-    static_assert(facts <= sizeof(*word));
-    context_.clear(word, sizeof(*word));
+    int64_t* const words = context_.workspace<int64_t>(2);  // the facts of A and B, and those of C
+    static_assert(facts <= sizeof(*words));
+    context_.clear(words, 2 * sizeof(*words));
+    boolean *const noted = reinterpret_cast<boolean*>(words), *const noted_of_c = noted + sizeof(*words);
     int64_t* const lengths = context_.workspace<int64_t>(a_.rows + 1);
     each(a_.rows + 1, NoteGroups<I>{factors_, noted, lengths});
     boolean* const unfit = noted + disordered;
-    each(a_.b_entries, CheckColumns<I>{s_.b_ptrs, s_.b_idx, a_.inner, a_.cols, a_.b_entries, unfit, unfit});
-    const int64_t all = a_.read(word);
-    const auto is_noted = [&](int fact) { return (all >> (8 * fact) & 0xff) != 0; };
-    if (is_noted(too_long) || is_noted(disordered)) return false;
+    const CheckColumns<I> check{s_.b_ptrs, s_.b_idx, a_.inner, a_.cols, a_.b_entries, unfit, unfit};
+    launch_for_each_entry(context_, rung, a_.b_entries, check);
+    const int64_t found = a_.read(words);
+    if (is_noted(found, too_long) || is_noted(found, disordered)) return false;
     const int64_t products = a_.read(before + a_.a_entries);
     I* const columns = context_.workspace<I>(products);
     for (int g = 0; g < group_count; ++g) {
-      if (is_noted(g)) launch(FindColumns<I>{factors_, g, groups[g].room, columns, lengths, products});
+      if (!is_noted(found, g)) continue;
+      launch(FindColumns<I>{factors_, g, groups[g].room, columns, lengths, noted_of_c, products});
     }
     sort::scan_counts(context_, lengths, a_.ptrs, 1, a_.rows + 1);
     const int64_t entries = a_.read(a_.ptrs + a_.rows);
     const auto room = a_.room(entries);
-    int last = group_count - 1;  // rows of C have no more columns than products
-    while (last >= 0 && !is_noted(last)) --last;
-    for (int g = 0; g <= last; ++g) {
-      launch(AddProducts<T, I>{factors_, g, groups[g].room, s_.a, s_.b, columns, a_.ptrs,
-                               static_cast<I*>(room.col_idx), static_cast<T*>(room.values), products, entries});
+    const int64_t found_of_c = a_.read(words + 1);
+    for (int g = 0; g < group_count; ++g) {
+      if (!is_noted(found_of_c, g)) continue;
+      launch(AddProducts<T, I>{factors_, g, groups[g].room, s_.a, s_.b, columns, a_.ptrs, static_cast<I*>(room.col_idx),
+                               static_cast<T*>(room.values), products, entries});
     }
     return true;
   }
 
  private:
+  static bool is_noted(int64_t word, int fact) { return (word >> (8 * fact) & 0xff) != 0; }
   template <class Kernel>
   void each(int64_t n, const Kernel& kernel) {
     simt::launch_for_each(context_, rung, n, kernel);
