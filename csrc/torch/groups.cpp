@@ -78,30 +78,37 @@ void check_index_values(const char* op, const Tensor& index, int64_t groups, boo
 
 // ---- the sort
 
-// [groups + 1]: where each group begins among the sorted rows.
-Tensor offsets_of(const Keys& k, int64_t groups) {
-  Tensor offsets = at::zeros({groups + 1}, k.keys.options().dtype(at::kLong));
-  if (groups == 0) return offsets;
-  const Tensor counts = Histogram{k.keys, groups, {}, {}, "auto"}.kernel();
-  offsets.narrow(0, 1, groups).copy_(Scan{counts, 0, "sum", false, false, "auto"}.kernel());
-  return offsets;
-}
+struct Sorted {
+  Tensor rows;     // the values of the rows or, if there are none, their places before the sort
+  Tensor offsets;  // [groups + 1]: where each group begins
+};
 
-Tensor order_of(const Keys& k, Str algorithm) {
-  return ArgSort{k.keys, 0, false, 0, k.bits, at::kLong, algorithm}.kernel();
-}
-
-// values [n] in the order of their keys; the sorted keys are not wanted.
-Tensor in_order(const Keys& k, const Tensor& values) {
-  const Tensor in = raw_keys(values);
-  Tensor sorted = empty_result(in.sizes(), in.options());
-  auto args = sort_args(reduce_name, k.keys, false, 0, k.bits);
+// Sorts rows by the keys of their groups. On CUDA a search in the sorted keys finds where groups begin: it takes less
+// time than counting the keys of very many groups, and does not depend on how rows are distributed over the groups.
+Sorted sort_rows(const char* op, const Keys& k, int64_t groups, const Tensor& values, Str algorithm) {
+  const auto places = k.keys.options().dtype(at::kLong);
+  const Tensor in = values.defined() ? raw_keys(values) : values;
+  Tensor rows = empty_result(k.keys.sizes(), in.defined() ? in.options() : places), keys;
+  auto args = sort_args(op, k.keys, false, 0, k.bits);
   args.keys = k.keys.const_data_ptr();
-  give_values(args, in, sorted);
+  if (k.keys.is_cuda()) {
+    keys = at::empty_like(k.keys);
+    args.keys_out = keys.mutable_data_ptr();
+  }
+  if (in.defined()) {
+    give_values(args, in, rows);
+  } else {
+    args.values_out = rows.mutable_data_ptr();
+    args.value_bytes = int(rows.element_size());
+  }
   args.rows = 1;
-  args.n = in.numel();
-  run_unless_empty(sorted, sort::ladder, sort::choose, reduce_name, "auto", k.keys, args);
-  return sorted;
+  args.n = rows.numel();
+  run_unless_empty(rows, sort::ladder, sort::choose, op, algorithm, k.keys, args);
+  if (rows.numel() == 0 || groups == 0) return {rows, at::zeros({groups + 1}, places)};
+  if (keys.defined()) return {rows, at::searchsorted(keys, at::arange(groups + 1, keys.options()))};
+  const Tensor counts = Histogram{k.keys, groups, {}, {}, "auto"}.kernel(), offsets = at::zeros({groups + 1}, places);
+  offsets.narrow(0, 1, groups).copy_(Scan{counts, 0, "sum", false, false, "auto"}.kernel());
+  return {rows, offsets};
 }
 
 // ---- reductions
@@ -169,19 +176,13 @@ Tensor reduce_unsorted(const GroupReduce& r, int64_t groups, at::ScalarType dtyp
 Tensor reduce_sorted(const GroupReduce& r, int64_t groups) {
   check_index_values(reduce_name, r.index, groups, r.validate);
   const Keys keys(reduce_name, r.index, 0, groups);
-  const Tensor offsets = offsets_of(keys, groups);
-  const bool finds_index = r.op == "argmax" || r.op == "argmin";
-  Tensor sorted, order;
-  if (r.values.dim() == 1 && !finds_index) {
-    sorted = in_order(keys, r.values);
-  } else {
-    order = order_of(keys, "auto");
-    sorted = r.values.index_select(0, order);
-  }
+  const bool finds_index = r.op == "argmax" || r.op == "argmin", moves_values = r.values.dim() == 1 && !finds_index;
+  const auto [rows, offsets] = sort_rows(reduce_name, keys, groups, moves_values ? r.values : Tensor(), "auto");
+  const Tensor sorted = moves_values ? rows : r.values.index_select(0, rows);
   const Tensor found = SegmentReduce{sorted, offsets, r.op, false, r.algorithm}.kernel();
-  if (!finds_index || order.numel() == 0) return found;
-  const Tensor rows = order.index_select(0, found.clamp_min(0).view({-1})).view(found.sizes());
-  return rows.masked_fill(found.lt(0), -1);
+  if (!finds_index || rows.numel() == 0) return found;
+  const Tensor places = rows.index_select(0, found.clamp_min(0).view({-1})).view(found.sizes());
+  return places.masked_fill(found.lt(0), -1);
 }
 
 }  // namespace
@@ -250,8 +251,8 @@ std::tuple<Tensor, Tensor> GroupBy::kernel() const {
   check_algorithm(sort::ladder, by_name, algorithm);
   const int64_t groups = num_groups.expect_int();
   check_index_values(by_name, index, groups, validate);
-  const Keys keys(by_name, index, 0, groups);
-  return {order_of(keys, algorithm), offsets_of(keys, groups)};
+  const auto sorted = sort_rows(by_name, Keys(by_name, index, 0, groups), groups, Tensor(), algorithm);
+  return {sorted.rows, sorted.offsets};
 }
 
 std::tuple<Tensor, Tensor> GroupBy::meta() const {
