@@ -9,7 +9,8 @@
 // image, and leaves threads idle in a small batch. time_of() estimates which tile is fastest.
 #include "conv/conv.h"
 #ifdef __CUDACC__
-#include "conv/few_channels.cuh"
+#include "conv/few_channels_dgrad.cuh"
+#include "conv/few_channels_wgrad.cuh"
 #include "conv/pixel_tiles.cuh"
 #include "conv/strips_gather.cuh"
 #include "conv/strips_wgrad.cuh"

@@ -69,9 +69,9 @@ __device__ T atomic_by_lock(T* p, T v) {
 }
 
 template <class Op, class T>
-constexpr bool is_bitwise = std::is_integral<T>::value && sizeof(T) >= 4 &&
-                            (std::is_same<Op, BitAnd<T>>::value || std::is_same<Op, BitOr<T>>::value ||
-                             std::is_same<Op, BitXor<T>>::value);
+constexpr bool is_bitwise =
+    std::is_integral<T>::value && sizeof(T) >= 4 &&
+    (std::is_same<Op, BitAnd<T>>::value || std::is_same<Op, BitOr<T>>::value || std::is_same<Op, BitXor<T>>::value);
 
 }  // namespace detail
 

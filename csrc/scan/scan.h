@@ -43,4 +43,20 @@ struct Args {
 // The rung that "auto" means.
 const char* choose(const Args&, const Device&);
 
+// before[row][i] = counts[row][0] + ... + counts[row][i - 1], by that rung: where what is counted begins, for the many
+// algorithms that count first.
+template <class Count>
+void scan_counts(Context& context, const Count* counts, int64_t* before, int64_t rows, int64_t n) {
+  Args args{};
+  args.in = counts;
+  args.out = before;
+  args.outer = rows;
+  args.n = n;
+  args.inner = 1;
+  args.dtype = dtype_of<Count>::value;
+  args.op = OpId::sum;
+  args.exclusive = true;
+  find(ladder, "scan", choose(args, context.device), context.device.cuda).run(args, context);
+}
+
 }  // namespace tp::scan

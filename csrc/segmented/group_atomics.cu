@@ -14,7 +14,7 @@
 // back bit for bit, a second pass over the rows finds the first row of each such result.
 #include "core/division.h"
 #include "segmented/elements.h"
-#include "segmented/groups.h"
+#include "segmented/group_atomics.h"
 #ifdef __CUDACC__
 #include "block/launch.cuh"
 

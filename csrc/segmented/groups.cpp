@@ -6,6 +6,7 @@
 #include "block/on_vectors.h"
 #include "segmented/combine.h"
 #include "segmented/elements.h"
+#include "segmented/group_atomics.h"
 
 namespace tp::segmented {
 namespace {

@@ -27,6 +27,4 @@ bool can_reduce_groups(const Device&, OpId, DType);
 // out.
 bool reduce_groups(const Groups&, Context&);
 
-void reduce_groups_by_atomics(const Groups&, Context&);  // on CUDA
-
 }  // namespace tp::segmented

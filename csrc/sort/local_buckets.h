@@ -3,8 +3,8 @@
 // buckets, one row per bucket and one column per tile. A scan of the table in memory order gives every local bucket the
 // place among the row's keys where it begins. The last kernel copies every local bucket there.
 #pragma once
+#include "scan/scan.h"
 #include "sort/items.h"
-#include "sort/scan_counts.h"
 
 namespace tp::sort {
 
@@ -37,7 +37,7 @@ void sort_by_local_buckets(const char* rung, const Args& args, Context& context)
     const simt::Dim grid{tp::min(rows.rows * pass.tiles, max_grid)};
     for (; pass.shift < args.end_bit - args.begin_bit; pass.shift += First::bits) {
       simt::launch(context, rung, grid, threads, First::shared_bytes, First{pass});
-      scan_counts(context, pass.sizes, pass.begins, rows.rows, pass.buckets * pass.tiles);
+      scan::scan_counts(context, pass.sizes, pass.begins, rows.rows, pass.buckets * pass.tiles);
       simt::launch(context, rung, grid, threads, Last::shared_bytes, Last{pass});
     }
     return keys;

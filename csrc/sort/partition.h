@@ -9,8 +9,8 @@
 // digit.bind(block, rows) binds a Digit to a block's arrays; the result maps an item of a row to its digit, which is
 // less than 1 << digit.bits.
 #pragma once
+#include "scan/scan.h"
 #include "sort/items.h"
-#include "sort/scan_counts.h"
 
 namespace tp::sort {
 
@@ -184,7 +184,7 @@ class Partition {
     const int64_t items = shared_bytes<W>(tile), digits = tile * int64_t(sizeof(uint16_t));
     simt::launch(context_, p_.rows.rung, grid, threads, items + digits + threads * 4,
                  SortTiles<W, Digit, each>{p_, digit});
-    scan_counts(context_, p_.sizes, p_.begins, p_.rows.rows, p_.digits * p_.tiles);
+    scan::scan_counts(context_, p_.sizes, p_.begins, p_.rows.rows, p_.digits * p_.tiles);
     simt::launch(context_, p_.rows.rung, grid, threads, digits + p_.digits * 4,
                  PlaceBuckets<W, Digit, each>{p_, digit});
   }

@@ -8,8 +8,8 @@
 //
 // The figure subtracts the ones before a 1 from its place (line 15), but they must be added. It also reads the total
 // from bits[N], which an exclusive scan of N bits does not write: here the total is the last entry plus the last bit.
+#include "scan/scan.h"
 #include "sort/items.h"
-#include "sort/scan_counts.h"
 
 namespace tp::sort {
 namespace {
@@ -71,7 +71,7 @@ void radix_1bit(const Args& args, Context& context) {
     auto* before = context.workspace<int64_t>(rows.size());
     for (int bit = 0; bit < args.end_bit - args.begin_bit; ++bit) {
       launch_for_each(context, rows.rung, rows.size(), ExtractKernel<W>{rows, items, bits, bit});
-      scan_counts(context, bits, before, rows.rows, rows.n);
+      scan::scan_counts(context, bits, before, rows.rows, rows.n);
       launch_for_each(context, rows.rung, rows.size(), ScatterKernel<W>{rows, items, spare, bits, before});
       std::swap(items, spare);
     }

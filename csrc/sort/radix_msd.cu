@@ -4,8 +4,8 @@
 // range, so keys move within ever shorter ranges. The same three launches process all buckets: extract, scan and
 // scatter. Every item knows the bounds of its bucket. The number of ones before it in the bucket is the number of ones
 // before it in the row, minus the number of ones before the bucket.
+#include "scan/scan.h"
 #include "sort/items.h"
-#include "sort/scan_counts.h"
 
 namespace tp::sort {
 namespace {
@@ -82,7 +82,7 @@ void radix_msd(const Args& args, Context& context) {
     const int width = args.end_bit - args.begin_bit;
     for (int bit = width - 1; bit >= 0; --bit) {
       launch_for_each(context, rows.rung, size, Extract<W>{rows, items, bits, now, bit, bit == width - 1});
-      scan_counts(context, bits, before, rows.rows, rows.n);
+      scan::scan_counts(context, bits, before, rows.rows, rows.n);
       launch_for_each(context, rows.rung, size, Split<W>{rows, items, spare, bits, before, now, next});
       std::swap(items, spare);
       std::swap(now, next);

@@ -171,7 +171,8 @@ Found find_runs_on_device(const Tensor& x, const Wanted& wanted) {
 Found find_runs(const Tensor& x, const Wanted& wanted, Str algorithm) {
   if (x.is_cpu() && algorithm == "auto") return find_runs_on_host(x.contiguous(), wanted);
 #ifdef TP_WITH_CUDA
-  const bool in_one_pass = algorithm == "auto" || algorithm == "single_pass";
+  // The default rung of compaction finds runs, too.
+  const bool in_one_pass = algorithm == "auto" || algorithm == compact::choose({}, Device{true, 1});
   if (x.is_cuda() && in_one_pass && x.numel() > 0) return find_runs_on_device(x, wanted);
 #endif
   const int64_t n = x.size(0);

@@ -183,15 +183,7 @@ void count(L l, Context& context) {
   context.clear(l.flags, bytes);
   context.clear(l.args.count, int64_t(sizeof(int64_t)));
   launch(context, rung, l.args.vertices * lanes, Flag<L>{l});
-  scan::Args scan{};
-  scan.in = l.flags;
-  scan.out = l.places;
-  scan.outer = scan.inner = 1;
-  scan.n = n;
-  scan.dtype = DType::int64;
-  scan.op = OpId::sum;
-  scan.exclusive = true;
-  find(scan::ladder, "scan", scan::choose(scan, context.device), context.device.cuda).run(scan, context);
+  scan::scan_counts(context, l.flags, l.places, 1, n);
   launch(context, rung, l.args.vertices * lanes, Fill<L>{l});
   launch(context, rung, l.args.vertices, Sort<L>{l});
   launch(context, rung, tp::min(l.args.edges * lanes, most_lanes), Count<L>{l}, int64_t(sizeof(int64_t)));

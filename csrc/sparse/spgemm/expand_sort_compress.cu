@@ -230,18 +230,6 @@ struct Store {
   }
 };
 
-void exclusive_scan(const void* in, DType dtype, int64_t n, int64_t* out, Context& context) {
-  scan::Args args{};
-  args.in = in;
-  args.out = out;
-  args.outer = args.inner = 1;
-  args.n = n;
-  args.dtype = dtype;
-  args.op = OpId::sum;
-  args.exclusive = true;
-  find(scan::ladder, "scan", scan::choose(args, context.device), context.device.cuda).run(args, context);
-}
-
 void run_segments(segmented::Step step, const void* in, DType dtype, const int64_t* offsets, int64_t segments,
                   int64_t n, void* out, Context& context) {
   segmented::Args args{};
@@ -298,7 +286,7 @@ class Expansion {
     I* counts = context.workspace<I>(a_.a_entries + 1);
     int64_t* before = context.workspace<int64_t>(a_.a_entries + 1);
     launch(a_.a_entries + 1, Count<I>{lists_, counts});
-    exclusive_scan(counts, dtype_of<I>::value, a_.a_entries + 1, before, context);
+    scan::scan_counts(context, counts, before, 1, a_.a_entries + 1);
     lists_.before = before;
     lists_.products = a_.read(before + a_.a_entries);
     if (lists_.products > std::numeric_limits<I>::max()) {
@@ -383,7 +371,7 @@ class Expansion {
     int64_t* places = context_.workspace<int64_t>(n + 1);
     launch(n, Differ<I>{sorted, first, n});
     launch(a_.rows + 1, BeginRows{begins, first, a_.rows, n});
-    exclusive_scan(first, DType::boolean, n + 1, places, context_);
+    scan::scan_counts(context_, first, places, 1, n + 1);
     launch(a_.rows + 1, Gather<int64_t, int64_t>{places, begins, a_.ptrs, a_.rows + 1, n + 1});
     outputs_ = a_.read(a_.ptrs + a_.rows);
     const auto room = a_.room(outputs_);

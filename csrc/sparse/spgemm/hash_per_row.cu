@@ -12,8 +12,9 @@
 // little shared memory. The expansion (expand_sort_compress) does everything else: rows with more products than the
 // largest table has room for, rows of B that are not in order, and the values for a known structure.
 #include "core/for_each.h"
-#include "sort/scan_counts.h"
+#include "scan/scan.h"
 #include "sparse/check_columns.h"
+#include "sparse/spgemm/factors.h"
 #include "sparse/spgemm/rows.h"
 
 namespace tp {
@@ -38,54 +39,6 @@ TP_HD inline int group_of(int64_t n) {
 // What the host reads as one number: which groups there are, whether rows are too long, and whether B is in order.
 enum { too_long = group_count, disordered, facts };
 
-// The operands, and where the products of each entry of A begin.
-template <class I>
-struct Factors {
-  const I *a_ptrs, *a_idx, *b_ptrs, *b_idx;
-  const int64_t* before;  // [a_entries + 1]
-  int64_t rows, inner, a_entries, b_entries;
-
-  template <class Index, class Long>
-  struct Bound {
-    Index a_ptrs, a_idx, b_ptrs, b_idx;
-    Long before;
-    TP_HD int64_t products_before(int64_t row) const {
-      const int64_t entry = a_ptrs[row], products = before[entry];
-      return products;
-    }
-  };
-  template <class Block>
-  TP_HD auto bind(Block& block) const {
-    const auto index = [&](const char* name, const I* data, int64_t n) { return block.global(name, data, n); };
-    const auto a = index("a_row_ptrs", a_ptrs, rows + 1);
-    const auto long_array = block.global("before", before, a_entries + 1);
-    return Bound<std::decay_t<decltype(a)>, std::decay_t<decltype(long_array)>>{
-        a, index("a_col_idx", a_idx, a_entries), index("b_row_ptrs", b_ptrs, inner + 1),
-        index("b_col_idx", b_idx, b_entries), long_array};
-  }
-};
-
-// Counts the products of each entry of A, with a 0 after the last.
-template <class I>
-struct CountProducts {
-  Factors<I> factors;
-  int64_t* counts;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto x = factors.bind(block);
-    const auto to = block.global("counts", counts, factors.a_entries + 1);
-    simt::for_each(block, "count", factors.a_entries + 1, [&](int64_t e) {
-      int64_t n = 0;
-      if (e < factors.a_entries) {
-        const int64_t k = x.a_idx[e], begin = x.b_ptrs[k], end = x.b_ptrs[k + 1];
-        n = end - begin;
-      }
-      to[e] = n;
-    });
-  }
-};
-
 // Notes the group of each row.
 template <class I>
 struct NoteGroups {
@@ -107,57 +60,6 @@ struct NoteGroups {
       }
     });
   }
-};
-
-// A row of A, and its products.
-struct Row {
-  int64_t begin, end, first, last;
-};
-
-// The smallest b with 2^b >= n.
-TP_HD inline int bits_of(int64_t n) {
-  int bits = 0;
-  while (int64_t(1) << bits < n) ++bits;
-  return bits;
-}
-
-// The rows of B that the entries of a row of A scale, as many entries at a time as there are threads: entry `at` + q of
-// A begins with entry starts[q] of B and has lengths[q] products.
-template <class I, class Block>
-class Entries {
- public:
-  static constexpr int64_t bytes_per_thread = sizeof(I) + sizeof(int);
-
-  TP_HD explicit Entries(Block& block)
-      : starts(block.template shared<I>("starts", block.threads())),
-        lengths(block.template shared<int>("lengths", block.threads())) {}
-
-  template <class X>
-  static TP_HD Row row_of(Block& block, const X& x, int64_t i) {
-    return block.uniform("row", [&] {
-      const int64_t begin = x.a_ptrs[i], end = x.a_ptrs[i + 1], first = x.before[begin], last = x.before[end];
-      return Row{begin, end, first, last};
-    });
-  }
-  // Calls load(q, at + q), and use(number of entries) once the next entries are loaded.
-  template <class X, class Load, class Use>
-  TP_HD void each(Block& block, const X& x, const Row& row, Load load, Use use) const {
-    const int threads = block.threads();
-    for (int64_t at = row.begin; at < row.end; at += threads) {
-      const int n = int(tp::min(row.end - at, int64_t(threads)));
-      block.phase("entries", [&](int t) {
-        if (t >= n) return;
-        const int64_t k = x.a_idx[at + t], begin = x.b_ptrs[k], end = x.b_ptrs[k + 1];
-        starts[t] = I(begin);
-        lengths[t] = int(end - begin);
-        load(t, at + t);
-      });
-      use(n);
-    }
-  }
-
-  decltype(std::declval<Block&>().template shared<I>("", 0)) starts;
-  decltype(std::declval<Block&>().template shared<int>("", 0)) lengths;
 };
 
 // Keeps the first column that claims an empty place of the table.
@@ -424,7 +326,7 @@ class Product {
     int64_t* const counts = context_.workspace<int64_t>(a_.a_entries + 1);
     int64_t* const before = context_.workspace<int64_t>(a_.a_entries + 1);
     each(a_.a_entries + 1, CountProducts<I>{factors_, counts});
-    sort::scan_counts(context_, counts, before, 1, a_.a_entries + 1);
+    scan::scan_counts(context_, counts, before, 1, a_.a_entries + 1);
     factors_.before = before;
     int64_t* const words = context_.workspace<int64_t>(2);  // the facts of A and B, and those of C
     static_assert(facts <= sizeof(*words));
@@ -443,7 +345,7 @@ class Product {
       if (!is_noted(found, g)) continue;
       launch(FindColumns<I>{factors_, g, groups[g].room, columns, lengths, noted_of_c, products});
     }
-    sort::scan_counts(context_, lengths, a_.ptrs, 1, a_.rows + 1);
+    scan::scan_counts(context_, lengths, a_.ptrs, 1, a_.rows + 1);
     const int64_t entries = a_.read(a_.ptrs + a_.rows);
     const auto room = a_.room(entries);
     const int64_t found_of_c = a_.read(words + 1);
