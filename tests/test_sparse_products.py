@@ -420,3 +420,19 @@ def test_sampled_products_refuse_what_does_not_fit():
             tp.sampled_product(BOOK, *args)
     with pytest.raises(TypeError, match="sampled_product: a must be a sparse matrix"):
         tp.sampled_product(x, x, x)
+
+
+@each_device
+@pytest.mark.parametrize("form", ["ell", "hyb", "sell"])
+def test_an_index_of_minus_one_is_no_entry(form, device):
+    """Padding may lie within a row, too; what x has elsewhere does not matter."""
+    matrix = tp.coo(*(torch.tensor(t) for t in ([0, 0, 0, 1, 1], [0, 1, 2, 0, 2], [1.0, 2, 3, 4, 5])), (2, 3))
+    a = matrix.to(device).convert(form)
+    name = "ell_col_idx" if form == "hyb" else "col_idx"
+    columns = getattr(a, name)
+    holes = a._replace(**{name: torch.where(columns == 1, -1, columns)})
+    x = torch.tensor([1.0, float("nan"), 100], device=device)
+    for algorithm in ["auto", *tp.algorithms(f"spmv_{form}", device)]:
+        assert tp.spmv(holes, x, algorithm=algorithm).tolist() == [301, 504], algorithm
+        many = tp.spmm(holes, x[:, None].repeat(1, 5), algorithm=algorithm)
+        assert many.tolist() == [[301] * 5, [504] * 5], algorithm

@@ -261,7 +261,7 @@ FAULTS = (
         "sparse/matrix.h",
         "if (padded && column == -1) return false;",
         "",
-        ladder("spmv_ell", "sequential"),
+        'tests/test_sparse_products.py -k "minus_one"',
     ),
     Fault(
         "sell-height",
