@@ -286,14 +286,14 @@ FAULTS = (
         "bfs-parents",
         "graph/search.h",
         "if (theirs == level + 1)",
-        "if (theirs >= level + 1)",
+        "if (theirs == level)",
         ladder(BFS, "vertex_push"),
     ),
     Fault(
         "bfs-max-level",
         "graph/search.h",
-        "level >= g.args.max_level) return;",
-        "level > g.args.max_level) return;",
+        "level <= g.args.max_level;",
+        "level < g.args.max_level;",
         ladder(BFS, "vertex_push"),
     ),
     Fault(
