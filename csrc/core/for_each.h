@@ -17,6 +17,21 @@ TP_HD void for_each(Block& block, const char* phase, int64_t n, F f) {
   }
 }
 
+// to[i] = from[i], converted.
+template <class From, class To>
+struct Convert {
+  const From* from;
+  To* to;
+  int64_t n;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto in = block.global("from", from, n);
+    const auto out = block.global("to", to, n);
+    for_each(block, "convert", n, [&](int64_t i) { out[i] = To(From(in[i])); });
+  }
+};
+
 // Launches a kernel that calls for_each on n elements.
 template <class Kernel>
 void launch_for_each(Context& context, const char* name, int64_t n, const Kernel& kernel, int64_t shared_bytes = 0) {

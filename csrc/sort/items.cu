@@ -17,20 +17,6 @@ struct Load {
   }
 };
 
-template <class From, class To>
-struct Copy {
-  const From* from;
-  To* to;
-  int64_t size;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto in = block.global("sorted", from, size);
-    const auto out = block.global("out", to, size);
-    for_each(block, "store", size, [&](int64_t i) { out[i] = To(From(in[i])); });
-  }
-};
-
 // Gathers the values in the order of their keys, once per sort.
 template <class V>
 struct Gather {
@@ -53,7 +39,7 @@ struct Gather {
 
 template <class From, class To>
 void copy(const char* rung, Context& context, const From* from, To* to, int64_t size) {
-  launch_for_each(context, rung, size, Copy<From, To>{from, to, size});
+  launch_for_each(context, rung, size, simt::Convert<From, To>{from, to, size});
 }
 
 template <class V>

@@ -37,23 +37,6 @@ struct Identity {
   }
 };
 
-template <class I>
-struct Narrow {
-  const int64_t* from;
-  I* to;
-  int64_t n;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto source = block.global("from", from, n);
-    const auto target = block.global("to", to, n);
-    simt::for_each(block, "narrow", n, [&](int64_t i) {
-      const int64_t value = source[i];
-      target[i] = I(value);
-    });
-  }
-};
-
 // Finds the value of A at the place of each entry of B. A's rows are in order; B's columns may be in any order.
 template <class T, class I>
 struct LookUp {
@@ -180,7 +163,7 @@ class OnDevice {
     };
     spgemm::expand_sort_compress(product, context_);
     I* const ptrs = context_.workspace<I>(m.rows + 1);
-    each(m.rows + 1, Narrow<I>{product.ptrs, ptrs, m.rows + 1});
+    each(m.rows + 1, simt::Convert<int64_t, I>{product.ptrs, ptrs, m.rows + 1});
     m.ptrs = ptrs;
     return sums;
   }

@@ -53,10 +53,11 @@ struct Listed {
   }
 };
 
-// The first launch of a walk. `Work` has the paths p, the items, and visit(block), which returns a function of an item,
-// its vertex and one of the vertex's edges.
-template <class Work>
-struct WalkRows {
+// The two launches of a walk: through the edges of rows, and then of hubs, by a multiple of `parts` blocks. `Work` has
+// the paths p, the items, and visit(block), which returns a function of an item, its vertex and one of the vertex's
+// edges.
+template <class Work, bool of_hubs>
+struct Walk {
   using Id = typename Work::Id;
   Work work;
   Hubs<Id> hubs;
@@ -68,44 +69,30 @@ struct WalkRows {
     const auto waiting = block.global("hubs", hubs.items, work.p.args.vertices);
     const auto count = block.global("hub count", hubs.count, 1);
     const auto visit = work.visit(block);
-    block.phase("rows", [&](int t) {
-      const int64_t first = block.index().x * block.threads() + t, step = block.grid().x * block.threads() / lanes;
-      const int64_t size = items.size(), lane = first % lanes;
-      for (int64_t item = first / lanes; item < size; item += step) {
-        const int64_t vertex = items[item], begin = out.begin(vertex), end = out.end(vertex);
-        if (end - begin > hub_edges) {
-          if (lane == 0) waiting[count.template atomic<Sum<int64_t>>(0, 1)] = Id(item);
-          continue;
+    if constexpr (of_hubs) {
+      block.phase("hubs", [&](int t) {
+        const int64_t size = count[0], first = block.index().x % parts * block.threads() + t;
+        for (int64_t hub = block.index().x / parts; hub < size; hub += block.grid().x / parts) {
+          const int64_t item = Id(waiting[hub]), vertex = items[item], end = out.end(vertex);
+          for (int64_t edge = out.begin(vertex) + first; edge < end; edge += parts * block.threads()) {
+            visit(item, vertex, edge);
+          }
         }
-        for (int64_t edge = begin + lane; edge < end; edge += lanes) visit(item, vertex, edge);
-      }
-    });
-  }
-};
-
-// The second launch of a walk, of a multiple of `parts` blocks.
-template <class Work>
-struct WalkHubs {
-  using Id = typename Work::Id;
-  Work work;
-  Hubs<Id> hubs;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto items = work.items.bind(block);
-    const auto out = work.p.out(block);
-    const auto waiting = block.global("hubs", hubs.items, work.p.args.vertices);
-    const auto count = block.global("hub count", hubs.count, 1);
-    const auto visit = work.visit(block);
-    block.phase("hubs", [&](int t) {
-      const int64_t size = count[0], first = block.index().x % parts * block.threads() + t;
-      for (int64_t hub = block.index().x / parts; hub < size; hub += block.grid().x / parts) {
-        const int64_t item = Id(waiting[hub]), vertex = items[item], end = out.end(vertex);
-        for (int64_t edge = out.begin(vertex) + first; edge < end; edge += parts * block.threads()) {
-          visit(item, vertex, edge);
+      });
+    } else {
+      block.phase("rows", [&](int t) {
+        const int64_t first = block.index().x * block.threads() + t, step = block.grid().x * block.threads() / lanes;
+        const int64_t size = items.size(), lane = first % lanes;
+        for (int64_t item = first / lanes; item < size; item += step) {
+          const int64_t vertex = items[item], begin = out.begin(vertex), end = out.end(vertex);
+          if (end - begin > hub_edges) {
+            if (lane == 0) waiting[count.template atomic<Sum<int64_t>>(0, 1)] = Id(item);
+            continue;
+          }
+          for (int64_t edge = begin + lane; edge < end; edge += lanes) visit(item, vertex, edge);
         }
-      }
-    });
+      });
+    }
   }
 };
 
@@ -113,10 +100,10 @@ struct WalkHubs {
 template <class Work>
 void walk(Context& context, const char* rung, const Work& work, const Hubs<typename Work::Id>& hubs,
           int64_t row_lanes) {
-  graph::launch(context, rung, row_lanes, WalkRows<Work>{work, hubs});
+  graph::launch(context, rung, row_lanes, Walk<Work, false>{work, hubs});
   if (!hubs.any) return;
   const int64_t blocks = context.device.cuda ? most_parts : parts;
-  graph::launch(context, rung, blocks * graph::threads, WalkHubs<Work>{work, hubs});
+  graph::launch(context, rung, blocks * graph::threads, Walk<Work, true>{work, hubs});
 }
 
 }  // namespace tp::sssp

@@ -11,6 +11,7 @@
 #include "scan/scan.h"
 #include "segmented/segmented.h"
 #include "sort/sort.h"
+#include "sparse/spgemm/factors.h"
 #include "sparse/spgemm/products.h"
 
 namespace tp {
@@ -19,28 +20,6 @@ namespace {
 using namespace sparse;
 
 constexpr const char* rung = "expand_sort_compress";
-
-// Counts the products of each entry of A, with a 0 after the last.
-template <class I>
-struct Count {
-  Lists<I> lists;
-  I* counts;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto s = lists.bind(block);
-    const auto to = block.global("counts", counts, lists.a_entries + 1);
-    simt::for_each(block, "count", lists.a_entries + 1, [&](int64_t e) {
-      I length(0);
-      if (e < lists.a_entries) {
-        const int64_t k = s.a_idx[e];
-        const I begin = s.b_ptrs[k], end = s.b_ptrs[k + 1];
-        length = end - begin;
-      }
-      to[e] = length;
-    });
-  }
-};
 
 // to[i] = from[at[i]], or i if `from` is null.
 template <class I, class To>
@@ -213,23 +192,6 @@ struct Terms {
   }
 };
 
-template <class T, class Sum>
-struct Store {
-  const Sum* sums;
-  T* out;
-  int64_t n;
-
-  template <class Block>
-  TP_HD void operator()(Block& block) const {
-    const auto from = block.global("sums", sums, n);
-    const auto to = block.global("out", out, n);
-    simt::for_each(block, "store", n, [&](int64_t i) {
-      const Sum sum = from[i];
-      to[i] = T(sum);
-    });
-  }
-};
-
 void run_segments(segmented::Step step, const void* in, DType dtype, const int64_t* offsets, int64_t segments,
                   int64_t n, void* out, Context& context) {
   segmented::Args args{};
@@ -285,7 +247,9 @@ class Expansion {
               a_.a_entries, a_.b_entries, a_.c_entries, a_.rows, a_.inner, 0,       a_.wanted};
     I* counts = context.workspace<I>(a_.a_entries + 1);
     int64_t* before = context.workspace<int64_t>(a_.a_entries + 1);
-    launch(a_.a_entries + 1, Count<I>{lists_, counts});
+    launch(a_.a_entries + 1,
+           CountProducts<I, I>{
+               {s.a_ptrs, s.a_idx, s.b_ptrs, s.b_idx, nullptr, a_.rows, a_.inner, a_.a_entries, a_.b_entries}, counts});
     scan::scan_counts(context, counts, before, 1, a_.a_entries + 1);
     lists_.before = before;
     lists_.products = a_.read(before + a_.a_entries);
@@ -320,7 +284,7 @@ class Expansion {
     Sum* sums = context_.workspace<Sum>(outputs_);
     run_segments(segmented::Step::reduce, terms, dtype_of<Acc>::value, starts, outputs_, lists_.products, sums,
                  context_);
-    launch(outputs_, Store<T, Sum>{sums, s_.out, outputs_});
+    launch(outputs_, simt::Convert<Sum, T>{sums, s_.out, outputs_});
   }
 
  private:

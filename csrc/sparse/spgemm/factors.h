@@ -34,10 +34,10 @@ struct Factors {
 };
 
 // Counts the products of each entry of A, with a 0 after the last.
-template <class I>
+template <class I, class Number>
 struct CountProducts {
-  Factors<I> factors;
-  int64_t* counts;
+  Factors<I> factors;  // before is not used
+  Number* counts;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
@@ -49,7 +49,7 @@ struct CountProducts {
         const int64_t k = x.a_idx[e], begin = x.b_ptrs[k], end = x.b_ptrs[k + 1];
         n = end - begin;
       }
-      to[e] = n;
+      to[e] = Number(n);
     });
   }
 };

@@ -325,7 +325,7 @@ class Product {
   bool run() {
     int64_t* const counts = context_.workspace<int64_t>(a_.a_entries + 1);
     int64_t* const before = context_.workspace<int64_t>(a_.a_entries + 1);
-    each(a_.a_entries + 1, CountProducts<I>{factors_, counts});
+    each(a_.a_entries + 1, CountProducts<I, int64_t>{factors_, counts});
     scan::scan_counts(context_, counts, before, 1, a_.a_entries + 1);
     factors_.before = before;
     int64_t* const words = context_.workspace<int64_t>(2);  // the facts of A and B, and those of C
