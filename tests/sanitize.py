@@ -3,10 +3,10 @@
     python tests/sanitize.py                    all four tools, summary on the screen
     python tests/sanitize.py --tools initcheck --out findings
     python tests/sanitize.py --only scan        operators whose name holds this
-    python tests/sanitize.py --jobs 16          16 processes per tool, which share the operators and the GPUs
+    python tests/sanitize.py --jobs 8 --gpus 2  8 processes per tool, which share the rungs and two GPUs
 
-Each tool runs this file again with --calls: small calls of every operator by every rung, in the dtypes and arguments
-that its Spec has, results compared with the sequential rung on the host. Under memcheck, racecheck and synccheck each
+Each tool runs this file again with --calls: small calls of every operator by every rung, in dtypes and arguments that
+its Spec has, results compared with the sequential rung on the host. Under memcheck, racecheck and synccheck each
 call is differentiated, too. Under initcheck it is not: some rungs write by bulk copies (cp.async.bulk), which the tool
 does not follow, so that whatever kernel reads their results is reported. There every result goes to the host at once,
 which is no kernel, and the operators of the backward passes, which have Specs of their own, get inputs from the host.
@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial as bind
 from pathlib import Path
@@ -36,14 +37,14 @@ TOOLS = {
     "synccheck": (),
 }
 MOST, MOST_SLOW = 3100, 300  # elements of a problem; for rungs of quadratic work and for searches of many launches
-PROBLEMS = 8  # of the first dtype, of all combinations of arguments; the other dtypes have one each
+PROBLEMS, OTHERS = 4, 2  # of the first dtype; and other dtypes, with one problem each. Other ones for the next rung
 SUMMARY = re.compile(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*")
 CLEAN = re.compile(r"=+ (?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)")
 KERNEL = re.compile(r"=+ +(?:at|in) (?:void )?(?!at::)([\w:]+)[<(]")
 
 
-def calls(differentiate: bool, only: str, share: int, jobs: int) -> None:
-    """Every rung on CUDA, of which one share of `jobs` is made here; prints how many calls there were."""
+def calls(differentiate: bool, only: str, claims: Path) -> None:
+    """Every rung on CUDA that no other process has claimed; prints how many calls there were."""
     import torch
     from common import described
 
@@ -52,15 +53,22 @@ def calls(differentiate: bool, only: str, share: int, jobs: int) -> None:
 
     made = 0
     kernels = [(spec, rung) for spec in testing.specs().values() if only in spec.name for rung in spec.rungs("cuda")]
-    for turn, (spec, rung) in list(enumerate(kernels))[share::jobs]:
+    for turn, (spec, rung) in enumerate(kernels):
+        try:
+            (claims / str(turn)).mkdir()
+        except FileExistsError:
+            continue
         print(f"rung: {spec.name} {rung.name}", flush=True)
+        start = time.monotonic()
         slow = {"quadratic", "norm_wise"} & {*rung.traits} or spec.name.startswith(("bfs", "sssp"))
-        for number, dtype in enumerate(spec.dtypes):
+        others = [d for d in spec.dtypes if d != spec.dtype]
+        first = turn % max(len(others), 1)
+        for dtype in (spec.dtype, *(others + others)[first : first + min(OTHERS, len(others))]):
             ordered = sorted(spec.cases(dtype, most=MOST_SLOW if slow else MOST), key=lambda c: c.size)
             distinct = list({str(c.kwargs): c for c in ordered}.values())
             count = PROBLEMS if dtype == spec.dtype else 1
-            for chosen in range(min(count, len(distinct))):  # other ones for the next rung
-                case = distinct[(turn + number + chosen * max(len(distinct) // count, 1)) % len(distinct)]
+            for chosen in range(min(count, len(distinct))):
+                case = distinct[(turn + chosen * max(len(distinct) // count, 1)) % len(distinct)]
                 sample = spec.sample(case, dtype)
                 inputs = sample.to("cuda")
                 inputs = inputs.requires_grad() if differentiate and spec.differentiable else inputs
@@ -78,7 +86,7 @@ def calls(differentiate: bool, only: str, share: int, jobs: int) -> None:
                     torch.autograd.grad(floats, inputs.floats, ones, allow_unused=True)
                 made += 1
         torch.cuda.synchronize()
-        print(f"calls: {made}", flush=True)
+        print(f"calls: {made} (this rung: {time.monotonic() - start:.1f} s)", flush=True)
     print("ended")
 
 
@@ -92,10 +100,10 @@ class Run(NamedTuple):
     said: str
 
 
-def run(tool: str, share: int, arguments: argparse.Namespace) -> Run:
+def run(tool: str, share: int, claims: Path, arguments: argparse.Namespace) -> Run:
     command = ["compute-sanitizer", "--tool", tool, *TOOLS[tool], "--error-exitcode", "9", sys.executable, __file__]
     command += ["--calls", "--only", arguments.only, *(["--forward"] if tool == "initcheck" else [])]
-    command += ["--share", str(share), "--jobs", str(arguments.jobs)]
+    command += ["--claims", str(claims)]
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(arguments.gpus)))).split(",")
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "CUDA_VISIBLE_DEVICES": gpus[share % len(gpus)]}
     with tempfile.TemporaryFile("w+") as file:
@@ -116,7 +124,7 @@ def run(tool: str, share: int, arguments: argparse.Namespace) -> Run:
     if not (said or ended) and process.returncode > 0:
         said = text.splitlines()[-20:]
     unfinished = "" if ended else rungs[-1] if rungs else "its start"
-    if arguments.out and not (clean and ended):
+    if arguments.out:
         (arguments.out / f"{tool}-{share}.txt").write_text(text)
     return Run(tool, clean, int(made[-1]) if made else 0, unfinished, "\n".join(said))
 
@@ -132,24 +140,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
     parser.add_argument("--only", default="", help="operators whose name holds this")
-    parser.add_argument("--out", type=Path, help="a folder for the summary, and for all that a tool said of findings")
+    parser.add_argument("--out", type=Path, help="a folder for the summary, and for all that was printed")
     parser.add_argument("--jobs", type=int, default=1, help="processes per tool")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs that the processes share")
     parser.add_argument("--limit", type=float, help="seconds after which a process is ended, and named")
     parser.add_argument("--calls", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--forward", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--share", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--claims", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.calls:
-        calls(not arguments.forward, arguments.only, arguments.share, arguments.jobs)
+        calls(not arguments.forward, arguments.only, arguments.claims)
         return 0
     if arguments.out:
         arguments.out.mkdir(exist_ok=True)
-    with ThreadPoolExecutor(arguments.jobs * len(arguments.tools)) as pool:
-        started = [
-            (tool, [pool.submit(run, tool, share, arguments) for share in range(arguments.jobs)])
-            for tool in arguments.tools
-        ]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs * len(arguments.tools)) as pool:
+        started = []
+        for tool in arguments.tools:
+            claims = Path(folder) / tool
+            claims.mkdir()
+            started.append((tool, [pool.submit(run, tool, i, claims, arguments) for i in range(arguments.jobs)]))
         results = [(tool, [future.result() for future in futures]) for tool, futures in started]
     text = "\n".join(summary(tool, runs) for tool, runs in results) + "\n"
     print(text, end="")
