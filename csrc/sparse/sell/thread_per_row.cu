@@ -38,8 +38,8 @@ struct SpmvSellKernel {
       typename B::Position col[entries_at_once];
       T value[entries_at_once], x[entries_at_once];
       for (int j = 0; j < entries_at_once; ++j) {
-        const int64_t i = begin + (t + j) * height + place - start;
-        const bool exists = t + j < nnz_of_row;
+        const int64_t i = t + j < nnz_of_row ? begin + (t + j) * height + place - start : -1;
+        const bool exists = i >= 0;  // asked of i, which saves registers
         col[j] = exists ? typename B::Position(sell.col_idx[i]) : -1;
         value[j] = exists ? T(sell.values[i]) : T(0);
         if (exists) sell.template column_usable<true>(col[j], i);  // raises the error on the host
