@@ -141,7 +141,7 @@ def triangles_by_torch(ptrs: Tensor, cols: Tensor) -> Tensor:
     if len(places) == 0:
         return wanted.new_zeros(1)
     at = torch.searchsorted(places, wanted).clamp_max(len(places) - 1)
-    return square.values()[order[at]].masked_fill(places[at] != wanted, 0).sum().long().view(1)
+    return square.values()[order[at]].masked_fill(places[at] != wanted, 0).long().sum().view(1)
 
 
 def figures(device: str) -> list[Figure]:
