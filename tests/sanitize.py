@@ -33,14 +33,14 @@ from typing import NamedTuple
 TOOLS = {
     "memcheck": ("--padding", "512", "--check-device-heap", "yes", "--track-stream-ordered-races", "all"),
     "racecheck": ("--racecheck-report", "all"),
-    "initcheck": ("--check-api-memory-access", "no"),
+    "initcheck": ("--check-api-memory-access", "no", "--print-limit", "0", "--show-backtrace", "no"),
     "synccheck": (),
 }
 MOST, MOST_SLOW = 3100, 300  # elements of a problem; for rungs of quadratic work and for searches of many launches
 PROBLEMS, OTHERS = 4, 2  # of the first dtype; and other dtypes, with one problem each. Other ones for the next rung
 SUMMARY = re.compile(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*")
 CLEAN = re.compile(r"=+ (?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)")
-KERNEL = re.compile(r"=+ +(?:at|in) (?:void )?(?!at::)([\w:]+)[<(]")
+KERNEL = re.compile(r"=+ +(?:at|in) (?:void )?(?!at::|at_cuda_detail::)([\w:]+)[<(]")
 
 
 def calls(differentiate: bool, only: str, claims: Path) -> None:
