@@ -2,8 +2,8 @@
 
     python benchmarks/calls.py --device cpu --csv benchmarks/results/cpu_calls.csv
 
-On CUDA it adds the time on an idle GPU: call, kernel and synchronisation. Our call and torch's are timed alternately,
-and the fastest round counts.
+On CUDA it adds the time on an idle GPU: call, kernel and synchronisation, and what each of these takes by itself. Our
+call and torch's are timed alternately, and the fastest round counts.
 """
 
 import argparse
@@ -39,16 +39,49 @@ def small_calls(device: str, gradient: bool) -> dict:
     }
 
 
-def calls_from_idle() -> dict:
-    """Returns (our call, torch's nearest), by name; each call is followed by a synchronisation."""
+def calls_of_one_kernel() -> dict:
+    """Returns (our call, torch's nearest), by name: calls so short that launching them matters."""
     x, y = (torch.randn(n, device="cuda") for n in (2**16, 2**20))
     a, b = (torch.randint(0, 2**30, (2**19,), device="cuda").sort().values for _ in range(2))
     return {
-        "sum 2^16, from an idle GPU": (lambda: tp.reduce(x), lambda: torch.sum(x)),
-        "sum 2^20, from an idle GPU": (lambda: tp.reduce(y), lambda: torch.sum(y)),
-        "scan 2^20, from an idle GPU": (lambda: tp.scan(y), lambda: torch.cumsum(y, 0)),
-        "merge 2^20, from an idle GPU": (lambda: tp.merge(a, b), lambda: torch.cat([a, b]).sort().values),
+        "sum 2^16": (lambda: tp.reduce(x), lambda: torch.sum(x)),
+        "sum 2^20": (lambda: tp.reduce(y), lambda: torch.sum(y)),
+        "scan 2^20": (lambda: tp.scan(y), lambda: torch.cumsum(y, 0)),
+        "merge 2^20": (lambda: tp.merge(a, b), lambda: torch.cat([a, b]).sort().values),
     }
+
+
+def on_the_gpu(call, calls: int) -> float:
+    """Microseconds of a call in a CUDA graph of many, without the host."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    graph.replay()
+
+    def one() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / calls * 1e3
+
+    return min(one() for _ in range(ROUNDS))
+
+
+def parts() -> list[tuple]:
+    """Rows of what a call from an idle GPU consists of."""
+    wait = torch.cuda.synchronize
+    launch = lambda: (torch.cuda._sleep(0), wait())  # noqa: E731
+    rows = [("wait for an idle GPU", False, *in_turns(wait, wait, CALLS, wait))]
+    rows.append(("launch of an empty kernel, and wait", False, *in_turns(launch, launch, CALLS // 10, wait)))
+    for name, pair in calls_of_one_kernel().items():
+        waited = [lambda call=call: (call(), wait()) for call in pair]
+        rows.append((f"{name}, from an idle GPU", False, *in_turns(*waited, CALLS // 10, wait)))
+        rows.append((f"{name}, on the host", False, *in_turns(*pair, CALLS // 10, wait)))
+        rows.append((f"{name}, on the GPU", False, *(on_the_gpu(call, CALLS // 10) for call in pair)))
+    return rows
 
 
 def microseconds(call, calls: int, wait) -> float:
@@ -77,10 +110,7 @@ def main() -> None:
     for gradient in (False, True):
         for name, (ours, theirs) in small_calls(options.device, gradient).items():
             rows.append((name, gradient, *in_turns(ours, theirs, CALLS, wait)))
-    if options.device == "cuda":
-        for name, pair in calls_from_idle().items():
-            waited = [lambda call=call: (call(), wait()) for call in pair]
-            rows.append((name, False, *in_turns(*waited, CALLS // 10, wait)))
+    rows += parts() if options.device == "cuda" else []
     rows = [fixed | dict(zip(FIELDS[4:], (*row[:2], *(f"{us:.2f}" for us in row[2:])), strict=True)) for row in rows]
     for row in rows:
         print(*(row[name] for name in FIELDS[4:]))
