@@ -241,11 +241,12 @@ def test_nan_in_the_input(device):
         assert spread(y) == {(1, m, h, 2) for m in (0, 1) for h in (1, 2)}, algorithm
 
 
-def test_not_finite_in_a_wide_layer(device):
+@pytest.mark.parametrize("channels, maps", [(32, 48), (130, 129)])
+def test_not_finite_in_a_wide_layer(channels, maps, device):
     """Transforms of tiles may not spread it, nor touch the bits of any other output."""
-    x, weight, grad = torch.randn(2, 32, 9, 11), torch.randn(48, 32, 3, 3), torch.randn(2, 48, 9, 11)
-    x, weight, grad = (t.to(device) for t in (x, weight, grad))
-    for value, algorithm in itertools.product((NAN, float("inf"), -3e38), ["auto", "threaded"]):
+    x, weight = torch.randn(2, channels, 9, 11), torch.randn(maps, channels, 3, 3)
+    x, weight, grad = (t.to(device) for t in (x, weight, torch.randn(2, maps, 9, 11)))
+    for value, algorithm in itertools.product((NAN, float("inf"), -3e38), ["auto", "threaded", "winograd"]):
         if algorithm not in ("auto", *algorithms(device)):
             continue
         for forward in (True, False):

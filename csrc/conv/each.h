@@ -24,11 +24,11 @@ struct Each {
   }
 };
 
-// Runs body.bind(block)(i) for every i in 0..count.
+// Runs body.bind(block)(i) for every i in 0..count, on CUDA by at most `most` blocks.
 template <class Body>
-void each(Context& context, const char* name, int64_t count, const Body& body) {
+void each(Context& context, const char* name, int64_t count, const Body& body, int64_t most = max_grid) {
   if (context.device.cuda || simt::session()) {
-    const int64_t blocks = min(ceil_div(count, int64_t(each_threads)), max_grid);
+    const int64_t blocks = min(ceil_div(count, int64_t(each_threads)), most);
     return simt::launch(context, name, {blocks}, each_threads, 0, Each<Body>{body, count, name});
   }
   const auto bound = body.bind(Pointers{});

@@ -8,13 +8,15 @@
 // them.
 //
 // G contains halves, so the code uses 2 G, whose elements are integers, and divides the result by 4. This is exact if
-// sums of integers are, so integer data gives the same bits as every other rung. A NaN spreads over its tile.
+// sums of integers are, so integer data gives the same bits as every other rung. What an infinity, a NaN or an overflow
+// reaches within its tile is computed again (not_finite.h), except in wgrad.
 //
 // Other filters are divided into pieces of 3 x 3 without stride (lattice.h), and the channels of the pieces are
 // concatenated in the inner dimension of the products. wgrad is the transpose, G^T [ (A dy A^T) . (B^T d B) ] G, with
 // the products summed over the tiles.
 #include "conv/each.h"
 #include "conv/lattice.h"
+#include "conv/not_finite.h"
 #include "conv/tiles.h"
 
 namespace tp::conv {
@@ -185,13 +187,15 @@ struct TransformOutput {
   using A = acc_t<T>;
   Part<T> part;
   A* products;
+  boolean* noted;  // whether an output is not finite
 
-  template <class Target, class Bias, class Products>
+  template <class Target, class Bias, class Products, class Noted>
   struct Bound {
     Part<T> part;
     Target target;
     Bias bias;
     Products products;
+    Noted noted;
     TP_HD void operator()(int64_t item) const {
       const Gather<T>& g = part.g;
       int64_t i = item, map = divide(i, part.tiles()), group = divide(map, g.maps);
@@ -210,8 +214,10 @@ struct TransformOutput {
       }
       for (int a = 0; a < outputs && at.h + a < part.rows.outputs(); ++a) {
         for (int b = 0; b < outputs && at.w + b < part.cols.outputs(); ++b) {
+          const A value = patch.v[a][b] * A(0.25f) + shift;
           target[g.target_strides.at(at.image, group * g.maps + map, part.rows.target(at.h + a),
-                                     part.cols.target(at.w + b))] = T(patch.v[a][b] * A(0.25f) + shift);
+                                     part.cols.target(at.w + b))] = T(value);
+          if (!is_finite(value)) noted[0] = boolean(true);
         }
       }
     }
@@ -221,8 +227,9 @@ struct TransformOutput {
     const auto target = block.global("target", part.g.target, part.target_size());
     const auto bias = block.global("bias", part.g.bias, part.g.bias ? part.g.groups * part.g.maps : 0);
     const auto m = block.global("products", products, part.g.groups * places * part.g.maps * part.tiles());
-    return Bound<std::decay_t<decltype(target)>, std::decay_t<decltype(bias)>, std::decay_t<decltype(m)>>{part, target,
-                                                                                                          bias, m};
+    const auto note = block.global("noted", noted, 1, simt::Sharing::idempotent);
+    return Bound<std::decay_t<decltype(target)>, std::decay_t<decltype(bias)>, std::decay_t<decltype(m)>,
+                 std::decay_t<decltype(note)>>{part, target, bias, m, note};
   }
 };
 
@@ -324,8 +331,9 @@ int64_t most_groups(const Axis& axis, Pass pass) {
 }
 
 template <class T>
-void gather(const Gather<T>& g, Context& context) {
+void gather(const Elements<T>& e, Pass pass, Context& context) {
   using A = acc_t<T>;
+  const Gather<T> g(e, pass);
   const int64_t inner = most_groups(g.rows, g.pass) * most_groups(g.cols, g.pass) * g.depth;
   const int64_t matrix_rows = g.groups * (inner + g.maps);
   const int64_t columns = max(int64_t(1), workspace_bytes / (matrix_rows * places * int64_t(sizeof(A))));
@@ -334,6 +342,8 @@ void gather(const Gather<T>& g, Context& context) {
   A* const transformed = context.workspace<A>(g.groups * places * inner * most);
   A* const filters = context.workspace<A>(g.groups * places * g.maps * inner);
   A* const products = context.workspace<A>(g.groups * places * g.maps * most);
+  boolean* const noted = context.workspace<boolean>(1);
+  context.clear(noted, sizeof(*noted));
   for_lattices(g, taps, [&](const LatticeAxis& rows, const LatticeAxis& cols) {
     bool first = true;
     for_parts(g, rows, cols, matrix_rows, [&](const Part<T>& part) {
@@ -348,9 +358,10 @@ void gather(const Gather<T>& g, Context& context) {
                           Matrix{filters, depth, 1, g.maps * depth}, Matrix{transformed, tiles, 1, depth * tiles},
                           products, g.maps * tiles});
       }
-      each(context, "winograd_output", g.groups * g.maps * tiles, TransformOutput<T>{part, products});
+      each(context, "winograd_output", g.groups * g.maps * tiles, TransformOutput<T>{part, products, noted});
     });
   });
+  compute_again(e, pass, noted, context);
 }
 
 template <class T>
@@ -386,7 +397,7 @@ void wgrad(const Elements<T>& e, Context& context) {
 void winograd(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
     const Elements<typename decltype(type)::type> e(args);
-    args.pass == Pass::wgrad ? wgrad(e, context) : gather(Gather<typename decltype(type)::type>(e, args.pass), context);
+    args.pass == Pass::wgrad ? wgrad(e, context) : gather(e, args.pass, context);
   });
 }
 
