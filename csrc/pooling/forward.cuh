@@ -58,7 +58,6 @@ struct Greatest {
 
 // The number of vertically adjacent outputs per thread: overlapping windows of constant size share loads and the maxima
 // of their rows.
-// maxima of their rows.
 template <int width, class H>
 constexpr int outputs_below = width == 1 && H::constant_kernel > 0 ? 2 : 1;
 
