@@ -46,6 +46,9 @@ def find_nvcc() -> bool:
     return home is not None and Path(home, "bin", "nvcc").exists()
 
 
+# Without this, GCC does not tell ninja which headers a file has from a precompiled one.
+IS_GCC = cpp_extension.check_compiler_is_gcc(cpp_extension.get_cxx_compiler())
+PRECOMPILED_DEPENDENCIES = ["-fpch-deps"] if IS_GCC else []
 WITH_CUDA = os.environ.get("USE_CUDA", "1") != "0" and torch.version.cuda is not None and find_nvcc()
 
 
@@ -167,7 +170,7 @@ class Build(cpp_extension.BuildExtension):
         if not target.exists() or not target.samefile(made):
             target.unlink(missing_ok=True)
             target.hardlink_to(made)
-        return [optimization, "-include", str(ROOT / header)]
+        return [optimization, "-include", str(ROOT / header), *PRECOMPILED_DEPENDENCIES]
 
     def compile(self, ext, sources, folder, flags=(), nvcc=()):
         given = ext.extra_compile_args
