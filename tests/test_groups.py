@@ -1,8 +1,12 @@
 """Groups, distinct values and runs: what their Specs do not say. And operators of one's own in C++."""
 
+import ctypes
+import math
 import os
+import random
 import shutil
 import subprocess
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -227,6 +231,90 @@ def test_cuda_groups_without_a_sort_as_with_it(dtype):
             got, want = (tp.group_reduce(x, index, groups, op=op, algorithm=a) for a in ("auto", "merge_path"))
             bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
             assert torch.equal(got.view(bits), want.view(bits)), (op, n, groups, width)
+
+
+# (digits, exponent of the least positive value, exponent of the least power of two that overflows), in the order of
+# tests/cpp/exact_sum.cpp
+FORMATS = {torch.float32: (24, -149, 128), torch.float16: (11, -24, 16), torch.bfloat16: (8, -133, 128)}
+
+
+def rounded(x: Fraction, digits: int, least: int, overflow: int) -> float:
+    """Returns the value nearest to x that a format has, of two the even one."""
+    length = abs(x.numerator).bit_length() - x.denominator.bit_length()
+    length += abs(x) >= Fraction(2) ** length  # 2^(length - 1) <= |x| < 2^length
+    unit = Fraction(2) ** max(length - digits, least)
+    found = round(x / unit) * unit  # Python rounds to the even one
+    return math.copysign(math.inf, found) if abs(found) >= Fraction(2) ** overflow else float(found)
+
+
+def any_floats(rng: random.Random, dtype: torch.dtype) -> list[float]:
+    """Makes values of very different sizes, or nearly the same; some cancel, some overflow, some are subnormal."""
+    _, least, overflow = FORMATS[dtype]
+    low = rng.randrange(least, overflow)
+    high = rng.choice([low + 1, min(low + 12, overflow), overflow])
+    values = [math.ldexp(rng.uniform(-1, 1), rng.randrange(low, high)) for _ in range(rng.choice([1, 2, 5, 60]))]
+    if rng.random() < 0.4:
+        values += [-v for v in values[rng.randrange(len(values)) :]] + [math.ldexp(rng.choice([1, -3]), least)]
+    if rng.random() < 0.3:
+        values = [math.copysign(math.ldexp(1, rng.randrange(low, high)), v) for v in values]
+    if rng.random() < 0.1:
+        values += rng.choices([math.inf, -math.inf, math.nan], k=2)
+    return torch.tensor(values, dtype=torch.float64).to(dtype).tolist()
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+def test_exact_sums_are_rounded_once(dtype, tmp_path):
+    """Against fractions, in any order, with room for few or many rows."""
+    library = tmp_path / "exact_sum.so"
+    command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-shared", "-fPIC", "-Icsrc", "-o", library]
+    subprocess.run([*command, "tests/cpp/exact_sum.cpp"], cwd=ROOT, check=True)
+    exact_sum = ctypes.CDLL(str(library)).exact_sum
+    exact_sum.restype = ctypes.c_float
+    rng = random.Random(2)
+    for _ in range(3000):
+        x = any_floats(rng, dtype)
+        rng.shuffle(x)
+        if all(map(math.isfinite, x)):
+            want = rounded(sum(map(Fraction, x), Fraction(0)), *FORMATS[dtype])
+        else:
+            want = sum(v for v in x if not math.isfinite(v))
+        rows = rng.choice([len(x), 2**10, 2**26, 2**32 - 1])
+        values = (ctypes.c_float * len(x))(*x)
+        got = exact_sum(values, ctypes.c_int64(len(x)), ctypes.c_int64(rows), list(FORMATS).index(dtype))
+        assert got == want or (math.isnan(got) and math.isnan(want)), (x, rows, got, want)
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+def test_cuda_sums_of_floats_are_exact(dtype):
+    """No value is nearer to the sum, and rows in another order give the same bits: in shared memory, in both kinds of
+    blocks, or not in it, with rows in no group."""
+    torch.manual_seed(7)
+    bits = torch.int32 if dtype == torch.float32 else torch.int16
+    for n, groups, width in ((1, 1, 1), (70_000, 5, 1), (70_000, 10_000, 1), (30_000, 10_000, 1), (1300, 700, 9)):
+        x = (torch.randint(-200, 201, (n, width)) * 2.0 ** torch.randint(-8, 4, (n, width))).to(dtype).cuda()
+        index = torch.randint(-1, groups + 1, (n,), dtype=torch.int32 if width == 9 else torch.int64, device="cuda")
+        some = (index >= 0) & (index < groups)
+        want = torch.zeros(groups, width, dtype=torch.float64, device="cuda")
+        want.index_add_(0, index[some].long(), x[some].double())  # exact: of less than 53 bits
+        got = tp.group_reduce(x, index, groups)
+        error = (got.double() - want).abs()
+        for step in (-1, 1):
+            neighbour = (got.view(bits) + step).view(dtype).double()
+            assert not ((neighbour - want).abs() < error).any(), (n, groups, width)
+        order = torch.randperm(n, device="cuda")
+        assert torch.equal(tp.group_reduce(x[order], index[order], groups).view(bits), got.view(bits))
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+def test_cuda_sums_of_infinities_and_nan(dtype):
+    most, inf, nan = torch.finfo(dtype).max, torch.inf, torch.nan
+    rows = [[1, inf, 2], [-inf, 1], [inf, -inf, 0], [nan, 1], [most, most], [most, most, -most], [], [-0.0, -0.0]]
+    values = torch.tensor([v for row in rows for v in row], dtype=dtype, device="cuda")
+    index = torch.tensor([i for i, row in enumerate(rows) for _ in row], device="cuda")
+    got = tp.group_reduce(values, index, len(rows)).tolist()
+    assert str(got) == str([inf, -inf, nan, nan, inf, most, 0.0, 0.0])
 
 
 @needs_cuda

@@ -26,10 +26,12 @@ def group_reduce(
     """Combines the rows of the same index: ``y[g]`` is the reduction of all ``values[i]`` with ``index[i] == g``.
 
     This is what ``torch.scatter_reduce`` and torch_scatter's ``scatter`` do, but with every operator of
-    :func:`segment_reduce`, and with the same bits in every run, because rows are combined in their order. On CUDA, and
-    if an algorithm is named, it is a stable radix sort by the bits that ``num_groups`` needs, then a segmented
-    reduction; on the CPU the default needs no sort. A group without rows gives what an empty segment does.
-    Differentiable to every order, as ``segment_reduce`` is (beyond the book).
+    :func:`segment_reduce`, and with the same bits in every run. If an algorithm is named, it is a stable radix sort by
+    the bits that ``num_groups`` needs, then a segmented reduction. The default does so on CUDA if the order of the rows
+    matters. Otherwise, and on the CPU, it needs no sort. Sums of float32, float16 and bfloat16 on CUDA do not depend on
+    the order, because they are computed exactly and rounded once, unless groups are so many that a sort takes less
+    memory or time. A group without rows gives what an empty segment does. Differentiable to every order, as
+    ``segment_reduce`` is (beyond the book).
 
     Args:
         values: rows [n, ...]; any dtype that ``segment_reduce`` takes.

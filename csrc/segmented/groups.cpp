@@ -6,6 +6,7 @@
 #include "block/on_vectors.h"
 #include "segmented/combine.h"
 #include "segmented/elements.h"
+#include "segmented/exact_sum.h"
 #include "segmented/group_atomics.h"
 
 namespace tp::segmented {
@@ -125,13 +126,33 @@ class GroupTables {
   int64_t* counts_;
 };
 
+// Whether exact sums are possible, and worth the memory that their words may need, of which most values use a small
+// part. Random atomics are fast only if the words of the first bin stay in the L2 cache (50 MB on an H200). Rows with
+// many columns have atomics on neighbouring words.
+template <class T>
+bool can_sum_exactly(const Groups& g) {
+  constexpr int64_t word = sizeof(int64_t), bytes_per_element = 16, least_bytes = 1 << 20, cached = 48 << 20,
+                    columns = 8;
+  const int64_t cells = g.groups * g.args.width, elements = g.args.n * g.args.width;
+  const int64_t most_words = Bins<T>::most_words(Bins<T>::width_for(g.args.n));
+  return g.args.n < Bins<T>::most_rows &&
+         cells <= tp::max(bytes_per_element * elements, least_bytes) / (word * most_words) &&
+         (g.args.width >= columns || cells <= cached / word);
+}
+
 }  // namespace
 
-bool can_reduce_groups(const Device& device, OpId op, DType dtype) {
-  switch (op) {
+bool can_reduce_groups(const Device& device, const Groups& g) {
+  const DType dtype = g.args.dtype;
+  if (!device.cuda) return true;
+  switch (g.args.op) {
     case OpId::sum:
+      return dtype == DType::float32    ? can_sum_exactly<float>(g)
+             : dtype == DType::float16  ? can_sum_exactly<half>(g)
+             : dtype == DType::bfloat16 ? can_sum_exactly<bfloat16>(g)
+                                        : dtype < DType::float16;
     case OpId::prod:
-      return !device.cuda || dtype < DType::float16;
+      return dtype < DType::float16;
     case OpId::max:
     case OpId::min:
     case OpId::bitwise_and:
@@ -139,7 +160,7 @@ bool can_reduce_groups(const Device& device, OpId op, DType dtype) {
     case OpId::bitwise_xor:
       return true;
     default:
-      return !device.cuda;
+      return false;
   }
 }
 

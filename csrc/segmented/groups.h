@@ -6,7 +6,8 @@
 // and one thread.
 //
 // CUDA combines rows by atomics, in an order that the hardware decides (segmented/group_atomics.cu). So it takes only
-// operators whose result has the same bits in every order.
+// operators whose result has the same bits in every order; sums of floats are computed exactly, in integers
+// (segmented/exact_sum.h), and rounded once.
 #pragma once
 #include "segmented/segmented.h"
 
@@ -19,9 +20,10 @@ struct Groups {
   int64_t groups;
 };
 
-// Whether reduce_groups takes a problem of this operator and dtype on a device: on CUDA not the sums and products of
-// floats, nor anything that is computed from them, nor the indices of extrema.
-bool can_reduce_groups(const Device&, OpId, DType);
+// Whether reduce_groups takes a problem, whose pointers are not used, on a device: on CUDA not the products of floats,
+// nor sums of float64, nor the indices of extrema, nor what is computed from these, nor sums of floats if the groups
+// are so many that a sort takes less memory or time.
+bool can_reduce_groups(const Device&, const Groups&);
 
 // Returns whether every index is in 0 to groups - 1, which CUDA does not find out. Rows with other indices are left
 // out.

@@ -1,10 +1,9 @@
 // torch_patterns::group_reduce, group_expand and group_by: checks, kernels, Meta, derivatives.
 //
 // Grouping is a stable sort by the index, by as many bits as the number of groups needs; a reduction of groups is then
-// a reduction of segments. By default the host needs no sort, nor does CUDA if the order of the rows does not matter
-// (segmented/groups.h); sums of floats must have the same bits in every run, so there they are sorted. Expansion gives
-// every row the value of its group; expansion and the sum are each other's derivatives, and the other operators have
-// the derivatives of segments.
+// a reduction of segments. By default the host needs no sort, nor does CUDA where the result has the same bits in every
+// order of the rows (segmented/groups.h); otherwise they are sorted there. Expansion gives every row the value of its
+// group; expansion and the sum are each other's derivatives, and the other operators have the derivatives of segments.
 //
 // If an index is not a group, the CPU raises. CUDA raises only if it is to validate; otherwise reductions leave the row
 // out, and expansion gives it 0. Such rows are sorted after all groups.
@@ -138,32 +137,37 @@ struct Groups {
   }
 };
 
-bool can_skip_sort(const GroupReduce& r) {
-  Device device;
-  device.cuda = r.values.is_cuda();
-  const OpId op = reduction_of(reduce_name, r.op, r.values);
-  return r.algorithm == "auto" && segmented::can_reduce_groups(device, op, dtype_of_tensor(reduce_name, r.values));
+// The problem without its pointers.
+segmented::Groups problem_of(const GroupReduce& r, int64_t groups) {
+  segmented::Groups problem{};
+  problem.long_index = r.index.scalar_type() == at::kLong;
+  problem.groups = groups;
+  auto& args = problem.args;
+  args.n = r.values.size(0);
+  args.width = 1;
+  for (const int64_t size : r.values.sizes().slice(1)) args.width *= size;
+  args.dtype = dtype_of_tensor(reduce_name, r.values);
+  args.op = reduction_of(reduce_name, r.op, r.values);
+  if (is_bitwise(r.op)) args.dtype = bits_of(args.dtype);
+  return problem;
 }
 
-Tensor reduce_unsorted(const GroupReduce& r, int64_t groups, at::ScalarType dtype) {
+bool can_skip_sort(const GroupReduce& r, const segmented::Groups& problem) {
+  Device device;
+  device.cuda = r.values.is_cuda();
+  return r.algorithm == "auto" && segmented::can_reduce_groups(device, problem);
+}
+
+Tensor reduce_unsorted(const GroupReduce& r, segmented::Groups problem, at::ScalarType dtype) {
+  const int64_t groups = problem.groups;
   if (r.values.is_cuda()) check_index_values(reduce_name, r.index, groups, r.validate);
   const Tensor in = r.values.contiguous(), index = r.index.contiguous();
   auto shape = in.sizes().vec();
   shape[0] = groups;
   Tensor out = empty_result(shape, in.options().dtype(dtype));
-  segmented::Groups problem{};
   problem.index = index.const_data_ptr();
-  problem.long_index = index.scalar_type() == at::kLong;
-  problem.groups = groups;
-  auto& args = problem.args;
-  args.in = in.const_data_ptr();
-  args.out = out.mutable_data_ptr();
-  args.n = in.size(0);
-  args.width = 1;
-  for (const int64_t size : in.sizes().slice(1)) args.width *= size;
-  args.dtype = dtype_of_tensor(reduce_name, in);
-  args.op = reduction_of(reduce_name, r.op, in);
-  if (is_bitwise(r.op)) args.dtype = bits_of(args.dtype);
+  problem.args.in = in.const_data_ptr();
+  problem.args.out = out.mutable_data_ptr();
   bool valid = true;
   translate_errors([&] {
     TorchContext context(in);
@@ -215,7 +219,8 @@ Tensor GroupReduce::kernel() const {
   if (is_logical(op)) return logical(*this, &GroupReduce::values);
   if (is_bitwise(op) && values.scalar_type() == at::kBool) return bitwise_of_bool(*this, &GroupReduce::values);
   if (is_moment(op)) return moment(op, values, Groups{*this, validate});
-  return can_skip_sort(*this) ? reduce_unsorted(*this, groups, dtype) : reduce_sorted(*this, groups);
+  const auto problem = problem_of(*this, groups);
+  return can_skip_sort(*this, problem) ? reduce_unsorted(*this, problem, dtype) : reduce_sorted(*this, groups);
 }
 
 Tensor GroupReduce::meta() const {
