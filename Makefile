@@ -14,7 +14,7 @@
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DELETE_ON_ERROR:
-.PHONY: help train test bench lint types docs format build clean machine nvcc
+.PHONY: help train test bench lint style mypy types docs format build clean machine nvcc
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -102,13 +102,18 @@ docs: $(built)
 
 c_files = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cu')
 
-lint: $(environment)
+# Its parts run in parallel. nvcc needs no environment, so it compiles while the environment is being made.
+lint:
+	@$(MAKE) --no-print-directory -j$(MAX_JOBS) -O style mypy $(if $(shell command -v nvcc),nvcc)
+
+style: $(environment)
 	$(py) -m ruff check .
 	$(py) -m ruff format --check .
-	$(py) -m mypy
 	@echo clang-format csrc tests/cpp
 	@$(bin)clang-format --dry-run -Werror $(c_files)
-	$(if $(shell command -v nvcc),$(MAKE) --no-print-directory -j$(MAX_JOBS) nvcc)
+
+mypy: $(environment)
+	$(py) -m mypy
 
 # Not in lint, because pyright downloads node.js at its first run.
 types: $(environment)

@@ -36,6 +36,12 @@ def grad(y: torch.Tensor, inputs, weights: torch.Tensor | None = None, **options
     return list(torch.autograd.grad(y, inputs, weights, **options))
 
 
+def grad_list(y: torch.Tensor, x: torch.Tensor, weights=None) -> list[float]:
+    """The gradient of the sum of y, weighed if weights are given, by x."""
+    weights = torch.ones_like(y) if weights is None else torch.as_tensor(weights).to(y)
+    return torch.autograd.grad(y, x, weights)[0].tolist()
+
+
 def defined(out) -> bool:
     """No NaN: unlike the mean of no elements, say."""
     return not any(y.isnan().any() for y in float_outputs(out))

@@ -47,6 +47,18 @@ def check_gradients(world: World, call, local, wholes, lengths, where: str, resu
         world.assert_part(g, e.to(leaf.dtype), lengths, f"gradient of {where}")
 
 
+def check_scan(world: World, x, lengths, where: str, differentiated: bool, **kwargs) -> None:
+    def call(part):
+        return distributed.scan(part, **kwargs)
+
+    def local(whole):
+        return tp.scan(whole, 0, **kwargs)
+
+    world.assert_part(call(world.part(x, lengths)), local(x), lengths, where)
+    if differentiated:
+        check_gradients(world, call, local, [x], lengths, where)
+
+
 def case_scan(world: World) -> None:
     for case, sample, number in problems("scan"):
         kwargs = dict(sample.kwargs)
@@ -57,17 +69,7 @@ def case_scan(world: World) -> None:
             raises(ValueError, "not offered over shards", distributed.scan, x, **kwargs)
             continue
         lengths = world.layout(len(x), number)
-        y = distributed.scan(world.part(x, lengths), **kwargs)
-        world.assert_part(y, tp.scan(x, 0, **kwargs), lengths, f"scan {case}")
-        if x.dtype == torch.float32 and number % 3 == 0:
-            check_gradients(
-                world,
-                lambda part, kwargs=kwargs: distributed.scan(part, **kwargs),
-                lambda whole, kwargs=kwargs: tp.scan(whole, 0, **kwargs),
-                [x],
-                lengths,
-                f"scan {case}",
-            )
+        check_scan(world, x, lengths, f"scan {case}", x.dtype == torch.float32 and number % 3 == 0, **kwargs)
 
 
 def case_scan_of_special_values(world: World) -> None:
@@ -79,17 +81,8 @@ def case_scan_of_special_values(world: World) -> None:
                 for values in ([-inf] * 6, [1, nan, 2, -inf, 5, 3], [inf, 0, 0, 1, 0, 2], [3, 3, 3, 1, 3, 3]):
                     x = torch.tensor(values, dtype=torch.float32)
                     for lengths in world.layouts(6)[exclusive::2]:
-                        y = distributed.scan(world.part(x, lengths), **kwargs)
-                        world.assert_part(y, tp.scan(x, 0, **kwargs), lengths, f"scan {kwargs} {values}")
-                        if op in ("max", "min") and nan not in values:
-                            check_gradients(
-                                world,
-                                lambda part, kwargs=kwargs: distributed.scan(part, **kwargs),
-                                lambda whole, kwargs=kwargs: tp.scan(whole, 0, **kwargs),
-                                [x],
-                                lengths,
-                                f"scan {kwargs} {values}",
-                            )
+                        defined = op in ("max", "min") and nan not in values
+                        check_scan(world, x, lengths, f"scan {kwargs} {values}", defined, **kwargs)
 
 
 def case_scan_goes_on_from_the_ranks_before(world: World) -> None:
@@ -103,8 +96,7 @@ def case_scan_goes_on_from_the_ranks_before(world: World) -> None:
         for exclusive, reverse in itertools.product((False, True), repeat=2):
             kwargs = {"op": op, "exclusive": exclusive, "reverse": reverse}
             lengths = world.layout(n, number + 2 * exclusive + reverse)
-            y = distributed.scan(world.part(x, lengths), **kwargs)
-            world.assert_part(y, tp.scan(x, 0, **kwargs), lengths, f"scan {dtype} {n} {kwargs}")
+            check_scan(world, x, lengths, f"scan {dtype} {n} {kwargs}", False, **kwargs)
 
 
 def case_floats_keep_the_bound(world: World) -> None:

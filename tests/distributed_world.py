@@ -39,9 +39,13 @@ class World:
         )
         torch.set_num_threads(1)
 
+    def arrive(self, name: str) -> None:
+        """Tells the other ranks that this one will do no more for a case."""
+        self.store.set(f"{name}/{self.rank}", "ended")
+
     def all_arrived(self, name: str) -> bool:
         """Whether every rank has come to the end of a case, even if it failed, so that the next one can run."""
-        self.store.set(f"{name}/{self.rank}", "ended")
+        self.arrive(name)
         try:
             self.store.wait([f"{name}/{rank}" for rank in range(self.size)], TIMEOUT[self.device.type] / 2)
         except dist.DistStoreError:

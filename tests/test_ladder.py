@@ -15,13 +15,15 @@ CHECKED_BLOCKS = 2400  # more than the largest section of a block (2,304), so th
 ORDERS = [("forward", 0), ("reverse", 0), ("shuffle", 1), ("shuffle", 2)]
 
 
-@functools.cache
-def expected(name: str, case: testing.Case, dtype: torch.dtype, kind: str):
-    """The reference's result, and the bound on its error, or None where it must be met exactly. Once for all rungs."""
+@functools.lru_cache(maxsize=4096)  # the cases of one operator in all dtypes
+def problem(name: str, case: testing.Case, dtype: torch.dtype, kind: str):
+    """A sample on the CPU, the reference's result, and the bound on its error, or None where the result must be met
+    exactly. They are made once for all rungs, none of which may change the sample."""
     spec = testing.specs()[name]
     sample = spec.sample(case, dtype, kind=kind)
     bounded = spec.bound and dtype.is_floating_point and (kind == "float" or not spec.exact)
-    return sample(spec.reference), sample(functools.partial(spec.bound, unit_roundoff(dtype))) if bounded else None
+    bound = sample(functools.partial(spec.bound, unit_roundoff(dtype))) if bounded else None
+    return sample, sample(spec.reference), bound
 
 
 def has_trait(spec, rung: str, trait: str) -> bool:
@@ -43,10 +45,10 @@ def cases(spec, rung: str, dtype: torch.dtype) -> list[testing.Case]:
 
 def check(spec, rung: str, case: testing.Case, dtype: torch.dtype, device: str, kind: str) -> None:
     where = f"{spec.name} {rung} {dtype} ({case})"
-    out = spec.sample(case, dtype, device, kind)(spec.op, algorithm=rung)
-    want, bound = expected(spec.name, case, dtype, kind)
+    sample, want, bound = problem(spec.name, case, dtype, kind)
+    out = sample.to(device)(spec.op, algorithm=rung)
     if has_trait(spec, rung, "norm_wise") or bound is not None and has_trait(spec, rung, "mixes_neighbours"):
-        bound = spec.sample(case, dtype, kind=kind)(functools.partial(spec.norm_bound, unit_roundoff(dtype)))
+        bound = sample(functools.partial(spec.norm_bound, unit_roundoff(dtype)))
     if bound is None:
         assert_equal(out, want, where)
     else:

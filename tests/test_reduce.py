@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from common import EACH_DEVICE
+from common import EACH_DEVICE, grad_list
 
 from torch_patterns import reduce, registry
 from torch_patterns.testing import ALL, FLOATS, assert_equal, assert_same_bits, assert_within, gamma, unit_roundoff
@@ -19,11 +19,6 @@ INF, NAN = float("inf"), float("nan")
 
 def algorithms(device: str) -> list[str]:
     return ["auto", *registry.algorithms("reduce", device)]
-
-
-def grad(y: torch.Tensor, x: torch.Tensor, weights=None) -> list[float]:
-    weights = torch.ones_like(y) if weights is None else torch.as_tensor(weights).to(y)
-    return torch.autograd.grad(y, x, weights)[0].tolist()
 
 
 # ---- values
@@ -229,27 +224,27 @@ def test_gradients_of_extrema_go_to_the_first_of_equals(device):
     x = torch.tensor([[1.0, 3.0, 3.0], [2.0, 3.0, 0.0]], device=device, requires_grad=True)
     for algorithm in algorithms(device):
         take = {"algorithm": algorithm, "op": "max"}
-        assert grad(reduce(x, **take), x) == [[0, 1, 0], [0, 0, 0]]
-        assert grad(reduce(x, 1, **take), x, [2, 5]) == [[0, 2, 0], [0, 5, 0]]
-        assert grad(reduce(x, 0, keepdim=True, **take), x) == [[0, 1, 1], [1, 0, 0]]
-        assert grad(reduce(-x, (0, 1), op="min", algorithm=algorithm), x) == [[0, -1, 0], [0, 0, 0]]
+        assert grad_list(reduce(x, **take), x) == [[0, 1, 0], [0, 0, 0]]
+        assert grad_list(reduce(x, 1, **take), x, [2, 5]) == [[0, 2, 0], [0, 5, 0]]
+        assert grad_list(reduce(x, 0, keepdim=True, **take), x) == [[0, 1, 1], [1, 0, 0]]
+        assert grad_list(reduce(-x, (0, 1), op="min", algorithm=algorithm), x) == [[0, -1, 0], [0, 0, 0]]
     with_nan = torch.tensor([1.0, NAN, 2.0, NAN], device=device, requires_grad=True)
-    assert grad(reduce(with_nan, op="max"), with_nan) == [0, 1, 0, 0]
+    assert grad_list(reduce(with_nan, op="max"), with_nan) == [0, 1, 0, 0]
 
 
 def test_gradients_of_products_with_zeros(device):
     for values, want in (([2.0, 0.0, 5.0], [0, 10, 0]), ([2.0, 0.0, 0.0], [0, 0, 0]), ([2.0, 3.0, 5.0], [15, 10, 6])):
         x = torch.tensor(values, device=device, requires_grad=True)
-        assert grad(reduce(x, op="prod"), x) == want
+        assert grad_list(reduce(x, op="prod"), x) == want
         rows = torch.tensor([values, values], device=device, requires_grad=True)
-        assert grad(reduce(rows, 1, op="prod"), rows, [1, 2]) == [want, [2 * w for w in want]]
+        assert grad_list(reduce(rows, 1, op="prod"), rows, [1, 2]) == [want, [2 * w for w in want]]
         apart = torch.tensor([[[v, 1.0]] for v in values], device=device, requires_grad=True)
-        assert grad(reduce(apart, (0, 2), op="prod"), apart)[0][0][0] == want[0]
+        assert grad_list(reduce(apart, (0, 2), op="prod"), apart)[0][0][0] == want[0]
 
 
 def test_gradient_of_logsumexp_is_softmax_and_never_nan(device):
     x = torch.tensor([[0.0, -INF, 1.0], [-INF, -INF, -INF]], device=device, requires_grad=True)
-    got = torch.tensor(grad(reduce(x, 1, op="logsumexp"), x))
+    got = torch.tensor(grad_list(reduce(x, 1, op="logsumexp"), x))
     assert_within(got[0], torch.softmax(x[0].double().cpu(), 0), torch.full((3,), 4e-7))
     assert got[1].tolist() == [0, 0, 0]
 

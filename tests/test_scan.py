@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from common import EACH_DEVICE
+from common import EACH_DEVICE, grad_list
 
 from torch_patterns import linear_recurrence, registry, scan, scan_with_indices
 from torch_patterns.testing import ALL, FLOATS, assert_equal, assert_same_bits, assert_within, gamma, unit_roundoff
@@ -17,11 +17,6 @@ INF, NAN = float("inf"), float("nan")
 
 def algorithms(device: str) -> list[str]:
     return ["auto", *registry.algorithms("scan", device)]
-
-
-def grad(y: torch.Tensor, x: torch.Tensor, weights=None) -> list[float]:
-    weights = torch.ones_like(y) if weights is None else torch.as_tensor(weights).to(y)
-    return torch.autograd.grad(y, x, weights)[0].tolist()
 
 
 def test_the_exclusive_scan_of_one_element_is_the_identity(device):
@@ -60,12 +55,12 @@ def test_gradients_of_extrema_go_to_the_first_of_equals(device):
     x = torch.tensor([1.0, 3.0, 3.0, 2.0, 4.0, 4.0], device=device, requires_grad=True)
     for algorithm in algorithms(device):
         take = {"algorithm": algorithm, "op": "max"}
-        assert grad(scan(x, **take), x) == [1, 3, 0, 0, 2, 0]
-        assert grad(scan(x, reverse=True, **take), x) == [0, 0, 0, 0, 0, 6]
-        assert grad(scan(x, exclusive=True, **take), x) == [1, 3, 0, 0, 1, 0]
-        assert grad(scan(-x, op="min", algorithm=algorithm), x) == [-1, -3, 0, 0, -2, 0]
+        assert grad_list(scan(x, **take), x) == [1, 3, 0, 0, 2, 0]
+        assert grad_list(scan(x, reverse=True, **take), x) == [0, 0, 0, 0, 0, 6]
+        assert grad_list(scan(x, exclusive=True, **take), x) == [1, 3, 0, 0, 1, 0]
+        assert grad_list(scan(-x, op="min", algorithm=algorithm), x) == [-1, -3, 0, 0, -2, 0]
     with_nan = torch.tensor([1.0, NAN, 2.0, NAN], device=device, requires_grad=True)
-    assert grad(scan(with_nan, op="max"), with_nan) == [1, 3, 0, 0]
+    assert grad_list(scan(with_nan, op="max"), with_nan) == [1, 3, 0, 0]
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2])
@@ -75,7 +70,7 @@ def test_gradients_of_products_with_zeros(zeros, device):
     x[torch.arange(1, 1 + 2 * zeros, 2)] = 0
     for exclusive, reverse in itertools.product((False, True), repeat=2):
         leaf = x.clone().requires_grad_()
-        got = grad(scan(leaf, op="prod", exclusive=exclusive, reverse=reverse), leaf, [1, 10, 100, 1000, 10000])
+        got = grad_list(scan(leaf, op="prod", exclusive=exclusive, reverse=reverse), leaf, [1, 10, 100, 1000, 10000])
         order = list(range(5))[:: -1 if reverse else 1]
         want = [0.0] * 5
         for place, k in enumerate(order):
@@ -188,9 +183,9 @@ def test_gradients_stay_in_their_runs(device):
     """What is not finite in one run leaves the others alone."""
     x = torch.tensor([[1.0, 0.0, 4.0, 2.0, 9.0], [5.0, 5.0, 6.0, 6.0, 7.0]], device=device, requires_grad=True)
     weights = [[1.0, 2.0, INF, -INF, 3.0], [NAN, 1.0, 2.0, 3.0, 4.0]]
-    got = torch.tensor(grad(scan_with_indices(x)[0], x, weights))
+    got = torch.tensor(grad_list(scan_with_indices(x)[0], x, weights))
     assert_equal(got, torch.tensor([[3, 0, NAN, 0, 3], [NAN, 0, 5, 0, 4]]))
-    got = torch.tensor(grad(scan_with_indices(x, 0, op="min", reverse=True)[0], x, weights))
+    got = torch.tensor(grad_list(scan_with_indices(x, 0, op="min", reverse=True)[0], x, weights))
     assert_equal(got, torch.tensor([[1, 2, INF, -INF, 0], [NAN, 1, 2, 3, 7]]))
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from common import EACH_DEVICE, needs_cuda
+from common import EACH_DEVICE, grad_list, needs_cuda
 
 from torch_patterns import registry, segment_expand, segment_reduce, segment_scan
 from torch_patterns.testing import ALL, FLOATS, assert_equal, assert_same_bits, assert_within, gamma, unit_roundoff
@@ -26,11 +26,6 @@ def scans(device: str) -> list[str]:
 
 def offsets_of(*lengths: int, device="cpu") -> torch.Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).to(device)
-
-
-def grad(y: torch.Tensor, x: torch.Tensor, weights=None) -> list[float]:
-    weights = torch.ones_like(y) if weights is None else torch.as_tensor(weights).to(y)
-    return torch.autograd.grad(y, x, weights)[0].tolist()
 
 
 # ---- reduction
@@ -68,7 +63,7 @@ def test_a_million_empty_segments_around_one_row(device):
     x = torch.tensor([3.0], device=device, requires_grad=True)
     y = segment_reduce(x, o)
     assert y.sum() == 3 and y.count_nonzero() == 1
-    assert grad(y, x) == [1] and grad(segment_scan(x, o), x) == [1]
+    assert grad_list(y, x) == [1] and grad_list(segment_scan(x, o), x) == [1]
     assert segment_expand(y, o, 1).tolist() == [3]
 
 
@@ -77,9 +72,9 @@ def test_a_million_empty_segments_around_one_row(device):
 def test_means_of_empty_segments_have_no_gradient(dtype, device):
     x, o = torch.ones(4, dtype=dtype, device=device, requires_grad=True), offsets_of(0, 4, 0, device=device)
     y = segment_reduce(x, o, op="mean")
-    assert y.tolist() == [0, 1, 0] and grad(y, x) == [0.25] * 4
+    assert y.tolist() == [0, 1, 0] and grad_list(y, x) == [0.25] * 4
     nothing = torch.ones(0, dtype=dtype, device=device, requires_grad=True)
-    assert grad(segment_reduce(nothing, offsets_of(0, 0, device=device), op="mean"), nothing) == []
+    assert grad_list(segment_reduce(nothing, offsets_of(0, 0, device=device), op="mean"), nothing) == []
 
 
 @each_device
@@ -123,9 +118,9 @@ def test_gradients_of_extrema_go_once_to_the_first_of_equals(device):
     o = offsets_of(3, 0, 3, 3, device=device)
     for algorithm in reductions(device):
         y = segment_reduce(x, o, op="max", algorithm=algorithm)
-        assert grad(y, x, [1, 9, 2, 3]) == [0, 1, 0, 2, 0, 0, 3, 0, 0]
+        assert grad_list(y, x, [1, 9, 2, 3]) == [0, 1, 0, 2, 0, 0, 3, 0, 0]
         y = segment_reduce(x, o, op="min", algorithm=algorithm)
-        assert grad(y, x, [1, 9, 2, 3]) == [1, 0, 0, 2, 0, 0, 3, 0, 0]
+        assert grad_list(y, x, [1, 9, 2, 3]) == [1, 0, 0, 2, 0, 0, 3, 0, 0]
 
 
 @each_device
@@ -133,7 +128,7 @@ def test_gradients_of_products_with_zeros(device):
     x = torch.tensor([2.0, 3, 0, 5, 0, 0, 7, NAN], device=device, requires_grad=True)
     o = offsets_of(2, 2, 3, 0, 1, device=device)
     y = segment_reduce(x, o, op="prod")
-    assert grad(y, x, [1, 1, 1, NAN, 1]) == [3, 2, 5, 0, 0, 0, 0, 1]
+    assert grad_list(y, x, [1, 1, 1, NAN, 1]) == [3, 2, 5, 0, 0, 0, 0, 1]
 
 
 @each_device
@@ -266,12 +261,12 @@ def test_gradients_do_not_leak(device):
             weights = torch.ones(9)
             weights[4] = bad
             y = segment_scan(x, o, op=op, exclusive=exclusive, reverse=reverse, algorithm=algorithm)
-            got = torch.tensor(grad(y, x, weights))
+            got = torch.tensor(grad_list(y, x, weights))
             assert got[[0, 1, 2, 6, 7, 8]].isfinite().all(), (algorithm, op, exclusive, reverse)
     rising = torch.tensor([1.0, 2, 3, 4], device=device, requires_grad=True)
     for algorithm in scans(device):
         y = segment_scan(rising, offsets_of(4, device=device), op="max", algorithm=algorithm)
-        got = grad(y, rising, [1, 1, NAN, 1])
+        got = grad_list(y, rising, [1, 1, NAN, 1])
         assert got[:2] == [1, 1] and got[2] != got[2] and got[3] == 1, algorithm
 
 
@@ -281,10 +276,10 @@ def test_gradients_of_scanned_extrema(device):
     o = offsets_of(6, 0, 3, device=device)
     for algorithm in scans(device):
         take = {"algorithm": algorithm, "op": "max"}
-        assert grad(segment_scan(x, o, **take), x) == [1, 3, 0, 0, 2, 0, 3, 0, 0]
-        assert grad(segment_scan(x, o, reverse=True, **take), x) == [0, 0, 0, 0, 0, 6, 1, 0, 2]
-        assert grad(segment_scan(x, o, exclusive=True, **take), x) == [1, 3, 0, 0, 1, 0, 2, 0, 0]
-        assert grad(segment_scan(-x, o, op="min", algorithm=algorithm), x) == [-1, -3, 0, 0, -2, 0, -3, 0, 0]
+        assert grad_list(segment_scan(x, o, **take), x) == [1, 3, 0, 0, 2, 0, 3, 0, 0]
+        assert grad_list(segment_scan(x, o, reverse=True, **take), x) == [0, 0, 0, 0, 0, 6, 1, 0, 2]
+        assert grad_list(segment_scan(x, o, exclusive=True, **take), x) == [1, 3, 0, 0, 1, 0, 2, 0, 0]
+        assert grad_list(segment_scan(-x, o, op="min", algorithm=algorithm), x) == [-1, -3, 0, 0, -2, 0, -3, 0, 0]
 
 
 @each_device

@@ -29,14 +29,15 @@ void Tracked::bound(int64_t i) const {
 }
 
 Tracked::Cell& Tracked::cell(int64_t i) {
-  require(launch_.in_phase_, launch_.where(), ": array '", name, "' is touched outside a phase");
+  if (!launch_.in_phase_) fail(ErrorKind::runtime, launch_.where(), ": array '", name, "' is touched outside a phase");
   return cells_[size_t(i)];
 }
 
 void Tracked::read(int64_t i) {
   Cell& c = cell(i);
-  require(!shared_ || !c.writers.empty(), launch_.where(), ": lane ", launch_.lane_, " reads shared array '", name,
-          "' at [", i, "], which nothing has written");
+  if (shared_ && c.writers.empty())
+    fail(ErrorKind::runtime, launch_.where(), ": lane ", launch_.lane_, " reads shared array '", name, "' at [", i,
+         "], which nothing has written");
   if (sharing == Sharing::idempotent) return;
   against(c.writers, i, Kind::read);
   note(c.readers, Kind::read);
@@ -136,7 +137,8 @@ int64_t LaunchCheck::begin_block(int64_t i) {
 void LaunchCheck::end_block() { shared_.clear(); }
 
 void LaunchCheck::begin_phase(const char* name) {
-  require(!in_phase_, where(), ": phase '", name, "' begins inside it: a barrier in divergent code");
+  if (in_phase_)
+    fail(ErrorKind::runtime, where(), ": phase '", name, "' begins inside it: a barrier in divergent code");
   ++phase_;
   phase_name_ = name;
   in_phase_ = true;
@@ -153,7 +155,8 @@ void LaunchCheck::end_phase() {
 int LaunchCheck::enter_lane(int i) { return lane_ = lane_order_[size_t(i)]; }
 
 void LaunchCheck::same(bool equal) const {
-  require(equal, where(), ": lanes 0 and ", lane_, " disagree on a value that the whole block must share");
+  if (!equal)
+    fail(ErrorKind::runtime, where(), ": lanes 0 and ", lane_, " disagree on a value that the whole block must share");
 }
 
 Tracked* LaunchCheck::find_global(const char* name, const void* data, int64_t n, Sharing sharing) {

@@ -229,24 +229,28 @@ SAMPLES = (
     case((10,), (20,), (2,), given="in-edges", max_level=2),
     case((9,), (18,), (3,), given="symmetric"),
 )
-HARD = (
-    *((5, 8, name) for name in GRAPHS if name not in ("complete", "no edge")),
-    (7, 36, "complete"),
-    (41, 400, "bipartite"),
-    (4, 0, "no edge"),
-    (3, 2000, "path"),
-    (100, 99, "star"),
-    (100, 99, "star in"),
-    (64, 126, "loops"),
-    (129, 128, "cycle and tail"),
-    (301, 298, "two components"),
-    (512, 510, "tree"),
-)
+
+
+def hard_graphs(parallel: int) -> tuple[tuple[int, int, str], ...]:
+    """Returns pointers, edges and names of small graphs of all kinds; one has `parallel` edges between two vertices."""
+    return (
+        *((5, 8, name) for name in GRAPHS if name not in ("complete", "no edge")),
+        (7, 36, "complete"),
+        (41, 400, "bipartite"),
+        (4, 0, "no edge"),
+        (3, parallel, "path"),
+        (100, 99, "star"),
+        (100, 99, "star in"),
+        (64, 126, "loops"),
+        (129, 128, "cycle and tail"),
+        (301, 298, "two components"),
+        (512, 510, "tree"),
+    )
 
 
 def hard_cases(sources: tuple[int, ...]):
     """Returns every graph without and with in-edges, and symmetric, searched from its first and its last vertex."""
-    for i, (pointers, edges, name) in enumerate(HARD):
+    for i, (pointers, edges, name) in enumerate(hard_graphs(2000)):
         for given in ("", "in-edges", "symmetric"):
             both = 2 if given == "symmetric" else 1
             source = 0 if (i + both) % 2 else pointers - 2

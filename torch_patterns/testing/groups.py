@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from torch_patterns.testing.compare import gamma
-from torch_patterns.testing.scan import BITWISE, LOGICAL
+from torch_patterns.testing.reduction import BITWISE, LOGICAL
 from torch_patterns.testing.segmented import given_back, reduced, rounding, wide
 from torch_patterns.testing.spec import ALL, BITS, FLOATS, Sample, Spec, around, bad, case
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from torch_patterns.testing.compare import assert_equal, gamma
+from torch_patterns.testing.reduction import BITWISE, LOGICAL, identity
 from torch_patterns.testing.spec import ALL, BITS, FLOATS, Large, Sample, Spec, around, bad, case
 
 OPS = ("sum", "prod", "max", "min")
@@ -22,8 +23,6 @@ def ones(*shapes):
 
 # ---- scan
 
-LOGICAL = ("any", "all")
-BITWISE = {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor}
 ACCUMULATE = {
     "sum": np.cumsum,
     "prod": np.cumprod,
@@ -44,22 +43,6 @@ def leaders(x: np.ndarray, op: str) -> np.ndarray:
     found = np.zeros(x.shape, np.int64)
     found[1:] = np.where(leads, np.arange(1, len(x)).reshape(-1, *[1] * (x.ndim - 1)), 0) if len(x) else 0
     return np.maximum.accumulate(found)
-
-
-def identity(op: str, dtype: torch.dtype) -> float | int:
-    if op in ("sum", "prod"):
-        return int(op == "prod")
-    if op in LOGICAL:
-        return int(op == "all")
-    if op in BITWISE:
-        ones = 1 if dtype == torch.bool else torch.iinfo(dtype).max if dtype == torch.uint8 else -1
-        return ones if op == "bitwise_and" else 0
-    if dtype.is_floating_point:
-        return -np.inf if op == "max" else np.inf
-    if dtype == torch.bool:
-        return op == "min"
-    info = torch.iinfo(dtype)
-    return info.min if op == "max" else info.max
 
 
 def scan_reference(x, dim=-1, op="sum", exclusive=False, reverse=False):

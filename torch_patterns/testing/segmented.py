@@ -7,7 +7,8 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_patterns.testing.compare import assert_equal, gamma
-from torch_patterns.testing.scan import BITWISE, LOGICAL, OPS, identity
+from torch_patterns.testing.reduction import BITWISE, LOGICAL, identity
+from torch_patterns.testing.scan import OPS
 from torch_patterns.testing.spec import ALL, BITS, FLOATS, Large, Sample, Spec, around, bad, case
 
 # Warps, blocks and sections; the lanes of the host's vectors; the items of its shares.

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from torch_patterns.testing.compare import assert_equal, gamma
-from torch_patterns.testing.scan import BITWISE, LOGICAL, OPS, scan_bound, scan_reference
+from torch_patterns.testing.reduction import BITWISE, LOGICAL
+from torch_patterns.testing.scan import OPS, scan_bound, scan_reference
 from torch_patterns.testing.segmented import (
     EDGES,
     SHARE,

@@ -7,7 +7,7 @@ import torch
 
 import torch_patterns
 from torch_patterns.graph import Graph
-from torch_patterns.testing.bfs import GRAPHS, rows
+from torch_patterns.testing.bfs import GRAPHS, hard_graphs, rows
 from torch_patterns.testing.spec import ALL, Case, Maker, Sample, Spec, around, bad, case
 
 
@@ -115,19 +115,6 @@ REFUSED = (
 
 # ---- the operator
 
-HARD = (
-    *((5, 8, name) for name in GRAPHS if name not in ("complete", "no edge")),
-    (7, 36, "complete"),
-    (41, 400, "bipartite"),
-    (4, 0, "no edge"),
-    (3, 1000, "path"),
-    (100, 99, "star"),
-    (100, 99, "star in"),
-    (64, 126, "loops"),
-    (129, 128, "cycle and tail"),
-    (301, 298, "two components"),
-    (512, 510, "tree"),
-)
 WEIGHTS = ({}, {"most": 0}, {"most": 1}, {"most": 100}, {"cut": True})
 
 SPECS = [
@@ -146,7 +133,7 @@ SPECS = [
         edges=(
             *(
                 case((length,), (edges,), (1 + i % 2,), graph=name, source=0, index=torch.int32, **more)
-                for i, (length, edges, name) in enumerate(HARD)
+                for i, (length, edges, name) in enumerate(hard_graphs(1000))
                 for more in (WEIGHTS[i % len(WEIGHTS)], WEIGHTS[(i + 2) % len(WEIGHTS)])
             ),
             *(
