@@ -204,9 +204,50 @@ def test_hash_tables_of_rows(index, order, seed, of_b):
         assert_same_bits(torch.ops.torch_patterns.spgemm(*a, *b, cols, "hash_per_row"), want)
 
 
-@pytest.mark.parametrize("reason", ["no", "a long row", "B not in order", "B has duplicates"])
+# (lengths of rows of A, of rows of B, columns): rows with more products than a hash table has room for.
+LONG = {
+    "one piece in parts": ([257, 3, 0, 300], [20], 5000),
+    "pieces": ([300, 0, 290], [60, 1, 2, 30], 9000),
+    "all rows of one column": ([2500, 2049, 2048], [1], 1),
+    "wider than the bits of a block": ([90, 0, 5], [30], 300_000),
+    "rows of B longer than a block": ([12, 3], [700, 1], 3000),
+    "most columns of the matrix": ([300, 30], [200], 210),
+}
+
+
+@each_index
+@pytest.mark.parametrize("order, seed", ORDERS)
+@pytest.mark.parametrize("kind", LONG)
+def test_long_rows(index, order, seed, kind):
+    """Rows that are divided into windows of columns: the bits of the sequential rung."""
+    of_a, of_b, cols = LONG[kind]
+    inner = max(of_a)
+    a = in_order(of_a, inner, 1, index)
+    b = in_order([of_b[i % len(of_b)] for i in range(inner)], cols, 2, index)
+    want = torch.ops.torch_patterns.spgemm(*a, *b, cols, "sequential")
+    with simt.checked(order, seed):
+        assert_same_bits(torch.ops.torch_patterns.spgemm(*a, *b, cols, "hash_per_row"), want)
+
+
+@each_device
+def test_products_of_a_power_law(device):
+    """Rows of all lengths, and columns of which few are frequent."""
+    random, n = np.random.default_rng(1), 3000
+    lengths = np.minimum((4 * (1 - random.random(n)) ** -0.7).astype(int), n // 2)
+    rows = np.repeat(np.arange(n), lengths)
+    idx = (n * random.random(len(rows)) ** 3).astype(int)
+    places = np.unique(rows * n + idx)
+    values = torch.from_numpy(random.integers(-3, 4, len(places)) * 1.0)
+    a = tp.coo(*(torch.from_numpy(x) for x in (places // n, places % n)), values, (n, n)).to(device).convert("csr")
+    assert int((a.to_dense().ne(0).double() @ a.row_ptrs.diff().double()).max()) > 2048
+    product = a @ a
+    assert_equal(product.to_dense(), dense(a) @ dense(a))
+    assert sorted_and_distinct(product)
+
+
+@pytest.mark.parametrize("reason", ["no", "B not in order", "B has duplicates"])
 def test_hash_tables_leave_the_rest_to_the_expansion(reason):
-    a = in_order([3, 257 if reason == "a long row" else 256, 0], 300, 1, torch.int64)
+    a = in_order([3, 256, 0], 300, 1, torch.int64)
     b = in_order([8] * 300, 2500, 2, torch.int64)
     if reason == "B not in order":
         b[1][:2] = b[1][:2].flip(0)

@@ -83,7 +83,7 @@ class OnDevice {
     if (wrong[a_not_in_order] || wrong[b_not_in_order]) tiles = count(op);
     int64_t* const before = context_.workspace<int64_t>(tiles.tiles + 1);
     scan::scan_counts(context_, counts_, before, 1, tiles.tiles + 1);
-    const int64_t n = args_.read(before + tiles.tiles);
+    const int64_t n = read(before + tiles.tiles);
     const Room to = room(n);
     using Write = WriteEntries<T, I>;
     launch(tiles, Write::shared_bytes,
@@ -117,9 +117,14 @@ class OnDevice {
     simt::launch(context_, kernel_name, {tp::min(tiles.tiles, max_grid)}, threads, shared_bytes, kernel);
   }
 
+  int64_t read(const int64_t* number) const {
+    int64_t value;
+    args_.read(number, 1, &value);
+    return value;
+  }
   // Waits for the device, and reads what it has found so far.
   std::array<bool, findings> found() {
-    const int64_t word = args_.read(found_.word);
+    const int64_t word = read(found_.word);
     std::array<bool, findings> all{};
     for (int i = 0; i < findings; ++i) all[size_t(i)] = (word >> (8 * i) & 0xff) != 0;
     if (all[invalid]) {
