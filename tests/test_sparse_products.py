@@ -238,10 +238,11 @@ def test_products_of_a_power_law(device):
     idx = (n * random.random(len(rows)) ** 3).astype(int)
     places = np.unique(rows * n + idx)
     values = torch.from_numpy(random.integers(-3, 4, len(places)) * 1.0)
-    a = tp.coo(*(torch.from_numpy(x) for x in (places // n, places % n)), values, (n, n)).to(device).convert("csr")
+    coo = tp.coo(*(torch.from_numpy(x) for x in (places // n, places % n)), values, (n, n)).to(device)
+    a = coo.convert("csr")
     assert int((a.to_dense().ne(0).double() @ a.row_ptrs.diff().double()).max()) > 2048
     product = a @ a
-    assert_equal(product.to_dense(), dense(a) @ dense(a))
+    assert_equal(product.to_dense(), dense(coo) @ dense(coo))
     assert sorted_and_distinct(product)
 
 
