@@ -77,8 +77,9 @@ class OnDevice {
     if (found[b_not_in_order]) b = put_in_order(operands_.b, b);
     if (found[a_not_in_order] || found[b_not_in_order]) counted = count(op);
     const Room to = room(counted.n);
-    const Output<T, I> c{counted.tiles, op, a, b, counted.before, ptrs, static_cast<I*>(to.col_idx),
-                         static_cast<T*>(to.values), counted.n};
+    const Output<T, I> c{
+        counted.tiles, op, a, b, counted.before, ptrs, static_cast<I*>(to.col_idx), static_cast<T*>(to.values),
+        counted.n};
     if (counted.found[some_pairs]) launch(counted.tiles, 0, WritePairs<T, I>{c});
     if (counted.found[some_others]) launch(counted.tiles, WriteEntries<T, I>::shared_bytes, WriteEntries<T, I>{c});
   }

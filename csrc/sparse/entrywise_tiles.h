@@ -27,7 +27,8 @@ namespace tp::sparse::entrywise_tiles {
 
 constexpr int threads = 256, items_per_thread = 8, tile = threads * items_per_thread;
 
-// What is wrong with the operands, and which kinds of tiles there are, found on the device. The host reads all of it as one number.
+// What is wrong with the operands, and which kinds of tiles there are, found on the device. The host reads all of it as
+// one number.
 enum Finding { bad_pointers, invalid, a_not_in_order, b_not_in_order, some_pairs, some_others, findings };
 
 struct Findings {
@@ -64,7 +65,8 @@ struct CheckPointers {
     const auto to = found.bind(block);
     simt::for_each(block, "pointers", m.rows + 1, [&](int64_t i) {
       const int64_t here = ptrs[i], before = i > 0 ? int64_t(ptrs[i - 1]) : 0;
-      if (here < before || (i == 0 && here != 0) || (i == m.rows && here != m.entries)) to[bad_pointers] = boolean(true);
+      if (here < before || (i == 0 && here != 0) || (i == m.rows && here != m.entries))
+        to[bad_pointers] = boolean(true);
     });
   }
 };

@@ -1,7 +1,7 @@
 // One block per row of C, whose table in shared memory finds the distinct columns of the row (Nagasaka, Nukada and
 // Matsuoka, High-performance and memory-saving sparse general matrix-matrix multiplication for NVIDIA Pascal GPUs,
-// 2017). There are two launches per group of rows, which have about as many products, or columns, so that most rows take
-// little shared memory:
+// 2017). There are two launches per group of rows, which have about as many products, or columns, so that most rows
+// take little shared memory:
 //
 // 1. find_columns.h enters the columns of all products of a row in a hash table, and sorts the distinct ones. Their
 //    numbers are scanned, and the host reads the sum.
@@ -89,8 +89,9 @@ class Product {
     int64_t found[2];
     a_.read(of_c, 2, found);
     const auto room = a_.room(found[0]);
-    const Addition<T, I> sums{factors_, s_.a, s_.b, columns_, a_.ptrs, static_cast<I*>(room.col_idx),
-                              static_cast<T*>(room.values), products_, found[0]};
+    const Addition<T, I> sums{
+        factors_,  s_.a,    s_.b, columns_, a_.ptrs, static_cast<I*>(room.col_idx), static_cast<T*>(room.values),
+        products_, found[0]};
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(found[1], g)) continue;
       const AddProducts<T, I> add{sums, g, groups[g].room};

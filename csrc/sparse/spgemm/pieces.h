@@ -43,8 +43,7 @@ struct Pieces {
         const int64_t i = rows[p], first = firsts[p], begin = x.a_ptrs[i], end = x.a_ptrs[i + 1],
                       products = x.before[begin], products_end = x.before[end];
         const int64_t width = ceil_div(cols, pieces_of(products_end - products, cols)), low = (p - first) * width;
-        return Piece{
-            i, first, {begin, end, products, products_end}, {tp::min(low, cols), tp::min(low + width, cols)}};
+        return Piece{i, first, {begin, end, products, products_end}, {tp::min(low, cols), tp::min(low + width, cols)}};
       });
     }
   };
