@@ -247,6 +247,23 @@ def test_checked_tiles(symbol):
 
 
 @each_operator
+def test_checked_tiles_of_pairs(symbol):
+    """The same places but for one, at the edges of tiles and elsewhere; rows out of order in both matrices."""
+    a = ours(canonical(200, 300, lengths_of("equal", 200, 27), 1, 300))
+    whole = a._replace(values=a.values + 1)
+    with simt.checked():
+        for at in (0, 1010, 1011, 2030, a.nnz - 1):
+            keep = torch.arange(a.nnz) != at
+            ptrs = a.row_ptrs - (a.row_ptrs > at).to(a.row_ptrs.dtype)
+            fewer = a._replace(row_ptrs=ptrs, col_idx=a.col_idx[keep], values=a.values[keep])
+            swapped = a.col_idx.clone()
+            swapped[at : at + 2] = swapped[at : at + 2].flip(0)
+            rough = a._replace(col_idx=swapped)
+            for x, y in ((a, whole), (a, fewer), (fewer, a), (rough, rough), (a, rough)):
+                assert entries(OPERATORS[symbol](x, y)) == reference(symbol, x.convert("coo"), y.convert("coo"))
+
+
+@each_operator
 def test_checked_wrong_indices(symbol):
     good = tp.csr(*(torch.tensor(x) for x in ([0, 2, 3], [0, 1, 1], [1.0, 2.0, 3.0])), (2, 2))
     wrong = [

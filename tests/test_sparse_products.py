@@ -7,11 +7,9 @@ import torch
 from common import EACH_DEVICE
 from data_files import data_folder
 from sparse_matrices import BOOK, dense, each_format, random_matrix, with_values
-from test_ladder import ORDERS
 
 import torch_patterns as tp
-from torch_patterns import simt
-from torch_patterns.testing import assert_equal, assert_same_bits
+from torch_patterns.testing import assert_equal
 
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
 each_index = pytest.mark.parametrize("index", [torch.int32, torch.int64])
@@ -178,46 +176,6 @@ def test_algorithms_of_products(algorithm):
     assert_equal(tp.spgemm(a, b, algorithm=algorithm).to_dense(), dense(a) @ dense(b))
     with pytest.raises(ValueError, match="spgemm: unknown algorithm 'heap'"):
         tp.spgemm(a, b, algorithm="heap")
-
-
-def in_order(lengths: list[int], cols: int, seed: int, index: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """(row_ptrs, col_idx, values) with sorted, distinct columns, most of them among the first ones."""
-    random = np.random.default_rng(seed)
-    reach = [cols if i % 3 == 0 else min(cols, 2 * n) for i, n in enumerate(lengths)]
-    idx = np.concatenate([np.sort(random.choice(r, n, replace=False)) for r, n in zip(reach, lengths, strict=True)])
-    ptrs = np.concatenate([[0], np.cumsum(lengths)])
-    values = torch.from_numpy(random.standard_normal(len(idx)).astype(np.float32))
-    return *(torch.from_numpy(x).to(index) for x in (ptrs, idx)), values
-
-
-@each_index
-@pytest.mark.parametrize("order, seed", ORDERS)
-@pytest.mark.parametrize("of_b", [[8], [1, 20, 64], [65], [300, 1]], ids=str)
-def test_hash_tables_of_rows(index, order, seed, of_b):
-    """Around the sizes of the groups of rows; rows of B longer than a block; the bits of the sequential rung."""
-    inner, cols = 300, 2500
-    b = in_order([of_b[i % len(of_b)] for i in range(inner)], cols, 2, index)
-    lengths = [-(-n // max(of_b)) for n in (0, 1, 63, 64, 72, 256, 264, 1024, 1032, 1700)] + [0, 5]
-    a = in_order(lengths, inner, 1, index)
-    want = torch.ops.torch_patterns.spgemm(*a, *b, cols, "sequential")
-    with simt.checked(order, seed):
-        assert_same_bits(torch.ops.torch_patterns.spgemm(*a, *b, cols, "hash_per_row"), want)
-
-
-@pytest.mark.parametrize("reason", ["no", "a long row", "B not in order", "B has duplicates"])
-def test_hash_tables_leave_the_rest_to_the_expansion(reason):
-    a = in_order([3, 257 if reason == "a long row" else 256, 0], 300, 1, torch.int64)
-    b = in_order([8] * 300, 2500, 2, torch.int64)
-    if reason == "B not in order":
-        b[1][:2] = b[1][:2].flip(0)
-    if reason == "B has duplicates":
-        b[1][1] = b[1][0]
-    a, b = ((*m[:2], (10 * m[2]).round()) for m in (a, b))
-    want = torch.ops.torch_patterns.spgemm(*a, *b, 2500, "sequential")
-    got, phases = simt.trace(torch.ops.torch_patterns.spgemm, *a, *b, 2500, "hash_per_row")
-    assert_equal(got, want)
-    assert any(p["name"] == "enter" for p in phases) == (reason == "no")
-    assert any(p["kernel"] == "expand_sort_compress" for p in phases) == (reason != "no")
 
 
 @each_device

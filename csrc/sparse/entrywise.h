@@ -30,10 +30,11 @@ struct EntrywiseArgs {
   const char* op;
   Operand a, b;
   int64_t rows, cols;
-  DType dtype;                                  // of all values
-  bool long_index;                              // all indices and pointers are int64, else int32
-  std::function<int64_t(const int64_t*)> read;  // reads a number from the device's memory, and waits for it
-  std::function<void()> explain;                // for the device: raises the error that says which index is wrong
+  DType dtype;      // of all values
+  bool long_index;  // all indices and pointers are int64, else int32
+  // Copies numbers from the device's memory, and waits for it.
+  std::function<void(const int64_t* numbers, int64_t n, int64_t* to)> read;
+  std::function<void()> explain;  // for the device: raises the error that says which index is wrong
 };
 
 enum class Entrywise : int8_t { add, subtract, multiply };

@@ -6,8 +6,9 @@
 // a row of C, and remembers which elements it has used. `threaded` divides the products into equal shares, and finds
 // the columns of a row in order by setting bits. Expansion, sorting and compression (Bell, Dalton and Olson, 2012)
 // balances the work whatever the lengths of the rows: it writes out all products, sorts them by position, and adds them
-// up by a segmented reduction. If rows have few products, a block per row does all this in shared memory, where a hash
-// table finds the distinct columns (hash_per_row; Nagasaka, Nukada and Matsuoka, 2017).
+// up by a segmented reduction. A block per row does all this in shared memory, for rows of B that are in order, where a
+// hash table finds the distinct columns (hash_per_row; Nagasaka, Nukada and Matsuoka, 2017), or several blocks do it
+// for a long row, which mark the columns as bits.
 //
 // The sum of a[i, k] b[k, j] c[i, j] over all products is linear in the values of each matrix. Its derivative with
 // respect to C's values is the product A B; the other two derivatives are the gradients. So the same ladder computes
@@ -45,7 +46,14 @@ struct SpgemmArgs {
   // for the given number of entries.
   int64_t* ptrs;
   std::function<Room(int64_t)> room;
-  std::function<int64_t(const int64_t*)> read;  // reads a number from the device's memory, and waits for it
+  // Copies numbers from the device's memory, and waits for it.
+  std::function<void(const int64_t* numbers, int64_t n, int64_t* to)> read;
+
+  int64_t read_one(const int64_t* number) const {
+    int64_t value;
+    read(number, 1, &value);
+    return value;
+  }
 };
 
 }  // namespace tp::sparse

@@ -7,6 +7,7 @@
 #include "sparse/entrywise.h"
 
 #include "torch/checks.h"
+#include "torch/read_numbers.h"
 #include "torch/sparse.h"
 
 namespace tp {
@@ -92,9 +93,7 @@ struct Arrays {
     args.cols = cols.expect_int();
     args.dtype = dtype_of_tensor(op, a_values);
     args.long_index = a_ptrs.scalar_type() == at::kLong;
-    args.read = [options = a_ptrs.options().dtype(at::kLong)](const int64_t* number) {
-      return at::from_blob(const_cast<int64_t*>(number), {1}, options).item<int64_t>();
-    };
+    args.read = number_reader(a_ptrs);
     args.explain = [this, op, rows, cols] {
       check_index_values((std::string(op) + ": A").c_str(), {Format::csr, {a_ptrs, a_idx}, rows, cols});
       check_index_values((std::string(op) + ": B").c_str(), {Format::csr, {b_ptrs, b_idx}, rows, cols});

@@ -24,9 +24,9 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
     Each place at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit zero.
     Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
     checked, and the host waits for the device, which knows the sizes. The CPU goes by rows (Gustavson, 1978), CUDA
-    by hash tables of rows (Nagasaka, Nukada and Matsuoka, 2017) if no row of the product has more than 2048 products
-    and the rows of B are in order, and otherwise expands, sorts and compresses (Bell, Dalton and Olson, 2012). Code
-    for ``torch.compile`` calls this function, as that does not know ``@`` between objects that are not tensors.
+    by hash tables of rows (Nagasaka, Nukada and Matsuoka, 2017); if rows of B are not in order or have duplicates, it
+    puts them in order first. Code for ``torch.compile`` calls this function, as that does
+    not know ``@`` between objects that are not tensors.
 
     Args:
         a: [rows, inner], in any format, entries in any order; duplicates add.
@@ -65,16 +65,17 @@ def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
     """Multiplies matrices of equal dtypes: all at once under torch.compile, else in parts."""
     index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
     dtype = torch.promote_types(a.values.dtype, b.values.dtype)
-    shape, rows = (a.shape[0], b.shape[1]), None
+    shape, rows, total = (a.shape[0], b.shape[1]), None, 0
     if not torch.compiler.is_compiling():  # where the products of each row begin
         rows = _exclusive(_lengths(b).index_select(0, a.col_idx).long()).index_select(0, a.row_ptrs)
-        if int(rows[-1]) >= 2**31:
+        total = int(rows[-1])
+        if total >= 2**31:
             index = torch.int64
     a, b = (CSR(m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(dtype), m.shape) for m in (a, b))
     if rows is None:
-        values, ptrs, idx = ops.spgemm(*a[:3], *b[:3], shape[1], algorithm)
+        values, ptrs, idx = ops.spgemm(*a[:3], *b[:3], shape[1], algorithm, False)
         return CSR(ptrs, idx, values, shape)
-    parts = _parts(a, b, rows, max_bytes, algorithm)
+    parts = _parts(a, b, rows, total, max_bytes, algorithm)
     values, ptrs, idx = parts[0]
     if len(parts) > 1:
         values, idx = (torch.cat([part[i] for part in parts]) for i in (0, 2))
@@ -82,9 +83,12 @@ def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
     return CSR(ptrs, idx, values, shape)
 
 
-def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Multiplies as many rows of A at a time as memory allows; `rows` tells where the products of each row begin."""
-    total, device = int(rows[-1]), a.values.device
+def _parts(
+    a: CSR, b: CSR, rows: Tensor, total: int, max_bytes: int | None, algorithm: str
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Multiplies as many rows of A at a time as memory allows; `rows` tells where the products of each row begin, of
+    `total` products."""
+    device = a.values.device
     each = a.col_idx.itemsize + a.values.itemsize  # bytes per product: an entry of the result at most
     if device.type == "cuda":  # which writes all products to memory and sorts them
         each = 8 * a.col_idx.itemsize + 16 + 3 * max(a.values.itemsize, 4)
@@ -92,6 +96,9 @@ def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) 
     step = max(total if limit is None else limit // (2 * each), 1024)
     if step < total or device.type == "cuda":
         step = min(step, _AT_ONCE[device.type])
+    if step >= total:
+        _refuse(total, total * each, limit, max_bytes is not None)
+        return [ops.spgemm(*a[:3], *b[:3], b.shape[1], algorithm, False)]
     # The first row of each part. A part has about `step` products, or one row.
     cuts = torch.searchsorted(rows, torch.arange(step, max(total, step), step, device=device))
     cuts = torch.cat(
@@ -108,7 +115,7 @@ def _parts(a: CSR, b: CSR, rows: Tensor, max_bytes: int | None, algorithm: str) 
         expected = 2 * stored * total // begin if begin else 0
         _refuse(total, (end - begin) * each + expected, limit, max_bytes is not None)
         part = a.row_ptrs[row : last + 1] - entry, a.col_idx[entry:end_entry], a.values[entry:end_entry]
-        parts.append(ops.spgemm(*part, *b[:3], b.shape[1], algorithm))
+        parts.append(ops.spgemm(*part, *b[:3], b.shape[1], algorithm, False))
         stored += sum(x.nbytes for x in parts[-1])
     return parts
 
@@ -139,7 +146,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 @torch.library.register_fake("torch_patterns::spgemm")
-def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, algorithm="auto"):
+def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, algorithm="auto", validate=True):
     index = a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx
     of_none = a_row_ptrs, a_col_idx.new_empty(0)
     _ops.spgemm_values("c", *index, *of_none, a_values, b_values, cols, algorithm)  # the same checks

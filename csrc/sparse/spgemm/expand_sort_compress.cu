@@ -252,7 +252,7 @@ class Expansion {
                {s.a_ptrs, s.a_idx, s.b_ptrs, s.b_idx, nullptr, a_.rows, a_.inner, a_.a_entries, a_.b_entries}, counts});
     scan::scan_counts(context, counts, before, 1, a_.a_entries + 1);
     lists_.before = before;
-    lists_.products = a_.read(before + a_.a_entries);
+    lists_.products = a_.read_one(before + a_.a_entries);
     if (lists_.products > std::numeric_limits<I>::max()) {
       fail(ErrorKind::value, a_.op, ": ", lists_.products, " products of entries are more than indices of ",
            dtype_of<I>::name, " can count");
@@ -337,7 +337,7 @@ class Expansion {
     launch(a_.rows + 1, BeginRows{begins, first, a_.rows, n});
     scan::scan_counts(context_, first, places, 1, n + 1);
     launch(a_.rows + 1, Gather<int64_t, int64_t>{places, begins, a_.ptrs, a_.rows + 1, n + 1});
-    outputs_ = a_.read(a_.ptrs + a_.rows);
+    outputs_ = a_.read_one(a_.ptrs + a_.rows);
     const auto room = a_.room(outputs_);
     s_.take(room);
     int64_t* starts = context_.workspace<int64_t>(outputs_ + 1);

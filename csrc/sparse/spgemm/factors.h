@@ -2,9 +2,17 @@
 // rows of B that they scale.
 #pragma once
 #include "core/for_each.h"
+#include "core/partition_point.h"
 #include "sparse/matrix.h"
+#include "sparse/running_sums.h"
 
 namespace tp::sparse {
+
+// Arrays of a block.
+template <class Block, class X>
+using Shared = decltype(std::declval<Block&>().template shared<X>("", 0));
+template <class Block, class X>
+using Global = decltype(std::declval<Block&>().global("", std::declval<X*>(), 0));
 
 // The operands, and where the products of each entry of A begin.
 template <class I>
@@ -101,8 +109,67 @@ class Entries {
     }
   }
 
-  decltype(std::declval<Block&>().template shared<I>("", 0)) starts;
-  decltype(std::declval<Block&>().template shared<int>("", 0)) lengths;
+  Shared<Block, I> starts;
+  Shared<Block, int> lengths;
+};
+
+// Some columns of a matrix.
+struct Window {
+  int64_t low, high;
+};
+
+// The same for the products in a window of columns. Rows of B are in order, so each has one range there. Entries of A
+// without products in the window are left out; otherwise most entries would be such, because long rows are divided into
+// many windows.
+template <class I, class Block>
+class EntriesWithin : public Entries<I, Block> {
+ public:
+  static constexpr int64_t bytes_per_thread = Entries<I, Block>::bytes_per_thread + 2 * int64_t(sizeof(int));
+
+  TP_HD explicit EntriesWithin(Block& block)
+      : Entries<I, Block>(block), sums(block.template shared<int>("sums", 2 * block.threads())) {}
+
+  template <class X, class Load, class Use>
+  TP_HD void each(Block& block, const X& x, const Row& row, const Window& window, Load load, Use use) const {
+    const int threads = block.threads();
+    auto mine = block.template per_lane<Range>("mine");
+    for (int64_t at = row.begin; at < row.end; at += threads) {
+      const int n = int(tp::min(row.end - at, int64_t(threads)));
+      block.phase("search", [&](int t) {
+        mine[t] = t < n ? range_of(x, x.a_idx[at + t], window) : Range{};
+        sums[t] = mine[t].length > 0 ? 1 : 0;
+      });
+      const int from = running_sums(block, sums);
+      block.phase("keep", [&](int t) {
+        const Range& range = mine[t];
+        if (range.length == 0) return;
+        const int q = int(sums[from + t]) - 1;
+        this->starts[q] = I(range.begin);
+        this->lengths[q] = range.length;
+        load(q, at + t);
+      });
+      const int kept = block.uniform("kept", [&] { return int(sums[from + threads - 1]); });
+      if (kept > 0) use(kept);
+    }
+  }
+
+  Shared<Block, int> sums;  // between calls of `each`, the caller's
+
+ private:
+  struct Range {
+    int64_t begin;
+    int length;
+  };
+  // The entries of row k of B that lie in the window.
+  template <class X>
+  static TP_HD Range range_of(const X& x, int64_t k, const Window& window) {
+    const int64_t first = x.b_ptrs[k], last = x.b_ptrs[k + 1];
+    const auto before = [&](int64_t column) {
+      return [&x, column](int64_t g) { return int64_t(x.b_idx[g]) < column; };
+    };
+    const int64_t begin = partition_point(first, last, before(window.low));
+    return {begin, int(partition_point(begin, last, before(window.high)) - begin)};
+  }
 };
 
 }  // namespace tp::sparse

@@ -1,0 +1,95 @@
+"""A @ B by hash tables of rows: rows of all lengths, in the simulation of the device."""
+
+import numpy as np
+import pytest
+import torch
+from sparse_matrices import dense
+from test_ladder import ORDERS
+from test_sparse_products import each_device, each_index, sorted_and_distinct
+
+import torch_patterns as tp
+from torch_patterns import simt
+from torch_patterns.testing import assert_equal, assert_same_bits
+
+
+def in_order(lengths: list[int], cols: int, seed: int, index: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """(row_ptrs, col_idx, values) with sorted, distinct columns, most of them among the first ones."""
+    random = np.random.default_rng(seed)
+    reach = [cols if i % 3 == 0 else min(cols, 2 * n) for i, n in enumerate(lengths)]
+    idx = np.concatenate([np.sort(random.choice(r, n, replace=False)) for r, n in zip(reach, lengths, strict=True)])
+    ptrs = np.concatenate([[0], np.cumsum(lengths)])
+    values = torch.from_numpy(random.standard_normal(len(idx)).astype(np.float32))
+    return *(torch.from_numpy(x).to(index) for x in (ptrs, idx)), values
+
+
+@each_index
+@pytest.mark.parametrize("order, seed", ORDERS)
+@pytest.mark.parametrize("of_b", [[8], [1, 20, 64], [65], [300, 1]], ids=str)
+def test_hash_tables_of_rows(index, order, seed, of_b):
+    """Around the sizes of the groups of rows; rows of B longer than a block; the bits of the sequential rung."""
+    inner, cols = 300, 2500
+    b = in_order([of_b[i % len(of_b)] for i in range(inner)], cols, 2, index)
+    lengths = [-(-n // max(of_b)) for n in (0, 1, 63, 64, 72, 256, 264, 1024, 1032, 1700)] + [0, 5]
+    a = in_order(lengths, inner, 1, index)
+    want = torch.ops.torch_patterns.spgemm(*a, *b, cols, "sequential")
+    with simt.checked(order, seed):
+        assert_same_bits(torch.ops.torch_patterns.spgemm(*a, *b, cols, "hash_per_row"), want)
+
+
+# (lengths of rows of A, of rows of B, columns): rows with more products than a hash table has room for.
+LONG = {
+    "one piece in parts": ([257, 3, 0, 300], [20], 5000),
+    "pieces": ([300, 0, 290], [60, 1, 2, 30], 9000),
+    "all rows of one column": ([2049, 2048], [1], 1),
+    "wider than the bits of a block": ([90, 0, 5], [30], 300_000),
+    "rows of B longer than a block": ([12, 3], [700, 1], 3000),
+    "most columns of the matrix": ([300, 30], [200], 210),
+}
+
+
+@each_index
+@pytest.mark.parametrize("order, seed", ORDERS)
+@pytest.mark.parametrize("kind", LONG)
+def test_long_rows(index, order, seed, kind):
+    """Rows that are divided into windows of columns: the bits of the sequential rung."""
+    of_a, of_b, cols = LONG[kind]
+    inner = max(of_a)
+    a = in_order(of_a, inner, 1, index)
+    b = in_order([of_b[i % len(of_b)] for i in range(inner)], cols, 2, index)
+    want = torch.ops.torch_patterns.spgemm(*a, *b, cols, "sequential")
+    with simt.checked(order, seed):
+        assert_same_bits(torch.ops.torch_patterns.spgemm(*a, *b, cols, "hash_per_row"), want)
+
+
+@each_device
+def test_products_of_a_power_law(device):
+    """Rows of all lengths, and columns of which few are frequent."""
+    random, n = np.random.default_rng(1), 3000
+    lengths = np.minimum((4 * (1 - random.random(n)) ** -0.7).astype(int), n // 2)
+    rows = np.repeat(np.arange(n), lengths)
+    idx = (n * random.random(len(rows)) ** 3).astype(int)
+    places = np.unique(rows * n + idx)
+    values = torch.from_numpy(random.integers(-3, 4, len(places)) * 1.0)
+    coo = tp.coo(*(torch.from_numpy(x) for x in (places // n, places % n)), values, (n, n)).to(device)
+    a = coo.convert("csr")
+    assert int((a.to_dense().ne(0).double() @ a.row_ptrs.diff().double()).max()) > 2048
+    product = a @ a
+    assert_equal(product.to_dense(), dense(coo) @ dense(coo))
+    assert sorted_and_distinct(product)
+
+
+@pytest.mark.parametrize("reason", ["no", "B not in order", "B has duplicates"])
+def test_b_is_put_in_order(reason):
+    """By the expansion, whose result then goes through the hash tables."""
+    a = in_order([3, 256, 0], 300, 1, torch.int64)
+    b = in_order([8] * 300, 2500, 2, torch.int64)
+    if reason == "B not in order":
+        b[1][:2] = b[1][:2].flip(0)
+    if reason == "B has duplicates":
+        b[1][1] = b[1][0]
+    a, b = ((*m[:2], (10 * m[2]).round()) for m in (a, b))
+    want = torch.ops.torch_patterns.spgemm(*a, *b, 2500, "sequential")
+    got, phases = simt.trace(torch.ops.torch_patterns.spgemm, *a, *b, 2500, "hash_per_row")
+    assert_equal(got, want)
+    assert any(p["name"] == "enter" for p in phases)
+    assert any(p["kernel"] == "expand_sort_compress" for p in phases) == (reason != "no")
