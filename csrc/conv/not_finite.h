@@ -1,8 +1,8 @@
 // Computes again what is not finite. Transforms of images mix neighbouring pixels, so an infinity or a NaN spreads to
 // outputs that do not read it, and sums of large pixels may overflow where no output does. All outputs that this
-// reaches are infinite or NaN. So whoever writes transformed outputs notes whether one of them is not finite, and this
-// kernel then replaces those by the sum of their products (Fig. 16.6 and 16.10), one thread per output. If all are
-// finite, as usual, it only reads the note.
+// reaches are infinite or NaN. So the kernel that writes transformed outputs notes whether one of them is not finite,
+// and this kernel then replaces those by the sum of their products (Fig. 16.6 and 16.10), one thread per output. If all
+// are finite, as usual, it only reads the note.
 #pragma once
 #include "conv/each.h"
 #include "conv/gather.h"
