@@ -79,8 +79,8 @@ def test_products_of_a_power_law(device):
 
 
 @pytest.mark.parametrize("reason", ["no", "B not in order", "B has duplicates"])
-def test_b_is_put_in_order(reason):
-    """By the expansion, whose result then goes through the hash tables."""
+def test_b_is_in_any_order(reason):
+    """Rows that are not in order are sorted; equal columns may follow each other."""
     a = in_order([3, 256, 0], 300, 1, torch.int64)
     b = in_order([8] * 300, 2500, 2, torch.int64)
     if reason == "B not in order":
@@ -92,4 +92,4 @@ def test_b_is_put_in_order(reason):
     got, phases = simt.trace(torch.ops.torch_patterns.spgemm, *a, *b, 2500, "hash_per_row")
     assert_equal(got, want)
     assert any(p["name"] == "enter" for p in phases)
-    assert any(p["kernel"] == "expand_sort_compress" for p in phases) == (reason != "no")
+    assert not any(p["kernel"] == "expand_sort_compress" for p in phases)

@@ -37,12 +37,13 @@ void launch_for_each_entry(Context& context, const char* name, int64_t entries, 
   simt::launch(context, name, {blocks}, entry_threads, 2 * int64_t(sizeof(int64_t)), kernel);
 }
 
-// Sets *outside if a column is out of range, and *disordered unless the columns of each row increase strictly.
+// Sets *outside if a column is out of range, *disordered if it is less than the one before it in its row, and *repeated
+// if it is equal to that.
 template <class I>
 struct CheckColumns {
   const I *ptrs, *idx;
   int64_t rows, cols, entries;
-  boolean *outside, *disordered;
+  boolean *outside, *disordered, *repeated;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
@@ -50,12 +51,18 @@ struct CheckColumns {
     const auto columns = block.global("col_idx", idx, entries);
     const auto to_outside = block.global("outside", outside, 1, simt::Sharing::idempotent);
     const auto to_disordered = block.global("disordered", disordered, 1, simt::Sharing::idempotent);
+    const auto to_repeated = block.global("repeated", repeated, 1, simt::Sharing::idempotent);
     for_each_entry(block, "columns", row_ptrs, rows, entries, [&](int64_t e, auto row) {
       const int64_t column = columns[e], before = e > 0 ? int64_t(columns[e - 1]) : -1;
       if (!inside(column, cols)) to_outside[0] = boolean(true);
       if (before < column) return;
       const int64_t begin = row_ptrs[row()];  // only there may it be less than the column before it
-      if (begin != e) to_disordered[0] = boolean(true);
+      if (begin == e) return;
+      if (before == column) {
+        to_repeated[0] = boolean(true);
+      } else {
+        to_disordered[0] = boolean(true);
+      }
     });
   }
 };

@@ -1,14 +1,15 @@
 // A + B, A - B and A * B on the device: the launches of entrywise_tiles.h, rows that are not in order, and values at
 // the places of another structure.
 //
-// Matrices whose rows are not in order are put in order first.
+// A matrix whose rows are not in order is multiplied by the identity: that product has sorted, distinct columns and
+// adds up duplicates.
 #include <array>
 
 #include "core/for_each.h"
 #include "scan/scan.h"
 #include "sparse/check_columns.h"
 #include "sparse/entrywise_passes.h"
-#include "sparse/put_in_order.h"
+#include "sparse/spgemm.h"
 
 namespace tp::sparse {
 namespace {
@@ -17,6 +18,24 @@ using namespace entrywise_tiles;
 constexpr const char* kernel_name = "entrywise";
 
 // ---- rows that are not in order; values at other places
+
+// The identity: entry i is 1, in row and column i.
+template <class T, class I>
+struct Identity {
+  I* numbers;  // [rows + 1]: both the row pointers and the columns
+  T* ones;
+  int64_t rows;
+
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto to = block.global("numbers", numbers, rows + 1);
+    const auto values = block.global("ones", ones, rows);
+    simt::for_each(block, "identity", rows + 1, [&](int64_t i) {
+      to[i] = I(i);
+      if (i < rows) values[i] = T(1);
+    });
+  }
+};
 
 // Finds the value of A at the place of each entry of B. A's rows are in order; B's columns may be in any order.
 template <class T, class I>
@@ -71,8 +90,14 @@ class OnDevice {
     found_ = {context_.workspace<int64_t>(1)};
     check_pointers();
     boolean* const findings = found_.data();
-    const CheckColumns<I> check{
-        m.ptrs, m.idx, m.rows, m.cols, m.entries, findings + invalid, findings + a_not_in_order};
+    const CheckColumns<I> check{m.ptrs,
+                                m.idx,
+                                m.rows,
+                                m.cols,
+                                m.entries,
+                                findings + invalid,
+                                findings + a_not_in_order,
+                                findings + a_not_in_order};
     launch_for_each_entry(context_, kernel_name, m.entries, check);
     if (read_found()[a_not_in_order]) a = put_in_order(operands_.a, a);
     launch_for_each_entry(context_, kernel_name, args_.b.entries, LookUp<T, I>{operands_, a, out, found_});
@@ -144,15 +169,31 @@ class OnDevice {
 
   // Replaces a structure by the one whose rows are in order, and returns its values.
   const T* put_in_order(Structure<I>& m, const T* values) {
+    I* const numbers = context_.workspace<I>(m.rows + 1);
+    T* const ones = context_.workspace<T>(m.rows);
+    each(m.rows + 1, Identity<T, I>{numbers, ones, m.rows});
     SpgemmArgs product{};
     product.op = args_.op;
+    product.wanted = Wanted::product;
+    product.a_ptrs = product.a_idx = numbers, product.a = ones;
     product.b_ptrs = m.ptrs, product.b_idx = m.idx, product.b = values;
-    product.b_entries = m.entries, product.inner = m.rows, product.cols = m.cols;
+    product.a_entries = product.rows = product.inner = m.rows;
+    product.b_entries = m.entries, product.cols = m.cols;
     product.dtype = args_.dtype, product.long_index = args_.long_index;
+    product.ptrs = context_.workspace<int64_t>(m.rows + 1);
     product.read = args_.read;
-    const auto found = sparse::put_in_order<T, I>(product, context_);
-    m.ptrs = found.ptrs, m.idx = found.idx, m.entries = found.entries;
-    return found.values;
+    const T* sums = nullptr;
+    product.room = [&](int64_t n) {
+      I* const idx = context_.workspace<I>(n);
+      T* const own = context_.workspace<T>(n);
+      m.idx = idx, m.entries = n, sums = own;
+      return SpgemmArgs::Room{idx, own};
+    };
+    spgemm::expand_sort_compress(product, context_);
+    I* const ptrs = context_.workspace<I>(m.rows + 1);
+    each(m.rows + 1, simt::Convert<int64_t, I>{product.ptrs, ptrs, m.rows + 1});
+    m.ptrs = ptrs;
+    return sums;
   }
 
   const EntrywiseArgs& args_;

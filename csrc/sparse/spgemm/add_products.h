@@ -1,8 +1,8 @@
 // The sums of C, once its columns are known. They are in shared memory: those of a row, or of a part of a long row.
 //
 // The lanes compute the products of several entries of A at once, but add those of one entry after another, with a
-// barrier between: no two products of one entry have the same place, because columns in a row of B are distinct. So
-// sums have the same bits in every run.
+// barrier between. So sums have the same bits in every run. No two lanes add to the same place: columns in a row of B
+// are distinct, or the first of several equal ones, which are neighbours, stands for all of them.
 #pragma once
 #include "sparse/spgemm/pieces.h"
 
@@ -20,6 +20,7 @@ struct Addition {
   I* idx;
   T* values;
   int64_t products, entries;
+  bool repeats;  // whether rows of B may have equal columns
 };
 
 // Consecutive places of a row of C: their columns were found at `from`, the first place is `begin`.
@@ -51,7 +52,8 @@ class Adder {
         sums_(block.template shared<Acc>("sums_of_places", room)),
         own_(block.template shared<I>("own", room)),
         scales_(block.template shared<Acc>("scales", block.threads())),
-        rows(block) {}
+        rows(block),
+        repeats_(s.repeats) {}
 
   TP_HD void add(Block& block, const Row& row, const Part& part) const {
     const int threads = block.threads(), n = part.n, whole = 1 << bits_of(n);
@@ -123,6 +125,13 @@ class Adder {
     const T value = b_[start + w];
     const Acc scale = scales_[q];
     m.term[u] = scale * Acc(value);
+    if (repeats_) {
+      if (w > 0 && x.b_idx[start + w - 1] == column) return;
+      for (int v = w + 1; v < length && x.b_idx[start + v] == column; ++v) {
+        const T other = b_[start + v];
+        m.term[u] += scale * Acc(other);
+      }
+    }
     m.place[u] = place_of(column, whole);
   }
 
@@ -190,6 +199,7 @@ class Adder {
   Shared<Block, I> own_;
   Shared<Block, Acc> scales_;
   Rows rows;
+  bool repeats_;
 };
 
 // Adds up the products of each short row whose number of columns is of one group.

@@ -10,9 +10,9 @@
 #include "core/for_each.h"
 #include "scan/scan.h"
 #include "segmented/segmented.h"
-#include "sort/sort.h"
 #include "sparse/spgemm/factors.h"
 #include "sparse/spgemm/products.h"
+#include "sparse/spgemm/sort_columns.h"
 
 namespace tp {
 namespace {
@@ -225,14 +225,7 @@ void sort_products(const I* keys, I* sorted, I* order, int64_t n, int64_t limit,
   args.offsets = offsets;
   args.long_offsets = true;
   args.value_bytes = int(sizeof(I));
-  args.type = {KeyKind::signed_integer, int8_t(sizeof(I)), int8_t(8 * sizeof(I)), 0};
-  while (args.end_bit < args.type.bits && (limit - 1) >> args.end_bit > 0) ++args.end_bit;
-  const bool cuda = context.device.cuda;
-  if (offsets != nullptr) {
-    find(segment_sort::ladder, "segment_sort", segment_sort::choose(args, context.device), cuda).run(args, context);
-  } else {
-    find(sort::ladder, "sort", sort::choose(args, context.device), cuda).run(args, context);
-  }
+  sort_below<I>(limit, args, context);
 }
 
 template <class S>

@@ -13,16 +13,16 @@
 //
 // Sums have the same bits in every run: the products at a place are added in the order of the entries of A.
 //
-// Rows of B that are not in order, or have duplicates, are put in order first. The expansion (expand_sort_compress)
-// does this, and also computes the values for a known structure.
+// Rows of B that are not in order are sorted first; equal columns may follow each other. The expansion
+// (expand_sort_compress) computes the values for a known structure.
 #include "core/for_each.h"
 #include "scan/scan.h"
 #include "sparse/check_columns.h"
-#include "sparse/put_in_order.h"
 #include "sparse/spgemm/add_products.h"
 #include "sparse/spgemm/find_columns.h"
 #include "sparse/spgemm/pieces.h"
 #include "sparse/spgemm/rows.h"
+#include "sparse/spgemm/sort_columns.h"
 
 namespace tp {
 namespace {
@@ -31,8 +31,8 @@ using namespace sparse;
 
 constexpr const char* rung = "hash_per_row";
 
-// What the host reads as one number: which groups there are, and whether B is in order.
-enum { disordered = group_count, facts };
+// What the host reads as one number: which groups there are, and how the columns of B are.
+enum { outside = group_count, disordered, repeated, facts };
 
 // Notes the group of each row, and counts the pieces of those that are too long for all groups.
 template <class I>
@@ -72,10 +72,12 @@ class Product {
       : s_(s), context_(context), a_(s.args), factors_{s.a_ptrs, s.a_idx,  s.b_ptrs,     s.b_idx,     nullptr,
                                                        a_.rows,  a_.inner, a_.a_entries, a_.b_entries} {}
 
-  // Returns whether it could: not if B is not in order.
+  // Returns whether it could: not if a column of B is out of range.
   bool run() {
     count_products();
-    if (is_noted(facts_, disordered)) return false;
+    if (is_noted(facts_, outside)) return false;
+    if (is_noted(facts_, disordered)) sort_rows_of_b();
+    pieces_.factors = factors_;
     columns_ = context_.workspace<I>(products_);
     int64_t* const of_c = numbers(2);  // the number of entries of C, and the groups of its rows
     boolean* const noted = reinterpret_cast<boolean*>(of_c + 1);
@@ -90,9 +92,16 @@ class Product {
     int64_t found[2];
     a_.read(of_c, 2, found);
     const auto room = a_.room(found[0]);
-    const Addition<T, I> sums{
-        factors_,  s_.a,    s_.b, columns_, a_.ptrs, static_cast<I*>(room.col_idx), static_cast<T*>(room.values),
-        products_, found[0]};
+    const Addition<T, I> sums{factors_,
+                              s_.a,
+                              s_.b,
+                              columns_,
+                              a_.ptrs,
+                              static_cast<I*>(room.col_idx),
+                              static_cast<T*>(room.values),
+                              products_,
+                              found[0],
+                              is_noted(facts_, disordered) || is_noted(facts_, repeated)};
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(found[1], g)) continue;
       const AddProducts<T, I> add{sums, g, groups[g].room};
@@ -117,13 +126,26 @@ class Product {
     factors_.before = before;
     lengths_ = context_.workspace<int64_t>(a_.rows + 1);
     each(a_.rows + 1, NoteGroups<I>{factors_, a_.cols, noted, total + 2, lengths_});
-    boolean* const unfit = noted + disordered;
-    const CheckColumns<I> check{s_.b_ptrs, s_.b_idx, a_.inner, a_.cols, a_.b_entries, unfit, unfit};
+    const CheckColumns<I> check{s_.b_ptrs,    s_.b_idx,        a_.inner,           a_.cols,
+                                a_.b_entries, noted + outside, noted + disordered, noted + repeated};
     launch_for_each_entry(context_, rung, a_.b_entries, check);
     int64_t found[3];
     a_.read(total, 3, found);
     products_ = found[0], facts_ = found[1];
     pieces_ = {factors_, a_.cols, found[2], nullptr, nullptr};
+  }
+
+  // Replaces B by a copy whose rows are in order.
+  void sort_rows_of_b() {
+    I* const columns = context_.workspace<I>(a_.b_entries);
+    T* const values = context_.workspace<T>(a_.b_entries);
+    sort::Args sorting{};
+    sorting.keys = factors_.b_idx, sorting.keys_out = columns;
+    sorting.values = s_.b, sorting.values_out = values, sorting.value_bytes = int(sizeof(T));
+    sorting.rows = a_.inner, sorting.n = a_.b_entries;
+    sorting.offsets = factors_.b_ptrs, sorting.long_offsets = sizeof(I) == sizeof(int64_t);
+    sort_below<I>(a_.cols, sorting, context_);
+    factors_.b_idx = columns, s_.b = values;
   }
 
   // Finds the columns of the pieces of long rows, and how many each row has.
@@ -171,18 +193,11 @@ class Product {
 }  // namespace
 
 void spgemm::hash_per_row(const Args& args, Context& context) {
-  if (args.wanted != Wanted::product) return expand_sort_compress(args, context);
   bool done = false;
-  Args ordered = args;
-  with_spgemm(args, context, [&](const auto& s) {
-    done = Product(s, context).run();
-    if (done) return;
-    using S = std::decay_t<decltype(s)>;
-    const auto b = put_in_order<typename S::T, typename S::I>(args, context);
-    ordered.b_ptrs = b.ptrs, ordered.b_idx = b.idx, ordered.b = b.values, ordered.b_entries = b.entries;
-  });
-  if (!done) with_spgemm(ordered, context, [&](const auto& s) { done = Product(s, context).run(); });
-  if (!done) expand_sort_compress(args, context);  // columns that are out of range, which nobody has checked
+  if (args.wanted == Wanted::product) {
+    with_spgemm(args, context, [&](const auto& s) { done = Product(s, context).run(); });
+  }
+  if (!done) expand_sort_compress(args, context);
 }
 
 }  // namespace tp
