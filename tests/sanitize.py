@@ -1,4 +1,4 @@
-"""compute-sanitizer over every rung of every operator: one command, on a machine with a GPU.
+"""compute-sanitizer over every rung of every operator, and "auto": one command, on a machine with a GPU.
 
     python tests/sanitize.py                    all four tools, summary on the screen
     python tests/sanitize.py --tools initcheck --out findings
@@ -52,15 +52,16 @@ def calls(differentiate: bool, only: str, claims: Path) -> None:
     from torch_patterns.testing import assert_equal, assert_within, tensors_of, unit_roundoff
 
     made = 0
-    kernels = [(spec, rung) for spec in testing.specs().values() if only in spec.name for rung in spec.rungs("cuda")]
-    for turn, (spec, rung) in enumerate(kernels):
+    specs = [spec for spec in testing.specs().values() if only in spec.name]
+    rungs = [(spec, rung.name, {*rung.traits}) for spec in specs for rung in spec.rungs("cuda")]
+    for turn, (spec, algorithm, traits) in enumerate(rungs + [(spec, "auto", set()) for spec in specs]):
         try:
             (claims / str(turn)).mkdir()
         except FileExistsError:
             continue
-        print(f"rung: {spec.name} {rung.name}", flush=True)
+        print(f"rung: {spec.name} {algorithm}", flush=True)
         start = time.monotonic()
-        slow = {"quadratic", "norm_wise"} & {*rung.traits} or spec.name.startswith(("bfs", "sssp"))
+        slow = {"quadratic", "norm_wise"} & traits or spec.name.startswith(("bfs", "sssp"))
         others = [d for d in spec.dtypes if d != spec.dtype]
         first = turn % max(len(others), 1)
         for dtype in (spec.dtype, *(others + others)[first : first + min(OTHERS, len(others))]):
@@ -72,10 +73,10 @@ def calls(differentiate: bool, only: str, claims: Path) -> None:
                 sample = spec.sample(case, dtype)
                 inputs = sample.to("cuda")
                 inputs = inputs.requires_grad() if differentiate and spec.differentiable else inputs
-                outputs = tensors_of(inputs(spec.op, algorithm=rung.name))
+                outputs = tensors_of(inputs(spec.op, algorithm=algorithm))
                 if spec.exact:
-                    where, got = described(spec, rung.name, case), [y.detach().cpu() for y in outputs]
-                    if "norm_wise" in rung.traits and dtype.is_floating_point:
+                    where, got = described(spec, algorithm, case), [y.detach().cpu() for y in outputs]
+                    if "norm_wise" in traits and dtype.is_floating_point:
                         bound = sample(bind(spec.norm_bound, unit_roundoff(dtype)))
                         assert_within(got, sample(spec.reference), bound, where)
                     else:
