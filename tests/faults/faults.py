@@ -345,4 +345,40 @@ FAULTS = (
         "half = A(1);",
         "tests/test_layers.py -k rbf",
     ),
+    Fault(
+        "winograd-filter",
+        "conv/winograd.cu",
+        "c = v[0] - v[1] + v[2], d = v[2] + v[2];",
+        "c = v[0] + v[1] - v[2], d = v[2] + v[2];",
+        ladder("conv2d", "winograd"),
+    ),
+    Fault(
+        "winograd-again",
+        "conv/not_finite.h",
+        "if (any == boolean(false)) return;",
+        "if (any == any) return;",
+        'tests/test_conv.py -k "not_finite"',
+    ),
+    # sums of groups, products of sparse matrices
+    Fault(
+        "exact-sum-rest",
+        "segmented/exact_sum.h",
+        "rest |= (carry & ((int64_t(1) << width) - 1)) != 0;",
+        "rest |= (carry & 1) != 0;",
+        'tests/test_groups.py -k "exact_sums"',
+    ),
+    Fault(
+        "equal-columns",
+        "sparse/spgemm/add_products.h",
+        "for (int v = w + 1; v < length",
+        "for (int v = w + 2; v < length",
+        "tests/test_hash_per_row.py -k any_order",
+    ),
+    Fault(
+        "piece-window",
+        "sparse/spgemm/pieces.h",
+        "{tp::min(low, cols), tp::min(low + width, cols)}",
+        "{tp::min(low, cols), tp::min(low + width - 1, cols)}",
+        "tests/test_hash_per_row.py -k long_rows",
+    ),
 )

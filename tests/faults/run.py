@@ -39,7 +39,8 @@ def try_one(tree: Path, fault: Fault, python: str) -> str:
             return "the build"
         command = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(fault.tests)]
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=3600)
-        failed = [line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        failed = [line.split(" ", 1)[1].split(" - ")[0] for line in lines]
         if done.returncode not in (0, 1):  # by a signal, if it is negative
             return f"pytest, which ended with {done.returncode}"
         return failed[0] if failed else "nothing"
@@ -67,7 +68,7 @@ def main() -> int:
         print(f"{fault.name}: {caught}", flush=True)
         if arguments.out:
             with arguments.out.open("a", newline="") as file:
-                csv.writer(file).writerow((fault.name, fault.file, fault.device, caught))
+                csv.writer(file, lineterminator="\n").writerow((fault.name, fault.file, fault.device, caught))
     print(f"missed: {missed}")
     return 0 if missed == 0 else 1
 
