@@ -51,6 +51,13 @@ def test_subnormals_are_kept(device):
         assert_same_bits(scan(x, op=op, algorithm=algorithm), x[:1].expand(2).clone(), algorithm)
 
 
+def test_the_first_of_equal_zeros_gives_the_sign(device):
+    x = torch.tensor([-0.0, 0.0, -0.0], device=device)
+    for algorithm, op in itertools.product(algorithms(device), ("max", "min")):
+        assert_same_bits(scan(x, op=op, algorithm=algorithm), torch.full_like(x, -0.0), algorithm)
+        assert_same_bits(scan(-x, op=op, algorithm=algorithm), torch.zeros_like(x), algorithm)
+
+
 def test_gradients_of_extrema_go_to_the_first_of_equals(device):
     x = torch.tensor([1.0, 3.0, 3.0, 2.0, 4.0, 4.0], device=device, requires_grad=True)
     for algorithm in algorithms(device):
