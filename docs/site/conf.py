@@ -16,6 +16,7 @@ autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 toc_object_entries = False
 napoleon_use_rtype = False  # "(values, indices): ..." names results, not types
+napoleon_custom_sections = [("Fields", "params_style")]  # of containers
 
 html_theme = "pydata_sphinx_theme"
 html_title = "torch_patterns"
