@@ -19,13 +19,11 @@ Pattern pattern(product_name, spgemm::ladder);
 struct Spgemm {
   static constexpr auto schema =
       "spgemm(Tensor a_row_ptrs, Tensor a_col_idx, Tensor a_values, Tensor b_row_ptrs, Tensor b_col_idx, Tensor "
-      "b_values, SymInt cols, str algorithm=\"auto\", bool validate=True) -> (Tensor values, Tensor row_ptrs, Tensor "
-      "col_idx)";
+      "b_values, SymInt cols, str algorithm=\"auto\") -> (Tensor values, Tensor row_ptrs, Tensor col_idx)";
   static constexpr std::array tags = {at::Tag::dynamic_output_shape};
   Tensor a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values;
   SymInt cols;
   Str algorithm;
-  bool validate;  // if not, the caller has checked what the index tensors hold
 
   std::tuple<Tensor, Tensor, Tensor> kernel() const;
   Tensors vjp(const Backward& b) const;
@@ -42,14 +40,12 @@ struct Spgemm {
 struct SpgemmValues {
   static constexpr auto schema =
       "spgemm_values(str of, Tensor a_row_ptrs, Tensor a_col_idx, Tensor b_row_ptrs, Tensor b_col_idx, Tensor "
-      "c_row_ptrs, Tensor c_col_idx, Tensor x, Tensor y, SymInt cols, str algorithm=\"auto\", bool validate=True) -> "
-      "Tensor";
+      "c_row_ptrs, Tensor c_col_idx, Tensor x, Tensor y, SymInt cols, str algorithm=\"auto\") -> Tensor";
   Str of;
   Tensor a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx, c_row_ptrs, c_col_idx;
   Tensor x, y;  // the values of the other two matrices
   SymInt cols;
   Str algorithm;
-  bool validate;
 
   void check() const;
   Tensor kernel() const;
@@ -103,15 +99,13 @@ struct Arrays {
   Tensor a_ptrs, a_idx, b_ptrs, b_idx, c_ptrs, c_idx, columns;
   int64_t cols;
 
-  Arrays(const char* op, Str algorithm, bool validate, const Structure& a, const Structure& b, const Structure* c)
+  Arrays(const char* op, Str algorithm, const Structure& a, const Structure& b, const Structure* c)
       : a_ptrs(a[0].contiguous()), a_idx(a[1].contiguous()), b_ptrs(b[0].contiguous()), b_idx(b[1].contiguous()) {
     if (c) c_ptrs = (*c)[0].contiguous(), c_idx = (*c)[1].contiguous();
     cols = b.cols.expect_int();
     const bool wide = cols / 4 > b_idx.size(0) + (1 << 18);
     if (a_idx.is_cuda() || wide) {  // otherwise the rungs check the indices that they read
       refuse_capture((std::string(op) + ": algorithm '" + std::string(algorithm) + "'").c_str(), a_idx);
-    }
-    if (validate && (a_idx.is_cuda() || wide)) {
       const auto check = [&](const char* matrix, const Structure& of) {
         check_index_values((std::string(op) + matrix).c_str(), of);
       };
@@ -153,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor> Spgemm::kernel() const {
   const Structure b = structure("spgemm: B", b_row_ptrs, b_col_idx, cols, a_row_ptrs);
   check_values(product_name, {"a_values", a_values}, a_col_idx, a_values);
   check_values(product_name, {"b_values", b_values}, b_col_idx, a_values);
-  const Arrays arrays(product_name, algorithm, validate, a, b, nullptr);
+  const Arrays arrays(product_name, algorithm, a, b, nullptr);
   const Tensor x = a_values.contiguous(), y = b_values.contiguous();
   const Tensor ptrs = at::empty({a_row_ptrs.size(0)}, a_row_ptrs.options().dtype(at::kLong));
   Tensor col_idx, values;
@@ -202,7 +196,7 @@ Tensor SpgemmValues::kernel() const {
     return Structure{Format::csr, {ptrs, idx}, ptrs.size(0) - 1, columns};
   };
   const Structure c = csr(c_row_ptrs, c_col_idx, cols);
-  const Arrays arrays(values_name, algorithm, validate, csr(a_row_ptrs, a_col_idx, b_row_ptrs.size(0) - 1),
+  const Arrays arrays(values_name, algorithm, csr(a_row_ptrs, a_col_idx, b_row_ptrs.size(0) - 1),
                       csr(b_row_ptrs, b_col_idx, cols), &c);
   const Tensor values[] = {x.contiguous(), y.contiguous()};
   sparse::SpgemmArgs args = arrays.args(values_name, x);
@@ -218,8 +212,7 @@ Tensor SpgemmValues::kernel() const {
 // ---- derivatives
 
 Tensor Spgemm::values(Str of, const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& x, const Tensor& y) const {
-  return call(SpgemmValues{of, a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx, row_ptrs, col_idx, x, y, cols, algorithm,
-                           validate});
+  return call(SpgemmValues{of, a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx, row_ptrs, col_idx, x, y, cols, algorithm});
 }
 
 Tensors Spgemm::vjp(const Backward& b) const {

@@ -24,9 +24,8 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
     Each place at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit zero.
     Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
     checked, and the host waits for the device, which knows the sizes. The CPU goes by rows (Gustavson, 1978), CUDA
-    by hash tables of rows (Nagasaka, Nukada and Matsuoka, 2017); it sorts rows of B that are not in order
-    first. Code for ``torch.compile`` calls this function, as that does
-    not know ``@`` between objects that are not tensors.
+    by hash tables of rows (Nagasaka, Nukada and Matsuoka, 2017); it sorts rows of B that are not in order first. Code
+    for ``torch.compile`` calls this function, as that does not know ``@`` between objects that are not tensors.
 
     Args:
         a: [rows, inner], in any format, entries in any order; duplicates add.
@@ -73,7 +72,7 @@ def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
             index = torch.int64
     a, b = (CSR(m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(dtype), m.shape) for m in (a, b))
     if rows is None:
-        values, ptrs, idx = ops.spgemm(*a[:3], *b[:3], shape[1], algorithm, False)
+        values, ptrs, idx = ops.spgemm(*a[:3], *b[:3], shape[1], algorithm)
         return CSR(ptrs, idx, values, shape)
     parts = _parts(a, b, rows, total, max_bytes, algorithm)
     values, ptrs, idx = parts[0]
@@ -90,7 +89,7 @@ def _parts(
     `total` products."""
     device = a.values.device
     each = a.col_idx.itemsize + a.values.itemsize  # bytes per product: an entry of the result at most
-    if device.type == "cuda":  # which writes all products to memory and sorts them
+    if device.type == "cuda":  # what expand_sort_compress and the gradients take, which write out all products
         each = 8 * a.col_idx.itemsize + 16 + 3 * max(a.values.itemsize, 4)
     limit = free_memory(device) if max_bytes is None else max_bytes
     step = max(total if limit is None else limit // (2 * each), 1024)
@@ -98,7 +97,7 @@ def _parts(
         step = min(step, _AT_ONCE[device.type])
     if step >= total:
         _refuse(total, total * each, limit, max_bytes is not None)
-        return [ops.spgemm(*a[:3], *b[:3], b.shape[1], algorithm, False)]
+        return [ops.spgemm(*a[:3], *b[:3], b.shape[1], algorithm)]
     # The first row of each part. A part has about `step` products, or one row.
     cuts = torch.searchsorted(rows, torch.arange(step, max(total, step), step, device=device))
     cuts = torch.cat(
@@ -115,7 +114,7 @@ def _parts(
         expected = 2 * stored * total // begin if begin else 0
         _refuse(total, (end - begin) * each + expected, limit, max_bytes is not None)
         part = a.row_ptrs[row : last + 1] - entry, a.col_idx[entry:end_entry], a.values[entry:end_entry]
-        parts.append(ops.spgemm(*part, *b[:3], b.shape[1], algorithm, False))
+        parts.append(ops.spgemm(*part, *b[:3], b.shape[1], algorithm))
         stored += sum(x.nbytes for x in parts[-1])
     return parts
 
@@ -146,7 +145,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 @torch.library.register_fake("torch_patterns::spgemm")
-def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, algorithm="auto", validate=True):
+def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, algorithm="auto"):
     index = a_row_ptrs, a_col_idx, b_row_ptrs, b_col_idx
     of_none = a_row_ptrs, a_col_idx.new_empty(0)
     _ops.spgemm_values("c", *index, *of_none, a_values, b_values, cols, algorithm)  # the same checks
