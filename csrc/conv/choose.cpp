@@ -23,7 +23,7 @@ bool has_strips(const Args& args) {
 }
 
 // Whether Winograd's algorithm is faster than the matrix product that it saves. On an H200 in float32, ms: 128 -> 128
-// channels of 28 x 28 pixels 0.30 instead of 0.33 for 64 images and 0.033 instead of 0.081 for one; 256 -> 256 of 14 x
+// channels of 28 x 28 pixels 0.29 instead of 0.33 for 64 images and 0.033 instead of 0.081 for one; 256 -> 256 of 14 x
 // 14 0.24 instead of 0.33, and 0.035 instead of 0.15; but 64 -> 64 of 56 x 56 0.50 instead of 0.34. Its transforms move
 // many times the image, so it does not pay for half types, whose products run on tensor cores.
 bool suits_winograd(const Args& args) {
