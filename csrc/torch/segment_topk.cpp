@@ -1,4 +1,5 @@
-// torch_patterns::segment_topk: the k greatest or least values of each segment. A sort of the segments puts them first.
+// torch_patterns::segment_topk: the k greatest or least values of each segment. A sort of the segments puts them first;
+// a few of them are selected without one on the CPU.
 //
 // The row of a segment with fewer than k values is filled up with the identity of the maximum or minimum and the index
 // -1. Gradients go to the rows that the indices name.
@@ -6,7 +7,9 @@
 
 #include <limits>
 
+#include "sort/top.h"
 #include "torch/index.h"
+#include "torch/keys.h"
 #include "torch/permutation.h"
 #include "torch/segments.h"
 
@@ -64,10 +67,38 @@ at::Scalar least_of(at::ScalarType dtype, bool least) {
   }
 }
 
+Two select(const SegmentTopK& t, int64_t k) {
+  const Tensor in = raw_keys(t.values), offsets = t.offsets.contiguous();
+  const int64_t segments = offsets.size(0) - 1;
+  const Tensor values = empty_result({segments, k}, in.options());
+  const Tensor rows = empty_result({segments, k}, in.options().dtype(at::kLong));
+  sort::Top top{in.const_data_ptr(),
+                key_type(op_name, in),
+                t.largest,
+                offsets.const_data_ptr(),
+                offsets.scalar_type() == at::kLong,
+                in.size(0),
+                segments,
+                k,
+                values.mutable_data_ptr(),
+                rows.mutable_data_ptr<int64_t>(),
+                0};
+  const Tensor absent = at::full({}, least_of(in.scalar_type(), t.largest), in.options());
+  memcpy(&top.absent, absent.const_data_ptr(), size_t(in.element_size()));
+  translate_errors([&] {
+    TorchContext context(in);
+    sort::select_top(top, context);
+  });
+  return {values, rows};
+}
+
+}  // namespace
+
 Two SegmentTopK::kernel() const {
   check(*this);
   const int64_t n = values.size(0), segments = offsets.size(0) - 1, most = k.expect_int();
   check_offset_values(op_name, {"offsets", offsets}, n, validate);
+  if (values.is_cpu() && algorithm == "auto" && 0 < most && most <= sort::most_selected) return select(*this, most);
   const auto longs = values.options().dtype(at::kLong);
   const auto sort =
       c10::Dispatcher::singleton()
@@ -92,10 +123,14 @@ Two SegmentTopK::meta() const {
           at::empty_symint({segments, k}, values.options().dtype(at::kLong))};
 }
 
+namespace {
+
 // The rows at `places`; missing ones read an additional row at the end.
 Tensor rows_or(const Tensor& indices, const SymInt& n) {
   return indices.masked_fill(indices.lt(0), c10::Scalar(n)).reshape_symint({indices.sym_numel()});
 }
+
+}  // namespace
 
 Tensors SegmentTopK::vjp(const Backward& b) const {
   const SymInt n = b.sizes(0)[0];
@@ -113,5 +148,4 @@ Tensors SegmentTopK::jvp(const Forward& f) const {
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentTopK>(m); }
 
-}  // namespace
 }  // namespace tp
