@@ -215,7 +215,6 @@ template <class T, class V>
 TP_HD T softmax_of(T x, const V& v, bool logarithm) {
   using C = acc_t<T>;
   const C below = C(x) - C(v.max);
-  if (v.sum < 0) return T(0);
   return logarithm ? T(below - C(v.sum)) : T(block::exponential(below) / C(v.sum));
 }
 
@@ -239,7 +238,9 @@ struct BoundSoftmax {
     const A sum = v.max == detail::highest<A>() ? std::numeric_limits<A>::quiet_NaN() : v.sum;
     return {v.max, e.logarithm ? A(std::log(sum)) : sum};
   }
-  TP_HD typename E::Output result(typename E::Output own, Value v) const { return softmax_of(own, v, e.logarithm); }
+  TP_HD typename E::Output result(typename E::Output own, Value v) const {
+    return v.sum < A(0) ? typename E::Output(0) : softmax_of(own, v, e.logarithm);
+  }
   TP_HD void store(int64_t row, int64_t column, Value v) const {
     const typename E::Output own = x[row * e.width + column];
     out[row * e.width + column] = result(own, v);

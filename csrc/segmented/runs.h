@@ -5,6 +5,7 @@
 // Lane j of a vector combines the elements of a run whose index is j modulo `lanes`; then halves of the lanes are
 // combined until one is left. So the bits depend on the length of the run only, not on the processor's vectors.
 #pragma once
+#include <algorithm>
 #include <cstring>
 
 #include "block/on_vectors.h"
@@ -122,8 +123,20 @@ typename M::Acc find_in_run(const T* x, int64_t begin, int64_t n, int64_t readab
   return {most, begin + k};
 }
 
+// exp(x - most). An infinite maximum has a distance of 0 from itself. A selection of bits is not a branch, so loops
+// vectorize.
+template <class A>
+A distance_exponential(A x, A most) {
+  using Bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
+  A distance = x - most;
+  Bits bits;
+  memcpy(&bits, &distance, sizeof(bits));
+  bits &= Bits(0) - Bits(x != most);
+  memcpy(&distance, &bits, sizeof(bits));
+  return block::exponential(distance);
+}
+
 // The maximum of a run, and the sum of the exponentials of the distances from it, which is computed as other sums are.
-// An infinite maximum has a distance of 0 from itself.
 template <class M, class T>
 typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
   using A = acc_t<T>;
@@ -131,14 +144,10 @@ typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
   if (n == 0) return M::identity();
   const A most = combine_run<Max<A>>(x, n, readable);
   Wide sum = 0;
-  if (std::isinf(most)) {
-    for (int64_t k = 0; k < n; ++k) sum += A(x[k]) == most;
-    return {Wide(most), sum};
-  }
   A part[chunk];
   for (int64_t i = 0; i < n; i += chunk) {
     const int64_t count = tp::min(chunk, n - i);
-    for (int64_t k = 0; k < count; ++k) part[k] = block::exponential(A(x[i + k]) - most);
+    for (int64_t k = 0; k < count; ++k) part[k] = distance_exponential(A(x[i + k]), most);
     sum += Wide(combine_lanes<Sum<A>>(part, count, chunk));
   }
   return {Wide(most), sum};
@@ -147,13 +156,12 @@ typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
 // Reduces `count` runs, of which run i is x[borders[i]] to x[borders[i + 1] - 1]. n elements are readable; x[0] is in
 // row `first`.
 template <class M, class T>
-void reduce_runs(const T* x, int64_t n, int64_t first, const int64_t* borders, int64_t count,
-                 typename M::Acc* results) {
+void reduce_runs(const T* x, int64_t n, const int64_t* borders, int64_t count, typename M::Acc* results) {
   on_vectors([=] {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t begin = borders[i], length = borders[i + 1] - begin, readable = n - begin;
       if constexpr (M::id == OpId::argmax || M::id == OpId::argmin) {
-        results[i] = find_in_run<M>(x + begin, first + begin, length, readable);
+        results[i] = find_in_run<M>(x + begin, begin, length, readable);
       } else if constexpr (M::id == OpId::logsumexp) {
         results[i] = exponentiate_run<M>(x + begin, length, readable);
       } else {
@@ -163,15 +171,79 @@ void reduce_runs(const T* x, int64_t n, int64_t first, const int64_t* borders, i
   });
 }
 
-// Computes the softmax of `count` runs, each with its own maximum and sum of exponentials.
+// Computes the softmax of `count` runs, each with its own maximum and sum of exponentials; a sum of -1 gives 0.
 template <class T, class V>
 void normalize_runs(const T* x, const int64_t* borders, int64_t count, const V* values, bool logarithm, T* out) {
   on_vectors([=] {
     for (int64_t i = 0; i < count; ++i) {
       const V value = values[i];
+      const int64_t begin = borders[i], end = borders[i + 1];
+      if (value.sum < 0) {
+        std::fill(out + begin, out + end, T(0));
+        continue;
+      }
       TP_INDEPENDENT
-      for (int64_t k = borders[i]; k < borders[i + 1]; ++k) out[k] = softmax_of(x[k], value, logarithm);
+      for (int64_t k = begin; k < end; ++k) out[k] = softmax_of(x[k], value, logarithm);
     }
+  });
+}
+
+// ---- the same for a segment of several columns, which are the lanes
+
+constexpr int64_t columns_per_strip = 256;
+
+// `count` of `width` columns. Rows of few columns are taken together, so that vectors are filled.
+struct Columns {
+  int64_t width, count;
+
+  int64_t rows_together() const { return count == width ? tp::max(2 * lanes / width, int64_t(1)) : 1; }
+  // Calls f(i, n) for rows begin to end - 1: i is the first of n elements that are next to each other, whose columns
+  // are 0 to count - 1, repeated.
+  template <class F>
+  void each(int64_t begin, int64_t end, F f) const {
+    const int64_t together = rows_together();
+    for (int64_t row = begin; row < end; row += together) f(row * width, tp::min(together, end - row) * count);
+  }
+};
+
+template <class M, class T>
+void exponentiate_rows(const T* x, int64_t rows, const Columns columns, typename M::Acc* results) {
+  on_vectors([=] {
+    using A = acc_t<T>;
+    const int64_t count = columns.count, filled = columns.rows_together() * count;
+    A most[columns_per_strip], part[columns_per_strip];
+    std::fill(most, most + filled, Max<A>::identity());
+    columns.each(0, rows, [&](int64_t first, int64_t n) {
+      for (int64_t j = 0; j < n; ++j) most[j] = combine<Max<A>>(most[j], A(x[first + j]));
+    });
+    for (int64_t j = count; j < filled; ++j) most[j % count] = combine<Max<A>>(most[j % count], most[j]);
+    for (int64_t j = 0; j < filled; ++j) most[j] = most[j % count];
+    for (int64_t j = 0; j < count; ++j) results[j] = {most[j], 0};
+    for (int64_t row = 0; row < rows; row += chunk) {
+      std::fill(part, part + filled, A(0));
+      columns.each(row, tp::min(row + chunk, rows), [&](int64_t first, int64_t n) {
+        for (int64_t j = 0; j < n; ++j) part[j] += distance_exponential(A(x[first + j]), most[j]);
+      });
+      for (int64_t j = 0; j < filled; ++j) results[j % count].sum += part[j];
+    }
+  });
+}
+
+template <class T, class V>
+void normalize_rows(const T* x, int64_t rows, const Columns columns, const V* values, bool logarithm, T* out) {
+  on_vectors([=] {
+    using C = acc_t<T>;
+    C most[columns_per_strip], sum[columns_per_strip];
+    for (int64_t j = 0; j < columns.rows_together() * columns.count; ++j) {
+      most[j] = C(values[j % columns.count].max);
+      sum[j] = C(values[j % columns.count].sum);
+    }
+    columns.each(0, rows, [&](int64_t first, int64_t n) {
+      TP_INDEPENDENT
+      for (int64_t j = 0; j < n; ++j) {
+        out[first + j] = softmax_of(x[first + j], Exponentials<C>{most[j], sum[j]}, logarithm);
+      }
+    });
   });
 }
 

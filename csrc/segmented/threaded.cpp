@@ -15,7 +15,7 @@
 namespace tp::segmented {
 namespace {
 
-constexpr int64_t elements_per_share = 1 << 14, columns_per_strip = 256;
+constexpr int64_t elements_per_share = 1 << 14;
 
 template <class T>
 using wide_t = typename std::conditional<is_floating<T>, double, T>::type;
@@ -32,29 +32,19 @@ struct Strip {
       : index(index), first(index * columns_per_strip), count(tp::min(width - first, columns_per_strip)) {}
 };
 
-// The runs of a share: row `first` is row 0 of `borders`.
+// The runs of a share of a single column: run i is in segment `segment` + i.
 struct Runs {
-  int64_t segment, first;  // of the first run
+  int64_t segment;
   std::vector<int64_t> borders;
 
   template <class O>
-  Runs(const Shares<O>& shares, int64_t i) : segment(shares.first(i)), first(-1) {
+  Runs(const Shares<O>& shares, int64_t i) : segment(shares.first(i)) {
     shares.each(i, [&](int64_t, int64_t begin, int64_t end) {
-      if (first < 0) first = begin, borders.push_back(0);
-      borders.push_back(end - first);
+      if (borders.empty()) borders.push_back(begin);
+      borders.push_back(end);
     });
   }
   int64_t count() const { return int64_t(borders.size()) - 1; }
-  int64_t rows() const { return borders.back(); }
-
-  // Column j of their rows: a single column where it is, one of several in `copy`.
-  template <class T>
-  const T* column(const T* x, int64_t width, int64_t j, std::vector<T>& copy) const {
-    if (width == 1) return x + first;
-    copy.resize(size_t(rows()));
-    for (int64_t row = 0; row < rows(); ++row) copy[size_t(row)] = x[(first + row) * width + j];
-    return copy.data();
-  }
 };
 
 template <class E>
@@ -85,24 +75,18 @@ class Reduce {
   Acc* ended(int64_t i, const Strip& strip) { return partial_ + 2 * i * x_.e.width + strip.first; }
   Acc* open(int64_t i, const Strip& strip) { return ended(i, strip) + x_.e.width; }
 
-  // A single column, or one after another where that takes vectors: then results have the bits of a single column.
-  void reduce_columns(int64_t i, const Strip& strip) {
+  void reduce_column(int64_t i) {
     const Runs runs(shares_, i);
-    const int64_t last = runs.count() - 1, width = x_.e.width,
-                  readable = width == 1 ? x_.e.n - runs.first : runs.rows();
-    std::vector<typename E::Input> copy;
+    const int64_t last = runs.count() - 1;
     const auto results = std::make_unique<Acc[]>(size_t(runs.count()));
-    for (int64_t j = 0; j < strip.count; ++j) {
-      const auto* column = runs.column(x_.e.in, width, strip.first + j, copy);
-      reduce_runs<M>(column, readable, runs.first, runs.borders.data(), runs.count(), results.get());
-      for (int64_t k = 1; k < last; ++k) x_.store(runs.segment + k, strip.first + j, results[k]);
-      ended(i, strip)[j] = results[0];
-      open(i, strip)[j] = results[last];
-    }
+    reduce_runs<M>(x_.e.in, x_.e.n, runs.borders.data(), runs.count(), results.get());
+    for (int64_t k = 1; k < last; ++k) x_.store(runs.segment + k, 0, results[k]);
+    *ended(i, Strip(0, 1)) = results[0];
+    *open(i, Strip(0, 1)) = results[last];
   }
 
   void reduce_share(int64_t i, const Strip& strip) {
-    if (x_.e.width == 1 || M::id == OpId::logsumexp) return reduce_columns(i, strip);
+    if (x_.e.width == 1) return reduce_column(i);
     const int64_t first = shares_.first(i), last = shares_.first(i + 1);
     Acc running[columns_per_strip];
     shares_.each(i, [&](int64_t segment, int64_t begin, int64_t end) {
@@ -114,6 +98,10 @@ class Reduce {
   }
 
   void reduce_rows(int64_t begin, int64_t end, const Strip& strip, Acc* running) const {
+    if constexpr (M::id == OpId::logsumexp) {
+      const auto* rows = x_.in + begin * x_.e.width + strip.first;
+      return exponentiate_rows<M>(rows, end - begin, {x_.e.width, strip.count}, running);
+    }
     std::fill(running, running + strip.count, M::identity());
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t j = 0; j < strip.count; ++j) running[j] = combine<M>(running[j], x_.load(row, strip.first + j));
@@ -162,25 +150,48 @@ void expand(const Expansion<T>& e, Context& context) {
 }
 
 template <class T, class A>
-void expand(const Softmax<T, A>& e, Context& context) {
-  const auto x = e.bind(simt::Pointers{});
-  const auto shares = shares_of(x.offsets, e.width);
-  context.parallel_for(shares.count(), 1, [&](int64_t begin, int64_t end) {
-    std::vector<Exponentials<A>> values;
-    std::vector<T> copy, result;
-    for (int64_t i = begin; i < end; ++i) {
-      const Runs runs(shares, i);
-      values.resize(size_t(runs.count()));
-      result.resize(e.width == 1 ? 0 : size_t(runs.rows()));
-      for (int64_t j = 0; j < e.width; ++j) {
-        for (int64_t k = 0; k < runs.count(); ++k) values[size_t(k)] = x.value(runs.segment + k, j);
-        T* const out = e.width == 1 ? e.out + runs.first : result.data();
-        normalize_runs(runs.column(e.x, e.width, j, copy), runs.borders.data(), runs.count(), values.data(),
-                       e.logarithm, out);
-        for (int64_t k = 0; k < int64_t(result.size()); ++k) e.out[(runs.first + k) * e.width + j] = result[size_t(k)];
+class Normalize {
+  using Value = Exponentials<A>;
+  using Bound = decltype(std::declval<Softmax<T, A>>().bind(simt::Pointers{}));
+
+ public:
+  explicit Normalize(const Softmax<T, A>& e) : x_(e.bind(simt::Pointers{})), shares_(shares_of(x_.offsets, e.width)) {}
+
+  void run(Context& context) const {
+    context.parallel_for(shares_.count(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) x_.e.width == 1 ? normalize_column(i) : normalize_share(i);
+    });
+  }
+
+ private:
+  void normalize_column(int64_t i) const {
+    const Runs runs(shares_, i);
+    std::vector<Value> values;
+    for (int64_t k = 0; k < runs.count(); ++k) values.push_back(x_.value(runs.segment + k, 0));
+    normalize_runs(x_.e.x, runs.borders.data(), runs.count(), values.data(), x_.e.logarithm, x_.e.out);
+  }
+
+  void normalize_share(int64_t i) const {
+    const int64_t width = x_.e.width;
+    shares_.each(i, [&](int64_t segment, int64_t begin, int64_t end) {
+      if (!x_.offsets.exists(segment)) return std::fill(x_.e.out + begin * width, x_.e.out + end * width, T(0));
+      for (int64_t s = 0; s * columns_per_strip < width && begin < end; ++s) {
+        const Strip strip(s, width);
+        Value values[columns_per_strip];
+        for (int64_t j = 0; j < strip.count; ++j) values[j] = x_.value(segment, strip.first + j);
+        const int64_t first = begin * width + strip.first;
+        normalize_rows(x_.e.x + first, end - begin, {width, strip.count}, values, x_.e.logarithm, x_.e.out + first);
       }
-    }
-  });
+    });
+  }
+
+  Bound x_;
+  Shares<decltype(Bound::offsets)> shares_;
+};
+
+template <class T, class A>
+void expand(const Softmax<T, A>& e, Context& context) {
+  Normalize<T, A>(e).run(context);
 }
 
 template <class E>
