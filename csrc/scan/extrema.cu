@@ -57,6 +57,12 @@ struct Lines {
   TP_DEVICE unsigned next(unsigned place) const { return place >= n - step ? place - (n - step) : place + step; }
   TP_DEVICE unsigned place(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
 
+  // Makes a leader result i of a vector.
+  TP_DEVICE void put(int i, const Leader<A>& leader, block::Vector<T, vector>& y, int (&places)[vector]) const {
+    y.v[i] = T(leader.value);
+    places[i] = in.reverse ? int(n) - 1 - leader.place : leader.place;
+  }
+
   // Stores the positions of a full chunk. A lane has 16 or 32 bytes of them; two lanes exchange halves, so that
   // neighbouring lanes write neighbouring words.
   TP_DEVICE void store_places(int64_t p, const int (&places)[vector], int lane) const {
@@ -133,6 +139,15 @@ struct Share {
       starts = starts || heads[j];
     }
     return carry;
+  }
+
+  // The results of vector j at position `place`, before which the leader is `running`, and their positions.
+  TP_DEVICE __forceinline__ void run(int j, unsigned place, Acc running,
+                                     block::Vector<typename L::Element, L::vector>& y, int (&places)[L::vector]) const {
+    each(j, place, [&](int i, const Acc& here, bool head) {
+      running = head ? here : M::combine(running, here);
+      lines.put(i, running, y, places);
+    });
   }
 
   // The leader of all elements, if no line ends among them.
@@ -223,19 +238,11 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     block::Vector<T, vector> y;
     int places[vector];
     if (some_lead) {
-      Acc running = joined >> j & 1 ? M::combine(base, before[j]) : before[j];
-      mine.each(j, place, [&](int i, const Acc& here, bool head) {
-        running = head ? here : M::combine(running, here);
-        y.v[i] = T(running.value);
-        places[i] = lines.in.reverse ? int(lines.n) - 1 - running.place : running.place;
-      });
+      mine.run(j, place, joined >> j & 1 ? M::combine(base, before[j]) : before[j], y, places);
       place = lines.next(place);
     } else {
 #pragma unroll
-      for (int i = 0; i < vector; ++i) {
-        y.v[i] = T(base.value);
-        places[i] = lines.in.reverse ? int(lines.n) - 1 - base.place : base.place;
-      }
+      for (int i = 0; i < vector; ++i) lines.put(i, base, y, places);
     }
     const int64_t end = p + (block::warp_size - lane) * vector;  // the end of the warp's chunk
     if (lines.whole && end <= lines.count) {
