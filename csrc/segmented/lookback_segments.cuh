@@ -196,18 +196,19 @@ TP_DEVICE __forceinline__ StagedRows<E> stage_rows(const E& e, int64_t first, co
   using In = typename E::Input;
   using Out = typename E::Output;
   auto* staged = reinterpret_cast<In*>(bytes);
-  char* const more = bytes + Shape::rows(Shape::items(strips), strips.across(), sizeof(In));
   block::stage<Shape::threads>(arrivals, staged, lines(e.in), strips);
-  const int skip = block::phase(e.in + first);
-  StagedRows<E> rows{staged + skip, staged + skip, reinterpret_cast<Out*>(staged), skip};
+  int skip = block::phase(e.in + first);
+  const In *values = staged + skip, *factors = values;
+  auto* results = reinterpret_cast<Out*>(staged);
+  char* const more = bytes + Shape::rows(Shape::items(strips), strips.across(), sizeof(In));
   if constexpr (Shape::affine) {
     block::stage<Shape::threads>(arrivals, reinterpret_cast<In*>(more), lines(e.a), strips);
-    rows.factors = reinterpret_cast<In*>(more) + block::phase(e.a + first);
+    factors = reinterpret_cast<In*>(more) + block::phase(e.a + first);
   } else if constexpr (!Shape::in_place) {
-    rows.results = reinterpret_cast<Out*>(more);
-    rows.skip = block::phase(e.out + first);
+    results = reinterpret_cast<Out*>(more);
+    skip = block::phase(e.out + first);
   }
-  return rows;
+  return {values, factors, results, skip};
 }
 
 // Reduces the `count` rows of a slice, and restarts after every segment end. `head` says that the first row is one.
