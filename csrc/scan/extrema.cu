@@ -57,7 +57,7 @@ struct Lines {
   TP_DEVICE unsigned next(unsigned place) const { return place >= n - step ? place - (n - step) : place + step; }
   TP_DEVICE unsigned place(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
 
-  // Makes a leader result i of a vector.
+  // Makes a leader the result of element i of a vector.
   TP_DEVICE void put(int i, const Leader<A>& leader, block::Vector<T, vector>& y, int (&places)[vector]) const {
     y.v[i] = T(leader.value);
     places[i] = in.reverse ? int(n) - 1 - leader.place : leader.place;
@@ -141,7 +141,8 @@ struct Share {
     return carry;
   }
 
-  // The results of vector j at position `place`, before which the leader is `running`, and their positions.
+  // Computes the results of vector j, which is at position `place` of its line and which `running` precedes, and their
+  // positions.
   TP_DEVICE __forceinline__ void run(int j, unsigned place, Acc running,
                                      block::Vector<typename L::Element, L::vector>& y, int (&places)[L::vector]) const {
     each(j, place, [&](int i, const Acc& here, bool head) {
@@ -167,6 +168,17 @@ struct Share {
     return most;
   }
 };
+
+// Reverses the order of a vector's positions.
+template <int n>
+TP_DEVICE __forceinline__ void flip(int (&places)[n]) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) {
+    const int held = places[i];
+    places[i] = places[n - 1 - i];
+    places[n - 1 - i] = held;
+  }
+}
 
 template <class L>
 __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
@@ -248,12 +260,7 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     if (lines.whole && end <= lines.count) {
       if (lines.out.reverse) {
         y.flip();
-#pragma unroll
-        for (int i = 0; i < vector / 2; ++i) {
-          const int held = places[i];
-          places[i] = places[vector - 1 - i];
-          places[vector - 1 - i] = held;
-        }
+        flip(places);
       }
       lines.out.at(p) = y;
       lines.store_places(p, places, lane);
