@@ -35,11 +35,11 @@ TP_DEVICE __forceinline__ void mark_heads(const block::Bounds<false>& bounds, co
   });
 }
 
-// Fills `count` rows of a slice with the values of their segments, where values[mark] is that of the segment with this
-// mark, and `first` the mark of the first row's segment. A softmax finishes each value once.
-template <class Shape, class Bound>
+// Fills `count` rows of a slice with the values of their segments, where values[marks(i)] is that of the segment that
+// begins at row i, unless marks(i) is 0, and values[first] that of the first row. A softmax finishes each value once.
+template <class Shape, class Bound, class Marks>
 TP_DEVICE __forceinline__ void fill_slice(const Bound& x, int count, const typename Shape::T* values, int first,
-                                          const typename Shape::Mark* marks, typename Shape::T* row, int across) {
+                                          const Marks& marks, typename Shape::T* row, int across) {
   using T = typename Shape::T;
   struct Item {
     T value;
@@ -56,7 +56,7 @@ TP_DEVICE __forceinline__ void fill_slice(const Bound& x, int count, const typen
   block::walk<Shape::slice_rows>(
       count,
       [&](int i) {
-        const auto mark = marks[i];
+        const auto mark = marks(i);
         return mark != 0 ? Item{values[mark], true} : Item{T{}, false};
       },
       [&](int i, const Item& item) {
@@ -135,7 +135,8 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   const auto x = e.bind(simt::Pointers{});
   const T* const value = values - across + position.column;
   T* const row = rows + skip + start * across + position.column;
-  fill_slice<Shape>(x, count, value, tp::max(before.value, across), row_marks + start, row, across);
+  fill_slice<Shape>(
+      x, count, value, tp::max(before.value, across), [&](int i) { return row_marks[start + i]; }, row, across);
   write_tile<Shape>(e, x, to, rows, skip, strips);
 }
 
