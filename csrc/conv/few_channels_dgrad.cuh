@@ -74,64 +74,86 @@ TP_DEVICE void add_lanes(FewSums<A, C>& sum, int lane) {
   if constexpr (half > 1) add_lanes<step, half / 2>(sum, lane);
 }
 
+// A lane's part of dx and of dy: rows `first` to `end` - 1, and one strip.
+struct FewRows {
+  int image, first, end;
+  int col, own_col;      // of dx: of the strip, and the column whose sum the lane stores
+  int top, left;         // of dy: the first row and column that the lane reads
+  unsigned columns = 0;  // of dy: those that exist
+};
+
+template <class T, bool last>
+TP_DEVICE __forceinline__ FewRows few_rows(const FewDgrad<T>& plan, const FewLane<last>& lane, int64_t unit) {
+  const Gather<T>& g = plan.g;
+  FewRows at;
+  int strip_group = int(unit), row_block = plan.strip_groups.divide(strip_group);
+  at.image = plan.row_blocks.divide(row_block);
+  at.first = row_block * plan.rows;
+  at.end = min(at.first + plan.rows, int(g.rows.in));
+  at.col = (strip_group * strips_per_warp + lane.strip) * few_columns;
+  at.own_col = at.col + lane.maps;
+  at.top = at.first - 2 + int(g.rows.pad);
+  at.left = at.col - 2 + int(g.cols.pad);
+#pragma unroll
+  for (int j = 0; j < few_columns + 2; ++j) {
+    at.columns |= unsigned(at.col < int(g.cols.in) && unsigned(at.left + j) < unsigned(g.cols.out)) << j;
+  }
+  return at;
+}
+
+// Loads the weights of map `map` of the lane whose first vector is at `from`.
+template <int C, class A>
+TP_DEVICE __forceinline__ void load_few_weights(const A* from, int map, A (&weights)[ceil_div(9 * C, 4) * 4]) {
+  constexpr int vectors = ceil_div(9 * C, 4);
+#pragma unroll
+  for (int v = 0; v < vectors; ++v) {
+    const auto four = *reinterpret_cast<const block::Vector<A, 4>*>(from + (map * vectors + v) * 32);
+#pragma unroll
+    for (int x = 0; x < 4; ++x) weights[v * 4 + x] = four.v[x];
+  }
+}
+
 template <class T, int C, bool last>
 __global__ void __launch_bounds__(few_threads, few_residents)
     few_channels_dgrad(const __grid_constant__ FewDgrad<T> plan) {
   using A = acc_t<T>;
-  constexpr int vectors = ceil_div(9 * C, 4), reads = few_columns + 2;
   extern __shared__ __align__(16) unsigned char pool[];
   A* const filters = reinterpret_cast<A*>(pool);
   const Gather<T>& g = plan.g;
   const bool plain = !__syncthreads_and(stage_few_filters<C>(plan, filters));
-  // Find the rows and the columns of this lane.
   const int64_t unit = int64_t(blockIdx.x) * few_warps + int(threadIdx.x) / block::warp_size;
   if (unit >= plan.units) return;
   const FewLane<last> lane;
-  int strip_group = int(unit), row_block = plan.strip_groups.divide(strip_group);
-  const int image = plan.row_blocks.divide(row_block);
-  const int first = row_block * plan.rows, end = min(first + plan.rows, int(g.rows.in));
-  const int col = (strip_group * strips_per_warp + lane.strip) * few_columns, own_col = col + lane.maps;
-  const int top = first - 2 + int(g.rows.pad), left = col - 2 + int(g.cols.pad);  // of what it reads
-  unsigned columns = 0;
-#pragma unroll
-  for (int j = 0; j < reads; ++j) {
-    columns |= unsigned(col < int(g.cols.in) && unsigned(left + j) < unsigned(g.cols.out)) << j;
-  }
-  T* const target = g.target + g.target_strides.at(image, 0, 0, own_col);
+  const FewRows at = few_rows(plan, lane, unit);
+  T* const target = g.target + g.target_strides.at(at.image, 0, 0, at.own_col);
   if (plain) {
     const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
-    for (int i = first * C; i < end * C && own_col < int(g.cols.in); ++i) {
+    for (int i = at.first * C; i < at.end * C && at.own_col < int(g.cols.in); ++i) {
       target[(i / C) * g.target_strides.row + i % C * g.target_strides.channel] =
-          T(g.plain_sum(rows, cols, image, 0, i % C, i / C, own_col));
+          T(g.plain_sum(rows, cols, at.image, 0, i % C, i / C, at.own_col));
     }
     return;
   }
-  const T* const source = g.source + image * g.source_strides.image +
-                          lane.maps * maps_per_lane * g.source_strides.channel + left * int(g.source_strides.col);
+  const T* const source = g.source + at.image * g.source_strides.image +
+                          lane.maps * maps_per_lane * g.source_strides.channel + at.left * int(g.source_strides.col);
   const A* const mine = filters + lane.maps * 4;
   // Of the rows of dx that read the current row of dy through rows 0, 1 and 2 of the filters.
   FewSums<A, C> newest{}, middle{}, oldest{};
 #pragma unroll 1
-  for (int i = 0; i < end - first + 2; ++i) {
-    const int row = top + i;
+  for (int i = 0; i < at.end - at.first + 2; ++i) {
+    const int row = at.top + i;
     if (unsigned(row) < unsigned(g.rows.out)) {
 #pragma unroll 1
       for (int chunk = 0; chunk < plan.chunks; ++chunk) {
         const int maps = int(g.depth) - chunk * maps_per_warp - lane.maps * maps_per_lane;
-        T dy[maps_per_lane][reads];
+        T dy[maps_per_lane][few_columns + 2];
         load_maps<last, 1, few_columns, 1>(
             source + row * int(g.source_strides.row) + chunk * maps_per_warp * int(g.source_strides.channel),
-            g.source_strides, maps > 0 ? columns : 0, maps, dy);
+            g.source_strides, maps > 0 ? at.columns : 0, maps, dy);
 #pragma unroll
         for (int k = 0; k < maps_per_lane; ++k) {
-          A weights[vectors * 4];
-#pragma unroll
-          for (int v = 0; v < vectors; ++v) {
-            const auto four =
-                *reinterpret_cast<const block::Vector<A, 4>*>(mine + ((chunk * maps_per_lane + k) * vectors + v) * 32);
-#pragma unroll
-            for (int x = 0; x < 4; ++x) weights[v * 4 + x] = four.v[x];
-          }
+          A weights[ceil_div(9 * C, 4) * 4];
+          load_few_weights<C>(mine, chunk * maps_per_lane + k, weights);
           add_filter_row<0>(weights, dy[k], newest);
           add_filter_row<1>(weights, dy[k], middle);
           add_filter_row<2>(weights, dy[k], oldest);
@@ -140,10 +162,10 @@ __global__ void __launch_bounds__(few_threads, few_residents)
     }
     // The oldest row is complete.
     add_lanes<FewLane<last>::map_step>(oldest, lane.maps);
-    if (i >= 2 && own_col < int(g.cols.in)) {
+    if (i >= 2 && at.own_col < int(g.cols.in)) {
 #pragma unroll
       for (int c = 0; c < C; ++c) {
-        target[(first + i - 2) * int(g.target_strides.row) + c * int(g.target_strides.channel)] = T(oldest.of[0][c]);
+        target[(at.first + i - 2) * int(g.target_strides.row) + c * int(g.target_strides.channel)] = T(oldest.of[0][c]);
       }
     }
     oldest = middle;

@@ -109,6 +109,38 @@ TP_DEVICE void add_few_unit(const FewWgrad<T>& plan, const FewLane<last>& lane, 
   }
 }
 
+// Adds up the sums of the strips of a warp, then of the warps, and stores the slice of the block.
+template <int C, class T, bool last>
+TP_DEVICE __forceinline__ void write_few_slice(const FewWgrad<T>& plan, const FewLane<last>& lane, acc_t<T>* pool,
+                                               const acc_t<T> (&sum)[maps_per_lane][C][9]) {
+  using A = acc_t<T>;
+  const Elements<T>& e = plan.e;
+  const int t = int(threadIdx.x), warp = t / block::warp_size, first_map = int(blockIdx.x) * maps_per_warp;
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < maps_per_lane; ++k) {
+#pragma unroll
+    for (int i = 0; i < C * 9; ++i) {
+      A total = sum[k][i / 9][i % 9];
+#pragma unroll
+      for (int half = strips_per_warp / 2; half > 0; half /= 2) {
+        total += block::shuffle_xor(total, half * FewLane<last>::strip_step);
+      }
+      if (lane.strip == 0) {
+        pool[(warp * maps_per_warp + lane.maps * maps_per_lane + k) * C * 9 + i] = total;
+      }
+    }
+  }
+  __syncthreads();
+  A* const slice = plan.sums + int64_t(blockIdx.y) * e.weights() + first_map * C * 9;
+  for (int i = t; i < min(maps_per_warp, int(e.maps) - first_map) * C * 9; i += few_threads) {
+    A total = 0;
+#pragma unroll
+    for (int w = 0; w < few_warps; ++w) total += pool[w * maps_per_warp * C * 9 + i];
+    slice[i] = total;
+  }
+}
+
 template <class T, int C, bool last>
 __global__ void __launch_bounds__(few_threads, few_residents)
     few_channels_wgrad(const __grid_constant__ FewWgrad<T> plan) {
@@ -118,8 +150,7 @@ __global__ void __launch_bounds__(few_threads, few_residents)
   A* const stages = reinterpret_cast<A*>(pool);
   const Elements<T>& e = plan.e;
   const FewLane<last> lane;
-  const int t = int(threadIdx.x), warp = t / block::warp_size, first_map = int(blockIdx.x) * maps_per_warp,
-            map = first_map + lane.maps * maps_per_lane;
+  const int t = int(threadIdx.x), map = int(blockIdx.x) * maps_per_warp + lane.maps * maps_per_lane;
   const int values = plan.x.values();
   A sum[maps_per_lane][C][9] = {};
   if (t < 2) arrived[t].init(few_warps);
@@ -146,30 +177,7 @@ __global__ void __launch_bounds__(few_threads, few_residents)
     if (next >= plan.units) break;
     unit = next;
   }
-  // Add up the sums of the strips of a warp, then of the warps, and store the slice of the block.
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < maps_per_lane; ++k) {
-#pragma unroll
-    for (int i = 0; i < C * 9; ++i) {
-      A total = sum[k][i / 9][i % 9];
-#pragma unroll
-      for (int half = strips_per_warp / 2; half > 0; half /= 2) {
-        total += block::shuffle_xor(total, half * FewLane<last>::strip_step);
-      }
-      if (lane.strip == 0) {
-        stages[(warp * maps_per_warp + lane.maps * maps_per_lane + k) * C * 9 + i] = total;
-      }
-    }
-  }
-  __syncthreads();
-  A* const slice = plan.sums + int64_t(blockIdx.y) * e.weights() + first_map * C * 9;
-  for (int i = t; i < min(maps_per_warp, int(e.maps) - first_map) * C * 9; i += few_threads) {
-    A total = 0;
-#pragma unroll
-    for (int w = 0; w < few_warps; ++w) total += stages[w * maps_per_warp * C * 9 + i];
-    slice[i] = total;
-  }
+  write_few_slice<C>(plan, lane, stages, sum);
 }
 
 // Launches the kernel, or returns false if it does not apply.

@@ -1,5 +1,5 @@
 // The shape of a thread's work on a strip of pixels, how a batch is divided among blocks, and the position of a thread
-// in it (strips_gather.cuh).
+// in it: its parts of the source and of the target (strips_gather.cuh).
 #pragma once
 #include "conv/strips.cuh"
 
@@ -79,6 +79,7 @@ struct StripPlan {
 struct StripPlace {
   int map_group, strip, image, row_tile;  // of the thread, inside the block
   int group, map, row, col, image_slot;   // of the block: its group, its first map in that group, its first pixel
+  bool works;                             // whether the thread has pixels of the target
 };
 
 template <class T, class Tile>
@@ -91,6 +92,7 @@ TP_DEVICE StripPlace strip_place(const StripPlan<T, Tile>& plan) {
   rest = plan.per_strips.divide(at.strip);
   at.image = rest;
   at.row_tile = plan.per_images.divide(at.image);
+  at.works = at.row_tile < plan.row_tiles;
 
   int map_block = int(blockIdx.x), across, down;
   at.group = plan.map_blocks.divide(map_block);
@@ -101,6 +103,51 @@ TP_DEVICE StripPlace strip_place(const StripPlan<T, Tile>& plan) {
   at.col = across * plan.strips * Tile::columns;
   at.row = down * plan.row_tiles * Tile::tile_rows;
   return at;
+}
+
+// A thread's part of the source. `backward` says that the pass is dgrad.
+struct StripSource {
+  int row, col;      // of the block's windows
+  int tile_row;      // the first row that the thread reads
+  int strip_col;     // the first column, inside the window
+  unsigned vectors;  // those that exist in a row; see add_channel()
+};
+
+template <bool backward, class T, class Tile>
+TP_DEVICE __forceinline__ StripSource strip_source(const StripPlan<T, Tile>& plan, const StripPlace& at) {
+  const Window<T>& window = plan.window;
+  const int first_row = at.row - plan.pad_rows;
+  StripSource from{};
+  from.col = Tile::for_dgrad ? 0 : at.col - plan.pad_cols;
+  // The window of dgrad contains no rows from outside of the image.
+  from.row = backward ? max(0, min(first_row, window.height - window.rows)) : first_row;
+  from.tile_row = first_row + at.row_tile * Tile::tile_rows;
+  from.strip_col = at.strip * Tile::columns - (Tile::ends == Ends::vectors ? plan.pad_cols : 0);
+  for (int v = 0; v * Tile::width < Tile::source_columns; ++v) {
+    from.vectors |= unsigned(unsigned(from.strip_col + v * Tile::width) < unsigned(window.width)) << v;
+  }
+  return from;
+}
+
+// A thread's part of the target.
+template <class T>
+struct StripTarget {
+  T* first;           // its first element in image 0
+  int map, row, col;  // of that element
+  int height, width;  // of the image
+};
+
+template <bool backward, class T, class Tile>
+TP_DEVICE __forceinline__ StripTarget<T> strip_target(const StripPlan<T, Tile>& plan, const StripPlace& at) {
+  const Gather<T>& g = plan.gather;
+  StripTarget<T> to{};
+  to.height = int(backward ? g.rows.in : g.rows.out);
+  to.width = int(backward ? g.cols.in : g.cols.out);
+  to.map = at.map + at.map_group * Tile::maps;
+  to.row = at.row + at.row_tile * Tile::tile_rows;
+  to.col = at.col + at.strip * Tile::columns;
+  to.first = g.target + g.target_strides.at(0, at.group * g.maps + to.map, to.row, to.col);
+  return to;
 }
 
 }  // namespace tp::conv

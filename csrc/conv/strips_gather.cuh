@@ -10,7 +10,7 @@
 // With stride and dilation 1, dgrad is fprop with the filter rotated by 180 degrees and a padding of K - 1 - pad. Rows
 // of this padding are neither stored nor multiplied; enum Ends says what happens to its columns.
 #pragma once
-#include "conv/strip_tile.cuh"
+#include "conv/strip_division.cuh"
 
 namespace tp::conv {
 
@@ -200,42 +200,86 @@ TP_DEVICE void store_plain_sums(const StripPlan<T, Tile>& plan, const StripPlace
   }
 }
 
+// Loads the bias, initializes the barriers, and writes the zeros that no copy will overwrite.
+template <class T, class Tile>
+TP_DEVICE __forceinline__ void prepare_shared(const StripPlan<T, Tile>& plan, const StripPlace& at, acc_t<T>* shifts,
+                                              acc_t<T>* windows, block::Barrier (&arrived)[2]) {
+  using A = acc_t<T>;
+  const Gather<T>& g = plan.gather;
+  const int t = int(threadIdx.x), threads = int(blockDim.x);
+  for (int i = t; i < plan.map_groups * Tile::maps; i += threads) {
+    shifts[i] = g.bias && at.map + i < g.maps ? A(g.bias[at.group * g.maps + at.map + i]) : A(0);
+  }
+  if (t < 2) arrived[t].init(threads / block::warp_size);
+  plan.window.clear(windows, t, threads);
+  plan.window.clear(windows + plan.window.values(), t, threads);
+}
+
+// The sums of a tile start from the bias of their maps.
+template <class Tile, class A>
+TP_DEVICE __forceinline__ void start_sums(const A* shifts, A (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
+#pragma unroll
+  for (int m = 0; m < Tile::maps; ++m) {
+    const A shift = shifts[m];
+#pragma unroll
+    for (int i = 0; i < Tile::tile_rows * Tile::columns; ++i) sum[i / Tile::columns][i % Tile::columns][m] = shift;
+  }
+}
+
+// Adds the products of `count` staged channels. `filters` are those of the first channel.
+template <bool backward, class T, class Tile>
+TP_DEVICE __forceinline__ void add_window(const StripPlan<T, Tile>& plan, const StripPlace& at, const StripSource& from,
+                                          const acc_t<T>* window, const acc_t<T>* filters, int count,
+                                          acc_t<T> (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
+  const auto* source =
+      window + at.image * plan.window.image_values + (from.tile_row - from.row) * plan.window.pitch + from.strip_col;
+  const auto* mine = filters + at.map_group * Tile::K * Tile::weights;
+#pragma unroll 1
+  for (int c = 0; c < count; ++c) {
+    add_channel<Tile, backward>(source, plan.window.pitch, from.vectors, mine, from.tile_row, plan.window.height, sum);
+    source += plan.window.rows * plan.window.pitch;
+    mine += plan.map_groups * Tile::K * Tile::weights;
+  }
+}
+
+// Stores a thread's sums for one image. `pixels`: in vectors of maps.
+template <bool pixels, class T, class Tile>
+TP_DEVICE __forceinline__ void store_tile(const StripPlan<T, Tile>& plan, const StripPlace& at,
+                                          const StripTarget<T>& target, int64_t image, bool plain,
+                                          const acc_t<T> (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
+  const Gather<T>& g = plan.gather;
+  T* const to = target.first + image * g.target_strides.image;
+  const int maps = int(g.maps) - target.map, rows = target.height - target.row, columns = target.width - target.col;
+  if constexpr (pixels) {
+    store_pixels<T, Tile>(to, g.target_strides, maps, rows, columns, sum);
+  } else if (plain) {
+    store_plain_sums(plan, at, image, target.height, target.width);
+  } else if (Tile::columns % 4 == 0 && plan.vector == 4) {
+    store_sums<4, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
+  } else if (plan.vector >= 2) {
+    store_sums<2, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
+  } else {
+    store_sums<1, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
+  }
+}
+
 // `pixels`: the target is stored in vectors of maps.
 template <class T, class Tile, bool backward, bool pixels>
 __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
     strips_gather(const __grid_constant__ StripPlan<T, Tile> plan) {
   using A = acc_t<T>;
-  // Find the block's window in the source and the thread's part of the target.
   extern __shared__ __align__(16) unsigned char pool[];
+  __shared__ block::Barrier arrived[2];
   const Gather<T>& g = plan.gather;
   const Window<T>& window = plan.window;
   A *const filters = reinterpret_cast<A*>(pool), *const shifts = filters + plan.filter_values(),
            *const windows = shifts + plan.shift_values();
-  __shared__ block::Barrier arrived[2];
   const StripPlace at = strip_place(plan);
   const int t = int(threadIdx.x), threads = int(blockDim.x), depth = int(g.depth);
-  const int first_row = at.row - plan.pad_rows, col = Tile::for_dgrad ? 0 : at.col - plan.pad_cols;
-  // The window of dgrad contains no rows from outside of the image.
-  const int row = backward ? max(0, min(first_row, window.height - window.rows)) : first_row;
-  const bool works = at.row_tile < plan.row_tiles;
-  const int strip_col = at.strip * Tile::columns - (Tile::ends == Ends::vectors ? plan.pad_cols : 0);
-  unsigned vectors = 0;
-  for (int v = 0; v * Tile::width < Tile::source_columns; ++v) {
-    vectors |= unsigned(unsigned(strip_col + v * Tile::width) < unsigned(window.width)) << v;
-  }
-  const int height = int(backward ? g.rows.in : g.rows.out), width = int(backward ? g.cols.in : g.cols.out);
-  // The thread's part of the target.
-  const int target_map = at.map + at.map_group * Tile::maps, target_row = at.row + at.row_tile * Tile::tile_rows,
-            target_col = at.col + at.strip * Tile::columns;
-  T* const target = g.target + g.target_strides.at(0, at.group * g.maps + target_map, target_row, target_col);
-  // Load the bias, initialize the barriers, and write the zeros that no copy will overwrite.
-  for (int i = t; i < plan.map_groups * Tile::maps; i += threads) {
-    shifts[i] = g.bias && at.map + i < g.maps ? A(g.bias[at.group * g.maps + at.map + i]) : A(0);
-  }
-  if (t < 2) arrived[t].init(threads / block::warp_size);
-  window.clear(windows, t, threads);
-  window.clear(windows + window.values(), t, threads);
-  bool plain = false;
+  const StripSource from = strip_source<backward>(plan, at);
+  const StripTarget<T> target = strip_target<backward>(plan, at);
+  prepare_shared(plan, at, shifts, windows, arrived);
+  bool plain = false;                                     // dgrad found a weight that is infinite or NaN
   int image_tile = at.image_slot, channel = -plan.chunk;  // before the first step there is nothing to compute with
   A sum[Tile::tile_rows][Tile::columns][Tile::maps];
   // Each step starts to copy the next window, and computes with the one that has arrived. The first step only copies.
@@ -251,52 +295,22 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
     __syncthreads();
     if (more) {
       window.fill(windows + (1 - current) * window.values(), int64_t(next_tile) * plan.images, g.n,
-                  at.group * g.depth + next_channel, min(plan.chunk, depth - next_channel), row, col, t, threads,
-                  arrived[1 - current]);
+                  at.group * g.depth + next_channel, min(plan.chunk, depth - next_channel), from.row, from.col, t,
+                  threads, arrived[1 - current]);
     }
     // While the first window is on its way, load the filters; at step 1, dgrad checks them for infinities and NaN.
     if (step == 0) {
       stage_filters(plan, at, filters);
     } else {
       if (backward && step == 1) plain = __syncthreads_or(any_not_finite<Tile>(filters, plan.filter_values()));
-      // At the first channel of a tile, the sums start from the bias.
-      if (channel == 0) {
-#pragma unroll
-        for (int m = 0; m < Tile::maps; ++m) {
-          const A shift = shifts[at.map_group * Tile::maps + m];
-#pragma unroll
-          for (int i = 0; i < Tile::tile_rows * Tile::columns; ++i)
-            sum[i / Tile::columns][i % Tile::columns][m] = shift;
-        }
-      }
-      // Add the products of the staged channels.
-      const int tile_row = first_row + at.row_tile * Tile::tile_rows,
-                end = works ? min(plan.chunk, depth - channel) : 0;
-      const A* source = windows + current * window.values() + at.image * window.image_values +
-                        (tile_row - row) * window.pitch + strip_col;
-      const A* mine = filters + (channel * plan.map_groups + at.map_group) * Tile::K * Tile::weights;
-#pragma unroll 1
-      for (int c = 0; c < end; ++c) {
-        add_channel<Tile, backward>(source, window.pitch, vectors, mine, tile_row, window.height, sum);
-        source += window.rows * window.pitch;
-        mine += plan.map_groups * Tile::K * Tile::weights;
-      }
+      if (channel == 0) start_sums<Tile>(shifts + at.map_group * Tile::maps, sum);
+      const int count = at.works ? min(plan.chunk, depth - channel) : 0;
+      add_window<backward>(plan, at, from, windows + current * window.values(),
+                           filters + channel * plan.map_groups * Tile::K * Tile::weights, count, sum);
       // After the last channel of a tile, store the sums.
       const int64_t image = int64_t(image_tile) * plan.images + at.image;
-      if (channel + plan.chunk >= depth && works && image < g.n) {
-        T* const to = target + image * g.target_strides.image;
-        const int maps = int(g.maps) - target_map, rows = height - target_row, columns = width - target_col;
-        if constexpr (pixels) {
-          store_pixels<T, Tile>(to, g.target_strides, maps, rows, columns, sum);
-        } else if (plain) {
-          store_plain_sums(plan, at, image, height, width);
-        } else if (Tile::columns % 4 == 0 && plan.vector == 4) {
-          store_sums<4, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
-        } else if (plan.vector >= 2) {
-          store_sums<2, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
-        } else {
-          store_sums<1, T, Tile>(to, g.target_strides, maps, rows, columns, sum);
-        }
+      if (channel + plan.chunk >= depth && at.works && image < g.n) {
+        store_tile<pixels>(plan, at, target, image, plain, sum);
       }
     }
     if (!more) break;
@@ -307,120 +321,17 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
 
 // ---- the host's part
 
-constexpr int64_t multiprocessors = 132;  // of an H200
-
-// Whether the tile's assumption about the ends of rows holds for this problem.
-template <class Tile, class T>
-bool fits_ends(const Gather<T>& g) {
-  const int64_t pad = Tile::K - 1 - g.cols.pad;  // of dgrad
-  if (!Tile::for_dgrad) return true;
-  if (g.pass != Pass::dgrad || g.cols.in > (Tile::trims ? Tile::columns : 64)) return false;
-  return Tile::trims ? g.cols.pad == 0 : pad >= 0 && pad % Tile::width == 0 && g.cols.out % Tile::width == 0;
-}
-
 // Launches the kernel, if the filters of one group of maps and the window of one tile fit in shared memory. Otherwise
 // returns false.
 template <class T, class Tile>
 bool launch_strips(const Gather<T>& g, Context& context) {
-  using A = acc_t<T>;
   if (!fits_ends<Tile>(g)) return false;
-  const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
-  const bool backward = g.pass == Pass::dgrad;
-  const int pad_rows = int(backward ? Tile::K - 1 - g.rows.pad : g.rows.pad),
-            pad_cols = int(backward ? Tile::K - 1 - g.cols.pad : g.cols.pad);
-  const auto least = [](int64_t a, int64_t b) { return int(min(a, b)); };
-  const int64_t filter_bytes = g.depth * Tile::K * Tile::weights * int64_t(sizeof(A));  // for one group of maps
-  // Choose the numbers of strips, of groups of maps and of rows of tiles for a block.
-  const int strips = least(ceil_div(cols.outputs, int64_t(Tile::columns)), max(1, 64 / Tile::columns));
-  const int64_t all_groups = ceil_div(g.maps, int64_t(Tile::maps)),
-                most_groups = min(int64_t(8), filter_bytes_per_block / filter_bytes);
-  if (most_groups == 0) return false;
-  // as equal as possible in all blocks
-  const int map_groups = int(ceil_div(all_groups, ceil_div(all_groups, most_groups)));
-  int row_tiles =
-      least(ceil_div(rows.outputs, int64_t(Tile::tile_rows)), max(1, Tile::threads / (strips * map_groups)));
-  // The pitch of a window is that of memory if a block has whole rows and needs no zeros beside them.
-  const int columns = (strips - 1) * Tile::columns + Tile::source_columns;
-  const bool as_in_memory = Tile::for_dgrad || (pad_cols == 0 && cols.outputs <= strips * Tile::columns &&
-                                                cols.sources == columns && cols.sources % Tile::width == 0);
-  const int pitch = Tile::trims    ? ceil_div(columns, 2) * 2
-                    : as_in_memory ? int(cols.sources)
-                                   : pitch_for(columns, Tile::width);
-  const auto window_rows = [&] {
-    const int all = row_tiles * Tile::tile_rows + Tile::K - 1;
-    return backward ? least(all, rows.sources) : all;
-  };
-  const auto threads_for = [&](int images) { return ceil_div(strips * row_tiles * map_groups * images, 32) * 32; };
-  const auto bytes_for = [&](int images, int chunk) {
-    const int64_t values = Window<T>::image_pitch(chunk * window_rows() * pitch, Tile::width);
-    return map_groups * filter_bytes + (2 * (images * values + 4) + 64) * int64_t(sizeof(A));
-  };
-  const auto fits = [&](int images, int chunk) { return bytes_for(images, chunk) <= strip_bytes(threads_for(images)); };
-  while (row_tiles > 1 && !fits(1, 1)) row_tiles = (row_tiles + 1) / 2;
-  if (!fits(1, 1)) return false;
-  const int64_t across = ceil_div(cols.outputs, int64_t(strips * Tile::columns)),
-                down = ceil_div(rows.outputs, int64_t(row_tiles * Tile::tile_rows)),
-                map_blocks = ceil_div(g.maps, int64_t(map_groups * Tile::maps));
-  const int64_t tiles = across * down * map_blocks * g.groups;
-  const int items = strips * row_tiles * map_groups;
-  // Choose the number of images per block. Blocks run in rounds of as many as the device can hold; take the number with
-  // which the busiest multiprocessor has the least work.
-  int images = 1, chunk = 1;
-  int64_t slots = g.n, least_work = -1;
-  const int most_images = across * down == 1 ? least(max(1, Tile::threads / items), g.n) : 1;
-  for (int n = 1; n <= most_images && fits(n, 1); ++n) {
-    int c = least(g.depth, 32);
-    while (c > 1 && !fits(n, c)) --c;
-    c = int(ceil_div(g.depth, ceil_div(g.depth, int64_t(c))));  // the same number of channels each time
-    const int64_t resident = max(
-        int64_t(1), min(int64_t(strip_warps<Tile, A> * 32 / threads_for(n)), int64_t(220) * 1024 / bytes_for(n, c)));
-    const int64_t image_tiles = ceil_div(g.n, int64_t(n)),
-                  rounds = min(image_tiles, ceil_div(image_tiles * tiles, multiprocessors * resident));
-    const int64_t blocks = ceil_div(image_tiles, rounds);
-    const int64_t work = rounds * ceil_div(blocks * tiles, multiprocessors) * threads_for(n);
-    if (least_work >= 0 && work > least_work) continue;
-    least_work = work;
-    images = n;
-    chunk = c;
-    slots = blocks;
-  }
-  const int threads = threads_for(images);
-  const int64_t image_tiles = ceil_div(g.n, int64_t(images));
-  if (image_tiles >= most_quotient || tiles * slots >= most_quotient) return false;
-  // Store in the longest vectors to which all rows of the target are aligned.
-  int vector = 1;
-  for (int width = 2; width <= 4 && g.target_strides.col == 1; width *= 2) {
-    if (cols.outputs % width == 0 && reinterpret_cast<uintptr_t>(g.target) % (width * sizeof(T)) == 0) vector = width;
-  }
-  const StripPlan<T, Tile> plan{g,
-                                Window<T>(g.source, g.source_strides, rows.sources, cols.sources, images, chunk,
-                                          window_rows(), pitch, Tile::width,
-                                          down > 1   ? 1
-                                          : backward ? max(0, -pad_rows)
-                                                     : -pad_rows,
-                                          Tile::for_dgrad ? 0
-                                          : across > 1    ? 1
-                                                          : -pad_cols,
-                                          threads),
-                                images,
-                                row_tiles,
-                                strips,
-                                map_groups,
-                                chunk,
-                                int(image_tiles),
-                                int(slots),
-                                pad_rows,
-                                pad_cols,
-                                threads,
-                                vector,
-                                Divisor(across),
-                                Divisor(down),
-                                Divisor(map_blocks),
-                                Divisor(g.groups),
-                                Divisor(map_groups),
-                                Divisor(strips),
-                                Divisor(images),
-                                Divisor(g.depth)};
+  StripDivision<T, Tile> division{g};
+  if (!division.choose_tile()) return false;
+  division.choose_images();
+  if (!division.divisible()) return false;
+  const StripPlan<T, Tile> plan = division.plan();
+  const bool backward = division.backward;
   auto kernel = strips_gather<T, Tile, true, false>;
   if constexpr (!Tile::for_dgrad) {
     if (!backward) kernel = strips_gather<T, Tile, false, false>;
@@ -428,13 +339,13 @@ bool launch_strips(const Gather<T>& g, Context& context) {
   if constexpr (!Tile::for_dgrad && Tile::map_width > 1) {
     const bool whole =
         g.maps % Tile::map_width == 0 && reinterpret_cast<uintptr_t>(g.target) % (Tile::map_width * sizeof(T)) == 0;
-    if (!backward && vector == 1 && g.target_strides.channel == 1 && whole) {
+    if (!backward && plan.vector == 1 && g.target_strides.channel == 1 && whole) {
       kernel = strips_gather<T, Tile, false, true>;
     }
   }
   const int shared_bytes = int(plan.shared_bytes());
   if (shared_bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  kernel<<<unsigned(plan.blocks()), unsigned(threads), size_t(shared_bytes), cudaStream_t(context.stream)>>>(plan);
+  kernel<<<unsigned(plan.blocks()), unsigned(plan.threads), size_t(shared_bytes), cudaStream_t(context.stream)>>>(plan);
   check_launch("register_tiled");
   return true;
 }

@@ -218,96 +218,130 @@ __global__ void __launch_bounds__(tap_threads, Tile::blocks)
 
 // ---- the host's part
 
+// The choice of TapPlan's numbers: choose_unit() must succeed first, then choose_images() and choose_slots() follow.
+template <class T, class Tile>
+struct TapDivision {
+  using A = acc_t<T>;
+  static constexpr int64_t blocks = 132 * Tile::blocks;  // as many as an H200 runs at once
+  static constexpr int most_bytes = 192 * 1024 / Tile::blocks;
+  const Elements<T>& e;
+  int strips = int(ceil_div(e.cols.out, int64_t(Tile::columns)));
+  int columns = strips * Tile::columns + Tile::K - 1;  // of x
+  // The pitch of x is that of memory if these are all its columns.
+  int pitch =
+      e.cols.pad == 0 && e.cols.in == columns && columns % Tile::width == 0 ? columns : pitch_for(columns, Tile::width);
+  int dy_pitch = pitch_for(strips * Tile::columns, Tile::width);
+  int channels = least(e.channels, 8), map_groups = least(ceil_div(e.maps, int64_t(Tile::maps)), 8);
+  int rows = least(e.rows.out, 32), images = 1;
+  int strip_lanes = 1, row_lanes = 1;
+
+  static int least(int64_t a, int64_t b) { return int(min(a, b)); }
+  int64_t bytes() const {
+    return 2 * int64_t(images) *
+           (int64_t(channels) * (rows + Tile::K - 1) * pitch + map_groups * Tile::maps * rows * dy_pitch) *
+           int64_t(sizeof(A));
+  }
+  int pairs() const { return channels * map_groups; }
+  int slots() const { return strip_lanes * row_lanes; }
+  int threads() const { return ceil_div(pairs() * slots(), 32) * 32; }
+  int64_t row_tiles() const { return ceil_div(e.rows.out, int64_t(rows)); }
+  int64_t units() const { return ceil_div(e.n, int64_t(images)) * row_tiles(); }
+  int64_t map_blocks() const { return ceil_div(e.maps, int64_t(map_groups * Tile::maps)); }
+  int64_t channel_blocks() const { return ceil_div(e.channels, int64_t(channels)); }
+  int64_t filter_blocks() const { return map_blocks() * channel_blocks() * e.groups; }
+  int64_t slices() const { return max(int64_t(1), min(units(), blocks / filter_blocks())); }
+  bool divisible() const { return units() < most_quotient && filter_blocks() < most_quotient; }
+
+  // Makes the unit smaller until its windows fit in shared memory: rows first, then maps or channels. Returns false if
+  // they never do.
+  bool choose_unit() {
+    while (bytes() > most_bytes) {
+      if (rows > 4) {
+        rows = (rows + 1) / 2;
+      } else if (map_groups > 1 && map_groups * Tile::maps >= channels) {
+        map_groups = (map_groups + 1) / 2;
+      } else if (channels > 1) {
+        channels = (channels + 1) / 2;
+      } else if (rows > 1) {
+        rows = (rows + 1) / 2;
+      } else {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // A block may take several small images at a time, as long as all blocks stay busy.
+  void choose_images() {
+    if (rows < e.rows.out) return;
+    const int64_t most = max(int64_t(1), e.n / blocks);
+    while (images < 4 && images < most && bytes() * (images + 1) / images <= most_bytes) ++images;
+  }
+
+  // Arranges the slots in strip_lanes columns and row_lanes rows, so that the busiest slot has the least work.
+  void choose_slots() {
+    const int most = max(1, tap_threads / pairs());
+    int least_strips = 0;
+    for (int lanes = 1; lanes <= min(strips, most); ++lanes) {
+      const int rounds = ceil_div(images * rows, most / lanes), work = ceil_div(strips, lanes) * rounds;
+      if (least_strips > 0 && work > least_strips) continue;
+      least_strips = work;
+      strip_lanes = lanes;
+      row_lanes = ceil_div(images * rows, rounds);
+    }
+  }
+
+  // The number of threads that share one sum at the end.
+  int lanes() const {
+    int lanes = 1;
+    while (lanes < 32 && 2 * lanes <= slots() && Tile::K * Tile::K * pairs() * 2 * lanes <= threads()) lanes *= 2;
+    return lanes;
+  }
+
+  TapPlan<T, Tile> plan(A* sums) const {
+    return {e,
+            Window<T>(e.x, e.x_strides, e.rows.in, e.cols.in, images, channels, rows + Tile::K - 1, pitch, Tile::width,
+                      row_tiles() > 1 ? 1 : -int(e.rows.pad), -int(e.cols.pad), threads()),
+            Window<T>(e.y, e.y_strides, e.rows.out, e.cols.out, images, map_groups * Tile::maps, rows, dy_pitch,
+                      Tile::width, row_tiles() > 1 ? 1 : 0, 0, threads()),
+            images,
+            rows,
+            channels,
+            map_groups,
+            slots(),
+            strips,
+            strip_lanes,
+            units(),
+            slices(),
+            sums,
+            lanes(),
+            Divisor(map_blocks()),
+            Divisor(channel_blocks()),
+            Divisor(e.groups),
+            Divisor(row_tiles()),
+            Divisor(pairs()),
+            Divisor(map_groups),
+            Divisor(strip_lanes),
+            Divisor(rows)};
+  }
+};
+
 // Launches both kernels. Returns false if the windows do not fit in shared memory.
 template <class T, class Tile>
 bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
-  constexpr int64_t tap_blocks = 132 * Tile::blocks;  // as many as an H200 runs at once
-  constexpr int tap_bytes = 192 * 1024 / Tile::blocks;
-  const int strips = int(ceil_div(e.cols.out, int64_t(Tile::columns)));
-  // of x; rows have the pitch of memory if these are all its columns
-  const int columns = strips * Tile::columns + Tile::K - 1;
-  const int pitch = e.cols.pad == 0 && e.cols.in == columns && columns % Tile::width == 0
-                        ? columns
-                        : pitch_for(columns, Tile::width),
-            dy_pitch = pitch_for(strips * Tile::columns, Tile::width);
-  const auto least = [](int64_t a, int64_t b) { return int(min(a, b)); };
-  int channels = least(e.channels, 8), map_groups = least(ceil_div(e.maps, int64_t(Tile::maps)), 8),
-      rows = least(e.rows.out, 32), images = 1;
-  const auto bytes = [&] {
-    return 2 * int64_t(images) *
-           (int64_t(channels) * (rows + Tile::K - 1) * pitch + map_groups * Tile::maps * rows * dy_pitch) *
-           int64_t(sizeof(A));
-  };
-  // Make the unit smaller until it fits: rows first, then maps or channels.
-  while (bytes() > tap_bytes) {
-    if (rows > 4) {
-      rows = (rows + 1) / 2;
-    } else if (map_groups > 1 && map_groups * Tile::maps >= channels) {
-      map_groups = (map_groups + 1) / 2;
-    } else if (channels > 1) {
-      channels = (channels + 1) / 2;
-    } else if (rows > 1) {
-      rows = (rows + 1) / 2;
-    } else {
-      return false;
-    }
-  }
-  const int pairs = channels * map_groups, most_slots = max(1, tap_threads / pairs);
-  // A block may take several small images at a time, as long as all blocks stay busy.
-  if (rows == e.rows.out) {
-    const int64_t most_images = max(int64_t(1), e.n / tap_blocks);
-    while (images < 4 && images < most_images && bytes() * (images + 1) / images <= tap_bytes) ++images;
-  }
-  // Arrange the slots in strip_lanes columns and row_lanes rows, so that the busiest slot has the least work.
-  int strip_lanes = 1, row_lanes = 1, least_strips = 0;
-  for (int lanes = 1; lanes <= min(strips, most_slots); ++lanes) {
-    const int rounds = ceil_div(images * rows, most_slots / lanes), work = ceil_div(strips, lanes) * rounds;
-    if (least_strips > 0 && work > least_strips) continue;
-    least_strips = work;
-    strip_lanes = lanes;
-    row_lanes = ceil_div(images * rows, rounds);
-  }
-  const int slots = strip_lanes * row_lanes;
-  const int threads = ceil_div(pairs * slots, 32) * 32;
-  int lanes = 1;
-  while (lanes < 32 && 2 * lanes <= slots && Tile::K * Tile::K * pairs * 2 * lanes <= threads) lanes *= 2;
-  const int64_t row_tiles = ceil_div(e.rows.out, int64_t(rows)), units = ceil_div(e.n, int64_t(images)) * row_tiles;
-  const int64_t map_blocks = ceil_div(e.maps, int64_t(map_groups * Tile::maps)),
-                channel_blocks = ceil_div(e.channels, int64_t(channels));
-  const int64_t filter_blocks = map_blocks * channel_blocks * e.groups;
-  int64_t slices = max(int64_t(1), min(units, tap_blocks / filter_blocks));
-  if (units >= most_quotient || filter_blocks >= most_quotient) return false;
+  TapDivision<T, Tile> division{e};
+  if (!division.choose_unit()) return false;
+  division.choose_images();
+  division.choose_slots();
+  if (!division.divisible()) return false;
+  const int64_t slices = division.slices();
   A* const sums = context.workspace<A>(slices * e.weights());
-  const TapPlan<T, Tile> plan{
-      e,
-      Window<T>(e.x, e.x_strides, e.rows.in, e.cols.in, images, channels, rows + Tile::K - 1, pitch, Tile::width,
-                row_tiles > 1 ? 1 : -int(e.rows.pad), -int(e.cols.pad), threads),
-      Window<T>(e.y, e.y_strides, e.rows.out, e.cols.out, images, map_groups * Tile::maps, rows, dy_pitch, Tile::width,
-                row_tiles > 1 ? 1 : 0, 0, threads),
-      images,
-      rows,
-      channels,
-      map_groups,
-      slots,
-      strips,
-      strip_lanes,
-      units,
-      slices,
-      sums,
-      lanes,
-      Divisor(map_blocks),
-      Divisor(channel_blocks),
-      Divisor(e.groups),
-      Divisor(row_tiles),
-      Divisor(pairs),
-      Divisor(map_groups),
-      Divisor(strip_lanes),
-      Divisor(rows)};
+  const TapPlan<T, Tile> plan = division.plan(sums);
   const int shared_bytes = int(plan.shared_values() * int64_t(sizeof(A)));  // more than 48 KB if sums are double
   cudaFuncSetAttribute(strips_wgrad<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  strips_wgrad<T, Tile><<<dim3(unsigned(filter_blocks), unsigned(slices)), unsigned(threads), size_t(shared_bytes),
-                          cudaStream_t(context.stream)>>>(plan);
+  strips_wgrad<T, Tile><<<dim3(unsigned(plan.filter_blocks()), unsigned(slices)), unsigned(plan.threads()),
+                          size_t(shared_bytes), cudaStream_t(context.stream)>>>(plan);
   check_launch("register_tiled");
   block::sum_slices(sums, slices, e.weights(), e.weight, context);
   return true;

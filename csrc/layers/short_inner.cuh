@@ -36,6 +36,38 @@ TP_DEVICE inline void copy_sides(const float* from, int64_t stride, int64_t left
   }
 }
 
+// Adds up the groups' sums of a tile, in `sums` [group][row][col], and writes four neighbours at a time.
+TP_DEVICE __forceinline__ void store_totals(const ShortProduct& p, const float* sums, int64_t first_row,
+                                            int64_t first_col) {
+  using Tile = ShortTile;
+  using V = block::Vector<float, 4>;
+  for (int i = int(threadIdx.x); i < Tile::rows * Tile::cols / 4; i += Tile::threads) {
+    const int y = i / (Tile::cols / 4), x = i % (Tile::cols / 4) * 4;
+    if (first_row + y >= p.rows || first_col + x >= p.cols) continue;
+    V total = *reinterpret_cast<const V*>(sums + y * Tile::sums_pitch + x);
+#pragma unroll
+    for (int g = 1; g < Tile::groups; ++g) {
+      const V more = *reinterpret_cast<const V*>(sums + (g * Tile::rows + y) * Tile::sums_pitch + x);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) total.v[k] += more.v[k];
+    }
+    float* const to = p.out + (first_row + y) * p.cols + first_col + x;
+    const int64_t left = p.cols - first_col - x;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (p.bias && k < left) total.v[k] += p.bias[first_col + x + k];
+    }
+    if (p.cols % 4 == 0) {
+      *reinterpret_cast<V*>(to) = total;
+    } else {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (k < left) to[k] = total.v[k];
+      }
+    }
+  }
+}
+
 __global__ void __launch_bounds__(ShortTile::threads, ShortTile::residents)
     short_inner_kernel(const __grid_constant__ ShortProduct p) {
   using Tile = ShortTile;
@@ -69,7 +101,6 @@ __global__ void __launch_bounds__(ShortTile::threads, ShortTile::residents)
       }
     }
   }
-  // Add up the groups, and write four neighbours at a time.
   __syncthreads();
   float* const sums = reinterpret_cast<float*>(pool);  // [group][row][col]
 #pragma unroll
@@ -80,31 +111,7 @@ __global__ void __launch_bounds__(ShortTile::threads, ShortTile::residents)
     }
   }
   __syncthreads();
-  for (int i = int(threadIdx.x); i < Tile::rows * Tile::cols / 4; i += Tile::threads) {
-    const int y = i / (Tile::cols / 4), x = i % (Tile::cols / 4) * 4;
-    if (first_row + y >= p.rows || first_col + x >= p.cols) continue;
-    V total = *reinterpret_cast<const V*>(sums + y * Tile::sums_pitch + x);
-#pragma unroll
-    for (int g = 1; g < Tile::groups; ++g) {
-      const V more = *reinterpret_cast<const V*>(sums + (g * Tile::rows + y) * Tile::sums_pitch + x);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) total.v[k] += more.v[k];
-    }
-    float* const to = p.out + (first_row + y) * p.cols + first_col + x;
-    const int64_t left = p.cols - first_col - x;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (p.bias && k < left) total.v[k] += p.bias[first_col + x + k];
-    }
-    if (p.cols % 4 == 0) {
-      *reinterpret_cast<V*>(to) = total;
-    } else {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        if (k < left) to[k] = total.v[k];
-      }
-    }
-  }
+  store_totals(p, sums, first_row, first_col);
 }
 
 // Whether this kernel is the fastest. Fewer tiles than multiprocessors leave some idle, and products of more than 2^28

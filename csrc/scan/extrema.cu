@@ -57,6 +57,12 @@ struct Lines {
   TP_DEVICE unsigned next(unsigned place) const { return place >= n - step ? place - (n - step) : place + step; }
   TP_DEVICE unsigned place(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
 
+  // Makes a leader the result of element i of a vector.
+  TP_DEVICE void put(int i, const Leader<A>& leader, block::Vector<T, vector>& y, int (&places)[vector]) const {
+    y.v[i] = T(leader.value);
+    places[i] = in.reverse ? int(n) - 1 - leader.place : leader.place;
+  }
+
   // Stores the positions of a full chunk. A lane has 16 or 32 bytes of them; two lanes exchange halves, so that
   // neighbouring lanes write neighbouring words.
   TP_DEVICE void store_places(int64_t p, const int (&places)[vector], int lane) const {
@@ -135,6 +141,16 @@ struct Share {
     return carry;
   }
 
+  // Computes the results of vector j, which is at position `place` of its line and which `running` precedes, and their
+  // positions.
+  TP_DEVICE __forceinline__ void run(int j, unsigned place, Acc running,
+                                     block::Vector<typename L::Element, L::vector>& y, int (&places)[L::vector]) const {
+    each(j, place, [&](int i, const Acc& here, bool head) {
+      running = head ? here : M::combine(running, here);
+      lines.put(i, running, y, places);
+    });
+  }
+
   // The leader of all elements, if no line ends among them.
   TP_DEVICE Acc extreme() const {
     Acc most{typename L::A(x[0].v[0]), int(first_place)};
@@ -152,6 +168,17 @@ struct Share {
     return most;
   }
 };
+
+// Reverses the order of a vector's positions.
+template <int n>
+TP_DEVICE __forceinline__ void flip(int (&places)[n]) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) {
+    const int held = places[i];
+    places[i] = places[n - 1 - i];
+    places[n - 1 - i] = held;
+  }
+}
 
 template <class L>
 __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
@@ -223,30 +250,17 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     block::Vector<T, vector> y;
     int places[vector];
     if (some_lead) {
-      Acc running = joined >> j & 1 ? M::combine(base, before[j]) : before[j];
-      mine.each(j, place, [&](int i, const Acc& here, bool head) {
-        running = head ? here : M::combine(running, here);
-        y.v[i] = T(running.value);
-        places[i] = lines.in.reverse ? int(lines.n) - 1 - running.place : running.place;
-      });
+      mine.run(j, place, joined >> j & 1 ? M::combine(base, before[j]) : before[j], y, places);
       place = lines.next(place);
     } else {
 #pragma unroll
-      for (int i = 0; i < vector; ++i) {
-        y.v[i] = T(base.value);
-        places[i] = lines.in.reverse ? int(lines.n) - 1 - base.place : base.place;
-      }
+      for (int i = 0; i < vector; ++i) lines.put(i, base, y, places);
     }
     const int64_t end = p + (block::warp_size - lane) * vector;  // the end of the warp's chunk
     if (lines.whole && end <= lines.count) {
       if (lines.out.reverse) {
         y.flip();
-#pragma unroll
-        for (int i = 0; i < vector / 2; ++i) {
-          const int held = places[i];
-          places[i] = places[vector - 1 - i];
-          places[vector - 1 - i] = held;
-        }
+        flip(places);
       }
       lines.out.at(p) = y;
       lines.store_places(p, places, lane);

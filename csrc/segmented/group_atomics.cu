@@ -160,6 +160,25 @@ TP_DEVICE void combine_global(Word* word, Word operand) {
 
 constexpr int64_t shared_words = 1024;  // a block that needs fewer has several copies of them
 
+// Whether a slot belongs to the words with this tag; they take it if it is vacant.
+TP_DEVICE __forceinline__ bool takes_slot(unsigned* slot, unsigned tag) {
+  unsigned found = *static_cast<volatile unsigned*>(slot);
+  if (found == vacant) {
+    found = atomicCAS(slot, vacant, tag);
+    if (found == vacant) found = tag;
+  }
+  return found == tag;
+}
+
+// Combines the copies of a word, which are `slots` words apart in shared memory, and then combines them with `to`.
+template <class E, class Ready, class Word>
+TP_DEVICE __forceinline__ void flush_word(const Ready& e, const Word* from, int slots, int copies, Word* to) {
+  using Op = typename E::Op;
+  Word found = *from;
+  for (int c = 1; c < copies; ++c) found = Op::combine(found, from[c * slots]);
+  if (changes<E>(e, E::one_way ? *to : Word(0), found)) atomic_combine<Op>(to, found);
+}
+
 // `direct`: the first `room` words of p.words, of which each cell has at least one, are in shared memory, and in
 // several copies if they are few, over which the warps are distributed. Otherwise there is one copy of 2^cached_bits
 // words; a tag per word holds the high bits of its place in p.words, or `vacant`.
@@ -192,14 +211,7 @@ __global__ __launch_bounds__(Shape::threads, Shape::per_multiprocessor) void red
       place[j] = taken.place(p, e, j);
       cached[j] = direct && (!E::binned || place[j] < slots);
       if (direct || place[j] < 0) continue;
-      const unsigned tag = unsigned(place[j] >> cached_bits);
-      unsigned* const at = tags + slot_of(place[j]);
-      unsigned found = *static_cast<volatile unsigned*>(at);
-      if (found == vacant) {
-        found = atomicCAS(at, vacant, tag);
-        if (found == vacant) found = tag;
-      }
-      cached[j] = found == tag;
+      cached[j] = takes_slot(tags + slot_of(place[j]), unsigned(place[j] >> cached_bits));
     }
 #pragma unroll
     for (int j = 0; j < items; ++j) {
@@ -225,10 +237,8 @@ __global__ __launch_bounds__(Shape::threads, Shape::per_multiprocessor) void red
   __syncthreads();
   for (int i = int(threadIdx.x); i < slots; i += threads) {
     if (!direct && tags[i] == vacant) continue;
-    Word found = words[i];
-    for (int c = 1; c < copies; ++c) found = Op::combine(found, words[c * slots + i]);
     Word* const to = p.words + (direct ? int64_t(i) : int64_t(tags[i]) << cached_bits | i);
-    if (changes<E>(e, E::one_way ? *to : Word(0), found)) atomic_combine<Op>(to, found);
+    flush_word<E>(e, words + i, slots, copies, to);
   }
 }
 

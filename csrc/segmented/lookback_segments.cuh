@@ -140,6 +140,20 @@ struct SliceRows {
   }
 };
 
+// The rows of a tile that a lane scans: `count` of them, row `start` of the tile first. In shared memory, element
+// `first` is the first, and the next one is `step` elements further on.
+template <class Shape>
+struct TileSlice {
+  int start, count, step, first;
+
+  template <bool single>
+  TP_DEVICE __forceinline__ TileSlice(const block::LanePosition<single>& position, int rows, int across, bool reverse)
+      : start(position.slice * Shape::slice_rows),
+        count(position.active ? tp::max(0, tp::min(Shape::slice_rows, rows - start)) : 0),
+        step(reverse ? -across : across),
+        first((reverse ? rows - 1 - start : start) * across + position.column) {}
+};
+
 // Marks the last row of every segment that ends in the tile, and the slice that contains this row.
 template <class Shape>
 TP_DEVICE __forceinline__ void mark_last_rows(const block::Bounds<true>& bounds, const block::Share& share,
@@ -165,6 +179,64 @@ TP_DEVICE __forceinline__ void publish_tile(const ScanChain<Acc>& chain, int64_t
   }
 }
 
+// The rows of a tile in shared memory: what is loaded, and where the results go, `skip` elements further on.
+template <class E>
+struct StagedRows {
+  const typename E::Input *values, *factors;
+  typename E::Output* results;
+  int skip;
+};
+
+// Starts to load the rows of a tile. lines(array) are those of an array of E, the first of which is at `first`.
+template <class E, bool single, class Lines>
+TP_DEVICE __forceinline__ StagedRows<E> stage_rows(const E& e, int64_t first, const Lines& lines,
+                                                   const block::Strips<single>& strips, char* bytes,
+                                                   block::Arrivals& arrivals) {
+  using Shape = ScanShape<E>;
+  using In = typename E::Input;
+  using Out = typename E::Output;
+  auto* staged = reinterpret_cast<In*>(bytes);
+  block::stage<Shape::threads>(arrivals, staged, lines(e.in), strips);
+  int skip = block::phase(e.in + first);
+  const In *values = staged + skip, *factors = values;
+  auto* results = reinterpret_cast<Out*>(staged);
+  char* const more = bytes + Shape::rows(Shape::items(strips), strips.across(), sizeof(In));
+  if constexpr (Shape::affine) {
+    block::stage<Shape::threads>(arrivals, reinterpret_cast<In*>(more), lines(e.a), strips);
+    factors = reinterpret_cast<In*>(more) + block::phase(e.a + first);
+  } else if constexpr (!Shape::in_place) {
+    results = reinterpret_cast<Out*>(more);
+    skip = block::phase(e.out + first);
+  }
+  return {values, factors, results, skip};
+}
+
+// Reduces the `count` rows of a slice, and restarts after every segment end. `head` says that the first row is one.
+template <class Shape>
+TP_DEVICE __forceinline__ typename Shape::Acc reduce_slice(const SliceRows<Shape>& row, int count, bool head) {
+  using M = typename Shape::Monoid;
+  typename Shape::Acc running = M::identity();
+  block::walk<Shape::slice_rows>(count, row, [&](int, const ScanRow<typename Shape::In>& r) {
+    running = append<M>(running, Shape::operand(r.value, r.factor, head));
+    head = r.last;
+    if (r.last) running = M::identity();
+  });
+  return running;
+}
+
+// Scans the rows of a slice, which `running` precedes, and calls store(i, result).
+template <class Shape, class Store>
+TP_DEVICE __forceinline__ void scan_slice(const SliceRows<Shape>& row, int count, bool head,
+                                          typename Shape::Acc running, bool exclusive, const Store& store) {
+  using M = typename Shape::Monoid;
+  block::walk<Shape::slice_rows>(count, row, [&](int i, const ScanRow<typename Shape::In>& r) {
+    const auto next = append<M>(running, Shape::operand(r.value, r.factor, head));
+    store(i, Shape::result(exclusive ? running : next));
+    head = r.last;
+    running = r.last ? M::identity() : next;
+  });
+}
+
 template <class E, bool single>
 __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, const block::Bounds<true> bounds,
                                                                     const block::Path path,
@@ -172,8 +244,6 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
                                                                     const ScanTiles<typename ScanShape<E>::Acc> tiles) {
   using Shape = ScanShape<E>;
   using M = typename Shape::Monoid;
-  using In = typename E::Input;
-  using Out = typename E::Output;
   using Acc = typename Shape::Acc;
   extern __shared__ uint4 memory[];
   __shared__ block::Joint<Acc, Shape::warps> joint;
@@ -183,61 +253,42 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   const int items = Shape::items(strips), tile_marks = Shape::marks(items);
   start_tile<Shape::threads>(memory, tile_marks, arrivals, Shape::affine ? 2 : 1);
   // Take a tile by ticket.
-  const int64_t ticket = block::take_ticket(block::Chain<Acc>{nullptr, nullptr, tiles.chain.tickets});
+  const auto& chain = tiles.chain;
+  const int64_t ticket = block::take_ticket(block::Chain<Acc>{nullptr, nullptr, chain.tickets});
   const int64_t tile = strips.line(ticket), first_column = strips.first_column(ticket);
-  const int across = strips.across(), columns = strips.columns(first_column);
+  const int columns = strips.columns(first_column);
   const block::Share share(bounds, items, typename Shape::EndItems{}, tiles.splits, tile, tiles.bad);
 
-  // Start to load the rows, in the order of memory.
+  // Start to load the rows, in the order of memory. While they are on their way, mark the last rows of segments.
   const int64_t memory_first = (e.reverse ? e.n - share.row - share.rows : share.row) * e.width + first_column;
   const auto lines = [&](auto* array) {
     return block::Lines<std::remove_reference_t<decltype(*array)>>(array, e.n * e.width, memory_first, share.rows,
                                                                    columns);
   };
-  auto* staged = reinterpret_cast<In*>(bytes + tile_marks);
-  block::stage<Shape::threads>(arrivals, staged, lines(e.in), strips);
-  int skip = block::phase(e.in + memory_first);
-  const In *values = staged + skip, *factors = values;
-  auto* results = reinterpret_cast<Out*>(staged);
-  char* const more = bytes + tile_marks + Shape::rows(items, across, sizeof(In));
-  if constexpr (Shape::affine) {
-    block::stage<Shape::threads>(arrivals, reinterpret_cast<In*>(more), lines(e.a), strips);
-    factors = reinterpret_cast<In*>(more) + block::phase(e.a + memory_first);
-  } else if constexpr (!Shape::in_place) {
-    results = reinterpret_cast<Out*>(more);
-    skip = block::phase(e.out + memory_first);
-  }
-  // While the rows are on their way, mark the last rows of segments.
+  const StagedRows<E> staged = stage_rows(e, memory_first, lines, strips, bytes + tile_marks, arrivals);
+  auto* const results = staged.results;
+  const int skip = staged.skip;
   auto *marks = reinterpret_cast<typename Shape::Mark*>(bytes), *closed = marks + Shape::row_marks(items);
   mark_last_rows<Shape>(bounds, share, marks, closed, tiles.bad);
   __syncthreads();
   arrivals.wait();
 
-  // Each lane reduces the rows of its slice, and restarts after every segment end.
+  // Each lane reduces the rows of its slice.
   const block::LanePosition<single> position(strips, first_column);
-  const int start = position.slice * Shape::slice_rows;
-  const int count = position.active ? tp::max(0, tp::min(Shape::slice_rows, share.rows - start)) : 0;
-  const int step = e.reverse ? -across : across;
-  const int first = (e.reverse ? share.rows - 1 - start : start) * across + position.column;
+  const TileSlice<Shape> slice(position, share.rows, strips.across(), e.reverse);
   const int64_t begin = bounds.begin(share.segment);
   const bool open = begin < share.row;
   // Only a recurrence needs to know whether the first row of the slice is the head of a segment.
-  const bool starts = Shape::affine && count > 0 && (start > 0 ? marks[start - 1] != 0 : !open);
-  const SliceRows<Shape> row{values + first, factors + first, marks + start, step};
-  bool head = starts;
-  Acc running = M::identity();
-  block::walk<Shape::slice_rows>(count, row, [&](int, const ScanRow<In>& r) {
-    running = append<M>(running, Shape::operand(r.value, r.factor, head));
-    head = r.last;
-    if (r.last) running = M::identity();
-  });
+  const bool starts = Shape::affine && slice.count > 0 && (slice.start > 0 ? marks[slice.start - 1] != 0 : !open);
+  const SliceRows<Shape> row{staged.values + slice.first, staged.factors + slice.first, marks + slice.start,
+                             slice.step};
+  const Acc sum = reduce_slice(row, slice.count, starts);
   // Combine the slices of the tile: `before` is what precedes the slice, and `tail` the aggregate of the tile.
   Acc tail;
   const bool closes = position.exists && closed[position.slice] != 0;
-  auto before = block::join<M>(joint, strips, running, closes, tail);
+  auto before = block::join<M>(joint, strips, sum, closes, tail);
 
   // Publish the aggregate. If the first segment began in an earlier tile, look back for what precedes the tile.
-  const auto& chain = tiles.chain;
   bool through = open;
   for (int w = 0; w < Shape::warps; ++w) through = through && !joint.closed[w];
   if (position.active && position.slice == Shape::slices(strips) - 1) {
@@ -253,14 +304,9 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   }
 
   // Scan the slice again, now starting from what precedes it, and store the tile.
-  running = before.value;
-  head = starts;
-  block::walk<Shape::slice_rows>(count, row, [&](int i, const ScanRow<In>& r) {
-    const Acc next = append<M>(running, Shape::operand(r.value, r.factor, head));
-    results[skip + first + i * step] = Shape::result(e.exclusive ? running : next);
-    head = r.last;
-    running = r.last ? M::identity() : next;
-  });
+  const int first = slice.first, step = slice.step;
+  scan_slice(row, slice.count, starts, before.value, e.exclusive,
+             [&](int i, const auto& y) { results[skip + first + i * step] = y; });
   block::staged_is_written();
   __syncthreads();
   block::unstage<Shape::threads>(lines(e.out), results, skip, strips);

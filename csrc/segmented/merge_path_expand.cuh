@@ -10,6 +10,7 @@ template <class E>
 struct ExpandShape : TileShape<typename E::Value, typename E::Value> {
   using T = typename E::Value;
   using Mark = uint16_t;
+  static constexpr bool copies = E::copies;
   static constexpr int max_slices = ExpandShape::threads;
   // Shared memory: the marks of rows and of slices; the rows; the values of the segments, including the one that
   // continues after the tile.
@@ -34,6 +35,58 @@ TP_DEVICE __forceinline__ void mark_heads(const block::Bounds<false>& bounds, co
   });
 }
 
+// Fills `count` rows of a slice with the values of their segments, where values[marks(i)] is that of the segment that
+// begins at row i, unless marks(i) is 0, and values[first] that of the first row. A softmax finishes each value once.
+template <class Shape, class Bound, class Marks>
+TP_DEVICE __forceinline__ void fill_slice(const Bound& x, int count, const typename Shape::T* values, int first,
+                                          const Marks& marks, typename Shape::T* row, int across) {
+  using T = typename Shape::T;
+  struct Item {
+    T value;
+    bool head;
+  };
+  const auto finished = [&](const T& v) {
+    if constexpr (Shape::copies) {
+      return v;
+    } else {
+      return x.finished(v);
+    }
+  };
+  T running = count > 0 ? finished(values[first]) : T{};
+  block::walk<Shape::slice_rows>(
+      count,
+      [&](int i) {
+        const auto mark = marks(i);
+        return mark != 0 ? Item{values[mark], true} : Item{T{}, false};
+      },
+      [&](int i, const Item& item) {
+        if (item.head) running = finished(item.value);
+        row[i * across] = running;
+      });
+}
+
+// Writes the rows of a tile. A softmax computes their results here.
+template <class Shape, class E, class Bound, class Lines, bool single>
+TP_DEVICE __forceinline__ void write_tile(const E& e, const Bound& x, const Lines& to, typename Shape::T* rows,
+                                          int skip, const block::Strips<single>& strips) {
+  if constexpr (E::copies) {
+    block::staged_is_written();
+    __syncthreads();
+    block::unstage<Shape::threads>(to, rows, skip, strips);
+  } else {
+    using Output = typename E::Output;
+    struct Taken {
+      Output own;
+      typename Shape::T value;
+    };
+    __syncthreads();
+    const Output* own = e.x + (to.first - e.out);
+    block::detail::each_element<Shape::threads>(
+        to.lines, strips, to.columns, [&](int k, int64_t g) { return Taken{own[g], rows[k]}; },
+        [&](int, int64_t g, const Taken& taken) { to.first[g] = x.result(taken.own, taken.value); });
+  }
+}
+
 template <class E, bool single>
 __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E e, const block::Bounds<false> bounds,
                                                                         const block::Path path,
@@ -43,10 +96,6 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   using T = typename E::Value;
   using Mark = typename Shape::Mark;
   using Newest = Max<int>;
-  struct Item {
-    T value;
-    bool head;
-  };
   extern __shared__ uint4 memory[];
   __shared__ block::Joint<int, Shape::warps> joint;
   __shared__ block::Arrivals arrivals;
@@ -83,45 +132,12 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   const int last = position.exists ? last_marks[position.slice] : 0;
   int whole;
   const auto before = block::join<Newest>(joint, strips, last, false, whole);
-  // Fill the rows of the slice with the values of their segments.
-  const T* value = values - across + position.column;
-  T* row = rows + skip + start * across + position.column;
   const auto x = e.bind(simt::Pointers{});
-  const auto finished = [&](const T& v) {
-    if constexpr (E::copies) {
-      return v;
-    } else {
-      return x.finished(v);
-    }
-  };
-  T running = count > 0 ? finished(value[tp::max(before.value, across)]) : T{};
-  block::walk<Shape::slice_rows>(
-      count,
-      [&](int i) {
-        const Mark mark = row_marks[start + i];
-        return mark != 0 ? Item{value[mark], true} : Item{T{}, false};
-      },
-      [&](int i, const Item& item) {
-        if (item.head) running = finished(item.value);
-        row[i * across] = running;
-      });
-  // Write the tile. A softmax computes the results of the rows here.
-  if constexpr (E::copies) {
-    block::staged_is_written();
-    __syncthreads();
-    block::unstage<Shape::threads>(to, rows, skip, strips);
-  } else {
-    using Output = typename E::Output;
-    struct Taken {
-      Output own;
-      T value;
-    };
-    __syncthreads();
-    const Output* own = e.x + (to.first - e.out);
-    block::detail::each_element<Shape::threads>(
-        to.lines, strips, to.columns, [&](int k, int64_t g) { return Taken{own[g], rows[k]}; },
-        [&](int, int64_t g, const Taken& taken) { to.first[g] = x.result(taken.own, taken.value); });
-  }
+  const T* const value = values - across + position.column;
+  T* const row = rows + skip + start * across + position.column;
+  fill_slice<Shape>(
+      x, count, value, tp::max(before.value, across), [&](int i) { return row_marks[start + i]; }, row, across);
+  write_tile<Shape>(e, x, to, rows, skip, strips);
 }
 
 // Does everything again if the offsets were bad, with one thread per row.

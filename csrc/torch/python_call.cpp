@@ -75,9 +75,11 @@ bool each_item(PyObject* list, F f) {
   return true;
 }
 
-bool push_integer(PyObject* x, std::vector<int64_t>& list) {
+// Pushes an integer on a stack or a list.
+template <class List>
+bool push_integer(PyObject* x, List& list) {
   int overflow = 0;
-  list.push_back(is_integer(x) ? PyLong_AsLongLongAndOverflow(x, &overflow) : 0);
+  list.emplace_back(int64_t(is_integer(x) ? PyLong_AsLongLongAndOverflow(x, &overflow) : 0));
   return is_integer(x) && !overflow;
 }
 
@@ -101,12 +103,8 @@ bool push_argument(Stack& stack, Parameter& p, PyObject* x) {
       stack.push_back(box(list));
       return all;
     }
-    case Kind::integer: {
-      int overflow = 0;
-      if (!is_integer(x)) return false;
-      stack.emplace_back(int64_t(PyLong_AsLongLongAndOverflow(x, &overflow)));
-      return !overflow;
-    }
+    case Kind::integer:
+      return push_integer(x, stack);
     case Kind::boolean:
       stack.emplace_back(x == Py_True);
       return PyBool_Check(x);
@@ -132,15 +130,9 @@ bool push_argument(Stack& stack, Parameter& p, PyObject* x) {
       return all;
     }
     case Kind::scalar:
-      if (PyFloat_CheckExact(x)) {
-        stack.emplace_back(PyFloat_AS_DOUBLE(x));
-        return true;
-      } else {
-        int overflow = 0;
-        if (!is_integer(x)) return false;
-        stack.emplace_back(int64_t(PyLong_AsLongLongAndOverflow(x, &overflow)));
-        return !overflow;
-      }
+      if (!PyFloat_CheckExact(x)) return push_integer(x, stack);
+      stack.emplace_back(PyFloat_AS_DOUBLE(x));
+      return true;
     case Kind::other:
       return false;
   }

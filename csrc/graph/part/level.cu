@@ -169,7 +169,6 @@ struct Find {
     const auto size = long_rows.bind_size(block);
     const int64_t bytes = ceil_div(args.count, int64_t(word)) * (word / byte);
     const auto found = block.global("found", reinterpret_cast<uint8_t*>(args.found), bytes);
-    const auto sums = block.global("sums", args.sums, 2);
     const auto vertices = block.template shared<int64_t>("vertices", threads);
     const auto edges = block.template shared<int64_t>("edges", threads);
     block.phase("find", [&](int t) {
@@ -219,6 +218,13 @@ struct Find {
       vertices[t] = my_vertices;
       edges[t] = my_edges;
     });
+    add_up(block, vertices, edges);
+  }
+
+  // Adds up the counts of a block's threads, and adds them to the sums of the level.
+  template <class Block, class Counts>
+  TP_HD void add_up(Block& block, const Counts& vertices, const Counts& edges) const {
+    const auto sums = block.global("sums", args.sums, 2);
     for (int half = threads / 2; half > 0; half /= 2) {
       block.phase("sum", [&](int t) {
         if (t >= half) return;

@@ -45,6 +45,37 @@ TP_DEVICE __forceinline__ Acc scan_items(Acc* items, int first_item, unsigned ma
   return running;
 }
 
+// A row's begin and end as indices of items in the bin: -1 for an item before the bin, count + 1 for one after it.
+struct BinRow {
+  int begin, end;
+};
+
+// The rows `first` to `last` - 1, which end in a bin: that of the `count` entries from `base` on. Each thread handles
+// every Shape::threads-th row.
+template <class Shape, class B>
+struct BinRows {
+  const B& b;
+  int64_t base, first, last;
+  int count;
+  BinRow mine;  // loaded early, while the products are on their way
+
+  TP_DEVICE BinRows(const B& b, int64_t base, int count, int64_t first, int64_t last)
+      : b(b), base(base), first(first), last(last), count(count), mine(at(first + threadIdx.x)) {}
+
+  TP_DEVICE int item(int64_t pointer) const {
+    return int(tp::max(int64_t(-1), tp::min(int64_t(b.ptrs[pointer]) - base, int64_t(count + 1))));
+  }
+  TP_DEVICE BinRow at(int64_t row) const { return row < last ? BinRow{item(row), item(row + 1)} : BinRow{}; }
+  // Calls f(row, its begin and end, whether it has entries and ends in the bin) for the rows of this thread.
+  template <class F>
+  TP_DEVICE __forceinline__ void each(const F& f) const {
+    BinRow found = mine;
+    for (int64_t row = first + threadIdx.x; row < last; found = at(row += Shape::threads)) {
+      f(row, found, found.begin < found.end && found.end > 0 && found.end <= count);
+    }
+  }
+};
+
 // Sums the rows of each bin of `collect.entries` entries; collect(bin, items) stores the products of a bin in their
 // slots.
 template <class M, class Collect>
@@ -71,26 +102,12 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   __syncthreads();
   block::wait_for_launch_before();
 
-  // A row's begin and end as indices of items in the bin: -1 for an item before the bin, count + 1 for one after it.
-  struct Row {
-    int begin, end;
-  };
-  const int64_t first_row = ends.splits[bin].segment, last_row = ends.splits[bin + 1].segment;
-  const auto item_of = [&](int64_t pointer) {
-    return int(tp::max(int64_t(-1), tp::min(int64_t(b.ptrs[pointer]) - base, int64_t(count + 1))));
-  };
-  const auto row_at = [&](int64_t row) { return row < last_row ? Row{item_of(row), item_of(row + 1)} : Row{}; };
-  const Row thread_row = row_at(first_row + thread);  // loaded early, while the products are on their way
-  const auto each_row = [&](auto f) {
-    Row found = thread_row;
-    for (int64_t row = first_row + thread; row < last_row; found = row_at(row += Shape::threads)) {
-      f(row, found, found.begin < found.end && found.end > 0 && found.end <= count);
-    }
-  };
+  const int64_t first_row = ends.splits[bin].segment;
+  const BinRows<Shape, std::decay_t<decltype(b)>> rows(b, base, count, first_row, ends.splits[bin + 1].segment);
   // Collect the products of the bin, and mark the last entries of its rows.
   collect(bin, items);
-  bool bad = first_row > last_row || (bin == 0 && (first_row != 0 || int64_t(b.ptrs[0]) != 0));
-  each_row([&](int64_t row, const Row& found, bool holds) {
+  bool bad = first_row > rows.last || (bin == 0 && (first_row != 0 || int64_t(b.ptrs[0]) != 0));
+  rows.each([&](int64_t row, const BinRow& found, bool holds) {
     bad |= found.end < found.begin || found.end > count || (found.begin < 0 && row != first_row);
     if (holds) atomicOr(row_ends + (found.end - 1) / 32, 1u << (found.end - 1) % 32);
   });
@@ -111,7 +128,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   __syncthreads();
   // Store the rows that end in this bin. If a row began in an earlier bin, its sum is only a part, which the last
   // launch completes.
-  each_row([&](int64_t row, const Row& found, bool holds) {
+  rows.each([&](int64_t row, const BinRow& found, bool holds) {
     const Acc sum = holds ? items[item_slot(found.end - 1)] : Acc(0);
     if (holds && found.begin < 0) {
       ends.heads[bin * b.a.k + c] = sum;
