@@ -291,6 +291,28 @@ def test_short_rows_with_nan_and_signed_zeros(device):
     assert torch.equal(got, sort_keys(window, dim=1, begin_bit=4, end_bit=9, algorithm="sequential"))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.bfloat16, torch.float32], ids=str)
+def test_rows_with_payloads(dtype, device):
+    """Positions and values of every size, where words hold keys with positions or values, and where they do not."""
+    torch.manual_seed(9)
+    for rows, n in ((40, 100), (9, 1025), (3, 4100), (2, 17_000), (1, 66_000)):
+        x = torch.randint(-60, 60, (rows, n)).to(dtype)
+        if dtype.is_floating_point:
+            x[:, 2::7], x[:, 3::9], x[0, ::50] = 0.0, -0.0, torch.nan
+        order = stable_order(x, 1)
+        sorted_, indices = sort(x.to(device), 1, index_dtype=torch.int32)
+        assert_equal(indices, order.int())
+        assert_equal(argsort(x.to(device), 1, index_dtype=torch.int64), order)
+        assert_same_bits(sorted_, sort(x, 1, algorithm="sequential")[0])
+        for value in (torch.int16, torch.float32, torch.int64, torch.complex128):
+            values = torch.arange(rows * n).view(rows, n).to(value)
+            assert_equal(sort_pairs(x.to(device), values.to(device), 1)[1], values.gather(1, order))
+            narrow = sort_pairs(x.to(device), values.to(device), 1, begin_bit=2, end_bit=5)
+            want = sort_pairs(x, values, 1, begin_bit=2, end_bit=5, algorithm="sequential")
+            assert_same_bits(narrow[0], want[0])
+            assert_equal(narrow[1], want[1])
+
+
 def test_lexsort_as_numpy(device):
     random = torch.Generator().manual_seed(5)
     last, middle = (torch.randint(0, 4, (6, 500), generator=random) for _ in range(2))

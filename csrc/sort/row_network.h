@@ -54,23 +54,21 @@ struct RowNetwork {
     const int64_t part = part_of(n);
     for (int64_t i = 0; i < n; i += part) {
       sort(x + i, part);
-      for (int64_t j = 0; j < part; j += lanes) {
-        transpose(x + i + j);
-        for (int64_t l = 0; l < lanes; ++l) y[i + (l * part + j) / lanes] = x[i + j + l];
-      }
+      for (int64_t j = 0; j < part; j += lanes) transpose(x + i + j, 1, y + i + j / lanes, part / lanes);
     }
     for (int64_t i = 0; i < n; i += block) merge_in_block(y + i, part / lanes);
     merge_runs<true>(y, n, tp::max(int64_t(block), part / lanes));
   }
 
-  // Transposes x[0 .. lanes): exchanges lanes and vectors.
-  static void transpose(V* to) {
+  // Transposes a square of vectors: exchanges lanes and vectors. Vectors are read `from_stride` apart, and written
+  // `to_stride` apart, with the bits of `flip` inverted in each word.
+  static void transpose(const V* from, int64_t from_stride, V* to, int64_t to_stride, S flip = 0) {
     V x[lanes];
 #pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) x[i] = to[i];
+    for (int i = 0; i < lanes; ++i) x[i] = from[i * from_stride];
     transpose_from<lanes / 2>(x);
 #pragma GCC unroll 16
-    for (int i = 0; i < lanes; ++i) to[i] = x[i];
+    for (int i = 0; i < lanes; ++i) to[i * to_stride] = x[i] ^ flip;
   }
 
  private:

@@ -1,9 +1,9 @@
 // The production sort of the CPU.
 //
-// Keys are replaced by their images, so that the passes see only unsigned digits; they are restored at the end of each
-// range, while it is in the cache. If different keys may have the same image, because there is a -0.0 or a NaN, the
-// sort moves original indices as payloads and then gathers the keys by them. Values that are neither 4 nor 8 bytes are
-// gathered in the same way; for argsort, the indices are the result.
+// Keys are replaced by words that hold their images, so that the passes see only unsigned digits; results are made from
+// the words of each range, while it is in the cache. A word of a key of at most 32 bits also holds its position in the
+// row, or a value of 32 bits. Positions are the result of argsort. By them, values of other sizes are gathered, and
+// keys whose image does not tell them apart, because there is a -0.0 or a NaN.
 //
 // Rows (or segments) are distributed over the threads by their numbers of keys. If a row is longer than a thread's fair
 // share, all threads together partition it by its leading digit, chunk by chunk, and its buckets are distributed
@@ -12,13 +12,11 @@
 #include "sort/threaded.h"
 
 #include <atomic>
-#include <cstring>
-#include <limits>
-#include <memory>
 #include <vector>
 
 #include "block/on_vectors.h"
-#include "sort/row_network.h"
+#include "sort/host_items.h"
+#include "sort/rows_by_network.h"
 
 namespace tp {
 namespace sort::host {
@@ -37,29 +35,25 @@ void share(Context& context, int64_t n, int64_t grain, F f) {
   });
 }
 
-template <class W, class Payload>
+template <class Items>
 class Sorter {
-  using L = Buffer<W, Payload>;
+  using W = typename Items::Word;
+  using L = typename Items::Lines;
 
   struct Range {
-    int64_t begin, n, origin;  // origin: the position of the key with index 0
-    W window;                  // the bits by which the keys are still to be sorted
+    int64_t begin, n, row;  // row: where its row begins
+    W window;               // the bits by which the keys are still to be sorted
     bool in_spare;
   };
 
  public:
-  // `indices`: the payloads are original indices, not values. `lossy`: keys cannot be restored from their images, so
-  // they are gathered by original indices.
-  Sorter(const Args& args, Context& context, bool lossy, bool indices)
+  Sorter(const Args& args, const Items& items, Context& context)
       : args_(args),
+        items_(items),
         context_(context),
-        order_(args.order<W>()),
-        keys_(static_cast<const W*>(args.keys)),
-        lossy_(lossy),
-        indices_(indices),
-        whole_(!L::has_payload && args.begin_bit == 0 && args.end_bit == args.type.bits),
         fair_(tp::max(tp::max(int64_t(1) << 15, args.size() / (4 * context.device.threads)),
-                      whole_ && context.device.threads == 1 ? most_in_network<W> : int64_t(0))) {
+                      context.device.threads == 1 ? items.most_in_network() : int64_t(0))),
+        out_(items.sorted(context)) {
     const int64_t size = args.size();
     for (int64_t row = 0; row < args.rows; ++row) {
       (length(row) > fair_ ? longest_ : longest_small_) =
@@ -68,15 +62,8 @@ class Sorter {
     const int64_t workers = tp::min(int64_t(context.device.threads), args.rows);
     scratch_size_ = ceil_div(longest_small_, int64_t(64)) * 64;
     const int64_t spare = tp::max(longest_ > 0 ? size : int64_t(0), workers * scratch_size_);
-    out_.keys = args.keys_out && !lossy ? static_cast<W*>(args.keys_out) : context.workspace<W>(size);
     spare_.keys = context.workspace<W>(spare);
-    if constexpr (L::has_payload) {
-      const bool direct =
-          args.values_out && (!indices || (args.positions() && args.value_bytes == int(sizeof(Payload))));
-      out_.payloads = direct ? static_cast<Payload*>(args.values_out) : context.workspace<Payload>(size);
-      spare_.payloads = context.workspace<Payload>(spare);
-      converts_ = args.values_out && !direct;
-    }
+    if constexpr (L::has_payload) spare_.payloads = context.workspace<std::decay_t<decltype(*spare_.payloads)>>(spare);
   }
 
   void run() {
@@ -94,20 +81,16 @@ class Sorter {
     share(context_, int64_t(rest_.size()), 1, [&](int64_t i, int64_t, int64_t worker) {
       const Range& x = rest_[size_t(i)];
       const L other = local ? spare_.at(worker * longest) : buffer(!x.in_spare).at(x.begin);
-      sort_range(buffer(x.in_spare).at(x.begin), other, x.n, x.window, x.in_spare, whole_);
-      store(x.begin, x.n, x.origin);
+      sort_range(buffer(x.in_spare).at(x.begin), other, x.n, x.window, x.in_spare, items_.most_in_network());
+      store(x.begin, x.n, x.row);
     });
-    for (const auto& gap : {std::pair{int64_t(0), first}, std::pair{last, size}}) {  // keys outside all segments
-      load(gap.first, gap.second - gap.first, 0, out_.at(gap.first));
-      store(gap.first, gap.second - gap.first, 0);
-    }
+    copy(0, first);
+    copy(last, size);
   }
 
  private:
   const L& buffer(bool spare) const { return spare ? spare_ : out_; }
   int64_t length(int64_t row) const { return args_.begin(row + 1) - args_.begin(row); }
-  int64_t origin(int64_t row) const { return args_.offsets ? 0 : args_.begin(row); }
-  W window() const { return W(order_.mask << order_.begin); }
 
   void sort_small_rows() {
     const int64_t mean = args_.size() / tp::max(args_.rows, int64_t(1));
@@ -116,9 +99,9 @@ class Sorter {
       for (; row < last; ++row) {
         const int64_t begin = args_.begin(row), n = length(row);
         if (n > fair_) continue;
-        load(begin, n, origin(row), scratch);
-        sort_range(scratch, out_.at(begin), n, window(), true, whole_);
-        store(begin, n, origin(row));
+        load(begin, n, begin, scratch);
+        sort_range(scratch, out_.at(begin), n, items_.window(), true, items_.most_in_network());
+        store(begin, n, begin);
       }
     });
   }
@@ -126,14 +109,15 @@ class Sorter {
   void split_row(int64_t row) {
     const int64_t begin = args_.begin(row), n = length(row), chunk = chunk_of(n);
     std::vector<W> differ(size_t(ceil_div(n, chunk)));
-    const W first = order_.image(keys_[begin]);
+    load(begin, 1, begin, spare_.at(begin));
+    const W first = spare_.keys[begin];
     share(context_, n, chunk, [&](int64_t i, int64_t end, int64_t) {
-      load(begin + i, end - i, origin(row), spare_.at(begin + i));
+      load(begin + i, end - i, begin, spare_.at(begin + i));
       differ[size_t(i / chunk)] = differing(spare_.keys + begin + i, end - i, first);
     });
     W bits = 0;
     for (const W d : differ) bits = W(bits | d);
-    split({begin, n, origin(row), W(window() & bits), true});
+    split({begin, n, begin, W(items_.window() & bits), true});
   }
 
   // Partitions every range that is longer than a fair share by its leading digit, with all threads, until no part is
@@ -160,67 +144,41 @@ class Sorter {
     });
     for (size_t d = 0; d < size_t(radix); ++d) {
       if (bounds[d] < bounds[d + 1])
-        split({x.begin + bounds[d], bounds[d + 1] - bounds[d], x.origin, below(x.window, digit), !x.in_spare});
+        split({x.begin + bounds[d], bounds[d + 1] - bounds[d], x.row, below(x.window, digit), !x.in_spare});
     }
   }
   static int64_t chunk_of(int64_t n) { return tp::max(int64_t(1) << 14, ceil_div(n, int64_t(256))); }
 
-  // Loads n keys and payloads from `begin` on.
-  void load(int64_t begin, int64_t n, int64_t origin, const L& to) const {
-    on_vectors([n, order = order_, from = keys_ + begin, keys = to.keys] {
-      TP_INDEPENDENT
-      for (int64_t i = 0; i < n; ++i) keys[i] = order.image(from[i]);
-    });
-    if constexpr (L::has_payload) {
-      if (indices_) {
-        for (int64_t i = 0; i < n; ++i) to.payloads[i] = Payload(begin + i - origin);
-      } else {
-        std::copy_n(static_cast<const Payload*>(args_.values) + begin, n, to.payloads);
-      }
+  // Copies keys begin .. end, which are outside all segments, to the result. Each piece counts as a row of its own.
+  void copy(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; i += fair_) {
+      const int64_t n = tp::min(fair_, end - i);
+      load(i, n, i, out_.at(i));
+      store(i, n, i);
     }
   }
 
-  // Copies a sorted range from `out_` to the requested outputs.
-  void store(int64_t begin, int64_t n, int64_t origin) const {
-    const int64_t end = begin + n;
-    if (args_.keys_out && !lossy_) {
-      on_vectors([n, order = order_, keys = out_.keys + begin] {
-        TP_INDEPENDENT
-        for (int64_t i = 0; i < n; ++i) keys[i] = order.raw(keys[i]);
-      });
-    }
-    if constexpr (L::has_payload) {
-      if (args_.keys_out && lossy_) {
-        auto* keys = static_cast<W*>(args_.keys_out);
-        for (int64_t i = begin; i < end; ++i) keys[i] = keys_[origin + int64_t(out_.payloads[i])];
-      }
-      if (!converts_) return;
-      with_word(args_.value_bytes, [&](auto type) {
-        using V = typename decltype(type)::type;
-        auto* to = static_cast<V*>(args_.values_out);
-        if (args_.values) {
-          const auto* from = static_cast<const V*>(args_.values) + origin;
-          for (int64_t i = begin; i < end; ++i) to[i] = from[out_.payloads[i]];
-        } else if constexpr (std::is_integral<V>::value) {
-          for (int64_t i = begin; i < end; ++i) to[i] = V(out_.payloads[i]);
-        }
-      });
-    }
+  void load(int64_t begin, int64_t n, int64_t row, const L& to) const {
+    on_vectors([=, items = items_] { items.load(begin, n, row, to); });
+  }
+  // Makes results from a sorted range of `out_`.
+  void store(int64_t begin, int64_t n, int64_t row) const {
+    on_vectors([=, items = items_, from = out_.at(begin)] { items.store(from, begin, n, row); });
   }
 
   const Args& args_;
+  const Items items_;
   Context& context_;
-  const KeyOrder<W> order_;
-  const W* keys_;
-  L out_{}, spare_{};
-  const bool lossy_, indices_;
-  bool converts_ = false;  // whether indices become positions of another width, or values
-  const bool whole_;       // whether there are keys alone, which are compared by all their bits
   const int64_t fair_;
+  L out_, spare_{};
   int64_t longest_ = 0, longest_small_ = 0;  // longest row above a fair share, and longest of the other rows
   int64_t scratch_size_ = 0;                 // elements of `spare_` for each worker, for the other rows
   std::vector<Range> rest_;
 };
+
+// Values of rows of up to so many keys are gathered by positions, and do not move with the keys.
+template <class Key>
+constexpr int64_t most_gathered = sizeof(Key) < 4 ? 1 << 14 : 1 << 12;
 
 template <class W>
 bool any_lossy(const Args& args, Context& context) {
@@ -238,88 +196,53 @@ bool any_lossy(const Args& args, Context& context) {
   return found;
 }
 
+template <class Items>
+void sort_items(const Args& args, const Items& items, Context& context) {
 #ifdef TP_WITH_ROW_NETWORKS
-// The greatest number of keys in a row that is sorted by a network. Above it, the log^2 n steps of a network cost more
-// than digits do. For long rows of this kind, every thread still gets some.
-template <class W>
-constexpr int64_t most_network_keys = sizeof(W) == 8 ? 1 << 13 : 1 << 16;
-constexpr int64_t few_network_keys = 1 << 10;
-
-// Sorts many short rows without payloads, compared by all bits.
-template <class W>
-bool suits_network(const Args& args, int threads) {
-  return !args.offsets && args.n > 1 && args.n <= most_network_keys<W> &&
-         args.rows >= RowNetwork<W>::lanes * (args.n <= few_network_keys ? 1 : threads) && args.begin_bit == 0 &&
-         args.end_bit == args.type.bits;
-}
-
-template <class W>
-void sort_by_network(const Args& args, Context& context) {
-  using Network = RowNetwork<W>;
-  using S = typename Network::S;
-  using V = typename Network::V;
-  constexpr int64_t lanes = Network::lanes;
-  constexpr W sign = W(W(1) << (8 * sizeof(W) - 1));
-  const int64_t n = args.n, rows = args.rows;
-  constexpr int64_t unit = tp::max(lanes, int64_t(Network::block));
-  const int64_t padded = ceil_div(n, unit) * unit;
-  context.parallel_for(ceil_div(rows, lanes), 1 + (1 << 14) / (lanes * n), [&](int64_t begin, int64_t end) {
-    // [lanes, padded] as words and [padded, lanes] as vectors.
-    struct alignas(64) Line {
-      S words[64 / sizeof(S)];
-    };
-    const std::unique_ptr<Line[]> lines(new Line[size_t(2 * padded * lanes) * sizeof(S) / sizeof(Line)]);
-    S* const space = lines[0].words;
-    const auto* keys = static_cast<const W*>(args.keys);
-    auto* out = static_cast<W*>(args.keys_out);
-    on_vectors([=, order = args.order<W>(), by_row = space, x = reinterpret_cast<V*>(space + padded * lanes)] {
-      for (int64_t group = begin; group < end; ++group) {
-        const int64_t first = group * lanes, count = tp::min(lanes, rows - first);
-        for (int64_t l = 0; l < lanes; ++l) {
-          const W* from = keys + (first + tp::min(l, count - 1)) * n;
-          S* to = by_row + l * padded;
-          TP_INDEPENDENT
-          for (int64_t i = 0; i < n; ++i) to[i] = S(W(order.image(from[i]) ^ sign));
-          std::fill(to + n, to + padded, std::numeric_limits<S>::max());
-        }
-        for (int64_t i = 0; i < padded; i += lanes) {
-          for (int64_t l = 0; l < lanes; ++l) std::memcpy(x + i + l, by_row + l * padded + i, sizeof(V));
-          Network::transpose(x + i);
-        }
-        Network::sort(x, padded);
-        for (int64_t i = 0; i < padded; i += lanes) {
-          Network::transpose(x + i);
-          for (int64_t l = 0; l < lanes; ++l) std::memcpy(by_row + l * padded + i, x + i + l, sizeof(V));
-        }
-        for (int64_t l = 0; l < count; ++l) {
-          const S* from = by_row + l * padded;
-          W* to = out + (first + l) * n;
-          TP_INDEPENDENT
-          for (int64_t i = 0; i < n; ++i) to[i] = order.raw(W(W(from[i]) ^ sign));
-        }
-      }
-    });
-  });
-}
+  if constexpr (has_network<Items>) {
+    if (suits_network(args, items, context.device.threads)) return sort_rows_by_network(args, items, context);
+  }
 #endif
+  Sorter<Items>(args, items, context).run();
+}
+
+int64_t longest_row(const Args& args) {
+  int64_t longest = 0;
+  for (int64_t row = 0; row < args.rows; ++row) longest = tp::max(longest, args.begin(row + 1) - args.begin(row));
+  return longest;
+}
+
+// Sorts keys with values, or to positions, or keys that cannot be restored from their images.
+template <class Key>
+void sort_with_payload(const Args& args, bool lossy, Context& context) {
+  const bool four = args.values && args.value_bytes == 4, eight = args.values && args.value_bytes == 8;
+  const int64_t longest = longest_row(args);
+  const bool gathers = lossy || !(four || eight) || longest <= most_gathered<Key>;
+  if constexpr (sizeof(Key) == 8) {
+    const bool positions = lossy || !(four || eight);
+    if (positions ? args.size() <= int64_t(1) << 32 : four) {
+      return sort_items(args, Beside<Key, uint32_t>(args, lossy, positions), context);
+    }
+    return sort_items(args, Beside<Key, uint64_t>(args, lossy, positions), context);
+  } else {
+    if constexpr (sizeof(Key) < 4) {
+      using Items = Packed<Key, uint32_t>;
+      if (gathers && longest <= Items::most_positions) return sort_items(args, Items(args, lossy, true), context);
+    }
+    using Items = Packed<Key, uint64_t>;
+    if (gathers ? longest <= Items::most_positions : four) {
+      return sort_items(args, Items(args, lossy, gathers), context);
+    }
+    return sort_items(args, Beside<Key, uint64_t>(args, lossy, gathers), context);
+  }
+}
 
 void sort_rows(const Args& args, Context& context) {
   with_key_word(args.type, [&](auto type) {
-    using W = typename decltype(type)::type;
-    const bool lossy = any_lossy<W>(args, context);
-    const bool moves = args.values && (args.value_bytes == 4 || args.value_bytes == 8);
-    if (!args.values_out && !lossy) {
-#ifdef TP_WITH_ROW_NETWORKS
-      if constexpr (sizeof(W) > 1) {
-        if (suits_network<W>(args, context.device.threads)) return sort_by_network<W>(args, context);
-      }
-#endif
-      return Sorter<W, NoPayload>(args, context, false, false).run();
-    }
-    const bool indices = lossy || !moves;
-    const bool narrow = indices ? args.n <= int64_t(1) << 32 : args.value_bytes == 4;
-    if (narrow) return Sorter<W, uint32_t>(args, context, lossy, indices).run();
-    Sorter<W, uint64_t>(args, context, lossy, indices).run();
+    using Key = typename decltype(type)::type;
+    const bool lossy = any_lossy<Key>(args, context);
+    if (args.values_out || lossy) return sort_with_payload<Key>(args, lossy, context);
+    sort_items(args, KeysAlone<Key>(args), context);
   });
 }
 

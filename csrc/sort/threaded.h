@@ -1,4 +1,4 @@
-// Radix sort by one host thread. It sorts images of keys; each key has a payload.
+// Radix sort by one host thread. It sorts words of keys (sort/host_items.h), which may have payloads.
 //
 // A long range is partitioned by its leading digit, and then each bucket is sorted on its own (MSD). A range that fits
 // in the cache is sorted from the least significant digit (LSD), by as few digits as the bits in which its keys differ
@@ -16,35 +16,17 @@
 #endif
 
 #include "block/on_vectors.h"
+#include "sort/host_items.h"
 #include "sort/row_network.h"
-#include "sort/sort.h"
 
 namespace tp::sort::host {
-
-struct NoPayload {};  // for sorts of keys alone
-
-template <class W, class Payload>
-struct Buffer {
-  static constexpr bool has_payload = !std::is_same<Payload, NoPayload>::value;
-  W* keys;
-  Payload* payloads;
-
-  Buffer at(int64_t i) const { return {keys + i, has_payload ? payloads + i : payloads}; }
-  void put(int64_t i, const Buffer& from, int64_t j) const {
-    keys[i] = from.keys[j];
-    if constexpr (has_payload) payloads[i] = from.payloads[j];
-  }
-  void copy(const Buffer& from, int64_t n) const {
-    std::copy(from.keys, from.keys + n, keys);
-    if constexpr (has_payload) std::copy(from.payloads, from.payloads + n, payloads);
-  }
-};
 
 constexpr int digit_bits = 8, radix = 1 << digit_bits;
 constexpr int wide_bits = 12;  // bits per digit in the cache, if there are enough keys to pay for that many counters
 // bytes of keys and payloads: these and their spare copy, twice as much, stay in a core's cache
 constexpr int64_t cache_bytes = 1 << 19;
-constexpr int64_t combined_bytes = 1 << 21;  // bytes of keys and payloads from which a scatter writes whole cache lines
+// bytes of keys and payloads from which a scatter writes whole cache lines; fewer stay in a last-level cache
+constexpr int64_t combined_bytes = 1 << 25;
 
 template <class W>
 struct Digit {
@@ -243,14 +225,7 @@ void sort_lsd(Buffer<W, Payload> from, Buffer<W, Payload> to, int64_t n, W diffe
   if (in_to) to.copy(from, n);
 }
 
-// The greatest number of keys that a network sorts; 0 if there is no network for such keys. A network goes through its
-// keys once more whenever their number doubles, so from here on a partition by digits costs less.
 #ifdef TP_WITH_ROW_NETWORKS
-template <class W>
-constexpr int64_t most_in_network = sizeof(W) == 4   ? 1 << 16
-                                    : sizeof(W) == 8 ? 1 << 14
-                                                     : 0;
-
 // to[0 .. n) = from[0 .. n) in order, which may be the same array.
 template <class W>
 void sort_by_network(const W* from, W* to, int64_t n) {
@@ -274,14 +249,11 @@ void sort_by_network(const W* from, W* to, int64_t n) {
     for (int64_t i = 0; i < n; ++i) to[i] = W(W(sorted[i]) ^ sign);
   });
 }
-#else
-template <class W>
-constexpr int64_t most_in_network = 0;
 #endif
 
 template <class W, class Payload>
 void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to,
-                bool whole = false);
+                int64_t most_in_network = 0);
 
 // Sorts by the leading two digits alone, which distinguish most keys, and then sorts each run of keys that share them.
 template <class W, class Payload>
@@ -299,11 +271,11 @@ void sort_leading(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, 
   }
 }
 
-// Sorts from[0 .. n) by the bits of `window`. The result is in `to` if `in_to`, else in `from`. `whole`: the keys have
-// no other bits in which they differ.
+// Sorts from[0 .. n) by the bits of `window`. The result is in `to` if `in_to`, else in `from`. Up to `most_in_network`
+// words are sorted by a network, which compares all of their bits.
 template <class W, class Payload>
 void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, int64_t n, W window, bool in_to,
-                bool whole) {
+                int64_t most_in_network) {
   constexpr int64_t few = 20,
                     cached = cache_bytes / int64_t(sizeof(W) + Buffer<W, Payload>::has_payload * sizeof(Payload));
   if (n <= few) {
@@ -317,8 +289,8 @@ void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, in
     return;
   }
 #ifdef TP_WITH_ROW_NETWORKS
-  if constexpr (!Buffer<W, Payload>::has_payload && most_in_network<W> > 0) {
-    if (whole && n <= most_in_network<W> && width(differ) - lowest(differ) > widest_digit(n)) {
+  if constexpr (!Buffer<W, Payload>::has_payload && sizeof(W) >= 4) {
+    if (n <= most_in_network && width(differ) - lowest(differ) > widest_digit(n)) {
       return sort_by_network(from.keys, in_to ? to.keys : from.keys, n);
     }
   }
@@ -331,7 +303,8 @@ void sort_range(const Buffer<W, Payload>& from, const Buffer<W, Payload>& to, in
   scatter_by_size(from, to, n, n, digit, next.data());
   int64_t begin = 0;
   for (const int64_t end : next) {  // after the scatter, next[d] is where bucket d ends
-    if (end > begin) sort_range(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to, whole);
+    if (end > begin)
+      sort_range(to.at(begin), from.at(begin), end - begin, below(window, digit), !in_to, most_in_network);
     begin = end;
   }
 }

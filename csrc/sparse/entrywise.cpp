@@ -68,23 +68,52 @@ bool same(const Rows<T, I>& a, const Rows<T, I>& b, int64_t first, int64_t last)
   return true;
 }
 
+// Whether rows i of two matrices are their rows i - 1, moved by the same number of columns.
+template <class I>
+bool both_repeat(const Rows<void, I>& a, const Rows<void, I>& b, int64_t i) {
+  const int64_t na = a.length(i), nb = b.length(i);
+  if (na == 0 || nb == 0 || na != a.length(i - 1) || nb != b.length(i - 1)) return false;
+  const I *columns = a.idx + a.begin[i], *others = b.idx + b.begin[i];
+  const I *before = a.idx + a.begin[i - 1], *others_before = b.idx + b.begin[i - 1];
+  const I shift = I(columns[0] - before[0]);
+  return repeats(columns, before, na, shift) && repeats(others, others_before, nb, shift);
+}
+
+struct Counts {
+  int64_t entries;
+  bool regular;  // whether most rows repeat the row before them
+};
+
 // Counts the entries of rows first to last - 1 of C, which are the columns that both rows have (`of_both`) or that
 // either has. ptrs[i + 1] becomes the number of entries of rows `first` to i.
 template <class I>
-int64_t count(bool of_both, const Rows<void, I>& a, const Rows<void, I>& b, int64_t b_entries, int64_t first,
-              int64_t last, I* ptrs) {
-  int64_t total = 0, *const found = &total;
+Counts count(bool of_both, const Rows<void, I>& a, const Rows<void, I>& b, int64_t b_entries, int64_t first,
+             int64_t last, I* ptrs) {
+  Counts counts, *const found = &counts;
   on_vectors([=] {
-    int64_t n = 0;
+    int64_t n = 0, common = 0, repeating = 0;
     for (int64_t i = first; i < last; ++i) {
       const int64_t na = a.length(i), nb = b.length(i), at_b = b.begin[i];
-      const int64_t common = count_common(a.idx + a.begin[i], na, b.idx + at_b, nb, b_entries - at_b);
+      const bool again = i > first && both_repeat(a, b, i);
+      if (!again) common = count_common(a.idx + a.begin[i], na, b.idx + at_b, nb, b_entries - at_b);
+      repeating += again;
       n += of_both ? common : na + nb - common;
       ptrs[i + 1] = I(n);
     }
-    *found = n;
+    *found = {n, 8 * repeating >= 7 * (last - first)};
   });
-  return total;
+  return counts;
+}
+
+// Whether few of the steps of a merge differ from the step before them, judging by a few rows.
+template <class I>
+bool change_rarely(const Rows<void, I>& a, const Rows<void, I>& b, int64_t first, int64_t last) {
+  int64_t changed = 0, entries = 0;
+  for (int64_t i = first; i < tp::min(last, first + 8); ++i) {
+    changed += changes(a.idx + a.begin[i], a.length(i), b.idx + b.begin[i], b.length(i));
+    entries += a.length(i) + b.length(i);
+  }
+  return 8 * changed <= entries;
 }
 
 // ---- all rows
@@ -110,13 +139,16 @@ class Matrices {
   void combine(I* ptrs, const std::function<Room(int64_t)>& room) {
     int64_t* const before = context_.workspace<int64_t>(shares_ + 1);
     Copies copies_a(shares_), copies_b(shares_);
+    std::vector<char> predictable(size_t(shares_), 0);
     each_share([&](int64_t share, int64_t first, int64_t last) {
       const Share a = put_in_order(a_, copies_a, share), b = put_in_order(b_, copies_b, share);
       if (same(a, b, first, last)) {
         for (int64_t i = first; i < last; ++i) ptrs[i + 1] = a.end[i] - a.begin[first];
         before[share + 1] = a.begin[last] - a.begin[first];
       } else {
-        before[share + 1] = count(of_both<Op>, structure(a), structure(b), b_.entries, first, last, ptrs);
+        const Counts counts = count(of_both<Op>, structure(a), structure(b), b_.entries, first, last, ptrs);
+        before[share + 1] = counts.entries;
+        predictable[size_t(share)] = counts.regular || change_rarely(structure(a), structure(b), first, last);
       }
     });
     before[0] = 0;
@@ -133,7 +165,8 @@ class Matrices {
       if (has_all(a) && has_all(b)) {  // so that their columns are the same
         fill_same<Op>(a, b, first, n, idx + begin, values + begin);
       } else {
-        fill<Op>(a, b, first, last, begin, ptrs, idx, values);
+        const auto fill_rows = predictable[size_t(share)] ? &Matrices::fill<Op, true> : &Matrices::fill<Op, false>;
+        fill_rows(a, b, first, last, begin, ptrs, idx, values);
       }
     });
   }
@@ -258,8 +291,9 @@ class Matrices {
     }
   }
 
-  // Writes rows first to last - 1 of C; the rows before them have `begin` entries.
-  template <class Op>
+  // Writes rows first to last - 1 of C; the rows before them have `begin` entries. `predictable` decides how rows
+  // are merged, but not what is written.
+  template <class Op, bool predictable>
   static void fill(const Share& a, const Share& b, int64_t first, int64_t last, int64_t begin, const I* ptrs, I* idx,
                    T* values) {
     on_vectors([=] {
@@ -268,7 +302,11 @@ class Matrices {
         const int64_t at_a = a.begin[i], at_b = b.begin[i], n = ptrs[i + 1] - at;
         const I *columns = a.idx + at_a, *others = b.idx + at_b;
         const T *x = a.values + at_a, *y = b.values + at_b;
-        if constexpr (of_both<Op>) {
+        if constexpr (predictable && of_both<Op>) {
+          fill_common_by_branches<Op>(columns, x, others, y, idx + at, values + at, n);
+        } else if constexpr (predictable) {
+          fill_union_by_branches<Op>(columns, x, a.length(i), others, y, b.length(i), idx + at, values + at);
+        } else if constexpr (of_both<Op>) {
           fill_common<Op>(columns, x, a.length(i), others, y, b.length(i), idx + at, values + at, n);
         } else {
           fill_union<Op>(columns, x, a.length(i), others, y, b.length(i), idx + at, values + at, n);

@@ -85,6 +85,65 @@ int64_t count_common(const I* a, int64_t na, const I* b, int64_t nb, int64_t) {
 }
 #endif
 
+// Whether the n columns of a row are those of another row moved by `shift`.
+template <class I>
+bool repeats(const I* row, const I* other, int64_t n, I shift) {
+  if (row[n - 1] - other[n - 1] != shift) return false;  // most rows that do not repeat end here
+  I differ = 0;
+  for (int64_t k = 0; k < n; ++k) differ |= I(row[k] - other[k]) ^ shift;
+  return differ == 0;
+}
+
+// Returns how often a merge of two rows changes between columns of a, of b, and of both.
+template <class I>
+int64_t changes(const I* a, int64_t na, const I* b, int64_t nb) {
+  int64_t n = 0, last = 0;
+  for (int64_t i = 0, j = 0; i < na && j < nb;) {
+    const I c = a[i], d = b[j];
+    const int64_t now = int64_t(c < d) - int64_t(d < c);
+    n += now != last, last = now;
+    i += c <= d, j += d <= c;
+  }
+  return n;
+}
+
+// The next two functions are for rows whose merge the processor predicts, because they repeat the row before them or
+// change rarely. It then does not wait for the comparisons. Entries 0 to p - 1 of a, with values x, and 0 to q - 1 of
+// b, with values y, are merged.
+
+// Writes the entries of a row of a sum or difference.
+template <class Op, class T, class I>
+void fill_union_by_branches(const I* a, const T* x, int64_t p, const I* b, const T* y, int64_t q, I* idx, T* values) {
+  int64_t i = 0, j = 0, k = 0;
+  for (; i < p && j < q; ++k) {
+    const I c = a[i], d = b[j];
+    if (c == d) {
+      idx[k] = c, values[k] = Op::combine(x[i++], y[j++]);
+    } else if (c < d) {
+      idx[k] = c, values[k] = Op::combine(x[i++], T(0));
+    } else {
+      idx[k] = d, values[k] = Op::combine(T(0), y[j++]);
+    }
+  }
+  for (; i < p; ++i, ++k) idx[k] = a[i], values[k] = Op::combine(x[i], T(0));
+  for (; j < q; ++j, ++k) idx[k] = b[j], values[k] = Op::combine(T(0), y[j]);
+}
+
+// Writes the n entries of a row of a product; n is the number of columns that are in both rows.
+template <class Op, class T, class I>
+void fill_common_by_branches(const I* a, const T* x, const I* b, const T* y, I* idx, T* values, int64_t n) {
+  for (int64_t i = 0, j = 0, k = 0; k < n;) {
+    const I c = a[i], d = b[j];
+    if (c == d) {
+      idx[k] = c, values[k] = Op::combine(x[i++], y[j++]), ++k;
+    } else if (c < d) {
+      ++i;
+    } else {
+      ++j;
+    }
+  }
+}
+
 // The functions below merge two rows from both ends at once, because a step depends on the step before it, but not on
 // the steps at the other end. Entries i to p - 1 of a, with values x, and j to q - 1 of b, with values y, remain to be
 // merged.
