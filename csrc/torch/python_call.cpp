@@ -61,7 +61,11 @@ struct Operator {
   py::object general;  // torch.ops.torch_patterns.<name>.default
 };
 
-bool is_integer(PyObject* x) { return PyLong_CheckExact(x); }
+bool read_integer(PyObject* x, int64_t& value) {
+  int overflow = 0;
+  if (PyLong_CheckExact(x)) value = PyLong_AsLongLongAndOverflow(x, &overflow);
+  return PyLong_CheckExact(x) && !overflow;
+}
 
 // The items of a list or tuple, if f(item) accepts all of them.
 template <class F>
@@ -73,12 +77,6 @@ bool each_item(PyObject* list, F f) {
     if (!f(items[i])) return false;
   }
   return true;
-}
-
-bool push_integer(PyObject* x, std::vector<int64_t>& list) {
-  int overflow = 0;
-  list.push_back(is_integer(x) ? PyLong_AsLongLongAndOverflow(x, &overflow) : 0);
-  return is_integer(x) && !overflow;
 }
 
 // Pushes an argument on the stack, if it has the type that the schema names.
@@ -101,19 +99,23 @@ bool push_argument(Stack& stack, Parameter& p, PyObject* x) {
       stack.push_back(box(list));
       return all;
     }
-    case Kind::integer: {
-      int overflow = 0;
-      if (!is_integer(x)) return false;
-      stack.emplace_back(int64_t(PyLong_AsLongLongAndOverflow(x, &overflow)));
-      return !overflow;
-    }
     case Kind::boolean:
       stack.emplace_back(x == Py_True);
       return PyBool_Check(x);
     case Kind::real:
-      if (!PyFloat_CheckExact(x)) return false;
-      stack.emplace_back(PyFloat_AS_DOUBLE(x));
-      return true;
+    case Kind::scalar:
+      if (PyFloat_CheckExact(x)) {
+        stack.emplace_back(PyFloat_AS_DOUBLE(x));
+        return true;
+      }
+      if (p.kind == Kind::real) return false;
+      [[fallthrough]];
+    case Kind::integer: {
+      int64_t value = 0;
+      const bool exact = read_integer(x, value);
+      stack.emplace_back(value);
+      return exact;
+    }
     case Kind::string:
       if (p.last.ptr() != x) {
         if (!PyUnicode_CheckExact(x)) return false;
@@ -127,20 +129,10 @@ bool push_argument(Stack& stack, Parameter& p, PyObject* x) {
       return true;
     case Kind::integers: {
       std::vector<int64_t> list;
-      const bool all = each_item(x, [&](PyObject* item) { return push_integer(item, list); });
+      const bool all = each_item(x, [&](PyObject* item) { return read_integer(item, list.emplace_back()); });
       stack.emplace_back(std::move(list));
       return all;
     }
-    case Kind::scalar:
-      if (PyFloat_CheckExact(x)) {
-        stack.emplace_back(PyFloat_AS_DOUBLE(x));
-        return true;
-      } else {
-        int overflow = 0;
-        if (!is_integer(x)) return false;
-        stack.emplace_back(int64_t(PyLong_AsLongLongAndOverflow(x, &overflow)));
-        return !overflow;
-      }
     case Kind::other:
       return false;
   }
