@@ -1,5 +1,7 @@
 """The house rules: who includes whom, one list of rungs, every file with its essay, fresh tables."""
 
+import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -71,6 +73,31 @@ def test_includes_run_one_way():
         found += [(t, wrong_library(path, folder, t)) for t in included(path, "<", ">")]
         problems += [f"{name(path)} includes {target}: {problem}" for target, problem in found if problem]
     assert not problems
+
+
+def imports(path: Path, modules: dict[str, Path]) -> set[str]:
+    """The modules of the package that a module of it imports, also within functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            members = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= members & set(modules) or {node.module}
+    return found & set(modules)
+
+
+def test_python_imports_run_one_way():
+    package = ROOT / "torch_patterns"
+    modules = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in package.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    del modules["torch_patterns"]  # which every module has imported
+    order = list(graphlib.TopologicalSorter({m: imports(p, modules) - {m} for m, p in modules.items()}).static_order())
+    assert (
+        order.index("torch_patterns.arguments")
+        < order.index("torch_patterns.calls")
+        < order.index("torch_patterns.scan")
+    )
 
 
 def test_headers_open_with_what_they_are():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from common import EACH_DEVICE, grad_list, needs_cuda
 
-from torch_patterns import registry, segment_expand, segment_reduce, segment_scan
+from torch_patterns import registry, segment_expand, segment_reduce, segment_scan, segment_softmax, segment_topk
 from torch_patterns.testing import ALL, FLOATS, assert_equal, assert_same_bits, assert_within, gamma, unit_roundoff
 from torch_patterns.testing.scan import OPS, identity, scan_reference
 from torch_patterns.testing.segmented import BORDERS, make_offsets, reduce_reference
@@ -344,3 +344,38 @@ def test_overlapping_segments():
                 want = reduce_reference(part, torch.tensor([0, len(part)]), op=op)[0].item()
                 want = want + begin if op == "argmax" and len(part) else want
                 assert got[i].item() == want, (algorithm, op, offsets, i)
+
+
+@pytest.mark.parametrize("device", EACH_DEVICE)
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_the_first_of_a_segment_are_those_of_its_sort(dtype, device):
+    """Few are selected, more are sorted: both keep the order of equal keys, of zeros and of NaN."""
+    g = torch.Generator().manual_seed(3)
+    lengths = torch.tensor([0, 1, 15, 16, 17, 63, 64, 65, 0, 300, 33])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    x = torch.randint(0, 2 if dtype == torch.bool else 7, (int(offsets[-1]),), generator=g).to(dtype)
+    if dtype.is_floating_point:
+        x = (x - 3) * torch.where(torch.rand(len(x), generator=g) < 0.1, NAN, 1.0).to(dtype)  # with -0.0 * 1 and NaN
+        x[torch.rand(len(x), generator=g) < 0.1] = -0.0
+    for k, largest, index in itertools.product((1, 2, 16, 63, 64, 65, 100), (False, True), (torch.int32, torch.int64)):
+        values, rows = segment_topk(x.to(device), offsets.to(device, index), k, largest=largest)
+        for s, (begin, end) in enumerate(itertools.pairwise(offsets.tolist())):
+            keys = x[begin:end].float() if x.is_floating_point() else x[begin:end].long()
+            order = keys.sort(descending=largest, stable=True)[1][:k]  # torch, too, has NaN as the greatest
+            assert_equal(rows[s, : len(order)], begin + order, f"{k} {largest} {s}")
+            assert (rows[s, len(order) :] == -1).all()
+            assert_same_bits(values[s, : len(order)].cpu(), x[begin:end][order])
+
+
+@pytest.mark.parametrize("device", EACH_DEVICE)
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_softmax_of_long_segments_with_infinities(width, device):
+    offsets = offsets_of(3, 40_000, 0, 5, 20_000, 9, device="cpu")
+    x = torch.randn(int(offsets[-1]), width, generator=torch.Generator().manual_seed(5)) * 4
+    x[30_000, 0] = float("inf")  # NaN throughout its segment
+    x[40_003:40_008] = -float("inf")  # as in torch, NaN
+    x[50_000:55_000] = -float("inf")  # 0
+    got = segment_softmax(x.to(device), offsets.to(device)).cpu()
+    for begin, end in itertools.pairwise(offsets.tolist()):
+        want = torch.softmax(x[begin:end].double(), 0)
+        torch.testing.assert_close(got[begin:end].double(), want, rtol=1e-5, atol=1e-37, equal_nan=True)

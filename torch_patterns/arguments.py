@@ -18,6 +18,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
+from torch_patterns.tuples import kinds
+
 F = TypeVar("F", bound=Callable[..., Any])
 _OTHERS = ("Matrix", "Graph", "Sequence", "Ids", "Callable", "Product", "Any")  # what else an annotation may allow
 
@@ -115,10 +117,7 @@ def refuse(function: str, name: str, value: Any, annotation: str) -> None:
 
 
 def _is(value: Any, kind: str) -> bool:
-    from torch_patterns.graph.container import Graph
-    from torch_patterns.sparse.containers import FORMATS
-
-    return isinstance(value, Graph if kind == "Graph" else tuple(FORMATS.values()))
+    return isinstance(value, tuple(kinds[kind]))
 
 
 def type_name(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+kinds: dict[str, list[type]] = {"Matrix": [], "Graph": []}  # what annotations call by these names
 _SYMBOLS = {"__add__": "+", "__radd__": "+", "__mul__": "*", "__rmul__": "*"}
 
 

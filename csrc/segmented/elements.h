@@ -210,6 +210,15 @@ void with_expansion(const Args& args, F f) {
 // ---- softmax: reduces each segment to its greatest value and its sum of exponentials; then every row computes its
 // result from its own value and these two
 
+// The result of a row with value x, in a segment with value v.
+template <class T, class V>
+TP_HD T softmax_of(T x, const V& v, bool logarithm) {
+  using C = acc_t<T>;
+  const C below = C(x) - C(v.max);
+  if (v.sum < 0) return T(0);
+  return logarithm ? T(below - C(v.sum)) : T(block::exponential(below) / C(v.sum));
+}
+
 template <class E, class X, class In, class Out, class O>
 struct BoundSoftmax {
   using Value = typename E::Value;
@@ -230,13 +239,7 @@ struct BoundSoftmax {
     const A sum = v.max == detail::highest<A>() ? std::numeric_limits<A>::quiet_NaN() : v.sum;
     return {v.max, e.logarithm ? A(std::log(sum)) : sum};
   }
-  TP_HD typename E::Output result(typename E::Output own, Value v) const {
-    using T = typename E::Output;
-    using C = acc_t<T>;
-    const C below = C(own) - C(v.max);
-    if (v.sum < A(0)) return T(0);
-    return e.logarithm ? T(below - C(v.sum)) : T(block::exponential(below) / C(v.sum));
-  }
+  TP_HD typename E::Output result(typename E::Output own, Value v) const { return softmax_of(own, v, e.logarithm); }
   TP_HD void store(int64_t row, int64_t column, Value v) const {
     const typename E::Output own = x[row * e.width + column];
     out[row * e.width + column] = result(own, v);

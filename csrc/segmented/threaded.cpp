@@ -5,9 +5,10 @@
 // columns. Sums and products of floats accumulate in double, so the rounding error does not grow with n.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <vector>
 
-#include "segmented/combine.h"
+#include "segmented/runs.h"
 #include "segmented/scan_elements.h"
 #include "segmented/shares.h"
 
@@ -31,100 +32,30 @@ struct Strip {
       : index(index), first(index * columns_per_strip), count(tp::min(width - first, columns_per_strip)) {}
 };
 
-constexpr int lanes = 8;
+// The runs of a share: row `first` is row 0 of `borders`.
+struct Runs {
+  int64_t segment, first;  // of the first run
+  std::vector<int64_t> borders;
 
-// Combines x[0] to x[n - 1]; lane j takes every element whose index is j modulo `lanes`. The last few elements are read
-// together with the elements after them, of which `readable` exist: most runs are short, and a loop of unpredictable
-// length costs more than reading a few more elements.
-template <class M, class T>
-typename M::Acc combine_lanes(const T* x, int64_t n, int64_t readable) {
-  using Acc = typename M::Acc;
-  Acc running[lanes];
-  if (readable < ceil_div(tp::max(n, int64_t(1)), int64_t(lanes)) * lanes) {
-    running[0] = M::identity();
-    for (int64_t i = 0; i < n; ++i) running[0] = combine<M>(running[0], Acc(x[i]));
-    return running[0];
+  template <class O>
+  Runs(const Shares<O>& shares, int64_t i) : segment(shares.first(i)), first(-1) {
+    shares.each(i, [&](int64_t, int64_t begin, int64_t end) {
+      if (first < 0) first = begin, borders.push_back(0);
+      borders.push_back(end - first);
+    });
   }
-  const int first = int(tp::min(n, int64_t(lanes)));
-  for (int j = 0; j < lanes; ++j) {
-    const Acc value = Acc(x[j]);
-    running[j] = j < first ? value : M::identity();
-  }
-  int64_t i = lanes;
-  for (; i + lanes <= n; i += lanes) {
-    for (int j = 0; j < lanes; ++j) running[j] = combine<M>(running[j], Acc(x[i + j]));
-  }
-  if (i < n) {
-    const int rest = int(n - i);
-    for (int j = 0; j < lanes; ++j) {
-      const Acc value = Acc(x[i + j]);
-      running[j] = combine<M>(running[j], j < rest ? value : M::identity());
-    }
-  }
-  for (int stride = lanes / 2; stride > 0; stride /= 2) {
-    for (int j = 0; j < stride; ++j) running[j] = combine<M>(running[j], running[j + stride]);
-  }
-  return running[0];
-}
+  int64_t count() const { return int64_t(borders.size()) - 1; }
+  int64_t rows() const { return borders.back(); }
 
-// As combine_lanes, for any length. Floats are added in float32 within a chunk, and the chunks in double.
-template <class M, class T>
-typename M::Acc combine_run(const T* x, int64_t n, int64_t readable) {
-  using Acc = typename M::Acc;
-  if constexpr (M::id == OpId::sum && is_floating<T>) {
-    constexpr int64_t chunk = 64 * lanes;
-    Acc sum = Acc(combine_lanes<Sum<acc_t<T>>>(x, tp::min(n, chunk), readable));
-    for (int64_t i = chunk; i < n; i += chunk)
-      sum += Acc(combine_lanes<Sum<acc_t<T>>>(x + i, tp::min(n - i, chunk), readable - i));
-    return sum;
-  } else {
-    return combine_lanes<M>(x, n, readable);
+  // Column j of their rows: a single column where it is, one of several in `copy`.
+  template <class T>
+  const T* column(const T* x, int64_t width, int64_t j, std::vector<T>& copy) const {
+    if (width == 1) return x + first;
+    copy.resize(size_t(rows()));
+    for (int64_t row = 0; row < rows(); ++row) copy[size_t(row)] = x[(first + row) * width + j];
+    return copy.data();
   }
-}
-
-// Returns exp(x - most). For the greatest value itself it returns 1, even if that is infinite.
-template <class A>
-A distance_exponential(A x, A most) {
-  const A y = block::exponential(x - most);
-  return x == most ? A(1) : y;
-}
-
-// Finds the extremum of rows begin to end - 1 in the same way, and then the first row that has it.
-template <class M, class T>
-typename M::Acc find_in_run(const T* x, int64_t begin, int64_t end, int64_t n) {
-  using A = decltype(M::Acc::value);
-  using Extremum = std::conditional_t<M::id == OpId::argmax, Max<A>, Min<A>>;
-  if (begin == end) return M::identity();
-  const A most = combine_run<Extremum>(x + begin, end - begin, n - begin);
-  int64_t row = begin;
-  while (!(A(x[row]) == most || (most != most && A(x[row]) != A(x[row])))) ++row;
-  return {most, row};
-}
-
-// The maximum of a run, and the sum of the exponentials of the distances from it, which is computed as other sums are.
-template <class M, class T>
-typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
-  using A = acc_t<T>;
-  using Wide = decltype(M::Acc::sum);
-  if (n == 0) return M::identity();
-  const A most = combine_run<Max<A>>(x, n, readable);
-  constexpr int64_t chunk = 64 * lanes;
-  Wide sum = 0;
-  for (int64_t i = 0; i < n; i += chunk) {
-    const int64_t end = tp::min(i + chunk, n);
-    A part[lanes] = {};
-    int64_t k = i;
-    for (; k + lanes <= end; k += lanes) {
-      for (int j = 0; j < lanes; ++j) part[j] += distance_exponential(A(x[k + j]), most);
-    }
-    for (int j = 0; k < end; ++k, ++j) part[j] += distance_exponential(A(x[k]), most);
-    for (int half = lanes / 2; half > 0; half /= 2) {
-      for (int j = 0; j < half; ++j) part[j] += part[j + half];
-    }
-    sum += Wide(part[0]);
-  }
-  return {Wide(most), sum};
-}
+};
 
 template <class E>
 class Reduce {
@@ -154,52 +85,35 @@ class Reduce {
   Acc* ended(int64_t i, const Strip& strip) { return partial_ + 2 * i * x_.e.width + strip.first; }
   Acc* open(int64_t i, const Strip& strip) { return ended(i, strip) + x_.e.width; }
 
-  void reduce_share(int64_t i, const Strip& strip) {
-    if (x_.e.width == 1) {
-      each_segment(
-          i, strip, [&](int64_t begin, int64_t end, Acc* running) { *running = reduce_run(begin, end); },
-          [&](int64_t segment, const Acc* running) { x_.store(segment, 0, *running); });
-    } else {
-      each_segment(
-          i, strip, [&](int64_t begin, int64_t end, Acc* running) { reduce_rows(begin, end, strip, running); },
-          [&](int64_t segment, const Acc* running) { store(segment, strip, running); });
+  // A single column, or one after another where that takes vectors: then results have the bits of a single column.
+  void reduce_columns(int64_t i, const Strip& strip) {
+    const Runs runs(shares_, i);
+    const int64_t last = runs.count() - 1, width = x_.e.width,
+                  readable = width == 1 ? x_.e.n - runs.first : runs.rows();
+    std::vector<typename E::Input> copy;
+    const auto results = std::make_unique<Acc[]>(size_t(runs.count()));
+    for (int64_t j = 0; j < strip.count; ++j) {
+      const auto* column = runs.column(x_.e.in, width, strip.first + j, copy);
+      reduce_runs<M>(column, readable, runs.first, runs.borders.data(), runs.count(), results.get());
+      for (int64_t k = 1; k < last; ++k) x_.store(runs.segment + k, strip.first + j, results[k]);
+      ended(i, strip)[j] = results[0];
+      open(i, strip)[j] = results[last];
     }
   }
 
-  // Calls reduce(begin, end, running) for each segment of share i, and store(segment, running) for those that are
-  // entirely inside it.
-  template <class Reducer, class Store>
-  void each_segment(int64_t i, const Strip& strip, Reducer reduce, Store store) {
+  void reduce_share(int64_t i, const Strip& strip) {
+    if (x_.e.width == 1 || M::id == OpId::logsumexp) return reduce_columns(i, strip);
     const int64_t first = shares_.first(i), last = shares_.first(i + 1);
     Acc running[columns_per_strip];
     shares_.each(i, [&](int64_t segment, int64_t begin, int64_t end) {
-      if (segment == last) return reduce(begin, end, open(i, strip));
-      if (segment == first) return reduce(begin, end, ended(i, strip));
-      reduce(begin, end, running);
-      store(segment, running);
+      if (segment == last) return reduce_rows(begin, end, strip, open(i, strip));
+      if (segment == first) return reduce_rows(begin, end, strip, ended(i, strip));
+      reduce_rows(begin, end, strip, running);
+      store(segment, strip, running);
     });
   }
 
-  Acc reduce_run(int64_t begin, int64_t end) const {
-    if constexpr (E::finds_index) {
-      return find_in_run<M>(x_.in, begin, end, x_.e.n);
-    } else if constexpr (M::id == OpId::logsumexp) {
-      return exponentiate_run<M>(x_.in + begin, end - begin, x_.e.n - begin);
-    } else {
-      return combine_run<M>(x_.in + begin, end - begin, x_.e.n - begin);
-    }
-  }
-
   void reduce_rows(int64_t begin, int64_t end, const Strip& strip, Acc* running) const {
-    if constexpr (M::id == OpId::logsumexp) {  // column by column, so that results have the bits of a single column
-      std::vector<typename E::Input> column(size_t(end - begin));
-      for (int64_t j = 0; j < strip.count; ++j) {
-        for (int64_t row = begin; row < end; ++row)
-          column[size_t(row - begin)] = x_.in[row * x_.e.width + strip.first + j];
-        running[j] = exponentiate_run<M>(column.data(), end - begin, end - begin);
-      }
-      return;
-    }
     std::fill(running, running + strip.count, M::identity());
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t j = 0; j < strip.count; ++j) running[j] = combine<M>(running[j], x_.load(row, strip.first + j));
@@ -233,27 +147,39 @@ class Reduce {
   Acc* partial_;
 };
 
-template <class E>
-void expand(const E& e, Context& context) {
+template <class T>
+void expand(const Expansion<T>& e, Context& context) {
+  const auto shares = shares_of(e.bind(simt::Pointers{}).offsets, e.width);
+  const auto fill = [&](int64_t segment, int64_t row, int64_t end) {
+    if (e.width == 1 && row < end) return std::fill(e.out + row, e.out + end, e.in[segment]);
+    for (; row < end; ++row) {
+      std::memcpy(e.out + row * e.width, e.in + segment * e.width, size_t(e.width) * sizeof(T));
+    }
+  };
+  context.parallel_for(shares.count(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) shares.each(i, fill);
+  });
+}
+
+template <class T, class A>
+void expand(const Softmax<T, A>& e, Context& context) {
   const auto x = e.bind(simt::Pointers{});
   const auto shares = shares_of(x.offsets, e.width);
   context.parallel_for(shares.count(), 1, [&](int64_t begin, int64_t end) {
-    std::vector<typename E::Value> values(E::copies ? 0 : size_t(e.width));
-    const auto fill = [&](int64_t segment, int64_t row, int64_t stop) {
-      if (row == stop) return;
-      if constexpr (!E::copies) {
-        for (int64_t j = 0; j < e.width; ++j) values[size_t(j)] = x.value(segment, j);
-        for (; row < stop; ++row) {
-          for (int64_t j = 0; j < e.width; ++j) x.store(row, j, values[size_t(j)]);
-        }
-      } else {
-        if (e.width == 1) return std::fill(e.out + row, e.out + stop, e.in[segment]);
-        for (; row < stop; ++row) {
-          std::memcpy(e.out + row * e.width, e.in + segment * e.width, size_t(e.width) * sizeof(*e.out));
-        }
+    std::vector<Exponentials<A>> values;
+    std::vector<T> copy, result;
+    for (int64_t i = begin; i < end; ++i) {
+      const Runs runs(shares, i);
+      values.resize(size_t(runs.count()));
+      result.resize(e.width == 1 ? 0 : size_t(runs.rows()));
+      for (int64_t j = 0; j < e.width; ++j) {
+        for (int64_t k = 0; k < runs.count(); ++k) values[size_t(k)] = x.value(runs.segment + k, j);
+        T* const out = e.width == 1 ? e.out + runs.first : result.data();
+        normalize_runs(runs.column(e.x, e.width, j, copy), runs.borders.data(), runs.count(), values.data(),
+                       e.logarithm, out);
+        for (int64_t k = 0; k < int64_t(result.size()); ++k) e.out[(runs.first + k) * e.width + j] = result[size_t(k)];
       }
-    };
-    for (int64_t i = begin; i < end; ++i) shares.each(i, fill);
+    }
   });
 }
 

@@ -1,12 +1,14 @@
 // torch_patterns::segment_sort, segment_sort_pairs and segment_topk: checks, kernels, derivatives.
 //
 // A sort of segments is one permutation of all keys, so its derivatives are as in sort.cpp. It puts the k greatest or
-// least values of each segment first. In segment_topk, the row of a segment with fewer than k values is filled up with
-// the identity of the maximum or minimum and the index -1; gradients go to the rows that the indices name.
+// least values of each segment first; a few of them are selected without a sort on the CPU. In segment_topk, the row of
+// a segment with fewer than k values is filled up with the identity of the maximum or minimum and the index -1;
+// gradients go to the rows that the indices name.
 #include <ATen/ATen.h>
 
 #include <limits>
 
+#include "sort/top.h"
 #include "torch/index.h"
 #include "torch/permutation.h"
 
@@ -148,6 +150,28 @@ at::Scalar least_of(at::ScalarType dtype, bool least) {
   }
 }
 
+Two select(const SegmentTopK& t, int64_t k) {
+  const Tensor in = canonical(t.values), offsets = t.offsets.contiguous();
+  const int64_t segments = offsets.size(0) - 1;
+  const Tensor values = empty_result({segments, k}, in.options());
+  const Tensor rows = empty_result({segments, k}, in.options().dtype(at::kLong));
+  sort::Top top{in.const_data_ptr(),
+                key_type(topk_name, in),
+                t.largest,
+                offsets.const_data_ptr(),
+                offsets.scalar_type() == at::kLong,
+                in.size(0),
+                segments,
+                k,
+                values.mutable_data_ptr(),
+                rows.mutable_data_ptr<int64_t>(),
+                0};
+  const Tensor absent = at::full({}, least_of(in.scalar_type(), t.largest), in.options());
+  memcpy(&top.absent, absent.const_data_ptr(), size_t(in.element_size()));
+  with_context(in, [&](TorchContext& context) { sort::select_top(top, context); });
+  return {values, rows};
+}
+
 Two SegmentTopK::kernel() const {
   dtype_of_tensor(topk_name, values);
   check_vector(topk_name, {"values", values});
@@ -161,6 +185,7 @@ Two SegmentTopK::kernel() const {
   }
   const int64_t n = values.size(0), segments = offsets.size(0) - 1, most = k.expect_int();
   check_offset_values(topk_name, {"offsets", offsets}, n, validate);
+  if (values.is_cpu() && algorithm == "auto" && 0 < most && most <= sort::most_selected) return select(*this, most);
   const auto [sorted, rows] =
       call(SegmentSortPairs{values, at::arange(n, longs), offsets, largest, 0, {}, false, algorithm});
   const Tensor o = at::clamp(offsets.to(at::kLong), 0, n);

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from torch_patterns.tuples import not_a_sequence
+from torch_patterns.tuples import kinds, not_a_sequence
 
 INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -183,4 +183,5 @@ def pointer_dtype(index_dtype: torch.dtype, num_edges: int) -> torch.dtype:
 # Without these torch.export cannot save a program that takes a graph, and torch.load refuses a graph.
 _pytree._register_namedtuple(Graph, serialized_type_name="torch_patterns.graph.Graph")
 torch.serialization.add_safe_globals([Graph])
+kinds["Graph"].append(Graph)
 not_a_sequence(Graph, "torch_patterns.graph.collate")

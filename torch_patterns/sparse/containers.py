@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from torch_patterns import _C
+from torch_patterns.tuples import kinds
 
 
 class COO(NamedTuple):
@@ -199,6 +200,7 @@ class BLOCKED(NamedTuple):
 Matrix = COO | CSR | CSC | ELL | HYB | JDS | SELL | BLOCKED
 FORMATS = {cls.__name__.lower(): cls for cls in (COO, CSR, CSC, ELL, HYB, JDS, SELL, BLOCKED)}
 _NAMES = {cls: name for name, cls in FORMATS.items()}
+kinds["Matrix"] += FORMATS.values()
 
 for _name, _cls in FORMATS.items():
     _pytree._register_namedtuple(_cls, serialized_type_name=f"torch_patterns.{_name.upper()}")
