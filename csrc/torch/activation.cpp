@@ -40,7 +40,6 @@ struct Apply {
   Str algorithm;
 
   Tensor kernel() const;
-  Tensor meta() const;
   Tensors vjp(const Backward& b) const { return {call(ActivationBackward{b.grad(), b.output(), op_name, algorithm})}; }
   Tensors jvp(const Forward& f) const {
     return {call(ActivationBackward{f.tangent(), f.output(), op_name, algorithm})};
@@ -48,6 +47,8 @@ struct Apply {
   bool keeps(size_t) const { return false; }
   bool keeps_output(size_t) const { return true; }
 };
+
+constexpr const char* backward_name = "activation_backward";
 
 layers::Args args_of(layers::Step step, Activation f, const char* op, const Tensor& in, Tensor& out) {
   layers::Args args{};
@@ -63,51 +64,30 @@ layers::Args args_of(layers::Step step, Activation f, const char* op, const Tens
 template <Activation which>
 Tensor Apply<which>::kernel() const {
   check_float(op_name, "x", x);
+  Tensor out = empty_result(x.sym_sizes(), x.options());
+  if (is_done(out, layers::activations::ladder, op_name, algorithm)) return out;
   const Tensor in = x.contiguous();
-  Tensor out = at::empty(in.sizes(), in.options());
   layers::Args args = args_of(layers::Step::activation, which, op_name, in, out);
   args.x = in.const_data_ptr();
   run(layers::activations::ladder, layers::activations::choose, op_name, algorithm, in, args);
   return out;
 }
 
-template <Activation which>
-Tensor Apply<which>::meta() const {
-  check_float(op_name, "x", x);
-  check_algorithm(layers::activations::ladder, op_name, algorithm);
-  return at::empty_symint(x.sym_sizes(), x.options());
-}
-
-constexpr const char* backward_name = "activation_backward";
-
-void check_pair(const Tensor& grad, const Tensor& y) {
-  check_float(backward_name, "grad", grad);
-  check_same_device(backward_name, {{"grad", &grad}, {"y", &y}});
-  TORCH_CHECK_TYPE(grad.scalar_type() == y.scalar_type(), backward_name, ": grad is ", grad.scalar_type(), ", y is ",
-                   y.scalar_type());
-  TORCH_SYM_CHECK(same_sizes(grad.sym_sizes(), y.sym_sizes()), backward_name, ": grad has shape ", grad.sym_sizes(),
-                  ", y has ", y.sym_sizes());
-}
-
 }  // namespace
 
 Tensor ActivationBackward::kernel() const {
-  check_pair(grad, y);
-  const Tensor g = grad.contiguous(), value = y.contiguous();
-  Tensor out = at::empty(g.sizes(), g.options());
+  check_float(backward_name, "grad", grad);
+  check_alike(backward_name, {"grad", grad}, {"y", y});
+  check_same_shape(backward_name, {"grad", grad}, {"y", y});
   const Activation f = activation_of(backward_name, activation);
+  Tensor out = empty_result(grad.sym_sizes(), grad.options());
+  if (is_done(out, layers::activations::ladder, backward_name, algorithm)) return out;
+  const Tensor g = grad.contiguous(), value = y.contiguous();
   layers::Args args = args_of(layers::Step::activation_backward, f, backward_name, g, out);
   args.grad = g.const_data_ptr();
   args.y = value.const_data_ptr();
   run(layers::activations::ladder, layers::activations::choose, backward_name, algorithm, g, args);
   return out;
-}
-
-Tensor ActivationBackward::meta() const {
-  check_pair(grad, y);
-  activation_of(backward_name, activation);
-  check_algorithm(layers::activations::ladder, backward_name, algorithm);
-  return at::empty_symint(grad.sym_sizes(), grad.options());
 }
 
 // f'(x) = (1 - y^2) / 2 or 1 - y^2; this is the factor of y in its derivative with respect to y.

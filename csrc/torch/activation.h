@@ -14,7 +14,6 @@ struct ActivationBackward {
   Str activation, algorithm;
 
   Tensor kernel() const;
-  Tensor meta() const;
   Tensors vjp(const Backward& b) const { return pull(b.grad(), b); }
   Tensors jvp(const Forward& f) const;
   bool keeps(size_t input) const { return input == 1 || curvature() != 0; }

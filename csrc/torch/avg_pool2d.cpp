@@ -19,7 +19,7 @@ struct AvgPool2dBackward {
   bool ceil_mode, count_include_pad;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   bool keeps(size_t) const { return false; }
 };
 
@@ -33,26 +33,17 @@ Windows windows_of(const char* name, const Op& op) {
           op.count_include_pad};
 }
 
-SymPair check_forward(const Tensor& x, const Windows& windows) {
-  check_maps(op_name, "x", x);
-  check_float(op_name, "x", x);
-  return count_windows(op_name, windows, maps_of(x));
-}
-
-void check_backward(const Tensor& grad, const SymPair& size, const Windows& windows) {
-  check_maps(backward_name, "grad", grad);
-  check_float(backward_name, "grad", grad);
-  check_shape(backward_name, "grad", grad, count_windows(backward_name, windows, size));
-}
-
 }  // namespace
 
 Tensor AvgPool2d::kernel() const {
   const Windows windows = windows_of(op_name, *this);
-  const SymPair outputs = check_forward(x, windows);
+  check_maps(op_name, "x", x);
+  check_float(op_name, "x", x);
+  const SymPair outputs = count_windows(op_name, windows, maps_of(x));
+  Tensor out = empty_maps(x, outputs, x.scalar_type());
+  if (is_done(out, pooling::ladder, op_name, algorithm)) return out;
   const auto format = format_of(x);
   const Tensor in = x.contiguous(format);
-  Tensor out = empty_maps(x, outputs, x.scalar_type());
   auto args = pooling_args(op_name, in, format, windows, maps_of(x), outputs);
   args.step = Step::average;
   args.x = in.const_data_ptr();
@@ -64,10 +55,13 @@ Tensor AvgPool2d::kernel() const {
 Tensor AvgPool2dBackward::kernel() const {
   const Windows windows = windows_of(backward_name, *this);
   const SymPair size = pair(backward_name, "input_size", input_size);
-  check_backward(grad, size, windows);
+  check_maps(backward_name, "grad", grad);
+  check_float(backward_name, "grad", grad);
+  check_shape(backward_name, "grad", grad, count_windows(backward_name, windows, size));
+  Tensor out = empty_maps(grad, size, grad.scalar_type());
+  if (is_done(out, pooling::ladder, backward_name, algorithm)) return out;
   const auto format = format_of(grad);
   const Tensor g = grad.contiguous(format);
-  Tensor out = empty_maps(grad, size, grad.scalar_type());
   auto args = pooling_args(backward_name, g, format, windows, size, maps_of(grad));
   args.step = Step::average_backward;
   args.grad = g.const_data_ptr();
@@ -76,42 +70,14 @@ Tensor AvgPool2dBackward::kernel() const {
   return out;
 }
 
-Tensor AvgPool2d::meta() const {
-  const Windows windows = windows_of(op_name, *this);
-  check_algorithm(pooling::ladder, op_name, algorithm);
-  return empty_maps(x, check_forward(x, windows), x.scalar_type());
+Tensors AvgPool2d::vjp(const Backward& b) const {
+  return {call(AvgPool2dBackward{b.grad(), maps_of(b.sizes(0)), kernel_size, stride, padding, ceil_mode,
+                                 count_include_pad, algorithm})};
 }
 
-Tensor AvgPool2dBackward::meta() const {
-  const SymPair size = pair(backward_name, "input_size", input_size);
-  check_backward(grad, size, windows_of(backward_name, *this));
-  check_algorithm(pooling::ladder, backward_name, algorithm);
-  return empty_maps(grad, size, grad.scalar_type());
+Tensors AvgPool2dBackward::vjp(const Backward& b) const {
+  return {call(AvgPool2d{b.grad(), kernel_size, stride, padding, ceil_mode, count_include_pad, algorithm})};
 }
-
-// ---- derivatives
-
-namespace {
-
-// Calls with the windows of either operator.
-template <class Op>
-Tensor average(const Tensor& x, const Op& op) {
-  return call(AvgPool2d{x, op.kernel_size, op.stride, op.padding, op.ceil_mode, op.count_include_pad, op.algorithm});
-}
-
-template <class Op>
-Tensor spread(const Tensor& grad, const Sizes& size, const Op& op) {
-  return call(AvgPool2dBackward{grad, size, op.kernel_size, op.stride, op.padding, op.ceil_mode, op.count_include_pad,
-                                op.algorithm});
-}
-
-}  // namespace
-
-Tensors AvgPool2d::vjp(const Backward& b) const { return {spread(b.grad(), maps_of(b.sizes(0)), *this)}; }
-Tensors AvgPool2d::jvp(const Forward& f) const { return {average(f.tangent(), *this)}; }
-
-Tensors AvgPool2dBackward::vjp(const Backward& b) const { return {average(b.grad(), *this)}; }
-Tensors AvgPool2dBackward::jvp(const Forward& f) const { return {spread(f.tangent(), input_size, *this)}; }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<AvgPool2d, AvgPool2dBackward>(m); }
 

@@ -13,7 +13,7 @@ struct AvgPool2d {
   bool ceil_mode, count_include_pad;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   bool keeps(size_t) const { return false; }
 };
 

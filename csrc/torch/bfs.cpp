@@ -31,13 +31,11 @@ struct Search {
 struct Bfs : Search {
   static constexpr auto schema = "bfs_csr" TP_SCHEMA;
   Results kernel() const;
-  Results meta() const;
 };
 
 struct BfsBatched : Search {
   static constexpr auto schema = "bfs_batched" TP_SCHEMA;
   Results kernel() const;
-  Results meta() const;
 };
 #undef TP_SCHEMA
 
@@ -66,20 +64,6 @@ void check_search(const char* op, const Search& s) {
   check_same_device(op, {{"col_idx", &s.col_idx}, {"sources", &s.sources}});
   TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(s.max_level.sym_ge(-1)), op, ": max_level must be -1 (any) or more, got ",
                     s.max_level);
-}
-
-void check(const Bfs& s) {
-  check_search(single_name, s);
-  TORCH_CHECK_VALUE(s.sources.dim() <= 1, single_name, ": sources must be a scalar or have one dimension, got shape ",
-                    s.sources.sym_sizes());
-  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(s.sources.sym_numel().sym_gt(0)), single_name,
-                    ": sources is empty; a search needs one source at least");
-}
-
-void check(const BfsBatched& s) {
-  check_search(batched_name, s);
-  TORCH_CHECK_VALUE(s.sources.dim() == 1, batched_name, ": sources must have one dimension, got shape ",
-                    s.sources.sym_sizes());
 }
 
 // ---- checks of values
@@ -160,17 +144,20 @@ void run_searches(const char* op, graph::Args args, Str algorithm, const Tensor&
 }
 
 // Runs `searches` searches, each from an equal share of the sources.
-Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRef shape) {
+Results search(const char* op, const Search& s, const SymInt& searches, const Sizes& shape) {
+  Tensor levels = empty_result(shape, s.col_idx.options().dtype(at::kInt));
+  Tensor parents = empty_result(shape, s.col_idx.options());
+  if (levels.is_meta()) {
+    check_algorithm(graph::ladder, op, s.algorithm);
+    return {levels, parents};
+  }
+  check_values(op, s);
   // Make everything contiguous and of the dtypes that the kernels take; row pointers are int64 if either they or the
   // ids are.
   const Tensor ids = s.col_idx.contiguous(), in_ids = s.in_col_idx.defined() ? s.in_col_idx.contiguous() : Tensor();
-  const auto rows_of = [&](const Tensor& row_ptrs) {
-    const bool widens = ids.scalar_type() == at::kLong || s.row_ptrs.scalar_type() == at::kLong;
-    return row_ptrs.to(widens ? at::kLong : at::kInt).contiguous();
-  };
-  const Tensor rows = rows_of(s.row_ptrs), in_rows = s.in_row_ptrs.defined() ? rows_of(s.in_row_ptrs) : Tensor();
+  const Tensor rows = rows_beside(s.row_ptrs, ids);
+  const Tensor in_rows = s.in_row_ptrs.defined() ? s.in_row_ptrs.to(rows.scalar_type()).contiguous() : Tensor();
   const Tensor sources = s.sources.to(at::kLong).contiguous();
-  Tensor levels = empty_result(shape, ids.options().dtype(at::kInt)), parents = empty_result(shape, ids.options());
 
   // Describe the graph and the results.
   graph::Args args{topology_of(op, rows, ids)};
@@ -179,8 +166,8 @@ Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRe
   const int64_t max_level = s.max_level.expect_int();
   constexpr int64_t highest = std::numeric_limits<int32_t>::max();  // the greatest level that the results can hold
   args.max_level = max_level < 0 ? highest : std::min(max_level, highest);
-  args.num_sources = searches > 0 ? sources.numel() / searches : 0;
-  args.searches = searches;
+  args.searches = searches.expect_int();
+  args.num_sources = args.searches > 0 ? sources.numel() / args.searches : 0;
   args.sources = sources.const_data_ptr<int64_t>();
   args.levels = levels.mutable_data_ptr<int32_t>();
   args.parents = parents.mutable_data_ptr();
@@ -188,33 +175,19 @@ Results search(const char* op, const Search& s, int64_t searches, at::IntArrayRe
   return {levels, parents};
 }
 
-Results empty_results(const Tensor& col_idx, SymIntArrayRef shape) {
-  return {at::empty_symint(shape, col_idx.options().dtype(at::kInt)), at::empty_symint(shape, col_idx.options())};
-}
-
 Results Bfs::kernel() const {
-  check(*this);
-  check_values(single_name, *this);
-  return search(single_name, *this, 1, {row_ptrs.size(0) - 1});
-}
-
-Results Bfs::meta() const {
-  check(*this);
-  check_algorithm(graph::ladder, single_name, algorithm);
-  return empty_results(col_idx, {row_ptrs.sym_size(0) - 1});
+  check_search(single_name, *this);
+  TORCH_CHECK_VALUE(sources.dim() <= 1, single_name, ": sources must be a scalar or have one dimension, got shape ",
+                    sources.sym_sizes());
+  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(sources.sym_numel().sym_gt(0)), single_name,
+                    ": sources is empty; a search needs one source at least");
+  return search(single_name, *this, 1, {row_ptrs.sym_size(0) - 1});
 }
 
 Results BfsBatched::kernel() const {
-  check(*this);
-  check_values(batched_name, *this);
-  const int64_t searches = sources.size(0);
-  return search(batched_name, *this, searches, {searches, row_ptrs.size(0) - 1});
-}
-
-Results BfsBatched::meta() const {
-  check(*this);
-  check_algorithm(graph::ladder, batched_name, algorithm);
-  return empty_results(col_idx, {sources.sym_size(0), row_ptrs.sym_size(0) - 1});
+  check_search(batched_name, *this);
+  check_vector(batched_name, {"sources", sources});
+  return search(batched_name, *this, sources.sym_size(0), {sources.sym_size(0), row_ptrs.sym_size(0) - 1});
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Bfs, BfsBatched>(m); }

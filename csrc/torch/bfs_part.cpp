@@ -55,10 +55,7 @@ void bfs_level(const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& in_r
   args.parents = parents.mutable_data_ptr();
   args.sums = static_cast<int64_t*>(found.mutable_data_ptr());
   args.found = static_cast<uint32_t*>(found.mutable_data_ptr()) + words_of_sums;
-  translate_errors([&] {
-    TorchContext context(ids);
-    graph::part::search(args, context);
-  });
+  with_context(ids, [&](TorchContext& context) { graph::part::search(args, context); });
 }
 
 }  // namespace

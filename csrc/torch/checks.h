@@ -11,29 +11,38 @@ struct Named {
   const Tensor& tensor;
 };
 
-// Checks that all tensors are floating point, of one dtype and on one device.
-inline void check_floats(const char* op, std::initializer_list<Named> tensors) {
-  const Named& first = *tensors.begin();
-  TORCH_CHECK_TYPE(first.tensor.is_floating_point(), op, ": ", first.name, " must be floating point, got ",
-                   first.tensor.scalar_type());
-  dtype_of_tensor(op, first.tensor);
-  for (const Named& t : tensors) {
-    check_same_device(op, {{first.name, &first.tensor}, {t.name, &t.tensor}});
-    TORCH_CHECK_TYPE(t.tensor.scalar_type() == first.tensor.scalar_type(), op, ": ", first.name, " is ",
-                     first.tensor.scalar_type(), ", ", t.name, " is ", t.tensor.scalar_type());
-  }
-}
-
 inline void check_float(const char* op, const char* name, const Tensor& x) {
   TORCH_CHECK_TYPE(x.is_floating_point(), op, ": ", name, " must be floating point, got ", x.scalar_type());
   dtype_of_tensor(op, x);
 }
 
-// Tells whether two shapes are equal, as a symbolic condition that TORCH_SYM_CHECK can defer until sizes are known.
-inline c10::SymBool same_sizes(SymIntArrayRef a, SymIntArrayRef b) {
-  c10::SymBool same(a.size() == b.size());
-  for (size_t d = 0; d < a.size() && d < b.size(); ++d) same = same.sym_and(a[d].sym_eq(b[d]));
-  return same;
+// Checks that two tensors have one dtype and are on one device.
+inline void check_alike(const char* op, const Named& a, const Named& b) {
+  check_same_device(op, {{a.name, &a.tensor}, {b.name, &b.tensor}});
+  TORCH_CHECK_TYPE(a.tensor.scalar_type() == b.tensor.scalar_type(), op, ": ", a.name, " is ", a.tensor.scalar_type(),
+                   ", ", b.name, " is ", b.tensor.scalar_type());
+}
+
+// Checks that all tensors are floating point, of one dtype and on one device.
+inline void check_floats(const char* op, std::initializer_list<Named> tensors) {
+  const Named& first = *tensors.begin();
+  check_float(op, first.name, first.tensor);
+  for (const Named& t : tensors) check_alike(op, first, t);
+}
+
+inline void check_same_shape(const char* op, const Named& a, const Named& b) {
+  TORCH_SYM_CHECK(sym_equals(a.tensor.sym_sizes(), b.tensor.sym_sizes()), op, ": ", a.name, " has shape ",
+                  a.tensor.sym_sizes(), ", ", b.name, " has ", b.tensor.sym_sizes());
+}
+
+inline void check_vector(const char* op, const Named& x) {
+  TORCH_CHECK_VALUE(x.tensor.dim() == 1, op, ": ", x.name, " must have one dimension, got shape ",
+                    x.tensor.sym_sizes());
+}
+
+inline void check_index_type(const char* op, const Named& x) {
+  const auto dtype = x.tensor.scalar_type();
+  TORCH_CHECK_TYPE(dtype == at::kInt || dtype == at::kLong, op, ": ", x.name, " must be int32 or int64, got ", dtype);
 }
 
 }  // namespace tp

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "compact/compact.h"
+#include "torch/checks.h"
 
 namespace tp {
 namespace {
@@ -35,15 +36,8 @@ void check_pack(const char* op, const Tensor& x, const Tensor& mask) {
                   x.sym_sizes());
 }
 
-void check_unpack(const Tensor& grad, const Tensor& mask) {
-  check_mask(backward_name, "grad", grad, mask);
-  TORCH_CHECK_TYPE(grad.is_floating_point(), backward_name, ": grad must be floating point, got ", grad.scalar_type());
-  TORCH_CHECK(grad.dim() > 0, backward_name, ": grad must have a dimension of rows, got a scalar");
-}
-
 // `first`, then the sizes of x from `from` on.
-template <class Size>
-std::vector<Size> shape_of(std::vector<Size> first, c10::ArrayRef<Size> sizes, int64_t from) {
+Sizes shape_of(Sizes first, SymIntArrayRef sizes, int64_t from) {
   first.insert(first.end(), sizes.begin() + from, sizes.end());
   return first;
 }
@@ -69,12 +63,6 @@ uint64_t fill_bits(const at::Scalar& fill, at::ScalarType dtype) {
   return bits;
 }
 
-// Rows are copied as bytes. For bool, any byte other than 0 means true.
-Tensor contiguous(const Tensor& x) {
-  const Tensor in = x.contiguous();
-  return x.scalar_type() == at::kBool ? in.view(at::kByte).ne(0) : in;
-}
-
 // For contiguous tensors: rows of the size of those of x, from dimension `from` on.
 compact::Args compact_args(Step step, const Tensor& mask, const Tensor& x, int64_t from) {
   compact::Args args{};
@@ -91,14 +79,14 @@ compact::Args compact_args(Step step, const Tensor& mask, const Tensor& x, int64
 Tensor Compact::kernel() const {
   check_pack(compact_name, x, mask);
   refuse_capture((std::string(compact_name) + ": algorithm '" + std::string(algorithm) + "'").c_str(), x);
-  const Tensor in = contiguous(x), keeps = mask.contiguous(), count = at::empty({}, in.options().dtype(at::kLong));
+  const Tensor in = canonical(x), keeps = mask.contiguous(), count = at::empty({}, in.options().dtype(at::kLong));
   compact::Args args = compact_args(Step::count, keeps, in, mask.dim());
   args.count = count.mutable_data_ptr<int64_t>();
   run(compact::ladder, compact::choose, compact_name, algorithm, in, args);
   args.step = Step::pack;
   args.count = nullptr;
   args.packed = count.item<int64_t>();
-  Tensor out = empty_result(shape_of({args.packed}, in.sizes(), mask.dim()), in.options());
+  Tensor out = empty_result(shape_of({args.packed}, in.sym_sizes(), mask.dim()), in.options());
   args.out = out.mutable_data_ptr();
   if (out.numel() > 0) run(compact::ladder, compact::choose, compact_name, algorithm, in, args);
   return out;
@@ -106,39 +94,34 @@ Tensor Compact::kernel() const {
 
 std::tuple<Tensor, Tensor> CompactPadded::kernel() const {
   check_pack(padded_name, x, mask);
-  const Tensor in = contiguous(x), keeps = mask.contiguous();
-  Tensor out = empty_result(in.sizes(), in.options()), count = at::empty({}, in.options().dtype(at::kLong));
+  Tensor out = empty_result(x.sym_sizes(), x.options()), count = at::empty({}, x.options().dtype(at::kLong));
+  const uint64_t filler = fill.isSymbolic() ? 0 : fill_bits(fill, x.scalar_type());
+  if (x.is_meta()) {
+    check_algorithm(compact::ladder, padded_name, algorithm);
+    return {out, count};
+  }
+  const Tensor in = canonical(x), keeps = mask.contiguous();
   compact::Args args = compact_args(Step::pack, keeps, in, mask.dim());
   args.out = out.mutable_data_ptr();
   args.count = count.mutable_data_ptr<int64_t>();
   args.packed = args.n;
-  args.fill = fill_bits(fill, in.scalar_type());
+  args.fill = filler;
   run(compact::ladder, compact::choose, padded_name, algorithm, in, args);
   return {out, count};
 }
 
-std::tuple<Tensor, Tensor> CompactPadded::meta() const {
-  check_pack(padded_name, x, mask);
-  check_algorithm(compact::ladder, padded_name, algorithm);
-  if (!fill.isSymbolic()) fill_bits(fill, x.scalar_type());
-  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty({}, x.options().dtype(at::kLong))};
-}
-
 Tensor CompactBackward::kernel() const {
-  check_unpack(grad, mask);
+  check_mask(backward_name, "grad", grad, mask);
+  TORCH_CHECK_TYPE(grad.is_floating_point(), backward_name, ": grad must be floating point, got ", grad.scalar_type());
+  TORCH_CHECK(grad.dim() > 0, backward_name, ": grad must have a dimension of rows, got a scalar");
+  Tensor out = empty_result(shape_of(mask.sym_sizes().vec(), grad.sym_sizes(), 1), grad.options());
+  if (is_done(out, compact::ladder, backward_name, algorithm)) return out;
   const Tensor in = grad.contiguous(), keeps = mask.contiguous();
-  Tensor out = empty_result(shape_of(mask.sizes().vec(), in.sizes(), 1), in.options());
   compact::Args args = compact_args(Step::unpack, keeps, in, 1);
   args.out = out.mutable_data_ptr();
   args.packed = in.size(0);
   run(compact::ladder, compact::choose, backward_name, algorithm, in, args);
   return out;
-}
-
-Tensor CompactBackward::meta() const {
-  check_unpack(grad, mask);
-  check_algorithm(compact::ladder, backward_name, algorithm);
-  return at::empty_symint(shape_of(mask.sym_sizes().vec(), grad.sym_sizes(), 1), grad.options());
 }
 
 // ---- derivatives
@@ -174,8 +157,6 @@ Tensors CompactPadded::jvp(const Forward& f) const {
 }
 
 Tensors CompactBackward::vjp(const Backward& b) const { return {pack(b.grad(), mask, b.sizes(0)[0], algorithm)}; }
-
-Tensors CompactBackward::jvp(const Forward& f) const { return {call(CompactBackward{f.tangent(), mask, algorithm})}; }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Compact, CompactPadded, CompactBackward>(m); }
 

@@ -35,7 +35,7 @@ struct CompactBackward {
   Tensor grad, mask;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   bool keeps(size_t input) const { return input == 1; }
 };
 

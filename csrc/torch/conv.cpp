@@ -51,7 +51,7 @@ struct Conv2dDgrad {
   SymInt groups;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   Autocast autocast() const { return Autocast::lower; }
   Window window() const { return {stride, padding, dilation, groups, algorithm}; }
 };
@@ -63,7 +63,7 @@ struct Conv2dWgrad {
   SymInt groups;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   Autocast autocast() const { return Autocast::lower; }
   Window window() const { return {stride, padding, dilation, groups, algorithm}; }
 };
@@ -138,37 +138,6 @@ void check_tensors(const char* name, std::initializer_list<std::pair<const char*
   }
 }
 
-Problem check_conv2d(const Tensor& x, const Tensor& weight, const OptionalTensor& bias, const Window& w) {
-  const Tensor shift = bias.value_or(Tensor());
-  check_tensors("conv2d", {{"x", &x}, {"weight", &weight}, {"bias", &shift}});
-  const Problem p = problem("conv2d", x.sym_sizes().vec(), weight.sym_sizes().vec(), w);
-  if (!shift.defined()) return p;
-  TORCH_CHECK(shift.dim() == 1, "conv2d: bias must have 1 dimension, got ", shift.dim());
-  TORCH_SYM_CHECK(shift.sym_size(0).sym_eq(p.weight[0]), "conv2d: bias has ", shift.sym_size(0), " elements for ",
-                  p.weight[0], " filters");
-  return p;
-}
-
-Problem check_dgrad(const Tensor& grad, const Tensor& weight, SymIntArrayRef input_size, const Window& w) {
-  check_tensors("conv2d_dgrad", {{"grad", &grad}, {"weight", &weight}});
-  const Problem p = problem("conv2d_dgrad", input_size.vec(), weight.sym_sizes().vec(), w);
-  check_grad("conv2d_dgrad", grad, p);
-  return p;
-}
-
-Problem check_wgrad(const Tensor& grad, const Tensor& x, SymIntArrayRef kernel_size, const Window& w) {
-  const char* const name = "conv2d_wgrad";
-  check_tensors(name, {{"grad", &grad}, {"x", &x}});
-  TORCH_CHECK(grad.dim() == 4 && x.dim() == 4, name, ": grad and x must have 4 dimensions, got ", grad.dim(), " and ",
-              x.dim());
-  TORCH_CHECK(kernel_size.size() == 2, name, ": kernel_size must have 2 elements, got ", kernel_size.size());
-  check_groups(name, w);
-  const Problem p = problem(name, x.sym_sizes().vec(),
-                            {grad.sym_size(1), x.sym_size(1) / w.groups, kernel_size[0], kernel_size[1]}, w);
-  check_grad(name, grad, p);
-  return p;
-}
-
 // ---- kernels, the same for CPU and CUDA; Meta
 
 // Results have the memory format of the input images. If the strides are symbolic and cannot be decided, results are
@@ -179,10 +148,6 @@ at::MemoryFormat format_of(const Tensor& images) {
   };
   const bool last = !lie_in(at::MemoryFormat::Contiguous) && lie_in(at::MemoryFormat::ChannelsLast);
   return last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-}
-
-Tensor empty_images(SymIntArrayRef sizes, const Tensor& like) {
-  return at::empty_symint(sizes, like.options(), format_of(like));
 }
 
 conv::Axis axis(const Problem& p, const Window& w, size_t i) {
@@ -196,12 +161,13 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                 Tensor bias) {
   Tensor& written = pass == Pass::fprop ? y : pass == Pass::dgrad ? x : weight;
   const Tensor& read = pass == Pass::fprop ? x : y;
+  written = pass == Pass::wgrad
+                ? empty_result(p.weight, read.options())
+                : empty_result(pass == Pass::fprop ? p.y : p.x, read.options().memory_format(format_of(read)));
+  if (is_done(written, conv::ladder, name, w.algorithm)) return written;
   const at::MemoryFormat format =
       pass == Pass::wgrad && format_of(x) != format_of(y) ? at::MemoryFormat::Contiguous : format_of(read);
-  written = pass == Pass::wgrad ? at::empty_symint(p.weight, read.options())
-                                : empty_images(pass == Pass::fprop ? p.y : p.x, read);
-  if (written.numel() == 0 || read.numel() == 0) check_algorithm(conv::ladder, name, w.algorithm);
-  if (written.numel() == 0) return written;
+  if (read.numel() == 0) check_algorithm(conv::ladder, name, w.algorithm);
   if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // there are no products to add up
   for (Tensor* images : {&x, &y}) *images = images->contiguous(format);
   for (Tensor* t : {&weight, &bias}) {
@@ -214,7 +180,7 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                         data(x),
                         data(weight),
                         data(y),
-                        bias.defined() ? bias.const_data_ptr() : nullptr,
+                        data_or_null(bias),
                         p.x[0].expect_int(),
                         p.x[1].expect_int(),
                         p.y[1].expect_int(),
@@ -229,33 +195,35 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
 }  // namespace
 
 Tensor Conv2d::kernel() const {
-  const Problem p = check_conv2d(x, weight, bias, window());
-  return run_pass("conv2d", Pass::fprop, p, window(), x, weight, {}, bias.value_or(Tensor()));
+  const Tensor shift = bias.value_or(Tensor());
+  check_tensors("conv2d", {{"x", &x}, {"weight", &weight}, {"bias", &shift}});
+  const Problem p = problem("conv2d", x.sym_sizes().vec(), weight.sym_sizes().vec(), window());
+  if (shift.defined()) {
+    TORCH_CHECK(shift.dim() == 1, "conv2d: bias must have 1 dimension, got ", shift.dim());
+    TORCH_SYM_CHECK(shift.sym_size(0).sym_eq(p.weight[0]), "conv2d: bias has ", shift.sym_size(0), " elements for ",
+                    p.weight[0], " filters");
+  }
+  return run_pass("conv2d", Pass::fprop, p, window(), x, weight, {}, shift);
 }
 
 Tensor Conv2dDgrad::kernel() const {
-  const Problem p = check_dgrad(grad, weight, input_size, window());
+  check_tensors("conv2d_dgrad", {{"grad", &grad}, {"weight", &weight}});
+  const Problem p = problem("conv2d_dgrad", input_size, weight.sym_sizes().vec(), window());
+  check_grad("conv2d_dgrad", grad, p);
   return run_pass("conv2d_dgrad", Pass::dgrad, p, window(), {}, weight, grad, {});
 }
 
 Tensor Conv2dWgrad::kernel() const {
-  const Problem p = check_wgrad(grad, x, kernel_size, window());
-  return run_pass("conv2d_wgrad", Pass::wgrad, p, window(), x, {}, grad, {});
-}
-
-Tensor Conv2d::meta() const {
-  check_algorithm(conv::ladder, "conv2d", algorithm);
-  return empty_images(check_conv2d(x, weight, bias, window()).y, x);
-}
-
-Tensor Conv2dDgrad::meta() const {
-  check_algorithm(conv::ladder, "conv2d_dgrad", algorithm);
-  return empty_images(check_dgrad(grad, weight, input_size, window()).x, grad);
-}
-
-Tensor Conv2dWgrad::meta() const {
-  check_algorithm(conv::ladder, "conv2d_wgrad", algorithm);
-  return at::empty_symint(check_wgrad(grad, x, kernel_size, window()).weight, grad.options());
+  const char* const name = "conv2d_wgrad";
+  check_tensors(name, {{"grad", &grad}, {"x", &x}});
+  TORCH_CHECK(grad.dim() == 4 && x.dim() == 4, name, ": grad and x must have 4 dimensions, got ", grad.dim(), " and ",
+              x.dim());
+  TORCH_CHECK(kernel_size.size() == 2, name, ": kernel_size must have 2 elements, got ", kernel_size.size());
+  check_groups(name, window());
+  const Sizes weight = {grad.sym_size(1), x.sym_size(1) / groups, kernel_size[0], kernel_size[1]};
+  const Problem p = problem(name, x.sym_sizes().vec(), weight, window());
+  check_grad(name, grad, p);
+  return run_pass(name, Pass::wgrad, p, window(), x, {}, grad, {});
 }
 
 // ---- derivatives
@@ -309,24 +277,10 @@ Tensors Conv2dWgrad::vjp(const Backward& b) const {
 }
 
 Tensors Conv2d::jvp(const Forward& f) const {
-  const Tensor t = product_rule(f, x, weight, [&](const Tensor& images, const Tensor& filters) {
-    return with<Conv2d>(window(), images, filters, no_bias);
-  });
+  const Tensor t = tangent_of_linear(Conv2d{x, weight, {}, stride, padding, dilation, groups, algorithm}, f);
   const Tensor& shift = f.tangent(2);
   if (!shift.defined()) return {t};
   return {plus(t, shift.unsqueeze(1).unsqueeze(2).expand_symint(f.output().sym_sizes()))};
-}
-
-Tensors Conv2dDgrad::jvp(const Forward& f) const {
-  return {product_rule(f, grad, weight, [&](const Tensor& maps, const Tensor& filters) {
-    return with<Conv2dDgrad>(window(), maps, filters, input_size);
-  })};
-}
-
-Tensors Conv2dWgrad::jvp(const Forward& f) const {
-  return {product_rule(f, grad, x, [&](const Tensor& maps, const Tensor& images) {
-    return with<Conv2dWgrad>(window(), maps, images, kernel_size);
-  })};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Conv2d, Conv2dDgrad, Conv2dWgrad>(m); }

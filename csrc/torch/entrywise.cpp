@@ -39,23 +39,14 @@ struct Combine {
 
 struct ValuesAt {
   static constexpr auto schema =
-      "values_at(Tensor row_ptrs, Tensor col_idx, Tensor values, Tensor at_row_ptrs, Tensor at_col_idx, SymInt rows, "
-      "SymInt cols) -> Tensor";
+      "torch_patterns_parts::values_at(Tensor row_ptrs, Tensor col_idx, Tensor values, Tensor at_row_ptrs, Tensor "
+      "at_col_idx, SymInt rows, SymInt cols) -> Tensor";
   Tensor row_ptrs, col_idx, values, at_row_ptrs, at_col_idx;
   SymInt rows, cols;
 
-  TP_DIFFERENTIABLE(Tensor);
-  void check() const;
+  TP_LINEAR(Tensor)
   bool keeps(size_t input) const { return input != 2; }
 };
-
-// Calls values_at through the dispatcher.
-Tensor call_values_at(const ValuesAt& v) {
-  using Function = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, SymInt, SymInt);
-  static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow("torch_patterns_parts::values_at", "").typed<Function>();
-  return handle.call(v.row_ptrs, v.col_idx, v.values, v.at_row_ptrs, v.at_col_idx, v.rows, v.cols);
-}
 
 // ---- checks
 
@@ -121,41 +112,30 @@ std::tuple<Tensor, Tensor, Tensor> Combine::kernel() const {
   const sparse::EntrywiseArgs args = arrays.args(name, rows, cols);
   TORCH_CHECK_VALUE(args.long_index || args.a.entries + args.b.entries <= std::numeric_limits<int32_t>::max(), name,
                     ": ", args.a.entries, " and ", args.b.entries, " entries are more than indices of int32 can count");
-  const Tensor ptrs = empty_result(a_row_ptrs.sizes(), a_row_ptrs.options());
+  const Tensor ptrs = empty_result(a_row_ptrs.sym_sizes(), a_row_ptrs.options());
   Tensor col_idx, values;
   const auto room = [&](int64_t n) {
     col_idx = empty_result({n}, a_col_idx.options());
     values = empty_result({n}, a_values.options());
     return sparse::Room{col_idx.mutable_data_ptr(), values.mutable_data_ptr()};
   };
-  translate_errors([&] {
-    TorchContext context(arrays.a_values);
+  with_context(arrays.a_values, [&](TorchContext& context) {
     sparse::entrywise(std::get<2>(*found), args, ptrs.mutable_data_ptr(), room, context);
   });
   return {values, ptrs, col_idx};
 }
 
-void ValuesAt::check() const {
+Tensor ValuesAt::kernel() const {
   check_csr("values_at: A", row_ptrs, col_idx, row_ptrs, rows, cols);
   check_csr("values_at: B", at_row_ptrs, at_col_idx, row_ptrs, rows, cols);
   check_values(values_name, values, col_idx, values);
-}
-
-Tensor ValuesAt::meta() const {
-  check();
-  return at::empty_symint(at_col_idx.sym_sizes(), values.options());
-}
-
-Tensor ValuesAt::kernel() const {
-  check();
+  Tensor out = empty_result(at_col_idx.sym_sizes(), values.options());
+  if (out.is_meta()) return out;
   const Arrays arrays{row_ptrs.contiguous(),    col_idx.contiguous(),    values.contiguous(),
                       at_row_ptrs.contiguous(), at_col_idx.contiguous(), {}};
   const sparse::EntrywiseArgs args = arrays.args(values_name, rows, cols);
-  Tensor out = empty_result(at_col_idx.sizes(), values.options());
-  translate_errors([&] {
-    TorchContext context(arrays.a_values);
-    sparse::values_at(args, out.mutable_data_ptr(), context);
-  });
+  with_context(arrays.a_values,
+               [&](TorchContext& context) { sparse::values_at(args, out.mutable_data_ptr(), context); });
   return out;
 }
 
@@ -164,10 +144,10 @@ Tensor ValuesAt::kernel() const {
 Tensors Combine::vjp(const Backward& b) const {
   const Tensor &ptrs = b.output(1), &idx = b.output(2), &g = b.grad(0);
   const auto to_c = [&](const Tensor& from_ptrs, const Tensor& from_idx, const Tensor& x) {
-    return call_values_at({from_ptrs, from_idx, x, ptrs, idx, rows, cols});
+    return call(ValuesAt{from_ptrs, from_idx, x, ptrs, idx, rows, cols});
   };
   const auto from_c = [&](const Tensor& x, const Tensor& to_ptrs, const Tensor& to_idx) {
-    return call_values_at({ptrs, idx, x, to_ptrs, to_idx, rows, cols});
+    return call(ValuesAt{ptrs, idx, x, to_ptrs, to_idx, rows, cols});
   };
   Tensors found(6);
   if (b.wants(2)) {
@@ -182,7 +162,7 @@ Tensors Combine::vjp(const Backward& b) const {
 
 Tensors Combine::jvp(const Forward& f) const {
   const auto to_c = [&](const Tensor& ptrs, const Tensor& idx, const Tensor& x) {
-    return call_values_at({ptrs, idx, x, f.output(1), f.output(2), rows, cols});
+    return call(ValuesAt{ptrs, idx, x, f.output(1), f.output(2), rows, cols});
   };
   const auto of_a = [&](const Tensor& x) { return to_c(a_row_ptrs, a_col_idx, x); };
   const auto of_b = [&](const Tensor& x) { return to_c(b_row_ptrs, b_col_idx, x); };
@@ -194,11 +174,7 @@ Tensors Combine::jvp(const Forward& f) const {
 }
 
 Tensors ValuesAt::vjp(const Backward& b) const {
-  return {Tensor(), Tensor(), call_values_at({at_row_ptrs, at_col_idx, b.grad(), row_ptrs, col_idx, rows, cols})};
-}
-
-Tensors ValuesAt::jvp(const Forward& f) const {
-  return {call_values_at({row_ptrs, col_idx, f.tangent(2), at_row_ptrs, at_col_idx, rows, cols})};
+  return {Tensor(), Tensor(), call(ValuesAt{at_row_ptrs, at_col_idx, b.grad(), row_ptrs, col_idx, rows, cols})};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns_parts, m) { define<Combine, ValuesAt>(m); }

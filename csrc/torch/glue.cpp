@@ -37,14 +37,8 @@ DType dtype_of_tensor(const char* pattern, const Tensor& x) {
   TORCH_CHECK_TYPE(false, pattern, ": dtype ", x.scalar_type(), " is not supported");
 }
 
-OpId op_of(const char* pattern, Str name) {
-  if (name == "sum") return OpId::sum;
-  if (name == "prod") return OpId::prod;
-  if (name == "max") return OpId::max;
-  if (name == "min") return OpId::min;
-  TORCH_CHECK_VALUE(false, pattern, ": unknown op '", std::string(name),
-                    "'; choose from: sum, prod, max, min, argmax, argmin, any, "
-                    "all, bitwise_and, bitwise_or, bitwise_xor");
+Tensor canonical(const Tensor& x) {
+  return x.scalar_type() == at::kBool ? x.contiguous().view(at::kByte).ne(0) : x.contiguous();
 }
 
 int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims) {
@@ -63,11 +57,12 @@ void check_same_device(const char* pattern, std::initializer_list<std::pair<cons
   }
 }
 
-Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  Tensor x = options.device().is_cpu() ? at::cpu::empty(sizes, options) : at::empty(sizes, options);
+Tensor empty_result(c10::SymIntArrayRef sizes, const at::TensorOptions& options) {
+  if (!options.device().is_cpu()) return at::empty_symint(sizes, options);
+  Tensor x = at::cpu::empty(C10_AS_INTARRAYREF_SLOW(sizes), options);
 #ifdef MADV_HUGEPAGE
   constexpr uintptr_t huge_page = 1 << 21;
-  if (x.is_cpu() && x.nbytes() >= 2 * huge_page) {
+  if (x.nbytes() >= 2 * huge_page) {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(x.mutable_data_ptr()), end = begin + x.nbytes();
     const uintptr_t first = (begin + huge_page - 1) / huge_page * huge_page;
     madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // a hint, which may fail

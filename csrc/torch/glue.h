@@ -19,7 +19,9 @@ using at::Tensor;
 using Str = std::string_view;
 
 DType dtype_of_tensor(const char* pattern, const Tensor& x);
-OpId op_of(const char* pattern, Str name);  // sum, prod, max or min; the error for any other name is that of scan
+inline const void* data_or_null(const Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
+// A contiguous tensor of the same elements; bool gets the bytes 0 and 1, whatever byte stood for true.
+Tensor canonical(const Tensor& x);
 
 // `dim` counted from the front; a tensor without dimensions counts as having one.
 int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims);
@@ -34,9 +36,10 @@ bool is_capturing(const Tensor& x);
 // host_sync rungs).
 void refuse_capture(const char* what, const Tensor& x);
 
-// at::empty for results. On the CPU, a large result asks the system for huge pages, as numpy does: new memory is mapped
-// page by page when it is first touched, and with pages of 4 KiB that takes longer than the operator itself.
-Tensor empty_result(at::IntArrayRef sizes, const at::TensorOptions& options);
+// A new result, which on the Meta device may have symbolic sizes. On the CPU, a large result asks the system for huge
+// pages, as numpy does: new memory is mapped page by page when it is first touched, and with pages of 4 KiB that takes
+// longer than the operator itself.
+Tensor empty_result(c10::SymIntArrayRef sizes, const at::TensorOptions& options);
 
 // The ladder of each operator, by its public name. Several operators may share a ladder.
 std::map<std::string, std::vector<RungInfo>>& patterns();
@@ -47,10 +50,6 @@ struct Pattern {
     patterns().emplace(name, std::vector<RungInfo>(std::begin(ladder), std::end(ladder)));
   }
 };
-
-// Fails unless the name is on the ladder. For Meta kernels, which do not know the device.
-template <class Ladder>
-void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm);
 
 // Throws an error of the core as torch's error, which becomes RuntimeError, ValueError, IndexError or TypeError in
 // Python.
@@ -85,6 +84,15 @@ class TorchContext final : public Context {
   c10::OptionalDeviceGuard guard_;
 };
 
+// Calls f(context) for the device of x.
+template <class F>
+void with_context(const Tensor& x, const F& f) {
+  translate_errors([&] {
+    TorchContext context(x);
+    f(context);
+  });
+}
+
 // For CUDA tensors: a rung with host_sync refuses stream capture, and one with float_atomics reports that it is not
 // deterministic.
 void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x);
@@ -92,8 +100,7 @@ void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x);
 // Runs the rung that `algorithm` names, or that `choose` picks for "auto", on the device of `x`.
 template <class Ladder, class Choose, class Args>
 void run(const Ladder& ladder, Choose choose, const char* pattern, Str algorithm, const Tensor& x, const Args& args) {
-  translate_errors([&] {
-    TorchContext context(x);
+  with_context(x, [&](TorchContext& context) {
     const bool cuda = context.device.cuda;
     const auto& rung = find(ladder, pattern, algorithm == "auto" ? Str(choose(args, context.device)) : algorithm, cuda);
     check_traits(pattern, rung, x);
@@ -101,6 +108,7 @@ void run(const Ladder& ladder, Choose choose, const char* pattern, Str algorithm
   });
 }
 
+// Fails unless the name is on the ladder. For calls that run nothing, in which the device does not matter.
 template <class Ladder>
 void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm) {
   if (algorithm == "auto") return;
@@ -114,12 +122,13 @@ void check_algorithm(const Ladder& ladder, const char* pattern, Str algorithm) {
   });
 }
 
-// As `run`, except that an empty result needs no work: then only the name of the algorithm is checked.
-template <class Ladder, class Choose, class Args>
-void run_unless_empty(const Tensor& out, const Ladder& ladder, Choose choose, const char* pattern, Str algorithm,
-                      const Tensor& x, const Args& args) {
-  if (out.numel() == 0) return check_algorithm(ladder, pattern, algorithm);
-  run(ladder, choose, pattern, algorithm, x, args);
+// Whether a call is done once its result is allocated: a Meta tensor has no data, and an empty one needs no work. Then
+// only the name of the algorithm is checked.
+template <class Ladder>
+bool is_done(const Tensor& out, const Ladder& ladder, const char* pattern, Str algorithm) {
+  if (!out.is_meta() && out.numel() > 0) return false;
+  check_algorithm(ladder, pattern, algorithm);
+  return true;
 }
 
 }  // namespace tp

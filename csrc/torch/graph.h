@@ -9,10 +9,8 @@ namespace tp {
 
 inline void check_edges(const char* op, const Named& rows, const Named& ids) {
   check_offsets(op, rows, ids);
-  const auto dtype = ids.tensor.scalar_type();
-  TORCH_CHECK_TYPE(dtype == at::kInt || dtype == at::kLong, op, ": ", ids.name, " must be int32 or int64, got ", dtype);
-  TORCH_CHECK_VALUE(ids.tensor.dim() == 1, op, ": ", ids.name, " must have one dimension, got shape ",
-                    ids.tensor.sym_sizes());
+  check_index_type(op, ids);
+  check_vector(op, ids);
 }
 
 // Row pointers as rungs take them: int64 if the ids are int64, or if the pointers already are.

@@ -16,8 +16,8 @@
 #include "sort/sort.h"
 #include "torch/gradient.h"
 #include "torch/histogram.h"
-#include "torch/logical.h"
 #include "torch/moments.h"
+#include "torch/named_ops.h"
 #include "torch/permutation.h"
 #include "torch/scan.h"
 #include "torch/segmented.h"
@@ -32,31 +32,12 @@ constexpr const char *reduce_name = "group_reduce", *expand_name = "group_expand
 // ---- checks
 
 void check_index(const char* op, const Tensor& index) {
-  const auto dtype = index.scalar_type();
-  TORCH_CHECK_TYPE(dtype == at::kInt || dtype == at::kLong, op, ": index must be int32 or int64, got ", dtype);
-  TORCH_CHECK_VALUE(index.dim() == 1, op, ": index must have one dimension, got shape ", index.sym_sizes());
+  check_index_type(op, {"index", index});
+  check_vector(op, {"index", index});
 }
 
 void check_groups(const char* op, const SymInt& groups) {
   TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(groups.sym_ge(0)), op, ": num_groups must not be negative, got ", groups);
-}
-
-// Checks everything except the values of the index, and returns the dtype of the result.
-at::ScalarType check(const GroupReduce& r) {
-  check_index(reduce_name, r.index);
-  check_groups(reduce_name, r.num_groups);
-  TORCH_CHECK_VALUE(r.values.dim() > 0, reduce_name, ": values must have a dimension of rows, got a scalar");
-  TORCH_SYM_CHECK(r.values.sym_size(0).sym_eq(r.index.sym_size(0)), reduce_name, ": values has ", r.values.sym_size(0),
-                  " rows, index ", r.index.sym_size(0), " elements");
-  check_same_device(reduce_name, {{"values", &r.values}, {"index", &r.index}});
-  return reduced_dtype(reduce_name, r.values, r.op);
-}
-
-void check(const GroupExpand& e) {
-  check_index(expand_name, e.index);
-  TORCH_CHECK_VALUE(e.x.dim() > 0, expand_name, ": x must have a dimension of groups, got a scalar");
-  dtype_of_tensor(expand_name, e.x);
-  check_same_device(expand_name, {{"x", &e.x}, {"index", &e.index}});
 }
 
 [[noreturn]] void fail_at_first(const char* op, const Tensor& index, int64_t groups) {
@@ -86,24 +67,20 @@ struct Sorted {
 // time than counting the keys of very many groups, and does not depend on how rows are distributed over the groups.
 Sorted sort_rows(const char* op, const Keys& k, int64_t groups, const Tensor& values, Str algorithm) {
   const auto places = k.keys.options().dtype(at::kLong);
-  const Tensor in = values.defined() ? raw_keys(values) : values;
-  Tensor rows = empty_result(k.keys.sizes(), in.defined() ? in.options() : places), keys;
+  const Tensor in = values.defined() ? canonical(values) : values;
+  Tensor rows = empty_result(k.keys.sym_sizes(), in.defined() ? in.options() : places), keys;
   auto args = sort_args(op, k.keys, false, 0, k.bits);
   args.keys = k.keys.const_data_ptr();
   if (k.keys.is_cuda()) {
     keys = at::empty_like(k.keys);
     args.keys_out = keys.mutable_data_ptr();
   }
-  if (in.defined()) {
-    give_values(args, in, rows);
-  } else {
-    args.values_out = rows.mutable_data_ptr();
-    args.value_bytes = int(rows.element_size());
-  }
+  give_values(args, in, rows);
   args.rows = 1;
   args.n = rows.numel();
-  run_unless_empty(rows, sort::ladder, sort::choose, op, algorithm, k.keys, args);
-  if (rows.numel() == 0 || groups == 0) return {rows, at::zeros({groups + 1}, places)};
+  const bool done = is_done(rows, sort::ladder, op, algorithm);
+  if (!done) run(sort::ladder, sort::choose, op, algorithm, k.keys, args);
+  if (done || groups == 0) return {rows, at::zeros({groups + 1}, places)};
   if (keys.defined()) return {rows, at::searchsorted(keys, at::arange(groups + 1, keys.options()))};
   const Tensor counts = Histogram{k.keys, groups, {}, {}, "auto"}.kernel(), offsets = at::zeros({groups + 1}, places);
   offsets.narrow(0, 1, groups).copy_(Scan{counts, 0, "sum", false, false, "auto"}.kernel());
@@ -146,9 +123,8 @@ segmented::Groups problem_of(const GroupReduce& r, int64_t groups) {
   args.n = r.values.size(0);
   args.width = 1;
   for (const int64_t size : r.values.sizes().slice(1)) args.width *= size;
-  args.dtype = dtype_of_tensor(reduce_name, r.values);
-  args.op = reduction_of(reduce_name, r.op, r.values);
-  if (is_bitwise(r.op)) args.dtype = bits_of(args.dtype);
+  args.dtype = combining_dtype(reduce_name, r.op, r.values);
+  args.op = op_of(reduce_name, Combines::groups, r.op, r.values);
   return problem;
 }
 
@@ -162,17 +138,12 @@ Tensor reduce_unsorted(const GroupReduce& r, segmented::Groups problem, at::Scal
   const int64_t groups = problem.groups;
   if (r.values.is_cuda()) check_index_values(reduce_name, r.index, groups, r.validate);
   const Tensor in = r.values.contiguous(), index = r.index.contiguous();
-  auto shape = in.sizes().vec();
-  shape[0] = groups;
-  Tensor out = empty_result(shape, in.options().dtype(dtype));
+  Tensor out = empty_result(with_rows(in, groups), in.options().dtype(dtype));
   problem.index = index.const_data_ptr();
   problem.args.in = in.const_data_ptr();
   problem.args.out = out.mutable_data_ptr();
   bool valid = true;
-  translate_errors([&] {
-    TorchContext context(in);
-    valid = segmented::reduce_groups(problem, context);
-  });
+  with_context(in, [&](TorchContext& context) { valid = segmented::reduce_groups(problem, context); });
   if (!valid) fail_at_first(reduce_name, index, groups);
   return out;
 }
@@ -196,7 +167,7 @@ Keys::Keys(const char* op, const Tensor& x, int64_t first, int64_t count) {
   }
   const auto dtype = bits <= 8 ? at::kByte : bits <= 15 ? at::kShort : bits <= 31 ? at::kInt : at::kLong;
   const Tensor in = x.contiguous();
-  keys = empty_result(in.sizes(), in.options().dtype(dtype));
+  keys = empty_result(in.sym_sizes(), in.options().dtype(dtype));
   if (in.numel() == 0) return;
   sort::SmallKeys args{};
   args.in = in.const_data_ptr();
@@ -206,66 +177,55 @@ Keys::Keys(const char* op, const Tensor& x, int64_t first, int64_t count) {
   args.count = uint64_t(count);
   args.keys = keys.mutable_data_ptr();
   args.bytes = int(keys.element_size());
-  translate_errors([&] {
-    TorchContext context(in);
-    sort::make_small_keys(args, context);
-  });
+  with_context(in, [&](TorchContext& context) { sort::make_small_keys(args, context); });
 }
 
 Tensor GroupReduce::kernel() const {
-  const auto dtype = check(*this);
-  const int64_t groups = num_groups.expect_int();
+  check_index(reduce_name, index);
+  check_groups(reduce_name, num_groups);
+  TORCH_CHECK_VALUE(values.dim() > 0, reduce_name, ": values must have a dimension of rows, got a scalar");
+  TORCH_SYM_CHECK(values.sym_size(0).sym_eq(index.sym_size(0)), reduce_name, ": values has ", values.sym_size(0),
+                  " rows, index ", index.sym_size(0), " elements");
+  check_same_device(reduce_name, {{"values", &values}, {"index", &index}});
+  const auto dtype = reduced_dtype(reduce_name, values, op);
   check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
-  if (is_logical(op)) return logical(*this, &GroupReduce::values);
-  if (is_bitwise(op) && values.scalar_type() == at::kBool) return bitwise_of_bool(*this, &GroupReduce::values);
+  if (values.is_meta()) return empty_result(with_rows(values, num_groups), values.options().dtype(dtype));
+  if (is_converted(op, values)) return with_converted(*this, &GroupReduce::values);
   if (is_moment(op)) return moment(op, values, Groups{*this, validate});
+  const int64_t groups = num_groups.expect_int();
   const auto problem = problem_of(*this, groups);
   return can_skip_sort(*this, problem) ? reduce_unsorted(*this, problem, dtype) : reduce_sorted(*this, groups);
-}
-
-Tensor GroupReduce::meta() const {
-  const auto dtype = check(*this);
-  check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
-  return at::empty_symint(with_rows(values, num_groups), values.options().dtype(dtype));
 }
 
 Autocast GroupReduce::autocast() const { return SegmentReduce{values, index, op, false, algorithm}.autocast(); }
 
 Tensor GroupExpand::kernel() const {
-  check(*this);
+  check_index(expand_name, index);
+  TORCH_CHECK_VALUE(x.dim() > 0, expand_name, ": x must have a dimension of groups, got a scalar");
+  dtype_of_tensor(expand_name, x);
+  check_same_device(expand_name, {{"x", &x}, {"index", &index}});
   check_algorithm(segment_reduce::ladder, expand_name, algorithm);
+  if (x.is_meta()) return empty_result(with_rows(x, index.sym_size(0)), x.options());
   const int64_t groups = x.size(0);
   check_index_values(expand_name, index, groups, validate);
   if (!index.is_cuda() || validate) return select_rows(x, index);
   // A row without a group reads the row of zeros after all groups.
   const Tensor given = index.to(at::kLong), rows = at::where(given.lt(0), groups, given.clamp_max(groups));
-  auto sizes = x.sizes().vec();
-  sizes[0] = 1;
-  return select_rows(at::cat({x, at::zeros(sizes, x.options())}), rows);
-}
-
-Tensor GroupExpand::meta() const {
-  check(*this);
-  check_algorithm(segment_reduce::ladder, expand_name, algorithm);
-  return at::empty_symint(with_rows(x, index.sym_size(0)), x.options());
+  return select_rows(at::cat({x, at::zeros_symint(with_rows(x, 1), x.options())}), rows);
 }
 
 std::tuple<Tensor, Tensor> GroupBy::kernel() const {
   check_index(by_name, index);
   check_groups(by_name, num_groups);
   check_algorithm(sort::ladder, by_name, algorithm);
+  if (index.is_meta()) {
+    const auto options = index.options().dtype(at::kLong);
+    return {empty_result(index.sym_sizes(), options), empty_result({num_groups + 1}, options)};
+  }
   const int64_t groups = num_groups.expect_int();
   check_index_values(by_name, index, groups, validate);
   const auto sorted = sort_rows(by_name, Keys(by_name, index, 0, groups), groups, Tensor(), algorithm);
   return {sorted.rows, sorted.offsets};
-}
-
-std::tuple<Tensor, Tensor> GroupBy::meta() const {
-  check_index(by_name, index);
-  check_groups(by_name, num_groups);
-  check_algorithm(sort::ladder, by_name, algorithm);
-  const auto options = index.options().dtype(at::kLong);
-  return {at::empty_symint({index.sym_size(0)}, options), at::empty_symint({num_groups + 1}, options)};
 }
 
 // ---- derivatives
@@ -277,8 +237,6 @@ Tensors GroupReduce::jvp(const Forward& f) const { return reduction_jvp(op, valu
 Tensors GroupExpand::vjp(const Backward& b) const {
   return {call(GroupReduce{b.grad(), index, b.sizes(0)[0], "sum", false, algorithm})};
 }
-
-Tensors GroupExpand::jvp(const Forward& f) const { return {call(GroupExpand{f.tangent(), index, false, algorithm})}; }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<GroupReduce, GroupExpand, GroupBy>(m); }
 

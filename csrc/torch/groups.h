@@ -26,7 +26,7 @@ struct GroupExpand {
   bool validate;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   bool keeps(size_t input) const { return input == 1; }
 };
 
@@ -40,7 +40,6 @@ struct GroupBy {
   Str algorithm;
 
   std::tuple<Tensor, Tensor> kernel() const;
-  std::tuple<Tensor, Tensor> meta() const;
 };
 
 // Integers as keys of few bytes, counted from `first`, and the bits by which they differ. An integer that is not in
@@ -53,9 +52,6 @@ struct Keys {
 };
 
 // The rows of x at `index`. A bool becomes 1 or 0, whatever byte a view of another dtype stored for it.
-inline Tensor select_rows(const Tensor& x, const Tensor& index) {
-  const Tensor rows = x.index_select(0, index);
-  return rows.scalar_type() == at::kBool ? rows.view(at::kByte).ne(0) : rows;
-}
+inline Tensor select_rows(const Tensor& x, const Tensor& index) { return canonical(x.index_select(0, index)); }
 
 }  // namespace tp

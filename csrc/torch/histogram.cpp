@@ -21,36 +21,25 @@ double end_of_range(const char* which, const std::optional<at::Scalar>& value) {
   return x;
 }
 
-// Everything except sizes and addresses.
-histogram::Args check(const Histogram& h) {
-  histogram::Args args{};
-  args.dtype = dtype_of_tensor(op_name, h.x);
-  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(h.bins.sym_gt(0)), op_name, ": bins must be positive, got ", h.bins);
-  args.min = end_of_range("min", h.min);
-  args.max = end_of_range("max", h.max);
-  TORCH_CHECK_VALUE(!(args.min > args.max), op_name, ": min ", args.min, " is greater than max ", args.max);
-  args.uniform = h.x.is_floating_point() || h.min || h.max;
-  return args;
-}
-
 }  // namespace
 
 Tensor Histogram::kernel() const {
-  histogram::Args args = check(*this);
+  histogram::Args args{};
+  args.dtype = dtype_of_tensor(op_name, x);
+  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(bins.sym_gt(0)), op_name, ": bins must be positive, got ", bins);
+  args.min = end_of_range("min", min);
+  args.max = end_of_range("max", max);
+  TORCH_CHECK_VALUE(!(args.min > args.max), op_name, ": min ", args.min, " is greater than max ", args.max);
+  Tensor counts = empty_result({bins}, x.options().dtype(at::kLong));
+  if (is_done(counts, histogram::ladder, op_name, algorithm)) return counts;
   const Tensor in = x.contiguous();
-  args.bins = bins.expect_int();
-  Tensor counts = at::empty({args.bins}, in.options().dtype(at::kLong));
+  args.uniform = x.is_floating_point() || min || max;
+  args.bins = counts.numel();
   args.in = in.const_data_ptr();
   args.counts = counts.mutable_data_ptr<int64_t>();
   args.n = in.numel();
   run(histogram::ladder, histogram::choose, op_name, algorithm, in, args);
   return counts;
-}
-
-Tensor Histogram::meta() const {
-  check(*this);
-  check_algorithm(histogram::ladder, op_name, algorithm);
-  return at::empty_symint({bins}, x.options().dtype(at::kLong));
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Histogram>(m); }

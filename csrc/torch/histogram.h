@@ -13,7 +13,6 @@ struct Histogram {
   Str algorithm;
 
   Tensor kernel() const;
-  Tensor meta() const;
 };
 
 }  // namespace tp

@@ -31,19 +31,17 @@ void check_values(const char* op, const char* name, const I* offsets, int64_t pa
 }  // namespace
 
 void check_offsets(const char* op, const Named& offsets, const Named& beside) {
-  const auto dtype = offsets.tensor.scalar_type();
-  TORCH_CHECK_TYPE(dtype == at::kInt || dtype == at::kLong, op, ": ", offsets.name, " must be int32 or int64, got ",
-                   dtype);
+  check_index_type(op, offsets);
   TORCH_CHECK_VALUE(offsets.tensor.dim() == 1 && offsets.tensor.sym_size(0) > 0, op, ": ", offsets.name,
                     " must have one dimension and one element at least, got shape ", offsets.tensor.sym_sizes());
   check_same_device(op, {{beside.name, &beside.tensor}, {offsets.name, &offsets.tensor}});
 }
 
-void check_offset_values(const char* op, const Named& offsets, int64_t rows, bool validate) {
+void check_offset_values(const char* op, const Named& offsets, const SymInt& number, bool validate) {
+  if (offsets.tensor.is_meta() || (offsets.tensor.is_cuda() && !validate)) return;
   Tensor o = offsets.tensor.contiguous();
-  const int64_t parts = o.size(0) - 1;
+  const int64_t parts = o.size(0) - 1, rows = number.expect_int();
   if (o.is_cuda()) {
-    if (!validate) return;
     refuse_capture((std::string(op) + ": validate=True").c_str(), o);
     const Tensor decreases = at::lt(o.narrow(0, 1, parts), o.narrow(0, 0, parts)).any();
     const Tensor ends = at::logical_or(o.select(0, 0).ne(0), o.select(0, parts).to(at::kLong).ne(rows));

@@ -9,7 +9,7 @@ namespace tp {
 void check_offsets(const char* op, const Named& offsets, const Named& beside);
 
 // Checks that offsets begin with 0, end with `rows` and never decrease; an IndexError or a ValueError names the first
-// wrong position. The CPU always checks, CUDA only with `validate`, which takes one synchronisation.
-void check_offset_values(const char* op, const Named& offsets, int64_t rows, bool validate);
+// wrong position. The CPU always checks, CUDA only with `validate`, which takes one synchronisation, and Meta never.
+void check_offset_values(const char* op, const Named& offsets, const SymInt& rows, bool validate);
 
 }  // namespace tp

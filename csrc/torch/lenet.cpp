@@ -32,8 +32,8 @@ void check_parameters(const char* op, const char* name, const Tensor& x, TensorL
     const Tensor& p = params[i];
     const std::string which = std::string(name) + "[" + std::to_string(i) + "]";
     check_same_device(op, {{"x", &x}, {which.c_str(), &p}});
-    TORCH_CHECK(p.sizes() == at::IntArrayRef(shapes[i]), op, ": ", which, " must have shape ",
-                at::IntArrayRef(shapes[i]), ", got ", p.sizes());
+    TORCH_CHECK(p.sym_sizes() == c10::fromIntArrayRefSlow(shapes[i]), op, ": ", which, " must have shape ",
+                at::IntArrayRef(shapes[i]), ", got ", p.sym_sizes());
     TORCH_CHECK_TYPE(p.is_floating_point() && p.scalar_type() == params[0].scalar_type(), op, ": ", which, " is ",
                      p.scalar_type(), "; all must be of one floating-point dtype");
   }
@@ -64,14 +64,61 @@ lenet::Args args_of(const char* op, const Tensor& x, TensorList params, const Fo
 
 constexpr const char *name = "lenet5", *step_name = "lenet5_train_step", *epoch_name = "lenet5_train_epoch";
 
-Tensor lenet5_kernel(const Tensor& x, TensorList params, Str activation, Str pooling, Str output, Str algorithm) {
+#define TP_FORM "str activation=\"tanh\", str pooling=\"subsample\", str output=\"linear\", str algorithm=\"auto\""
+#define TP_TRAINED                                                                                          \
+  "Tensor x, Tensor target, Tensor(a!)[] params, Tensor(b!)[] momenta, Tensor lr, Tensor momentum, Tensor " \
+  "weight_decay, "
+
+struct Lenet5 {
+  static constexpr auto schema = "lenet5(Tensor x, Tensor[] params, " TP_FORM ") -> Tensor";
+  Tensor x;
+  Tensors params;
+  Str activation, pooling, output, algorithm;
+
+  Tensor kernel() const;
+  Tensor layered() const;
+  Form check() const;
+};
+
+struct TrainStep {
+  static constexpr auto schema = "lenet5_train_step(" TP_TRAINED TP_FORM ") -> Tensor";
+  Tensor x, target;
+  Tensors params, momenta;
+  Tensor lr, momentum, weight_decay;
+  Str activation, pooling, output, algorithm;
+
+  Tensor kernel() const;
+};
+
+struct TrainEpoch {
+  static constexpr auto schema = "lenet5_train_epoch(" TP_TRAINED "SymInt batch, " TP_FORM ") -> (Tensor, Tensor)";
+  Tensor x, target;
+  Tensors params, momenta;
+  Tensor lr, momentum, weight_decay;
+  SymInt batch;
+  Str activation, pooling, output, algorithm;
+
+  std::tuple<Tensor, Tensor> kernel() const;
+};
+
+#undef TP_TRAINED
+#undef TP_FORM
+
+Form Lenet5::check() const {
   const Form form(name, activation, pooling, output);
   check_parameters(name, "params", x, params, form);
   check_images(name, x, params);
+  check_algorithm(lenet::ladder, name, algorithm);
+  return form;
+}
+
+Tensor Lenet5::kernel() const {
+  const Form form = check();
+  Tensor out = empty_result({x.sym_size(0), lenet::classes}, params[0].options());
+  if (out.is_meta()) return out;
   const Tensor images = x.contiguous();
   Tensors weights;
   for (const Tensor& p : params) weights.push_back(p.contiguous());
-  Tensor out = at::empty({images.size(0), lenet::classes}, weights[0].options());
   auto args = args_of(name, images, weights, form);
   args.out = out.mutable_data_ptr();
   args.layers = [&] {
@@ -86,14 +133,14 @@ Tensor lenet5_kernel(const Tensor& x, TensorList params, Str activation, Str poo
 struct Hyperparameters {
   const Tensor &lr, &momentum, &weight_decay;
 
-  void check(const char* op, const Tensor& x, const Tensor& weight, int64_t steps) const {
+  void check(const char* op, const Tensor& x, const Tensor& weight, const SymInt& steps) const {
     const auto one = [&](const char* which, const Tensor& t, bool per_step) {
       check_same_device(op, {{"x", &x}, {which, &t}});
       TORCH_CHECK_TYPE(t.scalar_type() == weight.scalar_type(), op, ": ", which, " must be, like the parameters, ",
                        weight.scalar_type(), ", got ", t.scalar_type());
-      TORCH_CHECK(t.dim() == 0 || (per_step && t.dim() == 1 && t.size(0) == steps), op, ": ", which,
+      TORCH_CHECK(t.dim() == 0 || (per_step && t.dim() == 1 && t.sym_size(0) == steps), op, ": ", which,
                   per_step ? " must be a 0-D tensor, or one number per step" : " must be a 0-D tensor", ", got shape ",
-                  t.sizes());
+                  t.sym_sizes());
     };
     one("lr", lr, true);
     one("momentum", momentum, false);
@@ -102,29 +149,37 @@ struct Hyperparameters {
 };
 
 // Runs one step after another over minibatches of `batch` images, and returns losses and hits, one per step.
-std::tuple<Tensor, Tensor> train(const char* op, const Tensor& x, const Tensor& target, TensorList params,
-                                 TensorList momenta, const Hyperparameters& h, int64_t batch, const Form& form,
-                                 Str algorithm) {
+template <class Op>
+std::tuple<Tensor, Tensor> train(const char* op, const Op& t, const SymInt& batch) {
+  const Tensor &x = t.x, &target = t.target;
+  const Tensors &params = t.params, &momenta = t.momenta;
+  const Form form(op, t.activation, t.pooling, t.output);
   check_parameters(op, "params", x, params, form);
   check_parameters(op, "momenta", x, momenta, form);
   check_images(op, x, params);
   check_same_device(op, {{"x", &x}, {"target", &target}});
   TORCH_CHECK_TYPE(target.scalar_type() == at::kLong, op, ": target must be int64, got ", target.scalar_type());
-  TORCH_CHECK(target.dim() == 1 && target.size(0) == x.size(0), op, ": target must have shape [", x.size(0),
-              "], one class per image, got ", target.sizes());
+  TORCH_CHECK(target.dim() == 1 && target.sym_size(0) == x.sym_size(0), op, ": target must have shape [", x.sym_size(0),
+              "], one class per image, got ", target.sym_sizes());
   TORCH_CHECK(batch >= 1, op, ": batch must be positive, got ", batch);
-  for (const TensorList list : {params, momenta}) {
+  for (const Tensors& list : {params, momenta}) {
     for (const Tensor& p : list) TORCH_CHECK(p.is_contiguous(), op, ": parameters and momenta must be contiguous");
   }
   TORCH_CHECK_TYPE(momenta[0].scalar_type() == params[0].scalar_type(), op, ": params are ", params[0].scalar_type(),
                    ", momenta ", momenta[0].scalar_type());
-  const int64_t steps = ceil_div(x.size(0), batch);
-  h.check(op, x, params[0], steps);
+  const SymInt number = (x.sym_size(0) + batch - 1) / batch;
+  const Hyperparameters h{t.lr, t.momentum, t.weight_decay};
+  h.check(op, x, params[0], number);
+  Tensor losses = empty_result({number}, params[0].options()), hits = empty_result({number}, target.options());
+  if (x.is_meta()) {
+    check_algorithm(lenet::ladder, op, t.algorithm);
+    return {losses, hits};
+  }
+  const int64_t steps = losses.size(0), most = batch.expect_int();
   const Tensor images = x.contiguous(), labels = target.contiguous(), lr = h.lr.contiguous();
-  Tensor losses = at::empty({steps}, params[0].options()), hits = at::empty({steps}, labels.options());
   auto args = args_of(op, images, params, form);
   args.train = true;
-  args.batch = batch;
+  args.batch = most;
   args.target = labels.const_data_ptr<int64_t>();
   for (size_t i = 0; i < momenta.size(); ++i) args.momenta[i] = momenta[i].data_ptr();
   args.lr = lr.const_data_ptr();
@@ -136,10 +191,10 @@ std::tuple<Tensor, Tensor> train(const char* op, const Tensor& x, const Tensor& 
   args.layers = [&] {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     for (int64_t step = 0; step < steps; ++step) {
-      const int64_t first = step * batch, count = min(batch, images.size(0) - first);
+      const int64_t first = step * most, count = min(most, images.size(0) - first);
       const Tensor minibatch = normalized(images.narrow(0, first, count), params[0].scalar_type());
       const Tensor wanted = labels.narrow(0, first, count);
-      LayeredNetwork network{form, params.vec()};
+      LayeredNetwork network{form, params};
       network.forward(minibatch);
       Tensor grad;
       losses[step].copy_(network.loss(wanted, grad));
@@ -151,56 +206,19 @@ std::tuple<Tensor, Tensor> train(const char* op, const Tensor& x, const Tensor& 
       }
     }
   };
-  run(lenet::ladder, lenet::choose, op, algorithm, images, args);
+  run(lenet::ladder, lenet::choose, op, t.algorithm, images, args);
   return {losses, hits};
 }
 
-Tensor step_kernel(const Tensor& x, const Tensor& target, TensorList params, TensorList momenta, const Tensor& lr,
-                   const Tensor& momentum, const Tensor& weight_decay, Str activation, Str pooling, Str output,
-                   Str algorithm) {
-  const Form form(step_name, activation, pooling, output);
-  TORCH_CHECK_VALUE(x.dim() > 0 && x.size(0) > 0, step_name, ": a step needs at least one image");
-  TORCH_CHECK(lr.dim() == 0, step_name, ": lr must be a 0-D tensor, got shape ", lr.sizes());
-  const auto [losses, hits] =
-      train(step_name, x, target, params, momenta, {lr, momentum, weight_decay}, x.size(0), form, algorithm);
-  return losses.squeeze(0).clone();
+Tensor TrainStep::kernel() const {
+  TORCH_CHECK_VALUE(x.dim() > 0 && TORCH_GUARD_OR_TRUE(x.sym_size(0).sym_gt(0)), step_name,
+                    ": a step needs at least one image");
+  TORCH_CHECK(lr.dim() == 0, step_name, ": lr must be a 0-D tensor, got shape ", lr.sym_sizes());
+  const Tensor losses = std::get<0>(train(step_name, *this, x.sym_size(0)));
+  return losses.is_meta() ? empty_result({}, losses.options()) : losses.squeeze(0).clone();
 }
 
-std::tuple<Tensor, Tensor> epoch_kernel(const Tensor& x, const Tensor& target, TensorList params, TensorList momenta,
-                                        const Tensor& lr, const Tensor& momentum, const Tensor& weight_decay,
-                                        int64_t batch, Str activation, Str pooling, Str output, Str algorithm) {
-  const Form form(epoch_name, activation, pooling, output);
-  return train(epoch_name, x, target, params, momenta, {lr, momentum, weight_decay}, batch, form, algorithm);
-}
-
-// ---- Meta
-
-Tensor lenet5_meta(const Tensor& x, TensorList params, Str activation, Str pooling, Str output, Str algorithm) {
-  check_parameters(name, "params", x, params, Form(name, activation, pooling, output));
-  check_images(name, x, params);
-  check_algorithm(lenet::ladder, name, algorithm);
-  return at::empty_symint({x.sym_size(0), lenet::classes}, params[0].options());
-}
-
-Tensor step_meta(const Tensor&, const Tensor&, TensorList params, TensorList, const Tensor&, const Tensor&,
-                 const Tensor&, Str activation, Str pooling, Str output, Str algorithm) {
-  const Form form(step_name, activation, pooling, output);
-  TORCH_CHECK(params.size() == form.parameters(), step_name, ": params must be the ", form.parameters(),
-              " parameters of LeNet5 in their order, got ", params.size());
-  check_algorithm(lenet::ladder, step_name, algorithm);
-  return at::empty({}, params[0].options());
-}
-
-std::tuple<Tensor, Tensor> epoch_meta(const Tensor& x, const Tensor& target, TensorList params, TensorList,
-                                      const Tensor&, const Tensor&, const Tensor&, SymInt batch, Str activation,
-                                      Str pooling, Str output, Str algorithm) {
-  const Form form(epoch_name, activation, pooling, output);
-  TORCH_CHECK(params.size() == form.parameters(), epoch_name, ": params must be the ", form.parameters(),
-              " parameters of LeNet5 in their order, got ", params.size());
-  check_algorithm(lenet::ladder, epoch_name, algorithm);
-  const SymInt steps = (x.sym_size(0) + batch - 1) / batch;
-  return {at::empty_symint({steps}, params[0].options()), at::empty_symint({steps}, target.options())};
-}
+std::tuple<Tensor, Tensor> TrainEpoch::kernel() const { return train(epoch_name, *this, batch); }
 
 // ---- Autograd
 
@@ -208,126 +226,67 @@ bool is_tracked(const Tensor& t) {
   return t.defined() && ((at::GradMode::is_enabled() && t.requires_grad()) || t._fw_grad(0).defined());
 }
 
+bool any_is_tracked(Rules::Args args) {
+  bool found = false;
+  for (const IValue& v : args) {
+    if (v.isTensor()) found = found || is_tracked(v.toTensor());
+    if (!v.isTensorList()) continue;
+    for (const Tensor& t : v.toTensorVector()) found = found || is_tracked(t);
+  }
+  return found;
+}
+
 // If gradients are needed, the layered network computes the outputs, because its operators have derivatives; the rung
 // `layers` is then the default.
-Tensor lenet5_autograd(c10::DispatchKeySet keys, const Tensor& x, TensorList params, Str activation, Str pooling,
-                       Str output, Str algorithm) {
-  bool tracked = is_tracked(x);
-  for (const Tensor& p : params) tracked = tracked || is_tracked(p);
-  if (!tracked) {
-    static const auto handle = c10::Dispatcher::singleton()
-                                   .findSchemaOrThrow("torch_patterns::lenet5", "")
-                                   .typed<Tensor(const Tensor&, TensorList, Str, Str, Str, Str)>();
-    at::AutoDispatchBelowAutograd below;
-    return handle.redispatch(keys & c10::after_autograd_keyset, x, params, activation, pooling, output, algorithm);
-  }
-  const Form form(name, activation, pooling, output);
-  check_parameters(name, "params", x, params, form);
-  check_images(name, x, params);
-  check_algorithm(lenet::ladder, name, algorithm);
+Tensor Lenet5::layered() const {
+  const Form form = check();
   TORCH_CHECK_VALUE(algorithm == "auto" || algorithm == lenet::ladder[0].name, name, ": algorithm '",
                     std::string(algorithm), "' gives no gradients; train with lenet5_train_step, or choose '",
                     lenet::ladder[0].name, "'");
-  LayeredNetwork network{form, params.vec()};
+  LayeredNetwork network{form, params};
   return network.forward(normalized(x, params[0].scalar_type()));
 }
 
-void refuse_tracked(const char* op, std::initializer_list<TensorList> lists) {
-  for (const TensorList list : lists) {
-    for (const Tensor& t : list) {
-      TORCH_CHECK(!is_tracked(t), op,
-                  ": computes its own gradients and changes parameters in place; call it under "
-                  "torch.no_grad(), or with tensors that do not require grad");
-    }
-  }
+void lenet5_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const size_t n = op.schema().arguments().size();
+  if (!any_is_tracked(torch::jit::last(*stack, n))) return pass_autograd(op, keys, stack);
+  on_stack(stack, n, [](Rules::Args args) { return unboxed<Lenet5>(args).layered(); });
 }
 
-template <class Result, class... Last>
-struct Mutating {
-  using Signature = Result(const Tensor&, const Tensor&, TensorList, TensorList, const Tensor&, const Tensor&,
-                           const Tensor&, Last...);
-  template <const char* const& op_name>
-  static Result redispatch(c10::DispatchKeySet keys, const Tensor& x, const Tensor& target, TensorList params,
-                           TensorList momenta, const Tensor& lr, const Tensor& momentum, const Tensor& weight_decay,
-                           Last... last) {
-    static const auto handle = c10::Dispatcher::singleton()
-                                   .findSchemaOrThrow((std::string("torch_patterns::") + op_name).c_str(), "")
-                                   .template typed<Signature>();
-    return handle.redispatch(keys, x, target, params, momenta, lr, momentum, weight_decay, last...);
-  }
-
-  template <const char* const& op_name>
-  static Result autograd(c10::DispatchKeySet keys, const Tensor& x, const Tensor& target, TensorList params,
-                         TensorList momenta, const Tensor& lr, const Tensor& momentum, const Tensor& weight_decay,
-                         Last... last) {
-    refuse_tracked(op_name,
-                   {TensorList(x), params, momenta, TensorList(lr), TensorList(momentum), TensorList(weight_decay)});
-    at::AutoDispatchBelowAutograd below;
-    return redispatch<op_name>(keys & c10::after_autograd_keyset, x, target, params, momenta, lr, momentum,
-                               weight_decay, last...);
-  }
-
-  // Without this, views and saved tensors would not notice that the parameters changed.
-  template <const char* const& op_name>
-  static Result in_place(c10::DispatchKeySet keys, const Tensor& x, const Tensor& target, TensorList params,
-                         TensorList momenta, const Tensor& lr, const Tensor& momentum, const Tensor& weight_decay,
-                         Last... last) {
-    Result result = [&] {
-      at::AutoDispatchBelowADInplaceOrView below;
-      return redispatch<op_name>(keys & c10::after_ADInplaceOrView_keyset, x, target, params, momenta, lr, momentum,
-                                 weight_decay, last...);
-    }();
-    for (const TensorList list : {params, momenta}) {
-      for (const Tensor& t : list) {
-        if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
-      }
-    }
-    return result;
-  }
-};
-using Step = Mutating<Tensor, Str, Str, Str, Str>;
-using Epoch = Mutating<std::tuple<Tensor, Tensor>, SymInt, Str, Str, Str, Str>;
-
-std::tuple<Tensor, Tensor> epoch_kernel_symbolic(const Tensor& x, const Tensor& target, TensorList params,
-                                                 TensorList momenta, const Tensor& lr, const Tensor& momentum,
-                                                 const Tensor& weight_decay, SymInt batch, Str activation, Str pooling,
-                                                 Str output, Str algorithm) {
-  return epoch_kernel(x, target, params, momenta, lr, momentum, weight_decay, batch.guard_int(__FILE__, __LINE__),
-                      activation, pooling, output, algorithm);
+void train_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  TORCH_CHECK(!any_is_tracked(torch::jit::last(*stack, op.schema().arguments().size())),
+              std::strchr(op.schema().name().c_str(), ':') + 2,
+              ": computes its own gradients and changes parameters in place; call it under torch.no_grad(), or with "
+              "tensors that do not require grad");
+  at::AutoDispatchBelowAutograd below;
+  op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
 }
 
-#define TP_FORM "str activation=\"tanh\", str pooling=\"subsample\", str output=\"linear\", str algorithm=\"auto\""
-#define TP_TRAINED                                                                                          \
-  "Tensor x, Tensor target, Tensor(a!)[] params, Tensor(b!)[] momenta, Tensor lr, Tensor momentum, Tensor " \
-  "weight_decay, "
-
-void register_kernels(torch::Library& m) {
-  m.impl(name, &lenet5_kernel);
-  m.impl(step_name, &step_kernel);
-  m.impl(epoch_name, &epoch_kernel_symbolic);
+// Without this, views and saved tensors would not notice that the parameters changed.
+void train_in_place(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  Tensors changed;
+  for (const IValue& v : torch::jit::last(*stack, op.schema().arguments().size())) {
+    if (!v.isTensorList()) continue;
+    for (Tensor& t : v.toTensorVector()) changed.push_back(std::move(t));
+  }
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+  }
+  for (const Tensor& t : changed) {
+    if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("lenet5(Tensor x, Tensor[] params, " TP_FORM ") -> Tensor", tags);
-  m.def("lenet5_train_step(" TP_TRAINED TP_FORM ") -> Tensor", tags);
-  m.def("lenet5_train_epoch(" TP_TRAINED "SymInt batch, " TP_FORM ") -> (Tensor, Tensor)", tags);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { register_kernels(m); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) {
-  m.impl(name, &lenet5_meta);
-  m.impl(step_name, &step_meta);
-  m.impl(epoch_name, &epoch_meta);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) {
-  m.impl(name, &lenet5_autograd);
-  m.impl(step_name, &Step::autograd<step_name>);
-  m.impl(epoch_name, &Epoch::autograd<epoch_name>);
-}
-TORCH_LIBRARY_IMPL(torch_patterns, ADInplaceOrView, m) {
-  m.impl(step_name, &Step::in_place<step_name>);
-  m.impl(epoch_name, &Epoch::in_place<epoch_name>);
+  define_kernel<Lenet5>(m);
+  define_kernel<TrainStep>(m);
+  define_kernel<TrainEpoch>(m);
+  implement<&lenet5_autograd>(m, name, c10::DispatchKey::Autograd);
+  for (const char* op : {step_name, epoch_name}) {
+    implement<&train_autograd>(m, op, c10::DispatchKey::Autograd);
+    implement<&train_in_place>(m, op, c10::DispatchKey::ADInplaceOrView);
+  }
 }
 
 }  // namespace

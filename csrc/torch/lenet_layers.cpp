@@ -26,6 +26,13 @@ Tensor result_of(const char* name, const Args&... args) {
 }
 
 const Str automatic = "auto", mean_reduction = "mean";
+const Sizes one{1, 1}, none{0, 0}, two{2, 2}, five{5, 5}, empty;
+
+// Calls conv2d or one of its transposes, with filters that move by one pixel over images without padding.
+template <class... Args>
+Tensor convolution(const char* name, const Args&... args) {
+  return result_of(name, args..., one, none, one, SymInt(1), automatic);
+}
 
 // The gradient of a bias: the sum over all other dimensions, with the same bits as in the derivatives of conv2d and
 // linear.
@@ -42,11 +49,9 @@ double sigma() { return std::sqrt(lenet::sigma_squared); }
 }  // namespace
 
 Tensor ConvPool::forward(const Tensor& input) {
-  const Sizes one{1, 1}, none{0, 0}, two{2, 2}, empty;
   const bool subsample = form.pooling == Pooling::subsample;
   x = input;
-  const Tensor maps = result_of("conv2d", x, weight, subsample ? OptionalTensor() : OptionalTensor(bias), one, none,
-                                one, SymInt(1), automatic);
+  const Tensor maps = convolution("conv2d", x, weight, subsample ? OptionalTensor() : OptionalTensor(bias));
   if (subsample) return pooled = result_of("subsample2d", maps, bias, two, form.activation, automatic);
   activated = result_of(activation_names[int(form.function)], maps, automatic);
   if (form.pooling == Pooling::average) {
@@ -58,7 +63,6 @@ Tensor ConvPool::forward(const Tensor& input) {
 }
 
 Tensor ConvPool::backward(const Tensor& grad, bool wants_x, Tensor& grad_weight, Tensor& grad_bias) const {
-  const Sizes one{1, 1}, none{0, 0}, two{2, 2}, five{5, 5}, empty;
   Tensor g;
   if (form.pooling == Pooling::subsample) {
     const Stack both = results_of("subsample2d_backward", grad, pooled, two, form.activation, automatic);
@@ -72,9 +76,9 @@ Tensor ConvPool::backward(const Tensor& grad, bool wants_x, Tensor& grad_weight,
     g = result_of("activation_backward", g, activated, form.activation, automatic);
     grad_bias = sum_of_maps(g);
   }
-  grad_weight = result_of("conv2d_wgrad", g, x, five, one, none, one, SymInt(1), automatic);
+  grad_weight = convolution("conv2d_wgrad", g, x, five);
   if (!wants_x) return {};
-  return result_of("conv2d_dgrad", g, weight, x.sym_sizes().vec(), one, none, one, SymInt(1), automatic);
+  return convolution("conv2d_dgrad", g, weight, x.sym_sizes().vec());
 }
 
 Tensor LayeredNetwork::activate(const Tensor& x) const {
@@ -86,10 +90,8 @@ Tensor LayeredNetwork::activate_backward(const Tensor& grad, const Tensor& y) co
 }
 
 Tensor LayeredNetwork::forward(const Tensor& x) {
-  const Sizes one{1, 1}, none{0, 0};
   second.forward(first.forward(x));
-  c5 = activate(result_of("conv2d", second.pooled, p[lenet::c5_weight], OptionalTensor(p[lenet::c5_bias]), one, none,
-                          one, SymInt(1), automatic));
+  c5 = activate(convolution("conv2d", second.pooled, p[lenet::c5_weight], OptionalTensor(p[lenet::c5_bias])));
   f6 = activate(result_of("linear", c5.flatten(1), p[lenet::f6_weight], OptionalTensor(p[lenet::f6_bias]), automatic));
   const Tensor& weight = p[lenet::output_weight];
   out = form.output == Output::rbf ? result_of("rbf", f6, weight, sigma(), automatic)
@@ -111,7 +113,6 @@ Tensor LayeredNetwork::loss(const Tensor& target, Tensor& grad) const {
 }
 
 Tensors LayeredNetwork::backward(Tensor g) const {
-  const Sizes one{1, 1}, none{0, 0}, five{5, 5};
   Tensors grads(p.size());
   const Tensor& weight = p[lenet::output_weight];
   if (form.output == Output::rbf) {
@@ -127,10 +128,9 @@ Tensors LayeredNetwork::backward(Tensor g) const {
   grads[lenet::f6_weight] = result_of("linear_wgrad", g, c5.flatten(1), automatic);
   grads[lenet::f6_bias] = sum_of_maps(g);
   g = activate_backward(result_of("linear_dgrad", g, p[lenet::f6_weight], automatic).view_as(c5), c5);
-  grads[lenet::c5_weight] = result_of("conv2d_wgrad", g, second.pooled, five, one, none, one, SymInt(1), automatic);
+  grads[lenet::c5_weight] = convolution("conv2d_wgrad", g, second.pooled, five);
   grads[lenet::c5_bias] = sum_of_maps(g);
-  g = result_of("conv2d_dgrad", g, p[lenet::c5_weight], second.pooled.sym_sizes().vec(), one, none, one, SymInt(1),
-                automatic);
+  g = convolution("conv2d_dgrad", g, p[lenet::c5_weight], second.pooled.sym_sizes().vec());
   g = second.backward(g, true, grads[lenet::c3_weight], grads[lenet::s4_bias]);
   first.backward(g, false, grads[lenet::c1_weight], grads[lenet::s2_bias]);
   return grads;
@@ -140,7 +140,6 @@ Tensor normalized(const Tensor& x, at::ScalarType dtype) {
   return x.scalar_type() == at::kByte ? x.to(dtype).mul_(lenet::pixel_scale).add_(lenet::pixel_offset) : x;
 }
 
-// One update as in torch.optim.SGD. On the CPU, where reading a number need not wait, even the roundings are the same.
 void descend(const Tensor& weight, const Tensor& velocity, Tensor grad, const Tensor& lr, const Tensor& momentum,
              const Tensor& weight_decay) {
   if (weight.is_cpu()) {

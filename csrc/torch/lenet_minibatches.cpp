@@ -7,10 +7,19 @@
 namespace tp {
 namespace {
 
-constexpr auto minibatches_name = "lenet5_minibatches";
+constexpr auto op = "lenet5_minibatches";
 
-void check_digits(const Tensor& images, const Tensor& target, const Tensor& seed, const Tensor& epoch) {
-  const char* op = minibatches_name;
+struct Minibatches {
+  static constexpr auto schema =
+      "lenet5_minibatches(Tensor images, Tensor target, Tensor seed, Tensor epoch, bool shuffle=True, bool "
+      "distort=True) -> (Tensor, Tensor)";
+  Tensor images, target, seed, epoch;
+  bool shuffle, distort;
+
+  std::tuple<Tensor, Tensor> kernel() const;
+};
+
+std::tuple<Tensor, Tensor> Minibatches::kernel() const {
   const bool fits =
       images.dim() == 4 && images.sym_size(1) == 1 && images.sym_size(2) == 32 && images.sym_size(3) == 32;
   TORCH_CHECK_VALUE(fits, op, ": images must be of shape [N, 1, 32, 32]; these are of shape ", images.sym_sizes());
@@ -23,18 +32,9 @@ void check_digits(const Tensor& images, const Tensor& target, const Tensor& seed
     TORCH_CHECK_TYPE(t.scalar_type() == at::kLong, op, ": ", which, " must be int64, got ", t.scalar_type());
   }
   TORCH_CHECK(seed.dim() == 0 && epoch.dim() == 0, op, ": seed and epoch must be 0-D tensors");
-}
-
-std::tuple<Tensor, Tensor> minibatches_meta(const Tensor& images, const Tensor& target, const Tensor& seed,
-                                            const Tensor& epoch, bool, bool distort) {
-  check_digits(images, target, seed, epoch);
-  const auto options = distort ? images.options().dtype(at::kFloat) : images.options();
-  return {at::empty_symint(images.sym_sizes(), options), at::empty_symint(target.sym_sizes(), target.options())};
-}
-
-std::tuple<Tensor, Tensor> minibatches_kernel(const Tensor& images, const Tensor& target, const Tensor& seed,
-                                              const Tensor& epoch, bool shuffle, bool distort) {
-  const auto [out, out_target] = minibatches_meta(images, target, seed, epoch, shuffle, distort);
+  const Tensor out = empty_result(images.sym_sizes(), images.options().dtype(distort ? at::kFloat : at::kByte));
+  const Tensor out_target = empty_result(target.sym_sizes(), target.options());
+  if (out.is_meta()) return {out, out_target};
   const Tensor from = images.contiguous(), labels = target.contiguous();
   const lenet::MinibatchArgs args{from.size(0),
                                   from.const_data_ptr<uint8_t>(),
@@ -45,23 +45,11 @@ std::tuple<Tensor, Tensor> minibatches_kernel(const Tensor& images, const Tensor
                                   distort,
                                   out.mutable_data_ptr(),
                                   out_target.mutable_data_ptr<int64_t>()};
-  translate_errors([&] {
-    TorchContext context(from);
-    lenet::minibatches(args, context);
-  });
+  with_context(from, [&](TorchContext& context) { lenet::minibatches(args, context); });
   return {out, out_target};
 }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  m.def(
-      "lenet5_minibatches(Tensor images, Tensor target, Tensor seed, Tensor epoch, bool shuffle=True, bool "
-      "distort=True) -> (Tensor, Tensor)",
-      {at::Tag::pt2_compliant_tag});
-}
-TORCH_LIBRARY_IMPL(torch_patterns, CPU, m) { m.impl(minibatches_name, &minibatches_kernel); }
-TORCH_LIBRARY_IMPL(torch_patterns, CUDA, m) { m.impl(minibatches_name, &minibatches_kernel); }
-TORCH_LIBRARY_IMPL(torch_patterns, Meta, m) { m.impl(minibatches_name, &minibatches_meta); }
-TORCH_LIBRARY_IMPL(torch_patterns, Autograd, m) { m.impl(minibatches_name, torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Minibatches>(m); }
 
 }  // namespace
 }  // namespace tp

@@ -31,7 +31,7 @@ struct LinearDgrad {
   Tensor grad, weight;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
 };
 
 struct LinearWgrad {
@@ -39,48 +39,21 @@ struct LinearWgrad {
   Tensor grad, x;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
 };
 
-// ---- checks, which give the shape of the result
+// ---- checks
 
-Sizes with_last(const Tensor& x, const SymInt& last) {
-  Sizes shape = x.sym_sizes().vec();
-  shape.back() = last;
-  return shape;
-}
-
-// Checks x [.., k] against dimension `dim` of weight [out, in].
-void check_product(const char* op, const Named& x, const Tensor& weight, int64_t dim) {
+// Checks x [.., k] against dimension `dim` of weight [out, in], and returns the shape of the product.
+Sizes check_product(const char* op, const Named& x, const Tensor& weight, int64_t dim) {
   check_floats(op, {x, {"weight", weight}});
   TORCH_CHECK(weight.dim() == 2, op, ": weight must be [out, in], got shape ", weight.sym_sizes());
   const c10::SymBool fits = x.tensor.dim() >= 1 ? x.tensor.sym_size(-1).sym_eq(weight.sym_size(dim)) : false;
   TORCH_SYM_CHECK(fits, op, ": the last dimension of ", x.name, " must be ", weight.sym_size(dim), " for weight ",
                   weight.sym_sizes(), ", got shape ", x.tensor.sym_sizes());
-}
-
-Sizes linear_shape(const Linear& p) {
-  check_product("linear", {"x", p.x}, p.weight, 1);
-  if (p.bias) {
-    check_floats("linear", {{"x", p.x}, {"bias", *p.bias}});
-    TORCH_SYM_CHECK(same_sizes(p.bias->sym_sizes(), p.weight.sym_sizes().slice(0, 1)), "linear: bias must have shape [",
-                    p.weight.sym_size(0), "] for weight ", p.weight.sym_sizes(), ", got ", p.bias->sym_sizes());
-  }
-  return with_last(p.x, p.weight.sym_size(0));
-}
-
-Sizes dgrad_shape(const LinearDgrad& p) {
-  check_product("linear_dgrad", {"grad", p.grad}, p.weight, 0);
-  return with_last(p.grad, p.weight.sym_size(1));
-}
-
-Sizes wgrad_shape(const LinearWgrad& p) {
-  check_floats("linear_wgrad", {{"grad", p.grad}, {"x", p.x}});
-  const auto rows = [](const Tensor& t) { return t.sym_sizes().slice(0, t.dim() > 0 ? size_t(t.dim() - 1) : 0); };
-  TORCH_SYM_CHECK(p.grad.dim() >= 1 && p.x.dim() >= 1 ? same_sizes(rows(p.grad), rows(p.x)) : c10::SymBool(false),
-                  "linear_wgrad: grad and x must agree in all dimensions but the last, got shapes ", p.grad.sym_sizes(),
-                  " and ", p.x.sym_sizes());
-  return {p.grad.sym_size(-1), p.x.sym_size(-1)};
+  Sizes shape = x.tensor.sym_sizes().vec();
+  shape.back() = weight.sym_size(1 - dim);
+  return shape;
 }
 
 // ---- kernels: CPU and CUDA alike
@@ -88,8 +61,9 @@ Sizes wgrad_shape(const LinearWgrad& p) {
 // out = A B (+ bias), where A and B are contiguous tensors or their transposes.
 Tensor product(const char* op, const Sizes& shape, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
                const OptionalTensor& bias, Str algorithm) {
+  Tensor out = empty_result(shape, a.options());
+  if (is_done(out, linear::ladder, op, algorithm)) return out;
   const Tensor left = a.contiguous(), right = b.contiguous(), offset = bias ? bias->contiguous() : Tensor();
-  Tensor out = at::empty_symint(shape, a.options());
   const auto columns = [](const Tensor& t) { return t.size(-1); };
   const auto rows = [](const Tensor& t) { return c10::multiply_integers(t.sizes().begin(), t.sizes().end() - 1); };
   const auto matrix = [&](const Tensor& t, bool transpose) {
@@ -105,38 +79,35 @@ Tensor product(const char* op, const Sizes& shape, const Tensor& a, bool transpo
   p.a = matrix(left, transpose_a);
   p.b = matrix(right, transpose_b);
   p.c = out.mutable_data_ptr();
-  args.bias = offset.defined() ? offset.const_data_ptr() : nullptr;
-  run_unless_empty(out, linear::ladder, linear::choose, op, algorithm, left, args);
+  args.bias = data_or_null(offset);
+  run(linear::ladder, linear::choose, op, algorithm, left, args);
   return out;
 }
 
 }  // namespace
 
 Tensor Linear::kernel() const {
-  return product("linear", linear_shape(*this), x, false, weight, true, bias, algorithm);
+  const Sizes shape = check_product("linear", {"x", x}, weight, 1);
+  if (bias) {
+    check_floats("linear", {{"x", x}, {"bias", *bias}});
+    TORCH_SYM_CHECK(sym_equals(bias->sym_sizes(), weight.sym_sizes().slice(0, 1)), "linear: bias must have shape [",
+                    weight.sym_size(0), "] for weight ", weight.sym_sizes(), ", got ", bias->sym_sizes());
+  }
+  return product("linear", shape, x, false, weight, true, bias, algorithm);
 }
 
 Tensor LinearDgrad::kernel() const {
-  return product("linear_dgrad", dgrad_shape(*this), grad, false, weight, false, {}, algorithm);
+  const Sizes shape = check_product("linear_dgrad", {"grad", grad}, weight, 0);
+  return product("linear_dgrad", shape, grad, false, weight, false, {}, algorithm);
 }
 
 Tensor LinearWgrad::kernel() const {
-  return product("linear_wgrad", wgrad_shape(*this), grad, true, x, false, {}, algorithm);
-}
-
-Tensor Linear::meta() const {
-  check_algorithm(linear::ladder, "linear", algorithm);
-  return at::empty_symint(linear_shape(*this), x.options());
-}
-
-Tensor LinearDgrad::meta() const {
-  check_algorithm(linear::ladder, "linear_dgrad", algorithm);
-  return at::empty_symint(dgrad_shape(*this), grad.options());
-}
-
-Tensor LinearWgrad::meta() const {
-  check_algorithm(linear::ladder, "linear_wgrad", algorithm);
-  return at::empty_symint(wgrad_shape(*this), grad.options());
+  check_floats("linear_wgrad", {{"grad", grad}, {"x", x}});
+  const auto rows = [](const Tensor& t) { return t.sym_sizes().slice(0, t.dim() > 0 ? size_t(t.dim() - 1) : 0); };
+  TORCH_SYM_CHECK(grad.dim() >= 1 && x.dim() >= 1 ? sym_equals(rows(grad), rows(x)) : c10::SymBool(false),
+                  "linear_wgrad: grad and x must agree in all dimensions but the last, got shapes ", grad.sym_sizes(),
+                  " and ", x.sym_sizes());
+  return product("linear_wgrad", {grad.sym_size(-1), x.sym_size(-1)}, grad, true, x, false, {}, algorithm);
 }
 
 // ---- derivatives
@@ -167,19 +138,8 @@ Tensors LinearWgrad::vjp(const Backward& b) const {
 }
 
 Tensors Linear::jvp(const Forward& f) const {
-  const Tensor t =
-      product_rule(f, x, weight, [&](const Tensor& a, const Tensor& b) { return call(Linear{a, b, {}, algorithm}); });
+  const Tensor t = tangent_of_linear(Linear{x, weight, {}, algorithm}, f);
   return {f.tangent(2).defined() ? plus(t, f.tangent(2).expand_symint(f.output().sym_sizes())) : t};
-}
-
-Tensors LinearDgrad::jvp(const Forward& f) const {
-  return {product_rule(f, grad, weight,
-                       [&](const Tensor& a, const Tensor& b) { return call(LinearDgrad{a, b, algorithm}); })};
-}
-
-Tensors LinearWgrad::jvp(const Forward& f) const {
-  return {
-      product_rule(f, grad, x, [&](const Tensor& a, const Tensor& b) { return call(LinearWgrad{a, b, algorithm}); })};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Linear, LinearDgrad, LinearWgrad>(m); }

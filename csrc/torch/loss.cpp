@@ -48,34 +48,25 @@ struct CrossEntropy {
   Tensor p, labels, classes;
 };
 
-struct SquaredError {
-  static constexpr auto schema = "squared_error(Tensor y, Tensor t" TP_REST,
-                        backward_schema = "squared_error_backward(Tensor grad, Tensor y, Tensor t" TP_REST;
-  static constexpr const char *op_name = "squared_error", *backward_name = "squared_error_backward", *x = "y",
+// The square or the absolute value of y - t.
+template <bool squared>
+struct ErrorLoss {
+  static constexpr auto schema = squared ? "squared_error(Tensor y, Tensor t" TP_REST
+                                         : "absolute_error(Tensor y, Tensor t" TP_REST,
+                        backward_schema = squared ? "squared_error_backward(Tensor grad, Tensor y, Tensor t" TP_REST
+                                                  : "absolute_error_backward(Tensor grad, Tensor y, Tensor t" TP_REST;
+  static constexpr const char *op_name = squared ? "squared_error" : "absolute_error",
+                              *backward_name = squared ? "squared_error_backward" : "absolute_error_backward", *x = "y",
                               *second = "t";
-  static constexpr Step step = Step::squared_error, backward_step = Step::squared_error_backward;
+  static constexpr Step step = squared ? Step::squared_error : Step::absolute_error,
+                        backward_step = squared ? Step::squared_error_backward : Step::absolute_error_backward;
   static constexpr bool classifies = false;
 
-  SquaredError(const Tensor& y, const Tensor& t) : difference(y - t) {}
-  Tensor slope(const Tensor& d) const { return d * difference; }
-  Tensor bend(const Tensor& d) const { return d; }
+  ErrorLoss(const Tensor& y, const Tensor& t) : factor(squared ? y - t : (y - t).sign()) {}
+  Tensor slope(const Tensor& d) const { return d * factor; }
+  Tensor bend(const Tensor& d) const { return squared ? d : at::zeros_like(d); }
 
-  Tensor difference;
-};
-
-struct AbsoluteError {
-  static constexpr auto schema = "absolute_error(Tensor y, Tensor t" TP_REST,
-                        backward_schema = "absolute_error_backward(Tensor grad, Tensor y, Tensor t" TP_REST;
-  static constexpr const char *op_name = "absolute_error", *backward_name = "absolute_error_backward", *x = "y",
-                              *second = "t";
-  static constexpr Step step = Step::absolute_error, backward_step = Step::absolute_error_backward;
-  static constexpr bool classifies = false;
-
-  AbsoluteError(const Tensor& y, const Tensor& t) : sign((y - t).sign()) {}
-  Tensor slope(const Tensor& d) const { return d * sign; }
-  Tensor bend(const Tensor& d) const { return at::zeros_like(d); }
-
-  Tensor sign;
+  Tensor factor;
 };
 
 #undef TP_REST
@@ -112,17 +103,15 @@ Reduction reduction_of(const char* op, Str reduction) {
 template <class Loss>
 void check_inputs(const char* op, const Tensor& x, const Tensor& second) {
   check_float(op, Loss::x, x);
-  check_same_device(op, {{Loss::x, &x}, {Loss::second, &second}});
   if (Loss::classifies) {
+    check_same_device(op, {{Loss::x, &x}, {Loss::second, &second}});
     TORCH_CHECK(x.dim() == 2, op, ": logits must be [samples, classes], got shape ", x.sym_sizes());
     TORCH_CHECK_TYPE(second.scalar_type() == at::kLong, op, ": target must be int64, got ", second.scalar_type());
-    TORCH_SYM_CHECK(same_sizes(second.sym_sizes(), {x.sym_size(0)}), op, ": target must have shape [", x.sym_size(0),
+    TORCH_SYM_CHECK(sym_equals(second.sym_sizes(), {x.sym_size(0)}), op, ": target must have shape [", x.sym_size(0),
                     "] for logits ", x.sym_sizes(), ", got ", second.sym_sizes());
   } else {
-    TORCH_CHECK_TYPE(second.scalar_type() == x.scalar_type(), op, ": y is ", x.scalar_type(), ", t is ",
-                     second.scalar_type());
-    TORCH_SYM_CHECK(same_sizes(second.sym_sizes(), x.sym_sizes()), op, ": y has shape ", x.sym_sizes(), ", t has ",
-                    second.sym_sizes());
+    check_alike(op, {Loss::x, x}, {Loss::second, second});
+    check_same_shape(op, {Loss::x, x}, {Loss::second, second});
   }
 }
 
@@ -131,27 +120,6 @@ Sizes loss_shape(const Tensor& x, Reduction reduction) {
   if (reduction != Reduction::none) return {};
   if (Loss::classifies) return {x.sym_size(0)};
   return x.sym_sizes().vec();
-}
-
-template <class Loss>
-Reduction check_forward(const Apply<Loss>& p) {
-  const Reduction how = reduction_of(Loss::op_name, p.reduction);
-  check_inputs<Loss>(Loss::op_name, p.x, p.second);
-  return how;
-}
-
-template <class Loss>
-Reduction check_backward(const ApplyBackward<Loss>& p) {
-  const char* const op = Loss::backward_name;
-  const Reduction how = reduction_of(op, p.reduction);
-  check_inputs<Loss>(op, p.x, p.second);
-  check_same_device(op, {{Loss::x, &p.x}, {"grad", &p.grad}});
-  TORCH_CHECK_TYPE(p.grad.scalar_type() == p.x.scalar_type(), op, ": grad is ", p.grad.scalar_type(), ", ", Loss::x,
-                   " is ", p.x.scalar_type());
-  const Sizes shape = loss_shape<Loss>(p.x, how);
-  TORCH_SYM_CHECK(same_sizes(p.grad.sym_sizes(), shape), op, ": grad must have shape ", SymIntArrayRef(shape), ", got ",
-                  p.grad.sym_sizes());
-  return how;
 }
 
 // The CPU raises. On CUDA, where a check would cost a synchronisation, the sample's loss is NaN and its gradient is 0.
@@ -185,9 +153,11 @@ layers::Args common_args(const char* op, const Tensor& x, const Tensor& second, 
 
 template <class Loss>
 Tensor Apply<Loss>::kernel() const {
-  const Reduction how = check_forward(*this);
+  const Reduction how = reduction_of(Loss::op_name, reduction);
+  check_inputs<Loss>(Loss::op_name, x, second);
+  Tensor out = empty_result(loss_shape<Loss>(x, how), x.options());
+  if (is_done(out, layers::losses::ladder, Loss::op_name, algorithm)) return out;
   const Tensor in = x.contiguous(), other = second.contiguous();
-  Tensor out = at::empty_symint(loss_shape<Loss>(in, how), in.options());
   layers::Args args = common_args<Loss>(Loss::op_name, in, other, how);
   args.step = Loss::step;
   args.out = out.mutable_data_ptr();
@@ -197,29 +167,22 @@ Tensor Apply<Loss>::kernel() const {
 
 template <class Loss>
 Tensor ApplyBackward<Loss>::kernel() const {
-  const Reduction how = check_backward(*this);
+  const char* const op = Loss::backward_name;
+  const Reduction how = reduction_of(op, reduction);
+  check_inputs<Loss>(op, x, second);
+  check_alike(op, {"grad", grad}, {Loss::x, x});
+  const Sizes shape = loss_shape<Loss>(x, how);
+  TORCH_SYM_CHECK(sym_equals(grad.sym_sizes(), shape), op, ": grad must have shape ", SymIntArrayRef(shape), ", got ",
+                  grad.sym_sizes());
+  Tensor out = empty_result(x.sym_sizes(), x.options());
+  if (is_done(out, layers::losses::ladder, op, algorithm)) return out;
   const Tensor g = grad.contiguous(), in = x.contiguous(), other = second.contiguous();
-  Tensor out = at::empty(in.sizes(), in.options());
-  layers::Args args = common_args<Loss>(Loss::backward_name, in, other, how);
+  layers::Args args = common_args<Loss>(op, in, other, how);
   args.step = Loss::backward_step;
   args.grad = g.const_data_ptr();
   args.out = out.mutable_data_ptr();
-  run(layers::losses::ladder, layers::losses::choose, Loss::backward_name, algorithm, in, args);
+  run(layers::losses::ladder, layers::losses::choose, op, algorithm, in, args);
   return out;
-}
-
-template <class Loss>
-Tensor Apply<Loss>::meta() const {
-  const Reduction how = check_forward(*this);
-  check_algorithm(layers::losses::ladder, Loss::op_name, algorithm);
-  return at::empty_symint(loss_shape<Loss>(x, how), x.options());
-}
-
-template <class Loss>
-Tensor ApplyBackward<Loss>::meta() const {
-  check_backward(*this);
-  check_algorithm(layers::losses::ladder, Loss::backward_name, algorithm);
-  return at::empty_symint(x.sym_sizes(), x.options());
 }
 
 // ---- derivatives
@@ -279,16 +242,10 @@ Tensors ApplyBackward<Loss>::jvp(const Forward& f) const {
   return {t};
 }
 
-template <class Loss>
-void define_loss(torch::Library& m) {
-  define<Apply<Loss>>(m);
-  define<ApplyBackward<Loss>>(m);
-}
-
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define_loss<CrossEntropy>(m);
-  define_loss<SquaredError>(m);
-  define_loss<AbsoluteError>(m);
+  define<Apply<CrossEntropy>, ApplyBackward<CrossEntropy>>(m);
+  define<Apply<ErrorLoss<true>>, ApplyBackward<ErrorLoss<true>>, Apply<ErrorLoss<false>>,
+         ApplyBackward<ErrorLoss<false>>>(m);
 }
 
 }  // namespace

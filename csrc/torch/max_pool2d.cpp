@@ -40,7 +40,7 @@ struct MaxPool2dBackward {
   bool ceil_mode;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   bool keeps(size_t input) const { return input == 1; }
 };
 
@@ -51,7 +51,7 @@ struct MaxPool2dTangent {
   bool ceil_mode;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   bool keeps(size_t input) const { return input == 1; }
 };
 
@@ -63,23 +63,10 @@ Windows windows_of(const char* name, const Op& op) {
           pair(name, "padding", op.padding), pair(name, "dilation", op.dilation), op.ceil_mode};
 }
 
-SymPair check_forward(const Tensor& x, const Windows& windows) {
-  check_maps(op_name, "x", x);
-  TORCH_CHECK_TYPE(x.scalar_type() != at::kBool, op_name, ": x must be an integer or floating point, got ",
-                   x.scalar_type());
-  dtype_of_tensor(op_name, x);
-  return count_windows(op_name, windows, maps_of(x));
-}
-
 at::ScalarType index_type(const MaxPool2d& op) {
   const SymPair maps = maps_of(op.x);
   const bool wide = TORCH_STATICALLY_KNOWN_TRUE((maps[0] * maps[1]).sym_gt(std::numeric_limits<int32_t>::max()));
   return op.return_indices || wide ? at::kLong : at::kInt;
-}
-
-void check_index_type(const char* op, const Tensor& indices) {
-  const auto type = indices.scalar_type();
-  TORCH_CHECK_TYPE(type == at::kLong || type == at::kInt, op, ": indices must be int64 or int32, got ", type);
 }
 
 void give_indices(pooling::Args& args, const Tensor& indices) {
@@ -87,38 +74,24 @@ void give_indices(pooling::Args& args, const Tensor& indices) {
   args.long_index = indices.scalar_type() == at::kLong;
 }
 
-void check_backward(const Tensor& grad, const Tensor& indices, const SymPair& size, const Windows& windows) {
-  check_maps(backward_name, "grad", grad);
-  check_float(backward_name, "grad", grad);
-  check_beside(backward_name, "grad", grad, "indices", indices, indices.scalar_type());
-  check_index_type(backward_name, indices);
-  check_shape(backward_name, "grad", grad, count_windows(backward_name, windows, size));
-}
-
-SymPair check_tangent(const Tensor& x, const Tensor& indices, const Windows& windows) {
-  check_maps(tangent_name, "x", x);
-  check_float(tangent_name, "x", x);
-  const SymPair outputs = count_windows(tangent_name, windows, maps_of(x));
-  check_maps(tangent_name, "indices", indices);
-  check_shape(tangent_name, "indices", indices, outputs);
-  check_same_device(tangent_name, {{"x", &x}, {"indices", &indices}});
-  check_index_type(tangent_name, indices);
-  const auto outer = [](const Tensor& t) { return t.sym_sizes().slice(0, size_t(t.dim() - 2)); };
-  TORCH_SYM_CHECK(same_sizes(outer(indices), outer(x)), tangent_name, ": x has shape ", x.sym_sizes(),
-                  ", indices have ", indices.sym_sizes());
-  return outputs;
-}
-
 }  // namespace
 
 std::tuple<Tensor, Tensor> MaxPool2d::kernel() const {
   const Windows windows = windows_of(op_name, *this);
-  const SymPair outputs = check_forward(x, windows);
+  check_maps(op_name, "x", x);
+  TORCH_CHECK_TYPE(x.scalar_type() != at::kBool, op_name, ": x must be an integer or floating point, got ",
+                   x.scalar_type());
+  dtype_of_tensor(op_name, x);
+  const SymPair outputs = count_windows(op_name, windows, maps_of(x));
+  Tensor out = empty_maps(x, outputs, x.scalar_type()), places = empty_maps(x, outputs, index_type(*this));
+  if (x.is_meta()) {
+    check_algorithm(pooling::ladder, op_name, algorithm);
+    return {out, places};
+  }
   const auto format = format_of(x);
   const Tensor in = x.contiguous(format);
   auto args = pooling_args(op_name, in, format, windows, maps_of(x), outputs);
   check_taps(op_name, args);
-  Tensor out = empty_maps(x, outputs, x.scalar_type()), places = empty_maps(x, outputs, index_type(*this));
   args.step = Step::maximum;
   args.x = in.const_data_ptr();
   args.y = out.mutable_data_ptr();
@@ -130,10 +103,16 @@ std::tuple<Tensor, Tensor> MaxPool2d::kernel() const {
 Tensor MaxPool2dBackward::kernel() const {
   const Windows windows = windows_of(backward_name, *this);
   const SymPair size = pair(backward_name, "input_size", input_size);
-  check_backward(grad, indices, size, windows);
+  check_maps(backward_name, "grad", grad);
+  check_float(backward_name, "grad", grad);
+  check_same_device(backward_name, {{"grad", &grad}, {"indices", &indices}});
+  check_same_shape(backward_name, {"grad", grad}, {"indices", indices});
+  check_index_type(backward_name, {"indices", indices});
+  check_shape(backward_name, "grad", grad, count_windows(backward_name, windows, size));
+  Tensor out = empty_maps(grad, size, grad.scalar_type());
+  if (is_done(out, pooling::ladder, backward_name, algorithm)) return out;
   const auto format = format_of(grad);
   const Tensor g = grad.contiguous(format), places = indices.contiguous(format);
-  Tensor out = empty_maps(grad, size, grad.scalar_type());
   auto args = pooling_args(backward_name, g, format, windows, size, maps_of(grad));
   args.step = Step::maximum_backward;
   args.grad = g.const_data_ptr();
@@ -145,10 +124,20 @@ Tensor MaxPool2dBackward::kernel() const {
 
 Tensor MaxPool2dTangent::kernel() const {
   const Windows windows = windows_of(tangent_name, *this);
-  const SymPair outputs = check_tangent(x, indices, windows);
+  check_maps(tangent_name, "x", x);
+  check_float(tangent_name, "x", x);
+  const SymPair outputs = count_windows(tangent_name, windows, maps_of(x));
+  check_maps(tangent_name, "indices", indices);
+  check_shape(tangent_name, "indices", indices, outputs);
+  check_same_device(tangent_name, {{"x", &x}, {"indices", &indices}});
+  check_index_type(tangent_name, {"indices", indices});
+  const auto outer = [](const Tensor& t) { return t.sym_sizes().slice(0, size_t(t.dim() - 2)); };
+  TORCH_SYM_CHECK(sym_equals(outer(indices), outer(x)), tangent_name, ": x has shape ", x.sym_sizes(),
+                  ", indices have ", indices.sym_sizes());
+  Tensor out = empty_maps(x, outputs, x.scalar_type());
+  if (is_done(out, pooling::ladder, tangent_name, algorithm)) return out;
   const auto format = format_of(x);
   const Tensor in = x.contiguous(format), places = indices.contiguous(format);
-  Tensor out = empty_maps(x, outputs, x.scalar_type());
   auto args = pooling_args(tangent_name, in, format, windows, maps_of(x), outputs);
   args.step = Step::maximum_tangent;
   args.x = in.const_data_ptr();
@@ -156,25 +145,6 @@ Tensor MaxPool2dTangent::kernel() const {
   args.y = out.mutable_data_ptr();
   run(pooling::ladder, pooling::choose, tangent_name, algorithm, in, args);
   return out;
-}
-
-std::tuple<Tensor, Tensor> MaxPool2d::meta() const {
-  const SymPair outputs = check_forward(x, windows_of(op_name, *this));
-  check_algorithm(pooling::ladder, op_name, algorithm);
-  return {empty_maps(x, outputs, x.scalar_type()), empty_maps(x, outputs, index_type(*this))};
-}
-
-Tensor MaxPool2dBackward::meta() const {
-  const SymPair size = pair(backward_name, "input_size", input_size);
-  check_backward(grad, indices, size, windows_of(backward_name, *this));
-  check_algorithm(pooling::ladder, backward_name, algorithm);
-  return empty_maps(grad, size, grad.scalar_type());
-}
-
-Tensor MaxPool2dTangent::meta() const {
-  const SymPair outputs = check_tangent(x, indices, windows_of(tangent_name, *this));
-  check_algorithm(pooling::ladder, tangent_name, algorithm);
-  return empty_maps(x, outputs, x.scalar_type());
 }
 
 // ---- derivatives
@@ -198,12 +168,8 @@ Tensor put(const Tensor& grad, const Tensor& indices, const Sizes& size, const O
 
 Tensors MaxPool2d::vjp(const Backward& b) const { return {put(b.grad(), b.output(1), maps_of(b.sizes(0)), *this)}; }
 Tensors MaxPool2d::jvp(const Forward& f) const { return {take(f.tangent(), f.output(1), *this)}; }
-
 Tensors MaxPool2dBackward::vjp(const Backward& b) const { return {take(b.grad(), indices, *this)}; }
-Tensors MaxPool2dBackward::jvp(const Forward& f) const { return {put(f.tangent(), indices, input_size, *this)}; }
-
 Tensors MaxPool2dTangent::vjp(const Backward& b) const { return {put(b.grad(), indices, maps_of(b.sizes(0)), *this)}; }
-Tensors MaxPool2dTangent::jvp(const Forward& f) const { return {take(f.tangent(), indices, *this)}; }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<MaxPool2d, MaxPool2dBackward, MaxPool2dTangent>(m); }
 

@@ -10,8 +10,7 @@
 #include <limits>
 
 #include "merge/validate.h"
-#include "torch/keys.h"
-#include "torch/operator.h"
+#include "torch/permutation.h"
 
 namespace tp {
 namespace {
@@ -66,72 +65,28 @@ struct CoRank {
   Str algorithm;
 
   Tensor kernel() const;
-  Tensor meta() const;
 };
 
 // ---- checks
 
-// Two tensors of keys, or of values: one dtype, one device.
-void check_alike(const char* op, const char* a_name, const Tensor& a, const char* b_name, const Tensor& b) {
-  check_same_device(op, {{a_name, &a}, {b_name, &b}});
-  TORCH_CHECK_TYPE(a.scalar_type() == b.scalar_type(), op, ": ", a_name, " is ", a.scalar_type(), ", ", b_name, " is ",
-                   b.scalar_type());
-}
-
 // The shape of the result: equal leading dimensions, and the sum of the last ones.
-std::vector<SymInt> check_keys(const char* op, const char* a_name, const Tensor& a, const char* b_name,
-                               const Tensor& b) {
-  check_alike(op, a_name, a, b_name, b);
+Sizes check_keys(const char* op, const Named& first, const Named& second) {
+  const Tensor &a = first.tensor, &b = second.tensor;
+  check_alike(op, first, second);
   key_type(op, a);
-  TORCH_CHECK(a.dim() > 0 && b.dim() > 0, op, ": ", a_name, " and ", b_name, " need a dimension, got scalars");
-  auto shape = a.sym_sizes().vec();
+  TORCH_CHECK(a.dim() > 0 && b.dim() > 0, op, ": ", first.name, " and ", second.name, " need a dimension, got scalars");
+  Sizes shape = a.sym_sizes().vec();
   const auto others = b.sym_sizes();
   const size_t rows = shape.size() - 1;
   const bool ranks_fit = a.dim() == b.dim();
   TORCH_SYM_CHECK(ranks_fit ? sym_equals(others.slice(0, rows), a.sym_sizes().slice(0, rows)) : c10::SymBool(false), op,
-                  ": all but the last sizes must be equal; ", a_name, " has shape ", a.sym_sizes(), ", ", b_name,
-                  " has ", b.sym_sizes());
+                  ": all but the last sizes must be equal; ", first.name, " has shape ", a.sym_sizes(), ", ",
+                  second.name, " has ", b.sym_sizes());
   shape.back() = shape.back() + others.back();
   return shape;
 }
 
-void check_values(const char* op, const char* keys_name, const Tensor& keys, const char* values_name,
-                  const Tensor& values) {
-  check_same_device(op, {{keys_name, &keys}, {values_name, &values}});
-  TORCH_SYM_CHECK(sym_equals(values.sym_sizes(), keys.sym_sizes()), op, ": ", keys_name, " has shape ",
-                  keys.sym_sizes(), ", ", values_name, " has ", values.sym_sizes());
-  const auto bytes = values.element_size();
-  TORCH_CHECK_TYPE(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, op, ": ", values_name, " of ",
-                   values.scalar_type(), " are not supported");
-}
-
-std::vector<SymInt> check(const MergePairs& m) {
-  auto shape = check_keys(pairs_name, "keys_a", m.keys_a, "keys_b", m.keys_b);
-  check_values(pairs_name, "keys_a", m.keys_a, "values_a", m.values_a);
-  check_values(pairs_name, "keys_b", m.keys_b, "values_b", m.values_b);
-  check_alike(pairs_name, "values_a", m.values_a, "values_b", m.values_b);
-  return shape;
-}
-
-void check(const MergeBackward& m) {
-  const auto shape = check_keys(backward_name, "a", m.a, "b", m.b);
-  check_same_device(backward_name, {{"a", &m.a}, {"grad", &m.grad}});
-  TORCH_SYM_CHECK(sym_equals(m.grad.sym_sizes(), shape), backward_name, ": the merge has shape ", SymIntArrayRef(shape),
-                  ", grad has ", m.grad.sym_sizes());
-}
-
 // ---- kernels: CPU and CUDA alike
-
-// Makes a tensor contiguous; bool gets the bytes 0 and 1, whatever byte stood for true.
-Tensor raw(const Tensor& x) {
-  return x.scalar_type() == at::kBool ? x.contiguous().view(at::kByte).ne(0) : x.contiguous();
-}
-
-std::vector<int64_t> merged_sizes(const Tensor& a, const Tensor& b) {
-  auto sizes = a.sizes().vec();
-  sizes.back() += b.size(-1);
-  return sizes;
-}
 
 merge::Sequences sequences(const char* op, const Tensor& a, const Tensor& b, bool descending) {
   const int64_t m = a.size(-1), n = b.size(-1);
@@ -157,10 +112,8 @@ void check_sorted(const char* op, const merge::Sequences& in,
   if (in.rows * (in.m + in.n) == 0) return;
   constexpr int64_t none = std::numeric_limits<int64_t>::max();
   const Tensor places = at::full({2}, none, keys.begin()->second.options().dtype(at::kLong));
-  translate_errors([&] {
-    TorchContext context(places);
-    merge::find_descents(in, places.mutable_data_ptr<int64_t>(), context);
-  });
+  with_context(places,
+               [&](TorchContext& context) { merge::find_descents(in, places.mutable_data_ptr<int64_t>(), context); });
   const Tensor found = places.cpu();
   const int64_t* place = found.const_data_ptr<int64_t>();
   for (const auto& [argument, x] : keys) {
@@ -173,22 +126,25 @@ void check_sorted(const char* op, const merge::Sequences& in,
 }
 
 Tensor Merge::kernel() const {
-  check_keys(merge_name, "a", a, "b", b);
-  const Tensor x = raw(a), y = raw(b);
-  Tensor out = empty_result(merged_sizes(x, y), x.options());
+  Tensor out = empty_result(check_keys(merge_name, {"a", a}, {"b", b}), a.options());
+  if (is_done(out, merge::ladder, merge_name, algorithm)) return out;
+  const Tensor x = canonical(a), y = canonical(b);
   merge::Args args{};
   args.in = sequences(merge_name, x, y, descending);
   args.keys = out.mutable_data_ptr();
   if (validate) check_sorted(merge_name, args.in, {{"a", x}, {"b", y}});
-  run_unless_empty(out, merge::ladder, merge::choose, merge_name, algorithm, x, args);
+  run(merge::ladder, merge::choose, merge_name, algorithm, x, args);
   return out;
 }
 
 Two MergePairs::kernel() const {
-  check(*this);
-  const Tensor x = raw(keys_a), y = raw(keys_b), u = raw(values_a), v = raw(values_b);
-  const auto sizes = merged_sizes(x, y);
-  Tensor keys = empty_result(sizes, x.options()), values = empty_result(sizes, u.options());
+  const Sizes shape = check_keys(pairs_name, {"keys_a", keys_a}, {"keys_b", keys_b});
+  check_pairs(pairs_name, {"keys_a", keys_a}, {"values_a", values_a});
+  check_pairs(pairs_name, {"keys_b", keys_b}, {"values_b", values_b});
+  check_alike(pairs_name, {"values_a", values_a}, {"values_b", values_b});
+  Tensor keys = empty_result(shape, keys_a.options()), values = empty_result(shape, values_a.options());
+  if (is_done(keys, merge::ladder, pairs_name, algorithm)) return {keys, values};
+  const Tensor x = canonical(keys_a), y = canonical(keys_b), u = canonical(values_a), v = canonical(values_b);
   merge::Args args{};
   args.in = sequences(pairs_name, x, y, descending);
   args.keys = keys.mutable_data_ptr();
@@ -197,14 +153,18 @@ Two MergePairs::kernel() const {
   args.values = values.mutable_data_ptr();
   args.value_bytes = int(u.element_size());
   if (validate) check_sorted(pairs_name, args.in, {{"keys_a", x}, {"keys_b", y}});
-  run_unless_empty(keys, merge::ladder, merge::choose, pairs_name, algorithm, x, args);
+  run(merge::ladder, merge::choose, pairs_name, algorithm, x, args);
   return {keys, values};
 }
 
 Two MergeBackward::kernel() const {
-  check(*this);
-  const Tensor g = raw(grad), x = raw(a), y = raw(b);
-  Tensor grad_a = empty_result(a.sizes(), g.options()), grad_b = empty_result(b.sizes(), g.options());
+  const Sizes shape = check_keys(backward_name, {"a", a}, {"b", b});
+  check_same_device(backward_name, {{"a", &a}, {"grad", &grad}});
+  TORCH_SYM_CHECK(sym_equals(grad.sym_sizes(), shape), backward_name, ": the merge has shape ", SymIntArrayRef(shape),
+                  ", grad has ", grad.sym_sizes());
+  Tensor grad_a = empty_result(a.sym_sizes(), grad.options()), grad_b = empty_result(b.sym_sizes(), grad.options());
+  if (is_done(grad, co_rank_ladder::ladder, backward_name, algorithm)) return {grad_a, grad_b};
+  const Tensor g = canonical(grad), x = canonical(a), y = canonical(b);
   co_rank_ladder::Args args{};
   args.step = co_rank_ladder::Step::unmerge;
   args.in = sequences(backward_name, x, y, descending);
@@ -212,7 +172,7 @@ Two MergeBackward::kernel() const {
   args.a_out = grad_a.mutable_data_ptr();
   args.b_out = grad_b.mutable_data_ptr();
   args.value_bytes = int(g.element_size());
-  run_unless_empty(g, co_rank_ladder::ladder, co_rank_ladder::choose, backward_name, algorithm, g, args);
+  run(co_rank_ladder::ladder, co_rank_ladder::choose, backward_name, algorithm, g, args);
   return {grad_a, grad_b};
 }
 
@@ -221,12 +181,12 @@ Two MergeBackward::kernel() const {
 // The shape of k as [rows..., queries], and of the result. For single sequences k has any shape; for rows of sequences
 // it has the rows' dimensions and one more for the queries, or only the rows' dimensions for one query per row.
 struct Queries {
-  std::vector<SymInt> expanded, result;
+  Sizes expanded, result;
 };
 
 Queries check(const CoRank& c) {
   const Tensor &k = c.k, &a = c.a, &b = c.b;
-  check_keys(rank_name, "a", a, "b", b);
+  check_keys(rank_name, {"a", a}, {"b", b});
   check_same_device(rank_name, {{"a", &a}, {"k", &k}});
   TORCH_CHECK_TYPE(at::isIntegralType(k.scalar_type(), /*includeBool=*/false), rank_name,
                    ": k must be an integer, got ", k.scalar_type());
@@ -247,48 +207,22 @@ Queries check(const CoRank& c) {
 
 Tensor CoRank::kernel() const {
   const Queries queries = check(*this);
-  const Tensor x = raw(a), y = raw(b);
-  const Tensor wide = k.to(at::kLong);
+  Tensor out = empty_result(queries.result, k.options().dtype(at::kLong));
+  if (is_done(out, co_rank_ladder::ladder, rank_name, algorithm)) return out;
+  const Tensor x = canonical(a), y = canonical(b), wide = k.to(at::kLong);
   const Tensor ranks = (a.dim() == 1 ? wide : wide.expand_symint(queries.expanded)).contiguous();
-  Tensor out = at::empty_symint(queries.result, ranks.options());
   co_rank_ladder::Args args{};
   args.step = co_rank_ladder::Step::co_rank;
   args.in = sequences(rank_name, x, y, descending);
   args.k = ranks.const_data_ptr<int64_t>();
   args.ranks = out.mutable_data_ptr<int64_t>();
-  args.queries = out.numel() / max(args.in.rows, int64_t(1));
+  args.queries = out.numel() / args.in.rows;
   for (int64_t q = 0; k.is_cpu() && q < out.numel(); ++q) {
     TORCH_CHECK_INDEX(0 <= args.k[q] && args.k[q] <= args.in.m + args.in.n, rank_name, ": k", index(ranks, q), " is ",
                       args.k[q], ", expected 0 to ", args.in.m + args.in.n);
   }
-  run_unless_empty(out, co_rank_ladder::ladder, co_rank_ladder::choose, rank_name, algorithm, x, args);
+  run(co_rank_ladder::ladder, co_rank_ladder::choose, rank_name, algorithm, x, args);
   return out;
-}
-
-// ---- Meta
-
-Tensor Merge::meta() const {
-  const auto shape = check_keys(merge_name, "a", a, "b", b);
-  check_algorithm(merge::ladder, merge_name, algorithm);
-  return at::empty_symint(shape, a.options());
-}
-
-Two MergePairs::meta() const {
-  const auto shape = check(*this);
-  check_algorithm(merge::ladder, pairs_name, algorithm);
-  return {at::empty_symint(shape, keys_a.options()), at::empty_symint(shape, values_a.options())};
-}
-
-Two MergeBackward::meta() const {
-  check(*this);
-  check_algorithm(co_rank_ladder::ladder, backward_name, algorithm);
-  return {at::empty_symint(a.sym_sizes(), grad.options()), at::empty_symint(b.sym_sizes(), grad.options())};
-}
-
-Tensor CoRank::meta() const {
-  const Queries queries = check(*this);
-  check_algorithm(co_rank_ladder::ladder, rank_name, algorithm);
-  return at::empty_symint(queries.result, k.options().dtype(at::kLong));
 }
 
 // ---- derivatives

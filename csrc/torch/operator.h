@@ -7,8 +7,7 @@
 //     int64_t dim;
 //     bool reverse;
 //
-//     Tensor kernel() const;                     // CPU and CUDA
-//     Tensor meta() const;                       // sizes and dtype of the result, and every check that needs no data
+//     Tensor kernel() const;                     // CPU, CUDA and Meta: checks, allocates the result, runs a rung
 //     Tensors vjp(const Backward& b) const;      // reverse mode: the gradient of each tensor argument
 //     Tensors jvp(const Forward& f) const;       // forward mode: the tangent of each result
 //     bool keeps(size_t input) const;            // whether vjp reads this tensor argument (if absent: it does)
@@ -18,7 +17,11 @@
 //   };
 //   TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Scan>(m); }
 //
-// TP_DIFFERENTIABLE(Tensor) declares the first four, for an operator that returns a Tensor.
+// TP_DIFFERENTIABLE(Tensor) declares the first three, for an operator that returns a Tensor; TP_LINEAR(Tensor) also
+// defines jvp, for an operator that is linear in each tensor argument.
+//
+// A Meta tensor has sizes, which may be symbols, and a dtype, but no data. So a kernel checks and allocates by sym_size
+// and sym_sizes, and returns its result if that is_done (glue.h), before anything else.
 //
 // An operator whose derivatives need more than its kernel returns has a method `record(Tensor& recorded) const`: if a
 // derivative is needed, it computes the results by other operators instead, and stores a tensor for vjp and jvp.
@@ -37,12 +40,15 @@
 
 #include "torch/glue.h"
 
-// Declares the methods that every differentiable operator has.
+// Declare the methods that every differentiable operator has.
 #define TP_DIFFERENTIABLE(...)          \
   __VA_ARGS__ kernel() const;           \
-  __VA_ARGS__ meta() const;             \
   Tensors vjp(const Backward& b) const; \
   Tensors jvp(const Forward& f) const
+#define TP_LINEAR(...)                  \
+  __VA_ARGS__ kernel() const;           \
+  Tensors vjp(const Backward& b) const; \
+  Tensors jvp(const Forward& f) const { return {tangent_of_linear(*this, f)}; }
 
 namespace tp {
 
@@ -270,18 +276,12 @@ void run_kernel(const c10::OperatorHandle&, Stack* stack) {
   on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) { return unboxed<Op>(args).kernel(); });
 }
 
-template <class Op>
-void run_meta(const c10::OperatorHandle&, Stack* stack) {
-  on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) { return unboxed<Op>(args).meta(); });
-}
-
 // Whether a struct has a method.
 #define TP_HAS(method)                      \
   template <class Op, class = void>         \
   struct has_##method : std::false_type {}; \
   template <class Op>                       \
   struct has_##method<Op, std::void_t<decltype(&Op::method)>> : std::true_type {};
-TP_HAS(meta)
 TP_HAS(vjp)
 TP_HAS(keeps)
 TP_HAS(keeps_output)
@@ -289,7 +289,33 @@ TP_HAS(depends)
 TP_HAS(record)
 TP_HAS(autocast)
 TP_HAS(tags)
+TP_HAS(validate)
 #undef TP_HAS
+
+// The tangent of an operator that is linear in each of its tensors: the sum of its results for one tangent at a time,
+// undefined if there is none. What was validated in the call is not validated again.
+template <class Op>
+Tensor tangent_of_linear(Op op, const Forward& f) {
+  if constexpr (has_validate<Op>::value) op.validate = false;
+  Tensor sum;
+  size_t number = 0;
+  const auto add = [&](auto& field) {
+    using Field = std::decay_t<decltype(field)>;
+    if constexpr (std::is_same_v<Field, Tensor>) {
+      const Tensor& tangent = f.tangent(number++);
+      if (!tangent.defined()) return;
+      const Tensor primal = std::exchange(field, tangent);
+      sum = plus(sum, call(op));
+      field = primal;
+    } else if constexpr (std::is_same_v<Field, Tensors>) {
+      number += field.size();
+    } else {
+      number += std::is_same_v<Field, OptionalTensor>;
+    }
+  };
+  std::apply([&](auto&... field) { (add(field), ...); }, fields(op));
+  return sum;
+}
 
 template <class Op>
 constexpr auto recorder_of() -> decltype(Rules::record) {
@@ -336,17 +362,24 @@ void implement(torch::Library& m, const std::string& name, c10::DispatchKey key)
   m.impl(name.c_str(), torch::dispatch(key, torch::CppFunction::makeFromBoxedFunction<kernel>()));
 }
 
-// Registers one operator: schema, CPU and CUDA kernels, Meta, Autograd and Autocast. An operator whose result size
-// depends on data is tagged so; it has no Meta kernel, but a fake kernel in Python.
+// Registers the schema and the kernel of an operator. An operator whose result size depends on data is tagged so; it
+// has no Meta kernel, but a fake kernel in Python.
 template <class Op>
-void define_one(torch::Library& m) {
+void define_kernel(torch::Library& m) {
   const std::string name = name_of(Op::schema);
   std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   if constexpr (has_tags<Op>::value) tags.insert(tags.end(), Op::tags.begin(), Op::tags.end());
   m.def(torch::schema(Op::schema), {tags});  // the braces keep the vector from being taken for a kernel
   implement<&run_kernel<Op>>(m, name, c10::DispatchKey::CPU);
   implement<&run_kernel<Op>>(m, name, c10::DispatchKey::CUDA);
-  if constexpr (has_meta<Op>::value) implement<&run_meta<Op>>(m, name, c10::DispatchKey::Meta);
+  if constexpr (!has_tags<Op>::value) implement<&run_kernel<Op>>(m, name, c10::DispatchKey::Meta);
+}
+
+// Registers everything: schema, CPU, CUDA and Meta kernels, Autograd and Autocast.
+template <class Op>
+void define_one(torch::Library& m) {
+  const std::string name = name_of(Op::schema);
+  define_kernel<Op>(m);
   if constexpr (has_vjp<Op>::value) {
     implement<&run_autograd<Op>>(m, name, c10::DispatchKey::Autograd);
   } else {

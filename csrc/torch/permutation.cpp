@@ -18,28 +18,18 @@ sort::Args sort_args(const char* op, const Tensor& keys, bool descending, int64_
   return args;
 }
 
-void check_pairs(const char* op, const Tensor& keys, const Tensor& values) {
-  check_same_device(op, {{"keys", &keys}, {"values", &values}});
-  TORCH_SYM_CHECK(sym_equals(values.sym_sizes(), keys.sym_sizes()), op, ": keys has shape ", keys.sym_sizes(),
-                  ", values has ", values.sym_sizes());
-  const auto bytes = values.element_size();
-  TORCH_CHECK_TYPE(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, op, ": values of ",
-                   values.scalar_type(), " are not supported");
-}
-
-Tensor raw_keys(const Tensor& x) {
-  return x.scalar_type() == at::kBool ? x.contiguous().view(at::kByte).ne(0) : x.contiguous();
-}
-
-void give_keys(sort::Args& args, const Tensor& keys, Tensor& out) {
-  args.keys = keys.const_data_ptr();
-  args.keys_out = out.mutable_data_ptr();
+void check_pairs(const char* op, const Named& keys, const Named& values) {
+  check_same_device(op, {{keys.name, &keys.tensor}, {values.name, &values.tensor}});
+  check_same_shape(op, keys, values);
+  const auto bytes = values.tensor.element_size();
+  TORCH_CHECK_TYPE(bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, op, ": ", values.name, " of ",
+                   values.tensor.scalar_type(), " are not supported");
 }
 
 void give_values(sort::Args& args, const Tensor& values, Tensor& out) {
-  args.values = values.const_data_ptr();
+  args.values = data_or_null(values);
   args.values_out = out.mutable_data_ptr();
-  args.value_bytes = int(values.element_size());
+  args.value_bytes = int(out.element_size());
 }
 
 namespace {

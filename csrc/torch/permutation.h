@@ -1,6 +1,7 @@
-// Shared by sort and segment_sort: the conversion of tensors to Args, and permutations of values.
+// Shared by merge, sort and segment_sort: the conversion of tensors to Args, and permutations of values.
 #pragma once
 #include "sort/sort.h"
+#include "torch/checks.h"
 #include "torch/keys.h"
 
 namespace tp {
@@ -9,11 +10,9 @@ namespace tp {
 sort::Args sort_args(const char* op, const Tensor& keys, bool descending, int64_t begin_bit,
                      std::optional<int64_t> end_bit);
 // Checks that there are as many values as keys, on their device.
-void check_pairs(const char* op, const Tensor& keys, const Tensor& values);
+void check_pairs(const char* op, const Named& keys, const Named& values);
 
-// Makes a tensor contiguous; bool gets the bytes 0 and 1, whatever byte stood for true.
-Tensor raw_keys(const Tensor& x);
-void give_keys(sort::Args& args, const Tensor& keys, Tensor& out);
+// Sorts move `values` to `out` along with the keys or, if they are undefined, the places of the keys before the sort.
 void give_values(sort::Args& args, const Tensor& values, Tensor& out);
 
 // take(x, indices)[i] = x[indices[i]] along `dim`, where indices is a permutation; put is its inverse: put(x,

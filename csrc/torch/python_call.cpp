@@ -61,7 +61,11 @@ struct Operator {
   py::object general;  // torch.ops.torch_patterns.<name>.default
 };
 
-bool is_integer(PyObject* x) { return PyLong_CheckExact(x); }
+bool read_integer(PyObject* x, int64_t& value) {
+  int overflow = 0;
+  if (PyLong_CheckExact(x)) value = PyLong_AsLongLongAndOverflow(x, &overflow);
+  return PyLong_CheckExact(x) && !overflow;
+}
 
 // The items of a list or tuple, if f(item) accepts all of them.
 template <class F>
@@ -73,14 +77,6 @@ bool each_item(PyObject* list, F f) {
     if (!f(items[i])) return false;
   }
   return true;
-}
-
-// Pushes an integer on a stack or a list.
-template <class List>
-bool push_integer(PyObject* x, List& list) {
-  int overflow = 0;
-  list.emplace_back(int64_t(is_integer(x) ? PyLong_AsLongLongAndOverflow(x, &overflow) : 0));
-  return is_integer(x) && !overflow;
 }
 
 // Pushes an argument on the stack, if it has the type that the schema names.
@@ -103,15 +99,23 @@ bool push_argument(Stack& stack, Parameter& p, PyObject* x) {
       stack.push_back(box(list));
       return all;
     }
-    case Kind::integer:
-      return push_integer(x, stack);
     case Kind::boolean:
       stack.emplace_back(x == Py_True);
       return PyBool_Check(x);
     case Kind::real:
-      if (!PyFloat_CheckExact(x)) return false;
-      stack.emplace_back(PyFloat_AS_DOUBLE(x));
-      return true;
+    case Kind::scalar:
+      if (PyFloat_CheckExact(x)) {
+        stack.emplace_back(PyFloat_AS_DOUBLE(x));
+        return true;
+      }
+      if (p.kind == Kind::real) return false;
+      [[fallthrough]];
+    case Kind::integer: {
+      int64_t value = 0;
+      const bool exact = read_integer(x, value);
+      stack.emplace_back(value);
+      return exact;
+    }
     case Kind::string:
       if (p.last.ptr() != x) {
         if (!PyUnicode_CheckExact(x)) return false;
@@ -125,14 +129,10 @@ bool push_argument(Stack& stack, Parameter& p, PyObject* x) {
       return true;
     case Kind::integers: {
       std::vector<int64_t> list;
-      const bool all = each_item(x, [&](PyObject* item) { return push_integer(item, list); });
+      const bool all = each_item(x, [&](PyObject* item) { return read_integer(item, list.emplace_back()); });
       stack.emplace_back(std::move(list));
       return all;
     }
-    case Kind::scalar:
-      if (!PyFloat_CheckExact(x)) return push_integer(x, stack);
-      stack.emplace_back(PyFloat_AS_DOUBLE(x));
-      return true;
     case Kind::other:
       return false;
   }

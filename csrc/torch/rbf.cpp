@@ -46,14 +46,6 @@ void check_rbf(const char* op, const Tensor& x, const Tensor& centres, double si
   TORCH_CHECK_VALUE(sigma > 0, op, ": sigma must be positive, got ", sigma);
 }
 
-void check_backward(const RbfBackward& p) {
-  check_rbf("rbf_backward", p.x, p.centres, p.sigma);
-  check_floats("rbf_backward", {{"x", p.x}, {"grad", p.grad}});
-  TORCH_SYM_CHECK(same_sizes(p.grad.sym_sizes(), {p.x.sym_size(0), p.centres.sym_size(0)}),
-                  "rbf_backward: grad must have shape [", p.x.sym_size(0), ", ", p.centres.sym_size(0), "], got ",
-                  p.grad.sym_sizes());
-}
-
 layers::Args rbf_args(layers::Step step, const Tensor& x, const Tensor& centres, double sigma) {
   layers::Args args{};
   args.step = step;
@@ -71,8 +63,9 @@ layers::Args rbf_args(layers::Step step, const Tensor& x, const Tensor& centres,
 
 Tensor Rbf::kernel() const {
   check_rbf("rbf", x, centres, sigma);
+  Tensor out = empty_result({x.sym_size(0), centres.sym_size(0)}, x.options());
+  if (is_done(out, layers::gaussians::ladder, "rbf", algorithm)) return out;
   const Tensor points = x.contiguous(), middles = centres.contiguous();
-  Tensor out = at::empty({x.size(0), centres.size(0)}, x.options());
   layers::Args args = rbf_args(layers::Step::rbf, points, middles, sigma);
   args.out = out.mutable_data_ptr();
   run(layers::gaussians::ladder, layers::gaussians::choose, "rbf", algorithm, points, args);
@@ -80,27 +73,24 @@ Tensor Rbf::kernel() const {
 }
 
 std::tuple<Tensor, Tensor> RbfBackward::kernel() const {
-  check_backward(*this);
+  check_rbf("rbf_backward", x, centres, sigma);
+  check_floats("rbf_backward", {{"x", x}, {"grad", grad}});
+  TORCH_SYM_CHECK(sym_equals(grad.sym_sizes(), {x.sym_size(0), centres.sym_size(0)}),
+                  "rbf_backward: grad must have shape [", x.sym_size(0), ", ", centres.sym_size(0), "], got ",
+                  grad.sym_sizes());
+  Tensor grad_x = empty_result(x.sym_sizes(), x.options());
+  Tensor grad_centres = empty_result(centres.sym_sizes(), x.options());
+  if (x.is_meta()) {
+    check_algorithm(layers::gaussians::ladder, "rbf_backward", algorithm);
+    return {grad_x, grad_centres};
+  }
   const Tensor g = grad.contiguous(), points = x.contiguous(), middles = centres.contiguous();
-  Tensor grad_x = at::empty(points.sizes(), x.options()), grad_centres = at::empty(middles.sizes(), x.options());
   layers::Args args = rbf_args(layers::Step::rbf_backward, points, middles, sigma);
   args.grad = g.const_data_ptr();
   args.out = grad_x.mutable_data_ptr();
   args.out_y = grad_centres.mutable_data_ptr();
   run(layers::gaussians::ladder, layers::gaussians::choose, "rbf_backward", algorithm, points, args);
   return {grad_x, grad_centres};
-}
-
-Tensor Rbf::meta() const {
-  check_rbf("rbf", x, centres, sigma);
-  check_algorithm(layers::gaussians::ladder, "rbf", algorithm);
-  return at::empty_symint({x.sym_size(0), centres.sym_size(0)}, x.options());
-}
-
-std::tuple<Tensor, Tensor> RbfBackward::meta() const {
-  check_backward(*this);
-  check_algorithm(layers::gaussians::ladder, "rbf_backward", algorithm);
-  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(centres.sym_sizes(), x.options())};
 }
 
 // ---- derivatives: in the dtype of x throughout, also under autocast

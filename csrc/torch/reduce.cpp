@@ -15,7 +15,7 @@
 
 #include "reduction/reduction.h"
 #include "torch/gradient.h"
-#include "torch/logical.h"
+#include "torch/named_ops.h"
 #include "torch/scan.h"
 
 namespace tp {
@@ -24,22 +24,6 @@ namespace {
 Pattern pattern("reduce", reduction::ladder);
 
 // ---- checks
-
-OpId reduction_of(Str name, const Tensor& x) {
-  if (is_bitwise(name)) return bitwise_of("reduce", name, x);
-  if (name == "any") return OpId::max;
-  if (name == "all") return OpId::min;
-  if (name == "mean") return OpId::mean;
-  if (name == "argmax") return OpId::argmax;
-  if (name == "argmin") return OpId::argmin;
-  if (name == "logsumexp") return OpId::logsumexp;
-  for (const char* known : {"sum", "prod", "max", "min"}) {
-    if (name == known) return op_of("reduce", name);
-  }
-  TORCH_CHECK_VALUE(false, "reduce: unknown op '", std::string(name),
-                    "'; choose from: sum, prod, max, min, mean, argmax, argmin, logsumexp, any, all, bitwise_and, "
-                    "bitwise_or, bitwise_xor");
-}
 
 using Dims = std::optional<std::vector<int64_t>>;
 template <class T>
@@ -61,43 +45,24 @@ Mask reduced_dims(int64_t dims, const Dims& dim) {
   return reduced;
 }
 
-struct Problem {
-  OpId op;
-  Mask reduced;
-  at::ScalarType result;
-};
-
-Problem check(const Tensor& x, const Dims& dim, Str name) {
-  Problem p{reduction_of(name, x), reduced_dims(x.dim(), dim), x.scalar_type()};
+void check(const Tensor& x, const Dims& dim, Str name, OpId op, const Mask& reduced) {
   dtype_of_tensor("reduce", x);
-  if (is_logical(name)) p.result = at::kBool;
-  if (p.op == OpId::mean || p.op == OpId::logsumexp) {
+  if (op == OpId::mean || op == OpId::logsumexp) {
     TORCH_CHECK_TYPE(x.is_floating_point(), "reduce: op '", std::string(name), "' needs floating point, got ",
                      x.scalar_type());
   }
-  if ((p.op == OpId::sum || p.op == OpId::prod) && at::isIntegralType(x.scalar_type(), /*includeBool=*/true))
-    p.result = at::kLong;
-  if (p.op == OpId::argmax || p.op == OpId::argmin) {
-    p.result = at::kLong;
-    TORCH_CHECK_VALUE(!dim || dim->size() < 2, "reduce: op '", std::string(name), "' takes one dim or none, got ",
-                      *dim);
-    for (int64_t d = 0; d < x.dim(); ++d) {
-      const bool empty = p.reduced[size_t(d)] && TORCH_GUARD_OR_FALSE(x.sym_size(d).sym_eq(0));
-      TORCH_CHECK_INDEX(!empty, "reduce: op '", std::string(name), "' over dim ", d, ", which has no elements");
-    }
+  if (!finds_index(name)) return;
+  TORCH_CHECK_VALUE(!dim || dim->size() < 2, "reduce: op '", std::string(name), "' takes one dim or none, got ", *dim);
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    const bool empty = reduced[size_t(d)] && TORCH_GUARD_OR_FALSE(x.sym_size(d).sym_eq(0));
+    TORCH_CHECK_INDEX(!empty, "reduce: op '", std::string(name), "' over dim ", d, ", which has no elements");
   }
-  return p;
 }
 
-template <class Int, class Sizes>
-PerDim<Int> result_sizes(const Sizes& sizes, const Mask& reduced, bool keepdim) {
-  PerDim<Int> result;
+PerDim<SymInt> result_sizes(SymIntArrayRef sizes, const Mask& reduced, bool keepdim) {
+  PerDim<SymInt> result;
   for (size_t d = 0; d < reduced.size(); ++d) {
-    if (!reduced[d]) {
-      result.push_back(sizes[d]);
-    } else if (keepdim) {
-      result.push_back(Int(1));
-    }
+    if (keepdim || !reduced[d]) result.push_back(reduced[d] ? SymInt(1) : sizes[d]);
   }
   return result;
 }
@@ -144,30 +109,26 @@ struct Lines {
 }  // namespace
 
 Tensor Reduce::kernel() const {
-  const Problem p = check(x, dim, op);
-  if (is_logical(op)) return logical(*this, &Reduce::x);
-  if (is_bitwise(op) && x.scalar_type() == at::kBool) return bitwise_of_bool(*this, &Reduce::x);
+  const OpId id = op_of("reduce", Combines::reduction, op, x);
+  const Mask reduced = reduced_dims(x.dim(), dim);
+  check(x, dim, op, id, reduced);
+  if (is_converted(op, x)) return with_converted(*this, &Reduce::x);
+  Tensor out =
+      empty_result(result_sizes(x.sym_sizes(), reduced, keepdim), x.options().dtype(combined_dtype(op, id, x)));
+  if (is_done(out, reduction::ladder, "reduce", algorithm)) return out;
   Mask ones;
   for (const int64_t size : x.sizes()) ones.push_back(size == 1);
-  const Lines<int64_t> lines(x.sizes(), p.reduced, ones);
+  const Lines<int64_t> lines(x.sizes(), reduced, ones);
   const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
   const Tensor in = (in_order ? x : x.permute(lines.order)).contiguous();
-  Tensor out = at::empty(result_sizes<int64_t>(x.sizes(), p.reduced, keepdim), x.options().dtype(p.result));
-  const DType given = dtype_of_tensor("reduce", x), dtype = is_bitwise(op) ? bits_of(given) : given;
-  const reduction::Args args{
-      in.const_data_ptr(), out.mutable_data_ptr(), lines.outer, lines.n, lines.inner, dtype, p.op};
-  run_unless_empty(out, reduction::ladder, reduction::choose, "reduce", algorithm, in, args);
+  const reduction::Args args{in.const_data_ptr(), out.mutable_data_ptr(),           lines.outer, lines.n,
+                             lines.inner,         combining_dtype("reduce", op, x), id};
+  run(reduction::ladder, reduction::choose, "reduce", algorithm, in, args);
   return out;
 }
 
-Tensor Reduce::meta() const {
-  const Problem p = check(x, dim, op);
-  check_algorithm(reduction::ladder, "reduce", algorithm);
-  return at::empty_symint(result_sizes<SymInt>(x.sym_sizes(), p.reduced, keepdim), x.options().dtype(p.result));
-}
-
 Autocast Reduce::autocast() const {
-  const OpId id = reduction_of(op, x);
+  const OpId id = op_of("reduce", Combines::reduction, op, x);
   const bool rounds = id == OpId::sum || id == OpId::prod || id == OpId::mean || id == OpId::logsumexp;
   return rounds ? Autocast::float32 : Autocast::none;
 }

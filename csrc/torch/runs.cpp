@@ -88,8 +88,7 @@ struct Partition {
 
 void check_line(const char* op, const Named& x) {
   dtype_of_tensor(op, x.tensor);
-  TORCH_CHECK_VALUE(x.tensor.dim() == 1, op, ": ", x.name, " must have one dimension, got shape ",
-                    x.tensor.sym_sizes());
+  check_vector(op, x);
 }
 
 // Tells which elements of a line begin a run.
@@ -115,8 +114,7 @@ struct Found {
 
 Found find_runs_on_host(const Tensor& x, const Wanted& wanted) {
   Found found;
-  translate_errors([&] {
-    TorchContext context(x);
+  with_context(x, [&](TorchContext& context) {
     const compact::Runs runs(x.const_data_ptr(), x.numel(), dtype_of_tensor(encode_name, x), context);
     const auto places = x.options().dtype(at::kLong);
     found.values = empty_result({runs.count()}, x.options());
@@ -139,7 +137,7 @@ Tensor shortened(const Tensor& line, int64_t size) {
 }
 
 Found find_runs_on_device(const Tensor& x, const Wanted& wanted) {
-  const Tensor in = raw_keys(x);
+  const Tensor in = canonical(x);
   const auto places = x.options().dtype(at::kLong);
   const Tensor values = at::empty(in.sizes(), in.options()), begins = at::empty({in.numel() + 1}, places);
   const Tensor count = at::empty({}, places);
@@ -156,10 +154,7 @@ Found find_runs_on_device(const Tensor& x, const Wanted& wanted) {
     args.order = wanted.order.const_data_ptr<int64_t>();
     args.numbers = found.numbers.mutable_data_ptr<int64_t>();
   }
-  translate_errors([&] {
-    TorchContext context(in);
-    compact::list_runs(args, context);
-  });
+  with_context(in, [&](TorchContext& context) { compact::list_runs(args, context); });
   const int64_t runs = count.item<int64_t>();
   found.values = shortened(values, runs);
   if (wanted.offsets) found.offsets = shortened(begins, runs + 1);
@@ -272,7 +267,7 @@ Three count_values(const Unique& u, const Tensor& line, const Range& range) {
   if (u.return_counts) std::get<2>(result) = counts.index_select(0, values);
   if (!u.return_inverse) return result;
   const Tensor numbers = Scan{exists.to(at::kLong), 0, "sum", /*exclusive=*/true, false, "auto"}.kernel();
-  Tensor inverse = empty_result(line.sizes(), numbers.options());
+  Tensor inverse = empty_result(line.sym_sizes(), numbers.options());
   sort::LookUp args{};
   args.keys = keys.keys.const_data_ptr();
   args.bytes = int(keys.keys.element_size());
@@ -280,10 +275,7 @@ Three count_values(const Unique& u, const Tensor& line, const Range& range) {
   args.count = bins;
   args.table = numbers.const_data_ptr<int64_t>();
   args.out = inverse.mutable_data_ptr<int64_t>();
-  translate_errors([&] {
-    TorchContext context(line);
-    sort::look_up(args, context);
-  });
+  with_context(line, [&](TorchContext& context) { sort::look_up(args, context); });
   std::get<1>(result) = inverse;
   return result;
 }
@@ -305,7 +297,7 @@ Three find_values(const Unique& u) {
   if (!line.is_cuda() || line.is_floating_point() || line.numel() < few || u.algorithm != "auto") {
     return sort_values(u, line);
   }
-  const Tensor integers = line.scalar_type() == at::kBool ? raw_keys(line).view(at::kByte) : line;
+  const Tensor integers = line.scalar_type() == at::kBool ? canonical(line).view(at::kByte) : line;
   const Range range = range_of(integers);
   if (range.span < most_counted) return count_values(u, integers, range);
   if (line.element_size() < 8 || range.span >= std::numeric_limits<int32_t>::max()) return sort_values(u, line);
@@ -328,19 +320,6 @@ Three Unique::kernel() const {
 
 namespace {
 
-void check(const Partition& p) {
-  dtype_of_tensor(partition_name, p.x);
-  TORCH_CHECK_TYPE(p.mask.scalar_type() == at::kBool, partition_name, ": mask must be bool, got ",
-                   p.mask.scalar_type());
-  check_same_device(partition_name, {{"x", &p.x}, {"mask", &p.mask}});
-  TORCH_CHECK_VALUE(p.mask.dim() == 1 && p.x.dim() > 0, partition_name,
-                    ": mask must have one dimension, x one or more, got ", p.mask.sym_sizes(), " and ",
-                    p.x.sym_sizes());
-  TORCH_SYM_CHECK(p.x.sym_size(0).sym_eq(p.mask.sym_size(0)), partition_name,
-                  ": mask must have an element per row of x, ", p.x.sym_size(0), ", got ", p.mask.sym_sizes());
-  check_algorithm(sort::ladder, partition_name, p.algorithm);
-}
-
 // The source of each row of the result.
 Tensor order_of(const Tensor& mask, const Tensor& rows) {
   const Tensor order = call(ArgSort{mask.logical_not(), 0, false, 0, {}, at::kLong, "auto"});
@@ -350,17 +329,20 @@ Tensor order_of(const Tensor& mask, const Tensor& rows) {
 }  // namespace
 
 Two Partition::kernel() const {
-  check(*this);
+  dtype_of_tensor(partition_name, x);
+  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, partition_name, ": mask must be bool, got ", mask.scalar_type());
+  check_same_device(partition_name, {{"x", &x}, {"mask", &mask}});
+  TORCH_CHECK_VALUE(mask.dim() == 1 && x.dim() > 0, partition_name,
+                    ": mask must have one dimension, x one or more, got ", mask.sym_sizes(), " and ", x.sym_sizes());
+  TORCH_SYM_CHECK(x.sym_size(0).sym_eq(mask.sym_size(0)), partition_name, ": mask must have an element per row of x, ",
+                  x.sym_size(0), ", got ", mask.sym_sizes());
+  check_algorithm(sort::ladder, partition_name, algorithm);
+  if (x.is_meta()) return {empty_result(x.sym_sizes(), x.options()), empty_result({}, x.options().dtype(at::kLong))};
   const Tensor others = mask.logical_not();
   const Tensor count = at::sum(mask, at::kLong);
   if (x.dim() == 1) return {std::get<1>(SortPairs{others, x, 0, false, 0, {}, algorithm}.kernel()), count};
   const Tensor order = ArgSort{others, 0, false, 0, {}, at::kLong, algorithm}.kernel();
   return {select_rows(x, order), count};
-}
-
-Two Partition::meta() const {
-  check(*this);
-  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty({}, x.options().dtype(at::kLong))};
 }
 
 Tensors Partition::vjp(const Backward& b) const { return {put(b.grad(), order_of(mask, b.grad()), 0)}; }

@@ -17,72 +17,46 @@
 #include <ATen/ATen.h>
 
 #include "torch/gradient.h"
-#include "torch/logical.h"
+#include "torch/named_ops.h"
 #include "torch/scan.h"
 #include "torch/segmented.h"
 
 namespace tp {
 namespace {
 
-Pattern scan_pattern("scan", scan::ladder), recurrence_pattern("linear_recurrence", scan::ladder);
+constexpr const char *recurrence_name = "linear_recurrence", *scan_from_name = "scan_from";
+Pattern scan_pattern("scan", scan::ladder), recurrence_pattern(recurrence_name, scan::ladder);
 
-bool finds_index(Str op) { return op == "argmax" || op == "argmin"; }
-
-OpId scan_of(const Scan& s) {
-  if (is_bitwise(s.op)) return bitwise_of("scan", s.op, s.x);
-  if (s.op == "any") return OpId::max;
-  if (s.op == "all") return OpId::min;
-  if (!finds_index(s.op)) return op_of("scan", s.op);
-  TORCH_CHECK_VALUE(!s.exclusive, "scan: op '", std::string(s.op), "' has no exclusive scan: no elements, no index");
-  return s.op == "argmax" ? OpId::argmax : OpId::argmin;
-}
-
-at::ScalarType scan_result(const Tensor& x, OpId op) {
-  const bool widens =
-      (op == OpId::sum || op == OpId::prod) && at::isIntegralType(x.scalar_type(), /*includeBool=*/true);
-  return widens ? at::kLong : x.scalar_type();
-}
-
-// Describes the lines of the contiguous tensor `x` along `dim`, as [outer, n, inner].
-void set_lines(scan::Args& args, const Tensor& x, int64_t dim) {
-  args.outer = args.inner = 1;
-  args.n = x.dim() ? x.size(dim) : 1;
-  for (int64_t d = 0; d < dim; ++d) args.outer *= x.size(d);
-  for (int64_t d = dim + 1; d < x.dim(); ++d) args.inner *= x.size(d);
+// One scan of the contiguous tensor `in` along `dim`.
+scan::Args scan_args(const char* name, OpId id, const Tensor& in, int64_t dim, Tensor& out, bool reverse) {
+  scan::Args args{};
+  set_lines(args, in, dim);
+  args.in = in.const_data_ptr();
+  args.out = out.mutable_data_ptr();
+  args.dtype = dtype_of_tensor(name, in);
+  args.op = id;
+  args.reverse = reverse;
+  return args;
 }
 
 }  // namespace
 
 Tensor Scan::kernel() const {
-  const OpId id = scan_of(*this);
+  const OpId id = scan_of("scan", op, exclusive, x);
   const int64_t along = wrap_dim("scan", dim, x.dim());
-  if (is_logical(op)) return logical(*this, &Scan::x);
-  if (is_bitwise(op) && x.scalar_type() == at::kBool) return bitwise_of_bool(*this, &Scan::x);
+  const DType dtype = combining_dtype("scan", op, x);
+  if (is_converted(op, x)) return with_converted(*this, &Scan::x);
   if (finds_index(op)) {
     return std::get<1>(ScanWithIndices{x, dim, op == "argmax" ? "max" : "min", reverse, algorithm}.kernel());
   }
+  Tensor out = empty_result(x.sym_sizes(), x.options().dtype(combined_dtype(op, id, x)));
+  if (is_done(out, scan::ladder, "scan", algorithm)) return out;
   const Tensor in = x.contiguous();
-  Tensor out = empty_result(in.sizes(), in.options().dtype(scan_result(in, id)));
-  scan::Args args{};
-  set_lines(args, in, along);
-  args.in = in.const_data_ptr();
-  args.out = out.mutable_data_ptr();
-  args.dtype = dtype_of_tensor("scan", in);
-  if (is_bitwise(op)) args.dtype = bits_of(args.dtype);
-  args.op = id;
+  scan::Args args = scan_args("scan", id, in, along, out, reverse);
+  args.dtype = dtype;
   args.exclusive = exclusive;
-  args.reverse = reverse;
-  run_unless_empty(out, scan::ladder, scan::choose, "scan", algorithm, in, args);
+  run(scan::ladder, scan::choose, "scan", algorithm, in, args);
   return out;
-}
-
-Tensor Scan::meta() const {
-  const OpId id = scan_of(*this);
-  dtype_of_tensor("scan", x);
-  wrap_dim("scan", dim, x.dim());
-  check_algorithm(scan::ladder, "scan", algorithm);
-  const auto dtype = is_logical(op) ? at::kBool : finds_index(op) ? at::kLong : scan_result(x, id);
-  return at::empty_symint(x.sym_sizes(), x.options().dtype(dtype));
 }
 
 namespace {
@@ -106,14 +80,14 @@ auto broadcast_or_fail(F f, const Tensor& a, const Tensor& other, const char* na
 }
 
 Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial) {
-  check_same_device("linear_recurrence", {{"a", &a}, {"b", &b}});
-  if (initial) check_same_device("linear_recurrence", {{"a", &a}, {"initial", &*initial}});
+  check_same_device(recurrence_name, {{"a", &a}, {"b", &b}});
+  if (initial) check_same_device(recurrence_name, {{"a", &a}, {"initial", &*initial}});
   auto dtype = at::result_type(a, b);
   if (initial) dtype = at::promote_types(dtype, initial->scalar_type());
   TORCH_CHECK_TYPE(at::isFloatingType(dtype), "linear_recurrence: dtype ", dtype,
                    " is not supported; supported: floating point");
   const auto both = broadcast_or_fail([&] { return at::broadcast_tensors({a.to(dtype), b.to(dtype)}); }, a, b, "b");
-  Recurrence r{both[0], both[1], {}, wrap_dim("linear_recurrence", dim, both[0].dim())};
+  Recurrence r{both[0], both[1], {}, wrap_dim(recurrence_name, dim, both[0].dim())};
   TORCH_CHECK(r.b.dim() > 0, "linear_recurrence: a and b need a dimension to run along, got scalars");
   if (initial) {
     auto shape = r.b.sym_sizes().vec();
@@ -123,37 +97,26 @@ Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const Option
   return r;
 }
 
-// Runs the recurrence without autograd. With `previous`, element k uses a[k - 1], the multiplier of the element before
-// it.
+// Computes the recurrence without autograd. With `previous`, element k uses a[k - 1], the multiplier of the element
+// before it.
 Tensor solve(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse, bool previous,
              Str algorithm) {
   const Recurrence r = broadcast(a, b, dim, initial);
+  Tensor out = empty_result(r.b.sym_sizes(), r.b.options());
+  if (is_done(out, scan::ladder, recurrence_name, algorithm)) return out;
   const Tensor factor = r.a.contiguous(), in = r.b.contiguous();
   const Tensor start = r.initial ? r.initial->contiguous() : Tensor();
-  Tensor out = empty_result(in.sizes(), in.options());
-  scan::Args args{};
-  set_lines(args, in, r.dim);
-  args.in = in.const_data_ptr();
+  scan::Args args = scan_args(recurrence_name, OpId::affine, in, r.dim, out, reverse);
   args.a = factor.const_data_ptr();
-  args.initial = start.defined() ? start.const_data_ptr() : nullptr;
-  args.out = out.mutable_data_ptr();
-  args.dtype = dtype_of_tensor("linear_recurrence", in);
-  args.op = OpId::affine;
-  args.reverse = reverse;
+  args.initial = data_or_null(start);
   args.previous = previous;
-  run_unless_empty(out, scan::ladder, scan::choose, "linear_recurrence", algorithm, in, args);
+  run(scan::ladder, scan::choose, recurrence_name, algorithm, in, args);
   return out;
 }
 
 }  // namespace
 
 Tensor LinearRecurrence::kernel() const { return solve(a, b, dim, initial, reverse, false, algorithm); }
-
-Tensor LinearRecurrence::meta() const {
-  const Recurrence r = broadcast(a, b, dim, initial);
-  check_algorithm(scan::ladder, "linear_recurrence", algorithm);
-  return at::empty_symint(r.b.sym_sizes(), r.b.options());
-}
 
 // ---- derivatives
 
@@ -251,7 +214,7 @@ Tensors Scan::jvp(const Forward& f) const {
 
 Tensors LinearRecurrence::vjp(const Backward& back) const {
   const Tensor &g = back.grad(), &h = back.output();
-  const int64_t along = wrap_dim("linear_recurrence", dim, h.dim());
+  const int64_t along = wrap_dim(recurrence_name, dim, h.dim());
   const Tensor factors = a.to(h.scalar_type()).expand_symint(h.sym_sizes());
   Tensor start, grad_a, grad_b, grad_initial;
   if (initial) {
@@ -292,29 +255,22 @@ Tensors LinearRecurrence::jvp(const Forward& f) const {
 
 namespace {
 
-constexpr const char* scan_from_name = "scan_from";
-
 Tensor scan_from(const Tensor& x, const Tensor& initial, Str op, bool exclusive, bool reverse) {
-  const Scan s{x, 0, op, exclusive, reverse, "auto"};
-  const OpId id = scan_of(s);
+  const OpId id = scan_of(scan_from_name, op, exclusive, x);
   TORCH_CHECK_VALUE(x.dim() == 1 && initial.dim() == 0, scan_from_name, ": x must be a vector and initial a scalar");
-  TORCH_CHECK_TYPE(scan_result(x, id) == x.scalar_type() && initial.scalar_type() == x.scalar_type() &&
+  TORCH_CHECK_TYPE(combined_dtype(op, id, x) == x.scalar_type() && initial.scalar_type() == x.scalar_type() &&
                        !at::isReducedFloatingType(x.scalar_type()) && !is_logical(op) && !finds_index(op),
                    scan_from_name, ": of ", x.scalar_type(), " and initial of ", initial.scalar_type(), " by '",
                    std::string(op), "' is not offered");
   check_same_device(scan_from_name, {{"x", &x}, {"initial", &initial}});
   const Tensor in = x.contiguous();
-  Tensor out = empty_result(in.sizes(), in.options());
-  scan::Args args{};
-  set_lines(args, in, 0);
-  args.in = in.const_data_ptr();
+  Tensor out = empty_result(in.sym_sizes(), in.options());
+  if (is_done(out, scan::ladder, scan_from_name, "auto")) return out;
+  scan::Args args = scan_args(scan_from_name, id, in, 0, out, reverse);
+  args.dtype = combining_dtype(scan_from_name, op, in);
   args.initial = initial.const_data_ptr();
-  args.out = out.mutable_data_ptr();
-  args.dtype = is_bitwise(op) ? bits_of(dtype_of_tensor(scan_from_name, in)) : dtype_of_tensor(scan_from_name, in);
-  args.op = id;
   args.exclusive = exclusive;
-  args.reverse = reverse;
-  run_unless_empty(out, scan::ladder, scan::choose, scan_from_name, s.algorithm, in, args);
+  run(scan::ladder, scan::choose, scan_from_name, "auto", in, args);
   return out;
 }
 

@@ -36,6 +36,15 @@ struct LinearRecurrence {
   Autocast autocast() const { return Autocast::float32; }
 };
 
+// Describes the lines of the contiguous tensor `x` along `dim`, as [outer, n, inner].
+template <class Args>
+void set_lines(Args& args, const Tensor& x, int64_t dim) {
+  args.outer = args.inner = 1;
+  args.n = x.dim() ? x.size(dim) : 1;
+  for (int64_t d = 0; d < dim; ++d) args.outer *= x.size(d);
+  for (int64_t d = dim + 1; d < x.dim(); ++d) args.inner *= x.size(d);
+}
+
 struct ScanWithIndices {
   static constexpr auto schema =
       "scan_with_indices(Tensor x, int dim=-1, str op=\"max\", bool reverse=False, str algorithm=\"auto\") -> (Tensor, "

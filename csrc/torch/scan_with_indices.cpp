@@ -20,13 +20,6 @@ namespace {
 constexpr const char* op_name = "scan_with_indices";
 using TwoTensors = std::tuple<Tensor, Tensor>;
 
-int64_t check(const Tensor& x, int64_t dim, Str extremum) {
-  TORCH_CHECK_VALUE(extremum == "max" || extremum == "min", op_name, ": unknown op '", std::string(extremum),
-                    "'; choose from: max, min");
-  dtype_of_tensor(op_name, x);
-  return wrap_dim(op_name, dim, x.dim());
-}
-
 // Positions along `dim`, shaped to broadcast with x.
 Tensor positions_of(const Tensor& x, int64_t dim) {
   std::vector<SymInt> shape(size_t(x.dim()), 1);
@@ -38,28 +31,27 @@ bool has_one_pass(const Tensor& x, Str algorithm) {
   return scan::has_one_pass(std::string(algorithm).c_str(), x.is_cuda(), x.numel());
 }
 
+TwoTensors empty_results(const Tensor& x) {
+  return {empty_result(x.sym_sizes(), x.options()), empty_result(x.sym_sizes(), x.options().dtype(at::kLong))};
+}
+
 TwoTensors in_one_pass(const Tensor& x, int64_t dim, bool least, bool reverse) {
   if (x.is_cuda() && dim + 1 < x.dim()) {  // on a device, elements of a line must be adjacent
     const auto [values, indices] = in_one_pass(x.movedim(dim, -1), x.dim() - 1, least, reverse);
     return {values.movedim(-1, dim).contiguous(), indices.movedim(-1, dim).contiguous()};
   }
   const Tensor in = x.contiguous();
-  Tensor values = empty_result(in.sizes(), in.options()),
-         indices = empty_result(in.sizes(), in.options().dtype(at::kLong));
+  auto [values, indices] = empty_results(in);
   if (in.numel() == 0) return {values, indices};
   scan::ExtremaArgs args{};
   args.in = in.const_data_ptr();
   args.out = values.mutable_data_ptr();
   args.index = indices.mutable_data_ptr<int64_t>();
-  args.outer = args.inner = 1;
-  args.n = in.dim() > 0 ? in.size(dim) : 1;
-  for (int64_t d = 0; d < dim; ++d) args.outer *= in.size(d);
-  for (int64_t d = dim + 1; d < in.dim(); ++d) args.inner *= in.size(d);
+  set_lines(args, in, dim);
   args.dtype = dtype_of_tensor(op_name, in);
   args.least = least;
   args.reverse = reverse;
-  translate_errors([&] {
-    TorchContext context(in);
+  with_context(in, [&](TorchContext& context) {
     if constexpr (with_cuda) {
       if (context.device.cuda) return scan::running_extrema_on_device(args, context);
     }
@@ -71,7 +63,13 @@ TwoTensors in_one_pass(const Tensor& x, int64_t dim, bool least, bool reverse) {
 }  // namespace
 
 TwoTensors ScanWithIndices::kernel() const {
-  const int64_t along = check(x, dim, op);
+  TORCH_CHECK_VALUE(op == "max" || op == "min", op_name, ": unknown op '", std::string(op), "'; choose from: max, min");
+  dtype_of_tensor(op_name, x);
+  const int64_t along = wrap_dim(op_name, dim, x.dim());
+  if (x.is_meta()) {
+    check_algorithm(scan::ladder, op_name, algorithm);
+    return empty_results(x);
+  }
   if (has_one_pass(x, algorithm)) return in_one_pass(x, along, op == "min", reverse);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto scan = [&](const Tensor& t, Str extremum, bool exclusive) {
@@ -83,12 +81,6 @@ TwoTensors ScanWithIndices::kernel() const {
   if (x.is_floating_point()) leads |= x.isnan() & ~before.isnan();
   // In scan order positions increase (or decrease, in reverse), so the latest leader has the extreme one.
   return {values, scan(at::where(leads, positions, start), reverse ? "min" : "max", false)};
-}
-
-TwoTensors ScanWithIndices::meta() const {
-  check(x, dim, op);
-  check_algorithm(scan::ladder, op_name, algorithm);
-  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(x.sym_sizes(), x.options().dtype(at::kLong))};
 }
 
 namespace {

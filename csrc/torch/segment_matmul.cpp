@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "segmented/matmul.h"
-#include "torch/gradient.h"
 #include "torch/index.h"
 
 namespace tp {
@@ -23,7 +22,7 @@ struct SegmentMatmul {
   bool validate;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   Autocast autocast() const { return Autocast::lower; }
 };
 
@@ -35,33 +34,9 @@ struct SegmentMatmulWgrad {
   bool validate;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   Autocast autocast() const { return Autocast::lower; }
 };
-
-void check(const SegmentMatmul& m) {
-  check_floats(matmul_name, {{"x", m.x}, {"weights", m.weights}});
-  TORCH_CHECK_VALUE(m.x.dim() == 2 && m.weights.dim() == 3, matmul_name,
-                    ": x must be a matrix and weights one per segment, got shapes ", m.x.sym_sizes(), " and ",
-                    m.weights.sym_sizes());
-  check_offsets(matmul_name, {"offsets", m.offsets}, {"x", m.x});
-  TORCH_SYM_CHECK(m.weights.sym_size(0).sym_eq(m.offsets.sym_size(0) - 1), matmul_name,
-                  ": weights must have one matrix per segment, ", m.offsets.sym_size(0) - 1, ", got shape ",
-                  m.weights.sym_sizes());
-  TORCH_SYM_CHECK(m.weights.sym_size(1).sym_eq(m.x.sym_size(1)), matmul_name, ": x has ", m.x.sym_size(1),
-                  " columns, each of weights ", m.weights.sym_size(1), " rows");
-  check_algorithm(segment_matmul::ladder, matmul_name, m.algorithm);
-}
-
-void check(const SegmentMatmulWgrad& m) {
-  check_floats(wgrad_name, {{"x", m.x}, {"grad", m.grad}});
-  TORCH_CHECK_VALUE(m.x.dim() == 2 && m.grad.dim() == 2, wgrad_name, ": x and grad must be matrices, got shapes ",
-                    m.x.sym_sizes(), " and ", m.grad.sym_sizes());
-  check_offsets(wgrad_name, {"offsets", m.offsets}, {"x", m.x});
-  TORCH_SYM_CHECK(m.x.sym_size(0).sym_eq(m.grad.sym_size(0)), wgrad_name, ": x has ", m.x.sym_size(0), " rows, grad ",
-                  m.grad.sym_size(0));
-  check_algorithm(segment_matmul::ladder, wgrad_name, m.algorithm);
-}
 
 // The offsets on the host, clamped to 0..n and made non-decreasing.
 std::vector<int64_t> on_host(const char* op, const Tensor& offsets, int64_t n, bool validate) {
@@ -74,11 +49,13 @@ std::vector<int64_t> on_host(const char* op, const Tensor& offsets, int64_t n, b
 }
 
 template <class Op>
-Tensor run_products(const char* name, const Op& op, const Tensor& other, int64_t cols, at::IntArrayRef sizes) {
+Tensor run_products(const char* name, const Op& op, const Tensor& other, const Sizes& sizes) {
+  check_algorithm(segment_matmul::ladder, name, op.algorithm);
+  Tensor out = empty_result(sizes, op.x.options());
+  if (out.is_meta()) return out;
   refuse_capture((std::string(name) + ": algorithm 'gemm'").c_str(), op.x);
   const Tensor in = op.x.contiguous(), by = other.contiguous();
   const std::vector<int64_t> offsets = on_host(name, op.offsets, in.size(0), op.validate);
-  Tensor out = empty_result(sizes, in.options());
   segment_matmul::Args args{};
   args.outer = std::is_same_v<Op, SegmentMatmulWgrad>;
   args.x = in.const_data_ptr();
@@ -87,7 +64,7 @@ Tensor run_products(const char* name, const Op& op, const Tensor& other, int64_t
   args.offsets = offsets.data();
   args.n = in.size(0);
   args.inner = in.size(1);
-  args.cols = cols;
+  args.cols = out.size(-1);
   args.segments = int64_t(offsets.size()) - 1;
   args.dtype = dtype_of_tensor(name, in);
   if (out.numel() == 0) return out;
@@ -97,23 +74,27 @@ Tensor run_products(const char* name, const Op& op, const Tensor& other, int64_t
 }
 
 Tensor SegmentMatmul::kernel() const {
-  check(*this);
-  return run_products(matmul_name, *this, weights, weights.size(2), {x.size(0), weights.size(2)});
-}
-
-Tensor SegmentMatmul::meta() const {
-  check(*this);
-  return at::empty_symint({x.sym_size(0), weights.sym_size(2)}, x.options());
+  check_floats(matmul_name, {{"x", x}, {"weights", weights}});
+  TORCH_CHECK_VALUE(x.dim() == 2 && weights.dim() == 3, matmul_name,
+                    ": x must be a matrix and weights one per segment, got shapes ", x.sym_sizes(), " and ",
+                    weights.sym_sizes());
+  check_offsets(matmul_name, {"offsets", offsets}, {"x", x});
+  TORCH_SYM_CHECK(weights.sym_size(0).sym_eq(offsets.sym_size(0) - 1), matmul_name,
+                  ": weights must have one matrix per segment, ", offsets.sym_size(0) - 1, ", got shape ",
+                  weights.sym_sizes());
+  TORCH_SYM_CHECK(weights.sym_size(1).sym_eq(x.sym_size(1)), matmul_name, ": x has ", x.sym_size(1),
+                  " columns, each of weights ", weights.sym_size(1), " rows");
+  return run_products(matmul_name, *this, weights, {x.sym_size(0), weights.sym_size(2)});
 }
 
 Tensor SegmentMatmulWgrad::kernel() const {
-  check(*this);
-  return run_products(wgrad_name, *this, grad, grad.size(1), {offsets.size(0) - 1, x.size(1), grad.size(1)});
-}
-
-Tensor SegmentMatmulWgrad::meta() const {
-  check(*this);
-  return at::empty_symint({offsets.sym_size(0) - 1, x.sym_size(1), grad.sym_size(1)}, x.options());
+  check_floats(wgrad_name, {{"x", x}, {"grad", grad}});
+  TORCH_CHECK_VALUE(x.dim() == 2 && grad.dim() == 2, wgrad_name, ": x and grad must be matrices, got shapes ",
+                    x.sym_sizes(), " and ", grad.sym_sizes());
+  check_offsets(wgrad_name, {"offsets", offsets}, {"x", x});
+  TORCH_SYM_CHECK(x.sym_size(0).sym_eq(grad.sym_size(0)), wgrad_name, ": x has ", x.sym_size(0), " rows, grad ",
+                  grad.sym_size(0));
+  return run_products(wgrad_name, *this, grad, {offsets.sym_size(0) - 1, x.sym_size(1), grad.sym_size(1)});
 }
 
 Tensors SegmentMatmul::vjp(const Backward& b) const {
@@ -124,26 +105,12 @@ Tensors SegmentMatmul::vjp(const Backward& b) const {
   return {by_x, Tensor(), by_weights};
 }
 
-Tensors SegmentMatmul::jvp(const Forward& f) const {
-  const auto product = [&](const Tensor& a, const Tensor& b) {
-    return call(SegmentMatmul{a, offsets, b, false, algorithm});
-  };
-  return {product_rule(f, x, weights, product, 2)};
-}
-
 Tensors SegmentMatmulWgrad::vjp(const Backward& b) const {
   const Tensor& g = b.grad();
   Tensor by_x, by_grad;
   if (b.wants(0)) by_x = call(SegmentMatmul{grad, offsets, g.transpose(1, 2), false, algorithm});
   if (b.wants(2)) by_grad = call(SegmentMatmul{x, offsets, g, false, algorithm});
   return {by_x, Tensor(), by_grad};
-}
-
-Tensors SegmentMatmulWgrad::jvp(const Forward& f) const {
-  const auto product = [&](const Tensor& a, const Tensor& b) {
-    return call(SegmentMatmulWgrad{a, offsets, b, false, algorithm});
-  };
-  return {product_rule(f, x, grad, product, 2)};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentMatmul, SegmentMatmulWgrad>(m); }

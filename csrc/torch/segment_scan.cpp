@@ -15,7 +15,7 @@
 //   max, min    y'[j] = x'[j] where the lead changes and else y'[j-1];
 //   recurrence  h'[j] = a[j] h'[j-1] + (b'[j] + a'[j] h[j-1]).
 #include "torch/gradient.h"
-#include "torch/logical.h"
+#include "torch/named_ops.h"
 #include "torch/segmented.h"
 #include "torch/segments.h"
 
@@ -26,28 +26,6 @@ using segmented::Step;
 
 constexpr const char *scan_name = "segment_scan", *recurrence_name = "segment_recurrence";
 Pattern pattern(scan_name, segment_scan::ladder);
-
-at::ScalarType result_of(const Tensor& values, OpId op) {
-  const bool widens = op == OpId::sum || op == OpId::prod;
-  return widens && at::isIntegralType(values.scalar_type(), /*includeBool=*/true) ? at::kLong : values.scalar_type();
-}
-
-bool finds_index(Str op) { return op == "argmax" || op == "argmin"; }
-
-OpId scan_of(const SegmentScan& s) {
-  if (is_bitwise(s.op)) return bitwise_of(scan_name, s.op, s.values);
-  if (s.op == "any") return OpId::max;
-  if (s.op == "all") return OpId::min;
-  if (!finds_index(s.op)) return op_of(scan_name, s.op);
-  TORCH_CHECK_VALUE(!s.exclusive, scan_name, ": op '", std::string(s.op), "' has no exclusive scan: no rows, no index");
-  return s.op == "argmax" ? OpId::argmax : OpId::argmin;
-}
-
-OpId check_scan(const SegmentScan& s) {
-  const OpId op = scan_of(s);
-  check_segments(scan_name, {"values", s.values}, s.offsets);
-  return op;
-}
 
 void check_recurrence(const SegmentRecurrence& r) {
   const Tensor &a = r.a, &b = r.b, &offsets = r.offsets;
@@ -104,6 +82,16 @@ Tensor with_initial(const SegmentRecurrence& r) {
   return result.narrow(0, 0, n);
 }
 
+segmented::Args scan_args(const char* name, OpId op, const Tensor& in, const Tensor& offsets, bool reverse,
+                          Tensor& out) {
+  auto args = segmented_args(name, in, offsets, in.size(0));
+  args.step = Step::scan;
+  args.op = op;
+  args.reverse = reverse;
+  args.out = out.mutable_data_ptr();
+  return args;
+}
+
 // The row of each running extremum: an element leads if it beats all before it in its segment, and another scan carries
 // the row of the latest leader on (rows increase in scan order, or decrease in reverse). It is -1 outside all segments.
 Tensor leading_rows(const SegmentScan& s) {
@@ -120,59 +108,40 @@ Tensor leading_rows(const SegmentScan& s) {
   return found.masked_fill((found < 0) | (found >= n), -1);
 }
 
-Tensor run_scan(const char* name, segmented::Args args, const Tensor& in, at::ScalarType dtype, Str algorithm) {
-  Tensor out = empty_result(in.sizes(), in.options().dtype(dtype));
-  args.step = Step::scan;
-  args.out = out.mutable_data_ptr();
-  run_unless_empty(out, segment_scan::ladder, segment_scan::choose, name, algorithm, in, args);
-  return out;
-}
-
 }  // namespace
 
 Tensor SegmentScan::kernel() const {
-  const OpId id = check_scan(*this);
-  if (is_logical(op)) return logical(*this, &SegmentScan::values);
-  if (is_bitwise(op) && values.scalar_type() == at::kBool) return bitwise_of_bool(*this, &SegmentScan::values);
-  if (finds_index(op)) return leading_rows(*this);
+  const OpId id = scan_of(scan_name, op, exclusive, values);
+  check_segments(scan_name, {"values", values}, offsets);
+  if (is_converted(op, values)) return with_converted(*this, &SegmentScan::values);
+  if (finds_index(op) && !values.is_meta()) return leading_rows(*this);
+  check_offset_values(scan_name, {"offsets", offsets}, values.sym_size(0), validate);
+  Tensor out = empty_result(values.sym_sizes(), values.options().dtype(combined_dtype(op, id, values)));
+  if (is_done(out, segment_scan::ladder, scan_name, algorithm)) return out;
   const Tensor in = values.contiguous(), o = offsets.contiguous();
-  check_offset_values(scan_name, {"offsets", o}, in.size(0), validate);
-  auto args = segmented_args(scan_name, in, o, in.size(0));
-  args.op = id;
-  if (is_bitwise(op)) args.dtype = bits_of(args.dtype);
+  auto args = scan_args(scan_name, id, in, o, reverse, out);
+  args.dtype = combining_dtype(scan_name, op, in);
   args.exclusive = exclusive;
-  args.reverse = reverse;
-  return run_scan(scan_name, args, in, result_of(in, id), algorithm);
-}
-
-Tensor SegmentScan::meta() const {
-  const OpId id = check_scan(*this);
-  check_algorithm(segment_scan::ladder, scan_name, algorithm);
-  const auto dtype = is_logical(op) ? at::kBool : finds_index(op) ? at::kLong : result_of(values, id);
-  return at::empty_symint(values.sym_sizes(), values.options().dtype(dtype));
+  run(segment_scan::ladder, segment_scan::choose, scan_name, algorithm, in, args);
+  return out;
 }
 
 Tensor SegmentRecurrence::kernel() const {
   check_recurrence(*this);
-  if (initial && wide_dtype(b) != b.scalar_type()) {  // rows to which `initial` is added must not be rounded
+  if (initial && !b.is_meta() &&
+      wide_dtype(b) != b.scalar_type()) {  // rows to which `initial` is added must not be rounded
     const auto wide = wide_dtype(b);
     return SegmentRecurrence{a.to(wide), b.to(wide), offsets, reverse, initial->to(wide), algorithm}.kernel().to(
         b.scalar_type());
   }
-  const Tensor factors = a.contiguous(), o = offsets.contiguous();
-  const Tensor in = initial && b.numel() > 0 ? with_initial(*this) : b.contiguous();
-  check_offset_values(recurrence_name, {"offsets", o}, in.size(0), false);
-  auto args = segmented_args(recurrence_name, in, o, in.size(0));
+  check_offset_values(recurrence_name, {"offsets", offsets}, b.sym_size(0), false);
+  Tensor out = empty_result(b.sym_sizes(), b.options());
+  if (is_done(out, segment_scan::ladder, recurrence_name, algorithm)) return out;
+  const Tensor factors = a.contiguous(), o = offsets.contiguous(), in = initial ? with_initial(*this) : b.contiguous();
+  auto args = scan_args(recurrence_name, OpId::affine, in, o, reverse, out);
   args.a = factors.const_data_ptr();
-  args.op = OpId::affine;
-  args.reverse = reverse;
-  return run_scan(recurrence_name, args, in, in.scalar_type(), algorithm);
-}
-
-Tensor SegmentRecurrence::meta() const {
-  check_recurrence(*this);
-  check_algorithm(segment_scan::ladder, recurrence_name, algorithm);
-  return at::empty_symint(b.sym_sizes(), b.options());
+  run(segment_scan::ladder, segment_scan::choose, recurrence_name, algorithm, in, args);
+  return out;
 }
 
 // ---- derivatives

@@ -11,13 +11,6 @@
 namespace tp {
 namespace {
 
-constexpr const char* name_of_op(bool logarithm) { return logarithm ? "segment_log_softmax" : "segment_softmax"; }
-
-void check(const char* name, const Tensor& values, const Tensor& offsets) {
-  check_float(name, "values", values);
-  check_segments(name, {"values", values}, offsets);
-}
-
 // Gives every row the sum of its segment.
 Tensor sums(const Tensor& x, const Tensor& offsets, Str algorithm) {
   const Tensor sum = call(SegmentReduce{x, offsets, "sum", false, algorithm});
@@ -28,24 +21,19 @@ Tensor sums(const Tensor& x, const Tensor& offsets, Str algorithm) {
 
 template <bool logarithm>
 Tensor SegmentSoftmaxOf<logarithm>::kernel() const {
-  constexpr auto name = name_of_op(logarithm);
-  check(name, values, offsets);
+  constexpr auto name = logarithm ? "segment_log_softmax" : "segment_softmax";
+  check_float(name, "values", values);
+  check_segments(name, {"values", values}, offsets);
+  check_offset_values(name, {"offsets", offsets}, values.sym_size(0), validate);
+  Tensor out = empty_result(values.sym_sizes(), values.options());
+  if (is_done(out, segment_reduce::ladder, name, algorithm)) return out;
   const Tensor in = values.contiguous(), o = offsets.contiguous();
-  check_offset_values(name, {"offsets", o}, in.size(0), validate);
-  Tensor out = empty_result(in.sizes(), in.options());
   auto args = segmented_args(name, in, o, in.size(0));
   args.step = segmented::Step::softmax;
   args.logarithm = logarithm;
   args.out = out.mutable_data_ptr();
-  run_unless_empty(out, segment_reduce::ladder, segment_reduce::choose, name, algorithm, in, args);
+  run(segment_reduce::ladder, segment_reduce::choose, name, algorithm, in, args);
   return out;
-}
-
-template <bool logarithm>
-Tensor SegmentSoftmaxOf<logarithm>::meta() const {
-  check(name_of_op(logarithm), values, offsets);
-  check_algorithm(segment_reduce::ladder, name_of_op(logarithm), algorithm);
-  return at::empty_symint(values.sym_sizes(), values.options());
 }
 
 template <bool logarithm>

@@ -4,9 +4,7 @@
 
 namespace tp {
 
-// The properties of a reduction of rows, for any grouping, and the dtype of its result; makes every check that needs
-// only the values and the operator.
-OpId reduction_of(const char* pattern, Str op, const Tensor& values);
+// The dtype of a reduction of rows, for any grouping; makes every check that needs only the values and the operator.
 at::ScalarType reduced_dtype(const char* pattern, const Tensor& values, Str op);
 
 struct SegmentReduce {
@@ -31,7 +29,7 @@ struct SegmentExpand {
   bool validate;
   Str algorithm;
 
-  TP_DIFFERENTIABLE(Tensor);
+  TP_LINEAR(Tensor)
   bool keeps(size_t input) const { return input == 1; }
 };
 

@@ -19,28 +19,79 @@ constexpr const char *sort_name = "sort", *keys_name = "sort_keys", *pairs_name 
                      *lex_name = "lexsort";
 Pattern pattern("sort", sort::ladder);
 
-at::ScalarType index_type(const char* name, const Tensor& x, int64_t dim, OptionalDtype given) {
-  const at::ScalarType dtype = given.value_or(at::kLong);
+void check_index_dtype(const char* name, const Tensor& x, int64_t dim, at::ScalarType dtype) {
   TORCH_CHECK_TYPE(dtype == at::kLong || dtype == at::kInt, name, ": index_dtype must be int32 or int64, got ", dtype);
-  if (dtype == at::kLong || x.dim() == 0) return dtype;
+  if (dtype == at::kLong || x.dim() == 0) return;
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(x.sym_size(dim).sym_le(most)), name, ": index_dtype int32 does not hold the ",
                     x.sym_size(dim), " positions of dim ", dim);
-  return dtype;
 }
 
 // to_rows returns a contiguous tensor whose last dimension is `dim` of x; from_rows is its inverse.
-Tensor to_rows(const Tensor& x, int64_t dim) { return raw_keys(dim + 1 >= x.dim() ? x : x.movedim(dim, -1)); }
+Tensor to_rows(const Tensor& x, int64_t dim) { return canonical(dim + 1 >= x.dim() ? x : x.movedim(dim, -1)); }
 Tensor from_rows(const Tensor& x, int64_t dim) {
-  return dim + 1 >= x.dim() ? x : x.movedim(-1, dim).clone(at::MemoryFormat::Contiguous);
+  return !x.defined() || dim + 1 >= x.dim() ? x : x.movedim(-1, dim).clone(at::MemoryFormat::Contiguous);
 }
 
-// Runs the rung on rows of keys. args says which payload moves with them: values, original indices, or none.
-void run_rows(const char* name, sort::Args& args, const Tensor& keys, Str algorithm) {
-  args.n = keys.dim() ? keys.size(-1) : 1;
-  if (keys.numel() == 0) return check_algorithm(sort::ladder, name, algorithm);
-  args.rows = keys.numel() / args.n;
-  run(sort::ladder, sort::choose, name, algorithm, keys, args);
+// One sort along a dimension.
+struct Problem {
+  const char* name;
+  Tensor keys;
+  int64_t dim;
+  bool descending;
+  int64_t begin_bit;
+  OptionalInt end_bit;
+  Str algorithm;
+  bool wants_keys = true;
+  // The payload: values or, of this dtype, the original indices of the keys, or nothing.
+  Tensor values = {};
+  OptionalDtype index_dtype = {};
+
+  // Returns what rungs need to know of the order, and the dimension counted from the front.
+  std::pair<sort::Args, int64_t> check() const {
+    const auto args = sort_args(name, keys, descending, begin_bit, end_bit);
+    const int64_t along = wrap_dim(name, dim, keys.dim());
+    if (values.defined()) check_pairs(name, {"keys", keys}, {"values", values});
+    if (index_dtype) check_index_dtype(name, keys, along, *index_dtype);
+    return {args, along};
+  }
+
+  // Returns the sorted keys and the payload; what is not wanted is undefined.
+  Two run() const {
+    auto [args, along] = check();
+    const auto payload = index_dtype        ? *index_dtype
+                         : values.defined() ? values.scalar_type()
+                                            : at::ScalarType::Undefined;
+    const auto empty = [&, payload](SymIntArrayRef sizes) {
+      const auto result = [&](bool wanted, at::ScalarType dtype) {
+        return wanted ? empty_result(sizes, keys.options().dtype(dtype)) : Tensor();
+      };
+      return Two(result(wants_keys, keys.scalar_type()), result(payload != at::ScalarType::Undefined, payload));
+    };
+    if (is_done(keys, sort::ladder, name, algorithm)) return empty(keys.sym_sizes());
+    const Tensor in = to_rows(keys, along), moving = values.defined() ? to_rows(values, along) : values;
+    auto [sorted, moved] = empty(in.sym_sizes());
+    args.keys = in.const_data_ptr();
+    args.n = in.dim() ? in.size(-1) : 1;
+    args.rows = in.numel() / args.n;
+    if (sorted.defined()) args.keys_out = sorted.mutable_data_ptr();
+    if (moved.defined()) give_values(args, moving, moved);
+    tp::run(sort::ladder, sort::choose, name, algorithm, in, args);
+    return {from_rows(sorted, along), from_rows(moved, along)};
+  }
+
+  // The indices of the sorted keys in the input, which derivatives read.
+  Tensor order() const {
+    check();
+    return call(ArgSort{keys, dim, descending, begin_bit, end_bit, at::kLong, algorithm});
+  }
+};
+
+Problem problem_of(const SortKeys& s) {
+  return {keys_name, s.x, s.dim, s.descending, s.begin_bit, s.end_bit, s.algorithm};
+}
+Problem problem_of(const SortPairs& s) {
+  return {pairs_name, s.keys, s.dim, s.descending, s.begin_bit, s.end_bit, s.algorithm, true, s.values};
 }
 
 }  // namespace
@@ -48,24 +99,7 @@ void run_rows(const char* name, sort::Args& args, const Tensor& keys, Str algori
 // ---- sort
 
 Two Sort::kernel() const {
-  auto args = sort_args(sort_name, x, descending, 0, {});
-  const int64_t along = wrap_dim(sort_name, dim, x.dim());
-  const auto type = index_type(sort_name, x, along, index_dtype);
-  const Tensor keys = to_rows(x, along);
-  Tensor sorted = empty_result(keys.sizes(), keys.options());
-  Tensor indices = empty_result(keys.sizes(), keys.options().dtype(type));
-  give_keys(args, keys, sorted);
-  args.values_out = indices.mutable_data_ptr();
-  args.value_bytes = int(indices.element_size());
-  run_rows(sort_name, args, keys, algorithm);
-  return {from_rows(sorted, along), from_rows(indices, along)};
-}
-
-Two Sort::meta() const {
-  sort_args(sort_name, x, false, 0, {});
-  const auto type = index_type(sort_name, x, wrap_dim(sort_name, dim, x.dim()), index_dtype);
-  check_algorithm(sort::ladder, sort_name, algorithm);
-  return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(x.sym_sizes(), x.options().dtype(type))};
+  return Problem{sort_name, x, dim, descending, 0, {}, algorithm, true, {}, index_dtype.value_or(at::kLong)}.run();
 }
 
 Tensors Sort::vjp(const Backward& b) const { return {put(b.grad(), b.output(1), dim)}; }
@@ -74,27 +108,10 @@ Tensors Sort::jvp(const Forward& f) const { return {take(f.tangent(), f.output(1
 
 // ---- sort_keys
 
-Tensor SortKeys::kernel() const {
-  auto args = sort_args(keys_name, x, descending, begin_bit, end_bit);
-  const int64_t along = wrap_dim(keys_name, dim, x.dim());
-  const Tensor keys = to_rows(x, along);
-  Tensor sorted = empty_result(keys.sizes(), keys.options());
-  give_keys(args, keys, sorted);
-  run_rows(keys_name, args, keys, algorithm);
-  return from_rows(sorted, along);
-}
-
-Tensor SortKeys::meta() const {
-  sort_args(keys_name, x, false, begin_bit, end_bit);
-  wrap_dim(keys_name, dim, x.dim());
-  check_algorithm(sort::ladder, keys_name, algorithm);
-  return at::empty_symint(x.sym_sizes(), x.options());
-}
+Tensor SortKeys::kernel() const { return std::get<0>(problem_of(*this).run()); }
 
 Tensor SortKeys::record(Tensor& order) const {
-  sort_args(keys_name, x, false, begin_bit, end_bit);
-  wrap_dim(keys_name, dim, x.dim());
-  order = call(ArgSort{x, dim, descending, begin_bit, end_bit, at::kLong, algorithm});
+  order = problem_of(*this).order();
   return take(x, order, dim);
 }
 
@@ -104,37 +121,10 @@ Tensors SortKeys::jvp(const Forward& f) const { return {take(f.tangent(), f.reco
 
 // ---- sort_pairs
 
-namespace {
-
-int64_t check(const SortPairs& s) {
-  sort_args(pairs_name, s.keys, false, s.begin_bit, s.end_bit);
-  const int64_t along = wrap_dim(pairs_name, s.dim, s.keys.dim());
-  check_pairs(pairs_name, s.keys, s.values);
-  return along;
-}
-
-}  // namespace
-
-Two SortPairs::kernel() const {
-  const int64_t along = check(*this);
-  auto args = sort_args(pairs_name, keys, descending, begin_bit, end_bit);
-  const Tensor k = to_rows(keys, along), v = to_rows(values, along);
-  Tensor sorted = empty_result(k.sizes(), k.options()), moved = empty_result(v.sizes(), v.options());
-  give_keys(args, k, sorted);
-  give_values(args, v, moved);
-  run_rows(pairs_name, args, k, algorithm);
-  return {from_rows(sorted, along), from_rows(moved, along)};
-}
-
-Two SortPairs::meta() const {
-  check(*this);
-  check_algorithm(sort::ladder, pairs_name, algorithm);
-  return {at::empty_symint(keys.sym_sizes(), keys.options()), at::empty_symint(values.sym_sizes(), values.options())};
-}
+Two SortPairs::kernel() const { return problem_of(*this).run(); }
 
 Two SortPairs::record(Tensor& order) const {
-  check(*this);
-  order = call(ArgSort{keys, dim, descending, begin_bit, end_bit, at::kLong, algorithm});
+  order = problem_of(*this).order();
   return {take(keys, order, dim), take(values, order, dim)};
 }
 
@@ -149,60 +139,33 @@ Tensors SortPairs::jvp(const Forward& f) const {
 // ---- argsort and lexsort, which have no derivative
 
 Tensor ArgSort::kernel() const {
-  auto args = sort_args(arg_name, x, descending, begin_bit, end_bit);
-  const int64_t along = wrap_dim(arg_name, dim, x.dim());
-  const auto type = index_type(arg_name, x, along, index_dtype);
-  const Tensor keys = to_rows(x, along);
-  Tensor indices = empty_result(keys.sizes(), keys.options().dtype(type));
-  args.keys = keys.const_data_ptr();
-  args.values_out = indices.mutable_data_ptr();
-  args.value_bytes = int(indices.element_size());
-  run_rows(arg_name, args, keys, algorithm);
-  return from_rows(indices, along);
+  const auto dtype = index_dtype.value_or(at::kLong);
+  const Problem p{arg_name, x, dim, descending, begin_bit, end_bit, algorithm, /*wants_keys=*/false, {}, dtype};
+  return std::get<1>(p.run());
 }
-
-Tensor ArgSort::meta() const {
-  sort_args(arg_name, x, false, begin_bit, end_bit);
-  const auto type = index_type(arg_name, x, wrap_dim(arg_name, dim, x.dim()), index_dtype);
-  check_algorithm(sort::ladder, arg_name, algorithm);
-  return at::empty_symint(x.sym_sizes(), x.options().dtype(type));
-}
-
-namespace {
-
-// Checks the keys. Returns the dimension, counted from the front, and the dtype of the indices.
-std::pair<int64_t, at::ScalarType> check(const LexSort& s) {
-  TORCH_CHECK_VALUE(!s.keys.empty(), lex_name, ": keys must hold one tensor at least");
-  const Tensor& first = s.keys[0];
-  for (const Tensor& key : s.keys) {
-    key_type(lex_name, key);
-    check_same_device(lex_name, {{"keys[0]", &first}, {"another key", &key}});
-    TORCH_SYM_CHECK(sym_equals(key.sym_sizes(), first.sym_sizes()), lex_name, ": keys[0] has shape ", first.sym_sizes(),
-                    ", another key ", key.sym_sizes());
-  }
-  const int64_t along = wrap_dim(lex_name, s.dim, first.dim());
-  return {along, index_type(lex_name, first, along, s.index_dtype)};
-}
-
-}  // namespace
 
 // Sorts by one key after another, the primary key last. Sorts are stable, so ties keep the order of the earlier keys.
 Tensor LexSort::kernel() const {
-  const auto [along, type] = check(*this);
-  const auto order_of = [&, along = along](const Tensor& key) {
+  TORCH_CHECK_VALUE(!keys.empty(), lex_name, ": keys must hold one tensor at least");
+  const Tensor& first = keys[0];
+  for (const Tensor& key : keys) {
+    key_type(lex_name, key);
+    check_same_device(lex_name, {{"keys[0]", &first}, {"another key", &key}});
+    check_same_shape(lex_name, {"keys[0]", first}, {"another key", key});
+  }
+  const int64_t along = wrap_dim(lex_name, dim, first.dim());
+  const auto dtype = index_dtype.value_or(at::kLong);
+  check_index_dtype(lex_name, first, along, dtype);
+  check_algorithm(sort::ladder, lex_name, algorithm);
+  if (first.is_meta()) return empty_result(first.sym_sizes(), first.options().dtype(dtype));
+  const auto order_of = [&](const Tensor& key) {
     return ArgSort{key, along, descending, 0, {}, at::kLong, algorithm}.kernel();
   };
-  Tensor order = order_of(keys[0]);
+  Tensor order = order_of(first);
   for (size_t k = 1; k < keys.size(); ++k) {
     order = take(order, order_of(take(keys[k], order, along)), along);
   }
-  return order.to(type);
-}
-
-Tensor LexSort::meta() const {
-  const auto type = check(*this).second;
-  check_algorithm(sort::ladder, lex_name, algorithm);
-  return at::empty_symint(keys[0].sym_sizes(), keys[0].options().dtype(type));
+  return order.to(dtype);
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Sort, SortKeys, SortPairs, ArgSort, LexSort>(m); }

@@ -34,7 +34,6 @@ struct SortKeys {
   Str algorithm;
 
   Tensor kernel() const;
-  Tensor meta() const;
   Tensor record(Tensor& order) const;
   Tensors vjp(const Backward& b) const;
   Tensors jvp(const Forward& f) const;
@@ -53,7 +52,6 @@ struct SortPairs {
   Str algorithm;
 
   std::tuple<Tensor, Tensor> kernel() const;
-  std::tuple<Tensor, Tensor> meta() const;
   std::tuple<Tensor, Tensor> record(Tensor& order) const;
   Tensors vjp(const Backward& b) const;
   Tensors jvp(const Forward& f) const;
@@ -74,7 +72,6 @@ struct ArgSort {
   Str algorithm;
 
   Tensor kernel() const;
-  Tensor meta() const;
 };
 
 struct LexSort {
@@ -88,7 +85,6 @@ struct LexSort {
   Str algorithm;
 
   Tensor kernel() const;
-  Tensor meta() const;
 };
 
 }  // namespace tp

@@ -83,7 +83,6 @@ struct Stored {
   bool row_sorted;  // whether they are sorted without it
   const Tensor& operator[](size_t i) const { return structure[i]; }
 };
-inline const void* data_or_null(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 #define FORMAT(name, ...) void give_structure(spmv_##name::Args& args, const Stored& s);
 #include "sparse/formats.def"
 #undef FORMAT

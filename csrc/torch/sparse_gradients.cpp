@@ -13,47 +13,35 @@ namespace {
 constexpr const char *transposed_name = "spmm_transposed", *sampled_name = "sampled_product";
 Pattern pattern(sampled_name, sampled_product::ladder);
 
-// The operands that autograd need not save: each is read only by the gradient of the other.
-bool keeps_operand(const Tensors& structure, const Tensor& first, const Tensor& second, size_t input) {
-  const size_t at = structure.size();
-  return input == at ? second.requires_grad() : input != at + 1 || first.requires_grad();
-}
+#define TP_REST                                                                                           \
+  "SymInt rows, SymInt cols, SymInt section_rows=0, Tensor? plan_ptrs=None, Tensor? plan_perm=None, str " \
+  "algorithm=\"auto\") -> Tensor"
 
-struct SpmmTransposed {
+// A product of a matrix and two operands: values and g, or, for a sampled product, g and x.
+template <bool samples>
+struct ProductOfTwo {
   static constexpr auto schema =
-      "spmm_transposed(str format, Tensor[] structure, Tensor values, Tensor g, SymInt rows, SymInt cols, SymInt "
-      "section_rows=0, Tensor? plan_ptrs=None, Tensor? plan_perm=None, str algorithm=\"auto\") -> Tensor";
+      samples ? "sampled_product(str format, Tensor[] structure, Tensor g, Tensor x, " TP_REST
+              : "spmm_transposed(str format, Tensor[] structure, Tensor values, Tensor g, " TP_REST;
   Str format;
   Tensors structure;
-  Tensor values, g;
+  Tensor first, second;
   SymInt rows, cols, section_rows;
   OptionalTensor plan_ptrs, plan_perm;
   Str algorithm;
 
+  TP_LINEAR(Tensor)
   Bilinear matrix() const { return {format, structure, rows, cols, section_rows, plan_ptrs, plan_perm}; }
-  Structure check() const;
-  TP_DIFFERENTIABLE(Tensor);
-  bool keeps(size_t input) const { return keeps_operand(structure, values, g, input); }
-  std::array<Tensor*, 2> operands() { return {&values, &g}; }
+  // An operand is read only by the gradient of the other.
+  bool keeps(size_t input) const {
+    const size_t at = structure.size();
+    return input == at ? second.requires_grad() : input != at + 1 || first.requires_grad();
+  }
 };
+using SpmmTransposed = ProductOfTwo<false>;
+using SampledProduct = ProductOfTwo<true>;
 
-struct SampledProduct {
-  static constexpr auto schema =
-      "sampled_product(str format, Tensor[] structure, Tensor g, Tensor x, SymInt rows, SymInt cols, SymInt "
-      "section_rows=0, Tensor? plan_ptrs=None, Tensor? plan_perm=None, str algorithm=\"auto\") -> Tensor";
-  Str format;
-  Tensors structure;
-  Tensor g, x;
-  SymInt rows, cols, section_rows;
-  OptionalTensor plan_ptrs, plan_perm;
-  Str algorithm;
-
-  Bilinear matrix() const { return {format, structure, rows, cols, section_rows, plan_ptrs, plan_perm}; }
-  Structure check() const;
-  TP_DIFFERENTIABLE(Tensor);
-  bool keeps(size_t input) const { return keeps_operand(structure, g, x, input); }
-  std::array<Tensor*, 2> operands() { return {&g, &x}; }
-};
+#undef TP_REST
 
 // The structure, checked along with the operands: a [n] or [m, k], b [l, k].
 Structure checked(const char* op, const Bilinear& b, const Named& first, const Named& second) {
@@ -77,32 +65,18 @@ SymInt columns_of(const char* op, const Named& x) {
   return x.tensor.sym_size(1);
 }
 
-Structure SpmmTransposed::check() const {
+// ---- kernels: CPU and CUDA alike
+
+template <>
+Tensor SpmmTransposed::kernel() const {
+  const Tensor &values = first, &g = second;
   const Structure s = checked(transposed_name, matrix(), {"values", values}, {"g", g});
   check_shape(transposed_name, {"values", values}, {s.entries()});
   check_shape(transposed_name, {"g", g}, {s.rows, columns_of(transposed_name, {"g", g})});
-  return s;
-}
-
-Structure SampledProduct::check() const {
-  const Structure s = checked(sampled_name, matrix(), {"g", g}, {"x", x});
-  const SymInt k = columns_of(sampled_name, {"g", g});
-  check_shape(sampled_name, {"g", g}, {s.rows, k});
-  check_shape(sampled_name, {"x", x}, {s.cols, k});
-  return s;
-}
-
-// ---- kernels: CPU and CUDA alike
-
-Tensor SpmmTransposed::kernel() const {
-  const Structure s = check().contiguous();
-  Tensor y = empty_result({cols.expect_int(), g.size(1)}, g.options());
-  if (y.numel() == 0) {
-    check_algorithm(spmv_csr::ladder, transposed_name, algorithm);
-  } else {
-    const Plan plan = plan_of(transposed_name, s, false, plan_ptrs, plan_perm);
-    run_plan(transposed_name, plan, values.contiguous(), g.contiguous(), {}, y, algorithm);
-  }
+  Tensor y = empty_result({cols, g.sym_size(1)}, g.options());
+  if (is_done(y, spmv_csr::ladder, transposed_name, algorithm)) return y;
+  const Plan plan = plan_of(transposed_name, s.contiguous(), false, plan_ptrs, plan_perm);
+  run_plan(transposed_name, plan, values.contiguous(), g.contiguous(), {}, y, algorithm);
   return y;
 }
 
@@ -126,62 +100,45 @@ void run_sampled(const Part& part, const Tensor& g, const Tensor& x, Tensor out,
   run(sampled_product::ladder, sampled_product::choose, sampled_name, algorithm, x, args);
 }
 
+template <>
 Tensor SampledProduct::kernel() const {
-  const Structure s = check().contiguous();
+  const Tensor &g = first, &x = second;
+  const Structure given = checked(sampled_name, matrix(), {"g", g}, {"x", x});
+  const SymInt k = columns_of(sampled_name, {"g", g});
+  check_shape(sampled_name, {"g", g}, {given.rows, k});
+  check_shape(sampled_name, {"x", x}, {given.cols, k});
+  Tensor out = empty_result({given.entries()}, x.options());
+  if (is_done(out, sampled_product::ladder, sampled_name, algorithm)) return out;
+  const Structure s = given.contiguous();
   const Tensor gy = g.contiguous(), in = x.contiguous();
-  Tensor out = empty_result({s.entries().expect_int()}, in.options());
   int64_t done = 0;
   for (const Part& part : info_of(s.format).parts(s)) {
     const int64_t n = part.col_idx.numel();
-    const auto [first, second] = part.transposed ? std::tie(in, gy) : std::tie(gy, in);
-    run_sampled(part, first, second, out.narrow(0, done, n), algorithm);
+    const auto [rows, cols] = part.transposed ? std::tie(in, gy) : std::tie(gy, in);
+    run_sampled(part, rows, cols, out.narrow(0, done, n), algorithm);
     done += n;
   }
   return out;
 }
 
-Tensor SpmmTransposed::meta() const {
-  check();
-  check_algorithm(spmv_csr::ladder, transposed_name, algorithm);
-  return at::empty_symint({cols, g.sym_size(1)}, g.options());
-}
-
-Tensor SampledProduct::meta() const {
-  const Structure s = check();
-  check_algorithm(sampled_product::ladder, sampled_name, algorithm);
-  return at::empty_symint({s.entries()}, x.options());
-}
-
 // ---- derivatives
 
+template <>
 Tensors SpmmTransposed::vjp(const Backward& b) const {
   const size_t at = structure.size();
-  const Bilinear a = matrix();
   Tensors found(at + 2);
-  if (b.wants(at)) found[at] = a.sampled(g, b.grad());
-  if (b.wants(at + 1)) found[at + 1] = a.product(values, b.grad());
+  if (b.wants(at)) found[at] = matrix().sampled(second, b.grad());
+  if (b.wants(at + 1)) found[at + 1] = matrix().product(first, b.grad());
   return found;
 }
 
-Tensors SpmmTransposed::jvp(const Forward& f) const {
-  const Tensor &dv = f.tangent(structure.size()), &dg = f.tangent(structure.size() + 1);
-  const Bilinear a = matrix();
-  return {plus(dv.defined() ? a.transposed(dv, g) : dv, dg.defined() ? a.transposed(values, dg) : dg)};
-}
-
+template <>
 Tensors SampledProduct::vjp(const Backward& b) const {
   const size_t at = structure.size();
-  const Bilinear a = matrix();
   Tensors found(at + 2);
-  if (b.wants(at)) found[at] = a.product(b.grad(), x);
-  if (b.wants(at + 1)) found[at + 1] = a.transposed(b.grad(), g);
+  if (b.wants(at)) found[at] = matrix().product(b.grad(), second);
+  if (b.wants(at + 1)) found[at + 1] = matrix().transposed(b.grad(), first);
   return found;
-}
-
-Tensors SampledProduct::jvp(const Forward& f) const {
-  const Tensor &dg = f.tangent(structure.size()), &dx = f.tangent(structure.size() + 1);
-  const Bilinear a = matrix();
-  return {plus(dg.defined() ? a.sampled(dg, x) : dg, dx.defined() ? a.sampled(g, dx) : dx)};
 }
 
 // ---- batched gradients
@@ -192,15 +149,14 @@ template <class Op>
 void loop_over_batch(const c10::OperatorHandle&, Stack* stack) {
   on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) {
     Op op = unboxed<Op>(args);
-    const auto [first, second] = op.operands();
-    const auto views = at::MultiBatchVmapTransform::logicalToPhysical(Tensors{*first, *second});
+    const auto views = at::MultiBatchVmapTransform::logicalToPhysical(Tensors{op.first, op.second});
     const int64_t dims = views[0].numBatchDims();
     const auto batch = views[0].tensor().sizes().slice(0, size_t(dims)).vec();
     const Tensor a = views[0].tensor().flatten(0, dims - 1), b = views[1].tensor().flatten(0, dims - 1);
     TORCH_CHECK(a.size(0) > 0, name_of(Op::schema), ": batched gradients of no samples are not supported");
     Tensors samples;
     for (int64_t i = 0; i < a.size(0); ++i) {
-      *first = a.select(0, i), *second = b.select(0, i);
+      op.first = a.select(0, i), op.second = b.select(0, i);
       samples.push_back(call(op));
     }
     return views[0].getPhysicalToLogicalMap().apply(at::stack(samples).unflatten(0, batch));
@@ -275,7 +231,7 @@ void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tens
   args.cols = x.size(0);
   args.k = y.dim() == 2 ? y.size(1) : 1;
   args.x = x.const_data_ptr();
-  args.y0 = y0.defined() ? y0.const_data_ptr() : nullptr;
+  args.y0 = data_or_null(y0);
   args.y = y.mutable_data_ptr();
   args.dtype = dtype_of_tensor(op, x);
   args.long_index = plan.ptrs.scalar_type() == at::kLong;

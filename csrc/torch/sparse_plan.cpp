@@ -104,20 +104,20 @@ struct SparsePlan {
   bool by_rows;
   Str algorithm;
 
-  using Three = std::tuple<Tensor, Tensor, Tensor>;
-  Structure check() const;
-  Three kernel() const;
-  Three meta() const;
+  std::tuple<Tensor, Tensor, Tensor> kernel() const;
 };
 
-Structure SparsePlan::check() const {
-  const Structure s{format_of(plan_name, format), structure, rows, cols, section_rows};
-  check_structure(plan_name, s);
-  return s;
-}
-
-SparsePlan::Three SparsePlan::kernel() const {
-  const Structure s = check().contiguous();
+std::tuple<Tensor, Tensor, Tensor> SparsePlan::kernel() const {
+  const Structure given{format_of(plan_name, format), structure, rows, cols, section_rows};
+  check_structure(plan_name, given);
+  if (given[0].is_meta()) {
+    check_algorithm(sort::ladder, plan_name, algorithm);
+    const auto options = given[0].options();
+    const SymInt n = given.entries();
+    return {empty_result({(by_rows ? rows : cols) + 1}, options), empty_result({n}, options),
+            empty_result({n}, options)};
+  }
+  const Structure s = given.contiguous();
   if (!in_order(s, by_rows)) {
     const Plan plan = build(s, by_rows, algorithm);
     return {plan.ptrs, plan.perm, plan.other};
@@ -125,14 +125,6 @@ SparsePlan::Three SparsePlan::kernel() const {
   check_algorithm(sort::ladder, plan_name, algorithm);
   const auto fresh = [](const Tensor& t) { return t.clone(at::MemoryFormat::Contiguous); };
   return {fresh(s[0]), places(s[1], s[1].size(0)), fresh(s[1])};
-}
-
-SparsePlan::Three SparsePlan::meta() const {
-  const Structure s = check();
-  check_algorithm(sort::ladder, plan_name, algorithm);
-  const auto options = s[0].options();
-  return {at::empty_symint({(by_rows ? rows : cols) + 1}, options), at::empty_symint({s.entries()}, options),
-          at::empty_symint({s.entries()}, options)};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SparsePlan>(m); }

@@ -43,8 +43,7 @@ void check_structure(const char* op, const Structure& s) {
     if (field.kind == FieldKind::short_index) {
       TORCH_CHECK_TYPE(type == at::kShort, op, ": ", field.name, " must be int16, got ", type);
     } else {
-      TORCH_CHECK_TYPE(type == at::kInt || type == at::kLong, op, ": ", field.name, " must be int32 or int64, got ",
-                       type);
+      check_index_type(op, {field.name, s[i]});
       TORCH_CHECK_TYPE(type == dtype, op, ": ", first, " is ", dtype, ", ", field.name, " is ", type);
     }
     const bool padded = field.kind == FieldKind::padded_index;

@@ -47,11 +47,7 @@ struct SpgemmValues {
   SymInt cols;
   Str algorithm;
 
-  void check() const;
-  Tensor kernel() const;
-  Tensor meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_LINEAR(Tensor)
   bool keeps(size_t input) const { return input == 6 ? y.requires_grad() : input != 7 || x.requires_grad(); }
 
   // Matrices a, b and c are numbered 0, 1 and 2.
@@ -91,8 +87,6 @@ void check_values(const char* op, const Named& values, const Tensor& idx, const 
 
 // ---- kernels: CPU and CUDA alike
 
-const void* pointer(const Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
-
 // The contiguous arrays of a call. If B is much wider than its number of entries, its columns are renumbered, so that
 // memory is proportional to the entries.
 struct Arrays {
@@ -129,9 +123,9 @@ struct Arrays {
   sparse::SpgemmArgs args(const char* op, const Tensor& like) const {
     sparse::SpgemmArgs args{};
     args.op = op;
-    args.a_ptrs = pointer(a_ptrs), args.a_idx = pointer(a_idx);
-    args.b_ptrs = pointer(b_ptrs), args.b_idx = pointer(b_idx);
-    args.c_ptrs = pointer(c_ptrs), args.c_idx = pointer(c_idx);
+    args.a_ptrs = data_or_null(a_ptrs), args.a_idx = data_or_null(a_idx);
+    args.b_ptrs = data_or_null(b_ptrs), args.b_idx = data_or_null(b_idx);
+    args.c_ptrs = data_or_null(c_ptrs), args.c_idx = data_or_null(c_idx);
     args.a_entries = a_idx.size(0), args.b_entries = b_idx.size(0),
     args.c_entries = c_idx.defined() ? c_idx.size(0) : 0;
     args.rows = a_ptrs.size(0) - 1, args.inner = b_ptrs.size(0) - 1, args.cols = cols;
@@ -153,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor> Spgemm::kernel() const {
   Tensor col_idx, values;
   sparse::SpgemmArgs args = arrays.args(product_name, x);
   args.wanted = sparse::Wanted::product;
-  args.a = pointer(x), args.b = pointer(y);
+  args.a = data_or_null(x), args.b = data_or_null(y);
   args.ptrs = ptrs.mutable_data_ptr<int64_t>();
   args.room = [&](int64_t n) {
     TORCH_CHECK_VALUE(args.long_index || n <= std::numeric_limits<int32_t>::max(), product_name, ": the product has ",
@@ -167,42 +161,23 @@ std::tuple<Tensor, Tensor, Tensor> Spgemm::kernel() const {
   return {values, ptrs.to(a_row_ptrs.scalar_type()), col_idx};
 }
 
-void SpgemmValues::check() const {
+Tensor SpgemmValues::kernel() const {
   TORCH_CHECK_VALUE(of == "a" || of == "b" || of == "c", values_name, ": of must be 'a', 'b' or 'c', got '",
                     std::string(of), "'");
   const Structure a = structure("spgemm_values: A", a_row_ptrs, a_col_idx, b_row_ptrs.sym_size(0) - 1, a_row_ptrs);
-  structure("spgemm_values: B", b_row_ptrs, b_col_idx, cols, a_row_ptrs);
-  structure("spgemm_values: C", c_row_ptrs, c_col_idx, cols, a_row_ptrs);
-  TORCH_CHECK_VALUE(c_row_ptrs.sym_size(0) == a_row_ptrs.sym_size(0), values_name, ": C has ",
-                    c_row_ptrs.sym_size(0) - 1, " rows, A ", a.rows);
+  const Structure b = structure("spgemm_values: B", b_row_ptrs, b_col_idx, cols, a_row_ptrs);
+  const Structure c = structure("spgemm_values: C", c_row_ptrs, c_col_idx, cols, a_row_ptrs);
+  TORCH_CHECK_VALUE(c.rows == a.rows, values_name, ": C has ", c.rows, " rows, A ", a.rows);
   check_values(values_name, {"x", x}, indices(first()), x);
   check_values(values_name, {"y", y}, indices(second()), x);
-}
-
-Tensor SpgemmValues::meta() const {
-  check();
-  check_algorithm(spgemm::ladder, values_name, algorithm);
-  return at::empty_symint({indices(wanted()).sym_size(0)}, x.options());
-}
-
-Tensor SpgemmValues::kernel() const {
-  check();
-  Tensor out = empty_result({indices(wanted()).size(0)}, x.options());
-  if (out.numel() == 0) {
-    check_algorithm(spgemm::ladder, values_name, algorithm);
-    return out;
-  }
-  const auto csr = [&](const Tensor& ptrs, const Tensor& idx, const SymInt& columns) {
-    return Structure{Format::csr, {ptrs, idx}, ptrs.size(0) - 1, columns};
-  };
-  const Structure c = csr(c_row_ptrs, c_col_idx, cols);
-  const Arrays arrays(values_name, algorithm, csr(a_row_ptrs, a_col_idx, b_row_ptrs.size(0) - 1),
-                      csr(b_row_ptrs, b_col_idx, cols), &c);
+  Tensor out = empty_result({indices(wanted()).sym_size(0)}, x.options());
+  if (is_done(out, spgemm::ladder, values_name, algorithm)) return out;
+  const Arrays arrays(values_name, algorithm, a, b, &c);
   const Tensor values[] = {x.contiguous(), y.contiguous()};
   sparse::SpgemmArgs args = arrays.args(values_name, x);
   const void** const given[] = {&args.a, &args.b, &args.c};
-  *given[first()] = pointer(values[0]);
-  *given[second()] = pointer(values[1]);
+  *given[first()] = data_or_null(values[0]);
+  *given[second()] = data_or_null(values[1]);
   args.wanted = sparse::Wanted(int(sparse::Wanted::a) + int(wanted()));
   args.out = out.mutable_data_ptr();
   run(spgemm::ladder, spgemm::choose, product_name, algorithm, x, args);
@@ -244,20 +219,7 @@ Tensors SpgemmValues::vjp(const Backward& b) const {
   return found;
 }
 
-Tensors SpgemmValues::jvp(const Forward& f) const {
-  const auto at = [&](const Tensor& dx, const Tensor& dy) {
-    SpgemmValues op = *this;
-    op.x = dx, op.y = dy;
-    return call(op);
-  };
-  const Tensor &dx = f.tangent(6), &dy = f.tangent(7);
-  return {plus(dx.defined() ? at(dx, y) : dx, dy.defined() ? at(x, dy) : dy)};
-}
-
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
-  define<Spgemm>(m);
-  define<SpgemmValues>(m);
-}
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Spgemm, SpgemmValues>(m); }
 
 }  // namespace
 }  // namespace tp

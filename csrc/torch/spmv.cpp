@@ -31,11 +31,6 @@ void with_ladder(Format format, F f) {
   }
 }
 
-void check_algorithm_of(const Product& p) {
-  with_ladder(p.structure.format,
-              [&](const auto& ladder, auto, const char* name, auto) { check_algorithm(ladder, name, p.algorithm); });
-}
-
 // ---- arguments
 
 OptionalTensor optional_tensor(const IValue& v) {
@@ -154,23 +149,21 @@ void sort_coordinates(const Product& p, Structure& s, Tensors& values, Stored& s
   stored.row_sorted = true;
 }
 
-// The kernel of all these operators.
+// Computes all these operators.
 Tensor run_product(Product p) {
   // Cast the values, x and y to one dtype, and make everything contiguous.
   const auto type = p.check();
-  if (p.validate) check_index_values(p.op, p.structure);
-  const int64_t k = p.k().expect_int();
+  if (p.validate && !p.x.is_meta()) check_index_values(p.op, p.structure);
+  Tensor y = empty_result(p.shape(), p.x.options().dtype(type));
+  bool done = false;
+  with_ladder(p.structure.format,
+              [&](const auto& ladder, auto, const char* name, auto) { done = is_done(y, ladder, name, p.algorithm); });
+  if (done) return y;
   Structure s = std::move(p.structure);
   for (Tensor& t : s.index) t = cast(std::move(t), t.scalar_type());
   Tensors values = std::move(p.values);
   for (Tensor& v : values) v = cast(std::move(v), type);
   const Tensor &x = p.x = cast(std::move(p.x), type), y0 = p.y ? cast(*p.y, type) : Tensor();
-  const int64_t rows = s.rows.expect_int();
-  Tensor y = p.matrix ? empty_result({rows, k}, x.options()) : empty_result({rows}, x.options());
-  if (y.numel() == 0) {
-    check_algorithm_of(p);
-    return y;
-  }
   // A CSC is the transpose of a CSR. Its deterministic product goes through a plan of its rows, by the ladder of CSR.
   if (s.format == Format::csc && p.algorithm == "auto" && (x.is_cuda() || p.plan_ptrs)) {
     const Plan plan = plan_of(p.op, s, true, p.plan_ptrs, p.plan_perm);
@@ -184,9 +177,9 @@ Tensor run_product(Product p) {
     args.op = p.op;
     args.values = data_or_null(values[0]);
     args.entries = values[0].numel();
-    args.rows = rows;
+    args.rows = y.size(0);
     args.cols = x.size(0);
-    args.k = k;
+    args.k = p.matrix ? y.size(1) : 1;
     args.x = data_or_null(x);
     args.y0 = data_or_null(y0);
     args.y = y.mutable_data_ptr();
@@ -200,15 +193,6 @@ Tensor run_product(Product p) {
 
 void product_kernel(const c10::OperatorHandle& op, Stack* stack) {
   on_stack(stack, op.schema().arguments().size(), [&](Rules::Args args) { return run_product(Product(op, args)); });
-}
-
-void product_meta(const c10::OperatorHandle& op, Stack* stack) {
-  on_stack(stack, op.schema().arguments().size(), [&](Rules::Args args) {
-    const Product p(op, args);
-    const auto type = p.check();
-    check_algorithm_of(p);
-    return at::empty_symint(p.shape(), p.x.options().dtype(type));
-  });
 }
 
 void product_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -240,7 +224,7 @@ TORCH_LIBRARY_FRAGMENT(torch_patterns, m) {
       m.def(torch::schema(schema.c_str()), {at::Tag::pt2_compliant_tag});
       implement<&product_kernel>(m, op, c10::DispatchKey::CPU);
       implement<&product_kernel>(m, op, c10::DispatchKey::CUDA);
-      implement<&product_meta>(m, op, c10::DispatchKey::Meta);
+      implement<&product_kernel>(m, op, c10::DispatchKey::Meta);
       implement<&product_autograd>(m, op, c10::DispatchKey::Autograd);
       implement<&product_autocast<c10::DispatchKey::AutocastCPU>>(m, op, c10::DispatchKey::AutocastCPU);
       implement<&product_autocast<c10::DispatchKey::AutocastCUDA>>(m, op, c10::DispatchKey::AutocastCUDA);

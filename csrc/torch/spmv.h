@@ -56,7 +56,6 @@ struct Product {
 
   // The plan that these products take: a CSC already has the order by columns, and needs a plan of its rows.
   bool plan_by_rows() const { return structure.format == Format::csc; }
-  SymInt k() const { return matrix ? x.sym_size(1) : SymInt(1); }
   std::vector<SymInt> shape() const {
     return matrix ? std::vector<SymInt>{structure.rows, x.sym_size(1)} : std::vector<SymInt>{structure.rows};
   }

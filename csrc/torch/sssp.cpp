@@ -28,10 +28,7 @@ struct Sssp {
   Tensor row_ptrs, col_idx, weights, sources;
   Str algorithm;
 
-  Results kernel() const;
-  Results meta() const;
-  Tensors vjp(const Backward& b) const;
-  Tensors jvp(const Forward& f) const;
+  TP_DIFFERENTIABLE(Results);
   bool keeps(size_t input) const { return input <= 2; }
   bool keeps_output(size_t) const { return true; }
 
@@ -43,20 +40,6 @@ struct Sssp {
 
 at::ScalarType distance_dtype(const Tensor& weights) {
   return weights.is_floating_point() ? wide_dtype(weights) : at::kDouble;
-}
-
-void check(const Sssp& s) {
-  check_edges(op_name, {"row_ptrs", s.row_ptrs}, {"col_idx", s.col_idx});
-  TORCH_CHECK_TYPE(s.weights.scalar_type() != at::kBool, op_name, ": weights must be real numbers, got Bool");
-  dtype_of_tensor(op_name, s.weights);
-  TORCH_CHECK_TYPE(at::isIntegralType(s.sources.scalar_type(), false), op_name, ": sources must be integers, got ",
-                   s.sources.scalar_type());
-  check_same_device(op_name, {{"col_idx", &s.col_idx}, {"weights", &s.weights}, {"sources", &s.sources}});
-  TORCH_CHECK_VALUE(s.weights.dim() == 1 && TORCH_GUARD_OR_TRUE(s.weights.sym_size(0).sym_eq(s.edges())), op_name,
-                    ": weights must be [", s.edges(), "], one per edge, got ", s.weights.sym_sizes());
-  TORCH_CHECK_VALUE(s.sources.dim() <= 1, op_name, ": sources must be a scalar or have one dimension, got shape ",
-                    s.sources.sym_sizes());
-  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(s.sources.sym_numel().sym_gt(0)), op_name, ": there are no sources");
 }
 
 // Prints a number as Python does.
@@ -103,13 +86,27 @@ void check_values(const Sssp& s) {
 // ---- kernels
 
 Results Sssp::kernel() const {
-  check(*this);
+  check_edges(op_name, {"row_ptrs", row_ptrs}, {"col_idx", col_idx});
+  TORCH_CHECK_TYPE(weights.scalar_type() != at::kBool, op_name, ": weights must be real numbers, got Bool");
+  dtype_of_tensor(op_name, weights);
+  TORCH_CHECK_TYPE(at::isIntegralType(sources.scalar_type(), false), op_name, ": sources must be integers, got ",
+                   sources.scalar_type());
+  check_same_device(op_name, {{"col_idx", &col_idx}, {"weights", &weights}, {"sources", &sources}});
+  TORCH_CHECK_VALUE(weights.dim() == 1 && TORCH_GUARD_OR_TRUE(weights.sym_size(0).sym_eq(edges())), op_name,
+                    ": weights must be [", edges(), "], one per edge, got ", weights.sym_sizes());
+  TORCH_CHECK_VALUE(sources.dim() <= 1, op_name, ": sources must be a scalar or have one dimension, got shape ",
+                    sources.sym_sizes());
+  TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(sources.sym_numel().sym_gt(0)), op_name, ": there are no sources");
+  Tensor distances = empty_result({vertices()}, weights.options().dtype(distance_dtype(weights)));
+  Tensor parents = empty_result({vertices()}, col_idx.options());
+  if (distances.is_meta()) {
+    check_algorithm(sssp::ladder, op_name, algorithm);
+    return {distances, parents};
+  }
   refuse_capture((std::string("sssp: algorithm '") + std::string(algorithm) + "'").c_str(), col_idx);
   check_values(*this);
   const Tensor ids = col_idx.contiguous(), rows = rows_beside(row_ptrs, ids), from = sources.to(at::kLong).contiguous();
-  const Tensor lengths = weights.to(distance_dtype(weights)).contiguous();
-  const int64_t n = rows.size(0) - 1;
-  Tensor distances = empty_result({n}, lengths.options()), parents = empty_result({n}, ids.options());
+  const Tensor lengths = weights.to(distances.scalar_type()).contiguous();
   sssp::Args args{topology_of(op_name, rows, ids)};
   args.dtype = dtype_of_tensor(op_name, lengths);
   args.weights = lengths.const_data_ptr();
@@ -119,13 +116,6 @@ Results Sssp::kernel() const {
   args.parents = parents.mutable_data_ptr();
   run(sssp::ladder, sssp::choose, op_name, algorithm, ids, args);
   return {distances, parents};
-}
-
-Results Sssp::meta() const {
-  check(*this);
-  check_algorithm(sssp::ladder, op_name, algorithm);
-  return {at::empty_symint({vertices()}, weights.options().dtype(distance_dtype(weights))),
-          at::empty_symint({vertices()}, col_idx.options())};
 }
 
 // ---- derivatives

@@ -52,44 +52,28 @@ Windows windows_of(const char* op, const Sizes& size) {
   return {both, both, {0, 0}, {1, 1}};
 }
 
-SymPair check_forward(const Subsample2d& p, const Windows& windows) {
-  const Tensor &x = p.x, &bias = p.bias;
-  activation_of(op_name, p.activation);
-  check_maps(op_name, "x", x);
-  check_float(op_name, "x", x);
-  check_same_device(op_name, {{"x", &x}, {"bias", &bias}});
-  TORCH_CHECK_TYPE(bias.scalar_type() == x.scalar_type(), op_name, ": x is ", x.scalar_type(), ", bias is ",
-                   bias.scalar_type());
-  TORCH_SYM_CHECK(same_sizes(bias.sym_sizes(), {x.sym_size(-3)}), op_name, ": bias must have shape [", x.sym_size(-3),
-                  "], one number a map, got ", bias.sym_sizes());
-  const SymPair size = maps_of(x);
-  for (const size_t d : {0, 1}) {
-    TORCH_SYM_CHECK((size[d] % windows.kernel[d]).sym_eq(0), op_name, ": H x W = ", size[0], " x ", size[1],
-                    " is not a multiple of size ", windows.kernel[0], " x ", windows.kernel[1]);
-  }
-  return count_windows(op_name, windows, size);
-}
-
-// -> the size of x
-SymPair check_backward(const Subsample2dBackward& p, const Windows& windows) {
-  activation_of(backward_name, p.activation);
-  check_maps(backward_name, "grad", p.grad);
-  check_float(backward_name, "grad", p.grad);
-  check_beside(backward_name, "grad", p.grad, "y", p.y, p.grad.scalar_type());
-  return {p.grad.sym_size(-2) * windows.kernel[0], p.grad.sym_size(-1) * windows.kernel[1]};
-}
-
 }  // namespace
 
 Tensor Subsample2d::kernel() const {
   const Windows windows = windows_of(op_name, size);
-  const SymPair outputs = check_forward(*this, windows);
+  const Activation function = activation_of(op_name, activation);
+  check_maps(op_name, "x", x);
+  check_floats(op_name, {{"x", x}, {"bias", bias}});
+  TORCH_SYM_CHECK(sym_equals(bias.sym_sizes(), {x.sym_size(-3)}), op_name, ": bias must have shape [", x.sym_size(-3),
+                  "], one number a map, got ", bias.sym_sizes());
+  const SymPair inputs = maps_of(x);
+  for (const size_t d : {0, 1}) {
+    TORCH_SYM_CHECK((inputs[d] % windows.kernel[d]).sym_eq(0), op_name, ": H x W = ", inputs[0], " x ", inputs[1],
+                    " is not a multiple of size ", windows.kernel[0], " x ", windows.kernel[1]);
+  }
+  const SymPair outputs = count_windows(op_name, windows, inputs);
+  Tensor out = empty_maps(x, outputs, x.scalar_type());
+  if (is_done(out, pooling::ladder, op_name, algorithm)) return out;
   const auto format = format_of(x);
   const Tensor in = x.contiguous(format), biases = bias.contiguous();
-  Tensor out = empty_maps(x, outputs, x.scalar_type());
-  auto args = pooling_args(op_name, in, format, windows, maps_of(x), outputs);
+  auto args = pooling_args(op_name, in, format, windows, inputs, outputs);
   args.step = Step::average;
-  args.activation = activation_of(op_name, activation);
+  args.activation = function;
   args.maps = biases.numel();
   args.x = in.const_data_ptr();
   args.bias = biases.const_data_ptr();
@@ -100,13 +84,22 @@ Tensor Subsample2d::kernel() const {
 
 std::tuple<Tensor, Tensor> Subsample2dBackward::kernel() const {
   const Windows windows = windows_of(backward_name, size);
-  const SymPair inputs = check_backward(*this, windows);
+  const Activation function = activation_of(backward_name, activation);
+  check_maps(backward_name, "grad", grad);
+  check_floats(backward_name, {{"grad", grad}, {"y", y}});
+  check_same_shape(backward_name, {"grad", grad}, {"y", y});
+  const SymPair inputs = {grad.sym_size(-2) * windows.kernel[0], grad.sym_size(-1) * windows.kernel[1]};
+  Tensor grad_x = empty_maps(grad, inputs, grad.scalar_type());
+  Tensor grad_bias = empty_result({grad.sym_size(-3)}, grad.options());
+  if (grad.is_meta()) {
+    check_algorithm(pooling::ladder, backward_name, algorithm);
+    return {grad_x, grad_bias};
+  }
   const auto format = format_of(grad);
   const Tensor g = grad.contiguous(format), value = y.contiguous(format);
-  Tensor grad_x = empty_maps(grad, inputs, grad.scalar_type()), grad_bias = at::empty({grad.size(-3)}, grad.options());
   auto args = pooling_args(backward_name, g, format, windows, inputs, maps_of(grad));
   args.step = Step::average_backward;
-  args.activation = activation_of(backward_name, activation);
+  args.activation = function;
   args.maps = grad_bias.numel();
   args.grad = g.const_data_ptr();
   args.y = const_cast<void*>(value.const_data_ptr());
@@ -114,18 +107,6 @@ std::tuple<Tensor, Tensor> Subsample2dBackward::kernel() const {
   args.grad_bias = grad_bias.mutable_data_ptr();
   run(pooling::ladder, pooling::choose, backward_name, algorithm, g, args);
   return {grad_x, grad_bias};
-}
-
-Tensor Subsample2d::meta() const {
-  const SymPair outputs = check_forward(*this, windows_of(op_name, size));
-  check_algorithm(pooling::ladder, op_name, algorithm);
-  return empty_maps(x, outputs, x.scalar_type());
-}
-
-std::tuple<Tensor, Tensor> Subsample2dBackward::meta() const {
-  const SymPair inputs = check_backward(*this, windows_of(backward_name, size));
-  check_algorithm(pooling::ladder, backward_name, algorithm);
-  return {empty_maps(grad, inputs, grad.scalar_type()), at::empty_symint({grad.sym_size(-3)}, grad.options())};
 }
 
 // The output has the dtype of x, which comes from the convolution; the mean and the activation are computed in float32.

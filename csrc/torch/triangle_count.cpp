@@ -15,24 +15,18 @@ struct TriangleCount {
   Str algorithm;
 
   Tensor kernel() const;
-  Tensor meta() const;
 };
 
 Tensor TriangleCount::kernel() const {
   check_edges(op_name, {"row_ptrs", row_ptrs}, {"col_idx", col_idx});
-  check_offset_values(op_name, {"row_ptrs", row_ptrs}, col_idx.size(0), false);
+  check_offset_values(op_name, {"row_ptrs", row_ptrs}, col_idx.sym_size(0), false);
+  Tensor count = empty_result({}, col_idx.options().dtype(at::kLong));
+  if (is_done(count, triangle_count::ladder, op_name, algorithm)) return count;
   const Tensor ids = col_idx.contiguous(), rows = rows_beside(row_ptrs, ids);
-  Tensor count = empty_result({}, ids.options().dtype(at::kLong));
   triangle_count::Args args{topology_of(op_name, rows, ids)};
   args.count = count.mutable_data_ptr<int64_t>();
   run(triangle_count::ladder, triangle_count::choose, op_name, algorithm, ids, args);
   return count;
-}
-
-Tensor TriangleCount::meta() const {
-  check_edges(op_name, {"row_ptrs", row_ptrs}, {"col_idx", col_idx});
-  check_algorithm(triangle_count::ladder, op_name, algorithm);
-  return at::empty({}, col_idx.options().dtype(at::kLong));
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<TriangleCount>(m); }

@@ -18,14 +18,6 @@ void check_maps(const char* op, const char* name, const Tensor& x) {
   }
 }
 
-void check_beside(const char* op, const char* first_name, const Tensor& first, const char* name, const Tensor& second,
-                  at::ScalarType dtype) {
-  check_same_device(op, {{first_name, &first}, {name, &second}});
-  TORCH_SYM_CHECK(same_sizes(second.sym_sizes(), first.sym_sizes()), op, ": ", first_name, " has shape ",
-                  first.sym_sizes(), ", ", name, " has ", second.sym_sizes());
-  TORCH_CHECK_TYPE(second.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ", second.scalar_type());
-}
-
 // With ceil_mode the last window may extend past the far edge, but it must begin in the map or in the padding before
 // it.
 static SymInt count_along(const char* op, const Windows& windows, size_t d, const SymInt& size) {
@@ -78,7 +70,7 @@ Sizes with_maps(const Tensor& x, const SymPair& size) {
 }
 
 void check_shape(const char* op, const char* name, const Tensor& x, const SymPair& maps) {
-  TORCH_SYM_CHECK(same_sizes(maps_of(x), maps), op, ": ", name, " must have maps of ", maps[0], " x ", maps[1],
+  TORCH_SYM_CHECK(sym_equals(maps_of(x), maps), op, ": ", name, " must have maps of ", maps[0], " x ", maps[1],
                   ", got shape ", x.sym_sizes());
 }
 
@@ -87,10 +79,7 @@ at::MemoryFormat format_of(const Tensor& x) {
 }
 
 Tensor empty_maps(const Tensor& like, const SymPair& maps, at::ScalarType dtype) {
-  const auto options = like.options().dtype(dtype);
-  const auto sizes = with_maps(like, maps);
-  if (!like.is_cpu()) return at::empty_symint(sizes, options, format_of(like));
-  return empty_result(C10_AS_INTARRAYREF_SLOW(sizes), options.memory_format(format_of(like)));
+  return empty_result(with_maps(like, maps), like.options().dtype(dtype).memory_format(format_of(like)));
 }
 
 pooling::Args pooling_args(const char* op, const Tensor& any, at::MemoryFormat format, const Windows& windows,

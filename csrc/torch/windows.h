@@ -19,9 +19,6 @@ SymPair pair(const char* op, const char* name, SymIntArrayRef values, SymIntArra
 
 // Refuses all shapes except [N, C, H, W] and [C, H, W]; only the batch may be empty.
 void check_maps(const char* op, const char* name, const Tensor& x);
-// Checks that `second` has the shape and device of `first`, and this dtype.
-void check_beside(const char* op, const char* first_name, const Tensor& first, const char* name, const Tensor& second,
-                  at::ScalarType dtype);
 
 // The numbers of windows on maps of this size; refuses invalid windows.
 SymPair count_windows(const char* op, const Windows& windows, const SymPair& size);
