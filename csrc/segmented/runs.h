@@ -188,43 +188,51 @@ void normalize_runs(const T* x, const int64_t* borders, int64_t count, const V* 
   });
 }
 
-// ---- the same for a segment of several columns, which are the lanes
+// ---- the same for a segment of several columns, which are the lanes; each has the bits of a run of its own
 
 constexpr int64_t columns_per_strip = 256;
 
-// `count` of `width` columns. Rows of few columns are taken together, so that vectors are filled.
+// `count` of `width` columns of rows.
 struct Columns {
   int64_t width, count;
 
-  int64_t rows_together() const { return count == width ? tp::max(2 * lanes / width, int64_t(1)) : 1; }
-  // Calls f(i, n) for rows begin to end - 1: i is the first of n elements that are next to each other, whose columns
-  // are 0 to count - 1, repeated.
+  // Calls f(i, at, n) for rows begin to end - 1: n elements from i on are next to each other. They are rows `at /
+  // count` and later of each `period` rows, which are taken together if they are next to each other, too.
   template <class F>
-  void each(int64_t begin, int64_t end, F f) const {
-    const int64_t together = rows_together();
-    for (int64_t row = begin; row < end; row += together) f(row * width, tp::min(together, end - row) * count);
+  void each(int64_t begin, int64_t end, int64_t period, F f) const {
+    const int64_t together = count == width ? period : 1;
+    for (int64_t row = begin; row < end; row += together) {
+      f(row * width, (row - begin) % period * count, tp::min(together, end - row) * count);
+    }
   }
 };
 
+// The elements of a column are added in the order of combine_lanes: the lanes of a run are here the rows modulo
+// `lanes`.
 template <class M, class T>
 void exponentiate_rows(const T* x, int64_t rows, const Columns columns, typename M::Acc* results) {
   on_vectors([=] {
     using A = acc_t<T>;
-    const int64_t count = columns.count, filled = columns.rows_together() * count;
-    A most[columns_per_strip], part[columns_per_strip];
-    std::fill(most, most + filled, Max<A>::identity());
-    columns.each(0, rows, [&](int64_t first, int64_t n) {
-      for (int64_t j = 0; j < n; ++j) most[j] = combine<Max<A>>(most[j], A(x[first + j]));
+    const int64_t count = columns.count, period = tp::min(rows, int64_t(lanes)), filled = period * count;
+    A most[lanes * columns_per_strip], part[lanes * columns_per_strip];
+    std::fill(most, most + tp::max(filled, count), Max<A>::identity());
+    columns.each(0, rows, period, [&](int64_t first, int64_t at, int64_t n) {
+      for (int64_t j = 0; j < n; ++j) most[at + j] = combine<Max<A>>(most[at + j], A(x[first + j]));
     });
-    for (int64_t j = count; j < filled; ++j) most[j % count] = combine<Max<A>>(most[j % count], most[j]);
-    for (int64_t j = 0; j < filled; ++j) most[j] = most[j % count];
+    for (int64_t at = count; at < filled; at += count) {
+      for (int64_t j = 0; j < count; ++j) most[j] = combine<Max<A>>(most[j], most[at + j]);
+    }
+    for (int64_t at = count; at < filled; at += count) std::copy(most, most + count, most + at);
     for (int64_t j = 0; j < count; ++j) results[j] = {most[j], 0};
     for (int64_t row = 0; row < rows; row += chunk) {
       std::fill(part, part + filled, A(0));
-      columns.each(row, tp::min(row + chunk, rows), [&](int64_t first, int64_t n) {
-        for (int64_t j = 0; j < n; ++j) part[j] += distance_exponential(A(x[first + j]), most[j]);
+      columns.each(row, tp::min(row + chunk, rows), period, [&](int64_t first, int64_t at, int64_t n) {
+        for (int64_t j = 0; j < n; ++j) part[at + j] += distance_exponential(A(x[first + j]), most[at + j]);
       });
-      for (int64_t j = 0; j < filled; ++j) results[j % count].sum += part[j];
+      for (int64_t half = lanes / 2; half > 0; half /= 2) {
+        for (int64_t j = 0; j < tp::min(half, period - half) * count; ++j) part[j] += part[half * count + j];
+      }
+      for (int64_t j = 0; j < count; ++j) results[j].sum += part[j];
     }
   });
 }
@@ -233,17 +241,23 @@ template <class T, class V>
 void normalize_rows(const T* x, int64_t rows, const Columns columns, const V* values, bool logarithm, T* out) {
   on_vectors([=] {
     using C = acc_t<T>;
+    const int64_t count = columns.count, period = tp::max(2 * lanes / count, int64_t(1));
     C most[columns_per_strip], sum[columns_per_strip];
-    for (int64_t j = 0; j < columns.rows_together() * columns.count; ++j) {
-      most[j] = C(values[j % columns.count].max);
-      sum[j] = C(values[j % columns.count].sum);
-    }
-    columns.each(0, rows, [&](int64_t first, int64_t n) {
-      TP_INDEPENDENT
-      for (int64_t j = 0; j < n; ++j) {
-        out[first + j] = softmax_of(x[first + j], Exponentials<C>{most[j], sum[j]}, logarithm);
+    for (int64_t at = 0; at < period * count; at += count) {
+      for (int64_t j = 0; j < count; ++j) {
+        most[at + j] = C(values[j].max);
+        sum[at + j] = C(values[j].sum);
       }
-    });
+    }
+    const auto write = [&](auto constant) {  // in a loop that computes only one of the two
+      columns.each(0, rows, period, [&](int64_t first, int64_t at, int64_t n) {
+        TP_INDEPENDENT
+        for (int64_t j = 0; j < n; ++j) {
+          out[first + j] = softmax_of(x[first + j], Exponentials<C>{most[at + j], sum[at + j]}, constant.value);
+        }
+      });
+    };
+    logarithm ? write(std::true_type{}) : write(std::false_type{});
   });
 }
 
