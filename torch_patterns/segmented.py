@@ -234,8 +234,9 @@ def segment_topk(
 ) -> tuple[Tensor, Tensor]:
     """Finds the ``k`` greatest or least values of each segment, best first, and the rows they come from.
 
-    It sorts the segments and takes the first k of each: equal values keep the order of their rows, and NaN is the
-    greatest value, as in torch. The gradient goes to the rows that are returned. Differentiable to every order.
+    The result is that of a stable sort: equal values keep the order of their rows, and NaN is the greatest value, as in
+    torch. ``"auto"`` selects up to 64 values per segment on the CPU; everything else sorts the segments and takes the
+    first k of each. The gradient goes to the rows that are returned. Differentiable to every order.
 
     Args:
         values: [n]; any dtype that ``segment_reduce`` takes.

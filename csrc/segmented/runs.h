@@ -3,7 +3,7 @@
 // too.
 //
 // Lane j of a vector combines the elements of a run whose index is j modulo `lanes`; then halves of the lanes are
-// combined until one is left. So the bits depend on the length of the run only, not on the processor's vectors.
+// combined until one is left. So the order depends on the length of the run only, not on shares, threads or vectors.
 #pragma once
 #include <algorithm>
 #include <cstring>
