@@ -1,5 +1,5 @@
 // M::combine without branches for extrema: no branch predictor can tell which element is greater, and loops without
-// branches vectorize.
+// branches vectorize. Extrema take vectors, too.
 #pragma once
 #include "core/op.h"
 

@@ -40,8 +40,7 @@ Vector<A> load_lanes(const T* x) {
 template <class M, class V>
 V combine_vectors(V earlier, V later) {
   if constexpr (M::id == OpId::max || M::id == OpId::min) {
-    const auto keeps = (M::id == OpId::max ? earlier >= later : earlier <= later) | (earlier != earlier);
-    return keeps ? earlier : later;
+    return combine<M>(earlier, later);
   } else if constexpr (M::id == OpId::prod) {
     return earlier * later;
   } else if constexpr (M::id == OpId::bitwise_and) {

@@ -207,6 +207,7 @@ void sort_items(const Args& args, const Items& items, Context& context) {
 }
 
 int64_t longest_row(const Args& args) {
+  if (!args.offsets) return args.n;
   int64_t longest = 0;
   for (int64_t row = 0; row < args.rows; ++row) longest = tp::max(longest, args.begin(row + 1) - args.begin(row));
   return longest;
