@@ -303,13 +303,13 @@ def test_rows_with_payloads(dtype, device):
         sorted_, indices = sort(x.to(device), 1, index_dtype=torch.int32)
         assert_equal(indices, order.int())
         assert_equal(argsort(x.to(device), 1, index_dtype=torch.int64), order)
-        assert_same_bits(sorted_, sort(x, 1, algorithm="sequential")[0])
+        assert_same_bits(sorted_.cpu(), sort(x, 1, algorithm="sequential")[0])
         for value in (torch.int16, torch.float32, torch.int64, torch.complex128):
             values = torch.arange(rows * n).view(rows, n).to(value)
             assert_equal(sort_pairs(x.to(device), values.to(device), 1)[1], values.gather(1, order))
             narrow = sort_pairs(x.to(device), values.to(device), 1, begin_bit=2, end_bit=5)
             want = sort_pairs(x, values, 1, begin_bit=2, end_bit=5, algorithm="sequential")
-            assert_same_bits(narrow[0], want[0])
+            assert_same_bits(narrow[0].cpu(), want[0])
             assert_equal(narrow[1], want[1])
 
 
@@ -324,6 +324,8 @@ def test_lexsort_as_numpy(device):
     assert_equal(lexsort(stacked, index_dtype=torch.int32), torch.from_numpy(np.lexsort(stacked.cpu().numpy())))
     with pytest.raises(ValueError, match="lexsort: .*one"):
         lexsort([])
+    with pytest.raises(RuntimeError, match=r"lexsort: keys\[0\] has shape \[6, 500\], keys\[2\] has \[6, 499\]"):
+        lexsort([first, middle, last[:, 1:]])
 
 
 # On CUDA: what a few lanes, a warp, and blocks hold, and what takes two tiles.

@@ -1,5 +1,7 @@
 // How rungs read sizes that only the device knows.
 #pragma once
+#include <ATen/ATen.h>
+
 #include "torch/operator.h"
 
 namespace tp {

@@ -148,10 +148,11 @@ Tensor ArgSort::kernel() const {
 Tensor LexSort::kernel() const {
   TORCH_CHECK_VALUE(!keys.empty(), lex_name, ": keys must hold one tensor at least");
   const Tensor& first = keys[0];
-  for (const Tensor& key : keys) {
-    key_type(lex_name, key);
-    check_same_device(lex_name, {{"keys[0]", &first}, {"another key", &key}});
-    check_same_shape(lex_name, {"keys[0]", first}, {"another key", key});
+  for (size_t k = 0; k < keys.size(); ++k) {
+    const std::string name = "keys[" + std::to_string(k) + "]";
+    key_type(lex_name, keys[k]);
+    check_same_device(lex_name, {{"keys[0]", &first}, {name.c_str(), &keys[k]}});
+    check_same_shape(lex_name, {"keys[0]", first}, {name.c_str(), keys[k]});
   }
   const int64_t along = wrap_dim(lex_name, dim, first.dim());
   const auto dtype = index_dtype.value_or(at::kLong);

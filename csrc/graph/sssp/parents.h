@@ -1,6 +1,7 @@
 // The parents on the host, once all distances are known.
 #pragma once
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "graph/edges.h"

@@ -1,6 +1,7 @@
 // Dijkstra's algorithm (1959): vertices leave a heap in the order of their distances, and each relaxes its edges. A
 // vertex whose distance decreases enters the heap again, and its older entries are skipped. Every other rung is tested
 // against this one, so it is written for clarity only.
+#include <limits>
 #include <queue>
 
 #include "graph/sssp/parents.h"
