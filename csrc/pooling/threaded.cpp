@@ -175,9 +175,8 @@ void average_lines(const Args& a, Context& context) {
 // windows, which for each pixel is the order of the sequential rung. An index outside its window belongs to no pixel.
 //
 // A row of windows has `width` entries; the channels of a window are adjacent. The pixels that it reaches are numbered
-// from the first pixel of their first line. Tables hold the column of each pixel and, for each entry, where its window
-// begins inside the map and how many columns it has. Pixels are set to zero shortly before the first window adds to
-// them, so that they are still in the cache.
+// from the corner of each window, and a table holds the column of each. Pixels are set to zero shortly before the first
+// window adds to them, so that they are still in the cache.
 template <class T, class Index>
 class Scatter {
   using A = acc_t<T>;
@@ -192,16 +191,12 @@ class Scatter {
         indices_(indices),
         line_(a.in.w * a.in.inner),
         width_(a.out.w * a.in.inner),
+        whole_{tp::min(ceil_div(a.w.padding, a.w.stride), a.out.w), 0},
         columns_(array<int32_t>(a.h.reach() * a.in.w)),
-        lefts_(array<int32_t>(a.out.w)),
-        lengths_(array<uint32_t>(a.out.w)),
         sums_(array<A>(direct ? 0 : a.in.h * line_)) {
     for (int64_t i = 0; i < a.h.reach() * a.in.w; ++i) columns_[i] = int32_t(i % a.in.w);
-    for (int64_t ow = 0; ow < a.out.w; ++ow) {
-      const int64_t begin = ow * a.w.stride - a.w.padding, left = tp::max(begin, int64_t(0));
-      lefts_[ow] = int32_t(left);
-      lengths_[ow] = uint32_t(tp::max(tp::min(begin + a.w.reach(), a.in.w) - left, int64_t(0)));
-    }
+    const int64_t last = a.in.w - a.w.reach() + a.w.padding;
+    whole_.end = last < 0 ? whole_.begin : tp::max(whole_.begin, tp::min(last / a.w.stride + 1, a.out.w));
   }
 
   void run(int64_t outer) const {
@@ -232,29 +227,41 @@ class Scatter {
 
   // Adds row `row` of all windows, which reach lines top to end - 1.
   void add_row(int64_t row, int64_t top, int64_t end, A* plane) const {
+    a_.in.inner == 1 ? add_row(row, top, end, plane, std::integral_constant<int64_t, 1>{})
+                     : add_row(row, top, end, plane, a_.in.inner);
+  }
+  template <class Inner>
+  void add_row(int64_t row, int64_t top, int64_t end, A* plane, Inner inner) const {
     const T* grad = as<T>(a_.grad) + row * width_;
     const Index* taken = indices_ + row * width_;
-    const int64_t first = top * a_.in.w, inner = a_.in.inner;
-    const auto pixels = uint64_t(tp::max(end - top, int64_t(0)) * a_.in.w);
-    const auto add = [&](int64_t ow, int64_t e, int64_t channel) {
-      const auto pixel = uint64_t(taken[e]) - uint64_t(first);
-      if (pixel >= pixels || uint32_t(columns_[pixel] - lefts_[ow]) >= lengths_[ow]) return;
-      plane[int64_t(taken[e]) * inner + channel] += A(grad[e]);
+    const int64_t first = top * a_.in.w, pixels = (end - top) * a_.in.w;
+    // Windows begin..end - 1 with `length` columns inside the map, of which the first begins at column `left`. No
+    // window lies outside the map, so `room` is positive.
+    const auto add = [&](int64_t begin, int64_t end, int64_t left, int32_t length) {
+      for (int64_t ow = begin, e = begin * inner; ow < end; ++ow, left += a_.w.stride) {
+        const uint64_t corner = uint64_t(first + left), room = uint64_t(pixels - left);
+        for (int64_t c = 0; c < inner; ++c, ++e) {
+          const uint64_t pixel = uint64_t(taken[e]) - corner;
+          if (pixel < room && columns_[pixel] < length) plane[int64_t(taken[e]) * inner + c] += A(grad[e]);
+        }
+      }
     };
-    if (inner == 1) {
-      for (int64_t ow = 0; ow < width_; ++ow) add(ow, ow, 0);
-      return;
-    }
-    for (int64_t ow = 0, e = 0; ow < a_.out.w; ++ow) {
-      for (int64_t c = 0; c < inner; ++c, ++e) add(ow, e, c);
-    }
+    const auto add_clipped = [&](int64_t begin, int64_t end) {
+      for (int64_t ow = begin; ow < end; ++ow) {
+        const int64_t left = ow * a_.w.stride - a_.w.padding, from = tp::max(left, int64_t(0));
+        add(ow, ow + 1, from, int32_t(tp::min(left + a_.w.reach(), a_.in.w) - from));
+      }
+    };
+    add_clipped(0, whole_.begin);
+    add(whole_.begin, whole_.end, whole_.begin * a_.w.stride - a_.w.padding, int32_t(a_.w.reach()));
+    add_clipped(whole_.end, a_.out.w);
   }
 
   const Args& a_;
   const Index* const indices_;
   const int64_t line_, width_;
-  const std::unique_ptr<int32_t[]> columns_, lefts_;
-  const std::unique_ptr<uint32_t[]> lengths_;
+  Span whole_;  // the windows with all their columns inside the map
+  const std::unique_ptr<int32_t[]> columns_;
   const std::unique_ptr<A[]> sums_;
 };
 
