@@ -70,19 +70,14 @@ void check_search(const char* op, const Search& s) {
 
 void check_vertices(const char* op, const Named& ids, int64_t vertices) {
   const Tensor flat = ids.tensor.reshape(-1).to(at::kLong).contiguous();
-  int64_t first = 0;
+  bool wrong = false;
   if (flat.is_cpu()) {  // for a few sources, tensor operators would take as long as a search
-    const int64_t *const id = flat.const_data_ptr<int64_t>(), *const end = id + flat.numel();
-    const auto* const wrong = std::find_if(id, end, [&](int64_t i) { return i < 0 || i >= vertices; });
-    if (wrong == end) return;
-    first = wrong - id;
+    const auto* const id = flat.const_data_ptr<int64_t>();
+    wrong = std::any_of(id, id + flat.numel(), [&](int64_t i) { return i < 0 || i >= vertices; });
   } else {
-    const Tensor wrong = at::logical_or(flat.lt(0), flat.ge(vertices));
-    if (!wrong.any().item<bool>()) return;
-    first = wrong.to(at::kByte).argmax().item<int64_t>();
+    wrong = at::logical_or(flat.lt(0), flat.ge(vertices)).any().item<bool>();
   }
-  TORCH_CHECK_INDEX(false, op, ": ", ids.name, "[", first, "] is ", flat[first].item<int64_t>(),
-                    ", which is out of range: expected 0 to ", vertices - 1);
+  if (wrong) fail_at_first(op, {ids.name, flat}, vertices);
 }
 
 // The row of every edge, and so the vertex at which it begins. The pointers must be valid.

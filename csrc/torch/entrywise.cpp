@@ -50,15 +50,6 @@ struct ValuesAt {
 
 // ---- checks
 
-void check_csr(const std::string& what, const Tensor& ptrs, const Tensor& idx, const Tensor& first, const SymInt& rows,
-               const SymInt& cols) {
-  const Structure s{Format::csr, {ptrs, idx}, rows, cols};
-  check_structure(what.c_str(), s);
-  TORCH_CHECK_TYPE(ptrs.scalar_type() == first.scalar_type(), what, ": indices are ", ptrs.scalar_type(),
-                   ", those of A ", first.scalar_type());
-  check_same_device(what.c_str(), {{"A", &first}, {"row_ptrs", &ptrs}});
-}
-
 void check_values(const std::string& what, const Tensor& values, const Tensor& idx, const Tensor& others) {
   dtype_of_tensor(what.c_str(), values);
   TORCH_CHECK_VALUE(values.sym_sizes() == idx.sym_sizes(), what, ": values have shape ", values.sym_sizes(),
@@ -102,8 +93,8 @@ std::tuple<Tensor, Tensor, Tensor> Combine::kernel() const {
                     "'; choose from: add, subtract, multiply");
   const char* const name = std::get<1>(*found);
   const std::string a = std::string(name) + ": A", b = std::string(name) + ": B";
-  check_csr(a, a_row_ptrs, a_col_idx, a_row_ptrs, rows, cols);
-  check_csr(b, b_row_ptrs, b_col_idx, a_row_ptrs, rows, cols);
+  check_csr(a.c_str(), {Format::csr, {a_row_ptrs, a_col_idx}, rows, cols}, a_row_ptrs);
+  check_csr(b.c_str(), {Format::csr, {b_row_ptrs, b_col_idx}, rows, cols}, a_row_ptrs);
   check_values(a, a_values, a_col_idx, a_values);
   check_values(b, b_values, b_col_idx, a_values);
   TORCH_CHECK(op != "subtract" || a_values.scalar_type() != at::kBool, name, ": truth values have no difference");
@@ -126,8 +117,8 @@ std::tuple<Tensor, Tensor, Tensor> Combine::kernel() const {
 }
 
 Tensor ValuesAt::kernel() const {
-  check_csr("values_at: A", row_ptrs, col_idx, row_ptrs, rows, cols);
-  check_csr("values_at: B", at_row_ptrs, at_col_idx, row_ptrs, rows, cols);
+  check_csr("values_at: A", {Format::csr, {row_ptrs, col_idx}, rows, cols}, row_ptrs);
+  check_csr("values_at: B", {Format::csr, {at_row_ptrs, at_col_idx}, rows, cols}, row_ptrs);
   check_values(values_name, values, col_idx, values);
   Tensor out = empty_result(at_col_idx.sym_sizes(), values.options());
   if (out.is_meta()) return out;

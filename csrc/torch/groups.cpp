@@ -16,6 +16,7 @@
 #include "sort/sort.h"
 #include "torch/gradient.h"
 #include "torch/histogram.h"
+#include "torch/index.h"
 #include "torch/moments.h"
 #include "torch/named_ops.h"
 #include "torch/permutation.h"
@@ -40,20 +41,13 @@ void check_groups(const char* op, const SymInt& groups) {
   TORCH_CHECK_VALUE(TORCH_GUARD_OR_TRUE(groups.sym_ge(0)), op, ": num_groups must not be negative, got ", groups);
 }
 
-[[noreturn]] void fail_at_first(const char* op, const Tensor& index, int64_t groups) {
-  const Tensor i = index.cpu().to(at::kLong);
-  const int64_t at = at::logical_or(i.lt(0), i.ge(groups)).to(at::kByte).argmax().item<int64_t>();
-  TORCH_CHECK_INDEX(false, op, ": index[", at, "] is ", i[at].item<int64_t>(),
-                    ", which is out of range: expected 0 to ", groups - 1);
-}
-
 // Checks the values of the index, on CUDA only if it is to validate.
 void check_index_values(const char* op, const Tensor& index, int64_t groups, bool validate) {
   if (index.is_cuda() && !validate) return;
   if (validate) refuse_capture((std::string(op) + ": validate=True").c_str(), index);
   if (index.numel() == 0) return;
   const auto [least, most] = at::aminmax(index);
-  if (least.item<int64_t>() < 0 || most.item<int64_t>() >= groups) fail_at_first(op, index, groups);
+  if (least.item<int64_t>() < 0 || most.item<int64_t>() >= groups) fail_at_first(op, {"index", index}, groups);
 }
 
 // ---- the sort
@@ -144,7 +138,7 @@ Tensor reduce_unsorted(const GroupReduce& r, segmented::Groups problem, at::Scal
   problem.args.out = out.mutable_data_ptr();
   bool valid = true;
   with_context(in, [&](TorchContext& context) { valid = segmented::reduce_groups(problem, context); });
-  if (!valid) fail_at_first(reduce_name, index, groups);
+  if (!valid) fail_at_first(reduce_name, {"index", index}, groups);
   return out;
 }
 

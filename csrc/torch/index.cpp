@@ -55,4 +55,11 @@ void check_offset_values(const char* op, const Named& offsets, const SymInt& num
   }
 }
 
+[[noreturn]] void fail_at_first(const char* op, const Named& positions, int64_t count) {
+  const Tensor all = positions.tensor.cpu().to(at::kLong);
+  const int64_t at = at::logical_or(all.lt(0), all.ge(count)).to(at::kByte).argmax().item<int64_t>();
+  TORCH_CHECK_INDEX(false, op, ": ", positions.name, "[", at, "] is ", all[at].item<int64_t>(),
+                    ", which is out of range: expected 0 to ", count - 1);
+}
+
 }  // namespace tp

@@ -12,4 +12,7 @@ void check_offsets(const char* op, const Named& offsets, const Named& beside);
 // wrong position. The CPU always checks, CUDA only with `validate`, which takes one synchronisation, and Meta never.
 void check_offset_values(const char* op, const Named& offsets, const SymInt& rows, bool validate);
 
+// Fails with the first position that does not hold 0 to count - 1. There must be one.
+[[noreturn]] void fail_at_first(const char* op, const Named& positions, int64_t count);
+
 }  // namespace tp

@@ -90,6 +90,8 @@ struct Stored {
 // Checks dtypes, devices, dimensions and lengths, without reading the contents of tensors. In CSC, the pointers
 // determine the number of columns.
 void check_structure(const char* op, const Structure& s);
+// The same for one of several matrices in CSR, whose index tensors must have the properties of A's row pointers.
+void check_csr(const char* op, const Structure& s, const Tensor& a_row_ptrs);
 // Checks every index and pointer; waits for the device, once or a few times. An IndexError or a ValueError names the
 // first wrong one.
 void check_index_values(const char* op, const Structure& s);

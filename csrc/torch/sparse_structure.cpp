@@ -60,6 +60,13 @@ void check_structure(const char* op, const Structure& s) {
   info.check_lengths(Lengths(op, s), s);
 }
 
+void check_csr(const char* op, const Structure& s, const Tensor& a_row_ptrs) {
+  check_structure(op, s);
+  TORCH_CHECK_TYPE(s[0].scalar_type() == a_row_ptrs.scalar_type(), op, ": indices are ", s[0].scalar_type(),
+                   ", those of A ", a_row_ptrs.scalar_type());
+  check_same_device(op, {{"A", &a_row_ptrs}, {"row_ptrs", &s[0]}});
+}
+
 void check_index_values(const char* op, const Structure& given) {
   const std::string what = std::string(op) + ": validate=True";
   refuse_capture(what.c_str(), given[0]);

@@ -61,15 +61,12 @@ struct SpgemmValues {
 
 // ---- checks
 
-// Checks one matrix in CSR; its index tensors must have the properties of A's.
+// One matrix in CSR, checked.
 Structure structure(const char* what, const Tensor& ptrs, const Tensor& idx, const SymInt& cols, const Tensor& first) {
   TORCH_CHECK_VALUE(ptrs.dim() == 1 && ptrs.sym_size(0) > 0, what,
                     ": row_ptrs must have one dimension and one element at least, got shape ", ptrs.sym_sizes());
   const Structure s{Format::csr, {ptrs, idx}, ptrs.sym_size(0) - 1, cols};
-  check_structure(what, s);
-  TORCH_CHECK_TYPE(ptrs.scalar_type() == first.scalar_type(), what, ": indices are ", ptrs.scalar_type(),
-                   ", those of A ", first.scalar_type());
-  check_same_device(what, {{"A", &first}, {"row_ptrs", &ptrs}});
+  check_csr(what, s, first);
   return s;
 }
 
