@@ -12,7 +12,9 @@ namespace tp::block {
 // causes. Results below the smallest normal number are rounded once more; on CUDA, in float, they are 0. NaN stays NaN.
 TP_HD inline float exponential(float x) {
 #ifdef __CUDA_ARCH__
-  return __expf(x);
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+  return power;
 #else
   const float rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits
   const float shifted = x * 1.44269504f + rounder, n = shifted - rounder;

@@ -39,6 +39,19 @@ struct BoundReduction {
       return Acc(x);
     }
   }
+  // Combines `running` and the value x of the next row. For logsumexp it takes one exponential and no branch. A NaN need
+  // not become the maximum, as the sum will be NaN from then on.
+  TP_HD static Acc append(const Acc& running, typename E::Input x, int64_t row) {
+    if constexpr (M::id == OpId::logsumexp) {
+      using A = decltype(Acc::max);
+      const A value(x), distance = value - running.max;
+      const A scale = value == running.max ? A(1) : A(block::exponential(-std::abs(distance)));
+      const A rescaled = running.sum * scale + A(1), more = running.sum + scale;
+      return {value > running.max ? value : running.max, value > running.max ? rescaled : more};
+    } else {
+      return M::combine(running, operand(x, row));
+    }
+  }
   // Stores the result of a segment. The result of an empty segment is the identity; its mean is 0, and its index is -1.
   TP_HD void store(int64_t segment, int64_t column, Acc value) const {
     out[segment * e.width + column] = result(segment, value);
@@ -172,8 +185,6 @@ struct BoundExpansion {
 template <class T>
 struct Expansion {
   using Value = T;
-  using Output = T;
-  static constexpr bool copies = true;  // a row is the value of its segment
   const T* in;
   T* out;
   Offsets offsets;
@@ -210,12 +221,12 @@ void with_expansion(const Args& args, F f) {
 // ---- softmax: reduces each segment to its greatest value and its sum of exponentials; then every row computes its
 // result from its own value and these two
 
-// The result of a row with value x, in a segment with value v.
+// The result of a row with value x, in a segment with the finished value v.
 template <class T, class V>
 TP_HD T softmax_of(T x, const V& v, bool logarithm) {
   using C = acc_t<T>;
   const C below = C(x) - C(v.max);
-  return logarithm ? T(below - C(v.sum)) : T(block::exponential(below) / C(v.sum));
+  return T(logarithm ? below - C(v.sum) : block::exponential(below) * C(v.sum));
 }
 
 template <class E, class X, class In, class Out, class O>
@@ -228,15 +239,17 @@ struct BoundSoftmax {
   Out out;
   O offsets;
 
-  // A sum of -1 stands for no segment, whose rows get 0. In a segment with +inf, all results are NaN, as in torch.
+  // The finished value of a segment. A sum of -1 stands for no segment, whose rows get 0.
   TP_HD Value value(int64_t segment, int64_t column) const {
     if (!offsets.exists(segment)) return {A(0), A(-1)};
     const Value v = in[segment * e.width + column];
     return finished(v);
   }
+  // In place of the sum, what its rows need: the inverse or the logarithm. In a segment with +inf, all results are NaN,
+  // as in torch.
   TP_HD Value finished(Value v) const {
     const A sum = v.max == detail::highest<A>() ? std::numeric_limits<A>::quiet_NaN() : v.sum;
-    return {v.max, e.logarithm ? A(std::log(sum)) : sum};
+    return {v.max, e.logarithm ? A(std::log(sum)) : A(1) / sum};
   }
   TP_HD typename E::Output result(typename E::Output own, Value v) const {
     return v.sum < A(0) ? typename E::Output(0) : softmax_of(own, v, e.logarithm);
@@ -251,7 +264,6 @@ template <class T, class A>
 struct Softmax {
   using Value = Exponentials<A>;
   using Output = T;
-  static constexpr bool copies = false;
   const T* x;
   const Value* in;
   T* out;
@@ -280,16 +292,16 @@ struct Softmax {
   }
 };
 
-template <template <class> class SumOf = acc_t, class Reduce, class Expand>
-void with_softmax(const Args& args, Context& context, Reduce reduce, Expand expand) {
+// Calls f(Reduction<...>, Softmax<...>), of which the first finds what the second needs.
+template <template <class> class SumOf = acc_t, class F>
+void with_softmax(const Args& args, Context& context, F f) {
   dispatch(FloatTypes{}, args.dtype, "segment_softmax", [&](auto type) {
     using T = typename decltype(type)::type;
     using A = SumOf<T>;
     auto* values = context.workspace<Exponentials<A>>(args.segments * args.width);
     Args sums = args;
     sums.out = values;
-    reduce(Reduction<T, Exponentials<A>, LogSumExp<A>>(sums));
-    expand(Softmax<T, A>(args, values));
+    f(Reduction<T, Exponentials<A>, LogSumExp<A>>(sums), Softmax<T, A>(args, values));
   });
 }
 
@@ -299,7 +311,10 @@ template <template <class> class SumOf = acc_t, class Reduce, class Expand>
 void with_step(const Args& args, Context& context, Reduce reduce, Expand expand) {
   if (args.step == Step::reduce) return with_reduction<SumOf>(args, reduce);
   if (args.step == Step::expand) return with_expansion(args, expand);
-  with_softmax<SumOf>(args, context, reduce, expand);
+  with_softmax<SumOf>(args, context, [&](const auto& sums, const auto& rows) {
+    reduce(sums);
+    expand(rows);
+  });
 }
 
 }  // namespace tp::segmented

@@ -1,6 +1,5 @@
 // merge_path, step expand. Each thread fills a slice of the tile's rows in shared memory with the values of their
-// segments; then the block writes the tile coalesced. In a softmax, each row computes its result from the value of its
-// segment as it is written.
+// segments; then the block writes the tile coalesced.
 #pragma once
 #include "segmented/merge_path.cuh"
 
@@ -10,7 +9,6 @@ template <class E>
 struct ExpandShape : TileShape<typename E::Value, typename E::Value> {
   using T = typename E::Value;
   using Mark = uint16_t;
-  static constexpr bool copies = E::copies;
   static constexpr int max_slices = ExpandShape::threads;
   // Shared memory: the marks of rows and of slices; the rows; the values of the segments, including the one that
   // continues after the tile.
@@ -36,23 +34,16 @@ TP_DEVICE __forceinline__ void mark_heads(const block::Bounds<false>& bounds, co
 }
 
 // Fills `count` rows of a slice with the values of their segments, where values[marks(i)] is that of the segment that
-// begins at row i, unless marks(i) is 0, and values[first] that of the first row. A softmax finishes each value once.
-template <class Shape, class Bound, class Marks>
-TP_DEVICE __forceinline__ void fill_slice(const Bound& x, int count, const typename Shape::T* values, int first,
-                                          const Marks& marks, typename Shape::T* row, int across) {
+// begins at row i, unless marks(i) is 0, and values[first] that of the first row.
+template <class Shape, class Marks>
+TP_DEVICE __forceinline__ void fill_slice(int count, const typename Shape::T* values, int first, const Marks& marks,
+                                          typename Shape::T* row, int across) {
   using T = typename Shape::T;
   struct Item {
     T value;
     bool head;
   };
-  const auto finished = [&](const T& v) {
-    if constexpr (Shape::copies) {
-      return v;
-    } else {
-      return x.finished(v);
-    }
-  };
-  T running = count > 0 ? finished(values[first]) : T{};
+  T running = count > 0 ? values[first] : T{};
   block::walk<Shape::slice_rows>(
       count,
       [&](int i) {
@@ -60,31 +51,9 @@ TP_DEVICE __forceinline__ void fill_slice(const Bound& x, int count, const typen
         return mark != 0 ? Item{values[mark], true} : Item{T{}, false};
       },
       [&](int i, const Item& item) {
-        if (item.head) running = finished(item.value);
+        if (item.head) running = item.value;
         row[i * across] = running;
       });
-}
-
-// Writes the rows of a tile. A softmax computes their results here.
-template <class Shape, class E, class Bound, class Lines, bool single>
-TP_DEVICE __forceinline__ void write_tile(const E& e, const Bound& x, const Lines& to, typename Shape::T* rows,
-                                          int skip, const block::Strips<single>& strips) {
-  if constexpr (E::copies) {
-    block::staged_is_written();
-    __syncthreads();
-    block::unstage<Shape::threads>(to, rows, skip, strips);
-  } else {
-    using Output = typename E::Output;
-    struct Taken {
-      Output own;
-      typename Shape::T value;
-    };
-    __syncthreads();
-    const Output* own = e.x + (to.first - e.out);
-    block::detail::each_element<Shape::threads>(
-        to.lines, strips, to.columns, [&](int k, int64_t g) { return Taken{own[g], rows[k]}; },
-        [&](int, int64_t g, const Taken& taken) { to.first[g] = x.result(taken.own, taken.value); });
-  }
 }
 
 template <class E, bool single>
@@ -110,9 +79,8 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   const int segments = share.ends + (share.segment + share.ends < e.segments);
   const block::Lines<const T> from(e.in, e.segments * e.width, share.segment * e.width + first_column, segments,
                                    columns);
-  const block::Lines<typename E::Output> to(e.out, e.n * e.width, share.row * e.width + first_column, share.rows,
-                                            columns);
-  const int skip = E::copies ? block::phase(to.first) : 0;
+  const block::Lines<T> to(e.out, e.n * e.width, share.row * e.width + first_column, share.rows, columns);
+  const int skip = block::phase(to.first);
   auto* rows = reinterpret_cast<T*>(bytes + marks);
   auto* values = rows + align16((skip + share.rows * across) * int(sizeof(T))) / int(sizeof(T));
   block::stage<Shape::threads>(arrivals, values, from, strips);
@@ -132,12 +100,13 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   const int last = position.exists ? last_marks[position.slice] : 0;
   int whole;
   const auto before = block::join<Newest>(joint, strips, last, false, whole);
-  const auto x = e.bind(simt::Pointers{});
   const T* const value = values - across + position.column;
   T* const row = rows + skip + start * across + position.column;
   fill_slice<Shape>(
-      x, count, value, tp::max(before.value, across), [&](int i) { return row_marks[start + i]; }, row, across);
-  write_tile<Shape>(e, x, to, rows, skip, strips);
+      count, value, tp::max(before.value, across), [&](int i) { return row_marks[start + i]; }, row, across);
+  block::staged_is_written();
+  __syncthreads();
+  block::unstage<Shape::threads>(to, rows, skip, strips);
 }
 
 // Does everything again if the offsets were bad, with one thread per row.

@@ -1,7 +1,8 @@
 // merge_path, step reduce. Every tile reduces the segments that end in it and stores two more values: its `head`, which
 // is its part of the first segment that ends in it if that began in an earlier tile, and its `tail`, which combines its
 // rows after its last segment end. The last launch combines each head with the tails before it, back to the tile in
-// which the segment began.
+// which the segment began. What a tile does with the results of its segments is a parameter: here they are stored, and
+// a softmax (merge_path_softmax.cuh) computes the rows.
 #pragma once
 #include "segmented/merge_path.cuh"
 #include "segmented/warp_segment.cuh"
@@ -29,19 +30,25 @@ struct ReduceShape : TileShape<typename E::Input, typename E::Acc> {
   }
 };
 
+// Where segments end in a tile.
+struct Ends {
+  bool open;        // the first of them began in an earlier tile
+  int first, last;  // the number of rows up to the first end and up to the last; not set if there is none
+};
+
 // Marks the rows at which segments end. A mark is the position of the segment's result in bytes, counted from `size`
 // before the first result, so that no mark is 0. It is stored for the last row of the segment, and for a slice at the
-// first segment that ends in it. An empty segment gets its result here. `open` becomes whether the first segment began
-// in an earlier tile.
+// first segment that ends in it. An empty segment gets its result here.
 template <class E, class Shape>
 TP_DEVICE __forceinline__ void mark_ends(const block::Bounds<false>& bounds, const block::Share& share, int across,
                                          typename Shape::Mark* row_marks, typename Shape::Mark* first_marks,
-                                         char* results, bool& open, unsigned* bad) {
+                                         char* results, Ends& ends, unsigned* bad) {
   using Acc = typename E::Acc;
   using Mark = typename Shape::Mark;
   const int size = across * int(sizeof(Acc));
   block::each_segment<Shape::threads>(bounds, share, share.ends, bad, [&](int k, int begin, int end) {
-    if (k == 0) open = begin < 0;
+    if (k == 0) ends.open = begin < 0, ends.first = end;
+    if (k == share.ends - 1) ends.last = end;
     if (tp::max(begin, 0) < end) {
       const int slice = (end - 1) / Shape::slice_rows;
       row_marks[end - 1] = Mark((k + 1) * size);
@@ -68,15 +75,51 @@ TP_DEVICE __forceinline__ typename Bound::Acc reduce_slice(const Bound& x, const
   block::walk<Shape::slice_rows>(
       count, [&](int i) { return Row{value[i * across], mark[i]}; },
       [&](int i, const Row& row) {
-        running = M::combine(running, x.operand(row.value, first_row + i));
+        running = x.append(running, row.value, first_row + i);
         if (row.mark != 0) *reinterpret_cast<Acc*>(result + row.mark) = running;
         running = row.mark != 0 ? M::identity() : running;
       });
   return running;
 }
 
-template <class E, bool single>
-__global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E e, const block::Bounds<false> bounds,
+// A reduced tile: the thread's slice of it, and where the results of its segments are in shared memory.
+template <class E, class Bound, bool single>
+struct ReducedTile {
+  using Shape = ReduceShape<E>;
+  const Bound& x;
+  const block::Strips<single>& strips;
+  const block::Share& share;
+  const block::LanePosition<single>& position;
+  const Ends& ends;
+  int64_t first_column;
+  typename E::Input* rows;            // all rows of the tile, one after another
+  const typename Shape::Mark* marks;  // of the rows of the slice
+  int start, count;                   // the rows of the slice
+  int first;                          // the mark of the first segment that ends in it, or 0
+  char* result;                       // where marks are counted from, in the thread's column
+};
+
+// Stores the results of a tile, except that of a segment which the last launch completes.
+struct StoreResults {
+  template <class E, class Bound, bool single>
+  TP_DEVICE void operator()(const ReducedTile<E, Bound, single>& tile) const {
+    using Acc = typename E::Acc;
+    const auto& x = tile.x;
+    const auto& position = tile.position;
+    if (!position.active) return;
+    const int size = tile.strips.across() * int(sizeof(Acc)), step = ReduceShape<E>::slices(tile.strips);
+    auto* to = x.e.out + (tile.share.segment + position.slice) * x.e.width + tile.first_column + position.column;
+#pragma unroll 2
+    for (int k = position.slice; k < tile.share.ends; k += step, to += step * x.e.width) {
+      const Acc sum = *reinterpret_cast<Acc*>(tile.result + (k + 1) * size);
+      if (k > 0 || !tile.ends.open) *to = x.result(tile.share.segment + k, sum);
+    }
+  }
+};
+
+template <class E, class Finish, bool single>
+__global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E e, const Finish finish,
+                                                                        const block::Bounds<false> bounds,
                                                                         const block::Path path,
                                                                         const block::Strips<single> strips,
                                                                         const OpenEnds<typename E::Acc> open_ends) {
@@ -88,7 +131,7 @@ __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E 
   extern __shared__ uint4 memory[];
   __shared__ block::Joint<Acc, Shape::warps> joint;
   __shared__ block::Arrivals arrivals;
-  __shared__ bool open;  // the first segment that ends here began in an earlier tile
+  __shared__ Ends ends;
   char* const bytes = reinterpret_cast<char*>(memory);
   const int items = Shape::items(strips), marks = Shape::marks(items);
   start_tile<Shape::threads>(memory, marks, arrivals, 1);
@@ -109,7 +152,7 @@ __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E 
   auto *row_marks = reinterpret_cast<Mark*>(bytes),
        *first_marks = reinterpret_cast<Mark*>(bytes + Shape::row_marks(items));
   const int size = across * int(sizeof(Acc));
-  mark_ends<E, Shape>(bounds, share, across, row_marks, first_marks, results, open, open_ends.bad);
+  mark_ends<E, Shape>(bounds, share, across, row_marks, first_marks, results, ends, open_ends.bad);
   __syncthreads();
   arrivals.wait();
 
@@ -130,19 +173,12 @@ __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E 
   if (first != 0 && position.active) {
     auto* head = reinterpret_cast<Acc*>(result + first);
     *head = M::combine(before.value, *head);
-    if (before.open && open) open_ends.heads[open_end] = *head;
+    if (before.open && ends.open) open_ends.heads[open_end] = *head;
   }
   if (position.active && position.slice == Shape::slices(strips) - 1) open_ends.tails[open_end] = tail;
   __syncthreads();
-  // Store the results, except that of a segment which the last launch completes.
-  if (!position.active) return;
-  auto* to = e.out + (share.segment + position.slice) * e.width + first_column + position.column;
-  const int step = Shape::slices(strips);
-#pragma unroll 2
-  for (int k = position.slice; k < share.ends; k += step, to += step * e.width) {
-    const Acc sum = *reinterpret_cast<Acc*>(result + (k + 1) * size);
-    if (k > 0 || !open) *to = x.result(share.segment + k, sum);
-  }
+  finish(ReducedTile<E, std::decay_t<decltype(x)>, single>{x, strips, share, position, ends, first_column, values,
+                                                           row_marks + start, start, count, first, result});
 }
 
 // Sums and stores of complete_segments, for one column.
@@ -230,8 +266,9 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
   }
 }
 
-template <class E>
-void reduce_by_path(const E& e, Context& context) {
+// Reduces, and then calls then(bounds, path, strips, ends), unless there is nothing to reduce.
+template <class E, class Finish, class Then>
+void reduce_by_path(const E& e, const Finish& finish, Context& context, Then then) {
   using Shape = ReduceShape<E>;
   using Acc = typename E::Acc;
   if (e.segments == 0 || e.width == 0) return;
@@ -244,12 +281,18 @@ void reduce_by_path(const E& e, Context& context) {
                              context.workspace<Acc>(path.tiles * e.width)};
     const block::Bounds<false> bounds = bounds_of<false>(e.offsets);
     block::find_splits(bounds, path, splits, bad, 1, context.stream);
-    launch_tiles("merge_path", reduce_tiles<E, single>, path.tiles * strips.count(), Shape::threads,
-                 Shape::shared_bytes(path.items, strips.across()), context, e, bounds, path, strips, ends);
+    launch_tiles("merge_path", reduce_tiles<E, Finish, single>, path.tiles * strips.count(), Shape::threads,
+                 Shape::shared_bytes(path.items, strips.across()), context, e, finish, bounds, path, strips, ends);
     const int64_t groups = ceil_div(path.tiles, int64_t(512 / block::warp_size * strips.together()));
     launch_tiles("merge_path", complete_segments<E, single>, groups * strips.count(), 512, 0, context, e, path, strips,
                  ends);
+    then(bounds, path, strips, ends);
   });
+}
+
+template <class E>
+void reduce_by_path(const E& e, Context& context) {
+  reduce_by_path(e, StoreResults{}, context, [](const auto&...) {});
 }
 
 }  // namespace tp::segmented
