@@ -56,49 +56,88 @@ struct Greatest {
   }
 };
 
-// The number of vertically adjacent outputs per thread: overlapping windows of constant size share loads and the maxima
-// of their rows.
+// The number of adjacent outputs of a column and of a row per thread: windows of constant size share loads and, if they
+// overlap, the maxima of their rows.
 template <int width, class H>
 constexpr int outputs_below = width == 1 && H::constant_kernel > 0 ? 2 : 1;
+template <int width, class W>
+constexpr int outputs_beside = outputs_below<width, W>;
+
+// Stores the results of two neighbouring outputs, which are `step` elements apart. With `paired`, they are next to each
+// other and begin at a multiple of two.
+template <class Found, class T, class Index>
+TP_DEVICE void store_pair(const Found (&found)[2], bool paired, bool both, int64_t step, T* y, Index* indices) {
+  if (paired) {
+    store_vector<T, 2>(y, {{T(found[0].value[0]), T(found[1].value[0])}});
+    store_vector<Index, 2>(indices, {{Index(found[0].pixel[0]), Index(found[1].pixel[0])}});
+  } else {
+    found[0].store(y, indices);
+    if (both) found[1].store(y + step, indices + step);
+  }
+}
+
+// Computes 2 x 2 neighbouring outputs, if the array has no vectors of channels.
+template <class T, class Index, class I, class H, class W>
+TP_DEVICE void maximum_of_four(const Grid<I, H, W>& g, const T* map, I n, I oh, I ow, I c, bool quads, T* y,
+                               Index* indices) {
+  const I h0 = begin_of(g.h, oh), w0 = begin_of(g.w, ow);
+  const Taps<2, 2, 1, T, I, H, W> taps(g, map, h0, w0, quads);
+  using Found = Greatest<1, acc_t<T>, I>;
+  Found of_row[taps.rows][2];
+#pragma unroll
+  for (int i = 0; i < taps.rows; ++i) {
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      of_row[i][q].clear(taps.row[i] + first_tap(g.w, w0 + q * W::stride));
+#pragma unroll
+      for (int k = 0; k < W::constant_kernel; ++k) {
+        const int j = q * W::stride + k;
+        of_row[i][q].take(taps.row[i] + taps.column[j], taps.values[i][j], taps.column_exists[j]);
+      }
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < 2; ++p) {
+    if (oh + p >= g.h.outputs) return;
+    Found found[2];
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      found[q].clear(first_tap(g.h, begin_of(g.h, oh + p)) * g.w.size + first_tap(g.w, w0 + q * W::stride));
+#pragma unroll
+      for (int i = 0; i < H::constant_kernel; ++i) {
+        found[q].take(of_row[p * H::stride + i][q], taps.row_exists[p * H::stride + i]);
+      }
+    }
+    const I o = g.out_place(n, oh + p, ow, c);
+    const bool both = ow + 1 < g.w.outputs;
+    store_pair(found, quads && both && o % 2 == 0, both, g.inner, y + o, indices + o);
+  }
+}
 
 template <int width, class T, class Index, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
-    maximum_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, Index* indices) {
-  constexpr int height = outputs_below<width, H>;
+    maximum_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, Index* indices, bool quads) {
   const auto at = pixels.mine();
   if (!at.exists) return;
-  const I c = at.inner * width, oh = at.row * height, h0 = begin_of(g.h, oh), w0 = begin_of(g.w, at.column);
+  const I c = at.inner * width, oh = at.row * outputs_below<width, H>, ow = at.column * outputs_beside<width, W>;
   const T* map = x + g.in_place(at.n, 0, 0, c);
-  const I first_column = first_tap(g.w, w0);
-  using Found = Greatest<width, acc_t<T>, I>;
-  if constexpr (H::constant_kernel > 0) {
-    const Taps<height, width, T, I, H, W> taps(g, map, h0, w0);
-    Found of_row[taps.rows];
-#pragma unroll
-    for (int i = 0; i < taps.rows; ++i) {
-      of_row[i].clear(taps.row[i] + first_column);
-#pragma unroll
-      for (int j = 0; j < taps.columns; ++j) {
-        of_row[i].take(taps.row[i] + taps.column[j], taps.values[i][j], taps.column_exists[j]);
-      }
-    }
-#pragma unroll
-    for (int p = 0; p < height; ++p) {
-      if (oh + p >= g.h.outputs) return;
-      Found found;
-      found.clear(first_tap(g.h, begin_of(g.h, oh + p)) * g.w.size + first_column);
-#pragma unroll
-      for (int i = 0; i < H::constant_kernel; ++i) {
-        found.take(of_row[p * H::stride + i], taps.row_exists[p * H::stride + i]);
-      }
-      const I o = g.out_place(at.n, oh + p, at.column, c);
-      found.store(y + o, indices + o);
-    }
+  if constexpr (H::constant_kernel > 0 && width == 1) {
+    maximum_of_four(g, map, at.n, oh, ow, c, quads, y, indices);
   } else {
-    Found found;
-    found.clear(first_tap(g.h, h0) * g.w.size + first_column);
-    for_taps<width>(g, map, h0, w0, [&](I pixel, const block::Vector<T, width>& tap) { found.take(pixel, tap, true); });
-    const I o = g.out_place(at.n, oh, at.column, c);
+    const I h0 = begin_of(g.h, oh), w0 = begin_of(g.w, ow);
+    Greatest<width, acc_t<T>, I> found;
+    found.clear(first_tap(g.h, h0) * g.w.size + first_tap(g.w, w0));
+    if constexpr (H::constant_kernel > 0) {
+      const Taps<1, 1, width, T, I, H, W> taps(g, map, h0, w0);
+#pragma unroll
+      for (int k = 0; k < H::constant_kernel * W::constant_kernel; ++k) {
+        const int i = k / W::constant_kernel, j = k % W::constant_kernel;
+        found.take(taps.row[i] + taps.column[j], taps.values[i][j], taps.row_exists[i] && taps.column_exists[j]);
+      }
+    } else {
+      for_taps<width>(g, map, h0, w0, [&](I pixel, const auto& tap) { found.take(pixel, tap, true); });
+    }
+    const I o = g.out_place(at.n, oh, ow, c);
     found.store(y + o, indices + o);
   }
 }
@@ -142,7 +181,7 @@ __global__ void __launch_bounds__(vectorized_threads)
   const I c = at.inner * width, oh = at.row * height, h0 = begin_of(g.h, oh), w0 = begin_of(g.w, at.column);
   const T* map = x + g.in_place(at.n, 0, 0, c);
   if constexpr (H::constant_kernel > 0) {
-    const Taps<height, width, T, I, H, W> taps(g, map, h0, w0);
+    const Taps<height, 1, width, T, I, H, W> taps(g, map, h0, w0);
 #pragma unroll
     for (int p = 0; p < height; ++p) {
       if (oh + p >= g.h.outputs) return;

@@ -155,17 +155,19 @@ TP_DEVICE void store_vector(T* p, const block::Vector<T, width>& v) {
   *reinterpret_cast<block::Vector<T, width>*>(p) = v;
 }
 
-// The taps of `height` vertically adjacent windows, the first of which begins at row h0 and column w0 of a map; the
+// The taps of `height` x `across` adjacent windows, the first of which begins at row h0 and column w0 of a map; the
 // kernel size is constant. All taps are loaded before any is used, so the loads overlap. A tap outside the map does not
 // count; it is loaded from some pixel inside.
-template <int height, int width, class T, class I, class H, class W>
+template <int height, int across, int width, class T, class I, class H, class W>
 struct Taps {
-  static constexpr int rows = (height - 1) * H::stride + H::constant_kernel, columns = W::constant_kernel;
+  static constexpr int rows = (height - 1) * H::stride + H::constant_kernel;
+  static constexpr int columns = (across - 1) * W::stride + W::constant_kernel;
   I row[rows], column[columns];
   bool row_exists[rows], column_exists[columns];
   block::Vector<T, width> values[rows][columns];
 
-  TP_DEVICE Taps(const Grid<I, H, W>& g, const T* map, I h0, I w0) {
+  // With `quads`, rows of the map begin at multiples of four elements, and padding is at most one column.
+  TP_DEVICE Taps(const Grid<I, H, W>& g, const T* map, I h0, I w0, bool quads = false) {
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       row_exists[i] = h0 + i >= 0 && h0 + i < g.h.size;
@@ -176,10 +178,33 @@ struct Taps {
       column_exists[j] = w0 + j >= 0 && w0 + j < g.w.size;
       column[j] = tp::min(tp::max(w0 + j, I(0)), g.w.size - 1);
     }
+    if constexpr (width == 1 && columns >= 4) {
+      if (quads) {
+        load_quads(map, w0, g.w.size, g.w.padding);
+        return;
+      }
+    }
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
 #pragma unroll
       for (int j = 0; j < columns; ++j) values[i][j] = load_vector<T, width>(map + (row[i] + column[j]) * g.inner);
+    }
+  }
+
+ private:
+  // Loads four neighbouring columns at once, from a multiple of four on, and the column before or after them.
+  TP_DEVICE void load_quads(const T* map, I w0, I size, I padding) {
+    const I first = tp::min(w0 + padding, size - 4), outside = padding ? column[0] : column[columns - 1];
+#pragma unroll
+    for (int i = 0; i < rows; ++i) {
+      const auto quad = load_vector<T, 4>(map + row[i] + first);
+      T other(0.0f);
+      if (columns > 4 || padding) other = map[row[i] + outside];
+#pragma unroll
+      for (int j = 0; j < columns; ++j) {
+        const T right = j < 4 ? quad.v[j] : other, left = j > 0 ? quad.v[j - 1] : other;
+        values[i][j].v[0] = padding ? left : right;
+      }
     }
   }
 };

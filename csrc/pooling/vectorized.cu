@@ -40,9 +40,10 @@ void for_parts(const Args& a, Call call) {
   }
 }
 
-template <int height, int width, class I, class Part, class Kernel, class... Arguments>
+template <int height, int across, int width, class I, class Part, class Kernel, class... Arguments>
 void launch_outputs(const Args& a, const Part& part, Context& context, Kernel kernel, const Arguments&... arguments) {
-  const Pixels<I> pixels(part.grid.outer, ceil_div(a.out.h, int64_t(height)), a.out.w, a.in.inner / width);
+  const Pixels<I> pixels(part.grid.outer, ceil_div(a.out.h, int64_t(height)), ceil_div(a.out.w, int64_t(across)),
+                         a.in.inner / width);
   kernel<<<pixels.blocks(), vectorized_threads, 0, cudaStream_t(context.stream)>>>(part.grid, pixels, arguments...);
   check_launch("vectorized");
 }
@@ -57,6 +58,14 @@ void launch_inputs(const Args& a, const Part& part, Context& context, Kernel ker
 }
 
 bool multiple_of(const void* p, int64_t bytes) { return reinterpret_cast<uintptr_t>(p) % uintptr_t(bytes) == 0; }
+
+// Whether threads may load four columns of a row at once, and store two results, for windows with stride 2.
+template <class T, class Index>
+bool in_quads(const Args& a) {
+  constexpr auto bytes = [](int n, size_t size) { return tp::min(n * int64_t(size), int64_t(16)); };
+  return a.in.inner == 1 && a.in.w % 4 == 0 && a.w.padding <= 1 && multiple_of(a.x, bytes(4, sizeof(T))) &&
+         multiple_of(a.y, bytes(2, sizeof(T))) && multiple_of(a.indices, bytes(2, sizeof(Index)));
+}
 
 // The numbers of elements of which the starts of all rows of grad_x are multiples.
 template <class T>
@@ -74,9 +83,9 @@ void maximum(const Args& a, Context& context) {
   with_indices(a, [&](auto* indices) {
     using Index = std::decay_t<decltype(*indices)>;
     for_parts<I, H, W>(a, [&](const auto& part) {
-      launch_outputs<outputs_below<width, H>, width, I>(
+      launch_outputs<outputs_below<width, H>, outputs_beside<width, W>, width, I>(
           a, part, context, maximum_kernel<width, T, Index, I, H, W>, static_cast<const T*>(a.x) + part.in_offset,
-          static_cast<T*>(a.y) + part.out_offset, indices + part.out_offset);
+          static_cast<T*>(a.y) + part.out_offset, indices + part.out_offset, in_quads<T, Index>(a));
     });
   });
 }
@@ -87,9 +96,9 @@ void average(const Args& a, Context& context) {
     const int64_t maps = tp::max(a.maps, int64_t(1));
     const Neuron<T, I> neuron{static_cast<const T*>(a.bias), a.activation, maps, part.first % maps,
                               Divisor<I>(tp::min(maps, launch_elements))};
-    launch_outputs<outputs_below<width, H>, width, I>(a, part, context, average_kernel<width, T, I, H, W>,
-                                                      static_cast<const T*>(a.x) + part.in_offset,
-                                                      static_cast<T*>(a.y) + part.out_offset, neuron);
+    launch_outputs<outputs_below<width, H>, 1, width, I>(a, part, context, average_kernel<width, T, I, H, W>,
+                                                         static_cast<const T*>(a.x) + part.in_offset,
+                                                         static_cast<T*>(a.y) + part.out_offset, neuron);
   });
 }
 
@@ -122,9 +131,9 @@ void tangent(const Args& a, Context& context) {
   with_indices(a, [&](const auto* indices) {
     using Index = std::decay_t<decltype(*indices)>;
     for_parts<I, H, W>(a, [&](const auto& part) {
-      launch_outputs<1, 1, I>(a, part, context, tangent_kernel<T, Index, I, H, W>,
-                              static_cast<const T*>(a.x) + part.in_offset, static_cast<T*>(a.y) + part.out_offset,
-                              indices + part.out_offset);
+      launch_outputs<1, 1, 1, I>(a, part, context, tangent_kernel<T, Index, I, H, W>,
+                                 static_cast<const T*>(a.x) + part.in_offset, static_cast<T*>(a.y) + part.out_offset,
+                                 indices + part.out_offset);
     });
   });
 }
