@@ -4,7 +4,6 @@
 // The first launch finds where tiles begin, the second processes every tile independently, and the third completes the
 // segments that cross tiles. If a tile detected offsets that decrease or do not cover all rows, the third launch does
 // everything again, segment by segment.
-// everything again, segment by segment.
 #pragma once
 #include "block/segments.cuh"
 #include "segmented/elements.h"
@@ -66,6 +65,18 @@ void with_strips(int64_t width, F f) {
 // Elements whose kernels are compiled in separate files: merge_path_extrema.cu, lookback_extrema.cu.
 template <class E>
 constexpr bool is_extremum = E::Monoid::id != OpId::sum && E::Monoid::id != OpId::prod && E::Monoid::id != OpId::affine;
+
+// Stores every row by the value of its segment, with one thread per row: what a last launch does if the offsets were
+// bad.
+template <class E>
+TP_DEVICE void store_rows(const E& e) {
+  const auto x = e.bind(simt::Pointers{});
+  const int64_t all = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t row = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; row < e.n; row += all) {
+    const int64_t segment = x.offsets.find(row);
+    for (int64_t c = 0; c < e.width; ++c) x.store(row, c, x.value(segment, c));
+  }
+}
 
 // Launches a tile kernel, which may start early. Requests more shared memory than the default of 48 KB where a tile
 // needs it; the statically declared part of a tile takes less than a third of that.

@@ -109,17 +109,10 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   block::unstage<Shape::threads>(to, rows, skip, strips);
 }
 
-// Does everything again if the offsets were bad, with one thread per row.
 template <class E>
 __global__ void expand_rows(const E e, const unsigned* bad) {
   block::wait_for_launch_before();
-  if (!*bad) return;
-  const auto x = e.bind(simt::Pointers{});
-  const int64_t all = int64_t(gridDim.x) * blockDim.x;
-  for (int64_t row = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; row < e.n; row += all) {
-    const int64_t segment = x.offsets.find(row);
-    for (int64_t c = 0; c < e.width; ++c) x.store(row, c, x.value(segment, c));
-  }
+  if (*bad) store_rows(e);
 }
 
 template <class E>

@@ -88,8 +88,7 @@ struct ComputeRows {
 constexpr int open_threads = 128;
 
 // Last launch. One block per border between two tiles computes the rows of the segment that crosses it: those in the
-// tile before the border and, if the segment ends in the tile after it, those there. If the offsets were bad, it
-// computes all rows, with one thread per row.
+// tile before the border and, if the segment ends in the tile after it, those there.
 template <class S, bool single>
 __global__ __launch_bounds__(open_threads) void compute_open_rows(const S e, const block::Bounds<false> bounds,
                                                                   const block::Strips<single> strips, int64_t tiles,
@@ -97,15 +96,7 @@ __global__ __launch_bounds__(open_threads) void compute_open_rows(const S e, con
   using T = typename S::Output;
   constexpr int bunch = 4;
   block::wait_for_launch_before();
-  const auto x = e.bind(simt::Pointers{});
-  if (*bad) {
-    const int64_t all = int64_t(gridDim.x) * blockDim.x;
-    for (int64_t row = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; row < e.n; row += all) {
-      const int64_t segment = x.offsets.find(row);
-      for (int64_t c = 0; c < e.width; ++c) x.store(row, c, x.value(segment, c));
-    }
-    return;
-  }
+  if (*bad) return store_rows(e);
   const int64_t tile = strips.line(blockIdx.x) + 1, first_column = strips.first_column(blockIdx.x);
   if (tile >= tiles) return;
   const block::Split at = splits[tile];
@@ -118,6 +109,7 @@ __global__ __launch_bounds__(open_threads) void compute_open_rows(const S e, con
   const int line = int(threadIdx.x) / columns;
   if (line >= together) return;
   const int64_t column = first_column + int(threadIdx.x) % columns;
+  const auto x = e.bind(simt::Pointers{});
   const auto value = x.value(at.segment, column);
   for (int64_t row = from + line; row < to; row += bunch * together) {
     T own[bunch];
