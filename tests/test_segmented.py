@@ -190,6 +190,29 @@ def test_cuda_bounds_what_offsets_hold():
 
 
 @needs_cuda
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_softmax_on_cuda_writes_its_rows_alone_whatever_offsets_hold(width):
+    """Rows in no segment get 0. Each result lies between NaNs: torch hands out memory in units of 512 bytes."""
+    x = torch.randn(128, width, device="cuda")
+    expected = {
+        (0,): x * 0,
+        (2, 5): torch.cat([x[:2] * 0, x[2:5].softmax(0), x[5:] * 0]),
+        (-3, 2, 190): torch.cat([x[:2].softmax(0), x[2:].softmax(0)]),
+    }
+    for bad in (*expected, (129, 0), (0, 190, 128), (-300, -300, -1, 0)):  # the last ones decrease, or end before 0
+        o = torch.tensor(bad, device="cuda")
+        for algorithm in reductions("cuda"):
+            blocks = [torch.full_like(x, NAN) for _ in range(65)]
+            between, guards = {block.data_ptr() for block in blocks[1::2]}, blocks[::2]
+            del blocks
+            y = segment_softmax(x, o, algorithm=algorithm)
+            assert y.data_ptr() in between, "the test needs another way to get its memory"
+            assert torch.stack(guards).isnan().all(), (algorithm, bad)
+            if bad in expected:
+                torch.testing.assert_close(y, expected[bad], msg=f"{algorithm} {bad}")
+
+
+@needs_cuda
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_validation_refuses_capture():
     x, o = torch.ones(7, device="cuda"), torch.tensor([0, 7], device="cuda")

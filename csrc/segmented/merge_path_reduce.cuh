@@ -2,7 +2,7 @@
 // is its part of the first segment that ends in it if that began in an earlier tile, and its `tail`, which combines its
 // rows after its last segment end. The last launch combines each head with the tails before it, back to the tile in
 // which the segment began. What a tile does with the results of its segments is a parameter: here they are stored, and
-// a softmax (merge_path_softmax.cuh) computes the rows.
+// a softmax (merge_path_softmax.cu) computes the rows.
 #pragma once
 #include "segmented/merge_path.cuh"
 #include "segmented/warp_segment.cuh"
@@ -30,7 +30,7 @@ struct ReduceShape : TileShape<typename E::Input, typename E::Acc> {
   }
 };
 
-// Where segments end in a tile.
+// Where segments end in a tile. Counts of rows are those of the tile at most, whatever the offsets hold.
 struct Ends {
   bool open;        // the first of them began in an earlier tile
   int first, last;  // the number of rows up to the first end and up to the last; not set if there is none
@@ -47,8 +47,9 @@ TP_DEVICE __forceinline__ void mark_ends(const block::Bounds<false>& bounds, con
   using Mark = typename Shape::Mark;
   const int size = across * int(sizeof(Acc));
   block::each_segment<Shape::threads>(bounds, share, share.ends, bad, [&](int k, int begin, int end) {
-    if (k == 0) ends.open = begin < 0, ends.first = end;
-    if (k == share.ends - 1) ends.last = end;
+    const int rows_before = tp::max(0, tp::min(end, share.rows));  // where offsets decrease, an end is outside the tile
+    if (k == 0) ends.open = begin < 0, ends.first = rows_before;
+    if (k == share.ends - 1) ends.last = rows_before;
     if (tp::max(begin, 0) < end) {
       const int slice = (end - 1) / Shape::slice_rows;
       row_marks[end - 1] = Mark((k + 1) * size);

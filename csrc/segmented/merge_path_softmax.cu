@@ -129,6 +129,10 @@ __global__ __launch_bounds__(open_threads) void compute_open_rows(const S e, con
 void softmax_by_path(const Args& args, Context& context) {
   with_softmax(args, context, [&](const auto& sums, const auto& rows) {
     using S = std::decay_t<decltype(rows)>;
+    if (rows.segments == 0) {  // then every row is in no segment
+      context.clear(rows.out, rows.n * rows.width * int64_t(sizeof(*rows.out)));
+      return;
+    }
     reduce_by_path(sums, ComputeRows<S>{rows}, context,
                    [&](const auto& bounds, const block::Path& path, const auto& strips, const auto& ends) {
                      constexpr bool single = std::is_same<std::decay_t<decltype(strips)>, block::Strips<true>>::value;
