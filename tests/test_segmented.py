@@ -192,7 +192,7 @@ def test_cuda_bounds_what_offsets_hold():
 @needs_cuda
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_softmax_on_cuda_writes_its_rows_alone_whatever_offsets_hold(width):
-    """Rows in no segment get 0. Each result lies between NaNs: torch hands out memory in units of 512 bytes."""
+    """Rows in no segment get 0. Each result lies between NaNs, in memory just given back, and no NaN changes."""
     x = torch.randn(128, width, device="cuda")
     expected = {
         (0,): x * 0,
@@ -205,11 +205,13 @@ def test_a_softmax_on_cuda_writes_its_rows_alone_whatever_offsets_hold(width):
             blocks = [torch.full_like(x, NAN) for _ in range(65)]
             between, guards = {block.data_ptr() for block in blocks[1::2]}, blocks[::2]
             del blocks
-            y = segment_softmax(x, o, algorithm=algorithm)
-            assert y.data_ptr() in between, "the test needs another way to get its memory"
+            results = []
+            while not results or results[-1].data_ptr() not in between:  # other free memory is used up first
+                results.append(segment_softmax(x, o, algorithm=algorithm))
+                assert len(results) < 1000, "no result lies between the NaNs"
             assert torch.stack(guards).isnan().all(), (algorithm, bad)
             if bad in expected:
-                torch.testing.assert_close(y, expected[bad], msg=f"{algorithm} {bad}")
+                torch.testing.assert_close(results[-1], expected[bad], msg=f"{algorithm} {bad}")
 
 
 @needs_cuda

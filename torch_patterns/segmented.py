@@ -141,11 +141,11 @@ def segment_softmax(
 ) -> Tensor:
     """Computes each segment's softmax: ``y[i] = exp(values[i] - m) / sum of exp(values[j] - m)`` over i's segment.
 
-    m is the greatest value of the segment, so nothing overflows. A reduction finds m and the sum in one pass, and an
-    expansion then computes the result of each row, so the values are read twice and written once. If rows have several
-    columns, each column has its own softmax. As in torch, all results of a segment are NaN if it contains +inf or NaN,
-    or nothing but -inf. Differentiable to every order; deterministic (beyond the book; Milakov and Gimelshein's online
-    softmax, 2018).
+    m is the greatest value of the segment, so nothing overflows. A reduction finds m and the sum in one pass, and then
+    the result of each row is computed. ``merge_path``, the default on CUDA, does so while the rows are in shared
+    memory, so that only rows of segments that cross tiles are read twice. If rows have several columns, each column
+    has its own softmax. As in torch, all results of a segment are NaN if it contains +inf or NaN, or nothing but -inf.
+    Differentiable to every order; deterministic (beyond the book; Milakov and Gimelshein's online softmax, 2018).
 
     Args:
         values: rows [n, ...]; float16, bfloat16, float32 or float64.

@@ -1,7 +1,8 @@
 // Equal shares whatever the lengths of the segments. A tile is a fixed number of rows and segment ends together, so one
 // huge segment among millions of tiny or empty ones costs as much as any other input of the same size. There are three
-// launches: one finds where tiles begin, one processes the tiles, and one completes the segments that cross tiles. No
-// tile waits for another, and everything is combined in order, by a tree that depends only on the offsets.
+// launches: one finds where tiles begin, one processes the tiles, and one completes the segments that cross tiles (a
+// softmax has one more for their rows). No tile waits for another, and everything is combined in order, by a tree that
+// depends only on the offsets.
 #include "segmented/elements.h"
 #ifdef __CUDACC__
 #include "segmented/merge_path_expand.cuh"
