@@ -69,10 +69,21 @@ struct FmaFragment {
 #pragma unroll
     for (int i = 0; i < Tile::row_quads; ++i) load_quad(rows + i * Tile::row_lanes * 4, left + i * 4);
   }
+  // Adds the products in serpentine order: each shares a factor with the previous one, which then need not be read from
+  // the registers again.
+  TP_DEVICE void add_to(A (&sum)[Tile::row_side][Tile::col_side]) const {
+#pragma unroll
+    for (int i = 0; i < Tile::row_side; ++i) {
+#pragma unroll
+      for (int n = 0; n < Tile::col_side; ++n) {
+        const int j = i % 2 ? Tile::col_side - 1 - n : n;
+        sum[i][j] += left[i] * right[j];
+      }
+    }
+  }
 };
 
-// Adds the products of a slab. The next fragment is loaded while the current one is multiplied. Products are in
-// serpentine order: each shares a factor with the previous one, which then need not be read from the registers again.
+// Adds the products of a slab. The next fragment is loaded while the current one is multiplied.
 template <class Tile, class T, class A>
 TP_DEVICE void add_slab(const T* stage, A (&sum)[Tile::row_side][Tile::col_side]) {
   constexpr int steps = Tile::slab / Tile::groups, unrolled = min(steps, Tile::unrolled);
@@ -88,15 +99,7 @@ TP_DEVICE void add_slab(const T* stage, A (&sum)[Tile::row_side][Tile::col_side]
       if (k + 1 < unrolled || first + unrolled < steps) {
         fragments[(k + 1) % 2].load(rows + (k + 1) * Tile::row_pitch, cols + (k + 1) * Tile::col_pitch);
       }
-      const FmaFragment<Tile, A>& f = fragments[k % 2];
-#pragma unroll
-      for (int i = 0; i < Tile::row_side; ++i) {
-#pragma unroll
-        for (int n = 0; n < Tile::col_side; ++n) {
-          const int j = i % 2 ? Tile::col_side - 1 - n : n;
-          sum[i][j] += f.left[i] * f.right[j];
-        }
-      }
+      fragments[k % 2].add_to(sum);
     }
     rows += unrolled * Tile::row_pitch;
     cols += unrolled * Tile::col_pitch;

@@ -100,6 +100,24 @@ TP_DEVICE void copy_async(void* to, const void* from) {
 #endif
 }
 
+// `threads` threads copy `bytes` bytes together. That and both addresses must be multiples of 16. Thread 0 starts one
+// bulk copy, for which `barrier` waits; without bulk copies, each thread has copied its part when the function returns.
+TP_DEVICE inline void copy_units(Barrier& barrier, void* to, const void* from, int bytes, int thread, int threads) {
+#if __CUDA_ARCH__ >= 900
+  if (bytes > 0 && thread == 0) {
+    barrier.expect(bytes);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(barrier.address())
+                 : "memory");
+  }
+#else
+  for (int i = thread * 16; i < bytes; i += threads * 16) {
+    copy_async<16>(static_cast<unsigned char*>(to) + i, static_cast<const unsigned char*>(from) + i);
+  }
+#endif
+}
+
 // A warp copies the bytes from `begin` up to `end`. `to` must have the same offset within 16 bytes as `begin`. The
 // aligned units of 16 bytes are moved by one bulk copy, for which `barrier` waits; the bytes before and after them are
 // copied when the function returns.
@@ -107,17 +125,7 @@ TP_DEVICE inline void copy_bulk(Barrier& barrier, unsigned char* to, const unsig
                                 const unsigned char* end, int lane) {
   const int bytes = int(end - begin), head = tp::min(bytes, int((0 - reinterpret_cast<uintptr_t>(begin)) % 16));
   const int bulk = (bytes - head) / 16 * 16, tail = head + bulk;
-#if __CUDA_ARCH__ >= 900
-  if (bulk > 0 && lane == 0) {
-    barrier.expect(bulk);
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to + head)),
-                 "l"(begin + head), "r"(bulk), "r"(barrier.address())
-                 : "memory");
-  }
-#else
-  for (int i = head + lane * 16; i < tail; i += warp_size * 16) copy_async<16>(to + i, begin + i);
-#endif
+  copy_units(barrier, to + head, begin + head, bulk, lane, warp_size);
   if (lane < head) to[lane] = begin[lane];
   if (tail + lane < bytes) to[tail + lane] = begin[tail + lane];
 }
