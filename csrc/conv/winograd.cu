@@ -11,6 +11,9 @@
 // sums of integers are, so integer data gives the same bits as every other rung. What an infinity, a NaN or an overflow
 // reaches within its tile is computed again (not_finite.h), except in wgrad.
 //
+// On CUDA, filters of 3 x 3 with stride 1 in float32 have one kernel for all of this (winograd_fused.cuh), except in
+// wgrad.
+//
 // Other filters are divided into pieces of 3 x 3 without stride (lattice.h), and the channels of the pieces are
 // concatenated in the inner dimension of the products. wgrad is the transpose, G^T [ (A dy A^T) . (B^T d B) ] G, with
 // the products summed over the tiles.
@@ -18,59 +21,17 @@
 #include "conv/lattice.h"
 #include "conv/not_finite.h"
 #include "conv/tiles.h"
+#include "conv/winograd_transforms.h"
+#ifdef __CUDACC__
+#include "conv/winograd_fused.cuh"
+#endif
 
 namespace tp::conv {
 namespace {
 
-constexpr int side = 4, places = side * side, outputs = 2, taps = 3;
+using namespace winograd_tile;
+
 constexpr int64_t workspace_bytes = 256 << 20;
-
-// The three transforms along one axis, in place, and their transposes; `at` finds element i.
-template <class A>
-struct Transforms {
-  // B^T: four inputs.
-  static TP_HD void input(A (&v)[side]) {
-    const A a = v[0] - v[2], b = v[1] + v[2], c = v[2] - v[1], d = v[1] - v[3];
-    v[0] = a, v[1] = b, v[2] = c, v[3] = d;
-  }
-  // 2 G: three taps to four.
-  static TP_HD void filter(A (&v)[side]) {
-    const A a = v[0] + v[0], b = v[0] + v[1] + v[2], c = v[0] - v[1] + v[2], d = v[2] + v[2];
-    v[0] = a, v[1] = b, v[2] = c, v[3] = d;
-  }
-  // A^T: four products to two outputs.
-  static TP_HD void output(A (&v)[side]) {
-    const A a = v[0] + v[1] + v[2], b = v[1] - v[2] - v[3];
-    v[0] = a, v[1] = b, v[2] = v[3] = 0;
-  }
-  // A: two gradients to four.
-  static TP_HD void gradient(A (&v)[side]) {
-    const A a = v[0], b = v[0] + v[1], c = v[0] - v[1], d = -v[1];
-    v[0] = a, v[1] = b, v[2] = c, v[3] = d;
-  }
-  // 2 G^T: four sums to three taps.
-  static TP_HD void taps_of(A (&v)[side]) {
-    const A a = v[0] + v[0] + v[1] + v[2], b = v[1] - v[2], c = v[1] + v[2] + v[3] + v[3];
-    v[0] = a, v[1] = b, v[2] = c, v[3] = 0;
-  }
-};
-
-// Transforms one 4 x 4 tile along both axes.
-template <class A>
-struct Patch {
-  A v[side][side];
-
-  template <class F>
-  TP_HD void transform(const F& f) {
-    for (int i = 0; i < side; ++i) f(v[i]);
-    for (int j = 0; j < side; ++j) {
-      A column[side];
-      for (int i = 0; i < side; ++i) column[i] = v[i][j];
-      f(column);
-      for (int i = 0; i < side; ++i) v[i][j] = column[i];
-    }
-  }
-};
 
 // The part of the tiles of one class that fits in the workspace.
 template <class T>
@@ -334,6 +295,14 @@ template <class T>
 void gather(const Elements<T>& e, Pass pass, Context& context) {
   using A = acc_t<T>;
   const Gather<T> g(e, pass);
+  boolean* const noted = context.workspace<boolean>(1);
+#ifdef __CUDACC__
+  if constexpr (std::is_same<T, float>::value) {
+    if (context.device.cuda && launch_winograd(g, noted, context)) {
+      return compute_again(e, pass, noted, context);
+    }
+  }
+#endif
   const int64_t inner = most_groups(g.rows, g.pass) * most_groups(g.cols, g.pass) * g.depth;
   const int64_t matrix_rows = g.groups * (inner + g.maps);
   const int64_t columns = max(int64_t(1), workspace_bytes / (matrix_rows * places * int64_t(sizeof(A))));
@@ -342,7 +311,6 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
   A* const transformed = context.workspace<A>(g.groups * places * inner * most);
   A* const filters = context.workspace<A>(g.groups * places * g.maps * inner);
   A* const products = context.workspace<A>(g.groups * places * g.maps * most);
-  boolean* const noted = context.workspace<boolean>(1);
   context.clear(noted, sizeof(*noted));
   for_lattices(g, taps, [&](const LatticeAxis& rows, const LatticeAxis& cols) {
     bool first = true;
