@@ -43,7 +43,7 @@ def conv2d(
             the products of one output; a NaN spreads over its image (``fft``), or over the gradient of a filter
             (``winograd``), which ``"auto"`` never computes so. For filters of 3 x 3 without stride or dilation,
             ``"auto"`` computes outputs and input gradients by Winograd's algorithm where it is faster: on CUDA in
-            float32 for 128 channels or more, on the CPU (within ``threaded``) for 16 or more. It never chooses ``fft``
+            float32 for more than 32 channels, on the CPU (within ``threaded``) for 16 or more. It never chooses ``fft``
             or an algorithm that stores the unrolled matrix.
 
     Returns:

@@ -22,15 +22,15 @@ bool has_strips(const Args& args) {
   return (rows.kernel == 1 || rows.kernel == 3 || rows.kernel == 5) && depth * rows.kernel * words <= most_rows;
 }
 
-// Whether Winograd's algorithm is faster than the matrix product that it saves. On an H200 in float32, ms: 128 -> 128
-// channels of 28 x 28 pixels 0.29 instead of 0.33 for 64 images and 0.033 instead of 0.081 for one; 256 -> 256 of 14 x
-// 14 0.24 instead of 0.33, and 0.035 instead of 0.15; but 64 -> 64 of 56 x 56 0.50 instead of 0.34. Its transforms move
-// many times the image, so it does not pay for half types, whose products run on tensor cores.
+// Whether Winograd's algorithm is faster than the matrix product that it saves. On an H200 in float32, ms: 64 -> 64
+// channels of 56 x 56 pixels 0.24 instead of 0.33 for 64 images, and 0.019 instead of 0.046 for one; 128 -> 128 of 28 x
+// 28 0.22 instead of 0.33, and 0.021 instead of 0.081; 33 -> 33 of 28 x 28 0.05 instead of 0.07. With fewer channels, its
+// first and last steps outweigh what it saves: 16 -> 128 takes 0.06 instead of 0.055. Half types are multiplied on
+// tensor cores, which are faster than its transforms.
 bool suits_winograd(const Args& args) {
-  constexpr int64_t many_channels = 128;
   const auto fits = [](const Axis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
-  return args.pass != Pass::wgrad && args.dtype == DType::float32 && args.layout == Layout::nchw && fits(args.rows) &&
-         fits(args.cols) && min(args.c, args.m) / args.groups >= many_channels;
+  return args.pass != Pass::wgrad && args.dtype == DType::float32 && fits(args.rows) && fits(args.cols) &&
+         min(args.c, args.m) / args.groups > few_channels;
 }
 
 }  // namespace
