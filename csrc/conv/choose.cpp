@@ -24,8 +24,8 @@ bool has_strips(const Args& args) {
 
 // Whether Winograd's algorithm is faster than the matrix product that it saves. On an H200 in float32, ms: 64 -> 64
 // channels of 56 x 56 pixels 0.24 instead of 0.33 for 64 images, and 0.019 instead of 0.046 for one; 128 -> 128 of 28 x
-// 28 0.22 instead of 0.33, and 0.021 instead of 0.081; 33 -> 33 of 28 x 28 0.05 instead of 0.07. With fewer channels, its
-// first and last steps outweigh what it saves: 16 -> 128 takes 0.06 instead of 0.055. Half types are multiplied on
+// 28 0.22 instead of 0.33, and 0.021 instead of 0.081; 33 -> 33 of 28 x 28 0.05 instead of 0.07. With fewer channels,
+// its first and last steps outweigh what it saves: 16 -> 128 takes 0.06 instead of 0.055. Half types are multiplied on
 // tensor cores, which are faster than its transforms.
 bool suits_winograd(const Args& args) {
   const auto fits = [](const Axis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
