@@ -59,12 +59,13 @@ void launch_inputs(const Args& a, const Part& part, Context& context, Kernel ker
 
 bool multiple_of(const void* p, int64_t bytes) { return reinterpret_cast<uintptr_t>(p) % uintptr_t(bytes) == 0; }
 
-// Whether threads may load four columns of a row at once, and store two results, for windows with stride 2.
+// Whether threads of a launch with these arrays may load four columns of a row at once, and store two results, for
+// windows with stride 2. The arrays of a later part may begin at an odd element.
 template <class T, class Index>
-bool in_quads(const Args& a) {
+bool in_quads(const Args& a, const T* x, const T* y, const Index* indices) {
   constexpr auto bytes = [](int n, size_t size) { return tp::min(n * int64_t(size), int64_t(16)); };
-  return a.in.inner == 1 && a.in.w % 4 == 0 && a.w.padding <= 1 && multiple_of(a.x, bytes(4, sizeof(T))) &&
-         multiple_of(a.y, bytes(2, sizeof(T))) && multiple_of(a.indices, bytes(2, sizeof(Index)));
+  return a.in.inner == 1 && a.in.w % 4 == 0 && a.w.padding <= 1 && multiple_of(x, bytes(4, sizeof(T))) &&
+         multiple_of(y, bytes(2, sizeof(T))) && multiple_of(indices, bytes(2, sizeof(Index)));
 }
 
 // The numbers of elements of which the starts of all rows of grad_x are multiples.
@@ -83,9 +84,11 @@ void maximum(const Args& a, Context& context) {
   with_indices(a, [&](auto* indices) {
     using Index = std::decay_t<decltype(*indices)>;
     for_parts<I, H, W>(a, [&](const auto& part) {
+      const T* x = static_cast<const T*>(a.x) + part.in_offset;
+      T* y = static_cast<T*>(a.y) + part.out_offset;
+      Index* places = indices + part.out_offset;
       launch_outputs<outputs_below<width, H>, outputs_beside<width, W>, width, I>(
-          a, part, context, maximum_kernel<width, T, Index, I, H, W>, static_cast<const T*>(a.x) + part.in_offset,
-          static_cast<T*>(a.y) + part.out_offset, indices + part.out_offset, in_quads<T, Index>(a));
+          a, part, context, maximum_kernel<width, T, Index, I, H, W>, x, y, places, in_quads(a, x, y, places));
     });
   });
 }
