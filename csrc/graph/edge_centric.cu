@@ -2,7 +2,6 @@
 // level labels its destination.
 //
 // Invariant: before a launch, every vertex up to level curr_level - 1 has its level, and all others have no_level
-// (UINT_MAX in the figure). Threads that label one vertex write the same value, so no atomic operation is needed. The
 // (UINT_MAX in the figure). Threads that label the same vertex write the same value, so no atomic operation is needed.
 // The end of a launch is the barrier between levels. The work is balanced whatever the degrees, but every level visits
 // all edges. The figure stores the source of each edge in an array; compressed rows have no such array, so a first

@@ -1,7 +1,6 @@
 // Scan (PMPP chapter 11; 000, 002, 003): combines every prefix of a sequence.
 //
 // An inclusive scan gives y[k] = x[0] . x[1] . ... . x[k]; an exclusive one leaves out x[k] and starts with the
-// identity. The operator . is associative, so prefixes can share partial results in many ways, and the rungs of this
 // identity. The operator . is associative, so prefixes can share partial results in many ways, and the rungs differ in
 // how they share: Kogge-Stone finishes in log n steps but does n log n work, Brent-Kung and Blelloch do at most twice
 // the sequential work, and coarsening lets each thread scan some elements sequentially. The last rungs combine the
