@@ -347,7 +347,7 @@ FAULTS = (
     ),
     Fault(
         "winograd-filter",
-        "conv/winograd.cu",
+        "conv/winograd_transforms.h",
         "c = v[0] - v[1] + v[2], d = v[2] + v[2];",
         "c = v[0] + v[1] - v[2], d = v[2] + v[2];",
         ladder("conv2d", "winograd"),
