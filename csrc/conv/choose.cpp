@@ -26,7 +26,8 @@ bool has_strips(const Args& args) {
 // channels of 56 x 56 pixels 0.24 instead of 0.33 for 64 images, and 0.019 instead of 0.046 for one; 128 -> 128 of 28 x
 // 28 0.22 instead of 0.33, and 0.021 instead of 0.081; 33 -> 33 of 28 x 28 0.05 instead of 0.07. With fewer channels,
 // its first and last steps outweigh what it saves: 16 -> 128 takes 0.06 instead of 0.055. Half types are multiplied on
-// tensor cores, which are faster than its transforms.
+// tensor cores, which are faster than its transforms. A GPU whose blocks have less than 174 KB of shared memory
+// multiplies by cuBLAS between transforms in memory; what is faster there has not been measured.
 bool suits_winograd(const Args& args) {
   const auto fits = [](const Axis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
   return args.pass != Pass::wgrad && args.dtype == DType::float32 && fits(args.rows) && fits(args.cols) &&

@@ -392,7 +392,7 @@ inline bool launch_winograd(const Gather<float>& g, boolean* noted, Context& con
   const int64_t blocks = ceil_div(work.tiles(), int64_t(WinogradBlock::tiles)) * g.groups * work.map_blocks;
   if (blocks == 0 || blocks >= most) return false;
   // As many slices as keep all multiprocessors busy, but at least two slabs per slice.
-  static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   work.slices = max(int64_t(1), min(multiprocessors / blocks, work.slabs / 2));
   work.units = blocks * work.slices;
   work.terms = work.slices == 1 ? 1.0f : 2.0f * float(work.slices);  // twice, because the sum of the slices is rounded

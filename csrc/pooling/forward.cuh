@@ -56,12 +56,10 @@ struct Greatest {
   }
 };
 
-// The number of adjacent outputs of a column and of a row per thread: windows of constant size share loads and, if they
-// overlap, the maxima of their rows.
-template <int width, class H>
-constexpr int outputs_below = width == 1 && H::constant_kernel > 0 ? 2 : 1;
-template <int width, class W>
-constexpr int outputs_beside = outputs_below<width, W>;
+// The number of adjacent outputs along an axis per thread: windows of constant size share loads and, if they overlap,
+// the maxima of their rows.
+template <int width, class Axis>
+constexpr int outputs_along = width == 1 && Axis::constant_kernel > 0 ? 2 : 1;
 
 // Stores the results of two neighbouring outputs, which are `step` elements apart. With `paired`, they are next to each
 // other and begin at a multiple of two.
@@ -119,7 +117,7 @@ __global__ void __launch_bounds__(vectorized_threads)
     maximum_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, Index* indices, bool quads) {
   const auto at = pixels.mine();
   if (!at.exists) return;
-  const I c = at.inner * width, oh = at.row * outputs_below<width, H>, ow = at.column * outputs_beside<width, W>;
+  const I c = at.inner * width, oh = at.row * outputs_along<width, H>, ow = at.column * outputs_along<width, W>;
   const T* map = x + g.in_place(at.n, 0, 0, c);
   if constexpr (H::constant_kernel > 0 && width == 1) {
     maximum_of_four(g, map, at.n, oh, ow, c, quads, y, indices);
@@ -175,7 +173,7 @@ template <int width, class T, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
     average_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const Neuron<T, I> neuron) {
   using A = acc_t<T>;
-  constexpr int height = outputs_below<width, H>;
+  constexpr int height = outputs_along<width, H>;
   const auto at = pixels.mine();
   if (!at.exists) return;
   const I c = at.inner * width, oh = at.row * height, h0 = begin_of(g.h, oh), w0 = begin_of(g.w, at.column);

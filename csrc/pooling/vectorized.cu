@@ -87,7 +87,7 @@ void maximum(const Args& a, Context& context) {
       const T* x = static_cast<const T*>(a.x) + part.in_offset;
       T* y = static_cast<T*>(a.y) + part.out_offset;
       Index* places = indices + part.out_offset;
-      launch_outputs<outputs_below<width, H>, outputs_beside<width, W>, width, I>(
+      launch_outputs<outputs_along<width, H>, outputs_along<width, W>, width, I>(
           a, part, context, maximum_kernel<width, T, Index, I, H, W>, x, y, places, in_quads(a, x, y, places));
     });
   });
@@ -99,7 +99,7 @@ void average(const Args& a, Context& context) {
     const int64_t maps = tp::max(a.maps, int64_t(1));
     const Neuron<T, I> neuron{static_cast<const T*>(a.bias), a.activation, maps, part.first % maps,
                               Divisor<I>(tp::min(maps, launch_elements))};
-    launch_outputs<outputs_below<width, H>, 1, width, I>(a, part, context, average_kernel<width, T, I, H, W>,
+    launch_outputs<outputs_along<width, H>, 1, width, I>(a, part, context, average_kernel<width, T, I, H, W>,
                                                          static_cast<const T*>(a.x) + part.in_offset,
                                                          static_cast<T*>(a.y) + part.out_offset, neuron);
   });
