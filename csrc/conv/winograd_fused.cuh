@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(256) winograd_pack_filters(const FusedWinograd
 #pragma unroll
     for (int k = 0; k < taps * taps; ++k) patch.v[k / taps][k % taps] = from[reversed ? taps * taps - 1 - k : k];
   }
-  patch.transform([](float(&v)[side]) { Transforms<float>::filter(v); });
+  patch.transform([](float (&v)[side]) { Transforms<float>::filter(v); });
 #pragma unroll
   for (int place = 0; place < places; ++place) to[place * WinogradBlock::maps] = patch.v[place / side][place % side];
 }
@@ -177,7 +177,7 @@ class WinogradInput {
   }
   // Transforms them, and stores them as to[place][channel][tile].
   TP_DEVICE void store(float* to) {
-    patch_.transform([](float(&v)[side]) { winograd_tile::Transforms<float>::input(v); });
+    patch_.transform([](float (&v)[side]) { winograd_tile::Transforms<float>::input(v); });
     to += channel() * WinogradBlock::pitch + tile();
 #pragma unroll
     for (int i = 0; i < places; ++i) to[i * WinogradBlock::slab * WinogradBlock::pitch] = patch_.v[i / side][i % side];
@@ -261,7 +261,7 @@ TP_DEVICE inline float store_outputs(const FusedWinograd& work, const float* sum
 #pragma unroll
   for (int i = 0; i < places; ++i)
     patch.v[i / side][i % side] = sums[i * WinogradBlock::tiles * WinogradBlock::sum_pitch];
-  patch.transform([](float(&v)[side]) { Transforms<float>::output(v); });
+  patch.transform([](float (&v)[side]) { Transforms<float>::output(v); });
   float odd = 0;
 #pragma unroll
   for (int a = 0; a < outputs; ++a) {

@@ -39,8 +39,8 @@ struct BoundReduction {
       return Acc(x);
     }
   }
-  // Combines `running` and the value x of the next row. For logsumexp it takes one exponential and no branch. A NaN need
-  // not become the maximum, as the sum will be NaN from then on.
+  // Combines `running` and the value x of the next row. For logsumexp it takes one exponential and no branch. A NaN
+  // need not become the maximum, as the sum will be NaN from then on.
   TP_HD static Acc append(const Acc& running, typename E::Input x, int64_t row) {
     if constexpr (M::id == OpId::logsumexp) {
       using A = decltype(Acc::max);
