@@ -117,6 +117,16 @@ struct Heads {
       if (exist < 4) kept[j] &= exist <= 0 ? 0u : ~(~0u << 8 * exist);
     }
   }
+
+  // Stores where the runs begin whose heads are the `kept` rows of `list`, and the numbers of the tile's elements.
+  // `before` heads precede the tile at row `first`.
+  TP_DEVICE __forceinline__ void store_runs(int64_t first, int rows, int64_t before, int64_t kept, const uint16_t* list,
+                                            const uint16_t* upto) const {
+    for (int i = int(threadIdx.x); i < kept; i += threads) begins[before + i] = first + list[i];
+    for (int i = int(threadIdx.x); numbers && i < rows; i += threads) {
+      numbers[order[first + i]] = before + upto[i] - 1;
+    }
+  }
 };
 
 // Ranks the kept rows of the tile at row `first`. In each round, a lane handles four neighbouring rows of its warp. The
@@ -197,6 +207,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
   const Tile tile = rank_rows<packs, items>(keep, first, r.n, list, numbers ? upto : nullptr, warp_kept);
   if (threadIdx.x == 0 && chain.tickets) chain.tiles[id].publish(tile.kept);
 
+  // Start to load what is kept, and meanwhile look back for how many rows earlier tiles keep.
   constexpr bool loads_early = packs && single;
   Word words[loads_early ? early<Word> : 1];
   if constexpr (loads_early) {
@@ -218,6 +229,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
   __syncthreads();
   const int64_t before = before_tile;
 
+  // Move the words: what is kept to its rank or, if not `packs`, from its rank to its row.
   if constexpr (packs) {
     Word* to = r.out + before * width;
     const int64_t room = r.packed - before;  // limits the writes if the mask has changed in the meantime
@@ -236,11 +248,8 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     move_words<Word>(loads_early ? early<Word> * threads : 0, kept * width, load,
                      [&](int64_t i, const Word& word) { to[i] = word; });
     if constexpr (Keep::finds_runs) {
-      for (int i = int(threadIdx.x); i < kept; i += threads) keep.begins[before + i] = first + list[i];
+      keep.store_runs(first, tile.rows, before, kept, list, upto);
       if (id + 1 == tiles && threadIdx.x == 0) keep.begins[before + tile.kept] = r.n;
-      for (int i = int(threadIdx.x); numbers && i < tile.rows; i += threads) {
-        keep.numbers[keep.order[first + i]] = before + upto[i] - 1;
-      }
       return;
     }
     if (r.packed < r.n) return;

@@ -39,6 +39,17 @@ struct Leading {
   TP_HD static bool leads(A x, A held) { return (least ? !(x >= held) : !(x <= held)) && held == held; }
 };
 
+// Reverses the order of a vector's positions.
+template <int n>
+TP_DEVICE __forceinline__ void flip(int (&places)[n]) {
+#pragma unroll
+  for (int i = 0; i < n / 2; ++i) {
+    const int held = places[i];
+    places[i] = places[n - 1 - i];
+    places[n - 1 - i] = held;
+  }
+}
+
 // Lines of `n` elements each, `count` elements in all.
 template <class T, bool least>
 struct Lines {
@@ -79,6 +90,25 @@ struct Lines {
       *reinterpret_cast<Two*>(pair + vector) = low ? Two{{first, second}} : Two{{places[2], places[3]}};
     }
   }
+
+  // Stores the results of the vector at p, and their positions.
+  TP_DEVICE __forceinline__ void store(int64_t p, block::Vector<T, vector>& y, int (&places)[vector], int lane) const {
+    const int64_t end = p + (block::warp_size - lane) * vector;  // the end of the warp's chunk
+    if (whole && end <= count) {
+      if (out.reverse) {
+        y.flip();
+        flip(places);
+      }
+      out.at(p) = y;
+      store_places(p, places, lane);
+    } else {
+      block::Vector<int64_t, vector> wide;
+#pragma unroll
+      for (int i = 0; i < vector; ++i) wide.v[i] = places[i];
+      out.store(p, y);
+      index.store(p, wide);
+    }
+  }
 };
 
 // A lane's elements of its warp's share of a tile. Vector j is j chunks after position `first_place` of its line.
@@ -90,6 +120,20 @@ struct Share {
   block::Vector<typename L::Element, L::vector> x[chunks];
   unsigned first_place;
   int lane;
+
+  // Loads all vectors; the first is at `first`.
+  TP_DEVICE __forceinline__ void load(int64_t first) {
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      const int64_t p = first + j * L::chunk;
+      if (lines.whole && p + L::vector <= lines.count) {
+        x[j] = lines.in.at(p);
+        if (lines.in.reverse) x[j].flip();
+      } else {
+        x[j] = lines.in.load(p, {});
+      }
+    }
+  }
 
   // Calls f(j, i, element, is_head) for all elements; positions start again at 0 in the next line.
   template <class F>
@@ -169,21 +213,9 @@ struct Share {
   }
 };
 
-// Reverses the order of a vector's positions.
-template <int n>
-TP_DEVICE __forceinline__ void flip(int (&places)[n]) {
-#pragma unroll
-  for (int i = 0; i < n / 2; ++i) {
-    const int held = places[i];
-    places[i] = places[n - 1 - i];
-    places[n - 1 - i] = held;
-  }
-}
-
 template <class L>
 __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
                                                              const block::Chain<Leader<typename L::A>> chain) {
-  using T = typename L::Element;
   using M = typename L::M;
   using Acc = typename M::Acc;
   constexpr int vector = L::vector, chunk = L::chunk, tile_items = L::tile_items;
@@ -193,19 +225,10 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   block::wait_for_launch_before();
   const int64_t tile = block::take_ticket(chain), tile_first = tile * tile_items;
   const int64_t first = tile_first + (warp * chunks * block::warp_size + lane) * vector;
-
   Share<L> mine{lines, {}, lines.place(first), lane};
-#pragma unroll
-  for (int j = 0; j < chunks; ++j) {
-    const int64_t p = first + j * chunk;
-    if (lines.whole && p + vector <= lines.count) {
-      mine.x[j] = lines.in.at(p);
-      if (lines.in.reverse) mine.x[j].flip();
-    } else {
-      mine.x[j] = lines.in.load(p, {});
-    }
-  }
+  mine.load(first);
 
+  // Each warp finds the leader of its share. A plain tile lies within one line, where an extremum is enough for now.
   const unsigned tile_place = lines.place(tile_first);
   const bool plain = tile_first + tile_items <= lines.count && int64_t(tile_place) + tile_items <= lines.n;
   Acc before[chunks], total;
@@ -228,6 +251,7 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     all = starts_in[w] ? totals[w] : M::combine(all, totals[w]);
     tile_starts = tile_starts || starts_in[w];
   }
+  // The first warp publishes the leader of the tile, and looks back for what precedes the tile in its line.
   if (warp == 0) {
     if (lane == 0 && chain.tickets && !tile_starts) chain.tiles[tile].publish(all);
     if (lane == 0 && chain.tickets && tile_starts) chain.groups[tile].publish(all);
@@ -240,14 +264,14 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   }
   __syncthreads();
 
+  // A warp of a plain tile that beats what precedes it scans its share; another one writes that leader everywhere.
   const Acc base = warp_joined ? M::combine(before_tile, before_warp) : before_warp;
   const bool some_lead = !plain || M::leads(total.value, base.value);
   if (plain && some_lead) mine.scan(before, joined, starts);
   unsigned place = mine.first_place;
 #pragma unroll
   for (int j = 0; j < chunks; ++j) {
-    const int64_t p = first + j * chunk;
-    block::Vector<T, vector> y;
+    block::Vector<typename L::Element, vector> y;
     int places[vector];
     if (some_lead) {
       mine.run(j, place, joined >> j & 1 ? M::combine(base, before[j]) : before[j], y, places);
@@ -256,21 +280,7 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
 #pragma unroll
       for (int i = 0; i < vector; ++i) lines.put(i, base, y, places);
     }
-    const int64_t end = p + (block::warp_size - lane) * vector;  // the end of the warp's chunk
-    if (lines.whole && end <= lines.count) {
-      if (lines.out.reverse) {
-        y.flip();
-        flip(places);
-      }
-      lines.out.at(p) = y;
-      lines.store_places(p, places, lane);
-    } else {
-      block::Vector<int64_t, vector> wide;
-#pragma unroll
-      for (int i = 0; i < vector; ++i) wide.v[i] = places[i];
-      lines.out.store(p, y);
-      lines.index.store(p, wide);
-    }
+    lines.store(first + j * chunk, y, places, lane);
   }
 }
 
