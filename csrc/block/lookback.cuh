@@ -4,11 +4,9 @@
 // as a whole, so a reader that sees the flag has the data, and no fence is needed. All cells are zero before the
 // launch.
 //
-// look_back() searches a chain of tiles in two levels that depend only on the number of tiles. So operands are always
-// combined in the same order, and results have the same bits in every run: a tile combines the aggregates of its
-// group's earlier tiles by a fixed tree, and prepends the prefix of all earlier groups, which the last tile of each
-// group publishes.
-// prepends the prefix of all earlier groups, which the last tile of each group publishes.
+// look_back() combines the aggregates of all earlier tiles by a fixed tree, so results have the same bits in every run.
+// look_back_at_once() serves operators for which the order makes no difference. Chains of other shapes, such as the
+// pipeline of scans, have a look-back of their own over these cells.
 #pragma once
 #include <cstring>
 
@@ -92,7 +90,7 @@ TP_DEVICE typename M::Acc wait_all(const Cell<typename M::Acc>* cells, int n) {
   }
 }
 
-// The tile states of one launch: the aggregates of tiles, and the inclusive prefixes at the ends of groups of tiles.
+// The tile states of one launch: the aggregates of tiles, and the inclusive prefixes at the ends of `groups` of them.
 template <class Acc>
 struct Chain {
   Cell<Acc>*tiles, *groups;
@@ -127,20 +125,15 @@ TP_DEVICE int64_t take_ticket(const Chain<Acc>& chain) {
   return int64_t(ticket);
 }
 
-// Look-back: returns the combination of the tiles from `start` up to but excluding `tile`. It prepends the prefix of
-// the earlier groups to the aggregates of the group's earlier tiles, which it combines by a fixed tree. Warp 0 calls
+// Look-back of at most `most` tiles: returns the combination of all tiles before `tile`, by a fixed tree. Warp 0 calls
 // it, and lane 0 gets the result.
-template <class M, int tiles_per_group, class Acc>
-TP_DEVICE Acc look_back(const Chain<Acc>& chain, int64_t tile, int64_t start) {
-  constexpr int run = tiles_per_group / warp_size;
-  const int64_t group = tile / tiles_per_group, first = group * tiles_per_group;
-  const int64_t mine = first + int64_t(threadIdx.x) % warp_size * run;
-  const int64_t from = tp::max(mine, start), to = tp::min(mine + run, tile);
+template <class M, int most, class Acc>
+TP_DEVICE Acc look_back(const Chain<Acc>& chain, int tile) {
+  constexpr int run = most / warp_size;
+  const int from = int(threadIdx.x) % warp_size * run, to = tp::min(from + run, tile);
   Acc sum = M::identity();
-  if (from < to) sum = wait_all<M, run>(chain.tiles + from, int(to - from));
-  sum = reduce<M>(sum);
-  if (start < first && threadIdx.x == 0) sum = M::combine(chain.groups[group - 1].wait(), sum);
-  return sum;
+  if (from < to) sum = wait_all<M, run>(chain.tiles + from, to - from);
+  return reduce<M>(sum);
 }
 
 // Look-back for operators whose result has the same bits however operands are grouped, such as integer addition. It may

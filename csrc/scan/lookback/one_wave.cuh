@@ -132,7 +132,7 @@ __global__ __launch_bounds__(OneWave<E>::threads) void one_wave_kernel(
   if (warp == 0) {
     block::wait_for_launch_before();
     if (lane == Wave::warps - 1 && blockIdx.x + 1 < gridDim.x) chain.tiles[blockIdx.x].publish(upto);
-    const Acc sum = block::look_back<M, Wave::most_tiles>(chain, blockIdx.x, 0);
+    const Acc sum = block::look_back<M, Wave::most_tiles>(chain, int(blockIdx.x));
     if (lane == 0) before_tile = sum;
   }
   __syncthreads();
