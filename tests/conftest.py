@@ -70,6 +70,8 @@ def torch_state():
     torch.set_num_threads(threads)
     if torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(False)
+    if torch.cuda.is_initialized() and torch.cuda.get_sync_debug_mode():
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def pytest_report_teststatus(report, config):

@@ -401,6 +401,7 @@ def test_an_image_of_nan_and_a_label_that_is_no_class_reach_the_loss():
 
 
 @needs_cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_trainer_of_fused_epochs_never_waits():
     ours = trainer("cuda", count=1000)
     ours.capture()

@@ -373,6 +373,28 @@ def test_bad_offsets(device):
     assert segment_sort(keys, torch.tensor([0, 5], device=device)).tolist() == [1] * 5
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.int64])
+def test_cuda_copies_keys_that_lie_in_no_segment(dtype, device):
+    """The CPU refuses offsets that do not span the keys."""
+    n = 5000
+    keys, values = torch.randint(0, 100, (n,)).to(dtype), torch.arange(n)
+    for first, last in ((1, n), (0, n - 1), (700, 4000), (0, 0), (n, n), (4999, n)):
+        ends = torch.randint(first, last + 1, (40,)).sort()[0]
+        offsets = torch.cat([torch.tensor([first]), ends, torch.tensor([last])])
+        if device == "cpu":
+            with pytest.raises(ValueError, match=r"segment_sort: offsets"):
+                segment_sort(keys, offsets)
+            continue
+        segment = torch.bucketize(values, offsets, right=True)  # 0 before all segments
+        ranks = torch.where((values >= first) & (values < last), keys.double(), values.double())
+        order = torch.from_numpy(np.lexsort([ranks.numpy(), segment.numpy()]))
+        for algorithm in algorithms(device, "segment_sort"):
+            where = f"{algorithm} {first} {last}"
+            got = segment_sort_pairs(keys.to(device), values.to(device), offsets.to(device), algorithm=algorithm)
+            assert_equal(got, (keys[order], order), where)
+            assert_equal(segment_sort(keys.to(device), offsets.to(device), algorithm=algorithm), keys[order], where)
+
+
 @pytest.mark.parametrize("descent", [None, 0, 5_000, 40_000, 99_997], ids=str)
 @pytest.mark.parametrize("descending", [False, True])
 def test_keys_in_order_but_for_one(descent, descending, device):
