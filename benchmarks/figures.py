@@ -25,16 +25,16 @@ PROBLEMS = (scan, reduction, segmented, groups, sort, sparse, graph, network, la
 
 
 def measure(figure: Figure, device: str, clock: Clock) -> list[dict]:
-    """Returns one row per contestant, ours first; results are checked before they are timed."""
+    """Returns one row per contestant, ours first; all results are checked before any call is timed."""
     tensors = figure.make()
     want = testing.tensors_of(figure.want(*tensors))
     out_bytes = sum(y.numel() * tensors[0].element_size() for y in want)
     bytes_ = sum(x.numel() * x.element_size() for x in tensors[figure.unread :]) + out_bytes
     operator, problem = figure.name.split(" ", 1)
-    rows = []
-    for name, call in {"torch_patterns": figure.ours, **figure.peers}.items():
-        if name.startswith("cub") and device == "cpu":
-            continue
+    contestants = {"torch_patterns": figure.ours, **figure.peers}
+    if device == "cpu":
+        contestants = {name: call for name, call in contestants.items() if not name.startswith("cub")}
+    for name, call in contestants.items():
         out = testing.tensors_of(call(*tensors))
         if figure.exact_peers or call is figure.ours:
             for got, exact in zip(out, want, strict=True):
@@ -44,21 +44,21 @@ def measure(figure: Figure, device: str, clock: Clock) -> list[dict]:
                 else:
                     assert_equal(got, exact, f"{figure.name} {name}")
         del out
-        seconds = clock(lambda call=call: call(*tensors))
-        rows.append(
-            {
-                "operator": operator,
-                "problem": problem,
-                "elements": tensors[0].numel(),
-                "dtype": str(tensors[0].dtype).removeprefix("torch."),
-                "algorithm": name,
-                "milliseconds": f"{seconds * 1e3:.4g}",
-                "gigabytes_per_second": f"{bytes_ / seconds / 1e9:.4g}",
-                "percent_of_copy": f"{100 * bytes_ / seconds / clock.copy_rate:.3g}",
-                "gigaflops": "0",
-            }
-        )
-    return rows
+    times = clock(*(lambda call=call: call(*tensors) for call in contestants.values()))
+    return [
+        {
+            "operator": operator,
+            "problem": problem,
+            "elements": tensors[0].numel(),
+            "dtype": str(tensors[0].dtype).removeprefix("torch."),
+            "algorithm": name,
+            "milliseconds": f"{seconds * 1e3:.4g}",
+            "gigabytes_per_second": f"{bytes_ / seconds / 1e9:.4g}",
+            "percent_of_copy": f"{100 * bytes_ / seconds / clock.copy_rate:.3g}",
+            "gigaflops": "0",
+        }
+        for name, seconds in zip(contestants, times, strict=True)
+    ]
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
     python tests/sanitize.py                    all four tools, summary on the screen
     python tests/sanitize.py --tools initcheck --out findings
-    python tests/sanitize.py --only scan        operators whose name holds this
+    python tests/sanitize.py --only scan        operators and rungs whose names hold this: "scan", "bfs_csr auto"
     python tests/sanitize.py --jobs 8 --gpus 2  8 processes per tool, which share the rungs and two GPUs
 
 Each tool runs this file again with --calls: small calls of every operator by every rung, in dtypes and arguments that
@@ -52,9 +52,11 @@ def calls(differentiate: bool, only: str, claims: Path) -> None:
     from torch_patterns.testing import assert_equal, assert_within, tensors_of, unit_roundoff
 
     made = 0
-    specs = [spec for spec in testing.specs().values() if only in spec.name]
+    specs = testing.specs().values()
     rungs = [(spec, rung.name, {*rung.traits}) for spec in specs for rung in spec.rungs("cuda")]
     for turn, (spec, algorithm, traits) in enumerate(rungs + [(spec, "auto", set()) for spec in specs]):
+        if only not in f"{spec.name} {algorithm}":
+            continue
         try:
             (claims / str(turn)).mkdir()
         except FileExistsError:
@@ -140,7 +142,7 @@ def summary(tool: str, runs: list[Run]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
-    parser.add_argument("--only", default="", help="operators whose name holds this")
+    parser.add_argument("--only", default="", help="operators and rungs whose names hold this")
     parser.add_argument("--out", type=Path, help="a folder for the summary, and for all that was printed")
     parser.add_argument("--jobs", type=int, default=1, help="processes per tool")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs that the processes share")

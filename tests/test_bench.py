@@ -1,22 +1,16 @@
 """The benchmarks: every contestant of every Spec, peers too, gives the reference's result; rows become tables."""
 
+import time
 from dataclasses import replace
 
 import figures
 import pytest
 import report
 import torch
+from common import FakeClock
 from problems import reduction, scan, segmented
 
 from torch_patterns import bench, registry, testing
-
-
-class FakeClock:
-    copy_rate = 1e12
-
-    def __call__(self, call) -> float:
-        call()
-        return 1e-3
 
 
 def test_every_contestant_is_checked(spec, device):
@@ -37,7 +31,15 @@ def test_a_wrong_result_is_not_timed():
 def test_the_clock_of_the_cpu():
     clock = bench.Clock("cpu", budget=0.01)
     assert clock.copy_rate > 1e8
-    assert 1e-3 < clock(lambda: torch.randn(300_000).sort()) < 10
+    short, long = clock(lambda: torch.randn(3_000).sort(), lambda: torch.randn(300_000).sort())
+    assert 1e-5 < short < long < 10
+
+
+def test_calls_take_turns():
+    turns = []
+    calls = [lambda name=name: (turns.append(name), time.sleep(0.001)) for name in "ab"]
+    bench.Clock("cpu", budget=0.01)(*calls)
+    assert "".join(turns).endswith("abababab")
 
 
 def test_sizes_and_arguments():

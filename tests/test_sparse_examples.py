@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from common import EACH_DEVICE
+from common import EACH_DEVICE, FakeClock
 
 import torch_patterns as tp
 
@@ -104,12 +104,6 @@ def test_pages_of_a_file_have_ranks(tmp_path, capsys):
 
 
 # ---- the comparison of formats
-
-
-class FakeClock:
-    def __call__(self, call) -> float:
-        call()
-        return 1e-3
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")

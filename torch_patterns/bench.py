@@ -41,7 +41,10 @@ FIELDS = (
 
 
 class Clock:
-    """Seconds of a call on a device: the median of as many calls as fit in `budget` seconds, 5 at least."""
+    """Seconds of calls on a device: the median of as many calls as fit in `budget` seconds each, 5 at least.
+
+    The calls take turns, so that what else the machine does, and what it did before, is the same for all of them.
+    """
 
     def __init__(self, device: str, budget: float = 0.3):
         self.cuda, self.budget = torch.device(device).type == "cuda", budget
@@ -50,17 +53,23 @@ class Clock:
             self.read_seconds = min(self._events(lambda: None)[1] for _ in range(3))
         self.copy_rate = self._copy_rate(device)
 
-    def __call__(self, call: Callable[[], object]) -> float:
+    def __call__(self, *calls: Callable[[], object]) -> list[float]:
+        counts = [self._count(call) for call in calls]
+        reads = [1 + math.ceil(self._launch_seconds(call) / self.read_seconds) for call in calls] if self.cuda else []
+        samples: list[list[float]] = [[] for _ in calls]
+        for turn in range(max(counts)):
+            for i, call in enumerate(calls):
+                if turn < counts[i]:
+                    samples[i].append(self._events(call, reads[i])[0] if self.cuda else self._wall(call))
+        return [statistics.median(seconds) for seconds in samples]
+
+    def _count(self, call) -> int:
+        """How often a call fits in the budget; it warms up meanwhile."""
         begin = time.perf_counter()
-        call()
-        self._wait()
-        call()
-        self._wait()
-        count = min(max(int(self.budget / (time.perf_counter() - begin)), 5), 100)
-        if not self.cuda:
-            return statistics.median(self._wall(call) for _ in range(count))
-        reads = 1 + math.ceil(self._launch_seconds(call) / self.read_seconds)
-        return statistics.median(self._events(call, reads)[0] for _ in range(count))
+        for _ in range(2):
+            call()
+            self._wait()
+        return min(max(int(self.budget / (time.perf_counter() - begin)), 5), 100)
 
     def _wait(self) -> None:
         if self.cuda:
@@ -93,7 +102,7 @@ class Clock:
         """Bytes a second of a large copy, read and written ones."""
         x = torch.zeros(2**28 if self.cuda else 2**25, device=device)
         y = torch.empty_like(x)
-        return 2 * x.numel() * x.element_size() / self(lambda: y.copy_(x))
+        return 2 * x.numel() * x.element_size() / self(lambda: y.copy_(x))[0]
 
 
 def environment(device: str) -> dict[str, str]:
@@ -157,16 +166,18 @@ def check(out, want, bound, where: str) -> None:
 
 
 def measure(spec, label: str, case, dtype, device: str, clock: Clock, names: list[str] | None) -> Iterator[dict]:
-    """A row for each contestant, whose result is checked before it is timed."""
+    """A row for each contestant; all results are checked before any call is timed."""
     on_cpu = spec.sample(case, dtype)
     want = expected(spec, on_cpu, case.size)
     sample = on_cpu.to(device)
-    for name, call in contestants(spec, sample, names):
+    calls = dict(contestants(spec, sample, names))
+    work = []
+    for name, call in calls.items():
         out = call()
         check(out, want, bound_of(spec, on_cpu, dtype, name), f"{spec.name} {name} {label}")
-        bytes_, flops = spec.bytes(sample, out), spec.flops(sample, out)
+        work.append((spec.bytes(sample, out), spec.flops(sample, out)))
         del out
-        seconds = clock(call)
+    for name, (bytes_, flops), seconds in zip(calls, work, clock(*calls.values()), strict=True):
         yield {
             "operator": spec.name,
             "problem": label,

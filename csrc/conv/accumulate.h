@@ -6,17 +6,23 @@
 namespace tp::conv {
 
 // For every i in 0..rows:  c[to[i] + lane] += sum over k in 0..depth of a[from[i] + off[k]] * b[k * lanes + lane]
-// If `fresh`, c counts as zero and is not read. Each sum adds its terms in the order of k, on every machine. The rows
-// of c are distinct.
+// If `start` is given, c is not read, and its column counts as start[lane]. Each sum adds its terms in the order of k,
+// on every machine. The rows of c are distinct.
 template <class A>
 struct Accumulate {
-  int64_t lanes;
-  void (*run)(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b, bool fresh,
-              A* c, const int64_t* to);
+  int64_t tile, lanes;  // how many rows and columns it processes at once
+  double rate;          // of products, relative to the fastest kernel
+  void (*run)(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b,
+              const A* start, A* c, const int64_t* to);
 };
 
 // The widest kernel of this processor that pays for `columns` columns of b.
 template <class A>
 Accumulate<A> accumulate_for(int64_t columns);
+
+// The kernel that suits `rows` rows of a, with the table on the other side: it adds a[from[i] + k] * b[off[k] + lane],
+// and row i counts as start[i].
+template <class A>
+Accumulate<A> shifted_for(int64_t rows);
 
 }  // namespace tp::conv

@@ -16,7 +16,7 @@
 
 #include "conv/accumulate.h"
 #include "conv/packed.h"
-#include "conv/threaded_pointwise.h"
+#include "conv/threaded_lines.h"
 #include "conv/threaded_winograd.h"
 
 namespace tp::conv {
@@ -46,6 +46,12 @@ void fprop(const Elements<T>& e, Context& context) {
          [&](int64_t k, int64_t lane) { return A(from[lane * depth + k]); });
   });
 
+  A* starts = context.workspace<A>(e.groups * blocks * lanes);
+  for (int64_t group = 0; group < e.groups; ++group) {
+    pack(starts + group * blocks * lanes, 1, e.bias ? e.maps : 0, blocks * lanes,
+         [&](int64_t, int64_t lane) { return A(e.bias[group * e.maps + lane]); });
+  }
+
   const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_for(context, e.n * e.rows.out * e.cols.out));
   const Tasks tasks(context, tiling.count(), e.groups, blocks);
   const Input<T> input(e, tiling.size);
@@ -69,19 +75,16 @@ void fprop(const Elements<T>& e, Context& context) {
     for (int64_t block = first; block < last; ++block) {
       const A* right = filters + (group * blocks + block) * depth * lanes;
       const int64_t map = group * e.maps + block * lanes, columns = min(lanes, e.maps - block * lanes);
-      const T* bias = e.bias ? e.bias + map : nullptr;
+      const A* start = starts + (group * blocks + block) * lanes;
       T* y = e.y + map * e.y_strides.channel;
       if constexpr (std::is_same<T, A>::value) {
         if (e.y_strides.channel == 1 && columns == lanes) {  // the lanes are neighbours in y
-          accumulate(kernel, t.pixels(), x, from, depth, taps, right, true, y, to_y);
-          for (int64_t pixel = 0; bias && pixel < t.pixels(); ++pixel) {
-            for (int64_t lane = 0; lane < lanes; ++lane) y[to_y[pixel] + lane] += bias[lane];
-          }
+          accumulate(kernel, t.pixels(), x, from, depth, taps, right, start, y, to_y);
           continue;
         }
       }
-      accumulate(kernel, t.pixels(), x, from, depth, taps, right, true, sums, to);
-      store(t, sums, columns, lanes, y, bias, tiling, e.y_strides);
+      accumulate(kernel, t.pixels(), x, from, depth, taps, right, start, sums, to);
+      store(t, sums, columns, lanes, y, tiling, e.y_strides);
     }
   });
 }
@@ -102,7 +105,7 @@ struct Sender {
     if (count == 0) return;
     A* target = sums + ((e.rows.source(h, p) - t.h) * t.width + e.cols.source(w, q) - t.w) * kernel.lanes;
     gradient += h * e.y_strides.row + w * e.y_strides.col;
-    accumulate(kernel, count, gradient, from, e.maps, maps, right, false, target, to);
+    accumulate(kernel, count, gradient, from, e.maps, maps, right, static_cast<const A*>(nullptr), target, to);
   }
 
  private:
@@ -158,8 +161,8 @@ void dgrad(const Elements<T>& e, Context& context) {
         sender.send(t, tap / e.cols.kernel, tap % e.cols.kernel, source, right + tap * panel, sums);
       }
       const int64_t channel = group * e.channels + block * lanes;
-      store(t, sums, min(lanes, e.channels - block * lanes), lanes, e.x + channel * e.x_strides.channel,
-            static_cast<const T*>(nullptr), tiling, e.x_strides);
+      store(t, sums, min(lanes, e.channels - block * lanes), lanes, e.x + channel * e.x_strides.channel, tiling,
+            e.x_strides);
     }
   });
 }
@@ -176,7 +179,7 @@ void wgrad(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
   const auto kernel = accumulate_for<A>(e.maps);
   const int64_t lanes = kernel.lanes, blocks = ceil_div(e.maps, lanes), taps = e.channels * e.taps();
-  const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_per_tile);
+  const Tiling tiling(e.n, e.rows.out, e.cols.out, panel_depth(kernel));
   const int64_t filters = e.groups * blocks,
                 chunks = chunks_for(tiling.count(), filters, filters * taps * lanes * int64_t(sizeof(A)));
   const Tasks tasks(context, chunks, e.groups, blocks);
@@ -208,20 +211,24 @@ void wgrad(const Elements<T>& e, Context& context) {
       for (int64_t block = first; block < last; ++block) {
         const int64_t map = group * e.maps + block * lanes;
         load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.y_strides.channel, tiling, e.y_strides);
-        kernel.run(taps, x, from, t.pixels(), off, panel, false, sums_of(block), to);
+        kernel.run(taps, x, from, t.pixels(), off, panel, nullptr, sums_of(block), to);
       }
     }
   });
-  run_tasks(context, filters, [&](int64_t i, int64_t) {
-    const A* first = sums + i * chunks * taps * lanes;
-    const int64_t lane0 = i % blocks * lanes, map = i / blocks * e.maps + lane0;
-    for (int64_t lane = 0; lane < min(lanes, e.maps - lane0); ++lane) {
-      for (int64_t k = 0; k < taps; ++k) {
-        A sum = 0;
-        for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += first[(chunk * taps + k) * lanes + lane];
-        e.weight[(map + lane) * taps + k] = T(sum);
+  constexpr int64_t taps_per_task = 64;
+  const int64_t parts = ceil_div(taps, taps_per_task);
+  run_tasks(context, filters * parts, [&](int64_t i, int64_t) {
+    const int64_t lane0 = i / parts % blocks * lanes, map = i / parts / blocks * e.maps + lane0;
+    const int64_t tap = i % parts * taps_per_task, count = min(taps_per_task, taps - tap);
+    A* const sum = sums + (i / parts * chunks * taps + tap) * lanes;
+    on_vectors([=] {
+      for (int64_t chunk = 1; chunk < chunks; ++chunk) {
+        const A* more = sum + chunk * taps * lanes;
+        TP_INDEPENDENT
+        for (int64_t j = 0; j < count * lanes; ++j) sum[j] += more[j];
       }
-    }
+    });
+    transpose(count, min(lanes, e.maps - lane0), sum, lanes, e.weight + map * taps + tap, taps);
   });
 }
 
@@ -260,8 +267,10 @@ void winograd(const Args& args, Context& context) {
 void threaded(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
-    if (suits_pointwise(args)) return pointwise<T>(args, context);
-    if (!winograd_pays(args)) return products(Elements<T>(args), args.pass, context);
+    if (!winograd_pays(args)) {
+      if (!lines_of_pixels<T>(args, context)) products(Elements<T>(args), args.pass, context);
+      return;
+    }
     in_nchw<T>(args, context, [&](const Args& packed) { winograd<T>(packed, context); });
   });
 }

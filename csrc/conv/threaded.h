@@ -24,10 +24,10 @@ constexpr int64_t panel_depth(const Accumulate<A>& kernel) {
 // Runs the kernel panel by panel.
 template <class A>
 void accumulate(const Accumulate<A>& kernel, int64_t rows, const A* a, const int64_t* from, int64_t depth,
-                const int64_t* off, const A* b, bool fresh, A* c, const int64_t* to) {
+                const int64_t* off, const A* b, const A* start, A* c, const int64_t* to) {
   const int64_t step = panel_depth(kernel);
   for (int64_t k = 0; k < depth; k += step) {
-    kernel.run(rows, a, from, min(step, depth - k), off + k, b + k * kernel.lanes, fresh && k == 0, c, to);
+    kernel.run(rows, a, from, min(step, depth - k), off + k, b + k * kernel.lanes, k == 0 ? start : nullptr, c, to);
   }
 }
 
@@ -84,11 +84,8 @@ void for_runs(const Tile& t, const Tiling& whole, int64_t maps, const F& f) {
 
 // Stores sums[pixel, lane] as map `lane` of the images; `out` is the address of the first of these maps.
 template <class T, class A>
-void store(const Tile& t, A* sums, int64_t columns, int64_t lanes, T* out, const T* bias, const Tiling& whole,
+void store(const Tile& t, const A* sums, int64_t columns, int64_t lanes, T* out, const Tiling& whole,
            const Strides& strides) {
-  for (int64_t pixel = 0; bias && pixel < t.pixels(); ++pixel) {
-    for (int64_t lane = 0; lane < columns; ++lane) sums[pixel * lanes + lane] += A(bias[lane]);
-  }
   if (strides.channel == 1) {
     const int64_t step = strides.image / (whole.height * whole.width);
     return for_runs(t, whole, 1, [&](int64_t pixel, int64_t at, int64_t length) {

@@ -117,8 +117,8 @@ class Winograd {
     for (int64_t k = 0; k < products; ++k) {
       const A* filters = filters_ + (group * products + k) * g_.maps * g_.depth;
       for (int64_t block = 0; block < blocks; ++block) {
-        accumulate(kernel_, g_.maps, filters, from_, g_.depth, off_, in + (k * blocks + block) * g_.depth * lanes, true,
-                   out + k * size_ + block * lanes, to_);
+        accumulate(kernel_, g_.maps, filters, from_, g_.depth, off_, in + (k * blocks + block) * g_.depth * lanes,
+                   zeros_, out + k * size_ + block * lanes, to_);
       }
     }
     bool finite = true;
@@ -230,7 +230,8 @@ class Winograd {
   const GatherAxis rows_, cols_;
   const Accumulate<A> kernel_;
   const int64_t down_, across_, tiles_, size_;
-  A* filters_ = nullptr;  // [groups, 16, maps, depth]
+  const A zeros_[32] = {};  // at least as many as the kernel has lanes
+  A* filters_ = nullptr;    // [groups, 16, maps, depth]
   int64_t *from_ = nullptr, *to_ = nullptr, *off_ = nullptr;
 };
 

@@ -271,7 +271,7 @@ TP_DEVICE Running<acc_t<T>> softmax_of_row(const T* row, int64_t classes, bool a
   if (lane == 0) mosts[warp] = mine.most, sums[warp] = mine.sum;
   __syncthreads();
   if (warp == 0) {
-    mine.most = mosts[lane % warps], mine.sum = sums[lane % warps];
+    if (lane < warps) mine.most = mosts[lane], mine.sum = sums[lane];
     merge_lanes(warps);
     if (lane == 0) mosts[0] = mine.most, sums[0] = mine.sum;
   }
