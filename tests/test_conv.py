@@ -167,14 +167,14 @@ WIDE = (
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_wide_layers(dtype, layout, device):
-    """All passes of all exact algorithms, from either layout."""
+    """All passes of all exact algorithms, from either layout of images and of filters."""
     for shape, filters, window in WIDE:
         x, weight = leaves = [integers(*size, limit=2).double().requires_grad_() for size in (shape, filters)]
         y = F.conv2d(*leaves, **window)
         g = integers(*y.shape, limit=2).double()
         want = [y.detach(), *torch.autograd.grad(y, leaves, g)]
         images, maps = (t.detach().to(device, dtype).to(memory_format=layout) for t in (x, g))
-        weight = weight.detach().to(device, dtype)
+        weight = weight.detach().to(device, dtype).to(memory_format=layout)
         for algorithm in ["auto", *algorithms(device, without="norm_wise")]:
             got = (
                 conv2d(images, weight, **window, algorithm=algorithm),

@@ -145,3 +145,25 @@ def test_wide_filters_of_one_pixel(dtype, device):
         for g, w in ((conv2d(images, filters, shift), got[0]), (conv2d_dgrad(outputs, filters, list(x.shape)), got[1])):
             assert torch.equal(g.isnan().cpu(), one.expand(g.shape)), f"{channels} {maps} {size}"
             assert_equal(g.nan_to_num(0.0).cpu(), w.cpu().masked_fill(one, 0.0), f"{channels} {maps} {size}")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_filters_in_channels_last(dtype, device):
+    """They give the same as contiguous ones, also where one weight is NaN or infinite."""
+    random = torch.Generator().manual_seed(13)
+    integers = lambda *size: torch.randint(-2, 3, size, generator=random).to(device, dtype)  # noqa: E731
+    for channels, maps, groups, kernel, stride in ((72, 100, 1, 3, 1), (160, 96, 2, 3, 2), (36, 68, 1, (2, 3), 1)):
+        rows, cols = (kernel, kernel) if isinstance(kernel, int) else kernel
+        x, weight = integers(2, channels, 13, 12), integers(maps, channels // groups, rows, cols)
+        for value in (1.0, float("nan"), float("inf")):
+            weight[5, 3, 0, 1] = value
+            last = weight.contiguous(memory_format=torch.channels_last)
+            for layout in (torch.contiguous_format, torch.channels_last):
+                image, where = x.clone(memory_format=layout), f"{channels} {groups} {value} {layout}"
+                y, want = (conv2d(image, w, None, stride, 1, 1, groups) for w in (last, weight))
+                assert torch.equal(y.nan_to_num(7.0), want.nan_to_num(7.0)), where
+                grad = (torch.arange(y.numel(), device=device) % 5 - 2).view(y.shape).to(dtype)
+                grad = grad.contiguous(memory_format=layout)
+                dx, want = (conv2d_dgrad(grad, w, x.shape, stride, 1, 1, groups) for w in (last, weight))
+                assert torch.equal(dx.nan_to_num(7.0), want.nan_to_num(7.0)), where
+                assert dx.isfinite().all() == (value == 1.0), where

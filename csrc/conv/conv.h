@@ -46,7 +46,7 @@ struct Axis {
 enum class Pass : int8_t { fprop, dgrad, wgrad };
 
 // The memory layout of x and y: nchw stores one map after another, nhwc the channels of each pixel next to each other
-// (PyTorch's channels_last). The filters are [m, c / groups, p, q] in either case.
+// (PyTorch's channels_last). Filters are images, too: nchw stores them as [m, c / groups, p, q].
 enum class Layout : int8_t { nchw, nhwc };
 
 struct Args {
@@ -59,6 +59,7 @@ struct Args {
   int64_t n, c, m, groups;
   Axis rows, cols;
   Layout layout = Layout::nchw;
+  Layout filters = Layout::nchw;  // of the weight that is read; only implicit_gemm reads nhwc
 };
 
 #define TP_RUNGS "conv/rungs.def"

@@ -32,6 +32,7 @@ struct Elements {
   int64_t n, c, m, groups, channels, maps;  // channels and maps of one group
   Axis rows, cols;
   Strides x_strides, y_strides;
+  Layout filters;
 
   explicit Elements(const Args& a)
       : x(static_cast<T*>(a.x)),
@@ -47,7 +48,8 @@ struct Elements {
         rows(a.rows),
         cols(a.cols),
         x_strides(a.layout, a.c, a.rows.in, a.cols.in),
-        y_strides(a.layout, a.m, a.rows.out, a.cols.out) {}
+        y_strides(a.layout, a.m, a.rows.out, a.cols.out),
+        filters(a.filters) {}
 
   TP_HD int64_t taps() const { return rows.kernel * cols.kernel; }
   TP_HD int64_t weights() const { return m * channels * taps(); }
@@ -55,7 +57,7 @@ struct Elements {
     return x_strides.at(image, channel, i, j);
   }
   TP_HD int64_t y_at(int64_t image, int64_t map, int64_t h, int64_t w) const { return y_strides.at(image, map, h, w); }
-  // The index of tap (p, q) of the filter that leads from `channel` of the group to `map`.
+  // The index of tap (p, q) of the filter that leads from `channel` of the group to `map`, in nchw.
   TP_HD int64_t weight_at(int64_t map, int64_t channel, int64_t p, int64_t q) const {
     return ((map * channels + channel) * rows.kernel + p) * cols.kernel + q;
   }

@@ -97,7 +97,7 @@ struct Gather {
   T* target;
   Strides source_strides, target_strides;
   int64_t n, groups, depth, maps;
-  int64_t group_stride, depth_stride, map_stride;  // of the filters, in elements
+  int64_t group_stride, depth_stride, map_stride, tap_stride;  // of the filters, in elements
   Axis rows, cols;
 
   explicit Gather(const Elements<T>& e, Pass pass)
@@ -113,13 +113,16 @@ struct Gather {
         depth(pass == Pass::fprop ? e.channels : e.maps),
         maps(pass == Pass::fprop ? e.maps : e.channels),
         group_stride(e.maps * e.channels * e.taps()),
-        depth_stride(pass == Pass::fprop ? e.taps() : e.channels * e.taps()),
-        map_stride(pass == Pass::fprop ? e.channels * e.taps() : e.taps()),
+        tap_stride(e.filters == Layout::nchw ? 1 : e.channels),
         rows(e.rows),
-        cols(e.cols) {}
+        cols(e.cols) {
+    const int64_t of_map = e.channels * e.taps(), of_channel = e.filters == Layout::nchw ? e.taps() : 1;
+    depth_stride = pass == Pass::fprop ? of_channel : of_map;
+    map_stride = pass == Pass::fprop ? of_map : of_channel;
+  }
 
   TP_HD int64_t weight_at(int64_t group, int64_t map, int64_t channel, int64_t p, int64_t q) const {
-    return group * group_stride + map * map_stride + channel * depth_stride + p * cols.kernel + q;
+    return group * group_stride + map * map_stride + channel * depth_stride + (p * cols.kernel + q) * tap_stride;
   }
 
   // Computes one target element without the bias, only from the products that exist.

@@ -19,14 +19,20 @@ namespace tp::conv {
 
 constexpr int pack_threads = 256, pack_blocks = 512, pack_taps = 9;
 
+// The distances between the rows of filters that are packed by map: of groups, maps and taps.
+struct FilterStrides {
+  int64_t image, row, col;
+};
+
 // The arguments of both kernels.
 template <class T>
 struct GatherGemm {
   Gather<T> g;
   const T* source;                          // g.source, or a copy of it in the layout that the kernel reads
   int64_t image, channel, row, col, group;  // its strides
-  const T* filters;                         // packed
+  const T* filters;                         // packed, or g.weight
   int64_t width;                            // the elements in a row of the packed filters: maps or channels, padded
+  FilterStrides filter_strides;             // if packed by map
   const int* odd;  // dgrad: whether each of the pack_blocks blocks saw a weight that is infinite or NaN
   int64_t row_phases, col_phases, tiles, map_blocks;
   TP_HD int64_t blocks() const { return row_phases * col_phases * tiles * map_blocks * g.groups; }
@@ -50,7 +56,9 @@ __global__ void __launch_bounds__(pack_threads)
     for (int64_t first = 0; first < taps; first += pack_taps) {
       T values[pack_taps];  // loaded before any is stored
 #pragma unroll
-      for (int k = 0; k < pack_taps; ++k) values[k] = exists && first + k < taps ? from[first + k] : T(0.0f);
+      for (int k = 0; k < pack_taps; ++k) {
+        values[k] = exists && first + k < taps ? from[(first + k) * g.tap_stride] : T(0.0f);
+      }
 #pragma unroll
       for (int k = 0; k < pack_taps; ++k) {
         found = found || !is_finite(acc_t<T>(values[k]));
@@ -60,6 +68,47 @@ __global__ void __launch_bounds__(pack_threads)
   }
   found = __syncthreads_or(found);
   if (threadIdx.x == 0) odd[blockIdx.x] = found;
+}
+
+// The same for dgrad by map, where the rows to write are columns of the matrix [maps of conv2d, its taps and channels]
+// that the filters are in memory: shared memory holds a tile of it.
+template <class T>
+__global__ void __launch_bounds__(pack_threads)
+    transpose_filters(const Gather<T> g, int64_t width, T* packed, int* odd) {
+  block::allow_next_launch();
+  constexpr int lines = 64, columns = 32;
+  __shared__ T tile[columns][lines + 2];
+  const int64_t taps = g.rows.kernel * g.cols.kernel, length = g.maps * taps,
+                across = ceil_div(length, int64_t(columns)), down = ceil_div(width, int64_t(lines));
+  const int t = int(threadIdx.x);
+  bool found = false;
+  for (int64_t i = blockIdx.x; i < g.groups * down * across; i += gridDim.x) {
+    int64_t column = i, line = divide(column, across), group = divide(line, down);
+    column *= columns, line *= lines;
+#pragma unroll
+    for (int k = t; k < lines * columns; k += pack_threads) {
+      const int64_t depth = line + k / columns, at = column + k % columns;
+      const bool exists = depth < g.depth && at < length;
+      const T value = exists ? g.weight[group * g.group_stride + depth * length + at] : T(0.0f);
+      found = found || !is_finite(acc_t<T>(value));
+      tile[k % columns][k / columns] = value;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = t; k < lines * columns; k += pack_threads) {
+      int64_t at = column + k / lines;
+      const int64_t depth = line + k % lines;
+      if (at >= length || depth >= width) continue;
+      if (g.tap_stride == 1) {  // taps are neighbours; the result has a matrix per tap
+        const int64_t map = divide(at, taps);
+        at = at * g.maps + map;
+      }
+      packed[(group * length + at) * width + depth] = tile[k / lines][k % lines];
+    }
+    __syncthreads();
+  }
+  found = __syncthreads_or(found);
+  if (t == 0) odd[blockIdx.x] = found;
 }
 
 // The share of a block: one tile of the pixels of one phase, for one block of maps of one group.
@@ -275,12 +324,18 @@ template <class T>
 GatherGemm<T> gather_gemm(const Gather<T>& g, bool by_map, int64_t multiple, Context& context) {
   GatherGemm<T> work{g};
   work.width = ceil_div(by_map ? g.depth : g.maps, multiple) * multiple;
-  const int64_t size = g.groups * g.rows.kernel * g.cols.kernel * (by_map ? g.maps : g.depth) * work.width;
-  T* const packed = context.workspace<T>(size);
+  const int64_t taps = g.rows.kernel * g.cols.kernel, lines = by_map ? g.maps : g.depth;
+  T* const packed = context.workspace<T>(g.groups * taps * lines * work.width);
   int* const odd = context.workspace<int>(pack_blocks);
-  pack_filters<<<pack_blocks, pack_threads, 0, cudaStream_t(context.stream)>>>(g, by_map, work.width, packed, odd);
+  const auto stream = cudaStream_t(context.stream);
+  if (by_map && g.pass == Pass::dgrad) {
+    transpose_filters<<<pack_blocks, pack_threads, 0, stream>>>(g, work.width, packed, odd);
+  } else {
+    pack_filters<<<pack_blocks, pack_threads, 0, stream>>>(g, by_map, work.width, packed, odd);
+  }
   check_launch("pack_filters");
   work.filters = packed;
+  work.filter_strides = {taps * lines * work.width, work.width, lines * work.width};
   work.odd = odd;
   work.row_phases = phases(g.rows, g.pass);
   work.col_phases = phases(g.cols, g.pass);

@@ -42,7 +42,7 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
   const PatchShape& shape = work.shape;
   const int row = int(share.rows.source(share.row, 0) + min(int64_t(0), (share.rows.taps - 1) * share.rows.source_tap));
   const int col = int(share.cols.source(share.col, 0) + min(int64_t(0), (share.cols.taps - 1) * share.cols.source_tap));
-  const int taps = int(g.rows.kernel * g.cols.kernel), kernel_cols = int(g.cols.kernel), maps = int(g.maps);
+  const int kernel_cols = int(g.cols.kernel);
   TapSteps tap(share);
   for (int slab = 0; slab < work.slabs; ++slab) {
     for (int i = 0; i < tap.count; ++i, tap.next()) {
@@ -61,9 +61,8 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
       block::Barrier& full = rings.barriers[filter_full][filter.stage];
       rings.barriers[filter_empty][filter.stage].wait(filter.parity ^ 1);
       expect_bytes(full, Tile::filter_bytes);
-      const int line = (share.group * taps + tap.row_tap() * kernel_cols + tap.col_tap()) * maps + share.map;
-      copy_matrix(work.filters, line, slab * row_elements, rings.filters + unsigned(filter.stage * Tile::filter_bytes),
-                  full);
+      copy_window(work.filters, share.group, share.map, tap.row_tap() * kernel_cols + tap.col_tap(),
+                  slab * row_elements, rings.filters + unsigned(filter.stage * Tile::filter_bytes), full);
       full.arrive();
       filter.next();
     }
@@ -234,8 +233,9 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   work.source = window_map(source.data, BatchMap(source, g.n, source.col, rows.sources, cols.sources, sizeof(T)),
                            work.shape.patch_rows, work.shape.pitch, int(rows.source_step), int(cols.source_step));
-  work.filters = matrix_map(packed.filters, g.groups * g.rows.kernel * g.cols.kernel * g.maps, packed.width,
-                            packed.width, Tile::maps);
+  const BatchMap filters(packed.filter_strides, g.groups, packed.width, g.maps, g.rows.kernel * g.cols.kernel,
+                         sizeof(T));
+  work.filters = window_map(packed.filters, filters, Tile::maps, 1);
   if (work.stores_boxes) {
     work.target =
         window_map(g.target, BatchMap(g.target_strides, g.n, g.groups * g.maps, rows.outputs, cols.outputs, sizeof(T)),

@@ -34,6 +34,20 @@ constexpr int64_t never = int64_t(1) << 60;
 // Whether boxes of 64 channels never reach into another group.
 bool ends_in_box(int64_t groups, int64_t channels) { return groups == 1 || channels % row_elements == 0; }
 
+// The filters by map. If the channels of each tap already are a row, and tensor maps can read it, nothing is packed.
+template <class T>
+GatherGemm<T> filters_by_map(const Gather<T>& g, Context& context) {
+  const int64_t taps = g.rows.kernel * g.cols.kernel;
+  const bool rows = g.pass == Pass::fprop && (g.depth_stride == 1 || taps == 1) && g.depth % 8 == 0 &&
+                    reinterpret_cast<uintptr_t>(g.weight) % 16 == 0;
+  if (!rows) return gather_gemm(g, true, 8, context);
+  GatherGemm<T> work{g};
+  work.filters = g.weight;
+  work.width = g.depth;
+  work.filter_strides = {g.group_stride, g.map_stride, g.depth};
+  return work;
+}
+
 // Wide tiles read the source less often, which matters most if threads copy it. With boxes, it costs more to copy the
 // filters of a wide tile again and again.
 template <class T>
@@ -95,7 +109,7 @@ bool gather_on_hopper(const Gather<T>& g, Context& context) {
   };
   const int64_t tall = turns(Tall{}), wide = turns(Wide{}), square = turns(Square{});
   if (min(tall, min(wide, square)) == never) return false;
-  const GatherGemm<T> packed = gather_gemm(g, true, 8, context);
+  const GatherGemm<T> packed = filters_by_map(g, context);
   work.odd = packed.odd;
   const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, 8,
                                context);

@@ -156,7 +156,7 @@ conv::Axis axis(const Problem& p, const Window& w, size_t i) {
 }
 
 // Runs one pass. Of x, weight and y, the one that the pass writes is undefined on entry and is returned. An image has
-// the memory format of the image that was read; filters are contiguous.
+// the memory format of the image that was read; filters that are written are contiguous.
 Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, Tensor x, Tensor weight, Tensor y,
                 Tensor bias) {
   Tensor& written = pass == Pass::fprop ? y : pass == Pass::dgrad ? x : weight;
@@ -170,24 +170,30 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
   if (read.numel() == 0) check_algorithm(conv::ladder, name, w.algorithm);
   if (pass != Pass::fprop && read.numel() == 0) return written.zero_();  // there are no products to add up
   for (Tensor* images : {&x, &y}) *images = images->contiguous(format);
-  for (Tensor* t : {&weight, &bias}) {
-    if (t->defined()) *t = t->contiguous();
-  }
+  if (bias.defined()) bias = bias.contiguous();
   // The rung writes only the array that its pass computes, so the const_cast of the others is harmless.
   const auto data = [](const Tensor& t) { return const_cast<void*>(t.const_data_ptr()); };
-  const conv::Args args{pass,
-                        dtype_of_tensor(name, read),
-                        data(x),
-                        data(weight),
-                        data(y),
-                        data_or_null(bias),
-                        p.x[0].expect_int(),
-                        p.x[1].expect_int(),
-                        p.y[1].expect_int(),
-                        w.groups.expect_int(),
-                        axis(p, w, 0),
-                        axis(p, w, 1),
-                        format == at::MemoryFormat::Contiguous ? conv::Layout::nchw : conv::Layout::nhwc};
+  const auto layout = [](at::MemoryFormat f) {
+    return f == at::MemoryFormat::Contiguous ? conv::Layout::nchw : conv::Layout::nhwc;
+  };
+  conv::Args args{pass,
+                  dtype_of_tensor(name, read),
+                  data(x),
+                  nullptr,
+                  data(y),
+                  data_or_null(bias),
+                  p.x[0].expect_int(),
+                  p.x[1].expect_int(),
+                  p.y[1].expect_int(),
+                  w.groups.expect_int(),
+                  axis(p, w, 0),
+                  axis(p, w, 1),
+                  layout(format)};
+  const Str rung = w.algorithm == "auto" ? Str(conv::choose(args, {.cuda = read.is_cuda()})) : w.algorithm;
+  const at::MemoryFormat filters = rung == "implicit_gemm" ? format_of(weight) : at::MemoryFormat::Contiguous;
+  weight = weight.contiguous(filters);
+  args.weight = data(weight);
+  args.filters = layout(filters);
   run(conv::ladder, conv::choose, name, w.algorithm, read, args);
   return written;
 }
