@@ -167,3 +167,43 @@ def test_filters_in_channels_last(dtype, device):
                 dx, want = (conv2d_dgrad(grad, w, x.shape, stride, 1, 1, groups) for w in (last, weight))
                 assert torch.equal(dx.nan_to_num(7.0), want.nan_to_num(7.0)), where
                 assert dx.isfinite().all() == (value == 1.0), where
+
+
+LINES = (  # images, filters, groups, padding
+    ((1, 1, 5, 3000), (1, 1, 3, 5), 1, (1, 2)),
+    ((2, 2, 70, 41), (3, 2, 5, 1), 1, (0, 3)),
+    ((1, 6, 40, 33), (12, 1, 3, 3), 6, (1, 0)),
+    ((3, 4, 1, 700), (9, 4, 1, 1), 1, 0),
+    ((2, 3, 50, 64), (8, 3, 7, 7), 1, 3),
+    ((40, 1, 28, 28), (6, 1, 5, 5), 1, 2),
+)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_few_maps_and_long_rows(dtype, device):
+    """All passes, in boxes that divide rows and columns; one infinite or NaN element reaches its own products only."""
+    random = torch.Generator().manual_seed(14)
+    integers = lambda *size: torch.randint(-2, 3, size, generator=random).double()  # noqa: E731
+    for size, filters, groups, padding in LINES:
+        x, weight, bias = integers(*size), integers(*filters), integers(filters[0])
+        grad = integers(*F.conv2d(x, weight, None, 1, padding, 1, groups).shape)
+        for odd in (None, float("inf"), float("nan")):
+            for spoilt in (x, weight, grad) if odd else (x,):
+                whole = spoilt.flatten()[-1].item()
+                spoilt.view(-1)[-1] = odd if odd else whole
+                there = [t.to(device, dtype) for t in (x, weight, bias, grad)]
+                got = (
+                    conv2d(*there[:3], 1, padding, 1, groups),
+                    conv2d_dgrad(there[3], there[1], size, 1, padding, 1, groups),
+                    conv2d_wgrad(there[3], there[0], filters[2:], 1, padding, 1, groups),
+                )
+                want = (
+                    F.conv2d(x, weight, bias, 1, padding, 1, groups),
+                    conv2d_dgrad(grad, weight, size, 1, padding, 1, groups, algorithm="sequential"),
+                    conv2d_wgrad(grad, x, filters[2:], 1, padding, 1, groups, algorithm="sequential"),
+                )
+                for a, b in zip(got, want, strict=True):
+                    finite = b.to(dtype).isfinite()
+                    assert torch.equal(a.isfinite().cpu(), finite), f"{size} {odd}"
+                    assert torch.equal(a.cpu()[finite], b.to(dtype)[finite]), f"{size} {odd}"
+                spoilt.view(-1)[-1] = whole

@@ -4,6 +4,9 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define TP_X86 1
+#define TP_IN_REGISTER(x) asm("" : "+v"(x))  // so that it is loaded once, and not by every instruction that uses it
+#else
+#define TP_IN_REGISTER(x)
 #endif
 
 namespace tp::conv {
@@ -42,7 +45,12 @@ TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t
     }
     for (int64_t k = 0; k < depth; ++k) {
       const int64_t at = shifted ? k : off[k];
-      const Vector* right = reinterpret_cast<const Vector*>(b + (shifted ? off[k] : k * lanes));
+      const Vector* from_b = reinterpret_cast<const Vector*>(b + (shifted ? off[k] : k * lanes));
+      Vector right[vectors];
+      TP_UNROLL for (int v = 0; v < vectors; ++v) {
+        right[v] = from_b[v];
+        if constexpr (bytes == 64 || (tile + 1) * vectors < 16) TP_IN_REGISTER(right[v]);
+      }
       TP_UNROLL for (int r = 0; r < tile; ++r) {
         TP_UNROLL for (int v = 0; v < vectors; ++v) sum[r][v] += source[r][at] * right[v];
       }
@@ -51,12 +59,52 @@ TP_INLINE void accumulate(int64_t rows, const A* a, const int64_t* from, int64_t
   }
 }
 
-// name<A, tile, vectors, shifted>: the kernel for one width of registers.
+template <class A, int bytes, int tile, int tile_shifts>
+TP_INLINE void correlate(int64_t rows, const A* a, int64_t length, int64_t shifts, const int64_t* off, const A* b,
+                         A* sums) {
+  typedef A Vector __attribute__((vector_size(bytes), aligned(sizeof(A)), may_alias));
+  constexpr int lanes = bytes / int(sizeof(A));
+  A spare[lanes];  // target of the sums that the last tiles lack
+  for (int64_t i = 0; i < rows; i += tile) {
+    for (int64_t k = 0; k < shifts; k += tile_shifts) {
+      const A *left[tile], *right[tile_shifts];
+      Vector *target[tile][tile_shifts], sum[tile][tile_shifts];
+      TP_UNROLL for (int s = 0; s < tile_shifts; ++s) right[s] = b + off[k + s < shifts ? k + s : k];
+      TP_UNROLL for (int r = 0; r < tile; ++r) {
+        left[r] = a + (i + r < rows ? i + r : i) * length;
+        TP_UNROLL for (int s = 0; s < tile_shifts; ++s) {
+          const bool exists = i + r < rows && k + s < shifts;
+          target[r][s] = reinterpret_cast<Vector*>(exists ? sums + ((i + r) * shifts + k + s) * lanes : spare);
+          sum[r][s] = *target[r][s];
+        }
+      }
+      for (int64_t j = 0; j < length; j += lanes) {
+        Vector y[tile];
+        TP_UNROLL for (int r = 0; r < tile; ++r) y[r] = *reinterpret_cast<const Vector*>(left[r] + j);
+        TP_UNROLL for (int s = 0; s < tile_shifts; ++s) {
+          Vector x = *reinterpret_cast<const Vector*>(right[s] + j);
+          TP_IN_REGISTER(x);
+          TP_UNROLL for (int r = 0; r < tile; ++r) sum[r][s] += y[r] * x;
+        }
+      }
+      TP_UNROLL for (int r = 0; r < tile; ++r) {
+        TP_UNROLL for (int s = 0; s < tile_shifts; ++s) * target[r][s] = sum[r][s];
+      }
+    }
+  }
+}
+
+// name<A, tile, vectors, shifted> and name_correlate<A, tile, tile_shifts>: the kernels for one width of registers.
 #define TP_ACCUMULATE(name, attribute, bytes)                                                                       \
   template <class A, int tile, int vectors, bool shifted>                                                           \
   attribute void name(int64_t rows, const A* a, const int64_t* from, int64_t depth, const int64_t* off, const A* b, \
                       const A* start, A* c, const int64_t* to) {                                                    \
     accumulate<A, bytes, tile, vectors, shifted>(rows, a, from, depth, off, b, start, c, to);                       \
+  }                                                                                                                 \
+  template <class A, int tile, int tile_shifts>                                                                     \
+  attribute void name##_correlate(int64_t rows, const A* a, int64_t length, int64_t shifts, const int64_t* off,     \
+                                  const A* b, A* sums) {                                                            \
+    correlate<A, bytes, tile, tile_shifts>(rows, a, length, shifts, off, b, sums);                                  \
   }
 TP_ACCUMULATE(baseline, , 16)
 #ifdef TP_X86
@@ -86,6 +134,15 @@ Accumulate<A> shifted(double rate) {
   if (has_avx2()) return kernel<A>(tile, vectors, 32, rate, &avx2<A, tile, vectors, true>);
 #endif
   return kernel<A>(tile, vectors, 16, rate, &baseline<A, tile, vectors, true>);
+}
+
+template <class A, int tile, int tile_shifts>
+Correlate<A> correlate_tiles(double rate) {
+#ifdef TP_X86
+  if (has_avx512()) return {tile, tile_shifts, 64 / int64_t(sizeof(A)), rate, &avx512_correlate<A, tile, tile_shifts>};
+  if (has_avx2()) return {tile, tile_shifts, 32 / int64_t(sizeof(A)), rate, &avx2_correlate<A, tile, tile_shifts>};
+#endif
+  return {tile, tile_shifts, 16 / int64_t(sizeof(A)), rate, &baseline_correlate<A, tile, tile_shifts>};
 }
 
 }  // namespace
@@ -118,9 +175,16 @@ Accumulate<A> shifted_for(int64_t rows) {
   return empty(4) < empty(6) ? shifted<A, 4, 3>(1) : shifted<A, 6, 2>(1);
 }
 
+template <class A>
+Correlate<A> correlate_for(int64_t rows) {
+  return rows == 1 ? correlate_tiles<A, 1, 9>(0.5) : correlate_tiles<A, 3, 4>(1);
+}
+
 template Accumulate<float> accumulate_for(int64_t);
 template Accumulate<double> accumulate_for(int64_t);
 template Accumulate<float> shifted_for(int64_t);
 template Accumulate<double> shifted_for(int64_t);
+template Correlate<float> correlate_for(int64_t);
+template Correlate<double> correlate_for(int64_t);
 
 }  // namespace tp::conv

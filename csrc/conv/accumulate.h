@@ -25,4 +25,17 @@ Accumulate<A> accumulate_for(int64_t columns);
 template <class A>
 Accumulate<A> shifted_for(int64_t rows);
 
+// For every i in 0..rows and k in 0..shifts, sums[(i * shifts + k) * lanes + lane] += the sum over j in steps of
+// `lanes` of a[i * length + j + lane] * b[off[k] + j + lane]. `length` is a multiple of `lanes`.
+template <class A>
+struct Correlate {
+  int64_t tile, tile_shifts, lanes;
+  double rate;  // as in Accumulate
+  void (*run)(int64_t rows, const A* a, int64_t length, int64_t shifts, const int64_t* off, const A* b, A* sums);
+};
+
+// The kernel that suits `rows` rows of a.
+template <class A>
+Correlate<A> correlate_for(int64_t rows);
+
 }  // namespace tp::conv

@@ -36,6 +36,8 @@ bool suits_winograd(const Args& args) {
 
 }  // namespace
 
+bool reads_nhwc_filters(std::string_view rung) { return rung == "implicit_gemm"; }
+
 const char* choose(const Args& args, const Device& device) {
   if (!device.cuda) return "threaded";
   const int64_t channels = args.c / args.groups, maps = args.m / args.groups;

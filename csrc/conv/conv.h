@@ -59,7 +59,7 @@ struct Args {
   int64_t n, c, m, groups;
   Axis rows, cols;
   Layout layout = Layout::nchw;
-  Layout filters = Layout::nchw;  // of the weight that is read; only implicit_gemm reads nhwc
+  Layout filters = Layout::nchw;  // of the weight that is read
 };
 
 #define TP_RUNGS "conv/rungs.def"
@@ -67,5 +67,8 @@ struct Args {
 
 // The rung that "auto" means.
 const char* choose(const Args&, const Device&);
+
+// Whether a rung reads filters in nhwc, too.
+bool reads_nhwc_filters(std::string_view rung);
 
 }  // namespace tp::conv

@@ -16,7 +16,7 @@
 
 #include "conv/accumulate.h"
 #include "conv/packed.h"
-#include "conv/threaded_lines.h"
+#include "conv/threaded_lines_wgrad.h"
 #include "conv/threaded_winograd.h"
 
 namespace tp::conv {
@@ -167,13 +167,6 @@ void dgrad(const Elements<T>& e, Context& context) {
   });
 }
 
-// wgrad sums chunks of tiles separately, and then the chunks. There are enough chunks to keep threads busy, but their
-// number depends only on the shape.
-int64_t chunks_for(int64_t tiles, int64_t others, int64_t bytes) {
-  constexpr int64_t tasks = 64, most_bytes = 64 << 20;
-  return max(int64_t(1), min(tiles, min(tasks / others, most_bytes / bytes)));
-}
-
 template <class T>
 void wgrad(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
@@ -268,8 +261,8 @@ void threaded(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
     if (!winograd_pays(args)) {
-      if (!lines_of_pixels<T>(args, context)) products(Elements<T>(args), args.pass, context);
-      return;
+      if (lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
+      return products(Elements<T>(args), args.pass, context);
     }
     in_nchw<T>(args, context, [&](const Args& packed) { winograd<T>(packed, context); });
   });

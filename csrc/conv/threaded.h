@@ -274,4 +274,11 @@ struct Tasks {
   }
 };
 
+// wgrad sums chunks of tiles separately, and then the chunks. There are enough chunks to keep threads busy, but their
+// number depends only on the shape.
+inline int64_t chunks_for(int64_t tiles, int64_t others, int64_t bytes) {
+  constexpr int64_t tasks = 64, most_bytes = 64 << 20;
+  return max(int64_t(1), min(tiles, min(tasks / others, most_bytes / bytes)));
+}
+
 }  // namespace tp::conv

@@ -24,6 +24,28 @@ struct LineAxis {
   int64_t place(int64_t tap) const { return axis.source(0, tap) - first; }
 };
 
+// Copies a box of an image that begins at `row` and `col`; what is outside of the image, and the end of each row up to
+// the pitch, becomes zero.
+template <class T, class A>
+void copy_box(const T* image, int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t height, int64_t width,
+              int64_t pitch, A* to) {
+  const int64_t begin = min(max(-col, int64_t(0)), width), end = max(begin, min(width, cols - col));
+  for (int64_t r = row; r < row + height; ++r, to += pitch) {
+    if (r < 0 || r >= rows) {
+      std::fill(to, to + pitch, A(0));
+      continue;
+    }
+    const T* from = image + r * cols + col;
+    std::fill(to, to + begin, A(0));
+    TP_INDEPENDENT
+    for (int64_t j = begin; j < end; ++j) to[j] = A(from[j]);
+    std::fill(to + end, to + pitch, A(0));
+  }
+}
+
+// How much of the work of tiles is done for n things that exist.
+inline double share_of_tiles(int64_t n, int64_t tile) { return double(n) / double(ceil_div(n, tile) * tile); }
+
 template <class T>
 class Lines {
   using A = acc_t<T>;
@@ -48,13 +70,15 @@ class Lines {
   // Whether this takes less time than products whose lanes hold maps. In dgrad, those leave out all products beyond the
   // edges.
   bool pays() const {
-    const auto share = [](int64_t n, int64_t tile) { return double(n) / double(ceil_div(n, tile) * tile); };
     const Tile& box = tiling_.size;
+    const double copied = double(box.height + rows_.span) * double(pitch_);
+    if (copied > double(taps_ * box.height * box.width)) return false;  // taps are further apart than boxes are large
     const double inside =
         g_.pass == Pass::fprop ? 1 : double(g_.rows.out * g_.cols.out) / double(g_.rows.in * g_.cols.in);
-    const double here = kernel_.rate * share(g_.maps, kernel_.tile) * double(box.height * box.width) / double(length_);
+    const double here =
+        kernel_.rate * share_of_tiles(g_.maps, kernel_.tile) * double(box.height * box.width) / double(length_);
     const auto other = accumulate_for<A>(g_.maps);
-    return here * min(inside, 1.0) > 0.85 * other.rate * share(g_.maps, other.lanes);
+    return here * min(inside, 1.0) > 0.85 * other.rate * share_of_tiles(g_.maps, other.lanes);
   }
 
   void run() {
@@ -128,25 +152,12 @@ class Lines {
     return filters;
   }
 
-  // Copies what a box reads of `count` channels, with zeros beyond the edges.
+  // Copies what a box reads of `count` channels.
   void read(const Tile& t, int64_t first_channel, int64_t count, A* copy) const {
-    const int64_t left = cols_.first + t.w, width = t.width + cols_.span;
-    const int64_t begin = min(max(-left, int64_t(0)), width), end = max(begin, min(width, cols_.axis.sources - left));
     for (int64_t c = 0; c < count; ++c) {
-      const T* plane = g_.source + g_.source_strides.at(0, t.image * g_.depth + first_channel + c, 0, 0);
-      for (int64_t r = 0; r < t.height + rows_.span; ++r) {
-        const int64_t row = rows_.first + t.h + r;
-        A* to = copy + c * plane_ + r * pitch_;
-        if (!rows_.axis.inside(row)) {
-          std::fill(to, to + width, A(0));
-          continue;
-        }
-        const T* source = plane + row * cols_.axis.sources + left;
-        std::fill(to, to + begin, A(0));
-        TP_INDEPENDENT
-        for (int64_t j = begin; j < end; ++j) to[j] = A(source[j]);
-        std::fill(to + end, to + width, A(0));
-      }
+      const T* image = g_.source + g_.source_strides.at(0, t.image * g_.depth + first_channel + c, 0, 0);
+      copy_box(image, rows_.axis.sources, cols_.axis.sources, rows_.first + t.h, cols_.first + t.w,
+               t.height + rows_.span, t.width + cols_.span, pitch_, copy + c * plane_);
     }
   }
 
@@ -176,20 +187,24 @@ bool all_finite(const T* x, int64_t n) {
   return !bad;
 }
 
+// Whether there are lines, with images of one row if the filters have one tap.
+inline bool has_lines(const Args& args, Args& as_lines) {
+  as_lines = args;
+  if (args.rows.kernel * args.cols.kernel == 1 && args.rows.pad == 0 && args.cols.pad == 0) {
+    as_lines.cols.in = as_lines.cols.out = args.rows.in * args.cols.in;
+    as_lines.rows.in = as_lines.rows.out = 1;
+  }
+  return args.layout == Layout::nchw && args.rows.stride == 1 && args.cols.stride == 1;
+}
+
 // Computes fprop or dgrad, or returns false if another way is better.
 template <class T>
 bool lines_of_pixels(const Args& args, Context& context) {
-  if (args.layout != Layout::nchw || args.pass == Pass::wgrad) return false;
-  if (args.rows.stride > 1 || args.cols.stride > 1) return false;
-  Args a = args;
-  const bool one_tap = a.rows.kernel * a.cols.kernel == 1 && a.rows.pad == 0 && a.cols.pad == 0;
-  if (one_tap) {
-    a.cols.in = a.cols.out = a.rows.in * a.cols.in;
-    a.rows.in = a.rows.out = 1;
-  }
+  Args a;
+  if (args.pass == Pass::wgrad || !has_lines(args, a)) return false;
   const Elements<T> e(a);
   // In dgrad there are no products beyond the edges, and zeros may stand for them only if all weights are finite.
-  if (a.pass == Pass::dgrad && !one_tap && !all_finite(e.weight, e.weights())) return false;
+  if (a.pass == Pass::dgrad && e.taps() > 1 && !all_finite(e.weight, e.weights())) return false;
   Lines<T> lines(e, a.pass, context);
   if (!lines.pays()) return false;
   lines.run();

@@ -190,7 +190,7 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                   axis(p, w, 1),
                   layout(format)};
   const Str rung = w.algorithm == "auto" ? Str(conv::choose(args, {.cuda = read.is_cuda()})) : w.algorithm;
-  const at::MemoryFormat filters = rung == "implicit_gemm" ? format_of(weight) : at::MemoryFormat::Contiguous;
+  const at::MemoryFormat filters = conv::reads_nhwc_filters(rung) ? format_of(weight) : at::MemoryFormat::Contiguous;
   weight = weight.contiguous(filters);
   args.weight = data(weight);
   args.filters = layout(filters);
