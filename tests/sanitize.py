@@ -37,7 +37,9 @@ TOOLS = {
     "synccheck": (),
 }
 MOST, MOST_SLOW = 3100, 300  # elements of a problem; for rungs of quadratic work and for searches of many launches
-PROBLEMS, OTHERS = 4, 2  # of the first dtype; and other dtypes, with one problem each. Other ones for the next rung
+# Problems of the first dtype, but one for slow rungs; and other dtypes, with one problem each. Other ones for the next
+# rung.
+PROBLEMS, OTHERS = 4, 2
 SUMMARY = re.compile(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*")
 CLEAN = re.compile(r"=+ (?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)")
 KERNEL = re.compile(r"=+ +(?:at|in) (?:void )?(?!at::|at_cuda_detail::)([\w:]+)[<(]")
@@ -69,7 +71,7 @@ def calls(differentiate: bool, only: str, claims: Path) -> None:
         for dtype in (spec.dtype, *(others + others)[first : first + min(OTHERS, len(others))]):
             ordered = sorted(spec.cases(dtype, most=MOST_SLOW if slow else MOST), key=lambda c: c.size)
             distinct = list({str(c.kwargs): c for c in ordered}.values())
-            count = PROBLEMS if dtype == spec.dtype else 1
+            count = PROBLEMS if dtype == spec.dtype and not slow else 1
             for chosen in range(min(count, len(distinct))):
                 case = distinct[(turn + chosen * max(len(distinct) // count, 1)) % len(distinct)]
                 sample = spec.sample(case, dtype)
