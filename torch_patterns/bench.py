@@ -43,7 +43,8 @@ FIELDS = (
 class Clock:
     """Seconds of calls on a device: the median of as many calls as fit in `budget` seconds each, 5 at least.
 
-    The calls take turns, so that what else the machine does, and what it did before, is the same for all of them.
+    On the CPU the calls take turns, so that what else the machine does is the same for all of them. On CUDA nothing
+    else runs, but memory that one call frees could serve another one badly, so they run one after another.
     """
 
     def __init__(self, device: str, budget: float = 0.3):
@@ -54,14 +55,20 @@ class Clock:
         self.copy_rate = self._copy_rate(device)
 
     def __call__(self, *calls: Callable[[], object]) -> list[float]:
+        if self.cuda:
+            return [self._device_seconds(call) for call in calls]
         counts = [self._count(call) for call in calls]
-        reads = [1 + math.ceil(self._launch_seconds(call) / self.read_seconds) for call in calls] if self.cuda else []
         samples: list[list[float]] = [[] for _ in calls]
         for turn in range(max(counts)):
             for i, call in enumerate(calls):
                 if turn < counts[i]:
-                    samples[i].append(self._events(call, reads[i])[0] if self.cuda else self._wall(call))
+                    samples[i].append(self._wall(call))
         return [statistics.median(seconds) for seconds in samples]
+
+    def _device_seconds(self, call) -> float:
+        count = self._count(call)
+        reads = 1 + math.ceil(self._launch_seconds(call) / self.read_seconds)
+        return statistics.median(self._events(call, reads)[0] for _ in range(count))
 
     def _count(self, call) -> int:
         """How often a call fits in the budget; it warms up meanwhile."""
