@@ -118,15 +118,17 @@ def test_not_finite_in_images_of_three_channels(device):
             assert torch.equal(odd, want)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_wide_filters_of_one_pixel(dtype, device):
+def test_wide_filters_of_one_pixel(dtype, layout, device):
     """All passes. In half types, the channels begin at multiples of 16, 8 and 2 bytes. A NaN reaches one pixel."""
     random = torch.Generator().manual_seed(12)
     integers = lambda *size: torch.randint(-2, 3, size, generator=random).double()  # noqa: E731
     for channels, maps, size in ((64, 256, (8, 25)), (328, 40, (12, 11)), (136, 130, (5, 9)), (33, 200, (9, 8))):
         x, weight, bias = integers(3, channels, *size), integers(maps, channels, 1, 1), integers(maps)
         grad = integers(3, maps, *size)
-        images, filters, shift, outputs = (t.to(device, dtype) for t in (x, weight, bias, grad))
+        filters, shift = weight.to(device, dtype), bias.to(device, dtype)
+        images, outputs = (t.to(device, dtype).contiguous(memory_format=layout) for t in (x, grad))
         got = (
             conv2d(images, filters, shift),
             conv2d_dgrad(outputs, filters, list(x.shape)),

@@ -8,7 +8,7 @@ import torch
 from common import described, gradients, needs_cuda, problem, results
 from test_ladder import repeats
 
-from torch_patterns import max_pool2d, registry, testing
+from torch_patterns import conv2d, conv2d_dgrad, conv2d_wgrad, max_pool2d, registry, testing
 from torch_patterns.testing import assert_equal, assert_same_bits, tensors_of
 
 pytestmark = [pytest.mark.devices("cuda"), needs_cuda]
@@ -179,6 +179,21 @@ def test_threads_on_their_own_streams(spec, device):
         for found in pool.map(work, range(4)):
             for got in found:
                 assert_same_bits(got, want, spec.name)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_first_call_of_a_thread(layout):
+    """Tensor maps need a context of the driver, and a thread that only autograd has used may have none."""
+    x, weight = (torch.ones(64, 64, n, n, dtype=torch.float16, device="cuda") for n in (9, 3))
+    x, weight = x.contiguous(memory_format=layout), weight.contiguous(memory_format=layout)
+    for call in (
+        lambda: conv2d(x, weight, padding=1),
+        lambda: conv2d_dgrad(x, weight, list(x.shape), padding=1),
+        lambda: conv2d_wgrad(x, x, 3, padding=1),
+    ):
+        with ThreadPoolExecutor(1) as pool:
+            got = pool.submit(call).result()
+        assert_same_bits(got.cpu(), call().cpu())
 
 
 @pytest.mark.large

@@ -71,6 +71,16 @@ class Barrier {
 TP_DEVICE inline void sync_warps(int id, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(warps * warp_size) : "memory");
 }
+// The same, and whether the condition holds in any of their threads.
+TP_DEVICE inline bool any_of_warps(int id, int warps, bool condition) {
+  int any;
+  asm volatile(
+      "{ .reg .pred each, any; setp.ne.b32 each, %1, 0; bar.red.or.pred any, %2, %3, each; selp.b32 %0, 1, 0, any; }"
+      : "=r"(any)
+      : "r"(int(condition)), "r"(id), "r"(warps * warp_size)
+      : "memory");
+  return any != 0;
+}
 
 // The current stage in a ring of `stages`, and the parity of its round.
 struct Cursor {

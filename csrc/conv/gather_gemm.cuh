@@ -19,7 +19,7 @@ namespace tp::conv {
 
 constexpr int pack_threads = 256, pack_blocks = 512, pack_taps = 9;
 
-// The distances between the rows of filters that are packed by map: of groups, maps and taps.
+// The distances between the rows of the filters, packed or not: of groups, lines (maps or channels) and taps.
 struct FilterStrides {
   int64_t image, row, col;
 };
@@ -32,7 +32,7 @@ struct GatherGemm {
   int64_t image, channel, row, col, group;  // its strides
   const T* filters;                         // packed, or g.weight
   int64_t width;                            // the elements in a row of the packed filters: maps or channels, padded
-  FilterStrides filter_strides;             // if packed by map
+  FilterStrides filter_strides;
   const int* odd;  // dgrad: whether each of the pack_blocks blocks saw a weight that is infinite or NaN
   int64_t row_phases, col_phases, tiles, map_blocks;
   TP_HD int64_t blocks() const { return row_phases * col_phases * tiles * map_blocks * g.groups; }

@@ -34,8 +34,24 @@ struct WgmmaRings {
   }
 };
 
+// Starts the copy of the filters of one tap and 64 channels of the source. fprop reads them along the rows of channels
+// that they have in memory. In dgrad, whose inner dimension is that of the maps of conv2d, each of these is a row of
+// what dgrad writes, and the product reads across the rows.
+template <class T, class Tile, Pass pass>
+TP_DEVICE void copy_filters(const GatherWgmma<T>& work, const WgmmaShare& share, int tap, int channel, unsigned to,
+                            block::Barrier& full) {
+  if constexpr (pass == Pass::fprop) {
+    copy_window(work.filters, share.group, share.map, tap, channel, to, full);
+  } else {
+#pragma unroll
+    for (int map = 0; map < Tile::maps; map += row_elements) {
+      copy_window(work.filters, share.group, channel, tap, share.map + map, to + unsigned(map * row_bytes), full);
+    }
+  }
+}
+
 // Starts the copies of all patches and filters of a share. One thread calls it.
-template <class T, class Tile>
+template <class T, class Tile, Pass pass>
 TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings) {
   block::Cursor &patch = rings.patch, &filter = rings.filter;
   const Gather<T>& g = work.g;
@@ -61,8 +77,8 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
       block::Barrier& full = rings.barriers[filter_full][filter.stage];
       rings.barriers[filter_empty][filter.stage].wait(filter.parity ^ 1);
       expect_bytes(full, Tile::filter_bytes);
-      copy_window(work.filters, share.group, share.map, tap.row_tap() * kernel_cols + tap.col_tap(),
-                  slab * row_elements, rings.filters + unsigned(filter.stage * Tile::filter_bytes), full);
+      copy_filters<T, Tile, pass>(work, share, tap.row_tap() * kernel_cols + tap.col_tap(), slab * row_elements,
+                                  rings.filters + unsigned(filter.stage * Tile::filter_bytes), full);
       full.arrive();
       filter.next();
     }
@@ -70,11 +86,12 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
 }
 
 // Computes the sums of a warpgroup: Tile::blocks blocks of 64 positions, by all maps of the tile.
-template <class T, class Tile>
+template <class T, class Tile, Pass pass>
 TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings, int group,
                                 float (&sum)[Tile::blocks][Tile::maps / 2]) {
   const PatchShape& shape = work.shape;
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
+  constexpr bool along = pass == Pass::fprop;
   block::Cursor &patch = rings.patch, &filter = rings.filter;
   const TapShifts shifts(share, shape);
   const int steps = work.slabs * shifts.taps, patch_taps = shape.by_tap ? 1 : shifts.taps;
@@ -99,8 +116,10 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
     for (int k = 0; k < row_bytes; k += 32) {
 #pragma unroll
       for (int b = 0; b < Tile::blocks; ++b) {
-        multiply_tiles<T, true, true>(sum[b], factor_at(left + unsigned(b * 64 * row_bytes + k)), factor_at(right + k),
-                                      i > 0 || k > 0);
+        // 16 channels are 32 bytes of the rows of filters, or 16 rows
+        const uint64_t a = factor_at(left + unsigned(b * 64 * row_bytes + k)),
+                       f = along ? factor_at(right + k) : factor_at(right + k / 32 * 16 * row_bytes, 64 * row_bytes);
+        multiply_tiles<T, true, along>(sum[b], a, f, i > 0 || k > 0);
       }
     }
     commit_products();
@@ -124,12 +143,27 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
   if (frees) rings.release(used_patch, used_filter);
 }
 
-// If a weight of dgrad is infinite or NaN, a block computes its tiles from the products that exist, one by one.
-template <class T>
-TP_DEVICE void store_plain_share(const GatherWgmma<T>& work, const WgmmaShare& share, int tile_maps) {
+// Whether a sum of dgrad may contain a product that does not exist: an infinite or NaN weight times the zero beyond an
+// edge, which is NaN. Few sums are not finite, so only then the weights of the group are looked at. The multiplying
+// warps call it together.
+template <class T, class Tile>
+TP_DEVICE bool has_odd_weights(const GatherWgmma<T>& work, int group, bool finite) {
+  if (!block::any_of_warps(1, Tile::warps, !finite)) return false;
+  const T* const weights = work.g.weight + group * work.g.group_stride;
+  bool odd = false;
+#pragma unroll 8
+  for (int64_t i = int(threadIdx.x); i < work.g.group_stride; i += Tile::warps * 32) {
+    odd = odd || !is_finite(acc_t<T>(weights[i]));
+  }
+  return block::any_of_warps(1, Tile::warps, odd);
+}
+
+// If they do, the block computes its tile from the products that exist, one by one.
+template <class T, class Tile>
+TP_DEVICE void store_plain_share(const GatherWgmma<T>& work, const WgmmaShare& share) {
   const Gather<T>& g = work.g;
 #pragma unroll 1
-  for (int i = int(threadIdx.x); i < share.tile_rows * share.tile_cols * tile_maps; i += int(blockDim.x)) {
+  for (int i = int(threadIdx.x); i < share.tile_rows * share.tile_cols * Tile::maps; i += Tile::warps * 32) {
     const int col = share.col + i % share.tile_cols, row = share.row + i / share.tile_cols % share.tile_rows;
     const int64_t map = share.map + i / share.tile_cols / share.tile_rows;
     if (map >= g.maps) return;
@@ -139,7 +173,7 @@ TP_DEVICE void store_plain_share(const GatherWgmma<T>& work, const WgmmaShare& s
   }
 }
 
-template <class T, class Tile>
+template <class T, class Tile, Pass pass>
 __global__ void __launch_bounds__(Tile::threads, Tile::together)
     gather_wgmma(const __grid_constant__ GatherWgmma<T> work) {
 #if TP_WGMMA
@@ -155,11 +189,8 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
     publish_barriers();
   }
   __syncthreads();
+  block::allow_next_launch();
   block::wait_for_launch_before();
-  // The rare case of dgrad with infinite or NaN weights.
-  if (work.g.pass == Pass::dgrad && is_any_odd(work.odd)) {
-    return for_tiles<Tile>(work, [&](const WgmmaShare& share) { store_plain_share(work, share, Tile::maps); });
-  }
   const unsigned patches = block::shared_address(stages),
                  filters = patches + unsigned(work.patch_stages * work.shape.stage_bytes);
   WgmmaRings rings{patches, filters, barriers, block::Cursor(work.patch_stages), block::Cursor(work.filter_stages)};
@@ -167,19 +198,23 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
   if (threadIdx.x >= Tile::warps * 32) {
     if constexpr (Tile::together == 1) leave_registers<Tile::few_registers>();
     if (threadIdx.x > Tile::warps * 32) return;
-    return for_tiles<Tile>(work, [&](const WgmmaShare& share) { copy_factors<T, Tile>(work, share, rings); });
+    return for_tiles<Tile>(work, [&](const WgmmaShare& share) { copy_factors<T, Tile, pass>(work, share, rings); });
   }
   // The multiplying warpgroups: compute a tile, then store it by way of shared memory.
   if constexpr (Tile::together == 1) take_registers<Tile::registers>();
   // the shuffle shows the compiler that it is the same for all lanes of a warp
   const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
-  unsigned char* const data =
-      stages + work.patch_stages * work.shape.stage_bytes + work.filter_stages * Tile::filter_bytes;
+  unsigned char* const data = stages + work.image;
   for_tiles<Tile>(work, [&](const WgmmaShare& share) {
     float sum[Tile::blocks][Tile::maps / 2] = {};  // stays zero in a phase in which no tap contributes
-    multiply_patches<T, Tile>(work, share, rings, group, sum);
-    // Wait until the image of the previous tile has been stored, then write that of this one.
+    multiply_patches<T, Tile, pass>(work, share, rings, group, sum);
     const WgmmaImage<T, Tile> image(work, share, data);
+    if constexpr (pass == Pass::dgrad) {
+      if (has_odd_weights<T, Tile>(work, share.group, image.sums_are_finite(group, sum))) {
+        return store_plain_share<T, Tile>(work, share);
+      }
+    }
+    // Wait until the image of the previous tile has been stored, then write that of this one.
     if (threadIdx.x == 0) wait_for_stores();
     __syncwarp();
     block::sync_warps(1, Tile::warps);
@@ -198,6 +233,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
 // system, and the barriers.
 constexpr int shared_memory = 228 * 1024, block_memory = 2 * 1024;
 
+template <class Tile, class T>
+int ring_bytes(const GatherWgmma<T>& work) {
+  return work.patch_stages * work.shape.stage_bytes + work.filter_stages * Tile::filter_bytes;
+}
+
 // Chooses the shape of the tiles and the number of stages, with the largest patches that fit. Returns false if nothing
 // fits.
 template <class T, class Tile>
@@ -211,21 +251,30 @@ bool shape_tiles(GatherWgmma<T>& work) {
                       cut_into_patches(g, true, Tile::positions, most_bytes, work.shape);
     if (!fits) return false;
     // A patch becomes free when the products of the next one have begun. A tile with a single patch needs only one
-    // stage.
-    const bool one_patch = work.slabs == 1 && (!work.shape.by_tap || g.rows.kernel * g.cols.kernel == 1);
-    const int room = shared_memory / Tile::together - block_memory - WgmmaImage<T, Tile>::bytes(work);
+    // stage. Beyond that, the rings should hold the factors of as many taps as possible.
+    const int64_t taps = work.shape.by_tap ? 1 : g.rows.kernel * g.cols.kernel;
+    const bool one_patch = work.slabs == 1 && taps == g.rows.kernel * g.cols.kernel;
+    // The image of a tile has a place of its own only if the block goes on to another tile.
+    const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+    const int together = work.tiles() <= multiprocessors ? 1 : Tile::together, image = WgmmaImage<T, Tile>::bytes(work);
+    const bool is_last = work.tiles() <= multiprocessors * together;
+    const int room = shared_memory / together - block_memory - (is_last ? 0 : image);
     const auto filters_beside = [&](int patches) {
-      return (room - patches * work.shape.stage_bytes) / Tile::filter_bytes;
+      return min((room - patches * work.shape.stage_bytes) / Tile::filter_bytes, most_stages);
     };
-    work.patch_stages = work.shape.by_tap ? 4 : 2;
-    while (work.patch_stages > (one_patch ? 1 : 2) && filters_beside(work.patch_stages) < 2) --work.patch_stages;
-    work.filter_stages = min(filters_beside(work.patch_stages), most_stages);
-    if (work.filter_stages >= 2) return true;
+    const auto taps_held = [&](int patches) { return min(patches * taps, int64_t(filters_beside(patches))); };
+    work.patch_stages = one_patch ? 1 : 2;
+    while (work.patch_stages < most_stages && taps_held(work.patch_stages + 1) > taps_held(work.patch_stages)) {
+      ++work.patch_stages;
+    }
+    work.filter_stages = filters_beside(work.patch_stages);
+    work.image = is_last ? 0 : ring_bytes<Tile>(work);
+    if (work.filter_stages >= 2 && image <= room) return true;
   }
   return false;
 }
 
-template <class T, class Tile>
+template <class T, class Tile, Pass pass>
 void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, const ChannelsLast<T>& source,
                          Context& context) {
   require(shape_tiles<T, Tile>(work), "implicit_gemm: no tiles");
@@ -233,9 +282,10 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   work.source = window_map(source.data, BatchMap(source, g.n, source.col, rows.sources, cols.sources, sizeof(T)),
                            work.shape.patch_rows, work.shape.pitch, int(rows.source_step), int(cols.source_step));
-  const BatchMap filters(packed.filter_strides, g.groups, packed.width, g.maps, g.rows.kernel * g.cols.kernel,
-                         sizeof(T));
-  work.filters = window_map(packed.filters, filters, Tile::maps, 1);
+  const bool fprop = pass == Pass::fprop;
+  const BatchMap filters(packed.filter_strides, g.groups, packed.width, fprop ? g.maps : g.depth,
+                         g.rows.kernel * g.cols.kernel, sizeof(T));
+  work.filters = window_map(packed.filters, filters, fprop ? Tile::maps : row_elements, 1);
   if (work.stores_boxes) {
     work.target =
         window_map(g.target, BatchMap(g.target_strides, g.n, g.groups * g.maps, rows.outputs, cols.outputs, sizeof(T)),
@@ -247,12 +297,11 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   work.by_image = Divisor(g.n);
   work.by_col_phase = Divisor(work.col_phases);
   work.by_row_phase = Divisor(work.row_phases);
-  const int bytes = work.patch_stages * work.shape.stage_bytes + work.filter_stages * Tile::filter_bytes +
-                    WgmmaImage<T, Tile>::bytes(work);
+  const int bytes = max(ring_bytes<Tile>(work), work.image + WgmmaImage<T, Tile>::bytes(work));
   static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const int64_t blocks = min(work.tiles(), multiprocessors * Tile::together);
-  cudaFuncSetAttribute(gather_wgmma<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  block::launch_early(gather_wgmma<T, Tile>, unsigned(blocks), Tile::threads, bytes, context, work);
+  cudaFuncSetAttribute(gather_wgmma<T, Tile, pass>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  block::launch_early(gather_wgmma<T, Tile, pass>, unsigned(blocks), Tile::threads, bytes, context, work);
   check_launch("implicit_gemm");
 }
 

@@ -11,12 +11,14 @@
 namespace tp::conv {
 namespace {
 
-// Tiles of fprop and dgrad (positions, maps); tiles of wgrad, for up to 64 maps and for more.
+// Tiles of fprop and dgrad (positions, maps); tiles of wgrad, for many columns (channels and taps) or maps.
 using Tall = WgmmaTile<256, 64>;
 using Wide = WgmmaTile<256, 128>;
 using Square = WgmmaTile<128, 128>;
-using Few = WgradTile<1, 3>;
-using Many = WgradTile<2, 2>;
+using Across = WgradTile<1, 9, 1, 3>;
+using Large = WgradTile<2, 6, 1, 2>;
+using Half = WgradTile<2, 4, 1, 2>;
+using Down = WgradTile<4, 1, 2, 1>;
 
 // The same for filters of one pixel: maps, and maps x channels.
 using Maps64 = PointwiseTile<false, 1>;
@@ -34,18 +36,45 @@ constexpr int64_t never = int64_t(1) << 60;
 // Whether boxes of 64 channels never reach into another group.
 bool ends_in_box(int64_t groups, int64_t channels) { return groups == 1 || channels % row_elements == 0; }
 
-// The filters by map. If the channels of each tap already are a row, and tensor maps can read it, nothing is packed.
+// The filters in rows of the channels of x, per tap and map of conv2d. If they already are such rows, and tensor maps
+// can read them, nothing is packed.
 template <class T>
-GatherGemm<T> filters_by_map(const Gather<T>& g, Context& context) {
-  const int64_t taps = g.rows.kernel * g.cols.kernel;
-  const bool rows = g.pass == Pass::fprop && (g.depth_stride == 1 || taps == 1) && g.depth % 8 == 0 &&
-                    reinterpret_cast<uintptr_t>(g.weight) % 16 == 0;
-  if (!rows) return gather_gemm(g, true, 8, context);
+GatherGemm<T> filter_rows(const Gather<T>& g, Context& context) {
+  const bool fprop = g.pass == Pass::fprop;
+  const int64_t channels = fprop ? g.depth : g.maps, stride = fprop ? g.depth_stride : g.map_stride;
+  const bool are_rows = stride == 1 && channels % 8 == 0 && reinterpret_cast<uintptr_t>(g.weight) % 16 == 0;
+  if (!are_rows) return gather_gemm(g, fprop, 8, context);
   GatherGemm<T> work{g};
   work.filters = g.weight;
-  work.width = g.depth;
-  work.filter_strides = {g.group_stride, g.map_stride, g.depth};
+  work.width = channels;
+  work.filter_strides = {g.group_stride, fprop ? g.map_stride : g.depth_stride, channels};
   return work;
+}
+
+// With filters of one pixel, a batch whose pixels follow each other is one row, so tiles need not end with an image.
+template <class T>
+Gather<T> in_one_row(Gather<T> g) {
+  const auto moves_by_one = [](const Axis& a) { return a.kernel == 1 && a.stride == 1 && a.pad == 0; };
+  const int64_t pixels = g.rows.in * g.cols.in;
+  const auto follow = [&](const Strides& s) { return s.row == g.cols.in * s.col && s.image == pixels * s.col; };
+  if (!moves_by_one(g.rows) || !moves_by_one(g.cols) || !follow(g.source_strides) || !follow(g.target_strides) ||
+      g.n * pixels >= most_quotient) {
+    return g;
+  }
+  g.cols.in = g.cols.out = g.n * pixels;
+  g.rows.in = g.rows.out = g.n = 1;
+  g.source_strides.row = g.source_strides.image = g.cols.in * g.source_strides.col;
+  g.target_strides.row = g.target_strides.image = g.cols.in * g.target_strides.col;
+  return g;
+}
+
+template <class T, class Tile>
+void launch_gather(GatherWgmma<T>& work, const GatherGemm<T>& packed, const ChannelsLast<T>& source, Context& context) {
+  if (work.g.pass == Pass::fprop) {
+    launch_gather_wgmma<T, Tile, Pass::fprop>(work, packed, source, context);
+  } else {
+    launch_gather_wgmma<T, Tile, Pass::dgrad>(work, packed, source, context);
+  }
 }
 
 // Wide tiles read the source less often, which matters most if threads copy it. With boxes, it costs more to copy the
@@ -80,11 +109,13 @@ void pointwise_wgrad(const Elements<T>& e, Context& context) {
 }  // namespace
 
 template <class T>
-bool gather_on_hopper(const Gather<T>& g, Context& context) {
-  static const bool has = has_wgmma(gather_wgmma<T, Tall>);
+bool gather_on_hopper(const Gather<T>& batch, Context& context) {
+  const Gather<T> g = in_one_row(batch);
+  static const bool has = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   if (!has || g.n * rows.sources * cols.sources == 0) return false;
   if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
+  set_context();
   const int64_t row = g.pass == Pass::fprop ? g.depth : g.maps;  // of the matrix of filters
   if (is_pointwise(g.source, g.weight, g.target, g.source_strides, g.n, g.groups, row, g.rows, g.cols)) {
     pointwise(g, context);
@@ -105,31 +136,32 @@ bool gather_on_hopper(const Gather<T>& g, Context& context) {
   const auto turns = [&](auto tile) {
     using Tile = decltype(tile);
     if (!shape_tiles<T, Tile>(work) || work.tiles() >= most_quotient) return never;
-    return ceil_div(work.tiles(), multiprocessors * Tile::together) * Tile::together * Tile::positions * Tile::maps;
+    const int64_t together = work.tiles() <= multiprocessors ? 1 : Tile::together;
+    return ceil_div(work.tiles(), multiprocessors * together) * together * Tile::positions * Tile::maps;
   };
   const int64_t tall = turns(Tall{}), wide = turns(Wide{}), square = turns(Square{});
   if (min(tall, min(wide, square)) == never) return false;
-  const GatherGemm<T> packed = filters_by_map(g, context);
-  work.odd = packed.odd;
+  const GatherGemm<T> packed = filter_rows(g, context);
   const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, 8,
                                context);
   // Tall tiles run two blocks per multiprocessor, which wait less for memory; wide tiles multiply faster.
   const bool few_products = work.slabs * g.rows.kernel * g.cols.kernel <= 4;
   if (tall < min(wide, square) || (few_products && tall <= min(wide, square))) {
-    launch_gather_wgmma<T, Tall>(work, packed, source, context);
+    launch_gather<T, Tall>(work, packed, source, context);
   } else if (wide <= square) {
-    launch_gather_wgmma<T, Wide>(work, packed, source, context);
+    launch_gather<T, Wide>(work, packed, source, context);
   } else {
-    launch_gather_wgmma<T, Square>(work, packed, source, context);
+    launch_gather<T, Square>(work, packed, source, context);
   }
   return true;
 }
 
 template <class T>
 bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
-  static const bool has = has_wgmma(wgrad_wgmma<T, Few>);
+  static const bool has = has_wgmma(wgrad_wgmma<T, Large>);
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   if (!has || min(e.channels, e.maps) < fewest || pixels == 0) return false;
+  set_context();
   if (is_pointwise(e.x, e.weight, e.y, e.x_strides, e.n, e.groups, e.channels, e.rows, e.cols)) {
     pointwise_wgrad(e, context);
     return true;
@@ -138,10 +170,19 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   if (e.taps() > most_taps || pixels >= most_quotient || e.rows.in * e.cols.in == 0) return false;
   const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, 8, context),
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, 8, context);
-  if (e.maps <= 64) {
-    launch_wgrad_wgmma<T, Few>(e, x, dy, context);
+  const int64_t blocks = ceil_div(e.maps, int64_t(row_elements)),
+                units = e.taps() * ceil_div(e.channels, int64_t(row_elements));
+  const int64_t across = Across::cycles(blocks, units), large = Large::cycles(blocks, units),
+                half = Half::cycles(blocks, units), down = Down::cycles(blocks, units);
+  const int64_t least = min(min(across, large), min(half, down));
+  if (large == least) {
+    launch_wgrad_wgmma<T, Large>(e, x, dy, context);
+  } else if (across == least) {
+    launch_wgrad_wgmma<T, Across>(e, x, dy, context);
+  } else if (down == least) {
+    launch_wgrad_wgmma<T, Down>(e, x, dy, context);
   } else {
-    launch_wgrad_wgmma<T, Many>(e, x, dy, context);
+    launch_wgrad_wgmma<T, Half>(e, x, dy, context);
   }
   return true;
 }

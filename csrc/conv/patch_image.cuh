@@ -21,6 +21,17 @@ class WgmmaImage {
   TP_DEVICE WgmmaImage(const GatherWgmma<T>& work, const WgmmaShare& share, unsigned char* data)
       : work_(work), share_(share), data_(data) {}
 
+  // Whether the sums that this thread holds of the tile's pixels are finite.
+  TP_DEVICE bool sums_are_finite(int group, const float (&sum)[Tile::blocks][Tile::maps / 2]) const {
+    float zero = 0;  // becomes NaN
+#pragma unroll
+    for (int i = 0; i < Tile::blocks * 2; ++i) {
+      if (pixel_at(position_of(group, i)) == nowhere()) continue;
+#pragma unroll
+      for (int j = 0; j < Tile::maps / 4; ++j) zero += sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] * 0.0f;
+    }
+    return zero == 0;
+  }
   // Writes the sums of a warpgroup, plus the bias, to the image.
   TP_DEVICE void set(int group, float (&sum)[Tile::blocks][Tile::maps / 2]) const {
     if (work_.g.bias) add_bias(sum);
@@ -82,13 +93,9 @@ class WgmmaImage {
   };
   template <class Place>
   TP_DEVICE void set_pairs(int group, const float (&sum)[Tile::blocks][Tile::maps / 2]) const {
-    int thread = int(threadIdx.x) % warpgroup;
-    // otherwise the compiler would keep all addresses below in registers from tile to tile
-    asm volatile("" : "+r"(thread));
 #pragma unroll
     for (int i = 0; i < Tile::blocks * 2; ++i) {
-      const int position = (group * Tile::blocks + i / 2) * 64 + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
-      const Place place(data_, pixel_at(position), thread % 32, box_bytes(work_.shape));
+      const Place place(data_, pixel_at(position_of(group, i)), int(threadIdx.x) % 32, box_bytes(work_.shape));
 #pragma unroll
       for (int j = 0; j < Tile::maps / 8; ++j) {
         place.set(j, half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
@@ -107,15 +114,22 @@ class WgmmaImage {
   TP_HD static int box_bytes(const PatchShape& shape) {
     return ceil_div((shape.rows * shape.cols + 1) * row_bytes, 1024) * 1024;
   }
-  // The index of the pixel at a position. Positions between rows map to a place that nobody reads. A box always has the
-  // full size, even at the end of the target.
+  // The i-th position whose sums this thread holds.
+  TP_DEVICE static int position_of(int group, int i) {
+    int thread = int(threadIdx.x) % warpgroup;
+    // otherwise the compiler would keep all addresses that follow from it in registers from tile to tile
+    asm volatile("" : "+r"(thread));
+    return (group * Tile::blocks + i / 2) * 64 + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
+  }
+  // The index of the pixel at a position. Positions between rows map to nowhere(), a place that nobody reads. A box
+  // always has the full size, even at the end of the target.
   TP_DEVICE int pixel_at(int position) const {
     const int rows = work_.stores_boxes ? work_.shape.rows : share_.tile_rows;
     const int cols = work_.stores_boxes ? work_.shape.cols : share_.tile_cols;
     const int row = position / work_.shape.pitch, col = position % work_.shape.pitch;
-    const int nowhere = work_.stores_boxes ? rows * cols : Tile::positions;
-    return row < rows && col < cols ? row * cols + col : nowhere;
+    return row < rows && col < cols ? row * cols + col : nowhere();
   }
+  TP_DEVICE int nowhere() const { return work_.stores_boxes ? work_.shape.rows * work_.shape.cols : Tile::positions; }
   TP_DEVICE void store_boxes(int thread) const {
     if (thread > 0) return;
     for (int map = 0; map < Tile::maps && share_.map + map < work_.g.maps; map += 64) {

@@ -34,12 +34,12 @@ struct GatherWgmma {
   CUtensorMap source, filters, target;
   PatchShape shape;
   bool stores_boxes;  // whether `target` is a valid map, so that boxes can be stored by one instruction
-  const int* odd;
   int64_t row_phases, col_phases, map_blocks;
   GatherAxis rows[most_phases], cols[most_phases];  // of each phase
   // A tile's number counts blocks of maps fastest, then tiles of an image, images, phases and groups.
   Divisor by_map_block{1}, by_across{1}, by_down{1}, by_image{1}, by_col_phase{1}, by_row_phase{1};
   int slabs, patch_stages, filter_stages;
+  int image;  // where shared memory holds the image of a finished tile
   TP_HD int64_t tiles() const {
     return g.groups * row_phases * col_phases * g.n * shape.tiles_down * shape.tiles_across * map_blocks;
   }
@@ -144,8 +144,9 @@ bool cut_into_patches(const Gather<T>& g, bool by_tap, int positions, int most_b
   const int64_t down = phase_outputs(g.rows, g.pass), across = phase_outputs(g.cols, g.pass);
   const int64_t halo_rows = by_tap ? 0 : reach(g.rows, g.pass), halo_cols = by_tap ? 0 : reach(g.cols, g.pass);
   const int64_t box_rows = 256 / rows.source_step, box_cols = 256 / cols.source_step;
+  const int64_t widest = max(int64_t(1), min(int64_t(positions), box_cols - halo_cols));
   int64_t fewest = 0;
-  for (int64_t pieces = 1; pieces <= across; pieces *= 2) {
+  for (int64_t pieces = ceil_div(across, widest); pieces <= across; pieces *= 2) {
     const int64_t width = ceil_div(across, pieces), pitch = width + halo_cols;
     if (width > positions || pitch > box_cols) continue;
     int64_t height = min(min(down, (positions - width) / pitch + 1), box_rows - halo_rows);

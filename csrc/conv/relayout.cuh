@@ -114,11 +114,15 @@ struct ChannelsLast {
                                                                                             int(group), to);
     } else {
       const dim3 grid = relayout_grid(n, rows * cols, groups * ceil_div(group, int64_t(relayout_tile)));
-      // If every channel's pixels begin at a multiple of 16 bytes, threads read vectors of pixels that fill 16 bytes.
-      constexpr int width = 16 / int(sizeof(T));
-      const bool aligned =
-          rows * cols % width == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0 && group % width == 0;
-      const auto kernel = aligned ? to_channels_last<T, width> : to_channels_last<T, 1>;
+      // Threads read vectors of 16 or 8 bytes, if every channel's pixels begin at a multiple of them.
+      constexpr int width = 16 / int(sizeof(T)), half = width / 2;
+      const auto fits = [&](int vector) {
+        return (rows * cols | group) % vector == 0 &&
+               reinterpret_cast<uintptr_t>(from) % (size_t(vector) * sizeof(T)) == 0;
+      };
+      const auto kernel = fits(width)  ? to_channels_last<T, width>
+                          : fits(half) ? to_channels_last<T, half>
+                                       : to_channels_last<T, 1>;
       kernel<<<grid, relayout_threads, 0, stream>>>(from, strides, rows * cols, int(channels), int(groups), int(group),
                                                     to);
     }

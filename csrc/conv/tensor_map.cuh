@@ -21,6 +21,16 @@ F* driver_function(const char* name) {
   return reinterpret_cast<F*>(function);
 }
 
+// Makes the context of the current device that of the calling thread. Tensor maps cannot be made without one, and a
+// thread of autograd has none before its first call of the runtime that sets it.
+inline void set_context() {
+  static thread_local const bool is_set = [] {
+    int device = 0;
+    return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
+  }();
+  require(is_set, "implicit_gemm: the device has no context");
+}
+
 template <class T>
 constexpr CUtensorMapDataType element_type =
     std::is_same<T, half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;

@@ -8,25 +8,34 @@
 // of rows and images.
 //
 // A block computes a tile of dw over one slice of the slabs; a second kernel adds up the slices in a fixed order. Four
-// warps start the copies, in a ring of stages, because starting one takes long. The warpgroups multiply, three units
-// each.
+// warps start the copies, in a ring of stages, because starting one takes long. The warpgroups multiply, each a part of
+// the tile.
 #pragma once
-#include "block/launch.cuh"
+#include "block/slices.cuh"
 #include "conv/divisor.h"
 #include "conv/tensor_map.cuh"
 
 namespace tp::conv {
 
-// The tile of a block: `blocks` blocks of 64 maps, by three units of 64 columns for each of `groups` warpgroups.
-template <int blocks_, int groups_>
+// The tile of a block: `blocks` blocks of 64 maps, by `units` units of 64 columns. It is divided among `map_groups` by
+// `unit_groups` warpgroups.
+template <int blocks_, int units_, int map_groups, int unit_groups_>
 struct WgradTile {
-  static constexpr int blocks = blocks_, groups = groups_, units_each = 3, units = groups * units_each;
+  static constexpr int blocks = blocks_, units = units_, unit_groups = unit_groups_, groups = map_groups * unit_groups;
+  static constexpr int blocks_each = blocks / map_groups, units_each = units / unit_groups;
   static constexpr int slab = 32, block_bytes = slab * row_bytes, stage_bytes = (blocks + units) * block_bytes;
   static constexpr int warps = groups * 4, threads = (groups + 1) * warpgroup, stages = 220 * 1024 / stage_bytes;
   // warps that copy, and the most copies of each per slab
   static constexpr int copiers = 4, most_copies = ceil_div(blocks + units, copiers);
   // Registers of a multiplying and of a copying thread; a multiprocessor has 65,536.
   static constexpr int registers = groups == 2 ? 232 : 152, few_registers = 40;
+
+  // How many cycles a multiprocessor takes per slab for the tiles of dw: to multiply, or to copy what exists of them,
+  // at 43 bytes per cycle (on an H200).
+  static int64_t cycles(int64_t map_blocks, int64_t all_units) {
+    const int64_t down = ceil_div(map_blocks, int64_t(blocks)), across = ceil_div(all_units, int64_t(units));
+    return max(down * across * blocks * units * 64, (map_blocks * across + all_units * down) * block_bytes / 43);
+  }
 };
 
 template <class T>
@@ -116,22 +125,23 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
   }
 }
 
-// Computes the sums of a warpgroup: all maps of the tile, by the units of this warpgroup.
+// Computes the sums of a warpgroup, whose part of the tile begins at `first_block` and `first_unit`.
 template <class T, class Tile>
 TP_DEVICE void multiply_slabs(const UnitShare& share, unsigned stages, block::Barrier* full, block::Barrier* empty,
-                              int group, float (&sum)[Tile::blocks][Tile::units_each * 32]) {
+                              int first_block, int first_unit, float (&sum)[Tile::blocks_each][Tile::units_each * 32]) {
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
   block::Cursor cursor(Tile::stages);
   block::Barrier* used = nullptr;  // the stage that running products read
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
     full[cursor.stage].wait(cursor.parity);
-    const unsigned left = stages + unsigned(cursor.stage * Tile::stage_bytes),
-                   right = left + unsigned((Tile::blocks + group * Tile::units_each) * Tile::block_bytes);
+    const unsigned stage = stages + unsigned(cursor.stage * Tile::stage_bytes),
+                   left = stage + unsigned(first_block * Tile::block_bytes),
+                   right = stage + unsigned((Tile::blocks + first_unit) * Tile::block_bytes);
     begin_products();
 #pragma unroll
     for (int k = 0; k < Tile::block_bytes; k += 16 * row_bytes) {
 #pragma unroll
-      for (int b = 0; b < Tile::blocks; ++b) {
+      for (int b = 0; b < Tile::blocks_each; ++b) {
         multiply_tiles<T, false, false>(
             sum[b], factor_at(left + unsigned(b * Tile::block_bytes + k), Tile::block_bytes),
             factor_at(right + unsigned(k), Tile::block_bytes), slab > share.first_slab || k > 0);
@@ -162,6 +172,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   }
   __syncthreads();
   block::allow_next_launch();
+  block::wait_for_launch_before();
   const unsigned stages = (block::shared_address(pool) + 1023) / 1024 * 1024;
   // The copying warps: one thread of each starts the copies.
   if (threadIdx.x >= Tile::warps * 32) {
@@ -174,13 +185,15 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   take_registers<Tile::registers>();
   // the shuffle shows the compiler that it is the same for all lanes of a warp
   const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
-  float sum[Tile::blocks][Tile::units_each * 32];
-  multiply_slabs<T, Tile>(share, stages, full, empty, group, sum);
-  const int thread = int(threadIdx.x) % warpgroup, lane = thread % 32, first = group * Tile::units_each;
+  const int first_block = group / Tile::unit_groups * Tile::blocks_each,
+            first = group % Tile::unit_groups * Tile::units_each;
+  float sum[Tile::blocks_each][Tile::units_each * 32];
+  multiply_slabs<T, Tile>(share, stages, full, empty, first_block, first, sum);
+  const int thread = int(threadIdx.x) % warpgroup, lane = thread % 32;
   const int columns = (share.units - first) * row_elements;
 #pragma unroll
-  for (int i = 0; i < Tile::blocks * 2; ++i) {
-    const int64_t map = share.map + i / 2 * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
+  for (int i = 0; i < Tile::blocks_each * 2; ++i) {
+    const int64_t map = share.map + (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
     if (map >= work.e.maps) continue;
     float* const row = work.sums + share.slice * work.sums_per_slice() +
                        ((share.group * work.e.maps + map) * work.units + share.unit + first) * row_elements;
@@ -241,6 +254,15 @@ __global__ void __launch_bounds__(lanes* add_columns) add_units(const __grid_con
   for (int i = int(threadIdx.x); i < count; i += lanes * add_columns) out[i] = T(totals[i]);
 }
 
+// The place of sum i of a slice in dw, if the filters have one tap: rows of channels lose the rest of the last unit.
+struct PlaceInRow {
+  int64_t width, channels;
+  TP_HD int64_t operator()(int64_t i) const {
+    const int64_t row = divide(i, width);
+    return i < channels ? row * channels + i : -1;
+  }
+};
+
 template <class T, int lanes>
 void launch_add_units(const WgradWgmma<T>& work, Context& context) {
   block::launch_early(add_units<T, lanes>, unsigned(work.e.m * ceil_div(work.e.channels, int64_t(sum_channels))),
@@ -273,9 +295,14 @@ void launch_wgrad_wgmma(const Elements<T>& e, const ChannelsLast<T>& x, const Ch
   work.sums = context.workspace<float>(work.slices * work.sums_per_slice());
   constexpr int bytes = 1024 + Tile::stages * Tile::stage_bytes;
   cudaFuncSetAttribute(wgrad_wgmma<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  wgrad_wgmma<T, Tile><<<unsigned(work.blocks()), Tile::threads, bytes, cudaStream_t(context.stream)>>>(work);
+  block::launch_early(wgrad_wgmma<T, Tile>, unsigned(work.blocks()), Tile::threads, bytes, context, work);
   check_launch("implicit_gemm");
-  work.slices > 32 ? launch_add_units<T, 8>(work, context) : launch_add_units<T, 2>(work, context);
+  if (work.taps == 1) {
+    block::sum_slices(work.sums, work.slices, work.sums_per_slice(), e.weight, context,
+                      PlaceInRow{work.units * row_elements, e.channels});
+  } else {
+    work.slices > 16 ? launch_add_units<T, 8>(work, context) : launch_add_units<T, 1>(work, context);
+  }
 }
 
 }  // namespace tp::conv
