@@ -27,7 +27,7 @@ def matrix(kind: str, rows: int, index_dtype=torch.int32, lengths: Tensor | None
     nnz = int(ptrs[-1])
     if kind == "banded":
         row = torch.arange(rows).repeat_interleave(lengths)
-        cols = (row - 13 + torch.arange(nnz) - ptrs[row]).clamp(0, rows - 1)
+        cols = (row - 13).clamp(0, rows - 27) + torch.arange(nnz) - ptrs[row]
     else:
         cols = torch.randint(0, rows, (nnz,))
     return integers(nnz, low=-3, high=3), ptrs.to(index_dtype), cols.to(index_dtype)
