@@ -1,6 +1,7 @@
 """What is special to scans and recurrences: identities, NaN, zeros, ties, wrap-around, long chains, many rows."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -108,6 +109,31 @@ def test_gradients_of_a_recurrence(device):
     assert h.tolist() == [31, 67]
     da, db, ds = torch.autograd.grad(h.sum(), (a, b, start))
     assert (da.tolist(), db.tolist(), ds.item()) == ([12, 31], [3, 1], 21)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_of_a_recurrence_by_their_definition(reverse, dtype, device):
+    """Rows of every length, at every address: the gradient of a is that of b times the state before, bit for bit."""
+    for shape, start in (
+        ((70001,), 0),
+        ((64, 4096 * 2), 0),
+        ((70, 9001), 1),
+        ((900, 37), 3),
+        ((80, 1), 0),
+        ((2, 9000), 2),
+    ):
+        size = math.prod(shape)
+        a, b, g = (torch.randn(size + 8, device=device).to(dtype)[start : start + size].view(shape) for _ in range(3))
+        a, b = a.mul_(0.5).requires_grad_(), b.requires_grad_()
+        for initial in (None, torch.randn(shape[:-1], device=device).to(dtype)):
+            h = linear_recurrence(a, b, initial=initial, reverse=reverse)
+            grad_a, grad_b = torch.autograd.grad(h, (a, b), g)
+            (only_b,) = torch.autograd.grad(linear_recurrence(a.detach(), b, initial=initial, reverse=reverse), b, g)
+            assert_same_bits(grad_b, only_b, f"{shape} {initial is None}")
+            first = torch.zeros_like(h[..., :1]) if initial is None else initial.unsqueeze(-1)
+            before = torch.cat([h[..., 1:], first], -1) if reverse else torch.cat([first, h[..., :-1]], -1)
+            assert_equal(grad_a, grad_b * before.detach(), f"{shape} {initial is None}")
 
 
 def test_a_recurrence_promotes_and_broadcasts(device):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +79,8 @@ def cub_library() -> ctypes.CDLL:
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
         target.parent.mkdir(exist_ok=True)
         flags = ["-std=c++17", "-O3", "-arch=native", "-shared", "-Xcompiler", "-fPIC"]
+        if "CCCL" in os.environ:  # a checkout of github.com/NVIDIA/cccl, otherwise the one of the CUDA Toolkit
+            flags += [f"-I{os.environ['CCCL']}/{part}" for part in ("cub", "thrust", "libcudacxx/include")]
         subprocess.run(["nvcc", *flags, "-o", str(target), str(source)], check=True)
     return ctypes.CDLL(str(target))
 
@@ -102,3 +106,14 @@ def cub(name: str, out: Callable[..., Tensor] = lambda *tensors: torch.empty_lik
         return y
 
     return call
+
+
+# ---- packages
+
+
+def installed(module: str, name: str) -> Callable | None:
+    """A function of a package that is not required, or None. What it is a peer of is timed without it."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError:
+        return None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import LENGTHS, Figure, cub, gradient, integers, offsets
+from problems import LENGTHS, Figure, cub, gradient, installed, integers, offsets
 
 
 def segment_sums(x: Tensor, offsets: Tensor) -> Tensor:
@@ -102,7 +102,44 @@ def linear_recurrences(n: int) -> list[Figure]:
     ]
 
 
+def recurrences_of_rows(*shape: int) -> list[Figure]:
+    """Beside kernels of state-space models, where they are installed (accelerated-scan, mamba_ssm)."""
+
+    def data():
+        a = integers(*shape, low=0, high=1)
+        a[..., 0] = 0  # so that the rows can be solved as one
+        return a, integers(*shape)
+
+    def want(a, b):
+        return recurrences(a.flatten(), b.flatten()).view(shape)
+
+    def gradients(a, b, g):
+        after = torch.cat([a[..., 1:], torch.zeros_like(a[..., :1])], -1).flip(-1)
+        adjoint = want(after, g.flip(-1)).flip(-1)
+        h = want(a, b)
+        return adjoint * torch.cat([torch.zeros_like(h[..., :1]), h[..., :-1]], -1), adjoint
+
+    peers, peers_backward = {}, {}
+    if warp := installed("accelerated_scan.warp", "scan"):
+        peers["accelerated-scan"], peers_backward["accelerated-scan"] = warp, gradient(warp)
+    if selective := installed("mamba_ssm.ops.selective_scan_interface", "selective_scan_fn"):
+        # exp(-a) takes the place of a, and a b that of b: as many bytes, and an exponential more
+        ones = functools.cache(lambda: torch.ones(shape[1], 1))
+        peers["mamba selective_scan"] = lambda a, b: selective(b, a, -ones(), ones(), ones())
+    name = " x ".join(map(str, shape))
+    return [
+        Figure(f"linear_recurrence {name}", data, tp.linear_recurrence, want, peers, exact_peers=False),
+        Figure(
+            f"linear_recurrence backward {name}",
+            lambda: (*data(), integers(*shape)),
+            gradient(tp.linear_recurrence),
+            gradients,
+            peers_backward,
+        ),
+    ]
+
+
 def figures(device: str) -> list[Figure]:
     if device == "cpu":
         return [*segments(2**24, 2**22), *linear_recurrences(2**24)]
-    return [*segments(2**26, 2**24), *linear_recurrences(2**26)]
+    return [*segments(2**26, 2**24), *linear_recurrences(2**26), *recurrences_of_rows(8, 1536, 4096)]

@@ -76,6 +76,8 @@ struct Elements {
   static constexpr bool in_place = std::is_same<Acc, Out>::value;
   const In *in, *a, *initial;
   Out* out;
+  const Out* times;
+  Out* products;
   Acc* partial = nullptr;
   int64_t rows, n, inner;
   bool exclusive, reverse, previous;
@@ -85,6 +87,8 @@ struct Elements {
         a(static_cast<const In*>(x.a)),
         initial(static_cast<const In*>(x.initial)),
         out(static_cast<Out*>(x.out)),
+        times(static_cast<const Out*>(x.times)),
+        products(static_cast<Out*>(x.products)),
         rows(x.rows()),
         n(x.n),
         inner(x.inner),
@@ -97,6 +101,12 @@ struct Elements {
   TP_HD const In* factors() const {
     return reinterpret_cast<const In*>(reinterpret_cast<uintptr_t>(a) +
                                        uintptr_t(previous ? reverse ? inner : -inner : 0) * sizeof(In));
+  }
+
+  // The address of what result 0 is multiplied by. It may lie outside the array, too.
+  TP_HD const Out* next_times() const {
+    return reinterpret_cast<const Out*>(reinterpret_cast<uintptr_t>(times) +
+                                        uintptr_t(reverse ? -inner : inner) * sizeof(Out));
   }
 
   // Must be called before the first keep().

@@ -32,6 +32,10 @@ struct Args {
   OpId op;
   bool exclusive, reverse;
   bool previous;  // affine only, without initial: element k takes the multiplier of the element before it, a[k - 1]
+  // affine only, by a rung that multiplies(), or null: products[k] = out[k] * times[k + 1], both like out, in the order
+  // of the scan. What products holds for the last k of a row is not defined.
+  const void* times;
+  void* products;
 
   int64_t rows() const { return outer * inner; }
 };
@@ -41,6 +45,9 @@ struct Args {
 
 // The rung that "auto" means.
 const char* choose(const Args&, const Device&);
+
+// Whether a rung also computes Args::products for these arguments.
+bool multiplies(std::string_view rung, const Args&);
 
 // before[row][i] = counts[row][0] + ... + counts[row][i - 1], by that rung: where what is counted begins, for the many
 // algorithms that count first.

@@ -97,10 +97,16 @@ Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const Option
   return r;
 }
 
+// The products of results and other numbers, which a rung may compute in the pass over the results (scan::Args).
+struct Products {
+  const Tensor& times;
+  Tensor out;  // undefined if the rung does not
+};
+
 // Computes the recurrence without autograd. With `previous`, element k uses a[k - 1], the multiplier of the element
 // before it.
 Tensor solve(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial, bool reverse, bool previous,
-             Str algorithm) {
+             Str algorithm, Products* products = nullptr) {
   const Recurrence r = broadcast(a, b, dim, initial);
   Tensor out = empty_result(r.b.sym_sizes(), r.b.options());
   if (is_done(out, scan::ladder, recurrence_name, algorithm)) return out;
@@ -110,6 +116,14 @@ Tensor solve(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor
   args.a = factor.const_data_ptr();
   args.initial = data_or_null(start);
   args.previous = previous;
+  const Str rung = algorithm == "auto" ? Str(scan::choose(args, {.cuda = in.is_cuda()})) : algorithm;
+  Tensor times;
+  if (products && scan::multiplies(rung, args) && products->times.scalar_type() == out.scalar_type()) {
+    times = products->times.contiguous();
+    products->out = at::empty_like(out);
+    args.times = times.const_data_ptr();
+    args.products = products->out.mutable_data_ptr();
+  }
   run(scan::ladder, scan::choose, recurrence_name, algorithm, in, args);
   return out;
 }
@@ -134,21 +148,26 @@ Tensor next(const Tensor& x, int64_t dim, bool reverse) {
 Tensor previous(const Tensor& x, int64_t dim, bool reverse) { return next(x, dim, !reverse); }
 
 // R[k] = g[k] + a[k + 1] R[k + 1] in scan order. Where autograd is not involved, `solve` reads the shifted multipliers
-// in place, and no shifted copy of a is made.
-Tensor adjoint_of(const Tensor& a, const Tensor& g, int64_t dim, bool reverse, Str algorithm) {
-  if (is_plain({a, g})) return solve(a, g, dim, {}, !reverse, true, algorithm);
+// in place, and no shifted copy of a is made. Then it may also compute R[k] h[k - 1], where h is `products->times`.
+Tensor adjoint_of(const Tensor& a, const Tensor& g, int64_t dim, bool reverse, Str algorithm,
+                  Products* products = nullptr) {
+  if (is_plain({a, g})) return solve(a, g, dim, {}, !reverse, true, algorithm, products);
   return call(LinearRecurrence{next(a, dim, reverse), g, dim, {}, !reverse, algorithm});
 }
 
 // y[k] = x[k] h[k - 1] in scan order, where `initial` or 0 precedes the first h. Where autograd is not involved, slices
-// are multiplied in place, and no shifted copy of h is made.
-Tensor times_previous(const Tensor& x, const Tensor& h, const Tensor& initial, int64_t dim, bool reverse) {
+// are multiplied in place, and no shifted copy of h is made; if `y` is given, it has all products but the first.
+Tensor times_previous(const Tensor& x, const Tensor& h, const Tensor& initial, int64_t dim, bool reverse,
+                      Tensor y = {}) {
   const SymInt n = h.sym_size(dim), first = reverse ? n - 1 : SymInt(0);
   const Tensor held = h.narrow_symint(dim, reverse ? 1 : 0, n - 1);
   if (is_plain({x, h, initial})) {
-    Tensor y = at::empty_like(x);
-    Tensor others = y.narrow_symint(dim, reverse ? 0 : 1, n - 1), start = y.select_symint(dim, first);
-    at::mul_out(others, x.narrow_symint(dim, reverse ? 0 : 1, n - 1), held);
+    if (!y.defined()) {
+      y = at::empty_like(x);
+      Tensor others = y.narrow_symint(dim, reverse ? 0 : 1, n - 1);
+      at::mul_out(others, x.narrow_symint(dim, reverse ? 0 : 1, n - 1), held);
+    }
+    Tensor start = y.select_symint(dim, first);
     initial.defined() ? start.copy_(x.select_symint(dim, first) * initial) : start.zero_();
     return y;
   }
@@ -226,8 +245,10 @@ Tensors LinearRecurrence::vjp(const Backward& back) const {
     grad_a = at::zeros_like(g), grad_b = g;
     if (initial) grad_initial = at::zeros_like(start);
   } else {
-    grad_b = adjoint_of(factors, g, along, reverse, algorithm);
-    if (back.wants(0)) grad_a = times_previous(grad_b, h, start, along, reverse);
+    Products products{h, {}};
+    grad_b =
+        adjoint_of(factors, g, along, reverse, algorithm, back.wants(0) && is_plain({h, start}) ? &products : nullptr);
+    if (back.wants(0)) grad_a = times_previous(grad_b, h, start, along, reverse, products.out);
     if (initial && back.wants(2)) {
       const SymInt first = reverse ? h.sym_size(along) - 1 : SymInt(0);
       grad_initial = factors.select_symint(along, first) * grad_b.select_symint(along, first);

@@ -19,7 +19,7 @@ constexpr int vector_of =
     : tp::max(sizeof(typename E::Input), sizeof(typename E::Output)) == 4 ? 4
                                                                           : 8;  // elements per load
 
-template <class E_, bool headless_>
+template <class E_, bool headless_, bool multiplies = false>
 struct Rows {
   using E = E_;
   using M = typename E::Monoid;
@@ -38,7 +38,8 @@ struct Rows {
   E e;
   int64_t count, tiles, tiles_per_chain;  // a chain is one row if headless, else the whole array
   int n, step;  // n is at most cap; step is by how much the distance to the next head shrinks per chunk
-  block::Vectors<typename E::Output, vector> out;
+  using Results = block::Vector<typename E::Output, vector>;
+  block::Vectors<typename E::Output, vector> out, products;
 
   explicit Rows(const E& e)
       : e(e),
@@ -46,7 +47,8 @@ struct Rows {
         tiles_per_chain(ceil_div(headless ? e.n : count, int64_t(items))),
         n(int(tp::min(e.n, int64_t(cap)))),
         step(chunk % n),
-        out(e.out, count, e.reverse) {
+        out(e.out, count, e.reverse),
+        products(e.products, count, e.reverse) {
     tiles = tiles_per_chain * chains();
   }
 
@@ -62,7 +64,7 @@ struct Rows {
   TP_HD int64_t sections() const { return ceil_div(tiles_per_chain, int64_t(near)); }
   // Whether no row continues from one tile into the next, so that no look-back is needed.
   TP_HD bool independent() const { return tiles_per_chain == 1 || (!headless && items % e.n == 0); }
-  TP_HD int stage_bytes() const { return array_bytes * (affine ? 2 : 1); }
+  TP_HD int stage_bytes() const { return array_bytes * (1 + affine + multiplies); }
 
   TP_DEVICE Spot spot(int64_t tile) const {
     if (headless) {
@@ -100,6 +102,9 @@ struct Rows {
     if (warp == 0) load_array(e.in, e.in, spot, full, stage, lane);
     if constexpr (affine) {
       if (warp == load_warps - 1) load_array(e.factors(), e.a, spot, full, stage + array_bytes, lane);
+    }
+    if constexpr (multiplies) {
+      if (warp == 0) load_array(e.next_times(), e.times, spot, full, stage + 2 * array_bytes, lane);
     }
   }
   // `data` is the address of element 0, which for shifted factors may lie outside the array; `real` is where the array
@@ -267,12 +272,14 @@ struct Rows {
     // Wait for the prefix of the part, then scan every chunk and store it.
     const Acc before_part = wait_before().v[0];
     const int64_t end = headless ? (spot.chain + 1) * e.n : count;
+    Vec times[chunks];
+    if constexpr (multiplies) read_array(e.next_times(), times, spot, stage + 2 * array_bytes, part, lane);
     head = first_head;
 #pragma unroll
     for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
       const int64_t p = first + j * chunk;
       Acc running = headless || (joined >> j & 1) ? M::combine(before_part, before[j]) : before[j];
-      block::Vector<typename E::Output, vector> y;
+      Results y;
       each(x, j, p, head, [&](int i, Acc v, bool starts) {
         const Acc next = starts ? v : append<M>(running, v);
         const Acc result = !e.exclusive ? next : starts ? M::identity() : running;
@@ -283,28 +290,48 @@ struct Rows {
         }
         running = next;
       });
-      if (out.aligned && p + vector <= end) {
-        if (e.reverse) y.flip();
-        out.at(p) = y;
-      } else if (p < end) {  // a vector that leaves its row also leaves the array
-        out.store(p, y);
+      store(out, p, end, y);
+      if constexpr (multiplies) {
+#pragma unroll
+        for (int i = 0; i < vector; ++i) {
+          using A = decltype(Acc::b);
+          y.v[i] = typename E::Output(A(y.v[i]) * A(times[j].v[i]));
+        }
+        store(products, p, end, y);
       }
     }
   }
+
+ private:
+  TP_DEVICE void store(const block::Vectors<typename E::Output, vector>& to, int64_t p, int64_t end, Results y) const {
+    if (to.aligned && p + vector <= end) {
+      if (e.reverse) y.flip();
+      to.at(p) = y;
+    } else if (p < end) {  // a vector that leaves its row also leaves the array
+      to.store(p, y);
+    }
+  }
 };
+
+template <bool multiplies, class E>
+void launch_rows(const E& e, Context& context) {
+  if (Rows<E, true>::suits(e)) {
+    launch_pipeline(Rows<E, true, multiplies>(e), context);
+  } else {
+    launch_pipeline(Rows<E, false, multiplies>(e), context);
+  }
+}
 
 // Contiguous rows take one of three ways: one wave for a single row that fits on the chip, else the pipeline, headless
 // for long rows.
 template <class E>
 void scan_rows(const E& e, Context& context) {
-  if constexpr (E::Monoid::id != OpId::affine) {
-    if (OneWave<E>::suits(e)) return scan_in_one_wave(e, context);
+  if constexpr (E::Monoid::id == OpId::affine) {
+    if (e.products) return launch_rows<true>(e, context);
+  } else if (OneWave<E>::suits(e)) {
+    return scan_in_one_wave(e, context);
   }
-  if (Rows<E, true>::suits(e)) {
-    launch_pipeline(Rows<E, true>(e), context);
-  } else {
-    launch_pipeline(Rows<E, false>(e), context);
-  }
+  launch_rows<false>(e, context);
 }
 
 }  // namespace tp::scan::lookback
