@@ -2,10 +2,10 @@
 
 from torch_patterns.sparse import algebra, build, containers, convert, interop, product, select
 from torch_patterns.sparse.build import *  # noqa: F403
-from torch_patterns.sparse.containers import FORMATS, Matrix
+from torch_patterns.sparse.containers import FORMATS, Matrix, Plan
 from torch_patterns.sparse.interop import from_scipy, from_torch
 from torch_patterns.sparse.multiply import spgemm
-from torch_patterns.sparse.product import Plan, sampled_product, spmm, spmv
+from torch_patterns.sparse.product import sampled_product, spmm, spmv
 from torch_patterns.tuples import not_a_sequence
 
 __all__ = [

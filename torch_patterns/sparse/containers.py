@@ -1,4 +1,5 @@
-"""The storage formats of chapter 14 and two others: NamedTuples of tensors, and pytrees for compile and export."""
+"""The storage formats of chapter 14 and two others, and plans of transposed products: NamedTuples of tensors, which are
+pytrees for compile and export."""
 
 from __future__ import annotations
 
@@ -197,6 +198,21 @@ class BLOCKED(NamedTuple):
     shape: tuple[int, int]
 
 
+class Plan(NamedTuple):
+    """The entries of a matrix, listed by column (for CSC, by row), which is what the transposed product needs. Row i of
+    the transpose consists of entries perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1]; their columns stand at the same
+    positions of perm[1]. If perm has further rows, CUDA uses them to read the entries with less random access.
+
+    Example:
+        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
+        >>> coo.plan().ptrs  # of the columns
+        tensor([0, 1, 2, 3])
+    """
+
+    ptrs: Tensor
+    perm: Tensor
+
+
 Matrix = COO | CSR | CSC | ELL | HYB | JDS | SELL | BLOCKED
 FORMATS = {cls.__name__.lower(): cls for cls in (COO, CSR, CSC, ELL, HYB, JDS, SELL, BLOCKED)}
 _NAMES = {cls: name for name, cls in FORMATS.items()}
@@ -204,7 +220,9 @@ kinds["Matrix"] += FORMATS.values()
 
 for _name, _cls in FORMATS.items():
     _pytree._register_namedtuple(_cls, serialized_type_name=f"torch_patterns.{_name.upper()}")
-torch.serialization.add_safe_globals(list(FORMATS.values()))  # tuples of tensors and numbers: loading them runs no code
+_pytree._register_namedtuple(Plan, serialized_type_name="torch_patterns.Plan")
+# Loading tuples of tensors and numbers runs no code.
+torch.serialization.add_safe_globals([*FORMATS.values(), Plan])
 
 
 class Layout(NamedTuple):

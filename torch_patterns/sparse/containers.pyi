@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from torch_patterns.sparse.product import Plan
-
 _M = TypeVar("_M", bound=Matrix)
 
 class _Methods:
@@ -159,6 +157,10 @@ FORMATS: dict[str, type[Matrix]]
 BIN_ENTRIES: int
 BLOCK_COLUMNS: int
 OCTET: int
+
+class Plan(NamedTuple):
+    ptrs: Tensor
+    perm: Tensor
 
 class Layout(NamedTuple):
     index: list[str]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 from torch.utils._pytree import tree_leaves
 
 from torch_patterns.arguments import refuse, typed
@@ -21,6 +19,7 @@ from torch_patterns.sparse.containers import (
     FORMATS,
     LAYOUTS,
     Matrix,
+    Plan,
     index_fields,
     layout_of,
     structure_of,
@@ -28,25 +27,6 @@ from torch_patterns.sparse.containers import (
 from torch_patterns.sparse.stages import pay, stages
 
 _ops = torch.ops.torch_patterns
-
-
-class Plan(NamedTuple):
-    """The entries of a matrix, listed by column (for CSC, by row), which is what the transposed product needs. Row i of
-    the transpose consists of entries perm[0, ptrs[i]] to perm[0, ptrs[i + 1] - 1]; their columns stand at the same
-    positions of perm[1]. If perm has further rows, CUDA uses them to read the entries with less random access.
-
-    Example:
-        >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
-        >>> coo.plan().ptrs  # of the columns
-        tensor([0, 1, 2, 3])
-    """
-
-    ptrs: Tensor
-    perm: Tensor
-
-
-_pytree._register_namedtuple(Plan, serialized_type_name="torch_patterns.Plan")
-torch.serialization.add_safe_globals([Plan])
 
 
 def spmv(a: Matrix, x: Tensor, y: Tensor | None = None, *, plan: Plan | None = None, algorithm: str = "auto") -> Tensor:
