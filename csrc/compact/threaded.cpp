@@ -43,7 +43,7 @@ class Threaded {
   void pack(int64_t begin, int64_t end, int64_t place) const {
     // Rows that were dropped before `begin` fill the end of the output.
     if (r_.packed == r_.n) {
-      const int64_t last = r_.n - (begin - place), first = last - (end - begin) + kept(begin, end);
+      const int64_t last = r_.n - (begin - place), first = last - (end - begin) + kept(begin / chunk);
       std::fill(r_.out + first * r_.width, r_.out + last * r_.width, r_.fill);
     }
     each_kept(begin, end, [&](int64_t i) { copy(r_.in + i * r_.width, r_.out + place++ * r_.width); });
@@ -65,7 +65,7 @@ class Threaded {
     }
   }
 
-  int64_t kept(int64_t begin, int64_t end) const { return before_[begin / chunk + 1] - before_[begin / chunk]; }
+  int64_t kept(int64_t c) const { return before_[c + 1] - before_[c]; }
 
   template <class F>
   void each_kept(int64_t begin, int64_t end, F f) const {
