@@ -21,8 +21,8 @@
 namespace tp::graph {
 
 struct Edges {
-  const void* row_ptrs;  // [edges]; null if these edges are not given
-  const void* col_idx;   // [edges]; null: not given
+  const void* row_ptrs;  // [vertices + 1]; null if these edges are not given
+  const void* col_idx;   // [edges]; likewise
 };
 
 // The graph that every graph operator takes.
