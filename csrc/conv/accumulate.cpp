@@ -1,3 +1,5 @@
+// The kernels of accumulate.h for each width of vector registers (16, 32 and 64 bytes), of which the processor's widest
+// is chosen at run time. A tile of sums stays in registers while the kernel goes along the inner dimension.
 #include "conv/accumulate.h"
 
 #include "core/macros.h"

@@ -25,7 +25,7 @@ template <class A>
 TP_HD Complex<A> operator*(const Complex<A>& a, const Complex<A>& b) {
   return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
-// a conj(b)
+// a times the conjugate of b.
 template <class A>
 TP_HD Complex<A> times_conjugate(const Complex<A>& a, const Complex<A>& b) {
   return {a.re * b.re + a.im * b.im, a.im * b.re - a.re * b.im};

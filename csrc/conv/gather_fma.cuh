@@ -103,7 +103,7 @@ class FmaLoader {
   const int sources_down_, sources_across_, taps_down_, taps_across_, step_down_, step_across_;
   const bool has_map_;
   int tap_down_ = 0, tap_across_ = 0;
-  // the strides to the next tap, to the next row of taps, and to the next channels
+  // Strides to the next tap, to the next row of taps, and to the channels of the next slab.
   int64_t filter_across_, filter_down_, filter_deep_, row_, deep_;
 };
 

@@ -116,7 +116,7 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
     for (int k = 0; k < row_bytes; k += 32) {
 #pragma unroll
       for (int b = 0; b < Tile::blocks; ++b) {
-        // 16 channels are 32 bytes of the rows of filters, or 16 rows
+        // The 16 channels are 32 bytes of each row of filters in fprop, and 16 rows of them in dgrad.
         const uint64_t a = factor_at(left + unsigned(b * 64 * row_bytes + k)),
                        f = along ? factor_at(right + k) : factor_at(right + k / 32 * 16 * row_bytes, 64 * row_bytes);
         multiply_tiles<T, true, along>(sum[b], a, f, i > 0 || k > 0);
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
   }
   // The multiplying warpgroups: compute a tile, then store it by way of shared memory.
   if constexpr (Tile::together == 1) take_registers<Tile::registers>();
-  // the shuffle shows the compiler that it is the same for all lanes of a warp
+  // The shuffle shows the compiler that all lanes of a warp have the same `group`.
   const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
   unsigned char* const data = stages + work.image;
   for_tiles<Tile>(work, [&](const WgmmaShare& share) {

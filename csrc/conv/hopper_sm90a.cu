@@ -11,14 +11,15 @@
 namespace tp::conv {
 namespace {
 
-// Tiles of fprop and dgrad (positions, maps); tiles of wgrad, for many columns (channels and taps) or maps.
+// Tiles of fprop and dgrad: positions x maps. Tiles of wgrad: maps x columns, of which there is one per channel and
+// tap.
 using Tall = WgmmaTile<256, 64>;
 using Wide = WgmmaTile<256, 128>;
 using Square = WgmmaTile<128, 128>;
-using Across = WgradTile<1, 9, 1, 3>;
-using Large = WgradTile<2, 6, 1, 2>;
-using Half = WgradTile<2, 4, 1, 2>;
-using Down = WgradTile<4, 1, 2, 1>;
+using Wgrad64x576 = WgradTile<1, 9, 1, 3>;
+using Wgrad128x384 = WgradTile<2, 6, 1, 2>;
+using Wgrad128x256 = WgradTile<2, 4, 1, 2>;
+using Wgrad256x64 = WgradTile<4, 1, 2, 1>;
 
 // The same for filters of one pixel: maps, and maps x channels.
 using Maps64 = PointwiseTile<false, 1>;
@@ -111,9 +112,9 @@ void pointwise_wgrad(const Elements<T>& e, Context& context) {
 template <class T>
 bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   const Gather<T> g = in_one_row(batch);
-  static const bool has = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
+  static const bool on_hopper = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
-  if (!has || g.n * rows.sources * cols.sources == 0) return false;
+  if (!on_hopper || g.n * rows.sources * cols.sources == 0) return false;
   if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
   set_context();
   const int64_t row = g.pass == Pass::fprop ? g.depth : g.maps;  // of the matrix of filters
@@ -158,9 +159,9 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
 
 template <class T>
 bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
-  static const bool has = has_wgmma(wgrad_wgmma<T, Large>);
+  static const bool on_hopper = has_wgmma(wgrad_wgmma<T, Wgrad128x384>);
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
-  if (!has || min(e.channels, e.maps) < fewest || pixels == 0) return false;
+  if (!on_hopper || min(e.channels, e.maps) < fewest || pixels == 0) return false;
   set_context();
   if (is_pointwise(e.x, e.weight, e.y, e.x_strides, e.n, e.groups, e.channels, e.rows, e.cols)) {
     pointwise_wgrad(e, context);
@@ -172,17 +173,17 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, 8, context);
   const int64_t blocks = ceil_div(e.maps, int64_t(row_elements)),
                 units = e.taps() * ceil_div(e.channels, int64_t(row_elements));
-  const int64_t across = Across::cycles(blocks, units), large = Large::cycles(blocks, units),
-                half = Half::cycles(blocks, units), down = Down::cycles(blocks, units);
-  const int64_t least = min(min(across, large), min(half, down));
-  if (large == least) {
-    launch_wgrad_wgmma<T, Large>(e, x, dy, context);
-  } else if (across == least) {
-    launch_wgrad_wgmma<T, Across>(e, x, dy, context);
-  } else if (down == least) {
-    launch_wgrad_wgmma<T, Down>(e, x, dy, context);
+  const int64_t by_64x576 = Wgrad64x576::cycles(blocks, units), by_128x384 = Wgrad128x384::cycles(blocks, units),
+                by_128x256 = Wgrad128x256::cycles(blocks, units), by_256x64 = Wgrad256x64::cycles(blocks, units);
+  const int64_t least = min(min(by_64x576, by_128x384), min(by_128x256, by_256x64));
+  if (by_128x384 == least) {
+    launch_wgrad_wgmma<T, Wgrad128x384>(e, x, dy, context);
+  } else if (by_64x576 == least) {
+    launch_wgrad_wgmma<T, Wgrad64x576>(e, x, dy, context);
+  } else if (by_256x64 == least) {
+    launch_wgrad_wgmma<T, Wgrad256x64>(e, x, dy, context);
   } else {
-    launch_wgrad_wgmma<T, Half>(e, x, dy, context);
+    launch_wgrad_wgmma<T, Wgrad128x256>(e, x, dy, context);
   }
   return true;
 }

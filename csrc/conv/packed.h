@@ -31,7 +31,7 @@ void transpose(int64_t rows, int64_t cols, const In* from, int64_t pitch, Out* t
   }
 }
 
-// to[n, rows, cols] = from[n, cols, rows]
+// to[n, rows, cols] = from[n, cols, rows].
 template <class T>
 void transpose_images(Context& context, const void* from, void* to, int64_t n, int64_t rows, int64_t cols) {
   constexpr int64_t strip = 16;  // rows whose cache lines, on both sides, fit in the L1 cache

@@ -117,7 +117,7 @@ class WgmmaImage {
   // The i-th position whose sums this thread holds.
   TP_DEVICE static int position_of(int group, int i) {
     int thread = int(threadIdx.x) % warpgroup;
-    // otherwise the compiler would keep all addresses that follow from it in registers from tile to tile
+    // Hides the value, or the compiler would keep all addresses that follow from it in registers from tile to tile.
     asm volatile("" : "+r"(thread));
     return (group * Tile::blocks + i / 2) * 64 + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
   }

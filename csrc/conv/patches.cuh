@@ -114,7 +114,8 @@ class TapSteps {
 
 // The same for the threads that multiply, in fewer registers: by how many pixels of the patch each tap is shifted.
 struct TapShifts {
-  // across: from one tap to the next; down: additionally from one row of taps to the next
+  // Shifts in pixels: of the first tap; from one tap to the next (across); and what is added to that from the last tap
+  // of a row to the first one of the next row (down).
   int taps, across_taps, first, across, down;
   TP_DEVICE TapShifts(const WgmmaShare& share, const PatchShape& shape)
       : taps(int(share.rows.taps * share.cols.taps)), across_taps(int(share.cols.taps)) {

@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(pixel_threads) wgrad_tiles(const TapTiles<T> w
 
 template <class T>
 void launch_wgrad_tiles(const Elements<T>& e, Context& context) {
-  // the blocks that keep an H200 busy; the least pixels for which another block is worth its overhead
+  // `enough` blocks keep an H200 busy; another block is worth its overhead from `least_pixels` pixels on.
   constexpr int64_t enough = 1056, least_pixels = 4 * pixel_threads;
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   TapTiles<T> work{e, ceil_div(e.maps, int64_t(maps_per_thread)),

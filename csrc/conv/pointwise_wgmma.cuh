@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(pointwise_threads, 1) pointwise_wgmma(const __
   }
   // The multiplying warpgroups: compute a tile, then store it, 64 maps at a time.
   take_registers<pointwise_registers>();
-  // the shuffle shows the compiler that it is the same for all lanes of a warp
+  // The shuffle shows the compiler that all lanes of a warp have the same `group`.
   const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
   const bool stores = threadIdx.x % warpgroup == 0;
   const int first_map = tile_map + (Tile::stacked ? group * Tile::blocks * 64 : 0),

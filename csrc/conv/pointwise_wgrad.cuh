@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(pointwise_threads, 1)
   }
   // The multiplying warpgroups: compute the sums, then store them to the slice.
   take_registers<pointwise_registers>();
-  // the shuffle shows the compiler that it is the same for all lanes of a warp
+  // The shuffle shows the compiler that all lanes of a warp have the same `group`.
   const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
   float sum[Tile::blocks][Tile::columns / 2];
   multiply_factors<T, Tile>(work.runs, share.runs, group, stages, full, empty, sum);

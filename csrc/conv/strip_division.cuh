@@ -57,7 +57,7 @@ struct StripDivision {
     const int64_t all_groups = ceil_div(g.maps, int64_t(Tile::maps)),
                   most_groups = min(int64_t(8), filter_bytes_per_block / filter_bytes());
     if (most_groups == 0) return false;
-    // as equal as possible in all blocks
+    // The numbers of groups of maps differ as little as possible between blocks.
     map_groups = int(ceil_div(all_groups, ceil_div(all_groups, most_groups)));
     row_tiles = least(ceil_div(rows.outputs, int64_t(Tile::tile_rows)), max(1, Tile::threads / (strips * map_groups)));
     // The pitch of a window is that of memory if a block has whole rows and needs no zeros beside them.

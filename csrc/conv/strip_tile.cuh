@@ -60,7 +60,7 @@ struct StripPlan {
   using A = acc_t<T>;
   Gather<T> gather;
   Window<T> window;
-  // row_tiles and strips of a block; chunk: channels that are staged at a time
+  // Per block; `chunk` is how many channels are staged at a time.
   int images, row_tiles, strips, map_groups, chunk;
   int image_tiles, image_slots, pad_rows, pad_cols;
   int threads, vector;  // elements per access to the target: 4, 2 or 1

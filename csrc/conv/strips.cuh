@@ -42,7 +42,7 @@ template <int width, class T>
 TP_DEVICE void store_vector(T* to, const block::Vector<T, width>& values) {
   constexpr int bytes = width * int(sizeof(T));
   using Word = std::conditional_t<bytes % 16 == 0, uint4, std::conditional_t<bytes == 8, uint2, unsigned>>;
-  // as one access, which the compiler does not always make of a struct
+  // Stores words, because the compiler does not always make one access of a struct.
   if constexpr (bytes % 16 == 0 || bytes == 8 || bytes == 4) {
     Word words[bytes / sizeof(Word)];
     memcpy(words, &values, bytes);

@@ -187,7 +187,7 @@ struct Input {
     sources(e.rows, rows, t.h, t.height, from_row);
     sources(e.cols, cols, t.w, t.width, from_col);
     const Run run = neighbours(from_col);
-    // planes of a row; elements of a pixel
+    // A row has one plane per channel with one element per pixel, or one plane with all channels of a pixel.
     const int64_t planes = last ? 1 : e.channels, pieces = last ? e.channels : 1;
     for (int64_t n = 0; n < t.images; ++n) {
       for (int64_t c = 0; c < planes; ++c) {
@@ -208,7 +208,7 @@ struct Input {
   struct Run {
     int64_t begin, end;
   };
-  // The places from the first that is not padding on which hold adjacent input elements.
+  // The run of positions, from the first that is not padding on, that hold adjacent input elements.
   Run neighbours(const int64_t* from) const {
     int64_t begin = 0;
     while (begin < cols.extent && from[begin] < 0) ++begin;
@@ -232,7 +232,7 @@ struct Input {
     if (run.begin < run.end) copy(run.begin, (run.end - run.begin) * pieces);
     each(run.end, cols.extent);
   }
-  // The input element for each place of the copy; -1 for padding. For elements that no tap reads it is arbitrary.
+  // The input element for each position of the copy; -1 for padding. For elements that no tap reads it is arbitrary.
   static void sources(const Axis& axis, const AxisLayout& layout, int64_t first, int64_t outputs, int64_t* from) {
     if (layout.dense) {
       const int64_t begin = axis.source(first, 0);

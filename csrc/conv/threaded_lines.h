@@ -43,7 +43,7 @@ void copy_box(const T* image, int64_t rows, int64_t cols, int64_t row, int64_t c
   }
 }
 
-// How much of the work of tiles is done for n things that exist.
+// The share of the work of whole tiles that is done for n rows or columns, not for padding.
 inline double share_of_tiles(int64_t n, int64_t tile) { return double(n) / double(ceil_div(n, tile) * tile); }
 
 template <class T>
@@ -187,7 +187,8 @@ bool all_finite(const T* x, int64_t n) {
   return !bad;
 }
 
-// Whether there are lines, with images of one row if the filters have one tap.
+// Whether the pass has lines: it must be in NCHW and without strides. `as_lines` becomes its problem, in which an image
+// is a single row if the filters have one tap.
 inline bool has_lines(const Args& args, Args& as_lines) {
   as_lines = args;
   if (args.rows.kernel * args.cols.kernel == 1 && args.rows.pad == 0 && args.cols.pad == 0) {

@@ -25,7 +25,7 @@ struct WgradTile {
   static constexpr int blocks_each = blocks / map_groups, units_each = units / unit_groups;
   static constexpr int slab = 32, block_bytes = slab * row_bytes, stage_bytes = (blocks + units) * block_bytes;
   static constexpr int warps = groups * 4, threads = (groups + 1) * warpgroup, stages = 220 * 1024 / stage_bytes;
-  // warps that copy, and the most copies of each per slab
+  // The number of warps that copy, and the most copies of each per slab.
   static constexpr int copiers = 4, most_copies = ceil_div(blocks + units, copiers);
   // Registers of a multiplying and of a copying thread; a multiprocessor has 65,536.
   static constexpr int registers = groups == 2 ? 232 : 152, few_registers = 40;
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   }
   // The multiplying warpgroups: compute the sums, then store them to the slice.
   take_registers<Tile::registers>();
-  // the shuffle shows the compiler that it is the same for all lanes of a warp
+  // The shuffle shows the compiler that all lanes of a warp have the same `group`.
   const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
   const int first_block = group / Tile::unit_groups * Tile::blocks_each,
             first = group % Tile::unit_groups * Tile::units_each;
@@ -254,8 +254,8 @@ __global__ void __launch_bounds__(lanes* add_columns) add_units(const __grid_con
   for (int i = int(threadIdx.x); i < count; i += lanes * add_columns) out[i] = T(totals[i]);
 }
 
-// The place of sum i of a slice in dw, if the filters have one tap: rows of channels lose the rest of the last unit.
-struct PlaceInRow {
+// The index in dw of sum i of a slice, if the filters have one tap; -1 for the channels that only pad the last unit.
+struct IndexInRow {
   int64_t width, channels;
   TP_HD int64_t operator()(int64_t i) const {
     const int64_t row = divide(i, width);
@@ -299,7 +299,7 @@ void launch_wgrad_wgmma(const Elements<T>& e, const ChannelsLast<T>& x, const Ch
   check_launch("implicit_gemm");
   if (work.taps == 1) {
     block::sum_slices(work.sums, work.slices, work.sums_per_slice(), e.weight, context,
-                      PlaceInRow{work.units * row_elements, e.channels});
+                      IndexInRow{work.units * row_elements, e.channels});
   } else {
     work.slices > 16 ? launch_add_units<T, 8>(work, context) : launch_add_units<T, 1>(work, context);
   }
