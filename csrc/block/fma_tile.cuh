@@ -128,13 +128,14 @@ TP_DEVICE void for_slabs(int slabs, T* stages, const Load& load, const Multiply&
   wait_for_groups<0>();
 }
 
-// Calls store(row, col, values) for four neighbours in a row of the tile at a time. `pool` is the memory that held the
-// slabs; pool_values() of it are used to add up the groups.
+// The number of values of shared memory that store_sums() needs to add up the groups.
 template <class Tile>
 constexpr int pool_values() {
   return Tile::groups == 1 ? 0 : Tile::rows * Tile::cols * Tile::groups;
 }
 
+// Calls store(row, col, values) for four neighbours in a row of the tile at a time. `pool` is the memory that held the
+// slabs.
 template <class Tile, class A, class Store>
 TP_DEVICE void store_sums(A* pool, const A (&sum)[Tile::row_side][Tile::col_side], const Store& store) {
   constexpr int quads = Tile::row_side * Tile::col_quads;

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int threads = 512, warps = threads / block::warp_size;
 constexpr int batch = 8;  // words that a thread has in flight
+// The words of a thread that are loaded before the position of the tile is known.
 template <class Word>
-// and before the position of the tile is known
 constexpr int early = tp::max(4, int(64 / tp::max(sizeof(Word), size_t(4))));
 constexpr uint16_t dropped = 0xffff;
 #ifdef TP_FEW_TYPES

@@ -123,7 +123,7 @@ struct HeldRow {
     return sum;
   }
 
-  // out = (x / sum - one_hot(label)) * grad, or 0 if `valid` is false
+  // out = (x / sum - one_hot(label)) * grad, or 0 if not `valid`.
   TP_DEVICE void store_gradient(T* out, int count, int label, bool valid, A sum, A grad, bool aligned) const {
     const A scale = A(1) / sum;
 #pragma unroll

@@ -23,7 +23,7 @@ template <int images>
 TP_DEVICE void prepare(const Team<images>& t) {
   if (t.thread < 32) t.room.ones[t.thread] = 1;
   if (t.thread == 0) t.room.weights_arrived.init(1);
-  // waits until the other block runs, so that its shared memory may be written; all threads see the barrier
+  // The other block runs after this, so that its shared memory may be written, and all threads see the barrier.
   t.sync_cluster();
 }
 

@@ -23,7 +23,7 @@ struct BoundValues {
   Longs by_8;
   int bytes;
 
-  // this[to] = from[at]
+  // this[to] = from[at].
   template <class From>
   TP_HD void take(int64_t to, const From& from, int64_t at) const {
     if (bytes == 1) {

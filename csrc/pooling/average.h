@@ -39,7 +39,7 @@ struct Average {
   }
 };
 
-// grad_x = sum of grad / (the number of elements that the window counts) over the windows that cover the pixel
+// grad_x = sum of grad / (the number of elements that the window counts) over the windows that cover the pixel.
 template <class In, class T, class Axis>
 struct AverageBackward {
   static constexpr const char* name = "average_pooling_backward";

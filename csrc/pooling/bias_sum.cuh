@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(vectorized_threads)
   if (int(threadIdx.x) < width && column < columns) out[blockIdx.x * columns + column] = Out(sums[threadIdx.x]);
 }
 
-// out[column] = sum over rows of from[row, column]
+// out[column] = sum over rows of from[row, column].
 template <class Out, class From>
 void sum_columns(const From& from, int64_t rows, int64_t columns, Out* out, bool after_own_launch, Context& context) {
   using A = typename From::A;

@@ -38,7 +38,7 @@ struct Maximum {
       return [=, *this](int64_t column) {
         const Pixel o = o_row.pixel(column);
         const Range cols = window(w, o.w);
-        // of the first tap: the index of the maximum if all values are -inf
+        // The index of the first tap is that of the maximum if all values are -inf.
         int64_t index = rows.begin * w.size + cols.begin;
         acc_t<T> best = load<T>(from, place(in, o, rows.begin, cols.begin));
         for (int64_t i = 0; i < rows.count; ++i) {

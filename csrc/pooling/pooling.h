@@ -42,7 +42,7 @@ struct Args {
 
   const void* x;     // like `in`; for average, maximum and maximum_tangent
   const void* bias;  // [maps] or null; for average
-  // like `out`: the result of average, maximum, maximum_tangent; for subsampling's average_backward, an argument
+  // Like `out`: the result of average, maximum and maximum_tangent, and an argument of subsampling's average_backward.
   void* y;
   void* indices;     // like `out`, h * W + w: result of maximum, argument of maximum_backward and maximum_tangent
   bool long_index;   // whether the indices are int64_t; else int32_t

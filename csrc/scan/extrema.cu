@@ -148,7 +148,7 @@ struct Share {
   // before[j] becomes what precedes vector j in its warp and line; bit j of `joined` says that the line began before
   // the warp. Returns the leader of all elements from the last head on; `starts` says whether the warp has a head.
   TP_DEVICE Acc scan(Acc (&before)[chunks], unsigned& joined, bool& starts) const {
-    // leader[j]: of chunk j up to and including this lane, from the last head on
+    // leader[j] is the leader of chunk j up to and including this lane, from the last head on.
     Acc leader[chunks], carry = M::identity();
     unsigned heads[chunks], place = first_place;  // the lanes that have a head
 #pragma unroll

@@ -57,7 +57,7 @@ template <class Source>
 struct OwnScanKernel {
   using M = typename Source::Monoid;
   using Acc = typename M::Acc;
-  // as many as fit in 48 KB of shared memory
+  // As many elements per block as fit in 48 KB of shared memory.
   static constexpr int threads = 64, subsection = sizeof(Acc) <= 16 ? 16 : 4;
   static constexpr int section = threads * subsection, in_shared = section + threads;
   block::Sections<Source> sections;

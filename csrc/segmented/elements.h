@@ -218,8 +218,10 @@ void with_expansion(const Args& args, F f) {
   });
 }
 
-// ---- softmax: reduces each segment to its greatest value and its sum of exponentials; then every row computes its
-// result from its own value and these two
+// ---- softmax
+//
+// Each segment is reduced to its greatest value and its sum of exponentials; then every row computes its result from
+// its own value and these two.
 
 // The result of a row with value x, in a segment with the finished value v.
 template <class T, class V>

@@ -1,4 +1,4 @@
-// merge_path, step softmax: a file of its own, since compilers take their time.
+// merge_path, step softmax, in a separate file so that the compiler can work on all steps in parallel.
 #pragma once
 #include "segmented/segmented.h"
 

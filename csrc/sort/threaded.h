@@ -23,9 +23,9 @@ namespace tp::sort::host {
 
 constexpr int digit_bits = 8, radix = 1 << digit_bits;
 constexpr int wide_bits = 12;  // bits per digit in the cache, if there are enough keys to pay for that many counters
-// bytes of keys and payloads: these and their spare copy, twice as much, stay in a core's cache
+// Bytes of keys and payloads that, with their spare copy of the same size, stay in a core's cache.
 constexpr int64_t cache_bytes = 1 << 19;
-// bytes of keys and payloads from which a scatter writes whole cache lines; fewer stay in a last-level cache
+// Bytes of keys and payloads from which on a scatter writes whole cache lines; fewer stay in a last-level cache.
 constexpr int64_t combined_bytes = 1 << 25;
 
 template <class W>

@@ -34,7 +34,7 @@ struct SpgemmArgs {
   Wanted wanted;
   const void *a_ptrs, *a_idx;  // A [rows, inner]
   const void *b_ptrs, *b_idx;  // B [inner, cols]
-  // C [rows, cols], unless it is to be computed: the columns of each row are distinct and sorted
+  // C [rows, cols], unless it is to be computed. The columns of each row are distinct and sorted.
   const void *c_ptrs, *c_idx;
   const void *a, *b, *c;  // values; null for the wanted matrix
   void* out;              // [entries of the wanted matrix]

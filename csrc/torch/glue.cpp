@@ -155,7 +155,7 @@ void TorchContext::gemm(const Gemm& p) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::NoTF32Guard no_tf32;
   const auto options = like_.options().dtype(scalar_type(p.dtype));
-  // the device is passed explicitly, because an empty matrix has no address that implies it
+  // The device is passed explicitly, because an empty matrix has no address that implies it.
   const auto wrap = [&](const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) {
     return at::for_blob(const_cast<void*>(data), sizes)
         .strides(strides)
@@ -169,7 +169,8 @@ void TorchContext::gemm(const Gemm& p) {
   const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
   Tensor c = wrap(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1});
   if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
-    // torch allows cuBLAS to add partial sums in half precision; a float32 result does not
+    // For a result of half precision, torch allows cuBLAS to add partial sums in that; for a float32 result it does
+    // not.
     c.copy_(at::bmm(a, b, at::kFloat));
   } else {
     at::bmm_out(c, a, b);

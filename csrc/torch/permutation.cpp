@@ -43,8 +43,8 @@ Tensor take(const Tensor& x, const Tensor& indices, int64_t dim) {
   if (!x.defined()) return x;
   if (x.dim() == 0) return x.clone();  // on CUDA, torch's deterministic gradient of gather does not take scalars
   const Tensor places = as_long(indices);
-  switch (x.scalar_type()) {  // torch does not gather unsigned integers of more than a byte, so they are viewed as
-                              // signed ones
+  switch (x.scalar_type()) {
+    // torch does not gather unsigned integers of more than a byte, so they are viewed as signed ones.
     case at::kUInt16:
       return at::gather(x.view(at::kShort), dim, places).view(at::kUInt16);
     case at::kUInt32:

@@ -147,7 +147,7 @@ Tensors Rbf::jvp(const Forward& f) const {
 Tensors RbfBackward::vjp(const Backward& b) const {
   const NoAutocast guard(c10::autocast_dispatch_keyset);
   const auto contiguous = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
-  // contiguous, so that their strides do not change the bits
+  // They are made contiguous, so that their strides do not change the bits.
   const Tensor u = contiguous(b.grad(0)), v = contiguous(b.grad(1));
   const Tensor weight = weight_of(x, centres, sigma, algorithm), slope = slope_along(u, v, x, centres, sigma);
   Tensors grads(3);

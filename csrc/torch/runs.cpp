@@ -104,7 +104,7 @@ Tensor runs_of(const Tensor& heads) { return call(Scan{heads.to(at::kLong), 0, "
 
 // The results wanted for the runs of a line, besides their values; the others stay undefined.
 struct Wanted {
-  // offsets: where each run begins, then the length of the line; lengths: the length of each run
+  // `offsets`: where each run begins, then the length of the line. `lengths`: the length of each run.
   bool offsets, lengths;
   Tensor order;  // if defined, numbers[order[i]] becomes the run of element i
 };

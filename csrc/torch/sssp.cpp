@@ -120,7 +120,7 @@ Results Sssp::kernel() const {
 
 // ---- derivatives
 
-// 0, 1, ... n - 1
+// 0, 1, ..., n - 1.
 Tensor numbers(const SymInt& n, const Tensor& like) {
   return at::arange(c10::Scalar(n), like.options().dtype(at::kLong));
 }

@@ -28,7 +28,7 @@ void check_taps(const char* op, const pooling::Args& args);
 SymPair maps_of(const Tensor& x);                       // (H, W)
 Sizes maps_of(SymIntArrayRef sizes);                    // the same, as sizes
 Sizes with_maps(const Tensor& x, const SymPair& size);  // the shape of x with other maps
-// checks that x has maps of this size
+// Checks that x has maps of this size.
 void check_shape(const char* op, const char* name, const Tensor& x, const SymPair& maps);
 
 // A new tensor, channels_last if x is.

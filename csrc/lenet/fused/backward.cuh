@@ -151,7 +151,7 @@ struct Shares {
   static constexpr int own = Team<images>::own;
   static constexpr int s2_maps = images == 1 ? c1_maps / ranks : c1_maps;
   static constexpr int s4_maps = images == 1 ? c3_maps / ranks : c3_maps;
-  // half of the warps compute C3's weights while the others compute S2's gradients
+  // Half of the warps compute the gradients of C3's weights while the others compute those at S2.
   static constexpr int half_warps = warps / 2;
 
   // C3's weights: the number of maps of S4 per warp.

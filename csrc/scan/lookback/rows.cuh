@@ -6,6 +6,8 @@
 // is later. So it is combined with what precedes that range exactly if the row began before the range. Heads follow
 // from n, so no flags are stored. A layout of long rows is `headless`: each row is a chain of tiles of its own, a head
 // can only be the first element of a tile, and nothing has to be tested.
+//
+// With `multiplies`, which only recurrences use, the results times another array are stored as well (scan::Args).
 #pragma once
 #include "block/load_store.cuh"
 #include "scan/lookback/one_wave.cuh"

@@ -84,7 +84,7 @@ struct TileEntries {
           const unsigned at = unsigned(int(column[j].v[i]));
           product.v[i] = at < columns ? Acc(value[j].v[i]) * Acc(factor(at)) : Acc(0);
         }
-        // all fours of a thread are an even number apart
+        // All fours of a thread are an even number apart, so each is the same half of its octet.
         *reinterpret_cast<block::Vector<Acc, 4>*>(products + octet * int64_t(to[j]) + first % 2 * 4) = product;
       }
     }
