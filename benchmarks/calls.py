@@ -2,7 +2,7 @@
 
     python benchmarks/calls.py --device cpu --csv benchmarks/results/cpu_calls.csv
 
-On CUDA it adds the time on an idle GPU: call, kernel and synchronisation, and what each of these takes by itself. Our
+On CUDA it adds the time on an idle GPU: call, kernel and synchronization, and what each of these takes by itself. Our
 call and torch's are timed alternately, and the fastest round counts.
 """
 

@@ -1,4 +1,4 @@
-"""What only CUDA can get wrong: graphs, streams, synchronisation, several devices, errors, sizes beyond 2^31."""
+"""What only CUDA can get wrong: graphs, streams, synchronization, several devices, errors, sizes beyond 2^31."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -115,7 +115,7 @@ def test_side_streams(spec, device, rung):
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-def test_no_synchronisation(spec, device, rung):
+def test_no_synchronization(spec, device, rung):
     """The host never waits for the device."""
     if has_trait(spec, rung, "host_sync"):
         return

@@ -139,7 +139,7 @@ def test_mnist_as_published():
     assert digits.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert digits.test_labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     ink = digits.train_images.sum(dtype=torch.int64).item() / (60000 * 28 * 28 * 255)
-    assert round(ink, 4) == 0.1307  # the mean that MNIST is usually normalised with
+    assert round(ink, 4) == 0.1307  # the mean that MNIST is usually normalized with
 
 
 def test_digits_split_is_fixed_and_stratified():

@@ -38,7 +38,7 @@ def group_reduce(
         index: [n], int32 or int64, in any order, each 0 to ``num_groups - 1``. The CPU always checks them.
         num_groups: how many groups there are.
         op: as in ``segment_reduce``; ``"argmax"`` and ``"argmin"`` give rows of ``values``.
-        validate: check ``index`` on CUDA, too. This costs a synchronisation and cannot be captured in a CUDA graph.
+        validate: check ``index`` on CUDA, too. This costs a synchronization and cannot be captured in a CUDA graph.
             Without it CUDA leaves out rows whose index is out of range.
         algorithm: ``"auto"``, or how the sorted groups are reduced: one of the ladder below.
 

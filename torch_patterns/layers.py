@@ -153,7 +153,7 @@ def cross_entropy(logits: Tensor, target: Tensor, reduction: Reduction = "mean",
         returns it.
 
     Raises:
-        IndexError: a label is out of range (CPU). On CUDA, where a check would cost a synchronisation, the loss of that
+        IndexError: a label is out of range (CPU). On CUDA, where a check would cost a synchronization, the loss of that
             sample is NaN and its gradient is 0.
         RuntimeError: shapes or devices do not fit; the message names them.
         TypeError: a dtype is not supported.

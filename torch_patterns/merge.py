@@ -28,7 +28,7 @@ def merge(a: Tensor, b: Tensor, *, descending: bool = False, validate: bool = Fa
         a: [..., m], sorted along its last dimension; bool, any integer, float16, bfloat16, float32 or float64.
         b: [..., n], sorted too, with equal leading dimensions, of the same dtype.
         descending: both inputs and the result are in descending order.
-        validate: check that both are sorted, which costs a synchronisation on CUDA. Without it, the result for unsorted
+        validate: check that both are sorted, which costs a synchronization on CUDA. Without it, the result for unsorted
             input is some of its elements in some order.
         algorithm: ``"auto"`` or one of the ladder below.
 

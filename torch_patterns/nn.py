@@ -3,7 +3,7 @@
 Each `forward` is one call of `torch.ops.torch_patterns`, so that `torch.jit.script`, `torch.compile` and `torch.export`
 take the modules as they are; outside scripts `Linear` and the activations also take jagged NestedTensors. If torch.nn
 has a module of the same name, ours derives from it: the parameters, their names in the state_dict and their
-initialisation are the same, and so are the arguments and their order; only `algorithm` is added. An argument that is
+initialization are the same, and so are the arguments and their order; only `algorithm` is added. An argument that is
 not supported raises a ValueError that names it.
 
 `algorithm` names a rung of the pattern's ladder (`torch_patterns.algorithms("conv2d")` lists them) or is "auto"; it may

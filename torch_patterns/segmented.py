@@ -36,7 +36,7 @@ def segment_reduce(
             ``values`` of the first greatest or least value; the first NaN if there is one; -1 for an empty segment);
             ``"any"`` or ``"all"`` (whether one row, or every row, is not 0); for integers and bool ``"bitwise_and"``,
             ``"bitwise_or"`` or ``"bitwise_xor"``.
-        validate: check ``offsets`` on CUDA, too. This costs a synchronisation and cannot be captured in a CUDA graph.
+        validate: check ``offsets`` on CUDA, too. This costs a synchronization and cannot be captured in a CUDA graph.
             Without it CUDA clamps each offset to 0..n and treats a decreasing pair as an empty segment.
         algorithm: ``"auto"`` or one of the ladder below.
 

@@ -230,7 +230,7 @@ def segment_sort(
         descending: put the greatest first.
         begin_bit: the lowest bit of the key that is compared, as for :func:`sort_keys`.
         end_bit: one more than the highest bit that is compared.
-        validate: check the offsets on CUDA as well, which takes one synchronisation.
+        validate: check the offsets on CUDA as well, which takes one synchronization.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:
@@ -270,7 +270,7 @@ def segment_sort_pairs(
         descending: put the greatest key first.
         begin_bit: the lowest bit of the key that is compared, as for :func:`sort_keys`.
         end_bit: one more than the highest bit that is compared.
-        validate: check the offsets on CUDA as well, which takes one synchronisation.
+        validate: check the offsets on CUDA as well, which takes one synchronization.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:

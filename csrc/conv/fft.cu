@@ -196,7 +196,7 @@ struct Multiply {
   }
 };
 
-// W[group][map][piece][channel] = sum over images of X conj(dY)
+// W[group][map][piece][channel] = sum over images of X conj(dY).
 template <class T>
 struct Correlate {
   using A = acc_t<T>;

@@ -210,7 +210,7 @@ TP_DEVICE inline void publish_shared() {
 #endif
 }
 
-// Makes barriers that this thread has initialised visible to the copies.
+// Makes barriers that this thread has initialized visible to the copies.
 TP_DEVICE inline void publish_barriers() {
 #if TP_WGMMA
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -59,7 +59,7 @@ struct TileAt {
         w((t.w + i % t.width) * outputs) {}
 };
 
-// V[group][place][inner][tile] = B^T d B
+// V[group][place][inner][tile] = B^T d B.
 template <class T>
 struct TransformInput {
   using A = acc_t<T>;
@@ -101,7 +101,7 @@ struct TransformInput {
   }
 };
 
-// U[group][place][map][inner] = 4 G g G^T
+// U[group][place][map][inner] = 4 G g G^T.
 template <class T>
 struct TransformFilters {
   using A = acc_t<T>;
@@ -194,7 +194,7 @@ struct TransformOutput {
   }
 };
 
-// W[group][place][map][tile] = A dy A^T
+// W[group][place][map][tile] = A dy A^T.
 template <class T>
 struct TransformGradient {
   using A = acc_t<T>;

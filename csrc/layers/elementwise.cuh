@@ -160,7 +160,7 @@ struct Identity {
   }
 };
 
-// *out = (f(x[0]) + ... + f(x[n - 1])) / divisor
+// *out = (f(x[0]) + ... + f(x[n - 1])) / divisor.
 template <class Out, class T, int inputs, class F>
 void sum(const char* name, const Streams<T, inputs>& x, const F& f, Out* out, acc_t<T> divisor, Context& context,
          bool after_own_launch = false) {

@@ -5,7 +5,7 @@
 
 namespace tp::linear {
 
-// out[i, j] = sum over k of A[i, k] B[k, j], plus bias[j]
+// out[i, j] = sum over k of A[i, k] B[k, j], plus bias[j].
 template <class T>
 struct Perceptron {
   static constexpr const char* name = "linear";

@@ -73,7 +73,7 @@ struct Itself {  // a lambda would have another type in every recursion of sum()
   }
 };
 
-// *out = (f(in[0]...) + ... + f(in[n - 1]...)) / divisor
+// *out = (f(in[0]...) + ... + f(in[n - 1]...)) / divisor.
 template <class T, class A, class F, class... In>
 void sum(Context& context, int64_t n, T* out, A divisor, F f, const In*... in) {
   const int64_t chunks = tp::max(ceil_div(n, sum_chunk), int64_t(1));

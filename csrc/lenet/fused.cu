@@ -18,7 +18,7 @@ namespace network {
 
 constexpr int most_shared_bytes = 227 * 1024;  // per block, from compute capability 9.0 on
 
-// Initialises shared memory once, before the first group of images.
+// Initializes shared memory once, before the first group of images.
 template <int images>
 TP_DEVICE void prepare(const Team<images>& t) {
   if (t.thread < 32) t.room.ones[t.thread] = 1;

@@ -4,7 +4,7 @@
 
 namespace tp::pooling {
 
-// y = f(mean of the window + bias of the map)
+// y = f(mean of the window + bias of the map).
 template <Activation f, class T, class Out, class Axis>
 struct Average {
   static constexpr const char* name = "average_pooling";

@@ -56,8 +56,8 @@ inline Line line_of(const Maps& maps, int64_t i) {
   return {row / maps.h, row % maps.h, maps.inner == 1 ? 0 : i % per_row, maps.inner == 1 ? maps.w : maps.inner};
 }
 
-// Calls f(first, count, from, step, tap_h, tap_w) for the taps of a line's windows in row-major order: outputs first to
-// first + count - 1 of the line read x[from], x[from + step], ...; tap_w is the column that the first of them reads.
+// Calls f(first, count, from, step, ih, iw) for the taps of a line's windows in row-major order: outputs first to first
+// + count - 1 of the line read x[from], x[from + step], ...; (ih, iw) is the pixel that the first of them reads.
 template <class F>
 inline void for_taps(const Args& a, const Line& line, F f) {
   for (int64_t i = 0; i < a.h.kernel; ++i) {

@@ -43,7 +43,7 @@ struct Divisor<int64_t> {
   }
 };
 
-// Windows along one dimension; the specialisations of `Windows` below have constant kernel and stride.
+// Windows along one dimension; the specializations of `Windows` below have constant kernel and stride.
 template <class I>
 struct AnyWindows {
   static constexpr int constant_kernel = 0;

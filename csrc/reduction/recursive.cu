@@ -1,7 +1,7 @@
 // One launch per level (001, "kernel decomposition", taken to its end).
 //
 // No barrier spans a grid, but a launch begins only when the previous one has ended. So each launch does one level of
-// the tree: output i of a row combines its inputs 2i and 2i + 1. There is no other synchronisation and no shared
+// the tree: output i of a row combines its inputs 2i and 2i + 1. There is no other synchronization and no shared
 // memory; every level goes through global memory, about 2 n accumulators in all.
 #include "reduction/sections.h"
 

@@ -9,7 +9,7 @@ namespace tp {
 void check_offsets(const char* op, const Named& offsets, const Named& beside);
 
 // Checks that offsets begin with 0, end with `rows` and never decrease; an IndexError or a ValueError names the first
-// wrong position. The CPU always checks, CUDA only with `validate`, which takes one synchronisation, and Meta never.
+// wrong position. The CPU always checks, CUDA only with `validate`, which takes one synchronization, and Meta never.
 void check_offset_values(const char* op, const Named& offsets, const SymInt& rows, bool validate);
 
 // Fails with the first position that does not hold 0 to count - 1. There must be one.

@@ -122,7 +122,7 @@ Sizes loss_shape(const Tensor& x, Reduction reduction) {
   return x.sym_sizes().vec();
 }
 
-// The CPU raises. On CUDA, where a check would cost a synchronisation, the sample's loss is NaN and its gradient is 0.
+// The CPU raises. On CUDA, where a check would cost a synchronization, the sample's loss is NaN and its gradient is 0.
 void check_labels(const char* op, const Tensor& target, int64_t classes) {
   if (!target.is_cpu()) return;
   const int64_t* labels = target.const_data_ptr<int64_t>();

@@ -105,7 +105,7 @@ std::string index(const Tensor& x, int64_t place) {
   return text;
 }
 
-// Raises ValueError for the first key that comes before its predecessor. Takes one synchronisation.
+// Raises ValueError for the first key that comes before its predecessor. Takes one synchronization.
 void check_sorted(const char* op, const merge::Sequences& in,
                   std::initializer_list<std::pair<const char*, Tensor>> keys) {
   refuse_capture((std::string(op) + ": validate=True").c_str(), keys.begin()->second);

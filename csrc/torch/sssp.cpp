@@ -51,7 +51,7 @@ std::string text_of(const at::Scalar& number) {
   return found.find_first_not_of("-0123456789") == std::string::npos ? found + ".0" : found;
 }
 
-// Checks sources, weights and column indices on any device, by one synchronisation.
+// Checks sources, weights and column indices on any device, by one synchronization.
 void check_values(const Sssp& s) {
   const int64_t vertices = s.row_ptrs.size(0) - 1;
   check_offset_values(op_name, {"row_ptrs", s.row_ptrs}, s.col_idx.size(0), false);

@@ -40,7 +40,7 @@ def resolve(group: Group) -> dist.ProcessGroup:
     """Returns the process group that ``group`` means: None is the world, and a one-dimensional DeviceMesh has one.
 
     Raises:
-        RuntimeError: ``torch.distributed`` has not been initialised.
+        RuntimeError: ``torch.distributed`` has not been initialized.
         ValueError: this process is not in the group, or the mesh has several dimensions.
     """
     if not dist.is_available() or not dist.is_initialized():

@@ -39,7 +39,7 @@ def segment_scan(
         op: as for ``torch_patterns.segment_scan``, except argmax and argmin.
         exclusive: leave the row itself out of its prefix; the first of each segment gets the identity.
         reverse: scan each segment from its last row to its first.
-        validate: check ``offsets`` on CUDA, too, which costs a synchronisation.
+        validate: check ``offsets`` on CUDA, too, which costs a synchronization.
         group: a process group or one-dimensional DeviceMesh; the world if None.
 
     Returns:

@@ -46,7 +46,7 @@ def from_edges(
         index_dtype: ``torch.int32`` or ``torch.int64``; that of ``src`` and ``dst`` if not given, int64 for other ids.
         device: where to build the graph. If not given, tensors stay on theirs and numpy arrays on the CPU; sequences
             go to torch's default device.
-        validate: check that all ids are in range, which costs a synchronisation on CUDA. Without it, ids out of range
+        validate: check that all ids are in range, which costs a synchronization on CUDA. Without it, ids out of range
             give a graph that the operators may refuse.
 
     Returns:

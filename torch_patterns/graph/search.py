@@ -39,7 +39,7 @@ def bfs(
         sources: an int, ints, a numpy array of ints, or a 0-D or 1-D integer tensor on the graph's device (a 0-D one
             may be on the CPU).
         max_level: the greatest distance to search; without it, the search goes to the end.
-        validate: check all tensors on CUDA as well, which takes one synchronisation and is refused during capture of a
+        validate: check all tensors on CUDA as well, which takes one synchronization and is refused during capture of a
             CUDA graph. Without it, CUDA skips edges and sources that are out of range.
         algorithm: ``"auto"`` or one of the ladder below.
 

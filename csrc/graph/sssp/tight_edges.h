@@ -83,7 +83,7 @@ struct SetParents {
   }
 };
 
-// Initialises the search over tight edges: the number of steps to each vertex is 0 at the sources.
+// Initializes the search over tight edges: the number of steps to each vertex is 0 at the sources.
 template <class P>
 struct StartSteps {
   P p;

@@ -65,7 +65,7 @@ struct Descent {
   }
 };
 
-// Begins to copy a tile's rows and columns for a chunk of images. Words beyond the layer's inputs are not initialised;
+// Begins to copy a tile's rows and columns for a chunk of images. Words beyond the layer's inputs are not initialized;
 // they affect only sums that are never read.
 TP_DEVICE inline void copy_chunk(const UpdateParams& p, UpdateRoom& room, const DenseLayer& layer, int first_output,
                                  int first_input, int number) {

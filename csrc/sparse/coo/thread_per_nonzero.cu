@@ -2,7 +2,7 @@
 //
 // Each thread multiplies its entry and adds the product to the sum of its row by an atomic, because other threads may
 // have entries of the same row. Reads are coalesced and the work is balanced whatever the matrix, but atomics on the
-// same row are serialised. No barrier is needed. With k columns of X, each thread has one entry and one column of Y,
+// same row are serialized. No barrier is needed. With k columns of X, each thread has one entry and one column of Y,
 // and neighbouring threads take the columns of one entry.
 //
 // The figure adds to a y that holds its start values. Here the sums start at 0 in accumulators, and y0 is added once at
