@@ -87,7 +87,7 @@ def design(rows: int, columns: int, layers: int, components: int, nets: int, see
         with_room = [k for k, side in enumerate(sides) if side]
         if len(with_room) > 1:
             first = draw.choice(with_room)
-            near = sorted(with_room, key=lambda k: abs(centres[k] - centres[first]))[1:5]  # noqa: B023
+            near = sorted(with_room, key=lambda k: abs(centres[k] - centres[first]))[1:5]
             others = draw.sample(near, min(draw.choice((1, 1, 1, 2, 3)), len(near)))
             middle = sum(centres[k] for k in (first, *others)) / (1 + len(others))
             found.append(Net([take(sides[k], middle, columns) for k in (first, *others)]))
@@ -149,7 +149,7 @@ def join(net: Net, free: torch.Tensor, chip: Chip, algorithm: str) -> int:
         reached = [pin for pin in left if levels[pin] >= 0]
         if not reached:
             break
-        nearest = min(reached, key=lambda pin: (int(levels[pin]), pin))  # noqa: B023
+        nearest = min(reached, key=lambda pin: (int(levels[pin]), pin))
         wire = trace(levels.tolist(), nearest, chip.columns)
         if len(wire) > max(map(len, net.wires), default=0):
             net.levels = levels.view(free.shape)[chip.place(nearest)[0]]

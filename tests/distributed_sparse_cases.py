@@ -110,7 +110,7 @@ def edges(graph: tp.Graph) -> torch.Tensor:
     return torch.stack([src, dst]).cpu()
 
 
-def assert_owned(world: World, graph: distributed.ShardedGraph, whole: tp.Graph) -> None:
+def assert_owned(graph: distributed.ShardedGraph, whole: tp.Graph) -> None:
     """Each rank has just those edges of the whole that lead to its vertices."""
     src, dst = edges(whole)
     mine = (dst >= graph.begin) & (dst < graph.end)
@@ -121,16 +121,16 @@ def assert_owned(world: World, graph: distributed.ShardedGraph, whole: tp.Graph)
 def case_rmat_at_any_number_of_ranks(world: World) -> None:
     for scale, kwargs in ((0, {}), (3, {"dedup": True}), (7, {"directed": True}), (8, {"index_dtype": torch.int32})):
         graph = distributed.rmat(scale, 6, 5, device=world.device, **kwargs)
-        assert_owned(world, graph, tp.graph.rmat(scale, 6, 5, **kwargs))
+        assert_owned(graph, tp.graph.rmat(scale, 6, 5, **kwargs))
 
 
 def case_graphs_of_edges_anywhere(world: World) -> None:
     src, dst = torch.randint(0, 50, (2, 300))
     whole = tp.graph.from_edges(src, dst, 50)
-    assert_owned(world, distributed.shard(whole.to(world.device)), whole)
+    assert_owned(distributed.shard(whole.to(world.device)), whole)
     lengths = world.layout(300, 1)
     part = tp.graph.from_edges(world.part(src, lengths), world.part(dst, lengths), 50)
-    assert_owned(world, distributed.from_local(part), whole)
+    assert_owned(distributed.from_local(part), whole)
 
 
 def case_bfs(world: World) -> None:

@@ -318,5 +318,6 @@ PROBLEMS = {
     },
     **dict.fromkeys(("spmm_transposed", "sampled_product"), structured),
     "sparse_plan": bind(structured, kind="plan"),
-    **{"spgemm": sparse_product, "spgemm_values": lambda r: sparse_product(r, of=r.choice("abc"))},
+    "spgemm": sparse_product,
+    "spgemm_values": lambda r: sparse_product(r, of=r.choice("abc")),
 }

@@ -53,7 +53,7 @@ def test_nan_of_either_sign_is_the_greatest_and_keeps_its_bits(dtype, device):
         is_nan = keys.isnan()
         values = torch.where(is_nan, torch.full((), 100.0), keys.float().nan_to_num(0, 50, -50))
         for descending, algorithm in itertools.product((False, True), algorithms(device)):
-            want = torch.tensor(sorted(range(n), key=lambda i: -values[i] if descending else values[i]))  # noqa: B023
+            want = torch.tensor(sorted(range(n), key=lambda i: -values[i] if descending else values[i]))
             got, order = sort(keys.to(device), descending=descending, algorithm=algorithm)
             assert_equal(order, want, algorithm)
             assert_same_bits(got.cpu(), keys[want], algorithm)

@@ -71,7 +71,7 @@ def main() -> None:
     try:
         run(arguments.command, arguments.names)
         sys.stdout.flush()
-    except BrokenPipeError:  # who read has read enough; nothing more is to be written, at the exit neither
+    except BrokenPipeError:  # the reader has stopped reading, so Python must not flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ValueError, OSError) as error:
         parser.error(str(error))

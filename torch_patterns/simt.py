@@ -23,7 +23,8 @@ def checked(
     """Checks the textbook kernels that this thread runs on CPU tensors.
 
     Args:
-        order: in which order lanes and blocks run: ``"forward"``, ``"reverse"`` or ``"shuffle"`` (by ``seed``).
+        order: in which order lanes and blocks run: ``"forward"``, ``"reverse"`` or ``"shuffle"``.
+        seed: determines the order of ``"shuffle"``.
         observer: called after each phase of each block with a dict: kernel, name, block, number, and arrays, which maps
             each shared array to its values (``None`` where nothing was written, pairs for affine maps).
 

@@ -3,7 +3,7 @@
 import torch_patterns
 
 project = "torch_patterns"
-copyright = "the torch_patterns developers"  # noqa: A001 - Sphinx's word
+copyright = "the torch_patterns developers"  # Sphinx's word
 release = torch_patterns.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]

@@ -120,6 +120,7 @@ def rmat_edges(
 
     Args:
         scale, seed, a, b, c: as for :func:`rmat`.
+        begin, end: the range of the edges, which are numbered in the order in which :func:`rmat` draws them.
         index_dtype: the dtype of the vertex ids.
         device: where to generate them.
 
