@@ -7,11 +7,11 @@ namespace tp::block {
 
 constexpr int slice_threads = 512;
 
-// Sum i goes to out[place(i)], or is dropped if that is negative. Thread (i, j) of a block adds up every `lanes`-th
+// Sum i goes to out[index_of(i)], or is dropped if that is negative. Thread (i, j) of a block adds up every `lanes`-th
 // slice of sum i, from slice j on; then the sums of the lanes are added up in a tree.
-template <int lanes, class A, class T, class Place>
+template <int lanes, class A, class T, class IndexOf>
 __global__ void __launch_bounds__(slice_threads)
-    add_slices(const A* sums, int64_t slices, int64_t n, T* out, const Place place) {
+    add_slices(const A* sums, int64_t slices, int64_t n, T* out, const IndexOf index_of) {
   constexpr int columns = slice_threads / lanes;
   __shared__ A pool[lanes][columns];
   const int column = int(threadIdx.x) % columns, lane = int(threadIdx.x) / columns;
@@ -32,25 +32,25 @@ __global__ void __launch_bounds__(slice_threads)
     total = pool[0][column];
   }
   if (i >= n) return;
-  const int64_t at = place(i);
+  const int64_t at = index_of(i);
   if (at >= 0) out[at] = T(total);
 }
 
-struct SamePlace {
+struct SameIndex {
   TP_HD int64_t operator()(int64_t i) const { return i; }
 };
 
-template <class A, class T, class Place = SamePlace>
-void sum_slices(const A* sums, int64_t slices, int64_t n, T* out, Context& context, const Place& place = {}) {
+template <class A, class T, class IndexOf = SameIndex>
+void sum_slices(const A* sums, int64_t slices, int64_t n, T* out, Context& context, const IndexOf& index_of = {}) {
   const auto launch = [&](auto kernel, int lanes) {
     const int64_t blocks = ceil_div(n * lanes, int64_t(slice_threads));
-    launch_early(kernel, unsigned(blocks), slice_threads, 0, context, sums, slices, n, out, place);
+    launch_early(kernel, unsigned(blocks), slice_threads, 0, context, sums, slices, n, out, index_of);
   };
   constexpr int64_t enough = int64_t(1) << 19;  // threads that keep an H200 busy
   if (slices < 8 || n * 4 > enough) {
-    launch(add_slices<1, A, T, Place>, 1);
+    launch(add_slices<1, A, T, IndexOf>, 1);
   } else {
-    n * 16 > enough ? launch(add_slices<4, A, T, Place>, 4) : launch(add_slices<16, A, T, Place>, 16);
+    n * 16 > enough ? launch(add_slices<4, A, T, IndexOf>, 4) : launch(add_slices<16, A, T, IndexOf>, 16);
   }
   check_launch("sum_slices");
 }

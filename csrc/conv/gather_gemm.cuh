@@ -48,11 +48,11 @@ __global__ void __launch_bounds__(pack_threads)
   bool found = false;
   for (int64_t i = int64_t(blockIdx.x) * pack_threads + threadIdx.x; i < g.groups * lines * width;
        i += int64_t(gridDim.x) * pack_threads) {
-    int64_t place = i, line = divide(place, width), group = divide(line, lines);
-    const int64_t map = by_map ? line : place, c = by_map ? place : line;
+    int64_t column = i, line = divide(column, width), group = divide(line, lines);
+    const int64_t map = by_map ? line : column, c = by_map ? column : line;
     const bool exists = map < g.maps && c < g.depth;
     const T* const from = g.weight + (exists ? g.weight_at(group, map, c, 0, 0) : 0);
-    T* const to = packed + (group * taps * lines + line) * width + place;
+    T* const to = packed + (group * taps * lines + line) * width + column;
     for (int64_t first = 0; first < taps; first += pack_taps) {
       T values[pack_taps];  // loaded before any is stored
 #pragma unroll
@@ -254,7 +254,7 @@ struct TileImage {
       (tile_pixels * pixel_pitch > tile_maps * map_pitch ? tile_pixels * pixel_pitch : tile_maps * map_pitch);
 
   T* data;
-  const GatherPixel* places;
+  const GatherPixel* pixels_at;
   bool by_pixel;  // [pixel][map], else [map][pixel]
 
   TP_DEVICE int pitch() const { return by_pixel ? pixel_pitch : map_pitch; }
@@ -293,7 +293,7 @@ struct TileImage {
     for (int i = int(threadIdx.x); i < pixels * across; i += int(blockDim.x)) {
       const int pixel = i / across, map = i % across * width;
       if (map >= maps) continue;
-      *reinterpret_cast<V*>(g.target + places[pixel].target + map) =
+      *reinterpret_cast<V*>(g.target + pixels_at[pixel].target + map) =
           *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
     }
   }
@@ -304,7 +304,7 @@ struct TileImage {
     using V = block::Vector<T, width>;
     const int pixel = int(threadIdx.x) % across * width;
     if (pixel >= pixels) return;
-    T* const to = g.target + places[pixel].target;
+    T* const to = g.target + pixels_at[pixel].target;
     for (int map = int(threadIdx.x) / across; map < maps; map += int(blockDim.x) / across) {
       *reinterpret_cast<V*>(to + map * g.target_strides.channel) =
           *reinterpret_cast<const V*>(data + map * map_pitch + pixel);

@@ -36,12 +36,12 @@ class WgmmaImage {
   TP_DEVICE void set(int group, float (&sum)[Tile::blocks][Tile::maps / 2]) const {
     if (work_.g.bias) add_bias(sum);
     if (work_.stores_boxes) {
-      set_pairs<BoxPlace>(group, sum);
+      set_pairs<BoxWriter>(group, sum);
       publish_shared();
     } else if (work_.g.target_strides.channel == 1) {
-      set_pairs<PixelPlace>(group, sum);
+      set_pairs<PixelWriter>(group, sum);
     } else {
-      set_pairs<MapPlace>(group, sum);
+      set_pairs<MapWriter>(group, sum);
     }
   }
   // Copies the image to the target, by `count` threads. A barrier must precede it.
@@ -66,39 +66,39 @@ class WgmmaImage {
   }
 
  private:
-  // The three layouts: where a thread writes two neighbouring maps of a pixel, the first of which is even.
-  struct BoxPlace {
+  // One per layout: writes two neighbouring maps of a pixel, the first of which is even.
+  struct BoxWriter {
     unsigned char* row;
     int turn, box_bytes;
-    TP_DEVICE BoxPlace(unsigned char* data, int pixel, int lane, int box_bytes)
+    TP_DEVICE BoxWriter(unsigned char* data, int pixel, int lane, int box_bytes)
         : row(data + pixel * row_bytes + lane % 4 * 4), turn(pixel % 8 * 16), box_bytes(box_bytes) {}
     TP_DEVICE void set(int j, unsigned pair) const {
       *reinterpret_cast<unsigned*>(row + j / 8 * box_bytes + (j % 8 * 16 ^ turn)) = pair;
     }
   };
-  struct PixelPlace {
+  struct PixelWriter {
     T* row;
-    TP_DEVICE PixelPlace(unsigned char* data, int pixel, int lane, int)
+    TP_DEVICE PixelWriter(unsigned char* data, int pixel, int lane, int)
         : row(reinterpret_cast<T*>(data) + pixel * pixel_pitch + lane % 4 * 2) {}
     TP_DEVICE void set(int j, unsigned pair) const { *reinterpret_cast<unsigned*>(row + j * 8) = pair; }
   };
-  struct MapPlace {
+  struct MapWriter {
     unsigned short* col;
-    TP_DEVICE MapPlace(unsigned char* data, int pixel, int lane, int)
+    TP_DEVICE MapWriter(unsigned char* data, int pixel, int lane, int)
         : col(reinterpret_cast<unsigned short*>(data) + lane % 4 * 2 * map_pitch + pixel) {}
     TP_DEVICE void set(int j, unsigned pair) const {
       col[j * 8 * map_pitch] = static_cast<unsigned short>(pair);
       col[(j * 8 + 1) * map_pitch] = static_cast<unsigned short>(pair >> 16);
     }
   };
-  template <class Place>
+  template <class Writer>
   TP_DEVICE void set_pairs(int group, const float (&sum)[Tile::blocks][Tile::maps / 2]) const {
 #pragma unroll
     for (int i = 0; i < Tile::blocks * 2; ++i) {
-      const Place place(data_, pixel_at(position_of(group, i)), int(threadIdx.x) % 32, box_bytes(work_.shape));
+      const Writer writer(data_, pixel_at(position_of(group, i)), int(threadIdx.x) % 32, box_bytes(work_.shape));
 #pragma unroll
       for (int j = 0; j < Tile::maps / 8; ++j) {
-        place.set(j, half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
+        writer.set(j, half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
       }
     }
   }
@@ -121,7 +121,7 @@ class WgmmaImage {
     asm volatile("" : "+r"(thread));
     return (group * Tile::blocks + i / 2) * 64 + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
   }
-  // The index of the pixel at a position. Positions between rows map to nowhere(), a place that nobody reads. A box
+  // The index of the pixel at a position. Positions between rows map to nowhere(), an index that nobody reads. A box
   // always has the full size, even at the end of the target.
   TP_DEVICE int pixel_at(int position) const {
     const int rows = work_.stores_boxes ? work_.shape.rows : share_.tile_rows;

@@ -64,14 +64,14 @@ struct RunVector {
     exists = pixel < runs.total;
     image = runs.by_image.divide(pixel);
   }
-  // The first of the channels, and its place in a swizzled box, in bytes.
+  // The first of the channels, and where they are in a swizzled box, in bytes.
   TP_DEVICE static int row() { return int(threadIdx.x) % warpgroup / 16; }
   TP_DEVICE static int offset() {
     const int vector = int(threadIdx.x) % 16;
     return row() * row_bytes + (vector / 2 * 16 ^ row() * 16) + vector % 2 * 8;
   }
-  // The place of these pixels in a batch, for the first of the channels from `channel` on.
-  TP_DEVICE int64_t place(const PixelRuns& runs, int channels, int channel) const {
+  // The index of these pixels in a batch, for the first of the channels from `channel` on.
+  TP_DEVICE int64_t index(const PixelRuns& runs, int channels, int channel) const {
     return exists ? (int64_t(image) * channels + channel + row()) * runs.pixels + pixel : 0;
   }
 };
@@ -79,14 +79,14 @@ struct RunVector {
 // The threads of a warpgroup start to copy `rows` channels of a run, from `channel` on, to a box. Each must then call
 // arrive_after_copies() on the barrier of the stage, and those who wait for it fence_copies().
 template <class T>
-TP_DEVICE void copy_vectors(const PixelRuns& runs, const RunSource<T>& source, bool exists, int64_t place, int channel,
+TP_DEVICE void copy_vectors(const PixelRuns& runs, const RunSource<T>& source, bool exists, int64_t index, int channel,
                             int rows, unsigned to) {
 #if TP_WGMMA
   const auto copy = [&](const T* from, int bytes) {  // the rest of the 8 bytes is set to zero
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
     to += 8 * row_bytes;
   };
-  const T* from = source.data + place;
+  const T* from = source.data + index;
   const int64_t step = exists ? int64_t(8) * runs.pixels : 0;
   const int existing = min(rows, source.channels - channel);
   to += unsigned(RunVector::offset());
@@ -117,11 +117,11 @@ template <class T>
 bool is_pointwise(const T* x, const T* weight, const T* y, const Strides& strides, int64_t n, int64_t groups,
                   int64_t channels, const Axis& rows, const Axis& cols) {
   const auto moves_by_one = [](const Axis& a) { return a.kernel == 1 && a.stride == 1 && a.pad == 0; };
-  const uintptr_t places =
+  const uintptr_t addresses =
       reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(weight) | reinterpret_cast<uintptr_t>(y);
   const int64_t pixels = rows.in * cols.in;
   return groups == 1 && moves_by_one(rows) && moves_by_one(cols) && strides.channel == pixels && pixels % 4 == 0 &&
-         n * pixels < most_quotient && channels % 8 == 0 && places % 16 == 0;
+         n * pixels < most_quotient && channels % 8 == 0 && addresses % 16 == 0;
 }
 
 }  // namespace tp::conv

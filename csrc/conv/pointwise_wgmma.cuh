@@ -81,13 +81,13 @@ TP_DEVICE void copy_sources(const Pointwise<T>& work, int map, unsigned filters,
   }
   block::Cursor cursor(work.stages);
   for_runs<Tile>(work, [&](int run, int count) {
-    int64_t places[Tile::runs];
+    int64_t indices[Tile::runs];
     unsigned exist = 0;
     if (!has_boxes) {
 #pragma unroll
       for (int r = 0; r < Tile::runs; ++r) {
         const RunVector at(work.runs, run + r);
-        places[r] = at.place(work.runs, work.source.channels, 0);
+        indices[r] = at.index(work.runs, work.source.channels, 0);
         exist |= unsigned(at.exists) << r;
       }
     }
@@ -107,8 +107,8 @@ TP_DEVICE void copy_sources(const Pointwise<T>& work, int map, unsigned filters,
           copy_box(work.runs, work.source, run + r, slab * 64, box, full);
         } else {
           const bool exists = exist >> r & 1;
-          copy_vectors(work.runs, work.source, exists, places[r], slab * 64, 64, box);
-          places[r] += exists ? int64_t(64) * work.runs.pixels : 0;
+          copy_vectors(work.runs, work.source, exists, indices[r], slab * 64, 64, box);
+          indices[r] += exists ? int64_t(64) * work.runs.pixels : 0;
         }
       }
       has_boxes ? full.arrive() : full.arrive_after_copies();
@@ -174,17 +174,17 @@ TP_DEVICE void store_boxes(const Pointwise<T>& work, int map, int run, int count
   using V = block::Vector<T, 4>;
   if (map >= work.maps) return;
   for (int r = 0; r < count; ++r, boxes += run_box) {
-    int place = run + r;
+    int number = run + r;
     if (work.runs.has_boxes) {
-      const int image = work.runs.by_image.divide(place);
+      const int image = work.runs.by_image.divide(number);
       if (threadIdx.x % warpgroup == 0) {
-        store_planes(work.target, image, map, place * run_pixels, block::shared_address(boxes));
+        store_planes(work.target, image, map, number * run_pixels, block::shared_address(boxes));
       }
       continue;
     }
-    const RunVector at(work.runs, place);
+    const RunVector at(work.runs, number);
     if (!at.exists) return;
-    T* to = work.to + at.place(work.runs, work.maps, map);
+    T* to = work.to + at.index(work.runs, work.maps, map);
 #pragma unroll 4
     for (int i = 0; i < 8; ++i, to += int64_t(8) * work.runs.pixels) {
       if (map + at.row() + i * 8 >= work.maps) break;

@@ -63,9 +63,9 @@ TP_DEVICE void copy_factors(const PointwiseGrad<T>& work, const PointwiseGradSha
       barrier.arrive();
     } else {
       const RunVector at(work.runs, run);
-      copy_vectors(work.runs, work.dy, at.exists, at.place(work.runs, work.maps, share.map), share.map, work.dy_rows,
+      copy_vectors(work.runs, work.dy, at.exists, at.index(work.runs, work.maps, share.map), share.map, work.dy_rows,
                    to);
-      copy_vectors(work.runs, work.x, at.exists, at.place(work.runs, work.channels, share.channel), share.channel,
+      copy_vectors(work.runs, work.x, at.exists, at.index(work.runs, work.channels, share.channel), share.channel,
                    work.x_rows, to + Tile::dy_bytes);
       barrier.arrive_after_copies();
     }

@@ -70,11 +70,10 @@ CUtensorMap planes_map(const T* data, int64_t n, int64_t channels, int64_t pixel
 struct BatchMap {
   cuuint64_t sizes[4], strides[3];
 
-  template <class Places>
-  BatchMap(const Places& places, int64_t n, int64_t channels, int64_t rows, int64_t cols, int64_t element)
+  template <class Strided>
+  BatchMap(const Strided& array, int64_t n, int64_t channels, int64_t rows, int64_t cols, int64_t element)
       : sizes{cuuint64_t(channels), cuuint64_t(cols), cuuint64_t(rows), cuuint64_t(n)},
-        strides{cuuint64_t(places.col * element), cuuint64_t(places.row * element),
-                cuuint64_t(places.image * element)} {}
+        strides{cuuint64_t(array.col * element), cuuint64_t(array.row * element), cuuint64_t(array.image * element)} {}
 };
 
 // A map for boxes of 64 channels of pixels of one image, taking every row_step-th row and col_step-th column.

@@ -12,7 +12,7 @@
 
 namespace tp::conv {
 
-// One axis of the copy: output o of a box finds its tap k at o + place(k).
+// One axis of the copy: output o of a box finds its tap k at o + offset(k).
 struct LineAxis {
   GatherAxis axis;
   int64_t first, span;  // the first source of output 0, and how much further its last one is
@@ -21,7 +21,7 @@ struct LineAxis {
       : axis(gather_axis(a, pass, 0)),
         first(min(axis.source(0, 0), axis.source(0, axis.taps - 1))),
         span(max(axis.source(0, 0), axis.source(0, axis.taps - 1)) - first) {}
-  int64_t place(int64_t tap) const { return axis.source(0, tap) - first; }
+  int64_t offset(int64_t tap) const { return axis.source(0, tap) - first; }
 };
 
 // Copies a box of an image that begins at `row` and `col`; what is outside of the image, and the end of each row up to
@@ -96,7 +96,7 @@ class Lines {
     }
     for (int64_t k = 0; k < chunk * taps_; ++k) {
       const int64_t p = k % taps_ / cols_.axis.taps, q = k % cols_.axis.taps;
-      off[k] = k / taps_ * plane_ + rows_.place(p) * pitch_ + cols_.place(q);
+      off[k] = k / taps_ * plane_ + rows_.offset(p) * pitch_ + cols_.offset(q);
     }
     // The last vectors of a line read past the end of the copy, for pixels that do not exist.
     const int64_t size = lines(g_.maps * length_ + chunk * plane_ + kernel_.lanes), tasks = tiling_.count();

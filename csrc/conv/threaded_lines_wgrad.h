@@ -47,7 +47,7 @@ class LinesWgrad {
     int64_t* off = context_.workspace<int64_t>(shifts_);
     for (int64_t k = 0; k < shifts_; ++k) {
       const int64_t tap = k % e_.taps(), p = tap / e_.cols.kernel, q = tap % e_.cols.kernel;
-      off[k] = k / e_.taps() * plane_ + rows_.place(p) * pitch_ + cols_.place(q);
+      off[k] = k / e_.taps() * plane_ + rows_.offset(p) * pitch_ + cols_.offset(q);
     }
     // Every channel is followed by what the last vectors of a line read beyond it.
     const int64_t slack = cols_.span + lanes, size = lines(e_.maps * length_ + e_.channels * plane_ + slack);

@@ -48,7 +48,7 @@ struct WgradGemm {
 
 // The position of a sum in dw.
 template <class T>
-struct FilterPlace {
+struct FilterIndex {
   WgradGemm<T> work;
   TP_HD int64_t operator()(int64_t i) const {
     constexpr int vector = WgradGemm<T>::vector;
@@ -125,8 +125,8 @@ class WindowWalk {
   int64_t image_;
 };
 
-// Copies slabs of both factors: [slab][maps] of dy, then [slab][columns] of x. Tile::place gives the position of vector
-// `v` of row `row`, where a row has `vectors` of them; it is periodic in 8 rows.
+// Copies slabs of both factors: [slab][maps] of dy, then [slab][columns] of x. Tile::position gives the position of
+// vector `v` of row `row`, where a row has `vectors` of them; it is periodic in 8 rows.
 template <class T, class Tile>
 class WgradLoader {
   static constexpr int vector = WgradGemm<T>::vector, map_vectors = Tile::pixels / vector,
@@ -152,14 +152,14 @@ class WgradLoader {
     for (int i = 0; i < turns; ++i) {
       const int row = map_line() + i * map_lines;
       if (Tile::slab % map_lines != 0 && row >= Tile::slab) break;
-      block::copy_or_zero<16>(stage + Tile::place(row, map_vector(), map_vectors), dy_ + i * map_lines * dy_col_,
+      block::copy_or_zero<16>(stage + Tile::position(row, map_vector(), map_vectors), dy_ + i * map_lines * dy_col_,
                               i * map_lines < pixels_left_);
     }
     T* const right = stage + Tile::slab * Tile::pixels;
 #pragma unroll
     for (int i = 0; i < Tile::slab / lines; ++i) {
       const int row = int(threadIdx.x) / column_vectors + i * lines;
-      walk_.copy(right + Tile::place(row, int(threadIdx.x) % column_vectors, column_vectors));
+      walk_.copy(right + Tile::position(row, int(threadIdx.x) % column_vectors, column_vectors));
     }
     dy_ += Tile::slab * dy_col_;
     pixels_left_ -= Tile::slab;
@@ -198,7 +198,7 @@ template <class A, int tile_maps, bool wide = sizeof(A) == 8>
 struct WgradFmaTile : block::FmaTile<tile_maps, wide ? 64 : 128, wide ? 4 : tile_maps / 8, wide ? 4 : 8, wide ? 8 : 16,
                                      3, (wide || tile_maps > 64) ? 2 : 4, 8> {
   static constexpr int pixels = WgradFmaTile::rows, maps = WgradFmaTile::cols;
-  TP_DEVICE static int place(int row, int v, int vectors) { return (row * vectors + v) * (16 / int(sizeof(A))); }
+  TP_DEVICE static int position(int row, int v, int vectors) { return (row * vectors + v) * (16 / int(sizeof(A))); }
 };
 
 template <class T, class Tile>
@@ -230,7 +230,7 @@ struct WgradMmaTile {
   static constexpr int stage_values = slab * (pixels + maps);
   // The position of a vector of 16 bytes. A row is a multiple of 128 bytes, so vectors are swizzled by the row;
   // otherwise the eight rows that ldmatrix reads at once would conflict on the same banks.
-  TP_DEVICE static int place(int row, int v, int vectors) { return (row * vectors + (v ^ (row & 7))) * 8; }
+  TP_DEVICE static int position(int row, int v, int vectors) { return (row * vectors + (v ^ (row & 7))) * 8; }
 };
 
 template <class T>
@@ -244,12 +244,12 @@ TP_DEVICE void multiply_pixels(const T* stage, int warp_map, int warp_column, fl
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = k + lane / 16 * 8 + lane % 8;
-      load_matrices<true>(a[i], stage + Tile::place(row, (warp_map + i * 16) / 8 + lane / 8 % 2, Tile::pixels / 8));
+      load_matrices<true>(a[i], stage + Tile::position(row, (warp_map + i * 16) / 8 + lane / 8 % 2, Tile::pixels / 8));
     }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int row = k + lane / 8 % 2 * 8 + lane % 8;
-      load_matrices<true>(b[j], right + Tile::place(row, (warp_column + j * 16) / 8 + lane / 16, Tile::maps / 8));
+      load_matrices<true>(b[j], right + Tile::position(row, (warp_column + j * 16) / 8 + lane / 16, Tile::maps / 8));
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -319,7 +319,7 @@ void launch_wgrad_gemm(void (*kernel)(WgradGemm<T>), const Elements<T>& e, Conte
   kernel<<<unsigned(work.map_blocks * work.column_blocks * e.groups * work.slices), Tile::threads, bytes,
            cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");
-  block::sum_slices(work.sums, work.slices, work.sums_per_slice(), e.weight, context, FilterPlace<T>{work});
+  block::sum_slices(work.sums, work.slices, work.sums_per_slice(), e.weight, context, FilterIndex<T>{work});
 }
 
 template <class T>

@@ -113,12 +113,12 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
 #pragma unroll
     for (int k = 0; k < Tile::most_copies; ++k) {
       if (!copies[k].exists) continue;
-      const unsigned place = to + unsigned(k * Tile::copiers * Tile::block_bytes);
+      const unsigned box = to + unsigned(k * Tile::copiers * Tile::block_bytes);
       if (copier + k * Tile::copiers < Tile::blocks) {
-        copy_matrix(work.dy, slab * Tile::slab, copies[k].channel, place, barrier);
+        copy_matrix(work.dy, slab * Tile::slab, copies[k].channel, box, barrier);
       } else {
         copy_tap(work.x, image, row * down - top, col * across - left, copies[k].channel, copies[k].down,
-                 copies[k].across, place, barrier);
+                 copies[k].across, box, barrier);
       }
     }
     barrier.arrive();
@@ -241,11 +241,11 @@ __global__ void __launch_bounds__(lanes* add_columns) add_units(const __grid_con
     __syncthreads();
     // Add up the lanes, and put the sums in the order of dw.
     for (int i = int(threadIdx.x); i < add_columns * 4; i += lanes * add_columns) {
-      const int place = first * 4 + i;
+      const int index = first * 4 + i;
       float all = 0;
 #pragma unroll
       for (int k = 0; k < lanes; ++k) all += reinterpret_cast<const float*>(pool[k])[i];
-      if (place < taps * sum_channels) totals[place % sum_channels * taps + place / sum_channels] = all;
+      if (index < taps * sum_channels) totals[index % sum_channels * taps + index / sum_channels] = all;
     }
     __syncthreads();
   }
