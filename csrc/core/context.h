@@ -33,7 +33,7 @@ class Context {
   void* stream = nullptr;  // cudaStream_t of the caller; every launch goes there
 
   virtual ~Context() = default;
-  // Allocates scratch memory on the device. It is aligned to 64 bytes on the CPU and to 512 on CUDA, not initialised,
+  // Allocates scratch memory on the device. It is aligned to 64 bytes on the CPU and to 512 on CUDA, not initialized,
   // and valid until the call ends.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void clear(void* data, int64_t bytes) = 0;  // sets all bytes to zero, in stream order

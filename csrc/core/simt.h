@@ -4,7 +4,7 @@
 // block runs, with a barrier between any two phases:
 //
 //   template <class Block> TP_HD void operator()(Block& block) const {
-// arrays are named, so that errors and traces can name them
+//     // Arrays are named, so that errors and traces can name them.
 //     auto s = block.template shared<float>("s", 256);
 //     auto left = block.template per_lane<float>("left");   // a register that lives from phase to phase
 //     block.phase("load", [&](int t) { s[t] = x[block.index().x * 256 + t]; });

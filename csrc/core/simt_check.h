@@ -124,7 +124,7 @@ class LaunchCheck {
  private:
   friend class Tracked;
   struct Moment {
-    // everything up to here: all of the earlier phases, and what this lane did in this phase
+    // Everything up to here has happened: all earlier phases, and what this lane did in this phase.
     int phase = -1, lane = -1;
   };
   using Clock = std::map<int64_t, Moment>;  // per block, how much of it happened before
@@ -171,7 +171,7 @@ class LaunchCheck {
   bool in_phase_ = false;
   std::string phase_name_;
   Clock clock_;  // of the running block: what all its lanes are ordered after
-  // per lane, what it has waited for in this phase; it joins the block's clock in the next phase
+  // Per lane, what it has waited for in this phase; it joins the block's clock in the next phase.
   std::map<int, Clock> acquired_;
 };
 
