@@ -51,6 +51,16 @@ GatherGemm<T> filter_rows(const Gather<T>& g, Context& context) {
   return work;
 }
 
+// In every layout, images of one pixel lie as in channels_last. Tensor maps take only its strides.
+template <class T>
+Gather<T> in_channels_last(Gather<T> g) {
+  const bool fprop = g.pass == Pass::fprop;
+  Strides &x = fprop ? g.source_strides : g.target_strides, &y = fprop ? g.target_strides : g.source_strides;
+  if (g.rows.in * g.cols.in == 1) x.row = x.col = x.image;
+  if (g.rows.out * g.cols.out == 1) y.row = y.col = y.image;
+  return g;
+}
+
 // With filters of one pixel, a batch whose pixels follow each other is one row, so tiles need not end with an image.
 template <class T>
 Gather<T> in_one_row(Gather<T> g) {
@@ -110,7 +120,7 @@ void pointwise_wgrad(const Elements<T>& e, Context& context) {
 
 template <class T>
 bool gather_on_hopper(const Gather<T>& batch, Context& context) {
-  const Gather<T> g = in_one_row(batch);
+  const Gather<T> g = in_one_row(in_channels_last(batch));
   static const bool has = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   if (!has || g.n * rows.sources * cols.sources == 0) return false;
