@@ -184,6 +184,20 @@ def test_images_of_one_pixel(dtype, device):
             assert_equal(g.cpu().double(), w.to(dtype).double(), f"{n} {channels} {maps} {size} {kernel}")
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_an_infinite_weight_of_many_tiles(dtype, device):
+    """Every block computes several tiles of dx again, from the products that exist."""
+    grad, weight = torch.ones(20, 40, 64, 64, dtype=dtype), torch.ones(40, 40, 3, 3, dtype=dtype)
+    weight[3, 5, 0, 2] = float("inf")  # the tap of row i + 1 and column j - 1 of dy
+    for layout in (torch.contiguous_format, torch.channels_last):
+        upstream = grad.to(device).contiguous(memory_format=layout)
+        dx = conv2d_dgrad(upstream, weight.to(device), [20, 40, 64, 64], padding=1).cpu()
+        odd = torch.zeros(dx.shape, dtype=torch.bool)
+        odd[:, 5, :63, 1:] = True
+        assert torch.equal(dx.isinf(), odd)
+        assert (dx[:, :, 1:-1, 1:-1][~odd[:, :, 1:-1, 1:-1]] == 360).all()
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_filters_in_channels_last(dtype, device):
     """They give the same as contiguous ones, also where one weight is NaN or infinite."""

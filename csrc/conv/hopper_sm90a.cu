@@ -142,7 +142,7 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   work.stores_boxes = g.target_strides.channel == 1 && one_phase && ends_in_box(g.groups, g.maps) &&
                       g.groups * g.maps % 8 == 0 && reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
   // Choose the tile whose blocks are distributed most evenly over the multiprocessors.
-  static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const auto turns = [&](auto tile) {
     using Tile = decltype(tile);
     if (!shape_tiles<T, Tile>(work) || work.tiles() >= most_quotient) return never;
