@@ -121,7 +121,7 @@ void pointwise_wgrad(const Elements<T>& e, Context& context) {
 template <class T>
 bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   const Gather<T> g = in_one_row(in_channels_last(batch));
-  static const bool has = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
+  const bool has = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   if (!has || g.n * rows.sources * cols.sources == 0) return false;
   if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
@@ -168,7 +168,7 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
 
 template <class T>
 bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
-  static const bool has = has_wgmma(wgrad_wgmma<T, Large>);
+  const bool has = has_wgmma(wgrad_wgmma<T, Large>);
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   if (!has || min(e.channels, e.maps) < fewest || pixels == 0) return false;
   set_context();
