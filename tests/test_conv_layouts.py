@@ -150,6 +150,55 @@ def test_wide_filters_of_one_pixel(dtype, layout, device):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_images_of_one_pixel(dtype, device):
+    """All passes, between images of one pixel, from larger ones to one pixel, and to larger ones. Their channels follow
+    each other in every layout, and there are enough of them for boxes of 64 maps."""
+    random = torch.Generator().manual_seed(15)
+    integers = lambda *size: torch.randint(-2, 3, size, generator=random).double()  # noqa: E731
+    for n, channels, maps, groups, size, kernel, padding in (
+        (300, 64, 72, 1, 1, 1, 0),
+        (5, 128, 256, 2, 1, 1, 0),
+        (3, 64, 40, 1, 5, 5, 0),
+        (2, 48, 64, 1, 1, 3, 2),
+        (2, 33, 36, 1, 1, 1, 0),
+    ):
+        x, weight, bias = (
+            integers(n, channels, size, size),
+            integers(maps, channels // groups, kernel, kernel),
+            integers(maps),
+        )
+        y = F.conv2d(x, weight, bias, padding=padding, groups=groups)
+        grad = integers(*y.shape)
+        images, filters, shift, outputs = (t.to(device, dtype) for t in (x, weight, bias, grad))
+        got = (
+            conv2d(images, filters, shift, padding=padding, groups=groups),
+            conv2d_dgrad(outputs, filters, list(x.shape), padding=padding, groups=groups),
+            conv2d_wgrad(outputs, images, kernel, padding=padding, groups=groups),
+        )
+        want = (
+            y,
+            torch.nn.grad.conv2d_input(x.shape, weight, grad, padding=padding, groups=groups),
+            torch.nn.grad.conv2d_weight(x, weight.shape, grad, padding=padding, groups=groups),
+        )
+        for g, w in zip(got, want, strict=True):
+            assert_equal(g.cpu().double(), w.to(dtype).double(), f"{n} {channels} {maps} {size} {kernel}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_an_infinite_weight_of_many_tiles(dtype, device):
+    """Every block computes several tiles of dx again, from the products that exist."""
+    grad, weight = torch.ones(20, 40, 64, 64, dtype=dtype), torch.ones(40, 40, 3, 3, dtype=dtype)
+    weight[3, 5, 0, 2] = float("inf")  # the tap of row i + 1 and column j - 1 of dy
+    for layout in (torch.contiguous_format, torch.channels_last):
+        upstream = grad.to(device).contiguous(memory_format=layout)
+        dx = conv2d_dgrad(upstream, weight.to(device), [20, 40, 64, 64], padding=1).cpu()
+        odd = torch.zeros(dx.shape, dtype=torch.bool)
+        odd[:, 5, :63, 1:] = True
+        assert torch.equal(dx.isinf(), odd)
+        assert (dx[:, :, 1:-1, 1:-1][~odd[:, :, 1:-1, 1:-1]] == 360).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_filters_in_channels_last(dtype, device):
     """They give the same as contiguous ones, also where one weight is NaN or infinite."""
     random = torch.Generator().manual_seed(13)

@@ -196,6 +196,32 @@ def test_first_call_of_a_thread(layout):
         assert_same_bits(got.cpu(), call().cpu())
 
 
+def test_threads_of_different_shapes():
+    """The blocks of a kernel take more or less shared memory, and no thread lowers the limit of another one."""
+    half = {"dtype": torch.float16, "device": "cuda"}
+    calls = [
+        (
+            torch.ones(n, 64, size, size, **half).contiguous(memory_format=layout),
+            torch.ones(64, 64, kernel, kernel, **half),
+        )
+        for n, size, kernel in ((1, 8, 3), (8, 40, 3), (64, 9, 5), (2, 20, 1), (16, 30, 1))
+        for layout in (torch.contiguous_format, torch.channels_last)
+    ]
+    wants = [conv2d(*call) for call in calls]
+    torch.cuda.synchronize()
+
+    def work(call):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found = [conv2d(*call) for _ in range(200)]
+            torch.cuda.current_stream().synchronize()
+        return found
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for want, found in zip(wants, pool.map(work, calls), strict=True):
+            for got in found:
+                assert_same_bits(got, want)
+
+
 @pytest.mark.large
 def test_large(spec, device):
     """More than 2^31 elements and more than 4 GiB, for real."""

@@ -61,8 +61,9 @@ bool is_for_hopper(void (*kernel)(Parameters...)) {
 }
 
 // Launches a kernel that may start while the previous launch is still running. Every thread must call
-// wait_for_launch_before() before it touches memory that another launch may have written or may still read. The
-// previous launch must belong to the same operator.
+// wait_for_launch_before() before it touches memory that another launch may have written or may still read. What it
+// reads before that must come from other operators, and an ordinary launch of its own operator must precede it, which
+// starts when they have ended.
 template <class... Parameters>
 void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes, Context& context,
                   std::common_type_t<Parameters>... arguments) {

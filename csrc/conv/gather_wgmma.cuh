@@ -158,7 +158,8 @@ TP_DEVICE bool has_odd_weights(const GatherWgmma<T>& work, int group, bool finit
   return block::any_of_warps(1, Tile::warps, odd);
 }
 
-// If they do, the block computes its tile from the products that exist, one by one.
+// If they do, the block computes its tile from the products that exist, one by one. Afterwards warps are whole again,
+// as the products of the next tile need them.
 template <class T, class Tile>
 TP_DEVICE void store_plain_share(const GatherWgmma<T>& work, const WgmmaShare& share) {
   const Gather<T>& g = work.g;
@@ -166,11 +167,12 @@ TP_DEVICE void store_plain_share(const GatherWgmma<T>& work, const WgmmaShare& s
   for (int i = int(threadIdx.x); i < share.tile_rows * share.tile_cols * Tile::maps; i += Tile::warps * 32) {
     const int col = share.col + i % share.tile_cols, row = share.row + i / share.tile_cols % share.tile_rows;
     const int64_t map = share.map + i / share.tile_cols / share.tile_rows;
-    if (map >= g.maps) return;
+    if (map >= g.maps) break;
     const auto sum = g.plain_sum(share.rows, share.cols, share.image, share.group, map, row, col);
     g.target[g.target_strides.at(share.image, share.group * g.maps + map, share.rows.target(row),
                                  share.cols.target(col))] = T(sum);
   }
+  __syncwarp();
 }
 
 template <class T, class Tile, Pass pass>
@@ -298,9 +300,12 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   work.by_col_phase = Divisor(work.col_phases);
   work.by_row_phase = Divisor(work.row_phases);
   const int bytes = max(ring_bytes<Tile>(work), work.image + WgmmaImage<T, Tile>::bytes(work));
-  static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  // One block per tile wherever shape_tiles() relies on it, so both must ask the same device.
+  const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const int64_t blocks = min(work.tiles(), multiprocessors * Tile::together);
-  cudaFuncSetAttribute(gather_wgmma<T, Tile, pass>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  // Always the same limit, because another thread may be about to launch larger blocks.
+  cudaFuncSetAttribute(gather_wgmma<T, Tile, pass>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       shared_memory - block_memory);
   block::launch_early(gather_wgmma<T, Tile, pass>, unsigned(blocks), Tile::threads, bytes, context, work);
   check_launch("implicit_gemm");
 }

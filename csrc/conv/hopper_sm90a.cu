@@ -52,6 +52,16 @@ GatherGemm<T> filter_rows(const Gather<T>& g, Context& context) {
   return work;
 }
 
+// In every layout, images of one pixel lie as in channels_last. Tensor maps take only its strides.
+template <class T>
+Gather<T> in_channels_last(Gather<T> g) {
+  const bool fprop = g.pass == Pass::fprop;
+  Strides &x = fprop ? g.source_strides : g.target_strides, &y = fprop ? g.target_strides : g.source_strides;
+  if (g.rows.in * g.cols.in == 1) x.row = x.col = x.image;
+  if (g.rows.out * g.cols.out == 1) y.row = y.col = y.image;
+  return g;
+}
+
 // With filters of one pixel, a batch whose pixels follow each other is one row, so tiles need not end with an image.
 template <class T>
 Gather<T> in_one_row(Gather<T> g) {
@@ -111,8 +121,8 @@ void pointwise_wgrad(const Elements<T>& e, Context& context) {
 
 template <class T>
 bool gather_on_hopper(const Gather<T>& batch, Context& context) {
-  const Gather<T> g = in_one_row(batch);
-  static const bool on_hopper = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
+  const Gather<T> g = in_one_row(in_channels_last(batch));
+  const bool on_hopper = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   if (!on_hopper || g.n * rows.sources * cols.sources == 0) return false;
   if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
@@ -133,7 +143,7 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   work.stores_boxes = g.target_strides.channel == 1 && one_phase && ends_in_box(g.groups, g.maps) &&
                       g.groups * g.maps % 8 == 0 && reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
   // Choose the tile whose blocks are distributed most evenly over the multiprocessors.
-  static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const auto turns = [&](auto tile) {
     using Tile = decltype(tile);
     if (!shape_tiles<T, Tile>(work) || work.tiles() >= most_quotient) return never;
@@ -159,7 +169,7 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
 
 template <class T>
 bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
-  static const bool on_hopper = has_wgmma(wgrad_wgmma<T, Wgrad128x384>);
+  const bool on_hopper = has_wgmma(wgrad_wgmma<T, Wgrad128x384>);
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   if (!on_hopper || min(e.channels, e.maps) < fewest || pixels == 0) return false;
   set_context();

@@ -36,7 +36,7 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
   const Gather<T> g(e, pass);
   if constexpr (on_tensor_cores<T>) {
     if (gather_on_hopper(g, context)) return;
-    static const bool has_them = has_tensor_cores(gather_mma<T, MmaTile<128, 64>>);
+    const bool has_them = has_tensor_cores(gather_mma<T, MmaTile<128, 64>>);
     has_them ? run_gather_mma(g, context) : launch_gather_tiles(g, context);
   } else {
     run_gather_fma(g, context);
@@ -47,7 +47,7 @@ template <class T>
 void wgrad(const Elements<T>& e, Context& context) {
   if constexpr (on_tensor_cores<T>) {
     if (wgrad_on_hopper(e, context)) return;
-    static const bool has_them = has_tensor_cores(wgrad_mma<T>);
+    const bool has_them = has_tensor_cores(wgrad_mma<T>);
     has_them ? run_wgrad_mma(e, context) : launch_wgrad_tiles(e, context);
   } else {
     run_wgrad_fma(e, context);

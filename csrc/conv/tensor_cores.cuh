@@ -3,6 +3,7 @@
 #pragma once
 #include <type_traits>
 
+#include "block/launch.cuh"
 #include "block/pipeline.cuh"
 #include "core/half.h"
 
@@ -45,12 +46,16 @@ TP_DEVICE void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0
 #endif
 }
 
-// Whether a kernel is compiled for a device that has these instructions.
+// Whether a kernel is compiled, for the current device, with these instructions. One answer serves all kernels of a
+// signature.
 template <class... Parameters>
 bool has_tensor_cores(void (*kernel)(Parameters...)) {
-  cudaFuncAttributes compiled{};
-  cudaFuncGetAttributes(&compiled, kernel);
-  return compiled.ptxVersion >= 80;
+  static block::PerDevice values;
+  return values.get([&](int) {
+    cudaFuncAttributes compiled{};
+    cudaFuncGetAttributes(&compiled, kernel);
+    return int(compiled.ptxVersion >= 80);
+  });
 }
 
 }  // namespace tp::conv

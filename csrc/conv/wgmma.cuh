@@ -10,6 +10,7 @@
 #pragma once
 #include <type_traits>
 
+#include "block/launch.cuh"
 #include "block/pipeline.cuh"
 #include "core/half.h"
 
@@ -133,13 +134,17 @@ TP_DEVICE void leave_registers() {
 #endif
 }
 
-// Whether the device can run the kernel, and runs code compiled for sm_90a: only that has static shared memory.
+// Whether the current device can run a kernel, and runs code compiled for sm_90a: only that has static shared memory.
+// One answer serves all kernels of a signature.
 template <class... Parameters>
 bool has_wgmma(void (*kernel)(Parameters...)) {
-  cudaFuncAttributes compiled{};
-  const bool loads = cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess;
-  if (!loads) cudaGetLastError();
-  return loads && compiled.sharedSizeBytes > 0;
+  static block::PerDevice values;
+  return values.get([&](int) {
+    cudaFuncAttributes compiled{};
+    const bool loads = cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess;
+    if (!loads) cudaGetLastError();
+    return int(loads && compiled.sharedSizeBytes > 0);
+  });
 }
 
 }  // namespace tp::conv
