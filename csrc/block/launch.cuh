@@ -3,6 +3,9 @@
 // that the earlier launch wrote is visible.
 #pragma once
 #include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "core/context.h"
 #include "core/simt.h"
@@ -58,6 +61,22 @@ bool is_for_hopper(void (*kernel)(Parameters...)) {
     cudaFuncGetAttributes(&compiled, kernel);
     return int(compiled.ptxVersion >= 90);
   });
+}
+
+// Lets blocks of a kernel use so much dynamic shared memory, if it is more than the 48 KB that need no permission. The
+// driver keeps one limit per kernel and device, which is only raised here: another thread may be about to launch blocks
+// that need the limit it has.
+template <class... Parameters>
+void allow_shared_memory(void (*kernel)(Parameters...), int bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, int> limits;
+  int device = 0;
+  cudaGetDevice(&device);
+  const std::lock_guard<std::mutex> locked(mutex);
+  int& limit = limits[{device, reinterpret_cast<const void*>(kernel)}];
+  if (bytes <= limit) return;
+  const auto status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status == cudaSuccess) limit = bytes;
 }
 
 // Launches a kernel that may start while the previous launch is still running. Every thread must call

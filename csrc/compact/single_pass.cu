@@ -273,7 +273,7 @@ void launch(const Rows& rows, const Keep& keep, int64_t shared_bytes, Context& c
   if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, tiles);
   const auto kernel = single_pass_kernel<packs, single, items, Rows, Keep>;
   if (shared_bytes > 0) {  // with the static arrays it may be more than the 48 KB that need no permission
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
+    block::allow_shared_memory(kernel, int(shared_bytes));
   }
   kernel<<<unsigned(tiles), threads, size_t(shared_bytes), cudaStream_t(context.stream)>>>(rows, keep, chain, tiles);
   check_launch("single_pass");

@@ -169,7 +169,7 @@ void launch_gather_mma(GatherGemm<T>& work, Context& context) {
   cut_into_tiles(work, Tile::pixels, Tile::maps);
   constexpr int bytes =
       max(int(Tile::stages * Tile::stage_values * sizeof(T)), TileImage<T, Tile::pixels, Tile::maps>::bytes);
-  cudaFuncSetAttribute(gather_mma<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  block::allow_shared_memory(gather_mma<T, Tile>, bytes);
   gather_mma<T, Tile><<<unsigned(work.blocks()), Tile::threads, bytes, cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");
 }

@@ -303,9 +303,7 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   // One block per tile wherever shape_tiles() relies on it, so both must ask the same device.
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const int64_t blocks = min(work.tiles(), multiprocessors * Tile::together);
-  // Always the same limit, because another thread may be about to launch larger blocks.
-  cudaFuncSetAttribute(gather_wgmma<T, Tile, pass>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       shared_memory - block_memory);
+  block::allow_shared_memory(gather_wgmma<T, Tile, pass>, bytes);
   block::launch_early(gather_wgmma<T, Tile, pass>, unsigned(blocks), Tile::threads, bytes, context, work);
   check_launch("implicit_gemm");
 }

@@ -274,8 +274,7 @@ void launch_pointwise(const Gather<T>& g, Context& context) {
   const int blocks = max(1, min(int(multiprocessors) / work.map_blocks, runs.count)) * work.map_blocks;
   const int bytes = pointwise_memory - room + kept + work.stages * work.stage_bytes;
   const auto kernel = fprop ? pointwise_wgmma<T, Tile, true> : pointwise_wgmma<T, Tile, false>;
-  // Always the same limit, because another thread may be about to launch larger blocks.
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, pointwise_memory);
+  block::allow_shared_memory(kernel, bytes);
   kernel<<<unsigned(blocks), pointwise_threads, bytes, cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");
 }

@@ -164,7 +164,7 @@ void launch_pointwise_wgrad(const Elements<T>& e, Context& context) {
   work.slices = max(1, min(int(multiprocessors) / tiles, runs.count / 4));
   work.sums = context.workspace<float>(work.slices * e.weights());
   constexpr int bytes = Tile::stages * Tile::stage_bytes;
-  cudaFuncSetAttribute(pointwise_wgrad_wgmma<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  block::allow_shared_memory(pointwise_wgrad_wgmma<T, Tile>, bytes);
   pointwise_wgrad_wgmma<T, Tile>
       <<<unsigned(work.slices * tiles), pointwise_threads, bytes, cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");

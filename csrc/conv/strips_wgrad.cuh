@@ -339,7 +339,7 @@ bool launch_strips_wgrad(const Elements<T>& e, Context& context) {
   A* const sums = context.workspace<A>(slices * e.weights());
   const TapPlan<T, Tile> plan = division.plan(sums);
   const int shared_bytes = int(plan.shared_values() * int64_t(sizeof(A)));  // more than 48 KB if sums are double
-  cudaFuncSetAttribute(strips_wgrad<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  block::allow_shared_memory(strips_wgrad<T, Tile>, shared_bytes);
   strips_wgrad<T, Tile><<<dim3(unsigned(plan.filter_blocks()), unsigned(slices)), unsigned(plan.threads()),
                           size_t(shared_bytes), cudaStream_t(context.stream)>>>(plan);
   check_launch("register_tiled");

@@ -315,7 +315,7 @@ template <class T, class Tile>
 void launch_wgrad_gemm(void (*kernel)(WgradGemm<T>), const Elements<T>& e, Context& context) {
   const WgradGemm<T> work = wgrad_gemm<T, Tile>(e, context);
   constexpr int bytes = int(Tile::stages * Tile::stage_values * sizeof(T));
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  block::allow_shared_memory(kernel, bytes);
   kernel<<<unsigned(work.map_blocks * work.column_blocks * e.groups * work.slices), Tile::threads, bytes,
            cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");

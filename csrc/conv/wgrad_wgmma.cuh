@@ -294,7 +294,7 @@ void launch_wgrad_wgmma(const Elements<T>& e, const ChannelsLast<T>& x, const Ch
   work.slices = max(int64_t(1), min(multiprocessors / (work.map_blocks * work.unit_blocks * e.groups), work.slabs / 8));
   work.sums = context.workspace<float>(work.slices * work.sums_per_slice());
   constexpr int bytes = 1024 + Tile::stages * Tile::stage_bytes;
-  cudaFuncSetAttribute(wgrad_wgmma<T, Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  block::allow_shared_memory(wgrad_wgmma<T, Tile>, bytes);
   block::launch_early(wgrad_wgmma<T, Tile>, unsigned(work.blocks()), Tile::threads, bytes, context, work);
   check_launch("implicit_gemm");
   if (work.taps == 1) {

@@ -404,7 +404,7 @@ inline bool launch_winograd(const Gather<float>& g, boolean* noted, Context& con
   check_launch("winograd_pack_filters");
   const bool by_channel = g.source_strides.channel == 1;
   auto kernel = by_channel ? winograd_fused<true> : winograd_fused<false>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, WinogradBlock::shared_bytes);
+  block::allow_shared_memory(kernel, WinogradBlock::shared_bytes);
   block::launch_early(kernel, dim3(unsigned(min(work.units, multiprocessors))), WinogradBlock::threads,
                       WinogradBlock::shared_bytes, context, work);
   check_launch("winograd_fused");

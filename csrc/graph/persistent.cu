@@ -154,7 +154,7 @@ void launch(P p, Policy policy, int wanted, Context& context) {
   const int64_t bytes = tp::max(warps * int64_t(sizeof(PullTempStorage)),
                                 Appender<P>::storage_bytes + int64_t(sizeof(SoloTempStorage<P>)));
   const auto kernel = persistent_kernel<P>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+  block::allow_shared_memory(kernel, int(bytes));
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;

@@ -172,7 +172,7 @@ void replicated(const Args& args, Context& context) {
     const int64_t windows = ceil_div(problem.bins, most), window = ceil_div(problem.bins, windows * 2) * 2;
     if (windows <= most_windows && problem.n >= blocks_at_once / 2 * problem.bins) {
       const int bytes = int(window * 2);
-      cudaFuncSetAttribute(count_in_windows<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      block::allow_shared_memory(count_in_windows<P>, bytes);
       count_in_windows<<<dim3(unsigned(blocks_at_once), unsigned(windows)), many_threads, bytes, stream>>>(
           problem, extent, int(window));
     } else {

@@ -152,7 +152,7 @@ void launch(const Product<T>& p, Context& context) {
   constexpr int bytes =
       max(Tile::stages * Tile::stage_values * int(sizeof(T)), block::pool_values<Tile>() * int(sizeof(acc_t<T>)));
   const auto kernel = register_tiled_kernel<Tile, a_order, b_order, T>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  block::allow_shared_memory(kernel, bytes);
   const dim3 grid(unsigned(p.row_tiles * p.col_tiles), unsigned(p.slices));
   kernel<<<grid, Tile::threads, bytes, cudaStream_t(context.stream)>>>(p);
   check_launch("linear");

@@ -134,7 +134,7 @@ int launch_step(const StepParams& p, int most_clusters, bool early, Context& con
   static_assert(sizeof(Room<images>) <= most_shared_bytes, "a block's shared memory");
   constexpr int bytes = int(sizeof(Room<images>));
   const auto kernel = step_kernel<images, train>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  block::allow_shared_memory(kernel, bytes);
   const int groups = ceil_div(p.count, images), rounds = ceil_div(groups, most_clusters);
   const int clusters = ceil_div(groups, rounds);
   launch(kernel, clusters * ranks, ranks, bytes, early, context, p);

@@ -308,7 +308,7 @@ template <class... Parameters>
 void launch(Context& context, void (*kernel)(Parameters...), int64_t blocks, int64_t most_per_multiprocessor,
             int threads, int64_t shared_bytes, std::common_type_t<Parameters>... arguments) {
   if (shared_bytes > simt::max_shared_bytes) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes));
+    block::allow_shared_memory(kernel, int(shared_bytes));
   }
   const int64_t most = most_per_multiprocessor * block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const auto grid = unsigned(tp::max(tp::min(blocks, most), int64_t(1)));

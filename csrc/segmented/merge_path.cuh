@@ -84,7 +84,7 @@ template <class Kernel, class... Params>
 void launch_tiles(const char* rung, Kernel kernel, int64_t blocks, int threads, int bytes, Context& context,
                   const Params&... params) {
   require(blocks <= max_grid, rung, ": too many tiles for one launch");
-  if (bytes > 32 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (bytes > 32 << 10) block::allow_shared_memory(kernel, bytes);
   block::launch_early(kernel, blocks, threads, bytes, context, params...);
   check_launch(rung);
 }

@@ -322,7 +322,7 @@ void launch_pipeline(const Layout& layout, Context& context) {
   const int64_t sections = layout.sections(), groups = ceil_div(sections, int64_t(layout.far));
   const int64_t columns = layout.chains() * layout.lanes() * Layout::width;
   block::Chain<Acc> chain{};
-  cudaFuncSetAttribute(pipeline_kernel<Layout>, cudaFuncAttributeMaxDynamicSharedMemorySize, most * stage_bytes);
+  block::allow_shared_memory(pipeline_kernel<Layout>, most * stage_bytes);
   if (layout.independent()) {
     pipeline_kernel<Layout>
         <<<unsigned(grid), pipeline_threads<Layout>, size_t(depth * stage_bytes), cudaStream_t(context.stream)>>>(

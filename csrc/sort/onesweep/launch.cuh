@@ -14,7 +14,7 @@ inline int64_t resident(int64_t most, int blocks_per_multiprocessor) {
 template <class Params>
 void launch(void (*kernel)(Params), int64_t blocks, int threads, int64_t bytes, bool overlaps,
             const std::common_type_t<Params>& params, Context& context) {
-  if (bytes > 32 << 10) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+  if (bytes > 32 << 10) block::allow_shared_memory(kernel, int(bytes));
   if (overlaps) {
     block::launch_early(kernel, unsigned(blocks), threads, int(bytes), context, params);
   } else {

@@ -212,7 +212,7 @@ void multiply(M matrix, Context& context) {
   a.entry_idx = aligned(a.entry_idx, a.entries, context);
   auto* const products = context.workspace<Acc>(a.entries);
   const auto kernel = multiply_blocks<M>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, near);
+  block::allow_shared_memory(kernel, near);
   const dim3 tiles(unsigned(ceil_div(a.entries, int64_t(entries_per_tile))));
   const auto first_stage = [&](int64_t c) {
     if (a.entries == 0) return;

@@ -156,7 +156,7 @@ void multiply_by_bins(const M& matrix, int64_t entries, Context& context, FirstS
                            context.workspace<Acc>(path.tiles * a.k)};
   block::find_splits(bounds, path, splits, bad, 1, context.stream);
   const auto kernel = sum_bins<M, Collect>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::bytes);
+  block::allow_shared_memory(kernel, Shape::bytes);
   for (int64_t c = 0; c < a.k; ++c) {
     first_stage(c);
     block::launch_early(kernel, dim3(unsigned(path.tiles)), Shape::threads, Shape::bytes, context, matrix, collect,

@@ -124,7 +124,7 @@ void multiply_vector_in_stages(const M& matrix, Context& context) {
   const CsrArgs& a = matrix.a;
   auto* sorted = context.workspace<Acc>(a.entries);
   const auto first_stage = [&](int64_t) {
-    cudaFuncSetAttribute(sort_products<M>, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::bytes);
+    block::allow_shared_memory(sort_products<M>, Shape::bytes);
     const int64_t tiles = ceil_div(a.entries, int64_t(Shape::items));
     block::launch_early(sort_products<M>, dim3(unsigned(tiles)), Shape::threads, Shape::bytes, context, matrix,
                         Stages(a), sorted);
