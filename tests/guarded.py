@@ -2,10 +2,13 @@
 rung of the CPU, forward and backward, on memory that is poisoned and fenced. Each call is announced.
 """
 
+import itertools
+
 import torch
 from common import gradients
 from test_ladder import check, is_quadratic
 
+import torch_patterns as tp
 from torch_patterns import testing
 
 torch.set_num_threads(2)
@@ -20,4 +23,12 @@ for spec in testing.specs().values():
                     check(spec, rung.name, case, dtype, "cpu", "exact")
             if spec.differentiable and rung.name == "threaded":
                 gradients(spec.op, spec.sample(case, spec.dtype))
+# Rows of consecutive columns, which are read as vectors, near the ends of x and of the entries, which are whole lines.
+print("consecutive columns", flush=True)
+for length, columns_after, entries_after in itertools.product(range(16, 24), range(6), range(6)):
+    lengths = torch.tensor([-(3 * length + entries_after) % 16, length, length, length, entries_after])
+    ptrs = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    cols = torch.cat([torch.arange(32 - columns_after - n, 32 - columns_after) for n in lengths.tolist()])
+    a = tp.CSR(ptrs.int(), cols.int(), torch.ones(cols.numel()), (5, 32))
+    assert torch.equal(tp.spmv(a, torch.ones(32)), lengths.float())
 print("all", flush=True)

@@ -3,48 +3,21 @@
 // Long rows are summed one after another, four entries at a time. Short rows are summed in batches: first the entries
 // of many rows are multiplied, four at a time regardless of row ends, into a buffer; then one vector of rows at a time
 // is summed from the buffer. So rows of any length fill the vectors, and a branch is mispredicted only where a row's
-// length differs from that of the previous row. Elements of x are loaded one by one and combined into vectors: if x is
-// in the first-level cache, a gather instruction takes 1.3 to 1.7 times as long.
+// length differs from that of the previous row.
 #pragma once
-#include "sparse/csr/layout.h"
-#include "sparse/threaded.h"
+#include "sparse/csr/gather.h"
 
 #ifdef TP_WITH_AVX2
 
 namespace tp::sparse::row_sums {
 
-using dense_rows::load;
-using dense_rows::Vector;
-
 // The most entries and rows that are multiplied before they are summed.
 constexpr int64_t most_together = 1024, rows_together = 128;
-constexpr int64_t ahead = 1024;   // prefetch distance in entries; each sum of rows interrupts the reading of the arrays
-constexpr int64_t long_row = 10;  // entries per row, on average over the rows that are summed together
+constexpr int64_t cache_bytes = 1 << 23;  // values and columns that are in some cache from one product to the next
+constexpr int64_t long_row = 10;          // entries per row, on average over the rows that are summed together
 
 template <class Acc>
 constexpr int lanes = 32 / sizeof(Acc);
-
-template <class T>
-TP_AVX2_INLINE Vector<acc_t<T>, 4> elements(const T* x, uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
-  if constexpr (std::is_same<T, acc_t<T>>::value) {
-    return Vector<T, 4>{x[a], x[b], x[c], x[d]};
-  } else {
-    const __m128i two = _mm_insert_epi16(_mm_cvtsi32_si128(x[a].bits), x[b].bits, 1);
-    return dense_rows::widen<4, T>(_mm_insert_epi16(_mm_insert_epi16(two, x[c].bits, 2), x[d].bits, 3));
-  }
-}
-template <class T>
-TP_AVX2_INLINE auto gather(const T* x, const int64_t* column) {
-  return elements(x, column[0], column[1], column[2], column[3]);
-}
-// Loads two columns at a time, because loads limit the speed.
-template <class T>
-TP_AVX2_INLINE auto gather(const T* x, const int32_t* column) {
-  uint64_t low, high;
-  memcpy(&low, column, 8);
-  memcpy(&high, column + 2, 8);
-  return elements(x, uint32_t(low), low >> 32, uint32_t(high), high >> 32);
-}
 
 // The first n lanes of a vector, and 0 in the others.
 template <class V>
@@ -63,33 +36,24 @@ TP_AVX2_INLINE V first_lanes(V v, int64_t n) {
   return V(Vector<Bits, count>(v) & mask);
 }
 
-// Raises an error unless the columns of entries begin to end - 1 are all inside the matrix.
-template <class B>
-TP_AVX2_INLINE void check_columns(const B& b, int64_t begin, int64_t end) {
-  using U = typename std::make_unsigned<typename B::Position>::type;
-  const auto* const columns = b.col_idx;
-  U most = 0;
-  for (int64_t i = begin; i < end; ++i) most = tp::max(most, U(columns[i]));
-  if (most >= uint64_t(b.a.cols)) check_indices(&b.col_idx[0], begin, end, b.a.cols, b.a.op, "col_idx");
-}
-
-// Multiplies entries begin to end - 1, whose columns have been checked.
-template <class B>
-TP_AVX2_INLINE void multiply(const B& b, int64_t begin, int64_t end, typename B::Acc* products) {
-  using Acc = typename B::Acc;
-  const auto *const values = b.values + begin, *const x = b.x;
+// Multiplies entries begin to end - 1.
+template <class B, class Gather>
+TP_AVX2_INLINE void multiply(const B& b, int64_t begin, int64_t end, Gather gather, typename B::Acc* products) {
+  const auto* const values = b.values + begin;
   const auto* const columns = b.col_idx + begin;
   const int64_t n = end - begin;
-  const auto four = [=](int64_t i) TP_AVX2
-      __attribute__((always_inline)) { dense_rows::store(products + i, load<4>(values + i) * gather(x, columns + i)); };
+  gather.open(b, begin, end);
+  const auto four = [&](int64_t i) TP_AVX2 __attribute__((always_inline)) {
+    dense_rows::store(products + i, load<4>(values + i) * gather.four(columns + i));
+  };
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    __builtin_prefetch(columns + i + ahead);
-    __builtin_prefetch(values + i + ahead);
-    four(i), four(i + 4), four(i + 8), four(i + 12);
+  for (; i + 8 <= n; i += 8) {
+    gather.prefetch(columns + i, values + i);
+    four(i), four(i + 4);
   }
-  for (; i + 4 <= n; i += 4) four(i);
-  for (; i < n; ++i) products[i] = Acc(values[i]) * Acc(x[columns[i]]);
+  if (i + 4 <= n) four(i), i += 4;
+  for (; i < n; ++i) products[i] = load<1>(values + i)[0] * gather.one(columns + i);
+  gather.close(b, begin, end);
 }
 
 // A vector whose lanes add up to the sum of n products. There must be room for a whole vector after the products.
@@ -131,35 +95,76 @@ TP_AVX2_INLINE void sum_some(const Acc* products, const int32_t* at, Acc* sums) 
   dense_rows::store(sums, totals(of_row));
 }
 
-// Computes y for rows first to last - 1. Their entries, i to end - 1, have been checked. Vectors may extend beyond the
-// end of a row, among checked entries; the lanes beyond it are cleared.
+// Tells whether the columns of entries begin to end - 1 are consecutive, as far as the first and the last one tell. If
+// so, four entries and four columns beyond them may be read, too.
 template <class B>
-TP_AVX2_INLINE void sum_long_rows(const B& b, int64_t first, int64_t last, int64_t i, int64_t end) {
-  using T = typename B::Value;
+TP_AVX2_INLINE bool may_be_consecutive(const B& b, int64_t begin, int64_t end) {
+  constexpr int64_t fewest = 8;
+  const int64_t n = end - begin;
+  if (n < fewest || end + 4 > b.a.entries) return false;
+  const int64_t first = b.col_idx[begin], last = b.col_idx[end - 1];
+  return uint64_t(last) - uint64_t(first) == uint64_t(n - 1) && first >= 0 && last < b.a.cols - 4;
+}
+
+// The sum of entries begin to end - 1, if may_be_consecutive is right about them; otherwise `consecutive` becomes
+// false.
+template <class B>
+TP_AVX2_INLINE typename B::Acc sum_consecutive(const B& b, int64_t begin, int64_t end, bool& consecutive) {
   using Acc = typename B::Acc;
-  const auto *const values = b.values, *const x = b.x;
-  const auto *const columns = b.col_idx, *const ptrs = b.ptrs;
+  using U = typename std::make_unsigned<typename B::Position>::type;
+  using V = Vector<U, 4>;
+  const auto* const columns = b.col_idx;
+  const auto *const values = b.values, *const x = b.x + (int64_t(columns[begin]) - begin);
+  V expected = V{0, 1, 2, 3} + U(columns[begin]), different = {};
+  const auto compare = [&](int64_t i) TP_AVX2 __attribute__((always_inline)) {
+    V c;
+    memcpy(&c, columns + i, sizeof(c));
+    c ^= expected;
+    expected += 4;
+    return c;
+  };
   const auto four = [=](int64_t i) TP_AVX2
-      __attribute__((always_inline)) { return load<4>(values + i) * gather(x, columns + i); };
-  const bool alone = b.alone();
-  for (int64_t row = first; row < last; ++row) {
-    const int64_t stop = tp::max(i, tp::min(int64_t(ptrs[row + 1]), end));
-    Vector<Acc, 4> even = {}, odd = {};
-    for (; i + 8 <= stop; i += 8) even += four(i), odd += four(i + 4);
-    if (i + 4 <= stop) even += four(i), i += 4;
-    if (i + 4 <= end) {
-      odd += first_lanes(four(i), stop - i);
-    } else {
-      for (; i < stop; ++i) odd[0] += Acc(values[i]) * Acc(x[columns[i]]);
-    }
-    i = stop;
-    const Acc sum = dense_rows::total_of(even + odd);
-    if (alone) {
-      b.y[row] = T(sum);
-    } else {
-      b.store(row, 0, sum);
+      __attribute__((always_inline)) { return load<4>(values + i) * load<4>(x + i); };
+  Vector<Acc, 4> even = {}, odd = {};
+  int64_t i = begin;
+  for (; i + 8 <= end; i += 8) {
+    different |= compare(i), even += four(i);
+    different |= compare(i + 4), odd += four(i + 4);
+  }
+  if (i + 4 <= end) different |= compare(i), even += four(i), i += 4;
+  different |= first_lanes(compare(i), end - i);
+  odd += first_lanes(four(i), end - i);
+  consecutive = ((different[0] | different[1]) | (different[2] | different[3])) == 0;
+  return dense_rows::total_of(even + odd);
+}
+
+// The sum of entries i to stop - 1. Vectors may extend beyond them, up to `limit`; the lanes beyond them are cleared.
+template <class B, class Gather>
+TP_AVX2_INLINE typename B::Acc sum_row(const B& b, int64_t i, int64_t stop, int64_t limit, Gather& gather) {
+  using Acc = typename B::Acc;
+  const auto* const values = b.values;
+  const auto* const columns = b.col_idx;
+  if constexpr (Gather::clamps) {
+    if (may_be_consecutive(b, i, stop)) {
+      bool consecutive;
+      const Acc sum = sum_consecutive(b, i, stop, consecutive);
+      if (consecutive) return sum;
     }
   }
+  const auto four = [&](int64_t i) TP_AVX2
+      __attribute__((always_inline)) { return load<4>(values + i) * gather.four(columns + i); };
+  Vector<Acc, 4> even = {}, odd = {};
+  for (; i + 8 <= stop; i += 8) {
+    gather.prefetch(columns + i, values + i);
+    even += four(i), odd += four(i + 4);
+  }
+  if (i + 4 <= stop) even += four(i), i += 4;
+  if (i + 4 <= limit) {
+    odd += first_lanes(four(i), stop - i);
+  } else {
+    for (; i < stop; ++i) odd[0] += load<1>(values + i)[0] * gather.one(columns + i);
+  }
+  return dense_rows::total_of(even + odd);
 }
 
 // The sum of a run of any length, in chunks. A chunk is divided into as many parts as a vector has lanes, which are
@@ -172,14 +177,33 @@ TP_AVX2 double sum_run(const B& b, int64_t begin, int64_t end) {
   double total = 0;
   for (int64_t stop; begin < end; begin = stop) {
     stop = tp::min(end, begin + chunk_length);
-    check_columns(b, begin, stop);
-    multiply(b, begin, stop, products);
+    multiply(b, begin, stop, Clamp<B>(b), products);
     int32_t at[rows + 1];
     for (int64_t i = 0; i <= rows; ++i) at[i] = int32_t((stop - begin) * i / rows);
     sum_some(products, at, sums);
     for (const Acc sum : sums) total += double(sum);
   }
   return total;
+}
+
+// Computes y for rows first to last - 1, which are entries begin to end - 1. `gather` is a copy, so that it stays in
+// registers.
+template <class B, class Gather>
+TP_AVX2_INLINE void sum_long_rows(const B& b, int64_t first, int64_t last, int64_t begin, int64_t end, Gather gather) {
+  using T = typename B::Value;
+  const auto* const ptrs = b.ptrs;
+  T* const y = b.alone() ? b.y : nullptr;
+  const int64_t limit = gather.open(b, begin, end);
+  for (int64_t row = first, i = begin, stop; row < last; ++row, i = stop) {
+    stop = tp::max(i, tp::min(int64_t(ptrs[row + 1]), end));
+    const auto sum = sum_row(b, i, stop, limit, gather);
+    if (y != nullptr) {
+      y[row] = T(sum);
+    } else {
+      b.store(row, 0, sum);
+    }
+  }
+  gather.close(b, begin, end);
 }
 
 // Computes y for rows first to last - 1, a batch at a time: as many rows as are together no longer than most_together.
@@ -193,7 +217,7 @@ TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
   int32_t at[rows_together + 1];
   const I* const ptrs = b.ptrs;
   T* const y = b.y;
-  const bool alone = b.alone();
+  const bool alone = b.alone(), in_cache = b.a.entries * int64_t(sizeof(T) + sizeof(I)) <= cache_bytes;
   for (int64_t row = first, next; row < last; row = next) {
     next = tp::min(row + rows_together, last);
     const int64_t begin = b.pointer(row);
@@ -207,12 +231,19 @@ TP_AVX2 void sum_rows(const B& b, int64_t first, int64_t last) {
       b.store(row, 0, Acc(sum_run(b, begin, end)));
       continue;
     }
-    check_columns(b, begin, end);
     if (end - begin >= long_row * rows) {
-      sum_long_rows(b, row, next, begin, end);
+      if (in_cache && !may_be_consecutive(b, begin, end_of(row + 1))) {
+        sum_long_rows(b, row, next, begin, end, Check<B>(b));
+      } else {
+        sum_long_rows(b, row, next, begin, end, Clamp<B>(b));
+      }
       continue;
     }
-    multiply(b, begin, end, products);
+    if (in_cache) {
+      multiply(b, begin, end, Check<B>(b), products);
+    } else {
+      multiply(b, begin, end, Clamp<B>(b), products);
+    }
     for (int64_t i = 0; i <= rows; ++i) at[i] = int32_t(tp::max(I(begin), tp::min(ptrs[row + i], I(end))) - I(begin));
     for (int64_t i = rows; i % some != 0; ++i) at[i + 1] = at[i];
     for (int64_t i = 0; i < rows; i += some) {
