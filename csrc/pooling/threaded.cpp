@@ -3,7 +3,7 @@
 // so the results are the same bits.
 #include <memory>
 
-#include "block/on_vectors.h"
+#include "block/convert.h"
 #include "pooling/compute.h"
 
 namespace tp::pooling {
@@ -15,6 +15,18 @@ constexpr int64_t grain = 1 << 14;  // operations that pay for a thread
 template <class A>
 std::unique_ptr<A[]> array(int64_t n) {
   return std::unique_ptr<A[]>(new A[static_cast<size_t>(n)]);
+}
+
+// The elements of an array: themselves or, of half, which is converted fast only as an array, `space` with their
+// values.
+template <class T, class A>
+auto readable(const T* from, int64_t n, A* space) {
+  if constexpr (std::is_same<T, half>::value) {
+    convert(n, from, space);
+    return static_cast<const A*>(space);
+  } else {
+    return from;
+  }
 }
 
 // Calls f(step), with the step as a constant if loops over memory gain by it.
@@ -88,7 +100,7 @@ void for_lines(Context& context, const Maps& maps, int64_t cost, Body body) {
 // ---- forward
 
 template <class T, class I, class Index>
-void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* y, Index* indices) {
+void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* space, I* index, T* y, Index* indices) {
   using A = acc_t<T>;
   const T* x = as<T>(a.x);
   const I width = I(a.in.w), top = I(first_tap(a.h, line.oh)) * width;
@@ -101,44 +113,46 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* 
     const I pixel = I(ih) * width + I(iw);
     A* to = best + first;
     I* places = index + first;
+    const auto* values = readable(x + from, (count - 1) * step + 1, space);
     with_step(step, [=](auto by) {
       TP_INDEPENDENT
       for (int64_t k = 0; k < count; ++k) {
-        const A value = A(x[from + k * by]), held = to[k];
+        const A value = A(values[k * by]), held = to[k];
         const bool greater = replaces(value, held);
         to[k] = greater ? value : held;
         places[k] = greater ? pixel + I(k) * pixel_step : places[k];
       }
     });
   });
-  TP_INDEPENDENT
-  for (int64_t k = 0; k < line.width; ++k) y[k] = T(best[k]), indices[k] = Index(index[k]);
+  convert(line.width, best, y);
+  convert(line.width, index, indices);
 }
 
 template <class T, class I, class Index>
 void maximum_lines(const Args& a, Index* indices, Context& context) {
   for_lines(context, a.out, a.h.kernel * a.w.kernel, [&a, indices](int64_t begin, int64_t end) {
     const int64_t width = a.out.inner == 1 ? a.out.w : a.out.inner;
-    const auto best = array<acc_t<T>>(width);
+    const auto best = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, a.in.inner));
     const auto index = array<I>(width);
-    on_vectors([&a, indices, begin, end, width, values = best.get(), places = index.get()] {
+    on_vectors([&a, indices, begin, end, width, values = best.get(), wide = space.get(), places = index.get()] {
       for (int64_t i = begin; i < end; ++i) {
-        maximum_line<T, I>(a, line_of(a.out, i), values, places, as<T>(a.y) + i * width, indices + i * width);
+        maximum_line<T, I>(a, line_of(a.out, i), values, wide, places, as<T>(a.y) + i * width, indices + i * width);
       }
     });
   });
 }
 
 template <class T>
-void average_line(const Args& a, const Line& line, acc_t<T>* sum, T* y) {
+void average_line(const Args& a, const Line& line, acc_t<T>* sum, acc_t<T>* space, T* y) {
   using A = acc_t<T>;
   const T *x = as<T>(a.x), *bias = as<T>(a.bias);
   for (int64_t k = 0; k < line.width; ++k) sum[k] = 0;
   for_taps(a, line, [=](int64_t first, int64_t count, int64_t from, int64_t step, int64_t, int64_t) {
     A* to = sum + first;
+    const auto* values = readable(x + from, (count - 1) * step + 1, space);
     with_step(step, [=](auto by) {
       TP_INDEPENDENT
-      for (int64_t k = 0; k < count; ++k) to[k] += A(x[from + k * by]);
+      for (int64_t k = 0; k < count; ++k) to[k] += A(values[k * by]);
     });
   });
   const int64_t rows = counted(a.h, line.oh, a.count_include_pad);
@@ -154,17 +168,18 @@ void average_line(const Args& a, const Line& line, acc_t<T>* sum, T* y) {
   }
   with_activation(a.activation, [=](auto f) {
     TP_INDEPENDENT
-    for (int64_t k = 0; k < line.width; ++k) y[k] = T(activate<f.value>(sum[k]));
+    for (int64_t k = 0; k < line.width; ++k) sum[k] = activate<f.value>(sum[k]);
   });
+  convert(line.width, sum, y);
 }
 
 template <class T>
 void average_lines(const Args& a, Context& context) {
   for_lines(context, a.out, a.h.kernel * a.w.kernel, [&a](int64_t begin, int64_t end) {
     const int64_t width = a.out.inner == 1 ? a.out.w : a.out.inner;
-    const auto sums = array<acc_t<T>>(width);
-    on_vectors([&a, begin, end, width, sum = sums.get()] {
-      for (int64_t i = begin; i < end; ++i) average_line<T>(a, line_of(a.out, i), sum, as<T>(a.y) + i * width);
+    const auto sums = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, a.in.inner));
+    on_vectors([&a, begin, end, width, sum = sums.get(), wide = space.get()] {
+      for (int64_t i = begin; i < end; ++i) average_line<T>(a, line_of(a.out, i), sum, wide, as<T>(a.y) + i * width);
     });
   });
 }
@@ -193,7 +208,8 @@ class Scatter {
         width_(a.out.w * a.in.inner),
         whole_{tp::min(ceil_div(a.w.padding, a.w.stride), a.out.w), 0},
         columns_(array<int32_t>(a.h.reach() * a.in.w)),
-        sums_(array<A>(direct ? 0 : a.in.h * line_)) {
+        sums_(array<A>(direct ? 0 : a.in.h * line_)),
+        space_(array<A>(width_)) {
     for (int64_t i = 0; i < a.h.reach() * a.in.w; ++i) columns_[i] = int32_t(i % a.in.w);
     const int64_t last = a.in.w - a.w.reach() + a.w.padding;
     whole_.end = last < 0 ? whole_.begin : tp::max(whole_.begin, tp::min(last / a.w.stride + 1, a.out.w));
@@ -214,9 +230,7 @@ class Scatter {
       add_row(outer * a_.out.h + oh, tp::max(top, int64_t(0)), end, plane);
     }
     clear(plane, cleared, a_.in.h);
-    if constexpr (!direct) {
-      for (int64_t p = 0; p < a_.in.h * line_; ++p) to[p] = T(plane[p]);
-    }
+    if constexpr (!direct) convert(a_.in.h * line_, plane, to);
   }
 
  private:
@@ -232,7 +246,7 @@ class Scatter {
   }
   template <class Inner>
   void add_row(int64_t row, int64_t top, int64_t end, A* plane, Inner inner) const {
-    const T* grad = as<T>(a_.grad) + row * width_;
+    const auto* grad = readable(as<T>(a_.grad) + row * width_, width_, space_.get());
     const Index* taken = indices_ + row * width_;
     const int64_t first = top * a_.in.w, pixels = (end - top) * a_.in.w;
     // Windows begin..end - 1 with `length` columns inside the map, of which the first begins at column `left`. No
@@ -262,7 +276,7 @@ class Scatter {
   const int64_t line_, width_;
   Span whole_;  // the windows with all their columns inside the map
   const std::unique_ptr<int32_t[]> columns_;
-  const std::unique_ptr<A[]> sums_;
+  const std::unique_ptr<A[]> sums_, space_;
 };
 
 template <class T, class Index>
@@ -309,14 +323,14 @@ void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<I
     if (across) {
       const Range columns = windows_over(a.w, p.ow);
       for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
-        const In* from = grad + (row + ow) * p.width;
+        const auto* from = readable(grad + (row + ow) * p.width, p.width, shares);
         const A count(count_h * counted(a.w, ow, a.count_include_pad));
         TP_INDEPENDENT
         for (int64_t k = 0; k < p.width; ++k) sum[k] += A(from[k]) / count;
       }
       continue;
     }
-    const In* from = grad + row;
+    const auto* from = readable(grad + row, a.out.w, shares);
     TP_INDEPENDENT
     for (int64_t ow = 0; ow < a.out.w; ++ow)
       shares[ow] = A(from[ow]) / A(count_h * counted(a.w, ow, a.count_include_pad));
@@ -330,8 +344,7 @@ void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<I
       });
     }
   }
-  TP_INDEPENDENT
-  for (int64_t k = 0; k < p.width; ++k) to[k] = T(sum[k]);
+  convert(p.width, sum, to);
 }
 
 template <class T, class In>
@@ -340,7 +353,7 @@ void average_backward_lines(const Args& a, const In* grad, Context& context) {
   const int64_t cost = 2 * ceil_div(a.h.kernel, a.h.stride) * ceil_div(a.w.kernel, a.w.stride);
   for_lines(context, a.in, cost, [&a, grad](int64_t begin, int64_t end) {
     const int64_t width = a.in.inner == 1 ? a.in.w : a.in.inner;
-    const auto share_space = array<A>(a.out.w), sum_space = array<A>(width);
+    const auto share_space = array<A>(tp::max(a.out.w, a.in.inner)), sum_space = array<A>(width);
     on_vectors([&a, grad, begin, end, width, shares = share_space.get(), sum = sum_space.get()] {
       for (int64_t i = begin; i < end; ++i) {
         average_backward_line(a, grad, line_of(a.in, i), shares, sum, as<T>(a.grad_x) + i * width);
