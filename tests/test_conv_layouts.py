@@ -258,3 +258,30 @@ def test_few_maps_and_long_rows(dtype, device):
                     assert torch.equal(a.isfinite().cpu(), finite), f"{size} {odd}"
                     assert torch.equal(a.cpu()[finite], b.to(dtype)[finite]), f"{size} {odd}"
                 spoilt.view(-1)[-1] = whole
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_one_channel_per_group_in_channels_last(dtype, device):
+    """Channels that fill vectors and that do not, windows that hold only padding, and factors that are not finite."""
+    random = torch.Generator().manual_seed(7)
+    integers = lambda *size: torch.randint(-2, 3, size, generator=random).to(dtype)  # noqa: E731
+    last = lambda t: t.to(device).contiguous(memory_format=torch.channels_last)  # noqa: E731
+    for channels, size, kernel, stride, padding, dilation in (
+        (5, (9, 11), (3, 3), (1, 1), (1, 1), (1, 1)),
+        (41, (12, 7), (3, 4), (2, 3), (1, 2), (1, 1)),
+        (16, (20, 5), (4, 2), (1, 3), (4, 4), (3, 1)),
+        (8, (3, 17), (3, 5), (3, 2), (0, 5), (1, 2)),
+    ):
+        window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": channels}
+        for value in (None, float("nan"), float("inf")):
+            x, weight, bias = integers(2, channels, *size), integers(channels, 1, *kernel), integers(channels)
+            grad = integers(*F.conv2d(x.double(), weight.double(), **window).shape)
+            for factor in (x, weight, grad) if value else ():
+                factor[0, 0, 0, 0] = factor[-1, -1, -1, -1] = value
+            where = f"{channels} {window} {value}"
+            got = conv2d(last(x), weight.to(device), bias.to(device), **window)
+            assert_equal(got.cpu(), conv2d(x, weight, bias, **window, algorithm="sequential"), where)
+            got = conv2d_dgrad(last(grad), weight.to(device), x.shape, **window)
+            assert_equal(got.cpu(), conv2d_dgrad(grad, weight, x.shape, **window, algorithm="sequential"), where)
+            got = conv2d_wgrad(last(grad), last(x), kernel, **window)
+            assert_equal(got.cpu(), conv2d_wgrad(grad, x, kernel, **window, algorithm="sequential"), where)

@@ -16,6 +16,7 @@
 
 #include "conv/accumulate.h"
 #include "conv/packed.h"
+#include "conv/threaded_depthwise.h"
 #include "conv/threaded_lines_wgrad.h"
 #include "conv/threaded_winograd.h"
 
@@ -260,6 +261,7 @@ void winograd(const Args& args, Context& context) {
 void threaded(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
+    if (by_channels<T>(args, context)) return;
     if (!winograd_pays(args)) {
       if (lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
       return products(Elements<T>(args), args.pass, context);

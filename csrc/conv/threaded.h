@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "block/convert.h"
 #include "conv/accumulate.h"
 #include "conv/elements.h"
 #include "conv/packed.h"
@@ -55,7 +56,7 @@ const acc_t<T>* widened(const T* from, int64_t n, Context& context) {
   } else {
     A* wide = context.workspace<A>(n);
     context.parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) wide[i] = A(from[i]);
+      on_vectors([=] { convert(end - begin, from + begin, wide + begin); });
     });
     return wide;
   }

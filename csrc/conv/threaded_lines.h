@@ -1,10 +1,13 @@
-// fprop and dgrad without strides in NCHW, for filters of any size: the lanes of a vector hold neighbouring pixels, so
-// results are stored as they are computed, and a single map fills a vector.
+// fprop and dgrad in NCHW, for filters of any size: the lanes of a vector hold neighbouring pixels, so results are
+// stored as they are computed, and a single map fills a vector.
 //
 // A task computes a box of target pixels of one image. It copies the source elements that the box reads, with their
 // padding, row after row: in this line, pixel i of the target reads element i + off of the source, where `off` depends
 // only on the tap. Where one row of the target ends and the next one begins, the line has a few pixels that do not
 // exist; they are computed like the others and dropped. An image with filters of 1 x 1 counts as a single row.
+//
+// With stride s, a tap reads every s-th row and column. So the copy has a line for each remainder of rows and columns
+// modulo s. In dgrad, each phase of the target (gather.h) is computed by itself.
 #pragma once
 #include "block/on_vectors.h"
 #include "conv/gather.h"
@@ -12,36 +15,72 @@
 
 namespace tp::conv {
 
-// One axis of the copy: output o of a box finds its tap k at o + offset(k).
+// One axis of the copy: output o of a box finds its tap k in the line of remainder(k), at o + shift(k).
 struct LineAxis {
   GatherAxis axis;
-  int64_t first, span;  // the first source of output 0, and how much further its last one is
+  int64_t first, span, lines;  // the first source of output 0; the greatest shift; the number of remainders
 
-  LineAxis(const Axis& a, Pass pass)
-      : axis(gather_axis(a, pass, 0)),
-        first(min(axis.source(0, 0), axis.source(0, axis.taps - 1))),
-        span(max(axis.source(0, 0), axis.source(0, axis.taps - 1)) - first) {}
-  int64_t offset(int64_t tap) const { return axis.source(0, tap) - first; }
+  LineAxis(const Axis& a, Pass pass, int64_t phase = 0)
+      : axis(gather_axis(a, pass, phase)), first(0), span(0), lines(1) {
+    if (axis.taps == 0) return;
+    const int64_t begin = axis.source(0, 0), end = axis.source(0, axis.taps - 1);
+    first = min(begin, end);
+    span = (max(begin, end) - first) / axis.source_step;
+    lines = min(max(begin, end) - first + 1, axis.source_step);
+  }
+  int64_t shift(int64_t tap) const { return (axis.source(0, tap) - first) / axis.source_step; }
+  int64_t remainder(int64_t tap) const { return (axis.source(0, tap) - first) % axis.source_step; }
+  // The source that shift 0 reads for output o.
+  int64_t begin(int64_t o) const { return first + o * axis.source_step; }
 };
 
-// Copies a box of an image that begins at `row` and `col`; what is outside of the image, and the end of each row up to
-// the pitch, becomes zero.
+// to[j] = from[col + j * step] for j < width; what is outside of the row's `cols` elements, and the rest up to the
+// pitch, becomes zero.
 template <class T, class A>
-void copy_box(const T* image, int64_t rows, int64_t cols, int64_t row, int64_t col, int64_t height, int64_t width,
-              int64_t pitch, A* to) {
-  const int64_t begin = min(max(-col, int64_t(0)), width), end = max(begin, min(width, cols - col));
-  for (int64_t r = row; r < row + height; ++r, to += pitch) {
-    if (r < 0 || r >= rows) {
-      std::fill(to, to + pitch, A(0));
-      continue;
-    }
-    const T* from = image + r * cols + col;
-    std::fill(to, to + begin, A(0));
+void copy_row(const T* from, int64_t cols, int64_t col, int64_t step, int64_t width, int64_t pitch, A* to) {
+  const int64_t begin = col < 0 ? min(ceil_div(-col, step), width) : 0,
+                end = col < cols ? max(begin, min(width, ceil_div(cols - col, step))) : begin;
+  const T* x = from + col;
+  std::fill(to, to + begin, A(0));
+  if (step == 1) {
     TP_INDEPENDENT
-    for (int64_t j = begin; j < end; ++j) to[j] = A(from[j]);
-    std::fill(to + end, to + pitch, A(0));
+    for (int64_t j = begin; j < end; ++j) to[j] = A(x[j]);
+  } else if (step == 2) {
+    TP_INDEPENDENT
+    for (int64_t j = begin; j < end; ++j) to[j] = A(x[2 * j]);
+  } else {
+    for (int64_t j = begin; j < end; ++j) to[j] = A(x[j * step]);
   }
+  std::fill(to + end, to + pitch, A(0));
 }
+
+// The shape of the copy of one channel.
+struct CopyShape {
+  const LineAxis &rows, &cols;
+  int64_t pitch, line;  // of rows; of the lines for the remainders
+
+  int64_t size() const { return rows.lines * cols.lines * line; }
+  int64_t offset(int64_t p, int64_t q) const {
+    return (rows.remainder(p) * cols.lines + cols.remainder(q)) * line + rows.shift(p) * pitch + cols.shift(q);
+  }
+  // Copies what a box of an image reads; each line ends with zeros.
+  template <class T, class A>
+  void read(const T* image, const Tile& box, A* to) const {
+    const int64_t height = box.height + rows.span, width = box.width + cols.span, step = rows.axis.source_step;
+    for (int64_t i = 0; i < rows.lines * cols.lines; ++i, to += line) {
+      const int64_t row = rows.begin(box.h) + i / cols.lines, col = cols.begin(box.w) + i % cols.lines;
+      for (int64_t r = 0; r < height; ++r) {
+        if (rows.axis.inside(row + r * step)) {
+          copy_row(image + (row + r * step) * cols.axis.sources, cols.axis.sources, col, cols.axis.source_step, width,
+                   pitch, to + r * pitch);
+        } else {
+          std::fill(to + r * pitch, to + (r + 1) * pitch, A(0));
+        }
+      }
+      std::fill(to + height * pitch, to + line, A(0));
+    }
+  }
+};
 
 // The share of the work of whole tiles that is done for n rows or columns, not for padding.
 inline double share_of_tiles(int64_t n, int64_t tile) { return double(n) / double(ceil_div(n, tile) * tile); }
@@ -51,11 +90,11 @@ class Lines {
   using A = acc_t<T>;
 
  public:
-  Lines(const Elements<T>& e, Pass pass, Context& context)
+  Lines(const Elements<T>& e, Pass pass, int64_t row_phase, int64_t col_phase, Context& context)
       : g_(e, pass),
         context_(context),
-        rows_(e.rows, pass),
-        cols_(e.cols, pass),
+        rows_(e.rows, pass, row_phase),
+        cols_(e.cols, pass, col_phase),
         kernel_(shifted_for<A>(g_.maps)),
         tiling_(g_.n * g_.groups, rows_.axis.outputs, cols_.axis.outputs, pixels_per_box()) {
     Tile& box = tiling_.size;
@@ -63,18 +102,21 @@ class Lines {
     if (box.width < cols_.axis.outputs) box.width = ceil_div(box.width, kernel_.lanes) * kernel_.lanes;
     taps_ = rows_.axis.taps * cols_.axis.taps;
     pitch_ = box.width + cols_.span;
-    plane_ = (box.height + rows_.span) * pitch_;
+    plane_ = shape().size();
     length_ = ceil_div(pixels(box), kernel_.lanes) * kernel_.lanes;
   }
+
+  int64_t taps() const { return taps_; }
 
   // Whether this takes less time than products whose lanes hold maps. In dgrad, those leave out all products beyond the
   // edges.
   bool pays() const {
     const Tile& box = tiling_.size;
-    const double copied = double(box.height + rows_.span) * double(pitch_);
-    if (copied > double(taps_ * box.height * box.width)) return false;  // taps are further apart than boxes are large
-    const double inside =
-        g_.pass == Pass::fprop ? 1 : double(g_.rows.out * g_.cols.out) / double(g_.rows.in * g_.cols.in);
+    if (double(plane_) > double(taps_ * box.height * box.width))
+      return false;  // taps are further apart than boxes are large
+    const double inside = g_.pass == Pass::fprop ? 1
+                                                 : double(rows_.axis.sources * cols_.axis.sources) /
+                                                       double(rows_.axis.outputs * cols_.axis.outputs);
     const double here =
         kernel_.rate * share_of_tiles(g_.maps, kernel_.tile) * double(box.height * box.width) / double(length_);
     const auto other = accumulate_for<A>(g_.maps);
@@ -96,7 +138,7 @@ class Lines {
     }
     for (int64_t k = 0; k < chunk * taps_; ++k) {
       const int64_t p = k % taps_ / cols_.axis.taps, q = k % cols_.axis.taps;
-      off[k] = k / taps_ * plane_ + rows_.offset(p) * pitch_ + cols_.offset(q);
+      off[k] = k / taps_ * plane_ + shape().offset(p, q);
     }
     // The last vectors of a line read past the end of the copy, for pixels that do not exist.
     const int64_t size = lines(g_.maps * length_ + chunk * plane_ + kernel_.lanes), tasks = tiling_.count();
@@ -109,8 +151,9 @@ class Lines {
       A* out = sums;
       const int64_t* to = to_sums;
       if constexpr (std::is_same<T, A>::value) {
-        if (t.height == 1 && t.width % kernel_.lanes == 0) {  // the line is part of a row, and ends with a whole vector
-          out = g_.target + g_.target_strides.at(0, t.image * g_.maps, t.h, t.w);
+        const bool whole = t.height == 1 && t.width % kernel_.lanes == 0 && cols_.axis.step == 1;
+        if (whole) {  // the line is part of a row, and ends with a whole vector
+          out = g_.target + g_.target_strides.at(0, t.image * g_.maps, rows_.axis.target(t.h), t.w);
           to = to_target;
         }
       }
@@ -127,6 +170,8 @@ class Lines {
   }
 
  private:
+  CopyShape shape() const { return {rows_, cols_, pitch_, (tiling_.size.height + rows_.span) * pitch_}; }
+
   // The length of a box's line: the last row is followed by none.
   int64_t pixels(const Tile& t) const { return (t.height - 1) * pitch_ + t.width; }
 
@@ -145,8 +190,12 @@ class Lines {
     A* filters = context_.workspace<A>(g_.groups * g_.maps * depth);
     run_tasks(context_, g_.groups * g_.maps, [&](int64_t i, int64_t) {
       for (int64_t c = 0; c < g_.depth; ++c) {
-        const T* from = g_.weight + g_.weight_at(i / g_.maps, i % g_.maps, c, 0, 0);
-        for (int64_t tap = 0; tap < taps_; ++tap) filters[i * depth + c * taps_ + tap] = A(from[tap]);
+        A* to = filters + i * depth + c * taps_;
+        for (int64_t p = 0; p < rows_.axis.taps; ++p) {
+          for (int64_t q = 0; q < cols_.axis.taps; ++q) {
+            *to++ = A(g_.weight[g_.weight_at(i / g_.maps, i % g_.maps, c, rows_.axis.tap(p), cols_.axis.tap(q))]);
+          }
+        }
       }
     });
     return filters;
@@ -156,8 +205,7 @@ class Lines {
   void read(const Tile& t, int64_t first_channel, int64_t count, A* copy) const {
     for (int64_t c = 0; c < count; ++c) {
       const T* image = g_.source + g_.source_strides.at(0, t.image * g_.depth + first_channel + c, 0, 0);
-      copy_box(image, rows_.axis.sources, cols_.axis.sources, rows_.first + t.h, cols_.first + t.w,
-               t.height + rows_.span, t.width + cols_.span, pitch_, copy + c * plane_);
+      shape().read(image, t, copy + c * plane_);
     }
   }
 
@@ -165,9 +213,14 @@ class Lines {
     for (int64_t m = 0; m < g_.maps; ++m) {
       for (int64_t r = 0; r < t.height; ++r) {
         const A* from = sums + m * length_ + r * pitch_;
-        T* to = g_.target + g_.target_strides.at(0, t.image * g_.maps + m, t.h + r, t.w);
-        TP_INDEPENDENT
-        for (int64_t w = 0; w < t.width; ++w) to[w] = T(from[w]);
+        T* to = g_.target +
+                g_.target_strides.at(0, t.image * g_.maps + m, rows_.axis.target(t.h + r), cols_.axis.target(t.w));
+        if (cols_.axis.step == 1) {
+          TP_INDEPENDENT
+          for (int64_t w = 0; w < t.width; ++w) to[w] = T(from[w]);
+        } else {
+          for (int64_t w = 0; w < t.width; ++w) to[w * cols_.axis.step] = T(from[w]);
+        }
       }
     }
   }
@@ -187,15 +240,16 @@ bool all_finite(const T* x, int64_t n) {
   return !bad;
 }
 
-// Whether the pass has lines: it must be in NCHW and without strides. `as_lines` becomes its problem, in which an image
-// is a single row if the filters have one tap.
+// Whether the pass has lines. `as_lines` becomes its problem, in which an image is a single row if the filters have one
+// tap and no stride.
 inline bool has_lines(const Args& args, Args& as_lines) {
   as_lines = args;
-  if (args.rows.kernel * args.cols.kernel == 1 && args.rows.pad == 0 && args.cols.pad == 0) {
+  const auto is_single = [](const Axis& a) { return a.kernel == 1 && a.pad == 0 && a.stride == 1; };
+  if (is_single(args.rows) && is_single(args.cols)) {
     as_lines.cols.in = as_lines.cols.out = args.rows.in * args.cols.in;
     as_lines.rows.in = as_lines.rows.out = 1;
   }
-  return args.layout == Layout::nchw && args.rows.stride == 1 && args.cols.stride == 1;
+  return args.layout == Layout::nchw;
 }
 
 // Computes fprop or dgrad, or returns false if another way is better.
@@ -206,10 +260,19 @@ bool lines_of_pixels(const Args& args, Context& context) {
   const Elements<T> e(a);
   // In dgrad there are no products beyond the edges, and zeros may stand for them only if all weights are finite.
   if (a.pass == Pass::dgrad && e.taps() > 1 && !all_finite(e.weight, e.weights())) return false;
-  Lines<T> lines(e, a.pass, context);
-  if (!lines.pays()) return false;
-  lines.run();
-  return true;
+  const int64_t row_phases = phases(a.rows, a.pass), col_phases = phases(a.cols, a.pass);
+  const auto for_phases = [&](const auto& f) {
+    bool all = true;
+    for (int64_t i = 0; all && i < row_phases * col_phases; ++i) {
+      all = f(Lines<T>(e, a.pass, i / col_phases, i % col_phases, context));
+    }
+    return all;
+  };
+  if (!for_phases([](const Lines<T>& lines) { return lines.taps() == 0 || lines.pays(); })) return false;
+  return for_phases([](Lines<T>&& lines) {
+    lines.run();
+    return true;
+  });
 }
 
 }  // namespace tp::conv

@@ -1,4 +1,4 @@
-// wgrad without strides in NCHW, if there are few weights: the lanes of a vector hold neighbouring pixels, as in
+// wgrad in NCHW, if there are few weights: the lanes of a vector hold neighbouring pixels, as in
 // threaded_lines.h. A weight's gradient is the product of a line of dy and a line of x that is shifted by its tap. The
 // pixels of the line that do not exist are zeros of dy.
 //
@@ -24,7 +24,7 @@ class LinesWgrad {
     tiling_.size.images = 1;
     shifts_ = e.channels * e.taps();
     pitch_ = tiling_.size.width + cols_.span;
-    plane_ = (tiling_.size.height + rows_.span) * pitch_;
+    plane_ = shape().size();
     length_ = ceil_div(tiling_.size.height * pitch_, kernel_.lanes) * kernel_.lanes;
   }
 
@@ -32,8 +32,7 @@ class LinesWgrad {
   bool pays() const {
     constexpr int64_t most_weights = 1024;
     const Tile& box = tiling_.size;
-    const double copied = double(box.height + rows_.span) * double(pitch_);
-    if (e_.maps * shifts_ > most_weights || copied > double(e_.taps() * box.height * box.width)) return false;
+    if (e_.maps * shifts_ > most_weights || double(plane_) > double(e_.taps() * box.height * box.width)) return false;
     const double here = kernel_.rate * share_of_tiles(e_.maps, kernel_.tile) *
                         share_of_tiles(shifts_, kernel_.tile_shifts) * double(box.height * box.width) / double(length_);
     const auto other = accumulate_for<A>(e_.maps);
@@ -47,7 +46,7 @@ class LinesWgrad {
     int64_t* off = context_.workspace<int64_t>(shifts_);
     for (int64_t k = 0; k < shifts_; ++k) {
       const int64_t tap = k % e_.taps(), p = tap / e_.cols.kernel, q = tap % e_.cols.kernel;
-      off[k] = k / e_.taps() * plane_ + rows_.offset(p) * pitch_ + cols_.offset(q);
+      off[k] = k / e_.taps() * plane_ + shape().offset(p, q);
     }
     // Every channel is followed by what the last vectors of a line read beyond it.
     const int64_t slack = cols_.span + lanes, size = lines(e_.maps * length_ + e_.channels * plane_ + slack);
@@ -83,18 +82,20 @@ class LinesWgrad {
     return max(least, min(most, elements / max(e_.maps + e_.channels, int64_t(1))));
   }
 
+  CopyShape shape() const { return {rows_, cols_, pitch_, (tiling_.size.height + rows_.span) * pitch_}; }
+
   void read(const Tile& t, int64_t group, int64_t slack, A* dy, A* x) const {
     for (int64_t m = 0; m < e_.maps; ++m, dy += length_) {
-      copy_box(e_.y + e_.y_at(t.image, group * e_.maps + m, 0, 0), e_.rows.out, e_.cols.out, t.h, t.w, t.height,
-               t.width, pitch_, dy);
+      const T* map = e_.y + e_.y_at(t.image, group * e_.maps + m, t.h, 0);
+      for (int64_t r = 0; r < t.height; ++r) {
+        copy_row(map + r * e_.cols.out, e_.cols.out, t.w, int64_t(1), t.width, pitch_, dy + r * pitch_);
+      }
       std::fill(dy + t.height * pitch_, dy + length_, A(0));
     }
     for (int64_t c = 0; c < e_.channels; ++c, x += plane_) {
-      const int64_t height = t.height + rows_.span;
-      copy_box(e_.x + e_.x_at(t.image, group * e_.channels + c, 0, 0), e_.rows.in, e_.cols.in, rows_.first + t.h,
-               cols_.first + t.w, height, t.width + cols_.span, pitch_, x);
-      std::fill(x + height * pitch_, x + plane_ + (c + 1 == e_.channels ? slack : 0), A(0));
+      shape().read(e_.x + e_.x_at(t.image, group * e_.channels + c, 0, 0), t, x);
     }
+    std::fill(x, x + slack, A(0));
   }
 
   const Elements<T> e_;

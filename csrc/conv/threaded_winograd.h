@@ -16,9 +16,13 @@
 
 namespace tp::conv {
 
-// Tells whether the 16 products instead of 36 save more time than the transforms cost.
+// Tells whether the 16 products instead of 36 save more time than the transforms cost. Those of the filters, which are
+// larger than the filters, pay only if there are enough tiles to multiply with them.
 inline bool winograd_pays(const Args& a) {
-  constexpr int64_t few = 16;  // channels or maps of a group
+  constexpr int64_t few = 16, few_tiles = 64;  // channels or maps of a group; tiles of the batch
+  const Axis &rows = a.rows, &cols = a.cols;
+  const int64_t down = a.pass == Pass::dgrad ? rows.in : rows.out, across = a.pass == Pass::dgrad ? cols.in : cols.out;
+  if (a.n * ceil_div(down, int64_t(2)) * ceil_div(across, int64_t(2)) < few_tiles) return false;
   const auto fits = [](const Axis& axis) {
     return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1 && axis.out >= 4;
   };

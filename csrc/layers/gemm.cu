@@ -1,19 +1,16 @@
-// The fully connected layer as one matrix product (§16.4 does so for convolutions), then the bias.
+// The fully connected layer as one matrix product (§16.4 does so for convolutions), and the bias. On the CPU, the BLAS
+// adds the product to the bias.
 //
-// For half types, the BLAS rounds the product when it stores it, and adding a bias afterwards would round twice. So the
-// bias becomes a part of the product: [A | 1 0 ...] [B ; bias ; 0 ...], with the inner dimension padded to a multiple
-// of 8, which tensor cores require.
+// On CUDA, the bias is added to the product. For half types, the BLAS rounds the product when it stores it, and adding
+// a bias afterwards would round twice. So the bias becomes a part of the product: [A | 1 0 ...] [B ; bias ; 0 ...],
+// with the inner dimension padded to a multiple of 8, which tensor cores require.
+#include <algorithm>
+
 #include "block/per_output.h"
-#include "layers/bias.h"
 #include "layers/linear.h"
 
 namespace tp::linear {
 namespace {
-
-template <class Functor>
-void run_anywhere(Context& context, Outputs outputs, const Functor& functor) {
-  context.device.cuda ? ThreadPerOutput{context}(outputs, functor) : Threaded{context}(outputs, functor);
-}
 
 template <class T>
 struct AddBias {
@@ -58,18 +55,23 @@ struct Append {
 
 template <class T>
 void with_bias(const Gemm& p, const T* bias, Context& context) {
+  if (!context.device.cuda) {
+    Gemm sum = p;
+    sum.accumulates = true;
+    T* out = static_cast<T*>(p.c);
+    for (int64_t i = 0; i < p.rows; ++i) std::copy(bias, bias + p.cols, out + i * p.cols);
+    return context.gemm(sum);
+  }
   if constexpr (std::is_same<acc_t<T>, T>::value) {
     context.gemm(p);
-    if (!context.device.cuda) return add_bias(p, bias, context);
-    run_anywhere(context, {p.rows, p.cols}, AddBias<T>{bias, static_cast<T*>(p.c), p.rows, p.cols});
+    ThreadPerOutput{context}({p.rows, p.cols}, AddBias<T>{bias, static_cast<T*>(p.c), p.rows, p.cols});
   } else {
     Gemm wide = p;
     wide.inner = ceil_div(p.inner + 1, int64_t(8)) * 8;
     const auto append = [&](const Matrix& m, int64_t rows, int64_t row_stride, int64_t col_stride, const T* last) {
       T* out = context.workspace<T>(rows * wide.inner);
-      run_anywhere(
-          context, {rows, wide.inner},
-          Append<T>{static_cast<const T*>(m.data), last, rows, p.inner, row_stride, col_stride, wide.inner, out});
+      ThreadPerOutput{context}({rows, wide.inner}, Append<T>{static_cast<const T*>(m.data), last, rows, p.inner,
+                                                             row_stride, col_stride, wide.inner, out});
       return out;
     };
     wide.a = {append(p.a, p.rows, p.a.row_stride, p.a.col_stride, nullptr), wide.inner, 1, 0};

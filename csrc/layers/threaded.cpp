@@ -3,8 +3,8 @@
 // Chunks of sums have a fixed length, and a tree adds up their sums, so any number of threads gives the same bits.
 #include <vector>
 
+#include "block/convert.h"
 #include "block/exponential.h"
-#include "block/on_vectors.h"
 #include "layers/compute.h"
 #include "layers/perceptron.h"
 #include "layers/threaded_rbf.h"
@@ -16,6 +16,7 @@ namespace {
 using block::exponential;
 
 constexpr int64_t grain = 1 << 14;  // elements that pay for a thread
+constexpr int64_t block = 512;      // elements that are converted together
 
 // ---- functions of single elements
 
@@ -24,8 +25,18 @@ template <class T, class F, class... In>
 void map(Context& context, int64_t n, T* out, F f, const In*... in) {
   context.parallel_for(n, grain, [=](int64_t begin, int64_t end) {
     on_vectors([=] {
-      TP_INDEPENDENT
-      for (int64_t i = begin; i < end; ++i) out[i] = T(f(acc_t<In>(in[i])...));
+      if constexpr (std::is_same<T, half>::value) {
+        for (int64_t first = begin; first < end; first += block) {
+          const int64_t count = tp::min(block, end - first);
+          const auto compute = [&](auto... values) {
+            store(count, out + first, [=](int64_t i) { return f(values[i]...); });
+          };
+          compute(Widened<In, block>(in + first, count).values...);
+        }
+      } else {
+        TP_INDEPENDENT
+        for (int64_t i = begin; i < end; ++i) out[i] = T(f(acc_t<In>(in[i])...));
+      }
     });
   });
 }
@@ -165,8 +176,7 @@ struct Logits {
   // sum is NaN.
   void softmax(int64_t row, A* buffer, A& most, A& sum) const {
     const T* from = x + row * classes;
-    TP_INDEPENDENT
-    for (int64_t c = 0; c < classes; ++c) buffer[c] = A(from[c]);
+    convert(classes, from, buffer);
     const A greatest = greatest_of_lanes(classes, buffer);
     TP_INDEPENDENT
     for (int64_t k = 0; k < classes; ++k) buffer[k] = exponential(buffer[k] - greatest);
@@ -242,8 +252,7 @@ void cross_entropy_gradient(const Args& a, const Logits<T>& logits, Context& con
       return;
     }
     const A g = each ? A(grad[row]) : shared, one = A(1) / sum;
-    TP_INDEPENDENT
-    for (int64_t c = 0; c < classes; ++c) to[c] = T(exponentials[c * step] * one * g);
+    store(classes, to, [=](int64_t c) { return exponentials[c * step] * one * g; });
     const int64_t label = logits.target[row];
     to[label] = T((exponentials[label * step] * one - 1) * g);
   });

@@ -8,7 +8,7 @@ namespace host {
 namespace {
 
 template <class T, class I, class Index>
-void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* y, Index* indices) {
+void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* space, I* index, T* y, Index* indices) {
   using A = acc_t<T>;
   const T* x = as<T>(a.x);
   const I width = I(a.in.w), top = I(first_tap(a.h, line.oh)) * width;
@@ -21,44 +21,46 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, I* index, T* 
     const I pixel = I(ih) * width + I(iw);
     A* to = best + first;
     I* places = index + first;
+    const auto* values = readable(x + from, (count - 1) * step + 1, space);
     with_step(step, [=](auto by) {
       TP_INDEPENDENT
       for (int64_t k = 0; k < count; ++k) {
-        const A value = A(x[from + k * by]), held = to[k];
+        const A value = A(values[k * by]), held = to[k];
         const bool greater = replaces(value, held);
         to[k] = greater ? value : held;
         places[k] = greater ? pixel + I(k) * pixel_step : places[k];
       }
     });
   });
-  TP_INDEPENDENT
-  for (int64_t k = 0; k < line.width; ++k) y[k] = T(best[k]), indices[k] = Index(index[k]);
+  convert(line.width, best, y);
+  convert(line.width, index, indices);
 }
 
 template <class T, class I, class Index>
 void maximum_lines(const Args& a, Index* indices, Context& context) {
   for_lines(context, a.out, a.h.kernel * a.w.kernel, [&a, indices](int64_t begin, int64_t end) {
     const int64_t width = a.out.inner == 1 ? a.out.w : a.out.inner;
-    const auto best = array<acc_t<T>>(width);
+    const auto best = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, a.in.inner));
     const auto index = array<I>(width);
-    on_vectors([&a, indices, begin, end, width, values = best.get(), places = index.get()] {
+    on_vectors([&a, indices, begin, end, width, values = best.get(), wide = space.get(), places = index.get()] {
       for (int64_t i = begin; i < end; ++i) {
-        maximum_line<T, I>(a, line_of(a.out, i), values, places, as<T>(a.y) + i * width, indices + i * width);
+        maximum_line<T, I>(a, line_of(a.out, i), values, wide, places, as<T>(a.y) + i * width, indices + i * width);
       }
     });
   });
 }
 
 template <class T>
-void average_line(const Args& a, const Line& line, acc_t<T>* sum, T* y) {
+void average_line(const Args& a, const Line& line, acc_t<T>* sum, acc_t<T>* space, T* y) {
   using A = acc_t<T>;
   const T *x = as<T>(a.x), *bias = as<T>(a.bias);
   for (int64_t k = 0; k < line.width; ++k) sum[k] = 0;
   for_taps(a, line, [=](int64_t first, int64_t count, int64_t from, int64_t step, int64_t, int64_t) {
     A* to = sum + first;
+    const auto* values = readable(x + from, (count - 1) * step + 1, space);
     with_step(step, [=](auto by) {
       TP_INDEPENDENT
-      for (int64_t k = 0; k < count; ++k) to[k] += A(x[from + k * by]);
+      for (int64_t k = 0; k < count; ++k) to[k] += A(values[k * by]);
     });
   });
   const int64_t rows = counted(a.h, line.oh, a.count_include_pad);
@@ -74,17 +76,18 @@ void average_line(const Args& a, const Line& line, acc_t<T>* sum, T* y) {
   }
   with_activation(a.activation, [=](auto f) {
     TP_INDEPENDENT
-    for (int64_t k = 0; k < line.width; ++k) y[k] = T(activate<f.value>(sum[k]));
+    for (int64_t k = 0; k < line.width; ++k) sum[k] = activate<f.value>(sum[k]);
   });
+  convert(line.width, sum, y);
 }
 
 template <class T>
 void average_lines(const Args& a, Context& context) {
   for_lines(context, a.out, a.h.kernel * a.w.kernel, [&a](int64_t begin, int64_t end) {
     const int64_t width = a.out.inner == 1 ? a.out.w : a.out.inner;
-    const auto sums = array<acc_t<T>>(width);
-    on_vectors([&a, begin, end, width, sum = sums.get()] {
-      for (int64_t i = begin; i < end; ++i) average_line<T>(a, line_of(a.out, i), sum, as<T>(a.y) + i * width);
+    const auto sums = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, a.in.inner));
+    on_vectors([&a, begin, end, width, sum = sums.get(), wide = space.get()] {
+      for (int64_t i = begin; i < end; ++i) average_line<T>(a, line_of(a.out, i), sum, wide, as<T>(a.y) + i * width);
     });
   });
 }

@@ -26,7 +26,8 @@ class Scatter {
         width_(a.out.w * a.in.inner),
         whole_{tp::min(ceil_div(a.w.padding, a.w.stride), a.out.w), 0},
         columns_(array<int32_t>(a.h.reach() * a.in.w)),
-        sums_(array<A>(direct ? 0 : a.in.h * line_)) {
+        sums_(array<A>(direct ? 0 : a.in.h * line_)),
+        space_(array<A>(width_)) {
     for (int64_t i = 0; i < a.h.reach() * a.in.w; ++i) columns_[i] = int32_t(i % a.in.w);
     const int64_t last = a.in.w - a.w.reach() + a.w.padding;
     whole_.end = last < 0 ? whole_.begin : tp::max(whole_.begin, tp::min(last / a.w.stride + 1, a.out.w));
@@ -47,9 +48,7 @@ class Scatter {
       add_row(outer * a_.out.h + oh, tp::max(top, int64_t(0)), end, plane);
     }
     clear(plane, cleared, a_.in.h);
-    if constexpr (!direct) {
-      for (int64_t p = 0; p < a_.in.h * line_; ++p) to[p] = T(plane[p]);
-    }
+    if constexpr (!direct) convert(a_.in.h * line_, plane, to);
   }
 
  private:
@@ -65,7 +64,7 @@ class Scatter {
   }
   template <class Inner>
   void add_row(int64_t row, int64_t top, int64_t end, A* plane, Inner inner) const {
-    const T* grad = as<T>(a_.grad) + row * width_;
+    const auto* grad = readable(as<T>(a_.grad) + row * width_, width_, space_.get());
     const Index* taken = indices_ + row * width_;
     const int64_t first = top * a_.in.w, pixels = (end - top) * a_.in.w;
     // Windows begin..end - 1 with `length` columns inside the map, of which the first begins at column `left`. No
@@ -95,7 +94,7 @@ class Scatter {
   const int64_t line_, width_;
   Span whole_;  // the windows with all their columns inside the map
   const std::unique_ptr<int32_t[]> columns_;
-  const std::unique_ptr<A[]> sums_;
+  const std::unique_ptr<A[]> sums_, space_;
 };
 
 template <class T, class Index>
@@ -142,14 +141,14 @@ void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<I
     if (across) {
       const Range columns = windows_over(a.w, p.ow);
       for (int64_t ow = columns.begin; ow < columns.begin + columns.count; ++ow) {
-        const In* from = grad + (row + ow) * p.width;
+        const auto* from = readable(grad + (row + ow) * p.width, p.width, shares);
         const A count(count_h * counted(a.w, ow, a.count_include_pad));
         TP_INDEPENDENT
         for (int64_t k = 0; k < p.width; ++k) sum[k] += A(from[k]) / count;
       }
       continue;
     }
-    const In* from = grad + row;
+    const auto* from = readable(grad + row, a.out.w, shares);
     TP_INDEPENDENT
     for (int64_t ow = 0; ow < a.out.w; ++ow)
       shares[ow] = A(from[ow]) / A(count_h * counted(a.w, ow, a.count_include_pad));
@@ -163,8 +162,7 @@ void average_backward_line(const Args& a, const In* grad, const Line& p, acc_t<I
       });
     }
   }
-  TP_INDEPENDENT
-  for (int64_t k = 0; k < p.width; ++k) to[k] = T(sum[k]);
+  convert(p.width, sum, to);
 }
 
 template <class T, class In>
@@ -173,7 +171,7 @@ void average_backward_lines(const Args& a, const In* grad, Context& context) {
   const int64_t cost = 2 * ceil_div(a.h.kernel, a.h.stride) * ceil_div(a.w.kernel, a.w.stride);
   for_lines(context, a.in, cost, [&a, grad](int64_t begin, int64_t end) {
     const int64_t width = a.in.inner == 1 ? a.in.w : a.in.inner;
-    const auto share_space = array<A>(a.out.w), sum_space = array<A>(width);
+    const auto share_space = array<A>(tp::max(a.out.w, a.in.inner)), sum_space = array<A>(width);
     on_vectors([&a, grad, begin, end, width, shares = share_space.get(), sum = sum_space.get()] {
       for (int64_t i = begin; i < end; ++i) {
         average_backward_line(a, grad, line_of(a.in, i), shares, sum, as<T>(a.grad_x) + i * width);

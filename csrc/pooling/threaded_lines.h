@@ -4,7 +4,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "block/on_vectors.h"
+#include "block/convert.h"
 #include "pooling/compute.h"
 
 namespace tp::pooling::host {
@@ -15,6 +15,18 @@ constexpr int64_t grain = 1 << 14;  // operations that pay for a thread
 template <class A>
 std::unique_ptr<A[]> array(int64_t n) {
   return std::unique_ptr<A[]>(new A[static_cast<size_t>(n)]);
+}
+
+// The elements of an array: themselves or, of half, which is converted fast only as an array, `space` with their
+// values.
+template <class T, class A>
+auto readable(const T* from, int64_t n, A* space) {
+  if constexpr (std::is_same<T, half>::value) {
+    convert(n, from, space);
+    return static_cast<const A*>(space);
+  } else {
+    return from;
+  }
 }
 
 // Calls f(step), with the step as a constant if loops over memory gain by it.

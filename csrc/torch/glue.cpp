@@ -2,10 +2,14 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_cpu_dispatch.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
 #include <torch/library.h>
 
 #ifdef __linux__
@@ -171,9 +175,13 @@ void TorchContext::gemm(const Gemm& p) {
   if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
     // For a result of half precision, torch allows cuBLAS to add partial sums in that; for a float32 result it does
     // not.
-    c.copy_(at::bmm(a, b, at::kFloat));
+    const Tensor product = at::bmm(a, b, at::kFloat);
+    c.copy_(p.accumulates ? at::add(product, c) : product);
+  } else if (p.batch == 1 && !device.cuda) {  // MKL's product of one matrix is faster than that of a batch
+    Tensor matrix = c[0];
+    p.accumulates ? at::addmm_out(matrix, matrix, a[0], b[0]) : at::mm_out(matrix, a[0], b[0]);
   } else {
-    at::bmm_out(c, a, b);
+    p.accumulates ? at::baddbmm_out(c, c, a, b) : at::bmm_out(c, a, b);
   }
 }
 

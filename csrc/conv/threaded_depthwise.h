@@ -1,0 +1,280 @@
+// All passes of filters for one channel and one map per group, in channels last: the lanes of a vector hold
+// neighbouring channels, so images are read and written in memory order.
+//
+// fprop and dgrad add the taps that lie inside the image. In fprop, padding is an operand, so all weights must be
+// finite; in wgrad, so must the gradients that are multiplied by padding (conv.h). Otherwise the caller computes
+// everything by products.
+#pragma once
+#include <memory>
+
+#include "block/convert.h"
+#include "conv/threaded_lines.h"
+
+namespace tp::conv {
+
+#define TP_UNROLLED _Pragma("GCC unroll 4")
+
+template <class T>
+class Depthwise {
+  using A = acc_t<T>;
+  static constexpr int64_t lanes = 32 / int64_t(sizeof(A));
+  static constexpr int taps_at_once = 3;      // of wgrad
+  static constexpr int wide = 2, pixels = 4;  // vectors and pixels that are computed together
+
+  // The taps that a row or column of the target meets, and the source elements that they read.
+  struct Meetings {
+    int64_t *first, *tap, *source;    // those of element i are first[i] to first[i + 1] - 1
+    int64_t size, step, source_step;  // elements that are a step apart meet the same taps, but for edges
+
+    Meetings(const Axis& axis, Pass pass, Context& context) {
+      const bool forward = pass == Pass::fprop;
+      const int64_t n = forward ? axis.out : axis.in;
+      size = n;
+      step = forward ? 1 : axis.stride;
+      source_step = forward ? axis.stride : 1;
+      first = context.workspace<int64_t>(n + 1);
+      tap = context.workspace<int64_t>(n * axis.kernel);
+      source = context.workspace<int64_t>(n * axis.kernel);
+      int64_t count = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        first[i] = count;
+        for (int64_t k = 0; k < axis.kernel; ++k) {
+          const int64_t from = forward ? axis.source(i, k) : axis.reader(i, k);
+          if (from >= 0 && (!forward || from < axis.in)) tap[count] = k, source[count] = from, ++count;
+        }
+      }
+      first[n] = count;
+    }
+    // Whether `count` elements from i on, each a step further, meet the same taps. The first and the last tap that an
+    // element meets never increase with the element, so those in between are like both ends.
+    bool alike(int64_t i, int64_t count) const {
+      const int64_t last = i + (count - 1) * step;
+      if (last >= size) return false;
+      const int64_t taps = first[i + 1] - first[i];
+      return taps > 0 && taps == first[last + 1] - first[last] && tap[first[i]] == tap[first[last]];
+    }
+  };
+
+ public:
+  Depthwise(const Elements<T>& e, Context& context) : e_(e), context_(context) {}
+
+  void gather(Pass pass) const {
+    const bool forward = pass == Pass::fprop;
+    const Strides &from = forward ? e_.x_strides : e_.y_strides, &to = forward ? e_.y_strides : e_.x_strides;
+    const int64_t height = forward ? e_.rows.out : e_.rows.in, width = forward ? e_.cols.out : e_.cols.in;
+    const Meetings rows(e_.rows, pass, context_), cols(e_.cols, pass, context_);
+    const A* source = widened(static_cast<const T*>(forward ? e_.x : e_.y), e_.n * from.image, context_);
+    const A *weights = pack_weights(), *starts = pack_starts(forward ? e_.bias : nullptr);
+    T* target = forward ? e_.y : e_.x;
+    const int64_t grain = max(int64_t(1), (1 << 14) / max(width * e_.c * e_.taps(), int64_t(1)));
+    context_.parallel_for(e_.n * height, grain, [=, this](int64_t begin, int64_t end) {
+      constexpr bool direct = std::is_same<T, A>::value;
+      const std::unique_ptr<A[]> space(new A[direct ? 0 : size_t(to.row)]);
+      on_vectors([=, this, sums = space.get()] {
+        for (int64_t i = begin; i < end; ++i) {
+          T* const out = target + i / height * to.image + i % height * to.row;
+          Row row{rows, cols, i % height, from, source + i / height * from.image, weights, starts, sums};
+          if constexpr (direct) row.to = out;
+          gather_row(row);
+          if constexpr (!direct) convert(to.row, row.to, out);
+        }
+      });
+    });
+  }
+
+  // Returns whether all weights are finite; if not, or if a gradient meets nothing but padding, zeros of the padding
+  // may be missing.
+  bool wgrad() const {
+    if (!meets_input(e_.rows) || !meets_input(e_.cols)) return false;
+    const A* x = widened(static_cast<const T*>(e_.x), e_.n * e_.x_strides.image, context_);
+    const A* dy = widened(static_cast<const T*>(e_.y), e_.n * e_.y_strides.image, context_);
+    const int64_t rows = e_.n * e_.rows.out, size = e_.taps() * e_.c,
+                  chunks = chunks_for(rows, 1, size * int64_t(sizeof(A)));
+    A* sums = context_.workspace<A>(chunks * size);
+    run_tasks(context_, chunks, [&](int64_t chunk, int64_t) {
+      A* sum = sums + chunk * size;
+      std::fill(sum, sum + size, A(0));
+      const int64_t begin = chunk * rows / chunks, end = (chunk + 1) * rows / chunks;
+      on_vectors([=, this] {
+        for (int64_t i = begin; i < end; ++i) add_row(i / e_.rows.out, i % e_.rows.out, x, dy, sum);
+      });
+    });
+    for (int64_t chunk = 1; chunk < chunks; ++chunk) {
+      for (int64_t k = 0; k < size; ++k) sums[k] += sums[chunk * size + k];
+    }
+    bool finite = true;
+    for (int64_t c = 0; c < e_.c; ++c) {
+      for (int64_t tap = 0; tap < e_.taps(); ++tap) {
+        const A total = sums[tap * e_.c + c];
+        e_.weight[c * e_.taps() + tap] = T(total);
+        finite &= is_finite(total);
+      }
+    }
+    return finite;
+  }
+
+ private:
+  // Calls f(number of vectors, first channel) for all channels; no vectors means one channel.
+  template <class F>
+  static void for_channels(const F& f, int64_t channels) {
+    int64_t c = 0;
+    for (; c + wide * lanes <= channels; c += wide * lanes) f(std::integral_constant<int, wide>{}, c);
+    for (; c + lanes <= channels; c += lanes) f(std::integral_constant<int, 1>{}, c);
+    for (; c < channels; ++c) f(std::integral_constant<int, 0>{}, c);
+  }
+
+  // Whether every output reads an element that is not padding.
+  static bool meets_input(const Axis& axis) {
+    for (int64_t o = 0; o < axis.out; ++o) {
+      bool any = false;
+      for (int64_t k = 0; k < axis.kernel; ++k) any |= axis.source(o, k) >= 0 && axis.source(o, k) < axis.in;
+      if (!any) return false;
+    }
+    return true;
+  }
+
+  const A* pack_weights() const {  // [tap, channel]
+    A* to = context_.workspace<A>(e_.taps() * e_.c);
+    for (int64_t tap = 0; tap < e_.taps(); ++tap) {
+      for (int64_t c = 0; c < e_.c; ++c) to[tap * e_.c + c] = A(e_.weight[c * e_.taps() + tap]);
+    }
+    return to;
+  }
+  const A* pack_starts(const T* bias) const {
+    A* to = context_.workspace<A>(e_.c);
+    for (int64_t c = 0; c < e_.c; ++c) to[c] = bias ? A(bias[c]) : A(0);
+    return to;
+  }
+
+  // A block of channels: `vectors` vectors, or one element.
+  template <int vectors>
+  struct Block {
+    typedef A Unit __attribute__((vector_size(vectors == 0 ? sizeof(A) : 32), aligned(sizeof(A)), may_alias));
+    static constexpr int count = vectors == 0 ? 1 : vectors;
+    static const Unit* at(const A* from) { return reinterpret_cast<const Unit*>(from); }
+    static Unit* at(A* from) { return reinterpret_cast<Unit*>(from); }
+  };
+
+  struct Row {  // of the target
+    const Meetings &rows, &cols;
+    int64_t h;
+    const Strides& strides;  // of the source
+    const A *image, *weights, *starts;
+    A* to;
+  };
+
+  void gather_row(const Row& row) const {
+    const Meetings& cols = row.cols;
+    for (int64_t phase = 0; phase < min(cols.step, cols.size); ++phase) {
+      for (int64_t w = phase; w < cols.size;) {
+        const bool several = cols.alike(w, pixels);
+        several ? gather_pixels<pixels>(row, w) : gather_pixels<1>(row, w);
+        w += (several ? pixels : 1) * cols.step;
+      }
+    }
+  }
+  template <int count>
+  void gather_pixels(const Row& row, int64_t w) const {
+    for_channels([&](auto vectors, int64_t c) { gather_block<count, vectors.value>(row, w, c); }, e_.c);
+  }
+
+  // Computes a block of channels of `count` pixels that meet the same taps.
+  template <int count, int vectors>
+  void gather_block(const Row& row, int64_t w, int64_t c) const {
+    using B = Block<vectors>;
+    typename B::Unit sum[count][B::count];
+    TP_UNROLLED for (int p = 0; p < count; ++p) {
+      TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[p][v] = B::at(row.starts + c)[v];
+    }
+    const Meetings &rows = row.rows, &cols = row.cols;
+    const int64_t apart = cols.source_step * row.strides.col;
+    for (int64_t i = rows.first[row.h]; i < rows.first[row.h + 1]; ++i) {
+      const A* from = row.image + rows.source[i] * row.strides.row + c;
+      const A* taps = row.weights + rows.tap[i] * e_.cols.kernel * e_.c + c;
+      for (int64_t j = cols.first[w]; j < cols.first[w + 1]; ++j) {
+        const A* x = from + cols.source[j] * row.strides.col;
+        const auto* weight = B::at(taps + cols.tap[j] * e_.c);
+        TP_UNROLLED for (int p = 0; p < count; ++p) {
+          TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[p][v] += B::at(x + p * apart)[v] * weight[v];
+        }
+      }
+    }
+    TP_UNROLLED for (int p = 0; p < count; ++p) {
+      A* to = row.to + (w + p * cols.step) * e_.c + c;
+      TP_UNROLLED for (int v = 0; v < B::count; ++v) B::at(to)[v] = sum[p][v];
+    }
+  }
+
+  // Adds the products of one row of dy to the sums of all weights, [tap, channel].
+  void add_row(int64_t image, int64_t h, const A* x, const A* dy, A* sums) const {
+    const A* gradients = dy + e_.y_at(image, 0, h, 0);
+    for (int64_t p = 0; p < e_.rows.kernel; ++p) {
+      const int64_t i = e_.rows.source(h, p);
+      if (i < 0 || i >= e_.rows.in) continue;
+      const A* from = x + e_.x_at(image, 0, i, 0);
+      A* to = sums + p * e_.cols.kernel * e_.c;
+      int64_t q = 0;
+      for (; q + taps_at_once <= e_.cols.kernel; q += taps_at_once) add_taps<taps_at_once>(q, from, gradients, to);
+      for (; q < e_.cols.kernel; ++q) add_taps<1>(q, from, gradients, to);
+    }
+  }
+  // Adds the products of taps q to q + count - 1 of a row: first those of the pixels that all of them meet.
+  template <int count>
+  void add_taps(int64_t q, const A* x, const A* dy, A* sums) const {
+    int64_t begin = 0, end = e_.cols.out;
+    for (int64_t k = q; k < q + count; ++k) {
+      begin = max(begin, e_.cols.first_reader(0, k));
+      end = min(end, e_.cols.first_reader(e_.cols.in, k));
+    }
+    end = max(begin, end);
+    const auto add = [&](auto vectors, int64_t c) {
+      const A* from = x + e_.cols.source(0, q) * e_.x_strides.col + c;
+      A* to = sums + q * e_.c + c;
+      add_columns<count, vectors.value>(begin, end, from, dy + c, to);
+      if (count == 1) return;
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t first = e_.cols.first_reader(0, q + k), last = e_.cols.first_reader(e_.cols.in, q + k);
+        const A* source = from + k * e_.cols.dilation * e_.x_strides.col;
+        add_columns<1, vectors.value>(first, min(begin, last), source, dy + c, to + k * e_.c);
+        add_columns<1, vectors.value>(max(end, first), last, source, dy + c, to + k * e_.c);
+      }
+    };
+    for_channels(add, e_.c);
+  }
+  template <int count, int vectors>
+  void add_columns(int64_t begin, int64_t end, const A* x, const A* dy, A* to) const {
+    if (begin >= end) return;
+    using B = Block<vectors>;
+    const int64_t apart = e_.cols.dilation * e_.x_strides.col, channels = e_.c;
+    typename B::Unit sum[count][B::count];
+    TP_UNROLLED for (int k = 0; k < count; ++k) {
+      TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[k][v] = B::at(to + k * channels)[v];
+    }
+    for (int64_t w = begin; w < end; ++w) {
+      const A* from = x + w * e_.cols.stride * e_.x_strides.col;
+      const auto* right = B::at(dy + w * e_.y_strides.col);
+      TP_UNROLLED for (int k = 0; k < count; ++k) {
+        TP_UNROLLED for (int v = 0; v < B::count; ++v) sum[k][v] += B::at(from + k * apart)[v] * right[v];
+      }
+    }
+    TP_UNROLLED for (int k = 0; k < count; ++k) {
+      TP_UNROLLED for (int v = 0; v < B::count; ++v) B::at(to + k * channels)[v] = sum[k][v];
+    }
+  }
+
+  const Elements<T> e_;
+  Context& context_;
+};
+
+// Returns false if there must be another way.
+template <class T>
+bool by_channels(const Args& args, Context& context) {
+  if (args.layout != Layout::nhwc || args.groups != args.c || args.groups != args.m) return false;
+  const Elements<T> e(args);
+  if (args.pass == Pass::wgrad) return Depthwise<T>(e, context).wgrad();
+  if (args.pass == Pass::fprop && !all_finite(e.weight, e.weights())) return false;
+  Depthwise<T>(e, context).gather(args.pass);
+  return true;
+}
+
+}  // namespace tp::conv
