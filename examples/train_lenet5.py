@@ -83,7 +83,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--optimizer", "how the weights follow the gradients", choices=OPTIMIZERS, default="sgd")
     add("--momentum", f"of {' and '.join(WITH_MOMENTUM)} (default: 0.9, rmsprop: 0)", type=number(float))
     add("--weight-decay", "pull of the weights towards 0", type=number(float), default=0.0)
-    add("--seed", "of the weights, the order and the distortions", type=number(int), default=0)
+    add("--seed", "of the weights, the order and the distortions", type=number(int, 0, 2**63 - 1), default=0)
     add("--out", "folder for what is written", type=Path, metavar="DIR", default=Path("runs/lenet5"))
     add("--resume", "go on from this checkpoint.pt", type=Path, metavar="FILE")
     add("--activation", "of all layers", choices=ACTIVATIONS, default="tanh")
@@ -106,11 +106,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def number(kind: type, least: int = 0):
+def number(kind: type, least: int = 0, most: int | None = None):
     def convert(text: str):
         value = kind(text)
         if not value >= least:
             raise argparse.ArgumentTypeError(f"must be {least} or more, not {text}")
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"must be {most} or less, not {text}")
         return value
 
     convert.__name__ = kind.__name__

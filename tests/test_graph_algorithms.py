@@ -263,3 +263,10 @@ def test_to_other_libraries_and_back(device):
         assert w == places[u, v]
     with pytest.raises(ValueError, match=r"Graph.to_scipy: weights must be \[6\], one per edge, got \[5\]"):
         triangle.to_scipy(torch.ones(5))
+
+
+def test_a_fanout_beyond_all_degrees_draws_every_edge():
+    grid = tp.graph.grid(2, 2)
+    every = tp.sample_neighbors(grid, [0, 3], 4, seed=1)
+    for fanout in (10**15, 2**63, 2**70):
+        assert all(map(torch.equal, tp.sample_neighbors(grid, [0, 3], fanout, seed=1), every))

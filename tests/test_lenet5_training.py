@@ -282,6 +282,23 @@ def test_a_trainer_learns_and_evaluates(device):
     assert ours.evaluate(held_out.test_images, held_out.test_labels) > 0.9
 
 
+def test_evaluation_needs_one_label_per_image():
+    ours = trainer()
+    images, labels = ours.images, ours.targets
+    for wrong in (labels[:, None], labels[:1], labels.float(), labels[:-1]):
+        with pytest.raises(ValueError, match=rf"evaluate: targets must be int64 \[{len(images)}\], not torch\."):
+            ours.evaluate(images, wrong)
+    for given in ((images, None), (None, labels)):
+        with pytest.raises(ValueError, match="evaluate: images need targets, and targets images"):
+            ours.evaluate(*given)
+    with pytest.raises(TypeError, match="evaluate: targets must be a tensor, got list"):
+        ours.evaluate(images, labels.tolist())
+    with pytest.raises(TypeError, match="Trainer: seed must be an integer, got float"):
+        trainer(seed=1.5)
+    with pytest.raises(ValueError, match=r"Trainer: seed must be in -2\^63"):
+        ours.seed = 2**63
+
+
 def test_the_learning_rate_may_change_between_epochs():
     ours = trainer(lr=0.0)
     before = copy.deepcopy(parameters(ours.model))

@@ -242,6 +242,22 @@ def test_dtypes_promote(solver):
     assert half.x.dtype == torch.float32 and half.converged
 
 
+@pytest.mark.parametrize("solver", [bicgstab, gmres, conjugate_gradient], ids=lambda s: s.__name__)
+def test_bad_numbers(solver):
+    A, b = tp.sparse.from_torch(torch.eye(3)), torch.ones(3)
+    for options, error, message in (
+        ({"x0": [0.0] * 3}, TypeError, "x0 must be a tensor, got list"),
+        ({"rtol": math.nan}, ValueError, "rtol must not be negative, got nan"),
+        ({"rtol": -1}, ValueError, "rtol must not be negative, got -1"),
+        ({"atol": None}, TypeError, "atol must be a number, got NoneType"),
+        ({"max_iterations": 2.5}, TypeError, "max_iterations must be an integer, got float"),
+        ({"max_iterations": -1}, ValueError, "max_iterations must not be negative, got -1"),
+    ):
+        with pytest.raises(error, match=f"^{solver.__name__}: {message}"):
+            solver(A, b, **options)
+    assert solver(A, b, rtol=np.float32(1e-5), max_iterations=np.int64(5)).converged
+
+
 @each_solver
 def test_bad_arguments(solver):
     A, _, b = system(10)

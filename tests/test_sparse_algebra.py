@@ -10,7 +10,7 @@ from sparse_matrices import BOOK, dense, each_format, flat, random_matrix, valid
 from torch.utils.data import DataLoader, default_collate
 
 import torch_patterns as tp
-from torch_patterns.sparse import Plan
+from torch_patterns.sparse import FORMATS, Plan
 from torch_patterns.testing import assert_equal
 
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
@@ -173,3 +173,28 @@ def test_plans_are_saved_and_exported(tmp_path):
     program = torch.export.export(Module(), (A, x, plan))
     torch.export.save(program, tmp_path / "program.pt2")
     assert_equal(torch.export.load(tmp_path / "program.pt2").module()(A, x, plan), tp.spmv(A, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_sum_of_all_entries_is_rounded_once(dtype):
+    """The sums of rows are no results, and may be beyond what the dtype holds."""
+    values = torch.tensor([4e4, 4e4, -4e4, -4e4, 1.0]).to(dtype).requires_grad_()
+    for form in FORMATS:
+        a = tp.coo(torch.tensor([0, 0, 1, 1, 2]), torch.tensor([0, 1, 0, 1, 1]), values, (3, 2)).convert(form)
+        total = a.sum()
+        assert total.dtype == dtype and total.item() == 1, form
+        assert torch.autograd.grad(total, values)[0].tolist() == [1] * 5
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert a.sum().dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("own", [torch.float16, torch.bfloat16])
+def test_half_types_that_are_not_autocasts_own(dtype, own):
+    """On the CPU, torch.cat refuses them under autocast, and a HYB has two arrays of values."""
+    values = torch.arange(5.0).to(dtype)
+    for form in FORMATS:
+        with torch.autocast("cpu", dtype=own):
+            a = tp.coo(torch.tensor([0, 0, 1, 1, 1]), torch.arange(5), values, (2, 5)).convert(form)
+            assert a.to_dense().sum(0).tolist() == values.tolist() and a.to_dense().dtype == dtype
+            assert (a + a).to_dense().sum(0).tolist() == (2 * values).tolist()

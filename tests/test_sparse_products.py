@@ -1,5 +1,8 @@
 """Sparse by sparse: matrix products, products place by place, sampled products; and parts and sums of a matrix."""
 
+import functools
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -360,10 +363,11 @@ def test_sampled_products(form, device):
 def test_gradients_of_sampled_products():
     a = random_matrix(4, 5, 12, seed=3)
     inputs = [torch.randn(n, 2, dtype=torch.float64, requires_grad=True) for n in (4, 5)]
-    for form in ("coo", "csr", "ell"):
+    for form, plan in itertools.product(("coo", "csr", "csc", "ell"), (False, True)):
         A = a.convert(form)
-        assert torch.autograd.gradcheck(lambda x, y, A=A: tp.sampled_product(A, x, y), inputs, check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(lambda x, y, A=A: tp.sampled_product(A, x, y), inputs)
+        product = functools.partial(tp.sampled_product, A, plan=A.plan() if plan else None)
+        assert torch.autograd.gradcheck(product, inputs, check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(product, inputs)
 
 
 def test_sampled_products_refuse_what_does_not_fit():

@@ -185,6 +185,7 @@ def test_a_loss_that_is_no_number_stops_the_training(program, few, tmp_path):
     [
         (("--batch", 0), "argument --batch: must be 1 or more, not 0"),
         (("--lr", -1), "argument --lr: must be 0 or more, not -1"),
+        (("--seed", 2**63), "argument --seed: must be 9223372036854775807 or less, not 9223372036854775808"),
         (("--lr", "fast"), "argument --lr: invalid float value: 'fast'"),
         (("--optimizer", "adam", "--momentum", 0.5), "--momentum: adam has none"),
         (("--algorithm", "gauss"), "--algorithm: gauss is not auto or, on cpu, one of sequential, "),

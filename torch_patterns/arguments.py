@@ -66,6 +66,8 @@ def plain_arguments(name: str, op: torch._ops.OpOverload, args: tuple) -> list |
         kind = str(argument.type)
         if kind == "Tensor" or (kind == "Optional[Tensor]" and value is not None):
             refuse(name, argument.name, value, "Tensor")
+            if cast(torch.Tensor, value).layout not in (torch.strided, torch.jagged):
+                raise TypeError(f"{name}: {argument.name} must be a dense tensor, got {type_name(value)}")
         elif kind == "List[Tensor]" and isinstance(value, (list, tuple)):
             for j, item in enumerate(value):
                 refuse(name, f"{argument.name}[{j}]", item, "Tensor")
@@ -175,7 +177,8 @@ def pair(value: int | Sequence[int]) -> tuple[int, ...]:
         return (cast(int, value),) * 2
     if isinstance(value, (int, np.integer)):
         return int(value), int(value)
-    if isinstance(value, (str, torch.Tensor)) or not isinstance(value, Iterable):
+    unlike = isinstance(value, (str, torch.Tensor)) or (isinstance(value, np.ndarray) and value.ndim == 0)
+    if unlike or not isinstance(value, Iterable):
         return cast(tuple[int, ...], value)
     values = tuple(value)
     return values * 2 if len(values) == 1 else values
@@ -194,3 +197,21 @@ def integer(function: str, name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{function}: {name} must be an integer, got {type_name(value)}") from None
+
+
+def word(function: str, name: str, value: Any) -> int:
+    """An integer that fits in 64 bits."""
+    number = integer(function, name, value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{function}: {name} must be in -2^63 ... 2^63 - 1, got {number}")
+    return number
+
+
+def real(function: str, name: str, value: Any) -> float:
+    """A Python float of whatever is a real number; text is not."""
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{function}: {name} must be a number, got {type_name(value)}") from None

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from torch_patterns import _C
+from torch_patterns.arguments import typed
 from torch_patterns.literals import Duplicates
 from torch_patterns.matrix_market import BLOCK, Reader
 from torch_patterns.sparse import COO, Matrix, coo
@@ -78,6 +79,7 @@ def read_matrix_market(
     return coo(row_idx, col_idx, torch.from_numpy(values).to(device, dtype), header.shape, validate=False)
 
 
+@typed
 def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = "") -> None:
     """Writes a matrix as a Matrix Market file of coordinates, compressed by gzip if the name ends in ".gz".
 
@@ -92,6 +94,7 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
 
     Raises:
         OSError: the file cannot be written.
+        TypeError: ``A`` is not a sparse matrix, or ``path`` is no path.
 
     Example:
         >>> import pathlib, tempfile

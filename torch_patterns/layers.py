@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import real
 from torch_patterns.batching import front, loop, vmap_rule
 from torch_patterns.calls import ops
 from torch_patterns.literals import Reduction
@@ -133,7 +134,7 @@ def rbf(x: Tensor, centres: Tensor, sigma: float, *, algorithm: str = "auto") ->
         >>> tp.rbf(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 0.0], [2.0, 0.0]]), sigma=1.0)
         tensor([[1.0000, 0.1353]])
     """
-    return ops.rbf(x, centres, float(sigma), algorithm)
+    return ops.rbf(x, centres, real("rbf", "sigma", sigma), algorithm)
 
 
 @documented("loss")

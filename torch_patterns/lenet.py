@@ -8,7 +8,7 @@ All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the 
 import torch
 
 from . import nn
-from .arguments import integer, refuse
+from .arguments import integer, refuse, word
 from .literals import LeNetActivation, LeNetOutput, LeNetPooling
 
 ACTIVATIONS = {"tanh": nn.Tanh, "bipolar_sigmoid": nn.BipolarSigmoid, "relu": nn.ReLU}
@@ -137,6 +137,7 @@ class Trainer:
 
     Raises:
         ValueError: another model, images or targets of another shape or dtype, or an empty data set.
+        TypeError: images or targets are not tensors, or ``batch`` or ``seed`` not integers.
         IndexError: on the CPU, a target is not a class.
 
     Example:
@@ -190,7 +191,7 @@ class Trainer:
         self._lr = torch.zeros(self.steps, device=device, dtype=dtype)
         self._momentum = torch.tensor(momentum, device=device, dtype=dtype)
         self._weight_decay = torch.tensor(weight_decay, device=device, dtype=dtype)
-        self._seed = torch.tensor(seed, device=device, dtype=torch.int64)
+        self._seed = torch.tensor(word("Trainer", "seed", seed), device=device, dtype=torch.int64)
         self._epoch = torch.zeros((), device=device, dtype=torch.int64)
         self._weights = torch.full((self.steps,), batch / len(images), device=device, dtype=torch.float64)
         self._weights[-1] = (len(images) - (self.steps - 1) * batch) / len(images)
@@ -219,7 +220,7 @@ class Trainer:
 
     @seed.setter
     def seed(self, value: int) -> None:
-        self._seed.fill_(value)
+        self._seed.fill_(word("Trainer", "seed", value))
 
     @property
     def epochs(self) -> int:
@@ -286,10 +287,16 @@ class Trainer:
     def evaluate(self, images: torch.Tensor | None = None, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Computes the share of images (by default the training images, undistorted) whose greatest output is that of
         their target: a 0-D float64 tensor on the device."""
-        if images is None:
+        if (images is None) != (targets is None):
+            raise ValueError("Trainer.evaluate: images need targets, and targets images")
+        if images is None or targets is None:
             images, targets = self.images, self.targets
-        if targets is None:
-            raise ValueError("Trainer.evaluate: images need targets")
+        refuse("Trainer.evaluate", "images", images, "Tensor")
+        refuse("Trainer.evaluate", "targets", targets, "Tensor")
+        if targets.dtype != torch.int64 or targets.shape != images.shape[:1]:
+            raise ValueError(
+                f"Trainer.evaluate: targets must be int64 [{len(images)}], not {targets.dtype} {list(targets.shape)}"
+            )
         hits = self.outputs(images).argmax(1) == targets.to(self._lr.device)
         return hits.double().mean()
 

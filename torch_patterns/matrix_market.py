@@ -75,7 +75,7 @@ class Reader:
 
     def __init__(self, path: str | os.PathLike):
         self.path, self.line = path, 0
-        self.raw = open(path, "rb")
+        self.raw = open(os.fspath(path), "rb")  # a number is no path, but a descriptor
         self.file: BinaryIO = gzip.GzipFile(fileobj=self.raw) if self.raw.peek(2)[:2] == b"\x1f\x8b" else self.raw
 
     def __enter__(self) -> Reader:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from torch_patterns.arguments import refuse
 from torch_patterns.tuples import kinds, not_a_sequence
 
 INDEX_DTYPES = (torch.int32, torch.int64)
@@ -117,6 +118,7 @@ class Graph(NamedTuple):
         return self._matrix("to_torch", weights, torch.float32).to_torch()
 
     def _edge_values(self, where: str, weights: Tensor | None) -> Tensor | None:
+        refuse(f"Graph.{where}", "weights", weights, "Tensor | None")
         if weights is not None and weights.shape != (self.num_edges,):
             raise ValueError(f"Graph.{where}: weights must be [{self.num_edges}], one per edge, got {[*weights.shape]}")
         return weights

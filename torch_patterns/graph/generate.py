@@ -12,6 +12,7 @@ import itertools
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import integer, real, word
 from torch_patterns.graph.build import MAX_VERTICES, from_edges
 from torch_patterns.graph.container import Graph, check_index_dtype, pointer_dtype
 
@@ -36,7 +37,8 @@ def random_words(begin: int, end: int, seed: int, stream: int = 0, device: torch
         >>> torch.equal(tp.graph.random_words(0, 4, seed=1)[2:], tp.graph.random_words(2, 4, seed=1))
         True
     """
-    key = int(_mix(_mix(torch.tensor(seed, device="cpu")) + stream))
+    begin, end = integer("random_words", "begin", begin), integer("random_words", "end", end)
+    key = int(_mix(_mix(torch.tensor(word("random_words", "seed", seed), device="cpu")) + stream))
     return _mix(torch.arange(begin, end, device=device) * -0x61C8864680B583EB + key)
 
 
@@ -94,7 +96,7 @@ def rmat(
         >>> tp.graph.rmat(scale=4, edge_factor=2, seed=1)
         Graph(num_vertices=16, num_edges=60, symmetric=True, dtype=torch.int64, device='cpu')
     """
-    device = torch.device(device)
+    device, scale = torch.device(device), integer("rmat", "scale", scale)
     rmat_edges(scale, 0, 0, seed, a=a, b=b, c=c)  # raises if an argument is out of range
 
     def edges(begin: int, end: int) -> tuple[Tensor, Tensor]:
@@ -132,9 +134,14 @@ def rmat_edges(
         >>> src.shape, bool((src < 16).all())
         (torch.Size([3]), True)
     """
+    scale, seed = integer("rmat", "scale", scale), word("rmat", "seed", seed)
+    begin, end = word("rmat", "begin", begin), word("rmat", "end", end)
+    a, b, c = (real("rmat", name, value) for name, value in (("a", a), ("b", b), ("c", c)))
+    if not begin <= end:
+        raise ValueError(f"rmat: begin must not be beyond end, got {begin} and {end}")
     if not 0 <= scale <= 31:
         raise ValueError(f"rmat: scale must be in 0 ... 31, got {scale}")
-    if min(a, b, c, 1 - a - b - c) < -1e-9:
+    if not min(a, b, c, 1 - a - b - c) >= -1e-9:
         raise ValueError(f"rmat: a, b, c must be chances whose sum is 1 at most, got {a}, {b}, {c}")
     check_index_dtype("rmat", index_dtype, 1 << scale)
     device = torch.device(device)
@@ -151,8 +158,8 @@ def _rmat_edges(scale: int, begin: int, end: int, seed: int, table: Tensor) -> t
     both = torch.zeros(end - begin, dtype=torch.int64, device=table.device)  # row above column, 32 bits each
     for group in range(groups):
         if group % 4 == 0:
-            word = random_words(begin, end, seed, group // 4, table.device)
-        both = both << LEVELS | table.take(word >> 16 * (group % 4) & CHOICES - 1)
+            words = random_words(begin, end, seed, group // 4, table.device)
+        both = both << LEVELS | table.take(words >> 16 * (group % 4) & CHOICES - 1)
     row, column = both >> 32 + surplus, (both & (1 << 32) - 1) >> surplus
     return _shuffled(row, scale, seed), _shuffled(column, scale, seed)
 
@@ -200,18 +207,20 @@ def uniform(
         >>> tp.graph.uniform(10, edge_factor=1, seed=1, directed=True)
         Graph(num_vertices=10, num_edges=10, symmetric=False, dtype=torch.int64, device='cpu')
     """
-    device = torch.device(device)
+    device, seed = torch.device(device), word("uniform", "seed", seed)
+    num_vertices = integer("uniform", "num_vertices", num_vertices)
 
     def edges(begin: int, end: int) -> tuple[Tensor, Tensor]:
-        word = random_words(begin, end, seed, 0, device)
-        low, high = word & (1 << 31) - 1, word >> 32 & (1 << 31) - 1
+        words = random_words(begin, end, seed, 0, device)
+        low, high = words & (1 << 31) - 1, words >> 32 & (1 << 31) - 1
         return high * num_vertices >> 31, low * num_vertices >> 31
 
     return _random_graph("uniform", edges, num_vertices, edge_factor, directed, dedup, index_dtype, device)
 
 
 def _random_graph(where, edges, num_vertices, edge_factor, directed, dedup, index_dtype, device) -> Graph:
-    if not 0 <= num_vertices <= MAX_VERTICES or edge_factor < 0:
+    edge_factor = integer(where, "edge_factor", edge_factor)
+    if not 0 <= num_vertices <= MAX_VERTICES or not 0 <= edge_factor < 2**32:
         raise ValueError(f"{where}: {num_vertices} vertices and {edge_factor} edges per vertex are out of range")
     count = num_vertices * edge_factor
     check_index_dtype(where, index_dtype, num_vertices)
@@ -238,8 +247,10 @@ def grid(
         >>> tp.graph.grid(2, 3)
         Graph(num_vertices=6, num_edges=14, symmetric=True, dtype=torch.int64, device='cpu')
     """
+    rows, columns = integer("grid", "rows", rows), integer("grid", "columns", columns)
     if rows < 0 or columns < 0:
         raise ValueError(f"grid: sizes must not be negative, got {rows} x {columns}")
+    check_index_dtype("grid", index_dtype, rows * columns)
     return maze(torch.ones(rows, columns, dtype=torch.bool, device=device), index_dtype=index_dtype)
 
 

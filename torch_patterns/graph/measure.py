@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_patterns.arguments import typed
+from torch_patterns.arguments import integer, real, typed
 from torch_patterns.calls import ops
 from torch_patterns.graph.container import Graph
 from torch_patterns.graph.search import register_vmap
@@ -34,11 +34,14 @@ def pagerank(graph: Graph, *, damping: float = 0.85, tol: float = 1e-6, max_iter
 
     Raises:
         ValueError: ``damping`` is not in 0 ... 1, or ``tol`` or ``max_iterations`` is negative.
+        TypeError: one of them is not a number, or ``max_iterations`` not an integer.
 
     Example:
         >>> tp.pagerank(tp.graph.from_edges([0, 1], [2, 2], 3)).round(decimals=3)
         tensor([0.2130, 0.2130, 0.5740], dtype=torch.float64)
     """
+    damping, tol = real("pagerank", "damping", damping), real("pagerank", "tol", tol)
+    max_iterations = integer("pagerank", "max_iterations", max_iterations)
     if not 0 <= damping <= 1:
         raise ValueError(f"pagerank: damping must be in 0 ... 1, got {damping}")
     if not tol >= 0 or max_iterations < 0:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_patterns.arguments import integer, typed
+from torch_patterns.arguments import integer, typed, word
 from torch_patterns.graph.container import Graph
 from torch_patterns.graph.generate import random_words
 from torch_patterns.graph.search import vertex_ids
@@ -56,13 +56,11 @@ def sample_neighbors(graph: Graph, vertices: Vertices, fanout: int, seed: int) -
         >>> row_ptrs
         tensor([0, 2, 5])
     """
-    ids, seed = (
-        _one_dimension("sample_neighbors", "vertices", graph, vertices),
-        integer("sample_neighbors", "seed", seed),
-    )
+    ids, seed = _one_dimension("sample_neighbors", "vertices", graph, vertices), word("sample_neighbors", "seed", seed)
     fanout = integer("sample_neighbors", "fanout", fanout)
     if fanout < 0:
         raise ValueError(f"sample_neighbors: fanout must not be negative, got {fanout}")
+    fanout = min(fanout, graph.num_edges)  # no vertex has more
     ptrs = graph.row_ptrs.long()
     begins = ptrs[ids]
     degrees = ptrs[ids + 1] - begins
@@ -104,7 +102,7 @@ def random_walk(graph: Graph, starts: Vertices, length: int, seed: int) -> Tenso
         tensor([[0, 1, 2, 0, 1],
                 [2, 0, 1, 2, 0]])
     """
-    at, seed = _one_dimension("random_walk", "starts", graph, starts), integer("random_walk", "seed", seed)
+    at, seed = _one_dimension("random_walk", "starts", graph, starts), word("random_walk", "seed", seed)
     length = integer("random_walk", "length", length)
     if length < 0:
         raise ValueError(f"random_walk: length must not be negative, got {length}")

@@ -47,9 +47,9 @@ def conjugate_gradient(
         types.
 
     Raises:
-        ValueError: shapes do not fit; ``A`` or the preconditioner turns out not to be positive definite; or NaN or
-            infinity appears. The message says in which iteration.
-        TypeError: ``b`` is not floating point, or ``A`` is neither a matrix nor a function.
+        ValueError: shapes do not fit, or a tolerance or ``max_iterations`` is negative; ``A`` or the preconditioner
+            turns out not to be positive definite; or NaN or infinity appears. The message says in which iteration.
+        TypeError: ``b`` is not floating point, ``A`` is neither a matrix nor a function, or a tolerance not a number.
 
     Source: §14.1; Hestenes and Stiefel, Methods of conjugate gradients for solving linear systems (1952).
 

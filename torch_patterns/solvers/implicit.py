@@ -18,6 +18,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual  # _set
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_patterns import sparse
+from torch_patterns.arguments import integer, real, refuse
 from torch_patterns.batching import loop
 from torch_patterns.sparse import Matrix
 from torch_patterns.sparse.containers import value_fields
@@ -65,9 +66,11 @@ def run(
     callback: Callback | None = None,
 ) -> Solution:
     """Solves a system by a method, with derivatives."""
+    method = _checked(method)
     product_of(method.name, A, "A", b)
     if preconditioner is not None:
         product_of(method.name, preconditioner, "preconditioner", b)
+    refuse(method.name, "x0", x0, "Tensor | None")
     if x0 is not None and x0.shape != b.shape:
         raise ValueError(f"{method.name}: x0 is {list(x0.shape)}, and b {list(b.shape)}")
     leaves, form = tree_flatten((A, preconditioner))
@@ -78,6 +81,19 @@ def run(
         x = this.iterate(b, x0, leaves)
     inverses = (functools.partial(_inverse, method, A, preconditioner, adjoint) for adjoint in (False, True))
     return this.solution(x + Inverse.apply(b - A(x), *inverses, method.name))
+
+
+def _checked(method: Method) -> Method:
+    """The method with its tolerances as Python numbers."""
+    name, most = method.name, method.max_iterations
+    tolerances = {key: real(name, key, getattr(method, key)) for key in ("rtol", "atol")}
+    for key, value in tolerances.items():
+        if not value >= 0:
+            raise ValueError(f"{name}: {key} must not be negative, got {value:g}")
+    most = None if most is None else integer(name, "max_iterations", most)
+    if most is not None and most < 0:
+        raise ValueError(f"{name}: max_iterations must not be negative, got {most}")
+    return method._replace(max_iterations=most, **tolerances)
 
 
 def _solved(run: _Run, *args) -> Tensor:

@@ -40,8 +40,9 @@ _SHARED = """
         ``x`` is of the dtype to which those of ``A`` and ``b`` promote, of half types float32.
 
     Raises:
-        ValueError: shapes do not fit, or NaN or infinity came up; the message says in which iteration.
-        TypeError: ``b`` is not floating point, or ``A`` neither a matrix nor a function.
+        ValueError: shapes do not fit, a tolerance or ``max_iterations`` is negative, or NaN or infinity came up; the
+            message says in which iteration.
+        TypeError: ``b`` is not floating point, ``A`` neither a matrix nor a function, or a tolerance not a number.
 
     Example:
         >>> A = tp.sparse.from_torch(torch.tensor([[4.0, 1.0], [-1.0, 3.0]]))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from torch_patterns.arguments import typed
+from torch_patterns.arguments import integer, type_name, typed
 from torch_patterns.sparse.containers import (
     BLOCKED,
     COO,
@@ -93,6 +93,18 @@ def checked(a: M, validate: bool) -> M:
     return a
 
 
+def _shape(where: str, shape: Any) -> tuple[int, int]:
+    """The shape as two Python ints, whatever kind of integers they were, so that a container holds nothing else."""
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        raise TypeError(f"{where}: shape must be (rows, cols), got {type_name(shape)}")
+    sizes = [integer(where, "shape", size) for size in shape]
+    if len(sizes) != 2:
+        raise ValueError(f"{where}: shape must be (rows, cols), got {len(sizes)} numbers")
+    if not torch.compiler.is_compiling() and min(sizes) < 0:
+        raise ValueError(f"{where}: shape must not be negative, got {tuple(sizes)}")
+    return sizes[0], sizes[1]
+
+
 @constructor("row_idx, col_idx, values: [nnz].")
 def coo(row_idx: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int], *, validate: bool = True) -> COO:
     """Makes a matrix of a list of coordinates (§14.2): any order, duplicates add.
@@ -104,7 +116,7 @@ def coo(row_idx: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int]
                 [0., 0.],
                 [0., 3.]])
     """
-    return checked(COO(row_idx, col_idx, values, tuple(shape)), validate)
+    return checked(COO(row_idx, col_idx, values, _shape("coo", shape)), validate)
 
 
 @constructor("row_ptrs: [rows + 1], 0 first, nnz last, not decreasing.\n        col_idx, values: [nnz].")
@@ -121,7 +133,7 @@ def csr(row_ptrs: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int
             ...
         IndexError: csr: col_idx[1] is 7, which is out of range: expected 0 to 2
     """
-    return checked(CSR(row_ptrs, col_idx, values, tuple(shape)), validate)
+    return checked(CSR(row_ptrs, col_idx, values, _shape("csr", shape)), validate)
 
 
 @constructor("col_ptrs: [cols + 1], 0 first, nnz last, not decreasing.\n        row_idx, values: [nnz].")
@@ -134,7 +146,7 @@ def csc(col_ptrs: Tensor, row_idx: Tensor, values: Tensor, shape: tuple[int, int
         tensor([[0., 2.],
                 [1., 3.]])
     """
-    return checked(CSC(col_ptrs, row_idx, values, tuple(shape)), validate)
+    return checked(CSC(col_ptrs, row_idx, values, _shape("csc", shape)), validate)
 
 
 @constructor(
@@ -151,7 +163,7 @@ def ell(row_nnz: Tensor, col_idx: Tensor, values: Tensor, shape: tuple[int, int]
         tensor([[1., 0., 2.],
                 [0., 3., 0.]])
     """
-    return checked(ELL(row_nnz, col_idx, values, tuple(shape)), validate)
+    return checked(ELL(row_nnz, col_idx, values, _shape("ell", shape)), validate)
 
 
 @constructor(
@@ -180,7 +192,7 @@ def hyb(
                 [0., 3., 0.]])
     """
     fields = (ell_row_nnz, ell_col_idx, ell_values, coo_row_idx, coo_col_idx, coo_values)
-    return checked(HYB(*fields, tuple(shape)), validate)
+    return checked(HYB(*fields, _shape("hyb", shape)), validate)
 
 
 @constructor(
@@ -207,7 +219,7 @@ def jds(
                 [0., 0., 0.],
                 [0., 3., 0.]])
     """
-    return checked(JDS(row_perm, diag_ptrs, col_idx, values, tuple(shape)), validate)
+    return checked(JDS(row_perm, diag_ptrs, col_idx, values, _shape("jds", shape)), validate)
 
 
 @constructor(
@@ -238,7 +250,9 @@ def sell(
                 [0., 0., 0.],
                 [0., 3., 0.]])
     """
-    return checked(SELL(row_perm, row_nnz, section_ptrs, col_idx, values, section_rows, tuple(shape)), validate)
+    return checked(
+        SELL(row_perm, row_nnz, section_ptrs, col_idx, values, section_rows, _shape("sell", shape)), validate
+    )
 
 
 @constructor(
@@ -273,4 +287,4 @@ def blocked(
                 [0., 3., 0.]])
     """
     fields = (row_ptrs, block_ptrs, bin_ptrs, octet_idx, col_idx, entry_idx, values)
-    return checked(BLOCKED(*fields, tuple(shape)), validate)
+    return checked(BLOCKED(*fields, _shape("blocked", shape)), validate)

@@ -128,7 +128,16 @@ def _scattered(col_idx: Tensor) -> bool:
 def flat_values(a: Matrix) -> Tensor:
     """Returns one value per entry; for HYB, the values of the tail follow those of the padded rows."""
     parts = [getattr(a, name).flatten() for name in value_fields(a)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """``torch.cat``; under autocast on the CPU, torch refuses tensors of the half type that is not autocast's own."""
+    device = parts[0].device.type
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return torch.cat(parts)
+    with torch.autocast(device, enabled=False):
+        return torch.cat(parts)
 
 
 def _coordinates(a: COO | CSR | CSC) -> tuple[Tensor, Tensor]:

@@ -6,11 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import type_name, typed
 from torch_patterns.sparse.build import checked
 from torch_patterns.sparse.containers import COO, CSC, CSR, Matrix, to
 from torch_patterns.sparse.convert import coalesce, convert
 
 
+@typed
 def from_torch(x: Tensor) -> Matrix:
     """A ``torch.sparse`` matrix: COO, CSR or CSC as they are, others, and dense ones, as COO.
 
@@ -75,12 +77,20 @@ def from_scipy(matrix, *, device=None, dtype: torch.dtype | None = None) -> Matr
         device: where the tensors are to be.
         dtype: of the values, where it shall not be that of ``matrix``.
 
+    Raises:
+        TypeError: ``matrix`` is not of ``scipy.sparse``.
+        ValueError: it has not two dimensions.
+
     Example:
         >>> import scipy.sparse
         >>> A = tp.sparse.from_scipy(scipy.sparse.eye_array(2, format="csc"))
         >>> type(A).__name__, A.dtype
         ('CSC', torch.float64)
     """
+    if not type(matrix).__module__.startswith("scipy.sparse"):
+        raise TypeError(f"from_scipy: matrix must be one of scipy.sparse, got {type_name(matrix)}")
+    if matrix.ndim != 2:
+        raise ValueError(f"from_scipy: expected a matrix, got shape {matrix.shape}")
     form = matrix.format if matrix.format in ("coo", "csr", "csc") else "coo"
     matrix = matrix.asformat(form)
     arrays = (matrix.row, matrix.col) if form == "coo" else (matrix.indptr, matrix.indices)

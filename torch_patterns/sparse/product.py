@@ -145,7 +145,9 @@ def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"sampled_product: x has {x.shape[1]} columns, y {y.shape[1]}")
     dtype = torch.promote_types(x.dtype, y.dtype)
-    if plan is None and y.requires_grad and not (torch.compiler.is_compiling() or _transforms_active()):
+    if isinstance(a, CSC):
+        plan = None  # it lists its entries by column, and its plan is that of its rows
+    elif plan is None and y.requires_grad and not (torch.compiler.is_compiling() or _transforms_active()):
         plan = _kept(a, "plan", make_plan)
     form, index, *sizes = structure_of(a)
     out = ops.sampled_product(form, index, x.to(dtype), y.to(dtype), *sizes, *(plan or (None, None)), algorithm)

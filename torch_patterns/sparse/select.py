@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_patterns.arguments import type_name
+from torch_patterns.arguments import integer, type_name
 from torch_patterns.reduction import reduce
 from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sparse.containers import CSC, CSR, Matrix, value_fields
@@ -89,18 +89,28 @@ def sum_of(a: Matrix, dim: int | None = None) -> Tensor:
 
     Raises:
         IndexError: ``dim`` is not in -2 ... 1.
+        TypeError: ``dim`` is not an integer.
     """
-    if dim is not None and dim not in (-2, -1, 0, 1):
+    dim = None if dim is None else integer("sum", "dim", dim)
+    if dim not in (None, -2, -1, 0, 1):
         raise IndexError(f"sum: dim {dim} is out of range; expected -2 to 1")
     fields = {name: getattr(a, name) for name in value_fields(a)}
-    if not next(iter(fields.values())).is_floating_point():  # as torch adds up integers
-        a = a._replace(**{name: values.long() for name, values in fields.items()})
+    given = next(iter(fields.values())).dtype
+    wide = given if given.is_floating_point else torch.int64  # as torch adds up integers
+    if dim is None:
+        wide = torch.promote_types(wide, torch.float32) if wide.is_floating_point else wide  # the sums of rows, too
+    if wide != given:
+        a = a._replace(**{name: values.to(wide) for name, values in fields.items()})
     if dim in (0, -2):
         csc = _csc(a)
         a = CSR(*csc[:3], a.shape[::-1])
     ones = torch.ones(a.shape[1], dtype=getattr(a, value_fields(a)[0]).dtype, device=a[0].device)
     sums = spmv(a, ones)
-    return reduce(sums) if dim is None else sums
+    if dim is not None:
+        return sums
+    total = reduce(sums)
+    narrow = given.is_floating_point and not torch.is_autocast_enabled(total.device.type)
+    return total.to(given) if narrow else total
 
 
 def _csc(a: Matrix) -> CSC:
