@@ -127,6 +127,15 @@ def test_logsumexp_of_infinities_beside_great_numbers(device):
                     torch.testing.assert_close(got, want, rtol=1e-6, atol=0, equal_nan=True)
 
 
+def test_what_is_not_zero_is_true(device):
+    """NaN and the least subnormal number are, and zeros of either sign are not."""
+    for dtype, least in ((torch.float16, 6e-8), (torch.float32, 1e-45), (torch.float64, 5e-324)):
+        for n in (1, 8, 33):
+            for value in (0.0, -0.0, NAN, -INF, least, -least, 0.5):
+                x = torch.full((n,), value, dtype=dtype, device=device)
+                assert reduce(x, op="any").item() == reduce(x, op="all").item() == (value != 0), (dtype, n, value)
+
+
 def test_half_sums_leave_the_range_at_the_end_only(device):
     ones = torch.ones(70_000, dtype=torch.float16, device=device)
     there_and_back = torch.cat([ones, -ones])
