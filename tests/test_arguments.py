@@ -380,6 +380,16 @@ def test_operands_of_conversions_are_named(tmp_path):
 # ---- names of algorithms, and the command line
 
 
+def test_shapes_that_do_not_fit_are_errors_of_values():
+    """As the documentation of these functions says."""
+    offsets, weights = torch.tensor([0, 2, 5]), torch.ones(2, 3, 4)
+    for x, w in ((torch.ones(5, 2), weights), (torch.ones(5, 3), weights[:1])):
+        with pytest.raises(ValueError, match="^segment_matmul: .*weights"):
+            tp.segment_matmul(x, offsets, w)
+    with pytest.raises(ValueError, match="^group_reduce: values has 5 rows, index 4 elements"):
+        tp.group_reduce(torch.ones(5), torch.zeros(4, dtype=torch.int64), 3)
+
+
 def test_unknown_and_unavailable_algorithms_are_told_apart():
     with pytest.raises(ValueError, match="scan: unknown algorithm 'kogge'; choose on cpu from: auto, sequential"):
         tp.scan(X, algorithm="kogge")
@@ -396,8 +406,9 @@ def test_algorithms_by_the_name_of_a_function():
         assert {"thread_per_row", "merge_path", "ell_plus_coo"} <= set(offered) and len(offered) == len(set(offered))
     assert tp.algorithms("spmm_csr") == tp.algorithms("spmv_csr")
     assert tp.algorithms("shortest_path") == tp.algorithms("reachable") == tp.algorithms("bfs")
-    with pytest.raises(ValueError, match="unknown pattern 'no_such'; choose from: .*scan"):
-        tp.algorithms("no_such")
+    for wrong in ("no_such", None, 3):
+        with pytest.raises(ValueError, match=f"unknown pattern {wrong!r}; choose from: .*scan"):
+            tp.algorithms(wrong)
 
 
 def command(*arguments: str, **options) -> subprocess.CompletedProcess:

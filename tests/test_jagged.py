@@ -160,6 +160,71 @@ def test_dense_and_back(device):
         jagged.from_dense(dense, lengths + 5)
 
 
+def test_offsets_of_padded_sequences_are_checked():
+    """On the CPU, which raises where CUDA steps over them; the error names the function that was called."""
+    values, dense = torch.arange(5.0), torch.ones(2, 3)
+    wrong = {
+        (1, 2, 5): "must be 0",
+        (0, 6, 5): "out of range",
+        (0, -1, 5): "out of range",
+        (0, 2, 4): "must be 5",
+        (0, 3, 2, 5): "must not decrease",
+    }
+    for offsets, message in wrong.items():
+        with pytest.raises((IndexError, ValueError), match=rf"^jagged_to_dense: offsets\[\d\].*{message}"):
+            jagged.jagged_to_dense(values, torch.tensor(offsets), 3)
+    for offsets, total in (((0, 3, 2), None), ((1, 2, 3), None), ((0, 2, 3), 5), ((0, -1, 3), 3)):
+        with pytest.raises((IndexError, ValueError), match=r"^dense_to_jagged: offsets\["):
+            jagged.dense_to_jagged(dense, torch.tensor(offsets), total)
+    for total in (None, 5):
+        with pytest.raises(ValueError, match="^dense_to_jagged: a sequence .*length"):
+            jagged.dense_to_jagged(dense, torch.tensor([0, 4, 5]), total)
+    with pytest.raises(ValueError, match="^dense_to_jagged: x must be"):
+        jagged.dense_to_jagged(values, torch.tensor([0, 2, 3]))
+    for f in (
+        lambda o: jagged.jagged_to_dense(values, o, 3),
+        lambda o: jagged.dense_to_jagged(dense, o),
+        jagged.offsets_to_lengths,
+    ):
+        for offsets in (torch.tensor([0.0, 2.0, 5.0]), [0, 2, 5]):
+            with pytest.raises(TypeError, match="offsets must be"):
+                f(offsets)
+        with pytest.raises(ValueError, match="offsets must have one dimension"):
+            f(torch.tensor([[0, 2, 5]]))
+    with pytest.raises(ValueError, match="fill must be whole for torch.int64, got 0.5"):
+        jagged.jagged_to_dense(torch.arange(5), torch.tensor([0, 2, 5]), 3, 0.5)
+    with pytest.raises(TypeError, match="length must be an integer, got float"):
+        jagged.jagged_to_dense(values, torch.tensor([0, 2, 5]), 2.5)
+
+
+def test_padded_sequences_under_vmap():
+    values, dense = torch.randn(3, 5), torch.randn(3, 2, 4)
+    offsets = torch.tensor([[0, 2, 5], [0, 4, 5], [0, 1, 5]])
+    got = torch.vmap(lambda v, o: jagged.jagged_to_dense(v, o, 4))(values, offsets)
+    assert torch.equal(
+        got, torch.stack([jagged.jagged_to_dense(v, o, 4) for v, o in zip(values, offsets, strict=True)])
+    )
+    got = torch.vmap(lambda x, o: jagged.dense_to_jagged(x, o, 5))(dense, offsets)
+    want = [jagged.dense_to_jagged(x, o) for x, o in zip(dense, offsets, strict=True)]
+    assert torch.equal(got, torch.stack(want))
+
+
+def test_no_option_is_ignored():
+    x, parts = make("cpu")
+    for f in (tp.sort, tp.sort_keys, tp.argsort, tp.scan, tp.reduce):
+        with pytest.raises(ValueError, match="unknown algorithm 'no_such'"):
+            f(x, 1, algorithm="no_such")
+    for algorithm in tp.algorithms("segment_sort", "cpu"):
+        same(tp.sort_keys(x, 1, algorithm=algorithm), [p.sort()[0] for p in parts])
+    for f in (tp.sort, tp.argsort):
+        with pytest.raises(TypeError, match="index_dtype must be"):
+            f(x, 1, index_dtype=torch.float32)
+    y, parts = make("cpu", 3)
+    torch.testing.assert_close(tp.reduce(y, keepdim=True), torch.cat(parts).sum().view(1, 1, 1))
+    with pytest.raises(TypeError, match="scan: dim must be an integer, got float"):
+        tp.scan(x, 1.5)
+
+
 def test_gaps_between_sequences():
     """A jagged tensor may be a view of rows that belong to none of its sequences."""
     values = torch.arange(12.0)

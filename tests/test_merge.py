@@ -189,8 +189,11 @@ def test_ranks_out_of_range(device):
     for k in (-1, 10):
         with pytest.raises(IndexError, match=rf"co_rank: k is {k}, expected 0 to 9"):
             co_rank(k, a, b)
-    with pytest.raises(TypeError, match="co_rank: k must be an integer"):
-        co_rank(1.0, a, b)
+    for wrong in (1.0, None, True, np.array([1, 2])):
+        with pytest.raises(TypeError, match="co_rank: k must be an integer"):
+            co_rank(wrong, a, b)
+    with pytest.raises(TypeError, match="co_rank: b must be a tensor, got list"):
+        co_rank(1, a, [2, 3])
     k = torch.tensor([3, -2, 12], device=device)
     if device == "cpu":
         with pytest.raises(IndexError, match=r"co_rank: k\[1\] is -2, expected 0 to 9"):

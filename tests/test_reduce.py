@@ -114,6 +114,28 @@ def test_logsumexp_neither_overflows_nor_underflows(device):
             assert abs(y - (shift + math.log(2))) < 1e-12
 
 
+def test_logsumexp_of_infinities_beside_great_numbers(device):
+    """In every place of short rows, of lanes side by side and of rows in chunks."""
+    for n, columns in ((3, 1), (20, 1), (70_000, 1), (50, 5), (40, 70)):
+        for value in (INF, -INF, NAN):
+            for algorithm in ("auto", "sequential") if device == "cpu" else ("auto",):
+                for at in (0, n // 2, n - 1):
+                    x = torch.full((n, columns), 1000.0, device=device)
+                    x[at, 0] = value
+                    want = x.double().logsumexp(0).float()
+                    got = reduce(x, 0, op="logsumexp", algorithm=algorithm)
+                    torch.testing.assert_close(got, want, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_what_is_not_zero_is_true(device):
+    """NaN and the least subnormal number are, and zeros of either sign are not."""
+    for dtype, least in ((torch.float16, 6e-8), (torch.float32, 1e-45), (torch.float64, 5e-324)):
+        for n in (1, 8, 33):
+            for value in (0.0, -0.0, NAN, -INF, least, -least, 0.5):
+                x = torch.full((n,), value, dtype=dtype, device=device)
+                assert reduce(x, op="any").item() == reduce(x, op="all").item() == (value != 0), (dtype, n, value)
+
+
 def test_half_sums_leave_the_range_at_the_end_only(device):
     ones = torch.ones(70_000, dtype=torch.float16, device=device)
     there_and_back = torch.cat([ones, -ones])

@@ -324,6 +324,11 @@ def test_lexsort_as_numpy(device):
     assert_equal(lexsort(stacked, index_dtype=torch.int32), torch.from_numpy(np.lexsort(stacked.cpu().numpy())))
     with pytest.raises(ValueError, match="lexsort: .*one"):
         lexsort([])
+    for wrong in (None, 3, np.ones((2, 3))):
+        with pytest.raises(TypeError, match="lexsort: keys must be a tensor"):
+            lexsort(wrong)
+    with pytest.raises(ValueError, match="lexsort: keys must be tensors.*scalar"):
+        lexsort(torch.tensor(1.0, device=device))
     with pytest.raises(RuntimeError, match=r"lexsort: keys\[0\] has shape \[6, 500\], keys\[2\] has \[6, 499\]"):
         lexsort([first, middle, last[:, 1:]])
 

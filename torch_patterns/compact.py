@@ -52,7 +52,7 @@ def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str =
         x: any shape; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
         mask: bool; of the shape of ``x``, or of its leading dimensions: then it selects rows.
         fill: the value of all elements after the kept ones. The dtype of ``x`` must be able to hold it: it must be
-            whole for integers, and is rounded for floats.
+            whole for integers, is rounded for floats, and gives its truth value for bool.
         algorithm: ``"auto"`` or one of the ladder below.
 
     Returns:

@@ -6,18 +6,18 @@ a tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``
 along its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row,
 and the ``segment_*`` functions with ``offsets`` left out, as ``None``. A result with a row per element of a sequence is
 a jagged tensor of the same lengths; one with a row per sequence is a dense tensor [batch, ...]. All are differentiable.
+Along the ragged dimension, ``algorithm`` is one of those of the ``segment_*`` function that does the work.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_patterns.arguments import refuse
+from torch_patterns.arguments import integer, refuse
 
 _ops = torch.ops.torch_patterns
 
@@ -65,6 +65,22 @@ def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
     return torch.nested.nested_tensor_from_jagged(values, offsets)
 
 
+def _check_integers(function: str, name: str, x: Tensor) -> None:
+    refuse(function, name, x, "Tensor")
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{function}: {name} must be integers, got {x.dtype}")
+    if x.dim() != 1:
+        raise ValueError(f"{function}: {name} must have one dimension, got shape {list(x.shape)}")
+
+
+def _blamed(function: str, name: str, *args: Any) -> Tensor:
+    """Calls an operator that checks offsets for ``function``, which its errors name."""
+    try:
+        return getattr(_ops, name)(*args)
+    except (IndexError, TypeError, ValueError) as error:
+        raise type(error)(str(error).replace(name, function, 1)) from None
+
+
 def lengths_to_offsets(lengths: Tensor) -> Tensor:
     """Turns lengths [batch] into offsets [batch + 1]: 0, then the running sum; of the dtype of ``lengths``.
 
@@ -76,21 +92,22 @@ def lengths_to_offsets(lengths: Tensor) -> Tensor:
         >>> tp.jagged.lengths_to_offsets(torch.tensor([2, 0, 3]))
         tensor([0, 2, 2, 5])
     """
-    refuse("lengths_to_offsets", "lengths", lengths, "Tensor")
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise TypeError(f"lengths_to_offsets: lengths must be integers, got {lengths.dtype}")
-    if lengths.dim() != 1:
-        raise ValueError(f"lengths_to_offsets: lengths must have one dimension, got shape {list(lengths.shape)}")
+    _check_integers("lengths_to_offsets", "lengths", lengths)
     return torch.cat([lengths.new_zeros(1), _ops.scan(lengths, 0).to(lengths.dtype)])
 
 
 def offsets_to_lengths(offsets: Tensor) -> Tensor:
     """Turns offsets [batch + 1] into the lengths of the sequences, [batch].
 
+    Raises:
+        TypeError: ``offsets`` is no tensor of integers.
+        ValueError: it has not one dimension.
+
     Example:
         >>> tp.jagged.offsets_to_lengths(torch.tensor([0, 2, 2, 5]))
         tensor([2, 0, 3])
     """
+    _check_integers("offsets_to_lengths", "offsets", offsets)
     return offsets.diff()
 
 
@@ -101,24 +118,34 @@ def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 
 
     Args:
         values: rows [n, ...] of all sequences, laid end to end.
-        offsets: [batch + 1], int32 or int64: 0 first, n last, not decreasing.
+        offsets: [batch + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
         length: the length of the padded sequences.
-        fill: the value after the end of a sequence.
+        fill: the value after the end of a sequence. Where ``values`` are integers it must be whole.
 
     Raises:
-        ValueError: ``length`` is negative.
+        IndexError: an offset is negative or beyond n.
+        ValueError: ``length`` is negative, or ``fill`` not whole; offsets decrease, do not begin with 0 or end with n.
+        TypeError: ``offsets`` are not integers, or an argument is no tensor.
 
     Example:
         >>> tp.jagged.jagged_to_dense(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 2, 3]), 2)
         tensor([[1., 2.],
                 [3., 0.]])
     """
+    refuse("jagged_to_dense", "values", values, "Tensor")
+    _check_integers("jagged_to_dense", "offsets", offsets)
+    length = integer("jagged_to_dense", "length", length)
     if length < 0:
         raise ValueError(f"jagged_to_dense: length must not be negative, got {length}")
+    whole = not (values.is_floating_point() or values.is_complex())
+    if whole and isinstance(fill, float) and not fill.is_integer():
+        raise ValueError(f"jagged_to_dense: fill must be whole for {values.dtype}, got {fill}")
     n, batch = values.shape[0], offsets.shape[0] - 1
     steps = torch.arange(length, device=values.device)
-    places = offsets[:-1, None].long() + steps
-    index = torch.where(places < offsets[1:, None], places, n).flatten()
+    # On the CPU the sum of a one per row checks the offsets. CUDA takes a decreasing pair as an empty sequence.
+    ones = None if values.is_cuda else values.new_ones(n, dtype=torch.int8)
+    lengths = offsets.diff() if ones is None else _blamed("jagged_to_dense", "segment_reduce", ones, offsets)
+    index = torch.where(steps < lengths[:, None], offsets[:-1, None].long() + steps, n).flatten()
     padded = torch.cat([values, values.new_full((1, *values.shape[1:]), fill)])
     return _ops.group_expand(padded, index).view(batch, length, *values.shape[1:])
 
@@ -130,16 +157,24 @@ def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Ten
 
     Args:
         x: [batch, length, ...].
-        offsets: [batch + 1], int32 or int64: 0 first, not decreasing.
-        total: n, the last offset; without it, the host reads it, and on CUDA waits for the device.
+        offsets: [batch + 1], int32 or int64: 0 first, not decreasing. The CPU always checks them.
+        total: n, the last offset; without it, the host reads it, and on CUDA waits for the device. With it, CUDA gives
+            0 for rows beyond ``length``.
 
     Raises:
-        ValueError: ``offsets`` do not describe ``batch`` sequences, or one is longer than ``length``.
+        IndexError: an offset is negative or beyond n.
+        ValueError: ``offsets`` do not describe ``batch`` sequences, decrease, or do not begin with 0 or end with n; or
+            one sequence is longer than ``length``; or ``x`` has less than two dimensions.
+        TypeError: ``offsets`` are not integers, or an argument is no tensor.
 
     Example:
         >>> tp.jagged.dense_to_jagged(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 2, 3]))
         tensor([1., 2., 3.])
     """
+    refuse("dense_to_jagged", "x", x, "Tensor")
+    _check_integers("dense_to_jagged", "offsets", offsets)
+    if x.dim() < 2:
+        raise ValueError(f"dense_to_jagged: x must be [batch, length, ...], got shape {list(x.shape)}")
     batch, length = x.shape[:2]
     if offsets.shape[0] != batch + 1:
         raise ValueError(f"dense_to_jagged: x has {batch} sequences, offsets are of {offsets.shape[0] - 1}")
@@ -148,9 +183,13 @@ def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Ten
         longest = int(offsets.diff().max()) if batch else 0
         if longest > length:
             raise ValueError(f"dense_to_jagged: a sequence of {longest} does not fit the length {length} of x")
-    first = torch.arange(batch, device=x.device) * length - offsets[:-1].long()
-    places = _ops.segment_expand(first, offsets, total) + torch.arange(total, device=x.device)
-    return _ops.group_expand(x.flatten(0, 1), places)
+    begins = torch.stack([torch.arange(batch, device=x.device) * length, offsets[:-1].long()], 1)
+    row, begin = _blamed("dense_to_jagged", "segment_expand", begins, offsets, total).unbind(1)
+    step = torch.arange(total, device=x.device) - begin
+    try:
+        return _ops.group_expand(x.flatten(0, 1), torch.where(step < length, row + step, -1))
+    except IndexError:
+        raise ValueError(f"dense_to_jagged: a sequence is longer than {length}, the length of x") from None
 
 
 def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
@@ -222,7 +261,7 @@ def _like(x: Tensor, values: Tensor) -> Tensor:
 
 
 def _dim(x: Tensor, dim: int, name: str) -> int:
-    dim = operator.index(dim)
+    dim = integer(name, "dim", dim)
     if not -x.dim() <= dim < x.dim():
         raise IndexError(f"{name}: dim {dim} is out of range; expected {-x.dim()} to {x.dim() - 1}")
     dim %= x.dim()
@@ -267,7 +306,8 @@ def _within(rows: Tensor, offsets: Tensor) -> Tensor:
 def _reduce(x, dim, op, keepdim, algorithm):
     values, offsets = rows_of(x)
     if dim is None or len(dim) == 0:
-        return _ops.reduce(values, None, op, False, algorithm)
+        y = _ops.reduce(values, None, op, False, algorithm)
+        return y.reshape((1,) * x.dim()) if keepdim else y
     dims = [_dim(x, d, "reduce") for d in dim]
     if 1 not in dims:
         return _like(x, _ops.reduce(values, [d - 1 for d in dims], op, keepdim, algorithm))
@@ -320,6 +360,9 @@ def _columns(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Callable]
 
 def _sorts(name: str, plain: Callable, wanted: Sequence[int]):
     def sort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm, rest):
+        if index_dtype not in (None, torch.int64, torch.int32):
+            raise TypeError(f"{name}: index_dtype must be torch.int64 or torch.int32, got {index_dtype}")
+
         def ragged(values, offsets):
             line, bounds, back = _columns(values, offsets) if values.dim() > 1 else (values, offsets, lambda y: y)
             rows = torch.arange(line.shape[0], device=line.device)
@@ -335,18 +378,18 @@ def _sorts(name: str, plain: Callable, wanted: Sequence[int]):
 
 def _sort(x, dim, descending, index_dtype, algorithm):
     rest = (descending, index_dtype, algorithm)
-    by = _sorts("sort", _ops.sort, (0, 1))
-    return by(x, dim, descending, 0, None, index_dtype, "auto", rest)
+    return _sorts("sort", _ops.sort, (0, 1))(x, dim, descending, 0, None, index_dtype, algorithm, rest)
 
 
 def _sort_keys(x, dim, descending, begin_bit, end_bit, algorithm):
     rest = (descending, begin_bit, end_bit, algorithm)
-    return _sorts("sort_keys", _ops.sort_keys, (0,))(x, dim, descending, begin_bit, end_bit, None, "auto", rest)
+    return _sorts("sort_keys", _ops.sort_keys, (0,))(x, dim, descending, begin_bit, end_bit, None, algorithm, rest)
 
 
 def _argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm):
     rest = (descending, begin_bit, end_bit, index_dtype, algorithm)
-    return _sorts("argsort", _ops.argsort, (1,))(x, dim, descending, begin_bit, end_bit, index_dtype, "auto", rest)
+    by = _sorts("argsort", _ops.argsort, (1,))
+    return by(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm, rest)
 
 
 def _elementwise(name: str):

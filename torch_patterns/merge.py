@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import operator
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import integer, refuse
 from torch_patterns.batching import front
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
@@ -116,9 +115,9 @@ def co_rank(k: int | Tensor, a: Tensor, b: Tensor, *, descending: bool = False, 
         tensor(2)
     """
     if not isinstance(k, Tensor):
-        if isinstance(k, bool | np.bool_) or not hasattr(k, "__index__"):
-            raise TypeError(f"co_rank: k must be an integer, got {k!r}")
-        k = operator.index(k)
+        k = integer("co_rank", "k", k)
+        refuse("co_rank", "a", a, "Tensor")
+        refuse("co_rank", "b", b, "Tensor")
         total = a.shape[-1] + b.shape[-1] if a.dim() and b.dim() else k
         if not 0 <= k <= total:
             raise IndexError(f"co_rank: k is {k}, expected 0 to {total}")

@@ -79,7 +79,7 @@ def ladder(pattern: str) -> list[Rung]:
         >>> [rung.name for rung in tp.registry.ladder("merge")][:2]
         ['sequential', 'threaded']
     """
-    name = _pattern_of.get(pattern, pattern)
+    name = str(_pattern_of.get(pattern, pattern))
     name = name.replace("spmm_", "spmv_", 1) if name.startswith("spmm_") else name
     if name not in _ladders:
         raise ValueError(f"unknown pattern {pattern!r}; choose from: {', '.join(patterns())}")

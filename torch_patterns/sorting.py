@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from torch_patterns.arguments import refuse
 from torch_patterns.batching import behind_batch, front, loop
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
@@ -202,6 +203,10 @@ def lexsort(
         >>> tp.lexsort([torch.tensor([9, 8, 7]), torch.tensor([1, 0, 1])])  # by the second key, then by the first
         tensor([1, 2, 0])
     """
+    if isinstance(keys, Tensor) and keys.dim() == 0:
+        raise ValueError("lexsort: keys must be tensors, or one whose rows are keys, got a scalar")
+    if not isinstance(keys, Sequence):
+        refuse("lexsort", "keys", keys, "Tensor")
     if len(keys) == 0:
         raise ValueError("lexsort: keys must hold one tensor at least")
     return ops.lexsort(list(keys), dim, descending, index_dtype, algorithm)

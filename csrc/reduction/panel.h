@@ -5,6 +5,7 @@
 // compiler vectorizes them. A few rows at a time are combined by a tree before they are combined with the lanes. They
 // are few, so that memory is still accessed nearly in order of addresses, which matters most.
 #pragma once
+#include "block/exponential.h"
 #include "reduction/elements.h"
 
 #define TP_INLINE __attribute__((always_inline)) inline
@@ -123,19 +124,25 @@ TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restri
   for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {value[l], row[l]};
 }
 
-// First computes the maxima, then the exponentials of the distances from them.
+// First computes the maxima, then the exponentials of the distances from them: without branches, so that the loop is
+// vectorized. A maximum that is not finite is itself the result, so its sum is 1.
 template <class M, class In, int step, int lanes>
 TP_INLINE void exponentiate(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using A = acc_t<In>;
-  A most[max_lanes];
+  using Sum = decltype(acc->sum);
+  A most[max_lanes], from[max_lanes];
+  Sum sum[max_lanes];
   combine<MaxOf<In>, false>(p, most);
-  for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {most[l], 0};
-  for (int64_t r = 0; r <= p.rows; ++r) {
-    for (int64_t l = 0; l < (r < p.rows ? p.lanes : p.tail); ++l) {
-      const A x = A(p.at(r, l));
-      acc[l].sum += x == most[l] ? A(1) : std::exp(x - most[l]);
-    }
+  for (int64_t l = 0; l < p.lanes; ++l) {
+    from[l] = most[l] - most[l] == 0 ? most[l] : A(0);
+    sum[l] = 0;
   }
+  const auto add = [&](int64_t r, int64_t width) __attribute__((always_inline)) {
+    for (int64_t l = 0; l < width; ++l) sum[l] += Sum(block::exponential(A(p.at(r, l)) - from[l]));
+  };
+  for (int64_t r = 0; r < p.rows; ++r) add(r, p.width());
+  add(p.rows, p.tail);
+  for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {most[l], from[l] == most[l] ? sum[l] : Sum(1)};
 }
 
 // acc[l] = the combination of lane l; the indices of argmax are rows of the panel.

@@ -37,13 +37,13 @@ class Threaded {
   using Bound = decltype(std::declval<Elements>().bind(simt::Pointers{}));
 
  public:
-  explicit Threaded(const Elements& e)
+  Threaded(const Elements& e, int threads)
       : e_(e),
         x_(e.bind(simt::Pointers{})),
         rows_(min(e.inner, most_rows)),
         across_(ceil_div(e.inner, most_rows)),
         strips_(e.rows / e.inner * across_),
-        length_(max(strips_ >= many_strips && e.inner >= narrow ? e.n : int64_t(1), chunk_size / rows_)),
+        length_(max(is_whole(e, threads) ? e.n : int64_t(1), chunk_size / rows_)),
         chunks_(ceil_div(e.n, length_)) {}
 
   void run(Context& context) {
@@ -72,6 +72,11 @@ class Threaded {
   }
 
  private:
+  // Whether no row is divided.
+  bool is_whole(const Elements& e, int threads) const {
+    return (strips_ >= many_strips && e.inner >= narrow) || (std::is_integral_v<Acc> && threads == 1);
+  }
+
   struct Strip {
     int64_t row, lanes;
   };
@@ -216,8 +221,9 @@ class Threaded {
 }  // namespace
 
 void threaded(const Args& args, Context& context) {
-  with_elements<wide_t>(
-      args, [&](const auto& elements) { Threaded<std::decay_t<decltype(elements)>>(elements).run(context); });
+  with_elements<wide_t>(args, [&](const auto& elements) {
+    Threaded<std::decay_t<decltype(elements)>>(elements, context.device.threads).run(context);
+  });
 }
 
 }  // namespace tp::scan

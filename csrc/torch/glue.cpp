@@ -42,7 +42,7 @@ DType dtype_of_tensor(const char* pattern, const Tensor& x) {
 }
 
 Tensor canonical(const Tensor& x) {
-  return x.scalar_type() == at::kBool ? x.contiguous().view(at::kByte).ne(0) : x.contiguous();
+  return x.scalar_type() == at::kBool ? x.contiguous().view(at::kByte).to(at::kBool) : x.contiguous();
 }
 
 int64_t wrap_dim(const char* pattern, int64_t dim, int64_t dims) {

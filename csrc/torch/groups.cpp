@@ -178,8 +178,8 @@ Tensor GroupReduce::kernel() const {
   check_index(reduce_name, index);
   check_groups(reduce_name, num_groups);
   TORCH_CHECK_VALUE(values.dim() > 0, reduce_name, ": values must have a dimension of rows, got a scalar");
-  TORCH_SYM_CHECK(values.sym_size(0).sym_eq(index.sym_size(0)), reduce_name, ": values has ", values.sym_size(0),
-                  " rows, index ", index.sym_size(0), " elements");
+  TORCH_CHECK_VALUE(values.sym_size(0).sym_eq(index.sym_size(0)).expect_true(__FILE__, __LINE__), reduce_name,
+                    ": values has ", values.sym_size(0), " rows, index ", index.sym_size(0), " elements");
   check_same_device(reduce_name, {{"values", &values}, {"index", &index}});
   const auto dtype = reduced_dtype(reduce_name, values, op);
   check_algorithm(segment_reduce::ladder, reduce_name, algorithm);

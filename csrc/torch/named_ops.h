@@ -84,7 +84,7 @@ Tensor with_converted(Op op, Tensor Op::* x) {
   Tensor& values = op.*x;
   if (is_logical(op.op)) {
     op.op = op.op == "any" ? "max" : "min";
-    if (values.scalar_type() != at::kBool) values = values.ne(0);
+    if (values.scalar_type() != at::kBool) values = values.to(at::kBool);
     return op.kernel();
   }
   values = canonical(values).to(at::kByte);

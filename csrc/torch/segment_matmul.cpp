@@ -79,11 +79,11 @@ Tensor SegmentMatmul::kernel() const {
                     ": x must be a matrix and weights one per segment, got shapes ", x.sym_sizes(), " and ",
                     weights.sym_sizes());
   check_offsets(matmul_name, {"offsets", offsets}, {"x", x});
-  TORCH_SYM_CHECK(weights.sym_size(0).sym_eq(offsets.sym_size(0) - 1), matmul_name,
-                  ": weights must have one matrix per segment, ", offsets.sym_size(0) - 1, ", got shape ",
-                  weights.sym_sizes());
-  TORCH_SYM_CHECK(weights.sym_size(1).sym_eq(x.sym_size(1)), matmul_name, ": x has ", x.sym_size(1),
-                  " columns, each of weights ", weights.sym_size(1), " rows");
+  TORCH_CHECK_VALUE(weights.sym_size(0).sym_eq(offsets.sym_size(0) - 1).expect_true(__FILE__, __LINE__), matmul_name,
+                    ": weights must have one matrix per segment, ", offsets.sym_size(0) - 1, ", got shape ",
+                    weights.sym_sizes());
+  TORCH_CHECK_VALUE(weights.sym_size(1).sym_eq(x.sym_size(1)).expect_true(__FILE__, __LINE__), matmul_name, ": x has ",
+                    x.sym_size(1), " columns, each of weights ", weights.sym_size(1), " rows");
   return run_products(matmul_name, *this, weights, {x.sym_size(0), weights.sym_size(2)});
 }
 
@@ -92,8 +92,8 @@ Tensor SegmentMatmulWgrad::kernel() const {
   TORCH_CHECK_VALUE(x.dim() == 2 && grad.dim() == 2, wgrad_name, ": x and grad must be matrices, got shapes ",
                     x.sym_sizes(), " and ", grad.sym_sizes());
   check_offsets(wgrad_name, {"offsets", offsets}, {"x", x});
-  TORCH_SYM_CHECK(x.sym_size(0).sym_eq(grad.sym_size(0)), wgrad_name, ": x has ", x.sym_size(0), " rows, grad ",
-                  grad.sym_size(0));
+  TORCH_CHECK_VALUE(x.sym_size(0).sym_eq(grad.sym_size(0)).expect_true(__FILE__, __LINE__), wgrad_name, ": x has ",
+                    x.sym_size(0), " rows, grad ", grad.sym_size(0));
   return run_products(wgrad_name, *this, grad, {offsets.sym_size(0) - 1, x.sym_size(1), grad.sym_size(1)});
 }
 

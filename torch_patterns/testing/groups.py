@@ -130,7 +130,7 @@ REDUCE = Spec(
     bad=(
         *bad_index("group_reduce", 2),
         bad("scalar", wrong(lambda d: torch.ones((), device=d)), ValueError, "group_reduce: values .*scalar"),
-        bad("length", wrong(lambda d: torch.ones(4, device=d)), RuntimeError, "group_reduce: values has 4 rows"),
+        bad("length", wrong(lambda d: torch.ones(4, device=d)), ValueError, "group_reduce: values has 4 rows"),
         bad("groups", wrong(groups=-1), ValueError, "group_reduce: num_groups .*-1"),
         bad("op", wrong(), ValueError, "group_reduce: .*'median'.*sum.*argmin", op="median"),
         bad("bits", wrong(), TypeError, "group_reduce: .*bitwise_or.*Float", op="bitwise_or"),

@@ -247,13 +247,13 @@ MATMUL = product_spec(
         bad(
             "weights",
             lambda d: (torch.ones(3, 2, device=d), torch.tensor([0, 3], device=d), torch.ones(2, 2, 2, device=d)),
-            RuntimeError,
+            ValueError,
             "segment_matmul: weights must have one matrix per segment",
         ),
         bad(
             "columns",
             lambda d: (torch.ones(3, 2, device=d), torch.tensor([0, 3], device=d), torch.ones(1, 3, 2, device=d)),
-            RuntimeError,
+            ValueError,
             "segment_matmul: x has 2 columns",
         ),
     ),
