@@ -1,6 +1,6 @@
 // Elements of x for entries of a CSR matrix, on x86. Columns are checked in one of two ways:
-// - Check checks the columns of a batch of entries before they are used. In the cache, this takes the least
-// instructions.
+// - Check checks the columns of a batch of entries before they are used. In the cache, this takes the
+//   least instructions.
 // - Clamp replaces a column outside the matrix by the last one, and remembers it. So there is no pass that waits for
 //   columns from memory while nothing else is done. It also prefetches columns and values, because random accesses to x
 //   keep the processor from prefetching by itself.
