@@ -239,7 +239,6 @@ REDUCE = Spec(
         bad("argmin", ones(3, 0), IndexError, "reduce: .*'argmin'.*dim 1.*no elements", dim=(1,), op="argmin"),
         bad("dtype", lambda device: (torch.ones(3, device=device).cfloat(),), TypeError, "reduce: .*Complex"),
         bad("algorithm", ones(3), ValueError, "reduce: .*'no_such'.*auto", algorithm="no_such"),
-        bad("sparse", lambda device: (torch.eye(3, device=device).to_sparse(),), NotImplementedError, "reduce"),
     ),
     large=(
         opposites(2**30, "sum"),

@@ -162,7 +162,6 @@ SCAN = Spec(
         bad("no index", ones(3), ValueError, "scan: .*'argmax'.*exclusive", op="argmax", exclusive=True),
         bad("dtype", lambda device: (torch.ones(3, device=device).cfloat(),), TypeError, "scan: .*Complex"),
         bad("algorithm", ones(3), ValueError, "scan: .*'no_such'.*auto", algorithm="no_such"),
-        bad("sparse", lambda device: (torch.eye(3, device=device).to_sparse(),), NotImplementedError, "scan"),
     ),
     large=(
         bytes_of_ones(2**31 - 1),
