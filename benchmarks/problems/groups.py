@@ -23,7 +23,7 @@ def scatter_reduce(groups: int, op: str):
 
 def group_reductions(n: int) -> list[Figure]:
     figures = []
-    for groups in (16, 2**10, 2**16, 2**20, n // 16):
+    for groups in sorted({16, 2**10, 2**16, 2**20, n // 16}):
         data = lambda g=groups: (integers(n), torch.randint(0, g, (n,)))  # noqa: E731
         figures += [
             Figure(
