@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "block/exponential.h"
 #include "block/per_output.h"
 
 namespace tp {
@@ -50,19 +51,7 @@ TP_HD inline double tanh(double x) {
   const double rounder = 6755399441055744.0;  // 1.5 * 2^52
   const double shifted = z * 1.4426950408889634 + rounder, n = shifted - rounder;
   const double r = z - n * 0.693147180369123816490 - n * 1.90821492927058770002e-10;
-  double series = r * (1 / 87178291200.0) + 1 / 6227020800.0;  // 1/14!, 1/13!
-  series = series * r + 1 / 479001600.0;
-  series = series * r + 1 / 39916800.0;
-  series = series * r + 1 / 3628800.0;
-  series = series * r + 1 / 362880.0;
-  series = series * r + 1 / 40320.0;
-  series = series * r + 1 / 5040.0;
-  series = series * r + 1 / 720.0;
-  series = series * r + 1 / 120.0;
-  series = series * r + 1 / 24.0;
-  series = series * r + 1 / 6.0;
-  series = series * r + 1 / 2.0;
-  series = series * r * r + r;
+  const double series = block::exponential_tail(r) * r * r + r;
   const double power = of_bits(int64_t(uint64_t(bits_of(shifted) + 1023) << 52));
   const double e = power * series + (power - 1);
   return ::copysign(e / (e + 2), x);

@@ -33,6 +33,23 @@ TP_HD inline float exponential(float x) {
 #endif
 }
 
+// 1/2! + r/3! + r^2/4! + ..., which is (exp(r) - 1 - r) / r^2, for |r| <= ln 2 / 2.
+TP_HD inline double exponential_tail(double r) {
+  double tail = r * (1 / 87178291200.0) + 1 / 6227020800.0;  // 1/14!, 1/13!
+  tail = tail * r + 1 / 479001600.0;
+  tail = tail * r + 1 / 39916800.0;
+  tail = tail * r + 1 / 3628800.0;
+  tail = tail * r + 1 / 362880.0;
+  tail = tail * r + 1 / 40320.0;
+  tail = tail * r + 1 / 5040.0;
+  tail = tail * r + 1 / 720.0;
+  tail = tail * r + 1 / 120.0;
+  tail = tail * r + 1 / 24.0;
+  tail = tail * r + 1 / 6.0;
+  tail = tail * r + 1 / 2.0;
+  return tail;
+}
+
 TP_HD inline double exponential(double x) {
 #ifdef __CUDA_ARCH__
   return exp(x);
@@ -49,19 +66,7 @@ TP_HD inline double exponential(double x) {
   memcpy(&power, &bits, 8);
   bits = uint64_t(exponent - normal + 1023) << 52;
   memcpy(&rest, &bits, 8);
-  double series = r * (1 / 87178291200.0) + 1 / 6227020800.0;  // 1/14!, 1/13!
-  series = series * r + 1 / 479001600.0;
-  series = series * r + 1 / 39916800.0;
-  series = series * r + 1 / 3628800.0;
-  series = series * r + 1 / 362880.0;
-  series = series * r + 1 / 40320.0;
-  series = series * r + 1 / 5040.0;
-  series = series * r + 1 / 720.0;
-  series = series * r + 1 / 120.0;
-  series = series * r + 1 / 24.0;
-  series = series * r + 1 / 6.0;
-  series = series * r + 1 / 2.0;
-  series = (series * r + 1) * r + 1;
+  const double series = (exponential_tail(r) * r + 1) * r + 1;
   double result = power * series * rest;
   uint64_t magnitude;  // a selection of bits is not a branch: x is kept if it is between -746 and 0, or NaN
   memcpy(&magnitude, &x, 8);
