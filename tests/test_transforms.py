@@ -7,6 +7,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from common import assert_nearly, defined, described, float_outputs, loss
 from common import grad as common_grad
+from sparse_matrices import random_matrix
 from torch.func import functional_call, functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import torch_patterns as tp
@@ -310,6 +311,25 @@ def test_sparse_algebra(name, form):
     if form != "hyb":  # torch.cat fails where all that it joins is empty and there are no samples
         assert vmap(f)(samples[:0]).shape == (0, *f(samples[0]).shape)
     assert_equal(functionalize(f)(samples[0]), f(samples[0]), "functionalize")
+
+
+@pytest.mark.parametrize("form", tp.sparse.FORMATS)
+@pytest.mark.parametrize("name", ALGEBRA)
+def test_sparse_algebra_over_no_samples(name, form):
+    """Also where a HYB has no tail, so that one of its two arrays of values is empty."""
+    f = ALGEBRA[name]
+    for width in (1, 4):
+        options = {"width": width} if form == "hyb" else {}
+        A = random_matrix(4, 5, 9, seed=3).convert(form, **options)
+        fields = [i for i, x in enumerate(A) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+
+        def call(*values, A=A, fields=fields):
+            B = A._replace(**{A._fields[i]: v for i, v in zip(fields, values, strict=True)})
+            return f(B, B)
+
+        values = [A[i] for i in fields]
+        got = torch.vmap(call)(*(v.new_empty(0, *v.shape) for v in values))
+        assert got.shape == (0, *call(*values).shape)
 
 
 @pytest.mark.parametrize("solver", ["conjugate_gradient", "bicgstab", "gmres"])

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+# Whether a transform of torch.func is under way (a private name).
+transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
 
 def front(x: Tensor, batch_dim: int | None, size: int) -> Tensor:
     """``x`` with its batch dimension first, of stride 0 if ``x`` has none."""

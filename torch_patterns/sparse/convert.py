@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import integer
+from torch_patterns.batching import transforms_active
 from torch_patterns.scan import scan
 from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sorting import sort_pairs
@@ -132,7 +133,10 @@ def flat_values(a: Matrix) -> Tensor:
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """``torch.cat``; under autocast on the CPU, torch refuses tensors of the half type that is not autocast's own."""
+    """Joins tensors also where ``torch.cat`` fails: under autocast on the CPU for the half type that is not autocast's
+    own, and under vmap over no samples for tensors without elements."""
+    if transforms_active() and not torch.compiler.is_compiling():
+        parts = [part for part in parts if part.numel() > 0] or parts[:1]
     device = parts[0].device.type
     if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return torch.cat(parts)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torch_patterns.arguments import refuse, typed
-from torch_patterns.batching import front, loop
+from torch_patterns.batching import front, loop, transforms_active
 from torch_patterns.calls import ops
 from torch_patterns.sparse.containers import (
     CSC,
@@ -147,7 +147,7 @@ def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None
     dtype = torch.promote_types(x.dtype, y.dtype)
     if isinstance(a, CSC):
         plan = None  # it lists its entries by column, and its plan is that of its rows
-    elif plan is None and y.requires_grad and not (torch.compiler.is_compiling() or _transforms_active()):
+    elif plan is None and y.requires_grad and not (torch.compiler.is_compiling() or transforms_active()):
         plan = _kept(a, "plan", make_plan)
     form, index, *sizes = structure_of(a)
     out = ops.sampled_product(form, index, x.to(dtype), y.to(dtype), *sizes, *(plan or (None, None)), algorithm)
@@ -207,7 +207,7 @@ def _refuse(function: str, a, x, y) -> None:
 def _multiply(operators: dict, a: Matrix, x: Tensor, y: Tensor | None, plan: Plan | None, algorithm: str) -> Tensor:
     row_sorted, is_csr = False, type(a) is CSR
     if (plan is None and x.requires_grad) or (not is_csr and x.is_cuda):  # nothing is kept otherwise
-        keeps = not (torch.compiler.is_compiling() or _transforms_active())
+        keeps = not (torch.compiler.is_compiling() or transforms_active())
         if plan is None and keeps and _wants_plan(a, x):
             plan = _kept(a, "plan", make_plan)
         if keeps and x.is_cuda and layout_of(a).has_coordinates:
@@ -226,10 +226,9 @@ def _wants_plan(a: Matrix, x: Tensor) -> bool:
 # ---- what is kept per matrix; the key is its index tensors
 
 # (what, type, ids of the index tensors) -> (shape and versions, value, weak references). The references delete the item
-# when one of the index tensors dies.
+# when one of the index tensors dies. A value that is made inside a torch.func transform belongs to the transform and
+# must not outlive it, so it is not kept.
 _memory: dict[tuple, tuple] = {}
-# A value that is made inside a torch.func transform belongs to the transform and must not outlive it (a private name).
-_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _index_of = {cls: operator.attrgetter(*LAYOUTS[form].index) for form, cls in FORMATS.items()}
 
 
