@@ -5,26 +5,6 @@
 
 namespace tp::pooling {
 
-// Loads the gradient of an output. For subsampling, it goes back through the activation, whose value is y; otherwise y
-// is null.
-template <class T>
-struct Incoming {
-  const T *grad, *y;
-  Activation activation;
-
-  template <int width, class I>
-  TP_DEVICE void load(I o, acc_t<T> (&g)[width]) const {
-    using A = acc_t<T>;
-    const auto from = load_vector<T, width>(grad + o);
-#pragma unroll
-    for (int v = 0; v < width; ++v) g[v] = A(from.v[v]);
-    if (!y) return;
-    const auto value = load_vector<T, width>(y + o);
-#pragma unroll
-    for (int v = 0; v < width; ++v) g[v] = activate_backward(activation, g[v], A(value.v[v]));
-  }
-};
-
 // A thread's pixels: `height` rows of `width` adjacent pixels of one map, or (if `across`) `width` channels of one
 // pixel. Windows of constant kernel overlap so much that two rows of pixels need only a few more windows than one row.
 template <bool across, class H>
@@ -121,15 +101,10 @@ __global__ void __launch_bounds__(vectorized_threads)
   store_patch<across, width>(g, grad_x, at.n, h, w, c, unit, sum);
 }
 
-template <class A, int channels>
-struct Gradients {
-  A v[channels];
-};
-
 // `full_share` is 1 / (the number of elements counted by a window inside the map).
 template <bool across, int width, class T, class I, class H, class W>
 __global__ void __launch_bounds__(vectorized_threads)
-    average_backward_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const Incoming<T> grad, acc_t<T> full_share,
+    average_backward_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* grad, acc_t<T> full_share,
                             T* grad_x, int unit) {
   using A = acc_t<T>;
   constexpr int height = patch_height<across, H>, channels = across ? width : 1;
@@ -137,22 +112,19 @@ __global__ void __launch_bounds__(vectorized_threads)
   if (!at.exists) return;
   const I c = at.inner * channels, h = at.row * height, w = across ? at.column : at.column * width;
   A sum[height][width] = {};
-  const auto load = [&](I o) {
-    Gradients<A, channels> held;
-    grad.load(o, held.v);
-    return held;
-  };
+  using Held = block::Vector<T, channels>;
+  const auto load = [&](I o) { return load_vector<T, channels>(grad + o); };
   for_windows<load_ahead<across, H>, height, across ? 1 : width>(
-      g, at.n, h, w, c, load, [&](I oh, I ow, const Gradients<A, channels>& held) {
+      g, at.n, h, w, c, load, [&](I oh, I ow, const Held& held) {
         const I count_h = counted_by(g.h, oh, g.count_include_pad), count_w = counted_by(g.w, ow, g.count_include_pad);
         const bool full = count_h == g.h.kernel && count_w == g.w.kernel;
         const A share = full ? full_share : A(1) / (A(count_h) * A(count_w));
         if constexpr (across) {
 #pragma unroll
-          for (int v = 0; v < width; ++v) sum[0][v] += held.v[v] * share;
+          for (int v = 0; v < width; ++v) sum[0][v] += A(held.v[v]) * share;
         } else {
           const I top = begin_of(g.h, oh) - h, left = begin_of(g.w, ow) - w;
-          const A each = held.v[0] * share;
+          const A each = A(held.v[0]) * share;
 #pragma unroll
           for (int r = 0; r < height; ++r) {
             const bool covers_row = height == 1 || (r >= top && r < top + g.h.reach);

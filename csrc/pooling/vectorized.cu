@@ -5,22 +5,14 @@
 // Maxima, and the sums of their gradients, are taken in the order of the sequential rung, so they are the same bits.
 #include "pooling/pooling.h"
 #ifdef __CUDACC__
-#include "pooling/bias_sum.cuh"
+#include "pooling/backward.cuh"
 #include "pooling/forward.cuh"
+#include "pooling/subsample_backward.cuh"
 
 namespace tp::pooling {
 namespace {
 
 constexpr int64_t launch_elements = int64_t(1) << 30;  // per launch and side, so that 32-bit offsets cannot overflow
-
-template <class T>
-const T* moved(const T* p, int64_t elements) {
-  return p ? p + elements : p;
-}
-template <class T>
-T* moved(T* p, int64_t elements) {
-  return p ? p + elements : p;
-}
 
 // The part of the batch that one launch takes: outer maps from `first` on.
 template <class I, class H, class W>
@@ -121,11 +113,9 @@ template <class T, bool across, int width, class I, class H, class W>
 void average_backward(const Args& a, Context& context) {
   const acc_t<T> full_share = acc_t<T>(1) / (acc_t<T>(a.h.kernel) * acc_t<T>(a.w.kernel));
   for_parts<I, H, W>(a, [&](const auto& part) {
-    const T* y = a.maps ? static_cast<const T*>(a.y) : nullptr;
-    const Incoming<T> incoming{moved(static_cast<const T*>(a.grad), part.out_offset), moved(y, part.out_offset),
-                               a.activation};
-    launch_inputs<across, width, I>(a, part, context, average_backward_kernel<across, width, T, I, H, W>, incoming,
-                                    full_share, static_cast<T*>(a.grad_x) + part.in_offset, store_unit<T>(a));
+    launch_inputs<across, width, I>(a, part, context, average_backward_kernel<across, width, T, I, H, W>,
+                                    static_cast<const T*>(a.grad) + part.out_offset, full_share,
+                                    static_cast<T*>(a.grad_x) + part.in_offset, store_unit<T>(a));
   });
 }
 
@@ -199,11 +189,17 @@ void with_pixels(const Args& a, Call call) {
   call(std::false_type{}, Width<1>{});
 }
 
+// The backward pass of subsampling. A launch takes the whole batch, with 64-bit offsets if they have to be.
+template <class T>
+void subsample_gradients(const Args& a, Context& context) {
+  if (a.in.size() >= launch_elements) return subsample_backward<T, int64_t, false>(a, context);
+  const bool halves = a.h.kernel == 2 && a.w.kernel == 2 && multiple_of(a.grad_x, 2 * sizeof(T));
+  halves ? subsample_backward<T, int32_t, true>(a, context) : subsample_backward<T, int32_t, false>(a, context);
+}
+
 template <class T>
 void averages(const Args& a, Context& context) {
-  if (a.step == Step::average_backward && a.maps > 0) {
-    sum_bias<T>(a, {static_cast<const T*>(a.grad), static_cast<const T*>(a.y), a.activation}, context);
-  }
+  if (a.step == Step::average_backward && a.maps > 0) return subsample_gradients<T>(a, context);
   with_windows(a, [&](auto offsets, auto windows) {
     using I = typename decltype(offsets)::type;
     using W = typename decltype(windows)::type;
