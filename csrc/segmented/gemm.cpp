@@ -2,7 +2,7 @@
 
 namespace tp::segment_matmul {
 
-// Rows that are in no segment get 0.
+// Adjacent segments of equal length are one batch. Rows that are in no segment get 0.
 void gemm(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "segment_matmul", [&](auto type) {
     using T = typename decltype(type)::type;
@@ -10,32 +10,21 @@ void gemm(const Args& args, Context& context) {
     auto* out = static_cast<T*>(args.out);
     const int64_t covered = args.offsets[args.segments] - args.offsets[0];
     if (!args.outer && covered < args.n) context.clear(out, args.n * args.cols * int64_t(sizeof(T)));
-    for (int64_t s = 0; s < args.segments; ++s) {
+    int64_t next = 0;
+    for (int64_t s = 0; s < args.segments; s = next) {
       const int64_t begin = args.offsets[s], rows = args.offsets[s + 1] - begin;
-      const T* own = x + begin * args.inner;
-      T* matrix = out + s * args.inner * args.cols;
+      const int64_t x_size = rows * args.inner, y_size = rows * args.cols, w_size = args.inner * args.cols;
+      for (next = s + 1; next < args.segments && args.offsets[next + 1] - args.offsets[next] == rows;) ++next;
+      const int64_t equal = next - s;
+      const T *own = x + begin * args.inner, *gradient = other + begin * args.cols, *weights = other + s * w_size;
       if (rows == 0) {
-        if (args.outer) context.clear(matrix, args.inner * args.cols * int64_t(sizeof(T)));
+        if (args.outer) context.clear(out + s * w_size, equal * w_size * int64_t(sizeof(T)));
       } else if (args.outer) {
-        context.gemm({args.dtype,
-                      1,
-                      args.inner,
-                      args.cols,
-                      rows,
-                      {own, 1, args.inner, 0},
-                      {other + begin * args.cols, args.cols, 1, 0},
-                      matrix,
-                      0});
+        const Matrix a{own, 1, args.inner, x_size}, b{gradient, args.cols, 1, y_size};
+        context.gemm({args.dtype, equal, args.inner, args.cols, rows, a, b, out + s * w_size, w_size});
       } else {
-        context.gemm({args.dtype,
-                      1,
-                      rows,
-                      args.cols,
-                      args.inner,
-                      {own, args.inner, 1, 0},
-                      {other + s * args.inner * args.cols, args.cols, 1, 0},
-                      out + begin * args.cols,
-                      0});
+        const Matrix a{own, args.inner, 1, x_size}, b{weights, args.cols, 1, w_size};
+        context.gemm({args.dtype, equal, rows, args.cols, args.inner, a, b, out + begin * args.cols, y_size});
       }
     }
   });

@@ -221,6 +221,12 @@ def product_spec(name: str, **more) -> Spec:
             *(case((n, 17, 9), (i + 2,)) for i, n in enumerate((1, 8, 33, 257))),
             case((300, 64, 40), (5,), lengths="power law"),
             case((90, 5, 7), (100,), lengths="all in one"),
+            # Segments of equal length, and rows of whole vectors, which have products of their own.
+            *(case((n, 5, 7), (9,), lengths="of 16") for n in (64, 70)),
+            *(
+                case((257, 24, 8), (i,), lengths=lengths)
+                for i, lengths in ((9, "ragged"), (9, "of 256"), (99, "all in one"))
+            ),
         ),
         empty=(case((0, 3, 2), (1,)), case((0, 3, 2), (3,)), case((4, 0, 2), (3,)), case((4, 3, 0), (3,))),
         grown=(case((8, 3, 2), (5,)), case((21, 7, 4), (12,))),
