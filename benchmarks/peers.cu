@@ -99,3 +99,15 @@ PEER(merge_int32) {
   return cub::DeviceMerge::MergeKeys(temp, *bytes, in<int32_t>(a), n, in<int32_t>(b), m - n, to<int32_t>(out), Less{},
                                      stream);
 }
+// out: how many runs there are, their keys, and their lengths.
+PEER(run_length_encode_int64) {
+  int64_t *count = to<int64_t>(out), *keys = count + 1;
+  return cub::DeviceRunLengthEncode::Encode(temp, *bytes, in<int64_t>(a), keys, keys + n, count, n, stream);
+}
+// out: how many runs there are, their keys, and the sums of their values.
+PEER(reduce_by_key_int64) {
+  int64_t *count = to<int64_t>(out), *keys = count + 1;
+  float* sums = reinterpret_cast<float*>(keys + n);
+  return cub::DeviceReduce::ReduceByKey(temp, *bytes, in<int64_t>(a), keys, in<float>(b), sums, count,
+                                        ::cuda::std::plus<>{}, n, stream);
+}

@@ -108,6 +108,12 @@ def cub(name: str, out: Callable[..., Tensor] = lambda *tensors: torch.empty_lik
     return call
 
 
+def of_bytes(y: Tensor, *parts: tuple[int, torch.dtype]) -> list[Tensor]:
+    """Bytes that lie side by side, as tensors of so many elements."""
+    sizes = [n * dtype.itemsize for n, dtype in parts]
+    return [part.view(dtype) for part, (_, dtype) in zip(y.split(sizes), parts, strict=True)]
+
+
 # ---- packages
 
 

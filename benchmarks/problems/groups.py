@@ -1,4 +1,4 @@
-"""Rows by an index: reductions of groups, distinct values, runs; and the softmax of segments."""
+"""Rows by an index: order and reductions of groups, distinct values, runs; and the softmax of segments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import LENGTHS, Figure, integers, offsets
+from problems import LENGTHS, Figure, cub, integers, of_bytes, offsets
 
 
 def sums(x: Tensor, index: Tensor, groups: int) -> Tensor:
@@ -56,6 +56,44 @@ def group_reductions(n: int) -> list[Figure]:
     return figures
 
 
+def orders(n: int) -> list[Figure]:
+    def by_sort(index: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        ends = index.bincount(minlength=groups).cumsum(0)
+        return index.sort(stable=True)[1], torch.cat([ends.new_zeros(1), ends])
+
+    return [
+        Figure(
+            f"group_by {n} to {groups} groups",
+            lambda g=groups: (torch.randint(0, g, (n,)),),
+            lambda index, g=groups: tp.group_by(index, g),
+            lambda index, g=groups: by_sort(index, g),
+            {"torch": lambda index, g=groups: by_sort(index, g)},
+        )
+        for groups in (2**10, 2**20)
+    ]
+
+
+CUB_RUNS = cub("run_length_encode_int64", lambda keys, _: keys.new_empty(16 * keys.numel() + 8, dtype=torch.uint8))
+CUB_BY_KEY = cub("reduce_by_key_int64", lambda keys, _: keys.new_empty(12 * keys.numel() + 8, dtype=torch.uint8))
+
+
+def cub_runs(call, dtype: torch.dtype):
+    """CUB's keys of runs and their numbers of this dtype, as many as there are: what it returns has room for more."""
+
+    def runs(keys: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        n = keys.numel()
+        count, found, numbers = of_bytes(call(keys, values), (1, torch.int64), (n, keys.dtype), (n, dtype))
+        runs = int(count)
+        return found[:runs], numbers[:runs]
+
+    return runs
+
+
+def torch_by_key(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    found, inverse = torch.unique_consecutive(keys, return_inverse=True)
+    return found, values.new_zeros(found.numel()).index_add(0, inverse, values)
+
+
 def distinct(n: int) -> list[Figure]:
     data = lambda: (torch.randint(0, 1000, (n,)),)  # noqa: E731
     sorted_keys = lambda: (torch.randint(0, n // 16, (n,)).sort()[0],)  # noqa: E731
@@ -79,7 +117,17 @@ def distinct(n: int) -> list[Figure]:
             sorted_keys,
             tp.run_length_encode,
             lambda x: torch.unique_consecutive(x, return_counts=True),
-            {"torch": lambda x: torch.unique_consecutive(x, return_counts=True)},
+            {
+                "torch": lambda x: torch.unique_consecutive(x, return_counts=True),
+                "cub": cub_runs(CUB_RUNS, torch.int64),
+            },
+        ),
+        Figure(
+            f"reduce_by_key sum {n}",
+            lambda: (*sorted_keys(), integers(n)),
+            tp.reduce_by_key,
+            lambda keys, values: torch_by_key(keys, values.long()),
+            {"torch": torch_by_key, "cub": cub_runs(CUB_BY_KEY, torch.float32)},
         ),
         Figure(
             f"partition {n}",
@@ -124,4 +172,4 @@ def softmaxes(n: int) -> list[Figure]:
 
 def figures(device: str) -> list[Figure]:
     n = 2**26 if device == "cuda" else 2**24
-    return [*group_reductions(n), *distinct(n), *softmaxes(n)]
+    return [*group_reductions(n), *orders(n), *distinct(n), *softmaxes(n)]

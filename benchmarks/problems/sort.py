@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import LENGTHS, Figure, cub, offsets
+from problems import LENGTHS, Figure, cub, of_bytes, offsets
 
 
 def words(*shape: int, dtype=torch.int32) -> Tensor:
@@ -23,12 +23,6 @@ def words(*shape: int, dtype=torch.int32) -> Tensor:
 def host(f):
     """A function of numpy's as one of tensors of the CPU."""
     return lambda *tensors: torch.from_numpy(f(*(x.numpy() for x in tensors)))
-
-
-def of_bytes(y: Tensor, *parts: tuple[int, torch.dtype]) -> list[Tensor]:
-    """Bytes that lie side by side, as tensors of so many elements."""
-    sizes = [n * dtype.itemsize for n, dtype in parts]
-    return [part.view(dtype) for part, (_, dtype) in zip(y.split(sizes), parts, strict=True)]
 
 
 def torch_keys(x: Tensor) -> Tensor:
