@@ -42,39 +42,37 @@ struct SegmentMatmulWgrad {
   Autocast autocast() const { return Autocast::lower; }
 };
 
-// The offsets on the host, clamped to 0..n and made non-decreasing.
-std::vector<int64_t> on_host(const char* op, const Tensor& offsets, int64_t n, bool validate) {
-  check_offset_values(op, {"offsets", offsets}, n, validate);
+std::vector<int64_t> on_host(const Tensor& offsets) {
   const Tensor o = offsets.to(at::kLong).cpu().contiguous();
-  std::vector<int64_t> result(o.const_data_ptr<int64_t>(), o.const_data_ptr<int64_t>() + o.numel());
+  return {o.const_data_ptr<int64_t>(), o.const_data_ptr<int64_t>() + o.numel()};
+}
+
+// Clamps offsets to 0..n and makes them non-decreasing.
+void make_valid(std::vector<int64_t>& offsets, int64_t n) {
   int64_t least = 0;
-  for (int64_t& offset : result) offset = least = std::max(least, std::min(offset, n));
-  return result;
+  for (int64_t& offset : offsets) offset = least = std::max(least, std::min(offset, n));
 }
 
 // torch's product of all segments in one launch, with sums in float32: in bfloat16, on devices of compute capability
-// 9.0, for fewer than 1,024 segments of rows of whole vectors of 16 bytes. Elsewhere undefined.
-Tensor grouped_product(bool outer, const Tensor& x, const Tensor& other, const std::vector<int64_t>& offsets) {
+// 9.0, for fewer than 1,024 segments of rows of whole vectors of 16 bytes. Elsewhere undefined. It is right if the
+// segments cover all rows; the device makes other offsets such that no memory outside is touched. An empty segment has
+// no defined matrix in the result if `outer`.
+Tensor grouped_product(bool outer, const Tensor& x, const Tensor& other, const Tensor& offsets) {
 #ifdef TP_WITH_CUDA
-  const int64_t n = x.size(0), segments = int64_t(offsets.size()) - 1, vector = 8;
+  const int64_t n = x.size(0), segments = offsets.size(0) - 1, vector = 8;
   if (!x.is_cuda() || x.scalar_type() != at::kBFloat16 || x.numel() == 0 || other.numel() == 0) return {};
-  if (n > std::numeric_limits<int32_t>::max() || segments >= 1024) return {};
-  if (offsets.front() != 0 || offsets.back() != n || x.size(1) % vector != 0 || other.size(-1) % vector != 0) return {};
+  if (n > std::numeric_limits<int32_t>::max() || segments < 1 || segments >= 1024) return {};
+  if (x.size(1) % vector != 0 || other.size(-1) % vector != 0) return {};
   for (const Tensor& t : {x, other}) {
     if (reinterpret_cast<uintptr_t>(t.const_data_ptr()) % (vector * sizeof(at::BFloat16)) != 0) return {};
   }
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device());
   if (major != 9) return {};
-  Tensor ends = at::empty({segments}, at::kInt);
-  std::copy(offsets.begin() + 1, offsets.end(), ends.mutable_data_ptr<int32_t>());
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  Tensor out = at::_grouped_mm(outer ? x.t() : x, other, ends.to(x.device()));
-  for (int64_t s = 0; outer && s < segments; ++s) {
-    if (offsets[s] == offsets[s + 1]) out[s].zero_();
-  }
-  return out.contiguous();
+  const Tensor ends = std::get<0>(at::cummax(offsets.narrow(0, 1, segments).clamp(0, n), 0)).to(at::kInt);
+  return at::_grouped_mm(outer ? x.t() : x, other, ends).contiguous();
 #else
   (void)outer, (void)x, (void)other, (void)offsets;
   return {};
@@ -86,11 +84,21 @@ Tensor run_products(const char* name, const Op& op, const Tensor& other, const S
   check_algorithm(segment_matmul::ladder, name, op.algorithm);
   if (op.x.is_meta()) return empty_result(sizes, op.x.options());
   refuse_capture((std::string(name) + ": algorithm 'gemm'").c_str(), op.x);
-  const Tensor in = op.x.contiguous(), by = other.contiguous();
-  const std::vector<int64_t> offsets = on_host(name, op.offsets, in.size(0), op.validate);
   constexpr bool outer = std::is_same_v<Op, SegmentMatmulWgrad>;
-  const Tensor product = grouped_product(outer, in, by, offsets);
-  if (product.defined()) return product;
+  const Tensor in = op.x.contiguous(), by = other.contiguous();
+  const int64_t n = in.size(0);
+  check_offset_values(name, {"offsets", op.offsets}, n, op.validate);
+  // It is computed before the host has read the offsets, so that the device need not wait for the host.
+  const Tensor product = grouped_product(outer, in, by, op.offsets);
+  std::vector<int64_t> offsets = on_host(op.offsets);
+  const bool covers = offsets.front() == 0 && offsets.back() == n && std::is_sorted(offsets.begin(), offsets.end());
+  if (product.defined() && covers) {
+    for (size_t s = 0; outer && s + 1 < offsets.size(); ++s) {
+      if (offsets[s] == offsets[s + 1]) product[int64_t(s)].zero_();
+    }
+    return product;
+  }
+  make_valid(offsets, n);
   Tensor out = empty_result(sizes, op.x.options());
   segment_matmul::Args args{};
   args.outer = outer;
@@ -98,7 +106,7 @@ Tensor run_products(const char* name, const Op& op, const Tensor& other, const S
   args.other = by.const_data_ptr();
   args.out = out.mutable_data_ptr();
   args.offsets = offsets.data();
-  args.n = in.size(0);
+  args.n = n;
   args.inner = in.size(1);
   args.cols = out.size(-1);
   args.segments = int64_t(offsets.size()) - 1;
