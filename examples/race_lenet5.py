@@ -274,7 +274,7 @@ def plot(options: argparse.Namespace, rows: list[dict], path: Path) -> None:
     target.axhline(100 - options.target, color="grey", linestyle=":")
     target.set(title=f"{options.batch} images per step, median of {options.seeds} seeds", xlabel="seconds of training")
     target.set(ylabel="error on the test digits, %", xscale="log", yscale="log")
-    target.legend(fontsize=8)
+    target.legend(fontsize=8, loc="lower left")
     figure.savefig(path, dpi=120)
 
 

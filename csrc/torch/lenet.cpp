@@ -200,10 +200,7 @@ std::tuple<Tensor, Tensor> train(const char* op, const Op& t, const SymInt& batc
       losses[step].copy_(network.loss(wanted, grad));
       hits[step].copy_(network.out.argmax(1).eq(wanted).sum());
       const Tensors grads = network.backward(grad);
-      const Tensor rate = lr.dim() == 0 ? lr : lr[step];
-      for (size_t i = 0; i < params.size(); ++i) {
-        descend(params[i], momenta[i], grads[i], rate, h.momentum, h.weight_decay);
-      }
+      descend(params, momenta, grads, lr.dim() == 0 ? lr : lr[step], h.momentum, h.weight_decay);
     }
   };
   run(lenet::ladder, lenet::choose, op, t.algorithm, images, args);

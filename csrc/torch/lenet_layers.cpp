@@ -140,16 +140,21 @@ Tensor normalized(const Tensor& x, at::ScalarType dtype) {
   return x.scalar_type() == at::kByte ? x.to(dtype).mul_(lenet::pixel_scale).add_(lenet::pixel_offset) : x;
 }
 
-void descend(const Tensor& weight, const Tensor& velocity, Tensor grad, const Tensor& lr, const Tensor& momentum,
-             const Tensor& weight_decay) {
-  if (weight.is_cpu()) {
-    const double decay = weight_decay.item<double>();
-    if (decay != 0) grad = grad.add(weight, decay);
-    velocity.mul_(momentum.item<double>()).add_(grad);
-    weight.add_(velocity, -lr.item<double>());
-  } else {
-    velocity.mul_(momentum).add_(grad.add(weight * weight_decay));
-    weight.sub_(velocity * lr);
+void descend(const Tensors& weights, const Tensors& velocities, const Tensors& grads, const Tensor& lr,
+             const Tensor& momentum, const Tensor& weight_decay) {
+  if (!lr.is_cpu()) {  // the factors are known on the device only; one launch serves all parameters
+    const Tensors slopes = at::_foreach_mul(weights, weight_decay);
+    at::_foreach_add_(slopes, grads);
+    at::_foreach_mul_(velocities, momentum);
+    at::_foreach_add_(velocities, slopes);
+    at::_foreach_sub_(weights, at::_foreach_mul(velocities, lr));
+    return;
+  }
+  const double rate = lr.item<double>(), keep = momentum.item<double>(), decay = weight_decay.item<double>();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Tensor slope = decay == 0 ? grads[i] : grads[i].add(weights[i], decay);
+    velocities[i].mul_(keep).add_(slope);
+    weights[i].add_(velocities[i], -rate);
   }
 }
 

@@ -70,9 +70,9 @@ struct LayeredNetwork {
 // Prepares images for the network: bytes become normalized floats.
 Tensor normalized(const Tensor& x, at::ScalarType dtype);
 
-// One update of a parameter as in torch.optim.SGD. On the CPU, where reading a number need not wait, even the roundings
-// are the same.
-void descend(const Tensor& weight, const Tensor& velocity, Tensor grad, const Tensor& lr, const Tensor& momentum,
-             const Tensor& weight_decay);
+// One update of all parameters as in torch.optim.SGD. On the CPU, where reading a number need not wait, even the
+// roundings are the same.
+void descend(const Tensors& weights, const Tensors& velocities, const Tensors& grads, const Tensor& lr,
+             const Tensor& momentum, const Tensor& weight_decay);
 
 }  // namespace tp
