@@ -120,7 +120,7 @@ def _csc(a: Matrix) -> CSC:
 def _numbers(where: str, index: Index, size: int, like: Tensor) -> Tensor:
     """The row or column numbers that an index means, of the dtype of the matrix's indices."""
     if isinstance(index, slice):
-        chosen = range(*index.indices(size))
+        chosen = range(size)[index]
         numbers = _arange(like, len(chosen)) * chosen.step + chosen.start
         return numbers.to(like.dtype)
     if not isinstance(index, Tensor):
