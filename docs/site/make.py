@@ -285,6 +285,7 @@ def linked(text: str) -> str:
     """A page that is read in the repository, too: the files that it names which are pages are links here."""
     pages = {f"docs/{path.name}": f"/{path.stem}" for path in (ROOT / "docs").glob("*.md")}
     pages |= {f"benchmarks/results/{path.name}": f"/notes/{path.stem}" for path in RESULTS.glob("*.md")}
+    text = text.replace("](docs/images/", "](images/")
     return re.sub(r"`([\w/]+\.md)`", lambda m: f"{{doc}}`{pages[m[1]]}`" if m[1] in pages else m[0], text)
 
 
@@ -294,6 +295,7 @@ def sources() -> None:
         (SOURCE / folder).mkdir(parents=True)
     shutil.copy(HERE / "conf.py", SOURCE)
     shutil.copy(HERE / "site.css", SOURCE / "_static")
+    shutil.copytree(ROOT / "docs/images", SOURCE / "images")
     written = {"index.md": index_page()}
     written |= {path.name: linked(path.read_text()) for path in (ROOT / "docs").glob("*.md")}
     for name, page in {"overview": "README", "changelog": "CHANGELOG", "contributing": "CONTRIBUTING"}.items():
