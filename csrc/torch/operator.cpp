@@ -89,16 +89,17 @@ struct Call : torch::autograd::TraceableFunction {
     released = true;
   }
 
-  // Saves the tensors that vjp will read, and the sizes of all.
-  void keep(Tensors tensors) {
-    Tensors blanks(tensors.size());
+  // Saves the arguments: the tensors that vjp will read, and the sizes of all.
+  void keep(at::ArrayRef<IValue> given, const Tensors& tensors) {
+    inputs.reserve(tensors.size());
+    sizes.reserve(tensors.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       const Tensor& t = tensors[i];
-      const bool kept = t.defined() && rules->keeps(*op, args, i);
+      const bool kept = t.defined() && rules->keeps(*op, given, i);
       inputs.emplace_back(kept ? t : Tensor(), false);
       sizes.push_back(t.defined() ? t.sym_sizes().vec() : std::vector<SymInt>());
     }
-    args = with_tensors(op->schema(), args, blanks);
+    args = with_tensors(op->schema(), given, Tensors(tensors.size()));
   }
 
   variable_list apply(variable_list&& grads) override {
@@ -176,6 +177,8 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
 
   const std::vector<IValue> args(given.begin(), given.end());
   Tensors inputs, results;
+  inputs.reserve(args.size());
+  results.reserve(schema.returns().size());
   each_tensor(schema, args, [&](const Tensor& t) { inputs.push_back(t); });
   Tensor recorded;
   // Compute the results. With `record`, other operators compute them, which stores a tensor for the derivatives.
@@ -193,9 +196,8 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   if (reverse) {
     node->rules = &rules;
     node->op = op;
-    node->args = args;
     node->set_next_edges(torch::autograd::collect_next_edges(inputs));
-    node->keep(inputs);
+    node->keep(args, inputs);
     node->recorded = SavedVariable(recorded, false);
     for (size_t i = 0; i < results.size(); ++i) {
       bool recorded = false;
@@ -209,6 +211,7 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   // Outputs are saved after the tangents are set: if a vjp is differentiated in forward mode, it reads the tangents
   // from the saved results.
   if (reverse) {
+    node->outputs.reserve(results.size());
     for (size_t i = 0; i < results.size(); ++i) {
       node->outputs.emplace_back(rules.keeps_output(op, args, i) ? results[i] : Tensor(), true);
     }
