@@ -244,6 +244,23 @@ def test_subsampling_is_exact_on_integers(device):
         )
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_gradients_of_subsampling_by_windows_of_any_size(layout, device):
+    """Small windows and ones of a whole map; many maps, and more elements of one than a block takes."""
+    for (n, maps, h, w), (kh, kw) in itertools.product(
+        [(3, 6, 4, 5), (2, 70, 1, 3), (300, 2, 3, 3)], [(1, 1), (2, 2), (3, 2), (4, 4), (5, 7), (33, 16)]
+    ):
+        x = integers(n, maps, h * kh, w * kw, device=device).to(memory_format=layout).requires_grad_()
+        bias = integers(maps, device=device).requires_grad_()
+        y = subsample2d(x, bias, (kh, kw), "relu")
+        g = integers(*y.shape, device=device)
+        got, got_bias = torch.autograd.grad(y, (x, bias), g)
+        want = g.double() * (y > 0)
+        assert_equal(got_bias, want.sum((0, 2, 3)), f"{n} {maps} {kh} {kw}")
+        spread = want.repeat_interleave(kh, 2).repeat_interleave(kw, 3) / (kh * kw)
+        torch.testing.assert_close(got.double(), spread, rtol=2e-7, atol=0)
+
+
 def test_subsampling_of_the_book(device):
     """Fig. 16.7, loop by loop, in float64."""
     x, bias = torch.randn(6, 8, 8, dtype=torch.float64), torch.randn(6, dtype=torch.float64)

@@ -1,7 +1,8 @@
-// The gradients of the subsampling layer. One kernel takes the gradients back through the activation, distributes each
-// over the pixels of its window and sums them per map, per block; further launches add up the sums of the blocks until
-// one number per map is left, the gradient of its bias. The order of all additions depends only on the shape. No thread
-// adds up more than 16 numbers in sequence; all else is trees.
+// The gradients of the subsampling layer. One kernel takes the gradients back through the activation and sums them per
+// map, per block; further launches add up the sums of the blocks until one number per map is left, the gradient of its
+// bias. The same kernel distributes each gradient over the pixels of its window, if the window is small; otherwise a
+// kernel with one thread per pixel does. The order of all additions depends only on the shape. No thread adds up more
+// than 16 numbers in sequence; all else is trees.
 #pragma once
 #include "block/block_sum.cuh"
 #include "block/launch.cuh"
@@ -23,26 +24,42 @@ struct WindowGradients {
   I inner, window_h, window_w;
   Divisor<I> columns;  // of the output
   A share;             // 1 / (the pixels of a window)
+  bool distributes;    // else distribute() does nothing
 
   // The gradient of channel c of output o, whose map has the number o / (its rows x columns).
   TP_DEVICE A load(I o, I c) const {
     const I at = o * inner + c;
     return activate_backward(activation, A(grad[at]), A(y[at]));
   }
+  TP_DEVICE T each(A value) const { return T(A(0) + value * share); }
   TP_DEVICE void distribute(I o, I c, A value) const {
-    const T each = T(A(0) + value * share);
+    if (!distributes) return;
+    const T x = each(value);
     I row = o;
     const I column = columns.take(row), h = halves ? 2 : window_h, w = halves ? 2 : window_w, width = I(columns.d) * w;
     T* to = grad_x + (row * h * width + column * w) * inner + c;
     if (halves && inner == 1) {
-      for (int i = 0; i < 2; ++i) store_vector<T, 2>(to + i * width, {{each, each}});
+      for (int i = 0; i < 2; ++i) store_vector<T, 2>(to + i * width, {{x, x}});
       return;
     }
     for (I i = 0; i < h; ++i) {
-      for (I j = 0; j < w; ++j) to[(i * width + j) * inner] = each;
+      for (I j = 0; j < w; ++j) to[(i * width + j) * inner] = x;
     }
   }
 };
+
+// One thread per pixel of grad_x. A row of pixels has `width` of them, of `inner` channels each.
+template <class From, class I>
+__global__ void __launch_bounds__(vectorized_threads)
+    window_pixels_kernel(const From from, I size, Divisor<I> inner, Divisor<I> width, Divisor<I> window_h,
+                         Divisor<I> window_w) {
+  const I at = I(blockIdx.x) * vectorized_threads + I(threadIdx.x);
+  if (at >= size) return;
+  I row = at;
+  const I c = inner.take(row), column = width.take(row);
+  const I o = window_h.quotient(row) * I(from.columns.d) + window_w.quotient(column);
+  from.grad_x[at] = from.each(from.load(o, c));
+}
 
 // Sums that an earlier launch left.
 template <class Acc>
@@ -81,7 +98,8 @@ __global__ void __launch_bounds__(vectorized_threads)
   if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-// out[block, column] = the sum over the rows of the block; `width` adjacent threads, a power of two, share its columns.
+// out[group, column] = the sum over the rows of the group. A block takes a group of rows of `width` columns, a power of
+// two, which adjacent threads share.
 template <class From, class Out, class I>
 __global__ void __launch_bounds__(vectorized_threads)
     column_sums_kernel(const From from, I rows, I columns, int width, Out* out) {
@@ -90,8 +108,9 @@ __global__ void __launch_bounds__(vectorized_threads)
   block::wait_for_launch_before();
   block::allow_next_launch();
   const int side = int(threadIdx.x) % width, height = vectorized_threads / width;
-  const I column = I(blockIdx.y) * width + side;
-  const I first = I(blockIdx.x) * height * column_terms + I(threadIdx.x) / width;
+  const I strips = (columns + width - 1) / width, group = I(blockIdx.x) / strips;
+  const I column = (I(blockIdx.x) - group * strips) * width + side;
+  const I first = group * height * column_terms + I(threadIdx.x) / width;
   A held[column_terms];
 #pragma unroll
   for (int k = 0; k < column_terms; ++k) {
@@ -110,7 +129,7 @@ __global__ void __launch_bounds__(vectorized_threads)
     __syncthreads();
     if (int(threadIdx.x) < stride) sums[threadIdx.x] += sums[threadIdx.x + stride];
   }
-  if (int(threadIdx.x) < width && column < columns) out[I(blockIdx.x) * columns + column] = Out(sums[threadIdx.x]);
+  if (int(threadIdx.x) < width && column < columns) out[group * columns + column] = Out(sums[threadIdx.x]);
 }
 
 // out[column] = sum over rows of from[row, column].
@@ -119,8 +138,8 @@ void sum_columns(const From& from, int64_t rows, int64_t columns, Out* out, bool
   using A = typename From::A;
   int width = 1;
   while (width < vectorized_threads / 8 && width < columns) width *= 2;
-  const int64_t blocks = tp::max(ceil_div(rows, int64_t(vectorized_threads / width) * column_terms), int64_t(1));
-  const dim3 grid{unsigned(blocks), unsigned(ceil_div(columns, int64_t(width)))};
+  const int64_t groups = tp::max(ceil_div(rows, int64_t(vectorized_threads / width) * column_terms), int64_t(1));
+  const dim3 grid(unsigned(groups * ceil_div(columns, int64_t(width))));
   const auto launch = [&](auto kernel, auto* to) {
     if (after_own_launch) {
       block::launch_early(kernel, grid, vectorized_threads, 0, context, from, I(rows), I(columns), width, to);
@@ -129,10 +148,10 @@ void sum_columns(const From& from, int64_t rows, int64_t columns, Out* out, bool
     }
     check_launch("subsample2d_backward");
   };
-  if (blocks == 1) return launch(column_sums_kernel<From, Out, I>, out);
-  A* partial = context.workspace<A>(blocks * columns);
+  if (groups == 1) return launch(column_sums_kernel<From, Out, I>, out);
+  A* partial = context.workspace<A>(groups * columns);
   launch(column_sums_kernel<From, A, I>, partial);
-  sum_columns<int64_t>(PartialSums<A>{partial, columns}, blocks, columns, out, true, context);
+  sum_columns<int64_t>(PartialSums<A>{partial, columns}, groups, columns, out, true, context);
 }
 
 // Writes grad_x, and grad_bias[map] = the sum of the map's gradients. All offsets have type I.
@@ -141,6 +160,8 @@ void subsample_backward(const Args& a, Context& context) {
   using A = acc_t<T>;
   T* out = static_cast<T*>(a.grad_bias);
   if (a.out.size() == 0) return sum_columns<I>(PartialSums<A>{}, 0, a.maps, out, false, context);
+  // Adjacent threads write adjacent elements: pairs of a row, or channels.
+  const bool distributes = a.in.inner == 1 ? halves : a.h.kernel * a.w.kernel <= 16;
   const WindowGradients<T, I, halves> from{static_cast<const T*>(a.grad),
                                            static_cast<const T*>(a.y),
                                            static_cast<T*>(a.grad_x),
@@ -149,7 +170,15 @@ void subsample_backward(const Args& a, Context& context) {
                                            I(a.h.kernel),
                                            I(a.w.kernel),
                                            Divisor<I>(a.out.w),
-                                           A(1) / (A(a.h.kernel) * A(a.w.kernel))};
+                                           A(1) / (A(a.h.kernel) * A(a.w.kernel)),
+                                           distributes};
+  if (!distributes) {
+    const unsigned blocks = unsigned(ceil_div(a.in.size(), int64_t(vectorized_threads)));
+    window_pixels_kernel<<<blocks, vectorized_threads, 0, cudaStream_t(context.stream)>>>(
+        from, I(a.in.size()), Divisor<I>(a.in.inner), Divisor<I>(a.in.w), Divisor<I>(a.h.kernel),
+        Divisor<I>(a.w.kernel));
+    check_launch("subsample2d_backward");
+  }
   if (a.out.inner > 1) return sum_columns<I>(from, a.out.size() / a.maps, a.maps, out, false, context);
   const int64_t length = a.out.h * a.out.w, batch = a.out.outer / a.maps;
   const int64_t groups = ceil_div(batch * length, int64_t(map_terms) * vectorized_threads);

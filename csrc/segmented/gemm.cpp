@@ -2,7 +2,10 @@
 
 namespace tp::segment_matmul {
 
-// Adjacent segments of equal length are one batch. Rows that are in no segment get 0.
+// So many elements of a result are one batch at most, because half types need as many of float32 besides.
+constexpr int64_t batch_elements = int64_t(1) << 26;
+
+// Adjacent segments of equal length are a batch. Rows that are in no segment get 0.
 void gemm(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "segment_matmul", [&](auto type) {
     using T = typename decltype(type)::type;
@@ -14,7 +17,9 @@ void gemm(const Args& args, Context& context) {
     for (int64_t s = 0; s < args.segments; s = next) {
       const int64_t begin = args.offsets[s], rows = args.offsets[s + 1] - begin;
       const int64_t x_size = rows * args.inner, y_size = rows * args.cols, w_size = args.inner * args.cols;
-      for (next = s + 1; next < args.segments && args.offsets[next + 1] - args.offsets[next] == rows;) ++next;
+      const int64_t most = tp::max(batch_elements / tp::max(args.outer ? w_size : y_size, int64_t(1)), int64_t(1));
+      const int64_t end = tp::min(s + most, args.segments);
+      for (next = s + 1; next < end && args.offsets[next + 1] - args.offsets[next] == rows;) ++next;
       const int64_t equal = next - s;
       const T *own = x + begin * args.inner, *gradient = other + begin * args.cols, *weights = other + s * w_size;
       if (rows == 0) {

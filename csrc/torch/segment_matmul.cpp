@@ -72,7 +72,10 @@ Tensor grouped_product(bool outer, const Tensor& x, const Tensor& other, const T
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Tensor ends = std::get<0>(at::cummax(offsets.narrow(0, 1, segments).clamp(0, n), 0)).to(at::kInt);
-  return at::_grouped_mm(outer ? x.t() : x, other, ends).contiguous();
+  // A dimension of size 1 may have any stride in a contiguous tensor, which torch's product refuses.
+  const auto packed = [](const Tensor& t) { return t.view(-1).view(t.sizes()); };
+  const Tensor rows = packed(x);
+  return at::_grouped_mm(outer ? rows.t() : rows, packed(other), ends).contiguous();
 #else
   (void)outer, (void)x, (void)other, (void)offsets;
   return {};
@@ -83,6 +86,9 @@ template <class Op>
 Tensor run_products(const char* name, const Op& op, const Tensor& other, const Sizes& sizes) {
   check_algorithm(segment_matmul::ladder, name, op.algorithm);
   if (op.x.is_meta()) return empty_result(sizes, op.x.options());
+  if (op.algorithm != "auto") {
+    translate_errors([&] { find(segment_matmul::ladder, name, op.algorithm, op.x.is_cuda()); });
+  }
   refuse_capture((std::string(name) + ": algorithm 'gemm'").c_str(), op.x);
   constexpr bool outer = std::is_same_v<Op, SegmentMatmulWgrad>;
   const Tensor in = op.x.contiguous(), by = other.contiguous();
