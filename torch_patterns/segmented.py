@@ -271,9 +271,10 @@ def segment_matmul(
     """Multiplies the rows of each segment by the segment's own matrix: ``y[i] = x[i] @ weights[s]``.
 
     It serves layers with one matrix per expert, relation or node type. The default calls the device's BLAS once per
-    segment, or once for adjacent segments of equal length, and in bfloat16 on GPUs of compute capability 9.0 once for
-    all. The host reads the offsets for it, so on CUDA it waits for them, and the call cannot be captured in a CUDA
-    graph. Differentiable to every order in ``x`` and ``weights`` (beyond the book).
+    segment, or once for adjacent segments of equal length. In bfloat16 on GPUs of compute capability 9.0 it calls it
+    once for all, if ``inner`` and ``cols`` are multiples of 8 and there are fewer than 1,024 segments. The host reads
+    the offsets, so on CUDA it waits for them, and the call cannot be captured in a CUDA graph. Differentiable to every
+    order in ``x`` and ``weights`` (beyond the book).
 
     Args:
         x: [n, inner]; float16, bfloat16, float32 or float64.

@@ -86,9 +86,6 @@ template <class Op>
 Tensor run_products(const char* name, const Op& op, const Tensor& other, const Sizes& sizes) {
   check_algorithm(segment_matmul::ladder, name, op.algorithm);
   if (op.x.is_meta()) return empty_result(sizes, op.x.options());
-  if (op.algorithm != "auto") {
-    translate_errors([&] { find(segment_matmul::ladder, name, op.algorithm, op.x.is_cuda()); });
-  }
   refuse_capture((std::string(name) + ": algorithm 'gemm'").c_str(), op.x);
   constexpr bool outer = std::is_same_v<Op, SegmentMatmulWgrad>;
   const Tensor in = op.x.contiguous(), by = other.contiguous();
@@ -99,6 +96,9 @@ Tensor run_products(const char* name, const Op& op, const Tensor& other, const S
   std::vector<int64_t> offsets = on_host(op.offsets);
   const bool covers = offsets.front() == 0 && offsets.back() == n && std::is_sorted(offsets.begin(), offsets.end());
   if (product.defined() && covers) {
+    if (op.algorithm != "auto") {  // a name that the device does not offer is an error here, too
+      translate_errors([&] { find(segment_matmul::ladder, name, op.algorithm, op.x.is_cuda()); });
+    }
     for (size_t s = 0; outer && s + 1 < offsets.size(); ++s) {
       if (offsets[s] == offsets[s + 1]) product[int64_t(s)].zero_();
     }
