@@ -52,6 +52,11 @@ def offsets(kind: str, n: int) -> Tensor:
     return torch.cat([torch.tensor([0]), ends, torch.tensor([n])])
 
 
+def segment_of(offsets: Tensor) -> Tensor:
+    """The segment of each row."""
+    return torch.arange(offsets.numel() - 1, device=offsets.device).repeat_interleave(offsets.diff())
+
+
 def gradient(f: Callable[..., Tensor]) -> Callable:
     """The gradients of f for its floating-point tensors, of which the last is the incoming gradient: the backward pass
     alone, over a graph that is built once."""

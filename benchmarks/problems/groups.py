@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import LENGTHS, Figure, cub, integers, of_bytes, offsets
+from problems import LENGTHS, Figure, cub, integers, of_bytes, offsets, segment_of
 
 
 def sums(x: Tensor, index: Tensor, groups: int) -> Tensor:
@@ -147,8 +147,7 @@ def halves(x: Tensor, o: Tensor) -> Tensor:
 
 def by_index(x: Tensor, o: Tensor) -> Tensor:
     """PyG's softmax."""
-    count = o.numel() - 1
-    index = torch.arange(count, device=o.device).repeat_interleave(o.diff())
+    count, index = o.numel() - 1, segment_of(o)
     most = x.new_zeros(count).scatter_reduce(0, index, x, "amax", include_self=False)
     y = (x - most[index]).exp()
     return y / x.new_zeros(count).scatter_add(0, index, y)[index]

@@ -12,17 +12,13 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import LENGTHS, Figure, cub, integers, offsets
+from problems import LENGTHS, Figure, cub, integers, offsets, segment_of
 from problems.segmented import recurrences
 
 CUB_RECURRENCE = cub("linear_recurrence_float32")
 
 
-def segment_of(o: Tensor) -> Tensor:
-    return torch.arange(o.numel() - 1, device=o.device).repeat_interleave(o.diff())
-
-
-def rows_of(f: Callable[[Tensor], Tensor | tuple[Tensor, ...]], kind: str) -> dict[str, Callable]:
+def by_rows(f: Callable[[Tensor], Tensor | tuple[Tensor, ...]], kind: str) -> dict[str, Callable]:
     """torch's function of a matrix as a peer, if the segments of this kind are the rows of one."""
     if not kind.startswith("of "):
         return {}
@@ -50,7 +46,7 @@ def greatest(n: int, k: int) -> list[Figure]:
             lambda kind=kind: (torch.rand(n), offsets(kind, n)),
             lambda x, o: tp.segment_topk(x, o, k),
             lambda x, o: sorted_rows(x, o, k),
-            {"torch": lambda x, o: sorted_rows(x, o, k)} | rows_of(lambda x: x.topk(k), kind),
+            {"torch": lambda x, o: sorted_rows(x, o, k)} | by_rows(lambda x: x.topk(k), kind),
             exact_peers=False,  # rows of torch.topk are numbered by themselves, and equal values are in any order
         )
         for kind in LENGTHS
@@ -142,7 +138,7 @@ def reductions(n: int) -> list[Figure]:
             lambda kind=kind: (integers(n), offsets(kind, n)),
             lambda x, o, op=op: tp.segment_reduce(x, o, op=op),
             lambda x, o, ragged=ragged: ragged(x.double(), o),
-            {"scatter": ragged} | rows_of(of_rows, kind),
+            {"scatter": ragged} | by_rows(of_rows, kind),
             exact_peers=False,
             bound=1e-5,
         )

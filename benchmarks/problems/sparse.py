@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import torch_patterns as tp
-from problems import Figure, integers
+from problems import Figure, integers, segment_of
 
 # How long the rows are, and what they point to.
 LENGTHS: dict[str, Callable[[int], Tensor]] = {
@@ -37,9 +37,7 @@ def csr(values: Tensor, ptrs: Tensor, cols: Tensor) -> tp.CSR:
     return tp.CSR(ptrs, cols, values, (ptrs.numel() - 1,) * 2)
 
 
-@functools.lru_cache(maxsize=1)
-def rows_of(ptrs: Tensor) -> Tensor:
-    return torch.arange(ptrs.numel() - 1, device=ptrs.device).repeat_interleave(ptrs.diff())
+rows_of = functools.lru_cache(maxsize=1)(segment_of)
 
 
 @functools.lru_cache(maxsize=1)
