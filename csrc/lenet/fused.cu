@@ -21,10 +21,31 @@ constexpr int most_shared_bytes = 227 * 1024;  // per block, from compute capabi
 // Initializes shared memory once, before the first group of images.
 template <int images>
 TP_DEVICE void prepare(const Team<images>& t) {
-  if (t.thread < 32) t.room.ones[t.thread] = 1;
-  if (t.thread == 0) t.room.weights_arrived.init(1);
+  if (t.thread < 32) {
+    for (auto& image : t.room.image) image.ones[t.thread] = 1;
+  }
+  if (t.thread == 0) {
+    t.room.weights_arrived.init(1);
+    if constexpr (images == 1) {
+      const auto expect = [](auto& barrier, int values) {
+        barrier.init(1);
+        barrier.expect(values * int(sizeof(float)));
+        barrier.arrive();
+      };
+      expect(t.room.c5_arrived, c5_half);
+      expect(t.room.shares_arrived, s4_values);
+    }
+  }
   // The other block runs after this, so that its shared memory may be written, and all threads see the barrier.
   t.sync_cluster();
+}
+
+// Waits for all values of the phase before, of this block and of the partner.
+template <int images>
+TP_DEVICE void exchange(const Team<images>& t, const block::Barrier& arrived) {
+  if constexpr (images > 1) return t.sync_cluster();
+  t.sync();
+  arrived.wait(0);
 }
 
 // Computes the outputs; without training it also writes them to global memory.
@@ -42,7 +63,7 @@ TP_DEVICE void forward(const Team<images>& t, const StepParams& p, int first) {
   if constexpr (images == 1) t.sync();
   if constexpr (images > 1) t.sync_cluster();
   c5(t, p);
-  t.sync_cluster();
+  exchange(t, t.room.c5_arrived);
   f6(t, p);
   t.sync();
   output<images, train>(t, p, first);
@@ -66,20 +87,26 @@ TP_DEVICE void backward(const Team<images>& t, const StepParams& p, int first, i
   s4_gradient_parts(t);
   t.sync();
   s4_gradient_shares(t);
-  t.sync_cluster();
+  exchange(t, t.room.shares_arrived);
   s4_gradient(t, p);
   save(t, p, first);
   t.sync();
   c3_wgrad(t, gradients);
   c3_dgrad(t);
   t.sync();
-  pixels.load(t, p, next);
+  if constexpr (images > 1) pixels.load(t, p, next);
+  if constexpr (images == 1) {
+    add_partials(t);
+    t.sync();
+  }
   s2_gradient(t, p);
   t.sync();
   c1_wgrad(t, gradients);
 }
 
-// Each cluster takes every `clusters`-th group of images.
+// Each cluster takes every `clusters`-th group of images. Groups of one image are used only if each cluster has one.
+// Then there is no loop around the phases: the compiler would compute the indices of all of them before it, in every
+// thread.
 template <int images, bool train>
 __global__ void __launch_bounds__(threads, 1) step_kernel(const __grid_constant__ StepParams p) {
 #if __CUDA_ARCH__ >= 900
@@ -94,12 +121,17 @@ __global__ void __launch_bounds__(threads, 1) step_kernel(const __grid_constant_
   block::allow_next_launch();
   load_weights(t, p);
   ConvGradients<images> gradients;
-  for (; first < p.count; first += stride) {
+  const auto take = [&](int next) {
     pixels.store_boxes(t, p);
-    if constexpr (!train) pixels.load(t, p, first + stride);
+    if constexpr (!train) pixels.load(t, p, next);
     forward<images, train>(t, p, first);
-    if constexpr (train) backward(t, p, first, first + stride, pixels, gradients);
+    if constexpr (train) backward(t, p, first, next, pixels, gradients);
     t.sync();
+  };
+  if constexpr (images == 1) {
+    take(p.count);
+  } else {
+    for (; first < p.count; first += stride) take(first + stride);
   }
   if constexpr (train) store_conv_gradients(t, p, gradients);
 #endif
@@ -153,7 +185,7 @@ StepParams step_params(const Args& args) {
   return p;
 }
 
-// The fewer images there are, the fewer images a cluster takes at once.
+// The fewer images there are, the fewer images a cluster takes at once; it takes one only if that is all it takes.
 int launch_train(const StepParams& p, int most_clusters, bool early, Context& context) {
   if (p.count <= most_clusters) return launch_step<1, true>(p, most_clusters, early, context);
   if (p.count <= 2 * most_clusters) return launch_step<2, true>(p, most_clusters, early, context);

@@ -96,7 +96,7 @@ TP_DEVICE void s4_gradient_shares(const Team<images>& t) {
     const int at = shares + (t.rank * own + n % own) * s4_values + t.thread;
     if (t.shared_image) {
       t.room.scratch[at] = sum;
-      t.partner.scratch[at] = sum;
+      t.send(t.room.scratch[at], sum, t.room.shares_arrived);
     } else {
       t.room_of(n / own).scratch[at] = sum;
     }
@@ -162,6 +162,8 @@ struct Shares {
   static constexpr int dgrad_maps = own == 1 ? 2 : 4, partials = c3_maps / dgrad_maps;
   static constexpr int groups_per_warp = c1_maps / s2_maps;
   static constexpr int per_map = s2_boxes * s2_boxes, per_partial = s2_maps * per_map;
+  // For a single image, a phase of its own adds up the partial sums before s2_gradient reads them.
+  static constexpr int partials_read = images == 1 ? 1 : partials;
   static_assert(own * partials * per_partial <= scratch_words, "partial sums must fit the scratch memory");
 
   // C1's weights: the number of maps of S2 per thread. A thread's task is (image, group of maps, row of the kernel or
@@ -189,8 +191,7 @@ TP_DEVICE void c3_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
   const auto& image = t.room.image[t.warp / S::wgrad_groups];
   const int first_map = (t.shared_image ? t.rank * S::s4_maps : 0) + t.warp % S::wgrad_groups * maps;
   const bool is_bias = t.lane == bias_lane;
-  const float* boxes =
-      is_bias ? t.room.ones : image.s2_boxes + t.lane / kernel * s2_stride + t.lane % kernel * s2_boxes;
+  const float* boxes = is_bias ? image.ones : image.s2_boxes + t.lane / kernel * s2_stride + t.lane % kernel * s2_boxes;
   const int row_stride = is_bias ? 0 : 2 * s2_boxes;
   const float* grads = image.s4_grad + first_map;
 #pragma unroll 1
@@ -275,6 +276,19 @@ TP_DEVICE void c3_dgrad(const Team<images>& t) {
   }
 }
 
+// Adds up the partial sums of c3_dgrad, into the first of them.
+template <int images>
+TP_DEVICE void add_partials(const Team<images>& t) {
+  using S = Shares<images>;
+  static_assert(S::own == 1 && S::per_partial <= threads, "one thread per box of the image");
+  if (t.thread >= S::per_partial) return;
+  float* to = t.room.scratch + t.thread;
+  float sum = 0;
+#pragma unroll
+  for (int q = 0; q < S::partials; ++q) sum += to[q * S::per_partial];
+  *to = sum;
+}
+
 // Backward through the means over 2x2 pixels: the gradients at the arguments of S2's activation replace its values. A
 // thread goes down a column of pixels.
 template <int images>
@@ -294,7 +308,7 @@ TP_DEVICE void s2_gradient(const Team<images>& t, const StepParams& p) {
     const bool has_row = y >= 0 && y < s2_boxes;
     float left_sum = 0, right_sum = 0;
 #pragma unroll
-    for (int q = 0; q < S::partials; ++q) {
+    for (int q = 0; q < S::partials_read; ++q) {
       const float* row = from + q * S::per_partial + (has_row ? y : 0) * s2_boxes;
       left_sum += row[left];
       right_sum += row[right];
@@ -323,7 +337,7 @@ TP_DEVICE void c1_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
   const int group = t.thread / (s2_size * S::c1_rows) % S::c1_groups;
   const auto& image = t.room.image[t.thread / (s2_size * S::c1_rows * S::c1_groups)];
   const int first_map = (t.shared_image ? t.rank * S::s2_maps : 0) + group * maps;
-  const float* boxes = row == kernel ? t.room.ones : image.boxes + (2 * u + row) * image_stride;
+  const float* boxes = row == kernel ? image.ones : image.boxes + (2 * u + row) * image_stride;
   const float* grads = image.s2 + first_map * s2_pixels + u * s2_size;
 #pragma unroll
   for (int v = 0; v < s2_size; ++v) {

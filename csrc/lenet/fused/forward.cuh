@@ -287,7 +287,7 @@ TP_DEVICE void c5(const Team<images>& t, const StepParams& p) {
                                    const int k = t.rank * c5_half + output;
                                    if (t.shared_image) {
                                      t.room.image[0].c5[k] = value;
-                                     t.partner.image[0].c5[k] = value;
+                                     t.send(t.room.image[0].c5[k], value, t.room.c5_arrived);
                                    } else {
                                      t.room_of(slot / t.own).image[slot % t.own].c5[k] = value;
                                    }
@@ -357,9 +357,9 @@ TP_DEVICE void loss(const Team<images>& t, const StepParams& p, int first, int64
   if (!p.rbf) {
     const float log_sum = logf(sum), of_label = __shfl_sync(~0u, y, valid ? int(label) : 0);
     total = valid ? log_sum - (of_label - greatest) : NAN;
-    grad = valid ? expf(y - greatest - log_sum) - float(is_label) : 0;
+    grad = valid ? __fdividef(term, sum) - float(is_label) : 0;
   }
-  if (t.lane < padded_classes) image.out_grad[t.lane] = counts && is_class ? grad / float(p.count) : 0;
+  if (t.lane < padded_classes) image.out_grad[t.lane] = counts && is_class ? __fdividef(grad, float(p.count)) : 0;
   if (t.lane == 0 && counts && t.writes()) {
     p.saved.loss[n] = total;
     p.saved.hit[n] = valid && __ffs(int(best)) - 1 == int(label);

@@ -4,7 +4,8 @@
 // each block keeps half of it, 60 outputs, in shared memory and computes them for all images of the cluster. All other
 // layers are small: with two or more images, each block owns half of the images and computes these layers for them. A
 // single image is owned by both blocks: in the forward pass both compute the same, and in the backward pass each
-// computes half of the gradients.
+// computes half of the gradients. Then no block takes a second image in a launch, so the blocks send each other values
+// without a barrier of the cluster: a barrier in shared memory counts the bytes that arrive.
 //
 // The mean over 2x2 pixels and the convolution before it are both linear, with no activation between them, so they
 // commute: S2 and S4 are 5x5 convolutions with stride 2 of the 2x2 means of their input. That takes a quarter of the
@@ -52,6 +53,8 @@ struct alignas(16) ImageRoom {
   alignas(16) float s4_grad[s4_pixels * maps_stride];  // at the argument of the activation
   float s2[c1_maps * s2_pixels];  // values; in the backward pass, gradients at the argument of the activation
   float s2_boxes[c1_maps * s2_stride];
+  // Bank 6 follows s2_boxes in c3_wgrad, whose other lanes read the banks 0 to 5, 7 to 18 and 20 to 31.
+  float ones[32];
   float boxes[image_boxes * image_stride];
   float f6_grad[f6_outputs], out[classes], out_grad[padded_classes];
 };
@@ -69,9 +72,8 @@ struct Room {
   alignas(16) float s4[images][s4_values], c5_grad[images][c5_half];
   ImageRoom image[own];
   float s2_bias[c1_maps], s4_bias[c3_maps], c5_bias[c5_half], f6_bias[f6_outputs], output_bias[classes];
-  float ones[32];
   float scratch[scratch_words];
-  block::Barrier weights_arrived;
+  block::Barrier weights_arrived, c5_arrived, shares_arrived;
 };
 
 // A thread's indices, the shared memory of its block, and that of the other block of the cluster.
@@ -99,6 +101,20 @@ struct Team {
   TP_DEVICE bool writes() const { return !shared_image || rank == 0; }
   TP_DEVICE void sync() const { __syncthreads(); }
   TP_DEVICE void sync_cluster() const { cooperative_groups::this_cluster().sync(); }
+  // Stores a value in the partner's shared memory, where this block has `word`; the partner's `barrier` counts
+  // its bytes. A store that a barrier of the cluster makes visible takes longer, as that waits for all other stores
+  // too.
+  TP_DEVICE void send(const float& word, float value, const block::Barrier& barrier) const {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(partner_address(&word)),
+        "r"(__float_as_uint(value)), "r"(partner_address(&barrier))
+        : "memory");
+  }
+  TP_DEVICE unsigned partner_address(const void* own) const {
+    unsigned address;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(block::shared_address(own)), "r"(rank ^ 1));
+    return address;
+  }
 };
 
 // tanh with a relative error of a few units in the last place: 1 - 2 / (exp(2x) + 1), and the series at 0 where that
