@@ -22,15 +22,15 @@ template <class W, int threads_, int log_copies_>
 struct HistogramShape {
   static constexpr int threads = threads_, log_copies = log_copies_, copies = 1 << log_copies;
   static constexpr int passes = int(sizeof(W)), table_bytes = radix * copies * 4;
-  static_assert(threads >= radix, "one thread per digit is needed to scan the histogram");
+  static_assert(threads % radix == 0, "one thread per digit, of whole passes, is needed to scan the histogram");
 };
 
 template <class Shape, class W, bool floating>
 class HistogramBlock {
-  static constexpr int warps = radix / block::warp_size;
+  static constexpr int warps = radix / block::warp_size;  // per pass in finish()
   const Histogram<W>& a;
   unsigned* bins;  // [passes, radix, copies]
-  unsigned long long* sums;
+  unsigned long long* sums;  // [threads / 32]
   bool descends = false;  // this thread has seen a key that is less than its predecessor
   const int thread = int(threadIdx.x);
 
@@ -85,7 +85,7 @@ class HistogramBlock {
     __syncthreads();
     if (!complete) return;
     __threadfence();
-    for (int p = 0; p < a.passes; ++p) finish(t, p);
+    finish(t);
   }
 
  private:
@@ -105,32 +105,36 @@ class HistogramBlock {
     }
   }
 
-  // Turns the counts of pass p into start positions. The first `radix` threads each handle one digit.
-  TP_DEVICE void finish(const Tile& t, int p) {
+  // Turns the counts of a segment into start positions: one thread per digit, for several passes at once.
+  TP_DEVICE void finish(const Tile& t) {
     const int warp = thread / block::warp_size, lane = thread % block::warp_size;
-    unsigned long long* const at = counts(t) + p * radix + thread;
-    const unsigned long long own = thread < radix ? __ldcg(at) : 0;
-    unsigned long long upto = own;
+#pragma unroll 1
+    for (int e = thread; e - thread < a.passes * radix; e += Shape::threads) {
+      const bool exists = e < a.passes * radix;
+      const unsigned long long own = exists ? __ldcg(counts(t) + e) : 0;
+      unsigned long long upto = own;
 #pragma unroll
-    for (int stride = 1; stride < block::warp_size; stride *= 2) {
-      const unsigned long long left = __shfl_up_sync(~0u, upto, unsigned(stride));
-      if (lane >= stride) upto += left;
+      for (int stride = 1; stride < block::warp_size; stride *= 2) {
+        const unsigned long long left = __shfl_up_sync(~0u, upto, unsigned(stride));
+        if (lane >= stride) upto += left;
+      }
+      if (lane == block::warp_size - 1) sums[warp] = upto;
+      __syncthreads();
+      if (exists) {
+  #pragma unroll 1
+      for (int w = warp / warps * warps; w < warp; ++w) upto += sums[w];
+        counts(t)[e] = upto - own;
+        if (own && own != static_cast<unsigned long long>(t.n)) atomicOr(a.state.active, 1u << (e / radix));
+      }
+      __syncthreads();
     }
-    if (lane == block::warp_size - 1 && warp < warps) sums[warp] = upto;
-    __syncthreads();
-    if (thread < radix) {
-      for (int w = 0; w < warp; ++w) upto += sums[w];
-      *at = upto - own;
-      if (own && own != static_cast<unsigned long long>(t.n)) atomicOr(a.state.active, 1u << p);
-    }
-    __syncthreads();
   }
 };
 
 template <class Shape, class W, bool floating>
 __global__ __launch_bounds__(Shape::threads) void histogram_kernel(const __grid_constant__ Histogram<W> a) {
   extern __shared__ char unaligned_tables[];
-  __shared__ unsigned long long sums[radix / block::warp_size];
+  __shared__ unsigned long long sums[Shape::threads / block::warp_size];
   char* const pool = unaligned_tables + (0u - shared_address(unaligned_tables)) % Shape::table_bytes;
   block::wait_for_launch_before();
   block::allow_next_launch();
