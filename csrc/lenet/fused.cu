@@ -17,6 +17,7 @@ namespace tp::lenet {
 namespace network {
 
 constexpr int most_shared_bytes = 227 * 1024;  // per block, from compute capability 9.0 on
+constexpr int most_at_once = 4;                // images of a cluster
 
 // Initializes shared memory once, before the first group of images.
 template <int images>
@@ -94,7 +95,7 @@ TP_DEVICE void backward(const Team<images>& t, const StepParams& p, int first, i
   c3_wgrad(t, gradients);
   c3_dgrad(t);
   t.sync();
-  if constexpr (images > 1) pixels.load(t, p, next);
+  if constexpr (images == most_at_once) pixels.load(t, p, next);
   if constexpr (images == 1) {
     add_partials(t);
     t.sync();
@@ -104,9 +105,9 @@ TP_DEVICE void backward(const Team<images>& t, const StepParams& p, int first, i
   c1_wgrad(t, gradients);
 }
 
-// Each cluster takes every `clusters`-th group of images. Groups of one image are used only if each cluster has one.
-// Then there is no loop around the phases: the compiler would compute the indices of all of them before it, in every
-// thread.
+// Each cluster takes every `clusters`-th group of images. Groups of fewer than most_at_once images are used only if
+// each cluster has one. Then there is no loop around the phases: the compiler would compute the indices of all of them
+// before it, in every thread.
 template <int images, bool train>
 __global__ void __launch_bounds__(threads, 1) step_kernel(const __grid_constant__ StepParams p) {
 #if __CUDA_ARCH__ >= 900
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(threads, 1) step_kernel(const __grid_constant_
     if constexpr (train) backward(t, p, first, next, pixels, gradients);
     t.sync();
   };
-  if constexpr (images == 1) {
+  if constexpr (images < most_at_once) {
     take(p.count);
   } else {
     for (; first < p.count; first += stride) take(first + stride);
@@ -185,11 +186,11 @@ StepParams step_params(const Args& args) {
   return p;
 }
 
-// The fewer images there are, the fewer images a cluster takes at once; it takes one only if that is all it takes.
+// The fewer images there are, the fewer images a cluster takes at once.
 int launch_train(const StepParams& p, int most_clusters, bool early, Context& context) {
   if (p.count <= most_clusters) return launch_step<1, true>(p, most_clusters, early, context);
   if (p.count <= 2 * most_clusters) return launch_step<2, true>(p, most_clusters, early, context);
-  return launch_step<4, true>(p, most_clusters, early, context);
+  return launch_step<most_at_once, true>(p, most_clusters, early, context);
 }
 
 constexpr int64_t most_images = 1 << 20;  // per launch of the forward pass
@@ -198,7 +199,7 @@ void run_forward(const Args& args, int most_clusters, Context& context) {
   StepParams p = step_params(args);
   for (p.first = 0; p.first < args.images; p.first += most_images) {
     p.count = int(tp::min(most_images, args.images - p.first));
-    launch_step<4, false>(p, most_clusters, false, context);
+    launch_step<most_at_once, false>(p, most_clusters, false, context);
   }
 }
 
@@ -248,7 +249,8 @@ const char* fused_refuses(const Args& args) {
     if (reinterpret_cast<uintptr_t>(args.parameters[weight]) % 16 != 0)
       return "its weights lie at multiples of 16 bytes";
   }
-  if (!block::is_for_hopper(network::step_kernel<4, false>)) return "it needs compute capability 9.0";
+  if (!block::is_for_hopper(network::step_kernel<network::most_at_once, false>))
+    return "it needs compute capability 9.0";
   return nullptr;
 }
 
