@@ -51,7 +51,7 @@ struct Scatter {
     const int64_t n = rows.n, packed = rows.packed, width = rows.width, words = n * width;
     const bool packs = step == Step::pack;
     const auto mask = block.global("mask", rows.mask, n);
-    const auto place = block.global("before", before, n);
+    const auto kept_before = block.global("before", before, n);
     const auto x = block.global("x", rows.in, (packs ? n : packed) * width);
     const auto y = block.global("y", rows.out, (packs ? packed : n) * width);
     const auto count = block.global("count", rows.count, 1);
@@ -61,14 +61,14 @@ struct Scatter {
         if (first + t == 0 && rows.count) {
           int64_t kept = 0;
           if (n > 0) {
-            const int64_t p = place[n - 1];
+            const int64_t p = kept_before[n - 1];
             const boolean keep = mask[n - 1];
             kept = p + bool(keep);
           }
           count[0] = kept;
         }
         if (first + t >= words) return;
-        const int64_t row = floor_div(first + t, width), column = first + t - row * width, p = place[row];
+        const int64_t row = floor_div(first + t, width), column = first + t - row * width, p = kept_before[row];
         const boolean keep = mask[row];
         if (packs) {
           const int64_t to = keep ? p : n - 1 - (row - p);

@@ -40,20 +40,20 @@ class Threaded {
   }
 
  private:
-  void pack(int64_t begin, int64_t end, int64_t place) const {
+  void pack(int64_t begin, int64_t end, int64_t position) const {
     // Rows that were dropped before `begin` fill the end of the output.
     if (r_.packed == r_.n) {
-      const int64_t last = r_.n - (begin - place), first = last - (end - begin) + kept(begin / chunk);
+      const int64_t last = r_.n - (begin - position), first = last - (end - begin) + kept(begin / chunk);
       std::fill(r_.out + first * r_.width, r_.out + last * r_.width, r_.fill);
     }
-    each_kept(begin, end, [&](int64_t i) { copy(r_.in + i * r_.width, r_.out + place++ * r_.width); });
+    each_kept(begin, end, [&](int64_t i) { copy(r_.in + i * r_.width, r_.out + position++ * r_.width); });
   }
 
-  void unpack(int64_t begin, int64_t end, int64_t place) const {
+  void unpack(int64_t begin, int64_t end, int64_t position) const {
     std::fill(r_.out + begin * r_.width, r_.out + end * r_.width, typename Rows::Word{});
     each_kept(begin, end, [&](int64_t i) {
-      if (place < r_.packed) copy(r_.in + place * r_.width, r_.out + i * r_.width);
-      ++place;
+      if (position < r_.packed) copy(r_.in + position * r_.width, r_.out + i * r_.width);
+      ++position;
     });
   }
 

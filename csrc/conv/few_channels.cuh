@@ -15,8 +15,8 @@ constexpr int few_threads = 128, few_warps = few_threads / block::warp_size, few
 constexpr int64_t few_blocks = 132 * few_residents;  // as many as an H200 runs at once
 constexpr int maps_per_lane = 4, maps_per_warp = 8 * maps_per_lane, strips_per_warp = 4;
 
-// The place of a lane in its warp. Neighbouring lanes read neighbouring addresses: maps of one pixel if `last`, which
-// says that images are in channels_last, and columns of one map otherwise.
+// The position of a lane in its warp. Neighbouring lanes read neighbouring addresses: maps of one pixel if `last`,
+// which says that images are in channels_last, and columns of one map otherwise.
 template <bool last>
 struct FewLane {
   static constexpr int strip_step = last ? 8 : 1, map_step = last ? 1 : 4;  // from one lane to the next

@@ -59,7 +59,7 @@ TP_DEVICE void add_filter_row(const A* weights, const T (&dy)[few_columns + 2], 
 }
 
 // Adds up the sums of the eight lanes that share a strip. Of the first 2 * half columns, a lane keeps one half and
-// sends the other to the lane that differs from it in the bit `half`. At the end, each lane has one column, in place 0.
+// sends the other to the lane that differs from it in the bit `half`. At the end, each lane has one column, at index 0.
 template <int step, int half = few_columns / 2, int C, class A>
 TP_DEVICE void add_lanes(FewSums<A, C>& sum, int lane) {
   const bool upper = lane & half;

@@ -80,11 +80,12 @@ TP_DEVICE void add_few_unit(const FewWgrad<T>& plan, const FewLane<last>& lane, 
     const int row = plan.strip_groups.divide(group), col = (group * strips_per_warp + lane.strip) * few_pixels;
     return FewStrip{row, col, item < items && maps > 0 ? min(few_pixels, int(e.cols.out) - col) : 0};
   };
-  const auto place_of = [&](const FewStrip& at) {
+  const auto address_of = [&](const FewStrip& at) {
     return origin + at.row * int(e.y_strides.row) + at.col * int(e.y_strides.col);
   };
   const auto load = [&](const FewStrip& at, T(&dy)[maps_per_lane][few_pixels]) {
-    load_maps<last, 0, few_pixels, 0>(place_of(at), e.y_strides, at.present > 0 ? (1u << at.present) - 1 : 0, maps, dy);
+    load_maps<last, 0, few_pixels, 0>(address_of(at), e.y_strides, at.present > 0 ? (1u << at.present) - 1 : 0, maps,
+                                      dy);
   };
   // While it computes, a lane loads its next strip.
   int item = int(threadIdx.x) / block::warp_size;
@@ -104,7 +105,7 @@ TP_DEVICE void add_few_unit(const FewWgrad<T>& plan, const FewLane<last>& lane, 
     if (at.present == few_pixels) {
       add_few_strip<C>(from, plan.x, dy, sum);
     } else if (last) {
-      add_short_few_strip<C>(from, plan.x, place_of(at), int(e.y_strides.col), at.present, sum);
+      add_short_few_strip<C>(from, plan.x, address_of(at), int(e.y_strides.col), at.present, sum);
     }
   }
 }

@@ -256,7 +256,7 @@ bool shape_tiles(GatherWgmma<T>& work) {
     // stage. Beyond that, the rings should hold the factors of as many taps as possible.
     const int64_t taps = work.shape.by_tap ? 1 : g.rows.kernel * g.cols.kernel;
     const bool one_patch = work.slabs == 1 && taps == g.rows.kernel * g.cols.kernel;
-    // The image of a tile has a place of its own only if the block goes on to another tile.
+    // The image of a tile has memory of its own only if the block goes on to another tile.
     const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
     const int together = work.tiles() <= multiprocessors ? 1 : Tile::together, image = WgmmaImage<T, Tile>::bytes(work);
     const bool is_last = work.tiles() <= multiprocessors * together;

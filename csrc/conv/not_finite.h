@@ -33,7 +33,7 @@ struct ComputeAgain {
     // Element i of y in memory. A sum that has become NaN remains NaN.
     TP_HD A output(int64_t i) const {
       const Elements<T>& e = conv.e;
-      const Place at = place(i, e.m, e.rows.out, e.cols.out, e.y_strides);
+      const Coordinates at = coordinates(i, e.m, e.rows.out, e.cols.out, e.y_strides);
       const int64_t group = at.channel / e.maps * e.channels;  // the group's first channel
       A sum = 0;
       for (int64_t c = 0; c < e.channels && sum == sum; ++c) {
@@ -51,7 +51,7 @@ struct ComputeAgain {
     // Element i of dx in memory.
     TP_HD A gradient(int64_t i) const {
       const Elements<T>& e = conv.e;
-      const Place at = place(i, e.c, e.rows.in, e.cols.in, e.x_strides);
+      const Coordinates at = coordinates(i, e.c, e.rows.in, e.cols.in, e.x_strides);
       const int64_t group = at.channel / e.channels * e.maps;  // the group's first map
       A sum = 0;
       for (int64_t m = group; m < group + e.maps && sum == sum; ++m) {
@@ -68,11 +68,12 @@ struct ComputeAgain {
       return sum;
     }
 
-    struct Place {
+    struct Coordinates {
       int64_t image, channel, row, col;
     };
-    static TP_HD Place place(int64_t i, int64_t channels, int64_t rows, int64_t cols, const Strides& strides) {
-      Place at{};
+    static TP_HD Coordinates coordinates(int64_t i, int64_t channels, int64_t rows, int64_t cols,
+                                         const Strides& strides) {
+      Coordinates at{};
       at.image = divide(i, channels * rows * cols);
       if (strides.channel == 1) {
         at.row = divide(i, cols * channels), at.col = divide(i, channels), at.channel = i;

@@ -27,10 +27,10 @@ struct PixelTiles {
   TP_HD int64_t blocks() const { return row_phases * col_phases * tiles * map_blocks * g.groups; }
 };
 
-// Adds the products of one tap of one channel. place[j] is the position of pixel j in the source, if bit j of `inside`
+// Adds the products of one tap of one channel. offset[j] is the offset of pixel j in the source, if bit j of `inside`
 // is set.
 template <class A, class T>
-TP_DEVICE void add_tap(const T* source, const int64_t (&place)[pixels_per_thread], unsigned inside, bool pads,
+TP_DEVICE void add_tap(const T* source, const int64_t (&offset)[pixels_per_thread], unsigned inside, bool pads,
                        const T* weight, int64_t map_stride, int maps, A (&sum)[pixels_per_thread][maps_per_thread]) {
   A weights[maps_per_thread];
 #pragma unroll
@@ -38,7 +38,7 @@ TP_DEVICE void add_tap(const T* source, const int64_t (&place)[pixels_per_thread
 #pragma unroll
   for (int j = 0; j < pixels_per_thread; ++j) {
     const bool exists = inside >> j & 1;
-    const A value = exists ? A(source[place[j]]) : A(0);
+    const A value = exists ? A(source[offset[j]]) : A(0);
     if (!exists && !pads) continue;  // dgrad: there is no such product, which matters if the weight is infinite
 #pragma unroll
     for (int m = 0; m < maps_per_thread; ++m) sum[j][m] += weights[m] * value;
@@ -62,18 +62,18 @@ TP_DEVICE void gather_tile(const Gather<T>& g, const GatherAxis& rows, const Gat
   // Add tap by tap, for all channels: first find what the tap reads for each pixel.
   for (int64_t p = 0; p < rows.taps; ++p) {
     for (int64_t q = 0; q < cols.taps; ++q) {
-      int64_t place[pixels_per_thread];
+      int64_t offset[pixels_per_thread];
       unsigned inside = 0;
 #pragma unroll
       for (int j = 0; j < pixels_per_thread; ++j) {
         const int64_t h = rows.source(at[j].h, p), w = cols.source(at[j].w, q);
         const bool exists = at[j].image >= 0 && rows.inside(h) && cols.inside(w);
         inside |= unsigned(exists) << j;
-        place[j] = exists ? g.source_strides.at(at[j].image, group * g.depth, h, w) : 0;
+        offset[j] = exists ? g.source_strides.at(at[j].image, group * g.depth, h, w) : 0;
       }
       const T *source = g.source, *weight = g.weight + g.weight_at(group, map, 0, rows.tap(p), cols.tap(q));
       for (int64_t c = 0; c < g.depth; ++c, source += g.source_strides.channel, weight += g.depth_stride) {
-        add_tap(source, place, inside, g.pass == Pass::fprop, weight, g.map_stride, maps, sum);
+        add_tap(source, offset, inside, g.pass == Pass::fprop, weight, g.map_stride, maps, sum);
       }
     }
   }

@@ -76,15 +76,15 @@ struct StripPlan {
 };
 
 // The position of a thread in its block, and of the block in the batch.
-struct StripPlace {
+struct StripPosition {
   int map_group, strip, image, row_tile;  // of the thread, inside the block
   int group, map, row, col, image_slot;   // of the block: its group, its first map in that group, its first pixel
   bool works;                             // whether the thread has pixels of the target
 };
 
 template <class T, class Tile>
-TP_DEVICE StripPlace strip_place(const StripPlan<T, Tile>& plan) {
-  StripPlace at{};
+TP_DEVICE StripPosition strip_position(const StripPlan<T, Tile>& plan) {
+  StripPosition at{};
   int rest = int(threadIdx.x);
   at.map_group = rest;
   rest = plan.per_map_groups.divide(at.map_group);
@@ -114,7 +114,7 @@ struct StripSource {
 };
 
 template <bool backward, class T, class Tile>
-TP_DEVICE __forceinline__ StripSource strip_source(const StripPlan<T, Tile>& plan, const StripPlace& at) {
+TP_DEVICE __forceinline__ StripSource strip_source(const StripPlan<T, Tile>& plan, const StripPosition& at) {
   const Window<T>& window = plan.window;
   const int first_row = at.row - plan.pad_rows;
   StripSource from{};
@@ -138,7 +138,7 @@ struct StripTarget {
 };
 
 template <bool backward, class T, class Tile>
-TP_DEVICE __forceinline__ StripTarget<T> strip_target(const StripPlan<T, Tile>& plan, const StripPlace& at) {
+TP_DEVICE __forceinline__ StripTarget<T> strip_target(const StripPlan<T, Tile>& plan, const StripPosition& at) {
   const Gather<T>& g = plan.gather;
   StripTarget<T> to{};
   to.height = int(backward ? g.rows.in : g.rows.out);

@@ -168,13 +168,13 @@ struct Window {
   template <int lanes>
   TP_DEVICE void fill_rows(A* window, const T* origin, int present, int count, int row, int col, int t,
                            int threads) const {
-    int place = t;
-    const int first = per_row.divide(place), end = present * channels * rows,
+    int item = t;
+    const int first = per_row.divide(item), end = present * channels * rows,
               beside = image_values - channels * rows * pitch;
     if (first >= row_step) return;
-    for (; place < int(per_row.value); place += threads) {  // more than one turn only if a row is longer than the block
-      const int column = lanes == 1 ? col + place : place * lanes;
-      A* const to_column = window + (lanes == 1 ? place : column - col);
+    for (; item < int(per_row.value); item += threads) {  // more than one turn only if a row is longer than the block
+      const int column = lanes == 1 ? col + item : item * lanes;
+      A* const to_column = window + (lanes == 1 ? item : column - col);
       const T* const from_column = origin + (lanes == 1 ? int64_t(column) * col_stride : int64_t(column));
       const bool inside = lanes > 1 || unsigned(column) < unsigned(width), aligned = col % lanes == 0;
       if constexpr (batch > 1 && !std::is_same<T, A>::value) {

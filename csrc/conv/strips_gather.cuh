@@ -17,7 +17,7 @@ namespace tp::conv {
 // Copies the filters of the block's maps to shared memory, as [channel][map group][row][column, map]. Values that need
 // no conversion are copied asynchronously.
 template <class T, class Tile>
-TP_DEVICE void stage_filters(const StripPlan<T, Tile>& plan, const StripPlace& at, acc_t<T>* filters) {
+TP_DEVICE void stage_filters(const StripPlan<T, Tile>& plan, const StripPosition& at, acc_t<T>* filters) {
   using A = acc_t<T>;
   const Gather<T>& g = plan.gather;
   constexpr int K = Tile::K, M = Tile::maps;
@@ -176,7 +176,7 @@ TP_DEVICE void store_pixels(T* to, const Strides& strides, int maps, int rows, i
 // dgrad with an infinite or NaN weight: computes each element only from the products that exist. The loops are not
 // unrolled, so that this rare path takes no registers from the usual one.
 template <class T, class Tile>
-TP_DEVICE void store_plain_sums(const StripPlan<T, Tile>& plan, const StripPlace& at, int64_t image, int height,
+TP_DEVICE void store_plain_sums(const StripPlan<T, Tile>& plan, const StripPosition& at, int64_t image, int height,
                                 int width) {
   using A = acc_t<T>;
   constexpr int K = Tile::K;
@@ -202,7 +202,7 @@ TP_DEVICE void store_plain_sums(const StripPlan<T, Tile>& plan, const StripPlace
 
 // Loads the bias, initializes the barriers, and writes the zeros that no copy will overwrite.
 template <class T, class Tile>
-TP_DEVICE __forceinline__ void prepare_shared(const StripPlan<T, Tile>& plan, const StripPlace& at, acc_t<T>* shifts,
+TP_DEVICE __forceinline__ void prepare_shared(const StripPlan<T, Tile>& plan, const StripPosition& at, acc_t<T>* shifts,
                                               acc_t<T>* windows, block::Barrier (&arrived)[2]) {
   using A = acc_t<T>;
   const Gather<T>& g = plan.gather;
@@ -228,9 +228,9 @@ TP_DEVICE __forceinline__ void start_sums(const A* shifts, A (&sum)[Tile::tile_r
 
 // Adds the products of `count` staged channels. `filters` are those of the first channel.
 template <bool backward, class T, class Tile>
-TP_DEVICE __forceinline__ void add_window(const StripPlan<T, Tile>& plan, const StripPlace& at, const StripSource& from,
-                                          const acc_t<T>* window, const acc_t<T>* filters, int count,
-                                          acc_t<T> (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
+TP_DEVICE __forceinline__ void add_window(const StripPlan<T, Tile>& plan, const StripPosition& at,
+                                          const StripSource& from, const acc_t<T>* window, const acc_t<T>* filters,
+                                          int count, acc_t<T> (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
   const auto* source =
       window + at.image * plan.window.image_values + (from.tile_row - from.row) * plan.window.pitch + from.strip_col;
   const auto* mine = filters + at.map_group * Tile::K * Tile::weights;
@@ -244,7 +244,7 @@ TP_DEVICE __forceinline__ void add_window(const StripPlan<T, Tile>& plan, const 
 
 // Stores a thread's sums for one image. `pixels`: in vectors of maps.
 template <bool pixels, class T, class Tile>
-TP_DEVICE __forceinline__ void store_tile(const StripPlan<T, Tile>& plan, const StripPlace& at,
+TP_DEVICE __forceinline__ void store_tile(const StripPlan<T, Tile>& plan, const StripPosition& at,
                                           const StripTarget<T>& target, int64_t image, bool plain,
                                           const acc_t<T> (&sum)[Tile::tile_rows][Tile::columns][Tile::maps]) {
   const Gather<T>& g = plan.gather;
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(Tile::threads, strip_blocks<Tile, acc_t<T>>)
   const Window<T>& window = plan.window;
   A *const filters = reinterpret_cast<A*>(pool), *const shifts = filters + plan.filter_values(),
            *const windows = shifts + plan.shift_values();
-  const StripPlace at = strip_place(plan);
+  const StripPosition at = strip_position(plan);
   const int t = int(threadIdx.x), threads = int(blockDim.x), depth = int(g.depth);
   const StripSource from = strip_source<backward>(plan, at);
   const StripTarget<T> target = strip_target<backward>(plan, at);

@@ -44,14 +44,14 @@ struct TapPlan {
   int64_t filter_blocks() const { return int64_t(map_blocks.value) * channel_blocks.value * groups.value; }
 };
 
-struct TapPlace {
+struct TapPosition {
   int map_group, channel, slot;         // of the thread
   int group, first_channel, first_map;  // of the block, inside the group
 };
 
 template <class T, class Tile>
-TP_DEVICE TapPlace tap_place(const TapPlan<T, Tile>& plan) {
-  TapPlace at{};
+TP_DEVICE TapPosition tap_position(const TapPlan<T, Tile>& plan) {
+  TapPosition at{};
   int item = int(threadIdx.x);
   at.slot = plan.per_pairs.divide(item);
   at.channel = plan.per_map_groups.divide(item);
@@ -105,7 +105,7 @@ TP_DEVICE void add_short_strip(const A* x, int pitch, const A* dy, int map_strid
 
 // Starts to copy unit `unit` to shared memory.
 template <class T, class Tile>
-TP_DEVICE void stage_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* stage, int64_t unit,
+TP_DEVICE void stage_unit(const TapPlan<T, Tile>& plan, const TapPosition& at, acc_t<T>* stage, int64_t unit,
                           block::Barrier& arrived) {
   const Elements<T>& e = plan.e;
   int row_tile = int(unit);
@@ -120,7 +120,7 @@ TP_DEVICE void stage_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_
 
 // Adds the products of one staged unit.
 template <class T, class Tile>
-TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, const acc_t<T>* stage, int64_t unit,
+TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPosition& at, const acc_t<T>* stage, int64_t unit,
                         acc_t<T> (&sum)[Tile::maps][Tile::K][Tile::K]) {
   const Elements<T>& e = plan.e;
   int row_tile = int(unit);
@@ -153,7 +153,7 @@ TP_DEVICE void add_unit(const TapPlan<T, Tile>& plan, const TapPlace& at, const 
 // Adds up the sums of the slots, for one map per thread at a time, and stores the slice of the block. If there are more
 // threads than sums, several lanes share the slots of one sum.
 template <class T, class Tile>
-TP_DEVICE void write_slice(const TapPlan<T, Tile>& plan, const TapPlace& at, acc_t<T>* pool,
+TP_DEVICE void write_slice(const TapPlan<T, Tile>& plan, const TapPosition& at, acc_t<T>* pool,
                            const acc_t<T> (&sum)[Tile::maps][Tile::K][Tile::K]) {
   using A = acc_t<T>;
   constexpr int K = Tile::K, M = Tile::maps;
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(tap_threads, Tile::blocks)
   using A = acc_t<T>;
   extern __shared__ __align__(16) unsigned char pool[];
   A* const stages = reinterpret_cast<A*>(pool);
-  const TapPlace at = tap_place(plan);
+  const TapPosition at = tap_position(plan);
   const bool works = at.slot < plan.slots;
   A sum[Tile::maps][Tile::K][Tile::K] = {};
   __shared__ block::Barrier arrived[2];

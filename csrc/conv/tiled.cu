@@ -23,7 +23,7 @@ namespace {
 constexpr int tile_width = 16, threads = tile_width * tile_width, most_taps = 8;
 constexpr int64_t shared_limit = 44 * 1024;
 
-// How one axis of a tile is stored: output o finds its tap k, of `count` loaded ones, at place(o, k, count).
+// How one axis of a tile is stored: output o finds its tap k, of `count` loaded ones, at index(o, k, count).
 struct StagedAxis {
   int outputs, taps, extent;
   bool dense, backward;
@@ -40,8 +40,8 @@ struct StagedAxis {
     step = dense ? int(steps) : taps;
     tap = dense ? int(apart) : 1;
   }
-  TP_HD int place(int o, int k, int count) const { return o * step + (dense && backward ? count - 1 - k : k) * tap; }
-  // The source element for a place of a tile whose first output is o and whose first tap is k.
+  TP_HD int index(int o, int k, int count) const { return o * step + (dense && backward ? count - 1 - k : k) * tap; }
+  // The source element at index `at` of a tile whose first output is o and whose first tap is k.
   TP_HD int64_t source(const GatherAxis& axis, int64_t o, int64_t k, int count, int at) const {
     if (dense) return axis.source(o, backward ? k + count - 1 : k) + at;
     return axis.source(o + at / taps, k + min(at % taps, count - 1));
@@ -131,7 +131,7 @@ struct Tiles {
               if (g.pass == Pass::dgrad && !r.inside(r.source(h + row, p + a))) continue;
               for (int b = 0; b < across; ++b) {
                 if (g.pass == Pass::dgrad && !c.inside(c.source(w + col, q + b))) continue;
-                const T value = image_s[rows.place(row, a, down) * cols.extent + cols.place(col, b, across)];
+                const T value = image_s[rows.index(row, a, down) * cols.extent + cols.index(col, b, across)];
                 const T factor = filter_s[a * across + b];
                 sum[t] += A(value) * A(factor);
               }
@@ -225,7 +225,7 @@ struct Filters {
               const int row = i / width, col = i % width;
               if (h + row >= e.rows.out || w + col >= e.cols.out) continue;
               const T gradient = dy_s[i];
-              const T value = x_s[rows.place(row, a, down) * cols.extent + cols.place(col, b, across)];
+              const T value = x_s[rows.index(row, a, down) * cols.extent + cols.index(col, b, across)];
               sum[t] += A(gradient) * A(value);
             }
           });

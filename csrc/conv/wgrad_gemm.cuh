@@ -24,11 +24,11 @@ namespace tp::conv {
 struct Columns {
   int64_t taps, vectors, together;
 
-  struct Place {
+  struct Column {
     int64_t tap, vector;
   };
   TP_HD int64_t count() const { return taps * vectors; }
-  TP_HD Place operator[](int64_t i) const {
+  TP_HD Column operator[](int64_t i) const {
     int64_t inside = i, block = divide(inside, taps * together), vector = inside, tap = divide(vector, together);
     return {tap, block * together + vector};
   }
@@ -53,9 +53,9 @@ struct FilterIndex {
   TP_HD int64_t operator()(int64_t i) const {
     constexpr int vector = WgradGemm<T>::vector;
     int64_t column = i, map = divide(column, work.columns.count() * vector), lane = column % vector;
-    const auto place = work.columns[column / vector];
-    const int64_t channel = place.vector * vector + lane;
-    return channel < work.e.channels ? (map * work.e.channels + channel) * work.columns.taps + place.tap : -1;
+    const auto at = work.columns[column / vector];
+    const int64_t channel = at.vector * vector + lane;
+    return channel < work.e.channels ? (map * work.e.channels + channel) * work.columns.taps + at.tap : -1;
   }
 };
 
@@ -84,10 +84,9 @@ class WindowWalk {
   TP_DEVICE WindowWalk(const WgradGemm<T>& work, const WgradShare& share, int64_t column, int64_t pixel, int step)
       : work_(work), exists_(column < work.columns.count()) {
     const Elements<T>& e = work.e;
-    const auto place = work.columns[exists_ ? column : 0];
-    int64_t q = place.tap, p = divide(q, e.cols.kernel), w = pixel, h = divide(w, e.cols.out),
-            n = divide(h, e.rows.out);
-    origin_ = work.x.data + share.group * work.x.group + place.vector * WgradGemm<T>::vector;
+    const auto at = work.columns[exists_ ? column : 0];
+    int64_t q = at.tap, p = divide(q, e.cols.kernel), w = pixel, h = divide(w, e.cols.out), n = divide(h, e.rows.out);
+    origin_ = work.x.data + share.group * work.x.group + at.vector * WgradGemm<T>::vector;
     top_ = int(p * e.rows.dilation - e.rows.pad);
     left_ = int(q * e.cols.dilation - e.cols.pad);
     h_ = int(h);

@@ -59,7 +59,7 @@ struct TileAt {
         w((t.w + i % t.width) * outputs) {}
 };
 
-// V[group][place][inner][tile] = B^T d B.
+// V[group][component][inner][tile] = B^T d B.
 template <class T>
 struct TransformInput {
   using A = acc_t<T>;
@@ -88,20 +88,21 @@ struct TransformInput {
         }
       }
       patch.transform([](A(&v)[side]) { Transforms<A>::input(v); });
-      for (int place = 0; place < places; ++place) {
-        out[((group * places + place) * part.inner() + line) * part.tiles() + i] = patch.v[place / side][place % side];
+      for (int component = 0; component < components; ++component) {
+        out[((group * components + component) * part.inner() + line) * part.tiles() + i] =
+            patch.v[component / side][component % side];
       }
     }
   };
   template <class Block>
   TP_HD auto bind(Block&& block) const {
     const auto source = block.global("source", part.g.source, part.source_size());
-    const auto v = block.global("transformed", out, part.g.groups * places * part.inner() * part.tiles());
+    const auto v = block.global("transformed", out, part.g.groups * components * part.inner() * part.tiles());
     return Bound<std::decay_t<decltype(source)>, std::decay_t<decltype(v)>>{part, source, v};
   }
 };
 
-// U[group][place][map][inner] = 4 G g G^T.
+// U[group][component][map][inner] = 4 G g G^T.
 template <class T>
 struct TransformFilters {
   using A = acc_t<T>;
@@ -129,20 +130,21 @@ struct TransformFilters {
         }
       }
       patch.transform([](A(&v)[side]) { Transforms<A>::filter(v); });
-      for (int place = 0; place < places; ++place) {
-        out[((group * places + place) * g.maps + map) * part.inner() + line] = patch.v[place / side][place % side];
+      for (int component = 0; component < components; ++component) {
+        out[((group * components + component) * g.maps + map) * part.inner() + line] =
+            patch.v[component / side][component % side];
       }
     }
   };
   template <class Block>
   TP_HD auto bind(Block&& block) const {
     const auto weight = block.global("weight", part.g.weight, part.g.groups * part.g.group_stride);
-    const auto u = block.global("filters", out, part.g.groups * places * part.g.maps * part.inner());
+    const auto u = block.global("filters", out, part.g.groups * components * part.g.maps * part.inner());
     return Bound<std::decay_t<decltype(weight)>, std::decay_t<decltype(u)>>{part, weight, u};
   }
 };
 
-// target = A^T M A / 4 + bias, for M[group][place][map][tile]; only the bias if there are no products.
+// target = A^T M A / 4 + bias, for M[group][component][map][tile]; only the bias if there are no products.
 template <class T>
 struct TransformOutput {
   using A = acc_t<T>;
@@ -162,10 +164,10 @@ struct TransformOutput {
       int64_t i = item, map = divide(i, part.tiles()), group = divide(map, g.maps);
       const TileAt at(part.tile, i);
       Patch<A> patch;
-      for (int place = 0; place < places; ++place) {
+      for (int component = 0; component < components; ++component) {
         A value = 0;
-        if (part.inner() > 0) value = products[((group * places + place) * g.maps + map) * part.tiles() + i];
-        patch.v[place / side][place % side] = value;
+        if (part.inner() > 0) value = products[((group * components + component) * g.maps + map) * part.tiles() + i];
+        patch.v[component / side][component % side] = value;
       }
       patch.transform([](A(&v)[side]) { Transforms<A>::output(v); });
       A shift = 0;
@@ -187,14 +189,14 @@ struct TransformOutput {
   TP_HD auto bind(Block&& block) const {
     const auto target = block.global("target", part.g.target, part.target_size());
     const auto bias = block.global("bias", part.g.bias, part.g.bias ? part.g.groups * part.g.maps : 0);
-    const auto m = block.global("products", products, part.g.groups * places * part.g.maps * part.tiles());
+    const auto m = block.global("products", products, part.g.groups * components * part.g.maps * part.tiles());
     const auto note = block.global("noted", noted, 1, simt::Sharing::idempotent);
     return Bound<std::decay_t<decltype(target)>, std::decay_t<decltype(bias)>, std::decay_t<decltype(m)>,
                  std::decay_t<decltype(note)>>{part, target, bias, m, note};
   }
 };
 
-// W[group][place][map][tile] = A dy A^T.
+// W[group][component][map][tile] = A dy A^T.
 template <class T>
 struct TransformGradient {
   using A = acc_t<T>;
@@ -219,20 +221,21 @@ struct TransformGradient {
         }
       }
       patch.transform([](A(&v)[side]) { Transforms<A>::gradient(v); });
-      for (int place = 0; place < places; ++place) {
-        out[((group * places + place) * g.maps + map) * part.tiles() + i] = patch.v[place / side][place % side];
+      for (int component = 0; component < components; ++component) {
+        out[((group * components + component) * g.maps + map) * part.tiles() + i] =
+            patch.v[component / side][component % side];
       }
     }
   };
   template <class Block>
   TP_HD auto bind(Block&& block) const {
     const auto gradient = block.global("gradient", part.g.target, part.target_size());
-    const auto w = block.global("transformed", out, part.g.groups * places * part.g.maps * part.tiles());
+    const auto w = block.global("transformed", out, part.g.groups * components * part.g.maps * part.tiles());
     return Bound<std::decay_t<decltype(gradient)>, std::decay_t<decltype(w)>>{part, gradient, w};
   }
 };
 
-// sums[filter element] += G^T P G of one part, for P[group][place][map][inner]. Each tap of a filter belongs to one
+// sums[filter element] += G^T P G of one part, for P[group][component][map][inner]. Each tap of a filter belongs to one
 // piece.
 template <class T>
 struct AddFilters {
@@ -251,9 +254,9 @@ struct AddFilters {
       int64_t channel = line, piece = divide(channel, g.depth), col_group = piece,
               row_group = divide(col_group, part.cols.groups());
       Patch<A> patch;
-      for (int place = 0; place < places; ++place) {
-        const A value = products[((group * places + place) * g.maps + map) * part.inner() + line];
-        patch.v[place / side][place % side] = value;
+      for (int component = 0; component < components; ++component) {
+        const A value = products[((group * components + component) * g.maps + map) * part.inner() + line];
+        patch.v[component / side][component % side] = value;
       }
       patch.transform([](A(&v)[side]) { Transforms<A>::taps_of(v); });
       for (int a = 0; a < part.rows.group_taps; ++a) {
@@ -267,7 +270,7 @@ struct AddFilters {
   };
   template <class Block>
   TP_HD auto bind(Block&& block) const {
-    const auto p = block.global("products", products, part.g.groups * places * part.g.maps * part.inner());
+    const auto p = block.global("products", products, part.g.groups * components * part.g.maps * part.inner());
     const auto s = block.global("sums", sums, part.g.groups * part.g.group_stride);
     return Bound<std::decay_t<decltype(p)>, std::decay_t<decltype(s)>>{part, p, s};
   }
@@ -276,7 +279,7 @@ struct AddFilters {
 // Calls f(part) for parts of the tiles of one class whose matrices, of `rows` rows in all, fit in the workspace.
 template <class T, class F>
 void for_parts(const Gather<T>& g, const LatticeAxis& rows, const LatticeAxis& cols, int64_t matrix_rows, const F& f) {
-  const int64_t most = max(int64_t(1), workspace_bytes / (matrix_rows * places * int64_t(sizeof(acc_t<T>))));
+  const int64_t most = max(int64_t(1), workspace_bytes / (matrix_rows * components * int64_t(sizeof(acc_t<T>))));
   const Tiling tiling(g.n, ceil_div(rows.outputs(), int64_t(outputs)), ceil_div(cols.outputs(), int64_t(outputs)),
                       most);
   for (int64_t i = 0; i < tiling.count(); ++i) f(Part<T>{g, rows, cols, tiling[i]});
@@ -305,12 +308,12 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
 #endif
   const int64_t inner = most_groups(g.rows, g.pass) * most_groups(g.cols, g.pass) * g.depth;
   const int64_t matrix_rows = g.groups * (inner + g.maps);
-  const int64_t columns = max(int64_t(1), workspace_bytes / (matrix_rows * places * int64_t(sizeof(A))));
+  const int64_t columns = max(int64_t(1), workspace_bytes / (matrix_rows * components * int64_t(sizeof(A))));
   const int64_t most = min(columns, g.n * ceil_div(phase_outputs(g.rows, g.pass), int64_t(outputs)) *
                                         ceil_div(phase_outputs(g.cols, g.pass), int64_t(outputs)));
-  A* const transformed = context.workspace<A>(g.groups * places * inner * most);
-  A* const filters = context.workspace<A>(g.groups * places * g.maps * inner);
-  A* const products = context.workspace<A>(g.groups * places * g.maps * most);
+  A* const transformed = context.workspace<A>(g.groups * components * inner * most);
+  A* const filters = context.workspace<A>(g.groups * components * g.maps * inner);
+  A* const products = context.workspace<A>(g.groups * components * g.maps * most);
   context.clear(noted, sizeof(*noted));
   for_lattices(g, taps, [&](const LatticeAxis& rows, const LatticeAxis& cols) {
     bool first = true;
@@ -322,7 +325,7 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
       first = false;
       if (depth > 0) {
         each(context, "winograd_input", g.groups * depth * tiles, TransformInput<T>{part, transformed});
-        context.gemm(Gemm{dtype_of<A>::value, g.groups * places, g.maps, tiles, depth,
+        context.gemm(Gemm{dtype_of<A>::value, g.groups * components, g.maps, tiles, depth,
                           Matrix{filters, depth, 1, g.maps * depth}, Matrix{transformed, tiles, 1, depth * tiles},
                           products, g.maps * tiles});
       }
@@ -338,12 +341,12 @@ void wgrad(const Elements<T>& e, Context& context) {
   Gather<T> g(e, Pass::fprop);
   const int64_t inner = most_groups(g.rows, g.pass) * most_groups(g.cols, g.pass) * g.depth;
   const int64_t matrix_rows = g.groups * (inner + g.maps);
-  const int64_t columns = max(int64_t(1), workspace_bytes / (matrix_rows * places * int64_t(sizeof(A))));
+  const int64_t columns = max(int64_t(1), workspace_bytes / (matrix_rows * components * int64_t(sizeof(A))));
   const int64_t most =
       min(columns, g.n * ceil_div(e.rows.out, int64_t(outputs)) * ceil_div(e.cols.out, int64_t(outputs)));
-  A* const transformed = context.workspace<A>(g.groups * places * inner * most);
-  A* const gradient = context.workspace<A>(g.groups * places * g.maps * most);
-  A* const products = context.workspace<A>(g.groups * places * g.maps * inner);
+  A* const transformed = context.workspace<A>(g.groups * components * inner * most);
+  A* const gradient = context.workspace<A>(g.groups * components * g.maps * most);
+  A* const products = context.workspace<A>(g.groups * components * g.maps * inner);
   A* const sums = context.workspace<A>(e.weights());
   context.clear(sums, e.weights() * int64_t(sizeof(A)));
   for_lattices(g, taps, [&](const LatticeAxis& rows, const LatticeAxis& cols) {
@@ -351,7 +354,7 @@ void wgrad(const Elements<T>& e, Context& context) {
       const int64_t depth = part.inner(), tiles = part.tiles();
       each(context, "winograd_input", g.groups * depth * tiles, TransformInput<T>{part, transformed});
       each(context, "winograd_gradient", g.groups * g.maps * tiles, TransformGradient<T>{part, gradient});
-      context.gemm(Gemm{dtype_of<A>::value, g.groups * places, g.maps, depth, tiles,
+      context.gemm(Gemm{dtype_of<A>::value, g.groups * components, g.maps, depth, tiles,
                         Matrix{gradient, tiles, 1, g.maps * tiles}, Matrix{transformed, 1, tiles, depth * tiles},
                         products, g.maps * depth});
       each(context, "winograd_taps", g.groups * g.maps * depth, AddFilters<T>{part, products, sums});

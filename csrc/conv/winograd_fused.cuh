@@ -4,8 +4,8 @@
 // A block computes 64 maps of 32 tiles of 2 x 2 outputs, in four steps:
 //
 //   load       a thread reads the 4 x 4 inputs of one tile and channel into registers
-//   transform  V = B^T d B goes to shared memory, as [place][channel][tile]
-//   multiply   M = U V for each of the 16 places: a warp has two places, and all their sums in registers
+//   transform  V = B^T d B goes to shared memory, as [component][channel][tile]
+//   multiply   M = U V for each of the 16 components: a warp has two components, and all their sums in registers
 //   store      the sums M go to shared memory, and a thread computes A^T M A / 4 + bias for some maps and tiles
 //
 // The first three are repeated for every slab of 8 channels. While a slab is multiplied, the inputs of the next one are
@@ -13,7 +13,7 @@
 // ones of what the block computes next. If there is too little for all blocks, several of them share the channels, and
 // their sums are added up in a fixed order.
 //
-// A lane has 8 x 8 sums per place, for which it reads 16 values per channel, as in a matrix product
+// A lane has 8 x 8 sums per component, for which it reads 16 values per channel, as in a matrix product
 // (block/fma_tile.cuh). Per slab, a block issues 8192 FMAs in 2048 cycles, and about 1700 other instructions; shared
 // memory is busy for about 1400 cycles.
 #pragma once
@@ -26,27 +26,30 @@
 
 namespace tp::conv {
 
-// The shape of a block. A warp multiplies two of the 16 places.
+// The shape of a block. A warp multiplies two of the 16 components.
 struct WinogradBlock {
-  static constexpr int warp_places = 2, warps = winograd_tile::places / warp_places;
+  static constexpr int warp_components = 2, warps = winograd_tile::components / warp_components;
   static constexpr int maps = 64, tiles = 32, threads = warps * block::warp_size;
   static constexpr int slab = threads / tiles;  // the channels of a slab: a thread has one of them, and one tile
-  // One place as a matrix product: its rows are maps, its columns tiles. The padding lets 8 channels x 4 tiles be
+  // One component as a matrix product: its rows are maps, its columns tiles. The padding lets 8 channels x 4 tiles be
   // written without bank conflicts.
   static constexpr int pitch = tiles + 4;
   using Product = block::FmaTile<maps, tiles, 8, 8, slab, 2, 1, 4, warps>;
-  static constexpr int filter_values = slab * winograd_tile::places * maps,
-                       input_values = winograd_tile::places * slab * pitch, stage_values = filter_values + input_values;
-  // Half of the sums, as [place][tile][map]. The padding lets quads of maps be written without bank conflicts.
-  static constexpr int half = maps / 2, sum_pitch = half + 4, sum_values = winograd_tile::places * tiles * sum_pitch;
+  static constexpr int filter_values = slab * winograd_tile::components * maps,
+                       input_values = winograd_tile::components * slab * pitch,
+                       stage_values = filter_values + input_values;
+  // Half of the sums, as [component][tile][map]. The padding lets quads of maps be written without bank conflicts.
+  static constexpr int half = maps / 2, sum_pitch = half + 4,
+                       sum_values = winograd_tile::components * tiles * sum_pitch;
   static constexpr int shared_bytes = int(sizeof(float)) * (2 * stage_values + sum_values);
 };
 
 // The arguments of the kernel.
 struct FusedWinograd {
   Gather<float> g;
-  const float* filters;  // U[group][map block][channel][place][map], with zeros for channels and maps that do not exist
-  boolean* noted;        // whether an output is not finite
+  // U[group][map block][channel][component][map], with zeros for channels and maps that do not exist.
+  const float* filters;
+  boolean* noted;                  // whether an output is not finite
   int64_t row_origin, col_origin;  // the source element that tap 0 of output 0 reads
   int64_t down, across;            // the tiles of an image
   int64_t map_blocks, slabs;
@@ -76,7 +79,7 @@ __global__ void __launch_bounds__(256) winograd_pack_filters(const FusedWinograd
           group = divide(map_block, work.map_blocks);
   if (group >= g.groups) return;
   float* const to =
-      packed + (((group * work.map_blocks + map_block) * depth + channel) * places) * WinogradBlock::maps + map;
+      packed + (((group * work.map_blocks + map_block) * depth + channel) * components) * WinogradBlock::maps + map;
   map += map_block * WinogradBlock::maps;
   Patch<float> patch{};
   if (map < g.maps && channel < g.depth) {
@@ -87,7 +90,8 @@ __global__ void __launch_bounds__(256) winograd_pack_filters(const FusedWinograd
   }
   patch.transform([](float (&v)[side]) { Transforms<float>::filter(v); });
 #pragma unroll
-  for (int place = 0; place < places; ++place) to[place * WinogradBlock::maps] = patch.v[place / side][place % side];
+  for (int component = 0; component < components; ++component)
+    to[component * WinogradBlock::maps] = patch.v[component / side][component % side];
 }
 
 // A tile of a block: where its inputs and outputs begin in channel 0, and which of them exist, as bits.
@@ -103,7 +107,7 @@ TP_DEVICE inline WinogradTileAt winograd_tile_at(const FusedWinograd& work, int6
   h *= outputs, w *= outputs;
   const int64_t row = work.row_origin + h, col = work.col_origin + w;
   WinogradTileAt at{work.g.source_strides.at(image, 0, row, col), work.g.target_strides.at(image, 0, h, w), 0, 0};
-  for (int i = 0; i < places; ++i) {
+  for (int i = 0; i < components; ++i) {
     const int64_t y = row + i / side, x = col + i % side;
     if (y >= 0 && y < work.source_rows() && x >= 0 && x < work.source_cols()) at.inputs |= 1u << i;
   }
@@ -148,7 +152,7 @@ TP_DEVICE inline void find_share(const FusedWinograd& work, int64_t unit, Winogr
 // lanes have neighbouring tiles, or if the channels of a pixel are contiguous, 8 channels of each of 4 tiles.
 template <bool by_channel>
 class WinogradInput {
-  static constexpr int side = winograd_tile::side, places = winograd_tile::places;
+  static constexpr int side = winograd_tile::side, components = winograd_tile::components;
 
  public:
   TP_DEVICE explicit WinogradInput(const Gather<float>& g)
@@ -168,19 +172,20 @@ class WinogradInput {
   TP_DEVICE void load() {
     const unsigned inputs = channels_ > 0 ? inputs_ : 0;
 #pragma unroll
-    for (int i = 0; i < places; ++i) {
+    for (int i = 0; i < components; ++i) {
       patch_.v[i / side][i % side] = inputs >> i & 1 ? rows_[i / side][i % side * col_] : 0.0f;
     }
     channels_ -= WinogradBlock::slab;
 #pragma unroll
     for (int i = 0; i < side; ++i) rows_[i] += deep_;
   }
-  // Transforms them, and stores them as to[place][channel][tile].
+  // Transforms them, and stores them as to[component][channel][tile].
   TP_DEVICE void store(float* to) {
     patch_.transform([](float (&v)[side]) { winograd_tile::Transforms<float>::input(v); });
     to += channel() * WinogradBlock::pitch + tile();
 #pragma unroll
-    for (int i = 0; i < places; ++i) to[i * WinogradBlock::slab * WinogradBlock::pitch] = patch_.v[i / side][i % side];
+    for (int i = 0; i < components; ++i)
+      to[i * WinogradBlock::slab * WinogradBlock::pitch] = patch_.v[i / side][i % side];
   }
 
  private:
@@ -205,14 +210,14 @@ TP_DEVICE inline void copy_filters(block::Barrier& barrier, float* to, const flo
   if (threadIdx.x == 0) barrier.arrive();
 }
 
-// Adds the products of a slab for the places of this thread's warp.
-TP_DEVICE inline void multiply_slab(const float* stage, float (&sum)[WinogradBlock::warp_places][8][8]) {
+// Adds the products of a slab for the components of this thread's warp.
+TP_DEVICE inline void multiply_slab(const float* stage, float (&sum)[WinogradBlock::warp_components][8][8]) {
   using Product = WinogradBlock::Product;
-  constexpr int steps = WinogradBlock::slab * WinogradBlock::warp_places, unrolled = 8;
-  const int place = int(threadIdx.x) / block::warp_size * WinogradBlock::warp_places;
-  const float* rows = stage + place * WinogradBlock::maps + Product::row(0);
+  constexpr int steps = WinogradBlock::slab * WinogradBlock::warp_components, unrolled = 8;
+  const int component = int(threadIdx.x) / block::warp_size * WinogradBlock::warp_components;
+  const float* rows = stage + component * WinogradBlock::maps + Product::row(0);
   const float* cols =
-      stage + WinogradBlock::filter_values + place * WinogradBlock::slab * WinogradBlock::pitch + Product::col(0);
+      stage + WinogradBlock::filter_values + component * WinogradBlock::slab * WinogradBlock::pitch + Product::col(0);
   block::FmaFragment<Product, float> fragments[2];
   fragments[0].load(rows, cols);
 #pragma unroll 1
@@ -220,31 +225,31 @@ TP_DEVICE inline void multiply_slab(const float* stage, float (&sum)[WinogradBlo
 #pragma unroll
     for (int i = 0; i < unrolled; ++i) {
       if (i + 1 < unrolled || first + unrolled < steps) {
-        const int k = (i + 1) / WinogradBlock::warp_places, p = (i + 1) % WinogradBlock::warp_places;
-        fragments[(i + 1) % 2].load(rows + (k * winograd_tile::places + p) * WinogradBlock::maps,
+        const int k = (i + 1) / WinogradBlock::warp_components, p = (i + 1) % WinogradBlock::warp_components;
+        fragments[(i + 1) % 2].load(rows + (k * winograd_tile::components + p) * WinogradBlock::maps,
                                     cols + (p * WinogradBlock::slab + k) * WinogradBlock::pitch);
       }
-      fragments[i % 2].add_to(sum[i % WinogradBlock::warp_places]);
+      fragments[i % 2].add_to(sum[i % WinogradBlock::warp_components]);
     }
-    rows += unrolled / WinogradBlock::warp_places * winograd_tile::places * WinogradBlock::maps;
-    cols += unrolled / WinogradBlock::warp_places * WinogradBlock::pitch;
+    rows += unrolled / WinogradBlock::warp_components * winograd_tile::components * WinogradBlock::maps;
+    cols += unrolled / WinogradBlock::warp_components * WinogradBlock::pitch;
   }
 }
 
-// Writes the sums of a thread for half of the maps as [place][tile][map].
-TP_DEVICE inline void stage_sums(float* to, const float (&sum)[WinogradBlock::warp_places][8][8], int half) {
+// Writes the sums of a thread for half of the maps as [component][tile][map].
+TP_DEVICE inline void stage_sums(float* to, const float (&sum)[WinogradBlock::warp_components][8][8], int half) {
   using Product = WinogradBlock::Product;
   using Quad = block::Vector<float, 4>;
-  const int place = int(threadIdx.x) / block::warp_size * WinogradBlock::warp_places;
+  const int component = int(threadIdx.x) / block::warp_size * WinogradBlock::warp_components;
 #pragma unroll
-  for (int p = 0; p < WinogradBlock::warp_places; ++p) {
+  for (int p = 0; p < WinogradBlock::warp_components; ++p) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       Quad quad;
 #pragma unroll
       for (int i = 0; i < 4; ++i) quad.v[i] = half ? sum[p][4 + i][j] : sum[p][i][j];
       const int tile = Product::col(j / 4) + j % 4;
-      *reinterpret_cast<Quad*>(to + ((place + p) * WinogradBlock::tiles + tile) * WinogradBlock::sum_pitch +
+      *reinterpret_cast<Quad*>(to + ((component + p) * WinogradBlock::tiles + tile) * WinogradBlock::sum_pitch +
                                Product::row(0)) = quad;
     }
   }
@@ -259,7 +264,7 @@ TP_DEVICE inline float store_outputs(const FusedWinograd& work, const float* sum
   const Strides& strides = work.g.target_strides;
   Patch<float> patch;
 #pragma unroll
-  for (int i = 0; i < places; ++i)
+  for (int i = 0; i < components; ++i)
     patch.v[i / side][i % side] = sums[i * WinogradBlock::tiles * WinogradBlock::sum_pitch];
   patch.transform([](float (&v)[side]) { Transforms<float>::output(v); });
   float odd = 0;
@@ -326,7 +331,7 @@ __global__ void __launch_bounds__(WinogradBlock::threads, 1)
   copy_filters(arrived[0], stages, shares[0].filters);
   input.store(stages + WinogradBlock::filter_values);
   // Multiply each slab while the next one is loaded, which may be the first one of the next share.
-  float sum[WinogradBlock::warp_places][8][8] = {};
+  float sum[WinogradBlock::warp_components][8][8] = {};
   float odd = 0;
   int slab = 0;
 #pragma unroll 1
@@ -360,7 +365,7 @@ __global__ void __launch_bounds__(WinogradBlock::threads, 1)
     }
     if (ends) break;
 #pragma unroll
-    for (int i = 0; i < WinogradBlock::warp_places * 64; ++i) sum[i / 64][i / 8 % 8][i % 8] = 0;
+    for (int i = 0; i < WinogradBlock::warp_components * 64; ++i) sum[i / 64][i / 8 % 8][i % 8] = 0;
     slab = 0;
     ++n;
     unit += gridDim.x;
@@ -397,7 +402,7 @@ inline bool launch_winograd(const Gather<float>& g, boolean* noted, Context& con
   work.units = blocks * work.slices;
   work.terms = work.slices == 1 ? 1.0f : 2.0f * float(work.slices);  // twice, because the sum of the slices is rounded
   work.sums = work.slices == 1 ? g.target : context.workspace<float>(work.slices * work.target_size());
-  float* const filters = context.workspace<float>(packed * places);
+  float* const filters = context.workspace<float>(packed * components);
   work.filters = filters;
   winograd_pack_filters<<<unsigned(ceil_div(packed, int64_t(256))), 256, 0, cudaStream_t(context.stream)>>>(work,
                                                                                                             filters);

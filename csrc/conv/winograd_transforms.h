@@ -4,7 +4,7 @@
 
 namespace tp::conv::winograd_tile {
 
-constexpr int side = 4, places = side * side, outputs = 2, taps = 3;
+constexpr int side = 4, components = side * side, outputs = 2, taps = 3;
 
 // The three transforms along one axis, in place, and their transposes; `at` finds element i.
 template <class A>

@@ -49,11 +49,11 @@ struct SmallLevels {
             const int64_t neighbor = out[edge];
             if (!is_vertex(neighbor, g.args, edge)) continue;
             if (levels.template atomic<Min<uint32_t>>(neighbor, uint32_t(level)) != no_level) continue;
-            const int64_t place = count.template atomic<Sum<int64_t>>(0, 1);
-            if (place < capacity) {
-              frontiers[(1 - here) * capacity + place] = Id(neighbor);
+            const int64_t slot = count.template atomic<Sum<int64_t>>(0, 1);
+            if (slot < capacity) {
+              frontiers[(1 - here) * capacity + slot] = Id(neighbor);
             } else {
-              current[place] = Id(neighbor);
+              current[slot] = Id(neighbor);
             }
           }
         }

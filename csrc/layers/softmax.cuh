@@ -64,25 +64,25 @@ struct HeldRow {
   A x[values];
   int lane;
 
-  TP_DEVICE int place(int k) const { return (k * lanes + lane) * width; }
+  TP_DEVICE int column(int k) const { return (k * lanes + lane) * width; }
 
   TP_DEVICE void load(const T* row, int count, bool aligned) {
     V held[vectors];
 #pragma unroll
     for (int k = 0; k < vectors; ++k) {
-      if (place(k) >= count) continue;
+      if (column(k) >= count) continue;
       if (width == 1 || aligned) {
-        held[k] = *reinterpret_cast<const V*>(row + place(k));
+        held[k] = *reinterpret_cast<const V*>(row + column(k));
       } else {
 #pragma unroll
-        for (int v = 0; v < width; ++v) held[k].v[v] = row[place(k) + v];
+        for (int v = 0; v < width; ++v) held[k].v[v] = row[column(k) + v];
       }
     }
 #pragma unroll
     for (int k = 0; k < vectors; ++k) {
 #pragma unroll
       for (int v = 0; v < width; ++v) {
-        x[k * width + v] = place(k) < count ? A(held[k].v[v]) : -std::numeric_limits<A>::infinity();
+        x[k * width + v] = column(k) < count ? A(held[k].v[v]) : -std::numeric_limits<A>::infinity();
       }
     }
   }
@@ -128,17 +128,17 @@ struct HeldRow {
     const A scale = A(1) / sum;
 #pragma unroll
     for (int k = 0; k < vectors; ++k) {
-      if (place(k) >= count) continue;
+      if (column(k) >= count) continue;
       V y;
 #pragma unroll
       for (int v = 0; v < width; ++v) {
-        y.v[v] = T(valid ? (x[k * width + v] * scale - A(place(k) + v == label)) * grad : A(0));
+        y.v[v] = T(valid ? (x[k * width + v] * scale - A(column(k) + v == label)) * grad : A(0));
       }
       if (width == 1 || aligned) {
-        *reinterpret_cast<V*>(out + place(k)) = y;
+        *reinterpret_cast<V*>(out + column(k)) = y;
       } else {
 #pragma unroll
-        for (int v = 0; v < width; ++v) out[place(k) + v] = y.v[v];
+        for (int v = 0; v < width; ++v) out[column(k) + v] = y.v[v];
       }
     }
   }

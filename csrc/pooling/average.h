@@ -29,11 +29,12 @@ struct Average {
         const Range cols = window(w, o.w);
         acc_t<T> sum = 0;
         for (int64_t i = 0; i < rows.count; ++i) {
-          for (int64_t j = 0; j < cols.count; ++j) sum += load<T>(from, place(in, o, rows.begin + i, cols.begin + j));
+          for (int64_t j = 0; j < cols.count; ++j)
+            sum += load<T>(from, offset_of(in, o, rows.begin + i, cols.begin + j));
         }
         sum /= acc_t<T>(count * counted(w, o.w, count_include_pad));
         if (bias) sum += load<T>(biases, in.inner == 1 ? o.outer % maps : o.inner);
-        to[place(out, o)] = Out(activate<f>(sum));
+        to[offset_of(out, o)] = Out(activate<f>(sum));
       };
     };
   }
@@ -64,10 +65,10 @@ struct AverageBackward {
           for (int64_t j = 0; j < cols.count; ++j) {
             const int64_t oh = rows.begin + i, ow = cols.begin + j;
             const int64_t count = counted(h, oh, count_include_pad) * counted(w, ow, count_include_pad);
-            sum += load<In>(from, place(out, p, oh, ow)) / acc_t<In>(count);
+            sum += load<In>(from, offset_of(out, p, oh, ow)) / acc_t<In>(count);
           }
         }
-        to[place(in, p)] = T(sum);
+        to[offset_of(in, p)] = T(sum);
       };
     };
   }

@@ -22,7 +22,7 @@ TP_DEVICE void store_patch(const Grid<I, H, W>& g, T* grad_x, I n, I h, I w, I c
 #pragma unroll
   for (int r = 0; r < height; ++r) {
     if (h + r >= g.h.size) return;
-    T* to = grad_x + g.in_place(n, h + r, w, c);
+    T* to = grad_x + g.in_offset(n, h + r, w, c);
     block::Vector<T, width> result;
 #pragma unroll
     for (int v = 0; v < width; ++v) result.v[v] = T(sum[r][v]);

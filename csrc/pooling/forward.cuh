@@ -48,10 +48,10 @@ struct Greatest {
     store_vector<T, width>(y, result);
 #pragma unroll
     for (int v = 0; v < width; v += pack) {
-      block::Vector<Index, pack> places;
+      block::Vector<Index, pack> packed;
 #pragma unroll
-      for (int k = 0; k < pack; ++k) places.v[k] = Index(pixel[v + k]);
-      store_vector<Index, pack>(indices + v, places);
+      for (int k = 0; k < pack; ++k) packed.v[k] = Index(pixel[v + k]);
+      store_vector<Index, pack>(indices + v, packed);
     }
   }
 };
@@ -106,7 +106,7 @@ TP_DEVICE void maximum_of_four(const Grid<I, H, W>& g, const T* map, I n, I oh, 
         found[q].take(of_row[p * H::stride + i][q], taps.row_exists[p * H::stride + i]);
       }
     }
-    const I o = g.out_place(n, oh + p, ow, c);
+    const I o = g.out_offset(n, oh + p, ow, c);
     const bool both = ow + 1 < g.w.outputs;
     store_pair(found, quads && both && o % 2 == 0, both, g.inner, y + o, indices + o);
   }
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(vectorized_threads)
   const auto at = pixels.mine();
   if (!at.exists) return;
   const I c = at.inner * width, oh = at.row * outputs_along<width, H>, ow = at.column * outputs_along<width, W>;
-  const T* map = x + g.in_place(at.n, 0, 0, c);
+  const T* map = x + g.in_offset(at.n, 0, 0, c);
   if constexpr (H::constant_kernel > 0 && width == 1) {
     maximum_of_four(g, map, at.n, oh, ow, c, quads, y, indices);
   } else {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(vectorized_threads)
     } else {
       for_taps<width>(g, map, h0, w0, [&](I pixel, const auto& tap) { found.take(pixel, tap, true); });
     }
-    const I o = g.out_place(at.n, oh, ow, c);
+    const I o = g.out_offset(at.n, oh, ow, c);
     found.store(y + o, indices + o);
   }
 }
@@ -166,7 +166,7 @@ TP_DEVICE void store_mean(const Grid<I, H, W>& g, const Neuron<T, I>& neuron, I 
     if (neuron.bias) mean += g.inner == 1 ? neuron.bias_of(n) : A(neuron.bias[c + v]);
     result.v[v] = T(activate(neuron.activation, mean));
   }
-  store_vector<T, width>(y + g.out_place(n, oh, ow, c), result);
+  store_vector<T, width>(y + g.out_offset(n, oh, ow, c), result);
 }
 
 template <int width, class T, class I, class H, class W>
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(vectorized_threads)
   const auto at = pixels.mine();
   if (!at.exists) return;
   const I c = at.inner * width, oh = at.row * height, h0 = begin_of(g.h, oh), w0 = begin_of(g.w, at.column);
-  const T* map = x + g.in_place(at.n, 0, 0, c);
+  const T* map = x + g.in_offset(at.n, 0, 0, c);
   if constexpr (H::constant_kernel > 0) {
     const Taps<height, 1, width, T, I, H, W> taps(g, map, h0, w0);
 #pragma unroll
@@ -209,13 +209,13 @@ __global__ void __launch_bounds__(vectorized_threads)
     tangent_kernel(const Grid<I, H, W> g, const Pixels<I> pixels, const T* x, T* y, const Index* indices) {
   const auto at = pixels.mine();
   if (!at.exists) return;
-  const I o = g.out_place(at.n, at.row, at.column, at.inner);
+  const I o = g.out_offset(at.n, at.row, at.column, at.inner);
   const int64_t taken = indices[o];
   T value(0);
   if (taken >= 0 && taken < int64_t(g.h.size) * g.w.size) {
     const I ih = I(taken) / g.w.size, iw = I(taken) - ih * g.w.size;
     const I dh = ih - begin_of(g.h, at.row), dw = iw - begin_of(g.w, at.column);
-    if (dh >= 0 && dh < g.h.reach && dw >= 0 && dw < g.w.reach) value = x[g.in_place(at.n, ih, iw, at.inner)];
+    if (dh >= 0 && dh < g.h.reach && dw >= 0 && dw < g.w.reach) value = x[g.in_offset(at.n, ih, iw, at.inner)];
   }
   y[o] = value;
 }

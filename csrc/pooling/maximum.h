@@ -31,7 +31,7 @@ struct Maximum {
   TP_HD auto bind(Block& block) const {
     const auto from = block.global("x", x, in.size());
     const auto to = block.global("y", y, out.size());
-    const auto places = block.global("indices", indices, out.size());
+    const auto index_of = block.global("indices", indices, out.size());
     return [=, *this](int64_t row) {
       const Row o_row = row_of(out, row);
       const Range rows = window(h, o_row.first.h);
@@ -40,18 +40,18 @@ struct Maximum {
         const Range cols = window(w, o.w);
         // The index of the first tap is that of the maximum if all values are -inf.
         int64_t index = rows.begin * w.size + cols.begin;
-        acc_t<T> best = load<T>(from, place(in, o, rows.begin, cols.begin));
+        acc_t<T> best = load<T>(from, offset_of(in, o, rows.begin, cols.begin));
         for (int64_t i = 0; i < rows.count; ++i) {
           for (int64_t j = 0; j < cols.count; ++j) {
             const int64_t ih = rows.begin + i * dilation(h), iw = cols.begin + j * dilation(w);
-            const acc_t<T> value = load<T>(from, place(in, o, ih, iw));
+            const acc_t<T> value = load<T>(from, offset_of(in, o, ih, iw));
             const bool greater = !(value <= best) & (best == best);
             best = pick(greater, value, best);
             index = pick(greater, ih * w.size + iw, index);
           }
         }
-        to[place(out, o)] = T(best);
-        places[place(out, o)] = Index(index);
+        to[offset_of(out, o)] = T(best);
+        index_of[offset_of(out, o)] = Index(index);
       };
     };
   }
@@ -71,7 +71,7 @@ struct MaximumBackward {
   template <class Block>
   TP_HD auto bind(Block& block) const {
     const auto from = block.global("grad", grad, out.size());
-    const auto places = block.global("indices", indices, out.size());
+    const auto index_of = block.global("indices", indices, out.size());
     const auto to = block.global("grad_x", grad_x, in.size());
     return [=, *this](int64_t row) {
       const Row p_row = row_of(in, row);
@@ -82,11 +82,11 @@ struct MaximumBackward {
         acc_t<T> sum = 0;
         for (int64_t i = 0; i < rows.count; ++i) {
           for (int64_t j = 0; j < cols.count; ++j) {
-            const int64_t o = place(out, p, rows.begin + i, cols.begin + j), taken = Index(places[o]);
+            const int64_t o = offset_of(out, p, rows.begin + i, cols.begin + j), taken = Index(index_of[o]);
             sum += pick(taken == p.h * w.size + p.w, load<T>(from, o), acc_t<T>(0));
           }
         }
-        to[place(in, p)] = T(sum);
+        to[offset_of(in, p)] = T(sum);
       };
     };
   }
@@ -105,18 +105,18 @@ struct MaximumTangent {
   template <class Block>
   TP_HD auto bind(Block& block) const {
     const auto from = block.global("x", x, in.size());
-    const auto places = block.global("indices", indices, out.size());
+    const auto index_of = block.global("indices", indices, out.size());
     const auto to = block.global("y", y, out.size());
     return [=, *this](int64_t row) {
       const Row o_row = row_of(out, row);
       return [=, *this](int64_t column) {
         const Pixel o = o_row.pixel(column);
-        const int64_t taken = Index(places[place(out, o)]), i = taken / w.size, j = taken % w.size;
+        const int64_t taken = Index(index_of[offset_of(out, o)]), i = taken / w.size, j = taken % w.size;
         T value(0);
         if (taken >= 0 && i < h.size && within(windows_over(h, i), o.h) && within(windows_over(w, j), o.w)) {
-          value = from[place(in, o, i, j)];
+          value = from[offset_of(in, o, i, j)];
         }
-        to[place(out, o)] = value;
+        to[offset_of(out, o)] = value;
       };
     };
   }

@@ -80,18 +80,18 @@ __global__ void __launch_bounds__(vectorized_threads)
   const I group = I(blockIdx.x) / maps, map = I(blockIdx.x) - group * maps, elements = I(length.d);
   const I first = group * (map_terms * vectorized_threads) + I(threadIdx.x);
   A held[map_terms];
-  I place[map_terms];
+  I offset[map_terms];
 #pragma unroll
   for (int u = 0; u < map_terms; ++u) {
     I sample = first + u * vectorized_threads;
     const I element = length.take(sample);
-    place[u] = sample < batch ? (sample * maps + map) * elements + element : I(-1);
-    held[u] = place[u] >= 0 ? from.load(place[u], 0) : A(0);
+    offset[u] = sample < batch ? (sample * maps + map) * elements + element : I(-1);
+    held[u] = offset[u] >= 0 ? from.load(offset[u], 0) : A(0);
   }
   A sum = 0;
 #pragma unroll
   for (int u = 0; u < map_terms; ++u) {
-    if (place[u] >= 0) from.distribute(place[u], 0, held[u]);
+    if (offset[u] >= 0) from.distribute(offset[u], 0, held[u]);
     sum += held[u];
   }
   sum = block::block_sum<vectorized_threads>(sum);

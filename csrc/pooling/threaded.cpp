@@ -20,7 +20,7 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* spa
   for_taps(a, line, [=](int64_t first, int64_t count, int64_t from, int64_t step, int64_t ih, int64_t iw) {
     const I pixel = I(ih) * width + I(iw);
     A* to = best + first;
-    I* places = index + first;
+    I* index_to = index + first;
     const auto* values = readable(x + from, (count - 1) * step + 1, space);
     with_step(step, [=](auto by) {
       TP_INDEPENDENT
@@ -28,7 +28,7 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* spa
         const A value = A(values[k * by]), held = to[k];
         const bool greater = replaces(value, held);
         to[k] = greater ? value : held;
-        places[k] = greater ? pixel + I(k) * pixel_step : places[k];
+        index_to[k] = greater ? pixel + I(k) * pixel_step : index_to[k];
       }
     });
   });
@@ -42,9 +42,9 @@ void maximum_lines(const Args& a, Index* indices, Context& context) {
     const int64_t width = a.out.inner == 1 ? a.out.w : a.out.inner;
     const auto best = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, a.in.inner));
     const auto index = array<I>(width);
-    on_vectors([&a, indices, begin, end, width, values = best.get(), wide = space.get(), places = index.get()] {
+    on_vectors([&a, indices, begin, end, width, values = best.get(), wide = space.get(), wide_index = index.get()] {
       for (int64_t i = begin; i < end; ++i) {
-        maximum_line<T, I>(a, line_of(a.out, i), values, wide, places, as<T>(a.y) + i * width, indices + i * width);
+        maximum_line<T, I>(a, line_of(a.out, i), values, wide, wide_index, as<T>(a.y) + i * width, indices + i * width);
       }
     });
   });

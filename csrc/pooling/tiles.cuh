@@ -115,8 +115,8 @@ struct Grid {
   I inner, outer;
   bool count_include_pad;
 
-  TP_DEVICE I in_place(I n, I ih, I iw, I c) const { return ((n * h.size + ih) * w.size + iw) * inner + c; }
-  TP_DEVICE I out_place(I n, I oh, I ow, I c) const { return ((n * h.outputs + oh) * w.outputs + ow) * inner + c; }
+  TP_DEVICE I in_offset(I n, I ih, I iw, I c) const { return ((n * h.size + ih) * w.size + iw) * inner + c; }
+  TP_DEVICE I out_offset(I n, I oh, I ow, I c) const { return ((n * h.outputs + oh) * w.outputs + ow) * inner + c; }
 };
 
 // Assigns `outer` maps of rows x columns vectors to threads, in memory order. A vector consists of adjacent pixels of a
@@ -129,13 +129,13 @@ struct Pixels {
   Pixels(int64_t outer, int64_t rows, int64_t columns, int64_t inner_vectors)
       : count(I(outer * rows * columns * inner_vectors)), inner_vectors(inner_vectors), columns(columns), rows(rows) {}
 
-  struct Place {
+  struct Coordinates {
     I n, row, column, inner;
     bool exists;
   };
-  TP_DEVICE Place mine() const {
+  TP_DEVICE Coordinates mine() const {
     I i = I(blockIdx.x) * vectorized_threads + I(threadIdx.x);
-    Place p;
+    Coordinates p;
     p.exists = i < count;
     p.inner = inner_vectors.take(i);
     p.column = columns.take(i);
@@ -233,7 +233,7 @@ TP_DEVICE void for_windows(const Grid<I, H, W>& g, I n, I h, I w, I c, Load load
     decltype(load(I(0))) held[most_h][most_w];
 #pragma unroll
     for (int i = 0; i < most_h; ++i) {
-      const I first = g.out_place(n, tp::min(rows.first + i, g.h.outputs - 1), 0, c);
+      const I first = g.out_offset(n, tp::min(rows.first + i, g.h.outputs - 1), 0, c);
 #pragma unroll
       for (int j = 0; j < most_w; ++j) {
         held[i][j] = load(first + tp::min(columns.first + j, g.w.outputs - 1) * g.inner);
@@ -249,7 +249,7 @@ TP_DEVICE void for_windows(const Grid<I, H, W>& g, I n, I h, I w, I c, Load load
     }
   } else {
     for (I oh = rows.first; oh <= rows.last; ++oh) {
-      for (I ow = columns.first; ow <= columns.last; ++ow) use(oh, ow, load(g.out_place(n, oh, ow, c)));
+      for (I ow = columns.first; ow <= columns.last; ++ow) use(oh, ow, load(g.out_offset(n, oh, ow, c)));
     }
   }
 }

@@ -78,9 +78,10 @@ void maximum(const Args& a, Context& context) {
     for_parts<I, H, W>(a, [&](const auto& part) {
       const T* x = static_cast<const T*>(a.x) + part.in_offset;
       T* y = static_cast<T*>(a.y) + part.out_offset;
-      Index* places = indices + part.out_offset;
+      Index* out_indices = indices + part.out_offset;
       launch_outputs<outputs_along<width, H>, outputs_along<width, W>, width, I>(
-          a, part, context, maximum_kernel<width, T, Index, I, H, W>, x, y, places, in_quads(a, x, y, places));
+          a, part, context, maximum_kernel<width, T, Index, I, H, W>, x, y, out_indices,
+          in_quads(a, x, y, out_indices));
     });
   });
 }

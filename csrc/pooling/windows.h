@@ -80,9 +80,9 @@ TP_HD inline Row row_of(const Maps& maps, int64_t row) {
   return {{outer, y - outer * maps.h, line ? 0 : row - y * maps.w, 0}, line};
 }
 
-TP_HD inline int64_t place(const Maps& maps, const Pixel& p, int64_t h, int64_t w) {
+TP_HD inline int64_t offset_of(const Maps& maps, const Pixel& p, int64_t h, int64_t w) {
   return ((p.outer * maps.h + h) * maps.w + w) * maps.inner + p.inner;
 }
-TP_HD inline int64_t place(const Maps& maps, const Pixel& p) { return place(maps, p, p.h, p.w); }
+TP_HD inline int64_t offset_of(const Maps& maps, const Pixel& p) { return offset_of(maps, p, p.h, p.w); }
 
 }  // namespace tp::pooling

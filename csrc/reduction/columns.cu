@@ -20,8 +20,8 @@ struct Tiling {
 
 // Elements k, k + step, ... of `width` rows: up to `batch` of them and before `end`, with all loads in flight at once.
 template <int batch, class E, int width>
-TP_DEVICE void add_places(const E& e, const typename E::Input* first, int64_t k, int64_t end, int step,
-                          Running<E> (&run)[width]) {
+TP_DEVICE void add_elements(const E& e, const typename E::Input* first, int64_t k, int64_t end, int step,
+                            Running<E> (&run)[width]) {
   using In = typename E::Input;
   using V = block::Vector<In, width>;
   const In filler = Running<E>::filler(e.mirrored);
@@ -55,9 +55,9 @@ __global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Ti
   Running<E> run[width];
   for (int64_t k = split * tiling.share + y; k < end; k += loads * down) {
     if (end - k > 2 * down) {
-      add_places<loads>(e, first, k, end, down, run);
+      add_elements<loads>(e, first, k, end, down, run);
     } else {
-      add_places<2>(e, first, k, end, down, run);
+      add_elements<2>(e, first, k, end, down, run);
     }
   }
 

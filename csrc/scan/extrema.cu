@@ -21,7 +21,7 @@ constexpr int threads = 256, warps = threads / block::warp_size, chunks = 4;
 template <class A>
 struct Leader {
   A value;
-  int place;  // in the order of the scan
+  int position;  // in the order of the scan
 };
 
 template <class A, bool least>
@@ -34,19 +34,19 @@ struct Leading {
   // Of two values in any order, the more extreme one; of equal ones, the one with the lower position.
   TP_HD static Acc extreme(Acc x, Acc y) {
     const bool x_leads = leads(x.value, y.value), y_leads = leads(y.value, x.value);
-    return x_leads || (!y_leads && x.place < y.place) ? x : y;
+    return x_leads || (!y_leads && x.position < y.position) ? x : y;
   }
   TP_HD static bool leads(A x, A held) { return (least ? !(x >= held) : !(x <= held)) && held == held; }
 };
 
 // Reverses the order of a vector's positions.
 template <int n>
-TP_DEVICE __forceinline__ void flip(int (&places)[n]) {
+TP_DEVICE __forceinline__ void flip(int (&positions)[n]) {
 #pragma unroll
   for (int i = 0; i < n / 2; ++i) {
-    const int held = places[i];
-    places[i] = places[n - 1 - i];
-    places[n - 1 - i] = held;
+    const int held = positions[i];
+    positions[i] = positions[n - 1 - i];
+    positions[n - 1 - i] = held;
   }
 }
 
@@ -65,60 +65,63 @@ struct Lines {
   unsigned n, step;  // a chunk further on is `step` positions further on in its line
   bool whole;        // all vectors are aligned
 
-  TP_DEVICE unsigned next(unsigned place) const { return place >= n - step ? place - (n - step) : place + step; }
-  TP_DEVICE unsigned place(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
+  TP_DEVICE unsigned next(unsigned position) const {
+    return position >= n - step ? position - (n - step) : position + step;
+  }
+  TP_DEVICE unsigned position_of(int64_t p) const { return count >> 32 == 0 ? unsigned(p) % n : unsigned(p % n); }
 
   // Makes a leader the result of element i of a vector.
-  TP_DEVICE void put(int i, const Leader<A>& leader, block::Vector<T, vector>& y, int (&places)[vector]) const {
+  TP_DEVICE void put(int i, const Leader<A>& leader, block::Vector<T, vector>& y, int (&positions)[vector]) const {
     y.v[i] = T(leader.value);
-    places[i] = in.reverse ? int(n) - 1 - leader.place : leader.place;
+    positions[i] = in.reverse ? int(n) - 1 - leader.position : leader.position;
   }
 
   // Stores the positions of a full chunk. A lane has 16 or 32 bytes of them; two lanes exchange halves, so that
   // neighbouring lanes write neighbouring words.
-  TP_DEVICE void store_places(int64_t p, const int (&places)[vector], int lane) const {
+  TP_DEVICE void store_positions(int64_t p, const int (&positions)[vector], int lane) const {
     using Two = block::Vector<int64_t, 2>;
     int64_t* mine = index.data + (index.reverse ? count - vector - p : p);
     if constexpr (vector == 2) {
-      *reinterpret_cast<Two*>(mine) = {{places[0], places[1]}};
+      *reinterpret_cast<Two*>(mine) = {{positions[0], positions[1]}};
     } else {
       const bool low = (lane & 1) == int(index.reverse);
-      const int first = __shfl_xor_sync(~0u, low ? places[2] : places[0], 1);
-      const int second = __shfl_xor_sync(~0u, low ? places[3] : places[1], 1);
+      const int first = __shfl_xor_sync(~0u, low ? positions[2] : positions[0], 1);
+      const int second = __shfl_xor_sync(~0u, low ? positions[3] : positions[1], 1);
       int64_t* pair = low ? mine : mine - vector + 2;
-      *reinterpret_cast<Two*>(pair) = low ? Two{{places[0], places[1]}} : Two{{first, second}};
-      *reinterpret_cast<Two*>(pair + vector) = low ? Two{{first, second}} : Two{{places[2], places[3]}};
+      *reinterpret_cast<Two*>(pair) = low ? Two{{positions[0], positions[1]}} : Two{{first, second}};
+      *reinterpret_cast<Two*>(pair + vector) = low ? Two{{first, second}} : Two{{positions[2], positions[3]}};
     }
   }
 
   // Stores the results of the vector at p, and their positions.
-  TP_DEVICE __forceinline__ void store(int64_t p, block::Vector<T, vector>& y, int (&places)[vector], int lane) const {
+  TP_DEVICE __forceinline__ void store(int64_t p, block::Vector<T, vector>& y, int (&positions)[vector],
+                                       int lane) const {
     const int64_t end = p + (block::warp_size - lane) * vector;  // the end of the warp's chunk
     if (whole && end <= count) {
       if (out.reverse) {
         y.flip();
-        flip(places);
+        flip(positions);
       }
       out.at(p) = y;
-      store_places(p, places, lane);
+      store_positions(p, positions, lane);
     } else {
       block::Vector<int64_t, vector> wide;
 #pragma unroll
-      for (int i = 0; i < vector; ++i) wide.v[i] = places[i];
+      for (int i = 0; i < vector; ++i) wide.v[i] = positions[i];
       out.store(p, y);
       index.store(p, wide);
     }
   }
 };
 
-// A lane's elements of its warp's share of a tile. Vector j is j chunks after position `first_place` of its line.
+// A lane's elements of its warp's share of a tile. Vector j is j chunks after position `first_position` of its line.
 template <class L>
 struct Share {
   using M = typename L::M;
   using Acc = typename M::Acc;
   const L& lines;
   block::Vector<typename L::Element, L::vector> x[chunks];
-  unsigned first_place;
+  unsigned first_position;
   int lane;
 
   // Loads all vectors; the first is at `first`.
@@ -137,11 +140,11 @@ struct Share {
 
   // Calls f(j, i, element, is_head) for all elements; positions start again at 0 in the next line.
   template <class F>
-  TP_DEVICE void each(int j, unsigned place, F f) const {
+  TP_DEVICE void each(int j, unsigned position, F f) const {
 #pragma unroll
     for (int i = 0; i < L::vector; ++i) {
-      f(i, Acc{typename L::A(x[j].v[i]), int(place)}, place == 0);
-      if (++place == lines.n) place = 0;
+      f(i, Acc{typename L::A(x[j].v[i]), int(position)}, position == 0);
+      if (++position == lines.n) position = 0;
     }
   }
 
@@ -150,17 +153,17 @@ struct Share {
   TP_DEVICE Acc scan(Acc (&before)[chunks], unsigned& joined, bool& starts) const {
     // leader[j] is the leader of chunk j up to and including this lane, from the last head on.
     Acc leader[chunks], carry = M::identity();
-    unsigned heads[chunks], place = first_place;  // the lanes that have a head
+    unsigned heads[chunks], position = first_position;  // the lanes that have a head
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {
       bool any = false;
       leader[j] = M::identity();
-      each(j, place, [&](int, const Acc& here, bool head) {
+      each(j, position, [&](int, const Acc& here, bool head) {
         leader[j] = head ? here : M::combine(leader[j], here);
         any = any || head;
       });
       heads[j] = __ballot_sync(~0u, any);
-      place = lines.next(place);
+      position = lines.next(position);
     }
 #pragma unroll
     for (int stride = 1; stride < block::warp_size; stride *= 2) {
@@ -185,24 +188,25 @@ struct Share {
     return carry;
   }
 
-  // Computes the results of vector j, which is at position `place` of its line and which `running` precedes, and their
-  // positions.
-  TP_DEVICE __forceinline__ void run(int j, unsigned place, Acc running,
-                                     block::Vector<typename L::Element, L::vector>& y, int (&places)[L::vector]) const {
-    each(j, place, [&](int i, const Acc& here, bool head) {
+  // Computes the results of vector j, which is at position `position` of its line and which `running` precedes, and
+  // their positions.
+  TP_DEVICE __forceinline__ void run(int j, unsigned position, Acc running,
+                                     block::Vector<typename L::Element, L::vector>& y,
+                                     int (&positions)[L::vector]) const {
+    each(j, position, [&](int i, const Acc& here, bool head) {
       running = head ? here : M::combine(running, here);
-      lines.put(i, running, y, places);
+      lines.put(i, running, y, positions);
     });
   }
 
   // The leader of all elements, if no line ends among them.
   TP_DEVICE Acc extreme() const {
-    Acc most{typename L::A(x[0].v[0]), int(first_place)};
+    Acc most{typename L::A(x[0].v[0]), int(first_position)};
 #pragma unroll
     for (int j = 0; j < chunks; ++j) {
 #pragma unroll
       for (int i = 0; i < L::vector; ++i) {
-        most = M::combine(most, {typename L::A(x[j].v[i]), int(first_place) + j * L::chunk + i});
+        most = M::combine(most, {typename L::A(x[j].v[i]), int(first_position) + j * L::chunk + i});
       }
     }
 #pragma unroll
@@ -225,15 +229,15 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   block::wait_for_launch_before();
   const int64_t tile = block::take_ticket(chain), tile_first = tile * tile_items;
   const int64_t first = tile_first + (warp * chunks * block::warp_size + lane) * vector;
-  Share<L> mine{lines, {}, lines.place(first), lane};
+  Share<L> mine{lines, {}, lines.position_of(first), lane};
   mine.load(first);
 
   // Each warp finds the leader of its share. A plain tile lies within one line, where an extremum is enough for now.
-  const unsigned tile_place = lines.place(tile_first);
-  const bool plain = tile_first + tile_items <= lines.count && int64_t(tile_place) + tile_items <= lines.n;
+  const unsigned tile_position = lines.position_of(tile_first);
+  const bool plain = tile_first + tile_items <= lines.count && int64_t(tile_position) + tile_items <= lines.n;
   Acc before[chunks], total;
   unsigned joined = 0;
-  bool starts = plain && tile_place == 0 && warp == 0;
+  bool starts = plain && tile_position == 0 && warp == 0;
   if (plain) {
     total = mine.extreme();
   } else {
@@ -256,7 +260,7 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
     if (lane == 0 && chain.tickets && !tile_starts) chain.tiles[tile].publish(all);
     if (lane == 0 && chain.tickets && tile_starts) chain.groups[tile].publish(all);
     Acc sum = M::identity();
-    if (tile_place > 0) sum = block::look_back_at_once<M>(chain, tile, (tile_first - tile_place) / tile_items);
+    if (tile_position > 0) sum = block::look_back_at_once<M>(chain, tile, (tile_first - tile_position) / tile_items);
     if (lane == 0) {
       before_tile = sum;
       if (!tile_starts) chain.groups[tile].publish(M::combine(sum, all));
@@ -268,19 +272,19 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   const Acc base = warp_joined ? M::combine(before_tile, before_warp) : before_warp;
   const bool some_lead = !plain || M::leads(total.value, base.value);
   if (plain && some_lead) mine.scan(before, joined, starts);
-  unsigned place = mine.first_place;
+  unsigned position = mine.first_position;
 #pragma unroll
   for (int j = 0; j < chunks; ++j) {
     block::Vector<typename L::Element, vector> y;
-    int places[vector];
+    int positions[vector];
     if (some_lead) {
-      mine.run(j, place, joined >> j & 1 ? M::combine(base, before[j]) : before[j], y, places);
-      place = lines.next(place);
+      mine.run(j, position, joined >> j & 1 ? M::combine(base, before[j]) : before[j], y, positions);
+      position = lines.next(position);
     } else {
 #pragma unroll
-      for (int i = 0; i < vector; ++i) lines.put(i, base, y, places);
+      for (int i = 0; i < vector; ++i) lines.put(i, base, y, positions);
     }
-    lines.store(first + j * chunk, y, places, lane);
+    lines.store(first + j * chunk, y, positions, lane);
   }
 }
 

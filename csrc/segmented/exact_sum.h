@@ -80,8 +80,8 @@ struct Bins {
       return (bits & (leading - 1)) != 0 ? positive_one + negative_one : negative ? negative_one : positive_one;
     }
     const uint32_t integer = bits < leading ? bits : (bits & (leading - 1)) | leading;
-    const int place = (bin_of(exponent) + 1) * width - 1 - (most - exponent);
-    const auto shifted = int64_t(uint64_t(integer) << place);
+    const int shift = (bin_of(exponent) + 1) * width - 1 - (most - exponent);
+    const auto shifted = int64_t(uint64_t(integer) << shift);
     return negative ? -shifted : shifted;
   }
 

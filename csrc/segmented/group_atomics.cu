@@ -80,7 +80,7 @@ struct Taken {
   }
   // The word into which element j is combined; -1 if it is in no cell.
   template <class R>
-  TP_DEVICE int64_t place(const Problem<E>& p, const R& e, int j) const {
+  TP_DEVICE int64_t word(const Problem<E>& p, const R& e, int j) const {
     return E::binned && cell[j] >= 0 ? cell[j] + e.word_of(x[j]) * p.cells() : cell[j];
   }
 
@@ -181,7 +181,7 @@ TP_DEVICE __forceinline__ void flush_word(const Ready& e, const Word* from, int 
 
 // `direct`: the first `room` words of p.words, of which each cell has at least one, are in shared memory, and in
 // several copies if they are few, over which the warps are distributed. Otherwise there is one copy of 2^cached_bits
-// words; a tag per word holds the high bits of its place in p.words, or `vacant`.
+// words; a tag per word holds the high bits of its index in p.words, or `vacant`.
 template <bool direct, class Shape, class E>
 __global__ __launch_bounds__(Shape::threads, Shape::per_multiprocessor) void reduce_kernel(const Problem<E> p,
                                                                                            int room) {
@@ -203,31 +203,31 @@ __global__ __launch_bounds__(Shape::threads, Shape::per_multiprocessor) void red
   bool lost = false;
   for (int64_t first = int64_t(blockIdx.x) * tile; first < p.elements(); first += int64_t(gridDim.x) * tile) {
     const Taken<E, threads> taken(p, first);
-    int64_t place[items];
+    int64_t word[items];
     bool cached[items];
     Word seen[items];
 #pragma unroll
     for (int j = 0; j < items; ++j) {
-      place[j] = taken.place(p, e, j);
-      cached[j] = direct && (!E::binned || place[j] < slots);
-      if (direct || place[j] < 0) continue;
-      cached[j] = takes_slot(tags + slot_of(place[j]), unsigned(place[j] >> cached_bits));
+      word[j] = taken.word(p, e, j);
+      cached[j] = direct && (!E::binned || word[j] < slots);
+      if (direct || word[j] < 0) continue;
+      cached[j] = takes_slot(tags + slot_of(word[j]), unsigned(word[j] >> cached_bits));
     }
 #pragma unroll
     for (int j = 0; j < items; ++j) {
-      if (!E::one_way || place[j] < 0) continue;
-      seen[j] = cached[j] ? mine[slot_of(place[j])] : p.words[place[j]];
+      if (!E::one_way || word[j] < 0) continue;
+      seen[j] = cached[j] ? mine[slot_of(word[j])] : p.words[word[j]];
     }
 #pragma unroll
     for (int j = 0; j < items; ++j) {
-      if (place[j] < 0) continue;
+      if (word[j] < 0) continue;
       if constexpr (E::ties) lost |= E::is_lost(taken.x[j]);
       const Word operand = e.encode(taken.x[j]);
       if (!changes<E>(e, E::one_way ? seen[j] : Word(0), operand)) continue;
       if (cached[j]) {
-        combine_shared<Op>(mine + slot_of(place[j]), operand);
+        combine_shared<Op>(mine + slot_of(word[j]), operand);
       } else {
-        combine_global<Op>(p.words + place[j], operand);
+        combine_global<Op>(p.words + word[j], operand);
       }
     }
   }

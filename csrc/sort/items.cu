@@ -12,7 +12,7 @@ struct Load {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto in = block.global("keys", keys, size);
-    const auto out = items.bind(block, "items", "places", size);
+    const auto out = items.bind(block, "items", "indices", size);
     for_each(block, "load", size, [&](int64_t i) { out.set(i, {W(in[i]), i % n}); });
   }
 };
@@ -21,17 +21,17 @@ struct Load {
 template <class V>
 struct Gather {
   const V* values;
-  const int64_t* places;
+  const int64_t* indices;
   V* out;
   int64_t size, n;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto from = block.global("values", values, size);
-    const auto place = block.global("places", places, size);
+    const auto index = block.global("indices", indices, size);
     const auto to = block.global("values out", out, size);
     for_each(block, "gather", size, [&](int64_t i) {
-      const int64_t p = place[i];
+      const int64_t p = index[i];
       to[i] = V(from[i / n * n + p]);
     });
   }
@@ -43,18 +43,18 @@ void copy(const char* rung, Context& context, const From* from, To* to, int64_t 
 }
 
 template <class V>
-void gather(const char* rung, const Args& args, Context& context, const int64_t* places) {
-  const Gather<V> kernel{static_cast<const V*>(args.values), places, static_cast<V*>(args.values_out), args.size(),
+void gather(const char* rung, const Args& args, Context& context, const int64_t* indices) {
+  const Gather<V> kernel{static_cast<const V*>(args.values), indices, static_cast<V*>(args.values_out), args.size(),
                          args.n};
   launch_for_each(context, rung, args.size(), kernel);
 }
 
-void store_values(const char* rung, const Args& args, Context& context, const int64_t* places) {
+void store_values(const char* rung, const Args& args, Context& context, const int64_t* indices) {
   if (args.positions()) {
-    return args.value_bytes == 8 ? copy(rung, context, places, static_cast<int64_t*>(args.values_out), args.size())
-                                 : copy(rung, context, places, static_cast<int32_t*>(args.values_out), args.size());
+    return args.value_bytes == 8 ? copy(rung, context, indices, static_cast<int64_t*>(args.values_out), args.size())
+                                 : copy(rung, context, indices, static_cast<int32_t*>(args.values_out), args.size());
   }
-  with_word(args.value_bytes, [&](auto word) { gather<typename decltype(word)::type>(rung, args, context, places); });
+  with_word(args.value_bytes, [&](auto word) { gather<typename decltype(word)::type>(rung, args, context, indices); });
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ void load_items(const char* rung, const Args& args, Context& context, const Item
 template <class W>
 void store_items(const char* rung, const Args& args, Context& context, const Items<W>& items) {
   if (args.keys_out) copy(rung, context, items.keys, static_cast<W*>(args.keys_out), args.size());
-  if (args.values_out) store_values(rung, args, context, items.places);
+  if (args.values_out) store_values(rung, args, context, items.indices);
 }
 
 #define TP_ITEMS(W)                                                              \

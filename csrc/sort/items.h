@@ -9,7 +9,7 @@ namespace tp::sort {
 template <class W>
 struct Item {
   W key;
-  int64_t place;
+  int64_t index;
 };
 
 // The order of items. The original index breaks ties between equal keys, so no two items are equal in it.
@@ -19,47 +19,47 @@ struct ItemOrder {
   TP_HD bool less(const Item<W>& a, const Item<W>& b) const { return keys.less(a.key, b.key); }
   TP_HD bool before(const Item<W>& a, const Item<W>& b) const {
     const W x = keys.window(a.key), y = keys.window(b.key);
-    return x < y || (x == y && a.place < b.place);
+    return x < y || (x == y && a.index < b.index);
   }
 };
 
 // Items held in an array of keys and an array of original indices, both bound to a block.
-template <class W, class Keys, class Places>
+template <class W, class Keys, class Indices>
 struct ItemArray {
   Keys keys;
-  Places places;
-  bool placed;
+  Indices indices;
+  bool indexed;
 
-  TP_HD Item<W> get(int64_t i) const { return {W(keys[i]), placed ? int64_t(places[i]) : int64_t(0)}; }
+  TP_HD Item<W> get(int64_t i) const { return {W(keys[i]), indexed ? int64_t(indices[i]) : int64_t(0)}; }
   TP_HD void set(int64_t i, const Item<W>& x) const {
     keys[i] = x.key;
-    if (placed) places[i] = x.place;
+    if (indexed) indices[i] = x.index;
   }
 };
 
-// Items in memory. `places` is null when only keys are sorted and the rung does not need original indices.
+// Items in memory. `indices` is null when only keys are sorted and the rung does not need original indices.
 template <class W>
 struct Items {
   W* keys;
-  int64_t* places;
+  int64_t* indices;
 
-  static Items allocate(Context& context, int64_t n, bool placed) {
-    return {context.workspace<W>(n), placed ? context.workspace<int64_t>(n) : nullptr};
+  static Items allocate(Context& context, int64_t n, bool indexed) {
+    return {context.workspace<W>(n), indexed ? context.workspace<int64_t>(n) : nullptr};
   }
   template <class Block>
-  TP_HD auto bind(Block& block, const char* keys_name, const char* places_name, int64_t n) const {
+  TP_HD auto bind(Block& block, const char* keys_name, const char* indices_name, int64_t n) const {
     const auto k = block.global(keys_name, keys, n);
-    const auto p = block.global(places_name, places, n);
-    return ItemArray<W, std::decay_t<decltype(k)>, std::decay_t<decltype(p)>>{k, p, places != nullptr};
+    const auto p = block.global(indices_name, indices, n);
+    return ItemArray<W, std::decay_t<decltype(k)>, std::decay_t<decltype(p)>>{k, p, indices != nullptr};
   }
 };
 
 // A tile of items in shared memory, of shared_bytes<W>(n) bytes.
 template <class W, class Block>
-TP_HD auto shared_items(Block& block, int n, bool placed) {
-  const auto p = block.template shared<int64_t>("places", n);
+TP_HD auto shared_items(Block& block, int n, bool indexed) {
+  const auto p = block.template shared<int64_t>("indices", n);
   const auto k = block.template shared<W>("keys", n);
-  return ItemArray<W, std::decay_t<decltype(k)>, std::decay_t<decltype(p)>>{k, p, placed};
+  return ItemArray<W, std::decay_t<decltype(k)>, std::decay_t<decltype(p)>>{k, p, indexed};
 }
 template <class W>
 constexpr int64_t shared_bytes(int64_t n) {
@@ -83,15 +83,15 @@ template <class W>
 void store_items(const char* rung, const Args&, Context&, const Items<W>&);
 
 // Runs a rung. sort(rows, items, spare) sorts the items of each row and returns the array that holds the result, items
-// or spare. `places` says that the rung needs original indices even if the caller does not.
+// or spare. `needs_indices` says that the rung needs original indices even if the caller does not.
 template <class F>
-void sort_items(const char* rung, const Args& args, Context& context, bool places, F sort) {
+void sort_items(const char* rung, const Args& args, Context& context, bool needs_indices, F sort) {
   with_key_word(args.type, [&](auto type) {
     using W = typename decltype(type)::type;
     const Rows<W> rows{rung, args.rows, args.n, {args.order<W>()}};
-    const bool placed = places || args.values_out;
-    const auto items = Items<W>::allocate(context, rows.size(), placed);
-    const auto spare = Items<W>::allocate(context, rows.size(), placed);
+    const bool indexed = needs_indices || args.values_out;
+    const auto items = Items<W>::allocate(context, rows.size(), indexed);
+    const auto spare = Items<W>::allocate(context, rows.size(), indexed);
     load_items(rung, args, context, items);
     store_items(rung, args, context, sort(rows, items, spare));
   });

@@ -1,7 +1,7 @@
 // Shared by the radix sorts with local buckets (§13.4 to §13.6, Fig. 13.6): the arrays of a pass, and its three
 // launches. The first kernel sorts every tile by the digit and fills in a table with the sizes of the tiles' local
 // buckets, one row per bucket and one column per tile. A scan of the table in memory order gives every local bucket the
-// place among the row's keys where it begins. The last kernel copies every local bucket there.
+// index among the row's keys at which it begins. The last kernel copies every local bucket there.
 #pragma once
 #include "scan/scan.h"
 #include "sort/items.h"
@@ -25,12 +25,12 @@ struct RadixPass {
 
 // A rung, from the lowest digit up. The kernels are templates over the word of a key. The first kernel defines how many
 // `bits` a digit has, how many keys a `tile` has, and how much shared memory each kernel takes.
-template <template <class> class SortTiles, template <class> class PlaceBuckets>
+template <template <class> class SortTiles, template <class> class CopyBuckets>
 void sort_by_local_buckets(const char* rung, const Args& args, Context& context) {
   sort_items(rung, args, context, false, [&](const auto& rows, auto keys, auto spare) {
     using W = typename std::decay_t<decltype(rows)>::Word;
     using First = SortTiles<W>;
-    using Last = PlaceBuckets<W>;
+    using Last = CopyBuckets<W>;
     RadixPass<W> pass{rows, ceil_div(rows.n, int64_t(First::tile)), 1 << First::bits, keys, spare, nullptr, nullptr, 0};
     pass.sizes = context.workspace<int32_t>(pass.entries());
     pass.begins = context.workspace<int64_t>(pass.entries());

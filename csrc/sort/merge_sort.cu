@@ -19,9 +19,9 @@ struct SortTiles {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto input = from.bind(block, "input", "input places", rows.size());
-    const auto output = to.bind(block, "output", "output places", rows.size());
-    const auto keys_s = shared_items<W>(block, merge_tile, input.placed);
+    const auto input = from.bind(block, "input", "input indices", rows.size());
+    const auto output = to.bind(block, "output", "output indices", rows.size());
+    const auto keys_s = shared_items<W>(block, merge_tile, input.indexed);
     const int64_t tiles = ceil_div(rows.n, int64_t(merge_tile));
     for (int64_t id = block.index().x; id < rows.rows * tiles; id += block.grid().x) {
       sort_to_tile<W>(block, input, output, keys_s, id / tiles * rows.n, rows.n, id % tiles * merge_tile, rows.order);
@@ -39,9 +39,9 @@ struct MergeRuns {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto input = from.bind(block, "input", "input places", rows.size());
-    const auto output = to.bind(block, "output", "output places", rows.size());
-    const auto keys_s = shared_items<W>(block, merge_tile, input.placed);
+    const auto input = from.bind(block, "input", "input indices", rows.size());
+    const auto output = to.bind(block, "output", "output indices", rows.size());
+    const auto keys_s = shared_items<W>(block, merge_tile, input.indexed);
     const int64_t tiles = ceil_div(rows.n, int64_t(merge_tile));
     for (int64_t id = block.index().x; id < rows.rows * tiles; id += block.grid().x) {
       const int64_t row = id / tiles * rows.n, first = id % tiles * merge_tile;

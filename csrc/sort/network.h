@@ -34,7 +34,7 @@ struct Step {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto x = items.bind(block, "items", "places", rows.size());
+    const auto x = items.bind(block, "items", "indices", rows.size());
     for_each(block, "exchange", rows.rows * comparators, [&](int64_t i) {
       const int64_t base = i / comparators * rows.n;
       const Pair pair = Network::pair(i % comparators, size, stride);
@@ -52,8 +52,8 @@ struct TileSteps {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto x = items.bind(block, "items", "places", rows.size());
-    const auto s = shared_items<W>(block, network_tile, x.placed);
+    const auto x = items.bind(block, "items", "indices", rows.size());
+    const auto s = shared_items<W>(block, network_tile, x.indexed);
     const int64_t tiles = ceil_div(rows.n, int64_t(network_tile));
     for (int64_t id = block.index().x; id < rows.rows * tiles; id += block.grid().x) {
       const int64_t first = id % tiles * network_tile, base = id / tiles * rows.n + first;

@@ -2,9 +2,9 @@
 // to 13.10; those kernels are in radix_shared, radix_multibit and radix_coarsened).
 //
 // Each block first sorts its tile by the digit, bit by bit, in shared memory, and writes the sizes of its buckets to a
-// table with one row per digit and one column per tile. An exclusive scan of the table in memory order gives every
-// local bucket its place in the row. The last launch copies whole buckets there, and neighbouring threads write to
-// neighbouring addresses within a bucket.
+// table with one row per digit and one column per tile. An exclusive scan of the table in memory order gives the index
+// in the row at which every local bucket begins. The last launch copies whole buckets there, and neighbouring threads
+// write to neighbouring addresses within a bucket.
 //
 // digit.bind(block, rows) binds a Digit to a block's arrays; the result maps an item of a row to its digit, which is
 // less than 1 << digit.bits.
@@ -51,11 +51,11 @@ struct SortTiles {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t n = p.rows.n;
-    const auto in = p.items.bind(block, "items", "places", p.rows.size());
-    const auto out = p.spare.bind(block, "items out", "places out", p.rows.size());
+    const auto in = p.items.bind(block, "items", "indices", p.rows.size());
+    const auto out = p.spare.bind(block, "items out", "indices out", p.rows.size());
     const auto table = block.global("sizes", p.sizes, p.entries());
     const auto digit_of = digit.bind(block, p.rows);
-    const auto s = shared_items<W>(block, tile, in.placed);
+    const auto s = shared_items<W>(block, tile, in.indexed);
     const auto d = block.template shared<uint16_t>("digits", tile);
     const auto ones = block.template shared<int>("ones", threads);
     for (int64_t id = block.index().x; id < p.rows.rows * p.tiles; id += block.grid().x) {
@@ -126,9 +126,9 @@ struct SortTiles {
   }
 };
 
-// Last launch: copies every local bucket from `spare` to its place in `items`.
+// Last launch: copies every local bucket from `spare` to its range of `items`.
 template <class W, class Digit, int each>
-struct PlaceBuckets {
+struct CopyBuckets {
   static constexpr int tile = threads * each;
   Tiles<W> p;
   Digit digit;
@@ -136,8 +136,8 @@ struct PlaceBuckets {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t n = p.rows.n;
-    const auto in = p.spare.bind(block, "items", "places", p.rows.size());
-    const auto out = p.items.bind(block, "items out", "places out", p.rows.size());
+    const auto in = p.spare.bind(block, "items", "indices", p.rows.size());
+    const auto out = p.items.bind(block, "items out", "indices out", p.rows.size());
     const auto table = block.global("begins", p.begins, p.entries());
     const auto digit_of = digit.bind(block, p.rows);
     const auto d = block.template shared<uint16_t>("digits", tile);
@@ -154,7 +154,7 @@ struct PlaceBuckets {
           if (i == 0 || int(d[i - 1]) != mine) begin[mine] = i;
         }
       });
-      block.phase("place", [&](int t) {
+      block.phase("copy", [&](int t) {
         for (int i = t; i < count; i += threads) {
           const int mine = d[i];
           const int64_t bucket = table[(row * p.digits + mine) * p.tiles + column];
@@ -185,8 +185,7 @@ class Partition {
     simt::launch(context_, p_.rows.rung, grid, threads, items + digits + threads * 4,
                  SortTiles<W, Digit, each>{p_, digit});
     scan::scan_counts(context_, p_.sizes, p_.begins, p_.rows.rows, p_.digits * p_.tiles);
-    simt::launch(context_, p_.rows.rung, grid, threads, digits + p_.digits * 4,
-                 PlaceBuckets<W, Digit, each>{p_, digit});
+    simt::launch(context_, p_.rows.rung, grid, threads, digits + p_.digits * 4, CopyBuckets<W, Digit, each>{p_, digit});
   }
   // After run(): bucket d of row r begins at begins[(r * digits + d) * tiles] of its row.
   const Tiles<W>& tiles() const { return p_; }

@@ -6,7 +6,7 @@
 // the bits of all keys are scanned, and only the end of a launch is a barrier for the whole grid, so the figure's
 // kernel is divided at its scan into three launches: extract, scan and scatter.
 //
-// The figure subtracts the ones before a 1 from its place (line 15), but they must be added. It also reads the total
+// The figure subtracts the ones before a 1 from its index (line 15), but they must be added. It also reads the total
 // from bits[N], which an exclusive scan of N bits does not write: here the total is the last entry plus the last bit.
 #include "scan/scan.h"
 #include "sort/items.h"
@@ -24,7 +24,7 @@ struct ExtractKernel {  // Fig. 13.4, lines 03 to 09
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t size = rows.size();
-    const auto input = keys.bind(block, "input", "input places", size);
+    const auto input = keys.bind(block, "input", "input indices", size);
     const auto bit = block.global("bits", bits, size);
     for (int64_t first = block.index().x * threads; first < size; first += block.grid().x * threads) {
       block.phase("extract", [&](int t) {
@@ -45,8 +45,8 @@ struct ScatterKernel {  // Fig. 13.4, lines 11 to 17
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t N = rows.n, size = rows.size();
-    const auto input = from.bind(block, "input", "input places", size);
-    const auto output = to.bind(block, "output", "output places", size);
+    const auto input = from.bind(block, "input", "input indices", size);
+    const auto output = to.bind(block, "output", "output indices", size);
     const auto bit = block.global("bits", bits, size);
     const auto ones_before = block.global("ones before", scanned_bits, size);
     for (int64_t first = block.index().x * threads; first < size; first += block.grid().x * threads) {

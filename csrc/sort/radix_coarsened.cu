@@ -25,10 +25,10 @@ struct SortTiles {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t n = pass.rows.n;
-    const auto input = pass.keys.bind(block, "input", "input places", pass.rows.size());
-    const auto output = pass.sorted_tiles.bind(block, "output", "output places", pass.rows.size());
+    const auto input = pass.keys.bind(block, "input", "input indices", pass.rows.size());
+    const auto output = pass.sorted_tiles.bind(block, "output", "output indices", pass.rows.size());
     const auto sizes = block.global("sizes", pass.sizes, pass.entries());
-    const auto keys_s = shared_items<W>(block, tile, input.placed);
+    const auto keys_s = shared_items<W>(block, tile, input.indexed);
     const auto ones = block.template shared<int>("ones", threads);
     const auto sizes_s = block.template shared<int>("sizes_s", buckets);
     auto own = block.template per_lane<Keys>("own");
@@ -78,7 +78,7 @@ struct SortTiles {
 };
 
 template <class W>
-struct PlaceBuckets {
+struct CopyBuckets {
   static constexpr int buckets = SortTiles<W>::buckets, tile = SortTiles<W>::tile;
   static constexpr int64_t shared_bytes = buckets * int64_t(sizeof(int));
   RadixPass<W> pass;
@@ -86,8 +86,8 @@ struct PlaceBuckets {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t n = pass.rows.n;
-    const auto input = pass.sorted_tiles.bind(block, "input", "input places", pass.rows.size());
-    const auto output = pass.keys.bind(block, "output", "output places", pass.rows.size());
+    const auto input = pass.sorted_tiles.bind(block, "input", "input indices", pass.rows.size());
+    const auto output = pass.keys.bind(block, "output", "output indices", pass.rows.size());
     const auto sizes = block.global("sizes", pass.sizes, pass.entries());
     const auto begins = block.global("begins", pass.begins, pass.entries());
     const auto before_s = block.template shared<int>("before_s", buckets);  // keys of the tile before a local bucket
@@ -99,7 +99,7 @@ struct PlaceBuckets {
         for (int bucket = 0; bucket < t; ++bucket) before += sizes[pass.entry(row, bucket, column)];
         before_s[t] = before;
       });
-      block.phase("place", [&](int t) {
+      block.phase("copy", [&](int t) {
         for (int i = t; i < tile && column * tile + i < n; i += threads) {
           const Item<W> key = input.get(first + i);
           const int bucket = pass.digit(key.key);
@@ -114,7 +114,7 @@ struct PlaceBuckets {
 }  // namespace
 
 void radix_coarsened(const Args& args, Context& context) {
-  sort_by_local_buckets<SortTiles, PlaceBuckets>("radix_coarsened", args, context);
+  sort_by_local_buckets<SortTiles, CopyBuckets>("radix_coarsened", args, context);
 }
 
 }  // namespace tp::sort

@@ -26,7 +26,7 @@ struct Extract {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto in = items.bind(block, "items", "places", rows.size());
+    const auto in = items.bind(block, "items", "indices", rows.size());
     const auto out = block.global("bits", bits, rows.size());
     const auto begin = block.global("begin", bounds.begin, rows.size());
     const auto end = block.global("end", bounds.end, rows.size());
@@ -47,8 +47,8 @@ struct Split {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto in = from.bind(block, "items", "places", rows.size());
-    const auto out = to.bind(block, "items out", "places out", rows.size());
+    const auto in = from.bind(block, "items", "indices", rows.size());
+    const auto out = to.bind(block, "items out", "indices out", rows.size());
     const auto bit = block.global("bits", bits, rows.size());
     const auto before = block.global("ones before", ones_before, rows.size());
     const auto begin = block.global("begin", bounds.begin, rows.size());

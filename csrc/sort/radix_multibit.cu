@@ -20,10 +20,10 @@ struct SortTiles {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t n = pass.rows.n;
-    const auto input = pass.keys.bind(block, "input", "input places", pass.rows.size());
-    const auto output = pass.sorted_tiles.bind(block, "output", "output places", pass.rows.size());
+    const auto input = pass.keys.bind(block, "input", "input indices", pass.rows.size());
+    const auto output = pass.sorted_tiles.bind(block, "output", "output indices", pass.rows.size());
     const auto sizes = block.global("sizes", pass.sizes, pass.entries());
-    const auto keys_s = shared_items<W>(block, tile, input.placed);
+    const auto keys_s = shared_items<W>(block, tile, input.indexed);
     const auto ones = block.template shared<int>("ones", threads);
     const auto sizes_s = block.template shared<int>("sizes_s", buckets);
     auto key = block.template per_lane<Item<W>>("key");
@@ -67,7 +67,7 @@ struct SortTiles {
 };
 
 template <class W>
-struct PlaceBuckets {
+struct CopyBuckets {
   static constexpr int buckets = SortTiles<W>::buckets, tile = SortTiles<W>::tile;
   static constexpr int64_t shared_bytes = buckets * int64_t(sizeof(int));
   RadixPass<W> pass;
@@ -75,8 +75,8 @@ struct PlaceBuckets {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t n = pass.rows.n;
-    const auto input = pass.sorted_tiles.bind(block, "input", "input places", pass.rows.size());
-    const auto output = pass.keys.bind(block, "output", "output places", pass.rows.size());
+    const auto input = pass.sorted_tiles.bind(block, "input", "input indices", pass.rows.size());
+    const auto output = pass.keys.bind(block, "output", "output indices", pass.rows.size());
     const auto sizes = block.global("sizes", pass.sizes, pass.entries());
     const auto begins = block.global("begins", pass.begins, pass.entries());
     const auto before_s = block.template shared<int>("before_s", buckets);  // keys of the tile before a local bucket
@@ -88,7 +88,7 @@ struct PlaceBuckets {
         for (int bucket = 0; bucket < t; ++bucket) before += sizes[pass.entry(row, bucket, column)];
         before_s[t] = before;
       });
-      block.phase("place", [&](int t) {
+      block.phase("copy", [&](int t) {
         if (column * tile + t >= n) return;
         const Item<W> key = input.get(first + t);
         const int bucket = pass.digit(key.key);
@@ -102,7 +102,7 @@ struct PlaceBuckets {
 }  // namespace
 
 void radix_multibit(const Args& args, Context& context) {
-  sort_by_local_buckets<SortTiles, PlaceBuckets>("radix_multibit", args, context);
+  sort_by_local_buckets<SortTiles, CopyBuckets>("radix_multibit", args, context);
 }
 
 }  // namespace tp::sort

@@ -1,11 +1,11 @@
 // Radix sort with local buckets in shared memory (§13.4, Figs. 13.5 and 13.6): one bit per pass, one key per thread.
 //
-// Fig. 13.2 scatters each key to any place in the row. Here each block first sorts its tile by the bit in shared
+// Fig. 13.2 scatters each key to any index of the row. Here each block first sorts its tile by the bit in shared
 // memory, as Fig. 13.4 sorts the row, and then writes its two local buckets as two runs of consecutive addresses. The
-// places where the runs begin are known only after all tiles have counted their buckets: local_buckets.h contains the
-// table and the three launches. Barriers separate the extraction of the bits, the two halves of each Kogge-Stone step
-// (Fig. 11.3), the scatter, and the copy to global memory, because each step reads what other threads wrote. The sort
-// of a tile is stable, so the whole sort is.
+// indices at which the runs begin are known only after all tiles have counted their buckets: local_buckets.h contains
+// the table and the three launches. Barriers separate the extraction of the bits, the two halves of each Kogge-Stone
+// step (Fig. 11.3), the scatter, and the copy to global memory, because each step reads what other threads wrote. The
+// sort of a tile is stable, so the whole sort is.
 #include "sort/local_buckets.h"
 
 namespace tp::sort {
@@ -20,10 +20,10 @@ struct SortTiles {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t n = pass.rows.n;
-    const auto input = pass.keys.bind(block, "input", "input places", pass.rows.size());
-    const auto output = pass.sorted_tiles.bind(block, "output", "output places", pass.rows.size());
+    const auto input = pass.keys.bind(block, "input", "input indices", pass.rows.size());
+    const auto output = pass.sorted_tiles.bind(block, "output", "output indices", pass.rows.size());
     const auto sizes = block.global("sizes", pass.sizes, pass.entries());
-    const auto keys_s = shared_items<W>(block, tile, input.placed);
+    const auto keys_s = shared_items<W>(block, tile, input.indexed);
     const auto ones = block.template shared<int>("ones", threads);
     auto bit = block.template per_lane<int>("bit");
     auto temp = block.template per_lane<int>("temp");
@@ -56,7 +56,7 @@ struct SortTiles {
 
 // The thread's index in the tile tells the local bucket of its key, because zeros come first.
 template <class W>
-struct PlaceBuckets {
+struct CopyBuckets {
   static constexpr int tile = SortTiles<W>::tile;
   static constexpr int64_t shared_bytes = 0;
   RadixPass<W> pass;
@@ -64,13 +64,13 @@ struct PlaceBuckets {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const int64_t n = pass.rows.n;
-    const auto input = pass.sorted_tiles.bind(block, "input", "input places", pass.rows.size());
-    const auto output = pass.keys.bind(block, "output", "output places", pass.rows.size());
+    const auto input = pass.sorted_tiles.bind(block, "input", "input indices", pass.rows.size());
+    const auto output = pass.keys.bind(block, "output", "output indices", pass.rows.size());
     const auto sizes = block.global("sizes", pass.sizes, pass.entries());
     const auto begins = block.global("begins", pass.begins, pass.entries());
     for (int64_t id = block.index().x; id < pass.rows.rows * pass.tiles; id += block.grid().x) {
       const int64_t row = id / pass.tiles, column = id % pass.tiles, first = row * n + column * tile;
-      block.phase("place", [&](int t) {
+      block.phase("copy", [&](int t) {
         if (column * tile + t >= n) return;
         const int zeros = sizes[pass.entry(row, 0, column)], bucket = t < zeros ? 0 : 1;
         const int64_t begin = begins[pass.entry(row, bucket, column)];
@@ -83,7 +83,7 @@ struct PlaceBuckets {
 }  // namespace
 
 void radix_shared(const Args& args, Context& context) {
-  sort_by_local_buckets<SortTiles, PlaceBuckets>("radix_shared", args, context);
+  sort_by_local_buckets<SortTiles, CopyBuckets>("radix_shared", args, context);
 }
 
 }  // namespace tp::sort

@@ -28,8 +28,8 @@ struct Sample {
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto in = items.bind(block, "items", "places", rows.size());
-    const auto out = samples.bind(block, "samples", "sampled places", rows.rows * sample_size);
+    const auto in = items.bind(block, "items", "indices", rows.size());
+    const auto out = samples.bind(block, "samples", "sampled indices", rows.rows * sample_size);
     const auto s = shared_items<W>(block, sample_size, true);
     for (int64_t row = block.index().x; row < rows.rows; row += block.grid().x) {
       block.phase("sample", [&](int t) {
@@ -69,7 +69,7 @@ struct Bucket {
   };
   template <class Block>
   TP_HD auto bind(Block& block, const Rows<W>& rows) const {
-    const auto array = samples.bind(block, "samples", "sampled places", rows.rows * sample_size);
+    const auto array = samples.bind(block, "samples", "sampled indices", rows.rows * sample_size);
     return Bound<decltype(array)>{array, rows.order, 1 << bits};
   }
 };
@@ -82,10 +82,10 @@ struct SortBuckets {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const Rows<W>& rows = p.rows;
-    const auto items = p.items.bind(block, "items", "places", rows.size());
-    const auto spare = p.spare.bind(block, "spare", "spare places", rows.size());
+    const auto items = p.items.bind(block, "items", "indices", rows.size());
+    const auto spare = p.spare.bind(block, "spare", "spare indices", rows.size());
     const auto begins = block.global("begins", p.begins, p.entries());
-    const auto s = shared_items<W>(block, merge_tile, items.placed);
+    const auto s = shared_items<W>(block, merge_tile, items.indexed);
     for (int64_t id = block.index().x; id < rows.rows * p.digits; id += block.grid().x) {
       const int64_t row = id / p.digits, base = row * rows.n;
       const int64_t begin = block.uniform("begin", [&] { return int64_t(begins[id * p.tiles]); });

@@ -12,16 +12,16 @@ constexpr const char* rung = "two_sorts";
 
 // digits[i] is one more than the segment of the i-th smallest key, or 0 if that key lies before all segments.
 struct FindSegments {
-  const int64_t* places;
+  const int64_t* indices;
   int64_t* digits;
   block::Offsets offsets;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    const auto place = block.global("places", places, offsets.n);
+    const auto index = block.global("indices", indices, offsets.n);
     const auto digit = block.global("digits", digits, offsets.n);
     const auto segments = offsets.bind(block);
-    for_each(block, "find", offsets.n, [&](int64_t i) { digit[i] = segments.find(place[i]) + 1; });
+    for_each(block, "find", offsets.n, [&](int64_t i) { digit[i] = segments.find(index[i]) + 1; });
   }
 };
 
@@ -35,12 +35,12 @@ struct Gather {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto from = block.global("keys", keys, offsets.n);
-    const auto to = items.bind(block, "items", "places", offsets.n);
+    const auto to = items.bind(block, "items", "indices", offsets.n);
     const auto segments = offsets.bind(block);
     for_each(block, "gather", offsets.n, [&](int64_t i) {
-      int64_t place = to.places[i];
-      if (i < segments.begin(0) || i >= segments.begin(offsets.segments)) place = i;
-      to.set(i, {W(from[place]), place});
+      int64_t index = to.indices[i];
+      if (i < segments.begin(0) || i >= segments.begin(offsets.segments)) index = i;
+      to.set(i, {W(from[index]), index});
     });
   }
 };
@@ -56,7 +56,7 @@ int bits_of(int64_t digits) {
 void two_sorts(const Args& args, Context& context) {
   const block::Offsets offsets(args.offsets, args.long_offsets, args.rows, args.n);
   int64_t *by_key = context.workspace<int64_t>(args.n), *digits = context.workspace<int64_t>(args.n);
-  int64_t* places = context.workspace<int64_t>(args.n);
+  int64_t* indices = context.workspace<int64_t>(args.n);
 
   Args keys = args;
   keys.rows = 1;
@@ -71,7 +71,7 @@ void two_sorts(const Args& args, Context& context) {
   Args segments = keys;
   segments.keys = digits;
   segments.values = by_key;
-  segments.values_out = places;
+  segments.values_out = indices;
   segments.type = {KeyKind::unsigned_integer, 8, 64, 0};
   segments.descending = false;
   segments.begin_bit = 0;
@@ -80,7 +80,7 @@ void two_sorts(const Args& args, Context& context) {
 
   with_key_word(args.type, [&](auto type) {
     using W = typename decltype(type)::type;
-    const Items<W> items{context.workspace<W>(args.n), places};
+    const Items<W> items{context.workspace<W>(args.n), indices};
     launch_for_each(context, rung, args.n, Gather<W>{static_cast<const W*>(args.keys), items, offsets});
     store_items(rung, args, context, items);
   });

@@ -13,7 +13,7 @@
 namespace tp::sparse {
 namespace {
 
-using namespace by_place;
+using namespace merged_rows;
 
 constexpr int64_t work_per_share = 1 << 14;
 

@@ -10,7 +10,7 @@ template <class I>
 struct CountEntries {
   Tiles<I> tiles;
   int64_t* counts;
-  int* paired;  // [tiles]: whether A and B have the same places in the tile
+  int* paired;  // [tiles]: whether A and B have the same positions in the tile
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
@@ -19,7 +19,7 @@ struct CountEntries {
     const auto notes = tiles.found.bind(block);
     const auto give = [&](int64_t id, int entries, bool pairs) {
       const Finding kind = pairs ? some_pairs : some_others;
-      if (!Findings::is_noted(notes, kind)) notes[kind] = boolean(true);  // writes to one place are slow
+      if (!Findings::is_noted(notes, kind)) notes[kind] = boolean(true);  // writes to one address are slow
       to[id] = entries;
       to_paired[id] = pairs ? 1 : 0;
       if (id == tiles.tiles - 1) to[id + 1] = 0;
@@ -60,8 +60,8 @@ struct Output {
   template <class Block>
   TP_HD auto bind_before(Block& block) const {
     return [from = block.global("before", before, tiles.tiles + 1)](int64_t id) {
-      const int64_t place = from[id];
-      return place;
+      const int64_t entries = from[id];
+      return entries;
     };
   }
 };
@@ -120,15 +120,15 @@ struct WriteEntries {
       const auto& columns = x.arrays.columns;
       block.phase("collect", [&](int t) {
         const Found& seen = mine[t];
-        int place = t > 0 ? int(x.arrays.sums[x.from + t - 1]) : 0;
+        int position = t > 0 ? int(x.arrays.sums[x.from + t - 1]) : 0;
         int64_t row = x.share.row + seen.row;
         if (x.id == 0 && t == 0) c_ptrs[0] = I(0);
         for (int k = 0; k < items_per_thread; ++k) {
           const int item = seen.items[k];
           if (item == Found::row_end) {
-            c_ptrs[++row] = I(x.share.before + place);
+            c_ptrs[++row] = I(x.share.before + position);
           } else if (item != Found::nothing) {
-            items[place++] = item;
+            items[position++] = item;
           }
         }
       });

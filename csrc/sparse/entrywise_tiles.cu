@@ -1,5 +1,5 @@
 // A + B, A - B and A * B on the device: the launches of entrywise_tiles.h, rows that are not in order, and values at
-// the places of another structure.
+// the positions of another structure.
 //
 // A matrix whose rows are not in order is multiplied by the identity: that product has sorted, distinct columns and
 // adds up duplicates.
@@ -17,7 +17,7 @@ namespace {
 using namespace entrywise_tiles;
 constexpr const char* kernel_name = "entrywise";
 
-// ---- rows that are not in order; values at other places
+// ---- rows that are not in order; values at other positions
 
 // The identity: entry i is 1, in row and column i.
 template <class T, class I>
@@ -37,7 +37,7 @@ struct Identity {
   }
 };
 
-// Finds the value of A at the place of each entry of B. A's rows are in order; B's columns may be in any order.
+// Finds the value of A at the position of each entry of B. A's rows are in order; B's columns may be in any order.
 template <class T, class I>
 struct LookUp {
   Operands<I> operands;

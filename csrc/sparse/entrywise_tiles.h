@@ -7,15 +7,15 @@
 // walks again and writes C. In a tile, each thread searches for its own start in shared memory and walks a few items,
 // and the entries of C that the threads find are collected in shared memory, so that writes coalesce.
 //
-// An entry of A is followed by the entry of B in the same place, if there is one, and this entry sees the one of A
+// An entry of A is followed by the entry of B at the same position, if there is one, and this entry sees the one of A
 // before it. So each step decides alone whether it makes an entry of C, even at the edge of a tile.
 //
 // The second launch checks columns, too. Walks of neighbours meet, and columns increase along them, exactly if all
 // columns of each row are in order.
 //
-// Often A and B have the same places. Then before each tile there is at most one entry of A whose equal one of B is yet
-// to come (the lead), and the second launch compares the columns of both instead of walking. In such a tile of pairs, C
-// has the places of A, and a launch without any search writes it.
+// Often A and B have entries at the same positions. Then before each tile there is at most one entry of A whose equal
+// one of B is yet to come (the lead), and the second launch compares the columns of both instead of walking. In such a
+// tile of pairs, C has the positions of A, and a launch without any search writes it.
 #pragma once
 #include "core/for_each.h"
 #include "core/partition_point.h"
@@ -146,9 +146,9 @@ template <class I>
 struct Tiles {
   Operands<I> operands;
   Findings found;
-  bool of_both;  // C has the places that both matrices have, not those that either has
+  bool of_both;  // C has an entry where both matrices have one, not where either has
   const int64_t *cut_rows, *cut_a;
-  const int *leads, *paired;  // [tiles + 1], [tiles]: whether A and B have the same places in the tile
+  const int *leads, *paired;  // [tiles + 1], [tiles]: whether A and B have the same positions in the tile
   int64_t tiles, items;
 
   static constexpr int64_t shared_bytes =
@@ -174,7 +174,7 @@ struct Tiles {
     static TP_HD int a_of(int item) { return (item & 0xffff) - 1; }
     static TP_HD int b_of(int item) { return (item >> 16) - 1; }
   };
-  static_assert(tile + 2 < 1 << 15, "places in a tile have 15 bits");
+  static_assert(tile + 2 < 1 << 15, "positions in a tile have 15 bits");
 
   // The share of a tile; before(id) tells how many entries of C come before it. With `check`, pointers may be wrong.
   template <bool check, class Block, class Before>
@@ -315,10 +315,10 @@ struct Tiles {
   TP_HD bool are_same(Block& block, const Arrays<Block>& m, const Share& s) const {
     const int lead = s.lead, b_loaded = s.b_loaded, next_lead = s.na + lead - s.nb;
     // A column may be less than the one before it only where a row begins.
-    const auto descends = [&](const auto& ends, int k, int place) {
+    const auto descends = [&](const auto& ends, int k, int position) {
       const I before = m.columns[k - 1], column = m.columns[k];
       if (before < column) return false;
-      return int(ends[partition_point(0, s.rows, [&](int row) { return int(ends[row]) < place; })]) != place;
+      return int(ends[partition_point(0, s.rows, [&](int row) { return int(ends[row]) < position; })]) != position;
     };
     block.phase("compare", [&](int t) {
       bool differ = false;

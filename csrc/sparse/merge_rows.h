@@ -7,7 +7,7 @@
 
 #include "core/dtype.h"
 
-namespace tp::sparse::by_place {
+namespace tp::sparse::merged_rows {
 
 // Returns x or 0 without a branch, because no processor can predict which of two columns is less.
 template <class T>
@@ -152,7 +152,7 @@ void fill_common_by_branches(const I* a, const T* x, const I* b, const T* y, I* 
 template <class Op, class T, class I>
 void fill_union(const I* a, const T* x, int64_t p, const I* b, const T* y, int64_t q, I* idx, T* values, int64_t n) {
   int64_t i = 0, j = 0, k = 0;
-  while (p - i >= 2 && q - j >= 2) {  // so the first place is not the last
+  while (p - i >= 2 && q - j >= 2) {  // so the first position is not the last
     {
       const I c = a[i], d = b[j];
       const bool of_a = c <= d, of_b = d <= c;
@@ -239,4 +239,4 @@ void find_each(const I* a, const T* x, int64_t p, const I* b, int64_t q, T* out)
   }
 }
 
-}  // namespace tp::sparse::by_place
+}  // namespace tp::sparse::merged_rows

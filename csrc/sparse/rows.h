@@ -1,6 +1,6 @@
 // The formats that store rows. The `layout.h` of each format is a struct, a parameter of the templates here, that tells
-// where the entries of a row are stored. A place is a row in the order of storage; if the format permutes rows,
-// row_perm[place] is the row itself.
+// where the entries of a row are stored. A position is that of a row in the order of storage; if the format
+// permutes rows, row_perm[position] is the row itself.
 #pragma once
 #include "core/division.h"
 #include "sparse/matrix.h"
@@ -28,14 +28,14 @@ void with_rows(const typename Format::Args& args, Context& context, F f) {
   });
 }
 
-// The row at a place, or -1.
+// The row at a position, or -1.
 template <class Format, class B>
-TP_HD int64_t row_at(const B& b, int64_t place) {
+TP_HD int64_t row_at(const B& b, int64_t position) {
   if constexpr (Format::permuted) {
-    const int64_t row = b.row_perm[place];
-    return usable(row, b.a.rows, b.a.op, "row_perm", place) ? row : -1;
+    const int64_t row = b.row_perm[position];
+    return usable(row, b.a.rows, b.a.op, "row_perm", position) ? row : -1;
   } else {
-    return place;
+    return position;
   }
 }
 
@@ -54,10 +54,10 @@ TP_HD typename B::Acc term(const B& b, int64_t at, int64_t c) {
   return b.template column_usable<Format::padded>(column, at) ? b.product(entry, column, c) : Acc(0);
 }
 
-// Multiplies the row at a place by column c of X.
+// Multiplies the row at a position by column c of X.
 template <class Format, class B>
-TP_HD typename B::Acc dot(const B& b, int64_t place, int64_t c) {
-  const auto walk = Format::walk(b, place);
+TP_HD typename B::Acc dot(const B& b, int64_t position, int64_t c) {
+  const auto walk = Format::walk(b, position);
   typename B::Acc sum(0);
   for (int64_t j = 0; j < walk.count; ++j) sum += term<Format>(b, walk.at(b, j), c);
   return sum;

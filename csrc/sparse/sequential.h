@@ -10,9 +10,9 @@ template <class Format>
 void multiply_rows_in_order(const typename Format::Args& args, Context& context) {
   with_rows<Format>(args, context, [](const auto& matrix) {
     const auto b = matrix.bind(simt::Pointers{});
-    for (int64_t place = 0; place < b.a.rows; ++place) {
-      const int64_t row = row_at<Format>(b, place);
-      for (int64_t c = 0; c < b.a.k; ++c) b.store(row, c, dot<Format>(b, place, c));
+    for (int64_t position = 0; position < b.a.rows; ++position) {
+      const int64_t row = row_at<Format>(b, position);
+      for (int64_t c = 0; c < b.a.k; ++c) b.store(row, c, dot<Format>(b, position, c));
     }
   });
 }

@@ -12,7 +12,7 @@
 //
 // The sum of a[i, k] b[k, j] c[i, j] over all products is linear in the values of each matrix. Its derivative with
 // respect to C's values is the product A B; the other two derivatives are the gradients. So the same ladder computes
-// all three, for a known structure of C that has a place for every product.
+// all three, for a known structure of C that has an entry for every product.
 //
 // Every rung gives the same bits in every run, on any number of threads. On the host, the products of one position of C
 // are added up in the order of the entries of A.

@@ -92,8 +92,8 @@ void check_transpose(const char* name, const Search& s) {
   const auto sorted = [](const Tensor& keys) { return call(SortKeys{keys, 0, false, 0, {}, "auto"}); };
   const Tensor edges = sorted(from * vertices + to), in_edges = sorted(in_from * vertices + in_to);
   if (at::equal(edges, in_edges)) return;
-  const Tensor place = edges.ne(in_edges).to(at::kByte).argmax();
-  const int64_t ours = edges[place].item<int64_t>(), theirs = in_edges[place].item<int64_t>();
+  const Tensor first = edges.ne(in_edges).to(at::kByte).argmax();
+  const int64_t ours = edges[first].item<int64_t>(), theirs = in_edges[first].item<int64_t>();
   const int64_t edge = std::min(ours, theirs);  // the smaller edge is missing on the other side
   TORCH_CHECK_VALUE(false, name, ": ",
                     s.symmetric ? "symmetric=True, but" : "in_row_ptrs and in_col_idx do not fit:", " the edge from ",

@@ -53,16 +53,16 @@ void check_index_values(const char* op, const Tensor& index, int64_t groups, boo
 // ---- the sort
 
 struct Sorted {
-  Tensor rows;     // the values of the rows or, if there are none, their places before the sort
+  Tensor rows;     // the values of the rows or, if there are none, their indices before the sort
   Tensor offsets;  // [groups + 1]: where each group begins
 };
 
 // Sorts rows by the keys of their groups. On CUDA a search in the sorted keys finds where groups begin: it takes less
 // time than counting the keys of very many groups, and does not depend on how rows are distributed over the groups.
 Sorted sort_rows(const char* op, const Keys& k, int64_t groups, const Tensor& values, Str algorithm) {
-  const auto places = k.keys.options().dtype(at::kLong);
+  const auto longs = k.keys.options().dtype(at::kLong);
   const Tensor in = values.defined() ? canonical(values) : values;
-  Tensor rows = empty_result(k.keys.sym_sizes(), in.defined() ? in.options() : places), keys;
+  Tensor rows = empty_result(k.keys.sym_sizes(), in.defined() ? in.options() : longs), keys;
   auto args = sort_args(op, k.keys, false, 0, k.bits);
   args.keys = k.keys.const_data_ptr();
   if (k.keys.is_cuda()) {
@@ -74,9 +74,9 @@ Sorted sort_rows(const char* op, const Keys& k, int64_t groups, const Tensor& va
   args.n = rows.numel();
   const bool done = is_done(rows, sort::ladder, op, algorithm);
   if (!done) run(sort::ladder, sort::choose, op, algorithm, k.keys, args);
-  if (done || groups == 0) return {rows, at::zeros({groups + 1}, places)};
+  if (done || groups == 0) return {rows, at::zeros({groups + 1}, longs)};
   if (keys.defined()) return {rows, at::searchsorted(keys, at::arange(groups + 1, keys.options()))};
-  const Tensor counts = Histogram{k.keys, groups, {}, {}, "auto"}.kernel(), offsets = at::zeros({groups + 1}, places);
+  const Tensor counts = Histogram{k.keys, groups, {}, {}, "auto"}.kernel(), offsets = at::zeros({groups + 1}, longs);
   offsets.narrow(0, 1, groups).copy_(Scan{counts, 0, "sum", false, false, "auto"}.kernel());
   return {rows, offsets};
 }
@@ -103,8 +103,8 @@ struct Groups {
     const auto product = [&, offsets = offsets](bool reverse) {
       return call(SegmentScan{sorted, offsets, "prod", /*exclusive=*/true, reverse, false, "auto"});
     };
-    const Tensor places = call(ArgSort{order, 0, false, 0, {}, at::kLong, "auto"});
-    return (product(false) * product(true)).index_select(0, places);
+    const Tensor inverse = call(ArgSort{order, 0, false, 0, {}, at::kLong, "auto"});
+    return (product(false) * product(true)).index_select(0, inverse);
   }
 };
 
@@ -150,8 +150,8 @@ Tensor reduce_sorted(const GroupReduce& r, int64_t groups) {
   const Tensor sorted = moves_values ? rows : r.values.index_select(0, rows);
   const Tensor found = SegmentReduce{sorted, offsets, r.op, false, r.algorithm}.kernel();
   if (!finds_index || rows.numel() == 0) return found;
-  const Tensor places = rows.index_select(0, found.clamp_min(0).view({-1})).view(found.sizes());
-  return places.masked_fill(found.lt(0), -1);
+  const Tensor first = rows.index_select(0, found.clamp_min(0).view({-1})).view(found.sizes());
+  return first.masked_fill(found.lt(0), -1);
 }
 
 }  // namespace

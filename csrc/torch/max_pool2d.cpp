@@ -83,10 +83,10 @@ std::tuple<Tensor, Tensor> MaxPool2d::kernel() const {
                    x.scalar_type());
   dtype_of_tensor(op_name, x);
   const SymPair outputs = count_windows(op_name, windows, maps_of(x));
-  Tensor out = empty_maps(x, outputs, x.scalar_type()), places = empty_maps(x, outputs, index_type(*this));
+  Tensor out = empty_maps(x, outputs, x.scalar_type()), index = empty_maps(x, outputs, index_type(*this));
   if (x.is_meta()) {
     check_algorithm(pooling::ladder, op_name, algorithm);
-    return {out, places};
+    return {out, index};
   }
   const auto format = format_of(x);
   const Tensor in = x.contiguous(format);
@@ -95,9 +95,9 @@ std::tuple<Tensor, Tensor> MaxPool2d::kernel() const {
   args.step = Step::maximum;
   args.x = in.const_data_ptr();
   args.y = out.mutable_data_ptr();
-  give_indices(args, places);
+  give_indices(args, index);
   run(pooling::ladder, pooling::choose, op_name, algorithm, in, args);
-  return {out, places};
+  return {out, index};
 }
 
 Tensor MaxPool2dBackward::kernel() const {
@@ -112,11 +112,11 @@ Tensor MaxPool2dBackward::kernel() const {
   Tensor out = empty_maps(grad, size, grad.scalar_type());
   if (is_done(out, pooling::ladder, backward_name, algorithm)) return out;
   const auto format = format_of(grad);
-  const Tensor g = grad.contiguous(format), places = indices.contiguous(format);
+  const Tensor g = grad.contiguous(format), index = indices.contiguous(format);
   auto args = pooling_args(backward_name, g, format, windows, size, maps_of(grad));
   args.step = Step::maximum_backward;
   args.grad = g.const_data_ptr();
-  give_indices(args, places);
+  give_indices(args, index);
   args.grad_x = out.mutable_data_ptr();
   run(pooling::ladder, pooling::choose, backward_name, algorithm, g, args);
   return out;
@@ -137,11 +137,11 @@ Tensor MaxPool2dTangent::kernel() const {
   Tensor out = empty_maps(x, outputs, x.scalar_type());
   if (is_done(out, pooling::ladder, tangent_name, algorithm)) return out;
   const auto format = format_of(x);
-  const Tensor in = x.contiguous(format), places = indices.contiguous(format);
+  const Tensor in = x.contiguous(format), index = indices.contiguous(format);
   auto args = pooling_args(tangent_name, in, format, windows, maps_of(x), outputs);
   args.step = Step::maximum_tangent;
   args.x = in.const_data_ptr();
-  give_indices(args, places);
+  give_indices(args, index);
   args.y = out.mutable_data_ptr();
   run(pooling::ladder, pooling::choose, tangent_name, algorithm, in, args);
   return out;

@@ -96,11 +96,11 @@ merge::Sequences sequences(const char* op, const Tensor& a, const Tensor& b, boo
 }
 
 // "[1, 3]": the index of the element at a flat position.
-std::string index(const Tensor& x, int64_t place) {
+std::string index(const Tensor& x, int64_t flat) {
   std::string text = "]";
   for (int64_t d = x.dim() - 1; d >= 0; --d) {
-    text = (d ? ", " : "[") + std::to_string(place % x.size(d)) + text;
-    place /= x.size(d);
+    text = (d ? ", " : "[") + std::to_string(flat % x.size(d)) + text;
+    flat /= x.size(d);
   }
   return text;
 }
@@ -111,13 +111,13 @@ void check_sorted(const char* op, const merge::Sequences& in,
   refuse_capture((std::string(op) + ": validate=True").c_str(), keys.begin()->second);
   if (in.rows * (in.m + in.n) == 0) return;
   constexpr int64_t none = std::numeric_limits<int64_t>::max();
-  const Tensor places = at::full({2}, none, keys.begin()->second.options().dtype(at::kLong));
-  with_context(places,
-               [&](TorchContext& context) { merge::find_descents(in, places.mutable_data_ptr<int64_t>(), context); });
-  const Tensor found = places.cpu();
-  const int64_t* place = found.const_data_ptr<int64_t>();
+  const Tensor descents = at::full({2}, none, keys.begin()->second.options().dtype(at::kLong));
+  with_context(descents,
+               [&](TorchContext& context) { merge::find_descents(in, descents.mutable_data_ptr<int64_t>(), context); });
+  const Tensor found = descents.cpu();
+  const int64_t* descent = found.const_data_ptr<int64_t>();
   for (const auto& [argument, x] : keys) {
-    const int64_t p = *place++;
+    const int64_t p = *descent++;
     if (p == none) continue;
     const Tensor flat = x.reshape(-1);
     TORCH_CHECK_VALUE(false, op, ": ", argument, " is not sorted ", in.descending ? "descending" : "ascending", ": ",

@@ -42,17 +42,17 @@ Tensor as_long(const Tensor& indices) { return indices.scalar_type() == at::kLon
 Tensor take(const Tensor& x, const Tensor& indices, int64_t dim) {
   if (!x.defined()) return x;
   if (x.dim() == 0) return x.clone();  // on CUDA, torch's deterministic gradient of gather does not take scalars
-  const Tensor places = as_long(indices);
+  const Tensor index = as_long(indices);
   switch (x.scalar_type()) {
     // torch does not gather unsigned integers of more than a byte, so they are viewed as signed ones.
     case at::kUInt16:
-      return at::gather(x.view(at::kShort), dim, places).view(at::kUInt16);
+      return at::gather(x.view(at::kShort), dim, index).view(at::kUInt16);
     case at::kUInt32:
-      return at::gather(x.view(at::kInt), dim, places).view(at::kUInt32);
+      return at::gather(x.view(at::kInt), dim, index).view(at::kUInt32);
     case at::kUInt64:
-      return at::gather(x.view(at::kLong), dim, places).view(at::kUInt64);
+      return at::gather(x.view(at::kLong), dim, index).view(at::kUInt64);
     default:
-      return at::gather(x, dim, places);
+      return at::gather(x, dim, index);
   }
 }
 

@@ -12,7 +12,7 @@ sort::Args sort_args(const char* op, const Tensor& keys, bool descending, int64_
 // Checks that there are as many values as keys, on their device.
 void check_pairs(const char* op, const Named& keys, const Named& values);
 
-// Sorts move `values` to `out` along with the keys or, if they are undefined, the places of the keys before the sort.
+// Sorts move `values` to `out` along with the keys or, if they are undefined, the indices of the keys before the sort.
 void give_values(sort::Args& args, const Tensor& values, Tensor& out);
 
 // take(x, indices)[i] = x[indices[i]] along `dim`, where indices is a permutation; put is its inverse: put(x,

@@ -41,10 +41,10 @@ py::object parse(const py::bytes& text, int64_t first, int indices, bool valued,
   each_part([&](size_t i) { lines[i + 1] = std::count(part(i).begin(), part(i).end(), '\n'); });
   for (size_t i = 0; i < size_t(parts); ++i) lines[i + 1] += lines[i];
   const py::ssize_t most = lines[size_t(parts)];
-  py::array_t<int64_t> places({py::ssize_t(indices), most}), numbers(most);
+  py::array_t<int64_t> coordinates({py::ssize_t(indices), most}), numbers(most);
   py::array_t<Value> values(most);
   sparse::Entries<Value> all{nullptr, nullptr, values.mutable_data(), numbers.mutable_data(), valued};
-  if (indices == 2) all.row = places.mutable_data(), all.col = all.row + most;
+  if (indices == 2) all.row = coordinates.mutable_data(), all.col = all.row + most;
   const auto from = [&](int64_t k) {
     return sparse::Entries<Value>{all.row ? all.row + k : nullptr, all.col ? all.col + k : nullptr, all.values + k,
                                   all.lines + k, valued};
@@ -61,7 +61,7 @@ py::object parse(const py::bytes& text, int64_t first, int indices, bool valued,
     n += found[i];
   }
   const py::slice used(0, n, 1);
-  return py::make_tuple(places[py::make_tuple(py::ellipsis(), used)], values[used], numbers[used]);
+  return py::make_tuple(coordinates[py::make_tuple(py::ellipsis(), used)], values[used], numbers[used]);
 }
 
 // Writes lines "row column value": positions count from 1, and floats have the fewest digits that give them back.

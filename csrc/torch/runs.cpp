@@ -116,14 +116,14 @@ Found find_runs_on_host(const Tensor& x, const Wanted& wanted) {
   Found found;
   with_context(x, [&](TorchContext& context) {
     const compact::Runs runs(x.const_data_ptr(), x.numel(), dtype_of_tensor(encode_name, x), context);
-    const auto places = x.options().dtype(at::kLong);
+    const auto longs = x.options().dtype(at::kLong);
     found.values = empty_result({runs.count()}, x.options());
-    if (wanted.offsets) found.offsets = empty_result({runs.count() + 1}, places);
-    if (wanted.lengths) found.lengths = empty_result({runs.count()}, places);
+    if (wanted.offsets) found.offsets = empty_result({runs.count() + 1}, longs);
+    if (wanted.lengths) found.lengths = empty_result({runs.count()}, longs);
     const auto data = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr<int64_t>() : nullptr; };
     runs.list(found.values.mutable_data_ptr(), data(found.offsets), data(found.lengths), context);
     if (!wanted.order.defined()) return;
-    found.numbers = empty_result({runs.n}, places);
+    found.numbers = empty_result({runs.n}, longs);
     runs.number(wanted.order.const_data_ptr<int64_t>(), data(found.numbers), context);
   });
   return found;
@@ -138,9 +138,9 @@ Tensor shortened(const Tensor& line, int64_t size) {
 
 Found find_runs_on_device(const Tensor& x, const Wanted& wanted) {
   const Tensor in = canonical(x);
-  const auto places = x.options().dtype(at::kLong);
-  const Tensor values = at::empty(in.sizes(), in.options()), begins = at::empty({in.numel() + 1}, places);
-  const Tensor count = at::empty({}, places);
+  const auto longs = x.options().dtype(at::kLong);
+  const Tensor values = at::empty(in.sizes(), in.options()), begins = at::empty({in.numel() + 1}, longs);
+  const Tensor count = at::empty({}, longs);
   Found found;
   if (wanted.order.defined()) found.numbers = at::empty_like(wanted.order);
   compact::RunArgs args{};

@@ -47,8 +47,8 @@ Tensor previous(const Tensor& x, bool reverse) { return next(x, !reverse); }
 // Whether a segment begins at each position in scan order, shaped to broadcast with rows x.
 Tensor heads(const Tensor& offsets, const Tensor& x, bool reverse) {
   const SymInt n = x.sym_size(0);
-  const Tensor places = at::clamp(offsets.to(at::kLong), 0, c10::Scalar(n));
-  const Tensor borders = at::zeros_symint({n + 1}, x.options().dtype(at::kBool)).index_fill(0, places, 1);
+  const Tensor starts = at::clamp(offsets.to(at::kLong), 0, c10::Scalar(n));
+  const Tensor borders = at::zeros_symint({n + 1}, x.options().dtype(at::kBool)).index_fill(0, starts, 1);
   return beside_rows(borders.narrow_symint(0, reverse ? 1 : 0, n), x);
 }
 

@@ -105,21 +105,21 @@ Two sort_segments(const char* name, const Op& op, const Tensor& values) {
 
 // The sorted keys, and the index of each in the input, counted from the first key.
 template <class Op>
-Tensor sort_places(const char* name, const Op& op, Tensor& order) {
+Tensor sort_indices(const char* name, const Op& op, Tensor& order) {
   check(name, op);
-  const Tensor places = at::arange(op.keys.sym_size(0), op.keys.options().dtype(at::kLong));
+  const Tensor indices = at::arange(op.keys.sym_size(0), op.keys.options().dtype(at::kLong));
   Tensor sorted;
-  std::tie(sorted, order) = call(SegmentSortPairs{op.keys, places, op.offsets, op.descending, op.begin_bit, op.end_bit,
+  std::tie(sorted, order) = call(SegmentSortPairs{op.keys, indices, op.offsets, op.descending, op.begin_bit, op.end_bit,
                                                   op.validate, op.algorithm});
   return sorted;
 }
 
 Tensor SegmentSort::kernel() const { return std::get<0>(sort_segments(keys_name, *this, {})); }
-Tensor SegmentSort::record(Tensor& order) const { return sort_places(keys_name, *this, order); }
+Tensor SegmentSort::record(Tensor& order) const { return sort_indices(keys_name, *this, order); }
 
 Two SegmentSortPairs::kernel() const { return sort_segments(pairs_name, *this, values); }
 Two SegmentSortPairs::record(Tensor& order) const {
-  const Tensor sorted = sort_places(pairs_name, *this, order);
+  const Tensor sorted = sort_indices(pairs_name, *this, order);
   return {sorted, take(values, order, 0)};
 }
 
@@ -189,16 +189,16 @@ Two SegmentTopK::kernel() const {
   const auto [sorted, rows] =
       call(SegmentSortPairs{values, at::arange(n, longs), offsets, largest, 0, {}, false, algorithm});
   const Tensor o = at::clamp(offsets.to(at::kLong), 0, n);
-  const Tensor places = o.narrow(0, 0, segments).unsqueeze(1) + at::arange(most, longs);
-  const Tensor missing = places.ge(o.narrow(0, 1, segments).unsqueeze(1));
-  const Tensor inside = at::where(missing, n, places).view({-1});  // missing values read past the last element
+  const Tensor positions = o.narrow(0, 0, segments).unsqueeze(1) + at::arange(most, longs);
+  const Tensor missing = positions.ge(o.narrow(0, 1, segments).unsqueeze(1));
+  const Tensor inside = at::where(missing, n, positions).view({-1});  // missing values read past the last element
   const auto pick = [&](const Tensor& line, const at::Scalar& absent) {
     return at::cat({line, at::full({1}, absent, line.options())}).index_select(0, inside).view({segments, most});
   };
   return {pick(sorted, least_of(values.scalar_type(), largest)), pick(rows, -1)};
 }
 
-// The rows at `places`; missing ones read an additional row at the end.
+// The rows at `indices`; missing ones read an additional row at the end.
 Tensor rows_or(const Tensor& indices, const SymInt& n) {
   return indices.masked_fill(indices.lt(0), c10::Scalar(n)).reshape_symint({indices.sym_numel()});
 }

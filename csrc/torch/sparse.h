@@ -112,7 +112,7 @@ inline Coordinates coordinates(const Structure& s) { return info_of(s.format).co
 // The segment that each of n positions belongs to.
 Tensor segments(const Tensor& ptrs, int64_t n);
 // 0 to n - 1, with the dtype and device of the indices.
-inline Tensor places(const Tensor& like, int64_t n) { return at::arange(n, like.options()); }
+inline Tensor arange_like(const Tensor& like, int64_t n) { return at::arange(n, like.options()); }
 // A stable order by keys from 0 to n; it sorts only by the bits that such keys need.
 Tensor order_by(const Tensor& keys, const SymInt& n, Str algorithm = "auto");
 

@@ -37,8 +37,8 @@ class Findings {
         "which is out of range: expected " + std::to_string(least) + " to " + std::to_string(n - 1));
   }
   // Pointers to whole octets.
-  void octets(const std::string& name, const Tensor& x, int64_t places) {
-    pointers(name, x, places);
+  void octets(const std::string& name, const Tensor& x, int64_t slots) {
+    pointers(name, x, slots);
     add(name, x, x.remainder(sparse::octet).ne(0), false, "not a multiple of 8");
   }
   // Pointers into the given number of entries.
@@ -84,12 +84,12 @@ class Findings {
     std::string why;
   };
   void tell(const One& one) const {
-    const Tensor place = one.bad.nonzero()[0].cpu();
+    const Tensor index = one.bad.nonzero()[0].cpu();
     Tensor value = one.x;
     std::string at;
-    for (int64_t d = 0; d < place.size(0); ++d) {
-      value = value.select(0, place[d].item<int64_t>());
-      at += (d ? ", " : "") + std::to_string(place[d].item<int64_t>());
+    for (int64_t d = 0; d < index.size(0); ++d) {
+      value = value.select(0, index[d].item<int64_t>());
+      at += (d ? ", " : "") + std::to_string(index[d].item<int64_t>());
     }
     const auto v = value.item<int64_t>();
     TORCH_CHECK_INDEX(!one.out_of_range, op_, ": ", one.name, "[", at, "] is ", v, ", ", one.why);

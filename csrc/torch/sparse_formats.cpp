@@ -23,20 +23,20 @@ Coordinates where_valid(const Tensor& valid, const Tensor& rows, const Tensor& c
 }
 
 Coordinates padded_coordinates(const Tensor& lengths, const Tensor& cols) {
-  const Tensor valid = at::logical_and(places(lengths, cols.size(0)).unsqueeze(1).lt(lengths), cols.ge(0));
-  return where_valid(valid, places(lengths, lengths.size(0)).unsqueeze(0), cols);
+  const Tensor valid = at::logical_and(arange_like(lengths, cols.size(0)).unsqueeze(1).lt(lengths), cols.ge(0));
+  return where_valid(valid, arange_like(lengths, lengths.size(0)).unsqueeze(0), cols);
 }
 
 void check_padded_rows(Findings& all, const Structure& s, const std::string& prefix) {
   const Tensor &lengths = s[0], &columns = s[1];
   const int64_t width = columns.size(0);
   all.range(prefix + "row_nnz", lengths, width + 1);
-  all.padded(prefix + "col_idx", columns, s.cols.expect_int(), places(lengths, width).unsqueeze(1).lt(lengths));
+  all.padded(prefix + "col_idx", columns, s.cols.expect_int(), arange_like(lengths, width).unsqueeze(1).lt(lengths));
 }
 
 // The position of each entry in the order of bins.
-Tensor places_by_bins(const Tensor& octet_idx) {
-  return (octet_idx.unsqueeze(1) * sparse::octet + places(octet_idx, sparse::octet)).flatten();
+Tensor positions_by_bins(const Tensor& octet_idx) {
+  return (octet_idx.unsqueeze(1) * sparse::octet + arange_like(octet_idx, sparse::octet)).flatten();
 }
 
 }  // namespace
@@ -175,9 +175,9 @@ struct FormatRules<Format::jds> : ByCoordinates {
     const Tensor &perm = s[0], &ptrs = s[1], &cols = s[2];
     const int64_t n = cols.size(0), rows = perm.size(0);
     if (n == 0 || rows == 0 || ptrs.size(0) == 1) return {at::full_like(cols, -1), at::full_like(cols, -1)};
-    const Tensor place = places(ptrs, n) - ptrs.index_select(0, segments(ptrs, n));
-    return where_valid(at::logical_and(place.ge(0), place.lt(rows)), perm.index_select(0, place.clamp(0, rows - 1)),
-                       cols);
+    const Tensor position = arange_like(ptrs, n) - ptrs.index_select(0, segments(ptrs, n));
+    return where_valid(at::logical_and(position.ge(0), position.lt(rows)),
+                       perm.index_select(0, position.clamp(0, rows - 1)), cols);
   }
   static void give(sparse::JdsArgs& args, const Stored& s) {
     args.row_perm = data_or_null(s[0]);
@@ -210,13 +210,14 @@ struct FormatRules<Format::sell> : ByCoordinates {
     all.permutation("row_perm", s[0], rows);
     all.pointers("section_ptrs", ptrs, columns.size(0));
     if (rows == 0) return;
-    const Tensor section = places(ptrs, sections);
+    const Tensor section = arange_like(ptrs, sections);
     const Tensor heights = (rows - section * step).clamp_max(step);
     const Tensor sizes = ptrs.narrow(0, 1, sections) - ptrs.narrow(0, 0, sections);
     Tensor ragged = at::zeros_like(ptrs, at::kBool);
     ragged.narrow(0, 1, sections).copy_(sizes.remainder(heights).ne(0));
     all.add("section_ptrs", ptrs, ragged, false, "which leaves no rectangle of this section's rows");
-    const Tensor widths = at::div(sizes, heights, "floor").index_select(0, at::div(places(ptrs, rows), step, "floor"));
+    const Tensor widths =
+        at::div(sizes, heights, "floor").index_select(0, at::div(arange_like(ptrs, rows), step, "floor"));
     all.add("row_nnz", lengths, at::logical_or(lengths.lt(0), lengths.gt(widths)), true,
             "which is out of range: expected 0 to the width of its section");
   }
@@ -225,11 +226,11 @@ struct FormatRules<Format::sell> : ByCoordinates {
     const int64_t n = cols.size(0), rows = perm.size(0), step = s.section_rows.expect_int();
     if (n == 0 || rows == 0) return {at::full_like(cols, -1), at::full_like(cols, -1)};
     const Tensor section = segments(ptrs, n), start = section * step;
-    const Tensor heights = (rows - start).clamp_max(step), local = places(ptrs, n) - ptrs.index_select(0, section);
-    const Tensor place = (start + local.remainder(heights)).clamp(0, rows - 1);
+    const Tensor heights = (rows - start).clamp_max(step), local = arange_like(ptrs, n) - ptrs.index_select(0, section);
+    const Tensor position = (start + local.remainder(heights)).clamp(0, rows - 1);
     const Tensor valid =
-        at::logical_and(at::div(local, heights, "floor").lt(lengths.index_select(0, place)), cols.ge(0));
-    return where_valid(valid, perm.index_select(0, place), cols);
+        at::logical_and(at::div(local, heights, "floor").lt(lengths.index_select(0, position)), cols.ge(0));
+    return where_valid(valid, perm.index_select(0, position), cols);
   }
   static void give(sparse::SellArgs& args, const Stored& s) {
     args.row_perm = data_or_null(s[0]);
@@ -269,7 +270,7 @@ struct FormatRules<Format::blocked> : ByCoordinates {
     if (n == 0) return;
     all.add("col_idx", local, at::logical_and(valid, (local + segments(s[1], n) * sparse::block_columns).ge(cols)),
             true, "which is out of range: the matrix has " + std::to_string(cols) + " columns");
-    const Tensor wanted = at::zeros_like(stored).index_copy(0, places_by_bins(s[3]).to(at::kLong), valid);
+    const Tensor wanted = at::zeros_like(stored).index_copy(0, positions_by_bins(s[3]).to(at::kLong), valid);
     all.add("entry_idx", entry_idx, at::logical_and(stored, wanted.logical_not()), false,
             "must be -1 where there is padding");
     all.add("entry_idx", entry_idx, at::logical_and(wanted, stored.logical_not()), false, "but there is no padding");
@@ -286,7 +287,7 @@ struct FormatRules<Format::blocked> : ByCoordinates {
     const int64_t n = s[4].size(0), rows = ptrs.size(0) - 1, most = (s[2].size(0) - 1) * sparse::bin_entries;
     const auto index = ptrs.options();
     if (n == 0 || most == 0) return {at::full({n}, -1, index), at::full({n}, -1, index)};
-    const Tensor at = places_by_bins(s[3]).clamp(0, n - 1);
+    const Tensor at = positions_by_bins(s[3]).clamp(0, n - 1);
     const Tensor entry = s[5].index_select(0, at).to(index.dtype()), bin = segments(s[2], n).index_select(0, at);
     const Tensor col = s[4].to(index.dtype()), block = segments(s[1], n);
     // The entries of all rows are followed by a segment that belongs to no row.

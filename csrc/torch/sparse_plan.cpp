@@ -46,7 +46,7 @@ bool in_order(const Structure& s, bool by_rows) { return s.format == (by_rows ? 
 }  // namespace
 
 Tensor segments(const Tensor& ptrs, int64_t n) {
-  return call(SegmentExpand{places(ptrs, ptrs.size(0) - 1), ptrs, n, /*validate=*/false, "auto"});
+  return call(SegmentExpand{arange_like(ptrs, ptrs.size(0) - 1), ptrs, n, /*validate=*/false, "auto"});
 }
 
 Tensor order_by(const Tensor& keys, const SymInt& n, Str algorithm) {
@@ -124,7 +124,7 @@ std::tuple<Tensor, Tensor, Tensor> SparsePlan::kernel() const {
   }
   check_algorithm(sort::ladder, plan_name, algorithm);
   const auto fresh = [](const Tensor& t) { return t.clone(at::MemoryFormat::Contiguous); };
-  return {fresh(s[0]), places(s[1], s[1].size(0)), fresh(s[1])};
+  return {fresh(s[0]), arange_like(s[1], s[1].size(0)), fresh(s[1])};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SparsePlan>(m); }

@@ -106,15 +106,15 @@ struct Arrays {
     if (wide) number_columns();
   }
 
-  // Finds the columns in use, in order, and replaces each index by its place among them.
+  // Finds the columns in use, in order, and replaces each index by its position among them.
   void number_columns() {
     const int64_t n = b_idx.size(0);
     const auto found = at::_unique2(c_idx.defined() ? at::cat({b_idx, c_idx}) : b_idx, true, /*return_inverse=*/true);
     columns = std::get<0>(found);
     cols = columns.size(0);
-    const Tensor places = std::get<1>(found).to(b_idx.scalar_type());
-    b_idx = places.narrow(0, 0, n).contiguous();
-    if (c_idx.defined()) c_idx = places.narrow(0, n, c_idx.size(0)).contiguous();
+    const Tensor positions = std::get<1>(found).to(b_idx.scalar_type());
+    b_idx = positions.narrow(0, 0, n).contiguous();
+    if (c_idx.defined()) c_idx = positions.narrow(0, n, c_idx.size(0)).contiguous();
   }
 
   sparse::SpgemmArgs args(const char* op, const Tensor& like) const {

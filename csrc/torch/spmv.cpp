@@ -46,7 +46,7 @@ Product::Product(const c10::OperatorHandle& handle, Rules::Args args, const Back
   Structure& s = structure;
   s.format = format_of(op, op + std::strlen("spmv_"));
   const auto& info = info_of(s.format);
-  const Places at(s.format);
+  const ArgumentPositions at(s.format);
   s.index.reserve(info.index.size());
   values.reserve(info.values.size());
   for (size_t i = 0; i < info.fields.size(); ++i) {

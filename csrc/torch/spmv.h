@@ -24,9 +24,9 @@ void run_plan(const char* op, const Plan& plan, const Tensor& values, const Tens
               Str algorithm);
 
 // The positions of the arguments of spmv_<format> and spmm_<format>.
-struct Places {
+struct ArgumentPositions {
   size_t section_rows, x, rows, cols, y, plan, validate, sorted, algorithm;
-  explicit Places(Format format) {
+  explicit ArgumentPositions(Format format) {
     const FormatInfo& info = info_of(format);
     size_t next = info.fields.size();
     section_rows = info.has(FormatInfo::in_sections) ? next++ : 0;

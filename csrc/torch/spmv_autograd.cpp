@@ -54,7 +54,7 @@ Tensors product_vjp(const c10::OperatorHandle& op, Rules::Args args, const Backw
 Tensors product_jvp(const c10::OperatorHandle& op, Rules::Args args, const Forward& f) {
   const Product p(op, args);
   const auto& info = info_of(p.structure.format);
-  const Places at(p.structure.format);
+  const ArgumentPositions at(p.structure.format);
   const size_t first = info.values[0], tail = info.values.back(), x = tensor_x(p.structure.format);
   const auto type = f.output().scalar_type();
   const auto multiply = [&](const Tensors& values, const Tensor& x, const Tensor& y) {
@@ -82,7 +82,7 @@ bool product_keeps(const c10::OperatorHandle& op, Rules::Args args, size_t input
   const Format format = format_of_operator(op);
   const auto& info = info_of(format);
   const size_t x = tensor_x(format);
-  if (info.is_value(input)) return args[Places(format).x].toTensor().requires_grad();
+  if (info.is_value(input)) return args[ArgumentPositions(format).x].toTensor().requires_grad();
   if (input == x) {
     return std::any_of(info.values.begin(), info.values.end(),
                        [&](size_t i) { return args[i].toTensor().requires_grad(); });

@@ -252,8 +252,8 @@ FAULTS = (
     Fault(
         "csr-row-end",
         "sparse/csr/layout.h",
-        "b.pointer(place + 1) - begin)",
-        "b.pointer(place + 1) - begin - 1)",
+        "b.pointer(position + 1) - begin)",
+        "b.pointer(position + 1) - begin - 1)",
         ladder("spmv_csr", "sequential"),
     ),
     Fault(

@@ -1,4 +1,4 @@
-// Vertices are renumbered by their place in the order, from the last to the first, so the lists hold the smaller
+// Vertices are renumbered by their position in the order, from the last to the first, so the lists hold the smaller
 // numbers of later neighbours. In a graph of unequal degrees most lists contain the same few vertices of high degree;
 // their numbers are small, so their marks lie close together and stay in the L1 cache. For each vertex, its list is
 // marked, and the marks are summed over the lists of the vertices in it, which takes one load per entry and no branch.

@@ -2,7 +2,7 @@
 // shorter of the two lists and look up each entry in the longer one by binary search.
 //
 // The lists are built without atomics, so they keep the order of the rows: every edge that leads to a later vertex is
-// flagged, and a prefix sum of the flags gives its place. The constructors of graphs sort rows, so the lists are
+// flagged, and a prefix sum of the flags gives its position. The constructors of graphs sort rows, so the lists are
 // sorted, too; a list that is not sorted is sorted by one lane. Equal entries are adjacent, and all but the first are
 // skipped.
 #include "graph/search.h"
@@ -24,8 +24,8 @@ struct Lists {
   using Row = Row_;
   using Id = Id_;
   Args args;
-  int64_t *flags, *places;  // [edges + 1]; the list of a vertex begins at the place of its first edge
-  Id *sources, *targets;    // [edges], of which only the edges in lists are used
+  int64_t *flags, *positions;  // [edges + 1]; the list of a vertex begins at the position of its first edge
+  Id *sources, *targets;       // [edges], of which only the edges in lists are used
 
   template <class Block>
   TP_HD auto edges(Block& block) const {
@@ -55,7 +55,7 @@ struct Flag {
   }
 };
 
-// Valid graphs have no overlapping rows. If rows overlap, they share flags and places, but every entry is still a
+// Valid graphs have no overlapping rows. If rows overlap, they share flags and positions, but every entry is still a
 // vertex.
 template <class L>
 struct Fill {
@@ -66,16 +66,16 @@ struct Fill {
     using Id = typename L::Id;
     const auto edges = l.edges(block);
     const auto flags = l.of_edges(block, "flags", l.flags, 1);
-    const auto places = l.of_edges(block, "places", l.places, 1);
+    const auto positions = l.of_edges(block, "positions", l.positions, 1);
     const auto sources = l.of_edges(block, "sources", l.sources);
     const auto targets = l.of_edges(block, "targets", l.targets);
     for_each(block, "fill", l.args.vertices * lanes, [&](int64_t i) {
       const int64_t vertex = i / lanes, end = edges.end(vertex);
       for (int64_t edge = edges.begin(vertex) + i % lanes; edge < end; edge += lanes) {
-        const int64_t flag = flags[edge], place = places[edge];
+        const int64_t flag = flags[edge], position = positions[edge];
         if (flag == 0) continue;
-        sources[place] = Id(vertex);
-        targets[place] = Id(edges[edge]);
+        sources[position] = Id(vertex);
+        targets[position] = Id(edges[edge]);
       }
     });
   }
@@ -90,10 +90,10 @@ struct Sort {
   TP_HD void operator()(Block& block) const {
     using Id = typename L::Id;
     const auto edges = l.edges(block);
-    const auto places = l.of_edges(block, "places", l.places, 1);
+    const auto positions = l.of_edges(block, "positions", l.positions, 1);
     const auto targets = l.of_edges(block, "targets", l.targets);
     for_each(block, "sort", l.args.vertices, [&](int64_t vertex) {
-      const int64_t begin = places[edges.begin(vertex)], end = places[edges.end(vertex)];
+      const int64_t begin = positions[edges.begin(vertex)], end = positions[edges.end(vertex)];
       for (int64_t i = begin + 1; i < end; ++i) {
         const Id moved = targets[i];
         int64_t j = i;
@@ -138,7 +138,7 @@ struct Count {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto edges = l.edges(block);
-    const auto places = l.of_edges(block, "places", l.places, 1);
+    const auto positions = l.of_edges(block, "positions", l.positions, 1);
     const auto sources = l.of_edges(block, "sources", l.sources);
     const auto targets = l.of_edges(block, "targets", l.targets);
     const auto total = block.global("count", l.args.count, 1);
@@ -148,9 +148,9 @@ struct Count {
     });
     block.phase("count", [&](int t) {
       const auto list_of = [&](int64_t vertex) -> List {
-        return {places[edges.begin(vertex)], places[edges.end(vertex)]};
+        return {positions[edges.begin(vertex)], positions[edges.end(vertex)]};
       };
-      const int64_t kept = places[l.args.edges], lane = block.index().x * block.threads() + t;
+      const int64_t kept = positions[l.args.edges], lane = block.index().x * block.threads() + t;
       const int64_t warps = block.grid().x * block.threads() / lanes;
       int64_t mine = 0;
       for (int64_t edge = lane / lanes; edge < kept; edge += warps) {
@@ -177,13 +177,13 @@ template <class L>
 void count(L l, Context& context) {
   const int64_t n = l.args.edges + 1, bytes = n * int64_t(sizeof(int64_t));
   l.flags = context.workspace<int64_t>(n);
-  l.places = context.workspace<int64_t>(n);
+  l.positions = context.workspace<int64_t>(n);
   l.sources = context.workspace<typename L::Id>(l.args.edges);
   l.targets = context.workspace<typename L::Id>(l.args.edges);
   context.clear(l.flags, bytes);
   context.clear(l.args.count, int64_t(sizeof(int64_t)));
   launch(context, rung, l.args.vertices * lanes, Flag<L>{l});
-  scan::scan_counts(context, l.flags, l.places, 1, n);
+  scan::scan_counts(context, l.flags, l.positions, 1, n);
   launch(context, rung, l.args.vertices * lanes, Fill<L>{l});
   launch(context, rung, l.args.vertices, Sort<L>{l});
   launch(context, rung, tp::min(l.args.edges * lanes, most_lanes), Count<L>{l}, int64_t(sizeof(int64_t)));

@@ -77,15 +77,15 @@ class Extrema {
     const bool beats = least ? !(x >= held) : !(x <= held);
     return beats & (held == held);
   }
-  int64_t place(int64_t k) const { return reverse ? n_ - 1 - k : k; }
+  int64_t index_of(int64_t k) const { return reverse ? n_ - 1 - k : k; }
   int64_t lanes(int64_t line) const { return min(strip, inner_ - line % strips_ * strip); }
   // The index of element k of the first lane of a line.
   int64_t at(int64_t line, int64_t k) const {
-    return (line / strips_ * n_ + place(k)) * inner_ + line % strips_ * strip;
+    return (line / strips_ * n_ + index_of(k)) * inner_ + line % strips_ * strip;
   }
 
   void start(int64_t line, int64_t k, Leader<A>* running) const {
-    for (int64_t l = 0; l < lanes(line); ++l) running[l] = {A(in_[at(line, k) + l]), place(k)};
+    for (int64_t l = 0; l < lanes(line); ++l) running[l] = {A(in_[at(line, k) + l]), index_of(k)};
   }
 
   // Processes elements begin to end - 1, in the order of the scan. `running` is the leader before them, and becomes the
@@ -119,7 +119,7 @@ class Extrema {
         for (int64_t i = 0; i < count; ++i) {
           const int64_t j = reverse ? count - 1 - i : i;
           const A value = A(x[j]);
-          if (leads(value, r.value)) r = {value, place(k + i)};
+          if (leads(value, r.value)) r = {value, index_of(k + i)};
           if (writes) y[j] = T(r.value), index[j] = r.index;
         }
       } else if (writes) {
@@ -142,7 +142,7 @@ class Extrema {
     int64_t leader[strip];
     for (int64_t l = 0; l < count; ++l) value[l] = running[l].value, leader[l] = running[l].index;
     for (int64_t k = begin; k < end; ++k) {
-      const int64_t first = at(line, k), here = place(k);
+      const int64_t first = at(line, k), here = index_of(k);
       const T* x = in_ + first;
       T* y = out_ + first;
       int64_t* index = index_ + first;

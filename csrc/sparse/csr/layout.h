@@ -15,9 +15,9 @@ struct Csr {
     });
   }
   template <class B>
-  TP_HD static Walk walk(const B& b, int64_t place) {
-    const int64_t begin = b.pointer(place);
-    return {tp::max(int64_t(0), b.pointer(place + 1) - begin), begin, 1};
+  TP_HD static Walk walk(const B& b, int64_t position) {
+    const int64_t begin = b.pointer(position);
+    return {tp::max(int64_t(0), b.pointer(position + 1) - begin), begin, 1};
   }
 };
 

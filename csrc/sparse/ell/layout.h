@@ -9,8 +9,8 @@ struct Ell {
   static constexpr bool padded = true, permuted = false, planned = false, sectioned = false;
   static void check(const Args&, Context&) {}
   template <class B>
-  TP_HD static Walk walk(const B& b, int64_t place) {
-    return {b.length(place, b.a.width), place, b.a.rows};
+  TP_HD static Walk walk(const B& b, int64_t position) {
+    return {b.length(position, b.a.width), position, b.a.rows};
   }
 };
 

@@ -1,4 +1,4 @@
-// JDS: entry j of the row at a place is in diagonal j.
+// JDS: entry j of the row at a position is in diagonal j.
 #pragma once
 #include "sparse/rows.h"
 
@@ -28,25 +28,25 @@ struct Jds {
     });
   }
   struct Diagonals {
-    int64_t count, place;
+    int64_t count, position;
     template <class B>
     TP_HD int64_t at(const B& b, int64_t j) const {
-      return b.pointer(j) + place;
+      return b.pointer(j) + position;
     }
   };
-  // Later diagonals are never longer, so the diagonals that reach a place come first.
+  // Later diagonals are never longer, so the diagonals that reach a position come first.
   template <class B>
-  TP_HD static Diagonals walk(const B& b, int64_t place) {
+  TP_HD static Diagonals walk(const B& b, int64_t position) {
     int64_t low = 0, high = b.a.width;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      if (b.pointer(middle + 1) - b.pointer(middle) > place) {
+      if (b.pointer(middle + 1) - b.pointer(middle) > position) {
         low = middle + 1;
       } else {
         high = middle;
       }
     }
-    return {low, place};
+    return {low, position};
   }
 };
 

@@ -26,11 +26,11 @@ struct Sell {
     });
   }
   template <class B>
-  TP_HD static Walk walk(const B& b, int64_t place) {
-    const int64_t section = quotient(place, b.a.section_rows), start = section * b.a.section_rows;
+  TP_HD static Walk walk(const B& b, int64_t position) {
+    const int64_t section = quotient(position, b.a.section_rows), start = section * b.a.section_rows;
     const int64_t height = tp::min(b.a.section_rows, b.a.rows - start), begin = b.pointer(section);
     const int64_t width = tp::max(int64_t(0), b.pointer(section + 1) - begin) / height;
-    return {b.length(place, width), begin + place - start, height};
+    return {b.length(position, width), begin + position - start, height};
   }
 };
 

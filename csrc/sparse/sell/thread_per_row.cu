@@ -20,25 +20,25 @@ struct SpmvSellKernel {
   static constexpr int threads = 256, entries_at_once = 4;
   M matrix;
 
-  // y of the row at `place`, for column c of X and Y.
+  // y of the row at `position`, for column c of X and Y.
   template <class B>
-  TP_HD static void multiply_row(const B& sell, int64_t place, int64_t c) {
+  TP_HD static void multiply_row(const B& sell, int64_t position, int64_t c) {
     using T = typename B::Value;
     using Acc = typename B::Acc;
-    if (place >= sell.a.rows) return;
-    const int64_t row = sell.row_perm[place];
-    if (!usable(row, sell.a.rows, sell.a.op, "row_perm", place)) return;
-    // The section has `height` places from `start` on, and `width` entries per row from `begin` on.
-    const int64_t section = quotient(place, sell.a.section_rows), start = section * sell.a.section_rows;
+    if (position >= sell.a.rows) return;
+    const int64_t row = sell.row_perm[position];
+    if (!usable(row, sell.a.rows, sell.a.op, "row_perm", position)) return;
+    // The section has `height` positions from `start` on, and `width` entries per row from `begin` on.
+    const int64_t section = quotient(position, sell.a.section_rows), start = section * sell.a.section_rows;
     const int64_t height = tp::min(sell.a.section_rows, sell.a.rows - start), begin = sell.pointer(section);
     const int64_t width = tp::max(int64_t(0), sell.pointer(section + 1) - begin) / height;
-    const int64_t nnz_of_row = sell.length(place, width);
+    const int64_t nnz_of_row = sell.length(position, width);
     Acc sum(0);
     for (int64_t t = 0; t < nnz_of_row; t += entries_at_once) {
       typename B::Position col[entries_at_once];
       T value[entries_at_once], x[entries_at_once];
       for (int j = 0; j < entries_at_once; ++j) {
-        const int64_t i = t + j < nnz_of_row ? begin + (t + j) * height + place - start : -1;
+        const int64_t i = t + j < nnz_of_row ? begin + (t + j) * height + position - start : -1;
         const bool exists = i >= 0;  // asked of i, which saves registers
         col[j] = exists ? typename B::Position(sell.col_idx[i]) : -1;
         value[j] = exists ? T(sell.values[i]) : T(0);
@@ -58,13 +58,13 @@ struct SpmvSellKernel {
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto sell = matrix.bind(block);
-    block.phase("place", [&](int t) {
+    block.phase("row", [&](int t) {
       const int64_t i = block.index().x * threads + t, k = sell.a.k;
       if (k == 1) {  // tells the compiler that k is 1
         multiply_row(sell, i, 0);
       } else {
-        const int64_t place = quotient(i, k);
-        multiply_row(sell, place, i - place * k);
+        const int64_t position = quotient(i, k);
+        multiply_row(sell, position, i - position * k);
       }
     });
   }

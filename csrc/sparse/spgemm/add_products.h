@@ -1,7 +1,7 @@
 // The sums of C, once its columns are known. They are in shared memory: those of a row, or of a part of a long row.
 //
 // The lanes compute the products of several entries of A at once, but add those of one entry after another, with a
-// barrier between. So sums have the same bits in every run. No two lanes add to the same place: columns in a row of B
+// barrier between. So sums have the same bits in every run. No two lanes add to the same sum: columns in a row of B
 // are distinct, or the first of several equal ones, which are neighbours, stands for all of them.
 #pragma once
 #include "sparse/spgemm/pieces.h"
@@ -23,13 +23,13 @@ struct Addition {
   bool repeats;  // whether rows of B may have equal columns
 };
 
-// Consecutive places of a row of C: their columns were found at `from`, the first place is `begin`.
+// `n` consecutive entries of a row of C, of which `begin` is the first; their columns were found at `from`.
 struct Part {
   int64_t from, begin;
   int n;
 };
 
-// Adds up the products of some places of C. If they are a part of a row (within), then the products in its window.
+// Adds up the products of some entries of C. If they are a part of a row (within), then the products in its window.
 template <class T, class I, class Block, bool within>
 class Adder {
   using Acc = acc_t<T>;
@@ -49,7 +49,7 @@ class Adder {
         from_(block.global("columns", s.columns, s.products)),
         idx_(block.global("col_idx", s.idx, s.entries)),
         values_(block.global("values", s.values, s.entries)),
-        sums_(block.template shared<Acc>("sums_of_places", room)),
+        sums_(block.template shared<Acc>("sums", room)),
         own_(block.template shared<I>("own", room)),
         scales_(block.template shared<Acc>("scales", block.threads())),
         rows(block),
@@ -98,25 +98,25 @@ class Adder {
   const decltype(std::declval<const Factors<I>&>().bind(std::declval<Block&>())) x;
 
  private:
-  // The products of a lane, and their places, or -1.
+  // The products of a lane, and the positions of their columns among those of the part, or -1.
   struct Mine {
-    int place[together];
+    int position[together];
     Acc term[together];
   };
 
   // The number of columns that are less than the given one, which is among them.
-  TP_HD int place_of(I column, int whole) const {
-    int place = 0;
+  TP_HD int position_of(I column, int whole) const {
+    int position = 0;
     for (int step = whole / 2; step > 0; step /= 2) {
-      const I there = own_[place + step - 1];
-      if (there < column) place += step;
+      const I there = own_[position + step - 1];
+      if (there < column) position += step;
     }
-    return place;
+    return position;
   }
 
   // Product u of a lane is product w of entry q, if there are so many.
   TP_HD void multiply(Mine& m, int u, int q, int w, int end, int whole) const {
-    m.place[u] = -1;
+    m.position[u] = -1;
     if (q >= end) return;
     const int length = rows.lengths[q];
     if (w >= length) return;
@@ -132,7 +132,7 @@ class Adder {
         m.term[u] += scale * Acc(other);
       }
     }
-    m.place[u] = place_of(column, whole);
+    m.position[u] = position_of(column, whole);
   }
 
   TP_HD void add_entries(Block& block, int begin, int end, int whole) const {
@@ -165,7 +165,7 @@ class Adder {
           // The lanes of one entry add their products.
           block.phase("add", [&](int t) {
             const Mine& m = mine[t];
-            if (t >> bits == q && m.place[u] >= 0) sums_[m.place[u]] += m.term[u];
+            if (t >> bits == q && m.position[u] >= 0) sums_[m.position[u]] += m.term[u];
           });
         }
       }
@@ -185,7 +185,7 @@ class Adder {
       block.phase("add", [&](int t) {
         const Mine& m = mine[t];
         for (int u = 0; u < together; ++u) {
-          if (m.place[u] >= 0) sums_[m.place[u]] += m.term[u];
+          if (m.position[u] >= 0) sums_[m.position[u]] += m.term[u];
         }
       });
     }
@@ -217,9 +217,9 @@ struct AddProducts {
     const auto c_ptrs = block.global("row_ptrs", s.ptrs, s.factors.rows + 1);
     const Adder<T, I, Block, false> adder(block, s, room);
     for (int64_t i = block.index().x; i < s.factors.rows; i += block.grid().x) {
-      const Places c_row = block.uniform("places", [&] {
+      const Span c_row = block.uniform("part of c", [&] {
         const int64_t begin = c_ptrs[i], end = c_ptrs[i + 1];
-        return Places{begin, end - begin};
+        return Span{begin, end - begin};
       });
       if (c_row.count == 0 || group_of(c_row.count) != group) continue;
       const Row row = Entries<I, Block>::row_of(block, adder.x, i);
@@ -229,7 +229,7 @@ struct AddProducts {
   }
 
  private:
-  struct Places {
+  struct Span {
     int64_t begin, count;
   };
 };
@@ -253,20 +253,20 @@ struct AddPieces {
     const Adder<T, I, Block, true> adder(block, s, room);
     for (int64_t p = block.index().x; p < pieces.count; p += block.grid().x) {
       const Piece piece = all.piece(block, p);
-      const Places places = block.uniform("places", [&] {
+      const Span span = block.uniform("part of c", [&] {
         const int64_t row = c_ptrs[piece.row], first = columns_before[piece.first], here = columns_before[p],
                       end = columns_before[p + 1], start = from[p];
-        return Places{row + here - first, end - here, start};
+        return Span{row + here - first, end - here, start};
       });
-      for (int64_t at = 0; at < places.count; at += room) {
-        const int n = int(tp::min(places.count - at, int64_t(room)));
-        adder.add(block, piece.of, {places.from + at, places.begin + at, n});
+      for (int64_t at = 0; at < span.count; at += room) {
+        const int n = int(tp::min(span.count - at, int64_t(room)));
+        adder.add(block, piece.of, {span.from + at, span.begin + at, n});
       }
     }
   }
 
  private:
-  struct Places {
+  struct Span {
     int64_t begin, count, from;
   };
 };

@@ -5,7 +5,7 @@
 // Product p comes from entry owner[p] of A. The products of one owner are contiguous, so p's distance from the first of
 // them is the distance of its entry of B from the start of the row of B. Products are already grouped by row, so only
 // the columns within each row have to be sorted; the sort is stable, so each sum adds its products in their order. If
-// C's structure is known, each product looks up its place in it. The gradient of A's values needs no sort; that of B's
+// C's structure is known, each product looks up its entry of C. The gradient of A's values needs no sort; that of B's
 // values sorts by the entry of B.
 #include "core/for_each.h"
 #include "scan/scan.h"
@@ -38,14 +38,14 @@ struct Gather {
       if (from == nullptr) {
         target[i] = To(i);
       } else {
-        const int64_t place = index[i], value = source[place];
+        const int64_t k = index[i], value = source[k];
         target[i] = To(value);
       }
     });
   }
 };
 
-// The keys by which products are sorted: the column, the entry of C, or the entry of B. If C lacks the place of a
+// The keys by which products are sorted: the column, the entry of C, or the entry of B. If C lacks the entry of a
 // product, its key is the next entry's.
 template <class I>
 struct Keys {
@@ -61,7 +61,7 @@ struct Keys {
       int64_t key = g;
       if (lists.wanted != Wanted::b) key = s.b_idx[g];
       bool found = false;
-      if (lists.wanted == Wanted::c) key = tp::min(s.place_in_c(s.row_of(e), key, found), lists.c_entries - 1);
+      if (lists.wanted == Wanted::c) key = tp::min(s.entry_of_c(s.row_of(e), key, found), lists.c_entries - 1);
       to[p] = I(key);
     });
   }
@@ -102,12 +102,12 @@ struct BeginRows {
   }
 };
 
-// Writes the column of each place and the number of its first product.
+// Writes the column of each entry of C and the number of its first product.
 template <class I>
 struct Compress {
   const I* sorted;
   const boolean* first;
-  const int64_t* places;
+  const int64_t* entries;
   I* columns;
   int64_t *starts, n, found;
 
@@ -115,34 +115,34 @@ struct Compress {
   TP_HD void operator()(Block& block) const {
     const auto keys = block.global("sorted", sorted, n);
     const auto is_first = block.global("first", first, n + 1);
-    const auto at = block.global("places", places, n + 1);
+    const auto at = block.global("entries", entries, n + 1);
     const auto to = block.global("columns", columns, found);
     const auto begin = block.global("starts", starts, found + 1);
     simt::for_each(block, "compress", n + 1, [&](int64_t p) {
       const boolean here = is_first[p];
       if (!bool(here)) return;
-      const int64_t place = at[p];
-      begin[place] = p;
+      const int64_t entry = at[p];
+      begin[entry] = p;
       if (p == n) return;
       const I key = keys[p];
-      to[place] = key;
+      to[entry] = key;
     });
   }
 };
 
-// Finds the first product of each place among the sorted places.
+// Finds the first product of each output among the sorted keys.
 template <class I>
 struct Starts {
   const I* sorted;
   int64_t* starts;
-  int64_t n, places;
+  int64_t n, outputs;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto keys = block.global("sorted", sorted, n);
-    const auto to = block.global("starts", starts, places + 1);
-    simt::for_each(block, "starts", places + 1, [&](int64_t place) {
-      to[place] = partition_point(int64_t(0), n, [&](int64_t p) { return int64_t(keys[p]) < place; });
+    const auto to = block.global("starts", starts, outputs + 1);
+    simt::for_each(block, "starts", outputs + 1, [&](int64_t output) {
+      to[output] = partition_point(int64_t(0), n, [&](int64_t p) { return int64_t(keys[p]) < output; });
     });
   }
 };
@@ -170,7 +170,7 @@ struct Terms {
       int64_t h = 0;
       if (lists.wanted != Wanted::product) {
         const int64_t column = s.b_idx[g];
-        h = s.place_in_c(s.row_of(e), column, found);
+        h = s.entry_of_c(s.row_of(e), column, found);
       }
       if (!found) {
         to[q] = Acc(0);
@@ -314,27 +314,27 @@ class Expansion {
     return begins;
   }
 
-  const int64_t* starts_of(const I* sorted, int64_t places) {
-    int64_t* starts = context_.workspace<int64_t>(places + 1);
-    launch(places + 1, Starts<I>{sorted, starts, lists_.products, places});
-    outputs_ = places;
+  const int64_t* starts_of(const I* sorted, int64_t outputs) {
+    int64_t* starts = context_.workspace<int64_t>(outputs + 1);
+    launch(outputs + 1, Starts<I>{sorted, starts, lists_.products, outputs});
+    outputs_ = outputs;
     return starts;
   }
 
-  // Finds the places of C: its row pointers, its columns and the first product of each.
+  // Finds the entries of C: its row pointers, its columns and the first product of each.
   const int64_t* compress(const I* sorted, const int64_t* begins) {
     const int64_t n = lists_.products;
     boolean* first = context_.workspace<boolean>(n + 1);
-    int64_t* places = context_.workspace<int64_t>(n + 1);
+    int64_t* entries = context_.workspace<int64_t>(n + 1);
     launch(n, Differ<I>{sorted, first, n});
     launch(a_.rows + 1, BeginRows{begins, first, a_.rows, n});
-    scan::scan_counts(context_, first, places, 1, n + 1);
-    launch(a_.rows + 1, Gather<int64_t, int64_t>{places, begins, a_.ptrs, a_.rows + 1, n + 1});
+    scan::scan_counts(context_, first, entries, 1, n + 1);
+    launch(a_.rows + 1, Gather<int64_t, int64_t>{entries, begins, a_.ptrs, a_.rows + 1, n + 1});
     outputs_ = a_.read_one(a_.ptrs + a_.rows);
     const auto room = a_.room(outputs_);
     s_.take(room);
     int64_t* starts = context_.workspace<int64_t>(outputs_ + 1);
-    launch(n + 1, Compress<I>{sorted, first, places, static_cast<I*>(room.col_idx), starts, n, outputs_});
+    launch(n + 1, Compress<I>{sorted, first, entries, static_cast<I*>(room.col_idx), starts, n, outputs_});
     return starts;
   }
 

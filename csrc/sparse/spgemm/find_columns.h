@@ -6,7 +6,7 @@
 
 namespace tp::sparse {
 
-// Keeps the first column that claims an empty place of the table.
+// Keeps the first column that claims an empty slot of the table.
 template <class I>
 struct Claim {
   static TP_HD I combine(I earlier, I later) { return earlier < 0 ? later : earlier; }
@@ -23,10 +23,10 @@ struct FindColumns {
   int64_t products;
 
   // The size of the table. If it is small, so much room that few columns collide costs little.
-  static TP_HD constexpr int places(int products) { return products <= 256 ? 2 * products : products + products / 4; }
+  static TP_HD constexpr int slots(int products) { return products <= 256 ? 2 * products : products + products / 4; }
   int64_t shared_bytes() const {
     const Group g = groups[group];
-    return g.threads * Entries<I, simt::HostBlock>::bytes_per_thread + (places(g.room) + g.room) * int64_t(sizeof(I)) +
+    return g.threads * Entries<I, simt::HostBlock>::bytes_per_thread + (slots(g.room) + g.room) * int64_t(sizeof(I)) +
            16;
   }
 
@@ -38,14 +38,14 @@ struct FindColumns {
     const auto to_counts = block.global("counts", counts, factors.rows + 1);
     const auto to_noted = block.global("noted", noted, group_count, simt::Sharing::idempotent);
     const Entries<I, Block> b(block);
-    const auto table = block.template shared<I>("table", places(room));
+    const auto table = block.template shared<I>("table", slots(room));
     const auto list = block.template shared<I>("list", room);
     const auto found = block.template shared<int>("found", 1);
     for (int64_t i = block.index().x; i < factors.rows; i += block.grid().x) {
       const Row row = b.row_of(block, x, i);
       const int64_t n = row.last - row.first;
       if (n == 0 || group_of(n) != group) continue;
-      const int size = places(int(n));
+      const int size = slots(int(n));
       // Empty the table, as much of it as the row needs.
       block.phase("clear", [&](int t) {
         for (int k = t; k < size; k += threads) table[k] = I(-1);
@@ -81,12 +81,12 @@ struct FindColumns {
   // Enters a column in the table, and also in the list if it is new.
   template <class Table, class Found>
   static TP_HD void enter(const Table& table, int size, I column, const Table& list, const Found& found) {
-    int place = int(uint64_t(uint32_t(column) * 2654435769u) * uint64_t(size) >> 32);
+    int slot = int(uint64_t(uint32_t(column) * 2654435769u) * uint64_t(size) >> 32);
     for (;;) {
-      const I there = table.template atomic<Claim<I>>(place, column);
+      const I there = table.template atomic<Claim<I>>(slot, column);
       if (there == column) return;
       if (there < 0) break;
-      place = place + 1 == size ? 0 : place + 1;
+      slot = slot + 1 == size ? 0 : slot + 1;
     }
     const int number = found.template atomic<Sum<int>>(0, 1);
     list[number] = column;

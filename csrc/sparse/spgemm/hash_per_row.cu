@@ -5,13 +5,13 @@
 //
 // 1. find_columns.h enters the columns of all products of a row in a hash table, and sorts the distinct ones. Their
 //    numbers are scanned, and the host reads the sum.
-// 2. add_products.h adds up the products: each finds its place among the sorted columns.
+// 2. add_products.h adds up the products: each finds its position among the sorted columns.
 //
 // Rows with more products than the largest table has room for are divided into windows of columns (pieces.h). There,
 // bits in place of a hash table mark the columns; the products are added up in the same way, but only those in the
 // window. So no row is too long, and the blocks of one long row run at the same time.
 //
-// Sums have the same bits in every run: the products at a place are added in the order of the entries of A.
+// Sums have the same bits in every run: the products of an entry of C are added in the order of the entries of A.
 //
 // Rows of B that are not in order are sorted first; equal columns may follow each other. The expansion
 // (expand_sort_compress) computes the values for a known structure.

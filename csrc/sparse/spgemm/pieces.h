@@ -137,19 +137,19 @@ struct FindPieces {
       block.phase("take", [&](int t) {
         if (t > 0) return;
         const int n = b.sums[from + threads - 1];
-        const int64_t place = piece.of.first + next.template atomic<Sum<int64_t>>(piece.first, int64_t(n));
-        start[0] = place;
-        to_starts[p] = place;
+        const int64_t position = piece.of.first + next.template atomic<Sum<int64_t>>(piece.first, int64_t(n));
+        start[0] = position;
+        to_starts[p] = position;
         to_counts[p] = n;
         if (p == pieces.count - 1) to_counts[p + 1] = 0;
       });
       // Write the columns of each lane's words, in order.
       block.phase("store", [&](int t) {
-        int64_t place = start[0];
-        if (t > 0) place += int(b.sums[from + t - 1]);
+        int64_t position = start[0];
+        if (t > 0) position += int(b.sums[from + t - 1]);
         for (int k = t * share; k < tp::min((t + 1) * share, words); ++k) {
           for (uint32_t bits = word_of(k); bits != 0; bits &= bits - 1)
-            to[place++] = I(piece.window.low + 32 * k + lowest_bit(bits));
+            to[position++] = I(piece.window.low + 32 * k + lowest_bit(bits));
         }
       });
     }

@@ -1,4 +1,4 @@
-// The products of entries of A and B, in the order of the entries of A: the factors of each product, and its place.
+// The products of entries of A and B, in the order of the entries of A: the factors of each, and its entry of C.
 #pragma once
 #include "core/partition_point.h"
 #include "core/simt.h"
@@ -35,7 +35,7 @@ struct BoundLists {
     return partition_point(int64_t(0), n.rows, [&](int64_t i) { return int64_t(a_ptrs[i]) <= e; }) - 1;
   }
   // The first entry of row i of C whose column is not less than the given one, and whether it is equal.
-  TP_HD int64_t place_in_c(int64_t i, int64_t column, bool& found) const {
+  TP_HD int64_t entry_of_c(int64_t i, int64_t column, bool& found) const {
     const int64_t begin = c_ptrs[i], end = c_ptrs[i + 1];
     const int64_t low = partition_point(begin, end, [&](int64_t h) { return int64_t(c_idx[h]) < column; });
     const int64_t there = low < end ? int64_t(c_idx[low]) : -1;

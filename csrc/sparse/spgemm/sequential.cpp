@@ -19,7 +19,7 @@ void each_product(const S& s, int64_t i, F f) {
 
 // Finds the columns of C: first their number, then the columns themselves.
 template <class S>
-SpgemmArgs::Room find_places(const S& s, Context& context) {
+SpgemmArgs::Room find_columns(const S& s, Context& context) {
   using I = typename S::I;
   int64_t *ptrs = s.args.ptrs, *seen = context.workspace<int64_t>(s.args.cols);
   std::fill(seen, seen + s.args.cols, int64_t(-1));  // of each column, the last row that has a product in it
@@ -84,7 +84,7 @@ void spgemm::sequential(const Args& args, Context& context) {
   with_spgemm(args, context, [&](const auto& s) {
     if (args.wanted != Wanted::product) return find_values(s, args.wanted, s.c_ptrs, context);
     auto found = s;
-    found.take(find_places(s, context));
+    found.take(find_columns(s, context));
     find_values(found, Wanted::c, args.ptrs, context);
   });
 }
