@@ -7,9 +7,9 @@
 
 namespace tp {
 
-// C[i] = A[i] B[i] for i in 0..batch, or C[i] += A[i] B[i]. Each operand is row-major with its own strides, in
-// elements; an operand whose stride is 0 is repeated. Products of half types accumulate in float32; float32 is computed
-// in float32, never in TF32.
+// C[i] = A[i] B[i] for i in 0..batch, or C += A B for one product on the CPU. Each operand is row-major with its own
+// strides, in elements; an operand whose stride is 0 is repeated. Products of half types accumulate in float32; float32
+// is computed in float32, never in TF32.
 struct Matrix {
   const void* data;
   int64_t row_stride, col_stride, batch_stride;
@@ -21,7 +21,7 @@ struct Gemm {
   Matrix a, b;
   void* c;
   int64_t c_batch_stride;
-  bool accumulates = false;  // adds to C; half types are rounded after that
+  bool accumulates = false;  // CPU with a batch of 1: adds to C; half types are rounded after that
 };
 
 struct Device {

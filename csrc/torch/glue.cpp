@@ -2,9 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_cpu_dispatch.h>
@@ -114,12 +112,11 @@ void throw_as_torch_error(const Error& e) {
   TORCH_CHECK(false, e.what());
 }
 
+Device context_device(const Tensor& x) { return {x.is_cuda(), x.is_cuda() ? 1 : at::get_num_threads()}; }
+
 TorchContext::TorchContext(const Tensor& x) : like_(x) {
-  device.cuda = x.is_cuda();
-  if (!device.cuda) {
-    device.threads = at::get_num_threads();
-    return;
-  }
+  device = context_device(x);
+  if (!device.cuda) return;
 #ifdef TP_WITH_CUDA
   guard_.reset_device(x.device());
   stream = c10::cuda::getCurrentCUDAStream().stream();
@@ -154,6 +151,7 @@ void TorchContext::parallel_for(int64_t n, int64_t grain, const std::function<vo
 }
 
 void TorchContext::gemm(const Gemm& p) {
+  TORCH_INTERNAL_ASSERT(!p.accumulates || (p.batch == 1 && !device.cuda));
   // Below autograd and autocast, and in full float32: the operator that calls this decides about precision.
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -175,13 +173,12 @@ void TorchContext::gemm(const Gemm& p) {
   if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
     // For a result of half precision, torch allows cuBLAS to add partial sums in that; for a float32 result it does
     // not.
-    const Tensor product = at::bmm(a, b, at::kFloat);
-    c.copy_(p.accumulates ? at::add(product, c) : product);
+    c.copy_(at::bmm(a, b, at::kFloat));
   } else if (p.batch == 1 && !device.cuda) {  // MKL's product of one matrix is faster than that of a batch
     Tensor matrix = c[0];
     p.accumulates ? at::addmm_out(matrix, matrix, a[0], b[0]) : at::mm_out(matrix, a[0], b[0]);
   } else {
-    p.accumulates ? at::baddbmm_out(c, c, a, b) : at::bmm_out(c, a, b);
+    at::bmm_out(c, a, b);
   }
 }
 
