@@ -35,9 +35,9 @@ def allocate(sizes: Tensor, alignment: int = 1) -> tuple[Tensor, Tensor]:
 def compaction(x: Tensor, keep: Tensor) -> Tensor:
     """Packs the elements to keep: a scan counts those before each (003, "stream compaction"). `tp.compact` does
     this."""
-    place = tp.scan(keep, exclusive=True)
+    index = tp.scan(keep, exclusive=True)
     packed = x.new_empty(x.shape[0] + 1)
-    packed[place.where(keep, x.shape[0])] = x  # dropped elements go to one additional place at the end
+    packed[index.where(keep, x.shape[0])] = x  # dropped elements go to one additional slot at the end
     return packed[: keep.sum()]
 
 
@@ -49,8 +49,8 @@ def split(keys: Tensor, bit: int) -> Tensor:
     one = (keys >> bit & 1).bool()
     zeros_before = tp.scan(~one, exclusive=True)
     ones_before = torch.arange(len(keys), device=keys.device) - zeros_before
-    place = torch.where(one, (~one).sum() + ones_before, zeros_before)
-    return torch.empty_like(keys).scatter_(0, place, keys)
+    index = torch.where(one, (~one).sum() + ones_before, zeros_before)
+    return torch.empty_like(keys).scatter_(0, index, keys)
 
 
 def radix_sort(keys: Tensor, bits: int) -> Tensor:
@@ -72,8 +72,8 @@ def quicksort(keys: Tensor) -> Tensor:
         if (sizes[:, 1] == length).all():
             break
         starts = start[:, None] + tp.scan(sizes, 1, exclusive=True)
-        places = tp.segment_expand(starts, offsets, n) + tp.segment_scan(parts, offsets, exclusive=True)
-        keys = torch.empty_like(keys).scatter_(0, places[parts], keys)
+        indices = tp.segment_expand(starts, offsets, n) + tp.segment_scan(parts, offsets, exclusive=True)
+        keys = torch.empty_like(keys).scatter_(0, indices[parts], keys)
         offsets = torch.cat((starts.flatten(), offsets[-1:])).unique_consecutive()  # no segment is empty
     return keys
 

@@ -112,8 +112,8 @@ def without_walls(mazes: Mazes) -> Tensor:
     """Returns the distances on a grid without walls."""
     size = mazes.source.shape[-1]
     source = mazes.source.flatten(1).byte().argmax(1).view(-1, 1, 1, 1)
-    places = torch.arange(size, device=source.device)
-    return (places.view(-1, 1) - source // size).abs().float() + (places - source % size).abs()
+    index = torch.arange(size, device=source.device)
+    return (index.view(-1, 1) - source // size).abs().float() + (index - source % size).abs()
 
 
 def evaluate(network: DistanceNet, rounds: int, mazes: Mazes) -> tuple[Tensor, dict[str, float]]:

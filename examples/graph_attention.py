@@ -150,7 +150,7 @@ def draw(network: Network, sides: Tensor, runs: dict[str, Run], moved: Tensor, p
     figure = Figure(figsize=(16, 4.8), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.4, 1, 1.4))
     club = nx.karate_club_graph()
-    place = nx.spring_layout(club, seed=4, iterations=200, weight=None)
+    layout = nx.spring_layout(club, seed=4, iterations=200, weight=None)
     attention, logits = (x.detach().cpu() for x in network.explained(network.members))
     officer = logits.softmax(1)[:, 1]
     row, col = (ids.cpu() for ids in network.A.convert("coo")[:2])
@@ -160,12 +160,12 @@ def draw(network: Network, sides: Tensor, runs: dict[str, Run], moved: Tensor, p
         (left, officer, (0, 1), "probability of Officer"),
         (right, moved.cpu(), (-moved[:MEMBERS].abs().max().item(), moved[:MEMBERS].abs().max().item()), "influence"),
     ):
-        nx.draw_networkx_edges(club, place, width=widths, edge_color="0.75", ax=axes)
+        nx.draw_networkx_edges(club, layout, width=widths, edge_color="0.75", ax=axes)
         for side, shape in enumerate("os"):
             members = [v for v in club if sides[v] == side]
             points = nx.draw_networkx_nodes(
                 club,
-                place,
+                layout,
                 members,
                 node_shape=shape,
                 node_color=colors[members],
@@ -175,7 +175,7 @@ def draw(network: Network, sides: Tensor, runs: dict[str, Run], moved: Tensor, p
                 ax=axes,
             )
             points.set_edgecolor("black")
-        nx.draw_networkx_labels(club, place, font_size=8, ax=axes)
+        nx.draw_networkx_labels(club, layout, font_size=8, ax=axes)
         axes.axis("off")
         figure.colorbar(points, ax=axes, label=label)
     left.set_title("sides taken (circle: Mr. Hi, square: Officer), and predicted")

@@ -97,15 +97,15 @@ def draw(graph: nx.Graph, network: Network, sides: Tensor, history: list[tuple[f
     row, col = A.convert("coo")[:2]
     heard = dict(zip(zip(row.tolist(), col.tolist(), strict=True), network.first.attention().tolist(), strict=True))
     heard = {(u, v): max(w, heard[v, u]) for (u, v), w in heard.items() if u < v}
-    place = nx.spring_layout(graph, seed=4, iterations=200)
+    layout = nx.spring_layout(graph, seed=4, iterations=200)
     nx.draw_networkx_edges(
-        graph, place, list(heard), width=[8 * weight for weight in heard.values()], edge_color="0.75", ax=left
+        graph, layout, list(heard), width=[8 * weight for weight in heard.values()], edge_color="0.75", ax=left
     )
     for side, shape in enumerate("os"):
         members = (sides == side).nonzero()[:, 0].tolist()
         points = nx.draw_networkx_nodes(
             graph,
-            place,
+            layout,
             members,
             node_shape=shape,
             node_color=officer[members],
@@ -115,7 +115,7 @@ def draw(graph: nx.Graph, network: Network, sides: Tensor, history: list[tuple[f
             ax=left,
         )
         points.set_edgecolor("black")
-    nx.draw_networkx_labels(graph, place, font_size=8, ax=left)
+    nx.draw_networkx_labels(graph, layout, font_size=8, ax=left)
     left.set_title("sides taken (circle: Mr. Hi, square: Officer), and predicted")
     left.axis("off")
     figure.colorbar(points, ax=left, label="probability of Officer")

@@ -56,7 +56,7 @@ class Chip:
     def columns(self) -> int:
         return self.free.shape[1]
 
-    def place(self, block: int) -> tuple[int, int, int]:
+    def coordinates(self, block: int) -> tuple[int, int, int]:
         """(layer, row, column)"""
         return (block // self.free.numel(), *divmod(block % self.free.numel(), self.columns))
 
@@ -118,7 +118,7 @@ def route(chip: Chip, device: str = "cpu", algorithm: str = "auto", attempts: in
     """Routes all nets, and returns the number of searches. Nets that cannot be routed lack wires for some terminals."""
 
     def extent(net: Net) -> int:
-        _, rows, columns = zip(*map(chip.place, net.terminals), strict=True)
+        _, rows, columns = zip(*map(chip.coordinates, net.terminals), strict=True)
         return max(rows) - min(rows) + max(columns) - min(columns)
 
     order, best, searches = sorted(chip.nets, key=extent), [], 0
@@ -152,7 +152,7 @@ def join(net: Net, free: torch.Tensor, chip: Chip, algorithm: str) -> int:
         nearest = min(reached, key=lambda pin: (int(levels[pin]), pin))
         wire = trace(levels.tolist(), nearest, chip.columns)
         if len(wire) > max(map(len, net.wires), default=0):
-            net.levels = levels.view(free.shape)[chip.place(nearest)[0]]
+            net.levels = levels.view(free.shape)[chip.coordinates(nearest)[0]]
         net.wires.append(wire)
         pins = chip.pins([nearest % chip.free.numel()])
         joined += wire + pins
@@ -214,14 +214,14 @@ def hues_of(count: int) -> np.ndarray:
 def draw_search(figure: Figure, axes, chip: Chip, net: Net) -> None:
     """Draws the levels of a search, the wires before it, and the wire that it found."""
     levels, wire = np.ma.masked_less(net.levels.numpy(), 0), max(net.wires, key=len)
-    layer = chip.place(wire[0])[0]
+    layer = chip.coordinates(wire[0])[0]
     image = axes.imshow(levels, cmap="YlGnBu_r", interpolation="nearest", zorder=1)
     axes.contour(levels, np.arange(10, int(levels.max()) + 1, 10), colors="white", linewidths=0.5, alpha=0.8, zorder=2)
     for other in chip.nets:
         for found in other.wires:
-            layers, rows, places = zip(*map(chip.place, found), strict=True)
-            if layers[0] == layer and levels.mask[rows, places].all():
-                axes.plot(places, rows, color=EDGE, linewidth=0.8, zorder=3)
+            layers, rows, columns = zip(*map(chip.coordinates, found), strict=True)
+            if layers[0] == layer and levels.mask[rows, columns].all():
+                axes.plot(columns, rows, color=EDGE, linewidth=0.8, zorder=3)
     draw_wire(axes, chip, wire, ROUTE)
     draw_terminals(axes, chip, [wire[0], wire[-1]], ROUTE)
     axes.set_title(f"the longest search, layer {layer + 1}: {len(wire) - 1} steps, a contour every 10", color=INK)
@@ -230,15 +230,15 @@ def draw_search(figure: Figure, axes, chip: Chip, net: Net) -> None:
 
 def draw_wire(axes, chip: Chip, wire: list[int], colour) -> None:
     """Draws a wire; upper layers cover lower ones."""
-    layers, rows, places = zip(*map(chip.place, wire), strict=True)
+    layers, rows, columns = zip(*map(chip.coordinates, wire), strict=True)
     depth = 3 - layers[0] / 10
-    axes.plot(places, rows, color=PAPER, linewidth=5, solid_capstyle="butt", zorder=depth - 0.01)
-    axes.plot(places, rows, color=colour, linewidth=2, solid_capstyle="round", zorder=depth)
+    axes.plot(columns, rows, color=PAPER, linewidth=5, solid_capstyle="butt", zorder=depth - 0.01)
+    axes.plot(columns, rows, color=colour, linewidth=2, solid_capstyle="round", zorder=depth)
 
 
 def draw_terminals(axes, chip: Chip, terminals: list[int], colour, marker: str = "o") -> None:
-    _, rows, places = zip(*map(chip.place, terminals), strict=True)
-    axes.scatter(places, rows, 22, color=colour, edgecolors=INK, linewidths=0.6, marker=marker, zorder=5)
+    _, rows, columns = zip(*map(chip.coordinates, terminals), strict=True)
+    axes.scatter(columns, rows, 22, color=colour, edgecolors=INK, linewidths=0.6, marker=marker, zorder=5)
 
 
 # ---- the program

@@ -82,9 +82,9 @@ def main(arguments: list[str] | None = None) -> list[tuple[str, float]]:
     ranks, steps = pagerank(links.to(options.device))
     print(f"{len(names):,} pages, {links.nnz:,} links, {steps} steps on {options.device}")
     best = ranks.argsort(descending=True, stable=True)[:15].tolist()
-    for place, page in enumerate(best, 1):
+    for rank, page in enumerate(best, 1):
         bar = "\N{FULL BLOCK}" * round(50 * (ranks[page] / ranks[best[0]]).item())
-        print(f"{place:3}  {names[page]:16.16} {ranks[page]:7.2%}  {bar}")
+        print(f"{rank:3}  {names[page]:16.16} {ranks[page]:7.2%}  {bar}")
     return [(names[page], ranks[page].item()) for page in best]
 
 

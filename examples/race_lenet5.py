@@ -258,8 +258,8 @@ def plot(options: argparse.Namespace, rows: list[dict], path: Path) -> None:
     shown = [row for row in rows if row["epoch_ms"]]
     width = 0.8 / max(1, len(shown))
     for i, row in enumerate(shown):
-        places = [x + i * width for x in range(len(row["epoch_ms"]))]
-        bars = epochs.bar(places, row["epoch_ms"].values(), width, label=row["contestant"])
+        lefts = [x + i * width for x in range(len(row["epoch_ms"]))]
+        bars = epochs.bar(lefts, row["epoch_ms"].values(), width, label=row["contestant"])
         epochs.bar_label(bars, fmt="%.3g", fontsize=7)
     epochs.set(title="an epoch", ylabel="ms", xlabel="images per step", yscale="log")
     epochs.set_xticks([x + 0.4 - width / 2 for x in range(len(options.batches))], map(str, options.batches))

@@ -34,10 +34,10 @@ def sequences(device: str) -> tuple[list[Tensor], Tensor]:
     """Returns the inked pixels of each image, [length, 3]: row, column and ink in -1 to 1; and the digits."""
     digits = load_digits()
     images = torch.from_numpy(digits.images).float().to(device)
-    places = [image.nonzero() for image in images]
+    pixels = [image.nonzero() for image in images]
     found = [
         torch.cat([p / 3.5 - 1, image[p[:, 0], p[:, 1], None] / 8 - 1], 1)
-        for p, image in zip(places, images, strict=True)
+        for p, image in zip(pixels, images, strict=True)
     ]
     return found, torch.from_numpy(digits.target).to(device)
 

@@ -68,14 +68,14 @@ def other_value(value, r: random.Random):
 def worse(sample: Sample, r: random.Random) -> Sample:
     """One argument, or the algorithm, is another."""
     args, kwargs = list(sample.args), dict(sample.kwargs)
-    places = [*range(len(args)), *kwargs, "algorithm"]
-    place = r.choice(places)
-    if place == "algorithm":
+    arguments = [*range(len(args)), *kwargs, "algorithm"]
+    argument = r.choice(arguments)
+    if argument == "algorithm":
         kwargs["algorithm"] = r.choice(("", "no_such", "AUTO", "sequential ", None, 3))
-    elif isinstance(place, int):
-        args[place] = other_value(args[place], r)
+    elif isinstance(argument, int):
+        args[argument] = other_value(args[argument], r)
     else:
-        kwargs[place] = other_value(kwargs[place], r)
+        kwargs[argument] = other_value(kwargs[argument], r)
     return Sample(tuple(args), kwargs)
 
 

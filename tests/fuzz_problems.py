@@ -251,7 +251,7 @@ def structured(r, kind: str = "spmm"):
 
 def sparse_product(r, **of):
     sizes = {name: size(r, 60, 3) for name in ("rows", "inner", "cols")}
-    return case((size(r, 200),), (size(r, 200),), **sizes, **some(r, index=torch.int32, places="band"), **of)
+    return case((size(r, 200),), (size(r, 200),), **sizes, **some(r, index=torch.int32, band=True), **of)
 
 
 BITWISE = ("bitwise_and", "bitwise_or", "bitwise_xor")

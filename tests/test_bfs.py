@@ -159,10 +159,10 @@ def test_max_level(device, rung):
 def test_long_paths(device, rung):
     """As many levels as vertices, more than 16 bits count, as far as the rung goes in reasonable time."""
     n = 5000 if is_dense(rung) else 70_000
-    places = torch.arange(n)
-    g = graph.from_edges(places[:-1], places[1:], n, device=device)
+    ids = torch.arange(n)
+    g = graph.from_edges(ids[:-1], ids[1:], n, device=device)
     levels, parents = tp.bfs(g, 0, algorithm=rung)
-    assert torch.equal(levels.cpu(), places.int()) and torch.equal(parents.cpu(), (places - 1).clamp(min=0))
+    assert torch.equal(levels.cpu(), ids.int()) and torch.equal(parents.cpu(), (ids - 1).clamp(min=0))
     levels, parents = tp.bfs(g, n - 1, algorithm=rung)
     assert (levels >= 0).sum() == 1 and (parents >= 0).sum() == 1 and parents[-1] == n - 1
 

@@ -95,13 +95,13 @@ def test_fill_that_the_dtype_cannot_hold(device):
         (torch.float16, 1e6),
         (torch.float32, 1j),
     ]
-    for place in (device, "meta"):
-        mask = torch.ones(3, dtype=torch.bool, device=place)
+    for where in (device, "meta"):
+        mask = torch.ones(3, dtype=torch.bool, device=where)
         for dtype, fill in cases:
             with pytest.raises(RuntimeError, match="cannot be converted"):
-                compact_padded(torch.ones(3, device=place).to(dtype), mask, fill)
+                compact_padded(torch.ones(3, device=where).to(dtype), mask, fill)
         for dtype, fill in [(torch.int8, -128), (torch.uint8, 255.0), (torch.bool, 1), (torch.float16, float("inf"))]:
-            assert compact_padded(torch.ones(3, device=place).to(dtype), mask, fill)[0].dtype == dtype
+            assert compact_padded(torch.ones(3, device=where).to(dtype), mask, fill)[0].dtype == dtype
 
 
 @each_device

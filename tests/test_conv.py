@@ -230,7 +230,7 @@ def test_products_in_parts(what, device):
 
 
 def spread(result: torch.Tensor) -> set:
-    return {tuple(place) for place in result.isnan().nonzero().tolist()}
+    return {tuple(at) for at in result.isnan().nonzero().tolist()}
 
 
 def test_nan_in_the_input(device):

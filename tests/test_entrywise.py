@@ -1,4 +1,4 @@
-"""A + B, A - B and A * B of sparse matrices: places, values, derivatives, wrong input."""
+"""A + B, A - B and A * B of sparse matrices: positions, values, derivatives, wrong input."""
 
 import operator
 
@@ -23,7 +23,7 @@ SHAPES = [(20, 30, 200, 150), (5, 5, 0, 9), (5, 5, 9, 0), (4, 6, 0, 0), (1, 1, 3
 SHAPES += [(7, 1, 20, 9), (1, 500, 300, 200), (300, 200, 20000, 30000)]
 
 
-def places(a) -> set[tuple[int, int]]:
+def positions(a) -> set[tuple[int, int]]:
     """Where a COO matrix has entries, explicit zeros too."""
     return set(zip(a.row_idx.tolist(), a.col_idx.tolist(), strict=True))
 
@@ -48,7 +48,7 @@ def entries(a) -> list[tuple[int, int, float]]:
 @each_device
 @each_index
 def test_every_entry(symbol, device, index):
-    """Each place once, in order, whatever cancels; operands are unsorted, with duplicates and empty rows."""
+    """Each position once, in order, whatever cancels; operands are unsorted, with duplicates and empty rows."""
     for rows, cols, n, m in SHAPES:
         a, b = (random_matrix(rows, cols, k, index=index, seed=k + 1, device=device) for k in (n, m))
         result = OPERATORS[symbol](a.convert("csr"), b.convert("csr"))
@@ -187,7 +187,7 @@ def test_small_integers_wrap_and_truth_values_combine(dtype):
 
 @each_device
 def test_special_values(device):
-    """A product reads only common places; a sum takes what only one has as it is."""
+    """A product reads only common positions; a sum takes what only one has as it is."""
     inf, nan = float("inf"), float("nan")
     a, b = (
         tp.csr(*(torch.tensor(x, device=device) for x in ([0, 3], *row)), (1, 5))
@@ -235,7 +235,7 @@ def test_checked(symbol, index, order, seed):
 
 @each_operator
 def test_checked_tiles(symbol):
-    """Several tiles of 2048 items: long, short and empty rows, common places at their edges, rows out of order."""
+    """Several tiles of 2048 items: long, short and empty rows, common positions at their edges, rows out of order."""
     with simt.checked():
         for more in range(4):
             lengths = lengths_of("long", 40, 3000 + more), lengths_of("any", 40, 40)
@@ -248,7 +248,7 @@ def test_checked_tiles(symbol):
 
 @each_operator
 def test_checked_tiles_of_pairs(symbol):
-    """The same places but for one, at the edges of tiles and elsewhere; rows out of order in both matrices."""
+    """The same positions but for one, at the edges of tiles and elsewhere; rows out of order in both matrices."""
     a = ours(canonical(200, 300, lengths_of("equal", 200, 27), 1, 300))
     whole = a._replace(values=a.values + 1)
     with simt.checked():
@@ -283,7 +283,7 @@ def test_checked_wrong_indices(symbol):
 
 # ---- derivatives
 
-STRUCTURES = {"any order": (15, 12), "no entry": (0, 6), "no common place": (1, 1)}
+STRUCTURES = {"any order": (15, 12), "no entry": (0, 6), "no common position": (1, 1)}
 
 
 def operands(structure: str) -> tuple[tp.CSR, tp.CSR]:

@@ -114,8 +114,8 @@ def test_samples(device):
         assert_equal(cols, g.col_idx[edges])
         owners = vertices.repeat_interleave(ptrs.diff())
         assert bool(((edges >= g.row_ptrs[owners]) & (edges < g.row_ptrs[owners + 1])).all())
-        places = torch.arange(len(vertices), device=device).repeat_interleave(ptrs.diff()) * g.num_edges + edges
-        assert bool((places.diff() > 0).all())  # in order, and none twice
+        keys = torch.arange(len(vertices), device=device).repeat_interleave(ptrs.diff()) * g.num_edges + edges
+        assert bool((keys.diff() > 0).all())  # in order, and none twice
     again, other = (tp.sample_neighbors(g, vertices, 3, seed=s) for s in (7, 8))
     assert_same_bits(again, tp.sample_neighbors(g, vertices.tolist(), 3, 7))
     assert not torch.equal(again[2], other[2])
@@ -258,9 +258,9 @@ def test_to_other_libraries_and_back(device):
         assert np.array_equal(g.to_torch(weights).to_dense().cpu(), matrix)
         assert g.to_torch().layout == torch.sparse_csr and g.to_torch().device == g.device
     triangle = graph.from_edges([0, 1, 2], [1, 2, 0], directed=False)
-    places = {(u, v): w for u, v, w in edges_of(triangle, torch.tensor([1, 2, 1, 3, 2, 3]))}
+    weight_of = {(u, v): w for u, v, w in edges_of(triangle, torch.tensor([1, 2, 1, 3, 2, 3]))}
     for u, v, w in triangle.to_networkx(torch.tensor([1, 2, 1, 3, 2, 3])).edges(data="weight"):
-        assert w == places[u, v]
+        assert w == weight_of[u, v]
     with pytest.raises(ValueError, match=r"Graph.to_scipy: weights must be \[6\], one per edge, got \[5\]"):
         triangle.to_scipy(torch.ones(5))
 

@@ -341,7 +341,7 @@ def test_grids_and_mazes(device):
     for b, i, j in np.ndindex(3, 6, 7):
         for k, m in ((i, j + 1), (i + 1, j)):
             if k < 6 and m < 7 and passable[b, i, j] and passable[b, k, m]:
-                u, v = (int(np.ravel_multi_index((b, *place), (3, 6, 7))) for place in ((i, j), (k, m)))
+                u, v = (int(np.ravel_multi_index((b, *at), (3, 6, 7))) for at in ((i, j), (k, m)))
                 want += [(u, v), (v, u)]
     assert pairs(g) == sorted(want) and g.dtype == torch.int32
     with pytest.raises(TypeError, match="maze: passable must be bool"):

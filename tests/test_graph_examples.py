@@ -43,11 +43,11 @@ def check_wires(chip) -> None:
         for wire in net.wires:
             assert wire[-1] in joined and wire[0] in chip.pins(net.terminals)
             for block in wire:
-                layer, row, column = chip.place(block)
+                layer, row, column = chip.coordinates(block)
                 assert chip.free[row, column] and block == layer * per_layer + row * chip.columns + column
                 assert owner.setdefault(block, k) == k and pins.get(block, k) == k
             for here, there in zip(wire, wire[1:], strict=False):
-                steps = [abs(a - b) for a, b in zip(chip.place(here), chip.place(there), strict=True)]
+                steps = [abs(a - b) for a, b in zip(chip.coordinates(here), chip.coordinates(there), strict=True)]
                 assert steps in ([0, 0, 1], [0, 1, 0])
             joined |= {*wire, *chip.pins([wire[0] % per_layer])}
         assert net.routed == joined.issuperset(net.terminals)
@@ -70,16 +70,16 @@ def test_a_wire_is_a_shortest_one(routing):
     net.terminals = net.terminals[:2]
     free = chip.free.clone()
     free.view(-1)[[t for other in chip.nets[1:] for t in other.terminals]] = False
-    places = {place: i for i, place in enumerate(map(tuple, free.nonzero().tolist()))}
+    numbers = {cell: i for i, cell in enumerate(map(tuple, free.nonzero().tolist()))}
     pairs = [
-        (i, places[r + a, c + b])
-        for (r, c), i in places.items()
+        (i, numbers[r + a, c + b])
+        for (r, c), i in numbers.items()
         for a, b in ((0, 1), (1, 0))
-        if (r + a, c + b) in places
+        if (r + a, c + b) in numbers
     ]
     src, dst = zip(*pairs, strict=True)
-    matrix = csr_array(([1] * len(src), (src, dst)), shape=(len(places),) * 2)
-    ends = [places[divmod(t, chip.columns)] for t in net.terminals]
+    matrix = csr_array(([1] * len(src), (src, dst)), shape=(len(numbers),) * 2)
+    ends = [numbers[divmod(t, chip.columns)] for t in net.terminals]
     steps = csgraph.dijkstra(matrix, directed=False, unweighted=True, indices=ends[0])[ends[1]]
     assert routing.join(net, free[None], chip, "auto") == 1
     assert len(net.wires[0]) == steps + 1
@@ -110,8 +110,8 @@ def test_labels_are_distances(cnn, device):
         want, frontier = torch.full((8, 8), -1), {tuple(source.nonzero()[0].tolist())}
         level = 0
         while frontier:
-            for place in frontier:
-                want[place] = level
+            for cell in frontier:
+                want[cell] = level
             around = {(r + a, c + b) for r, c in frontier for a, b in ((0, 1), (1, 0), (0, -1), (-1, 0))}
             frontier = {(r, c) for r, c in around if 0 <= r < 8 and 0 <= c < 8 and passable[r, c] and want[r, c] < 0}
             level += 1

@@ -68,9 +68,9 @@ def test_products_of_a_power_law(device):
     lengths = np.minimum((4 * (1 - random.random(n)) ** -0.7).astype(int), n // 2)
     rows = np.repeat(np.arange(n), lengths)
     idx = (n * random.random(len(rows)) ** 3).astype(int)
-    places = np.unique(rows * n + idx)
-    values = torch.from_numpy(random.integers(-3, 4, len(places)) * 1.0)
-    coo = tp.coo(*(torch.from_numpy(x) for x in (places // n, places % n)), values, (n, n)).to(device)
+    positions = np.unique(rows * n + idx)
+    values = torch.from_numpy(random.integers(-3, 4, len(positions)) * 1.0)
+    coo = tp.coo(*(torch.from_numpy(x) for x in (positions // n, positions % n)), values, (n, n)).to(device)
     a = coo.convert("csr")
     assert int((a.to_dense().ne(0).double() @ a.row_ptrs.diff().double()).max()) > 2048
     product = a @ a

@@ -80,8 +80,8 @@ def test_agrees_with_exact_arithmetic(device):
     """For ranges whose edges float64 holds, the bin is floor((x - min) * bins / (max - min)), exactly."""
     x = torch.randn(2000, generator=torch.Generator().manual_seed(1))
     for bins, low, high in ((64, -4, 4), (96, -3, 3), (1, -1, 1)):
-        places = [(Fraction(v) - low) * bins / (high - low) for v in x.tolist() if low <= v <= high]
-        want = torch.bincount(torch.tensor([min(int(p), bins - 1) for p in places]), minlength=bins)
+        bin_of = [(Fraction(v) - low) * bins / (high - low) for v in x.tolist() if low <= v <= high]
+        want = torch.bincount(torch.tensor([min(int(p), bins - 1) for p in bin_of]), minlength=bins)
         for algorithm, dtype in itertools.product(algorithms(device), (torch.float32, torch.float64)):
             assert_equal(histogram(x.to(device, dtype), bins, min=low, max=high, algorithm=algorithm), want, algorithm)
 

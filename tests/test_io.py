@@ -275,8 +275,8 @@ def test_memory_does_not_follow_what_is_declared(refusal):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_what_is_written_is_read_back_bit_for_bit(tmp_path, name, dtype):
     values = torch.cat((torch.randn(50), torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-45]))).to(dtype)
-    place = torch.randperm(20 * 30)[: len(values)]
-    A = coo((place % 20).int(), (place // 20).int(), values, (20, 30))
+    cell = torch.randperm(20 * 30)[: len(values)]
+    A = coo((cell % 20).int(), (cell // 20).int(), values, (20, 30))
     io.write_matrix_market(tmp_path / name, A, comment="made by a tést\nof two lines")
     text = (tmp_path / name).read_bytes()
     text = (gzip.decompress(text) if name.endswith("gz") else text).decode().splitlines()

@@ -64,7 +64,7 @@ def independent(text: bytes):
             lower = symmetry != "general"
             if (count := [rows * (rows - 1 + 2 * (not strict)) // 2 if lower else rows * cols])[0] > 10**6:
                 return None
-            places = [(r, c) for c in range(cols) for r in range((c + strict) if lower else 0, rows)]
+            coordinates = [(r, c) for c in range(cols) for r in range((c + strict) if lower else 0, rows)]
         if len(body) - 1 != count[0]:
             return None
         found = {}
@@ -72,7 +72,7 @@ def independent(text: bytes):
             if form == "coordinate":
                 r, c = number(words.pop(0), int) - 1, number(words.pop(0), int) - 1
             else:
-                r, c = places[k]
+                r, c = coordinates[k]
             (v,) = [number(word, float if field == "real" else int) for word in words] if field != "pattern" else (1,)
             if field == "pattern" and words:
                 return None
@@ -91,7 +91,7 @@ def independent(text: bytes):
             found |= {(c, r): sign * v for (r, c), v in found.items() if r != c}
     except (ValueError, IndexError):
         return None
-    return (rows, cols), [(*place, v) for place, v in found.items()]
+    return (rows, cols), [(*at, v) for at, v in found.items()]
 
 
 NUMBERS = st.one_of(
@@ -124,17 +124,17 @@ def files(draw) -> bytes:
     symmetry = draw(st.sampled_from(["general", "symmetric", "skew-symmetric"]))
     rows, cols = draw(st.integers(0, 4)), draw(st.integers(0, 4))
     cols = cols if symmetry == "general" else rows
-    places = [(r, c) for r in range(1, rows + 1) for c in range(1, cols + 1)]
+    coordinates = [(r, c) for r in range(1, rows + 1) for c in range(1, cols + 1)]
     if symmetry != "general":
-        places = [(r, c) for r, c in places if r > c or (r == c and symmetry == "symmetric")]
-    if form == "coordinate" and places:
-        places = draw(st.lists(st.sampled_from(places), unique=True))
+        coordinates = [(r, c) for r, c in coordinates if r > c or (r == c and symmetry == "symmetric")]
+    if form == "coordinate" and coordinates:
+        coordinates = draw(st.lists(st.sampled_from(coordinates), unique=True))
     numbers = {"real": NUMBERS, "integer": INTEGERS, "pattern": st.just("")}[field]
     text = f"%%MatrixMarket matrix {form} {field} {symmetry}\n{draw(KINDS)}{rows} {cols}"
-    text += f" {len(places)}" if form == "coordinate" else ""
-    for r, c in places:
-        place = f"{r} {c} " if form == "coordinate" else ""
-        text += draw(GAPS) + place + draw(numbers)
+    text += f" {len(coordinates)}" if form == "coordinate" else ""
+    for r, c in coordinates:
+        at = f"{r} {c} " if form == "coordinate" else ""
+        text += draw(GAPS) + at + draw(numbers)
     return (text + draw(st.sampled_from(["", "\n", "\r\n", "\n%", " \n\n"]))).encode()
 
 
@@ -194,4 +194,4 @@ def test_every_valid_file_is_read_and_every_malformed_one_refused():
         sorted(entries(io.read_matrix_market(data_folder("mm_valid") / name)))
         for name in ("west0067_jumbled.mtx", "west0067.mtx")
     )
-    assert [place for *place, _ in jumbled] == [place for *place, _ in straight]
+    assert [at for *at, _ in jumbled] == [at for *at, _ in straight]

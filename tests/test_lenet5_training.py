@@ -209,7 +209,7 @@ def test_an_epoch_has_every_image_once_beside_its_label(count):
     assert torch.equal(x, images) and torch.equal(labels, target)
 
 
-def test_distorted_images_follow_their_image_and_not_its_place():
+def test_distorted_images_follow_their_image_and_not_its_index():
     images, target = digits()
     numbers = torch.tensor(7), torch.tensor(2)
     shuffled, labels = ops.lenet5_minibatches(images, target, *numbers)

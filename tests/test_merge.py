@@ -20,14 +20,14 @@ def algorithms(device: str, pattern: str = "merge") -> list[str]:
     return ["auto", *registry.algorithms(pattern, device)]
 
 
-def places(*sizes: int, device: str) -> list[torch.Tensor]:
+def indices(*sizes: int, device: str) -> list[torch.Tensor]:
     """0, 1, 2, ... laid out over several tensors."""
     return list(torch.arange(sum(sizes), device=device).split(list(sizes)))
 
 
 def source(a: torch.Tensor, b: torch.Tensor, algorithm: str, **options) -> list[int]:
     """Where in [a, b] each merged element comes from."""
-    va, vb = places(len(a), len(b), device=a.device)
+    va, vb = indices(len(a), len(b), device=a.device)
     return merge_pairs(a, va, b, vb, algorithm=algorithm, **options)[1].tolist()
 
 
@@ -41,7 +41,7 @@ def test_runs_of_equals_across_every_edge(device):
     """Two keys in runs of 1000: ties lie on every multiple of every tile."""
     a = torch.arange(2).repeat_interleave(torch.tensor([5000, 3000]))
     b = torch.arange(2).repeat_interleave(torch.tensor([2000, 7000]))
-    want = pairs_reference(a, *places(8000, 9000, device="cpu")[:1], b, *places(8000, 9000, device="cpu")[1:])[1]
+    want = pairs_reference(a, *indices(8000, 9000, device="cpu")[:1], b, *indices(8000, 9000, device="cpu")[1:])[1]
     for algorithm, dtype in itertools.product(algorithms(device), (torch.bool, torch.float16, torch.int64)):
         assert source(a.to(dtype).to(device), b.to(dtype).to(device), algorithm) == want.tolist(), (algorithm, dtype)
 

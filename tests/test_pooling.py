@@ -70,12 +70,12 @@ def test_indices_for_derivatives_alone(device):
     ops, how = torch.ops.torch_patterns, ([3, 2], [2, 1], [1, 0], [1, 2], True)
     for algorithm in algorithms(device):
         x, tangent = integers(2, 3, 9, 8, device=device), integers(2, 3, 9, 8, device=device)
-        want, places = ops.max_pool2d(x, *how, algorithm)
+        want, index = ops.max_pool2d(x, *how, algorithm)
         values, indices = ops.max_pool2d(x, *how, algorithm, False)
-        assert places.dtype == torch.int64 and indices.dtype == torch.int32
-        assert_same_bits((values, indices), (want, places.int()), algorithm)
+        assert index.dtype == torch.int64 and indices.dtype == torch.int32
+        assert_same_bits((values, indices), (want, index.int()), algorithm)
         _, along = torch.func.jvp(lambda x, a=algorithm: ops.max_pool2d(x, *how, a, False)[0], (x,), (tangent,))
-        assert_same_bits(along, tangent.flatten(-2).gather(-1, places.flatten(-2)).view_as(want), algorithm)
+        assert_same_bits(along, tangent.flatten(-2).gather(-1, index.flatten(-2)).view_as(want), algorithm)
         torch.library.opcheck(ops.max_pool2d, (x.double().requires_grad_(), *how, algorithm, False))
         for bad in (-1, 72, -(2**31), 2**31 - 1):  # of no pixel
             wrong = torch.full_like(indices, bad)
@@ -203,13 +203,13 @@ def test_indices_anywhere_in_many_maps(layout, device):
         indices = torch.randint(0, 99, y.shape)
         indices.view(-1)[::17] = extremes.repeat(indices.numel())[: len(indices.view(-1)[::17])]
         grad = integers(*y.shape).contiguous(memory_format=layout)
-        for places in (indices, indices.int()):
-            places = places.contiguous(memory_format=layout)
+        for index in (indices, indices.int()):
+            index = index.contiguous(memory_format=layout)
             back = torch.ops.torch_patterns.max_pool2d_backward
-            want = back(grad, places, [9, 11], *windows, algorithm="sequential")
+            want = back(grad, index, [9, 11], *windows, algorithm="sequential")
             assert want.count_nonzero() > 0
             for algorithm in algorithms(device):
-                got = back(grad.to(device), places.to(device), [9, 11], *windows, algorithm=algorithm)
+                got = back(grad.to(device), index.to(device), [9, 11], *windows, algorithm=algorithm)
                 assert_equal(got, want)
 
 

@@ -77,7 +77,7 @@ def test_infinities(device):
         assert reduce(both, op="logsumexp", **take).item() == INF
 
 
-def test_the_lowest_integers_have_a_first_place(device):
+def test_the_lowest_integers_have_a_first_index(device):
     for algorithm, dtype in itertools.product(algorithms(device), ALL[1:6]):
         info = torch.iinfo(dtype)
         for op, value in (("argmax", info.min), ("argmin", info.max)):
@@ -115,7 +115,7 @@ def test_logsumexp_neither_overflows_nor_underflows(device):
 
 
 def test_logsumexp_of_infinities_beside_great_numbers(device):
-    """In every place of short rows, of lanes side by side and of rows in chunks."""
+    """At every index of short rows, of lanes side by side and of rows in chunks."""
     for n, columns in ((3, 1), (20, 1), (70_000, 1), (50, 5), (40, 70)):
         for value in (INF, -INF, NAN):
             for algorithm in ("auto", "sequential") if device == "cpu" else ("auto",):

@@ -81,8 +81,8 @@ def test_gradients_of_products_with_zeros(zeros, device):
         got = grad_list(scan(leaf, op="prod", exclusive=exclusive, reverse=reverse), leaf, [1, 10, 100, 1000, 10000])
         order = list(range(5))[:: -1 if reverse else 1]
         want = [0.0] * 5
-        for place, k in enumerate(order):
-            factors = order[: place + (not exclusive)]
+        for step, k in enumerate(order):
+            factors = order[: step + (not exclusive)]
             for j in factors:
                 others = [x[i].item() for i in factors if i != j]
                 want[j] += 10.0**k * torch.tensor(others, dtype=torch.float64).prod().item()
@@ -227,18 +227,18 @@ def test_gradients_of_extrema_stay_in_their_run(device, op, exclusive, reverse):
     """A gradient that is NaN or infinite reaches the leader of its run, and no other element."""
     x = torch.randint(-9, 9, (3, 40, 2), device=device).double().requires_grad_()
     _, index = scan_with_indices(x.detach(), 1, op=op, reverse=reverse)
-    for value, place in itertools.product((NAN, INF), (5, 20, 33)):
+    for value, at in itertools.product((NAN, INF), (5, 20, 33)):
         g = torch.zeros_like(x)
-        g[1, place, 1] = value
+        g[1, at, 1] = value
         (found,) = torch.autograd.grad(scan(x, 1, op=op, exclusive=exclusive, reverse=reverse), x, g)
-        before = place + (1 if reverse else -1) if exclusive else place
+        before = at + (1 if reverse else -1) if exclusive else at
         want = torch.zeros_like(x)
         want[1, index[1, before, 1], 1] = value
         torch.testing.assert_close(found, want, rtol=0, atol=0, equal_nan=True)
 
 
 def padded_recurrence(shape, dim, device, dtype=torch.float32):
-    """Terms that are 0 but for the last places, factors whose product overflows, among them a 0, and their solution."""
+    """Terms that are 0 but for the last ones, factors whose product overflows, among them a 0, and their solution."""
     random = torch.Generator().manual_seed(6)
     a = torch.where(torch.rand(shape, generator=random) < 0.5, 2.0, -2.0).double()
     b, n = torch.zeros(shape, dtype=torch.float64), shape[dim]
@@ -287,11 +287,11 @@ def test_gradients_outlive_products_that_overflow(device):
 
 def test_a_factor_of_nan_or_infinity_is_no_overflow(device):
     """A NaN among the factors makes every later state NaN, also where the state before it is 0."""
-    for algorithm, place in itertools.product(algorithms(device), (1, 2, 700)):
+    for algorithm, at in itertools.product(algorithms(device), (1, 2, 700)):
         a, b = torch.full((2, 1_500), 2.0, device=device), torch.zeros(2, 1_500, device=device)
-        a[1, place] = NAN
+        a[1, at] = NAN
         h = linear_recurrence(a, b, algorithm=algorithm)
-        assert not h[0].any() and not h[1, :place].any() and h[1, place:].isnan().all(), (algorithm, place)
+        assert not h[0].any() and not h[1, :at].any() and h[1, at:].isnan().all(), (algorithm, at)
 
 
 @pytest.mark.parametrize("shape", [(70_001,), (3, 40_000), (40_000, 3), (5, 33, 300), (2, 1, 4), (0, 3)], ids=str)

@@ -119,8 +119,8 @@ def test_gradients(name):
         matrix = A._replace(values=values).convert(name)
         return conjugate_gradient(matrix, b, rtol=1e-13).x
 
-    place = {p: k for k, p in enumerate(zip(A.row_idx.tolist(), A.col_idx.tolist(), strict=True))}
-    mirror = torch.tensor([place[c, r] for r, c in place])
+    entry = {p: k for k, p in enumerate(zip(A.row_idx.tolist(), A.col_idx.tolist(), strict=True))}
+    mirror = torch.tensor([entry[c, r] for r, c in entry])
     inputs = A.values.clone().requires_grad_(), right_side(12).requires_grad_()
     assert torch.autograd.gradcheck(solve, inputs, atol=1e-6, check_forward_ad=True)
 
@@ -128,8 +128,8 @@ def test_gradients(name):
 def symmetric_system(how: str):
     """(the solution as a function of the values and the right side, the same by torch, values, right side)."""
     A, _ = definite(6, 0.2)
-    place = {p: k for k, p in enumerate(zip(A.row_idx.tolist(), A.col_idx.tolist(), strict=True))}
-    mirror = torch.tensor([place[c, r] for r, c in place])
+    entry = {p: k for k, p in enumerate(zip(A.row_idx.tolist(), A.col_idx.tolist(), strict=True))}
+    mirror = torch.tensor([entry[c, r] for r, c in entry])
 
     def solve(values, b):
         matrix = A._replace(values=(values + values[mirror]) / 2).convert("csr")

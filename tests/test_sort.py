@@ -410,9 +410,9 @@ def test_keys_in_order_but_for_one(descent, descending, device):
     if descent is not None:
         x[descent] = x[descent + 1] + (-1 if descending else 1)
     order = stable_order(x, descending=descending)
-    keys, places = sort(x.to(device), descending=descending)
+    keys, index = sort(x.to(device), descending=descending)
     assert_equal(keys, x[order], "keys")
-    assert_equal(places, order, "places")
+    assert_equal(index, order, "index")
     rows = torch.stack([x, x.sort(descending=descending).values])
     assert_equal(sort_keys(rows.to(device), descending=descending), rows.sort(descending=descending).values, "rows")
 

@@ -168,10 +168,10 @@ def test_stages(index):
     more = stages.stages(*perm)
     words = more[:-1].contiguous().view(torch.uint8).flatten()
     local, source = words[: 4 * n].view(torch.int16).view(2, n)
-    place = words[4 * n :].view(torch.int32)
+    position = words[4 * n :].view(torch.int32)
     each = torch.arange(n)
     by_tile, by_bin = (each // stages.SIZE * stages.SIZE + x for x in (source, local))
-    assert_equal(by_tile[place].to(index), perm[0][by_bin], "the order")
+    assert_equal(by_tile[position].to(index), perm[0][by_bin], "the order")
     assert_equal(more[-1][perm[0].long()], perm[1], "the columns")
     g = torch.ones(700, 1, dtype=torch.float64)
     for rows in (perm, torch.cat([perm, more])):
@@ -292,7 +292,7 @@ def test_constructor_of_blocks_tells_what_is_wrong():
             tp.blocked(*a._replace(**fields))
 
 
-WRONG_POINTERS = (  # format, field, {place: value}, error, message
+WRONG_POINTERS = (  # format, field, {position: value}, error, message
     ("csr", "row_ptrs", {1: 2**62}, IndexError, r"row_ptrs\[1\] is 4611686018427387904, .*: expected 0 to 8"),
     ("csr", "row_ptrs", {2: -1}, IndexError, r"row_ptrs\[2\] is -1, which is out of range: expected 0 to 8"),
     ("csr", "row_ptrs", {0: 1}, ValueError, r"row_ptrs\[0\] is 1, must be 0"),
@@ -310,17 +310,17 @@ WRONG_POINTERS = (  # format, field, {place: value}, error, message
 )
 
 
-@pytest.mark.parametrize("form, field, places, error, message", WRONG_POINTERS, ids=str)
+@pytest.mark.parametrize("form, field, changes, error, message", WRONG_POINTERS, ids=str)
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
-def test_wrong_pointers_are_an_error_on_the_cpu(form, field, places, error, message, index):
+def test_wrong_pointers_are_an_error_on_the_cpu(form, field, changes, error, message, index):
     """Of every rung, by the operator's own name and argument, without validation."""
     options = {"section_rows": 2} if form == "sell" else {}
     good = with_indices(BOOK.convert(form, **options), index)
     pointers = getattr(good, field).clone()
-    for place, value in places.items():
+    for position, value in changes.items():
         if value > torch.iinfo(index).max:
             pytest.skip("no int32")
-        pointers[place] = value
+        pointers[position] = value
     wrong, x = good._replace(**{field: pointers}), torch.ones(4)
     for rung in ("auto", *tp.algorithms(f"spmv_{form}", "cpu")):
         for product, operand in ((spmv, x), (spmm, x[:, None].expand(4, 3))):

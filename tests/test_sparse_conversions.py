@@ -225,7 +225,7 @@ def test_a_dense_row_is_too_wide_for_ell(device):
         rows, torch.arange(2 * n, dtype=torch.int32, device=device) % n, torch.ones(2 * n, device=device), (n, n)
     )
     with pytest.raises(
-        RuntimeError, match=r"ELL of 1000000 rows, 1000001000000 places, takes 8000012000000 bytes.*'hyb'"
+        RuntimeError, match=r"ELL of 1000000 rows, 1000001000000 slots, takes 8000012000000 bytes.*'hyb'"
     ):
         a.convert("ell")
     with pytest.raises(RuntimeError, match=r"SELL .*bytes, more than max_bytes.*'hyb'"):
@@ -274,7 +274,7 @@ def test_torch_sparse():
 @each_device
 @pytest.mark.parametrize("rows", [3, 2**31 - 1, 2**40], ids=str)
 def test_coalesced_in_the_order_of_rows_and_columns(rows, device):
-    """Of any size, and with places out of range, which stay out of range and never meet those within."""
+    """Of any size, and with positions out of range, which stay out of range and never meet those within."""
     i = torch.tensor([2, 0, rows - 1, 2, 0, -1, 2, 1, rows], device=device)
     j = torch.tensor([3, 1, 3, 0, 1, 3, 3, -1, 3], device=device)
     values = torch.arange(1.0, 10, device=device)

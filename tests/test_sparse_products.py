@@ -1,4 +1,4 @@
-"""Sparse by sparse: matrix products, products place by place, sampled products; and parts and sums of a matrix."""
+"""Sparse by sparse: matrix products, products entry by entry, sampled products; and parts and sums of a matrix."""
 
 import functools
 import itertools
@@ -26,12 +26,12 @@ def pair(rows, inner, cols, n, m, **options):
 
 def sorted_and_distinct(a: tp.CSR) -> bool:
     rows = torch.arange(a.shape[0], device=a.row_ptrs.device).repeat_interleave(a.row_ptrs.diff())
-    places = rows * a.shape[1] + a.col_idx
-    return bool((places.diff() > 0).all())
+    positions = rows * a.shape[1] + a.col_idx
+    return bool((positions.diff() > 0).all())
 
 
 def pattern(a: tp.COO) -> np.ndarray:
-    """Which places have entries, explicit zeros too."""
+    """Which positions have entries, explicit zeros too."""
     return dense(a._replace(values=torch.ones_like(a.values))).numpy() != 0
 
 
@@ -234,13 +234,13 @@ def test_a_layer_compiles_and_is_exported(tmp_path):
         assert_equal(got, want)
 
 
-# ---- place by place
+# ---- entry by entry
 
 
 @each_format
 @each_device
 @each_index
-def test_products_by_place(form, device, index):
+def test_products_by_entry(form, device, index):
     for rows, cols, n, m in ((20, 30, 200, 150), (5, 5, 0, 9), (5, 5, 9, 0), (1, 1, 3, 2), (0, 3, 0, 0)):
         a, b = (random_matrix(rows, cols, k, index=index, seed=k, device=device) for k in (n, m))
         product = a.convert(form) * b.convert("csc")
@@ -250,14 +250,14 @@ def test_products_by_place(form, device, index):
         assert np.array_equal(pattern(coo), pattern(a) & pattern(b)) and coo.nnz == (pattern(a) & pattern(b)).sum()
 
 
-def test_a_product_by_place_reads_only_common_places():
+def test_a_product_by_entry_reads_only_common_entries():
     a = tp.coo(torch.tensor([0, 0]), torch.tensor([0, 1]), torch.tensor([torch.nan, 2.0]), (1, 3))
     b = tp.coo(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([3.0, torch.inf]), (1, 3))
     product = a * b
     assert product.col_idx.tolist() == [1] and product.values.tolist() == [6]
 
 
-def test_gradients_of_products_by_place():
+def test_gradients_of_products_by_entry():
     a, b = random_matrix(4, 5, 15, seed=1), random_matrix(4, 5, 12, seed=2)
     inputs = [m.values.clone().requires_grad_() for m in (a, b)]
 

@@ -112,8 +112,8 @@ def test_distances_of_real_numbers(device):
     want = csgraph.dijkstra(g.to_scipy(weights), indices=7)
     assert np.allclose(first[0].cpu(), want, rtol=1e-13, atol=0)
     way = graph.path(first[1], 1000).tolist()
-    place = {(u, v): w for u, v, w in edges_of(g, weights)}
-    assert sum(place[e] for e in zip(way, way[1:], strict=False)) == pytest.approx(first[0][1000].item(), rel=1e-13)
+    weight_of = {(u, v): w for u, v, w in edges_of(g, weights)}
+    assert sum(weight_of[e] for e in zip(way, way[1:], strict=False)) == pytest.approx(first[0][1000].item(), rel=1e-13)
 
 
 def test_infinite_weights_are_no_edges():

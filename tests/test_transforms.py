@@ -287,7 +287,7 @@ ALGEBRA = {
     "to_dense": lambda a, b: a.to_dense(),
     "add": lambda a, b: (a + b).to_dense(),
     "subtract": lambda a, b: (a - b).to_dense(),
-    "places": lambda a, b: (a * b).to_dense(),
+    "entries": lambda a, b: (a * b).to_dense(),
     "product": lambda a, b: tp.spgemm(a, b.T).to_dense(),
     "rows": lambda a, b: a.select_rows(torch.tensor([2, 0, 2])).to_dense(),
 }
@@ -296,7 +296,7 @@ ALGEBRA = {
 @pytest.mark.parametrize("form", ["coo", "csr", "csc", "ell", "hyb", "jds", "sell", "blocked"])
 @pytest.mark.parametrize("name", ALGEBRA)
 def test_sparse_algebra(name, form):
-    """vmap over values whose places are those of every sample, vmap(grad), vmap(jvp) and functionalize."""
+    """vmap over values whose positions are those of every sample, vmap(grad), vmap(jvp) and functionalize."""
     rows, cols = torch.tensor([2, 0, 1, 1, 0, 2, 2]), torch.tensor([1, 0, 3, 1, 0, 1, 2])
 
     def f(v):

@@ -18,6 +18,7 @@ WHAT = (
 )
 # As plurals, these may be verbs.
 WHICH = f"(?:{WHAT}|launch|search|sum|pass|stage|share|source|index)"
+PLACE = "index, position, slot, offset, destination or rank: which of them it is"
 WORDS = {  # old words -> what to write instead
     rf"\b(?:a|an|one|two|four) {WHICH}s? an? {WHICH}\b": '"per": one thread per row',
     rf"(?<!many )(?<!which )\b{WHAT}s an? {WHICH}\b": '"per": threads per row',
@@ -33,6 +34,9 @@ WORDS = {  # old words -> what to write instead
     r"\bone trade each\b": "specialized warps",
     r"\bbelongs nowhere\b": "is dropped",
     r"\bmeets? in (?:no|few) banks?\b": "do not conflict on a bank",
+    # Names only: what is "in place", "in the last place" or "takes the place of" something are plain words.
+    r"(?-i:\bplaces\b)|\b(?!\w*in_place)\w+_places?\b|\bplaces?_\w+|\b\w*(?-i:[a-z0-9]Places?)\b": PLACE,
+    r"\bplace(?:[\[(]| [=<+%] )|\b(?:int|int64_t|unsigned|auto|I) place\b": PLACE,
 }
 # (file, words) that mean something else there.
 ALLOWED: set[tuple[str, str]] = set()
@@ -65,6 +69,12 @@ OLD = (
     "more keys a thread",
     "a launch a level",
     "each stretch",
+    "const int64_t place = begin;",
+    "int* places;",
+    "x[place[j]]",
+    "place_of(column)",
+    "find_places(s)",
+    "StripPlace at{};",
 )
 
 
@@ -73,8 +83,17 @@ def test_old_words_are_noticed(text):
     assert ANY.search(text)
 
 
+PLAIN = (
+    "scanned in place, then",
+    "train_in_place(op)",
+    "in the last place; on CUDA",
+    "emplace_back(x)",
+    "it replaces x",
+)
+
+
 @pytest.mark.parametrize(
-    "text", ["one thread per row", "how many elements a block scans", "a row of the matrix", "is_a_view"]
+    "text", ["one thread per row", "how many elements a block scans", "a row of the matrix", "is_a_view", *PLAIN]
 )
 def test_plain_words_pass(text):
     assert not ANY.search(text)

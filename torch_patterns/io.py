@@ -69,13 +69,13 @@ def read_matrix_market(
         header = file.header()
         if index_dtype == torch.int32 and max(header.shape) >= 2**31:
             file.fail(f"{header.shape[0]} x {header.shape[1]} needs index_dtype=torch.int64", header.line)
-        place, values, lines = file.entries(header, duplicates)
+        coordinates, values, lines = file.entries(header, duplicates)
     if header.symmetry != "general":
-        off = place[0] != place[1]
-        place = np.concatenate((place, place[::-1, off]), 1)
+        off = coordinates[0] != coordinates[1]
+        coordinates = np.concatenate((coordinates, coordinates[::-1, off]), 1)
         mirrored = values[off] if header.symmetry == "symmetric" else -values[off]
         values = np.concatenate((values, mirrored))
-    row_idx, col_idx = (torch.from_numpy(indices).to(device, index_dtype) for indices in place)
+    row_idx, col_idx = (torch.from_numpy(indices).to(device, index_dtype) for indices in coordinates)
     return coo(row_idx, col_idx, torch.from_numpy(values).to(device, dtype), header.shape, validate=False)
 
 

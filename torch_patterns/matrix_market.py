@@ -188,19 +188,19 @@ class Reader:
         if found < header.count:
             self.fail(f"the file ends after {found} of the {header.count} entries that line {header.line} promises")
         empty = _Entries(np.zeros((header.indices, 0), np.int64), np.zeros(0), np.zeros(0, np.int64))
-        place, values, lines = (np.concatenate(arrays, -1) for arrays in zip(empty, *parts, strict=True))
+        coordinates, values, lines = (np.concatenate(arrays, -1) for arrays in zip(empty, *parts, strict=True))
         if header.type == "float":
             values = values.astype(np.float32).astype(np.float64)
         if header.format == "array":
-            return _array_places(header), values, lines
-        place -= 1
+            return _array_coordinates(header), values, lines
+        coordinates -= 1
         if header.symmetry != "general":
-            upper = place[0] < place[1]
-            place = np.where(upper, place[::-1], place)
+            upper = coordinates[0] < coordinates[1]
+            coordinates = np.where(upper, coordinates[::-1], coordinates)
             values = np.where(upper & (header.symmetry == "skew-symmetric"), -values, values)
         if duplicates != "keep":
-            return _unique(place, values, lines, header.shape, duplicates)
-        return place, values, lines
+            return _unique(coordinates, values, lines, header.shape, duplicates)
+        return coordinates, values, lines
 
 
 def _words(text: bytes) -> list[str]:
@@ -222,7 +222,7 @@ def _fast(text: bytes, first: int, header: _Header) -> _Entries | None:
 
 def _slow(text: bytes, first: int, header: _Header) -> _Entries:
     """The same line by line: raises what is wrong with the first bad line."""
-    places, values, lines = [], [], []
+    coordinates, values, lines = [], [], []
     for number, line in enumerate(text.split(b"\n")[:-1], first):
         if len(line) >= MAX_LINE:
             raise _Fault(_TOO_LONG, number)
@@ -235,11 +235,11 @@ def _slow(text: bytes, first: int, header: _Header) -> _Entries:
             continue
         if len(words) != header.columns:
             raise _Fault(f"{header.columns} numbers make an entry, and not {_shown(line)}", number)
-        *place, value = words if header.field != "pattern" else (*words, b"1")
-        places.append([_index(word, number) for word in place])
+        *row_and_column, value = words if header.field != "pattern" else (*words, b"1")
+        coordinates.append([_index(word, number) for word in row_and_column])
         values.append(_decimal(value, number) if header.field == "real" else _integer(value, number))
         lines.append(number)
-    indices = np.array(places, np.int64).reshape(len(lines), header.indices).T
+    indices = np.array(coordinates, np.int64).reshape(len(lines), header.indices).T
     kind = np.float64 if header.field == "real" else object
     return _Entries(indices, np.array(values, kind), np.array(lines, np.int64))
 
@@ -297,10 +297,10 @@ def _check(part: _Entries, header: _Header) -> None:
         refuse(np.isfinite(given) & (abs(given) >= _FLOAT_END), "does not fit in GraphBLAS type float", values)
 
 
-# ---- places
+# ---- coordinates
 
 
-def _array_places(header: _Header) -> np.ndarray:
+def _array_coordinates(header: _Header) -> np.ndarray:
     """Where the entries of an array file belong: column by column, of symmetric ones the lower triangle."""
     n = header.shape[0]
     if header.symmetry == "general":
@@ -313,35 +313,35 @@ def _array_places(header: _Header) -> np.ndarray:
     return np.stack((np.arange(header.count) - tops[col] + col + first, col))
 
 
-def _keys(place: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _keys(coordinates: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """One number per position, in the order of columns and then of rows."""
     rows, cols = shape
     if rows * cols >= 2**63:
-        place = np.stack([np.unique(axis, return_inverse=True)[1] for axis in place])
-        rows = place.shape[1]
-    return place[1] * rows + place[0]
+        coordinates = np.stack([np.unique(axis, return_inverse=True)[1] for axis in coordinates])
+        rows = coordinates.shape[1]
+    return coordinates[1] * rows + coordinates[0]
 
 
 def _unique(
-    place: np.ndarray, values: np.ndarray, lines: np.ndarray, shape: tuple[int, int], duplicates: str
+    coordinates: np.ndarray, values: np.ndarray, lines: np.ndarray, shape: tuple[int, int], duplicates: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The entries with those at one place added up, where the first of them stood; or an error about the first pair."""
-    by_row = np.diff(place[0])
-    if ((by_row > 0) | ((by_row == 0) & (np.diff(place[1]) > 0))).all():
-        return place, values, lines  # row by row
-    keys = _keys(place, shape)
+    """The entries, those at one position added up where the first of them stood; or an error about the first pair."""
+    by_row = np.diff(coordinates[0])
+    if ((by_row > 0) | ((by_row == 0) & (np.diff(coordinates[1]) > 0))).all():
+        return coordinates, values, lines  # row by row
+    keys = _keys(coordinates, shape)
     if (np.diff(keys) > 0).all():
-        return place, values, lines  # column by column
+        return coordinates, values, lines  # column by column
     order = argsort(torch.from_numpy(keys)).numpy()
     keys = keys[order]
     again = np.flatnonzero(keys[1:] == keys[:-1]) + 1
     if duplicates == "error" and len(again):
         k = again[order[again].argmin()]
-        row, col = place[:, order[k]] + 1
+        row, col = coordinates[:, order[k]] + 1
         raise _Fault(f"row {row}, column {col} has an entry already, of line {lines[order[k - 1]]}", lines[order[k]])
     first = np.searchsorted(keys, keys[again])
     with np.errstate(invalid="ignore", over="ignore"):
         np.add.at(values, order[first], values[order[again]])
     kept = np.ones(len(keys), bool)
     kept[order[again]] = False
-    return place[:, kept], values[kept], lines[kept]
+    return coordinates[:, kept], values[kept], lines[kept]

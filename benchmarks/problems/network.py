@@ -127,7 +127,7 @@ def triangles_by_scipy(ptrs: Tensor, cols: Tensor) -> Tensor:
 
 
 def triangles_by_torch(ptrs: Tensor, cols: Tensor) -> Tensor:
-    """cuSPARSE multiplies, and torch keeps the common places."""
+    """cuSPARSE multiplies, and torch keeps the common positions."""
     src, dst = edges(ptrs, cols)
     n, degree = ptrs.numel() - 1, ptrs.diff()
     kept = (degree[src] > degree[dst]) | ((degree[src] == degree[dst]) & (src > dst))
@@ -137,11 +137,11 @@ def triangles_by_torch(ptrs: Tensor, cols: Tensor) -> Tensor:
     square = (below.to_sparse_csr() @ below.to_sparse_csr()).to_sparse_coo()
     # torch 2.11 ends in a floating point exception where it multiplies square by below.
     wanted = pairs[0] * n + pairs[1]
-    places, order = (square.indices()[0] * n + square.indices()[1]).sort()  # its columns may be in any order
-    if len(places) == 0:
+    positions, order = (square.indices()[0] * n + square.indices()[1]).sort()  # its columns may be in any order
+    if len(positions) == 0:
         return wanted.new_zeros(1)
-    at = torch.searchsorted(places, wanted).clamp_max(len(places) - 1)
-    return square.values()[order[at]].masked_fill(places[at] != wanted, 0).long().sum().view(1)
+    at = torch.searchsorted(positions, wanted).clamp_max(len(positions) - 1)
+    return square.values()[order[at]].masked_fill(positions[at] != wanted, 0).long().sum().view(1)
 
 
 def figures(device: str) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Sparse products: three shapes of rows, transposed, of many columns; their gradients; by place; conversions."""
+"""Sparse products: three shapes of rows, transposed, of many columns; their gradients; entry by entry; conversions."""
 
 from __future__ import annotations
 
@@ -171,10 +171,10 @@ def squares(rows: int) -> list[Figure]:
         first = torch.arange(c.numel()).repeat_interleave(counts)
         begin = counts.cumsum(0) - counts
         second = torch.arange(int(counts.sum())) + (p[c] - begin)[first]
-        places, inverse = (rows_of(p)[first] * rows + c[second]).unique(return_inverse=True)
-        values = torch.zeros_like(places).index_add_(0, inverse, v.long()[first] * v.long()[second])
-        ends = (places // rows).bincount(minlength=rows).cumsum(0)
-        return values, torch.cat([ends.new_zeros(1), ends]), places % rows
+        positions, inverse = (rows_of(p)[first] * rows + c[second]).unique(return_inverse=True)
+        values = torch.zeros_like(positions).index_add_(0, inverse, v.long()[first] * v.long()[second])
+        ends = (positions // rows).bincount(minlength=rows).cumsum(0)
+        return values, torch.cat([ends.new_zeros(1), ends]), positions % rows
 
     def by_torch(v: Tensor, p: Tensor, c: Tensor) -> Tensor:
         return (torch_csr(v, p, c) @ torch_csr(v, p, c)).values()
@@ -193,25 +193,27 @@ def squares(rows: int) -> list[Figure]:
     ]
 
 
-def by_place(rows: int) -> list[Figure]:
-    """Sums and products of two matrices whose rows are sorted and distinct: of the same places, or others."""
+def by_entry(rows: int) -> list[Figure]:
+    """Sums and products of two matrices whose rows are sorted and distinct: of the same positions, or others."""
 
     def operand(kind: str) -> tuple[Tensor, ...]:
         _, p, c = matrix(kind, rows)
-        places = (rows_of(p) * rows + c).unique()
-        ends = (places // rows).bincount(minlength=rows).cumsum(0)
+        positions = (rows_of(p) * rows + c).unique()
+        ends = (positions // rows).bincount(minlength=rows).cumsum(0)
         ptrs = torch.cat([ends.new_zeros(1), ends])
-        return integers(places.numel(), low=1, high=3), ptrs.to(p.dtype), (places % rows).to(c.dtype)
+        return integers(positions.numel(), low=1, high=3), ptrs.to(p.dtype), (positions % rows).to(c.dtype)
 
     def want(op: Callable, common: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, y = (rows_of(p) * rows + c for _, p, c in (tensors[:3], tensors[3:]))
-        places = x[torch.isin(x, y)] if common else torch.cat([x, y]).unique()
+        positions = x[torch.isin(x, y)] if common else torch.cat([x, y]).unique()
         values = [
-            torch.where(torch.isin(places, at), v.long()[torch.searchsorted(at, places).clamp(max=at.numel() - 1)], 0)
+            torch.where(
+                torch.isin(positions, at), v.long()[torch.searchsorted(at, positions).clamp(max=at.numel() - 1)], 0
+            )
             for at, v in ((x, tensors[0]), (y, tensors[3]))
         ]
-        ends = (places // rows).bincount(minlength=rows).cumsum(0)
-        return op(*values), torch.cat([ends.new_zeros(1), ends]), places % rows
+        ends = (positions // rows).bincount(minlength=rows).cumsum(0)
+        return op(*values), torch.cat([ends.new_zeros(1), ends]), positions % rows
 
     def ours(op: Callable, *tensors: Tensor) -> tuple[Tensor, ...]:
         result = op(csr(*tensors[:3]), csr(*tensors[3:]))
@@ -277,5 +279,5 @@ def conversions(entries: int) -> list[Figure]:
 def figures(device: str) -> list[Figure]:
     if device == "cuda":
         products = vectors(device, 2**21) + columns(2**20, (32, 128)) + squares(2**18)
-        return products + by_place(2**20) + conversions(2**26)
-    return vectors(device, 2**17) + columns(2**15, (32,)) + squares(2**14) + by_place(2**16) + conversions(2**20)
+        return products + by_entry(2**20) + conversions(2**26)
+    return vectors(device, 2**17) + columns(2**15, (32,)) + squares(2**14) + by_entry(2**16) + conversions(2**20)

@@ -166,7 +166,7 @@ def escaped(text: str) -> str:
 def source_of(folder: Path, name: str, ladder: str) -> str:
     """The file of a rung; several ladders of a folder have rungs of one name, each in a folder of its own."""
     inside = (folder / ladder, folder / ladder.rsplit("_", 1)[-1])
-    for path in (p for place in (*inside, folder) for p in sorted(place.glob(f"{name}.c*"))):
+    for path in (p for parent in (*inside, folder) for p in sorted(parent.glob(f"{name}.c*"))):
         return f"`{path.relative_to(ROOT)}`"
     return ""
 

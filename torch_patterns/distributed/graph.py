@@ -214,13 +214,15 @@ def bfs(
     ids = sorted(set(given))
     own = [v for v in ids if begin <= v < end]
     bits = _bits(ids)
-    here, places, words = on_device([*own, *bits, *bits.values()], graph.device).split([len(own), len(bits), len(bits)])
+    here, positions, words = on_device([*own, *bits, *bits.values()], graph.device).split(
+        [len(own), len(bits), len(bits)]
+    )
     levels = torch.full((end - begin,), -1, dtype=torch.int32, device=graph.device).index_fill_(0, here - begin, 0)
     parents = torch.full((end - begin,), -1, dtype=local.dtype, device=graph.device)
     parents.index_copy_(0, here - begin, here.to(local.dtype))
     found = torch.zeros(SUMS + graph.block // WORD, dtype=torch.int32, device=graph.device)
     every = found.new_zeros(call.size, len(found))
-    frontier = found.new_zeros(call.size * (graph.block // WORD)).index_copy_(0, places, words.to(torch.int32))
+    frontier = found.new_zeros(call.size * (graph.block // WORD)).index_copy_(0, positions, words.to(torch.int32))
     rows = local.row_ptrs, local.col_idx, local.in_row_ptrs, local.in_col_idx
     size, level, pull, open_edges = len(ids), 0, False, None
     while size > 0 and (max_level is None or level < max_level):

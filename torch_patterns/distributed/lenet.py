@@ -47,12 +47,12 @@ class Trainer(lenet.Trainer):
         for p in self.params:
             begins.append(end)
             end += -(-p.numel() // ALIGNED) * ALIGNED
-        places = list(zip(begins, self.params, strict=True))
+        ranges = list(zip(begins, self.params, strict=True))
 
         def flat() -> tuple[Tensor, list[Tensor]]:
             """Returns a buffer for all parameters, the loss and the hits, and its views with the parameters' shapes."""
             buffer = self.params[0].new_zeros(end + 2, requires_grad=False)
-            return buffer, [buffer[begin : begin + p.numel()].view(p.shape) for begin, p in places]
+            return buffer, [buffer[begin : begin + p.numel()].view(p.shape) for begin, p in ranges]
 
         (self._sums, self._gradients), (self._moments, self.momenta) = flat(), flat()
         (self._decay, self._values), (self._change, self._changes) = flat(), flat()

@@ -156,8 +156,8 @@ def from_local(
     end = begin + column_lengths[call.rank]
     mine = (csr.col_idx >= begin) & (csr.col_idx < end)
     own = _kept(csr, mine, csr.col_idx - begin, end - begin)
-    needed, places = torch.unique(csr.col_idx[~mine].long(), return_inverse=True)
-    column = torch.zeros_like(csr.col_idx).masked_scatter_(~mine, places.to(csr.col_idx.dtype))
+    needed, positions = torch.unique(csr.col_idx[~mine].long(), return_inverse=True)
+    column = torch.zeros_like(csr.col_idx).masked_scatter_(~mine, positions.to(csr.col_idx.dtype))
     others = _kept(csr, ~mine, column, len(needed))
     other_rows = others.row_ptrs.diff().nonzero().flatten()
     full = torch.cat([other_rows, other_rows.new_tensor([rows])])

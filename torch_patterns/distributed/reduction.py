@@ -74,17 +74,17 @@ def _held(totals: Tensor, lengths: list[int]) -> Tensor:
 
 def _arg_reduce(x: Tensor, op: ReduceOp, call: Call) -> Tensor:
     best = tp.reduce(x.detach(), 0, op=op.removeprefix("arg"))
-    place = torch.zeros(best.shape, dtype=torch.int64, device=x.device)
+    index = torch.zeros(best.shape, dtype=torch.int64, device=x.device)
     if len(x):
-        place = tp.reduce(x.detach(), 0, op=op)
-    both = [as_bytes(t.contiguous()) for t in (best, place)]
+        index = tp.reduce(x.detach(), 0, op=op)
+    both = [as_bytes(t.contiguous()) for t in (best, index)]
     sizes = [len(t) for t in both]
-    bests, places = call.gather(torch.cat(both)).split(sizes, 1)
+    bests, indices = call.gather(torch.cat(both)).split(sizes, 1)
     lengths = call.lengths()
     if sum(lengths) == 0:
         raise IndexError(f"reduce: {op} of no elements, on any rank")
     bests = bests.contiguous().view(best.dtype).view(call.size, *best.shape)
-    begins = on_device([0, *accumulate(lengths)][:-1], x.device).view(-1, *(1,) * place.dim())
-    places = places.contiguous().view(torch.int64).view(call.size, *place.shape) + begins
+    begins = on_device([0, *accumulate(lengths)][:-1], x.device).view(-1, *(1,) * index.dim())
+    indices = indices.contiguous().view(torch.int64).view(call.size, *index.shape) + begins
     winner = tp.reduce(_held(bests, lengths), 0, op=op, keepdim=True)
-    return _held(places, lengths).gather(0, winner).squeeze(0)
+    return _held(indices, lengths).gather(0, winner).squeeze(0)

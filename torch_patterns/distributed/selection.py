@@ -55,11 +55,11 @@ def co_ranks(
     high = ends.unsqueeze(-1).expand_as(low)
     target = on_device(targets, device).view(-1, 1, 1, 1)
     for samples in _rounds(max(map(max, lengths)), len(runs) * size, len(targets)):
-        places = (high - low) * torch.arange(samples, device=device) // samples + low
-        mine = torch.stack([_take(run, places[:, k, rank]) for k, run in enumerate(runs)], 1)
+        positions = (high - low) * torch.arange(samples, device=device) // samples + low
+        mine = torch.stack([_take(run, positions[:, k, rank]) for k, run in enumerate(runs)], 1)
         every = gather_rows(mine, group).permute(1, 2, 0, 3)  # [targets, runs, ranks, samples]
         order = tp.argsort(every.reshape(len(targets), -1).view(runs[0].dtype), 1, descending=descending)
-        low, high = _narrowed(order, low, high, places, target)
+        low, high = _narrowed(order, low, high, positions, target)
     return torch.minimum(low.squeeze(-1), ends).cummax(0).values.tolist()
 
 
@@ -74,29 +74,29 @@ def _rounds(width: int, runs: int, targets: int) -> Iterator[int]:
         yield width
 
 
-def _narrowed(order: Tensor, low: Tensor, high: Tensor, places: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _narrowed(order: Tensor, low: Tensor, high: Tensor, positions: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Narrows the bounds of the cut in every run by the samples that certainly lie left or right of it.
 
-    A sample at place p has p elements of its own run before it. Of another run it has at least those up to that run's
-    last sample before it (or to ``low``), and at most those up to that run's next sample (or to ``high``). From one
-    sample to the next in sorted order, the sums of both over the runs change only by the contribution of that sample's
-    own run, which is 0 if ``low`` equals ``high``.
+    A sample at position p has p elements of its own run before it. Of another run it has at least those up to that
+    run's last sample before it (or to ``low``), and at most those up to that run's next sample (or to ``high``). From
+    one sample to the next in sorted order, the sums of both over the runs change only by the contribution of that
+    sample's own run, which is 0 if ``low`` equals ``high``.
     """
-    behind = torch.minimum(places + 1, high)
+    behind = torch.minimum(positions + 1, high)
     previous = torch.cat([low, behind[..., :-1]], -1)
-    following = torch.cat([places[..., 1:], high], -1)
-    gains = torch.stack([behind - previous, following - places]).flatten(2)
+    following = torch.cat([positions[..., 1:], high], -1)
+    gains = torch.stack([behind - previous, following - positions]).flatten(2)
     order = order.expand_as(gains)
     sums = tp.scan(gains.gather(2, order), 2, exclusive=True)
-    at_least, at_most = torch.empty_like(sums).scatter_(2, order, sums).view(2, *places.shape)
+    at_least, at_most = torch.empty_like(sums).scatter_(2, order, sums).view(2, *positions.shape)
     more = target - low.sum((1, 2), keepdim=True)
-    left, right = at_most < more, at_least + (places - previous) >= more
-    return torch.where(left, behind, low).amax(-1, keepdim=True), torch.where(right, places, high).amin(
+    left, right = at_most < more, at_least + (positions - previous) >= more
+    return torch.where(left, behind, low).amax(-1, keepdim=True), torch.where(right, positions, high).amin(
         -1, keepdim=True
     )
 
 
-def _take(run: Tensor, places: Tensor) -> Tensor:
-    """Returns the bits of the keys at these places: 0 if the run is empty, and any key past its end."""
+def _take(run: Tensor, positions: Tensor) -> Tensor:
+    """Returns the bits of the keys at these positions: 0 if the run is empty, and any key past its end."""
     bits = run.detach().view(SIGNED.get(run.dtype, run.dtype))
-    return bits[places.clamp(max=len(run) - 1)] if len(run) else bits.new_zeros(places.shape)
+    return bits[positions.clamp(max=len(run) - 1)] if len(run) else bits.new_zeros(positions.shape)

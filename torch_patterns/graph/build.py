@@ -345,7 +345,7 @@ def read(
         options: ``dedup``, ``index_dtype``, ``device`` and ``validate`` of :func:`from_edges`.
 
     Raises:
-        ValueError: the file is malformed (the message names the file and the place), or its matrix is not square.
+        ValueError: the file is malformed (the message names the file and the line), or its matrix is not square.
         IndexError: an id is out of range.
         OSError: there is no such file.
 

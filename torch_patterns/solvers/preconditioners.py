@@ -6,7 +6,7 @@ import torch
 
 from torch_patterns.arguments import integer, typed
 from torch_patterns.sparse.containers import CSR, Matrix
-from torch_patterns.sparse.convert import _place, coalesce, convert
+from torch_patterns.sparse.convert import _scatter, coalesce, convert
 from torch_patterns.sparse.select import diagonal
 
 
@@ -34,8 +34,8 @@ def jacobi(a: Matrix) -> CSR:
     n = _square("jacobi", a)
     d = diagonal(a).detach()
     d = d.to(_dtype(d))
-    places = torch.arange(n + 1, dtype=a[0].dtype, device=d.device)
-    return CSR(places, places.narrow(0, 0, n).clone(), torch.where(d == 0, 1, 1 / d), (n, n))
+    ptrs = torch.arange(n + 1, dtype=a[0].dtype, device=d.device)
+    return CSR(ptrs, ptrs.narrow(0, 0, n).clone(), torch.where(d == 0, 1, 1 / d), (n, n))
 
 
 @typed
@@ -72,7 +72,7 @@ def block_jacobi(a: Matrix, block_size: int) -> CSR:
     row, col, blocks = once.row_idx.long(), once.col_idx.long(), -(-n // size)
     values = once.values.detach().to(_dtype(once.values))
     near = row.div(size, rounding_mode="floor") == col.div(size, rounding_mode="floor")
-    dense = _place(values, row * size + col % size, blocks * size * size, 0, near)
+    dense = _scatter(values, row * size + col % size, blocks * size * size, 0, near)
     padding = torch.arange(blocks * size, device=values.device)
     ones = (padding >= n).to(values.dtype)  # the identity fills up the last block
     dense = (dense.view(-1, size) + ones[:, None] * torch.eye(size, device=values.device).repeat(blocks, 1)).view(

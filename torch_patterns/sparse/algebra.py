@@ -48,7 +48,7 @@ def rmatmul(a: Matrix, x: Tensor) -> Tensor:
 def multiply(a: Matrix, number: Number | Tensor | Matrix) -> Matrix:
     """``A * 2``, ``2 * A``: every entry times a number or a tensor of one element; padding stays 0.
 
-    ``A * B`` of two sparse matrices is their product place by place, of the entries that both have.
+    ``A * B`` of two sparse matrices is their product entry by entry, of the entries that both have.
     """
     if isinstance(number, _CONTAINERS):
         _check_alike("*", a, number)
@@ -71,7 +71,7 @@ def negative(a: Matrix) -> Matrix:
 
 
 def add(a: Matrix, b: Matrix) -> Matrix:
-    """``A + B`` in the format of A: entries at one place are added up (waits for the device).
+    """``A + B`` in the format of A: entries at one position are added up (waits for the device).
 
     Values and indices get the dtype that torch promotes theirs to. Differentiable in the values of both.
     """

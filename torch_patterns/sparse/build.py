@@ -196,9 +196,9 @@ def hyb(
 
 
 @constructor(
-    "row_perm: [rows], the row at each place: a permutation, the longest row first.\n"
+    "row_perm: [rows], the row at each position: a permutation, the longest row first.\n"
     "        diag_ptrs: [longest row + 1], 0 first, nnz last; no diagonal is longer than the one before.\n"
-    "        col_idx, values: [nnz], entry k of the row at place i at diag_ptrs[k] + i."
+    "        col_idx, values: [nnz], entry k of the row at position i at diag_ptrs[k] + i."
 )
 def jds(
     row_perm: Tensor,
@@ -223,9 +223,9 @@ def jds(
 
 
 @constructor(
-    "row_perm: [rows], the row at each place: a permutation.\n"
-    "        row_nnz: [rows], how many entries the row at each place has.\n"
-    "        section_ptrs: [sections + 1], 0 first, not decreasing; a section of h rows and width w has h * w places.\n"
+    "row_perm: [rows], the row at each position: a permutation.\n"
+    "        row_nnz: [rows], how many entries the row at each position has.\n"
+    "        section_ptrs: [sections + 1], 0 first, not decreasing; a section of h rows and width w has h * w slots.\n"
     "        col_idx, values: [section_ptrs[-1]]; padding: col_idx -1, values 0.\n"
     "        section_rows: rows of each section but the last."
 )
@@ -257,12 +257,12 @@ def sell(
 
 @constructor(
     "row_ptrs: [rows + 1], 0 first, nnz last, not decreasing.\n"
-    "        block_ptrs: [blocks + 1], of each 2^14 columns; 0 first, places last, not decreasing, multiples of 8.\n"
+    "        block_ptrs: [blocks + 1], of each 2^14 columns; 0 first, slots last, not decreasing, multiples of 8.\n"
     "        bin_ptrs: [bins + 1], of each 2^14 entries in the order of rows; the same holds.\n"
-    "        octet_idx: [places / 8], where octets of the order by blocks stand in the order by bins: a permutation.\n"
-    "        col_idx: [places], int16, by blocks, the columns in their blocks; padding: -1.\n"
-    "        entry_idx: [places], int16, by bins, which entry of its bin each is; padding: -1.\n"
-    "        values: [places], by blocks; padding: 0."
+    "        octet_idx: [slots / 8], where octets of the order by blocks stand in the order by bins: a permutation.\n"
+    "        col_idx: [slots], int16, by blocks, the columns in their blocks; padding: -1.\n"
+    "        entry_idx: [slots], int16, by bins, which entry of its bin each is; padding: -1.\n"
+    "        values: [slots], by blocks; padding: 0."
 )
 def blocked(
     row_ptrs: Tensor,

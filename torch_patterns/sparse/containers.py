@@ -120,8 +120,8 @@ class HYB(NamedTuple):
 class JDS(NamedTuple):
     """Jagged diagonals: rows sorted by length, descending and stable, stored column by column (§14.6, Fig. 14.14).
 
-    Fields: row_perm [rows], the row at each place of the sorted order; diag_ptrs [longest row + 1]; col_idx, values
-    [nnz]: entry k of the row at place i is stored at diag_ptrs[k] + i; shape (rows, cols).
+    Fields: row_perm [rows], the row at each position of the sorted order; diag_ptrs [longest row + 1]; col_idx, values
+    [nnz]: entry k of the row at position i is stored at diag_ptrs[k] + i; shape (rows, cols).
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -140,10 +140,10 @@ class JDS(NamedTuple):
 class SELL(NamedTuple):
     """The sectioned JDS of §14.6: sections of rows sorted by length, each an ELL of its own width.
 
-    Fields: row_perm [rows], the row at each place of the sorted order; row_nnz [rows], the length of that row;
+    Fields: row_perm [rows], the row at each position of the sorted order; row_nnz [rows], the length of that row;
     section_ptrs [sections + 1]; col_idx, values [section_ptrs[-1]]; section_rows; shape (rows, cols). Section s holds h
-    places from s * section_rows on. It is section_ptrs[s + 1] - section_ptrs[s] = h * width entries long, and entry k
-    of its row i is stored at section_ptrs[s] + k * h + i. Padding: col_idx -1, value 0, never read.
+    positions from s * section_rows on. It is section_ptrs[s + 1] - section_ptrs[s] = h * width entries long, and entry
+    k of its row i is stored at section_ptrs[s] + k * h + i. Padding: col_idx -1, value 0, never read.
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))
@@ -164,21 +164,21 @@ class SELL(NamedTuple):
 # The constants of BLOCKED, which must equal those in csrc/sparse/sparse.h.
 BIN_ENTRIES = 1 << 14  # entries of a bin,
 BLOCK_COLUMNS = 1 << 14  # columns of a block,
-OCTET = 8  # every run is padded to a multiple of this many places
+OCTET = 8  # every run is padded to a multiple of this many slots
 
 
 class BLOCKED(NamedTuple):
     """A CSR stored by blocks of columns, for products with a vector larger than the caches (beyond the chapter).
 
     The entries, in the row order of a CSR, are divided into bins of 2^14, and the columns into blocks of 2^14. The
-    entries of one block and one bin form a run, in row order, which is padded to whole octets of places. Runs are
+    entries of one block and one bin form a run, in row order, which is padded to whole octets of slots. Runs are
     stored in two orders. In the order by blocks (and by bins within a block) a product reads x one block at a time; in
     the order by bins (and by blocks within a bin) it sums the rows of a bin.
 
     Fields: row_ptrs [rows + 1], into the entries in the order of rows; block_ptrs [blocks + 1], bin_ptrs [bins + 1],
-    the places of each block in the order by blocks, and of each bin in the order by bins; octet_idx [places / 8], the
+    the slots of each block in the order by blocks, and of each bin in the order by bins; octet_idx [slots / 8], the
     position in the second order of each octet of the first; shape (rows, cols). By blocks: col_idx (int16), values
-    [places], the column, counted from the first of its block. By bins: entry_idx (int16) [places], which entry of its
+    [slots], the column, counted from the first of its block. By bins: entry_idx (int16) [slots], which entry of its
     bin it is. Padding: col_idx -1, entry_idx -1, value 0, never read.
 
     Example:
@@ -290,7 +290,7 @@ def nbytes(a: Matrix) -> int:
 
 
 def stored(a: Matrix) -> int:
-    """Returns the number of places for entries, padding included."""
+    """Returns the number of slots for entries, padding included."""
     return sum(getattr(a, name).numel() for name in value_fields(a))
 
 
@@ -306,5 +306,5 @@ def nnz(a: Matrix) -> int:
 
 
 def padding(a: Matrix) -> int:
-    """Returns the number of places without an entry (waits for the device if the format has padding)."""
+    """Returns the number of slots without an entry (waits for the device if the format has padding)."""
     return stored(a) - nnz(a)

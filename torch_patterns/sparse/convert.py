@@ -198,7 +198,7 @@ def _lengths(a: CSR) -> Tensor:
     return a.row_ptrs.clamp(0, a.col_idx.shape[0]).diff().clamp(min=0)
 
 
-def _place(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None = None) -> Tensor:
+def _scatter(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None = None) -> Tensor:
     """Returns [size] with x[i] at at[i] and `fill` elsewhere; elements that are not valid or out of bounds are
     dropped."""
     fits = (at >= 0) & (at < size)
@@ -218,18 +218,18 @@ def _to_coo(a: CSR) -> COO:
     return COO(_entries(a)[0], a.col_idx, a.values, a.shape)
 
 
-def _refuse(a: CSR, name: str, places: int, max_bytes: int | None, runs: int = 0) -> None:
-    """Raises if a format with `places` places for entries in `runs` runs would take too much memory."""
+def _refuse(a: CSR, name: str, slots: int, max_bytes: int | None, runs: int = 0) -> None:
+    """Raises if a format with `slots` slots for entries in `runs` runs would take too much memory."""
     limit = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes
     pointers = (a.shape[0] + runs) * a.row_ptrs.element_size()
-    needed = places * (a.col_idx.element_size() + a.values.element_size()) + pointers
+    needed = slots * (a.col_idx.element_size() + a.values.element_size()) + pointers
     if torch.compiler.is_compiling():
         # The message must not use a variable, because torch 2.11 does not compile that.
         torch._check(needed <= limit, lambda: "convert: the format would take more than max_bytes; use 'hyb' or 'csr'")
     elif needed > limit:
         others = "'jds' or 'csr'" if name == "HYB" else "'hyb', 'jds' or 'csr'"
         raise RuntimeError(
-            f"convert: {name} of {a.shape[0]} rows, {places} places, takes {needed} bytes, more than max_bytes {limit};"
+            f"convert: {name} of {a.shape[0]} rows, {slots} slots, takes {needed} bytes, more than max_bytes {limit};"
             f" use {others}, which pad less"
         )
 
@@ -237,10 +237,10 @@ def _refuse(a: CSR, name: str, places: int, max_bytes: int | None, runs: int = 0
 def _padded_rows(a: CSR, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the first `width` entries of each row as the fields of an ELL, and the position of each entry in its
     row."""
-    (rows, place), n = _entries(a), a.shape[0]
-    at = place.long() * n + rows
-    fields = (_place(x, at, width * n, fill, place < width) for x, fill in ((a.col_idx, -1), (a.values, 0)))
-    return _lengths(a).clamp(max=width), *(x.view(width, n) for x in fields), place
+    (rows, position), n = _entries(a), a.shape[0]
+    at = position.long() * n + rows
+    fields = (_scatter(x, at, width * n, fill, position < width) for x, fill in ((a.col_idx, -1), (a.values, 0)))
+    return _lengths(a).clamp(max=width), *(x.view(width, n) for x in fields), position
 
 
 def _size(x: Tensor) -> int:
@@ -272,14 +272,14 @@ def _to_hyb(a: CSR, width: int | None = None, max_bytes: int | None = None) -> H
     if width is None:
         third = _ops.sort_keys(lengths, 0, True)[a.shape[0] // 3 :]
         width = int(third[0]) if a.shape[0] else 0
-    row_nnz, col_idx, values, place = _padded_rows(a, width)
-    tail = _ops.compact(_arange(place, place.shape[0]), place >= width)
+    row_nnz, col_idx, values, position = _padded_rows(a, width)
+    tail = _ops.compact(_arange(position, position.shape[0]), position >= width)
     rest = (x.index_select(0, tail) for x in (rows, a.col_idx, a.values))
     return HYB(row_nnz, col_idx, values, *rest, a.shape)
 
 
 def _to_jds(a: CSR) -> JDS:
-    (rows, place), lengths = _entries(a), _lengths(a)  # raises on the CPU if pointers are wrong
+    (rows, position), lengths = _entries(a), _lengths(a)  # raises on the CPU if pointers are wrong
     perm, longest = _by_length(lengths), _longest(a)
     # The length of diagonal k is the number of rows with more than k entries.
     counts = _ops.histogram(lengths, longest + 1) if a.shape[0] else lengths.new_zeros(1, dtype=torch.long)
@@ -288,8 +288,10 @@ def _to_jds(a: CSR) -> JDS:
     n = a.col_idx.shape[0]
     at = rows
     if a.shape[0]:
-        at = ptrs.index_select(0, place.clamp(min=0).clamp(max=longest)).long() + _inverse(perm).index_select(0, rows)
-    return JDS(perm, ptrs, _place(a.col_idx, at, n, -1), _place(a.values, at, n, 0), a.shape)
+        at = ptrs.index_select(0, position.clamp(min=0).clamp(max=longest)).long() + _inverse(perm).index_select(
+            0, rows
+        )
+    return JDS(perm, ptrs, _scatter(a.col_idx, at, n, -1), _scatter(a.values, at, n, 0), a.shape)
 
 
 def _by_length(lengths: Tensor) -> Tensor:
@@ -307,7 +309,7 @@ _SECTION_ROWS = 32
 def _to_sell(
     a: CSR, section_rows: int = _SECTION_ROWS, window: int | None = None, max_bytes: int | None = None
 ) -> SELL:
-    (rows, place), lengths, n = _entries(a), _lengths(a), a.shape[0]
+    (rows, position), lengths, n = _entries(a), _lengths(a), a.shape[0]
     given, section_rows = section_rows, min(section_rows, max(n, 1))  # at most one section of all rows
     perm = _by_length(lengths)
     if window is not None:
@@ -326,9 +328,9 @@ def _to_sell(
     if n:
         there = _inverse(perm).index_select(0, rows)
         section = there.div(section_rows, rounding_mode="floor")
-        at = ptrs.index_select(0, section).long() + place.long() * heights.index_select(0, section)
+        at = ptrs.index_select(0, section).long() + position.long() * heights.index_select(0, section)
         at = at + there.remainder(section_rows)
-    fields = (_place(x, at, total, fill) for x, fill in ((a.col_idx, -1), (a.values, 0)))
+    fields = (_scatter(x, at, total, fill) for x, fill in ((a.col_idx, -1), (a.values, 0)))
     return SELL(perm, row_nnz, ptrs, *fields, given, a.shape)
 
 
@@ -346,9 +348,9 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
     # How many octets further on in the order of bins each run, by blocks, begins.
     moved = by_bins.narrow(0, 0, runs).view(bins, blocks).T.flatten() - by_blocks.narrow(0, 0, runs)
     total = _size(by_blocks[-1])
-    places = OCTET * total
-    _refuse(a, "BLOCKED", places, max_bytes, runs)
-    torch._check(places <= torch.iinfo(index).max, lambda: "convert: BLOCKED takes int64 indices here; use 'csr'")
+    slots = OCTET * total
+    _refuse(a, "BLOCKED", slots, max_bytes, runs)
+    torch._check(slots <= torch.iinfo(index).max, lambda: "convert: BLOCKED takes int64 indices here; use 'csr'")
     low = BLOCK_COLUMNS.bit_length() - 1
     order = _ops.argsort(col, 0, False, low, low + max(1, (blocks - 1).bit_length()), index_dtype=index)
     at = entry + segment_expand(OCTET * by_blocks.narrow(0, 0, runs) - starts.narrow(0, 0, runs), starts, n)
@@ -359,9 +361,9 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
         (OCTET * by_blocks.index_select(0, _arange(starts, blocks + 1) * bins)).to(index),
         (OCTET * by_bins.index_select(0, _arange(starts, bins + 1) * blocks)).to(index),
         (_arange(starts, total) + segment_expand(moved, by_blocks, total)).to(index),
-        _place(local.index_select(0, order), at, places, -1),
-        _place((order % BIN_ENTRIES).to(torch.int16), there, places, -1),
-        _place(a.values.index_select(0, order), at, places, 0),
+        _scatter(local.index_select(0, order), at, slots, -1),
+        _scatter((order % BIN_ENTRIES).to(torch.int16), there, slots, -1),
+        _scatter(a.values.index_select(0, order), at, slots, 0),
         a.shape,
     )
 
@@ -396,12 +398,12 @@ def coalesce(a: Matrix) -> Matrix:
     Explicit zeros remain entries. Differentiable in the values; waits for the device.
     """
     coo = a if isinstance(a, COO) else convert(_to_csr(a), "coo")
-    rows, cols, values, ends = by_place(coo, coo.values)
+    rows, cols, values, ends = by_position(coo, coo.values)
     result = COO(rows, cols, segment_reduce(values, ends).to(values.dtype), coo.shape)
     return result if isinstance(a, COO) else _again(_to_csr(result), a)
 
 
-def by_place(coo: COO, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def by_position(coo: COO, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns (rows, columns, sorted, ends): the distinct positions, in the order of rows and then columns; x, which
     has one element per entry, sorted stably in that order; and the offsets in it where each position begins and ends
     (waits for the device).
@@ -438,4 +440,4 @@ def to_dense(a: Matrix) -> Tensor:
     rows, cols = a.shape
     once = coalesce(a if isinstance(a, COO) else convert(a, "coo"))
     inside = (once.row_idx >= 0) & (once.row_idx < rows) & (once.col_idx >= 0) & (once.col_idx < cols)
-    return _place(once.values, once.row_idx.long() * cols + once.col_idx, rows * cols, 0, inside).view(rows, cols)
+    return _scatter(once.values, once.row_idx.long() * cols + once.col_idx, rows * cols, 0, inside).view(rows, cols)

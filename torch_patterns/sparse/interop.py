@@ -42,8 +42,8 @@ def from_torch(x: Tensor) -> Matrix:
 def to_torch(a: Matrix) -> Tensor:
     """As a ``torch.sparse`` tensor: COO, CSR and CSC in their layout, the other formats as CSR; differentiable.
 
-    The result keeps torch's invariants. COO stays as it is, uncoalesced. torch's CSR and CSC hold every place once, in
-    order: where ours does not, entries are sorted, and duplicates added up. What the index tensors hold is checked
+    The result keeps torch's invariants. COO stays as it is, uncoalesced. torch's CSR and CSC hold every position once,
+    in order: where ours does not, entries are sorted, and duplicates added up. What the index tensors hold is checked
     first, for which the host waits.
 
     Raises:

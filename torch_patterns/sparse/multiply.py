@@ -21,8 +21,8 @@ _ops = torch.ops.torch_patterns
 def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str = "auto") -> Matrix:
     """Multiplies two sparse matrices; the product has the format of A: ``A @ B`` (beyond chapter 14's products).
 
-    Each place at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit zero.
-    Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
+    Each position at most once, the columns of each row sorted; an entry whose products cancel stays, as an explicit
+    zero. Differentiable to every order in the values of both, in both modes. Deterministic. The matrices' indices are
     checked, and the host waits for the device, which knows the sizes. The CPU goes by rows (Gustavson, 1978), CUDA
     by hash tables of rows (Nagasaka, Nukada and Matsuoka, 2017); it sorts rows of B that are not in order first. Code
     for ``torch.compile`` calls this function, as that does not know ``@`` between objects that are not tensors.

@@ -31,9 +31,9 @@ def pay(perm: Tensor) -> bool:
 def stages(perm: Tensor, other: Tensor) -> Tensor:
     """What a plan (perm, other) has behind these two rows, [3 or more, entries]: as raw words,
 
-    - local (uint16, by bins, and in them by storage): the place of each entry in its bin, in the order of the plan,
-    - source (uint16, in the order between the stages): the place of each entry in its tile,
-    - place (uint32, by bins, and in them by storage): the place of each entry between the stages;
+    - local (uint16, by bins, and in them by storage): the position of each entry in its bin, in the order of the plan,
+    - source (uint16, in the order between the stages): the position of each entry in its tile,
+    - position (uint32, by bins, and in them by storage): the position of each entry between the stages;
 
     and `other` in the order of storage.
     """
@@ -42,6 +42,8 @@ def stages(perm: Tensor, other: Tensor) -> Tensor:
     by_bin, local = (x.flatten()[:n] for x in sort(padded, 1, index_dtype=kind))
     tiles = by_bin // SIZE
     source = sort_pairs(tiles, by_bin)[1] % SIZE
-    place = argsort(argsort(tiles, index_dtype=kind), index_dtype=kind)
-    words = [x.to(d).view(torch.uint8) for x, d in ((local, torch.int16), (source, torch.int16), (place, torch.int32))]
+    position = argsort(argsort(tiles, index_dtype=kind), index_dtype=kind)
+    words = [
+        x.to(d).view(torch.uint8) for x, d in ((local, torch.int16), (source, torch.int16), (position, torch.int32))
+    ]
     return torch.cat([torch.cat(words).view(kind).view(-1, n), sort_pairs(perm, other)[1][None]])

@@ -97,7 +97,7 @@ EMPTY = (case((0,), (0,)), case((3, 0), (3,)), case((0, 4), (0,)), case((2, 0), 
 
 
 def bytes_kept(n: int) -> Large:
-    """Makes bytes that count up; every third is kept, in 64 different places of its group of 192."""
+    """Makes bytes that count up; every third is kept, at 64 different positions of its group of 192."""
 
     def make():
         x = torch.arange(256, device="cuda").to(torch.uint8).repeat(n // 256 + 1)[:n]

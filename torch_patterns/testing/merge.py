@@ -58,8 +58,8 @@ def rank_reference(k, a, b, descending=False):
     if counts.ndim == 1:
         return torch.as_tensor(counts[k.numpy()])
     several = k.dim() == a.dim()
-    places = np.broadcast_to(k.numpy(), counts.shape[:-1] + ((k.shape[-1],) if several else ()))
-    found = np.take_along_axis(counts, places if several else places[..., None], -1)
+    positions = np.broadcast_to(k.numpy(), counts.shape[:-1] + ((k.shape[-1],) if several else ()))
+    found = np.take_along_axis(counts, positions if several else positions[..., None], -1)
     return torch.from_numpy(found if several else found[..., 0])
 
 
@@ -122,15 +122,15 @@ def bytes_of_keys(n: int, pairs: bool) -> Large:
         return Sample((a, torch.zeros_like(a), b, torch.ones_like(b)), {})
 
     def check(sample, out):
-        place = 0
+        first = 0
         for key, (from_a, from_b) in enumerate(zip(*(x.tolist() for x in lengths()), strict=True)):
-            run = slice(place, place + from_a + from_b)
+            run = slice(first, first + from_a + from_b)
             assert (out[0] if pairs else out)[run].eq(key).all(), f"key {key}"
             if pairs:
-                middle = place + from_a
-                assert out[1][place:middle].eq(0).all() and out[1][middle : run.stop].eq(1).all(), f"values of {key}"
-            place = run.stop
-        assert place == n
+                middle = first + from_a
+                assert out[1][first:middle].eq(0).all() and out[1][middle : run.stop].eq(1).all(), f"values of {key}"
+            first = run.stop
+        assert first == n
 
     return Large(f"{n} bytes{' of pairs' if pairs else ''}", n * (5 if pairs else 3) / 2**30 + 3, make, check)
 

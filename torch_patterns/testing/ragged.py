@@ -109,14 +109,14 @@ def topk_reference(values, offsets, k, largest=True):
         info = torch.iinfo(values.dtype)
         least = info.min if largest else info.max
     found = np.full((len(offsets) - 1, k), least, x.dtype)
-    places = np.full((len(offsets) - 1, k), -1, np.int64)
+    index = np.full((len(offsets) - 1, k), -1, np.int64)
     for s, begin, end in pairs(offsets):
         part = x[begin:end]
         nan = np.isnan(part) if floats else np.zeros(len(part), bool)
         key = np.where(nan, 0, part)
         order = np.lexsort((-key, ~nan) if largest else (key, nan))[:k]
-        found[s, : len(order)], places[s, : len(order)] = part[order], begin + order
-    return given_back(found), torch.from_numpy(places)
+        found[s, : len(order)], index[s, : len(order)] = part[order], begin + order
+    return given_back(found), torch.from_numpy(index)
 
 
 def topk_inputs(case, make):

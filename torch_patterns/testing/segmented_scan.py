@@ -31,8 +31,8 @@ def scan_segments(scan, x, offsets, **kwargs):
     begins, lengths = offsets[:-1].long(), offsets.long().diff()
     result = scan(x[:0], 0, **kwargs).new_zeros(x.shape)
     for length in lengths[lengths > 0].unique().tolist():
-        places = begins[lengths == length, None] + torch.arange(length)
-        result[places] = scan(x[places], 1, **kwargs)
+        index = begins[lengths == length, None] + torch.arange(length)
+        result[index] = scan(x[index], 1, **kwargs)
     return result
 
 
@@ -61,20 +61,20 @@ def flags(i: int) -> dict:
     return {"op": OPS[i % 4], "exclusive": bool(i // 4 % 2), "reverse": bool(i // 8 % 2)}
 
 
-def head_at(place: int, n: int) -> Large:
-    """Makes ones in two segments, one up to `place` and one from there on."""
+def head_at(head: int, n: int) -> Large:
+    """Makes ones in two segments, one up to `head` and one from there on."""
 
     def make():
-        offsets = torch.tensor([0, place, n], device="cuda")
+        offsets = torch.tensor([0, head, n], device="cuda")
         return Sample((torch.ones(n, dtype=torch.uint8, device="cuda"), offsets), {})
 
     def check(sample, y):
-        for begin in (*range(0, place, 2**28), place):
-            end = min(begin + 2**28, place) if begin < place else n
-            first = 1 + begin % place
+        for begin in (*range(0, head, 2**28), head):
+            end = min(begin + 2**28, head) if begin < head else n
+            first = 1 + begin % head
             assert_equal(y[begin:end], torch.arange(first, first + end - begin, device="cuda"), f"from {begin}")
 
-    return Large(f"{n} bytes, a head at {place}", n * 9.5 / 2**30 + 5, make, check)
+    return Large(f"{n} bytes, a head at {head}", n * 9.5 / 2**30 + 5, make, check)
 
 
 SCAN = Spec(

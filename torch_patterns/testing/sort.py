@@ -142,7 +142,7 @@ def windows(*shapes):
 
 
 def unsorted_bytes(n: int) -> Large:
-    """Keys i mod 251 in each place; the result is counted, not compared."""
+    """Keys i mod 251 at each index; the result is counted, not compared."""
 
     def make():
         return Sample((torch.arange(n, device="cuda", dtype=torch.int64).remainder_(251).to(torch.uint8),), {})

@@ -37,9 +37,9 @@ def rectangle(lengths: np.ndarray, width: int, rows: np.ndarray, x: np.ndarray, 
     """[width, len(rows)]: the first `width` of the entries of each of these rows."""
     out = np.full((width, len(rows)), fill, x.dtype)
     starts = np.concatenate([[0], lengths.cumsum()])
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         n = min(lengths[row], width)
-        out[:n, place] = x[starts[row] : starts[row] + n]
+        out[:n, position] = x[starts[row] : starts[row] + n]
     return out
 
 
@@ -110,7 +110,7 @@ def cut(rows: np.ndarray, sizes) -> np.ndarray:
 
 
 def coordinates(form: str, fields: list[np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(row, column, place in the flat values) of each entry, straight from what the formats mean."""
+    """(row, column, index in the flat values) of each entry, straight from what the formats mean."""
     if form == "coo":
         return fields[0], fields[1], np.arange(len(fields[0]))
     if form in ("csr", "csc"):
@@ -125,8 +125,8 @@ def coordinates(form: str, fields: list[np.ndarray], rows: int) -> tuple[np.ndar
         return tuple(found)
     if form == "jds":
         lengths = np.diff(fields[1])
-        place = np.concatenate([np.arange(n) for n in lengths]) if len(lengths) else np.zeros(0, np.int64)
-        return fields[0][place], fields[2], np.arange(len(fields[2]))
+        position = np.concatenate([np.arange(n) for n in lengths]) if len(lengths) else np.zeros(0, np.int64)
+        return fields[0][position], fields[2], np.arange(len(fields[2]))
     if form == "blocked":
         ptrs, block_ptrs, bin_ptrs, octet_idx, cols, entry_idx = fields
         at = np.flatnonzero(cols >= 0)
@@ -137,11 +137,11 @@ def coordinates(form: str, fields: list[np.ndarray], rows: int) -> tuple[np.ndar
     assert form == "sell"
     perm, row_nnz, ptrs, cols = fields
     found = [
-        (perm[place], int(ptrs[s]) + k * h + place - s * SECTION_ROWS)
+        (perm[position], int(ptrs[s]) + k * h + position - s * SECTION_ROWS)
         for s in range(len(ptrs) - 1)
         for h in [min(SECTION_ROWS, rows - s * SECTION_ROWS)]
-        for place in range(s * SECTION_ROWS, s * SECTION_ROWS + h)
-        for k in range(row_nnz[place])
+        for position in range(s * SECTION_ROWS, s * SECTION_ROWS + h)
+        for k in range(row_nnz[position])
     ]
     r, at = np.array(found, np.int64).reshape(-1, 2).T
     return r, cols[at], at
@@ -158,14 +158,14 @@ def matrix(form: str, c, make) -> tuple[list[torch.Tensor], int, int]:
     index = c.kwargs.get("index", torch.int64)
     cols = make.indices((n,), columns).cpu().numpy()
     values = make((n,))
-    places = stored(form, lengths_of(c.kwargs.get("lengths", "ragged"), n, rows), cols, np.arange(1, n + 1), columns)
+    fields = stored(form, lengths_of(c.kwargs.get("lengths", "ragged"), n, rows), cols, np.arange(1, n + 1), columns)
     padded = torch.cat([values.new_zeros(1), values])
     names = FORMATS[form]._fields
     tensors = [
         padded[torch.from_numpy(x)]
         if "values" in name
         else torch.from_numpy(x.astype(np.int64)).to(index_dtype(form, name, index))
-        for name, x in zip(names, places, strict=False)
+        for name, x in zip(names, fields, strict=False)
     ]
     return tensors, rows, columns
 

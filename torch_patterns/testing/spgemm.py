@@ -13,14 +13,12 @@ from torch_patterns.testing.spec import Sample, Spec, around, bad, case
 # ---- matrices: their structure is the same for every sample of a case, so that samples can be stacked
 
 
-def structure_of(
-    n: int, rows: int, columns: int, seed: int, lengths: str, places: str
-) -> tuple[np.ndarray, np.ndarray]:
+def structure_of(n: int, rows: int, columns: int, seed: int, lengths: str, band: bool) -> tuple[np.ndarray, np.ndarray]:
     """(row_ptrs, col_idx) of n entries, where there can be any."""
     random = np.random.default_rng((n, rows, columns, seed))
     ptrs = np.concatenate([[0], lengths_of(lengths, n if columns else 0, rows).cumsum()])
     row = np.repeat(np.arange(rows), np.diff(ptrs))
-    if places == "band":  # one column after another
+    if band:  # one column after another
         cols = (row * columns // max(rows, 1) + np.arange(len(row)) - ptrs[row]) % max(columns, 1)
     else:  # in any order, some of them more than once
         cols = random.integers(0, max(columns, 1), len(row))
@@ -39,9 +37,9 @@ def expanded(a_ptrs, a_idx, b_ptrs, b_idx) -> tuple[np.ndarray, ...]:
 def product_structure(a_ptrs, a_idx, b_ptrs, b_idx, cols) -> tuple[np.ndarray, ...]:
     """(row_ptrs, col_idx) of C, and of each product: its entries of A, B and C."""
     row, col, of_a, of_b = expanded(a_ptrs, a_idx, b_ptrs, b_idx)
-    places, of_c = np.unique(row * max(cols, 1) + col, return_inverse=True)
-    ends = np.bincount(places // max(cols, 1), minlength=len(a_ptrs) - 1).cumsum()
-    return np.concatenate([[0], ends]), places % max(cols, 1), of_a, of_b, of_c.ravel()
+    positions, of_c = np.unique(row * max(cols, 1) + col, return_inverse=True)
+    ends = np.bincount(positions // max(cols, 1), minlength=len(a_ptrs) - 1).cumsum()
+    return np.concatenate([[0], ends]), positions % max(cols, 1), of_a, of_b, of_c.ravel()
 
 
 def arrays(*tensors: torch.Tensor) -> list[np.ndarray]:
@@ -52,7 +50,7 @@ def matrices(c) -> tuple[list[np.ndarray], int]:
     """(row_ptrs, col_idx) of A and of B, and the number of columns."""
     (n,), (m,) = c.shapes
     rows, inner, cols = c.kwargs["rows"], c.kwargs["inner"], c.kwargs["cols"]
-    kinds = c.kwargs.get("lengths", "ragged"), c.kwargs.get("places", "any")
+    kinds = c.kwargs.get("lengths", "ragged"), c.kwargs.get("band", False)
     return [*structure_of(n, rows, inner, 1, *kinds), *structure_of(m, inner, cols, 2, *kinds)], cols
 
 
@@ -153,7 +151,7 @@ def flops(sample, out) -> int:
     return 2 * int(b_ptrs.diff()[a_idx.long()].sum())
 
 
-LONG, BAND = {"lengths": "one long"}, {"places": "band"}
+LONG, BAND = {"lengths": "one long"}, {"band": True}
 SAMPLES = (
     problem(9, 8, 4, 3, 5),
     problem(12, 10, 5, 4, 6, index=torch.int32, **LONG, **BAND),
