@@ -190,6 +190,34 @@ TP_DEVICE void move_words(int64_t begin, int64_t n, Load load, Store store) {
   }
 }
 
+// By the first warp of a block: looks back for how many rows earlier tiles keep, publishes how many there are up to the
+// end of tile `id`, and stores the former to *before_tile.
+template <class Rows>
+TP_DEVICE __forceinline__ void find_before(const Rows& r, const block::Chain<int64_t>& chain, int64_t id, int64_t tiles,
+                                           int kept, int64_t* before_tile) {
+  const int64_t before = chain.tickets ? block::look_back_at_once<Sum<int64_t>>(chain, id, 0) : 0;
+  if (threadIdx.x != 0) return;
+  *before_tile = before;
+  const int64_t upto = before + kept;
+  if (chain.tickets) chain.groups[id].publish(upto);
+  if (id + 1 == tiles && r.count) *r.count = upto;
+}
+
+// Unpacks the tile at row `first`: a row that is kept is read at its rank, of which list[row] is the part within the
+// tile; the other rows become 0.
+template <bool single, class Rows>
+TP_DEVICE __forceinline__ void unpack_tile(const Rows& r, int64_t first, int rows, int64_t before,
+                                           const uint16_t* list) {
+  using Word = typename Rows::Word;
+  const int64_t width = single ? 1 : r.width;
+  Word* to = r.out + first * width;
+  const auto load = [&](int64_t i) {
+    const int64_t row = single ? i : floor_div(i, width), from = before + list[row];
+    return list[row] == dropped || from >= r.packed ? Word{} : r.in[from * width + i - row * width];
+  };
+  move_words<Word>(0, rows * width, load, [&](int64_t i, const Word& word) { to[i] = word; });
+}
+
 // `items` is the number of rows per thread; `single` says that a row is one word. Dynamic shared memory holds `upto`
 // of rank_rows if the numbers of runs are wanted.
 template <bool packs, bool single, int items, class Rows, class Keep>
@@ -217,15 +245,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
       if (i < tile.kept) words[b] = r.in[first + list[i]];
     }
   }
-  if (threadIdx.x < block::warp_size) {
-    const int64_t before = chain.tickets ? block::look_back_at_once<Sum<int64_t>>(chain, id, 0) : 0;
-    if (threadIdx.x == 0) {
-      before_tile = before;
-      const int64_t upto = before + tile.kept;
-      if (chain.tickets) chain.groups[id].publish(upto);
-      if (id + 1 == tiles && r.count) *r.count = upto;
-    }
-  }
+  if (threadIdx.x < block::warp_size) find_before(r, chain, id, tiles, tile.kept, &before_tile);
   __syncthreads();
   const int64_t before = before_tile;
 
@@ -256,12 +276,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     Word* end = r.out + (r.n - (first - before)) * width;  // dropped rows fill the end of the output
     for (int64_t i = threadIdx.x; i < (tile.rows - tile.kept) * width; i += threads) end[-1 - i] = r.fill;
   } else {
-    Word* to = r.out + first * width;
-    const auto load = [&](int64_t i) {
-      const int64_t row = single ? i : floor_div(i, width), from = before + list[row];
-      return list[row] == dropped || from >= r.packed ? Word{} : r.in[from * width + i - row * width];
-    };
-    move_words<Word>(0, tile.rows * width, load, [&](int64_t i, const Word& word) { to[i] = word; });
+    unpack_tile<single>(r, first, tile.rows, before, list);
   }
 }
 
