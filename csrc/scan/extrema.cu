@@ -217,18 +217,40 @@ struct Share {
   }
 };
 
+// Stores the results of a lane's share, the first vector of which is at `first`. `base` is the leader before the share.
+// If `some_lead`, the elements of vector j follow before[j], and `base` too if bit j of `joined` is set; otherwise
+// `base` is the leader everywhere.
+template <class L, class Acc>
+TP_DEVICE __forceinline__ void store_share(const L& lines, const Share<L>& mine, int64_t first, const Acc& base,
+                                           bool some_lead, const Acc (&before)[chunks], unsigned joined) {
+  unsigned position = mine.first_position;
+#pragma unroll
+  for (int j = 0; j < chunks; ++j) {
+    block::Vector<typename L::Element, L::vector> y;
+    int positions[L::vector];
+    if (some_lead) {
+      mine.run(j, position, joined >> j & 1 ? L::M::combine(base, before[j]) : before[j], y, positions);
+      position = lines.next(position);
+    } else {
+#pragma unroll
+      for (int i = 0; i < L::vector; ++i) lines.put(i, base, y, positions);
+    }
+    lines.store(first + j * L::chunk, y, positions, mine.lane);
+  }
+}
+
 template <class L>
 __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
                                                              const block::Chain<Leader<typename L::A>> chain) {
   using M = typename L::M;
   using Acc = typename M::Acc;
-  constexpr int vector = L::vector, chunk = L::chunk, tile_items = L::tile_items;
+  constexpr int tile_items = L::tile_items;
   __shared__ Acc totals[warps], before_tile;
   __shared__ bool starts_in[warps];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   block::wait_for_launch_before();
   const int64_t tile = block::take_ticket(chain), tile_first = tile * tile_items;
-  const int64_t first = tile_first + (warp * chunks * block::warp_size + lane) * vector;
+  const int64_t first = tile_first + (warp * chunks * block::warp_size + lane) * L::vector;
   Share<L> mine{lines, {}, lines.position_of(first), lane};
   mine.load(first);
 
@@ -272,20 +294,7 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   const Acc base = warp_joined ? M::combine(before_tile, before_warp) : before_warp;
   const bool some_lead = !plain || M::leads(total.value, base.value);
   if (plain && some_lead) mine.scan(before, joined, starts);
-  unsigned position = mine.first_position;
-#pragma unroll
-  for (int j = 0; j < chunks; ++j) {
-    block::Vector<typename L::Element, vector> y;
-    int positions[vector];
-    if (some_lead) {
-      mine.run(j, position, joined >> j & 1 ? M::combine(base, before[j]) : before[j], y, positions);
-      position = lines.next(position);
-    } else {
-#pragma unroll
-      for (int i = 0; i < vector; ++i) lines.put(i, base, y, positions);
-    }
-    lines.store(first + j * chunk, y, positions, lane);
-  }
+  store_share(lines, mine, first, base, some_lead, before, joined);
 }
 
 template <class T, bool least>
