@@ -128,6 +128,17 @@ TP_DEVICE void multiply_all_rows(const B& b, int64_t warp, int64_t warps, int ac
   }
 }
 
+// The number of tiles before `tile` that hold entries of the first row that ends in it; `row` becomes that row.
+template <class B, class Acc>
+TP_DEVICE __forceinline__ int64_t earlier_tiles(const B& b, const block::Path& path, const OpenEnds<Acc>& ends,
+                                                int64_t tile, int64_t& row) {
+  if (tile >= path.tiles) return 0;
+  row = ends.splits[tile].segment;
+  if (row < 0 || row >= ends.splits[tile + 1].segment || row >= b.a.rows) return 0;
+  const int64_t begin = b.pointer(row);
+  return begin >= ends.splits[tile].row ? 0 : tile - path.item(row, begin) / path.items;
+}
+
 // Last launch: completes the rows that cross tiles. For each tile of the block, one thread counts the tails that
 // precede the tile's head. With one column the thread itself adds a few tails; more of them are added by a warp, and
 // very many by the whole block.
@@ -143,21 +154,14 @@ __global__ __launch_bounds__(complete_threads, 8) void complete_rows(const M mat
   const int together = warp_size / across;
   const int64_t k = b.a.k, c = int64_t(blockIdx.y) * across + lane % across;
   const bool active = c < k;
-  // The number of tiles before `tile` that hold entries of the first row that ends in it.
-  const auto earlier_tiles = [&](int64_t tile, int64_t& row) -> int64_t {
-    if (tile >= path.tiles) return 0;
-    row = ends.splits[tile].segment;
-    if (row < 0 || row >= ends.splits[tile + 1].segment || row >= b.a.rows) return 0;
-    const int64_t begin = b.pointer(row);
-    return begin >= ends.splits[tile].row ? 0 : tile - path.item(row, begin) / path.items;
-  };
+  // Each thread counts the tiles before its own. If the pointers are bad, all rows are multiplied again instead.
   if (thread == 0) found_count = 0;
   block::wait_for_launch_before();
   const bool bad = *ends.bad;  // loaded together with the splits
   const int tiles = tiles_to_complete(k);
   const int64_t first = int64_t(blockIdx.x) * tiles;
   int64_t row;
-  const int64_t length = thread < tiles ? earlier_tiles(first + thread, row) : 0;
+  const int64_t length = thread < tiles ? earlier_tiles(b, path, ends, first + thread, row) : 0;
   if (bad) {
     return multiply_all_rows(b, int64_t(blockIdx.x) * complete_warps + warp, int64_t(gridDim.x) * complete_warps,
                              across, c);
@@ -178,14 +182,14 @@ __global__ __launch_bounds__(complete_threads, 8) void complete_rows(const M mat
   __syncthreads();
   // Heads with more tails, one warp per head.
   for (int i = warp; i < found_count; i += complete_warps) {
-    const int64_t tile = first + found[i], back = earlier_tiles(tile, row);
+    const int64_t tile = first + found[i], back = earlier_tiles(b, path, ends, tile, row);
     if (back > many) continue;
     const Acc sum = join_lanes(tails(tile - back + lane / across, tile, together), across);
     if (active && lane < across) b.store(row, c, sum + ends.heads[tile * k + c]);
   }
   // Heads with very many tails, one after another by the whole block.
   for (int i = 0; i < found_count; ++i) {
-    const int64_t tile = first + found[i], back = earlier_tiles(tile, row);
+    const int64_t tile = first + found[i], back = earlier_tiles(b, path, ends, tile, row);
     if (back <= many) continue;
     __syncthreads();
     partial[thread] = tails(tile - back + warp * together + lane / across, tile, complete_warps * together);
