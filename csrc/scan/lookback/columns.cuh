@@ -42,12 +42,36 @@ struct Columns {
 
 constexpr int column_threads = 128;
 
+// Appends one line to the running values of its columns, and returns the results of the line. `unused` says that the
+// factors of a recurrence are not used, because nothing precedes the line.
+template <class E, int vector, class X, class Factor>
+TP_DEVICE __forceinline__ block::Vector<typename E::Output, vector> scan_line(const E& e, const X& x,
+                                                                              const Factor& factor, bool unused,
+                                                                              typename E::Acc (&running)[vector]) {
+  using M = typename E::Monoid;
+  using Acc = typename E::Acc;
+  using Out = typename E::Output;
+  block::Vector<Out, vector> y;
+#pragma unroll
+  for (int v = 0; v < vector; ++v) {
+    if constexpr (M::id == OpId::affine) {
+      using A = decltype(Acc::a);
+      running[v] = append<M>(running[v], Acc{unused ? A(0) : A(factor.v[v]), A(x.v[v])});
+      y.v[v] = Out(running[v].b);
+    } else {
+      const Acc next = M::combine(running[v], Acc(x.v[v]));
+      y.v[v] = Out(e.exclusive ? running[v] : next);
+      running[v] = next;
+    }
+  }
+  return y;
+}
+
 template <class E>
 __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int64_t across, int64_t all) {
   using M = typename E::Monoid;
   using Acc = typename E::Acc;
   using In = const typename E::Input;
-  using Out = typename E::Output;
   constexpr bool affine = M::id == OpId::affine;
   constexpr int vector = vector_columns<E>, batch = affine ? 4 : 8;  // rows loaded at once
   const int64_t id = int64_t(blockIdx.x) * column_threads + threadIdx.x;
@@ -88,21 +112,8 @@ __global__ __launch_bounds__(column_threads) void columns_kernel(const E e, int6
 #pragma unroll
     for (int j = 0; j < batch; ++j) {
       if (k + j >= e.n) break;
-      typename Columns<Out, vector>::Vec y;
-#pragma unroll
-      for (int v = 0; v < vector; ++v) {
-        if constexpr (affine) {
-          using A = decltype(Acc::a);
-          const bool unused = k + j == 0 && !e.initial;
-          running[v] = append<M>(running[v], Acc{unused ? A(0) : A(factor[j].v[v]), A(x[j].v[v])});
-          y.v[v] = Out(running[v].b);
-        } else {
-          const Acc next = M::combine(running[v], Acc(x[j].v[v]));
-          y.v[v] = Out(e.exclusive ? running[v] : next);
-          running[v] = next;
-        }
-      }
-      out.store(k + j, y);
+      const bool unused = affine && k + j == 0 && !e.initial;
+      out.store(k + j, scan_line<E, vector>(e, x[j], factor[affine ? j : 0], unused, running));
     }
   }
 }

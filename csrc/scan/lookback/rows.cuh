@@ -240,17 +240,13 @@ struct Rows {
     }
   }
 
-  template <class Before>
-  TP_DEVICE void scan(const Spot& spot, const unsigned char* stage, int part, int lane, Before wait_before) const {
-    const Items x = read(spot, stage, part, lane);
-    const int offset = part * part_items + lane * vector, first_head = to_head(spot, offset);
-    const int64_t first = spot.first + offset;
-
-    // Scan within the part. before[j] becomes the combination of the elements that precede the lane's chunk j within
-    // both the part and the row.
-    Acc before[chunks], carry = M::identity();
-    unsigned heads = 0, joined = 0;  // bit j of joined: the row of before[j] began before the part
-    int head = first_head;
+  // Scans within a part. before[j] becomes the combination of the elements that precede the lane's chunk j within both
+  // the part and the row. Returns a word whose bit j says that the row of before[j] began before the part. The lane's
+  // elements begin at position `first`, `head` elements before the next head.
+  TP_DEVICE __forceinline__ unsigned scan_part(const Items& x, int64_t first, int head, int lane,
+                                               Acc (&before)[chunks]) const {
+    Acc carry = M::identity();
+    unsigned heads = 0, joined = 0;
 #pragma unroll
     for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
       Acc sum = M::identity();
@@ -270,13 +266,23 @@ struct Rows {
       carry = starts == 0 ? M::combine(carry, total) : total;
       heads |= starts;
     }
+    return joined;
+  }
+
+  template <class Before>
+  TP_DEVICE void scan(const Spot& spot, const unsigned char* stage, int part, int lane, Before wait_before) const {
+    const Items x = read(spot, stage, part, lane);
+    const int offset = part * part_items + lane * vector, first_head = to_head(spot, offset);
+    const int64_t first = spot.first + offset;
+    Acc before[chunks];
+    const unsigned joined = scan_part(x, first, first_head, lane, before);
 
     // Wait for the prefix of the part, then scan every chunk and store it.
     const Acc before_part = wait_before().v[0];
     const int64_t end = headless ? (spot.chain + 1) * e.n : count;
     Vec times[chunks];
     if constexpr (multiplies) read_array(e.next_times(), times, spot, stage + 2 * array_bytes, part, lane);
-    head = first_head;
+    int head = first_head;
 #pragma unroll
     for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
       const int64_t p = first + j * chunk;
