@@ -350,30 +350,41 @@ TP_DEVICE void c1_wgrad(const Team<images>& t, ConvGradients<images>& gradients)
   }
 }
 
-// Adds up the sums of a block's threads and writes them to the block's partial sums, in the order of the parameters. If
-// the blocks share an image, each writes its own maps.
+// The sums of a block's threads in scratch memory: those of C3 for all images but the first, followed by those of S2's
+// rows for C1.
 template <int images>
-TP_DEVICE void store_conv_gradients(const Team<images>& t, const StepParams& p,
-                                    const ConvGradients<images>& gradients) {
+struct ConvSums {
   using S = Shares<images>;
-  const int block = int(blockIdx.x), set = t.shared_image ? block / ranks : block;
-  float* out = p.saved.conv_grad + int64_t(set) * conv_parameters;
-  // C3: lanes are assigned as in c3_wgrad. The scratch memory holds the sums of the other images, followed by those of
-  // S2's rows for C1.
-  constexpr int per_map = c1_maps * taps + 1, c3_sums = S::s4_maps * per_map;
-  constexpr int per_c1_map = S::c1_rows * kernel, c1_rows = S::own * s2_size;
+  static constexpr int per_map = c1_maps * taps + 1, c3_sums = S::s4_maps * per_map;
+  static constexpr int per_c1_map = S::c1_rows * kernel, c1_rows = S::own * s2_size;
   static_assert((S::own - 1) * c3_sums + c1_rows * S::s2_maps * per_c1_map <= scratch_words,
                 "sums must fit the scratch memory");
-  float* c1_sums = t.room.scratch + (S::own - 1) * c3_sums;
-  const int image = t.warp / S::wgrad_groups, map = t.warp % S::wgrad_groups * S::wgrad_maps;
-  const bool has_c3 = t.warp < S::half_warps && t.lane <= c1_maps * kernel;
-  if (has_c3 && image > 0) {
+  float *c3, *c1;
+  int image, map;  // of C3: lanes are assigned as in c3_wgrad
+  bool has_c3;     // whether this lane has sums of C3
+
+  TP_DEVICE explicit ConvSums(const Team<images>& t)
+      : c3(t.room.scratch),
+        c1(t.room.scratch + (S::own - 1) * c3_sums),
+        image(t.warp / S::wgrad_groups),
+        map(t.warp % S::wgrad_groups * S::wgrad_maps),
+        has_c3(t.warp < S::half_warps && t.lane <= c1_maps * kernel) {}
+};
+
+// Stores the sums of this thread, except those of C3 for the first image, which stay in registers.
+template <int images>
+TP_DEVICE __forceinline__ void stage_conv_gradients(const Team<images>& t, const ConvSums<images>& sums,
+                                                    const ConvGradients<images>& gradients) {
+  using S = Shares<images>;
+  using Sums = ConvSums<images>;
+  if (sums.has_c3 && sums.image > 0) {
 #pragma unroll
     for (int m = 0; m < S::wgrad_maps; ++m) {
 #pragma unroll
       for (int j = 0; j < kernel; ++j) {
         if (t.lane == c1_maps * kernel && j > 0) continue;
-        t.room.scratch[(image - 1) * c3_sums + (map + m) * per_map + t.lane * kernel + j] = gradients.c3[m][j];
+        sums.c3[(sums.image - 1) * Sums::c3_sums + (sums.map + m) * Sums::per_map + t.lane * kernel + j] =
+            gradients.c3[m][j];
       }
     }
   }
@@ -385,14 +396,28 @@ TP_DEVICE void store_conv_gradients(const Team<images>& t, const StepParams& p,
     for (int m = 0; m < S::c1_group; ++m) {
 #pragma unroll
       for (int j = 0; j < kernel; ++j) {
-        c1_sums[((of_image * s2_size + u) * S::s2_maps + group * S::c1_group + m) * per_c1_map + row * kernel + j] =
-            gradients.c1[m][j];
+        const int line = (of_image * s2_size + u) * S::s2_maps + group * S::c1_group + m;
+        sums.c1[line * Sums::per_c1_map + row * kernel + j] = gradients.c1[m][j];
       }
     }
   }
+}
+
+// Adds up the sums of a block's threads and writes them to the block's partial sums, in the order of the parameters. If
+// the blocks share an image, each writes its own maps.
+template <int images>
+TP_DEVICE void store_conv_gradients(const Team<images>& t, const StepParams& p,
+                                    const ConvGradients<images>& gradients) {
+  using S = Shares<images>;
+  using Sums = ConvSums<images>;
+  const int block = int(blockIdx.x), set = t.shared_image ? block / ranks : block;
+  float* out = p.saved.conv_grad + int64_t(set) * conv_parameters;
+  const Sums sums(t);
+  stage_conv_gradients(t, sums, gradients);
   t.sync();
-  if (has_c3 && image == 0) {
-    const int s4_map = (t.shared_image ? t.rank * S::s4_maps : 0) + map;
+  // C3: the lanes of the first image add the sums of the other images to theirs.
+  if (sums.has_c3 && sums.image == 0) {
+    const int s4_map = (t.shared_image ? t.rank * S::s4_maps : 0) + sums.map;
 #pragma unroll
     for (int m = 0; m < S::wgrad_maps; ++m) {
 #pragma unroll
@@ -401,19 +426,20 @@ TP_DEVICE void store_conv_gradients(const Team<images>& t, const StepParams& p,
         if (is_bias && j > 0) continue;
         float sum = gradients.c3[m][j];
         for (int k = 1; k < S::own; ++k) {
-          sum += t.room.scratch[(k - 1) * c3_sums + (map + m) * per_map + t.lane * kernel + j];
+          sum += sums.c3[(k - 1) * Sums::c3_sums + (sums.map + m) * Sums::per_map + t.lane * kernel + j];
         }
         out[is_bias ? s4_bias_at + s4_map + m : c3_weight_at + (s4_map + m) * c1_maps * taps + t.lane * kernel + j] =
             sum;
       }
     }
   }
-  for (int e = t.thread - threads / 2; e >= 0 && e < S::s2_maps * per_c1_map; e += threads / 2) {
-    const int s2_map = (t.shared_image ? t.rank * S::s2_maps : 0) + e / per_c1_map, tap = e % per_c1_map;
+  // C1: meanwhile, the other half of the block adds up the sums of the rows of S2.
+  for (int e = t.thread - threads / 2; e >= 0 && e < S::s2_maps * Sums::per_c1_map; e += threads / 2) {
+    const int s2_map = (t.shared_image ? t.rank * S::s2_maps : 0) + e / Sums::per_c1_map, tap = e % Sums::per_c1_map;
     if (tap > taps) continue;
     float sum = 0;
 #pragma unroll 14
-    for (int r = 0; r < c1_rows; ++r) sum += c1_sums[r * S::s2_maps * per_c1_map + e];
+    for (int r = 0; r < Sums::c1_rows; ++r) sum += sums.c1[r * S::s2_maps * Sums::per_c1_map + e];
     out[tap == taps ? s2_bias_at + s2_map : s2_map * taps + tap] = sum;
   }
 }
