@@ -189,14 +189,12 @@ Tensor run_pass(const char* name, Pass pass, const Problem& p, const Window& w, 
                   axis(p, w, 0),
                   axis(p, w, 1),
                   layout(format)};
-  // The rung decides in which layout the filters are read.
-  const auto& rung = choose_rung(conv::ladder, conv::choose, name, w.algorithm, read, args);
-  const at::MemoryFormat filters =
-      conv::reads_nhwc_filters(rung.name) ? format_of(weight) : at::MemoryFormat::Contiguous;
-  weight = weight.contiguous(filters);
-  args.weight = data(weight);
-  args.filters = layout(filters);
-  run_rung(rung, name, read, args);
+  run(conv::ladder, conv::choose, name, w.algorithm, read, args, [&](Str rung) {
+    const at::MemoryFormat filters = conv::reads_nhwc_filters(rung) ? format_of(weight) : at::MemoryFormat::Contiguous;
+    weight = weight.contiguous(filters);
+    args.weight = data(weight);
+    args.filters = layout(filters);
+  });
   return written;
 }
 

@@ -112,11 +112,12 @@ void throw_as_torch_error(const Error& e) {
   TORCH_CHECK(false, e.what());
 }
 
-Device context_device(const Tensor& x) { return {x.is_cuda(), x.is_cuda() ? 1 : at::get_num_threads()}; }
-
 TorchContext::TorchContext(const Tensor& x) : like_(x) {
-  device = context_device(x);
-  if (!device.cuda) return;
+  device.cuda = x.is_cuda();
+  if (!device.cuda) {
+    device.threads = at::get_num_threads();
+    return;
+  }
 #ifdef TP_WITH_CUDA
   guard_.reset_device(x.device());
   stream = c10::cuda::getCurrentCUDAStream().stream();

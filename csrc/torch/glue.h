@@ -65,9 +65,6 @@ void translate_errors(const F& f) {
   }
 }
 
-// What a choice of rung may depend on: the kind of device of `x` and, on the CPU, torch's intra-op threads.
-Device context_device(const Tensor& x);
-
 // A Context for the device of `x`, with its current stream, the caching allocator, intra-op threads and at::bmm. `x`
 // must outlive it. The Context selects the device for its lifetime.
 class TorchContext final : public Context {
@@ -100,31 +97,22 @@ void with_context(const Tensor& x, const F& f) {
 // deterministic.
 void check_traits(const char* pattern, const RungInfo& rung, const Tensor& x);
 
-// The rung that `algorithm` names, or that `choose` picks for "auto", on the device of `x`.
-template <class Ladder, class Choose, class Args>
-const Rung<Args>& choose_rung(const Ladder& ladder, Choose choose, const char* pattern, Str algorithm, const Tensor& x,
-                              const Args& args) {
-  const Rung<Args>* rung = nullptr;
-  translate_errors([&] {
-    const Device device = context_device(x);
-    rung = &find(ladder, pattern, algorithm == "auto" ? Str(choose(args, device)) : algorithm, device.cuda);
-  });
-  return *rung;
-}
-
-// Runs a rung on the device of `x`.
-template <class Args>
-void run_rung(const Rung<Args>& rung, const char* pattern, const Tensor& x, const Args& args) {
+// Runs the rung that `algorithm` names, or that `choose` picks for "auto", on the device of `x`. If a part of `args`
+// depends on the rung, complete(name of the rung) sets it.
+template <class Ladder, class Choose, class Args, class Complete>
+void run(const Ladder& ladder, Choose choose, const char* pattern, Str algorithm, const Tensor& x, const Args& args,
+         const Complete& complete) {
   with_context(x, [&](TorchContext& context) {
+    const bool cuda = context.device.cuda;
+    const auto& rung = find(ladder, pattern, algorithm == "auto" ? Str(choose(args, context.device)) : algorithm, cuda);
     check_traits(pattern, rung, x);
+    complete(rung.name);
     rung.run(args, context);
   });
 }
-
-// Chooses a rung and runs it. An operator whose Args depend on the rung calls choose_rung() and run_rung() itself.
 template <class Ladder, class Choose, class Args>
 void run(const Ladder& ladder, Choose choose, const char* pattern, Str algorithm, const Tensor& x, const Args& args) {
-  run_rung(choose_rung(ladder, choose, pattern, algorithm, x, args), pattern, x, args);
+  run(ladder, choose, pattern, algorithm, x, args, [](Str) {});
 }
 
 // Fails unless the name is on the ladder. For calls that run nothing, in which the device does not matter.

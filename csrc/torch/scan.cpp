@@ -116,16 +116,14 @@ Tensor solve(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor
   args.a = factor.const_data_ptr();
   args.initial = data_or_null(start);
   args.previous = previous;
-  // The rung decides whether it also computes the products.
-  const auto& rung = choose_rung(scan::ladder, scan::choose, recurrence_name, algorithm, in, args);
   Tensor times;
-  if (products && scan::multiplies(rung.name, args) && products->times.scalar_type() == out.scalar_type()) {
+  run(scan::ladder, scan::choose, recurrence_name, algorithm, in, args, [&](Str rung) {
+    if (!products || !scan::multiplies(rung, args) || products->times.scalar_type() != out.scalar_type()) return;
     times = products->times.contiguous();
     products->out = at::empty_like(out);
     args.times = times.const_data_ptr();
     args.products = products->out.mutable_data_ptr();
-  }
-  run_rung(rung, recurrence_name, in, args);
+  });
   return out;
 }
 
