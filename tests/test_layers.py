@@ -277,6 +277,20 @@ def test_rbf_of_any_sigma(device, dtype, exponent):
         assert g[0].tolist() == pytest.approx([-math.exp(-1) / sigma] * 2, rel=1e-12)
 
 
+def test_rbf_far_from_the_origin_has_derivatives_of_every_mode(device):
+    """Where x and the centres are large and near each other, the products in tangents and second derivatives cancel."""
+    centres = torch.tensor([[3000.7, -8000.3]], device=device)
+    x, direction = centres + torch.tensor([[1.1, -0.6]], device=device), torch.tensor([[1.7, 3.3]], device=device)
+    a, b = (x.double() - centres.double())[0].tolist()
+    y = math.exp(-(a * a + b * b) / 2)
+    f = lambda x: rbf(x, centres, 1.0)[0, 0]  # noqa: E731
+    _, tangent = torch.func.jvp(f, (x,), (direction,))
+    assert tangent.item() == pytest.approx(-y * (1.7 * a + 3.3 * b), rel=1e-6)
+    for twice in (torch.func.hessian, lambda f: torch.func.jacrev(torch.func.jacrev(f))):
+        found = twice(f)(x)[0, :, 0].flatten().tolist()
+        assert found == pytest.approx([y * (a * a - 1), y * a * b, y * a * b, y * (b * b - 1)], rel=1e-6)
+
+
 @pytest.mark.parametrize("exponent", [-23, 23])
 def test_rbf_of_any_sigma_has_second_derivatives(device, exponent):
     """At the centre, where the first derivative is 0: both modes give what the formula does, though sigma^2 is inf."""

@@ -93,11 +93,17 @@ std::tuple<Tensor, Tensor> RbfBackward::kernel() const {
   return {grad_x, grad_centres};
 }
 
-// ---- derivatives: in the dtype of x throughout, also under autocast
+// ---- derivatives of forward mode and of second order: in float64, and rounded once. P is a difference of products
+// that may nearly cancel, and autocast, which nothing turns off below the transforms of torch.func, leaves float64
+// alone.
 
 namespace {
 
-using NoAutocast = c10::impl::ExcludeDispatchKeyGuard;
+Tensor wide(const Tensor& t) { return t.defined() ? t.to(at::kDouble) : t; }
+
+Rbf wide(const Rbf& p) { return {wide(p.x), wide(p.centres), p.sigma, p.algorithm}; }
+
+RbfBackward wide(const RbfBackward& p) { return {wide(p.grad), wide(p.x), wide(p.centres), p.sigma, p.algorithm}; }
 
 Tensor sum(const Tensor& x, int64_t dim, bool keepdim = false) {
   return call(Reduce{x, std::vector<int64_t>{dim}, "sum", keepdim, "auto"});
@@ -140,35 +146,39 @@ Tensors Rbf::vjp(const Backward& b) const {
 }
 
 Tensors Rbf::jvp(const Forward& f) const {
-  const NoAutocast guard(c10::autocast_dispatch_keyset);
-  return {slope_along(f.tangent(0), f.tangent(1), x, centres, sigma) * weight_of(x, centres, sigma, algorithm)};
+  const Rbf p = wide(*this);
+  const Tensor slope = slope_along(wide(f.tangent(0)), wide(f.tangent(1)), p.x, p.centres, sigma);
+  return {(slope * weight_of(p.x, p.centres, sigma, algorithm)).to(x.scalar_type())};
 }
 
 Tensors RbfBackward::vjp(const Backward& b) const {
-  const NoAutocast guard(c10::autocast_dispatch_keyset);
-  const auto contiguous = [](const Tensor& t) { return t.defined() ? t.contiguous() : t; };
+  const auto contiguous = [](const Tensor& t) { return t.defined() ? wide(t).contiguous() : t; };
   // They are made contiguous, so that their strides do not change the bits.
   const Tensor u = contiguous(b.grad(0)), v = contiguous(b.grad(1));
-  const Tensor weight = weight_of(x, centres, sigma, algorithm), slope = slope_along(u, v, x, centres, sigma);
+  const RbfBackward p = wide(*this);
+  const Tensor weight = weight_of(p.x, p.centres, sigma, algorithm), slope = slope_along(u, v, p.x, p.centres, sigma);
   Tensors grads(3);
-  if (b.wants(0)) grads[0] = weight * slope;
-  if (b.wants(1) || b.wants(2)) std::tie(grads[1], grads[2]) = second_derivative(*this, weight, slope, u, v);
+  if (b.wants(0)) grads[0] = (weight * slope).to(grad.scalar_type());
+  if (b.wants(1) || b.wants(2)) {
+    const auto [for_x, for_centres] = second_derivative(p, weight, slope, u, v);
+    grads[1] = for_x.to(x.scalar_type()), grads[2] = for_centres.to(centres.scalar_type());
+  }
   return grads;
 }
 
 Tensors RbfBackward::jvp(const Forward& f) const {
-  const NoAutocast guard(c10::autocast_dispatch_keyset);
-  const Tensor &u = f.tangent(1), &v = f.tangent(2);
+  const Tensor t = wide(f.tangent(0)), u = wide(f.tangent(1)), v = wide(f.tangent(2));
+  const RbfBackward p = wide(*this);
   Tensor for_x, for_centres;
   if (u.defined() || v.defined()) {
-    const Tensor weight = weight_of(x, centres, sigma, algorithm);
-    std::tie(for_x, for_centres) = second_derivative(*this, weight, slope_along(u, v, x, centres, sigma), u, v);
+    const Tensor weight = weight_of(p.x, p.centres, sigma, algorithm);
+    std::tie(for_x, for_centres) = second_derivative(p, weight, slope_along(u, v, p.x, p.centres, sigma), u, v);
   }
-  if (f.tangent(0).defined()) {
-    const auto [linear_x, linear_centres] = call(RbfBackward{f.tangent(0), x, centres, sigma, algorithm});
+  if (t.defined()) {
+    const auto [linear_x, linear_centres] = call(RbfBackward{t, p.x, p.centres, sigma, algorithm});
     for_x = plus(for_x, linear_x), for_centres = plus(for_centres, linear_centres);
   }
-  return {for_x, for_centres};
+  return {for_x.to(x.scalar_type()), for_centres.to(centres.scalar_type())};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Rbf, RbfBackward>(m); }
