@@ -120,6 +120,30 @@ def test_dual_numbers(spec, device):
                         assert tangent is None or (tangent.dtype, tangent.shape) == (y.dtype, y.shape)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_derivatives_under_autocast(dtype, spec, device):
+    """Autocast has its say where an operator is called: tangents are those of the cast arguments, under torch.func too,
+    and a backward pass within autocast gives what it gives outside, in a half type that is not autocast's, too.
+    """
+    if dtype not in spec.dtypes:
+        pytest.skip("not of this dtype")
+    for case in spec.samples:
+        sample, where = spec.sample(case, dtype, device, kind="float"), described(spec, case)
+        runs_in = {"float32": torch.float32, "lower": torch.bfloat16, None: dtype}[spec.autocast_of(case)]
+        for _, f, inputs in functions(spec, sample):
+            if not f(*inputs):
+                continue
+            leaves = [x.clone().requires_grad_() for x in inputs]
+            total = loss(f(*leaves))
+            want = common_grad(total, leaves, retain_graph=True)
+            cast = tuple(x.to(runs_in) for x in inputs)
+            ones = tuple(map(torch.ones_like, inputs))
+            tangents = jvp(f, cast, tuple(map(torch.ones_like, cast)))[1]
+            with torch.autocast(device, torch.bfloat16):
+                assert_equal(common_grad(total, leaves), want, where)
+                assert_equal(jvp(f, tuple(inputs), ones)[1], tangents, where)
+
+
 def test_functionalize(spec, device):
     if spec.dynamic:
         pytest.skip("no size without data")

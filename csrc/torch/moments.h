@@ -84,8 +84,7 @@ Tensors reduction_jvp(Str op, const Tensor& values, const Rows& rows, const Tens
   if (op == "sum" || op == "mean") return {rows.reduce(t, op)};
   if (op == "max" || op == "min") {
     // Empty groups read an additional last row, which is 0.
-    const Tensor beyond = at::zeros_symint(with_rows(t, 1), t.options());
-    return {at::cat({t, beyond}).gather(0, extreme_rows(op, values, rows))};
+    return {with_zero_row(t).gather(0, extreme_rows(op, values, rows))};
   }
   return {rows.reduce(t.to(wide_dtype(t)) * factors_of(op, values, rows), "sum").to(t.scalar_type())};
 }

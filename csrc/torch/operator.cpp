@@ -69,6 +69,13 @@ bool differentiable(const Tensor& t) { return t.defined() && torch::autograd::is
 bool in_reverse(const Tensor& t) { return t.defined() && at::GradMode::is_enabled() && t.requires_grad(); }
 bool in_forward(const Tensor& t) { return t.defined() && t._fw_grad(0).defined(); }
 
+// Kernels and formulas compute in the dtypes of their arguments, which the Autocast kernel has chosen. With autocast
+// on, torch's operators would round what a formula computes in float32, and refuse to join tensors of another half
+// type. Below the transforms of torch.func a formula of forward mode runs with autocast all the same.
+struct NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
 // The node of the autograd graph that records one call for reverse mode.
 struct Call : torch::autograd::TraceableFunction {
   const Rules* rules = nullptr;
@@ -111,6 +118,7 @@ struct Call : torch::autograd::TraceableFunction {
     for (const SavedVariable& saved : outputs) results.push_back(saved.unpack(getptr()));
     const auto wanted = [&](size_t i) { return task_should_compute_output(i); };
     const Backward backward(grads, results, recorded.unpack(), sizes, wanted);
+    const NoAutocast guard;
     variable_list found = rules->vjp(*op, with_tensors(op->schema(), args, tensors), backward);
     found.resize(n);
     for (size_t i = 0; i < n; ++i) {
@@ -123,6 +131,7 @@ struct Call : torch::autograd::TraceableFunction {
 // Calls the kernels below autograd.
 void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   at::AutoDispatchBelowADInplaceOrView below;
+  const NoAutocast guard;
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
 }
 
@@ -137,6 +146,7 @@ void set_tangents(const c10::OperatorHandle& op, at::ArrayRef<IValue> args, cons
     tangents.push_back(t.defined() ? t._fw_grad(0) : Tensor());
   }
   const auto primal_args = with_tensors(op.schema(), args, primals);
+  const NoAutocast guard;
   const Tensors found = rules.jvp(op, primal_args, Forward(primals, std::move(tangents), results, recorded));
   for (size_t i = 0; i < results.size() && i < found.size(); ++i) {
     if (found[i].defined() && differentiable(results[i])) results[i]._set_fw_grad(found[i], 0, false);
@@ -184,6 +194,7 @@ void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   // Compute the results. With `record`, other operators compute them, which stores a tensor for the derivatives.
   if (rules.record) {
     at::AutoDispatchBelowADInplaceOrView below;
+    const NoAutocast guard;
     rules.record(stack, recorded);
   } else {
     call_below(op, keys, stack);

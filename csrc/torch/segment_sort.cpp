@@ -11,6 +11,7 @@
 #include "sort/top.h"
 #include "torch/index.h"
 #include "torch/permutation.h"
+#include "torch/segments.h"
 
 namespace tp {
 namespace {
@@ -213,8 +214,7 @@ Tensors SegmentTopK::vjp(const Backward& b) const {
 Tensors SegmentTopK::jvp(const Forward& f) const {
   const Tensor& t = f.tangent();
   const Tensor& indices = f.output(1);
-  const Tensor line = at::cat({t, at::zeros_symint({1}, t.options())});
-  return {line.gather(0, rows_or(indices, t.sym_size(0))).view_symint(indices.sym_sizes()), Tensor()};
+  return {with_zero_row(t).gather(0, rows_or(indices, t.sym_size(0))).view_symint(indices.sym_sizes()), Tensor()};
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<SegmentSort, SegmentSortPairs, SegmentTopK>(m); }

@@ -21,6 +21,14 @@ inline std::vector<c10::SymInt> with_rows(const Tensor& x, const c10::SymInt& ro
   return shape;
 }
 
+// The rows of x and one more, of zeros. It is written as padding because autocast, which stays on below the transforms
+// of torch.func, refuses to join tensors of a half type that is not its own.
+inline Tensor with_zero_row(const Tensor& x) {
+  std::vector<c10::SymInt> pads(size_t(2 * x.dim()), 0);
+  pads.back() = 1;
+  return at::constant_pad_nd_symint(x, pads);
+}
+
 // For contiguous rows x and contiguous offsets of n rows.
 inline segmented::Args segmented_args(const char* op, const Tensor& x, const Tensor& offsets, int64_t n) {
   segmented::Args args{};
