@@ -142,7 +142,7 @@ def test_gradients(solver, form):
         matrix = A._replace(values=values).convert(form)
         return solver(matrix, b, rtol=1e-13, preconditioner=jacobi(matrix)).x
 
-    assert torch.autograd.gradcheck(solve, inputs, atol=1e-6, check_forward_ad=True)
+    assert torch.autograd.gradcheck(solve, inputs, atol=1e-6, check_forward_ad=True, check_batched_grad=True)
 
 
 def both_ways(solver, how: str):
@@ -269,6 +269,15 @@ def test_bad_arguments(solver):
         ((A, b.long()), {}, TypeError, "b is torch.int64"),
         ((torch.eye(10), b), {}, TypeError, "A is neither a sparse matrix nor a function: Tensor"),
         ((A, b), {"preconditioner": 2}, TypeError, "preconditioner is neither a sparse matrix nor a function: int"),
+        ((A, b), {"callback": 3}, TypeError, "callback must be a function, got int"),
+        (
+            (lambda x: x[:2], b),
+            {},
+            ValueError,
+            r"A must return a tensor of the shape of its argument, \[10\], got \[2\]",
+        ),
+        ((lambda x: 3, b), {}, ValueError, "A must return a tensor .*, got int"),
+        ((A, b), {"preconditioner": lambda r: r[:2]}, ValueError, r"preconditioner must return .*, got \[2\]"),
         ((A, b.index_fill(0, torch.tensor(3), math.nan)), {}, ValueError, "iteration 0 came upon nan"),
         ((A * math.inf, b), {}, ValueError, "iteration [01] came upon"),
     ):

@@ -156,6 +156,24 @@ def test_transforms(how):
     assert_close(*(torch.func.vjp(f, *inputs)[1](inputs[1]) for f in (solve, by_torch)))
 
 
+@pytest.mark.parametrize("how", ["matrix", "function"])
+def test_batches_of_gradients(how):
+    """autograd.grad(is_grads_batched=True) and jacobian(vectorize=True), which batch by other means than torch.func."""
+    solve, by_torch, *inputs = symmetric_system(how)
+    want = torch.autograd.functional.jacobian(by_torch, tuple(inputs))
+    for strategy in ("reverse-mode", "forward-mode"):
+        got = torch.autograd.functional.jacobian(solve, tuple(inputs), vectorize=True, strategy=strategy)
+        assert_close(got, want)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    outcome, samples = solve(*leaves), torch.eye(6, dtype=torch.float64)
+    rows = torch.autograd.grad(outcome, leaves, samples, is_grads_batched=True, create_graph=how == "matrix")
+    assert_close(rows, want)
+    if how == "matrix":  # to second order
+        squares = lambda rows: sum((g * g).sum() for g in rows)  # noqa: E731
+        second = torch.autograd.functional.jacobian(by_torch, tuple(leaves), create_graph=True)
+        assert_close(*(torch.autograd.grad(squares(g), leaves) for g in (rows, second)))
+
+
 def test_transforms_of_matrices():
     """To second order in every order of the modes, and under vmap, for no samples too."""
     solve, by_torch, *inputs = symmetric_system("matrix")
@@ -235,3 +253,7 @@ def test_arguments_are_checked():
         conjugate_gradient(A, torch.ones(10, dtype=torch.int64))
     with pytest.raises(TypeError, match="A is neither a sparse matrix nor a function: Tensor"):
         conjugate_gradient(torch.eye(10), right_side(10).float())
+    with pytest.raises(ValueError, match=r"A must return a tensor of the shape of its argument, \[10\], got \[3\]"):
+        conjugate_gradient(lambda x: x[:3], right_side(10))
+    with pytest.raises(TypeError, match="callback must be a function, got list"):
+        conjugate_gradient(A, right_side(10), callback=[])

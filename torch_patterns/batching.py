@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.utils._pytree import tree_leaves
 
 # Whether a transform of torch.func is under way (a private name).
@@ -53,6 +57,23 @@ def loop(op, info, in_dims, *args, **kwargs):
 
         outputs = tuple(torch.empty(0, *y.shape, dtype=y.dtype, device=device) for y in call(on_meta))
     return (outputs, (0,) * len(outputs)) if len(outputs) > 1 else (next(iter(outputs)), 0)
+
+
+def per_sample(f: Callable[..., tuple], *args: Any) -> tuple:
+    """``f(*args)``, and one sample after another where torch.autograd.grad(is_grads_batched=True) or
+    jacobian(vectorize=True) has batched an argument: they do so by an older mechanism than torch.func, of which a
+    torch.autograd.Function is not told.
+    """
+    batched = [a is not None and _functorch.is_legacy_batchedtensor(a) for a in args]
+    if not any(batched):
+        return f(*args)
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    plain = [torch._remove_batch_dim(a, level, 1, 0) if b else a for a, b in zip(args, batched, strict=True)]
+    size = next(a.shape[0] for a, b in zip(plain, batched, strict=True) if b)  # torch itself refuses no samples
+    turns = [f(*(a[i] if b else a for a, b in zip(plain, batched, strict=True))) for i in range(size)]
+    outputs = [None if turn[0] is None else torch.stack(turn) for turn in zip(*turns, strict=True)]
+    return tuple(None if y is None else torch._add_batch_dim(y, 0, level) for y in outputs)
 
 
 def zeros_sample(in_dims, args) -> list:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_patterns import sparse
 from torch_patterns.arguments import integer, real, refuse
-from torch_patterns.batching import loop
+from torch_patterns.batching import loop, per_sample
 from torch_patterns.sparse import Matrix
 from torch_patterns.sparse.containers import value_fields
 from torch_patterns.sparse.convert import transpose
@@ -71,6 +71,8 @@ def run(
     if preconditioner is not None:
         product_of(method.name, preconditioner, "preconditioner", b)
     refuse(method.name, "x0", x0, "Tensor | None")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"{method.name}: callback must be a function, got {type(callback).__name__}")
     if x0 is not None and x0.shape != b.shape:
         raise ValueError(f"{method.name}: x0 is {list(x0.shape)}, and b {list(b.shape)}")
     leaves, form = tree_flatten((A, preconditioner))
@@ -173,23 +175,32 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple:
         x, A, solve, others = _saved(ctx, lambda t: t)
-        adjoint, names = solve(True, grad), value_fields(A)
-        _, pull = torch.func.vjp(lambda *v: sparse.spmv(_with_values(A, v), x), *(getattr(A, name) for name in names))
-        of_values = dict(zip(names, pull(-adjoint), strict=True))
-        return None, adjoint, None, *(of_values.get(name) for name in A._fields[:-1]), *others
+        names = value_fields(A)
+
+        def gradients(grad: Tensor) -> tuple:
+            adjoint, values = solve(True, grad), (getattr(A, name) for name in names)
+            _, pull = torch.func.vjp(lambda *v: sparse.spmv(_with_values(A, v), x), *values)
+            return adjoint, *pull(-adjoint)
+
+        adjoint, *of_values = per_sample(gradients, grad)
+        by_name = dict(zip(names, of_values, strict=True))
+        return None, adjoint, None, *(by_name.get(name) for name in A._fields[:-1]), *others
 
     @staticmethod
     def jvp(ctx, _, right: Tensor | None, __, *tangents) -> Tensor:
         with _set_fwd_grad_enabled(True):  # otherwise the tangents of outer transforms are lost
             x, A, solve, _ = _saved(ctx, _primal)
             given = dict(zip(A._fields[:-1], tangents, strict=False))
-            values = [given[name] for name in value_fields(A)]
-            if any(v is not None for v in values):
-                zeros = (torch.zeros_like(getattr(A, name)) for name in value_fields(A))
-                full = [z if v is None else v for v, z in zip(values, zeros, strict=True)]
-                product = sparse.spmv(_with_values(A, full), x)
-                right = -product if right is None else right - product
-            return solve(False, right)
+
+            def tangent(right: Tensor | None, *values: Tensor | None) -> tuple[Tensor]:
+                if any(v is not None for v in values):
+                    zeros = (torch.zeros_like(getattr(A, name)) for name in value_fields(A))
+                    full = [z if v is None else v for v, z in zip(values, zeros, strict=True)]
+                    product = sparse.spmv(_with_values(A, full), x)
+                    right = -product if right is None else right - product
+                return (solve(False, right),)
+
+            return per_sample(tangent, right, *(given[name] for name in value_fields(A)))[0]
 
     @staticmethod
     def vmap(info, in_dims: tuple, run: _Run, b: Tensor, *rest) -> tuple[Tensor, int]:
@@ -236,11 +247,13 @@ class Inverse(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple:
-        return _Once.apply(ctx.solve_adjoint(grad).detach(), *ctx.saved_tensors, ctx.name), None, None, None
+        (adjoint,) = per_sample(lambda g: (ctx.solve_adjoint(g).detach(),), grad)
+        return _Once.apply(adjoint, *ctx.saved_tensors, ctx.name), None, None, None
 
     @staticmethod
     def jvp(ctx, tangent: Tensor, *_) -> Tensor:
-        return _Once.apply(ctx.solve(tangent).detach(), *ctx.saved_tensors, ctx.name)
+        (along,) = per_sample(lambda t: (ctx.solve(t).detach(),), tangent)
+        return _Once.apply(along, *ctx.saved_tensors, ctx.name)
 
 
 class _Once(torch.autograd.Function):
@@ -280,7 +293,17 @@ def product_of(where: str, A: Matrix | Product, name: str, b: Tensor) -> Product
         return lambda x: sparse.spmv(A, x)
     if not callable(A):
         raise TypeError(f"{where}: {name} is neither a sparse matrix nor a function: {type(A).__name__}")
-    return A
+
+    def product(x: Tensor) -> Tensor:
+        y = A(x)
+        if not isinstance(y, Tensor) or y.shape != x.shape:
+            got = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise ValueError(
+                f"{where}: {name} must return a tensor of the shape of its argument, {list(x.shape)}, got {got}"
+            )
+        return y
+
+    return product
 
 
 def check_finite(where: str, value: float, iteration: int) -> None:
