@@ -324,6 +324,30 @@ def test_bad_trainers_are_refused(arguments, message):
         Trainer(*arguments)
 
 
+def test_frozen_parameters_are_refused():
+    """A step trains every parameter, so it would train these, too."""
+    model = LeNet5()
+    model.c3.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"Trainer: c3.weight does not require a gradient"):
+        Trainer(model, *digits(), 4)
+
+
+def test_foreign_activations_are_refused():
+    model = LeNet5()
+    model.activation = torch.nn.Sigmoid()
+    with pytest.raises(ValueError, match="Trainer: the model's activation must be one of LeNet5's, not torch.Sigmoid"):
+        Trainer(model, *digits(), 4)
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
+def test_hyperparameters_are_numbers(name):
+    for wrong in ("0.1", None, [0.1, 0.2]):
+        with pytest.raises(TypeError, match=f"Trainer: {name} must be a number, got {type(wrong).__name__}"):
+            trainer(**{name: wrong})
+    with pytest.raises(ValueError, match=r"Trainer: lr must be a number or of shape \[4\], got \[2\]"):
+        trainer(lr=torch.ones(2))
+
+
 # ---- what only the fused kernels can get wrong
 
 

@@ -8,7 +8,7 @@ All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the 
 import torch
 
 from . import nn
-from .arguments import integer, refuse, word
+from .arguments import integer, real, refuse, type_name, word
 from .literals import LeNetActivation, LeNetOutput, LeNetPooling
 
 ACTIVATIONS = {"tanh": nn.Tanh, "bipolar_sigmoid": nn.BipolarSigmoid, "relu": nn.ReLU}
@@ -106,7 +106,9 @@ def _one_hot(target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _words(model: LeNet5) -> tuple[str, str, str]:
     """Returns the activation, pooling and output of a network."""
-    activation = next(word for word, kind in ACTIVATIONS.items() if type(model.activation) is kind)
+    activation = next((word for word, kind in ACTIVATIONS.items() if type(model.activation) is kind), "")
+    if not activation:
+        raise ValueError(f"Trainer: the model's activation must be one of LeNet5's, not {type_name(model.activation)}")
     pooling = "subsample"
     if isinstance(model.s2, torch.nn.Sequential):
         pooling = next(word for word, kind in POOLINGS.items() if isinstance(model.s2[1], kind))
@@ -136,8 +138,10 @@ class Trainer:
             ``layers``.
 
     Raises:
-        ValueError: another model, images or targets of another shape or dtype, or an empty data set.
-        TypeError: images or targets are not tensors, or ``batch`` or ``seed`` not integers.
+        ValueError: another model, a parameter that does not require a gradient, images or targets of another shape or
+            dtype, an empty data set, or a tensor ``lr`` of another shape.
+        TypeError: images or targets are not tensors, ``batch`` or ``seed`` not integers, or ``lr``, ``momentum`` or
+            ``weight_decay`` not numbers.
         IndexError: on the CPU, a target is not a class.
 
     Example:
@@ -182,6 +186,9 @@ class Trainer:
             )
         if batch < 1:
             raise ValueError(f"Trainer: batch must be 1 or more, not {batch}")
+        for name, p in model.named_parameters():
+            if not p.requires_grad:
+                raise ValueError(f"Trainer: {name} does not require a gradient, but a step trains every parameter")
         self.model, self.batch, self.shuffle, self.distort, self.algorithm = model, batch, shuffle, distort, algorithm
         self.params = list(model.parameters())
         device, dtype = self.params[0].device, self.params[0].dtype
@@ -189,8 +196,8 @@ class Trainer:
         self.momenta = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.steps = -(-len(images) // batch)
         self._lr = torch.zeros(self.steps, device=device, dtype=dtype)
-        self._momentum = torch.tensor(momentum, device=device, dtype=dtype)
-        self._weight_decay = torch.tensor(weight_decay, device=device, dtype=dtype)
+        self._momentum = torch.tensor(real("Trainer", "momentum", momentum), device=device, dtype=dtype)
+        self._weight_decay = torch.tensor(real("Trainer", "weight_decay", weight_decay), device=device, dtype=dtype)
         self._seed = torch.tensor(word("Trainer", "seed", seed), device=device, dtype=torch.int64)
         self._epoch = torch.zeros((), device=device, dtype=torch.int64)
         self._weights = torch.full((self.steps,), batch / len(images), device=device, dtype=torch.float64)
@@ -208,9 +215,11 @@ class Trainer:
     @lr.setter
     def lr(self, value: float | torch.Tensor) -> None:
         if isinstance(value, torch.Tensor):
+            if value.shape not in ((), (self.steps,)):
+                raise ValueError(f"Trainer: lr must be a number or of shape [{self.steps}], got {list(value.shape)}")
             self._lr.copy_(value, non_blocking=True)
         else:
-            self._lr.fill_(value)
+            self._lr.fill_(real("Trainer", "lr", value))
 
     @property
     def seed(self) -> int:
