@@ -127,6 +127,20 @@ def test_lengths_must_fit():
             jagged.lengths_to_offsets(lengths)
 
 
+def test_offsets_hold_the_sum_of_the_lengths():
+    """Lengths may be of a type that is too small for their sum."""
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int64):
+        offsets = jagged.lengths_to_offsets(torch.tensor([100, 0, 120], dtype=dtype))
+        assert offsets.dtype == torch.int64 and offsets.tolist() == [0, 100, 100, 220]
+    most = torch.tensor([2**30, 2**30 - 1], dtype=torch.int32)
+    offsets = jagged.lengths_to_offsets(most)
+    assert offsets.dtype == torch.int32 and offsets.tolist() == [0, 2**30, 2**31 - 1]
+    with pytest.raises(ValueError, match="lengths_to_offsets: lengths are int32, but their sum is 2147483648"):
+        jagged.lengths_to_offsets(most + torch.tensor([0, 1], dtype=torch.int32))
+    packed = jagged.from_dense(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([2, 1], dtype=torch.uint8))
+    assert packed.values().tolist() == [1, 2, 3]
+
+
 def test_what_is_not_for_jagged_tensors():
     x, _ = make("cpu", 3)
     with pytest.raises(ValueError, match="scan: .*dim 0, its batch"):
@@ -181,6 +195,12 @@ def test_offsets_of_padded_sequences_are_checked():
             jagged.dense_to_jagged(dense, torch.tensor([0, 4, 5]), total)
     with pytest.raises(ValueError, match="^dense_to_jagged: x must be"):
         jagged.dense_to_jagged(values, torch.tensor([0, 2, 3]))
+    with pytest.raises(ValueError, match="^from_dense: x must be"):
+        jagged.from_dense(values, torch.tensor([2, 3]))
+    with pytest.raises(TypeError, match="^from_dense: x must be a tensor, got list"):
+        jagged.from_dense([[1.0]], torch.tensor([1]))
+    with pytest.raises(ValueError, match="^jagged_to_dense: values must be rows, got a scalar"):
+        jagged.jagged_to_dense(values[0], torch.tensor([0, 1]), 3)
     for f in (
         lambda o: jagged.jagged_to_dense(values, o, 3),
         lambda o: jagged.dense_to_jagged(dense, o),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import integer, refuse
+from torch_patterns.batching import transforms_active
 
 _ops = torch.ops.torch_patterns
 
@@ -82,18 +83,25 @@ def _blamed(function: str, name: str, *args: Any) -> Tensor:
 
 
 def lengths_to_offsets(lengths: Tensor) -> Tensor:
-    """Turns lengths [batch] into offsets [batch + 1]: 0, then the running sum; of the dtype of ``lengths``.
+    """Turns lengths [batch] into offsets [batch + 1]: 0, then the running sum; int32 of int32, else int64.
 
     Raises:
         TypeError: ``lengths`` is no tensor of integers.
-        ValueError: it has not one dimension.
+        ValueError: it has not one dimension; or, on the CPU, the sum of int32 is 2^31 or more.
 
     Example:
         >>> tp.jagged.lengths_to_offsets(torch.tensor([2, 0, 3]))
         tensor([0, 2, 2, 5])
     """
     _check_integers("lengths_to_offsets", "lengths", lengths)
-    return torch.cat([lengths.new_zeros(1), _ops.scan(lengths, 0).to(lengths.dtype)])
+    ends = _ops.scan(lengths, 0)
+    if lengths.dtype == torch.int32:
+        if ends.is_cpu and len(ends) and not torch.compiler.is_compiling() and not transforms_active():
+            total = int(ends[-1])
+            if total >= 2**31:
+                raise ValueError(f"lengths_to_offsets: lengths are int32, but their sum is {total}; use int64")
+        ends = ends.to(torch.int32)
+    return torch.cat([ends.new_zeros(1), ends])
 
 
 def offsets_to_lengths(offsets: Tensor) -> Tensor:
@@ -133,6 +141,8 @@ def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 
                 [3., 0.]])
     """
     refuse("jagged_to_dense", "values", values, "Tensor")
+    if values.dim() == 0:
+        raise ValueError("jagged_to_dense: values must be rows, got a scalar")
     _check_integers("jagged_to_dense", "offsets", offsets)
     length = integer("jagged_to_dense", "length", length)
     if length < 0:
@@ -211,13 +221,18 @@ def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
     """Builds the jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded [batch, length, ...].
 
     Raises:
-        ValueError: ``lengths`` are not of ``batch`` sequences, or one is negative or longer than ``length``.
+        ValueError: ``lengths`` are not of ``batch`` sequences, or one is negative or longer than ``length``; or ``x``
+            has less than two dimensions.
+        TypeError: ``lengths`` are not integers, or an argument is no tensor.
 
     Example:
         >>> x = tp.jagged.from_dense(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([2, 1]))
         >>> x.values()
         tensor([1., 2., 3.])
     """
+    refuse("from_dense", "x", x, "Tensor")
+    if x.dim() < 2:
+        raise ValueError(f"from_dense: x must be [batch, length, ...], got shape {list(x.shape)}")
     offsets = lengths_to_offsets(lengths)
     batch, length = x.shape[:2]
     if lengths.shape != (batch,):
