@@ -271,6 +271,15 @@ def test_torch_sparse():
     assert got.coalesce().values().tolist() == [2, 1]
 
 
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_compilers_take_what_comes_from_torch(layout):
+    """torch's own values() are a view of a sparse tensor, of which compilers take none."""
+    x = torch.tensor([[1.0, 2.0, 0.0], [0.0, 3.0, 0.0]])
+    A = sparse.from_torch(x if layout == torch.strided else x.to_sparse(layout=layout))
+    compiled = torch.compile(lambda A, x: A @ x, backend="aot_eager", fullgraph=True)
+    assert compiled(A, torch.tensor([1.0, 10.0, 100.0])).tolist() == [21, 30]
+
+
 @each_device
 @pytest.mark.parametrize("rows", [3, 2**31 - 1, 2**40], ids=str)
 def test_coalesced_in_the_order_of_rows_and_columns(rows, device):

@@ -29,13 +29,14 @@ def from_torch(x: Tensor) -> Matrix:
     if x.dim() != 2 or (x.layout == torch.sparse_coo and x.dense_dim() != 0):
         raise ValueError(f"from_torch: expected a matrix of numbers, got shape {tuple(x.shape)}")
     shape = tuple(x.shape)
+    # The values are copied because torch's are a view of the sparse tensor, and compilers take no view of one.
     if x.layout == torch.sparse_csr:
-        return CSR(x.crow_indices(), x.col_indices(), x.values(), shape)
+        return CSR(x.crow_indices(), x.col_indices(), x.values().clone(), shape)
     if x.layout == torch.sparse_csc:
-        return CSC(x.ccol_indices(), x.row_indices(), x.values(), shape)
+        return CSC(x.ccol_indices(), x.row_indices(), x.values().clone(), shape)
     if x.layout != torch.sparse_coo:
         x = x.to_sparse()
-    indices, values = (x.indices(), x.values()) if x.is_coalesced() else (x._indices(), x._values())
+    indices, values = (x.indices(), x.values().clone()) if x.is_coalesced() else (x._indices(), x._values())
     return COO(indices[0].contiguous(), indices[1].contiguous(), values, shape)
 
 
