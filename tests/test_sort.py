@@ -313,6 +313,15 @@ def test_rows_with_payloads(dtype, device):
             assert_equal(narrow[1], want[1])
 
 
+def test_pairs_need_values(device):
+    """torch passes None for a tensor on to the operator, which has a form without values inside."""
+    for requires_grad in (False, True):
+        keys = torch.ones(3, device=device, requires_grad=requires_grad)
+        for function in (sort_pairs, torch.ops.torch_patterns.sort_pairs):
+            with pytest.raises(TypeError, match="sort_pairs: values must be a tensor, got NoneType"):
+                function(keys, None)
+
+
 def test_lexsort_as_numpy(device):
     random = torch.Generator().manual_seed(5)
     last, middle = (torch.randint(0, 4, (6, 500), generator=random) for _ in range(2))

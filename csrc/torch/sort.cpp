@@ -91,6 +91,7 @@ Problem problem_of(const SortKeys& s) {
   return {keys_name, s.x, s.dim, s.descending, s.begin_bit, s.end_bit, s.algorithm};
 }
 Problem problem_of(const SortPairs& s) {
+  TORCH_CHECK_TYPE(s.values.defined(), pairs_name, ": values must be a tensor, got NoneType");
   return {pairs_name, s.keys, s.dim, s.descending, s.begin_bit, s.end_bit, s.algorithm, true, s.values};
 }
 
