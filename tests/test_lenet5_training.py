@@ -324,18 +324,13 @@ def test_bad_trainers_are_refused(arguments, message):
         Trainer(*arguments)
 
 
-def test_frozen_parameters_are_refused():
-    """A step trains every parameter, so it would train these, too."""
-    model = LeNet5()
-    model.c3.weight.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"Trainer: c3.weight does not require a gradient"):
+def test_changed_models_are_refused():
+    """A step would train frozen parameters, too, and has its own activations."""
+    model = LeNet5().requires_grad_(False)
+    with pytest.raises(ValueError, match=r"Trainer: c1.weight does not require a gradient"):
         Trainer(model, *digits(), 4)
-
-
-def test_foreign_activations_are_refused():
-    model = LeNet5()
-    model.activation = torch.nn.Sigmoid()
-    with pytest.raises(ValueError, match="Trainer: the model's activation must be one of LeNet5's, not torch.Sigmoid"):
+    model.requires_grad_(True).activation = torch.nn.Sigmoid()
+    with pytest.raises(ValueError, match="Trainer: the model's activation must be .*, not torch.Sigmoid"):
         Trainer(model, *digits(), 4)
 
 

@@ -215,3 +215,12 @@ def real(function: str, name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{function}: {name} must be a number, got {type_name(value)}") from None
+
+
+def integers(function: str, name: str, x: Any) -> None:
+    """Refuses what is no tensor of integers of one dimension."""
+    refuse(function, name, x, "Tensor")
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{function}: {name} must be integers, got {x.dtype}")
+    if x.dim() != 1:
+        raise ValueError(f"{function}: {name} must have one dimension, got shape {list(x.shape)}")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_patterns.arguments import integer, refuse
+from torch_patterns.arguments import integer, integers, refuse
 from torch_patterns.batching import transforms_active
 
 _ops = torch.ops.torch_patterns
@@ -66,14 +66,6 @@ def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
     return torch.nested.nested_tensor_from_jagged(values, offsets)
 
 
-def _check_integers(function: str, name: str, x: Tensor) -> None:
-    refuse(function, name, x, "Tensor")
-    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
-        raise TypeError(f"{function}: {name} must be integers, got {x.dtype}")
-    if x.dim() != 1:
-        raise ValueError(f"{function}: {name} must have one dimension, got shape {list(x.shape)}")
-
-
 def _blamed(function: str, name: str, *args: Any) -> Tensor:
     """Calls an operator that checks offsets for ``function``, which its errors name."""
     try:
@@ -93,12 +85,11 @@ def lengths_to_offsets(lengths: Tensor) -> Tensor:
         >>> tp.jagged.lengths_to_offsets(torch.tensor([2, 0, 3]))
         tensor([0, 2, 2, 5])
     """
-    _check_integers("lengths_to_offsets", "lengths", lengths)
+    integers("lengths_to_offsets", "lengths", lengths)
     ends = _ops.scan(lengths, 0)
     if lengths.dtype == torch.int32:
         if ends.is_cpu and len(ends) and not torch.compiler.is_compiling() and not transforms_active():
-            total = int(ends[-1])
-            if total >= 2**31:
+            if (total := int(ends[-1])) >= 2**31:
                 raise ValueError(f"lengths_to_offsets: lengths are int32, but their sum is {total}; use int64")
         ends = ends.to(torch.int32)
     return torch.cat([ends.new_zeros(1), ends])
@@ -115,7 +106,7 @@ def offsets_to_lengths(offsets: Tensor) -> Tensor:
         >>> tp.jagged.offsets_to_lengths(torch.tensor([0, 2, 2, 5]))
         tensor([2, 0, 3])
     """
-    _check_integers("offsets_to_lengths", "offsets", offsets)
+    integers("offsets_to_lengths", "offsets", offsets)
     return offsets.diff()
 
 
@@ -143,7 +134,7 @@ def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 
     refuse("jagged_to_dense", "values", values, "Tensor")
     if values.dim() == 0:
         raise ValueError("jagged_to_dense: values must be rows, got a scalar")
-    _check_integers("jagged_to_dense", "offsets", offsets)
+    integers("jagged_to_dense", "offsets", offsets)
     length = integer("jagged_to_dense", "length", length)
     if length < 0:
         raise ValueError(f"jagged_to_dense: length must not be negative, got {length}")
@@ -182,7 +173,7 @@ def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Ten
         tensor([1., 2., 3.])
     """
     refuse("dense_to_jagged", "x", x, "Tensor")
-    _check_integers("dense_to_jagged", "offsets", offsets)
+    integers("dense_to_jagged", "offsets", offsets)
     if x.dim() < 2:
         raise ValueError(f"dense_to_jagged: x must be [batch, length, ...], got shape {list(x.shape)}")
     batch, length = x.shape[:2]
@@ -221,8 +212,7 @@ def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
     """Builds the jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded [batch, length, ...].
 
     Raises:
-        ValueError: ``lengths`` are not of ``batch`` sequences, or one is negative or longer than ``length``; or ``x``
-            has less than two dimensions.
+        ValueError: ``x`` has less than two dimensions, or ``lengths`` do not fit it, or one is negative.
         TypeError: ``lengths`` are not integers, or an argument is no tensor.
 
     Example:
