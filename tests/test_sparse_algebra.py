@@ -40,6 +40,15 @@ def test_products_sums_and_multiples(form, device):
     assert (flat(scaled)[~valid_entries(scaled)] == 0).all()  # padding is 0 whatever it was multiplied by
 
 
+@pytest.mark.parametrize("form", ["ell", "hyb", "sell", "jds", "blocked"])
+def test_a_dense_column_from_the_left(form):
+    """The transpose of rows of one entry is a row of n: as ELL, it would take n^2 places."""
+    n = 20_000
+    zeros = torch.zeros(n, dtype=torch.int64)
+    A = tp.coo(torch.arange(n), zeros, torch.ones(n), (n, n)).convert(form)
+    assert_equal(torch.ones(n) @ A, torch.zeros(n).index_fill(0, zeros[:1], n))
+
+
 @each_format
 def test_gradients_go_through_sums_and_multiples(form):
     values = torch.tensor([1.0, 2, 3], dtype=torch.float64, requires_grad=True)

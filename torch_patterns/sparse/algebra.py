@@ -7,8 +7,8 @@ from numbers import Number
 import torch
 from torch import Tensor
 
-from torch_patterns.sparse.containers import FORMATS, Matrix, format_of, layout_of, value_fields
-from torch_patterns.sparse.convert import transpose
+from torch_patterns.sparse.containers import COO, CSC, FORMATS, Matrix, format_of, layout_of, value_fields
+from torch_patterns.sparse.convert import convert, transpose
 from torch_patterns.sparse.entrywise import combine
 from torch_patterns.sparse.multiply import spgemm
 from torch_patterns.sparse.product import spmm, spmv
@@ -41,7 +41,8 @@ def rmatmul(a: Matrix, x: Tensor) -> Tensor:
     """``x @ A`` of a vector [rows] or a matrix [k, rows]: the product of the transpose."""
     if not isinstance(x, Tensor) or x.layout != torch.strided:
         _refuse("@", x, a)
-    turned = transpose(a)
+    # As CSR, because in a padded format the transpose of a narrow matrix may be too wide.
+    turned = transpose(a if isinstance(a, COO | CSC) else convert(a, "csr"))
     return matmul(turned, x.T).T.contiguous() if x.dim() == 2 else matmul(turned, x)
 
 
