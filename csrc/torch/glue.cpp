@@ -153,9 +153,8 @@ void TorchContext::parallel_for(int64_t n, int64_t grain, const std::function<vo
 
 void TorchContext::gemm(const Gemm& p) {
   TORCH_INTERNAL_ASSERT(!p.accumulates || (p.batch == 1 && !device.cuda));
-  // Below autograd and autocast, and in full float32: the operator that calls this decides about precision.
+  // Below autograd, and in full float32: the operator that calls this decides about precision.
   at::AutoDispatchBelowADInplaceOrView below;
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   at::NoTF32Guard no_tf32;
   const auto options = like_.options().dtype(scalar_type(p.dtype));
   // The device is passed explicitly, because an empty matrix has no address that implies it.

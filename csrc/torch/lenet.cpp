@@ -122,7 +122,6 @@ Tensor Lenet5::kernel() const {
   auto args = args_of(name, images, weights, form);
   args.out = out.mutable_data_ptr();
   args.layers = [&] {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     LayeredNetwork network{form, weights};
     out = network.forward(normalized(images, weights[0].scalar_type()));
   };
@@ -189,7 +188,6 @@ std::tuple<Tensor, Tensor> train(const char* op, const Op& t, const SymInt& batc
   args.losses = losses.mutable_data_ptr();
   args.hits = hits.mutable_data_ptr<int64_t>();
   args.layers = [&] {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     for (int64_t step = 0; step < steps; ++step) {
       const int64_t first = step * most, count = min(most, images.size(0) - first);
       const Tensor minibatch = normalized(images.narrow(0, first, count), params[0].scalar_type());

@@ -37,7 +37,6 @@ Tensor wide_moment(Str op, const Tensor& wide, const Rows& rows) {
 
 template <class Rows>
 Tensor moment(Str op, const Tensor& values, const Rows& rows) {
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return wide_moment(op, values.to(wide_dtype(values)), rows).to(values.scalar_type());
 }
 

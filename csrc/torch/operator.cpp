@@ -69,13 +69,6 @@ bool differentiable(const Tensor& t) { return t.defined() && torch::autograd::is
 bool in_reverse(const Tensor& t) { return t.defined() && at::GradMode::is_enabled() && t.requires_grad(); }
 bool in_forward(const Tensor& t) { return t.defined() && t._fw_grad(0).defined(); }
 
-// Kernels and formulas compute in the dtypes of their arguments, which the Autocast kernel has chosen. With autocast
-// on, torch's operators would round what a formula computes in float32, and refuse to join tensors of another half
-// type. Below the transforms of torch.func a formula of forward mode runs with autocast all the same.
-struct NoAutocast {
-  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
-};
-
 // The node of the autograd graph that records one call for reverse mode.
 struct Call : torch::autograd::TraceableFunction {
   const Rules* rules = nullptr;
@@ -131,7 +124,6 @@ struct Call : torch::autograd::TraceableFunction {
 // Calls the kernels below autograd.
 void call_below(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
   at::AutoDispatchBelowADInplaceOrView below;
-  const NoAutocast guard;
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
 }
 

@@ -271,8 +271,16 @@ void on_stack(Stack* stack, size_t n, F f) {
   push(*stack, std::move(result));
 }
 
+// Kernels and formulas compute in the dtypes of their arguments, which the Autocast kernel has chosen. With autocast
+// on, torch's operators would round what they compute in float32, and refuse to join tensors of another half type.
+// Below the transforms of torch.func a formula of forward mode runs with autocast all the same.
+struct NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
 template <class Op>
 void run_kernel(const c10::OperatorHandle&, Stack* stack) {
+  const NoAutocast guard;
   on_stack(stack, count_arguments(Op::schema), [](Rules::Args args) { return unboxed<Op>(args).kernel(); });
 }
 

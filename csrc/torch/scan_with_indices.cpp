@@ -71,7 +71,6 @@ TwoTensors ScanWithIndices::kernel() const {
     return empty_results(x);
   }
   if (has_one_pass(x, algorithm)) return in_one_pass(x, along, op == "min", reverse);
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto scan = [&](const Tensor& t, Str extremum, bool exclusive) {
     return call(Scan{t, along, extremum, exclusive, reverse, algorithm});
   };

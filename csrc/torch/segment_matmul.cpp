@@ -70,7 +70,6 @@ Tensor grouped_product(bool outer, const Tensor& x, const Tensor& other, const T
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device());
   if (major != 9) return {};
   at::AutoDispatchBelowADInplaceOrView below;
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const Tensor ends = std::get<0>(at::cummax(offsets.narrow(0, 1, segments).clamp(0, n), 0)).to(at::kInt);
   // A dimension of size 1 may have any stride in a contiguous tensor, which torch's product refuses.
   const auto packed = [](const Tensor& t) { return t.view(-1).view(t.sizes()); };
