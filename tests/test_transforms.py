@@ -122,8 +122,9 @@ def test_dual_numbers(spec, device):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_derivatives_under_autocast(dtype, spec, device):
-    """Autocast has its say where an operator is called: tangents are those of the cast arguments, under torch.func too,
-    and a backward pass within autocast gives what it gives outside, in a half type that is not autocast's, too.
+    """Autocast has its say where an operator is called: results and tangents are those of the cast arguments, in
+    inference mode and under torch.func, too, and a backward pass within autocast gives what it gives outside, in a half
+    type that is not autocast's, too.
     """
     if dtype not in spec.dtypes:
         pytest.skip("not of this dtype")
@@ -138,10 +139,12 @@ def test_derivatives_under_autocast(dtype, spec, device):
             want = common_grad(total, leaves, retain_graph=True)
             cast = tuple(x.to(runs_in) for x in inputs)
             ones = tuple(map(torch.ones_like, inputs))
-            tangents = jvp(f, cast, tuple(map(torch.ones_like, cast)))[1]
+            results, tangents = jvp(f, cast, tuple(map(torch.ones_like, cast)))
             with torch.autocast(device, torch.bfloat16):
                 assert_equal(common_grad(total, leaves), want, where)
                 assert_equal(jvp(f, tuple(inputs), ones)[1], tangents, where)
+                with torch.inference_mode():
+                    assert_equal(f(*inputs), results, where)
 
 
 def test_functionalize(spec, device):
