@@ -37,6 +37,7 @@ GROUPS = {
     # precompiled headers instantiates again what the inline functions in them need.
     "glue": ("-O2", "ATen/ATen.h", "torch/library.h"),
 }
+HIDDEN = "-fvisibility=hidden"  # but for what TP_EXPORT marks
 # Files named *_sm90a.cu use instructions that exist only on this target.
 SM90A = "-gencode=arch=compute_90a,code=sm_90a"
 
@@ -108,9 +109,9 @@ def extension(name: str, sources: list[str], **options):
             # at::parallel_for is serial without -fopenmp; the OpenMP runtime is the one that torch loads. Headers lose
             # their own diagnostic pragmas when they are precompiled, so two warnings of torch's headers are disabled
             # here.
-            "cxx": ["-O1", "-g0", "-fopenmp", "-Wno-sign-compare", "-Wno-psabi"],
+            "cxx": ["-O1", "-g0", HIDDEN, "-fopenmp", "-Wno-sign-compare", "-Wno-psabi"],
             # The host code of a .cu file launches and simulates kernels: it need not be fast, but there is much of it.
-            "nvcc": ["--expt-relaxed-constexpr", "-Xcompiler=-Os", *size_flags(), *half_operators],
+            "nvcc": ["--expt-relaxed-constexpr", f"-Xcompiler=-Os,{HIDDEN}", *size_flags(), *half_operators],
         },
         **options,
     )

@@ -6,7 +6,7 @@
 
 namespace tp::simt {
 
-std::vector<std::string> faults();
-void run_fault(const std::string& name);  // throws under a checking session, and always for an unknown name
+TP_EXPORT std::vector<std::string> faults();
+TP_EXPORT void run_fault(const std::string& name);  // throws under a checking session, and always for an unknown name
 
 }  // namespace tp::simt

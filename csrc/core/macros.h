@@ -14,12 +14,16 @@
 #define TP_DEVICE
 #endif
 
+// The build hides symbols (-fvisibility=hidden): the names of template instances would be a tenth of the library. This
+// marks what the Python module and C++ programs link to.
+#define TP_EXPORT __attribute__((visibility("default")))
+
 namespace tp {
 
 // The kinds of error a caller can tell apart; csrc/torch turns each into the matching Python exception.
 enum class ErrorKind { runtime, value, index, type };
 
-struct Error : std::runtime_error {
+struct TP_EXPORT Error : std::runtime_error {
   ErrorKind kind;
   Error(ErrorKind kind, const std::string& what) : std::runtime_error(what), kind(kind) {}
 };

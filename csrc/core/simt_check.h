@@ -31,7 +31,7 @@ enum class Sharing {
 enum class Order { forward, reverse, shuffle };
 
 constexpr int64_t max_shared_bytes = 48 * 1024;
-void check_limits(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
+TP_EXPORT void check_limits(const char* kernel, Dim grid, int threads, int64_t shared_bytes);
 
 // The values of an array after a phase, as numbers. The components of an element follow each other.
 struct Snapshot {
@@ -55,12 +55,12 @@ struct Session {
 };
 
 // The session of this host thread, or null if there is none and nothing is checked.
-Session*& session();
+TP_EXPORT Session*& session();
 
 class LaunchCheck;
 
 // One array that is checked.
-class Tracked {
+class TP_EXPORT Tracked {
  public:
   const std::string name;
   const Sharing sharing;
@@ -94,7 +94,7 @@ class Tracked {
 };
 
 // A launch that is checked: which block, phase and lane is running, and what each block is ordered after.
-class LaunchCheck {
+class TP_EXPORT LaunchCheck {
  public:
   // Returns null when no session is active.
   static std::unique_ptr<LaunchCheck> make(const char* kernel, Dim grid, int threads, int64_t shared_bytes);

@@ -17,6 +17,6 @@ struct Entries {
 // Parses whole lines, each shorter than `longest` bytes; `first` is the number of the first line. Returns the number of
 // entries, or -1 if anything about a line is unusual or wrong.
 template <class Value>
-int64_t parse_lines(std::string_view text, int64_t first, size_t longest, const Entries<Value>& to);
+TP_EXPORT int64_t parse_lines(std::string_view text, int64_t first, size_t longest, const Entries<Value>& to);
 
 }  // namespace tp::sparse

@@ -42,7 +42,7 @@ void refuse_capture(const char* what, const Tensor& x);
 Tensor empty_result(c10::SymIntArrayRef sizes, const at::TensorOptions& options);
 
 // The ladder of each operator, by its public name. Several operators may share a ladder.
-std::map<std::string, std::vector<RungInfo>>& patterns();
+TP_EXPORT std::map<std::string, std::vector<RungInfo>>& patterns();
 
 struct Pattern {
   template <class Ladder>

@@ -65,7 +65,7 @@ struct FormatInfo {
   const char* index_name(size_t i) const { return fields[index[i]].name; }
 };
 
-const std::vector<FormatInfo>& all_formats();
+TP_EXPORT const std::vector<FormatInfo>& all_formats();
 inline const FormatInfo& info_of(Format format) { return all_formats()[size_t(format)]; }
 Format format_of(const char* op, Str name);
 
