@@ -124,20 +124,36 @@ struct AddTotals {
   }
 };
 
-template <template <class> class Kernel, class Source>
-void scan_rows(Context& context, const char* name, Source source) {
+template <class Source>
+void add_totals(Context& context, const char* name, const Sections<Source>& all) {
+  const simt::Dim grid{tp::min(all.source.rows * all.sections, max_grid)};
+  simt::launch(context, name, grid, AddTotals<Source>::threads, 0, AddTotals<Source>{all});
+}
+
+// scan(totals, sections) scans the totals of every row, and add(all) is the last launch.
+template <template <class> class Kernel, class Source, class Scan, class Add>
+void scan_rows(Context& context, const char* name, Source source, Scan scan, Add add) {
   using K = Kernel<Source>;
   using Acc = typename Source::Acc;
   const int64_t sections = ceil_div(source.n, int64_t(K::section)), blocks = source.rows * sections;
   const bool whole = sections == 1;
   Acc* totals = whole ? nullptr : context.workspace<Acc>(blocks);
   if (!whole) source.allocate(context);
-  const simt::Dim grid{tp::min(blocks, max_grid)};
   const Sections<Source> all{source, K::section, sections, totals};
-  simt::launch(context, name, grid, K::threads, K::in_shared * int64_t(sizeof(Acc)), K{all});
+  simt::launch(context, name, {tp::min(blocks, max_grid)}, K::threads, K::in_shared * int64_t(sizeof(Acc)), K{all});
   if (whole) return;
-  scan_rows<Kernel>(context, name, Totals<typename Source::Monoid>{totals, source.rows, sections});
-  simt::launch(context, name, grid, AddTotals<Source>::threads, 0, AddTotals<Source>{all});
+  scan(totals, sections);
+  add(all);
+}
+
+template <template <class> class Kernel, class Source>
+void scan_rows(Context& context, const char* name, Source source) {
+  scan_rows<Kernel>(
+      context, name, source,
+      [&](auto* totals, int64_t sections) {
+        scan_rows<Kernel>(context, name, Totals<typename Source::Monoid>{totals, source.rows, sections});
+      },
+      [&](const auto& all) { add_totals(context, name, all); });
 }
 
 }  // namespace tp::block

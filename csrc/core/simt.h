@@ -35,6 +35,11 @@ class DeviceArray {
   TP_DEVICE T& operator[](I i) const {
     return data_[i];
   }
+  // The same memory as values of another type.
+  template <class U>
+  TP_DEVICE DeviceArray<U> as() const {
+    return DeviceArray<U>(reinterpret_cast<U*>(data_));
+  }
   // element = Op::combine(element, v) in one indivisible step; returns the old element.
   template <class Op, class I>
   TP_DEVICE T atomic(I i, T v) const {

@@ -46,6 +46,10 @@ class HostArray {
     if (tracked_) tracked_->bound(i);
     return HostRef<T>(data_ + i, tracked_, i);
   }
+  template <class U>
+  HostArray<U> as() const {
+    return {reinterpret_cast<U*>(data_), tracked_};
+  }
   template <class Op>
   T atomic(int64_t i, T v) const {
     if (tracked_) tracked_->bound(i), tracked_->atomic(i);

@@ -42,7 +42,7 @@ struct EachAccumulator {
 // Runs the kernel between the two, for every dtype and operator. A block reduces segment_size elements of a row.
 template <template <class> class Kernel>
 void reduce_by_atomics(const char* name, const Args& args, Context& context) {
-  with_elements(args, [&](const auto& elements) {
+  with_wide_elements(args, [&](const auto& elements) {
     using E = std::decay_t<decltype(elements)>;
     using K = Kernel<E>;
     using Acc = typename E::Acc;

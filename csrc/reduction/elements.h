@@ -4,7 +4,7 @@
 // A mean is a sum that is divided when it is stored. A minimum is a maximum of mirrored values (-x, or ~x for integers,
 // which exchanges the lowest and the highest), mirrored back when it is stored. So six operators need four kernels.
 #pragma once
-#include "core/simt.h"
+#include "core/narrow.h"
 #include "reduction/reduction.h"
 
 namespace tp::reduction {
@@ -109,14 +109,15 @@ struct BoundElements {
 
 template <class In, class Out, class M>
 struct Elements {
-  using Input = In;
-  using Output = Out;
+  using Input = value_t<In>;
+  using Output = value_t<Out>;
   using Monoid = M;
   using Acc = typename M::Acc;
   const In* in;
   Out* out;
   int64_t rows, n, inner;
   bool mirrored, mean;
+  DType dtype;
 
   explicit Elements(const Args& x)
       : in(static_cast<const In*>(x.in)),
@@ -125,61 +126,63 @@ struct Elements {
         n(x.n),
         inner(x.inner),
         mirrored(x.op == OpId::min || x.op == OpId::argmin),
-        mean(x.op == OpId::mean) {}
+        mean(x.op == OpId::mean),
+        dtype(x.dtype) {}
 
-  TP_HD Out result(Acc value) const { return reduction::result<M, Out>(value, n, mirrored, mean); }
+  TP_HD Output result(Acc value) const { return reduction::result<M, Output>(value, n, mirrored, mean); }
 
   template <class Block>
   TP_HD auto bind(Block&& block) const {
-    const auto x = block.global("x", in, rows * n);
-    const auto y = block.global("y", out, rows);
+    const auto x = global_of(block, "x", in, rows * n, dtype);
+    const auto y = global_of(block, "y", out, rows, dtype);
     return BoundElements<Elements, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>>{*this, x, y};
   }
 };
 
-// Calls f(Elements<...>) for the dtype and operator of `args`. Sums and exponentials accumulate in AccOf<T>.
-template <template <class> class AccOf = acc_t, class F>
+// Calls f(Elements<...>) for the dtype and operator of `args`. Sums and exponentials accumulate in AccOf<T>. An
+// array of T is one of StoredAs<T>.
+template <template <class> class AccOf = acc_t, template <class> class StoredAs = itself_t, class F>
 void with_elements(const Args& args, F f) {
   const auto over = [&](auto types, auto call) {
     dispatch(types, args.dtype, "reduce", [&](auto type) { call(type); });
   };
   const auto bits = [&](auto op) {
     over(BitTypes{}, [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       f(Elements<T, T, typename decltype(op)::template of<word_t<T>>>(args));
     });
   };
   switch (args.op) {
     case OpId::sum:
       return over(AllTypes{}, [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Elements<T, sum_t<T>, Sum<AccOf<sum_t<T>>>>(args));
       });
     case OpId::mean:
       return over(FloatTypes{}, [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Elements<T, T, Sum<AccOf<T>>>(args));
       });
     case OpId::prod:
       return over(AllTypes{}, [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Elements<T, sum_t<T>, Prod<AccOf<sum_t<T>>>>(args));
       });
     case OpId::max:
     case OpId::min:
       return over(AllTypes{}, [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Elements<T, T, MaxOf<T>>(args));
       });
     case OpId::argmax:
     case OpId::argmin:
       return over(AllTypes{}, [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Elements<T, int64_t, ArgMaxOf<T>>(args));
       });
     case OpId::logsumexp:
       return over(FloatTypes{}, [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Elements<T, T, LogSumExp<AccOf<T>>>(args));
       });
     case OpId::bitwise_and:
@@ -191,6 +194,12 @@ void with_elements(const Args& args, F f) {
     case OpId::affine:
       fail(ErrorKind::value, "reduce: affine maps are for scans");
   }
+}
+
+// For textbook kernels (core/narrow.h).
+template <class F>
+void with_wide_elements(const Args& args, F f) {
+  with_elements<acc_t, narrow_t>(args, f);
 }
 
 }  // namespace tp::reduction

@@ -54,7 +54,7 @@ void reduce_level(Context& context, const Source& source) {
 }  // namespace
 
 void recursive(const Args& args, Context& context) {
-  with_elements(args, [&](const auto& elements) { reduce_level(context, elements); });
+  with_wide_elements(args, [&](const auto& elements) { reduce_level(context, elements); });
 }
 
 }  // namespace tp::reduction

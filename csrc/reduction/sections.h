@@ -104,7 +104,7 @@ void reduce_rows(Context& context, const char* name, const Source& source) {
 // A rung: runs the kernel under the driver, for every dtype and operator.
 template <template <class> class Kernel>
 void reduce_by_sections(const char* name, const Args& args, Context& context) {
-  with_elements(args, [&](const auto& elements) { reduce_rows<Kernel>(context, name, elements); });
+  with_wide_elements(args, [&](const auto& elements) { reduce_rows<Kernel>(context, name, elements); });
 }
 
 }  // namespace tp::reduction

@@ -1,7 +1,7 @@
 // The elements of a scan: how a rung loads operand k of a row and stores result k, in either direction and in any
 // layout. with_elements is the one switch from the run-time Args to a type per dtype and operator.
 #pragma once
-#include "core/simt.h"
+#include "core/narrow.h"
 #include "scan/scan.h"
 
 namespace tp::scan {
@@ -69,11 +69,11 @@ struct BoundElements {
 
 template <class In, class Out, class M>
 struct Elements {
-  using Input = In;
-  using Output = Out;
+  using Input = value_t<In>;
+  using Output = value_t<Out>;
   using Monoid = M;
   using Acc = typename M::Acc;
-  static constexpr bool in_place = std::is_same<Acc, Out>::value;
+  static constexpr bool in_place = std::is_same<Acc, Out>::value || std::is_same<Out, Narrow<int64_t>>::value;
   const In *in, *a, *initial;
   Out* out;
   const Out* times;
@@ -81,6 +81,7 @@ struct Elements {
   Acc* partial = nullptr;
   int64_t rows, n, inner;
   bool exclusive, reverse, previous;
+  DType dtype;
 
   explicit Elements(const Args& x)
       : in(static_cast<const In*>(x.in)),
@@ -94,7 +95,8 @@ struct Elements {
         inner(x.inner),
         exclusive(x.exclusive),
         reverse(x.reverse),
-        previous(x.previous) {}
+        previous(x.previous),
+        dtype(x.dtype) {}
 
   // The address of the multiplier that belongs to element 0 of `in`. With `previous` multipliers are shifted by one
   // element, so this address lies outside the array and must not be read.
@@ -116,38 +118,39 @@ struct Elements {
 
   template <class Block>
   TP_HD auto bind(Block&& block) const {
-    const auto x = block.global(M::id == OpId::affine ? "b" : "x", in, rows * n);
-    const auto factor = block.global("a", a, rows * n);
-    const auto start = block.global("initial", initial, rows);
-    const auto y = block.global("y", out, rows * n);
+    const auto x = global_of(block, M::id == OpId::affine ? "b" : "x", in, rows * n, dtype);
+    const auto factor = global_of(block, "a", a, rows * n, dtype);
+    const auto start = global_of(block, "initial", initial, rows, dtype);
+    const auto y = global_of(block, "y", out, rows * n, dtype);
     const auto kept = block.global("partial", partial, rows * n);
     return BoundElements<Elements, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>, std::decay_t<decltype(kept)>>{
         *this, x, factor, start, y, kept};
   }
 };
 
-// Calls f(Elements<...>) for one operator and the dtype of `args`. Results are accumulated in AccOf<T>.
-template <OpId op, template <class> class AccOf = acc_t, class F>
+// Calls f(Elements<...>) for one operator and the dtype of `args`. Results are accumulated in AccOf<T>. An array of T
+// is one of StoredAs<T>.
+template <OpId op, template <class> class AccOf = acc_t, template <class> class StoredAs = itself_t, class F>
 void with_elements_of(const Args& args, F f) {
   if constexpr (op == OpId::affine) {
     dispatch(FloatTypes{}, args.dtype, "linear_recurrence", [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       f(Elements<T, T, Affine<AccOf<T>>>(args));
     });
   } else if constexpr (op == OpId::bitwise_and || op == OpId::bitwise_or || op == OpId::bitwise_xor) {
     dispatch(BitTypes{}, args.dtype, "scan", [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       if constexpr (op == OpId::bitwise_and) {
-        f(Elements<T, T, BitAnd<T>>(args));
+        f(Elements<T, T, BitAnd<acc_t<T>>>(args));
       } else if constexpr (op == OpId::bitwise_or) {
-        f(Elements<T, T, BitOr<T>>(args));
+        f(Elements<T, T, BitOr<acc_t<T>>>(args));
       } else {
-        f(Elements<T, T, BitXor<T>>(args));
+        f(Elements<T, T, BitXor<acc_t<T>>>(args));
       }
     });
   } else {
     dispatch(AllTypes{}, args.dtype, "scan", [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       if constexpr (op == OpId::sum) {
         f(Elements<T, sum_t<T>, Sum<AccOf<sum_t<T>>>>(args));
       } else if constexpr (op == OpId::prod) {
@@ -162,28 +165,34 @@ void with_elements_of(const Args& args, F f) {
 }
 
 // As with_elements_of, for the operator of `args`.
-template <template <class> class AccOf = acc_t, class F>
+template <template <class> class AccOf = acc_t, template <class> class StoredAs = itself_t, class F>
 void with_elements(const Args& args, F f) {
   switch (args.op) {
     case OpId::sum:
-      return with_elements_of<OpId::sum, AccOf>(args, f);
+      return with_elements_of<OpId::sum, AccOf, StoredAs>(args, f);
     case OpId::prod:
-      return with_elements_of<OpId::prod, AccOf>(args, f);
+      return with_elements_of<OpId::prod, AccOf, StoredAs>(args, f);
     case OpId::max:
-      return with_elements_of<OpId::max, AccOf>(args, f);
+      return with_elements_of<OpId::max, AccOf, StoredAs>(args, f);
     case OpId::min:
-      return with_elements_of<OpId::min, AccOf>(args, f);
+      return with_elements_of<OpId::min, AccOf, StoredAs>(args, f);
     case OpId::affine:
-      return with_elements_of<OpId::affine, AccOf>(args, f);
+      return with_elements_of<OpId::affine, AccOf, StoredAs>(args, f);
     case OpId::bitwise_and:
-      return with_elements_of<OpId::bitwise_and, AccOf>(args, f);
+      return with_elements_of<OpId::bitwise_and, AccOf, StoredAs>(args, f);
     case OpId::bitwise_or:
-      return with_elements_of<OpId::bitwise_or, AccOf>(args, f);
+      return with_elements_of<OpId::bitwise_or, AccOf, StoredAs>(args, f);
     case OpId::bitwise_xor:
-      return with_elements_of<OpId::bitwise_xor, AccOf>(args, f);
+      return with_elements_of<OpId::bitwise_xor, AccOf, StoredAs>(args, f);
     default:
       fail(ErrorKind::value, "scan: no such operator");
   }
+}
+
+// For textbook kernels (core/narrow.h).
+template <class F>
+void with_wide_elements(const Args& args, F f) {
+  with_elements<acc_t, narrow_t>(args, f);
 }
 
 }  // namespace tp::scan

@@ -82,8 +82,9 @@ struct AddTotalsKernel {
   }
 };
 
-template <class Source>
-void scan_rows(Source source, Context& context) {
+// scan(totals, sections) scans the totals of every row.
+template <class Source, class Scan>
+void scan_rows(Source source, Context& context, Scan scan) {
   using M = typename Source::Monoid;
   const int64_t sections = ceil_div(source.n, int64_t(section)), blocks = source.rows * sections;
   auto* S = sections == 1 ? nullptr : context.workspace<typename M::Acc>(blocks);
@@ -93,14 +94,27 @@ void scan_rows(Source source, Context& context) {
   using First = ScanSectionsKernel<Source>;
   simt::launch(context, "hierarchical", grid, threads, First::shared_bytes, First{all});
   if (sections == 1) return;
-  scan_rows(block::Totals<M>{S, source.rows, sections}, context);
+  scan(S, sections);
   simt::launch(context, "hierarchical", grid, threads, 0, AddTotalsKernel<Source>{all});
+}
+
+template <class M>
+void scan_maps(block::Totals<M> maps, Context& context) {
+  scan_rows(maps, context,
+            [&](auto* S, int64_t sections) { scan_maps(block::Totals<M>{S, maps.rows, sections}, context); });
 }
 
 }  // namespace
 
 void hierarchical(const Args& args, Context& context) {
-  with_elements(args, [&](auto elements) { scan_rows(elements, context); });
+  with_wide_elements(args, [&](auto elements) {
+    using M = typename decltype(elements)::Monoid;
+    scan_rows(elements, context, [&](auto* S, int64_t sections) {
+      scan_totals<M>(
+          args, S, sections, [&](const Args& totals) { hierarchical(totals, context); },
+          [&](auto maps) { scan_maps(maps, context); });
+    });
+  });
 }
 
 }  // namespace tp::scan

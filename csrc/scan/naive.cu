@@ -32,7 +32,7 @@ struct Naive {
 }  // namespace
 
 void naive(const Args& args, Context& context) {
-  with_elements(args, [&](auto elements) {
+  with_wide_elements(args, [&](auto elements) {
     const int64_t blocks = ceil_div(elements.rows * elements.n, int64_t(threads));
     simt::launch(context, "naive", {tp::min(blocks, max_grid)}, threads, 0, Naive<decltype(elements)>{elements});
   });

@@ -81,7 +81,7 @@ struct SinglePassScanKernel {
 }  // namespace
 
 void single_pass(const Args& args, Context& context) {
-  with_elements(args, [&](auto elements) {
+  with_wide_elements(args, [&](auto elements) {
     using Kernel = SinglePassScanKernel<decltype(elements)>;
     using Acc = typename Kernel::Acc;
     const int64_t sections = ceil_div(elements.n, int64_t(section)),
