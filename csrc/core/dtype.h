@@ -92,12 +92,12 @@ using acc_t = typename accumulator<T>::type;
 
 // The type of a sum or product of values of type T, as in torch: int64 for every integer.
 template <class T>
-struct sum_of {
+struct summed {
   using type =
       typename std::conditional<std::is_integral<T>::value || std::is_same<T, boolean>::value, int64_t, T>::type;
 };
 template <class T>
-using sum_t = typename sum_of<T>::type;
+using sum_t = typename summed<T>::type;
 
 template <class T>
 constexpr bool is_floating =

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/macros.h"
+
 namespace tp::simt {
 
 TP_EXPORT std::vector<std::string> faults();

@@ -28,7 +28,7 @@ struct accumulator<Narrow<A>> {
   using type = A;
 };
 template <>
-struct sum_of<Narrow<int64_t>> {
+struct summed<Narrow<int64_t>> {
   using type = int64_t;
 };
 

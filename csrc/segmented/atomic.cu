@@ -3,7 +3,7 @@
 // serialize at one address, and floats are added in the order in which threads arrive.
 //
 // There are three launches: identities, atomics, results. If `out` can hold accumulators, they are stored there, and
-// the last launch is not needed. Atomics take at least 4 bytes, so smaller accumulators are stored as int.
+// the last launch is not needed.
 //
 // If offsets decrease, which only CUDA allows, segments overlap and a row may belong to several. The first launch
 // detects this; the second launch then uses one lane per output, which goes through its segment.
@@ -15,24 +15,10 @@ namespace {
 using namespace segmented;
 constexpr int threads = 256;
 
-// M on ints that hold values of M's type.
-template <class M>
-struct InInt {
-  using Acc = int;
-  TP_HD static int identity() { return int(M::identity()); }
-  TP_HD static int combine(int earlier, int later) {
-    using A = typename M::Acc;
-    return int(M::combine(A(earlier), A(later)));
-  }
-};
-
-template <class M>
-using Atomic = typename std::conditional<(sizeof(typename M::Acc) < 4), InInt<M>, M>::type;
-
 template <class E>
 struct Identities {
   E e;
-  typename Atomic<typename E::Monoid>::Acc* accumulators;
+  typename E::Acc* accumulators;
   int* overlap;
 
   template <class Block>
@@ -43,7 +29,7 @@ struct Identities {
     block.phase("identities", [&](int t) {
       const int64_t i = block.index().x * threads + t;
       if (i >= e.segments * e.width) return;
-      acc[i] = Atomic<typename E::Monoid>::identity();
+      acc[i] = E::Monoid::identity();
       const int64_t segment = i / e.width;
       if (i % e.width == 0 && x.offsets.begin(segment + 1) < x.offsets.begin(segment)) {
         segments_overlap.template atomic<Max<int>>(0, 1);
@@ -54,7 +40,7 @@ struct Identities {
 
 template <class E>
 struct Combine {
-  using M = Atomic<typename E::Monoid>;
+  using M = typename E::Monoid;
   E e;
   typename M::Acc* accumulators;
   int* overlap;
@@ -72,7 +58,7 @@ struct Combine {
           const int64_t segment = out / e.width, end = x.offsets.end(segment);
           typename M::Acc sum = M::identity();
           for (int64_t row = x.offsets.begin(segment); row < end; ++row) {
-            sum = M::combine(sum, typename M::Acc(x.load(row, out % e.width)));
+            sum = M::combine(sum, x.load(row, out % e.width));
           }
           acc[out] = sum;
         }
@@ -81,7 +67,7 @@ struct Combine {
       if (i >= e.n * e.width) return;
       const int64_t row = i / e.width, column = i % e.width, segment = x.offsets.find(row);
       if (!x.offsets.exists(segment)) return;
-      acc.template atomic<M>(segment * e.width + column, typename M::Acc(x.load(row, column)));
+      acc.template atomic<M>(segment * e.width + column, x.load(row, column));
     });
   }
 };
@@ -89,18 +75,18 @@ struct Combine {
 template <class E>
 struct Results {
   E e;
-  typename Atomic<typename E::Monoid>::Acc* accumulators;
+  typename E::Acc* accumulators;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
-    using Acc = typename Atomic<typename E::Monoid>::Acc;
+    using Acc = typename E::Acc;
     const auto x = e.bind(block);
     const auto acc = block.global("accumulators", accumulators, e.segments * e.width);
     block.phase("results", [&](int t) {
       const int64_t i = block.index().x * threads + t;
       if (i >= e.segments * e.width) return;
       const Acc value = acc[i];
-      x.store(i / e.width, i % e.width, typename E::Acc(value));
+      x.store(i / e.width, i % e.width, value);
     });
   }
 };
@@ -129,11 +115,10 @@ void atomic(const Args& args, Context& context) {
   };
   const auto reduce = [&](auto e) {
     using E = decltype(e);
-    using Acc = typename Atomic<typename E::Monoid>::Acc;
+    using Acc = typename E::Acc;
     const int64_t outputs = e.segments * e.width;
-    constexpr bool in_place = E::in_place && std::is_same<Acc, typename E::Output>::value;
     Acc* accumulators;
-    if constexpr (in_place) {
+    if constexpr (E::in_place) {
       accumulators = e.out;
     } else {
       accumulators = context.workspace<Acc>(outputs);
@@ -142,9 +127,9 @@ void atomic(const Args& args, Context& context) {
     context.clear(overlap, int64_t(sizeof(int)));
     launch(outputs, Identities<E>{e, accumulators, overlap});
     launch(e.n * e.width, Combine<E>{e, accumulators, overlap});
-    if (!in_place) launch(outputs, Results<E>{e, accumulators});
+    if (!E::in_place) launch(outputs, Results<E>{e, accumulators});
   };
-  with_step(args, context, reduce, [&](auto e) { launch(e.n * e.width, Expand<decltype(e)>{e}); });
+  with_wide_step(args, context, reduce, [&](auto e) { launch(e.n * e.width, Expand<decltype(e)>{e}); });
 }
 
 }  // namespace tp::segment_reduce

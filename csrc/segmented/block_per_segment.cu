@@ -85,7 +85,7 @@ void block_per_segment(const Args& args, Context& context) {
     simt::launch(context, "block_per_segment", {tp::min(segments * strips, max_grid)}, threads, int64_t(shared),
                  kernel);
   };
-  with_step(
+  with_wide_step(
       args, context,
       [&](auto e) {
         using E = decltype(e);

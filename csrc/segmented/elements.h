@@ -3,6 +3,7 @@
 #pragma once
 #include "block/exponential.h"
 #include "block/offsets.h"
+#include "core/narrow.h"
 #include "segmented/segmented.h"
 
 namespace tp::segmented {
@@ -73,8 +74,8 @@ struct BoundReduction {
 
 template <class In, class Out, class M, bool mean_ = false>
 struct Reduction {
-  using Input = In;
-  using Output = Out;
+  using Input = value_t<In>;
+  using Output = value_t<Out>;
   using Monoid = M;
   using Acc = typename M::Acc;
   static constexpr bool mean = mean_, finds_index = M::id == OpId::argmax || M::id == OpId::argmin;
@@ -83,6 +84,7 @@ struct Reduction {
   Out* out;
   Offsets offsets;
   int64_t n, width, segments;
+  DType dtype;
 
   explicit Reduction(const Args& x)
       : in(static_cast<const In*>(x.in)),
@@ -90,12 +92,13 @@ struct Reduction {
         offsets(x),
         n(x.n),
         width(x.width),
-        segments(x.segments) {}
+        segments(x.segments),
+        dtype(x.dtype) {}
 
   template <class Block>
   TP_HD auto bind(Block&& block) const {
-    const auto x = block.global("values", in, n * width);
-    const auto y = block.global("y", out, segments * width);
+    const auto x = global_of(block, "values", in, n * width, dtype);
+    const auto y = global_of(block, "y", out, segments * width, dtype);
     const auto o = offsets.bind(block);
     return BoundReduction<Reduction, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>, std::decay_t<decltype(o)>>{
         *this, x, y, o};
@@ -103,31 +106,32 @@ struct Reduction {
 };
 
 // Calls f(Reduction<...>) for the dtype and operator of `args`. Sums, products and exponentials accumulate in SumOf<T>.
-template <template <class> class SumOf = acc_t, class F>
+// An array of T is one of StoredAs<T>.
+template <template <class> class SumOf = acc_t, template <class> class StoredAs = itself_t, class F>
 void with_reduction(const Args& args, F f) {
   const auto each = [&](auto types, auto g) { dispatch(types, args.dtype, "segment_reduce", g); };
   const auto widened = [&](auto op) {
     each(AllTypes{}, [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       f(Reduction<T, sum_t<T>, typename decltype(op)::template of<SumOf<sum_t<T>>>>(args));
     });
   };
   const auto same = [&](auto op) {
     each(AllTypes{}, [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       f(Reduction<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
     });
   };
   const auto index = [&](auto op) {
     each(AllTypes{}, [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       f(Reduction<T, int64_t, typename decltype(op)::template of<acc_t<T>>>(args));
     });
   };
   const auto bits = [&](auto op) {
     each(BitTypes{}, [&](auto type) {
-      using T = typename decltype(type)::type;
-      f(Reduction<T, T, typename decltype(op)::template of<T>>(args));
+      using T = StoredAs<typename decltype(type)::type>;
+      f(Reduction<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
     });
   };
   switch (args.op) {
@@ -145,12 +149,12 @@ void with_reduction(const Args& args, F f) {
       return index(MonoidOf<ArgMin>{});
     case OpId::mean:
       return each(FloatTypes{}, [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Reduction<T, T, Sum<SumOf<T>>, true>(args));
       });
     case OpId::logsumexp:
       return each(FloatTypes{}, [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Reduction<T, T, LogSumExp<SumOf<T>>>(args));
       });
     case OpId::bitwise_and:
@@ -265,13 +269,14 @@ struct BoundSoftmax {
 template <class T, class A>
 struct Softmax {
   using Value = Exponentials<A>;
-  using Output = T;
+  using Output = value_t<T>;
   const T* x;
   const Value* in;
   T* out;
   Offsets offsets;
   int64_t n, width, segments;
   bool logarithm;
+  DType dtype;
 
   Softmax(const Args& args, const Value* values)
       : x(static_cast<const T*>(args.in)),
@@ -281,13 +286,14 @@ struct Softmax {
         n(args.n),
         width(args.width),
         segments(args.segments),
-        logarithm(args.logarithm) {}
+        logarithm(args.logarithm),
+        dtype(args.dtype) {}
 
   template <class Block>
   TP_HD auto bind(Block&& block) const {
-    const auto from = block.global("values", x, n * width);
+    const auto from = global_of(block, "values", x, n * width, dtype);
     const auto values = block.global("sums", in, segments * width);
-    const auto y = block.global("y", out, n * width);
+    const auto y = global_of(block, "y", out, n * width, dtype);
     const auto o = offsets.bind(block);
     return BoundSoftmax<Softmax, std::decay_t<decltype(from)>, std::decay_t<decltype(values)>,
                         std::decay_t<decltype(y)>, std::decay_t<decltype(o)>>{*this, from, values, y, o};
@@ -295,10 +301,10 @@ struct Softmax {
 };
 
 // Calls f(Reduction<...>, Softmax<...>), of which the first finds what the second needs.
-template <template <class> class SumOf = acc_t, class F>
+template <template <class> class SumOf = acc_t, template <class> class StoredAs = itself_t, class F>
 void with_softmax(const Args& args, Context& context, F f) {
   dispatch(FloatTypes{}, args.dtype, "segment_softmax", [&](auto type) {
-    using T = typename decltype(type)::type;
+    using T = StoredAs<typename decltype(type)::type>;
     using A = SumOf<T>;
     auto* values = context.workspace<Exponentials<A>>(args.segments * args.width);
     Args sums = args;
@@ -309,14 +315,20 @@ void with_softmax(const Args& args, Context& context, F f) {
 
 // ---- runs the steps of a rung that reduces by `reduce(Reduction<...>)` and expands by `expand(Expansion<...>)`
 
-template <template <class> class SumOf = acc_t, class Reduce, class Expand>
+template <template <class> class SumOf = acc_t, template <class> class StoredAs = itself_t, class Reduce, class Expand>
 void with_step(const Args& args, Context& context, Reduce reduce, Expand expand) {
-  if (args.step == Step::reduce) return with_reduction<SumOf>(args, reduce);
+  if (args.step == Step::reduce) return with_reduction<SumOf, StoredAs>(args, reduce);
   if (args.step == Step::expand) return with_expansion(args, expand);
-  with_softmax<SumOf>(args, context, [&](const auto& sums, const auto& rows) {
+  with_softmax<SumOf, StoredAs>(args, context, [&](const auto& sums, const auto& rows) {
     reduce(sums);
     expand(rows);
   });
+}
+
+// For textbook kernels (core/narrow.h).
+template <class Reduce, class Expand>
+void with_wide_step(const Args& args, Context& context, Reduce reduce, Expand expand) {
+  with_step<acc_t, narrow_t>(args, context, reduce, expand);
 }
 
 }  // namespace tp::segmented

@@ -64,7 +64,7 @@ struct SegmentedScanKernel {
 }  // namespace
 
 void hierarchical(const Args& args, Context& context) {
-  segmented::with_scan(
+  segmented::with_scan<acc_t, narrow_t>(
       args, [&](auto elements) { block::scan_rows<SegmentedScanKernel>(context, "hierarchical", elements); });
 }
 

@@ -71,8 +71,8 @@ struct BoundScan {
 
 template <class In, class Out, class M>
 struct Scan {
-  using Input = In;
-  using Output = Out;
+  using Input = value_t<In>;
+  using Output = value_t<Out>;
   using Base = M;
   using Monoid = Segmented<M>;
   using Acc = typename Monoid::Acc;
@@ -82,6 +82,7 @@ struct Scan {
   Offsets offsets;
   int64_t n, width, segments, rows;  // the columns here, which the scan drivers call rows
   bool exclusive, reverse;
+  DType dtype;
 
   explicit Scan(const Args& x)
       : in(static_cast<const In*>(x.in)),
@@ -93,16 +94,17 @@ struct Scan {
         segments(x.segments),
         rows(x.width),
         exclusive(x.exclusive),
-        reverse(x.reverse) {}
+        reverse(x.reverse),
+        dtype(x.dtype) {}
 
   // Must be called before the first keep().
   void allocate(Context& context) { partial = context.workspace<Acc>(n * width); }
 
   template <class Block>
   TP_HD auto bind(Block&& block) const {
-    const auto x = block.global(M::id == OpId::affine ? "b" : "values", in, n * width);
-    const auto factor = block.global("a", a, n * width);
-    const auto y = block.global("y", out, n * width);
+    const auto x = global_of(block, M::id == OpId::affine ? "b" : "values", in, n * width, dtype);
+    const auto factor = global_of(block, "a", a, n * width, dtype);
+    const auto y = global_of(block, "y", out, n * width, dtype);
     const auto kept = block.global("partial", partial, n * width);
     const auto o = offsets.bind(block);
     return BoundScan<Scan, std::decay_t<decltype(x)>, std::decay_t<decltype(y)>, std::decay_t<decltype(kept)>,
@@ -111,24 +113,25 @@ struct Scan {
 };
 
 // Calls f(Scan<...>) for the dtype and operator of `args`. Sums, products and recurrences accumulate in SumOf<T>.
-template <template <class> class SumOf = acc_t, class F>
+// An array of T is one of StoredAs<T>.
+template <template <class> class SumOf = acc_t, template <class> class StoredAs = itself_t, class F>
 void with_scan(const Args& args, F f) {
   const auto widened = [&](auto op) {
     dispatch(AllTypes{}, args.dtype, "segment_scan", [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       f(Scan<T, sum_t<T>, typename decltype(op)::template of<SumOf<sum_t<T>>>>(args));
     });
   };
   const auto same = [&](auto op) {
     dispatch(AllTypes{}, args.dtype, "segment_scan", [&](auto type) {
-      using T = typename decltype(type)::type;
+      using T = StoredAs<typename decltype(type)::type>;
       f(Scan<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
     });
   };
   const auto bits = [&](auto op) {
     dispatch(BitTypes{}, args.dtype, "segment_scan", [&](auto type) {
-      using T = typename decltype(type)::type;
-      f(Scan<T, T, typename decltype(op)::template of<T>>(args));
+      using T = StoredAs<typename decltype(type)::type>;
+      f(Scan<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
     });
   };
   switch (args.op) {
@@ -148,7 +151,7 @@ void with_scan(const Args& args, F f) {
       return bits(MonoidOf<BitXor>{});
     case OpId::affine:
       return dispatch(FloatTypes{}, args.dtype, "segment_recurrence", [&](auto type) {
-        using T = typename decltype(type)::type;
+        using T = StoredAs<typename decltype(type)::type>;
         f(Scan<T, T, Affine<SumOf<T>>>(args));
       });
     default:

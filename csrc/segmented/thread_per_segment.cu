@@ -53,7 +53,7 @@ void thread_per_segment(const Args& args, Context& context) {
   const auto launch = [&](int64_t lanes, const auto& kernel) {
     simt::launch(context, "thread_per_segment", {ceil_div(lanes, int64_t(threads))}, threads, 0, kernel);
   };
-  with_step(
+  with_wide_step(
       args, context, [&](auto e) { launch(e.segments * e.width, Reduce<decltype(e)>{e}); },
       [&](auto e) { launch((e.segments + 2) * e.width, Expand<decltype(e)>{e}); });
 }

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/macros.h"
+
 namespace tp::sparse {
 
 // Destinations of the parsed entries: arrays with room for one entry per line.
