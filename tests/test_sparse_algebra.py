@@ -42,7 +42,7 @@ def test_products_sums_and_multiples(form, device):
 
 @pytest.mark.parametrize("form", ["ell", "hyb", "sell", "jds", "blocked"])
 def test_a_dense_column_from_the_left(form):
-    """The transpose of rows of one entry is a row of n: as ELL, it would take n^2 places."""
+    """The transpose of rows of one entry is a row of n: as ELL, it would take n^2 entries."""
     n = 20_000
     zeros = torch.zeros(n, dtype=torch.int64)
     A = tp.coo(torch.arange(n), zeros, torch.ones(n), (n, n)).convert(form)
