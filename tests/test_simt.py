@@ -188,7 +188,7 @@ def test_mutants_are_found(mutant, checker, tmp_path):
     (tmp_path / file).parent.mkdir()
     (tmp_path / file).write_text(broken)
     rung = next(f for f in (tmp_path / f"scan/{algorithm}.cu", ROOT / f"csrc/scan/{algorithm}.cu") if f.exists())
-    sources = ["tests/cpp/checked_scan.cpp", checker, "-x", "c++", rung, "csrc/scan/add_totals.cu"]
+    sources = ["tests/cpp/checked_scan.cpp", checker, "-x", "c++", rung, "csrc/scan/sections.cu"]
     program = compile_cpp(tmp_path / "program", f"-DALGORITHM={algorithm}", f"-I{tmp_path}", "-Icsrc", *sources)
     output = subprocess.run([program], capture_output=True, text=True).stdout
     assert len(re.findall(message, output)) == 3, output

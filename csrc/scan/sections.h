@@ -9,7 +9,7 @@ namespace tp::scan {
 using block::Sections;
 
 // Combines the results in `args`, or those kept in `partial`, with the totals of the sections before. This launch is
-// the same in all rungs, so add_totals.cu compiles it for them.
+// the same in all rungs, so sections.cu compiles it for them.
 void add_totals(const char* name, const Args& args, void* partial, void* totals, int64_t section, int64_t sections,
                 Context& context);
 
