@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from common import described, gradients, needs_cuda, problem, results
+from common import assert_nearly, described, gradients, needs_cuda, problem, results
 from test_ladder import repeats
 
 from torch_patterns import conv2d, conv2d_dgrad, conv2d_wgrad, max_pool2d, registry, testing
@@ -154,13 +154,15 @@ def test_other_device(spec, device, rung):
     """Tensors on a device that is not the current one: results there, and nothing is allocated here."""
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU only")
-    sample = problem(spec, size(spec, rung), spec.dtype, "cpu")
+    sample = rung_problem(spec, "cpu", rung)
     here, there = (tensors_of(sample.to(d)(spec.op, algorithm=rung)) for d in ("cuda:0", "cuda:1"))
     assert all(y.device == torch.device("cuda:1") for y in there) and torch.cuda.current_device() == 0
-    assert_same_bits([y.cpu() for y in there], [y.cpu() for y in here], described(spec, rung))
+    # A softmax adds exponentials, which are not exact whatever its input is.
+    compare = assert_nearly if has_trait(spec, rung, "float_atomics") and not spec.exact else assert_same_bits
+    compare([y.cpu() for y in there], [y.cpu() for y in here], described(spec, rung))
     moved, before = sample.to("cuda:1"), torch.cuda.memory_allocated(0)
     moved(spec.op, algorithm=rung)
-    assert torch.cuda.memory_allocated(0) == before
+    assert torch.cuda.memory_allocated(0) <= before  # garbage of earlier tests may go meanwhile
 
 
 def test_threads_on_their_own_streams(spec, device):
