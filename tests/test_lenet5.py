@@ -14,7 +14,7 @@ from torch import nn as reference_nn
 
 import torch_patterns
 from torch_patterns import nn
-from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5
+from torch_patterns.lenet import ACTIVATIONS, OUTPUTS, POOLINGS, LeNet5, Trainer
 
 FORMS = list(itertools.product(ACTIVATIONS, POOLINGS, OUTPUTS))
 forms = pytest.mark.parametrize("form", FORMS, ids="-".join)
@@ -387,3 +387,16 @@ def test_rbf_centres_are_corners_and_sigma_follows_the_features():
     rbf = nn.RBF(84, 10)
     assert (rbf.centres.abs() == 1).all()
     assert rbf.sigma == pytest.approx(math.sqrt(84) / 2)
+
+
+def test_a_trainer_refuses_other_algorithms_and_other_states():
+    data = torch.zeros(4, 1, 32, 32, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(ValueError, match="Trainer: algorithm must be one of auto, layers, not 'quick'"):
+        Trainer(LeNet5(), *data, 2, algorithm="quick")
+    trainer, other = Trainer(LeNet5(), *data, 2), Trainer(LeNet5(), *data, 2)
+    before = copy.deepcopy(trainer.state_dict())
+    for change in (lambda momenta: momenta[:-1], lambda momenta: [m.flatten()[:1] for m in momenta]):
+        state = other.state_dict()
+        with pytest.raises(ValueError, match="Trainer.load_state_dict: the momenta must have shapes"):
+            trainer.load_state_dict({**state, "momenta": change(state["momenta"])})
+    assert all(torch.equal(a, b) for a, b in zip(trainer.params, before["model"].values(), strict=True))

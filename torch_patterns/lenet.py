@@ -10,6 +10,7 @@ import torch
 from . import nn
 from .arguments import integer, real, refuse, type_name, word
 from .literals import LeNetActivation, LeNetOutput, LeNetPooling
+from .registry import algorithms
 
 ACTIVATIONS = {"tanh": nn.Tanh, "bipolar_sigmoid": nn.BipolarSigmoid, "relu": nn.ReLU}
 POOLINGS = {"subsample": nn.Subsample2d, "avg": nn.AvgPool2d, "max": nn.MaxPool2d}
@@ -139,7 +140,7 @@ class Trainer:
 
     Raises:
         ValueError: another model, a parameter that does not require a gradient, images or targets of another shape or
-            dtype, an empty data set, or a tensor ``lr`` of another shape.
+            dtype, an empty data set, a tensor ``lr`` of another shape, or an algorithm that the device does not have.
         TypeError: images or targets are not tensors, ``batch`` or ``seed`` not integers, or ``lr``, ``momentum`` or
             ``weight_decay`` not numbers.
         IndexError: on the CPU, a target is not a class.
@@ -192,6 +193,9 @@ class Trainer:
         self.model, self.batch, self.shuffle, self.distort, self.algorithm = model, batch, shuffle, distort, algorithm
         self.params = list(model.parameters())
         device, dtype = self.params[0].device, self.params[0].dtype
+        names = ["auto", *algorithms("lenet5", device)]
+        if algorithm not in names:
+            raise ValueError(f"Trainer: algorithm must be one of {', '.join(names)}, not {algorithm!r}")
         self.images, self.targets = images.to(device), targets.to(device)
         self.momenta = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.steps = -(-len(images) // batch)
@@ -314,7 +318,15 @@ class Trainer:
         return {"model": self.model.state_dict(), "momenta": [m.clone() for m in self.momenta], "epochs": self.epochs}
 
     def load_state_dict(self, state: dict) -> None:
-        """Continues from a `state_dict` of a trainer with the same network, data and options."""
+        """Continues from a `state_dict` of a trainer with the same network, data and options.
+
+        Raises:
+            ValueError: the momenta are not those of the parameters; then nothing changes.
+            RuntimeError: the state is of another network.
+        """
+        shapes, found = ([list(t.shape) for t in tensors] for tensors in (self.momenta, state["momenta"]))
+        if found != shapes:
+            raise ValueError(f"Trainer.load_state_dict: the momenta must have shapes {shapes}, got {found}")
         self.model.load_state_dict(state["model"])
         with torch.no_grad():
             for ours, theirs in zip(self.momenta, state["momenta"], strict=True):
