@@ -20,6 +20,14 @@ struct narrow {
 };
 template <class T>
 using narrow_t = typename narrow<T>::type;  // T itself if it is wide
+
+template <class A, class... Ts>
+constexpr int narrow_types(Types<Ts...>) {
+  return (int(std::is_same<narrow_t<Ts>, Narrow<A>>::value) + ... + 0);
+}
+static_assert(narrow_types<int64_t>(AllTypes{}) <= 5 && narrow_types<float>(AllTypes{}) <= 2,
+              "NarrowArray::dispatch has a line for every narrow dtype");
+
 template <class T>
 using itself_t = T;
 
