@@ -29,9 +29,9 @@ template <class Shape, class W, bool floating>
 class HistogramBlock {
   static constexpr int warps = radix / block::warp_size;  // per pass in finish()
   const Histogram<W>& a;
-  unsigned* bins;  // [passes, radix, copies]
+  unsigned* bins;            // [passes, radix, copies]
   unsigned long long* sums;  // [threads / 32]
-  bool descends = false;  // this thread has seen a key that is less than its predecessor
+  bool descends = false;     // this thread has seen a key that is less than its predecessor
   const int thread = int(threadIdx.x);
 
  public:
@@ -121,8 +121,8 @@ class HistogramBlock {
       if (lane == block::warp_size - 1) sums[warp] = upto;
       __syncthreads();
       if (exists) {
-  #pragma unroll 1
-      for (int w = warp / warps * warps; w < warp; ++w) upto += sums[w];
+#pragma unroll 1
+        for (int w = warp / warps * warps; w < warp; ++w) upto += sums[w];
         counts(t)[e] = upto - own;
         if (own && own != static_cast<unsigned long long>(t.n)) atomicOr(a.state.active, 1u << (e / radix));
       }
