@@ -282,3 +282,21 @@ def test_gradients_of_no_elements(device):
     for op, dim in itertools.product((op for op in OPS if "arg" not in op), (None, 0, 1, (0, 1))):
         x = torch.ones(2, 0, 3, device=device, requires_grad=True)
         assert torch.autograd.grad(reduce(x, dim, op=op).sum(), x)[0].shape == x.shape
+
+
+def test_any_order_of_memory_gives_the_same_bits(device):
+    """Results that do not round read dense memory in its own order, where that keeps the order of the elements."""
+    choices = torch.tensor([0.0, 0.5, 1, -1, 2, -2, 3, NAN], device=device)
+    numbers = choices[torch.randint(8, (2, 3, 1, 4), generator=torch.Generator().manual_seed(1)).to(device)]
+    every_dim = [dims for n in range(1, 5) for dims in itertools.combinations(range(4), n)]
+    for dtype in (torch.float32, torch.float16, torch.int16, torch.bool):
+        x = numbers.nan_to_num(5).to(dtype) if dtype == torch.int16 else numbers.to(dtype)
+        ops = (*OPS[:6], "any", "all", *(() if dtype.is_floating_point else ("bitwise_xor",)))
+        for order in itertools.permutations(range(4)):
+            same = x.permute(order).contiguous().permute(*(order.index(d) for d in range(4)))
+            for op, dims in itertools.product(ops, every_dim):
+                if op.startswith("arg") and len(dims) > 1:
+                    continue
+                got, want = (reduce(t, dims, op=op, keepdim=len(dims) == 2) for t in (same, x))
+                assert got.is_contiguous()
+                assert_same_bits(got, want, f"{op} {dtype} {order} {dims}")

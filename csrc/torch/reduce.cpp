@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "reduction/reduction.h"
 #include "torch/gradient.h"
@@ -106,6 +107,35 @@ struct Lines {
   }
 };
 
+// Whether a result has the same bits however its elements are grouped, as long as they keep their order.
+bool is_exact(OpId op, const Tensor& x) {
+  const bool rounds = op == OpId::sum || op == OpId::prod || op == OpId::mean || op == OpId::logsumexp;
+  return !rounds || !x.is_floating_point();
+}
+
+// Returns x with its dimensions in the order of memory, and permutes `reduced` alike, if x is then contiguous and
+// neither the reduced dimensions nor the others change their order among themselves. Otherwise returns x. A copy, which
+// this saves, takes ten times as long as a reduction on the CPU, but only about twice as long on CUDA.
+Tensor in_memory_order(const Tensor& x, Mask& reduced) {
+  PerDim<int64_t> order;
+  for (int64_t d = 0; d < x.dim(); ++d) order.push_back(d);
+  // Where a dimension of size 1 comes does not matter.
+  const auto stride = [&](int64_t d) { return x.size(d) == 1 ? std::numeric_limits<int64_t>::max() : x.stride(d); };
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stride(a) > stride(b); });
+  int64_t last[2] = {-1, -1};  // of the kept dimensions, and of the reduced ones
+  Mask permuted;
+  for (const int64_t d : order) {
+    permuted.push_back(reduced[size_t(d)]);
+    if (x.size(d) == 1) continue;
+    if (d < last[permuted.back()]) return x;
+    last[permuted.back()] = d;
+  }
+  Tensor dense = x.permute(order);
+  if (!dense.is_contiguous()) return x;
+  reduced = permuted;
+  return dense;
+}
+
 }  // namespace
 
 Tensor Reduce::kernel() const {
@@ -116,11 +146,13 @@ Tensor Reduce::kernel() const {
   Tensor out =
       empty_result(result_sizes(x.sym_sizes(), reduced, keepdim), x.options().dtype(combined_dtype(op, id, x)));
   if (is_done(out, reduction::ladder, "reduce", algorithm)) return out;
-  Mask ones;
-  for (const int64_t size : x.sizes()) ones.push_back(size == 1);
-  const Lines<int64_t> lines(x.sizes(), reduced, ones);
+  Mask mask = reduced, ones;
+  const bool in_place = !x.is_contiguous() && !x.is_cuda() && is_exact(id, x);
+  const Tensor source = in_place ? in_memory_order(x, mask) : x;
+  for (const int64_t size : source.sizes()) ones.push_back(size == 1);
+  const Lines<int64_t> lines(source.sizes(), mask, ones);
   const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
-  const Tensor in = (in_order ? x : x.permute(lines.order)).contiguous();
+  const Tensor in = (in_order ? source : source.permute(lines.order)).contiguous();
   const reduction::Args args{in.const_data_ptr(), out.mutable_data_ptr(),           lines.outer, lines.n,
                              lines.inner,         combining_dtype("reduce", op, x), id};
   run(reduction::ladder, reduction::choose, "reduce", algorithm, in, args);
