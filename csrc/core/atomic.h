@@ -51,6 +51,17 @@ __device__ void write_members(volatile Exponentials<A>* p, Exponentials<A> v) {
   p->max = v.max;
   p->sum = v.sum;
 }
+template <class A>
+__device__ Moments<A> read_members(const volatile Moments<A>* p) {
+  return {p->count, p->origin, p->mean, p->squares};
+}
+template <class A>
+__device__ void write_members(volatile Moments<A>* p, Moments<A> v) {
+  p->count = v.count;
+  p->origin = v.origin;
+  p->mean = v.mean;
+  p->squares = v.squares;
+}
 
 template <class T, class Op>
 __device__ T atomic_by_lock(T* p, T v) {

@@ -18,6 +18,8 @@ enum class OpId : int8_t {
   argmax,
   argmin,
   logsumexp,
+  variance,
+  deviation,
   bitwise_and,
   bitwise_or,
   bitwise_xor
@@ -31,6 +33,14 @@ TP_HD constexpr A lowest() {
 template <class A>
 TP_HD constexpr A highest() {
   return std::numeric_limits<A>::has_infinity ? std::numeric_limits<A>::infinity() : std::numeric_limits<A>::max();
+}
+// a / b, with an error of at most two units in the last place on the device.
+template <class A>
+TP_HD A quotient(A a, A b) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(A) == 4) return __fdividef(a, b);
+#endif
+  return a / b;
 }
 }  // namespace detail
 
@@ -139,6 +149,39 @@ struct LogSumExp {
     const A scale = less.max == most.max ? A(1) : A(std::exp(less.max - most.max));
     return {most.max, most.sum + less.sum * scale};
   }
+};
+
+// The number of values, their mean, and the sum of their squared distances from it. The mean is counted from one of the
+// values, so that no digits are lost where it is large against the deviation. Moments of parts are combined by the
+// distance of their means (Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample
+// variances, 1979).
+template <class A>
+struct Moments {
+  A count, origin, mean, squares;
+};
+
+template <class A>
+struct Variance {
+  static constexpr OpId id = OpId::variance;
+  using Acc = Moments<A>;
+  TP_HD static Acc identity() { return {A(0), A(0), A(0), A(0)}; }
+  TP_HD static Acc element(A x) { return {A(1), x, A(0), A(0)}; }
+  TP_HD static Acc combine(Acc earlier, Acc later) {
+    if (earlier.count == A(0)) return later;
+    const A count = earlier.count + later.count, part = later.count / count;
+    const A distance = (later.origin - earlier.origin) + (later.mean - earlier.mean);
+    return {count, earlier.origin, earlier.mean + distance * part,
+            earlier.squares + later.squares + distance * (distance * (earlier.count * part))};
+  }
+  // As combine, if `later` is a single value (Welford, 1962).
+  TP_HD static Acc append(const Acc& earlier, A x) {
+    const A count = earlier.count + A(1), origin = earlier.count == A(0) ? x : earlier.origin;
+    const A value = x - origin, distance = value - earlier.mean,
+            mean = earlier.mean + detail::quotient(distance, count);
+    return {count, origin, mean, earlier.squares + distance * (value - mean)};
+  }
+  // The variance of `count` values; NaN for fewer than two.
+  TP_HD static A result(const Acc& v, int64_t count) { return v.squares / A(tp::max(count - 1, int64_t(0))); }
 };
 
 // The map h -> a h + b. combine composes two maps: first the earlier one, then the later one. This is the monoid of

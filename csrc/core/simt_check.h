@@ -145,10 +145,24 @@ class TP_EXPORT LaunchCheck {
     };
   }
   template <class T>
+  static constexpr bool has_four_members(decltype(T{{}, {}, {}, {}})*) {
+    return true;
+  }
+  template <class T>
+  static constexpr bool has_four_members(...) {
+    return false;
+  }
+  template <class T>
   static void append(Snapshot& out, const T& v) {
     if constexpr (std::is_convertible<T, double>::value) {
       ++out.components;
       out.values.push_back(double(v));
+    } else if constexpr (has_four_members<T>(nullptr)) {
+      const auto& [first, second, third, fourth] = v;
+      append(out, first);
+      append(out, second);
+      append(out, third);
+      append(out, fourth);
     } else {
       const auto& [first, second] = v;
       append(out, first);

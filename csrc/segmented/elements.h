@@ -36,6 +36,8 @@ struct BoundReduction {
       return {decltype(Acc::value)(x), row};
     } else if constexpr (M::id == OpId::logsumexp) {
       return {decltype(Acc::max)(x), 1};
+    } else if constexpr (M::id == OpId::variance) {
+      return M::element(decltype(Acc::mean)(x));
     } else {
       return Acc(x);
     }
@@ -49,21 +51,30 @@ struct BoundReduction {
       const A scale = value == running.max ? A(1) : A(block::exponential(-std::abs(distance)));
       const A rescaled = running.sum * scale + A(1), more = running.sum + scale;
       return {value > running.max ? value : running.max, value > running.max ? rescaled : more};
+    } else if constexpr (M::id == OpId::variance) {
+      return M::append(running, decltype(Acc::mean)(x));
     } else {
       return M::combine(running, operand(x, row));
     }
   }
-  // Stores the result of a segment. The result of an empty segment is the identity; its mean is 0, and its index is -1.
+  // Stores the result of a segment. The result of an empty segment is the identity; its mean is 0, and its index
+  // is -1. The variance of fewer than two rows is NaN.
   TP_HD void store(int64_t segment, int64_t column, Acc value) const {
     out[segment * e.width + column] = result(segment, value);
   }
   TP_HD typename E::Output result(int64_t segment, Acc value) const {
+    return result_of(value, E::divides ? offsets.end(segment) - offsets.begin(segment) : 0);
+  }
+  // The result of `length` rows.
+  TP_HD typename E::Output result_of(Acc value, int64_t length) const {
     using Output = typename E::Output;
     if constexpr (E::finds_index) {
       return value.index < e.n ? value.index : Output(-1);
     } else if constexpr (E::mean) {
-      const int64_t length = offsets.end(segment) - offsets.begin(segment);
       return Output(length > 0 ? value / Acc(length) : Acc(0));
+    } else if constexpr (M::id == OpId::variance) {
+      const auto variance = M::result(value, length);
+      return Output(e.deviation ? std::sqrt(variance) : variance);
     } else if constexpr (M::id == OpId::logsumexp && !std::is_same<Output, Acc>::value) {
       return Output(value.max + std::log(value.sum));
     } else {
@@ -79,12 +90,14 @@ struct Reduction {
   using Monoid = M;
   using Acc = typename M::Acc;
   static constexpr bool mean = mean_, finds_index = M::id == OpId::argmax || M::id == OpId::argmin;
+  static constexpr bool divides = mean || M::id == OpId::variance;          // by the number of rows, or one less
   static constexpr bool in_place = std::is_same<Acc, Out>::value && !mean;  // `out` can hold intermediate values
   const In* in;
   Out* out;
   Offsets offsets;
   int64_t n, width, segments;
   DType dtype;
+  bool deviation;  // the square root of a variance
 
   explicit Reduction(const Args& x)
       : in(static_cast<const In*>(x.in)),
@@ -93,7 +106,8 @@ struct Reduction {
         n(x.n),
         width(x.width),
         segments(x.segments),
-        dtype(x.dtype) {}
+        dtype(x.dtype),
+        deviation(x.op == OpId::deviation) {}
 
   template <class Block>
   TP_HD auto bind(Block&& block) const {
@@ -105,8 +119,8 @@ struct Reduction {
   }
 };
 
-// Calls f(Reduction<...>) for the dtype and operator of `args`. Sums, products and exponentials accumulate in SumOf<T>.
-// An array of T is one of StoredAs<T>.
+// Calls f(Reduction<...>) for the dtype and operator of `args`. Sums, products, exponentials and moments accumulate in
+// SumOf<T>. An array of T is one of StoredAs<T>.
 template <template <class> class SumOf = acc_t, template <class> class StoredAs = itself_t, class F>
 void with_reduction(const Args& args, F f) {
   const auto each = [&](auto types, auto g) { dispatch(types, args.dtype, "segment_reduce", g); };
@@ -120,6 +134,12 @@ void with_reduction(const Args& args, F f) {
     each(AllTypes{}, [&](auto type) {
       using T = StoredAs<typename decltype(type)::type>;
       f(Reduction<T, T, typename decltype(op)::template of<acc_t<T>>>(args));
+    });
+  };
+  const auto floats = [&](auto op) {
+    each(FloatTypes{}, [&](auto type) {
+      using T = StoredAs<typename decltype(type)::type>;
+      f(Reduction<T, T, typename decltype(op)::template of<SumOf<T>>>(args));
     });
   };
   const auto index = [&](auto op) {
@@ -153,10 +173,10 @@ void with_reduction(const Args& args, F f) {
         f(Reduction<T, T, Sum<SumOf<T>>, true>(args));
       });
     case OpId::logsumexp:
-      return each(FloatTypes{}, [&](auto type) {
-        using T = StoredAs<typename decltype(type)::type>;
-        f(Reduction<T, T, LogSumExp<SumOf<T>>>(args));
-      });
+      return floats(MonoidOf<LogSumExp>{});
+    case OpId::variance:
+    case OpId::deviation:
+      return floats(MonoidOf<Variance>{});
     case OpId::bitwise_and:
       return bits(MonoidOf<BitAnd>{});
     case OpId::bitwise_or:

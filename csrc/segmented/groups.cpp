@@ -96,6 +96,7 @@ class GroupTables {
     }
     constexpr int64_t some = 256;
     const int64_t width = e_.width;
+    const Bound x = e_.bind(simt::Pointers{});
     for (int64_t first = begin * width; first < end * width; first += some) {
       const int64_t cells = tp::min(some, end * width - first);
       Acc running[some];
@@ -105,16 +106,17 @@ class GroupTables {
         for (int64_t j = 0; j < cells; ++j) running[j] = combine<M>(running[j], from[j]);
       }
       for (int64_t j = 0; j < cells; ++j) {
-        e_.out[first + j] = result(running[j], E::mean ? counts_[(first + j) / width] : 0);
+        e_.out[first + j] = x.result_of(running[j], count_of(running[j], (first + j) / width));
       }
     }
   }
 
-  typename E::Output result(Acc value, int64_t count) const {
-    if constexpr (E::mean) {
-      return typename E::Output(count > 0 ? value / Acc(count) : Acc(0));
+  // The number of rows of a group, if its result depends on it.
+  int64_t count_of(const Acc& value, int64_t group) const {
+    if constexpr (M::id == OpId::variance) {
+      return int64_t(value.count);
     } else {
-      return e_.bind(simt::Pointers{}).result(0, value);
+      return E::mean ? counts_[group] : 0;
     }
   }
 

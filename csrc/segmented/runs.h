@@ -68,16 +68,20 @@ typename M::Acc combine_halves(Vector<typename M::Acc, count> v) {
   }
 }
 
+// The first n lanes of `v`, and the other ones of `rest`.
+template <class V>
+V first_lanes(V v, int64_t n, V rest) {
+  const decltype(v == v) index = {0, 1, 2, 3, 4, 5, 6, 7};
+  return index < std::decay_t<decltype(index[0])>(n) ? v : rest;
+}
+
 // The vector of x[0] to x[n - 1], n < lanes, and of identities in the other lanes. If `readable` elements allow it, the
 // elements after them are read, too: a loop of unpredictable length costs more.
 template <class M, class T>
 Vector<typename M::Acc> load_last(const T* x, int64_t n, int64_t readable) {
   using A = typename M::Acc;
   Vector<A> v = M::identity() - Vector<A>{};
-  if (readable >= lanes) {
-    const decltype(v == v) index = {0, 1, 2, 3, 4, 5, 6, 7};
-    return index < std::decay_t<decltype(index[0])>(n) ? load_lanes<A>(x) : v;
-  }
+  if (readable >= lanes) return first_lanes(load_lanes<A>(x), n, v);
   for (int64_t j = 0; j < n; ++j) v[j] = A(x[j]);
   return v;
 }
@@ -152,6 +156,30 @@ typename M::Acc exponentiate_run(const T* x, int64_t n, int64_t readable) {
   return {Wide(most), sum};
 }
 
+// The moments of n values from their distances from about their mean: the sum of these, which is 0 for the exact mean,
+// corrects it and the sum of their squares.
+template <class A>
+Moments<A> corrected_moments(int64_t n, A mean, A sum, A squares) {
+  const A more = sum / A(n), rest = squares - sum * more;
+  return {A(n), mean, more, rest < A(0) ? A(0) : rest};
+}
+
+template <class M, class T>
+typename M::Acc moments_of_run(const T* x, int64_t n, int64_t readable) {
+  using A = decltype(M::Acc::mean);
+  if (n == 0) return M::identity();
+  const A mean = combine_lanes<Sum<A>>(x, n, readable) / A(n);
+  Vector<A> sum{}, squares{};
+  const auto add = [&](Vector<A> distance) {
+    sum += distance;
+    squares += distance * distance;
+  };
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) add(load_lanes<A>(x + i) - mean);
+  if (i < n) add(first_lanes(load_last<Sum<A>>(x + i, n - i, readable - i) - mean, n - i, Vector<A>{}));
+  return corrected_moments(n, mean, combine_halves<Sum<A>>(sum), combine_halves<Sum<A>>(squares));
+}
+
 // Reduces `count` runs, of which run i is x[borders[i]] to x[borders[i + 1] - 1]. n elements are readable; x[0] is in
 // row `first`.
 template <class M, class T>
@@ -163,6 +191,8 @@ void reduce_runs(const T* x, int64_t n, const int64_t* borders, int64_t count, t
         results[i] = find_in_run<M>(x + begin, begin, length, readable);
       } else if constexpr (M::id == OpId::logsumexp) {
         results[i] = exponentiate_run<M>(x + begin, length, readable);
+      } else if constexpr (M::id == OpId::variance) {
+        results[i] = moments_of_run<M>(x + begin, length, readable);
       } else {
         results[i] = combine_run<M>(x + begin, length, readable);
       }
@@ -232,6 +262,29 @@ void exponentiate_rows(const T* x, int64_t rows, const Columns columns, typename
         for (int64_t j = 0; j < tp::min(half, period - half) * count; ++j) part[j] += part[half * count + j];
       }
       for (int64_t j = 0; j < count; ++j) results[j].sum += part[j];
+    }
+  });
+}
+
+template <class M, class T>
+void moments_of_rows(const T* x, int64_t rows, const Columns columns, typename M::Acc* results) {
+  on_vectors([=] {
+    using A = decltype(M::Acc::mean);
+    const int64_t width = columns.width, count = columns.count;
+    A mean[columns_per_strip] = {}, sum[columns_per_strip] = {}, squares[columns_per_strip] = {};
+    for (const T* row = x; row != x + rows * width; row += width) {
+      for (int64_t j = 0; j < count; ++j) mean[j] += A(row[j]);
+    }
+    for (int64_t j = 0; j < count; ++j) mean[j] /= A(rows);
+    for (const T* row = x; row != x + rows * width; row += width) {
+      for (int64_t j = 0; j < count; ++j) {
+        const A distance = A(row[j]) - mean[j];
+        sum[j] += distance;
+        squares[j] += distance * distance;
+      }
+    }
+    for (int64_t j = 0; j < count; ++j) {
+      results[j] = rows > 0 ? corrected_moments(rows, mean[j], sum[j], squares[j]) : M::identity();
     }
   });
 }

@@ -32,8 +32,8 @@ struct Args {
   void* out;            // reduce: [segments, width]; expand, softmax, scan: [n, width]
   int64_t n, width, segments;
   DType dtype;  // of in
-  // reduce: sum prod max min mean argmax argmin (out: int64 rows) logsumexp; scan: sum prod max min affine; both: the
-  // bitwise operators, of one dtype per size (BitTypes)
+  // reduce: sum prod max min mean argmax argmin (out: int64 rows) logsumexp variance deviation; scan: sum prod max min
+  // affine; both: the bitwise operators, of one dtype per size (BitTypes)
   OpId op;
   bool exclusive, reverse;  // scan
   bool logarithm;           // softmax: the logarithms of the results

@@ -2,7 +2,7 @@
 //
 // A share reduces or scans its segments. Its parts of the first segment that ends in it, and of the segment that is
 // left open, are combined afterwards with those of other shares, in order. Wide rows are divided into strips of
-// columns. Sums and products of floats accumulate in double, so the rounding error does not grow with n.
+// columns. Sums, products and moments of floats accumulate in double, so the rounding error does not grow with n.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -98,10 +98,10 @@ class Reduce {
   }
 
   void reduce_rows(int64_t begin, int64_t end, const Strip& strip, Acc* running) const {
-    if constexpr (M::id == OpId::logsumexp) {
-      const auto* rows = x_.in + begin * x_.e.width + strip.first;
-      return exponentiate_rows<M>(rows, end - begin, {x_.e.width, strip.count}, running);
-    }
+    const auto* rows = x_.in + begin * x_.e.width + strip.first;
+    const Columns columns{x_.e.width, strip.count};
+    if constexpr (M::id == OpId::logsumexp) return exponentiate_rows<M>(rows, end - begin, columns, running);
+    if constexpr (M::id == OpId::variance) return moments_of_rows<M>(rows, end - begin, columns, running);
     std::fill(running, running + strip.count, M::identity());
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t j = 0; j < strip.count; ++j) running[j] = combine<M>(running[j], x_.load(row, strip.first + j));

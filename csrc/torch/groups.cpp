@@ -86,10 +86,9 @@ Sorted sort_rows(const char* op, const Keys& k, int64_t groups, const Tensor& va
 // What moments.h requires of the rows of groups. The derivatives need not validate again.
 struct Groups {
   const GroupReduce& r;
-  bool validate = false;
 
   Tensor reduce(const Tensor& x, Str op) const {
-    return call(GroupReduce{x, r.index, r.num_groups, op, validate, r.algorithm});
+    return call(GroupReduce{x, r.index, r.num_groups, op, false, r.algorithm});
   }
   Tensor expand(const Tensor& x) const { return call(GroupExpand{x, r.index, false, r.algorithm}); }
   Tensor counts(const Tensor& x) const {
@@ -185,7 +184,6 @@ Tensor GroupReduce::kernel() const {
   check_algorithm(segment_reduce::ladder, reduce_name, algorithm);
   if (values.is_meta()) return empty_result(with_rows(values, num_groups), values.options().dtype(dtype));
   if (is_converted(op, values)) return with_converted(*this, &GroupReduce::values);
-  if (is_moment(op)) return moment(op, values, Groups{*this, validate});
   const int64_t groups = num_groups.expect_int();
   const auto problem = problem_of(*this, groups);
   return can_skip_sort(*this, problem) ? reduce_unsorted(*this, problem, dtype) : reduce_sorted(*this, groups);

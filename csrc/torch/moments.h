@@ -1,7 +1,7 @@
-// Reductions of rows that are compositions of other reductions, and the derivatives of all of them, for any grouping of
-// rows. `Rows` stands for the grouping: reduce(x, op) returns one row per group; expand(y) gives every row the value of
-// its group; counts(x) returns the number of rows per group, shaped for groups of rows x and in their wide dtype;
-// product_of_others() returns, for every row, the product of the other rows of its group, in the wide dtype.
+// The derivatives of all reductions of rows, for any grouping of rows. `Rows` stands for the grouping: reduce(x, op)
+// returns one row per group; expand(y) gives every row the value of its group; counts(x) returns the number of rows per
+// group, shaped for groups of rows x and in their wide dtype; product_of_others() returns, for every row, the product
+// of the other rows of its group, in the wide dtype.
 //
 //   sum        every row gets the gradient of its group;
 //   mean       so divided by the number of rows;
@@ -18,28 +18,6 @@
 
 namespace tp {
 
-// The variance of n values is the sum of their squared distances from the mean, divided by n - 1; it is NaN for fewer
-// than two values, as in torch. Both functions compute in the dtype of `wide`, which is not a half type.
-inline bool is_moment(Str op) { return op == "var" || op == "std"; }
-
-// Subtracts from each row the mean of its group.
-template <class Rows>
-Tensor deviations(const Tensor& wide, const Rows& rows) {
-  return wide - rows.expand(rows.reduce(wide, "mean"));
-}
-
-template <class Rows>
-Tensor wide_moment(Str op, const Tensor& wide, const Rows& rows) {
-  const Tensor away = deviations(wide, rows);
-  const Tensor variance = rows.reduce(away * away, "sum") / (rows.counts(wide) - 1).clamp_min(0);
-  return op == "var" ? variance : variance.sqrt();
-}
-
-template <class Rows>
-Tensor moment(Str op, const Tensor& values, const Rows& rows) {
-  return wide_moment(op, values.to(wide_dtype(values)), rows).to(values.scalar_type());
-}
-
 // d result / d row for prod, var, std and logsumexp, in the wide dtype. It is 0 if the standard deviation is 0, and if
 // all values of a logsumexp are -inf.
 template <class Rows>
@@ -50,9 +28,9 @@ Tensor factors_of(Str op, const Tensor& values, const Rows& rows) {
     const Tensor y = rows.reduce(wide, op);
     return (wide - rows.expand(y.masked_fill(y == -std::numeric_limits<double>::infinity(), 0))).exp();
   }
-  const Tensor away = deviations(wide, rows), others = (rows.counts(wide) - 1).clamp_min(0);
+  const Tensor away = wide - rows.expand(rows.reduce(wide, "mean")), others = (rows.counts(wide) - 1).clamp_min(0);
   if (op == "var") return away * rows.expand(2 / others * at::ones_like(rows.reduce(wide, "sum")));
-  const Tensor spread = wide_moment(op, wide, rows);
+  const Tensor spread = rows.reduce(wide, op);
   return away * rows.expand((1 / (others * spread)).masked_fill(spread == 0, 0));
 }
 

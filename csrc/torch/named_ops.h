@@ -1,9 +1,12 @@
 // The operators by which reductions and scans combine elements: their names, and the dtypes of their results.
 //
 // any and all are the maximum and minimum of truth values. Operators on bits depend only on the size of an integer; for
-// bool they work on bytes of 0 and 1. The variance and the standard deviation are computed from means.
+// bool they work on bytes of 0 and 1.
 #pragma once
 #include <ATen/ATen.h>
+
+#include <algorithm>
+#include <iterator>
 
 #include "torch/glue.h"
 
@@ -21,8 +24,8 @@ constexpr NamedOp named_ops[] = {
     {"max", OpId::max},
     {"min", OpId::min},
     {"mean", OpId::mean, Combines::reduction},
-    {"var", OpId::mean, Combines::groups},
-    {"std", OpId::mean, Combines::groups},
+    {"var", OpId::variance, Combines::groups},
+    {"std", OpId::deviation, Combines::groups},
     {"argmax", OpId::argmax},
     {"argmin", OpId::argmin},
     {"logsumexp", OpId::logsumexp, Combines::reduction},
@@ -35,6 +38,15 @@ constexpr NamedOp named_ops[] = {
 
 inline bool is_logical(Str op) { return op == "any" || op == "all"; }
 inline bool is_bitwise(Str op) { return op == "bitwise_and" || op == "bitwise_or" || op == "bitwise_xor"; }
+// Operators of floats only, and those whose results are rounded.
+inline bool needs_floats(OpId op) {
+  return op == OpId::mean || op == OpId::logsumexp || op == OpId::variance || op == OpId::deviation;
+}
+inline bool rounds(OpId op) { return op == OpId::sum || op == OpId::prod || needs_floats(op); }
+inline bool rounds(Str name) {
+  return std::any_of(std::begin(named_ops), std::end(named_ops),
+                     [&](const NamedOp& op) { return op.name == name && rounds(op.id); });
+}
 inline bool finds_index(Str op) { return op == "argmax" || op == "argmin"; }
 
 // The operator of a name, for elements of x.

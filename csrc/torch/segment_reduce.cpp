@@ -20,9 +20,8 @@ Pattern pattern(reduce_name, segment_reduce::ladder);
 struct Segments {
   const SegmentReduce& r;
   SymInt n;
-  bool validate = false;
 
-  Tensor reduce(const Tensor& x, Str op) const { return call(SegmentReduce{x, r.offsets, op, validate, r.algorithm}); }
+  Tensor reduce(const Tensor& x, Str op) const { return call(SegmentReduce{x, r.offsets, op, false, r.algorithm}); }
   Tensor expand(const Tensor& x) const { return call(SegmentExpand{x, r.offsets, n, false, r.algorithm}); }
   Tensor counts(const Tensor& x) const {
     const SymInt segments = r.offsets.sym_size(0) - 1;
@@ -45,8 +44,8 @@ struct Segments {
 at::ScalarType reduced_dtype(const char* pattern, const Tensor& values, Str name) {
   const OpId op = op_of(pattern, Combines::groups, name, values);
   dtype_of_tensor(pattern, values);
-  TORCH_CHECK_TYPE((op != OpId::mean && op != OpId::logsumexp) || values.is_floating_point(), pattern, ": op '",
-                   std::string(name), "' needs floating point, got values of ", values.scalar_type());
+  TORCH_CHECK_TYPE(!needs_floats(op) || values.is_floating_point(), pattern, ": op '", std::string(name),
+                   "' needs floating point, got values of ", values.scalar_type());
   return combined_dtype(name, op, values);
 }
 
@@ -54,7 +53,6 @@ Tensor SegmentReduce::kernel() const {
   const auto dtype = reduced_dtype(reduce_name, values, op);
   check_segments(reduce_name, {"values", values}, offsets);
   if (is_converted(op, values)) return with_converted(*this, &SegmentReduce::values);
-  if (is_moment(op) && !values.is_meta()) return moment(op, values, Segments{*this, values.size(0), validate});
   check_offset_values(reduce_name, {"offsets", offsets}, values.sym_size(0), validate);
   Tensor out = empty_result(with_rows(values, offsets.sym_size(0) - 1), values.options().dtype(dtype));
   if (is_done(out, segment_reduce::ladder, reduce_name, algorithm)) return out;
@@ -68,10 +66,7 @@ Tensor SegmentReduce::kernel() const {
   return out;
 }
 
-Autocast SegmentReduce::autocast() const {
-  const bool rounds = op == "sum" || op == "prod" || op == "mean" || op == "logsumexp" || is_moment(op);
-  return rounds ? Autocast::float32 : Autocast::none;
-}
+Autocast SegmentReduce::autocast() const { return rounds(op) ? Autocast::float32 : Autocast::none; }
 
 Tensor SegmentExpand::kernel() const {
   check_segments(expand_name, {"x", x}, offsets);
