@@ -28,8 +28,10 @@ class Findings {
  public:
   explicit Findings(const char* op) : op_(op) {}
 
-  void add(const std::string& name, const Tensor& x, const Tensor& bad, bool out_of_range, const std::string& why) {
-    if (x.numel() > 0) all_.push_back({name, x, bad, out_of_range, why});
+  // `bad` tells which elements of x are wrong, from element `first` on.
+  void add(const std::string& name, const Tensor& x, const Tensor& bad, bool out_of_range, const std::string& why,
+           int64_t first = 0) {
+    if (bad.numel() > 0) all_.push_back({name, x, bad, out_of_range, why, first});
   }
   void range(const std::string& name, const Tensor& x, int64_t n, const Tensor& where = {}, int64_t least = 0) {
     const Tensor outside = at::logical_or(x.lt(least), x.ge(n));
@@ -45,14 +47,10 @@ class Findings {
   void pointers(const std::string& name, const Tensor& x, int64_t entries) {
     range(name, x, entries + 1);
     const int64_t last = x.size(0) - 1;
-    const Tensor at_ends = at::zeros_like(x, at::kBool);
-    Tensor first = at_ends.clone(), end = at_ends.clone(), decreases = at_ends.clone();
-    first.select(0, 0).copy_(x.select(0, 0).ne(0));
-    end.select(0, last).copy_(x.select(0, last).ne(entries));
-    decreases.narrow(0, 1, last).copy_(at::lt(x.narrow(0, 1, last), x.narrow(0, 0, last)));
-    add(name, x, first, false, "must be 0");
-    add(name, x, decreases, false, "less than the one before; they must not decrease");
-    add(name, x, end, false, "the last, must be " + std::to_string(entries));
+    const auto from = [&](int64_t first) { return x.narrow(0, first, last); };
+    add(name, x, x.narrow(0, 0, 1).ne(0), false, "must be 0");
+    add(name, x, at::lt(from(1), from(0)), false, "less than the one before; they must not decrease", 1);
+    add(name, x, x.narrow(0, last, 1).ne(entries), false, "the last, must be " + std::to_string(entries), last);
   }
   void permutation(const std::string& name, const Tensor& x, int64_t n) {
     range(name, x, n);
@@ -82,14 +80,16 @@ class Findings {
     Tensor x, bad;
     bool out_of_range;
     std::string why;
+    int64_t first;
   };
   void tell(const One& one) const {
     const Tensor index = one.bad.nonzero()[0].cpu();
     Tensor value = one.x;
     std::string at;
     for (int64_t d = 0; d < index.size(0); ++d) {
-      value = value.select(0, index[d].item<int64_t>());
-      at += (d ? ", " : "") + std::to_string(index[d].item<int64_t>());
+      const int64_t i = index[d].item<int64_t>() + (d == 0 ? one.first : 0);
+      value = value.select(0, i);
+      at += (d ? ", " : "") + std::to_string(i);
     }
     const auto v = value.item<int64_t>();
     TORCH_CHECK_INDEX(!one.out_of_range, op_, ": ", one.name, "[", at, "] is ", v, ", ", one.why);

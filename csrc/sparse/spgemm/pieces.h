@@ -1,5 +1,5 @@
 // The distinct columns of rows of C with many products. Such a row is divided into pieces: windows of columns of equal
-// width, about one per 8,192 products, each for a block of its own. A block marks the columns of its products as bits
+// width, about one per 4,096 products, each for a block of its own. A block marks the columns of its products as bits
 // in shared memory, from which it reads them in order, so nothing is hashed or sorted. The products of an entry of A in
 // a window are one range of a row of B, which a binary search finds.
 #pragma once
@@ -9,7 +9,7 @@
 namespace tp::sparse {
 
 // A piece is no wider than there are bits, and not so narrow that its block would search more than it marks.
-constexpr int64_t products_per_piece = 1 << 13, widest_piece = 1 << 17, narrowest_piece = 1 << 11;
+constexpr int64_t products_per_piece = 1 << 12, widest_piece = 1 << 17, narrowest_piece = 1 << 11;
 
 // The number of pieces of a row with n products; 0 if it is short.
 TP_HD inline int64_t pieces_of(int64_t n, int64_t cols) {
