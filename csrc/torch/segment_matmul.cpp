@@ -3,6 +3,8 @@
 // With y = x_s W_s for the rows x_s of segment s: grad x = segment_matmul(g, W^T), and grad W = segment_matmul_wgrad(x,
 // g), which computes x_s^T g_s. Both are linear in each argument, so derivatives of every order are calls of these two.
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
@@ -42,10 +44,26 @@ struct SegmentMatmulWgrad {
   Autocast autocast() const { return Autocast::lower; }
 };
 
-std::vector<int64_t> on_host(const Tensor& offsets) {
-  const Tensor o = offsets.to(at::kLong).cpu().contiguous();
-  return {o.const_data_ptr<int64_t>(), o.const_data_ptr<int64_t>() + o.numel()};
-}
+// A copy of the offsets on the host. On CUDA it takes place in the order of the stream, and the host does not wait for
+// what is launched after it.
+class OnHost {
+ public:
+  explicit OnHost(const Tensor& offsets) : event_(offsets.device().type()) {
+    copy_ = at::empty(offsets.sizes(), at::device(at::kCPU).dtype(at::kLong).pinned_memory(offsets.is_cuda()));
+    copy_.copy_(offsets.to(at::kLong), /*non_blocking=*/true);
+    if (!offsets.is_cuda()) return;  // the copy has been made
+    const c10::impl::VirtualGuardImpl device(offsets.device().type());
+    event_.record(device.getStream(offsets.device()));
+  }
+  std::vector<int64_t> wait() {
+    event_.synchronize();  // at once if nothing was recorded
+    return {copy_.const_data_ptr<int64_t>(), copy_.const_data_ptr<int64_t>() + copy_.numel()};
+  }
+
+ private:
+  Tensor copy_;
+  c10::Event event_;
+};
 
 // Clamps offsets to 0..n and makes them non-decreasing.
 void make_valid(std::vector<int64_t>& offsets, int64_t n) {
@@ -70,7 +88,8 @@ Tensor grouped_product(bool outer, const Tensor& x, const Tensor& other, const T
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device());
   if (major != 9) return {};
   at::AutoDispatchBelowADInplaceOrView below;
-  const Tensor ends = std::get<0>(at::cummax(offsets.narrow(0, 1, segments).clamp(0, n), 0)).to(at::kInt);
+  Tensor bounded = at::empty({segments}, offsets.options().dtype(at::kInt));
+  const Tensor ends = std::get<0>(at::cummax(at::clamp_out(bounded, offsets.narrow(0, 1, segments), 0, n), 0));
   // A dimension of size 1 may have any stride in a contiguous tensor, which torch's product refuses.
   const auto packed = [](const Tensor& t) { return t.view(-1).view(t.sizes()); };
   const Tensor rows = packed(x);
@@ -90,9 +109,10 @@ Tensor run_products(const char* name, const Op& op, const Tensor& other, const S
   const Tensor in = op.x.contiguous(), by = other.contiguous();
   const int64_t n = in.size(0);
   check_offset_values(name, {"offsets", op.offsets}, n, op.validate);
-  // It is computed before the host has read the offsets, so that the device need not wait for the host.
+  // The product is launched before the host has read the offsets, so that the device need not wait for the host.
+  OnHost copy(op.offsets);
   const Tensor product = grouped_product(outer, in, by, op.offsets);
-  std::vector<int64_t> offsets = on_host(op.offsets);
+  std::vector<int64_t> offsets = copy.wait();
   const bool covers = offsets.front() == 0 && offsets.back() == n && std::is_sorted(offsets.begin(), offsets.end());
   if (product.defined() && covers) {
     if (op.algorithm != "auto") {  // a name that the device does not offer is an error here, too
