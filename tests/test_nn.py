@@ -2,12 +2,14 @@
 
 import copy
 import inspect
+import pickle
 
 import numpy as np
 import pytest
 import torch
 
-from torch_patterns import nn
+from torch_patterns import lenet, nn
+from torch_patterns.testing import tensors_of
 
 F = torch.nn.functional
 SAME_NAME = [name for name in vars(nn) if isinstance(getattr(torch.nn, name, None), type) and name != "Parameter"]
@@ -106,6 +108,31 @@ def test_devices_and_dtypes():
         nn.RBF(4, 3, device="meta", dtype=torch.float16),
     ):
         assert {(p.device.type, p.dtype) for p in module.parameters()} == {("meta", torch.float16)}
+
+
+@pytest.mark.parametrize(
+    "make, shape",
+    [
+        (lambda: nn.Conv2d(1, 2, 3), (2, 1, 6, 6)),
+        (lambda: nn.Conv2d(1, 2, 3, padding="same", padding_mode="reflect"), (1, 6, 6)),
+        (lambda: nn.Subsample2d(2), (2, 2, 6, 6)),
+        (lambda: nn.AvgPool2d(2), (2, 2, 6, 6)),
+        (lambda: nn.MaxPool2d(2, return_indices=True), (2, 2, 6, 6)),
+        (lambda: nn.Linear(4, 3), (2, 4)),
+        (lambda: nn.RBF(4, 3), (2, 4)),
+        (lambda: nn.Tanh(), (2, 4)),
+        (lambda: lenet.LeNet5(pooling="max", output="rbf"), (2, 1, 32, 32)),
+    ],
+)
+def test_symbolic_trace(make, shape):
+    """torch.fx traces modules of ours as well as those of torch.nn, whose insides it does not trace."""
+    model = make()
+    traced, x = torch.fx.symbolic_trace(model), torch.randn(shape)
+    for got, want in zip(tensors_of(pickle.loads(pickle.dumps(traced))(x)), tensors_of(model(x)), strict=True):
+        assert torch.equal(got, want)
+    if isinstance(model, lenet.LeNet5):
+        with pytest.raises(ValueError, match="images must be of shape"):
+            traced(x[0])
 
 
 def test_losses_and_activations():

@@ -27,6 +27,14 @@ def _choose(name: str, word: str, choices) -> str:
     return word
 
 
+@torch.fx.wrap  # torch.fx traces a call of it without looking at the shape
+def _checked(x: torch.Tensor) -> torch.Tensor:
+    """Returns the images, or raises an error if they have another shape than the network takes."""
+    if x.dim() != 4 or x.size(1) != 1 or x.size(2) != 32 or x.size(3) != 32:
+        raise ValueError(f"LeNet5: images must be of shape [N, 1, 32, 32]; these are of shape {list(x.shape)}")
+    return x
+
+
 class LeNet5(torch.nn.Module):
     """LeNet-5 maps images [N, 1, 32, 32] of a float dtype to outputs [N, 10]; the greatest output is the digit.
 
@@ -73,9 +81,7 @@ class LeNet5(torch.nn.Module):
                 torch.nn.init.zeros_(layer.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dim() != 4 or x.size(1) != 1 or x.size(2) != 32 or x.size(3) != 32:
-            raise ValueError(f"LeNet5: images must be of shape [N, 1, 32, 32]; these are of shape {list(x.shape)}")
-        x = self.s2(self.c1(x))
+        x = self.s2(self.c1(_checked(x)))
         x = self.s4(self.c3(x))
         x = self.activation(self.c5(x)).flatten(1)
         x = self.activation(self.f6(x))

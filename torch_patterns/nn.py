@@ -54,6 +54,19 @@ class _Operator(torch.nn.Module):
         return ", ".join(filter(None, (super().extra_repr(), f"algorithm={self.algorithm!r}")))
 
 
+# torch.fx traces calls of these two without looking inside, where the code depends on the number of dimensions.
+@torch.fx.wrap
+def _batch_of(x: torch.Tensor) -> torch.Tensor:
+    """Returns one image as a batch of one, and a batch as it is."""
+    return x.unsqueeze(0) if x.dim() == 3 else x
+
+
+@torch.fx.wrap
+def _unbatched(maps: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Returns the maps without the dimension of the batch if `x` is one image."""
+    return maps.squeeze(0) if x.dim() == 3 else maps
+
+
 class Conv2d(_Operator, torch.nn.Conv2d):
     """Convolution layer (Fig. 16.6): [N, C, H, W] -> [N, M, H_out, W_out]; an output map sums over all input maps.
     One image [C, H, W] gives [M, H_out, W_out].
@@ -104,15 +117,13 @@ class Conv2d(_Operator, torch.nn.Conv2d):
         self.zeros_around = (0, 0) if self.pads_before else (top, left)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        is_one = x.dim() == 3
-        if is_one:
-            x = x.unsqueeze(0)
+        images = _batch_of(x)
         if self.pads_before:
-            x = torch.nn.functional.pad(x, self._reversed_padding_repeated_twice, self.pad_mode)
-        y = torch.ops.torch_patterns.conv2d(
-            x, self.weight, self.bias, self.stride, self.zeros_around, self.dilation, self.groups, self.algorithm
+            images = torch.nn.functional.pad(images, self._reversed_padding_repeated_twice, self.pad_mode)
+        maps = torch.ops.torch_patterns.conv2d(
+            images, self.weight, self.bias, self.stride, self.zeros_around, self.dilation, self.groups, self.algorithm
         )
-        return y.squeeze(0) if is_one else y
+        return _unbatched(maps, x)
 
 
 class Subsample2d(_Operator):
