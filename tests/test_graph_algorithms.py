@@ -270,3 +270,6 @@ def test_a_fanout_beyond_all_degrees_draws_every_edge():
     every = tp.sample_neighbors(grid, [0, 3], 4, seed=1)
     for fanout in (10**15, 2**63, 2**70):
         assert all(map(torch.equal, tp.sample_neighbors(grid, [0, 3], fanout, seed=1), every))
+    large = tp.graph.grid(200, 200)  # one column per edge of the graph would take 50 GB
+    _, cols, _ = tp.sample_neighbors(large, torch.arange(large.num_vertices), 2**63 - 1, seed=1)
+    assert torch.equal(cols, large.col_idx)

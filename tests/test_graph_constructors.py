@@ -3,6 +3,7 @@
 import copy
 import gzip
 import pickle
+import warnings
 import zlib
 
 import networkx
@@ -77,6 +78,19 @@ def test_kinds_of_ids(device):
         g = graph.from_edges(make(SRC), make(DST), device=device)
         assert g.device.type == device and g.num_vertices == 4
         assert_same_bits([x.cpu() for x in g[:4]], want[:4])
+    src, dst = np.array(SRC), np.array(DST)
+    fixed = src.copy()
+    fixed.flags.writeable = False
+    for turned in (
+        (src[::-1].copy()[::-1], dst),
+        (src.astype(">i4"), dst.astype(">i8")),
+        (fixed, np.repeat(dst, 2)[::2]),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert_same_bits([x.cpu() for x in graph.from_edges(*turned, device=device)[:4]], want[:4])
+    for no in (np.False_, 0):
+        assert graph.from_edges(SRC, DST, directed=no, device=device).symmetric
     narrow = [torch.tensor(x, dtype=torch.int32, device=device) for x in (SRC, DST)]
     assert graph.from_edges(*narrow).dtype == torch.int32
     assert graph.from_edges(narrow[0], narrow[1].long()).dtype == torch.int64
@@ -204,12 +218,25 @@ def test_read_edges(tmp_path):
     assert graph.read(tmp_path / "none.el", 3).num_edges == 0
 
 
-@pytest.mark.parametrize("text", ["1\n", "0 1\n1 two\n", "0 1.5\n", "0 99999999999999999999\n", "0 \N{DIGIT ONE}é\n"])
-def test_read_refuses_what_is_no_list(tmp_path, text):
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_what_stands_beside_the_ids_may_have_any_encoding(tmp_path, encoding):
+    (tmp_path / "a.el").write_text("# é\n0 1 é\n", encoding=encoding)
+    assert pairs(graph.read(tmp_path / "a.el")) == [(0, 1)]
+
+
+@pytest.mark.parametrize("line", ["1", "1 two", "0 1.5", "0 99999999999999999999", "0 \N{DIGIT ONE}é"])
+def test_read_names_the_line_that_is_no_edge(tmp_path, line):
     path = tmp_path / "bad.el"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"read: .*bad\.el"):
+    path.write_text(f"# text\n\n0 1\n{line}\n1 0\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"read: .*bad\.el: line 4: two vertex ids make an edge, and not '{line[:3]}"):
         graph.read(path)
+
+
+def test_the_base_of_a_list_is_an_integer(tmp_path):
+    (tmp_path / "a.el").write_text("1 2\n")
+    for base in (True, 1.0, "1"):
+        with pytest.raises(TypeError, match="read: base must be an integer"):
+            graph.read(tmp_path / "a.el", base=base)
 
 
 def test_read_refuses_other_files(tmp_path):
@@ -311,8 +338,8 @@ def test_rmat_chances():
         assert len(set(pairs(g))) == 1 and g.num_edges == 3 * 64
     even = graph.rmat(8, 64, 1, a=0.25, b=0.25, c=0.25, directed=True).out_degrees()
     assert abs(even.double().var() - 64) < 5 * 64 * (2 / 256) ** 0.5  # Poisson's
-    for wrong in ({"a": -0.1}, {"a": 0.9}, {"scale": -1}, {"scale": 32}, {"edge_factor": -1}):
-        with pytest.raises(ValueError, match="rmat: "):
+    for wrong in ({"a": -0.1}, {"a": 0.9}, {"b": float("nan")}, {"scale": -1}, {"scale": 32}, {"edge_factor": -1}):
+        with pytest.raises(ValueError, match="rmat: .* must be chances|rmat: .*scale|rmat: .* out of range"):
             graph.rmat(**({"scale": 3} | wrong))
     with pytest.raises(TypeError, match="index dtype"):
         graph.rmat(3, index_dtype=torch.float32)

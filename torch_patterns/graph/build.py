@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_patterns.arguments import integer, type_name, typed
+from torch_patterns.arguments import integer, type_name, typed, word
 from torch_patterns.graph.container import INDEX_DTYPES, Graph, check_index_dtype, pointer_dtype
 
 _ops = torch.ops.torch_patterns
@@ -121,6 +121,7 @@ def _build(
     validate: bool = True,
 ) -> Graph:
     """Does :func:`from_edges`; messages name the function that was called, and its arguments."""
+    directed = directed if directed is None else bool(directed)  # numpy's False and 0 count as False
     src, dst = (_ids(where, name, ids, device) for name, ids in zip(names, (src, dst), strict=True))
     if src.dim() != 1 or src.shape != dst.shape:
         raise ValueError(
@@ -148,7 +149,8 @@ def _ids(where: str, name: str, values: Ids, device: torch.device | str | None) 
     if isinstance(values, Tensor):
         ids = values if device is None else values.to(device)
     elif isinstance(values, np.ndarray):
-        ids = torch.as_tensor(values, device=device or "cpu")
+        # torch takes no arrays of another byte order or with negative strides, and warns of those that are read-only.
+        ids = torch.as_tensor(np.require(values, values.dtype.newbyteorder("="), "CW"), device=device or "cpu")
     elif isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
         try:
             ids = torch.tensor(values, device=device)
@@ -364,7 +366,7 @@ def read(
         if rows != columns or num_vertices not in (None, rows):
             raise ValueError(f"read: {path}: the matrix is {rows} x {columns}, which is no graph of that many vertices")
         return _build("read", ("row_idx", "col_idx"), matrix.row_idx, matrix.col_idx, rows, directed, **options)
-    edges = torch.from_numpy(_read_edges(path)) - base
+    edges = torch.from_numpy(_read_edges(path)) - word("read", "base", base)
     options.setdefault("index_dtype", torch.int64)
     return _build("read", ("src", "dst"), edges[:, 0], edges[:, 1], num_vertices, directed, **options)
 
@@ -372,10 +374,21 @@ def read(
 def _read_edges(path: Path) -> np.ndarray:
     """Reads a text file of edges: int64 [edges, 2]."""
     opened = gzip.open if path.suffix == ".gz" else open
+    number, line = 0, ""
+
+    def separated(file: Iterable[str]) -> Iterator[str]:
+        nonlocal number, line
+        for number, line in enumerate(file, 1):  # noqa: B007
+            yield line.replace(",", " ")
+
     try:
-        with opened(path, "rt", encoding="ascii") as file, warnings.catch_warnings():
+        # Latin-1 has a character for every byte, so what stands beside the ids may have any encoding.
+        with opened(path, "rt", encoding="latin-1") as file, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "loadtxt: input contained no data")
-            lines = (line.replace(",", " ") for line in file)
-            return np.loadtxt(lines, np.int64, comments=("#", "%"), usecols=(0, 1), ndmin=2).reshape(-1, 2)
-    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:  # a wrong character is a ValueError, too
+            ids = np.loadtxt(separated(file), np.int64, comments=("#", "%"), usecols=(0, 1), ndmin=2)
+            return ids.reshape(-1, 2)
+    except ValueError:  # of the line that was read last
+        found = repr(line.rstrip("\r\n")[:60])
+        raise ValueError(f"read: {path}: line {number}: two vertex ids make an edge, and not {found}") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"read: {path}: {error}") from error

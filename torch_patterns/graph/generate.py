@@ -141,7 +141,7 @@ def rmat_edges(
         raise ValueError(f"rmat: begin must not be beyond end, got {begin} and {end}")
     if not 0 <= scale <= 31:
         raise ValueError(f"rmat: scale must be in 0 ... 31, got {scale}")
-    if not min(a, b, c, 1 - a - b - c) >= -1e-9:
+    if not all(chance >= -1e-9 for chance in (a, b, c, 1 - a - b - c)):  # min() would pass over some NaN
         raise ValueError(f"rmat: a, b, c must be chances whose sum is 1 at most, got {a}, {b}, {c}")
     check_index_dtype("rmat", index_dtype, 1 << scale)
     device = torch.device(device)

@@ -60,10 +60,11 @@ def sample_neighbors(graph: Graph, vertices: Vertices, fanout: int, seed: int) -
     fanout = integer("sample_neighbors", "fanout", fanout)
     if fanout < 0:
         raise ValueError(f"sample_neighbors: fanout must not be negative, got {fanout}")
-    fanout = min(fanout, graph.num_edges)  # no vertex has more
     ptrs = graph.row_ptrs.long()
     begins = ptrs[ids]
     degrees = ptrs[ids + 1] - begins
+    most = max(int(degrees.max()), 0) if len(ids) else 0
+    fanout = min(fanout, most)  # no vertex has more edges, and each round and column costs time and memory
     kept = degrees.clamp(max=fanout)
     chosen = torch.empty(ids.shape[0], fanout, dtype=torch.int64, device=ids.device)
     for k in range(fanout):
