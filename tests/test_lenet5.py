@@ -399,4 +399,9 @@ def test_a_trainer_refuses_other_algorithms_and_other_states():
         state = other.state_dict()
         with pytest.raises(ValueError, match="Trainer.load_state_dict: the momenta must have shapes"):
             trainer.load_state_dict({**state, "momenta": change(state["momenta"])})
+    state = other.state_dict()
+    model = dict(list(state["model"].items())[:-1])  # what comes before the missing tensor must not be copied either
+    for wrong, error in (({"model": model}, RuntimeError), ({"epochs": "1"}, TypeError), ({"epochs": 0.5}, TypeError)):
+        with pytest.raises(error):
+            trainer.load_state_dict({**state, **wrong})
     assert all(torch.equal(a, b) for a, b in zip(trainer.params, before["model"].values(), strict=True))

@@ -5,10 +5,12 @@
 All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the network of 1998 omits some connections).
 """
 
+import copy
+
 import torch
 
 from . import nn
-from .arguments import integer, real, refuse, type_name, word
+from .arguments import real, refuse, type_name, word
 from .literals import LeNetActivation, LeNetOutput, LeNetPooling
 from .registry import algorithms
 
@@ -122,6 +124,14 @@ def _words(model: LeNet5) -> tuple[str, str, str]:
     return activation, pooling, "linear" if isinstance(model.output, nn.Linear) else "rbf"
 
 
+def _rate(name: str, value: float) -> float:
+    """Returns a hyperparameter as a Python float; like torch.optim.SGD, it accepts no negative one."""
+    rate = real("Trainer", name, value)
+    if not rate >= 0:
+        raise ValueError(f"Trainer: {name} must be 0 or more, not {rate}")
+    return rate
+
+
 class Trainer:
     """Trains a LeNet5 by stochastic gradient descent with momentum, without any work of the host between the steps.
 
@@ -146,7 +156,8 @@ class Trainer:
 
     Raises:
         ValueError: another model, a parameter that does not require a gradient, images or targets of another shape or
-            dtype, an empty data set, a tensor ``lr`` of another shape, or an algorithm that the device does not have.
+            dtype, an empty data set, a negative ``lr``, ``momentum`` or ``weight_decay``, a tensor ``lr`` of another
+            shape, or an algorithm that the device does not have.
         TypeError: images or targets are not tensors, ``batch`` or ``seed`` not integers, or ``lr``, ``momentum`` or
             ``weight_decay`` not numbers.
         IndexError: on the CPU, a target is not a class.
@@ -181,7 +192,7 @@ class Trainer:
             raise ValueError(f"Trainer: the model must be a LeNet5, not {type(model).__name__}")
         refuse("Trainer", "images", images, "Tensor")
         refuse("Trainer", "targets", targets, "Tensor")
-        batch = integer("Trainer", "batch", batch)
+        batch = word("Trainer", "batch", batch)
         if model.c1.algorithm != "auto":
             raise ValueError(f"Trainer: the model's algorithm must be 'auto', not {model.c1.algorithm!r}")
         if images.dtype != torch.uint8 or images.dim() != 4 or tuple(images.shape[1:]) != (1, 32, 32):
@@ -206,8 +217,8 @@ class Trainer:
         self.momenta = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.steps = -(-len(images) // batch)
         self._lr = torch.zeros(self.steps, device=device, dtype=dtype)
-        self._momentum = torch.tensor(real("Trainer", "momentum", momentum), device=device, dtype=dtype)
-        self._weight_decay = torch.tensor(real("Trainer", "weight_decay", weight_decay), device=device, dtype=dtype)
+        self._momentum = torch.tensor(_rate("momentum", momentum), device=device, dtype=dtype)
+        self._weight_decay = torch.tensor(_rate("weight_decay", weight_decay), device=device, dtype=dtype)
         self._seed = torch.tensor(word("Trainer", "seed", seed), device=device, dtype=torch.int64)
         self._epoch = torch.zeros((), device=device, dtype=torch.int64)
         self._weights = torch.full((self.steps,), batch / len(images), device=device, dtype=torch.float64)
@@ -229,7 +240,7 @@ class Trainer:
                 raise ValueError(f"Trainer: lr must be a number or of shape [{self.steps}], got {list(value.shape)}")
             self._lr.copy_(value, non_blocking=True)
         else:
-            self._lr.fill_(real("Trainer", "lr", value))
+            self._lr.fill_(_rate("lr", value))
 
     @property
     def seed(self) -> int:
@@ -320,21 +331,28 @@ class Trainer:
         return hits.double().mean()
 
     def state_dict(self) -> dict:
-        """Returns what `load_state_dict` needs to continue as if there had been no interruption."""
-        return {"model": self.model.state_dict(), "momenta": [m.clone() for m in self.momenta], "epochs": self.epochs}
+        """Returns what `load_state_dict` needs to continue as if there had been no interruption: copies, which later
+        epochs do not change."""
+        model = {name: t.clone() for name, t in self.model.state_dict().items()}
+        return {"model": model, "momenta": [m.clone() for m in self.momenta], "epochs": self.epochs}
 
     def load_state_dict(self, state: dict) -> None:
         """Continues from a `state_dict` of a trainer with the same network, data and options.
 
+        After an error, nothing has changed.
+
         Raises:
-            ValueError: the momenta are not those of the parameters; then nothing changes.
+            ValueError: the momenta are not those of the parameters.
             RuntimeError: the state is of another network.
+            KeyError: a part of the state is missing.
         """
+        epochs = word("Trainer.load_state_dict", "epochs", state["epochs"])
         shapes, found = ([list(t.shape) for t in tensors] for tensors in (self.momenta, state["momenta"]))
         if found != shapes:
             raise ValueError(f"Trainer.load_state_dict: the momenta must have shapes {shapes}, got {found}")
+        copy.deepcopy(self.model).load_state_dict(state["model"])  # raises before the network itself has changed
         self.model.load_state_dict(state["model"])
         with torch.no_grad():
             for ours, theirs in zip(self.momenta, state["momenta"], strict=True):
                 ours.copy_(theirs)
-        self._epoch.fill_(state["epochs"])
+        self._epoch.fill_(epochs)
