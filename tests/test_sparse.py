@@ -1,5 +1,6 @@
 """What is special to sparse matrices: products, plans, errors of structure, real matrices."""
 
+import contextlib
 import io
 import itertools
 import json
@@ -10,6 +11,7 @@ import torch
 from common import EACH_DEVICE, needs_cuda
 from data_files import data_folder
 from sparse_matrices import BOOK, dense, each_format, flat, random_matrix, valid_entries, with_indices, with_values
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_patterns as tp
 from torch_patterns import sparse
@@ -209,6 +211,33 @@ def test_plans_die_with_their_matrix():
     assert len(sparse.product._memory) == before + 1
     del a
     assert len(sparse.product._memory) == before
+
+
+@each_device
+@each_format
+def test_a_plan_that_inference_made_serves_training(form, device):
+    a = random_matrix(5, 4, 9, device=device).convert(form)
+    x, left, right = (
+        torch.ones(shape, dtype=torch.float64, device=device, requires_grad=True) for shape in (4, (5, 2), (4, 2))
+    )
+    for mode in (torch.inference_mode(), contextlib.nullcontext()):
+        with mode:
+            total = spmv(a, x).sum() + tp.sampled_product(a, left, right).sum()
+    total.backward()
+    assert_equal(x.grad.cpu(), dense(a.convert("coo")).sum(0))
+    assert right.grad.sum() == 2 * a.nnz
+
+
+@each_format
+def test_no_plan_of_a_fake_tensor_is_kept(form):
+    a = random_matrix(5, 4, 9).convert(form)
+    x = torch.ones(4, dtype=torch.float64)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert spmv(a, mode.from_tensor(x).requires_grad_()).shape == (5,)
+    x.requires_grad_()
+    spmv(a, x).sum().backward()
+    assert type(x.grad) is torch.Tensor
+    assert_equal(x.grad, dense(a.convert("coo")).sum(0))
 
 
 def test_bad_plans():

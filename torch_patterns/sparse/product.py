@@ -147,7 +147,7 @@ def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None
     dtype = torch.promote_types(x.dtype, y.dtype)
     if isinstance(a, CSC):
         plan = None  # it lists its entries by column, and its plan is that of its rows
-    elif plan is None and y.requires_grad and not (torch.compiler.is_compiling() or transforms_active()):
+    elif plan is None and y.requires_grad and torch.is_grad_enabled() and _keeps():
         plan = _kept(a, "plan", make_plan)
     form, index, *sizes = structure_of(a)
     out = ops.sampled_product(form, index, x.to(dtype), y.to(dtype), *sizes, *(plan or (None, None)), algorithm)
@@ -207,7 +207,7 @@ def _refuse(function: str, a, x, y) -> None:
 def _multiply(operators: dict, a: Matrix, x: Tensor, y: Tensor | None, plan: Plan | None, algorithm: str) -> Tensor:
     row_sorted, is_csr = False, type(a) is CSR
     if (plan is None and x.requires_grad) or (not is_csr and x.is_cuda):  # nothing is kept otherwise
-        keeps = not (torch.compiler.is_compiling() or transforms_active())
+        keeps = _keeps()
         if plan is None and keeps and _wants_plan(a, x):
             plan = _kept(a, "plan", make_plan)
         if keeps and x.is_cuda and layout_of(a).has_coordinates:
@@ -226,10 +226,15 @@ def _wants_plan(a: Matrix, x: Tensor) -> bool:
 # ---- what is kept per matrix; the key is its index tensors
 
 # (what, type, ids of the index tensors) -> (shape and versions, value, weak references). The references delete the item
-# when one of the index tensors dies. A value that is made inside a torch.func transform belongs to the transform and
-# must not outlive it, so it is not kept.
+# when one of the index tensors dies.
 _memory: dict[tuple, tuple] = {}
 _index_of = {cls: operator.attrgetter(*LAYOUTS[form].index) for form, cls in FORMATS.items()}
+
+
+def _keeps() -> bool:
+    """Tells whether a value may be kept: one that is made while code is compiled, by a torch.func transform or under a
+    dispatch mode, as that of fake tensors, belongs to these and must not outlive them."""
+    return not (torch.compiler.is_compiling() or transforms_active() or torch._C._len_torch_dispatch_stack())
 
 
 def _rows_sorted(a: Matrix) -> bool:
@@ -250,7 +255,7 @@ def _kept(a: Matrix, what: str, make):
     found = _memory.get(key)
     if found and found[0] == state:
         return found[1]
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():  # autograd could not save an inference tensor later
         value = make(a)
     _memory[key] = (state, value, [weakref.ref(t, lambda _: _memory.pop(key, None)) for t in index])
     return value
