@@ -1,5 +1,7 @@
 """Numbers, shapes and operands of functions that are written in Python: what is refused is named."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -11,6 +13,7 @@ from torch_patterns import graph
 
 DENSE = torch.eye(4)
 GRID = graph.grid(2, 2)
+SECTIONS = BOOK.convert("sell", section_rows=2)
 
 NUMBERS = {
     "rmat: scale": (lambda x: graph.rmat(x, 2), "integer"),
@@ -31,6 +34,8 @@ NUMBERS = {
     "rbf: sigma": (lambda x: tp.rbf(DENSE, DENSE, x), "number"),
     "sum: dim": (lambda x: BOOK.sum(x), "integer"),
     "coo: shape": (lambda x: tp.coo(*BOOK[:3], (4, x)), "integer"),
+    "sell: section_rows": (lambda x: tp.sell(*SECTIONS[:5], x, (4, 4)), "integer"),
+    "spgemm: max_bytes": (lambda x: tp.spgemm(BOOK, BOOK, max_bytes=x), "integer"),
 }
 
 
@@ -70,12 +75,15 @@ def test_shapes_are_two_plain_integers(tmp_path):
         (3, TypeError, r"\(rows, cols\), got int"),
         (b"ab", TypeError, r"\(rows, cols\), got bytes"),
         ((3,), ValueError, r"\(rows, cols\), got 1 numbers"),
-        ((3, -2), ValueError, r"not be negative, got \(3, -2\)"),
     ):
-        with pytest.raises(
-            error, match=f"^csr: shape must {'' if error is ValueError and -2 in shape else 'be '}{message}"
-        ):
+        with pytest.raises(error, match=f"^csr: shape must be {message}"):
             tp.csr(torch.tensor([0, 1]), index, values, shape)
+    for shape, message in (((3, -2), "not be negative"), ((3, 2**63), "fit in 64 bits")):
+        with pytest.raises(ValueError, match=f"^csr: shape must {message}, got {re.escape(str(shape))}"):
+            tp.csr(torch.tensor([0, 1]), index, values, shape)
+    for rows in (np.int64(2), torch.tensor(2)):
+        a = tp.sell(*SECTIONS[:5], rows, SECTIONS.shape)
+        assert type(a.section_rows) is int and torch.equal(a.to_dense(), SECTIONS.to_dense())
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -102,6 +102,8 @@ def _shape(where: str, shape: Any) -> tuple[int, int]:
         raise ValueError(f"{where}: shape must be (rows, cols), got {len(sizes)} numbers")
     if not torch.compiler.is_compiling() and min(sizes) < 0:
         raise ValueError(f"{where}: shape must not be negative, got {tuple(sizes)}")
+    if not torch.compiler.is_compiling() and max(sizes) >= 2**63:
+        raise ValueError(f"{where}: shape must fit in 64 bits, got {tuple(sizes)}")
     return sizes[0], sizes[1]
 
 
@@ -250,9 +252,9 @@ def sell(
                 [0., 0., 0.],
                 [0., 3., 0.]])
     """
-    return checked(
-        SELL(row_perm, row_nnz, section_ptrs, col_idx, values, section_rows, _shape("sell", shape)), validate
-    )
+    section_rows = integer("sell", "section_rows", section_rows)
+    fields = (row_perm, row_nnz, section_ptrs, col_idx, values)
+    return checked(SELL(*fields, section_rows, _shape("sell", shape)), validate)
 
 
 @constructor(

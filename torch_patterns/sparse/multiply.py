@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_patterns.arguments import typed
+from torch_patterns.arguments import integer, typed
 from torch_patterns.batching import loop, loop_by_structure
 from torch_patterns.calls import ops
 from torch_patterns.registry import documented
@@ -41,13 +41,14 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
         ValueError: shapes do not fit, pointers are wrong, or the algorithm is unknown or not offered by the device.
         IndexError: an index is out of range.
         RuntimeError: more memory than ``max_bytes`` is needed (the message says how much); or devices differ.
-        TypeError: ``a`` or ``b`` is not a sparse matrix.
+        TypeError: ``a`` or ``b`` is not a sparse matrix, or ``max_bytes`` not an integer.
 
     Example:
         >>> A = tp.sparse.from_torch(torch.tensor([[1.0, 2.0], [0.0, 3.0]])).convert("csr")
         >>> (A @ A).to_dense().tolist()
         [[1.0, 8.0], [0.0, 9.0]]
     """
+    max_bytes = None if max_bytes is None else integer("spgemm", "max_bytes", max_bytes)
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"A @ B: A is {a.shape[0]} x {a.shape[1]}, B {b.shape[0]} x {b.shape[1]}")
     if a[0].device != b[0].device:
