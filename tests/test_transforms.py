@@ -215,6 +215,13 @@ def test_dim_never_reaches_the_batch(name):
     assert_equal(got, torch.stack([last_of(f(t, 0)) for t in scalars]), "scalar samples")
 
 
+@pytest.mark.parametrize("name", ["linear", "linear_dgrad"])
+def test_a_batch_of_scalars_is_no_sample(name):
+    op, weight = getattr(torch.ops.torch_patterns, name), torch.randn(4, 4)
+    with pytest.raises(RuntimeError, match=f"{name}: the last dimension of .* must be 4 .* got shape \\[\\]"):
+        vmap(lambda t: op(t, weight))(torch.randn(4))
+
+
 COMPLEX_PAYLOADS = {
     "sort_pairs": lambda k, v: tp.sort_pairs(k, v)[1],
     "merge_pairs": lambda k, v: tp.merge_pairs(k.sort().values, v, k.sort().values, v * 2)[1],

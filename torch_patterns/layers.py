@@ -221,7 +221,8 @@ def absolute_error(y: Tensor, t: Tensor, reduction: Reduction = "mean", *, algor
 
 @vmap_rule("linear")
 def _(info, in_dims, x, weight, bias=None, algorithm="auto"):
-    if in_dims[0] is not None and in_dims[1] is None and (bias is None or in_dims[2] is None):
+    # A sample that is a scalar goes to the loop, where the operator refuses it: its batch would pass for one sample.
+    if in_dims[0] is not None and x.dim() > 1 and in_dims[1] is None and (bias is None or in_dims[2] is None):
         return _ops.linear(x.movedim(in_dims[0], 0), weight, bias, algorithm), 0
     dims = (*in_dims[:2], None if bias is None else in_dims[2], None)
     return loop(_ops.linear, info, dims, x, weight, bias, algorithm)
@@ -229,7 +230,7 @@ def _(info, in_dims, x, weight, bias=None, algorithm="auto"):
 
 @vmap_rule("linear_dgrad")
 def _(info, in_dims, grad, weight, algorithm="auto"):
-    if in_dims[1] is None:
+    if in_dims[1] is None and grad.dim() > 1:
         return _ops.linear_dgrad(grad.movedim(in_dims[0], 0), weight, algorithm), 0
     return loop(_ops.linear_dgrad, info, (*in_dims[:2], None), grad, weight, algorithm)
 
