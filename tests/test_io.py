@@ -303,6 +303,13 @@ def test_integers_are_written_as_integers(tmp_path, dtype):
         assert theirs.data.tolist() == [int(v) for v in values]
 
 
+def test_complex_values_are_not_written(tmp_path):
+    A = coo(torch.tensor([1, 0]), torch.tensor([2, 0]), torch.ones(2), (2, 3)) * 2j
+    with pytest.raises(TypeError, match=r"write_matrix_market: values are torch\.complex64"):
+        io.write_matrix_market(tmp_path / "a.mtx", A)
+    assert not (tmp_path / "a.mtx").exists()
+
+
 def test_an_empty_matrix_is_written(tmp_path):
     none = torch.zeros(0, dtype=torch.int64)
     io.write_matrix_market(tmp_path / "a.mtx", coo(none, none, torch.zeros(0), (0, 7)))

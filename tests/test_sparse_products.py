@@ -324,6 +324,9 @@ def test_diagonals_and_sums(form, device):
             assert_equal(A.sum(dim), whole.sum() if dim is None else whole.sum(dim))
         counted = A.to(torch.int32)
         assert counted.sum().dtype == counted.sum(0).dtype == torch.int64 and counted.diagonal().dtype == torch.int32
+        for dim in (None, 0, 1):  # rather than lose the imaginary parts
+            with pytest.raises(TypeError, match="values of ComplexDouble .* not supported"):
+                (A * 2j).sum(dim)
     with pytest.raises(IndexError, match="sum: dim 2 is out of range"):
         A.sum(2)
 

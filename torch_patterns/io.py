@@ -94,7 +94,7 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
 
     Raises:
         OSError: the file cannot be written.
-        TypeError: ``A`` is not a sparse matrix, or ``path`` is no path.
+        TypeError: ``A`` is not a sparse matrix, or its values are complex; or ``path`` is no path.
 
     Example:
         >>> import pathlib, tempfile
@@ -109,6 +109,8 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
     """
     A = A.convert("coo")
     row_idx, col_idx, values = (t.detach().cpu() for t in (A.row_idx.long(), A.col_idx.long(), A.values))
+    if values.is_complex():
+        raise TypeError(f"write_matrix_market: values are {values.dtype}, and complex ones are not supported")
     field = "real" if values.is_floating_point() else "integer"
     values = values.double() if field == "real" else values.long()
     make = gzip.open if Path(path).suffix == ".gz" else open

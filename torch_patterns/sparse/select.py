@@ -89,14 +89,14 @@ def sum_of(a: Matrix, dim: int | None = None) -> Tensor:
 
     Raises:
         IndexError: ``dim`` is not in -2 ... 1.
-        TypeError: ``dim`` is not an integer.
+        TypeError: ``dim`` is not an integer, or the values are complex.
     """
     dim = None if dim is None else integer("sum", "dim", dim)
     if dim not in (None, -2, -1, 0, 1):
         raise IndexError(f"sum: dim {dim} is out of range; expected -2 to 1")
     fields = {name: getattr(a, name) for name in value_fields(a)}
     given = next(iter(fields.values())).dtype
-    wide = given if given.is_floating_point else torch.int64  # as torch adds up integers
+    wide = given if given.is_floating_point or given.is_complex else torch.int64  # as torch adds up integers
     if dim is None:
         wide = torch.promote_types(wide, torch.float32) if wide.is_floating_point else wide  # the sums of rows, too
     if wide != given:
