@@ -265,6 +265,22 @@ def test_to_other_libraries_and_back(device):
         triangle.to_scipy(torch.ones(5))
 
 
+@each_device
+def test_samples_of_graphs_that_were_not_checked(device):
+    """Pointers and destinations are bounded where they are used; a wrong destination is an error on the CPU."""
+    ptrs, cols = (torch.tensor(x, device=device) for x in ([-7, 2, 99, 1, 4], [1, 9, -1, 2]))
+    wild = tp.Graph(ptrs, cols)
+    for fanout in (1, 9):
+        _, found, edges = tp.sample_neighbors(wild, [0, 1, 2, 3], fanout, seed=1)
+        assert_equal(found, cols[edges])
+    if device == "cuda":
+        walks = tp.random_walk(wild, [0, 1, 2, 3] * 8, 9, seed=1)
+        assert bool(((walks >= 0) & (walks < 4)).all())
+    else:
+        with pytest.raises(IndexError, match=r"random_walk: col_idx\[[12]\]: (9|-1) is no vertex of a graph of 4"):
+            tp.random_walk(wild, [0, 1, 2, 3] * 8, 9, seed=1)
+
+
 def test_a_fanout_beyond_all_degrees_draws_every_edge():
     grid = tp.graph.grid(2, 2)
     every = tp.sample_neighbors(grid, [0, 3], 4, seed=1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_patterns.arguments import integer, typed, word
 from torch_patterns.graph.container import Graph
 from torch_patterns.graph.generate import random_words
-from torch_patterns.graph.search import vertex_ids
+from torch_patterns.graph.search import check_vertex, vertex_ids
 from torch_patterns.sparse.convert import _exclusive
 
 _ops = torch.ops.torch_patterns
@@ -60,10 +60,8 @@ def sample_neighbors(graph: Graph, vertices: Vertices, fanout: int, seed: int) -
     fanout = integer("sample_neighbors", "fanout", fanout)
     if fanout < 0:
         raise ValueError(f"sample_neighbors: fanout must not be negative, got {fanout}")
-    ptrs = graph.row_ptrs.long()
-    begins = ptrs[ids]
-    degrees = ptrs[ids + 1] - begins
-    most = max(int(degrees.max()), 0) if len(ids) else 0
+    begins, degrees = _rows(graph, ids)
+    most = int(degrees.max()) if len(ids) else 0
     fanout = min(fanout, most)  # no vertex has more edges, and each round and column costs time and memory
     kept = degrees.clamp(max=fanout)
     chosen = torch.empty(ids.shape[0], fanout, dtype=torch.int64, device=ids.device)
@@ -93,7 +91,7 @@ def random_walk(graph: Graph, starts: Vertices, length: int, seed: int) -> Tenso
         [walks, length + 1], the vertices in order, the start first; of the graph's dtype.
 
     Raises:
-        IndexError: a start is out of range.
+        IndexError: a start is out of range; or, on the CPU, the destination of an edge. On CUDA the walk stays there.
         ValueError: ``length`` is negative, or ``starts`` is not one-dimensional.
         TypeError: ``starts``, ``length`` or ``seed`` are not integers.
         RuntimeError: devices differ.
@@ -107,18 +105,29 @@ def random_walk(graph: Graph, starts: Vertices, length: int, seed: int) -> Tenso
     length = integer("random_walk", "length", length)
     if length < 0:
         raise ValueError(f"random_walk: length must not be negative, got {length}")
-    ptrs, last = graph.row_ptrs.long(), max(graph.num_edges - 1, 0)
+    last = max(graph.num_edges - 1, 0)
     walks = torch.empty(length + 1, at.shape[0], dtype=graph.dtype, device=at.device)
     walks[0] = at
     for step in range(length if graph.num_edges else 0):
-        begins = ptrs[at]
-        degrees = ptrs[at + 1] - begins
+        begins, degrees = _rows(graph, at)
         edge = begins + _below(random_words(0, at.shape[0], seed, step, at.device), degrees.clamp(min=1))
-        at = torch.where(degrees > 0, graph.col_idx[edge.clamp(max=last)].long(), at)
+        ahead = graph.col_idx[edge.clamp(max=last)].long()
+        bad = (degrees > 0) & ((ahead < 0) | (ahead >= graph.num_vertices))
+        if not bad.is_cuda and bool(bad.any()):
+            wrong = int(edge[bad][0])
+            check_vertex("random_walk", f"col_idx[{wrong}]", int(graph.col_idx[wrong]), graph.num_vertices)
+        at = torch.where((degrees > 0) & ~bad, ahead, at)
         walks[step + 1] = at
     if not graph.num_edges:
         walks[:] = at
     return walks.T.contiguous()
+
+
+def _rows(graph: Graph, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns where the edges of vertices begin, and how many there are: within ``col_idx`` whatever the pointers
+    hold, which may not have been checked."""
+    begins, ends = (graph.row_ptrs[ids + k].long().clamp(0, graph.num_edges) for k in (0, 1))
+    return begins, (ends - begins).clamp(min=0)
 
 
 def _one_dimension(where: str, name: str, graph: Graph, vertices: Vertices) -> Tensor:
