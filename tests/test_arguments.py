@@ -126,6 +126,23 @@ def test_numbers_of_numpy_are_taken():
     assert nn.Linear(np.int64(4), two)(x).shape == (3, 2)
 
 
+def test_flags_are_true_or_false():
+    x = torch.ones(3)
+    calls = {
+        "scan: exclusive": lambda flag: tp.scan(x, exclusive=flag),
+        "reduce: keepdim": lambda flag: tp.reduce(x, 0, keepdim=flag),
+        "sort_keys: descending": lambda flag: tp.sort_keys(x, descending=flag),
+        "segment_reduce: validate": lambda flag: tp.segment_reduce(x, torch.tensor([0, 3]), validate=flag),
+        "max_pool2d: ceil_mode": lambda flag: tp.max_pool2d(x.view(1, 1, 3), 1, ceil_mode=flag),
+    }
+    for name, call in calls.items():
+        for wrong in (0.5, 1.0, float("nan"), None, np.float64(0)):
+            with pytest.raises(TypeError, match=f"^{name} must be a bool, got (float|NoneType)"):
+                call(wrong)
+        for flag in (1, np.True_, torch.tensor(True)):
+            assert torch.equal(call(flag), call(True))
+
+
 # ---- vertices
 
 

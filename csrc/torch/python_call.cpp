@@ -12,6 +12,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
+#include <algorithm>
+
 #include "torch/operator.h"
 #include "torch/python.h"
 
@@ -154,6 +156,17 @@ struct WithoutGil {
   ~WithoutGil() { PyEval_RestoreThread(state); }
 };
 
+// torch.ops calls any object true or false where the schema has a bool. Here neither a float nor None is an answer.
+void check_flags(const Operator& op, PyObject* const* args, size_t n) {
+  for (size_t i = 0; i < std::min(n, op.parameters.size()); ++i) {
+    if (op.parameters[i].kind != Kind::boolean || op.parameters[i].optional) continue;
+    const auto& schema = op.handle.schema();
+    const std::string name = schema.name().substr(schema.name().find("::") + 2);
+    TORCH_CHECK_TYPE(!PyFloat_Check(args[i]) && args[i] != Py_None, name, ": ", schema.arguments()[i].name(),
+                     " must be a bool, got ", Py_TYPE(args[i])->tp_name);
+  }
+}
+
 PyObject* call_operator(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   HANDLE_TH_ERRORS
   auto& op = *static_cast<Operator*>(PyCapsule_GetPointer(self, nullptr));
@@ -162,7 +175,10 @@ PyObject* call_operator(PyObject* self, PyObject* const* args, Py_ssize_t n) {
       size_t(n) == op.parameters.size() && !at::impl::torch_function_mode_enabled() && !torch::jit::tracer::isTracing();
   if (simple) stack.reserve(size_t(n));
   for (Py_ssize_t i = 0; simple && i < n; ++i) simple = push_argument(stack, op.parameters[size_t(i)], args[i]);
-  if (!simple) return PyObject_Vectorcall(op.general.ptr(), args, size_t(n), nullptr);
+  if (!simple) {
+    check_flags(op, args, size_t(n));
+    return PyObject_Vectorcall(op.general.ptr(), args, size_t(n), nullptr);
+  }
   // Releasing tensors that Python also holds requires the GIL, so they are released only after it is held again.
   c10::SmallVector<IValue, 8> held;
   for (const IValue& v : stack) {
