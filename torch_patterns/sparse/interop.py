@@ -101,11 +101,12 @@ def from_scipy(matrix, *, device=None, dtype: torch.dtype | None = None) -> Matr
 
 
 def to_scipy(a: Matrix):
-    """As a ``scipy.sparse`` array on the CPU: COO, CSR and CSC as they are, the other formats as CSR."""
+    """A copy as a ``scipy.sparse`` array on the CPU: COO, CSR and CSC as they are, the other formats as CSR."""
     import scipy.sparse
 
     a = a if isinstance(a, COO | CSR | CSC) else convert(a, "csr")
-    first, second, values = (x.detach().cpu().numpy() for x in a[:3])
+    # Copied, because scipy sorts entries and adds up duplicates in place, even to solve a system.
+    first, second, values = (x.detach().to("cpu", copy=True).numpy() for x in a[:3])
     if isinstance(a, COO):
         return scipy.sparse.coo_array((values, (first, second)), shape=a.shape)
     cls = scipy.sparse.csr_array if isinstance(a, CSR) else scipy.sparse.csc_array
