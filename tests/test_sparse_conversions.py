@@ -240,6 +240,16 @@ def test_a_dense_row_is_too_wide_for_ell(device):
 # ---- other libraries
 
 
+@pytest.mark.filterwarnings("ignore:Sparse C.* tensor support is in beta")
+@pytest.mark.parametrize("form", ["coo", "csr", "csc"])
+def test_writes_to_tensors_of_torch_change_nothing_of_ours(form):
+    a = random_matrix(6, 6, 9).coalesce().convert(form)
+    theirs = a.to_torch()
+    ours = sparse.from_torch(theirs)
+    (theirs._values() if form == "coo" else theirs.values()).zero_()
+    assert bool(a.values.all()) and bool(ours.values.all())
+
+
 @pytest.mark.parametrize("form", ["coo", "csr", "csc"])
 def test_scipy_changes_nothing_of_ours(form):
     """Its solvers sort entries and add up duplicates in place."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torch_patterns.arguments import type_name, typed
 from torch_patterns.sparse.build import checked
-from torch_patterns.sparse.containers import COO, CSC, CSR, Matrix, to
+from torch_patterns.sparse.containers import COO, CSC, CSR, Matrix, to, value_fields
 from torch_patterns.sparse.convert import coalesce, convert
 
 
@@ -36,21 +36,23 @@ def from_torch(x: Tensor) -> Matrix:
         return CSC(x.ccol_indices(), x.row_indices(), x.values().clone(), shape)
     if x.layout != torch.sparse_coo:
         x = x.to_sparse()
-    indices, values = (x.indices(), x.values().clone()) if x.is_coalesced() else (x._indices(), x._values())
-    return COO(indices[0].contiguous(), indices[1].contiguous(), values, shape)
+    indices, values = (x.indices(), x.values()) if x.is_coalesced() else (x._indices(), x._values())
+    return COO(indices[0].contiguous(), indices[1].contiguous(), values.clone(), shape)
 
 
 def to_torch(a: Matrix) -> Tensor:
     """As a ``torch.sparse`` tensor: COO, CSR and CSC in their layout, the other formats as CSR; differentiable.
 
-    The result keeps torch's invariants. COO stays as it is, uncoalesced. torch's CSR and CSC hold every position once,
-    in order: where ours does not, entries are sorted, and duplicates added up. What the index tensors hold is checked
-    first, for which the host waits.
+    The values are copied. The result keeps torch's invariants. COO stays as it is, uncoalesced. torch's CSR and CSC
+    hold every position once, in order: where ours does not, entries are sorted, and duplicates added up. What the index
+    tensors hold is checked first, for which the host waits.
 
     Raises:
         IndexError, ValueError: an index or offset is out of range, as from the constructors.
     """
     a = checked(a, True)
+    # Writes to a tensor that shared the values would not be seen by autograd, which may have saved them.
+    a = a._replace(**{name: getattr(a, name).clone() for name in value_fields(a)})
     if isinstance(a, COO):
         indices = torch.stack([a.row_idx, a.col_idx]).long()
         return torch.sparse_coo_tensor(indices, a.values, a.shape, check_invariants=False)
