@@ -383,6 +383,15 @@ def test_modules_of_torch_nn_give_and_take_the_state_of_ours():
         assert isinstance(ours, type(theirs))
 
 
+def test_the_default_device_makes_no_difference_to_the_loss():
+    outputs, target = torch.rand(3, 10), torch.tensor([1, 2, 3])
+    for output in ("linear", "rbf"):
+        model = LeNet5(output=output)
+        want = model.loss(outputs, target)
+        with torch.device("meta"):
+            assert torch.equal(model.loss(outputs, target), want)
+
+
 def test_rbf_centres_are_corners_and_sigma_follows_the_features():
     rbf = nn.RBF(84, 10)
     assert (rbf.centres.abs() == 1).all()

@@ -250,6 +250,15 @@ def test_writes_to_tensors_of_torch_change_nothing_of_ours(form):
     assert bool(a.values.all()) and bool(ours.values.all())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse C.* tensor support is in beta")
+@each_format
+def test_the_default_device_makes_no_difference(form):
+    a = random_matrix(6, 6, 9).convert(form)
+    want = a.to_torch().to_dense()
+    with torch.device("meta"):
+        assert torch.equal(a.to_torch().to_dense(), want)
+
+
 @pytest.mark.parametrize("form", ["coo", "csr", "csc"])
 def test_scipy_changes_nothing_of_ours(form):
     """Its solvers sort entries and add up duplicates in place."""

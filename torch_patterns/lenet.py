@@ -109,7 +109,9 @@ def _one_hot(target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     # As everywhere, the CPU raises for a bad label. On the GPU a check would wait for the device: a bad label matches
     # no class.
     if target.device.type == "cpu":
-        torch.ops.torch_patterns.cross_entropy(torch.zeros(*target.shape, CLASSES, dtype=dtype), target, "none")
+        torch.ops.torch_patterns.cross_entropy(
+            torch.zeros(*target.shape, CLASSES, dtype=dtype, device="cpu"), target, "none"
+        )
     return (target.unsqueeze(-1) == torch.arange(CLASSES, device=target.device)).to(dtype)
 
 

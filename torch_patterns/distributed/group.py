@@ -232,7 +232,10 @@ class Message:
             return self._every[:, :HEADER_WORDS].tolist()
         give_up = time.monotonic() + 0.8 * _timeout(self._group)  # because at its time-out NCCL ends the process
         look = time.monotonic() + LOOK_AROUND.total_seconds()
-        on_host, arrived = torch.empty(self._every.shape, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
+        on_host, arrived = (
+            torch.empty(self._every.shape, dtype=torch.int64, device="cpu", pin_memory=True),
+            torch.cuda.Event(),
+        )
         with failures_named(self._name, self._group):
             with torch.cuda.stream(_side_stream(self._every.device)):
                 self._work.wait()
@@ -256,7 +259,7 @@ def as_bytes(x: Tensor) -> Tensor:
 
 def on_device(values: Sequence, device: torch.device) -> Tensor:
     """Copies values to a device as int64; the host does not wait."""
-    x = torch.tensor(values, dtype=torch.int64)
+    x = torch.tensor(values, dtype=torch.int64, device="cpu")
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -53,14 +55,15 @@ def to_torch(a: Matrix) -> Tensor:
     a = checked(a, True)
     # Writes to a tensor that shared the values would not be seen by autograd, which may have saved them.
     a = a._replace(**{name: getattr(a, name).clone() for name in value_fields(a)})
+    options: dict[str, Any] = {"device": a[0].device, "check_invariants": False}  # the default device may be another
     if isinstance(a, COO):
         indices = torch.stack([a.row_idx, a.col_idx]).long()
-        return torch.sparse_coo_tensor(indices, a.values, a.shape, check_invariants=False)
+        return torch.sparse_coo_tensor(indices, a.values, a.shape, **options)
     if isinstance(a, CSC):
         turned = _sorted_once(CSR(*a[:3], a.shape[::-1]))
-        return torch.sparse_csc_tensor(*turned[:3], a.shape, check_invariants=False)
+        return torch.sparse_csc_tensor(*turned[:3], a.shape, **options)
     csr = _sorted_once(convert(a, "csr"))
-    return torch.sparse_csr_tensor(*csr[:3], csr.shape, check_invariants=False)
+    return torch.sparse_csr_tensor(*csr[:3], csr.shape, **options)
 
 
 def _sorted_once(a: CSR) -> CSR:
