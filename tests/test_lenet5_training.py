@@ -264,10 +264,8 @@ def test_a_trainer_goes_on_where_its_state_was_taken(device):
     whole, first = trainer(device), trainer(device)
     losses = [whole.epoch().item() for _ in range(4)]
     assert [first.epoch().item() for _ in range(2)] == losses[:2]
-    second = trainer(device)
-    second.epoch()
-    state = first.state_dict()
-    first.epoch()  # which does not change the state that was taken before
+    second, state = trainer(device), first.state_dict()
+    assert [first.epoch().item(), second.epoch().item()] == [losses[2], losses[0]]  # neither changes the state
     second.load_state_dict(state)
     assert [second.epoch().item() for _ in range(2)] == losses[2:]
     assert all(torch.equal(a, b) for a, b in zip(parameters(second.model), parameters(whole.model), strict=True))
@@ -338,11 +336,8 @@ def test_changed_models_are_refused():
 
 @pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
 def test_hyperparameters_are_numbers(name):
-    for wrong in ("0.1", None, [0.1, 0.2]):
-        with pytest.raises(TypeError, match=f"Trainer: {name} must be a number, got {type(wrong).__name__}"):
-            trainer(**{name: wrong})
-    for wrong in (-0.1, float("nan")):
-        with pytest.raises(ValueError, match=f"Trainer: {name} must be 0 or more, not {wrong}"):
+    for wrong in ("0.1", None, [0.1, 0.2], -0.1, float("nan")):
+        with pytest.raises((TypeError, ValueError), match=f"Trainer: {name} must be (a number, got|0 or more, not) "):
             trainer(**{name: wrong})
     with pytest.raises(ValueError, match=r"Trainer: lr must be a number or of shape \[4\], got \[2\]"):
         trainer(lr=torch.ones(2))
