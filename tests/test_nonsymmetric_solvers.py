@@ -294,3 +294,22 @@ def test_preconditioners_of_conjugate_gradients():
     S = A @ A.T
     for inverse in (jacobi(S), block_jacobi(S, 8)):
         assert conjugate_gradient(S, b, rtol=1e-8, preconditioner=inverse).converged
+
+
+@pytest.mark.parametrize("exponent", [-140, -100, -40, 100, 125])
+@pytest.mark.parametrize("solver", [bicgstab, gmres, conjugate_gradient], ids=lambda s: s.__name__)
+def test_squares_of_norms_neither_vanish_nor_overflow(solver, exponent):
+    """A power of two changes no bit of a solution, however small or large, but those that float32 cannot hold."""
+    n, power, seen = 20, torch.tensor(exponent), []
+    row, col = torch.cat([torch.stack([torch.arange(n - k), torch.arange(k, n)]) for k in (0, 1)], 1)
+    half = coo(row, col, torch.where(row == col, 2.0, -1.0), (n, n))
+    A = half + half.T
+    b, start = torch.randn(2, n, generator=torch.Generator().manual_seed(3)).mul(8).round().div(8)
+    want = solver(A, b, x0=start, rtol=1e-5)
+    report = lambda iteration, norm: seen.append(norm)  # noqa: E731
+    found = solver(A, b.ldexp(power), x0=start.ldexp(power), rtol=1e-5, callback=report)
+    assert found.converged and found.iterations == want.iterations == len(seen)
+    assert torch.equal(found.x, want.x.ldexp(power))
+    assert found.residual_norm == seen[-1] == pytest.approx(want.residual_norm * 2.0**exponent)
+    absolute = solver(A, b.ldexp(power), rtol=0.0, atol=2.0 ** (exponent - 10))
+    assert absolute.converged and absolute.iterations > 1 and absolute.residual_norm > 0

@@ -147,14 +147,29 @@ class _Run:
         limit = 10 * len(b) if method.max_iterations is None else method.max_iterations
         dtype = torch.promote_types(multiply(b).dtype, torch.float32)
         x0 = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.to(b.device, dtype, copy=True)
-        tolerances = method.rtol, method.atol
-        x, iterations, norm, goal = method.iterate(multiply, b, x0, tolerances, limit, precondition, self.callback)
-        self.iterations, self.norm = max(self.iterations, iterations), max(self.norm, norm)
+        scale, report = _scale(b, dtype), self.callback
+        if scale != 1:
+            b, x0 = b.to(dtype) * scale, x0 * scale
+        if report is not None and scale != 1:
+            report = lambda iteration, norm: self.callback(iteration, norm / scale)  # noqa: E731
+        tolerances = method.rtol, method.atol * scale
+        x, iterations, norm, goal = method.iterate(multiply, b, x0, tolerances, limit, precondition, report)
+        self.iterations, self.norm = max(self.iterations, iterations), max(self.norm, norm / scale)
         self.converged = self.converged and norm <= goal
-        return x
+        return x if scale == 1 else x * (1 / scale)
 
     def solution(self, x: Tensor) -> Solution:
         return Solution(x, self.iterations, self.norm, self.converged)
+
+
+def _scale(b: Tensor, dtype: torch.dtype) -> float:
+    """Returns by what to multiply a system so that the squares of norms neither vanish nor overflow: 1, or a power of
+    two, which rounds nothing."""
+    most = b.abs().max().item() if len(b) else 0.0
+    if not 0 < most < math.inf or 2**-20 <= most <= 2**20:
+        return 1.0
+    limit = math.frexp(torch.finfo(dtype).max)[1] - 28
+    return 2.0 ** -max(-limit, min(math.frexp(most)[1], limit))
 
 
 class _Solve(torch.autograd.Function):
