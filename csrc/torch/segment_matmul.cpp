@@ -88,8 +88,7 @@ Tensor grouped_product(bool outer, const Tensor& x, const Tensor& other, const T
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, x.get_device());
   if (major != 9) return {};
   at::AutoDispatchBelowADInplaceOrView below;
-  Tensor bounded = at::empty({segments}, offsets.options().dtype(at::kInt));
-  const Tensor ends = std::get<0>(at::cummax(at::clamp_out(bounded, offsets.narrow(0, 1, segments), 0, n), 0));
+  const Tensor ends = std::get<0>(at::cummax(offsets.narrow(0, 1, segments).clamp(0, n), 0)).to(at::kInt);
   // A dimension of size 1 may have any stride in a contiguous tensor, which torch's product refuses.
   const auto packed = [](const Tensor& t) { return t.view(-1).view(t.sizes()); };
   const Tensor rows = packed(x);
