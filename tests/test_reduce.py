@@ -300,3 +300,47 @@ def test_any_order_of_memory_gives_the_same_bits(device):
                 got, want = (reduce(t, dims, op=op, keepdim=len(dims) == 2) for t in (same, x))
                 assert got.is_contiguous()
                 assert_same_bits(got, want, f"{op} {dtype} {order} {dims}")
+
+
+def check_bits_of_copy(x: torch.Tensor, dims: tuple[int, ...], op: str):
+    torch.set_num_threads(1)
+    want = reduce(x.contiguous(), dims, op=op)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        got = reduce(x, dims, op=op)
+        assert got.is_contiguous()
+        assert_same_bits(got, want, f"{op} {x.dtype} {tuple(x.shape)} {x.stride()} {dims} {threads} threads")
+
+
+ROUNDING = ("sum", "prod", "mean", "logsumexp")
+# Rows that are short, have a rest, or several chunks; one column, a few, and more than a strip has.
+TRANSPOSED = [(1, 5), (3, 7), (129, 16), (130, 12), (37, 20), (5, 33), (2100, 17), (1030, 300), (1100, 37), (70, 1037)]
+TRANSPOSED += [(260, 4099), (65, 9000), (1, 70003), (2, 70003), (9, 70001), (70003, 2), (70003, 7)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sums_of_transposed_arrays_have_the_bits_of_a_copy(dtype, device):
+    for columns, n in TRANSPOSED:
+        values = torch.randn(n, columns, generator=torch.Generator().manual_seed(1)).to(device)
+        for op, dim in itertools.product(ROUNDING, (0, 1)):
+            factors = 1 + values / 2 / n**0.5 if op == "prod" else values
+            check_bits_of_copy(factors.to(dtype).t(), (dim,), op)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sums_of_permuted_arrays_have_the_bits_of_a_copy(dtype, device):
+    every_dim = [dims for n in range(1, 4) for dims in itertools.combinations(range(3), n)]
+    for shape in ((3, 50, 70), (20, 3, 1500), (1030, 2, 33), (2, 3, 30001)):
+        values = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
+        for op, order, dims in itertools.product(ROUNDING, itertools.permutations(range(3)), every_dim):
+            factors = 1 + values / 100 if op == "prod" else values
+            check_bits_of_copy(factors.to(dtype).permute(order), dims, op)
+
+
+def test_short_rows_do_not_depend_on_their_number(device):
+    """Rows that are reduced side by side have the same bits if one is left alone."""
+    for n in (8, 12, 16, 31, 48):
+        x = torch.randn(1025, n, generator=torch.Generator().manual_seed(n)).to(device)
+        sums = reduce(x, 1)
+        for row in (0, 127, 128, 1024):
+            assert_same_bits(sums[row], reduce(x[row : row + 1], 1)[0], f"{n} {row}")

@@ -115,7 +115,7 @@ struct Elements {
   using Acc = typename M::Acc;
   const In* in;
   Out* out;
-  int64_t rows, n, inner;
+  int64_t rows, n, inner, stride;
   bool mirrored, mean;
   DType dtype;
 
@@ -125,6 +125,7 @@ struct Elements {
         rows(x.rows()),
         n(x.n),
         inner(x.inner),
+        stride(x.stride),
         mirrored(x.op == OpId::min || x.op == OpId::argmin),
         mean(x.op == OpId::mean),
         dtype(x.dtype) {}

@@ -1,9 +1,10 @@
 // The inner loops of the threaded rung: the rows of a panel, combined lane by lane.
 //
-// Element (r, l) of a panel is at r * pitch + l * step. There are `rows` rows with `lanes` elements, and a last row
-// with `tail` elements. Lane l becomes the combination of its column. The loops over lanes carry no dependence, so the
-// compiler vectorizes them. A few rows at a time are combined by a tree before they are combined with the lanes. They
-// are few, so that memory is still accessed nearly in order of addresses, which matters most.
+// Element (r, l) of a panel is at r * pitch + l * step. One of pitch and step is known to be 1. There are `rows` rows
+// with `lanes` elements, and a last row with `tail` elements. Lane l becomes the combination of its column. The loops
+// over lanes carry no dependence, so the compiler vectorizes them. A few rows at a time are combined by a tree before
+// they are combined with the lanes. They are few, so that memory is still accessed nearly in order of addresses, which
+// matters most.
 #pragma once
 #include "block/exponential.h"
 #include "reduction/elements.h"
@@ -14,14 +15,15 @@ namespace tp::reduction {
 
 constexpr int64_t max_lanes = 1024;
 
-// step_ and lanes_ are 0 if only the members `step` and `lanes` know the values.
+// If step_ is 1, step is 1; if step_ is 0, pitch is 1. lanes_ is 0 if only the member `lanes` knows the value.
 template <class In, int step_, int lanes_>
 struct Panel {
   const In* x;
   int64_t rows, pitch, lanes, tail, step;  // rows and lanes at least 1
+  bool by_four;                            // whether trees combine at most four rows, not eight
   static constexpr bool narrow = lanes_ > 0;
 
-  TP_INLINE In at(int64_t r, int64_t l) const { return x[r * pitch + l * (step_ > 0 ? step_ : step)]; }
+  TP_INLINE In at(int64_t r, int64_t l) const { return step_ == 1 ? x[r * pitch + l] : x[r + l * step]; }
   // Makes the width of a narrow panel a constant, so that the compiler needs no remainder loop, but hides it enough
   // that the compiler does not unroll the loop completely before it vectorizes.
   TP_INLINE int64_t width() const {
@@ -93,7 +95,7 @@ TP_INLINE void combine(const Panel<In, step, lanes>& p, typename M::Acc* __restr
     if (!take_greatest<M, mirrored>(p, acc)) return;
   }
   for (int64_t l = 0; l < p.width(); ++l) acc[l] = M::identity();
-  if (!p.narrow && p.pitch == p.lanes) {  // contiguous: eight rows at a time would be too far apart
+  if (!p.narrow && p.by_four) {
     each_step<(M::id == OpId::max ? 1 : 4)>(p, add);
   } else {
     each_step<8>(p, add);

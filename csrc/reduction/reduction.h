@@ -26,6 +26,10 @@ struct Args {
   int64_t outer, n, inner;
   DType dtype;  // of in
   OpId op;      // sum prod max min argmax argmin; floats also mean logsumexp
+  // Between consecutive elements of a row in memory. On `threaded`, results that round may have another one than
+  // `inner`: the rows, in the same order, are then those of an [outer * inner / stride, n, stride] array, and their
+  // elements are combined as if it were [outer, n, inner].
+  int64_t stride = inner;
 
   int64_t rows() const { return outer * inner; }
 };

@@ -5,6 +5,9 @@
 // divided into chunks along n, whose totals are combined in order. Contiguous rows with a few elements become the lanes
 // of a panel. The partition depends only on the shape, so the bits do not depend on the number of threads. Sums,
 // products and exponentials of floats accumulate in double, so the rounding error does not grow with n.
+//
+// `inner` decides in which order the elements of a row are combined, and `stride` where they are (reduction.h). A panel
+// has the same lanes wherever they are in memory, so an array in another order of dimensions gives the same bits.
 #ifdef __GNUC__
 #pragma GCC optimize("no-tree-pre")  // it turns comparisons into branches, which prevents vectorization
 #endif
@@ -16,45 +19,59 @@
 namespace tp::reduction {
 namespace {
 
-constexpr int64_t chunk = 1 << 16;  // elements
-constexpr int64_t few = 16;         // a contiguous row with fewer elements is not worth a panel
-constexpr int64_t side_by_side = 128;
+constexpr int64_t chunk = 1 << 16;     // elements
+constexpr int64_t side_by_side = 128;  // short rows
+constexpr int64_t apart = 8;           // long rows that are read side by side: as many as L1 has ways
+constexpr int64_t most_lanes = 8192;   // of the panels of a strip together
 
 template <class In>
 constexpr int narrow = 64 / int(sizeof(In));  // lanes of a panel of narrow rows, approximately
+template <class In>
+constexpr int few = 192 / int(sizeof(In));  // a contiguous row with no more elements is not worth a panel
 
 template <class E>
 struct Threaded {
   using In = typename E::Input;
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
+  // Whether the order of combining decides the bits. If not, stride = inner.
+  static constexpr bool rounds = is_floating<In> && M::id != OpId::max && M::id != OpId::argmax;
   const E& e;
-  // A panel row is `groups` rows of the slab; there are `rows` panel rows, in chunks of `chunk_rows`.
-  int64_t slabs, groups, lanes, strips, rows, chunk_rows, chunks;
+  // The order: element r * groups + g of a row is in lane g of its panel row r. There are `rows` full panel rows, in
+  // chunks of `chunk_rows`, and a last one with the rest.
+  bool is_short;
+  int64_t groups, rows, chunk_rows, chunks;
+  // The memory: a slab has the first elements of `columns` rows, `step` apart. `width` of them, a strip, are reduced at
+  // a time. The bits do not depend on the width.
+  int64_t columns, step, slabs, width, strips;
   Acc* totals = nullptr;
 
-  explicit Threaded(const E& e)
+  Threaded(const E& e, int threads)
       : e(e),
-        slabs(e.rows / e.inner),
-        groups(tp::max(int64_t(1), tp::min(e.n, narrow<In> / e.inner))),
-        lanes(tp::min(groups * e.inner, max_lanes)),
-        strips(ceil_div(groups * e.inner, lanes)),
+        is_short(e.inner == 1 && e.n <= few<In>),
+        groups(is_short ? 1 : tp::max(int64_t(1), tp::min(e.n, narrow<In> / e.inner))),
         rows(e.n / groups),
-        chunk_rows(chunk / lanes),
-        chunks(ceil_div(rows, chunk_rows)) {}
+        chunk_rows(chunk / tp::min(groups * e.inner, max_lanes)),
+        chunks(ceil_div(rows, chunk_rows)),
+        columns(e.stride > 1 ? e.stride : e.rows),
+        step(e.stride > 1 ? 1 : e.n),
+        slabs(e.rows / columns),
+        width(tp::min(columns, widest(threads))),
+        strips(ceil_div(columns, width)) {}
 
-  bool short_rows() const { return e.inner == 1 && e.n <= few; }
-
-  // Reduces rows begin to end - 1, which have only a few elements.
-  template <bool mirrored>
-  void reduce_short(int64_t begin, int64_t end) const {
-    Acc acc[side_by_side];
-    for (int64_t row = begin; row < end; row += side_by_side) {
-      const int64_t count = tp::min(side_by_side, end - row);
-      reduce_panel<M, mirrored>(Panel<In, 0, 0>{e.in + row * e.n, e.n, 1, count, 0, e.n}, acc);
-      for (int64_t l = 0; l < count; ++l) e.out[row + l] = e.result(acc[l]);
-    }
+  int64_t widest(int threads) const {
+    if (e.stride == 1) return is_short ? side_by_side : e.inner == 1 || groups > 1 ? 1 : apart;
+    if (e.stride == e.inner || groups * columns <= max_lanes) return max_lanes;
+    const int64_t share = ceil_div(columns * slabs * chunks, int64_t(2 * threads));  // leaves strips for every thread
+    const int64_t most = tp::min(max_lanes, most_lanes / groups);
+    return tp::min(most, ceil_div(share, int64_t(narrow<In>)) * narrow<In>);
   }
+
+  // Whether the lanes are contiguous rows, which are then their only group.
+  bool has_contiguous_rows() const { return e.stride == 1 && width > 1; }
+
+  // Whether trees combine four panel rows, not eight, which in a slab without strips would be far apart.
+  bool by_four() const { return e.inner > 1 && groups * e.inner <= max_lanes; }
 
   // Contiguous elements: finds the maximum first, then its index.
   template <bool mirrored, class P>
@@ -72,67 +89,78 @@ struct Threaded {
     }
   }
 
+  // Combines a chunk of `wide` rows that starts at panel row `first`. Group g of row l is lane g * wide + l. Each group
+  // is a panel of its own, unless all of them are contiguous in memory: then they are one panel.
   template <bool mirrored>
-  TP_INLINE void reduce_chunk(int64_t slab, int64_t strip, int64_t c, Acc* acc) const {
-    const int64_t first = c * chunk_rows, column = strip * lanes, pitch = groups * e.inner;
-    const int64_t count = tp::min(chunk_rows, rows - first), width = tp::min(lanes, pitch - column);
-    const int64_t tail = c == chunks - 1 ? (e.n - rows * groups) * e.inner : 0;  // 0 if there are strips
-    const In* x = e.in + slab * e.n * e.inner + first * pitch + column;
-    if (e.inner == 1 && width == narrow<In>) {
-      reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, pitch, width, tail, 1}, first, acc);
-    } else {
-      reduce_panel<M, mirrored>(Panel<In, 1, 0>{x, count, pitch, width, tail, 1}, acc);
-      if constexpr (M::id == OpId::argmax) {
-        for (int64_t l = 0; l < width; ++l) acc[l].index = (first + acc[l].index) * groups + l / e.inner;
-      }
-      fold<M>(acc, groups, e.inner);
+  TP_INLINE void reduce_groups(const In* x, int64_t wide, int64_t first, int64_t count, int64_t rest, Acc* acc) const {
+    const bool joined = wide == e.stride && groups * wide <= max_lanes;
+    const int64_t panels = joined ? 1 : groups, lanes = joined ? groups * wide : wide;
+    for (int64_t g = 0; g < panels; ++g) {
+      const int64_t tail = joined ? rest * wide : g < rest ? wide : 0;
+      const Panel<In, 1, 0> panel{x + g * e.stride, count, groups * e.stride, lanes, tail, 1, by_four()};
+      reduce_panel<M, mirrored>(panel, acc + g * wide);
     }
-    const int64_t columns = groups > 1 ? e.inner : width;
-    if (chunks > 1) {
-      std::copy(acc, acc + columns, totals + (slab * chunks + c) * e.inner + column);
+    if constexpr (M::id == OpId::argmax) {
+      for (int64_t l = 0; l < groups * wide; ++l) acc[l].index = (first + acc[l].index) * groups + l / wide;
+    }
+    fold<M>(acc, groups, wide);
+  }
+
+  template <bool contiguous_rows, bool mirrored>
+  TP_INLINE void reduce_chunk(int64_t slab, int64_t strip, int64_t c, Acc* acc) const {
+    const int64_t first = c * chunk_rows, count = tp::min(chunk_rows, rows - first);
+    const int64_t rest = c == chunks - 1 ? e.n - rows * groups : 0;
+    const int64_t column = strip * width, wide = tp::min(width, columns - column), row = slab * columns + column;
+    const In* x = e.in + slab * columns * e.n + column * step + first * groups * e.stride;
+    if constexpr (contiguous_rows) {
+      reduce_panel<M, mirrored>(Panel<In, 0, 0>{x, count, 1, wide, 0, step, rounds && by_four()}, acc);
+    } else if (e.inner == 1 && e.stride == 1 && groups == narrow<In>) {
+      reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, groups, groups, rest, 1, false}, first, acc);
     } else {
-      for (int64_t l = 0; l < columns; ++l) e.out[slab * e.inner + column + l] = e.result(acc[l]);
+      reduce_groups<mirrored>(x, wide, first, count, rest, acc);
+    }
+    if (chunks > 1) {
+      std::copy(acc, acc + wide, totals + c * e.rows + row);
+    } else {
+      for (int64_t l = 0; l < wide; ++l) e.out[row + l] = e.result(acc[l]);
     }
   }
 
-  template <bool mirrored>
+  template <bool contiguous_rows, bool mirrored>
   TP_INLINE void reduce_chunks(int64_t begin, int64_t end) const {
-    Acc acc[max_lanes];
+    Acc acc[contiguous_rows ? side_by_side : rounds ? most_lanes : max_lanes];
     for (int64_t i = begin; i < end; ++i)
-      reduce_chunk<mirrored>(i / chunks / strips, i / chunks % strips, i % chunks, acc);
+      reduce_chunk<contiguous_rows, mirrored>(i / chunks / strips, i / chunks % strips, i % chunks, acc);
   }
 
   static constexpr bool may_mirror = M::id == OpId::argmax || M::id == OpId::max;
 };
 
-template <class E>
-void reduce_short(const Threaded<E>& t, int64_t begin, int64_t end) {
+// Reduces chunks begin to end - 1.
+template <bool contiguous_rows, class E>
+TP_INLINE void reduce_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
   if (Threaded<E>::may_mirror && t.e.mirrored) {
-    t.template reduce_short<Threaded<E>::may_mirror>(begin, end);
+    t.template reduce_chunks<contiguous_rows, Threaded<E>::may_mirror>(begin, end);
   } else {
-    t.template reduce_short<false>(begin, end);
+    t.template reduce_chunks<contiguous_rows, false>(begin, end);
   }
 }
 
-// Reduces chunks begin to end - 1.
+// Without AVX2, because vectors of strided elements are not faster for being longer.
 template <class E>
-TP_INLINE void reduce_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
-  if (Threaded<E>::may_mirror && t.e.mirrored) {
-    t.template reduce_chunks<Threaded<E>::may_mirror>(begin, end);
-  } else {
-    t.template reduce_chunks<false>(begin, end);
-  }
+void reduce_contiguous_rows(const Threaded<E>& t, int64_t begin, int64_t end) {
+  reduce_chunks<true>(t, begin, end);
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
 template <class E>
 __attribute__((target("avx2"))) void reduce_chunks_avx2(const Threaded<E>& t, int64_t begin, int64_t end) {
-  reduce_chunks(t, begin, end);
+  reduce_chunks<false>(t, begin, end);
 }
 // For the few processors without AVX2: their vectors are not worth half of this file's compile time.
 template <class E>
 __attribute__((optimize("O1"))) void reduce_chunks_plain(const Threaded<E>& t, int64_t begin, int64_t end) {
-  reduce_chunks(t, begin, end);
+  reduce_chunks<false>(t, begin, end);
 }
 template <class E>
 auto reducer() {
@@ -141,7 +169,7 @@ auto reducer() {
 #else
 template <class E>
 auto reducer() {
-  return &reduce_chunks<E>;
+  return &reduce_chunks<false, E>;
 }
 #endif
 
@@ -149,9 +177,8 @@ template <class E>
 void combine_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
   const E& e = t.e;
   for (int64_t row = begin; row < end; ++row) {
-    const auto* total = t.totals + row / e.inner * t.chunks * e.inner + row % e.inner;
-    auto sum = total[0];
-    for (int64_t c = 1; c < t.chunks; ++c) sum = E::Monoid::combine(sum, total[c * e.inner]);
+    auto sum = t.totals[row];
+    for (int64_t c = 1; c < t.chunks; ++c) sum = E::Monoid::combine(sum, t.totals[c * e.rows + row]);
     e.out[row] = e.result(sum);
   }
 }
@@ -162,13 +189,11 @@ void reduce(const E& e, Context& context) {
     std::fill(e.out, e.out + e.rows, e.result(E::Monoid::identity()));
     return;
   }
-  Threaded<E> t(e);
-  if (t.chunks > 1) t.totals = context.workspace<typename E::Acc>(t.slabs * t.chunks * e.inner);
-  const bool is_short = t.short_rows();
-  const auto run = is_short ? &reduce_short<E> : reducer<E>();
-  const int64_t units = is_short ? e.rows : t.slabs * t.strips * t.chunks;
-  const int64_t grain = ceil_div(int64_t(1 << 14), is_short ? e.n : tp::min(e.n * e.inner, chunk));
-  context.parallel_for(units, grain, [&](int64_t begin, int64_t end) { run(t, begin, end); });
+  Threaded<E> t(e, context.device.threads);
+  if (t.chunks > 1) t.totals = context.workspace<typename E::Acc>(t.chunks * e.rows);
+  const auto run = t.has_contiguous_rows() ? &reduce_contiguous_rows<E> : reducer<E>();
+  const int64_t grain = ceil_div(int64_t(1 << 14), t.width * tp::min(e.n, t.chunk_rows * t.groups));
+  context.parallel_for(t.slabs * t.strips * t.chunks, grain, [&](int64_t begin, int64_t end) { run(t, begin, end); });
   if (t.chunks == 1) return;
   context.parallel_for(e.rows, ceil_div(int64_t(4096), t.chunks),
                        [&](int64_t begin, int64_t end) { combine_chunks(t, begin, end); });

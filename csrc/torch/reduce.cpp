@@ -113,27 +113,81 @@ bool is_exact(OpId op, const Tensor& x) {
   return !rounds || !x.is_floating_point();
 }
 
-// Returns x with its dimensions in the order of memory, and permutes `reduced` alike, if x is then contiguous and
-// neither the reduced dimensions nor the others change their order among themselves. Otherwise returns x. On the CPU a
-// transposed copy, which this saves, takes ten times as long as the reduction.
-Tensor in_memory_order(const Tensor& x, Mask& reduced) {
+Mask ones_of(const Tensor& x) {
+  Mask ones;
+  for (const int64_t size : x.sizes()) ones.push_back(size == 1);
+  return ones;
+}
+
+// The dimensions in the order of memory, the outermost first. Where a dimension of size 1 comes does not matter.
+PerDim<int64_t> memory_order(const Tensor& x) {
   PerDim<int64_t> order;
   for (int64_t d = 0; d < x.dim(); ++d) order.push_back(d);
-  // Where a dimension of size 1 comes does not matter.
   const auto stride = [&](int64_t d) { return x.size(d) == 1 ? std::numeric_limits<int64_t>::max() : x.stride(d); };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stride(a) > stride(b); });
-  int64_t last[2] = {-1, -1};  // of the kept dimensions, and of the reduced ones
+  return order;
+}
+
+// The dimensions among `dims` that are kept, without those of size 1.
+PerDim<int64_t> kept_of(const PerDim<int64_t>& dims, const Mask& reduced, const Tensor& x) {
+  PerDim<int64_t> kept;
+  for (const int64_t d : dims) {
+    if (!reduced[size_t(d)] && x.size(d) != 1) kept.push_back(d);
+  }
+  return kept;
+}
+
+// What a kernel reads, and how (reduction.h).
+struct Source {
+  Tensor in;             // contiguous
+  PerDim<int64_t> kept;  // the kept dimensions of x, in the order of its rows
+  int64_t outer, n, inner, stride;
+};
+
+// x itself, if it is dense but not contiguous, and its rows can be read in the order of memory: the reduced dimensions
+// must keep their order, unless no result depends on it, and be adjacent if results round. On the CPU a transposed
+// copy, which this saves, takes ten times as long as the reduction.
+std::optional<Source> in_memory_order(const Reduce& r, OpId op, const Mask& reduced, const Lines<int64_t>& lines) {
+  const Tensor& x = r.x;
+  const bool exact = is_exact(op, x), any_order = exact && !finds_index(r.op);
+  const bool automatic = r.algorithm == "auto" || r.algorithm == reduction::choose({}, Device{});
+  if (x.is_contiguous() || x.is_cuda() || !(exact || automatic)) return {};
+  const PerDim<int64_t> order = memory_order(x);
+  const Tensor dense = x.permute(order);
+  if (!dense.is_contiguous()) return {};
   Mask permuted;
+  int64_t last = -1;  // of the reduced dimensions
   for (const int64_t d : order) {
     permuted.push_back(reduced[size_t(d)]);
-    if (x.size(d) == 1) continue;
-    if (d < last[permuted.back()]) return x;
-    last[permuted.back()] = d;
+    if (!reduced[size_t(d)] || x.size(d) == 1) continue;
+    if (d < last && !any_order) return {};
+    last = d;
   }
-  Tensor dense = x.permute(order);
-  if (!dense.is_contiguous()) return x;
-  reduced = permuted;
-  return dense;
+  const Lines<int64_t> own(dense.sizes(), permuted, ones_of(dense));
+  const bool adjacent = std::is_sorted(own.order.begin(), own.order.end());
+  if (!adjacent && !exact) return {};
+  const Tensor in = adjacent ? dense : dense.permute(own.order).contiguous();
+  const auto& ordered = exact ? own : lines;
+  return Source{in, kept_of(order, reduced, x), ordered.outer, own.n, ordered.inner, own.inner};
+}
+
+Source source_of(const Reduce& r, OpId op, const Mask& reduced) {
+  const Lines<int64_t> lines(r.x.sizes(), reduced, ones_of(r.x));
+  if (auto source = in_memory_order(r, op, reduced, lines)) return *source;
+  const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
+  const Tensor in = (in_order ? r.x : r.x.permute(lines.order)).contiguous();
+  return {in, kept_of(lines.order, reduced, r.x), lines.outer, lines.n, lines.inner, lines.inner};
+}
+
+// Stores in `out` a result whose dimensions are in the order of `kept`.
+void store_in_order(const Tensor& result, const Tensor& out, const PerDim<int64_t>& kept) {
+  PerDim<int64_t> sorted = kept, positions, sizes;
+  std::sort(sorted.begin(), sorted.end());
+  for (const int64_t d : sorted) {
+    positions.push_back(std::find(kept.begin(), kept.end(), d) - kept.begin());
+    sizes.push_back(result.size(positions.back()));
+  }
+  out.view(sizes).copy_(result.permute(positions));
 }
 
 }  // namespace
@@ -146,16 +200,16 @@ Tensor Reduce::kernel() const {
   Tensor out =
       empty_result(result_sizes(x.sym_sizes(), reduced, keepdim), x.options().dtype(combined_dtype(op, id, x)));
   if (is_done(out, reduction::ladder, "reduce", algorithm)) return out;
-  Mask mask = reduced, ones;
-  const bool in_place = !x.is_contiguous() && !x.is_cuda() && is_exact(id, x);
-  const Tensor source = in_place ? in_memory_order(x, mask) : x;
-  for (const int64_t size : source.sizes()) ones.push_back(size == 1);
-  const Lines<int64_t> lines(source.sizes(), mask, ones);
-  const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
-  const Tensor in = (in_order ? source : source.permute(lines.order)).contiguous();
-  const reduction::Args args{in.const_data_ptr(), out.mutable_data_ptr(),           lines.outer, lines.n,
-                             lines.inner,         combining_dtype("reduce", op, x), id};
-  run(reduction::ladder, reduction::choose, "reduce", algorithm, in, args);
+  const Source s = source_of(*this, id, reduced);
+  const bool in_order = std::is_sorted(s.kept.begin(), s.kept.end());
+  PerDim<int64_t> sizes;
+  for (const int64_t d : s.kept) sizes.push_back(x.size(d));
+  const Tensor result = in_order ? out : at::empty(sizes, out.options());
+  const DType dtype = combining_dtype("reduce", op, x);
+  const reduction::Args args{
+      s.in.const_data_ptr(), result.mutable_data_ptr(), s.outer, s.n, s.inner, dtype, id, s.stride};
+  run(reduction::ladder, reduction::choose, "reduce", algorithm, s.in, args);
+  if (!in_order) store_in_order(result, out, s.kept);
   return out;
 }
 
