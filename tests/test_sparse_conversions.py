@@ -301,6 +301,7 @@ def test_torch_sparse():
     assert got.coalesce().values().tolist() == [2, 1]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
 def test_compilers_take_what_comes_from_torch(layout):
     """torch's own values() are a view of a sparse tensor, of which compilers take none."""

@@ -48,7 +48,7 @@ Mask reduced_dims(int64_t dims, const Dims& dim) {
 
 void check(const Tensor& x, const Dims& dim, Str name, OpId op, const Mask& reduced) {
   dtype_of_tensor("reduce", x);
-  if (op == OpId::mean || op == OpId::logsumexp) {
+  if (needs_floats(op)) {
     TORCH_CHECK_TYPE(x.is_floating_point(), "reduce: op '", std::string(name), "' needs floating point, got ",
                      x.scalar_type());
   }
@@ -108,10 +108,7 @@ struct Lines {
 };
 
 // Whether a result has the same bits however its elements are grouped, as long as they keep their order.
-bool is_exact(OpId op, const Tensor& x) {
-  const bool rounds = op == OpId::sum || op == OpId::prod || op == OpId::mean || op == OpId::logsumexp;
-  return !rounds || !x.is_floating_point();
-}
+bool is_exact(OpId op, const Tensor& x) { return !rounds(op) || !x.is_floating_point(); }
 
 Mask ones_of(const Tensor& x) {
   Mask ones;
@@ -214,9 +211,7 @@ Tensor Reduce::kernel() const {
 }
 
 Autocast Reduce::autocast() const {
-  const OpId id = op_of("reduce", Combines::reduction, op, x);
-  const bool rounds = id == OpId::sum || id == OpId::prod || id == OpId::mean || id == OpId::logsumexp;
-  return rounds ? Autocast::float32 : Autocast::none;
+  return rounds(op_of("reduce", Combines::reduction, op, x)) ? Autocast::float32 : Autocast::none;
 }
 
 namespace {
