@@ -311,5 +311,8 @@ def test_squares_of_norms_neither_vanish_nor_overflow(solver, exponent):
     assert found.converged and found.iterations == want.iterations == len(seen)
     assert torch.equal(found.x, want.x.ldexp(power))
     assert found.residual_norm == seen[-1] == pytest.approx(want.residual_norm * 2.0**exponent)
+    # Without the relative tolerance, the absolute one decides, which must be scaled, too.
     absolute = solver(A, b.ldexp(power), rtol=0.0, atol=2.0 ** (exponent - 10))
     assert absolute.converged and absolute.iterations > 1 and absolute.residual_norm > 0
+    # A start that is far greater than the solution is no error.
+    assert solver(A, b.ldexp(power), x0=torch.ones(n), atol=1.0).converged

@@ -146,8 +146,12 @@ class _Run:
             precondition = product_of(method.name, preconditioner, "preconditioner", b)
         limit = 10 * len(b) if method.max_iterations is None else method.max_iterations
         dtype = torch.promote_types(multiply(b).dtype, torch.float32)
-        x0 = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.to(b.device, dtype, copy=True)
-        scale, report = _scale(b, dtype), self.callback
+        scale, report = _scale(dtype, b), self.callback
+        if x0 is None:
+            x0 = torch.zeros_like(b, dtype=dtype)
+        else:
+            x0 = x0.to(b.device, dtype, copy=True)
+            scale = scale if scale == 1 else _scale(dtype, b, b - multiply(x0))  # the residual may be much greater
         if scale != 1:
             b, x0 = b.to(dtype) * scale, x0 * scale
         if report is not None and scale != 1:
@@ -162,10 +166,10 @@ class _Run:
         return Solution(x, self.iterations, self.norm, self.converged)
 
 
-def _scale(b: Tensor, dtype: torch.dtype) -> float:
-    """Returns by what to multiply a system so that the squares of norms neither vanish nor overflow: 1, or a power of
-    two, which rounds nothing."""
-    most = b.abs().max().item() if len(b) else 0.0
+def _scale(dtype: torch.dtype, *vectors: Tensor) -> float:
+    """Returns by what to multiply a system so that the squares of its vectors neither vanish nor overflow: 1, or a
+    power of two, which rounds nothing."""
+    most = max(v.abs().max().item() if len(v) else 0.0 for v in vectors)
     if not 0 < most < math.inf or 2**-20 <= most <= 2**20:
         return 1.0
     limit = math.frexp(torch.finfo(dtype).max)[1] - 28
