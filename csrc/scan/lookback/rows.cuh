@@ -277,46 +277,74 @@ struct Rows {
     Acc before[chunks];
     const unsigned joined = scan_part(x, first, first_head, lane, before);
 
-    // Wait for the prefix of the part, then scan every chunk and store it.
+    // Wait for the prefix of the part, and complete the prefixes of the lane's chunks.
     const Acc before_part = wait_before().v[0];
+#pragma unroll
+    for (int j = 0; j < chunks; ++j) {
+      if (headless || (joined >> j & 1)) before[j] = M::combine(before_part, before[j]);
+    }
+
+    // A part that is whole is stored by loops that choose nothing per element.
     const int64_t end = headless ? (spot.chain + 1) * e.n : count;
-    Vec times[chunks];
-    if constexpr (multiplies) read_array(e.next_times(), times, spot, stage + 2 * array_bytes, part, lane);
-    int head = first_head;
-#pragma unroll
-    for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
-      const int64_t p = first + j * chunk;
-      Acc running = headless || (joined >> j & 1) ? M::combine(before_part, before[j]) : before[j];
-      Results y;
-      each(x, j, p, head, [&](int i, Acc v, bool starts) {
-        const Acc next = starts ? v : append<M>(running, v);
-        const Acc result = !e.exclusive ? next : starts ? M::identity() : running;
-        if constexpr (affine) {
-          y.v[i] = typename E::Output(result.b);
-        } else {
-          y.v[i] = typename E::Output(result);
-        }
-        running = next;
-      });
-      store(out, p, end, y);
-      if constexpr (multiplies) {
-#pragma unroll
-        for (int i = 0; i < vector; ++i) {
-          using A = decltype(Acc::b);
-          y.v[i] = typename E::Output(A(y.v[i]) * A(times[j].v[i]));
-        }
-        store(products, p, end, y);
-      }
+    if (!out.aligned || (multiplies && !products.aligned) || spot.first + (part + 1) * part_items > end) {
+      store_part<false>(spot, stage, part, lane, x, first_head, before, e.exclusive);
+    } else if (affine || !e.exclusive) {
+      store_part<true>(spot, stage, part, lane, x, first_head, before, std::false_type{});
+    } else {
+      store_part<true>(spot, stage, part, lane, x, first_head, before, std::true_type{});
     }
   }
 
  private:
-  TP_DEVICE void store(const block::Vectors<typename E::Output, vector>& to, int64_t p, int64_t end, Results y) const {
-    if (to.aligned && p + vector <= end) {
-      if (e.reverse) y.flip();
-      to.at(p) = y;
+  // Scans each of the lane's chunks from what precedes it, and stores the results. `whole` says that all of them exist
+  // and that vectors of them are aligned.
+  template <bool whole, class Exclusive>
+  TP_DEVICE __forceinline__ void store_part(const Spot& spot, const unsigned char* stage, int part, int lane,
+                                            const Items& x, int head, const Acc (&before)[chunks],
+                                            Exclusive exclusive) const {
+    const int64_t first = spot.first + part * part_items + lane * vector;
+    const int64_t end = headless ? (spot.chain + 1) * e.n : count;
+    Vec times[chunks];
+    if constexpr (multiplies) read_array(e.next_times(), times, spot, stage + 2 * array_bytes, part, lane);
+#pragma unroll
+    for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
+      const int64_t p = first + j * chunk;
+      Acc running = before[j];
+      block::Vector<decltype(number(running)), vector> y;
+      each(x, j, p, head, [&](int i, Acc v, bool starts) {
+        const Acc next = starts ? v : append<M>(running, v);
+        y.v[i] = number(!exclusive ? next : starts ? M::identity() : running);
+        running = next;
+      });
+      store<whole>(out, p, end, y);
+      if constexpr (multiplies) {
+#pragma unroll
+        for (int i = 0; i < vector; ++i) y.v[i] = y.v[i] * decltype(Acc::b)(times[j].v[i]);
+        store<whole>(products, p, end, y);
+      }
+    }
+  }
+
+  // What is stored of an element's prefix.
+  TP_DEVICE static auto number(const Acc& x) {
+    if constexpr (affine) {
+      return x.b;
+    } else {
+      return x;
+    }
+  }
+  // Stores the results of a chunk. The row or the array ends at position `end`.
+  template <bool whole, class Y>
+  TP_DEVICE void store(const block::Vectors<typename E::Output, vector>& to, int64_t p, int64_t end, Y y) const {
+    const bool at_once = whole || (to.aligned && p + vector <= end);
+    if (at_once && e.reverse) y.flip();  // before the conversion, which takes two elements of half types at once
+    Results z;
+#pragma unroll
+    for (int i = 0; i < vector; ++i) z.v[i] = typename E::Output(y.v[i]);
+    if (at_once) {
+      to.at(p) = z;
     } else if (p < end) {  // a vector that leaves its row also leaves the array
-      to.store(p, y);
+      to.store(p, z);
     }
   }
 };
