@@ -111,3 +111,9 @@ PEER(reduce_by_key_int64) {
   return cub::DeviceReduce::ReduceByKey(temp, *bytes, in<int64_t>(a), keys, in<float>(b), sums, count,
                                         ::cuda::std::plus<>{}, n, stream);
 }
+// out: how many elements are selected, the selected ones, and the others from the end backwards.
+PEER(partition_float32) {
+  int64_t* count = to<int64_t>(out);
+  return cub::DevicePartition::Flagged(temp, *bytes, in<float>(a), in<bool>(b), reinterpret_cast<float*>(count + 1),
+                                       count, n, stream);
+}

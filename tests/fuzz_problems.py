@@ -179,7 +179,8 @@ def by_key(r):
 
 
 def split(r):
-    return case((size(r, 900), *shape(r, (0, 1), 12, 1)), **some(r, keep=round(r.random(), 2)))
+    n = size(r, 900)
+    return case((n, *shape(r, (0, 1), 12, 1)), (n,), **some(r, keep=round(r.random(), 2)))
 
 
 def expansion(r):

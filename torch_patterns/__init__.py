@@ -24,7 +24,7 @@ if _built_with.read_text().split(".")[:2] != torch.__version__.split(".")[:2]:
 torch.ops.load_library(str(_library))
 
 from torch_patterns import graph, io, jagged, registry, simt, solvers  # noqa: E402
-from torch_patterns.compact import compact, compact_padded  # noqa: E402
+from torch_patterns.compact import compact, compact_padded, partition  # noqa: E402
 from torch_patterns.conv import conv2d, conv2d_dgrad, conv2d_wgrad  # noqa: E402
 from torch_patterns.graph import (  # noqa: E402
     Graph,
@@ -43,7 +43,6 @@ from torch_patterns.groups import (  # noqa: E402
     group_by,
     group_expand,
     group_reduce,
-    partition,
     reduce_by_key,
     run_length_encode,
     unique,

@@ -1,4 +1,4 @@
-"""Compaction: the elements that a mask keeps, packed in order."""
+"""Compaction: the elements that a mask keeps, packed in order; and partition, where the others follow."""
 
 from __future__ import annotations
 
@@ -72,6 +72,34 @@ def compact_padded(x: Tensor, mask: Tensor, fill: float = 0, *, algorithm: str =
     return ops.compact_padded(x, mask, fill, algorithm)
 
 
+@documented("compact")
+def partition(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> tuple[Tensor, Tensor]:
+    """Moves the rows that ``mask`` selects to the front, both sides in their order, and counts them.
+
+    The result has the size of ``x``, so the call can be captured in a CUDA graph. Differentiable to every order;
+    deterministic (beyond the book). CUB's ``DevicePartition`` does the same, but reverses the rows that are not
+    selected.
+
+    Args:
+        x: rows [n, ...]; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
+        mask: [n], bool.
+        algorithm: ``"auto"`` or one of the ladder below.
+
+    Returns:
+        (values, count): like ``x``, and a scalar int64 tensor.
+
+    Raises:
+        TypeError: the dtype is not supported, or ``mask`` is not bool.
+        ValueError: ``mask`` is not one-dimensional, ``x`` is a scalar, or ``algorithm`` is unknown.
+        RuntimeError: ``mask`` is not as long as ``x``, or devices differ.
+
+    Example:
+        >>> tp.partition(torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
+        (tensor([2, 3, 1]), tensor(2))
+    """
+    return ops.partition(x, mask, algorithm)
+
+
 # ---- the result size depends on the data: fake implementations for compilers
 
 
@@ -121,3 +149,11 @@ def _(info, in_dims, grad, mask, algorithm="auto"):
     if in_dims[1] is None:
         return _ops.compact_backward(grad.movedim(in_dims[0], 1), mask, algorithm), mask.dim()
     return loop(_ops.compact_backward, info, (*in_dims[:2], None), grad, mask, algorithm)
+
+
+@torch.library.register_vmap("torch_patterns::partition")
+def _(info, in_dims, x, mask, algorithm="auto"):
+    if in_dims[1] is not None:
+        return loop(_ops.partition, info, (*in_dims[:2], None), x, mask, algorithm)
+    values, count = _ops.partition(front(x, in_dims[0], info.batch_size).movedim(0, 1), mask, algorithm)
+    return (values, count), (1, None)

@@ -1,4 +1,4 @@
-"""Rows by an index instead of offsets: groups and their reduction, distinct values, runs of equal keys, partition."""
+"""Rows by an index instead of offsets: groups and their reduction, distinct values, runs of equal keys."""
 
 from __future__ import annotations
 
@@ -203,34 +203,6 @@ def reduce_by_key(
     return ops.reduce_by_key(keys, values, op, algorithm)
 
 
-@documented("sort")
-def partition(x: Tensor, mask: Tensor, *, algorithm: str = "auto") -> tuple[Tensor, Tensor]:
-    """Moves the rows that ``mask`` selects to the front, both sides in their order, and counts them.
-
-    It is a stable sort by one bit. The result has the size of ``x``, so the call can be captured in a CUDA graph.
-    Differentiable to every order. (CUB's ``DevicePartition`` does the same, but reverses the rows that are not
-    selected.)
-
-    Args:
-        x: rows [n, ...]; any dtype that ``segment_reduce`` takes.
-        mask: [n], bool.
-        algorithm: ``"auto"`` or one of the ladder below.
-
-    Returns:
-        (values, count): like ``x``, and a scalar int64 tensor.
-
-    Raises:
-        TypeError: the dtype is not supported, or ``mask`` is not bool.
-        ValueError: ``mask`` is not one-dimensional, ``x`` is a scalar, or ``algorithm`` is unknown.
-        RuntimeError: ``mask`` is not as long as ``x``, or devices differ.
-
-    Example:
-        >>> tp.partition(torch.tensor([1, 2, 3]), torch.tensor([False, True, True]))
-        (tensor([2, 3, 1]), tensor(2))
-    """
-    return ops.partition(x, mask, algorithm)
-
-
 # ---- the operators whose result sizes depend on the data: fake implementations for compilers
 
 
@@ -288,13 +260,6 @@ def _rows_rule(name: str) -> None:
     torch.library.register_vmap(f"torch_patterns::{name}", rule)
 
 
-def _partition_rule(info, in_dims, x, mask, algorithm="auto"):
-    if in_dims[1] is not None:
-        return loop(_ops.partition, info, (*in_dims[:2], None), x, mask, algorithm)
-    values, count = _ops.partition(front(x, in_dims[0], info.batch_size).movedim(0, 1), mask, algorithm)
-    return (values, count), (1, None)
-
-
 def _loop_rule(name: str):
     op = getattr(_ops, name)
 
@@ -322,4 +287,3 @@ for _name in ("group_reduce", "group_expand"):
     _rows_rule(_name)
 for _name in ("group_by", "unique", "run_length_encode"):
     torch.library.register_vmap(f"torch_patterns::{_name}", _loop_rule(_name))
-torch.library.register_vmap("torch_patterns::partition", _partition_rule)

@@ -75,6 +75,7 @@ def orders(n: int) -> list[Figure]:
 
 CUB_RUNS = cub("run_length_encode_int64", lambda keys, _: keys.new_empty(16 * keys.numel() + 8, dtype=torch.uint8))
 CUB_BY_KEY = cub("reduce_by_key_int64", lambda keys, _: keys.new_empty(12 * keys.numel() + 8, dtype=torch.uint8))
+CUB_PARTITION = cub("partition_float32", lambda x, _: x.new_empty(4 * x.numel() + 8, dtype=torch.uint8))
 
 
 def cub_runs(call, dtype: torch.dtype):
@@ -134,7 +135,8 @@ def distinct(n: int) -> list[Figure]:
             lambda: (integers(n), torch.rand(n) < 0.5),
             lambda x, mask: tp.partition(x, mask)[0],
             lambda x, mask: torch.cat([x[mask], x[~mask]]),
-            {"torch": lambda x, mask: torch.cat([x[mask], x[~mask]])},
+            {"torch": lambda x, mask: torch.cat([x[mask], x[~mask]]), "cub": CUB_PARTITION},
+            exact_peers=False,  # CUB reverses the elements that are not selected
         ),
     ]
 

@@ -49,7 +49,7 @@ struct Scatter {
   TP_HD void operator()(Block& block) const {
     using Word = typename Rows::Word;
     const int64_t n = rows.n, packed = rows.packed, width = rows.width, words = n * width;
-    const bool packs = step == Step::pack;
+    const bool packs = step != Step::unpack, fills = step == Step::pack;
     const auto mask = block.global("mask", rows.mask, n);
     const auto kept_before = block.global("before", before, n);
     const auto x = block.global("x", rows.in, (packs ? n : packed) * width);
@@ -58,21 +58,19 @@ struct Scatter {
     for (int64_t first = block.index().x * threads; first < tp::max(words, int64_t(1));
          first += block.grid().x * threads) {
       block.phase("move", [&](int t) {
-        if (first + t == 0 && rows.count) {
-          int64_t kept = 0;
-          if (n > 0) {
-            const int64_t p = kept_before[n - 1];
-            const boolean keep = mask[n - 1];
-            kept = p + bool(keep);
-          }
-          count[0] = kept;
+        int64_t total = 0;
+        if (n > 0 && ((first + t == 0 && rows.count) || step == Step::partition)) {
+          const int64_t p = kept_before[n - 1];
+          const boolean keep = mask[n - 1];
+          total = p + bool(keep);
         }
+        if (first + t == 0 && rows.count) count[0] = total;
         if (first + t >= words) return;
         const int64_t row = floor_div(first + t, width), column = first + t - row * width, p = kept_before[row];
         const boolean keep = mask[row];
         if (packs) {
-          const int64_t to = keep ? p : n - 1 - (row - p);
-          const Word word = keep ? Word(x[first + t]) : rows.fill;
+          const int64_t to = keep ? p : fills ? n - 1 - (row - p) : total + row - p;
+          const Word word = keep || !fills ? Word(x[first + t]) : rows.fill;
           if (to < packed) y[to * width + column] = word;
         } else {
           const Word word = keep && p < packed ? Word(x[p * width + column]) : Word{};

@@ -11,10 +11,11 @@ void sequential(const Args& args, Context&) {
   const auto* in = static_cast<const char*>(args.in);
   auto* out = static_cast<char*>(args.out);
   const int64_t bytes = args.row_bytes;
+  const bool packs = args.step == Step::pack || args.step == Step::partition;
   int64_t kept = 0;
   for (int64_t i = 0; i < args.n; ++i) {
     const bool keeps = mask[i];
-    if (args.step == Step::pack && keeps) std::memcpy(out + kept * bytes, in + i * bytes, size_t(bytes));
+    if (packs && keeps) std::memcpy(out + kept * bytes, in + i * bytes, size_t(bytes));
     if (args.step == Step::unpack) {
       const bool given = keeps && kept < args.packed;
       if (given) std::memcpy(out + i * bytes, in + kept * bytes, size_t(bytes));
@@ -23,6 +24,12 @@ void sequential(const Args& args, Context&) {
     kept += keeps;
   }
   if (args.count) *args.count = kept;
+  if (args.step == Step::partition) {
+    int64_t to = kept;
+    for (int64_t i = 0; i < args.n; ++i) {
+      if (!mask[i]) std::memcpy(out + to++ * bytes, in + i * bytes, size_t(bytes));
+    }
+  }
   if (args.step != Step::pack) return;
   const int64_t end = args.packed * bytes;
   for (int64_t i = kept * bytes; i < end; i += 8) {

@@ -1,10 +1,12 @@
 // Compaction in one launch that reads the mask once, and only those rows that are kept. The heads of runs are found and
-// packed by the same kernel: there, a row is kept if it differs from the row before.
+// packed by the same kernel: there, a row is kept if it differs from the row before. A partition counts the kept rows
+// first, because dropped rows follow all kept ones.
 //
 // A block takes a tile by ticket. It ranks the tile's kept rows, publishes their number, and looks back over earlier
 // tiles for the position of its first kept row (block/lookback.cuh). The numbers of the kept rows are compacted in
-// shared memory, so that consecutive threads move consecutive words of the result. A tile has more rows if rows are
-// shorter, because a step of the look-back takes the same time whatever the size of a tile.
+// shared memory, and those of dropped rows from its end backwards, so that consecutive threads move consecutive words
+// of the result. A tile has more rows if rows are shorter, because a step of the look-back takes the same time whatever
+// the size of a tile.
 #include "block/per_output.h"
 #include "compact/rows.h"
 #include "compact/runs.h"
@@ -131,9 +133,10 @@ struct Heads {
 
 // Ranks the kept rows of the tile at row `first`. In each round, a lane handles four neighbouring rows of its warp. The
 // counts of all rounds share one word, with one byte each, since none exceeds 128. Ends with a barrier.
-// `list` gets the kept rows or, if not `packs`, the rank of each row, or `dropped`; `upto`, if rows are the elements of
-// runs, the number of kept rows up to and including each row.
-template <bool packs, int items, class Keep>
+// `list` gets the kept rows and, for a partition, the dropped ones from its end backwards; to unpack, it gets the rank
+// of each row, or `dropped`. If rows are the elements of runs, `upto` gets the number of kept rows up to and including
+// each row.
+template <Step step, int items, class Keep>
 TP_DEVICE Tile rank_rows(const Keep& keep, int64_t first, int64_t n, uint16_t* list, uint16_t* upto, int* warp_kept) {
   constexpr int tile_rows = threads * items, rounds = items / 4;
   static_assert(rounds <= 8, "the counts of all rounds must fit in one word, a byte each");
@@ -163,8 +166,13 @@ TP_DEVICE Tile rank_rows(const Keep& keep, int64_t first, int64_t n, uint16_t* l
     for (int k = 0; k < 4; ++k) {
       const bool keeps = kept[j] >> (8 * k + 7) & 1;
       const int row = mine + j * round_rows + k;
-      if (packs && keeps) list[at] = uint16_t(row);
-      if (!packs) list[row] = keeps ? uint16_t(at) : dropped;
+      if (step == Step::unpack) {
+        list[row] = keeps ? uint16_t(at) : dropped;
+      } else if (step == Step::partition) {
+        list[keeps ? at : tile_rows - 1 - (row - at)] = uint16_t(row);
+      } else if (keeps) {
+        list[at] = uint16_t(row);
+      }
       at += keeps;
       if (Keep::finds_runs && upto) upto[row] = uint16_t(at);
     }
@@ -191,16 +199,15 @@ TP_DEVICE void move_words(int64_t begin, int64_t n, Load load, Store store) {
 }
 
 // By the first warp of a block: looks back for how many rows earlier tiles keep, publishes how many there are up to the
-// end of tile `id`, and stores the former to *before_tile.
-template <class Rows>
-TP_DEVICE __forceinline__ void find_before(const Rows& r, const block::Chain<int64_t>& chain, int64_t id, int64_t tiles,
-                                           int kept, int64_t* before_tile) {
+// end of tile `id`, and stores the former to *before_tile. The last tile stores the total to *count, if that is wanted.
+TP_DEVICE __forceinline__ void find_before(int64_t* count, const block::Chain<int64_t>& chain, int64_t id,
+                                           int64_t tiles, int kept, int64_t* before_tile) {
   const int64_t before = chain.tickets ? block::look_back_at_once<Sum<int64_t>>(chain, id, 0) : 0;
   if (threadIdx.x != 0) return;
   *before_tile = before;
   const int64_t upto = before + kept;
   if (chain.tickets) chain.groups[id].publish(upto);
-  if (id + 1 == tiles && r.count) *r.count = upto;
+  if (id + 1 == tiles && count) *count = upto;
 }
 
 // Unpacks the tile at row `first`: a row that is kept is read at its rank, of which list[row] is the part within the
@@ -220,73 +227,85 @@ TP_DEVICE __forceinline__ void unpack_tile(const Rows& r, int64_t first, int row
 
 // `items` is the number of rows per thread; `single` says that a row is one word. Dynamic shared memory holds `upto`
 // of rank_rows if the numbers of runs are wanted.
-template <bool packs, bool single, int items, class Rows, class Keep>
+template <Step step, bool single, int items, class Rows, class Keep>
 __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, const Keep keep,
                                                                  const block::Chain<int64_t> chain, int64_t tiles) {
   using Word = typename Rows::Word;
-  __shared__ uint16_t
-      list[threads * items];  // pack: the kept rows; unpack: the rank of each row among them, or `dropped`
+  constexpr bool partitions = step == Step::partition;
+  __shared__ uint16_t list[threads * items];  // of rank_rows
   extern __shared__ uint16_t upto[];
   __shared__ int warp_kept[warps];
   __shared__ int64_t before_tile;
   bool numbers = false;
   if constexpr (Keep::finds_runs) numbers = keep.numbers != nullptr;
   const int64_t id = block::take_ticket(chain), first = id * threads * items, width = single ? 1 : r.width;
-  const Tile tile = rank_rows<packs, items>(keep, first, r.n, list, numbers ? upto : nullptr, warp_kept);
+  const Tile tile = rank_rows<step, items>(keep, first, r.n, list, numbers ? upto : nullptr, warp_kept);
   if (threadIdx.x == 0 && chain.tickets) chain.tiles[id].publish(tile.kept);
 
-  // Start to load what is kept, and meanwhile look back for how many rows earlier tiles keep.
-  constexpr bool loads_early = packs && single;
+  // Row i of those that the tile moves: first the kept rows, then the dropped ones if they are not forgotten.
+  const int moved = partitions ? tile.rows : tile.kept;
+  const auto row_of = [&](int i) {
+    return list[partitions && i >= tile.kept ? threads * items - 1 - (i - tile.kept) : i];
+  };
+
+  // Start to load what is moved, and meanwhile look back for how many rows earlier tiles keep.
+  constexpr bool loads_early = step != Step::unpack && single;
   Word words[loads_early ? early<Word> : 1];
   if constexpr (loads_early) {
 #pragma unroll
     for (int b = 0; b < early<Word>; ++b) {
       const int i = int(threadIdx.x) + b * threads;
-      if (i < tile.kept) words[b] = r.in[first + list[i]];
+      if (i < moved) words[b] = r.in[first + row_of(i)];
     }
   }
-  if (threadIdx.x < block::warp_size) find_before(r, chain, id, tiles, tile.kept, &before_tile);
+  if (threadIdx.x < block::warp_size)
+    find_before(partitions ? nullptr : r.count, chain, id, tiles, tile.kept, &before_tile);
   __syncthreads();
   const int64_t before = before_tile;
 
-  // Move the words: what is kept to its rank or, if not `packs`, from its rank to its row.
-  if constexpr (packs) {
+  // Move the words: each row to its rank or, to unpack, from its rank to its row.
+  if constexpr (step == Step::unpack) {
+    unpack_tile<single>(r, first, tile.rows, before, list);
+  } else {
     Word* to = r.out + before * width;
-    const int64_t room = r.packed - before;  // limits the writes if the mask has changed in the meantime
+    // Dropped rows of a partition go behind all kept ones. `room` limits the writes if the mask has changed in the
+    // meantime.
+    const int64_t gap = partitions ? *r.count - before + (first - before) - tile.kept : 0, room = r.packed - before;
     const auto load = [&](int64_t i) {
       const int64_t row = single ? i : floor_div(i, width);
-      return r.in[(first + list[row]) * width + i - row * width];
+      return r.in[(first + row_of(int(row))) * width + i - row * width];
     };
-    const int64_t kept = tp::min(int64_t(tile.kept), room);
+    const auto store = [&](int64_t i, const Word& word) {
+      const int64_t at = partitions && i >= tile.kept * width ? i + gap * width : i;
+      if (!partitions || at < room * width) to[at] = word;
+    };
+    const int64_t kept = tp::min(int64_t(moved), room);
     if constexpr (loads_early) {
 #pragma unroll
       for (int b = 0; b < early<Word>; ++b) {
         const int i = int(threadIdx.x) + b * threads;
-        if (i < kept) to[i] = words[b];
+        if (i < kept) store(i, words[b]);
       }
     }
-    move_words<Word>(loads_early ? early<Word> * threads : 0, kept * width, load,
-                     [&](int64_t i, const Word& word) { to[i] = word; });
+    move_words<Word>(loads_early ? early<Word> * threads : 0, kept * width, load, store);
     if constexpr (Keep::finds_runs) {
       keep.store_runs(first, tile.rows, before, kept, list, upto);
       if (id + 1 == tiles && threadIdx.x == 0) keep.begins[before + tile.kept] = r.n;
       return;
     }
-    if (r.packed < r.n) return;
+    if (partitions || r.packed < r.n) return;
     Word* end = r.out + (r.n - (first - before)) * width;  // dropped rows fill the end of the output
     for (int64_t i = threadIdx.x; i < (tile.rows - tile.kept) * width; i += threads) end[-1 - i] = r.fill;
-  } else {
-    unpack_tile<single>(r, first, tile.rows, before, list);
   }
 }
 
-template <bool packs, bool single, int items, class Rows, class Keep>
+template <Step step, bool single, int items, class Rows, class Keep>
 void launch(const Rows& rows, const Keep& keep, int64_t shared_bytes, Context& context) {
   const int64_t tiles = ceil_div(rows.n, int64_t(threads * items));
   require(tiles <= 2147483647, "single_pass: ", rows.n, " rows are too many for one launch");
   block::Chain<int64_t> chain{};
   if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, tiles);
-  const auto kernel = single_pass_kernel<packs, single, items, Rows, Keep>;
+  const auto kernel = single_pass_kernel<step, single, items, Rows, Keep>;
   if (shared_bytes > 0) {  // with the static arrays it may be more than the 48 KB that need no permission
     block::allow_shared_memory(kernel, int(shared_bytes));
   }
@@ -294,13 +313,13 @@ void launch(const Rows& rows, const Keep& keep, int64_t shared_bytes, Context& c
   check_launch("single_pass");
 }
 
-template <bool packs>
+template <Step step>
 void move(const Args& args, Context& context) {
   with_rows(args, [&](const auto& rows) {
     const Mask mask{static_cast<const boolean*>(args.mask)};
-    if (rows.width == 1) return launch<packs, true, 32>(rows, mask, 0, context);
-    if (args.row_bytes <= 64) return launch<packs, false, 32>(rows, mask, 0, context);
-    launch<packs, false, 16>(rows, mask, 0, context);
+    if (rows.width == 1) return launch<step, true, 32>(rows, mask, 0, context);
+    if (args.row_bytes <= 64) return launch<step, false, 32>(rows, mask, 0, context);
+    launch<step, false, 16>(rows, mask, 0, context);
   });
 }
 
@@ -341,13 +360,11 @@ void count(const Args& args, Context& context) {
 }  // namespace
 
 void single_pass(const Args& args, Context& context) {
-  if (args.step == Step::count || args.n == 0) {
-    if (args.count) count(args, context);
-  } else if (args.step == Step::pack) {
-    move<true>(args, context);
-  } else {
-    move<false>(args, context);
-  }
+  if (args.count && (args.step != Step::pack || args.n == 0)) count(args, context);
+  if (args.n == 0) return;
+  if (args.step == Step::pack) move<Step::pack>(args, context);
+  if (args.step == Step::partition) move<Step::partition>(args, context);
+  if (args.step == Step::unpack) move<Step::unpack>(args, context);
 }
 
 // Integers are equal if their bits are.
@@ -362,7 +379,7 @@ void list_runs(const RunArgs& x, Context& context) {
     constexpr int items = 32;
     args.row_bytes = sizeof(T);
     const Heads<T> heads{static_cast<const T*>(x.x), x.begins, x.order, x.numbers};
-    launch<true, true, items>(Rows<T>(args), heads, x.numbers ? threads * items * sizeof(uint16_t) : 0, context);
+    launch<Step::pack, true, items>(Rows<T>(args), heads, x.numbers ? threads * items * sizeof(uint16_t) : 0, context);
   };
   switch (x.dtype) {
     case DType::boolean:

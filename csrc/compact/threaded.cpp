@@ -34,6 +34,11 @@ class Threaded {
     if (r_.count) *r_.count = before_[chunks_];
     if (step_ == Step::pack) {
       each_chunk([&](int64_t c, int64_t begin, int64_t end) { pack(begin, end, before_[c]); });
+    } else if (step_ == Step::partition) {
+      each_chunk([&](int64_t c, int64_t begin, int64_t end) {
+        move<true>(begin, end, before_[c]);
+        move<false>(begin, end, before_[chunks_] + begin - before_[c]);
+      });
     } else if (step_ == Step::unpack) {
       each_chunk([&](int64_t c, int64_t begin, int64_t end) { unpack(begin, end, before_[c]); });
     }
@@ -46,12 +51,18 @@ class Threaded {
       const int64_t last = r_.n - (begin - position), first = last - (end - begin) + kept(begin / chunk);
       std::fill(r_.out + first * r_.width, r_.out + last * r_.width, r_.fill);
     }
-    each_kept(begin, end, [&](int64_t i) { copy(r_.in + i * r_.width, r_.out + position++ * r_.width); });
+    move<true>(begin, end, position);
+  }
+
+  // Moves the rows that are kept, or else the dropped ones, to `position` and after it.
+  template <bool kept>
+  void move(int64_t begin, int64_t end, int64_t position) const {
+    each<kept>(begin, end, [&](int64_t i) { copy(r_.in + i * r_.width, r_.out + position++ * r_.width); });
   }
 
   void unpack(int64_t begin, int64_t end, int64_t position) const {
     std::fill(r_.out + begin * r_.width, r_.out + end * r_.width, typename Rows::Word{});
-    each_kept(begin, end, [&](int64_t i) {
+    each<true>(begin, end, [&](int64_t i) {
       if (position < r_.packed) copy(r_.in + position * r_.width, r_.out + i * r_.width);
       ++position;
     });
@@ -67,17 +78,18 @@ class Threaded {
 
   int64_t kept(int64_t c) const { return before_[c + 1] - before_[c]; }
 
-  template <class F>
-  void each_kept(int64_t begin, int64_t end, F f) const {
+  // Calls f(row) for each row that is kept, or else for each dropped one.
+  template <bool kept, class F>
+  void each(int64_t begin, int64_t end, F f) const {
     uint8_t list[list_size];
     for (int64_t first = begin; first < end; first += list_size) {
       const int64_t rows = tp::min(list_size, end - first);
-      int64_t kept = 0;
+      int64_t listed = 0;
       for (int64_t i = 0; i < rows; ++i) {
-        list[kept] = uint8_t(i);
-        kept += r_.mask[first + i];
+        list[listed] = uint8_t(i);
+        listed += r_.mask[first + i] == kept;
       }
-      for (int64_t k = 0; k < kept; ++k) f(first + list[k]);
+      for (int64_t k = 0; k < listed; ++k) f(first + list[k]);
     }
   }
 

@@ -1,9 +1,10 @@
-// torch_patterns::compact, compact_padded and compact_backward: checks, kernels, Meta, derivatives.
+// torch_patterns::compact, compact_padded, compact_backward and partition: checks, kernels, Meta, derivatives.
 //
-// For a given mask all three are linear, so forward mode applies them to the tangents. compact_backward scatters packed
-// rows to the positions where the mask is true; it is the transpose of both compactions. Its own transpose is
-// compact_padded, cut to the existing rows. So the three contain the derivatives of every order. Only compact waits for
-// the device to learn the number of kept rows; its Meta kernel, which returns an unbacked size, is in Python.
+// For a given mask all of them are linear, so forward mode applies them to the tangents. compact_backward scatters
+// packed rows to the positions where the mask is true; it is the transpose of both compactions. Its own transpose is
+// compact_padded, cut to the existing rows. So these three contain their derivatives of every order. A partition
+// permutes rows, and the partition of their numbers tells how, so its derivatives are permutations. Only compact waits
+// for the device to learn the number of kept rows; its Meta kernel, which returns an unbacked size, is in Python.
 #include "torch/compact.h"
 
 #include <ATen/ATen.h>
@@ -13,13 +14,16 @@
 
 #include "compact/compact.h"
 #include "torch/checks.h"
+#include "torch/permutation.h"
+#include "torch/segments.h"
 
 namespace tp {
 namespace {
 
 using compact::Step;
 
-constexpr const char *compact_name = "compact", *padded_name = "compact_padded", *backward_name = "compact_backward";
+constexpr const char *compact_name = "compact", *padded_name = "compact_padded", *backward_name = "compact_backward",
+                     *partition_name = "partition";
 Pattern pattern(compact_name, compact::ladder);
 
 void check_mask(const char* op, const char* other_name, const Tensor& other, const Tensor& mask) {
@@ -124,6 +128,26 @@ Tensor CompactBackward::kernel() const {
   return out;
 }
 
+std::tuple<Tensor, Tensor> Partition::kernel() const {
+  check_mask(partition_name, "x", x, mask);
+  TORCH_CHECK_VALUE(mask.dim() == 1 && x.dim() > 0, partition_name,
+                    ": mask must have one dimension, x one or more, got ", mask.sym_sizes(), " and ", x.sym_sizes());
+  TORCH_SYM_CHECK(x.sym_size(0).sym_eq(mask.sym_size(0)), partition_name, ": mask must have an element per row of x, ",
+                  x.sym_size(0), ", got ", mask.sym_sizes());
+  Tensor out = empty_result(x.sym_sizes(), x.options()), count = at::empty({}, x.options().dtype(at::kLong));
+  if (x.is_meta()) {
+    check_algorithm(compact::ladder, partition_name, algorithm);
+    return {out, count};
+  }
+  const Tensor in = canonical(x), keeps = mask.contiguous();
+  compact::Args args = compact_args(Step::partition, keeps, in, 1);
+  args.out = out.mutable_data_ptr();
+  args.count = count.mutable_data_ptr<int64_t>();
+  args.packed = args.n;
+  run(compact::ladder, compact::choose, partition_name, algorithm, in, args);
+  return {out, count};
+}
+
 // ---- derivatives
 
 namespace {
@@ -139,6 +163,13 @@ Tensor pack(const Tensor& x, const Tensor& mask, const SymInt& count, Str algori
   const SymInt most = rows.sym_size(0);
   if (!TORCH_GUARD_OR_FALSE(count.sym_gt(most))) return rows.narrow_symint(0, 0, count);
   return at::cat({rows, at::zeros_symint(shape_of({count - most}, rows.sym_sizes(), 1), rows.options())});
+}
+
+// The row of `rows` that each row of their partition was, for each element.
+Tensor order_of(const Tensor& mask, const Tensor& rows) {
+  const Tensor numbers = at::arange(mask.sym_size(0), mask.options().dtype(at::kLong));
+  const Tensor order = std::get<0>(call(Partition{numbers, mask, "auto"}));
+  return beside_rows(order, rows).expand_symint(rows.sym_sizes());
 }
 
 }  // namespace
@@ -158,6 +189,10 @@ Tensors CompactPadded::jvp(const Forward& f) const {
 
 Tensors CompactBackward::vjp(const Backward& b) const { return {pack(b.grad(), mask, b.sizes(0)[0], algorithm)}; }
 
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Compact, CompactPadded, CompactBackward>(m); }
+Tensors Partition::vjp(const Backward& b) const { return {put(b.grad(), order_of(mask, b.grad()), 0)}; }
+
+Tensors Partition::jvp(const Forward& f) const { return {take(f.tangent(), order_of(mask, f.tangent()), 0), Tensor()}; }
+
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Compact, CompactPadded, CompactBackward, Partition>(m); }
 
 }  // namespace tp

@@ -1,4 +1,4 @@
-// torch_patterns::compact, compact_padded and compact_backward.
+// torch_patterns::compact, compact_padded, compact_backward and partition.
 #pragma once
 #include <array>
 
@@ -36,6 +36,16 @@ struct CompactBackward {
   Str algorithm;
 
   TP_LINEAR(Tensor)
+  bool keeps(size_t input) const { return input == 1; }
+};
+
+struct Partition {
+  static constexpr auto schema =
+      "partition(Tensor x, Tensor mask, str algorithm=\"auto\") -> (Tensor values, Tensor count)";
+  Tensor x, mask;
+  Str algorithm;
+
+  TP_DIFFERENTIABLE(std::tuple<Tensor, Tensor>);
   bool keeps(size_t input) const { return input == 1; }
 };
 

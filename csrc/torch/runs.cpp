@@ -1,4 +1,4 @@
-// torch_patterns::run_length_encode, reduce_by_key, unique and partition, composed of comparisons of neighbours,
+// torch_patterns::run_length_encode, reduce_by_key and unique, composed of comparisons of neighbours,
 // compactions, sorts and segmented reductions.
 //
 // The first element of each run of equal elements is its head. A compaction of the heads gives the values of the runs;
@@ -32,8 +32,7 @@ namespace {
 using Two = std::tuple<Tensor, Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-constexpr const char *encode_name = "run_length_encode", *by_key_name = "reduce_by_key", *unique_name = "unique",
-                     *partition_name = "partition";
+constexpr const char *encode_name = "run_length_encode", *by_key_name = "reduce_by_key", *unique_name = "unique";
 
 struct RunLengthEncode {
   static constexpr auto schema =
@@ -74,16 +73,6 @@ struct Unique {
   Str algorithm;
 
   Three kernel() const;
-};
-
-struct Partition {
-  static constexpr auto schema =
-      "partition(Tensor x, Tensor mask, str algorithm=\"auto\") -> (Tensor values, Tensor count)";
-  Tensor x, mask;
-  Str algorithm;
-
-  TP_DIFFERENTIABLE(Two);
-  bool keeps(size_t input) const { return input == 1; }
 };
 
 void check_line(const char* op, const Named& x) {
@@ -316,39 +305,6 @@ Three Unique::kernel() const {
   return {values, return_inverse ? inverse.view(x.sizes()) : none(), return_counts ? counts : none()};
 }
 
-// ---- partition: a sort by one bit
-
-namespace {
-
-// The source of each row of the result.
-Tensor order_of(const Tensor& mask, const Tensor& rows) {
-  const Tensor order = call(ArgSort{mask.logical_not(), 0, false, 0, {}, at::kLong, "auto"});
-  return beside_rows(order, rows).expand_symint(rows.sym_sizes());
-}
-
-}  // namespace
-
-Two Partition::kernel() const {
-  dtype_of_tensor(partition_name, x);
-  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, partition_name, ": mask must be bool, got ", mask.scalar_type());
-  check_same_device(partition_name, {{"x", &x}, {"mask", &mask}});
-  TORCH_CHECK_VALUE(mask.dim() == 1 && x.dim() > 0, partition_name,
-                    ": mask must have one dimension, x one or more, got ", mask.sym_sizes(), " and ", x.sym_sizes());
-  TORCH_SYM_CHECK(x.sym_size(0).sym_eq(mask.sym_size(0)), partition_name, ": mask must have an element per row of x, ",
-                  x.sym_size(0), ", got ", mask.sym_sizes());
-  check_algorithm(sort::ladder, partition_name, algorithm);
-  if (x.is_meta()) return {empty_result(x.sym_sizes(), x.options()), empty_result({}, x.options().dtype(at::kLong))};
-  const Tensor others = mask.logical_not();
-  const Tensor count = at::sum(mask, at::kLong);
-  if (x.dim() == 1) return {std::get<1>(SortPairs{others, x, 0, false, 0, {}, algorithm}.kernel()), count};
-  const Tensor order = ArgSort{others, 0, false, 0, {}, at::kLong, algorithm}.kernel();
-  return {select_rows(x, order), count};
-}
-
-Tensors Partition::vjp(const Backward& b) const { return {put(b.grad(), order_of(mask, b.grad()), 0)}; }
-
-Tensors Partition::jvp(const Forward& f) const { return {take(f.tangent(), order_of(mask, f.tangent()), 0), Tensor()}; }
-
-TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<RunLengthEncode, ReduceByKey, Unique, Partition>(m); }
+TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<RunLengthEncode, ReduceByKey, Unique>(m); }
 
 }  // namespace tp

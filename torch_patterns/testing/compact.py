@@ -1,4 +1,4 @@
-"""Compaction, padded and not, and the way back."""
+"""Compaction, padded and not, the way back, and partition."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ def backward_reference(grad, mask):
     out = np.zeros((*mask.shape, *grad.shape[1:]))
     out[mask.numpy()] = packed[: int(mask.sum())]
     return torch.from_numpy(out)
+
+
+def partition_reference(x, mask):
+    values, keep = array(x), mask.numpy()
+    return torch.from_numpy(np.concatenate([values[keep], values[~keep]])), torch.tensor(int(keep.sum()))
 
 
 def refused(name: str, argument: str, shape=(3,)) -> tuple:
@@ -210,4 +215,34 @@ BACKWARD = Spec(
     sized=lambda n: case((n // 2,), (n,)),
 )
 
-SPECS = [COMPACT, PADDED, BACKWARD]
+PARTITION = Spec(
+    "partition",
+    pattern="compact",
+    reference=partition_reference,
+    inputs=inputs,
+    dtypes=ALL,
+    samples=(case((7,), (7,)), case((9, 3), (9,)), case((8, 2, 2), (8,), keep=0.1), case((5,), (5,), keep=1.0)),
+    edges=SHAPES,
+    empty=(case((0,), (0,)), case((0, 3), (0,)), case((4, 0), (4,))),
+    grown=(case((8, 3), (8,)), case((21, 7), (21,))),
+    bad=(
+        *refused("partition", "rows"),
+        bad(
+            "length",
+            lambda d: (torch.ones(3, device=d), torch.ones(2, device=d) > 0),
+            RuntimeError,
+            "partition: mask .*3",
+        ),
+        bad(
+            "scalar",
+            lambda d: (torch.ones((), device=d), torch.ones(1, device=d) > 0),
+            ValueError,
+            "partition: .*one dim",
+        ),
+    ),
+    sized=lambda n: case((n,), (n,)),
+    named=NAMED,
+    peers={"torch": lambda x, mask: (torch.cat([x[mask], x[~mask]]), mask.sum())},
+)
+
+SPECS = [COMPACT, PADDED, BACKWARD, PARTITION]

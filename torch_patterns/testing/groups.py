@@ -1,4 +1,4 @@
-"""Groups by an index, distinct values, runs of equal keys, partition."""
+"""Groups by an index, distinct values, runs of equal keys."""
 
 from __future__ import annotations
 
@@ -370,40 +370,4 @@ BY_KEY = Spec(
     sized=lambda n: case((n,), (n // 16 + 1,)),
 )
 
-
-# ---- partition
-
-
-def partition_inputs(case, make):
-    kwargs, (shape,) = dict(case.kwargs), case.shapes
-    mask = torch.rand(shape[0], generator=make.random) < kwargs.pop("keep", 0.5)
-    return Sample((make(shape), mask), kwargs)
-
-
-def partition_reference(x, mask):
-    v, m = wide(x), mask.numpy()
-    return given_back(np.concatenate([v[m], v[~m]])), torch.tensor(int(m.sum()))
-
-
-PARTITION = Spec(
-    "partition",
-    pattern="sort",
-    reference=partition_reference,
-    inputs=partition_inputs,
-    dtypes=ALL,
-    samples=(case((7,)), case((9, 3)), case((8, 2, 2), keep=0.1)),
-    edges=tuple(case((n,), keep=k) for n, k in zip(SIZES, (0.5, 0.0, 1.0, 0.5, 0.9, 0.1, 0.5), strict=False)),
-    empty=(case((0,)), case((0, 3)), case((4, 0))),
-    grown=(case((8, 3)), case((21, 7))),
-    bad=(
-        bad("mask", both(ones(3), ones(3)), TypeError, "partition: mask must be bool, got Float"),
-        bad("length", both(ones(3), ones(2) > 0), RuntimeError, "partition: mask .*3"),
-        bad("scalar", both(ones(), ones(1) > 0), ValueError, "partition: .*one dim"),
-        bad("dtype", both(ones(3).cfloat(), ones(3) > 0), TypeError, "Complex"),
-        bad("algorithm", both(ones(3), ones(3) > 0), ValueError, "'no_such'", algorithm="no_such"),
-    ),
-    sized=lambda n: case((n,)),
-    peers={"torch": lambda x, mask: (torch.cat([x[mask], x[~mask]]), mask.sum())},
-)
-
-SPECS = [REDUCE, EXPAND, GROUP_BY, UNIQUE, ENCODE, BY_KEY, PARTITION]
+SPECS = [REDUCE, EXPAND, GROUP_BY, UNIQUE, ENCODE, BY_KEY]
