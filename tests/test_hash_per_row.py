@@ -1,8 +1,12 @@
 """A @ B by hash tables of rows: rows of all lengths, in the simulation of the device."""
 
+import re
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from common import needs_cuda
 from sparse_matrices import dense
 from test_ladder import ORDERS
 from test_sparse_products import each_device, each_index, sorted_and_distinct
@@ -95,3 +99,50 @@ def test_b_is_in_any_order(reason):
     assert_equal(got, want)
     assert any(p["name"] == "enter" for p in phases)
     assert not any(p["kernel"] == "expand_sort_compress" for p in phases)
+
+
+# (field, position, value)
+WRONG = [(0, at, value) for at, value in ((0, 1), (0, -9), (1, 10**6), (2, -1), (3, 0), (-1, 7), (-1, -7))]
+WRONG += [(1, at, value) for at, value in ((0, -1), (3, 300), (-1, 2**31 - 1), (5, -(2**31)))]
+
+
+@each_index
+@pytest.mark.parametrize("algorithm", ["hash_per_row", "expand_sort_compress"])
+@pytest.mark.parametrize("matrix", ["A", "B"])
+def test_wrong_operands_are_found_by_the_kernels(index, algorithm, matrix):
+    """The kernels read nothing out of bounds, whatever pointers and columns hold, and the error names what is wrong."""
+    for field, at, value in WRONG:
+        operands = {"A": in_order([3, 0, 256, 1], 300, 1, index), "B": in_order([8, 0] * 150, 300, 2, index)}
+        changed = operands[matrix][field]
+        changed[at] = value
+        with simt.checked(), pytest.raises((IndexError, ValueError)) as raised:
+            torch.ops.torch_patterns.spgemm(*operands["A"], *operands["B"], 300, algorithm)
+        name, at = ("row_ptrs", "col_idx")[field], at % len(changed)
+        assert re.match(rf"spgemm: {matrix}: {name}\[({at}|{at + 1})\] is ", str(raised.value))
+
+
+@pytest.mark.parametrize("algorithm", tp.algorithms("spgemm", "cpu"))
+def test_products_that_are_not_admitted(algorithm):
+    """If there are too many products, they are counted and nothing else."""
+    a, b = in_order([3, 0, 256], 300, 1, torch.int32), in_order([8, 0] * 150, 400, 2, torch.int32)
+    products = int(b[0].diff()[a[1]].sum())
+    at_once = torch.ops.torch_patterns_parts.spgemm_at_once
+    whole = torch.ops.torch_patterns.spgemm(*a, *b, 400, algorithm)
+    assert_same_bits(at_once(*a, *b, 400, products, 0, algorithm), whole)
+    for got, want in zip(at_once(*a, *b, 400, products - 1, 0, algorithm), whole, strict=True):
+        assert got.shape == (0,) and got.dtype == want.dtype
+
+
+@needs_cuda
+def test_a_product_waits_twice():
+    """For the number of products, with which it learns whether the operands are valid, and for that of entries."""
+    a = tp.csr(*in_order([8] * 300, 300, 1, torch.int32), (300, 300)).to("cuda")
+    a @ a
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            a @ a
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len([w for w in caught if "synchronizing" in str(w.message)]) <= 2

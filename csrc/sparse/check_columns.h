@@ -1,5 +1,6 @@
-// The entries of a matrix in CSR, on the device, in equal shares: which row an entry is in, and whether columns are in
-// order. The pointers are valid.
+// Checks of a matrix in CSR on the device: whether pointers and columns are in range, and whether columns are in order,
+// by equal shares of the entries. No access is out of bounds, whatever the pointers hold, but only valid ones tell
+// which row an entry is in.
 #pragma once
 #include "core/partition_point.h"
 #include "core/simt.h"
@@ -28,6 +29,13 @@ TP_HD void for_each_entry(Block& block, const char* phase, const Ptrs& ptrs, int
       for (int64_t e = first + t; e < end; e += entry_threads) f(e, [&] { return row_of(low, high, e); });
     });
   }
+}
+
+// Tells whether pointer i of a matrix is wrong: they are 0 first and the number of entries last, and never decrease.
+template <class Ptrs>
+TP_HD bool wrong_pointer(const Ptrs& ptrs, int64_t i, int64_t rows, int64_t entries) {
+  const int64_t here = ptrs[i], before = i > 0 ? int64_t(ptrs[i - 1]) : 0;
+  return here < before || (i == 0 && here != 0) || (i == rows && here != entries);
 }
 
 // Launches a kernel that calls for_each_entry.

@@ -19,6 +19,7 @@
 #pragma once
 #include "core/for_each.h"
 #include "core/partition_point.h"
+#include "sparse/check_columns.h"
 #include "sparse/entrywise.h"
 #include "sparse/matrix.h"
 #include "sparse/running_sums.h"
@@ -64,9 +65,7 @@ struct CheckPointers {
     const auto ptrs = block.global("row_ptrs", m.ptrs, m.rows + 1);
     const auto to = found.bind(block);
     simt::for_each(block, "pointers", m.rows + 1, [&](int64_t i) {
-      const int64_t here = ptrs[i], before = i > 0 ? int64_t(ptrs[i - 1]) : 0;
-      if (here < before || (i == 0 && here != 0) || (i == m.rows && here != m.entries))
-        to[bad_pointers] = boolean(true);
+      if (wrong_pointer(ptrs, i, m.rows, m.entries)) to[bad_pointers] = boolean(true);
     });
   }
 };

@@ -46,9 +46,22 @@ struct SpgemmArgs {
   // for the given number of entries.
   int64_t* ptrs;
   std::function<Room(int64_t)> room;
+  // For the whole product: whether so many products may be computed in one call; null if any number may be. If not, the
+  // rung returns without calling `room`.
+  std::function<bool(int64_t products)> admits;
   // Copies numbers from the device's memory, and waits for it.
   std::function<void(const int64_t* numbers, int64_t n, int64_t* to)> read;
+  // Raises the error that says which pointer or index is wrong. The kernels of rungs for the device only find out
+  // whether one is. Null if the caller has checked them.
+  std::function<void()> explain;
 
+  bool refuses(int64_t products) const { return admits && !admits(products); }
+  // Raises an error if a kernel has found a pointer or an index that is wrong.
+  void require_valid(bool valid) const {
+    if (valid) return;
+    if (explain) explain();
+    fail(ErrorKind::index, op, ": an index is out of range");
+  }
   int64_t read_one(const int64_t* number) const {
     int64_t value;
     read(number, 1, &value);

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #endif
 #ifdef TP_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
@@ -30,7 +31,31 @@ at::ScalarType scalar_type(DType dtype) {
   return types[int(dtype)];
 }
 
+// The bytes that torch's allocator keeps for new tensors.
+int64_t kept_memory([[maybe_unused]] c10::DeviceIndex device) {
+#ifdef TP_WITH_CUDA
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device);
+  return stats.reserved_bytes[0].current - stats.allocated_bytes[0].current;  // 0: of all its pools
+#else
+  TORCH_CHECK(false, "torch_patterns was built without CUDA");
+#endif
+}
+
 }  // namespace
+
+int64_t free_memory(c10::DeviceIndex device) {
+  size_t free = 0;
+#ifdef TP_WITH_CUDA
+  const c10::DeviceGuard guard(c10::Device(c10::DeviceType::CUDA, device));
+  size_t total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+#endif
+  return int64_t(free) + kept_memory(device);
+}
+
+bool has_free_memory(c10::DeviceIndex device, int64_t bytes) {
+  return bytes <= kept_memory(device) || bytes <= free_memory(device);
+}
 
 DType dtype_of_tensor(const char* pattern, const Tensor& x) {
   for (int i = 0; i <= int(DType::float64); ++i) {

@@ -36,6 +36,11 @@ bool is_capturing(const Tensor& x);
 // host_sync rungs).
 void refuse_capture(const char* what, const Tensor& x);
 
+// The bytes that are free on a CUDA device, including those that torch's allocator keeps for new tensors.
+TP_EXPORT int64_t free_memory(c10::DeviceIndex device);
+// Whether so many bytes are free. The driver, which takes longer to answer, is asked only if the allocator keeps less.
+bool has_free_memory(c10::DeviceIndex device, int64_t bytes);
+
 // A new result, which on the Meta device may have symbolic sizes. On the CPU, a large result asks the system for huge
 // pages, as numpy does: new memory is mapped page by page when it is first touched, and with pages of 4 KiB that takes
 // longer than the operator itself.

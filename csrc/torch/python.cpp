@@ -113,6 +113,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("ladders", &ladders, "pattern -> its rungs, in textbook order");
   m.def("sparse_formats", &sparse_formats, "format -> its fields and traits");
   m.def("build_info", &build_info);
+  m.def("free_memory", &tp::free_memory, "bytes that are free on a CUDA device, or kept by torch's allocator");
   tp::bind_operator_call(m);
   tp::bind_matrix_market(m);
   m.def("faults", &tp::simt::faults, "names of the kernels that break a rule of the simt model");

@@ -1,4 +1,5 @@
-// torch_patterns::spgemm and spgemm_values: checks, kernels, Meta, derivatives.
+// torch_patterns::spgemm and spgemm_values, and torch_patterns_parts::spgemm_at_once: checks, kernels, Meta,
+// derivatives.
 //
 // T = sum over the products of a[i, k] b[k, j] c[i, j] is linear in the values of each of the three matrices.
 // spgemm_values is the derivative of T with respect to the values of one of them, so its own derivatives are other
@@ -16,6 +17,8 @@ namespace {
 constexpr const char *product_name = "spgemm", *values_name = "spgemm_values";
 Pattern pattern(product_name, spgemm::ladder);
 
+using Csr = std::tuple<Tensor, Tensor, Tensor>;  // values, row_ptrs, col_idx
+
 struct Spgemm {
   static constexpr auto schema =
       "spgemm(Tensor a_row_ptrs, Tensor a_col_idx, Tensor a_values, Tensor b_row_ptrs, Tensor b_col_idx, Tensor "
@@ -25,7 +28,10 @@ struct Spgemm {
   SymInt cols;
   Str algorithm;
 
-  std::tuple<Tensor, Tensor, Tensor> kernel() const;
+  Csr kernel() const { return multiply("spgemm: A", "spgemm: B", nullptr); }
+  // Errors about the contents of index tensors begin with the given names. If there are more products than `admits`
+  // allows, the result is three tensors without elements.
+  Csr multiply(const char* a_name, const char* b_name, const std::function<bool(int64_t)>& admits) const;
   Tensors vjp(const Backward& b) const;
   Tensors jvp(const Forward& f) const;
   bool keeps(size_t input) const {
@@ -35,6 +41,32 @@ struct Spgemm {
 
   // The values of one matrix, if C's structure is known.
   Tensor values(Str of, const Tensor& row_ptrs, const Tensor& col_idx, const Tensor& x, const Tensor& y) const;
+};
+
+// The product, if it has at most `most` products of entries and, on CUDA, `bytes_each` bytes are free for each of them;
+// otherwise three tensors without elements. The number of products is known only on the device, so an operator of its
+// own that counts them would make the host wait once more. Errors about indices are those of the constructor of a CSR.
+struct SpgemmAtOnce {
+  static constexpr auto schema =
+      "torch_patterns_parts::spgemm_at_once(Tensor a_row_ptrs, Tensor a_col_idx, Tensor a_values, Tensor b_row_ptrs, "
+      "Tensor b_col_idx, Tensor b_values, SymInt cols, int most, int bytes_each, str algorithm=\"auto\") -> (Tensor "
+      "values, Tensor row_ptrs, Tensor col_idx)";
+  static constexpr std::array tags = {at::Tag::dynamic_output_shape};
+  Tensor a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values;
+  SymInt cols;
+  int64_t most, bytes_each;
+  Str algorithm;
+
+  Spgemm whole() const { return {a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, algorithm}; }
+  Csr kernel() const {
+    return whole().multiply("csr", "csr", [this](int64_t products) {
+      return products <= most && (!a_values.is_cuda() || has_free_memory(a_values.get_device(), products * bytes_each));
+    });
+  }
+  Tensors vjp(const Backward& b) const { return whole().vjp(b); }
+  Tensors jvp(const Forward& f) const { return f.output(1).sym_size(0) == 0 ? Tensors{Tensor()} : whole().jvp(f); }
+  bool keeps(size_t input) const { return whole().keeps(input); }
+  bool keeps_output(size_t output) const { return whole().keeps_output(output); }
 };
 
 struct SpgemmValues {
@@ -84,28 +116,34 @@ void check_values(const char* op, const Named& values, const Tensor& idx, const 
 
 // ---- kernels: CPU and CUDA alike
 
-// The contiguous arrays of a call. If B is much wider than its number of entries, its columns are renumbered, so that
-// memory is proportional to the entries.
+// A matrix, and how errors about its contents begin.
+struct Operand {
+  const char* name;
+  Structure structure;
+};
+
+// The operands of a call, A and B and perhaps C, and their contiguous arrays. If B is much wider than its number of
+// entries, its columns are renumbered, so that memory is proportional to the entries.
 struct Arrays {
+  std::vector<Operand> operands;
   Tensor a_ptrs, a_idx, b_ptrs, b_idx, c_ptrs, c_idx, columns;
   int64_t cols;
 
-  Arrays(const char* op, Str algorithm, const Structure& a, const Structure& b, const Structure* c)
-      : a_ptrs(a[0].contiguous()), a_idx(a[1].contiguous()), b_ptrs(b[0].contiguous()), b_idx(b[1].contiguous()) {
-    if (c) c_ptrs = (*c)[0].contiguous(), c_idx = (*c)[1].contiguous();
-    cols = b.cols.expect_int();
-    const bool wide = cols / 4 > b_idx.size(0) + (1 << 18);
-    if (a_idx.is_cuda() || wide) {  // otherwise the rungs check the indices that they read
-      refuse_capture((std::string(op) + ": algorithm '" + std::string(algorithm) + "'").c_str(), a_idx);
-      const auto check = [&](const char* matrix, const Structure& of) {
-        check_index_values((std::string(op) + matrix).c_str(), of);
-      };
-      check(": A", a);
-      const bool same = a_ptrs.is_same(b_ptrs) && a_idx.is_same(b_idx) && a.cols.expect_int() == cols;
-      if (!same) check(": B", b);
-      if (c) check(": C", *c);
-    }
-    if (wide) number_columns();
+  Arrays(const char* op, Str algorithm, std::vector<Operand> given) : operands(std::move(given)) {
+    refuse_capture((std::string(op) + ": algorithm '" + std::string(algorithm) + "'").c_str(),
+                   operands[0].structure[0]);
+    const auto contiguous = [&](size_t matrix, size_t i) { return operands[matrix].structure[i].contiguous(); };
+    a_ptrs = contiguous(0, 0), a_idx = contiguous(0, 1), b_ptrs = contiguous(1, 0), b_idx = contiguous(1, 1);
+    if (operands.size() > 2) c_ptrs = contiguous(2, 0), c_idx = contiguous(2, 1);
+    cols = operands[1].structure.cols.expect_int();
+    if (cols / 4 <= b_idx.size(0) + (1 << 18)) return;
+    check_contents();
+    number_columns();
+  }
+
+  // Raises the error that says which pointer or index is wrong, if one is.
+  void check_contents() const {
+    for (const Operand& operand : operands) check_index_values(operand.name, operand.structure);
   }
 
   // Finds the columns in use, in order, and replaces each index by its position among them.
@@ -131,16 +169,17 @@ struct Arrays {
     args.dtype = dtype_of_tensor(op, like);
     args.long_index = a_ptrs.scalar_type() == at::kLong;
     args.read = number_reader(a_ptrs);
+    args.explain = [this] { check_contents(); };
     return args;
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor> Spgemm::kernel() const {
+Csr Spgemm::multiply(const char* a_name, const char* b_name, const std::function<bool(int64_t)>& admits) const {
   const Structure a = structure("spgemm: A", a_row_ptrs, a_col_idx, b_row_ptrs.sym_size(0) - 1, a_row_ptrs);
   const Structure b = structure("spgemm: B", b_row_ptrs, b_col_idx, cols, a_row_ptrs);
   check_values(product_name, {"a_values", a_values}, a_col_idx, a_values);
   check_values(product_name, {"b_values", b_values}, b_col_idx, a_values);
-  const Arrays arrays(product_name, algorithm, a, b, nullptr);
+  const Arrays arrays(product_name, algorithm, {{a_name, a}, {b_name, b}});
   const Tensor x = a_values.contiguous(), y = b_values.contiguous();
   const Tensor ptrs = at::empty({a_row_ptrs.size(0)}, a_row_ptrs.options().dtype(at::kLong));
   Tensor col_idx, values;
@@ -148,6 +187,7 @@ std::tuple<Tensor, Tensor, Tensor> Spgemm::kernel() const {
   args.wanted = sparse::Wanted::product;
   args.a = data_or_null(x), args.b = data_or_null(y);
   args.ptrs = ptrs.mutable_data_ptr<int64_t>();
+  args.admits = admits;
   args.room = [&](int64_t n) {
     TORCH_CHECK_VALUE(args.long_index || n <= std::numeric_limits<int32_t>::max(), product_name, ": the product has ",
                       n, " entries, more than indices of int32 can count");
@@ -156,6 +196,7 @@ std::tuple<Tensor, Tensor, Tensor> Spgemm::kernel() const {
     return sparse::SpgemmArgs::Room{col_idx.mutable_data_ptr(), values.mutable_data_ptr()};
   };
   run(spgemm::ladder, spgemm::choose, product_name, algorithm, x, args);
+  if (!values.defined()) return {x.new_empty({0}), a_row_ptrs.new_empty({0}), a_col_idx.new_empty({0})};
   if (arrays.columns.defined()) col_idx = arrays.columns.index_select(0, col_idx);
   return {values, ptrs.to(a_row_ptrs.scalar_type()), col_idx};
 }
@@ -171,7 +212,8 @@ Tensor SpgemmValues::kernel() const {
   check_values(values_name, {"y", y}, indices(second()), x);
   Tensor out = empty_result({indices(wanted()).sym_size(0)}, x.options());
   if (is_done(out, spgemm::ladder, values_name, algorithm)) return out;
-  const Arrays arrays(values_name, algorithm, a, b, &c);
+  const Arrays arrays(values_name, algorithm,
+                      {{"spgemm_values: A", a}, {"spgemm_values: B", b}, {"spgemm_values: C", c}});
   const Tensor values[] = {x.contiguous(), y.contiguous()};
   sparse::SpgemmArgs args = arrays.args(values_name, x);
   const void** const given[] = {&args.a, &args.b, &args.c};
@@ -219,6 +261,7 @@ Tensors SpgemmValues::vjp(const Backward& b) const {
 }
 
 TORCH_LIBRARY_FRAGMENT(torch_patterns, m) { define<Spgemm, SpgemmValues>(m); }
+TORCH_LIBRARY_FRAGMENT(torch_patterns_parts, m) { define<SpgemmAtOnce>(m); }
 
 }  // namespace
 }  // namespace tp

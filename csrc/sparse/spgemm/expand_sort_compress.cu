@@ -10,6 +10,7 @@
 #include "core/for_each.h"
 #include "scan/scan.h"
 #include "segmented/segmented.h"
+#include "sparse/check_columns.h"
 #include "sparse/spgemm/factors.h"
 #include "sparse/spgemm/products.h"
 #include "sparse/spgemm/sort_columns.h"
@@ -147,6 +148,27 @@ struct Starts {
   }
 };
 
+// Sets *wrong if a pointer or a column of a matrix is out of range.
+template <class I>
+struct CheckStructure {
+  const I *ptrs, *idx;
+  int64_t rows, cols, entries;
+  boolean* wrong;
+
+  TP_HD int64_t size() const { return tp::max(rows + 1, entries); }
+  template <class Block>
+  TP_HD void operator()(Block& block) const {
+    const auto row_ptrs = block.global("row_ptrs", ptrs, rows + 1);
+    const auto columns = block.global("col_idx", idx, entries);
+    const auto to = block.global("wrong", wrong, 1, simt::Sharing::idempotent);
+    simt::for_each(block, "check", size(), [&](int64_t i) {
+      const int64_t column = i < entries ? int64_t(columns[i]) : 0;
+      if ((i <= rows && wrong_pointer(row_ptrs, i, rows, entries)) || (i < entries && !inside(column, cols)))
+        to[0] = boolean(true);
+    });
+  }
+};
+
 // Computes the products themselves, in the order in which they are added up.
 template <class T, class I>
 struct Terms {
@@ -238,21 +260,15 @@ class Expansion {
   Expansion(const S& s, Context& context) : s_(s), context_(context), a_(s.args) {
     lists_ = {s.a_ptrs,     s.a_idx,      s.b_ptrs,     s.b_idx, s.c_ptrs, s.c_idx, nullptr,  nullptr,
               a_.a_entries, a_.b_entries, a_.c_entries, a_.rows, a_.inner, 0,       a_.wanted};
-    I* counts = context.workspace<I>(a_.a_entries + 1);
-    int64_t* before = context.workspace<int64_t>(a_.a_entries + 1);
-    launch(a_.a_entries + 1,
-           CountProducts<I, I>{
-               {s.a_ptrs, s.a_idx, s.b_ptrs, s.b_idx, nullptr, a_.rows, a_.inner, a_.a_entries, a_.b_entries}, counts});
-    scan::scan_counts(context, counts, before, 1, a_.a_entries + 1);
-    lists_.before = before;
-    lists_.products = a_.read_one(before + a_.a_entries);
+    count_products();
+  }
+
+  void run() {
+    if (a_.refuses(lists_.products)) return;
     if (lists_.products > std::numeric_limits<I>::max()) {
       fail(ErrorKind::value, a_.op, ": ", lists_.products, " products of entries are more than indices of ",
            dtype_of<I>::name, " can count");
     }
-  }
-
-  void run() {
     if (lists_.products == 0) return give_zeros();
     find_owners();
     I* order = nullptr;
@@ -286,6 +302,33 @@ class Expansion {
     simt::launch_for_each(context_, rung, n, kernel);
   }
   I* workspace() { return context_.workspace<I>(lists_.products); }
+
+  // Checks the operands, unless the caller has, and counts the products of each entry of A. The host waits once.
+  void count_products() {
+    I* const counts = context_.workspace<I>(a_.a_entries + 1);
+    int64_t* const before = context_.workspace<int64_t>(a_.a_entries + 2);
+    int64_t* const total = before + a_.a_entries;
+    boolean* const wrong = reinterpret_cast<boolean*>(total + 1);
+    context_.clear(wrong, sizeof(*total));
+    const auto check = [&](const I* ptrs, const I* idx, int64_t rows, int64_t cols, int64_t entries) {
+      const CheckStructure<I> kernel{ptrs, idx, rows, cols, entries, wrong};
+      launch(kernel.size(), kernel);
+    };
+    if (a_.explain) {
+      check(s_.a_ptrs, s_.a_idx, a_.rows, a_.inner, a_.a_entries);
+      check(s_.b_ptrs, s_.b_idx, a_.inner, a_.cols, a_.b_entries);
+      if (a_.wanted != Wanted::product) check(s_.c_ptrs, s_.c_idx, a_.rows, a_.cols, a_.c_entries);
+    }
+    const Factors<I> factors{s_.a_ptrs, s_.a_idx, s_.b_ptrs,    s_.b_idx,    nullptr,
+                             a_.rows,   a_.inner, a_.a_entries, a_.b_entries};
+    launch(a_.a_entries + 1, CountProducts<I, I>{factors, counts, wrong});
+    scan::scan_counts(context_, counts, before, 1, a_.a_entries + 1);
+    int64_t found[2];
+    a_.read(total, 2, found);
+    a_.require_valid(found[1] == 0);
+    lists_.before = before;
+    lists_.products = found[0];
+  }
 
   void give_zeros() {
     if (a_.wanted == Wanted::product) {
@@ -348,7 +391,7 @@ class Expansion {
 }  // namespace
 
 void spgemm::expand_sort_compress(const Args& args, Context& context) {
-  with_spgemm(args, context, [&](const auto& s) { Expansion(s, context).run(); });
+  with_spgemm(args, [&](const auto& s) { Expansion(s, context).run(); });
 }
 
 }  // namespace tp

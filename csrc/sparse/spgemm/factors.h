@@ -41,21 +41,29 @@ struct Factors {
   }
 };
 
-// Counts the products of each entry of A, with a 0 after the last.
+// Counts the products of each entry of A, with a 0 after the last, and sets *wrong if a column of A is out of range.
+// The pointers of B may be wrong, too, but then the counts are not used.
 template <class I, class Number>
 struct CountProducts {
   Factors<I> factors;  // before is not used
   Number* counts;
+  boolean* wrong;
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto x = factors.bind(block);
     const auto to = block.global("counts", counts, factors.a_entries + 1);
+    const auto to_wrong = block.global("wrong", wrong, 1, simt::Sharing::idempotent);
     simt::for_each(block, "count", factors.a_entries + 1, [&](int64_t e) {
       int64_t n = 0;
       if (e < factors.a_entries) {
-        const int64_t k = x.a_idx[e], begin = x.b_ptrs[k], end = x.b_ptrs[k + 1];
-        n = end - begin;
+        const int64_t k = x.a_idx[e];
+        if (inside(k, factors.inner)) {
+          const int64_t begin = x.b_ptrs[k], end = x.b_ptrs[k + 1];
+          n = end - begin;
+        } else {
+          to_wrong[0] = boolean(true);
+        }
       }
       to[e] = Number(n);
     });

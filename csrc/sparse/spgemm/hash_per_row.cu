@@ -31,10 +31,12 @@ using namespace sparse;
 
 constexpr const char* rung = "hash_per_row";
 
-// What the host reads as one number: which groups there are, and how the columns of B are.
-enum { outside = group_count, disordered, repeated, facts };
+// What the host reads as one number: which groups there are, whether an operand is invalid, and how the columns of B
+// are.
+enum { wrong = group_count, disordered, repeated, facts };
 
-// Notes the group of each row, and counts the pieces of those that are too long for all groups.
+// Checks all row pointers, notes the group of each row of C, and counts the pieces of those that are too long for all
+// groups. What else it finds is not used if pointers are wrong.
 template <class I>
 struct NoteGroups {
   Factors<I> factors;
@@ -43,14 +45,24 @@ struct NoteGroups {
   int64_t* pieces;
   int64_t* counts;  // [rows + 1]: 0 for rows without products, which no other launch sees, and for the last
 
+  TP_HD int64_t size() const { return tp::max(factors.rows, factors.inner) + 1; }
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto x = factors.bind(block);
     const auto to = block.global("noted", noted, facts, simt::Sharing::idempotent);
     const auto all_pieces = block.global("pieces", pieces, 1);
     const auto columns = block.global("counts", counts, factors.rows + 1);
-    simt::for_each(block, "groups", factors.rows + 1, [&](int64_t row) {
-      const int64_t n = row < factors.rows ? x.products_before(row + 1) - x.products_before(row) : 0;
+    const auto products_before = [&](int64_t row) {
+      const int64_t entry = x.a_ptrs[row];
+      const int64_t products = x.before[tp::max(int64_t(0), tp::min(entry, factors.a_entries))];
+      return products;
+    };
+    simt::for_each(block, "groups", size(), [&](int64_t row) {
+      if (row <= factors.inner && wrong_pointer(x.b_ptrs, row, factors.inner, factors.b_entries))
+        to[wrong] = boolean(true);
+      if (row > factors.rows) return;
+      if (wrong_pointer(x.a_ptrs, row, factors.rows, factors.a_entries)) to[wrong] = boolean(true);
+      const int64_t n = row < factors.rows ? products_before(row + 1) - products_before(row) : 0;
       if (n == 0) {
         columns[row] = 0;
       } else if (group_of(n) < group_count) {
@@ -72,15 +84,13 @@ class Product {
       : s_(s), context_(context), a_(s.args), factors_{s.a_ptrs, s.a_idx,  s.b_ptrs,     s.b_idx,     nullptr,
                                                        a_.rows,  a_.inner, a_.a_entries, a_.b_entries} {}
 
-  // Returns whether it could: not if a column of B is out of range.
-  bool run() {
+  void run() {
     count_products();
-    if (is_noted(facts_, outside)) return false;
+    if (a_.refuses(products_)) return;
     if (is_noted(facts_, disordered)) sort_rows_of_b();
     pieces_.factors = factors_;
     columns_ = context_.workspace<I>(products_);
-    int64_t* const of_c = numbers(2);  // the number of entries of C, and the groups of its rows
-    boolean* const noted = reinterpret_cast<boolean*>(of_c + 1);
+    boolean* const noted = reinterpret_cast<boolean*>(of_c_ + 1);
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(facts_, g)) continue;
       const FindColumns<I> find{factors_, g, groups[g].room, columns_, lengths_, noted, products_};
@@ -88,9 +98,9 @@ class Product {
     }
     if (pieces_.count > 0) find_pieces();
     scan::scan_counts(context_, lengths_, a_.ptrs, 1, a_.rows + 1);
-    each(1, simt::Convert<int64_t, int64_t>{a_.ptrs + a_.rows, of_c, 1});
+    each(1, simt::Convert<int64_t, int64_t>{a_.ptrs + a_.rows, of_c_, 1});
     int64_t found[2];
-    a_.read(of_c, 2, found);
+    a_.read(of_c_, 2, found);
     const auto room = a_.room(found[0]);
     const Addition<T, I> sums{factors_,
                               s_.a,
@@ -109,29 +119,32 @@ class Product {
     }
     using Add = AddPieces<T, I>;
     launch(pieces_.count, Add::threads, Add::shared_bytes, Add{sums, pieces_, piece_starts_, piece_columns_});
-    return true;
   }
 
  private:
-  // Counts the products of all rows, and the pieces of long ones, and checks whether B is in order.
+  // Checks the operands, and whether B is in order, and counts the products of all rows and the pieces of long ones.
+  // The host waits once for all of this.
   void count_products() {
     int64_t* const counts = context_.workspace<int64_t>(a_.a_entries + 1);
-    int64_t* const before = context_.workspace<int64_t>(a_.a_entries + 3);
-    int64_t* const total = before + a_.a_entries;  // then the facts, and the number of pieces
+    int64_t* const before = context_.workspace<int64_t>(a_.a_entries + 5);
+    int64_t* const total = before + a_.a_entries;  // then the facts, the number of pieces, and what is found about C
+    of_c_ = total + 3;
     boolean* const noted = reinterpret_cast<boolean*>(total + 1);
     static_assert(facts <= sizeof(*total));
-    context_.clear(noted, 2 * sizeof(*total));
-    each(a_.a_entries + 1, CountProducts<I, int64_t>{factors_, counts});
+    context_.clear(noted, 4 * sizeof(*total));
+    each(a_.a_entries + 1, CountProducts<I, int64_t>{factors_, counts, noted + wrong});
     scan::scan_counts(context_, counts, before, 1, a_.a_entries + 1);
     factors_.before = before;
     lengths_ = context_.workspace<int64_t>(a_.rows + 1);
-    each(a_.rows + 1, NoteGroups<I>{factors_, a_.cols, noted, total + 2, lengths_});
-    const CheckColumns<I> check{s_.b_ptrs,    s_.b_idx,        a_.inner,           a_.cols,
-                                a_.b_entries, noted + outside, noted + disordered, noted + repeated};
+    const NoteGroups<I> note{factors_, a_.cols, noted, total + 2, lengths_};
+    each(note.size(), note);
+    const CheckColumns<I> check{s_.b_ptrs,    s_.b_idx,      a_.inner,           a_.cols,
+                                a_.b_entries, noted + wrong, noted + disordered, noted + repeated};
     launch_for_each_entry(context_, rung, a_.b_entries, check);
     int64_t found[3];
     a_.read(total, 3, found);
     products_ = found[0], facts_ = found[1];
+    a_.require_valid(!is_noted(facts_, wrong));
     pieces_ = {factors_, a_.cols, found[2], nullptr, nullptr};
   }
 
@@ -184,6 +197,7 @@ class Product {
   const SpgemmArgs& a_;
   Factors<I> factors_;
   int64_t products_ = 0, facts_ = 0;
+  int64_t* of_c_ = nullptr;     // the number of entries of C, and the groups of its rows
   int64_t* lengths_ = nullptr;  // [rows + 1]: of the rows of C
   I* columns_ = nullptr;
   Pieces<I> pieces_{};
@@ -193,11 +207,8 @@ class Product {
 }  // namespace
 
 void spgemm::hash_per_row(const Args& args, Context& context) {
-  bool done = false;
-  if (args.wanted == Wanted::product) {
-    with_spgemm(args, context, [&](const auto& s) { done = Product(s, context).run(); });
-  }
-  if (!done) expand_sort_compress(args, context);
+  if (args.wanted != Wanted::product) return expand_sort_compress(args, context);
+  with_spgemm(args, [&](const auto& s) { Product(s, context).run(); });
 }
 
 }  // namespace tp

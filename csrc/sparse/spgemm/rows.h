@@ -1,4 +1,4 @@
-// The arrays of a product of two sparse matrices, checked and typed.
+// The arrays of a product of two sparse matrices, typed, and their checks on the host.
 #pragma once
 #include <type_traits>
 
@@ -48,25 +48,27 @@ void check_all(const char* op, const char* name, const I* index, int64_t n, int6
   });
 }
 
-// Calls f(Spgemm<T, I>). On the host, the structures are checked first; on the device, the caller has checked them.
+// Raises an error unless all pointers and indices are valid. The rungs that also run on the device check them there.
+template <class S>
+void check_on_host(const S& s, Context& context) {
+  const SpgemmArgs& args = s.args;
+  const auto check = [&](const char* ptrs_name, const auto* ptrs, int64_t rows, const char* idx_name, const auto* idx,
+                         int64_t entries, int64_t limit) {
+    check_pointers(args.op, ptrs_name, ptrs, rows + 1, entries, false, context);
+    check_all(args.op, idx_name, idx, entries, limit, context);
+  };
+  check("a_row_ptrs", s.a_ptrs, args.rows, "a_col_idx", s.a_idx, args.a_entries, args.inner);
+  check("b_row_ptrs", s.b_ptrs, args.inner, "b_col_idx", s.b_idx, args.b_entries, args.cols);
+  if (args.wanted != Wanted::product) {
+    check("c_row_ptrs", s.c_ptrs, args.rows, "c_col_idx", s.c_idx, args.c_entries, args.cols);
+  }
+}
+
+// Calls f(Spgemm<T, I>).
 template <class F>
-void with_spgemm(const SpgemmArgs& args, Context& context, F f) {
+void with_spgemm(const SpgemmArgs& args, F f) {
   with_types(args, [&](auto type, auto index) {
-    using I = typename decltype(index)::type;
-    const Spgemm<typename decltype(type)::type, I> s(args);
-    const auto check = [&](const char* ptrs_name, const I* ptrs, int64_t rows, const char* idx_name, const I* idx,
-                           int64_t entries, int64_t limit) {
-      check_pointers(args.op, ptrs_name, ptrs, rows + 1, entries, false, context);
-      check_all(args.op, idx_name, idx, entries, limit, context);
-    };
-    if (!context.device.cuda) {
-      check("a_row_ptrs", s.a_ptrs, args.rows, "a_col_idx", s.a_idx, args.a_entries, args.inner);
-      check("b_row_ptrs", s.b_ptrs, args.inner, "b_col_idx", s.b_idx, args.b_entries, args.cols);
-      if (args.wanted != Wanted::product) {
-        check("c_row_ptrs", s.c_ptrs, args.rows, "c_col_idx", s.c_idx, args.c_entries, args.cols);
-      }
-    }
-    f(s);
+    f(Spgemm<typename decltype(type)::type, typename decltype(index)::type>(args));
   });
 }
 

@@ -17,6 +17,14 @@ void each_product(const S& s, int64_t i, F f) {
   }
 }
 
+// The number of products.
+template <class S>
+int64_t count_products(const S& s) {
+  int64_t n = 0;
+  for (int64_t e = 0; e < s.args.a_entries; ++e) n += int64_t(s.b_ptrs[s.a_idx[e] + 1]) - int64_t(s.b_ptrs[s.a_idx[e]]);
+  return n;
+}
+
 // Finds the columns of C: first their number, then the columns themselves.
 template <class S>
 SpgemmArgs::Room find_columns(const S& s, Context& context) {
@@ -81,8 +89,10 @@ void find_values(const S& s, Wanted wanted, const Ptrs* c_ptrs, Context& context
 }  // namespace
 
 void spgemm::sequential(const Args& args, Context& context) {
-  with_spgemm(args, context, [&](const auto& s) {
+  with_spgemm(args, [&](const auto& s) {
+    check_on_host(s, context);
     if (args.wanted != Wanted::product) return find_values(s, args.wanted, s.c_ptrs, context);
+    if (args.refuses(count_products(s))) return;
     auto found = s;
     found.take(find_columns(s, context));
     find_values(found, Wanted::c, args.ptrs, context);

@@ -68,6 +68,7 @@ class Product {
   }
 
   void multiply() {
+    if (a_.refuses(work_[a_.rows] - a_.a_entries - a_.rows)) return;
     gather_words();
     int64_t* const ptrs = a_.ptrs;
     const int64_t shares = count_shares();
@@ -323,7 +324,8 @@ class Product {
 }  // namespace
 
 void spgemm::threaded(const Args& args, Context& context) {
-  with_spgemm(args, context, [&](const auto& s) {
+  with_spgemm(args, [&](const auto& s) {
+    check_on_host(s, context);
     Product product(s, context);
     if (args.wanted == Wanted::product) {
       product.multiply();
