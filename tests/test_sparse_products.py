@@ -158,6 +158,41 @@ def test_products_of_many_parts(device):
         assert sorted_and_distinct(product)
 
 
+def test_derivatives_of_products_of_many_parts():
+    """In both modes, they are those of the product in one part."""
+    a, b = (m.convert("csr") for m in pair(40, 30, 50, 600, 700))
+
+    def f(x, y, max_bytes):
+        return tp.spgemm(a._replace(values=x), b._replace(values=y), max_bytes=max_bytes).values
+
+    assert int(b.row_ptrs.diff()[a.col_idx].sum()) > 8 * 1024
+    x, y = (torch.sin(torch.arange(m.nnz, dtype=torch.float64)) for m in (a, b))
+    tangents = torch.ones_like(x), y.cos()
+    want, got = (torch.func.jvp(lambda x, y, m=m: f(x, y, m), (x, y), tangents) for m in (None, 1 << 17))
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    want, got = (torch.func.grad(lambda x, y, m=m: f(x, y, m).cos().sum(), (0, 1))(x, y) for m in (None, 1 << 17))
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+@each_device
+def test_wrong_indices_of_products_are_named(device):
+    """As by the constructor, in whichever matrix they are."""
+    a, b = (m.to(device).convert("csr") for m in pair(5, 4, 6, 9, 8))
+
+    def changed(m: tp.CSR, field: str, at: int, value: int) -> tp.CSR:
+        index = getattr(m, field).clone()
+        index[at] = value
+        return m._replace(**{field: index})
+
+    for left, right in ((changed(a, "col_idx", 2, 9), b), (a, changed(b, "col_idx", 2, 9))):
+        with pytest.raises(IndexError, match=r"^csr: col_idx\[2\] is 9, which is out of range"):
+            left @ right
+    with pytest.raises(ValueError, match=r"^csr: row_ptrs\[0\] is 1, must be 0"):
+        changed(a, "row_ptrs", 0, 1) @ b
+    with pytest.raises(IndexError, match=r"^csr: row_ptrs\[4\] is 9, which is out of range: expected 0 to 8"):
+        a @ changed(b, "row_ptrs", 4, 9)
+
+
 @each_device
 def test_products_of_very_wide_matrices(device):
     """Memory is in proportion to the entries, not to the columns."""

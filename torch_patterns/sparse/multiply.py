@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_patterns import _C
 from torch_patterns.arguments import integer, typed
 from torch_patterns.batching import loop, loop_by_structure
 from torch_patterns.calls import ops
@@ -13,7 +14,7 @@ from torch_patterns.sparse.build import checked
 from torch_patterns.sparse.containers import CSR, Matrix
 from torch_patterns.sparse.convert import _again, _exclusive, _lengths, _to_csr
 
-_ops = torch.ops.torch_patterns
+_ops, _parts = torch.ops.torch_patterns, torch.ops.torch_patterns_parts
 
 
 @documented("spgemm")
@@ -53,45 +54,75 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
         raise ValueError(f"A @ B: A is {a.shape[0]} x {a.shape[1]}, B {b.shape[0]} x {b.shape[1]}")
     if a[0].device != b[0].device:
         raise RuntimeError(f"A @ B: A is on {a[0].device}, B on {b[0].device}")
-    x = _to_csr(checked(a, True))
-    y = x if b is a else _to_csr(checked(b, True))
+    x = _checked_csr(a)
+    y = x if b is a else _checked_csr(b)
     return _again(_product(x, y, max_bytes, algorithm), a)
+
+
+def _checked_csr(a: Matrix) -> CSR:
+    """Checks a matrix and converts it to CSR. On CUDA the product itself checks the indices of a CSR, because the host
+    has to wait for it in any case."""
+    by_product = isinstance(a, CSR) and a.values.is_cuda and not torch.compiler.is_compiling()
+    return _to_csr(checked(a, not by_product))
 
 
 _AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}  # products of a part; the CPU divides only if memory is short
 
 
 def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
-    """Multiplies matrices of equal dtypes: all at once under torch.compile, else in parts."""
-    index = torch.promote_types(a.col_idx.dtype, b.col_idx.dtype)
+    """Multiplies all rows at once if memory allows it, and always under torch.compile; else in parts."""
+    a, b = _promoted(a, b, torch.promote_types(a.col_idx.dtype, b.col_idx.dtype))
+    cols = b.shape[1]
+    if torch.compiler.is_compiling():
+        values, ptrs, idx = ops.spgemm(*a[:3], *b[:3], cols, algorithm)
+        return CSR(ptrs, idx, values, (a.shape[0], cols))
+    # The operator asks the allocator of CUDA for free memory itself, once it knows the number of products.
+    cuda, each = a.values.is_cuda, 2 * _bytes_per_product(a)
+    most, limit = _AT_ONCE["cuda"] if cuda else 2**31 - 1, max_bytes
+    if limit is None and not cuda:
+        limit = free_memory(a.values.device)
+    if limit is not None:
+        most = min(most, max(limit // each, -1))
+    asked = each if cuda and limit is None else 0
+    values, ptrs, idx = _parts.spgemm_at_once(*a[:3], *b[:3], cols, most, asked, algorithm)
+    if ptrs.shape[0] == 0:  # there are too many products
+        values, ptrs, idx = _in_parts(a, b, max_bytes, algorithm)
+    return CSR(ptrs, idx, values, (a.shape[0], cols))
+
+
+def _promoted(a: CSR, b: CSR, index: torch.dtype) -> tuple[CSR, CSR]:
+    """Returns both matrices with indices of one dtype and values of one."""
     dtype = torch.promote_types(a.values.dtype, b.values.dtype)
-    shape, rows, total = (a.shape[0], b.shape[1]), None, 0
-    if not torch.compiler.is_compiling():  # where the products of each row begin
-        rows = _exclusive(_lengths(b).index_select(0, a.col_idx).long()).index_select(0, a.row_ptrs)
-        total = int(rows[-1])
-        if total >= 2**31:
-            index = torch.int64
-    a, b = (CSR(m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(dtype), m.shape) for m in (a, b))
-    if rows is None:
-        values, ptrs, idx = ops.spgemm(*a[:3], *b[:3], shape[1], algorithm)
-        return CSR(ptrs, idx, values, shape)
-    parts = _parts(a, b, rows, total, max_bytes, algorithm)
-    values, ptrs, idx = parts[0]
-    if len(parts) > 1:
-        values, idx = (torch.cat([part[i] for part in parts]) for i in (0, 2))
-        ptrs = _exclusive(torch.cat([ptrs.diff() for _, ptrs, _ in parts]))
-    return CSR(ptrs, idx, values, shape)
+    x, y = (CSR(m.row_ptrs.to(index), m.col_idx.to(index), m.values.to(dtype), m.shape) for m in (a, b))
+    return x, y
 
 
-def _parts(
+def _bytes_per_product(a: CSR) -> int:
+    if a.values.is_cuda:  # what expand_sort_compress and the gradients take, which write out all products
+        return 8 * a.col_idx.itemsize + 16 + 3 * max(a.values.itemsize, 4)
+    return a.col_idx.itemsize + a.values.itemsize  # an entry of the result at most
+
+
+def _in_parts(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Multiplies some rows of A at a time. The indices are valid."""
+    # Where the products of each row begin.
+    rows = _exclusive(_lengths(b).index_select(0, a.col_idx).long()).index_select(0, a.row_ptrs)
+    total = int(rows[-1])
+    if total >= 2**31:
+        a, b = _promoted(a, b, torch.int64)
+    parts = _multiply_parts(a, b, rows, total, max_bytes, algorithm)
+    if len(parts) == 1:
+        return parts[0]
+    values, idx = (torch.cat([part[i] for part in parts]) for i in (0, 2))
+    return values, _exclusive(torch.cat([ptrs.diff() for _, ptrs, _ in parts])), idx
+
+
+def _multiply_parts(
     a: CSR, b: CSR, rows: Tensor, total: int, max_bytes: int | None, algorithm: str
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Multiplies as many rows of A at a time as memory allows; `rows` tells where the products of each row begin, of
     `total` products."""
-    device = a.values.device
-    each = a.col_idx.itemsize + a.values.itemsize  # bytes per product: an entry of the result at most
-    if device.type == "cuda":  # what expand_sort_compress and the gradients take, which write out all products
-        each = 8 * a.col_idx.itemsize + 16 + 3 * max(a.values.itemsize, 4)
+    device, each = a.values.device, _bytes_per_product(a)
     limit = free_memory(device) if max_bytes is None else max_bytes
     step = max(total if limit is None else limit // (2 * each), 1024)
     if step < total or device.type == "cuda":
@@ -132,8 +163,7 @@ def _refuse(products: int, needed: int, limit: int | None, given: bool) -> None:
 def free_memory(device: torch.device) -> int | None:
     """Returns the bytes that are free on a device, or None if it does not tell."""
     if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
+        return _C.free_memory(device.index)
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             lines = dict(line.split(":", 1) for line in file)
@@ -157,6 +187,11 @@ def _(a_row_ptrs, a_col_idx, a_values, b_row_ptrs, b_col_idx, b_values, cols, al
 @torch.library.register_vmap("torch_patterns::spgemm")
 def _(info, in_dims, *args, **kwargs):
     return loop_by_structure(_ops.spgemm, info, in_dims, *args, first=0, **kwargs)
+
+
+@torch.library.register_vmap("torch_patterns_parts::spgemm_at_once")
+def _(info, in_dims, *args):
+    return loop_by_structure(_parts.spgemm_at_once, info, in_dims, *args, first=0)
 
 
 @torch.library.register_vmap("torch_patterns::spgemm_values")
