@@ -73,7 +73,8 @@ struct FindColumns {
         for (int k = t; k < distinct; k += threads) to[row.first + k] = list[k];
         if (t > 0) return;
         to_counts[i] = distinct;
-        to_noted[group_of(distinct)] = boolean(true);
+        const boolean noted_before = to_noted[group_of(distinct)];
+        if (!bool(noted_before)) to_noted[group_of(distinct)] = boolean(true);  // writes to one address are slow
       });
     }
   }
