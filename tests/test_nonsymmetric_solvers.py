@@ -116,6 +116,12 @@ def test_preconditioners_are_inverses_of_what_they_say():
             for k in range(0, 10, size):
                 want[k : k + size, k : k + size] = np.linalg.inv(dense[k : k + size, k : k + size])
             assert np.allclose(block_jacobi(A.convert(form), size).to_dense(), want)
+    S = A.to(torch.float32)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert jacobi(S).dtype == block_jacobi(S, 3).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
     B = coo(torch.tensor([0, 1]), torch.tensor([1, 1]), torch.tensor([3.0, 2.0]), (2, 2))
     assert jacobi(B).to_dense().tolist() == [[1, 0], [0, 0.5]]
     with pytest.raises(ValueError, match="block_jacobi: the block of rows 0 to 1 is singular"):

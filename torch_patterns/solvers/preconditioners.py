@@ -75,10 +75,9 @@ def block_jacobi(a: Matrix, block_size: int) -> CSR:
     dense = _scatter(values, row * size + col % size, blocks * size * size, 0, near)
     padding = torch.arange(blocks * size, device=values.device)
     ones = (padding >= n).to(values.dtype)  # the identity fills up the last block
-    dense = (dense.view(-1, size) + ones[:, None] * torch.eye(size, device=values.device).repeat(blocks, 1)).view(
-        blocks, size, size
-    )
-    inverses, info = torch.linalg.inv_ex(dense)
+    identity = torch.eye(size, dtype=values.dtype, device=values.device)
+    dense = dense.view(-1, size) + ones[:, None] * identity.repeat(blocks, 1)
+    inverses, info = torch.linalg.inv_ex(dense.view(blocks, size, size))
     bad = (info != 0) | ~inverses.isfinite().all(2).all(1)
     if bool(bad.any()):
         first = int(bad.nonzero()[0])
