@@ -50,6 +50,28 @@ def test_a_dense_column_from_the_left(form):
 
 
 @each_format
+def test_products_from_the_left_are_traced(form):
+    """Sizes do not depend on the data; and padding has no gradient, even where x is NaN."""
+    A = random_matrix(7, 9, 20, seed=5).convert(form)
+    x = torch.arange(7.0, dtype=torch.float64)
+    for y in (x, torch.stack([x, -x])):
+        want = y @ A
+        assert want.is_contiguous() and want.untyped_storage().nbytes() == want.nbytes
+        torch._dynamo.reset()
+        compiled = torch.compile(operator.matmul, fullgraph=True, backend="aot_eager", dynamic=True)
+        assert torch.equal(compiled(y, A), want)
+        assert torch.equal(torch.jit.trace(lambda t: t @ A, y)(y), want)  # noqa: B023
+    names = [name for name in A._fields if name.endswith("values")]
+    values = [getattr(A, name).clone().requires_grad_() for name in names]
+    A = A._replace(**dict(zip(names, values, strict=True)))
+    grads = torch.autograd.grad((torch.full((7,), torch.nan).double() @ A).sum(), values)
+    for grad, name in zip(grads, names, strict=True):
+        index = getattr(A, name.replace("values", "col_idx" if form != "csc" else "row_idx"))
+        assert_equal(grad.isnan(), index >= 0)
+        assert (grad[index < 0] == 0).all()
+
+
+@each_format
 def test_gradients_go_through_sums_and_multiples(form):
     values = torch.tensor([1.0, 2, 3], dtype=torch.float64, requires_grad=True)
     A = tp.coo(torch.tensor([0, 1, 1]), torch.tensor([1, 0, 0]), values, (2, 2)).convert(form)

@@ -7,12 +7,23 @@ from numbers import Number
 import torch
 from torch import Tensor
 
-from torch_patterns.sparse.containers import COO, CSC, FORMATS, Matrix, format_of, layout_of, value_fields
-from torch_patterns.sparse.convert import convert, transpose
+from torch_patterns.sparse.containers import (
+    COO,
+    CSC,
+    CSR,
+    FORMATS,
+    Matrix,
+    format_of,
+    layout_of,
+    structure_of,
+    value_fields,
+)
+from torch_patterns.sparse.convert import convert, flat_values, transpose
 from torch_patterns.sparse.entrywise import combine
 from torch_patterns.sparse.multiply import spgemm
 from torch_patterns.sparse.product import spmm, spmv
 
+_ops = torch.ops.torch_patterns
 _CONTAINERS = tuple(FORMATS.values())
 
 
@@ -41,9 +52,26 @@ def rmatmul(a: Matrix, x: Tensor) -> Tensor:
     """``x @ A`` of a vector [rows] or a matrix [k, rows]: the product of the transpose."""
     if not isinstance(x, Tensor) or x.layout != torch.strided:
         _refuse("@", x, a)
-    # As CSR, because in a padded format the transpose of a narrow matrix may be too wide.
-    turned = transpose(a if isinstance(a, COO | CSC) else convert(a, "csr"))
-    return matmul(turned, x.T).T.contiguous() if x.dim() == 2 else matmul(turned, x)
+    columns = x.T if x.dim() == 2 else x
+    if not layout_of(a).padded:
+        y = matmul(transpose(a if isinstance(a, COO | CSC) else convert(a, "csr")), columns)
+        return y.T.contiguous() if x.dim() == 2 else y
+    y = matmul(_transpose_and_padding(a), columns).narrow(0, 0, a.shape[1])
+    return (y.T if x.dim() == 2 else y).clone(memory_format=torch.contiguous_format)  # no view of the longer result
+
+
+def _transpose_and_padding(a: Matrix) -> CSR:
+    """Returns the transpose of a padded matrix, with one row more, the last, which holds the padding.
+
+    So no size depends on the data: the host need not wait, and compilers need no fact about a size. The transpose is
+    not padded itself, because that of a narrow matrix may be too wide.
+    """
+    ptrs, perm, other = _ops.sparse_plan(*structure_of(a), False)  # padding comes last
+    slots = perm.shape[0]
+    is_padding = torch.arange(slots, device=perm.device) >= ptrs[-1]
+    values = flat_values(a).index_select(0, perm).masked_fill(is_padding, 0)  # without gradient, NaN in x included
+    ptrs = torch.cat([ptrs, ptrs.new_full((1,), slots)])
+    return CSR(ptrs, other, values, (a.shape[1] + 1, a.shape[0]))
 
 
 def multiply(a: Matrix, number: Number | Tensor | Matrix) -> Matrix:
