@@ -318,8 +318,9 @@ struct Rows {
       });
       store<whole>(out, p, end, y);
       if constexpr (multiplies) {
+        using A = decltype(Acc::b);  // the factor is the result that was stored, rounded to the output's type
 #pragma unroll
-        for (int i = 0; i < vector; ++i) y.v[i] = y.v[i] * decltype(Acc::b)(times[j].v[i]);
+        for (int i = 0; i < vector; ++i) y.v[i] = A(typename E::Output(y.v[i])) * A(times[j].v[i]);
         store<whole>(products, p, end, y);
       }
     }
