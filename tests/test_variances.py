@@ -33,7 +33,8 @@ def test_variances_keep_their_digits_far_from_zero(device):
             group_reduce(values, groups, len(lengths), op="var", algorithm=algorithm).cpu().double(),
         ):
             assert torch.equal(y.isfinite(), known), algorithm
-            assert (y - want[:, :width])[known].abs().max() < 1e-5, algorithm
+            limits = 2.0**-23 * lengths[:, None] * want[:, :width]  # squares added in any order
+            assert ((y - want[:, :width]).abs() <= limits)[known].all(), algorithm
 
 
 @each_device
