@@ -33,7 +33,9 @@ def test_variances_keep_their_digits_far_from_zero(device):
             group_reduce(values, groups, len(lengths), op="var", algorithm=algorithm).cpu().double(),
         ):
             assert torch.equal(y.isfinite(), known), algorithm
-            limits = 2.0**-23 * lengths[:, None] * want[:, :width]  # squares added in any order
+            limits = torch.full_like(want[:, :width], 1e-5)
+            if algorithm == "atomic":  # squares are added in any order, with a rounding each
+                limits = 2.0**-23 * lengths[:, None] * want[:, :width]
             assert ((y - want[:, :width]).abs() <= limits)[known].all(), algorithm
 
 
