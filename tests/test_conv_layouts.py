@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from common import EACH_DEVICE
 
-from torch_patterns import conv2d, conv2d_dgrad, conv2d_wgrad
+from torch_patterns import algorithms, conv2d, conv2d_dgrad, conv2d_wgrad
 from torch_patterns.testing import assert_equal
 from torch_patterns.testing.spec import FLOATS
 
@@ -285,3 +285,28 @@ def test_one_channel_per_group_in_channels_last(dtype, device):
             assert_equal(got.cpu(), conv2d_dgrad(grad, weight, x.shape, **window, algorithm="sequential"), where)
             got = conv2d_wgrad(last(grad), last(x), kernel, **window)
             assert_equal(got.cpu(), conv2d_wgrad(grad, x, kernel, **window, algorithm="sequential"), where)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_bits_do_not_depend_on_the_address_of_filters(dtype, device):
+    """A BLAS chooses its kernel by the alignment of what it reads; the first shape is one for which cuBLAS did."""
+    for x_shape, w_shape, stride, dilation in (
+        ((1, 3, 13, 8), (2, 3, 4, 2), 2, 3),
+        ((2, 8, 9, 12), (16, 8, 3, 3), 1, 1),
+        ((3, 64, 7, 7), (32, 64, 1, 1), 1, 1),
+    ):
+        random = torch.Generator().manual_seed(sum(x_shape))
+        normal = lambda shape: torch.randn(shape, generator=random).to(device, dtype)  # noqa: B023, E731
+        x, weight = normal(x_shape), normal(w_shape)
+        window = {"stride": stride, "dilation": dilation}
+        grad = normal(conv2d(x, weight, **window).shape)
+        for algorithm in ("auto", *algorithms("conv2d", device)):
+            passes = (
+                lambda w: conv2d(x, w, **window, algorithm=algorithm),  # noqa: B023
+                lambda w: conv2d_dgrad(grad, w, x.shape, **window, algorithm=algorithm),  # noqa: B023
+            )
+            want = [f(weight) for f in passes]
+            for offset in (1, 2, 4, 8):
+                moved = weight.new_empty(weight.numel() + offset)[offset:].view(w_shape).copy_(weight)
+                for f, y in zip(passes, want, strict=True):
+                    assert torch.equal(f(moved), y), (algorithm, offset, x_shape)

@@ -71,11 +71,13 @@ namespace {
 template <class T>
 void fprop(const Elements<T>& e, Context& context) {
   const int64_t depth = e.channels * e.taps() + (e.bias ? 1 : 0);
-  const T* filters = e.weight;
+  const T* filters;
   if (e.bias) {
     T* with_bias = context.workspace<T>(e.m * depth);
     each(context, "append_bias", e.m * depth, WithBias<T>{e, with_bias});
     filters = with_bias;
+  } else {
+    filters = filter_matrix<T>(e, context);
   }
   const Tiling tiling(e.n, e.rows.out, e.cols.out, columns_for(e.groups * depth + e.m, sizeof(T)));
   T* unrolled = context.workspace<T>(e.groups * depth * tiling.size.pixels());

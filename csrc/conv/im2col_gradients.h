@@ -15,6 +15,20 @@ constexpr bool in_accumulators(const T*) {
   return std::is_same<T, acc_t<T>>::value;
 }
 
+// The filters as an operand of the BLAS, in the dtype of its accumulators. The BLAS chooses a kernel, and with it the
+// order of additions, by the alignment of its operands. Filters that are not aligned as new tensors are copied, so that
+// the bits of the result do not depend on their address.
+template <class A, class T>
+const A* filter_matrix(const Elements<T>& e, Context& context) {
+  const uintptr_t alignment = context.device.cuda ? 256 : 64;
+  if constexpr (std::is_same<T, A>::value) {
+    if (reinterpret_cast<uintptr_t>(e.weight) % alignment == 0) return e.weight;
+  }
+  A* const copy = context.workspace<A>(e.weights());
+  each(context, "copy_filters", e.weights(), Copy<T, A>{e.weight, copy, e.weights(), false});
+  return copy;
+}
+
 // The columns of a tile of the unrolled x, computed as in im2col_gemm.cu.
 template <class T, class Out>
 void unroll(Context& context, const Elements<T>& e, const Tile& tile, int64_t depth, Out* matrix);
@@ -75,12 +89,7 @@ void dgrad(const Elements<T>& e, Context& context) {
   const int64_t depth = e.channels * e.taps();
   const Tiling tiling = tile_inputs(e, columns_for(e.groups * depth + e.m, sizeof(A)));
   const int64_t most = readers_of(e, tiling.size);
-  const A* filters = reinterpret_cast<const A*>(e.weight);
-  if (!in_accumulators(e.weight)) {
-    A* wide = context.workspace<A>(e.weights());
-    each(context, "widen", e.weights(), Copy<T, A>{e.weight, wide, e.weights(), false});
-    filters = wide;
-  }
+  const A* filters = filter_matrix<A>(e, context);
   A* gradient = context.workspace<A>(e.m * most);
   A* unrolled = context.workspace<A>(e.groups * depth * most);
   for (int64_t i = 0; i < tiling.count(); ++i) {
