@@ -44,8 +44,9 @@ TP_DEVICE void copy_filters(const GatherWgmma<T>& work, const WgmmaShare& share,
     copy_window(work.filters, share.group, share.map, tap, channel, to, full);
   } else {
 #pragma unroll
-    for (int map = 0; map < Tile::maps; map += row_elements) {
-      copy_window(work.filters, share.group, channel, tap, share.map + map, to + unsigned(map * row_bytes), full);
+    for (int map = 0; map < Tile::maps; map += block::row_elements) {
+      copy_window(work.filters, share.group, channel, tap, share.map + map, to + unsigned(map * block::row_bytes),
+                  full);
     }
   }
 }
@@ -66,9 +67,9 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
         // Copy a patch, or with by_tap one for each tap.
         block::Barrier& full = rings.barriers[patch_full][patch.stage];
         rings.barriers[patch_empty][patch.stage].wait(patch.parity ^ 1);
-        expect_bytes(full, shape.patch_bytes);
+        block::expect_bytes(full, shape.patch_bytes);
         copy_window(work.source, share.image, row + (shape.by_tap ? tap.down() : 0),
-                    col + (shape.by_tap ? tap.across() : 0), share.group * int(g.depth) + slab * row_elements,
+                    col + (shape.by_tap ? tap.across() : 0), share.group * int(g.depth) + slab * block::row_elements,
                     rings.patches + unsigned(patch.stage * shape.stage_bytes), full);
         full.arrive();
         patch.next();
@@ -76,8 +77,8 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
       // Copy the filters of this tap.
       block::Barrier& full = rings.barriers[filter_full][filter.stage];
       rings.barriers[filter_empty][filter.stage].wait(filter.parity ^ 1);
-      expect_bytes(full, Tile::filter_bytes);
-      copy_filters<T, Tile, pass>(work, share, tap.row_tap() * kernel_cols + tap.col_tap(), slab * row_elements,
+      block::expect_bytes(full, Tile::filter_bytes);
+      copy_filters<T, Tile, pass>(work, share, tap.row_tap() * kernel_cols + tap.col_tap(), slab * block::row_elements,
                                   rings.filters + unsigned(filter.stage * Tile::filter_bytes), full);
       full.arrive();
       filter.next();
@@ -108,23 +109,24 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
     }
     // Wait for the filters of the tap, and start the products of all blocks, 16 channels at a time.
     rings.barriers[filter_full][filter.stage].wait(filter.parity);
-    const unsigned left = rings.patches +
-                          unsigned(patch.stage * shape.stage_bytes + (shift + group * Tile::blocks * 64) * row_bytes),
+    const unsigned left = rings.patches + unsigned(patch.stage * shape.stage_bytes +
+                                                   (shift + group * Tile::blocks * 64) * block::row_bytes),
                    right = rings.filters + unsigned(filter.stage * Tile::filter_bytes);
-    begin_products();
+    block::begin_products();
 #pragma unroll
-    for (int k = 0; k < row_bytes; k += 32) {
+    for (int k = 0; k < block::row_bytes; k += 32) {
 #pragma unroll
       for (int b = 0; b < Tile::blocks; ++b) {
         // The 16 channels are 32 bytes of each row of filters in fprop, and 16 rows of them in dgrad.
-        const uint64_t a = factor_at(left + unsigned(b * 64 * row_bytes + k)),
-                       f = along ? factor_at(right + k) : factor_at(right + k / 32 * 16 * row_bytes, 64 * row_bytes);
-        multiply_tiles<T, true, along>(sum[b], a, f, i > 0 || k > 0);
+        const uint64_t a = block::factor_at(left + unsigned(b * 64 * block::row_bytes + k)),
+                       f = along ? block::factor_at(right + k)
+                                 : block::factor_at(right + k / 32 * 16 * block::row_bytes, 64 * block::row_bytes);
+        block::multiply_tiles<T, true, along>(sum[b], a, f, i > 0 || k > 0);
       }
     }
-    commit_products();
+    block::commit_products();
     // Now the products of the previous tap are complete, and the stages that they read are free.
-    wait_for_products<1>();
+    block::wait_for_products<1>();
     if (frees) rings.release(used_patch, used_filter);
     used_filter = filter.stage;
     filter.next();
@@ -139,7 +141,7 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
       patch.next();
     }
   }
-  wait_for_products<0>();
+  block::wait_for_products<0>();
   if (frees) rings.release(used_patch, used_filter);
 }
 
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
         barriers[ring][i].init(ring == patch_full || ring == filter_full ? 1 : Tile::warps);
       }
     }
-    publish_barriers();
+    block::publish_barriers();
   }
   __syncthreads();
   block::allow_next_launch();
@@ -198,14 +200,14 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
   WgmmaRings rings{patches, filters, barriers, block::Cursor(work.patch_stages), block::Cursor(work.filter_stages)};
   // The copying warps: one thread starts all copies.
   if (threadIdx.x >= Tile::warps * 32) {
-    if constexpr (Tile::together == 1) leave_registers<Tile::few_registers>();
+    if constexpr (Tile::together == 1) block::leave_registers<Tile::few_registers>();
     if (threadIdx.x > Tile::warps * 32) return;
     return for_tiles<Tile>(work, [&](const WgmmaShare& share) { copy_factors<T, Tile, pass>(work, share, rings); });
   }
   // The multiplying warpgroups: compute a tile, then store it by way of shared memory.
-  if constexpr (Tile::together == 1) take_registers<Tile::registers>();
+  if constexpr (Tile::together == 1) block::take_registers<Tile::registers>();
   // The shuffle shows the compiler that all lanes of a warp have the same `group`.
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / block::warpgroup, 0);
   unsigned char* const data = stages + work.image;
   for_tiles<Tile>(work, [&](const WgmmaShare& share) {
     float sum[Tile::blocks][Tile::maps / 2] = {};  // stays zero in a phase in which no tap contributes
@@ -217,7 +219,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
       }
     }
     // Wait until the image of the previous tile has been stored, then write that of this one.
-    if (threadIdx.x == 0) wait_for_stores();
+    if (threadIdx.x == 0) block::wait_for_stores();
     __syncwarp();
     block::sync_warps(1, Tile::warps);
     image.set(group, sum);
@@ -225,7 +227,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
     image.store(int(threadIdx.x), Tile::warps * 32);
     __syncwarp();  // threads without pixels get here early, but products need whole warps
   });
-  if (threadIdx.x == 0) wait_for_stores();
+  if (threadIdx.x == 0) block::wait_for_stores();
 #endif
 }
 
@@ -246,7 +248,7 @@ template <class T, class Tile>
 bool shape_tiles(GatherWgmma<T>& work) {
   const Gather<T>& g = work.g;
   const bool strided = g.pass == Pass::fprop && (g.rows.stride > 1 || g.cols.stride > 1);
-  work.slabs = int(ceil_div(g.depth, int64_t(row_elements)));
+  work.slabs = int(ceil_div(g.depth, int64_t(block::row_elements)));
   work.map_blocks = ceil_div(g.maps, int64_t(Tile::maps));
   for (int most_bytes = 88 * 1024; most_bytes > 0; most_bytes -= 8 * 1024) {
     const bool fits = (!strided && cut_into_patches(g, false, Tile::positions, most_bytes, work.shape)) ||
@@ -287,7 +289,7 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   const bool fprop = pass == Pass::fprop;
   const BatchMap filters(packed.filter_strides, g.groups, packed.width, fprop ? g.maps : g.depth,
                          g.rows.kernel * g.cols.kernel, sizeof(T));
-  work.filters = window_map(packed.filters, filters, fprop ? Tile::maps : row_elements, 1);
+  work.filters = window_map(packed.filters, filters, fprop ? Tile::maps : block::row_elements, 1);
   if (work.stores_boxes) {
     work.target =
         window_map(g.target, BatchMap(g.target_strides, g.n, g.groups * g.maps, rows.outputs, cols.outputs, sizeof(T)),

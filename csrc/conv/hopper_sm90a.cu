@@ -35,7 +35,7 @@ constexpr int64_t fewest = 32;
 constexpr int64_t never = int64_t(1) << 60;
 
 // Whether boxes of 64 channels never reach into another group.
-bool ends_in_box(int64_t groups, int64_t channels) { return groups == 1 || channels % row_elements == 0; }
+bool ends_in_box(int64_t groups, int64_t channels) { return groups == 1 || channels % block::row_elements == 0; }
 
 // The filters in rows of the channels of x, per tap and map of conv2d. If they already are such rows, and tensor maps
 // can read them, nothing is packed.
@@ -122,11 +122,11 @@ void pointwise_wgrad(const Elements<T>& e, Context& context) {
 template <class T>
 bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   const Gather<T> g = in_one_row(in_channels_last(batch));
-  const bool on_hopper = has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
+  const bool on_hopper = block::has_wgmma(gather_wgmma<T, Tall, Pass::fprop>);
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   if (!on_hopper || g.n * rows.sources * cols.sources == 0) return false;
   if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
-  set_context();
+  block::set_context();
   const int64_t row = g.pass == Pass::fprop ? g.depth : g.maps;  // of the matrix of filters
   if (is_pointwise(g.source, g.weight, g.target, g.source_strides, g.n, g.groups, row, g.rows, g.cols)) {
     pointwise(g, context);
@@ -169,10 +169,10 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
 
 template <class T>
 bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
-  const bool on_hopper = has_wgmma(wgrad_wgmma<T, Wgrad128x384>);
+  const bool on_hopper = block::has_wgmma(wgrad_wgmma<T, Wgrad128x384>);
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   if (!on_hopper || min(e.channels, e.maps) < fewest || pixels == 0) return false;
-  set_context();
+  block::set_context();
   if (is_pointwise(e.x, e.weight, e.y, e.x_strides, e.n, e.groups, e.channels, e.rows, e.cols)) {
     pointwise_wgrad(e, context);
     return true;
@@ -181,8 +181,8 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   if (e.taps() > most_taps || pixels >= most_quotient || e.rows.in * e.cols.in == 0) return false;
   const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, 8, context),
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, 8, context);
-  const int64_t blocks = ceil_div(e.maps, int64_t(row_elements)),
-                units = e.taps() * ceil_div(e.channels, int64_t(row_elements));
+  const int64_t blocks = ceil_div(e.maps, int64_t(block::row_elements)),
+                units = e.taps() * ceil_div(e.channels, int64_t(block::row_elements));
   const int64_t by_64x576 = Wgrad64x576::cycles(blocks, units), by_128x384 = Wgrad128x384::cycles(blocks, units),
                 by_128x256 = Wgrad128x256::cycles(blocks, units), by_256x64 = Wgrad256x64::cycles(blocks, units);
   const int64_t least = min(min(by_64x576, by_128x384), min(by_128x256, by_256x64));

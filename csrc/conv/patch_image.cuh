@@ -37,7 +37,7 @@ class WgmmaImage {
     if (work_.g.bias) add_bias(sum);
     if (work_.stores_boxes) {
       set_pairs<BoxWriter>(group, sum);
-      publish_shared();
+      block::publish_shared();
     } else if (work_.g.target_strides.channel == 1) {
       set_pairs<PixelWriter>(group, sum);
     } else {
@@ -71,7 +71,7 @@ class WgmmaImage {
     unsigned char* row;
     int turn, box_bytes;
     TP_DEVICE BoxWriter(unsigned char* data, int pixel, int lane, int box_bytes)
-        : row(data + pixel * row_bytes + lane % 4 * 4), turn(pixel % 8 * 16), box_bytes(box_bytes) {}
+        : row(data + pixel * block::row_bytes + lane % 4 * 4), turn(pixel % 8 * 16), box_bytes(box_bytes) {}
     TP_DEVICE void set(int j, unsigned pair) const {
       *reinterpret_cast<unsigned*>(row + j / 8 * box_bytes + (j % 8 * 16 ^ turn)) = pair;
     }
@@ -98,7 +98,7 @@ class WgmmaImage {
       const Writer writer(data_, pixel_at(position_of(group, i)), int(threadIdx.x) % 32, box_bytes(work_.shape));
 #pragma unroll
       for (int j = 0; j < Tile::maps / 8; ++j) {
-        writer.set(j, half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
+        writer.set(j, block::half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
       }
     }
   }
@@ -112,11 +112,11 @@ class WgmmaImage {
     }
   }
   TP_HD static int box_bytes(const PatchShape& shape) {
-    return ceil_div((shape.rows * shape.cols + 1) * row_bytes, 1024) * 1024;
+    return ceil_div((shape.rows * shape.cols + 1) * block::row_bytes, 1024) * 1024;
   }
   // The i-th position whose sums this thread holds.
   TP_DEVICE static int position_of(int group, int i) {
-    int thread = int(threadIdx.x) % warpgroup;
+    int thread = int(threadIdx.x) % block::warpgroup;
     // Hides the value, or the compiler would keep all addresses that follow from it in registers from tile to tile.
     asm volatile("" : "+r"(thread));
     return (group * Tile::blocks + i / 2) * 64 + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
@@ -137,7 +137,7 @@ class WgmmaImage {
                    share_.group * int(work_.g.maps) + share_.map + map,
                    block::shared_address(data_) + unsigned(map / 64 * box_bytes(work_.shape)));
     }
-    commit_stores();
+    block::commit_stores();
   }
   TP_DEVICE T* target_of(int pixel) const {
     const int row = pixel / share_.tile_cols, col = pixel % share_.tile_cols;

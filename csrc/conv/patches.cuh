@@ -11,11 +11,12 @@ namespace tp::conv {
 template <int positions_, int maps_>
 struct WgmmaTile {
   static constexpr int positions = positions_, maps = maps_, groups = 2, blocks = positions / 64 / groups;
-  static constexpr int warps = groups * 4, filter_bytes = maps * row_bytes;
+  static constexpr int warps = groups * 4, filter_bytes = maps * block::row_bytes;
   static constexpr int together = positions * maps <= 128 * 128 ? 2 : 1;  // blocks per multiprocessor
   // A block that is alone on its multiprocessor has a whole warpgroup for copying, so that the warpgroup can give its
   // registers to the others.
-  static constexpr int threads = warps * 32 + (together == 1 ? warpgroup : 32), registers = 216, few_registers = 40;
+  static constexpr int threads = warps * 32 + (together == 1 ? block::warpgroup : 32), registers = 216,
+                       few_registers = 40;
 };
 
 constexpr int64_t most_phases = 4;
@@ -153,7 +154,7 @@ bool cut_into_patches(const Gather<T>& g, bool by_tap, int positions, int most_b
     int64_t height = min(min(down, (positions - width) / pitch + 1), box_rows - halo_rows);
     const auto bytes = [&] {
       const int64_t pixels = max((height + halo_rows) * pitch, positions + halo_rows * pitch + halo_cols);
-      return ceil_div(pixels * row_bytes, int64_t(1024)) * 1024;
+      return ceil_div(pixels * block::row_bytes, int64_t(1024)) * 1024;
     };
     while (height > 0 && bytes() > most_bytes) --height;
     if (height <= 0) continue;
@@ -166,7 +167,7 @@ bool cut_into_patches(const Gather<T>& g, bool by_tap, int positions, int most_b
             int(width),
             int(pitch),
             int(height + halo_rows),
-            int((height + halo_rows) * pitch * row_bytes),
+            int((height + halo_rows) * pitch * block::row_bytes),
             int(bytes()),
             tiles_down,
             tiles_across};

@@ -14,8 +14,8 @@
 
 namespace tp::conv {
 
-constexpr int run_pixels = row_elements, run_box = 64 * row_bytes;  // the bytes of a run of 64 channels
-constexpr int pointwise_warps = 8, pointwise_threads = 3 * warpgroup, most_pointwise_stages = 8;
+constexpr int run_pixels = block::row_elements, run_box = 64 * block::row_bytes;  // the bytes of a run of 64 channels
+constexpr int pointwise_warps = 8, pointwise_threads = 3 * block::warpgroup, most_pointwise_stages = 8;
 // Registers of a multiplying and of a copying thread, and the shared memory for stages.
 constexpr int pointwise_registers = 216, pointwise_few_registers = 72, pointwise_memory = 225 * 1024;
 
@@ -41,7 +41,7 @@ struct RunSource {
   int channels;
 
   RunSource(const PixelRuns& runs, const T* data, int64_t n, int64_t channels, int64_t box_rows)
-      : boxes(runs.has_boxes ? planes_map(data, n, channels, runs.pixels, int(box_rows)) : CUtensorMap{}),
+      : boxes(runs.has_boxes ? block::planes_map(data, n, channels, runs.pixels, int(box_rows)) : CUtensorMap{}),
         data(data),
         channels(int(channels)) {}
 };
@@ -51,7 +51,7 @@ template <class T>
 TP_DEVICE void copy_box(const PixelRuns& runs, const RunSource<T>& source, int run, int channel, unsigned to,
                         block::Barrier& barrier) {
   const int image = runs.by_image.divide(run);
-  copy_planes(source.boxes, image, channel, run * run_pixels, to, barrier);
+  block::copy_planes(source.boxes, image, channel, run * run_pixels, to, barrier);
 }
 
 // Without boxes: the four pixels of a run that a thread of a warpgroup copies, of every eighth channel.
@@ -65,10 +65,10 @@ struct RunVector {
     image = runs.by_image.divide(pixel);
   }
   // The first of the channels, and where they are in a swizzled box, in bytes.
-  TP_DEVICE static int row() { return int(threadIdx.x) % warpgroup / 16; }
+  TP_DEVICE static int row() { return int(threadIdx.x) % block::warpgroup / 16; }
   TP_DEVICE static int offset() {
     const int vector = int(threadIdx.x) % 16;
-    return row() * row_bytes + (vector / 2 * 16 ^ row() * 16) + vector % 2 * 8;
+    return row() * block::row_bytes + (vector / 2 * 16 ^ row() * 16) + vector % 2 * 8;
   }
   // The index of these pixels in a batch, for the first of the channels from `channel` on.
   TP_DEVICE int64_t index(const PixelRuns& runs, int channels, int channel) const {
@@ -84,7 +84,7 @@ TP_DEVICE void copy_vectors(const PixelRuns& runs, const RunSource<T>& source, b
 #if TP_WGMMA
   const auto copy = [&](const T* from, int bytes) {  // the rest of the 8 bytes is set to zero
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-    to += 8 * row_bytes;
+    to += 8 * block::row_bytes;
   };
   const T* from = source.data + index;
   const int64_t step = exists ? int64_t(8) * runs.pixels : 0;
@@ -99,13 +99,13 @@ TP_DEVICE void copy_vectors(const PixelRuns& runs, const RunSource<T>& source, b
 
 // Lets products read what other threads have copied, after waiting for it.
 TP_DEVICE inline void fence_copies(const PixelRuns& runs) {
-  if (!runs.has_boxes) publish_shared();
+  if (!runs.has_boxes) block::publish_shared();
 }
 
 // Initializes the barriers of stages: full ones for the copying threads, empty ones for the multiplying warps.
 TP_DEVICE inline void init_stages(const PixelRuns& runs, block::Barrier* full, block::Barrier* empty, int stages) {
   for (int i = 0; i < stages; ++i) {
-    full[i].init(runs.has_boxes ? 1 : warpgroup);
+    full[i].init(runs.has_boxes ? 1 : block::warpgroup);
     empty[i].init(pointwise_warps);
   }
 }

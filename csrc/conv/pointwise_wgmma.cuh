@@ -57,11 +57,11 @@ TP_DEVICE void for_runs(const Pointwise<T>& work, const F& f) {
 template <class T, class Tile, bool along>
 TP_DEVICE void copy_filters(const Pointwise<T>& work, int map, int slab, unsigned to, block::Barrier& barrier) {
   if constexpr (along) {
-    copy_matrix(work.filters, map, slab * 64, to, barrier);
+    block::copy_matrix(work.filters, map, slab * 64, to, barrier);
   } else {
 #pragma unroll
     for (int b = 0; b < Tile::map_boxes; ++b) {
-      copy_matrix(work.filters, slab * 64, map + b * 64, to + unsigned(b * run_box), barrier);
+      block::copy_matrix(work.filters, slab * 64, map + b * 64, to + unsigned(b * run_box), barrier);
     }
   }
 }
@@ -70,10 +70,10 @@ TP_DEVICE void copy_filters(const Pointwise<T>& work, int map, int slab, unsigne
 template <class T, class Tile, bool along>
 TP_DEVICE void copy_sources(const Pointwise<T>& work, int map, unsigned filters, unsigned stages,
                             PointwiseBarriers& barriers) {
-  const bool leads = threadIdx.x % warpgroup == 0, has_boxes = work.runs.has_boxes;
+  const bool leads = threadIdx.x % block::warpgroup == 0, has_boxes = work.runs.has_boxes;
   if (has_boxes && !leads) return;
   if (work.resident && leads) {
-    expect_bytes(barriers.filters, work.slabs * Tile::filter_bytes);
+    block::expect_bytes(barriers.filters, work.slabs * Tile::filter_bytes);
     for (int slab = 0; slab < work.slabs; ++slab) {
       copy_filters<T, Tile, along>(work, map, slab, filters + unsigned(slab * Tile::filter_bytes), barriers.filters);
     }
@@ -96,7 +96,7 @@ TP_DEVICE void copy_sources(const Pointwise<T>& work, int map, unsigned filters,
       const unsigned to = stages + unsigned(cursor.stage * work.stage_bytes);
       barriers.empty[cursor.stage].wait(cursor.parity ^ 1);
       if (leads) {
-        expect_bytes(full, (has_boxes ? count * run_box : 0) + (work.resident ? 0 : Tile::filter_bytes));
+        block::expect_bytes(full, (has_boxes ? count * run_box : 0) + (work.resident ? 0 : Tile::filter_bytes));
         if (!work.resident) copy_filters<T, Tile, along>(work, map, slab, to + Tile::source_bytes, full);
       }
 #pragma unroll
@@ -132,38 +132,38 @@ TP_DEVICE void multiply_runs(const Pointwise<T>& work, int group, unsigned filte
     const unsigned stage = stages + unsigned(cursor.stage * work.stage_bytes), right = stage + right_at;
     const unsigned left =
         left_at + (work.resident ? filters + unsigned(slab * Tile::filter_bytes) : stage + Tile::source_bytes);
-    begin_products();
+    block::begin_products();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // 16 channels at a time
 #pragma unroll
       for (int b = 0; b < Tile::blocks; ++b) {
-        multiply_tiles<T, along, false>(sum[b],
-                                        factor_at(left + unsigned(b * run_box + k * (along ? 32 : 16 * row_bytes))),
-                                        factor_at(right + unsigned(k * 16 * row_bytes), run_box), slab > 0 || k > 0);
+        block::multiply_tiles<T, along, false>(
+            sum[b], block::factor_at(left + unsigned(b * run_box + k * (along ? 32 : 16 * block::row_bytes))),
+            block::factor_at(right + unsigned(k * 16 * block::row_bytes), run_box), slab > 0 || k > 0);
       }
     }
-    commit_products();
-    wait_for_products<1>();
+    block::commit_products();
+    block::wait_for_products<1>();
     if (frees && used) used->arrive();
     used = &barriers.empty[cursor.stage];
   }
-  wait_for_products<0>();
+  block::wait_for_products<0>();
   if (frees) used->arrive();
 }
 
 // Writes the sums of a block of 64 maps, plus the bias, to a buffer, as one box for each run.
 template <class T, int count>
 TP_DEVICE void set_boxes(const Pointwise<T>& work, int map, unsigned char* buffer, const float (&sum)[count]) {
-  const int thread = int(threadIdx.x) % warpgroup, lane = thread % 32;
+  const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = thread / 32 * 16 + lane / 4 + i * 8;
     const float shift = work.bias && map + row < work.maps ? float(work.bias[map + row]) : 0.0f;
-    unsigned char* const to = buffer + row * row_bytes + lane % 4 * 4;
+    unsigned char* const to = buffer + row * block::row_bytes + lane % 4 * 4;
 #pragma unroll
     for (int j = 0; j < count / 4; ++j) {
       *reinterpret_cast<unsigned*>(to + j / 8 * run_box + (j % 8 * 16 ^ row % 8 * 16)) =
-          half_pair<T>(sum[j * 4 + i * 2] + shift, sum[j * 4 + i * 2 + 1] + shift);
+          block::half_pair<T>(sum[j * 4 + i * 2] + shift, sum[j * 4 + i * 2 + 1] + shift);
     }
   }
 }
@@ -177,8 +177,8 @@ TP_DEVICE void store_boxes(const Pointwise<T>& work, int map, int run, int count
     int number = run + r;
     if (work.runs.has_boxes) {
       const int image = work.runs.by_image.divide(number);
-      if (threadIdx.x % warpgroup == 0) {
-        store_planes(work.target, image, map, number * run_pixels, block::shared_address(boxes));
+      if (threadIdx.x % block::warpgroup == 0) {
+        block::store_planes(work.target, image, map, number * run_pixels, block::shared_address(boxes));
       }
       continue;
     }
@@ -188,7 +188,7 @@ TP_DEVICE void store_boxes(const Pointwise<T>& work, int map, int run, int count
 #pragma unroll 4
     for (int i = 0; i < 8; ++i, to += int64_t(8) * work.runs.pixels) {
       if (map + at.row() + i * 8 >= work.maps) break;
-      *reinterpret_cast<V*>(to) = *reinterpret_cast<const V*>(boxes + at.offset() + i * 8 * row_bytes);
+      *reinterpret_cast<V*>(to) = *reinterpret_cast<const V*>(boxes + at.offset() + i * 8 * block::row_bytes);
     }
   }
 }
@@ -201,21 +201,21 @@ __global__ void __launch_bounds__(pointwise_threads, 1) pointwise_wgmma(const __
   if (threadIdx.x == 0) {
     init_stages(work.runs, barriers.full, barriers.empty, most_pointwise_stages);
     barriers.filters.init(1);
-    publish_barriers();
+    block::publish_barriers();
   }
   __syncthreads();
   const int tile_map = int(blockIdx.x) % work.map_blocks * Tile::maps;
   const unsigned filters = block::shared_address(pool) + unsigned(Tile::buffers * Tile::buffer_bytes),
                  stages = filters + unsigned(work.resident ? work.slabs * Tile::filter_bytes : 0);
   if (threadIdx.x >= pointwise_warps * 32) {
-    leave_registers<pointwise_few_registers>();
+    block::leave_registers<pointwise_few_registers>();
     return copy_sources<T, Tile, along>(work, tile_map, filters, stages, barriers);
   }
   // The multiplying warpgroups: compute a tile, then store it, 64 maps at a time.
-  take_registers<pointwise_registers>();
+  block::take_registers<pointwise_registers>();
   // The shuffle shows the compiler that all lanes of a warp have the same `group`.
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
-  const bool stores = threadIdx.x % warpgroup == 0;
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / block::warpgroup, 0);
+  const bool stores = threadIdx.x % block::warpgroup == 0;
   const int first_map = tile_map + (Tile::stacked ? group * Tile::blocks * 64 : 0),
             first_run = Tile::stacked ? 0 : group * Tile::runs_each;
   if (work.resident) barriers.filters.wait(0);
@@ -227,18 +227,18 @@ __global__ void __launch_bounds__(pointwise_threads, 1) pointwise_wgmma(const __
     for (int b = 0; b < Tile::blocks; ++b, buffer.next()) {
       // Wait until the buffer has been stored, fill it again, and store it.
       unsigned char* const boxes = pool + (group * 2 + buffer.stage) * Tile::buffer_bytes;
-      if (stores) wait_for_stores<1>();
+      if (stores) block::wait_for_stores<1>();
       __syncwarp();
       block::sync_warps(1 + group, 4);
       set_boxes(work, first_map + b * 64, boxes, sum[b]);
-      publish_shared();
+      block::publish_shared();
       block::sync_warps(1 + group, 4);
       store_boxes(work, first_map + b * 64, run + first_run, min(count - first_run, Tile::runs_each), boxes);
-      if (stores) commit_stores();
+      if (stores) block::commit_stores();
       __syncwarp();
     }
   });
-  if (stores) wait_for_stores();
+  if (stores) block::wait_for_stores();
 #endif
 }
 
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(pointwise_threads, 1) pointwise_wgmma(const __
 template <class Tile>
 bool keeps_filters(int64_t depth) {
   constexpr int enough = 64 * 1024, room = pointwise_memory - Tile::buffers * Tile::buffer_bytes - enough;
-  return ceil_div(depth, int64_t(row_elements)) <= room / Tile::filter_bytes;
+  return ceil_div(depth, int64_t(block::row_elements)) <= room / Tile::filter_bytes;
 }
 
 template <class T, class Tile>
@@ -257,14 +257,14 @@ void launch_pointwise(const Gather<T>& g, Context& context) {
   const bool fprop = g.pass == Pass::fprop;
   Pointwise<T> work{runs,
                     RunSource<T>(runs, g.source, g.n, g.depth, 64),
-                    fprop ? matrix_map(g.weight, g.maps, g.depth, g.depth, Tile::maps)
-                          : matrix_map(g.weight, g.depth, g.maps, g.maps, 64),
-                    runs.has_boxes ? planes_map(g.target, g.n, g.maps, runs.pixels, 64) : CUtensorMap{},
+                    fprop ? block::matrix_map(g.weight, g.maps, g.depth, g.depth, Tile::maps)
+                          : block::matrix_map(g.weight, g.depth, g.maps, g.maps, 64),
+                    runs.has_boxes ? block::planes_map(g.target, g.n, g.maps, runs.pixels, 64) : CUtensorMap{},
                     g.target,
                     g.bias};
   work.maps = int(g.maps);
   work.map_blocks = int(ceil_div(g.maps, int64_t(Tile::maps)));
-  work.slabs = int(ceil_div(g.depth, int64_t(row_elements)));
+  work.slabs = int(ceil_div(g.depth, int64_t(block::row_elements)));
   constexpr int room = pointwise_memory - Tile::buffers * Tile::buffer_bytes;
   work.resident = keeps_filters<Tile>(g.depth);
   const int kept = work.resident ? work.slabs * Tile::filter_bytes : 0;

@@ -19,7 +19,7 @@ struct PointwiseGradTile {
   static constexpr bool stacked = stacked_;
   static constexpr int blocks = blocks_, columns = columns_;
   static constexpr int maps = 64 * (stacked ? 2 * blocks : blocks), channels = stacked ? columns : 2 * columns;
-  static constexpr int dy_bytes = maps * row_bytes, stage_bytes = dy_bytes + channels * row_bytes;
+  static constexpr int dy_bytes = maps * block::row_bytes, stage_bytes = dy_bytes + channels * block::row_bytes;
   static constexpr int stages = min(pointwise_memory / stage_bytes, most_pointwise_stages);
 };
 
@@ -49,7 +49,7 @@ template <class T, class Tile>
 TP_DEVICE void copy_factors(const PointwiseGrad<T>& work, const PointwiseGradShare& share, unsigned stages,
                             block::Barrier* full, block::Barrier* empty) {
   const bool has_boxes = work.runs.has_boxes;
-  if (has_boxes && threadIdx.x % warpgroup > 0) return;
+  if (has_boxes && threadIdx.x % block::warpgroup > 0) return;
   block::Cursor cursor(Tile::stages);
   for (int i = share.runs - 1; i >= 0; --i, cursor.next()) {
     const int run = share.slice + i * work.slices;
@@ -57,7 +57,7 @@ TP_DEVICE void copy_factors(const PointwiseGrad<T>& work, const PointwiseGradSha
     block::Barrier& barrier = full[cursor.stage];
     empty[cursor.stage].wait(cursor.parity ^ 1);
     if (has_boxes) {
-      expect_bytes(barrier, (work.dy_rows + work.x_rows) * row_bytes);
+      block::expect_bytes(barrier, (work.dy_rows + work.x_rows) * block::row_bytes);
       copy_box(work.runs, work.dy, run, share.map, to, barrier);
       copy_box(work.runs, work.x, run, share.channel, to + Tile::dy_bytes, barrier);
       barrier.arrive();
@@ -78,7 +78,7 @@ TP_DEVICE void multiply_factors(const PixelRuns& runs, int count, int group, uns
                                 block::Barrier* empty, float (&sum)[Tile::blocks][Tile::columns / 2]) {
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
   const unsigned left_at = unsigned(Tile::stacked ? group * Tile::blocks * run_box : 0),
-                 right_at = unsigned(Tile::dy_bytes + (Tile::stacked ? 0 : group * Tile::columns * row_bytes));
+                 right_at = unsigned(Tile::dy_bytes + (Tile::stacked ? 0 : group * Tile::columns * block::row_bytes));
   block::Cursor cursor(Tile::stages);
   block::Barrier* used = nullptr;  // of the stage that running products read
 #pragma unroll 1
@@ -86,21 +86,21 @@ TP_DEVICE void multiply_factors(const PixelRuns& runs, int count, int group, uns
     full[cursor.stage].wait(cursor.parity);
     fence_copies(runs);
     const unsigned stage = stages + unsigned(cursor.stage * Tile::stage_bytes);
-    begin_products();
+    block::begin_products();
 #pragma unroll
-    for (int k = 0; k < row_bytes; k += 32) {  // 16 pixels at a time
+    for (int k = 0; k < block::row_bytes; k += 32) {  // 16 pixels at a time
 #pragma unroll
       for (int b = 0; b < Tile::blocks; ++b) {
-        multiply_tiles<T, true, true>(sum[b], factor_at(stage + left_at + unsigned(b * run_box + k)),
-                                      factor_at(stage + right_at + unsigned(k)), i > 0 || k > 0);
+        block::multiply_tiles<T, true, true>(sum[b], block::factor_at(stage + left_at + unsigned(b * run_box + k)),
+                                             block::factor_at(stage + right_at + unsigned(k)), i > 0 || k > 0);
       }
     }
-    commit_products();
-    wait_for_products<1>();
+    block::commit_products();
+    block::wait_for_products<1>();
     if (frees && used) used->arrive();
     used = &empty[cursor.stage];
   }
-  wait_for_products<0>();
+  block::wait_for_products<0>();
 }
 
 template <class T, class Tile>
@@ -111,23 +111,23 @@ __global__ void __launch_bounds__(pointwise_threads, 1)
   __shared__ block::Barrier full[Tile::stages], empty[Tile::stages];
   if (threadIdx.x == 0) {
     init_stages(work.runs, full, empty, Tile::stages);
-    publish_barriers();
+    block::publish_barriers();
   }
   __syncthreads();
   const PointwiseGradShare share = PointwiseGradShare::of<T, Tile>(work);
   const unsigned stages = block::shared_address(pool);
   if (threadIdx.x >= pointwise_warps * 32) {
-    leave_registers<pointwise_few_registers>();
+    block::leave_registers<pointwise_few_registers>();
     return copy_factors<T, Tile>(work, share, stages, full, empty);
   }
   // The multiplying warpgroups: compute the sums, then store them to the slice.
-  take_registers<pointwise_registers>();
+  block::take_registers<pointwise_registers>();
   // The shuffle shows the compiler that all lanes of a warp have the same `group`.
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / block::warpgroup, 0);
   float sum[Tile::blocks][Tile::columns / 2];
   multiply_factors<T, Tile>(work.runs, share.runs, group, stages, full, empty, sum);
   block::allow_next_launch();
-  const int thread = int(threadIdx.x) % warpgroup, lane = thread % 32;
+  const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
   const int first_map = share.map + (Tile::stacked ? group * Tile::blocks * 64 : 0) + thread / 32 * 16 + lane / 4,
             first_channel = share.channel + (Tile::stacked ? 0 : group * Tile::columns) + lane % 4 * 2;
 #pragma unroll

@@ -23,8 +23,8 @@ template <int blocks_, int units_, int map_groups, int unit_groups_>
 struct WgradTile {
   static constexpr int blocks = blocks_, units = units_, unit_groups = unit_groups_, groups = map_groups * unit_groups;
   static constexpr int blocks_each = blocks / map_groups, units_each = units / unit_groups;
-  static constexpr int slab = 32, block_bytes = slab * row_bytes, stage_bytes = (blocks + units) * block_bytes;
-  static constexpr int warps = groups * 4, threads = (groups + 1) * warpgroup, stages = 220 * 1024 / stage_bytes;
+  static constexpr int slab = 32, block_bytes = slab * block::row_bytes, stage_bytes = (blocks + units) * block_bytes;
+  static constexpr int warps = groups * 4, threads = (groups + 1) * block::warpgroup, stages = 220 * 1024 / stage_bytes;
   // The number of warps that copy, and the most copies of each per slab.
   static constexpr int copiers = 4, most_copies = ceil_div(blocks + units, copiers);
   // Registers of a multiplying and of a copying thread; a multiprocessor has 65,536.
@@ -48,7 +48,7 @@ struct WgradWgmma {
   int64_t map_blocks, unit_blocks, slabs, slices;
   float* sums;  // [slices][groups][maps][units][64]
 
-  TP_HD int64_t sums_per_slice() const { return e.groups * e.maps * units * row_elements; }
+  TP_HD int64_t sums_per_slice() const { return e.groups * e.maps * units * block::row_elements; }
   int64_t blocks() const { return map_blocks * unit_blocks * e.groups * slices; }
 };
 
@@ -80,10 +80,10 @@ struct SlabCopy {
 
 template <class T, class Tile>
 TP_DEVICE SlabCopy slab_copy(const WgradWgmma<T>& work, const UnitShare& share, int i) {
-  if (i < Tile::blocks) return {int(share.group * work.dy_group + share.map) + i * row_elements, 0, 0, true};
+  if (i < Tile::blocks) return {int(share.group * work.dy_group + share.map) + i * block::row_elements, 0, 0, true};
   int64_t tap = share.unit + i - Tile::blocks, block = divide(tap, work.taps), q = tap,
           p = divide(q, work.e.cols.kernel);
-  return {int(share.group * work.x_group + block * row_elements), int(p * work.e.rows.dilation),
+  return {int(share.group * work.x_group + block * block::row_elements), int(p * work.e.rows.dilation),
           int(q * work.e.cols.dilation), i - Tile::blocks < share.units};
 }
 
@@ -108,14 +108,14 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
     const int image = work.out_rows.divide(row);
     block::Barrier& barrier = full[cursor.stage];
     empty[cursor.stage].wait(cursor.parity ^ 1);
-    expect_bytes(barrier, bytes);
+    block::expect_bytes(barrier, bytes);
     const unsigned to = stages + unsigned(cursor.stage * Tile::stage_bytes + copier * Tile::block_bytes);
 #pragma unroll
     for (int k = 0; k < Tile::most_copies; ++k) {
       if (!copies[k].exists) continue;
       const unsigned box = to + unsigned(k * Tile::copiers * Tile::block_bytes);
       if (copier + k * Tile::copiers < Tile::blocks) {
-        copy_matrix(work.dy, slab * Tile::slab, copies[k].channel, box, barrier);
+        block::copy_matrix(work.dy, slab * Tile::slab, copies[k].channel, box, barrier);
       } else {
         copy_tap(work.x, image, row * down - top, col * across - left, copies[k].channel, copies[k].down,
                  copies[k].across, box, barrier);
@@ -137,22 +137,22 @@ TP_DEVICE void multiply_slabs(const UnitShare& share, unsigned stages, block::Ba
     const unsigned stage = stages + unsigned(cursor.stage * Tile::stage_bytes),
                    left = stage + unsigned(first_block * Tile::block_bytes),
                    right = stage + unsigned((Tile::blocks + first_unit) * Tile::block_bytes);
-    begin_products();
+    block::begin_products();
 #pragma unroll
-    for (int k = 0; k < Tile::block_bytes; k += 16 * row_bytes) {
+    for (int k = 0; k < Tile::block_bytes; k += 16 * block::row_bytes) {
 #pragma unroll
       for (int b = 0; b < Tile::blocks_each; ++b) {
-        multiply_tiles<T, false, false>(
-            sum[b], factor_at(left + unsigned(b * Tile::block_bytes + k), Tile::block_bytes),
-            factor_at(right + unsigned(k), Tile::block_bytes), slab > share.first_slab || k > 0);
+        block::multiply_tiles<T, false, false>(
+            sum[b], block::factor_at(left + unsigned(b * Tile::block_bytes + k), Tile::block_bytes),
+            block::factor_at(right + unsigned(k), Tile::block_bytes), slab > share.first_slab || k > 0);
       }
     }
-    commit_products();
-    wait_for_products<1>();
+    block::commit_products();
+    block::wait_for_products<1>();
     if (frees && used) used->arrive();
     used = &empty[cursor.stage];
   }
-  wait_for_products<0>();
+  block::wait_for_products<0>();
 }
 
 template <class T, class Tile>
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
       full[i].init(Tile::copiers);
       empty[i].init(Tile::warps);
     }
-    publish_barriers();
+    block::publish_barriers();
   }
   __syncthreads();
   block::allow_next_launch();
@@ -176,27 +176,27 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   const unsigned stages = (block::shared_address(pool) + 1023) / 1024 * 1024;
   // The copying warps: one thread of each starts the copies.
   if (threadIdx.x >= Tile::warps * 32) {
-    leave_registers<Tile::few_registers>();
+    block::leave_registers<Tile::few_registers>();
     const int copier = int(threadIdx.x) / 32 - Tile::warps;
     if (threadIdx.x % 32 == 0) copy_slabs<T, Tile>(work, share, stages, full, empty, copier);
     return;
   }
   // The multiplying warpgroups: compute the sums, then store them to the slice.
-  take_registers<Tile::registers>();
+  block::take_registers<Tile::registers>();
   // The shuffle shows the compiler that all lanes of a warp have the same `group`.
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
+  const int group = __shfl_sync(~0u, int(threadIdx.x) / block::warpgroup, 0);
   const int first_block = group / Tile::unit_groups * Tile::blocks_each,
             first = group % Tile::unit_groups * Tile::units_each;
   float sum[Tile::blocks_each][Tile::units_each * 32];
   multiply_slabs<T, Tile>(share, stages, full, empty, first_block, first, sum);
-  const int thread = int(threadIdx.x) % warpgroup, lane = thread % 32;
-  const int columns = (share.units - first) * row_elements;
+  const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
+  const int columns = (share.units - first) * block::row_elements;
 #pragma unroll
   for (int i = 0; i < Tile::blocks_each * 2; ++i) {
     const int64_t map = share.map + (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
     if (map >= work.e.maps) continue;
     float* const row = work.sums + share.slice * work.sums_per_slice() +
-                       ((share.group * work.e.maps + map) * work.units + share.unit + first) * row_elements;
+                       ((share.group * work.e.maps + map) * work.units + share.unit + first) * block::row_elements;
 #pragma unroll
     for (int j = 0; j < Tile::units_each * 8; ++j) {
       const int column = j * 8 + lane % 4 * 2;
@@ -222,15 +222,15 @@ __global__ void __launch_bounds__(lanes* add_columns) add_units(const __grid_con
   const int blocks = ceil_div(channels, sum_channels), map = int(blockIdx.x) / blocks,
             channel = int(blockIdx.x) % blocks * sum_channels;
   const int64_t next = work.sums_per_slice();
-  const float* const sums = work.sums + lane * next + channel % row_elements +
-                            (int64_t(map) * work.units + channel / row_elements * taps) * row_elements;
+  const float* const sums = work.sums + lane * next + channel % block::row_elements +
+                            (int64_t(map) * work.units + channel / block::row_elements * taps) * block::row_elements;
   block::wait_for_launch_before();
   for (int first = 0; first < taps * sum_channels / 4; first += add_columns) {
     const int tap = (first + column) / (sum_channels / 4), offset = (first + column) % (sum_channels / 4) * 4;
     // Each lane adds up its slices.
     float4 total{};
     if (tap < taps) {
-      const float* from = sums + tap * row_elements + offset;
+      const float* from = sums + tap * block::row_elements + offset;
 #pragma unroll 8
       for (int slice = lane; slice < slices; slice += lanes, from += lanes * next) {
         const float4 more = *reinterpret_cast<const float4*>(from);
@@ -277,12 +277,12 @@ void launch_wgrad_wgmma(const Elements<T>& e, const ChannelsLast<T>& x, const Ch
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   WgradWgmma<T> work{
       e,
-      matrix_map(dy.data, pixels, dy.col, dy.col, Tile::slab),
+      block::matrix_map(dy.data, pixels, dy.col, dy.col, Tile::slab),
       tap_map(x.data, BatchMap(x, e.n, x.col, e.rows.in, e.cols.in, sizeof(T)), e.rows, e.cols, Tile::slab),
       x.group,
       dy.group,
       e.taps(),
-      e.taps() * ceil_div(e.channels, int64_t(row_elements)),
+      e.taps() * ceil_div(e.channels, int64_t(block::row_elements)),
       Divisor(e.cols.out),
       Divisor(e.rows.out)};
   work.map_blocks = ceil_div(e.maps, int64_t(Tile::blocks * 64));
@@ -299,7 +299,7 @@ void launch_wgrad_wgmma(const Elements<T>& e, const ChannelsLast<T>& x, const Ch
   check_launch("implicit_gemm");
   if (work.taps == 1) {
     block::sum_slices(work.sums, work.slices, work.sums_per_slice(), e.weight, context,
-                      IndexInRow{work.units * row_elements, e.channels});
+                      IndexInRow{work.units * block::row_elements, e.channels});
   } else {
     work.slices > 16 ? launch_add_units<T, 8>(work, context) : launch_add_units<T, 1>(work, context);
   }

@@ -3,7 +3,7 @@
 // asynchronously. The factors are half types; the sums are float, in registers. The instructions exist only for sm_90a;
 // code compiled for other devices does nothing, and has_wgmma() tells.
 //
-// A tile in shared memory has one row of 64 elements, 128 bytes, per pixel or map. Its vectors of 16 bytes are
+// A tile in shared memory has one row of 64 elements, 128 bytes, per pixel, map or row. Its vectors of 16 bytes are
 // swizzled: vector v of row r is stored at position v ^ (r % 8), counted from a multiple of 1,024 bytes, as the tensor
 // maps of tensor_map.cuh write it. A factor is read along its rows (`along`: the 64 elements of a row are the inner
 // dimension of the product) or across them (the rows are the inner dimension).
@@ -20,7 +20,7 @@
 #define TP_WGMMA 0
 #endif
 
-namespace tp::conv {
+namespace tp::block {
 
 constexpr int row_elements = 64, row_bytes = 128, warpgroup = 128;
 
@@ -138,7 +138,7 @@ TP_DEVICE void leave_registers() {
 // One answer serves all kernels of a signature.
 template <class... Parameters>
 bool has_wgmma(void (*kernel)(Parameters...)) {
-  static block::PerDevice values;
+  static PerDevice values;
   return values.get([&](int) {
     cudaFuncAttributes compiled{};
     const bool loads = cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess;
@@ -147,4 +147,4 @@ bool has_wgmma(void (*kernel)(Parameters...)) {
   });
 }
 
-}  // namespace tp::conv
+}  // namespace tp::block
