@@ -9,7 +9,6 @@ from common import EACH_DEVICE, grad_list, needs_cuda
 from torch_patterns import (
     registry,
     segment_expand,
-    segment_matmul,
     segment_reduce,
     segment_scan,
     segment_softmax,
@@ -412,20 +411,3 @@ def test_a_softmax_of_long_segments_with_infinities(width, device):
     for begin, end in itertools.pairwise(offsets.tolist()):
         want = torch.softmax(x[begin:end].double(), 0)
         torch.testing.assert_close(got[begin:end].double(), want, rtol=1e-5, atol=1e-37, equal_nan=True)
-
-
-@pytest.mark.parametrize("device", EACH_DEVICE)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_a_product_of_one_row_with_any_strides(dtype, device):
-    """A dimension of size 1 may have any stride, in arguments and in gradients."""
-    offsets, weights = torch.tensor([0, 1], device=device), torch.arange(64 * 8, device=device).view(1, 64, 8) % 5
-    wide = (torch.arange(100, device=device).view(1, 100) % 3).to(dtype)
-    tall = (torch.arange(64, device=device).view(64, 1) % 3).to(dtype)
-    for row in (wide[:, :64], tall.t()):
-        x, w = row.detach().requires_grad_(), weights.to(dtype).requires_grad_()
-        y = segment_matmul(x, offsets, w)
-        g = (torch.arange(8, device=device).view(8, 1) % 4).to(dtype)
-        of_x, of_w = torch.autograd.grad(y.t(), (x, w), g)  # a gradient of strides (1, 1)
-        assert_equal(y, row.float() @ w[0].detach().float())
-        assert_equal(of_x, g.t().float() @ w[0].detach().float().t())
-        assert_equal(of_w[0], row.float().t() @ g.t().float())

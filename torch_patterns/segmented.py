@@ -270,11 +270,14 @@ def segment_matmul(
 ) -> Tensor:
     """Multiplies the rows of each segment by the segment's own matrix: ``y[i] = x[i] @ weights[s]``.
 
-    It serves layers with one matrix per expert, relation or node type. The default calls the device's BLAS once per
-    segment, or once for adjacent segments of equal length. In bfloat16 on GPUs of compute capability 9.0 it calls it
-    once for all, if ``inner`` and ``cols`` are multiples of 8 and there are fewer than 1,024 segments. The host reads
-    the offsets, so on CUDA it waits for them, and the call cannot be captured in a CUDA graph. Differentiable to every
-    order in ``x`` and ``weights`` (beyond the book).
+    It serves layers with one matrix per expert, relation or node type. On CUDA the default computes all products in one
+    launch. It reads the offsets on the device, so the host does not wait, and a CUDA graph can capture it. Half types
+    use the tensor cores of Hopper if ``inner`` and ``cols`` are multiples of 8. Large products (2**31 multiplications
+    and more per segment, on average, in float32; 2**27 in float64, and in half types without these tensor cores) are
+    faster by the device's BLAS, which then is the default, as it is on the CPU: it is called once per segment, or once
+    for adjacent segments of equal length. For that the host reads the offsets, so the call cannot be captured;
+    ``algorithm="grouped_gemm"`` can always be. Differentiable to every order in ``x`` and ``weights`` (beyond the
+    book).
 
     Args:
         x: [n, inner]; float16, bfloat16, float32 or float64.

@@ -7,19 +7,20 @@ constexpr int64_t batch_elements = int64_t(1) << 26;
 
 // Adjacent segments of equal length are a batch. Rows that are in no segment get 0.
 void gemm(const Args& args, Context& context) {
+  const int64_t* const offsets = args.valid_offsets();
   dispatch(FloatTypes{}, args.dtype, "segment_matmul", [&](auto type) {
     using T = typename decltype(type)::type;
     const auto *x = static_cast<const T*>(args.x), *other = static_cast<const T*>(args.other);
     auto* out = static_cast<T*>(args.out);
-    const int64_t covered = args.offsets[args.segments] - args.offsets[0];
+    const int64_t covered = offsets[args.segments] - offsets[0];
     if (!args.outer && covered < args.n) context.clear(out, args.n * args.cols * int64_t(sizeof(T)));
     int64_t next = 0;
     for (int64_t s = 0; s < args.segments; s = next) {
-      const int64_t begin = args.offsets[s], rows = args.offsets[s + 1] - begin;
+      const int64_t begin = offsets[s], rows = offsets[s + 1] - begin;
       const int64_t x_size = rows * args.inner, y_size = rows * args.cols, w_size = args.inner * args.cols;
       const int64_t most = tp::max(batch_elements / tp::max(args.outer ? w_size : y_size, int64_t(1)), int64_t(1));
       const int64_t end = tp::min(s + most, args.segments);
-      for (next = s + 1; next < end && args.offsets[next + 1] - args.offsets[next] == rows;) ++next;
+      for (next = s + 1; next < end && offsets[next + 1] - offsets[next] == rows;) ++next;
       const int64_t equal = next - s;
       const T *own = x + begin * args.inner, *gradient = other + begin * args.cols, *weights = other + s * w_size;
       if (rows == 0) {

@@ -53,6 +53,7 @@ void segment_scan::sequential(const Args& args, Context&) {
 }
 
 void segment_matmul::sequential(const Args& args, Context&) {
+  const int64_t* const offsets = args.valid_offsets();
   dispatch(FloatTypes{}, args.dtype, "segment_matmul", [&](auto type) {
     using T = typename decltype(type)::type;
     using A = acc_t<T>;
@@ -60,7 +61,7 @@ void segment_matmul::sequential(const Args& args, Context&) {
     auto* out = static_cast<T*>(args.out);
     if (!args.outer) std::fill(out, out + args.n * args.cols, T(0));
     for (int64_t s = 0; s < args.segments; ++s) {
-      const int64_t begin = args.offsets[s], end = args.offsets[s + 1], matrix = s * args.inner * args.cols;
+      const int64_t begin = offsets[s], end = offsets[s + 1], matrix = s * args.inner * args.cols;
       for (int64_t i = args.outer ? 0 : begin; i < (args.outer ? args.inner : end); ++i) {
         for (int64_t j = 0; j < args.cols; ++j) {
           double sum = 0;
