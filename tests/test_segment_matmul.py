@@ -129,13 +129,13 @@ def test_no_segments(device):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_offsets_change_within_a_graph(dtype):
     """The host does not read the offsets, so a captured product and its gradients follow them."""
-    x = torch.randint(-2, 3, (600, 16), device="cuda").to(dtype).requires_grad_()
-    weights = torch.randint(-2, 3, (3, 16, 24), device="cuda").to(dtype).requires_grad_()
+    x, weights = (torch.randint(-2, 3, size, device="cuda").to(dtype) for size in ((600, 16), (3, 16, 24)))
     offsets = torch.tensor([0, 100, 250, 600], device="cuda")
 
     def step():
-        y = segment_matmul(x, offsets, weights, algorithm="grouped_gemm")
-        return y, *torch.autograd.grad(y.sum(), (x, weights))
+        leaves = x.detach().requires_grad_(), weights.detach().requires_grad_()
+        y = segment_matmul(leaves[0], offsets, leaves[1], algorithm="grouped_gemm")
+        return y, *torch.autograd.grad(y.sum(), leaves)
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
