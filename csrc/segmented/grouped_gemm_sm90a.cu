@@ -12,7 +12,9 @@ bool is_for_hopper(const Args& args) {
   if (args.dtype != DType::float16 && args.dtype != DType::bfloat16) return false;
   if (!block::has_wgmma(grouped_wgmma<1, half>)) return false;
   if (args.inner % vector != 0 || args.cols % vector != 0) return false;
-  if (max(args.n + tile_rows, max(args.inner, args.cols)) >= most) return false;
+  // Rows are counted by int, up to the end of a tile, or of a chunk of at most n rows.
+  const int64_t last = args.n + (args.outer ? args.n : tile_rows) + 64;
+  if (max(last, max(args.inner, args.cols)) >= most) return false;
   if (args.n == 0 || args.segments == 0 || args.segments >= most) return false;
   return true;
 }
