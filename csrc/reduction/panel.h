@@ -1,12 +1,17 @@
 // The inner loops of the threaded rung: the rows of a panel, combined lane by lane.
 //
-// Element (r, l) of a panel is at r * pitch + l * step. One of pitch and step is known to be 1. There are `rows` rows
-// with `lanes` elements, and a last row with `tail` elements. Lane l becomes the combination of its column. The loops
-// over lanes carry no dependence, so the compiler vectorizes them. A few rows at a time are combined by a tree before
-// they are combined with the lanes. They are few, so that memory is still accessed nearly in order of addresses, which
-// matters most.
+// A panel has `rows` rows with `lanes` elements, and a last row with `tail` elements. Lane l becomes the combination of
+// its column. The loops over lanes carry no dependence, so the compiler vectorizes them. A few rows at a time are
+// combined by a tree before they are combined with the lanes. They are few, so that memory is still accessed nearly in
+// order of addresses, which matters most.
+//
+// A panel of halves is staged: a few rows at a time are converted as an array, which is faster than in a loop, and
+// become a panel of floats in the cache. Where lanes are not neighbours in memory, half types are transposed first. All
+// of their values are floats, so the bits of results are those of the loops over halves.
 #pragma once
+#include "block/convert.h"
 #include "block/exponential.h"
+#include "block/transpose.h"
 #include "reduction/elements.h"
 
 #define TP_INLINE __attribute__((always_inline)) inline
@@ -15,15 +20,20 @@ namespace tp::reduction {
 
 constexpr int64_t max_lanes = 1024;
 
-// If step_ is 1, step is 1; if step_ is 0, pitch is 1. lanes_ is 0 if only the member `lanes` knows the value.
+// If step_ is 1, element (r, l) is x[r * pitch + l]; if step_ is 0, it is x[r + l * pitch]. In a part of a panel, which
+// has a step_ of 1, r is counted as in the whole and begins at `first`. lanes_ is 0 if only the member `lanes` knows
+// the value.
 template <class In, int step_, int lanes_>
 struct Panel {
   const In* x;
-  int64_t rows, pitch, lanes, tail, step;  // rows and lanes at least 1
-  bool by_four;                            // whether trees combine at most four rows, not eight
+  int64_t rows, pitch, lanes, tail;  // rows and lanes at least 1; tail is 0 if step_ is 0
+  bool by_four;                      // whether trees combine at most four rows, not eight
+  int64_t first = 0;
   static constexpr bool narrow = lanes_ > 0;
+  // bfloat16 is converted by two simple instructions, in any loop over neighbours.
+  static constexpr bool is_staged = std::is_same<In, half>::value || (std::is_same<In, bfloat16>::value && step_ == 0);
 
-  TP_INLINE In at(int64_t r, int64_t l) const { return step_ == 1 ? x[r * pitch + l] : x[r + l * step]; }
+  TP_INLINE In at(int64_t r, int64_t l) const { return step_ == 1 ? x[(r - first) * pitch + l] : x[r + l * pitch]; }
   // Makes the width of a narrow panel a constant, so that the compiler needs no remainder loop, but hides it enough
   // that the compiler does not unroll the loop completely before it vectorizes.
   TP_INLINE int64_t width() const {
@@ -32,21 +42,62 @@ struct Panel {
   }
 };
 
+// Calls f(panel) with a few rows at a time, staged: a multiple of eight but at the end, so that trees combine the same
+// rows as in the whole panel.
+template <class In, int step_, int lanes_, class F>
+TP_INLINE void each_staged(const Panel<In, step_, lanes_>& p, F f) {
+  constexpr int64_t line = 64 / sizeof(In), slice = 2 * line, enough = 2048, most = 9 * max_lanes;
+  float staged[most];
+  const int64_t at_once = tp::max(int64_t(8), enough / p.lanes / 8 * 8);
+  for (int64_t r = 0; r < p.rows; r += at_once) {
+    const int64_t rows = tp::min(at_once, p.rows - r), tail = r + rows == p.rows ? p.tail : 0;
+    if constexpr (step_ == 0) {
+      In transposed[most];
+      transpose(p.lanes, rows, p.x + r, p.pitch, transposed);
+      if constexpr (std::is_same<In, half>::value) {
+        convert(rows * p.lanes, transposed, staged);
+      } else {  // compiled with this function, so on its vectors
+        for (int64_t i = 0; i < rows * p.lanes; ++i) staged[i] = transposed[i];
+      }
+    } else if (p.pitch == p.lanes) {
+      convert(rows * p.lanes + tail, p.x + r * p.pitch, staged);
+    } else {
+      // The rows are read side by side, and the next ones prefetched, because the processor does not foresee rows that
+      // are apart in memory.
+      for (int64_t l = 0; l < p.lanes; l += slice) {
+        for (int64_t i = 0; i < rows; ++i) {
+          const In* x = p.x + (r + i) * p.pitch + l;
+          __builtin_prefetch(x + at_once * p.pitch);
+          __builtin_prefetch(x + at_once * p.pitch + line);
+          convert(tp::min(slice, p.lanes - l), x, staged + i * p.lanes + l);
+        }
+      }
+      convert(tail, p.x + (r + rows) * p.pitch, staged + rows * p.lanes);
+    }
+    f(Panel<float, 1, lanes_>{staged, rows, p.lanes, p.lanes, tail, p.by_four, r});
+  }
+}
+
 template <int n>
 using Count = std::integral_constant<int, n>;
 
-// Calls f(lane, first row, number of rows, at most `most`).
-template <int most, class P, class F>
-TP_INLINE void each_step(const P& p, F f) {
-  int64_t r = 0;
-  const auto step = [&](int64_t lanes, auto count) __attribute__((always_inline)) {
-    for (int64_t l = 0; l < lanes; ++l) f(l, r, count);
-    r += count;
-  };
-  while (r + most <= p.rows) step(p.width(), Count<most>{});
-  if (most > 4 && r + 4 <= p.rows) step(p.width(), Count<tp::min(most, 4)>{});
-  while (r < p.rows) step(p.width(), Count<1>{});
-  step(p.tail, Count<1>{});
+// Calls f(panel, lane, first row, number of rows, at most `most`), where `panel` has these rows.
+template <int most, class In, int step_, int lanes_, class F>
+TP_INLINE void each_step(const Panel<In, step_, lanes_>& p, F f) {
+  if constexpr (Panel<In, step_, lanes_>::is_staged) {
+    each_staged(p, [&](const auto& staged) __attribute__((always_inline)) { each_step<most>(staged, f); });
+  } else {
+    int64_t r = p.first;
+    const int64_t end = r + p.rows;
+    const auto step = [&](int64_t lanes, auto count) __attribute__((always_inline)) {
+      for (int64_t l = 0; l < lanes; ++l) f(p, l, r, count);
+      r += count;
+    };
+    while (r + most <= end) step(p.width(), Count<most>{});
+    if (most > 4 && r + 4 <= end) step(p.width(), Count<tp::min(most, 4)>{});
+    while (r < end) step(p.width(), Count<1>{});
+    step(p.tail, Count<1>{});
+  }
 }
 
 // Combines rows r to r + count - 1 of lane l.
@@ -67,7 +118,7 @@ TP_INLINE bool take_greatest(const Panel<In, step, lanes>& p, typename M::Acc* _
   using Flag = typename std::conditional<sizeof(A) == 8, int64_t, int>::type;
   Flag nan[tp::max(lanes, 1)];
   for (int64_t l = 0; l < p.width(); ++l) acc[l] = M::identity(), nan[l] = 0;
-  each_step<8>(p, [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
+  each_step<8>(p, [&](const auto& p, int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
     A most = acc[l];
     Flag found = nan[l];
     for (int i = 0; i < count; i += 2) {
@@ -88,7 +139,7 @@ TP_INLINE bool take_greatest(const Panel<In, step, lanes>& p, typename M::Acc* _
 template <class M, bool mirrored, class In, int step, int lanes>
 TP_INLINE void combine(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using Acc = typename M::Acc;
-  const auto add = [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
+  const auto add = [&](const auto& p, int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
     acc[l] = M::combine(acc[l], Acc(tree<leaf_t<In, M>, count.value, mirrored>(p, r, l)));
   };
   if constexpr (M::id == OpId::max && lanes > 0 && std::is_floating_point<Acc>::value) {
@@ -111,7 +162,7 @@ TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restri
   Value value[max_lanes];
   Row row[max_lanes];
   for (int64_t l = 0; l < p.lanes; ++l) value[l] = Most::identity(), row[l] = 0;
-  each_step<4>(p, [&](int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
+  each_step<4>(p, [&](const auto& p, int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
     Value most = value[l];
     Row at = row[l];
     for (int i = 0; i < count; ++i) {
@@ -139,11 +190,9 @@ TP_INLINE void exponentiate(const Panel<In, step, lanes>& p, typename M::Acc* __
     from[l] = most[l] - most[l] == 0 ? most[l] : A(0);
     sum[l] = 0;
   }
-  const auto add = [&](int64_t r, int64_t width) __attribute__((always_inline)) {
-    for (int64_t l = 0; l < width; ++l) sum[l] += Sum(block::exponential(A(p.at(r, l)) - from[l]));
-  };
-  for (int64_t r = 0; r < p.rows; ++r) add(r, p.width());
-  add(p.rows, p.tail);
+  const auto add = [&](const auto& p, int64_t l, int64_t r, auto)
+                       __attribute__((always_inline)) { sum[l] += Sum(block::exponential(A(p.at(r, l)) - from[l])); };
+  each_step<1>(p, add);
   for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {most[l], from[l] == most[l] ? sum[l] : Sum(1)};
 }
 

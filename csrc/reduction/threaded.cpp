@@ -20,8 +20,8 @@ namespace tp::reduction {
 namespace {
 
 constexpr int64_t chunk = 1 << 16;     // elements
-constexpr int64_t side_by_side = 128;  // short rows
-constexpr int64_t apart = 8;           // long rows that are read side by side: as many as L1 has ways
+constexpr int64_t side_by_side = 128;  // shortest rows, several of which share a cache line
+constexpr int64_t apart = 8;           // longer rows that are read side by side: as many as L1 has ways
 constexpr int64_t most_lanes = 8192;   // of the panels of a strip together
 
 template <class In>
@@ -60,7 +60,7 @@ struct Threaded {
         strips(ceil_div(columns, width)) {}
 
   int64_t widest(int threads) const {
-    if (e.stride == 1) return is_short ? side_by_side : e.inner == 1 || groups > 1 ? 1 : apart;
+    if (e.stride == 1) return groups > 1 ? 1 : e.n <= few<In> / 4 ? side_by_side : apart;
     if (e.stride == e.inner || groups * columns <= max_lanes) return max_lanes;
     const int64_t share = ceil_div(columns * slabs * chunks, int64_t(2 * threads));  // leaves strips for every thread
     const int64_t most = tp::min(max_lanes, most_lanes / groups);
@@ -97,7 +97,7 @@ struct Threaded {
     const int64_t panels = joined ? 1 : groups, lanes = joined ? groups * wide : wide;
     for (int64_t g = 0; g < panels; ++g) {
       const int64_t tail = joined ? rest * wide : g < rest ? wide : 0;
-      const Panel<In, 1, 0> panel{x + g * e.stride, count, groups * e.stride, lanes, tail, 1, by_four()};
+      const Panel<In, 1, 0> panel{x + g * e.stride, count, groups * e.stride, lanes, tail, by_four()};
       reduce_panel<M, mirrored>(panel, acc + g * wide);
     }
     if constexpr (M::id == OpId::argmax) {
@@ -113,9 +113,9 @@ struct Threaded {
     const int64_t column = strip * width, wide = tp::min(width, columns - column), row = slab * columns + column;
     const In* x = e.in + slab * columns * e.n + column * step + first * groups * e.stride;
     if constexpr (contiguous_rows) {
-      reduce_panel<M, mirrored>(Panel<In, 0, 0>{x, count, 1, wide, 0, step, rounds && by_four()}, acc);
+      reduce_panel<M, mirrored>(Panel<In, 0, 0>{x, count, step, wide, 0, rounds && by_four()}, acc);
     } else if (e.inner == 1 && e.stride == 1 && groups == narrow<In>) {
-      reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, groups, groups, rest, 1, false}, first, acc);
+      reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, groups, groups, rest, false}, first, acc);
     } else {
       reduce_groups<mirrored>(x, wide, first, count, rest, acc);
     }
@@ -146,32 +146,37 @@ TP_INLINE void reduce_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
   }
 }
 
-// Without AVX2, because vectors of strided elements are not faster for being longer.
-template <class E>
-void reduce_contiguous_rows(const Threaded<E>& t, int64_t begin, int64_t end) {
-  reduce_chunks<true>(t, begin, end);
-}
-
 #if defined(__x86_64__) && defined(__GNUC__)
-template <class E>
+template <bool contiguous_rows, class E>
 __attribute__((target("avx2"))) void reduce_chunks_avx2(const Threaded<E>& t, int64_t begin, int64_t end) {
-  reduce_chunks<false>(t, begin, end);
+  reduce_chunks<contiguous_rows>(t, begin, end);
 }
 // For the few processors without AVX2: their vectors are not worth half of this file's compile time.
-template <class E>
+template <bool contiguous_rows, class E>
 __attribute__((optimize("O1"))) void reduce_chunks_plain(const Threaded<E>& t, int64_t begin, int64_t end) {
-  reduce_chunks<false>(t, begin, end);
+  reduce_chunks<contiguous_rows>(t, begin, end);
 }
-template <class E>
+template <bool contiguous_rows, class E>
 auto reducer() {
-  return __builtin_cpu_supports("avx2") ? &reduce_chunks_avx2<E> : &reduce_chunks_plain<E>;
+  return __builtin_cpu_supports("avx2") ? &reduce_chunks_avx2<contiguous_rows, E>
+                                        : &reduce_chunks_plain<contiguous_rows, E>;
 }
 #else
-template <class E>
+template <bool contiguous_rows, class E>
 auto reducer() {
-  return &reduce_chunks<false, E>;
+  return &reduce_chunks<contiguous_rows, E>;
 }
 #endif
+
+// Without AVX2 but for exponentials, because vectors of strided elements are not faster for being longer.
+template <class E>
+auto reducer_of_contiguous_rows() {
+  if constexpr (E::Monoid::id == OpId::logsumexp) {
+    return reducer<true, E>();
+  } else {
+    return +[](const Threaded<E>& t, int64_t begin, int64_t end) { reduce_chunks<true>(t, begin, end); };
+  }
+}
 
 template <class E>
 void combine_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
@@ -191,7 +196,7 @@ void reduce(const E& e, Context& context) {
   }
   Threaded<E> t(e, context.device.threads);
   if (t.chunks > 1) t.totals = context.workspace<typename E::Acc>(t.chunks * e.rows);
-  const auto run = t.has_contiguous_rows() ? &reduce_contiguous_rows<E> : reducer<E>();
+  const auto run = t.has_contiguous_rows() ? reducer_of_contiguous_rows<E>() : reducer<false, E>();
   const int64_t grain = ceil_div(int64_t(1 << 14), t.width * tp::min(e.n, t.chunk_rows * t.groups));
   context.parallel_for(t.slabs * t.strips * t.chunks, grain, [&](int64_t begin, int64_t end) { run(t, begin, end); });
   if (t.chunks == 1) return;
