@@ -20,9 +20,8 @@ namespace tp::reduction {
 
 constexpr int64_t max_lanes = 1024;
 
-// If step_ is 1, element (r, l) is x[r * pitch + l]; if step_ is 0, it is x[r + l * pitch]. In a part of a panel, which
-// has a step_ of 1, r is counted as in the whole and begins at `first`. lanes_ is 0 if only the member `lanes` knows
-// the value.
+// If step_ is 1, element (r, l) is x[r * pitch + l]; if step_ is 0, it is x[r + l * pitch]. A part of a panel begins at
+// row `first` of the whole. lanes_ is 0 if only the member `lanes` knows the value.
 template <class In, int step_, int lanes_>
 struct Panel {
   const In* x;
@@ -33,7 +32,7 @@ struct Panel {
   // bfloat16 is converted by two simple instructions, in any loop over neighbours.
   static constexpr bool is_staged = std::is_same<In, half>::value || (std::is_same<In, bfloat16>::value && step_ == 0);
 
-  TP_INLINE In at(int64_t r, int64_t l) const { return step_ == 1 ? x[(r - first) * pitch + l] : x[r + l * pitch]; }
+  TP_INLINE In at(int64_t r, int64_t l) const { return step_ == 1 ? x[r * pitch + l] : x[r + l * pitch]; }
   // Makes the width of a narrow panel a constant, so that the compiler needs no remainder loop, but hides it enough
   // that the compiler does not unroll the loop completely before it vectorizes.
   TP_INLINE int64_t width() const {
@@ -87,15 +86,14 @@ TP_INLINE void each_step(const Panel<In, step_, lanes_>& p, F f) {
   if constexpr (Panel<In, step_, lanes_>::is_staged) {
     each_staged(p, [&](const auto& staged) __attribute__((always_inline)) { each_step<most>(staged, f); });
   } else {
-    int64_t r = p.first;
-    const int64_t end = r + p.rows;
+    int64_t r = 0;
     const auto step = [&](int64_t lanes, auto count) __attribute__((always_inline)) {
       for (int64_t l = 0; l < lanes; ++l) f(p, l, r, count);
       r += count;
     };
-    while (r + most <= end) step(p.width(), Count<most>{});
-    if (most > 4 && r + 4 <= end) step(p.width(), Count<tp::min(most, 4)>{});
-    while (r < end) step(p.width(), Count<1>{});
+    while (r + most <= p.rows) step(p.width(), Count<most>{});
+    if (most > 4 && r + 4 <= p.rows) step(p.width(), Count<tp::min(most, 4)>{});
+    while (r < p.rows) step(p.width(), Count<1>{});
     step(p.tail, Count<1>{});
   }
 }
@@ -169,7 +167,7 @@ TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restri
       const Value x = operand<Most>(p.at(r + i, l), 0, mirrored);
       const bool keep = (most >= x) | is_nan(most);
       most = keep ? most : x;
-      at = keep ? at : Row(r + i);
+      at = keep ? at : Row(p.first + r + i);
     }
     value[l] = most;
     row[l] = at;

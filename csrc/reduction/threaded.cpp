@@ -20,7 +20,7 @@ namespace tp::reduction {
 namespace {
 
 constexpr int64_t chunk = 1 << 16;     // elements
-constexpr int64_t side_by_side = 128;  // shortest rows, several of which share a cache line
+constexpr int64_t side_by_side = 128;  // the shortest rows
 constexpr int64_t apart = 8;           // longer rows that are read side by side: as many as L1 has ways
 constexpr int64_t most_lanes = 8192;   // of the panels of a strip together
 
@@ -28,6 +28,10 @@ template <class In>
 constexpr int narrow = 64 / int(sizeof(In));  // lanes of a panel of narrow rows, approximately
 template <class In>
 constexpr int few = 192 / int(sizeof(In));  // a contiguous row with no more elements is not worth a panel
+
+// The shortest rows: several of them share a cache line, or they are of small integers, of which a vector holds many.
+template <class In>
+constexpr int shortest = !is_floating<In> && sizeof(In) < 4 ? few<In> : few<In> / 4;
 
 template <class E>
 struct Threaded {
@@ -60,7 +64,7 @@ struct Threaded {
         strips(ceil_div(columns, width)) {}
 
   int64_t widest(int threads) const {
-    if (e.stride == 1) return groups > 1 ? 1 : e.n <= few<In> / 4 ? side_by_side : apart;
+    if (e.stride == 1) return groups > 1 ? 1 : e.n <= shortest<In> ? side_by_side : apart;
     if (e.stride == e.inner || groups * columns <= max_lanes) return max_lanes;
     const int64_t share = ceil_div(columns * slabs * chunks, int64_t(2 * threads));  // leaves strips for every thread
     const int64_t most = tp::min(max_lanes, most_lanes / groups);
