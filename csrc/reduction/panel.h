@@ -61,7 +61,7 @@ TP_INLINE void each_staged(const Panel<In, step_, lanes_>& p, F f) {
     } else if (p.pitch == p.lanes) {
       convert(rows * p.lanes + tail, p.x + r * p.pitch, staged);
     } else {
-      // The rows are read side by side, and the next ones prefetched, because the processor does not foresee rows that
+      // The rows are read side by side, and the next ones prefetched, because the processor does not predict rows that
       // are apart in memory.
       for (int64_t l = 0; l < p.lanes; l += slice) {
         for (int64_t i = 0; i < rows; ++i) {
