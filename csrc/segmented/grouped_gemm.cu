@@ -4,8 +4,8 @@
 //   outer     a tile is a part of the matrix of one segment; the inner dimension is a chunk of the rows of the segment,
 //             and the chunks of long segments are added up by another kernel
 //
-// The sums of a tile stay in registers (block/fma_tile.cuh). Products of half types are computed by the tensor cores of
-// Hopper, where there are any (grouped_gemm_sm90a.cu).
+// The sums of a tile stay in registers (block/fma_tile.cuh). Half types use the tensor cores of Hopper where they can
+// (grouped_gemm_sm90a.cu).
 #include "segmented/matmul.h"
 #ifdef __CUDACC__
 #include "block/factors.cuh"

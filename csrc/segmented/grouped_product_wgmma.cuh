@@ -264,12 +264,11 @@ __global__ void __launch_bounds__(threads, 1) grouped_wgmma(const __grid_constan
   }
   __syncthreads();
   block::wait_for_launch_before();
-  // The tiles of a few segments are numbered by every block, which takes less time than a launch. The compiler must not
-  // know that some of these addresses are in shared memory: it fails.
+  // The tiles of a few segments are numbered by every block, which takes less time than a launch.
   RowTiles<int> tiles = work.tiles;
   if (work.offsets) {
-    tiles.begins = static_cast<int*>(__cvta_shared_to_generic(block::shared_address(few_tiles[0])));
-    tiles.first_tiles = tiles.begins + few_segments + 1;
+    tiles.begins = few_tiles[0];
+    tiles.first_tiles = few_tiles[1];
     number_tiles<threads>(work.offsets, work.n, tile_rows, tiles);
   }
   const unsigned kept = block::shared_address(pool) + unsigned(buffer_bytes),
