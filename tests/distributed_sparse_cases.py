@@ -101,6 +101,11 @@ def case_conjugate_gradient(world: World) -> None:
     assert_within(got[1], whole_grads[1], near_values, "gradient of the values")
     scaled = distributed.conjugate_gradient(A, right.detach(), rtol=1e-12, preconditioner=lambda r: r / 3)
     assert_within(scaled.x, exact, near.expand_as(exact), "with a preconditioner")
+    for exponent in (-900, 900):  # squares of such numbers vanish or overflow
+        tiny = world.part(b.ldexp(torch.tensor(exponent)), lengths)
+        power = distributed.conjugate_gradient(A, tiny, rtol=1e-12, x0=torch.zeros_like(tiny))
+        assert power.converged and power.iterations == found.iterations
+        assert torch.equal(power.x, found.x.detach().ldexp(torch.tensor(exponent, device=world.device)))
     negative = distributed.shard(whole._replace(values=-whole.values).to(world.device))
     raises(ValueError, "positive definite", distributed.conjugate_gradient, negative, right.detach())
 

@@ -22,10 +22,10 @@ def _rows_as_bytes(x: Tensor) -> Tensor:
     return as_bytes(x).view(len(x), x.element_size() * x.shape[1:].numel())
 
 
-def sum_over_ranks(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Returns the sum of ``x`` over the ranks, on every rank; not differentiable."""
+def over_ranks(x: Tensor, group: dist.ProcessGroup, op=dist.ReduceOp.SUM) -> Tensor:
+    """Returns the sum (or another reduction) of ``x`` over the ranks, on every rank; not differentiable."""
     total = x.detach().clone(memory_format=torch.contiguous_format)
-    finish(dist.all_reduce(total, group=group, async_op=True), total, "all_reduce", group)
+    finish(dist.all_reduce(total, op, group=group, async_op=True), total, "all_reduce", group)
     return total
 
 
@@ -66,7 +66,7 @@ class _ReduceScatter(_Collective):
     @staticmethod
     def forward(ctx, x: Tensor, group: dist.ProcessGroup):
         ctx.group = group
-        return _Collective.with_token(ctx, sum_over_ranks(x, group)[dist.get_rank(group)])
+        return _Collective.with_token(ctx, over_ranks(x, group)[dist.get_rank(group)])
 
     @staticmethod
     def backward(ctx, grad: Tensor, _):
@@ -88,7 +88,7 @@ class _SumOverRanks(_Collective):
     @staticmethod
     def forward(ctx, x: Tensor, group: dist.ProcessGroup):
         ctx.group = group
-        return _Collective.with_token(ctx, sum_over_ranks(x, group))
+        return _Collective.with_token(ctx, over_ranks(x, group))
 
     @staticmethod
     def backward(ctx, grad: Tensor, _):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from torch_patterns import solvers as local
 from torch_patterns.arguments import refuse
-from torch_patterns.distributed.collectives import sum_over_ranks
+from torch_patterns.distributed.collectives import over_ranks
 from torch_patterns.distributed.graph import check_sharded
 from torch_patterns.distributed.group import Call
 from torch_patterns.distributed.matrix import ShardedMatrix, spmv
@@ -29,8 +30,8 @@ def conjugate_gradient(
     """Solves ``A x = b`` for a symmetric positive definite sharded matrix.
 
     This is the iteration of ``torch_patterns.solvers.conjugate_gradient``, with dot products summed over the ranks:
-    each iteration takes one product with A and three all_reduces of one number. Differentiable once in ``b`` and the
-    values of ``A``.
+    each iteration takes one product with A and three all_reduces of one number; the call begins with one or two more.
+    Differentiable once in ``b`` and the values of ``A``.
 
     Args:
         A: [n, n], with rows and columns sharded in the same way.
@@ -68,7 +69,7 @@ def conjugate_gradient(
                 raise ValueError(f"conjugate_gradient: {name} must be of shape [{len_here}], it is {list(x.shape)}")
         return {"b": b}
 
-    len_here = A.row_lengths[torch.distributed.get_rank(A.group)]
+    len_here = A.row_lengths[dist.get_rank(A.group)]
     options = {"rtol": rtol, "atol": atol, "max_iterations": max_iterations}
     Call("conjugate_gradient", A.group, prepare, **options, starts=x0 is not None).numbers()
     limit = 10 * A.shape[0] if max_iterations is None else max_iterations
@@ -80,5 +81,6 @@ def conjugate_gradient(
         limit,
         preconditioner,
         callback,
-        lambda partial: sum_over_ranks(partial, A.group),
+        lambda partial: over_ranks(partial, A.group),
+        lambda partial: over_ranks(partial, A.group, dist.ReduceOp.MAX),
     )

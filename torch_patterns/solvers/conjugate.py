@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
-from torch_patterns.solvers.implicit import Callback, Inverse, Method, Product, Solution, check_finite, run
+from torch_patterns.solvers.implicit import Callback, Inverse, Method, Product, Solution, check_finite, run, scaled
 from torch_patterns.sparse import Matrix
 
 _NAME = "conjugate_gradient"
@@ -71,19 +72,22 @@ def solve(
     precondition: Product | None,
     callback: Callback | None,
     total: Product,
+    greatest: Product,
 ) -> Solution:
-    """Does :func:`conjugate_gradient` on checked arguments. ``total`` sums the dot products of parts of vectors."""
+    """Does :func:`conjugate_gradient` on checked arguments, of which vectors are parts: ``total`` sums their dot
+    products, and ``greatest`` is the maximum of their maxima."""
     with torch.no_grad():
-        dtype = torch.promote_types(multiply(b.detach()).dtype, torch.float32)
-        x = torch.zeros_like(b, dtype=dtype) if x0 is None else x0.detach().to(b.device, dtype, copy=True)
-        x, iterations, norm, goal = _iterate(multiply, b, x, tolerances, limit, precondition, callback, total)
+        iterate = functools.partial(_iterate, total=total)
+        x, iterations, norm, converged = scaled(
+            iterate, multiply, b.detach(), x0, tolerances, limit, precondition, callback, greatest
+        )
     if torch.is_grad_enabled():
         residual = b - multiply(x)
         if residual.requires_grad:
-            rest = (None, tolerances, limit, precondition, None, total)
+            rest = (None, tolerances, limit, precondition, None, total, greatest)
             inverse = lambda grad: solve(multiply, grad, *rest).x  # noqa: E731
             x = x + Inverse.apply(residual, inverse, inverse, _NAME)
-    return Solution(x, iterations, norm, norm <= goal)
+    return Solution(x, iterations, norm, converged)
 
 
 def _iterate(

@@ -145,31 +145,52 @@ class _Run:
         if preconditioner is not None:
             precondition = product_of(method.name, preconditioner, "preconditioner", b)
         limit = 10 * len(b) if method.max_iterations is None else method.max_iterations
-        dtype = torch.promote_types(multiply(b).dtype, torch.float32)
-        scale, report = _scale(dtype, b), self.callback
-        if x0 is None:
-            x0 = torch.zeros_like(b, dtype=dtype)
-        else:
-            x0 = x0.to(b.device, dtype, copy=True)
-            scale = scale if scale == 1 else _scale(dtype, b, b - multiply(x0))  # the residual may be much greater
-        if scale != 1:
-            b, x0 = b.to(dtype) * scale, x0 * scale
-        if report is not None and scale != 1:
-            report = lambda iteration, norm: self.callback(iteration, norm / scale)  # noqa: E731
-        tolerances = method.rtol, method.atol * scale
-        x, iterations, norm, goal = method.iterate(multiply, b, x0, tolerances, limit, precondition, report)
-        self.iterations, self.norm = max(self.iterations, iterations), max(self.norm, norm / scale)
-        self.converged = self.converged and norm <= goal
-        return x if scale == 1 else x * (1 / scale)
+        tolerances = method.rtol, method.atol
+        x, iterations, norm, converged = scaled(
+            method.iterate, multiply, b, x0, tolerances, limit, precondition, self.callback
+        )
+        self.iterations, self.norm = max(self.iterations, iterations), max(self.norm, norm)
+        self.converged = self.converged and converged
+        return x
 
     def solution(self, x: Tensor) -> Solution:
         return Solution(x, self.iterations, self.norm, self.converged)
 
 
-def _scale(dtype: torch.dtype, *vectors: Tensor) -> float:
-    """Returns by what to multiply a system so that the squares of its vectors neither vanish nor overflow: 1, or a
-    power of two, which rounds nothing."""
-    most = max(v.abs().max().item() if len(v) else 0.0 for v in vectors)
+def scaled(
+    iterate: Callable,
+    multiply: Product,
+    b: Tensor,
+    x0: Tensor | None,
+    tolerances: tuple[float, float],
+    limit: int,
+    precondition: Product | None,
+    callback: Callback | None,
+    greatest: Product = lambda partial: partial,
+) -> tuple[Tensor, int, float, bool]:
+    """Runs an iteration on a system that is multiplied so that the squares of its vectors neither vanish nor overflow:
+    (x, number of steps, norm of the residual, whether it is small enough). ``greatest`` is the maximum of the maxima of
+    parts of vectors."""
+    dtype = torch.promote_types(multiply(b).dtype, torch.float32)
+    scale, report = _scale(dtype, greatest, b), callback
+    if x0 is None:
+        x0 = torch.zeros_like(b, dtype=dtype)
+    else:
+        x0 = x0.to(b.device, dtype, copy=True)
+        scale = scale if scale == 1 else _scale(dtype, greatest, b, b - multiply(x0))  # the residual may be greater
+    if scale != 1:
+        b, x0 = b.to(dtype) * scale, x0 * scale
+    if callback is not None and scale != 1:
+        report = lambda iteration, norm: callback(iteration, norm / scale)  # noqa: E731
+    rtol, atol = tolerances
+    x, iterations, norm, goal = iterate(multiply, b, x0, (rtol, atol * scale), limit, precondition, report)
+    return x if scale == 1 else x * (1 / scale), iterations, norm / scale, norm <= goal
+
+
+def _scale(dtype: torch.dtype, greatest: Product, *vectors: Tensor) -> float:
+    """Returns 1, if the elements are far from the ends of the dtype, or a power of two, which rounds nothing."""
+    here = torch.stack([v.abs().max().to(dtype) if len(v) else v.new_zeros((), dtype=dtype) for v in vectors])
+    most = greatest(here.max()).item()
     if not 0 < most < math.inf or 2**-20 <= most <= 2**20:
         return 1.0
     limit = math.frexp(torch.finfo(dtype).max)[1] - 28
