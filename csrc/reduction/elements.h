@@ -194,6 +194,9 @@ void with_elements(const Args& args, F f) {
       return bits(MonoidOf<BitXor>{});
     case OpId::affine:
       fail(ErrorKind::value, "reduce: affine maps are for scans");
+    case OpId::variance:
+    case OpId::deviation:
+      fail(ErrorKind::value, "reduce: variances are for segments and groups");
   }
 }
 
