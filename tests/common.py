@@ -15,6 +15,10 @@ def described(spec: Spec, *more) -> str:
     return " ".join(map(str, (spec.name, *more)))
 
 
+def integers(*shape: int, limit: int = 4) -> torch.Tensor:
+    return torch.randint(-limit, limit + 1, shape).float()
+
+
 class FakeClock:
     """Instead of bench.Clock: makes every call once and says that it took a millisecond."""
 

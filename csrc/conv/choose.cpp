@@ -22,6 +22,24 @@ bool has_strips(const Args& args) {
   return (rows.kernel == 1 || rows.kernel == 3 || rows.kernel == 5) && depth * rows.kernel * words <= most_rows;
 }
 
+// Whether Winograd's wgrad saves enough products, given that its blocks compute 64 maps, 32 channels and 2 x 2 pixels
+// whether or not they exist. On an H200, ms, for NCHW and channels_last: 128 -> 128 channels of 28 x 28 pixels, 64
+// images, 0.289 and 0.295 instead of 0.366 and 0.326; 4 images 0.048 instead of 0.060 and 0.051; 40 -> 64, where it
+// saves 30 % of the products, 0.087 and 0.091 instead of 0.097 and 0.075. The matrix product copies NCHW to
+// channels_last first.
+bool saves_products(const Args& args) {
+  const auto count = [&](double pixels, int64_t maps, int64_t channels) {
+    return pixels * double(args.n * args.groups) * double(maps) * double(channels);
+  };
+  const auto tiles = [](const Axis& axis) { return double(ceil_div(axis.out, int64_t(2))); };
+  const int64_t channels = args.c / args.groups, maps = args.m / args.groups;
+  const double direct = count(9.0 * double(args.rows.out) * double(args.cols.out), maps, channels);
+  const double here = count(16 * tiles(args.rows) * tiles(args.cols), ceil_div(maps, int64_t(64)) * 64,
+                            ceil_div(channels, int64_t(32)) * 32);
+  const bool copies = args.layout == Layout::nchw;
+  return direct >= (copies ? 0x1p27 : 0x1p29) && here <= (copies ? 0.9 : 0.65) * direct;
+}
+
 // Whether Winograd's algorithm is faster than the matrix product that it saves. On an H200 in float32, ms: 64 -> 64
 // channels of 56 x 56 pixels 0.24 instead of 0.33 for 64 images, and 0.019 instead of 0.046 for one; 128 -> 128 of 28 x
 // 28 0.22 instead of 0.33, and 0.021 instead of 0.081; 33 -> 33 of 28 x 28 0.05 instead of 0.07. With fewer channels,
@@ -30,8 +48,8 @@ bool has_strips(const Args& args) {
 // multiplies by cuBLAS between transforms in memory; what is faster there has not been measured.
 bool suits_winograd(const Args& args) {
   const auto fits = [](const Axis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
-  return args.pass != Pass::wgrad && args.dtype == DType::float32 && fits(args.rows) && fits(args.cols) &&
-         min(args.c, args.m) / args.groups > few_channels;
+  return args.dtype == DType::float32 && fits(args.rows) && fits(args.cols) &&
+         min(args.c, args.m) / args.groups > few_channels && (args.pass != Pass::wgrad || saves_products(args));
 }
 
 }  // namespace

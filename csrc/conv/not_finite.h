@@ -2,7 +2,7 @@
 // outputs that do not read it, and sums of large pixels may overflow where no output does. All outputs that this
 // reaches are infinite or NaN. So the kernel that writes transformed outputs notes whether one of them is not finite,
 // and this kernel then replaces those by the sum of their products (Fig. 16.6 and 16.10), one thread per output. If all
-// are finite, as usual, it only reads the note.
+// are finite, as usual, it only reads the note. Filters are few, so in wgrad it reads all of them instead.
 #pragma once
 #include "conv/each.h"
 #include "conv/gather.h"
@@ -13,8 +13,8 @@ template <class T>
 struct ComputeAgain {
   using A = acc_t<T>;
   Elements<T> e;
-  Pass pass;  // fprop or dgrad
-  const boolean* noted;
+  Pass pass;
+  const boolean* noted;  // null in wgrad
 
   template <class Conv, class Noted>
   struct Bound {
@@ -23,6 +23,11 @@ struct ComputeAgain {
     Noted noted;
 
     TP_HD void operator()(int64_t i) const {
+      if (pass == Pass::wgrad) {
+        const T value = conv.weight[i];
+        if (!is_finite(A(value))) conv.weight[i] = T(filter(i));
+        return;
+      }
       const boolean any = noted[0];
       if (any == boolean(false)) return;
       const auto& to = pass == Pass::fprop ? conv.y : conv.x;
@@ -67,6 +72,22 @@ struct ComputeAgain {
       }
       return sum;
     }
+    // Element i of dw in memory.
+    TP_HD A filter(int64_t i) const {
+      const Elements<T>& e = conv.e;
+      int64_t q = i, p = divide(q, e.cols.kernel), c = divide(p, e.rows.kernel), m = divide(c, e.channels);
+      const int64_t channel = m / e.maps * e.channels + c;
+      A sum = 0;
+      for (int64_t image = 0; image < e.n && sum == sum; ++image) {
+        for (int64_t h = 0; h < e.rows.out; ++h) {
+          for (int64_t w = 0; w < e.cols.out; ++w) {
+            const T g = conv.y[e.y_at(image, m, h, w)];
+            sum += A(g) * conv.padded(image, channel, e.rows.source(h, p), e.cols.source(w, q));
+          }
+        }
+      }
+      return sum;
+    }
 
     struct Coordinates {
       int64_t image, channel, row, col;
@@ -86,14 +107,16 @@ struct ComputeAgain {
   template <class Block>
   TP_HD auto bind(Block&& block) const {
     const auto conv = e.bind(block);
-    const auto note = block.global("noted", noted, 1);
+    const auto note = block.global("noted", noted, noted ? 1 : 0);
     return Bound<std::decay_t<decltype(conv)>, std::decay_t<decltype(note)>>{conv, pass, note};
   }
 };
 
 template <class T>
 void compute_again(const Elements<T>& e, Pass pass, const boolean* noted, Context& context) {
-  const int64_t n = pass == Pass::fprop ? e.n * e.m * e.rows.out * e.cols.out : e.n * e.c * e.rows.in * e.cols.in;
+  const int64_t n = pass == Pass::wgrad   ? e.weights()
+                    : pass == Pass::fprop ? e.n * e.m * e.rows.out * e.cols.out
+                                          : e.n * e.c * e.rows.in * e.cols.in;
   constexpr int64_t blocks = 1024;  // one wave: usually each thread only finds that it has nothing to do
   each(context, "not_finite", n, ComputeAgain<T>{e, pass, noted}, blocks);
 }

@@ -9,10 +9,10 @@
 //
 // G contains halves, so the code uses 2 G, whose elements are integers, and divides the result by 4. This is exact if
 // sums of integers are, so integer data gives the same bits as every other rung. What an infinity, a NaN or an overflow
-// reaches within its tile is computed again (not_finite.h), except in wgrad.
+// reaches within its tile is computed again (not_finite.h).
 //
-// On CUDA, filters of 3 x 3 with stride 1 in float32 have one kernel for all of this (winograd_fused.cuh), except in
-// wgrad.
+// On CUDA, filters of 3 x 3 with stride 1 in float32 have one kernel for all of this (winograd_fused.cuh, and
+// winograd_fused_wgrad.cuh for wgrad).
 //
 // Other filters are divided into pieces of 3 x 3 without stride (lattice.h), and the channels of the pieces are
 // concatenated in the inner dimension of the products. wgrad is the transpose, G^T [ (A dy A^T) . (B^T d B) ] G, with
@@ -23,7 +23,7 @@
 #include "conv/tiles.h"
 #include "conv/winograd_transforms.h"
 #ifdef __CUDACC__
-#include "conv/winograd_fused.cuh"
+#include "conv/winograd_fused_wgrad.cuh"
 #endif
 
 namespace tp::conv {
@@ -338,6 +338,13 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
 template <class T>
 void wgrad(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
+#ifdef __CUDACC__
+  if constexpr (std::is_same<T, float>::value) {
+    if (context.device.cuda && launch_winograd_wgrad(e, context)) {
+      return compute_again(e, Pass::wgrad, nullptr, context);
+    }
+  }
+#endif
   Gather<T> g(e, Pass::fprop);
   const int64_t inner = most_groups(g.rows, g.pass) * most_groups(g.cols, g.pass) * g.depth;
   const int64_t matrix_rows = g.groups * (inner + g.maps);
@@ -361,6 +368,7 @@ void wgrad(const Elements<T>& e, Context& context) {
     });
   });
   each(context, "winograd_round", e.weights(), Copy<A, T>{sums, e.weight, e.weights(), false});
+  compute_again(e, Pass::wgrad, nullptr, context);
 }
 
 }  // namespace

@@ -210,14 +210,16 @@ TP_DEVICE inline void copy_filters(block::Barrier& barrier, float* to, const flo
   if (threadIdx.x == 0) barrier.arrive();
 }
 
-// Adds the products of a slab for the components of this thread's warp.
-TP_DEVICE inline void multiply_slab(const float* stage, float (&sum)[WinogradBlock::warp_components][8][8]) {
+// Adds the products of a slab for the components of this thread's warp. The values of a channel are `row_pitch` apart
+// in the left factor, [channel][component][map], and the right one is [component][channel][tile].
+template <int row_pitch>
+TP_DEVICE void multiply_slab(const float* left, const float* right,
+                             float (&sum)[WinogradBlock::warp_components][8][8]) {
   using Product = WinogradBlock::Product;
   constexpr int steps = WinogradBlock::slab * WinogradBlock::warp_components, unrolled = 8;
   const int component = int(threadIdx.x) / block::warp_size * WinogradBlock::warp_components;
-  const float* rows = stage + component * WinogradBlock::maps + Product::row(0);
-  const float* cols =
-      stage + WinogradBlock::filter_values + component * WinogradBlock::slab * WinogradBlock::pitch + Product::col(0);
+  const float* rows = left + component * WinogradBlock::maps + Product::row(0);
+  const float* cols = right + component * WinogradBlock::slab * WinogradBlock::pitch + Product::col(0);
   block::FmaFragment<Product, float> fragments[2];
   fragments[0].load(rows, cols);
 #pragma unroll 1
@@ -226,12 +228,12 @@ TP_DEVICE inline void multiply_slab(const float* stage, float (&sum)[WinogradBlo
     for (int i = 0; i < unrolled; ++i) {
       if (i + 1 < unrolled || first + unrolled < steps) {
         const int k = (i + 1) / WinogradBlock::warp_components, p = (i + 1) % WinogradBlock::warp_components;
-        fragments[(i + 1) % 2].load(rows + (k * winograd_tile::components + p) * WinogradBlock::maps,
+        fragments[(i + 1) % 2].load(rows + k * row_pitch + p * WinogradBlock::maps,
                                     cols + (p * WinogradBlock::slab + k) * WinogradBlock::pitch);
       }
       fragments[i % 2].add_to(sum[i % WinogradBlock::warp_components]);
     }
-    rows += unrolled / WinogradBlock::warp_components * winograd_tile::components * WinogradBlock::maps;
+    rows += unrolled / WinogradBlock::warp_components * row_pitch;
     cols += unrolled / WinogradBlock::warp_components * WinogradBlock::pitch;
   }
 }
@@ -351,7 +353,7 @@ __global__ void __launch_bounds__(WinogradBlock::threads, 1)
       input.load();
     }
     arrived[step % 2].wait(step / 2 % 2);
-    multiply_slab(stage, sum);
+    multiply_slab<winograd_tile::components * WinogradBlock::maps>(stage, stage + WinogradBlock::filter_values, sum);
     if (!ends) input.store(next + WinogradBlock::filter_values);
     ++slab;
     if (!last) continue;
