@@ -26,7 +26,8 @@ USES = {
 }
 TRAITS = {"batched", "commutative", "float_atomics", "host_sync", "mixes_neighbours", "norm_wise", "quadratic"}
 LINE = re.compile(r'^(RUNG|RUNG_CPU|RUNG_CUDA)\((\w+), "(.+?)", "(.+?)", "(.+?)", "(.+?)", "(.*?)", "(.+)"\)$')
-SOURCE = re.compile(r"(§[\d.]+(-[\d.]+)?( text)?|Fig\. [\d.]+(-[\d.]+)?|exercises? [\d.]+(-[\d.]+)?|00\d|beyond)")
+NAMED = r"[A-Z][a-z]+( and [A-Z][a-z]+)? \d{4}|ECE 408|Hwu lecture 4\.\d"  # papers, and the courses of core/ladder.h
+SOURCE = re.compile(rf"(§[\d.]+(-[\d.]+)?( text)?|Fig\. [\d.]+(-[\d.]+)?|exercises? [\d.]+(-[\d.]+)?|{NAMED}|beyond)")
 
 
 def name(path: Path) -> str:

@@ -14,9 +14,9 @@
 //   };
 //
 // Each output is written only by its own computation: gradients are gathered, never scattered, so they are
-// deterministic and need no atomics. The first three classes below run a functor; they are the rungs of these patterns.
-// `fuses` says that launches dominate the cost, so two steps are better done in one; on the host, separate simple loops
-// are better, because they are vectorized.
+// deterministic and need no atomics. Sequential, Threaded and ThreadPerOutput run a functor; they are the rungs of
+// these patterns. `fuses` says that launches dominate the cost, so two steps are better done in one; on the host,
+// separate simple loops are better, because they are vectorized.
 #pragma once
 #include "core/division.h"
 #include "core/simt.h"

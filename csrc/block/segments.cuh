@@ -7,7 +7,7 @@
 //
 // Inside a tile, a slice is a fixed number of consecutive rows. The lanes of a warp cover `across` columns of as many
 // slices as fit: lane = slice * across + column. Values are in shared memory, row by row. A mark at the last row of a
-// segment ends the running value there; join() gives each slice the value that precedes it.
+// segment ends the running value there; scan_slices() gives each slice the value that precedes it.
 //
 // Bounds may hold anything: they and all counts are clamped, and a tile detects bounds that decrease or leave it.
 #pragma once
@@ -162,22 +162,23 @@ struct LanePosition {
 // are used.
 template <int most, class Load, class Use>
 TP_DEVICE void walk(int count, Load load, Use use) {
-  constexpr int bunch = most % 11 == 0 ? 11 : most % 13 == 0 ? 13 : most % 7 == 0 ? 7 : most;
+  constexpr int batch = most % 11 == 0 ? 11 : most % 13 == 0 ? 13 : most % 7 == 0 ? 7 : most;
   int i = 0;
 #pragma unroll 1
-  for (; i + bunch <= count; i += bunch) {
-    decltype(load(0)) item[bunch];
+  for (; i + batch <= count; i += batch) {
+    decltype(load(0)) item[batch];
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) item[j] = load(i + j);
+    for (int j = 0; j < batch; ++j) item[j] = load(i + j);
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) use(i + j, item[j]);
+    for (int j = 0; j < batch; ++j) use(i + j, item[j]);
   }
 #pragma unroll 1
   for (; i < count; ++i) use(i, load(i));
 }
 
+// The shared memory of scan_slices().
 template <class Acc, int warps>
-struct Joint {
+struct SliceScanStorage {
   static constexpr int size = warps;
   Acc total[warps][warp_size];
   bool closed[warps];
@@ -194,10 +195,11 @@ struct Before {
 // Returns what precedes each slice. `value` is the slice's value since its last segment end, or since its begin;
 // `closed` says whether a segment ends in it, which is the same for all columns. In the last slice of the block,
 // `whole` becomes the value since the last segment end of all. Values are combined by a fixed tree; a barrier must
-// separate two uses of `joint`.
+// separate two uses of `scan_storage`.
 template <class M, int warps, bool single>
-TP_DEVICE Before<typename M::Acc> join(Joint<typename M::Acc, warps>& joint, const Strips<single>& strips,
-                                       typename M::Acc value, bool closed, typename M::Acc& whole) {
+TP_DEVICE Before<typename M::Acc> scan_slices(SliceScanStorage<typename M::Acc, warps>& scan_storage,
+                                              const Strips<single>& strips, typename M::Acc value, bool closed,
+                                              typename M::Acc& whole) {
   using Acc = typename M::Acc;
   const int lane = int(threadIdx.x) % warp_size, warp = int(threadIdx.x) / warp_size, across = strips.across();
   const int column = lane % across, lanes = across * strips.together();
@@ -211,8 +213,8 @@ TP_DEVICE Before<typename M::Acc> join(Joint<typename M::Acc, warps>& joint, con
     const Acc left = shuffle_up(value, distance);
     if (lane >= distance && lane - distance > newest - across) value = M::combine(left, value);
   }
-  if (lane >= lanes - across && lane < lanes) joint.total[warp][column] = value;
-  if (lane == 0) joint.closed[warp] = ends != 0;
+  if (lane >= lanes - across && lane < lanes) scan_storage.total[warp][column] = value;
+  if (lane == 0) scan_storage.closed[warp] = ends != 0;
   Acc within = shuffle_up(value, across);
   if (lane < across) within = M::identity();
   const bool open_within = lane < across || (ends & (not_above >> across)) == 0;
@@ -222,9 +224,9 @@ TP_DEVICE Before<typename M::Acc> join(Joint<typename M::Acc, warps>& joint, con
 #pragma unroll
   for (int w = 0; w < warps - 1; ++w) {
     if (w >= warp) break;
-    const Acc total = joint.total[w][column];
-    carry = joint.closed[w] ? total : M::combine(carry, total);
-    open = open && !joint.closed[w];
+    const Acc total = scan_storage.total[w][column];
+    carry = scan_storage.closed[w] ? total : M::combine(carry, total);
+    open = open && !scan_storage.closed[w];
   }
   whole = ends == 0 ? M::combine(carry, value) : value;
   if (!open_within) return {within, false};

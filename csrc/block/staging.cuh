@@ -93,19 +93,19 @@ TP_DEVICE T* up_to_unit(T* p) {
 // lanes and several loads in flight. Each element has an offset in shared memory and one in global memory.
 template <int threads, bool single, class Load, class Store>
 TP_DEVICE void each_element(int lines, const Strips<single>& strips, int columns, Load load, Store store) {
-  constexpr int bunch = 8;
+  constexpr int batch = 8;
   const int lane = int(threadIdx.x) % warp_size, together = warp_size / columns;
   const int line = lane / columns, column = lane - line * columns, step = threads / warp_size * together;
   if (line >= together) return;
-  for (int i = int(threadIdx.x) / warp_size * together + line; i < lines; i += bunch * step) {
-    decltype(load(0, int64_t(0))) x[bunch];
+  for (int i = int(threadIdx.x) / warp_size * together + line; i < lines; i += batch * step) {
+    decltype(load(0, int64_t(0))) x[batch];
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       const int at = tp::min(i + j * step, lines - 1);
       x[j] = load(at * strips.across() + column, at * strips.width + column);
     }
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       const int at = i + j * step;
       if (at < lines) store(at * strips.across() + column, at * strips.width + column, x[j]);
     }

@@ -200,13 +200,13 @@ TP_DEVICE void move_words(int64_t begin, int64_t n, Load load, Store store) {
 
 // By the first warp of a block: looks back for how many rows earlier tiles keep, publishes how many there are up to the
 // end of tile `id`, and stores the former to *before_tile. The last tile stores the total to *count, if that is wanted.
-TP_DEVICE __forceinline__ void find_before(int64_t* count, const block::Chain<int64_t>& chain, int64_t id,
+TP_DEVICE __forceinline__ void find_before(int64_t* count, const block::TileStates<int64_t>& states, int64_t id,
                                            int64_t tiles, int kept, int64_t* before_tile) {
-  const int64_t before = chain.tickets ? block::look_back_at_once<Sum<int64_t>>(chain, id, 0) : 0;
+  const int64_t before = states.tickets ? block::look_back_any_order<Sum<int64_t>>(states, id, 0) : 0;
   if (threadIdx.x != 0) return;
   *before_tile = before;
   const int64_t upto = before + kept;
-  if (chain.tickets) chain.groups[id].publish(upto);
+  if (states.tickets) states.groups[id].publish(upto);
   if (id + 1 == tiles && count) *count = upto;
 }
 
@@ -229,7 +229,8 @@ TP_DEVICE __forceinline__ void unpack_tile(const Rows& r, int64_t first, int row
 // of rank_rows if the numbers of runs are wanted.
 template <Step step, bool single, int items, class Rows, class Keep>
 __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, const Keep keep,
-                                                                 const block::Chain<int64_t> chain, int64_t tiles) {
+                                                                 const block::TileStates<int64_t> states,
+                                                                 int64_t tiles) {
   using Word = typename Rows::Word;
   constexpr bool partitions = step == Step::partition;
   __shared__ uint16_t list[threads * items];  // of rank_rows
@@ -238,9 +239,9 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
   __shared__ int64_t before_tile;
   bool numbers = false;
   if constexpr (Keep::finds_runs) numbers = keep.numbers != nullptr;
-  const int64_t id = block::take_ticket(chain), first = id * threads * items, width = single ? 1 : r.width;
+  const int64_t id = block::take_ticket(states), first = id * threads * items, width = single ? 1 : r.width;
   const Tile tile = rank_rows<step, items>(keep, first, r.n, list, numbers ? upto : nullptr, warp_kept);
-  if (threadIdx.x == 0 && chain.tickets) chain.tiles[id].publish(tile.kept);
+  if (threadIdx.x == 0 && states.tickets) states.tiles[id].publish(tile.kept);
 
   // Row i of those that the tile moves: first the kept rows, then the dropped ones if they are not forgotten.
   const int moved = partitions ? tile.rows : tile.kept;
@@ -259,7 +260,7 @@ __global__ __launch_bounds__(threads, 2) void single_pass_kernel(const Rows r, c
     }
   }
   if (threadIdx.x < block::warp_size)
-    find_before(partitions ? nullptr : r.count, chain, id, tiles, tile.kept, &before_tile);
+    find_before(partitions ? nullptr : r.count, states, id, tiles, tile.kept, &before_tile);
   __syncthreads();
   const int64_t before = before_tile;
 
@@ -303,13 +304,13 @@ template <Step step, bool single, int items, class Rows, class Keep>
 void launch(const Rows& rows, const Keep& keep, int64_t shared_bytes, Context& context) {
   const int64_t tiles = ceil_div(rows.n, int64_t(threads * items));
   require(tiles <= 2147483647, "single_pass: ", rows.n, " rows are too many for one launch");
-  block::Chain<int64_t> chain{};
-  if (tiles > 1) chain = block::make_chain<int64_t>(context, tiles, tiles);
+  block::TileStates<int64_t> states{};
+  if (tiles > 1) states = block::make_tile_states<int64_t>(context, tiles, tiles);
   const auto kernel = single_pass_kernel<step, single, items, Rows, Keep>;
   if (shared_bytes > 0) {  // with the static arrays it may be more than the 48 KB that need no permission
     block::allow_shared_memory(kernel, int(shared_bytes));
   }
-  kernel<<<unsigned(tiles), threads, size_t(shared_bytes), cudaStream_t(context.stream)>>>(rows, keep, chain, tiles);
+  kernel<<<unsigned(tiles), threads, size_t(shared_bytes), cudaStream_t(context.stream)>>>(rows, keep, states, tiles);
   check_launch("single_pass");
 }
 

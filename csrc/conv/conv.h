@@ -18,8 +18,9 @@
 // The rungs differ in how work is distributed. sequential, direct, tiled and register_tiled compute each output by a
 // loop nest, from global memory, shared memory or registers. The matrix forms compute a product of filters [maps, taps]
 // and unrolled input [taps, pixels]; they either store the unrolled matrix (im2col_gemm, Fig. 16.16) or only compute
-// the addresses of its elements (threaded, implicit_gemm). winograd and fft multiply transforms of both factors, which
-// mix neighbouring pixels. Half types accumulate in float and are rounded once.
+// the addresses of its elements (implicit_gemm, and threaded where none of its special cases suits: depthwise filters,
+// Winograd's algorithm, lines of pixels). winograd and fft multiply transforms of both factors, which mix neighbouring
+// pixels. Half types accumulate in float and are rounded once.
 #pragma once
 #include "core/ladder.h"
 

@@ -5,9 +5,10 @@
 
 namespace tp::conv {
 
-// For dividends below 2^31. Let p = 31 + ceil(log2 d) and m = ceil(2^p / d). Then floor(n / d) = floor(n m / 2^p),
-// because m exceeds 2^p / d by less than 1, and so n m / 2^p exceeds n / d by less than n / 2^p < 1 / d.
-constexpr int64_t most_quotient = int64_t(1) << 30;  // dividends and divisors must be smaller
+// Dividends and divisors must be smaller than dividend_limit. Let p = 31 + ceil(log2 d) and m = ceil(2^p / d). Then
+// floor(n / d) = floor(n m / 2^p) for every n < 2^31, because m exceeds 2^p / d by less than 1, and so n m / 2^p
+// exceeds n / d by less than n / 2^p < 1 / d.
+constexpr int64_t dividend_limit = int64_t(1) << 30;
 
 struct Divisor {
   unsigned value, multiplier = 0, shift = 0;

@@ -195,7 +195,7 @@ bool launch_few_dgrad(const Elements<T>& e, Context& context) {
     rows = height;
   }
   const int64_t row_blocks = ceil_div(e.rows.in, rows), units = e.n * row_blocks * strip_groups;
-  if (bytes > 48 * 1024 || units >= most_quotient) return false;
+  if (bytes > 48 * 1024 || units >= dividend_limit) return false;
   const FewDgrad<T> plan{Gather<T>(e, Pass::dgrad), int(rows),          int(chunks), units,
                          Divisor(strip_groups),     Divisor(row_blocks)};
   const auto kernel = last ? few_channels_dgrad<T, C, true> : few_channels_dgrad<T, C, false>;

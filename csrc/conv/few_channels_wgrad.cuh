@@ -208,7 +208,7 @@ bool launch_few_wgrad(const Elements<T>& e, Context& context) {
   }
   if (rows == 0) return false;
   const int64_t row_tiles = ceil_div(e.rows.out, rows), units = e.n * row_tiles, slices = min(units, most_slices);
-  if (units >= most_quotient || map_blocks >= most_quotient) return false;
+  if (units >= dividend_limit || map_blocks >= dividend_limit) return false;
   A* const sums = context.workspace<A>(slices * e.weights());
   const FewWgrad<T> plan{e, window(rows), int(rows), units, slices, sums, Divisor(strip_groups), Divisor(row_tiles)};
   const auto kernel = last ? few_channels_wgrad<T, C, true> : few_channels_wgrad<T, C, false>;

@@ -69,7 +69,7 @@ Gather<T> in_one_row(Gather<T> g) {
   const int64_t pixels = g.rows.in * g.cols.in;
   const auto follow = [&](const Strides& s) { return s.row == g.cols.in * s.col && s.image == pixels * s.col; };
   if (!moves_by_one(g.rows) || !moves_by_one(g.cols) || !follow(g.source_strides) || !follow(g.target_strides) ||
-      g.n * pixels >= most_quotient) {
+      g.n * pixels >= dividend_limit) {
     return g;
   }
   g.cols.in = g.cols.out = g.n * pixels;
@@ -146,7 +146,7 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const auto turns = [&](auto tile) {
     using Tile = decltype(tile);
-    if (!shape_tiles<T, Tile>(work) || work.tiles() >= most_quotient) return never;
+    if (!shape_tiles<T, Tile>(work) || work.tiles() >= dividend_limit) return never;
     const int64_t together = work.tiles() <= multiprocessors ? 1 : Tile::together;
     return ceil_div(work.tiles(), multiprocessors * together) * together * Tile::positions * Tile::maps;
   };
@@ -178,7 +178,7 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
     return true;
   }
   if (!has_tap_map(e.rows) || !has_tap_map(e.cols)) return false;
-  if (e.taps() > most_taps || pixels >= most_quotient || e.rows.in * e.cols.in == 0) return false;
+  if (e.taps() > most_taps || pixels >= dividend_limit || e.rows.in * e.cols.in == 0) return false;
   const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, 8, context),
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, 8, context);
   const int64_t blocks = ceil_div(e.maps, int64_t(block::row_elements)),

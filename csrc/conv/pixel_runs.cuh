@@ -121,7 +121,7 @@ bool is_pointwise(const T* x, const T* weight, const T* y, const Strides& stride
       reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(weight) | reinterpret_cast<uintptr_t>(y);
   const int64_t pixels = rows.in * cols.in;
   return groups == 1 && moves_by_one(rows) && moves_by_one(cols) && strides.channel == pixels && pixels % 4 == 0 &&
-         n * pixels < most_quotient && channels % 8 == 0 && addresses % 16 == 0;
+         n * pixels < dividend_limit && channels % 8 == 0 && addresses % 16 == 0;
 }
 
 }  // namespace tp::conv

@@ -48,7 +48,7 @@ struct StripDivision {
   int64_t map_blocks() const { return ceil_div(g.maps, int64_t(map_groups * Tile::maps)); }
   int64_t tiles() const { return across() * down() * map_blocks() * g.groups; }
   int64_t image_tiles() const { return ceil_div(g.n, int64_t(images)); }
-  bool divisible() const { return image_tiles() < most_quotient && tiles() * slots < most_quotient; }
+  bool divisible() const { return image_tiles() < dividend_limit && tiles() * slots < dividend_limit; }
 
   // Chooses the numbers of strips, of groups of maps and of rows of tiles for a block. Returns false if the filters of
   // one group of maps and the window of one tile do not fit in shared memory.

@@ -250,7 +250,7 @@ struct TapDivision {
   int64_t channel_blocks() const { return ceil_div(e.channels, int64_t(channels)); }
   int64_t filter_blocks() const { return map_blocks() * channel_blocks() * e.groups; }
   int64_t slices() const { return max(int64_t(1), min(units(), blocks / filter_blocks())); }
-  bool divisible() const { return units() < most_quotient && filter_blocks() < most_quotient; }
+  bool divisible() const { return units() < dividend_limit && filter_blocks() < dividend_limit; }
 
   // Makes the unit smaller until its windows fit in shared memory: rows first, then maps or channels. Returns false if
   // they never do.

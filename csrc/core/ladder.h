@@ -54,9 +54,14 @@ class Traits {
   unsigned flags_ = 0;
 };
 
+// The courses that rungs name as their source:
+// - "Mills 2017": Bryan Mills, GPU Programming with CUDA (optimizing), spring 2017, whose steps are those of Harris,
+//   Optimizing Parallel Reduction in CUDA (2007).
+// - "ECE 408": Applied Parallel Programming, University of Illinois, lecture 17.
+// - "Hwu": Wen-mei Hwu, Heterogeneous Parallel Programming, week 4, lectures 4.1 to 4.7.
 struct RungInfo {
   const char* name;
-  const char* source;  // section or figure of the book, number of another seed text, or "beyond"
+  const char* source;  // section or figure of the book, a paper, one of the courses below, or "beyond"
   const char* figures;
   const char* work;   // number of operations, as a function of n
   const char* steps;  // length of the longest chain of dependent operations

@@ -185,7 +185,7 @@ struct Variance {
 };
 
 // The map h -> a h + b. combine composes two maps: first the earlier one, then the later one. This is the monoid of
-// linear recurrences (003, "solving recurrences"). Like products of 2x2 matrices, it does not commute.
+// linear recurrences (Hwu, lecture 4.4, "solving recurrences"). Like products of 2x2 matrices, it does not commute.
 template <class A>
 struct AffineMap {
   A a, b;

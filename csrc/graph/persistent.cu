@@ -7,8 +7,12 @@
 //   pieces of rows, whose edges each warp distributes evenly over its lanes (push.cuh).
 // - Any other frontier is pulled, from a bitmap (pull.cuh), if in-edges are given.
 //
-// The rule for the direction is that of Beamer, Asanović and Patterson (2012). Parents are found together with levels:
-// a push takes the minimum over all edges that reach a vertex, a pull takes the first neighbour in a sorted row.
+// The switch to pulling follows Beamer, Asanović and Patterson (2012). Their second threshold, beta, is not used: a
+// search returns to pushing as soon as the test for pulling fails, or at the second frontier in a bitmap that fits in
+// the cluster. The first such frontier is pulled in any case.
+//
+// Parents are found together with levels: a push takes the minimum over all edges that reach a vertex, a pull takes the
+// first neighbour in a sorted row.
 #include "graph/edges.h"
 #ifdef __CUDACC__
 #include "block/launch.cuh"
@@ -65,7 +69,7 @@ __global__ __launch_bounds__(threads, 1) void persistent_kernel(const __grid_con
   advance(start(p, storage, phases.tally()));
   int64_t open_edges = p.out.edges - int64_t(found.edges);
   bool queued = true;
-  int small = 0;  // how many small frontiers were seen since the frontier became a bitmap
+  int small = 0;  // how many small frontiers in bitmaps were seen during the whole search
   for (int64_t level = 1; level <= p.max_level && found.edges > 0;) {
     // Choose how to find the next level: from which representation, and in which direction.
     const bool heavy = p.pulls() && int64_t(found.edges) * p.policy.alpha > open_edges;

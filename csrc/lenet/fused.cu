@@ -1,12 +1,13 @@
 // LeNet-5 in the fewest launches: one for the outputs, and two for a training step (forward and backward of a
 // minibatch, then the update).
 //
-// The network is small (0.4 million products per image; a third of its work and most of its 62 thousand weights are in
-// C5), so the time goes to launches, barriers and memory latency rather than arithmetic. Therefore a cluster of two
-// blocks takes a few images through the whole network, forward and backward, in shared memory (fused/network.cuh), and
-// writes to global memory only what the gradients of the weights need. The update kernel computes those gradients and
-// applies them. All sums have a fixed order. Each kernel is launched while the previous one still runs, and waits for
-// it only where it needs its results: the pixels of a minibatch are read while the weights are still being updated.
+// The network is small: 0.15 million products per image, since S2 and S4 pool before they convolve
+// (fused/network.cuh). A third of them, and most of the 62 thousand weights, are in C5. So the time goes to launches,
+// barriers and memory latency rather than arithmetic. Therefore a cluster of two blocks takes a few images through the
+// whole network, forward and backward, in shared memory (fused/network.cuh), and writes to global memory only what the
+// gradients of the weights need. The update kernel computes those gradients and applies them. All sums have a fixed
+// order. Each kernel is launched while the previous one still runs, and waits for it only where it needs its results:
+// the pixels of a minibatch are read while the weights are still being updated.
 #include "lenet/lenet.h"
 #ifdef __CUDACC__
 #include "lenet/fused/backward.cuh"

@@ -1,6 +1,6 @@
 // The tiles of merge_path: where each begins, and how it is merged.
 //
-// A tile is `section` consecutive outputs of a row, together with the two ranges of input from which they come. Its
+// A tile is `tile_items` consecutive outputs of a row, together with the two ranges of input from which they come. Its
 // block copies both ranges to shared memory, asynchronously and 16 bytes at a time. Each lane finds its co-ranks there,
 // merges `items` elements into registers, and writes them back to shared memory, from where the block stores them 16
 // bytes at a time. A range has the same offset from a 16-byte boundary in shared memory as in global memory, so both
@@ -19,7 +19,7 @@ namespace tp::merge {
 
 template <int threads_, int items_>
 struct TileShape {
-  static constexpr int threads = threads_, items = items_, section = threads * items;
+  static constexpr int threads = threads_, items = items_, tile_items = threads * items;
 };
 
 // First launch: finds where each tile of a row begins in A. A block finds the splits of `search_threads / lanes`
@@ -27,8 +27,8 @@ struct TileShape {
 constexpr int search_threads = 128;
 
 template <int lanes, class Order>
-__global__ __launch_bounds__(search_threads) void find_splits(Order order, Sequences in, int64_t section, int64_t tiles,
-                                                              int64_t* splits) {
+__global__ __launch_bounds__(search_threads) void find_splits(Order order, Sequences in, int64_t tile_items,
+                                                              int64_t tiles, int64_t* splits) {
   using Word = typename Order::Word;
   constexpr int together = search_threads / lanes;
   __shared__ int64_t ends[2];
@@ -40,10 +40,10 @@ __global__ __launch_bounds__(search_threads) void find_splits(Order order, Seque
     const auto among_first = [&](int64_t k) {
       return [=](int64_t i) { return order.image(a[i]) <= order.image(b[k - 1 - i]); };
     };
-    const int64_t k = tp::min(tile * section, total);
+    const int64_t k = tp::min(tile * tile_items, total);
     int64_t lo = tp::max(int64_t(0), k - in.n), hi = tp::min(k, in.m);
     if (lanes < 32) {
-      const int64_t k_first = first * section, k_last = tp::min((first + together - 1) * section, total);
+      const int64_t k_first = first * tile_items, k_last = tp::min((first + together - 1) * tile_items, total);
       if (threadIdx.x < 64) {
         const int64_t end = threadIdx.x < 32 ? k_first : k_last;
         ends[threadIdx.x / 32] = search<32>(tp::max(int64_t(0), end - in.n), tp::min(end, in.m), among_first(end));
@@ -91,14 +91,14 @@ struct Tile {
   int count, of_a;
 
   template <bool whole>
-  static TP_DEVICE Tile at(int64_t id, const Sequences& in, int section, int64_t tiles, const int64_t* splits) {
+  static TP_DEVICE Tile at(int64_t id, const Sequences& in, int tile_items, int64_t tiles, const int64_t* splits) {
     const int64_t total = in.m + in.n;
     if (whole) {
-      const int64_t rows = section / total, first = id * rows, here = tp::min(rows, in.rows - first);
+      const int64_t rows = tile_items / total, first = id * rows, here = tp::min(rows, in.rows - first);
       return {first * in.m, first * in.n, first * total, int(here * total), int(here * in.m)};
     }
-    const int64_t row = id / tiles, begin = id % tiles * section, i = splits[id + row], next = splits[id + row + 1];
-    const int count = int(tp::min(int64_t(section), total - begin));
+    const int64_t row = id / tiles, begin = id % tiles * tile_items, i = splits[id + row], next = splits[id + row + 1];
+    const int count = int(tp::min(int64_t(tile_items), total - begin));
     const int of_a = int(
         tp::max(int64_t(0), tp::min(next - i, int64_t(count))));  // splits may be anywhere if the input is not sorted
     return {row * in.m + i, row * in.n + begin - i, row * total + begin, count, of_a};
@@ -133,13 +133,13 @@ template <class Shape, bool whole, bool pairs, class Order>
 __global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args args, int64_t tiles, int64_t count,
                                                               const int64_t* splits) {
   using Word = typename Order::Word;
-  constexpr int threads = Shape::threads, items = Shape::items, section = Shape::section;
+  constexpr int threads = Shape::threads, items = Shape::items, tile_items = Shape::tile_items;
   constexpr int width = int(16 / sizeof(Word));
-  __shared__ alignas(16) Word s[section + 3 * width];
-  __shared__ uint16_t indices[pairs ? section : 1];
+  __shared__ alignas(16) Word s[tile_items + 3 * width];
+  __shared__ uint16_t indices[pairs ? tile_items : 1];
   if (!whole) block::wait_for_launch_before();
   for (int64_t id = blockIdx.x; id < count; id += gridDim.x) {
-    const Tile tile = Tile::at<whole>(id, args.in, section, tiles, splits);
+    const Tile tile = Tile::at<whole>(id, args.in, tile_items, tiles, splits);
     const Word *a = static_cast<const Word*>(args.in.a) + tile.a, *b = static_cast<const Word*>(args.in.b) + tile.b;
     Word* const out = static_cast<Word*>(args.keys) + tile.out;
     Word* const s_a = s + phase_of(a);
@@ -173,33 +173,33 @@ __global__ __launch_bounds__(Shape::threads) void merge_tiles(Order order, Args 
 }
 
 template <int lanes, class Order>
-void launch_search(const Order& order, const Sequences& in, int section, int64_t tiles, int64_t* splits,
+void launch_search(const Order& order, const Sequences& in, int tile_items, int64_t tiles, int64_t* splits,
                    Context& context) {
   const int64_t blocks = in.rows * ceil_div(tiles + 1, int64_t(search_threads / lanes));
   find_splits<lanes><<<unsigned(tp::min(blocks, max_grid)), search_threads, 0, cudaStream_t(context.stream)>>>(
-      order, in, section, tiles, splits);
+      order, in, tile_items, tiles, splits);
   check_launch("merge_path");
 }
 
 // With few tiles, searches use many lanes to finish sooner; with many tiles, all lanes are needed anyway.
 template <class Order>
-int64_t* launch_search(const Order& order, const Sequences& in, int section, int64_t tiles, Context& context) {
+int64_t* launch_search(const Order& order, const Sequences& in, int tile_items, int64_t tiles, Context& context) {
   const int64_t count = in.rows * (tiles + 1);
   int64_t* const splits = context.workspace<int64_t>(count);
   const auto launch = count <= 1024   ? launch_search<32, Order>
                       : count <= 8192 ? launch_search<8, Order>
                                       : launch_search<2, Order>;
-  launch(order, in, section, tiles, splits, context);
+  launch(order, in, tile_items, tiles, splits, context);
   return splits;
 }
 
 template <class Shape, bool pairs, class Order>
 void merge_by_tiles(const Args& args, const Order& order, Context& context) {
-  constexpr int section = Shape::section;
-  const int64_t total = args.in.m + args.in.n, rows = args.in.rows, tiles = ceil_div(total, int64_t(section));
-  const bool whole = total <= section;
-  const int64_t count = whole ? ceil_div(rows, section / total) : rows * tiles;
-  const int64_t* splits = whole ? nullptr : launch_search(order, args.in, section, tiles, context);
+  constexpr int tile_items = Shape::tile_items;
+  const int64_t total = args.in.m + args.in.n, rows = args.in.rows, tiles = ceil_div(total, int64_t(tile_items));
+  const bool whole = total <= tile_items;
+  const int64_t count = whole ? ceil_div(rows, tile_items / total) : rows * tiles;
+  const int64_t* splits = whole ? nullptr : launch_search(order, args.in, tile_items, tiles, context);
   const auto kernel = whole ? merge_tiles<Shape, true, pairs, Order> : merge_tiles<Shape, false, pairs, Order>;
   const auto blocks = unsigned(tp::min(count, max_grid));
   if (whole) {

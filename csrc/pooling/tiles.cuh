@@ -2,8 +2,8 @@
 // possible, and the assignment of pixels to threads.
 //
 // Offsets inside a launch have type I. With int32_t, which is several times as fast, a launch takes as many maps as
-// keep all offsets below 2^31, and a larger batch is divided into several launches. int64_t is for single maps that are
-// larger than that.
+// have at most 2^30 elements on either side (launch_elements), and a larger batch is divided into several launches.
+// int64_t is for single maps with more elements, and for axes that are longer than that together with their padding.
 #pragma once
 #include "block/load_store.cuh"
 #include "block/per_output.h"

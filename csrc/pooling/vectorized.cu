@@ -140,7 +140,7 @@ bool short_offsets(const Args& a) {
          a.out.h * a.out.w * a.out.inner < launch_elements;
 }
 
-// Calls call(Type<I>, Type<H>, Type<W>).
+// Calls call(Type<I>, Type<W>), where I is the type of offsets and W that of the windows along both axes.
 template <class Call>
 void with_windows(const Args& a, Call call) {
   if (!short_offsets(a)) return call(Type<int64_t>{}, Type<AnyWindows<int64_t>>{});

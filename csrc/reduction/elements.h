@@ -2,7 +2,8 @@
 // layout. with_elements is the only switch from run-time Args to a type per dtype and operator.
 //
 // A mean is a sum that is divided when it is stored. A minimum is a maximum of mirrored values (-x, or ~x for integers,
-// which exchanges the lowest and the highest), mirrored back when it is stored. So six operators need four kernels.
+// which exchanges the lowest and the highest), mirrored back when it is stored. So max and min
+// share a kernel, as do argmax and argmin, and sum and mean of floats.
 #pragma once
 #include "core/narrow.h"
 #include "reduction/reduction.h"

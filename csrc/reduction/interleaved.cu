@@ -1,4 +1,4 @@
-// Interleaved addressing (001, the first kernel): one element per thread, in shared memory.
+// Interleaved addressing (Mills 2017, the first kernel): one element per thread, in shared memory.
 //
 // Invariant: after the step of a stride, every element whose index is a multiple of 2 * stride combines the 2 * stride
 // elements that begin there. The active threads are these multiples, found by a remainder: from the first step on,

@@ -1,4 +1,4 @@
-// Interleaved addressing by consecutive threads (001, "fixing branch divergence").
+// Interleaved addressing by consecutive threads (Mills 2017, "fixing branch divergence").
 //
 // The tree of `interleaved`, but thread t does the work at element 2 * stride * t. The active threads are the first
 // ones, so whole warps become idle together and at most one warp diverges. In exchange, the threads of a warp now

@@ -1,4 +1,4 @@
-// One launch per level (001, "kernel decomposition", taken to its end).
+// One launch per level (Mills 2017, "kernel decomposition", taken to its end).
 //
 // No barrier spans a grid, but a launch begins only when the previous one has ended. So each launch does one level of
 // the tree: output i of a row combines its inputs 2i and 2i + 1. There is no other synchronization and no shared

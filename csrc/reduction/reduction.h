@@ -1,4 +1,4 @@
-// Reduction (PMPP chapter 10; 001, 003): combines a sequence into one value.
+// Reduction (PMPP chapter 10; Mills 2017; Hwu, lectures 4.1 to 4.3: core/ladder.h): combines a sequence into one value.
 //
 // The operator is associative, so the chain of the sequential loop can become a tree, which has n - 1 operations as
 // before but only log n steps. The rungs of this chapter keep the tree and change which thread does which part of it.
@@ -6,8 +6,8 @@
 // lanes. Then the active threads become contiguous (interleaved_strided, sequential_addressing, convergent, mirrored),
 // partial results move from global to shared memory (shared_memory), and threads combine several elements by themselves
 // first (coarsened). A block covers only one section of the sequence. So the totals of the sections are reduced in
-// further launches (001, "kernel decomposition"), or all blocks combine theirs into the result by atomics (multi_block,
-// coarsened).
+// further launches (Mills 2017, "kernel decomposition"), or all blocks combine theirs into the result by atomics
+// (multi_block, coarsened).
 //
 // From Fig. 10.9 on, rungs combine an element with one that is half a section away. This reorders the operands, so the
 // operator must also commute; all operators of reduce do.

@@ -1,6 +1,6 @@
-// The driver that turns a kernel which reduces what one block can hold into a whole reduction (001, "kernel
-// decomposition"). Every row is divided into sections, one per block; the totals of the sections are reduced in the
-// same way, launch after launch, until each row is a single section.
+// The driver that turns a kernel which reduces what one block can hold into a whole reduction (Mills 2017,
+// "kernel decomposition"). Every row is divided into sections, one per block; the totals of the sections are reduced in
+// the same way, launch after launch, until each row is a single section.
 //
 // A Kernel is a template over the Source of its operands. It defines the number of `threads` of a block, the number of
 // operands in a `section`, and the number of accumulators it works on, in shared memory (`in_shared`) and in global

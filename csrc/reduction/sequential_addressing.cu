@@ -1,10 +1,10 @@
-// Sequential addressing (001; 003, "a better reduction kernel"): one element per thread in shared memory. In each step,
-// the first half of the remaining elements is combined with the second half.
+// Sequential addressing (Mills 2017; Hwu, lecture 4.3, "a better reduction kernel"): one element per thread in shared
+// memory. In each step, the first half of the remaining elements is combined with the second half.
 //
 // Invariant: after the step of a stride, the first `stride` elements together are the combination of the whole section.
 // The active threads and their addresses are consecutive: there is no divergence until a single warp is left, and there
 // are no bank conflicts. Half of the threads only load, which is the waste that `shared_memory` removes. The operator
-// must commute. The barrier is outside the divergent branch; the loop in 003 has it inside.
+// must commute. The barrier is outside the divergent branch; the loop in Hwu's lecture has it inside.
 #include "reduction/sections.h"
 
 namespace tp::reduction {

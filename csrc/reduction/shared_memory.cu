@@ -1,4 +1,4 @@
-// The reduction in shared memory (Fig. 10.11; 001, "add during load").
+// The reduction in shared memory (Fig. 10.11; Mills 2017, "add during load").
 //
 // A thread combines two elements, half a section apart, as it loads them from global memory. So every thread takes part
 // in the first step, each element is read from global memory once, and the input is not overwritten. The other steps

@@ -1,4 +1,4 @@
-// The simple reduction (Fig. 10.6; 003, "a basic reduction kernel").
+// The simple reduction (Fig. 10.6; Hwu, lecture 4.2, "a basic reduction kernel").
 //
 // Thread t owns element i = 2t, and no other thread writes there. Invariant: after the step of a stride, every element
 // whose index is a multiple of 2 * stride combines the 2 * stride elements that begin there. The barrier after a step

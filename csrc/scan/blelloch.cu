@@ -1,4 +1,4 @@
-// Blelloch scan of a block (000: up-sweep and down-sweep), which is exclusive by nature.
+// Blelloch scan of a block (Blelloch 1990: up-sweep and down-sweep), which is exclusive by nature.
 //
 // Up-sweep: as in any reduction tree, the last element of every subtree of 2 * stride elements becomes the combination
 // of the subtree. Then the root is set to the identity. Down-sweep: before the step of a stride, the last element of

@@ -1,4 +1,4 @@
-// Brent-Kung scan of a block (§11.4, Figs. 11.5 to 11.7; 002).
+// Brent-Kung scan of a block (§11.4, Figs. 11.5 to 11.7; ECE 408, lecture 17).
 //
 // Reduction tree: after the step of a stride, every index that is a multiple of 2 * stride, minus 1, holds the
 // combination of the 2 * stride elements that end there. Reverse tree, with decreasing strides: such an index holds a

@@ -2,10 +2,10 @@
 // a fixed order, so that floats give the same bits in every run).
 //
 // There are four kernels, chosen by the layout:
-// - Contiguous rows are treated as one array that is divided into tiles, whatever the length of a row: the first
-//   element of a row does not combine with what precedes it (lookback/rows.cuh). Blocks take tiles by ticket through a
-//   pipeline (lookback/pipeline.cuh): the aggregate of a tile is published as soon as it is known, the look-back for
-//   its prefix overlaps with loading other tiles, and scanning its elements comes last.
+// - Contiguous rows that are short are treated as one array that is divided into tiles: the first element of a row does
+//   not combine with what precedes it. Long rows are a chain of tiles each (`headless` in lookback/rows.cuh). Blocks
+//   take tiles by ticket through a pipeline (lookback/pipeline.cuh): the aggregate of a tile is published as soon as it
+//   is known, the look-back for its prefix overlaps with loading other tiles, and scanning its elements comes last.
 // - A single row that fits on the chip needs no pipeline (lookback/one_wave.cuh).
 // - If rows interleave (inner > 1), a tile is a range of positions of neighbouring rows, and goes through the same
 //   pipeline (lookback/strips.cuh).

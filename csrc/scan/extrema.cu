@@ -241,7 +241,7 @@ TP_DEVICE __forceinline__ void store_share(const L& lines, const Share<L>& mine,
 
 template <class L>
 __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
-                                                             const block::Chain<Leader<typename L::A>> chain) {
+                                                             const block::TileStates<Leader<typename L::A>> states) {
   using M = typename L::M;
   using Acc = typename M::Acc;
   constexpr int tile_items = L::tile_items;
@@ -249,7 +249,7 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   __shared__ bool starts_in[warps];
   const int warp = int(threadIdx.x) / block::warp_size, lane = int(threadIdx.x) % block::warp_size;
   block::wait_for_launch_before();
-  const int64_t tile = block::take_ticket(chain), tile_first = tile * tile_items;
+  const int64_t tile = block::take_ticket(states), tile_first = tile * tile_items;
   const int64_t first = tile_first + (warp * chunks * block::warp_size + lane) * L::vector;
   Share<L> mine{lines, {}, lines.position_of(first), lane};
   mine.load(first);
@@ -279,13 +279,13 @@ __global__ __launch_bounds__(threads, 3) void extrema_kernel(const L lines,
   }
   // The first warp publishes the leader of the tile, and looks back for what precedes the tile in its line.
   if (warp == 0) {
-    if (lane == 0 && chain.tickets && !tile_starts) chain.tiles[tile].publish(all);
-    if (lane == 0 && chain.tickets && tile_starts) chain.groups[tile].publish(all);
+    if (lane == 0 && states.tickets && !tile_starts) states.tiles[tile].publish(all);
+    if (lane == 0 && states.tickets && tile_starts) states.groups[tile].publish(all);
     Acc sum = M::identity();
-    if (tile_position > 0) sum = block::look_back_at_once<M>(chain, tile, (tile_first - tile_position) / tile_items);
+    if (tile_position > 0) sum = block::look_back_any_order<M>(states, tile, (tile_first - tile_position) / tile_items);
     if (lane == 0) {
       before_tile = sum;
-      if (!tile_starts) chain.groups[tile].publish(M::combine(sum, all));
+      if (!tile_starts) states.groups[tile].publish(M::combine(sum, all));
     }
   }
   __syncthreads();
@@ -310,12 +310,12 @@ void launch(const ExtremaArgs& args, Context& context) {
           unsigned(L::chunk % args.n),
           false};
   lines.whole = lines.in.aligned && lines.out.aligned && lines.index.aligned;
-  block::Chain<Leader<acc_t<T>>> chain{};
+  block::TileStates<Leader<acc_t<T>>> states{};
   if (tiles == 1) {
-    extrema_kernel<L><<<1, threads, 0, cudaStream_t(context.stream)>>>(lines, chain);
+    extrema_kernel<L><<<1, threads, 0, cudaStream_t(context.stream)>>>(lines, states);
   } else {
-    chain = block::make_chain<Leader<acc_t<T>>>(context, tiles, tiles);
-    block::launch_early(extrema_kernel<L>, unsigned(tiles), threads, 0, context, lines, chain);
+    states = block::make_tile_states<Leader<acc_t<T>>>(context, tiles, tiles);
+    block::launch_early(extrema_kernel<L>, unsigned(tiles), threads, 0, context, lines, states);
   }
   check_launch("scan_with_indices");
 }

@@ -1,4 +1,4 @@
-// The scan of an input of any length by three kernels (§11.6, Figs. 11.9 and 11.10; 002, 003).
+// The scan of an input of any length by three kernels (§11.6, Figs. 11.9 and 11.10; ECE 408; Hwu, lecture 4.7).
 //
 // The first kernel scans the sections ("scan blocks"), one per block, as in Fig. 11.8, and stores the last element of
 // each in S. The second kernel scans S: it is the first one again, which in turn uses three kernels if S is longer than

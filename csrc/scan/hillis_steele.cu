@@ -1,11 +1,11 @@
-// Hillis-Steele scan of a block, double buffered (000; exercise 11.2 asks for it).
+// Hillis-Steele scan of a block, double buffered (Hillis and Steele 1986; exercise 11.2 asks for it).
 //
 // Invariant: after the step of a stride, the buffer that was just written holds at t the combination of the 2 * stride
 // elements that end at t. A step reads one buffer and writes the other, so no thread can overwrite what another one
 // still reads, and one barrier per step is enough.
 //
-// The listing in 000 has `+=` into the new buffer, which would add what that buffer held two steps earlier. It must
-// assign.
+// The listing in Dey's lecture (scan/scan.h) has `+=` into the new buffer, which would add what that buffer held two
+// steps earlier. It must assign.
 #include "scan/sections.h"
 
 namespace tp::scan {

@@ -1,6 +1,6 @@
-// The naive parallel scan (§11.2, first paragraphs; 003): every output is a reduction of its own, so the work grows
-// with n^2, and the last lane still takes n steps. No barrier is needed, because the lanes share no results; that is
-// also why the scan is slow.
+// The naive parallel scan (§11.2, first paragraphs; Hwu, lecture 4.4): every output is a reduction of its own, so the
+// work grows with n^2, and the last lane still takes n steps. No barrier is needed, because the lanes share no results;
+// that is also why the scan is slow.
 #include "scan/sections.h"
 
 namespace tp::scan {

@@ -1,4 +1,5 @@
-// Scan (PMPP chapter 11; 000, 002, 003): combines every prefix of a sequence.
+// Scan (PMPP chapter 11; lecture 34 of Dey, GPU Architectures and Programming, IIT Kharagpur; lecture 17 of ECE 408;
+// Hwu, lectures 4.4 to 4.7: core/ladder.h): combines every prefix of a sequence.
 //
 // An inclusive scan gives y[k] = x[0] . x[1] . ... . x[k]; an exclusive one leaves out x[k] and starts with the
 // identity. The operator . is associative, so prefixes can share partial results in many ways, and the rungs differ in
@@ -12,8 +13,8 @@
 // transposed. A reverse scan counts k from the last element. An exclusive scan is an inclusive scan of the input
 // shifted by one (Fig. 11.4), except where the algorithm itself is exclusive.
 //
-// With the affine operator the same rungs solve h[k] = a[k] h[k-1] + b[k] (003, "solving recurrences"): the maps h -> a
-// h + b compose associatively but do not commute.
+// With the affine operator the same rungs solve h[k] = a[k] h[k-1] + b[k] (Hwu, lecture 4.4, "solving recurrences"):
+// the maps h -> a h + b compose associatively but do not commute.
 #pragma once
 #include "core/ladder.h"
 #include "core/op.h"

@@ -6,7 +6,7 @@
 // rows and segments from the last one.
 #include "segmented/scan_elements.h"
 #ifdef __CUDACC__
-#include "segmented/lookback_extrema.h"
+#include "segmented/lookback_other_ops.h"
 #include "segmented/lookback_segments.cuh"
 
 namespace tp::segment_scan {
@@ -14,8 +14,8 @@ namespace tp::segment_scan {
 void decoupled_lookback(const Args& args, Context& context) {
   using namespace segmented;
   with_scan(args, [&](const auto& e) {
-    if constexpr (is_extremum<std::decay_t<decltype(e)>>) {
-      extrema_by_lookback(args, context);
+    if constexpr (is_compiled_separately<std::decay_t<decltype(e)>>) {
+      other_ops_by_lookback(args, context);
     } else {
       scan_by_path(e, context);
     }

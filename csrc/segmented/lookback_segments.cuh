@@ -3,9 +3,9 @@
 //
 // A tile publishes the aggregate of its rows since its last segment end at once. If its first segment began in an
 // earlier tile, it looks back as far as that tile and combines three values, always in the same order: those of the
-// tiles of its group, those of the groups of its run (a group of groups), and the prefix at the end of the previous
-// run. No look-back goes beyond the first tile of the segment or combines more than 65 values, and only one tile in
-// 1,024 publishes a value that depends on a chain of waits.
+// tiles of its group, those of the groups of its supergroup, and the prefix at the end of the previous supergroup. No
+// look-back goes beyond the first tile of the segment or combines more than 65 values, and only one tile in 1,024
+// publishes a value that depends on a chain of waits.
 #pragma once
 #include "block/lookback.cuh"
 #include "segmented/merge_path.cuh"
@@ -54,14 +54,15 @@ struct ScanShape : TileShape<typename E::Input, typename E::Input> {
   }
 };
 
-// The tile states. A tile publishes its aggregate since its last segment end, and so does a group of tiles; a run,
-// which is a group of groups, publishes the inclusive prefix at its end. Each array stores one column after another.
-constexpr int members = 32;  // tiles per group, and groups per run
+// The tile states. A tile publishes its aggregate since its last segment end, and so does a group of tiles;
+// a supergroup publishes the inclusive prefix at its end. Each array stores one column after another.
+// Groups and supergroups have equally many members, so one function combines either.
+constexpr int tiles_per_group = 32, groups_per_supergroup = tiles_per_group;
 
 template <class Acc>
-struct ScanChain {
-  block::Cell<Acc>*tiles, *groups, *runs;
-  int64_t tile_count, group_count, run_count;
+struct ScanTileStates {
+  block::TileState<Acc>*tiles, *groups, *supergroups;
+  int64_t tile_count, group_count, supergroup_count;
   unsigned long long* tickets;
 };
 
@@ -69,29 +70,30 @@ template <class Acc>
 struct ScanTiles {
   const block::Split* splits;
   unsigned* bad;
-  ScanChain<Acc> chain;
+  ScanTileStates<Acc> states;
 };
 
 // Look-back: stores the exclusive prefix of a tile, whose first segment began in tile `start`, to before[column]. Each
-// warp handles some of the columns. A tile without a segment end (`through`) also publishes for its group and its run,
-// if it is the last tile of these.
+// warp handles some of the columns. A tile without a segment end (`through`) also publishes for its group and its
+// supergroup, if it is the last tile of these.
 template <class M, int warps, bool single>
-TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, int64_t start, bool through,
+TP_DEVICE void look_back(const ScanTileStates<typename M::Acc>& states, int64_t tile, int64_t start, bool through,
                          const block::Strips<single>& strips, int64_t first_column, const typename M::Acc* tails,
                          typename M::Acc* before) {
   using Acc = typename M::Acc;
-  constexpr int most = single ? 1 : ceil_div(members * ceil_div(block::warp_size, warps), block::warp_size);
+  constexpr int most = single ? 1 : ceil_div(tiles_per_group * ceil_div(block::warp_size, warps), block::warp_size);
   const int lane = int(threadIdx.x) % block::warp_size, columns = ceil_div(strips.across(), warps);
   const int mine = int(threadIdx.x) / block::warp_size * columns + lane % columns, slices = block::warp_size / columns;
-  const int each = ceil_div(members, slices), lanes = slices * columns;
+  const int each = ceil_div(tiles_per_group, slices), lanes = slices * columns;
   const bool active = lane < lanes && mine < strips.columns(first_column);
-  const int64_t column = first_column + mine, group = tile / members, run = group / members;
-  // Combines the published values of cells `from` to `end` - 1 of one group. Several lanes share a column.
-  const auto combined = [&](const block::Cell<Acc>* cells, int64_t from, int64_t end) {
-    const int64_t first = end / members * members + lane / columns * each;
+  const int64_t column = first_column + mine;
+  const int64_t group = tile / tiles_per_group, supergroup = group / groups_per_supergroup;
+  // Combines states `from` to `end` - 1 of one group or supergroup. Several lanes share a column.
+  const auto combined = [&](const block::TileState<Acc>* array, int64_t from, int64_t end) {
+    const int64_t first = end / tiles_per_group * tiles_per_group + lane / columns * each;
     const int64_t low = tp::max(from, first), high = tp::min(first + each, end);
     Acc sum = M::identity();
-    if (active && low < high) sum = block::wait_all<M, most>(cells + low, int(high - low));
+    if (active && low < high) sum = block::wait_all<M, most>(array + low, int(high - low));
     for (int distance = columns; distance < lanes; distance *= 2) {
       const Acc right = block::shuffle_down(sum, distance);
       if (lane + distance < lanes) sum = M::combine(sum, right);
@@ -101,21 +103,22 @@ TP_DEVICE void look_back(const ScanChain<typename M::Acc>& chain, int64_t tile, 
   if (mine - lane % columns >= strips.across()) return;  // this warp has no columns
   const bool publishes = active && lane < columns;
   // Combine the earlier tiles of the group.
-  Acc sum = combined(chain.tiles + column * chain.tile_count, start, tile);
-  if (publishes && through && tile % members == members - 1) {
-    chain.groups[column * chain.group_count + group].publish(M::combine(sum, tails[mine]));
+  Acc sum = combined(states.tiles + column * states.tile_count, start, tile);
+  if (publishes && through && tile % tiles_per_group == tiles_per_group - 1) {
+    states.groups[column * states.group_count + group].publish(M::combine(sum, tails[mine]));
   }
-  // Combine the earlier groups of the run, and the prefix at the end of the previous run.
-  if (start < group * members) {
-    Acc far = combined(chain.groups + column * chain.group_count, start / members, group);
-    if (publishes && start < run * members * members) {
-      far = M::combine(chain.runs[column * chain.run_count + run - 1].wait(), far);
+  // Combine the earlier groups of the supergroup, and the prefix at the end of the previous supergroup.
+  if (start < group * tiles_per_group) {
+    Acc earlier = combined(states.groups + column * states.group_count, start / tiles_per_group, group);
+    if (publishes && start < supergroup * groups_per_supergroup * tiles_per_group) {
+      earlier = M::combine(states.supergroups[column * states.supergroup_count + supergroup - 1].wait(), earlier);
     }
-    sum = M::combine(far, sum);
+    sum = M::combine(earlier, sum);
   }
   if (!publishes) return;
-  if (through && group % members == members - 1 && tile % members == members - 1) {
-    chain.runs[column * chain.run_count + run].publish(M::combine(sum, tails[mine]));
+  if (through && group % groups_per_supergroup == groups_per_supergroup - 1 &&
+      tile % tiles_per_group == tiles_per_group - 1) {
+    states.supergroups[column * states.supergroup_count + supergroup].publish(M::combine(sum, tails[mine]));
   }
   before[mine] = sum;
 }
@@ -167,15 +170,17 @@ TP_DEVICE __forceinline__ void mark_last_rows(const block::Bounds<true>& bounds,
 }
 
 // Publishes a tile's aggregate in one column. If a segment ends in the tile (not `through`), the same value is the
-// aggregate of its group and the prefix of its run, if it is the last tile of these.
+// aggregate of its group and the prefix of its supergroup, if it is the last tile of these.
 template <class Acc>
-TP_DEVICE __forceinline__ void publish_tile(const ScanChain<Acc>& chain, int64_t tile, int64_t column, bool through,
-                                            const Acc& tail) {
-  const int64_t group = tile / members;
-  chain.tiles[column * chain.tile_count + tile].publish(tail);
-  if (!through && tile % members == members - 1) {
-    chain.groups[column * chain.group_count + group].publish(tail);
-    if (group % members == members - 1) chain.runs[column * chain.run_count + group / members].publish(tail);
+TP_DEVICE __forceinline__ void publish_tile(const ScanTileStates<Acc>& states, int64_t tile, int64_t column,
+                                            bool through, const Acc& tail) {
+  const int64_t group = tile / tiles_per_group;
+  states.tiles[column * states.tile_count + tile].publish(tail);
+  if (!through && tile % tiles_per_group == tiles_per_group - 1) {
+    states.groups[column * states.group_count + group].publish(tail);
+    if (group % groups_per_supergroup == groups_per_supergroup - 1) {
+      states.supergroups[column * states.supergroup_count + group / groups_per_supergroup].publish(tail);
+    }
   }
 }
 
@@ -246,15 +251,15 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   using M = typename Shape::Monoid;
   using Acc = typename Shape::Acc;
   extern __shared__ uint4 memory[];
-  __shared__ block::Joint<Acc, Shape::warps> joint;
+  __shared__ block::SliceScanStorage<Acc, Shape::warps> scan_storage;
   __shared__ Acc tails[block::warp_size], before_tile[block::warp_size];
   __shared__ block::Arrivals arrivals;
   char* const bytes = reinterpret_cast<char*>(memory);
   const int items = Shape::items(strips), tile_marks = Shape::marks(items);
   start_tile<Shape::threads>(memory, tile_marks, arrivals, Shape::affine ? 2 : 1);
   // Take a tile by ticket.
-  const auto& chain = tiles.chain;
-  const int64_t ticket = block::take_ticket(block::Chain<Acc>{nullptr, nullptr, chain.tickets});
+  const auto& states = tiles.states;
+  const int64_t ticket = block::take_ticket(block::TileStates<Acc>{nullptr, nullptr, states.tickets});
   const int64_t tile = strips.line(ticket), first_column = strips.first_column(ticket);
   const int columns = strips.columns(first_column);
   const block::Share share(bounds, items, typename Shape::EndItems{}, tiles.splits, tile, tiles.bad);
@@ -286,18 +291,18 @@ __global__ __launch_bounds__(ScanShape<E>::threads) void scan_tiles(const E e, c
   // Combine the slices of the tile: `before` is what precedes the slice, and `tail` the aggregate of the tile.
   Acc tail;
   const bool closes = position.exists && closed[position.slice] != 0;
-  auto before = block::join<M>(joint, strips, sum, closes, tail);
+  auto before = block::scan_slices<M>(scan_storage, strips, sum, closes, tail);
 
   // Publish the aggregate. If the first segment began in an earlier tile, look back for what precedes the tile.
   bool through = open;
-  for (int w = 0; w < Shape::warps; ++w) through = through && !joint.closed[w];
+  for (int w = 0; w < Shape::warps; ++w) through = through && !scan_storage.closed[w];
   if (position.active && position.slice == Shape::slices(strips) - 1) {
-    publish_tile(chain, tile, first_column + position.column, through, tail);
+    publish_tile(states, tile, first_column + position.column, through, tail);
     tails[position.column] = tail;
   }
   if (open) {
     __syncthreads();
-    look_back<M, Shape::warps>(chain, tile, path.item(share.segment, begin) / items, through, strips, first_column,
+    look_back<M, Shape::warps>(states, tile, path.item(share.segment, begin) / items, through, strips, first_column,
                                tails, before_tile);
     __syncthreads();
     if (before.open && position.active) before.value = M::combine(before_tile[position.column], before.value);
@@ -350,26 +355,27 @@ template <class E>
 void scan_by_path(const E& e, Context& context) {
   using Shape = ScanShape<E>;
   using Acc = typename Shape::Acc;
-  using Cell = block::Cell<Acc>;
+  using TileState = block::TileState<Acc>;
   if (e.n == 0 || e.width == 0) return;
   with_strips(e.width, [&](auto strips) {
     constexpr bool single = std::is_same<decltype(strips), block::Strips<true>>::value;
     const block::Path path = Shape::path(e.n, e.segments, strips);
-    const int64_t groups = ceil_div(path.tiles, int64_t(members)), runs = ceil_div(groups, int64_t(members));
+    const int64_t groups = ceil_div(path.tiles, int64_t(tiles_per_group));
+    const int64_t supergroups = ceil_div(groups, int64_t(groups_per_supergroup));
     auto* splits = context.workspace<block::Split>(path.tiles + 1);
-    // The memory that must be cleared is contiguous: the flag for bad offsets, the tickets, the cells.
-    const int64_t words = 2 + (path.tiles + groups + runs) * e.width * Cell::words;
+    // The memory that must be cleared is contiguous: the flag for bad offsets, the tickets, the states.
+    const int64_t words = 2 + (path.tiles + groups + supergroups) * e.width * TileState::words;
     auto* cleared = context.workspace<uint64_t>(words);
     auto* bad = reinterpret_cast<unsigned*>(cleared);
-    auto* cells = reinterpret_cast<Cell*>(cleared + 2);
-    const ScanChain<Acc> chain{cells,
-                               cells + path.tiles * e.width,
-                               cells + (path.tiles + groups) * e.width,
-                               path.tiles,
-                               groups,
-                               runs,
-                               reinterpret_cast<unsigned long long*>(cleared + 1)};
-    const ScanTiles<Acc> tiles{splits, bad, chain};
+    auto* tile_states = reinterpret_cast<TileState*>(cleared + 2);
+    const ScanTileStates<Acc> states{tile_states,
+                                     tile_states + path.tiles * e.width,
+                                     tile_states + (path.tiles + groups) * e.width,
+                                     path.tiles,
+                                     groups,
+                                     supergroups,
+                                     reinterpret_cast<unsigned long long*>(cleared + 1)};
+    const ScanTiles<Acc> tiles{splits, bad, states};
     const block::Bounds<true> bounds = bounds_of<true>(e.offsets);
     block::find_splits(bounds, path, splits, cleared, words, context.stream);
     launch_tiles("decoupled_lookback", scan_tiles<E, single>, path.tiles * strips.count(), Shape::threads,

@@ -2,8 +2,9 @@
 // (block/segments.cuh), for one strip of at most 32 columns.
 //
 // The first launch finds where tiles begin, the second processes every tile independently, and the third completes the
-// segments that cross tiles. If a tile detected offsets that decrease or do not cover all rows, the third launch does
-// everything again, segment by segment.
+// segments that cross tiles, if the step combines rows. If a tile detected offsets that decrease or do not cover all
+// rows, the third launch does everything again: segment by segment, or row by row in step expand, where it has nothing
+// else to do.
 #pragma once
 #include "block/segments.cuh"
 #include "segmented/elements.h"
@@ -62,9 +63,11 @@ void with_strips(int64_t width, F f) {
   }
 }
 
-// Elements whose kernels are compiled in separate files: merge_path_extrema.cu, lookback_extrema.cu.
+// Elements of operators other than sums, products and recurrences, whose kernels are compiled in files of their own:
+// merge_path_other_ops.cu, lookback_other_ops.cu.
 template <class E>
-constexpr bool is_extremum = E::Monoid::id != OpId::sum && E::Monoid::id != OpId::prod && E::Monoid::id != OpId::affine;
+constexpr bool is_compiled_separately =
+    E::Monoid::id != OpId::sum && E::Monoid::id != OpId::prod && E::Monoid::id != OpId::affine;
 
 // Stores every row by the value of its segment, with one thread per row: what a last launch does if the offsets were
 // bad.

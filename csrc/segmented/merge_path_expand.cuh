@@ -66,7 +66,7 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   using Mark = typename Shape::Mark;
   using Newest = Max<int>;
   extern __shared__ uint4 memory[];
-  __shared__ block::Joint<int, Shape::warps> joint;
+  __shared__ block::SliceScanStorage<int, Shape::warps> scan_storage;
   __shared__ block::Arrivals arrivals;
   char* const bytes = reinterpret_cast<char*>(memory);
   const int items = Shape::items(strips), marks = Shape::marks(items);
@@ -99,7 +99,7 @@ __global__ __launch_bounds__(ExpandShape<E>::threads) void expand_tiles(const E 
   const int count = position.active ? tp::max(0, tp::min(Shape::slice_rows, share.rows - start)) : 0;
   const int last = position.exists ? last_marks[position.slice] : 0;
   int whole;
-  const auto before = block::join<Newest>(joint, strips, last, false, whole);
+  const auto before = block::scan_slices<Newest>(scan_storage, strips, last, false, whole);
   const T* const value = values - across + position.column;
   T* const row = rows + skip + start * across + position.column;
   fill_slice<Shape>(

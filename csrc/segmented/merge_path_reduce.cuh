@@ -130,7 +130,7 @@ __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E 
   using Acc = typename E::Acc;
   using Mark = typename Shape::Mark;
   extern __shared__ uint4 memory[];
-  __shared__ block::Joint<Acc, Shape::warps> joint;
+  __shared__ block::SliceScanStorage<Acc, Shape::warps> scan_storage;
   __shared__ block::Arrivals arrivals;
   __shared__ Ends ends;
   char* const bytes = reinterpret_cast<char*>(memory);
@@ -170,7 +170,7 @@ __global__ __launch_bounds__(ReduceShape<E>::threads) void reduce_tiles(const E 
   const int first = position.exists ? first_marks[position.slice] : 0;
   const int64_t open_end = tile * e.width + first_column + position.column;
   Acc tail;
-  const auto before = block::join<M>(joint, strips, running, first != 0, tail);
+  const auto before = block::scan_slices<M>(scan_storage, strips, running, first != 0, tail);
   if (first != 0 && position.active) {
     auto* head = reinterpret_cast<Acc*>(result + first);
     *head = M::combine(before.value, *head);
@@ -221,7 +221,7 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
   using M = typename E::Monoid;
   using Acc = typename E::Acc;
   constexpr int warps = 512 / block::warp_size, near = 8;
-  __shared__ block::Joint<Acc, warps> joint;
+  __shared__ block::SliceScanStorage<Acc, warps> scan_storage;
   __shared__ int far[512], far_count;
   block::wait_for_launch_before();
   const auto x = e.bind(simt::Pointers{});
@@ -261,7 +261,7 @@ __global__ __launch_bounds__(512) void complete_segments(const E e, const block:
     const int64_t from = end - length + tp::min(position.slice * run, length);
     const Acc mine = position.active ? completion.tails(from, tp::min(from + run, end)) : M::identity();
     Acc all;
-    block::join<M>(joint, strips, mine, false, all);
+    block::scan_slices<M>(scan_storage, strips, mine, false, all);
     if (position.active && position.slice == slices - 1) completion.store(end, segment, all);
     __syncthreads();
   }

@@ -94,7 +94,7 @@ __global__ __launch_bounds__(open_threads) void compute_open_rows(const S e, con
                                                                   const block::Strips<single> strips, int64_t tiles,
                                                                   const block::Split* splits, const unsigned* bad) {
   using T = typename S::Output;
-  constexpr int bunch = 4;
+  constexpr int batch = 4;
   block::wait_for_launch_before();
   if (*bad) return store_rows(e);
   const int64_t tile = strips.line(blockIdx.x) + 1, first_column = strips.first_column(blockIdx.x);
@@ -111,14 +111,14 @@ __global__ __launch_bounds__(open_threads) void compute_open_rows(const S e, con
   const int64_t column = first_column + int(threadIdx.x) % columns;
   const auto x = e.bind(simt::Pointers{});
   const auto value = x.value(at.segment, column);
-  for (int64_t row = from + line; row < to; row += bunch * together) {
-    T own[bunch];
+  for (int64_t row = from + line; row < to; row += batch * together) {
+    T own[batch];
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       if (row + j * together < to) own[j] = e.x[(row + j * together) * e.width + column];
     }
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       if (row + j * together < to) e.out[(row + j * together) * e.width + column] = x.result(own[j], value);
     }
   }

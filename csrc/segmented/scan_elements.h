@@ -24,7 +24,6 @@ struct Segmented {
 };
 
 // Rows are counted in the order of the scan: in a reverse scan, k = 0 is the last row, and offsets are mirrored.
-// The operand at x[k]; `head` says whether k is the head of its segment.
 template <class E, class In, class Out, class Kept, class O>
 struct BoundScan {
   using Acc = typename E::Acc;

@@ -1,4 +1,4 @@
-// Bitonic sort (§13.8: Batcher 1968; 000).
+// Bitonic sort (§13.8: Batcher 1968).
 //
 // Two sorted halves, the second read backwards, form a bitonic sequence: it rises, then falls. The first step compares
 // item i with the i-th item from the end, which leaves the smaller items in the first half, and each half bitonic;

@@ -1,4 +1,4 @@
-// Sorting networks (§13.8; 000): comparisons do not depend on the data, so every step is one parallel phase.
+// Sorting networks (§13.8: Batcher 1968): comparisons do not depend on the data, so every step is one parallel phase.
 //
 // Every comparator moves the smaller item to the lower index. A row whose length is not a power of two therefore
 // behaves as if it were padded with the largest items, and comparators that reach beyond its end are skipped. Networks

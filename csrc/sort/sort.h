@@ -1,4 +1,4 @@
-// Sorting (PMPP chapter 13; 000 names bitonic sort): sorts the keys of each row, and moves payloads with them.
+// Sorting (PMPP chapter 13): sorts the keys of each row, and moves payloads with them.
 //
 // Radix sorts never compare two keys. They partition stably by a digit of the key, and a partition is a scan: the new
 // position of a key is the number of keys with a smaller digit plus the number of earlier keys with an equal digit. LSD

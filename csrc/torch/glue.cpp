@@ -137,7 +137,7 @@ void throw_as_torch_error(const Error& e) {
   TORCH_CHECK(false, e.what());
 }
 
-TorchContext::TorchContext(const Tensor& x) : like_(x) {
+TorchContext::TorchContext(const Tensor& x) : tensor_(x) {
   device.cuda = x.is_cuda();
   if (!device.cuda) {
     device.threads = at::get_num_threads();
@@ -153,12 +153,12 @@ TorchContext::TorchContext(const Tensor& x) : like_(x) {
 
 void* TorchContext::allocate(int64_t bytes) {
   bytes = max(bytes, int64_t(1));
-  if (!device.cuda && bytes <= int64_t(sizeof(near_) - used_)) {
-    void* const found = near_ + used_;
+  if (!device.cuda && bytes <= int64_t(sizeof(inline_workspace_) - used_)) {
+    void* const found = inline_workspace_ + used_;
     used_ += size_t(ceil_div(bytes, int64_t(64)) * 64);
     return found;
   }
-  workspaces_.push_back(empty_result({bytes}, like_.options().dtype(at::kByte)));
+  workspaces_.push_back(empty_result({bytes}, tensor_.options().dtype(at::kByte)));
   return workspaces_.back().data_ptr();
 }
 
@@ -181,13 +181,13 @@ void TorchContext::gemm(const Gemm& p) {
   // Below autograd, and in full float32: the operator that calls this decides about precision.
   at::AutoDispatchBelowADInplaceOrView below;
   at::NoTF32Guard no_tf32;
-  const auto options = like_.options().dtype(scalar_type(p.dtype));
+  const auto options = tensor_.options().dtype(scalar_type(p.dtype));
   // The device is passed explicitly, because an empty matrix has no address that implies it.
   const auto wrap = [&](const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) {
     return at::for_blob(const_cast<void*>(data), sizes)
         .strides(strides)
         .options(options)
-        .target_device(like_.device())
+        .target_device(tensor_.device())
         .make_tensor();
   };
   const auto view = [&](const Matrix& m, int64_t rows, int64_t cols) {

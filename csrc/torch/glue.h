@@ -81,9 +81,9 @@ class TorchContext final : public Context {
   void gemm(const Gemm& problem) override;
 
  private:
-  const Tensor& like_;
+  const Tensor& tensor_;
   // Small CPU workspaces are taken from here, because allocating them would take longer than the work itself.
-  alignas(64) std::byte near_[512];
+  alignas(64) std::byte inline_workspace_[512];
   size_t used_ = 0;
   std::vector<Tensor> workspaces_;
   c10::OptionalDeviceGuard guard_;

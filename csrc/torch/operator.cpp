@@ -157,8 +157,8 @@ void pass_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   call_below(op, keys, stack);
 }
 
-// The Autograd kernel of every operator. It decides which modes need the call, calls the kernels below, and records
-// what a gradient will need.
+// The Autograd kernel of every operator with derivatives. It decides which modes need the call, calls the kernels
+// below, and records what a gradient will need.
 void differentiate(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const Rules& rules) {
   const auto& schema = op.schema();
   bool reverse = false, forward = false;

@@ -166,7 +166,7 @@ FAULTS = (
     Fault(
         "lookback-flag",
         "block/lookback.cuh",
-        "if (!flagged) continue;",
+        "if (!valid) continue;",
         "",
         'tests/test_cuda.py -k "scan-cuda-decoupled_lookback and contention"',
         "cuda",
@@ -174,8 +174,8 @@ FAULTS = (
     Fault(
         "lookback-group",
         "segmented/lookback_segments.cuh",
-        "if (start < group * members) {",
-        "if (start < run * members * members) {",
+        "if (start < group * tiles_per_group) {",
+        "if (start < supergroup * groups_per_supergroup * tiles_per_group) {",
         ladder("segment_scan", "decoupled_lookback", "cuda"),
         "cuda",
     ),

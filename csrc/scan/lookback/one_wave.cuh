@@ -17,7 +17,7 @@ struct OneWave {
   static constexpr int largest = int(tp::max(sizeof(Input), sizeof(Output)));
   static constexpr int vector = tp::max(2, tp::min(8, 16 / largest)), chunks = 16 / vector;
   static constexpr int threads = 512, warps = threads / block::warp_size, items = threads * chunks * vector;
-  static constexpr int most_tiles = 128;  // the most cells that a warp reads at once in the look-back
+  static constexpr int most_tiles = 128;  // the most tile states that a warp reads at once in the look-back
 
   static bool suits(const E& e) {
     return e.rows == 1 && !e.initial && e.n <= int64_t(most_tiles) * items &&
@@ -112,7 +112,7 @@ template <class E>
 __global__ __launch_bounds__(OneWave<E>::threads) void one_wave_kernel(
     const block::Vectors<const typename E::Input, OneWave<E>::vector> in,
     const block::Vectors<typename E::Output, OneWave<E>::vector> out, bool exclusive,
-    const block::Chain<typename E::Acc> chain) {
+    const block::TileStates<typename E::Acc> states) {
   using Wave = OneWave<E>;
   using M = typename E::Monoid;
   using Acc = typename E::Acc;
@@ -131,8 +131,8 @@ __global__ __launch_bounds__(OneWave<E>::threads) void one_wave_kernel(
   const Acc before_warp = warp == 0 ? M::identity() : block::broadcast(upto, warp - 1);
   if (warp == 0) {
     block::wait_for_launch_before();
-    if (lane == Wave::warps - 1 && blockIdx.x + 1 < gridDim.x) chain.tiles[blockIdx.x].publish(upto);
-    const Acc sum = block::look_back<M, Wave::most_tiles>(chain, int(blockIdx.x));
+    if (lane == Wave::warps - 1 && blockIdx.x + 1 < gridDim.x) states.tiles[blockIdx.x].publish(upto);
+    const Acc sum = block::look_back<M, Wave::most_tiles>(states, int(blockIdx.x));
     if (lane == 0) before_tile = sum;
   }
   __syncthreads();
@@ -150,8 +150,8 @@ void scan_in_one_wave(const E& e, Context& context) {
   if (tiles == 1) {
     one_wave_kernel<E><<<1, Wave::threads, 0, cudaStream_t(context.stream)>>>(in, out, e.exclusive, {});
   } else {
-    const auto chain = block::make_chain<typename E::Acc>(context, tiles, 0);
-    block::launch_early(one_wave_kernel<E>, unsigned(tiles), Wave::threads, 0, context, in, out, e.exclusive, chain);
+    const auto states = block::make_tile_states<typename E::Acc>(context, tiles, 0);
+    block::launch_early(one_wave_kernel<E>, unsigned(tiles), Wave::threads, 0, context, in, out, e.exclusive, states);
   }
   check_launch("decoupled_lookback");
 }

@@ -17,13 +17,15 @@
 // smaller ticket publishes without waiting for a larger one. The launch may start while the tile states are still being
 // cleared; it loads tiles meanwhile, and only the warps that use the states wait until they are clear.
 //
-// Tiles form chains. `near` consecutive tiles of a chain make a section, and `far` sections make a group. The exclusive
-// prefix of a tile combines three values, each found by a fixed tree: the inclusive prefix of all earlier groups, the
-// aggregates of the earlier sections of its group, and the aggregates of the earlier tiles of its section. So the bits
-// of the result are the same in every run, and at most one wait per group follows another. The last tile of a section
-// or group publishes the value of that section or group.
+// Tiles form chains, and the tiles of a chain form groups and supergroups (block/lookback.cuh). The exclusive prefix of
+// a tile combines three values, each found by a fixed tree: the inclusive prefix of all earlier supergroups, the
+// aggregates of the earlier groups of its supergroup, and the aggregates of the earlier tiles of its group. So the bits
+// of the result are the same in every run, and at most one wait per supergroup follows another. The last tile of a
+// group publishes the aggregate of the group, and the last tile of a supergroup the inclusive prefix there. If a
+// supergroup is a single group, only the prefix is published.
 //
-// A Layout says what a tile is: its Spot in a chain, and how it is loaded, summed and scanned, part by part. The value
+// A Layout says what a tile is: its position in a chain, how it is loaded, summed and scanned, part by part, and how
+// many tiles a group has (`tiles_per_group`) and how many groups a supergroup has (`groups_per_supergroup`). The value
 // that is carried from part to part and from tile to tile has `lanes` x `width` columns; lane l of a warp holds the
 // `width` columns from l * width on.
 #pragma once
@@ -43,7 +45,7 @@ constexpr int pipeline_threads =
     (Layout::parts + Layout::sum_warps + Layout::look_warps + load_warps) * block::warp_size;
 
 // The position of a tile: its chain, its index there, and the index of the first tile whose value it combines with.
-struct Spot {
+struct TilePosition {
   int64_t tile;  // negative: no tiles are left
   int64_t chain, index, start;
   int64_t first;          // rows only: the position of the first element
@@ -54,7 +56,7 @@ struct Spot {
 template <class Layout>
 struct Stage {
   block::Barrier full, summed, ready, empty;
-  Spot spot;
+  TilePosition position;
   typename Layout::Value total[Layout::parts][Layout::max_lanes], before[Layout::max_lanes];
   bool whole[Layout::parts];  // no row starts in the part
 };
@@ -63,10 +65,10 @@ template <class Layout>
 struct Pipe {
   using M = typename Layout::M;
   using Value = typename Layout::Value;  // block::Pack<M, width>
-  using Cell = block::Cell<typename M::Acc>;
+  using TileState = block::TileState<typename M::Acc>;
   static constexpr int parts = Layout::parts, sum_warps = Layout::sum_warps, look_warps = Layout::look_warps;
   const Layout& layout;
-  const block::Chain<typename M::Acc>& chain;
+  const block::TileStates<typename M::Acc>& states;
   Stage<Layout>* stages;
   unsigned char* data;
   int depth, lane;
@@ -84,19 +86,19 @@ struct Pipe {
       stage.empty.wait(at.parity ^ 1);
       if (warp == 0 && lane == 0) {
         if (ticket < layout.tiles) {
-          stage.spot = layout.spot(ticket);
+          stage.position = layout.position(ticket);
           ticket = take_ticket(ticket + gridDim.x);
         } else {
-          stage.spot.tile = -1;
+          stage.position.tile = -1;
         }
       }
       block::sync_warps(1, load_warps);
       // Start the copies; the barrier completes when they have arrived.
-      const Spot spot = stage.spot;
-      if (spot.tile < 0) {
+      const TilePosition position = stage.position;
+      if (position.tile < 0) {
         ++ends;
       } else {
-        layout.load(spot, stage.full, bytes(at.stage), warp, lane);
+        layout.load(position, stage.full, bytes(at.stage), warp, lane);
       }
       stage.full.arrive_after_copies();
       stage.full.arrive();
@@ -109,13 +111,13 @@ struct Pipe {
     for (block::Cursor at(depth);; at.next()) {
       Stage<Layout>& stage = stages[at.stage];
       stage.full.wait(at.parity);
-      const Spot spot = spot_of(stage);
-      if (spot.tile < 0) return;
+      const TilePosition position = position_of(stage);
+      if (position.tile < 0) return;
 // Reduce the parts of the tile, each by one warp.
 #pragma unroll 1
       for (int part = warp; part < parts; part += sum_warps) {
         bool whole = true;
-        const Value total = layout.sum(spot, bytes(at.stage), part, lane, whole);
+        const Value total = layout.sum(position, bytes(at.stage), part, lane, whole);
         if (lane < layout.lanes()) stage.total[part][lane] = total;
         if (lane == 0) stage.whole[part] = whole;
       }
@@ -123,8 +125,8 @@ struct Pipe {
       arrive(stage.summed, layout.summing_lanes());
       block::sync_warps(2, sum_warps);
       bool whole;
-      if (warp == 0 && lane < layout.lanes() && chain.tickets) {
-        publish(chain.tiles, spot.chain, spot.index, join_parts(stage, parts, Value::identity(), lane, whole));
+      if (warp == 0 && lane < layout.lanes() && states.tickets) {
+        publish(states.tiles, position.chain, position.index, join_parts(stage, parts, Value::identity(), lane, whole));
       }
       arrive(stage.empty, layout.lanes());
     }
@@ -138,9 +140,9 @@ struct Pipe {
     for (;;) {
       Stage<Layout>& stage = stages[at.stage];
       stage.full.wait(at.parity);
-      const Spot spot = spot_of(stage);
-      if (spot.tile < 0) return;
-      const Value before = look_back(stage, spot, at.parity);
+      const TilePosition position = position_of(stage);
+      if (position.tile < 0) return;
+      const Value before = look_back(stage, position, at.parity);
       if (lane < layout.lanes()) stage.before[lane] = before;
       arrive(stage.ready, layout.lanes());
       arrive(stage.empty, layout.lanes());
@@ -154,9 +156,9 @@ struct Pipe {
     for (block::Cursor at(depth);; at.next()) {
       Stage<Layout>& stage = stages[at.stage];
       stage.full.wait(at.parity);
-      const Spot spot = spot_of(stage);
-      if (spot.tile < 0) return;
-      layout.scan(spot, bytes(at.stage), part, lane, [&] {
+      const TilePosition position = position_of(stage);
+      if (position.tile < 0) return;
+      layout.scan(position, bytes(at.stage), part, lane, [&] {
         stage.summed.wait(at.parity);
         stage.ready.wait(at.parity);
         Value before = Value::identity();
@@ -169,10 +171,10 @@ struct Pipe {
   }
 
  private:
-  TP_DEVICE Spot spot_of(const Stage<Layout>& stage) const {
-    Spot spot{};
-    if (lane == 0) spot = stage.spot;
-    return block::broadcast(spot, 0);
+  TP_DEVICE TilePosition position_of(const Stage<Layout>& stage) const {
+    TilePosition position{};
+    if (lane == 0) position = stage.position;
+    return block::broadcast(position, 0);
   }
   TP_DEVICE void arrive(block::Barrier& barrier, int lanes) const {
     __syncwarp();
@@ -180,9 +182,9 @@ struct Pipe {
   }
   // Tickets are needed only if a tile waits for another one and some block takes several tiles. With one tile per block
   // all blocks run at once, in any order.
-  TP_DEVICE bool ordered() const { return chain.tickets && layout.tiles > gridDim.x; }
+  TP_DEVICE bool ordered() const { return states.tickets && layout.tiles > gridDim.x; }
   TP_DEVICE int64_t take_ticket(int64_t turn) const {
-    return ordered() ? int64_t(atomicAdd(chain.tickets, 1ull)) : turn;
+    return ordered() ? int64_t(atomicAdd(states.tickets, 1ull)) : turn;
   }
 
   // Combines `before` with the first `n` parts, restarting at every part in which a row starts. `whole` tells whether
@@ -199,34 +201,34 @@ struct Pipe {
     return before;
   }
 
-  TP_DEVICE Cell* at(Cell* cells, int64_t chain, int64_t index, int mine) const {
-    return cells + ((index * layout.chains() + chain) * layout.lanes() + mine) * Layout::width;
+  TP_DEVICE TileState* at(TileState* array, int64_t chain, int64_t index, int mine) const {
+    return array + ((index * layout.chains() + chain) * layout.lanes() + mine) * Layout::width;
   }
-  TP_DEVICE void publish(Cell* cells, int64_t chain, int64_t index, const Value& value) const {
+  TP_DEVICE void publish(TileState* array, int64_t chain, int64_t index, const Value& value) const {
 #pragma unroll
-    for (int v = 0; v < Layout::width; ++v) at(cells, chain, index, lane)[v].publish(value.v[v]);
+    for (int v = 0; v < Layout::width; ++v) at(array, chain, index, lane)[v].publish(value.v[v]);
   }
 
-  // Combines the cells of a chain from index `from` up to `to`; there are at most `most` of them. The lanes that share
-  // a column divide the cells among them, each reads several at once, and the first of these lanes gets the result.
-  TP_DEVICE Value gather(Cell* cells, int64_t chain, int64_t from, int64_t to, int most) const {
+  // Combines the states of a chain from index `from` up to `to`; there are at most `most` of them. The lanes that share
+  // a column divide the states among them, each reads several at once, and the first of these lanes gets the result.
+  TP_DEVICE Value gather(TileState* array, int64_t chain, int64_t from, int64_t to, int most) const {
     constexpr int batch = 4;
     const int lanes = layout.lanes(), mine = lane % lanes, each = tp::max(1, most * lanes / block::warp_size);
     const int64_t first = from + lane / lanes * each, last = tp::min(first + each, to);
     Value sum = Value::identity();
     for (int64_t t = first; t < last; t += batch) {
       Value value[batch];
-      bool there;
+      bool valid;
       do {
-        there = true;
+        valid = true;
 #pragma unroll
         for (int i = 0; i < batch; ++i) {
 #pragma unroll
           for (int v = 0; v < Layout::width; ++v) {
-            value[i].v[v] = t + i < last ? at(cells, chain, t + i, mine)[v].peek(there) : M::identity();
+            value[i].v[v] = t + i < last ? at(array, chain, t + i, mine)[v].try_load(valid) : M::identity();
           }
         }
-      } while (!there);
+      } while (!valid);
 #pragma unroll
       for (int i = 0; i < batch; ++i) sum = Value::combine(sum, value[i]);
     }
@@ -238,42 +240,49 @@ struct Pipe {
   }
 
   // Look-back: returns the exclusive prefix of the tile in lanes l < lanes.
-  TP_DEVICE Value look_back(Stage<Layout>& stage, const Spot& spot, unsigned parity) const {
-    if (!chain.tickets) {
+  TP_DEVICE Value look_back(Stage<Layout>& stage, const TilePosition& position, unsigned parity) const {
+    if (!states.tickets) {
       stage.summed.wait(parity);
-      return layout.origin(spot, lane);
+      return layout.origin(position, lane);
     }
-    const int near = layout.near, far = layout.far;
-    Cell *sections = chain.groups,
-         *groups = sections + layout.sections() * layout.chains() * layout.lanes() * Layout::width;
-    const int64_t section = spot.index / near, group = section / far;
-    // Combine the aggregates of the earlier tiles of the section.
-    Value before = gather(chain.tiles, spot.chain, tp::max(spot.start, section * near), spot.index, near);
-    // The last tile of a section publishes the value of the section as soon as the tile is summed.
+    const int tiles_per_group = layout.tiles_per_group, groups_per_supergroup = layout.groups_per_supergroup;
+    TileState *groups = states.groups,
+              *supergroups = groups + layout.groups() * layout.chains() * layout.lanes() * Layout::width;
+    const int64_t group = position.index / tiles_per_group, supergroup = group / groups_per_supergroup;
+    // Combine the aggregates of the earlier tiles of the group.
+    Value before = gather(states.tiles, position.chain, tp::max(position.start, group * tiles_per_group),
+                          position.index, tiles_per_group);
+    // The last tile of a group publishes the aggregate of the group as soon as the tile is summed.
     stage.summed.wait(parity);
     bool whole = true;
-    const bool ends_section = spot.index % near == near - 1;
+    const bool ends_group = position.index % tiles_per_group == tiles_per_group - 1;
     Value total = Value::identity();
-    if (lane < layout.lanes() && ends_section) {
+    if (lane < layout.lanes() && ends_group) {
       total = join_parts(stage, parts, Value::identity(), lane, whole);
-      if (far > 1) publish(sections, spot.chain, section, whole ? Value::combine(before, total) : total);
+      if (groups_per_supergroup > 1) {
+        publish(groups, position.chain, group, whole ? Value::combine(before, total) : total);
+      }
     }
     __syncwarp();
-    // Combine the values of the earlier sections of the group.
-    if (far > 1) {
-      const Value earlier = gather(sections, spot.chain, tp::max(spot.start / near, group * far), section, far);
+    // Combine the aggregates of the earlier groups of the supergroup.
+    if (groups_per_supergroup > 1) {
+      const Value earlier =
+          gather(groups, position.chain, tp::max(position.start / tiles_per_group, supergroup * groups_per_supergroup),
+                 group, groups_per_supergroup);
       before = Value::combine(earlier, before);
     }
-    // Prepend the prefix of all earlier groups, or the initial value of the chain.
+    // Prepend the prefix of all earlier supergroups, or the initial value of the chain.
     if (lane < layout.lanes()) {
-      Value earlier = layout.origin(spot, lane);
-      if (spot.start < group * far * near) {
+      Value earlier = layout.origin(position, lane);
+      if (position.start < supergroup * groups_per_supergroup * tiles_per_group) {
 #pragma unroll
-        for (int v = 0; v < Layout::width; ++v) earlier.v[v] = at(groups, spot.chain, group - 1, lane)[v].wait();
+        for (int v = 0; v < Layout::width; ++v) {
+          earlier.v[v] = at(supergroups, position.chain, supergroup - 1, lane)[v].wait();
+        }
       }
       before = Value::combine(earlier, before);
-      if (ends_section && section % far == far - 1) {
-        publish(groups, spot.chain, group, whole ? Value::combine(before, total) : total);
+      if (ends_group && group % groups_per_supergroup == groups_per_supergroup - 1) {
+        publish(supergroups, position.chain, supergroup, whole ? Value::combine(before, total) : total);
       }
     }
     return before;
@@ -284,7 +293,8 @@ struct Pipe {
 template <class Layout>
 __global__ __launch_bounds__(pipeline_threads<Layout>,
                              1) void pipeline_kernel(const Layout layout,
-                                                     const block::Chain<typename Layout::M::Acc> chain, int depth) {
+                                                     const block::TileStates<typename Layout::M::Acc> states,
+                                                     int depth) {
   constexpr int parts = Layout::parts, sum_warps = Layout::sum_warps, look_warps = Layout::look_warps;
   extern __shared__ __align__(128) unsigned char memory[];
   auto* stages = reinterpret_cast<Stage<Layout>*>(memory + depth * layout.stage_bytes());
@@ -297,7 +307,7 @@ __global__ __launch_bounds__(pipeline_threads<Layout>,
   }
   __syncthreads();
   const int warp = int(threadIdx.x) / block::warp_size;
-  const Pipe<Layout> pipe{layout, chain, stages, memory, depth, int(threadIdx.x) % block::warp_size};
+  const Pipe<Layout> pipe{layout, states, stages, memory, depth, int(threadIdx.x) % block::warp_size};
   if (warp < parts) {
     pipe.scan(warp);
   } else if (warp < parts + sum_warps) {
@@ -319,18 +329,19 @@ void launch_pipeline(const Layout& layout, Context& context) {
   require(most >= look_warps, "decoupled_lookback: this device has too little shared memory");
   const int64_t grid = tp::min(layout.tiles, int64_t(block::device_attribute<cudaDevAttrMultiProcessorCount>()));
   const int depth = int(tp::min(int64_t(most), tp::max(ceil_div(layout.tiles, grid), int64_t(look_warps))));
-  const int64_t sections = layout.sections(), groups = ceil_div(sections, int64_t(layout.far));
+  const int64_t groups = layout.groups(), supergroups = ceil_div(groups, int64_t(layout.groups_per_supergroup));
   const int64_t columns = layout.chains() * layout.lanes() * Layout::width;
-  block::Chain<Acc> chain{};
+  block::TileStates<Acc> states{};
   block::allow_shared_memory(pipeline_kernel<Layout>, most * stage_bytes);
   if (layout.independent()) {
     pipeline_kernel<Layout>
         <<<unsigned(grid), pipeline_threads<Layout>, size_t(depth * stage_bytes), cudaStream_t(context.stream)>>>(
-            layout, chain, depth);
+            layout, states, depth);
   } else {
-    chain = block::make_chain<Acc>(context, layout.tiles / layout.chains() * columns, (sections + groups) * columns);
+    states = block::make_tile_states<Acc>(context, layout.tiles / layout.chains() * columns,
+                                          (groups + supergroups) * columns);
     block::launch_early(pipeline_kernel<Layout>, grid, pipeline_threads<Layout>, depth * stage_bytes, context, layout,
-                        chain, depth);
+                        states, depth);
   }
   check_launch("decoupled_lookback");
 }

@@ -2,7 +2,7 @@
 // scan p counts from the far end of the array, and so does the index within each row. A tile is a range of positions.
 //
 // Rows may start anywhere in a tile; the first element of a row is called its head. A partial result combines the
-// elements up to position p from the head of p's row on, or from the start of its lane, part, tile or section if that
+// elements up to position p from the head of p's row on, or from the start of its lane, part, tile or group if that
 // is later. So it is combined with what precedes that range exactly if the row began before the range. Heads follow
 // from n, so no flags are stored. A layout of long rows is `headless`: each row is a chain of tiles of its own, a head
 // can only be the first element of a tile, and nothing has to be tested.
@@ -33,7 +33,7 @@ struct Rows {
   static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
   static constexpr int vector = vector_of<E>, chunks = affine ? 4 : 8, chunk = block::warp_size * vector;
   static constexpr int part_items = chunk * chunks, items = part_items * parts, cap = 1 << 30;
-  static constexpr int near = 128, far = 1;
+  static constexpr int tiles_per_group = 128, groups_per_supergroup = 1;
   static constexpr int array_bytes = items * int(sizeof(Input)) + 128;  // for any alignment of the first element
   using Vec = block::Vector<Input, vector>;
 
@@ -63,12 +63,12 @@ struct Rows {
   TP_HD int64_t chains() const { return headless ? e.rows : 1; }
   TP_HD int lanes() const { return 1; }
   TP_HD int summing_lanes() const { return 1; }
-  TP_HD int64_t sections() const { return ceil_div(tiles_per_chain, int64_t(near)); }
+  TP_HD int64_t groups() const { return ceil_div(tiles_per_chain, int64_t(tiles_per_group)); }
   // Whether no row continues from one tile into the next, so that no look-back is needed.
   TP_HD bool independent() const { return tiles_per_chain == 1 || (!headless && items % e.n == 0); }
   TP_HD int stage_bytes() const { return array_bytes * (1 + affine + multiplies); }
 
-  TP_DEVICE Spot spot(int64_t tile) const {
+  TP_DEVICE TilePosition position(int64_t tile) const {
     if (headless) {
       const int64_t row = quotient(tile, tiles_per_chain), index = tile - row * tiles_per_chain;
       return {tile, row, index, 0, row * e.n + index * items, cap, 0, 0};
@@ -77,11 +77,11 @@ struct Rows {
     return {tile, 0, tile, quotient(first - k, items), first, k == 0 ? 0 : int(tp::min(e.n - k, int64_t(cap))), 0, 0};
   }
   TP_DEVICE int64_t row_in_memory(int64_t row) const { return e.reverse ? e.rows - 1 - row : row; }
-  TP_DEVICE Value origin(const Spot& spot, int) const {
+  TP_DEVICE Value origin(const TilePosition& position, int) const {
     Value x = Value::identity();
     if constexpr (headless) {
       if (!e.initial) return x;
-      const Input start = e.initial[row_in_memory(spot.chain)];
+      const Input start = e.initial[row_in_memory(position.chain)];
       if constexpr (affine) {
         x.v[0] = {0, decltype(Acc::a)(start)};
       } else {
@@ -94,26 +94,27 @@ struct Rows {
   // ---- copies from memory to the stage, 16 bytes at a time; nothing outside the array is read
 
   // The address of a tile's first byte. It may lie outside the array, if the tile does in part.
-  TP_DEVICE const unsigned char* tile_memory(const Input* data, const Spot& spot) const {
-    const int64_t first = e.reverse ? count - items - spot.first : spot.first;
+  TP_DEVICE const unsigned char* tile_memory(const Input* data, const TilePosition& position) const {
+    const int64_t first = e.reverse ? count - items - position.first : position.first;
     return reinterpret_cast<const unsigned char*>(data) + first * int64_t(sizeof(Input));
   }
   TP_DEVICE static int shift(const unsigned char* memory) { return int(reinterpret_cast<uintptr_t>(memory) % 16); }
 
-  TP_DEVICE void load(const Spot& spot, block::Barrier& full, unsigned char* stage, int warp, int lane) const {
-    if (warp == 0) load_array(e.in, e.in, spot, full, stage, lane);
+  TP_DEVICE void load(const TilePosition& position, block::Barrier& full, unsigned char* stage, int warp,
+                      int lane) const {
+    if (warp == 0) load_array(e.in, e.in, position, full, stage, lane);
     if constexpr (affine) {
-      if (warp == load_warps - 1) load_array(e.factors(), e.a, spot, full, stage + array_bytes, lane);
+      if (warp == load_warps - 1) load_array(e.factors(), e.a, position, full, stage + array_bytes, lane);
     }
     if constexpr (multiplies) {
-      if (warp == 0) load_array(e.next_times(), e.times, spot, full, stage + 2 * array_bytes, lane);
+      if (warp == 0) load_array(e.next_times(), e.times, position, full, stage + 2 * array_bytes, lane);
     }
   }
   // `data` is the address of element 0, which for shifted factors may lie outside the array; `real` is where the array
   // begins.
-  TP_DEVICE void load_array(const Input* data, const Input* real, const Spot& spot, block::Barrier& full,
+  TP_DEVICE void load_array(const Input* data, const Input* real, const TilePosition& position, block::Barrier& full,
                             unsigned char* stage, int lane) const {
-    const unsigned char* first = tile_memory(data, spot);
+    const unsigned char* first = tile_memory(data, position);
     const auto* array = reinterpret_cast<const unsigned char*>(real);
     const auto* begin = tp::max(first, array);
     const auto* end = tp::min(first + items * sizeof(Input), array + count * int64_t(sizeof(Input)));
@@ -135,19 +136,19 @@ struct Rows {
       }
     }
   };
-  TP_DEVICE Items read(const Spot& spot, const unsigned char* stage, int part, int lane) const {
+  TP_DEVICE Items read(const TilePosition& position, const unsigned char* stage, int part, int lane) const {
     Items y;
-    read_array(e.in, y.x, spot, stage, part, lane);
+    read_array(e.in, y.x, position, stage, part, lane);
     if constexpr (affine) {
-      read_array(e.factors(), y.a, spot, stage + array_bytes, part, lane);
-      if (headless && spot.index == 0 && part == 0 && lane == 0 && !e.initial)
+      read_array(e.factors(), y.a, position, stage + array_bytes, part, lane);
+      if (headless && position.index == 0 && part == 0 && lane == 0 && !e.initial)
         y.a[0].v[0] = Input(0);  // the first factor of a row is not used
     }
     return y;
   }
-  TP_DEVICE void read_array(const Input* data, Vec (&y)[chunks], const Spot& spot, const unsigned char* stage, int part,
-                            int lane) const {
-    const int shifted = shift(tile_memory(data, spot));
+  TP_DEVICE void read_array(const Input* data, Vec (&y)[chunks], const TilePosition& position,
+                            const unsigned char* stage, int part, int lane) const {
+    const int shifted = shift(tile_memory(data, position));
     const int offset = part * part_items + lane * vector;
     const Input* first =
         reinterpret_cast<const Input*>(stage + shifted) + (e.reverse ? items - vector - offset : offset);
@@ -171,9 +172,9 @@ struct Rows {
   // ---- heads: the first elements of rows
 
   // The distance from the element at `offset` in a tile to the next head, 0 if it is a head itself.
-  TP_DEVICE int to_head(const Spot& spot, int offset) const {
-    if (headless || offset <= spot.to_head) return spot.to_head - (headless ? 0 : offset);
-    const int k = (offset - spot.to_head) % n;
+  TP_DEVICE int to_head(const TilePosition& position, int offset) const {
+    if (headless || offset <= position.to_head) return position.to_head - (headless ? 0 : offset);
+    const int k = (offset - position.to_head) % n;
     return k == 0 ? 0 : n - k;
   }
   // The same one chunk further on.
@@ -195,10 +196,10 @@ struct Rows {
 
   // ---- phase one, by the sum warps: the aggregate of a part, from its last head on
 
-  TP_DEVICE Value sum(const Spot& spot, const unsigned char* stage, int part, int lane, bool& whole) const {
-    const Items x = read(spot, stage, part, lane);
-    const int64_t first = spot.first + part * part_items;
-    const int head = to_head(spot, part * part_items);
+  TP_DEVICE Value sum(const TilePosition& position, const unsigned char* stage, int part, int lane, bool& whole) const {
+    const Items x = read(position, stage, part, lane);
+    const int64_t first = position.first + part * part_items;
+    const int head = to_head(position, part * part_items);
     whole = headless || head >= part_items;
     const int begin = whole ? 0 : head + (part_items - 1 - head) / n * n;  // the offset of the last head in the part
     Value total = Value::identity();
@@ -270,10 +271,11 @@ struct Rows {
   }
 
   template <class Before>
-  TP_DEVICE void scan(const Spot& spot, const unsigned char* stage, int part, int lane, Before wait_before) const {
-    const Items x = read(spot, stage, part, lane);
-    const int offset = part * part_items + lane * vector, first_head = to_head(spot, offset);
-    const int64_t first = spot.first + offset;
+  TP_DEVICE void scan(const TilePosition& position, const unsigned char* stage, int part, int lane,
+                      Before wait_before) const {
+    const Items x = read(position, stage, part, lane);
+    const int offset = part * part_items + lane * vector, first_head = to_head(position, offset);
+    const int64_t first = position.first + offset;
     Acc before[chunks];
     const unsigned joined = scan_part(x, first, first_head, lane, before);
 
@@ -285,13 +287,13 @@ struct Rows {
     }
 
     // A part that is whole is stored by loops that choose nothing per element.
-    const int64_t end = headless ? (spot.chain + 1) * e.n : count;
-    if (!out.aligned || (multiplies && !products.aligned) || spot.first + (part + 1) * part_items > end) {
-      store_part<false>(spot, stage, part, lane, x, first_head, before, e.exclusive);
+    const int64_t end = headless ? (position.chain + 1) * e.n : count;
+    if (!out.aligned || (multiplies && !products.aligned) || position.first + (part + 1) * part_items > end) {
+      store_part<false>(position, stage, part, lane, x, first_head, before, e.exclusive);
     } else if (affine || !e.exclusive) {
-      store_part<true>(spot, stage, part, lane, x, first_head, before, std::false_type{});
+      store_part<true>(position, stage, part, lane, x, first_head, before, std::false_type{});
     } else {
-      store_part<true>(spot, stage, part, lane, x, first_head, before, std::true_type{});
+      store_part<true>(position, stage, part, lane, x, first_head, before, std::true_type{});
     }
   }
 
@@ -299,13 +301,13 @@ struct Rows {
   // Scans each of the lane's chunks from what precedes it, and stores the results. `whole` says that all of them exist
   // and that vectors of them are aligned.
   template <bool whole, class Exclusive>
-  TP_DEVICE __forceinline__ void store_part(const Spot& spot, const unsigned char* stage, int part, int lane,
-                                            const Items& x, int head, const Acc (&before)[chunks],
+  TP_DEVICE __forceinline__ void store_part(const TilePosition& position, const unsigned char* stage, int part,
+                                            int lane, const Items& x, int head, const Acc (&before)[chunks],
                                             Exclusive exclusive) const {
-    const int64_t first = spot.first + part * part_items + lane * vector;
-    const int64_t end = headless ? (spot.chain + 1) * e.n : count;
+    const int64_t first = position.first + part * part_items + lane * vector;
+    const int64_t end = headless ? (position.chain + 1) * e.n : count;
     Vec times[chunks];
-    if constexpr (multiplies) read_array(e.next_times(), times, spot, stage + 2 * array_bytes, part, lane);
+    if constexpr (multiplies) read_array(e.next_times(), times, position, stage + 2 * array_bytes, part, lane);
 #pragma unroll
     for (int j = 0; j < chunks; ++j, head = next_chunk(head)) {
       const int64_t p = first + j * chunk;

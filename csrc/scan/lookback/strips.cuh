@@ -24,7 +24,8 @@ struct Strips {
   static constexpr int largest = int(tp::max(sizeof(Input), sizeof(Output))), vector = vector_columns<E>;
   static constexpr int parts = 8, sum_warps = 4, look_warps = 2;
   static constexpr int width = vector, max_lanes = tp::min(16, 128 / (vector * largest));
-  static constexpr int chunks = affine ? 5 : sizeof(Input) < 4 ? 15 : 11, near = 16, far = 16;
+  static constexpr int chunks = affine ? 5 : sizeof(Input) < 4 ? 15 : 11;
+  static constexpr int tiles_per_group = 16, groups_per_supergroup = 16;
   using Value = block::Pack<M, width>;
   using Vec = block::Vector<Input, vector>;
   using OutVec = block::Vector<Output, vector>;
@@ -54,25 +55,25 @@ struct Strips {
   TP_HD int part_lines() const { return (block::warp_size >> log_lanes) * chunks; }
   TP_HD int tile_lines() const { return part_lines() * parts; }
   TP_HD int64_t chains() const { return strips; }
-  TP_HD int64_t sections() const { return ceil_div(tiles / strips, int64_t(near)); }
+  TP_HD int64_t groups() const { return ceil_div(tiles / strips, int64_t(tiles_per_group)); }
   TP_HD bool independent() const { return tiles == strips; }
   // The distance between lines in the stage, in elements.
   TP_HD int pitch() const { return narrow ? int(e.inner) : columns(); }
   TP_HD int array_bytes() const { return (tile_lines() * pitch() * int(sizeof(Input)) / 128 + 2) * 128; }
   TP_HD int stage_bytes() const { return array_bytes() * (affine ? 2 : 1); }
 
-  TP_DEVICE Spot spot(int64_t tile) const {
+  TP_DEVICE TilePosition position(int64_t tile) const {
     const int64_t index = quotient(tile, strips), strip = tile - index * strips, outer = quotient(strip, across);
     return {tile, strip, index, 0, 0, 0, outer, (strip - outer * across) * columns()};
   }
   // The index in memory of line k of a strip's first column.
-  TP_DEVICE int64_t at(const Spot& spot, int64_t k) const {
-    return (spot.outer * e.n + (e.reverse ? e.n - 1 - k : k)) * e.inner + spot.column;
+  TP_DEVICE int64_t at(const TilePosition& position, int64_t k) const {
+    return (position.outer * e.n + (e.reverse ? e.n - 1 - k : k)) * e.inner + position.column;
   }
-  TP_DEVICE Value origin(const Spot& spot, int lane) const {
+  TP_DEVICE Value origin(const TilePosition& position, int lane) const {
     Value x = Value::identity();
     if constexpr (affine) {
-      const int64_t column = spot.column + lane * vector, row = spot.outer * e.inner + column;
+      const int64_t column = position.column + lane * vector, row = position.outer * e.inner + column;
       for (int v = 0; v < vector && e.initial && column + v < e.inner; ++v) {
         x.v[v] = {0, decltype(Acc::a)(e.initial[row + v])};
       }
@@ -82,17 +83,18 @@ struct Strips {
 
   // ---- from memory to the stage
 
-  TP_DEVICE void load(const Spot& spot, block::Barrier& full, unsigned char* stage, int warp, int lane) const {
+  TP_DEVICE void load(const TilePosition& position, block::Barrier& full, unsigned char* stage, int warp,
+                      int lane) const {
     if (narrow) {
-      if (warp == 0) load_piece(e.in, e.in, spot, full, stage, lane);
-      if (affine && warp == load_warps - 1) load_piece(e.factors(), e.a, spot, full, stage + array_bytes(), lane);
+      if (warp == 0) load_piece(e.in, e.in, position, full, stage, lane);
+      if (affine && warp == load_warps - 1) load_piece(e.factors(), e.a, position, full, stage + array_bytes(), lane);
       return;
     }
     const auto all = [&](auto bytes) {
       constexpr int size = decltype(bytes)::value;
       const int thread = warp * block::warp_size + lane;
-      load_lines<size>(e.in, 0, spot, stage, thread);
-      if constexpr (affine) load_lines<size>(e.factors(), e.previous ? 1 : 0, spot, stage + array_bytes(), thread);
+      load_lines<size>(e.in, 0, position, stage, thread);
+      if constexpr (affine) load_lines<size>(e.factors(), e.previous ? 1 : 0, position, stage + array_bytes(), thread);
     };
     if (piece == 16) {
       all(std::integral_constant<int, 16>{});
@@ -103,17 +105,17 @@ struct Strips {
     }
   }
   // The address of a narrow tile's first byte. It may lie outside the tile's rows, but nothing outside them is read.
-  TP_DEVICE const unsigned char* tile_memory(const Input* data, const Spot& spot) const {
-    const int64_t first = spot.index * tile_lines();
-    return reinterpret_cast<const unsigned char*>(data + at(spot, e.reverse ? first + tile_lines() - 1 : first));
+  TP_DEVICE const unsigned char* tile_memory(const Input* data, const TilePosition& position) const {
+    const int64_t first = position.index * tile_lines();
+    return reinterpret_cast<const unsigned char*>(data + at(position, e.reverse ? first + tile_lines() - 1 : first));
   }
   TP_DEVICE static int shift(const unsigned char* memory) { return int(reinterpret_cast<uintptr_t>(memory) % 16); }
   // `data` is the address of element 0, which for shifted factors may lie outside the array; `real` is where the array
   // begins.
-  TP_DEVICE void load_piece(const Input* data, const Input* real, const Spot& spot, block::Barrier& full,
+  TP_DEVICE void load_piece(const Input* data, const Input* real, const TilePosition& position, block::Barrier& full,
                             unsigned char* stage, int lane) const {
-    const unsigned char* first = tile_memory(data, spot);
-    const auto* rows = reinterpret_cast<const unsigned char*>(real + spot.outer * e.n * e.inner);
+    const unsigned char* first = tile_memory(data, position);
+    const auto* rows = reinterpret_cast<const unsigned char*>(real + position.outer * e.n * e.inner);
     const auto* begin = tp::max(first, rows);
     const auto* end = tp::min(first + tile_lines() * e.inner * sizeof(Input), rows + e.n * e.inner * sizeof(Input));
     block::copy_bulk(full, stage + shift(first) + (begin - first), begin, end, lane);
@@ -121,15 +123,17 @@ struct Strips {
   // Loads a wide tile by copies of `bytes` bytes: each thread copies the same columns of every step-th line. Lines
   // before `absent` do not exist in the first tile of a strip.
   template <int bytes>
-  TP_DEVICE void load_lines(const Input* data, int absent, const Spot& spot, unsigned char* stage, int thread) const {
+  TP_DEVICE void load_lines(const Input* data, int absent, const TilePosition& position, unsigned char* stage,
+                            int thread) const {
     const int line_bytes = columns() * int(sizeof(Input)), pieces = line_bytes / bytes,
               step = load_warps * block::warp_size / pieces;
     const int column = thread % pieces * bytes;
     int line = thread / pieces;
-    if (spot.index == 0 && line < absent) line += step;
-    if (column >= (e.inner - spot.column) * int64_t(sizeof(Input))) return;
-    const int most = int(tp::min(int64_t(tile_lines()), e.n - spot.index * tile_lines()));
-    const char* from = reinterpret_cast<const char*>(data + at(spot, spot.index * tile_lines() + line)) + column;
+    if (position.index == 0 && line < absent) line += step;
+    if (column >= (e.inner - position.column) * int64_t(sizeof(Input))) return;
+    const int most = int(tp::min(int64_t(tile_lines()), e.n - position.index * tile_lines()));
+    const char* from =
+        reinterpret_cast<const char*>(data + at(position, position.index * tile_lines() + line)) + column;
     unsigned char* to = stage + line * line_bytes + column;
     const int64_t pitch = (e.reverse ? -e.inner : e.inner) * int64_t(sizeof(Input)) * step;
 #pragma unroll 4
@@ -170,8 +174,9 @@ struct Strips {
   TP_DEVICE int first_line(int part, int lane) const { return part * part_lines() + (lane >> log_lanes) * chunks; }
   TP_DEVICE int lane_column(int lane) const { return (lane & (lanes() - 1)) * vector; }
   // The address of a lane's first element in the stage; stage_step() is the distance from one of its lines to the next.
-  TP_DEVICE Input* in_stage(const Input* data, const Spot& spot, unsigned char* stage, int part, int lane) const {
-    const int line = first_line(part, lane), shifted = narrow ? shift(tile_memory(data, spot)) : 0;
+  TP_DEVICE Input* in_stage(const Input* data, const TilePosition& position, unsigned char* stage, int part,
+                            int lane) const {
+    const int line = first_line(part, lane), shifted = narrow ? shift(tile_memory(data, position)) : 0;
     return reinterpret_cast<Input*>(stage + shifted) +
            (narrow && e.reverse ? tile_lines() - 1 - line : line) * pitch() + lane_column(lane);
   }
@@ -190,12 +195,12 @@ struct Strips {
       }
     }
   }
-  TP_DEVICE Items read(const Spot& spot, unsigned char* stage, int part, int lane) const {
+  TP_DEVICE Items read(const TilePosition& position, unsigned char* stage, int part, int lane) const {
     Items y;
-    read_array(in_stage(e.in, spot, stage, part, lane), y.x, lane_column(lane));
+    read_array(in_stage(e.in, position, stage, part, lane), y.x, lane_column(lane));
     if constexpr (affine) {
-      read_array(in_stage(e.factors(), spot, stage + array_bytes(), part, lane), y.a, lane_column(lane));
-      if (spot.index == 0 && first_line(part, lane) == 0 && !e.initial) {
+      read_array(in_stage(e.factors(), position, stage + array_bytes(), part, lane), y.a, lane_column(lane));
+      if (position.index == 0 && first_line(part, lane) == 0 && !e.initial) {
 #pragma unroll
         for (int v = 0; v < vector; ++v) y.a[0].v[v] = Input(0);  // the first factor of a row is not used
       }
@@ -204,8 +209,8 @@ struct Strips {
   }
 
   // Phase one, by the sum warps: the aggregate of a part.
-  TP_DEVICE Value sum(const Spot& spot, unsigned char* stage, int part, int lane, bool&) const {
-    Value sum = read(spot, stage, part, lane).sum();
+  TP_DEVICE Value sum(const TilePosition& position, unsigned char* stage, int part, int lane, bool&) const {
+    Value sum = read(position, stage, part, lane).sum();
     for (int stride = lanes(); stride < block::warp_size; stride *= 2) {
       sum = Value::combine(sum, block::shuffle_down(sum, stride));
     }
@@ -213,9 +218,10 @@ struct Strips {
   }
 
   template <class Before>
-  TP_DEVICE void scan(const Spot& spot, unsigned char* stage, int part, int lane, Before wait_before) const {
+  TP_DEVICE void scan(const TilePosition& position, unsigned char* stage, int part, int lane,
+                      Before wait_before) const {
     // Reduce the lane's own elements, then scan these totals over the lanes of the column.
-    const Items x = read(spot, stage, part, lane);
+    const Items x = read(position, stage, part, lane);
     Value sum = x.sum();
     for (int stride = lanes(); stride < block::warp_size; stride *= 2) {
       const Value left = block::shuffle_up(sum, stride);
@@ -226,11 +232,11 @@ struct Strips {
     Value running = wait_before();
     if (lane >= lanes()) running = Value::combine(running, sum);
 
-    const int64_t k = spot.index * tile_lines() + first_line(part, lane);
-    const int64_t left = e.inner - spot.column - lane_column(lane);
+    const int64_t k = position.index * tile_lines() + first_line(part, lane);
+    const int64_t left = e.inner - position.column - lane_column(lane);
     const int most = through_stage() ? chunks : int(tp::min(int64_t(chunks), e.n - k));
-    Output* to = through_stage() ? reinterpret_cast<Output*>(in_stage(e.in, spot, stage, part, lane))
-                                 : e.out + at(spot, k) + lane_column(lane);
+    Output* to = through_stage() ? reinterpret_cast<Output*>(in_stage(e.in, position, stage, part, lane))
+                                 : e.out + at(position, k) + lane_column(lane);
     const int64_t step = through_stage() ? stage_step() : e.reverse ? -e.inner : e.inner;
     const bool vectors =
         through_stage() ? e.inner % vector == 0 && reinterpret_cast<uintptr_t>(to) % alignof(OutVec) == 0 : out_aligned;
@@ -259,19 +265,19 @@ struct Strips {
         }
       }
     }
-    if (through_stage()) store_part(spot, stage, part, lane);
+    if (through_stage()) store_part(position, stage, part, lane);
   }
 
   // Stores the results of a narrow tile's part from the stage to memory.
-  TP_DEVICE void store_part(const Spot& spot, const unsigned char* stage, int part, int lane) const {
+  TP_DEVICE void store_part(const TilePosition& position, const unsigned char* stage, int part, int lane) const {
     __syncwarp();
-    const int64_t first = spot.index * tile_lines() + part * part_lines();
+    const int64_t first = position.index * tile_lines() + part * part_lines();
     const int most = int(tp::min(int64_t(part_lines()), e.n - first));
     if (most <= 0) return;
     const int begin = e.reverse ? tile_lines() - part * part_lines() - most : part * part_lines();
     const int bytes = most * pitch() * int(sizeof(Output));
-    const unsigned char* from = stage + shift(tile_memory(e.in, spot)) + begin * pitch() * int(sizeof(Output));
-    auto* to = reinterpret_cast<unsigned char*>(e.out + at(spot, e.reverse ? first + most - 1 : first));
+    const unsigned char* from = stage + shift(tile_memory(e.in, position)) + begin * pitch() * int(sizeof(Output));
+    auto* to = reinterpret_cast<unsigned char*>(e.out + at(position, e.reverse ? first + most - 1 : first));
     int done = 0;
     if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % 16 == 0) {
       done = bytes / 16 * 16;

@@ -43,18 +43,18 @@ class HistogramBlock {
 
   // Counts the digits of n keys. `preceded` says that from[-1] belongs to the segment, too.
   TP_DEVICE void count(const W* from, int64_t n, bool preceded) {
-    constexpr int bunch = 8;
+    constexpr int batch = 8;
     int64_t first = thread;
     const auto look = [&](const W& key, int64_t i) {
       if (i > 0 || preceded) descends = descends || a.order.less(key, from[i - 1]);
     };
-    for (; first + (bunch - 1) * Shape::threads < n; first += bunch * Shape::threads) {
-      W key[bunch];
+    for (; first + (batch - 1) * Shape::threads < n; first += batch * Shape::threads) {
+      W key[batch];
 #pragma unroll
-      for (int u = 0; u < bunch; ++u) key[u] = from[first + u * Shape::threads];
+      for (int u = 0; u < batch; ++u) key[u] = from[first + u * Shape::threads];
       if (!descends) {
 #pragma unroll
-        for (int u = 0; u < bunch; ++u) look(key[u], first + u * Shape::threads);
+        for (int u = 0; u < batch; ++u) look(key[u], first + u * Shape::threads);
       }
       count_keys(key);
     }

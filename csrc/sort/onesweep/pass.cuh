@@ -305,8 +305,8 @@ class PassBlock {
   TP_DEVICE Word* tile_states() const {
     return static_cast<Word*>(route.rank % 2 ? a.state.alternate_tile_states : a.state.tile_states);
   }
-  template <class Word>
   // Publishes the aggregate of this thread's digit, and clears the tile state that the next pass will use.
+  template <class Word>
   TP_DEVICE void publish_as(const Tile& t, unsigned own) {
     using P = TileState<Word>;
     const Word word = t.id == t.first ? P::inclusive_prefix | Word(start_of(t) + own) : P::aggregate | Word(own);
@@ -318,8 +318,8 @@ class PassBlock {
     if (a.state.wide) return publish_as<unsigned long long>(t, own);
     publish_as<unsigned>(t, own);
   }
-  template <class Word>
   // Returns where the tile's keys of this thread's digit begin in the segment, and publishes the inclusive prefix.
+  template <class Word>
   TP_DEVICE Word before_tile(const Tile& t, unsigned own) {
     using P = TileState<Word>;
     if (t.id == t.first) return Word(start_of(t));

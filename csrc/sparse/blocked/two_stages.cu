@@ -59,15 +59,15 @@ struct TileEntries {
         octets(I(a.entries / octet)) {}
 
   // Multiplies fours begin to end - 1, of a block of `columns` columns; factor(i) is the element of x at its column i.
-  template <int bunch, class Factor>
+  template <int batch, class Factor>
   TP_DEVICE void multiply(int begin, int end, unsigned columns, Factor factor, Acc* products) const {
 #pragma unroll 1
-    for (int first = begin + int(threadIdx.x); first < end; first += bunch * multiply_threads) {
-      block::Vector<T, 4> value[bunch];
-      block::Vector<int16_t, 4> column[bunch];
-      I to[bunch];
+    for (int first = begin + int(threadIdx.x); first < end; first += batch * multiply_threads) {
+      block::Vector<T, 4> value[batch];
+      block::Vector<int16_t, 4> column[batch];
+      I to[batch];
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
+      for (int j = 0; j < batch; ++j) {
         const int four = first + j * multiply_threads;
         to[j] = I(-1);
         if (four >= end) continue;
@@ -76,7 +76,7 @@ struct TileEntries {
         to[j] = octet_idx[four / 2];
       }
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
+      for (int j = 0; j < batch; ++j) {
         if (to[j] < 0 || to[j] >= octets) continue;
         block::Vector<Acc, 4> product;
 #pragma unroll
@@ -112,7 +112,7 @@ template <class M>
 __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matrix, typename M::Acc* products,
                                                                     int64_t c) {
   using T = typename M::T;
-  constexpr int bunch = sizeof(T) <= 4 ? 4 : 2;
+  constexpr int batch = sizeof(T) <= 4 ? 4 : 2;
   extern __shared__ uint4 memory[];
   block::allow_next_launch();
   auto* const near = reinterpret_cast<T*>(memory);
@@ -138,7 +138,7 @@ __global__ __launch_bounds__(multiply_threads) void multiply_blocks(const M matr
         __syncthreads();
         bring_near(near, x, columns, a.k);
         __syncthreads();
-        tile_entries.template multiply<bunch>(first, past, columns, [&](unsigned i) { return near[i]; }, products);
+        tile_entries.template multiply<batch>(first, past, columns, [&](unsigned i) { return near[i]; }, products);
       }
     }
     if (base + index_of(block + 1) >= last) break;
@@ -157,7 +157,7 @@ struct CollectBin {
 
   TP_DEVICE void operator()(int64_t bin, Acc* items) const {
     using Shape = BinShape<Acc>;
-    constexpr int bunch = 2;
+    constexpr int batch = 2;
     if (bin >= bins) return;
     const int64_t begin = tp::max(int64_t(0), int64_t(bin_ptrs[bin])) / 4;
     const int64_t end = tp::min(slots, int64_t(bin_ptrs[bin + 1])) / 4;
@@ -165,11 +165,11 @@ struct CollectBin {
     const auto* const from = products + 4 * begin;
     const auto* const to = reinterpret_cast<const uint2*>(entry_idx) + begin;
 #pragma unroll 1
-    for (int first = int(threadIdx.x); first < fours; first += bunch * Shape::threads) {
-      block::Vector<Acc, 4> product[bunch];
-      uint2 entry[bunch];
+    for (int first = int(threadIdx.x); first < fours; first += batch * Shape::threads) {
+      block::Vector<Acc, 4> product[batch];
+      uint2 entry[batch];
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
+      for (int j = 0; j < batch; ++j) {
         const int four = first + j * Shape::threads;
         entry[j] = uint2{~0u, ~0u};
         if (four >= fours) continue;
@@ -177,7 +177,7 @@ struct CollectBin {
         entry[j] = __ldcs(to + four);
       }
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
+      for (int j = 0; j < batch; ++j) {
         put_item(items, entry[j].x & 0xffff, product[j].v[0]);
         put_item(items, entry[j].x >> 16, product[j].v[1]);
         put_item(items, entry[j].y & 0xffff, product[j].v[2]);

@@ -88,7 +88,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   using Shape = BinShape<Acc>;
   using Four = typename Shape::Four;
   extern __shared__ uint4 memory[];
-  __shared__ block::Joint<Acc, Shape::threads / warp_size> joint;
+  __shared__ block::SliceScanStorage<Acc, Shape::threads / warp_size> scan_storage;
   __shared__ unsigned row_ends[Shape::items / 32];  // one bit per entry of the bin, set at the last entry of each row
   auto* const items = reinterpret_cast<Acc*>(memory);
   const auto b = matrix.bind(simt::Pointers{});
@@ -119,7 +119,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   Acc tail;
   const unsigned marks = row_ends[mine / 32] >> mine % 32 & ((1u << Shape::per_thread) - 1);
   const Acc running = scan_items<Shape>(items, mine, marks);
-  const Acc before = block::join<Sum<Acc>>(joint, column, running, marks != 0, tail).value;
+  const Acc before = block::scan_slices<Sum<Acc>>(scan_storage, column, running, marks != 0, tail).value;
   if (marks != 0) {
     Acc& first = items[item_slot(mine + __ffs(int(marks)) - 1)];
     first = before + first;

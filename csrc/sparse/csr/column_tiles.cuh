@@ -46,7 +46,7 @@ __global__ __launch_bounds__(column_threads, 7) void multiply_column_tiles(const
     next_end = tile.end(b, ++row + 1);  // loaded early, so that the load overlaps the row
   };
   clear();
-  using Entries = Bunch<std::decay_t<decltype(b)>, size, planned>;
+  using Entries = EntryBatch<std::decay_t<decltype(b)>, size, planned>;
   Entries next(b, tile.entry, tile.entry + tile.entries, 1);
   // Walk along the entries, `size` at a time: read their rows of X, load the next entries, then add each entry to the
   // sums, after closing the rows that end before it.

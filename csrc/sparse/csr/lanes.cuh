@@ -25,7 +25,7 @@ TP_DEVICE block::Vector<E, width> read_once(const block::Vector<E, width>* p) {
 // before x is read. `planned` says that the matrix has a perm. column[j] is -1 if entry j does not exist, or if its
 // column is outside the matrix.
 template <class B, int size, bool planned>
-struct Bunch {
+struct EntryBatch {
   using T = typename B::Value;
   using I = typename B::Position;
   using U = typename std::make_unsigned<I>::type;
@@ -33,7 +33,7 @@ struct Bunch {
   I column[size];
   T value[size];
 
-  TP_DEVICE Bunch(const B& b, int64_t at, int64_t end, int step) {
+  TP_DEVICE EntryBatch(const B& b, int64_t at, int64_t end, int step) {
     const int left = int(tp::min(tp::max(end - at, int64_t(0)), int64_t(1 << 30)));
     const I* const columns = b.col_idx + at;
     const T* const values = b.values + at;
@@ -88,7 +88,7 @@ TP_DEVICE typename B::Acc sum_entries(const B& b, int64_t begin, int64_t end, in
   Acc sum(0);
   for (; begin < end; begin += size * step) {
     Acc product[size];
-    Bunch<B, size, planned>(b, begin, end, step).multiply(b, product);
+    EntryBatch<B, size, planned>(b, begin, end, step).multiply(b, product);
     sum += (product[0] + product[1]) + (product[2] + product[3]);
   }
   return sum;
@@ -154,17 +154,17 @@ struct RowSums {
     using V = block::Vector<T, width>;
     constexpr int size = 4;
     for (; begin < end; begin += size) {
-      const Bunch<B, size, planned> bunch(b, begin, end, 1);
+      const EntryBatch<B, size, planned> batch(b, begin, end, 1);
       V x[size];
 #pragma unroll
       for (int j = 0; j < size; ++j) {
-        if (bunch.exists(j)) x[j] = *reinterpret_cast<const V*>(b.x + int64_t(bunch.column[j]) * b.a.k + c);
+        if (batch.exists(j)) x[j] = *reinterpret_cast<const V*>(b.x + int64_t(batch.column[j]) * b.a.k + c);
       }
 #pragma unroll
       for (int j = 0; j < size; ++j) {
-        if (!bunch.exists(j)) continue;
+        if (!batch.exists(j)) continue;
 #pragma unroll
-        for (int i = 0; i < width; ++i) sum[i] += Acc(bunch.value[j]) * Acc(x[j].v[i]);
+        for (int i = 0; i < width; ++i) sum[i] += Acc(batch.value[j]) * Acc(x[j].v[i]);
       }
     }
   }

@@ -30,7 +30,7 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   using T = typename M::T;
   using I = typename M::I;
   using Shape = BinShape<Acc>;
-  constexpr int bunch = 8, step = bunch * Shape::threads;
+  constexpr int batch = 8, step = batch * Shape::threads;
   extern __shared__ uint4 memory[];
   block::allow_next_launch();
   auto* const products = reinterpret_cast<Acc*>(memory);
@@ -44,16 +44,16 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
 // Multiply the entries in storage order, in which values and columns are read in sequence.
 #pragma unroll 1
   for (int first = int(threadIdx.x); first < count; first += step) {
-    T value[bunch];
-    I from[bunch];
+    T value[batch];
+    I from[batch];
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       const int i = first + j * Shape::threads;
       value[j] = i < count ? values[i] : T(0);
       from[j] = i < count ? origin[i] : I(-1);
     }
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       const int i = first + j * Shape::threads;
       if (i < count) products[i] = inside(from[j], a.cols) ? Acc(value[j]) * Acc(x[from[j]]) : Acc(0);
     }
@@ -62,14 +62,14 @@ __global__ __launch_bounds__(BinShape<typename M::Acc>::threads,
   __syncthreads();
 #pragma unroll 1
   for (int first = int(threadIdx.x); first < count; first += step) {
-    uint16_t from[bunch];
+    uint16_t from[batch];
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       const int i = first + j * Shape::threads;
       from[j] = i < count ? source[i] : uint16_t(0);
     }
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       const int i = first + j * Shape::threads;
       if (i < count) sorted[base + i] = products[from[j] % Shape::items];
     }
@@ -86,26 +86,26 @@ struct CollectStaged {
 
   TP_DEVICE void operator()(int64_t bin, Acc* items) const {
     using Shape = BinShape<Acc>;
-    constexpr int bunch = 4;
+    constexpr int batch = 4;
     const int64_t base = bin * Shape::items;
     const int count = int(tp::min(entries - base, int64_t(Shape::items)));
     const uint32_t* const slot = stages.slot + base;
     const uint16_t* const local = stages.local + base;
 #pragma unroll 1
-    for (int first = int(threadIdx.x); first < count; first += bunch * Shape::threads) {
-      uint32_t from[bunch];
-      uint16_t to[bunch];
-      Acc product[bunch];
+    for (int first = int(threadIdx.x); first < count; first += batch * Shape::threads) {
+      uint32_t from[batch];
+      uint16_t to[batch];
+      Acc product[batch];
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
+      for (int j = 0; j < batch; ++j) {
         const int i = first + j * Shape::threads;
         from[j] = i < count ? slot[i] : ~0u;
         to[j] = i < count ? local[i] : uint16_t(~0u);
       }
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) product[j] = int64_t(from[j]) < entries ? sorted[from[j]] : Acc(0);
+      for (int j = 0; j < batch; ++j) product[j] = int64_t(from[j]) < entries ? sorted[from[j]] : Acc(0);
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) put_item(items, to[j], product[j]);
+      for (int j = 0; j < batch; ++j) put_item(items, to[j], product[j]);
     }
   }
 };

@@ -50,7 +50,7 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
   using T = typename S::T;
   using Acc = acc_t<T>;
   using V = block::Vector<T, C::width>;
-  constexpr int bunch = 4;
+  constexpr int batch = 4;
   __shared__ int64_t rows[tile_entries], columns[tile_entries];
   const auto s = sample.bind(simt::Pointers{});
   const int64_t first = int64_t(blockIdx.x) * tile_entries;
@@ -59,16 +59,16 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
 
   const int groups = threads / split.lanes, lane = int(threadIdx.x) % split.lanes;
   // All lanes take part in every iteration, because the shuffles need them.
-  for (int start = 0; start < count; start += bunch * groups) {
+  for (int start = 0; start < count; start += batch * groups) {
     const int mine = start + int(threadIdx.x) / split.lanes;
-    Acc sum[bunch];
+    Acc sum[batch];
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) sum[j] = Acc(0);
+    for (int j = 0; j < batch; ++j) sum[j] = Acc(0);
     for (int64_t c = lane * C::width; c < s.a.k; c += split.lanes * C::width) {
-      V g[bunch], x[bunch];
-      bool is_entry[bunch];
+      V g[batch], x[batch];
+      bool is_entry[batch];
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
+      for (int j = 0; j < batch; ++j) {
         const int i = mine + j * groups;
         is_entry[j] = i < count && rows[i] >= 0;
         if (!is_entry[j]) continue;
@@ -76,7 +76,7 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
         x[j] = load<aligned, V>(s.x + columns[i] * s.a.k + c);
       }
 #pragma unroll
-      for (int j = 0; j < bunch; ++j) {
+      for (int j = 0; j < batch; ++j) {
 #pragma unroll
         for (int i = 0; i < C::width; ++i) {
           if (is_entry[j]) sum[j] += Acc(g[j].v[i]) * Acc(x[j].v[i]);
@@ -84,7 +84,7 @@ __global__ __launch_bounds__(threads) void multiply(const S sample, const C spli
       }
     }
 #pragma unroll
-    for (int j = 0; j < bunch; ++j) {
+    for (int j = 0; j < batch; ++j) {
       const Acc dot = sum_lanes(sum[j], split.lanes);
       if (lane == 0 && mine + j * groups < count) s.out[first + mine + j * groups] = T(dot);
     }

@@ -1,13 +1,13 @@
-#include "segmented/lookback_extrema.h"
+#include "segmented/lookback_other_ops.h"
 #include "segmented/scan_elements.h"
 #ifdef __CUDACC__
 #include "segmented/lookback_segments.cuh"
 
 namespace tp::segmented {
 
-void extrema_by_lookback(const Args& args, Context& context) {
+void other_ops_by_lookback(const Args& args, Context& context) {
   with_scan(args, [&](const auto& e) {
-    if constexpr (is_extremum<std::decay_t<decltype(e)>>) scan_by_path(e, context);
+    if constexpr (is_compiled_separately<std::decay_t<decltype(e)>>) scan_by_path(e, context);
   });
 }
 

@@ -5,6 +5,6 @@
 
 namespace tp::segmented {
 
-void extrema_by_path(const Args&, Context&);
+void other_ops_by_path(const Args&, Context&);
 
 }  // namespace tp::segmented
