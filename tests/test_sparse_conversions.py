@@ -326,3 +326,34 @@ def test_coalesced_in_the_order_of_rows_and_columns(rows, device):
     got = {(r, c): v for r, c, v in zip(*(x.tolist() for x in once[:3]), strict=True)}
     assert len(got) == len(want) and [p for p in got if p in inside] == inside
     assert all(got[p] == want[p] for p in inside)
+
+
+@pytest.mark.parametrize("columns", [40_000, 65_537])
+def test_slots_beyond_int32_are_refused(columns):
+    """One row of 65,537 entries in a section of 65,536 rows takes 2^32 slots and more."""
+    ptrs = torch.full((65_537,), columns, dtype=torch.int32)
+    ptrs[0] = 0
+    a = tp.csr(ptrs, torch.arange(columns, dtype=torch.int32), torch.ones(columns), (65_536, columns))
+    for limit, message in ((None, "SELL of 65536 rows.*more than max_bytes"), (2**60, "too many for torch.int32")):
+        with pytest.raises(RuntimeError, match=message):
+            a.convert("sell", section_rows=65_536, max_bytes=limit)
+    with pytest.raises(RuntimeError, match="SELL of 65536 rows.*more than max_bytes"):
+        tp.csr(ptrs.long(), a.col_idx.long(), a.values, a.shape).convert("sell", section_rows=65_536)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("form", ["ell", "hyb", "sell", "blocked"])
+def test_conversions_are_exported(form, strict):
+    class Layer(torch.nn.Module):
+        def forward(self, A, x):
+            return tp.spmv(A.convert(form), x)
+
+    a, x = tp.sparse.from_torch(torch.arange(30.0).view(6, 5) % 4).convert("coo"), torch.arange(5.0)
+    program = torch.export.export(Layer(), (a, x), strict=strict)
+    assert torch.equal(program.module()(a, x), tp.spmv(a, x))
+
+
+def test_blocks_of_columns_count():
+    none = torch.zeros(0, dtype=torch.long)
+    with pytest.raises(RuntimeError, match="BLOCKED of 3 rows.*more than max_bytes"):
+        tp.coo(none, none, torch.zeros(0), (3, 2**50)).convert("blocked")

@@ -75,7 +75,7 @@ def _transpose_and_padding(a: Matrix) -> CSR:
 
 
 def multiply(a: Matrix, number: Number | Tensor | Matrix) -> Matrix:
-    """``A * 2``, ``2 * A``: every entry times a number or a tensor of one element; padding stays 0.
+    """``A * 2``, ``2 * A``: every entry times a number or a 0-d tensor; padding stays 0.
 
     ``A * B`` of two sparse matrices is their product entry by entry, of the entries that both have.
     """

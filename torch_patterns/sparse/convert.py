@@ -218,12 +218,16 @@ def _to_coo(a: CSR) -> COO:
     return COO(_entries(a)[0], a.col_idx, a.values, a.shape)
 
 
-def _refuse(a: CSR, name: str, slots: int, max_bytes: int | None, runs: int = 0) -> None:
-    """Raises if a format with `slots` slots for entries in `runs` runs would take too much memory."""
+def _refuse(a: CSR, name: str, slots: int, max_bytes: int | None, more: int = 0) -> None:
+    """Raises if a format with `slots` slots for entries and `more` pointers beside those of the rows would take too
+    much memory, or if its pointers cannot count them."""
     limit = max(16 * nbytes(a), 64 << 20) if max_bytes is None else max_bytes
-    pointers = (a.shape[0] + runs) * a.row_ptrs.element_size()
+    pointers = (a.shape[0] + more) * a.row_ptrs.element_size()
     needed = slots * (a.col_idx.element_size() + a.values.element_size()) + pointers
-    if torch.compiler.is_compiling():
+    index = {"SELL": a.row_ptrs.dtype, "BLOCKED": a.col_idx.dtype}.get(name, torch.int64)  # of pointers to slots
+    if torch.compiler.is_exporting():
+        torch._check(needed <= limit)  # strict export knows no messages
+    elif torch.compiler.is_compiling():
         # The message must not use a variable, because torch 2.11 does not compile that.
         torch._check(needed <= limit, lambda: "convert: the format would take more than max_bytes; use 'hyb' or 'csr'")
     elif needed > limit:
@@ -232,6 +236,8 @@ def _refuse(a: CSR, name: str, slots: int, max_bytes: int | None, runs: int = 0)
             f"convert: {name} of {a.shape[0]} rows, {slots} slots, takes {needed} bytes, more than max_bytes {limit};"
             f" use {others}, which pad less"
         )
+    elif slots > torch.iinfo(index).max:
+        raise RuntimeError(f"convert: {name} takes {slots} slots, too many for {index}; use int64 indices or 'csr'")
 
 
 def _padded_rows(a: CSR, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -271,7 +277,7 @@ def _to_hyb(a: CSR, width: int | None = None, max_bytes: int | None = None) -> H
         _refuse(a, "HYB", (width or 0) * a.shape[0] + a.values.shape[0], max_bytes)
     if width is None:
         third = _ops.sort_keys(lengths, 0, True)[a.shape[0] // 3 :]
-        width = int(third[0]) if a.shape[0] else 0
+        width = _size(third[0]) if a.shape[0] else 0
     row_nnz, col_idx, values, position = _padded_rows(a, width)
     tail = _ops.compact(_arange(position, position.shape[0]), position >= width)
     rest = (x.index_select(0, tail) for x in (rows, a.col_idx, a.values))
@@ -321,10 +327,10 @@ def _to_sell(
     by_section = torch.nn.functional.pad(row_nnz, (0, sections * section_rows - n)).view(sections, section_rows)
     heights = (n - _arange(lengths, sections) * section_rows).clamp(max=section_rows)
     widths = by_section.amax(1) if sections else heights
-    ptrs = _exclusive(heights * widths)
+    ptrs = _exclusive(heights.long() * widths)  # may go beyond int32
     total = _size(ptrs[-1])
     _refuse(a, "SELL", total, max_bytes)
-    at = rows
+    ptrs, at = ptrs.to(lengths.dtype), rows
     if n:
         there = _inverse(perm).index_select(0, rows)
         section = there.div(section_rows, rounding_mode="floor")
@@ -339,7 +345,7 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
     blocks, bins = (cols + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS, (n + BIN_ENTRIES - 1) // BIN_ENTRIES
     runs = blocks * bins
     torch._check(runs >= 0)  # a fact that compilers cannot infer
-    _refuse(a, "BLOCKED", n, max_bytes, runs)  # at least
+    _refuse(a, "BLOCKED", n, max_bytes, runs + blocks + bins)  # at least
     entry, col = _arange(a.col_idx, n).long(), a.col_idx.clamp(min=0).clamp(max=max(cols - 1, 0))
     counts = _ops.histogram(col.long() // BLOCK_COLUMNS * bins + entry // BIN_ENTRIES, runs + 1).narrow(0, 0, runs)
     octets = (counts + OCTET - 1) // OCTET
@@ -349,8 +355,7 @@ def _to_blocked(a: CSR, max_bytes: int | None = None) -> BLOCKED:
     moved = by_bins.narrow(0, 0, runs).view(bins, blocks).T.flatten() - by_blocks.narrow(0, 0, runs)
     total = _size(by_blocks[-1])
     slots = OCTET * total
-    _refuse(a, "BLOCKED", slots, max_bytes, runs)
-    torch._check(slots <= torch.iinfo(index).max, lambda: "convert: BLOCKED takes int64 indices here; use 'csr'")
+    _refuse(a, "BLOCKED", slots, max_bytes, runs + blocks + bins)
     low = BLOCK_COLUMNS.bit_length() - 1
     order = _ops.argsort(col, 0, False, low, low + max(1, (blocks - 1).bit_length()), index_dtype=index)
     at = entry + segment_expand(OCTET * by_blocks.narrow(0, 0, runs) - starts.narrow(0, 0, runs), starts, n)
