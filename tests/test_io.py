@@ -360,3 +360,19 @@ def test_quirks():
     path = data_folder("quirks") / "gapbs_4.mtx"
     assert len(io.read_matrix_market(path, duplicates="keep").values) == 256
     assert io.read_matrix_market(path, duplicates="sum").values.sum() == 256
+
+
+def test_what_cannot_be_read_is_not_written(tmp_path):
+    zero = torch.zeros(1, dtype=torch.long)
+    one = coo(zero, zero, torch.ones(1), (1, 1))
+    for comment in ("fine\n" + "x" * 70_000, "a\0b"):
+        with pytest.raises(ValueError, match="line of comment"):
+            io.write_matrix_market(tmp_path / "a.mtx", one, comment=comment)
+    for value in (2**63 - 1, 2**63):
+        large = COO(zero, zero, torch.tensor([value], dtype=torch.uint64), (1, 1))
+        if value == 2**63:
+            with pytest.raises(TypeError, match="2\\^63 and more"):
+                io.write_matrix_market(tmp_path / "a.mtx", large)
+        else:
+            io.write_matrix_market(tmp_path / "a.mtx", large)
+            assert (tmp_path / "a.mtx").read_text().endswith(f"1 1 {value}\n")

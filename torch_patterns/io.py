@@ -17,6 +17,7 @@ from torch_patterns.sparse import COO, Matrix, coo
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DUPLICATES = ("error", "sum", "keep")
+LONGEST_COMMENT = 65_000  # bytes of a line, which the reader accepts
 
 
 def read_matrix_market(
@@ -94,7 +95,8 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
 
     Raises:
         OSError: the file cannot be written.
-        TypeError: ``A`` is not a sparse matrix, or its values are complex; or ``path`` is no path.
+        TypeError: ``A`` is not a sparse matrix, or its values are complex, or beyond int64; or ``path`` is no path.
+        ValueError: a line of ``comment`` has more than 65,000 bytes, or a NUL.
 
     Example:
         >>> import pathlib, tempfile
@@ -111,6 +113,10 @@ def write_matrix_market(path: str | os.PathLike, A: Matrix, *, comment: str = ""
     row_idx, col_idx, values = (t.detach().cpu() for t in (A.row_idx.long(), A.col_idx.long(), A.values))
     if values.is_complex():
         raise TypeError(f"write_matrix_market: values are {values.dtype}, and complex ones are not supported")
+    if values.dtype == torch.uint64 and (values.view(torch.int64) < 0).any():
+        raise TypeError("write_matrix_market: values of 2^63 and more are not supported")
+    if any(len(line.encode()) > LONGEST_COMMENT or "\0" in line for line in comment.splitlines()):
+        raise ValueError(f"write_matrix_market: a line of comment has a NUL or more than {LONGEST_COMMENT} bytes")
     field = "real" if values.is_floating_point() else "integer"
     values = values.double() if field == "real" else values.long()
     make = gzip.open if Path(path).suffix == ".gz" else open
