@@ -322,3 +322,13 @@ def test_squares_of_norms_neither_vanish_nor_overflow(solver, exponent):
     assert absolute.converged and absolute.iterations > 1 and absolute.residual_norm > 0
     # A start that is far greater than the solution is no error.
     assert solver(A, b.ldexp(power), x0=torch.ones(n), atol=1.0).converged
+
+
+def test_large_matrices():
+    """Squares of the elements of A x are beyond float32."""
+    torch.manual_seed(0)
+    dense = 4 * torch.eye(50) + torch.randn(50, 50) / 10
+    b = torch.randn(50)
+    small, large = (gmres(tp.sparse.from_torch(dense * factor), b) for factor in (1.0, 2.0**100))
+    assert large.converged and large.iterations == small.iterations
+    assert torch.allclose(large.x * 2.0**100, small.x, rtol=1e-4)

@@ -223,9 +223,9 @@ def _orthogonal(image: Tensor, basis: Tensor, out: Tensor) -> tuple[list[float],
     image = image - first @ basis
     second = basis @ image
     image = image - second @ basis
-    length = image.norm()
+    length = torch.linalg.vector_norm(image, dtype=torch.float64)  # squares of float32 may be beyond float32
     out.copy_(image / length)
-    *column, last = torch.cat([first + second, length[None]]).tolist()
+    *column, last = torch.cat([(first + second).double(), length[None]]).tolist()
     return column, last
 
 
