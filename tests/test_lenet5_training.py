@@ -324,16 +324,6 @@ def test_bad_trainers_are_refused(arguments, message):
         Trainer(*arguments)
 
 
-def test_changed_models_are_refused():
-    """A step would train frozen parameters, too, and has its own activations."""
-    model = LeNet5().requires_grad_(False)
-    with pytest.raises(ValueError, match=r"Trainer: c1.weight does not require a gradient"):
-        Trainer(model, *digits(), 4)
-    model.requires_grad_(True).activation = torch.nn.Sigmoid()
-    with pytest.raises(ValueError, match="Trainer: the model's activation must be .*, not torch.Sigmoid"):
-        Trainer(model, *digits(), 4)
-
-
 @pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
 def test_hyperparameters_are_numbers(name):
     for wrong in ("0.1", None, [0.1, 0.2], -0.1, float("nan")):

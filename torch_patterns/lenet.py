@@ -6,6 +6,7 @@ All kernels are 5x5; C3 is connected to all six maps of S2, as in the book (the 
 """
 
 import copy
+from collections.abc import Iterable
 
 import torch
 
@@ -116,14 +117,35 @@ def _one_hot(target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _words(model: LeNet5) -> tuple[str, str, str]:
-    """Returns the activation, pooling and output of a network."""
+    """Returns the activation, pooling and output of a network, which must be one that LeNet5 makes: a step computes
+    nothing else."""
     activation = next((word for word, kind in ACTIVATIONS.items() if type(model.activation) is kind), "")
     if not activation:
         raise ValueError(f"Trainer: the model's activation must be one of LeNet5's, not {type_name(model.activation)}")
     pooling = "subsample"
     if isinstance(model.s2, torch.nn.Sequential):
-        pooling = next(word for word, kind in POOLINGS.items() if isinstance(model.s2[1], kind))
-    return activation, pooling, "linear" if isinstance(model.output, nn.Linear) else "rbf"
+        pooling = next((word for word, kind in POOLINGS.items() if type(model.s2[-1]) is kind), "avg")
+    words = activation, pooling, "linear" if type(model.output) is nn.Linear else "rbf"
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        plain = LeNet5(*words)  # type: ignore[arg-type]
+    expected_layers, layers = dict(plain.named_modules()), dict(model.named_modules())
+    for name in [*expected_layers, *layers]:
+        expected_layer, layer = expected_layers.get(name), layers.get(name)
+        names = [] if expected_layer is None else [n for n in vars(expected_layer) if n[0] != "_" and n != "training"]
+        if expected_layer is None or layer is None or _settings(expected_layer, names) != _settings(layer, names):
+            raise ValueError(f"Trainer: {name or 'the model'} must be as LeNet5{words} makes it, not {layer}")
+    expected = sorted(name for name, _ in plain.named_parameters())
+    found = sorted(name for name, _ in (*model.named_parameters(), *model.named_buffers()))
+    if found != expected:
+        raise ValueError(f"Trainer: the model must have the parameters {expected} and no buffers, not {found}")
+    return words
+
+
+def _settings(layer: torch.nn.Module, names: Iterable[str]) -> tuple:
+    """Returns what a layer's results depend on besides its parameters."""
+    hooks = [layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks]
+    forward = vars(layer).get("forward", type(layer).forward)
+    return forward, any(hooks), {name: getattr(layer, name, None) for name in names}
 
 
 def _rate(name: str, value: float) -> float:
@@ -209,6 +231,8 @@ class Trainer:
         for name, p in model.named_parameters():
             if not p.requires_grad:
                 raise ValueError(f"Trainer: {name} does not require a gradient, but a step trains every parameter")
+            if not p.is_contiguous():
+                raise ValueError(f"Trainer: {name} must be contiguous, its strides are {p.stride()}")
         self.model, self.batch, self.shuffle, self.distort, self.algorithm = model, batch, shuffle, distort, algorithm
         self.params = list(model.parameters())
         device, dtype = self.params[0].device, self.params[0].dtype
@@ -240,7 +264,9 @@ class Trainer:
         if isinstance(value, torch.Tensor):
             if value.shape not in ((), (self.steps,)):
                 raise ValueError(f"Trainer: lr must be a number or of shape [{self.steps}], got {list(value.shape)}")
-            self._lr.copy_(value, non_blocking=True)
+            if not value.is_cuda and not bool((value >= 0).all()):
+                raise ValueError(f"Trainer: lr must be 0 or more, not {value.tolist()}")
+            self._lr.copy_(value.detach(), non_blocking=True)
         else:
             self._lr.fill_(_rate("lr", value))
 
@@ -344,17 +370,22 @@ class Trainer:
         After an error, nothing has changed.
 
         Raises:
-            ValueError: the momenta are not those of the parameters.
+            ValueError: the momenta are not those of the parameters, or epochs are negative.
             RuntimeError: the state is of another network.
             KeyError: a part of the state is missing.
         """
         epochs = word("Trainer.load_state_dict", "epochs", state["epochs"])
-        shapes, found = ([list(t.shape) for t in tensors] for tensors in (self.momenta, state["momenta"]))
+        given = list(state["momenta"])
+        shapes, found = ([list(t.shape) for t in tensors] for tensors in (self.momenta, given))
         if found != shapes:
             raise ValueError(f"Trainer.load_state_dict: the momenta must have shapes {shapes}, got {found}")
-        copy.deepcopy(self.model).load_state_dict(state["model"])  # raises before the network itself has changed
-        self.model.load_state_dict(state["model"])
+        if epochs < 0:
+            raise ValueError(f"Trainer.load_state_dict: epochs must be 0 or more, not {epochs}")
         with torch.no_grad():
-            for ours, theirs in zip(self.momenta, state["momenta"], strict=True):
+            # What raises does so before anything has changed.
+            momenta = [torch.empty_like(ours).copy_(theirs) for ours, theirs in zip(self.momenta, given, strict=True)]
+            copy.deepcopy(self.model).load_state_dict(state["model"])
+            self.model.load_state_dict(state["model"])
+            for ours, theirs in zip(self.momenta, momenta, strict=True):
                 ours.copy_(theirs)
         self._epoch.fill_(epochs)
