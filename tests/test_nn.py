@@ -150,3 +150,20 @@ def test_sizes_of_numpy():
     assert all(type(n) is int for n in (*conv.kernel_size, *conv.stride, conv.in_channels))
     with pytest.raises(TypeError, match="integer or a sequence of them, not 2.5"):
         nn.Conv2d(1, 1, 2.5)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+def test_padding_may_change(mode):
+    """As in models whose strides become dilations, before and after TorchScript."""
+    x = torch.randn(2, 1, 9, 8)
+    ours, theirs = (module(1, 2, 3) for module in (nn.Conv2d, torch.nn.Conv2d))
+    ours.load_state_dict(theirs.state_dict())
+    for padding, dilation in (((1, 2), (1, 1)), ("same", (2, 1)), ((0, 0), (1, 1)), ((2, 2), (2, 2))):
+        for layer in (ours, theirs):
+            layer.padding, layer.dilation, layer.padding_mode = padding, dilation, "zeros"
+        torch.testing.assert_close(ours(x), theirs(x))
+    ours.padding_mode, ours.padding = mode, (1, 1)
+    want = torch.nn.functional.pad(x, (1, 1, 1, 1), "constant" if mode == "zeros" else mode)
+    want = torch.nn.functional.conv2d(want, ours.weight, ours.bias, dilation=2)
+    torch.testing.assert_close(ours(x), want)
+    torch.testing.assert_close(torch.jit.script(ours)(x), want)

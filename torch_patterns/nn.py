@@ -110,10 +110,25 @@ class Conv2d(_Operator, torch.nn.Conv2d):
             dtype,
         )
         self.algorithm = algorithm
-        # The operator itself pads with zeros, equally on both sides; all other padding is done before the call.
-        left, right, top, bottom = self._reversed_padding_repeated_twice
-        self.pads_before = padding_mode != "zeros" or left != right or top != bottom
-        self.pad_mode = "constant" if padding_mode == "zeros" else padding_mode
+        self._divide_padding()
+
+    def __setattr__(self, name: str, value) -> None:
+        super().__setattr__(name, value)
+        if name in ("padding", "padding_mode", "dilation") and "zeros_around" in vars(self):
+            self._divide_padding()
+
+    def _divide_padding(self) -> None:
+        """The operator itself pads with zeros, equally on both sides; all other padding is done before the call."""
+        sides = []
+        for d in (1, 0):  # as torch.nn.functional.pad takes them, columns first
+            if isinstance(self.padding, str):
+                both = self.dilation[d] * (self.kernel_size[d] - 1) if self.padding == "same" else 0
+                sides += [both // 2, both - both // 2]
+            else:
+                sides += [_pair(self.padding)[d]] * 2
+        left, right, top, bottom = self._reversed_padding_repeated_twice = sides
+        self.pads_before = self.padding_mode != "zeros" or left != right or top != bottom
+        self.pad_mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
         self.zeros_around = (0, 0) if self.pads_before else (top, left)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
