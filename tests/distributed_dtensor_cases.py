@@ -177,3 +177,23 @@ def case_gradients_through_dtensor(world: World) -> None:
             (y * distribute_tensor(weights, mesh, [Shard(0)])).sum().backward()
         assert part.grad.placements[0] == Shard(0), op
         assert torch.equal(part.grad.full_tensor(), whole.grad), op
+
+
+def case_channels_that_do_not_suffice(world: World) -> None:
+    """With one channel more than ranks, the last of three ranks or more gets none: pooling gathers."""
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    channels = world.size + 1
+    maps, bias = integers(2, channels, 6, 6), integers(channels)
+    calls = [
+        lambda x, b: tp.max_pool2d(x, 2),
+        lambda x, b: tp.avg_pool2d(x, 2),
+        lambda x, b: tp.subsample2d(x, b, 2, "relu"),
+    ]
+    for number, call in enumerate(calls):
+        for d, images in ((1, maps), (0, maps[0])):
+            if images.ndim == 3 and number == 2:
+                continue
+            want = call(images, bias)
+            x = distribute_tensor(images.to(world.device), mesh, [Shard(d)])
+            got = call(x, distribute_tensor(bias.to(world.device), mesh, [Shard(0)])).full_tensor()
+            assert torch.equal(got.cpu(), want), (number, d)

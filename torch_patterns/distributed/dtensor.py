@@ -159,41 +159,49 @@ def _conv2d_wgrad(args):
         yield [Shard(0)], {"grad": Shard(1)}
 
 
+def _images_or_channels(maps) -> list[int]:
+    """Returns the dimensions of images [N, C, H, W] or [C, H, W] to shard: channels only if every rank gets some,
+    because pooling takes no images without channels."""
+    channels, ranks = maps.shape[-3], maps.mesh.size()
+    every_rank = -(-channels // ranks) * (ranks - 1) < channels
+    return [*range(maps.ndim - 3), *([maps.ndim - 3] if every_rank else [])]
+
+
 @rule("avg_pool2d")
 def _avg_pool2d(args):
-    return _alike(range(args["x"].ndim - 2), "x")
+    return _alike(_images_or_channels(args["x"]), "x")
 
 
 @rule("avg_pool2d_backward")
 def _avg_pool2d_backward(args):
-    return _alike(range(args["grad"].ndim - 2), ("grad",))
+    return _alike(_images_or_channels(args["grad"]), ("grad",))
 
 
 @rule("max_pool2d")
 def _max_pool2d(args):
-    return _alike(range(args["x"].ndim - 2), "x", 2)
+    return _alike(_images_or_channels(args["x"]), "x", 2)
 
 
 @rule("max_pool2d_backward")
 def _max_pool2d_backward(args):
-    return _alike(range(args["grad"].ndim - 2), ("grad", "indices"))
+    return _alike(_images_or_channels(args["grad"]), ("grad", "indices"))
 
 
 @rule("max_pool2d_tangent")
 def _max_pool2d_tangent(args):
-    return _alike(range(args["x"].ndim - 2), ("x", "indices"))
+    return _alike(_images_or_channels(args["x"]), ("x", "indices"))
 
 
 @rule("subsample2d")
 def _subsample2d(args):
-    yield [Shard(0)], {"x": Shard(0)}
-    yield [Shard(1)], {"x": Shard(1), "bias": Shard(0)}
+    for d in _images_or_channels(args["x"]):
+        yield [Shard(d)], {"x": Shard(d), **({"bias": Shard(0)} if d == 1 else {})}
 
 
 @rule("subsample2d_backward")
 def _subsample2d_backward(args):
-    yield [Shard(0), Partial()], {"grad": Shard(0), "y": Shard(0)}
-    yield [Shard(1), Shard(0)], {"grad": Shard(1), "y": Shard(1)}
+    for d in _images_or_channels(args["grad"]):
+        yield [Shard(d), Shard(0) if d == 1 else Partial()], {"grad": Shard(d), "y": Shard(d)}
 
 
 @rule("linear")
