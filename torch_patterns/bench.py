@@ -210,16 +210,22 @@ def sizes(text: str) -> list[int]:
     """ "1000,2^20" lists, "2^10:2^28" goes in steps of 4, "2^10:2^28:16" in steps of 16."""
     if ":" not in text:
         return [number(n) for n in text.split(",")]
-    first, last, *step = map(number, text.split(":"))
+    first, last, *rest = map(number, text.split(":"))
+    step = rest[0] if rest else 4
+    if first < 1 or step < 2:
+        raise SystemExit(f"expected sizes from 1 on in steps of a factor of at least 2, got {text!r}")
     found = [first]
-    while found[-1] * (step or [4])[0] <= last:
-        found.append(found[-1] * (step or [4])[0])
+    while found[-1] * step <= last:
+        found.append(found[-1] * step)
     return found
 
 
 def operator_arguments(words: list[str]) -> dict[str, object]:
     """--op max --dim 1 -> {"op": "max", "dim": 1}"""
     found = {}
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    if len(words) % 2:
+        raise SystemExit(f"expected a value after {words[-1]!r}")
     for key, value in zip(words[::2], words[1::2], strict=True):
         if not key.startswith("--"):
             raise SystemExit(f"expected an option, got {key!r}")
@@ -244,7 +250,11 @@ def problems(spec: testing.Spec, options, more: dict[str, object]) -> Iterator[t
 
 def main(arguments: list[str] | None = None) -> None:
     specs = testing.specs()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --size may be the operator's
+    )
     parser.add_argument("operator", choices=sorted(specs))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32")
