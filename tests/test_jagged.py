@@ -96,10 +96,46 @@ def test_segments_have_their_offsets(device):
     want = [tp.linear_recurrence(p, p, 0, initial=start[0]) for p in parts]
     same(tp.segment_recurrence(x, x, initial=start), want)
     same(tp.linear_recurrence(x, x, 1, initial=start), want)
+    for descending in (False, True):
+        want = [p.sort(descending=descending, stable=True) for p in parts]
+        same(tp.segment_sort(x, descending=descending), [w[0] for w in want])
+        for values in (x, x.values()):  # rows without offsets of their own, too
+            keys, moved = tp.segment_sort_pairs(x, values, descending=descending)
+            same(keys, [w[0] for w in want])
+            same(moved, [w[0] for w in want])
+    rows = torch.arange(sum(LENGTHS), device=device)
+    keys, order = tp.segment_sort_pairs(x, tp.jagged.from_rows(rows, x.offsets()))
+    assert torch.equal(x.values()[order.values()], keys.values())
+    values, indices = tp.segment_topk(x, k=1)
+    torch.testing.assert_close(values[:, 0], torch.stack([p.max() for p in parts]))
+    assert torch.equal(x.values()[indices], values)
+    assert torch.equal(tp.segment_topk(x, None, 1)[0], values)
+    y, parts = make(device, 3)
+    weights = torch.arange(24.0, dtype=torch.float64, device=device).view(4, 3, 2)
+    want = [p @ w for p, w in zip(parts, weights, strict=True)]
+    same(tp.segment_matmul(y, weights=weights), want)
+    same(tp.segment_matmul(y, None, weights), want)
     with pytest.raises(TypeError, match="segment_softmax: a jagged tensor has offsets of its own"):
         tp.segment_softmax(x, x.offsets())
-    with pytest.raises(TypeError, match="offsets must be a tensor"):
-        tp.segment_softmax(x.values())
+    with pytest.raises(TypeError, match="segment_sort_pairs: a jagged tensor has offsets of its own"):
+        tp.segment_sort_pairs(x.values(), x, x.offsets())
+    for f in (
+        tp.segment_softmax,
+        tp.segment_sort,
+        lambda v: tp.segment_sort_pairs(v, v),
+        lambda v: tp.segment_topk(v, k=1),
+    ):
+        with pytest.raises(TypeError, match="offsets must be a tensor"):
+            f(x.values())
+
+
+def test_arguments_behind_offsets_are_required():
+    x, _ = make("cpu", 3)
+    for rows, offsets in ((x, None), (x.values(), x.offsets())):
+        with pytest.raises(TypeError, match="segment_topk: k must be an integer, and is missing"):
+            tp.segment_topk(rows, offsets)
+        with pytest.raises(TypeError, match="segment_matmul: weights must be a tensor, and are missing"):
+            tp.segment_matmul(rows, offsets)
 
 
 @pytest.mark.parametrize("module", ["Linear", "ReLU", "Tanh", "BipolarSigmoid", "Sign"])
@@ -149,6 +185,8 @@ def test_what_is_not_for_jagged_tensors():
         tp.scan(x, 3)
     with pytest.raises(TypeError, match="merge takes no jagged tensor"):
         tp.merge(x, x)
+    with pytest.raises(TypeError, match="segment_expand takes no jagged tensor"):
+        tp.segment_expand(x, x.offsets(), 10)
     with pytest.raises(ValueError, match="ragged dimension at 1"):
         tp.relu(x.transpose(1, 2))
     with pytest.raises(TypeError, match="rows_of: x must be a NestedTensor"):
@@ -270,3 +308,32 @@ def test_compiled():
     theirs = torch.autograd.grad(want.sum() + sum(p.cumsum(0).relu().sum() for p in parts), parts)
     for g, w in zip(ours, theirs, strict=True):
         torch.testing.assert_close(g, w)
+
+
+def test_recurrences_broadcast_as_torch_does():
+    lengths = torch.tensor([2, 0, 3])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    x = torch.nested.nested_tensor_from_jagged(torch.randn(5, 4), offsets)
+    for shape in ((), (4,), (1, 4), (3, 1, 4), (1, 1, 4), (3, 1, 1), (1, 1)):
+        dense = torch.randn(shape)
+        same = x * dense if shape else x * dense.item()
+        whole = torch.nested.nested_tensor_from_jagged(torch.ones(5, 4), offsets) * dense
+        assert same.values().shape == whole.values().shape
+        want = tp.linear_recurrence(whole, x, 1)
+        assert torch.equal(tp.linear_recurrence(dense, x, 1).values(), want.values()), shape
+    for shape in ((5, 4), (3, 4), (5, 1, 4), (3, 2, 4), (2, 1, 4), (1, 3, 1, 4)):
+        with pytest.raises(ValueError, match="linear_recurrence: shape .* does not broadcast with a jagged"):
+            tp.linear_recurrence(torch.ones(shape), x, 1)
+
+
+def test_recurrences_promote():
+    offsets = torch.tensor([0, 2, 5])
+    single, double, whole = (
+        torch.nested.nested_tensor_from_jagged(torch.ones(5, 4, dtype=dtype), offsets)
+        for dtype in (torch.float32, torch.float64, torch.int64)
+    )
+    assert tp.linear_recurrence(double, single, 1).dtype == torch.float64
+    assert tp.linear_recurrence(whole, single, 1).dtype == torch.float32
+    assert tp.linear_recurrence(single, torch.tensor(2.0, dtype=torch.float64), 1).dtype == torch.float32
+    assert tp.linear_recurrence(double, double, 1, initial=torch.ones(2, 4)).dtype == torch.float64
+    assert tp.linear_recurrence(single, single, 1, initial=torch.ones(2, 4).double()).dtype == torch.float64

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import torch_patterns as tp
 from torch_patterns import sparse
 from torch_patterns.sparse import spmm, spmv, stages
+from torch_patterns.sparse.containers import BIN_ENTRIES
 from torch_patterns.testing import assert_equal, assert_same_bits
 
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
@@ -46,18 +47,18 @@ def test_plans(form, device, monkeypatch):
 
 @pytest.mark.parametrize("index", (torch.int32, torch.int64))
 def test_stages(index):
-    """To tiles, from tiles to bins, and inside the bins is what the stages do; rungs without stages use the plan."""
-    n = 3 * stages.SIZE + 5
+    """The two stages lead from storage order to the order of the plan; rungs without stages use the plan itself."""
+    n = 3 * BIN_ENTRIES + 5
     coo = random_matrix(700, 300, n, index=index)
     a = coo.convert("csr")
     ptrs, perm = a.plan()
     more = stages.stages(*perm)
     words = more[:-1].contiguous().view(torch.uint8).flatten()
     local, source = words[: 4 * n].view(torch.int16).view(2, n)
-    position = words[4 * n :].view(torch.int32)
+    slot = words[4 * n :].view(torch.int32)
     each = torch.arange(n)
-    by_tile, by_bin = (each // stages.SIZE * stages.SIZE + x for x in (source, local))
-    assert_equal(by_tile[position].to(index), perm[0][by_bin], "the order")
+    by_tile, by_bin = (each // BIN_ENTRIES * BIN_ENTRIES + x for x in (source, local))
+    assert_equal(by_tile[slot].to(index), perm[0][by_bin], "the order")
     assert_equal(more[-1][perm[0].long()], perm[1], "the columns")
     g = torch.ones(700, 1, dtype=torch.float64)
     for rows in (perm, torch.cat([perm, more])):
@@ -71,8 +72,8 @@ def test_stages(index):
 @each_format
 def test_products_in_stages(form, index, dtype, monkeypatch):
     """Many columns, few long ones and empty ones, with padding; the same bits in every run."""
-    monkeypatch.setattr(sparse.product, "pay", lambda perm: True)
-    for rows, cols, n in ((900, 4000, 70_000), (4000, 3, 2 * stages.SIZE), (900, 100_000, 50_000)):
+    monkeypatch.setattr(sparse.product, "stages_are_faster", lambda perm: True)
+    for rows, cols, n in ((900, 4000, 70_000), (4000, 3, 2 * BIN_ENTRIES), (900, 100_000, 50_000)):
         coo = random_matrix(rows, cols, n, dtype, index, device="cuda")
         a = (coo.transpose() if form == "csc" else coo).convert(form)
         plan = a.plan()

@@ -1,10 +1,15 @@
-"""Arguments of a type that a function does not take.
+"""Checks of argument types, and error messages that name the argument.
 
-The functions call their operators at once, without looking at types: torch does that, and its errors speak of the
-operator's schema. Only when a call has failed are its arguments compared with the annotations: a number of numpy's is
-made one of Python's, and the call repeated; an operand from another library is a TypeError that names the argument and
-the function that converts it; and whatever else it was is raised as it came. That is done where all wrappers call their
-operators (calls.py), by the schema; functions that ask their arguments for more first are `typed` besides.
+A wrapper does not check the types of its arguments before it calls its operator, because torch does, and because checks
+would make every call slower. But torch's errors quote the operator's schema and do not name the Python argument. So the
+arguments are examined after a call has failed:
+
+- numpy numbers are replaced by Python numbers, and the call is repeated;
+- an object of another library raises a TypeError that names the argument and the function that converts the object;
+- any other error is raised unchanged.
+
+calls.py does this for every operator, by its schema. Functions that use their arguments before they call an operator
+have the decorator `typed`, which does the same by their annotations.
 """
 
 from __future__ import annotations
@@ -21,11 +26,12 @@ import torch
 from torch_patterns.tuples import kinds
 
 F = TypeVar("F", bound=Callable[..., Any])
-_OTHERS = ("Matrix", "Graph", "Sequence", "Ids", "Callable", "Product", "Any")  # what else an annotation may allow
+# An annotation with one of these words allows more than tensors, so a value that is no tensor is not refused.
+_OTHERS = ("Matrix", "Graph", "Sequence", "Ids", "Callable", "Product", "Any")
 
 
 def typed(function: F) -> F:
-    """Decorator: calls that fail for the type of an argument say which."""
+    """Decorates a function so that a call which fails because of the type of an argument names the argument."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -43,7 +49,10 @@ def typed(function: F) -> F:
 
 
 def _plain(function: Callable, args: tuple, kwargs: dict) -> inspect.BoundArguments | None:
-    """The arguments with plain numbers for numpy's; None if there are none. TypeError if one is of a foreign type."""
+    """Returns the arguments of a failed call with Python numbers in place of numpy's, or None if there are none.
+
+    Raises a TypeError if an argument is an object of another library.
+    """
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -60,7 +69,7 @@ def _plain(function: Callable, args: tuple, kwargs: dict) -> inspect.BoundArgume
 
 
 def plain_arguments(name: str, op: torch._ops.OpOverload, args: tuple) -> list | None:
-    """The same for a call of an operator that has failed."""
+    """Does the same as `_plain` for a failed call of an operator: returns new arguments, or None if none changed."""
     plain = list(args)
     for i, (value, argument) in enumerate(zip(args, op._schema.arguments, strict=False)):
         kind = str(argument.type)
@@ -80,14 +89,14 @@ def plain_arguments(name: str, op: torch._ops.OpOverload, args: tuple) -> list |
 
 
 def _refuse_sizes(function: str, name: str, value: Any) -> None:
-    """TypeError if what must be integers is not."""
+    """Raises a TypeError if a value is neither an integer nor a sequence of integers."""
     if not all(isinstance(v, (int, torch.SymInt)) for v in (value if isinstance(value, (list, tuple)) else [value])):
         given = type_name(value) if isinstance(value, torch.Tensor) else repr(value)
         raise TypeError(f"{function}: {name} must be an integer or a sequence of them, got {given}")
 
 
 def _number(value):
-    """A number of numpy's, or a sequence with some, as Python has them."""
+    """Returns a numpy number as a Python number, also within a list or tuple; returns other values unchanged."""
     if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, np.integer):
@@ -100,7 +109,7 @@ def _number(value):
 
 
 def refuse(function: str, name: str, value: Any, annotation: str) -> None:
-    """TypeError if an argument annotated as a tensor, a sparse matrix or a graph is something else."""
+    """Raises a TypeError if an argument annotated as a tensor, a sparse matrix or a graph is something else."""
     if "Matrix" in annotation and not _is(value, "Matrix"):
         if not ("Product" in annotation and callable(value)):
             raise TypeError(f"{function}: {name} must be a sparse matrix (COO, CSR, ...), got {_matrix_hint(value)}")
@@ -123,7 +132,7 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def type_name(value: Any) -> str:
-    """The type as errors show it: with the module where it is not Python's own, and the layout of a sparse tensor."""
+    """Returns the name of a type for errors: with its module unless it is a builtin, and a sparse tensor's layout."""
     if isinstance(value, torch.Tensor):
         return f"torch.Tensor ({value.layout})" if value.layout != torch.strided else "torch.Tensor"
     kind = type(value)
@@ -169,7 +178,7 @@ def _graph_hint(value: Any) -> str:
 
 
 def pair(value: int | Sequence[int]) -> tuple[int, ...]:
-    """One number for rows and columns, or one each; a sequence of one counts as that one, as in torch.
+    """Returns (rows, columns) for one number, which counts for both, or for a sequence of one or two, as torch does.
 
     Any other value is returned unchanged, so that the operator refuses it with the name of the argument.
     """
@@ -185,7 +194,7 @@ def pair(value: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def integer(function: str, name: str, value: Any) -> int:
-    """A Python int of whatever is one; bool is not."""
+    """Converts any integer to a Python int: of numpy, or a tensor with no dimensions; a bool is a TypeError."""
     if isinstance(value, torch.SymInt) or type(value) is int:
         return cast(int, value)
     if isinstance(value, torch.Tensor) and value.dim() == 0 and not value.is_floating_point():
@@ -200,7 +209,7 @@ def integer(function: str, name: str, value: Any) -> int:
 
 
 def word(function: str, name: str, value: Any) -> int:
-    """An integer that fits in 64 bits."""
+    """Converts any integer to a Python int, and raises a ValueError if it does not fit in 64 bits."""
     number = integer(function, name, value)
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{function}: {name} must be in -2^63 ... 2^63 - 1, got {number}")
@@ -208,7 +217,7 @@ def word(function: str, name: str, value: Any) -> int:
 
 
 def real(function: str, name: str, value: Any) -> float:
-    """A Python float of whatever is a real number; text is not."""
+    """Converts any real number to a Python float; text is a TypeError."""
     try:
         if isinstance(value, (str, bytes)):
             raise TypeError
@@ -218,7 +227,7 @@ def real(function: str, name: str, value: Any) -> float:
 
 
 def integers(function: str, name: str, x: Any) -> None:
-    """Refuses what is no tensor of integers of one dimension."""
+    """Raises an error if an argument is not a one-dimensional tensor of integers."""
     refuse(function, name, x, "Tensor")
     if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
         raise TypeError(f"{function}: {name} must be integers, got {x.dtype}")

@@ -1,4 +1,4 @@
-"""What vmap rules share: moving a batch dimension to where an operator takes it, or looping where none does."""
+"""What vmap rules share: they move the batch dimension to where the operator takes one, or call it once per sample."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda
 
 
 def front(x: Tensor, batch_dim: int | None, size: int) -> Tensor:
-    """``x`` with its batch dimension first, of stride 0 if ``x`` has none."""
+    """Returns ``x`` with its batch dimension first. If ``x`` has none, it is expanded, with stride 0."""
     return x.expand(size, *x.shape) if batch_dim is None else x.movedim(batch_dim, 0)
 
 
 def fold(x: Tensor, batch_dim: int | None, size: int, into: int) -> Tensor:
-    """``x`` with its batch dimension merged into the front of dimension ``into < 0`` of a single sample."""
+    """Returns ``x`` with its batch dimension merged before dimension ``into`` of a sample; ``into`` is negative."""
     x = front(x, batch_dim, size).movedim(0, into - 1)
     return x.flatten(into - 1, into)
 
 
 def loop(op, info, in_dims, *args, **kwargs):
-    """One call of ``op`` per sample, whatever is batched, lists of tensors too, and the results stacked.
+    """Calls ``op`` once per sample, and stacks the results. Any argument may be batched, also within a list of tensors.
 
-    Where there are no samples, the Meta kernel tells what the result of one would be.
+    If there are no samples, the Meta kernel gives the shape and dtype that the result of one would have.
     """
     dims = (*in_dims, *(None,) * (len(args) - len(in_dims)))
 
@@ -60,9 +60,10 @@ def loop(op, info, in_dims, *args, **kwargs):
 
 
 def per_sample(f: Callable[..., tuple], *args: Any) -> tuple:
-    """``f(*args)``, and one sample after another where torch.autograd.grad(is_grads_batched=True) or
-    jacobian(vectorize=True) has batched an argument: they do so by an older mechanism than torch.func, of which a
-    torch.autograd.Function is not told.
+    """Returns ``f(*args)``, computed for one sample after another if an argument is a legacy batched tensor.
+
+    torch.autograd.grad(is_grads_batched=True) and jacobian(vectorize=True) make such tensors. They use an older
+    mechanism than torch.func, which does not call the vmap rule of a torch.autograd.Function.
     """
     batched = [a is not None and _functorch.is_legacy_batchedtensor(a) for a in args]
     if not any(batched):
@@ -102,9 +103,10 @@ def loop_by_structure(op, info, in_dims, *args, first: int, **kwargs):
 
 
 def behind_batch(op: str, dim: int, rank: int) -> int:
-    """``dim`` of a sample of ``rank`` dimensions, counted from the front, once a batch dimension stands before them.
+    """Converts ``dim`` of a sample with ``rank`` dimensions to that of a batch, which has the samples along dimension
+    0.
 
-    ``IndexError`` as the operator itself gives it, so that ``dim`` never reaches the batch.
+    Raises the IndexError of the operator if ``dim`` is out of range, so that it never means the batch dimension.
     """
     size = max(rank, 1)
     if not -size <= dim < size:
@@ -113,7 +115,10 @@ def behind_batch(op: str, dim: int, rank: int) -> int:
 
 
 def vmap_rule(name: str):
-    """Registers the decorated function as the vmap rule of ``torch_patterns::name``, for all but empty batches."""
+    """Returns a decorator that registers a function as the vmap rule of ``torch_patterns::name``.
+
+    The function is not called for an empty batch, which `loop` handles.
+    """
     op = getattr(torch.ops.torch_patterns, name)
 
     def register(rule):

@@ -1,13 +1,14 @@
-"""Checks the rungs of an operator, then times them beside what users have today. Rows go to a CSV file.
+"""Checks the rungs of an operator, then times them together with its peers. Rows are appended to a CSV file.
 
     python -m torch_patterns.bench scan --device cuda --dtype float32 --sizes 2^10:2^28 --op sum --csv FILE
     python -m torch_patterns.bench scan --sizes 2^16:2^24:16 --algorithms auto,kogge_stone --op max --reverse True
     python -m torch_patterns.bench scan --named
 
-Options that are not the command's are the operator's arguments. On CUDA the time is the device's: events around the
-call, behind a read of a buffer larger than the L2 cache, which empties it and hides the host's work of launching. On
-the CPU it is the wall clock's. Medians after a warm-up. GB/s counts the bytes that any algorithm must move; the share
-is that of a copy measured in the same run.
+Options that are not the command's are arguments of the operator. On CUDA, the time is device time, measured by events
+before and after the call. First a buffer larger than the L2 cache is read, which empties the cache, and takes long
+enough for the host to launch the call meanwhile. On the CPU, the time is that of the wall clock. Every time is a median
+after a warm-up. GB/s counts the bytes that every algorithm must move; the share is that of the bandwidth of a copy
+which is measured in the same run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ import torch
 from torch_patterns import registry, testing
 
 QUADRATIC_LIMIT = {"cpu": 2**12, "cuda": 2**16}  # elements
-REFERENCE_LIMIT = 2**20  # elements; beyond, the ladder's first rung is the reference, which the tests hold to it
+# Elements. Larger results are compared with the first rung of the ladder, which the tests compare with the reference.
+REFERENCE_LIMIT = 2**20
 FIELDS = (
     "device torch cuda commit date operator problem elements dtype algorithm milliseconds gigabytes_per_second "
     "percent_of_copy gigaflops"
@@ -41,10 +43,10 @@ FIELDS = (
 
 
 class Clock:
-    """Seconds of calls on a device: the median of as many calls as fit in `budget` seconds each, 5 at least.
+    """Measures calls on a device in seconds: the median of as many runs as fit in `budget` seconds, at least 5.
 
-    On the CPU the calls take turns, so that what else the machine does is the same for all of them. On CUDA nothing
-    else runs, but memory that one call frees could serve another one badly, so they run one after another.
+    On the CPU the calls take turns, so that other work of the machine affects all of them equally. On CUDA nothing else
+    runs, so each call is measured by itself: blocks of memory that other calls have freed could make it slower.
     """
 
     def __init__(self, device: str, budget: float = 0.3):
@@ -71,7 +73,7 @@ class Clock:
         return statistics.median(self._events(call, reads)[0] for _ in range(count))
 
     def _count(self, call) -> int:
-        """How often a call fits in the budget; it warms up meanwhile."""
+        """Returns how often to run a call so that it fits in the budget, from two runs, which also warm it up."""
         begin = time.perf_counter()
         for _ in range(2):
             call()
@@ -88,13 +90,13 @@ class Clock:
         return time.perf_counter() - begin
 
     def _launch_seconds(self, call) -> float:
-        """What the host takes to launch a call."""
+        """Returns how long the host takes to launch a call."""
         seconds = self._wall(call)
         self._wait()
         return seconds
 
     def _events(self, call, reads: int = 1) -> tuple[float, float]:
-        """Seconds of the call, and of the reads before it, each of which empties the L2 cache."""
+        """Returns the seconds of a call, and those of the reads before it, each of which empties the L2 cache."""
         before, begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         before.record()
         for _ in range(reads):
@@ -106,14 +108,14 @@ class Clock:
         return begin.elapsed_time(end) / 1e3, before.elapsed_time(begin) / 1e3
 
     def _copy_rate(self, device: str) -> float:
-        """Bytes a second of a large copy, read and written ones."""
+        """Returns the bandwidth of a large copy in bytes per second, read and written bytes together."""
         x = torch.zeros(2**28 if self.cuda else 2**25, device=device)
         y = torch.empty_like(x)
         return 2 * x.numel() * x.element_size() / self(lambda: y.copy_(x))[0]
 
 
 def environment(device: str) -> dict[str, str]:
-    """Where and of what a row was measured."""
+    """Returns the columns that tell on which device, and of which versions, a row was measured."""
     if torch.device(device).type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:
@@ -139,7 +141,7 @@ def cpu_name() -> str:
 
 
 def contestants(spec: testing.Spec, sample: testing.Sample, names: list[str] | None) -> Iterator[tuple[str, Callable]]:
-    """(name, call) of "auto", the rungs and the peers that can take the sample; of `names` only, if given."""
+    """Yields (name, call) of "auto", the rungs and the peers that take the sample, or of those in `names` only."""
     device = sample.tensors[0].device.type
     large = max(x.numel() for x in sample.tensors) > QUADRATIC_LIMIT[device]
     rungs = [r.name for r in spec.rungs(device) if not (large and "quadratic" in r.traits)]
@@ -152,14 +154,17 @@ def contestants(spec: testing.Spec, sample: testing.Sample, names: list[str] | N
 
 
 def expected(spec: testing.Spec, sample: testing.Sample, size: int):
-    """What every contestant must return: data of kind "exact" is of integers, so there is no tolerance."""
+    """Returns what every contestant must return, within the bound of `bound_of`."""
     if size <= REFERENCE_LIMIT:
         return sample(spec.reference)
     return sample(spec.op, algorithm=registry.ladder(spec.pattern)[0].name)
 
 
 def bound_of(spec: testing.Spec, sample: testing.Sample, dtype: torch.dtype, name: str):
-    """How far a contestant may be off: not at all on integers, but by norms where a rung transforms the whole input."""
+    """Returns the bound on a contestant's error, or None if its results must be exact.
+
+    A rung that transforms the whole input has a bound by norms.
+    """
     traits = next((r.traits for r in registry.ladder(spec.pattern) if r.name == name), ())
     bound = spec.norm_bound if "norm_wise" in traits else None if spec.exact else spec.bound
     return bound and sample(lambda *a, **k: bound(testing.unit_roundoff(dtype), *a, **k))
@@ -173,7 +178,7 @@ def check(out, want, bound, where: str) -> None:
 
 
 def measure(spec, label: str, case, dtype, device: str, clock: Clock, names: list[str] | None) -> Iterator[dict]:
-    """A row for each contestant; all results are checked before any call is timed."""
+    """Yields one row per contestant. All results are checked before any call is timed."""
     on_cpu = spec.sample(case, dtype)
     want = expected(spec, on_cpu, case.size)
     sample = on_cpu.to(device)
@@ -207,7 +212,7 @@ def number(text: str) -> int:
 
 
 def sizes(text: str) -> list[int]:
-    """ "1000,2^20" lists, "2^10:2^28" goes in steps of 4, "2^10:2^28:16" in steps of 16."""
+    """Parses sizes: "1000,2^20" is a list, "2^10:2^28" goes up by factors of 4, "2^10:2^28:16" by factors of 16."""
     if ":" not in text:
         return [number(n) for n in text.split(",")]
     first, last, *rest = map(number, text.split(":"))
@@ -221,7 +226,7 @@ def sizes(text: str) -> list[int]:
 
 
 def operator_arguments(words: list[str]) -> dict[str, object]:
-    """--op max --dim 1 -> {"op": "max", "dim": 1}"""
+    """Parses arguments of the operator: --op max --dim 1 gives {"op": "max", "dim": 1}."""
     found = {}
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     if len(words) % 2:

@@ -1,16 +1,19 @@
 """The operators as the wrappers call them: straight to the dispatcher, all arguments by position.
 
 ``torch.ops.torch_patterns.scan(x)`` parses its arguments by the schema, which for a small tensor takes longer than the
-scan. ``ops.scan(x, -1, "sum", False, False, "auto")`` does not. While ``torch.compile`` or a strict export reads the
-code it sees the operator of ``torch.ops``. No operator takes a jagged NestedTensor: a call with one fails, and what
-jagged.py has for it is called instead, so that other calls need not ask.
+scan. ``ops.scan(x, -1, "sum", False, False, "auto")`` calls the dispatcher directly. While ``torch.compile`` or a
+strict export traces the code, it calls the operator of ``torch.ops`` instead.
+
+No operator takes a jagged NestedTensor. So that other calls need not look for one, it is looked for only after a call
+has failed: then the function of _jagged_handlers.py for this operator is called.
 """
 
 from types import SimpleNamespace
 
 import torch
 
-from torch_patterns import _C, jagged
+from torch_patterns import _C
+from torch_patterns._jagged_handlers import handler
 from torch_patterns.arguments import plain_arguments
 
 
@@ -20,12 +23,12 @@ def _call(name: str):
 
     def call(*args):
         if is_traced():
-            handler = jagged.handler(name, args)
-            return op(*args) if handler is None else handler(*args)
+            for_jagged = handler(name, args)
+            return op(*args) if for_jagged is None else for_jagged(*args)
         try:
             return direct(*args)
         except Exception:
-            if (plain := jagged.handler(name, args)) is None and (plain := plain_arguments(name, op, args)) is None:
+            if (plain := handler(name, args)) is None and (plain := plain_arguments(name, op, args)) is None:
                 raise
         return plain(*args) if callable(plain) else direct(*plain)
 

@@ -81,13 +81,19 @@ def conv2d_dgrad(
     """Computes the gradient of :func:`conv2d` for its input (Fig. 16.10), which is the transposed convolution.
 
     Args:
-        grad: gradient of the output maps [n, m, rows out, columns out].
-        weight: filter banks [m, c / groups, kernel rows, kernel columns].
+        grad: gradient of the output maps [n, m, rows out, columns out]; float16, bfloat16, float32 or float64.
+        weight: filter banks [m, c / groups, kernel rows, kernel columns], of the same dtype.
         input_size: the sizes [n, c, rows, columns] of the input.
-        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`, with the same errors.
+        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`.
 
     Returns:
-        A tensor of ``input_size``. Elements that no filter reads are exactly 0.
+        A tensor of ``input_size`` and the dtype of ``grad``, channels_last if ``grad`` is. Elements that no filter
+        reads are exactly 0. Half types accumulate in float32. Differentiable to every order.
+
+    Raises:
+        RuntimeError: sizes, dtypes or devices do not fit; the message names them.
+        ValueError: the algorithm is unknown or not offered by the device.
+        TypeError: the dtype is not supported.
 
     Example:
         >>> grad, weight = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
@@ -115,13 +121,19 @@ def conv2d_wgrad(
     """Computes the gradient of :func:`conv2d` for its filters (Fig. 16.11).
 
     Args:
-        grad: gradient of the output maps [n, m, rows out, columns out].
-        x: input maps [n, c, rows, columns].
+        grad: gradient of the output maps [n, m, rows out, columns out]; float16, bfloat16, float32 or float64.
+        x: input maps [n, c, rows, columns], of the same dtype.
         kernel_size: rows and columns of a filter, one number or two.
-        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`, with the same errors.
+        stride, padding, dilation, groups, algorithm: as in :func:`conv2d`.
 
     Returns:
-        [m, c / groups, kernel rows, kernel columns].
+        [m, c / groups, kernel rows, kernel columns], of the dtype of ``grad``. Half types accumulate in float32.
+        Differentiable to every order.
+
+    Raises:
+        RuntimeError: sizes, dtypes or devices do not fit; the message names them.
+        ValueError: the algorithm is unknown or not offered by the device.
+        TypeError: the dtype is not supported.
 
     Example:
         >>> grad, x = torch.ones(1, 1, 2, 2), torch.arange(9.0).view(1, 1, 3, 3)

@@ -31,8 +31,15 @@ class Digits(NamedTuple):
 
 
 def normalize(images: torch.Tensor) -> torch.Tensor:
-    """Scales images from 0 ... 255 to float32 from -0.1 (background) to 1.175 (ink), as LeNet-5 was published: the mean
-    of MNIST is then near 0.
+    """Scales images from 0 ... 255 to -0.1 (background) ... 1.175 (ink), so that the mean of MNIST is near 0.
+
+    Args:
+        images: any shape and dtype, uint8 as a rule; values from 0 to 255.
+
+    Returns:
+        A float32 tensor of the shape of ``images``.
+
+    Source: LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition (1998).
 
     Example:
         >>> tp.data.normalize(torch.tensor([0, 255], dtype=torch.uint8))
@@ -42,9 +49,20 @@ def normalize(images: torch.Tensor) -> torch.Tensor:
 
 
 def read_idx(path: str | Path) -> torch.Tensor:
-    """Reads the uint8 tensor of an IDX file (two zero bytes, type code 0x08, number of dimensions, big-endian uint32
-    sizes, data), gzip or not, whatever its name. Raises a ValueError that names the file and the fault, or an OSError
-    if it cannot be read.
+    """Reads the tensor of an IDX file, the format of MNIST, whether or not the file is compressed by gzip.
+
+    An IDX file of bytes holds two zero bytes, the type code 0x08, the number of dimensions, a big-endian uint32 size
+    for each dimension, and the data.
+
+    Args:
+        path: the file; its name does not matter.
+
+    Returns:
+        A uint8 tensor on the CPU.
+
+    Raises:
+        ValueError: the file is not an IDX file of bytes, is damaged, or is too short or too long; the message names it.
+        OSError: the file cannot be read.
 
     Example:
         >>> import pathlib, tempfile
@@ -84,8 +102,19 @@ def _unpack(path: str | Path) -> bytearray:
 def mnist(folder: str | Path) -> Digits:
     """Reads MNIST, or a set of its form, from the four files of the standard names in `folder`, with or without ".gz".
 
-    The images of 28x28 are padded to 32x32 with background. Raises FileNotFoundError for a missing file, ValueError for
-    a bad one: another shape, no images, not as many labels as images, or a label that is not a digit.
+    The images of 28x28 pixels are padded to 32x32 with background.
+
+    Args:
+        folder: contains ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte`` and
+            ``t10k-labels-idx1-ubyte``, or these names with ``.gz``.
+
+    Returns:
+        :class:`Digits`, on the CPU.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is not as :func:`read_idx` expects, has another shape or no images, or not as many labels as
+            images, or a label is not a digit. The message names the file.
 
     Example:
         >>> tp.data.mnist("no such folder")
@@ -122,6 +151,12 @@ def digits() -> Digits:
     """Loads the 1,797 handwritten digits of scikit-learn (UCI, 8x8 pixels of 17 greys), bilinearly upsampled to 32x32.
 
     A fixed fifth, the same share of each digit, is held out: 1,437 for training, 360 for the test.
+
+    Returns:
+        :class:`Digits`, on the CPU.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
 
     Example:
         >>> digits = tp.data.digits()

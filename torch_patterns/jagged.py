@@ -3,15 +3,16 @@
 A ``torch.nested`` tensor of ``layout=torch.jagged`` holds [batch, length of each, ...] as rows laid end to end and
 offsets, which is what the ``segment_*`` functions take. Therefore these functions take a jagged tensor in the place of
 a tensor: ``reduce``, ``scan``, ``scan_with_indices``, ``linear_recurrence``, ``sort``, ``sort_keys`` and ``argsort``
-along its ragged dimension (1) or along those behind it, activations and ``linear`` element by element and row by row,
-and the ``segment_*`` functions with ``offsets`` left out, as ``None``. A result with a row per element of a sequence is
-a jagged tensor of the same lengths; one with a row per sequence is a dense tensor [batch, ...]. All are differentiable.
-Along the ragged dimension, ``algorithm`` is one of those of the ``segment_*`` function that does the work.
+along its ragged dimension (1) or along a later one; activations for each element, and ``linear`` for each row; and the
+``segment_*`` functions with ``offsets`` left out, except ``segment_expand``, whose argument has one row per sequence. A
+result with one row per element of a sequence is a jagged tensor of the same lengths; one with one row per sequence is a
+dense tensor [batch, ...]. Gradients are those of the same function of each sequence. Along the ragged dimension,
+``algorithm`` is one of those of the ``segment_*`` function that does the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ _ops = torch.ops.torch_patterns
 def is_jagged(x: Any) -> bool:
     """Tells whether ``x`` is a NestedTensor of the layout ``torch.jagged``.
 
+    Args:
+        x: anything.
+
+    Returns:
+        A bool.
+
     Example:
         >>> tp.jagged.is_jagged(torch.ones(3))
         False
@@ -35,6 +42,13 @@ def is_jagged(x: Any) -> bool:
 
 def rows_of(x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the rows of a jagged tensor, laid end to end, and the offsets of its sequences.
+
+    Args:
+        x: a jagged tensor [batch, length of each, ...].
+
+    Returns:
+        (values, offsets): rows [n, ...], which share memory with ``x`` unless there are gaps between its sequences, and
+        [batch + 1].
 
     Raises:
         TypeError: ``x`` is not a jagged NestedTensor.
@@ -58,6 +72,13 @@ def rows_of(x: Tensor) -> tuple[Tensor, Tensor]:
 def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
     """Builds a jagged tensor of rows [n, ...] laid end to end: sequence s is ``values[offsets[s] : offsets[s + 1]]``.
 
+    Args:
+        values: rows [n, ...] of any dtype.
+        offsets: [batch + 1], int32 or int64: 0 first, n last, not decreasing. They are not checked.
+
+    Returns:
+        A jagged tensor [batch, length of each, ...] that shares memory with ``values``; differentiable.
+
     Example:
         >>> x = tp.jagged.from_rows(torch.arange(3.0), torch.tensor([0, 2, 3]))
         >>> [part.tolist() for part in x.unbind()]
@@ -75,7 +96,13 @@ def _blamed(function: str, name: str, *args: Any) -> Tensor:
 
 
 def lengths_to_offsets(lengths: Tensor) -> Tensor:
-    """Turns lengths [batch] into offsets [batch + 1]: 0, then the running sum; int32 of int32, else int64.
+    """Turns lengths [batch] into offsets [batch + 1]: 0, then the running sum.
+
+    Args:
+        lengths: [batch], integers, the length of each sequence.
+
+    Returns:
+        [batch + 1]; int32 for lengths of int32, int64 for all others.
 
     Raises:
         TypeError: ``lengths`` is no tensor of integers.
@@ -97,6 +124,12 @@ def lengths_to_offsets(lengths: Tensor) -> Tensor:
 
 def offsets_to_lengths(offsets: Tensor) -> Tensor:
     """Turns offsets [batch + 1] into the lengths of the sequences, [batch].
+
+    Args:
+        offsets: [batch + 1], integers.
+
+    Returns:
+        [batch], of the dtype of ``offsets``.
 
     Raises:
         TypeError: ``offsets`` is no tensor of integers.
@@ -120,6 +153,9 @@ def jagged_to_dense(values: Tensor, offsets: Tensor, length: int, fill: float = 
         offsets: [batch + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
         length: the length of the padded sequences.
         fill: the value after the end of a sequence. Where ``values`` are integers it must be whole.
+
+    Returns:
+        [batch, length, ...], new, of the dtype of ``values``.
 
     Raises:
         IndexError: an offset is negative or beyond n.
@@ -162,6 +198,9 @@ def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Ten
         total: n, the last offset; without it, the host reads it, and on CUDA waits for the device. With it, CUDA gives
             0 for rows beyond ``length``.
 
+    Returns:
+        Rows [n, ...], new, of the dtype of ``x``.
+
     Raises:
         IndexError: an offset is negative or beyond n.
         ValueError: ``offsets`` do not describe ``batch`` sequences, decrease, or do not begin with 0 or end with n; or
@@ -196,6 +235,21 @@ def dense_to_jagged(x: Tensor, offsets: Tensor, total: int | None = None) -> Ten
 def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
     """Turns a jagged tensor into a padded one, [batch, length, ...]; by default as long as the longest sequence.
 
+    Differentiable to every order.
+
+    Args:
+        x: a jagged tensor [batch, length of each, ...].
+        fill: the value after the end of a sequence, as for :func:`jagged_to_dense`.
+        length: the length of the padded sequences; longer ones are cut off. By default it is that of the longest
+            sequence, for which the host waits for the device.
+
+    Returns:
+        [batch, length, ...], new, of the dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` is not a jagged NestedTensor, or ``length`` is not an integer.
+        ValueError: the ragged dimension is not 1, ``length`` is negative, or ``fill`` is not whole for integers.
+
     Example:
         >>> x = tp.jagged.from_rows(torch.arange(3.0), torch.tensor([0, 2, 3]))
         >>> tp.jagged.to_dense(x, fill=-1)
@@ -210,6 +264,15 @@ def to_dense(x: Tensor, fill: float = 0.0, length: int | None = None) -> Tensor:
 
 def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
     """Builds the jagged tensor of the first ``lengths[s]`` rows of each sequence of a padded [batch, length, ...].
+
+    Differentiable to every order. The host waits for the device.
+
+    Args:
+        x: [batch, length, ...].
+        lengths: [batch], integers from 0 to ``length``.
+
+    Returns:
+        A new jagged tensor [batch, length of each, ...] of the dtype of ``x``.
 
     Raises:
         ValueError: ``x`` has less than two dimensions, or ``lengths`` do not fit it, or one is negative.
@@ -237,6 +300,20 @@ def from_dense(x: Tensor, lengths: Tensor) -> Tensor:
 def softmax(x: Tensor, dim: int = 1) -> Tensor:
     """Computes the softmax of a jagged tensor along its ragged dimension, or along a later one.
 
+    Differentiable to every order.
+
+    Args:
+        x: a jagged tensor [batch, length of each, ...] of a floating-point dtype.
+        dim: the ragged dimension, 1, or a later one; negative counts from the end.
+
+    Returns:
+        A new jagged tensor with the lengths and the dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` is not a jagged NestedTensor, or its dtype is not supported.
+        ValueError: ``dim`` is 0, the batch, or the ragged dimension is not 1.
+        IndexError: ``dim`` is out of range.
+
     Example:
         >>> x = tp.jagged.from_rows(torch.zeros(3), torch.tensor([0, 2, 3]))
         >>> tp.jagged.softmax(x).values()
@@ -246,7 +323,9 @@ def softmax(x: Tensor, dim: int = 1) -> Tensor:
 
 
 def log_softmax(x: Tensor, dim: int = 1) -> Tensor:
-    """Computes the logarithm of :func:`softmax`.
+    """Computes the logarithm of :func:`softmax`, without computing log(0).
+
+    Args, Returns and Raises are those of :func:`softmax`.
 
     Example:
         >>> x = tp.jagged.from_rows(torch.zeros(3), torch.tensor([0, 2, 3]))
@@ -256,7 +335,7 @@ def log_softmax(x: Tensor, dim: int = 1) -> Tensor:
     return _along(x, dim, "log_softmax", lambda v, o: _ops.segment_log_softmax(v, o), lambda v, d: v.log_softmax(d))
 
 
-# ---- the operators of the library, with a jagged tensor as their first argument
+# ---- what functions of jagged tensors share
 
 
 def _like(x: Tensor, values: Tensor) -> Tensor:
@@ -281,170 +360,3 @@ def _along(x: Tensor, dim: int, name: str, ragged: Callable, plain: Callable) ->
     dim = _dim(x, dim, name)
     out = ragged(values, offsets) if dim == 1 else plain(values, dim - 1)
     return tuple(_like(x, y) for y in out) if isinstance(out, tuple) else _like(x, out)
-
-
-def _scan(x, dim, op, exclusive, reverse, algorithm):
-    def ragged(values, offsets):
-        y = _ops.segment_scan(values, offsets, op, exclusive, reverse, False, algorithm)
-        return _within(y, offsets) if op.startswith("arg") else y
-
-    return _along(x, dim, "scan", ragged, lambda v, d: _ops.scan(v, d, op, exclusive, reverse, algorithm))
-
-
-def _scan_with_indices(x, dim, op, reverse, algorithm):
-    def ragged(values, offsets):
-        y = _ops.segment_scan(values, offsets, op, False, reverse, False, algorithm)
-        rows = _ops.segment_scan(values, offsets, f"arg{op}", False, reverse, False, algorithm)
-        return y, _within(rows, offsets)
-
-    return _along(
-        x, dim, "scan_with_indices", ragged, lambda v, d: _ops.scan_with_indices(v, d, op, reverse, algorithm)
-    )
-
-
-def _within(rows: Tensor, offsets: Tensor) -> Tensor:
-    """Turns row numbers among all sequences into positions within their own sequence."""
-    begins = _ops.segment_expand(offsets[:-1].long(), offsets, rows.shape[0])
-    return rows - begins.view(-1, *(1,) * (rows.dim() - 1))
-
-
-def _reduce(x, dim, op, keepdim, algorithm):
-    values, offsets = rows_of(x)
-    if dim is None or len(dim) == 0:
-        y = _ops.reduce(values, None, op, False, algorithm)
-        return y.reshape((1,) * x.dim()) if keepdim else y
-    dims = [_dim(x, d, "reduce") for d in dim]
-    if 1 not in dims:
-        return _like(x, _ops.reduce(values, [d - 1 for d in dims], op, keepdim, algorithm))
-    if len(dims) > 1:
-        raise ValueError(f"reduce: a jagged tensor is reduced along its ragged dim alone, or others, got {list(dim)}")
-    y = _ops.segment_reduce(values, offsets, op, False, algorithm)
-    if op.startswith("arg"):
-        y = torch.where(y < 0, -1, y - offsets[:-1].long().view(-1, *(1,) * (y.dim() - 1)))
-    return y.unsqueeze(1) if keepdim else y
-
-
-def _check_alike(name: str, *tensors: Any) -> None:
-    """ValueError if jagged tensors have sequences of different lengths (waits for the device if they do not share
-    their offsets, and refuses that in compiled code, as torch does).
-    """
-    first, *others = (x for x in tensors if is_jagged(x))
-    for x in others:
-        if x.shape[:2] == first.shape[:2]:
-            continue
-        if torch.compiler.is_compiling() or not torch.equal(rows_of(x)[1], rows_of(first)[1]):
-            raise ValueError(f"{name}: the jagged tensors have sequences of different lengths")
-
-
-def _linear_recurrence(a, b, dim, initial, reverse, algorithm):
-    _check_alike("linear_recurrence", a, b)
-    x = b if is_jagged(b) else a
-    (_, offsets), rows = rows_of(x), x.shape[0]
-    a, b = (rows_of(t)[0] if is_jagged(t) else t for t in (a, b))
-    if a.dim() == 0 or b.dim() == 0:
-        a, b = (t.expand(rows_of(x)[0].shape) for t in (a, b))
-    a, b = torch.broadcast_tensors(a, b)
-    if _dim(x, dim, "linear_recurrence") == 1:
-        start = initial if initial is None else initial.expand(rows, *b.shape[1:])
-        return _like(x, _ops.segment_recurrence(a, b, offsets, reverse, start, algorithm))
-    if initial is not None:
-        initial = rows_of(initial)[0] if is_jagged(initial) else initial
-    dim = _dim(x, dim, "linear_recurrence") - 1
-    return _like(x, _ops.linear_recurrence(a, b, dim, initial, reverse, algorithm))
-
-
-def _columns(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Callable]:
-    """Returns rows as one line, column after column, the offsets of its segments, and the function that undoes it."""
-    n, width = values.shape[0], values[:1].numel() if values.shape[0] else 0
-    line = values.reshape(n, width).t().reshape(-1)
-    starts = torch.arange(width, device=values.device) * n
-    bounds = (starts[:, None] + offsets[:-1]).flatten()
-    bounds = torch.cat([bounds, bounds.new_full((1,), n * width)])
-    return line, bounds, lambda y: y.reshape(width, n).t().reshape(values.shape).contiguous()
-
-
-def _sorts(name: str, plain: Callable, wanted: Sequence[int]):
-    def sort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm, rest):
-        if index_dtype not in (None, torch.int64, torch.int32):
-            raise TypeError(f"{name}: index_dtype must be torch.int64 or torch.int32, got {index_dtype}")
-
-        def ragged(values, offsets):
-            line, bounds, back = _columns(values, offsets) if values.dim() > 1 else (values, offsets, lambda y: y)
-            rows = torch.arange(line.shape[0], device=line.device)
-            keys, order = _ops.segment_sort_pairs(line, rows, bounds, descending, begin_bit, end_bit, False, algorithm)
-            begins = _ops.segment_expand(bounds[:-1].long(), bounds, line.shape[0])
-            found = (back(keys), back(order - begins).to(index_dtype or torch.int64))
-            return tuple(found[i] for i in wanted) if len(wanted) > 1 else found[wanted[0]]
-
-        return _along(x, dim, name, ragged, lambda v, d: plain(v, d, *rest))
-
-    return sort
-
-
-def _sort(x, dim, descending, index_dtype, algorithm):
-    rest = (descending, index_dtype, algorithm)
-    return _sorts("sort", _ops.sort, (0, 1))(x, dim, descending, 0, None, index_dtype, algorithm, rest)
-
-
-def _sort_keys(x, dim, descending, begin_bit, end_bit, algorithm):
-    rest = (descending, begin_bit, end_bit, algorithm)
-    return _sorts("sort_keys", _ops.sort_keys, (0,))(x, dim, descending, begin_bit, end_bit, None, algorithm, rest)
-
-
-def _argsort(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm):
-    rest = (descending, begin_bit, end_bit, index_dtype, algorithm)
-    by = _sorts("argsort", _ops.argsort, (1,))
-    return by(x, dim, descending, begin_bit, end_bit, index_dtype, algorithm, rest)
-
-
-def _elementwise(name: str):
-    op = getattr(_ops, name)
-    return lambda x, *rest: _like(x, op(rows_of(x)[0], *rest))
-
-
-def _segments(name: str, given: int = 1, per_row: bool = True):
-    """Handles an operator on segments: ``given`` arguments of rows, then offsets, which the caller must leave out."""
-    op = getattr(_ops, name)
-
-    def call(*args):
-        _check_alike(name, *args[:given])
-        x = next(a for a in args[:given] if is_jagged(a))
-        offsets = rows_of(x)[1]
-        if args[given] is not None:
-            raise TypeError(f"{name}: a jagged tensor has offsets of its own: leave out the argument")
-        out = op(*(rows_of(a)[0] if is_jagged(a) else a for a in args[:given]), offsets, *args[given + 1 :])
-        return _like(x, out) if per_row else out
-
-    return call
-
-
-_HANDLERS: dict[str, Callable] = {
-    "scan": _scan,
-    "scan_with_indices": _scan_with_indices,
-    "reduce": _reduce,
-    "linear_recurrence": _linear_recurrence,
-    "sort": _sort,
-    "sort_keys": _sort_keys,
-    "argsort": _argsort,
-    **{name: _elementwise(name) for name in ("bipolar_sigmoid", "tanh", "relu", "sign", "linear")},
-    **{
-        name: _segments(name)
-        for name in ("segment_softmax", "segment_log_softmax", "segment_scan", "segment_sort", "segment_matmul")
-    },
-    "segment_recurrence": _segments("segment_recurrence", given=2),
-    "segment_reduce": _segments("segment_reduce", per_row=False),
-    "segment_topk": _segments("segment_topk", per_row=False),
-}
-
-
-def handler(name: str, args: tuple) -> Callable | None:
-    """Returns the function to call instead of an operator if an argument is a jagged tensor.
-
-    Raises:
-        TypeError: the operator does not take jagged tensors.
-    """
-    if not any(is_jagged(x) for x in args):
-        return None
-    if name not in _HANDLERS:
-        raise TypeError(f"{name} takes no jagged tensor; jagged.rows_of() gives its rows and offsets")
-    return _HANDLERS[name]

@@ -91,9 +91,26 @@ class LeNet5(torch.nn.Module):
         return self.output(x)
 
     def loss(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Computes the mean loss of outputs [N, 10] for digits [N] (int64): the softmax cross-entropy of logits, or the
-        book's squared error (§16.1), summed over the classes, of Gaussians whose targets are 1 for the digit and 0 for
-        the others.
+        """Computes the mean loss of a batch.
+
+        For logits it is the softmax cross-entropy. For the Gaussians of ``output="rbf"`` it is the book's squared error
+        (§16.1), summed over the classes: the target is 1 for the digit and 0 for all others.
+
+        Args:
+            output: [N, 10], what the network returns.
+            target: [N], int64, 0 to 9.
+
+        Returns:
+            A 0-D tensor of the dtype of ``output``; differentiable in ``output``.
+
+        Raises:
+            IndexError: on the CPU, a target is not a class.
+            ValueError, RuntimeError: the shapes do not fit.
+
+        Example:
+            >>> model = tp.lenet.LeNet5(output="rbf")
+            >>> model.loss(torch.eye(10), torch.arange(10))
+            tensor(0.)
         """
         if isinstance(self.output, nn.Linear):
             return torch.ops.torch_patterns.cross_entropy(output, target)
@@ -175,6 +192,9 @@ class Trainer:
         batch: images per step; the last step of an epoch takes the remaining images.
         lr: the learning rate, one number or one per step; it may be set before any epoch (``trainer.lr = 0.01``).
         momentum, weight_decay: as in torch.optim.SGD.
+        seed: determines the order of the images and their distortions; ``trainer.seed`` may be set before any epoch.
+        shuffle: whether to draw a new order of the images for every epoch; else they keep their order.
+        distort: whether to move, turn and scale each image at random.
         algorithm: a rung of the ladder ``"lenet5"``, or ``"auto"``: ``fused`` if it supports the network, else
             ``layers``.
 
@@ -256,7 +276,7 @@ class Trainer:
 
     @property
     def lr(self) -> torch.Tensor:
-        """Returns the learning rates of the next epoch, one per step."""
+        """The learning rates of the next epoch, one per step; a number or one number per step may be assigned."""
         return self._lr
 
     @lr.setter
@@ -272,8 +292,7 @@ class Trainer:
 
     @property
     def seed(self) -> int:
-        """The seed of the order and of the distortions; it may be set before any epoch. Reading it waits for the
-        device."""
+        """The seed of the order and of the distortions; it may be set before any epoch. Reading it waits."""
         return int(self._seed)
 
     @seed.setter
@@ -325,8 +344,17 @@ class Trainer:
                 self._results = self._run_epoch()
 
     def epoch(self) -> torch.Tensor:
-        """Trains on every image once and returns the mean loss, a 0-D float64 tensor on the device; `hits` counts the
-        images that were recognized before the step that trains on them. On CUDA this returns at once."""
+        """Trains on every image once. On CUDA the call returns before the device has finished.
+
+        Afterwards ``trainer.hits`` is a 0-D tensor that counts the images which were recognized in their own step,
+        before it changed the network.
+
+        Returns:
+            The mean loss of the images, a 0-D float64 tensor on the device; reading it waits.
+
+        Raises:
+            IndexError: on the CPU, a target is not a class.
+        """
         self.capture()
         with torch.no_grad():
             if self._graph is None:
@@ -337,14 +365,43 @@ class Trainer:
             return self._results[0].clone()
 
     def outputs(self, images: torch.Tensor) -> torch.Tensor:
-        """Computes the network's outputs [N, 10] for images, bytes or normalized floats, by the operator lenet5."""
+        """Computes the outputs of the network, without gradients, by the operator ``lenet5``.
+
+        Args:
+            images: [N, 1, 32, 32], uint8, or already normalized and of the dtype of the parameters.
+
+        Returns:
+            [N, 10], of the dtype of the parameters, on the device of the network.
+
+        Raises:
+            ValueError: images are of another shape.
+            TypeError: images are of another dtype.
+
+        Example:
+            >>> digits = tp.data.digits()
+            >>> trainer = tp.lenet.Trainer(tp.lenet.LeNet5(), digits.train_images, digits.train_labels, batch=64)
+            >>> trainer.outputs(digits.test_images).shape
+            torch.Size([360, 10])
+        """
         with torch.no_grad():
             images = images.to(self._lr.device)
             return torch.ops.torch_patterns.lenet5(images, self.params, *self._words, self.algorithm)
 
     def evaluate(self, images: torch.Tensor | None = None, targets: torch.Tensor | None = None) -> torch.Tensor:
-        """Computes the share of images (by default the training images, undistorted) whose greatest output is that of
-        their target: a 0-D float64 tensor on the device."""
+        """Computes the share of images that the network recognizes: those whose greatest output is that of their
+        target.
+
+        Args:
+            images: as for :meth:`outputs`; by default the training images, without distortion.
+            targets: int64 [N], given if and only if ``images`` are.
+
+        Returns:
+            A 0-D float64 tensor on the device.
+
+        Raises:
+            ValueError: only one of the two is given, or a shape or the dtype of ``targets`` does not fit.
+            TypeError: one of them is not a tensor, or images are of another dtype.
+        """
         if (images is None) != (targets is None):
             raise ValueError("Trainer.evaluate: images need targets, and targets images")
         if images is None or targets is None:
@@ -359,8 +416,7 @@ class Trainer:
         return hits.double().mean()
 
     def state_dict(self) -> dict:
-        """Returns what `load_state_dict` needs to continue as if there had been no interruption: copies, which later
-        epochs do not change."""
+        """Returns copies of what `load_state_dict` needs to continue as if there had been no interruption."""
         model = {name: t.clone() for name, t in self.model.state_dict().items()}
         return {"model": model, "momenta": [m.clone() for m in self.momenta], "epochs": self.epochs}
 

@@ -145,7 +145,8 @@ class Subsample2d(_Operator):
     """Subsampling layer (Fig. 16.7): the activation of each window's mean plus the map's learned bias.
 
     [N, C, H, W] -> [N, C, H / size, W / size], by windows that do not overlap. Parameter: bias [C], initially zero.
-    `activation` is "bipolar_sigmoid", "tanh" or "relu"; the convolution before this layer has none of its own.
+    `activation` is "bipolar_sigmoid", "tanh", "relu", "sign" or "identity", as for :func:`torch_patterns.subsample2d`.
+    The convolution before this layer has no activation of its own.
 
     Example:
         >>> tp.nn.Subsample2d(6)(torch.ones(2, 6, 28, 28)).shape

@@ -1,4 +1,4 @@
-"""Reductions (PMPP chapter 10; seed texts 001, 003)."""
+"""Reductions (PMPP chapter 10; csrc/reduction/reduction.h names further sources)."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Rung:
     """One algorithm of a pattern.
 
-    ``section`` is a section (§) or figure of *Programming Massively Parallel Processors*, the number of another source
-    text, or ``"beyond"``; ``work`` and ``steps`` are functions of the size n; ``traits`` are facts such as
-    ``"quadratic"`` or ``"float_atomics"``; ``written_for`` lists the devices it is written for, ``devices`` those on
-    which this build offers it.
+    ``section`` is a section (§) or figure of *Programming Massively Parallel Processors*, a paper, one of the courses
+    that docs/ladders.md lists, or ``"beyond"``; ``work`` and ``steps`` are functions of the size n; ``traits`` are
+    facts such as ``"quadratic"`` or ``"float_atomics"``; ``written_for`` lists the devices it is written for,
+    ``devices`` those on which this build offers it.
 
     Example:
         >>> rung = tp.registry.ladder("scan")[0]
@@ -91,6 +91,17 @@ def algorithms(pattern: str, device: str | torch.device | None = None) -> list[s
 
     For ``"spmv"`` and ``"spmm"`` these are the algorithms of all formats together; ``"spmv_csr"`` and so on list those
     of one format.
+
+    Args:
+        pattern: the name of a pattern or of a function, such as ``"scan"`` or ``"sort_keys"``.
+        device: a device or its type; by default, the algorithms of all devices are listed.
+
+    Returns:
+        Names in textbook order, of the algorithms that this build offers.
+
+    Raises:
+        ValueError: the pattern is unknown; the message lists all.
+        RuntimeError: ``device`` is not the name of a device.
 
     Example:
         >>> "threaded" in tp.algorithms("scan", "cpu"), "threaded" in tp.algorithms("scan", "cuda")

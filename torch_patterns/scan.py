@@ -1,4 +1,4 @@
-"""Scans, linear recurrences and scans with indices (PMPP chapter 11; seed texts 000, 002, 003)."""
+"""Scans, linear recurrences and scans with indices (PMPP chapter 11; csrc/scan/scan.h names further sources)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def linear_recurrence(
     reverse: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
-    """Solves ``h[t] = a[t] h[t-1] + b[t]`` along ``dim`` (003, "solving recurrences").
+    """Solves ``h[t] = a[t] h[t-1] + b[t]`` along ``dim`` (Hwu, lecture 4.4: "solving recurrences").
 
     The recurrence is a scan of the maps ``h -> a h + b`` under composition, so every scan algorithm can compute it.
     Differentiable to every order in ``a``, ``b`` and ``initial``.

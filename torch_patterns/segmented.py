@@ -1,7 +1,9 @@
 """Segmented reduction, expansion, softmax, scan, recurrence, selection and product: many sequences of different
-lengths, laid end to end. If ``values`` is a jagged NestedTensor, ``offsets`` are left out: see jagged.py."""
+lengths, laid end to end. A jagged NestedTensor has its own offsets, so with one they are left out (see jagged.py)."""
 
 from __future__ import annotations
+
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -30,7 +32,8 @@ def segment_reduce(
 
     Args:
         values: rows [n, ...]; bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 or float64.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them. They are
+            left out if ``values`` is a jagged NestedTensor.
         op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``; for floating point ``"mean"``, ``"logsumexp"``, ``"var"`` and
             ``"std"`` (unbiased; NaN for fewer than two rows, as in torch); ``"argmax"`` or ``"argmin"`` (the row in
             ``values`` of the first greatest or least value; the first NaN if there is one; -1 for an empty segment);
@@ -111,7 +114,8 @@ def segment_scan(
 
     Args:
         values: rows [n, ...]; any dtype that ``segment_reduce`` takes.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them. They are
+            left out if ``values`` is a jagged NestedTensor.
         op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; ``"any"`` or ``"all"``; for integers and bool
             ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``; or ``"argmax"`` or ``"argmin"``, the row in
             ``values`` where the running extremum was first reached (not exclusive).
@@ -149,7 +153,8 @@ def segment_softmax(
 
     Args:
         values: rows [n, ...]; float16, bfloat16, float32 or float64.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them. They are
+            left out if ``values`` is a jagged NestedTensor.
         validate: check ``offsets`` on CUDA, too, as in ``segment_reduce``. Without it a row that lies in no segment
             gets 0.
         algorithm: ``"auto"`` or one of the ladder below.
@@ -197,12 +202,13 @@ def segment_recurrence(
 
     At the head of a segment ``h = b`` (``a`` is not used), or ``h = a * initial[s] + b`` if ``initial`` is given. NaN
     and infinities do not pass a segment's border, nor a factor of 0. Differentiable to every order in all three in time
-    O(n); deterministic. (The recurrence of 003, with §11.6's head flags.)
+    O(n); deterministic. (Hwu, lecture 4.4: "solving recurrences", with the head flags of §11.6.)
 
     Args:
         a: factors, rows [n, ...]; float16, bfloat16, float32 or float64.
         b: of the shape and dtype of ``a``.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them. They are
+            left out if ``a`` or ``b`` is a jagged NestedTensor.
         initial: the state before each segment, [segments, ...] of the dtype of ``a``.
         reverse: run each segment from its last row to its first.
         algorithm: ``"auto"`` or one of the ladder below.
@@ -222,11 +228,29 @@ def segment_recurrence(
     return ops.segment_recurrence(a, b, offsets, reverse, initial, algorithm)
 
 
+@overload
+def segment_topk(
+    values: Tensor,
+    offsets: Tensor | None,
+    k: int,
+    *,
+    largest: bool = True,
+    validate: bool = False,
+    algorithm: str = "auto",
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def segment_topk(
+    values: Tensor, *, k: int, largest: bool = True, validate: bool = False, algorithm: str = "auto"
+) -> tuple[Tensor, Tensor]: ...
+
+
 @documented("segment_sort")
 def segment_topk(
     values: Tensor,
-    offsets: Tensor,
-    k: int,
+    offsets: Tensor | None = None,
+    k: int | None = None,
     *,
     largest: bool = True,
     validate: bool = False,
@@ -240,8 +264,9 @@ def segment_topk(
 
     Args:
         values: [n]; any dtype that ``segment_reduce`` takes.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
-        k: how many values to take from each segment.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them. They are
+            left out if ``values`` is a jagged NestedTensor.
+        k: how many values to take from each segment; required, ``k=`` if ``offsets`` are left out.
         largest: whether to take the greatest values; else the least.
         validate: check ``offsets`` on CUDA, too, as in ``segment_reduce``.
         algorithm: ``"auto"``, or how the segments are sorted: one of the ladder below.
@@ -261,12 +286,29 @@ def segment_topk(
                 [2., -inf]]), tensor([[ 1,  0],
                 [ 2, -1]]))
     """
+    if k is None:
+        raise TypeError("segment_topk: k must be an integer, and is missing")
     return ops.segment_topk(values, offsets, k, largest, validate, algorithm)
+
+
+@overload
+def segment_matmul(
+    x: Tensor, offsets: Tensor | None, weights: Tensor, *, validate: bool = False, algorithm: str = "auto"
+) -> Tensor: ...
+
+
+@overload
+def segment_matmul(x: Tensor, *, weights: Tensor, validate: bool = False, algorithm: str = "auto") -> Tensor: ...
 
 
 @documented("segment_matmul")
 def segment_matmul(
-    x: Tensor, offsets: Tensor, weights: Tensor, *, validate: bool = False, algorithm: str = "auto"
+    x: Tensor,
+    offsets: Tensor | None = None,
+    weights: Tensor | None = None,
+    *,
+    validate: bool = False,
+    algorithm: str = "auto",
 ) -> Tensor:
     """Multiplies the rows of each segment by the segment's own matrix: ``y[i] = x[i] @ weights[s]``.
 
@@ -281,8 +323,9 @@ def segment_matmul(
 
     Args:
         x: [n, inner]; float16, bfloat16, float32 or float64.
-        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them.
-        weights: [segments, inner, cols], of the dtype of ``x``.
+        offsets: [segments + 1], int32 or int64: 0 first, n last, not decreasing. The CPU always checks them. They are
+            left out if ``x`` is a jagged NestedTensor.
+        weights: [segments, inner, cols], of the dtype of ``x``; required, ``weights=`` if ``offsets`` are left out.
         validate: check ``offsets`` on CUDA, too. Without it a row that lies in no segment gets 0.
         algorithm: ``"auto"`` or one of the ladder below.
 
@@ -297,6 +340,8 @@ def segment_matmul(
         >>> tp.segment_matmul(torch.ones(3, 1), torch.tensor([0, 1, 3]), torch.tensor([[[2.0]], [[5.0]]])).flatten()
         tensor([2., 5., 5.])
     """
+    if weights is None:
+        raise TypeError("segment_matmul: weights must be a tensor, and are missing")
     return ops.segment_matmul(x, offsets, weights, validate, algorithm)
 
 

@@ -42,7 +42,18 @@ def checked(
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, list[dict]]:
-    """Runs ``function`` checked; returns its result and the phases of its textbook kernels (see :func:`checked`).
+    """Runs a function in checked mode, and records what each phase of its textbook kernels leaves in shared memory.
+
+    Args:
+        function: a function that calls operators on CPU tensors.
+        args, kwargs: its arguments.
+
+    Returns:
+        (result, phases): the result of ``function``, and one dict per phase, as the observer of :func:`checked` gets
+        it.
+
+    Raises:
+        RuntimeError: a kernel breaks a rule of :func:`checked`. Errors of ``function`` are raised unchanged.
 
     Example:
         >>> y, phases = tp.simt.trace(tp.scan, torch.ones(4), algorithm="kogge_stone")
@@ -56,7 +67,10 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any,
 
 
 def faults() -> list[str]:
-    """Small kernels, each of which breaks one rule: see :func:`fault`.
+    """Lists small kernels, each of which breaks one rule: see :func:`fault`.
+
+    Returns:
+        Their names.
 
     Example:
         >>> tp.simt.faults()[0]
@@ -66,7 +80,18 @@ def faults() -> list[str]:
 
 
 def fault(name: str, order: LaneOrder = "forward", seed: int = 0) -> None:
-    """Runs one of :func:`faults` checked: raises the ``RuntimeError`` that says what is wrong with it.
+    """Runs a kernel that breaks a rule in checked mode, which shows the error that it raises.
+
+    Args:
+        name: one of :func:`faults`.
+        order: the order in which lanes and blocks run, as for :func:`checked`.
+        seed: determines the order of ``"shuffle"``.
+
+    Raises:
+        RuntimeError: always: the message names the array, the lanes and the phase of the fault, or says that no fault
+        is
+            called ``name``.
+        ValueError: ``order`` is unknown.
 
     Example:
         >>> tp.simt.fault("missing_barrier")

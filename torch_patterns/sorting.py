@@ -1,4 +1,4 @@
-"""Sorting: rows, keys alone, pairs, indices (argsort), several keys (lexsort), and segments (PMPP chapter 13; 000)."""
+"""Sorting: rows, keys alone, pairs, indices (argsort), several keys (lexsort), and segments (PMPP chapter 13)."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def lexsort(
 @documented("segment_sort")
 def segment_sort(
     keys: Tensor,
-    offsets: Tensor,
+    offsets: Tensor | None = None,
     *,
     descending: bool = False,
     begin_bit: int = 0,
@@ -231,7 +231,8 @@ def segment_sort(
 
     Args:
         keys: [n]; bool, any integer, float16, bfloat16, float32 or float64.
-        offsets: [segments + 1], int32 or int64: segment s is ``keys[offsets[s] : offsets[s + 1]]``.
+        offsets: [segments + 1], int32 or int64: segment s is ``keys[offsets[s] : offsets[s + 1]]``. They are left out
+            if ``keys`` is a jagged NestedTensor.
         descending: put the greatest first.
         begin_bit: the lowest bit of the key that is compared, as for :func:`sort_keys`.
         end_bit: one more than the highest bit that is compared.
@@ -258,7 +259,7 @@ def segment_sort(
 def segment_sort_pairs(
     keys: Tensor,
     values: Tensor,
-    offsets: Tensor,
+    offsets: Tensor | None = None,
     *,
     descending: bool = False,
     begin_bit: int = 0,
@@ -271,7 +272,7 @@ def segment_sort_pairs(
     Args:
         keys: [n]; bool, any integer, float16, bfloat16, float32 or float64.
         values: [n]; any dtype of 1, 2, 4, 8 or 16 bytes (complex32 and float8 without gradients).
-        offsets: [segments + 1], int32 or int64.
+        offsets: [segments + 1], int32 or int64. They are left out if ``keys`` or ``values`` is a jagged NestedTensor.
         descending: put the greatest key first.
         begin_bit: the lowest bit of the key that is compared, as for :func:`sort_keys`.
         end_bit: one more than the highest bit that is compared.

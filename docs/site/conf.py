@@ -7,7 +7,6 @@ copyright = "the torch_patterns developers"  # Sphinx's word
 release = torch_patterns.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
 autodoc_typehints = "signature"

@@ -1,4 +1,7 @@
-"""Pictures of the site, as SVG: how a call flows, and bars or lines of what was measured."""
+"""Pictures of the documents, as SVG: how a call flows, and bars or lines of what was measured.
+
+python docs/site/drawings.py     draws docs/images/flow.svg again, after a change of docs/architecture.md
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from matplotlib import pyplot
 
 from torch_patterns import registry
 
+DOCS = Path(__file__).parent.parent
 MOST_BARS = 60
 STEP = re.compile(r"^\d+\. `(?P<path>[^`]+)` · `(?P<name>[^`]+)`: (?P<text>.+)$", re.MULTILINE)
 OURS = "#d9480f"
@@ -69,6 +73,7 @@ def flow(page: str, path: Path, name: str = "scan") -> None:
         ".box{fill:#fff;stroke:#adb5bd}.arrow{stroke:#495057;stroke-width:1.6;fill:none}.title{font-size:14px}</style>\n"
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 L8 4 L0 8 z" fill="#495057"/></marker></defs>\n'
+        '<rect width="100%" height="100%" fill="#fff"/>\n'
         f'<text x="22" y="16" class="title">tp.{escape(name)}(x) on CUDA, algorithm="auto"</text>\n'
         + "\n".join([*frames, *parts])
         + "\n</svg>\n"
@@ -154,3 +159,7 @@ def _bars(rows: list[dict[str, str]], algorithms: list[str]):
         frameon=False,
     )
     return figure
+
+
+if __name__ == "__main__":
+    flow((DOCS / "architecture.md").read_text(), DOCS / "images/flow.svg")

@@ -311,7 +311,6 @@ def sources() -> None:
     written["notes/index.md"] = listing("Notes on figures", "What limits them, and what was tried.", list(notes))
     for name, text in written.items():
         (SOURCE / name).write_text(text)
-    drawings.flow(written["architecture.md"], SOURCE / "flow.svg")
 
 
 def main() -> int:

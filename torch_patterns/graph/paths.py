@@ -29,10 +29,10 @@ def sssp(
     On the CPU, vertices relax their edges in the order of their distances, which a radix heap keeps (Ahuja, Mehlhorn,
     Orlin and Tarjan, Faster algorithms for the shortest path problem, 1990). On CUDA, all vertices of the nearest
     bucket do so at once (delta-stepping in the form of Davidson et al., Work-efficient parallel GPU methods for
-    single-source shortest paths, 2014), and the host waits for the device at every step. Distances are minima, so their
-    bits are the same in every run and on every device; the parent is the smallest vertex from which the distance is
-    reached. If edges of length 0 join vertices at one distance, vertices with fewer edges to a source come first, so
-    parents never form a cycle.
+    single-source shortest paths, 2014), and the host waits for the device after every eight steps and whenever the
+    bucket changes. Distances are minima, so their bits are the same in every run and on every device; the parent is the
+    smallest vertex from which the distance is reached. If edges of length 0 join vertices at one distance, vertices
+    with fewer edges to a source come first, so parents never form a cycle.
 
     Differentiable in ``weights``, in forward and reverse mode: a distance is the sum of the weights along the path of
     parents.

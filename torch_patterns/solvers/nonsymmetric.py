@@ -18,31 +18,32 @@ from torch_patterns.sparse import Matrix
 
 _SHARED = """
 
-    The result is differentiable in ``b`` and in whatever ``A`` is differentiable in, in both modes: to every order in
-    the values of a matrix, once in what a function depends on. By the implicit function theorem a tangent is the
-    solution of one more system, and a gradient that of one with the transpose, solved as exactly as this one; the
-    transposed product of a function is its derivative (``torch.func.vjp``). ``torch.vmap`` solves one sample after
-    another, and takes matrices alone.
+    The result is differentiable in ``b`` and in ``A``, in forward and reverse mode: to every order in the values of a
+    matrix, but only once in the parameters of a function. By the implicit function theorem, a tangent is the solution
+    of one more system, and a gradient is that of a system with the transpose, both solved to the same tolerance. The
+    product with the transpose of a function is its derivative (``torch.func.vjp``). ``torch.vmap`` solves one sample
+    after another, and supports only matrices.
 
     Args:
         A: [n, n], a sparse matrix in any format, or a linear function that multiplies it by a vector [n].
         b: [n], floating point.
-        x0: [n], where to start; 0 if it is not given. No gradient reaches it.{restart}
-        rtol, atol: how small the residual shall become: at most ``max(rtol * norm(b), atol)``.
-        max_iterations: when to give up, 10 n if it is not given.
+        x0: [n], the initial guess; 0 if it is not given. It gets no gradient.{restart}
+        rtol, atol: the tolerances: the norm of the residual must be at most ``max(rtol * norm(b), atol)``.
+        max_iterations: the greatest number of iterations; 10 n if it is not given.
         preconditioner: an approximation of the inverse of ``A``, a matrix, as :func:`jacobi` and :func:`block_jacobi`
             make, or a linear function.
         callback: called as ``callback(iteration, residual_norm)`` after each iteration, from 1.
 
     Returns:
-        :class:`Solution`; ``residual_norm`` is computed from ``x``, not by recurrence. It is no error not to converge.
-        Under ``torch.vmap`` it tells the most iterations and the greatest norm, and whether all samples converged.
-        ``x`` is of the dtype to which those of ``A`` and ``b`` promote, of half types float32.
+        :class:`Solution`; ``residual_norm`` is computed from ``x``, not by recurrence. Failure to converge is not an
+        error. Under ``torch.vmap`` the solution has the greatest number of iterations and the greatest norm of all
+        samples, and tells whether all converged. ``x`` has the promoted dtype of ``A`` and ``b``; float32 for half
+        types.
 
     Raises:
-        ValueError: shapes do not fit, a tolerance or ``max_iterations`` is negative, or NaN or infinity came up; the
+        ValueError: shapes do not fit, a tolerance or ``max_iterations`` is negative, or NaN or infinity appears; the
             message says in which iteration.
-        TypeError: ``b`` is not floating point, ``A`` neither a matrix nor a function, or a tolerance not a number.
+        TypeError: ``b`` is not floating point, ``A`` is neither a matrix nor a function, or a tolerance not a number.
 
     Example:
         >>> A = tp.sparse.from_torch(torch.tensor([[4.0, 1.0], [-1.0, 3.0]]))

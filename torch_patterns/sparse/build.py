@@ -1,4 +1,4 @@
-"""The constructors: from tensors to a checked container."""
+"""The constructors, which make a checked container from tensors."""
 
 from __future__ import annotations
 
@@ -76,8 +76,10 @@ def constructor(args: str) -> Callable[[F], F]:
 
 
 def checked(a: M, validate: bool) -> M:
-    """Returns `a`, or raises the error that says what is wrong with it: a product with no columns makes the operator
-    check it."""
+    """Checks a matrix, and returns it or raises an error that says what is wrong.
+
+    The operator does the checking: it multiplies the matrix by another one that has no columns.
+    """
     form, (rows, cols), name = format_of(a), a.shape, value_fields(a)[0]
     values = getattr(a, name)
     try:
@@ -94,7 +96,7 @@ def checked(a: M, validate: bool) -> M:
 
 
 def _shape(where: str, shape: Any) -> tuple[int, int]:
-    """The shape as two Python ints, whatever kind of integers they were, so that a container holds nothing else."""
+    """Converts a shape of any integers to two Python ints, so that a container holds nothing else."""
     if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
         raise TypeError(f"{where}: shape must be (rows, cols), got {type_name(shape)}")
     sizes = [integer(where, "shape", size) for size in shape]
@@ -259,12 +261,14 @@ def sell(
 
 @constructor(
     "row_ptrs: [rows + 1], 0 first, nnz last, not decreasing.\n"
-    "        block_ptrs: [blocks + 1], of each 2^14 columns; 0 first, slots last, not decreasing, multiples of 8.\n"
-    "        bin_ptrs: [bins + 1], of each 2^14 entries in the order of rows; the same holds.\n"
-    "        octet_idx: [slots / 8], where octets of the order by blocks stand in the order by bins: a permutation.\n"
-    "        col_idx: [slots], int16, by blocks, the columns in their blocks; padding: -1.\n"
-    "        entry_idx: [slots], int16, by bins, which entry of its bin each is; padding: -1.\n"
-    "        values: [slots], by blocks; padding: 0."
+    "        block_ptrs: [blocks + 1], the first slot of each block of 2^14 columns, when slots are ordered by block.\n"
+    "            0 first, the number of slots last, not decreasing, all multiples of 8.\n"
+    "        bin_ptrs: [bins + 1], the first slot of each bin of 2^14 entries in row order, when slots are ordered by\n"
+    "            bin; with the same conditions.\n"
+    "        octet_idx: [slots / 8], a permutation: the position, ordered by bin, of each octet ordered by block.\n"
+    "        col_idx: [slots], int16, ordered by block: the column, counted from its block's first; -1 if padding.\n"
+    "        entry_idx: [slots], int16, ordered by bin: which entry of its bin is in the slot; -1 if padding.\n"
+    "        values: [slots], ordered by block; 0 for padding."
 )
 def blocked(
     row_ptrs: Tensor,
@@ -278,7 +282,10 @@ def blocked(
     *,
     validate: bool = True,
 ) -> BLOCKED:
-    """A matrix by compressed rows, stored by blocks of columns (beyond the chapter's formats).
+    """Makes a matrix of compressed rows whose entries are stored by blocks of columns (beyond the chapter's formats).
+
+    The entries of one block of columns and one bin of entries form a run, which is padded to whole octets of slots. The
+    runs are stored in two orders, by block and by bin; :class:`BLOCKED` describes both.
 
     Example:
         >>> coo = tp.coo(torch.tensor([0, 0, 2]), torch.tensor([0, 2, 1]), torch.tensor([1.0, 2.0, 3.0]), (3, 3))

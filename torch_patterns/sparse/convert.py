@@ -36,7 +36,7 @@ from torch_patterns.sparse.containers import (
     structure_of,
     value_fields,
 )
-from torch_patterns.sparse.stages import MANY
+from torch_patterns.sparse.stages import MIN_STAGED_ENTRIES
 
 _ops = torch.ops.torch_patterns
 
@@ -104,7 +104,7 @@ def choose(csr: CSR) -> str:
     """Returns the format that ``convert("auto")`` chooses (waits for the device)."""
     if not csr.values.is_cuda:
         return "csr"
-    if csr.values.shape[0] >= MANY and 1 << 17 <= csr.shape[1] <= 1 << 23 and _scattered(csr.col_idx):
+    if csr.values.shape[0] >= MIN_STAGED_ENTRIES and 1 << 17 <= csr.shape[1] <= 1 << 23 and _scattered(csr.col_idx):
         return "blocked"
     lengths = _lengths(csr)
     rows = lengths.shape[0]

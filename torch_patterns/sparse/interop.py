@@ -1,4 +1,4 @@
-"""To and from torch.sparse and scipy.sparse."""
+"""Conversions between sparse matrices and those of torch.sparse and scipy.sparse."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from torch_patterns.sparse.convert import coalesce, convert
 
 @typed
 def from_torch(x: Tensor) -> Matrix:
-    """A ``torch.sparse`` matrix: COO, CSR or CSC as they are, others, and dense ones, as COO.
+    """Converts a ``torch.sparse`` or dense matrix: COO, CSR and CSC keep their format, all others become COO.
 
-    Uncoalesced COO keeps its duplicates; gradients come back to a coalesced one.
+    The values are copied; the indices may share memory with ``x``. COO that is not coalesced keeps its duplicates.
+    Differentiable in ``x``, except in COO that is not coalesced.
+
+    Args:
+        x: [rows, cols], dense or of any layout of ``torch.sparse``.
+
+    Returns:
+        A COO, CSR or CSC with the shape, dtype and device of ``x``.
 
     Raises:
-        ValueError: the tensor has not two dimensions, or dense ones.
+        ValueError: ``x`` does not have two dimensions, or its entries are tensors.
+        TypeError: ``x`` is not a tensor.
 
     Example:
         >>> A = tp.sparse.from_torch(torch.eye(2))
@@ -43,14 +51,27 @@ def from_torch(x: Tensor) -> Matrix:
 
 
 def to_torch(a: Matrix) -> Tensor:
-    """As a ``torch.sparse`` tensor: COO, CSR and CSC in their layout, the other formats as CSR; differentiable.
+    """Converts a matrix to a ``torch.sparse`` tensor: COO, CSR and CSC keep their format, all others become CSR.
 
-    The values are copied. The result keeps torch's invariants. COO stays as it is, uncoalesced. torch's CSR and CSC
-    hold every position once, in order: where ours does not, entries are sorted, and duplicates added up. What the index
-    tensors hold is checked first, for which the host waits.
+    The result satisfies torch's invariants. COO keeps its entries as they are, and is not coalesced. In torch's CSR and
+    CSC, the entries of each row or column are sorted and distinct. If those of ``a`` are not, they are sorted and
+    duplicates are added. The values of the index tensors are checked first, for which the host waits. The values are
+    copied. Differentiable.
+
+    Args:
+        a: a matrix in any format; called as a method, ``A.to_torch()``.
+
+    Returns:
+        A tensor of the layout ``torch.sparse_coo``, ``torch.sparse_csr`` or ``torch.sparse_csc``.
 
     Raises:
         IndexError, ValueError: an index or offset is out of range, as from the constructors.
+
+    Example:
+        >>> A = tp.coo(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([5.0, 7.0]), (2, 2))
+        >>> A.to_torch().to_dense()
+        tensor([[0., 5.],
+                [7., 0.]])
     """
     a = checked(a, True)
     # Writes to a tensor that shared the values would not be seen by autograd, which may have saved them.
@@ -67,7 +88,7 @@ def to_torch(a: Matrix) -> Tensor:
 
 
 def _sorted_once(a: CSR) -> CSR:
-    """The matrix with the columns of each row in order, each once."""
+    """Returns the matrix with sorted and distinct columns in each row."""
     n = a.col_idx.shape[0]
     if n < 2:
         return a
@@ -77,11 +98,15 @@ def _sorted_once(a: CSR) -> CSR:
 
 
 def from_scipy(matrix, *, device=None, dtype: torch.dtype | None = None) -> Matrix:
-    """A copy of a ``scipy.sparse`` matrix or array: COO, CSR and CSC as they are, others as COO.
+    """Copies a ``scipy.sparse`` matrix or array: COO, CSR and CSC keep their format, all others become COO.
 
     Args:
-        device: where the tensors are to be.
-        dtype: of the values, where it shall not be that of ``matrix``.
+        matrix: a ``scipy.sparse`` matrix or array with two dimensions.
+        device: the device of the result; by default the CPU.
+        dtype: the dtype of the values; by default that of ``matrix``.
+
+    Returns:
+        A COO, CSR or CSC.
 
     Raises:
         TypeError: ``matrix`` is not of ``scipy.sparse``.
@@ -106,7 +131,23 @@ def from_scipy(matrix, *, device=None, dtype: torch.dtype | None = None) -> Matr
 
 
 def to_scipy(a: Matrix):
-    """A copy as a ``scipy.sparse`` array on the CPU: COO, CSR and CSC as they are, the other formats as CSR."""
+    """Copies a matrix to a ``scipy.sparse`` array on the CPU: COO, CSR and CSC keep their format, all others become
+    CSR.
+
+    Args:
+        a: a matrix in any format; called as a method, ``A.to_scipy()``.
+
+    Returns:
+        A ``coo_array``, ``csr_array`` or ``csc_array``, without gradient.
+
+    Raises:
+        TypeError: numpy does not have the dtype of the values (bfloat16).
+
+    Example:
+        >>> A = tp.coo(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([5.0, 7.0]), (2, 2))
+        >>> A.to_scipy().toarray().tolist()
+        [[0.0, 5.0], [7.0, 0.0]]
+    """
     import scipy.sparse
 
     a = a if isinstance(a, COO | CSR | CSC) else convert(a, "csr")

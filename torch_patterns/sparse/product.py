@@ -24,7 +24,7 @@ from torch_patterns.sparse.containers import (
     layout_of,
     structure_of,
 )
-from torch_patterns.sparse.stages import pay, stages
+from torch_patterns.sparse.stages import stages, stages_are_faster
 
 _ops = torch.ops.torch_patterns
 
@@ -165,7 +165,7 @@ def make_plan(a: Matrix) -> Plan:
     """
     ptrs, perm, other = _ops.sparse_plan(*structure_of(a), isinstance(a, CSC))
     both = torch.stack([perm, other])
-    return Plan(ptrs, torch.cat([both, stages(perm, other)]) if pay(perm) else both)
+    return Plan(ptrs, torch.cat([both, stages(perm, other)]) if stages_are_faster(perm) else both)
 
 
 def arguments(

@@ -1,4 +1,4 @@
-"""Parts and sums of a matrix: chosen rows and columns, the diagonal, sums over rows or columns."""
+"""Parts and sums of a matrix: selected rows and columns, the diagonal, sums over rows or columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Index = slice | Tensor | Sequence[int]
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
-    """``x[index]`` of one dimension, whose gradient is added up in the same order in every run.
+    """Returns ``x[index]`` of a vector, with a gradient whose sums have the same order in every run.
 
     On CUDA torch sorts for the gradient of ``x[index]``, but uses atomics for that of ``index_select``; on the CPU only
     the latter's is added up by one thread.
@@ -27,12 +27,13 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def select_rows(a: Matrix, index: Index) -> Matrix:
-    """The rows that ``index`` names, in its order, in the same format; a row may be named more than once.
+    """Returns the rows that ``index`` names, in its order and in the same format; a row may be named more than once.
 
     Entries keep their order. Differentiable in the values, to every order and in both modes. The host waits for the
     device, which knows how many entries there are.
 
     Args:
+        a: [rows, cols], in any format; called as a method, ``A.select_rows(index)``.
         index: a slice, or int32 or int64 row numbers [m], a tensor on the device of the matrix or a sequence; negative
             ones count from the end.
 
@@ -40,7 +41,7 @@ def select_rows(a: Matrix, index: Index) -> Matrix:
         [m, cols].
 
     Raises:
-        IndexError: a number is out of range; the message tells the first.
+        IndexError: a number is out of range; the message names the first.
         TypeError: ``index`` holds no integers.
         ValueError: ``index`` has not one dimension.
         RuntimeError: devices differ.
@@ -55,9 +56,26 @@ def select_rows(a: Matrix, index: Index) -> Matrix:
 
 
 def select_columns(a: Matrix, index: Index) -> Matrix:
-    """The columns that ``index`` names, in its order: as :func:`select_rows`, for [rows, m].
+    """Returns the columns that ``index`` names, in its order and in the same format.
 
-    Rows come out sorted by column. But for CSC that takes two sorts of the entries.
+    A column may be named more than once. The entries of each row of the result are sorted by column. All formats but
+    CSC need two sorts of the entries. Differentiable in the values, to every order and in both modes. The host waits
+    for the device.
+
+    Args:
+        a: [rows, cols], in any format; called as a method, ``A.select_columns(index)``.
+        index: a slice or column numbers [m], as the row numbers of :func:`select_rows`.
+
+    Returns:
+        [rows, m].
+
+    Raises:
+        IndexError, TypeError, ValueError, RuntimeError: as :func:`select_rows`.
+
+    Example:
+        >>> A = tp.coo(torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([5.0, 7.0]), (2, 3))
+        >>> A.select_columns([1, 1, 2]).to_dense().tolist()
+        [[5.0, 5.0, 0.0], [0.0, 0.0, 0.0]]
     """
     columns = _numbers("select_columns", index, a.shape[1], a[0])
     turned = _rows(CSR(*_csc(a)[:3], a.shape[::-1]), columns)
@@ -66,9 +84,18 @@ def select_columns(a: Matrix, index: Index) -> Matrix:
 
 
 def diagonal(a: Matrix) -> Tensor:
-    """The entries [i, i], [min(rows, cols)]: 0 where there is none, and the sum of several.
+    """Returns the diagonal as a vector: 0 where the matrix has no entry, and the sum of duplicates.
 
     Differentiable in the values; the same bits in every run.
+
+    Args:
+        a: [rows, cols], in any format; called as a method, ``A.diagonal()``.
+
+    Returns:
+        [min(rows, cols)], of the dtype of the values.
+
+    Raises:
+        TypeError: the values are complex.
 
     Example:
         >>> tp.sparse.from_torch(torch.tensor([[1.0, 2.0], [0.0, 3.0]])).diagonal().tolist()
@@ -80,7 +107,7 @@ def diagonal(a: Matrix) -> Tensor:
 
 
 def sum_of(a: Matrix, dim: int | None = None) -> Tensor:
-    """The sum of all entries, of each column (``dim=0``), or of each row (``dim=1``), as of the dense matrix.
+    """Returns the sum of all entries, of each column (``dim=0``), or of each row (``dim=1``), as of the dense matrix.
 
     Differentiable in the values; the same bits in every run. The sums of columns transpose the matrix.
 
@@ -118,7 +145,7 @@ def _csc(a: Matrix) -> CSC:
 
 
 def _numbers(where: str, index: Index, size: int, like: Tensor) -> Tensor:
-    """The row or column numbers that an index means, of the dtype of the matrix's indices."""
+    """Converts an index to row or column numbers, of the dtype of the matrix's indices."""
     if isinstance(index, slice):
         chosen = range(size)[index]
         numbers = _arange(like, len(chosen)) * chosen.step + chosen.start
@@ -147,7 +174,7 @@ def _numbers(where: str, index: Index, size: int, like: Tensor) -> Tensor:
 
 
 def _rows(a: CSR, rows: Tensor) -> CSR:
-    """The rows of these numbers, which are in range."""
+    """Returns the rows with these numbers, which are in range."""
     last = a.col_idx.shape[0]
     starts = a.row_ptrs.narrow(0, 0, a.shape[0]).clamp(0, last).index_select(0, rows)
     ptrs = _exclusive(_lengths(a).index_select(0, rows).long())
