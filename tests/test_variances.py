@@ -40,15 +40,27 @@ def test_variances_keep_their_digits_far_from_zero(device):
 
 
 @each_device
-def test_variances_of_extreme_values(device):
-    """Equal values have no variance, however large; an infinity or NaN makes that of its own segment NaN."""
-    rows = [[3e38] * 300, [0.1] * 77, [INF, INF], [INF, 1.0, 2.0], [NAN, 1.0], [1.0, 5.0]]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("width", [1, 3])
+def test_variances_of_extreme_values(width, dtype, device):
+    """Equal values have no variance, however large; an infinity or NaN makes that of its own segment NaN, wherever it
+    is."""
+    large = torch.finfo(dtype).max * 0.9
+    rows = [[large] * 300, [0.1] * 77, [INF, INF], [NAN, 1.0], [1.0, 5.0], [INF, -INF], [-INF], [large, large]]
+    want = [0, 0, NAN, NAN, 8, NAN, NAN, 0]
+    for n in (2, 3, 9, 40, 300):
+        for at in {0, 1, n // 2, n - 1}:
+            rows.append([float(i % 4) for i in range(n)])
+            rows[-1][at] = INF
+            want.append(NAN)
     lengths = torch.tensor([len(row) for row in rows], device=device)
     o, index = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), torch.arange(len(rows), device=device)
     index = index.repeat_interleave(lengths)
-    x = torch.tensor(sum(rows, []), device=device)
-    want = torch.tensor([0, 0, NAN, NAN, NAN, 8], dtype=torch.float64)
+    x = torch.tensor(sum(rows, []), device=device, dtype=dtype)[:, None].expand(-1, width).contiguous()
+    want = torch.tensor(want, dtype=torch.float64)[:, None].expand(-1, width)
+    roots = want.sqrt().to(dtype).double()
     for algorithm in reductions(device):
         assert_equal(segment_reduce(x, o, op="var", algorithm=algorithm), want, algorithm)
-        assert_equal(segment_reduce(x, o, op="std", algorithm=algorithm), want.sqrt().float().double(), algorithm)
+        assert_equal(segment_reduce(x, o, op="std", algorithm=algorithm), roots, algorithm)
         assert_equal(group_reduce(x, index, len(rows), op="var", algorithm=algorithm), want, algorithm)
+        assert_equal(group_reduce(x, index, len(rows), op="std", algorithm=algorithm), roots, algorithm)

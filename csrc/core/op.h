@@ -165,7 +165,8 @@ struct Variance {
   static constexpr OpId id = OpId::variance;
   using Acc = Moments<A>;
   TP_HD static Acc identity() { return {A(0), A(0), A(0), A(0)}; }
-  TP_HD static Acc element(A x) { return {A(1), x, A(0), A(0)}; }
+  // The difference is 0, but NaN if x is not finite, as is then the variance.
+  TP_HD static Acc element(A x) { return {A(1), x, A(0), x - x}; }
   TP_HD static Acc combine(Acc earlier, Acc later) {
     if (earlier.count == A(0)) return later;
     const A count = earlier.count + later.count, part = later.count / count;

@@ -164,11 +164,20 @@ Moments<A> corrected_moments(int64_t n, A mean, A sum, A squares) {
   return {A(n), mean, more, rest < A(0) ? A(0) : rest};
 }
 
+// The moments of n values `step` apart, one value after another: where their sum is not finite, although they may be.
+template <class M, class T>
+typename M::Acc moments_one_by_one(const T* x, int64_t n, int64_t step) {
+  auto moments = M::identity();
+  for (int64_t i = 0; i < n; ++i) moments = M::append(moments, decltype(M::Acc::mean)(x[i * step]));
+  return moments;
+}
+
 template <class M, class T>
 typename M::Acc moments_of_run(const T* x, int64_t n, int64_t readable) {
   using A = decltype(M::Acc::mean);
   if (n == 0) return M::identity();
   const A mean = combine_lanes<Sum<A>>(x, n, readable) / A(n);
+  if (mean - mean != A(0)) return moments_one_by_one<M>(x, n, 1);
   Vector<A> sum{}, squares{};
   const auto add = [&](Vector<A> distance) {
     sum += distance;
@@ -284,7 +293,10 @@ void moments_of_rows(const T* x, int64_t rows, const Columns columns, typename M
       }
     }
     for (int64_t j = 0; j < count; ++j) {
-      results[j] = rows > 0 ? corrected_moments(rows, mean[j], sum[j], squares[j]) : M::identity();
+      const bool finite = mean[j] - mean[j] == A(0);
+      results[j] = rows == 0 ? M::identity()
+                   : finite  ? corrected_moments(rows, mean[j], sum[j], squares[j])
+                             : moments_one_by_one<M>(x + j, rows, width);
     }
   });
 }
