@@ -15,6 +15,7 @@
 #include "scan/scan.h"
 
 #include <ATen/ATen.h>
+#include <ATen/native/TypeProperties.h>
 
 #include "torch/gradient.h"
 #include "torch/named_ops.h"
@@ -82,8 +83,9 @@ auto broadcast_or_fail(F f, const Tensor& a, const Tensor& other, const char* na
 Recurrence broadcast(const Tensor& a, const Tensor& b, int64_t dim, const OptionalTensor& initial) {
   check_same_device(recurrence_name, {{"a", &a}, {"b", &b}});
   if (initial) check_same_device(recurrence_name, {{"a", &a}, {"initial", &*initial}});
-  auto dtype = at::result_type(a, b);
-  if (initial) dtype = at::promote_types(dtype, initial->scalar_type());
+  auto types = at::native::update_result_type_state(b, at::native::update_result_type_state(a, {}));
+  if (initial) types = at::native::update_result_type_state(*initial, types);
+  const auto dtype = at::native::result_type(types);
   TORCH_CHECK_TYPE(at::isFloatingType(dtype), "linear_recurrence: dtype ", dtype,
                    " is not supported; supported: floating point");
   const auto both = broadcast_or_fail([&] { return at::broadcast_tensors({a.to(dtype), b.to(dtype)}); }, a, b, "b");
