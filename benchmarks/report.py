@@ -3,16 +3,22 @@
     python benchmarks/report.py docs/figures.md                 tables at <!-- bench:NAME --> ... <!-- /bench -->
     python benchmarks/report.py docs/figures.md --plots FOLDER  and draws FOLDER/NAME.png
 
-NAME is a file of benchmarks/results without its .csv. A table has one row per algorithm and one column per problem; a
-cell is the time in milliseconds and the share of a copy's bandwidth.
+NAME is a file of benchmarks/results without its .csv. A table has one row per algorithm and one column per problem, or
+the reverse; a cell is the time in milliseconds and the share of a copy's bandwidth. Where a peer is more than MARGIN
+faster than the library, the table says why: benchmarks/results/behind.csv has the reasons.
 """
 
 import argparse
 import csv
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 RESULTS = Path(__file__).parent / "results"
+OURS = "torch_patterns"
+MARGIN = 0.02  # what two runs of the same code differ by
 MARKED = re.compile(r"(<!-- bench:(\S+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
@@ -23,6 +29,26 @@ def read(name: str) -> list[dict[str, str]]:
     return list(rows.values())
 
 
+def key(row: dict[str, str]) -> tuple[str, str, str]:
+    return row["operator"], row["problem"], row["dtype"]
+
+
+def behind(rows: list[dict[str, str]]) -> dict[tuple[str, str, str], float]:
+    """Returns the problems in which a peer is faster, each with the ratio of our time to the peer's."""
+    ours = {key(row): float(row["milliseconds"]) for row in rows if row["algorithm"] == OURS}
+    peers: dict[tuple[str, str, str], float] = {}
+    for row in rows:
+        if row["algorithm"] != OURS and key(row) in ours:
+            peers[key(row)] = min(float(row["milliseconds"]), peers.get(key(row), math.inf))
+    return {of: ours[of] / best for of, best in peers.items() if ours[of] > best}
+
+
+def reasons(name: str) -> dict[tuple[str, str, str], str]:
+    """Returns the reason for each problem of a file in which a peer must be ahead."""
+    with (RESULTS / "behind.csv").open(newline="") as file:
+        return {key(row): row["reason"] for row in csv.DictReader(file) if row["results"] == name}
+
+
 def heading(row: dict[str, str]) -> str:
     power = row["elements"].isdigit() and int(row["elements"]).bit_length() - 1
     label = row["problem"]
@@ -31,8 +57,9 @@ def heading(row: dict[str, str]) -> str:
     return f"{row['operator']} {row['dtype']} {label}"
 
 
-def table(rows: list[dict[str, str]]) -> str:
+def table(rows: list[dict[str, str]], why: Mapping[tuple[str, str, str], str] = MappingProxyType({})) -> str:
     """Returns Markdown with the longer of problems and algorithms as lines; the fastest of each problem is bold."""
+    why = {heading(row): why[key(row)] for row in rows if key(row) in why}
     problems = list(dict.fromkeys(map(heading, rows)))
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
     cells = {(row["algorithm"], heading(row)): row for row in rows}
@@ -46,6 +73,9 @@ def table(rows: list[dict[str, str]]) -> str:
 
     if len(problems) > len(algorithms):
         lines = [["problem", *algorithms], *([p, *(cell(a, p) for a in algorithms)] for p in problems)]
+        if why:
+            for line, reason in zip(lines, ["why a peer is faster", *(why.get(p, "") for p in problems)], strict=True):
+                line.append(reason)
     else:
         lines = [["algorithm", *problems], *([f"`{a}`", *(cell(a, p) for p in problems)] for a in algorithms)]
     lines.insert(1, ["---"] * len(lines[0]))
@@ -56,7 +86,7 @@ def table(rows: list[dict[str, str]]) -> str:
 
 
 def with_fresh_tables(text: str) -> str:
-    return MARKED.sub(lambda match: match[1] + table(read(match[2])) + match[3], text)
+    return MARKED.sub(lambda match: match[1] + table(read(match[2]), reasons(match[2])) + match[3], text)
 
 
 def plot(name: str, folder: Path) -> None:

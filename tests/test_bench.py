@@ -1,7 +1,9 @@
 """The benchmarks: every contestant of every Spec, peers too, gives the reference's result; rows become tables."""
 
+import csv
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import figures
 import pytest
@@ -11,6 +13,8 @@ from common import FakeClock
 from problems import reduction, scan, segmented
 
 from torch_patterns import bench, registry, testing
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_every_contestant_is_checked(spec, device):
@@ -47,8 +51,13 @@ def test_sizes_and_arguments():
     assert bench.sizes("2^4:2^8:16") == [16, 256]
     assert bench.sizes("1000,2^20") == [1000, 2**20]
     assert bench.operator_arguments(["--op", "max", "--dim", "1"]) == {"op": "max", "dim": 1}
+    assert bench.operator_arguments(["--op=max", "--size", "(2, 3)"]) == {"op": "max", "size": (2, 3)}
     with pytest.raises(SystemExit, match="expected an option"):
         bench.operator_arguments(["op", "max"])
+    with pytest.raises(SystemExit, match="expected a value after '--dim'"):
+        bench.operator_arguments(["--dim"])
+    with pytest.raises(SystemExit, match="in steps of a factor of at least 2"):
+        bench.sizes("1:10:1")
 
 
 def test_rows_become_a_table(tmp_path, monkeypatch):
@@ -57,11 +66,47 @@ def test_rows_become_a_table(tmp_path, monkeypatch):
         ["scan", "--device", "cpu", "--sizes", "64", "--algorithms", "auto,sequential,torch", "--csv", str(path)]
     )
     monkeypatch.setattr(report, "RESULTS", tmp_path)
+    (tmp_path / "behind.csv").write_text("results,operator,problem,dtype,reason\n")
     text = report.with_fresh_tables("before\n<!-- bench:scan -->\nold\n<!-- /bench -->\nafter\n")
     assert "| algorithm | scan float32 2^6 |" in text and "| `auto` | " in text and "old" not in text
     assert report.with_fresh_tables(text) == text
     report.plot("scan", tmp_path)
     assert (tmp_path / "scan.png").stat().st_size > 1000
+
+
+def test_tables_say_why_a_peer_is_faster(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    row = "{},random,1000,float32,{},{},1,1,0"
+    times = [
+        ("spmv", "torch_patterns", 1.5),
+        ("spmv", "torch", 1.0),
+        ("spmm", "torch_patterns", 2.0),
+        ("spmm", "torch", 3.0),
+    ]
+    head = "device,torch,cuda,commit,date,operator,problem,elements,dtype,algorithm,milliseconds,"
+    lines = [head + "gigabytes_per_second,percent_of_copy,gigaflops", *("d,t,c,c,d," + row.format(*t) for t in times)]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "behind.csv").write_text(
+        "results,operator,problem,dtype,reason\na,spmv,random,float32,checks columns\n"
+    )
+    assert report.behind(report.read("a")) == {("spmv", "random", "float32"): 1.5}
+    table = report.table([*report.read("a"), report.read("a")[0] | {"operator": "sddmm"}], report.reasons("a"))
+    assert "| why a peer is faster |\n| --- |" in table
+    assert "| spmv float32 random | 1.5 ms, 1 % | **1.0 ms, 1 %** | checks columns |" in table
+    assert "| spmm float32 random | **2.0 ms, 1 %** | 3.0 ms, 1 % |  |" in table
+
+
+def test_each_row_behind_a_peer_says_why():
+    """In the tables of docs/figures.md; and no other row does."""
+    names = {match[2] for match in report.MARKED.finditer((ROOT / "docs/figures.md").read_text())}
+    with (report.RESULTS / "behind.csv").open(newline="") as file:
+        assert {row["results"] for row in csv.DictReader(file)} <= names
+    for name in names:
+        ahead, why = report.behind(report.read(name)), report.reasons(name)
+        missing = {of: ratio for of, ratio in ahead.items() if ratio > 1 + report.MARGIN and of not in why}
+        assert not missing, name
+        assert why.keys() <= ahead.keys(), name
+        assert all(len(reason) > 20 for reason in why.values())
 
 
 def test_figures():
