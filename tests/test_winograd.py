@@ -1,4 +1,4 @@
-"""Convolutions by Winograd's algorithm, whose transforms mix neighbouring pixels: wide layers, and what is not finite."""
+"""Convolutions by Winograd's algorithm, whose transforms mix neighbouring pixels: wide layers, what is not finite."""
 
 import itertools
 
