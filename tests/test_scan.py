@@ -142,7 +142,9 @@ def test_a_recurrence_promotes_and_broadcasts(device):
     h = linear_recurrence(a, b, initial=torch.ones((), device=device))
     assert h.dtype == torch.float64
     assert h.tolist() == [[3, 7, 15, 31]] * 3
-    h = linear_recurrence(a, a, 0, initial=torch.tensor(10.0))  # 0-d tensors do not promote others of their kind
+    h = linear_recurrence(
+        a, a, 0, initial=torch.tensor(10.0, device=device)
+    )  # 0-d tensors do not promote others of their kind
     assert h.dtype == torch.float16 and h.flatten().tolist() == [22, 46, 94]
     assert linear_recurrence(a, a, 0, initial=torch.ones(1, device=device)).dtype == torch.float32
 
