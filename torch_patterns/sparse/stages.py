@@ -7,8 +7,7 @@ BIN_ENTRIES entries in storage order, and into bins of the same size in plan ord
 1. The first stage multiplies the entries of each tile in storage order, and writes the products of the tile ordered by
    bin. A product is then in its slot.
 2. The second stage collects the products of each bin from their slots, where those of one tile are contiguous, puts
-them
-   in plan order, and sums the columns.
+   them in plan order, and sums the columns.
 """
 
 from __future__ import annotations
