@@ -12,9 +12,7 @@ import argparse
 import csv
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 RESULTS = Path(__file__).parent / "results"
 OURS = "torch_patterns"
@@ -57,9 +55,9 @@ def heading(row: dict[str, str]) -> str:
     return f"{row['operator']} {row['dtype']} {label}"
 
 
-def table(rows: list[dict[str, str]], why: Mapping[tuple[str, str, str], str] = MappingProxyType({})) -> str:
+def table(rows: list[dict[str, str]], why: dict[tuple[str, str, str], str] | None = None) -> str:
     """Returns Markdown with the longer of problems and algorithms as lines; the fastest of each problem is bold."""
-    why = {heading(row): why[key(row)] for row in rows if key(row) in why}
+    reason = {heading(row): why[key(row)] for row in rows if key(row) in why} if why else {}
     problems = list(dict.fromkeys(map(heading, rows)))
     algorithms = list(dict.fromkeys(row["algorithm"] for row in rows))
     cells = {(row["algorithm"], heading(row)): row for row in rows}
@@ -73,9 +71,11 @@ def table(rows: list[dict[str, str]], why: Mapping[tuple[str, str, str], str] = 
 
     if len(problems) > len(algorithms):
         lines = [["problem", *algorithms], *([p, *(cell(a, p) for a in algorithms)] for p in problems)]
-        if why:
-            for line, reason in zip(lines, ["why a peer is faster", *(why.get(p, "") for p in problems)], strict=True):
-                line.append(reason)
+        if reason:
+            for line, cause in zip(
+                lines, ["why a peer is faster", *(reason.get(p, "") for p in problems)], strict=True
+            ):
+                line.append(cause)
     else:
         lines = [["algorithm", *problems], *([f"`{a}`", *(cell(a, p) for p in problems)] for a in algorithms)]
     lines.insert(1, ["---"] * len(lines[0]))

@@ -324,6 +324,9 @@ def test_recurrences_broadcast_as_torch_does():
     for shape in ((5, 4), (3, 4), (5, 1, 4), (3, 2, 4), (2, 1, 4), (1, 3, 1, 4)):
         with pytest.raises(ValueError, match="linear_recurrence: shape .* does not broadcast with a jagged"):
             tp.linear_recurrence(torch.ones(shape), x, 1)
+    line = torch.nested.nested_tensor_from_jagged(torch.ones(5), offsets)
+    with pytest.raises(ValueError, match="linear_recurrence: shape .* does not broadcast with a jagged"):
+        tp.linear_recurrence(line, x, 1)
 
 
 def test_recurrences_promote():

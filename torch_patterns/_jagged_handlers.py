@@ -89,19 +89,19 @@ def _linear_recurrence(a, b, dim, initial, reverse, algorithm):
 
 
 def _operand(name: str, x: Tensor, t: Tensor) -> Tensor:
-    """Returns the rows of an operand that is jagged, or broadcast as torch does: [batch or 1, 1, ...] with jagged x."""
-    values, offsets = rows_of(x)
-    if is_jagged(t):
+    """Returns what broadcasts with the rows of jagged `x` as the operand `t` does with `x`: along the ragged dimension
+    a dense operand has size 1, or it does not have the dimension."""
+    missing = x.dim() - t.dim()
+    if is_jagged(t) and missing == 0:
         return rows_of(t)[0]
-    if t.dim() == 0:
-        return t.expand(values.shape)
-    if t.dim() >= x.dim() - 1 and t.shape[t.dim() - x.dim() + 1] == 1 and t.dim() <= x.dim():
-        if t.dim() < x.dim() or t.shape[0] == 1:
-            return t if t.dim() < x.dim() else t[0]
+    if not is_jagged(t) and (missing > 1 or (missing >= 0 and t.shape[1 - missing] == 1)):
+        if missing > 0:
+            return t
+        if t.shape[0] == 1:
+            return t[0]
         if t.shape[0] == x.shape[0]:
+            values, offsets = rows_of(x)
             return _ops.segment_expand(t[:, 0], offsets, values.shape[0])
-    elif t.dim() < x.dim() - 1:
-        return t
     raise ValueError(f"{name}: shape {list(t.shape)} does not broadcast with a jagged {list(x.shape)}")
 
 

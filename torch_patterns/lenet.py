@@ -141,7 +141,7 @@ def _words(model: LeNet5) -> tuple[str, str, str]:
         raise ValueError(f"Trainer: the model's activation must be one of LeNet5's, not {type_name(model.activation)}")
     pooling = "subsample"
     if isinstance(model.s2, torch.nn.Sequential):
-        pooling = next((word for word, kind in POOLINGS.items() if type(model.s2[-1]) is kind), "avg")
+        pooling = next((word for word, kind in POOLINGS.items() if kind in map(type, model.s2)), "avg")
     words = activation, pooling, "linear" if type(model.output) is nn.Linear else "rbf"
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         plain = LeNet5(*words)  # type: ignore[arg-type]

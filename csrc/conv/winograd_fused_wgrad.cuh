@@ -7,8 +7,7 @@
 //              maps, into registers
 //   transform  V = B^T d B and W = A dy A^T go to shared memory, as [component][tile][channel] and
 //              [tile][component][map]
-//   multiply   P = W V for each of the 16 components, as in winograd_fused.cuh, where maps and channels are the rows
-//   and
+//   multiply   P = W V for each of the 16 components, as in winograd_fused.cuh: maps are the rows and channels the
 //              columns, and a slab has 8 tiles
 //   store      the sums P go to shared memory, and a thread computes G^T P G / 4 for some maps and channels
 //
