@@ -48,7 +48,8 @@ def test_not_finite_in_a_wide_layer(channels, maps, device):
                 assert not got[inside].isfinite().any()
 
 
-# Images, channels, maps, rows, columns, padding, groups. The last ones are so large that "auto" is "winograd" on CUDA.
+# Images, channels, maps, rows, columns, padding, groups. The large ones are "winograd" for "auto" on CUDA, and those of
+# more than 100 channels and maps are stored as transformed images.
 LAYERS = [
     (1, 33, 65, 3, 3, 0, 1),
     (2, 40, 37, 5, 8, 1, 1),
@@ -57,7 +58,13 @@ LAYERS = [
     (17, 35, 70, 2, 2, 1, 1),
     (1, 8, 9, 6, 7, 1, 1),
 ]
-LARGE_LAYERS = [(4, 64, 64, 33, 35, 1, 1), (8, 130, 64, 13, 26, 0, 2)]
+LARGE_LAYERS = [
+    (4, 64, 64, 33, 35, 1, 1),
+    (8, 130, 64, 13, 26, 0, 2),
+    (33, 128, 192, 13, 15, 1, 1),
+    (64, 256, 384, 9, 6, 0, 2),
+    (8, 511, 130, 7, 12, (2, 0), 1),
+]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
@@ -95,10 +102,10 @@ def at_offset(x: torch.Tensor, last: bool, offset: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("value", [NAN, INFINITY, -3e38], ids=str)
 @pytest.mark.parametrize("which", ["grad", "x"])
-def test_filters_of_what_is_not_finite(which, value, device):
+@pytest.mark.parametrize("shape, maps", [((2, 34, 9, 11), 40), ((32, 130, 9, 11), 250)], ids=str)
+def test_filters_of_what_is_not_finite(shape, maps, which, value, device):
     """As by the definition, in which padding is an operand: infinities do not become NaN, nor spread."""
-    shape, maps = (2, 34, 9, 11), 40
-    x, grad = integers(*shape), integers(2, maps, 9, 11)
+    x, grad = integers(*shape), integers(shape[0], maps, 9, 11)
     (x if which == "x" else grad)[1, 5, 0, 6] = value
     columns = F.unfold(F.pad(x, (1, 1, 1, 1)), 3).double()
     want = torch.einsum("nmp,nkp->mk", grad.double().flatten(2), columns).view(maps, shape[1], 3, 3)

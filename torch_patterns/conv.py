@@ -40,11 +40,10 @@ def conv2d(
             of its own group only.
         algorithm: ``"auto"`` or one of the ladder below. ``winograd`` and ``fft`` compute with sums of neighbouring
             pixels, so rounding errors are relative to the tile of 4 x 4 pixels (winograd) or the image (fft), not to
-            the products of one output; a NaN spreads over its image (``fft``), or over the gradient of a filter
-            (``winograd``), which ``"auto"`` never computes so. For filters of 3 x 3 without stride or dilation,
-            ``"auto"`` computes outputs and input gradients by Winograd's algorithm where it is faster: on CUDA in
-            float32 for more than 32 channels, on the CPU (within ``threaded``) for 16 or more. It never chooses ``fft``
-            or an algorithm that stores the unrolled matrix.
+            the products of one output; with ``fft``, a NaN spreads over its image. For filters of 3 x 3 without stride
+            or dilation, ``"auto"`` uses Winograd's algorithm where it is faster: on CUDA in float32 for more than 32
+            channels, on the CPU (within ``threaded``) for outputs and input gradients of 16 or more. It never chooses
+            ``fft`` or an algorithm that stores the unrolled matrix.
 
     Returns:
         Output maps [n, m, (rows + 2 pad - d (kernel - 1) - 1) // s + 1, ...], channels_last if ``x`` is. Half types

@@ -24,7 +24,7 @@ bool has_strips(const Args& args) {
 
 // Whether Winograd's wgrad saves enough products, given that its blocks compute 64 maps, 32 channels and 2 x 2 pixels
 // whether or not they exist. On an H200, ms, for NCHW and channels_last: 128 -> 128 channels of 28 x 28 pixels, 64
-// images, 0.289 and 0.295 instead of 0.366 and 0.326; 4 images 0.048 instead of 0.060 and 0.051; 40 -> 64, where it
+// images, 0.244 and 0.233 instead of 0.366 and 0.326; 4 images 0.048 instead of 0.060 and 0.051; 40 -> 64, where it
 // saves 30 % of the products, 0.087 and 0.091 instead of 0.097 and 0.075. The matrix product copies NCHW to
 // channels_last first.
 bool saves_products(const Args& args) {
@@ -41,11 +41,11 @@ bool saves_products(const Args& args) {
 }
 
 // Whether Winograd's algorithm is faster than the matrix product that it saves. On an H200 in float32, ms: 64 -> 64
-// channels of 56 x 56 pixels 0.24 instead of 0.33 for 64 images, and 0.019 instead of 0.046 for one; 128 -> 128 of 28 x
-// 28 0.22 instead of 0.33, and 0.021 instead of 0.081; 33 -> 33 of 28 x 28 0.05 instead of 0.07. With fewer channels,
+// channels of 56 x 56 pixels 0.22 instead of 0.33 for 64 images, and 0.019 instead of 0.046 for one; 128 -> 128 of 28 x
+// 28 0.20 instead of 0.33, and 0.020 instead of 0.081; 33 -> 33 of 28 x 28 0.05 instead of 0.07. With fewer channels,
 // its first and last steps outweigh what it saves: 16 -> 128 takes 0.06 instead of 0.055. Half types are multiplied on
-// tensor cores, which are faster than its transforms. A GPU whose blocks have less than 174 KB of shared memory
-// multiplies by cuBLAS between transforms in memory; what is faster there has not been measured.
+// tensor cores, which are faster than its transforms. GPUs other than Hopper's multiply by cuBLAS between transforms in
+// memory; what is faster there has not been measured.
 bool suits_winograd(const Args& args) {
   const auto fits = [](const Axis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
   return args.dtype == DType::float32 && fits(args.rows) && fits(args.cols) &&
@@ -53,6 +53,21 @@ bool suits_winograd(const Args& args) {
 }
 
 }  // namespace
+
+// The times are in nanoseconds, on an H200: products between transforms in memory reach 22 per picosecond, and the
+// transforms write 2.7 bytes per picosecond; one kernel for both reaches 12 products per picosecond. Both compute
+// blocks of 64 maps and of 64 or 32 channels, whether or not these exist.
+bool stores_images(const Args& args) {
+  const auto padded = [](int64_t n, int64_t block) { return double(ceil_div(n, block) * block); };
+  const int64_t channels = args.c / args.groups, maps = args.m / args.groups;
+  const double tiles =
+      double(ceil_div(args.rows.out, int64_t(2)) * ceil_div(args.cols.out, int64_t(2))) * double(args.n * args.groups);
+  const double bytes = 64 * tiles * (padded(maps, 64) + padded(channels, 64));
+  constexpr double most = 0x1p30, launches = 4e3;
+  const double stored = 16 * tiles * padded(maps, 64) * padded(channels, 64) / 22e3 + bytes / 2.7e3 + launches,
+               fused = 16 * tiles * padded(maps, 64) * padded(channels, 32) / 12e3;
+  return bytes <= most && stored < fused;
+}
 
 bool reads_nhwc_filters(std::string_view rung) { return rung == "implicit_gemm"; }
 

@@ -69,6 +69,10 @@ struct Args {
 // The rung that "auto" means.
 const char* choose(const Args&, const Device&);
 
+// Whether winograd's wgrad on CUDA stores transformed images in memory, instead of transforming them in every block
+// that needs them.
+bool stores_images(const Args&);
+
 // Whether a rung reads filters in nhwc, too.
 bool reads_nhwc_filters(std::string_view rung);
 

@@ -2,7 +2,8 @@
 // outputs that do not read it, and sums of large pixels may overflow where no output does. All outputs that this
 // reaches are infinite or NaN. So the kernel that writes transformed outputs notes whether one of them is not finite,
 // and this kernel then replaces those by the sum of their products (Fig. 16.6 and 16.10), one thread per output. If all
-// are finite, as usual, it only reads the note. Filters are few, so in wgrad it reads all of them instead.
+// are finite, as usual, it only reads the note. Where nothing is noted, as filters are few, it reads all of them
+// instead.
 #pragma once
 #include "conv/each.h"
 #include "conv/gather.h"
@@ -14,22 +15,25 @@ struct ComputeAgain {
   using A = acc_t<T>;
   Elements<T> e;
   Pass pass;
-  const boolean* noted;  // null in wgrad
+  const boolean* noted;  // null if results are not noted
 
   template <class Conv, class Noted>
   struct Bound {
     Conv conv;
     Pass pass;
     Noted noted;
+    bool has_note;
 
     TP_HD void operator()(int64_t i) const {
+      if (has_note) {
+        const boolean any = noted[0];
+        if (any == boolean(false)) return;
+      }
       if (pass == Pass::wgrad) {
         const T value = conv.weight[i];
         if (!is_finite(A(value))) conv.weight[i] = T(filter(i));
         return;
       }
-      const boolean any = noted[0];
-      if (any == boolean(false)) return;
       const auto& to = pass == Pass::fprop ? conv.y : conv.x;
       const T value = to[i];
       if (is_finite(A(value))) return;
@@ -108,7 +112,7 @@ struct ComputeAgain {
   TP_HD auto bind(Block&& block) const {
     const auto conv = e.bind(block);
     const auto note = block.global("noted", noted, noted ? 1 : 0);
-    return Bound<std::decay_t<decltype(conv)>, std::decay_t<decltype(note)>>{conv, pass, note};
+    return Bound<std::decay_t<decltype(conv)>, std::decay_t<decltype(note)>>{conv, pass, note, noted != nullptr};
   }
 };
 

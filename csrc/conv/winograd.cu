@@ -11,8 +11,9 @@
 // sums of integers are, so integer data gives the same bits as every other rung. What an infinity, a NaN or an overflow
 // reaches within its tile is computed again (not_finite.h).
 //
-// On CUDA, filters of 3 x 3 with stride 1 in float32 have one kernel for all of this (winograd_fused.cuh, and
-// winograd_fused_wgrad.cuh for wgrad).
+// On CUDA, filters of 3 x 3 with stride 1 in float32 have kernels of their own. One kernel does all of this for fprop
+// and dgrad on Hopper (winograd_fused.cuh), and for wgrad (winograd_fused_wgrad.cuh); with many channels and maps,
+// wgrad multiplies between transforms in memory (winograd_wgrad.cuh).
 //
 // Other filters are divided into pieces of 3 x 3 without stride (lattice.h), and the channels of the pieces are
 // concatenated in the inner dimension of the products. wgrad is the transpose, G^T [ (A dy A^T) . (B^T d B) ] G, with
@@ -21,9 +22,11 @@
 #include "conv/lattice.h"
 #include "conv/not_finite.h"
 #include "conv/tiles.h"
+#include "conv/winograd_sm90a.h"
 #include "conv/winograd_transforms.h"
 #ifdef __CUDACC__
 #include "conv/winograd_fused_wgrad.cuh"
+#include "conv/winograd_wgrad.cuh"
 #endif
 
 namespace tp::conv {
@@ -301,7 +304,7 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
   boolean* const noted = context.workspace<boolean>(1);
 #ifdef __CUDACC__
   if constexpr (std::is_same<T, float>::value) {
-    if (context.device.cuda && launch_winograd(g, noted, context)) {
+    if (context.device.cuda && winograd_on_hopper(g, noted, context)) {
       return compute_again(e, pass, noted, context);
     }
   }
@@ -336,11 +339,15 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
 }
 
 template <class T>
-void wgrad(const Elements<T>& e, Context& context) {
+void wgrad(const Elements<T>& e, [[maybe_unused]] bool stores_images, Context& context) {
   using A = acc_t<T>;
 #ifdef __CUDACC__
   if constexpr (std::is_same<T, float>::value) {
-    if (context.device.cuda && launch_winograd_wgrad(e, context)) {
+    if (context.device.cuda && stores_images) {
+      boolean* const noted = context.workspace<boolean>(1);
+      if (launch_winograd_wgrad(e, noted, context)) return compute_again(e, Pass::wgrad, noted, context);
+    }
+    if (context.device.cuda && launch_winograd_fused_wgrad(e, context)) {
       return compute_again(e, Pass::wgrad, nullptr, context);
     }
   }
@@ -376,7 +383,7 @@ void wgrad(const Elements<T>& e, Context& context) {
 void winograd(const Args& args, Context& context) {
   dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
     const Elements<typename decltype(type)::type> e(args);
-    args.pass == Pass::wgrad ? wgrad(e, context) : gather(e, args.pass, context);
+    args.pass == Pass::wgrad ? wgrad(e, stores_images(args), context) : gather(e, args.pass, context);
   });
 }
 

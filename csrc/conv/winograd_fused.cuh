@@ -1,5 +1,5 @@
 // Winograd's F(2 x 2, 3 x 3) (winograd.cu) in one kernel, without transformed images in memory, for filters of 3 x 3
-// with stride and dilation 1 in float32, on CUDA.
+// with stride and dilation 1 in float32, on Hopper.
 //
 // A block computes 64 maps of 32 tiles of 2 x 2 outputs, in four steps:
 //
@@ -8,41 +8,24 @@
 //   multiply   M = U V for each of the 16 components: a warp has two components, and all their sums in registers
 //   store      the sums M go to shared memory, and a thread computes A^T M A / 4 + bias for some maps and tiles
 //
-// The first three are repeated for every slab of 8 channels. While a slab is multiplied, the inputs of the next one are
-// on their way to registers, and its transformed filters U to shared memory; after the last slab, these are the first
-// ones of what the block computes next. If there is too little for all blocks, several of them share the channels, and
-// their sums are added up in a fixed order.
+// One warpgroup loads and transforms, and also starts to copy the transformed filters U; two warpgroups multiply and
+// store. They exchange stages of 8 channels ("slabs") through a ring in shared memory, and the loading warpgroup goes
+// on to what the block computes next while the others still store. The products need more registers than 384 threads
+// can have, so the loading warpgroup leaves some of its own to the others, which only Hopper can do (setmaxnreg). If
+// there is too little for all blocks, several of them share the channels, and their sums are added up in a fixed order.
 //
-// A lane has 8 x 8 sums per component, for which it reads 16 values per channel, as in a matrix product
-// (block/fma_tile.cuh). Per slab, a block issues 8192 FMAs in 2048 cycles, and about 1700 other instructions; shared
-// memory is busy for about 1400 cycles.
+// Per slab, a block issues 8192 FMAs in 2048 cycles, and about 1700 other instructions; shared memory is busy for about
+// 1400 cycles.
 #pragma once
-#include "block/fma_tile.cuh"
 #include "block/launch.cuh"
 #include "block/pipeline.cuh"
 #include "block/slices.cuh"
+#include "block/tensor_map.cuh"
+#include "block/wgmma.cuh"
 #include "conv/lattice.h"
-#include "conv/winograd_transforms.h"
+#include "conv/winograd_products.cuh"
 
 namespace tp::conv {
-
-// The shape of a block. A warp multiplies two of the 16 components.
-struct WinogradBlock {
-  static constexpr int warp_components = 2, warps = winograd_tile::components / warp_components;
-  static constexpr int maps = 64, tiles = 32, threads = warps * block::warp_size;
-  static constexpr int slab = threads / tiles;  // the channels of a slab: a thread has one of them, and one tile
-  // One component as a matrix product: its rows are maps, its columns tiles. The padding lets 8 channels x 4 tiles be
-  // written without bank conflicts.
-  static constexpr int pitch = tiles + 4;
-  using Product = block::FmaTile<maps, tiles, 8, 8, slab, 2, 1, 4, warps>;
-  static constexpr int filter_values = slab * winograd_tile::components * maps,
-                       input_values = winograd_tile::components * slab * pitch,
-                       stage_values = filter_values + input_values;
-  // Half of the sums, as [component][tile][map]. The padding lets quads of maps be written without bank conflicts.
-  static constexpr int half = maps / 2, sum_pitch = half + 4,
-                       sum_values = winograd_tile::components * tiles * sum_pitch;
-  static constexpr int shared_bytes = int(sizeof(float)) * (2 * stage_values + sum_values);
-};
 
 // The arguments of the kernel.
 struct FusedWinograd {
@@ -127,12 +110,12 @@ struct WinogradShare {
   int col;                    // the distance between columns of the source
 };
 
-// Describes share `unit` of the work. All threads of a block call it.
+// Describes share `unit` of the work. All threads of the warpgroup that loads call it.
 TP_DEVICE inline void find_share(const FusedWinograd& work, int64_t unit, WinogradShare& share) {
   const Gather<float>& g = work.g;
   int64_t map_block = unit, group = divide(map_block, work.map_blocks), slice = divide(group, g.groups),
           tile_block = divide(slice, work.slices);
-  const int t = int(threadIdx.x);
+  const int t = int(threadIdx.x) % block::warpgroup;
   if (t < WinogradBlock::tiles) share.tiles[t] = winograd_tile_at(work, tile_block * WinogradBlock::tiles + t);
   if (t != WinogradBlock::tiles) return;
   const int64_t first = slice * work.slabs / work.slices, end = (slice + 1) * work.slabs / work.slices,
@@ -148,15 +131,19 @@ TP_DEVICE inline void find_share(const FusedWinograd& work, int64_t unit, Winogr
   share.col = int(g.source_strides.col);
 }
 
-// The part of the inputs that a thread loads and transforms: one tile, and one channel of every slab. Neighbouring
-// lanes have neighbouring tiles, or if the channels of a pixel are contiguous, 8 channels of each of 4 tiles.
+// The inputs that a thread loads and transforms: of every slab, part `part` of 256, which is one channel of one tile.
+// Neighbouring lanes have neighbouring tiles, or if the channels of a pixel are contiguous, 8 channels of each of 4
+// tiles.
 template <bool by_channel>
 class WinogradInput {
   static constexpr int side = winograd_tile::side, components = winograd_tile::components;
 
  public:
-  TP_DEVICE explicit WinogradInput(const Gather<float>& g)
-      : deep_(WinogradBlock::slab * g.source_strides.channel), down_(g.source_strides.row) {}
+  TP_DEVICE WinogradInput(const Gather<float>& g, int part)
+      : lane_(part % block::warp_size),
+        group_(part / block::warp_size),
+        deep_(WinogradBlock::slab * g.source_strides.channel),
+        down_(g.source_strides.row) {}
 
   // Goes to the first slab of a share.
   TP_DEVICE void begin(const Gather<float>& g, const WinogradShare& share) {
@@ -190,11 +177,10 @@ class WinogradInput {
 
  private:
   static constexpr int tile_groups = WinogradBlock::tiles / 4;
-  TP_DEVICE static int lane() { return int(threadIdx.x) % block::warp_size; }
-  TP_DEVICE static int warp() { return int(threadIdx.x) / block::warp_size; }
-  TP_DEVICE static int tile() { return by_channel ? warp() % tile_groups * 4 + lane() / 8 : lane(); }
-  TP_DEVICE static int channel() { return by_channel ? warp() / tile_groups * 8 + lane() % 8 : warp(); }
+  TP_DEVICE int tile() const { return by_channel ? group_ % tile_groups * 4 + lane_ / 8 : lane_; }
+  TP_DEVICE int channel() const { return by_channel ? lane_ % 8 : group_; }
 
+  const int lane_, group_;
   const int64_t deep_, down_;
   int channels_;  // how many channels are left from this thread's channel on
   int col_;
@@ -202,60 +188,6 @@ class WinogradInput {
   const float* rows_[side];
   winograd_tile::Patch<float> patch_;
 };
-
-// Starts to copy the filters of a slab, which are contiguous; `barrier` waits for them.
-TP_DEVICE inline void copy_filters(block::Barrier& barrier, float* to, const float* from) {
-  constexpr int bytes = WinogradBlock::filter_values * int(sizeof(float));
-  block::copy_units(barrier, to, from, bytes, int(threadIdx.x), WinogradBlock::threads);
-  if (threadIdx.x == 0) barrier.arrive();
-}
-
-// Adds the products of a slab for the components of this thread's warp. The values of a channel are `row_pitch` apart
-// in the left factor, [channel][component][map], and the right one is [component][channel][tile].
-template <int row_pitch>
-TP_DEVICE void multiply_slab(const float* left, const float* right,
-                             float (&sum)[WinogradBlock::warp_components][8][8]) {
-  using Product = WinogradBlock::Product;
-  constexpr int steps = WinogradBlock::slab * WinogradBlock::warp_components, unrolled = 8;
-  const int component = int(threadIdx.x) / block::warp_size * WinogradBlock::warp_components;
-  const float* rows = left + component * WinogradBlock::maps + Product::row(0);
-  const float* cols = right + component * WinogradBlock::slab * WinogradBlock::pitch + Product::col(0);
-  block::FmaFragment<Product, float> fragments[2];
-  fragments[0].load(rows, cols);
-#pragma unroll 1
-  for (int first = 0; first < steps; first += unrolled) {
-#pragma unroll
-    for (int i = 0; i < unrolled; ++i) {
-      if (i + 1 < unrolled || first + unrolled < steps) {
-        const int k = (i + 1) / WinogradBlock::warp_components, p = (i + 1) % WinogradBlock::warp_components;
-        fragments[(i + 1) % 2].load(rows + k * row_pitch + p * WinogradBlock::maps,
-                                    cols + (p * WinogradBlock::slab + k) * WinogradBlock::pitch);
-      }
-      fragments[i % 2].add_to(sum[i % WinogradBlock::warp_components]);
-    }
-    rows += unrolled / WinogradBlock::warp_components * row_pitch;
-    cols += unrolled / WinogradBlock::warp_components * WinogradBlock::pitch;
-  }
-}
-
-// Writes the sums of a thread for half of the maps as [component][tile][map].
-TP_DEVICE inline void stage_sums(float* to, const float (&sum)[WinogradBlock::warp_components][8][8], int half) {
-  using Product = WinogradBlock::Product;
-  using Quad = block::Vector<float, 4>;
-  const int component = int(threadIdx.x) / block::warp_size * WinogradBlock::warp_components;
-#pragma unroll
-  for (int p = 0; p < WinogradBlock::warp_components; ++p) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      Quad quad;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) quad.v[i] = half ? sum[p][4 + i][j] : sum[p][i][j];
-      const int tile = Product::col(j / 4) + j % 4;
-      *reinterpret_cast<Quad*>(to + ((component + p) * WinogradBlock::tiles + tile) * WinogradBlock::sum_pitch +
-                               Product::row(0)) = quad;
-    }
-  }
-}
 
 // Transforms the sums of one map and tile and writes up to 2 x 2 outputs, or for one slice what it adds to them.
 // Returns zero if all are finite, otherwise NaN.
@@ -313,81 +245,125 @@ TP_DEVICE float store_half(const FusedWinograd& work, const WinogradShare& share
   return odd;
 }
 
+// What the warpgroups of a block exchange.
+struct WinogradExchange {
+  static constexpr int stages = 3, multiplying = 2 * block::warpgroup, threads = 3 * block::warpgroup;
+  static constexpr int shared_bytes =
+      int(sizeof(float)) * (stages * WinogradBlock::stage_values + WinogradBlock::sum_values);
+  // Together they are at most the 65,536 registers of a multiprocessor.
+  static constexpr int loading_registers = 88, multiplying_registers = 208;
+
+  WinogradShare shares[2];
+  block::Barrier full[stages], empty[stages];
+  block::Barrier stored[2];  // the share before the last one, whose description is then free
+
+  TP_DEVICE void init() {
+    for (auto& barrier : full) barrier.init(block::warpgroup);
+    for (auto& barrier : empty) barrier.init(WinogradBlock::warps);
+    for (auto& barrier : stored) barrier.init(WinogradBlock::warps);
+    block::publish_barriers();
+  }
+};
+
+// The warpgroup that loads: describes each share, and fills a stage for each of its slabs.
 template <bool by_channel>
-__global__ void __launch_bounds__(WinogradBlock::threads, 1)
-    winograd_fused(const __grid_constant__ FusedWinograd work) {
-  extern __shared__ __align__(16) unsigned char pool[];
-  float *const stages = reinterpret_cast<float*>(pool), *const sums = stages + 2 * WinogradBlock::stage_values;
-  __shared__ WinogradShare shares[2];
-  __shared__ block::Barrier arrived[2];
-  const int t = int(threadIdx.x);
-  int64_t unit = blockIdx.x;
-  find_share(work, unit, shares[0]);
-  if (t < 2) arrived[t].init(1);
-  __syncthreads();
-  // Load and transform the first slab.
-  WinogradInput<by_channel> input(work.g);
-  input.begin(work.g, shares[0]);
-  input.load();
-  block::wait_for_launch_before();
-  copy_filters(arrived[0], stages, shares[0].filters);
-  input.store(stages + WinogradBlock::filter_values);
-  // Multiply each slab while the next one is loaded, which may be the first one of the next share.
-  float sum[WinogradBlock::warp_components][8][8] = {};
-  float odd = 0;
-  int slab = 0;
+TP_DEVICE void load_shares(const FusedWinograd& work, WinogradExchange& exchange, float* stages) {
+  constexpr int filter_bytes = WinogradBlock::filter_values * int(sizeof(float));
+  const int thread = int(threadIdx.x) % block::warpgroup;
+  WinogradInput<by_channel> one(work.g, thread), two(work.g, thread + block::warpgroup);
+  block::Cursor cursor(WinogradExchange::stages), turn(2);
 #pragma unroll 1
-  for (int step = 0, n = 0;; ++step) {
-    const WinogradShare& share = shares[n % 2];
-    WinogradShare& following = shares[(n + 1) % 2];
-    const bool last = slab + 1 == share.slabs, ends = last && unit + gridDim.x >= work.units;
-    __syncthreads();
-    if (slab == 0) find_share(work, unit + gridDim.x, following);
-    if (last && slab == 0) __syncthreads();
-    float* const stage = stages + step % 2 * WinogradBlock::stage_values;
-    float* const next = stages + (step + 1) % 2 * WinogradBlock::stage_values;
-    if (!ends) {
-      copy_filters(arrived[(step + 1) % 2], next,
-                   last ? following.filters : share.filters + (slab + 1) * WinogradBlock::filter_values);
-      if (last) input.begin(work.g, following);
-      input.load();
+  for (int64_t unit = blockIdx.x; unit < work.units; unit += gridDim.x, turn.next()) {
+    exchange.stored[turn.stage].wait(turn.parity ^ 1);
+    WinogradShare& share = exchange.shares[turn.stage];
+    find_share(work, unit, share);
+    block::sync_warps(1, block::warpgroup / block::warp_size);
+    one.begin(work.g, share);
+    two.begin(work.g, share);
+    one.load();
+    two.load();
+    const float* filters = share.filters;
+    const int slabs = share.slabs;
+#pragma unroll 1
+    for (int slab = 0; slab < slabs; ++slab, cursor.next()) {
+      float* const stage = stages + cursor.stage * WinogradBlock::stage_values;
+      block::Barrier& full = exchange.full[cursor.stage];
+      exchange.empty[cursor.stage].wait(cursor.parity ^ 1);
+      block::wait_for_launch_before();  // which packed the filters
+      block::copy_units(full, stage, filters, filter_bytes, thread, block::warpgroup);
+      filters += WinogradBlock::filter_values;
+      one.store(stage + WinogradBlock::filter_values);
+      two.store(stage + WinogradBlock::filter_values);
+      full.arrive();
+      one.load();
+      two.load();
     }
-    arrived[step % 2].wait(step / 2 % 2);
-    multiply_slab<winograd_tile::components * WinogradBlock::maps>(stage, stage + WinogradBlock::filter_values, sum);
-    if (!ends) input.store(next + WinogradBlock::filter_values);
-    ++slab;
-    if (!last) continue;
-    // Store the share.
+  }
+}
+
+// The warpgroups that multiply: add up the products of each share, and store its outputs. Returns zero if all are
+// finite, otherwise NaN.
+template <bool by_channel>
+TP_DEVICE float multiply_shares(const FusedWinograd& work, WinogradExchange& exchange, const float* stages,
+                                float* sums) {
+  const auto arrive = [](block::Barrier& barrier) {
+    __syncwarp();
+    if (threadIdx.x % block::warp_size == 0) barrier.arrive();
+  };
+  block::Cursor cursor(WinogradExchange::stages), turn(2);
+  float odd = 0;
+#pragma unroll 1
+  for (int64_t unit = blockIdx.x; unit < work.units; unit += gridDim.x, turn.next()) {
+    float sum[WinogradBlock::warp_components][8][8] = {};
+    exchange.full[cursor.stage].wait(cursor.parity);  // the share has been described, too
+    const WinogradShare& share = exchange.shares[turn.stage];
+    const int slabs = share.slabs;
+#pragma unroll 1
+    for (int slab = 0; slab < slabs; ++slab, cursor.next()) {
+      exchange.full[cursor.stage].wait(cursor.parity);
+      const float* const stage = stages + cursor.stage * WinogradBlock::stage_values;
+      multiply_slab<winograd_tile::components * WinogradBlock::maps>(stage, stage + WinogradBlock::filter_values, sum);
+      arrive(exchange.empty[cursor.stage]);
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (half > 0) __syncthreads();
+      block::sync_warps(2, WinogradBlock::warps);
       stage_sums(sums, sum, half);
-      __syncthreads();
+      block::sync_warps(2, WinogradBlock::warps);
       odd += store_half<by_channel>(work, share, sums, half);
     }
-    if (ends) break;
-#pragma unroll
-    for (int i = 0; i < WinogradBlock::warp_components * 64; ++i) sum[i / 64][i / 8 % 8][i % 8] = 0;
-    slab = 0;
-    ++n;
-    unit += gridDim.x;
+    arrive(exchange.stored[turn.stage]);
   }
-  if (odd != 0.0f) *work.noted = boolean(true);
+  return odd;
+}
+
+template <bool by_channel>
+__global__ void __launch_bounds__(WinogradExchange::threads, 1)
+    winograd_fused(const __grid_constant__ FusedWinograd work) {
+#if TP_WGMMA
+  extern __shared__ __align__(16) unsigned char pool[];
+  float* const stages = reinterpret_cast<float*>(pool);
+  __shared__ WinogradExchange exchange;
+  if (threadIdx.x == 0) exchange.init();
+  __syncthreads();
+  if (threadIdx.x >= WinogradExchange::multiplying) {
+    block::leave_registers<WinogradExchange::loading_registers>();
+    return load_shares<by_channel>(work, exchange, stages);
+  }
+  block::take_registers<WinogradExchange::multiplying_registers>();
+  float* const sums = stages + WinogradExchange::stages * WinogradBlock::stage_values;
+  if (multiply_shares<by_channel>(work, exchange, stages, sums) != 0.0f) *work.noted = boolean(true);
+#endif
 }
 
 // ---- the host's part
 
 // Launches the kernels if they can compute this, and returns whether they do. They set `noted`.
-inline bool launch_winograd(const Gather<float>& g, boolean* noted, Context& context) {
+inline bool launch_winograd_fused(const Gather<float>& g, boolean* noted, Context& context) {
   using namespace winograd_tile;
   constexpr int64_t most = int64_t(1) << 29;  // positions in an image are counted in int
-  const auto fits = [](const Axis& a) {
-    return a.kernel == taps && a.stride == 1 && a.dilation == 1 && a.pad < most && a.in < most && a.out < most;
-  };
-  if (!fits(g.rows) || !fits(g.cols) || g.source_strides.image >= most || g.depth == 0) return false;
-  if (block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>() < WinogradBlock::shared_bytes + 2048) {
-    return false;
-  }
+  if (!suits_kernels(g.rows) || !suits_kernels(g.cols) || g.source_strides.image >= most || g.depth == 0) return false;
+  if (!block::has_wgmma(winograd_fused<false>)) return false;
   const LatticeAxis rows(gather_axis(g.rows, g.pass, 0), 0, taps), cols(gather_axis(g.cols, g.pass, 0), 0, taps);
   FusedWinograd work{g, nullptr, noted, rows.origin, cols.origin};
   work.down = ceil_div(rows.outputs(), int64_t(outputs));
@@ -411,9 +387,9 @@ inline bool launch_winograd(const Gather<float>& g, boolean* noted, Context& con
   check_launch("winograd_pack_filters");
   const bool by_channel = g.source_strides.channel == 1;
   auto kernel = by_channel ? winograd_fused<true> : winograd_fused<false>;
-  block::allow_shared_memory(kernel, WinogradBlock::shared_bytes);
-  block::launch_early(kernel, dim3(unsigned(min(work.units, multiprocessors))), WinogradBlock::threads,
-                      WinogradBlock::shared_bytes, context, work);
+  block::allow_shared_memory(kernel, WinogradExchange::shared_bytes);
+  block::launch_early(kernel, dim3(unsigned(min(work.units, multiprocessors))), WinogradExchange::threads,
+                      WinogradExchange::shared_bytes, context, work);
   check_launch("winograd_fused");
   if (work.slices > 1) block::sum_slices(work.sums, work.slices, work.target_size(), g.target, context);
   return true;

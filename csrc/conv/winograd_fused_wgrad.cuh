@@ -14,7 +14,12 @@
 // The first three are repeated for every slab of the slice. While a slab is multiplied, the next one is on its way to
 // registers. Afterwards, the filters of the slices are added up in a fixed order.
 #pragma once
-#include "conv/winograd_fused.cuh"
+#include <limits>
+
+#include "block/launch.cuh"
+#include "block/slices.cuh"
+#include "conv/gather.h"
+#include "conv/winograd_products.cuh"
 
 namespace tp::conv {
 
@@ -211,13 +216,11 @@ inline int64_t wgrad_slices(int64_t blocks, int64_t slabs, int64_t multiprocesso
 }
 
 // Launches the kernels if they can compute this, and returns whether they do.
-inline bool launch_winograd_wgrad(const Elements<float>& e, Context& context) {
+inline bool launch_winograd_fused_wgrad(const Elements<float>& e, Context& context) {
   using namespace winograd_tile;
   constexpr int64_t most = int64_t(1) << 29;  // positions in an image are counted in int
-  const auto fits = [](const Axis& a) {
-    return a.kernel == taps && a.stride == 1 && a.dilation == 1 && a.pad < most && a.in < most && a.out < most;
-  };
-  if (!fits(e.rows) || !fits(e.cols) || max(e.x_strides.image, e.y_strides.image) >= most) return false;
+  if (!suits_kernels(e.rows) || !suits_kernels(e.cols) || max(e.x_strides.image, e.y_strides.image) >= most)
+    return false;
   if (block::device_attribute<cudaDevAttrMaxSharedMemoryPerBlockOptin>() < WgradStage::shared_bytes) return false;
   FusedWgrad work{e};
   work.down = int(ceil_div(e.rows.out, int64_t(outputs)));

@@ -1,10 +1,16 @@
 // The transforms of Winograd's F(2 x 2, 3 x 3), which winograd.cu explains.
 #pragma once
-#include "core/macros.h"
+#include "conv/conv.h"
 
 namespace tp::conv::winograd_tile {
 
 constexpr int side = 4, components = side * side, outputs = 2, taps = 3;
+
+// Whether the kernels for filters of 3 x 3 suit an axis, on which they count positions in int.
+inline bool suits_kernels(const Axis& a) {
+  constexpr int64_t most = int64_t(1) << 29;
+  return a.kernel == taps && a.stride == 1 && a.dilation == 1 && a.pad < most && a.in < most && a.out < most;
+}
 
 // The three transforms along one axis, in place, and their transposes; `at` finds element i.
 template <class A>
