@@ -1,5 +1,7 @@
-"""Convolution of channels-last images, and what has kernels of its own in both layouts: filters of 1 x 1, and gradients
-of images with three channels."""
+"""Convolution of channels-last images, and what has kernels of its own in both layouts: filters of 1 x 1, gradients of
+images with three channels, and one filter per channel."""
+
+import itertools
 
 import pytest
 import torch
@@ -310,3 +312,49 @@ def test_bits_do_not_depend_on_the_address_of_filters(dtype, device):
                 moved = weight.new_empty(weight.numel() + offset)[offset:].view(w_shape).copy_(weight)
                 for f, y in zip(passes, want, strict=True):
                     assert torch.equal(f(moved), y), (algorithm, offset, x_shape)
+
+
+def depthwise(size: int, channels: int, stride: int, padding: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """An image, filters and a gradient of small integers, and exact results of all three passes."""
+    draw = lambda *shape: torch.randint(-1, 2, shape).double()  # noqa: E731
+    x, weight = draw(3, channels, 13, 18), draw(channels, 1, size, size)
+    leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    y = F.conv2d(*leaves, None, stride, padding, 1, channels)
+    grad = draw(*y.shape)
+    wants = y.detach(), *torch.autograd.grad(y, leaves, grad)
+    return *(t.to(dtype) for t in (x, weight, grad)), *wants
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_one_filter_per_channel(size, stride, layout, device):
+    """Vectors of channels that fill warps, that do not, and that are not aligned; padding wider than the filter."""
+    for channels, padding, dtype in itertools.product((1, 6, 36, 128), (0, size // 2, size + 1), FLOATS):
+        x, weight, grad, *wants = depthwise(size, channels, stride, padding, dtype)
+        x, grad = (t.to(device).contiguous(memory_format=layout) for t in (x, grad))
+        weight = weight.to(device)
+        options = {"stride": stride, "padding": padding, "groups": channels}
+        got = (
+            conv2d(x, weight, **options),
+            conv2d_dgrad(grad, weight, x.shape, **options),
+            conv2d_wgrad(grad, x, size, **options),
+        )
+        for name, found, want in zip(("fprop", "dgrad", "wgrad"), got, wants, strict=True):
+            assert_equal(found, want, f"{name} {channels} {padding} {dtype}")
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_nan_in_one_filter_per_channel(stride, device):
+    """Padding is an operand of fprop, where NaN times zero is NaN, but not of dgrad."""
+    x, weight, grad, *_ = depthwise(3, 8, stride, 1, torch.float32)
+    weight[5, 0, 0, 2] = float("nan")
+    want = F.conv2d(F.pad(x, (1, 1, 1, 1)), weight, None, stride, 0, 1, 8).double()
+    leaf = x.double().requires_grad_()
+    (want_grad,) = torch.autograd.grad(F.conv2d(leaf, weight.double(), None, stride, 1, 1, 8), leaf, grad.double())
+    weight = weight.to(device)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        image, dy = (t.to(device).contiguous(memory_format=layout) for t in (x, grad))
+        assert_equal(conv2d(image, weight, stride=stride, padding=1, groups=8), want, f"{layout}")
+        got = conv2d_dgrad(dy, weight, x.shape, stride=stride, padding=1, groups=8)
+        assert_equal(got, want_grad, f"{layout}")

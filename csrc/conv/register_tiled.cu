@@ -2,13 +2,15 @@
 // many products. It computes no matrix product, because with few channels the matrices would be too narrow.
 //
 // Filters of 1 x 1, 3 x 3 and 5 x 5 with stride and dilation 1 read strips of pixels from shared memory
-// (strips_gather.cuh, strips_wgrad.cuh). All others read through the caches (pixel_tiles.cuh). Both sum half types in
-// float and round once; wgrad adds up slices of the batch in a fixed order.
+// (strips_gather.cuh, strips_wgrad.cuh). All others read through the caches (pixel_tiles.cuh), and so do depthwise
+// filters that strips do not suit (depthwise.cuh). All sum half types in float and round once; wgrad adds up slices of
+// the batch in a fixed order.
 //
 // The best tile depends on the shape: a long strip reads less per product, but wastes work at the end of a narrow
 // image, and leaves threads idle in a small batch. time_of() estimates which tile is fastest.
 #include "conv/conv.h"
 #ifdef __CUDACC__
+#include "conv/depthwise.cuh"
 #include "conv/few_channels_dgrad.cuh"
 #include "conv/few_channels_wgrad.cuh"
 #include "conv/pixel_tiles.cuh"
@@ -67,8 +69,17 @@ bool has_three_channels(const Elements<T>& e) {
   return fits_strips(e) && e.rows.kernel == 3 && e.channels == 3;
 }
 
+// Strips are faster for depthwise filters only where the pixels of a row are contiguous.
+template <class T>
+bool is_depthwise_without_strips(const Elements<T>& e) {
+  return is_depthwise(e) && !(e.x_strides.channel != 1 && e.rows.stride == 1 && e.rows.kernel <= 5);
+}
+
 template <class T>
 void gather(const Elements<T>& e, Pass pass, Context& context) {
+  if constexpr (sizeof(acc_t<T>) == 4) {
+    if (is_depthwise_without_strips(e)) return launch_depthwise_gather(e, pass, context);
+  }
   const Gather<T> g(e, pass);
   const bool few_maps = g.maps <= 2;  // then values are reused across rows of pixels, not across maps
   bool done = false;
@@ -101,6 +112,7 @@ template <class T>
 void wgrad(const Elements<T>& e, Context& context) {
   bool done = false;
   if constexpr (sizeof(acc_t<T>) == 4) {
+    if (is_depthwise_without_strips(e)) return launch_depthwise_wgrad(e, context);
     if (has_three_channels(e) && launch_few_wgrad<3>(e, context)) return;
   }
   if (fits_strips(e) && e.rows.kernel == 5) {
