@@ -3,12 +3,11 @@
 namespace tp::conv {
 namespace {
 
-// With at most this many channels or maps per group, register strips are faster than a matrix product. On an H200,
-// strips compute 16 TFLOP/s in float32 for 32 -> 32 channels of 56 x 56 pixels with 3 x 3 filters. The matrix product
-// computes 44 with full tiles, but 32 maps fill only half a tile.
-constexpr int64_t few_channels = 32;
-// Where strips do not apply, a matrix product is faster from this many channels and maps on.
-constexpr int64_t some_channels = 8;
+// The least number of channels and maps per group with which a matrix product fills its tiles well enough. On an H200,
+// ms, for 32 images, register strips and the product: bfloat16 24 -> 24 of 56 x 56 with 3 x 3 filters 0.054 and 0.035,
+// wgrad 0.095 and 0.043; 16 -> 16 0.030 and 0.035; 8 -> 16 of 112 x 112 0.059 and 0.100; float32 32 -> 32 of 56 x 56
+// with 3 x 3 filters, without Winograd's algorithm, 0.088 and 0.095; 16 -> 16 0.029 and 0.055.
+constexpr int64_t half_channels = 16, few_channels = 32, some_channels = 8;
 
 // Whether register_tiled has strips for these filters (strips_gather.cuh, strips_wgrad.cuh). A block keeps the filters
 // of some maps in shared memory, for all channels that are summed over, so they must be small.
@@ -26,7 +25,8 @@ bool has_strips(const Args& args) {
 // whether or not they exist. On an H200, ms, for NCHW and channels_last: 128 -> 128 channels of 28 x 28 pixels, 64
 // images, 0.244 and 0.233 instead of 0.366 and 0.326; 4 images 0.048 instead of 0.060 and 0.051; 40 -> 64, where it
 // saves 30 % of the products, 0.087 and 0.091 instead of 0.097 and 0.075. The matrix product copies NCHW to
-// channels_last first.
+// channels_last first, and fills only half of its tiles with 32 channels or maps: 32 -> 32 of 56 x 56, 32 images, 0.081
+// and 0.085 instead of 0.145 and 0.123.
 bool saves_products(const Args& args) {
   const auto count = [&](double pixels, int64_t maps, int64_t channels) {
     return pixels * double(args.n * args.groups) * double(maps) * double(channels);
@@ -36,20 +36,50 @@ bool saves_products(const Args& args) {
   const double direct = count(9.0 * double(args.rows.out) * double(args.cols.out), maps, channels);
   const double here = count(16 * tiles(args.rows) * tiles(args.cols), ceil_div(maps, int64_t(64)) * 64,
                             ceil_div(channels, int64_t(32)) * 32);
-  const bool copies = args.layout == Layout::nchw;
-  return direct >= (copies ? 0x1p27 : 0x1p29) && here <= (copies ? 0.9 : 0.65) * direct;
+  const bool copies = args.layout == Layout::nchw, few = min(channels, maps) <= few_channels;
+  return direct >= (copies ? 0x1p27 : 0x1p29) && here <= (copies || few ? 0.9 : 0.65) * direct;
 }
 
 // Whether Winograd's algorithm is faster than the matrix product that it saves. On an H200 in float32, ms: 64 -> 64
 // channels of 56 x 56 pixels 0.22 instead of 0.33 for 64 images, and 0.019 instead of 0.046 for one; 128 -> 128 of 28 x
-// 28 0.20 instead of 0.33, and 0.020 instead of 0.081; 33 -> 33 of 28 x 28 0.05 instead of 0.07. With fewer channels,
-// its first and last steps outweigh what it saves: 16 -> 128 takes 0.06 instead of 0.055. Half types are multiplied on
-// tensor cores, which are faster than its transforms. GPUs other than Hopper's multiply by cuBLAS between transforms in
-// memory; what is faster there has not been measured.
+// 28 0.20 instead of 0.33, and 0.020 instead of 0.081; 32 -> 32 of 56 x 56, 32 images, 0.076 instead of 0.088. With
+// fewer channels, its first and last steps outweigh what it saves: 24 -> 24 takes 0.064 instead of 0.052. Half types
+// are multiplied on tensor cores, which are faster than its transforms. GPUs other than Hopper's multiply by cuBLAS
+// between transforms in memory; what is faster there has not been measured.
 bool suits_winograd(const Args& args) {
   const auto fits = [](const Axis& axis) { return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1; };
   return args.dtype == DType::float32 && fits(args.rows) && fits(args.cols) &&
-         min(args.c, args.m) / args.groups > few_channels && (args.pass != Pass::wgrad || saves_products(args));
+         min(args.c, args.m) / args.groups >= few_channels && (args.pass != Pass::wgrad || saves_products(args));
+}
+
+// Whether the matrix product is faster than register strips where both apply, though few channels or maps fill only a
+// part of its tiles. Strips add up one channel after another, so sums over many of them take long; and their wgrad
+// keeps filters of one pixel in too few threads (bfloat16 32 -> 64 of 56 x 56: 0.585 ms instead of 0.011).
+bool product_beats_strips(const Args& args) {
+  const int64_t channels = args.c / args.groups, maps = args.m / args.groups, few = min(channels, maps);
+  const bool is_half = args.dtype == DType::float16 || args.dtype == DType::bfloat16, wgrad = args.pass == Pass::wgrad;
+  const bool is_pixel = args.rows.kernel * args.cols.kernel == 1;
+  if (few < some_channels) return false;
+  if (wgrad && is_pixel) return true;
+  if (!is_half) return is_pixel && args.dtype == DType::float32 ? few >= half_channels : few > few_channels;
+  const bool nchw = args.layout == Layout::nchw;
+  if (few >= half_channels) return wgrad || !nchw || max(channels, maps) > half_channels;
+  return wgrad ? !nchw : (args.pass == Pass::fprop ? channels : maps) >= half_channels;
+}
+
+// Whether the matrix product is faster than register_tiled without strips. For wgrad, the matrix has one column per
+// channel and tap. With fewer channels than a tile has, as in the first layer of a network, it is faster for fprop with
+// many taps, and for dgrad where its loads are vectors or its products run on tensor cores: on an H200, 3 -> 64 of 224
+// x 224 with 7 x 7 filters and stride 2, bfloat16, 0.37 ms instead of 1.48, and for dgrad 0.77 instead of 2.95.
+bool product_beats_loops(const Args& args) {
+  const int64_t channels = args.c / args.groups, maps = args.m / args.groups,
+                taps = args.rows.kernel * args.cols.kernel;
+  if (args.pass == Pass::wgrad) return min(channels * taps, maps) >= some_channels;
+  if (min(channels, maps) >= some_channels) return true;
+  if (args.groups > 1 || max(channels, maps) < few_channels || args.dtype == DType::float64) return false;
+  const bool nchw = args.layout == Layout::nchw;
+  if (args.pass == Pass::fprop) return nchw || taps >= 49;
+  return !nchw || args.dtype != DType::float32;
 }
 
 }  // namespace
@@ -73,13 +103,9 @@ bool reads_nhwc_filters(std::string_view rung) { return rung == "implicit_gemm";
 
 const char* choose(const Args& args, const Device& device) {
   if (!device.cuda) return "threaded";
-  const int64_t channels = args.c / args.groups, maps = args.m / args.groups;
   if (suits_winograd(args)) return "winograd";
-  if (min(channels, maps) > few_channels) return "implicit_gemm";
-  if (has_strips(args)) return "register_tiled";
-  // For wgrad, the matrix has one column per channel and tap.
-  const int64_t columns = args.pass == Pass::wgrad ? channels * args.rows.kernel * args.cols.kernel : channels;
-  return min(columns, maps) >= some_channels ? "implicit_gemm" : "register_tiled";
+  const bool product = has_strips(args) ? product_beats_strips(args) : product_beats_loops(args);
+  return product ? "implicit_gemm" : "register_tiled";
 }
 
 }  // namespace tp::conv
