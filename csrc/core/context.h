@@ -21,7 +21,8 @@ struct Gemm {
   Matrix a, b;
   void* c;
   int64_t c_batch_stride;
-  bool accumulates = false;  // CPU with a batch of 1: adds to C; half types are rounded after that
+  bool accumulates = false;    // CPU with a batch of 1: adds to C; half types are rounded after that
+  const void* bias = nullptr;  // CUDA with a batch of 1: [cols], added to each row; half types are rounded after that
 };
 
 struct Device {

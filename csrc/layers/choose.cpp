@@ -35,23 +35,22 @@ linear::Cut linear::cheapest_cut(const Gemm& p) {
 }
 
 // The time of a float32 product by the BLAS, in microseconds. Measured on an H200 (CUDA 13.0, cold L2): 10, plus one
-// for every 24 million multiplications, plus more if it has to slice the inner dimension. The bias is another launch.
+// for every 24 million multiplications, plus more if it has to slice the inner dimension. A bias costs nothing.
 static double blas_microseconds(const linear::Args& args) {
   const double size = double(args.product.rows * args.product.cols), products = size * double(args.product.inner);
-  const double slicing = size < double(1 << 19) ? 5 : 0, bias = args.bias ? 2.5 + 2.3e-6 * size : 0;
-  return 10.5 + products / 24e6 + slicing + bias;
+  const double slicing = size < double(1 << 19) ? 5 : 0;
+  return 10.5 + products / 24e6 + slicing;
 }
 
 // In dtypes other than float32, small products use the tiled kernel.
 const char* linear::choose(const Args& args, const Device& device) {
-  constexpr int64_t small_with_bias = int64_t(1) << 26, small = int64_t(1) << 23, short_inner = 512;
+  constexpr int64_t small = int64_t(1) << 23, short_inner = 512;
   if (!device.cuda) return "gemm";
   const Gemm& p = args.product;
   if (p.dtype == DType::float32) {
     return cheapest_cut(p).microseconds <= blas_microseconds(args) ? "register_tiled" : "gemm";
   }
-  const bool fits = p.inner <= short_inner && p.rows * p.cols * p.inner <= (args.bias ? small_with_bias : small);
-  return fits ? "tiled" : "gemm";
+  return p.inner <= short_inner && p.rows * p.cols * p.inner <= small ? "tiled" : "gemm";
 }
 
 }  // namespace tp

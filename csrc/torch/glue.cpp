@@ -178,6 +178,7 @@ void TorchContext::parallel_for(int64_t n, int64_t grain, const std::function<vo
 
 void TorchContext::gemm(const Gemm& p) {
   TORCH_INTERNAL_ASSERT(!p.accumulates || (p.batch == 1 && !device.cuda));
+  TORCH_INTERNAL_ASSERT(!p.bias || (p.batch == 1 && device.cuda));
   // Below autograd, and in full float32: the operator that calls this decides about precision.
   at::AutoDispatchBelowADInplaceOrView below;
   at::NoTF32Guard no_tf32;
@@ -195,10 +196,16 @@ void TorchContext::gemm(const Gemm& p) {
   };
   const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
   Tensor c = wrap(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1});
+  Tensor bias;
+  if (p.bias) bias = wrap(p.bias, {p.cols}, {1});
   if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
     // For a result of half precision, torch allows cuBLAS to add partial sums in that; for a float32 result it does
     // not.
-    c.copy_(at::bmm(a, b, at::kFloat));
+    const Tensor sum = at::bmm(a, b, at::kFloat);
+    p.bias ? at::add_out(c, sum, bias) : c.copy_(sum);
+  } else if (p.bias) {
+    Tensor matrix = c[0];
+    at::addmm_out(matrix, bias, a[0], b[0]);
   } else if (p.batch == 1 && !device.cuda) {  // MKL's product of one matrix is faster than that of a batch
     Tensor matrix = c[0];
     p.accumulates ? at::addmm_out(matrix, matrix, a[0], b[0]) : at::mm_out(matrix, a[0], b[0]);
