@@ -88,7 +88,9 @@ void reduce_columns(const E& e, Context& context) {
   t.across = threads / t.down;
   t.tiles = ceil_div(e.rows, int64_t(t.across) * width);
   require(t.tiles <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
-  const int64_t most = ceil_div(e.n, int64_t(t.down * loads));
+  // Where the tiles alone occupy all multiprocessors, only long splits are worth the launch that reduces their totals.
+  constexpr int64_t multiprocessors = 132, steps = 16;
+  const int64_t least = t.down * loads * (t.tiles >= multiprocessors ? steps : 1), most = ceil_div(e.n, least);
   t.splits = int(tp::max(int64_t(1), tp::min(tp::min(most, ceil_div(enough_blocks, t.tiles)), int64_t(65535))));
   t.share = ceil_div(e.n, int64_t(t.splits));
   auto* totals = t.splits > 1 ? context.workspace<typename E::Acc>(e.rows * t.splits) : nullptr;
