@@ -1,11 +1,11 @@
 // Running extrema and their positions on a device, in one launch: each element is read once and each result written
 // once.
 //
-// Lines are stored end to end and divided into tiles, whatever their length. A partial result over some elements starts
-// at the last head of a line among them; if there is a head, it does not combine with what precedes it. A tile
-// publishes its leader, the extremum so far, and looks back over earlier tiles (block/lookback.cuh). Few elements
-// become leaders, so in a tile without a head, a warp none of whose elements beats what precedes them writes that value
-// everywhere and scans nothing.
+// If the elements of a line are not adjacent, there is one thread per line. Otherwise, lines are stored end to end and
+// divided into tiles, whatever their length. A partial result over some elements starts at the last head of a line
+// among them; if there is a head, it does not combine with what precedes it. A tile publishes its leader, the extremum
+// so far, and looks back over earlier tiles (block/lookback.cuh). Few elements become leaders, so in a tile without a
+// head, a warp none of whose elements beats what precedes them writes that value everywhere and scans nothing.
 #ifdef __CUDACC__
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
@@ -320,11 +320,55 @@ void launch(const ExtremaArgs& args, Context& context) {
   check_launch("scan_with_indices");
 }
 
+// One thread per line of [outer, n, inner]; neighbouring lanes have neighbouring lines.
+template <class T, bool least>
+__global__ void __launch_bounds__(threads) extrema_of_columns(const ExtremaArgs args) {
+  using A = acc_t<T>;
+  using M = Leading<A, least>;
+  constexpr int unrolled = 8;
+  const int64_t line = int64_t(blockIdx.x) * threads + threadIdx.x;
+  if (line >= args.outer * args.inner) return;
+  int64_t inner = line;
+  const int64_t outer = divide(inner, args.inner), first = outer * args.n * args.inner + inner;
+  const T* const in = static_cast<const T*>(args.in) + first;
+  T* const out = static_cast<T*>(args.out) + first;
+  int64_t* const index = args.index + first;
+  const int n = int(args.n);
+  Leader<A> leader = M::identity();
+  for (int begin = 0; begin < n; begin += unrolled) {
+    T values[unrolled];
+#pragma unroll
+    for (int i = 0; i < unrolled; ++i) {
+      const int position = begin + i;
+      if (position < n) values[i] = in[(args.reverse ? n - 1 - position : position) * args.inner];
+    }
+#pragma unroll
+    for (int i = 0; i < unrolled; ++i) {
+      const int position = begin + i;
+      if (position >= n) break;
+      const Leader<A> element{A(values[i]), position};
+      leader = position == 0 ? element : M::combine(leader, element);
+      const int64_t at = (args.reverse ? n - 1 - position : position) * args.inner;
+      out[at] = T(leader.value);
+      index[at] = args.reverse ? n - 1 - leader.position : leader.position;
+    }
+  }
+}
+
+template <class T, bool least>
+void launch_columns(const ExtremaArgs& args, Context& context) {
+  const int64_t blocks = ceil_div(args.outer * args.inner, int64_t(threads));
+  extrema_of_columns<T, least><<<unsigned(blocks), threads, 0, cudaStream_t(context.stream)>>>(args);
+  check_launch("scan_with_indices");
+}
+
 }  // namespace
 
 void running_extrema_on_device(const ExtremaArgs& args, Context& context) {
   dispatch(AllTypes{}, args.dtype, "scan_with_indices", [&](auto type) {
     using T = typename decltype(type)::type;
+    if (args.inner > 1)
+      return args.least ? launch_columns<T, true>(args, context) : launch_columns<T, false>(args, context);
     args.least ? launch<T, true>(args, context) : launch<T, false>(args, context);
   });
 }

@@ -16,7 +16,11 @@ struct ExtremaArgs {
 // Whether the rung has a pass of its own that carries indices. For other rungs, scans find the indices.
 bool has_one_pass(const char* algorithm, bool cuda, int64_t elements);
 
-// A NaN beats every number, and the first NaN stays. On a device, inner must be 1, and n less than 2^31.
+// On a device, with so many lines each is scanned by one thread if its elements are not adjacent. Fewer lines take less
+// time if they are transposed before and after.
+constexpr int64_t enough_lines = 1 << 14;
+
+// A NaN beats every number, and the first NaN stays. On a device, n must be less than 2^31.
 void running_extrema(const ExtremaArgs& args, Context& context);
 void running_extrema_on_device(const ExtremaArgs& args, Context& context);
 

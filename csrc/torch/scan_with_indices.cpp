@@ -36,7 +36,8 @@ TwoTensors empty_results(const Tensor& x) {
 }
 
 TwoTensors in_one_pass(const Tensor& x, int64_t dim, bool least, bool reverse) {
-  if (x.is_cuda() && dim + 1 < x.dim()) {  // on a device, elements of a line must be adjacent
+  const bool adjacent = dim + 1 >= x.dim(), many = x.dim() > 0 && x.numel() >= scan::enough_lines * x.size(dim);
+  if (x.is_cuda() && !adjacent && !many) {
     const auto [values, indices] = in_one_pass(x.movedim(dim, -1), x.dim() - 1, least, reverse);
     return {values.movedim(-1, dim).contiguous(), indices.movedim(-1, dim).contiguous()};
   }
