@@ -237,7 +237,11 @@ void multiply_vector_by_path(const M& matrix, Context& context) {
   const CsrArgs& a = matrix.a;
   const auto is_aligned = [](const void* array) { return reinterpret_cast<uintptr_t>(array) % 16 == 0; };
   const bool aligned = is_aligned(a.values) && is_aligned(a.col_idx) && is_aligned(a.perm);
-  const block::Path path(a.entries, a.rows, S::items, 1);
+  // Small matrices have smaller tiles, so that more warps load at a time.
+  constexpr int64_t busy_warps = 132 * S::warps * S::blocks;
+  int items = S::items;
+  while (items > S::entries && (a.entries + a.rows) / items < busy_warps) items /= 2;
+  const block::Path path(a.entries, a.rows, items, 1);
   by_path(matrix, path, context, [&](const auto& ends) {
     with_plan(a, [&](auto planned) {
       block::launch_early(multiply_tiles<S, decltype(planned)::value, M>, ceil_div(path.tiles, int64_t(S::warps)),
