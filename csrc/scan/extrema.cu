@@ -328,8 +328,7 @@ __global__ void __launch_bounds__(threads) extrema_of_columns(const ExtremaArgs 
   constexpr int unrolled = 8;
   const int64_t line = int64_t(blockIdx.x) * threads + threadIdx.x;
   if (line >= args.outer * args.inner) return;
-  int64_t inner = line;
-  const int64_t outer = divide(inner, args.inner), first = outer * args.n * args.inner + inner;
+  const int64_t outer = line / args.inner, inner = line % args.inner, first = outer * args.n * args.inner + inner;
   const T* const in = static_cast<const T*>(args.in) + first;
   T* const out = static_cast<T*>(args.out) + first;
   int64_t* const index = args.index + first;
