@@ -10,6 +10,9 @@
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
 
+#include <mutex>
+#include <optional>
+
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
@@ -176,6 +179,44 @@ void TorchContext::parallel_for(int64_t n, int64_t grain, const std::function<vo
   at::parallel_for(0, n, grain, f);
 }
 
+namespace {
+
+// While an object exists, cuBLAS adds up products of half types in float32 and rounds them once. By default, torch
+// allows it to round partial sums, too. The setting is torch's and global, so one thread at a time changes it.
+class ExactSums {
+ public:
+  ExactSums()
+      : lock_(mutex()),
+        half_(torch().allowFP16ReductionCuBLAS()),
+        bfloat16_(torch().allowBF16ReductionCuBLAS()),
+        in_half_(torch().allowFP16AccumulationCuBLAS()) {
+    torch().setAllowFP16ReductionCuBLAS(false);
+    torch().setAllowBF16ReductionCuBLAS(false);
+    torch().setAllowFP16AccumulationCuBLAS(false);
+  }
+  ~ExactSums() {
+    using Option = at::CuBLASReductionOption;
+    const auto rounds = [](Option o) { return o == Option::AllowReducedPrecisionWithSplitK; };
+    const auto splits = [](Option o) { return o != Option::DisallowReducedPrecisionDisallowSplitK; };
+    torch().setAllowFP16ReductionCuBLAS(rounds(half_), splits(half_));
+    torch().setAllowBF16ReductionCuBLAS(rounds(bfloat16_), splits(bfloat16_));
+    torch().setAllowFP16AccumulationCuBLAS(in_half_);
+  }
+
+ private:
+  static at::Context& torch() { return at::globalContext(); }
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+
+  const std::lock_guard<std::mutex> lock_;
+  const at::CuBLASReductionOption half_, bfloat16_;
+  const bool in_half_;
+};
+
+}  // namespace
+
 void TorchContext::gemm(const Gemm& p) {
   TORCH_INTERNAL_ASSERT(!p.accumulates || (p.batch == 1 && !device.cuda));
   TORCH_INTERNAL_ASSERT(!p.bias || (p.batch == 1 && device.cuda));
@@ -198,12 +239,9 @@ void TorchContext::gemm(const Gemm& p) {
   Tensor c = wrap(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1});
   Tensor bias;
   if (p.bias) bias = wrap(p.bias, {p.cols}, {1});
-  if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) {
-    // For a result of half precision, torch allows cuBLAS to add partial sums in that; for a float32 result it does
-    // not.
-    const Tensor sum = at::bmm(a, b, at::kFloat);
-    p.bias ? at::add_out(c, sum, bias) : c.copy_(sum);
-  } else if (p.bias) {
+  std::optional<ExactSums> exact;
+  if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) exact.emplace();
+  if (p.bias) {
     Tensor matrix = c[0];
     at::addmm_out(matrix, bias, a[0], b[0]);
   } else if (p.batch == 1 && !device.cuda) {  // MKL's product of one matrix is faster than that of a batch
