@@ -43,7 +43,7 @@ def conv2d(
             the products of one output; with ``fft``, a NaN spreads over its image. For filters of 3 x 3 without stride
             or dilation, ``"auto"`` uses Winograd's algorithm where it is faster: on CUDA in float32 for more than 32
             channels, on the CPU (within ``threaded``) for outputs and input gradients of 16 or more. It never chooses
-            ``fft`` or an algorithm that stores the unrolled matrix.
+            ``fft``, and stores an unrolled matrix only if that is no larger than the image.
 
     Returns:
         Output maps [n, m, (rows + 2 pad - d (kernel - 1) - 1) // s + 1, ...], channels_last if ``x`` is. Half types

@@ -82,6 +82,18 @@ bool product_beats_loops(const Args& args) {
   return !nchw || args.dtype != DType::float32;
 }
 
+// Whether filters divide an image of few channels into patches, as the first layer of a vision transformer does. Then
+// the unrolled matrix has as many elements as the image, and one product by the BLAS is fastest: on an H200, 3 -> 768
+// of 224 x 224 with patches of 16 x 16, 16 images, bfloat16, 0.064 ms instead of 0.27. wgrad in NCHW needs no copy of
+// x.
+bool has_patches(const Args& args) {
+  const auto divides = [](const Axis& a) {
+    return a.kernel > 1 && a.stride == a.kernel && a.pad == 0 && a.dilation == 1;
+  };
+  const bool few = args.groups == 1 && args.c < some_channels && args.m >= few_channels;
+  return few && divides(args.rows) && divides(args.cols) && !(args.pass == Pass::wgrad && args.layout == Layout::nchw);
+}
+
 }  // namespace
 
 // The times are in nanoseconds, on an H200: products between transforms in memory reach 22 per picosecond, and the
@@ -104,6 +116,7 @@ bool reads_nhwc_filters(std::string_view rung) { return rung == "implicit_gemm";
 const char* choose(const Args& args, const Device& device) {
   if (!device.cuda) return "threaded";
   if (suits_winograd(args)) return "winograd";
+  if (has_patches(args)) return "im2col_gemm";
   const bool product = has_strips(args) ? product_beats_strips(args) : product_beats_loops(args);
   return product ? "implicit_gemm" : "register_tiled";
 }
