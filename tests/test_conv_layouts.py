@@ -16,7 +16,8 @@ pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
 
 
 def test_channels_last_is_read_as_it_lies(device):
-    """Every pass gives what it gives map by map: few channels, groups, one pixel, padding, strides, dilation."""
+    """Every pass gives what it gives map by map: few channels, groups, one pixel, padding, strides, dilation, and
+    images that are cut between rows or within them, the last part being smaller."""
     for c, m, groups, size, kernel, stride, padding, dilation in (
         (3, 20, 1, (9, 11), 3, 1, 1, 1),
         (4, 6, 2, (8, 7), 3, 2, 1, 1),
@@ -25,6 +26,8 @@ def test_channels_last_is_read_as_it_lies(device):
         (3, 40, 1, (12, 10), 5, 2, 2, 2),
         (8, 16, 1, (5, 33), 1, 3, 0, 1),
         (1, 3, 1, (1, 9), 1, 1, 0, 1),
+        (3, 20, 1, (61, 90), 3, 1, 1, 1),
+        (2, 33, 1, (7, 3100), 5, 2, 2, 1),
     ):
         x = torch.randint(-5, 6, (2, c, *size)).to(device, torch.float32)
         w = torch.randint(-5, 6, (m, c // groups, kernel, kernel)).to(device, torch.float32)

@@ -27,17 +27,6 @@
 namespace tp::conv {
 namespace {
 
-// The offset in y of each pixel of a tile.
-template <class T>
-void output_pixels(const Tile& t, const Elements<T>& e, int64_t* off) {
-  for (int64_t n = 0; n < t.images; ++n) {
-    for (int64_t h = 0; h < t.height; ++h) {
-      const int64_t first = e.y_at(t.image + n, 0, t.h + h, t.w);
-      for (int64_t w = 0; w < t.width; ++w) *off++ = first + w * e.y_strides.col;
-    }
-  }
-}
-
 template <class T>
 void fprop(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
@@ -57,26 +46,26 @@ void fprop(const Elements<T>& e, Context& context) {
          [&](int64_t, int64_t lane) { return A(e.bias[group * e.maps + lane]); });
   }
 
-  const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels_for(context, e.n * e.rows.out * e.cols.out));
+  const Tiling tiling = output_tiles(e, context);
   const Tasks tasks(context, tiling.count(), e.groups, blocks);
   const Input<T> input(e, tiling.size);
   const int64_t pixels = tiling.size.pixels(), threads = min(tasks.count(), int64_t(context.device.threads));
   int64_t* taps = context.workspace<int64_t>(depth);
+  int64_t* from = context.workspace<int64_t>(pixels);
   int64_t* to = context.workspace<int64_t>(pixels);
+  int64_t* to_y = context.workspace<int64_t>(pixels);
   input.taps(taps);
+  input.pixels(tiling.size, from);
   for (int64_t i = 0; i < pixels; ++i) to[i] = i * lanes;
-  const int64_t sums_size = lines(pixels * lanes), values = input.copy_size + sums_size,
-                offsets = 2 * pixels + input.table_size;
+  pixel_offsets(tiling.size, e.y_strides.image, e.y_strides.row, e.y_strides.col, to_y);
+  const int64_t sums_size = lines(pixels * lanes), values = input.copy_size + sums_size;
   A* scratch = context.workspace<A>(threads * values);
-  int64_t* tables = context.workspace<int64_t>(threads * offsets);
+  int64_t* tables = context.workspace<int64_t>(threads * input.table_size);
 
   tasks.run(context, [&](int64_t i, int64_t group, int64_t first, int64_t last, int64_t slot) {
     const Tile t = tiling[i];
     A *sums = scratch + slot * values, *copy = sums + sums_size;
-    int64_t *from = tables + slot * offsets, *to_y = from + pixels;
-    input.pixels(t, from);
-    output_pixels(t, e, to_y);
-    const A* x = input.read(t, group, copy, to_y + pixels);
+    const A* x = input.read(t, group, copy, tables + slot * input.table_size);
     for (int64_t block = first; block < last; ++block) {
       const A* right = filters + (group * blocks + block) * depth * lanes;
       const int64_t map = group * e.maps + block * lanes, columns = min(lanes, e.maps - block * lanes);
@@ -84,7 +73,7 @@ void fprop(const Elements<T>& e, Context& context) {
       T* y = e.y + map * e.y_strides.channel;
       if constexpr (std::is_same<T, A>::value) {
         if (e.y_strides.channel == 1 && columns == lanes) {  // the lanes are neighbours in y
-          accumulate(kernel, t.pixels(), x, from, depth, taps, right, start, y, to_y);
+          accumulate(kernel, t.pixels(), x, from, depth, taps, right, start, y + e.y_at(t.image, 0, t.h, t.w), to_y);
           continue;
         }
       }
@@ -186,12 +175,13 @@ void wgrad(const Elements<T>& e, Context& context) {
   const int64_t pixels = tiling.size.pixels();
   int64_t* from = context.workspace<int64_t>(taps);
   int64_t* to = context.workspace<int64_t>(taps);
+  int64_t* off = context.workspace<int64_t>(pixels);
   input.taps(from);
   for (int64_t k = 0; k < taps; ++k) to[k] = k * lanes;
-  const int64_t panel_size = lines(pixels * lanes), values = input.copy_size + panel_size,
-                offsets = pixels + input.table_size;
+  input.pixels(tiling.size, off);
+  const int64_t panel_size = lines(pixels * lanes), values = input.copy_size + panel_size;
   A* scratch = context.workspace<A>(threads * values);
-  int64_t* tables = context.workspace<int64_t>(threads * offsets);
+  int64_t* tables = context.workspace<int64_t>(threads * input.table_size);
   A* sums = context.workspace<A>(filters * chunks * taps * lanes);
 
   tasks.run(context, [&](int64_t chunk, int64_t group, int64_t first, int64_t last, int64_t slot) {
@@ -199,13 +189,11 @@ void wgrad(const Elements<T>& e, Context& context) {
     const auto sums_of = [&](int64_t block) {
       return sums + ((group * blocks + block) * chunks + chunk) * taps * lanes;
     };
-    int64_t* off = tables + slot * offsets;
     for (int64_t block = first; block < last; ++block) std::fill(sums_of(block), sums_of(block) + taps * lanes, A(0));
     std::fill(panel, panel + pixels * lanes, A(0));  // zeroes the lanes without a map
     for (int64_t tile = chunk * tiling.count() / chunks; tile < (chunk + 1) * tiling.count() / chunks; ++tile) {
       const Tile t = tiling[tile];
-      input.pixels(t, off);
-      const A* x = input.read(t, group, copy, off + pixels);
+      const A* x = input.read(t, group, copy, tables + slot * input.table_size);
       for (int64_t block = first; block < last; ++block) {
         const int64_t map = group * e.maps + block * lanes;
         load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.y_strides.channel, tiling, e.y_strides);

@@ -13,7 +13,7 @@
 
 namespace tp::conv {
 
-constexpr int64_t pixels_per_tile = 256;
+constexpr int64_t pixels_per_tile = 256, most_pixels_per_tile = 1024;
 constexpr int64_t tasks_per_thread = 4;
 
 // The depth of a panel of the right factor that stays in the L1 cache.
@@ -135,6 +135,17 @@ struct AxisLayout {
   }
 };
 
+// The offsets of the pixels of a tile from its first one. In a tiling, the table of the full size serves every tile: a
+// smaller one has fewer images, or it is one image with fewer rows, or one row with fewer columns, so its pixels are
+// the first ones of the table.
+inline void pixel_offsets(const Tile& size, int64_t image, int64_t row, int64_t col, int64_t* off) {
+  for (int64_t n = 0; n < size.images; ++n) {
+    for (int64_t h = 0; h < size.height; ++h) {
+      for (int64_t w = 0; w < size.width; ++w) *off++ = n * image + h * row + w * col;
+    }
+  }
+}
+
 // The elements of x that tiles of output pixels read: the image itself, or a copy with its padding in the layout of the
 // image.
 template <class T>
@@ -161,7 +172,7 @@ struct Input {
                         : rows.extent * pitch),
         image(copied ? e.channels * rows.extent * cols.extent : e.x_strides.image),
         copy_size(copied ? lines(size.images * image) : 0),
-        table_size(copied ? rows.extent + cols.extent : 0) {}
+        table_size(copied ? ceil_div(rows.extent + cols.extent, int64_t(8)) * 8 : 0) {}
 
   // off[(c * kernel + p) * kernel + q] = the offset of a tap, for the channels of a group.
   void taps(int64_t* off) const {
@@ -171,12 +182,9 @@ struct Input {
       }
     }
   }
-  void pixels(const Tile& t, int64_t* off) const {
-    for (int64_t n = 0; n < t.images; ++n) {
-      for (int64_t h = 0; h < t.height; ++h) {
-        for (int64_t w = 0; w < t.width; ++w) *off++ = n * image + h * rows.step * pitch + w * cols.step * col;
-      }
-    }
+  // The offsets of the pixels of a tile of the full size.
+  void pixels(const Tile& size, int64_t* off) const {
+    pixel_offsets(size, image, rows.step * pitch, cols.step * col, off);
   }
   // The array that the two tables address, for one group.
   const A* read(const Tile& t, int64_t group, A* copy, int64_t* table) const {
@@ -186,8 +194,7 @@ struct Input {
     }
     int64_t *from_row = table, *from_col = table + rows.extent;
     sources(e.rows, rows, t.h, t.height, from_row);
-    sources(e.cols, cols, t.w, t.width, from_col);
-    const Run run = neighbours(from_col);
+    if (!cols.dense) sources(e.cols, cols, t.w, t.width, from_col);
     // A row has one plane per channel with one element per pixel, or one plane with all channels of a pixel.
     const int64_t planes = last ? 1 : e.channels, pieces = last ? e.channels : 1;
     for (int64_t n = 0; n < t.images; ++n) {
@@ -196,8 +203,13 @@ struct Input {
           A* to = copy + n * image + c * channel + r * pitch;
           if (from_row[r] < 0) {
             std::fill(to, to + pitch, A(0));
+            continue;
+          }
+          const T* row = x + e.x_at(n, c, from_row[r], 0);
+          if (cols.dense) {
+            read_row(row, e.cols.source(t.w, 0), pieces, to);
           } else {
-            read_row(x + e.x_at(n, c, from_row[r], 0), from_col, run, pieces, to);
+            read_spread_row(row, from_col, pieces, to);
           }
         }
       }
@@ -206,32 +218,42 @@ struct Input {
   }
 
  private:
-  struct Run {
-    int64_t begin, end;
-  };
-  // The run of positions, from the first that is not padding on, that hold adjacent input elements.
-  Run neighbours(const int64_t* from) const {
-    int64_t begin = 0;
-    while (begin < cols.extent && from[begin] < 0) ++begin;
-    int64_t end = min(begin + 1, cols.extent);
-    while (end < cols.extent && from[end] == from[end - 1] + 1) ++end;
-    return {begin, end};
+  // Copies a row of pixels, each of `pieces` elements, from column `first` on, which may lie before the image.
+  void read_row(const T* row, int64_t first, int64_t pieces, A* to) const {
+    const int64_t begin = min(max(-first, int64_t(0)), cols.extent);
+    const int64_t end = max(begin, min(e.cols.in - first, cols.extent));
+    std::fill_n(to, begin * pieces, A(0));
+    read_pixels(row + (first + begin) * e.x_strides.col, end - begin, pieces, to + begin * pieces);
+    std::fill_n(to + end * pieces, (cols.extent - end) * pieces, A(0));
   }
-  // Copies a row of pixels, each of `pieces` elements.
-  void read_row(const T* from, const int64_t* from_col, Run run, int64_t pieces, A* to) const {
-    const auto copy = [&](int64_t j, int64_t n) {
-      const T* source = from + from_col[j] * e.x_strides.col;
-      for (int64_t i = 0; i < n; ++i) to[j * pieces + i] = A(source[i]);
-    };
-    const auto each = [&](int64_t begin, int64_t end) {
-      for (int64_t j = begin; j < end; ++j) {
-        from_col[j] < 0 ? std::fill_n(to + j * pieces, pieces, A(0)), void() : copy(j, pieces);
+  void read_spread_row(const T* row, const int64_t* from_col, int64_t pieces, A* to) const {
+    for (int64_t j = 0; j < cols.extent; ++j, to += pieces) {
+      if (from_col[j] < 0) {
+        std::fill_n(to, pieces, A(0));
+      } else {
+        read_pixels(row + from_col[j] * e.x_strides.col, 1, pieces, to);
       }
-    };
-    if (pieces != e.x_strides.col) return each(0, cols.extent);
-    each(0, run.begin);
-    if (run.begin < run.end) copy(run.begin, (run.end - run.begin) * pieces);
-    each(run.end, cols.extent);
+    }
+  }
+  // Copies neighbouring pixels.
+  void read_pixels(const T* from, int64_t count, int64_t pieces, A* to) const {
+    constexpr int64_t few = 32;  // elements for which a call takes longer than the loop
+    const int64_t step = e.x_strides.col, n = count * pieces;
+    if (pieces == step && n > few) {
+      if constexpr (std::is_same<T, A>::value) {
+        std::memcpy(to, from, size_t(n) * sizeof(A));
+      } else {
+        on_vectors([=] { convert(n, from, to); });
+      }
+      return;
+    }
+    if (pieces == step) {
+      for (int64_t i = 0; i < n; ++i) to[i] = A(from[i]);
+      return;
+    }
+    for (int64_t j = 0; j < count; ++j) {
+      for (int64_t i = 0; i < pieces; ++i) to[j * pieces + i] = A(from[j * step + i]);
+    }
   }
   // The input element for each position of the copy; -1 for padding. For elements that no tap reads it is arbitrary.
   static void sources(const Axis& axis, const AxisLayout& layout, int64_t first, int64_t outputs, int64_t* from) {
@@ -251,8 +273,22 @@ struct Input {
 };
 
 // Chooses tiles small enough to keep all threads busy.
-inline int64_t pixels_for(const Context& context, int64_t pixels) {
-  return min(pixels_per_tile, max(int64_t(48), ceil_div(pixels, tasks_per_thread * context.device.threads)));
+inline int64_t pixels_for(const Context& context, int64_t pixels, int64_t most = pixels_per_tile) {
+  return min(most, max(int64_t(48), ceil_div(pixels, tasks_per_thread * context.device.threads)));
+}
+
+// The tiles of fprop. Neighbouring tiles copy the rows that both of them read, so tiles become larger if that leaves
+// their copies in the L1 cache.
+template <class T>
+Tiling output_tiles(const Elements<T>& e, const Context& context) {
+  constexpr int64_t bytes = 20 << 10;
+  for (int64_t most = most_pixels_per_tile;; most /= 2) {
+    const int64_t pixels = pixels_for(context, e.n * e.rows.out * e.cols.out, most);
+    const Tiling tiling(e.n, e.rows.out, e.cols.out, pixels);
+    const Input<T> input(e, tiling.size);
+    if (most == pixels_per_tile || (input.copied && input.copy_size * int64_t(sizeof(acc_t<T>)) <= bytes))
+      return tiling;
+  }
 }
 
 // Tasks are tiles by groups by `parts` of the blocks of lanes; the fewer tiles there are, the more parts.
