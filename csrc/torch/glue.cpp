@@ -232,24 +232,26 @@ void TorchContext::gemm(const Gemm& p) {
         .target_device(tensor_.device())
         .make_tensor();
   };
+  std::optional<ExactSums> exact;
+  if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) exact.emplace();
+  if (p.batch == 1 && (p.bias || !device.cuda)) {  // MKL's product of one matrix is faster than that of a batch
+    const Tensor a = wrap(p.a.data, {p.rows, p.inner}, {p.a.row_stride, p.a.col_stride});
+    const Tensor b = wrap(p.b.data, {p.inner, p.cols}, {p.b.row_stride, p.b.col_stride});
+    Tensor c = wrap(p.c, {p.rows, p.cols}, {p.cols, 1});
+    if (p.bias) {
+      at::addmm_out(c, wrap(p.bias, {p.cols}, {1}), a, b);
+    } else if (p.accumulates) {
+      at::addmm_out(c, c, a, b);
+    } else {
+      at::mm_out(c, a, b);
+    }
+    return;
+  }
   const auto view = [&](const Matrix& m, int64_t rows, int64_t cols) {
     return wrap(m.data, {p.batch, rows, cols}, {m.batch_stride, m.row_stride, m.col_stride});
   };
-  const Tensor a = view(p.a, p.rows, p.inner), b = view(p.b, p.inner, p.cols);
   Tensor c = wrap(p.c, {p.batch, p.rows, p.cols}, {p.c_batch_stride, p.cols, 1});
-  Tensor bias;
-  if (p.bias) bias = wrap(p.bias, {p.cols}, {1});
-  std::optional<ExactSums> exact;
-  if (device.cuda && (p.dtype == DType::float16 || p.dtype == DType::bfloat16)) exact.emplace();
-  if (p.bias) {
-    Tensor matrix = c[0];
-    at::addmm_out(matrix, bias, a[0], b[0]);
-  } else if (p.batch == 1 && !device.cuda) {  // MKL's product of one matrix is faster than that of a batch
-    Tensor matrix = c[0];
-    p.accumulates ? at::addmm_out(matrix, matrix, a[0], b[0]) : at::mm_out(matrix, a[0], b[0]);
-  } else {
-    at::bmm_out(c, a, b);
-  }
+  at::bmm_out(c, view(p.a, p.rows, p.inner), view(p.b, p.inner, p.cols));
 }
 
 }  // namespace tp
