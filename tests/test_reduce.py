@@ -344,3 +344,12 @@ def test_short_rows_do_not_depend_on_their_number(device):
         sums = reduce(x, 1)
         for row in (0, 127, 128, 1024):
             assert_same_bits(sums[row], reduce(x[row : row + 1], 1)[0], f"{n} {row}")
+
+
+@pytest.mark.parametrize("op", ["sum", "prod", "logsumexp"])
+def test_bits_do_not_depend_on_the_address(op, device):
+    """Nor on whether vectors of neighbouring columns can be loaded: float64 shows the order in which sums are added."""
+    for shape, dim, dtype in itertools.product(((700, 20), (3, 900, 8), (40, 33), (5, 1000)), (0, 1), FLOATS):
+        x = (torch.rand(shape, dtype=torch.float64) + 0.5).to(device, dtype)
+        memory = torch.empty(x.numel() + 1, dtype=dtype, device=device)[1:]
+        assert_same_bits(reduce(memory.view(shape).copy_(x), dim, op=op), reduce(x, dim, op=op), (shape, dim, dtype))

@@ -80,18 +80,21 @@ __global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Ti
   }
 }
 
+// `aligned` is the width of vectors at aligned addresses. The order of sums follows from it, so their bits do not
+// depend on the address.
 template <int width, class E>
-void reduce_columns(const E& e, Context& context) {
+void reduce_columns(const E& e, int aligned, Context& context) {
   Tiling t{1, 1, 0, 1, e.n};
-  while (t.across < block::warp_size && t.across * width < e.inner) t.across *= 2;
+  while (t.across < block::warp_size && t.across * aligned < e.inner) t.across *= 2;
   while (t.down * 2 * t.across <= threads && t.down * loads < e.n) t.down *= 2;
   t.across = threads / t.down;
   t.tiles = ceil_div(e.rows, int64_t(t.across) * width);
   require(t.tiles <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
   // Where the tiles alone occupy all multiprocessors, only long splits are worth the launch that reduces their totals.
   constexpr int64_t multiprocessors = 132, steps = 16;
-  const int64_t least = t.down * loads * (t.tiles >= multiprocessors ? steps : 1), most = ceil_div(e.n, least);
-  t.splits = int(tp::max(int64_t(1), tp::min(tp::min(most, ceil_div(enough_blocks, t.tiles)), int64_t(65535))));
+  const int64_t tiles = ceil_div(e.rows, int64_t(t.across) * aligned);
+  const int64_t least = t.down * loads * (tiles >= multiprocessors ? steps : 1), most = ceil_div(e.n, least);
+  t.splits = int(tp::max(int64_t(1), tp::min(tp::min(most, ceil_div(enough_blocks, tiles)), int64_t(65535))));
   t.share = ceil_div(e.n, int64_t(t.splits));
   auto* totals = t.splits > 1 ? context.workspace<typename E::Acc>(e.rows * t.splits) : nullptr;
   const dim3 grid(unsigned(t.tiles), unsigned(t.splits));
@@ -107,10 +110,11 @@ void single_pass_columns(const Args& args, Context& context) {
     using E = std::decay_t<decltype(elements)>;
     constexpr int width = tp::min(16 / int(sizeof(typename E::Input)), 8),
                   bytes = width * int(sizeof(typename E::Input));
-    if (elements.inner % width == 0 && reinterpret_cast<uintptr_t>(elements.in) % bytes == 0) {
-      reduce_columns<width>(elements, context);
+    const int aligned = elements.inner % width == 0 ? width : 1;
+    if (aligned == width && reinterpret_cast<uintptr_t>(elements.in) % bytes == 0) {
+      reduce_columns<width>(elements, aligned, context);
     } else {
-      reduce_columns<1>(elements, context);
+      reduce_columns<1>(elements, aligned, context);
     }
   });
 }
