@@ -247,14 +247,14 @@ inline bool launch_winograd_wgrad(const Elements<float>& e, boolean* noted, Cont
   work.down = ceil_div(e.rows.out, int64_t(outputs));
   work.across = ceil_div(e.cols.out, int64_t(outputs));
   work.slabs = ceil_div(work.tiles(), int64_t(OuterTile::tiles));
-  const auto place = [&](OuterFactor& factor, int64_t channels) {
+  const auto allocate = [&](OuterFactor& factor, int64_t channels) {
     factor.channels = channels;
     factor.blocks = ceil_div(channels, int64_t(OuterTile::width));
     factor.values =
         context.workspace<float>(components * e.groups * factor.blocks * work.slabs * OuterTile::factor_values);
   };
-  place(work.dy, e.maps);
-  place(work.x, e.channels);
+  allocate(work.dy, e.maps);
+  allocate(work.x, e.channels);
   const int64_t transforms = e.groups * (work.dy.blocks + work.x.blocks) * work.slabs;
   if (work.blocks() * work.slabs == 0 || transforms > std::numeric_limits<int>::max()) return false;
   const int64_t together = OuterTile::residents * block::device_attribute<cudaDevAttrMultiProcessorCount>();
