@@ -339,11 +339,11 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
 }
 
 template <class T>
-void wgrad(const Elements<T>& e, [[maybe_unused]] bool stores_images, Context& context) {
+void wgrad(const Elements<T>& e, [[maybe_unused]] bool in_memory, Context& context) {
   using A = acc_t<T>;
 #ifdef __CUDACC__
   if constexpr (std::is_same<T, float>::value) {
-    if (context.device.cuda && stores_images) {
+    if (context.device.cuda && in_memory) {
       boolean* const noted = context.workspace<boolean>(1);
       if (launch_winograd_wgrad(e, noted, context)) return compute_again(e, Pass::wgrad, noted, context);
     }

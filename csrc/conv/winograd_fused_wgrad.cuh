@@ -14,8 +14,6 @@
 // The first three are repeated for every slab of the slice. While a slab is multiplied, the next one is on its way to
 // registers. Afterwards, the filters of the slices are added up in a fixed order.
 #pragma once
-#include <limits>
-
 #include "block/launch.cuh"
 #include "block/slices.cuh"
 #include "conv/gather.h"
@@ -203,18 +201,6 @@ __global__ void __launch_bounds__(WinogradBlock::threads, 1)
 
 // ---- the host's part
 
-// The number of slices that takes the least time: as many waves of blocks as needed, each as long as a slice and what
-// begins and ends it, which takes about as long as 8 slabs.
-inline int64_t wgrad_slices(int64_t blocks, int64_t slabs, int64_t multiprocessors) {
-  constexpr int64_t ends = 8;
-  int64_t best = 1, least = std::numeric_limits<int64_t>::max();
-  for (int64_t slices = 1; slices <= min(slabs, multiprocessors); ++slices) {
-    const int64_t time = ceil_div(blocks * slices, multiprocessors) * (ceil_div(slabs, slices) + ends);
-    if (time < least) best = slices, least = time;
-  }
-  return best;
-}
-
 // Launches the kernels if they can compute this, and returns whether they do.
 inline bool launch_winograd_fused_wgrad(const Elements<float>& e, Context& context) {
   using namespace winograd_tile;
@@ -231,7 +217,7 @@ inline bool launch_winograd_fused_wgrad(const Elements<float>& e, Context& conte
   work.pairs = e.y_strides.col == 1 && e.cols.out % 2 == 0 && reinterpret_cast<uintptr_t>(e.y) % 8 == 0;
   const int64_t blocks = e.groups * work.map_blocks * work.channel_blocks;
   if (blocks == 0 || work.slabs == 0 || blocks >= most) return false;
-  work.slices = wgrad_slices(blocks, work.slabs, block::device_attribute<cudaDevAttrMultiProcessorCount>());
+  work.slices = block::fastest_slices(blocks, work.slabs, 8, block::device_attribute<cudaDevAttrMultiProcessorCount>());
   work.sums = work.slices == 1 ? e.weight : context.workspace<float>(work.slices * e.weights());
   const bool by_channel = e.x_strides.channel == 1;
   auto kernel = by_channel ? winograd_fused_wgrad<true> : winograd_fused_wgrad<false>;

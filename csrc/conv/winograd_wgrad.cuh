@@ -11,6 +11,7 @@
 
 #include "block/fma_tile.cuh"
 #include "block/launch.cuh"
+#include "block/slices.cuh"
 #include "conv/gather.h"
 #include "conv/winograd_transforms.h"
 
@@ -225,18 +226,6 @@ __global__ void __launch_bounds__(FilterBlock::most_threads) winograd_filters(co
 
 // ---- the host's part
 
-// The number of slices that takes the least time, if `together` blocks run at once: as many waves of blocks as needed,
-// each as long as a slice and what begins and ends it, which takes about as long as 4 slabs.
-inline int64_t outer_slices(int64_t blocks, int64_t slabs, int64_t together) {
-  constexpr int64_t ends = 4;
-  int64_t best = 1, least = std::numeric_limits<int64_t>::max();
-  for (int64_t slices = 1; slices <= min(slabs, together); ++slices) {
-    const int64_t time = ceil_div(blocks * slices, together) * (ceil_div(slabs, slices) + ends);
-    if (time < least) best = slices, least = time;
-  }
-  return best;
-}
-
 // Launches the kernels if they can compute this, and returns whether they do. They set `noted`.
 inline bool launch_winograd_wgrad(const Elements<float>& e, boolean* noted, Context& context) {
   using namespace winograd_tile;
@@ -258,7 +247,7 @@ inline bool launch_winograd_wgrad(const Elements<float>& e, boolean* noted, Cont
   const int64_t transforms = e.groups * (work.dy.blocks + work.x.blocks) * work.slabs;
   if (work.blocks() * work.slabs == 0 || transforms > std::numeric_limits<int>::max()) return false;
   const int64_t together = OuterTile::residents * block::device_attribute<cudaDevAttrMultiProcessorCount>();
-  work.slices = outer_slices(work.blocks(), work.slabs, together);
+  work.slices = block::fastest_slices(work.blocks(), work.slabs, 4, together);
   work.noted = noted;
   work.products = context.workspace<float>(work.slices * components * e.groups * work.plane());
   const bool by_channel = e.x_strides.channel == 1;
