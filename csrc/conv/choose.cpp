@@ -3,11 +3,9 @@
 namespace tp::conv {
 namespace {
 
-// The least number of channels and maps per group with which a matrix product fills its tiles well enough. On an H200,
-// ms, for 32 images, register strips and the product: bfloat16 24 -> 24 of 56 x 56 with 3 x 3 filters 0.054 and 0.035,
-// wgrad 0.095 and 0.043; 16 -> 16 0.030 and 0.035; 8 -> 16 of 112 x 112 0.059 and 0.100; float32 32 -> 32 of 56 x 56
-// with 3 x 3 filters, without Winograd's algorithm, 0.088 and 0.095; 16 -> 16 0.029 and 0.055.
-constexpr int64_t half_channels = 16, few_channels = 32, some_channels = 8;
+// The least number of channels and maps per group with which Winograd's algorithm fills its blocks well enough, and the
+// least number of channels for which patches are no task for the BLAS.
+constexpr int64_t few_channels = 32, some_channels = 8;
 
 // Whether register_tiled has strips for these filters (strips_gather.cuh, strips_wgrad.cuh). A block keeps the filters
 // of some maps in shared memory, for all channels that are summed over, so they must be small.
@@ -52,34 +50,47 @@ bool suits_winograd(const Args& args) {
          min(args.c, args.m) / args.groups >= few_channels && (args.pass != Pass::wgrad || saves_products(args));
 }
 
-// Whether the matrix product is faster than register strips where both apply, though few channels or maps fill only a
-// part of its tiles. Strips add up one channel after another, so sums over many of them take long; and their wgrad
-// keeps filters of one pixel in too few threads (bfloat16 32 -> 64 of 56 x 56: 0.585 ms instead of 0.011).
+// From how many channels and maps on the matrix product is faster than register strips: if the fewer of the two are at
+// least `few`, or the fewer at least `beside` and the others at least `many`; and in any case if at least `depth` are
+// summed over. Strips add up one channel after another, so sums over many of them take long, and their wgrad keeps
+// filters of one pixel in too few threads (bfloat16 32 -> 64 of 56 x 56: 0.585 ms instead of 0.011); the product fills
+// only a part of its tiles with few channels or maps.
+struct Enough {
+  int few, many, beside, depth;
+};
+
+// Fitted to 3,370 problems of 1 to 96 channels and maps on an H200 and an H100: [float32, half types][filters of 3 x 3
+// and 5 x 5, of a pixel][pass][NCHW, channels_last].
+constexpr int never = 1 << 30;
+constexpr Enough enough_channels[2][2][3][2] = {
+    {{{{32, 96, 6, 0}, {32, 48, 12, 0}}, {{16, 64, 8, 0}, {16, 32, 8, 0}}, {{24, never, 0, 0}, {12, 32, 4, 0}}},
+     {{{16, 48, 1, 16}, {24, 32, 1, 16}}, {{16, 48, 1, 24}, {16, 32, 1, 0}}, {{16, 32, 6, 0}, {16, 16, 4, 0}}}},
+    {{{{16, 24, 6, 0}, {16, 24, 1, 8}}, {{12, 64, 4, 0}, {16, 24, 4, 0}}, {{16, 32, 4, 0}, {8, 16, 1, 0}}},
+     {{{16, 24, 1, 24}, {16, 24, 1, 24}}, {{16, 48, 1, 24}, {8, 24, 1, 0}}, {{8, 48, 1, 0}, {16, 24, 1, 0}}}}};
+
 bool product_beats_strips(const Args& args) {
-  const int64_t channels = args.c / args.groups, maps = args.m / args.groups, few = min(channels, maps);
-  const bool is_half = args.dtype == DType::float16 || args.dtype == DType::bfloat16, wgrad = args.pass == Pass::wgrad;
-  const bool is_pixel = args.rows.kernel * args.cols.kernel == 1;
-  if (few < some_channels) return false;
-  if (wgrad && is_pixel) return true;
-  if (!is_half) return is_pixel && args.dtype == DType::float32 ? few >= half_channels : few > few_channels;
-  const bool nchw = args.layout == Layout::nchw;
-  if (few >= half_channels) return wgrad || !nchw || max(channels, maps) > half_channels;
-  return wgrad ? !nchw : (args.pass == Pass::fprop ? channels : maps) >= half_channels;
+  const int64_t channels = args.c / args.groups, maps = args.m / args.groups, few = min(channels, maps),
+                many = max(channels, maps);
+  if (args.dtype == DType::float64) return few > few_channels;
+  const bool is_half = args.dtype != DType::float32, is_pixel = args.rows.kernel * args.cols.kernel == 1;
+  const Enough& enough = enough_channels[is_half][is_pixel][int(args.pass)][args.layout == Layout::nhwc];
+  const int64_t depth = args.pass == Pass::fprop ? channels : args.pass == Pass::dgrad ? maps : never;
+  return depth >= enough.depth && (few >= enough.few || (many >= enough.many && few >= enough.beside));
 }
 
-// Whether the matrix product is faster than register_tiled without strips. For wgrad, the matrix has one column per
-// channel and tap. With fewer channels than a tile has, as in the first layer of a network, it is faster for fprop with
-// many taps, and for dgrad where its loads are vectors or its products run on tensor cores: on an H200, 3 -> 64 of 224
-// x 224 with 7 x 7 filters and stride 2, bfloat16, 0.37 ms instead of 1.48, and for dgrad 0.77 instead of 2.95.
+// Whether the matrix product is faster than register_tiled without strips. Its slabs have the channels of several taps
+// if there are few, so what counts is the number of columns, which is one per channel and tap. Only in float32 to at
+// most four channels or maps is few_maps.cuh faster. On an H200, 3 -> 64 of 224 x 224 with 7 x 7 filters and
+// stride 2, 64 images, the product and register_tiled, ms: float32 NCHW fprop 0.68 and 2.67, dgrad 3.96 and 0.91, wgrad
+// 0.76 and 13.7; bfloat16 channels_last fprop 0.29 and 3.18, dgrad 1.29 and 1.34.
 bool product_beats_loops(const Args& args) {
-  const int64_t channels = args.c / args.groups, maps = args.m / args.groups,
-                taps = args.rows.kernel * args.cols.kernel;
-  if (args.pass == Pass::wgrad) return min(channels * taps, maps) >= some_channels;
-  if (min(channels, maps) >= some_channels) return true;
-  if (args.groups > 1 || max(channels, maps) < few_channels || args.dtype == DType::float64) return false;
-  const bool nchw = args.layout == Layout::nchw;
-  if (args.pass == Pass::fprop) return nchw || taps >= 49;
-  return !nchw || args.dtype != DType::float32;
+  const int64_t channels = args.c / args.groups, maps = args.m / args.groups, many = max(channels, maps),
+                columns = channels * args.rows.kernel * args.cols.kernel;
+  const bool is_half = args.dtype == DType::float16 || args.dtype == DType::bfloat16;
+  if (args.pass == Pass::wgrad) return columns >= 12 && many * columns >= 384;
+  const bool moves_by_one = args.pass == Pass::dgrad || args.rows.stride == 1;
+  if (args.dtype == DType::float32 && moves_by_one && (args.pass == Pass::dgrad ? channels : maps) <= 4) return false;
+  return (is_half && columns >= 192) || (many >= 16 && columns >= 16);
 }
 
 // Whether filters divide an image of few channels into patches, as the first layer of a vision transformer does. Then

@@ -213,7 +213,7 @@ bool launch_few_wgrad(const Elements<T>& e, Context& context) {
   const FewWgrad<T> plan{e, window(rows), int(rows), units, slices, sums, Divisor(strip_groups), Divisor(row_tiles)};
   const auto kernel = last ? few_channels_wgrad<T, C, true> : few_channels_wgrad<T, C, false>;
   const int64_t bytes = max(2 * int64_t(plan.x.values()), reduction) * int64_t(sizeof(A));
-  if (bytes > 48 * 1024) block::allow_shared_memory(kernel, int(bytes));
+  block::allow_shared_memory(kernel, int(bytes));
   kernel<<<dim3(unsigned(map_blocks), unsigned(slices)), few_threads, size_t(bytes), cudaStream_t(context.stream)>>>(
       plan);
   check_launch("register_tiled");

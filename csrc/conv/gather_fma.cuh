@@ -1,7 +1,8 @@
 // The implicit matrix product of fprop and dgrad on the CUDA cores, in true float32 or double.
 //
 // The source is stored map by map, so neighbouring pixels of a channel are contiguous: consecutive threads read column
-// k of the left tile from consecutive addresses. block/fma_tile.cuh multiplies the slabs.
+// k of the left tile from consecutive addresses. block/fma_tile.cuh multiplies the slabs. A slab has the channels of
+// one tap; if there are only a few, it has those of several taps.
 #pragma once
 #include "block/fma_tile.cuh"
 #include "conv/gather_gemm.cuh"
@@ -9,10 +10,10 @@
 namespace tp::conv {
 
 // The tile for accumulators A: `pixels` x `maps`. Three blocks of 128 threads with 64 sums each are faster than four
-// with fewer registers, and than two with 128 sums.
-template <class A, bool wide = sizeof(A) == 8>
-struct FmaTile
-    : block::FmaTile<wide ? 64 : 128, 64, wide ? 4 : 8, wide ? 4 : 8, wide ? 8 : 16, 3, wide ? 2 : 3, wide ? 4 : 8> {
+// with fewer registers, and than two with 128 sums. There is half a tile for up to 32 maps.
+template <class A, int tile_maps, bool wide = sizeof(A) == 8>
+struct FmaTile : block::FmaTile<wide ? 64 : 128, tile_maps, wide ? 4 : 8, wide || tile_maps == 32 ? 4 : 8,
+                                wide ? 8 : 16, 3, wide ? 2 : 3, wide ? 4 : 8> {
   static constexpr int pixels = FmaTile::rows, maps = FmaTile::cols;
 };
 
@@ -107,6 +108,71 @@ class FmaLoader {
   int64_t filter_across_, filter_down_, filter_deep_, row_, deep_;
 };
 
+// The same for fprop from few channels: the columns of the left factor are all channels of the first tap, then all of
+// the second, and so on. The packed filters have the same order.
+template <class T, class Tile>
+class FewChannelsLoader {
+  static constexpr int vector = 16 / int(sizeof(T)), across = Tile::maps / vector;  // of the filters
+  static constexpr int lines = Tile::threads / Tile::pixels, filter_lines = Tile::threads / across;
+
+ public:
+  TP_DEVICE FewChannelsLoader(const GatherGemm<T>& work, const GatherShare& share, const GatherPixel* pixels)
+      : tap_(work, share),
+        work_(work),
+        depth_(int(work.g.depth)),
+        has_map_(share.map + filter_map() < work.width),
+        filters_left_(int(share.rows.taps * share.cols.taps) * depth_ - filter_line()) {
+    filter_ = work.filters + (share.group * (filters_left_ + filter_line()) + filter_line()) * work.width + share.map +
+              filter_map();
+    const GatherPixel& p = pixels[int(threadIdx.x) % Tile::pixels];
+    source_ = work.source + p.source;
+    h_ = p.h;
+    w_ = p.w;
+    advance(int(threadIdx.x) / Tile::pixels);
+  }
+
+  // Starts to copy the next slab of both factors.
+  TP_DEVICE void load(T* stage) {
+    T* const left = stage + int(threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < Tile::slab; i += lines) {
+      block::copy_or_zero<sizeof(T)>(left + i * Tile::pixels, source_ + offset_, inside_);
+      advance(lines);
+    }
+    T* const right = stage + Tile::slab * Tile::pixels + filter_line() * Tile::maps + filter_map();
+#pragma unroll
+    for (int i = 0; i < Tile::slab; i += filter_lines) {
+      block::copy_or_zero<16>(right + i * Tile::maps, filter_ + i * work_.width, has_map_ && i < filters_left_);
+    }
+    filter_ += Tile::slab * work_.width;
+    filters_left_ -= Tile::slab;
+  }
+
+ private:
+  TP_DEVICE static int filter_map() { return int(threadIdx.x) % across * vector; }
+  TP_DEVICE static int filter_line() { return int(threadIdx.x) / across; }
+  // Goes on by so many columns of the left factor.
+  TP_DEVICE void advance(int columns) {
+    channel_ += columns;
+    while (channel_ >= depth_) {
+      channel_ -= depth_;
+      tap_.advance(1);
+    }
+    offset_ = tap_.offset(work_) + channel_ * work_.channel;
+    inside_ = tap_.exists() && tap_.inside(h_, w_);
+  }
+
+  TapWalk<T> tap_;
+  const GatherGemm<T>& work_;
+  const int depth_;
+  const bool has_map_;
+  int filters_left_;  // rows, from the one that this thread copies next
+  const T *source_, *filter_;
+  int h_, w_, channel_ = 0;
+  int64_t offset_;  // of the next element, from the first one of the pixel's window
+  bool inside_;
+};
+
 // Adds the bias. Every column of a thread's sums is one map.
 template <class Tile, class T>
 TP_DEVICE void add_bias(const GatherGemm<T>& work, const GatherShare& share, T (&sum)[Tile::row_side][Tile::col_side]) {
@@ -120,7 +186,14 @@ TP_DEVICE void add_bias(const GatherGemm<T>& work, const GatherShare& share, T (
   }
 }
 
-template <class T, class Tile>
+// The number of slabs of one tap after another, and of columns in the order of FewChannelsLoader.
+template <class Tile>
+TP_HD int64_t fma_slabs(int64_t taps, int64_t depth, bool few_channels) {
+  constexpr int64_t slab = Tile::slab;
+  return few_channels ? ceil_div(taps * depth, slab) : taps * ceil_div(depth, slab);
+}
+
+template <class T, class Tile, bool few_channels>
 __global__ void __launch_bounds__(Tile::threads, Tile::residents)
     gather_fma(const __grid_constant__ GatherGemm<T> work) {
   extern __shared__ __align__(16) unsigned char pool[];
@@ -130,10 +203,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::residents)
   if (threadIdx.x == 0) share = gather_share(work, blockIdx.x, Tile::pixels, Tile::maps);
   __syncthreads();
   if (has_odd_weights(work)) return store_plain_share(work, share, Tile::pixels, Tile::maps);
-  const int slabs = int(share.rows.taps * share.cols.taps * ceil_div(work.g.depth, int64_t(Tile::slab)));
+  const int slabs = int(fma_slabs<Tile>(share.rows.taps * share.cols.taps, work.g.depth, few_channels));
   __shared__ GatherPixel pixels[Tile::pixels];
   find_pixels(work, share, Tile::pixels, pixels);
-  FmaLoader<T, Tile> loader(work, share, pixels);
+  std::conditional_t<few_channels, FewChannelsLoader<T, Tile>, FmaLoader<T, Tile>> loader(work, share, pixels);
   // Multiply slab by slab.
   T sum[Tile::row_side][Tile::col_side] = {};
   block::for_slabs<Tile>(
@@ -164,8 +237,13 @@ void launch_gather_fma(GatherGemm<T>& work, Context& context) {
   cut_into_tiles(work, Tile::pixels, Tile::maps);
   constexpr int bytes =
       max(int(Tile::stages * Tile::stage_values * sizeof(T)), TileImage<T, Tile::pixels, Tile::maps>::bytes);
-  block::allow_shared_memory(gather_fma<T, Tile>, bytes);
-  gather_fma<T, Tile><<<unsigned(work.blocks()), Tile::threads, bytes, cudaStream_t(context.stream)>>>(work);
+  // The order for few channels takes about a fifth more time per slab.
+  const int64_t taps = work.g.rows.kernel * work.g.cols.kernel, depth = work.g.depth;
+  const bool few =
+      work.g.pass == Pass::fprop && 5 * fma_slabs<Tile>(taps, depth, false) > 6 * fma_slabs<Tile>(taps, depth, true);
+  const auto kernel = few ? gather_fma<T, Tile, true> : gather_fma<T, Tile, false>;
+  block::allow_shared_memory(kernel, bytes);
+  kernel<<<unsigned(work.blocks()), Tile::threads, bytes, cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");
 }
 
@@ -180,7 +258,8 @@ void run_gather_fma(const Gather<T>& g, Context& context) {
   work.channel = plane;
   work.row = cols.sources;
   work.col = 1;
-  launch_gather_fma<T, FmaTile<T>>(work, context);
+  g.maps <= 32 ? launch_gather_fma<T, FmaTile<T, 32>>(work, context)
+               : launch_gather_fma<T, FmaTile<T, 64>>(work, context);
 }
 
 }  // namespace tp::conv

@@ -171,8 +171,8 @@ struct GatherRow {
       : origin(source + pixel.source), h(pixel.h), w(pixel.w) {}
 };
 
-// The current position of a gather: a tap, and a slab of the channels. What is the same for all threads of the block is
-// copied from shared memory here, so that the innermost loops do not read it again.
+// The current position of a gather: a tap. What is the same for all threads of the block is copied from shared memory
+// here, so that the innermost loops do not read it again.
 template <class T>
 class TapWalk {
  public:
@@ -196,6 +196,19 @@ class TapWalk {
   TP_DEVICE int64_t offset(const GatherGemm<T>& work) const { return down_ * work.row + across_ * work.col; }
   // The tap's index among the packed filters.
   TP_DEVICE int filter() const { return filter_ + p_ * filter_down_ * kernel_cols_ + q_ * filter_across_; }
+  // Whether there is such a tap; not after advance() has passed the last one.
+  TP_DEVICE bool exists() const { return p_ < taps_down_; }
+  // Goes on by `taps` taps, perhaps past the last one.
+  TP_DEVICE void advance(int taps) {
+    q_ += taps;
+    across_ += taps * step_across_;
+    while (q_ >= taps_across_ && exists()) {
+      q_ -= taps_across_;
+      across_ -= taps_across_ * step_across_;
+      ++p_;
+      down_ += step_down_;
+    }
+  }
   // Goes on to the next tap. After the last one, it goes back to the first and returns true.
   TP_DEVICE bool next() {
     ++q_;
@@ -297,17 +310,18 @@ struct TileImage {
           *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
     }
   }
-  // blockDim.x is a multiple of the number of vectors in the pixels of a tile, so each thread keeps its pixels.
+  // Either a thread keeps its pixels, or the block has fewer threads than there are vectors in the pixels of a tile.
   template <int width>
   TP_DEVICE void store_maps(const Gather<T>& g, int pixels, int maps) const {
     constexpr int across = tile_pixels / width;
     using V = block::Vector<T, width>;
-    const int pixel = int(threadIdx.x) % across * width;
-    if (pixel >= pixels) return;
-    T* const to = g.target + pixels_at[pixel].target;
-    for (int map = int(threadIdx.x) / across; map < maps; map += int(blockDim.x) / across) {
-      *reinterpret_cast<V*>(to + map * g.target_strides.channel) =
-          *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
+    const int lines = max(int(blockDim.x) / across, 1);
+    for (int pixel = int(threadIdx.x) % across * width; pixel < pixels; pixel += int(blockDim.x) * width) {
+      T* const to = g.target + pixels_at[pixel].target;
+      for (int map = int(threadIdx.x) / across; map < maps; map += lines) {
+        *reinterpret_cast<V*>(to + map * g.target_strides.channel) =
+            *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
+      }
     }
   }
 };

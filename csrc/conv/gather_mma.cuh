@@ -1,8 +1,9 @@
 // The implicit matrix product of fprop and dgrad on the tensor cores, for half and bfloat16, with sums in float.
 //
-// The channels of a pixel are contiguous, so 16 bytes are 8 columns of a row of the left factor. Both tiles of a slab
-// are in shared memory, as rows of 32 elements, 64 bytes. The quarters of a row are swizzled by its number; otherwise
-// the eight rows that ldmatrix reads at once would conflict on two banks. Copies run `stages` - 1 slabs ahead.
+// The channels of a pixel are contiguous, so 16 bytes are 8 columns of a row of the left factor. If a pixel has only 8
+// or 16 channels, a slab has those of four or two taps; otherwise most of it would be zeros. Both tiles of a slab are
+// in shared memory, as rows of 32 elements, 64 bytes. The quarters of a row are swizzled by its number; otherwise the
+// eight rows that ldmatrix reads at once would conflict on two banks. Copies run `stages` - 1 slabs ahead.
 #pragma once
 #include "conv/gather_gemm.cuh"
 #include "conv/tensor_cores.cuh"
@@ -17,6 +18,13 @@ struct MmaTile {
   static constexpr int stage_values = slab * (pixels + maps);
 };
 
+// How many taps a slab of MmaTile has, if a pixel has `width` channels, and how many slabs there are for `taps` taps.
+TP_HD inline int taps_per_slab(int64_t width) { return width == 8 ? 4 : width == 16 ? 2 : 1; }
+TP_HD inline int mma_slabs(int taps, int width) {
+  const int at_once = taps_per_slab(width);
+  return at_once > 1 ? ceil_div(taps, at_once) : taps * ceil_div(width, MmaTile<128, 64>::slab);
+}
+
 // The position of element 8 * quarter of row `row`, in a tile with rows of 32 elements.
 TP_DEVICE inline int swizzled(int row, int quarter) { return row * 32 + (quarter ^ (row >> 1 & 3)) * 8; }
 
@@ -29,23 +37,26 @@ class MmaLoader {
   TP_DEVICE MmaLoader(const GatherGemm<T>& work, const GatherShare& share, const GatherPixel* pixels)
       : work_(work),
         tap_(work, share),
+        taps_per_slab_(taps_per_slab(work.width)),
+        own_channel_(taps_per_slab_ > 1 ? quarter() * 8 % int(work.width) : quarter() * 8),
         filters_(work.filters +
                  (share.group * work.g.rows.kernel * work.g.cols.kernel * work.g.maps + share.map + line()) *
                      work.width +
-                 quarter() * 8),
+                 own_channel_),
         maps_left_(int(min(work.g.maps - share.map, int64_t(Tile::maps))) - line()) {
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       row_[i] = GatherRow<T>(work.source, pixels[line() + i * lines]);
-      row_[i].origin += quarter() * 8;
+      row_[i].origin += own_channel_;
     }
+    if (taps_per_slab_ > 1) tap_.advance(quarter() * 8 / int(work.width));
     begin_tap();
   }
 
   // Starts to copy the next slab of both factors.
   TP_DEVICE void load(T* stage) {
     T* const to = stage + swizzled(line(), quarter());
-    const bool more = channel_ + quarter() * 8 < int(work_.width);
+    const bool more = channel_ + own_channel_ < int(work_.width) && tap_.exists();
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       block::copy_or_zero<16>(to + i * lines * Tile::slab, row_[i].origin + offset_, more && (inside_ >> i & 1));
@@ -55,7 +66,11 @@ class MmaLoader {
       block::copy_or_zero<16>(to + (Tile::pixels + i * lines) * Tile::slab, filter_ + i * lines * work_.width,
                               more && i * lines < maps_left_);
     }
-    if (tap_.next()) channel_ += Tile::slab;
+    if (taps_per_slab_ > 1) {
+      tap_.advance(taps_per_slab_);
+    } else if (tap_.next()) {
+      channel_ += Tile::slab;
+    }
     begin_tap();
   }
 
@@ -71,7 +86,8 @@ class MmaLoader {
   }
 
   const GatherGemm<T>& work_;
-  TapWalk<T> tap_;
+  TapWalk<T> tap_;  // of this thread
+  const int taps_per_slab_, own_channel_;
   const T* filters_;
   const int maps_left_;
   GatherRow<T> row_[rows];
@@ -115,7 +131,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::threads == 128 ? 3 : 2)
   if (threadIdx.x == 0) share = gather_share(work, blockIdx.x, Tile::pixels, Tile::maps);
   __syncthreads();
   if (has_odd_weights(work)) return store_plain_share(work, share, Tile::pixels, Tile::maps);
-  const int slabs = int(share.rows.taps * share.cols.taps) * ceil_div(int(work.width), Tile::slab);
+  const int slabs = mma_slabs(int(share.rows.taps * share.cols.taps), int(work.width));
   const int warp = int(threadIdx.x) / 32, warp_row = warp % Tile::warps_down * 64,
             warp_col = warp / Tile::warps_down * 32;
   __shared__ GatherPixel pixels[Tile::pixels];
@@ -178,8 +194,7 @@ template <class T>
 void run_gather_mma(const Gather<T>& g, Context& context) {
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   GatherGemm<T> work = gather_gemm(g, true, 8, context);
-  const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, 8,
-                               context);
+  const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, context);
   work.source = source.data;
   work.image = source.image;
   work.row = source.row;
@@ -192,6 +207,7 @@ void run_gather_mma(const Gather<T>& g, Context& context) {
     cut_into_tiles(work, tile_pixels, tile_maps);
     return turns_of(work) * tile_pixels * tile_maps;
   };
+  if (g.maps <= 32) return launch_gather_mma<T, MmaTile<256, 32>>(work, context);
   const int64_t square = turns(128, 128), tall = turns(256, 64), small = turns(128, 64);
   if (square <= min(tall, small)) return launch_gather_mma<T, MmaTile<128, 128>>(work, context);
   if (tall <= small) return launch_gather_mma<T, MmaTile<256, 64>>(work, context);

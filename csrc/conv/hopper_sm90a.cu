@@ -153,8 +153,7 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   const int64_t tall = turns(Tall{}), wide = turns(Wide{}), square = turns(Square{});
   if (min(tall, min(wide, square)) == never) return false;
   const GatherGemm<T> packed = filter_rows(g, context);
-  const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, 8,
-                               context);
+  const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, context);
   // Tall tiles run two blocks per multiprocessor, which wait less for memory; wide tiles multiply faster.
   const bool few_products = work.slabs * g.rows.kernel * g.cols.kernel <= 4;
   if (tall < min(wide, square) || (few_products && tall <= min(wide, square))) {
@@ -179,8 +178,8 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   }
   if (!has_tap_map(e.rows) || !has_tap_map(e.cols)) return false;
   if (e.taps() > most_taps || pixels >= dividend_limit || e.rows.in * e.cols.in == 0) return false;
-  const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, 8, context),
-      dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, 8, context);
+  const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, context),
+      dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, context);
   const int64_t blocks = ceil_div(e.maps, int64_t(block::row_elements)),
                 units = e.taps() * ceil_div(e.channels, int64_t(block::row_elements));
   const int64_t by_64x576 = Wgrad64x576::cycles(blocks, units), by_128x384 = Wgrad128x384::cycles(blocks, units),

@@ -3,8 +3,8 @@
 //
 // Filters of 1 x 1, 3 x 3 and 5 x 5 with stride and dilation 1 read strips of pixels from shared memory
 // (strips_gather.cuh, strips_wgrad.cuh). All others read through the caches (pixel_tiles.cuh), and so do depthwise
-// filters that strips do not suit (depthwise.cuh). All sum half types in float and round once; wgrad adds up slices of
-// the batch in a fixed order.
+// filters that strips do not suit (depthwise.cuh), and others with few maps (few_maps.cuh). All sum half types in float
+// and round once; wgrad adds up slices of the batch in a fixed order.
 //
 // The best tile depends on the shape: a long strip reads less per product, but wastes work at the end of a narrow
 // image, and leaves threads idle in a small batch. time_of() estimates which tile is fastest.
@@ -13,6 +13,7 @@
 #include "conv/depthwise.cuh"
 #include "conv/few_channels_dgrad.cuh"
 #include "conv/few_channels_wgrad.cuh"
+#include "conv/few_maps.cuh"
 #include "conv/pixel_tiles.cuh"
 #include "conv/strips_gather.cuh"
 #include "conv/strips_wgrad.cuh"
@@ -104,6 +105,9 @@ void gather(const Elements<T>& e, Pass pass, Context& context) {
                : launch_best(g, context, Types<StripTile<3, 1, 4, 6>, StripTile<3, 1, 8, 4>, StripTile<3, 1, 2, 4>>{});
   } else if (fits_strips(e) && e.rows.kernel == 1) {
     done = launch_best(g, context, Types<StripTile<1, 1, 4, 8>, StripTile<1, 1, 4, 2>>{});
+  }
+  if constexpr (sizeof(acc_t<T>) == 4) {
+    if (!done && fits_few_maps(g)) return launch_few_maps(g, context);
   }
   if (!done) launch_gather_tiles(g, context);
 }

@@ -344,7 +344,7 @@ bool launch_strips(const Gather<T>& g, Context& context) {
     }
   }
   const int shared_bytes = int(plan.shared_bytes());
-  if (shared_bytes > 48 * 1024) block::allow_shared_memory(kernel, shared_bytes);
+  block::allow_shared_memory(kernel, shared_bytes);
   kernel<<<unsigned(plan.blocks()), unsigned(plan.threads), size_t(shared_bytes), cudaStream_t(context.stream)>>>(plan);
   check_launch("register_tiled");
   return true;

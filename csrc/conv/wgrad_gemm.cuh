@@ -192,10 +192,11 @@ TP_DEVICE acc_t<T>* sums_of(const WgradGemm<T>& work, const WgradShare& share, i
 
 // ---- on the CUDA cores
 
-// As FmaTile, but `pixels` are the rows of the tile, which are maps, and `maps` are its columns.
+// As FmaTile, but `pixels` are the rows of the tile, which are maps, and `maps` are its columns: 64 for 32 maps.
 template <class A, int tile_maps, bool wide = sizeof(A) == 8>
-struct WgradFmaTile : block::FmaTile<tile_maps, wide ? 64 : 128, wide ? 4 : tile_maps / 8, wide ? 4 : 8, wide ? 8 : 16,
-                                     3, (wide || tile_maps > 64) ? 2 : 4, 8> {
+struct WgradFmaTile
+    : block::FmaTile<tile_maps, wide || tile_maps == 32 ? 64 : 128, wide || tile_maps == 32 ? 4 : tile_maps / 8,
+                     wide || tile_maps == 32 ? 4 : 8, wide ? 8 : 16, 3, (wide || tile_maps > 64) ? 2 : 4, 8> {
   static constexpr int pixels = WgradFmaTile::rows, maps = WgradFmaTile::cols;
   TP_DEVICE static int position(int row, int v, int vectors) { return (row * vectors + v) * (16 / int(sizeof(A))); }
 };
@@ -290,8 +291,8 @@ __global__ void __launch_bounds__(WgradMmaTile::threads, WgradMmaTile::residents
 template <class T, class Tile>
 WgradGemm<T> wgrad_gemm(const Elements<T>& e, Context& context) {
   constexpr int vector = WgradGemm<T>::vector;
-  const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, vector, context),
-      dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, vector, context);
+  const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, context),
+      dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, context);
   Columns columns{e.taps(), x.group / vector, min(x.group / vector, int64_t(64 / vector))};
   while (columns.vectors % columns.together != 0) --columns.together;
   WgradGemm<T> work{e,
@@ -324,8 +325,10 @@ void launch_wgrad_gemm(void (*kernel)(WgradGemm<T>), const Elements<T>& e, Conte
 template <class T>
 void run_wgrad_fma(const Elements<T>& e, Context& context) {
   if constexpr (sizeof(T) == 4) {
-    using Tile = WgradFmaTile<T, 128>;
-    if (e.maps > 64) return launch_wgrad_gemm<T, Tile>(wgrad_fma<T, Tile>, e, context);
+    using Large = WgradFmaTile<T, 128>;
+    if (e.maps > 64) return launch_wgrad_gemm<T, Large>(wgrad_fma<T, Large>, e, context);
+    using Small = WgradFmaTile<T, 32>;
+    if (e.maps <= 32) return launch_wgrad_gemm<T, Small>(wgrad_fma<T, Small>, e, context);
   }
   using Tile = WgradFmaTile<T, 64>;
   launch_wgrad_gemm<T, Tile>(wgrad_fma<T, Tile>, e, context);
