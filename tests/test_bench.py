@@ -128,6 +128,20 @@ def test_figures():
     assert all(row[0]["algorithm"] == "torch_patterns" for row in rows) and any(len(row) > 1 for row in rows)
 
 
+def test_figures_of_the_cpu_are_timed_without_a_mode(monkeypatch, capsys):
+    seen = []
+
+    def measured(figure, device, clock):
+        seen.append((figure.name, torch._C._len_torch_function_stack()))
+        return [{"algorithm": "torch_patterns", "milliseconds": "1", "percent_of_copy": "1"}]
+
+    monkeypatch.setattr(figures, "Clock", lambda device: FakeClock())
+    monkeypatch.setattr(figures, "measure", measured)
+    figures.main(["--device", "cpu", "--only", "convert coo"])
+    assert len(seen) == 1 and seen[0][1] == 0
+    assert seen[0][0] in capsys.readouterr().out
+
+
 def test_a_wrong_figure_is_not_timed():
     (figure, *_) = reduction.reductions([100], [], ())
     with pytest.raises(AssertionError, match="reduce sum 100 torch_patterns"):

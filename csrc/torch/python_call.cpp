@@ -6,9 +6,15 @@
 // functions, tracing, a wrong type) to the operator of torch.ops, which handles it or raises the error that users know.
 // Below this function nothing changes: the dispatcher is the same, so torch.func, autograd, autocast and fake tensors
 // work.
+//
+// The mode of a default device (torch.set_default_device, `with torch.device(...)`) adds device= to the functions of
+// torch that make tensors, and to no operator of this library. So it does not count as a mode that overrides functions.
+// Torch has no public way to recognise it: this file reads the stack of modes (at::impl::PythonTorchFunctionTLS) and
+// compares their types with torch.utils._device.DeviceContext.
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -156,6 +162,38 @@ struct WithoutGil {
   ~WithoutGil() { PyEval_RestoreThread(state); }
 };
 
+// The type torch.utils._device.DeviceContext.
+PyObject* device_context = nullptr;
+
+using Modes = at::impl::PythonTorchFunctionTLS;
+
+// Whether all modes that see calls of functions are modes of a default device; there is one per `with
+// torch.device(...)` that is entered. A type that is derived from their type may do more, so it is another mode.
+bool only_default_devices() {
+  for (int64_t i = Modes::stack_len(); i-- > 0;) {
+    PyObject* mode = Modes::get_stack_at(i)->ptr(getPyInterpreter());
+    if (reinterpret_cast<PyObject*>(Py_TYPE(mode)) != device_context) return false;
+  }
+  return true;
+}
+
+// Takes all modes off the stack. Torch does that for a mode that handles a function, so that Python code that the
+// dispatcher calls (fake kernels, hooks of saved tensors) runs without it.
+class WithoutModes {
+ public:
+  explicit WithoutModes(bool active) {
+    for (int64_t i = active ? Modes::stack_len() : 0; i > 0; --i) modes_.push_back(Modes::pop_stack());
+  }
+  ~WithoutModes() {
+    for (; !modes_.empty(); modes_.pop_back()) Modes::push_onto_stack(std::move(modes_.back()));
+  }
+  WithoutModes(const WithoutModes&) = delete;
+  WithoutModes& operator=(const WithoutModes&) = delete;
+
+ private:
+  c10::SmallVector<std::shared_ptr<c10::SafePyObject>, 2> modes_;
+};
+
 // torch.ops calls any object true or false where the schema has a bool. Here neither a float nor None is an answer.
 void check_flags(const Operator& op, PyObject* const* args, size_t n) {
   for (size_t i = 0; i < std::min(n, op.parameters.size()); ++i) {
@@ -171,8 +209,9 @@ PyObject* call_operator(PyObject* self, PyObject* const* args, Py_ssize_t n) {
   HANDLE_TH_ERRORS
   auto& op = *static_cast<Operator*>(PyCapsule_GetPointer(self, nullptr));
   Stack stack;
+  const bool modes = at::impl::torch_function_mode_enabled();
   bool simple =
-      size_t(n) == op.parameters.size() && !at::impl::torch_function_mode_enabled() && !torch::jit::tracer::isTracing();
+      size_t(n) == op.parameters.size() && (!modes || only_default_devices()) && !torch::jit::tracer::isTracing();
   if (simple) stack.reserve(size_t(n));
   for (Py_ssize_t i = 0; simple && i < n; ++i) simple = push_argument(stack, op.parameters[size_t(i)], args[i]);
   if (!simple) {
@@ -185,6 +224,7 @@ PyObject* call_operator(PyObject* self, PyObject* const* args, Py_ssize_t n) {
     if (v.isTensor() || v.isTensorList()) held.push_back(v);
   }
   {
+    const WithoutModes none(modes);
     WithoutGil others_may_run;
     op.handle.callBoxed(stack);
   }
@@ -210,6 +250,8 @@ py::object operator_call(const std::string& name, py::object general) {
 }  // namespace
 
 void bind_operator_call(py::module_& m) {
+  // Never freed, like the functions that compare with it.
+  device_context = py::object(py::module_::import("torch.utils._device").attr("DeviceContext")).release().ptr();
   m.def("operator_call", &operator_call, "the operator of a name as a function of all its arguments, by position");
 }
 
