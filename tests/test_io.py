@@ -88,6 +88,21 @@ def test_forms(read, header, lines, want):
     assert entries(A) == want
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_exponents_as_fortran_writes_them(read, monkeypatch, fast):
+    """Both parsers round such a number as they round one with an E."""
+    skipped, instead = ("_slow", None) if fast else ("_fast", lambda *args: None)
+    monkeypatch.setattr(matrix_market, skipped, instead)
+    words = "1.5D+03 1d5 -.1D-05 +7.d0 4.9406564584124654D-324 0.1000000000000000055511151231257827D+00".split()
+    A = read(GENERAL + f"{len(words)} 1 {len(words)}\n" + "".join(f"{i} 1 {w}\n" for i, w in enumerate(words, 1)))
+    assert A.values.tolist() == [1500.0, 1e5, -1e-6, 7.0, 5e-324, 0.1]
+
+
+def test_a_long_number_of_fortran(read):
+    word = "1." + "0" * 100 + "D2"
+    assert entries(read(GENERAL + f"2 2 2\n1 1 {word}\n2 2 {word.lower()}\r\n")) == [(0, 0, 100.0), (1, 1, 100.0)]
+
+
 def test_an_integer_is_rounded_once(read):
     header = "%%MatrixMarket matrix array integer general\n3 1\n"
     A = read(header + f"{2**63 - 1}\n{2**64 - 1}\n{-(2**53) - 1}\n")
@@ -180,7 +195,11 @@ BAD = {
     "two dots": (GENERAL + "3 4 1\n1 1 1.5.5\n", "line 3: '1.5.5' is no real number"),
     "underscore": (GENERAL + "3 4 1\n1 1 1_0\n", "line 3: '1_0' is no real number"),
     "hexadecimal": (GENERAL + "3 4 1\n1 1 0x10\n", "line 3: '0x10' is no real number"),
-    "Fortran": (GENERAL + "3 4 1\n1 1 1d5\n", "line 3: '1d5' is no real number"),
+    "Fortran": (GENERAL + "3 4 1\n1 1 1d\n", "line 3: '1d' is no real number"),
+    "two exponents": (GENERAL + "3 4 1\n1 1 1d2e3\n", "line 3: '1d2e3' is no real number"),
+    "D alone": (GENERAL + "3 4 1\n1 1 d5\n", "line 3: 'd5' is no real number"),
+    "D of an integer": (GENERAL.replace("real", "integer") + "3 4 1\n1 1 1d5\n", "line 3: '1d5' is no integer"),
+    "Fortran overflow": (GENERAL + "3 4 1\n1 1 1D+999\n", "line 3: '1D+999' does not fit in float64"),
     "overflow": (GENERAL + "3 4 1\n1 1 1e999\n", "line 3: '1e999' does not fit in float64"),
     "sign only": (GENERAL.replace("real", "integer") + "3 4 1\n1 1 -\n", "line 3: '-' is no integer"),
     "not whole": (GENERAL.replace("real", "integer") + "3 4 1\n1 1 2.0\n", "line 3: '2.0' is no integer"),

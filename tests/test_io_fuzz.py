@@ -24,7 +24,7 @@ def independent(text: bytes):
     def number(word: str, kind: type):
         if "_" in word or not word.isascii() or "(" in word:
             raise ValueError(word)
-        value = kind(word)
+        value = kind(re.sub("d", "e", word, flags=re.IGNORECASE) if kind is float else word)
         if kind is int and not -(2**63) <= value < 2**64:
             raise ValueError(word)
         if kind is float and value in (np.inf, -np.inf) and "inf" not in word.lower():
@@ -98,6 +98,7 @@ NUMBERS = st.one_of(
     st.floats(width=64).map(repr),
     st.integers(-(10**20), 10**20).map(str),
     st.sampled_from(["0", "-0", "1.", ".5", "+3", "1e5", "1E-5", "inf", "-Infinity", "nan", "1e999", "00012", "-"]),
+    st.sampled_from(["1.5D+03", "2d-1", "-.5d0", "1D", "1d999"]),
 )
 INTEGERS = st.one_of(st.integers(-200, 300).map(str), st.sampled_from(["+7", f"{2**63}", f"-{2**63}", "007", "1.0"]))
 GAPS = st.sampled_from(["\n", "\n", "\n", "\r\n", "\n\n", "\n% words\n", " \n", "\n \t\r\n%%GraphBLAS comment\n"])
@@ -106,6 +107,7 @@ KINDS = st.sampled_from(
 )
 PIECES = [b"", b"0", b"1", b"9", b"-", b"+", b".", b"e", b" ", b"\t", b"\n", b"\r", b"\0", b"%", b"_", b"\x0b", b"\xe9"]
 PIECES += [
+    b"D",
     b"1 1 1\n",
     b"\n\n",
     b"nan",

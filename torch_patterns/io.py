@@ -32,9 +32,9 @@ def read_matrix_market(
 
     Coordinate and array files with real, integer or pattern entries, general, symmetric or skew-symmetric. Entries keep
     the order of the file; the mirror images of symmetric files follow them. Explicit zeros remain entries, and every
-    element of an array file becomes one. Pattern entries are 1. Blank lines and comments may stand anywhere. A line
-    ``%%GraphBLAS type T`` is obeyed: every value must be one that T can hold, and values of type float are rounded to
-    it.
+    element of an array file becomes one. Pattern entries are 1. The exponent of a real number may be written as Fortran
+    writes it: 1.5D+03 is 1500. Blank lines and comments may stand anywhere. A line ``%%GraphBLAS type T`` is obeyed:
+    every value must be one that T can hold, and values of type float are rounded to it.
 
     Args:
         path: the file.

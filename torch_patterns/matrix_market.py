@@ -28,7 +28,8 @@ SYMMETRIES = ("general", "symmetric", "skew-symmetric")
 
 _TOO_LONG = f"longer than {MAX_LINE:,} bytes"
 _NUL = "a NUL byte, which no text file has"
-_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf(inity)?|nan)", re.IGNORECASE)
+# Fortran writes the exponent of a double behind a D.
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([ed][+-]?\d+)?|[+-]?(inf(inity)?|nan)", re.IGNORECASE)
 _INTEGER = re.compile(rb"[+-]?\d+")
 _SAFE_DIGITS = 18  # this many digits always fit in int64
 _TYPE = ["%%graphblas", "type"]
@@ -265,7 +266,7 @@ def _index(word: bytes, line: int) -> int:
 def _decimal(word: bytes, line: int) -> float:
     if not _NUMBER.fullmatch(word):
         raise _Fault(f"{_shown(word)} is no real number", line)
-    value = float(word)
+    value = float(word.lower().replace(b"d", b"e"))
     if abs(value) == float("inf") and b"n" not in word.lower():
         raise _Fault(f"{_shown(word)} does not fit in float64", line)
     return value

@@ -1,5 +1,6 @@
 #include "sparse/matrix_market.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -22,10 +23,24 @@ const char* read(const char* at, const char* end, int64_t& value) {
   return at;
 }
 
+// Parses a decimal number whose exponent follows the letter D at `d`, as Fortran writes doubles. Returns the end of the
+// word, or null.
+const char* read_fortran(const char* at, const char* d, const char* end, double& value) {
+  constexpr ptrdiff_t most = 64;
+  const char* const stop = std::find_if(d, end, is_blank);
+  if (stop - at > most) return nullptr;
+  char word[most];
+  char* const word_end = std::copy(at, stop, word);
+  word[d - at] = 'e';
+  const auto [next, error] = std::from_chars(word, word_end, value);
+  return error == std::errc() && next == word_end ? stop : nullptr;
+}
+
 // Parses a decimal number that fits, inf or nan. Returns the end of the word, or null.
 const char* read(const char* at, const char* end, double& value) {
   if (at < end && *at == '+' && ++at < end && *at == '-') return nullptr;
   const auto [next, error] = std::from_chars(at, end, value);
+  if (next < end && (*next == 'd' || *next == 'D')) return read_fortran(at, next, end, value);
   if (error != std::errc() || (next < end && !is_blank(*next)) || next[-1] == ')') return nullptr;  // nan(...)
   return next;
 }

@@ -67,7 +67,7 @@ py::object parse(const py::bytes& text, int64_t first, int indices, bool valued,
 // Writes lines "row column value": positions count from 1, and floats have the fewest digits that give them back.
 template <class Value>
 py::bytes format(const py::array_t<int64_t>& row, const py::array_t<int64_t>& col, const py::array_t<Value>& values) {
-  constexpr size_t longest = 80;
+  constexpr size_t most = 24;  // characters of a number: "-2.2250738585072014e-308"
   const auto i = row.template unchecked<1>(), j = col.template unchecked<1>();
   const auto v = values.template unchecked<1>();
   if (i.size() != v.size() || j.size() != v.size()) throw py::value_error("format_entries: arrays of several lengths");
@@ -75,15 +75,15 @@ py::bytes format(const py::array_t<int64_t>& row, const py::array_t<int64_t>& co
   {
     py::gil_scoped_release no_gil;
     for (py::ssize_t k = 0; k < v.size(); ++k) {
-      char line[longest];
-      char* at = std::to_chars(line, line + longest, i(k) + 1).ptr;
+      char line[3 * (most + 1)];
+      char* at = std::to_chars(line, line + most, i(k) + 1).ptr;
       *at++ = ' ';
-      at = std::to_chars(at, line + longest, j(k) + 1).ptr;
+      at = std::to_chars(at, at + most, j(k) + 1).ptr;
       *at++ = ' ';
       if (v(k) != v(k)) {
         at = std::copy_n("nan", 3, at);
       } else {
-        at = std::to_chars(at, line + longest, v(k)).ptr;
+        at = std::to_chars(at, at + most, v(k)).ptr;
       }
       *at++ = '\n';
       text.append(line, size_t(at - line));
