@@ -340,3 +340,45 @@ def test_recurrences_promote():
     assert tp.linear_recurrence(single, torch.tensor(2.0, dtype=torch.float64), 1).dtype == torch.float32
     assert tp.linear_recurrence(double, double, 1, initial=torch.ones(2, 4)).dtype == torch.float64
     assert tp.linear_recurrence(single, single, 1, initial=torch.ones(2, 4).double()).dtype == torch.float64
+
+
+# ---- what is refused
+
+
+@each_device
+def test_variances_exist_along_the_ragged_dimension_alone(device):
+    x, parts = make(device, 3)
+    torch.testing.assert_close(tp.reduce(x, 1, op="var")[0], parts[0].var(0))
+    torch.testing.assert_close(tp.reduce(x, 1, op="std", keepdim=True)[2], parts[2].std(0, keepdim=True))
+    assert tp.reduce(x, 1, op="var")[1].isnan().all()
+    for dense_or_jagged, dim in ((x, 2), (x, None), (parts[0], 0)):
+        with pytest.raises(ValueError, match="reduce: unknown op 'var'; choose from: sum, "):
+            tp.reduce(dense_or_jagged, dim, op="var")
+    with pytest.raises(TypeError, match="op 'var' needs floating point"):
+        tp.reduce(x.long(), 1, op="var")
+
+
+def test_what_from_rows_refuses():
+    rows, offsets = torch.arange(3.0), torch.tensor([0, 2, 3])
+    nested = jagged.from_rows(rows, offsets)
+    for args, error, words in (
+        (([0.0], offsets), TypeError, "values must be a dense tensor, got list"),
+        ((nested, offsets), TypeError, "values must be a dense tensor, got NestedTensor"),
+        ((rows, [0, 3]), TypeError, "offsets must be a dense tensor, got list"),
+        ((rows, offsets.double()), TypeError, "offsets must be int32 or int64, got torch.float64"),
+        ((rows[0], offsets), ValueError, r"values must be rows \[n, ...\], got \[\]"),
+        ((rows, offsets[None]), ValueError, r"offsets must be \[batch \+ 1\], got \[1, 3\]"),
+        ((rows, offsets[:0]), ValueError, r"offsets must be \[batch \+ 1\], got \[0\]"),
+        ((rows, offsets.to("meta")), RuntimeError, "values are on cpu, offsets on meta"),
+    ):
+        with pytest.raises(error, match=f"^from_rows: {words}"):
+            jagged.from_rows(*args)
+    assert [y.tolist() for y in jagged.from_rows(rows, offsets.int()).unbind()] == [[0.0, 1.0], [2.0]]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize("x", [None, 3, "x", [torch.ones(2)], torch.ones(2), torch.ones(2).to_sparse()])
+def test_anything_may_be_asked_whether_it_is_jagged(x):
+    assert not jagged.is_jagged(x)
+    assert not jagged.is_jagged(torch.nested.nested_tensor([torch.ones(2)], layout=torch.strided))
+    assert jagged.is_jagged(torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged))

@@ -33,6 +33,9 @@ def is_jagged(x: Any) -> bool:
     Returns:
         A bool.
 
+    Raises:
+        Nothing: what is no tensor is not jagged.
+
     Example:
         >>> tp.jagged.is_jagged(torch.ones(3))
         False
@@ -79,11 +82,27 @@ def from_rows(values: Tensor, offsets: Tensor) -> Tensor:
     Returns:
         A jagged tensor [batch, length of each, ...] that shares memory with ``values``; differentiable.
 
+    Raises:
+        TypeError: ``values`` or ``offsets`` is not a dense tensor, or ``offsets`` are not int32 or int64.
+        ValueError: ``values`` has no dimension, or ``offsets`` is not [batch + 1].
+        RuntimeError: devices differ.
+
     Example:
         >>> x = tp.jagged.from_rows(torch.arange(3.0), torch.tensor([0, 2, 3]))
         >>> [part.tolist() for part in x.unbind()]
         [[0.0, 1.0], [2.0]]
     """
+    for name, x in (("values", values), ("offsets", offsets)):
+        if not isinstance(x, Tensor) or x.is_nested:
+            raise TypeError(f"from_rows: {name} must be a dense tensor, got {type(x).__name__}")
+    if offsets.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"from_rows: offsets must be int32 or int64, got {offsets.dtype}")
+    if values.dim() == 0:
+        raise ValueError("from_rows: values must be rows [n, ...], got []")
+    if offsets.dim() != 1 or offsets.shape[0] == 0:
+        raise ValueError(f"from_rows: offsets must be [batch + 1], got {[*offsets.shape]}")
+    if values.device != offsets.device:
+        raise RuntimeError(f"from_rows: values are on {values.device}, offsets on {offsets.device}")
     return torch.nested.nested_tensor_from_jagged(values, offsets)
 
 

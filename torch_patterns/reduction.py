@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_patterns.batching import behind_batch
 from torch_patterns.calls import ops
-from torch_patterns.literals import ReduceOp
+from torch_patterns.literals import SegmentOp
 from torch_patterns.registry import documented
 
 
@@ -19,7 +19,7 @@ def reduce(
     x: Tensor,
     dim: int | Sequence[int] | None = None,
     *,
-    op: ReduceOp = "sum",
+    op: SegmentOp = "sum",
     keepdim: bool = False,
     algorithm: str = "auto",
 ) -> Tensor:
@@ -38,7 +38,8 @@ def reduce(
         op: ``"sum"``, ``"prod"``, ``"max"``, ``"min"``, ``"argmax"`` or ``"argmin"``; for floating point also
             ``"mean"`` and ``"logsumexp"``; ``"any"`` or ``"all"`` (whether one element, or every one, is not 0); for
             integers and bool ``"bitwise_and"``, ``"bitwise_or"`` or ``"bitwise_xor"``. argmax and argmin take one
-            dimension, or none: then they give an index into the flattened ``x``.
+            dimension, or none: then they give an index into the flattened ``x``. Along the ragged dimension of a jagged
+            NestedTensor also ``"var"`` and ``"std"``, as of :func:`segment_reduce`.
         keepdim: keep the reduced dimensions with size 1.
         algorithm: ``"auto"`` or one of the ladder below.
 
@@ -50,9 +51,9 @@ def reduce(
     Raises:
         IndexError: a dimension is out of range, or argmax or argmin of no elements.
         RuntimeError: a dimension appears twice.
-        ValueError: ``op`` or ``algorithm`` is unknown, the device does not offer the algorithm, or argmax or argmin
-            over several dimensions.
-        TypeError: the dtype is not supported, or mean or logsumexp of integers.
+        ValueError: ``op`` or ``algorithm`` is unknown, the device does not offer the algorithm, argmax or argmin over
+            several dimensions, or var or std other than along a ragged dimension.
+        TypeError: the dtype is not supported, or mean, logsumexp, var or std of integers.
 
     Example:
         >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
