@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy
 import torch
+from arguments import number
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -170,17 +172,17 @@ def _only(colour: str) -> ListedColormap:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
 
-    def add(name: str, default, what: str) -> None:
-        parser.add_argument(name, type=type(default), default=default, help=f"{what} (default: {default})")
+    def add(name: str, default, what: str, kind: Callable) -> None:
+        parser.add_argument(name, type=kind, default=default, help=f"{what} (default: {default})")
 
-    add("--size", 12, "rows and columns of the mazes")
-    add("--rounds", 32, "of the network: how far it sees")
-    add("--steps", 600, "batches to train on")
-    add("--batch", 32, "mazes in each")
-    add("--lr", 0.01, "greatest learning rate")
-    add("--seed", 0, "which mazes and weights")
-    add("--device", "cpu", "cpu or cuda")
-    add("--out", Path("out"), "where the picture goes")
+    add("--size", 12, "rows and columns of the mazes", number(int, 2))
+    add("--rounds", 32, "of the network: how far it sees", number(int, 1))
+    add("--steps", 600, "batches to train on", number(int, 1))
+    add("--batch", 32, "mazes in each", number(int, 1))
+    add("--lr", 0.01, "greatest learning rate", number(float))
+    add("--seed", 0, "which mazes and weights", int)
+    add("--device", "cpu", "cpu or cuda", str)
+    add("--out", Path("out"), "where the picture goes", Path)
     return parser.parse_args(arguments)
 
 

@@ -18,14 +18,15 @@ import time
 
 import torch
 import torch.distributed as dist
+from arguments import number
 
 from torch_patterns import distributed
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--sales", type=int, default=1 << 20, help="per rank (default: %(default)s)")
-    parser.add_argument("--customers", type=int, default=1000, help="in all (default: %(default)s)")
+    parser.add_argument("--sales", type=number(int, 0), default=1 << 20, help="per rank (default: %(default)s)")
+    parser.add_argument("--customers", type=number(int, 1), default=1000, help="in all (default: %(default)s)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of each rank (default: %(default)s)")
     return parser.parse_args(arguments)
 

@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import networkx as nx
 import torch
+from arguments import number
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from tqdm import trange
@@ -194,8 +195,8 @@ def draw(network: Network, sides: Tensor, runs: dict[str, Run], moved: Tensor, p
 def main(arguments: list[str] | None = None) -> dict[str, Run]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--clubs", type=int, default=1, help="copies of the club in one batch (default: 1)")
-    parser.add_argument("--epochs", type=int, default=200, help="steps of training (default: 200)")
+    parser.add_argument("--clubs", type=number(int, 1), default=1, help="copies of the club in one batch (default: 1)")
+    parser.add_argument("--epochs", type=number(int, 1), default=200, help="steps of training (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights (default: 0)")
     default = Path("runs/graph_attention.png")
     parser.add_argument("--out", type=Path, default=default, help=f"picture (default: {default})")

@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import networkx as nx
 import torch
+from arguments import number
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from tqdm import trange
@@ -133,7 +134,7 @@ def draw(graph: nx.Graph, network: Network, sides: Tensor, history: list[tuple[f
 def main(arguments: list[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--epochs", type=int, default=200, help="steps of training (default: 200)")
+    parser.add_argument("--epochs", type=number(int, 1), default=200, help="steps of training (default: 200)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights (default: 0)")
     parser.add_argument("--out", type=Path, default=Path("runs/karate.png"), help="picture (default: runs/karate.png)")
     options = parser.parse_args(arguments)

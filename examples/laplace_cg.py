@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
+from arguments import number
 from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
@@ -89,7 +90,7 @@ def draw(temperatures: np.ndarray, norms: list[float], path: Path) -> None:
 def main(arguments: list[str] | None = None) -> Tensor:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
-    parser.add_argument("--size", type=int, default=200, help="points on a side of the plate (default: 200)")
+    parser.add_argument("--size", type=number(int, 3), default=200, help="points on a side of the plate (default: 200)")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/laplace.png"), help="picture (default: runs/laplace.png)"
     )

@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
+from arguments import number
 from matplotlib.colors import ListedColormap, hsv_to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
@@ -246,11 +247,11 @@ def draw_terminals(axes, chip: Chip, terminals: list[int], colour, marker: str =
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rows", type=int, default=72, help="of the chip (default: 72)")
-    parser.add_argument("--columns", type=int, default=84, help="of the chip (default: 84)")
-    parser.add_argument("--layers", type=int, default=2, help="of wires (default: 2)")
-    parser.add_argument("--components", type=int, default=18, help="at most (default: 18)")
-    parser.add_argument("--nets", type=int, default=28, help="at most (default: 28)")
+    parser.add_argument("--rows", type=number(int, 1), default=72, help="of the chip (default: 72)")
+    parser.add_argument("--columns", type=number(int, 1), default=84, help="of the chip (default: 84)")
+    parser.add_argument("--layers", type=number(int, 1), default=2, help="of wires (default: 2)")
+    parser.add_argument("--components", type=number(int, 0), default=18, help="at most (default: 18)")
+    parser.add_argument("--nets", type=number(int, 0), default=28, help="at most (default: 28)")
     parser.add_argument("--seed", type=int, default=5, help="which chip (default: 5)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
     parser.add_argument("--algorithm", default="auto", help=f"one of {', '.join(tp.algorithms('bfs'))} (default: auto)")

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import torch
+from arguments import number
 from matplotlib.figure import Figure
 
 import torch_patterns
@@ -33,12 +34,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     has_cuda = torch.cuda.is_available() and "fused" in torch_patterns.algorithms("lenet5", "cuda")
     parser.add_argument("--data", metavar="DIR", help="folder of MNIST's files (default: scikit-learn's digits)")
     parser.add_argument("--device", default="cuda" if has_cuda else "cpu")
-    parser.add_argument("--batches", type=int, nargs="+", default=[64, 256, 1024], help="images per step, to be timed")
-    parser.add_argument("--repeats", type=int, default=5, help="epochs timed of each, after two that are not")
-    parser.add_argument("--batch", type=int, default=256, help="images per step in the race to the target")
-    parser.add_argument("--epochs", type=int, default=8, help="epochs of the race to the target")
-    parser.add_argument("--lr", type=float, default=0.2, help="greatest learning rate of that race")
-    parser.add_argument("--seeds", type=int, default=5, help="how often it is run")
+    parser.add_argument(
+        "--batches", type=number(int, 1), nargs="+", default=[64, 256, 1024], help="images per step, to be timed"
+    )
+    parser.add_argument(
+        "--repeats", type=number(int, 1), default=5, help="epochs timed of each, after two that are not"
+    )
+    parser.add_argument("--batch", type=number(int, 1), default=256, help="images per step in the race to the target")
+    parser.add_argument("--epochs", type=number(int, 1), default=8, help="epochs of the race to the target")
+    parser.add_argument("--lr", type=number(float), default=0.2, help="greatest learning rate of that race")
+    parser.add_argument("--seeds", type=number(int, 1), default=5, help="how often it is run")
     parser.add_argument("--target", type=float, default=99.0, help="accuracy on the test digits, in percent")
     parser.add_argument("--out", type=Path, metavar="DIR", default=Path("runs/race_lenet5"))
     return parser.parse_args(arguments)

@@ -21,6 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
+from arguments import number
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -138,11 +139,11 @@ def draw(histories: dict[str, list[dict]], target: Path) -> None:
 def main(arguments: list[str] | None = None) -> dict[str, list[dict]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--states", type=int, default=64)
-    parser.add_argument("--images", type=int, help="of the 1,797; default: all")
-    parser.add_argument("--lr", type=float, default=1e-2)
+    parser.add_argument("--epochs", type=number(int, 1), default=10)
+    parser.add_argument("--batch", type=number(int, 1), default=64)
+    parser.add_argument("--states", type=number(int, 1), default=64)
+    parser.add_argument("--images", type=number(int, 5), help="of the 1,797; default: all")
+    parser.add_argument("--lr", type=number(float), default=1e-2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/sequences.png"))
     options = parser.parse_args(arguments)

@@ -34,6 +34,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
+from arguments import number
 from data_parallel import Ranks
 from data_parallel import load as load_folder
 from data_parallel import save as save_folder
@@ -104,19 +105,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if options.algorithm not in ("auto", *rungs):
         parser.error(f"--algorithm: {options.algorithm} is not auto or, on {options.device}, one of {', '.join(rungs)}")
     return options
-
-
-def number(kind: type, least: int = 0, most: int | None = None):
-    def convert(text: str):
-        value = kind(text)
-        if not value >= least:
-            raise argparse.ArgumentTypeError(f"must be {least} or more, not {text}")
-        if most is not None and value > most:
-            raise argparse.ArgumentTypeError(f"must be {most} or less, not {text}")
-        return value
-
-    convert.__name__ = kind.__name__
-    return convert
 
 
 def device(text: str) -> torch.device:
