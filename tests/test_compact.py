@@ -4,7 +4,7 @@ import pytest
 import torch
 from common import EACH_DEVICE, needs_cuda
 
-from torch_patterns import compact, compact_padded, registry, scan
+from torch_patterns import compact, compact_padded, partition, registry, scan
 from torch_patterns.testing import ALL, assert_equal, assert_same_bits
 
 each_device = pytest.mark.parametrize("device", EACH_DEVICE)
@@ -199,3 +199,30 @@ def test_fills_that_the_dtype_cannot_hold_are_refused(device):
             for fill in bad:
                 with pytest.raises(RuntimeError, match="^compact_padded: fill .* cannot be converted"):
                     compact_padded(x.to(where), mask.to(where), fill)
+
+
+# ---- rows that are moved by their numbers
+
+
+@each_device
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("width", [65, 66, 68, 72, 80, 200, 1536])
+def test_wide_rows(width, keep, device):
+    """Rows of bytes of every alignment, of more than one tile, and from an odd address."""
+    x = torch.randint(-99, 99, (20_001, width), dtype=torch.int8, generator=torch.Generator().manual_seed(1))
+    mask = random_mask(len(x), keep, 2)
+    mask[::5000] = keep > 0
+    want = x[mask]
+    padded = torch.cat([want, torch.full((len(x) - len(want), width), -3, dtype=x.dtype)])
+    for there in (x.to(device), torch.cat([x.new_zeros(1), x.flatten()]).to(device)[1:].view(x.shape)):
+        keeps = mask.to(device)
+        assert_equal(compact(there, keeps), want, "compact")
+        assert_equal(compact_padded(there, keeps, -3), (padded, torch.tensor(len(want))), "compact_padded")
+        parts, count = partition(there, keeps)
+        assert_equal((parts, count), (torch.cat([want, x[~mask]]), torch.tensor(len(want))), "partition")
+    if width % 4 == 0:
+        floats = x[:, : width // 4].float().to(device).requires_grad_()
+        y = compact(floats, mask.to(device))
+        (grad,) = torch.autograd.grad(y, floats, torch.arange(1.0, len(y) + 1, device=device)[:, None].expand_as(y))
+        rows = torch.where(mask, mask.cumsum(0), 0).float()
+        assert_equal(grad, rows[:, None].expand_as(floats), "gradient")

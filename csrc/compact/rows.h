@@ -1,14 +1,10 @@
-// The rows of a compaction as words: the widest word of 1 to 16 bytes whose size divides a row and to which the
-// addresses are aligned.
+// The rows of a compaction as words.
 #pragma once
+#include "block/words.h"
 #include "compact/compact.h"
 #include "core/simt.h"
 
 namespace tp::compact {
-
-struct alignas(16) Word16 {
-  uint64_t low, high;
-};
 
 template <class Word_>
 struct Rows {
@@ -35,13 +31,8 @@ struct Rows {
 // Calls f(Rows<Word>) for the widest word. Rows without bytes are not moved, but still counted.
 template <class F>
 void with_rows(const Args& args, F f) {
-  const uint64_t address =
-      reinterpret_cast<uintptr_t>(args.in) | reinterpret_cast<uintptr_t>(args.out) | uint64_t(args.row_bytes);
-  if (address % 16 == 0) return f(Rows<Word16>(args));
-  if (address % 8 == 0) return f(Rows<uint64_t>(args));
-  if (address % 4 == 0) return f(Rows<uint32_t>(args));
-  if (address % 2 == 0) return f(Rows<uint16_t>(args));
-  f(Rows<uint8_t>(args));
+  block::with_words(args.in, args.out, args.row_bytes,
+                    [&](auto word) { f(Rows<typename decltype(word)::type>(args)); });
 }
 
 }  // namespace tp::compact

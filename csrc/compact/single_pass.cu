@@ -11,6 +11,7 @@
 #include "compact/rows.h"
 #include "compact/runs.h"
 #ifdef __CUDACC__
+#include "block/gather_rows.cuh"
 #include "block/load_store.cuh"
 #include "block/lookback.cuh"
 
@@ -314,14 +315,37 @@ void launch(const Rows& rows, const Keep& keep, int64_t shared_bytes, Context& c
   check_launch("single_pass");
 }
 
+// The numbers of rows, from 1 on, in place of the rows themselves; 0 takes the role of the fill.
+struct RowNumbers {
+  using Word = int64_t;
+  struct {
+    TP_DEVICE int64_t operator[](int64_t row) const { return row + 1; }
+  } in;
+  int64_t *out, *count, n, packed, width = 1, fill = 0;
+};
+
+struct NumberedRow {
+  const int64_t* numbers;
+  TP_DEVICE int64_t operator()(int64_t i) const { return numbers[i] - 1; }
+};
+
+// A block moves a tile of very many rows, so if rows are wide it moves their numbers, and a second launch gathers the
+// rows.
+constexpr int64_t wide_bytes = 65;
+
 template <Step step>
 void move(const Args& args, Context& context) {
-  with_rows(args, [&](const auto& rows) {
-    const Mask mask{static_cast<const boolean*>(args.mask)};
-    if (rows.width == 1) return launch<step, true, 32>(rows, mask, 0, context);
-    if (args.row_bytes <= 64) return launch<step, false, 32>(rows, mask, 0, context);
-    launch<step, false, 16>(rows, mask, 0, context);
-  });
+  const Mask mask{static_cast<const boolean*>(args.mask)};
+  if (args.row_bytes < wide_bytes) {
+    return with_rows(args, [&](const auto& rows) {
+      rows.width == 1 ? launch<step, true, 32>(rows, mask, 0, context)
+                      : launch<step, false, 32>(rows, mask, 0, context);
+    });
+  }
+  int64_t* const numbers = context.workspace<int64_t>(args.n);
+  launch<step, true, 32>(RowNumbers{{}, numbers, args.count, args.n, args.packed}, mask, 0, context);
+  block::gather_rows("single_pass", args.in, args.out, step == Step::unpack ? 0 : args.fill,
+                     step == Step::pack ? args.packed : args.n, args.row_bytes, NumberedRow{numbers}, context);
 }
 
 // Counts kept rows, `bytes` bytes of the mask at a time.

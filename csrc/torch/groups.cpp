@@ -11,6 +11,7 @@
 
 #include <ATen/ATen.h>
 
+#include "segmented/group_expand.h"
 #include "segmented/groups.h"
 #include "sort/small_keys.h"
 #include "sort/sort.h"
@@ -201,9 +202,17 @@ Tensor GroupExpand::kernel() const {
   const int64_t groups = x.size(0);
   check_index_values(expand_name, index, groups, validate);
   if (!index.is_cuda() || validate) return select_rows(x, index);
-  // A row without a group reads the row of zeros after all groups.
-  const Tensor given = index.to(at::kLong), rows = at::where(given.lt(0), groups, given.clamp_max(groups));
-  return select_rows(at::cat({x, at::zeros_symint(with_rows(x, 1), x.options())}), rows);
+  const Tensor in = canonical(x), rows = index.contiguous();
+  Tensor out = empty_result(with_rows(in, rows.size(0)), in.options());
+  segmented::Expanded args{in.const_data_ptr(),   out.mutable_data_ptr(),
+                           rows.const_data_ptr(), rows.scalar_type() == at::kLong,
+                           rows.size(0),          groups,
+                           in.element_size()};
+  for (const int64_t size : in.sizes().slice(1)) args.row_bytes *= size;
+#ifdef TP_WITH_CUDA
+  with_context(in, [&](TorchContext& context) { segmented::expand_groups(args, context); });
+#endif
+  return out;
 }
 
 std::tuple<Tensor, Tensor> GroupBy::kernel() const {
