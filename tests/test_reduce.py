@@ -353,3 +353,54 @@ def test_bits_do_not_depend_on_the_address(op, device):
         x = (torch.rand(shape, dtype=torch.float64) + 0.5).to(device, dtype)
         memory = torch.empty(x.numel() + 1, dtype=dtype, device=device)[1:]
         assert_same_bits(reduce(memory.view(shape).copy_(x), dim, op=op), reduce(x, dim, op=op), (shape, dim, dtype))
+
+
+# ---- addresses and layouts
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "prod", "logsumexp", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_bits_of_rows_do_not_depend_on_their_address(dtype, op, device):
+    for shape in ((17,), (256,), (2043,), (2655,), (8193,), (100_001,), (16, 32), (3, 1000), (70, 5000), (1100, 771)):
+        x = (torch.rand(shape, generator=torch.Generator().manual_seed(6)) + 0.5).to(device, dtype)
+        want = reduce(x, -1, op=op)
+        for offset in (1, 2, 3, 4, 7):
+            moved = x.new_zeros(x.numel() + offset)[offset:].view(shape).copy_(x)
+            assert_same_bits(reduce(moved, -1, op=op), want, f"{op} {dtype} {shape} {offset}")
+
+
+PARTS = (  # shapes, and the dims that are reduced: kept ones lie between them
+    ((5, 7, 33), (0, 2)),
+    ((3, 4, 7, 9), (0, 2, 3)),
+    ((64, 3, 56, 56), (0, 2, 3)),
+    ((2, 2000, 40), (0, 2)),
+    ((2, 1, 3, 1, 70_000), (0, 4)),
+    ((300, 2, 129), (0, 2)),
+    ((40, 8, 8), (0, 2)),  # short parts
+    ((4, 5, 6, 50), (0, 2)),  # a kept dim after them
+    ((3, 5, 6, 50), (1, 3)),
+)
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "prod", "max", "min", "logsumexp"])
+def test_reduced_dims_apart(op, device):
+    """Exact integers first; then floats, whose bits are the same in every layout of memory."""
+    for shape, dim in PARTS:
+        random = torch.Generator().manual_seed(7)
+        if op in ("sum", "max", "min"):
+            for dtype in (torch.int64, torch.float32, torch.bfloat16, torch.int8, torch.bool):
+                x = torch.randint(-2, 3, shape, generator=random).to(dtype)
+                want = reduce_reference(x, dim, op, False)
+                for layout in (x, x.movedim(1, -1).contiguous().movedim(-1, 1)):
+                    assert_equal(reduce(layout.to(device), dim, op=op), want, f"{op} {shape} {dtype}")
+        x = torch.rand(shape, generator=random).add(0.5).to(device)
+        want = reduce(x, dim, op=op)
+        kept = [d for d in range(len(shape)) if d not in dim]
+        lines = x.permute(*kept, *dim).flatten(len(kept)).double()
+        near = {"sum": lines.sum(-1), "mean": lines.mean(-1), "max": lines.amax(-1), "min": lines.amin(-1)}
+        near |= {"prod": lines.prod(-1), "logsumexp": lines.logsumexp(-1)}
+        bound = 1e-2 if op == "prod" else 1e-5
+        assert torch.allclose(want.double(), near[op], rtol=bound, atol=1e-30), f"{op} {shape}"
+        for first in range(1, len(shape)):
+            moved = x.movedim(first, 0).contiguous().movedim(0, first)
+            assert_same_bits(reduce(moved, dim, op=op), want, f"{op} {shape} {first}")

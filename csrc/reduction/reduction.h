@@ -30,6 +30,9 @@ struct Args {
   // `inner`: the rows, in the same order, are then those of an [outer * inner / stride, n, stride] array, and their
   // elements are combined as if it were [outer, n, inner].
   int64_t stride = inner;
+  // On `single_pass`, contiguous rows (inner == 1) may be in several parts, which are apart in memory: the array is
+  // then [parts, outer, n / parts].
+  int64_t parts = 1;
 
   int64_t rows() const { return outer * inner; }
 };

@@ -12,10 +12,16 @@ constexpr int threads = 256;
 template <class E>
 constexpr int vector = 16 / int(sizeof(typename E::Input));
 
+// Whether results depend on the order of combination. Then the order must not depend on the address of a row, so that
+// its bits do not.
+template <class E>
+constexpr bool rounds = is_floating<typename E::Input> && E::Monoid::id != OpId::max && E::Monoid::id != OpId::argmax;
+
 // ---- short rows: a lane loads `vectors` vectors of each of `rows` rows, with all loads in flight at once
 
+// `whole` says that rows are divided into vectors, and `aligned` that these can be loaded as such.
 template <class E, int rows, int vectors>
-__global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int lanes, bool aligned) {
+__global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int lanes, bool whole, bool aligned) {
   using In = typename E::Input;
   using M = typename E::Monoid;
   using V = block::Vector<In, vector<E>>;
@@ -24,7 +30,7 @@ __global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int l
   const int64_t first = (blockIdx.x * int64_t(rows * threads) + threadIdx.x) / lanes;
   const In filler = Running<E>::filler(e.mirrored);
   const auto index_of = [=](int i) {
-    return aligned ? (lane + i / width * lanes) * width + i % width : lane + i * lanes;
+    return whole ? (lane + i / width * lanes) * width + i % width : lane + i * lanes;
   };
   In x[rows][items];
 #pragma unroll
@@ -64,9 +70,10 @@ void reduce_short_rows(const E& e, Context& context) {
   int lanes = 1;
   while (lanes * vectors * vector<E> < e.n) lanes *= 2;
   const int64_t blocks = ceil_div(e.rows, int64_t(threads / lanes * rows));
-  const bool aligned = e.n % vector<E> == 0 && reinterpret_cast<uintptr_t>(e.in) % 16 == 0;
+  const bool whole = e.n % vector<E> == 0, aligned = whole && reinterpret_cast<uintptr_t>(e.in) % 16 == 0;
   require(blocks <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
-  launch(short_rows_kernel<E, rows, vectors>, blocks, threads, {}, context, e, lanes, aligned);
+  launch(short_rows_kernel<E, rows, vectors>, blocks, threads, {}, context, e, lanes, rounds<E> ? whole : aligned,
+         aligned);
 }
 
 // ---- long rows
@@ -75,81 +82,114 @@ void reduce_short_rows(const E& e, Context& context) {
 template <class E>
 constexpr int loads = vector<E> > 4 ? 4 : 8;
 
-// Reduces a row of n elements by the threads of `group`, of which this is thread t, `batch` vectors at a time.
+// Loads `width` neighbours, `bytes` at a time.
+template <int bytes, int width, class In>
+TP_DEVICE void load_run(const In* from, In* to) {
+  constexpr int together = bytes / int(sizeof(In));
+  using V = block::Vector<In, together>;
+#pragma unroll
+  for (int i = 0; i < width; i += together) {
+    const V v = *reinterpret_cast<const V*>(from + i);
+#pragma unroll
+    for (int k = 0; k < together; ++k) to[i + k] = v.v[k];
+  }
+}
+
+// Reduces n contiguous elements by the threads of `group`, of which this is thread t, `batch` vectors at a time.
+// Vectors begin at the first aligned address, or with the row if the result rounds; what is loaded at once may then be
+// less.
 template <int batch, class E>
-TP_DEVICE typename E::Acc reduce_row(const E& e, const typename E::Input* row, int64_t t, int64_t group) {
+TP_DEVICE typename E::Acc reduce_row(const E& e, const typename E::Input* row, int64_t n, int64_t t, int64_t group) {
   using In = typename E::Input;
-  constexpr int width = vector<E>;
-  using V = block::Vector<In, width>;
+  constexpr int width = vector<E>, size = int(sizeof(In));
   const In filler = Running<E>::filler(e.mirrored);
-  const int64_t offset = int64_t(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(In));
-  const int64_t head = tp::min((width - offset) % width, e.n);  // elements before the first whole vector
-  const int64_t vectors = (e.n - head) / width, tail = head + vectors * width;
-  const V* whole = reinterpret_cast<const V*>(row + head);
+  const int offset = int(reinterpret_cast<uintptr_t>(row) % 16);
+  const int64_t head = rounds<E> ? 0 : tp::min(int64_t((16 - offset) % 16 / size), n);  // elements before the vectors
+  const int64_t vectors = (n - head) / width, tail = head + vectors * width;
   Running<E> run;
   const auto single = [&](int64_t k) {
     const In element[1] = {row[k]};
     run.add(element, e.mirrored, [&](int) { return k; });
   };
-  if (t < head) single(t);
-  for (int64_t j = t; j < vectors; j += batch * group) {
-    In x[batch * width];
+  const auto all = [&](auto bytes) {
+    for (int64_t j = t; j < vectors; j += batch * group) {
+      In x[batch * width];
 #pragma unroll
-    for (int u = 0; u < batch; ++u) {
-      if (j + u * group < vectors) {
-        const V v = whole[j + u * group];
+      for (int u = 0; u < batch; ++u) {
+        if (j + u * group < vectors) {
+          load_run<decltype(bytes)::value, width>(row + head + (j + u * group) * width, x + u * width);
+        } else {
 #pragma unroll
-        for (int i = 0; i < width; ++i) x[u * width + i] = v.v[i];
-      } else {
-#pragma unroll
-        for (int i = 0; i < width; ++i) x[u * width + i] = filler;
+          for (int i = 0; i < width; ++i) x[u * width + i] = filler;
+        }
       }
+      run.add(x, e.mirrored, [&](int i) { return head + (j + i / width * group) * width + i % width; });
     }
-    run.add(x, e.mirrored, [&](int i) { return head + (j + i / width * group) * width + i % width; });
+  };
+  if (t < head) single(t);
+  if constexpr (rounds<E>) {
+    if (offset == 0) {
+      all(std::integral_constant<int, 16>{});
+    } else if (size >= 4 || offset % 4 == 0) {
+      all(std::integral_constant<int, size >= 4 ? size : 4>{});
+    } else {
+      all(std::integral_constant<int, size>{});
+    }
+  } else {
+    all(std::integral_constant<int, 16>{});
   }
-  if (tail + t < e.n) single(tail + t);
+  if (tail + t < n) single(tail + t);
   return run.value;
 }
 
-// One warp or block per row and split. The blocks of a split row form a cluster, or store their sums in `totals`,
-// [rows, splits], for another launch.
+// One warp or block per split of a part of a row. If there are several for a row, their blocks form a cluster, or store
+// their sums in `totals`, [rows, parts, splits], for another launch.
 template <class E, bool by_warp>
-__global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, int splits, typename E::Acc* totals) {
+__global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, int parts, int splits,
+                                                               typename E::Acc* totals) {
   using M = typename E::Monoid;
   constexpr int group = by_warp ? block::warp_size : threads;
   const int t = int(threadIdx.x) % group;
-  const int64_t id = blockIdx.x * int64_t(threads / group) + threadIdx.x / group, row = id / splits,
-                split = id % splits;
+  // In memory, the parts of a row are apart: [parts, rows, length].
+  const int64_t id = blockIdx.x * int64_t(threads / group) + threadIdx.x / group, run = id / splits,
+                split = id % splits, length = e.n / parts, part = run / e.rows, row = run - part * e.rows;
   const bool clustered = splits > 1 && !totals;
   if (clustered) start_cluster();
   if (totals) block::allow_next_launch();
   auto sum = M::identity();
-  if (row < e.rows) {
-    sum = reduce_row<by_warp ? 4 : loads<E>>(e, e.in + row * e.n, split * group + t, int64_t(splits) * group);
+  if (part < parts) {
+    sum =
+        reduce_row<by_warp ? 4 : loads<E>>(e, e.in + run * length, length, split * group + t, int64_t(splits) * group);
   }
   sum = by_warp ? block::reduce<M>(sum) : reduce_block<M>(sum);
   if (clustered) sum = reduce_cluster<M>(sum);
-  if (t != 0 || row >= e.rows) return;
+  if (t != 0 || part >= parts) return;
   if (totals) {
-    totals[id] = sum;
+    totals[(row * parts + part) * splits + split] = sum;
   } else if (!clustered || split == 0) {
     e.out[row] = e.result(sum);
   }
 }
 
 template <class E>
-void reduce_long_rows(const E& e, Context& context) {
+void reduce_long_rows(const E& e, int parts, Context& context) {
+  using Acc = typename E::Acc;
   constexpr int64_t tile = threads * loads<E> * vector<E>, warps = threads / block::warp_size;
-  require(e.rows <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
-  if (e.n < 2 * tile && e.rows > enough_blocks) {
-    return launch(long_rows_kernel<E, true>, ceil_div(e.rows, warps), threads, {}, context, e, 1, nullptr);
+  const int64_t runs = e.rows * parts, length = e.n / parts;
+  require(runs <= max_grid, "single_pass: ", runs, " rows are too many for one launch");
+  Acc* totals = parts > 1 ? context.workspace<Acc>(runs) : nullptr;
+  if (length < 2 * tile && runs > enough_blocks) {
+    launch(long_rows_kernel<E, true>, ceil_div(runs, warps), threads, {}, context, e, parts, 1, totals);
+    if (totals) finish(e, totals, parts, context);
+    return;
   }
-  const int splits = int(tp::max(int64_t(1), tp::min(ceil_div(e.n, tile), enough_blocks / e.rows)));
-  const bool clustered = splits > 1 && splits <= largest_cluster && block::is_for_hopper(long_rows_kernel<E, false>);
-  typename E::Acc* totals = splits > 1 && !clustered ? context.workspace<typename E::Acc>(e.rows * splits) : nullptr;
-  launch(long_rows_kernel<E, false>, e.rows * splits, threads, clustered ? cluster_of(splits) : cudaLaunchAttribute{},
-         context, e, splits, totals);
-  if (totals) finish(e, totals, splits, context);
+  const int splits = int(tp::max(int64_t(1), tp::min(ceil_div(length, tile), enough_blocks / runs)));
+  const bool clustered =
+      parts == 1 && splits > 1 && splits <= largest_cluster && block::is_for_hopper(long_rows_kernel<E, false>);
+  if (splits > 1 && !clustered) totals = context.workspace<Acc>(runs * splits);
+  launch(long_rows_kernel<E, false>, runs * splits, threads, clustered ? cluster_of(splits) : cudaLaunchAttribute{},
+         context, e, parts, splits, totals);
+  if (totals) finish(e, totals, parts * splits, context);
 }
 
 }  // namespace
@@ -158,14 +198,16 @@ void single_pass_rows(const Args& args, Context& context) {
   with_elements<wide_t>(args, [&](const auto& elements) {
     using E = std::decay_t<decltype(elements)>;
     constexpr int width = vector<E>;
-    if (elements.n <= width) {
+    if (args.parts > 1) {
+      reduce_long_rows(elements, int(args.parts), context);
+    } else if (elements.n <= width) {
       reduce_short_rows<4, 1>(elements, context);
     } else if (elements.n <= 2 * width) {
       reduce_short_rows<2, 2>(elements, context);
     } else if (elements.n <= 4 * width * block::warp_size) {
       reduce_short_rows<1, 4>(elements, context);
     } else {
-      reduce_long_rows(elements, context);
+      reduce_long_rows(elements, 1, context);
     }
   });
 }

@@ -138,7 +138,7 @@ PerDim<int64_t> kept_of(const PerDim<int64_t>& dims, const Mask& reduced, const 
 struct Source {
   Tensor in;             // contiguous
   PerDim<int64_t> kept;  // the kept dimensions of x, in the order of its rows
-  int64_t outer, n, inner, stride;
+  int64_t outer, n, inner, stride, parts = 1;
 };
 
 // x itself, if it is dense but not contiguous, and its rows can be read in the order of memory: the reduced dimensions
@@ -148,7 +148,7 @@ std::optional<Source> in_memory_order(const Reduce& r, OpId op, const Mask& redu
   const Tensor& x = r.x;
   const bool exact = is_exact(op, x), any_order = exact && !finds_index(r.op);
   const bool automatic = r.algorithm == "auto" || r.algorithm == reduction::choose({}, Device{});
-  if (x.is_contiguous() || x.is_cuda() || !(exact || automatic)) return {};
+  if (x.is_contiguous() || !(exact || (automatic && !x.is_cuda()))) return {};
   const PerDim<int64_t> order = memory_order(x);
   const Tensor dense = x.permute(order);
   if (!dense.is_contiguous()) return {};
@@ -168,9 +168,32 @@ std::optional<Source> in_memory_order(const Reduce& r, OpId op, const Mask& redu
   return Source{in, kept_of(order, reduced, x), ordered.outer, own.n, ordered.inner, own.inner};
 }
 
+// x itself if it is [parts, outer, length], of which the first and the last dimension are reduced: sums over all but
+// the channels of images are such. The parts must be long and not too many, or a copy is faster. Bits depend on the
+// shape only, so an x that is not contiguous becomes so first.
+std::optional<Source> in_parts(const Reduce& r, const Mask& reduced) {
+  constexpr int64_t shortest = 32, most_parts = 1 << 14;
+  if (!r.x.is_cuda() || finds_index(r.op)) return {};
+  if (r.algorithm != "auto" && r.algorithm != reduction::choose({}, Device{true})) return {};
+  int64_t sizes[3] = {1, 1, 1};
+  PerDim<int64_t> all;
+  int at = 0;
+  for (int64_t d = 0; d < r.x.dim(); ++d) {
+    all.push_back(d);
+    if (r.x.size(d) == 1) continue;
+    if (reduced[size_t(d)] != (at % 2 == 0)) ++at;
+    if (at > 2) return {};
+    sizes[at] *= r.x.size(d);
+  }
+  const auto [parts, outer, length] = sizes;
+  if (at < 2 || parts < 2 || parts > most_parts || length < shortest || outer == 0) return {};
+  return Source{r.x.contiguous(), kept_of(all, reduced, r.x), outer, parts * length, 1, 1, parts};
+}
+
 Source source_of(const Reduce& r, OpId op, const Mask& reduced) {
   const Lines<int64_t> lines(r.x.sizes(), reduced, ones_of(r.x));
   if (auto source = in_memory_order(r, op, reduced, lines)) return *source;
+  if (auto source = in_parts(r, reduced)) return *source;
   const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
   const Tensor in = (in_order ? r.x : r.x.permute(lines.order)).contiguous();
   return {in, kept_of(lines.order, reduced, r.x), lines.outer, lines.n, lines.inner, lines.inner};
@@ -204,7 +227,7 @@ Tensor Reduce::kernel() const {
   const Tensor result = in_order ? out : at::empty(sizes, out.options());
   const DType dtype = combining_dtype("reduce", op, x);
   const reduction::Args args{
-      s.in.const_data_ptr(), result.mutable_data_ptr(), s.outer, s.n, s.inner, dtype, id, s.stride};
+      s.in.const_data_ptr(), result.mutable_data_ptr(), s.outer, s.n, s.inner, dtype, id, s.stride, s.parts};
   run(reduction::ladder, reduction::choose, "reduce", algorithm, s.in, args);
   if (!in_order) store_in_order(result, out, s.kept);
   return out;
