@@ -6,6 +6,7 @@
 // again, row by row. Each launch may start while the previous one is finishing.
 #pragma once
 #include "block/segments.cuh"
+#include "core/partition_point.h"
 #include "sparse/csr/lanes.cuh"
 
 namespace tp::sparse {
@@ -95,6 +96,25 @@ __global__ __launch_bounds__(find_threads) void find_tiles(const M matrix, const
     for (int64_t tile = block::broadcast(first, lane) + few + threadIdx.x % warp_size; tile < stop; tile += warp_size) {
       splits[tile] = split_among(b, path, tile, low, high);
     }
+  }
+}
+
+// The same with one thread per tile, which searches the pointers. This is faster where rows are so long that the
+// threads of find_tiles would find several tiles each, one after another.
+template <class M>
+__global__ __launch_bounds__(find_threads) void search_tiles(const M matrix, const block::Path path,
+                                                             block::Split* splits, unsigned* bad) {
+  block::allow_next_launch();
+  const auto b = matrix.bind(simt::Pointers{});
+  const int64_t tile = int64_t(blockIdx.x) * find_threads + threadIdx.x, item = tile * path.items;
+  if (tile == 0) {
+    splits[0] = {0, 0};
+    splits[path.tiles] = {b.a.entries, b.a.rows};
+    *bad = 0;
+  } else if (tile < path.tiles) {
+    const int64_t row =
+        partition_point(int64_t(0), b.a.rows - 1, [&](int64_t r) { return path.item(r + 1, b.ptrs[r + 1]) <= item; });
+    splits[tile] = split_among(b, path, tile, row, row + 1);
   }
 }
 
@@ -218,8 +238,11 @@ void by_path(const M& matrix, const block::Path& path, Context& context, Launch 
   auto* splits = context.workspace<block::Split>(path.tiles + 2);
   const OpenEnds<Acc> ends{splits, reinterpret_cast<unsigned*>(splits + path.tiles + 1),
                            context.workspace<Acc>(path.tiles * k), context.workspace<Acc>(path.tiles * k)};
-  const int64_t find_blocks = ceil_div(matrix.a.rows, int64_t(find_threads * find_rows));
-  find_tiles<<<unsigned(find_blocks), find_threads, 0, cudaStream_t(context.stream)>>>(matrix, path, splits, ends.bad);
+  const bool long_rows = path.tiles * find_rows >= matrix.a.rows;  // a thread of find_tiles would find a tile or more
+  const int64_t find_blocks =
+      ceil_div(long_rows ? path.tiles : ceil_div(matrix.a.rows, int64_t(find_rows)), int64_t(find_threads));
+  const auto find = long_rows ? search_tiles<M> : find_tiles<M>;
+  find<<<unsigned(find_blocks), find_threads, 0, cudaStream_t(context.stream)>>>(matrix, path, splits, ends.bad);
   launch(ends);
   complete_path(matrix, path, ends, context);
   check_launch("merge_path");
