@@ -357,3 +357,24 @@ def test_blocks_of_columns_count():
     none = torch.zeros(0, dtype=torch.long)
     with pytest.raises(RuntimeError, match="BLOCKED of 3 rows.*more than max_bytes"):
         tp.coo(none, none, torch.zeros(0), (3, 2**50)).convert("blocked")
+
+
+@each_device
+@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
+def test_to_dense_in_any_order(index, device):
+    """Entries in order and distinct; out of order; twice; outside the matrix."""
+    rows, cols, values = [0, 0, 1, 3], [1, 4, 0, 2], [1.0, 2.0, 3.0, 4.0]
+    want = torch.zeros(4, 5).index_put((torch.tensor(rows), torch.tensor(cols)), torch.tensor(values))
+    coo = lambda r, c, v: tp.COO(  # noqa: E731
+        torch.tensor(r, dtype=index), torch.tensor(c, dtype=index), torch.tensor(v), (4, 5)
+    ).to(device)
+    assert_equal(coo(rows, cols, values).to_dense(), want, "in order")
+    assert_equal(coo(rows[::-1], cols[::-1], values[::-1]).to_dense(), want, "out of order")
+    assert_equal(coo(rows + [0], cols + [1], values + [9.0]).to_dense(), want + 9.0 * (want == 1), "twice")
+    assert_equal(coo([0, 0, 1, 3, 3], [1, 4, 0, 2, 5], [*values, 7.0]).to_dense(), want, "column 5 of 5")
+    assert_equal(coo([-1, *rows], [4, *cols], [7.0, *values]).to_dense(), want, "row -1")
+    x = torch.tensor(values, device=device, requires_grad=True)
+    a = coo(rows, cols, values)
+    dense = tp.COO(a.row_idx, a.col_idx, x, (4, 5)).to_dense()
+    (grad,) = torch.autograd.grad(dense, x, torch.arange(20.0, device=device).view(4, 5))
+    assert_equal(grad, torch.tensor([1.0, 4.0, 5.0, 17.0]), "gradient")

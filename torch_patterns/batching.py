@@ -14,6 +14,12 @@ from torch.utils._pytree import tree_leaves
 transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
+def runs_at_once() -> bool:
+    """Tells whether a call computes what it returns: not while code is compiled, by a torch.func transform or under a
+    dispatch mode, as that of fake tensors."""
+    return not (torch.compiler.is_compiling() or transforms_active() or torch._C._len_torch_dispatch_stack())
+
+
 def front(x: Tensor, batch_dim: int | None, size: int) -> Tensor:
     """Returns ``x`` with its batch dimension first. If ``x`` has none, it is expanded, with stride 0."""
     return x.expand(size, *x.shape) if batch_dim is None else x.movedim(batch_dim, 0)

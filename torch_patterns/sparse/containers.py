@@ -308,3 +308,15 @@ def nnz(a: Matrix) -> int:
 def padding(a: Matrix) -> int:
     """Returns the number of slots without an entry (waits for the device if the format has padding)."""
     return stored(a) - nnz(a)
+
+
+def ordered_positions(coo: COO) -> Tensor | None:
+    """Returns the positions of entries in a dense matrix, if they are in order, distinct and inside (waits for the
+    device)."""
+    rows, cols = coo.shape
+    if coo.values.shape[0] == 0:
+        return None
+    at = coo.row_idx.long() * cols + coo.col_idx
+    least, most = coo.col_idx.aminmax()
+    fits = (at.diff() > 0).all() & (least >= 0) & (most < cols) & (at[0] >= 0) & (at[-1] < rows * cols)
+    return at if bool(fits) else None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_patterns.arguments import integer
-from torch_patterns.batching import transforms_active
+from torch_patterns.batching import runs_at_once, transforms_active
 from torch_patterns.scan import scan
 from torch_patterns.segmented import segment_expand, segment_reduce
 from torch_patterns.sorting import sort_pairs
@@ -33,6 +33,7 @@ from torch_patterns.sparse.containers import (
     format_of,
     layout_of,
     nbytes,
+    ordered_positions,
     structure_of,
     value_fields,
 )
@@ -440,9 +441,10 @@ def _differs(x: Tensor) -> Tensor:
 
 
 def to_dense(a: Matrix) -> Tensor:
-    """Returns [rows, cols], with duplicates added up; differentiable; the same bits in every run (waits for the
-    device)."""
-    rows, cols = a.shape
-    once = coalesce(a if isinstance(a, COO) else convert(a, "coo"))
+    """Returns [rows, cols], duplicates added up; differentiable; the same bits in every run (waits for the device)."""
+    (rows, cols), coo = a.shape, a if isinstance(a, COO) else convert(a, "coo")
+    if runs_at_once() and (at := ordered_positions(coo)) is not None:
+        return coo.values.new_zeros(rows * cols).scatter(0, at, coo.values).view(rows, cols)
+    once = coalesce(coo)
     inside = (once.row_idx >= 0) & (once.row_idx < rows) & (once.col_idx >= 0) & (once.col_idx < cols)
     return _scatter(once.values, once.row_idx.long() * cols + once.col_idx, rows * cols, 0, inside).view(rows, cols)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torch_patterns.arguments import refuse, typed
-from torch_patterns.batching import front, loop, transforms_active
+from torch_patterns.batching import front, loop, runs_at_once
 from torch_patterns.calls import ops
 from torch_patterns.sparse.containers import (
     CSC,
@@ -147,7 +147,7 @@ def sampled_product(a: Matrix, x: Tensor, y: Tensor, *, plan: Plan | None = None
     dtype = torch.promote_types(x.dtype, y.dtype)
     if isinstance(a, CSC):
         plan = None  # it lists its entries by column, and its plan is that of its rows
-    elif plan is None and y.requires_grad and torch.is_grad_enabled() and _keeps():
+    elif plan is None and y.requires_grad and torch.is_grad_enabled() and runs_at_once():
         plan = _kept(a, "plan", make_plan)
     form, index, *sizes = structure_of(a)
     out = ops.sampled_product(form, index, x.to(dtype), y.to(dtype), *sizes, *(plan or (None, None)), algorithm)
@@ -207,7 +207,7 @@ def _refuse(function: str, a, x, y) -> None:
 def _multiply(operators: dict, a: Matrix, x: Tensor, y: Tensor | None, plan: Plan | None, algorithm: str) -> Tensor:
     row_sorted, is_csr = False, type(a) is CSR
     if (plan is None and x.requires_grad) or (not is_csr and x.is_cuda):  # nothing is kept otherwise
-        keeps = _keeps()
+        keeps = runs_at_once()
         if plan is None and keeps and _wants_plan(a, x):
             plan = _kept(a, "plan", make_plan)
         if keeps and x.is_cuda and layout_of(a).has_coordinates:
@@ -226,15 +226,10 @@ def _wants_plan(a: Matrix, x: Tensor) -> bool:
 # ---- what is kept per matrix; the key is its index tensors
 
 # (what, type, ids of the index tensors) -> (shape and versions, value, weak references). The references delete the item
-# when one of the index tensors dies.
+# when one of the index tensors dies. A value that is made while code is compiled, or the like (runs_at_once), belongs
+# to that and must not outlive it.
 _memory: dict[tuple, tuple] = {}
 _index_of = {cls: operator.attrgetter(*LAYOUTS[form].index) for form, cls in FORMATS.items()}
-
-
-def _keeps() -> bool:
-    """Tells whether a value may be kept: one that is made while code is compiled, by a torch.func transform or under a
-    dispatch mode, as that of fake tensors, belongs to these and must not outlive them."""
-    return not (torch.compiler.is_compiling() or transforms_active() or torch._C._len_torch_dispatch_stack())
 
 
 def _rows_sorted(a: Matrix) -> bool:
