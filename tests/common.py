@@ -1,5 +1,8 @@
 """What several test files use."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +12,14 @@ NO_GPU = "needs a CUDA device"
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)
 DEVICES = ("cpu", "cuda")
 EACH_DEVICE = ["cpu", pytest.param("cuda", marks=needs_cuda)]
+
+
+def example(name: str):
+    """The program of that name in examples/, as a new module."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def described(spec: Spec, *more) -> str:

@@ -1,17 +1,14 @@
 """The applications of scan, each against plain Python on random data, and the program as a learner runs it."""
 
-import importlib.util
 import itertools
 import random
-from pathlib import Path
 
 import pytest
 import torch
-from common import EACH_DEVICE
+from common import EACH_DEVICE, example
 
 from torch_patterns.testing import assert_equal
 
-PROGRAM = Path(__file__).parents[1] / "examples" / "applications_of_scan.py"
 SIZES = (0, 1, 2, 3, 17, 100, 1000)
 DRAWS = list(itertools.product(SIZES, range(3)))
 
@@ -20,10 +17,7 @@ pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
 
 @pytest.fixture(scope="module")
 def program():
-    spec = importlib.util.spec_from_file_location("applications_of_scan", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return example("applications_of_scan")
 
 
 def draws(below: int):

@@ -1,11 +1,7 @@
 """The numbers that the examples take: one out of bounds is an error of argparse, not a traceback."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
+from common import example
 
 LEAST = {  # program -> argument -> the least number it takes
     "bfs_labels_cnn": {"size": 2, "rounds": 1, "steps": 1, "batch": 1, "lr": 0},
@@ -23,16 +19,9 @@ CASES = [(name, option, least) for name, options in LEAST.items() for option, le
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:matplotlib")
 
 
-def program(name: str):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name, option, least", CASES, ids=[f"{name} --{option}" for name, option, _ in CASES])
 def test_less_than_the_least_is_refused_by_name(capsys, name, option, least):
-    main = program(name).main
+    main = example(name).main
     for less in range(-2, least):
         with pytest.raises(SystemExit) as stopped:
             main([f"--{option}", str(less)])
@@ -53,7 +42,7 @@ def test_less_than_the_least_is_refused_by_name(capsys, name, option, least):
     ],
 )
 def test_the_least_numbers_will_do(tmp_path, capsys, name, options):
-    main = program(name).main
+    main = example(name).main
     folder = name in ("bfs_labels_cnn", "maze_routing")
     main([*options, "--out", str(tmp_path if folder else tmp_path / "a.png")])
     assert list(tmp_path.rglob("*.png"))

@@ -1,34 +1,23 @@
 """The programs on graphs, at small sizes: routes that are wires, labels that are distances, pictures that are there."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
-from common import EACH_DEVICE
+from common import EACH_DEVICE, example
 from scipy.sparse import csgraph, csr_array
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:matplotlib")
 
 
-def program(name: str):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def routing():
-    return program("maze_routing")
+    return example("maze_routing")
 
 
 @pytest.fixture(scope="module")
 def cnn():
-    return program("bfs_labels_cnn")
+    return example("bfs_labels_cnn")
 
 
 # ---- maze routing
@@ -137,7 +126,7 @@ def test_the_network_learns(cnn, device, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def attention():
-    return program("graph_attention")
+    return example("graph_attention")
 
 
 @pytest.mark.parametrize("device", EACH_DEVICE)

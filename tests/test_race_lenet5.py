@@ -1,23 +1,17 @@
 """The race of examples/race_lenet5.py, on a few digits: who takes part, what is written."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
-from common import EACH_DEVICE
+from common import EACH_DEVICE, example
 
 import torch_patterns
 from torch_patterns import data
 
-PROGRAM = Path(__file__).parents[1] / "examples" / "race_lenet5.py"
-
 
 @pytest.mark.parametrize("device", EACH_DEVICE)
 def test_all_contestants_reach_the_line(device, monkeypatch, tmp_path, capsys):
-    spec = importlib.util.spec_from_file_location("race_lenet5", PROGRAM)
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    program = example("race_lenet5")
     images, labels, test_images, test_labels = data.digits()
     few = data.Digits(images[:150], labels[:150], test_images[:50], test_labels[:50])
     monkeypatch.setattr(data, "digits", lambda: few)

@@ -1,22 +1,15 @@
 """The sequence classifier at a small size: packed and padded are one model, and it learns."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
-
-PROGRAM = Path(__file__).parents[1] / "examples" / "sequence_classifier.py"
+from common import example
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:matplotlib")
 
 
 @pytest.fixture(scope="module")
 def program():
-    spec = importlib.util.spec_from_file_location("sequence_classifier", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return example("sequence_classifier")
 
 
 def test_packed_and_padded_are_one_model(program):

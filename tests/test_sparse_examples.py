@@ -1,6 +1,5 @@
 """The examples of sparse matrices, as a learner runs them: what they find is right by another way to find it."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -9,18 +8,11 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from common import EACH_DEVICE, FakeClock
+from common import EACH_DEVICE, FakeClock, example
 
 import torch_patterns as tp
 
 ROOT = Path(__file__).parents[1]
-
-
-def program(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def is_picture(path: Path) -> bool:
@@ -29,7 +21,7 @@ def is_picture(path: Path) -> bool:
 
 @pytest.mark.parametrize("device", EACH_DEVICE)
 def test_heat_settles_at_the_mean_of_the_neighbours(tmp_path, capsys, device):
-    laplace_cg = program("laplace_cg")
+    laplace_cg = example("laplace_cg")
     t = laplace_cg.main(["--size", "40", "--device", device, "--out", str(tmp_path / "new" / "a.png")]).cpu()
     held = laplace_cg.plate(40)
     free = held.isnan()
@@ -45,7 +37,7 @@ def test_heat_settles_at_the_mean_of_the_neighbours(tmp_path, capsys, device):
 
 @pytest.mark.parametrize("device", EACH_DEVICE)
 def test_the_karate_club_is_told_apart(tmp_path, capsys, device):
-    accuracy = program("graph_convolution").main(
+    accuracy = example("graph_convolution").main(
         ["--device", device, "--epochs", "60", "--out", str(tmp_path / "a.png")]
     )
     assert accuracy >= 30 / 32
@@ -55,13 +47,13 @@ def test_the_karate_club_is_told_apart(tmp_path, capsys, device):
 
 
 def test_attention_is_learned():
-    example = program("graph_convolution")
+    program = example("graph_convolution")
     torch.manual_seed(0)
-    _, A, sides = example.club()
-    network = example.Network(A)
+    _, A, sides = program.club()
+    network = program.Network(A)
     before = network.first.attention().detach()
     assert torch.allclose(before, 1 / A.row_ptrs.diff().float().repeat_interleave(A.row_ptrs.diff()))
-    history = example.train(network, torch.tensor([0, 33]), sides, 30)
+    history = program.train(network, torch.tensor([0, 33]), sides, 30)
     after = network.first.attention()
     assert history[-1][0] < history[0][0]
     assert (after - before).abs().max() > 0.01
@@ -75,7 +67,7 @@ def test_pagerank_as_networkx_computes_it(device, edges):
     links = {(int(u), int(v)): float(draw.integers(1, 5)) for u, v in draw.integers(0, 50, (edges, 2))}
     source, target = torch.tensor(list(links), dtype=torch.int64, device=device).view(-1, 2).T
     values = torch.tensor(list(links.values()), dtype=torch.float64, device=device)
-    ranks, steps = program("pagerank").pagerank(tp.coo(source, target, values, (50, 50)))
+    ranks, steps = example("pagerank").pagerank(tp.coo(source, target, values, (50, 50)))
     graph = nx.DiGraph()
     graph.add_nodes_from(range(50))
     graph.add_weighted_edges_from((*link, weight) for link, weight in links.items())
@@ -86,7 +78,7 @@ def test_pagerank_as_networkx_computes_it(device, edges):
 
 @pytest.mark.parametrize("device", EACH_DEVICE)
 def test_modules_of_the_standard_library_have_ranks(capsys, device):
-    ranks = program("pagerank").main(["--device", device])
+    ranks = example("pagerank").main(["--device", device])
     assert ranks[0][0] == "sys" and {"os", "re", "warnings", "functools"} <= {name for name, _ in ranks}
     assert [rank for _, rank in ranks] == sorted((rank for _, rank in ranks), reverse=True)
     assert re.fullmatch(r" 1 +sys +\d\.\d\d% +\N{FULL BLOCK}{50}", capsys.readouterr().out.splitlines()[1][1:])
@@ -95,12 +87,12 @@ def test_modules_of_the_standard_library_have_ranks(capsys, device):
 def test_pages_of_a_file_have_ranks(tmp_path, capsys):
     path = tmp_path / "star.mtx"
     path.write_text("%%MatrixMarket matrix coordinate pattern general\n4 4 3\n1 3\n2 3\n4 3\n")
-    ranks = program("pagerank").main(["--file", str(path)])
+    ranks = example("pagerank").main(["--file", str(path)])
     assert [name for name, _ in ranks] == ["3", "1", "2", "4"]
     assert sum(rank for _, rank in ranks) == pytest.approx(1)
     path.write_text("%%MatrixMarket matrix coordinate pattern general\n4 3 0\n")
     with pytest.raises(SystemExit, match="4 x 3"):
-        program("pagerank").main(["--file", str(path)])
+        example("pagerank").main(["--file", str(path)])
 
 
 # ---- the comparison of formats

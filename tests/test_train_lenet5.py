@@ -1,6 +1,5 @@
 """The training example, end to end on a few digits: what it writes, says, resumes and refuses."""
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -9,22 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import EACH_DEVICE
+from common import EACH_DEVICE, example
 from data_files import data_folder
 
 import torch_patterns
 from torch_patterns import data
 
-PROGRAM = Path(__file__).parents[1] / "examples" / "train_lenet5.py"
 WRITTEN = ["checkpoint.pt", "curve.png", "errors.png", "lenet5.pt2", "lenet5.ts", "metrics.json"]
 
 
 @pytest.fixture(scope="module")
 def program():
-    spec = importlib.util.spec_from_file_location("train_lenet5", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return example("train_lenet5")
 
 
 @pytest.fixture
