@@ -209,9 +209,11 @@ Tensor GroupExpand::kernel() const {
                            rows.size(0),          groups,
                            in.element_size()};
   for (const int64_t size : in.sizes().slice(1)) args.row_bytes *= size;
+  with_context(in, [&](TorchContext& context) {  // raises if the library was built without CUDA
 #ifdef TP_WITH_CUDA
-  with_context(in, [&](TorchContext& context) { segmented::expand_groups(args, context); });
+    segmented::expand_groups(args, context);
 #endif
+  });
   return out;
 }
 
