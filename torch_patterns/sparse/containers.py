@@ -312,9 +312,9 @@ def padding(a: Matrix) -> int:
 
 def ordered_positions(coo: COO) -> Tensor | None:
     """Returns the positions of entries in a dense matrix, if they are in order, distinct and inside (waits for the
-    device)."""
+    device; while a CUDA graph is being captured it cannot, and returns None)."""
     rows, cols = coo.shape
-    if coo.values.shape[0] == 0:
+    if coo.values.shape[0] == 0 or (coo.values.is_cuda and torch.cuda.is_current_stream_capturing()):
         return None
     at = coo.row_idx.long() * cols + coo.col_idx
     least, most = coo.col_idx.aminmax()
