@@ -1,4 +1,5 @@
-// Compaction in one launch that reads the mask once, and only those rows that are kept. The heads of runs are found and
+// Compaction in one launch that reads the mask once, and only those rows that are kept. Wide rows take a second launch,
+// which moves them, while the first moves their numbers. The heads of runs are found and
 // packed by the same kernel: there, a row is kept if it differs from the row before. A partition counts the kept rows
 // first, because dropped rows follow all kept ones.
 //
@@ -329,14 +330,14 @@ struct NumberedRow {
   TP_DEVICE int64_t operator()(int64_t i) const { return numbers[i] - 1; }
 };
 
-// A block moves a tile of very many rows, so if rows are wide it moves their numbers, and a second launch gathers the
-// rows.
-constexpr int64_t wide_bytes = 65;
+// A block moves a tile of very many rows, so if rows have more bytes it moves their numbers, and a second launch
+// gathers the rows.
+constexpr int64_t narrow_bytes = 64;
 
 template <Step step>
 void move(const Args& args, Context& context) {
   const Mask mask{static_cast<const boolean*>(args.mask)};
-  if (args.row_bytes < wide_bytes) {
+  if (args.row_bytes <= narrow_bytes) {
     return with_rows(args, [&](const auto& rows) {
       rows.width == 1 ? launch<step, true, 32>(rows, mask, 0, context)
                       : launch<step, false, 32>(rows, mask, 0, context);

@@ -1,7 +1,7 @@
 // fprop and dgrad to a few maps: the image gradient of a first layer with a stride, or a last layer that makes an
 // image.
 //
-// A thread computes all maps of `rows` neighbouring pixels of a column, in one phase (gather.h). It reads a column of
+// A thread computes all maps of eight neighbouring pixels of a column, in one phase (gather.h). It reads a column of
 // the source into registers, and multiplies it with the taps of a column of the filter. Neighbouring lanes have
 // neighbouring columns, so they read contiguous memory. The filters of some channels at a time are in shared memory, in
 // the order of the source, so that a tap's weights for all maps are one vector.
@@ -22,12 +22,6 @@ struct FewMaps {
   const T* source;  // map by map
   int64_t image, channel;
   int row_phases, col_phases;
-};
-
-// Where a thread's pixels are, and what they read: rows of the source from `row` on, in column `col` for the first tap.
-struct FewMapsThread {
-  int64_t image, first, col;  // outputs of the phase
-  int source_row, source_col;
 };
 
 // The sums of a thread's pixels.
@@ -160,8 +154,7 @@ bool fits_few_maps(const Gather<T>& g) {
   const auto small = [](const Axis& a) {
     return a.in <= most && a.out <= most && a.pad <= most && a.kernel <= most && a.dilation <= most && a.stride <= most;
   };
-  if (sizeof(acc_t<T>) > 4 || g.maps > most_few_maps || g.groups > 65535 || !small(g.rows) || !small(g.cols))
-    return false;
+  if (g.maps > most_few_maps || g.groups > 65535 || !small(g.rows) || !small(g.cols)) return false;
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   const bool moves_by_one = rows.source_step == 1 && (rows.source_tap == 1 || rows.source_tap == -1);
   const int64_t blocks =

@@ -17,10 +17,23 @@ struct FmaTile : block::FmaTile<wide ? 64 : 128, tile_maps, wide ? 4 : 8, wide |
   static constexpr int pixels = FmaTile::rows, maps = FmaTile::cols;
 };
 
+// Which elements of a slab a thread copies: of the left factor one pixel, from row line() on every `lines`-th row; of
+// the filters one vector of maps, from row filter_line() on every `filter_lines`-th row.
 template <class T, class Tile>
-class FmaLoader {
+struct FmaLanes {
   static constexpr int vector = 16 / int(sizeof(T)), across = Tile::maps / vector;  // of the filters
   static constexpr int lines = Tile::threads / Tile::pixels, filter_lines = Tile::threads / across;
+
+  TP_DEVICE static int pixel() { return int(threadIdx.x) % Tile::pixels; }
+  TP_DEVICE static int line() { return int(threadIdx.x) / Tile::pixels; }
+  TP_DEVICE static int filter_map() { return int(threadIdx.x) % across * vector; }
+  TP_DEVICE static int filter_line() { return int(threadIdx.x) / across; }
+};
+
+template <class T, class Tile>
+class FmaLoader : FmaLanes<T, Tile> {
+  using Lanes = FmaLanes<T, Tile>;
+  using Lanes::filter_line, Lanes::filter_lines, Lanes::filter_map, Lanes::line, Lanes::lines, Lanes::pixel;
 
  public:
   TP_DEVICE FmaLoader(const GatherGemm<T>& work, const GatherShare& share, const GatherPixel* pixels)
@@ -68,10 +81,6 @@ class FmaLoader {
   }
 
  private:
-  TP_DEVICE static int pixel() { return int(threadIdx.x) % Tile::pixels; }
-  TP_DEVICE static int line() { return int(threadIdx.x) / Tile::pixels; }
-  TP_DEVICE static int filter_map() { return int(threadIdx.x) % across * vector; }
-  TP_DEVICE static int filter_line() { return int(threadIdx.x) / across; }
   // Advances in the source by that many rows and columns, which are `source` elements, and in the filters by `filter`
   // elements.
   TP_DEVICE void move(int down, int across, int64_t source, int64_t filter) {
@@ -111,9 +120,9 @@ class FmaLoader {
 // The same for fprop from few channels: the columns of the left factor are all channels of the first tap, then all of
 // the second, and so on. The packed filters have the same order.
 template <class T, class Tile>
-class FewChannelsLoader {
-  static constexpr int vector = 16 / int(sizeof(T)), across = Tile::maps / vector;  // of the filters
-  static constexpr int lines = Tile::threads / Tile::pixels, filter_lines = Tile::threads / across;
+class FewChannelsLoader : FmaLanes<T, Tile> {
+  using Lanes = FmaLanes<T, Tile>;
+  using Lanes::filter_line, Lanes::filter_lines, Lanes::filter_map, Lanes::line, Lanes::lines, Lanes::pixel;
 
  public:
   TP_DEVICE FewChannelsLoader(const GatherGemm<T>& work, const GatherShare& share, const GatherPixel* pixels)
@@ -124,11 +133,11 @@ class FewChannelsLoader {
         filters_left_(int(share.rows.taps * share.cols.taps) * depth_ - filter_line()) {
     filter_ = work.filters + (share.group * (filters_left_ + filter_line()) + filter_line()) * work.width + share.map +
               filter_map();
-    const GatherPixel& p = pixels[int(threadIdx.x) % Tile::pixels];
+    const GatherPixel& p = pixels[pixel()];
     source_ = work.source + p.source;
     h_ = p.h;
     w_ = p.w;
-    advance(int(threadIdx.x) / Tile::pixels);
+    advance(line());
   }
 
   // Starts to copy the next slab of both factors.
@@ -149,8 +158,6 @@ class FewChannelsLoader {
   }
 
  private:
-  TP_DEVICE static int filter_map() { return int(threadIdx.x) % across * vector; }
-  TP_DEVICE static int filter_line() { return int(threadIdx.x) / across; }
   // Goes on by so many columns of the left factor.
   TP_DEVICE void advance(int columns) {
     channel_ += columns;

@@ -163,10 +163,9 @@ const T* channels_first(const T* from, const Strides& strides, int64_t n, int64_
     const auto blocks = unsigned(min(ceil_div(n * pixels, int64_t(relayout_threads)), max_grid));
     few_channels_first<<<blocks, relayout_threads, 0, cudaStream_t(context.stream)>>>(from, n, pixels, int(channels),
                                                                                       to);
-    check_launch("relayout");
-    return to;
+  } else {
+    launch_transpose(from, n, strides.image, channels, channels, pixels, 1, pixels, to, context);
   }
-  launch_transpose(from, n, strides.image, channels, channels, pixels, 1, pixels, to, context);
   check_launch("relayout");
   return to;
 }

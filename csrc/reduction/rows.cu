@@ -177,8 +177,8 @@ void reduce_long_rows(const E& e, int parts, Context& context) {
   constexpr int64_t tile = threads * loads<E> * vector<E>, warps = threads / block::warp_size;
   const int64_t runs = e.rows * parts, length = e.n / parts;
   require(runs <= max_grid, "single_pass: ", runs, " rows are too many for one launch");
-  Acc* totals = parts > 1 ? context.workspace<Acc>(runs) : nullptr;
   if (length < 2 * tile && runs > enough_blocks) {
+    Acc* const totals = parts > 1 ? context.workspace<Acc>(runs) : nullptr;
     launch(long_rows_kernel<E, true>, ceil_div(runs, warps), threads, {}, context, e, parts, 1, totals);
     if (totals) finish(e, totals, parts, context);
     return;
@@ -186,7 +186,7 @@ void reduce_long_rows(const E& e, int parts, Context& context) {
   const int splits = int(tp::max(int64_t(1), tp::min(ceil_div(length, tile), enough_blocks / runs)));
   const bool clustered =
       parts == 1 && splits > 1 && splits <= largest_cluster && block::is_for_hopper(long_rows_kernel<E, false>);
-  if (splits > 1 && !clustered) totals = context.workspace<Acc>(runs * splits);
+  Acc* const totals = parts * splits > 1 && !clustered ? context.workspace<Acc>(runs * splits) : nullptr;
   launch(long_rows_kernel<E, false>, runs * splits, threads, clustered ? cluster_of(splits) : cudaLaunchAttribute{},
          context, e, parts, splits, totals);
   if (totals) finish(e, totals, parts * splits, context);

@@ -141,14 +141,18 @@ struct Source {
   int64_t outer, n, inner, stride, parts = 1;
 };
 
+// Whether the rung is the one that "auto" means.
+bool is_default(const Reduce& r) {
+  return r.algorithm == "auto" || r.algorithm == reduction::choose({}, Device{r.x.is_cuda()});
+}
+
 // x itself, if it is dense but not contiguous, and its rows can be read in the order of memory: the reduced dimensions
 // must keep their order, unless no result depends on it, and be adjacent if results round. On the CPU a transposed
 // copy, which this saves, takes ten times as long as the reduction.
 std::optional<Source> in_memory_order(const Reduce& r, OpId op, const Mask& reduced, const Lines<int64_t>& lines) {
   const Tensor& x = r.x;
   const bool exact = is_exact(op, x), any_order = exact && !finds_index(r.op);
-  const bool automatic = r.algorithm == "auto" || r.algorithm == reduction::choose({}, Device{});
-  if (x.is_contiguous() || !(exact || automatic)) return {};
+  if (x.is_contiguous() || !(exact || is_default(r))) return {};
   // On CUDA the order decides which of several NaNs a maximum returns.
   if (x.is_cuda() && x.is_floating_point()) return {};
   const PerDim<int64_t> order = memory_order(x);
@@ -175,8 +179,7 @@ std::optional<Source> in_memory_order(const Reduce& r, OpId op, const Mask& redu
 // shape only, so an x that is not contiguous becomes so first.
 std::optional<Source> in_parts(const Reduce& r, const Mask& reduced) {
   constexpr int64_t shortest = 32, most_parts = 1 << 14;
-  if (!r.x.is_cuda() || finds_index(r.op)) return {};
-  if (r.algorithm != "auto" && r.algorithm != reduction::choose({}, Device{true})) return {};
+  if (!r.x.is_cuda() || finds_index(r.op) || !is_default(r)) return {};
   int64_t sizes[3] = {1, 1, 1};
   PerDim<int64_t> all;
   int at = 0;

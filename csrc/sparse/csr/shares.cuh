@@ -65,17 +65,21 @@ TP_DEVICE block::Split split_among(const B& b, const block::Path& path, int64_t 
   return {end - begin > path.items * path.end_items ? entry : begin, row};
 }
 
+// By the first thread: the ends of the path, which no search finds.
+template <class B>
+TP_DEVICE void store_ends(const B& b, const block::Path& path, block::Split* splits, unsigned* bad) {
+  splits[0] = {0, 0};
+  splits[path.tiles] = {b.a.entries, b.a.rows};
+  *bad = 0;
+}
+
 template <class M>
 __global__ __launch_bounds__(find_threads) void find_tiles(const M matrix, const block::Path path, block::Split* splits,
                                                            unsigned* bad) {
   block::allow_next_launch();
   const auto b = matrix.bind(simt::Pointers{});
   const int64_t thread = int64_t(blockIdx.x) * find_threads + threadIdx.x;
-  if (thread == 0) {
-    splits[0] = {0, 0};
-    splits[path.tiles] = {b.a.entries, b.a.rows};
-    *bad = 0;
-  }
+  if (thread == 0) store_ends(b, path, splits, bad);
   const int64_t row = tp::min(thread * find_rows, b.a.rows), past_row = tp::min(row + find_rows, b.a.rows);
   // The first tile that begins with an item of `row` or later.
   const auto tile_from = [&](int64_t row) {
@@ -108,9 +112,7 @@ __global__ __launch_bounds__(find_threads) void search_tiles(const M matrix, con
   const auto b = matrix.bind(simt::Pointers{});
   const int64_t tile = int64_t(blockIdx.x) * find_threads + threadIdx.x, item = tile * path.items;
   if (tile == 0) {
-    splits[0] = {0, 0};
-    splits[path.tiles] = {b.a.entries, b.a.rows};
-    *bad = 0;
+    store_ends(b, path, splits, bad);
   } else if (tile < path.tiles) {
     const int64_t row =
         partition_point(int64_t(0), b.a.rows - 1, [&](int64_t r) { return path.item(r + 1, b.ptrs[r + 1]) <= item; });
