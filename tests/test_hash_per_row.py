@@ -40,6 +40,34 @@ def test_hash_tables_of_rows(index, order, seed, of_b):
         assert_same_bits(torch.ops.torch_patterns.spgemm(*a, *b, cols, "hash_per_row"), want)
 
 
+@each_index
+@pytest.mark.parametrize("order, seed", ORDERS)
+def test_short_rows(index, order, seed):
+    """Short rows between longer ones, with few and with many distinct columns, and entries without products."""
+    of_b, cols = [0, 1, 3, 0, 17, 64, 2, 1], 90
+    b = in_order([of_b[i % len(of_b)] for i in range(400)], cols, 2, index)
+    a = in_order([0, 1, 2, 5, 9, 70, 1, 3, 300, 4, 7, 6, 2, 400, 1] * 20, 400, 1, index)
+    lengths = b[0].diff()[a[1]].cumsum(0)[a[0][1:] - 1].diff()
+    assert {0, 1} <= set(lengths.tolist()) and (lengths > 96).any() and ((lengths > 0) & (lengths < 96)).sum() > 100
+    want = torch.ops.torch_patterns.spgemm(*a, *b, cols, "sequential")
+    with simt.checked(order, seed):
+        assert_same_bits(torch.ops.torch_patterns.spgemm(*a, *b, cols, "hash_per_row"), want)
+
+
+@each_device
+def test_rows_of_many_entries_and_few_products(device):
+    """Most rows of B are empty, so a row of A with hundreds of entries has few products, or none."""
+    rows = torch.arange(3).repeat_interleave(300)
+    columns = torch.arange(300).repeat(3)
+    a = tp.coo(rows, columns, torch.ones(900), (3, 400)).convert("csr").to(device)
+    for filled in ([], [7], [7, 299], [5, 6, 7, 350]):
+        b = torch.zeros(400, 5)
+        b[filled, 1::2] = 2.0
+        product = a @ tp.coo(*b.nonzero().T, b[b != 0], b.shape).convert("csr").to(device)
+        assert_equal(product.to_dense(), a.to_dense() @ b.to(device))
+        assert product.row_ptrs.tolist() == [0, *(min(len(filled), 1) * 2 * i for i in (1, 2, 3))]
+
+
 # (lengths of rows of A, of rows of B, columns): rows with more products than a hash table has room for.
 LONG = {
     "one piece in parts": ([257, 3, 0, 300], [20], 5000),

@@ -156,9 +156,12 @@ def columns(rows: int, widths: tuple[int, ...]) -> list[Figure]:
 
 
 def squares(rows: int) -> list[Figure]:
-    """Of a matrix by itself: on CUDA 2^26 products of entries or, where rows are longer, about three times as many."""
+    """Of a matrix by itself: on CUDA 2^26 products of entries or, where rows are longer, about three times as many. Short
+    rows have 16 products each."""
 
     def data(kind: str) -> tuple[Tensor, ...]:
+        if kind == "short rows":
+            return matrix("random", 4 * rows, lengths=torch.full((4 * rows,), 4))
         lengths = torch.full((rows,), 16) if kind == "random" else None
         return matrix(kind, rows, lengths=lengths)
 
@@ -167,6 +170,7 @@ def squares(rows: int) -> list[Figure]:
         return square.values, square.row_ptrs, square.col_idx
 
     def want(v: Tensor, p: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        rows = len(p) - 1
         counts = p.diff()[c].long()
         first = torch.arange(c.numel()).repeat_interleave(counts)
         begin = counts.cumsum(0) - counts
@@ -189,7 +193,7 @@ def squares(rows: int) -> list[Figure]:
     # Peers may drop entries that cancel.
     return [
         Figure(f"spgemm {kind}", functools.partial(data, kind), ours, want, peers, exact_peers=False)
-        for kind in LENGTHS
+        for kind in (*LENGTHS, "short rows")
     ]
 
 

@@ -1,6 +1,7 @@
 // What the kernels of bit_parallel share: masks of searches, the arrays of a batch and of a level, and how a block
 // appends vertices to queues.
 #pragma once
+#include "core/bits.h"
 #include "graph/in_edges.h"
 
 namespace tp::graph {
@@ -10,14 +11,6 @@ constexpr int most_searches = 64, buckets = 3;
 
 TP_HD constexpr int lanes_of(int bucket) { return bucket == 0 ? 8 : bucket == 1 ? 32 : threads; }
 TP_HD constexpr int bucket_of(int64_t degree) { return degree < 64 ? 0 : degree < 8 * threads ? 1 : 2; }
-
-TP_HD inline int lowest_bit(Mask mask) {
-#ifdef __CUDA_ARCH__
-  return __ffsll(static_cast<long long>(mask)) - 1;
-#else
-  return __builtin_ctzll(mask);
-#endif
-}
 
 struct Or {
   TP_HD static Mask combine(Mask a, Mask b) { return a | b; }

@@ -7,8 +7,8 @@
 // the columns of a row in order by setting bits. Expansion, sorting and compression (Bell, Dalton and Olson, 2012)
 // balances the work whatever the lengths of the rows: it writes out all products, sorts them by position, and adds them
 // up by a segmented reduction. A block per row does all this in shared memory, for rows of B that are in order, where a
-// hash table finds the distinct columns (hash_per_row; Nagasaka, Nukada and Matsuoka, 2017), or several blocks do it
-// for a long row, which mark the columns as bits.
+// hash table finds the distinct columns (hash_per_row; Nagasaka, Nukada and Matsuoka, 2017). Several blocks do it for a
+// long row, and mark the columns as bits; many short rows share a block.
 //
 // The sum of a[i, k] b[k, j] c[i, j] over all products is linear in the values of each matrix. Its derivative with
 // respect to C's values is the product A B; the other two derivatives are the gradients. So the same ladder computes

@@ -207,25 +207,33 @@ template <class T, class I>
 struct AddProducts {
   Addition<T, I> s;
   int group, room;
+  int64_t share;
 
   int64_t shared_bytes() const {
-    return Adder<T, I, simt::HostBlock, false>::shared_bytes(room, groups[group].threads);
+    return Adder<T, I, simt::HostBlock, false>::shared_bytes(room, groups[group].threads) +
+           ChosenRows<simt::HostBlock>::shared_bytes;
   }
 
   template <class Block>
   TP_HD void operator()(Block& block) const {
     const auto c_ptrs = block.global("row_ptrs", s.ptrs, s.factors.rows + 1);
     const Adder<T, I, Block, false> adder(block, s, room);
-    for (int64_t i = block.index().x; i < s.factors.rows; i += block.grid().x) {
-      const Span c_row = block.uniform("part of c", [&] {
-        const int64_t begin = c_ptrs[i], end = c_ptrs[i + 1];
-        return Span{begin, end - begin};
-      });
-      if (c_row.count == 0 || group_of(c_row.count) != group) continue;
+    const auto span_of = [&](int64_t i) {
+      const int64_t begin = c_ptrs[i], end = c_ptrs[i + 1];
+      return Span{begin, end - begin};
+    };
+    // AddInShortRows and AddPieces add up the products of other rows.
+    const auto is_own = [&](int64_t i) {
+      const int64_t count = span_of(i).count;
+      if (count == 0 || group_of(count) != group) return false;
+      const Row row = adder.x.row(i);
+      return !row.is_short() && group_of(row.products()) < group_count;
+    };
+    ChosenRows<Block>(block).each(block, s.factors.rows, share, is_own, [&](int64_t i) {
+      const Span c_row = block.uniform("part of c", [&] { return span_of(i); });
       const Row row = Entries<I, Block>::row_of(block, adder.x, i);
-      if (group_of(row.last - row.first) == group_count) continue;  // AddPieces adds up its products
       adder.add(block, row, {row.first, c_row.begin, int(c_row.count)});
-    }
+    });
   }
 
  private:

@@ -1,10 +1,12 @@
 // The factors of a sparse product as a block sees them that computes a row of C: the entries of A in the row, and the
 // rows of B that they scale.
 #pragma once
+#include "core/bits.h"
 #include "core/for_each.h"
 #include "core/partition_point.h"
 #include "sparse/matrix.h"
 #include "sparse/running_sums.h"
+#include "sparse/spgemm/row_groups.h"
 
 namespace tp::sparse {
 
@@ -13,6 +15,14 @@ template <class Block, class X>
 using Shared = decltype(std::declval<Block&>().template shared<X>("", 0));
 template <class Block, class X>
 using Global = decltype(std::declval<Block&>().global("", std::declval<X*>(), 0));
+
+// A row of A, and its products.
+struct Row {
+  int64_t begin, end, first, last;
+  TP_HD int64_t entries() const { return end - begin; }
+  TP_HD int64_t products() const { return last - first; }
+  TP_HD bool is_short() const { return sparse::is_short(entries(), products()); }
+};
 
 // The operands, and where the products of each entry of A begin.
 template <class I>
@@ -28,6 +38,10 @@ struct Factors {
     TP_HD int64_t products_before(int64_t row) const {
       const int64_t entry = a_ptrs[row], products = before[entry];
       return products;
+    }
+    TP_HD Row row(int64_t i) const {
+      const int64_t begin = a_ptrs[i], end = a_ptrs[i + 1], first = before[begin], last = before[end];
+      return {begin, end, first, last};
     }
   };
   template <class Block>
@@ -70,17 +84,46 @@ struct CountProducts {
   }
 };
 
-// A row of A, and its products.
-struct Row {
-  int64_t begin, end, first, last;
-};
-
 // The smallest b with 2^b >= n.
 TP_HD inline int bits_of(int64_t n) {
   int bits = 0;
   while (int64_t(1) << bits < n) ++bits;
   return bits;
 }
+
+// Rows of C that one kernel computes, where most others belong to other kernels: a block looks at as many rows at once
+// as its share has.
+template <class Block>
+class ChosenRows {
+ public:
+  static constexpr int64_t shared_bytes = 2 * sizeof(int);
+  // The rows of a share: at most 64, and not so many that there are few blocks.
+  static int64_t share_of(int64_t rows) { return tp::max(int64_t(1), tp::min(rows >> 14, int64_t(64))); }
+
+  TP_HD explicit ChosenRows(Block& block) : chosen_(block.template shared<int>("chosen", 2)) {}
+
+  // Calls f(i) for all rows i of the block's shares for which own(row) is true.
+  template <class Own, class F>
+  TP_HD void each(Block& block, int64_t rows, int64_t share, Own own, F f) const {
+    for (int64_t first = block.index().x * share; first < rows; first += block.grid().x * share) {
+      block.phase("clear", [&](int t) {
+        if (t < 2) chosen_[t] = 0;
+      });
+      block.phase("choose", [&](int t) {
+        if (t >= share || first + t >= rows || !own(first + t)) return;
+        chosen_.template atomic<BitOr<int>>(t / 32, int(1u << (t % 32)));
+      });
+      uint64_t rest = block.uniform("chosen", [&] {
+        const uint32_t low = uint32_t(int(chosen_[0])), high = uint32_t(int(chosen_[1]));
+        return uint64_t(high) << 32 | low;
+      });
+      for (; rest != 0; rest &= rest - 1) f(first + lowest_bit(rest));
+    }
+  }
+
+ private:
+  Shared<Block, int> chosen_;
+};
 
 // The rows of B that the entries of a row of A scale, as many entries at a time as there are threads: entry `at` + q of
 // A begins with entry starts[q] of B and has lengths[q] products.
@@ -95,10 +138,7 @@ class Entries {
 
   template <class X>
   static TP_HD Row row_of(Block& block, const X& x, int64_t i) {
-    return block.uniform("row", [&] {
-      const int64_t begin = x.a_ptrs[i], end = x.a_ptrs[i + 1], first = x.before[begin], last = x.before[end];
-      return Row{begin, end, first, last};
-    });
+    return block.uniform("row", [&] { return x.row(i); });
   }
   // Calls load(q, at + q), and use(number of entries) once the next entries are loaded.
   template <class X, class Load, class Use>

@@ -2,7 +2,6 @@
 // puts them in order.
 #pragma once
 #include "sparse/spgemm/factors.h"
-#include "sparse/spgemm/row_groups.h"
 
 namespace tp::sparse {
 
@@ -12,11 +11,12 @@ struct Claim {
   static TP_HD I combine(I earlier, I later) { return earlier < 0 ? later : earlier; }
 };
 
-// Finds the distinct columns of each row whose number of products is of one group.
+// Finds the distinct columns of each row that is not short and whose number of products is of one group.
 template <class I>
 struct FindColumns {
   Factors<I> factors;
   int group, room;
+  int64_t share;
   I* columns;       // [products]: those of each row begin where its products begin
   int64_t* counts;  // [rows + 1]
   boolean* noted;   // the groups of the rows of C
@@ -27,7 +27,7 @@ struct FindColumns {
   int64_t shared_bytes() const {
     const Group g = groups[group];
     return g.threads * Entries<I, simt::HostBlock>::bytes_per_thread + (slots(g.room) + g.room) * int64_t(sizeof(I)) +
-           16;
+           ChosenRows<simt::HostBlock>::shared_bytes + 16;
   }
 
   template <class Block>
@@ -41,10 +41,13 @@ struct FindColumns {
     const auto table = block.template shared<I>("table", slots(room));
     const auto list = block.template shared<I>("list", room);
     const auto found = block.template shared<int>("found", 1);
-    for (int64_t i = block.index().x; i < factors.rows; i += block.grid().x) {
+    const auto is_own = [&](int64_t i) {
+      const Row row = x.row(i);
+      return !row.is_short() && row.products() > 0 && group_of(row.products()) == group;
+    };
+    ChosenRows<Block>(block).each(block, factors.rows, share, is_own, [&](int64_t i) {
       const Row row = b.row_of(block, x, i);
-      const int64_t n = row.last - row.first;
-      if (n == 0 || group_of(n) != group) continue;
+      const int64_t n = row.products();
       const int size = slots(int(n));
       // Empty the table, as much of it as the row needs.
       block.phase("clear", [&](int t) {
@@ -53,7 +56,7 @@ struct FindColumns {
       });
       // Enter the columns of all products. Each entry of A gets as many lanes as a row of B of average length keeps
       // busy.
-      const int bits = tp::min(bits_of(ceil_div(n, row.end - row.begin)), bits_of(threads)), lanes = 1 << bits;
+      const int bits = tp::min(bits_of(ceil_div(n, row.entries())), bits_of(threads)), lanes = 1 << bits;
       b.each(
           block, x, row, [](int, int64_t) {},
           [&](int entries) {
@@ -76,7 +79,7 @@ struct FindColumns {
         const boolean noted_before = to_noted[group_of(distinct)];
         if (!bool(noted_before)) to_noted[group_of(distinct)] = boolean(true);  // writes to one address are slow
       });
-    }
+    });
   }
 
   // Enters a column in the table, and also in the list if it is new.

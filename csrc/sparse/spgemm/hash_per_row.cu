@@ -9,7 +9,8 @@
 //
 // Rows with more products than the largest table has room for are divided into windows of columns (pieces.h). There,
 // bits in place of a hash table mark the columns; the products are added up in the same way, but only those in the
-// window. So no row is too long, and the blocks of one long row run at the same time.
+// window. So no row is too long, and the blocks of one long row run at the same time. Rows of few products share
+// blocks, which compare columns with each other instead of hashing them (short_rows.h).
 //
 // Sums have the same bits in every run: the products of an entry of C are added in the order of the entries of A.
 //
@@ -22,6 +23,7 @@
 #include "sparse/spgemm/find_columns.h"
 #include "sparse/spgemm/pieces.h"
 #include "sparse/spgemm/rows.h"
+#include "sparse/spgemm/short_rows.h"
 #include "sparse/spgemm/sort_columns.h"
 
 namespace tp {
@@ -33,7 +35,7 @@ constexpr const char* rung = "hash_per_row";
 
 // What the host reads as one number: which groups there are, whether an operand is invalid, and how the columns of B
 // are.
-enum { wrong = group_count, disordered, repeated, facts };
+enum { short_rows = group_count, wrong, disordered, repeated, facts };
 
 // Checks all row pointers, notes the group of each row of C, and counts the pieces of those that are too long for all
 // groups. What else it finds is not used if pointers are wrong.
@@ -65,6 +67,8 @@ struct NoteGroups {
       const int64_t n = row < factors.rows ? products_before(row + 1) - products_before(row) : 0;
       if (n == 0) {
         columns[row] = 0;
+      } else if (is_short(x.a_ptrs[row + 1] - x.a_ptrs[row], n)) {
+        to[short_rows] = boolean(true);
       } else if (group_of(n) < group_count) {
         to[group_of(n)] = boolean(true);
       } else {
@@ -89,12 +93,15 @@ class Product {
     if (a_.refuses(products_)) return;
     if (is_noted(facts_, disordered)) sort_rows_of_b();
     pieces_.factors = factors_;
+    const int64_t share = ChosenRows<simt::HostBlock>::share_of(a_.rows);
+    const bool has_short = is_noted(facts_, short_rows);
+    if (has_short) launch_short(CountColumns<I>{factors_, lengths_});
     columns_ = context_.workspace<I>(products_);
     boolean* const noted = reinterpret_cast<boolean*>(of_c_ + 1);
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(facts_, g)) continue;
-      const FindColumns<I> find{factors_, g, groups[g].room, columns_, lengths_, noted, products_};
-      launch(a_.rows, groups[g].threads, find.shared_bytes(), find);
+      const FindColumns<I> find{factors_, g, groups[g].room, share, columns_, lengths_, noted, products_};
+      launch(ceil_div(a_.rows, share), groups[g].threads, find.shared_bytes(), find);
     }
     if (pieces_.count > 0) find_pieces();
     scan::scan_counts(context_, lengths_, a_.ptrs, 1, a_.rows + 1);
@@ -112,10 +119,11 @@ class Product {
                               products_,
                               found[0],
                               is_noted(facts_, disordered) || is_noted(facts_, repeated)};
+    if (has_short) launch_short(AddInShortRows<T, I>{sums});
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(found[1], g)) continue;
-      const AddProducts<T, I> add{sums, g, groups[g].room};
-      launch(a_.rows, groups[g].threads, add.shared_bytes(), add);
+      const AddProducts<T, I> add{sums, g, groups[g].room, share};
+      launch(ceil_div(a_.rows, share), groups[g].threads, add.shared_bytes(), add);
     }
     using Add = AddPieces<T, I>;
     launch(pieces_.count, Add::threads, Add::shared_bytes, Add{sums, pieces_, piece_starts_, piece_columns_});
@@ -186,6 +194,10 @@ class Product {
   template <class Kernel>
   void each(int64_t n, const Kernel& kernel) {
     simt::launch_for_each(context_, rung, n, kernel);
+  }
+  template <class Kernel>
+  void launch_short(const Kernel& kernel) {
+    launch(ceil_div(a_.rows, int64_t(Kernel::rows)), Kernel::threads, Kernel::shared_bytes, kernel);
   }
   template <class Kernel>
   void launch(int64_t blocks, int threads, int64_t shared_bytes, const Kernel& kernel) {

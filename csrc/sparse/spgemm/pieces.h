@@ -3,6 +3,7 @@
 // in shared memory, from which it reads them in order, so nothing is hashed or sorted. The products of an entry of A in
 // a window are one range of a row of B, which a binary search finds.
 #pragma once
+#include "core/bits.h"
 #include "sparse/spgemm/factors.h"
 #include "sparse/spgemm/row_groups.h"
 
@@ -76,21 +77,6 @@ struct ListPieces {
     });
   }
 };
-
-TP_HD inline int count_bits(uint32_t bits) {
-#ifdef __CUDA_ARCH__
-  return __popc(bits);
-#else
-  return __builtin_popcount(bits);
-#endif
-}
-TP_HD inline int lowest_bit(uint32_t bits) {
-#ifdef __CUDA_ARCH__
-  return __ffs(int(bits)) - 1;
-#else
-  return __builtin_ctz(bits);
-#endif
-}
 
 // Finds the distinct columns of each piece.
 template <class I>
