@@ -156,8 +156,10 @@ def columns(rows: int, widths: tuple[int, ...]) -> list[Figure]:
 
 
 def squares(rows: int) -> list[Figure]:
-    """Of a matrix by itself: on CUDA 2^26 products of entries or, where rows are longer, about three times as many. Short
-    rows have 16 products each."""
+    """Of a matrix by itself: on CUDA 2^26 products of entries or, where rows are longer, about three times as many.
+
+    Short rows have 16 products each.
+    """
 
     def data(kind: str) -> tuple[Tensor, ...]:
         if kind == "short rows":

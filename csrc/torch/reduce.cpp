@@ -195,6 +195,22 @@ std::optional<Source> in_parts(const Reduce& r, const Mask& reduced) {
   return Source{r.x.contiguous(), kept_of(all, reduced, r.x), outer, parts * length, 1, 1, parts};
 }
 
+// The last reduced dimensions that are neighbours, if others come before them, with kept ones between, and the result
+// is exact: these can be reduced first, so that x is read where it is. Otherwise none.
+std::vector<int64_t> reduced_first(const Reduce& r, OpId op, const Mask& reduced) {
+  if (!is_exact(op, r.x) || finds_index(r.op) || !is_default(r) || !r.x.is_contiguous() || in_parts(r, reduced))
+    return {};
+  std::vector<int64_t> last;
+  bool kept = false;  // whether a kept dimension comes before the last ones
+  for (int64_t d = r.x.dim() - 1; d >= 0; --d) {
+    if (r.x.size(d) == 1) continue;
+    if (reduced[size_t(d)] && kept) return last;
+    if (reduced[size_t(d)]) last.push_back(d);
+    kept = !reduced[size_t(d)] && !last.empty();
+  }
+  return {};
+}
+
 Source source_of(const Reduce& r, OpId op, const Mask& reduced) {
   const Lines<int64_t> lines(r.x.sizes(), reduced, ones_of(r.x));
   if (auto source = in_memory_order(r, op, reduced, lines)) return *source;
@@ -225,6 +241,10 @@ Tensor Reduce::kernel() const {
   Tensor out =
       empty_result(result_sizes(x.sym_sizes(), reduced, keepdim), x.options().dtype(combined_dtype(op, id, x)));
   if (is_done(out, reduction::ladder, "reduce", algorithm)) return out;
+  if (const auto last = reduced_first(*this, id, reduced); !last.empty()) {
+    const Tensor partial = Reduce{x, last, op, /*keepdim=*/true, algorithm}.kernel();
+    return Reduce{partial, dim, op, keepdim, algorithm}.kernel();
+  }
   const Source s = source_of(*this, id, reduced);
   const bool in_order = std::is_sorted(s.kept.begin(), s.kept.end());
   PerDim<int64_t> sizes;
