@@ -136,6 +136,29 @@ def test_many_rows_by_group(index_dtype, width):
         assert torch.equal(got, first.where(first < n, -1))
 
 
+@each_device
+@pytest.mark.parametrize("width", [(), (5,)], ids=str)
+@pytest.mark.parametrize("op", ["sum", "mean", "max", "argmin", "prod", "logsumexp", "var"])
+def test_few_rows_of_many_groups(op, width, device):
+    """As if only the groups that have rows were there; the others are as groups of no rows are."""
+    for rows, groups in ((0, 50), (1, 40), (30, 1000), (70, 100_000)):
+        random = torch.Generator().manual_seed(rows)
+        index = torch.randint(0, groups, (rows,), generator=random)
+        index[rows // 2 :] = index[: rows - rows // 2]
+        values = torch.randn(rows, *width, generator=random).double()
+        got = tp.group_reduce(values.to(device), index.to(device), groups, op=op).cpu()
+        with_rows, numbers = index.unique(return_inverse=True)
+        few = tp.group_reduce(values, numbers, max(len(with_rows), 1), op=op)
+        none = tp.group_reduce(values[:0], index[:0], 1, op=op)
+        want = none.expand(groups, *width).clone()
+        want[with_rows] = few[: len(with_rows)]
+        assert torch.allclose(got, want, rtol=1e-12, equal_nan=True), f"{op} {rows} {groups}"
+        if device == "cpu" and rows > 0:
+            index[rows // 2] = groups
+            with pytest.raises(IndexError, match=rf"group_reduce: index\[{rows // 2}\] is {groups}"):
+                tp.group_reduce(values, index, groups, op=op)
+
+
 @pytest.mark.parametrize("bad", [-1, 300, 2**31 - 1])
 def test_the_first_index_that_is_no_group(bad):
     index = torch.randint(0, 300, (40_000,), dtype=torch.int32)

@@ -2,7 +2,8 @@
 //
 // If there are few bins, a copy consists of `tables` tables that adjacent elements use in turn: in a single table,
 // equal adjacent elements would make each addition wait for the previous one. If there are many bins, the number of
-// shares is limited so that clearing and adding up their counters does not cost more than it saves.
+// shares is limited so that clearing and adding up their counters does not cost more than it saves; a single one counts
+// in the result.
 #include <algorithm>
 
 #include "histogram/bins.h"
@@ -21,7 +22,8 @@ class Threaded {
         tables_(problem.bins <= few_bins ? 4 : 1),
         shares_(tp::max(int64_t(1),
                         tp::min(int64_t(context.device.threads), problem.n / tp::max(grain, tables_ * problem.bins)))),
-        counts_(context.workspace<int64_t>(shares_ * tables_ * problem.bins)) {}
+        counts_(shares_ * tables_ == 1 ? problem.counts
+                                       : context.workspace<int64_t>(shares_ * tables_ * problem.bins)) {}
 
   void run() {
     const auto bins = p_.bins_over(p_.needs_extent ? extent() : Extent{});
@@ -39,6 +41,7 @@ class Threaded {
       }
       for (; i < end; ++i) count(i, 0);
     });
+    if (counts_ == p_.counts) return;
     context_.parallel_for(p_.bins, grain, [&](int64_t begin, int64_t end) {
       for (int64_t bin = begin; bin < end; ++bin) {
         int64_t sum = 0;

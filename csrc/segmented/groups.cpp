@@ -24,7 +24,7 @@ class GroupTables {
   using Bound = decltype(std::declval<E>().bind(simt::Pointers{}));
 
  public:
-  GroupTables(const E& e, const I* index, int64_t groups, Context& context)
+  GroupTables(const E& e, const I* index, int64_t groups, int64_t most_chunks, Context& context)
       : e_(e),
         index_(index),
         groups_(groups),
@@ -128,6 +128,64 @@ class GroupTables {
   int64_t* counts_;
 };
 
+// If most groups have no rows, a table of all of them takes much longer than the rows do. So those that have rows are
+// numbered in the order in which they come, and reduced by these numbers. Numbering takes as long as few elements.
+bool has_few_rows(int64_t rows, int64_t width, int64_t groups) { return rows <= groups / (width < 4 ? 16 : 2); }
+
+template <class E, class I>
+class FewRows {
+  using Output = typename E::Output;
+
+ public:
+  FewRows(const E& e, const I* index, int64_t groups, Context& context)
+      : e_(e),
+        index_(index),
+        groups_(groups),
+        context_(context),
+        numbers_(context.workspace<int64_t>(e.n)),
+        numbered_(context.workspace<int64_t>(e.n)) {}
+
+  bool run() {
+    const int64_t found = number_groups();
+    E e = e_;
+    e.out = context_.workspace<Output>(found * e.width);
+    const bool valid = GroupTables<E, int64_t>(e, numbers_, found, 1, context_).run();
+    const Output none = e.bind(simt::Pointers{}).result_of(E::Monoid::identity(), 0);
+    context_.parallel_for(groups_ * e.width, int64_t(1) << 15,
+                          [&](int64_t begin, int64_t end) { std::fill(e_.out + begin, e_.out + end, none); });
+    for (int64_t number = 0; number < found; ++number) {
+      std::copy_n(e.out + number * e.width, e.width, e_.out + numbered_[number] * e.width);
+    }
+    return valid;
+  }
+
+ private:
+  // Numbers the groups that have rows, by a hash table, and returns how many there are. Wrong indices get -1.
+  int64_t number_groups() {
+    int bits = 1;
+    while (int64_t(1) << bits < 2 * e_.n) ++bits;
+    int64_t* const table = context_.workspace<int64_t>(int64_t(1) << bits);
+    std::fill_n(table, int64_t(1) << bits, -1);
+    int64_t found = 0;
+    for (int64_t row = 0; row < e_.n; ++row) {
+      const int64_t group = index_[row];
+      numbers_[row] = -1;
+      if (uint64_t(group) >= uint64_t(groups_)) continue;
+      uint64_t slot = uint64_t(group) * 0x9e3779b97f4a7c15u >> (64 - bits);
+      while (table[slot] >= 0 && numbered_[table[slot]] != group) slot = (slot + 1) & ((uint64_t(1) << bits) - 1);
+      if (table[slot] < 0) numbered_[table[slot] = found++] = group;
+      numbers_[row] = table[slot];
+    }
+    return found;
+  }
+
+  const E& e_;
+  const I* index_;
+  const int64_t groups_;
+  Context& context_;
+  int64_t *numbers_, *numbered_;  // [rows]: the number of its group; of the first `found` numbers, the group
+};
+
 // Whether exact sums are possible, and worth the memory that their words may need, of which most values use a small
 // part. Random atomics are fast only if the words of the first bin stay in the L2 cache (50 MB on an H200). Rows with
 // many columns have atomics on neighbouring words.
@@ -178,7 +236,8 @@ bool reduce_groups(const Groups& g, Context& context) {
     using E = std::decay_t<decltype(e)>;
     const auto reduce = [&](const auto* index) {
       using I = std::decay_t<decltype(*index)>;
-      valid = GroupTables<E, I>(e, index, g.groups, context).run();
+      valid = has_few_rows(e.n, e.width, g.groups) ? FewRows<E, I>(e, index, g.groups, context).run()
+                                                   : GroupTables<E, I>(e, index, g.groups, most_chunks, context).run();
     };
     g.long_index ? reduce(static_cast<const int64_t*>(g.index)) : reduce(static_cast<const int32_t*>(g.index));
   });

@@ -206,7 +206,9 @@ def _scatter(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None =
     if valid is not None:
         fits = fits & valid
     slots = torch.where(fits, at, size).long()
-    return torch.full((size + 1,), fill, dtype=x.dtype, device=x.device).scatter(0, slots, x).narrow(0, 0, size)
+    filled = torch.full((size + 1,), fill, dtype=x.dtype, device=x.device)
+    scatter = filled.scatter_ if runs_at_once() else filled.scatter  # the latter copies first
+    return scatter(0, slots, x).narrow(0, 0, size)
 
 
 def _exclusive(counts: Tensor) -> Tensor:
@@ -444,7 +446,7 @@ def to_dense(a: Matrix) -> Tensor:
     """Returns [rows, cols], duplicates added up; differentiable; the same bits in every run (waits for the device)."""
     (rows, cols), coo = a.shape, a if isinstance(a, COO) else convert(a, "coo")
     if runs_at_once() and (at := ordered_positions(coo)) is not None:
-        return coo.values.new_zeros(rows * cols).scatter(0, at, coo.values).view(rows, cols)
+        return coo.values.new_zeros(rows * cols).scatter_(0, at, coo.values).view(rows, cols)
     once = coalesce(coo)
     inside = (once.row_idx >= 0) & (once.row_idx < rows) & (once.col_idx >= 0) & (once.col_idx < cols)
     return _scatter(once.values, once.row_idx.long() * cols + once.col_idx, rows * cols, 0, inside).view(rows, cols)
