@@ -200,15 +200,13 @@ def _lengths(a: CSR) -> Tensor:
 
 
 def _scatter(x: Tensor, at: Tensor, size: int, fill: int, valid: Tensor | None = None) -> Tensor:
-    """Returns [size] with x[i] at at[i] and `fill` elsewhere; elements that are not valid or out of bounds are
-    dropped."""
+    """Returns [size] with x[i] at at[i], if it is valid and in bounds, and `fill` elsewhere."""
     fits = (at >= 0) & (at < size)
     if valid is not None:
         fits = fits & valid
     slots = torch.where(fits, at, size).long()
     filled = torch.full((size + 1,), fill, dtype=x.dtype, device=x.device)
-    scatter = filled.scatter_ if runs_at_once() else filled.scatter  # the latter copies first
-    return scatter(0, slots, x).narrow(0, 0, size)
+    return (filled.scatter_ if runs_at_once() else filled.scatter)(0, slots, x).narrow(0, 0, size)
 
 
 def _exclusive(counts: Tensor) -> Tensor:
