@@ -55,6 +55,25 @@ def test_short_rows(index, order, seed):
 
 
 @each_device
+def test_a_block_looks_at_several_of_many_rows(device):
+    """Of 2^18 rows most are empty or short, and every 997th has up to 3,000 products."""
+    b = in_order([3] * 1100, 1500, 2, torch.int32)
+    lengths = torch.arange((1 << 18) + 5) % 3
+    lengths[::997] = torch.arange(len(lengths[::997])) * 4
+    ptrs = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    entries = torch.arange(int(ptrs[-1])) - ptrs[:-1].repeat_interleave(lengths)
+    a = (
+        ptrs.int(),
+        entries.int(),
+        torch.randint(-3, 4, entries.shape, generator=torch.Generator().manual_seed(3)).float(),
+    )
+    b = *b[:2], (3 * b[2]).round()
+    want = torch.ops.torch_patterns.spgemm(*a, *b, 1500, "threaded")
+    got = torch.ops.torch_patterns.spgemm(*(x.to(device) for x in (*a, *b)), 1500, "hash_per_row")
+    assert_equal([x.cpu() for x in got], want)
+
+
+@each_device
 def test_rows_of_many_entries_and_few_products(device):
     """Most rows of B are empty, so a row of A with hundreds of entries has few products, or none."""
     rows = torch.arange(3).repeat_interleave(300)

@@ -91,14 +91,14 @@ TP_HD inline int bits_of(int64_t n) {
   return bits;
 }
 
-// Rows of C that one kernel computes, where most others belong to other kernels: a block looks at as many rows at once
-// as its share has.
+// The rows of C that one kernel computes. Where most belong to other kernels, a block has a share of several rows, at
+// all of which it looks at once.
 template <class Block>
 class ChosenRows {
  public:
   static constexpr int64_t shared_bytes = 2 * sizeof(int);
-  // The rows of a share: at most 64, and not so many that there are few blocks.
-  static int64_t share_of(int64_t rows) { return tp::max(int64_t(1), tp::min(rows >> 14, int64_t(64))); }
+  // At most 64 rows, and so few that there are many blocks for each that a device holds at once.
+  static int64_t share_of(int64_t rows) { return tp::max(int64_t(1), tp::min(rows >> 16, int64_t(64))); }
 
   TP_HD explicit ChosenRows(Block& block) : chosen_(block.template shared<int>("chosen", 2)) {}
 
@@ -106,6 +106,10 @@ class ChosenRows {
   template <class Own, class F>
   TP_HD void each(Block& block, int64_t rows, int64_t share, Own own, F f) const {
     for (int64_t first = block.index().x * share; first < rows; first += block.grid().x * share) {
+      if (share == 1) {
+        if (block.uniform("choose", [&] { return own(first); })) f(first);
+        continue;
+      }
       block.phase("clear", [&](int t) {
         if (t < 2) chosen_[t] = 0;
       });

@@ -93,8 +93,8 @@ class Product {
     if (a_.refuses(products_)) return;
     if (is_noted(facts_, disordered)) sort_rows_of_b();
     pieces_.factors = factors_;
-    const int64_t share = ChosenRows<simt::HostBlock>::share_of(a_.rows);
     const bool has_short = is_noted(facts_, short_rows);
+    const int64_t share = has_short ? ChosenRows<simt::HostBlock>::share_of(a_.rows) : 1;
     if (has_short) launch_short(CountColumns<I>{factors_, lengths_});
     columns_ = context_.workspace<I>(products_);
     boolean* const noted = reinterpret_cast<boolean*>(of_c_ + 1);
