@@ -196,10 +196,11 @@ std::optional<Source> in_parts(const Reduce& r, const Mask& reduced) {
 }
 
 // The last reduced dimensions that are neighbours, if others come before them, with kept ones between, and the result
-// is exact: these can be reduced first, so that x is read where it is. Otherwise none.
+// is exact: these can be reduced first, so that a contiguous x is read where it is. Otherwise none. On CUDA, which of
+// several NaNs a maximum returns depends on this, so there only the shape decides.
 std::vector<int64_t> reduced_first(const Reduce& r, OpId op, const Mask& reduced) {
-  if (!is_exact(op, r.x) || finds_index(r.op) || !is_default(r) || !r.x.is_contiguous() || in_parts(r, reduced))
-    return {};
+  if (!is_exact(op, r.x) || finds_index(r.op) || !is_default(r) || in_parts(r, reduced)) return {};
+  if (!r.x.is_contiguous() && !(r.x.is_cuda() && r.x.is_floating_point())) return {};
   std::vector<int64_t> last;
   bool kept = false;  // whether a kept dimension comes before the last ones
   for (int64_t d = r.x.dim() - 1; d >= 0; --d) {
