@@ -60,13 +60,13 @@ def spgemm(a: Matrix, b: Matrix, *, max_bytes: int | None = None, algorithm: str
 
 
 def _checked_csr(a: Matrix) -> CSR:
-    """Checks a matrix and converts it to CSR. On CUDA the product itself checks the indices of a CSR, because the host
-    has to wait for it in any case."""
-    by_product = isinstance(a, CSR) and a.values.is_cuda and not torch.compiler.is_compiling()
+    """Checks a matrix and converts it to CSR. The product itself checks the indices of a CSR."""
+    by_product = isinstance(a, CSR) and not torch.compiler.is_compiling()
     return _to_csr(checked(a, not by_product))
 
 
 _AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}  # products of a part; the CPU divides only if memory is short
+_FEW = 1 << 18  # entries on the CPU, whose products may be so few that there is room for them in any case
 
 
 def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
@@ -80,7 +80,11 @@ def _product(a: CSR, b: CSR, max_bytes: int | None, algorithm: str) -> CSR:
     cuda, each = a.values.is_cuda, 2 * _bytes_per_product(a)
     most, limit = _AT_ONCE["cuda"] if cuda else 2**31 - 1, max_bytes
     if limit is None and not cuda:
-        limit = free_memory(a.values.device)
+        if a.values.shape[0] + b.values.shape[0] <= _FEW:
+            values, ptrs, idx = _parts.spgemm_at_once(*a[:3], *b[:3], cols, _AT_ONCE["cpu"], 0, algorithm)
+            if ptrs.shape[0] > 0:
+                return CSR(ptrs, idx, values, (a.shape[0], cols))
+        limit = free_memory(a.values.device)  # reading it takes as long as thousands of products
     if limit is not None:
         most = min(most, max(limit // each, -1))
     asked = each if cuda and limit is None else 0

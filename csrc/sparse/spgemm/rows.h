@@ -50,7 +50,7 @@ void check_all(const char* op, const char* name, const I* index, int64_t n, int6
 
 // Raises an error unless all pointers and indices are valid. The rungs that also run on the device check them there.
 template <class S>
-void check_on_host(const S& s, Context& context) {
+void check_on_host(const S& s, Context& context) try {
   const SpgemmArgs& args = s.args;
   const auto check = [&](const char* ptrs_name, const auto* ptrs, int64_t rows, const char* idx_name, const auto* idx,
                          int64_t entries, int64_t limit) {
@@ -62,6 +62,9 @@ void check_on_host(const S& s, Context& context) {
   if (args.wanted != Wanted::product) {
     check("c_row_ptrs", s.c_ptrs, args.rows, "c_col_idx", s.c_idx, args.c_entries, args.cols);
   }
+} catch (const Error&) {
+  if (s.args.explain) s.args.explain();
+  throw;
 }
 
 // Calls f(Spgemm<T, I>).
