@@ -119,6 +119,35 @@ TP_AVX2 void sum(const B& b, int64_t begin, int64_t end, Acc* to) {
   }
 }
 
+// Computes rows first to last - 1 of a product with two vectors of columns at most, whose columns have been checked;
+// the entries of the first row begin at `entry`. A call for each row would take longer than a short row does.
+template <class B>
+TP_AVX2 void sum_narrow_rows(const B& b, int64_t first, int64_t last, int64_t entry) {
+  constexpr int lanes = 32 / sizeof(typename B::Acc);
+  constexpr int64_t ahead = 16;  // entries whose rows of x are on their way
+  const int64_t k = b.a.k;
+  const auto each = [&](auto width) TP_AVX2 __attribute__((always_inline)) {
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t end = tp::max(entry, b.pointer(row + 1));
+      for (int64_t i = entry; i < tp::min(end, b.a.entries - ahead); ++i) {
+        __builtin_prefetch(b.x + int64_t(b.col_idx[i + ahead]) * k);
+      }
+      sum_all<decltype(width)::value, 2>(b, entry, end, b.y + row * k);
+      entry = end;
+    }
+  };
+  if (k >= lanes) {
+    each(std::integral_constant<int, lanes>{});
+  } else if (lanes > 4 && k >= 4) {
+    each(std::integral_constant<int, 4>{});
+  } else {
+    each(std::integral_constant<int, 2>{});
+  }
+}
+// The most columns of such a product.
+template <class Acc>
+constexpr int64_t most_narrow = 2 * (32 / int64_t(sizeof(Acc)));
+
 // to[c] += value * x[c].
 template <class T>
 TP_AVX2 void add_scaled(acc_t<T>* to, acc_t<T> value, const T* x, int64_t n) {

@@ -112,6 +112,8 @@ class CsrShares {
     };
     if (b_.a.k == 1 && b_.a.perm == nullptr) {
       sum_plain_rows(share, from, to);
+    } else if (sums_narrow_rows()) {
+      sum_narrow_rows(share, from, to);
     } else {
       std::vector<Acc> sums(size_t(b_.a.k));
       int64_t checked = entry;
@@ -141,6 +143,46 @@ class CsrShares {
       entry = tp::max(next, b_.pointer(to.row));
     }
     *open(share) = sum_run(entry, to.entry);
+  }
+  bool sums_narrow_rows() const {
+#ifdef TP_WITH_AVX2
+    if constexpr (is_floating<T> && std::is_same<T, Acc>::value) {
+      return b_.a.entries <= short_row * b_.a.rows && b_.a.k > 1 && b_.a.k <= dense_rows::most_narrow<Acc> &&
+             b_.alone() && has_avx2();
+    }
+#endif
+    return false;
+  }
+  // A few rows at a time, so that entries stay in the cache between the check and the sum.
+  void sum_narrow_rows(int64_t share, const Stop& from, const Stop& to) {
+    std::vector<Acc> sums(size_t(b_.a.k));
+    int64_t entry = from.entry;
+    const auto sum_part = [&](int64_t end, Wide* totals) {
+      check(entry, end);
+      sum_chunks(entry, end, totals, sums.data());
+      entry = end;
+    };
+    if (from.row < to.row) sum_part(tp::max(entry, b_.pointer(from.row + 1)), ended(share));
+    for (int64_t row = from.row + 1, stop; row < to.row; row = stop) {
+      stop = tp::min(row + rows_per_step, to.row);
+      const int64_t end = tp::max(entry, b_.pointer(stop));
+      check(entry, end);
+#ifdef TP_WITH_AVX2
+      if constexpr (is_floating<T> && std::is_same<T, Acc>::value) {
+        if (end - entry <= chunk_length) {
+          dense_rows::sum_narrow_rows(b_, row, stop, entry);
+          entry = end;
+          continue;
+        }
+      }
+#endif
+      for (int64_t r = row; r < stop; ++r) {
+        const int64_t next = tp::max(entry, b_.pointer(r + 1));
+        sum_row(r, entry, next, sums);
+        entry = next;
+      }
+    }
+    sum_part(to.entry, open(share));
   }
   Wide sum_run(int64_t begin, int64_t end) const {
 #ifdef TP_WITH_AVX2
