@@ -372,13 +372,13 @@ FAULTS = (
         "sparse/spgemm/add_products.h",
         "for (int v = w + 1; v < length",
         "for (int v = w + 2; v < length",
-        "tests/test_hash_per_row.py -k any_order",
+        "tests/test_spgemm_rows.py -k any_order",
     ),
     Fault(
         "piece-window",
         "sparse/spgemm/pieces.h",
         "{tp::min(low, cols), tp::min(low + width, cols)}",
         "{tp::min(low, cols), tp::min(low + width - 1, cols)}",
-        "tests/test_hash_per_row.py -k long_rows",
+        "tests/test_spgemm_rows.py -k long_rows",
     ),
 )

@@ -2,9 +2,10 @@
 // known. Setting bits yields the columns of a row in order (ordered_columns.h), and an array as long as a row adds up
 // the products, while the rows of B are in the cache.
 //
-// Three cases are faster. The columns of a row of B often share words of bits; these are computed once for each row.
+// Four cases are faster. The columns of a row of B often share words of bits; these are computed once for each row.
 // Many rows of B are bands, that is, their columns are consecutive; their products need no index and are added as
-// vectors. The other rows of B are scattered in memory, and are prefetched a few entries of A ahead.
+// vectors. The other rows of B are scattered in memory, and are prefetched a few entries of A ahead. If C has many
+// columns, the few products of a short row are sorted, by counting, and added up in that order.
 //
 // The gradient of B's values adds up products of all rows of C. The rows are divided into shares, whose number does not
 // depend on the number of threads; each share has its own sums, and these are added in order.
@@ -18,6 +19,7 @@
 #include <new>
 #include <vector>
 
+#include "block/on_vectors.h"
 #include "sparse/spgemm/ordered_columns.h"
 #include "sparse/spgemm/rows.h"
 
@@ -26,6 +28,8 @@ namespace {
 
 using namespace sparse;
 
+// Of a row whose columns are compared with each other: products, and columns of C, as otherwise the array is in L1.
+constexpr int64_t most_counted = 32, least_columns = 1 << 13;
 constexpr int64_t least_band = 4, products_per_share = 1 << 14, most_shares = 64, most_sums = 8, ahead = 8;
 
 // to[0] to to[n - 1] += scale * x; the two arrays do not overlap.
@@ -44,6 +48,20 @@ Acc dot(const Acc* x, int64_t n, At at) {
   }
   for (; t < n; ++t) sums[t % 8] += x[t] * at(t);
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// Writes the n different keys, which are not negative, in order; there is room for a multiple of eight.
+inline void sort_by_counting(int64_t* keys, int64_t n, int64_t* sorted) {
+  on_vectors([=] {
+    const int64_t padded = (n + 7) / 8 * 8;
+    for (int64_t i = n; i < padded; ++i) keys[i] = std::numeric_limits<int64_t>::max();
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t key = keys[i];
+      int64_t before = 0;
+      for (int64_t j = 0; j < padded; ++j) before += keys[j] < key;
+      sorted[before] = key;
+    }
+  });
 }
 
 template <class S>
@@ -227,6 +245,8 @@ class Product {
 
   // Appends row i of C and returns its length. `sums` is zero before and after.
   int64_t multiply_row(int64_t i, OrderedColumns& columns, Acc* sums, Rows& rows) {
+    if (words_ == nullptr && a_.cols >= least_columns && products_of(i) <= most_counted)
+      return multiply_short_row(i, rows);
     if (words_ != nullptr) {
       each_row_of_b(i, [&](int64_t e, int64_t g, int64_t) {
         columns.add_words(words_ + g, masks_ + g, int64_t(counts_[s_.a_idx[e]]));
@@ -247,6 +267,39 @@ class Product {
     }
     rows.entries += n;
     return n;
+  }
+
+  int64_t products_of(int64_t i) const {
+    return work_[i + 1] - work_[i] - 1 - (int64_t(s_.a_ptrs[i + 1]) - int64_t(s_.a_ptrs[i]));
+  }
+
+  // Does the same for a row of few products. The position of each is the number of those that have a smaller column, or
+  // the same column and come before it.
+  int64_t multiply_short_row(int64_t i, Rows& rows) {
+    int64_t keys[most_counted];  // column and number
+    Acc terms[most_counted];
+    int64_t n = 0;
+    each_row_of_b(i, [&](int64_t e, int64_t g, int64_t length) {
+      const Acc scale(s_.a[e]);
+      for (int64_t t = g; t < g + length; ++t, ++n) {
+        keys[n] = int64_t(s_.b_idx[t]) * most_counted + n;
+        terms[n] = scale * b_[t];
+      }
+    });
+    int64_t sorted[most_counted];
+    sort_by_counting(keys, n, sorted);
+    I* const idx = rows.idx.get() + rows.entries;
+    T* const values = rows.values.get() + rows.entries;
+    int64_t count = 0;
+    for (int64_t p = 0; p < n;) {
+      const int64_t column = sorted[p] / most_counted;
+      Acc sum(0);
+      for (; p < n && sorted[p] / most_counted == column; ++p) sum += terms[sorted[p] % most_counted];
+      idx[count] = I(column);
+      values[count++] = T(sum);
+    }
+    rows.entries += count;
+    return count;
   }
 
   void add_products(int64_t i, Acc* sums) const {

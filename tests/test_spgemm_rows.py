@@ -1,4 +1,4 @@
-"""A @ B by hash tables of rows: rows of all lengths, in the simulation of the device."""
+"""A @ B row by row: rows of all lengths, by hash tables in the simulation of the device, and on threads."""
 
 import re
 import warnings
@@ -193,3 +193,19 @@ def test_a_product_waits_twice():
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert len([w for w in caught if "called a synchronizing" in str(w.message)]) <= 2
+
+
+@each_index
+def test_short_rows_of_many_columns(index):
+    """Rows of 0 to 40 products with equal columns, in every order, have the bits of the sequential rung."""
+    random = torch.Generator().manual_seed(9)
+    rows, inner, cols = 600, 500, 20_000
+    b_lengths, a_lengths = (torch.randint(0, most, (n,), generator=random) for most, n in ((9, inner), (9, rows)))
+    b_idx = torch.randint(0, 40, (int(b_lengths.sum()),), generator=random) * 499
+    a_idx = torch.randint(0, inner, (int(a_lengths.sum()),), generator=random)
+    ptrs = [torch.cat([torch.zeros(1, dtype=torch.int64), x.cumsum(0)]).to(index) for x in (a_lengths, b_lengths)]
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):
+        x, y = (torch.randn(len(i), generator=random).mul(4).to(dtype) for i in (a_idx, b_idx))
+        args = (ptrs[0], a_idx.to(index), x, ptrs[1], b_idx.to(index), y, cols)
+        got = torch.ops.torch_patterns.spgemm(*args, "threaded")
+        assert_same_bits(got, torch.ops.torch_patterns.spgemm(*args, "sequential"))
