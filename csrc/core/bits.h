@@ -6,13 +6,6 @@
 
 namespace tp {
 
-TP_HD inline int count_bits(uint64_t bits) {
-#ifdef __CUDA_ARCH__
-  return __popcll(bits);
-#else
-  return __builtin_popcountll(bits);
-#endif
-}
 TP_HD inline int count_bits(uint32_t bits) {
 #ifdef __CUDA_ARCH__
   return __popc(bits);

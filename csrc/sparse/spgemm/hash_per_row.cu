@@ -96,7 +96,7 @@ class Product {
     const bool has_short = is_noted(facts_, short_rows);
     const int64_t share = has_short ? ChosenRows<simt::HostBlock>::share_of(a_.rows) : 1;
     if (has_short) launch_short(CountColumns<I>{factors_, lengths_});
-    columns_ = context_.workspace<I>(products_);
+    columns_ = context_.workspace<I>(has_long_rows() ? products_ : 0);
     boolean* const noted = reinterpret_cast<boolean*>(of_c_ + 1);
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(facts_, g)) continue;
@@ -184,6 +184,11 @@ class Product {
     each(n, CountInRows<I>{pieces_, piece_columns_, lengths_});
   }
 
+  bool has_long_rows() const {
+    bool any = pieces_.count > 0;
+    for (int g = 0; g < group_count; ++g) any = any || is_noted(facts_, g);
+    return any;
+  }
   static bool is_noted(int64_t word, int fact) { return (word >> (8 * fact) & 0xff) != 0; }
   // Numbers that are zero.
   int64_t* numbers(int64_t n) {
