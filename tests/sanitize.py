@@ -66,7 +66,7 @@ def calls(differentiate: bool, only: str, claims: Path) -> None:
         print(f"rung: {spec.name} {algorithm}", flush=True)
         start = time.monotonic()
         slow = {"quadratic", "norm_wise"} & traits or spec.name.startswith(("bfs", "sssp"))
-        # racecheck takes two seconds for each level of a search by `persistent`, of which a batch is one after another.
+        # racecheck takes 1.5 seconds for each level of a search by `persistent`, of which a batch is one after another.
         few = spec.name == "bfs_batched" and algorithm in ("auto", "persistent")
         others = [d for d in spec.dtypes if d != spec.dtype]
         first = turn % max(len(others), 1)
