@@ -207,7 +207,7 @@ template <class T, class I>
 struct AddProducts {
   Addition<T, I> s;
   int group, room;
-  int64_t share;
+  int share;
 
   int64_t shared_bytes() const {
     return Adder<T, I, simt::HostBlock, false>::shared_bytes(room, groups[group].threads) +

@@ -96,36 +96,36 @@ TP_HD inline int bits_of(int64_t n) {
 template <class Block>
 class ChosenRows {
  public:
-  static constexpr int64_t shared_bytes = 2 * sizeof(int);
-  // At most 64 rows, and so few that there are many blocks for each that a device holds at once.
-  static int64_t share_of(int64_t rows) { return tp::max(int64_t(1), tp::min(rows >> 16, int64_t(64))); }
+  static constexpr int64_t shared_bytes = sizeof(int);
+  // At most 32 rows, and so few that there are many blocks for each that a device holds at once.
+  static int share_of(int64_t rows) { return int(tp::max(int64_t(1), tp::min(rows >> 16, int64_t(32)))); }
 
-  TP_HD explicit ChosenRows(Block& block) : chosen_(block.template shared<int>("chosen", 2)) {}
+  TP_HD explicit ChosenRows(Block& block) : chosen_(block.template shared<int>("chosen", 1)) {}
 
   // Calls f(i) for all rows i of the block's shares for which own(row) is true.
   template <class Own, class F>
-  TP_HD void each(Block& block, int64_t rows, int64_t share, Own own, F f) const {
+  TP_HD void each(Block& block, int64_t rows, int share, Own own, F f) const {
     for (int64_t first = block.index().x * share; first < rows; first += block.grid().x * share) {
-      if (share == 1) {
-        if (block.uniform("choose", [&] { return own(first); })) f(first);
-        continue;
+      for (uint32_t rest = choose(block, first, rows, share, own); rest != 0; rest &= rest - 1) {
+        f(first + lowest_bit(rest));
       }
-      block.phase("clear", [&](int t) {
-        if (t < 2) chosen_[t] = 0;
-      });
-      block.phase("choose", [&](int t) {
-        if (t >= share || first + t >= rows || !own(first + t)) return;
-        chosen_.template atomic<BitOr<int>>(t / 32, int(1u << (t % 32)));
-      });
-      uint64_t rest = block.uniform("chosen", [&] {
-        const uint32_t low = uint32_t(int(chosen_[0])), high = uint32_t(int(chosen_[1]));
-        return uint64_t(high) << 32 | low;
-      });
-      for (; rest != 0; rest &= rest - 1) f(first + lowest_bit(rest));
     }
   }
 
  private:
+  // Returns one bit per row, which is set if the row is one of this kernel's.
+  template <class Own>
+  TP_HD uint32_t choose(Block& block, int64_t first, int64_t rows, int share, Own own) const {
+    if (share == 1) return block.uniform("choose", [&] { return uint32_t(own(first)); });
+    block.phase("clear", [&](int t) {
+      if (t == 0) chosen_[0] = 0;
+    });
+    block.phase("choose", [&](int t) {
+      if (t < share && first + t < rows && own(first + t)) chosen_.template atomic<BitOr<int>>(0, int(1u << t));
+    });
+    return block.uniform("chosen", [&] { return uint32_t(int(chosen_[0])); });
+  }
+
   Shared<Block, int> chosen_;
 };
 

@@ -16,7 +16,7 @@ template <class I>
 struct FindColumns {
   Factors<I> factors;
   int group, room;
-  int64_t share;
+  int share;
   I* columns;       // [products]: those of each row begin where its products begin
   int64_t* counts;  // [rows + 1]
   boolean* noted;   // the groups of the rows of C
@@ -47,8 +47,7 @@ struct FindColumns {
     };
     ChosenRows<Block>(block).each(block, factors.rows, share, is_own, [&](int64_t i) {
       const Row row = b.row_of(block, x, i);
-      const int64_t n = row.products();
-      const int size = slots(int(n));
+      const int n = int(row.products()), size = slots(n);
       // Empty the table, as much of it as the row needs.
       block.phase("clear", [&](int t) {
         for (int k = t; k < size; k += threads) table[k] = I(-1);
@@ -56,12 +55,13 @@ struct FindColumns {
       });
       // Enter the columns of all products. Each entry of A gets as many lanes as a row of B of average length keeps
       // busy.
-      const int bits = tp::min(bits_of(ceil_div(n, row.entries())), bits_of(threads)), lanes = 1 << bits;
+      const int entries = int(tp::min(row.entries(), row.products()));  // more of them get one lane each, too
+      const int bits = tp::min(bits_of(ceil_div(n, entries)), bits_of(threads)), lanes = 1 << bits;
       b.each(
           block, x, row, [](int, int64_t) {},
-          [&](int entries) {
+          [&](int count) {
             block.phase("enter", [&](int t) {
-              for (int q = t >> bits; q < entries; q += threads >> bits) {
+              for (int q = t >> bits; q < count; q += threads >> bits) {
                 const int64_t start = b.starts[q];
                 const int length = b.lengths[q];
                 for (int w = t & (lanes - 1); w < length; w += lanes)

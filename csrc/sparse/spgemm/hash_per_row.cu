@@ -94,14 +94,14 @@ class Product {
     if (is_noted(facts_, disordered)) sort_rows_of_b();
     pieces_.factors = factors_;
     const bool has_short = is_noted(facts_, short_rows);
-    const int64_t share = has_short ? ChosenRows<simt::HostBlock>::share_of(a_.rows) : 1;
+    const int share = has_short ? ChosenRows<simt::HostBlock>::share_of(a_.rows) : 1;
     if (has_short) launch_short(CountColumns<I>{factors_, lengths_});
     columns_ = context_.workspace<I>(has_long_rows() ? products_ : 0);
     boolean* const noted = reinterpret_cast<boolean*>(of_c_ + 1);
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(facts_, g)) continue;
       const FindColumns<I> find{factors_, g, groups[g].room, share, columns_, lengths_, noted, products_};
-      launch(ceil_div(a_.rows, share), groups[g].threads, find.shared_bytes(), find);
+      launch(ceil_div(a_.rows, int64_t(share)), groups[g].threads, find.shared_bytes(), find);
     }
     if (pieces_.count > 0) find_pieces();
     scan::scan_counts(context_, lengths_, a_.ptrs, 1, a_.rows + 1);
@@ -123,7 +123,7 @@ class Product {
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(found[1], g)) continue;
       const AddProducts<T, I> add{sums, g, groups[g].room, share};
-      launch(ceil_div(a_.rows, share), groups[g].threads, add.shared_bytes(), add);
+      launch(ceil_div(a_.rows, int64_t(share)), groups[g].threads, add.shared_bytes(), add);
     }
     using Add = AddPieces<T, I>;
     launch(pieces_.count, Add::threads, Add::shared_bytes, Add{sums, pieces_, piece_starts_, piece_columns_});
