@@ -13,6 +13,7 @@
 // weights, and uses Gather::plain_sum if one is infinite or NaN.
 #pragma once
 #include "conv/elements.h"
+#include "core/division.h"
 
 namespace tp::conv {
 
@@ -62,17 +63,11 @@ TP_HD inline GatherAxis gather_axis(const Axis& a, Pass pass, int64_t phase) {
           a.out};
 }
 
-// Returns i / d and sets i to i % d. Numbers that fit in 32 bits are divided in 32 bits, which is much faster on a
-// device.
+// Returns i / d and sets i to i % d; neither is negative.
 TP_HD inline int64_t divide(int64_t& i, int64_t d) {
-  int64_t quotient;
-  if ((i | d) >> 32) {
-    quotient = i / d;
-  } else {
-    quotient = unsigned(i) / unsigned(d);
-  }
-  i -= quotient * d;
-  return quotient;
+  const int64_t q = quotient(i, d);
+  i -= q * d;
+  return q;
 }
 
 // The position of a pixel: its image, and its row and column within the phase.
