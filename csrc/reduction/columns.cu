@@ -11,14 +11,15 @@ namespace {
 
 constexpr int threads = 256, loads = 8;
 
+// Of the runs of all rows, which are [parts of rows, length, inner] in memory.
 struct Tiling {
-  int across, down;  // threads across the rows, and along n
+  int across, down;  // threads across the runs, and along them
   int64_t tiles;     // with `across` threads each
-  int splits;        // along n
+  int splits;        // of a run
   int64_t share;     // elements per split
 };
 
-// Elements k, k + step, ... of `width` rows: up to `batch` of them and before `end`, with all loads in flight at once.
+// Elements k, k + step, ... of `width` runs: up to `batch` of them and before `end`, with all loads in flight at once.
 template <int batch, class E, int width>
 TP_DEVICE void add_elements(const E& e, const typename E::Input* first, int64_t k, int64_t end, int step,
                             Running<E> (&run)[width]) {
@@ -40,40 +41,44 @@ TP_DEVICE void add_elements(const E& e, const typename E::Input* first, int64_t 
 }
 
 template <class E, int width>
-__global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Tiling tiling, typename E::Acc* totals) {
+__global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Runs runs, const Tiling tiling,
+                                                             typename E::Acc* totals) {
   using In = typename E::Input;
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
   __shared__ Acc sums[threads * width];
   const int down = tiling.down, x = int(threadIdx.x) % tiling.across, y = int(threadIdx.x) / tiling.across;
-  const int64_t row = (blockIdx.x * int64_t(tiling.across) + x) * width, split = blockIdx.y;
-  const bool active = row < e.rows;
-  const int64_t end = active ? tp::min(e.n, (split + 1) * tiling.share) : 0;
-  const In* first = e.in + row / e.inner * e.n * e.inner + row % e.inner;
+  const int64_t run = (blockIdx.x * int64_t(tiling.across) + x) * width, split = blockIdx.y,
+                count = e.rows * runs.parts;
+  const int64_t end = run < count ? tp::min(runs.length, (split + 1) * tiling.share) : 0,
+                beside = quotient(run, e.inner);
+  const In* first = e.in + beside * (runs.length - 1) * e.inner + run;
   block::allow_next_launch();
 
-  Running<E> run[width];
+  Running<E> sum[width];
   for (int64_t k = split * tiling.share + y; k < end; k += loads * down) {
     if (end - k > 2 * down) {
-      add_elements<loads>(e, first, k, end, down, run);
+      add_elements<loads>(e, first, k, end, down, sum);
     } else {
-      add_elements<2>(e, first, k, end, down, run);
+      add_elements<2>(e, first, k, end, down, sum);
     }
   }
 
   // Reduce y over the block by a tree, for all columns at once: sums is [down][across * width].
   const int columns = tiling.across * width;
 #pragma unroll
-  for (int i = 0; i < width; ++i) sums[y * columns + x * width + i] = run[i].value;
+  for (int i = 0; i < width; ++i) sums[y * columns + x * width + i] = sum[i].value;
   for (int h = down / 2; h > 0; h /= 2) {
     __syncthreads();
     for (int i = int(threadIdx.x); i < h * columns; i += threads) sums[i] = M::combine(sums[i], sums[i + h * columns]);
   }
   __syncthreads();
   const int64_t start = blockIdx.x * int64_t(columns);
-  for (int i = int(threadIdx.x); i < columns && start + i < e.rows; i += threads) {
+  for (int i = int(threadIdx.x); i < columns && start + i < count; i += threads) {
     if (totals) {
-      totals[(start + i) * tiling.splits + split] = sums[i];
+      const int64_t at = quotient(start + i, e.inner);
+      const auto [row, part] = runs.at(at);
+      totals[((row * e.inner + start + i - at * e.inner) * runs.parts + part) * tiling.splits + split] = sums[i];
     } else {
       e.out[start + i] = e.result(sums[i]);
     }
@@ -83,24 +88,26 @@ __global__ __launch_bounds__(threads, 1) void columns_kernel(const E e, const Ti
 // `aligned` is the width of vectors at aligned addresses. The order of sums follows from it, so their bits do not
 // depend on the address.
 template <int width, class E>
-void reduce_columns(const E& e, int aligned, Context& context) {
-  Tiling t{1, 1, 0, 1, e.n};
+void reduce_columns(const E& e, const Runs& runs, int aligned, Context& context) {
+  const int64_t count = e.rows * runs.parts, n = runs.length;
+  Tiling t{1, 1, 0, 1, n};
   while (t.across < block::warp_size && t.across * aligned < e.inner) t.across *= 2;
-  while (t.down * 2 * t.across <= threads && t.down * loads < e.n) t.down *= 2;
+  while (t.down * 2 * t.across <= threads && t.down * loads < n) t.down *= 2;
   t.across = threads / t.down;
-  t.tiles = ceil_div(e.rows, int64_t(t.across) * width);
-  require(t.tiles <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
+  t.tiles = ceil_div(count, int64_t(t.across) * width);
+  require(t.tiles <= max_grid, "single_pass: ", count, " rows are too many for one launch");
   // Where the tiles alone occupy all multiprocessors, only long splits are worth the launch that reduces their totals.
   constexpr int64_t multiprocessors = 132, steps = 16;
-  const int64_t tiles = ceil_div(e.rows, int64_t(t.across) * aligned);
-  const int64_t least = t.down * loads * (tiles >= multiprocessors ? steps : 1), most = ceil_div(e.n, least);
+  const int64_t tiles = ceil_div(count, int64_t(t.across) * aligned);
+  const int64_t least = t.down * loads * (tiles >= multiprocessors ? steps : 1), most = ceil_div(n, least);
   t.splits = int(tp::max(int64_t(1), tp::min(tp::min(most, ceil_div(enough_blocks, tiles)), int64_t(65535))));
-  t.share = ceil_div(e.n, int64_t(t.splits));
-  auto* totals = t.splits > 1 ? context.workspace<typename E::Acc>(e.rows * t.splits) : nullptr;
+  t.share = ceil_div(n, int64_t(t.splits));
+  const int sums = runs.parts * t.splits;  // of a row
+  auto* totals = sums > 1 ? context.workspace<typename E::Acc>(e.rows * sums) : nullptr;
   const dim3 grid(unsigned(t.tiles), unsigned(t.splits));
-  columns_kernel<E, width><<<grid, threads, 0, cudaStream_t(context.stream)>>>(e, t, totals);
+  columns_kernel<E, width><<<grid, threads, 0, cudaStream_t(context.stream)>>>(e, runs, t, totals);
   check_launch("single_pass");
-  if (t.splits > 1) finish(e, totals, t.splits, context);
+  if (totals) finish(e, totals, sums, context);
 }
 
 }  // namespace
@@ -110,11 +117,12 @@ void single_pass_columns(const Args& args, Context& context) {
     using E = std::decay_t<decltype(elements)>;
     constexpr int width = tp::min(16 / int(sizeof(typename E::Input)), 8),
                   bytes = width * int(sizeof(typename E::Input));
+    const Runs runs(elements, args);
     const int aligned = elements.inner % width == 0 ? width : 1;
     if (aligned == width && reinterpret_cast<uintptr_t>(elements.in) % bytes == 0) {
-      reduce_columns<width>(elements, aligned, context);
+      reduce_columns<width>(elements, runs, aligned, context);
     } else {
-      reduce_columns<1>(elements, aligned, context);
+      reduce_columns<1>(elements, runs, aligned, context);
     }
   });
 }

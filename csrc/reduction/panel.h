@@ -134,21 +134,28 @@ TP_INLINE bool take_greatest(const Panel<In, step, lanes>& p, typename M::Acc* _
   return any != 0;
 }
 
+// Combines each lane with acc[l]. A panel may be given in pieces, one after another, whose numbers of rows are
+// multiples of eight except for the last one.
 template <class M, bool mirrored, class In, int step, int lanes>
-TP_INLINE void combine(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
+TP_INLINE void add_panel(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
   using Acc = typename M::Acc;
   const auto add = [&](const auto& p, int64_t l, int64_t r, auto count) __attribute__((always_inline)) {
     acc[l] = M::combine(acc[l], Acc(tree<leaf_t<In, M>, count.value, mirrored>(p, r, l)));
   };
-  if constexpr (M::id == OpId::max && lanes > 0 && std::is_floating_point<Acc>::value) {
-    if (!take_greatest<M, mirrored>(p, acc)) return;
-  }
-  for (int64_t l = 0; l < p.width(); ++l) acc[l] = M::identity();
   if (!p.narrow && p.by_four) {
     each_step<(M::id == OpId::max ? 1 : 4)>(p, add);
   } else {
     each_step<8>(p, add);
   }
+}
+
+template <class M, bool mirrored, class In, int step, int lanes>
+TP_INLINE void combine(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
+  if constexpr (M::id == OpId::max && lanes > 0 && std::is_floating_point<typename M::Acc>::value) {
+    if (!take_greatest<M, mirrored>(p, acc)) return;
+  }
+  for (int64_t l = 0; l < p.width(); ++l) acc[l] = M::identity();
+  add_panel<M, mirrored>(p, acc);
 }
 
 // The values and the rows that they are in, as two arrays with elements of the same size.

@@ -30,9 +30,12 @@ struct Args {
   // `inner`: the rows, in the same order, are then those of an [outer * inner / stride, n, stride] array, and their
   // elements are combined as if it were [outer, n, inner].
   int64_t stride = inner;
-  // On `single_pass`, contiguous rows (inner == 1) may be in several parts, which are apart in memory: the array is
-  // then [parts, outer, n / parts].
-  int64_t parts = 1;
+  // A row may be in several parts, which are apart in memory: the array is then [outer / between, parts, between,
+  // n / parts, inner]. `single_pass` takes such arrays; `threaded` takes those of long rows with inner == 1 for sums,
+  // means and products of floats.
+  int64_t parts = 1, between = 1;
+  // On `single_pass`, whether the array is [parts, n / parts, outer] instead.
+  bool transposed = false;
 
   int64_t rows() const { return outer * inner; }
 };

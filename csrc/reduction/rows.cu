@@ -2,6 +2,7 @@
 // block per row; if there are fewer rows than the device can hold blocks, each row is split evenly over several blocks.
 #include "reduction/rows.h"
 #ifdef __CUDACC__
+#include "block/transpose_images.h"
 #include "reduction/running.cuh"
 
 namespace tp::reduction {
@@ -145,61 +146,70 @@ TP_DEVICE typename E::Acc reduce_row(const E& e, const typename E::Input* row, i
 // One warp or block per split of a part of a row. If there are several for a row, their blocks form a cluster, or store
 // their sums in `totals`, [rows, parts, splits], for another launch.
 template <class E, bool by_warp>
-__global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, int parts, int splits,
+__global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, const Runs runs, int splits,
                                                                typename E::Acc* totals) {
   using M = typename E::Monoid;
   constexpr int group = by_warp ? block::warp_size : threads;
   const int t = int(threadIdx.x) % group;
-  // In memory, the parts of a row are apart: [parts, rows, length].
-  const int64_t id = blockIdx.x * int64_t(threads / group) + threadIdx.x / group, run = id / splits,
-                split = id % splits, length = e.n / parts, part = run / e.rows, row = run - part * e.rows;
+  const int64_t id = blockIdx.x * int64_t(threads / group) + threadIdx.x / group, run = quotient(id, splits),
+                split = id - run * splits;
+  const auto [row, part] = runs.at(run);
   const bool clustered = splits > 1 && !totals;
   if (clustered) start_cluster();
   if (totals) block::allow_next_launch();
   auto sum = M::identity();
-  if (part < parts) {
-    sum =
-        reduce_row<by_warp ? 4 : loads<E>>(e, e.in + run * length, length, split * group + t, int64_t(splits) * group);
+  if (row < e.rows) {
+    sum = reduce_row<by_warp ? 4 : loads<E>>(e, e.in + run * runs.length, runs.length, split * group + t,
+                                             int64_t(splits) * group);
   }
   sum = by_warp ? block::reduce<M>(sum) : reduce_block<M>(sum);
   if (clustered) sum = reduce_cluster<M>(sum);
-  if (t != 0 || part >= parts) return;
+  if (t != 0 || row >= e.rows) return;
   if (totals) {
-    totals[(row * parts + part) * splits + split] = sum;
+    totals[(row * runs.parts + part) * splits + split] = sum;
   } else if (!clustered || split == 0) {
     e.out[row] = e.result(sum);
   }
 }
 
 template <class E>
-void reduce_long_rows(const E& e, int parts, Context& context) {
+void reduce_long_rows(const E& e, const Runs& runs, Context& context) {
   using Acc = typename E::Acc;
   constexpr int64_t tile = threads * loads<E> * vector<E>, warps = threads / block::warp_size;
-  const int64_t runs = e.rows * parts, length = e.n / parts;
-  require(runs <= max_grid, "single_pass: ", runs, " rows are too many for one launch");
-  if (length < 2 * tile && runs > enough_blocks) {
-    Acc* const totals = parts > 1 ? context.workspace<Acc>(runs) : nullptr;
-    launch(long_rows_kernel<E, true>, ceil_div(runs, warps), threads, {}, context, e, parts, 1, totals);
-    if (totals) finish(e, totals, parts, context);
+  const int64_t count = e.rows * runs.parts;
+  require(count <= max_grid, "single_pass: ", count, " rows are too many for one launch");
+  if (runs.length < 2 * tile && count > enough_blocks) {
+    Acc* const totals = runs.parts > 1 ? context.workspace<Acc>(count) : nullptr;
+    launch(long_rows_kernel<E, true>, ceil_div(count, warps), threads, {}, context, e, runs, 1, totals);
+    if (totals) finish(e, totals, runs.parts, context);
     return;
   }
-  const int splits = int(tp::max(int64_t(1), tp::min(ceil_div(length, tile), enough_blocks / runs)));
+  const int splits = int(tp::max(int64_t(1), tp::min(ceil_div(runs.length, tile), enough_blocks / count)));
   const bool clustered =
-      parts == 1 && splits > 1 && splits <= largest_cluster && block::is_for_hopper(long_rows_kernel<E, false>);
-  Acc* const totals = parts * splits > 1 && !clustered ? context.workspace<Acc>(runs * splits) : nullptr;
-  launch(long_rows_kernel<E, false>, runs * splits, threads, clustered ? cluster_of(splits) : cudaLaunchAttribute{},
-         context, e, parts, splits, totals);
-  if (totals) finish(e, totals, parts * splits, context);
+      runs.parts == 1 && splits > 1 && splits <= largest_cluster && block::is_for_hopper(long_rows_kernel<E, false>);
+  Acc* const totals = runs.parts * splits > 1 && !clustered ? context.workspace<Acc>(count * splits) : nullptr;
+  launch(long_rows_kernel<E, false>, count * splits, threads, clustered ? cluster_of(splits) : cudaLaunchAttribute{},
+         context, e, runs, splits, totals);
+  if (totals) finish(e, totals, runs.parts * splits, context);
 }
 
 }  // namespace
 
 void single_pass_rows(const Args& args, Context& context) {
-  with_elements<wide_t>(args, [&](const auto& elements) {
+  with_elements<wide_t>(args, [&](auto elements) {
     using E = std::decay_t<decltype(elements)>;
+    using In = typename E::Input;
     constexpr int width = vector<E>;
+    if (args.transposed) {
+      In* const rows = context.workspace<In>(args.outer * args.n);
+      const int64_t length = args.n / args.parts;
+      block::transpose_images(elements.in, {args.parts, 1, length, args.outer, length * args.outer, args.outer, length},
+                              rows, sizeof(In), context);
+      elements.in = rows;
+    }
+    const Runs runs(elements, args);
     if (args.parts > 1) {
-      reduce_long_rows(elements, int(args.parts), context);
+      reduce_long_rows(elements, runs, context);
     } else if (elements.n <= width) {
       reduce_short_rows<4, 1>(elements, context);
     } else if (elements.n <= 2 * width) {
@@ -207,7 +217,7 @@ void single_pass_rows(const Args& args, Context& context) {
     } else if (elements.n <= 4 * width * block::warp_size) {
       reduce_short_rows<1, 4>(elements, context);
     } else {
-      reduce_long_rows(elements, 1, context);
+      reduce_long_rows(elements, runs, context);
     }
   });
 }

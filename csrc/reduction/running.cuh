@@ -8,6 +8,7 @@
 #include "block/launch.cuh"
 #include "block/load_store.cuh"
 #include "block/warp.cuh"
+#include "core/division.h"
 #include "reduction/elements.h"
 
 namespace tp::reduction {
@@ -124,6 +125,27 @@ TP_DEVICE typename M::Acc reduce_cluster(typename M::Acc v) {
 #endif
   return v;
 }
+
+// The parts of rows that are adjacent in memory: [groups, parts, between, length], and `inner` such rows beside each
+// other. Without parts, a run is the whole row.
+struct Runs {
+  int64_t length, between;
+  int parts;
+
+  template <class E>
+  Runs(const E& e, const Args& args) : length(e.n / args.parts), between(args.between), parts(int(args.parts)) {}
+
+  // The row of run `run`, and which of its parts the run is.
+  struct Part {
+    int64_t row;
+    int part;
+  };
+  TP_DEVICE Part at(int64_t run) const {
+    if (parts == 1) return {run, 0};
+    const int64_t all = quotient(run, between), group = quotient(all, parts);
+    return {group * between + run - all * between, int(all - group * parts)};
+  }
+};
 
 // Combines the totals of a row's splits, [rows, splits], into the row's result, with one block or one warp per row.
 constexpr int finish_threads = 256;

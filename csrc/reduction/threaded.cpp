@@ -49,8 +49,9 @@ struct Threaded {
   // a time. The bits do not depend on the width.
   int64_t columns, step, slabs, width, strips;
   Acc* totals = nullptr;
+  int64_t parts, between;  // of rows that are apart in memory (Args)
 
-  Threaded(const E& e, int threads)
+  Threaded(const E& e, const Args& args, int threads)
       : e(e),
         is_short(e.inner == 1 && e.n <= few<In>),
         groups(is_short ? 1 : tp::max(int64_t(1), tp::min(e.n, narrow<In> / e.inner))),
@@ -61,7 +62,9 @@ struct Threaded {
         step(e.stride > 1 ? 1 : e.n),
         slabs(e.rows / columns),
         width(tp::min(columns, widest(threads))),
-        strips(ceil_div(columns, width)) {}
+        strips(ceil_div(columns, width)),
+        parts(args.parts),
+        between(args.between) {}
 
   int64_t widest(int threads) const {
     if (e.stride == 1) return groups > 1 ? 1 : e.n <= shortest<In> ? side_by_side : apart;
@@ -110,6 +113,35 @@ struct Threaded {
     fold<M>(acc, groups, wide);
   }
 
+  // Elements [first, first + count) of a row that is in parts: where they are, if they are in one part, else copied.
+  const In* gather(int64_t row, int64_t first, int64_t count, In* copies) const {
+    const int64_t length = e.n / parts, group = row / between;
+    In* to = copies;
+    for (int64_t k = first; k < first + count;) {
+      const int64_t part = k / length, end = tp::min((part + 1) * length, first + count);
+      const int64_t run = (group * parts + part) * between + row - group * between;
+      const In* const from = e.in + run * length + k - part * length;
+      if (end - k == count) return from;
+      to = std::copy_n(from, end - k, to);
+      k = end;
+    }
+    return copies;
+  }
+
+  // Sums and products of a chunk of a row that is in parts, which is gathered a few panel rows at a time.
+  template <bool mirrored>
+  TP_INLINE void reduce_parts(int64_t row, int64_t first, int64_t count, int64_t rest, Acc* acc) const {
+    constexpr int64_t at_once = 256;
+    In copies[(at_once + 1) * narrow<In>];
+    for (int64_t l = 0; l < groups; ++l) acc[l] = M::identity();
+    for (int64_t r = 0; r < count; r += at_once) {
+      const int64_t size = tp::min(at_once, count - r), tail = r + size == count ? rest : 0;
+      const In* const x = gather(row, (first + r) * groups, size * groups + tail, copies);
+      add_panel<M, mirrored>(Panel<In, 1, narrow<In>>{x, size, groups, groups, tail, false}, acc);
+    }
+    fold<M>(acc, groups, 1);
+  }
+
   template <bool contiguous_rows, bool mirrored>
   TP_INLINE void reduce_chunk(int64_t slab, int64_t strip, int64_t c, Acc* acc) const {
     const int64_t first = c * chunk_rows, count = tp::min(chunk_rows, rows - first);
@@ -119,7 +151,11 @@ struct Threaded {
     if constexpr (contiguous_rows) {
       reduce_panel<M, mirrored>(Panel<In, 0, 0>{x, count, step, wide, 0, rounds && by_four()}, acc);
     } else if (e.inner == 1 && e.stride == 1 && groups == narrow<In>) {
-      reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, groups, groups, rest, false}, first, acc);
+      if (parts > 1 && takes_parts) {
+        reduce_parts<mirrored>(row, first, count, rest, acc);
+      } else {
+        reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, groups, groups, rest, false}, first, acc);
+      }
     } else {
       reduce_groups<mirrored>(x, wide, first, count, rest, acc);
     }
@@ -137,6 +173,7 @@ struct Threaded {
       reduce_chunk<contiguous_rows, mirrored>(i / chunks / strips, i / chunks % strips, i % chunks, acc);
   }
 
+  static constexpr bool takes_parts = rounds && (M::id == OpId::sum || M::id == OpId::prod);
   static constexpr bool may_mirror = M::id == OpId::argmax || M::id == OpId::max;
 };
 
@@ -193,12 +230,12 @@ void combine_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
 }
 
 template <class E>
-void reduce(const E& e, Context& context) {
+void reduce(const E& e, const Args& args, Context& context) {
   if (e.n == 0) {
     std::fill(e.out, e.out + e.rows, e.result(E::Monoid::identity()));
     return;
   }
-  Threaded<E> t(e, context.device.threads);
+  Threaded<E> t(e, args, context.device.threads);
   if (t.chunks > 1) t.totals = context.workspace<typename E::Acc>(t.chunks * e.rows);
   const auto run = t.has_contiguous_rows() ? reducer_of_contiguous_rows<E>() : reducer<false, E>();
   const int64_t grain = ceil_div(int64_t(1 << 14), t.width * tp::min(e.n, t.chunk_rows * t.groups));
@@ -211,7 +248,7 @@ void reduce(const E& e, Context& context) {
 }  // namespace
 
 void threaded(const Args& args, Context& context) {
-  with_elements<wide_t>(args, [&](const auto& elements) { reduce(elements, context); });
+  with_elements<wide_t>(args, [&](const auto& elements) { reduce(elements, args, context); });
 }
 
 }  // namespace tp::reduction
