@@ -233,6 +233,26 @@ TP_INLINE void fold(typename M::Acc* acc, int64_t groups, int64_t columns) {
   halve([](auto a, auto b) __attribute__((always_inline)) { return M::combine(a, b); });
 }
 
+// fold for a constant number of lanes and one column, without loops.
+template <int lanes, class Acc, class Combine>
+TP_INLINE void halve(Acc* acc, Combine combine) {
+  if constexpr (lanes > 1) {
+    constexpr int kept = (lanes + 1) / 2;
+    for (int l = 0; l < lanes - kept; ++l) acc[l] = combine(acc[l], acc[l + kept]);
+    halve<kept>(acc, combine);
+  }
+}
+
+template <class M, int lanes>
+TP_INLINE void fold(typename M::Acc* acc) {
+  if constexpr (M::id == OpId::max) {
+    int nan = 0;
+    for (int l = 0; l < lanes; ++l) nan |= is_nan(acc[l]);
+    if (!nan) return halve<lanes>(acc, [](auto a, auto b) __attribute__((always_inline)) { return b > a ? b : a; });
+  }
+  halve<lanes>(acc, [](auto a, auto b) __attribute__((always_inline)) { return M::combine(a, b); });
+}
+
 // The index of the first of n elements whose operand is `value`, or NaN if `value` is NaN.
 template <class M, bool mirrored, class In>
 TP_INLINE int64_t find(const In* x, int64_t n, typename M::Acc value) {

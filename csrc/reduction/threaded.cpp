@@ -87,12 +87,12 @@ struct Threaded {
       using Most = MaxOf<In>;
       typename Most::Acc most[narrow<In>];
       reduce_panel<Most, mirrored>(panel, most);
-      fold<Most>(most, narrow<In>, 1);
+      fold<Most, narrow<In>>(most);
       const int64_t count = panel.rows * panel.pitch + panel.tail;
       acc[0] = {most[0], first * narrow<In> + find<Most, mirrored>(panel.x, count, most[0])};
     } else {
       reduce_panel<M, mirrored>(panel, acc);
-      fold<M>(acc, narrow<In>, 1);
+      fold<M, narrow<In>>(acc);
     }
   }
 
@@ -139,7 +139,7 @@ struct Threaded {
       const In* const x = gather(row, (first + r) * groups, size * groups + tail, copies);
       add_panel<M, mirrored>(Panel<In, 1, narrow<In>>{x, size, groups, groups, tail, false}, acc);
     }
-    fold<M>(acc, groups, 1);
+    fold<M, narrow<In>>(acc);
   }
 
   template <bool contiguous_rows, bool mirrored>
@@ -169,8 +169,15 @@ struct Threaded {
   template <bool contiguous_rows, bool mirrored>
   TP_INLINE void reduce_chunks(int64_t begin, int64_t end) const {
     Acc acc[contiguous_rows ? side_by_side : rounds ? most_lanes : max_lanes];
-    for (int64_t i = begin; i < end; ++i)
-      reduce_chunk<contiguous_rows, mirrored>(i / chunks / strips, i / chunks % strips, i % chunks, acc);
+    int64_t c = begin % chunks, strip = begin / chunks % strips, slab = begin / chunks / strips;
+    for (int64_t i = begin; i < end; ++i) {
+      reduce_chunk<contiguous_rows, mirrored>(slab, strip, c, acc);
+      if (++c < chunks) continue;
+      c = 0;
+      if (++strip < strips) continue;
+      strip = 0;
+      ++slab;
+    }
   }
 
   static constexpr bool takes_parts = rounds && (M::id == OpId::sum || M::id == OpId::prod);
