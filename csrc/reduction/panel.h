@@ -213,27 +213,32 @@ TP_INLINE void reduce_panel(const P& p, typename M::Acc* acc) {
   }
 }
 
-// Combines lanes l, l + columns, l + 2 columns, ... into one, for l below `columns`. For maxima, NaN is handled
-// separately, which leaves the single instruction for the greater of two.
+// Calls f(combine) with what combines two of the `count` lanes. For maxima, NaN is handled separately, which leaves the
+// single instruction for the greater of two.
+template <class M, class F>
+TP_INLINE void with_combine(const typename M::Acc* acc, int64_t count, F f) {
+  if constexpr (M::id == OpId::max) {
+    int nan = 0;
+    for (int64_t l = 0; l < count; ++l) nan |= is_nan(acc[l]);
+    if (!nan) return f([](auto a, auto b) __attribute__((always_inline)) { return b > a ? b : a; });
+  }
+  f([](auto a, auto b) __attribute__((always_inline)) { return M::combine(a, b); });
+}
+
+// Combines lanes l, l + columns, l + 2 columns, ... into one, for l below `columns`.
 template <class M>
 TP_INLINE void fold(typename M::Acc* acc, int64_t groups, int64_t columns) {
   if (groups == 1) return;
-  const auto halve = [&](auto combine) __attribute__((always_inline)) {
+  with_combine<M>(acc, groups * columns, [&](auto combine) __attribute__((always_inline)) {
     for (int64_t left = groups; left > 1;) {
       const int64_t kept = (left + 1) / 2, other = kept * columns, pairs = (left - kept) * columns;
       for (int64_t l = 0; l < pairs; ++l) acc[l] = combine(acc[l], acc[l + other]);
       left = kept;
     }
-  };
-  if constexpr (M::id == OpId::max) {
-    int nan = 0;
-    for (int64_t l = 0; l < groups * columns; ++l) nan |= is_nan(acc[l]);
-    if (!nan) return halve([](auto a, auto b) __attribute__((always_inline)) { return b > a ? b : a; });
-  }
-  halve([](auto a, auto b) __attribute__((always_inline)) { return M::combine(a, b); });
+  });
 }
 
-// fold for a constant number of lanes and one column, without loops.
+// The same for a constant number of lanes and one column, which takes no loop.
 template <int lanes, class Acc, class Combine>
 TP_INLINE void halve(Acc* acc, Combine combine) {
   if constexpr (lanes > 1) {
@@ -242,15 +247,9 @@ TP_INLINE void halve(Acc* acc, Combine combine) {
     halve<kept>(acc, combine);
   }
 }
-
 template <class M, int lanes>
 TP_INLINE void fold(typename M::Acc* acc) {
-  if constexpr (M::id == OpId::max) {
-    int nan = 0;
-    for (int l = 0; l < lanes; ++l) nan |= is_nan(acc[l]);
-    if (!nan) return halve<lanes>(acc, [](auto a, auto b) __attribute__((always_inline)) { return b > a ? b : a; });
-  }
-  halve<lanes>(acc, [](auto a, auto b) __attribute__((always_inline)) { return M::combine(a, b); });
+  with_combine<M>(acc, lanes, [&](auto combine) __attribute__((always_inline)) { halve<lanes>(acc, combine); });
 }
 
 // The index of the first of n elements whose operand is `value`, or NaN if `value` is NaN.

@@ -151,11 +151,11 @@ struct Threaded {
     if constexpr (contiguous_rows) {
       reduce_panel<M, mirrored>(Panel<In, 0, 0>{x, count, step, wide, 0, rounds && by_four()}, acc);
     } else if (e.inner == 1 && e.stride == 1 && groups == narrow<In>) {
-      if (parts > 1 && takes_parts) {
-        reduce_parts<mirrored>(row, first, count, rest, acc);
-      } else {
-        reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, groups, groups, rest, false}, first, acc);
+      const bool whole = !takes_parts || parts == 1;
+      if constexpr (takes_parts) {
+        if (!whole) reduce_parts<mirrored>(row, first, count, rest, acc);
       }
+      if (whole) reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, groups, groups, rest, false}, first, acc);
     } else {
       reduce_groups<mirrored>(x, wide, first, count, rest, acc);
     }
