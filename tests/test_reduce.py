@@ -302,6 +302,20 @@ def test_any_order_of_memory_gives_the_same_bits(device):
                 assert_same_bits(got, want, f"{op} {dtype} {order} {dims}")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int8, torch.bool], ids=str)
+def test_transposed_images_give_the_same_bits(dtype, device):
+    """Such as channels_last: on CUDA, matrices that are not narrow are transposed by the kernel."""
+    x = (torch.rand(2, 17, 18, 20, generator=torch.Generator().manual_seed(3)) * 9).to(dtype).to(device)
+    every_dim = [dims for n in range(1, 5) for dims in itertools.combinations(range(4), n)]
+    for order in ((0, 2, 3, 1), (1, 2, 3, 0), (3, 0, 1, 2), (2, 3, 0, 1), (0, 1, 3, 2), (0, 3, 2, 1)):
+        same = x.permute(order).contiguous().permute(*(order.index(d) for d in range(4)))
+        for op, dims in itertools.product(
+            ("sum", "max", "argmin", *(("logsumexp",) if x.is_floating_point() else ())), every_dim
+        ):
+            if op != "argmin" or len(dims) == 1:
+                assert_same_bits(reduce(same, dims, op=op), reduce(x, dims, op=op), f"{op} {order} {dims}")
+
+
 def check_bits_of_copy(x: torch.Tensor, dims: tuple[int, ...], op: str):
     torch.set_num_threads(1)
     want = reduce(x.contiguous(), dims, op=op)
@@ -377,6 +391,10 @@ PARTS = (  # shapes, and the dims that are reduced: kept ones lie between them
     ((2, 1, 3, 1, 70_000), (0, 4)),
     ((300, 2, 129), (0, 2)),
     ((40, 8, 8), (0, 2)),  # short parts
+    ((300, 3, 20), (0, 2)),
+    ((200, 7, 70), (0, 2)),
+    ((90, 5, 501), (0, 2)),
+    ((400, 3, 7), (0, 2)),
     ((4, 5, 6, 50), (0, 2)),  # a kept dim after them
     ((3, 5, 6, 50), (1, 3)),
     ((4, 100, 40, 20), (0, 2)),
@@ -384,6 +402,7 @@ PARTS = (  # shapes, and the dims that are reduced: kept ones lie between them
     ((3, 64, 11, 37, 12), (1, 3)),
     ((2, 3, 4, 7, 6), (1, 3)),
     ((5, 129, 7, 11), (0, 2, 3)),  # with channels last, several tiles of a transposed copy
+    ((3, 40, 9, 30), (1, 3)),
 )
 
 

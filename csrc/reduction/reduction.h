@@ -20,6 +20,11 @@
 
 namespace tp::reduction {
 
+// A batch of matrices, [images, lines, columns].
+struct Images {
+  int64_t images = 0, lines = 0, columns = 0;
+};
+
 struct Args {
   const void* in;  // [outer, n, inner]
   void* out;       // [outer, inner]; int64 for sums and products of integers and for argmax and argmin, else like in
@@ -34,8 +39,9 @@ struct Args {
   // n / parts, inner]. `single_pass` takes such arrays; `threaded` takes those of long rows with inner == 1 for sums,
   // means and products of floats.
   int64_t parts = 1, between = 1;
-  // On `single_pass`, whether the array is [parts, n / parts, outer] instead.
-  bool transposed = false;
+  // On `single_pass`, if there are any: what is in memory. The array is [images, columns, lines], which is copied
+  // first.
+  Images transposed = {};
 
   int64_t rows() const { return outer * inner; }
 };

@@ -2,7 +2,6 @@
 // block per row; if there are fewer rows than the device can hold blocks, each row is split evenly over several blocks.
 #include "reduction/rows.h"
 #ifdef __CUDACC__
-#include "block/transpose_images.h"
 #include "reduction/running.cuh"
 
 namespace tp::reduction {
@@ -20,27 +19,30 @@ constexpr bool rounds = is_floating<typename E::Input> && E::Monoid::id != OpId:
 
 // ---- short rows: a lane loads `vectors` vectors of each of `rows` rows, with all loads in flight at once
 
-// `whole` says that rows are divided into vectors, and `aligned` that these can be loaded as such.
+// The rows are the runs, whose sums are stored in `totals`, [rows, parts], if that is not null. `whole` says that they
+// are divided into vectors, and `aligned` that these can be loaded as such.
 template <class E, int rows, int vectors>
-__global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int lanes, bool whole, bool aligned) {
+__global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, const Runs runs, int lanes, bool whole,
+                                                                bool aligned, typename E::Acc* totals) {
   using In = typename E::Input;
   using M = typename E::Monoid;
   using V = block::Vector<In, vector<E>>;
   constexpr int width = vector<E>, items = vectors * width;
-  const int lane = int(threadIdx.x) % lanes, step = threads / lanes, n = int(e.n);
-  const int64_t first = (blockIdx.x * int64_t(rows * threads) + threadIdx.x) / lanes;
+  const int lane = int(threadIdx.x) % lanes, step = threads / lanes, n = int(runs.length);
+  const int64_t first = (blockIdx.x * int64_t(rows * threads) + threadIdx.x) / lanes, count = e.rows * runs.parts;
   const In filler = Running<E>::filler(e.mirrored);
   const auto index_of = [=](int i) {
     return whole ? (lane + i / width * lanes) * width + i % width : lane + i * lanes;
   };
+  if (totals) block::allow_next_launch();
   In x[rows][items];
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
-    const int64_t row = first + r * step;
-    const In* begin = e.in + row * n;
+    const int64_t run = first + r * step;
+    const In* begin = e.in + run * n;
 #pragma unroll
     for (int i = 0; i < items; ++i) x[r][i] = filler;
-    if (row >= e.rows) continue;
+    if (run >= count) continue;
     if (aligned) {
 #pragma unroll
       for (int u = 0; u < vectors; ++u) {
@@ -58,23 +60,31 @@ __global__ __launch_bounds__(threads, 1) void short_rows_kernel(const E e, int l
   }
 #pragma unroll
   for (int r = 0; r < rows; ++r) {
-    const int64_t row = first + r * step;
-    Running<E> run;
-    run.add(x[r], e.mirrored, [&](int i) { return int64_t(index_of(i)); });
-    const auto sum = reduce_lanes<M>(run.value, lanes);
-    if (lane == 0 && row < e.rows) e.out[row] = e.result(sum);
+    const int64_t run = first + r * step;
+    Running<E> running;
+    running.add(x[r], e.mirrored, [&](int i) { return int64_t(index_of(i)); });
+    const auto sum = reduce_lanes<M>(running.value, lanes);
+    if (lane != 0 || run >= count) continue;
+    if (totals) {
+      const auto [row, part] = runs.at(run);
+      totals[row * runs.parts + part] = sum;
+    } else {
+      e.out[run] = e.result(sum);
+    }
   }
 }
 
 template <int rows, int vectors, class E>
-void reduce_short_rows(const E& e, Context& context) {
+void reduce_short_rows(const E& e, const Runs& runs, Context& context) {
   int lanes = 1;
-  while (lanes * vectors * vector<E> < e.n) lanes *= 2;
-  const int64_t blocks = ceil_div(e.rows, int64_t(threads / lanes * rows));
-  const bool whole = e.n % vector<E> == 0, aligned = whole && reinterpret_cast<uintptr_t>(e.in) % 16 == 0;
-  require(blocks <= max_grid, "single_pass: ", e.rows, " rows are too many for one launch");
-  launch(short_rows_kernel<E, rows, vectors>, blocks, threads, {}, context, e, lanes, rounds<E> ? whole : aligned,
-         aligned);
+  while (lanes * vectors * vector<E> < runs.length) lanes *= 2;
+  const int64_t count = e.rows * runs.parts, blocks = ceil_div(count, int64_t(threads / lanes * rows));
+  const bool whole = runs.length % vector<E> == 0, aligned = whole && reinterpret_cast<uintptr_t>(e.in) % 16 == 0;
+  require(blocks <= max_grid, "single_pass: ", count, " rows are too many for one launch");
+  auto* const totals = runs.parts > 1 ? context.workspace<typename E::Acc>(count) : nullptr;
+  launch(short_rows_kernel<E, rows, vectors>, blocks, threads, {}, context, e, runs, lanes, rounds<E> ? whole : aligned,
+         aligned, totals);
+  if (totals) finish(e, totals, runs.parts, context);
 }
 
 // ---- long rows
@@ -96,6 +106,44 @@ TP_DEVICE void load_run(const In* from, In* to) {
   }
 }
 
+// Combines the vectors of a row with `run`, for thread t of `group`, `batch` vectors at a time, loaded by `bytes` at
+// once. `head` elements of the row are before the vectors.
+template <int batch, int bytes, class E>
+TP_DEVICE void add_vectors(Running<E>& run, bool mirrored, const typename E::Input* row, int64_t head, int64_t vectors,
+                           int64_t t, int64_t group) {
+  using In = typename E::Input;
+  constexpr int width = vector<E>;
+  const In filler = Running<E>::filler(mirrored);
+  for (int64_t j = t; j < vectors; j += batch * group) {
+    In x[batch * width];
+#pragma unroll
+    for (int u = 0; u < batch; ++u) {
+      if (j + u * group < vectors) {
+        load_run<bytes, width>(row + head + (j + u * group) * width, x + u * width);
+      } else {
+#pragma unroll
+        for (int i = 0; i < width; ++i) x[u * width + i] = filler;
+      }
+    }
+    run.add(x, mirrored, [&](int i) { return head + (j + i / width * group) * width + i % width; });
+  }
+}
+
+// The same for a row at any address. It is not inlined, because the instructions of a kernel are fetched in their
+// order, for which small problems wait.
+template <int batch, class E>
+__device__ __noinline__ typename E::Acc reduce_vectors_at_any_address(bool mirrored, const typename E::Input* row,
+                                                                      int64_t vectors, int64_t t, int64_t group) {
+  constexpr int size = int(sizeof(typename E::Input));
+  Running<E> run;
+  if (size >= 4 || reinterpret_cast<uintptr_t>(row) % 4 == 0) {
+    add_vectors<batch, size >= 4 ? size : 4>(run, mirrored, row, 0, vectors, t, group);
+  } else {
+    add_vectors<batch, size>(run, mirrored, row, 0, vectors, t, group);
+  }
+  return run.value;
+}
+
 // Reduces n contiguous elements by the threads of `group`, of which this is thread t, `batch` vectors at a time.
 // Vectors begin at the first aligned address, or with the row if the result rounds; what is loaded at once may then be
 // less.
@@ -103,41 +151,19 @@ template <int batch, class E>
 TP_DEVICE typename E::Acc reduce_row(const E& e, const typename E::Input* row, int64_t n, int64_t t, int64_t group) {
   using In = typename E::Input;
   constexpr int width = vector<E>, size = int(sizeof(In));
-  const In filler = Running<E>::filler(e.mirrored);
   const int offset = int(reinterpret_cast<uintptr_t>(row) % 16);
-  const int64_t head = rounds<E> ? 0 : tp::min(int64_t((16 - offset) % 16 / size), n);  // elements before the vectors
+  const int64_t head = rounds<E> ? 0 : tp::min(int64_t((16 - offset) % 16 / size), n);
   const int64_t vectors = (n - head) / width, tail = head + vectors * width;
   Running<E> run;
   const auto single = [&](int64_t k) {
     const In element[1] = {row[k]};
     run.add(element, e.mirrored, [&](int) { return k; });
   };
-  const auto all = [&](auto bytes) {
-    for (int64_t j = t; j < vectors; j += batch * group) {
-      In x[batch * width];
-#pragma unroll
-      for (int u = 0; u < batch; ++u) {
-        if (j + u * group < vectors) {
-          load_run<decltype(bytes)::value, width>(row + head + (j + u * group) * width, x + u * width);
-        } else {
-#pragma unroll
-          for (int i = 0; i < width; ++i) x[u * width + i] = filler;
-        }
-      }
-      run.add(x, e.mirrored, [&](int i) { return head + (j + i / width * group) * width + i % width; });
-    }
-  };
-  if (t < head) single(t);
-  if constexpr (rounds<E>) {
-    if (offset == 0) {
-      all(std::integral_constant<int, 16>{});
-    } else if (size >= 4 || offset % 4 == 0) {
-      all(std::integral_constant<int, size >= 4 ? size : 4>{});
-    } else {
-      all(std::integral_constant<int, size>{});
-    }
+  if (!rounds<E> && t < head) single(t);
+  if (rounds<E> && offset != 0) {
+    run.value = reduce_vectors_at_any_address<batch, E>(e.mirrored, row, vectors, t, group);
   } else {
-    all(std::integral_constant<int, 16>{});
+    add_vectors<batch, 16>(run, e.mirrored, row, head, vectors, t, group);
   }
   if (tail + t < n) single(tail + t);
   return run.value;
@@ -150,25 +176,25 @@ __global__ __launch_bounds__(threads, 1) void long_rows_kernel(const E e, const 
                                                                typename E::Acc* totals) {
   using M = typename E::Monoid;
   constexpr int group = by_warp ? block::warp_size : threads;
-  const int t = int(threadIdx.x) % group;
-  const int64_t id = blockIdx.x * int64_t(threads / group) + threadIdx.x / group, run = quotient(id, splits),
-                split = id - run * splits;
-  const auto [row, part] = runs.at(run);
-  const bool clustered = splits > 1 && !totals;
+  const int t = int(threadIdx.x % group);
+  const unsigned id = blockIdx.x * (threads / group) + threadIdx.x / group, run = id / unsigned(splits),
+                 split = id - run * unsigned(splits);
+  const bool clustered = splits > 1 && !totals, within = run < e.rows * runs.parts;
   if (clustered) start_cluster();
   if (totals) block::allow_next_launch();
   auto sum = M::identity();
-  if (row < e.rows) {
-    sum = reduce_row<by_warp ? 4 : loads<E>>(e, e.in + run * runs.length, runs.length, split * group + t,
+  if (within) {
+    sum = reduce_row<by_warp ? 4 : loads<E>>(e, e.in + run * runs.length, runs.length, int64_t(split) * group + t,
                                              int64_t(splits) * group);
   }
   sum = by_warp ? block::reduce<M>(sum) : reduce_block<M>(sum);
   if (clustered) sum = reduce_cluster<M>(sum);
-  if (t != 0 || row >= e.rows) return;
+  if (t != 0 || !within) return;
   if (totals) {
+    const auto [row, part] = runs.at(run);
     totals[(row * runs.parts + part) * splits + split] = sum;
   } else if (!clustered || split == 0) {
-    e.out[row] = e.result(sum);
+    e.out[run] = e.result(sum);
   }
 }
 
@@ -196,26 +222,16 @@ void reduce_long_rows(const E& e, const Runs& runs, Context& context) {
 }  // namespace
 
 void single_pass_rows(const Args& args, Context& context) {
-  with_elements<wide_t>(args, [&](auto elements) {
+  with_elements<wide_t>(args, [&](const auto& elements) {
     using E = std::decay_t<decltype(elements)>;
-    using In = typename E::Input;
     constexpr int width = vector<E>;
-    if (args.transposed) {
-      In* const rows = context.workspace<In>(args.outer * args.n);
-      const int64_t length = args.n / args.parts;
-      block::transpose_images(elements.in, {args.parts, 1, length, args.outer, length * args.outer, args.outer, length},
-                              rows, sizeof(In), context);
-      elements.in = rows;
-    }
     const Runs runs(elements, args);
-    if (args.parts > 1) {
-      reduce_long_rows(elements, runs, context);
-    } else if (elements.n <= width) {
-      reduce_short_rows<4, 1>(elements, context);
-    } else if (elements.n <= 2 * width) {
-      reduce_short_rows<2, 2>(elements, context);
-    } else if (elements.n <= 4 * width * block::warp_size) {
-      reduce_short_rows<1, 4>(elements, context);
+    if (runs.length <= width) {
+      reduce_short_rows<4, 1>(elements, runs, context);
+    } else if (runs.length <= 2 * width) {
+      reduce_short_rows<2, 2>(elements, runs, context);
+    } else if (runs.length <= 4 * width * block::warp_size) {
+      reduce_short_rows<1, 4>(elements, runs, context);
     } else {
       reduce_long_rows(elements, runs, context);
     }
