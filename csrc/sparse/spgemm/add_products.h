@@ -222,7 +222,7 @@ struct AddProducts {
       const int64_t begin = c_ptrs[i], end = c_ptrs[i + 1];
       return Span{begin, end - begin};
     };
-    // AddInShortRows and AddPieces add up the products of other rows.
+    // MultiplyShortRows and AddPieces add up the products of other rows.
     const auto is_own = [&](int64_t i) {
       const int64_t count = span_of(i).count;
       if (count == 0 || group_of(count) != group) return false;

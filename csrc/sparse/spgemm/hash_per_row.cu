@@ -95,7 +95,7 @@ class Product {
     pieces_.factors = factors_;
     const bool has_short = is_noted(facts_, short_rows);
     const int share = has_short ? ChosenRows<simt::HostBlock>::share_of(a_.rows) : 1;
-    if (has_short) launch_short(CountColumns<I>{factors_, lengths_});
+    const FoundRows<T, I> found_rows = has_short ? multiply_short_rows() : FoundRows<T, I>{};
     columns_ = context_.workspace<I>(has_long_rows() ? products_ : 0);
     boolean* const noted = reinterpret_cast<boolean*>(of_c_ + 1);
     for (int g = 0; g < group_count; ++g) {
@@ -119,7 +119,11 @@ class Product {
                               products_,
                               found[0],
                               is_noted(facts_, disordered) || is_noted(facts_, repeated)};
-    if (has_short) launch_short(AddInShortRows<T, I>{sums});
+    if (has_short) {
+      CopyShortRows<T, I> copy{factors_, found_rows, a_.ptrs, sums.idx, sums.values, sums.entries, 0};
+      copy.set_lanes();
+      each(copy.size(), copy);
+    }
     for (int g = 0; g < group_count; ++g) {
       if (!is_noted(found[1], g)) continue;
       const AddProducts<T, I> add{sums, g, groups[g].room, share};
@@ -169,6 +173,20 @@ class Product {
     factors_.b_idx = columns, s_.b = values;
   }
 
+  FoundRows<T, I> multiply_short_rows() {
+    const int64_t room = tp::min(products_, a_.rows * most_short);
+    const FoundRows<T, I> found{numbers(1),
+                                context_.workspace<int64_t>(a_.rows),
+                                context_.workspace<I>(room),
+                                context_.workspace<T>(room),
+                                a_.rows,
+                                room};
+    using Multiply = MultiplyShortRows<T, I>;
+    launch(ceil_div(a_.rows, int64_t(Multiply::rows)), Multiply::threads, Multiply::shared_bytes,
+           Multiply{factors_, s_.a, s_.b, lengths_, found});
+    return found;
+  }
+
   // Finds the columns of the pieces of long rows, and how many each row has.
   void find_pieces() {
     const int64_t n = pieces_.count;
@@ -199,10 +217,6 @@ class Product {
   template <class Kernel>
   void each(int64_t n, const Kernel& kernel) {
     simt::launch_for_each(context_, rung, n, kernel);
-  }
-  template <class Kernel>
-  void launch_short(const Kernel& kernel) {
-    launch(ceil_div(a_.rows, int64_t(Kernel::rows)), Kernel::threads, Kernel::shared_bytes, kernel);
   }
   template <class Kernel>
   void launch(int64_t blocks, int threads, int64_t shared_bytes, const Kernel& kernel) {
