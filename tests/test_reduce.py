@@ -316,6 +316,44 @@ def test_transposed_images_give_the_same_bits(dtype, device):
                 assert_same_bits(reduce(same, dims, op=op), reduce(x, dims, op=op), f"{op} {order} {dims}")
 
 
+VIEWS = {  # what is seen of a larger array: slices, every second element, one element or row for all
+    "columns": lambda x: x((70, 300))[:, 7:250],
+    "few columns": lambda x: x((900, 40))[:, 3:23],
+    "every third column": lambda x: x((70, 300))[:, 1::3],
+    "every other row": lambda x: x((70, 300))[::2],
+    "long rows": lambda x: x((3, 140_001))[:, 1:70_001],
+    "every other element": lambda x: x((3, 140_001))[:, ::2],
+    "one row": lambda x: x((1, 300)).expand(500, 300),
+    "one column": lambda x: x((500, 1)).expand(500, 300),
+    "one element": lambda x: x(()).expand(30, 5000),
+    "wide columns": lambda x: x((200, 2500))[:, 3:2403],
+    "a block": lambda x: x((9, 20, 60))[1:8, 2:19, 5:58],
+    "some channels": lambda x: x((4, 9, 30, 40))[:, 2:7],
+    "some pixels": lambda x: x((4, 9, 30, 40))[:, :, 3:28, 1:39],
+    "colours": lambda x: x((30, 40, 4))[..., :3],
+    "one image": lambda x: x((1, 6, 30, 40)).expand(5, 6, 30, 40),
+    "pixels of a larger image": lambda x: x((6, 30, 4, 40)).transpose(1, 2)[..., :33],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8], ids=str)
+def test_views_give_the_same_bits(dtype, view, device):
+    """On the CPU, most of them are read where they are."""
+    random = torch.Generator().manual_seed(4)
+    x = VIEWS[view](lambda shape: (torch.rand(shape, generator=random) * 9 + 0.5).to(dtype).to(device))
+    copied = x.contiguous()
+    assert not x.is_contiguous()
+    ops = ("sum", "prod", "max", "argmin", "logsumexp") if x.is_floating_point() else ("sum", "min", "argmax", "all")
+    dims = [d for n in range(1, x.dim() + 1) for d in itertools.combinations(range(x.dim()), n)]
+    for op, dim in itertools.product(ops, dims):
+        if op.startswith("arg") and len(dim) > 1:
+            continue
+        for threads in (1, 2) if device == "cpu" else (1,):
+            torch.set_num_threads(threads)
+            assert_same_bits(reduce(x, dim, op=op), reduce(copied, dim, op=op), f"{op} {dim} {threads}")
+
+
 def check_bits_of_copy(x: torch.Tensor, dims: tuple[int, ...], op: str):
     torch.set_num_threads(1)
     want = reduce(x.contiguous(), dims, op=op)

@@ -15,6 +15,8 @@
 // Every rung takes every problem: the rows are the n-element lines of an [outer, n, inner] array along its middle
 // dimension; row r starts at (r / inner) * n * inner + r % inner with stride `inner`. An empty row gives the identity.
 #pragma once
+#include <vector>
+
 #include "core/ladder.h"
 #include "core/op.h"
 
@@ -23,6 +25,15 @@ namespace tp::reduction {
 // A batch of matrices, [images, lines, columns].
 struct Images {
   int64_t images = 0, lines = 0, columns = 0;
+};
+
+// An array whose dimensions are of any size and stride, in elements. Its `outer`, `n` and `inner` are products of
+// these, the outermost first; none of them for a product of 1.
+struct Layout {
+  struct Dim {
+    int64_t size, stride;
+  };
+  std::vector<Dim> outer, n, inner;
 };
 
 struct Args {
@@ -35,13 +46,14 @@ struct Args {
   // `inner`: the rows, in the same order, are then those of an [outer * inner / stride, n, stride] array, and their
   // elements are combined as if it were [outer, n, inner].
   int64_t stride = inner;
-  // A row may be in several parts, which are apart in memory: the array is then [outer / between, parts, between,
-  // n / parts, inner]. `single_pass` takes such arrays; `threaded` takes those of long rows with inner == 1 for sums,
-  // means and products of floats.
+  // On `single_pass`, a row may be in several parts, which are apart in memory: the array is then [outer / between,
+  // parts, between, n / parts, inner].
   int64_t parts = 1, between = 1;
   // On `single_pass`, if there are any: what is in memory. The array is [images, columns, lines], which is copied
   // first.
   Images transposed = {};
+  // On `threaded`, where the elements are, if this is not null and stride == inner.
+  const Layout* layout = nullptr;
 
   int64_t rows() const { return outer * inner; }
 };

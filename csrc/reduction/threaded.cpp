@@ -7,13 +7,17 @@
 // products and exponentials of floats accumulate in double, so the rounding error does not grow with n.
 //
 // `inner` decides in which order the elements of a row are combined, and `stride` where they are (reduction.h). A panel
-// has the same lanes wherever they are in memory, so an array in another order of dimensions gives the same bits.
+// has the same lanes wherever they are in memory, so an array in another order of dimensions gives the same bits. An
+// array of another layout is read where it is, if the lanes of a panel are evenly spaced, or else copied chunk by
+// chunk, which then stays in the cache.
 #ifdef __GNUC__
 #pragma GCC optimize("no-tree-pre")  // it turns comparisons into branches, which prevents vectorization
 #endif
 
 #include <algorithm>
+#include <memory>
 
+#include "reduction/gather.h"
 #include "reduction/panel.h"
 
 namespace tp::reduction {
@@ -49,7 +53,7 @@ struct Threaded {
   // a time. The bits do not depend on the width.
   int64_t columns, step, slabs, width, strips;
   Acc* totals = nullptr;
-  int64_t parts, between;  // of rows that are apart in memory (Args)
+  const Layout* layout;
 
   Threaded(const E& e, const Args& args, int threads)
       : e(e),
@@ -63,8 +67,7 @@ struct Threaded {
         slabs(e.rows / columns),
         width(tp::min(columns, widest(threads))),
         strips(ceil_div(columns, width)),
-        parts(args.parts),
-        between(args.between) {}
+        layout(args.layout) {}
 
   int64_t widest(int threads) const {
     if (e.stride == 1) return groups > 1 ? 1 : e.n <= shortest<In> ? side_by_side : apart;
@@ -96,15 +99,17 @@ struct Threaded {
     }
   }
 
-  // Combines a chunk of `wide` rows that starts at panel row `first`. Group g of row l is lane g * wide + l. Each group
-  // is a panel of its own, unless all of them are contiguous in memory: then they are one panel.
+  // Combines a chunk of `wide` rows that starts at panel row `first`; their elements are `pitch` apart. Group g of row
+  // l is lane g * wide + l. Each group is a panel of its own, unless all of them are contiguous in memory: then they
+  // are one panel.
   template <bool mirrored>
-  TP_INLINE void reduce_groups(const In* x, int64_t wide, int64_t first, int64_t count, int64_t rest, Acc* acc) const {
-    const bool joined = wide == e.stride && groups * wide <= max_lanes;
+  TP_INLINE void reduce_groups(const In* x, int64_t pitch, int64_t wide, int64_t first, int64_t count, int64_t rest,
+                               Acc* acc) const {
+    const bool joined = wide == pitch && groups * wide <= max_lanes;
     const int64_t panels = joined ? 1 : groups, lanes = joined ? groups * wide : wide;
     for (int64_t g = 0; g < panels; ++g) {
       const int64_t tail = joined ? rest * wide : g < rest ? wide : 0;
-      const Panel<In, 1, 0> panel{x + g * e.stride, count, groups * e.stride, lanes, tail, by_four()};
+      const Panel<In, 1, 0> panel{x + g * pitch, count, groups * pitch, lanes, tail, by_four()};
       reduce_panel<M, mirrored>(panel, acc + g * wide);
     }
     if constexpr (M::id == OpId::argmax) {
@@ -113,51 +118,45 @@ struct Threaded {
     fold<M>(acc, groups, wide);
   }
 
-  // Elements [first, first + count) of a row that is in parts: where they are, if they are in one part, else copied.
-  const In* gather(int64_t row, int64_t first, int64_t count, In* copies) const {
-    const int64_t length = e.n / parts, group = row / between;
-    In* to = copies;
-    for (int64_t k = first; k < first + count;) {
-      const int64_t part = k / length, end = tp::min((part + 1) * length, first + count);
-      const int64_t run = (group * parts + part) * between + row - group * between;
-      const In* const from = e.in + run * length + k - part * length;
-      if (end - k == count) return from;
-      to = std::copy_n(from, end - k, to);
-      k = end;
-    }
-    return copies;
-  }
-
-  // Sums and products of a chunk of a row that is in parts, which is gathered a few panel rows at a time.
+  // Sums and products of a chunk of a row that is not contiguous, which is gathered a few panel rows at a time.
   template <bool mirrored>
-  TP_INLINE void reduce_parts(int64_t row, int64_t first, int64_t count, int64_t rest, Acc* acc) const {
+  TP_INLINE void reduce_gathered(int64_t row, int64_t first, int64_t count, int64_t rest, Acc* acc) const {
     constexpr int64_t at_once = 256;
     In copies[(at_once + 1) * narrow<In>];
     for (int64_t l = 0; l < groups; ++l) acc[l] = M::identity();
     for (int64_t r = 0; r < count; r += at_once) {
       const int64_t size = tp::min(at_once, count - r), tail = r + size == count ? rest : 0;
-      const In* const x = gather(row, (first + r) * groups, size * groups + tail, copies);
+      const Range elements{(first + r) * groups, size * groups + tail};
+      const In* const x = gather(e.in, *layout, {row, 1}, elements, {0, 1}, copies).x;
       add_panel<M, mirrored>(Panel<In, 1, narrow<In>>{x, size, groups, groups, tail, false}, acc);
     }
     fold<M, narrow<In>>(acc);
   }
 
+  // `copies` is for as many elements as copied() says, if the array is not contiguous.
   template <bool contiguous_rows, bool mirrored>
-  TP_INLINE void reduce_chunk(int64_t slab, int64_t strip, int64_t c, Acc* acc) const {
+  TP_INLINE void reduce_chunk(int64_t slab, int64_t strip, int64_t c, Acc* acc, In* copies) const {
     const int64_t first = c * chunk_rows, count = tp::min(chunk_rows, rows - first);
     const int64_t rest = c == chunks - 1 ? e.n - rows * groups : 0;
     const int64_t column = strip * width, wide = tp::min(width, columns - column), row = slab * columns + column;
-    const In* x = e.in + slab * columns * e.n + column * step + first * groups * e.stride;
+    const bool is_narrow = !contiguous_rows && e.inner == 1 && e.stride == 1 && groups == narrow<In>;
+    Block<In> block{e.in + slab * columns * e.n + column * step + first * groups * e.stride, e.stride, step};
+    if (layout && !(adds && is_narrow)) {
+      const Range elements{first * groups, count * groups + rest};
+      block = e.stride == 1 ? gather(e.in, *layout, {row, wide}, elements, {0, 1}, copies)
+                            : gather(e.in, *layout, {slab, 1}, elements, {column, wide}, copies);
+    }
     if constexpr (contiguous_rows) {
-      reduce_panel<M, mirrored>(Panel<In, 0, 0>{x, count, step, wide, 0, rounds && by_four()}, acc);
-    } else if (e.inner == 1 && e.stride == 1 && groups == narrow<In>) {
-      const bool whole = !takes_parts || parts == 1;
-      if constexpr (takes_parts) {
-        if (!whole) reduce_parts<mirrored>(row, first, count, rest, acc);
+      reduce_panel<M, mirrored>(Panel<In, 0, 0>{block.x, count, block.step, wide, 0, rounds && by_four()}, acc);
+    } else if (is_narrow) {
+      if constexpr (adds) {
+        if (layout) reduce_gathered<mirrored>(row, first, count, rest, acc);
       }
-      if (whole) reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{x, count, groups, groups, rest, false}, first, acc);
+      if (!adds || !layout) {
+        reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{block.x, count, groups, groups, rest, false}, first, acc);
+      }
     } else {
-      reduce_groups<mirrored>(x, wide, first, count, rest, acc);
+      reduce_groups<mirrored>(block.x, block.pitch, wide, first, count, rest, acc);
     }
     if (chunks > 1) {
       std::copy(acc, acc + wide, totals + c * e.rows + row);
@@ -165,13 +164,15 @@ struct Threaded {
       for (int64_t l = 0; l < wide; ++l) e.out[row + l] = e.result(acc[l]);
     }
   }
+  int64_t copied() const { return layout ? width * tp::min(e.n, (chunk_rows + 1) * groups) : 0; }
 
   template <bool contiguous_rows, bool mirrored>
   TP_INLINE void reduce_chunks(int64_t begin, int64_t end) const {
     Acc acc[contiguous_rows ? side_by_side : rounds ? most_lanes : max_lanes];
+    const std::unique_ptr<In[]> copies(copied() > 0 ? new In[size_t(copied())] : nullptr);
     int64_t c = begin % chunks, strip = begin / chunks % strips, slab = begin / chunks / strips;
     for (int64_t i = begin; i < end; ++i) {
-      reduce_chunk<contiguous_rows, mirrored>(slab, strip, c, acc);
+      reduce_chunk<contiguous_rows, mirrored>(slab, strip, c, acc, copies.get());
       if (++c < chunks) continue;
       c = 0;
       if (++strip < strips) continue;
@@ -180,7 +181,7 @@ struct Threaded {
     }
   }
 
-  static constexpr bool takes_parts = rounds && (M::id == OpId::sum || M::id == OpId::prod);
+  static constexpr bool adds = rounds && (M::id == OpId::sum || M::id == OpId::prod);
   static constexpr bool may_mirror = M::id == OpId::argmax || M::id == OpId::max;
 };
 

@@ -142,6 +142,7 @@ struct Source {
   PerDim<int64_t> kept;  // the kept dimensions of x, in the order of its rows
   int64_t outer, n, inner, stride, parts = 1, between = 1;
   reduction::Images transposed = {};
+  std::optional<reduction::Layout> layout = {};
 };
 
 // Whether the rung is the one that "auto" means.
@@ -200,11 +201,10 @@ std::optional<Source> in_memory_order(const Reduce& r, OpId op, const Mask& redu
 // The sizes of x as [groups, parts, between, length, inner], if its parts and lengths are reduced.
 using Parts = std::array<int64_t, 5>;
 
-// Sums over all but the channels of images are such. The parts must not be very short and not too many, or a copy is
-// faster. Exact results are faster one dimension after another (reduced_first).
+// Sums over all but the channels of images are such. On CUDA, the kernel reads them there. The parts must not be very
+// short and not too many, or a copy is faster. Exact results are faster one dimension after another (reduced_first).
 std::optional<Parts> parts_of(const Reduce& r, OpId op, const Mask& reduced) {
-  const bool on_cuda = r.x.is_cuda(), exact = is_exact(op, r.x);
-  if (finds_index(r.op) || !is_default(r) || (exact && !on_cuda)) return {};
+  if (!r.x.is_cuda() || finds_index(r.op) || !is_default(r)) return {};
   Parts sizes{1, 1, 1, 1, 1};
   size_t at = 0;
   for (int64_t d = 0; d < r.x.dim(); ++d) {
@@ -214,15 +214,9 @@ std::optional<Parts> parts_of(const Reduce& r, OpId op, const Mask& reduced) {
   }
   const auto [groups, parts, between, length, inner] = sizes;
   if (at < 3 || groups * between * inner == 0) return {};
-  if (!on_cuda) {
-    if (op != OpId::sum && op != OpId::mean && op != OpId::prod) return {};
-    constexpr int64_t shortest = 32, shortest_row = 1 << 10;
-    if (inner > 1 || length < shortest || parts * length < shortest_row || !r.x.is_contiguous()) return {};
-    return sizes;
-  }
   constexpr int64_t shortest = 8, most_parts = 1 << 14;
   if (parts > most_parts || length < shortest) return {};
-  if (exact && groups * inner > 1) return {};
+  if (is_exact(op, r.x) && groups * inner > 1) return {};
   return sizes;
 }
 
@@ -250,6 +244,33 @@ std::vector<int64_t> reduced_first(const Reduce& r, OpId op, const Mask& reduced
   return {};
 }
 
+// Where the elements are of an x that is not contiguous, which the CPU reads there; `in` is x with its dimensions in
+// the order of `lines`. If neighbours are too far apart, or few, a copy is faster.
+std::optional<reduction::Layout> layout_of(const Reduce& r, const Tensor& in, const Lines<int64_t>& lines,
+                                           const Mask& reduced) {
+  if (in.is_cuda() || in.is_contiguous() || !is_default(r)) return {};
+  reduction::Layout layout;
+  bool begun = false;  // whether reduced dimensions have come
+  for (size_t d = 0; d < lines.order.size(); ++d) {
+    const int64_t size = in.size(int64_t(d)), stride = in.stride(int64_t(d));
+    if (size == 1) continue;
+    const bool is_reduced = reduced[size_t(lines.order[d])];
+    begun = begun || is_reduced;
+    auto& dims = is_reduced ? layout.n : begun ? layout.inner : layout.outer;
+    if (!dims.empty() && dims.back().stride == size * stride) {
+      dims.back() = {dims.back().size * size, stride};
+    } else {
+      dims.push_back({size, stride});
+    }
+  }
+  const auto& last = !layout.inner.empty() ? layout.inner : !layout.n.empty() ? layout.n : layout.outer;
+  const bool is_even = layout.outer.size() < 2 && layout.n.size() < 2 && layout.inner.size() < 2;
+  constexpr int64_t line = 64, few = 16;  // bytes of a cache line; elements
+  if (last.empty() || last.back().stride * in.element_size() >= line) return {};
+  if (last.back().size < few && !(is_even && last.back().stride == 1)) return {};
+  return layout;
+}
+
 // Bits depend on the shape only, so an x that is not contiguous is copied first, with few exceptions.
 Source source_of(const Reduce& r, OpId op, const Mask& reduced) {
   const Lines<int64_t> lines(r.x.sizes(), reduced, ones_of(r.x));
@@ -267,7 +288,8 @@ Source source_of(const Reduce& r, OpId op, const Mask& reduced) {
               lines.inner};
   }
   source.transposed = transposed_images(r, source.in);
-  if (source.transposed.images == 0) source.in = source.in.contiguous();
+  source.layout = layout_of(r, source.in, lines, reduced);
+  if (source.transposed.images == 0 && !source.layout) source.in = source.in.contiguous();
   return source;
 }
 
@@ -302,9 +324,18 @@ Tensor Reduce::kernel() const {
   for (const int64_t d : s.kept) sizes.push_back(x.size(d));
   const Tensor result = in_order ? out : at::empty(sizes, out.options());
   const DType dtype = combining_dtype("reduce", op, x);
-  const reduction::Args args{
-      s.in.const_data_ptr(), result.mutable_data_ptr(), s.outer, s.n, s.inner, dtype, id, s.stride, s.parts, s.between,
-      s.transposed};
+  const reduction::Args args{s.in.const_data_ptr(),
+                             result.mutable_data_ptr(),
+                             s.outer,
+                             s.n,
+                             s.inner,
+                             dtype,
+                             id,
+                             s.stride,
+                             s.parts,
+                             s.between,
+                             s.transposed,
+                             s.layout ? &*s.layout : nullptr};
   run(reduction::ladder, reduction::choose, "reduce", algorithm, s.in, args);
   if (!in_order) store_in_order(result, out, s.kept);
   return out;
