@@ -182,23 +182,38 @@ TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restri
   for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {value[l], row[l]};
 }
 
+// sum[l] = the sum of exp(x - from[l]) over lane l.
+template <class In, int step, int lanes, class Sum>
+TP_INLINE void add_exponentials(const Panel<In, step, lanes>& p, const acc_t<In>* from, Sum* __restrict sum) {
+  for (int64_t l = 0; l < p.width(); ++l) sum[l] = 0;
+  const auto add = [&](const auto& p, int64_t l, int64_t r, auto) __attribute__((always_inline)) {
+    sum[l] += Sum(block::exponential(acc_t<In>(p.at(r, l)) - from[l]));
+  };
+  each_step<1>(p, add);
+}
+
+// What is subtracted from the elements of each lane, whose maxima are known. A maximum that is not finite is itself the
+// result, so its sum is 1.
+template <class A>
+TP_INLINE void shifts_of(const A* most, int64_t lanes, A* from) {
+  for (int64_t l = 0; l < lanes; ++l) from[l] = most[l] - most[l] == 0 ? most[l] : A(0);
+}
+template <class M, class A, class Sum>
+TP_INLINE void store_exponentials(const A* most, const A* from, const Sum* sum, int64_t lanes,
+                                  typename M::Acc* __restrict acc) {
+  for (int64_t l = 0; l < lanes; ++l) acc[l] = {most[l], from[l] == most[l] ? sum[l] : Sum(1)};
+}
+
 // First computes the maxima, then the exponentials of the distances from them: without branches, so that the loop is
-// vectorized. A maximum that is not finite is itself the result, so its sum is 1.
+// vectorized.
 template <class M, class In, int step, int lanes>
 TP_INLINE void exponentiate(const Panel<In, step, lanes>& p, typename M::Acc* __restrict acc) {
-  using A = acc_t<In>;
-  using Sum = decltype(acc->sum);
-  A most[max_lanes], from[max_lanes];
-  Sum sum[max_lanes];
+  acc_t<In> most[max_lanes], from[max_lanes];
+  decltype(acc->sum) sum[max_lanes];
   combine<MaxOf<In>, false>(p, most);
-  for (int64_t l = 0; l < p.lanes; ++l) {
-    from[l] = most[l] - most[l] == 0 ? most[l] : A(0);
-    sum[l] = 0;
-  }
-  const auto add = [&](const auto& p, int64_t l, int64_t r, auto)
-                       __attribute__((always_inline)) { sum[l] += Sum(block::exponential(A(p.at(r, l)) - from[l])); };
-  each_step<1>(p, add);
-  for (int64_t l = 0; l < p.lanes; ++l) acc[l] = {most[l], from[l] == most[l] ? sum[l] : Sum(1)};
+  shifts_of(most, p.lanes, from);
+  add_exponentials(p, from, sum);
+  store_exponentials<M>(most, from, sum, p.lanes, acc);
 }
 
 // acc[l] = the combination of lane l; the indices of argmax are rows of the panel.

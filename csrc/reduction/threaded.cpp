@@ -83,19 +83,31 @@ struct Threaded {
   // Whether trees combine four panel rows, not eight, which in a slab without strips would be far apart.
   bool by_four() const { return e.inner > 1 && groups * e.inner <= max_lanes; }
 
-  // Contiguous elements: finds the maximum first, then its index.
+  // Contiguous elements: finds the maximum first, then its index or the exponentials.
   template <bool mirrored, class P>
   TP_INLINE void reduce_narrow(const P& panel, int64_t first, Acc* acc) const {
+    constexpr int lanes = narrow<In>;
     if constexpr (M::id == OpId::argmax) {
       using Most = MaxOf<In>;
-      typename Most::Acc most[narrow<In>];
+      typename Most::Acc most[lanes];
       reduce_panel<Most, mirrored>(panel, most);
-      fold<Most, narrow<In>>(most);
+      fold<Most, lanes>(most);
       const int64_t count = panel.rows * panel.pitch + panel.tail;
-      acc[0] = {most[0], first * narrow<In> + find<Most, mirrored>(panel.x, count, most[0])};
+      acc[0] = {most[0], first * lanes + find<Most, mirrored>(panel.x, count, most[0])};
+    } else if constexpr (M::id == OpId::logsumexp) {
+      using Most = MaxOf<In>;
+      typename Most::Acc most[lanes], from[lanes];
+      decltype(acc->sum) sum[lanes];
+      combine<Most, false>(panel, most);
+      fold<Most, lanes>(most);
+      shifts_of(most, 1, from);
+      std::fill_n(from, lanes, from[0]);
+      add_exponentials(panel, from, sum);
+      fold<tp::Sum<decltype(acc->sum)>, lanes>(sum);
+      store_exponentials<M>(most, from, sum, 1, acc);
     } else {
       reduce_panel<M, mirrored>(panel, acc);
-      fold<M, narrow<In>>(acc);
+      fold<M, lanes>(acc);
     }
   }
 
@@ -106,14 +118,28 @@ struct Threaded {
   TP_INLINE void reduce_groups(const In* x, int64_t pitch, int64_t wide, int64_t first, int64_t count, int64_t rest,
                                Acc* acc) const {
     const bool joined = wide == pitch && groups * wide <= max_lanes;
-    const int64_t panels = joined ? 1 : groups, lanes = joined ? groups * wide : wide;
-    for (int64_t g = 0; g < panels; ++g) {
+    const int64_t panels = joined ? 1 : groups, panel_lanes = joined ? groups * wide : wide, lanes = groups * wide;
+    const auto panel = [&](int64_t g) {
       const int64_t tail = joined ? rest * wide : g < rest ? wide : 0;
-      const Panel<In, 1, 0> panel{x + g * pitch, count, groups * pitch, lanes, tail, by_four()};
-      reduce_panel<M, mirrored>(panel, acc + g * wide);
+      return Panel<In, 1, 0>{x + g * pitch, count, groups * pitch, panel_lanes, tail, by_four()};
+    };
+    if constexpr (M::id == OpId::logsumexp) {
+      // All groups of a row have the same maximum, so that their sums need not be scaled.
+      using Most = MaxOf<In>;
+      typename Most::Acc most[most_lanes], from[most_lanes];
+      decltype(acc->sum) sum[most_lanes];
+      for (int64_t g = 0; g < panels; ++g) combine<Most, false>(panel(g), most + g * wide);
+      fold<Most>(most, groups, wide);
+      shifts_of(most, wide, from);
+      for (int64_t l = wide; l < lanes; ++l) from[l] = from[l - wide];
+      for (int64_t g = 0; g < panels; ++g) add_exponentials(panel(g), from + g * wide, sum + g * wide);
+      fold<tp::Sum<decltype(acc->sum)>>(sum, groups, wide);
+      store_exponentials<M>(most, from, sum, wide, acc);
+      return;
     }
+    for (int64_t g = 0; g < panels; ++g) reduce_panel<M, mirrored>(panel(g), acc + g * wide);
     if constexpr (M::id == OpId::argmax) {
-      for (int64_t l = 0; l < groups * wide; ++l) acc[l].index = (first + acc[l].index) * groups + l / wide;
+      for (int64_t l = 0; l < lanes; ++l) acc[l].index = (first + acc[l].index) * groups + l / wide;
     }
     fold<M>(acc, groups, wide);
   }
