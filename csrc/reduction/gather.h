@@ -19,7 +19,7 @@ void each_run(const Dims& dims, int64_t first, int64_t count, F f) {
     const int64_t run = std::min(count, last.size - at);
     int64_t offset = at * last.stride, index = line;
     for (size_t d = dims.size() - 1; d-- > 1; index /= dims[d].size) offset += index % dims[d].size * dims[d].stride;
-    f(offset + index * dims[0].stride * int64_t(dims.size() > 1), run, last.stride);
+    f(offset + index * dims[0].stride, run, last.stride);  // of one dimension, the index is 0
     count -= run;
   }
 }
@@ -30,10 +30,9 @@ struct Range {
 
   // If their elements are evenly spaced, where the first is, and their distance.
   bool is_even(const Dims& dims, int64_t& offset, int64_t& stride) const {
-    int runs = 0;
     if (!dims.empty() && first % dims.back().size + count > dims.back().size) return false;
-    each_run(dims, first, count, [&](int64_t begin, int64_t, int64_t step) { offset = begin, stride = step, ++runs; });
-    return runs == 1;
+    each_run(dims, first, count, [&](int64_t begin, int64_t, int64_t step) { offset = begin, stride = step; });
+    return true;
   }
 };
 
