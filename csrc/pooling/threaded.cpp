@@ -1,11 +1,29 @@
 // All threads share the rows of maps. The inner loops run along a row (channels last: along the channels of a pixel),
-// one tap of the window after another, so they vectorize. Sums and comparisons have the order of the sequential rung,
-// so the results are the same bits.
+// over a few taps of the window at a time, so they vectorize. Sums and comparisons have the order of the sequential
+// rung, so the results are the same bits.
+#include <cstring>
+
 #include "pooling/threaded_backward.h"
 
 namespace tp::pooling {
 namespace host {
 namespace {
+
+template <int bytes>
+using Bits =
+    std::conditional_t<bytes == 8, uint64_t,
+                       std::conditional_t<bytes == 4, uint32_t, std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
+
+// a if `is_a`, else b. Several conditional expressions would become a branch, which prevents vectorization.
+template <class A>
+inline A chosen(bool is_a, A a, A b) {
+  Bits<sizeof(A)> x, y;
+  std::memcpy(&x, &a, sizeof(A));
+  std::memcpy(&y, &b, sizeof(A));
+  x = static_cast<decltype(x)>(y ^ ((x ^ y) & (is_a ? ~0ull : 0)));
+  std::memcpy(&a, &x, sizeof(A));
+  return a;
+}
 
 template <class T, class I, class Index>
 void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* space, I* index, T* y, Index* indices) {
@@ -17,21 +35,31 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* spa
     index[k] = top + I(first_tap(a.w, a.in.inner == 1 ? k : line.ow));  // the index if all values are -inf
   }
   const I pixel_step = a.in.inner == 1 ? I(a.w.stride) : I(0);
-  for_taps(a, line, [=](int64_t first, int64_t count, int64_t from, int64_t step, int64_t ih, int64_t iw) {
+  const int64_t inner = a.in.inner;
+  const auto use = [=](auto taps, int64_t first, int64_t count, int64_t from, int64_t step, int64_t ih, int64_t iw) {
     const I pixel = I(ih) * width + I(iw);
     A* to = best + first;
     I* index_to = index + first;
-    const auto* values = readable(x + from, (count - 1) * step + 1, space);
+    const auto* values = readable(x + from, (taps - 1) * inner + (count - 1) * step + 1, space);
     with_step(step, [=](auto by) {
       TP_INDEPENDENT
       for (int64_t k = 0; k < count; ++k) {
-        const A value = A(values[k * by]), held = to[k];
+        A value = A(values[k * by]);
+        I tap(0);
+        for (int t = 1; t < taps; ++t) {
+          const A other = A(values[t * inner + k * by]);
+          const bool greater = replaces(other, value);
+          value = chosen(greater, other, value);
+          tap = chosen(greater, I(t), tap);
+        }
+        const A held = to[k];
         const bool greater = replaces(value, held);
-        to[k] = greater ? value : held;
-        index_to[k] = greater ? pixel + I(k) * pixel_step : index_to[k];
+        to[k] = chosen(greater, value, held);
+        index_to[k] = chosen(greater, pixel + tap + I(k) * pixel_step, index_to[k]);
       }
     });
-  });
+  };
+  for_taps<std::is_same_v<T, double> ? 1 : most_taps>(a, line, use);  // GCC does not vectorize several of double
   convert(line.width, best, y);
   convert(line.width, index, indices);
 }
@@ -40,7 +68,7 @@ template <class T, class I, class Index>
 void maximum_lines(const Args& a, Index* indices, Context& context) {
   for_lines(context, a.out, a.h.kernel * a.w.kernel, [&a, indices](int64_t begin, int64_t end) {
     const int64_t width = a.out.inner == 1 ? a.out.w : a.out.inner;
-    const auto best = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, a.in.inner));
+    const auto best = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, most_taps * a.in.inner));
     const auto index = array<I>(width);
     on_vectors([&a, indices, begin, end, width, values = best.get(), wide = space.get(), wide_index = index.get()] {
       for (int64_t i = begin; i < end; ++i) {
@@ -55,14 +83,20 @@ void average_line(const Args& a, const Line& line, acc_t<T>* sum, acc_t<T>* spac
   using A = acc_t<T>;
   const T *x = as<T>(a.x), *bias = as<T>(a.bias);
   for (int64_t k = 0; k < line.width; ++k) sum[k] = 0;
-  for_taps(a, line, [=](int64_t first, int64_t count, int64_t from, int64_t step, int64_t, int64_t) {
+  const int64_t inner = a.in.inner;
+  const auto add = [=](auto taps, int64_t first, int64_t count, int64_t from, int64_t step, int64_t, int64_t) {
     A* to = sum + first;
-    const auto* values = readable(x + from, (count - 1) * step + 1, space);
+    const auto* values = readable(x + from, (taps - 1) * inner + (count - 1) * step + 1, space);
     with_step(step, [=](auto by) {
       TP_INDEPENDENT
-      for (int64_t k = 0; k < count; ++k) to[k] += A(values[k * by]);
+      for (int64_t k = 0; k < count; ++k) {
+        A total = to[k];
+        for (int t = 0; t < taps; ++t) total += A(values[t * inner + k * by]);
+        to[k] = total;
+      }
     });
-  });
+  };
+  for_taps<most_taps>(a, line, add);
   const int64_t rows = counted(a.h, line.oh, a.count_include_pad);
   if (a.in.inner == 1) {
     for (int64_t k = 0; k < line.width; ++k) sum[k] /= A(rows * counted(a.w, k, a.count_include_pad));
@@ -85,7 +119,7 @@ template <class T>
 void average_lines(const Args& a, Context& context) {
   for_lines(context, a.out, a.h.kernel * a.w.kernel, [&a](int64_t begin, int64_t end) {
     const int64_t width = a.out.inner == 1 ? a.out.w : a.out.inner;
-    const auto sums = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, a.in.inner));
+    const auto sums = array<acc_t<T>>(width), space = array<acc_t<T>>(tp::max(a.in.w, most_taps * a.in.inner));
     on_vectors([&a, begin, end, width, sum = sums.get(), wide = space.get()] {
       for (int64_t i = begin; i < end; ++i) average_line<T>(a, line_of(a.out, i), sum, wide, as<T>(a.y) + i * width);
     });

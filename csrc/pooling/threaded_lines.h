@@ -68,9 +68,16 @@ inline Line line_of(const Maps& maps, int64_t i) {
   return {row / maps.h, row % maps.h, maps.inner == 1 ? 0 : i % per_row, maps.inner == 1 ? maps.w : maps.inner};
 }
 
-// Calls f(first, count, from, step, ih, iw) for the taps of a line's windows in row-major order: outputs first to first
-// + count - 1 of the line read x[from], x[from + step], ...; (ih, iw) is the pixel that the first of them reads.
-template <class F>
+constexpr int most_taps = 3;  // at once; more of them are slower
+
+template <int n>
+using Taps = std::integral_constant<int, n>;
+
+// Calls f(Taps<n>, first, count, from, step, ih, iw) for the taps of a line's windows in row-major order: outputs first
+// to first + count - 1 of the line read x[from], x[from + step], ...; (ih, iw) is the pixel that the first of them
+// reads. Channels last, neighbouring taps of a window come together, so that what is held for each channel is loaded
+// and stored once for n of them: tap t reads x[from + t * inner], ..., of pixel (ih, iw + t).
+template <int most, class F>
 inline void for_taps(const Args& a, const Line& line, F f) {
   for (int64_t i = 0; i < a.h.kernel; ++i) {
     if (!lies_inside(a.h, line.oh, i)) continue;
@@ -81,10 +88,16 @@ inline void for_taps(const Args& a, const Line& line, F f) {
       if (a.in.inner == 1) {
         const Span span = inside(a.w, j);
         const int64_t iw = span.begin * a.w.stride + offset;
-        if (span.begin < span.end) f(span.begin, span.end - span.begin, row + iw, a.w.stride, ih, iw);
+        if (span.begin < span.end) f(Taps<1>{}, span.begin, span.end - span.begin, row + iw, a.w.stride, ih, iw);
       } else if (lies_inside(a.w, line.ow, j)) {
         const int64_t iw = line.ow * a.w.stride + offset;
-        f(int64_t(0), line.width, (row + iw) * a.in.inner, int64_t(1), ih, iw);
+        const auto use = [&](auto taps) {
+          f(taps, int64_t(0), line.width, (row + iw) * a.in.inner, int64_t(1), ih, iw);
+        };
+        int taps = 1;
+        while (taps < most && a.w.dilation == 1 && j + taps < a.w.kernel && iw + taps < a.in.w) ++taps;
+        taps == 1 ? use(Taps<1>{}) : taps == 2 ? use(Taps<tp::min(most, 2)>{}) : use(Taps<tp::min(most, 3)>{});
+        j += taps - 1;
       }
     }
   }
