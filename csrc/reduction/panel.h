@@ -184,7 +184,7 @@ TP_INLINE void locate(const Panel<In, step, lanes>& p, typename M::Acc* __restri
 
 // sum[l] = the sum of exp(x - from[l]) over lane l.
 template <class In, int step, int lanes, class Sum>
-TP_INLINE void add_exponentials(const Panel<In, step, lanes>& p, const acc_t<In>* from, Sum* __restrict sum) {
+TP_INLINE void sum_exponentials(const Panel<In, step, lanes>& p, const acc_t<In>* from, Sum* __restrict sum) {
   for (int64_t l = 0; l < p.width(); ++l) sum[l] = 0;
   const auto add = [&](const auto& p, int64_t l, int64_t r, auto) __attribute__((always_inline)) {
     sum[l] += Sum(block::exponential(acc_t<In>(p.at(r, l)) - from[l]));
@@ -192,12 +192,12 @@ TP_INLINE void add_exponentials(const Panel<In, step, lanes>& p, const acc_t<In>
   each_step<1>(p, add);
 }
 
-// What is subtracted from the elements of each lane, whose maxima are known. A maximum that is not finite is itself the
-// result, so its sum is 1.
+// What is subtracted from the elements of each lane, whose maximum is known: 0 if that is not finite.
 template <class A>
 TP_INLINE void shifts_of(const A* most, int64_t lanes, A* from) {
   for (int64_t l = 0; l < lanes; ++l) from[l] = most[l] - most[l] == 0 ? most[l] : A(0);
 }
+// A maximum that is not finite is itself the result, so its sum is 1.
 template <class M, class A, class Sum>
 TP_INLINE void store_exponentials(const A* most, const A* from, const Sum* sum, int64_t lanes,
                                   typename M::Acc* __restrict acc) {
@@ -212,7 +212,7 @@ TP_INLINE void exponentiate(const Panel<In, step, lanes>& p, typename M::Acc* __
   decltype(acc->sum) sum[max_lanes];
   combine<MaxOf<In>, false>(p, most);
   shifts_of(most, p.lanes, from);
-  add_exponentials(p, from, sum);
+  sum_exponentials(p, from, sum);
   store_exponentials<M>(most, from, sum, p.lanes, acc);
 }
 

@@ -102,7 +102,7 @@ struct Threaded {
       fold<Most, lanes>(most);
       shifts_of(most, 1, from);
       std::fill_n(from, lanes, from[0]);
-      add_exponentials(panel, from, sum);
+      sum_exponentials(panel, from, sum);
       fold<tp::Sum<decltype(acc->sum)>, lanes>(sum);
       store_exponentials<M>(most, from, sum, 1, acc);
     } else {
@@ -132,7 +132,7 @@ struct Threaded {
       fold<Most>(most, groups, wide);
       shifts_of(most, wide, from);
       for (int64_t l = wide; l < lanes; ++l) from[l] = from[l - wide];
-      for (int64_t g = 0; g < panels; ++g) add_exponentials(panel(g), from + g * wide, sum + g * wide);
+      for (int64_t g = 0; g < panels; ++g) sum_exponentials(panel(g), from + g * wide, sum + g * wide);
       fold<tp::Sum<decltype(acc->sum)>>(sum, groups, wide);
       store_exponentials<M>(most, from, sum, wide, acc);
       return;

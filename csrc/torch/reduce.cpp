@@ -138,7 +138,7 @@ PerDim<int64_t> kept_of(const PerDim<int64_t>& dims, const Mask& reduced, const 
 
 // What a kernel reads, and how (reduction.h).
 struct Source {
-  Tensor in;             // contiguous, or transposed
+  Tensor in;             // contiguous, unless `transposed` or `layout` says what is in memory
   PerDim<int64_t> kept;  // the kept dimensions of x, in the order of its rows
   int64_t outer, n, inner, stride, parts = 1, between = 1;
   reduction::Images transposed = {};

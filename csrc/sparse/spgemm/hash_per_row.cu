@@ -120,8 +120,8 @@ class Product {
                               found[0],
                               is_noted(facts_, disordered) || is_noted(facts_, repeated)};
     if (has_short) {
-      CopyShortRows<T, I> copy{factors_, found_rows, a_.ptrs, sums.idx, sums.values, sums.entries, 0};
-      copy.set_lanes();
+      const int bits = bits_of_copying_lanes(sums.entries, a_.rows);
+      const CopyShortRows<T, I> copy{factors_, found_rows, a_.ptrs, sums.idx, sums.values, sums.entries, bits};
       each(copy.size(), copy);
     }
     for (int g = 0; g < group_count; ++g) {

@@ -220,7 +220,11 @@ struct MultiplyShortRows {
   }
 };
 
-// Copies the short rows to C, by some lanes per row.
+// Copies the short rows to C, by as many lanes per row as one of average length keeps busy, up to eight.
+inline int bits_of_copying_lanes(int64_t entries, int64_t rows) {
+  return tp::min(bits_of(tp::max(int64_t(1), entries / rows)), 3);
+}
+
 template <class T, class I>
 struct CopyShortRows {
   Factors<I> factors;
@@ -231,8 +235,6 @@ struct CopyShortRows {
   int64_t entries;
   int bits;  // of the number of lanes
 
-  // As many lanes as a row of average length keeps busy, up to eight.
-  void set_lanes() { bits = tp::min(bits_of(tp::max(int64_t(1), entries / factors.rows)), 3); }
   TP_HD int64_t size() const { return factors.rows << bits; }
   template <class Block>
   TP_HD void operator()(Block& block) const {
