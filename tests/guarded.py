@@ -10,6 +10,7 @@ from test_ladder import check, is_quadratic
 
 import torch_patterns as tp
 from torch_patterns import testing
+from torch_patterns.testing import reduction
 
 torch.set_num_threads(2)
 for spec in testing.specs().values():
@@ -31,4 +32,11 @@ for length, columns_after, entries_after in itertools.product(range(16, 24), ran
     cols = torch.cat([torch.arange(32 - columns_after - n, 32 - columns_after) for n in lengths.tolist()])
     a = tp.CSR(ptrs.int(), cols.int(), torch.ones(cols.numel()), (5, 32))
     assert torch.equal(tp.spmv(a, torch.ones(32)), lengths.float())
+# Equal rows, of which all but the last one are followed by as many elements as a vector has.
+print("equal rows", flush=True)
+for n, dtype, op in itertools.product((31, 33, 49, 63, 65, 100, 129), testing.FLOATS, reduction.OPS):
+    row = torch.randn(n, generator=torch.Generator().manual_seed(n)).to(dtype)
+    for numbers in (row, row.masked_fill(row < 0, -torch.inf), row.masked_fill(row < 2, torch.nan)):
+        results = tp.reduce(numbers.expand(5, n).contiguous(), 1, op=op)
+        testing.assert_same_bits(results, results[:1].expand(5).contiguous(), f"{op} {dtype} {n}")
 print("all", flush=True)

@@ -10,6 +10,12 @@ namespace tp {
 void convert(int64_t n, const half* from, float* to);
 void convert(int64_t n, const float* from, half* to);
 
+// An unsigned integer of so many bytes.
+template <int bytes>
+using Bits =
+    std::conditional_t<bytes == 8, uint64_t,
+                       std::conditional_t<bytes == 4, uint32_t, std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
+
 template <class From, class To>
 void convert(int64_t n, const From* from, To* to) {
   TP_INDEPENDENT

@@ -9,6 +9,9 @@
 // become a panel of floats in the cache. Where lanes are not neighbours in memory, half types are transposed first. All
 // of their values are floats, so the bits of results are those of the loops over halves.
 #pragma once
+#include <array>
+#include <cstring>
+
 #include "block/convert.h"
 #include "block/exponential.h"
 #include "block/transpose.h"
@@ -21,13 +24,16 @@ namespace tp::reduction {
 constexpr int64_t max_lanes = 1024;
 
 // If step_ is 1, element (r, l) is x[r * pitch + l]; if step_ is 0, it is x[r + l * pitch]. A part of a panel begins at
-// row `first` of the whole. lanes_ is 0 if only the member `lanes` knows the value.
+// row `first` of the whole. lanes_ is 0 if only the member `lanes` knows the value. If a narrow panel is `followed` by
+// as many elements as a row has, its last row is read as a whole, and `fill`, which changes no lane, takes their place.
 template <class In, int step_, int lanes_>
 struct Panel {
   const In* x;
   int64_t rows, pitch, lanes, tail;  // rows and lanes at least 1; tail is 0 if step_ is 0
   bool by_four;                      // whether trees combine at most four rows, not eight
   int64_t first = 0;
+  bool followed = false;
+  In fill = {};
   static constexpr bool narrow = lanes_ > 0;
   // bfloat16 is converted by two simple instructions, in any loop over neighbours.
   static constexpr bool is_staged = std::is_same<In, half>::value || (std::is_same<In, bfloat16>::value && step_ == 0);
@@ -41,17 +47,28 @@ struct Panel {
   }
 };
 
+// An element that changes no combination.
+template <class In, class M>
+TP_INLINE In identity_of(bool mirrored) {
+  if constexpr (M::id == OpId::max || M::id == OpId::argmax || M::id == OpId::logsumexp) {
+    const In lowest = In(detail::lowest<acc_t<In>>());
+    return mirrored ? mirror(lowest) : lowest;
+  } else {
+    return In(M::identity());
+  }
+}
+
 // Calls f(panel) with a few rows at a time, staged: a multiple of eight but at the end, so that trees combine the same
 // rows as in the whole panel.
 template <class In, int step_, int lanes_, class F>
 TP_INLINE void each_staged(const Panel<In, step_, lanes_>& p, F f) {
   constexpr int64_t line = 64 / sizeof(In), slice = 2 * line, enough = 2048, most = 9 * max_lanes;
-  float staged[most];
+  alignas(64) float staged[most];
   const int64_t at_once = tp::max(int64_t(8), enough / p.lanes / 8 * 8);
   for (int64_t r = 0; r < p.rows; r += at_once) {
     const int64_t rows = tp::min(at_once, p.rows - r), tail = r + rows == p.rows ? p.tail : 0;
     if constexpr (step_ == 0) {
-      In transposed[most];
+      alignas(64) In transposed[most];
       transpose(p.lanes, rows, p.x + r, p.pitch, transposed);
       if constexpr (std::is_same<In, half>::value) {
         convert(rows * p.lanes, transposed, staged);
@@ -77,6 +94,23 @@ TP_INLINE void each_staged(const Panel<In, step_, lanes_>& p, F f) {
   }
 }
 
+// Copies `count` elements, fewer than `lanes`, and then `fill`, without a branch: all lanes are read, and some masked.
+template <int lanes, class In>
+TP_INLINE void copy_filled(const In* from, int64_t count, In fill, In* to) {
+  using Word = Bits<sizeof(In)>;
+  typedef Word InMemory __attribute__((may_alias));  // `auto` would lose the attribute
+  static constexpr auto masks = [] {
+    std::array<Word, 2 * lanes> ones_and_zeros{};
+    for (int l = 0; l < lanes; ++l) ones_and_zeros[size_t(l)] = Word(~Word(0));
+    return ones_and_zeros;
+  }();
+  const Word* const mask = masks.data() + lanes - count;
+  const InMemory* const in = reinterpret_cast<const InMemory*>(from);
+  const Word rest = *reinterpret_cast<const InMemory*>(&fill);
+  InMemory* const out = reinterpret_cast<InMemory*>(to);
+  for (int l = 0; l < lanes; ++l) out[l] = Word((in[l] & mask[l]) | (rest & ~mask[l]));
+}
+
 template <int n>
 using Count = std::integral_constant<int, n>;
 
@@ -94,6 +128,15 @@ TP_INLINE void each_step(const Panel<In, step_, lanes_>& p, F f) {
     while (r + most <= p.rows) step(p.width(), Count<most>{});
     if (most > 4 && r + 4 <= p.rows) step(p.width(), Count<tp::min(most, 4)>{});
     while (r < p.rows) step(p.width(), Count<1>{});
+    if constexpr (lanes_ > 0) {
+      if (p.followed && p.tail > 0) {
+        alignas(64) In last[lanes_];
+        copy_filled<lanes_>(p.x + r * p.pitch, p.tail, p.fill, last);
+        const Panel<In, 1, lanes_> filled{last, 1, lanes_, lanes_, 0, p.by_four, p.first + r};
+        for (int64_t l = 0; l < lanes_; ++l) f(filled, l, 0, Count<1>{});
+        return;
+      }
+    }
     step(p.tail, Count<1>{});
   }
 }
@@ -106,6 +149,28 @@ TP_INLINE typename M::Acc tree(const P& p, int64_t r, int64_t l) {
   } else {
     return M::combine(tree<M, count / 2, mirrored>(p, r, l), tree<M, count / 2, mirrored>(p, r + count / 2, l));
   }
+}
+
+// A few lanes as vectors of 16 bytes, which every processor of 64 bits has: the compiler would combine such short
+// arrays element by element.
+template <class T>
+struct Vectors {
+  typedef T Vector __attribute__((vector_size(16)));
+  static constexpr int width = 16 / sizeof(T);
+};
+
+template <class Vector>
+TP_INLINE bool has_bits(const Vector& x) {
+  uint64_t halves[2];
+  std::memcpy(halves, &x, sizeof(halves));
+  return (halves[0] | halves[1]) != 0;
+}
+template <int lanes, class T>
+TP_INLINE bool has_bits(const T* x) {
+  typename Vectors<T>::Vector vectors[lanes / Vectors<T>::width], all = {};
+  std::memcpy(vectors, x, sizeof(vectors));
+  for (const auto& vector : vectors) all |= vector;
+  return has_bits(all);
 }
 
 // The greatest number of each lane, ignoring NaN, which takes one instruction per element. NaN is searched for
@@ -129,9 +194,7 @@ TP_INLINE bool take_greatest(const Panel<In, step, lanes>& p, typename M::Acc* _
     acc[l] = most;
     nan[l] = found;
   });
-  Flag any = 0;
-  for (int64_t l = 0; l < p.width(); ++l) any |= nan[l];
-  return any != 0;
+  return has_bits<lanes>(nan);
 }
 
 // Combines each lane with acc[l]. A panel may be given in pieces, one after another, whose numbers of rows are
@@ -228,43 +291,78 @@ TP_INLINE void reduce_panel(const P& p, typename M::Acc* acc) {
   }
 }
 
-// Calls f(combine) with what combines two of the `count` lanes. For maxima, NaN is handled separately, which leaves the
-// single instruction for the greater of two.
-template <class M, class F>
-TP_INLINE void with_combine(const typename M::Acc* acc, int64_t count, F f) {
-  if constexpr (M::id == OpId::max) {
-    int nan = 0;
-    for (int64_t l = 0; l < count; ++l) nan |= is_nan(acc[l]);
-    if (!nan) return f([](auto a, auto b) __attribute__((always_inline)) { return b > a ? b : a; });
+// M::combine of two lanes, or of two vectors of lanes.
+template <class M>
+struct Combine {
+  template <class T>
+  TP_INLINE T operator()(T earlier, T later) const {
+    if constexpr (M::id == OpId::sum) {
+      return earlier + later;
+    } else if constexpr (M::id == OpId::prod) {
+      return earlier * later;
+    } else if constexpr (M::id == OpId::max) {
+      return (earlier >= later) | (earlier != earlier) ? earlier : later;
+    } else {
+      return M::combine(earlier, later);
+    }
   }
-  f([](auto a, auto b) __attribute__((always_inline)) { return M::combine(a, b); });
-}
+};
+// The same for maxima without NaN: a single instruction.
+struct Greater {
+  template <class T>
+  TP_INLINE T operator()(T a, T b) const {
+    return b > a ? b : a;
+  }
+};
 
 // Combines lanes l, l + columns, l + 2 columns, ... into one, for l below `columns`.
+template <class M, class F>
+TP_INLINE void fold_by(F combine, typename M::Acc* acc, int64_t groups, int64_t columns) {
+  for (int64_t left = groups; left > 1;) {
+    const int64_t kept = (left + 1) / 2, other = kept * columns, pairs = (left - kept) * columns;
+    for (int64_t l = 0; l < pairs; ++l) acc[l] = combine(acc[l], acc[l + other]);
+    left = kept;
+  }
+}
 template <class M>
 TP_INLINE void fold(typename M::Acc* acc, int64_t groups, int64_t columns) {
   if (groups == 1) return;
-  with_combine<M>(acc, groups * columns, [&](auto combine) __attribute__((always_inline)) {
-    for (int64_t left = groups; left > 1;) {
-      const int64_t kept = (left + 1) / 2, other = kept * columns, pairs = (left - kept) * columns;
-      for (int64_t l = 0; l < pairs; ++l) acc[l] = combine(acc[l], acc[l + other]);
-      left = kept;
-    }
-  });
+  if constexpr (M::id == OpId::max) {
+    int nan = 0;
+    for (int64_t l = 0; l < groups * columns; ++l) nan |= is_nan(acc[l]);
+    if (!nan) return fold_by<M>(Greater{}, acc, groups, columns);
+  }
+  fold_by<M>(Combine<M>{}, acc, groups, columns);
 }
 
-// The same for a constant number of lanes and one column, which takes no loop.
-template <int lanes, class Acc, class Combine>
-TP_INLINE void halve(Acc* acc, Combine combine) {
-  if constexpr (lanes > 1) {
-    constexpr int kept = (lanes + 1) / 2;
-    for (int l = 0; l < lanes - kept; ++l) acc[l] = combine(acc[l], acc[l + kept]);
-    halve<kept>(acc, combine);
+// The same for one column and a constant number of lanes, a power of two.
+template <int count, class F, class T>
+TP_INLINE void halve(F combine, T* x) {
+  if constexpr (count > 1) {
+    for (int i = 0; i < count / 2; ++i) x[i] = combine(x[i], x[i + count / 2]);
+    halve<count / 2>(combine, x);
   }
 }
 template <class M, int lanes>
 TP_INLINE void fold(typename M::Acc* acc) {
-  with_combine<M>(acc, lanes, [&](auto combine) __attribute__((always_inline)) { halve<lanes>(acc, combine); });
+  if constexpr (M::id == OpId::sum || M::id == OpId::prod || M::id == OpId::max) {
+    using V = Vectors<typename M::Acc>;
+    typename V::Vector x[lanes / V::width];
+    std::memcpy(x, acc, sizeof(x));
+    const auto fold_vectors = [&](auto combine) __attribute__((always_inline)) {
+      halve<lanes / V::width>(combine, x);
+      std::memcpy(acc, x, sizeof(x[0]));
+      halve<V::width>(combine, acc);
+    };
+    if constexpr (M::id == OpId::max) {
+      auto nan = x[0] != x[0];
+      for (int i = 1; i < lanes / V::width; ++i) nan |= x[i] != x[i];
+      if (!has_bits(nan)) return fold_vectors(Greater{});
+    }
+    fold_vectors(Combine<M>{});
+  } else {
+    halve<lanes>(Combine<M>{}, acc);
+  }
 }
 
 // The index of the first of n elements whose operand is `value`, or NaN if `value` is NaN.

@@ -28,14 +28,16 @@ constexpr int64_t side_by_side = 128;  // the shortest rows
 constexpr int64_t apart = 8;           // longer rows that are read side by side: as many as L1 has ways
 constexpr int64_t most_lanes = 8192;   // of the panels of a strip together
 
+// Lanes of a panel of narrow rows, approximately: a cache line of them, or of the floats that half types become.
 template <class In>
-constexpr int narrow = 64 / int(sizeof(In));  // lanes of a panel of narrow rows, approximately
+constexpr int narrow = is_floating<In> && sizeof(In) == 2 ? 16 : 64 / int(sizeof(In));
+// A contiguous row with no more elements is not worth a panel. The conversion of halves costs more for a single row.
 template <class In>
-constexpr int few = 192 / int(sizeof(In));  // a contiguous row with no more elements is not worth a panel
+constexpr int few = (std::is_same<In, half>::value ? 4 : 2) * narrow<In> - 1;
 
 // The shortest rows: several of them share a cache line, or they are of small integers, of which a vector holds many.
 template <class In>
-constexpr int shortest = !is_floating<In> && sizeof(In) < 4 ? few<In> : few<In> / 4;
+constexpr int shortest = !is_floating<In> && sizeof(In) < 4 ? few<In> : 48 / int(sizeof(In));
 
 template <class E>
 struct Threaded {
@@ -79,6 +81,9 @@ struct Threaded {
 
   // Whether the lanes are contiguous rows, which are then their only group.
   bool has_contiguous_rows() const { return e.stride == 1 && width > 1; }
+
+  // Whether each row is a panel of its own.
+  bool has_long_rows() const { return e.inner == 1 && e.stride == 1 && groups == narrow<In>; }
 
   // Whether trees combine four panel rows, not eight, which in a slab without strips would be far apart.
   bool by_four() const { return e.inner > 1 && groups * e.inner <= max_lanes; }
@@ -165,32 +170,29 @@ struct Threaded {
     const int64_t first = c * chunk_rows, count = tp::min(chunk_rows, rows - first);
     const int64_t rest = c == chunks - 1 ? e.n - rows * groups : 0;
     const int64_t column = strip * width, wide = tp::min(width, columns - column), row = slab * columns + column;
-    const bool is_narrow = !contiguous_rows && e.inner == 1 && e.stride == 1 && groups == narrow<In>;
     Block<In> block{e.in + slab * columns * e.n + column * step + first * groups * e.stride, e.stride, step};
-    if (layout && !(adds && is_narrow)) {
+    if (layout) {
       const Range elements{first * groups, count * groups + rest};
       block = e.stride == 1 ? gather(e.in, *layout, {row, wide}, elements, {0, 1}, copies)
                             : gather(e.in, *layout, {slab, 1}, elements, {column, wide}, copies);
     }
     if constexpr (contiguous_rows) {
       reduce_panel<M, mirrored>(Panel<In, 0, 0>{block.x, count, block.step, wide, 0, rounds && by_four()}, acc);
-    } else if (is_narrow) {
-      if constexpr (adds) {
-        if (layout) reduce_gathered<mirrored>(row, first, count, rest, acc);
-      }
-      if (!adds || !layout) {
-        reduce_narrow<mirrored>(Panel<In, 1, narrow<In>>{block.x, count, groups, groups, rest, false}, first, acc);
-      }
     } else {
       reduce_groups<mirrored>(block.x, block.pitch, wide, first, count, rest, acc);
     }
+    store(acc, c, row, wide);
+  }
+  int64_t copied() const { return layout ? width * tp::min(e.n, (chunk_rows + 1) * groups) : 0; }
+
+  // Stores the results of `wide` rows, or the totals of their chunk c.
+  TP_INLINE void store(const Acc* acc, int64_t c, int64_t row, int64_t wide) const {
     if (chunks > 1) {
       std::copy(acc, acc + wide, totals + c * e.rows + row);
     } else {
       for (int64_t l = 0; l < wide; ++l) e.out[row + l] = e.result(acc[l]);
     }
   }
-  int64_t copied() const { return layout ? width * tp::min(e.n, (chunk_rows + 1) * groups) : 0; }
 
   template <bool contiguous_rows, bool mirrored>
   TP_INLINE void reduce_chunks(int64_t begin, int64_t end) const {
@@ -207,39 +209,83 @@ struct Threaded {
     }
   }
 
+  // The same for rows that are panels of their own.
+  template <bool mirrored>
+  TP_INLINE void reduce_rows(int64_t begin, int64_t end) const {
+    constexpr int lanes = narrow<In>;
+    const int64_t tail = e.n - rows * lanes;
+    alignas(64) Acc acc[lanes];
+    if (chunks == 1 && !layout) {
+      // What the loop uses is copied, because the compiler would read it again after each store of a result.
+      const E own = e;
+      const int64_t count = rows;
+      const In fill = identity_of<In, M>(mirrored);
+      for (int64_t row = begin; row < end; ++row) {
+        const bool followed = row + 1 < own.rows;
+        const Panel<In, 1, lanes> panel{own.in + row * own.n, count, lanes, lanes, tail, false, 0, followed, fill};
+        reduce_narrow<mirrored>(panel, 0, acc);
+        own.out[row] = own.result(acc[0]);
+      }
+      return;
+    }
+    const std::unique_ptr<In[]> copies(!adds && layout ? new In[size_t(copied())] : nullptr);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / chunks, c = i % chunks, first = c * chunk_rows, count = tp::min(chunk_rows, rows - first);
+      const int64_t rest = c == chunks - 1 ? tail : 0;
+      const In* x = e.in + row * e.n + first * lanes;
+      if (adds && layout) {
+        reduce_gathered<mirrored>(row, first, count, rest, acc);
+      } else {
+        if (layout) x = gather(e.in, *layout, {row, 1}, {first * lanes, count * lanes + rest}, {0, 1}, copies.get()).x;
+        reduce_narrow<mirrored>(Panel<In, 1, lanes>{x, count, lanes, lanes, rest, false}, first, acc);
+      }
+      store(acc, c, row, 1);
+    }
+  }
+
   static constexpr bool adds = rounds && (M::id == OpId::sum || M::id == OpId::prod);
   static constexpr bool may_mirror = M::id == OpId::argmax || M::id == OpId::max;
 };
 
+// How rows are read.
+enum class Rows { any, side_by_side, one_by_one };
+
 // Reduces chunks begin to end - 1.
-template <bool contiguous_rows, class E>
+template <Rows kind, bool mirrored, class E>
+TP_INLINE void reduce_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
+  if constexpr (kind == Rows::one_by_one) {
+    t.template reduce_rows<mirrored>(begin, end);
+  } else {
+    t.template reduce_chunks<kind == Rows::side_by_side, mirrored>(begin, end);
+  }
+}
+template <Rows kind, class E>
 TP_INLINE void reduce_chunks(const Threaded<E>& t, int64_t begin, int64_t end) {
   if (Threaded<E>::may_mirror && t.e.mirrored) {
-    t.template reduce_chunks<contiguous_rows, Threaded<E>::may_mirror>(begin, end);
+    reduce_chunks<kind, Threaded<E>::may_mirror>(t, begin, end);
   } else {
-    t.template reduce_chunks<contiguous_rows, false>(begin, end);
+    reduce_chunks<kind, false>(t, begin, end);
   }
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-template <bool contiguous_rows, class E>
+template <Rows kind, class E>
 __attribute__((target("avx2"))) void reduce_chunks_avx2(const Threaded<E>& t, int64_t begin, int64_t end) {
-  reduce_chunks<contiguous_rows>(t, begin, end);
+  reduce_chunks<kind>(t, begin, end);
 }
 // For the few processors without AVX2: their vectors are not worth half of this file's compile time.
-template <bool contiguous_rows, class E>
+template <Rows kind, class E>
 __attribute__((optimize("O1"))) void reduce_chunks_plain(const Threaded<E>& t, int64_t begin, int64_t end) {
-  reduce_chunks<contiguous_rows>(t, begin, end);
+  reduce_chunks<kind>(t, begin, end);
 }
-template <bool contiguous_rows, class E>
+template <Rows kind, class E>
 auto reducer() {
-  return __builtin_cpu_supports("avx2") ? &reduce_chunks_avx2<contiguous_rows, E>
-                                        : &reduce_chunks_plain<contiguous_rows, E>;
+  return __builtin_cpu_supports("avx2") ? &reduce_chunks_avx2<kind, E> : &reduce_chunks_plain<kind, E>;
 }
 #else
-template <bool contiguous_rows, class E>
+template <Rows kind, class E>
 auto reducer() {
-  return &reduce_chunks<contiguous_rows, E>;
+  return &reduce_chunks<kind, E>;
 }
 #endif
 
@@ -247,9 +293,9 @@ auto reducer() {
 template <class E>
 auto reducer_of_contiguous_rows() {
   if constexpr (E::Monoid::id == OpId::logsumexp) {
-    return reducer<true, E>();
+    return reducer<Rows::side_by_side, E>();
   } else {
-    return +[](const Threaded<E>& t, int64_t begin, int64_t end) { reduce_chunks<true>(t, begin, end); };
+    return +[](const Threaded<E>& t, int64_t begin, int64_t end) { reduce_chunks<Rows::side_by_side>(t, begin, end); };
   }
 }
 
@@ -271,7 +317,9 @@ void reduce(const E& e, const Args& args, Context& context) {
   }
   Threaded<E> t(e, args, context.device.threads);
   if (t.chunks > 1) t.totals = context.workspace<typename E::Acc>(t.chunks * e.rows);
-  const auto run = t.has_contiguous_rows() ? reducer_of_contiguous_rows<E>() : reducer<false, E>();
+  const auto run = t.has_contiguous_rows() ? reducer_of_contiguous_rows<E>()
+                   : t.has_long_rows()     ? reducer<Rows::one_by_one, E>()
+                                           : reducer<Rows::any, E>();
   const int64_t grain = ceil_div(int64_t(1 << 14), t.width * tp::min(e.n, t.chunk_rows * t.groups));
   context.parallel_for(t.slabs * t.strips * t.chunks, grain, [&](int64_t begin, int64_t end) { run(t, begin, end); });
   if (t.chunks == 1) return;
