@@ -1,6 +1,7 @@
 // All threads share the rows of maps. The inner loops run along a row (channels last: along the channels of a pixel),
 // over a few taps of the window at a time, so they vectorize. Sums and comparisons have the order of the sequential
 // rung, so the results are the same bits.
+#include <algorithm>
 #include <cstring>
 
 #include "pooling/threaded_backward.h"
@@ -8,11 +9,6 @@
 namespace tp::pooling {
 namespace host {
 namespace {
-
-template <int bytes>
-using Bits =
-    std::conditional_t<bytes == 8, uint64_t,
-                       std::conditional_t<bytes == 4, uint32_t, std::conditional_t<bytes == 2, uint16_t, uint8_t>>>;
 
 // a if `is_a`, else b. Several conditional expressions would become a branch, which prevents vectorization.
 template <class A>
@@ -25,42 +21,63 @@ inline A chosen(bool is_a, A a, A b) {
   return a;
 }
 
+// Whether the outputs themselves can hold what has been found so far. Short rows of a map are not worth it.
+template <class T>
+bool in_place(const Args& a) {
+  return std::is_same_v<T, acc_t<T>> && a.in.inner != 1;
+}
+
+// Calls body(std::bool_constant<first>).
+template <class F>
+void with_first(bool first, F body) {
+  first ? body(std::true_type{}) : body(std::false_type{});
+}
+
 template <class T, class I, class Index>
 void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* space, I* index, T* y, Index* indices) {
   using A = acc_t<T>;
   const T* x = as<T>(a.x);
   const I width = I(a.in.w), top = I(first_tap(a.h, line.oh)) * width;
-  for (int64_t k = 0; k < line.width; ++k) {
+  if (in_place<T>(a)) best = reinterpret_cast<A*>(y);
+  // Channels last, the first taps are those of all outputs, so nothing is held before them. Every window has a tap.
+  bool first = a.in.inner != 1;
+  for (int64_t k = 0; !first && k < line.width; ++k) {
     best[k] = Max<A>::identity();
-    index[k] = top + I(first_tap(a.w, a.in.inner == 1 ? k : line.ow));  // the index if all values are -inf
+    index[k] = top + I(first_tap(a.w, k));  // the index if all values are -inf
   }
   const I pixel_step = a.in.inner == 1 ? I(a.w.stride) : I(0);
   const int64_t inner = a.in.inner;
-  const auto use = [=](auto taps, int64_t first, int64_t count, int64_t from, int64_t step, int64_t ih, int64_t iw) {
+  const auto use = [=, &first](auto taps, int64_t begin, int64_t count, int64_t from, int64_t step, int64_t ih,
+                               int64_t iw) {
     const I pixel = I(ih) * width + I(iw);
-    A* to = best + first;
-    I* index_to = index + first;
+    A* to = best + begin;
+    I* index_to = index + begin;
     const auto* values = readable(x + from, (taps - 1) * inner + (count - 1) * step + 1, space);
+    const bool is_first = first;
+    first = false;
     with_step(step, [=](auto by) {
-      TP_INDEPENDENT
-      for (int64_t k = 0; k < count; ++k) {
-        A value = A(values[k * by]);
-        I tap(0);
-        for (int t = 1; t < taps; ++t) {
-          const A other = A(values[t * inner + k * by]);
-          const bool greater = replaces(other, value);
-          value = chosen(greater, other, value);
-          tap = chosen(greater, I(t), tap);
+      with_first(is_first, [=](auto starts) {
+        TP_INDEPENDENT
+        for (int64_t k = 0; k < count; ++k) {
+          A value = A(values[k * by]);
+          I tap(0);
+          for (int t = 1; t < taps; ++t) {
+            const A other = A(values[t * inner + k * by]);
+            const bool greater = replaces(other, value);
+            value = chosen(greater, other, value);
+            tap = chosen(greater, I(t), tap);
+          }
+          const I at = pixel + tap + I(k) * pixel_step;
+          const A held = starts ? value : to[k];
+          const bool greater = starts || replaces(value, held);
+          to[k] = chosen(greater, value, held);
+          index_to[k] = starts ? at : chosen(greater, at, index_to[k]);
         }
-        const A held = to[k];
-        const bool greater = replaces(value, held);
-        to[k] = chosen(greater, value, held);
-        index_to[k] = chosen(greater, pixel + tap + I(k) * pixel_step, index_to[k]);
-      }
+      });
     });
   };
   for_taps<std::is_same_v<T, double> ? 1 : most_taps>(a, line, use);  // GCC does not vectorize several of double
-  convert(line.width, best, y);
+  if (!in_place<T>(a)) convert(line.width, best, y);
   convert(line.width, index, indices);
 }
 
@@ -82,18 +99,24 @@ template <class T>
 void average_line(const Args& a, const Line& line, acc_t<T>* sum, acc_t<T>* space, T* y) {
   using A = acc_t<T>;
   const T *x = as<T>(a.x), *bias = as<T>(a.bias);
-  for (int64_t k = 0; k < line.width; ++k) sum[k] = 0;
+  if (in_place<T>(a)) sum = reinterpret_cast<A*>(y);
+  bool first = a.in.inner != 1;
+  if (!first) std::fill_n(sum, line.width, A(0));
   const int64_t inner = a.in.inner;
-  const auto add = [=](auto taps, int64_t first, int64_t count, int64_t from, int64_t step, int64_t, int64_t) {
-    A* to = sum + first;
+  const auto add = [=, &first](auto taps, int64_t begin, int64_t count, int64_t from, int64_t step, int64_t, int64_t) {
+    A* to = sum + begin;
     const auto* values = readable(x + from, (taps - 1) * inner + (count - 1) * step + 1, space);
+    const bool is_first = first;
+    first = false;
     with_step(step, [=](auto by) {
-      TP_INDEPENDENT
-      for (int64_t k = 0; k < count; ++k) {
-        A total = to[k];
-        for (int t = 0; t < taps; ++t) total += A(values[t * inner + k * by]);
-        to[k] = total;
-      }
+      with_first(is_first, [=](auto starts) {
+        TP_INDEPENDENT
+        for (int64_t k = 0; k < count; ++k) {
+          A total = starts ? A(0) : to[k];
+          for (int t = 0; t < taps; ++t) total += A(values[t * inner + k * by]);
+          to[k] = total;
+        }
+      });
     });
   };
   for_taps<most_taps>(a, line, add);
@@ -112,7 +135,7 @@ void average_line(const Args& a, const Line& line, acc_t<T>* sum, acc_t<T>* spac
     TP_INDEPENDENT
     for (int64_t k = 0; k < line.width; ++k) sum[k] = activate<f.value>(sum[k]);
   });
-  convert(line.width, sum, y);
+  if (!in_place<T>(a)) convert(line.width, sum, y);
 }
 
 template <class T>
