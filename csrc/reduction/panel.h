@@ -94,22 +94,40 @@ TP_INLINE void each_staged(const Panel<In, step_, lanes_>& p, F f) {
   }
 }
 
-// Copies `count` elements, fewer than `lanes`, and then `fill`, without a branch: all lanes are read, and some masked.
-template <int lanes, class In>
-TP_INLINE void copy_filled(const In* from, int64_t count, In fill, In* to) {
+// The last row of a panel as one that is full: all lanes are read, without a branch, and those after the tail become
+// `fill`.
+template <class In, int lanes>
+struct FilledRow {
   using Word = Bits<sizeof(In)>;
-  typedef Word InMemory __attribute__((may_alias));  // `auto` would lose the attribute
-  static constexpr auto masks = [] {
-    std::array<Word, 2 * lanes> ones_and_zeros{};
-    for (int l = 0; l < lanes; ++l) ones_and_zeros[size_t(l)] = Word(~Word(0));
+  const In* x;
+  const Word* mask;
+  Word rest;
+  int64_t first;
+
+  FilledRow(const Panel<In, 1, lanes>& p, int64_t r)
+      : x(p.x + r * p.pitch), mask(masks().data() + lanes - p.tail), first(p.first + r) {
+    std::memcpy(&rest, &p.fill, sizeof(In));
+  }
+
+  TP_INLINE In at(int64_t, int64_t l) const {
+    Word bits;
+    std::memcpy(&bits, x + l, sizeof(In));
+    bits = Word((bits & mask[l]) | (rest & ~mask[l]));
+    In filled;
+    std::memcpy(&filled, &bits, sizeof(In));
+    return filled;
+  }
+
+ private:
+  static const auto& masks() {
+    static constexpr auto ones_and_zeros = [] {
+      std::array<Word, 2 * lanes> words{};
+      for (int l = 0; l < lanes; ++l) words[size_t(l)] = Word(~Word(0));
+      return words;
+    }();
     return ones_and_zeros;
-  }();
-  const Word* const mask = masks.data() + lanes - count;
-  const InMemory* const in = reinterpret_cast<const InMemory*>(from);
-  const Word rest = *reinterpret_cast<const InMemory*>(&fill);
-  InMemory* const out = reinterpret_cast<InMemory*>(to);
-  for (int l = 0; l < lanes; ++l) out[l] = Word((in[l] & mask[l]) | (rest & ~mask[l]));
-}
+  }
+};
 
 template <int n>
 using Count = std::integral_constant<int, n>;
@@ -130,10 +148,8 @@ TP_INLINE void each_step(const Panel<In, step_, lanes_>& p, F f) {
     while (r < p.rows) step(p.width(), Count<1>{});
     if constexpr (lanes_ > 0) {
       if (p.followed && p.tail > 0) {
-        alignas(64) In last[lanes_];
-        copy_filled<lanes_>(p.x + r * p.pitch, p.tail, p.fill, last);
-        const Panel<In, 1, lanes_> filled{last, 1, lanes_, lanes_, 0, p.by_four, p.first + r};
-        for (int64_t l = 0; l < lanes_; ++l) f(filled, l, 0, Count<1>{});
+        const FilledRow<In, lanes_> row(p, r);
+        for (int64_t l = 0; l < lanes_; ++l) f(row, l, 0, Count<1>{});
         return;
       }
     }
