@@ -41,9 +41,11 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* spa
   if (in_place<T>(a)) best = reinterpret_cast<A*>(y);
   // Channels last, the first taps are those of all outputs, so nothing is held before them. Every window has a tap.
   bool first = a.in.inner != 1;
-  for (int64_t k = 0; !first && k < line.width; ++k) {
-    best[k] = Max<A>::identity();
-    index[k] = top + I(first_tap(a.w, k));  // the index if all values are -inf
+  if (!first) {
+    for (int64_t k = 0; k < line.width; ++k) {
+      best[k] = Max<A>::identity();
+      index[k] = top + I(first_tap(a.w, k));  // the index if all values are -inf
+    }
   }
   const I pixel_step = a.in.inner == 1 ? I(a.w.stride) : I(0);
   const int64_t inner = a.in.inner;
@@ -68,9 +70,8 @@ void maximum_line(const Args& a, const Line& line, acc_t<T>* best, acc_t<T>* spa
             tap = chosen(greater, I(t), tap);
           }
           const I at = pixel + tap + I(k) * pixel_step;
-          const A held = starts ? value : to[k];
-          const bool greater = starts || replaces(value, held);
-          to[k] = chosen(greater, value, held);
+          const bool greater = starts || replaces(value, to[k]);
+          to[k] = starts ? value : chosen(greater, value, to[k]);
           index_to[k] = starts ? at : chosen(greater, at, index_to[k]);
         }
       });

@@ -39,12 +39,7 @@ struct Panel {
   static constexpr bool is_staged = std::is_same<In, half>::value || (std::is_same<In, bfloat16>::value && step_ == 0);
 
   TP_INLINE In at(int64_t r, int64_t l) const { return step_ == 1 ? x[r * pitch + l] : x[r + l * pitch]; }
-  // Makes the width of a narrow panel a constant, so that the compiler needs no remainder loop, but hides it enough
-  // that the compiler does not unroll the loop completely before it vectorizes.
-  TP_INLINE int64_t width() const {
-    if (narrow && lanes % tp::max(lanes_, 1) != 0) __builtin_unreachable();
-    return lanes;
-  }
+  TP_INLINE int64_t width() const { return narrow ? lanes_ : lanes; }
 };
 
 // An element that changes no combination.
@@ -102,10 +97,8 @@ struct FilledRow {
   const In* x;
   const Word* mask;
   Word rest;
-  int64_t first;
 
-  FilledRow(const Panel<In, 1, lanes>& p, int64_t r)
-      : x(p.x + r * p.pitch), mask(masks().data() + lanes - p.tail), first(p.first + r) {
+  FilledRow(const Panel<In, 1, lanes>& p, int64_t r) : x(p.x + r * p.pitch), mask(masks().data() + lanes - p.tail) {
     std::memcpy(&rest, &p.fill, sizeof(In));
   }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "block/convert.h"
 #include "core/dtype.h"
 
 namespace tp::sparse::merged_rows {
@@ -12,12 +13,10 @@ namespace tp::sparse::merged_rows {
 // Returns x or 0 without a branch, because no processor can predict which of two columns is less.
 template <class T>
 T if_taken(T x, bool taken) {
-  using Bits = std::conditional_t<
-      sizeof(T) == 1, uint8_t,
-      std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>>;
-  Bits bits;
+  using Word = Bits<sizeof(T)>;
+  Word bits;
   std::memcpy(&bits, &x, sizeof x);
-  bits &= Bits(Bits(0) - Bits(taken));
+  bits &= Word(Word(0) - Word(taken));
   std::memcpy(static_cast<void*>(&x), &bits, sizeof x);
   return x;
 }
