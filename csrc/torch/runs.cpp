@@ -119,12 +119,6 @@ Found find_runs_on_host(const Tensor& x, const Wanted& wanted) {
 }
 
 #ifdef TP_WITH_CUDA
-// The first `size` elements of a line, in memory that is at most twice as long.
-Tensor shortened(const Tensor& line, int64_t size) {
-  const Tensor kept = line.narrow(0, 0, size);
-  return 2 * size < line.size(0) ? kept.clone() : kept;
-}
-
 Found find_runs_on_device(const Tensor& x, const Wanted& wanted) {
   const Tensor in = canonical(x);
   const auto longs = x.options().dtype(at::kLong);
@@ -145,8 +139,10 @@ Found find_runs_on_device(const Tensor& x, const Wanted& wanted) {
   }
   with_context(in, [&](TorchContext& context) { compact::list_runs(args, context); });
   const int64_t runs = count.item<int64_t>();
-  found.values = shortened(values, runs);
-  if (wanted.offsets) found.offsets = shortened(begins, runs + 1);
+  // A result has memory that is at most twice as long.
+  found.values = values.narrow(0, 0, runs);
+  if (2 * runs < values.size(0)) found.values = found.values.clone();
+  if (wanted.offsets) found.offsets = begins.narrow(0, 0, runs + 1);
   if (wanted.lengths) found.lengths = at::sub(begins.narrow(0, 1, runs), begins.narrow(0, 0, runs));
   return found;
 }
