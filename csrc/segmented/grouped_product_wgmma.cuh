@@ -51,8 +51,9 @@ struct Shared {
 
 // The tiles of a block, one after another. If they are interleaved, it is every gridDim.x-th tile: at any time, all
 // blocks work on neighbouring tiles, on some rows in bands of eight tiles of columns, whose factors are in the L2
-// cache. Otherwise they are consecutive and may share weights; then moving to the next tile divides nothing, because
-// one thread starts all copies of the block.
+// cache. Otherwise they are consecutive and may share weights, and every block but the last ones has the same number,
+// so that segments of equal length are divided where others begin; then moving to the next tile divides nothing,
+// because one thread starts all copies of the block.
 template <int halves, class T>
 class TileWalk {
  public:
@@ -60,8 +61,9 @@ class TileWalk {
 
   TP_DEVICE TileWalk(const Products<T>& work, const RowTiles<int>& tiles) : work_(work), tiles_(tiles) {
     const int64_t count = int64_t(tiles.count()) * work.col_tiles;
-    number_ = work.interleaved ? blockIdx.x : count * blockIdx.x / gridDim.x;
-    end_ = work.interleaved ? count : count * (blockIdx.x + 1) / gridDim.x;
+    const int64_t share = ceil_div(count, int64_t(gridDim.x));
+    number_ = work.interleaved ? blockIdx.x : share * blockIdx.x;
+    end_ = work.interleaved ? count : min(count, number_ + share);
     if (is_over()) return;
     enter(int(tiles.segment_of(int(number_ / work.col_tiles))));
     find();
@@ -122,22 +124,12 @@ template <int halves, class T>
 TP_DEVICE void copy_factors(const Products<T>& work, const RowTiles<int>& tiles, unsigned kept, unsigned stages,
                             Shared& shared) {
   constexpr int weight_bytes = 2 * halves * box_bytes;
+  const int lag = min(work.slabs, work.stages);
   block::Cursor cursor(work.stages);
   bool is_new = true;   // whether the tile has other weights than the one before
   unsigned parity = 1;  // of the weights that stay
   for (TileWalk<halves, T> tile(work, tiles); !tile.is_over(); tile.next()) {
-    if (work.keeps_weights && is_new) {
-      // Products that read the earlier weights also read a stage, so wait until all stages are free.
-      block::Cursor each = cursor;
-      for (int i = 0; i < work.stages; ++i, each.next()) shared.empty[each.stage].wait(each.parity ^ 1);
-      parity ^= 1;
-      for (int slab = 0; slab < work.slabs; ++slab) {
-        block::expect_bytes(shared.kept[slab], weight_bytes);
-        copy_weights(work, tile, slab, kept + unsigned(slab * weight_bytes), shared.kept[slab]);
-        shared.kept[slab].arrive();
-      }
-    }
-    is_new = tile.is_last();
+    if (is_new) parity ^= 1;
     for (int slab = 0; slab < work.slabs; ++slab, cursor.next()) {
       const unsigned to = stages + unsigned(cursor.stage * work.stage_bytes);
       Barrier& full = shared.full[cursor.stage];
@@ -147,7 +139,15 @@ TP_DEVICE void copy_factors(const Products<T>& work, const RowTiles<int>& tiles,
       block::copy_planes(work.x, 0, tile.row, slab * row_elements, to, full);
       if (!work.keeps_weights) copy_weights(work, tile, slab, to + x_bytes, full);
       full.arrive();
+      if (!work.keeps_weights || !is_new) continue;
+      // Earlier weights of the slab are read together with a stage, at the latest `lag` stages ago.
+      const bool wraps = cursor.stage < lag;
+      shared.empty[cursor.stage - lag + (wraps ? work.stages : 0)].wait(cursor.parity ^ unsigned(wraps));
+      block::expect_bytes(shared.kept[slab], weight_bytes);
+      copy_weights(work, tile, slab, kept + unsigned(slab * weight_bytes), shared.kept[slab]);
+      shared.kept[slab].arrive();
     }
+    is_new = tile.is_last();
   }
   shared.empty[cursor.stage].wait(cursor.parity ^ 1);
   shared.tiles[cursor.stage] = {};
