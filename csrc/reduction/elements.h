@@ -116,7 +116,7 @@ struct Elements {
   using Acc = typename M::Acc;
   const In* in;
   Out* out;
-  int64_t rows, n, inner, stride;
+  int64_t rows, n, inner;
   bool mirrored, mean;
   DType dtype;
 
@@ -126,7 +126,6 @@ struct Elements {
         rows(x.rows()),
         n(x.n),
         inner(x.inner),
-        stride(x.stride),
         mirrored(x.op == OpId::min || x.op == OpId::argmin),
         mean(x.op == OpId::mean),
         dtype(x.dtype) {}

@@ -22,11 +22,6 @@
 
 namespace tp::reduction {
 
-// A batch of matrices, [images, lines, columns].
-struct Images {
-  int64_t images = 0, lines = 0, columns = 0;
-};
-
 // An array whose dimensions are of any size and stride, in elements. Its `outer`, `n` and `inner` are products of
 // these, the outermost first; none of them for a product of 1.
 struct Layout {
@@ -42,17 +37,10 @@ struct Args {
   int64_t outer, n, inner;
   DType dtype;  // of in
   OpId op;      // sum prod max min argmax argmin; floats also mean logsumexp
-  // Between consecutive elements of a row in memory. On `threaded`, results that round may have another one than
-  // `inner`: the rows, in the same order, are then those of an [outer * inner / stride, n, stride] array, and their
-  // elements are combined as if it were [outer, n, inner].
-  int64_t stride = inner;
   // On `single_pass`, a row may be in several parts, which are apart in memory: the array is then [outer / between,
   // parts, between, n / parts, inner].
   int64_t parts = 1, between = 1;
-  // On `single_pass`, if there are any: what is in memory. The array is [images, columns, lines], which is copied
-  // first.
-  Images transposed = {};
-  // On `threaded`, where the elements are, if this is not null and stride == inner.
+  // On `threaded`, where the elements are, if this is not null.
   const Layout* layout = nullptr;
 
   int64_t rows() const { return outer * inner; }

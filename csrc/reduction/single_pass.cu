@@ -8,22 +8,10 @@
 #include "reduction/columns.h"
 #include "reduction/rows.h"
 #ifdef __CUDACC__
-#include "block/transpose_images.h"
 
 namespace tp::reduction {
 
-void single_pass(const Args& given, Context& context) {
-  Args args = given;
-  if (const Images& from = args.transposed; from.images > 0) {
-    dispatch(AllTypes{}, args.dtype, "reduce", [&](auto type) {
-      using T = typename decltype(type)::type;
-      T* const transposed = context.workspace<T>(from.images * from.lines * from.columns);
-      const block::Images sizes{from.images,  1,         from.lines, from.columns, from.lines * from.columns,
-                                from.columns, from.lines};
-      block::transpose_images(args.in, sizes, transposed, sizeof(T), context);
-      args.in = transposed;
-    });
-  }
+void single_pass(const Args& args, Context& context) {
   if (args.inner == 1) {
     single_pass_rows(args, context);
   } else {

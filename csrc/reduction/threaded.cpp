@@ -6,10 +6,8 @@
 // of a panel. The partition depends only on the shape, so the bits do not depend on the number of threads. Sums,
 // products and exponentials of floats accumulate in double, so the rounding error does not grow with n.
 //
-// `inner` decides in which order the elements of a row are combined, and `stride` where they are (reduction.h). A panel
-// has the same lanes wherever they are in memory, so an array in another order of dimensions gives the same bits. An
-// array of another layout is read where it is, if the lanes of a panel are evenly spaced, or else copied chunk by
-// chunk, which then stays in the cache.
+// An array that is not contiguous is read where it is, if the lanes of a panel are evenly spaced, or else copied chunk
+// by chunk, which then stays in the cache. Either way it gives the bits of its copy.
 #ifdef __GNUC__
 #pragma GCC optimize("no-tree-pre")  // it turns comparisons into branches, which prevents vectorization
 #endif
@@ -26,7 +24,6 @@ namespace {
 constexpr int64_t chunk = 1 << 16;     // elements
 constexpr int64_t side_by_side = 128;  // the shortest rows
 constexpr int64_t apart = 8;           // longer rows that are read side by side: as many as L1 has ways
-constexpr int64_t most_lanes = 8192;   // of the panels of a strip together
 
 // Lanes of a panel of narrow rows, approximately: a cache line of them, or of the floats that half types become.
 template <class In>
@@ -44,7 +41,7 @@ struct Threaded {
   using In = typename E::Input;
   using M = typename E::Monoid;
   using Acc = typename M::Acc;
-  // Whether the order of combining decides the bits. If not, stride = inner.
+  // Whether the order of combining decides the bits.
   static constexpr bool rounds = is_floating<In> && M::id != OpId::max && M::id != OpId::argmax;
   const E& e;
   // The order: element r * groups + g of a row is in lane g of its panel row r. There are `rows` full panel rows, in
@@ -57,33 +54,30 @@ struct Threaded {
   Acc* totals = nullptr;
   const Layout* layout;
 
-  Threaded(const E& e, const Args& args, int threads)
+  Threaded(const E& e, const Args& args)
       : e(e),
         is_short(e.inner == 1 && e.n <= few<In>),
         groups(is_short ? 1 : tp::max(int64_t(1), tp::min(e.n, narrow<In> / e.inner))),
         rows(e.n / groups),
         chunk_rows(chunk / tp::min(groups * e.inner, max_lanes)),
         chunks(ceil_div(rows, chunk_rows)),
-        columns(e.stride > 1 ? e.stride : e.rows),
-        step(e.stride > 1 ? 1 : e.n),
+        columns(e.inner > 1 ? e.inner : e.rows),
+        step(e.inner > 1 ? 1 : e.n),
         slabs(e.rows / columns),
-        width(tp::min(columns, widest(threads))),
+        width(tp::min(columns, widest())),
         strips(ceil_div(columns, width)),
         layout(args.layout) {}
 
-  int64_t widest(int threads) const {
-    if (e.stride == 1) return groups > 1 ? 1 : e.n <= shortest<In> ? side_by_side : apart;
-    if (e.stride == e.inner || groups * columns <= max_lanes) return max_lanes;
-    const int64_t share = ceil_div(columns * slabs * chunks, int64_t(2 * threads));  // leaves strips for every thread
-    const int64_t most = tp::min(max_lanes, most_lanes / groups);
-    return tp::min(most, ceil_div(share, int64_t(narrow<In>)) * narrow<In>);
+  int64_t widest() const {
+    if (e.inner > 1) return max_lanes;
+    return groups > 1 ? 1 : e.n <= shortest<In> ? side_by_side : apart;
   }
 
   // Whether the lanes are contiguous rows, which are then their only group.
-  bool has_contiguous_rows() const { return e.stride == 1 && width > 1; }
+  bool has_contiguous_rows() const { return e.inner == 1 && width > 1; }
 
   // Whether each row is a panel of its own.
-  bool has_long_rows() const { return e.inner == 1 && e.stride == 1 && groups == narrow<In>; }
+  bool has_long_rows() const { return e.inner == 1 && groups == narrow<In>; }
 
   // Whether trees combine four panel rows, not eight, which in a slab without strips would be far apart.
   bool by_four() const { return e.inner > 1 && groups * e.inner <= max_lanes; }
@@ -131,8 +125,8 @@ struct Threaded {
     if constexpr (M::id == OpId::logsumexp) {
       // All groups of a row have the same maximum, so that their sums need not be scaled.
       using Most = MaxOf<In>;
-      typename Most::Acc most[most_lanes], from[most_lanes];
-      decltype(acc->sum) sum[most_lanes];
+      typename Most::Acc most[max_lanes], from[max_lanes];
+      decltype(acc->sum) sum[max_lanes];
       for (int64_t g = 0; g < panels; ++g) combine<Most, false>(panel(g), most + g * wide);
       fold<Most>(most, groups, wide);
       shifts_of(most, wide, from);
@@ -170,14 +164,14 @@ struct Threaded {
     const int64_t first = c * chunk_rows, count = tp::min(chunk_rows, rows - first);
     const int64_t rest = c == chunks - 1 ? e.n - rows * groups : 0;
     const int64_t column = strip * width, wide = tp::min(width, columns - column), row = slab * columns + column;
-    Block<In> block{e.in + slab * columns * e.n + column * step + first * groups * e.stride, e.stride, step};
+    Block<In> block{e.in + slab * columns * e.n + column * step + first * groups * e.inner, e.inner, step};
     if (layout) {
       const Range elements{first * groups, count * groups + rest};
-      block = e.stride == 1 ? gather(e.in, *layout, {row, wide}, elements, {0, 1}, copies)
-                            : gather(e.in, *layout, {slab, 1}, elements, {column, wide}, copies);
+      block = e.inner == 1 ? gather(e.in, *layout, {row, wide}, elements, {0, 1}, copies)
+                           : gather(e.in, *layout, {slab, 1}, elements, {column, wide}, copies);
     }
     if constexpr (contiguous_rows) {
-      reduce_panel<M, mirrored>(Panel<In, 0, 0>{block.x, count, block.step, wide, 0, rounds && by_four()}, acc);
+      reduce_panel<M, mirrored>(Panel<In, 0, 0>{block.x, count, block.step, wide, 0, false}, acc);
     } else {
       reduce_groups<mirrored>(block.x, block.pitch, wide, first, count, rest, acc);
     }
@@ -196,7 +190,7 @@ struct Threaded {
 
   template <bool contiguous_rows, bool mirrored>
   TP_INLINE void reduce_chunks(int64_t begin, int64_t end) const {
-    Acc acc[contiguous_rows ? side_by_side : rounds ? most_lanes : max_lanes];
+    Acc acc[contiguous_rows ? side_by_side : max_lanes];
     const std::unique_ptr<In[]> copies(copied() > 0 ? new In[size_t(copied())] : nullptr);
     int64_t c = begin % chunks, strip = begin / chunks % strips, slab = begin / chunks / strips;
     for (int64_t i = begin; i < end; ++i) {
@@ -315,7 +309,7 @@ void reduce(const E& e, const Args& args, Context& context) {
     std::fill(e.out, e.out + e.rows, e.result(E::Monoid::identity()));
     return;
   }
-  Threaded<E> t(e, args, context.device.threads);
+  Threaded<E> t(e, args);
   if (t.chunks > 1) t.totals = context.workspace<typename E::Acc>(t.chunks * e.rows);
   const auto run = t.has_contiguous_rows() ? reducer_of_contiguous_rows<E>()
                    : t.has_long_rows()     ? reducer<Rows::one_by_one, E>()

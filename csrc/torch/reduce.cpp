@@ -72,21 +72,25 @@ PerDim<SymInt> result_sizes(SymIntArrayRef sizes, const Mask& reduced, bool keep
 
 // ---- the array as [outer, n, inner]
 
-// The order of dimensions that makes the reduced ones adjacent: unchanged or, if others are between them, with the kept
-// ones first. `skip`: dimensions of size 1, which do not matter.
+// The order of dimensions that makes the reduced ones adjacent: unchanged or, if others are between them, with these
+// before them. `skip`: dimensions of size 1, which do not matter.
 PerDim<int64_t> neighbours(const Mask& reduced, const Mask& skip) {
-  PerDim<int64_t> order, last;
+  PerDim<int64_t> before, among, after;
   int changes = 0;
   bool previous = false;
   for (size_t d = 0; d < reduced.size(); ++d) {
-    (reduced[d] ? last : order).push_back(int64_t(d));
+    (reduced[d] ? among : after).push_back(int64_t(d));
     if (skip[d]) continue;
     changes += reduced[d] && !previous;
     previous = reduced[d];
+    if (!reduced[d]) continue;
+    before.append(after.begin(), after.end());
+    after.clear();
   }
-  order.append(last.begin(), last.end());
-  if (changes < 2) std::sort(order.begin(), order.end());
-  return order;
+  before.append(among.begin(), among.end());
+  before.append(after.begin(), after.end());
+  if (changes < 2) std::sort(before.begin(), before.end());
+  return before;
 }
 
 // Returns x with its dimensions in that order, and the products of the sizes before, among and after the reduced ones.
@@ -118,84 +122,51 @@ Mask ones_of(const Tensor& x) {
   return ones;
 }
 
-// The dimensions in the order of memory, the outermost first. Where a dimension of size 1 comes does not matter.
-PerDim<int64_t> memory_order(const Tensor& x) {
-  PerDim<int64_t> order;
-  for (int64_t d = 0; d < x.dim(); ++d) order.push_back(d);
-  const auto stride = [&](int64_t d) { return x.size(d) == 1 ? std::numeric_limits<int64_t>::max() : x.stride(d); };
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stride(a) > stride(b); });
-  return order;
+// Whether dimensions are not in the order of memory, the outermost first. An expanded x has no such order.
+bool is_out_of_order(const Tensor& x) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  bool sorted = true;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (x.size(d) == 1) continue;
+    if (x.stride(d) == 0) return false;
+    sorted = sorted && x.stride(d) <= least;
+    least = x.stride(d);
+  }
+  return !sorted;
 }
 
-// The dimensions among `dims` that are kept, without those of size 1.
-PerDim<int64_t> kept_of(const PerDim<int64_t>& dims, const Mask& reduced, const Tensor& x) {
-  PerDim<int64_t> kept;
-  for (const int64_t d : dims) {
-    if (!reduced[size_t(d)] && x.size(d) != 1) kept.push_back(d);
+// Whether the elements of a row may be combined in any order: an index counts them in the order of the dimensions.
+bool has_any_order(const Reduce& r, const Mask& reduced) {
+  int lines = 0;
+  for (size_t d = 0; d < reduced.size(); ++d) lines += reduced[d] && r.x.size(int64_t(d)) != 1;
+  return lines < 2 || !finds_index(r.op);
+}
+
+// Reduces x with its dimensions in the order of memory, so that a dense x is read where it is. The reduced dimensions
+// are kept.
+Tensor in_memory_order(const Reduce& r, const Mask& reduced) {
+  PerDim<int64_t> order(reduced.size()), positions(reduced.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return r.x.stride(a) > r.x.stride(b); });
+  std::vector<int64_t> dims;
+  for (size_t i = 0; i < order.size(); ++i) {
+    positions[size_t(order[i])] = int64_t(i);
+    if (reduced[size_t(order[i])]) dims.push_back(int64_t(i));
   }
-  return kept;
+  const Reduce ordered{r.x.permute(order), dims, r.op, /*keepdim=*/true, r.algorithm};
+  return ordered.kernel().permute(positions).contiguous();
 }
 
 // What a kernel reads, and how (reduction.h).
 struct Source {
-  Tensor in;             // contiguous, unless `transposed` or `layout` says what is in memory
-  PerDim<int64_t> kept;  // the kept dimensions of x, in the order of its rows
-  int64_t outer, n, inner, stride, parts = 1, between = 1;
-  reduction::Images transposed = {};
+  Tensor in;  // contiguous, unless `layout` says what is in memory
+  int64_t outer, n, inner, parts = 1, between = 1;
   std::optional<reduction::Layout> layout = {};
 };
 
 // Whether the rung is the one that "auto" means.
 bool is_default(const Reduce& r) {
   return r.algorithm == "auto" || r.algorithm == reduction::choose({}, Device{r.x.is_cuda()});
-}
-
-// What is in memory, if `x` is a batch of transposed matrices, such as images in channels_last, which the kernel copies
-// faster than torch: 205 MB take 0.13 ms on an H200 instead of 0.36. If the matrices are narrow, there is none.
-reduction::Images transposed_images(const Reduce& r, const Tensor& x) {
-  if (!x.is_cuda() || x.is_contiguous() || !is_default(r)) return {};
-  PerDim<int64_t> order = memory_order(x);
-  if (!x.permute(order).is_contiguous()) return {};
-  order.erase(std::remove_if(order.begin(), order.end(), [&](int64_t d) { return x.size(d) == 1; }), order.end());
-  PerDim<int64_t> sorted = order;
-  std::sort(sorted.begin(), sorted.end());
-  auto* const lines = std::mismatch(order.begin(), order.end(), sorted.begin()).first;
-  auto* const columns = std::min_element(lines, order.end());
-  const auto product = [&](const int64_t* first, const int64_t* last) {
-    return std::accumulate(first, last, int64_t(1), [&](int64_t n, int64_t d) { return n * x.size(d); });
-  };
-  const reduction::Images images{product(order.begin(), lines), product(lines, columns), product(columns, order.end())};
-  std::rotate(lines, columns, order.end());
-  constexpr int64_t narrow = 16;
-  return order == sorted && min(images.lines, images.columns) >= narrow ? images : reduction::Images{};
-}
-
-// x itself, if it is dense but not contiguous, and its rows can be read in the order of memory: the reduced dimensions
-// must keep their order, unless no result depends on it, and be adjacent if results round. On the CPU a transposed
-// copy, which this saves, takes ten times as long as the reduction.
-std::optional<Source> in_memory_order(const Reduce& r, OpId op, const Mask& reduced, const Lines<int64_t>& lines) {
-  const Tensor& x = r.x;
-  const bool exact = is_exact(op, x), any_order = exact && !finds_index(r.op);
-  if (x.is_contiguous() || !(exact || is_default(r))) return {};
-  // On CUDA the order decides which of several NaNs a maximum returns.
-  if (x.is_cuda() && x.is_floating_point()) return {};
-  const PerDim<int64_t> order = memory_order(x);
-  const Tensor dense = x.permute(order);
-  if (!dense.is_contiguous()) return {};
-  Mask permuted;
-  int64_t last = -1;  // of the reduced dimensions
-  for (const int64_t d : order) {
-    permuted.push_back(reduced[size_t(d)]);
-    if (!reduced[size_t(d)] || x.size(d) == 1) continue;
-    if (d < last && !any_order) return {};
-    last = d;
-  }
-  const Lines<int64_t> own(dense.sizes(), permuted, ones_of(dense));
-  const bool adjacent = std::is_sorted(own.order.begin(), own.order.end());
-  if (!adjacent && !exact) return {};
-  const Tensor in = adjacent ? dense : dense.permute(own.order).contiguous();
-  const auto& ordered = exact ? own : lines;
-  return Source{in, kept_of(order, reduced, x), ordered.outer, own.n, ordered.inner, own.inner};
 }
 
 // The sizes of x as [groups, parts, between, length, inner], if its parts and lengths are reduced.
@@ -220,19 +191,11 @@ std::optional<Parts> parts_of(const Reduce& r, OpId op, const Mask& reduced) {
   return sizes;
 }
 
-Source in_parts(const Reduce& r, const Mask& reduced, const Parts& sizes) {
-  const auto [groups, parts, between, length, inner] = sizes;
-  PerDim<int64_t> all;
-  for (int64_t d = 0; d < r.x.dim(); ++d) all.push_back(d);
-  return {r.x, kept_of(all, reduced, r.x), groups * between, parts * length, inner, inner, parts, between};
-}
-
 // The last reduced dimensions that are neighbours, if others come before them, with kept ones between, and the result
-// is exact: these can be reduced first, so that a contiguous x is read where it is. Otherwise none. On CUDA, which of
-// several NaNs a maximum returns depends on this, so there only the shape decides.
+// is exact: these can be reduced first, so that a contiguous x is read where it is. Otherwise none.
 std::vector<int64_t> reduced_first(const Reduce& r, OpId op, const Mask& reduced) {
   if (!is_exact(op, r.x) || finds_index(r.op) || !is_default(r) || parts_of(r, op, reduced)) return {};
-  if (!r.x.is_contiguous() && !(r.x.is_cuda() && r.x.is_floating_point())) return {};
+  if (!r.x.is_contiguous()) return {};
   std::vector<int64_t> last;
   bool kept = false;  // whether a kept dimension comes before the last ones
   for (int64_t d = r.x.dim() - 1; d >= 0; --d) {
@@ -271,37 +234,18 @@ std::optional<reduction::Layout> layout_of(const Reduce& r, const Tensor& in, co
   return layout;
 }
 
-// Bits depend on the shape only, so an x that is not contiguous is copied first, with few exceptions.
+// x itself, or a copy of it if no kernel reads it where it is.
 Source source_of(const Reduce& r, OpId op, const Mask& reduced) {
+  if (const auto sizes = parts_of(r, op, reduced)) {
+    const auto [groups, parts, between, length, inner] = *sizes;
+    return {r.x.contiguous(), groups * between, parts * length, inner, parts, between};
+  }
   const Lines<int64_t> lines(r.x.sizes(), reduced, ones_of(r.x));
-  if (auto source = in_memory_order(r, op, reduced, lines)) return *source;
-  Source source;
-  if (const auto parts = parts_of(r, op, reduced)) {
-    source = in_parts(r, reduced, *parts);
-  } else {
-    const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
-    source = {in_order ? r.x : r.x.permute(lines.order),
-              kept_of(lines.order, reduced, r.x),
-              lines.outer,
-              lines.n,
-              lines.inner,
-              lines.inner};
-  }
-  source.transposed = transposed_images(r, source.in);
+  const bool in_order = std::is_sorted(lines.order.begin(), lines.order.end());
+  Source source{in_order ? r.x : r.x.permute(lines.order), lines.outer, lines.n, lines.inner};
   source.layout = layout_of(r, source.in, lines, reduced);
-  if (source.transposed.images == 0 && !source.layout) source.in = source.in.contiguous();
+  if (!source.layout) source.in = source.in.contiguous();
   return source;
-}
-
-// Stores in `out` a result whose dimensions are in the order of `kept`.
-void store_in_order(const Tensor& result, const Tensor& out, const PerDim<int64_t>& kept) {
-  PerDim<int64_t> sorted = kept, positions, sizes;
-  std::sort(sorted.begin(), sorted.end());
-  for (const int64_t d : sorted) {
-    positions.push_back(std::find(kept.begin(), kept.end(), d) - kept.begin());
-    sizes.push_back(result.size(positions.back()));
-  }
-  out.view(sizes).copy_(result.permute(positions));
 }
 
 }  // namespace
@@ -311,33 +255,26 @@ Tensor Reduce::kernel() const {
   const Mask reduced = reduced_dims(x.dim(), dim);
   check(x, dim, op, id, reduced);
   if (is_converted(op, x)) return with_converted(*this, &Reduce::x);
-  Tensor out =
-      empty_result(result_sizes(x.sym_sizes(), reduced, keepdim), x.options().dtype(combined_dtype(op, id, x)));
+  const auto sizes = result_sizes(x.sym_sizes(), reduced, keepdim);
+  if (is_out_of_order(x) && has_any_order(*this, reduced)) return in_memory_order(*this, reduced).view_symint(sizes);
+  Tensor out = empty_result(sizes, x.options().dtype(combined_dtype(op, id, x)));
   if (is_done(out, reduction::ladder, "reduce", algorithm)) return out;
   if (const auto last = reduced_first(*this, id, reduced); !last.empty()) {
     const Tensor partial = Reduce{x, last, op, /*keepdim=*/true, algorithm}.kernel();
     return Reduce{partial, dim, op, keepdim, algorithm}.kernel();
   }
   const Source s = source_of(*this, id, reduced);
-  const bool in_order = std::is_sorted(s.kept.begin(), s.kept.end());
-  PerDim<int64_t> sizes;
-  for (const int64_t d : s.kept) sizes.push_back(x.size(d));
-  const Tensor result = in_order ? out : at::empty(sizes, out.options());
-  const DType dtype = combining_dtype("reduce", op, x);
   const reduction::Args args{s.in.const_data_ptr(),
-                             result.mutable_data_ptr(),
+                             out.mutable_data_ptr(),
                              s.outer,
                              s.n,
                              s.inner,
-                             dtype,
+                             combining_dtype("reduce", op, x),
                              id,
-                             s.stride,
                              s.parts,
                              s.between,
-                             s.transposed,
                              s.layout ? &*s.layout : nullptr};
   run(reduction::ladder, reduction::choose, "reduce", algorithm, s.in, args);
-  if (!in_order) store_in_order(result, out, s.kept);
   return out;
 }
 
