@@ -11,8 +11,9 @@
 //
 // If neighbouring outputs do not read neighbouring pixels (fprop with a stride), a patch holds only what one tap reads.
 //
-// One warp starts the copies of patches and filters, each in a ring of stages; two warpgroups multiply. A block
-// computes one tile after another, so that it can copy for the next tile while it stores the sums of the last one.
+// One warp starts the copies of patches and filters, each in a ring of stages; two warpgroups multiply, or one if the
+// tile is small. A block computes one tile after another, so that it can copy for the next tile while it stores the
+// sums of the last one.
 #pragma once
 #include "conv/patch_image.cuh"
 

@@ -11,11 +11,13 @@
 namespace tp::conv {
 namespace {
 
-// Tiles of fprop and dgrad: positions x maps. Tiles of wgrad: maps x columns, of which there is one per channel and
-// tap.
+// Tiles of fprop and dgrad: positions x maps. Low and small ones are for few or small images. Tiles of wgrad: maps x
+// columns, of which there is one per channel and tap.
 using Tall = WgmmaTile<256, 64>;
 using Wide = WgmmaTile<256, 128>;
 using Square = WgmmaTile<128, 128>;
+using Low = WgmmaTile<64, 128>;
+using Small = WgmmaTile<64, 64>;
 using Wgrad64x576 = WgradTile<1, 9, 1, 3>;
 using Wgrad128x384 = WgradTile<2, 6, 1, 2>;
 using Wgrad128x256 = WgradTile<2, 4, 1, 2>;
@@ -142,27 +144,29 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   const bool one_phase = work.row_phases * work.col_phases == 1;
   work.stores_boxes = g.target_strides.channel == 1 && one_phase && ends_in_box(g.groups, g.maps) &&
                       g.groups * g.maps % 8 == 0 && reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
-  // Choose the tile whose blocks are distributed most evenly over the multiprocessors.
+  // Choose the tile that takes the least time. A multiprocessor computes so many tiles one after another, and a product
+  // takes more cycles in smaller tiles. Fitted to 548 problems of batches of 1 to 128 on an H200: 2 % more time than by
+  // the best tile for each.
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
-  const auto turns = [&](auto tile) {
+  int64_t least = never;
+  decltype(&launch_gather<T, Wide>) launch = nullptr;
+  const auto consider = [&](auto tile, int64_t cycles) {
     using Tile = decltype(tile);
-    if (!shape_tiles<T, Tile>(work) || work.tiles() >= dividend_limit) return never;
+    if (!shape_tiles<T, Tile>(work) || work.tiles() >= dividend_limit) return;
     const int64_t together = work.tiles() <= multiprocessors ? 1 : Tile::together;
-    return ceil_div(work.tiles(), multiprocessors * together) * together * Tile::positions * Tile::maps;
+    const int64_t time =
+        ceil_div(work.tiles(), multiprocessors * together) * together * Tile::positions * Tile::maps * cycles;
+    if (time < least) least = time, launch = launch_gather<T, Tile>;
   };
-  const int64_t tall = turns(Tall{}), wide = turns(Wide{}), square = turns(Square{});
-  if (min(tall, min(wide, square)) == never) return false;
+  consider(Wide{}, 10);
+  consider(Square{}, 12);
+  consider(Low{}, 12);
+  consider(Tall{}, 14);
+  consider(Small{}, 16);
+  if (!launch) return false;
   const GatherGemm<T> packed = filter_rows(g, context);
   const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, context);
-  // Tall tiles run two blocks per multiprocessor, which wait less for memory; wide tiles multiply faster.
-  const bool few_products = work.slabs * g.rows.kernel * g.cols.kernel <= 4;
-  if (tall < min(wide, square) || (few_products && tall <= min(wide, square))) {
-    launch_gather<T, Tall>(work, packed, source, context);
-  } else if (wide <= square) {
-    launch_gather<T, Wide>(work, packed, source, context);
-  } else {
-    launch_gather<T, Square>(work, packed, source, context);
-  }
+  launch(work, packed, source, context);
   return true;
 }
 

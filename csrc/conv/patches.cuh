@@ -7,12 +7,14 @@
 
 namespace tp::conv {
 
-// The tile of a block: `positions` pixels by `maps` maps; each of two warpgroups has `blocks` blocks of 64 pixels.
+// The tile of a block: `positions` pixels by `maps` maps; each of its warpgroups has `blocks` blocks of 64 pixels.
 template <int positions_, int maps_>
 struct WgmmaTile {
-  static constexpr int positions = positions_, maps = maps_, groups = 2, blocks = positions / 64 / groups;
+  static constexpr int positions = positions_, maps = maps_, groups = min(positions / 64, 2),
+                       blocks = positions / 64 / groups;
   static constexpr int warps = groups * 4, filter_bytes = maps * block::row_bytes;
-  static constexpr int together = positions * maps <= 128 * 128 ? 2 : 1;  // blocks per multiprocessor
+  // Blocks per multiprocessor.
+  static constexpr int together = positions * maps <= 64 * 64 ? 3 : positions * maps <= 128 * 128 ? 2 : 1;
   // A block that is alone on its multiprocessor has a whole warpgroup for copying, so that the warpgroup can give its
   // registers to the others.
   static constexpr int threads = warps * 32 + (together == 1 ? block::warpgroup : 32), registers = 216,

@@ -247,12 +247,12 @@ const OptionalTensor no_bias;
 Sizes kernel_size_of(SymIntArrayRef weight) { return {weight[2], weight[3]}; }
 
 // The sum over images, rows and columns. It sums within each map first, because the elements of a map are neighbours in
-// memory.
+// memory, but not half types, whose sums of a map would be rounded.
 Tensor sum_of_maps(const Tensor& g) {
   const auto sum = [](const Tensor& x, std::vector<int64_t> dims) {
     return call(Reduce{x, std::move(dims), "sum", false, "auto"});
   };
-  return sum(sum(g.to(wide_dtype(g)), {2, 3}), {0}).to(g.scalar_type());
+  return wide_dtype(g) == g.scalar_type() ? sum(sum(g, {2, 3}), {0}) : sum(g, {0, 2, 3});
 }
 
 }  // namespace

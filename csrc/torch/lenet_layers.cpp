@@ -41,7 +41,7 @@ Tensor sum_of_maps(const Tensor& g) {
     return result_of("reduce", x, std::move(dims), Str("sum"), false, automatic);
   };
   if (g.dim() == 2) return sum(g, {0});
-  return sum(sum(g.to(at::toOpMathType(g.scalar_type())), {2, 3}), {0}).to(g.scalar_type());
+  return at::toOpMathType(g.scalar_type()) == g.scalar_type() ? sum(sum(g, {2, 3}), {0}) : sum(g, {0, 2, 3});
 }
 
 double sigma() { return std::sqrt(lenet::sigma_squared); }

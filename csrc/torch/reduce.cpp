@@ -255,10 +255,10 @@ Tensor Reduce::kernel() const {
   const Mask reduced = reduced_dims(x.dim(), dim);
   check(x, dim, op, id, reduced);
   if (is_converted(op, x)) return with_converted(*this, &Reduce::x);
-  const auto sizes = result_sizes(x.sym_sizes(), reduced, keepdim);
-  if (is_out_of_order(x) && has_any_order(*this, reduced)) return in_memory_order(*this, reduced).view_symint(sizes);
-  Tensor out = empty_result(sizes, x.options().dtype(combined_dtype(op, id, x)));
+  Tensor out =
+      empty_result(result_sizes(x.sym_sizes(), reduced, keepdim), x.options().dtype(combined_dtype(op, id, x)));
   if (is_done(out, reduction::ladder, "reduce", algorithm)) return out;
+  if (is_out_of_order(x) && has_any_order(*this, reduced)) return in_memory_order(*this, reduced).view(out.sizes());
   if (const auto last = reduced_first(*this, id, reduced); !last.empty()) {
     const Tensor partial = Reduce{x, last, op, /*keepdim=*/true, algorithm}.kernel();
     return Reduce{partial, dim, op, keepdim, algorithm}.kernel();
