@@ -1,11 +1,13 @@
-"""Convolution from few channels and to few maps: first layers with a stride, last layers that make an image."""
+"""Convolution from few channels and to few maps: first layers with a stride, last layers that make an image. Also of few
+and small images."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from common import EACH_DEVICE
+from common import EACH_DEVICE, integers
 
 from torch_patterns import conv2d, conv2d_dgrad, conv2d_wgrad
+from torch_patterns.testing import assert_equal
 from torch_patterns.testing.spec import FLOATS
 
 pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
@@ -74,3 +76,39 @@ def test_an_odd_weight_reaches_only_the_pixels_it_read(odd, device):
         assert torch.equal(got[got.isfinite()], want[want.isfinite()]), rung
         got = conv2d_dgrad(grad.float().to(device), weight.float().to(device), size, stride, padding, algorithm=rung)
         assert torch.equal(got.cpu().isfinite(), want.isfinite()), rung
+
+
+# Few or small images and many channels, for which Hopper has tiles of 64 pixels: all of an image, some rows of one, the
+# pixels of several ones under one tap, and with strides; half or all of a block of 128 maps.
+SMALL = (
+    ((1, 256, 7, 7), (200, 256, 3, 3), {"padding": 1}),
+    ((3, 128, 14, 9), (136, 128, 3, 3), {"padding": 1}),
+    ((2, 512, 5, 6), (72, 512, 1, 1), {}),
+    ((1, 192, 15, 14), (64, 192, 3, 3), {"stride": 2, "padding": 1}),
+    ((2, 128, 10, 10), (128, 64, 5, 5), {"groups": 2, "padding": 2}),
+    ((2, 72, 12, 13), (256, 72, 1, 1), {"stride": 2}),
+)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_small_batches(dtype, layout, device):
+    """All passes of the default, with a bias; then with an infinite weight, as the textbook's algorithm."""
+    for shape, filters, window in SMALL:
+        x, weight, bias = leaves = [
+            integers(*size, limit=1).double().requires_grad_() for size in (shape, filters, filters[:1])
+        ]
+        y = F.conv2d(*leaves, **window)
+        g = integers(*y.shape, limit=1).double()
+        want = [y.detach(), *torch.autograd.grad(y, leaves[:2], g)]
+        images, maps = (t.detach().to(device, dtype).to(memory_format=layout) for t in (x, g))
+        weight, bias = weight.detach().to(device, dtype).to(memory_format=layout), bias.detach().to(device, dtype)
+        got = (
+            conv2d(images, weight, bias, **window),
+            conv2d_dgrad(maps, weight, shape, **window),
+            conv2d_wgrad(maps, images, filters[2:], **window),
+        )
+        assert_equal(got, want, f"{shape} {filters} {window}")
+        weight[3, 1] = float("inf")
+        odd = (conv2d_dgrad(maps, weight, shape, **window, algorithm=a) for a in ("auto", "direct"))
+        assert_equal(*odd, f"{shape} {filters} {window}")
