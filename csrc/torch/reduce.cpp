@@ -113,7 +113,7 @@ struct Lines {
   }
 };
 
-// Whether a result has the same bits however its elements are grouped, as long as they keep their order.
+// Whether a result has the same bits however its elements are grouped.
 bool is_exact(OpId op, const Tensor& x) { return !rounds(op) || !x.is_floating_point(); }
 
 Mask ones_of(const Tensor& x) {
