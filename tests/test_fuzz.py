@@ -130,7 +130,8 @@ def test_fuzz(spec, device):
                 "linear",
                 "segment_matmul",
             )  # sums depend on where operands lie
-            if bound is not None and (by_blas or has_trait(spec, rung, "float_atomics")):
+            in_order = spec.name == "reduce"  # of memory
+            if bound is not None and (by_blas or in_order or has_trait(spec, rung, "float_atomics")):
                 assert_within(again, want, bound, where)
             else:
                 assert_same_bits(again, out, where)

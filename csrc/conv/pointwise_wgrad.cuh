@@ -2,9 +2,9 @@
 //
 //   dw[maps, channels] = dy[maps, pixels] x x^T[pixels, channels], summed over the images
 //
-// A block computes a tile of dw for one slice of the runs; if there are several slices, a second kernel adds them up in
-// a fixed order. Slice s has runs s, s + slices, ..., and begins with the last one: usually dgrad has just read dy in
-// ascending order, so the last images are still in the L2 cache.
+// A block computes a tile of dw for one slice of the runs; a second kernel adds up the slices in a fixed order. Slice s
+// has runs s, s + slices, ..., and begins with the last one: usually dgrad has just read dy in ascending order, so the
+// last images are still in the L2 cache.
 #pragma once
 #include "block/launch.cuh"
 #include "block/slices.cuh"
@@ -30,7 +30,6 @@ struct PointwiseGrad {
   int dy_rows, x_rows;  // that are copied per run
   int maps, channels, map_blocks, channel_blocks, slices;
   float* sums;  // [slices][maps][channels]
-  T* out;       // dw, if there is one slice
 };
 
 // The share of a block: one tile of dw for one slice of the runs.
@@ -135,17 +134,12 @@ __global__ void __launch_bounds__(pointwise_threads, 1)
   for (int i = 0; i < Tile::blocks * 2; ++i) {
     const int map = first_map + i / 2 * 64 + i % 2 * 8;
     if (map >= work.maps) continue;
-    const int64_t row = (int64_t(share.slice) * work.maps + map) * work.channels;
+    float* const row = work.sums + (int64_t(share.slice) * work.maps + map) * work.channels;
 #pragma unroll
     for (int j = 0; j < Tile::columns / 8; ++j) {
       const int channel = first_channel + j * 8;
-      const float* const pair = sum[i / 2] + j * 4 + i % 2 * 2;
       if (channel >= work.channels) continue;
-      if (work.slices > 1) {
-        *reinterpret_cast<float2*>(work.sums + row + channel) = {pair[0], pair[1]};
-      } else {
-        *reinterpret_cast<unsigned*>(work.out + row + channel) = block::half_pair<T>(pair[0], pair[1]);
-      }
+      *reinterpret_cast<float2*>(row + channel) = {sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]};
     }
   }
 #endif
@@ -168,14 +162,13 @@ void launch_pointwise_wgrad(const Elements<T>& e, Context& context) {
   static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   const int tiles = work.map_blocks * work.channel_blocks;
   work.slices = max(1, min(int(multiprocessors) / tiles, runs.count / 4));
-  work.out = e.weight;
-  if (work.slices > 1) work.sums = context.workspace<float>(work.slices * e.weights());
+  work.sums = context.workspace<float>(work.slices * e.weights());
   constexpr int bytes = Tile::stages * Tile::stage_bytes;
   block::allow_shared_memory(pointwise_wgrad_wgmma<T, Tile>, bytes);
   pointwise_wgrad_wgmma<T, Tile>
       <<<unsigned(work.slices * tiles), pointwise_threads, bytes, cudaStream_t(context.stream)>>>(work);
   check_launch("implicit_gemm");
-  if (work.slices > 1) block::sum_slices(work.sums, work.slices, e.weights(), e.weight, context);
+  block::sum_slices(work.sums, work.slices, e.weights(), e.weight, context);
 }
 
 }  // namespace tp::conv

@@ -7,9 +7,9 @@
 // A tensor map finds what a tap reads for a slab of pixels, with zeros for padding, so a slab may extend over the ends
 // of rows and images.
 //
-// A block computes a tile of dw over one slice of the slabs; a second kernel adds up the slices in a fixed order, and
-// puts taps beside each other, unless there is only one slice and one tap. Four warps start the copies, in a ring of
-// stages, because starting one takes long. The warpgroups multiply, each a part of the tile.
+// A block computes a tile of dw over one slice of the slabs; a second kernel adds up the slices in a fixed order. Four
+// warps start the copies, in a ring of stages, because starting one takes long. The warpgroups multiply, each a part of
+// the tile.
 #pragma once
 #include "block/slices.cuh"
 #include "conv/divisor.h"
@@ -49,7 +49,6 @@ struct WgradWgmma {
   float* sums;  // [slices][groups][maps][units][64]
 
   TP_HD int64_t sums_per_slice() const { return e.groups * e.maps * units * block::row_elements; }
-  TP_HD bool is_complete() const { return slices == 1 && taps == 1; }  // whether sums of the slices are those of dw
   int64_t blocks() const { return map_blocks * unit_blocks * e.groups * slices; }
 };
 
@@ -196,21 +195,13 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   for (int i = 0; i < Tile::blocks_each * 2; ++i) {
     const int64_t map = share.map + (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
     if (map >= work.e.maps) continue;
-    const int64_t filter = share.group * work.e.maps + map, first_column = (share.unit + first) * block::row_elements;
-    float* const row =
-        work.sums + share.slice * work.sums_per_slice() + filter * work.units * block::row_elements + first_column;
-    T* const result = work.e.weight + filter * work.e.channels + first_column;
+    float* const row = work.sums + share.slice * work.sums_per_slice() +
+                       ((share.group * work.e.maps + map) * work.units + share.unit + first) * block::row_elements;
 #pragma unroll
     for (int j = 0; j < Tile::units_each * 8; ++j) {
       const int column = j * 8 + lane % 4 * 2;
-      const float* const pair = sum[i / 2] + j * 4 + i % 2 * 2;
       if (column >= columns) continue;
-      if (!work.is_complete()) {
-        *reinterpret_cast<float2*>(row + column) = {pair[0], pair[1]};
-        continue;
-      }
-      if (first_column + column < work.e.channels) result[column] = T(pair[0]);
-      if (first_column + column + 1 < work.e.channels) result[column + 1] = T(pair[1]);
+      *reinterpret_cast<float2*>(row + column) = {sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]};
     }
   }
 #endif
@@ -301,12 +292,11 @@ void launch_wgrad_wgmma(const Elements<T>& e, const ChannelsLast<T>& x, const Ch
   // than adding up the slices.
   static const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   work.slices = max(int64_t(1), min(multiprocessors / (work.map_blocks * work.unit_blocks * e.groups), work.slabs / 8));
-  if (!work.is_complete()) work.sums = context.workspace<float>(work.slices * work.sums_per_slice());
+  work.sums = context.workspace<float>(work.slices * work.sums_per_slice());
   constexpr int bytes = 1024 + Tile::stages * Tile::stage_bytes;
   block::allow_shared_memory(wgrad_wgmma<T, Tile>, bytes);
   block::launch_early(wgrad_wgmma<T, Tile>, unsigned(work.blocks()), Tile::threads, bytes, context, work);
   check_launch("implicit_gemm");
-  if (work.is_complete()) return;
   if (work.taps == 1) {
     block::sum_slices(work.sums, work.slices, work.sums_per_slice(), e.weight, context,
                       IndexInRow{work.units * block::row_elements, e.channels});
