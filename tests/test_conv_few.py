@@ -1,4 +1,4 @@
-"""Convolution from few channels and to few maps: first layers with a stride, last layers that make an image. Also of few
+"""Convolution from few channels and to few maps: first layers with a stride, last layers that make an image; and of few
 and small images."""
 
 import pytest
