@@ -143,16 +143,21 @@ struct Threaded {
     fold<M>(acc, groups, wide);
   }
 
-  // Sums and products of a chunk of a row that is not contiguous, which is gathered a few panel rows at a time.
+  // Sums and products of a chunk of a row that is not contiguous, a few panel rows at a time. In long runs of
+  // neighbours they are read where they are, and elsewhere gathered.
   template <bool mirrored>
   TP_INLINE void reduce_gathered(int64_t row, int64_t first, int64_t count, int64_t rest, Acc* acc) const {
-    constexpr int64_t at_once = 256;
+    constexpr int64_t at_once = 256, tree = 8, long_run = 128 * narrow<In>;
     In copies[(at_once + 1) * narrow<In>];
+    const Layout::Dim run = layout->n.empty() ? Layout::Dim{1, 1} : layout->n.back();
+    const bool is_long = run.stride == 1 && run.size >= long_run;
     for (int64_t l = 0; l < groups; ++l) acc[l] = M::identity();
-    for (int64_t r = 0; r < count; r += at_once) {
-      const int64_t size = tp::min(at_once, count - r), tail = r + size == count ? rest : 0;
-      const Range elements{(first + r) * groups, size * groups + tail};
-      const In* const x = gather(e.in, *layout, {row, 1}, elements, {0, 1}, copies).x;
+    for (int64_t r = 0, size = 0; r < count; r += size) {
+      const int64_t element = (first + r) * groups, left = tp::min((run.size - element % run.size) / groups, count - r);
+      const bool in_place = is_long && left >= 2 * tree;
+      size = in_place ? (left - 1) / tree * tree : tp::min(is_long ? tree : at_once, count - r);
+      const int64_t tail = r + size == count ? rest : 0;
+      const In* const x = gather(e.in, *layout, {row, 1}, {element, size * groups + tail}, {0, 1}, copies).x;
       add_panel<M, mirrored>(Panel<In, 1, narrow<In>>{x, size, groups, groups, tail, false}, acc);
     }
     fold<M, narrow<In>>(acc);
