@@ -79,24 +79,59 @@ void allow_shared_memory(void (*kernel)(Parameters...), int bytes) {
   if (status == cudaSuccess) limit = bytes;
 }
 
-// Launches a kernel that may start while the previous launch is still running. Every thread must call
-// wait_for_launch_before() before it touches memory that another launch may have written or may still read. What it
-// reads before that must come from other operators, and an ordinary launch of its own operator must precede it, which
-// starts when they have ended.
+// Launches a kernel, in clusters of `cluster` blocks, that may start while the previous launch is still running. Every
+// thread must call wait_for_launch_before() before it touches memory that another launch may have written or may still
+// read. What it reads before that must come from other operators, and an ordinary launch of its own operator must
+// precede it, which starts when they have ended.
 template <class... Parameters>
-void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes, Context& context,
-                  std::common_type_t<Parameters>... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void launch_clusters(void (*kernel)(Parameters...), dim3 blocks, int cluster, int threads, int shared_bytes,
+                     Context& context, std::common_type_t<Parameters>... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = unsigned(cluster);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = dim3(unsigned(threads));
   config.dynamicSmemBytes = size_t(shared_bytes);
   config.stream = cudaStream_t(context.stream);
-  config.attrs = &early;
-  config.numAttrs = is_for_hopper(kernel);
+  config.attrs = attributes;
+  config.numAttrs = !is_for_hopper(kernel) ? 0 : cluster > 1 ? 2 : 1;
   cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+// The same without clusters.
+template <class... Parameters>
+void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, int shared_bytes, Context& context,
+                  std::common_type_t<Parameters>... arguments) {
+  launch_clusters(kernel, blocks, 1, threads, shared_bytes, context, arguments...);
+}
+
+// How many clusters of a kernel can run at once, at one block per multiprocessor. One answer per size serves all
+// kernels of a signature.
+template <class... Parameters>
+int clusters_at_once(void (*kernel)(Parameters...), int threads, int shared_bytes, int cluster) {
+  constexpr int most = 8;
+  static PerDevice values[most];
+  return values[cluster - 1].get([&](int) {
+    allow_shared_memory(kernel, shared_bytes);
+    cudaLaunchAttribute size{};
+    size.id = cudaLaunchAttributeClusterDimension;
+    size.val.clusterDim.x = unsigned(cluster);
+    size.val.clusterDim.y = size.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(unsigned(cluster));
+    config.blockDim = dim3(unsigned(threads));
+    config.dynamicSmemBytes = size_t(shared_bytes);
+    config.attrs = &size;
+    config.numAttrs = 1;
+    int clusters = 0;
+    const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
+    if (!known) cudaGetLastError();
+    return known ? clusters : 0;
+  });
 }
 
 }  // namespace tp::block

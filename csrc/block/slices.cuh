@@ -33,8 +33,16 @@ __global__ void __launch_bounds__(slice_threads)
   A total = 0;
   wait_for_launch_before();
   if (i < n) {
-#pragma unroll 8
-    for (int64_t slice = lane; slice < slices; slice += lanes) total += sums[slice * n + i];
+    constexpr int at_once = 8;
+    for (int64_t slice = lane; slice < slices; slice += lanes * at_once) {
+      A parts[at_once] = {};  // loaded before any is added
+#pragma unroll
+      for (int k = 0; k < at_once; ++k) {
+        if (slice + k * lanes < slices) parts[k] = sums[(slice + k * lanes) * n + i];
+      }
+#pragma unroll
+      for (const A part : parts) total += part;
+    }
   }
   if constexpr (lanes > 1) {
     pool[lane][column] = total;

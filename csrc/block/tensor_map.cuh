@@ -30,6 +30,17 @@ inline void set_context() {
   require(is_set, "tensor maps: the device has no context");
 }
 
+// Tensor maps begin at multiples of 16 bytes. An operand that does not is copied, so that its address does not choose
+// the kernel, and with it the bits of the result.
+template <class T>
+T* aligned(T* data, int64_t bytes, Context& context) {
+  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return data;
+  void* const copy = context.allocate(bytes);
+  cudaMemcpyAsync(copy, data, size_t(bytes), cudaMemcpyDeviceToDevice, cudaStream_t(context.stream));
+  check_launch("tensor maps");
+  return static_cast<T*>(copy);
+}
+
 template <class T>
 constexpr CUtensorMapDataType element_type =
     std::is_same<T, half>::value ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -62,6 +73,13 @@ CUtensorMap planes_map(const T* data, int64_t n, int64_t rows, int64_t cols, int
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   require(status == CUDA_SUCCESS, "tensor maps: the driver refuses matrices, error ", int(status));
   return map;
+}
+
+// Begins to read a map that is an argument of the kernel, so that the first copy need not wait for it.
+TP_DEVICE inline void prefetch_map(const CUtensorMap& map) {
+#if TP_WGMMA
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
 }
 
 // ---- the copies; `barrier` waits for their bytes

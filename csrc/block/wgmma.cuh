@@ -24,11 +24,11 @@ namespace tp::block {
 
 constexpr int row_elements = 64, row_bytes = 128, warpgroup = 128;
 
-// The matrix descriptor of a factor. Groups of eight rows are 1,024 bytes apart. If the factor is read across the rows,
-// each further block of 64 elements is `block_bytes` further on.
-TP_DEVICE inline uint64_t factor_at(unsigned address, int block_bytes = 16) {
-  constexpr uint64_t swizzled = uint64_t(1) << 62, groups = uint64_t(1024 / 16) << 32;
-  return swizzled | groups | uint64_t(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
+// The matrix descriptor of a factor. Groups of eight rows are `group_bytes` apart. If the factor is read across the
+// rows, each further block of 64 elements is `block_bytes` further on.
+TP_DEVICE inline uint64_t factor_at(unsigned address, int block_bytes = 16, int group_bytes = 1024) {
+  constexpr uint64_t swizzled = uint64_t(1) << 62;
+  return swizzled | uint64_t(group_bytes / 16) << 32 | uint64_t(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
 }
 
 // Must be called before the first product, and whenever other instructions have written its sums.

@@ -18,10 +18,10 @@ using Wide = WgmmaTile<256, 128>;
 using Square = WgmmaTile<128, 128>;
 using Low = WgmmaTile<64, 128>;
 using Small = WgmmaTile<64, 64>;
-using Wgrad64x576 = WgradTile<1, 9, 1, 3>;
-using Wgrad128x384 = WgradTile<2, 6, 1, 2>;
-using Wgrad128x256 = WgradTile<2, 4, 1, 2>;
-using Wgrad256x64 = WgradTile<4, 1, 2, 1>;
+using Wgrad64x576 = TapGradTile<1, 9, 1, 3>;
+using Wgrad128x384 = TapGradTile<2, 6, 1, 2>;
+using Wgrad128x256 = TapGradTile<2, 4, 1, 2>;
+using Wgrad256x64 = TapGradTile<4, 1, 2, 1>;
 
 // The same for filters of one pixel: maps, and maps x channels.
 using Maps64 = PointwiseTile<false, 1>;
@@ -34,7 +34,6 @@ using Grad256x128 = PointwiseGradTile<true, 2, 128>;
 
 // With fewer channels or maps, most of a tile would be zeros.
 constexpr int64_t fewest = 32;
-constexpr int64_t never = int64_t(1) << 60;
 
 // Whether boxes of 64 channels never reach into another group.
 bool ends_in_box(int64_t groups, int64_t channels) { return groups == 1 || channels % block::row_elements == 0; }
@@ -130,8 +129,11 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
   block::set_context();
   const int64_t row = g.pass == Pass::fprop ? g.depth : g.maps;  // of the matrix of filters
-  if (is_pointwise(g.source, g.weight, g.target, g.source_strides, g.n, g.groups, row, g.rows, g.cols)) {
-    pointwise(g, context);
+  if (is_pointwise(g.source_strides, g.n, g.groups, row, g.rows, g.cols)) {
+    Gather<T> product = g;
+    product.source = block::aligned(g.source, g.n * g.depth * g.rows.in * g.cols.in * int64_t(sizeof(T)), context);
+    product.weight = block::aligned(g.weight, g.depth * g.maps * int64_t(sizeof(T)), context);
+    pointwise(product, context);
     return true;
   }
   if (g.pass == Pass::fprop && max(g.rows.stride, g.cols.stride) > 8) return false;
@@ -148,7 +150,7 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   // takes more cycles in smaller tiles. Fitted to 548 problems of batches of 1 to 128 on an H200: 2 % more time than by
   // the best tile for each.
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
-  int64_t least = never;
+  int64_t least = int64_t(1) << 60;
   decltype(&launch_gather<T, Wide>) launch = nullptr;
   const auto consider = [&](auto tile, int64_t cycles) {
     using Tile = decltype(tile);
@@ -176,28 +178,31 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   const int64_t pixels = e.n * e.rows.out * e.cols.out;
   if (!on_hopper || min(e.channels, e.maps) < fewest || pixels == 0) return false;
   block::set_context();
-  if (is_pointwise(e.x, e.weight, e.y, e.x_strides, e.n, e.groups, e.channels, e.rows, e.cols)) {
-    pointwise_wgrad(e, context);
+  if (is_pointwise(e.x_strides, e.n, e.groups, e.channels, e.rows, e.cols)) {
+    Elements<T> product = e;
+    product.x = block::aligned(e.x, pixels * e.channels * int64_t(sizeof(T)), context);
+    product.y = block::aligned(e.y, pixels * e.maps * int64_t(sizeof(T)), context);
+    pointwise_wgrad(product, context);
     return true;
   }
   if (!has_tap_map(e.rows) || !has_tap_map(e.cols)) return false;
   if (e.taps() > most_taps || pixels >= dividend_limit || e.rows.in * e.cols.in == 0) return false;
   const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, context),
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, context);
-  const int64_t blocks = ceil_div(e.maps, int64_t(block::row_elements)),
-                units = e.taps() * ceil_div(e.channels, int64_t(block::row_elements));
-  const int64_t by_64x576 = Wgrad64x576::cycles(blocks, units), by_128x384 = Wgrad128x384::cycles(blocks, units),
-                by_128x256 = Wgrad128x256::cycles(blocks, units), by_256x64 = Wgrad256x64::cycles(blocks, units);
-  const int64_t least = min(min(by_64x576, by_128x384), min(by_128x256, by_256x64));
-  if (by_128x384 == least) {
-    launch_wgrad_wgmma<T, Wgrad128x384>(e, x, dy, context);
-  } else if (by_64x576 == least) {
-    launch_wgrad_wgmma<T, Wgrad64x576>(e, x, dy, context);
-  } else if (by_256x64 == least) {
-    launch_wgrad_wgmma<T, Wgrad256x64>(e, x, dy, context);
-  } else {
-    launch_wgrad_wgmma<T, Wgrad128x256>(e, x, dy, context);
-  }
+  WgradPlan best{never};
+  decltype(&launch_wgrad_wgmma<T, Wgrad128x384>) launch = nullptr;
+  const auto consider = [&](auto tile) {
+    using Tile = decltype(tile);
+    WgradWgmma<T> work(e);
+    const WgradPlan plan = plan_wgrad<T, Tile>(work);
+    if (plan.cycles < best.cycles) best = plan, launch = launch_wgrad_wgmma<T, Tile>;
+  };
+  if (PatchGradTile::supports(e.rows, e.cols)) consider(PatchGradTile{});
+  consider(Wgrad128x384{});
+  consider(Wgrad64x576{});
+  consider(Wgrad256x64{});
+  consider(Wgrad128x256{});
+  launch(e, best, x, dy, context);
   return true;
 }
 

@@ -82,7 +82,7 @@ __global__ __launch_bounds__(threads, 1) void persistent_kernel(const __grid_con
     }
     // A small frontier: one cluster finds as many levels as it can, while the other blocks wait at the barrier.
     if (queued && fits_solo(p, found)) {
-      advance(blockIdx.x < cluster_blocks() ? solo(p, frontier, level, storage, phases.tally()) : Found());
+      advance(blockIdx.x < block::cluster_blocks() ? solo(p, frontier, level, storage, phases.tally()) : Found());
       level = __ldcg(&p.control->solo.level);
       open_edges -= __ldcg(&p.control->solo.edges) + int64_t(found.edges);
       continue;

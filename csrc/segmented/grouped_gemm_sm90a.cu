@@ -19,26 +19,13 @@ bool is_for_hopper(const Args& args) {
   return true;
 }
 
-namespace {
-
-// Tensor maps begin at multiples of 16 bytes, so other operands are copied: the bits of a result do not depend on where
-// its operands are.
-const void* aligned(const void* data, int64_t bytes, Context& context) {
-  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return data;
-  void* const copy = context.allocate(bytes);
-  cudaMemcpyAsync(copy, data, size_t(bytes), cudaMemcpyDeviceToDevice, cudaStream_t(context.stream));
-  check_launch("grouped_gemm");
-  return copy;
-}
-
-}  // namespace
-
 void multiply_on_hopper(const Args& given, Context& context) {
   block::set_context();
   Args args = given;
   constexpr int64_t width = 2;  // bytes of an element
-  args.x = aligned(args.x, args.n * args.inner * width, context);
-  args.other = aligned(args.other, (args.outer ? args.n : args.segments * args.inner) * args.cols * width, context);
+  args.x = block::aligned(args.x, args.n * args.inner * width, context);
+  args.other =
+      block::aligned(args.other, (args.outer ? args.n : args.segments * args.inner) * args.cols * width, context);
   dispatch(Types<half, bfloat16>{}, args.dtype, "segment_matmul", [&](auto type) {
     using T = typename decltype(type)::type;
     if (args.outer) {

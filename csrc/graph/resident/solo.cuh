@@ -5,7 +5,7 @@
 // out at once: the vertices that a block finds go to the blocks of the cluster in turn, each to a slot that no other
 // block writes.
 #pragma once
-#include "graph/resident/cluster.cuh"
+#include "block/cluster.cuh"
 #include "graph/resident/push.cuh"
 
 namespace tp::graph::resident {
@@ -46,8 +46,8 @@ TP_DEVICE inline unsigned dealt(unsigned found, unsigned from, unsigned to, unsi
 // The end of the slots that hold the vertices which block `from` handed to this block.
 template <class List>
 TP_DEVICE unsigned slots_of(const List& list, unsigned from) {
-  const unsigned blocks = cluster_blocks();
-  return dealt(list.found[from], from, cluster_rank(), blocks) * blocks;
+  const unsigned blocks = block::cluster_blocks();
+  return dealt(list.found[from], from, block::cluster_rank(), blocks) * blocks;
 }
 
 // The number of edges that leave a level, and the largest number of vertices that any block handed to this one.
@@ -56,9 +56,9 @@ struct Extent {
 };
 template <class List>
 TP_DEVICE Extent extent(const List& list) {
-  const unsigned blocks = cluster_blocks(), from = unsigned(lane_id());
+  const unsigned blocks = block::cluster_blocks(), from = unsigned(lane_id());
   const unsigned found = from < blocks ? list.found[from] : 0, edges = from < blocks ? list.edges[from] : 0;
-  const unsigned mine = from < blocks ? dealt(found, from, cluster_rank(), blocks) : 0;
+  const unsigned mine = from < blocks ? dealt(found, from, block::cluster_rank(), blocks) : 0;
   return {__reduce_add_sync(~0u, edges), __reduce_max_sync(~0u, mine)};
 }
 
@@ -98,13 +98,13 @@ TP_DEVICE void claim(const P& p, SoloTempStorage<P>& storage, int next, int leve
   }
   number = __shfl_sync(~0u, number, 0) + unsigned(__popc(winners & ((1u << lane_id()) - 1)));
   // Hand them out to the blocks of the cluster in turn.
-  const unsigned blocks = cluster_blocks(), slot = (number & ~(blocks - 1)) + cluster_rank();
+  const unsigned blocks = block::cluster_blocks(), slot = (number & ~(blocks - 1)) + block::cluster_rank();
   if (goes_on && slot < slots) {
-    const unsigned block = (number + cluster_rank()) & (blocks - 1);
+    const unsigned block = (number + block::cluster_rank()) & (blocks - 1);
     auto& list = storage.lists[next];
-    cluster_store(list.vertices + slot, block, unsigned(to));
-    cluster_store(list.lengths + slot, block, unsigned(tp::min(int64_t(length), int64_t(piece) + 1)));
-    cluster_store(list.begins + slot, block, begin);
+    block::cluster_store(list.vertices + slot, block, unsigned(to));
+    block::cluster_store(list.lengths + slot, block, unsigned(tp::min(int64_t(length), int64_t(piece) + 1)));
+    block::cluster_store(list.begins + slot, block, begin);
   }
   // A vertex for which there is no slot goes to the queue, and makes the level count as too large.
   const bool too_many = goes_on && slot >= slots;
@@ -122,7 +122,7 @@ TP_DEVICE void expand_solo(const P& p, SoloTempStorage<P>& storage, int here, un
   using Row = typename P::Row;
   constexpr unsigned rows = block::warp_size / row_lanes, alone = row_lanes * alone_steps;
   const auto& list = storage.lists[here];
-  const unsigned blocks = cluster_blocks();
+  const unsigned blocks = block::cluster_blocks();
 #pragma unroll 1
   for (unsigned first = unsigned(warp_id()) * rows; first < rounds * blocks; first += warps * rows) {
     const unsigned i = first + unsigned(lane_id()) / row_lanes, lane = unsigned(lane_id()) % row_lanes;
@@ -153,21 +153,21 @@ TP_DEVICE void exchange_counts(SoloTempStorage<P>& storage, int next) {
   __syncthreads();
   if (warp_id() == 0) {
     const unsigned to = unsigned(lane_id()), found = storage.found, edges = storage.edges;
-    if (to < cluster_blocks()) {
-      cluster_store(storage.lists[next].found + cluster_rank(), to, found);
-      cluster_store(storage.lists[next].edges + cluster_rank(), to, edges);
+    if (to < block::cluster_blocks()) {
+      block::cluster_store(storage.lists[next].found + block::cluster_rank(), to, found);
+      block::cluster_store(storage.lists[next].edges + block::cluster_rank(), to, edges);
     }
     __syncwarp();
     if (to == 0) storage.found = storage.edges = 0;
   }
-  cluster_barrier();
+  block::cluster_barrier();
 }
 
 // Takes the frontier from the queue. Piece n is handed out as if block n % blocks had found it.
 template <class P>
 TP_DEVICE void enter(const P& p, SoloTempStorage<P>& storage, Frontier frontier) {
   static_assert(slots == threads, "one thread per slot is needed to take the frontier");
-  const unsigned blocks = cluster_blocks(), rank = cluster_rank(), slot = threadIdx.x;
+  const unsigned blocks = block::cluster_blocks(), rank = block::cluster_rank(), slot = threadIdx.x;
   const unsigned from = slot & (blocks - 1), turn = (rank - from) & (blocks - 1);
   auto& list = storage.lists[0];
   const int64_t n = int64_t((slot & ~(blocks - 1)) + turn) * blocks + from;
@@ -179,14 +179,14 @@ TP_DEVICE void enter(const P& p, SoloTempStorage<P>& storage, Frontier frontier)
   }
   if (slot < blocks) list.found[slot] = dealt(unsigned(frontier.pieces), 0, slot, blocks), list.edges[slot] = 0;
   if (slot == 0) storage.found = storage.edges = 0;
-  cluster_barrier();
+  block::cluster_barrier();
 }
 
 // Returns the frontier to the queue, for the whole grid.
 template <class P>
 TP_DEVICE void leave(const SoloTempStorage<P>& storage, int here, unsigned rounds, Appender<P>& appender) {
   const auto& list = storage.lists[here];
-  const unsigned blocks = cluster_blocks(), end = tp::min(rounds * blocks, slots);
+  const unsigned blocks = block::cluster_blocks(), end = tp::min(rounds * blocks, slots);
   for (unsigned first = unsigned(warp_id()) * block::warp_size; first < end; first += threads) {
     const unsigned i = first + unsigned(lane_id());
     const bool has = i < end && i < slots_of(list, i & (blocks - 1));
@@ -215,7 +215,7 @@ TP_DEVICE Found solo(const P& p, Frontier frontier, int64_t level, char* shared,
     ++level;
   } while (now.edges > 0 && now.edges <= limit && level <= p.max_level);
   if (now.edges > limit) leave(storage, here, now.rounds, appender);
-  if (cluster_rank() == 0 && threadIdx.x == 0) p.control->solo = {level, edges};
+  if (block::cluster_rank() == 0 && threadIdx.x == 0) p.control->solo = {level, edges};
   return appender.finish();
 }
 

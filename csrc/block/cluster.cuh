@@ -1,11 +1,11 @@
-// The blocks of a cluster can write to each other's shared memory and meet at a barrier. On architectures without
+// The blocks of a cluster can read and write each other's shared memory and meet at a barrier. On architectures without
 // clusters, every block is a cluster of its own.
 #pragma once
 #include <cstdint>
 
 #include "block/shared_address.cuh"
 
-namespace tp::graph::resident {
+namespace tp::block {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 TP_DEVICE inline unsigned cluster_rank() {
@@ -25,7 +25,7 @@ template <class T>
 TP_DEVICE void cluster_store(T* mine, unsigned rank, T value) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   unsigned theirs;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(block::shared_address(mine)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(shared_address(mine)), "r"(rank));
   if constexpr (sizeof(T) == 4) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(theirs), "r"(unsigned(value)) : "memory");
   } else {
@@ -33,7 +33,20 @@ TP_DEVICE void cluster_store(T* mine, unsigned rank, T value) {
   }
 }
 
-// Barrier of all threads of the cluster; afterwards all threads see what any of them wrote before it.
+// Returns the four floats that block `rank` has at the address of *mine, which is a multiple of 16.
+TP_DEVICE inline float4 cluster_load(const float4* mine, int rank) {
+  unsigned theirs;
+  float4 value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(shared_address(mine)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(theirs)
+               : "memory");
+  return value;
+}
+
+// Barrier of all threads of the cluster that have not ended; afterwards all threads see what any of them wrote before
+// it.
 TP_DEVICE inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -45,7 +58,8 @@ template <class T>
 TP_DEVICE void cluster_store(T* mine, unsigned, T value) {
   *mine = value;
 }
+TP_DEVICE inline float4 cluster_load(const float4* mine, int) { return *mine; }
 TP_DEVICE inline void cluster_barrier() { __syncthreads(); }
 #endif
 
-}  // namespace tp::graph::resident
+}  // namespace tp::block

@@ -1,0 +1,139 @@
+// wgrad by filters of 3 x 3 with stride 1, for wgrad_wgmma.cuh: slabs of the inner dimension whose pixels of x are
+// copied once for all taps.
+//
+// A slab has groups of eight pixels in a row of dy, one below another. Of x it has the patch that all taps of these
+// pixels read. What a tap reads of a group of pixels is eight pixels of a row of the patch, `pitch` pixels before what
+// it reads of the group below, so the product of every tap can read the same patch, from some pixels further on.
+// Neighbouring taps of a row are `dilation` pixels apart; these are the columns of one product, although they overlap.
+//
+// A slab may extend beyond the last row or column of dy, where it has zeros. Whatever is finite in x there adds
+// nothing; sums that are not finite are computed again (existing_sum).
+#pragma once
+#include "conv/wgrad_units.cuh"
+
+namespace tp::conv {
+
+// The tile of a block: 64 maps by all taps of 64 channels. Each of three warpgroups has one row of taps.
+struct PatchGradTile {
+  static constexpr int blocks = 1, units = 9, unit_groups = 3, groups = 3, blocks_each = 1, units_each = 3;
+  static constexpr int warps = groups * 4, threads = (groups + 1) * block::warpgroup, most_stages = 16;
+  static constexpr int copiers = 2;  // one warp for dy, one for x
+  static constexpr int registers = 152, few_registers = 40;
+  static constexpr int group_pixels = 8, group_bytes = group_pixels * block::row_bytes, most_groups = 16;
+  static constexpr bool has_patches = true;
+
+  // The patches of larger dilations would leave room for few stages.
+  static bool supports(const Axis& rows, const Axis& cols) {
+    const auto fits = [](const Axis& a) { return a.kernel == 3 && a.stride == 1 && a.dilation <= 4; };
+    return fits(rows) && fits(cols) && rows.dilation == cols.dilation;
+  }
+
+  // Finds the slabs that take the least time. Returns the cycles that a multiprocessor takes for a slab of a tile.
+  template <class T>
+  static double cut(WgradWgmma<T>& work) {
+    const Elements<T>& e = work.e;
+    const int halo = int(2 * e.cols.dilation), pitch = group_pixels + halo;
+    double least = 0, cycles = 0;
+    const auto consider = [&](int images, int rows) {
+      const int pairs = images * rows / 2, dy_bytes = images * rows * group_bytes,
+                x_bytes = images * (rows + halo) * pitch * block::row_bytes;
+      const int64_t across = ceil_div(e.cols.out, int64_t(group_pixels)), down = ceil_div(e.rows.out, int64_t(rows)),
+                    count = ceil_div(e.n, int64_t(images)) * down * across;
+      // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of three units.
+      const double each = slab_cycles(pairs * groups * units_each * 32,
+                                      pairs * groups * (1 + units_each) * 2 * group_bytes, dy_bytes + x_bytes);
+      if (least > 0 && count * each >= least) return;
+      least = count * each, cycles = each;
+      work.slab = {images,  rows,   pitch, pairs, dy_bytes,
+                   x_bytes, across, down,  count, e.cols.out % group_pixels + e.rows.out % rows > 0};
+    };
+    for (int rows = 2; rows <= most_groups; rows += 2) {
+      if (rows <= e.rows.out + 1) consider(1, rows);
+    }
+    for (int images = 2; images * e.rows.out <= most_groups; images += 2) consider(images, int(e.rows.out));
+    work.by_across = Divisor(work.slab.across);
+    work.by_down = Divisor(work.slab.down);
+    work.slabs = int(work.slab.count);
+    work.stage_bytes = work.slab.dy_bytes + ceil_div(work.slab.x_bytes, 1024) * 1024;
+    work.stages = min(220 * 1024 / work.stage_bytes, most_stages);
+    return cycles;
+  }
+
+  template <class T>
+  static void map_operands(WgradWgmma<T>& work, const ChannelsLast<T>& x, const ChannelsLast<T>& dy) {
+    const Elements<T>& e = work.e;
+    const PatchSlab& slab = work.slab;
+    work.dy = window_map(dy.data, BatchMap(dy, e.n, dy.col, e.rows.out, e.cols.out, sizeof(T)), slab.rows, group_pixels,
+                         1, 1, slab.images);
+    work.x = window_map(x.data, BatchMap(x, e.n, x.col, e.rows.in, e.cols.in, sizeof(T)),
+                        slab.rows + slab.pitch - group_pixels, slab.pitch, 1, 1, slab.images);
+  }
+};
+
+// Starts the copies of all slabs of a share, of dy or of x. One thread calls it.
+template <class T>
+TP_DEVICE void copy_patches(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages, block::Barrier* full,
+                            block::Barrier* empty, int copier) {
+  const PatchSlab& shape = work.slab;
+  const bool copies_x = copier > 0;
+  const int channel =
+      int(copies_x ? share.group * work.x_group + share.unit / PatchGradTile::units * block::row_elements
+                   : share.group * work.dy_group + share.map);
+  const int top = copies_x ? int(work.e.rows.pad) : 0, left = copies_x ? int(work.e.cols.pad) : 0;
+  const CUtensorMap& map = copies_x ? work.x : work.dy;
+  const int bytes = copies_x ? shape.x_bytes : shape.dy_bytes;
+  block::Cursor cursor(work.stages);
+  for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
+    int col = slab, row = work.by_across.divide(col);
+    const int image = work.by_down.divide(row);
+    block::Barrier& barrier = full[cursor.stage];
+    empty[cursor.stage].wait(cursor.parity ^ 1);
+    block::expect_bytes(barrier, bytes);
+    copy_window(map, image * shape.images, row * shape.rows - top, col * PatchGradTile::group_pixels - left, channel,
+                stages + unsigned(cursor.stage * work.stage_bytes + (copies_x ? shape.dy_bytes : 0)), barrier);
+    barrier.arrive();
+  }
+}
+
+// Computes the sums of a warpgroup, for its row of taps.
+template <class T>
+TP_DEVICE void multiply_patches(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages,
+                                block::Barrier* full, block::Barrier* empty, int tap_row, float (&sum)[1][96]) {
+  const PatchSlab& shape = work.slab;
+  const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
+  const int line = shape.pitch * block::row_bytes, dilation = int(work.e.cols.dilation),
+            next_image = 2 * dilation * line, first_line = tap_row * dilation * line;
+  block::Cursor cursor(work.stages);
+  block::Barrier* used = nullptr;  // the stage that running products read
+#pragma unroll
+  for (int i = 0; i < 96; ++i) sum[0][i] = 0;
+#pragma unroll 1
+  for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
+    full[cursor.stage].wait(cursor.parity);
+    unsigned left = stages + unsigned(cursor.stage * work.stage_bytes),
+             right = left + unsigned(shape.dy_bytes + first_line);
+    int rows_left = shape.rows;
+    const auto advance = [&] {  // to the group below, or to the first one of the next image
+      right += line;
+      if (--rows_left == 0) rows_left = shape.rows, right += next_image;
+    };
+#pragma unroll 1
+    for (int pair = 0; pair < shape.pairs; ++pair) {
+      const unsigned first = right;
+      advance();
+      block::begin_products();
+      block::multiply_tiles<T, false, false>(sum[0], block::factor_at(left, 16, PatchGradTile::group_bytes),
+                                             block::factor_at(first, dilation * block::row_bytes, int(right - first)),
+                                             true);
+      advance();
+      left += 2 * PatchGradTile::group_bytes;
+    }
+    block::commit_products();
+    block::wait_for_products<1>();
+    if (frees && used) used->arrive();
+    used = &empty[cursor.stage];
+  }
+  block::wait_for_products<0>();
+}
+
+}  // namespace tp::conv

@@ -1,0 +1,129 @@
+// wgrad by filters of any size and stride, for wgrad_wgmma.cuh: slabs of consecutive pixels of the batch, of which x is
+// copied once per tap. A tensor map finds what a tap reads for a slab of pixels, with zeros for padding, so a slab may
+// extend over the ends of rows and images.
+#pragma once
+#include "conv/wgrad_units.cuh"
+
+namespace tp::conv {
+
+// The tile of a block: `blocks` blocks of 64 maps, by `units` units of 64 columns. It is divided among `map_groups` by
+// `unit_groups` warpgroups.
+template <int blocks_, int units_, int map_groups, int unit_groups_>
+struct TapGradTile {
+  static constexpr int blocks = blocks_, units = units_, unit_groups = unit_groups_, groups = map_groups * unit_groups;
+  static constexpr int blocks_each = blocks / map_groups, units_each = units / unit_groups;
+  static constexpr int slab = 32, block_bytes = slab * block::row_bytes, stage_bytes = (blocks + units) * block_bytes;
+  static constexpr int warps = groups * 4, threads = (groups + 1) * block::warpgroup;
+  static constexpr int most_stages = 220 * 1024 / stage_bytes, fewest_slabs = 8;
+  static constexpr bool has_patches = false;
+  // The number of warps that copy, and the most copies of each per slab.
+  static constexpr int copiers = 4, most_copies = ceil_div(blocks + units, copiers);
+  // Registers of a multiplying and of a copying thread; a multiprocessor has 65,536.
+  static constexpr int registers = groups == 2 ? 232 : 152, few_registers = 40;
+
+  // Divides the inner dimension into slabs. Returns the cycles that a multiprocessor takes for a slab of a tile.
+  template <class T>
+  static double cut(WgradWgmma<T>& work) {
+    const Elements<T>& e = work.e;
+    work.slabs = int(ceil_div(e.n * e.rows.out * e.cols.out, int64_t(slab)));
+    work.by_across = Divisor(e.cols.out);
+    work.by_down = Divisor(e.rows.out);
+    work.stages = most_stages;
+    work.stage_bytes = TapGradTile::stage_bytes;
+    // Every product reads 64 maps and the units of a warpgroup. What does not exist is not copied.
+    const int64_t copied = min(ceil_div(e.maps, int64_t(64)), int64_t(blocks)) + min(work.units, units);
+    return slab_cycles(blocks * units * slab * 2, blocks * unit_groups * (1 + units_each) * block_bytes,
+                       copied * block_bytes);
+  }
+  template <class T>
+  static void map_operands(WgradWgmma<T>& work, const ChannelsLast<T>& x, const ChannelsLast<T>& dy) {
+    const Elements<T>& e = work.e;
+    work.dy = block::matrix_map(dy.data, e.n * e.rows.out * e.cols.out, dy.col, dy.col, slab);
+    work.x = tap_map(x.data, BatchMap(x, e.n, x.col, e.rows.in, e.cols.in, sizeof(T)), e.rows, e.cols, slab);
+  }
+};
+
+// What one instruction copies per slab: a block of 64 maps of dy, or a unit of x.
+struct SlabCopy {
+  int channel, down, across;
+  bool exists;
+};
+
+template <class T, class Tile>
+TP_DEVICE SlabCopy slab_copy(const WgradWgmma<T>& work, const UnitShare& share, int i) {
+  if (i < Tile::blocks) return {int(share.group * work.dy_group + share.map) + i * block::row_elements, 0, 0, true};
+  int64_t tap = share.unit + i - Tile::blocks, block = divide(tap, work.taps), q = tap,
+          p = divide(q, work.e.cols.kernel);
+  return {int(share.group * work.x_group + block * block::row_elements), int(p * work.e.rows.dilation),
+          int(q * work.e.cols.dilation), i - Tile::blocks < share.units};
+}
+
+// Starts every fourth copy of all slabs of a share. One thread calls it.
+template <class T, class Tile>
+TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages, block::Barrier* full,
+                          block::Barrier* empty, int copier) {
+  const int down = int(work.e.rows.stride), across = int(work.e.cols.stride), top = int(work.e.rows.pad),
+            left = int(work.e.cols.pad);
+  SlabCopy copies[Tile::most_copies];
+  int bytes = 0;
+#pragma unroll
+  for (int k = 0; k < Tile::most_copies; ++k) {
+    const int i = copier + k * Tile::copiers;
+    copies[k] = slab_copy<T, Tile>(work, share, i);
+    copies[k].exists = copies[k].exists && i < Tile::blocks + Tile::units;
+    bytes += copies[k].exists ? Tile::block_bytes : 0;
+  }
+  block::Cursor cursor(Tile::most_stages);
+  for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
+    int col = slab * Tile::slab, row = work.by_across.divide(col);
+    const int image = work.by_down.divide(row);
+    block::Barrier& barrier = full[cursor.stage];
+    empty[cursor.stage].wait(cursor.parity ^ 1);
+    block::expect_bytes(barrier, bytes);
+    const unsigned to = stages + unsigned(cursor.stage * Tile::stage_bytes + copier * Tile::block_bytes);
+#pragma unroll
+    for (int k = 0; k < Tile::most_copies; ++k) {
+      if (!copies[k].exists) continue;
+      const unsigned box = to + unsigned(k * Tile::copiers * Tile::block_bytes);
+      if (copier + k * Tile::copiers < Tile::blocks) {
+        block::copy_matrix(work.dy, slab * Tile::slab, copies[k].channel, box, barrier);
+      } else {
+        copy_tap(work.x, image, row * down - top, col * across - left, copies[k].channel, copies[k].down,
+                 copies[k].across, box, barrier);
+      }
+    }
+    barrier.arrive();
+  }
+}
+
+// Computes the sums of a warpgroup, whose part of the tile begins at `first_block` and `first_unit`.
+template <class T, class Tile>
+TP_DEVICE void multiply_slabs(const UnitShare& share, unsigned stages, block::Barrier* full, block::Barrier* empty,
+                              int first_block, int first_unit, float (&sum)[Tile::blocks_each][Tile::units_each * 32]) {
+  const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
+  block::Cursor cursor(Tile::most_stages);
+  block::Barrier* used = nullptr;  // the stage that running products read
+  for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
+    full[cursor.stage].wait(cursor.parity);
+    const unsigned stage = stages + unsigned(cursor.stage * Tile::stage_bytes),
+                   left = stage + unsigned(first_block * Tile::block_bytes),
+                   right = stage + unsigned((Tile::blocks + first_unit) * Tile::block_bytes);
+    block::begin_products();
+#pragma unroll
+    for (int k = 0; k < Tile::block_bytes; k += 16 * block::row_bytes) {
+#pragma unroll
+      for (int b = 0; b < Tile::blocks_each; ++b) {
+        block::multiply_tiles<T, false, false>(
+            sum[b], block::factor_at(left + unsigned(b * Tile::block_bytes + k), Tile::block_bytes),
+            block::factor_at(right + unsigned(k), Tile::block_bytes), slab > share.first_slab || k > 0);
+      }
+    }
+    block::commit_products();
+    block::wait_for_products<1>();
+    if (frees && used) used->arrive();
+    used = &empty[cursor.stage];
+  }
+  block::wait_for_products<0>();
+}
+
+}  // namespace tp::conv

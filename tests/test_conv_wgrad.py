@@ -1,0 +1,86 @@
+"""Gradients of filters from many channels: how the pixels of a batch are divided into slabs, patches and slices."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from common import EACH_DEVICE, integers
+
+from torch_patterns import conv2d_wgrad
+from torch_patterns.testing.spec import FLOATS
+
+pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
+
+LAYOUTS = pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+
+# Images, filters and window. The blocks of a cluster add up few slices, a second kernel many.
+PROBLEMS = (
+    # 3 x 3 filters: patches of groups of eight pixels in a row, which end with the image or do not.
+    ((1, 64, 8, 8), (64, 64, 3, 3), {"padding": 1}),  # one slab
+    ((2, 64, 16, 24), (64, 64, 3, 3), {"padding": 1}),
+    ((3, 72, 17, 21), (80, 72, 3, 3), {}),
+    ((5, 128, 14, 14), (64, 128, 3, 3), {"padding": 1}),
+    ((9, 64, 7, 7), (136, 64, 3, 3), {"padding": 1}),  # two images per slab
+    ((4, 40, 3, 2), (33, 40, 3, 3), {"padding": 2}),
+    ((2, 96, 20, 33), (40, 96, 3, 3), {"padding": (0, 2)}),
+    ((3, 64, 13, 12), (64, 64, 3, 3), {"padding": 2, "dilation": 2}),
+    ((2, 64, 19, 15), (64, 64, 3, 3), {"padding": (3, 1), "dilation": 4}),
+    ((2, 64, 12, 15), (64, 64, 3, 3), {"padding": 1, "dilation": (2, 1)}),
+    ((2, 144, 9, 10), (96, 72, 3, 3), {"padding": 1, "groups": 2}),
+    ((3, 70, 11, 9), (50, 70, 3, 3), {"padding": 1}),  # filters that do not begin at multiples of 16 bytes
+    ((2, 64, 61, 64), (64, 64, 3, 3), {"padding": 1}),  # many slices
+    ((1, 320, 9, 9), (256, 320, 3, 3), {"padding": 1}),  # many tiles
+    # Other filters: pixels that follow each other, tap by tap.
+    ((3, 64, 15, 14), (64, 64, 3, 3), {"padding": 1, "stride": 2}),
+    ((2, 128, 11, 13), (72, 128, 5, 5), {"padding": 2}),
+    ((2, 64, 10, 9), (130, 64, 2, 3), {"padding": 1}),
+    ((2, 64, 10, 9), (40, 64, 3, 1), {}),
+    ((3, 200, 11, 12), (136, 200, 1, 1), {}),
+    ((2, 72, 12, 13), (256, 72, 1, 1), {"stride": 2}),
+    ((4, 512, 7, 7), (128, 512, 1, 1), {}),
+)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_filter_gradients(dtype, layout, device):
+    for shape, filters, window in PROBLEMS:
+        x, weight = integers(*shape, limit=1).double(), integers(*filters, limit=1).double().requires_grad_()
+        y = F.conv2d(x, weight, None, **window)
+        g = integers(*y.shape, limit=1).double()
+        (want,) = torch.autograd.grad(y, weight, g)
+        g, x = (t.to(device, dtype).contiguous(memory_format=layout) for t in (g, x))
+        got = conv2d_wgrad(g, x, filters[2:], **window)
+        assert torch.equal(got.cpu(), want.to(dtype)), (shape, filters, window)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("odd", [float("inf"), float("nan")], ids=str)
+def test_odd_elements_reach_only_the_taps_that_read_them(odd, layout, device):
+    """Elements at the edges of x are beside pixels of a slab that are beyond dy."""
+    for shape, filters, window in PROBLEMS[:12]:
+        x, g = integers(*shape, limit=1), integers(*F.conv2d(torch.zeros(shape), torch.zeros(filters), **window).shape)
+        for where in ((0, 0), (0, -1), (-1, 0), (-1, -1)):
+            x[-1, 3, where[0], where[1]] = odd
+            want = conv2d_wgrad(g.double(), x.double(), filters[2:], **window, algorithm="sequential").half()
+            there = (t.to(device, torch.half).contiguous(memory_format=layout) for t in (g, x))
+            got = conv2d_wgrad(*there, filters[2:], **window).cpu()
+            assert torch.equal(got.nan_to_num(9, 7, 5), want.nan_to_num(9, 7, 5)), (shape, filters, window, where)
+        g[0, 5, 0, 0] = odd
+        want = conv2d_wgrad(g.double(), x.double(), filters[2:], **window, algorithm="sequential").half()
+        there = (t.to(device, torch.half).contiguous(memory_format=layout) for t in (g, x))
+        got = conv2d_wgrad(*there, filters[2:], **window).cpu()
+        assert torch.equal(got.nan_to_num(9, 7, 5), want.nan_to_num(9, 7, 5)), (shape, filters, window)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16], ids=str)
+def test_bits_depend_neither_on_the_run_nor_on_addresses(dtype, layout, device):
+    for shape, filters, window in (PROBLEMS[3], PROBLEMS[12], PROBLEMS[18], ((3, 64, 8, 6), (32, 64, 1, 1), {})):
+        random = torch.Generator().manual_seed(sum(shape))
+        x = torch.randn(shape, generator=random)
+        g = torch.randn(F.conv2d(x, torch.zeros(filters), **window).shape, generator=random)
+        x, g = (t.to(device, dtype).contiguous(memory_format=layout) for t in (x, g))
+        want = conv2d_wgrad(g, x, filters[2:], **window)
+        for offset in (0, 1, 2, 4):
+            moved = [t.new_empty(t.numel() + offset)[offset:].as_strided(t.shape, t.stride()).copy_(t) for t in (g, x)]
+            assert torch.equal(conv2d_wgrad(*moved, filters[2:], **window), want), (shape, filters, window, offset)
