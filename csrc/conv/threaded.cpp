@@ -258,7 +258,7 @@ void threaded(const Args& args, Context& context) {
       if (lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
       return products(Elements<T>(args), args.pass, context);
     }
-    in_nchw<T>(args, context, [&](const Args& packed) { winograd<T>(packed, context); });
+    winograd<T>(args, context);
   });
 }
 

@@ -3,9 +3,9 @@
 //
 // A task is a number of tiles of 2 x 2 outputs. The inputs of the tiles are transformed to 16 matrices [channels,
 // tiles], and the filters, once, to 16 matrices [maps, channels]; 16 matrix products by the kernel of accumulate.h give
-// the transformed outputs. The lanes of a vector are always neighbouring tiles, so images are read and written in
-// memory order. An output depends only on its own tile and on the order of the channels, whatever the number of
-// threads.
+// the transformed outputs. The lanes of a vector are always neighbouring tiles, so NCHW images are read and written in
+// memory order; of images in channels_last, a task transposes the rows that it reads and writes in the cache. An output
+// depends only on its own tile and on the order of the channels, whatever the number of threads.
 //
 // The transforms mix the pixels of a tile, so an infinity or a NaN spreads over the tile. All outputs that it reaches
 // are not finite, so the caller computes those again.
@@ -44,7 +44,8 @@ class Winograd {
         down_(ceil_div(rows_.outputs, int64_t(2))),
         across_(ceil_div(cols_.outputs, int64_t(2))),
         tiles_(g_.n * down_ * across_),
-        size_(task_size()) {}
+        size_(task_size()),
+        rows_per_task_(is_nchw() ? 0 : 4 * ((size_ - 1) / across_ + 2)) {}
 
   // Writes all targets; returns whether all are finite.
   bool run() {
@@ -59,10 +60,12 @@ class Winograd {
     const int64_t input = products * size_ * g_.depth, output = g_.maps * map_size(), row = 4 * (cols_.outputs + 4),
                   spare = products * size_ + row;
     A* scratch = context_.workspace<A>(threads * lines(input + output + spare));
+    T* transposed = context_.workspace<T>(threads * lines(g_.depth * channel_size()));
     std::atomic<bool> finite{true};
     run_tasks(context_, tasks, [&](int64_t i, int64_t slot) {
       A* in = scratch + slot * lines(input + output + spare);
-      if (!run_task(i % g_.groups, i / g_.groups * size_, in, in + input, in + input + output)) finite = false;
+      T* rows = transposed + slot * lines(g_.depth * channel_size());
+      if (!run_task(i % g_.groups, i / g_.groups * size_, in, in + input, in + input + output, rows)) finite = false;
     });
     return finite;
   }
@@ -79,6 +82,16 @@ class Winograd {
   // The pitch between maps of transformed outputs; a few elements of padding make maps fall into different sets of the
   // caches.
   int64_t map_size() const { return products * size_ + 16; }
+
+  // In channels_last, a task has the source rows of its tiles channel by channel: of each image the rows that its tiles
+  // read, those of the first tiles first. The next row of tiles of an image begins two rows later, and that of the next
+  // image four.
+  bool is_nchw() const { return g_.source_strides.col == 1; }
+  int64_t channel_size() const { return rows_per_task_ * cols_.sources + (is_nchw() ? 0 : 16); }
+  int64_t row_in_task(int64_t first, int64_t image, int64_t tile_row) const {
+    const int64_t row = image * down_ + tile_row, first_row = first / across_;
+    return 2 * (row - first_row + image - first_row / down_);
+  }
 
   // U = G w G^T for the filters of one map; the taps are in the order in which sources are read.
   void transform_filters(int64_t group, int64_t map) const {
@@ -113,10 +126,11 @@ class Winograd {
     });
   }
 
-  bool run_task(int64_t group, int64_t first, A* in, A* out, A* spare) const {
+  bool run_task(int64_t group, int64_t first, A* in, A* out, A* spare, T* rows) const {
     const int64_t count = min(size_, tiles_ - first), lanes = kernel_.lanes, blocks = ceil_div(count, lanes);
     on_vectors([=, this] {
-      for (int64_t c = 0; c < g_.depth; ++c) transform_input(group, c, first, count, in, spare);
+      if (!is_nchw()) transpose_sources(group, first, count, rows);
+      for (int64_t c = 0; c < g_.depth; ++c) transform_input(group, c, first, count, in, spare, rows);
     });
     for (int64_t k = 0; k < products; ++k) {
       const A* filters = filters_ + (group * products + k) * g_.maps * g_.depth;
@@ -128,6 +142,7 @@ class Winograd {
     bool finite = true;
     on_vectors([=, this, &finite] {
       for (int64_t m = 0; m < g_.maps; ++m) finite &= transform_output(group, m, first, count, out + to_[m], spare);
+      if (!is_nchw()) transpose_targets(group, first, count, out);
     });
     return finite;
   }
@@ -143,21 +158,40 @@ class Winograd {
     }
   }
 
+  // The first source row and column that a tile reads; if taps are reversed, the last one comes first.
+  int64_t top() const { return min(rows_.source(0, 0), rows_.source(0, 2)); }
+  int64_t left() const { return min(cols_.source(0, 0), cols_.source(0, 2)); }
+
+  void transpose_sources(int64_t group, int64_t first, int64_t count, T* rows) const {
+    int64_t next = 0;
+    for_runs(first, count, [&](int64_t, int64_t image, int64_t tile_row, int64_t, int64_t) {
+      const int64_t at = row_in_task(first, image, tile_row);
+      for (int64_t i = max(int64_t(0), next - at); i < 4; ++i) {
+        const int64_t r = top() + 2 * tile_row + i;
+        if (!rows_.inside(r)) continue;
+        transpose(cols_.sources, g_.depth, g_.source + g_.source_strides.at(image, group * g_.depth, r, 0),
+                  g_.source_strides.col, rows + (at + i) * cols_.sources, channel_size());
+      }
+      next = at + 4;
+    });
+  }
+
   // V = B^T d B, along the rows first: half[4 i + j] is combination j of source row i.
-  void transform_input(int64_t group, int64_t channel, int64_t first, int64_t count, A* in, A* half) const {
+  void transform_input(int64_t group, int64_t channel, int64_t first, int64_t count, A* in, A* half,
+                       const T* rows) const {
     const int64_t lanes = kernel_.lanes, blocks = ceil_div(count, lanes), width = blocks * lanes, size = size_;
-    // If taps are reversed, the last one comes first.
-    const int64_t top = min(rows_.source(0, 0), rows_.source(0, 2)), left = min(cols_.source(0, 0), cols_.source(0, 2));
     A *even = half + products * size, *odd = even + across_ + 1;
     for_runs(first, count, [=, this](int64_t at, int64_t image, int64_t tile_row, int64_t tile_col, int64_t n) {
       for (int64_t i = 0; i < 4; ++i) {
-        const int64_t r = top + 2 * tile_row + i, c0 = left + 2 * tile_col;
+        const int64_t r = top() + 2 * tile_row + i, c0 = left() + 2 * tile_col;
         A* to = half + 4 * i * size + at;
         if (!rows_.inside(r)) {
           for (int64_t j = 0; j < 4; ++j) std::fill(to + j * size, to + j * size + n, A(0));
           continue;
         }
-        const T* row = g_.source + g_.source_strides.at(image, group * g_.depth + channel, r, 0);
+        const T* row =
+            is_nchw() ? g_.source + g_.source_strides.at(image, group * g_.depth + channel, r, 0)
+                      : rows + channel * channel_size() + (row_in_task(first, image, tile_row) + i) * cols_.sources;
         // Reads columns c0 to c0 + 2 n + 1 in pairs; those inside the image are columns `begin` to `end`.
         const int64_t sources = cols_.sources, begin = max(int64_t(0), min(ceil_div(-c0, int64_t(2)), n + 1)),
                       end = max(begin, min(n + 1, sources > c0 ? (sources - c0) / 2 : int64_t(0)));
@@ -194,8 +228,9 @@ class Winograd {
     }
   }
 
-  // Computes A^T m A, the four outputs of each tile, for one map. Returns whether all are finite.
-  bool transform_output(int64_t group, int64_t map, int64_t first, int64_t count, const A* m, A* out) const {
+  // Computes A^T m A, the four outputs of each tile, for one map. Returns whether all are finite. In channels_last,
+  // they take the place of `m`: first the upper rows of all tiles, then the lower ones.
+  bool transform_output(int64_t group, int64_t map, int64_t first, int64_t count, A* m, A* out) const {
     const int64_t size = size_;
     const A shift = g_.bias ? A(g_.bias[group * g_.maps + map]) : A(0);
     A* const top = out;
@@ -217,6 +252,10 @@ class Winograd {
       bottom[2 * t + 1] = z1;
       bad |= int(!is_finite(y0)) | int(!is_finite(y1)) | int(!is_finite(z0)) | int(!is_finite(z1));
     }
+    if (!is_nchw()) {
+      std::copy(out, out + 4 * size, m);
+      return !bad;
+    }
     for_runs(first, count, [=, this](int64_t at, int64_t image, int64_t tile_row, int64_t tile_col, int64_t n) {
       const int64_t width = min(2 * n, cols_.outputs - 2 * tile_col);
       for (int64_t i = 0; i < 2 && 2 * tile_row + i < rows_.outputs; ++i) {
@@ -229,11 +268,22 @@ class Winograd {
     return !bad;
   }
 
+  void transpose_targets(int64_t group, int64_t first, int64_t count, const A* out) const {
+    for_runs(first, count, [=, this](int64_t at, int64_t image, int64_t tile_row, int64_t tile_col, int64_t n) {
+      const int64_t width = min(2 * n, cols_.outputs - 2 * tile_col);
+      for (int64_t i = 0; i < 2 && 2 * tile_row + i < rows_.outputs; ++i) {
+        transpose(g_.maps, width, out + 2 * (i * size_ + at), map_size(),
+                  g_.target + g_.target_strides.at(image, group * g_.maps, 2 * tile_row + i, 2 * tile_col),
+                  g_.target_strides.col);
+      }
+    });
+  }
+
   const Gather<T> g_;
   Context& context_;
   const GatherAxis rows_, cols_;
   const Accumulate<A> kernel_;
-  const int64_t down_, across_, tiles_, size_;
+  const int64_t down_, across_, tiles_, size_, rows_per_task_;
   const A zeros_[32] = {};  // at least as many as the kernel has lanes
   A* filters_ = nullptr;    // [groups, 16, maps, depth]
   int64_t *from_ = nullptr, *to_ = nullptr, *off_ = nullptr;
