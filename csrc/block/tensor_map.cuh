@@ -120,6 +120,15 @@ TP_DEVICE inline void store_planes(const CUtensorMap& map, int plane, int row, i
 #endif
 }
 
+// Copies so many bytes, which follow each other, from shared memory. Addresses and `bytes` are multiples of 16.
+TP_DEVICE inline void store_bytes(const void* from, int bytes, void* to) {
+#if TP_WGMMA
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+
 TP_DEVICE inline void commit_stores() {
 #if TP_WGMMA
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

@@ -20,43 +20,50 @@ struct PatchGradTile {
   static constexpr int copiers = 2;  // one warp for dy, one for x
   static constexpr int registers = 152, few_registers = 40;
   static constexpr int group_pixels = 8, group_bytes = group_pixels * block::row_bytes, most_groups = 16;
+  static constexpr int most_slab_bytes = 72 * 1024;  // for three stages; products need two
   static constexpr bool has_patches = true;
 
-  // The patches of larger dilations would leave room for few stages.
+  // Larger dilations would have patches of more than most_slab_bytes.
   static bool supports(const Axis& rows, const Axis& cols) {
     const auto fits = [](const Axis& a) { return a.kernel == 3 && a.stride == 1 && a.dilation <= 4; };
     return fits(rows) && fits(cols) && rows.dilation == cols.dilation;
   }
 
-  // Finds the slabs that take the least time. Returns the cycles that a multiprocessor takes for a slab of a tile.
+  // Finds the slabs that take the least time.
   template <class T>
-  static double cut(WgradWgmma<T>& work) {
+  static void cut(WgradWgmma<T>& work) {
     const Elements<T>& e = work.e;
     const int halo = int(2 * e.cols.dilation), pitch = group_pixels + halo;
-    double least = 0, cycles = 0;
+    double least = 0;
     const auto consider = [&](int images, int rows) {
-      const int pairs = images * rows / 2, dy_bytes = images * rows * group_bytes,
-                x_bytes = images * (rows + halo) * pitch * block::row_bytes;
-      const int64_t across = ceil_div(e.cols.out, int64_t(group_pixels)), down = ceil_div(e.rows.out, int64_t(rows)),
-                    count = ceil_div(e.n, int64_t(images)) * down * across;
-      // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of three units.
-      const double each = slab_cycles(pairs * groups * units_each * 32,
-                                      pairs * groups * (1 + units_each) * 2 * group_bytes, dy_bytes + x_bytes);
-      if (least > 0 && count * each >= least) return;
-      least = count * each, cycles = each;
-      work.slab = {images,  rows,   pitch, pairs, dy_bytes,
-                   x_bytes, across, down,  count, e.cols.out % group_pixels + e.rows.out % rows > 0};
+      const PatchSlab slab{images,
+                           rows,
+                           pitch,
+                           images * rows / 2,
+                           images * rows * group_bytes,
+                           images * (rows + halo) * pitch * block::row_bytes,
+                           ceil_div(e.cols.out, int64_t(group_pixels)),
+                           ceil_div(e.rows.out, int64_t(rows)),
+                           e.cols.out % group_pixels + e.rows.out % rows > 0};
+      const int64_t slabs = ceil_div(e.n, int64_t(images)) * slab.down * slab.across;
+      const double time = slabs * cycles(slab, 1);
+      if (slab.dy_bytes + slab.x_bytes > most_slab_bytes || (least > 0 && time >= least)) return;
+      least = time, work.slab = slab, work.slabs = int(slabs);
     };
-    for (int rows = 2; rows <= most_groups; rows += 2) {
-      if (rows <= e.rows.out + 1) consider(1, rows);
-    }
+    for (int rows = 2; rows <= min(e.rows.out + 1, int64_t(most_groups)); rows += 2) consider(1, rows);
     for (int images = 2; images * e.rows.out <= most_groups; images += 2) consider(images, int(e.rows.out));
     work.by_across = Divisor(work.slab.across);
     work.by_down = Divisor(work.slab.down);
-    work.slabs = int(work.slab.count);
     work.stage_bytes = work.slab.dy_bytes + ceil_div(work.slab.x_bytes, 1024) * 1024;
     work.stages = min(220 * 1024 / work.stage_bytes, most_stages);
-    return cycles;
+  }
+  // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of its units.
+  static double cycles(const PatchSlab& slab, double busy) {
+    return slab_cycles(slab.pairs * groups, units_each, busy, slab.dy_bytes + slab.x_bytes);
+  }
+  template <class T>
+  static double cycles(const WgradWgmma<T>& work, double busy) {
+    return cycles(work.slab, busy);
   }
 
   template <class T>

@@ -19,25 +19,35 @@ struct UnitSums {
   static int bytes_with_dw(int cluster) { return bytes + maps_each(cluster) * columns * 2; }
 };
 
-// Stores the sums of a warpgroup to the slice.
-template <class Tile, class T>
-TP_DEVICE void store_sums(const WgradWgmma<T>& work, const UnitShare& share, int first_block, int first_unit,
+// Writes the sums of a warpgroup, its part of the tile, to shared memory.
+template <class Tile>
+TP_DEVICE void write_sums(float* pool, int first_block, int first_unit,
                           const float (&sum)[Tile::blocks_each][Tile::units_each * 32]) {
   const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
-  const int columns = (share.units - first_unit) * block::row_elements;
 #pragma unroll
   for (int i = 0; i < Tile::blocks_each * 2; ++i) {
-    const int map = share.map + (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
-    if (map >= work.e.maps) continue;
-    const int64_t at = (share.group * work.e.maps + map) * work.units + share.unit + first_unit;
-    float* const row = work.sums + share.slice * work.sums_per_slice() + at * block::row_elements;
+    const int map = (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
+    float* const row = pool + map * UnitSums<Tile>::pitch + first_unit * block::row_elements + lane % 4 * 2;
 #pragma unroll
     for (int j = 0; j < Tile::units_each * 8; ++j) {
-      const int column = j * 8 + lane % 4 * 2;
-      if (column >= columns) continue;
-      *reinterpret_cast<float2*>(row + column) = {sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]};
+      *reinterpret_cast<float2*>(row + j * 8) = {sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]};
     }
   }
+}
+
+// Copies the tile to its slice, by one instruction per map. The multiplying warps call it.
+template <class Tile, class T>
+TP_DEVICE void store_sums(const WgradWgmma<T>& work, const UnitShare& share, const float* pool) {
+  block::publish_shared();
+  block::sync_warps(1, Tile::warps);
+  const int row = int(threadIdx.x), bytes = share.units * block::row_elements * int(sizeof(float));
+  static_assert(UnitSums<Tile>::maps <= Tile::warps * 32);
+  if (row >= UnitSums<Tile>::maps || share.map + row >= work.e.maps) return;
+  const int64_t at = (share.group * work.e.maps + share.map + row) * work.units + share.unit;
+  float* const to = work.sums + share.slice * work.sums_per_slice() + at * block::row_elements;
+  block::store_bytes(pool + row * UnitSums<Tile>::pitch, bytes, to);
+  block::commit_stores();
+  block::wait_for_stores();
 }
 
 // Element i of dw from the products that exist. Slabs that extend beyond dy add others, which are zero unless an
@@ -137,25 +147,11 @@ TP_DEVICE void add_up_maps(const WgradWgmma<T>& work, const UnitShare& share, co
   }
 }
 
-// The multiplying warps of all blocks of a cluster call it, each warpgroup with its part of the tile. `pool` is the
-// shared memory of the stages.
+// The multiplying warps of all blocks of a cluster call it.
 template <class Tile, class T>
-TP_DEVICE void add_up_cluster(const WgradWgmma<T>& work, const UnitShare& share, float* pool, int first_block,
-                              int first_unit, const float (&sum)[Tile::blocks_each][Tile::units_each * 32]) {
-  using Sums = UnitSums<Tile>;
-  const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
-  block::sync_warps(1, Tile::warps);  // until all products have read the stages
-#pragma unroll
-  for (int i = 0; i < Tile::blocks_each * 2; ++i) {
-    const int map = (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
-    float* const row = pool + map * Sums::pitch + first_unit * block::row_elements + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < Tile::units_each * 8; ++j) {
-      *reinterpret_cast<float2*>(row + j * 8) = {sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]};
-    }
-  }
+TP_DEVICE void add_up_cluster(const WgradWgmma<T>& work, const UnitShare& share, float* pool) {
   block::cluster_barrier();
-  T* const staged = reinterpret_cast<T*>(pool + Sums::maps * Sums::pitch);
+  T* const staged = reinterpret_cast<T*>(pool + UnitSums<Tile>::maps * UnitSums<Tile>::pitch);
   if (work.slices == 1) {
     add_up_maps<1, Tile>(work, share, pool, staged);
   } else if (work.slices == 2) {
@@ -172,11 +168,11 @@ TP_DEVICE void add_up_cluster(const WgradWgmma<T>& work, const UnitShare& share,
 
 // A block adds up the sums of some channels of one map under all taps, which are contiguous in dw. Each of `lanes`
 // threads adds up every lanes-th slice, for four neighbouring channels under one tap.
-constexpr int sum_channels = 32, add_columns = 72, most_taps = 256, slices_at_once = 9;
+constexpr int sum_channels = 32, add_columns = 72, most_taps = 256;
 
-template <class T, int lanes>
-__global__ void __launch_bounds__(lanes* add_columns, lanes == 1 ? 12 : 2)
-    add_units(const __grid_constant__ WgradWgmma<T> work) {
+// A thread loads `at_once` slices before it adds any, and a multiprocessor runs `together` blocks.
+template <class T, int lanes, int at_once, int together>
+__global__ void __launch_bounds__(lanes* add_columns, together) add_units(const __grid_constant__ WgradWgmma<T> work) {
   __shared__ float4 pool[lanes][add_columns];
   extern __shared__ float totals[];
   const int taps = work.taps, channels = int(work.e.channels), slices = work.slices;
@@ -193,10 +189,10 @@ __global__ void __launch_bounds__(lanes* add_columns, lanes == 1 ? 12 : 2)
     float4 total{};
     if (tap < taps) {
       const float* from = sums + tap * block::row_elements + offset;
-      for (int slice = lane; slice < slices; slice += lanes * slices_at_once) {
-        float4 parts[slices_at_once] = {};
+      for (int slice = lane; slice < slices; slice += lanes * at_once) {
+        float4 parts[at_once] = {};
 #pragma unroll
-        for (int k = 0; k < slices_at_once; ++k, from += lanes * next) {
+        for (int k = 0; k < at_once; ++k, from += lanes * next) {
           if (slice + k * lanes < slices) parts[k] = *reinterpret_cast<const float4*>(from);
         }
 #pragma unroll
@@ -248,7 +244,16 @@ void add_up_slices(const WgradWgmma<T>& work, Context& context) {
                         lanes * add_columns, work.taps * sum_channels * int(sizeof(float)), context, work);
     check_launch("implicit_gemm");
   };
-  work.slices > 16 ? launch(add_units<T, 8>, 8) : launch(add_units<T, 1>, 1);
+  // So many lanes and loads at once that few blocks run after others, which was the fastest on an H100.
+  if (work.slices > 64) {
+    launch(add_units<T, 8, 17, 1>, 8);
+  } else if (work.slices > 16) {
+    launch(add_units<T, 4, 8, 4>, 4);
+  } else if (work.slices > 8) {
+    launch(add_units<T, 2, 8, 6>, 2);
+  } else {
+    launch(add_units<T, 1, 8, 12>, 1);
+  }
 }
 
 }  // namespace tp::conv

@@ -21,19 +21,21 @@ struct TapGradTile {
   // Registers of a multiplying and of a copying thread; a multiprocessor has 65,536.
   static constexpr int registers = groups == 2 ? 232 : 152, few_registers = 40;
 
-  // Divides the inner dimension into slabs. Returns the cycles that a multiprocessor takes for a slab of a tile.
+  // Divides the inner dimension into slabs.
   template <class T>
-  static double cut(WgradWgmma<T>& work) {
+  static void cut(WgradWgmma<T>& work) {
     const Elements<T>& e = work.e;
     work.slabs = int(ceil_div(e.n * e.rows.out * e.cols.out, int64_t(slab)));
     work.by_across = Divisor(e.cols.out);
     work.by_down = Divisor(e.rows.out);
     work.stages = most_stages;
     work.stage_bytes = TapGradTile::stage_bytes;
-    // Every product reads 64 maps and the units of a warpgroup. What does not exist is not copied.
-    const int64_t copied = min(ceil_div(e.maps, int64_t(64)), int64_t(blocks)) + min(work.units, units);
-    return slab_cycles(blocks * units * slab * 2, blocks * unit_groups * (1 + units_each) * block_bytes,
-                       copied * block_bytes);
+  }
+  // For 16 pixels at a time, each warpgroup multiplies its maps, 64 at a time. What does not exist is not copied.
+  template <class T>
+  static double cycles(const WgradWgmma<T>& work, double busy) {
+    const int copies = int(min(ceil_div(work.e.maps, int64_t(64)), int64_t(blocks))) + min(work.units, units);
+    return slab_cycles(slab / 16 * blocks * unit_groups, units_each, busy, copies * block_bytes);
   }
   template <class T>
   static void map_operands(WgradWgmma<T>& work, const ChannelsLast<T>& x, const ChannelsLast<T>& dy) {

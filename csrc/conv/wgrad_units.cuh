@@ -9,8 +9,8 @@ namespace tp::conv {
 struct PatchSlab {
   int images, rows, pitch, pairs;  // pitch: pixels from one row of a patch to the next; pairs of groups
   int dy_bytes, x_bytes;
-  int64_t across, down, count;  // slabs beside each other, below each other, and of the whole batch
-  bool is_ragged;               // whether some of them extend beyond dy
+  int64_t across, down;  // slabs beside and below each other
+  bool is_ragged;        // whether some of them extend beyond dy
 };
 
 // The arguments of the kernels. What a block needs first comes first, because it is in no cache yet.
@@ -37,10 +37,10 @@ struct WgradWgmma {
   TP_HD int64_t sums_per_slice() const { return e.groups * e.maps * units * block::row_elements; }
 };
 
-// The cycles that a multiprocessor of an H200 takes for a slab of a tile: as long as its products take, or the bytes
-// that they read of shared memory, or the copies, whichever is the longest.
-inline double slab_cycles(double products, double reads, double copies) {
-  return max(max(products, reads / 80), copies / 43) + 15;
+// The cycles that a multiprocessor of an H200 takes for a slab of a tile. Its products are so many instructions of so
+// many units; `busy` is the part of the multiprocessors that multiply at the same time. Or the copies take longer.
+inline double slab_cycles(int instructions, int units, double busy, int copied) {
+  return max(instructions * (units * 32 + 12) * (1 + busy / 4), copied / 43.0) + 15;
 }
 
 // The share of a block: one tile of dw over one slice. The blocks of a cluster differ only in their slice.

@@ -62,11 +62,13 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   } else {
     multiply_slabs<T, Tile>(share, stages, full, empty, first_block, first, sum);
   }
+  block::sync_warps(1, Tile::warps);  // until all products have read the stages, which the sums replace
+  float* const sums = reinterpret_cast<float*>(pool + (stages - block::shared_address(pool)));
+  write_sums<Tile>(sums, first_block, first, sum);
   if (work.is_whole) {
-    float* const sums = reinterpret_cast<float*>(pool + (stages - block::shared_address(pool)));
-    add_up_cluster<Tile>(work, share, sums, first_block, first, sum);
+    add_up_cluster<Tile>(work, share, sums);
   } else {
-    store_sums<Tile>(work, share, first_block, first, sum);
+    store_sums<Tile>(work, share, sums);
   }
 #endif
 }
@@ -90,20 +92,20 @@ struct WgradPlan {
 template <class T, class Tile>
 WgradPlan plan_wgrad(WgradWgmma<T>& work) {
   using Sums = UnitSums<Tile>;
-  const double slab = Tile::cut(work);
+  Tile::cut(work);
   work.map_blocks = int(ceil_div(work.e.maps, int64_t(Tile::blocks * 64)));
   work.unit_blocks = ceil_div(work.units, Tile::units);
   const int tiles = work.groups * work.map_blocks * work.unit_blocks,
             multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
   WgradPlan best{never};
-  // A block takes 9,600 cycles to begin and to end, and more the more sums it has; a second kernel takes 2,200, and
-  // more the more it reads. If all multiprocessors are busy, products take longer.
+  // A block takes 8,700 cycles to begin and to end, and more the more sums it has; a second kernel takes 2,900, and
+  // more the more it reads.
   const auto consider = [&](int slices, bool is_whole) {
     const double busy = min(1.0, double(tiles) * slices / multiprocessors),
-                 products = ceil_div(work.slabs, slices) * slab * (1 + 0.18 * busy),
+                 products = ceil_div(work.slabs, slices) * Tile::cycles(work, busy),
                  remote = is_whole ? double(Sums::bytes) * (slices - 1) / slices : 0,
-                 block = 9600 + products + Sums::bytes / 22 + remote / 33,
-                 second = is_whole ? 0 : 2200 + double(tiles) * slices * Sums::bytes / 2400,
+                 block = 8700 + products + Sums::bytes / 30 + remote / 30,
+                 second = is_whole ? 0 : 2900 + double(tiles) * slices * Sums::bytes / 2500,
                  cycles = ceil_div(tiles * slices, multiprocessors) * block + second;
     if (cycles >= best.cycles) return;
     if (is_whole && slices > 1) {
@@ -133,7 +135,7 @@ void launch_wgrad_wgmma(const Elements<T>& e, const WgradPlan& plan, const Chann
   work.slices = plan.slices;
   work.is_whole = plan.is_whole;
   if (!work.is_whole) work.sums = context.workspace<float>(work.slices * work.sums_per_slice());
-  const int sums = work.is_whole ? UnitSums<Tile>::bytes_with_dw(work.slices) : 0,
+  const int sums = work.is_whole ? UnitSums<Tile>::bytes_with_dw(work.slices) : UnitSums<Tile>::bytes,
             bytes = 1024 + max(work.stages * work.stage_bytes, sums);
   block::allow_shared_memory(wgrad_wgmma<T, Tile>, bytes);
   block::launch_clusters(wgrad_wgmma<T, Tile>, unsigned(work.groups * work.map_blocks * work.unit_blocks * work.slices),
