@@ -44,8 +44,11 @@ SUMMARY = re.compile(r"=+ (?:ERROR|RACECHECK) SUMMARY: .*")
 CLEAN = re.compile(r"=+ (?:ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)")
 KERNEL = re.compile(r"=+ +(?:at|in) (?:void )?(?!at::|at_cuda_detail::)([\w:]+)[<(]")
 # Kernels of expand_sort_compress, which read the owners of products that segment_expand, called by the same operator,
-# has written by bulk copies.
-READERS = re.compile(r"=+ +at void tp::simt::kernel_entry<tp::<unnamed>::(?:Keys|Terms)<.*")
+# has written by bulk copies; and those that add up the slices of wgrad, which its products have written so.
+READERS = re.compile(
+    r"=+ +at void tp::(?:simt::kernel_entry<tp::<unnamed>::(?:Keys|Terms)<|conv::add_units<|"
+    r"block::add_slices<.*tp::conv::IndexInRow).*"
+)
 
 
 def calls(differentiate: bool, only: str, claims: Path) -> None:
