@@ -1,5 +1,8 @@
-// Transposes a matrix of half types, on vectors of 16 bytes, which every processor that has vectors has.
+// Transposes a matrix on the host. Elements of two or four bytes go through vectors of 16 bytes, which every processor
+// that has vectors has.
 #pragma once
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "core/dtype.h"
@@ -9,67 +12,94 @@ namespace tp {
 #ifdef __GNUC__
 namespace detail {
 
-// Eight vectors of eight elements.
+// As many vectors of 16 bytes as each has elements.
+template <class Word>
 struct Square {
-  typedef uint16_t V __attribute__((vector_size(16), aligned(2), may_alias));
-  static constexpr int side = 8;
+  typedef Word V __attribute__((vector_size(16), aligned(alignof(Word)), may_alias));
+  static constexpr int side = 16 / int(sizeof(Word));
   V x[side];
 
-  template <int... from>
-  static V select(V a, V b, std::integer_sequence<int, from...>) {
+  // Elements first, side + first, first + 1, side + first + 1, ... of two vectors that follow each other.
+  template <int first, int... k>
+  static V mixed(V a, V b, std::integer_sequence<int, k...>) {
 #ifdef __clang__
-    return __builtin_shufflevector(a, b, from...);
+    return __builtin_shufflevector(a, b, (k % 2 * side + k / 2 + first)...);
 #else
-    return __builtin_shuffle(a, b, V{from...});
+    return __builtin_shuffle(a, b, V{(k % 2 * side + k / 2 + first)...});
 #endif
   }
-  // Interleaves the first four vectors with the last four, element by element. If three bits count vectors and three
-  // more the elements of a vector, this makes the first of the six bits the last one.
+  // Interleaves the first half of the vectors with the other half, element by element. If some bits count vectors and
+  // as many more the elements of a vector, this makes the first of all bits the last one.
   void interleave() {
     const Square from = *this;
-    using Low = std::integer_sequence<int, 0, 8, 1, 9, 2, 10, 3, 11>;
-    using High = std::integer_sequence<int, 4, 12, 5, 13, 6, 14, 7, 15>;
+    using All = std::make_integer_sequence<int, side>;
 #pragma GCC unroll 4
     for (int i = 0; i < side / 2; ++i) {
-      x[2 * i] = select(from.x[i], from.x[i + side / 2], Low{});
-      x[2 * i + 1] = select(from.x[i], from.x[i + side / 2], High{});
+      x[2 * i] = mixed<0>(from.x[i], from.x[i + side / 2], All{});
+      x[2 * i + 1] = mixed<side / 2>(from.x[i], from.x[i + side / 2], All{});
     }
   }
-  // After three times, vectors and elements have exchanged their bits.
+  // After as many times as there are bits, vectors and elements have exchanged theirs.
   static void transpose(const void* from, int64_t pitch, void* to, int64_t to_pitch) {
     Square s;
 #pragma GCC unroll 8
-    for (int i = 0; i < side; ++i) s.x[i] = *reinterpret_cast<const V*>(static_cast<const uint16_t*>(from) + i * pitch);
-    s.interleave();
-    s.interleave();
-    s.interleave();
+    for (int i = 0; i < side; ++i) s.x[i] = *reinterpret_cast<const V*>(static_cast<const Word*>(from) + i * pitch);
+#pragma GCC unroll 3
+    for (int k = 1; k < side; k *= 2) s.interleave();
 #pragma GCC unroll 8
-    for (int i = 0; i < side; ++i) *reinterpret_cast<V*>(static_cast<uint16_t*>(to) + i * to_pitch) = s.x[i];
+    for (int i = 0; i < side; ++i) *reinterpret_cast<V*>(static_cast<Word*>(to) + i * to_pitch) = s.x[i];
   }
 };
 
+template <class In, class Out>
+constexpr bool has_squares = std::is_same<In, Out>::value && (sizeof(In) == 2 || sizeof(In) == 4);
+
 }  // namespace detail
+#else
+namespace detail {
+template <class In, class Out>
+constexpr bool has_squares = false;
+}
 #endif
 
-// to[c * rows + r] = from[r * pitch + c]
-template <class T>
-void transpose(int64_t rows, int64_t columns, const T* from, int64_t pitch, T* to) {
-  static_assert(sizeof(T) == 2);
+// to[c * to_pitch + r] = from[r * pitch + c] for r < rows and c < columns.
+template <class In, class Out>
+void transpose(int64_t rows, int64_t columns, const In* from, int64_t pitch, Out* to, int64_t to_pitch) {
 #ifdef __GNUC__
-  constexpr int64_t side = detail::Square::side;
-  if (rows >= side && columns >= side) {
-    // If squares do not fit, the last ones overlap others.
-    for (int64_t i = 0; i < rows; i += side) {
+  if constexpr (detail::has_squares<In, Out>) {
+    using Square = detail::Square<std::conditional_t<sizeof(In) == 2, uint16_t, uint32_t>>;
+    constexpr int64_t side = Square::side;
+    if (rows >= side && columns >= side) {
+      // If squares do not fit, the last ones overlap others.
       for (int64_t j = 0; j < columns; j += side) {
-        const int64_t r = tp::min(i, rows - side), c = tp::min(j, columns - side);
-        detail::Square::transpose(from + r * pitch + c, pitch, to + c * rows + r, rows);
+        for (int64_t i = 0; i < rows; i += side) {
+          const int64_t r = tp::min(i, rows - side), c = tp::min(j, columns - side);
+          Square::transpose(from + r * pitch + c, pitch, to + c * to_pitch + r, to_pitch);
+        }
       }
+      return;
     }
-    return;
   }
 #endif
-  for (int64_t c = 0; c < columns; ++c) {
-    for (int64_t r = 0; r < rows; ++r) to[c * rows + r] = from[r * pitch + c];
+  // The compiler vectorizes squares of other elements.
+  constexpr int64_t side = 4;
+  const int64_t whole_rows = rows / side * side, whole_columns = columns / side * side;
+  for (int64_t j = 0; j < whole_columns; j += side) {
+    for (int64_t i = 0; i < whole_rows; i += side) {
+      In square[side][side];
+      Out turned[side][side];
+      for (int64_t k = 0; k < side; ++k) std::memcpy(square[k], from + (i + k) * pitch + j, sizeof(square[k]));
+      for (int64_t k = 0; k < side; ++k) {
+        for (int64_t l = 0; l < side; ++l) turned[l][k] = Out(square[k][l]);
+      }
+      for (int64_t l = 0; l < side; ++l) std::memcpy(to + (j + l) * to_pitch + i, turned[l], sizeof(turned[l]));
+    }
+    for (int64_t i = whole_rows; i < rows; ++i) {
+      for (int64_t l = j; l < j + side; ++l) to[l * to_pitch + i] = Out(from[i * pitch + l]);
+    }
+  }
+  for (int64_t j = whole_columns; j < columns; ++j) {
+    for (int64_t i = 0; i < rows; ++i) to[j * to_pitch + i] = Out(from[i * pitch + j]);
   }
 }
 

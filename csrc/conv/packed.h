@@ -1,35 +1,9 @@
 // For host rungs that require images in NCHW: images in NHWC are copied.
 #pragma once
-#include <cstring>
-
+#include "block/transpose.h"
 #include "conv/elements.h"
 
 namespace tp::conv {
-
-// to[j * to_pitch + i] = from[i * pitch + j] for i < rows and j < cols. Squares of four by four go through registers,
-// which the compiler vectorizes.
-template <class In, class Out>
-void transpose(int64_t rows, int64_t cols, const In* from, int64_t pitch, Out* to, int64_t to_pitch) {
-  constexpr int64_t side = 4;
-  const int64_t whole_rows = rows / side * side, whole_cols = cols / side * side;
-  for (int64_t j = 0; j < whole_cols; j += side) {
-    for (int64_t i = 0; i < whole_rows; i += side) {
-      In square[side][side];
-      Out turned[side][side];
-      for (int64_t k = 0; k < side; ++k) std::memcpy(square[k], from + (i + k) * pitch + j, sizeof(square[k]));
-      for (int64_t k = 0; k < side; ++k) {
-        for (int64_t l = 0; l < side; ++l) turned[l][k] = Out(square[k][l]);
-      }
-      for (int64_t l = 0; l < side; ++l) std::memcpy(to + (j + l) * to_pitch + i, turned[l], sizeof(turned[l]));
-    }
-    for (int64_t i = whole_rows; i < rows; ++i) {
-      for (int64_t l = j; l < j + side; ++l) to[l * to_pitch + i] = Out(from[i * pitch + l]);
-    }
-  }
-  for (int64_t j = whole_cols; j < cols; ++j) {
-    for (int64_t i = 0; i < rows; ++i) to[j * to_pitch + i] = Out(from[i * pitch + j]);
-  }
-}
 
 // to[n, rows, cols] = from[n, cols, rows].
 template <class T>

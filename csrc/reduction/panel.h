@@ -64,7 +64,7 @@ TP_INLINE void each_staged(const Panel<In, step_, lanes_>& p, F f) {
     const int64_t rows = tp::min(at_once, p.rows - r), tail = r + rows == p.rows ? p.tail : 0;
     if constexpr (step_ == 0) {
       alignas(64) In transposed[most];
-      transpose(p.lanes, rows, p.x + r, p.pitch, transposed);
+      transpose(p.lanes, rows, p.x + r, p.pitch, transposed, p.lanes);
       if constexpr (std::is_same<In, half>::value) {
         convert(rows * p.lanes, transposed, staged);
       } else {  // compiled with this function, so on its vectors
