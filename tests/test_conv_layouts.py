@@ -28,6 +28,9 @@ def test_channels_last_is_read_as_it_lies(device):
         (1, 3, 1, (1, 9), 1, 1, 0, 1),
         (3, 20, 1, (61, 90), 3, 1, 1, 1),
         (2, 33, 1, (7, 3100), 5, 2, 2, 1),
+        (32, 24, 1, (9, 700), 3, 1, 1, 1),  # Winograd's tasks on a CPU: part of a row of tiles, or ends of two
+        (20, 40, 1, (5, 131), 3, 1, 2, 1),
+        (48, 34, 2, (6, 7), 3, 1, 0, 1),
     ):
         x = torch.randint(-5, 6, (2, c, *size)).to(device, torch.float32)
         w = torch.randint(-5, 6, (m, c // groups, kernel, kernel)).to(device, torch.float32)

@@ -45,7 +45,8 @@ class Winograd {
         across_(ceil_div(cols_.outputs, int64_t(2))),
         tiles_(g_.n * down_ * across_),
         size_(task_size()),
-        rows_per_task_(is_nchw() ? 0 : 4 * ((size_ - 1) / across_ + 2)) {}
+        rows_per_task_(is_nchw() ? 0 : 4 * ((size_ - 1) / across_ + 2)),
+        row_size_(min(cols_.sources, 2 * min(across_, size_) + 2)) {}
 
   // Writes all targets; returns whether all are finite.
   bool run() {
@@ -83,15 +84,9 @@ class Winograd {
   // caches.
   int64_t map_size() const { return products * size_ + 16; }
 
-  // In channels_last, a task has the source rows of its tiles channel by channel: of each image the rows that its tiles
-  // read, those of the first tiles first. The next row of tiles of an image begins two rows later, and that of the next
-  // image four.
+  // In channels_last, a task has the source rows of its tiles channel by channel.
   bool is_nchw() const { return g_.source_strides.col == 1; }
-  int64_t channel_size() const { return rows_per_task_ * cols_.sources + (is_nchw() ? 0 : 16); }
-  int64_t row_in_task(int64_t first, int64_t image, int64_t tile_row) const {
-    const int64_t row = image * down_ + tile_row, first_row = first / across_;
-    return 2 * (row - first_row + image - first_row / down_);
-  }
+  int64_t channel_size() const { return rows_per_task_ * row_size_ + (is_nchw() ? 0 : 16); }
 
   // U = G w G^T for the filters of one map; the taps are in the order in which sources are read.
   void transform_filters(int64_t group, int64_t map) const {
@@ -147,14 +142,31 @@ class Winograd {
     return finite;
   }
 
-  // Calls f(tile of the task, image, tile row, tile column, number of tiles) for each run of tiles that are adjacent in
-  // a row.
+  // Adjacent tiles in a row. In channels_last, the task has the four source rows that they read from its row `rows` on,
+  // and of these the columns from `begin` to `end`. Whole rows of tiles share two of them with the row above.
+  struct Run {
+    int64_t at, image, row, col, count;  // `at` counts tiles of the task
+    int64_t rows, begin, end;
+    bool is_whole, shares;
+  };
   template <class F>
   void for_runs(int64_t first, int64_t count, F f) const {
-    for (int64_t i = 0; i < count;) {
-      const int64_t tile = first + i, col = tile % across_, n = min(across_ - col, count - i);
-      f(i, tile / across_ / down_, tile / across_ % down_, col, n);
-      i += n;
+    Run run{};
+    for (int64_t i = 0; i < count; i += run.count) {
+      const int64_t tile = first + i, col = tile % across_, n = min(across_ - col, count - i),
+                    before = left() + 2 * col;
+      const bool is_whole = n == across_, shares = is_whole && run.is_whole && tile / across_ % down_ > 0;
+      run = {i,
+             tile / across_ / down_,
+             tile / across_ % down_,
+             col,
+             n,
+             i == 0 ? 0 : run.rows + (shares ? 2 : 4),
+             max(before, int64_t(0)),
+             min(before + 2 * n + 2, cols_.sources),
+             is_whole,
+             shares};
+      f(run);
     }
   }
 
@@ -163,16 +175,14 @@ class Winograd {
   int64_t left() const { return min(cols_.source(0, 0), cols_.source(0, 2)); }
 
   void transpose_sources(int64_t group, int64_t first, int64_t count, T* rows) const {
-    int64_t next = 0;
-    for_runs(first, count, [&](int64_t, int64_t image, int64_t tile_row, int64_t, int64_t) {
-      const int64_t at = row_in_task(first, image, tile_row);
-      for (int64_t i = max(int64_t(0), next - at); i < 4; ++i) {
-        const int64_t r = top() + 2 * tile_row + i;
+    for_runs(first, count, [=, this](const Run& run) {
+      for (int64_t i = run.shares ? 2 : 0; i < 4; ++i) {
+        const int64_t r = top() + 2 * run.row + i;
         if (!rows_.inside(r)) continue;
-        transpose(cols_.sources, g_.depth, g_.source + g_.source_strides.at(image, group * g_.depth, r, 0),
-                  g_.source_strides.col, rows + (at + i) * cols_.sources, channel_size());
+        transpose(run.end - run.begin, g_.depth,
+                  g_.source + g_.source_strides.at(run.image, group * g_.depth, r, run.begin), g_.source_strides.col,
+                  rows + (run.rows + i) * row_size_, channel_size());
       }
-      next = at + 4;
     });
   }
 
@@ -181,23 +191,25 @@ class Winograd {
                        const T* rows) const {
     const int64_t lanes = kernel_.lanes, blocks = ceil_div(count, lanes), width = blocks * lanes, size = size_;
     A *even = half + products * size, *odd = even + across_ + 1;
-    for_runs(first, count, [=, this](int64_t at, int64_t image, int64_t tile_row, int64_t tile_col, int64_t n) {
+    for_runs(first, count, [=, this](const Run& run) {
+      const int64_t n = run.count;
       for (int64_t i = 0; i < 4; ++i) {
-        const int64_t r = top() + 2 * tile_row + i, c0 = left() + 2 * tile_col;
-        A* to = half + 4 * i * size + at;
+        const int64_t r = top() + 2 * run.row + i, c0 = left() + 2 * run.col;
+        A* to = half + 4 * i * size + run.at;
         if (!rows_.inside(r)) {
           for (int64_t j = 0; j < 4; ++j) std::fill(to + j * size, to + j * size + n, A(0));
           continue;
         }
-        const T* row =
-            is_nchw() ? g_.source + g_.source_strides.at(image, group * g_.depth + channel, r, 0)
-                      : rows + channel * channel_size() + (row_in_task(first, image, tile_row) + i) * cols_.sources;
+        // In channels_last, the row begins with the first column that it reads.
+        const int64_t skipped = is_nchw() ? 0 : run.begin;
+        const T* row = is_nchw() ? g_.source + g_.source_strides.at(run.image, group * g_.depth + channel, r, 0)
+                                 : rows + channel * channel_size() + (run.rows + i) * row_size_;
         // Reads columns c0 to c0 + 2 n + 1 in pairs; those inside the image are columns `begin` to `end`.
         const int64_t sources = cols_.sources, begin = max(int64_t(0), min(ceil_div(-c0, int64_t(2)), n + 1)),
                       end = max(begin, min(n + 1, sources > c0 ? (sources - c0) / 2 : int64_t(0)));
-        const auto column = [=](int64_t c) { return c >= 0 && c < sources ? A(row[c]) : A(0); };
+        const auto column = [=](int64_t c) { return c >= 0 && c < sources ? A(row[c - skipped]) : A(0); };
         for (int64_t t = 0; t < begin; ++t) even[t] = column(c0 + 2 * t), odd[t] = column(c0 + 2 * t + 1);
-        const T* from = row + c0;
+        const T* from = row + (c0 - skipped);
         TP_INDEPENDENT
         for (int64_t t = begin; t < end; ++t) even[t] = A(from[2 * t]), odd[t] = A(from[2 * t + 1]);
         for (int64_t t = end; t <= n; ++t) even[t] = column(c0 + 2 * t), odd[t] = column(c0 + 2 * t + 1);
@@ -256,11 +268,11 @@ class Winograd {
       std::copy(out, out + 4 * size, m);
       return !bad;
     }
-    for_runs(first, count, [=, this](int64_t at, int64_t image, int64_t tile_row, int64_t tile_col, int64_t n) {
-      const int64_t width = min(2 * n, cols_.outputs - 2 * tile_col);
-      for (int64_t i = 0; i < 2 && 2 * tile_row + i < rows_.outputs; ++i) {
-        const A* from = (i ? bottom : top) + 2 * at;
-        T* to = g_.target + g_.target_strides.at(image, group * g_.maps + map, 2 * tile_row + i, 2 * tile_col);
+    for_runs(first, count, [=, this](const Run& run) {
+      const int64_t width = min(2 * run.count, cols_.outputs - 2 * run.col);
+      for (int64_t i = 0; i < 2 && 2 * run.row + i < rows_.outputs; ++i) {
+        const A* from = (i ? bottom : top) + 2 * run.at;
+        T* to = g_.target + g_.target_strides.at(run.image, group * g_.maps + map, 2 * run.row + i, 2 * run.col);
         TP_INDEPENDENT
         for (int64_t w = 0; w < width; ++w) to[w] = T(from[w]);
       }
@@ -269,11 +281,11 @@ class Winograd {
   }
 
   void transpose_targets(int64_t group, int64_t first, int64_t count, const A* out) const {
-    for_runs(first, count, [=, this](int64_t at, int64_t image, int64_t tile_row, int64_t tile_col, int64_t n) {
-      const int64_t width = min(2 * n, cols_.outputs - 2 * tile_col);
-      for (int64_t i = 0; i < 2 && 2 * tile_row + i < rows_.outputs; ++i) {
-        transpose(g_.maps, width, out + 2 * (i * size_ + at), map_size(),
-                  g_.target + g_.target_strides.at(image, group * g_.maps, 2 * tile_row + i, 2 * tile_col),
+    for_runs(first, count, [=, this](const Run& run) {
+      const int64_t width = min(2 * run.count, cols_.outputs - 2 * run.col);
+      for (int64_t i = 0; i < 2 && 2 * run.row + i < rows_.outputs; ++i) {
+        transpose(g_.maps, width, out + 2 * (i * size_ + run.at), map_size(),
+                  g_.target + g_.target_strides.at(run.image, group * g_.maps, 2 * run.row + i, 2 * run.col),
                   g_.target_strides.col);
       }
     });
@@ -283,7 +295,7 @@ class Winograd {
   Context& context_;
   const GatherAxis rows_, cols_;
   const Accumulate<A> kernel_;
-  const int64_t down_, across_, tiles_, size_, rows_per_task_;
+  const int64_t down_, across_, tiles_, size_, rows_per_task_, row_size_;
   const A zeros_[32] = {};  // at least as many as the kernel has lanes
   A* filters_ = nullptr;    // [groups, 16, maps, depth]
   int64_t *from_ = nullptr, *to_ = nullptr, *off_ = nullptr;
