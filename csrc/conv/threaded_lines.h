@@ -1,5 +1,6 @@
-// fprop and dgrad in NCHW, for filters of any size: the lanes of a vector hold neighbouring pixels, so results are
-// stored as they are computed, and a single map fills a vector.
+// fprop and dgrad for filters of any size: the lanes of a vector hold neighbouring pixels, so results in NCHW are
+// stored as they are computed, and a single map fills a vector. In channels_last, a task transposes what it reads and
+// writes, which pays if there are few maps.
 //
 // A task computes a box of target pixels of one image. It copies the source elements that the box reads, with their
 // padding, row after row: in this line, pixel i of the target reads element i + off of the source, where `off` depends
@@ -34,12 +35,20 @@ struct LineAxis {
   int64_t begin(int64_t o) const { return first + o * axis.source_step; }
 };
 
+// Which of the elements col, col + step, ... of a row of `cols` elements are inside, out of `width`.
+struct InsideRow {
+  int64_t begin, end;
+
+  InsideRow(int64_t cols, int64_t col, int64_t step, int64_t width)
+      : begin(col < 0 ? min(ceil_div(-col, step), width) : 0),
+        end(col < cols ? max(begin, min(width, ceil_div(cols - col, step))) : begin) {}
+};
+
 // to[j] = from[col + j * step] for j < width; what is outside of the row's `cols` elements, and the rest up to the
 // pitch, becomes zero.
 template <class T, class A>
 void copy_row(const T* from, int64_t cols, int64_t col, int64_t step, int64_t width, int64_t pitch, A* to) {
-  const int64_t begin = col < 0 ? min(ceil_div(-col, step), width) : 0,
-                end = col < cols ? max(begin, min(width, ceil_div(cols - col, step))) : begin;
+  const auto [begin, end] = InsideRow(cols, col, step, width);
   const T* x = from + col;
   std::fill(to, to + begin, A(0));
   if (step == 1) {
@@ -80,6 +89,33 @@ struct CopyShape {
       std::fill(to + height * pitch, to + line, A(0));
     }
   }
+  // The same for `channels` channels of an image in channels_last, `size()` apart in the copy.
+  template <class T, class A>
+  void read_channels(const T* image, const Strides& strides, int64_t channels, const Tile& box, A* to) const {
+    const int64_t height = box.height + rows.span, width = box.width + cols.span, step = rows.axis.source_step,
+                  col_step = cols.axis.source_step;
+    const auto clear = [&](int64_t begin, int64_t end) {
+      for (int64_t c = 0; c < channels; ++c) std::fill(to + c * size() + begin, to + c * size() + end, A(0));
+    };
+    for (int64_t i = 0; i < rows.lines * cols.lines; ++i, to += line) {
+      const int64_t row = rows.begin(box.h) + i / cols.lines, col = cols.begin(box.w) + i % cols.lines;
+      const auto [begin, end] = InsideRow(cols.axis.sources, col, col_step, width);
+      for (int64_t r = 0; r < height; ++r) {
+        const int64_t at = r * pitch;
+        if (!rows.axis.inside(row + r * step)) {
+          clear(at, at + pitch);
+          continue;
+        }
+        clear(at, at + begin);
+        if (begin < end) {
+          transpose(end - begin, channels, image + strides.at(0, 0, row + r * step, col + begin * col_step),
+                    col_step * strides.col, to + at + begin, size());
+        }
+        clear(at + end, at + pitch);
+      }
+      clear(height * pitch, line);
+    }
+  }
 };
 
 // The share of the work of whole tiles that is done for n rows or columns, not for padding.
@@ -90,11 +126,12 @@ class Lines {
   using A = acc_t<T>;
 
  public:
-  Lines(const Elements<T>& e, Pass pass, int64_t row_phase, int64_t col_phase, Context& context)
-      : g_(e, pass),
+  Lines(const Elements<T>& e, const Args& a, int64_t row_phase, int64_t col_phase, Context& context)
+      : g_(e, a.pass),
+        is_nchw_(a.layout == Layout::nchw),
         context_(context),
-        rows_(e.rows, pass, row_phase),
-        cols_(e.cols, pass, col_phase),
+        rows_(e.rows, a.pass, row_phase),
+        cols_(e.cols, a.pass, col_phase),
         kernel_(shifted_for<A>(g_.maps)),
         tiling_(g_.n * g_.groups, rows_.axis.outputs, cols_.axis.outputs, pixels_per_box()) {
     Tile& box = tiling_.size;
@@ -108,19 +145,21 @@ class Lines {
 
   int64_t taps() const { return taps_; }
 
-  // Whether this takes less time than products whose lanes hold maps. In dgrad, those leave out all products beyond the
-  // edges.
+  // Whether this takes less time than products whose lanes hold maps, which transpose nothing in channels_last. In
+  // dgrad, those leave out all products beyond the edges.
   bool pays() const {
     const Tile& box = tiling_.size;
     if (double(plane_) > double(taps_ * box.height * box.width))
       return false;  // taps are further apart than boxes are large
+    // In channels_last, every phase transposes the whole source.
+    if (!is_nchw_ && rows_.axis.step * cols_.axis.step > 1 && taps_ < 4) return false;
     const double inside = g_.pass == Pass::fprop ? 1
                                                  : double(rows_.axis.sources * cols_.axis.sources) /
                                                        double(rows_.axis.outputs * cols_.axis.outputs);
     const double here =
         kernel_.rate * share_of_tiles(g_.maps, kernel_.tile) * double(box.height * box.width) / double(length_);
     const auto other = accumulate_for<A>(g_.maps);
-    return here * min(inside, 1.0) > 0.85 * other.rate * share_of_tiles(g_.maps, other.lanes);
+    return here * min(inside, 1.0) > (is_nchw_ ? 0.85 : 1.7) * other.rate * share_of_tiles(g_.maps, other.lanes);
   }
 
   void run() {
@@ -151,7 +190,7 @@ class Lines {
       A* out = sums;
       const int64_t* to = to_sums;
       if constexpr (std::is_same<T, A>::value) {
-        const bool whole = t.height == 1 && t.width % kernel_.lanes == 0 && cols_.axis.step == 1;
+        const bool whole = is_nchw_ && t.height == 1 && t.width % kernel_.lanes == 0 && cols_.axis.step == 1;
         if (whole) {  // the line is part of a row, and ends with a whole vector
           out = g_.target + g_.target_strides.at(0, t.image * g_.maps, rows_.axis.target(t.h), t.w);
           to = to_target;
@@ -203,6 +242,11 @@ class Lines {
 
   // Copies what a box reads of `count` channels.
   void read(const Tile& t, int64_t first_channel, int64_t count, A* copy) const {
+    if (!is_nchw_) {
+      const Strides& strides = g_.source_strides;
+      const int64_t channel = t.image % g_.groups * g_.depth + first_channel;
+      return shape().read_channels(g_.source + strides.at(t.image / g_.groups, channel, 0, 0), strides, count, t, copy);
+    }
     for (int64_t c = 0; c < count; ++c) {
       const T* image = g_.source + g_.source_strides.at(0, t.image * g_.depth + first_channel + c, 0, 0);
       shape().read(image, t, copy + c * plane_);
@@ -210,6 +254,15 @@ class Lines {
   }
 
   void write(const Tile& t, const A* sums) const {
+    if (!is_nchw_) {
+      for (int64_t r = 0; r < t.height; ++r) {
+        transpose(g_.maps, t.width, sums + r * pitch_, length_,
+                  g_.target + g_.target_strides.at(t.image / g_.groups, t.image % g_.groups * g_.maps,
+                                                   rows_.axis.target(t.h + r), cols_.axis.target(t.w)),
+                  cols_.axis.step * g_.target_strides.col);
+      }
+      return;
+    }
     for (int64_t m = 0; m < g_.maps; ++m) {
       for (int64_t r = 0; r < t.height; ++r) {
         const A* from = sums + m * length_ + r * pitch_;
@@ -226,6 +279,7 @@ class Lines {
   }
 
   const Gather<T> g_;
+  const bool is_nchw_;
   Context& context_;
   const LineAxis rows_, cols_;
   const Accumulate<A> kernel_;
@@ -240,23 +294,22 @@ bool all_finite(const T* x, int64_t n) {
   return !bad;
 }
 
-// Whether the pass has lines. `as_lines` becomes its problem, in which an image is a single row if the filters have one
-// tap and no stride.
-inline bool has_lines(const Args& args, Args& as_lines) {
-  as_lines = args;
+// The same problem, in which an image is a single row if the filters have one tap and no stride.
+inline Args as_lines(const Args& args) {
+  Args a = args;
   const auto is_single = [](const Axis& a) { return a.kernel == 1 && a.pad == 0 && a.stride == 1; };
   if (is_single(args.rows) && is_single(args.cols)) {
-    as_lines.cols.in = as_lines.cols.out = args.rows.in * args.cols.in;
-    as_lines.rows.in = as_lines.rows.out = 1;
+    a.cols.in = a.cols.out = args.rows.in * args.cols.in;
+    a.rows.in = a.rows.out = 1;
   }
-  return args.layout == Layout::nchw;
+  return a;
 }
 
 // Computes fprop or dgrad, or returns false if another way is better.
 template <class T>
 bool lines_of_pixels(const Args& args, Context& context) {
-  Args a;
-  if (args.pass == Pass::wgrad || !has_lines(args, a)) return false;
+  if (args.pass == Pass::wgrad) return false;
+  const Args a = as_lines(args);
   const Elements<T> e(a);
   // In dgrad there are no products beyond the edges, and zeros may stand for them only if all weights are finite.
   if (a.pass == Pass::dgrad && e.taps() > 1 && !all_finite(e.weight, e.weights())) return false;
@@ -264,7 +317,7 @@ bool lines_of_pixels(const Args& args, Context& context) {
   const auto for_phases = [&](const auto& f) {
     bool all = true;
     for (int64_t i = 0; all && i < row_phases * col_phases; ++i) {
-      all = f(Lines<T>(e, a.pass, i / col_phases, i % col_phases, context));
+      all = f(Lines<T>(e, a, i / col_phases, i % col_phases, context));
     }
     return all;
   };

@@ -109,9 +109,8 @@ class LinesWgrad {
 // Returns false if there must be another way.
 template <class T>
 bool wgrad_of_lines(const Args& args, Context& context) {
-  Args a;
-  if (args.pass != Pass::wgrad || !has_lines(args, a)) return false;
-  LinesWgrad<T> lines(Elements<T>(a), context);
+  if (args.pass != Pass::wgrad || args.layout != Layout::nchw) return false;
+  LinesWgrad<T> lines(Elements<T>(as_lines(args)), context);
   return lines.pays() && lines.run();
 }
 
