@@ -10,6 +10,10 @@
 namespace tp {
 
 #ifdef __GNUC__
+#ifdef __CUDACC__
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 1675  // nvcc passes GCC's pragmas on, but does not know them
+#endif
 namespace detail {
 
 // As many vectors of 16 bytes as each has elements.
@@ -55,11 +59,9 @@ template <class In, class Out>
 constexpr bool has_squares = std::is_same<In, Out>::value && (sizeof(In) == 2 || sizeof(In) == 4);
 
 }  // namespace detail
-#else
-namespace detail {
-template <class In, class Out>
-constexpr bool has_squares = false;
-}
+#ifdef __CUDACC__
+#pragma nv_diagnostic pop
+#endif
 #endif
 
 // to[c * to_pitch + r] = from[r * pitch + c] for r < rows and c < columns.
