@@ -193,8 +193,7 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   decltype(&launch_wgrad_wgmma<T, Wgrad128x384>) launch = nullptr;
   const auto consider = [&](auto tile) {
     using Tile = decltype(tile);
-    WgradWgmma<T> work(e);
-    const WgradPlan plan = plan_wgrad<T, Tile>(work);
+    const WgradPlan plan = plan_wgrad<T, Tile>(e);
     if (plan.cycles < best.cycles) best = plan, launch = launch_wgrad_wgmma<T, Tile>;
   };
   if (PatchGradTile::supports(e.rows, e.cols)) consider(PatchGradTile{});

@@ -1,6 +1,6 @@
 // What the kernels of wgrad_wgmma.cuh do with the sums of a tile. If few slices make up a tile, their blocks are a
 // cluster, which adds them up through shared memory and writes dw. Otherwise each block stores its sums, and a second
-// kernel adds them up. The order of additions depends only on the sizes.
+// kernel adds them up. The order of additions depends only on the sizes and on the kind of device.
 #pragma once
 #include "block/cluster.cuh"
 #include "block/slices.cuh"

@@ -14,7 +14,7 @@ struct TapGradTile {
   static constexpr int blocks_each = blocks / map_groups, units_each = units / unit_groups;
   static constexpr int slab = 32, block_bytes = slab * block::row_bytes, stage_bytes = (blocks + units) * block_bytes;
   static constexpr int warps = groups * 4, threads = (groups + 1) * block::warpgroup;
-  static constexpr int most_stages = 220 * 1024 / stage_bytes, fewest_slabs = 8;
+  static constexpr int most_stages = 220 * 1024 / stage_bytes;
   static constexpr bool has_patches = false;
   // The number of warps that copy, and the most copies of each per slab.
   static constexpr int copiers = 4, most_copies = ceil_div(blocks + units, copiers);
