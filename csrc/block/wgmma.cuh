@@ -59,37 +59,57 @@ TP_DEVICE void wait_for_products() {
 // 8 j + 2 * (t % 4) and the next one.
 template <class T, bool a_along, bool b_along, int count>
 TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool adds) {
-  static_assert(count == 32 || count == 64 || count == 96, "instructions for 64, 128 and 192 columns");
 #if TP_WGMMA
-#define TP_SUMS_8(i)                                                                                      \
-  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), "+f"(sum[i + 5]), \
-      "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define TP_SUMS_4(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
+#define TP_SUMS_8(i) TP_SUMS_4(i), TP_SUMS_4(i + 4)
 #define TP_SUMS_32(i) TP_SUMS_8(i), TP_SUMS_8(i + 8), TP_SUMS_8(i + 16), TP_SUMS_8(i + 24)
-#define TP_NAMES_32                                                      \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
-  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TP_NAMES_64                                                                  \
-  TP_NAMES_32                                                                        \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
-  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TP_NAMES_96                                                                  \
-  TP_NAMES_64                                                                        \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TP_SUMS_64 TP_SUMS_32(0), TP_SUMS_32(32)
+#define TP_SUMS_96 TP_SUMS_64, TP_SUMS_32(64)
+#define TP_SUMS_112 TP_SUMS_96, TP_SUMS_8(96), TP_SUMS_8(104)
+#define TP_NAMES_32                                                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define TP_NAMES_64                                                                                                 \
+  TP_NAMES_32                                                                                                       \
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
+      "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TP_NAMES_68 TP_NAMES_64 ", %64, %65, %66, %67"
+#define TP_NAMES_72 TP_NAMES_68 ", %68, %69, %70, %71"
+#define TP_NAMES_96                                                                                                 \
+  TP_NAMES_72                                                                                                       \
+      ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, " \
+      "%93, %94, %95"
+#define TP_NAMES_104 TP_NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define TP_NAMES_112 TP_NAMES_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define TP_NAMES_116 TP_NAMES_112 ", %112, %113, %114, %115"
+#define TP_NAMES_120 TP_NAMES_116 ", %116, %117, %118, %119"
 #define TP_MULTIPLY(columns, type, names, a_name, b_name, a_across, b_across, adds_name, ...)                       \
   asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns   \
                "k16.f32." type "." type " {" names "}, " a_name ", " b_name ", adds, 1, 1, " a_across ", " b_across \
                "; }"                                                                                                \
                : __VA_ARGS__                                                                                        \
                : "l"(a), "l"(b), "n"(a_along ? 0 : 1), "n"(b_along ? 0 : 1), "r"(int(adds)))
-#define TP_MULTIPLY_TYPE(type)                                                                               \
-  if constexpr (count == 32) {                                                                               \
-    TP_MULTIPLY("64", type, TP_NAMES_32, "%32", "%33", "%34", "%35", "%36", TP_SUMS_32(0));                  \
-  } else if constexpr (count == 64) {                                                                        \
-    TP_MULTIPLY("128", type, TP_NAMES_64, "%64", "%65", "%66", "%67", "%68", TP_SUMS_32(0), TP_SUMS_32(32)); \
-  } else {                                                                                                   \
-    TP_MULTIPLY("192", type, TP_NAMES_96, "%96", "%97", "%98", "%99", "%100", TP_SUMS_32(0), TP_SUMS_32(32), \
-                TP_SUMS_32(64));                                                                             \
+#define TP_MULTIPLY_TYPE(type)                                                                                   \
+  if constexpr (count == 32) {                                                                                   \
+    TP_MULTIPLY("64", type, TP_NAMES_32, "%32", "%33", "%34", "%35", "%36", TP_SUMS_32(0));                      \
+  } else if constexpr (count == 64) {                                                                            \
+    TP_MULTIPLY("128", type, TP_NAMES_64, "%64", "%65", "%66", "%67", "%68", TP_SUMS_64);                        \
+  } else if constexpr (count == 68) {                                                                            \
+    TP_MULTIPLY("136", type, TP_NAMES_68, "%68", "%69", "%70", "%71", "%72", TP_SUMS_64, TP_SUMS_4(64));         \
+  } else if constexpr (count == 72) {                                                                            \
+    TP_MULTIPLY("144", type, TP_NAMES_72, "%72", "%73", "%74", "%75", "%76", TP_SUMS_64, TP_SUMS_8(64));         \
+  } else if constexpr (count == 96) {                                                                            \
+    TP_MULTIPLY("192", type, TP_NAMES_96, "%96", "%97", "%98", "%99", "%100", TP_SUMS_96);                       \
+  } else if constexpr (count == 104) {                                                                           \
+    TP_MULTIPLY("208", type, TP_NAMES_104, "%104", "%105", "%106", "%107", "%108", TP_SUMS_96, TP_SUMS_8(96));   \
+  } else if constexpr (count == 112) {                                                                           \
+    TP_MULTIPLY("224", type, TP_NAMES_112, "%112", "%113", "%114", "%115", "%116", TP_SUMS_112);                 \
+  } else if constexpr (count == 116) {                                                                           \
+    TP_MULTIPLY("232", type, TP_NAMES_116, "%116", "%117", "%118", "%119", "%120", TP_SUMS_112, TP_SUMS_4(112)); \
+  } else if constexpr (count == 120) {                                                                           \
+    TP_MULTIPLY("240", type, TP_NAMES_120, "%120", "%121", "%122", "%123", "%124", TP_SUMS_112, TP_SUMS_8(112)); \
+  } else {                                                                                                       \
+    static_assert(count == 0, "no instruction for this number of columns");                                      \
   }
   if constexpr (std::is_same<T, half>::value) {
     TP_MULTIPLY_TYPE("f16")
@@ -98,11 +118,21 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
   }
 #undef TP_MULTIPLY_TYPE
 #undef TP_MULTIPLY
+#undef TP_NAMES_120
+#undef TP_NAMES_116
+#undef TP_NAMES_112
+#undef TP_NAMES_104
 #undef TP_NAMES_96
+#undef TP_NAMES_72
+#undef TP_NAMES_68
 #undef TP_NAMES_64
 #undef TP_NAMES_32
+#undef TP_SUMS_112
+#undef TP_SUMS_96
+#undef TP_SUMS_64
 #undef TP_SUMS_32
 #undef TP_SUMS_8
+#undef TP_SUMS_4
 #endif
 }
 
@@ -118,6 +148,17 @@ TP_DEVICE unsigned half_pair(float first, float second) {
   }
 #endif
   return pair;
+}
+
+// Stores four matrices of 8 x 8 elements of half types, transposed, to shared memory. Lane i holds two neighbouring
+// elements of row i / 4 of each, and gives the address at which column i % 8 of matrix i / 8 is stored, as 16 bytes.
+TP_DEVICE inline void store_transposed(unsigned address, unsigned first, unsigned second, unsigned third,
+                                       unsigned fourth) {
+#if TP_WGMMA
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(first),
+               "r"(second), "r"(third), "r"(fourth)
+               : "memory");
+#endif
 }
 
 // Gives a warpgroup more registers, or fewer, than the kernel was launched with. All its warps must call it.

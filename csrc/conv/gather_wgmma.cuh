@@ -2,6 +2,8 @@
 //
 //   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
 //
+// Or the reverse, target[maps, pixels], whose tiles have about as many pixels as they need (WgmmaTile in patches.cuh).
+//
 // A block computes a tile of rows and columns of one image. For 64 channels at a time, it copies the patch of the
 // source that all taps of the tile read. The rows of a patch follow each other, `pitch` pixels each, so going to
 // another tap is a shift in this sequence of pixels: the left factor of a tap's product is the same patch, read from
@@ -15,6 +17,7 @@
 // tile is small. A block computes one tile after another, so that it can copy for the next tile while it stores the
 // sums of the last one.
 #pragma once
+#include "conv/gather_splits.cuh"
 #include "conv/patch_image.cuh"
 
 namespace tp::conv {
@@ -62,7 +65,7 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
   const int col = int(share.cols.source(share.col, 0) + min(int64_t(0), (share.cols.taps - 1) * share.cols.source_tap));
   const int kernel_cols = int(g.cols.kernel);
   TapSteps tap(share);
-  for (int slab = 0; slab < work.slabs; ++slab) {
+  for (int slab = share.first_slab; slab < share.last_slab; ++slab) {
     for (int i = 0; i < tap.count; ++i, tap.next()) {
       if (shape.by_tap || tap.first()) {
         // Copy a patch, or with by_tap one for each tap.
@@ -87,16 +90,16 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
   }
 }
 
-// Computes the sums of a warpgroup: Tile::blocks blocks of 64 positions, by all maps of the tile.
+// Computes the sums of a warpgroup.
 template <class T, class Tile, Pass pass>
 TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings, int group,
-                                float (&sum)[Tile::blocks][Tile::maps / 2]) {
+                                float (&sum)[Tile::blocks][Tile::sums]) {
   const PatchShape& shape = work.shape;
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
   constexpr bool along = pass == Pass::fprop;
   block::Cursor &patch = rings.patch, &filter = rings.filter;
   const TapShifts shifts(share, shape);
-  const int steps = work.slabs * shifts.taps, patch_taps = shape.by_tap ? 1 : shifts.taps;
+  const int steps = (share.last_slab - share.first_slab) * shifts.taps, patch_taps = shape.by_tap ? 1 : shifts.taps;
   int used_patch = -1, used_filter = -1;  // the stages that running products read
   int taps_left = 0, across_left = 0, shift = 0;
 #pragma unroll 1
@@ -110,19 +113,25 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
     }
     // Wait for the filters of the tap, and start the products of all blocks, 16 channels at a time.
     rings.barriers[filter_full][filter.stage].wait(filter.parity);
-    const unsigned left = rings.patches + unsigned(patch.stage * shape.stage_bytes +
-                                                   (shift + group * Tile::blocks * 64) * block::row_bytes),
-                   right = rings.filters + unsigned(filter.stage * Tile::filter_bytes);
+    const unsigned pixels = rings.patches + unsigned(patch.stage * shape.stage_bytes + shift * block::row_bytes),
+                   maps = rings.filters + unsigned(filter.stage * Tile::filter_bytes);
     block::begin_products();
 #pragma unroll
     for (int k = 0; k < block::row_bytes; k += 32) {
+      // The 16 channels are 32 bytes of each row of filters in fprop, and 16 rows of them in dgrad.
+      const unsigned channels = along ? k : k / 32 * 16 * block::row_bytes;
 #pragma unroll
       for (int b = 0; b < Tile::blocks; ++b) {
-        // The 16 channels are 32 bytes of each row of filters in fprop, and 16 rows of them in dgrad.
-        const uint64_t a = block::factor_at(left + unsigned(b * 64 * block::row_bytes + k)),
-                       f = along ? block::factor_at(right + k)
-                                 : block::factor_at(right + k / 32 * 16 * block::row_bytes, 64 * block::row_bytes);
-        block::multiply_tiles<T, true, along>(sum[b], a, f, i > 0 || k > 0);
+        const unsigned rows = unsigned((group * Tile::blocks + b) * 64 * block::row_bytes);
+        const bool adds = i > 0 || k > 0;
+        if constexpr (Tile::pixels_are_columns) {
+          block::multiply_tiles<T, along, true>(sum[b], block::factor_at(maps + rows + channels),
+                                                block::factor_at(pixels + k), adds);
+        } else {
+          block::multiply_tiles<T, true, along>(sum[b], block::factor_at(pixels + rows + k),
+                                                block::factor_at(maps + channels, along ? 16 : 64 * block::row_bytes),
+                                                adds);
+        }
       }
     }
     block::commit_products();
@@ -211,8 +220,11 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
   const int group = __shfl_sync(~0u, int(threadIdx.x) / block::warpgroup, 0);
   unsigned char* const data = stages + work.image;
   for_tiles<Tile>(work, [&](const WgmmaShare& share) {
-    float sum[Tile::blocks][Tile::maps / 2] = {};  // stays zero in a phase in which no tap contributes
+    float sum[Tile::blocks][Tile::sums] = {};  // stays zero in a phase in which no tap contributes
     multiply_patches<T, Tile, pass>(work, share, rings, group, sum);
+    if constexpr (Tile::can_split) {
+      if (work.splits > 1) return add_up_splits<T, Tile, pass>(work, share, sum, reinterpret_cast<float4*>(stages));
+    }
     const WgmmaImage<T, Tile> image(work, share, data);
     if constexpr (pass == Pass::dgrad) {
       if (has_odd_weights<T, Tile>(work, share.group, image.sums_are_finite(group, sum))) {
@@ -237,6 +249,13 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
 // The shared memory of a Hopper multiprocessor, and what each block needs besides the stages: 1,024 bytes for the
 // system, and the barriers.
 constexpr int shared_memory = 228 * 1024, block_memory = 2 * 1024;
+
+// Whether all tiles can be computed at once by clusters of `splits` blocks.
+template <class T, class Tile, Pass pass>
+bool runs_at_once(const GatherWgmma<T>& work, int splits) {
+  return work.tiles() <= block::clusters_at_once(gather_wgmma<T, Tile, pass>, Tile::threads,
+                                                 shared_memory - block_memory - 1024, splits);
+}
 
 template <class Tile, class T>
 int ring_bytes(const GatherWgmma<T>& work) {
@@ -302,12 +321,15 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   work.by_image = Divisor(g.n);
   work.by_col_phase = Divisor(work.col_phases);
   work.by_row_phase = Divisor(work.row_phases);
-  const int bytes = max(ring_bytes<Tile>(work), work.image + WgmmaImage<T, Tile>::bytes(work));
+  int bytes = max(ring_bytes<Tile>(work), work.image + WgmmaImage<T, Tile>::bytes(work));
+  if constexpr (Tile::can_split) bytes = max(bytes, SplitSums<Tile>::bytes);
   // One block per tile wherever shape_tiles() relies on it, so both must ask the same device.
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
-  const int64_t blocks = min(work.tiles(), multiprocessors * Tile::together);
+  const int64_t blocks =
+      work.splits > 1 ? work.tiles() * work.splits : min(work.tiles(), multiprocessors * Tile::together);
   block::allow_shared_memory(gather_wgmma<T, Tile, pass>, bytes);
-  block::launch_early(gather_wgmma<T, Tile, pass>, unsigned(blocks), Tile::threads, bytes, context, work);
+  block::launch_clusters(gather_wgmma<T, Tile, pass>, unsigned(blocks), work.splits, Tile::threads, bytes, context,
+                         work);
   check_launch("implicit_gemm");
 }
 

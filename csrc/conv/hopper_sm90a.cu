@@ -11,13 +11,17 @@
 namespace tp::conv {
 namespace {
 
-// Tiles of fprop and dgrad: positions x maps. Low and small ones are for few or small images. Tiles of wgrad: maps x
-// columns, of which there is one per channel and tap.
+// Tiles of fprop and dgrad: positions x maps. Low and small ones are for few or small images. In those called Pixels,
+// the pixels are the columns of the products. Tiles of wgrad: maps x columns, of which there is one per channel and
+// tap.
 using Tall = WgmmaTile<256, 64>;
 using Wide = WgmmaTile<256, 128>;
-using Square = WgmmaTile<128, 128>;
 using Low = WgmmaTile<64, 128>;
 using Small = WgmmaTile<64, 64>;
+using Pixels136 = WgmmaTile<136, 128, true>;
+using Pixels208 = WgmmaTile<208, 128, true>;
+using Pixels224 = WgmmaTile<224, 128, true>;
+using Pixels232 = WgmmaTile<232, 128, true>;
 using Wgrad64x576 = TapGradTile<1, 9, 1, 3>;
 using Wgrad128x384 = TapGradTile<2, 6, 1, 2>;
 using Wgrad128x256 = TapGradTile<2, 4, 1, 2>;
@@ -146,28 +150,48 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   const bool one_phase = work.row_phases * work.col_phases == 1;
   work.stores_boxes = g.target_strides.channel == 1 && one_phase && ends_in_box(g.groups, g.maps) &&
                       g.groups * g.maps % 8 == 0 && reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
-  // Choose the tile that takes the least time. A multiprocessor computes so many tiles one after another, and a product
-  // takes more cycles in smaller tiles. Fitted to 548 problems of batches of 1 to 128 on an H200: 2 % more time than by
-  // the best tile for each.
+  // Choose the tile, and the number of blocks that divide its slabs, that take the least time. A multiprocessor
+  // computes so many tiles one after another, and takes more cycles for the products of smaller tiles.
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
-  int64_t least = int64_t(1) << 60;
+  double least = never;
+  int splits = 1;
   decltype(&launch_gather<T, Wide>) launch = nullptr;
-  const auto consider = [&](auto tile, int64_t cycles) {
+  const auto consider = [&](auto tile, double cost) {
     using Tile = decltype(tile);
     if (!shape_tiles<T, Tile>(work) || work.tiles() >= dividend_limit) return;
-    const int64_t together = work.tiles() <= multiprocessors ? 1 : Tile::together;
-    const int64_t time =
-        ceil_div(work.tiles(), multiprocessors * together) * together * Tile::positions * Tile::maps * cycles;
-    if (time < least) least = time, launch = launch_gather<T, Tile>;
+    const double taps = double(g.rows.kernel * g.cols.kernel) / double(work.row_phases * work.col_phases);
+    const int64_t together = work.tiles() <= multiprocessors ? 1 : Tile::together,
+                  in_turn = ceil_div(work.tiles(), multiprocessors * together) * together;
+
+    const auto try_splits = [&](int n) {
+      const double cycles =
+          in_turn * ceil_div(work.slabs, n) * taps * Tile::positions * Tile::maps * cost / 291 + (n > 1 ? 3000 : 0);
+      if (cycles >= least) return;
+      if constexpr (Tile::can_split) {
+        const bool runs = n == 1 || (g.pass == Pass::fprop ? runs_at_once<T, Tile, Pass::fprop>(work, n)
+                                                           : runs_at_once<T, Tile, Pass::dgrad>(work, n));
+        if (!runs) return;
+      }
+      least = cycles, splits = n, launch = launch_gather<T, Tile>;
+    };
+    try_splits(1);
+    if (!Tile::can_split) return;
+    for (int n = 2; n <= min(most_splits, work.slabs); ++n) {
+      if (work.tiles() * n <= multiprocessors) try_splits(n);
+    }
   };
-  consider(Wide{}, 10);
-  consider(Square{}, 12);
-  consider(Low{}, 12);
-  consider(Tall{}, 14);
-  consider(Small{}, 16);
+  consider(Wide{}, 10.5);
+  consider(Pixels232{}, 9.5);
+  consider(Pixels224{}, 9.5);
+  consider(Pixels208{}, 9.5);
+  consider(Pixels136{}, 11);
+  consider(Low{}, 14.5);
+  consider(Tall{}, 12.5);
+  consider(Small{}, 19);
   if (!launch) return false;
   const GatherGemm<T> packed = filter_rows(g, context);
   const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, context);
+  work.splits = splits;
   launch(work, packed, source, context);
   return true;
 }

@@ -9,6 +9,7 @@ namespace tp::conv {
 template <class T, class Tile>
 class WgmmaImage {
  public:
+  using Sums = float[Tile::blocks][Tile::sums];  // of a thread
   static constexpr int vector = 16 / int(sizeof(T)), pixel_pitch = Tile::maps + vector,
                        map_pitch = Tile::positions + vector;
 
@@ -19,29 +20,43 @@ class WgmmaImage {
   }
 
   TP_DEVICE WgmmaImage(const GatherWgmma<T>& work, const WgmmaShare& share, unsigned char* data)
-      : work_(work), share_(share), data_(data) {}
+      : work_(work), share_(share), data_(data), one_row_(65535 / work.shape.pitch + 1) {}
 
   // Whether the sums that this thread holds of the tile's pixels are finite.
-  TP_DEVICE bool sums_are_finite(int group, const float (&sum)[Tile::blocks][Tile::maps / 2]) const {
+  TP_DEVICE bool sums_are_finite(int group, const Sums& sum) const {
     float zero = 0;  // becomes NaN
+    if constexpr (Tile::pixels_are_columns) {
 #pragma unroll
-    for (int i = 0; i < Tile::blocks * 2; ++i) {
-      if (pixel_at(position_of(group, i)) == nowhere()) continue;
+      for (int i = 0; i < Tile::blocks * Tile::sums; ++i) zero += sum[i / Tile::sums][i % Tile::sums] * 0.0f;
+      if (zero == 0) return true;
+      // Some position has a sum that is not finite. Only those of pixels matter.
+      zero = 0;
 #pragma unroll
-      for (int j = 0; j < Tile::maps / 4; ++j) zero += sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] * 0.0f;
+      for (int i = 0; i < Tile::sums; ++i) {
+        if (pixel_at(i / 4 * 8 + lane() % 4 * 2 + i % 2) == nowhere()) continue;
+#pragma unroll
+        for (int b = 0; b < Tile::blocks; ++b) zero += sum[b][i] * 0.0f;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Tile::blocks * 2; ++i) {
+        if (pixel_at(row_of(group, i)) == nowhere()) continue;
+#pragma unroll
+        for (int j = 0; j < Tile::sums / 2; ++j) zero += sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] * 0.0f;
+      }
     }
     return zero == 0;
   }
   // Writes the sums of a warpgroup, plus the bias, to the image.
-  TP_DEVICE void set(int group, float (&sum)[Tile::blocks][Tile::maps / 2]) const {
-    if (work_.g.bias) add_bias(sum);
+  TP_DEVICE void set(int group, Sums& sum) const {
+    if (work_.g.bias) add_bias(group, sum);
     if (work_.stores_boxes) {
-      set_pairs<BoxWriter>(group, sum);
+      set_sums<BoxWriter>(group, sum);
       block::publish_shared();
     } else if (work_.g.target_strides.channel == 1) {
-      set_pairs<PixelWriter>(group, sum);
+      set_sums<PixelWriter>(group, sum);
     } else {
-      set_pairs<MapWriter>(group, sum);
+      set_sums<MapWriter>(group, sum);
     }
   }
   // Copies the image to the target, by `count` threads. A barrier must precede it.
@@ -66,56 +81,99 @@ class WgmmaImage {
   }
 
  private:
-  // One per layout: writes two neighbouring maps of a pixel, the first of which is even.
+  // One per layout: where the image has eight maps of a pixel, the j-th eight of the tile. It is given the first of the
+  // eight that a thread writes.
   struct BoxWriter {
     unsigned char* row;
     int turn, box_bytes;
-    TP_DEVICE BoxWriter(unsigned char* data, int pixel, int lane, int box_bytes)
-        : row(data + pixel * block::row_bytes + lane % 4 * 4), turn(pixel % 8 * 16), box_bytes(box_bytes) {}
-    TP_DEVICE void set(int j, unsigned pair) const {
-      *reinterpret_cast<unsigned*>(row + j / 8 * box_bytes + (j % 8 * 16 ^ turn)) = pair;
-    }
+    TP_DEVICE BoxWriter(unsigned char* data, int pixel, int map, int box_bytes)
+        : row(data + pixel * block::row_bytes + map * 2), turn(pixel % 8 * 16), box_bytes(box_bytes) {}
+    TP_DEVICE unsigned char* at(int j) const { return row + j / 8 * box_bytes + (j % 8 * 16 ^ turn); }
+    TP_DEVICE void set(int j, unsigned pair) const { *reinterpret_cast<unsigned*>(at(j)) = pair; }
   };
   struct PixelWriter {
-    T* row;
-    TP_DEVICE PixelWriter(unsigned char* data, int pixel, int lane, int)
-        : row(reinterpret_cast<T*>(data) + pixel * pixel_pitch + lane % 4 * 2) {}
-    TP_DEVICE void set(int j, unsigned pair) const { *reinterpret_cast<unsigned*>(row + j * 8) = pair; }
+    unsigned char* row;
+    TP_DEVICE PixelWriter(unsigned char* data, int pixel, int map, int) : row(data + (pixel * pixel_pitch + map) * 2) {}
+    TP_DEVICE unsigned char* at(int j) const { return row + j * 16; }
+    TP_DEVICE void set(int j, unsigned pair) const { *reinterpret_cast<unsigned*>(at(j)) = pair; }
   };
   struct MapWriter {
     unsigned short* col;
-    TP_DEVICE MapWriter(unsigned char* data, int pixel, int lane, int)
-        : col(reinterpret_cast<unsigned short*>(data) + lane % 4 * 2 * map_pitch + pixel) {}
+    TP_DEVICE MapWriter(unsigned char* data, int pixel, int map, int)
+        : col(reinterpret_cast<unsigned short*>(data) + map * map_pitch + pixel) {}
     TP_DEVICE void set(int j, unsigned pair) const {
       col[j * 8 * map_pitch] = static_cast<unsigned short>(pair);
       col[(j * 8 + 1) * map_pitch] = static_cast<unsigned short>(pair >> 16);
     }
   };
   template <class Writer>
-  TP_DEVICE void set_pairs(int group, const float (&sum)[Tile::blocks][Tile::maps / 2]) const {
+  TP_DEVICE void set_sums(int group, const Sums& sum) const {
+    if constexpr (!Tile::pixels_are_columns) {
 #pragma unroll
-    for (int i = 0; i < Tile::blocks * 2; ++i) {
-      const Writer writer(data_, pixel_at(position_of(group, i)), int(threadIdx.x) % 32, box_bytes(work_.shape));
+      for (int i = 0; i < Tile::blocks * 2; ++i) {
+        const Writer writer(data_, pixel_at(row_of(group, i)), lane() % 4 * 2, box_bytes(work_.shape));
 #pragma unroll
-      for (int j = 0; j < Tile::maps / 8; ++j) {
-        writer.set(j, block::half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
+        for (int j = 0; j < Tile::sums / 4; ++j) {
+          writer.set(j, block::half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
+        }
+      }
+    } else if constexpr (std::is_same<Writer, MapWriter>::value) {
+      // Pairs of neighbouring positions.
+#pragma unroll
+      for (int j = 0; j < Tile::sums; j += 4) {
+        const int position = j * 2 + lane() % 4 * 2, first = pixel_at(position), second = pixel_at(position + 1);
+#pragma unroll
+        for (int i = 0; i < Tile::blocks * 2; ++i) {
+          const unsigned pair = block::half_pair<T>(sum[i / 2][j + i % 2 * 2], sum[i / 2][j + i % 2 * 2 + 1]);
+          unsigned short* const row = reinterpret_cast<unsigned short*>(data_) + row_of(group, i) * map_pitch;
+          row[first] = static_cast<unsigned short>(pair);
+          row[second] = static_cast<unsigned short>(pair >> 16);
+        }
+      }
+    } else {
+      // Four matrices at a time: sixteen maps, in rows, by sixteen positions. The last ones may be eight positions,
+      // twice.
+      const int map = (row_of(group, 0) & ~15) + lane() / 8 % 2 * 8;
+#pragma unroll
+      for (int j = 0; j < Tile::sums; j += 8) {
+        const int next = j + 4 < Tile::sums ? 4 : 0;
+        const Writer writer(data_, pixel_at(j * 2 + lane() / 16 * next * 2 + lane() % 8), 0, box_bytes(work_.shape));
+#pragma unroll
+        for (int b = 0; b < Tile::blocks; ++b) {
+          const auto pair = [&](int i) { return block::half_pair<T>(sum[b][j + i], sum[b][j + i + 1]); };
+          block::store_transposed(block::shared_address(writer.at(map / 8 + b * 8)), pair(0), pair(2), pair(next),
+                                  pair(next + 2));
+        }
       }
     }
   }
-  TP_DEVICE void add_bias(float (&sum)[Tile::blocks][Tile::maps / 2]) const {
+  TP_DEVICE void add_bias(int group, Sums& sum) const {
+    const auto shift_of = [&](int map) {
+      return share_.map + map < work_.g.maps ? float(work_.g.bias[share_.group * work_.g.maps + share_.map + map])
+                                             : 0.0f;
+    };
+    if constexpr (Tile::pixels_are_columns) {
 #pragma unroll
-    for (int i = 0; i < Tile::maps / 4; ++i) {
-      const int map = share_.map + i / 2 * 8 + int(threadIdx.x) % 4 * 2 + i % 2;
-      const float shift = map < work_.g.maps ? float(work_.g.bias[share_.group * work_.g.maps + map]) : 0.0f;
+      for (int i = 0; i < Tile::blocks * 2; ++i) {
+        const float shift = shift_of(row_of(group, i));
 #pragma unroll
-      for (int b = 0; b < Tile::blocks * 2; ++b) sum[b / 2][i / 2 * 4 + b % 2 * 2 + i % 2] += shift;
+        for (int j = 0; j < Tile::sums / 2; ++j) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] += shift;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < Tile::sums / 2; ++i) {
+        const float shift = shift_of(i / 2 * 8 + lane() % 4 * 2 + i % 2);
+#pragma unroll
+        for (int b = 0; b < Tile::blocks * 2; ++b) sum[b / 2][i / 2 * 4 + b % 2 * 2 + i % 2] += shift;
+      }
     }
   }
   TP_HD static int box_bytes(const PatchShape& shape) {
     return ceil_div((shape.rows * shape.cols + 1) * block::row_bytes, 1024) * 1024;
   }
-  // The i-th position whose sums this thread holds.
-  TP_DEVICE static int position_of(int group, int i) {
+  TP_DEVICE static int lane() { return int(threadIdx.x) % 32; }
+  // The i-th row of the tile whose sums this thread holds.
+  TP_DEVICE static int row_of(int group, int i) {
     int thread = int(threadIdx.x) % block::warpgroup;
     // Hides the value, or the compiler would keep all addresses that follow from it in registers from tile to tile.
     asm volatile("" : "+r"(thread));
@@ -126,7 +184,7 @@ class WgmmaImage {
   TP_DEVICE int pixel_at(int position) const {
     const int rows = work_.stores_boxes ? work_.shape.rows : share_.tile_rows;
     const int cols = work_.stores_boxes ? work_.shape.cols : share_.tile_cols;
-    const int row = position / work_.shape.pitch, col = position % work_.shape.pitch;
+    const int row = position * one_row_ >> 16, col = position - row * work_.shape.pitch;
     return row < rows && col < cols ? row * cols + col : nowhere();
   }
   TP_DEVICE int nowhere() const { return work_.stores_boxes ? work_.shape.rows * work_.shape.cols : Tile::positions; }
@@ -165,8 +223,8 @@ class WgmmaImage {
     using V = block::Vector<T, width>;
     const T* const data = reinterpret_cast<const T*>(data_);
     const int pixel = thread % across * width, step = count / across;
-    if (pixel >= share_.tile_rows * share_.tile_cols) return;
     int map = thread / across;
+    if (pixel >= share_.tile_rows * share_.tile_cols || map >= step) return;
     T* to = target_of(pixel) + map * work_.g.target_strides.channel;
 #pragma unroll 8
     for (; map < maps; map += step, to += step * work_.g.target_strides.channel) {
@@ -177,6 +235,7 @@ class WgmmaImage {
   const GatherWgmma<T>& work_;
   const WgmmaShare& share_;
   unsigned char* const data_;
+  const int one_row_;  // 2^16 / pitch, rounded up, by which positions below 256 are divided exactly
 };
 
 }  // namespace tp::conv

@@ -7,14 +7,19 @@
 
 namespace tp::conv {
 
-// The tile of a block: `positions` pixels by `maps` maps; each of its warpgroups has `blocks` blocks of 64 pixels.
-template <int positions_, int maps_>
+// The tile of a block: `positions` pixels by `maps` maps. Each of its warpgroups computes `blocks` blocks of 64 rows.
+// The rows are pixels and the columns are maps, or the reverse: there are instructions for columns in steps of 8, so
+// that a tile whose pixels are the columns can have about as many of them as it needs.
+template <int positions_, int maps_, bool pixels_are_columns_ = false>
 struct WgmmaTile {
-  static constexpr int positions = positions_, maps = maps_, groups = min(positions / 64, 2),
-                       blocks = positions / 64 / groups;
+  static constexpr int positions = positions_, maps = maps_;
+  static constexpr bool pixels_are_columns = pixels_are_columns_;
+  static constexpr int rows = pixels_are_columns ? maps : positions, columns = pixels_are_columns ? positions : maps;
+  static constexpr int groups = min(rows / 64, 2), blocks = rows / 64 / groups, sums = columns / 2;  // per block
+  static constexpr bool can_split = groups == 1;  // gather_splits.cuh
   static constexpr int warps = groups * 4, filter_bytes = maps * block::row_bytes;
   // Blocks per multiprocessor.
-  static constexpr int together = positions * maps <= 64 * 64 ? 3 : positions * maps <= 128 * 128 ? 2 : 1;
+  static constexpr int together = positions * maps <= 64 * 64 ? 3 : positions * maps <= 136 * 128 ? 2 : 1;
   // A block that is alone on its multiprocessor has a whole warpgroup for copying, so that the warpgroup can give its
   // registers to the others.
   static constexpr int threads = warps * 32 + (together == 1 ? block::warpgroup : 32), registers = 216,
@@ -42,16 +47,19 @@ struct GatherWgmma {
   // A tile's number counts blocks of maps fastest, then tiles of an image, images, phases and groups.
   Divisor by_map_block{1}, by_across{1}, by_down{1}, by_image{1}, by_col_phase{1}, by_row_phase{1};
   int slabs, patch_stages, filter_stages;
-  int image;  // where shared memory holds the image of a finished tile
+  int splits = 1;  // of the slabs, among the blocks of a cluster (gather_splits.cuh)
+  int image;       // where shared memory holds the image of a finished tile
   TP_HD int64_t tiles() const {
     return g.groups * row_phases * col_phases * g.n * shape.tiles_down * shape.tiles_across * map_blocks;
   }
 };
 
-// One tile: `tile_rows` x `tile_cols` targets of one phase of one image, for one block of maps of one group.
+// One tile: `tile_rows` x `tile_cols` targets of one phase of one image, for one block of maps of one group. Its sums
+// are over some slabs of 64 channels of the source.
 struct WgmmaShare {
   const GatherAxis &rows, &cols;
   int group, map, image, row, col, tile_rows, tile_cols;
+  int first_slab, last_slab;
 };
 
 template <class T>
@@ -60,7 +68,7 @@ TP_DEVICE WgmmaShare wgmma_share(const GatherWgmma<T>& work, int tile, int tile_
       image = work.by_down.divide(down), col_phase = work.by_image.divide(image),
       row_phase = work.by_col_phase.divide(col_phase), group = work.by_row_phase.divide(row_phase);
   const GatherAxis &rows = work.rows[row_phase], &cols = work.cols[col_phase];
-  const int row = down * work.shape.rows, col = across * work.shape.cols;
+  const int row = down * work.shape.rows, col = across * work.shape.cols, rank = int(blockIdx.x) % work.splits;
   return {rows,
           cols,
           group,
@@ -69,14 +77,17 @@ TP_DEVICE WgmmaShare wgmma_share(const GatherWgmma<T>& work, int tile, int tile_
           row,
           col,
           min(work.shape.rows, int(rows.outputs) - row),
-          min(work.shape.cols, int(cols.outputs) - col)};
+          min(work.shape.cols, int(cols.outputs) - col),
+          rank * work.slabs / work.splits,
+          (rank + 1) * work.slabs / work.splits};
 }
 
-// Calls f(share) for all tiles of a block. In a short phase some tiles are empty, and are skipped.
+// Calls f(share) for all tiles of a block, or of the cluster that it belongs to. In a short phase some tiles are empty,
+// and are skipped.
 template <class Tile, class T, class F>
 TP_DEVICE void for_tiles(const GatherWgmma<T>& work, const F& f) {
   const int tiles = int(work.tiles());
-  for (int tile = int(blockIdx.x); tile < tiles; tile += int(gridDim.x)) {
+  for (int tile = int(blockIdx.x) / work.splits; tile < tiles; tile += int(gridDim.x) / work.splits) {
     const WgmmaShare share = wgmma_share(work, tile, Tile::maps);
     if (share.tile_rows > 0 && share.tile_cols > 0) f(share);
   }
