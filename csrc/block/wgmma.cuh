@@ -65,7 +65,8 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #define TP_SUMS_32(i) TP_SUMS_8(i), TP_SUMS_8(i + 8), TP_SUMS_8(i + 16), TP_SUMS_8(i + 24)
 #define TP_SUMS_64 TP_SUMS_32(0), TP_SUMS_32(32)
 #define TP_SUMS_96 TP_SUMS_64, TP_SUMS_32(64)
-#define TP_SUMS_112 TP_SUMS_96, TP_SUMS_8(96), TP_SUMS_8(104)
+#define TP_SUMS_104 TP_SUMS_96, TP_SUMS_8(96)
+#define TP_SUMS_116 TP_SUMS_104, TP_SUMS_8(104), TP_SUMS_4(112)
 #define TP_NAMES_32                                                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
@@ -73,43 +74,31 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
   TP_NAMES_32                                                                                                       \
       ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
       "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define TP_NAMES_68 TP_NAMES_64 ", %64, %65, %66, %67"
-#define TP_NAMES_72 TP_NAMES_68 ", %68, %69, %70, %71"
 #define TP_NAMES_96                                                                                                 \
-  TP_NAMES_72                                                                                                       \
-      ", %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, " \
-      "%93, %94, %95"
+  TP_NAMES_64                                                                                                       \
+      ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, " \
+      "%85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define TP_NAMES_104 TP_NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
-#define TP_NAMES_112 TP_NAMES_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
-#define TP_NAMES_116 TP_NAMES_112 ", %112, %113, %114, %115"
-#define TP_NAMES_120 TP_NAMES_116 ", %116, %117, %118, %119"
+#define TP_NAMES_116 TP_NAMES_104 ", %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115"
 #define TP_MULTIPLY(columns, type, names, a_name, b_name, a_across, b_across, adds_name, ...)                       \
   asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns   \
                "k16.f32." type "." type " {" names "}, " a_name ", " b_name ", adds, 1, 1, " a_across ", " b_across \
                "; }"                                                                                                \
                : __VA_ARGS__                                                                                        \
                : "l"(a), "l"(b), "n"(a_along ? 0 : 1), "n"(b_along ? 0 : 1), "r"(int(adds)))
-#define TP_MULTIPLY_TYPE(type)                                                                                   \
-  if constexpr (count == 32) {                                                                                   \
-    TP_MULTIPLY("64", type, TP_NAMES_32, "%32", "%33", "%34", "%35", "%36", TP_SUMS_32(0));                      \
-  } else if constexpr (count == 64) {                                                                            \
-    TP_MULTIPLY("128", type, TP_NAMES_64, "%64", "%65", "%66", "%67", "%68", TP_SUMS_64);                        \
-  } else if constexpr (count == 68) {                                                                            \
-    TP_MULTIPLY("136", type, TP_NAMES_68, "%68", "%69", "%70", "%71", "%72", TP_SUMS_64, TP_SUMS_4(64));         \
-  } else if constexpr (count == 72) {                                                                            \
-    TP_MULTIPLY("144", type, TP_NAMES_72, "%72", "%73", "%74", "%75", "%76", TP_SUMS_64, TP_SUMS_8(64));         \
-  } else if constexpr (count == 96) {                                                                            \
-    TP_MULTIPLY("192", type, TP_NAMES_96, "%96", "%97", "%98", "%99", "%100", TP_SUMS_96);                       \
-  } else if constexpr (count == 104) {                                                                           \
-    TP_MULTIPLY("208", type, TP_NAMES_104, "%104", "%105", "%106", "%107", "%108", TP_SUMS_96, TP_SUMS_8(96));   \
-  } else if constexpr (count == 112) {                                                                           \
-    TP_MULTIPLY("224", type, TP_NAMES_112, "%112", "%113", "%114", "%115", "%116", TP_SUMS_112);                 \
-  } else if constexpr (count == 116) {                                                                           \
-    TP_MULTIPLY("232", type, TP_NAMES_116, "%116", "%117", "%118", "%119", "%120", TP_SUMS_112, TP_SUMS_4(112)); \
-  } else if constexpr (count == 120) {                                                                           \
-    TP_MULTIPLY("240", type, TP_NAMES_120, "%120", "%121", "%122", "%123", "%124", TP_SUMS_112, TP_SUMS_8(112)); \
-  } else {                                                                                                       \
-    static_assert(count == 0, "no instruction for this number of columns");                                      \
+#define TP_MULTIPLY_TYPE(type)                                                                   \
+  if constexpr (count == 32) {                                                                   \
+    TP_MULTIPLY("64", type, TP_NAMES_32, "%32", "%33", "%34", "%35", "%36", TP_SUMS_32(0));      \
+  } else if constexpr (count == 64) {                                                            \
+    TP_MULTIPLY("128", type, TP_NAMES_64, "%64", "%65", "%66", "%67", "%68", TP_SUMS_64);        \
+  } else if constexpr (count == 96) {                                                            \
+    TP_MULTIPLY("192", type, TP_NAMES_96, "%96", "%97", "%98", "%99", "%100", TP_SUMS_96);       \
+  } else if constexpr (count == 104) {                                                           \
+    TP_MULTIPLY("208", type, TP_NAMES_104, "%104", "%105", "%106", "%107", "%108", TP_SUMS_104); \
+  } else if constexpr (count == 116) {                                                           \
+    TP_MULTIPLY("232", type, TP_NAMES_116, "%116", "%117", "%118", "%119", "%120", TP_SUMS_116); \
+  } else {                                                                                       \
+    static_assert(count == 0, "no instruction for this number of columns");                      \
   }
   if constexpr (std::is_same<T, half>::value) {
     TP_MULTIPLY_TYPE("f16")
@@ -118,16 +107,13 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
   }
 #undef TP_MULTIPLY_TYPE
 #undef TP_MULTIPLY
-#undef TP_NAMES_120
 #undef TP_NAMES_116
-#undef TP_NAMES_112
 #undef TP_NAMES_104
 #undef TP_NAMES_96
-#undef TP_NAMES_72
-#undef TP_NAMES_68
 #undef TP_NAMES_64
 #undef TP_NAMES_32
-#undef TP_SUMS_112
+#undef TP_SUMS_116
+#undef TP_SUMS_104
 #undef TP_SUMS_96
 #undef TP_SUMS_64
 #undef TP_SUMS_32

@@ -11,7 +11,9 @@
 // pixels of the sequence. Those between the end of one tile row and the beginning of the next are meaningless, and are
 // dropped.
 //
-// If neighbouring outputs do not read neighbouring pixels (fprop with a stride), a patch holds only what one tap reads.
+// Or a block computes a run of consecutive pixels of the batch. Then a patch holds only what one tap reads: more is
+// copied, but no position is wasted. This suits small images, and fprop with a stride, where neighbouring outputs do
+// not read neighbouring pixels.
 //
 // One warp starts the copies of patches and filters, each in a ring of stages; two warpgroups multiply, or one if the
 // tile is small. A block computes one tile after another, so that it can copy for the next tile while it stores the
@@ -61,20 +63,25 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
   block::Cursor &patch = rings.patch, &filter = rings.filter;
   const Gather<T>& g = work.g;
   const PatchShape& shape = work.shape;
-  const int row = int(share.rows.source(share.row, 0) + min(int64_t(0), (share.rows.taps - 1) * share.rows.source_tap));
-  const int col = int(share.cols.source(share.col, 0) + min(int64_t(0), (share.cols.taps - 1) * share.cols.source_tap));
-  const int kernel_cols = int(g.cols.kernel);
+  const PhasePixel first = pixel_of_tile(work, share, 0, 0);
+  const int row = int(share.rows.source(first.h, 0) + min(int64_t(0), (share.rows.taps - 1) * share.rows.source_tap));
+  const int col = int(share.cols.source(first.w, 0) + min(int64_t(0), (share.cols.taps - 1) * share.cols.source_tap));
+  const int kernel_cols = int(g.cols.kernel), group = share.group * int(g.depth);
   TapSteps tap(share);
   for (int slab = share.first_slab; slab < share.last_slab; ++slab) {
+    const int channel = slab * block::row_elements;
     for (int i = 0; i < tap.count; ++i, tap.next()) {
-      if (shape.by_tap || tap.first()) {
-        // Copy a patch, or with by_tap one for each tap.
+      if (work.by_runs || tap.first()) {
+        // Copy a patch, or what a tap of a run reads.
         block::Barrier& full = rings.barriers[patch_full][patch.stage];
+        const unsigned to = rings.patches + unsigned(patch.stage * shape.stage_bytes);
         rings.barriers[patch_empty][patch.stage].wait(patch.parity ^ 1);
         block::expect_bytes(full, shape.patch_bytes);
-        copy_window(work.source, share.image, row + (shape.by_tap ? tap.down() : 0),
-                    col + (shape.by_tap ? tap.across() : 0), share.group * int(g.depth) + slab * block::row_elements,
-                    rings.patches + unsigned(patch.stage * shape.stage_bytes), full);
+        if (work.by_runs) {
+          copy_tap(work.source, int(first.image), row, col, group + channel, tap.down(), tap.across(), to, full);
+        } else {
+          copy_window(work.source, share.image, row, col, group + channel, to, full);
+        }
         full.arrive();
         patch.next();
       }
@@ -82,7 +89,7 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
       block::Barrier& full = rings.barriers[filter_full][filter.stage];
       rings.barriers[filter_empty][filter.stage].wait(filter.parity ^ 1);
       block::expect_bytes(full, Tile::filter_bytes);
-      copy_filters<T, Tile, pass>(work, share, tap.row_tap() * kernel_cols + tap.col_tap(), slab * block::row_elements,
+      copy_filters<T, Tile, pass>(work, share, tap.row_tap() * kernel_cols + tap.col_tap(), channel,
                                   rings.filters + unsigned(filter.stage * Tile::filter_bytes), full);
       full.arrive();
       filter.next();
@@ -98,8 +105,8 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
   constexpr bool along = pass == Pass::fprop;
   block::Cursor &patch = rings.patch, &filter = rings.filter;
-  const TapShifts shifts(share, shape);
-  const int steps = (share.last_slab - share.first_slab) * shifts.taps, patch_taps = shape.by_tap ? 1 : shifts.taps;
+  const TapShifts shifts(share, work);
+  const int steps = (share.last_slab - share.first_slab) * shifts.taps, patch_taps = work.by_runs ? 1 : shifts.taps;
   int used_patch = -1, used_filter = -1;  // the stages that running products read
   int taps_left = 0, across_left = 0, shift = 0;
 #pragma unroll 1
@@ -177,12 +184,13 @@ TP_DEVICE void store_plain_share(const GatherWgmma<T>& work, const WgmmaShare& s
   const Gather<T>& g = work.g;
 #pragma unroll 1
   for (int i = int(threadIdx.x); i < share.tile_rows * share.tile_cols * Tile::maps; i += Tile::warps * 32) {
-    const int col = share.col + i % share.tile_cols, row = share.row + i / share.tile_cols % share.tile_rows;
+    const int col = i % share.tile_cols, row = i / share.tile_cols % share.tile_rows;
     const int64_t map = share.map + i / share.tile_cols / share.tile_rows;
     if (map >= g.maps) break;
-    const auto sum = g.plain_sum(share.rows, share.cols, share.image, share.group, map, row, col);
-    g.target[g.target_strides.at(share.image, share.group * g.maps + map, share.rows.target(row),
-                                 share.cols.target(col))] = T(sum);
+    const PhasePixel at = pixel_of_tile(work, share, row, col);
+    const auto sum = g.plain_sum(share.rows, share.cols, at.image, share.group, map, at.h, at.w);
+    g.target[g.target_strides.at(at.image, share.group * g.maps + map, share.rows.target(at.h),
+                                 share.cols.target(at.w))] = T(sum);
   }
   __syncwarp();
 }
@@ -237,7 +245,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
     block::sync_warps(1, Tile::warps);
     image.set(group, sum);
     block::sync_warps(1, Tile::warps);
-    image.store(int(threadIdx.x), Tile::warps * 32);
+    image.store(int(threadIdx.x));
     __syncwarp();  // threads without pixels get here early, but products need whole warps
   });
   if (threadIdx.x == 0) block::wait_for_stores();
@@ -250,10 +258,12 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
 // system, and the barriers.
 constexpr int shared_memory = 228 * 1024, block_memory = 2 * 1024;
 
-// Whether all tiles can be computed at once by clusters of `splits` blocks.
-template <class T, class Tile, Pass pass>
+// Whether clusters of `splits` blocks can compute all tiles at once. Both passes need the same resources.
+template <class T, class Tile>
 bool runs_at_once(const GatherWgmma<T>& work, int splits) {
-  return work.tiles() <= block::clusters_at_once(gather_wgmma<T, Tile, pass>, Tile::threads,
+  const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  if (splits == 1 || work.tiles() * splits > multiprocessors) return splits == 1;
+  return work.tiles() <= block::clusters_at_once(gather_wgmma<T, Tile, Pass::fprop>, Tile::threads,
                                                  shared_memory - block_memory - 1024, splits);
 }
 
@@ -268,15 +278,16 @@ template <class T, class Tile>
 bool shape_tiles(GatherWgmma<T>& work) {
   const Gather<T>& g = work.g;
   const bool strided = g.pass == Pass::fprop && (g.rows.stride > 1 || g.cols.stride > 1);
+  if (!work.by_runs && strided) return false;
   work.slabs = int(ceil_div(g.depth, int64_t(block::row_elements)));
   work.map_blocks = ceil_div(g.maps, int64_t(Tile::maps));
   for (int most_bytes = 88 * 1024; most_bytes > 0; most_bytes -= 8 * 1024) {
-    const bool fits = (!strided && cut_into_patches(g, false, Tile::positions, most_bytes, work.shape)) ||
-                      cut_into_patches(g, true, Tile::positions, most_bytes, work.shape);
+    const bool fits = work.by_runs ? cut_into_runs(g, Tile::positions, work.shape)
+                                   : cut_into_patches(g, Tile::positions, most_bytes, work.shape);
     if (!fits) return false;
     // A patch becomes free when the products of the next one have begun. A tile with a single patch needs only one
     // stage. Beyond that, the rings should hold the factors of as many taps as possible.
-    const int64_t taps = work.shape.by_tap ? 1 : g.rows.kernel * g.cols.kernel;
+    const int64_t taps = work.by_runs ? 1 : g.rows.kernel * g.cols.kernel;
     const bool one_patch = work.slabs == 1 && taps == g.rows.kernel * g.cols.kernel;
     // The image of a tile has memory of its own only if the block goes on to another tile.
     const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
@@ -294,6 +305,7 @@ bool shape_tiles(GatherWgmma<T>& work) {
     work.filter_stages = filters_beside(work.patch_stages);
     work.image = is_last ? 0 : ring_bytes<Tile>(work);
     if (work.filter_stages >= 2 && image <= room) return true;
+    if (work.by_runs) return false;
   }
   return false;
 }
@@ -304,29 +316,34 @@ void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, cons
   require(shape_tiles<T, Tile>(work), "implicit_gemm: no tiles");
   const Gather<T>& g = work.g;
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
-  work.source = window_map(source.data, BatchMap(source, g.n, source.col, rows.sources, cols.sources, sizeof(T)),
-                           work.shape.patch_rows, work.shape.pitch, int(rows.source_step), int(cols.source_step));
+  const BatchMap images(source, g.n, source.col, rows.sources, cols.sources, sizeof(T));
+  work.source = work.by_runs
+                    ? tap_map(source.data, images, tap_axis(g.rows, pass), tap_axis(g.cols, pass), work.shape.cols)
+                    : window_map(source.data, images, work.shape.patch_rows, work.shape.pitch);
   const bool fprop = pass == Pass::fprop;
   const BatchMap filters(packed.filter_strides, g.groups, packed.width, fprop ? g.maps : g.depth,
                          g.rows.kernel * g.cols.kernel, sizeof(T));
   work.filters = window_map(packed.filters, filters, fprop ? Tile::maps : block::row_elements, 1);
   if (work.stores_boxes) {
-    work.target =
-        window_map(g.target, BatchMap(g.target_strides, g.n, g.groups * g.maps, rows.outputs, cols.outputs, sizeof(T)),
-                   work.shape.rows, work.shape.cols);
+    // A run is a part of a single row of all pixels.
+    const int64_t n = work.by_runs ? 1 : g.n, down = work.by_runs ? 1 : rows.outputs,
+                  across = work.by_runs ? g.n * rows.outputs * cols.outputs : cols.outputs;
+    work.target = window_map(g.target, BatchMap(g.target_strides, n, g.groups * g.maps, down, across, sizeof(T)),
+                             work.shape.rows, work.shape.cols);
   }
   work.by_map_block = Divisor(work.map_blocks);
   work.by_across = Divisor(work.shape.tiles_across);
   work.by_down = Divisor(work.shape.tiles_down);
-  work.by_image = Divisor(g.n);
+  work.by_image = Divisor(work.shape.images);
   work.by_col_phase = Divisor(work.col_phases);
   work.by_row_phase = Divisor(work.row_phases);
+  work.by_col = Divisor(cols.outputs);
+  work.by_row = Divisor(rows.outputs);
   int bytes = max(ring_bytes<Tile>(work), work.image + WgmmaImage<T, Tile>::bytes(work));
   if constexpr (Tile::can_split) bytes = max(bytes, SplitSums<Tile>::bytes);
   // One block per tile wherever shape_tiles() relies on it, so both must ask the same device.
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
-  const int64_t blocks =
-      work.splits > 1 ? work.tiles() * work.splits : min(work.tiles(), multiprocessors * Tile::together);
+  const int64_t blocks = min(work.tiles(), multiprocessors * Tile::together) * work.splits;
   block::allow_shared_memory(gather_wgmma<T, Tile, pass>, bytes);
   block::launch_clusters(gather_wgmma<T, Tile, pass>, unsigned(blocks), work.splits, Tile::threads, bytes, context,
                          work);

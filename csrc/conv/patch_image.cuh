@@ -10,6 +10,7 @@ template <class T, class Tile>
 class WgmmaImage {
  public:
   using Sums = float[Tile::blocks][Tile::sums];  // of a thread
+  static constexpr int threads = Tile::warps * 32;
   static constexpr int vector = 16 / int(sizeof(T)), pixel_pitch = Tile::maps + vector,
                        map_pitch = Tile::positions + vector;
 
@@ -59,24 +60,26 @@ class WgmmaImage {
       set_sums<MapWriter>(group, sum);
     }
   }
-  // Copies the image to the target, by `count` threads. A barrier must precede it.
-  TP_DEVICE void store(int thread, int count) const {
+  // Copies the image to the target, by all multiplying threads. A barrier must precede it.
+  TP_DEVICE void store(int thread) const {
     if (work_.stores_boxes) return store_boxes(thread);
     const Gather<T>& g = work_.g;
     const int maps = int(min(g.maps - share_.map, int64_t(Tile::maps)));
     const bool aligned = reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
-    const bool whole_rows = share_.tile_cols == share_.cols.outputs && share_.rows.step == 1 && share_.cols.step == 1;
-    const int plane = int(share_.rows.outputs * share_.cols.outputs), before = int(share_.row * share_.cols.outputs);
+    const bool whole_rows =
+        work_.by_runs || (share_.tile_cols == share_.cols.outputs && share_.rows.step == 1 && share_.cols.step == 1);
+    const int plane = int(share_.rows.outputs * share_.cols.outputs),
+              before = work_.by_runs ? share_.col : int(share_.row * share_.cols.outputs);
     const int pixels = share_.tile_rows * share_.tile_cols;
     const auto fits = [&](int width) {
       return aligned && whole_rows && plane % width == 0 && before % width == 0 && pixels % width == 0;
     };
     if (g.target_strides.channel == 1) {
-      aligned&& g.maps % vector == 0 ? store_pixels<vector>(maps, thread, count) : store_pixels<1>(maps, thread, count);
+      aligned&& g.maps % vector == 0 ? store_pixels<vector>(maps, thread) : store_pixels<1>(maps, thread);
     } else if (fits(vector)) {
-      store_maps<vector>(maps, thread, count);
+      store_maps<vector>(maps, thread);
     } else {
-      fits(4) ? store_maps<4>(maps, thread, count) : store_maps<1>(maps, thread, count);
+      fits(4) ? store_maps<4>(maps, thread) : store_maps<1>(maps, thread);
     }
   }
 
@@ -199,36 +202,38 @@ class WgmmaImage {
   }
   TP_DEVICE T* target_of(int pixel) const {
     const int row = pixel / share_.tile_cols, col = pixel % share_.tile_cols;
-    return work_.g.target + work_.g.target_strides.at(share_.image, share_.group * work_.g.maps + share_.map,
-                                                      share_.rows.target(share_.row + row),
-                                                      share_.cols.target(share_.col + col));
+    const PhasePixel at = pixel_of_tile(work_, share_, row, col);
+    return work_.g.target + work_.g.target_strides.at(at.image, share_.group * work_.g.maps + share_.map,
+                                                      share_.rows.target(at.h), share_.cols.target(at.w));
   }
   // Each thread copies the same maps of all its pixels.
   template <int width>
-  TP_DEVICE void store_pixels(int maps, int thread, int count) const {
+  TP_DEVICE void store_pixels(int maps, int thread) const {
     constexpr int across = Tile::maps / width;
     using V = block::Vector<T, width>;
     const T* const data = reinterpret_cast<const T*>(data_);
     const int map = thread % across * width, pixels = share_.tile_rows * share_.tile_cols;
     if (map >= maps) return;
 #pragma unroll 4
-    for (int pixel = thread / across; pixel < pixels; pixel += count / across) {
+    for (int pixel = thread / across; pixel < pixels; pixel += threads / across) {
       *reinterpret_cast<V*>(target_of(pixel) + map) = *reinterpret_cast<const V*>(data + pixel * pixel_pitch + map);
     }
   }
   // Each thread copies all its maps of the same pixels.
   template <int width>
-  TP_DEVICE void store_maps(int maps, int thread, int count) const {
-    constexpr int across = Tile::positions / width;
+  TP_DEVICE void store_maps(int maps, int thread) const {
+    constexpr int across = min(Tile::positions / width, threads), step = threads / across;
     using V = block::Vector<T, width>;
     const T* const data = reinterpret_cast<const T*>(data_);
-    const int pixel = thread % across * width, step = count / across;
-    int map = thread / across;
-    if (pixel >= share_.tile_rows * share_.tile_cols || map >= step) return;
-    T* to = target_of(pixel) + map * work_.g.target_strides.channel;
+    const int pixels = share_.tile_rows * share_.tile_cols;
+    if (thread >= across * step) return;
+    for (int pixel = thread % across * width; pixel < pixels; pixel += across * width) {
+      int map = thread / across;
+      T* to = target_of(pixel) + map * work_.g.target_strides.channel;
 #pragma unroll 8
-    for (; map < maps; map += step, to += step * work_.g.target_strides.channel) {
-      *reinterpret_cast<V*>(to) = *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
+      for (; map < maps; map += step, to += step * work_.g.target_strides.channel) {
+        *reinterpret_cast<V*>(to) = *reinterpret_cast<const V*>(data + map * map_pitch + pixel);
+      }
     }
   }
 

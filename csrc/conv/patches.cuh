@@ -16,46 +16,48 @@ struct WgmmaTile {
   static constexpr bool pixels_are_columns = pixels_are_columns_;
   static constexpr int rows = pixels_are_columns ? maps : positions, columns = pixels_are_columns ? positions : maps;
   static constexpr int groups = min(rows / 64, 2), blocks = rows / 64 / groups, sums = columns / 2;  // per block
-  static constexpr bool can_split = groups == 1;  // gather_splits.cuh
+  static constexpr bool can_split = groups == 1 && !pixels_are_columns;  // gather_splits.cuh
   static constexpr int warps = groups * 4, filter_bytes = maps * block::row_bytes;
   // Blocks per multiprocessor.
-  static constexpr int together = positions * maps <= 64 * 64 ? 3 : positions * maps <= 136 * 128 ? 2 : 1;
+  static constexpr int together = positions * maps <= 64 * 64 ? 3 : positions * maps <= 128 * 128 ? 2 : 1;
   // A block that is alone on its multiprocessor has a whole warpgroup for copying, so that the warpgroup can give its
   // registers to the others.
   static constexpr int threads = warps * 32 + (together == 1 ? block::warpgroup : 32), registers = 216,
-                       few_registers = 40;
+                       few_registers = 72;
 };
 
 constexpr int64_t most_phases = 4;
 
 // How the targets of a phase are divided into tiles, and what a patch holds.
 struct PatchShape {
-  bool by_tap;            // each patch holds what one tap reads
   int rows, cols, pitch;  // of a tile; pitch: pixels from one row of a patch to the next
   int patch_rows, patch_bytes, stage_bytes;
-  int64_t tiles_down, tiles_across;
+  int64_t tiles_down, tiles_across, images;  // images that have tiles of their own
 };
 
 template <class T>
 struct GatherWgmma {
   Gather<T> g;
   CUtensorMap source, filters, target;
+  // Whether a tile is a run of consecutive pixels of the batch, and a patch holds what one tap of them reads.
+  bool by_runs = false;
   PatchShape shape;
   bool stores_boxes;  // whether `target` is a valid map, so that boxes can be stored by one instruction
   int64_t row_phases, col_phases, map_blocks;
   GatherAxis rows[most_phases], cols[most_phases];  // of each phase
   // A tile's number counts blocks of maps fastest, then tiles of an image, images, phases and groups.
   Divisor by_map_block{1}, by_across{1}, by_down{1}, by_image{1}, by_col_phase{1}, by_row_phase{1};
+  Divisor by_col{1}, by_row{1};  // divide the pixels of a run by the size of an image
   int slabs, patch_stages, filter_stages;
   int splits = 1;  // of the slabs, among the blocks of a cluster (gather_splits.cuh)
   int image;       // where shared memory holds the image of a finished tile
   TP_HD int64_t tiles() const {
-    return g.groups * row_phases * col_phases * g.n * shape.tiles_down * shape.tiles_across * map_blocks;
+    return g.groups * row_phases * col_phases * shape.images * shape.tiles_down * shape.tiles_across * map_blocks;
   }
 };
 
-// One tile: `tile_rows` x `tile_cols` targets of one phase of one image, for one block of maps of one group. Its sums
-// are over some slabs of 64 channels of the source.
+// One tile: `tile_rows` x `tile_cols` targets of one phase of one image, for one block of maps of one group. A run is
+// one row, as if all pixels of the batch were one. The sums are over some slabs of 64 channels of the source.
 struct WgmmaShare {
   const GatherAxis &rows, &cols;
   int group, map, image, row, col, tile_rows, tile_cols;
@@ -68,6 +70,7 @@ TP_DEVICE WgmmaShare wgmma_share(const GatherWgmma<T>& work, int tile, int tile_
       image = work.by_down.divide(down), col_phase = work.by_image.divide(image),
       row_phase = work.by_col_phase.divide(col_phase), group = work.by_row_phase.divide(row_phase);
   const GatherAxis &rows = work.rows[row_phase], &cols = work.cols[col_phase];
+  const int pixels = work.by_runs ? int(work.g.n * rows.outputs * cols.outputs) : int(cols.outputs);
   const int row = down * work.shape.rows, col = across * work.shape.cols, rank = int(blockIdx.x) % work.splits;
   return {rows,
           cols,
@@ -77,9 +80,18 @@ TP_DEVICE WgmmaShare wgmma_share(const GatherWgmma<T>& work, int tile, int tile_
           row,
           col,
           min(work.shape.rows, int(rows.outputs) - row),
-          min(work.shape.cols, int(cols.outputs) - col),
+          min(work.shape.cols, pixels - col),
           rank * work.slabs / work.splits,
           (rank + 1) * work.slabs / work.splits};
+}
+
+// Where a pixel of a tile lies in its phase.
+template <class T>
+TP_DEVICE PhasePixel pixel_of_tile(const GatherWgmma<T>& work, const WgmmaShare& share, int row, int col) {
+  if (!work.by_runs) return {share.image, share.row + row, share.col + col};
+  int w = share.col + col, h = work.by_col.divide(w);
+  const int image = work.by_row.divide(h);
+  return {image, h, w};
 }
 
 // Calls f(share) for all tiles of a block, or of the cluster that it belongs to. In a short phase some tiles are empty,
@@ -131,9 +143,10 @@ struct TapShifts {
   // Shifts in pixels: of the first tap; from one tap to the next (across); and what is added to that from the last tap
   // of a row to the first one of the next row (down).
   int taps, across_taps, first, across, down;
-  TP_DEVICE TapShifts(const WgmmaShare& share, const PatchShape& shape)
+  template <class T>
+  TP_DEVICE TapShifts(const WgmmaShare& share, const GatherWgmma<T>& work)
       : taps(int(share.rows.taps * share.cols.taps)), across_taps(int(share.cols.taps)) {
-    const int pitch = shape.by_tap ? 0 : shape.pitch, pixel = shape.by_tap ? 0 : 1;
+    const int pitch = work.by_runs ? 0 : work.shape.pitch, pixel = work.by_runs ? 0 : 1;
     const int row_step = int(share.rows.source_tap) * pitch, col_step = int(share.cols.source_tap) * pixel;
     first = -min(0, (int(share.rows.taps) - 1) * row_step) - min(0, (across_taps - 1) * col_step);
     across = col_step;
@@ -151,14 +164,32 @@ inline int64_t reach(const Axis& a, Pass pass) {
   return most;
 }
 
+// One axis of the convolution that reads for a target what g reads, as tap_map takes it.
+inline Axis tap_axis(const Axis& a, Pass pass) {
+  if (pass == Pass::fprop) return a;
+  return {a.out, a.in, a.kernel, 1, (a.kernel - 1) * a.dilation - a.pad, a.dilation};
+}
+
+// Cuts the batch into runs of `positions` pixels. Returns false where there are phases, or the hardware cannot copy
+// what a tap of a run reads.
+template <class T>
+bool cut_into_runs(const Gather<T>& g, int positions, PatchShape& shape) {
+  const int64_t pixels = g.n * phase_outputs(g.rows, g.pass) * phase_outputs(g.cols, g.pass);
+  if (phases(g.rows, g.pass) * phases(g.cols, g.pass) > 1 || pixels >= dividend_limit) return false;
+  if (!has_tap_map(tap_axis(g.rows, g.pass)) || !has_tap_map(tap_axis(g.cols, g.pass))) return false;
+  const int bytes = positions * block::row_bytes;
+  shape = {1, positions, positions, 1, bytes, bytes, 1, ceil_div(pixels, int64_t(positions)), 1};
+  return true;
+}
+
 // Finds the tile shape that needs the fewest tiles of at most `positions` pixels. Returns false if no patch fits in
 // `most_bytes`.
 template <class T>
-bool cut_into_patches(const Gather<T>& g, bool by_tap, int positions, int most_bytes, PatchShape& best) {
+bool cut_into_patches(const Gather<T>& g, int positions, int most_bytes, PatchShape& best) {
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   const int64_t down = phase_outputs(g.rows, g.pass), across = phase_outputs(g.cols, g.pass);
-  const int64_t halo_rows = by_tap ? 0 : reach(g.rows, g.pass), halo_cols = by_tap ? 0 : reach(g.cols, g.pass);
-  const int64_t box_rows = 256 / rows.source_step, box_cols = 256 / cols.source_step;
+  const int64_t halo_rows = reach(g.rows, g.pass), halo_cols = reach(g.cols, g.pass);
+  constexpr int64_t box_rows = 256, box_cols = 256;
   const int64_t widest = max(int64_t(1), min(int64_t(positions), box_cols - halo_cols));
   int64_t fewest = 0;
   for (int64_t pieces = ceil_div(across, widest); pieces <= across; pieces *= 2) {
@@ -175,15 +206,15 @@ bool cut_into_patches(const Gather<T>& g, bool by_tap, int positions, int most_b
     const int64_t tiles_down = ceil_div(down, height), tiles_across = ceil_div(across, width);
     if (fewest > 0 && tiles_down * tiles_across >= fewest) continue;
     fewest = tiles_down * tiles_across;
-    best = {by_tap,
-            int(height),
+    best = {int(height),
             int(width),
             int(pitch),
             int(height + halo_rows),
             int((height + halo_rows) * pitch * block::row_bytes),
             int(bytes()),
             tiles_down,
-            tiles_across};
+            tiles_across,
+            g.n};
   }
   return fewest > 0;
 }

@@ -53,7 +53,8 @@ CUtensorMap tap_map(const T* data, const BatchMap& batch, const Axis& rows, cons
 // Whether the hardware's limits allow tap_map for this axis.
 inline bool has_tap_map(const Axis& a) {
   const int64_t last = (a.out - 1) * a.stride - a.pad - (a.in - 1);
-  return a.stride <= 8 && a.pad <= 128 && last >= -128 && last <= 127 && (a.kernel - 1) * a.dilation <= 255;
+  return a.stride <= 8 && a.pad <= 128 && a.pad >= -127 && last >= -128 && last <= 127 &&
+         (a.kernel - 1) * a.dilation <= 255;
 }
 
 // ---- the copies; `barrier` waits for their bytes
