@@ -88,13 +88,14 @@ TP_DEVICE void add_up_octets(const GatherWgmma<T>& work, const WgmmaShare& share
   // An infinite or NaN weight, times the zero beyond an edge, is a product that does not exist in dgrad. So a sum that
   // is not finite is computed again, from the products that exist. The loop is not unrolled because that would cost the
   // usual path registers.
-  if (pass == Pass::fprop || !odd) return;
+  if constexpr (pass == Pass::dgrad) {
 #pragma unroll 1
-  for (int i = begin * 4; i < end * 4; ++i) {
-    const SplitTarget at = split_target(work, share, i / 4, i % 4);
-    if (!at.exists || is_finite(float(element(work, share, at)))) continue;
-    element(work, share, at) =
-        T(work.g.plain_sum(share.rows, share.cols, at.pixel.image, share.group, at.map, at.pixel.h, at.pixel.w));
+    for (int i = begin * 4; odd && i < end * 4; ++i) {
+      const SplitTarget at = split_target(work, share, i / 4, i % 4);
+      if (!at.exists || is_finite(float(element(work, share, at)))) continue;
+      element(work, share, at) =
+          T(work.g.plain_sum(share.rows, share.cols, at.pixel.image, share.group, at.map, at.pixel.h, at.pixel.w));
+    }
   }
 }
 
