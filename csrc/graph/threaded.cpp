@@ -42,6 +42,7 @@ class Search {
 
   static constexpr int64_t piece = 256;  // vertices whose edges are gathered together
   static constexpr int64_t row = 12;     // the most edges of a short row
+  static constexpr int64_t ahead = 48;   // entries of the queue whose data are prefetched
   // Edges gathered from short rows. The arrays are slightly longer than needed, so that addresses that are written
   // together do not differ by a multiple of the page size.
   struct EdgeList {
@@ -170,6 +171,9 @@ class Search {
     return tail;
   }
 
+  // A vertex whose turn comes after that of entry i of the queue.
+  Id later(int64_t i) const { return queue_[tp::min(i + ahead, end_ - 1)]; }
+
   // Gathers the edges of short rows. It copies `row` edges per vertex, whatever its degree, so that no loop has an
   // unpredictable length; the next vertex overwrites the excess. Returns the number of edges.
   int64_t gather_edges(int64_t first, int64_t last, EdgeList& list, int64_t& tail) {
@@ -177,6 +181,8 @@ class Search {
     int64_t count = 0;
     for (int64_t i = first; i < last; ++i) {
       const Id vertex = queue_[i];
+      // The first edges of a row have often been read with the row before.
+      __builtin_prefetch(out_.ids + out_.begin(later(i)) + row - 1);
       const int64_t begin = out_.rows[vertex];
       const uint64_t degree = uint64_t(out_.rows[vertex + 1]) - uint64_t(begin);
       if (degree > uint64_t(row) || begin < 0 || begin > whole) {
@@ -198,6 +204,8 @@ class Search {
     int64_t tail = end_;
     for (int64_t first = begin_; first < end_; first += piece) {
       const int64_t count = gather_edges(first, tp::min(first + piece, end_), gathered_edges, tail);
+      // The edges of a vertex are often neighbours.
+      for (int64_t i = 0; i < count; i += 3) __builtin_prefetch(candidates() + gathered_edges.to[i]);
 #pragma GCC unroll 4
       for (int64_t i = 0; i < count; ++i) {
         if (uint64_t(gathered_edges.to[i]) >= vertices) return refuse();
@@ -206,13 +214,15 @@ class Search {
     }
     begin_ = end_;
     end_ = tail;
+    int64_t scout_count = 0;
     for (int64_t i = begin_; i < end_; ++i) {
       const Id vertex = queue_[i];
+      __builtin_prefetch(levels_ + later(i), 1);
+      __builtin_prefetch(out_.rows + later(i));
       candidates()[vertex] &= ~this_level;
       levels_[vertex] = level;
+      if (counts_) scout_count += out_.degree(vertex);
     }
-    int64_t scout_count = 0;
-    for (int64_t i = begin_; counts_ && i < end_; ++i) scout_count += out_.degree(queue_[i]);
     return scout_count;
   }
 
