@@ -18,7 +18,9 @@ namespace {
 #define TP_UNROLL _Pragma("GCC unroll 16")  // so that arrays indexed by the loop variable stay in registers
 
 // A tile has at most twelve sums; 16 registers hold them and the operands. With six rows by two vectors, a step takes
-// eight loads for twelve products and is limited by the products; with one vector it is limited by the loads.
+// eight loads for twelve products and is limited by the products; with one vector it is limited by the loads, and by
+// the time until a sum is ready for the next product. There are 32 registers of 64 bytes, so there ten rows share a
+// load.
 
 // The lanes are `vectors` registers of `bytes` bytes each. The table moves b if `shifted`, otherwise a.
 template <class A, int bytes, int tile, int vectors, bool shifted>
@@ -161,7 +163,7 @@ Accumulate<A> accumulate_for(int64_t columns) {
   };
   if (has_avx512() && columns > one) {
     if (pays(four)) return kernel<A>(tile, 2, 64, 1, &avx512<A, tile, 2, false>);
-    return kernel<A>(tile, 1, 64, 1, &avx512<A, tile, 1, false>);
+    return kernel<A>(10, 1, 64, 1, &avx512<A, 10, 1, false>);
   }
   if (has_avx2() && pays(two)) return kernel<A>(tile, 2, 32, 1, &avx2<A, tile, 2, false>);
   if (has_avx2()) return kernel<A>(tile, 1, 32, 0.75, &avx2<A, tile, 1, false>);

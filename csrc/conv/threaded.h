@@ -109,11 +109,14 @@ void load(const Tile& t, A* panel, int64_t columns, int64_t lanes, const T* in, 
   if (strides.channel == 1) {
     const int64_t step = strides.image / (whole.height * whole.width);
     return for_runs(t, whole, 1, [&](int64_t pixel, int64_t at, int64_t length) {
-      for (int64_t i = 0; i < length; ++i) {
-        const T* from = in + (at + i) * step;
-        A* to = panel + (pixel + i) * lanes;
-        for (int64_t lane = 0; lane < columns; ++lane) to[lane] = A(from[lane]);
-      }
+      on_vectors([=] {
+        for (int64_t i = 0; i < length; ++i) {
+          const T* from = in + (at + i) * step;
+          A* to = panel + (pixel + i) * lanes;
+          TP_INDEPENDENT
+          for (int64_t lane = 0; lane < columns; ++lane) to[lane] = A(from[lane]);
+        }
+      });
     });
   }
   for_runs(t, whole, strides.image / strides.channel, [&](int64_t pixel, int64_t at, int64_t length) {
