@@ -31,6 +31,8 @@ PROBLEMS = (
     ((6, 64, 5, 5), (64, 64, 3, 3), {"padding": 3, "dilation": 2}),
     ((3, 100, 13, 15), (70, 100, 3, 3), {"padding": 1}),  # filters and pixels not at multiples of 16 bytes
     ((33, 40, 2, 2), (33, 40, 3, 3), {"padding": 1}),
+    ((5, 64, 1, 6), (64, 64, 3, 3), {"padding": 1, "stride": 2}),  # one row, so dgrad has one phase of rows
+    ((9, 64, 1, 1), (64, 64, 3, 3), {"padding": 1, "stride": (2, 3)}),
 )
 # Those that need the large tiles.
 MANY_PIXELS = (

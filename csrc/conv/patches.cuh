@@ -170,12 +170,12 @@ inline Axis tap_axis(const Axis& a, Pass pass) {
   return {a.out, a.in, a.kernel, 1, (a.kernel - 1) * a.dilation - a.pad, a.dilation};
 }
 
-// Cuts the batch into runs of `positions` pixels. Returns false where there are phases, or the hardware cannot copy
-// what a tap of a run reads.
+// Cuts the batch into runs of `positions` pixels. Returns false for dgrad with a stride, which has phases, and if the
+// hardware cannot copy what a tap of a run reads.
 template <class T>
 bool cut_into_runs(const Gather<T>& g, int positions, PatchShape& shape) {
   const int64_t pixels = g.n * phase_outputs(g.rows, g.pass) * phase_outputs(g.cols, g.pass);
-  if (phases(g.rows, g.pass) * phases(g.cols, g.pass) > 1 || pixels >= dividend_limit) return false;
+  if (pixels >= dividend_limit || (g.pass == Pass::dgrad && max(g.rows.stride, g.cols.stride) > 1)) return false;
   if (!has_tap_map(tap_axis(g.rows, g.pass)) || !has_tap_map(tap_axis(g.cols, g.pass))) return false;
   const int bytes = positions * block::row_bytes;
   shape = {1, positions, positions, 1, bytes, bytes, 1, ceil_div(pixels, int64_t(positions)), 1};
