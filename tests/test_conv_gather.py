@@ -76,7 +76,8 @@ def test_odd_elements_reach_only_what_reads_them(odd, layout, device):
     for shape, filters, window in PROBLEMS:
         x, weight = integers(*shape, limit=1), integers(*filters, limit=1)
         g = integers(*F.conv2d(x, weight, **window).shape, limit=1)
-        for array, place in ((x, (-1, 3, 0, -1)), (g, (0, 5, -1, 0)), (weight, (7, 2, 0, 0)), (weight, (1, -1, -1, -1))):
+        odd_ones = ((x, (-1, 3, 0, -1)), (g, (0, 5, -1, 0)), (weight, (7, 2, 0, 0)), (weight, (1, -1, -1, -1)))
+        for array, place in odd_ones:
             before = array[place].clone()
             array[place] = odd
             want = conv2d(x.double(), weight.double(), **window, algorithm="sequential").half()
