@@ -89,8 +89,9 @@ TP_DEVICE void add_up_octets(const GatherWgmma<T>& work, const WgmmaShare& share
   // is not finite is computed again, from the products that exist. The loop is not unrolled because that would cost the
   // usual path registers.
   if constexpr (pass == Pass::dgrad) {
+    if (!odd) return;
 #pragma unroll 1
-    for (int i = begin * 4; odd && i < end * 4; ++i) {
+    for (int i = begin * 4; i < end * 4; ++i) {
       const SplitTarget at = split_target(work, share, i / 4, i % 4);
       if (!at.exists || is_finite(float(element(work, share, at)))) continue;
       element(work, share, at) =
