@@ -149,8 +149,10 @@ TP_INLINE void each_step(const Panel<In, step_, lanes_>& p, F f) {
       for (int64_t l = 0; l < lanes; ++l) f(p, l, r, count);
       r += count;
     };
+    // Of wide panels, only those that are too large for the cache.
+    const bool prefetches = lanes_ > 0 || p.rows * p.pitch * int64_t(sizeof(In)) >= int64_t(1) << 19;
     while (r + most <= p.rows) {
-      prefetch_rows<most>(p, r);
+      if (prefetches) prefetch_rows<most>(p, r);
       step(p.width(), Count<most>{});
     }
     if (most > 4 && r + 4 <= p.rows) step(p.width(), Count<tp::min(most, 4)>{});
