@@ -16,15 +16,13 @@ struct BatchMap {
         strides{cuuint64_t(array.col * element), cuuint64_t(array.row * element), cuuint64_t(array.image * element)} {}
 };
 
-// A map for boxes of 64 channels of pixels of `images` images, taking every row_step-th row and col_step-th column.
+// A map for boxes of 64 channels of pixels of `images` images.
 template <class T>
-CUtensorMap window_map(const T* data, const BatchMap& batch, int box_rows, int box_cols, int row_step = 1,
-                       int col_step = 1, int images = 1) {
+CUtensorMap window_map(const T* data, const BatchMap& batch, int box_rows, int box_cols, int images = 1) {
   static const auto encode = block::driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   CUtensorMap map;
-  const cuuint32_t box[] = {block::row_elements, cuuint32_t(box_cols * col_step), cuuint32_t(box_rows * row_step),
-                            cuuint32_t(images)};
-  const cuuint32_t steps[] = {1, cuuint32_t(col_step), cuuint32_t(row_step), 1};
+  const cuuint32_t box[] = {block::row_elements, cuuint32_t(box_cols), cuuint32_t(box_rows), cuuint32_t(images)};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
   const CUresult status = encode(&map, block::element_type<T>, 4, const_cast<T*>(data), batch.sizes, batch.strides, box,
                                  steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

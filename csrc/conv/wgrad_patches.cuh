@@ -71,9 +71,9 @@ struct PatchGradTile {
     const Elements<T>& e = work.e;
     const PatchSlab& slab = work.slab;
     work.dy = window_map(dy.data, BatchMap(dy, e.n, dy.col, e.rows.out, e.cols.out, sizeof(T)), slab.rows, group_pixels,
-                         1, 1, slab.images);
+                         slab.images);
     work.x = window_map(x.data, BatchMap(x, e.n, x.col, e.rows.in, e.cols.in, sizeof(T)),
-                        slab.rows + slab.pitch - group_pixels, slab.pitch, 1, 1, slab.images);
+                        slab.rows + slab.pitch - group_pixels, slab.pitch, slab.images);
   }
 };
 
