@@ -51,6 +51,11 @@ TP_DEVICE inline void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+
+// The two halves of such a barrier, but for the order of execution alone: what a thread wrote before it arrived need
+// not be visible to the others. So it does not wait for its writes to global memory.
+TP_DEVICE inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+TP_DEVICE inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 #else
 TP_DEVICE inline unsigned cluster_rank() { return 0; }
 TP_DEVICE inline unsigned cluster_blocks() { return 1; }
@@ -60,6 +65,8 @@ TP_DEVICE void cluster_store(T* mine, unsigned, T value) {
 }
 TP_DEVICE inline float4 cluster_load(const float4* mine, int) { return *mine; }
 TP_DEVICE inline void cluster_barrier() { __syncthreads(); }
+TP_DEVICE inline void cluster_arrive() {}
+TP_DEVICE inline void cluster_wait() { __syncthreads(); }
 #endif
 
 }  // namespace tp::block

@@ -79,7 +79,7 @@ TP_DEVICE inline bool any_of_warps(int id, int warps, bool condition) {
       : "=r"(any)
       : "r"(int(condition)), "r"(id), "r"(warps * warp_size)
       : "memory");
-  return any != 0;
+  return __shfl_sync(~0u, any, 0) != 0;  // shows the compiler that it is the same for a whole warp
 }
 
 // The current stage in a ring of `stages`, and the parity of its round.

@@ -82,12 +82,30 @@ TP_DEVICE inline void prefetch_map(const CUtensorMap& map) {
 #endif
 }
 
+// Whether this is the one lane of a whole warp that is to start a copy. It tells the compiler that there is only one:
+// so the arguments of the copy, which all lanes compute alike, can stay in the uniform registers that it reads.
+TP_DEVICE inline bool elect_lane() {
+  unsigned elected = 0;
+#if TP_WGMMA
+  asm volatile("{ .reg .pred elected; elect.sync _|elected, 0xffffffff; selp.u32 %0, 1, 0, elected; }" : "=r"(elected));
+#endif
+  return elected != 0;
+}
+
 // ---- the copies; `barrier` waits for their bytes
 
 // The current round of the barrier does not end before that many bytes have arrived.
 TP_DEVICE inline void expect_bytes(Barrier& barrier, int bytes) {
 #if TP_WGMMA
   barrier.expect(bytes);
+#endif
+}
+
+// Does so and arrives, in one instruction.
+TP_DEVICE inline void arrive_expecting(Barrier& barrier, int bytes) {
+#if TP_WGMMA
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier.address()), "r"(bytes)
+               : "memory");
 #endif
 }
 
@@ -129,6 +147,18 @@ TP_DEVICE inline void store_bytes(const void* from, int bytes, void* to) {
 #endif
 }
 
+// Copies so many bytes from shared memory to that of another block of the cluster, whose barrier waits for them.
+// Addresses and the barrier are those that this block has; the addresses and `bytes` are multiples of 16.
+TP_DEVICE inline void copy_to_block(unsigned to, int block, unsigned from, int bytes, const Barrier& barrier) {
+#if TP_WGMMA
+  asm volatile(
+      "{ .reg .b32 there, full; mapa.shared::cluster.u32 there, %0, %1; mapa.shared::cluster.u32 full, %4, %1; "
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [there], [%2], %3, [full]; }" ::"r"(to),
+      "r"(block), "r"(from), "r"(bytes), "r"(barrier.address())
+      : "memory");
+#endif
+}
+
 TP_DEVICE inline void commit_stores() {
 #if TP_WGMMA
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -151,11 +181,12 @@ TP_DEVICE inline void publish_shared() {
 #endif
 }
 
-// Makes barriers that this thread has initialized visible to the copies.
+// Makes barriers that this thread has initialized visible to the copies. A fence for all memory would wait for that of
+// the whole device.
 TP_DEVICE inline void publish_barriers() {
 #if TP_WGMMA
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 

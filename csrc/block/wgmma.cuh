@@ -66,7 +66,7 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #define TP_SUMS_64 TP_SUMS_32(0), TP_SUMS_32(32)
 #define TP_SUMS_96 TP_SUMS_64, TP_SUMS_32(64)
 #define TP_SUMS_104 TP_SUMS_96, TP_SUMS_8(96)
-#define TP_SUMS_116 TP_SUMS_104, TP_SUMS_8(104), TP_SUMS_4(112)
+#define TP_SUMS_128 TP_SUMS_96, TP_SUMS_32(96)
 #define TP_NAMES_32                                                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
@@ -79,7 +79,10 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, " \
   "%85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define TP_NAMES_104 TP_NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
-#define TP_NAMES_116 TP_NAMES_104 ", %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115"
+#define TP_NAMES_128                                                                                               \
+  TP_NAMES_104                                                                                                     \
+  ", %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, " \
+  "%122, %123, %124, %125, %126, %127"
 #define TP_MULTIPLY(columns, type, names, a_name, b_name, a_across, b_across, adds_name, ...)                       \
   asm volatile("{ .reg .pred adds; setp.ne.b32 adds, " adds_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns   \
                "k16.f32." type "." type " {" names "}, " a_name ", " b_name ", adds, 1, 1, " a_across ", " b_across \
@@ -95,8 +98,8 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
     TP_MULTIPLY("192", type, TP_NAMES_96, "%96", "%97", "%98", "%99", "%100", TP_SUMS_96);       \
   } else if constexpr (count == 104) {                                                           \
     TP_MULTIPLY("208", type, TP_NAMES_104, "%104", "%105", "%106", "%107", "%108", TP_SUMS_104); \
-  } else if constexpr (count == 116) {                                                           \
-    TP_MULTIPLY("232", type, TP_NAMES_116, "%116", "%117", "%118", "%119", "%120", TP_SUMS_116); \
+  } else if constexpr (count == 128) {                                                           \
+    TP_MULTIPLY("256", type, TP_NAMES_128, "%128", "%129", "%130", "%131", "%132", TP_SUMS_128); \
   } else {                                                                                       \
     static_assert(count == 0, "no instruction for this number of columns");                      \
   }
@@ -107,12 +110,12 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
   }
 #undef TP_MULTIPLY_TYPE
 #undef TP_MULTIPLY
-#undef TP_NAMES_116
+#undef TP_NAMES_128
 #undef TP_NAMES_104
 #undef TP_NAMES_96
 #undef TP_NAMES_64
 #undef TP_NAMES_32
-#undef TP_SUMS_116
+#undef TP_SUMS_128
 #undef TP_SUMS_104
 #undef TP_SUMS_96
 #undef TP_SUMS_64

@@ -1,12 +1,10 @@
 // fprop and dgrad as one matrix product on the tensor cores of Hopper:
 //
-//   target[pixels, maps] = source[pixels, (tap, channel)] x filters[(tap, channel), maps]
-//
-// Or the reverse, target[maps, pixels], whose tiles have about as many pixels as they need (WgmmaTile in patches.cuh).
+//   target[maps, pixels] = filters[maps, (tap, channel)] x source[(tap, channel), pixels]
 //
 // A block computes a tile of rows and columns of one image. For 64 channels at a time, it copies the patch of the
 // source that all taps of the tile read. The rows of a patch follow each other, `pitch` pixels each, so going to
-// another tap is a shift in this sequence of pixels: the left factor of a tap's product is the same patch, read from
+// another tap is a shift in this sequence of pixels: the right factor of a tap's product is the same patch, read from
 // some pixels further on. So a patch is copied once, not once per tap. The products compute `positions` consecutive
 // pixels of the sequence. Those between the end of one tile row and the beginning of the next are meaningless, and are
 // dropped.
@@ -15,9 +13,8 @@
 // copied, but no position is wasted. This suits small images, and fprop with a stride, where neighbouring outputs do
 // not read neighbouring pixels.
 //
-// One warp starts the copies of patches and filters, each in a ring of stages; two warpgroups multiply, or one if the
-// tile is small. A block computes one tile after another, so that it can copy for the next tile while it stores the
-// sums of the last one.
+// One warp starts the copies of patches and filters, each in a ring of stages. One or two warpgroups multiply. A block
+// computes one tile after another, so that it can copy for the next tile while it stores the sums of the last one.
 #pragma once
 #include "conv/gather_splits.cuh"
 #include "conv/patch_image.cuh"
@@ -40,59 +37,66 @@ struct WgmmaRings {
   }
 };
 
-// Starts the copy of the filters of one tap and 64 channels of the source. fprop reads them along the rows of channels
-// that they have in memory. In dgrad, whose inner dimension is that of the maps of conv2d, each of these is a row of
-// what dgrad writes, and the product reads across the rows.
-template <class T, class Tile, Pass pass>
-TP_DEVICE void copy_filters(const GatherWgmma<T>& work, const WgmmaShare& share, int tap, int channel, unsigned to,
-                            block::Barrier& full) {
-  if constexpr (pass == Pass::fprop) {
-    copy_window(work.filters, share.group, share.map, tap, channel, to, full);
-  } else {
-#pragma unroll
-    for (int map = 0; map < Tile::maps; map += block::row_elements) {
-      copy_window(work.filters, share.group, channel, tap, share.map + map, to + unsigned(map * block::row_bytes),
-                  full);
+// The copying warps: all lanes of a warp wait for a stage, then one of them starts the copies. The first warp copies
+// all patches of a share, or what the taps of a run read.
+template <class T>
+TP_DEVICE void copy_patches(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings) {
+  block::Cursor& patch = rings.patch;
+  const CUtensorMap& source = work.sources[work.by_runs ? share.phase : 0];
+  const PhasePixel first = pixel_of_tile(work, share, 0, 0);
+  const int image = int(first.image), row = share.rows.first_source(int(first.h)),
+            col = share.cols.first_source(int(first.w)), group = share.group * int(work.g.depth);
+  TapSteps tap(share);
+  const int copies = work.by_runs ? tap.count : min(tap.count, 1);
+  for (int slab = share.first_slab; slab < share.last_slab; ++slab) {
+    const int channel = group + slab * block::row_elements;
+    for (int i = 0; i < copies; ++i) {
+      block::Barrier& full = rings.barriers[patch_full][patch.stage];
+      const unsigned to = rings.patches + unsigned(patch.stage * work.shape.stage_bytes);
+      rings.barriers[patch_empty][patch.stage].wait(patch.parity ^ 1);
+      if (block::elect_lane()) {
+        block::arrive_expecting(full, work.shape.patch_bytes);
+        if (work.by_runs) {
+          copy_tap(source, image, row, col, channel, tap.down(), tap.across(), to, full);
+        } else {
+          copy_window(source, image, row, col, channel, to, full);
+        }
+      }
+      patch.next();
+      tap.next();
     }
   }
 }
 
-// Starts the copies of all patches and filters of a share. One thread calls it.
+// The second warp copies the filters, for each tap and 64 channels of the source. fprop reads them along the rows of
+// channels that they have in memory. In dgrad, whose inner dimension is that of the maps of conv2d, each of these is a
+// row of what dgrad writes, and the product reads across the rows.
 template <class T, class Tile, Pass pass>
-TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings) {
-  block::Cursor &patch = rings.patch, &filter = rings.filter;
-  const Gather<T>& g = work.g;
-  const PatchShape& shape = work.shape;
-  const PhasePixel first = pixel_of_tile(work, share, 0, 0);
-  const int row = int(share.rows.source(first.h, 0) + min(int64_t(0), (share.rows.taps - 1) * share.rows.source_tap));
-  const int col = int(share.cols.source(first.w, 0) + min(int64_t(0), (share.cols.taps - 1) * share.cols.source_tap));
-  const int kernel_cols = int(g.cols.kernel), group = share.group * int(g.depth);
+TP_DEVICE void copy_filters(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings) {
+  block::Cursor& filter = rings.filter;
+  const int kernel_cols = int(work.g.cols.kernel);
   TapSteps tap(share);
   for (int slab = share.first_slab; slab < share.last_slab; ++slab) {
     const int channel = slab * block::row_elements;
-    for (int i = 0; i < tap.count; ++i, tap.next()) {
-      if (work.by_runs || tap.first()) {
-        // Copy a patch, or what a tap of a run reads.
-        block::Barrier& full = rings.barriers[patch_full][patch.stage];
-        const unsigned to = rings.patches + unsigned(patch.stage * shape.stage_bytes);
-        rings.barriers[patch_empty][patch.stage].wait(patch.parity ^ 1);
-        block::expect_bytes(full, shape.patch_bytes);
-        if (work.by_runs) {
-          copy_tap(work.source, int(first.image), row, col, group + channel, tap.down(), tap.across(), to, full);
-        } else {
-          copy_window(work.source, share.image, row, col, group + channel, to, full);
-        }
-        full.arrive();
-        patch.next();
-      }
-      // Copy the filters of this tap.
+    for (int i = 0; i < tap.count; ++i) {
+      const int k = tap.row_tap() * kernel_cols + tap.col_tap();
       block::Barrier& full = rings.barriers[filter_full][filter.stage];
+      const unsigned to = rings.filters + unsigned(filter.stage * Tile::filter_bytes);
       rings.barriers[filter_empty][filter.stage].wait(filter.parity ^ 1);
-      block::expect_bytes(full, Tile::filter_bytes);
-      copy_filters<T, Tile, pass>(work, share, tap.row_tap() * kernel_cols + tap.col_tap(), channel,
-                                  rings.filters + unsigned(filter.stage * Tile::filter_bytes), full);
-      full.arrive();
+      if (block::elect_lane()) {
+        block::arrive_expecting(full, Tile::filter_bytes);
+        if constexpr (pass == Pass::fprop) {
+          copy_window(work.filters, share.group, share.map, k, channel, to, full);
+        } else {
+#pragma unroll
+          for (int map = 0; map < Tile::maps; map += block::row_elements) {
+            copy_window(work.filters, share.group, channel, k, share.map + map, to + unsigned(map * block::row_bytes),
+                        full);
+          }
+        }
+      }
       filter.next();
+      tap.next();
     }
   }
 }
@@ -100,7 +104,7 @@ TP_DEVICE void copy_factors(const GatherWgmma<T>& work, const WgmmaShare& share,
 // Computes the sums of a warpgroup.
 template <class T, class Tile, Pass pass>
 TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& share, WgmmaRings& rings, int group,
-                                float (&sum)[Tile::blocks][Tile::sums]) {
+                                float (&sum)[Tile::sums]) {
   const PatchShape& shape = work.shape;
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
   constexpr bool along = pass == Pass::fprop;
@@ -118,28 +122,17 @@ TP_DEVICE void multiply_patches(const GatherWgmma<T>& work, const WgmmaShare& sh
       across_left = shifts.across_taps;
       shift = shifts.first;
     }
-    // Wait for the filters of the tap, and start the products of all blocks, 16 channels at a time.
+    // Wait for the filters of the tap, and start the products, 16 channels at a time: these are 32 bytes of each row of
+    // filters in fprop, and 16 rows of them in dgrad.
     rings.barriers[filter_full][filter.stage].wait(filter.parity);
     const unsigned pixels = rings.patches + unsigned(patch.stage * shape.stage_bytes + shift * block::row_bytes),
-                   maps = rings.filters + unsigned(filter.stage * Tile::filter_bytes);
+                   maps = rings.filters + unsigned(filter.stage * Tile::filter_bytes + group * 64 * block::row_bytes);
     block::begin_products();
 #pragma unroll
-    for (int k = 0; k < block::row_bytes; k += 32) {
-      // The 16 channels are 32 bytes of each row of filters in fprop, and 16 rows of them in dgrad.
-      const unsigned channels = along ? k : k / 32 * 16 * block::row_bytes;
-#pragma unroll
-      for (int b = 0; b < Tile::blocks; ++b) {
-        const unsigned rows = unsigned((group * Tile::blocks + b) * 64 * block::row_bytes);
-        const bool adds = i > 0 || k > 0;
-        if constexpr (Tile::pixels_are_columns) {
-          block::multiply_tiles<T, along, true>(sum[b], block::factor_at(maps + rows + channels),
-                                                block::factor_at(pixels + k), adds);
-        } else {
-          block::multiply_tiles<T, true, along>(sum[b], block::factor_at(pixels + rows + k),
-                                                block::factor_at(maps + channels, along ? 16 : 64 * block::row_bytes),
-                                                adds);
-        }
-      }
+    for (int k = 0; k < 4; ++k) {
+      block::multiply_tiles<T, along, true>(sum,
+                                            block::factor_at(maps + unsigned(k * (along ? 32 : 16 * block::row_bytes))),
+                                            block::factor_at(pixels + unsigned(k * 32)), i > 0 || k > 0);
     }
     block::commit_products();
     // Now the products of the previous tap are complete, and the stages that they read are free.
@@ -200,42 +193,51 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
     gather_wgmma(const __grid_constant__ GatherWgmma<T> work) {
 #if TP_WGMMA
   extern __shared__ __align__(1024) unsigned char stages[];
-  __shared__ block::Barrier barriers[ring_barriers][most_stages];
-  // Initialize the barriers of both rings.
-  if (threadIdx.x == 0) {
+  __shared__ block::Barrier barriers[ring_barriers][most_stages], received;
+  // Initialize the barriers: each of the first warps those of a ring. The shuffle shows the compiler that all lanes of
+  // a warp have the same `warp`.
+  const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
+  if (warp < ring_barriers && block::elect_lane()) {
     for (int i = 0; i < most_stages; ++i) {
-      for (int ring = 0; ring < ring_barriers; ++ring) {
-        barriers[ring][i].init(ring == patch_full || ring == filter_full ? 1 : Tile::warps);
-      }
+      barriers[warp][i].init(warp == patch_full || warp == filter_full ? 1 : Tile::warps);
     }
+    if (warp == 0) received.init(1);
     block::publish_barriers();
   }
-  __syncthreads();
-  block::allow_next_launch();
-  block::wait_for_launch_before();
-  const unsigned patches = block::shared_address(stages),
-                 filters = patches + unsigned(work.patch_stages * work.shape.stage_bytes);
+  const auto ready = [] {
+    __syncthreads();
+    block::allow_next_launch();
+    block::wait_for_launch_before();
+  };
+  const unsigned patches = block::shared_address(stages);
+  unsigned filters = patches + unsigned(work.patch_stages * work.shape.stage_bytes);
+  // Hides the value, or the compiler would compute it again for each tap.
+  asm volatile("" : "+r"(filters));
   WgmmaRings rings{patches, filters, barriers, block::Cursor(work.patch_stages), block::Cursor(work.filter_stages)};
-  // The copying warps: one thread starts all copies.
-  if (threadIdx.x >= Tile::warps * 32) {
-    if constexpr (Tile::together == 1) block::leave_registers<Tile::few_registers>();
-    if (threadIdx.x > Tile::warps * 32) return;
-    return for_tiles<Tile>(work, [&](const WgmmaShare& share) { copy_factors<T, Tile, pass>(work, share, rings); });
+  if (warp >= Tile::warps) {
+    if (warp == Tile::warps) {
+      if (block::elect_lane()) block::prefetch_map(work.sources[0]);
+      for_tiles<Tile>(work, ready, [&](const WgmmaShare& share) { copy_patches(work, share, rings); });
+    } else if (warp == Tile::warps + 1) {
+      if (block::elect_lane()) block::prefetch_map(work.filters);
+      for_tiles<Tile>(work, ready, [&](const WgmmaShare& share) { copy_filters<T, Tile, pass>(work, share, rings); });
+    } else {
+      ready();
+    }
+    return;
   }
   // The multiplying warpgroups: compute a tile, then store it by way of shared memory.
-  if constexpr (Tile::together == 1) block::take_registers<Tile::registers>();
-  // The shuffle shows the compiler that all lanes of a warp have the same `group`.
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / block::warpgroup, 0);
+  const int group = warp / 4;
   unsigned char* const data = stages + work.image;
-  for_tiles<Tile>(work, [&](const WgmmaShare& share) {
-    float sum[Tile::blocks][Tile::sums] = {};  // stays zero in a phase in which no tap contributes
+  for_tiles<Tile>(work, ready, [&](const WgmmaShare& share) {
+    float sum[Tile::sums] = {};  // stays zero in a phase in which no tap contributes
     multiply_patches<T, Tile, pass>(work, share, rings, group, sum);
     if constexpr (Tile::can_split) {
-      if (work.splits > 1) return add_up_splits<T, Tile, pass>(work, share, sum, reinterpret_cast<float4*>(stages));
+      if (work.splits > 1) return add_up_splits<T, Tile, pass>(work, share, sum, stages, received);
     }
     const WgmmaImage<T, Tile> image(work, share, data);
     if constexpr (pass == Pass::dgrad) {
-      if (has_odd_weights<T, Tile>(work, share.group, image.sums_are_finite(group, sum))) {
+      if (has_odd_weights<T, Tile>(work, share.group, image.sums_are_finite(sum))) {
         return store_plain_share<T, Tile>(work, share);
       }
     }
@@ -282,7 +284,7 @@ bool shape_tiles(GatherWgmma<T>& work) {
   work.slabs = int(ceil_div(g.depth, int64_t(block::row_elements)));
   work.map_blocks = ceil_div(g.maps, int64_t(Tile::maps));
   for (int most_bytes = 88 * 1024; most_bytes > 0; most_bytes -= 8 * 1024) {
-    const bool fits = work.by_runs ? cut_into_runs(g, Tile::positions, work.shape)
+    const bool fits = work.by_runs ? cut_into_runs(work, Tile::positions, work.shape)
                                    : cut_into_patches(g, Tile::positions, most_bytes, work.shape);
     if (!fits) return false;
     // A patch becomes free when the products of the next one have begun. A tile with a single patch needs only one
@@ -310,43 +312,53 @@ bool shape_tiles(GatherWgmma<T>& work) {
   return false;
 }
 
+// A map of the targets of a phase, for boxes of a tile.
+template <class T>
+CUtensorMap target_map(const GatherWgmma<T>& work, const GatherAxis& rows, const GatherAxis& cols) {
+  const Gather<T>& g = work.g;
+  T* const first = g.target + g.target_strides.at(0, 0, rows.first, cols.first);
+  Strides steps = g.target_strides;
+  steps.row *= rows.step, steps.col *= cols.step;
+  const BatchMap batch(steps, g.n, g.groups * g.maps, rows.outputs, cols.outputs, sizeof(T));
+  if (!work.by_runs) return window_map(first, batch, work.shape.rows, work.shape.cols);
+  const auto itself = [](const GatherAxis& a) { return Axis{a.outputs, a.outputs, 1, 1, 0, 1}; };
+  return tap_map(first, batch, itself(rows), itself(cols), work.shape.cols);
+}
+
 template <class T, class Tile, Pass pass>
 void launch_gather_wgmma(GatherWgmma<T>& work, const GatherGemm<T>& packed, const ChannelsLast<T>& source,
                          Context& context) {
   require(shape_tiles<T, Tile>(work), "implicit_gemm: no tiles");
   const Gather<T>& g = work.g;
-  const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
-  const BatchMap images(source, g.n, source.col, rows.sources, cols.sources, sizeof(T));
-  work.source = work.by_runs
-                    ? tap_map(source.data, images, tap_axis(g.rows, pass), tap_axis(g.cols, pass), work.shape.cols)
-                    : window_map(source.data, images, work.shape.patch_rows, work.shape.pitch);
+  const BatchMap images(source, g.n, source.col, work.rows[0].sources, work.cols[0].sources, sizeof(T));
   const bool fprop = pass == Pass::fprop;
   const BatchMap filters(packed.filter_strides, g.groups, packed.width, fprop ? g.maps : g.depth,
                          g.rows.kernel * g.cols.kernel, sizeof(T));
   work.filters = window_map(packed.filters, filters, fprop ? Tile::maps : block::row_elements, 1);
-  if (work.stores_boxes) {
-    // A run is a part of a single row of all pixels.
-    const int64_t n = work.by_runs ? 1 : g.n, down = work.by_runs ? 1 : rows.outputs,
-                  across = work.by_runs ? g.n * rows.outputs * cols.outputs : cols.outputs;
-    work.target = window_map(g.target, BatchMap(g.target_strides, n, g.groups * g.maps, down, across, sizeof(T)),
-                             work.shape.rows, work.shape.cols);
+  if (!work.by_runs) work.sources[0] = window_map(source.data, images, work.shape.patch_rows, work.shape.pitch);
+  for (int64_t phase = 0; phase < min(work.row_phases * work.col_phases, most_mapped_phases); ++phase) {
+    const PhaseAxis &rows = work.rows[phase / work.col_phases], &cols = work.cols[phase % work.col_phases];
+    if (work.by_runs) {
+      work.sources[phase] = tap_map(source.data, images, tap_axis(rows), tap_axis(cols), work.shape.cols);
+    }
+    if (work.stores_boxes) work.targets[phase] = target_map(work, rows, cols);
   }
+  work.split_slabs = ceil_div(work.slabs, work.splits);
+  work.tile_count = int(work.tiles());
   work.by_map_block = Divisor(work.map_blocks);
   work.by_across = Divisor(work.shape.tiles_across);
   work.by_down = Divisor(work.shape.tiles_down);
   work.by_image = Divisor(work.shape.images);
   work.by_col_phase = Divisor(work.col_phases);
   work.by_row_phase = Divisor(work.row_phases);
-  work.by_col = Divisor(cols.outputs);
-  work.by_row = Divisor(rows.outputs);
   int bytes = max(ring_bytes<Tile>(work), work.image + WgmmaImage<T, Tile>::bytes(work));
-  if constexpr (Tile::can_split) bytes = max(bytes, SplitSums<Tile>::bytes);
+  if (work.splits > 1) bytes = max(bytes, SplitSums<Tile>::bytes(work.splits));
   // One block per tile wherever shape_tiles() relies on it, so both must ask the same device.
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
-  const int64_t blocks = min(work.tiles(), multiprocessors * Tile::together) * work.splits;
+  const int64_t clusters = min(work.tiles(), multiprocessors * Tile::together);
   block::allow_shared_memory(gather_wgmma<T, Tile, pass>, bytes);
-  block::launch_clusters(gather_wgmma<T, Tile, pass>, unsigned(blocks), work.splits, Tile::threads, bytes, context,
-                         work);
+  block::launch_clusters(gather_wgmma<T, Tile, pass>, dim3(unsigned(work.splits), unsigned(clusters)), work.splits,
+                         Tile::threads, bytes, context, work);
   check_launch("implicit_gemm");
 }
 

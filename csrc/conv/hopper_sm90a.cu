@@ -11,15 +11,14 @@
 namespace tp::conv {
 namespace {
 
-// Tiles of fprop and dgrad: positions x maps. Low and small ones are for few or small images. In those called Pixels,
-// the pixels are the columns of the products. Tiles of wgrad: maps x columns, of which there is one per channel and
+// Tiles of fprop and dgrad: positions x maps. Tiles of wgrad: maps x columns, of which there is one per channel and
 // tap.
-using Wide = WgmmaTile<256, 128>;
-using Low = WgmmaTile<64, 128>;
-using Small = WgmmaTile<64, 64>;
-using Pixels208x128 = WgmmaTile<208, 128, true>;
-using Pixels232x64 = WgmmaTile<232, 64, true>;
-using Pixels208x64 = WgmmaTile<208, 64, true>;
+using Tile256x128 = WgmmaTile<256, 128>;
+using Tile208x128 = WgmmaTile<208, 128>;
+using Tile128x128 = WgmmaTile<128, 128>;
+using Tile208x64 = WgmmaTile<208, 64>;
+using Tile128x64 = WgmmaTile<128, 64>;
+using Tile64x64 = WgmmaTile<64, 64>;
 using Wgrad64x576 = TapGradTile<1, 9, 1, 3>;
 using Wgrad128x384 = TapGradTile<2, 6, 1, 2>;
 using Wgrad128x256 = TapGradTile<2, 4, 1, 2>;
@@ -82,6 +81,12 @@ Gather<T> in_one_row(Gather<T> g) {
   return g;
 }
 
+// The phases of an axis, in the order of their taps.
+void set_phases(const Axis& a, Pass pass, int64_t count, PhaseAxis* axes) {
+  for (int64_t phase = 0; phase < count; ++phase) axes[phase] = PhaseAxis(gather_axis(a, pass, phase));
+  std::stable_sort(axes, axes + count, [](const PhaseAxis& a, const PhaseAxis& b) { return a.taps > b.taps; });
+}
+
 template <class T, class Tile>
 void launch_gather(GatherWgmma<T>& work, const GatherGemm<T>& packed, const ChannelsLast<T>& source, Context& context) {
   if (work.g.pass == Pass::fprop) {
@@ -125,10 +130,11 @@ void pointwise_wgrad(const Elements<T>& e, Context& context) {
 template <class T>
 bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   const Gather<T> g = in_one_row(in_channels_last(batch));
-  const bool on_hopper = block::has_wgmma(gather_wgmma<T, Wide, Pass::fprop>);
+  const bool on_hopper = block::has_wgmma(gather_wgmma<T, Tile256x128, Pass::fprop>);
   const GatherAxis rows = gather_axis(g.rows, g.pass, 0), cols = gather_axis(g.cols, g.pass, 0);
   if (!on_hopper || g.n * rows.sources * cols.sources == 0) return false;
   if (min(g.depth, g.maps) < fewest || !ends_in_box(g.groups, g.depth)) return false;
+  if (max(max(g.rows.in, g.cols.in), max(g.rows.out, g.cols.out)) >= dividend_limit) return false;
   block::set_context();
   const int64_t row = g.pass == Pass::fprop ? g.depth : g.maps;  // of the matrix of filters
   if (is_pointwise(g.source_strides, g.n, g.groups, row, g.rows, g.cols)) {
@@ -142,31 +148,32 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
   work.row_phases = phases(g.rows, g.pass);
   work.col_phases = phases(g.cols, g.pass);
   if (max(work.row_phases, work.col_phases) > most_phases) return false;
-  for (int64_t phase = 0; phase < work.row_phases; ++phase) work.rows[phase] = gather_axis(g.rows, g.pass, phase);
-  for (int64_t phase = 0; phase < work.col_phases; ++phase) work.cols[phase] = gather_axis(g.cols, g.pass, phase);
-  const bool one_phase = work.row_phases * work.col_phases == 1;
-  work.stores_boxes = g.target_strides.channel == 1 && one_phase && ends_in_box(g.groups, g.maps) &&
+  set_phases(g.rows, g.pass, work.row_phases, work.rows);
+  set_phases(g.cols, g.pass, work.col_phases, work.cols);
+  const bool has_maps = work.row_phases * work.col_phases <= most_mapped_phases;
+  work.stores_boxes = g.target_strides.channel == 1 && has_maps && ends_in_box(g.groups, g.maps) &&
                       g.groups * g.maps % 8 == 0 && reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
   // Choose the tile, whether it is a run, and the number of blocks that divide its slabs: what takes the least time. A
-  // multiprocessor computes so many tiles one after another. For one tap of 64 channels, it takes `products` cycles, or
-  // as long as it copies the factors, 58 bytes per cycle. To add up in a cluster takes 5,500. Fitted to 1,000 problems
-  // of batches of 1 to 64 on an H200: 1.7 % more time than by the best choice for each.
+  // multiprocessor computes so many tiles one after another. To add up in a cluster takes 2,500 cycles, and one for 20
+  // bytes that are copied to another block. On an H200, for 310 problems of batches of 1 to 64, this takes 1.4 % more
+  // time than the best choice for each.
   const int64_t multiprocessors = block::device_attribute<cudaDevAttrMultiProcessorCount>();
+  const double taps = double(g.rows.kernel * g.cols.kernel) / double(work.row_phases * work.col_phases);
   double least = never;
   int splits = 1;
   bool by_runs = false;
-  decltype(&launch_gather<T, Wide>) launch = nullptr;
-  const auto consider = [&](auto tile, double products) {
+  decltype(&launch_gather<T, Tile256x128>) launch = nullptr;
+  const auto consider = [&](auto tile) {
     using Tile = decltype(tile);
     for (const bool runs : {false, true}) {
       work.by_runs = runs;
       if (!shape_tiles<T, Tile>(work) || work.tiles() >= dividend_limit) continue;
-      const double taps = double(g.rows.kernel * g.cols.kernel) / double(work.row_phases * work.col_phases),
-                   copies = (Tile::filter_bytes + work.shape.patch_bytes / (runs ? 1 : taps)) / 58;
       const int64_t together = work.tiles() <= multiprocessors ? 1 : Tile::together,
                     in_turn = ceil_div(work.tiles(), multiprocessors * together) * together;
+      const double tap_cycles = Tile::tap_cycles(work.shape.patch_bytes, runs ? 1 : 1 / taps);
       const auto try_splits = [&](int n) {
-        const double cycles = in_turn * ceil_div(work.slabs, n) * taps * max(products, copies) + (n > 1 ? 5500 : 0);
+        const double others = Tile::positions * Tile::maps * sizeof(float) * (n - 1) / n,
+                     cycles = in_turn * ceil_div(work.slabs, n) * taps * tap_cycles + (n > 1 ? 2500 + others / 20 : 0);
         if (cycles >= least || !runs_at_once<T, Tile>(work, n)) return;
         least = cycles, splits = n, by_runs = runs, launch = launch_gather<T, Tile>;
       };
@@ -174,12 +181,12 @@ bool gather_on_hopper(const Gather<T>& batch, Context& context) {
       for (int n = 2; Tile::can_split && n <= min(most_splits, work.slabs); ++n) try_splits(n);
     }
   };
-  consider(Wide{}, 1070);
-  consider(Pixels208x128{}, 870);
-  consider(Pixels232x64{}, 560);
-  consider(Pixels208x64{}, 435);
-  consider(Low{}, 410);
-  consider(Small{}, 265);
+  consider(Tile256x128{});
+  consider(Tile208x128{});
+  consider(Tile128x128{});
+  consider(Tile208x64{});
+  consider(Tile128x64{});
+  consider(Tile64x64{});
   if (!launch) return false;
   const GatherGemm<T> packed = filter_rows(g, context);
   const ChannelsLast<T> source(g.source, g.source_strides, g.n, g.groups, g.depth, rows.sources, cols.sources, context);

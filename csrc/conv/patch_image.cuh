@@ -9,7 +9,7 @@ namespace tp::conv {
 template <class T, class Tile>
 class WgmmaImage {
  public:
-  using Sums = float[Tile::blocks][Tile::sums];  // of a thread
+  using Sums = float[Tile::sums];  // of a thread
   static constexpr int threads = Tile::warps * 32;
   static constexpr int vector = 16 / int(sizeof(T)), pixel_pitch = Tile::maps + vector,
                        map_pitch = Tile::positions + vector;
@@ -24,40 +24,27 @@ class WgmmaImage {
       : work_(work), share_(share), data_(data), one_row_(65535 / work.shape.pitch + 1) {}
 
   // Whether the sums that this thread holds of the tile's pixels are finite.
-  TP_DEVICE bool sums_are_finite(int group, const Sums& sum) const {
+  TP_DEVICE bool sums_are_finite(const Sums& sum) const {
     float zero = 0;  // becomes NaN
-    if constexpr (Tile::pixels_are_columns) {
 #pragma unroll
-      for (int i = 0; i < Tile::blocks * Tile::sums; ++i) zero += sum[i / Tile::sums][i % Tile::sums] * 0.0f;
-      if (zero == 0) return true;
-      // Some position has a sum that is not finite. Only those of pixels matter.
-      zero = 0;
+    for (int i = 0; i < Tile::sums; ++i) zero += sum[i] * 0.0f;
+    if (zero == 0) return true;
+    // Some position has a sum that is not finite. Only those of pixels matter.
+    zero = 0;
 #pragma unroll
-      for (int i = 0; i < Tile::sums; ++i) {
-        if (pixel_at(i / 4 * 8 + lane() % 4 * 2 + i % 2) == nowhere()) continue;
-#pragma unroll
-        for (int b = 0; b < Tile::blocks; ++b) zero += sum[b][i] * 0.0f;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < Tile::blocks * 2; ++i) {
-        if (pixel_at(row_of(group, i)) == nowhere()) continue;
-#pragma unroll
-        for (int j = 0; j < Tile::sums / 2; ++j) zero += sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] * 0.0f;
-      }
+    for (int i = 0; i < Tile::sums; ++i) {
+      if (pixel_at(i / 4 * 8 + lane() % 4 * 2 + i % 2) != nowhere()) zero += sum[i] * 0.0f;
     }
     return zero == 0;
   }
   // Writes the sums of a warpgroup, plus the bias, to the image.
   TP_DEVICE void set(int group, Sums& sum) const {
     if (work_.g.bias) add_bias(group, sum);
-    if (work_.stores_boxes) {
-      set_sums<BoxWriter>(group, sum);
-      block::publish_shared();
-    } else if (work_.g.target_strides.channel == 1) {
-      set_sums<PixelWriter>(group, sum);
+    if (work_.stores_boxes || work_.g.target_strides.channel == 1) {
+      set_pixels(group, sum);
+      if (work_.stores_boxes) block::publish_shared();
     } else {
-      set_sums<MapWriter>(group, sum);
+      set_maps(group, sum);
     }
   }
   // Copies the image to the target, by all multiplying threads. A barrier must precede it.
@@ -67,7 +54,7 @@ class WgmmaImage {
     const int maps = int(min(g.maps - share_.map, int64_t(Tile::maps)));
     const bool aligned = reinterpret_cast<uintptr_t>(g.target) % 16 == 0;
     const bool whole_rows =
-        work_.by_runs || (share_.tile_cols == share_.cols.outputs && share_.rows.step == 1 && share_.cols.step == 1);
+        (work_.by_runs || share_.tile_cols == share_.cols.outputs) && share_.rows.step == 1 && share_.cols.step == 1;
     const int plane = int(share_.rows.outputs * share_.cols.outputs),
               before = work_.by_runs ? share_.col : int(share_.row * share_.cols.outputs);
     const int pixels = share_.tile_rows * share_.tile_cols;
@@ -84,69 +71,35 @@ class WgmmaImage {
   }
 
  private:
-  // One per layout: where the image has eight maps of a pixel, the j-th eight of the tile. It is given the first of the
-  // eight that a thread writes.
-  struct BoxWriter {
-    unsigned char* row;
-    int turn, box_bytes;
-    TP_DEVICE BoxWriter(unsigned char* data, int pixel, int map, int box_bytes)
-        : row(data + pixel * block::row_bytes + map * 2), turn(pixel % 8 * 16), box_bytes(box_bytes) {}
-    TP_DEVICE unsigned char* at(int j) const { return row + j / 8 * box_bytes + (j % 8 * 16 ^ turn); }
-    TP_DEVICE void set(int j, unsigned pair) const { *reinterpret_cast<unsigned*>(at(j)) = pair; }
-  };
-  struct PixelWriter {
-    unsigned char* row;
-    TP_DEVICE PixelWriter(unsigned char* data, int pixel, int map, int) : row(data + (pixel * pixel_pitch + map) * 2) {}
-    TP_DEVICE unsigned char* at(int j) const { return row + j * 16; }
-    TP_DEVICE void set(int j, unsigned pair) const { *reinterpret_cast<unsigned*>(at(j)) = pair; }
-  };
-  struct MapWriter {
-    unsigned short* col;
-    TP_DEVICE MapWriter(unsigned char* data, int pixel, int map, int)
-        : col(reinterpret_cast<unsigned short*>(data) + map * map_pitch + pixel) {}
-    TP_DEVICE void set(int j, unsigned pair) const {
-      col[j * 8 * map_pitch] = static_cast<unsigned short>(pair);
-      col[(j * 8 + 1) * map_pitch] = static_cast<unsigned short>(pair >> 16);
+  // Where the image has eight neighbouring maps of a pixel: the j-th eight of the tile.
+  TP_DEVICE unsigned char* eight_maps(int pixel, int j) const {
+    if (!work_.stores_boxes) return data_ + (pixel * pixel_pitch + j * 8) * int(sizeof(T));
+    return data_ + j / 8 * box_bytes(work_.shape) + pixel * block::row_bytes + (j % 8 * 16 ^ pixel % 8 * 16);
+  }
+  // Writes four matrices at a time: sixteen maps, in rows, by sixteen positions. The last ones may be eight positions,
+  // twice.
+  TP_DEVICE void set_pixels(int group, const Sums& sum) const {
+    const int map = (row_of(group, 0) & ~15) + lane() / 8 % 2 * 8;
+#pragma unroll
+    for (int j = 0; j < Tile::sums; j += 8) {
+      const int next = j + 4 < Tile::sums ? 4 : 0;
+      const auto pair = [&](int i) { return block::half_pair<T>(sum[j + i], sum[j + i + 1]); };
+      const int pixel = pixel_at(j * 2 + lane() / 16 * next * 2 + lane() % 8);
+      block::store_transposed(block::shared_address(eight_maps(pixel, map / 8)), pair(0), pair(2), pair(next),
+                              pair(next + 2));
     }
-  };
-  template <class Writer>
-  TP_DEVICE void set_sums(int group, const Sums& sum) const {
-    if constexpr (!Tile::pixels_are_columns) {
+  }
+  // The same if the image has the pixels of a map next to each other: pairs of neighbouring positions.
+  TP_DEVICE void set_maps(int group, const Sums& sum) const {
 #pragma unroll
-      for (int i = 0; i < Tile::blocks * 2; ++i) {
-        const Writer writer(data_, pixel_at(row_of(group, i)), lane() % 4 * 2, box_bytes(work_.shape));
+    for (int j = 0; j < Tile::sums; j += 4) {
+      const int position = j * 2 + lane() % 4 * 2, first = pixel_at(position), second = pixel_at(position + 1);
 #pragma unroll
-        for (int j = 0; j < Tile::sums / 4; ++j) {
-          writer.set(j, block::half_pair<T>(sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]));
-        }
-      }
-    } else if constexpr (std::is_same<Writer, MapWriter>::value) {
-      // Pairs of neighbouring positions.
-#pragma unroll
-      for (int j = 0; j < Tile::sums; j += 4) {
-        const int position = j * 2 + lane() % 4 * 2, first = pixel_at(position), second = pixel_at(position + 1);
-#pragma unroll
-        for (int i = 0; i < Tile::blocks * 2; ++i) {
-          const unsigned pair = block::half_pair<T>(sum[i / 2][j + i % 2 * 2], sum[i / 2][j + i % 2 * 2 + 1]);
-          unsigned short* const row = reinterpret_cast<unsigned short*>(data_) + row_of(group, i) * map_pitch;
-          row[first] = static_cast<unsigned short>(pair);
-          row[second] = static_cast<unsigned short>(pair >> 16);
-        }
-      }
-    } else {
-      // Four matrices at a time: sixteen maps, in rows, by sixteen positions. The last ones may be eight positions,
-      // twice.
-      const int map = (row_of(group, 0) & ~15) + lane() / 8 % 2 * 8;
-#pragma unroll
-      for (int j = 0; j < Tile::sums; j += 8) {
-        const int next = j + 4 < Tile::sums ? 4 : 0;
-        const Writer writer(data_, pixel_at(j * 2 + lane() / 16 * next * 2 + lane() % 8), 0, box_bytes(work_.shape));
-#pragma unroll
-        for (int b = 0; b < Tile::blocks; ++b) {
-          const auto pair = [&](int i) { return block::half_pair<T>(sum[b][j + i], sum[b][j + i + 1]); };
-          block::store_transposed(block::shared_address(writer.at(map / 8 + b * 8)), pair(0), pair(2), pair(next),
-                                  pair(next + 2));
-        }
+      for (int i = 0; i < 2; ++i) {
+        const unsigned pair = block::half_pair<T>(sum[j + i * 2], sum[j + i * 2 + 1]);
+        unsigned short* const row = reinterpret_cast<unsigned short*>(data_) + row_of(group, i) * map_pitch;
+        row[first] = static_cast<unsigned short>(pair);
+        row[second] = static_cast<unsigned short>(pair >> 16);
       }
     }
   }
@@ -155,32 +108,23 @@ class WgmmaImage {
       return share_.map + map < work_.g.maps ? float(work_.g.bias[share_.group * work_.g.maps + share_.map + map])
                                              : 0.0f;
     };
-    if constexpr (Tile::pixels_are_columns) {
 #pragma unroll
-      for (int i = 0; i < Tile::blocks * 2; ++i) {
-        const float shift = shift_of(row_of(group, i));
+    for (int i = 0; i < 2; ++i) {
+      const float shift = shift_of(row_of(group, i));
 #pragma unroll
-        for (int j = 0; j < Tile::sums / 2; ++j) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] += shift;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < Tile::sums / 2; ++i) {
-        const float shift = shift_of(i / 2 * 8 + lane() % 4 * 2 + i % 2);
-#pragma unroll
-        for (int b = 0; b < Tile::blocks * 2; ++b) sum[b / 2][i / 2 * 4 + b % 2 * 2 + i % 2] += shift;
-      }
+      for (int j = 0; j < Tile::sums / 2; ++j) sum[j / 2 * 4 + i * 2 + j % 2] += shift;
     }
   }
   TP_HD static int box_bytes(const PatchShape& shape) {
     return ceil_div((shape.rows * shape.cols + 1) * block::row_bytes, 1024) * 1024;
   }
   TP_DEVICE static int lane() { return int(threadIdx.x) % 32; }
-  // The i-th row of the tile whose sums this thread holds.
+  // The map of the first (i = 0) or second row of the tile whose sums this thread holds.
   TP_DEVICE static int row_of(int group, int i) {
     int thread = int(threadIdx.x) % block::warpgroup;
     // Hides the value, or the compiler would keep all addresses that follow from it in registers from tile to tile.
     asm volatile("" : "+r"(thread));
-    return (group * Tile::blocks + i / 2) * 64 + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
+    return group * 64 + thread / 32 * 16 + thread % 32 / 4 + i * 8;
   }
   // The index of the pixel at a position. Positions between rows map to nowhere(), an index that nobody reads. A box
   // always has the full size, even at the end of the target.
@@ -193,10 +137,16 @@ class WgmmaImage {
   TP_DEVICE int nowhere() const { return work_.stores_boxes ? work_.shape.rows * work_.shape.cols : Tile::positions; }
   TP_DEVICE void store_boxes(int thread) const {
     if (thread > 0) return;
+    const CUtensorMap& target = work_.targets[share_.phase];
+    const PhasePixel first = pixel_of_tile(work_, share_, 0, 0);
     for (int map = 0; map < Tile::maps && share_.map + map < work_.g.maps; map += 64) {
-      store_window(work_.target, share_.image, share_.row, share_.col,
-                   share_.group * int(work_.g.maps) + share_.map + map,
-                   block::shared_address(data_) + unsigned(map / 64 * box_bytes(work_.shape)));
+      const int channel = share_.group * int(work_.g.maps) + share_.map + map;
+      const unsigned from = block::shared_address(data_) + unsigned(map / 64 * box_bytes(work_.shape));
+      if (work_.by_runs) {
+        store_run(target, int(first.image), int(first.h), int(first.w), channel, from);
+      } else {
+        store_window(target, int(first.image), int(first.h), int(first.w), channel, from);
+      }
     }
     block::commit_stores();
   }

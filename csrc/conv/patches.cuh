@@ -7,26 +7,62 @@
 
 namespace tp::conv {
 
-// The tile of a block: `positions` pixels by `maps` maps. Each of its warpgroups computes `blocks` blocks of 64 rows.
-// The rows are pixels and the columns are maps, or the reverse: there are instructions for columns in steps of 8, so
-// that a tile whose pixels are the columns can have about as many of them as it needs.
-template <int positions_, int maps_, bool pixels_are_columns_ = false>
+// The tile of a block: `positions` pixels by `maps` maps, of which each warpgroup computes 64. Pixels are the columns
+// of the products, of which instructions take 8 to 256 in steps of 8. So a tile can have about as many as it needs, and
+// many columns share what is read of the filters: shared memory has no more bandwidth than the products need.
+template <int positions_, int maps_>
 struct WgmmaTile {
   static constexpr int positions = positions_, maps = maps_;
-  static constexpr bool pixels_are_columns = pixels_are_columns_;
-  static constexpr int rows = pixels_are_columns ? maps : positions, columns = pixels_are_columns ? positions : maps;
-  static constexpr int groups = min(rows / 64, 2), blocks = rows / 64 / groups, sums = columns / 2;  // per block
-  static constexpr bool can_split = groups == 1 && !pixels_are_columns;  // gather_splits.cuh
-  static constexpr int warps = groups * 4, filter_bytes = maps * block::row_bytes;
+  static constexpr int groups = maps / 64, warps = groups * 4, sums = positions / 2;  // sums: of a thread
+  static constexpr int filter_bytes = maps * block::row_bytes;
+  static constexpr bool can_split = positions < 256;  // whether there is memory for it (gather_splits.cuh)
   // Blocks per multiprocessor.
-  static constexpr int together = positions * maps <= 64 * 64 ? 3 : positions * maps <= 128 * 128 ? 2 : 1;
-  // A block that is alone on its multiprocessor has a whole warpgroup for copying, so that the warpgroup can give its
-  // registers to the others.
-  static constexpr int threads = warps * 32 + (together == 1 ? block::warpgroup : 32), registers = 216,
+  static constexpr int together = positions * maps <= 64 * 64 ? 3 : groups == 1 ? 2 : 1;
+  // Two warps copy. A block that is alone on its multiprocessor has a whole warpgroup for copying, so that the
+  // warpgroup can give its registers to the others.
+  static constexpr int threads = warps * 32 + (together == 1 ? block::warpgroup : 64), registers = 216,
                        few_registers = 72;
+
+  // The cycles that a multiprocessor of an H200 takes for one tap of 64 channels, of which it copies a patch `patches`
+  // times. It computes 2,048 products per cycle. Its shared memory is accessed at 125 bytes per cycle, by the copies
+  // and by each warpgroup, which reads 64 maps and all positions. Copies arrive at 56 bytes per cycle, one per 220
+  // cycles.
+  static double tap_cycles(int patch_bytes, double patches) {
+    const double products = double(positions) * maps * block::row_elements / 2048;
+    const double copied = filter_bytes + patch_bytes * patches;
+    const double read = groups * (64 + positions) * block::row_bytes;
+    return max(max(products, (copied + read) / 125), max(copied / 56, 220 * (1 + patches))) + 20;
+  }
 };
 
-constexpr int64_t most_phases = 4;
+// The most phases of an axis, and the most of both that have tensor maps of their own.
+constexpr int64_t most_phases = 4, most_mapped_phases = 4;
+
+// One axis of one phase (GatherAxis), as the kernel uses it.
+struct PhaseAxis {
+  int outputs, first, step, taps, first_tap, tap_step, origin, source_step, source_tap, sources;
+  Divisor by_output{1};
+
+  PhaseAxis() = default;
+  explicit PhaseAxis(const GatherAxis& a)
+      : outputs(int(a.outputs)),
+        first(int(a.first)),
+        step(int(a.step)),
+        taps(int(a.taps)),
+        first_tap(int(a.first_tap)),
+        tap_step(int(a.tap_step)),
+        origin(int(a.origin)),
+        source_step(int(a.source_step)),
+        source_tap(int(a.source_tap)),
+        sources(int(a.sources)),
+        by_output(a.outputs) {}
+  TP_HD operator GatherAxis() const {
+    return {outputs, first, step, taps, first_tap, tap_step, origin, source_step, source_tap, sources};
+  }
+  TP_HD int64_t target(int64_t o) const { return first + o * step; }
+  // What the tap with the least source element reads for an output.
+  TP_HD int first_source(int o) const { return origin + o * source_step + min(0, (taps - 1) * source_tap); }
+};
 
 // How the targets of a phase are divided into tiles, and what a patch holds.
 struct PatchShape {
@@ -38,19 +74,21 @@ struct PatchShape {
 template <class T>
 struct GatherWgmma {
   Gather<T> g;
-  CUtensorMap source, filters, target;
-  // Whether a tile is a run of consecutive pixels of the batch, and a patch holds what one tap of them reads.
+  // Phases share a map of the source, except by runs.
+  CUtensorMap filters, sources[most_mapped_phases], targets[most_mapped_phases];
+  // Whether a tile is a run of consecutive pixels of the batch, or of a phase of it, and a patch holds what one tap of
+  // them reads.
   bool by_runs = false;
   PatchShape shape;
-  bool stores_boxes;  // whether `target` is a valid map, so that boxes can be stored by one instruction
+  bool stores_boxes;  // whether `targets` are valid maps, so that boxes can be stored by one instruction
   int64_t row_phases, col_phases, map_blocks;
-  GatherAxis rows[most_phases], cols[most_phases];  // of each phase
+  PhaseAxis rows[most_phases], cols[most_phases];  // of each phase; those with the most taps come first
   // A tile's number counts blocks of maps fastest, then tiles of an image, images, phases and groups.
   Divisor by_map_block{1}, by_across{1}, by_down{1}, by_image{1}, by_col_phase{1}, by_row_phase{1};
-  Divisor by_col{1}, by_row{1};  // divide the pixels of a run by the size of an image
   int slabs, patch_stages, filter_stages;
-  int splits = 1;  // of the slabs, among the blocks of a cluster (gather_splits.cuh)
-  int image;       // where shared memory holds the image of a finished tile
+  int splits = 1, split_slabs;  // among the blocks of a cluster (gather_splits.cuh): how many, and the slabs of each
+  int tile_count;
+  int image;  // where shared memory holds the image of a finished tile
   TP_HD int64_t tiles() const {
     return g.groups * row_phases * col_phases * shape.images * shape.tiles_down * shape.tiles_across * map_blocks;
   }
@@ -59,8 +97,8 @@ struct GatherWgmma {
 // One tile: `tile_rows` x `tile_cols` targets of one phase of one image, for one block of maps of one group. A run is
 // one row, as if all pixels of the batch were one. The sums are over some slabs of 64 channels of the source.
 struct WgmmaShare {
-  const GatherAxis &rows, &cols;
-  int group, map, image, row, col, tile_rows, tile_cols;
+  const PhaseAxis &rows, &cols;
+  int phase, group, map, image, row, col, tile_rows, tile_cols;
   int first_slab, last_slab;
 };
 
@@ -69,39 +107,44 @@ TP_DEVICE WgmmaShare wgmma_share(const GatherWgmma<T>& work, int tile, int tile_
   int map_block = tile, across = work.by_map_block.divide(map_block), down = work.by_across.divide(across),
       image = work.by_down.divide(down), col_phase = work.by_image.divide(image),
       row_phase = work.by_col_phase.divide(col_phase), group = work.by_row_phase.divide(row_phase);
-  const GatherAxis &rows = work.rows[row_phase], &cols = work.cols[col_phase];
-  const int pixels = work.by_runs ? int(work.g.n * rows.outputs * cols.outputs) : int(cols.outputs);
-  const int row = down * work.shape.rows, col = across * work.shape.cols, rank = int(blockIdx.x) % work.splits;
+  const PhaseAxis &rows = work.rows[row_phase], &cols = work.cols[col_phase];
+  const int pixels = work.by_runs ? int(work.g.n) * rows.outputs * cols.outputs : cols.outputs;
+  const int row = down * work.shape.rows, col = across * work.shape.cols, rank = int(blockIdx.x);
   return {rows,
           cols,
+          row_phase * int(work.col_phases) + col_phase,
           group,
           map_block * tile_maps,
           image,
           row,
           col,
-          min(work.shape.rows, int(rows.outputs) - row),
+          min(work.shape.rows, rows.outputs - row),
           min(work.shape.cols, pixels - col),
-          rank * work.slabs / work.splits,
-          (rank + 1) * work.slabs / work.splits};
+          rank * work.split_slabs,
+          min((rank + 1) * work.split_slabs, work.slabs)};
 }
 
 // Where a pixel of a tile lies in its phase.
 template <class T>
 TP_DEVICE PhasePixel pixel_of_tile(const GatherWgmma<T>& work, const WgmmaShare& share, int row, int col) {
   if (!work.by_runs) return {share.image, share.row + row, share.col + col};
-  int w = share.col + col, h = work.by_col.divide(w);
-  const int image = work.by_row.divide(h);
+  int w = share.col + col, h = share.cols.by_output.divide(w);
+  const int image = share.rows.by_output.divide(h);
   return {image, h, w};
 }
 
-// Calls f(share) for all tiles of a block, or of the cluster that it belongs to. In a short phase some tiles are empty,
-// and are skipped.
-template <class Tile, class T, class F>
-TP_DEVICE void for_tiles(const GatherWgmma<T>& work, const F& f) {
-  const int tiles = int(work.tiles());
-  for (int tile = int(blockIdx.x) / work.splits; tile < tiles; tile += int(gridDim.x) / work.splits) {
-    const WgmmaShare share = wgmma_share(work, tile, Tile::maps);
-    if (share.tile_rows > 0 && share.tile_cols > 0) f(share);
+// Calls f(share) for all tiles of a block, or of the cluster that it belongs to: the blocks (0..splits, y). Before the
+// first call, while others initialize barriers, it finds the first share, then it calls ready(). Tiles with the most
+// taps come first, and every other round is in reverse, so that blocks have about as much to do. In a short phase some
+// tiles are empty, and are skipped.
+template <class Tile, class T, class Ready, class F>
+TP_DEVICE void for_tiles(const GatherWgmma<T>& work, const Ready& ready, const F& f) {
+  const int tiles = work.tile_count, at_once = int(gridDim.y);
+  int first = int(blockIdx.y);
+  for (int round = 0; round < tiles; round += at_once, first = at_once - 1 - first) {
+    const WgmmaShare share = wgmma_share(work, min(round + first, tiles - 1), Tile::maps);
+    if (round == 0) ready();
+    if (round + first < tiles && share.tile_rows > 0 && share.tile_cols > 0) f(share);
   }
 }
 
@@ -112,7 +155,7 @@ class TapSteps {
   const int count;
 
   TP_DEVICE explicit TapSteps(const WgmmaShare& share)
-      : count(int(share.rows.taps * share.cols.taps)), down_(share.rows), across_(share.cols) {}
+      : count(share.rows.taps * share.cols.taps), down_(share.rows), across_(share.cols) {}
   TP_DEVICE int down() const { return p_ * down_.step - down_.least; }
   TP_DEVICE int across() const { return q_ * across_.step - across_.least; }
   TP_DEVICE int row_tap() const { return down_.first + p_ * down_.every; }
@@ -127,12 +170,8 @@ class TapSteps {
  private:
   struct Steps {
     int taps, step, least, first, every;
-    TP_DEVICE explicit Steps(const GatherAxis& a)
-        : taps(int(a.taps)),
-          step(int(a.source_tap)),
-          least(min(0, (taps - 1) * step)),
-          first(int(a.first_tap)),
-          every(int(a.tap_step)) {}
+    TP_DEVICE explicit Steps(const PhaseAxis& a)
+        : taps(a.taps), step(a.source_tap), least(min(0, (taps - 1) * step)), first(a.first_tap), every(a.tap_step) {}
   };
   const Steps down_, across_;
   int p_ = 0, q_ = 0;
@@ -145,10 +184,10 @@ struct TapShifts {
   int taps, across_taps, first, across, down;
   template <class T>
   TP_DEVICE TapShifts(const WgmmaShare& share, const GatherWgmma<T>& work)
-      : taps(int(share.rows.taps * share.cols.taps)), across_taps(int(share.cols.taps)) {
+      : taps(share.rows.taps * share.cols.taps), across_taps(share.cols.taps) {
     const int pitch = work.by_runs ? 0 : work.shape.pitch, pixel = work.by_runs ? 0 : 1;
-    const int row_step = int(share.rows.source_tap) * pitch, col_step = int(share.cols.source_tap) * pixel;
-    first = -min(0, (int(share.rows.taps) - 1) * row_step) - min(0, (across_taps - 1) * col_step);
+    const int row_step = share.rows.source_tap * pitch, col_step = share.cols.source_tap * pixel;
+    first = -min(0, (share.rows.taps - 1) * row_step) - min(0, (across_taps - 1) * col_step);
     across = col_step;
     down = row_step - across_taps * col_step;
   }
@@ -164,19 +203,25 @@ inline int64_t reach(const Axis& a, Pass pass) {
   return most;
 }
 
-// One axis of the convolution that reads for a target what g reads, as tap_map takes it.
-inline Axis tap_axis(const Axis& a, Pass pass) {
-  if (pass == Pass::fprop) return a;
-  return {a.out, a.in, a.kernel, 1, (a.kernel - 1) * a.dilation - a.pad, a.dilation};
+// One axis of the convolution that reads for a target what a phase reads, as tap_map takes it.
+inline Axis tap_axis(const GatherAxis& a) {
+  const int64_t first = a.origin + min(int64_t(0), (a.taps - 1) * a.source_tap);
+  return {a.sources, a.outputs, a.taps, a.source_step, -first, max(a.source_tap, -a.source_tap)};
 }
 
-// Cuts the batch into runs of `positions` pixels. Returns false for dgrad with a stride, which has phases, and if the
-// hardware cannot copy what a tap of a run reads.
+// Cuts the batch, or each phase of it, into runs of `positions` pixels. Returns false if there are too many phases, and
+// if the hardware cannot copy what a tap of a run reads.
 template <class T>
-bool cut_into_runs(const Gather<T>& g, int positions, PatchShape& shape) {
+bool cut_into_runs(const GatherWgmma<T>& work, int positions, PatchShape& shape) {
+  const Gather<T>& g = work.g;
   const int64_t pixels = g.n * phase_outputs(g.rows, g.pass) * phase_outputs(g.cols, g.pass);
-  if (pixels >= dividend_limit || (g.pass == Pass::dgrad && max(g.rows.stride, g.cols.stride) > 1)) return false;
-  if (!has_tap_map(tap_axis(g.rows, g.pass)) || !has_tap_map(tap_axis(g.cols, g.pass))) return false;
+  if (pixels >= dividend_limit || work.row_phases * work.col_phases > most_mapped_phases) return false;
+  for (int64_t i = 0; i < work.row_phases; ++i) {
+    if (!has_tap_map(tap_axis(work.rows[i]))) return false;
+  }
+  for (int64_t i = 0; i < work.col_phases; ++i) {
+    if (!has_tap_map(tap_axis(work.cols[i]))) return false;
+  }
   const int bytes = positions * block::row_bytes;
   shape = {1, positions, positions, 1, bytes, bytes, 1, ceil_div(pixels, int64_t(positions)), 1};
   return true;

@@ -91,4 +91,14 @@ TP_DEVICE inline void store_window(const CUtensorMap& map, int image, int row, i
 #endif
 }
 
+// The same to consecutive pixels, from the given one on, through a map of one tap.
+TP_DEVICE inline void store_run(const CUtensorMap& map, int image, int row, int col, int channel, unsigned from) {
+#if TP_WGMMA
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.im2col_no_offs.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(&map),
+      "r"(channel), "r"(col), "r"(row), "r"(image), "r"(from)
+      : "memory");
+#endif
+}
+
 }  // namespace tp::conv

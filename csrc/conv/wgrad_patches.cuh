@@ -95,10 +95,9 @@ TP_DEVICE void copy_patches(const WgradWgmma<T>& work, const UnitShare& share, u
     const int image = work.by_down.divide(row);
     block::Barrier& barrier = full[cursor.stage];
     empty[cursor.stage].wait(cursor.parity ^ 1);
-    block::expect_bytes(barrier, bytes);
+    block::arrive_expecting(barrier, bytes);
     copy_window(map, image * shape.images, row * shape.rows - top, col * PatchGradTile::group_pixels - left, channel,
                 stages + unsigned(cursor.stage * work.stage_bytes + (copies_x ? shape.dy_bytes : 0)), barrier);
-    barrier.arrive();
   }
 }
 

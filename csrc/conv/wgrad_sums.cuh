@@ -150,18 +150,22 @@ TP_DEVICE void add_up_maps(const WgradWgmma<T>& work, const UnitShare& share, co
 // The multiplying warps of all blocks of a cluster call it.
 template <class Tile, class T>
 TP_DEVICE void add_up_cluster(const WgradWgmma<T>& work, const UnitShare& share, float* pool) {
-  block::cluster_barrier();
   T* const staged = reinterpret_cast<T*>(pool + UnitSums<Tile>::maps * UnitSums<Tile>::pitch);
   if (work.slices == 1) {
-    add_up_maps<1, Tile>(work, share, pool, staged);
-  } else if (work.slices == 2) {
+    block::sync_warps(1, Tile::warps);
+    return add_up_maps<1, Tile>(work, share, pool, staged);
+  }
+  block::cluster_barrier();
+  if (work.slices == 2) {
     add_up_maps<2, Tile>(work, share, pool, staged);
   } else if (work.slices <= 4) {
     add_up_maps<4, Tile>(work, share, pool, staged);
   } else {
     add_up_maps<8, Tile>(work, share, pool, staged);
   }
-  block::cluster_barrier();  // until the others have read the sums of this block
+  // Wait until the others have read the sums of this block.
+  block::cluster_arrive();
+  block::cluster_wait();
 }
 
 // ---- the second kernel

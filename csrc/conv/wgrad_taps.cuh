@@ -81,7 +81,7 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
     const int image = work.by_down.divide(row);
     block::Barrier& barrier = full[cursor.stage];
     empty[cursor.stage].wait(cursor.parity ^ 1);
-    block::expect_bytes(barrier, bytes);
+    block::arrive_expecting(barrier, bytes);
     const unsigned to = stages + unsigned(cursor.stage * Tile::stage_bytes + copier * Tile::block_bytes);
 #pragma unroll
     for (int k = 0; k < Tile::most_copies; ++k) {
@@ -94,7 +94,6 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
                  copies[k].across, box, barrier);
       }
     }
-    barrier.arrive();
   }
 }
 

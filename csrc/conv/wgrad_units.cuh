@@ -46,6 +46,12 @@ inline double slab_cycles(int instructions, int units, double busy, int copied) 
 // The share of a block: one tile of dw over one slice. The blocks of a cluster differ only in their slice.
 struct UnitShare {
   int group, map, unit, slice, units, first_slab, last_slab;
+
+  // The same, by a shuffle that shows the compiler that all lanes of a warp have it.
+  TP_DEVICE UnitShare of_warp() const {
+    const auto same = [](int value) { return __shfl_sync(~0u, value, 0); };
+    return {same(group), same(map), same(unit), same(slice), same(units), same(first_slab), same(last_slab)};
+  }
 };
 
 template <class T, class Tile>

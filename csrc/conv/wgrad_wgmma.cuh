@@ -21,10 +21,10 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_constant__ WgradWgmma<T> work) {
 #if TP_WGMMA
   extern __shared__ __align__(1024) unsigned char pool[];
-  __shared__ UnitShare share;
+  __shared__ UnitShare found;
   __shared__ block::Barrier full[Tile::most_stages], empty[Tile::most_stages];
   // Find the share of the block, and initialize the barriers.
-  if (threadIdx.x == 0) share = unit_share<T, Tile>(work);
+  if (threadIdx.x == 0) found = unit_share<T, Tile>(work);
   if (threadIdx.x >= 32 && threadIdx.x < 32 + Tile::most_stages) {
     full[threadIdx.x - 32].init(Tile::copiers);
     empty[threadIdx.x - 32].init(Tile::warps);
@@ -35,14 +35,16 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
     block::prefetch_map(work.x);
   }
   __syncthreads();
+  const UnitShare share = found.of_warp();
   block::allow_next_launch();
   block::wait_for_launch_before();
   const unsigned stages = (block::shared_address(pool) + 1023) / 1024 * 1024;
-  // The copying warps: one thread of each starts the copies.
+  // The copying warps: one lane of each starts the copies.
   if (threadIdx.x >= Tile::warps * 32) {
     block::leave_registers<Tile::few_registers>();
-    const int copier = int(threadIdx.x) / 32 - Tile::warps;
-    if (threadIdx.x % 32 > 0 || copier >= Tile::copiers) return;
+    // The shuffle shows the compiler that all lanes of a warp have the same `copier`.
+    const int copier = __shfl_sync(~0u, int(threadIdx.x) / 32, 0) - Tile::warps;
+    if (copier >= Tile::copiers || !block::elect_lane()) return;
     if constexpr (Tile::has_patches) {
       copy_patches(work, share, stages, full, empty, copier);
     } else {

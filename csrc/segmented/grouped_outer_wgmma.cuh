@@ -61,15 +61,15 @@ __global__ void __launch_bounds__(threads, 1) grouped_outer_wgmma(const __grid_c
   const int group = __shfl_sync(~0u, int(threadIdx.x) / warpgroup, 0);
   block::Cursor cursor(outer_stages<halves>);
   if (group == 2) {
-    // Start all copies: one thread. Boxes outside of the matrix are not copied; their sums are not stored.
+    // Start all copies: one lane. Boxes outside of the matrix are not copied; their sums are not stored.
     block::leave_registers<few_registers>();
-    if (threadIdx.x != 2 * warpgroup) return;
+    if (threadIdx.x >= 2 * warpgroup + 32 || !block::elect_lane()) return;
     const int left = min(2, ceil_div(work.inner - share.row, 64)),
               right = min(2 * halves, ceil_div(work.cols - share.col, 64));
     for (int row = share.begin; row < share.end; row += 64, cursor.next()) {
       const unsigned to = block::shared_address(pool) + unsigned(cursor.stage * stage_bytes);
       empty[cursor.stage].wait(cursor.parity ^ 1);
-      block::expect_bytes(full[cursor.stage], (left + right) * box_bytes);
+      block::arrive_expecting(full[cursor.stage], (left + right) * box_bytes);
       for (int box = 0; box < left; ++box) {
         block::copy_planes(work.x, 0, row, share.row + box * 64, to + unsigned(box * box_bytes), full[cursor.stage]);
       }
@@ -77,7 +77,6 @@ __global__ void __launch_bounds__(threads, 1) grouped_outer_wgmma(const __grid_c
         block::copy_planes(work.g, 0, row, share.col + box * 64, to + unsigned((2 + box) * box_bytes),
                            full[cursor.stage]);
       }
-      full[cursor.stage].arrive();
     }
     return;
   }

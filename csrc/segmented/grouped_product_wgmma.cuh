@@ -119,7 +119,7 @@ TP_DEVICE void copy_weights(const Products<T>& work, const TileWalk<halves, T>& 
   }
 }
 
-// Starts all copies of a block. One thread calls it.
+// Starts all copies of a block. One lane calls it.
 template <int halves, class T>
 TP_DEVICE void copy_factors(const Products<T>& work, const RowTiles<int>& tiles, unsigned kept, unsigned stages,
                             Shared& shared) {
@@ -135,17 +135,15 @@ TP_DEVICE void copy_factors(const Products<T>& work, const RowTiles<int>& tiles,
       Barrier& full = shared.full[cursor.stage];
       shared.empty[cursor.stage].wait(cursor.parity ^ 1);
       if (slab == 0) shared.tiles[cursor.stage] = {tile.row, tile.col, tile.rows(), parity};
-      block::expect_bytes(full, work.stage_bytes);
+      block::arrive_expecting(full, work.stage_bytes);
       block::copy_planes(work.x, 0, tile.row, slab * row_elements, to, full);
       if (!work.keeps_weights) copy_weights(work, tile, slab, to + x_bytes, full);
-      full.arrive();
       if (!work.keeps_weights || !is_new) continue;
       // Earlier weights of the slab are read together with a stage, at the latest `lag` stages ago.
       const bool wraps = cursor.stage < lag;
       shared.empty[cursor.stage - lag + (wraps ? work.stages : 0)].wait(cursor.parity ^ unsigned(wraps));
-      block::expect_bytes(shared.kept[slab], weight_bytes);
+      block::arrive_expecting(shared.kept[slab], weight_bytes);
       copy_weights(work, tile, slab, kept + unsigned(slab * weight_bytes), shared.kept[slab]);
-      shared.kept[slab].arrive();
     }
     is_new = tile.is_last();
   }
@@ -282,7 +280,7 @@ __global__ void __launch_bounds__(threads, 1) grouped_wgmma(const __grid_constan
     // One warp copies, the others clear what no product writes.
     block::leave_registers<few_registers>();
     const int thread = int(threadIdx.x) % warpgroup - 32, others = warpgroup - 32;
-    if (threadIdx.x == 2 * warpgroup) copy_factors<halves>(work, tiles, kept, stages, shared);
+    if (thread < 0 && block::elect_lane()) copy_factors<halves>(work, tiles, kept, stages, shared);
     if (thread >= 0) {
       clear_rows_outside(tiles, work.n, work.cols / 8, reinterpret_cast<uint4*>(work.to), blockIdx.x * others + thread,
                          gridDim.x * others);
