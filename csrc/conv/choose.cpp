@@ -126,7 +126,7 @@ bool stores_images(const Args& args) {
   return bytes <= most && stored < fused;
 }
 
-bool reads_nhwc_filters(std::string_view rung) { return rung == "implicit_gemm"; }
+bool reads_nhwc_filters(std::string_view rung) { return rung == "implicit_gemm" || rung == "threaded"; }
 
 const char* choose(const Args& args, const Device& device) {
   if (!device.cuda) return "threaded";

@@ -248,11 +248,29 @@ void winograd(const Args& args, Context& context) {
   });
 }
 
+// The same problem with filters in NCHW, which all of these ways read.
+template <class T>
+Args with_nchw_filters(Args args, Context& context) {
+  if (args.filters == Layout::nchw) return args;
+  const int64_t channels = args.c / args.groups, taps = args.rows.kernel * args.cols.kernel, size = channels * taps;
+  const T* const from = static_cast<const T*>(args.weight);
+  T* const to = context.workspace<T>(args.m * size);
+  context.parallel_for(args.m, max(int64_t(1), 4096 / size), [=](int64_t begin, int64_t end) {
+    on_vectors([=] {
+      for (int64_t m = begin; m < end; ++m) transpose(taps, channels, from + m * size, channels, to + m * size, taps);
+    });
+  });
+  args.weight = to;
+  args.filters = Layout::nchw;
+  return args;
+}
+
 }  // namespace
 
-void threaded(const Args& args, Context& context) {
-  dispatch(FloatTypes{}, args.dtype, "conv2d", [&](auto type) {
+void threaded(const Args& problem, Context& context) {
+  dispatch(FloatTypes{}, problem.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
+    const Args args = with_nchw_filters<T>(problem, context);
     if (by_channels<T>(args, context)) return;
     if (!winograd_pays(args)) {
       if (lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
