@@ -56,21 +56,21 @@ TP_DEVICE void store_plain_part(const GatherWgmma<T>& work, const WgmmaShare& sh
 // Finds where the target has the first map of each pixel of this block's part, or -1 if there is no such pixel.
 template <class T, class Tile>
 TP_DEVICE void find_part(const GatherWgmma<T>& work, const WgmmaShare& share, const SplitSums<Tile>& sums,
-                         int64_t* places) {
+                         int64_t* offsets) {
   const int i = int(threadIdx.x), position = sums.first(sums.rank) + i;
   if (i >= sums.rows(sums.rank)) return;
   const int row = position / work.shape.pitch, col = position - row * work.shape.pitch;
   const PhasePixel at = pixel_of_tile(work, share, row, col);
-  const int64_t place = work.g.target_strides.at(at.image, share.group * work.g.maps + share.map,
-                                                 share.rows.target(at.h), share.cols.target(at.w));
-  places[i] = row < share.tile_rows && col < share.tile_cols ? place : -1;
+  const int64_t offset = work.g.target_strides.at(at.image, share.group * work.g.maps + share.map,
+                                                  share.rows.target(at.h), share.cols.target(at.w));
+  offsets[i] = row < share.tile_rows && col < share.tile_cols ? offset : -1;
 }
 
 // Adds up this block's part, and stores it. Returns whether all sums are finite. Each thread computes the same four
 // maps of its positions.
 template <class T, class Tile>
 TP_DEVICE bool store_part(const GatherWgmma<T>& work, const WgmmaShare& share, const SplitSums<Tile>& sums,
-                          const float* pool, const int64_t* places) {
+                          const float* pool, const int64_t* offsets) {
   constexpr int across = Tile::maps / 4, step = Tile::warps * 32 / across;
   const Gather<T>& g = work.g;
   const int quad = int(threadIdx.x) % across * 4, first = sums.first(sums.rank), rows = sums.rows(sums.rank);
@@ -92,9 +92,9 @@ TP_DEVICE bool store_part(const GatherWgmma<T>& work, const WgmmaShare& share, c
       const float4 more = part(sums.row_of_other(k) + i);
       total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
     }
-    if (places[i] < 0) continue;
+    if (offsets[i] < 0) continue;
     const float four[] = {total.x, total.y, total.z, total.w};
-    T* const to = target + places[i];
+    T* const to = target + offsets[i];
 #pragma unroll
     for (int j = 0; j < 4; ++j) zero += j < maps ? four[j] * 0.0f : 0.0f;
     if (whole) {
@@ -134,13 +134,13 @@ TP_DEVICE void add_up_splits(const GatherWgmma<T>& work, const WgmmaShare& share
                          block::shared_address(stages) + unsigned(sums.first(other) * sums.row_bytes),
                          sums.rows(other) * sums.row_bytes, received);
   }
-  int64_t* const places = reinterpret_cast<int64_t*>(stages + sums.row_of_other(sums.splits) * sums.row_bytes);
-  find_part(work, share, sums, places);
+  int64_t* const offsets = reinterpret_cast<int64_t*>(stages + sums.row_of_other(sums.splits) * sums.row_bytes);
+  find_part(work, share, sums, offsets);
   __syncwarp();
   block::sync_warps(1, Tile::warps);
   received.wait(0);
   block::cluster_arrive();
-  const bool finite = store_part(work, share, sums, pool, places);
+  const bool finite = store_part(work, share, sums, pool, offsets);
   if constexpr (pass == Pass::dgrad) {
     if (block::any_of_warps(1, Tile::warps, !finite)) store_plain_part(work, share, sums);
   }
