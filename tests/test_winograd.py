@@ -9,6 +9,7 @@ from common import EACH_DEVICE, integers
 
 from torch_patterns import conv2d, conv2d_dgrad, conv2d_wgrad, registry
 from torch_patterns.testing import assert_equal
+from torch_patterns.testing.spec import FLOATS
 
 pytestmark = pytest.mark.parametrize("device", EACH_DEVICE)
 NAN, INFINITY = float("nan"), float("inf")
@@ -116,3 +117,31 @@ def test_filters_of_what_is_not_finite(shape, maps, which, value, device):
             assert got[held].isfinite().all(), algorithm
         else:
             assert_equal(got, want, algorithm)
+
+
+# Images of at least 64 tiles, which is when "auto" uses it on the CPU: channels, maps, padding and groups.
+MANY_TILES = [
+    ((3, 34, 15, 13), 40, 1, 1),
+    ((2, 36, 17, 22), 66, (0, 2), 2),
+    ((5, 16, 9, 33), 17, 1, 1),
+    ((33, 70, 4, 5), 33, 1, 1),
+    ((1, 130, 40, 37), 100, 0, 1),
+]
+
+
+@pytest.mark.parametrize("filters", [torch.contiguous_format, torch.channels_last], ids=["filters", "nhwc_filters"])
+@pytest.mark.parametrize("images", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_pass_of_every_layout_is_exact(dtype, images, filters, device):
+    for shape, maps, padding, groups in MANY_TILES:
+        x, weight = integers(*shape, limit=1).double(), integers(maps, shape[1] // groups, 3, 3, limit=1).double()
+        x.requires_grad_(), weight.requires_grad_()
+        y = F.conv2d(x, weight, padding=padding, groups=groups)
+        g = integers(*y.shape, limit=1).double()
+        dx, dw = torch.autograd.grad(y, (x, weight), g)
+        there = [t.detach().to(device, dtype) for t in (x, weight, g)]
+        x, weight, g = (t.contiguous(memory_format=f) for t, f in zip(there, (images, filters, images), strict=True))
+        window = {"padding": padding, "groups": groups}
+        assert_equal(conv2d(x, weight, **window).cpu(), y.detach().to(dtype), f"{shape} y")
+        assert_equal(conv2d_dgrad(g, weight, x.shape, **window).cpu(), dx.to(dtype), f"{shape} dx")
+        assert_equal(conv2d_wgrad(g, x, 3, **window).cpu(), dw.to(dtype), f"{shape} dw")

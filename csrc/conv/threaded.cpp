@@ -1,8 +1,9 @@
 // The production rung of the CPU. Each pass is computed in the first of these ways that suits its problem: by vectors
 // of channels if every group has one channel and one map (threaded_depthwise.h), by Winograd's algorithm
-// (threaded_winograd.h), by vectors of neighbouring pixels (threaded_lines.h, threaded_lines_wgrad.h), and as one
-// matrix product, none of whose matrices is stored (accumulate.h). The product serves every problem; it also computes
-// again what another way leaves undone because of infinities or NaN. The rest of this comment is about the product.
+// (threaded_winograd.h, threaded_winograd_wgrad.h), by vectors of neighbouring pixels (threaded_lines.h,
+// threaded_lines_wgrad.h), and as one matrix product, none of whose matrices is stored (accumulate.h). The product
+// serves every problem; it also computes again what another way leaves undone because of infinities or NaN. The rest of
+// this comment is about the product.
 //
 // A weight w[m, c, p, q] and an output pixel (n, h, w) meet at the input element pixel + tap, where `pixel` depends
 // only on n, h, w and `tap` only on c, p, q. So the unrolled matrix of Fig. 16.16 is represented by two tables of
@@ -22,7 +23,7 @@
 #include "conv/packed.h"
 #include "conv/threaded_depthwise.h"
 #include "conv/threaded_lines_wgrad.h"
-#include "conv/threaded_winograd.h"
+#include "conv/threaded_winograd_wgrad.h"
 
 namespace tp::conv {
 namespace {
@@ -230,16 +231,19 @@ void products(const Elements<T>& e, Pass pass, Context& context) {
   }
 }
 
-// Computes fprop or dgrad by Winograd's algorithm; then computes again, by products, every output that is not finite.
+// Computes a pass by Winograd's algorithm; then computes again, by products, every element that is not finite.
 template <class T>
 void winograd(const Args& args, Context& context) {
   const Elements<T> e(args);
-  if (Winograd<T>(e, args.pass, context).run()) return;
-  const bool forward = args.pass == Pass::fprop;
-  const int64_t n = forward ? e.n * e.m * e.rows.out * e.cols.out : e.n * e.c * e.rows.in * e.cols.in;
+  const bool of_weight = args.pass == Pass::wgrad;
+  if (of_weight ? WinogradWgrad<T>(e, context).run() : Winograd<T>(e, args.pass, context).run()) return;
   Elements<T> again = e;
-  T *const to = forward ? e.y : e.x, *const from = context.workspace<T>(n);
-  (forward ? again.y : again.x) = from;
+  T*& written = of_weight ? again.weight : args.pass == Pass::fprop ? again.y : again.x;
+  const int64_t n = of_weight                  ? e.weights()
+                    : args.pass == Pass::fprop ? e.n * e.m * e.rows.out * e.cols.out
+                                               : e.n * e.c * e.rows.in * e.cols.in;
+  T *const to = written, *const from = context.workspace<T>(n);
+  written = from;
   products(again, args.pass, context);
   context.parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

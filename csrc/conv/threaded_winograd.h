@@ -27,16 +27,17 @@ inline bool winograd_pays(const Args& a) {
   const auto fits = [](const Axis& axis) {
     return axis.kernel == 3 && axis.stride == 1 && axis.dilation == 1 && axis.out >= 4;
   };
-  return a.pass != Pass::wgrad && fits(a.rows) && fits(a.cols) && min(a.c, a.m) / a.groups >= few;
+  return fits(a.rows) && fits(a.cols) && min(a.c, a.m) / a.groups >= few;
 }
 
+// The tiles of 2 x 2 outputs, the 4 x 4 inputs that each reads, and their transforms.
 template <class T>
-class Winograd {
+class WinogradTiles {
+ protected:
   using A = acc_t<T>;
-  static constexpr int64_t products = 16;
+  static constexpr int64_t products = 16, most_lanes = 32;  // lanes: of the kernel
 
- public:
-  Winograd(const Elements<T>& e, Pass pass, Context& context)
+  WinogradTiles(const Elements<T>& e, Pass pass, Context& context)
       : g_(e, pass),
         context_(context),
         rows_(gather_axis(e.rows, pass, 0)),
@@ -47,34 +48,161 @@ class Winograd {
         width_(blocks_ * kernel_.lanes),
         down_(ceil_div(rows_.outputs, int64_t(2))),
         across_(ceil_div(cols_.outputs, int64_t(2))),
-        tiles_(g_.n * down_ * across_),
-        size_(task_size()),
-        row_size_(min(cols_.sources, 2 * min(across_, size_) + 2)) {}
+        tiles_(g_.n * down_ * across_) {}
+
+  // How many tiles are processed at once.
+  void set_size(int64_t tiles) {
+    size_ = tiles;
+    row_size_ = min(cols_.sources, 2 * min(across_, size_) + 2);
+  }
+  // The elements of a copy of what so many tiles read.
+  int64_t copy_size(int64_t channels) const {
+    return in_place_ ? 0 : lines(4 * ((size_ - 1) / across_ + 2) * row_size_ * channels);
+  }
+
+  // The distance between the 16 matrices of so many elements: some more, or they would fall into the same sets of the
+  // caches.
+  static int64_t apart(int64_t elements) { return elements + 16; }
+
+  // Adjacent tiles in a row, from the `at`-th tile of the task on. The copy of the source has the four rows that they
+  // read from its row `rows` on, and of these the columns from `begin` to `end`. Whole rows of tiles share two of them
+  // with the row above.
+  struct Run {
+    int64_t at, image, row, col, count;
+    int64_t rows, begin, end;
+    bool is_whole, shares;
+  };
+  template <class F>
+  void for_runs(int64_t first, int64_t count, F f) const {
+    Run run{};
+    for (int64_t i = 0; i < count; i += run.count) {
+      const int64_t tile = first + i, col = tile % across_, n = min(across_ - col, count - i),
+                    before = left() + 2 * col;
+      const bool is_whole = n == across_, shares = is_whole && run.is_whole && tile / across_ % down_ > 0;
+      run = {i,
+             tile / across_ / down_,
+             tile / across_ % down_,
+             col,
+             n,
+             i == 0 ? 0 : run.rows + (shares ? 2 : 4),
+             max(before, int64_t(0)),
+             min(before + 2 * n + 2, cols_.sources),
+             is_whole,
+             shares};
+      f(run);
+    }
+  }
+
+  // The first source row and column that a tile reads; if taps are reversed, the last one comes first.
+  int64_t top() const { return min(rows_.source(0, 0), rows_.source(0, 2)); }
+  int64_t left() const { return min(cols_.source(0, 0), cols_.source(0, 2)); }
+
+  // Copies `cols` pixels of an image, `channels` channels of each, to lines of pixels.
+  static void copy_pixels(const T* from, const Strides& strides, int64_t cols, int64_t channels, A* to, int64_t pitch) {
+    if (strides.channel != 1) return transpose(channels, cols, from, strides.channel, to, pitch);
+    for (int64_t c = 0; c < cols; ++c) convert(channels, from + c * strides.col, to + c * pitch);
+  }
+  // Copies what a run reads, from a channel on.
+  void copy_sources(const Run& run, int64_t channel, int64_t channels, A* sources) const {
+    for (int64_t i = run.shares ? 2 : 0; i < 4; ++i) {
+      const int64_t row = top() + 2 * run.row + i;
+      if (!rows_.inside(row)) continue;
+      copy_pixels(g_.source + g_.source_strides.at(run.image, channel, row, run.begin), g_.source_strides,
+                  run.end - run.begin, channels, sources + (run.rows + i) * row_size_ * channels, channels);
+    }
+  }
+
+  // V = B^T d B for some channels of a tile, along the rows first. Element k of V is `plane` further on.
+  void transform_input(const Run& run, int64_t tile, int64_t channel, int64_t channels, const A* zeros,
+                       const A* sources, A* to, int64_t plane) const {
+    const A* d[16];
+    for (int64_t i = 0; i < 16; ++i) {
+      const int64_t row = top() + 2 * run.row + i / 4, col = left() + 2 * (run.col + tile) + i % 4;
+      d[i] = zeros;
+      if (!rows_.inside(row) || !cols_.inside(col)) continue;
+      d[i] = sources + ((run.rows + i / 4) * row_size_ + col - run.begin) * channels;
+      if constexpr (std::is_same<T, A>::value) {
+        if (in_place_) d[i] = g_.source + g_.source_strides.at(run.image, channel, row, col);
+      }
+    }
+    TP_INDEPENDENT
+    for (int64_t c = 0; c < channels; ++c) {
+      A half[4][4];
+      for (int i = 0; i < 4; ++i) {
+        const A d0 = d[4 * i][c], d1 = d[4 * i + 1][c], d2 = d[4 * i + 2][c], d3 = d[4 * i + 3][c];
+        half[i][0] = d0 - d2;
+        half[i][1] = d1 + d2;
+        half[i][2] = d2 - d1;
+        half[i][3] = d1 - d3;
+      }
+      for (int j = 0; j < 4; ++j) {
+        A* const v = to + j * plane + c;
+        v[0] = half[0][j] - half[2][j];
+        v[4 * plane] = half[1][j] + half[2][j];
+        v[8 * plane] = half[2][j] - half[1][j];
+        v[12 * plane] = half[1][j] - half[3][j];
+      }
+    }
+  }
+
+  const Gather<T> g_;
+  Context& context_;
+  const GatherAxis rows_, cols_;
+  const bool in_place_;  // whether images are read and written where they are
+  const Accumulate<A> kernel_;
+  const int64_t blocks_, width_;  // blocks of maps, and their lanes
+  const int64_t down_, across_, tiles_;
+  int64_t size_ = 0, row_size_ = 0;
+  const A zeros_[most_lanes] = {};
+};
+
+template <class T>
+class Winograd : WinogradTiles<T> {
+  using Base = WinogradTiles<T>;
+  using Base::across_;
+  using Base::blocks_;
+  using Base::cols_;
+  using Base::context_;
+  using Base::down_;
+  using Base::g_;
+  using Base::in_place_;
+  using Base::kernel_;
+  using Base::most_lanes;
+  using Base::products;
+  using Base::rows_;
+  using Base::size_;
+  using Base::tiles_;
+  using Base::width_;
+  using Base::zeros_;
+  using typename Base::A;
+  using typename Base::Run;
+
+ public:
+  Winograd(const Elements<T>& e, Pass pass, Context& context) : Base(e, pass, context) { this->set_size(task_size()); }
 
   // Writes all targets; returns whether all are finite.
   bool run() {
+    Context& context = context_;
     const int64_t tasks = g_.groups * ceil_div(tiles_, size_), threads = int64_t(context_.device.threads);
-    filters_ = context_.workspace<A>(g_.groups * products * blocks_ * g_.depth * kernel_.lanes);
-    bias_ = context_.workspace<A>(g_.groups * width_);
-    from_ = context_.workspace<int64_t>(size_);
-    to_ = context_.workspace<int64_t>(size_);
-    off_ = context_.workspace<int64_t>(g_.depth);
+    filters_ = context.workspace<A>(g_.groups * products * filters_apart());
+    bias_ = context.workspace<A>(g_.groups * width_);
+    from_ = context.workspace<int64_t>(size_);
+    to_ = context.workspace<int64_t>(size_);
+    off_ = context.workspace<int64_t>(g_.depth);
     for (int64_t i = 0; i < size_; ++i) from_[i] = i * g_.depth, to_[i] = i * width_;
     for (int64_t c = 0; c < g_.depth; ++c) off_[c] = c;
     for (int64_t i = 0; i < g_.groups * width_; ++i) {
       const int64_t map = i % width_;
       bias_[i] = g_.bias && map < g_.maps ? A(g_.bias[i / width_ * g_.maps + map]) : A(0);
     }
-    const int64_t most_rows = 4 * ((size_ - 1) / across_ + 2);  // of the source, in a task
-    const int64_t in = lines(max(products * size_ * g_.depth, 9 * kernel_.lanes * filter_channels)),
-                  out = lines(products * size_ * width_), zeros = lines(g_.depth),
-                  sources = in_place_ ? 0 : lines(most_rows * row_size_ * g_.depth),
+    const int64_t in = lines(max(products * in_apart(), 9 * kernel_.lanes * filter_channels)),
+                  out = lines(products * out_apart()), zeros = lines(g_.depth), sources = this->copy_size(g_.depth),
                   targets = lines((in_place_ ? 1 : 4 * size_) * width_), all = in + out + zeros + sources + targets;
-    A* const memory = context_.workspace<A>(threads * all);
-    run_tasks(context_, g_.groups * blocks_,
+    A* const memory = context.workspace<A>(threads * all);
+    run_tasks(context, g_.groups * blocks_,
               [&](int64_t i, int64_t slot) { transform_filters(i / blocks_, i % blocks_, memory + slot * all); });
     std::atomic<bool> finite{true};
-    run_tasks(context_, tasks, [&](int64_t i, int64_t slot) {
+    run_tasks(context, tasks, [&](int64_t i, int64_t slot) {
       A* const own = memory + slot * all;
       const Scratch scratch{own, own + in, own + in + out, own + in + out + zeros, own + all - targets};
       if (!run_task(i % g_.groups, i / g_.groups * size_, scratch)) finite = false;
@@ -83,7 +211,6 @@ class Winograd {
   }
 
  private:
-  static constexpr int64_t most_lanes = 32;       // of the kernel
   static constexpr int64_t filter_channels = 32;  // that are transformed at once
 
   // The memory of a task: the transformed inputs and outputs, a pixel of zeros, and copies of the rows that it reads
@@ -107,7 +234,7 @@ class Winograd {
   // memory, fprop has the channels and taps of a map next to each other, dgrad the maps and taps of a channel.
   void transform_filters(int64_t group, int64_t block, A* taps) const {
     const int64_t lanes = kernel_.lanes, first = block * lanes, maps = min(lanes, g_.maps - first),
-                  plane = blocks_ * g_.depth * lanes;
+                  plane = filters_apart();
     const bool reversed = cols_.source_tap < 0;
     std::fill(taps, taps + 9 * filter_channels * lanes, A(0));
     for (int64_t c = 0; c < g_.depth; c += filter_channels) {
@@ -148,27 +275,33 @@ class Winograd {
     }
   }
   A* block_of_filters(int64_t group, int64_t product, int64_t block) const {
-    return filters_ + ((group * products + product) * blocks_ + block) * g_.depth * kernel_.lanes;
+    return filters_ + (group * products + product) * filters_apart() + block * g_.depth * kernel_.lanes;
   }
+  int64_t filters_apart() const { return Base::apart(g_.depth * width_); }
+  int64_t in_apart() const { return Base::apart(size_ * g_.depth); }
+  int64_t out_apart() const { return Base::apart(size_ * width_); }
 
   bool run_task(int64_t group, int64_t first, const Scratch& s) const {
     const int64_t count = min(size_, tiles_ - first), lanes = kernel_.lanes;
     std::fill(s.zeros, s.zeros + g_.depth, A(0));
     on_vectors([=, this] {
-      for_runs(first, count, [=, this](const Run& run) {
-        if (!in_place_) copy_sources(group, run, s.sources);
-        for (int64_t t = 0; t < run.count; ++t) transform_input(group, run, t, s);
+      this->for_runs(first, count, [=, this](const Run& run) {
+        if (!in_place_) this->copy_sources(run, group * g_.depth, g_.depth, s.sources);
+        for (int64_t t = 0; t < run.count; ++t) {
+          this->transform_input(run, t, group * g_.depth, g_.depth, s.zeros, s.sources, s.in + (run.at + t) * g_.depth,
+                                in_apart());
+        }
       });
     });
     for (int64_t k = 0; k < products; ++k) {
       for (int64_t block = 0; block < blocks_; ++block) {
-        accumulate(kernel_, count, s.in + k * size_ * g_.depth, from_, g_.depth, off_,
-                   block_of_filters(group, k, block), zeros_, s.out + k * size_ * width_ + block * lanes, to_);
+        accumulate(kernel_, count, s.in + k * in_apart(), from_, g_.depth, off_, block_of_filters(group, k, block),
+                   zeros_, s.out + k * out_apart() + block * lanes, to_);
       }
     }
     bool finite = true;
     on_vectors([=, this, &finite] {
-      for_runs(first, count, [=, this, &finite](const Run& run) {
+      this->for_runs(first, count, [=, this, &finite](const Run& run) {
         for (int64_t t = 0; t < run.count; ++t) finite &= transform_output(group, run, t, s);
         if (!in_place_) copy_targets(group, run, s.targets);
       });
@@ -176,95 +309,9 @@ class Winograd {
     return finite;
   }
 
-  // Adjacent tiles in a row, from the `at`-th tile of the task on. The copy of the source has the four rows that they
-  // read from its row `rows` on, and of these the columns from `begin` to `end`. Whole rows of tiles share two of them
-  // with the row above.
-  struct Run {
-    int64_t at, image, row, col, count;
-    int64_t rows, begin, end;
-    bool is_whole, shares;
-  };
-  template <class F>
-  void for_runs(int64_t first, int64_t count, F f) const {
-    Run run{};
-    for (int64_t i = 0; i < count; i += run.count) {
-      const int64_t tile = first + i, col = tile % across_, n = min(across_ - col, count - i),
-                    before = left() + 2 * col;
-      const bool is_whole = n == across_, shares = is_whole && run.is_whole && tile / across_ % down_ > 0;
-      run = {i,
-             tile / across_ / down_,
-             tile / across_ % down_,
-             col,
-             n,
-             i == 0 ? 0 : run.rows + (shares ? 2 : 4),
-             max(before, int64_t(0)),
-             min(before + 2 * n + 2, cols_.sources),
-             is_whole,
-             shares};
-      f(run);
-    }
-  }
-
-  // The first source row and column that a tile reads; if taps are reversed, the last one comes first.
-  int64_t top() const { return min(rows_.source(0, 0), rows_.source(0, 2)); }
-  int64_t left() const { return min(cols_.source(0, 0), cols_.source(0, 2)); }
-
-  void copy_sources(int64_t group, const Run& run, A* sources) const {
-    const Strides& strides = g_.source_strides;
-    for (int64_t i = run.shares ? 2 : 0; i < 4; ++i) {
-      const int64_t row = top() + 2 * run.row + i, cols = run.end - run.begin;
-      if (!rows_.inside(row)) continue;
-      const T* const from = g_.source + strides.at(run.image, group * g_.depth, row, run.begin);
-      A* const to = sources + (run.rows + i) * row_size_ * g_.depth;
-      if (strides.channel != 1) {
-        transpose(g_.depth, cols, from, strides.channel, to, g_.depth);
-      } else {
-        for (int64_t c = 0; c < cols; ++c) convert(g_.depth, from + c * strides.col, to + c * g_.depth);
-      }
-    }
-  }
-
-  // The channels of a pixel, in row i of the four that a run reads.
-  const A* source_pixel(int64_t group, const Run& run, int64_t i, int64_t col, const Scratch& s) const {
-    const int64_t row = top() + 2 * run.row + i;
-    if (!rows_.inside(row) || !cols_.inside(col)) return s.zeros;
-    if constexpr (std::is_same<T, A>::value) {
-      if (in_place_) return g_.source + g_.source_strides.at(run.image, group * g_.depth, row, col);
-    }
-    return s.sources + ((run.rows + i) * row_size_ + col - run.begin) * g_.depth;
-  }
-
-  // V = B^T d B for all channels of a tile, along the rows first.
-  void transform_input(int64_t group, const Run& run, int64_t tile, const Scratch& s) const {
-    const int64_t depth = g_.depth, plane = size_ * depth;
-    A* const to = s.in + (run.at + tile) * depth;
-    const A* d[16];
-    for (int64_t i = 0; i < 16; ++i) {
-      d[i] = source_pixel(group, run, i / 4, left() + 2 * (run.col + tile) + i % 4, s);
-    }
-    TP_INDEPENDENT
-    for (int64_t c = 0; c < depth; ++c) {
-      A half[4][4];
-      for (int i = 0; i < 4; ++i) {
-        const A d0 = d[4 * i][c], d1 = d[4 * i + 1][c], d2 = d[4 * i + 2][c], d3 = d[4 * i + 3][c];
-        half[i][0] = d0 - d2;
-        half[i][1] = d1 + d2;
-        half[i][2] = d2 - d1;
-        half[i][3] = d1 - d3;
-      }
-      for (int j = 0; j < 4; ++j) {
-        A* const v = to + j * plane + c;
-        v[0] = half[0][j] - half[2][j];
-        v[4 * plane] = half[1][j] + half[2][j];
-        v[8 * plane] = half[2][j] - half[1][j];
-        v[12 * plane] = half[1][j] - half[3][j];
-      }
-    }
-  }
-
   // Computes A^T m A, the four outputs of a tile, for all maps. Returns whether all are finite.
   bool transform_output(int64_t group, const Run& run, int64_t tile, const Scratch& s) const {
-    const int64_t maps = g_.maps, plane = size_ * width_;
+    const int64_t maps = g_.maps, plane = out_apart();
     const A *const m = s.out + (run.at + tile) * width_, *const bias = bias_ + group * width_;
     A* y[4];
     for (int64_t i = 0; i < 4; ++i) {
@@ -314,14 +361,6 @@ class Winograd {
     }
   }
 
-  const Gather<T> g_;
-  Context& context_;
-  const GatherAxis rows_, cols_;
-  const bool in_place_;
-  const Accumulate<A> kernel_;
-  const int64_t blocks_, width_;  // blocks of maps, and their lanes
-  const int64_t down_, across_, tiles_, size_, row_size_;
-  const A zeros_[most_lanes] = {};
   A *filters_ = nullptr, *bias_ = nullptr;
   int64_t *from_ = nullptr, *to_ = nullptr, *off_ = nullptr;
 };
