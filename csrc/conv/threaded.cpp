@@ -231,28 +231,7 @@ void products(const Elements<T>& e, Pass pass, Context& context) {
   }
 }
 
-// Computes a pass by Winograd's algorithm; then computes again, by products, every element that is not finite.
-template <class T>
-void winograd(const Args& args, Context& context) {
-  const Elements<T> e(args);
-  const bool of_weight = args.pass == Pass::wgrad;
-  if (of_weight ? WinogradWgrad<T>(e, context).run() : Winograd<T>(e, args.pass, context).run()) return;
-  Elements<T> again = e;
-  T*& written = of_weight ? again.weight : args.pass == Pass::fprop ? again.y : again.x;
-  const int64_t n = of_weight                  ? e.weights()
-                    : args.pass == Pass::fprop ? e.n * e.m * e.rows.out * e.cols.out
-                                               : e.n * e.c * e.rows.in * e.cols.in;
-  T *const to = written, *const from = context.workspace<T>(n);
-  written = from;
-  products(again, args.pass, context);
-  context.parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (!is_finite(acc_t<T>(to[i]))) to[i] = from[i];
-    }
-  });
-}
-
-// The same problem with filters in NCHW, which all of these ways read.
+// The same problem with filters in NCHW, which all ways but Winograd's read.
 template <class T>
 Args with_nchw_filters(Args args, Context& context) {
   if (args.filters == Layout::nchw) return args;
@@ -269,18 +248,36 @@ Args with_nchw_filters(Args args, Context& context) {
   return args;
 }
 
+// Computes a pass by Winograd's algorithm; then computes again, by products, every element that is not finite.
+template <class T>
+void winograd(const Args& args, Context& context) {
+  const Elements<T> e(args);
+  const bool of_weight = args.pass == Pass::wgrad;
+  if (of_weight ? WinogradWgrad<T>(e, context).run() : Winograd<T>(e, args.pass, context).run()) return;
+  Elements<T> again(with_nchw_filters<T>(args, context));
+  T*& written = of_weight ? again.weight : args.pass == Pass::fprop ? again.y : again.x;
+  const int64_t n = of_weight                  ? e.weights()
+                    : args.pass == Pass::fprop ? e.n * e.m * e.rows.out * e.cols.out
+                                               : e.n * e.c * e.rows.in * e.cols.in;
+  T *const to = written, *const from = context.workspace<T>(n);
+  written = from;
+  products(again, args.pass, context);
+  context.parallel_for(n, 4096, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (!is_finite(acc_t<T>(to[i]))) to[i] = from[i];
+    }
+  });
+}
+
 }  // namespace
 
 void threaded(const Args& problem, Context& context) {
   dispatch(FloatTypes{}, problem.dtype, "conv2d", [&](auto type) {
     using T = typename decltype(type)::type;
+    if (winograd_pays(problem)) return winograd<T>(problem, context);
     const Args args = with_nchw_filters<T>(problem, context);
-    if (by_channels<T>(args, context)) return;
-    if (!winograd_pays(args)) {
-      if (lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
-      return products(Elements<T>(args), args.pass, context);
-    }
-    winograd<T>(args, context);
+    if (by_channels<T>(args, context) || lines_of_pixels<T>(args, context) || wgrad_of_lines<T>(args, context)) return;
+    products(Elements<T>(args), args.pass, context);
   });
 }
 

@@ -20,7 +20,8 @@ namespace tp::conv {
 // Tells whether the 16 products instead of 36 save more time than the transforms cost. Those of the filters, which are
 // larger than the filters, pay only if there are enough tiles to multiply with them.
 inline bool winograd_pays(const Args& a) {
-  constexpr int64_t few = 16, few_tiles = 64;  // channels or maps of a group; tiles of the batch
+  constexpr int64_t few = 16;                                 // channels or maps of a group
+  const int64_t few_tiles = a.pass == Pass::wgrad ? 32 : 16;  // of the batch
   const Axis &rows = a.rows, &cols = a.cols;
   const int64_t down = a.pass == Pass::dgrad ? rows.in : rows.out, across = a.pass == Pass::dgrad ? cols.in : cols.out;
   if (a.n * ceil_div(down, int64_t(2)) * ceil_div(across, int64_t(2)) < few_tiles) return false;
@@ -178,49 +179,91 @@ class Winograd : WinogradTiles<T> {
   using typename Base::Run;
 
  public:
-  Winograd(const Elements<T>& e, Pass pass, Context& context) : Base(e, pass, context) { this->set_size(task_size()); }
+  Winograd(const Elements<T>& e, Pass pass, Context& context)
+      : Base(e, pass, context), by_maps_(takes_few_tiles()), pitch_(by_maps_ ? kernel_.lanes : width_) {
+    this->set_size(by_maps_ ? tiles_ : task_size());
+  }
 
   // Writes all targets; returns whether all are finite.
   bool run() {
     Context& context = context_;
-    const int64_t tasks = g_.groups * ceil_div(tiles_, size_), threads = int64_t(context_.device.threads);
-    filters_ = context.workspace<A>(g_.groups * products * filters_apart());
     bias_ = context.workspace<A>(g_.groups * width_);
     from_ = context.workspace<int64_t>(size_);
     to_ = context.workspace<int64_t>(size_);
     off_ = context.workspace<int64_t>(g_.depth);
-    for (int64_t i = 0; i < size_; ++i) from_[i] = i * g_.depth, to_[i] = i * width_;
+    for (int64_t i = 0; i < size_; ++i) from_[i] = i * g_.depth, to_[i] = i * pitch_;
     for (int64_t c = 0; c < g_.depth; ++c) off_[c] = c;
     for (int64_t i = 0; i < g_.groups * width_; ++i) {
       const int64_t map = i % width_;
       bias_[i] = g_.bias && map < g_.maps ? A(g_.bias[i / width_ * g_.maps + map]) : A(0);
     }
-    const int64_t in = lines(max(products * in_apart(), 9 * kernel_.lanes * filter_channels)),
-                  out = lines(products * out_apart()), zeros = lines(g_.depth), sources = this->copy_size(g_.depth),
-                  targets = lines((in_place_ ? 1 : 4 * size_) * width_), all = in + out + zeros + sources + targets;
-    A* const memory = context.workspace<A>(threads * all);
-    run_tasks(context, g_.groups * blocks_,
-              [&](int64_t i, int64_t slot) { transform_filters(i / blocks_, i % blocks_, memory + slot * all); });
+    const int64_t in = lines(products * in_apart()), out = lines(products * out_apart()),
+                  taps = lines(9 * kernel_.lanes * filter_channels), zeros = lines(g_.depth),
+                  sources = this->copy_size(g_.depth), targets = lines((in_place_ ? 1 : 4 * size_) * pitch_),
+                  block = by_maps_ ? lines(products * block_apart()) : 0,
+                  all = (by_maps_ ? block : in) + out + taps + zeros + sources + targets;
+    A* const memory = context.workspace<A>(int64_t(context_.device.threads) * all);
+    A* const inputs = by_maps_ ? context.workspace<A>(g_.groups * in) : nullptr;
+    const auto scratch = [&](int64_t slot) {
+      A *const own = memory + slot * all, *const rest = own + (by_maps_ ? block : in);
+      return Scratch{
+          own, rest, rest + out, rest + out + taps, rest + out + taps + zeros, rest + out + taps + zeros + sources};
+    };
     std::atomic<bool> finite{true};
-    run_tasks(context, tasks, [&](int64_t i, int64_t slot) {
-      A* const own = memory + slot * all;
-      const Scratch scratch{own, own + in, own + in + out, own + in + out + zeros, own + all - targets};
-      if (!run_task(i % g_.groups, i / g_.groups * size_, scratch)) finite = false;
+    if (by_maps_) {
+      const int64_t parts = ceil_div(tiles_, input_tiles);
+      run_tasks(context, g_.groups * parts, [&](int64_t i, int64_t slot) {
+        const int64_t first = i % parts * input_tiles;
+        transform_inputs(i / parts, first, min(input_tiles, tiles_ - first), scratch(slot),
+                         inputs + i / parts * in + first * g_.depth);
+      });
+      run_tasks(context, g_.groups * blocks_, [&](int64_t i, int64_t slot) {
+        const int64_t group = i / blocks_, block = i % blocks_;
+        const Scratch s = scratch(slot);
+        transform_filters(group, block, s.taps, s.in, block_apart());
+        multiply(tiles_, inputs + group * in, s.in, block_apart(), s.out);
+        if (!store_tiles(group, block * kernel_.lanes, 0, tiles_, s)) finite = false;
+      });
+      return finite;
+    }
+    A* const filters = context.workspace<A>(g_.groups * products * filters_apart());
+    const auto block_of = [=, this](int64_t group, int64_t block) {
+      return filters + group * products * filters_apart() + block * g_.depth * kernel_.lanes;
+    };
+    run_tasks(context, g_.groups * blocks_, [&](int64_t i, int64_t slot) {
+      transform_filters(i / blocks_, i % blocks_, scratch(slot).taps, block_of(i / blocks_, i % blocks_),
+                        filters_apart());
+    });
+    run_tasks(context, g_.groups * ceil_div(tiles_, size_), [&](int64_t i, int64_t slot) {
+      const int64_t group = i % g_.groups, first = i / g_.groups * size_, count = min(size_, tiles_ - first);
+      const Scratch s = scratch(slot);
+      transform_inputs(group, first, count, s, s.in);
+      for (int64_t block = 0; block < blocks_; ++block) {
+        multiply(count, s.in, block_of(group, block), filters_apart(), s.out + block * kernel_.lanes);
+      }
+      if (!store_tiles(group, 0, first, count, s)) finite = false;
     });
     return finite;
   }
 
  private:
-  static constexpr int64_t filter_channels = 32;  // that are transformed at once
+  static constexpr int64_t filter_channels = 32, input_tiles = 16;  // that are transformed at once
 
-  // The memory of a task: the transformed inputs and outputs, a pixel of zeros, and copies of the rows that it reads
-  // and writes, pixel by pixel (if these are in place, one pixel for outputs outside of the image).
+  // The memory of a task: the transformed inputs (or filters, if it has a block of maps) and outputs, filters tap by
+  // tap, a pixel of zeros, and copies of the rows that it reads and writes, pixel by pixel (if these are in place, one
+  // pixel for outputs outside of the image).
   struct Scratch {
-    A *in, *out, *zeros, *sources, *targets;
+    A *in, *out, *taps, *zeros, *sources, *targets;
   };
 
-  // The number of tiles per task: a thread's matrices should stay in its L2 cache, but every task reads all filters,
-  // which takes less time than the products only if there are enough tiles.
+  // Whether a task has all tiles and one block of maps, so that it can transform the filters itself, and those need not
+  // be stored: if the filters are larger than a thread's L2 cache, and the inputs are smaller than the filters.
+  bool takes_few_tiles() const {
+    constexpr int64_t cache = 1 << 20;
+    return products * int64_t(sizeof(A)) * g_.depth * width_ > cache && tiles_ < width_;
+  }
+  // Otherwise the number of tiles per task: a thread's matrices should stay in its L2 cache, but every task reads all
+  // filters, which takes less time than the products only if there are enough tiles.
   int64_t task_size() const {
     constexpr int64_t bytes = 1 << 19, most = 128, enough = 48;
     const int64_t per_tile = products * int64_t(sizeof(A)) * (g_.depth + width_), threads = context_.device.threads;
@@ -230,29 +273,39 @@ class Winograd : WinogradTiles<T> {
     return ceil_div(tiles, kernel_.tile) * kernel_.tile;
   }
 
-  // The filters of one block of maps, as [16][depth][lanes]. `taps` is for [depth][9][lanes] of some channels. In
-  // memory, fprop has the channels and taps of a map next to each other, dgrad the maps and taps of a channel.
-  void transform_filters(int64_t group, int64_t block, A* taps) const {
-    const int64_t lanes = kernel_.lanes, first = block * lanes, maps = min(lanes, g_.maps - first),
-                  plane = filters_apart();
+  // The filters of one block of maps, as [16][depth][lanes]. `taps` is for [depth][9][lanes] of some channels, or for
+  // [9][depth][lanes] if filters are in channels_last. In memory, fprop has the channels and taps of a map next to each
+  // other, dgrad the maps and taps of a channel.
+  void transform_filters(int64_t group, int64_t block, A* taps, A* result, int64_t plane) const {
+    const int64_t lanes = kernel_.lanes, first = block * lanes, maps = min(lanes, g_.maps - first);
     const bool reversed = cols_.source_tap < 0;
     std::fill(taps, taps + 9 * filter_channels * lanes, A(0));
     for (int64_t c = 0; c < g_.depth; c += filter_channels) {
       const int64_t channels = min(filter_channels, g_.depth - c);
       const T* const from = g_.weight + g_.weight_at(group, first, c, 0, 0);
-      A* const to = block_of_filters(group, 0, block) + c * lanes;
+      A* const to = result + c * lanes;
       on_vectors([=, this] {
-        if (g_.depth_stride == 9) {
+        const bool by_tap = g_.tap_stride != 1;
+        const auto row = [=](int64_t i, int64_t k) {
+          return taps + (by_tap ? k * filter_channels + i : i * 9 + k) * lanes;
+        };
+        if (by_tap && g_.depth_stride == 1) {
+          for (int64_t k = 0; k < 9; ++k) {
+            transpose(maps, channels, from + k * g_.tap_stride, g_.map_stride, row(0, k), lanes);
+          }
+        } else if (g_.depth_stride == 9) {
           transpose(maps, channels * 9, from, g_.map_stride, taps, lanes);
         } else {
           for (int64_t i = 0; i < channels; ++i) {
-            transpose(maps, int64_t(9), from + i * g_.depth_stride, g_.map_stride, taps + i * 9 * lanes, lanes);
+            const T* const filters = from + i * g_.depth_stride;
+            if (!by_tap) transpose(maps, int64_t(9), filters, g_.map_stride, row(i, 0), lanes);
+            for (int64_t k = 0; by_tap && k < 9; ++k) convert(maps, filters + k * g_.tap_stride, row(i, k));
           }
         }
         for (int64_t i = 0; i < channels; ++i) {
           // U = G w G^T, along the columns of w first.
           A half[12 * most_lanes];
-          const auto tap = [=](int k) { return taps + (i * 9 + (reversed ? 8 - k : k)) * lanes; };
+          const auto tap = [=](int k) { return row(i, reversed ? 8 - k : k); };
           for (int q = 0; q < 3; ++q) {
             transform_taps(lanes, tap(q), tap(3 + q), tap(6 + q), half + q * most_lanes, 3 * most_lanes);
           }
@@ -274,54 +327,57 @@ class Winograd : WinogradTiles<T> {
       to[3 * plane + i] = c[i];
     }
   }
-  A* block_of_filters(int64_t group, int64_t product, int64_t block) const {
-    return filters_ + (group * products + product) * filters_apart() + block * g_.depth * kernel_.lanes;
-  }
   int64_t filters_apart() const { return Base::apart(g_.depth * width_); }
+  int64_t block_apart() const { return Base::apart(g_.depth * kernel_.lanes); }
   int64_t in_apart() const { return Base::apart(size_ * g_.depth); }
-  int64_t out_apart() const { return Base::apart(size_ * width_); }
+  int64_t out_apart() const { return Base::apart(size_ * pitch_); }
 
-  bool run_task(int64_t group, int64_t first, const Scratch& s) const {
-    const int64_t count = min(size_, tiles_ - first), lanes = kernel_.lanes;
+  void transform_inputs(int64_t group, int64_t first, int64_t count, const Scratch& s, A* to) const {
     std::fill(s.zeros, s.zeros + g_.depth, A(0));
     on_vectors([=, this] {
       this->for_runs(first, count, [=, this](const Run& run) {
         if (!in_place_) this->copy_sources(run, group * g_.depth, g_.depth, s.sources);
         for (int64_t t = 0; t < run.count; ++t) {
-          this->transform_input(run, t, group * g_.depth, g_.depth, s.zeros, s.sources, s.in + (run.at + t) * g_.depth,
+          this->transform_input(run, t, group * g_.depth, g_.depth, s.zeros, s.sources, to + (run.at + t) * g_.depth,
                                 in_apart());
         }
       });
     });
+  }
+
+  // The products of some tiles and one block of maps.
+  void multiply(int64_t count, const A* in, const A* filters, int64_t filters_apart, A* out) const {
     for (int64_t k = 0; k < products; ++k) {
-      for (int64_t block = 0; block < blocks_; ++block) {
-        accumulate(kernel_, count, s.in + k * in_apart(), from_, g_.depth, off_, block_of_filters(group, k, block),
-                   zeros_, s.out + k * out_apart() + block * lanes, to_);
-      }
+      accumulate(kernel_, count, in + k * in_apart(), from_, g_.depth, off_, filters + k * filters_apart, zeros_,
+                 out + k * out_apart(), to_);
     }
+  }
+
+  // Stores the outputs of some tiles and the maps from `map` on. Returns whether all are finite.
+  bool store_tiles(int64_t group, int64_t map, int64_t first, int64_t count, const Scratch& s) const {
     bool finite = true;
     on_vectors([=, this, &finite] {
       this->for_runs(first, count, [=, this, &finite](const Run& run) {
-        for (int64_t t = 0; t < run.count; ++t) finite &= transform_output(group, run, t, s);
-        if (!in_place_) copy_targets(group, run, s.targets);
+        for (int64_t t = 0; t < run.count; ++t) finite &= transform_output(group, map, run, t, s);
+        if (!in_place_) copy_targets(group, map, run, s.targets);
       });
     });
     return finite;
   }
 
-  // Computes A^T m A, the four outputs of a tile, for all maps. Returns whether all are finite.
-  bool transform_output(int64_t group, const Run& run, int64_t tile, const Scratch& s) const {
-    const int64_t maps = g_.maps, plane = out_apart();
-    const A *const m = s.out + (run.at + tile) * width_, *const bias = bias_ + group * width_;
+  // Computes A^T m A, the four outputs of a tile.
+  bool transform_output(int64_t group, int64_t map, const Run& run, int64_t tile, const Scratch& s) const {
+    const int64_t maps = min(pitch_, g_.maps - map), plane = out_apart();
+    const A *const m = s.out + (run.at + tile) * pitch_, *const bias = bias_ + group * width_ + map;
     A* y[4];
     for (int64_t i = 0; i < 4; ++i) {
       const int64_t row = 2 * run.row + i / 2, col = 2 * (run.col + tile) + i % 2;
       y[i] = s.targets;
       if (!in_place_) {
-        y[i] += (i / 2 * 2 * size_ + 2 * (run.at + tile) + i % 2) * width_;
+        y[i] += (i / 2 * 2 * size_ + 2 * (run.at + tile) + i % 2) * pitch_;
       } else if (row < rows_.outputs && col < cols_.outputs) {
         if constexpr (std::is_same<T, A>::value) {
-          y[i] = g_.target + g_.target_strides.at(run.image, group * maps, row, col);
+          y[i] = g_.target + g_.target_strides.at(run.image, group * g_.maps + map, row, col);
         }
       }
     }
@@ -347,21 +403,23 @@ class Winograd : WinogradTiles<T> {
     return !bad;
   }
 
-  void copy_targets(int64_t group, const Run& run, const A* targets) const {
+  void copy_targets(int64_t group, int64_t map, const Run& run, const A* targets) const {
     const Strides& strides = g_.target_strides;
-    const int64_t cols = min(2 * run.count, cols_.outputs - 2 * run.col);
+    const int64_t cols = min(2 * run.count, cols_.outputs - 2 * run.col), maps = min(pitch_, g_.maps - map);
     for (int64_t i = 0; i < 2 && 2 * run.row + i < rows_.outputs; ++i) {
-      const A* const from = targets + (i * 2 * size_ + 2 * run.at) * width_;
-      T* const to = g_.target + strides.at(run.image, group * g_.maps, 2 * run.row + i, 2 * run.col);
+      const A* const from = targets + (i * 2 * size_ + 2 * run.at) * pitch_;
+      T* const to = g_.target + strides.at(run.image, group * g_.maps + map, 2 * run.row + i, 2 * run.col);
       if (strides.channel != 1) {
-        transpose(cols, g_.maps, from, width_, to, strides.channel);
+        transpose(cols, maps, from, pitch_, to, strides.channel);
       } else {
-        for (int64_t c = 0; c < cols; ++c) convert(g_.maps, from + c * width_, to + c * strides.col);
+        for (int64_t c = 0; c < cols; ++c) convert(maps, from + c * pitch_, to + c * strides.col);
       }
     }
   }
 
-  A *filters_ = nullptr, *bias_ = nullptr;
+  const bool by_maps_;   // whether a task has all tiles and one block of maps
+  const int64_t pitch_;  // maps of a task, with their padding
+  A* bias_ = nullptr;
   int64_t *from_ = nullptr, *to_ = nullptr, *off_ = nullptr;
 };
 
