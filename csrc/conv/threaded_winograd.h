@@ -10,6 +10,8 @@
 // The transforms mix the pixels of a tile, so an infinity or a NaN spreads over the tile. All outputs that it reaches
 // are not finite, so the caller computes those again.
 #pragma once
+#include <array>
+
 #include "block/on_vectors.h"
 #include "block/transpose.h"
 #include "conv/gather.h"
@@ -197,53 +199,7 @@ class Winograd : WinogradTiles<T> {
       const int64_t map = i % width_;
       bias_[i] = g_.bias && map < g_.maps ? A(g_.bias[i / width_ * g_.maps + map]) : A(0);
     }
-    const int64_t in = lines(products * in_apart()), out = lines(products * out_apart()),
-                  taps = lines(9 * kernel_.lanes * filter_channels), zeros = lines(g_.depth),
-                  sources = this->copy_size(g_.depth), targets = lines((in_place_ ? 1 : 4 * size_) * pitch_),
-                  block = by_maps_ ? lines(products * block_apart()) : 0,
-                  all = (by_maps_ ? block : in) + out + taps + zeros + sources + targets;
-    A* const memory = context.workspace<A>(int64_t(context_.device.threads) * all);
-    A* const inputs = by_maps_ ? context.workspace<A>(g_.groups * in) : nullptr;
-    const auto scratch = [&](int64_t slot) {
-      A *const own = memory + slot * all, *const rest = own + (by_maps_ ? block : in);
-      return Scratch{
-          own, rest, rest + out, rest + out + taps, rest + out + taps + zeros, rest + out + taps + zeros + sources};
-    };
-    std::atomic<bool> finite{true};
-    if (by_maps_) {
-      const int64_t parts = ceil_div(tiles_, input_tiles);
-      run_tasks(context, g_.groups * parts, [&](int64_t i, int64_t slot) {
-        const int64_t first = i % parts * input_tiles;
-        transform_inputs(i / parts, first, min(input_tiles, tiles_ - first), scratch(slot),
-                         inputs + i / parts * in + first * g_.depth);
-      });
-      run_tasks(context, g_.groups * blocks_, [&](int64_t i, int64_t slot) {
-        const int64_t group = i / blocks_, block = i % blocks_;
-        const Scratch s = scratch(slot);
-        transform_filters(group, block, s.taps, s.in, block_apart());
-        multiply(tiles_, inputs + group * in, s.in, block_apart(), s.out);
-        if (!store_tiles(group, block * kernel_.lanes, 0, tiles_, s)) finite = false;
-      });
-      return finite;
-    }
-    A* const filters = context.workspace<A>(g_.groups * products * filters_apart());
-    const auto block_of = [=, this](int64_t group, int64_t block) {
-      return filters + group * products * filters_apart() + block * g_.depth * kernel_.lanes;
-    };
-    run_tasks(context, g_.groups * blocks_, [&](int64_t i, int64_t slot) {
-      transform_filters(i / blocks_, i % blocks_, scratch(slot).taps, block_of(i / blocks_, i % blocks_),
-                        filters_apart());
-    });
-    run_tasks(context, g_.groups * ceil_div(tiles_, size_), [&](int64_t i, int64_t slot) {
-      const int64_t group = i % g_.groups, first = i / g_.groups * size_, count = min(size_, tiles_ - first);
-      const Scratch s = scratch(slot);
-      transform_inputs(group, first, count, s, s.in);
-      for (int64_t block = 0; block < blocks_; ++block) {
-        multiply(count, s.in, block_of(group, block), filters_apart(), s.out + block * kernel_.lanes);
-      }
-      if (!store_tiles(group, 0, first, count, s)) finite = false;
-    });
-    return finite;
+    return by_maps_ ? run_by_maps() : run_by_tiles();
   }
 
  private:
@@ -255,6 +211,65 @@ class Winograd : WinogradTiles<T> {
   struct Scratch {
     A *in, *out, *taps, *zeros, *sources, *targets;
   };
+  // Allocates it for those of `tasks` tasks that run at once; returns what has that of a slot.
+  auto allocate(int64_t tasks, int64_t in) {
+    const int64_t sizes[] = {in,       products * out_apart(),    9 * kernel_.lanes * filter_channels,
+                             g_.depth, this->copy_size(g_.depth), (in_place_ ? 1 : 4 * size_) * pitch_};
+    std::array<int64_t, 7> at{};
+    for (size_t i = 0; i < 6; ++i) at[i + 1] = at[i] + lines(sizes[i]);
+    Context& context = context_;
+    A* const memory = context.workspace<A>(min(tasks, int64_t(context.device.threads)) * at[6]);
+    return [=](int64_t slot) {
+      A* const own = memory + slot * at[6];
+      return Scratch{own, own + at[1], own + at[2], own + at[3], own + at[4], own + at[5]};
+    };
+  }
+
+  bool run_by_maps() {
+    Context& context = context_;
+    const int64_t parts = ceil_div(tiles_, input_tiles), inputs_size = lines(products * in_apart());
+    A* const inputs = context.workspace<A>(g_.groups * inputs_size);
+    const auto scratch = allocate(g_.groups * max(parts, blocks_), products * block_apart());
+    run_tasks(context, g_.groups * parts, [&](int64_t i, int64_t slot) {
+      const int64_t group = i / parts, first = i % parts * input_tiles;
+      transform_inputs(group, first, min(input_tiles, tiles_ - first), scratch(slot),
+                       inputs + group * inputs_size + first * g_.depth);
+    });
+    std::atomic<bool> finite{true};
+    run_tasks(context, g_.groups * blocks_, [&](int64_t i, int64_t slot) {
+      const int64_t group = i / blocks_, block = i % blocks_;
+      const Scratch s = scratch(slot);
+      transform_filters(group, block, s.taps, s.in, block_apart());
+      multiply(tiles_, inputs + group * inputs_size, s.in, block_apart(), s.out);
+      if (!store_tiles(group, block * kernel_.lanes, 0, tiles_, s)) finite = false;
+    });
+    return finite;
+  }
+
+  bool run_by_tiles() {
+    Context& context = context_;
+    const int64_t tasks = g_.groups * ceil_div(tiles_, size_);
+    A* const filters = context.workspace<A>(g_.groups * products * filters_apart());
+    const auto block_of = [=, this](int64_t group, int64_t block) {
+      return filters + group * products * filters_apart() + block * g_.depth * kernel_.lanes;
+    };
+    const auto scratch = allocate(max(tasks, g_.groups * blocks_), products * in_apart());
+    run_tasks(context, g_.groups * blocks_, [&](int64_t i, int64_t slot) {
+      const int64_t group = i / blocks_, block = i % blocks_;
+      transform_filters(group, block, scratch(slot).taps, block_of(group, block), filters_apart());
+    });
+    std::atomic<bool> finite{true};
+    run_tasks(context, tasks, [&](int64_t i, int64_t slot) {
+      const int64_t group = i % g_.groups, first = i / g_.groups * size_, count = min(size_, tiles_ - first);
+      const Scratch s = scratch(slot);
+      transform_inputs(group, first, count, s, s.in);
+      for (int64_t block = 0; block < blocks_; ++block) {
+        multiply(count, s.in, block_of(group, block), filters_apart(), s.out + block * kernel_.lanes);
+      }
+      if (!store_tiles(group, 0, first, count, s)) finite = false;
+    });
+    return finite;
+  }
 
   // Whether a task has all tiles and one block of maps, so that it can transform the filters itself, and those need not
   // be stored: if the filters are larger than a thread's L2 cache, and the inputs are smaller than the filters.
