@@ -1,11 +1,12 @@
 // F(2 x 2, 3 x 3) for the threaded rung (winograd.cu derives it): fprop and dgrad of 3 x 3 filters without stride and
 // dilation.
 //
-// A task is a number of tiles of 2 x 2 outputs. Their inputs are transformed to 16 matrices [tiles, channels], and the
-// filters, once, to 16 matrices [channels, maps]; 16 matrix products by the kernel of accumulate.h give the transformed
-// outputs. The lanes of a vector are neighbouring channels, then neighbouring maps. So images in channels_last are read
-// and written where they are; of other layouts and of half types, a task copies the rows that it reads and writes. An
-// output depends only on its own tile and on the order of the channels, whatever the number of threads.
+// Tiles are 2 x 2 outputs. Their inputs are transformed to 16 matrices [tiles, channels], and the filters, once, to 16
+// matrices [channels, maps]; 16 matrix products by the kernel of accumulate.h give the transformed outputs. A task
+// computes all maps of some tiles, with filters that were transformed before, or some maps of all tiles, with inputs
+// that were. The lanes of a vector are neighbouring channels, then neighbouring maps. So images in channels_last are
+// read and written where they are; of other layouts and of half types, a task copies the rows that it reads and writes.
+// An output depends only on its own tile and on the order of the channels, whatever the number of threads.
 //
 // The transforms mix the pixels of a tile, so an infinity or a NaN spreads over the tile. All outputs that it reaches
 // are not finite, so the caller computes those again.
