@@ -71,7 +71,11 @@ class Barrier {
 TP_DEVICE inline void sync_warps(int id, int warps) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(warps * warp_size) : "memory");
 }
-// The same, and whether the condition holds in any of their threads.
+// Arrives at such a barrier without waiting for the other warps.
+TP_DEVICE inline void arrive_warps(int id, int warps) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(warps * warp_size) : "memory");
+}
+// The first, and whether the condition holds in any of their threads.
 TP_DEVICE inline bool any_of_warps(int id, int warps, bool condition) {
   int any;
   asm volatile(

@@ -13,8 +13,9 @@
 // copied, but no position is wasted. This suits small images, and fprop with a stride, where neighbouring outputs do
 // not read neighbouring pixels.
 //
-// One warp starts the copies of patches and filters, each in a ring of stages. One or two warpgroups multiply. A block
-// computes one tile after another, so that it can copy for the next tile while it stores the sums of the last one.
+// Two warps start the copies, of patches and of filters, each in a ring of stages. One or two warpgroups multiply. A
+// block computes one tile after another, so that it can copy for the next tile while it stores the sums of the last
+// one.
 #pragma once
 #include "conv/gather_splits.cuh"
 #include "conv/patch_image.cuh"
@@ -194,41 +195,49 @@ __global__ void __launch_bounds__(Tile::threads, Tile::together)
 #if TP_WGMMA
   extern __shared__ __align__(1024) unsigned char stages[];
   __shared__ block::Barrier barriers[ring_barriers][most_stages], received;
-  // Initialize the barriers: each of the first warps those of a ring. The shuffle shows the compiler that all lanes of
-  // a warp have the same `warp`.
-  const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
-  if (warp < ring_barriers && block::elect_lane()) {
-    for (int i = 0; i < most_stages; ++i) {
-      barriers[warp][i].init(warp == patch_full || warp == filter_full ? 1 : Tile::warps);
-    }
-    if (warp == 0) received.init(1);
-    block::publish_barriers();
-  }
-  const auto ready = [] {
-    __syncthreads();
-    block::allow_next_launch();
-    block::wait_for_launch_before();
-  };
   const unsigned patches = block::shared_address(stages);
   unsigned filters = patches + unsigned(work.patch_stages * work.shape.stage_bytes);
   // Hides the value, or the compiler would compute it again for each tap.
   asm volatile("" : "+r"(filters));
   WgmmaRings rings{patches, filters, barriers, block::Cursor(work.patch_stages), block::Cursor(work.filter_stages)};
+  // Initialize the barriers: each of the first warps those of a ring. The shuffle shows the compiler that all lanes of
+  // a warp have the same `warp`.
+  const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
+  static_assert(ring_barriers <= Tile::warps);
+  if (warp < ring_barriers) {
+    if (block::elect_lane()) {
+      const bool is_full = warp == patch_full || warp == filter_full;
+      const int count = warp == patch_full || warp == patch_empty ? work.patch_stages : work.filter_stages;
+      for (int i = 0; i < count; ++i) barriers[warp][i].init(is_full ? 1 : Tile::warps);
+      if (warp == 0) received.init(1);
+      block::publish_barriers();
+    }
+    __syncwarp();
+    block::arrive_warps(2, ring_barriers + 2);
+  }
+  // The copying warps wait for that when they have found their first tile.
   if (warp >= Tile::warps) {
+    const auto ready = [] {
+      block::sync_warps(2, ring_barriers + 2);
+      block::allow_next_launch();
+      block::wait_for_launch_before();
+    };
     if (warp == Tile::warps) {
       if (block::elect_lane()) block::prefetch_map(work.sources[0]);
       for_tiles<Tile>(work, ready, [&](const WgmmaShare& share) { copy_patches(work, share, rings); });
-    } else if (warp == Tile::warps + 1) {
+    } else {
       if (block::elect_lane()) block::prefetch_map(work.filters);
       for_tiles<Tile>(work, ready, [&](const WgmmaShare& share) { copy_filters<T, Tile, pass>(work, share, rings); });
-    } else {
-      ready();
     }
     return;
   }
   // The multiplying warpgroups: compute a tile, then store it by way of shared memory.
   const int group = warp / 4;
   unsigned char* const data = stages + work.image;
+  const auto ready = [] {
+    block::sync_warps(1, Tile::warps);
+    block::wait_for_launch_before();
+  };
   for_tiles<Tile>(work, ready, [&](const WgmmaShare& share) {
     float sum[Tile::sums] = {};  // stays zero in a phase in which no tap contributes
     multiply_patches<T, Tile, pass>(work, share, rings, group, sum);

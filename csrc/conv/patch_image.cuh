@@ -71,22 +71,30 @@ class WgmmaImage {
   }
 
  private:
-  // Where the image has eight neighbouring maps of a pixel: the j-th eight of the tile.
-  TP_DEVICE unsigned char* eight_maps(int pixel, int j) const {
-    if (!work_.stores_boxes) return data_ + (pixel * pixel_pitch + j * 8) * int(sizeof(T));
-    return data_ + j / 8 * box_bytes(work_.shape) + pixel * block::row_bytes + (j % 8 * 16 ^ pixel % 8 * 16);
-  }
+  // Where the image has eight neighbouring maps of each pixel, the j-th eight of the tile. In a box, the vectors of a
+  // pixel take turns with those of seven others.
+  struct EightMaps {
+    unsigned first, pitch, turns, turn;  // addresses and bytes
+
+    TP_DEVICE EightMaps(const WgmmaImage& image, unsigned j) {
+      const bool boxes = image.work_.stores_boxes;
+      first = block::shared_address(image.data_) + (boxes ? j / 8 * unsigned(box_bytes(image.work_.shape)) : j * 16);
+      pitch = boxes ? block::row_bytes : pixel_pitch * unsigned(sizeof(T));
+      turns = boxes ? 7 * 16 : 0;
+      turn = boxes ? j % 8 * 16 : 0;
+    }
+    TP_DEVICE unsigned at(unsigned pixel) const { return first + pixel * pitch + ((pixel * 16 & turns) ^ turn); }
+  };
   // Writes four matrices at a time: sixteen maps, in rows, by sixteen positions. The last ones may be eight positions,
   // twice.
   TP_DEVICE void set_pixels(int group, const Sums& sum) const {
-    const int map = (row_of(group, 0) & ~15) + lane() / 8 % 2 * 8;
+    const EightMaps maps(*this, unsigned(row_of(group, 0)) / 16 * 2 + unsigned(lane()) / 8 % 2);
 #pragma unroll
     for (int j = 0; j < Tile::sums; j += 8) {
       const int next = j + 4 < Tile::sums ? 4 : 0;
       const auto pair = [&](int i) { return block::half_pair<T>(sum[j + i], sum[j + i + 1]); };
       const int pixel = pixel_at(j * 2 + lane() / 16 * next * 2 + lane() % 8);
-      block::store_transposed(block::shared_address(eight_maps(pixel, map / 8)), pair(0), pair(2), pair(next),
-                              pair(next + 2));
+      block::store_transposed(maps.at(unsigned(pixel)), pair(0), pair(2), pair(next), pair(next + 2));
     }
   }
   // The same if the image has the pixels of a map next to each other: pairs of neighbouring positions.

@@ -18,10 +18,7 @@ struct WgmmaTile {
   static constexpr bool can_split = positions < 256;  // whether there is memory for it (gather_splits.cuh)
   // Blocks per multiprocessor.
   static constexpr int together = positions * maps <= 64 * 64 ? 3 : groups == 1 ? 2 : 1;
-  // Two warps copy. A block that is alone on its multiprocessor has a whole warpgroup for copying, so that the
-  // warpgroup can give its registers to the others.
-  static constexpr int threads = warps * 32 + (together == 1 ? block::warpgroup : 64), registers = 216,
-                       few_registers = 72;
+  static constexpr int threads = warps * 32 + 64;  // two warps copy
 
   // The cycles that a multiprocessor of an H200 takes for one tap of 64 channels, of which it copies a patch `patches`
   // times. It computes 2,048 products per cycle. Its shared memory is accessed at 125 bytes per cycle, by the copies
