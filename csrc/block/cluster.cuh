@@ -33,14 +33,17 @@ TP_DEVICE void cluster_store(T* mine, unsigned rank, T value) {
   }
 }
 
-// Returns the four floats that block `rank` has at the address of *mine, which is a multiple of 16.
-TP_DEVICE inline float4 cluster_load(const float4* mine, int rank) {
+// The address that *mine has in block `rank`, and four floats at such an address.
+TP_DEVICE inline unsigned cluster_address(const float* mine, int rank) {
   unsigned theirs;
-  float4 value;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(shared_address(mine)), "r"(rank));
+  return theirs;
+}
+TP_DEVICE inline float4 cluster_load(unsigned address) {
+  float4 value;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(theirs)
+               : "r"(address)
                : "memory");
   return value;
 }
@@ -63,7 +66,8 @@ template <class T>
 TP_DEVICE void cluster_store(T* mine, unsigned, T value) {
   *mine = value;
 }
-TP_DEVICE inline float4 cluster_load(const float4* mine, int) { return *mine; }
+TP_DEVICE inline unsigned cluster_address(const float* mine, int) { return shared_address(mine); }
+TP_DEVICE inline float4 cluster_load(unsigned) { return {}; }
 TP_DEVICE inline void cluster_barrier() { __syncthreads(); }
 TP_DEVICE inline void cluster_arrive() {}
 TP_DEVICE inline void cluster_wait() { __syncthreads(); }

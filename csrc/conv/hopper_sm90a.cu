@@ -33,6 +33,9 @@ using Grad64x256 = PointwiseGradTile<false, 1, 128>;
 using Grad256x64 = PointwiseGradTile<true, 2, 64>;
 using Grad256x128 = PointwiseGradTile<true, 2, 128>;
 
+// The most blocks beside or below each other in a grid.
+constexpr int64_t most_grid = 65535;
+
 // With fewer channels or maps, most of a tile would be zeros.
 constexpr int64_t fewest = 32;
 
@@ -211,6 +214,9 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
   }
   if (!has_tap_map(e.rows) || !has_tap_map(e.cols)) return false;
   if (e.taps() > most_taps || pixels >= dividend_limit || e.rows.in * e.cols.in == 0) return false;
+  if (max(e.groups * ceil_div(e.maps, int64_t(64)), e.taps() * ceil_div(e.channels, int64_t(64))) > most_grid) {
+    return false;
+  }
   const ChannelsLast<T> x(e.x, e.x_strides, e.n, e.groups, e.channels, e.rows.in, e.cols.in, context),
       dy(e.y, e.y_strides, e.n, e.groups, e.maps, e.rows.out, e.cols.out, context);
   WgradPlan best{never};

@@ -8,15 +8,11 @@
 
 namespace tp::conv {
 
-// The sums of a tile in shared memory, and the part of dw that a block of a cluster computes from them. Rows are apart
-// so that eight of them can be written without bank conflicts.
+// The sums of a tile in shared memory. Rows are apart so that eight of them can be written without bank conflicts.
 template <class Tile>
 struct UnitSums {
   static constexpr int maps = Tile::blocks * 64, columns = Tile::units * block::row_elements, pitch = columns + 8;
-  static constexpr int quads = columns / 4, bytes = maps * pitch * int(sizeof(float));
-  // The maps that each block of a cluster takes.
-  static TP_HD int maps_each(int cluster) { return ceil_div(maps, cluster); }
-  static int bytes_with_dw(int cluster) { return bytes + maps_each(cluster) * columns * 2; }
+  static constexpr int bytes = maps * pitch * int(sizeof(float));
 };
 
 // Writes the sums of a warpgroup, its part of the tile, to shared memory.
@@ -72,100 +68,142 @@ TP_DEVICE float existing_sum(const Elements<T>& e, int64_t i) {
   return sum;
 }
 
-// ---- adding up in a cluster
+// ---- dw of a tile: by a block that has all its sums, or by a cluster
 
-// Copies from shared memory to dw, by one warp, `width` elements at a time.
-template <int width, class T>
-TP_DEVICE void store_filter(const T* from, int count, T* to) {
-  using V = block::Vector<T, width>;
-#pragma unroll 1
-  for (int i = int(threadIdx.x) % 32 * width; i < count; i += 32 * width) {
-    *reinterpret_cast<V*>(to + i) = *reinterpret_cast<const V*>(from + i);
+// The rows of dw that a block writes: those of some maps of its tile. Each has all taps of some channels.
+template <class Tile, class T>
+struct FilterRows {
+  const WgradWgmma<T>& work;
+  int first, last, count;  // maps of the tile; elements per map
+  T* dw;                   // that of map 0
+  int64_t next;            // from one map to the next
+  bool aligned;            // whether copies can store them
+
+  TP_DEVICE FilterRows(const WgradWgmma<T>& work, const UnitShare& share, int first, int last)
+      : work(work), first(first), last(min(last, int(work.e.maps) - share.map)), next(work.e.channels * work.taps) {
+    const int64_t channel = share.unit / work.taps * 64;
+    count = int(min(work.e.channels - channel, int64_t(UnitSums<Tile>::columns / work.taps))) * work.taps;
+    dw = work.e.weight + (share.group * work.e.maps + share.map) * next + channel * work.taps;
+    aligned = work.e.channels % 8 == 0 && reinterpret_cast<uintptr_t>(work.e.weight) % 16 == 0;
   }
-}
-
-// Adds up the sums of up to `most` blocks: this block those of some maps.
-template <int most, class Tile, class T>
-TP_DEVICE void add_up_maps(const WgradWgmma<T>& work, const UnitShare& share, const float* pool, T* staged) {
-  using Sums = UnitSums<Tile>;
-  constexpr int threads = Tile::warps * 32, at_once = 8 / most;  // quads per thread, to have eight loads at once
-  const int cluster = work.slices, taps = work.taps, rank = share.slice, first_map = rank * Sums::maps_each(cluster),
-            rows = min(min(Sums::maps_each(cluster), Sums::maps - first_map), int(work.e.maps) - share.map - first_map);
-  bool odd = false;
+  // Computes elements that are not finite again, then stores the rows, which lie `pitch` elements apart in shared
+  // memory. The multiplying warps call it.
+  TP_DEVICE void store(T* rows, int pitch, bool odd) const {
+    if (block::any_of_warps(1, Tile::warps, odd && work.slab.is_ragged)) {
 #pragma unroll 1
-  for (int first = int(threadIdx.x); first < rows * Sums::quads; first += threads * at_once) {
-    float4 parts[at_once][most];
-#pragma unroll
-    for (int u = 0; u < at_once; ++u) {
-      const int i = first + u * threads, row = i / Sums::quads, column = i % Sums::quads * 4;
-      const auto* const at = reinterpret_cast<const float4*>(pool + (first_map + row) * Sums::pitch + column);
-      if (row < rows) parts[u][0] = *at;
-#pragma unroll
-      for (int k = 1; k < most; ++k) {
-        // Each block begins with the next one, so that not all read from the same one.
-        const int from = rank + k < cluster ? rank + k : rank + k - cluster;
-        parts[u][k] = {};
-        if (k < cluster && row < rows) parts[u][k] = block::cluster_load(at, from);
+      for (int i = int(threadIdx.x); i < (last - first) * count; i += Tile::warps * 32) {
+        const int map = first + i / count, at = i % count;
+        T& element = rows[map * pitch + at];
+        if (!is_finite(float(element))) element = T(existing_sum(work.e, dw + map * next + at - work.e.weight));
       }
     }
-#pragma unroll
-    for (int u = 0; u < at_once; ++u) {
-      const int i = first + u * threads, row = i / Sums::quads, column = i % Sums::quads * 4;
-      if (row >= rows) break;
-      float4 total = parts[u][0];
-#pragma unroll
-      for (int k = 1; k < most; ++k) {
-        const float4 more = parts[u][k];
-        total = {total.x + more.x, total.y + more.y, total.z + more.z, total.w + more.w};
-      }
-      // In the order of dw.
-      const int unit = column / block::row_elements, channel = column % block::row_elements;
-      T* const to = staged + row * Sums::columns + (taps == 1 ? column : channel * taps + unit);
-      to[0] = T(total.x), to[taps] = T(total.y), to[2 * taps] = T(total.z), to[3 * taps] = T(total.w);
-      odd = odd || !is_finite(total.x + total.y + total.z + total.w);
-    }
-  }
-  const int64_t map = share.group * work.e.maps + share.map + first_map, channel = share.unit / taps * 64;
-  const int count = int(min(work.e.channels - channel, int64_t(Sums::columns / taps))) * taps;
-  T* const dw = work.e.weight + (map * work.e.channels + channel) * taps;  // of the first map
-  const int64_t next_map = work.e.channels * taps;
-  if (block::any_of_warps(1, Tile::warps, odd && work.slab.is_ragged)) {
-#pragma unroll 1
-    for (int i = int(threadIdx.x); i < rows * Sums::columns; i += threads) {
-      const int row = i / Sums::columns, at = i % Sums::columns;
-      if (at >= count || is_finite(float(staged[i]))) continue;
-      staged[i] = T(existing_sum(work.e, dw + row * next_map + at - work.e.weight));
-    }
+    block::publish_shared();
     block::sync_warps(1, Tile::warps);
-  }
-  const bool aligned = work.e.channels % 8 == 0 && reinterpret_cast<uintptr_t>(work.e.weight) % 16 == 0;
+    if (aligned) {
+      const int map = first + int(threadIdx.x);
+      if (map < last) block::store_bytes(rows + map * pitch, count * int(sizeof(T)), dw + map * next);
+      block::commit_stores();
+      block::wait_for_stores();
+      return;
+    }
 #pragma unroll 1
-  for (int row = int(threadIdx.x) / 32; row < rows; row += Tile::warps) {
-    T* const to = dw + row * next_map;
-    const T* const from = staged + row * Sums::columns;
-    aligned ? store_filter<8>(from, count, to) : store_filter<1>(from, count, to);
+    for (int map = first + int(threadIdx.x) / 32; map < last; map += Tile::warps) {
+#pragma unroll 1
+      for (int i = int(threadIdx.x) % 32; i < count; i += 32) dw[map * next + i] = rows[map * pitch + i];
+    }
   }
+};
+
+// Stores the tile of a block that has all its sums. The warpgroups write them to shared memory, in the order of dw: all
+// taps of a channel follow each other.
+template <class Tile, class T>
+TP_DEVICE void store_filters(const WgradWgmma<T>& work, const UnitShare& share, T* pool, int first_block,
+                             int first_unit, const float (&sum)[Tile::blocks_each][Tile::units_each * 32]) {
+  constexpr int pitch = UnitSums<Tile>::pitch;
+  const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
+  const int per_channel = work.taps, per_unit = work.taps == 1 ? block::row_elements : 1;
+  float zero = 0;  // becomes NaN
+#pragma unroll
+  for (int i = 0; i < Tile::blocks_each * 2; ++i) {
+    const int map = (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
+    T* const row = pool + map * pitch + lane % 4 * 2 * per_channel + first_unit * per_unit;
+#pragma unroll
+    for (int j = 0; j < Tile::units_each * 8; ++j) {
+      T* const to = row + j % 8 * 8 * per_channel + j / 8 * per_unit;
+      const float a = sum[i / 2][j * 4 + i % 2 * 2], b = sum[i / 2][j * 4 + i % 2 * 2 + 1];
+      to[0] = T(a), to[per_channel] = T(b);
+      if (work.slab.is_ragged) zero += a * 0.0f + b * 0.0f;
+    }
+  }
+  FilterRows<Tile, T>(work, share, 0, UnitSums<Tile>::maps).store(pool, pitch, zero != 0);
 }
 
-// The multiplying warps of all blocks of a cluster call it.
+// Adds up the sums of a cluster, and stores them: each block those of some maps. A thread has the sums of a map and of
+// four neighbouring channels, under all units of the tile.
 template <class Tile, class T>
 TP_DEVICE void add_up_cluster(const WgradWgmma<T>& work, const UnitShare& share, float* pool) {
-  T* const staged = reinterpret_cast<T*>(pool + UnitSums<Tile>::maps * UnitSums<Tile>::pitch);
-  if (work.slices == 1) {
-    block::sync_warps(1, Tile::warps);
-    return add_up_maps<1, Tile>(work, share, pool, staged);
-  }
+  using Sums = UnitSums<Tile>;
+  constexpr int units = Tile::units, across = block::row_elements / 4;
+  const int cluster = work.slices, rank = share.slice, each = ceil_div(Sums::maps, cluster), first = rank * each;
+  const FilterRows<Tile, T> rows(work, share, first, min(first + each, Sums::maps));
+  bool odd = false;
   block::cluster_barrier();
-  if (work.slices == 2) {
-    add_up_maps<2, Tile>(work, share, pool, staged);
-  } else if (work.slices <= 4) {
-    add_up_maps<4, Tile>(work, share, pool, staged);
-  } else {
-    add_up_maps<8, Tile>(work, share, pool, staged);
+#pragma unroll 1
+  for (int map = first + int(threadIdx.x) / across; map - int(threadIdx.x) % 32 / across < rows.last;
+       map += Tile::warps * 32 / across) {
+    float* const row = pool + map * Sums::pitch;
+    float* const mine = row + int(threadIdx.x) % across * 4;
+    float4 sums[units];
+#pragma unroll
+    for (int u = 0; u < units; ++u) sums[u] = *reinterpret_cast<const float4*>(mine + u * block::row_elements);
+    // Each block begins with the next one, so that not all read from the same one. Two blocks are read before any is
+    // added.
+#pragma unroll 1
+    for (int k = 1; k < cluster; k += 2) {
+      float4 parts[2][units] = {};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if (k + j >= cluster) continue;
+        const int from = rank + k + j;
+        const unsigned theirs = block::cluster_address(mine, from < cluster ? from : from - cluster);
+#pragma unroll
+        for (int u = 0; u < units; ++u) {
+          parts[j][u] = block::cluster_load(theirs + unsigned(u * block::row_bytes * 2));
+        }
+      }
+#pragma unroll
+      for (const auto& part : parts) {
+#pragma unroll
+        for (int u = 0; u < units; ++u) {
+          sums[u] = {sums[u].x + part[u].x, sums[u].y + part[u].y, sums[u].z + part[u].z, sums[u].w + part[u].w};
+        }
+      }
+    }
+    // Replace the sums of these maps, which no other warp reads, in the order of dw.
+    __syncwarp();
+    if (map >= rows.last) continue;
+    uint2* const to = reinterpret_cast<uint2*>(row);
+    const int quad = int(threadIdx.x) % across;
+    const auto sum = [&](int i) {  // of the four channels, one after another
+      const float4 four = sums[i % units];
+      return i < units ? four.x : i < units * 2 ? four.y : i < units * 3 ? four.z : four.w;
+    };
+#pragma unroll
+    for (int u = 0; u < units; ++u) {
+      const float4 four = sums[u];
+      odd = odd || !is_finite(four.x + four.y + four.z + four.w);
+      if (work.taps == 1) {
+        to[u * across + quad] = {block::half_pair<T>(four.x, four.y), block::half_pair<T>(four.z, four.w)};
+      } else {
+        to[quad * units + u] = {block::half_pair<T>(sum(u * 4), sum(u * 4 + 1)),
+                                block::half_pair<T>(sum(u * 4 + 2), sum(u * 4 + 3))};
+      }
+    }
   }
-  // Wait until the others have read the sums of this block.
+  __syncwarp();
   block::cluster_arrive();
-  block::cluster_wait();
+  rows.store(reinterpret_cast<T*>(pool), Sums::pitch * 2, odd);
+  block::cluster_wait();  // until the others have read the sums of this block
 }
 
 // ---- the second kernel

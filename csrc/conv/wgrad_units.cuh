@@ -16,14 +16,15 @@ struct PatchSlab {
 // The arguments of the kernels. What a block needs first comes first, because it is in no cache yet.
 template <class T>
 struct WgradWgmma {
-  int slabs, slices;                 // of the inner dimension
-  bool is_whole;                     // whether the blocks of a tile are a cluster, which writes dw
-  int groups, taps, units;           // taps and units of one group
-  int map_blocks, unit_blocks;       // that dw is divided into
-  int stages, stage_bytes;           // of the ring in shared memory
-  int x_group, dy_group;             // the distance in channels between groups
-  Divisor by_across{1}, by_down{1};  // divide the pixels of an image or, with patches, its slabs
-  PatchSlab slab{};                  // with patches
+  int slices, slabs_each, extra;       // of the inner dimension: the first `extra` slices have one slab more
+  bool is_whole;                       // whether the blocks of a tile are a cluster, which writes dw
+  int groups, taps, units;             // taps and units of one group
+  Divisor by_map_block{1};             // divides the blocks of maps of all groups
+  Divisor by_across{1}, by_down{1};    // divide the pixels of an image or, with patches, its slabs
+  int slabs, map_blocks, unit_blocks;  // that the inner dimension and dw are divided into
+  int stages, stage_bytes;             // of the ring in shared memory
+  int x_group, dy_group;               // the distance in channels between groups
+  PatchSlab slab{};                    // with patches
   CUtensorMap dy, x;
   float* sums;  // unless is_whole: [slices][groups][maps][units][64]
   Elements<T> e;
@@ -47,25 +48,20 @@ inline double slab_cycles(int instructions, int units, double busy, int copied) 
 struct UnitShare {
   int group, map, unit, slice, units, first_slab, last_slab;
 
-  // The same, by a shuffle that shows the compiler that all lanes of a warp have it.
-  TP_DEVICE UnitShare of_warp() const {
-    const auto same = [](int value) { return __shfl_sync(~0u, value, 0); };
-    return {same(group), same(map), same(unit), same(slice), same(units), same(first_slab), same(last_slab)};
+  // A block is (slice, block of units, block of maps and group).
+  template <class Tile, class T>
+  TP_DEVICE static UnitShare of(const WgradWgmma<T>& work) {
+    int map = int(blockIdx.z);
+    const int group = work.by_map_block.divide(map), unit = int(blockIdx.y) * Tile::units, slice = int(blockIdx.x);
+    const auto first_slab = [&](int s) { return s * work.slabs_each + min(s, work.extra); };
+    return {group,
+            map * Tile::blocks * 64,
+            unit,
+            slice,
+            min(work.units - unit, Tile::units),
+            first_slab(slice),
+            first_slab(slice + 1)};
   }
 };
-
-template <class T, class Tile>
-TP_DEVICE UnitShare unit_share(const WgradWgmma<T>& work) {
-  const int unit = int(blockIdx.x) / work.cluster(), map = unit / work.unit_blocks, group = map / work.map_blocks,
-            slice = group / work.groups + int(blockIdx.x) % work.cluster(),
-            first_unit = unit % work.unit_blocks * Tile::units;
-  return {group % work.groups,
-          map % work.map_blocks * Tile::blocks * 64,
-          first_unit,
-          slice,
-          min(work.units - first_unit, Tile::units),
-          int(int64_t(slice) * work.slabs / work.slices),
-          int(int64_t(slice + 1) * work.slabs / work.slices)};
-}
 
 }  // namespace tp::conv

@@ -21,29 +21,29 @@ template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_constant__ WgradWgmma<T> work) {
 #if TP_WGMMA
   extern __shared__ __align__(1024) unsigned char pool[];
-  __shared__ UnitShare found;
   __shared__ block::Barrier full[Tile::most_stages], empty[Tile::most_stages];
-  // Find the share of the block, and initialize the barriers.
-  if (threadIdx.x == 0) found = unit_share<T, Tile>(work);
-  if (threadIdx.x >= 32 && threadIdx.x < 32 + Tile::most_stages) {
-    full[threadIdx.x - 32].init(Tile::copiers);
-    empty[threadIdx.x - 32].init(Tile::warps);
+  // Initialize the barriers, and find the share of the block. The shuffle shows the compiler that all lanes of a warp
+  // have the same `warp`.
+  const int warp = __shfl_sync(~0u, int(threadIdx.x) / 32, 0);
+  if (warp < 2 && block::elect_lane()) {
+    for (int i = 0; i < work.stages; ++i) {
+      warp == 0 ? full[i].init(Tile::copiers) : empty[i].init(Tile::warps);
+    }
     block::publish_barriers();
   }
-  if (threadIdx.x == Tile::warps * 32) {
+  if (warp == Tile::warps && block::elect_lane()) {
     block::prefetch_map(work.dy);
     block::prefetch_map(work.x);
   }
+  const UnitShare share = UnitShare::of<Tile>(work);
   __syncthreads();
-  const UnitShare share = found.of_warp();
   block::allow_next_launch();
   block::wait_for_launch_before();
-  const unsigned stages = (block::shared_address(pool) + 1023) / 1024 * 1024;
+  const unsigned stages = block::shared_address(pool);
   // The copying warps: one lane of each starts the copies.
-  if (threadIdx.x >= Tile::warps * 32) {
+  if (warp >= Tile::warps) {
     block::leave_registers<Tile::few_registers>();
-    // The shuffle shows the compiler that all lanes of a warp have the same `copier`.
-    const int copier = __shfl_sync(~0u, int(threadIdx.x) / 32, 0) - Tile::warps;
+    const int copier = warp - Tile::warps;
     if (copier >= Tile::copiers || !block::elect_lane()) return;
     if constexpr (Tile::has_patches) {
       copy_patches(work, share, stages, full, empty, copier);
@@ -54,8 +54,7 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
   }
   // The multiplying warpgroups: compute the sums, then add them up or store them.
   block::take_registers<Tile::registers>();
-  // The shuffle shows the compiler that all lanes of a warp have the same `group`.
-  const int group = __shfl_sync(~0u, int(threadIdx.x) / block::warpgroup, 0);
+  const int group = warp / 4;
   const int first_block = group / Tile::unit_groups * Tile::blocks_each,
             first = group % Tile::unit_groups * Tile::units_each;
   float sum[Tile::blocks_each][Tile::units_each * 32];
@@ -65,7 +64,10 @@ __global__ void __launch_bounds__(Tile::threads, 1) wgrad_wgmma(const __grid_con
     multiply_slabs<T, Tile>(share, stages, full, empty, first_block, first, sum);
   }
   block::sync_warps(1, Tile::warps);  // until all products have read the stages, which the sums replace
-  float* const sums = reinterpret_cast<float*>(pool + (stages - block::shared_address(pool)));
+  if (work.is_whole && work.slices == 1) {
+    return store_filters<Tile>(work, share, reinterpret_cast<T*>(pool), first_block, first, sum);
+  }
+  float* const sums = reinterpret_cast<float*>(pool);
   write_sums<Tile>(sums, first_block, first, sum);
   if (work.is_whole) {
     add_up_cluster<Tile>(work, share, sums);
@@ -95,6 +97,7 @@ WgradWgmma<T> divide_wgrad(const Elements<T>& e) {
   Tile::cut(work);
   work.map_blocks = int(ceil_div(e.maps, int64_t(Tile::blocks * 64)));
   work.unit_blocks = ceil_div(work.units, Tile::units);
+  work.by_map_block = Divisor(work.map_blocks);
   return work;
 }
 
@@ -127,9 +130,7 @@ WgradPlan plan_wgrad(const Elements<T>& e) {
   for (int slices = most; slices > 0; slices /= 2) consider(slices, false);
   // A cluster can write dw if a tile has all taps of its channels.
   if (work.taps > 1 && work.taps != Tile::units) return best;
-  for (int slices = 1; slices <= min(most_cluster, most); ++slices) {
-    if (Sums::bytes_with_dw(slices) + 1024 <= most_memory) consider(slices, true);
-  }
+  for (int slices = 1; slices <= min(most_cluster, most); ++slices) consider(slices, true);
   return best;
 }
 
@@ -141,13 +142,14 @@ void launch_wgrad_wgmma(const Elements<T>& e, const WgradPlan& plan, const Chann
   work.x_group = int(x.group);
   work.dy_group = int(dy.group);
   work.slices = plan.slices;
+  work.slabs_each = work.slabs / plan.slices;
+  work.extra = work.slabs % plan.slices;
   work.is_whole = plan.is_whole;
   if (!work.is_whole) work.sums = context.workspace<float>(work.slices * work.sums_per_slice());
-  const int sums = work.is_whole ? UnitSums<Tile>::bytes_with_dw(work.slices) : UnitSums<Tile>::bytes,
-            bytes = 1024 + max(work.stages * work.stage_bytes, sums);
+  const int bytes = max(work.stages * work.stage_bytes, UnitSums<Tile>::bytes);
+  const dim3 blocks(unsigned(work.slices), unsigned(work.unit_blocks), unsigned(work.map_blocks * work.groups));
   block::allow_shared_memory(wgrad_wgmma<T, Tile>, bytes);
-  block::launch_clusters(wgrad_wgmma<T, Tile>, unsigned(work.groups * work.map_blocks * work.unit_blocks * work.slices),
-                         work.cluster(), Tile::threads, bytes, context, work);
+  block::launch_clusters(wgrad_wgmma<T, Tile>, blocks, work.cluster(), Tile::threads, bytes, context, work);
   check_launch("implicit_gemm");
   if (!work.is_whole) add_up_slices(work, context);
 }
