@@ -39,6 +39,17 @@ PROBLEMS = (
     ((3, 200, 11, 12), (136, 200, 1, 1), {}),
     ((2, 72, 12, 13), (256, 72, 1, 1), {"stride": 2}),
     ((4, 512, 7, 7), (128, 512, 1, 1), {}),
+    # Few images and many channels: tiles of few channels.
+    ((1, 120, 11, 10), (136, 120, 3, 3), {"padding": 1}),
+    ((1, 250, 14, 14), (200, 250, 3, 3), {"padding": 1}),
+    ((2, 256, 14, 14), (256, 256, 3, 3), {"padding": 1, "dilation": 2}),  # clusters of two blocks
+    ((1, 120, 28, 28), (136, 120, 3, 3), {"padding": 1}),
+    ((5, 504, 7, 7), (384, 504, 3, 3), {"padding": 1}),
+    ((1, 256, 28, 27), (200, 256, 3, 3), {"padding": 1, "stride": 2}),
+    ((3, 384, 13, 14), (512, 384, 3, 3), {"stride": 2}),
+    ((1, 1000, 14, 14), (200, 1000, 1, 1), {}),
+    ((4, 1024, 13, 14), (256, 1024, 1, 1), {}),  # clusters of three blocks
+    ((3, 256, 28, 27), (64, 256, 1, 1), {}),
 )
 
 
@@ -59,7 +70,7 @@ def test_filter_gradients(dtype, layout, device):
 @pytest.mark.parametrize("odd", [float("inf"), float("nan")], ids=str)
 def test_odd_elements_reach_only_the_taps_that_read_them(odd, layout, device):
     """Elements at the edges of x are beside pixels of a slab that are beyond dy."""
-    for shape, filters, window in PROBLEMS[:14]:
+    for shape, filters, window in (*PROBLEMS[:14], PROBLEMS[23]):
         x, g = integers(*shape, limit=1), integers(*F.conv2d(torch.zeros(shape), torch.zeros(filters), **window).shape)
         for where in ((0, 0), (0, -1), (-1, 0), (-1, -1)):
             x[-1, 3, where[0], where[1]] = odd
@@ -77,7 +88,7 @@ def test_odd_elements_reach_only_the_taps_that_read_them(odd, layout, device):
 @LAYOUTS
 @pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16], ids=str)
 def test_bits_depend_neither_on_the_run_nor_on_addresses(dtype, layout, device):
-    for shape, filters, window in (PROBLEMS[3], PROBLEMS[14], PROBLEMS[20], ((3, 64, 8, 6), (32, 64, 1, 1), {})):
+    for shape, filters, window in (PROBLEMS[3], PROBLEMS[14], PROBLEMS[20], PROBLEMS[24], ((3, 64, 8, 6), (32, 64, 1, 1), {})):
         random = torch.Generator().manual_seed(sum(shape))
         x = torch.randn(shape, generator=random)
         g = torch.randn(F.conv2d(x, torch.zeros(filters), **window).shape, generator=random)

@@ -33,17 +33,14 @@ TP_DEVICE void cluster_store(T* mine, unsigned rank, T value) {
   }
 }
 
-// The address that *mine has in block `rank`, and four floats at such an address.
-TP_DEVICE inline unsigned cluster_address(const float* mine, int rank) {
+// Returns the four floats that block `rank` has at the address of *mine, which is a multiple of 16.
+TP_DEVICE inline float4 cluster_load(const float* mine, int rank) {
   unsigned theirs;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(shared_address(mine)), "r"(rank));
-  return theirs;
-}
-TP_DEVICE inline float4 cluster_load(unsigned address) {
   float4 value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(shared_address(mine)), "r"(rank));
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address)
+               : "r"(theirs)
                : "memory");
   return value;
 }
@@ -66,8 +63,7 @@ template <class T>
 TP_DEVICE void cluster_store(T* mine, unsigned, T value) {
   *mine = value;
 }
-TP_DEVICE inline unsigned cluster_address(const float* mine, int) { return shared_address(mine); }
-TP_DEVICE inline float4 cluster_load(unsigned) { return {}; }
+TP_DEVICE inline float4 cluster_load(const float* mine, int) { return *reinterpret_cast<const float4*>(mine); }
 TP_DEVICE inline void cluster_barrier() { __syncthreads(); }
 TP_DEVICE inline void cluster_arrive() {}
 TP_DEVICE inline void cluster_wait() { __syncthreads(); }

@@ -25,9 +25,11 @@ namespace tp::block {
 constexpr int row_elements = 64, row_bytes = 128, warpgroup = 128;
 
 // The matrix descriptor of a factor. Groups of eight rows are `group_bytes` apart. If the factor is read across the
-// rows, each further block of 64 elements is `block_bytes` further on.
-TP_DEVICE inline uint64_t factor_at(unsigned address, int block_bytes = 16, int group_bytes = 1024) {
-  constexpr uint64_t swizzled = uint64_t(1) << 62;
+// rows, each further block of 64 elements is `block_bytes` further on. Then rows can also have 32 or 16 elements, of
+// which vector v is stored at position v ^ (address / 128 % 4) or v ^ (address / 128 % 2).
+template <int elements = row_elements>
+TP_DEVICE uint64_t factor_at(unsigned address, int block_bytes = 16, int group_bytes = 1024) {
+  constexpr uint64_t swizzled = uint64_t(elements == 64 ? 1 : elements == 32 ? 2 : 3) << 62;
   return swizzled | uint64_t(group_bytes / 16) << 32 | uint64_t(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
 }
 
@@ -63,13 +65,18 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #define TP_SUMS_4(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define TP_SUMS_8(i) TP_SUMS_4(i), TP_SUMS_4(i + 4)
 #define TP_SUMS_32(i) TP_SUMS_8(i), TP_SUMS_8(i + 8), TP_SUMS_8(i + 16), TP_SUMS_8(i + 24)
+#define TP_SUMS_24 TP_SUMS_8(0), TP_SUMS_8(8), TP_SUMS_8(16)
+#define TP_SUMS_48 TP_SUMS_32(0), TP_SUMS_8(32), TP_SUMS_8(40)
 #define TP_SUMS_64 TP_SUMS_32(0), TP_SUMS_32(32)
 #define TP_SUMS_96 TP_SUMS_64, TP_SUMS_32(64)
 #define TP_SUMS_104 TP_SUMS_96, TP_SUMS_8(96)
 #define TP_SUMS_128 TP_SUMS_96, TP_SUMS_32(96)
+#define TP_NAMES_24 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
 #define TP_NAMES_32                                                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
+#define TP_NAMES_48 TP_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TP_NAMES_64                                                                                             \
   TP_NAMES_32                                                                                                   \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
@@ -90,7 +97,11 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
                : __VA_ARGS__                                                                                        \
                : "l"(a), "l"(b), "n"(a_along ? 0 : 1), "n"(b_along ? 0 : 1), "r"(int(adds)))
 #define TP_MULTIPLY_TYPE(type)                                                                   \
-  if constexpr (count == 32) {                                                                   \
+  if constexpr (count == 24) {                                                                   \
+    TP_MULTIPLY("48", type, TP_NAMES_24, "%24", "%25", "%26", "%27", "%28", TP_SUMS_24);         \
+  } else if constexpr (count == 48) {                                                            \
+    TP_MULTIPLY("96", type, TP_NAMES_48, "%48", "%49", "%50", "%51", "%52", TP_SUMS_48);         \
+  } else if constexpr (count == 32) {                                                            \
     TP_MULTIPLY("64", type, TP_NAMES_32, "%32", "%33", "%34", "%35", "%36", TP_SUMS_32(0));      \
   } else if constexpr (count == 64) {                                                            \
     TP_MULTIPLY("128", type, TP_NAMES_64, "%64", "%65", "%66", "%67", "%68", TP_SUMS_64);        \
@@ -114,12 +125,16 @@ TP_DEVICE void multiply_tiles(float (&sum)[count], uint64_t a, uint64_t b, bool 
 #undef TP_NAMES_104
 #undef TP_NAMES_96
 #undef TP_NAMES_64
+#undef TP_NAMES_48
 #undef TP_NAMES_32
+#undef TP_NAMES_24
 #undef TP_SUMS_128
 #undef TP_SUMS_104
 #undef TP_SUMS_96
 #undef TP_SUMS_64
+#undef TP_SUMS_48
 #undef TP_SUMS_32
+#undef TP_SUMS_24
 #undef TP_SUMS_8
 #undef TP_SUMS_4
 #endif

@@ -19,10 +19,17 @@ using Tile128x128 = WgmmaTile<128, 128>;
 using Tile208x64 = WgmmaTile<208, 64>;
 using Tile128x64 = WgmmaTile<128, 64>;
 using Tile64x64 = WgmmaTile<64, 64>;
+using Patch64 = PatchGradTile<64>;
+using Patch32 = PatchGradTile<32>;
+using Patch16 = PatchGradTile<16>;
 using Wgrad64x576 = TapGradTile<1, 9, 1, 3>;
 using Wgrad128x384 = TapGradTile<2, 6, 1, 2>;
 using Wgrad128x256 = TapGradTile<2, 4, 1, 2>;
 using Wgrad256x64 = TapGradTile<4, 1, 2, 1>;
+using Wgrad128x128 = TapGradTile<2, 2, 2, 1, 64, 64>;
+using Wgrad128x64 = TapGradTile<2, 1, 2, 1, 64, 64>;
+using Wgrad64x288 = TapGradTile<1, 9, 1, 3, 32>;
+using Wgrad64x144 = TapGradTile<1, 9, 1, 3, 16>;
 
 // The same for filters of one pixel: maps, and maps x channels.
 using Maps64 = PointwiseTile<false, 1>;
@@ -226,11 +233,20 @@ bool wgrad_on_hopper(const Elements<T>& e, Context& context) {
     const WgradPlan plan = plan_wgrad<T, Tile>(e);
     if (plan.cycles < best.cycles) best = plan, launch = launch_wgrad_wgmma<T, Tile>;
   };
-  if (PatchGradTile::supports(e.rows, e.cols)) consider(PatchGradTile{});
+  if (Patch64::supports(e.rows, e.cols)) {
+    consider(Patch64{});
+    consider(Patch32{});
+    consider(Patch16{});
+  } else if (e.taps() == 9) {
+    consider(Wgrad64x288{});
+    consider(Wgrad64x144{});
+  }
   consider(Wgrad128x384{});
   consider(Wgrad64x576{});
   consider(Wgrad256x64{});
   consider(Wgrad128x256{});
+  consider(Wgrad128x128{});
+  consider(Wgrad128x64{});
   launch(e, best, x, dy, context);
   return true;
 }

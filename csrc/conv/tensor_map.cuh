@@ -16,24 +16,33 @@ struct BatchMap {
         strides{cuuint64_t(array.col * element), cuuint64_t(array.row * element), cuuint64_t(array.image * element)} {}
 };
 
-// A map for boxes of 64 channels of pixels of `images` images.
+// How wgmma.cuh expects the vectors of boxes of 64, 32 or 16 channels.
+inline CUtensorMapSwizzle swizzle_of(int channels) {
+  return channels == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+         : channels == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                          : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+// A map for boxes of 64, 32 or 16 channels of pixels of `images` images.
 template <class T>
-CUtensorMap window_map(const T* data, const BatchMap& batch, int box_rows, int box_cols, int images = 1) {
+CUtensorMap window_map(const T* data, const BatchMap& batch, int box_rows, int box_cols, int images = 1,
+                       int channels = block::row_elements) {
   static const auto encode = block::driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   CUtensorMap map;
-  const cuuint32_t box[] = {block::row_elements, cuuint32_t(box_cols), cuuint32_t(box_rows), cuuint32_t(images)};
+  const cuuint32_t box[] = {cuuint32_t(channels), cuuint32_t(box_cols), cuuint32_t(box_rows), cuuint32_t(images)};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   const CUresult status = encode(&map, block::element_type<T>, 4, const_cast<T*>(data), batch.sizes, batch.strides, box,
-                                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(channels),
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   require(status == CUDA_SUCCESS, "implicit_gemm: the driver refuses a batch, error ", int(status));
   return map;
 }
 
-// A map for runs of `count` consecutive output pixels of the whole batch, with the 64 channels that one tap of each
-// pixel reads.
+// A map for runs of `count` consecutive output pixels of the whole batch, with 64, 32 or 16 channels of what one tap of
+// each pixel reads.
 template <class T>
-CUtensorMap tap_map(const T* data, const BatchMap& batch, const Axis& rows, const Axis& cols, int count) {
+CUtensorMap tap_map(const T* data, const BatchMap& batch, const Axis& rows, const Axis& cols, int count,
+                    int channels = block::row_elements) {
   static const auto encode = block::driver_function<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   CUtensorMap map;
   // The first tap reads from `first` to the size plus `last`. Columns come before rows.
@@ -42,7 +51,7 @@ CUtensorMap tap_map(const T* data, const BatchMap& batch, const Axis& rows, cons
   const cuuint32_t steps[] = {1, cuuint32_t(cols.stride), cuuint32_t(rows.stride), 1};
   const CUresult status =
       encode(&map, block::element_type<T>, 4, const_cast<T*>(data), batch.sizes, batch.strides, first, end,
-             block::row_elements, cuuint32_t(count), steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             cuuint32_t(channels), cuuint32_t(count), steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(channels),
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   require(status == CUDA_SUCCESS, "implicit_gemm: the driver refuses the taps of a batch, error ", int(status));
   return map;

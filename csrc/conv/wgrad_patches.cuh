@@ -13,14 +13,18 @@
 
 namespace tp::conv {
 
-// The tile of a block: 64 maps by all taps of 64 channels. Each of three warpgroups has one row of taps.
+// The tile of a block: 64 maps by all taps of some channels. Each of three warpgroups has one row of taps.
+template <int channels_>
 struct PatchGradTile {
+  static constexpr int channels = channels_;
   static constexpr int blocks = 1, units = 9, unit_groups = 3, groups = 3, blocks_each = 1, units_each = 3;
   static constexpr int warps = groups * 4, threads = (groups + 1) * block::warpgroup, most_stages = 16;
   static constexpr int copiers = 2;  // one warp for dy, one for x
   static constexpr int registers = 152, few_registers = 40;
   static constexpr int group_pixels = 8, group_bytes = group_pixels * block::row_bytes, most_groups = 16;
-  static constexpr int most_slab_bytes = 72 * 1024;  // for three stages; products need two
+  static constexpr int pixel_bytes = channels * 2;  // of x
+  // Slabs are small enough for three stages; products need two.
+  static constexpr int memory = 220 * 1024, most_slab_bytes = memory / 3;
   static constexpr bool has_patches = true;
 
   // Larger dilations would have patches of more than most_slab_bytes.
@@ -41,7 +45,7 @@ struct PatchGradTile {
                            pitch,
                            images * rows / 2,
                            images * rows * group_bytes,
-                           images * (rows + halo) * pitch * block::row_bytes,
+                           images * (rows + halo) * pitch * pixel_bytes,
                            ceil_div(e.cols.out, int64_t(group_pixels)),
                            ceil_div(e.rows.out, int64_t(rows)),
                            e.cols.out % group_pixels + e.rows.out % rows > 0};
@@ -55,11 +59,13 @@ struct PatchGradTile {
     work.by_across = Divisor(work.slab.across);
     work.by_down = Divisor(work.slab.down);
     work.stage_bytes = work.slab.dy_bytes + ceil_div(work.slab.x_bytes, 1024) * 1024;
-    work.stages = min(220 * 1024 / work.stage_bytes, most_stages);
+    work.stages = min(memory / work.stage_bytes, most_stages);
   }
-  // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of its units.
+  // For a pair of groups, each warpgroup multiplies 16 pixels of 64 maps and of its units. To find the next pair takes
+  // it 173 cycles.
   static double cycles(const PatchSlab& slab, double busy) {
-    return slab_cycles(slab.pairs * groups, units_each, busy, slab.dy_bytes + slab.x_bytes);
+    return slab_cycles(slab.pairs * groups, units_each * channels, busy, slab.dy_bytes + slab.x_bytes,
+                       slab.pairs * 173);
   }
   template <class T>
   static double cycles(const WgradWgmma<T>& work, double busy) {
@@ -73,19 +79,18 @@ struct PatchGradTile {
     work.dy = window_map(dy.data, BatchMap(dy, e.n, dy.col, e.rows.out, e.cols.out, sizeof(T)), slab.rows, group_pixels,
                          slab.images);
     work.x = window_map(x.data, BatchMap(x, e.n, x.col, e.rows.in, e.cols.in, sizeof(T)),
-                        slab.rows + slab.pitch - group_pixels, slab.pitch, slab.images);
+                        slab.rows + slab.pitch - group_pixels, slab.pitch, slab.images, channels);
   }
 };
 
 // Starts the copies of all slabs of a share, of dy or of x. One thread calls it.
-template <class T>
+template <class T, class Tile>
 TP_DEVICE void copy_patches(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages, block::Barrier* full,
                             block::Barrier* empty, int copier) {
   const PatchSlab& shape = work.slab;
   const bool copies_x = copier > 0;
-  const int channel =
-      int(copies_x ? share.group * work.x_group + share.unit / PatchGradTile::units * block::row_elements
-                   : share.group * work.dy_group + share.map);
+  const int channel = int(copies_x ? share.group * work.x_group + share.unit / Tile::units * Tile::channels
+                                   : share.group * work.dy_group + share.map);
   const int top = copies_x ? int(work.e.rows.pad) : 0, left = copies_x ? int(work.e.cols.pad) : 0;
   const CUtensorMap& map = copies_x ? work.x : work.dy;
   const int bytes = copies_x ? shape.x_bytes : shape.dy_bytes;
@@ -96,23 +101,23 @@ TP_DEVICE void copy_patches(const WgradWgmma<T>& work, const UnitShare& share, u
     block::Barrier& barrier = full[cursor.stage];
     empty[cursor.stage].wait(cursor.parity ^ 1);
     block::arrive_expecting(barrier, bytes);
-    copy_window(map, image * shape.images, row * shape.rows - top, col * PatchGradTile::group_pixels - left, channel,
+    copy_window(map, image * shape.images, row * shape.rows - top, col * Tile::group_pixels - left, channel,
                 stages + unsigned(cursor.stage * work.stage_bytes + (copies_x ? shape.dy_bytes : 0)), barrier);
   }
 }
 
 // Computes the sums of a warpgroup, for its row of taps.
-template <class T>
+template <class T, class Tile>
 TP_DEVICE void multiply_patches(const WgradWgmma<T>& work, const UnitShare& share, unsigned stages,
-                                block::Barrier* full, block::Barrier* empty, int tap_row, float (&sum)[1][96]) {
+                                block::Barrier* full, block::Barrier* empty, int tap_row, UnitTileSums<Tile>& sum) {
   const PatchSlab& shape = work.slab;
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
-  const int line = shape.pitch * block::row_bytes, dilation = int(work.e.cols.dilation),
+  const int line = shape.pitch * Tile::pixel_bytes, dilation = int(work.e.cols.dilation),
             next_image = 2 * dilation * line, first_line = tap_row * dilation * line;
   block::Cursor cursor(work.stages);
   block::Barrier* used = nullptr;  // the stage that running products read
 #pragma unroll
-  for (int i = 0; i < 96; ++i) sum[0][i] = 0;
+  for (float& value : sum[0]) value = 0;
 #pragma unroll 1
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
     full[cursor.stage].wait(cursor.parity);
@@ -128,11 +133,11 @@ TP_DEVICE void multiply_patches(const WgradWgmma<T>& work, const UnitShare& shar
       const unsigned first = right;
       advance();
       block::begin_products();
-      block::multiply_tiles<T, false, false>(sum[0], block::factor_at(left, 16, PatchGradTile::group_bytes),
-                                             block::factor_at(first, dilation * block::row_bytes, int(right - first)),
-                                             true);
+      block::multiply_tiles<T, false, false>(
+          sum[0], block::factor_at(left, 16, Tile::group_bytes),
+          block::factor_at<Tile::channels>(first, dilation * Tile::pixel_bytes, int(right - first)), true);
       advance();
-      left += 2 * PatchGradTile::group_bytes;
+      left += 2 * Tile::group_bytes;
     }
     block::commit_products();
     block::wait_for_products<1>();

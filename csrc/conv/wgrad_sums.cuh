@@ -11,24 +11,30 @@ namespace tp::conv {
 // The sums of a tile in shared memory. Rows are apart so that eight of them can be written without bank conflicts.
 template <class Tile>
 struct UnitSums {
-  static constexpr int maps = Tile::blocks * 64, columns = Tile::units * block::row_elements, pitch = columns + 8;
+  static constexpr int maps = Tile::blocks * 64, columns = Tile::units * Tile::channels, pitch = columns + 8;
   static constexpr int bytes = maps * pitch * int(sizeof(float));
 };
 
 // Writes the sums of a warpgroup, its part of the tile, to shared memory.
 template <class Tile>
-TP_DEVICE void write_sums(float* pool, int first_block, int first_unit,
-                          const float (&sum)[Tile::blocks_each][Tile::units_each * 32]) {
+TP_DEVICE void write_sums(float* pool, int first_block, int first_unit, const UnitTileSums<Tile>& sum) {
   const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
 #pragma unroll
   for (int i = 0; i < Tile::blocks_each * 2; ++i) {
     const int map = (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
-    float* const row = pool + map * UnitSums<Tile>::pitch + first_unit * block::row_elements + lane % 4 * 2;
+    float* const row = pool + map * UnitSums<Tile>::pitch + first_unit * Tile::channels + lane % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < Tile::units_each * 8; ++j) {
+    for (int j = 0; j < Tile::units_each * Tile::channels / 8; ++j) {
       *reinterpret_cast<float2*>(row + j * 8) = {sum[i / 2][j * 4 + i % 2 * 2], sum[i / 2][j * 4 + i % 2 * 2 + 1]};
     }
   }
+}
+
+// A number for each multiplying thread, so that threads with consecutive numbers are in different warps. The copies
+// that the threads of one warp start have to wait for each other.
+template <class Tile>
+TP_DEVICE int spread_thread() {
+  return int(threadIdx.x) % 32 * Tile::warps + int(threadIdx.x) / 32;
 }
 
 // Copies the tile to its slice, by one instruction per map. The multiplying warps call it.
@@ -36,7 +42,7 @@ template <class Tile, class T>
 TP_DEVICE void store_sums(const WgradWgmma<T>& work, const UnitShare& share, const float* pool) {
   block::publish_shared();
   block::sync_warps(1, Tile::warps);
-  const int row = int(threadIdx.x), bytes = share.units * block::row_elements * int(sizeof(float));
+  const int row = spread_thread<Tile>(), bytes = share.units * block::row_elements * int(sizeof(float));
   static_assert(UnitSums<Tile>::maps <= Tile::warps * 32);
   if (row >= UnitSums<Tile>::maps || share.map + row >= work.e.maps) return;
   const int64_t at = (share.group * work.e.maps + share.map + row) * work.units + share.unit;
@@ -81,7 +87,7 @@ struct FilterRows {
 
   TP_DEVICE FilterRows(const WgradWgmma<T>& work, const UnitShare& share, int first, int last)
       : work(work), first(first), last(min(last, int(work.e.maps) - share.map)), next(work.e.channels * work.taps) {
-    const int64_t channel = share.unit / work.taps * 64;
+    const int64_t channel = share.unit / work.taps * Tile::channels;
     count = int(min(work.e.channels - channel, int64_t(UnitSums<Tile>::columns / work.taps))) * work.taps;
     dw = work.e.weight + (share.group * work.e.maps + share.map) * next + channel * work.taps;
     aligned = work.e.channels % 8 == 0 && reinterpret_cast<uintptr_t>(work.e.weight) % 16 == 0;
@@ -100,7 +106,7 @@ struct FilterRows {
     block::publish_shared();
     block::sync_warps(1, Tile::warps);
     if (aligned) {
-      const int map = first + int(threadIdx.x);
+      const int map = first + spread_thread<Tile>();
       if (map < last) block::store_bytes(rows + map * pitch, count * int(sizeof(T)), dw + map * next);
       block::commit_stores();
       block::wait_for_stores();
@@ -117,73 +123,65 @@ struct FilterRows {
 // Stores the tile of a block that has all its sums. The warpgroups write them to shared memory, in the order of dw: all
 // taps of a channel follow each other.
 template <class Tile, class T>
-TP_DEVICE void store_filters(const WgradWgmma<T>& work, const UnitShare& share, T* pool, int first_block,
-                             int first_unit, const float (&sum)[Tile::blocks_each][Tile::units_each * 32]) {
-  constexpr int pitch = UnitSums<Tile>::pitch;
+TP_DEVICE void store_filters(const WgradWgmma<T>& work, const UnitShare& share, uint16_t* pool, int first_block,
+                             int first_unit, const UnitTileSums<Tile>& sum) {
+  constexpr int pitch = UnitSums<Tile>::pitch, octets = Tile::channels / 8;  // of a unit
   const int thread = int(threadIdx.x) % block::warpgroup, lane = thread % 32;
-  const int per_channel = work.taps, per_unit = work.taps == 1 ? block::row_elements : 1;
+  const int per_channel = work.taps, per_unit = work.taps == 1 ? Tile::channels : 1;
   float zero = 0;  // becomes NaN
 #pragma unroll
   for (int i = 0; i < Tile::blocks_each * 2; ++i) {
     const int map = (first_block + i / 2) * 64 + i % 2 * 8 + thread / 32 * 16 + lane / 4;
-    T* const row = pool + map * pitch + lane % 4 * 2 * per_channel + first_unit * per_unit;
+    uint16_t* const row = pool + map * pitch + lane % 4 * 2 * per_channel + first_unit * per_unit;
 #pragma unroll
-    for (int j = 0; j < Tile::units_each * 8; ++j) {
-      T* const to = row + j % 8 * 8 * per_channel + j / 8 * per_unit;
+    for (int j = 0; j < Tile::units_each * octets; ++j) {
+      uint16_t* const to = row + j % octets * 8 * per_channel + j / octets * per_unit;
       const float a = sum[i / 2][j * 4 + i % 2 * 2], b = sum[i / 2][j * 4 + i % 2 * 2 + 1];
-      to[0] = T(a), to[per_channel] = T(b);
+      const unsigned pair = block::half_pair<T>(a, b);
+      to[0] = uint16_t(pair), to[per_channel] = uint16_t(pair >> 16);
       if (work.slab.is_ragged) zero += a * 0.0f + b * 0.0f;
     }
   }
-  FilterRows<Tile, T>(work, share, 0, UnitSums<Tile>::maps).store(pool, pitch, zero != 0);
+  FilterRows<Tile, T>(work, share, 0, UnitSums<Tile>::maps).store(reinterpret_cast<T*>(pool), pitch, zero != 0);
 }
 
-// Adds up the sums of a cluster, and stores them: each block those of some maps. A thread has the sums of a map and of
-// four neighbouring channels, under all units of the tile.
-template <class Tile, class T>
-TP_DEVICE void add_up_cluster(const WgradWgmma<T>& work, const UnitShare& share, float* pool) {
+// Adds up the sums of a cluster of up to `most` blocks, and stores them: each block those of some maps. A thread has
+// the sums of a map and of four neighbouring channels, under all units of the tile.
+template <int most, class Tile, class T>
+TP_DEVICE void add_up_maps(const WgradWgmma<T>& work, const UnitShare& share, float* pool) {
   using Sums = UnitSums<Tile>;
-  constexpr int units = Tile::units, across = block::row_elements / 4;
-  const int cluster = work.slices, rank = share.slice, each = ceil_div(Sums::maps, cluster), first = rank * each;
+  constexpr int units = Tile::units, across = Tile::channels / 4, per_warp = 32 / across;
+  const int cluster = work.slices, rank = share.slice, each = ceil_div(Sums::maps, cluster), first = rank * each,
+            quad = int(threadIdx.x) % across;
   const FilterRows<Tile, T> rows(work, share, first, min(first + each, Sums::maps));
   bool odd = false;
-  block::cluster_barrier();
 #pragma unroll 1
-  for (int map = first + int(threadIdx.x) / across; map - int(threadIdx.x) % 32 / across < rows.last;
-       map += Tile::warps * 32 / across) {
+  for (int base = first + int(threadIdx.x) / 32 * per_warp; base < rows.last; base += Tile::warps * per_warp) {
+    const int map = base + int(threadIdx.x) % 32 / across;
+    const bool exists = map < rows.last;
     float* const row = pool + map * Sums::pitch;
-    float* const mine = row + int(threadIdx.x) % across * 4;
     float4 sums[units];
 #pragma unroll
-    for (int u = 0; u < units; ++u) sums[u] = *reinterpret_cast<const float4*>(mine + u * block::row_elements);
-    // Each block begins with the next one, so that not all read from the same one. Two blocks are read before any is
-    // added.
-#pragma unroll 1
-    for (int k = 1; k < cluster; k += 2) {
-      float4 parts[2][units] = {};
+    for (int u = 0; u < units; ++u) {
+      const float* const mine = row + u * Tile::channels + quad * 4;
+      float4 parts[most] = {*reinterpret_cast<const float4*>(mine)};
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if (k + j >= cluster) continue;
-        const int from = rank + k + j;
-        const unsigned theirs = block::cluster_address(mine, from < cluster ? from : from - cluster);
-#pragma unroll
-        for (int u = 0; u < units; ++u) {
-          parts[j][u] = block::cluster_load(theirs + unsigned(u * block::row_bytes * 2));
-        }
+      for (int k = 1; k < most; ++k) {
+        // Each block begins with the next one, so that not all read from the same one.
+        const int from = rank + k < cluster ? rank + k : rank + k - cluster;
+        if (k < cluster && exists) parts[k] = block::cluster_load(mine, from);
       }
+      sums[u] = parts[0];
 #pragma unroll
-      for (const auto& part : parts) {
-#pragma unroll
-        for (int u = 0; u < units; ++u) {
-          sums[u] = {sums[u].x + part[u].x, sums[u].y + part[u].y, sums[u].z + part[u].z, sums[u].w + part[u].w};
-        }
+      for (int k = 1; k < most; ++k) {
+        const float4 more = parts[k];
+        sums[u] = {sums[u].x + more.x, sums[u].y + more.y, sums[u].z + more.z, sums[u].w + more.w};
       }
     }
     // Replace the sums of these maps, which no other warp reads, in the order of dw.
     __syncwarp();
-    if (map >= rows.last) continue;
+    if (!exists) continue;
     uint2* const to = reinterpret_cast<uint2*>(row);
-    const int quad = int(threadIdx.x) % across;
     const auto sum = [&](int i) {  // of the four channels, one after another
       const float4 four = sums[i % units];
       return i < units ? four.x : i < units * 2 ? four.y : i < units * 3 ? four.z : four.w;
@@ -204,6 +202,19 @@ TP_DEVICE void add_up_cluster(const WgradWgmma<T>& work, const UnitShare& share,
   block::cluster_arrive();
   rows.store(reinterpret_cast<T*>(pool), Sums::pitch * 2, odd);
   block::cluster_wait();  // until the others have read the sums of this block
+}
+
+// The multiplying warps of all blocks of a cluster call it.
+template <class Tile, class T>
+TP_DEVICE void add_up_cluster(const WgradWgmma<T>& work, const UnitShare& share, float* pool) {
+  block::cluster_barrier();
+  if (work.slices == 2) {
+    add_up_maps<2, Tile>(work, share, pool);
+  } else if (work.slices <= 4) {
+    add_up_maps<4, Tile>(work, share, pool);
+  } else {
+    add_up_maps<8, Tile>(work, share, pool);
+  }
 }
 
 // ---- the second kernel

@@ -6,13 +6,14 @@
 
 namespace tp::conv {
 
-// The tile of a block: `blocks` blocks of 64 maps, by `units` units of 64 columns. It is divided among `map_groups` by
-// `unit_groups` warpgroups.
-template <int blocks_, int units_, int map_groups, int unit_groups_>
+// The tile of a block: `blocks` blocks of 64 maps, by `units` units of `channels` columns. It is divided among
+// `map_groups` by `unit_groups` warpgroups.
+template <int blocks_, int units_, int map_groups, int unit_groups_, int channels_ = 64, int slab_ = 32>
 struct TapGradTile {
   static constexpr int blocks = blocks_, units = units_, unit_groups = unit_groups_, groups = map_groups * unit_groups;
-  static constexpr int blocks_each = blocks / map_groups, units_each = units / unit_groups;
-  static constexpr int slab = 32, block_bytes = slab * block::row_bytes, stage_bytes = (blocks + units) * block_bytes;
+  static constexpr int blocks_each = blocks / map_groups, units_each = units / unit_groups, channels = channels_;
+  static constexpr int slab = slab_, dy_bytes = slab * block::row_bytes, x_bytes = slab * channels * 2;  // copies
+  static constexpr int stage_bytes = (blocks * dy_bytes + units * x_bytes + 1023) / 1024 * 1024;
   static constexpr int warps = groups * 4, threads = (groups + 1) * block::warpgroup;
   static constexpr int most_stages = 220 * 1024 / stage_bytes;
   static constexpr bool has_patches = false;
@@ -31,17 +32,19 @@ struct TapGradTile {
     work.stages = most_stages;
     work.stage_bytes = TapGradTile::stage_bytes;
   }
-  // For 16 pixels at a time, each warpgroup multiplies its maps, 64 at a time. What does not exist is not copied.
+  // For 16 pixels at a time, each warpgroup multiplies its maps, 64 at a time. What does not exist is not copied. A
+  // copy takes at least 46 cycles.
   template <class T>
   static double cycles(const WgradWgmma<T>& work, double busy) {
-    const int copies = int(min(ceil_div(work.e.maps, int64_t(64)), int64_t(blocks))) + min(work.units, units);
-    return slab_cycles(slab / 16 * blocks * unit_groups, units_each, busy, copies * block_bytes);
+    const int of_dy = int(min(ceil_div(work.e.maps, int64_t(64)), int64_t(blocks))), of_x = min(work.units, units);
+    return slab_cycles(slab / 16 * blocks * unit_groups, units_each * channels, busy, of_dy * dy_bytes + of_x * x_bytes,
+                       (of_dy + of_x) * 46);
   }
   template <class T>
   static void map_operands(WgradWgmma<T>& work, const ChannelsLast<T>& x, const ChannelsLast<T>& dy) {
     const Elements<T>& e = work.e;
     work.dy = block::matrix_map(dy.data, e.n * e.rows.out * e.cols.out, dy.col, dy.col, slab);
-    work.x = tap_map(x.data, BatchMap(x, e.n, x.col, e.rows.in, e.cols.in, sizeof(T)), e.rows, e.cols, slab);
+    work.x = tap_map(x.data, BatchMap(x, e.n, x.col, e.rows.in, e.cols.in, sizeof(T)), e.rows, e.cols, slab, channels);
   }
 };
 
@@ -56,7 +59,7 @@ TP_DEVICE SlabCopy slab_copy(const WgradWgmma<T>& work, const UnitShare& share, 
   if (i < Tile::blocks) return {int(share.group * work.dy_group + share.map) + i * block::row_elements, 0, 0, true};
   int64_t tap = share.unit + i - Tile::blocks, block = divide(tap, work.taps), q = tap,
           p = divide(q, work.e.cols.kernel);
-  return {int(share.group * work.x_group + block * block::row_elements), int(p * work.e.rows.dilation),
+  return {int(share.group * work.x_group + block * Tile::channels), int(p * work.e.rows.dilation),
           int(q * work.e.cols.dilation), i - Tile::blocks < share.units};
 }
 
@@ -73,7 +76,7 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
     const int i = copier + k * Tile::copiers;
     copies[k] = slab_copy<T, Tile>(work, share, i);
     copies[k].exists = copies[k].exists && i < Tile::blocks + Tile::units;
-    bytes += copies[k].exists ? Tile::block_bytes : 0;
+    if (copies[k].exists) bytes += i < Tile::blocks ? Tile::dy_bytes : Tile::x_bytes;
   }
   block::Cursor cursor(Tile::most_stages);
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
@@ -82,14 +85,15 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
     block::Barrier& barrier = full[cursor.stage];
     empty[cursor.stage].wait(cursor.parity ^ 1);
     block::arrive_expecting(barrier, bytes);
-    const unsigned to = stages + unsigned(cursor.stage * Tile::stage_bytes + copier * Tile::block_bytes);
+    const unsigned to = stages + unsigned(cursor.stage * Tile::stage_bytes);
 #pragma unroll
     for (int k = 0; k < Tile::most_copies; ++k) {
       if (!copies[k].exists) continue;
-      const unsigned box = to + unsigned(k * Tile::copiers * Tile::block_bytes);
-      if (copier + k * Tile::copiers < Tile::blocks) {
-        block::copy_matrix(work.dy, slab * Tile::slab, copies[k].channel, box, barrier);
+      const int i = copier + k * Tile::copiers;
+      if (i < Tile::blocks) {
+        block::copy_matrix(work.dy, slab * Tile::slab, copies[k].channel, to + unsigned(i * Tile::dy_bytes), barrier);
       } else {
+        const unsigned box = to + unsigned(Tile::blocks * Tile::dy_bytes + (i - Tile::blocks) * Tile::x_bytes);
         copy_tap(work.x, image, row * down - top, col * across - left, copies[k].channel, copies[k].down,
                  copies[k].across, box, barrier);
       }
@@ -100,23 +104,25 @@ TP_DEVICE void copy_slabs(const WgradWgmma<T>& work, const UnitShare& share, uns
 // Computes the sums of a warpgroup, whose part of the tile begins at `first_block` and `first_unit`.
 template <class T, class Tile>
 TP_DEVICE void multiply_slabs(const UnitShare& share, unsigned stages, block::Barrier* full, block::Barrier* empty,
-                              int first_block, int first_unit, float (&sum)[Tile::blocks_each][Tile::units_each * 32]) {
+                              int first_block, int first_unit, UnitTileSums<Tile>& sum) {
   const bool frees = threadIdx.x % 32 == 0;  // one thread of each warp
   block::Cursor cursor(Tile::most_stages);
   block::Barrier* used = nullptr;  // the stage that running products read
   for (int slab = share.first_slab; slab < share.last_slab; ++slab, cursor.next()) {
     full[cursor.stage].wait(cursor.parity);
     const unsigned stage = stages + unsigned(cursor.stage * Tile::stage_bytes),
-                   left = stage + unsigned(first_block * Tile::block_bytes),
-                   right = stage + unsigned((Tile::blocks + first_unit) * Tile::block_bytes);
+                   left = stage + unsigned(first_block * Tile::dy_bytes),
+                   right = stage + unsigned(Tile::blocks * Tile::dy_bytes + first_unit * Tile::x_bytes);
     block::begin_products();
 #pragma unroll
-    for (int k = 0; k < Tile::block_bytes; k += 16 * block::row_bytes) {
+    for (int k = 0; k < Tile::slab; k += 16) {
+      const uint64_t columns = block::factor_at<Tile::channels>(right + unsigned(k * Tile::channels * 2), Tile::x_bytes,
+                                                                Tile::channels * 16);
 #pragma unroll
       for (int b = 0; b < Tile::blocks_each; ++b) {
-        block::multiply_tiles<T, false, false>(
-            sum[b], block::factor_at(left + unsigned(b * Tile::block_bytes + k), Tile::block_bytes),
-            block::factor_at(right + unsigned(k), Tile::block_bytes), slab > share.first_slab || k > 0);
+        const uint64_t maps =
+            block::factor_at(left + unsigned(b * Tile::dy_bytes + k * block::row_bytes), Tile::dy_bytes);
+        block::multiply_tiles<T, false, false>(sum[b], maps, columns, slab > share.first_slab || k > 0);
       }
     }
     block::commit_products();

@@ -26,22 +26,28 @@ struct WgradWgmma {
   int x_group, dy_group;               // the distance in channels between groups
   PatchSlab slab{};                    // with patches
   CUtensorMap dy, x;
-  float* sums;  // unless is_whole: [slices][groups][maps][units][64]
+  float* sums;  // unless is_whole: [slices][groups][maps][units][64], as units then have 64 channels
   Elements<T> e;
 
-  explicit WgradWgmma(const Elements<T>& e)
+  WgradWgmma(const Elements<T>& e, int channels)  // channels of a unit
       : groups(int(e.groups)),
         taps(int(e.taps())),
-        units(int(e.taps() * ceil_div(e.channels, int64_t(block::row_elements)))),
+        units(int(e.taps() * ceil_div(e.channels, int64_t(channels)))),
         e(e) {}
   TP_HD int cluster() const { return is_whole ? slices : 1; }
   TP_HD int64_t sums_per_slice() const { return e.groups * e.maps * units * block::row_elements; }
 };
 
+// The sums of a thread, in blocks of 64 maps.
+template <class Tile>
+using UnitTileSums = float[Tile::blocks_each][Tile::units_each * Tile::channels / 2];
+
 // The cycles that a multiprocessor of an H200 takes for a slab of a tile. Its products are so many instructions of so
-// many units; `busy` is the part of the multiprocessors that multiply at the same time. Or the copies take longer.
-inline double slab_cycles(int instructions, int units, double busy, int copied) {
-  return max(instructions * (units * 32 + 12) * (1 + busy / 4), copied / 43.0) + 15;
+// many columns, and take longer if a part `busy` of the multiprocessors multiplies at the same time. Or the copies take
+// longer, of so many bytes, or whatever else takes at least so long.
+inline double slab_cycles(int instructions, int columns, double busy, int copied, int at_least) {
+  const double products = instructions * (columns / 2 + 1.6) * (1 + busy / 10);
+  return max(max(products, copied / 53.0), double(at_least)) + 14;
 }
 
 // The share of a block: one tile of dw over one slice. The blocks of a cluster differ only in their slice.
