@@ -190,7 +190,11 @@ class Build(cpp_extension.BuildExtension):
 RUNTIME = "-l:libstdc++.so.6"
 
 sources = library_sources()
-library = extension(LIBRARY, sources["kernels"], extra_link_args=["-Wl,-soname,libtorch_patterns.so,--gc-sections", "-s", RUNTIME])
+library = extension(
+    LIBRARY,
+    sources["kernels"],
+    extra_link_args=["-Wl,-soname,libtorch_patterns.so,--gc-sections", "-s", RUNTIME],
+)
 library.libraries.remove("torch_python")
 bindings = extension(
     "torch_patterns._C",
