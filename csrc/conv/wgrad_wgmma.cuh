@@ -8,11 +8,11 @@
 // is for filters of 3 x 3, wgrad_taps.cuh for all.
 //
 // A block computes a tile of dw over one slice of the slabs. The blocks of a cluster have slices of the same tile, and
-// add up their sums (wgrad_sums.cuh). Some warps start the copies, in a ring of stages, because starting one takes
-// long. The warpgroups multiply, each a part of the tile.
+// add up their sums (wgrad_sums.cuh), or a second kernel does (wgrad_slices.cuh). Some warps start the copies, in a
+// ring of stages, because starting one takes long. The warpgroups multiply, each a part of the tile.
 #pragma once
 #include "conv/wgrad_patches.cuh"
-#include "conv/wgrad_sums.cuh"
+#include "conv/wgrad_slices.cuh"
 #include "conv/wgrad_taps.cuh"
 
 namespace tp::conv {
