@@ -11,7 +11,7 @@
 //
 //   fprop   sums[pixel, m] += x[pixel + tap] * w[tap, m]            over the taps
 //   wgrad   sums[tap, m]   += x[tap + pixel] * dy[pixel, m]         over the pixels
-//   dgrad   sums[pixel + tap, c] += dy[pixel + map] * w[map, c]     over the maps, once for each (p, q)
+//   dgrad   sums[pixel + tap, c] += dy[pixel + map] * w[map, c]     over the maps, once for each (p, q); or as fprop
 //
 // The last index runs along the lanes of a vector. One thread processes a tile of pixels, so that its sums stay in the
 // cache and the order of each sum depends only on the shape. If the input cannot be read in place, because it is padded
@@ -84,6 +84,47 @@ void fprop(const Elements<T>& e, Context& context) {
   });
 }
 
+// Without a stride, dgrad is fprop of dy by the turned filters: maps and channels change places, and taps are in
+// reverse order. That keeps sums in registers over all taps, which matters if each adds few products, and needs no
+// copies if there is one tap. Where fprop pads dy, it adds zeros times weights, so all weights must be finite. In NCHW
+// and with many maps, it takes longer. Returns false, without a result, if it does not serve.
+template <class T>
+bool dgrad_by_turned_filters(const Elements<T>& e, Context& context) {
+  const auto turned_axis = [](const Axis& a) {
+    return Axis{a.out, a.in, a.kernel, 1, (a.kernel - 1) * a.dilation - a.pad, a.dilation};
+  };
+  Elements<T> turned = e;
+  turned.rows = turned_axis(e.rows), turned.cols = turned_axis(e.cols);
+  constexpr int64_t few_maps = 32;
+  const bool has_stride = max(e.rows.stride, e.cols.stride) > 1, is_nhwc = e.x_strides.channel == 1;
+  if (has_stride || min(turned.rows.pad, turned.cols.pad) < 0) return false;
+  if (!is_nhwc || (e.taps() > 1 && e.maps > few_maps)) return false;
+  turned.x = e.y, turned.y = e.x, turned.bias = nullptr;
+  turned.c = e.m, turned.m = e.c, turned.channels = e.maps, turned.maps = e.channels;
+  turned.x_strides = e.y_strides, turned.y_strides = e.x_strides;
+  const int64_t taps = e.taps(), size = e.maps * taps;  // of the filters of a channel
+  T* const weight = turned.weight = context.workspace<T>(e.weights());
+  std::atomic<bool> finite{true};
+  context.parallel_for(e.c, max(int64_t(1), 4096 / size), [&](int64_t begin, int64_t end) {
+    bool all = true;
+    for (int64_t c = begin; c < end; ++c) {
+      const int64_t first = c / e.channels * e.maps;  // map of the group
+      for (int64_t m = 0; m < e.maps; ++m) {
+        const T* const from = e.weight + ((first + m) * e.channels + c % e.channels) * taps;
+        T* const to = weight + c * size + m * taps;
+        for (int64_t tap = 0; tap < taps; ++tap) {
+          to[taps - 1 - tap] = from[tap];
+          all = all && is_finite(acc_t<T>(from[tap]));
+        }
+      }
+    }
+    if (!all) finite = false;
+  });
+  if (max(turned.rows.pad, turned.cols.pad) > 0 && !finite) return false;
+  fprop(turned, context);
+  return true;
+}
+
 // Adds to sums[pixel of a tile of dx, lane] the contributions of all output pixels through one tap.
 template <class T>
 struct Sender {
@@ -124,6 +165,7 @@ struct Sender {
 template <class T>
 void dgrad(const Elements<T>& e, Context& context) {
   using A = acc_t<T>;
+  if (dgrad_by_turned_filters(e, context)) return;
   const auto kernel = accumulate_for<A>(e.channels);
   const int64_t lanes = kernel.lanes, blocks = ceil_div(e.channels, lanes), panel = e.maps * lanes;
   A* filters = context.workspace<A>(e.groups * blocks * e.taps() * panel);
@@ -170,7 +212,11 @@ void wgrad(const Elements<T>& e, Context& context) {
   const Tiling tiling(e.n, e.rows.out, e.cols.out, panel_depth(kernel));
   const int64_t filters = e.groups * blocks,
                 chunks = chunks_for(tiling.count(), filters, filters * taps * lanes * int64_t(sizeof(A)));
-  const Tasks tasks(context, chunks, e.groups, blocks);
+  // If there are still too few tasks, they compute only some of the taps.
+  constexpr int64_t least_taps = 96;
+  const int64_t enough = ceil_div(tasks_per_thread * context.device.threads, filters * chunks),
+                parts = max(int64_t(1), min(enough, taps / least_taps));
+  const Tasks tasks(context, chunks, e.groups, blocks * parts);
   const int64_t threads = min(tasks.count(), int64_t(context.device.threads));
   const Input<T> input(e, tiling.size);
   const int64_t pixels = tiling.size.pixels();
@@ -179,6 +225,17 @@ void wgrad(const Elements<T>& e, Context& context) {
   int64_t* off = context.workspace<int64_t>(pixels);
   input.taps(from);
   for (int64_t k = 0; k < taps; ++k) to[k] = k * lanes;
+  constexpr int64_t line = 64 / int64_t(sizeof(A));
+  if (input.last && e.taps() > 1 && e.channels > line) {
+    // Channels are neighbours in memory, so their sums follow each other: a cache line of x serves all that it has.
+    int64_t* const ordered = context.workspace<int64_t>(taps);
+    for (int64_t k = 0; k < taps; ++k) {
+      const int64_t tap = k % e.channels * e.taps() + k / e.channels;
+      ordered[k] = from[tap];
+      to[k] = tap * lanes;
+    }
+    from = ordered;
+  }
   input.pixels(tiling.size, off);
   const int64_t panel_size = lines(pixels * lanes), values = input.copy_size + panel_size;
   A* scratch = context.workspace<A>(threads * values);
@@ -190,24 +247,30 @@ void wgrad(const Elements<T>& e, Context& context) {
     const auto sums_of = [&](int64_t block) {
       return sums + ((group * blocks + block) * chunks + chunk) * taps * lanes;
     };
-    for (int64_t block = first; block < last; ++block) std::fill(sums_of(block), sums_of(block) + taps * lanes, A(0));
+    const auto first_tap = [&](int64_t part) { return part * taps / parts; };
+    for (int64_t unit = first; unit < last; ++unit) {
+      for (int64_t k = first_tap(unit % parts); k < first_tap(unit % parts + 1); ++k) {
+        std::fill_n(sums_of(unit / parts) + to[k], lanes, A(0));
+      }
+    }
     std::fill(panel, panel + pixels * lanes, A(0));  // zeroes the lanes without a map
     for (int64_t tile = chunk * tiling.count() / chunks; tile < (chunk + 1) * tiling.count() / chunks; ++tile) {
       const Tile t = tiling[tile];
       const A* x = input.read(t, group, copy, tables + slot * input.table_size);
-      for (int64_t block = first; block < last; ++block) {
-        const int64_t map = group * e.maps + block * lanes;
+      for (int64_t unit = first; unit < last; ++unit) {
+        const int64_t block = unit / parts, map = group * e.maps + block * lanes, tap = first_tap(unit % parts),
+                      count = first_tap(unit % parts + 1) - tap;
         load(t, panel, min(lanes, e.maps - block * lanes), lanes, e.y + map * e.y_strides.channel, tiling, e.y_strides);
-        kernel.run(taps, x, from, t.pixels(), off, panel, nullptr, sums_of(block), to);
+        kernel.run(count, x, from + tap, t.pixels(), off, panel, nullptr, sums_of(block), to + tap);
       }
     }
   });
   constexpr int64_t taps_per_task = 64;
-  const int64_t parts = ceil_div(taps, taps_per_task);
-  run_tasks(context, filters * parts, [&](int64_t i, int64_t) {
-    const int64_t lane0 = i / parts % blocks * lanes, map = i / parts / blocks * e.maps + lane0;
-    const int64_t tap = i % parts * taps_per_task, count = min(taps_per_task, taps - tap);
-    A* const sum = sums + (i / parts * chunks * taps + tap) * lanes;
+  const int64_t tap_tasks = ceil_div(taps, taps_per_task);
+  run_tasks(context, filters * tap_tasks, [&](int64_t i, int64_t) {
+    const int64_t lane0 = i / tap_tasks % blocks * lanes, map = i / tap_tasks / blocks * e.maps + lane0;
+    const int64_t tap = i % tap_tasks * taps_per_task, count = min(taps_per_task, taps - tap);
+    A* const sum = sums + (i / tap_tasks * chunks * taps + tap) * lanes;
     on_vectors([=] {
       for (int64_t chunk = 1; chunk < chunks; ++chunk) {
         const A* more = sum + chunk * taps * lanes;

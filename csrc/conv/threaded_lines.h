@@ -311,8 +311,6 @@ bool lines_of_pixels(const Args& args, Context& context) {
   if (args.pass == Pass::wgrad) return false;
   const Args a = as_lines(args);
   const Elements<T> e(a);
-  // In dgrad there are no products beyond the edges, and zeros may stand for them only if all weights are finite.
-  if (a.pass == Pass::dgrad && e.taps() > 1 && !all_finite(e.weight, e.weights())) return false;
   const int64_t row_phases = phases(a.rows, a.pass), col_phases = phases(a.cols, a.pass);
   const auto for_phases = [&](const auto& f) {
     bool all = true;
@@ -322,6 +320,8 @@ bool lines_of_pixels(const Args& args, Context& context) {
     return all;
   };
   if (!for_phases([](const Lines<T>& lines) { return lines.taps() == 0 || lines.pays(); })) return false;
+  // In dgrad there are no products beyond the edges, and zeros may stand for them only if all weights are finite.
+  if (a.pass == Pass::dgrad && e.taps() > 1 && !all_finite(e.weight, e.weights())) return false;
   return for_phases([](Lines<T>&& lines) {
     lines.run();
     return true;
