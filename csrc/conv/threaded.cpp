@@ -84,7 +84,7 @@ void fprop(const Elements<T>& e, Context& context) {
   });
 }
 
-// Without a stride, dgrad is fprop of dy by the turned filters: maps and channels change places, and taps are in
+// Without a stride, dgrad is fprop of dy by the turned filters: maps and channels are exchanged, and taps are in
 // reverse order. That keeps sums in registers over all taps, which matters if each adds few products, and needs no
 // copies if there is one tap. Where fprop pads dy, it adds zeros times weights, so all weights must be finite. In NCHW
 // and with many maps, it takes longer. Returns false, without a result, if it does not serve.
