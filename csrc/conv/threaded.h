@@ -318,9 +318,9 @@ struct Tasks {
 // number depends only on the shape. If the sums of a chunk do not stay in the cache, to write and read them takes as
 // long as the products of a tile, so there are fewer chunks.
 inline int64_t chunks_for(int64_t tiles, int64_t others, int64_t bytes) {
-  constexpr int64_t tasks = 64, cached = 128 << 10, tiles_each = 8;
+  constexpr int64_t tasks = 64, cached = 128 << 10, tiles_each = 8, most_bytes = 64 << 20;
   const int64_t most = bytes / others > cached ? ceil_div(tiles, tiles_each) : tiles;
-  return max(int64_t(1), min(most, tasks / others));
+  return max(int64_t(1), min(most, min(tasks / others, most_bytes / bytes)));
 }
 
 }  // namespace tp::conv
