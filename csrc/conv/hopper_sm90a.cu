@@ -11,8 +11,8 @@
 namespace tp::conv {
 namespace {
 
-// Tiles of fprop and dgrad: positions x maps. Tiles of wgrad: maps x columns, of which there is one per channel and
-// tap.
+// Tiles of fprop and dgrad: positions x maps. Tiles of wgrad: 64 maps and so many channels under all taps, or maps x
+// columns, of which there is one per channel and tap.
 using Tile256x128 = WgmmaTile<256, 128>;
 using Tile208x128 = WgmmaTile<208, 128>;
 using Tile128x128 = WgmmaTile<128, 128>;

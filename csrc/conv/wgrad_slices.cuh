@@ -11,7 +11,7 @@ template <class Tile, class T>
 TP_DEVICE void store_sums(const WgradWgmma<T>& work, const UnitShare& share, const float* pool) {
   block::publish_shared();
   block::sync_warps(1, Tile::warps);
-  const int row = spread_thread<Tile>(), bytes = share.units * block::row_elements * int(sizeof(float));
+  const int row = int(threadIdx.x), bytes = share.units * block::row_elements * int(sizeof(float));
   static_assert(UnitSums<Tile>::maps <= Tile::warps * 32);
   if (row >= UnitSums<Tile>::maps || share.map + row >= work.e.maps) return;
   const int64_t at = (share.group * work.e.maps + share.map + row) * work.units + share.unit;

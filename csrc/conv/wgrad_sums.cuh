@@ -29,13 +29,6 @@ TP_DEVICE void write_sums(float* pool, int first_block, int first_unit, const Un
   }
 }
 
-// A number for each multiplying thread, so that threads with consecutive numbers are in different warps. The copies
-// that the threads of one warp start have to wait for each other.
-template <class Tile>
-TP_DEVICE int spread_thread() {
-  return int(threadIdx.x) % 32 * Tile::warps + int(threadIdx.x) / 32;
-}
-
 // Element i of dw from the products that exist. Slabs that extend beyond dy add others, which are zero unless an
 // element of x is infinite or NaN. The loops are not unrolled because that would cost the usual path registers.
 template <class T>
@@ -88,7 +81,7 @@ struct FilterRows {
     block::publish_shared();
     block::sync_warps(1, Tile::warps);
     if (aligned) {
-      const int map = first + spread_thread<Tile>();
+      const int map = first + int(threadIdx.x);
       if (map < last) block::store_bytes(rows + map * pitch, count * int(sizeof(T)), dw + map * next);
       block::commit_stores();
       block::wait_for_stores();
